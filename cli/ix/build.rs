@@ -1,8 +1,8 @@
-//! Builds the dataplane image and the library for unmodified programs, which the command carries
-//! inside itself (`IX_IMAGE`, `IX_POSIX_LIBRARY`).
+//! Builds the dataplane image and the library for unmodified programs, which the command contains
+//! (`IX_IMAGE`, `IX_POSIX_LIBRARY`).
 include!("../../dataplane/ix-image/build_image.rs");
 
-/// The folders whose crates the two are made of.
+/// The folders of the crates that the two are built from.
 const ROOMS: [&str; 5] = ["sys", "core", "dataplane", "host", "app"];
 
 fn main() {
@@ -30,7 +30,7 @@ fn main() {
     let target = out.ancestors().nth(4).expect("cargo's layout");
     let (cargo, library_dir) = (variable("CARGO"), target.join("posix"));
     let built = build_image(&cargo, &workspace, &target.join("image")).and_then(|image| {
-        // With the C library of the program that loads it.
+        // The library uses the C library of the program that loads it.
         build(&cargo, &workspace, &library_dir, "libix-posix", &[])?;
         Ok((image, library_dir.join(TARGET).join("release/libix_posix.so")))
     });

@@ -1,7 +1,8 @@
 // How the image is built; included by the build script of `ix` and by the tests of `ix-launch`.
 //
-// The image needs code generation flags of its own (`+crt-static`), which cargo can only give to a
-// whole build: so this is a cargo of its own, in a target directory of its own, always optimised.
+// The image needs code generation flags of its own (`+crt-static`), which cargo can only set for a
+// whole build. So it is built by a separate cargo, in a separate target directory, always
+// optimised.
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,8 +10,8 @@ use std::process::Command;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 const RUSTFLAGS: [&str; 2] = ["-Ctarget-feature=+crt-static", "-Crelocation-model=pie"];
 
-/// What `cargo` passes to those it starts, and must not reach the cargo that we start: it is about
-/// another package and another way to compile.
+/// Whether `cargo` sets this variable for the processes that it starts. Such variables are for
+/// another package and another way to compile, and must not reach the separate cargo.
 fn is_cargos_own(name: &str) -> bool {
     const KEEP: [&str; 3] = ["CARGO_HOME", "CARGO_NET_OFFLINE", "CARGO_TERM_COLOR"];
     const ALSO: [&str; 9] = [
@@ -27,7 +28,7 @@ fn is_cargos_own(name: &str) -> bool {
     (name.starts_with("CARGO") && !KEEP.contains(&name)) || ALSO.contains(&name)
 }
 
-/// Builds it below `target_dir`; answers its path.
+/// Builds it below `target_dir`; returns its path.
 fn build_image(cargo: &OsString, workspace: &Path, target_dir: &Path) -> Result<PathBuf, String> {
     build(cargo, workspace, target_dir, "ix-image", &RUSTFLAGS)?;
     Ok(target_dir.join(TARGET).join("release/ix-image"))

@@ -1,8 +1,8 @@
-//! Memory to be sent without a copy.
+//! Memory that is sent without a copy.
 //!
-//! Sent memory stays unchanged until the peer has acknowledged it. A buffer belongs to the
-//! connection once it is sent; one that several send is shared; memory that the program keeps is
-//! lent, and a release function says when it may change again.
+//! Sent memory must not change until the peer has acknowledged it. A buffer belongs to the
+//! connection once it is sent; a shared buffer may be sent by several connections; memory that the
+//! program keeps is lent, and a release function reports when it may change again.
 use crate::connection::conn;
 use crate::event_loop::{answer, ix_loop, with};
 use crate::types::State;
@@ -18,8 +18,8 @@ pub struct ix_buffer(TxBuf);
 /// A buffer in transmit memory that several connections may send.
 pub struct ix_shared(TxShared);
 
-/// A buffer with room for bytes, or for 128 KB if that is less. NULL: out of transmit memory for
-/// now.
+/// Returns a buffer with room for bytes, or for 128 KB if that is less. NULL: there is no transmit
+/// memory for now.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn ix_buffer_new(loop_: *mut ix_loop, bytes: usize) -> *mu
     }
 }
 
-/// Where its bytes are, to be written until it is sent.
+/// Returns the address of its bytes, which may be written until it is sent.
 ///
 /// # Safety
 /// A buffer that was neither sent, shared nor freed.
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn ix_buffer_data(buffer: *mut ix_buffer) -> *mut c_void {
     core::ptr::with_exposed_provenance_mut(base as usize)
 }
 
-/// Bytes that it has room for.
+/// Returns the bytes that it has room for.
 ///
 /// # Safety
 /// A buffer that was neither sent, shared nor freed.
@@ -54,19 +54,19 @@ pub unsafe extern "C" fn ix_buffer_capacity(buffer: *const ix_buffer) -> usize {
     unsafe { buffer.as_ref() }.map_or(0, |buffer| buffer.0.capacity())
 }
 
-/// Frees a buffer that is not sent.
+/// Frees a buffer that was not sent.
 ///
 /// # Safety
 /// A buffer that was neither sent, shared nor freed, or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_buffer_free(buffer: *mut ix_buffer) {
     if !buffer.is_null() {
-        // SAFETY: of `Box::into_raw` in `ix_buffer_new`.
+        // SAFETY: from `Box::into_raw` in `ix_buffer_new`.
         drop(unsafe { Box::from_raw(buffer) });
     }
 }
 
-/// The buffer with its first `bytes` bytes as content; `None` if it has not so many.
+/// The buffer with its first `bytes` bytes as content; `None` if its capacity is less.
 ///
 /// # Safety
 /// As `ix_buffer_free`; the bytes were written.
@@ -76,16 +76,16 @@ pub(crate) unsafe fn take(buffer: *mut ix_buffer, bytes: usize) -> Option<TxBuf>
     if buffer.is_null() || bytes > capacity {
         return None;
     }
-    // SAFETY: of `Box::into_raw` in `ix_buffer_new`.
+    // SAFETY: from `Box::into_raw` in `ix_buffer_new`.
     let mut buffer = unsafe { Box::from_raw(buffer) }.0;
     // SAFETY: within its capacity, and written by the caller's promise.
     unsafe { buffer.set_len(bytes) };
     Some(buffer)
 }
 
-/// Sends the first bytes bytes of a buffer without a copy. It is taken whatever the room; watch
-/// ix_send_room. The buffer is the library's from here on, unless the answer is -IX_ERROR_INVALID:
-/// it has not so many bytes.
+/// Sends the first bytes bytes of a buffer without a copy. The buffer is always taken, so check
+/// ix_send_room. It then belongs to the library, unless the result is -IX_ERROR_INVALID: its
+/// capacity is less.
 ///
 /// # Safety
 /// A loop of this thread; a buffer that was neither sent, shared nor freed, with so many bytes
@@ -107,8 +107,8 @@ pub unsafe extern "C" fn ix_send_buffer(
     answer(unsafe { conn(loop_, conn_, send) })
 }
 
-/// Makes the first bytes bytes of a buffer one that several connections may send; it can be changed
-/// no more. NULL, and it is still a buffer: it has not so many bytes.
+/// Turns the first bytes bytes of a buffer into a shared buffer, which several connections may send
+/// and which can no longer be changed. NULL: its capacity is less, and it still is a buffer.
 ///
 /// # Safety
 /// A buffer that was neither sent, shared nor freed, with so many bytes written.
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn ix_buffer_share(buffer: *mut ix_buffer, bytes: usize) -
     }
 }
 
-/// Sends bytes bytes of a shared buffer, from its byte from on, without a copy.
+/// Sends bytes bytes of a shared buffer, beginning at byte from, without a copy.
 ///
 /// # Safety
 /// A loop of this thread, and a shared buffer that was not freed.
@@ -144,21 +144,21 @@ pub unsafe extern "C" fn ix_send_shared(
     answer(unsafe { conn(loop_, conn_, send) })
 }
 
-/// Ends the program's reference to a shared buffer; what was sent of it keeps it.
+/// Frees the program's reference to a shared buffer; sent bytes keep their own.
 ///
 /// # Safety
 /// A shared buffer that was not freed, or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_shared_free(shared: *mut ix_shared) {
     if !shared.is_null() {
-        // SAFETY: of `Box::into_raw` in `ix_buffer_share`.
+        // SAFETY: from `Box::into_raw` in `ix_buffer_share`.
         drop(unsafe { Box::from_raw(shared) });
     }
 }
 
-/// Transmit memory of the program's own, for good: all its threads may use it, and ix_send_lent
-/// sends it. NULL: there is not so much (arena_mb in ix.toml). Cycles run meanwhile, so not within
-/// a callback.
+/// Returns transmit memory for the life of the program: all its threads may use it, and
+/// ix_send_lent sends it. NULL: there is not enough (arena_mb in ix.toml). Runs cycles until it is
+/// there, so it must not be called within a callback.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -187,7 +187,7 @@ struct Releases;
 impl Release for Releases {
     fn release(&self, token: u64) {
         let address = core::ptr::with_exposed_provenance_mut::<OnRelease>(token as usize);
-        // SAFETY: of `Box::into_raw` in `ix_send_lent`; a lease ends once.
+        // SAFETY: from `Box::into_raw` in `ix_send_lent`; a lease ends once.
         let ended = unsafe { Box::from_raw(address) };
         if let Some(release) = ended.release {
             // SAFETY: a function of this type by the promise of `ix_send_lent`'s caller.
@@ -196,10 +196,10 @@ impl Release for Releases {
     }
 }
 
-/// Sends memory of ix_memory without a copy. It stays unchanged until release, which may be NULL,
-/// is called with argument: all was acknowledged, or the connection is gone, or (the answer is an
-/// error) it was not taken. release may be called within any function of the loop, and must call
-/// none; with connections that move, on any of the team's threads.
+/// Sends memory of ix_memory without a copy. The memory must not change until release, which may be
+/// NULL, is called with argument: all was acknowledged, or the connection has ended, or the bytes
+/// were not taken (the result is an error). release may be called within any function of the loop,
+/// and must call none; if connections move, on any of the team's threads.
 ///
 /// # Safety
 /// A loop of this thread, bytes of ix_memory, and a function of this type.
@@ -218,16 +218,16 @@ pub unsafe extern "C" fn ix_send_lent(
         if data.is_null() {
             return Err(Error::Invalid);
         }
-        // SAFETY: bytes of `ix_memory`, which is never taken away; they may be read as atomics
-        // whatever the program does with them. (Other memory is refused by the dataplane.)
+        // SAFETY: bytes of `ix_memory`, which is never freed; they may be read as atomics whatever
+        // the program does with them. (The dataplane refuses other memory.)
         let data = unsafe { core::slice::from_raw_parts(data.cast::<AtomicU8>(), bytes) };
-        if conn.send_lent(data, lease) { Ok(0) } else { Err(Error::State) }
+        if conn.send_lent(data.into(), lease) { Ok(0) } else { Err(Error::State) }
     };
     // SAFETY: the caller's promise.
     answer(unsafe { conn(loop_, conn_, send) })
 }
 
-/// The most bytes that ix_buffer_new has room for.
+/// Returns the most bytes that ix_buffer_new has room for.
 #[unsafe(no_mangle)]
 pub extern "C" fn ix_buffer_largest() -> usize {
     TxArena::LARGEST_BYTES as usize

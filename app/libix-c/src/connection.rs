@@ -1,15 +1,16 @@
-//! One connection, by its number: in a callback or between cycles.
+//! One connection, by its number: for use in a callback or between cycles.
 //!
-//! -IX_ERROR_BAD_HANDLE: the connection is gone, or was closed or aborted.
+//! -IX_ERROR_BAD_HANDLE: the connection has ended, or was closed or aborted.
 use crate::event_loop::{answer, ix_loop, with};
 use crate::io::slice;
 use crate::types::{State, ix_endpoint};
 use core::ffi::c_void;
+use ix_abi::FlowOption;
 use libc::iovec;
 use libix::Error;
 use libix::event::Conn;
 
-/// Works on a connection of a loop.
+/// Calls a function with a connection of a loop.
 ///
 /// # Safety
 /// The loop is null, or one of this thread that was not freed.
@@ -25,7 +26,7 @@ pub(crate) unsafe fn conn<R>(
     unsafe { with(loop_, find) }
 }
 
-/// Does to a connection what cannot fail.
+/// Calls a function that cannot fail with a connection.
 ///
 /// # Safety
 /// As `conn`.
@@ -38,7 +39,7 @@ unsafe fn act(loop_: *const ix_loop, id: u64, work: impl FnOnce(&mut Conn<'_, St
     answer(unsafe { conn(loop_, id, work) })
 }
 
-/// What the service keeps for the connection; NULL where there is none.
+/// Returns the service's state of the connection; NULL if there is none.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -48,7 +49,7 @@ pub unsafe extern "C" fn ix_state(loop_: *mut ix_loop, conn_: u64) -> *mut c_voi
     unsafe { conn(loop_, conn_, |conn| Ok(conn.state().0)) }.unwrap_or(core::ptr::null_mut())
 }
 
-/// Changes what the service keeps for the connection.
+/// Sets the service's state of the connection.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -62,7 +63,7 @@ pub unsafe extern "C" fn ix_set_state(loop_: *mut ix_loop, conn_: u64, state: *m
     answer(unsafe { conn(loop_, conn_, set) })
 }
 
-/// Who is at the other end.
+/// Writes the address of the peer.
 ///
 /// # Safety
 /// A loop of this thread, and a place for the endpoint.
@@ -77,7 +78,7 @@ pub unsafe extern "C" fn ix_peer(loop_: *mut ix_loop, conn_: u64, peer: *mut ix_
     answer(unsafe { conn(loop_, conn_, tell) })
 }
 
-/// Received bytes that were not consumed.
+/// Returns the number of received bytes that were not consumed.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -87,9 +88,9 @@ pub unsafe extern "C" fn ix_received_bytes(loop_: *mut ix_loop, conn_: u64) -> i
     answer(unsafe { conn(loop_, conn_, |conn| Ok(conn.received_bytes() as i64)) })
 }
 
-/// Names the received bytes that were not consumed where they came in, without a copy: at most max
-/// pieces; answers how many. They may be read until they are consumed, sent on, or the connection
-/// is closed or dead, and never written.
+/// Writes the addresses of the received bytes that were not consumed, in the packet buffers: at
+/// most max pieces; returns their number. The bytes may be read until they are consumed or sent, or
+/// the connection is closed or dead; they must not be written.
 ///
 /// # Safety
 /// A loop of this thread, and a place for so many pieces.
@@ -117,7 +118,7 @@ pub unsafe extern "C" fn ix_received(
     answer(unsafe { conn(loop_, conn_, name) })
 }
 
-/// The first bytes received bytes (or all) are done with: the window opens.
+/// Consumes the first bytes received bytes (or all): the window opens.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -131,7 +132,7 @@ pub unsafe extern "C" fn ix_consume(loop_: *mut ix_loop, conn_: u64, bytes: usiz
     answer(unsafe { conn(loop_, conn_, consume) })
 }
 
-/// Copies received bytes to to, consumes them and answers how many; 0: there are none now.
+/// Copies received bytes to to and consumes them; returns their number, 0 if there are none now.
 ///
 /// # Safety
 /// A loop of this thread, and a place for so many bytes.
@@ -164,8 +165,8 @@ pub unsafe extern "C" fn ix_read(
     answer(unsafe { conn(loop_, conn_, read) })
 }
 
-/// Copies the front of data into transmit memory to be sent, and answers how many bytes: fewer than
-/// given is back-pressure, and writable follows.
+/// Copies the front of data into transmit memory to send it; returns the number of bytes. Fewer
+/// than given is back-pressure, and writable follows.
 ///
 /// # Safety
 /// A loop of this thread, and that many bytes.
@@ -180,8 +181,8 @@ pub unsafe extern "C" fn ix_send(
     answer(unsafe { conn(loop_, conn_, |conn| Ok(conn.send(slice(data, bytes)) as i64)) })
 }
 
-/// Sends the first bytes received bytes (or all) back from where they are, without a copy, and
-/// answers how many. They count against the receive window until they are acknowledged.
+/// Sends the first bytes received bytes (or all) from the packet buffers, without a copy; returns
+/// their number. They count against the receive window until they are acknowledged.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -191,7 +192,7 @@ pub unsafe extern "C" fn ix_send_received(loop_: *mut ix_loop, conn_: u64, bytes
     answer(unsafe { conn(loop_, conn_, |conn| Ok(conn.send_received(bytes) as i64)) })
 }
 
-/// Bytes that can be given to send now.
+/// Returns the bytes that can be given to send now.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -202,7 +203,7 @@ pub unsafe extern "C" fn ix_send_room(loop_: *mut ix_loop, conn_: u64) -> i64 {
     answer(unsafe { conn(loop_, conn_, room) })
 }
 
-/// Bytes given to send that the window has not taken yet.
+/// Returns the bytes given to send that the window has not taken yet.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -212,7 +213,7 @@ pub unsafe extern "C" fn ix_unsent_bytes(loop_: *mut ix_loop, conn_: u64) -> i64
     answer(unsafe { conn(loop_, conn_, |conn| Ok(conn.unsent_bytes() as i64)) })
 }
 
-/// Bytes on their way that the peer has not acknowledged.
+/// Returns the bytes in flight that the peer has not acknowledged.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -233,11 +234,15 @@ pub unsafe extern "C" fn ix_set_option(
     option: u64,
     value: u64,
 ) -> i64 {
+    let set = |conn: &mut Conn<'_, State>| {
+        conn.set_option(FlowOption::decode(option, value)?);
+        Ok(0)
+    };
     // SAFETY: the caller's promise.
-    unsafe { act(loop_, conn_, |conn| conn.set_option(option, value)) }
+    answer(unsafe { conn(loop_, conn_, set) })
 }
 
-/// Sends FIN after what was given to send; receiving goes on.
+/// Sends FIN after the bytes given to send; receiving continues.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -247,8 +252,8 @@ pub unsafe extern "C" fn ix_shutdown(loop_: *mut ix_loop, conn_: u64) -> i64 {
     unsafe { act(loop_, conn_, |conn| conn.shutdown()) }
 }
 
-/// Ends the connection in order, after what was given to send. Received bytes are dropped, and
-/// nothing more is heard of it, dead included.
+/// Closes the connection after the bytes given to send. Received bytes are dropped, and no more
+/// callbacks come for it, not even dead.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -258,7 +263,7 @@ pub unsafe extern "C" fn ix_close(loop_: *mut ix_loop, conn_: u64) -> i64 {
     unsafe { act(loop_, conn_, |conn| conn.close()) }
 }
 
-/// Resets the connection. Nothing more is heard of it, dead included.
+/// Resets the connection. No more callbacks come for it, not even dead.
 ///
 /// # Safety
 /// A loop of this thread.

@@ -1,9 +1,9 @@
 //! The control interface: vNICs, filters and rates.
 //!
-//! Asked of the control socket of a dataplane (ix run --control) or of a shared interface (ix share),
-//! by any thread that has the connection to itself. What is granted are capabilities: texts of 32
-//! digits, and a zero, that nobody can guess and that may be handed to another program. Filters and
-//! rates are said as ix ctl says them. Where an answer is an error, ix_last_error says why.
+//! Requests go to the control socket of a dataplane (ix run --control) or of a shared interface (ix
+//! share), from any thread, but one at a time for each connection. They grant capabilities: texts
+//! of 32 digits, and a zero, that cannot be guessed and may be passed to another program. Filters
+//! and rates are written as for ix ctl. After an error ix_last_error gives the reason.
 use crate::error::remember;
 use core::ffi::{CStr, c_char};
 use ix_abi::error;
@@ -29,20 +29,20 @@ pub unsafe extern "C" fn ix_control_open(path: *const c_char) -> *mut ix_control
     }
 }
 
-/// Ends a connection; what was granted stays.
+/// Closes a connection; what was granted stays.
 ///
 /// # Safety
 /// A connection that was not closed, or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_close(control: *mut ix_control) {
     if !control.is_null() {
-        // SAFETY: of `Box::into_raw` in `ix_control_open`.
+        // SAFETY: from `Box::into_raw` in `ix_control_open`.
         drop(unsafe { Box::from_raw(control) });
     }
 }
 
-/// Makes a vNIC with so many queue pairs on a shared interface. It goes with the process owner, 0: it
-/// stays. Writes its link, for ix run --nic afxdp:LINK, and its capability.
+/// Creates a vNIC with queues queue pairs on a shared interface. It is removed when the process
+/// owner ends; 0: it stays. Writes its link, for ix run --nic afxdp:LINK, and its capability.
 ///
 /// # Safety
 /// A connection, a C string, and places of that many bytes and of 33.
@@ -73,8 +73,8 @@ pub unsafe extern "C" fn ix_control_vnic_new(
     unsafe { with(control, make) }
 }
 
-/// The same with a tap and one queue pair, which asks nothing of the kernel. Writes the device, for ix
-/// run --nic DEVICE, and its capability.
+/// Creates a vNIC with a tap and one queue pair, which needs no privilege to open. Writes the
+/// device, for ix run --nic DEVICE, and its capability.
 ///
 /// # Safety
 /// A connection, a C string, and places of that many bytes and of 33.
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn ix_control_vnic_new_tap(
     unsafe { with(control, make) }
 }
 
-/// Deletes a vNIC; its traffic is Linux' again.
+/// Deletes a vNIC; Linux gets its packets again.
 ///
 /// # Safety
 /// A connection, and a C string.
@@ -119,9 +119,9 @@ pub unsafe extern "C" fn ix_control_vnic_delete(
     unsafe { with(control, delete) }
 }
 
-/// Grants a filter to a holder, and answers its number and writes its capability. Of a dataplane it
-/// is assigned at once; of a shared interface to the vNIC of that name, or later by
-/// ix_control_assign. holder and vnic may be NULL.
+/// Grants a filter to a holder; returns its number and writes its capability. On a dataplane it is
+/// assigned at once; on a shared interface to the vNIC of that name, or later by ix_control_assign.
+/// holder and vnic may be NULL.
 ///
 /// # Safety
 /// A connection, C strings, and a place of 33 bytes.
@@ -146,8 +146,8 @@ pub unsafe extern "C" fn ix_control_filter(
     unsafe { with(control, grant) }
 }
 
-/// Grants a filter to a holder (or NULL) and assigns it to one queue of a dataplane's vNIC, which holds
-/// it alone: as ix_control_filter and ix_control_assign_queue, in one go.
+/// Grants a filter to a holder (or NULL) and assigns it to one queue of a dataplane's vNIC alone:
+/// ix_control_filter and ix_control_assign_queue in one step.
 ///
 /// # Safety
 /// A connection, C strings, and a place of 33 bytes.
@@ -172,8 +172,8 @@ pub unsafe extern "C" fn ix_control_filter_of_queue(
     unsafe { with(control, grant) }
 }
 
-/// Writes a capability for a part of a filter, or for all of it once more (part is NULL), to hand on.
-/// It ends with the one that it comes from. Answers its number.
+/// Writes a capability for a part of a filter, or another one for all of it (part is NULL), to pass
+/// on. It ends with the capability that it is derived from. Returns its number.
 ///
 /// # Safety
 /// A connection, C strings, and a place of 33 bytes.
@@ -212,9 +212,9 @@ pub unsafe extern "C" fn ix_control_assign(
     unsafe { with(control, |control| control.assign(&filter?, &vnic?).map(|()| 0)) }
 }
 
-/// Assigns a filter to one queue of a dataplane's vNIC, which holds it alone from then on; a negative
-/// queue: all queues do again. Receive filters that take TCP, UDP, ICMP or ARP are refused: those have
-/// the queue of their flow group.
+/// Assigns a filter to one queue of a dataplane's vNIC alone; a negative queue: to all queues
+/// again. Receive filters that take TCP, UDP, ICMP or ARP are refused: their flow group decides the
+/// queue.
 ///
 /// # Safety
 /// A connection, and a C string.
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn ix_control_assign_queue(
     unsafe { with(control, |control| control.assign_queue(&filter?, queue).map(|()| 0)) }
 }
 
-/// Ends a filter and all that was derived from it; answers how many that were.
+/// Revokes a filter's capability and all derived from it; returns how many those were.
 ///
 /// # Safety
 /// A connection, and a C string.
@@ -246,8 +246,8 @@ pub unsafe extern "C" fn ix_control_revoke(
     unsafe { with(control, |control| control.revoke(&capability?).map(|gone| gone as i64)) }
 }
 
-/// The same by a filter's number, for operators; a negative one: all filters end, and of a dataplane
-/// everything passes then.
+/// Removes a filter by its number, for operators; a negative number: all filters, and then a
+/// dataplane passes everything.
 ///
 /// # Safety
 /// A connection.
@@ -256,14 +256,14 @@ pub unsafe extern "C" fn ix_control_filter_remove(control: *mut ix_control, filt
     let which = match u32::try_from(filter) {
         Ok(filter) => Ok(Some(filter)),
         Err(_) if filter < 0 => Ok(None),
-        Err(_) => Err(ControlError::Invalid("there is no such number")),
+        Err(_) => Err(ControlError::Invalid("no such number")),
     };
     let remove = |control: &mut Control| control.remove_filter(which?).map(|gone| gone as i64);
     // SAFETY: the caller's promise.
     unsafe { with(control, remove) }
 }
 
-/// Other limits of a dataplane's vNIC while traffic runs: "none" lifts one, NULL leaves it.
+/// Sets rates of a dataplane's vNIC: "none" lifts one, NULL leaves it.
 ///
 /// # Safety
 /// A connection, and C strings.
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn ix_control_rate(
     unsafe { with(control, |control| control.rate(rx?, tx?).map(|()| 0)) }
 }
 
-/// Another limit of each flow of it, whose packets leave at even distances: "none" lifts it.
+/// Sets the rate of each flow of a dataplane's vNIC, whose packets leave evenly: "none" lifts it.
 ///
 /// # Safety
 /// A connection, and a C string.
@@ -295,8 +295,8 @@ pub unsafe extern "C" fn ix_control_rate_of_flows(
     unsafe { with(control, set) }
 }
 
-/// Other limits of a vNIC of a shared interface, which the kernel keeps, and its weight beside the
-/// others' while the interface is full: 1 to 1000, or 0 to leave it.
+/// Sets rates of a vNIC of a shared interface, which the kernel enforces, and its weight relative
+/// to the others' while the interface is full: 1 to 1000, or 0 to leave it.
 ///
 /// # Safety
 /// A connection, and C strings.
@@ -319,8 +319,8 @@ pub unsafe extern "C" fn ix_control_rate_of_vnic(
     unsafe { with(control, set) }
 }
 
-/// Other limits of one queue of it, within its part of the vNIC's, and of each flow there: "none" lifts
-/// one, NULL leaves it.
+/// Sets rates of one queue of a dataplane's vNIC, within its part of the vNIC's rates, and of each
+/// flow on it: "none" lifts one, NULL leaves it.
 ///
 /// # Safety
 /// A connection, and C strings.
@@ -340,8 +340,8 @@ pub unsafe extern "C" fn ix_control_rate_of_queue(
     unsafe { with(control, set) }
 }
 
-/// Writes limits, filters and rates, and how many requests were refused, as one line of JSON with a zero
-/// behind it, cut off where bytes are too few. Answers how many bytes it has without the zero.
+/// Writes limits, filters and rates, and the numbers of refused requests, as one line of JSON with
+/// a zero at its end, truncated if it does not fit. Returns its length without the zero.
 ///
 /// # Safety
 /// A connection, and a place of so many bytes, or NULL.
@@ -364,7 +364,7 @@ pub unsafe extern "C" fn ix_control_look(
 /// Digits of a capability, and a zero.
 const CAPABILITY_BYTES: usize = 33;
 
-/// What a C program points to.
+/// The connection behind a C program's pointer.
 ///
 /// # Safety
 /// A connection that was not closed, or null.
@@ -372,7 +372,7 @@ unsafe fn with(
     control: *mut ix_control,
     work: impl FnOnce(&mut Control) -> Result<i64, ControlError>,
 ) -> i64 {
-    // SAFETY: the caller's promise; whoever calls has it to itself.
+    // SAFETY: the caller's promise; only the caller uses it.
     let Some(ix_control(control)) = (unsafe { control.as_mut() }) else { return -error::INVALID };
     work(control).unwrap_or_else(|why| {
         remember(&why);
@@ -385,7 +385,7 @@ unsafe fn with(
     })
 }
 
-/// A C string, if there is one. One that is no text is not the same as none, which asks for less.
+/// A C string, if there is one. An invalid string must not count as none, which would ask for less.
 ///
 /// # Safety
 /// Null, or a C string that outlives the answer.

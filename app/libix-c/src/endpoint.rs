@@ -5,7 +5,7 @@ use ix_abi::error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 impl ix_endpoint {
-    /// As the contract writes it.
+    /// In the contract's form.
     pub(crate) fn new(at: SocketAddr) -> ix_endpoint {
         let addr = match at.ip() {
             IpAddr::V4(Ipv4Addr::UNSPECIFIED) => [0; 16],
@@ -15,7 +15,7 @@ impl ix_endpoint {
         ix_endpoint { addr, port: at.port(), reserved: [0; 3] }
     }
 
-    /// As Rust has it.
+    /// In Rust's form.
     pub(crate) fn to_rust(self) -> SocketAddr {
         let ip = match Ipv6Addr::from(self.addr) {
             Ipv6Addr::UNSPECIFIED => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -25,7 +25,7 @@ impl ix_endpoint {
     }
 }
 
-/// What a C program points to.
+/// The endpoint behind a C program's pointer.
 ///
 /// # Safety
 /// It is null or points to an endpoint.
@@ -34,10 +34,10 @@ pub(crate) unsafe fn read(at: *const ix_endpoint) -> Option<SocketAddr> {
     (!at.is_null()).then(|| unsafe { *at }.to_rust())
 }
 
-/// Reads "10.0.0.2:7" or "[::1]:7" into to.
+/// Parses "10.0.0.2:7" or "[::1]:7" into to.
 ///
 /// # Safety
-/// Both point to what their types say.
+/// Both point to objects of their types.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_endpoint_parse(text: *const c_char, to: *mut ix_endpoint) -> c_int {
     if text.is_null() || to.is_null() {
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn ix_endpoint_parse(text: *const c_char, to: *mut ix_endp
     0
 }
 
-/// Writes an endpoint as text, ended by a zero, cut off where bytes are too few; answers its
+/// Writes an endpoint as text with a zero at its end, truncated if it does not fit; returns its
 /// length.
 ///
 /// # Safety

@@ -1,7 +1,7 @@
 //! Errors.
 //!
-//! Functions that can fail answer minus an IX_ERROR_ number, or NULL. ix_last_error says in a line
-//! what failed last where it was NULL, or in a function of ix_control.
+//! Functions that can fail return minus an IX_ERROR_ number, or NULL. ix_last_error describes the
+//! last failure in one line, after NULL or after a function of ix_control.
 use core::ffi::{CStr, c_char};
 use ix_abi::error;
 use libix::Error;
@@ -12,7 +12,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Remembers why something was NULL.
+/// Remembers why a function failed.
 pub(crate) fn remember(why: &dyn core::fmt::Display) {
     let text = CString::new(why.to_string()).unwrap_or_default();
     LAST.with(|last| *last.borrow_mut() = text);
@@ -23,15 +23,14 @@ pub(crate) fn code(why: Error) -> i64 {
     Error::encode(Err(why))
 }
 
-/// Why the last function of this thread that answered NULL, or one of ix_control that answered an
-/// error, did so, in one line. Valid until the
-/// next one does.
+/// Returns why the last function of this thread that returned NULL, or function of ix_control that
+/// returned an error, failed, in one line. The text is valid until the next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn ix_last_error() -> *const c_char {
     LAST.with(|last| last.borrow().as_ptr())
 }
 
-/// What a negative answer means, in a few words; a constant.
+/// Returns what a negative result means, in a few words; a constant.
 #[unsafe(no_mangle)]
 pub extern "C" fn ix_strerror(answer: i64) -> *const c_char {
     text(answer).as_ptr()
@@ -40,20 +39,22 @@ pub extern "C" fn ix_strerror(answer: i64) -> *const c_char {
 fn text(answer: i64) -> &'static CStr {
     match answer.wrapping_neg() {
         error::NO_SYS => c"the dataplane has no such call",
-        error::INVALID => c"an argument makes no sense",
-        error::BAD_HANDLE => c"no such connection, listener, socket or timer",
-        error::FAULT => c"memory that the call may not name",
-        error::NO_RESOURCE => c"the dataplane is out of flows, buffers or memory",
+        error::INVALID => c"invalid argument",
+        error::BAD_HANDLE => c"no such connection, listener, socket, packet queue or timer",
+        error::FAULT => c"address outside the memory that the call may use",
+        error::NO_RESOURCE => {
+            c"the dataplane has no flow, buffer, timer or memory left; try again later"
+        }
         error::IN_USE => c"already in use",
         error::NOT_LOCAL => c"not an address of this dataplane",
         error::UNREACHABLE => c"the peer cannot be reached",
         error::REFUSED => c"the peer refused the connection",
-        error::TIMED_OUT => c"the peer did not answer in time",
+        error::TIMED_OUT => c"the peer did not reply in time",
         error::RESET => c"the connection was reset",
         error::STATE => c"not possible in this state",
         error::TOO_LONG => c"the datagram is longer than the path allows",
-        error::MOVED => c"its flow group went to another elastic thread",
-        error::FILTERED => c"the vNIC may not send this",
+        error::MOVED => c"the flow group belongs to another elastic thread",
+        error::FILTERED => c"the vNIC's rules forbid sending this",
         _ if answer >= 0 => c"no error",
         _ => c"an unknown error code",
     }

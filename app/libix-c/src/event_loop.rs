@@ -1,9 +1,9 @@
 //! The event loop: one for each elastic thread.
 //!
-//! What a callback does is only noted; before the next cycle every connection that was touched
-//! gives back what was consumed and sends what was written, at once, however often it was read from
-//! and written to. A function that is called where it cannot be (a cycle within a callback,
-//! anything within a release function) answers -IX_ERROR_STATE.
+//! The actions of a callback are only noted. Before the next cycle every changed connection gives
+//! back what was consumed and sends what was written, at once, however often it was read and
+//! written. A function that is called where it must not be (a cycle within a callback, any function
+//! within a release function) returns -IX_ERROR_STATE.
 //!
 //! Signals of the program are handled on the loop's thread, between two cycles; a handler that
 //! calls ix_loop_stop ends ix_loop_run.
@@ -18,19 +18,19 @@ use libix::Error;
 use libix::event::{EventLoop, Io, Team};
 use libix::raw::{Gate, Process, ProcessGate, Thread, Wait};
 
-/// Who may use the loop now.
+/// Who may use the loop at the moment.
 #[derive(Clone, Copy)]
 enum Access {
     /// The program, between cycles.
     Free,
-    /// The program, in a callback, through what the callback was given.
+    /// The program, in a callback, through the argument of the callback.
     Lent(*mut Io<State>),
-    /// Nobody: a cycle runs, or a function of the loop.
+    /// A cycle or a function of the loop runs: no other use.
     Taken,
 }
 
-/// An event loop on an elastic thread. It belongs to the Linux thread that made it: all functions
-/// but ix_loop_stop are for that thread only.
+/// An event loop on an elastic thread. It belongs to the Linux thread that made it: only
+/// ix_loop_stop may be called by other threads.
 pub struct ix_loop {
     access: Cell<Access>,
     events: UnsafeCell<EventLoop<Callbacks>>,
@@ -42,7 +42,7 @@ pub struct ix_loop {
     gate: Option<ProcessGate>,
 }
 
-/// Puts the access back when a callback or a function is over.
+/// Restores the access at the end of a callback or a function.
 struct Restore<'a>(&'a Cell<Access>, Access);
 
 impl Drop for Restore<'_> {
@@ -52,7 +52,7 @@ impl Drop for Restore<'_> {
 }
 
 impl ix_loop {
-    /// On an elastic thread of any dataplane; to be freed by `ix_loop_free`.
+    /// Makes a loop on an elastic thread of any dataplane; `ix_loop_free` frees it.
     pub fn on(
         thread: Thread,
         table: ix_callbacks,
@@ -74,7 +74,7 @@ impl ix_loop {
             index,
             gate,
         }));
-        // SAFETY: nobody else has it yet.
+        // SAFETY: there is no other reference yet.
         unsafe { (*(*made).events.get()).handler().owner = made };
         made
     }
@@ -96,8 +96,8 @@ impl ix_loop {
         match access {
             // SAFETY: no cycle runs and no other function, so this is the only reference.
             Access::Free => Ok(work(unsafe { (*self.events.get()).io() })),
-            // SAFETY: whoever lent it waits for the callback in which we are, and nobody else uses
-            // it while it is taken.
+            // SAFETY: the lender waits for the present callback, and no other code uses it while it
+            // is taken.
             Access::Lent(io) => Ok(work(unsafe { &mut *io })),
             Access::Taken => Err(Error::State),
         }
@@ -110,7 +110,7 @@ impl ix_loop {
     ) -> Result<R, Error> {
         let (access, _restore) = self.take();
         match access {
-            // SAFETY: as in `io`; callbacks of this work reach the loop by what they are lent.
+            // SAFETY: as in `io`; callbacks of `work` reach the loop through what they are lent.
             Access::Free => work(unsafe { &mut *self.events.get() }),
             Access::Lent(_) | Access::Taken => Err(Error::State),
         }
@@ -143,7 +143,7 @@ impl ix_loop {
     }
 }
 
-/// What a C program points to.
+/// The loop behind a C program's pointer.
 ///
 /// # Safety
 /// It is null or a loop that was not freed, and the calling thread is the loop's.
@@ -155,7 +155,7 @@ pub(crate) unsafe fn with<R>(
     unsafe { loop_.as_ref() }.ok_or(Error::Invalid).and_then(work)
 }
 
-/// Makes an answer of an outcome.
+/// Turns an outcome into a result for C.
 pub(crate) fn answer(outcome: Result<i64, Error>) -> i64 {
     outcome.unwrap_or_else(code)
 }
@@ -172,12 +172,12 @@ fn begin(
     Ok(ix_loop::on(entered, table, context, team, Some(process.gate())))
 }
 
-/// Makes the calling Linux thread this elastic thread (the first one is 0) with a loop on it.
-/// context is the program's own. team may be NULL: then connections whose flow group goes to
+/// Makes the calling Linux thread this elastic thread (the first one is 0), with a loop on it.
+/// context belongs to the program. team may be NULL: then connections whose flow group moves to
 /// another elastic thread are reset. NULL: see ix_last_error.
 ///
 /// # Safety
-/// The table is of the size that it says, its functions are of their types, and team is null or was
+/// The table has the size that it states, its functions have their types, and team is null or was
 /// not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_loop_new(
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn ix_loop_new(
 ) -> *mut ix_loop {
     let mut table = ix_callbacks::default();
     if !callbacks.is_null() {
-        // SAFETY: it has at least its size; no more is read than both know.
+        // SAFETY: it has at least its stated size; only the part that both know is read.
         unsafe {
             let size = (*callbacks).size.min(size_of::<ix_callbacks>());
             let to = (&raw mut table).cast::<u8>();
@@ -205,8 +205,8 @@ pub unsafe extern "C" fn ix_loop_new(
     }
 }
 
-/// Ends a loop: its connections are reset without a callback, and the calling thread is an ordinary
-/// Linux thread again. Not within a callback.
+/// Frees a loop: its connections are reset without a callback, and the calling thread becomes an
+/// ordinary Linux thread again. Must not be called within a callback.
 ///
 /// # Safety
 /// A loop of this thread that was not freed, or null; no callback of it runs.
@@ -216,12 +216,12 @@ pub unsafe extern "C" fn ix_loop_free(loop_: *mut ix_loop) {
     let Some(this) = (unsafe { loop_.as_ref() }) else { return };
     // A dataplane that no longer runs this thread has no connections of it either.
     if this.events(|events| events.abort_all()) != Err(Error::State) {
-        // SAFETY: of `Box::into_raw` in `ix_loop_new`.
+        // SAFETY: from `Box::into_raw` in `ix_loop_new`.
         drop(unsafe { Box::from_raw(loop_) });
     }
 }
 
-/// Runs cycles until ix_loop_stop; then answers 0.
+/// Runs cycles until ix_loop_stop; then returns 0.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -231,8 +231,8 @@ pub unsafe extern "C" fn ix_loop_run(loop_: *mut ix_loop) -> i64 {
     answer(unsafe { with(loop_, |this| this.run().map(|()| 0)) })
 }
 
-/// Runs one cycle: sends what was noted, waits at most wait_us for something to happen (0: not at
-/// all, IX_GATE_WAIT_FOREVER: no bound), and calls back. For a program with a loop of its own.
+/// Runs one cycle: sends what was noted, waits at most wait_us for an event (0: not at all,
+/// IX_GATE_WAIT_FOREVER: without bound), and calls back. For a program with its own loop.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn ix_loop_turn(loop_: *mut ix_loop, wait_us: u64) -> i64 
     answer(unsafe { with(loop_, |this| this.events(|events| events.turn(wait)).map(|()| 0)) })
 }
 
-/// Ends ix_loop_run after this cycle. Any thread may call it, and a signal handler.
+/// Ends ix_loop_run after this cycle. Any thread and any signal handler may call it.
 ///
 /// # Safety
 /// A loop that is not freed meanwhile, or null.
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn ix_loop_stop(loop_: *const ix_loop) {
     }
 }
 
-/// Has ix_loop_run call back idle when nothing happened for idle_us; IX_GATE_WAIT_FOREVER: never.
+/// Makes ix_loop_run call idle after idle_us without events; IX_GATE_WAIT_FOREVER: never.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn ix_loop_set_idle(loop_: *mut ix_loop, idle_us: u64) -> 
     answer(unsafe { with(loop_, set) })
 }
 
-/// What ix_loop_new was given.
+/// Returns the context that ix_loop_new was given.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -288,7 +288,7 @@ pub unsafe extern "C" fn ix_loop_context(loop_: *const ix_loop) -> *mut c_void {
     unsafe { loop_.as_ref() }.map_or(core::ptr::null_mut(), |this| this.context)
 }
 
-/// Which elastic thread it is.
+/// Returns the number of the loop's elastic thread.
 ///
 /// # Safety
 /// A loop.
@@ -298,8 +298,8 @@ pub unsafe extern "C" fn ix_loop_thread(loop_: *const ix_loop) -> u32 {
     unsafe { loop_.as_ref() }.map_or(0, |this| this.index)
 }
 
-/// Opens a listener and answers its number; cycles run meanwhile, so not within a callback. backlog
-/// 0: the dataplane's default.
+/// Opens a listener and returns its number. Runs cycles until it is open, so it must not be called
+/// within a callback. backlog 0: the dataplane's default.
 ///
 /// # Safety
 /// A loop of this thread, and an endpoint.
@@ -318,8 +318,8 @@ pub unsafe extern "C" fn ix_listen(
     answer(unsafe { with(loop_, open) })
 }
 
-/// Opens a UDP socket and answers its number; cycles run meanwhile, so not within a callback. Port
-/// 0: any that is free.
+/// Opens a UDP socket and returns its number. Runs cycles until it is open, so it must not be
+/// called within a callback. Port 0: any free one.
 ///
 /// # Safety
 /// A loop of this thread, and an endpoint.
@@ -337,20 +337,20 @@ pub unsafe extern "C" fn ix_udp_bind(
     answer(unsafe { with(loop_, open) })
 }
 
-/// A team for the elastic threads 0 to threads - 1.
+/// Returns a team for the elastic threads 0 to threads - 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn ix_team_new(threads: u32) -> *mut ix_team {
     Box::into_raw(Box::new(ix_team(Team::new(threads))))
 }
 
-/// Ends a team; loops that were made with it keep it.
+/// Frees a team; loops that were made with it keep it.
 ///
 /// # Safety
 /// A team that was not freed, or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_team_free(team: *mut ix_team) {
     if !team.is_null() {
-        // SAFETY: of `Box::into_raw` in `ix_team_new`.
+        // SAFETY: from `Box::into_raw` in `ix_team_new`.
         drop(unsafe { Box::from_raw(team) });
     }
 }

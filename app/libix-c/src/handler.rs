@@ -7,12 +7,12 @@ use libix::event::{Conn, Handler, Io};
 use libix::{Dead, Error};
 use std::net::SocketAddr;
 
-/// Calls what the program has given.
+/// Calls the program's callbacks.
 pub(crate) struct Callbacks {
     pub(crate) table: ix_callbacks,
-    /// Whose handler this is; null until it is known.
+    /// The loop of this handler; null until it is known.
     pub(crate) owner: *const ix_loop,
-    /// Callbacks so far, to see whether anything happens.
+    /// Number of callbacks so far, to detect an idle loop.
     pub(crate) told: u64,
 }
 
@@ -21,15 +21,15 @@ impl Callbacks {
         Callbacks { table, owner: core::ptr::null(), told: 0 }
     }
 
-    /// Lets the program act on the loop while it hears something.
+    /// Lets the program use the loop during a callback.
     fn tell<R>(&mut self, io: &mut Io<State>, call: impl FnOnce(*mut ix_loop) -> R) -> R {
         self.told += 1;
-        // SAFETY: the loop lives while its event loop runs, and whoever made it set `owner`.
+        // SAFETY: the loop lives while its event loop runs, and its maker has set `owner`.
         let owner = unsafe { &*self.owner };
         owner.lend(io, || call(self.owner.cast_mut()))
     }
 
-    /// The same about a connection.
+    /// Lets the program use the loop during a callback about a connection.
     fn tell_of<R>(
         &mut self,
         conn: &mut Conn<'_, State>,
@@ -52,7 +52,7 @@ pub(crate) fn reason(why: Dead) -> i64 {
 }
 
 // The program promised that its callbacks are functions of these types (`ix_loop_new`); every
-// `SAFETY` below rests on that.
+// `SAFETY` below relies on that.
 impl Handler for Callbacks {
     type State = State;
 

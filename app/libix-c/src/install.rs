@@ -1,4 +1,4 @@
-//! Builds the libraries, and copies what a C programmer needs.
+//! Builds the libraries, and copies what C programs need.
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 const HEADER: &str = include_str!("../include/ix.h");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Pages by section.
+/// Manual pages, by section.
 const PAGES: [(&str, u32, &str); 2] = [
     ("libix", 3, include_str!("../man/libix.3")),
     ("libix-contract", 7, include_str!("../man/libix-contract.7")),
@@ -23,11 +23,12 @@ pub fn install(prefix: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the libraries with the optimiser; answers the folder where they are.
+/// Builds the optimised libraries; returns their folder.
 fn build() -> Result<std::path::PathBuf, String> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let program = std::env::current_exe().map_err(|e| format!("cannot find itself: {e}"))?;
+    let program = std::env::current_exe()
+        .map_err(|e| format!("cannot find the executable of ix-install: {e}"))?;
     // TARGET/PROFILE/ix-install.
     let target = program.ancestors().nth(2).ok_or("not in a target directory: use cargo run")?;
     let mut command = Command::new(cargo);
@@ -36,7 +37,7 @@ fn build() -> Result<std::path::PathBuf, String> {
     match command.status() {
         Ok(status) if status.success() => Ok(target.join("release")),
         Ok(status) => Err(format!("cannot build the libraries: cargo ended with {status}")),
-        Err(e) => Err(format!("cannot run cargo ({e}): start this by `cargo run -p libix-c`")),
+        Err(e) => Err(format!("cannot run cargo ({e}); start this with `cargo run -p libix-c`")),
     }
 }
 
@@ -45,7 +46,7 @@ fn copy(built: &Path, prefix: &Path) -> Result<(), String> {
     let about = "network services on the IX dataplane";
     library(built, prefix, "libix_c", "libix", about)?;
     library(built, prefix, "libix_event", "libix_event", "libevent's calls for programs on IX")?;
-    // Where a program that was linked with libevent finds ours under libevent's name.
+    // Here a program that was linked with libevent finds our library under libevent's name.
     let folder = prefix.join("lib/ix-libevent");
     fs::create_dir_all(&folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
     for name in ["libevent-2.1.so.7", "libevent_core-2.1.so.7", "libevent_pthreads-2.1.so.7"] {
@@ -61,7 +62,7 @@ fn copy(built: &Path, prefix: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A library in both forms, and what `pkg-config` says of it.
+/// Installs a library in both forms, and its `pkg-config` file.
 fn library(built: &Path, prefix: &Path, from: &str, name: &str, about: &str) -> Result<(), String> {
     let (folder, shared) = (prefix.join("lib"), format!("{name}.so.{VERSION}"));
     for (ending, to) in [("so", shared.clone()), ("a", format!("{name}.a"))] {

@@ -3,7 +3,7 @@ use crate::endpoint::read;
 use crate::event_loop::{answer, ix_loop, with};
 use crate::types::{State, ix_endpoint};
 use core::ffi::c_void;
-use ix_abi::flow_opt;
+use ix_abi::FlowOption;
 use libix::Error;
 use std::net::SocketAddr;
 
@@ -27,7 +27,8 @@ pub unsafe extern "C" fn ix_connections(loop_: *mut ix_loop) -> usize {
     unsafe { with(loop_, |this| this.io(|io| io.connections())) }.unwrap_or(0)
 }
 
-/// Bytes that a connection holds at most, unsent and unacknowledged together; 1 MB unless said.
+/// Sets the most bytes that a connection may hold, unsent and unacknowledged together (default: 1
+/// MB).
 ///
 /// # Safety
 /// A loop of this thread.
@@ -37,8 +38,8 @@ pub unsafe extern "C" fn ix_set_send_limit(loop_: *mut ix_loop, bytes: u64) -> i
     answer(unsafe { with(loop_, |this| this.io(|io| io.set_send_limit(bytes)).map(|()| 0)) })
 }
 
-/// Begins a connection and writes its number to conn; connected or dead tells what came of it. What
-/// is sent before that waits.
+/// Opens a connection and writes its number to conn; connected or dead reports the outcome. Bytes
+/// sent before that wait.
 ///
 /// # Safety
 /// A loop of this thread, an endpoint, and a place for the number.
@@ -61,7 +62,7 @@ pub unsafe extern "C" fn ix_connect(
     answer(unsafe { with(loop_, begin) })
 }
 
-/// Ends a listener. Its connections live on.
+/// Closes a listener. Its connections stay open.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -71,8 +72,8 @@ pub unsafe extern "C" fn ix_unlisten(loop_: *mut ix_loop, listener: u64) -> i64 
     answer(unsafe { with(loop_, |this| this.io(|io| io.unlisten(listener)).map(|()| 0)) })
 }
 
-/// Sets a timer: timer hears token once, delay_us from now. Its number is written to timer, which
-/// may be NULL.
+/// Sets a timer: the callback timer gets token once, after delay_us. The timer's number is written
+/// to timer, which may be NULL.
 ///
 /// # Safety
 /// A loop of this thread, and a place for the number or null.
@@ -109,8 +110,8 @@ pub unsafe extern "C" fn ix_cancel_timer(loop_: *mut ix_loop, timer: u64) -> i64
     answer(unsafe { with(loop_, cancel) })
 }
 
-/// Copies a datagram into transmit memory and sends it after this callback; as everywhere with UDP,
-/// one that finds no resources on its way is lost. -IX_ERROR_NO_RESOURCE: it was not taken.
+/// Copies a datagram into transmit memory and sends it after this callback; as always with UDP, it
+/// is lost if resources are missing on its way. -IX_ERROR_NO_RESOURCE: it was not taken.
 ///
 /// # Safety
 /// A loop of this thread, an endpoint, and that many bytes.
@@ -132,9 +133,9 @@ pub unsafe extern "C" fn ix_udp_send(
     answer(unsafe { with(loop_, send) })
 }
 
-/// Writes to at, in datagram, the address of ours that the datagram was sent to, with port 0. A socket
-/// of every address hears it here; to answer from it, bind another one to it. -IX_ERROR_STATE: not
-/// within datagram.
+/// Writes to at, within the callback datagram, our address to which the datagram was sent, with
+/// port 0. It is useful for a socket bound to all addresses; to reply from that address, bind
+/// another socket to it. -IX_ERROR_STATE: not within datagram.
 ///
 /// # Safety
 /// A loop of this thread, and a place for an endpoint.
@@ -151,7 +152,8 @@ pub unsafe extern "C" fn ix_udp_asked(loop_: *mut ix_loop, at: *mut ix_endpoint)
     answer(unsafe { with(loop_, asked) })
 }
 
-/// Sets how a UDP socket sends from now on: IX_OPT_DSCP (0 to 63) or IX_OPT_HOP_LIMIT (1 to 255).
+/// Sets an option of a UDP socket from now on: IX_OPT_DSCP (0 to 63) or IX_OPT_HOP_LIMIT (1 to
+/// 255).
 ///
 /// # Safety
 /// A loop of this thread.
@@ -163,23 +165,19 @@ pub unsafe extern "C" fn ix_udp_set_option(
     value: u64,
 ) -> i64 {
     let set = |this: &ix_loop| {
-        let known = match option {
-            flow_opt::DSCP => value <= 63,
-            flow_opt::HOP_LIMIT => (1..=255).contains(&value),
-            _ => false,
-        };
-        if !known {
+        let option = FlowOption::decode(option, value)?;
+        if !matches!(option, FlowOption::Dscp(_) | FlowOption::HopLimit(_)) {
             return Err(Error::Invalid);
         }
-        let open = this.io(|io| io.udp_set_opt(socket, option, value))?;
+        let open = this.io(|io| io.udp_set_opt(socket, option))?;
         if open { Ok(0) } else { Err(Error::BadHandle) }
     };
     // SAFETY: the caller's promise.
     answer(unsafe { with(loop_, set) })
 }
 
-/// Datagrams of the loop that were taken and then refused by the dataplane: no buffers, no route, too
-/// long for the link.
+/// Returns the datagrams of the loop that were taken, and then refused by the dataplane: no
+/// buffers, no route, too long for the link.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -189,7 +187,7 @@ pub unsafe extern "C" fn ix_udp_lost(loop_: *mut ix_loop) -> u64 {
     unsafe { with(loop_, |this| this.io(|io| io.udp_lost())) }.unwrap_or(0)
 }
 
-/// Ends a UDP socket.
+/// Closes a UDP socket.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -199,7 +197,7 @@ pub unsafe extern "C" fn ix_udp_unbind(loop_: *mut ix_loop, socket: u64) -> i64 
     answer(unsafe { with(loop_, |this| this.io(|io| io.udp_unbind(socket)).map(|()| 0)) })
 }
 
-/// The bytes at an address; null is none.
+/// The bytes at an address; null means none.
 ///
 /// # Safety
 /// They can be read, and do not change while the slice is used.

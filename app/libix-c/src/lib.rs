@@ -1,11 +1,11 @@
 //! libix for C: the raw contract with the dataplane, and the event loop, as `libix.so`, `libix.a`
 //! and the header `include/ix.h`.
 //!
-//! The header and the man pages are made from the sources of this crate and of `ix-abi` by
-//! `tests/header.rs` (`IX_BLESS=1` writes them), so what is documented here is what C programs
-//! read. Functions answer 0 or more, or minus an `ix_abi::error`.
+//! `tests/header.rs` makes the header and the man pages from the sources of this crate and of
+//! `ix-abi` (`IX_BLESS=1` writes them), so C programmers read the comments of this crate. Functions
+//! return 0 or more, or minus an `ix_abi::error`.
 //!
-//! A connection is a number that is never used twice: a stale one is an error, not a crash.
+//! A connection is a number that is never reused: a stale number is an error, not a crash.
 #![allow(non_camel_case_types)]
 
 pub mod buffer;

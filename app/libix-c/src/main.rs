@@ -1,4 +1,4 @@
-//! `ix-install PREFIX` puts libix for C where compilers, linkers and `man` look.
+//! `ix-install PREFIX` installs libix for C where compilers, linkers and `man` find it.
 use std::process::ExitCode;
 
 mod install;
@@ -8,7 +8,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let outcome = match words[..] {
         ["install", prefix] => install::install(prefix.as_ref()),
-        _ => Err("nothing to do: say `install PREFIX`, for example `install /usr/local`".into()),
+        _ => Err("nothing to do: write `install PREFIX`, for example `install /usr/local`".into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,9 +1,9 @@
 //! Packets of the program's own protocol, doorbells, and signals between loops.
 //!
-//! A packet queue takes whole frames of a kind (an IX_PACKET_KIND_ number) that no other part of the
-//! dataplane answers. They come to the callback packets, or ix_packet_wait waits for them, and
-//! ix_packet_receive takes them from where the device has put them. What is sent is a frame of the
-//! program's making; the vNIC's transmit filters decide whether it leaves.
+//! A packet queue receives whole frames of a kind (an IX_PACKET_KIND_ number) that no other part of
+//! the dataplane handles. The callback packets reports them, or ix_packet_wait waits for them, and
+//! ix_packet_receive takes them in the packet buffers. The program makes the frames that it sends;
+//! the vNIC's transmit filters decide whether they leave.
 use crate::buffer::{ix_buffer, take};
 use crate::event_loop::{answer, ix_loop, with};
 use crate::types::{ix_packet, ix_packet_piece};
@@ -14,9 +14,9 @@ use libix::event::{Bell, Claim, Frame, Occasion, PIECES_MAX, Piece, Priority};
 use libix::raw::{TxBuf, Wait};
 use std::os::fd::BorrowedFd;
 
-/// Opens a packet queue on a device (0: the first) for frames of a kind with this number, and answers
-/// its number; cycles run meanwhile, so not within a callback. high is not 0: it is told of before
-/// other queues.
+/// Opens a packet queue on a device (0: the first) for frames of a kind with this number, and
+/// returns its number. Runs cycles until it is open, so it must not be called within a callback. If
+/// high is not 0, its callbacks come before those of other queues.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn ix_packet_bind(
     answer(unsafe { with(loop_, open) })
 }
 
-/// Ends a packet queue; frames that were not taken are lost with it.
+/// Closes a packet queue; its frames that were not taken are lost.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -47,7 +47,8 @@ pub unsafe extern "C" fn ix_packet_unbind(loop_: *mut ix_loop, queue: u64) -> i6
     answer(unsafe { with(loop_, |this| this.io(|io| io.packet_unbind(queue)).map(|()| 0)) })
 }
 
-/// What the device of a packet queue is and may do; cycles run meanwhile, so not within a callback.
+/// Describes the device of a packet queue. Runs cycles until that is known, so it must not be
+/// called within a callback.
 ///
 /// # Safety
 /// A loop of this thread, and a place for it.
@@ -67,8 +68,8 @@ pub unsafe extern "C" fn ix_packet_device(
     answer(unsafe { with(loop_, ask) })
 }
 
-/// Takes the oldest frame of a queue: 1, and the frame is the program's until ix_packet_done or until
-/// it is sent; 0: there is none.
+/// Takes the oldest frame of a queue: 1, and the frame belongs to the program until ix_packet_done
+/// or until it is sent; 0: there is none.
 ///
 /// # Safety
 /// A loop of this thread, and a place for it.
@@ -92,10 +93,10 @@ pub unsafe extern "C" fn ix_packet_receive(
     answer(unsafe { with(loop_, receive) })
 }
 
-/// Gives a frame back. A program that keeps too many receives no more.
+/// Gives a frame back. A program that keeps too many frames receives no more.
 ///
 /// # Safety
-/// A loop of this thread; the frame's bytes are used no more.
+/// A loop of this thread; the frame's bytes are no longer used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_packet_done(loop_: *mut ix_loop, number: u64) -> i64 {
     let done = |this: &ix_loop| {
@@ -106,13 +107,13 @@ pub unsafe extern "C" fn ix_packet_done(loop_: *mut ix_loop, number: u64) -> i64
     answer(unsafe { with(loop_, done) })
 }
 
-/// Sends a frame of at most four pieces, one behind the other, by the device of a queue; packet_sent
-/// hears cookie when their memory is free, or that it was not sent. The pieces' buffers and packets
-/// are the library's from here on, whatever the answer.
+/// Sends a frame of at most four pieces, one after another, by the device of a queue; packet_sent
+/// gets cookie when their memory is free, or if the frame was not sent. The pieces' buffers and
+/// packets then belong to the library, whatever the result.
 ///
 /// # Safety
-/// A loop of this thread, and that many pieces; buffers that were neither sent, shared nor freed, with
-/// so many bytes written.
+/// A loop of this thread, and that many pieces; buffers that were neither sent, shared nor freed,
+/// with so many bytes written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_packet_send(
     loop_: *mut ix_loop,
@@ -157,7 +158,7 @@ pub unsafe extern "C" fn ix_packet_send(
     answer(unsafe { with(loop_, send) })
 }
 
-/// A buffer's first bytes; it is gone even if it has not so many.
+/// A buffer's first bytes; the buffer is freed even if its capacity is less.
 ///
 /// # Safety
 /// As `take`.
@@ -165,15 +166,15 @@ unsafe fn buffer_of(buffer: *mut ix_buffer, bytes: usize) -> Option<TxBuf> {
     // SAFETY: the caller's promise.
     let taken = unsafe { take(buffer, bytes) };
     if taken.is_none() {
-        // SAFETY: it was not taken, and so is still a buffer.
+        // SAFETY: it was not taken, so it still is a buffer.
         unsafe { crate::buffer::ix_buffer_free(buffer) };
     }
     taken
 }
 
-/// Runs cycles until one of these packet queues has a frame, at most for wait_us (0: one cycle,
-/// IX_GATE_WAIT_FOREVER: no bound), and answers which: one that is high before others. 0: none has.
-/// Not within a callback.
+/// Runs cycles until one of these packet queues has a frame, for at most wait_us (0: one cycle,
+/// IX_GATE_WAIT_FOREVER: without bound), and returns which: one that is high before others. 0: none
+/// has. Must not be called within a callback.
 ///
 /// # Safety
 /// A loop of this thread, and that many numbers.
@@ -207,8 +208,8 @@ fn set_bell(this: &ix_loop, queue: u64, sent: c_int, bell: Option<Bell>) -> Resu
     this.io(|io| io.set_bell(queue, occasion, bell))?.map(|()| 0)
 }
 
-/// Adds one to an eventfd, once a cycle, when frames have come to a packet queue; sent is not 0: when
-/// some have left. The descriptor is copied; -1: no doorbell any more.
+/// Adds one to an eventfd, once per cycle, when frames have come to a packet queue, or, if sent is
+/// not 0, when frames have been sent. The descriptor is copied; -1: removes the doorbell.
 ///
 /// # Safety
 /// A loop of this thread, and an open descriptor or -1.
@@ -232,7 +233,7 @@ pub unsafe extern "C" fn ix_packet_bell_fd(
     answer(unsafe { with(loop_, set) })
 }
 
-/// As ix_packet_bell_fd, by a signal to the process; 0: no doorbell any more.
+/// As ix_packet_bell_fd, with a signal to the process; 0: removes the doorbell.
 ///
 /// # Safety
 /// A loop of this thread.
@@ -248,8 +249,8 @@ pub unsafe extern "C" fn ix_packet_bell_signal(
     answer(unsafe { with(loop_, |this| set_bell(this, queue, sent, bell)) })
 }
 
-/// Has the loop of another elastic thread, or this one, hear a number by its callback signal. Linux
-/// has a part in it only if that thread sleeps.
+/// Sends a number to the callback signal of another elastic thread's loop, or of this one. Linux
+/// takes part only if that thread sleeps.
 ///
 /// # Safety
 /// A loop of this thread.

@@ -1,14 +1,14 @@
 //! The raw contract: the dataplane of this process, its gate and its elastic threads.
 //!
-//! A program that does without the event loop finds the header, becomes an elastic thread by
-//! IX_GATE_ENTER, writes calls into its array, enters the gate with IX_GATE_RUN_IO and reads
-//! answers and events, as libix-contract(7) says. Signals are blocked meanwhile: where the thread's
-//! status says signal_pending, it unblocks them for a moment (pthread_sigmask) and enters again.
+//! A program without the event loop finds the header, becomes an elastic thread by IX_GATE_ENTER,
+//! writes calls into its array, enters the gate with IX_GATE_RUN_IO and reads results and events,
+//! as libix-contract(7) describes. Signals are blocked meanwhile: if the thread's status has
+//! signal_pending, the program unblocks them for a moment (pthread_sigmask) and enters again.
 use crate::error::remember;
 use ix_abi::{ENV_HEADER, ProcessHeader, ThreadArea, error};
 use libix::raw::{Gate, Process};
 
-/// The dataplane of this process. NULL where there is none, or one of another version:
+/// Returns the dataplane of this process. NULL: there is none, or one of another version;
 /// ix_last_error says which.
 #[unsafe(no_mangle)]
 pub extern "C" fn ix_find() -> *const ProcessHeader {
@@ -16,17 +16,17 @@ pub extern "C" fn ix_find() -> *const ProcessHeader {
         remember(&why);
         return core::ptr::null();
     }
-    // `find` has read and believed the address.
+    // `find` has read and checked the address.
     let address = std::env::var(ENV_HEADER).ok();
     let address = address.and_then(|text| usize::from_str_radix(&text, 16).ok());
     core::ptr::with_exposed_provenance(address.unwrap_or(0))
 }
 
-/// Enters the gate: op is an IX_GATE_ number. Answers what it answers: minus an IX_ERROR_ number,
+/// Enters the gate: op is an IX_GATE_ number. Returns the gate's result: minus an IX_ERROR_ number,
 /// or 0 and more.
 ///
 /// # Safety
-/// The header is ix_find's, and the arguments are what the contract says.
+/// The header is ix_find's, and the arguments are as the contract says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_gate(
     header: *const ProcessHeader,
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn ix_gate(
     }
 }
 
-/// Where the arrays of an elastic thread are. NULL: the dataplane has no such thread.
+/// Returns the addresses of an elastic thread's arrays. NULL: the dataplane has no such thread.
 ///
 /// # Safety
 /// The header is ix_find's.
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn ix_area(header: *const ProcessHeader, thread: u32) -> *
     }
 }
 
-/// Elastic threads of this process's dataplane; 0 where there is none.
+/// Returns the number of elastic threads of this process's dataplane; 0 if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn ix_threads() -> u32 {
     Process::find().map_or(0, |process| process.threads())

@@ -5,6 +5,7 @@ use crate::generate::layout::layouts;
 use crate::generate::names::{declare, structure};
 use crate::generate::{contract, library};
 use ix_skip::{Need, skip};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -98,6 +99,19 @@ fn man_pages_render() {
         assert!(text.contains(wanted) && text.lines().count() > 200, "{page}:\n{text}");
         assert!(!text.contains("\\f") && !text.contains("[`"), "{page}:\n{text}");
     }
+}
+
+#[test]
+fn the_contracts_page_names_what_the_header_has() {
+    let words = |text: &str| -> BTreeSet<String> {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        words.filter(|word| word.starts_with("ix_")).map(str::to_owned).collect()
+    };
+    let page = words(&crate::generate::man::contract(&contract()));
+    assert!(page.len() > 5, "{page:?}");
+    let header = words(&crate::generate::ixh::header(&contract(), &library(), &layouts()));
+    let unknown: Vec<_> = page.difference(&header).collect();
+    assert!(unknown.is_empty(), "a C program does not have {unknown:?}");
 }
 
 #[test]

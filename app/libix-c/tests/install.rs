@@ -51,5 +51,5 @@ fn without_words_it_says_what_to_do() {
     let output = Command::new(env!("CARGO_BIN_EXE_ix-install")).output().expect("it runs");
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).expect("text");
-    assert!(said.contains("say `install PREFIX`") && said.lines().count() == 1, "{said}");
+    assert!(said.contains("write `install PREFIX`") && said.lines().count() == 1, "{said}");
 }

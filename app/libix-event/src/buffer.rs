@@ -1,27 +1,27 @@
-//! evbuffers: a queue of chunks, of which some are the program's own memory.
+//! evbuffers: queues of chunks, some of which are the program's own memory.
 use core::ffi::c_void;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 /// A program's function that takes its memory back.
 pub type Cleanup = unsafe extern "C" fn(data: *const c_void, bytes: usize, arg: *mut c_void);
-/// A program's function that hears of changes.
+/// A program's function that is called after changes.
 pub type Changed =
     unsafe extern "C" fn(buffer: *mut evbuffer, change: *const evbuffer_cb_info, arg: *mut c_void);
 
-/// Fresh chunks have room for this much.
+/// Capacity of a new chunk.
 const CHUNK_BYTES: usize = 4096;
 /// Shorter chunks that move to another buffer are copied into its last chunk.
 const SHORT_BYTES: usize = 256;
 
-/// What a change was.
+/// A change of a buffer.
 #[repr(C)]
 pub struct evbuffer_cb_info {
     /// Bytes before.
     pub orig_size: usize,
-    /// Bytes that came.
+    /// Bytes that were added.
     pub n_added: usize,
-    /// Bytes that went.
+    /// Bytes that were removed.
     pub n_deleted: usize,
 }
 
@@ -36,7 +36,7 @@ pub struct Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(cleanup) = self.cleanup {
-            // SAFETY: the program's function with what it gave (`evbuffer_add_reference`), once.
+            // SAFETY: the program's function with its argument (`evbuffer_add_reference`), once.
             unsafe { cleanup(self.base.cast(), self.bytes, self.arg) };
         }
     }
@@ -56,7 +56,7 @@ impl Chunk {
     fn get(&self) -> &[u8] {
         match self {
             Chunk::Own { bytes, start } => &bytes[*start..],
-            // SAFETY: the program promised so many readable bytes until they are given back.
+            // SAFETY: the program promised that many readable bytes until they are given back.
             Chunk::Lent { memory, start } => unsafe {
                 core::slice::from_raw_parts(memory.base.add(*start), memory.bytes - *start)
             },
@@ -69,7 +69,7 @@ impl Chunk {
         }
     }
 
-    /// Room behind the bytes that needs no other memory.
+    /// Free bytes after the content.
     fn room(&self) -> usize {
         match self {
             Chunk::Own { bytes, .. } => bytes.capacity() - bytes.len(),
@@ -78,7 +78,7 @@ impl Chunk {
     }
 }
 
-/// Bytes in order. Pointers into it are good until the bytes are removed or joined.
+/// Bytes in order. Pointers into them are valid until the bytes are removed or joined.
 #[derive(Default)]
 pub struct Chunks {
     chunks: VecDeque<Chunk>,
@@ -101,14 +101,14 @@ impl Chunks {
         self.slices().next().map_or(0, <[u8]>::len)
     }
 
-    /// Ends chunks in front that have no bytes.
+    /// Removes empty chunks in front.
     fn trim(&mut self) {
         while self.chunks.len() > 1 && self.chunks[0].get().is_empty() {
             self.chunks.pop_front();
         }
     }
 
-    /// Copies bytes behind the last.
+    /// Appends a copy of bytes.
     pub fn extend(&mut self, data: &[u8]) {
         self.len += data.len();
         let fits = self.chunks.back().map_or(0, Chunk::room).min(data.len());
@@ -124,7 +124,7 @@ impl Chunks {
         }
     }
 
-    /// Copies bytes before the first.
+    /// Prepends a copy of bytes.
     pub fn prepend(&mut self, data: &[u8]) {
         if !data.is_empty() {
             self.len += data.len();
@@ -132,7 +132,7 @@ impl Chunks {
         }
     }
 
-    /// Takes memory of the program in, without a copy.
+    /// Appends memory of the program, without a copy.
     pub fn lend(&mut self, memory: Lent) -> Option<Lent> {
         if memory.bytes == 0 {
             return Some(memory);
@@ -142,7 +142,8 @@ impl Chunks {
         None
     }
 
-    /// Room of so many bytes behind the last, in one piece; [`Chunks::commit`] makes them bytes.
+    /// Reserves this many bytes after the last one, in one piece; [`Chunks::commit`] adds them to
+    /// the content.
     pub fn reserve(&mut self, bytes: usize) -> &mut [core::mem::MaybeUninit<u8>] {
         if self.chunks.back().map_or(0, Chunk::room) < bytes.max(1) {
             self.chunks.push_back(Chunk::own(bytes.max(CHUNK_BYTES)));
@@ -153,10 +154,10 @@ impl Chunks {
         }
     }
 
-    /// The first `n` bytes of the reserved room were written.
+    /// Adds the first `n` bytes of the reserved room to the content.
     ///
     /// # Safety
-    /// They were.
+    /// They were written.
     pub unsafe fn commit(&mut self, n: usize) {
         if let Some(Chunk::Own { bytes, .. }) = self.chunks.back_mut() {
             debug_assert!(n <= bytes.capacity() - bytes.len());
@@ -166,7 +167,7 @@ impl Chunks {
         }
     }
 
-    /// Where reserved room begins.
+    /// Start of the reserved room.
     pub fn reserved(&mut self) -> (*mut u8, usize) {
         match self.chunks.back_mut() {
             Some(Chunk::Own { bytes, .. }) => {
@@ -177,7 +178,7 @@ impl Chunks {
         }
     }
 
-    /// Copies bytes from `skip` on; answers how many there were.
+    /// Copies bytes from `skip` on; returns their number.
     pub fn copy_out(&self, mut skip: usize, to: &mut [core::mem::MaybeUninit<u8>]) -> usize {
         let mut done = 0;
         for slice in self.slices() {
@@ -190,8 +191,8 @@ impl Chunks {
         done
     }
 
-    /// Removes the first `n` bytes, or all. What was lent goes back, in the answer, so that the
-    /// program's functions run when nothing is borrowed.
+    /// Removes the first `n` bytes, or all. Returns the lent memory that goes back, so that the
+    /// program's functions run while nothing is borrowed.
     pub fn drain(&mut self, n: usize) -> Vec<Lent> {
         let (mut left, mut given_back) = (n.min(self.len), Vec::new());
         self.len -= left;
@@ -202,7 +203,7 @@ impl Chunks {
                 break;
             }
             left -= here;
-            // Room that was reserved for what comes next stays.
+            // Keeps room that was reserved for bytes to come.
             if self.chunks.len() == 1 && self.chunks[0].room() > 0 {
                 if let Some(Chunk::Own { bytes, start }) = self.chunks.front_mut() {
                     *start = bytes.len();
@@ -220,14 +221,14 @@ impl Chunks {
         given_back
     }
 
-    /// Moves the first `n` bytes, or all, behind those of another.
+    /// Moves the first `n` bytes, or all, to the end of another buffer.
     pub fn move_to(&mut self, to: &mut Chunks, n: usize) -> (usize, Vec<Lent>) {
         let (mut left, mut given_back) = (n.min(self.len), Vec::new());
         let moved = left;
         while left > 0 {
             self.trim();
             let here = self.first_len();
-            // What was lent goes along, however short: its owner waits for it to be drained.
+            // Lent memory moves along, however short: its owner waits until it is drained.
             let copies = here < SHORT_BYTES && matches!(self.chunks[0], Chunk::Own { .. });
             if here > left || copies {
                 let slice = self.chunks[0].get();
@@ -245,14 +246,14 @@ impl Chunks {
         (moved, given_back)
     }
 
-    /// Moves all of another in, behind the last.
+    /// Appends all of another buffer.
     pub fn move_in(&mut self, from: &mut Chunks) -> ((), Vec<Lent>) {
         let (_, given_back) = from.move_to(self, usize::MAX);
         ((), given_back)
     }
 
-    /// Makes the first `n` bytes one piece (`None`: there are not so many), and answers where it
-    /// is.
+    /// Joins the first `n` bytes into one piece and returns its address; `None`: there are fewer
+    /// bytes.
     pub fn pull_up(&mut self, n: usize) -> Option<(*mut u8, Vec<Lent>)> {
         if n > self.len {
             return None;
@@ -262,7 +263,7 @@ impl Chunks {
         if self.first_len() < n {
             let mut joined = Vec::with_capacity(n.max(CHUNK_BYTES));
             self.copy_out(0, &mut joined.spare_capacity_mut()[..n]);
-            // SAFETY: so many bytes were there, and are copied.
+            // SAFETY: that many bytes were there, and were copied.
             unsafe { joined.set_len(n) };
             given_back = self.drain(n);
             self.len += n;
@@ -276,7 +277,7 @@ impl Chunks {
         Some((first, given_back))
     }
 
-    /// Where a pattern begins, from `from` on, ending before `end`.
+    /// Finds a pattern from `from` on that ends before `end`.
     pub fn find(&self, pattern: &[u8], from: usize, end: usize) -> Option<usize> {
         let first = *pattern.first()?;
         let mut at = from;
@@ -292,7 +293,7 @@ impl Chunks {
         None
     }
 
-    /// Where one of these bytes is, from `from` on.
+    /// Finds one of these bytes, from `from` on.
     pub fn find_byte(&self, any: &[u8], from: usize) -> Option<usize> {
         let mut before = 0;
         for slice in self.slices() {
@@ -305,7 +306,7 @@ impl Chunks {
         None
     }
 
-    /// How many bytes from `from` on are one of these.
+    /// Number of bytes from `from` on that are among these.
     pub fn run_of(&self, any: &[u8], from: usize) -> usize {
         (from..self.len).take_while(|at| self.byte(*at).is_some_and(|b| any.contains(&b))).count()
     }
@@ -338,40 +339,40 @@ impl Lent {
     }
 }
 
-/// A function that hears of changes.
+/// A function that is called after changes.
 pub struct evbuffer_cb_entry {
     /// The program's function.
     pub call: Changed,
     /// Its argument.
     pub arg: *mut c_void,
-    /// Whether it is to be called.
+    /// Whether it is enabled.
     pub enabled: Cell<bool>,
 }
 
-/// Which buffer of a bufferevent this is.
+/// Role of this buffer in a bufferevent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// What was received.
+    /// Received bytes.
     Input,
-    /// What is to be sent.
+    /// Bytes to send.
     Output,
 }
 
-/// A buffer: what programs hold a pointer to.
+/// A buffer: programs hold a pointer to this.
 #[derive(Default)]
 pub struct evbuffer {
     /// The bytes.
     pub chunks: RefCell<Chunks>,
-    /// Who hears of changes.
+    /// Functions that are called after changes.
     pub callbacks: RefCell<Vec<std::rc::Rc<evbuffer_cb_entry>>>,
     /// The bufferevent that it belongs to.
     pub owner: Cell<Option<(*const crate::bufferevent::bufferevent, Role)>>,
-    /// Where adding is refused: at the begin, at the end.
+    /// Whether adding is refused at the beginning and at the end.
     pub frozen: [Cell<bool>; 2],
 }
 
 impl evbuffer {
-    /// Changes the bytes, and tells who wants to hear of it.
+    /// Changes the bytes, and calls the functions for changes.
     pub fn change<R>(&self, change: impl FnOnce(&mut Chunks) -> (R, Vec<Lent>)) -> R {
         let (before, result, given_back, after) = {
             let mut chunks = self.chunks.borrow_mut();
@@ -395,12 +396,12 @@ impl evbuffer {
             };
             let callbacks = self.callbacks.borrow().clone();
             for entry in callbacks.iter().filter(|entry| entry.enabled.get()) {
-                // SAFETY: the program's function, with the argument it gave (`evbuffer_add_cb`).
+                // SAFETY: the program's function, with its argument (`evbuffer_add_cb`).
                 unsafe { (entry.call)(core::ptr::from_ref(self).cast_mut(), &change, entry.arg) };
             }
         }
         if let Some((owner, role)) = self.owner.get() {
-            // SAFETY: a bufferevent clears `owner` of its buffers before it goes.
+            // SAFETY: a bufferevent clears `owner` of its buffers before it is freed.
             unsafe { &*owner }.buffer_changed(role, after > before);
         }
     }
@@ -463,7 +464,7 @@ mod tests {
                         5 => match here.pull_up(n) {
                             None => prop_assert!(n > model.len()),
                             Some((at, _)) if n > 0 => {
-                                // SAFETY: so many bytes in one piece.
+                                // SAFETY: that many bytes in one piece.
                                 let first = unsafe { core::slice::from_raw_parts(at, n) };
                                 prop_assert_eq!(first, &model[..n]);
                             }

@@ -8,31 +8,31 @@ use core::ffi::{c_int, c_short, c_void};
 use std::io::ErrorKind;
 use std::rc::Rc;
 
-/// A program's function that hears of data.
+/// A program's function for data.
 pub type DataCallback = unsafe extern "C" fn(bev: *mut bufferevent, arg: *mut c_void);
-/// A program's function that hears of everything else.
+/// A program's function for other events.
 pub type EventCallback =
     unsafe extern "C" fn(bev: *mut bufferevent, what: c_short, arg: *mut c_void);
 
-/// What happened (`BEV_EVENT_*`).
+/// Events (`BEV_EVENT_*`).
 pub mod told {
     /// While reading.
     pub const READING: i16 = 0x01;
     /// While writing.
     pub const WRITING: i16 = 0x02;
-    /// The peer sends no more.
+    /// The peer has closed its direction.
     pub const EOF: i16 = 0x10;
-    /// It cannot go on; errno says why.
+    /// A fatal error; errno has the reason.
     pub const ERROR: i16 = 0x20;
-    /// Nothing happened for too long.
+    /// A timeout.
     pub const TIMEOUT: i16 = 0x40;
-    /// The connection is there.
+    /// The connection is open.
     pub const CONNECTED: i16 = 0x80;
 }
 
 /// Options (`BEV_OPT_*`).
 pub mod option {
-    /// Closes the descriptor when it is freed.
+    /// Closes the descriptor when freed.
     pub const CLOSE_ON_FREE: c_int = 1;
     /// Calls back from the loop only.
     pub const DEFER_CALLBACKS: c_int = 4;
@@ -42,44 +42,44 @@ pub mod option {
 /// Most bytes that one event reads or writes, so that connections take turns.
 const AT_ONCE_BYTES: usize = 16 << 10;
 
-/// How much a direction holds before it is told, and at most.
+/// Low and high watermark of a direction.
 #[derive(Clone, Copy, Default)]
 pub struct Watermark {
-    /// Told from here on (reading), or down to here (writing).
+    /// Calls back from here on (reading), or down to here (writing).
     pub low: usize,
-    /// Not read beyond this; 0: no bound.
+    /// Stops reading at this many bytes; 0: no bound.
     pub high: usize,
 }
 
 /// A program's functions.
 #[derive(Clone, Copy)]
 pub struct Callbacks {
-    /// Data came.
+    /// For received data.
     pub read: Option<DataCallback>,
-    /// Data went.
+    /// For sent data.
     pub write: Option<DataCallback>,
-    /// Anything else.
+    /// For other events.
     pub event: Option<EventCallback>,
     /// Their argument.
     pub arg: *mut c_void,
 }
 
-/// A connection with its buffers: what programs hold a pointer to, with a count of references.
+/// A connection with its buffers, with a reference count: programs hold a pointer to this.
 pub struct bufferevent {
-    /// What came.
+    /// Received bytes.
     pub input: evbuffer,
-    /// What is to go.
+    /// Bytes to send.
     pub output: evbuffer,
     reads: event,
     writes: event,
-    /// Tells later what must not be told at once.
+    /// Deferred callbacks.
     later: event,
     late: Cell<i16>,
     late_events: Cell<i16>,
     late_errno: Cell<c_int>,
     /// Functions of the program.
     pub callbacks: Cell<Callbacks>,
-    /// Of reading and writing.
+    /// Events for reading and writing.
     pub marks: [Cell<Watermark>; 2],
     timeouts_us: [Cell<Option<u64>>; 2],
     enabled: Cell<i16>,
@@ -90,7 +90,7 @@ pub struct bufferevent {
     /// The program has freed it.
     dead: Cell<bool>,
     options: c_int,
-    /// What the last look-up of a name answered.
+    /// Result of the last look-up of a name.
     pub dns_error: Cell<c_int>,
 }
 
@@ -107,7 +107,7 @@ unsafe extern "C" fn on_later(_: c_int, _: c_short, arg: *mut c_void) {
 }
 
 impl bufferevent {
-    /// Over a socket; -1: to be connected.
+    /// Makes it over a socket; -1: to be connected.
     pub fn new(base: *mut event_base, fd: c_int, options: c_int) -> *mut bufferevent {
         let none = Callbacks { read: None, write: None, event: None, arg: core::ptr::null_mut() };
         let mark = || Cell::new(Watermark::default());
@@ -139,9 +139,9 @@ impl bufferevent {
         Rc::into_raw(made).cast_mut()
     }
 
-    /// One reference more, while there is one.
+    /// Adds a reference, while there is one.
     pub fn hold(this: *const bufferevent) -> Rc<bufferevent> {
-        // SAFETY: programs and events of ours name bufferevents that were not freed, which `new`
+        // SAFETY: programs and our events refer to bufferevents that were not freed, which `new`
         // made by `Rc::into_raw`.
         unsafe {
             Rc::increment_strong_count(this);
@@ -149,13 +149,13 @@ impl bufferevent {
         }
     }
 
-    /// The program's reference ends.
+    /// Drops the program's reference.
     pub fn release(this: *mut bufferevent) {
-        // SAFETY: as in `hold`; the reference that it gives back was the program's.
+        // SAFETY: as in `hold`; this is the program's reference.
         drop(unsafe { Rc::from_raw(this.cast_const()) });
     }
 
-    /// Ends it: nothing more is told.
+    /// Frees it: no more callbacks.
     pub fn free(&self) {
         if self.dead.replace(true) {
             return;
@@ -177,7 +177,7 @@ impl bufferevent {
         }
     }
 
-    /// Its own pointer, as programs have it.
+    /// Its own pointer, which programs have.
     fn me(&self) -> *mut bufferevent {
         core::ptr::from_ref(self).cast_mut()
     }
@@ -194,7 +194,7 @@ impl bufferevent {
         self.reads.fd.get()
     }
 
-    /// Another socket.
+    /// Sets another socket.
     pub fn set_fd(&self, fd: c_int) {
         let base = self.base();
         self.stop();
@@ -204,19 +204,19 @@ impl bufferevent {
         }
     }
 
-    /// The socket that it connects.
+    /// Sets the socket that it connects.
     pub fn become_fd(&self, fd: c_int) {
         let base = self.base();
         self.stop();
         self.assign(base, fd);
     }
 
-    /// Whose it is.
+    /// Its base.
     pub fn base(&self) -> *mut event_base {
         self.reads.base.get()
     }
 
-    /// Another base; not while it waits for something.
+    /// Sets another base, unless it waits for something.
     pub fn set_base(&self, base: *mut event_base) -> bool {
         let idle = [&self.reads, &self.writes].iter().all(|ev| ev.flags.get() & 0x0f == 0);
         if idle {
@@ -225,22 +225,22 @@ impl bufferevent {
         idle
     }
 
-    /// When its functions are called among others.
+    /// Sets the priority of its callbacks.
     pub fn set_priority(&self, priority: u8) {
         [&self.reads, &self.writes, &self.later].iter().for_each(|ev| ev.priority.set(priority));
     }
 
-    /// When its functions are called among others.
+    /// The priority of its callbacks.
     pub fn priority(&self) -> u8 {
         self.reads.priority.get()
     }
 
-    /// What is on.
+    /// What is enabled.
     pub fn enabled(&self) -> i16 {
         self.enabled.get()
     }
 
-    /// Begins to read or write.
+    /// Enables reading or writing.
     pub fn enable(&self, which: i16) -> bool {
         self.enabled.set(self.enabled.get() | which);
         let mut done = true;
@@ -256,7 +256,7 @@ impl bufferevent {
         done
     }
 
-    /// Ends to read or write.
+    /// Disables reading or writing.
     pub fn disable(&self, which: i16) {
         self.enabled.set(self.enabled.get() & !which);
         if which & what::READ != 0 {
@@ -267,7 +267,7 @@ impl bufferevent {
         }
     }
 
-    /// How long nothing may happen while it reads and writes; `None`: for ever.
+    /// Sets the timeouts of reading and writing; `None`: none.
     pub fn set_timeouts(&self, read_us: Option<u64>, write_us: Option<u64>) {
         self.timeouts_us[0].set(read_us);
         self.timeouts_us[1].set(write_us);
@@ -279,7 +279,7 @@ impl bufferevent {
         }
     }
 
-    /// Other watermarks; what waited for room may go on.
+    /// Sets other watermarks; a direction that waited for room may continue.
     pub fn set_marks(&self, which: i16, mark: Watermark) {
         for (bit, place) in [(what::READ, &self.marks[0]), (what::WRITE, &self.marks[1])] {
             if which & bit != 0 {
@@ -305,7 +305,7 @@ impl bufferevent {
         }
     }
 
-    /// One of its buffers has other bytes than before.
+    /// One of its buffers has changed.
     pub fn buffer_changed(&self, role: Role, more: bool) {
         match role {
             Role::Output => {
@@ -397,7 +397,7 @@ impl bufferevent {
         goes_on
     }
 
-    /// Waits until a connection that was begun is there, or already is.
+    /// Waits until a connection that was begun is open.
     pub fn begin_connecting(&self, outcome: util::Connecting) {
         self.connecting.set(true);
         match outcome {
@@ -419,8 +419,8 @@ impl bufferevent {
         self.tell(event);
     }
 
-    /// Tells of data, if the watermarks want it. `options`: as for a new one, or 0x10000 for
-    /// whatever the watermarks are.
+    /// Calls back about data if the watermarks allow it. `options`: as for a new one, or 0x10000 to
+    /// ignore the watermarks.
     pub fn trigger(self: &Rc<Self>, which: i16, options: c_int) {
         const ANYWAY: c_int = 0x10000;
         let anyway = options & ANYWAY != 0;
@@ -454,7 +454,7 @@ impl bufferevent {
         }
     }
 
-    /// Tells of anything else, now or (with the option) from the loop.
+    /// Calls back about other events, now or (with the option) from the loop.
     pub fn tell(self: &Rc<Self>, event: i16) {
         if self.options & option::DEFER_CALLBACKS != 0 {
             self.late_events.set(self.late_events.get() | event);
@@ -490,19 +490,19 @@ impl Drop for bufferevent {
     }
 }
 
-/// Not an end: it is to be tried again.
+/// Not an error: to be tried again.
 fn is_passing(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 impl event {
-    /// Nothing yet.
+    /// A zeroed event.
     pub fn zeroed() -> event {
         // SAFETY: numbers, null pointers and no function.
         unsafe { core::mem::zeroed() }
     }
 
-    /// What `event_assign` does.
+    /// `event_assign`.
     pub fn assign(
         &self,
         base: *mut event_base,
@@ -520,7 +520,7 @@ impl event {
         self.interval_us.set(crate::event::NEVER);
         self.result.set(0);
         self.calls.set(0);
-        // SAFETY: null or a base that was not freed, which libevent asks of its callers.
+        // SAFETY: null or a base that was not freed, which libevent demands of its callers.
         let priorities = unsafe { base.as_ref() }.map_or(1, event_base::priorities);
         self.priority.set((priorities / 2).min(255) as u8);
     }
@@ -535,26 +535,26 @@ impl event {
         Ev(core::ptr::from_ref(self).cast_mut())
     }
 
-    /// Waits; `false`: it cannot.
+    /// Adds the event; `false`: it cannot wait.
     pub fn add(&self, timeout_us: Option<u64>) -> bool {
         self.owner().is_some_and(|base| base.add(self.as_ev(), timeout_us).is_ok())
     }
 
-    /// Waits no more.
+    /// Removes the event.
     pub fn delete(&self) {
         if let Some(base) = self.owner() {
             base.remove(self.as_ev());
         }
     }
 
-    /// Waits without a time.
+    /// Removes its timeout.
     pub fn stop_timer(&self) {
         if let Some(base) = self.owner() {
             base.remove_time(self.as_ev());
         }
     }
 
-    /// Tells it.
+    /// Activates the event.
     pub fn activate(&self, result: i16) {
         if let Some(base) = self.owner() {
             base.activate(self.as_ev(), result);

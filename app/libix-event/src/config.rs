@@ -1,20 +1,20 @@
-//! What a program asks of a base before it is made.
+//! The configuration of a base before it is made.
 use core::ffi::c_int;
 
-/// A base that is to be.
+/// Configuration of a base.
 #[derive(Default)]
 pub struct event_config {
-    /// Without this library's only method.
+    /// The program excluded this library's only method.
     pub avoids_epoll: bool,
-    /// Features that it must have (`EV_FEATURE_*`).
+    /// Features that the base must have (`EV_FEATURE_*`).
     pub features: c_int,
 }
 
-/// Edges, cheap descriptors and early closes: what epoll has.
+/// Edge triggering, cheap descriptors and early close: the features of epoll.
 pub const FEATURES: c_int = 0x01 | 0x02 | 0x08;
 
 impl event_config {
-    /// Whether a base of ours will do.
+    /// Whether a base of ours has the features.
     pub fn is_met(&self) -> bool {
         !self.avoids_epoll && self.features & !FEATURES == 0
     }

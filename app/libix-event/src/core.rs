@@ -1,7 +1,7 @@
 //! Events and the loop.
 //!
-//! A base is a lock around plain books. Programs' functions are called without the lock, so they,
-//! and other threads, may add, delete and free whatever they like; a bell wakes a loop that waits.
+//! A base is a lock around plain state. The program's functions are called without the lock, so
+//! they, and other threads, may add, delete and free events; a bell wakes a loop that waits.
 use crate::event::{Ev, NEVER, list, what};
 use crate::poll::{self, Poll, Ready};
 use crate::signal;
@@ -13,18 +13,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Flags of a loop (`EVLOOP_*`).
 pub mod flag {
-    /// Until something was told.
+    /// Until a callback has run.
     pub const ONCE: i32 = 1;
-    /// Without a wait.
+    /// Without waiting.
     pub const NONBLOCK: i32 = 2;
-    /// Even when nothing is waited for.
+    /// Even when no event is added.
     pub const NO_EXIT_ON_EMPTY: i32 = 4;
 }
 
-/// A base: what programs hold a pointer to.
+/// A base: programs hold a pointer to this.
 pub struct event_base {
-    books: Mutex<Books>,
-    /// For waits without the lock.
+    registry: Mutex<Registry>,
+    /// epoll descriptor, for waits without the lock.
     set: AtomicI32,
     bell: c_int,
     /// The thread in the loop; 0: none.
@@ -33,17 +33,18 @@ pub struct event_base {
     waits: AtomicBool,
 }
 
-/// All that is written down about events.
-struct Books {
+/// All state of events.
+struct Registry {
     poll: Poll,
     timers: BTreeMap<(u64, u64), Ev>,
     timers_made: u64,
     signals: BTreeMap<c_int, Signal>,
     active: Vec<VecDeque<Ev>>,
-    /// Events in lists, those of the library not counted.
+    /// Number of added events, without those of the library.
     waited_for: usize,
     ends: Ends,
-    /// The event whose function runs, and on which thread: who deletes it elsewhere waits for that.
+    /// The event whose function runs, and its thread: deleting the event from another thread waits
+    /// for its end.
     running: Option<Ev>,
 }
 
@@ -52,7 +53,7 @@ struct Signal {
     before: signal::Before,
 }
 
-/// How a loop was asked to end.
+/// How the loop was asked to end.
 #[derive(Clone, Copy, Default)]
 struct Ends {
     exit: bool,
@@ -74,12 +75,12 @@ fn this_thread() -> u64 {
 }
 
 impl event_base {
-    /// Without events.
+    /// A base without events.
     pub fn new() -> io::Result<event_base> {
         let (poll, bell) = (Poll::new()?, signal::new_bell()?);
         let set = AtomicI32::new(poll.set());
         poll.watch(bell)?;
-        let books = Books {
+        let registry = Registry {
             poll,
             timers: BTreeMap::new(),
             timers_made: 0,
@@ -90,11 +91,11 @@ impl event_base {
             running: None,
         };
         let (looper, waits) = (AtomicU64::new(0), AtomicBool::new(false));
-        Ok(event_base { books: Mutex::new(books), set, bell, looper, waits })
+        Ok(event_base { registry: Mutex::new(registry), set, bell, looper, waits })
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes the loop if another thread waits in it.
@@ -105,121 +106,121 @@ impl event_base {
         }
     }
 
-    /// Waits for what the event wants, and for a time if there is one.
+    /// Adds an event, with a time if it has one.
     pub fn add(&self, ev: Ev, timeout_us: Option<u64>) -> io::Result<()> {
-        let added = self.books().add(ev, timeout_us, self.bell);
+        let added = self.registry().add(ev, timeout_us, self.bell);
         self.wake();
         added
     }
 
-    /// Waits no more, and does not tell what was to be told. When this comes back the event's
-    /// function does not run on another thread.
+    /// Removes an event and cancels its pending callback. Afterwards the event's function does not
+    /// run on another thread.
     pub fn remove(&self, ev: Ev) {
-        self.books().remove(ev);
+        self.registry().remove(ev);
         self.wake();
         let looper = self.looper.load(Ordering::SeqCst);
         if looper != 0 && looper != this_thread() {
-            while self.books().running == Some(ev) {
+            while self.registry().running == Some(ev) {
                 std::thread::yield_now();
             }
         }
     }
 
-    /// The same, whether its function runs elsewhere or not.
+    /// Removes an event without waiting for its function.
     pub fn remove_at_once(&self, ev: Ev) {
-        self.books().remove(ev);
+        self.registry().remove(ev);
         self.wake();
     }
 
-    /// A forked child's own epoll set, with the same descriptors.
+    /// Gives a forked child its own epoll set, with the same descriptors.
     pub fn renew(&self) -> io::Result<()> {
-        let mut books = self.books();
+        let mut registry = self.registry();
         let mut poll = Poll::new()?;
         poll.watch(self.bell)?;
-        for ev in books.poll.all() {
+        for ev in registry.poll.all() {
             poll.add(ev)?;
         }
         self.set.store(poll.set(), Ordering::SeqCst);
-        books.poll = poll;
+        registry.poll = poll;
         Ok(())
     }
 
-    /// Takes the time away from an event.
+    /// Removes the time of an event.
     pub fn remove_time(&self, ev: Ev) {
-        self.books().stop_timer(ev);
+        self.registry().stop_timer(ev);
         ev.interval_us.set(NEVER);
     }
 
-    /// Tells an event although nothing has happened.
+    /// Activates an event although nothing has happened.
     pub fn activate(&self, ev: Ev, result: i16) {
-        self.books().activate(ev, result, 1);
+        self.registry().activate(ev, result, 1);
         self.wake();
     }
 
-    /// Events for which the loop waits.
+    /// Number of events for which the loop waits.
     pub fn events(&self) -> usize {
-        self.books().waited_for
+        self.registry().waited_for
     }
 
-    /// How many priorities there are; `false`: events are to be told already.
+    /// Sets the number of priorities; `false`: events are already active.
     pub fn set_priorities(&self, count: usize) -> bool {
-        let mut books = self.books();
-        let idle = books.active.iter().all(VecDeque::is_empty);
+        let mut registry = self.registry();
+        let idle = registry.active.iter().all(VecDeque::is_empty);
         if idle && count > 0 {
-            books.active.resize_with(count, VecDeque::new);
+            registry.active.resize_with(count, VecDeque::new);
         }
         idle && count > 0
     }
 
-    /// How many priorities there are.
+    /// Number of priorities.
     pub fn priorities(&self) -> usize {
-        self.books().active.len()
+        self.registry().active.len()
     }
 
-    /// Ends the loop: after what is to be told now, or at once.
+    /// Ends the loop: after the active events, or at once.
     pub fn end(&self, at_once: bool) {
-        let mut books = self.books();
+        let mut registry = self.registry();
         if at_once {
-            books.ends.at_once = true;
+            registry.ends.at_once = true;
         } else {
-            books.ends.exit = true;
+            registry.ends.exit = true;
         }
-        drop(books);
+        drop(registry);
         self.wake();
     }
 
-    /// Looks for new events before it tells others.
+    /// Makes the loop look for new events before it calls further functions.
     pub fn again(&self) {
-        self.books().ends.again = true;
+        self.registry().ends.again = true;
     }
 
-    /// Whether the loop was asked to end so.
+    /// Whether the loop was asked to end in this way.
     pub fn was_ended(&self, at_once: bool) -> bool {
-        let ends = self.books().ends;
+        let ends = self.registry().ends;
         if at_once { ends.at_once } else { ends.exit }
     }
 
     /// All events, for a base that is freed.
     pub fn forget_all(&self) {
-        let mut books = self.books();
-        let mut all: Vec<Ev> = books.timers.values().copied().collect();
-        all.extend(books.poll.all());
-        all.extend(books.signals.values().flat_map(|signal| signal.events.iter().copied()));
-        all.extend(books.active.iter().flatten().copied());
+        let mut registry = self.registry();
+        let mut all: Vec<Ev> = registry.timers.values().copied().collect();
+        all.extend(registry.poll.all());
+        all.extend(registry.signals.values().flat_map(|signal| signal.events.iter().copied()));
+        all.extend(registry.active.iter().flatten().copied());
         for ev in all {
-            books.remove(ev);
+            registry.remove(ev);
         }
     }
 
-    /// Runs; answers 0, 1 (nothing to wait for) or -1.
+    /// Runs the loop; returns 0, 1 (no events) or -1.
     pub fn run(&self, flags: c_int) -> c_int {
         let free =
             self.looper.compare_exchange(0, this_thread(), Ordering::SeqCst, Ordering::SeqCst);
         if free.is_err() {
-            crate::log::warn("event_base_loop: it runs already, and only one can run on a base");
+            crate::log::warn("event_base_loop: a loop already runs on this base; only one can");
             return -1;
         }
-        self.books().ends = Ends::default();
+        self.registry().ends = Ends::default();
         let answer = self.cycles(flags);
         self.looper.store(0, Ordering::SeqCst);
         answer
@@ -228,29 +229,29 @@ impl event_base {
     fn cycles(&self, flags: c_int) -> c_int {
         let mut ready = Ready::new();
         loop {
-            let mut books = self.books();
-            books.ends.again = false;
-            if books.ends.exit || books.ends.at_once {
+            let mut registry = self.registry();
+            registry.ends.again = false;
+            if registry.ends.exit || registry.ends.at_once {
                 return 0;
             }
-            let something = books.waited_for > 0 || books.has_active();
+            let something = registry.waited_for > 0 || registry.has_active();
             if !something && flags & flag::NO_EXIT_ON_EMPTY == 0 {
                 return 1;
             }
-            let poll = books.has_active() || flags & flag::NONBLOCK != 0;
-            let wait_us = if poll { 0 } else { books.patience() };
+            let poll = registry.has_active() || flags & flag::NONBLOCK != 0;
+            let wait_us = if poll { 0 } else { registry.patience() };
             self.waits.store(wait_us > 0, Ordering::SeqCst);
-            drop(books);
+            drop(registry);
             let waited = poll::wait(self.set.load(Ordering::SeqCst), wait_us, &mut ready);
             self.waits.store(false, Ordering::SeqCst);
             if let Err(error) = waited {
                 crate::log::warn(&format!("epoll_wait: {error}"));
                 return -1;
             }
-            self.books().collect(&ready, self.bell);
-            if self.books().has_active() {
+            self.registry().collect(&ready, self.bell);
+            if self.registry().has_active() {
                 self.tell();
-                if flags & flag::ONCE != 0 && !self.books().has_active() {
+                if flags & flag::ONCE != 0 && !self.registry().has_active() {
                     return 0;
                 }
             } else if flags & flag::NONBLOCK != 0 {
@@ -259,21 +260,21 @@ impl event_base {
         }
     }
 
-    /// Tells the events of the first priority that has any.
+    /// Calls the functions of the first priority with active events.
     fn tell(&self) {
-        let Some(level) = self.books().active.iter().position(|queue| !queue.is_empty()) else {
+        let Some(level) = self.registry().active.iter().position(|queue| !queue.is_empty()) else {
             return;
         };
         loop {
-            let mut books = self.books();
-            let Some(ev) = books.active[level].pop_front() else { return };
-            let call = books.begin(ev);
-            books.running = Some(ev);
-            drop(books);
+            let mut registry = self.registry();
+            let Some(ev) = registry.active[level].pop_front() else { return };
+            let call = registry.begin(ev);
+            registry.running = Some(ev);
+            drop(registry);
             call.call(self);
-            let mut books = self.books();
-            books.running = None;
-            if books.ends.at_once || books.ends.again {
+            let mut registry = self.registry();
+            registry.running = None;
+            if registry.ends.at_once || registry.ends.again {
                 return;
             }
         }
@@ -287,7 +288,7 @@ impl Drop for event_base {
     }
 }
 
-/// A program's function, ready to be called when the event itself may be gone.
+/// A program's function, which can be called even if the event has been freed.
 struct Call {
     callback: Option<crate::event::Callback>,
     fd: c_int,
@@ -300,7 +301,7 @@ impl Call {
     fn call(&self, base: &event_base) {
         let Some(callback) = self.callback else { return };
         for _ in 0..self.times {
-            // SAFETY: the program's own function for this event, with the argument it gave.
+            // SAFETY: the program's own function for this event, with its argument.
             unsafe { callback(self.fd, self.result, self.arg) };
             if self.times > 1 && base.was_ended(true) {
                 break;
@@ -309,12 +310,12 @@ impl Call {
     }
 }
 
-impl Books {
+impl Registry {
     fn has_active(&self) -> bool {
         self.active.iter().any(|queue| !queue.is_empty())
     }
 
-    /// How long nothing is due, µs.
+    /// Time until something is due, µs.
     fn patience(&self) -> u64 {
         match self.timers.first_key_value() {
             Some(((due_us, _), _)) => due_us.saturating_sub(now_us()),
@@ -350,7 +351,7 @@ impl Books {
             let again = ev.wants(what::PERSIST) && timeout_us > 0;
             ev.interval_us.set(if again { timeout_us } else { NEVER });
             if ev.is_in(list::ACTIVE) && ev.result.get() & what::TIMEOUT != 0 {
-                // It was to be told of the time that is replaced.
+                // A callback for the replaced time is cancelled.
                 self.deactivate(ev);
             }
             self.start_timer(ev, now_us().saturating_add(timeout_us));
@@ -427,7 +428,7 @@ impl Books {
         }
     }
 
-    /// Takes in what a wait brought, and the timers that are due.
+    /// Handles the results of a wait, and the timers that are due.
     fn collect(&mut self, ready: &Ready, bell: c_int) {
         for (fd, result) in ready {
             if *fd == bell {
@@ -472,7 +473,7 @@ impl Books {
         }
     }
 
-    /// The event is told next: what it does not persist in ends before.
+    /// The event will be called next: a wait that does not persist ends before.
     fn begin(&mut self, ev: Ev) -> Call {
         self.leave(ev, list::ACTIVE);
         let call = Call {
@@ -485,8 +486,8 @@ impl Books {
         if !ev.wants(what::PERSIST) {
             self.remove(ev);
         } else if ev.interval_us.get() != NEVER {
-            // A time that passed begins anew where it ended, so that it does not drift; one that
-            // was not awaited begins now.
+            // A timeout restarts from when it was due, so that it does not drift; any other event
+            // restarts its time now.
             let now_us = now_us();
             let from_us = if call.result & what::TIMEOUT != 0 { ev.due[0].get() } else { now_us };
             let due_us = from_us.saturating_add(ev.interval_us.get());

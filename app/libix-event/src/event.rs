@@ -7,7 +7,7 @@ use libc::timeval;
 /// A program's function.
 pub type Callback = unsafe extern "C" fn(fd: c_int, what: c_short, arg: *mut c_void);
 
-/// What an event waits for, and what it is told (`EV_*`).
+/// What an event waits for, and what its function is told (`EV_*`).
 pub mod what {
     /// The time is over.
     pub const TIMEOUT: i16 = 0x01;
@@ -15,41 +15,41 @@ pub mod what {
     pub const READ: i16 = 0x02;
     /// Writable.
     pub const WRITE: i16 = 0x04;
-    /// A signal came.
+    /// A signal was received.
     pub const SIGNAL: i16 = 0x08;
-    /// It stays added when it is told.
+    /// It stays added after its callback.
     pub const PERSIST: i16 = 0x10;
-    /// Told once for each change.
+    /// Edge-triggered.
     pub const ET: i16 = 0x20;
     /// The peer has closed.
     pub const CLOSED: i16 = 0x80;
-    /// Of a descriptor.
+    /// Flags of a descriptor.
     pub const IO: i16 = READ | WRITE | CLOSED;
 }
 
-/// Where an event is (`EVLIST_*`).
+/// Lists that contain an event (`EVLIST_*`).
 pub mod list {
-    /// Waits for a time.
+    /// Has a time.
     pub const TIMEOUT: i16 = 0x01;
     /// Waits for a descriptor or a signal.
     pub const INSERTED: i16 = 0x02;
-    /// Is to be told.
+    /// Is active.
     pub const ACTIVE: i16 = 0x08;
-    /// Of the library: the loop does not wait for it alone.
+    /// Belongs to the library: it does not keep the loop running.
     pub const INTERNAL: i16 = 0x10;
     /// Was assigned.
     pub const INIT: i16 = 0x80;
 }
 
-/// An event. Fields have the places of libevent's; what libevent links lists with is ours for other
-/// things.
+/// An event. Fields have the same offsets as libevent's; this library uses libevent's list links
+/// for other things.
 #[repr(C)]
 pub struct event {
     /// Not used.
     pub active_next: [Cell<usize>; 2],
-    /// Where it is: [`list`].
+    /// Its lists: [`list`].
     pub flags: Cell<i16>,
-    /// Smaller is sooner.
+    /// Priority: smaller is sooner.
     pub priority: Cell<u8>,
     /// Not used.
     pub closure: Cell<u8>,
@@ -57,23 +57,23 @@ pub struct event {
     pub callback: Cell<Option<Callback>>,
     /// Its argument.
     pub arg: Cell<*mut c_void>,
-    /// Key among the timers: when it is due, µs, and a number that makes it the only one.
+    /// Key among the timers: when it is due, µs, and a unique number.
     pub due: [Cell<u64>; 2],
     /// Descriptor or signal.
     pub fd: Cell<c_int>,
-    /// Whose it is.
+    /// Its base.
     pub base: Cell<*mut event_base>,
-    /// Signals that came since it was told last.
+    /// Signals since the last callback.
     pub calls: Cell<usize>,
     /// Not used.
     pub links: Cell<usize>,
-    /// How long it waits, µs, where it persists; [`NEVER`] without a time.
+    /// Interval of a persistent event, µs; [`NEVER`] without a time.
     pub interval_us: Cell<u64>,
     /// Not used.
     pub unused: Cell<usize>,
     /// What it waits for: [`what`].
     pub events: Cell<i16>,
-    /// What it is told.
+    /// What its function is told.
     pub result: Cell<i16>,
     /// Not used.
     pub timeout: Cell<timeval>,
@@ -82,17 +82,17 @@ pub struct event {
 /// No time.
 pub const NEVER: u64 = u64::MAX;
 
-/// An event that the program has assigned and not freed: what libevent asks of those who pass one.
+/// An event that the program has assigned and not freed, as libevent demands of callers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ev(pub *mut event);
 
-// SAFETY: events of a base are touched under its lock only, whichever thread does it.
+// SAFETY: events of a base are used under its lock only, on any thread.
 unsafe impl Send for Ev {}
 
 impl core::ops::Deref for Ev {
     type Target = event;
     fn deref(&self) -> &event {
-        // SAFETY: `Ev`'s promise; all fields are cells, so shared references are enough.
+        // SAFETY: `Ev`'s promise; all fields are cells, so shared references suffice.
         unsafe { &*self.0 }
     }
 }
@@ -103,17 +103,17 @@ impl event {
         self.flags.get() & lists != 0
     }
 
-    /// Enters it into a list's books.
+    /// Marks it as in a list.
     pub fn enter(&self, list: i16) {
         self.flags.set(self.flags.get() | list);
     }
 
-    /// Takes it out of a list's books.
+    /// Marks it as not in a list.
     pub fn leave(&self, list: i16) {
         self.flags.set(self.flags.get() & !list);
     }
 
-    /// Whether it waits for any of this.
+    /// Whether it waits for any of these.
     pub fn wants(&self, what: i16) -> bool {
         self.events.get() & what != 0
     }

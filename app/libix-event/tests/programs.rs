@@ -78,7 +78,7 @@ impl Server {
         Server(child, said)
     }
 
-    /// SIGTERM ends it in order; answers what it says then.
+    /// SIGTERM ends it in order; returns what it says then.
     fn stop(mut self) -> String {
         // SAFETY: a signal to our own child, which was not waited for.
         unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };

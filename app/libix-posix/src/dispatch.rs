@@ -4,11 +4,12 @@ use crate::epoll::Set;
 use crate::icmp;
 use crate::slab::{Id, Slab};
 use crate::socket::{Discovery, ERRORS_MAX, Kind, Listener, Options, Refused, Socket, Waiting};
-use crate::state::{Core, cookie};
-use crate::stream::{Ending, Phase, Stream};
+use crate::state::{Core, Pending, cookie};
+use crate::stream::{Phase, Stream};
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use libix::Dead;
-use libix::raw::{Event, Received, Said, Thread};
+use libix::engine::Ending;
+use libix::raw::{Event, Received, Said, Thread, call};
 use std::net::SocketAddr;
 
 const IN: i32 = EPOLLIN | EPOLLRDNORM;
@@ -38,7 +39,9 @@ impl Core {
                 }
                 Event::UdpError { cookie, peer, said, data, .. } => {
                     self.udp_failed(cookie, peer, said, data);
-                    self.lanes[lane].read.extend(data);
+                    if let Some(data) = data {
+                        self.lanes[lane].give_back(data);
+                    }
                 }
                 Event::FlowError { cookie, said, .. } => self.flow_failed(lane, cookie, said),
                 Event::UdpSent { cookie } => self.datagram_left(cookie, 0),
@@ -48,13 +51,16 @@ impl Core {
     }
 
     fn received(&mut self, id: Id, data: Received) {
-        let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return };
-        if stream.ending != Ending::No {
+        let Some(stream) = self.live_stream(id) else { return };
+        if stream.flow.ending != Ending::No {
             // Nobody will read it: the peer must hear that.
-            stream.ending = Ending::Abort;
+            stream.flow.ending = Ending::Abort;
             return self.touch(id);
         }
-        stream.inbox.push(data);
+        // SAFETY: events come in order, and `Flow::emit` alone gives bytes of a flow back. `died`
+        // copies what is unread when the flow ends, for whatever reason, and a stream that is dead
+        // takes no more in.
+        unsafe { stream.flow.receive.take_in(data) };
         let deferred = stream.deferred_until_us.is_some();
         self.tell(id, IN);
         if deferred {
@@ -65,16 +71,17 @@ impl Core {
     fn sent(&mut self, id: Id, bytes: u32) {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let limit = socket.options.send_buffer;
-        let Some(stream) = socket.stream() else { return };
+        let Some(stream) = socket.stream().filter(|stream| stream.phase != Phase::Dead) else {
+            return;
+        };
         let was_writable = stream.is_writable(limit);
-        stream.outbox.acked(bytes.into());
-        stream.blocked = false;
+        stream.flow.acked(bytes.into());
         if bytes > 0 {
             stream.soft_error = 0;
         }
-        let ends = stream.ending != Ending::No;
+        let ends = stream.flow.ending != Ending::No;
         let becomes_writable = !was_writable && stream.is_writable(limit);
-        if stream.outbox.unsent() > 0 || (ends && stream.outbox.len() == 0) {
+        if stream.flow.send.unsent() > 0 || (ends && stream.flow.send.len() == 0) {
             self.touch(id);
         }
         if becomes_writable {
@@ -82,8 +89,15 @@ impl Core {
         }
     }
 
+    /// A stream whose flow has not ended. Events of the same cycle may follow its end; they are
+    /// ignored.
+    fn live_stream(&mut self, id: Id) -> Option<&mut Stream> {
+        let stream = self.sockets.get_mut(id).and_then(Socket::stream)?;
+        (stream.phase != Phase::Dead).then_some(stream)
+    }
+
     fn ended(&mut self, id: Id) {
-        let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return };
+        let Some(stream) = self.live_stream(id) else { return };
         stream.eof = true;
         self.tell(id, IN | EPOLLRDHUP | EPOLLHUP);
         self.ends_deferral(id);
@@ -101,7 +115,7 @@ impl Core {
         // As Linux has it: whoever was told of the end is told that the pipe is broken.
         let errno = match errno {
             libc::ECONNRESET if connecting => libc::ECONNREFUSED,
-            libc::ECONNRESET if stream.eof && !stream.fin => libc::EPIPE,
+            libc::ECONNRESET if stream.eof && !stream.flow.has_sent_fin() => libc::EPIPE,
             libc::ECONNRESET if stream.eof => 0,
             // What was said and heard of already is not said again.
             libc::EHOSTUNREACH if soft == 0 && stream.was_open => libc::ETIMEDOUT,
@@ -109,12 +123,10 @@ impl Core {
             errno => errno,
         };
         stream.phase = Phase::Dead;
-        stream.handle = 0;
-        stream.inbox.save();
-        stream.outbox = Default::default();
+        stream.flow_is_gone();
         // Nobody has heard of one that is deferred.
         let deferred_at = stream.deferred_until_us.and(stream.queued_at);
-        let orphan = stream.ending != Ending::No || deferred_at.is_some();
+        let orphan = stream.flow.ending != Ending::No || deferred_at.is_some();
         socket.error = errno;
         let listener = deferred_at.and_then(|at| self.sockets.get_mut(at)?.listener());
         if let Some(listener) = listener {
@@ -131,8 +143,8 @@ impl Core {
         if let Some(errno) = errno {
             return self.died(id, errno);
         }
-        let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return };
-        stream.handle = handle;
+        let Some(stream) = self.live_stream(id) else { return };
+        (stream.flow.handle, stream.flow.established) = (handle, true);
         stream.phase = Phase::Open;
         stream.was_open = true;
         self.touch(id);
@@ -193,9 +205,10 @@ impl Core {
         }
     }
 
-    /// Whose turn it is among the listeners of threads at home on this elastic thread, or among
-    /// those that anybody waits for, or among all; the ones with a full queue are passed over. One
-    /// that nobody ever waited for may be another process's, which does not serve.
+    /// Returns the listener whose turn it is: among those of threads at home on this elastic thread,
+    /// else among those that a thread waits for, else among all. Listeners with a full queue are
+    /// passed over. A listener that no thread ever waited for may belong to another process, which
+    /// does not serve.
     pub fn choose_listener(&mut self, lane: usize, port: Id) -> Option<Id> {
         let Core { ports, sockets, sets, lane_count, .. } = self;
         let port = ports.get_mut(port)?;
@@ -221,9 +234,8 @@ impl Core {
         chosen.map(|chosen| port.members[chosen]).or_else(|| port.members.first().copied())
     }
 
-    /// Whose a datagram is: the socket's that is connected to its sender, else the latest one's
-    /// that is not connected. One that nobody wants goes to the latest, which gives its memory
-    /// back.
+    /// Returns the socket that a datagram belongs to: the one that is connected to its sender, else
+    /// the latest one that is not connected, else the latest one, which gives its memory back.
     fn choose_datagrams(&mut self, port: Id, from: SocketAddr) -> Option<Id> {
         let Core { udp_ports, sockets, .. } = self;
         let members = &udp_ports.get(port)?.members;
@@ -290,7 +302,10 @@ impl Core {
             // For whoever asks, whether it asked for all or not.
             let to = stream.peer;
             stream.complaint = Some(Refused { to, errno, said: Some(said), info: said.detail });
-            self.lanes[lane].given_up.extend((stream.handle != 0).then_some(stream.handle));
+            if stream.flow.handle != 0 {
+                let abort = call::abort(stream.flow.handle);
+                self.lanes[lane].batch.put_off(abort, Pending::Nothing);
+            }
             return self.died(id, errno);
         }
         if wants_all {
@@ -310,7 +325,7 @@ impl Core {
         let foreign = udp.peer.is_some_and(|peer| peer != from);
         // What does not fit is lost, as on Linux.
         if foreign || udp.closing || udp.read_shut || udp.inbox_bytes >= limit {
-            return self.lanes[lane].read.push(data);
+            return self.lanes[lane].give_back(data);
         }
         udp.inbox_bytes += charged(data);
         udp.inbox.push_back(waiting);

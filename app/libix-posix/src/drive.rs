@@ -296,7 +296,7 @@ pub fn kick(lane: usize) {
     }
 }
 
-/// Sleeps until the bell rings or `linux` is readable; answers whether that may be.
+/// Sleeps until the bell rings or `linux` is readable; returns whether that may be.
 fn sleep(bell: RawFd, linux: Option<RawFd>, left: Option<Duration>) -> bool {
     let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut polls = [poll(bell), poll(linux.unwrap_or(-1))];
@@ -395,7 +395,7 @@ impl QuietNumbers {
     /// So many go back at once: the lock is held meanwhile.
     const AT_ONCE: usize = 16;
 
-    /// Gives some back if it is time. Answers when to come again; `None`: none is kept.
+    /// Gives some back if it is time. Returns when to come again; `None`: none is kept.
     fn rest(&mut self, core: &mut Core) -> Option<Duration> {
         if core.numbers.changes != self.changes {
             (self.changes, self.since) = (core.numbers.changes, Instant::now());

@@ -1,11 +1,12 @@
 //! Before a cycle: what the program has done becomes batched system calls. After it: their answers.
 use crate::lane::{Lane, Name};
 use crate::slab::Id;
-use crate::socket::{FlowOptions, Kind, Manner, Marks, Options, Outgoing, Socket};
+use crate::socket::{FlowOptions, Kind, Manner, Options, Outgoing, Socket};
 use crate::state::{Core, Pending, cookie};
-use crate::stream::{CORK_US, Ending, Phase, Stream};
-use ix_abi::{Handle, SgEntry, flow_opt};
+use crate::stream::{CORK_US, Phase, Stream};
+use ix_abi::{FlowOption, Handle, SgEntry};
 use libix::Error;
+use libix::engine::{Batch, Emitted, Ending};
 use libix::raw::{Thread, call};
 use std::net::SocketAddr;
 
@@ -13,8 +14,6 @@ use std::net::SocketAddr;
 const CALLS_A_SOCKET: usize = 16;
 /// Calls that one datagram makes at most.
 const CALLS_A_DATAGRAM: usize = 4;
-/// Transmit memory is asked for in steps of this.
-const TX_STEP_BYTES: u64 = 2 << 20;
 
 /// What became of a socket in `emit`.
 enum Left {
@@ -22,15 +21,17 @@ enum Left {
     Nothing,
     /// It has more calls to make in the next cycle.
     More,
+    /// What follows depends on the answers of its calls.
+    Unfinished,
     /// It is gone.
     Gone,
 }
 
 impl Core {
-    /// Appends the calls that wait to the batch. Answers whether another cycle must follow soon: some
+    /// Appends the calls that wait to the batch. Returns whether another cycle must follow soon: some
     /// calls were left, or something depends on their answers.
     pub fn emit(&mut self, lane: usize, thread: &mut Thread) -> bool {
-        self.lanes[lane].pending.clear();
+        self.lanes[lane].batch.refill(thread);
         self.ask_for_memory(lane, thread);
         self.touch_corked(lane);
         self.accept_deferred(lane);
@@ -40,8 +41,7 @@ impl Core {
     /// The same for the first batch, behind a call that is not ours: listeners and UDP sockets that
     /// were noted so far.
     pub fn emit_first(&mut self, lane: usize, thread: &mut Thread) {
-        self.lanes[lane].pending.clear();
-        self.lanes[lane].pending.push(Pending::Nothing);
+        self.lanes[lane].batch.pushed(Pending::Nothing);
         self.emit_waiting(lane, thread);
     }
 
@@ -80,18 +80,8 @@ impl Core {
     }
 
     fn emit_waiting(&mut self, lane: usize, thread: &mut Thread) -> bool {
-        while thread.call_room() > CALLS_A_SOCKET
-            && let Some(data) = self.lanes[lane].read.pop()
-        {
-            self.push(lane, thread, call::udp_recv_done(data), Pending::Nothing);
-        }
-        while thread.call_room() > CALLS_A_SOCKET
-            && let Some(handle) = self.lanes[lane].given_up.pop()
-        {
-            self.push(lane, thread, call::abort(handle), Pending::Nothing);
-        }
-        let mut more = Vec::new();
-        while thread.call_room() >= CALLS_A_SOCKET && thread.sg_room() {
+        let (mut more, mut unfinished) = (Vec::new(), false);
+        while self.lanes[lane].batch.has_room(thread, CALLS_A_SOCKET) {
             let Some(id) = self.lanes[lane].dirty.pop_front() else { break };
             // One that was refused here stands in the list of another one now.
             let here = |socket: &&mut Socket| socket.lane == lane;
@@ -100,82 +90,51 @@ impl Core {
             match self.emit_socket(lane, thread, id) {
                 Left::Nothing => {}
                 Left::More => more.push(id),
+                Left::Unfinished => unfinished = true,
                 Left::Gone => drop(self.sockets.remove(id)),
             }
         }
         // `UNLISTEN` refuses who was not accepted: first those are.
-        let Lane { dirty, old_ports, old_udp_ports, pending, .. } = &mut self.lanes[lane];
+        let Lane { dirty, old_ports, old_udp_ports, batch, .. } = &mut self.lanes[lane];
         if dirty.is_empty() {
-            let mut batch = Batch { thread, pending };
-            while batch.thread.call_room() > 0
-                && let Some(listener) = old_ports.pop()
-            {
-                batch.push(call::unlisten(listener), Pending::Nothing);
+            for listener in old_ports.drain(..) {
+                batch.push(thread, call::unlisten(listener), Pending::Nothing);
             }
-            while batch.thread.call_room() > 0
-                && let Some(port) = old_udp_ports.pop()
-            {
-                batch.push(call::udp_unbind(port), Pending::Nothing);
+            for port in old_udp_ports.drain(..) {
+                batch.push(thread, call::udp_unbind(port), Pending::Nothing);
             }
         }
         // A new listener may have the port of one that has just been closed.
         if old_ports.is_empty() && old_udp_ports.is_empty() {
             self.emit_new_ports(lane, thread);
         }
-        let left = !more.is_empty() || self.lanes[lane].has_calls();
+        let left = unfinished || !more.is_empty() || self.lanes[lane].has_calls();
         more.into_iter().for_each(|id| self.touch(id));
-        left || self.lanes[lane].pending.iter().any(|pending| self.is_urgent(pending))
+        left || self.lanes[lane].batch.pending().iter().any(Pending::is_urgent)
     }
 
     fn emit_new_ports(&mut self, lane: usize, thread: &mut Thread) {
         let Core { ports, udp_ports, lanes, .. } = self;
-        let Lane { new_ports, new_udp_ports, pending, .. } = &mut lanes[lane];
-        let mut batch = Batch { thread, pending };
-        while batch.thread.call_room() > 0
-            && let Some(id) = new_ports.pop()
-        {
+        let Lane { new_ports, new_udp_ports, batch, .. } = &mut lanes[lane];
+        while let Some(id) = new_ports.pop() {
             let Some(port) = ports.get_mut(id) else { continue };
             port.names.set(lane, Name::Asked);
             let listen = call::listen(port.at, port.backlog, id | cookie::PORT);
-            batch.push(listen, Pending::Listen(id));
+            batch.push(thread, listen, Pending::Listen(id));
         }
-        while batch.thread.call_room() > 0
-            && let Some(id) = new_udp_ports.pop()
-        {
+        while let Some(id) = new_udp_ports.pop() {
             let Some(port) = udp_ports.get_mut(id) else { continue };
             port.names.set(lane, Name::Asked);
-            batch.push(call::udp_bind(port.at, id), Pending::UdpBind(id));
-        }
-    }
-
-    /// Whether somebody waits for the answer, and no event comes of it.
-    fn is_urgent(&self, pending: &Pending) -> bool {
-        match pending {
-            Pending::Connect(_) | Pending::Info(..) | Pending::Memory => true,
-            Pending::Listen(_) | Pending::UdpBind(_) => true,
-            Pending::Sendv(id, offered) => {
-                let Some(Kind::Stream(stream)) = self.sockets.get(*id).map(|s| &s.kind) else {
-                    return false;
-                };
-                let ends = stream.write_shut || stream.ending != Ending::No;
-                ends || (stream.outbox.unsent() > *offered && stream.held_us.is_none())
-            }
-            _ => false,
-        }
-    }
-
-    fn push(&mut self, lane: usize, thread: &mut Thread, call: call::Batched, pending: Pending) {
-        if thread.push(call).is_some() {
-            self.lanes[lane].pending.push(pending);
+            batch.push(thread, call::udp_bind(port.at, id), Pending::UdpBind(id));
         }
     }
 
     fn ask_for_memory(&mut self, index: usize, thread: &mut Thread) {
-        let lane = &mut self.lanes[index];
-        let wants = lane.tx.as_ref().is_some_and(|tx| tx.0.wants_memory());
-        if wants && !lane.memory_asked && !lane.memory_refused {
-            lane.memory_asked = true;
-            self.push(index, thread, call::tx_alloc(TX_STEP_BYTES), Pending::Memory);
+        let Lane { tx, memory, batch, .. } = &mut self.lanes[index];
+        if tx.as_ref().is_some_and(|tx| memory.is_short(&tx.0))
+            && let Some(ask) = memory.request(thread.now_us())
+        {
+            batch.push(thread, ask, Pending::Memory);
         }
     }
 
@@ -183,44 +142,48 @@ impl Core {
         if self.close_datagrams(id) {
             return Left::Gone;
         }
-        let Core { sockets, lanes, datagrams, mss, udp_ports, .. } = self;
-        let Lane { pending, tx, corked: held, .. } = &mut lanes[lane];
+        let Core { sockets, lanes, lent, mss, udp_ports, .. } = self;
+        let Lane { batch, tx, corked: held, .. } = &mut lanes[lane];
         let Some(socket) = sockets.get_mut(id) else { return Left::Nothing };
-        let mut batch = Batch { thread, pending };
+        let mut calls = Calls { thread, batch };
         let corked = socket.options.cork;
         let bound = socket.bound;
         match &mut socket.kind {
             Kind::Stream(stream) => {
-                if stream.wants_info
-                    && stream.handle != 0
-                    && let Some(mut memory) = tx.as_ref().and_then(|tx| tx.0.alloc(512))
-                {
-                    stream.wants_info = false;
-                    let ask = call::get_info(stream.handle, &mut memory);
-                    batch.push(ask, Pending::Info(id, memory));
+                let mut asks_again = false;
+                if stream.wants_info && stream.flow.handle != 0 {
+                    match tx.as_ref().and_then(|tx| tx.0.alloc(512)) {
+                        Some(mut memory) => {
+                            stream.wants_info = false;
+                            let ask = call::get_info(stream.flow.handle, &mut memory);
+                            let name = lent.insert((memory, id)) | cookie::MEMORY;
+                            calls.push(ask, Pending::Info(name));
+                        }
+                        // No event says when there is memory again.
+                        None => asks_again = true,
+                    }
                 }
                 let unheld = stream.held_us.is_none();
                 let limit = stream.sendable(corked, *mss, crate::drive::now_us);
                 if unheld && stream.held_us.is_some() {
                     held.push(id);
                 }
-                batch.stream(id, stream, bound, limit, &socket.options)
+                match calls.stream(id, stream, bound, limit, &socket.options) {
+                    Left::Nothing if asks_again => Left::More,
+                    left => left,
+                }
             }
             Kind::Datagrams(udp) => {
                 let Some(port) = udp_ports.get_mut(udp.port) else { return Left::Nothing };
                 // Its answer brings the socket back here.
                 let Some(socket) = port.names.get(lane) else { return Left::Nothing };
-                while batch.thread.call_room() > CALLS_A_DATAGRAM
-                    && batch.thread.sg_room()
+                while calls.has_room(CALLS_A_DATAGRAM)
                     && let Some(Outgoing { memory, to, manner }) = udp.outbox.pop_front()
                 {
-                    batch.datagram_options(socket, port.told(lane), manner);
+                    calls.datagram_options(socket, port.told(lane), manner);
                     let piece = SgEntry { base: memory.base(), len: memory.len() as u64 };
-                    let name = datagrams.insert((memory, id)) | cookie::DATAGRAM;
-                    let pieces = core::iter::once(piece);
-                    if batch.thread.push_udp_sendv(socket, to, pieces, name).is_some() {
-                        batch.pending.push(Pending::UdpSendv(name));
-                    }
+                    let name = lent.insert((memory, id)) | cookie::MEMORY;
+                    calls.datagram((socket, to), piece, name);
                 }
                 if udp.outbox.is_empty() { Left::Nothing } else { Left::More }
             }
@@ -235,7 +198,7 @@ impl Core {
         let udp = sockets.get_mut(id).and_then(Socket::datagrams).filter(|udp| udp.closing);
         let Some(udp) = udp else { return false };
         for waiting in udp.inbox.drain(..) {
-            lanes[waiting.lane].read.push(waiting.data);
+            lanes[waiting.lane].give_back(waiting.data);
         }
         self.leave_udp_port(id);
         true
@@ -243,21 +206,20 @@ impl Core {
 
     /// Takes the answers of the batch in.
     pub fn settle(&mut self, lane: usize, thread: &mut Thread) {
-        let mut answered = core::mem::take(&mut self.lanes[lane].pending);
-        for (slot, pending) in answered.drain(..).enumerate() {
-            let answer = thread.answer(slot);
+        self.lanes[lane].batch.carried_out();
+        while let Some((slot, pending, answer)) = self.lanes[lane].batch.next_answer(thread) {
             match pending {
                 Pending::Nothing => {}
-                Pending::Sendv(id, offered) => self.sendv_answered(id, offered, answer),
+                Pending::Sendv(id, offered) => self.sendv_answered(lane, id, offered, answer),
                 Pending::Connect(id) => match answer {
                     Ok(handle) => {
                         let Some(socket) = self.sockets.get_mut(id) else { continue };
                         let wanted = socket.options.of_attempt();
                         if let Some(stream) = socket.stream() {
-                            stream.handle = handle;
+                            stream.flow.handle = handle;
                             // What holds for the attempt is said at once, the rest with it.
                             let tells = stream.options_changed && stream.told != wanted;
-                            if stream.ending != Ending::No || tells {
+                            if stream.flow.ending != Ending::No || tells {
                                 self.touch(id);
                             }
                         }
@@ -279,51 +241,54 @@ impl Core {
                         self.datagram_left(name, errno_of(error));
                     }
                 }
-                Pending::Info(id, memory) => {
-                    if let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream)
-                        && let Some(info) = call::flow_info(&memory).filter(|_| answer.is_ok())
-                    {
-                        stream.local = Some(std::net::SocketAddr::new(
-                            std::net::Ipv6Addr::from(info.local_addr).to_canonical(),
-                            info.local_port,
-                        ));
-                        stream.info = Some(Box::new(info));
-                        self.tell(id, 0);
-                    }
-                }
+                Pending::Info(name) => self.info_came(name, answer.is_ok()),
                 Pending::Memory => {
-                    self.lanes[lane].memory_asked = false;
-                    self.lanes[lane].memory_refused = thread.adopt_tx(slot).is_err();
+                    let adopted = thread.adopt_tx(slot).is_ok();
+                    self.lanes[lane].memory.answered(adopted, thread.now_us());
                 }
             }
         }
-        // Nobody has made calls meanwhile: its memory serves the next batch.
-        self.lanes[lane].pending = answered;
     }
 
-    fn sendv_answered(&mut self, id: Id, offered: u64, answer: Result<u64, Error>) {
+    /// Information of a flow is in the memory of this name, if it was given.
+    fn info_came(&mut self, name: u64, given: bool) {
+        let Some((memory, id)) = self.lent.remove(name & !cookie::MEMORY) else { return };
+        if let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream)
+            && let Some(info) = call::flow_info(&memory).filter(|_| given)
+        {
+            let ip = std::net::Ipv6Addr::from(info.local_addr).to_canonical();
+            stream.local = Some(SocketAddr::new(ip, info.local_port));
+            stream.info = Some(Box::new(info));
+            self.tell(id, 0);
+        }
+    }
+
+    fn sendv_answered(&mut self, lane: usize, id: Id, offered: u64, answer: Result<u64, Error>) {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let limit = socket.options.send_buffer;
         let Some(stream) = socket.stream() else { return };
-        match answer {
-            Ok(taken) => {
-                let was_writable = stream.is_writable(limit);
-                stream.outbox.taken(taken);
+        let was_writable = stream.is_writable(limit);
+        // `NoResource`: nothing was taken, and no event says when there are buffers again.
+        let refused = answer == Err(Error::NoResource);
+        match stream.flow.sendv_answered(offered, answer) {
+            Ok(()) => {
                 let becomes_writable = !was_writable && stream.is_writable(limit);
-                stream.blocked = taken < offered;
-                let held = stream.held_us.is_some();
-                let more = stream.outbox.unsent() > 0 && !stream.blocked && !held;
-                let ends = stream.ending != Ending::No || stream.write_shut;
-                if more || (ends && stream.outbox.unsent() == 0) {
+                let held = stream.held_us.is_some() && !refused;
+                if !held && stream.flow.has_calls() {
                     self.touch(id);
                 }
                 if becomes_writable {
                     self.tell(id, libc::EPOLLOUT | libc::EPOLLWRNORM);
                 }
+                self.lanes[lane].starved |= refused;
             }
             // `DEAD` says why.
             Err(Error::BadHandle) => {}
-            Err(error) => self.died(id, errno_of(error)),
+            Err(error) => {
+                let abort = call::abort(stream.flow.handle);
+                self.lanes[lane].batch.put_off(abort, Pending::Nothing);
+                self.died(id, errno_of(error));
+            }
         }
     }
 
@@ -336,7 +301,7 @@ impl Core {
         let next = (socket.lane + 1) % lanes;
         let Some(stream) = socket.stream() else { return false };
         stream.refused_by += 1;
-        if stream.refused_by > lanes || stream.ending != Ending::No {
+        if stream.refused_by > lanes || stream.flow.ending != Ending::No {
             return false;
         }
         stream.phase = Phase::ToConnect;
@@ -370,7 +335,7 @@ impl Core {
 
     /// The memory of a datagram is free; with an errno, it was not sent.
     pub fn datagram_left(&mut self, name: u64, errno: i32) {
-        let Some((memory, id)) = self.datagrams.remove(name & !cookie::DATAGRAM) else { return };
+        let Some((memory, id)) = self.lent.remove(name & !cookie::MEMORY) else { return };
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let full = socket.readiness() & libc::EPOLLOUT as u32 == 0;
         if errno != 0 && errno != libc::ENOBUFS {
@@ -385,41 +350,36 @@ impl Core {
     }
 }
 
-/// The call array and what its answers are for.
-struct Batch<'a> {
+/// The calls of one socket, on their way into the batch.
+struct Calls<'a> {
     thread: &'a mut Thread,
-    pending: &'a mut Vec<Pending>,
+    batch: &'a mut Batch<Pending>,
 }
 
-impl Batch<'_> {
+impl Calls<'_> {
     fn push(&mut self, call: call::Batched, pending: Pending) {
-        if self.thread.push(call).is_some() {
-            self.pending.push(pending);
-        }
+        self.batch.push(self.thread, call, pending);
+    }
+
+    fn has_room(&self, calls: usize) -> bool {
+        self.batch.has_room(self.thread, calls)
+    }
+
+    /// `name` is the cookie of its memory.
+    fn datagram(&mut self, (socket, to): (u64, SocketAddr), piece: SgEntry, name: u64) {
+        let pending = Pending::UdpSendv(name);
+        self.batch.push_datagram(self.thread, (socket, to), piece, name, pending);
     }
 
     /// Tells the dataplane what has changed of a flow's options.
     fn flow_options(&mut self, handle: Handle, before: FlowOptions, now: FlowOptions) {
-        for (option, before, now) in [
-            (flow_opt::KEEPALIVE_S, before.keepalive_s.into(), now.keepalive_s.into()),
-            (
-                flow_opt::KEEPALIVE_INTERVAL_S,
-                before.keep_interval_s.into(),
-                now.keep_interval_s.into(),
-            ),
-            (flow_opt::KEEPALIVE_PROBES, before.keep_count.into(), now.keep_count.into()),
-            (flow_opt::USER_TIMEOUT_MS, before.user_timeout_ms.into(), now.user_timeout_ms.into()),
-            (flow_opt::HOP_LIMIT, before.marks.ttl.into(), now.marks.ttl.into()),
-            (flow_opt::DSCP, dscp(before.marks), dscp(now.marks)),
-            (flow_opt::RECEIVE_BYTES, before.receive_bytes, now.receive_bytes),
-            (flow_opt::SEGMENT_BYTES, before.segment_bytes.into(), now.segment_bytes.into()),
-        ] {
+        for (before, now) in before.each().into_iter().zip(now.each()) {
             if before != now {
-                self.push(call::set_opt(handle, option, now), Pending::Nothing);
+                self.push(call::set_opt(handle, now), Pending::Nothing);
             }
         }
         if let Some(congestion) = now.congestion.filter(|_| now.congestion != before.congestion) {
-            let set = call::set_opt(handle, flow_opt::CONGESTION, congestion.number());
+            let set = call::set_opt(handle, FlowOption::Congestion(congestion));
             self.push(set, Pending::Nothing);
         }
     }
@@ -428,17 +388,17 @@ impl Batch<'_> {
     fn datagram_options(&mut self, socket: u64, told: &mut Manner, wanted: Manner) {
         let Manner { marks: before, fragment_bytes } = core::mem::replace(told, wanted);
         if fragment_bytes != wanted.fragment_bytes {
-            let value = wanted.fragment_bytes.into();
-            let set = call::udp_set_opt(socket, flow_opt::FRAGMENT_BYTES, value);
+            let option = FlowOption::FragmentBytes(wanted.fragment_bytes);
+            let set = call::udp_set_opt(socket, option);
             self.push(set, Pending::Nothing);
         }
         let wanted = wanted.marks;
         if before.ttl != wanted.ttl {
-            let set = call::udp_set_opt(socket, flow_opt::HOP_LIMIT, wanted.ttl.into());
+            let set = call::udp_set_opt(socket, FlowOption::HopLimit(wanted.ttl));
             self.push(set, Pending::Nothing);
         }
-        if dscp(before) != dscp(wanted) {
-            let set = call::udp_set_opt(socket, flow_opt::DSCP, dscp(wanted));
+        if before.dscp() != wanted.dscp() {
+            let set = call::udp_set_opt(socket, FlowOption::Dscp(wanted.dscp()));
             self.push(set, Pending::Nothing);
         }
     }
@@ -469,58 +429,29 @@ impl Batch<'_> {
                 return Left::Nothing;
             }
             Phase::ToAccept => {
-                self.push(call::accept(stream.handle, id), Pending::Accept(id));
-                stream.phase = Phase::Open;
+                self.push(call::accept(stream.flow.handle, id), Pending::Accept(id));
+                (stream.phase, stream.flow.established) = (Phase::Open, true);
             }
             Phase::Dead => {
-                let gone = stream.ending != Ending::No;
+                let gone = stream.flow.ending != Ending::No;
                 return if gone { Left::Gone } else { Left::Nothing };
             }
             Phase::Connecting | Phase::Open => {}
         }
-        let handle = stream.handle;
-        if handle == 0 {
-            return Left::Nothing;
-        }
-        if stream.ending == Ending::Abort {
-            self.push(call::abort(handle), Pending::Nothing);
-            return Left::Gone;
-        }
-        if core::mem::take(&mut stream.options_changed) {
-            let connecting = stream.phase == Phase::Connecting;
+        let Stream { flow, options_changed, told, phase, .. } = stream;
+        let says = flow.handle != 0 && flow.ending != Ending::Abort;
+        if says && core::mem::take(options_changed) {
+            let connecting = *phase == Phase::Connecting;
             let wanted = if connecting { options.of_attempt() } else { options.of_flow() };
-            self.flow_options(handle, core::mem::replace(&mut stream.told, wanted), wanted);
+            self.flow_options(flow.handle, core::mem::replace(told, wanted), wanted);
         }
-        if stream.phase == Phase::Connecting {
-            return Left::Nothing;
+        let sendv = |offered| Pending::Sendv(id, offered);
+        match flow.emit(self.thread, self.batch, limit, sendv) {
+            Emitted::Alive => Left::Nothing,
+            Emitted::Unfinished => Left::Unfinished,
+            Emitted::Gone => Left::Gone,
         }
-        if stream.inbox.has_done() {
-            self.push(call::recv_done(handle, stream.inbox.take_done()), Pending::Nothing);
-        }
-        let ends = stream.write_shut || stream.ending == Ending::Close;
-        if limit > 0 && !stream.blocked {
-            let pieces = stream.outbox.pieces(limit);
-            if let Some((_, offered)) = self.thread.push_sendv(handle, pieces) {
-                self.pending.push(Pending::Sendv(id, offered));
-            }
-            // What follows depends on how much the window takes.
-            return Left::Nothing;
-        }
-        if ends && stream.outbox.unsent() == 0 && !stream.fin {
-            stream.fin = true;
-            self.push(call::shutdown(handle), Pending::Nothing);
-        }
-        if stream.ending == Ending::Close && stream.outbox.len() == 0 {
-            self.push(call::close(handle), Pending::Nothing);
-            return Left::Gone;
-        }
-        Left::Nothing
     }
-}
-
-/// Differentiated services code point (RFC 2474).
-fn dscp(marks: Marks) -> u64 {
-    u64::from(marks.tos >> 2)
 }
 
 /// Linux's name of a refusal.

@@ -180,7 +180,7 @@ impl Looks {
         !self.watched || calls != self.calls
     }
 
-    /// It was looked at, and so many were ready. Answers whether the helper should watch it now.
+    /// It was looked at, and so many were ready. Returns whether the helper should watch it now.
     pub fn looked(&mut self, at_us: u64, calls: u64, ready: usize) -> bool {
         (self.at_us, self.calls) = (at_us, calls);
         self.empty = if ready == 0 { self.empty.saturating_add(1) } else { 0 };
@@ -294,7 +294,7 @@ impl Set {
     }
 
     /// Something about it has changed: puts it into the list of the ready if these bits are waited
-    /// for. Answers whether a waiting thread should look.
+    /// for. Returns whether a waiting thread should look.
     pub fn queue(&mut self, fd: RawFd, bits: u32) -> bool {
         let Some(item) = self.items.get_mut(&fd) else { return false };
         if item.spent || item.asked() & bits == 0 || item.teller == Teller::Linux {
@@ -335,7 +335,7 @@ impl Set {
         !self.ready.is_empty()
     }
 
-    /// Reports what is ready; answers how many.
+    /// Reports what is ready; returns how many.
     pub fn report(&mut self, sockets: &Slab<Socket>, cycle: u64, to: &mut [epoll_event]) -> usize {
         let mut count = 0;
         for _ in 0..self.ready.len() {

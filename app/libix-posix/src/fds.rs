@@ -60,7 +60,7 @@ pub fn is_ours(fd: i32) -> bool {
     TABLE.get(fd as u32 as usize).is_some_and(|word| word.load(Ordering::Acquire) != 0)
 }
 
-/// Writes an entry, answers the one before. False numbers stay Linux's.
+/// Writes an entry, returns the one before. False numbers stay Linux's.
 pub fn replace(fd: i32, entry: Entry) -> Entry {
     match TABLE.get(fd as u32 as usize) {
         Some(word) => decode(word.swap(encode(entry), Ordering::AcqRel)),

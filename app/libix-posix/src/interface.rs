@@ -54,9 +54,9 @@ impl Interfaces {
         found.map(|one| one.address)
     }
 
-    /// The number, in the program's namespace, of the interface that an address of the dataplane is
-    /// reached by; 0: there is none. The interface may be younger than the program, so Linux is
-    /// asked when somebody wants to know, and once.
+    /// Returns the number, in the program's namespace, of the interface that reaches an address of
+    /// the dataplane; 0 where no interface does. The interface may be younger than the program, so
+    /// the first caller asks Linux.
     pub fn index_of(&mut self, address: IpAddr) -> u32 {
         let found = self.0.iter_mut().find(|one| IpAddr::V4(one.address) == address.to_canonical());
         let Some(Interface { name: Some(name), index, .. }) = found else { return 0 };

@@ -8,7 +8,8 @@ use crate::sync::Locked;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libix::Error;
-use libix::raw::{Received, TxArena};
+use libix::engine::{Batch, Memory};
+use libix::raw::{Received, TxArena, call};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
@@ -106,10 +107,8 @@ pub struct Lane {
     pub watched: Option<RawFd>,
     /// Transmit memory; there is some when the dataplane is entered.
     pub tx: Option<Locked<TxArena>>,
-    /// Transmit memory was asked for.
-    pub memory_asked: bool,
-    /// The dataplane has refused more transmit memory.
-    pub memory_refused: bool,
+    /// What is known of requests for more of it.
+    pub memory: Memory,
     /// Somebody found no transmit memory in this cycle.
     pub starved: bool,
     /// Sockets with calls to make.
@@ -122,16 +121,12 @@ pub struct Lane {
     pub new_ports: Vec<Id>,
     /// Listeners to be closed, by the dataplane's names.
     pub old_ports: Vec<u64>,
-    /// Attempts to connect that are to be given up, by the dataplane's names.
-    pub given_up: Vec<u64>,
     /// UDP ports to be bound.
     pub new_udp_ports: Vec<Id>,
     /// UDP ports to be unbound, by the dataplane's names.
     pub old_udp_ports: Vec<u64>,
-    /// Datagrams that were read, to be given back.
-    pub read: Vec<Received>,
-    /// What the answers of the last batch are for.
-    pub pending: Vec<Pending>,
+    /// The batch that is being written, and calls that wait for the next one.
+    pub batch: Batch<Pending>,
 }
 
 impl Lane {
@@ -145,19 +140,16 @@ impl Lane {
             cycle: 0,
             watched: None,
             tx: None,
-            memory_asked: false,
-            memory_refused: false,
+            memory: Memory::new(),
             starved: false,
             dirty: VecDeque::new(),
             corked: Vec::new(),
             deferred: Vec::new(),
             new_ports: Vec::new(),
             old_ports: Vec::new(),
-            given_up: Vec::new(),
             new_udp_ports: Vec::new(),
             old_udp_ports: Vec::new(),
-            read: Vec::new(),
-            pending: Vec::new(),
+            batch: Batch::new(),
         }
     }
 
@@ -168,8 +160,12 @@ impl Lane {
             || !self.old_ports.is_empty()
             || !self.new_udp_ports.is_empty()
             || !self.old_udp_ports.is_empty()
-            || !self.given_up.is_empty()
-            || !self.read.is_empty()
+            || self.batch.has_backlog()
+    }
+
+    /// A datagram was read: its buffer goes back with the next batch.
+    pub fn give_back(&mut self, data: Received) {
+        self.batch.put_off(call::udp_recv_done(data), Pending::Nothing);
     }
 
     /// In a forked child. Buffers in the parent's packet memory are forgotten, not given back: that

@@ -11,7 +11,8 @@
 //!   holds.
 //! * `seat` says which process of the program has the dataplane, and begins it.
 //! * `drive` runs the dataplane on whichever thread has to wait; `emit` and `dispatch` are its two
-//!   ends: calls in, events out.
+//!   ends: calls in, events out. Calls under way, transmit memory and flows are kept by the parts
+//!   of `libix::engine`.
 //! * `signals` keeps the program's handlers out of the dataplane.
 //!
 //! The path of a request on a busy server has no system call: `epoll_wait` runs a cycle, `read`
@@ -20,6 +21,8 @@
 #![cfg_attr(test, allow(dead_code))]
 
 mod control;
+#[cfg(test)]
+mod cycle_tests;
 mod dispatch;
 mod drive;
 mod emit;

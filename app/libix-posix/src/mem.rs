@@ -88,7 +88,7 @@ impl<'a> Scatter<'a> {
         self.left
     }
 
-    /// Copies as much of `bytes` as fits; answers how much that was.
+    /// Copies as much of `bytes` as fits; returns how much that was.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let mut from = bytes;
         while !from.is_empty() {

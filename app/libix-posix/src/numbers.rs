@@ -1,6 +1,6 @@
 //! Numbers of closed sockets, kept to be used again without a call to Linux.
 //!
-//! A socket of IX needs a number that Linux gives to nobody else, so something of Linux's stands
+//! A socket of IX needs a number that Linux gives to no other file, so something of Linux's stands
 //! there. When the program closes the socket, that something stays for the next one: the number is
 //! free for the program and taken for Linux. The program is owed the lowest number that is free, so
 //!
@@ -122,8 +122,8 @@ impl Numbers {
         Ok(Taken::Kept(lowest))
     }
 
-    /// The program has closed this one. Answers a number, perhaps the same, that has to be closed
-    /// on Linux because too many are kept.
+    /// Keeps a number that the program has closed. Returns a number, perhaps the same, that the
+    /// caller must close on Linux because too many are kept.
     pub fn keep(&mut self, fd: RawFd) -> Option<RawFd> {
         self.changes += 1;
         let at = self.kept.partition_point(|other| *other > fd);

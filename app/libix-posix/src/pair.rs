@@ -68,14 +68,14 @@ impl Core {
         Some(accepted)
     }
 
-    /// Copies what there is room for to the other end; answers how many bytes.
+    /// Copies what there is room for to the other end; returns how many bytes.
     pub fn give_to_mate(&mut self, id: Id, mate: Id, from: &mut Gather<'_>) -> usize {
         let Some(socket) = self.sockets.get_mut(id) else { return 0 };
         let limit = socket.options.send_buffer;
         let Some(stream) = socket.stream() else { return 0 };
         let mut room = stream.space(limit).min(from.left());
         let given = room;
-        stream.outbox.lend(given as u64);
+        stream.lend_to_mate(given);
         let Some(other) = self.sockets.get_mut(mate).and_then(Socket::stream) else {
             // It is closed: what was sent is answered by a reset.
             self.died(id, libc::ECONNRESET);
@@ -84,7 +84,7 @@ impl Core {
         while room > 0 {
             let front = from.front();
             let piece = &front[..front.len().min(room)];
-            other.inbox.append(piece);
+            other.append(piece);
             room -= piece.len();
             from.advance(piece.len());
         }
@@ -100,7 +100,7 @@ impl Core {
         let limit = socket.options.send_buffer;
         let Some(stream) = socket.stream() else { return };
         let was_writable = stream.is_writable(limit);
-        stream.outbox.acked(bytes as u64);
+        stream.mate_took(bytes);
         if !was_writable && stream.is_writable(limit) {
             self.tell(mate, OUT);
         }
@@ -118,7 +118,7 @@ impl Core {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let hard = socket.options.linger.is_some_and(|time| time.is_zero());
         let Some(stream) = socket.stream() else { return };
-        let (mate, unread) = (stream.mate, stream.inbox.len() > 0);
+        let (mate, unread) = (stream.mate, stream.unread() > 0);
         self.sockets.remove(id);
         match mate {
             Some(mate) if hard || unread => self.died(mate, libc::ECONNRESET),

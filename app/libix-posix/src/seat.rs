@@ -42,8 +42,8 @@ pub fn process() -> Option<&'static Process> {
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
-/// Sees to it that the dataplane runs in this process; false: another process has it, and a thread
-/// of ours waits for its end. Whoever waits meanwhile stands in `wants_role`.
+/// Makes the dataplane run in this process. Returns false where another process has it: a thread of
+/// ours then waits for the end of that process, and `wants_role` lists the threads that wait.
 pub fn take(core: &mut Core) -> bool {
     if core.has_begun() {
         return true;

@@ -2,7 +2,7 @@
 use crate::lane::Waiter;
 use crate::slab::Id;
 use crate::stream::{Phase, Stream};
-use ix_abi::Congestion;
+use ix_abi::{Congestion, FlowOption};
 use libix::raw::{Received, Said, TxBuf};
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -94,6 +94,13 @@ pub struct Marks {
 impl Default for Marks {
     fn default() -> Self {
         Marks { ttl: 64, tos: 0 }
+    }
+}
+
+impl Marks {
+    /// Differentiated services code point (RFC 2474).
+    pub fn dscp(self) -> u8 {
+        self.tos >> 2
     }
 }
 
@@ -252,6 +259,24 @@ pub struct FlowOptions {
     pub receive_bytes: u64,
     /// Longest segment, options not counted; 0: as long as the path takes.
     pub segment_bytes: u16,
+}
+
+impl FlowOptions {
+    /// Each of them, but for the congestion control, which may not be chosen. What no option can
+    /// say is too large for the dataplane as well, which refuses it.
+    pub fn each(self) -> [FlowOption; 8] {
+        let short = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
+        [
+            FlowOption::KeepaliveS(short(self.keepalive_s)),
+            FlowOption::KeepaliveIntervalS(short(self.keep_interval_s)),
+            FlowOption::KeepaliveProbes(self.keep_count.try_into().unwrap_or(u8::MAX)),
+            FlowOption::UserTimeoutMs(self.user_timeout_ms),
+            FlowOption::HopLimit(self.marks.ttl),
+            FlowOption::Dscp(self.marks.dscp()),
+            FlowOption::ReceiveBytes(self.receive_bytes.try_into().unwrap_or(u32::MAX)),
+            FlowOption::SegmentBytes(self.segment_bytes),
+        ]
+    }
 }
 
 impl Default for FlowOptions {
@@ -509,14 +534,14 @@ impl Socket {
                 let dead = stream.phase == Phase::Dead;
                 bits |= when(stream.complaint.is_some(), EPOLLERR);
                 let no_more = stream.eof || stream.read_shut || dead;
-                bits |= when(dead || (no_more && stream.write_shut), EPOLLHUP);
+                bits |= when(dead || (no_more && stream.flow.is_shut()), EPOLLHUP);
                 bits |= when(no_more, IN | EPOLLRDHUP);
                 if stream.is_connecting() {
                     return bits as u32;
                 }
-                bits |= when(stream.inbox.len() >= self.options.receive_low.max(1), IN);
+                bits |= when(stream.unread() >= self.options.receive_low.max(1), IN);
                 let room = stream.is_writable(self.options.send_buffer);
-                bits |= when(dead || stream.write_shut || room, OUT);
+                bits |= when(dead || stream.flow.is_shut() || room, OUT);
             }
             Kind::Datagrams(datagrams) => {
                 let (read_shut, write_shut) = (datagrams.read_shut, datagrams.write_shut);

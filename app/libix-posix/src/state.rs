@@ -7,8 +7,9 @@ use crate::paths::Paths;
 use crate::route::{Routes, Whose};
 use crate::slab::{Id, Slab};
 use crate::socket::{Datagrams, Kind, Manner, Socket};
-use crate::stream::{Ending, Phase};
+use crate::stream::Phase;
 use ix_abi::Congestion;
+use libix::engine::Ending;
 use libix::raw::TxBuf;
 use std::os::fd::RawFd;
 
@@ -16,8 +17,8 @@ use std::os::fd::RawFd;
 pub mod cookie {
     /// A port that is listened at.
     pub const PORT: u64 = 1 << 63;
-    /// Memory of a datagram that is being sent.
-    pub const DATAGRAM: u64 = 1 << 62;
+    /// Memory that a call names: of a datagram that is being sent, or for an answer.
+    pub const MEMORY: u64 = 1 << 62;
 }
 
 /// A port that the dataplane listens at, for all sockets of this process that do.
@@ -58,8 +59,10 @@ impl UdpPort {
 }
 
 /// What has to be done with the answer of a call.
+#[derive(Clone, Copy, Default)]
 pub enum Pending {
     /// Nothing.
+    #[default]
     Nothing,
     /// The window took so many of these.
     Sendv(Id, u64),
@@ -73,10 +76,19 @@ pub enum Pending {
     UdpBind(Id),
     /// Refused: the memory under this cookie is free.
     UdpSendv(u64),
-    /// Information of a flow, in this memory.
-    Info(Id, TxBuf),
+    /// Information of a flow, in the memory under this cookie.
+    Info(u64),
     /// Transmit memory.
     Memory,
+}
+
+impl Pending {
+    /// Whether somebody waits for the answer, and no event comes of it.
+    pub fn is_urgent(&self) -> bool {
+        let outcome =
+            matches!(self, Pending::Connect(_) | Pending::Listen(_) | Pending::UdpBind(_));
+        outcome || matches!(self, Pending::Info(_) | Pending::Memory)
+    }
 }
 
 /// What the threads of the program share.
@@ -91,8 +103,8 @@ pub struct Core {
     pub ports: Slab<Port>,
     /// UDP ports that are bound.
     pub udp_ports: Slab<UdpPort>,
-    /// Memory of datagrams that are being sent, and whose they are.
-    pub datagrams: Slab<(TxBuf, Id)>,
+    /// Memory that calls under way name, and the sockets that they are for.
+    pub lent: Slab<(TxBuf, Id)>,
     /// What belongs to each elastic thread.
     pub lanes: [Lane; LANES_MAX],
     /// So many of them there are; before the dataplane begins, one.
@@ -132,7 +144,7 @@ impl Core {
             numbers: Numbers::new(),
             ports: Slab::new(),
             udp_ports: Slab::new(),
-            datagrams: Slab::new(),
+            lent: Slab::new(),
             lanes: [const { Lane::new() }; LANES_MAX],
             lane_count: 1,
             ephemeral: (32768, 60999),
@@ -219,7 +231,7 @@ impl Core {
         drivers
     }
 
-    /// A thread has come out of the dataplane; answers whether somebody wanted it to.
+    /// A thread has come out of the dataplane; returns whether somebody wanted it to.
     pub fn came_out(&mut self, lane: usize) -> bool {
         core::mem::take(&mut self.lanes[lane].kicked)
     }
@@ -279,10 +291,10 @@ impl Core {
                     return self.close_pair(id);
                 }
                 // Unread data: the peer must hear that it was not read (RFC 2525, 2.17).
-                let abort = stream.inbox.len() > 0
+                let abort = stream.unread() > 0
                     || linger.is_some_and(|time| time.is_zero())
                     || stream.is_connecting();
-                stream.ending = if abort { Ending::Abort } else { Ending::Close };
+                stream.flow.ending = if abort { Ending::Abort } else { Ending::Close };
                 stream.queued_at = None;
                 self.touch(id);
             }
@@ -298,7 +310,7 @@ impl Core {
         let deferred = if deferred { self.deferred_at(id) } else { Vec::new() };
         for waiting in queue.into_iter().chain(deferred) {
             if let Some(stream) = self.sockets.get_mut(waiting).and_then(Socket::stream) {
-                stream.ending = Ending::Abort;
+                stream.flow.ending = Ending::Abort;
                 stream.queued_at = None;
             }
             self.close_dead_or_touch(waiting);
@@ -365,7 +377,7 @@ impl Core {
         if let Some(fd) = self.quiet_sets.take() {
             crate::sync::close_private(fd);
         }
-        forget(core::mem::replace(&mut self.datagrams, Slab::new()));
+        forget(core::mem::replace(&mut self.lent, Slab::new()));
         for id in self.sockets.ids() {
             let Some(socket) = self.sockets.get_mut(id) else { continue };
             socket.waiters.clear();
@@ -471,7 +483,7 @@ impl Core {
     /// Whether something of this process still has to leave: bytes, or the end of a connection.
     pub fn is_leaving(&self) -> bool {
         let unfinished = |socket: &Socket| match &socket.kind {
-            Kind::Stream(stream) => stream.phase != Phase::Dead && stream.ending != Ending::No,
+            Kind::Stream(stream) => stream.phase != Phase::Dead && stream.flow.ending != Ending::No,
             Kind::Datagrams(datagrams) => !datagrams.outbox.is_empty(),
             _ => false,
         };

@@ -1,222 +1,15 @@
 //! A TCP connection as the program sees it: what came in, what is to go out, and how it ends.
-use crate::mem::{self, Gather, Scatter};
+use crate::mem::{Gather, Scatter};
 use crate::slab::Id;
 use crate::socket::{FlowOptions, Refused};
-use ix_abi::{Handle, SgEntry};
-use libix::raw::{Received, TxArena, TxBuf};
+use ix_abi::Handle;
+use libix::engine::{Ending, Flow};
+use libix::raw::TxArena;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 /// How long `TCP_CORK` holds a short segment back, as on Linux.
 pub const CORK_US: u64 = 200_000;
-
-/// Received bytes that the program has not read, in the buffers they came in.
-#[derive(Default)]
-pub struct Inbox {
-    pieces: VecDeque<Received>,
-    /// Bytes of the first piece that were read.
-    front_read: usize,
-    /// What lies here came before `pieces`: it was taken out of buffers that had to go.
-    saved: VecDeque<u8>,
-    bytes: usize,
-    /// Read, and to be given back.
-    done: u64,
-}
-
-impl Inbox {
-    /// Unread bytes.
-    pub fn len(&self) -> usize {
-        self.bytes
-    }
-
-    /// Takes a piece in.
-    pub fn push(&mut self, data: Received) {
-        self.bytes += data.len() as usize;
-        self.pieces.push_back(data);
-    }
-
-    /// Takes bytes in that come from no buffer of the dataplane.
-    pub fn append(&mut self, bytes: &[u8]) {
-        debug_assert!(self.pieces.is_empty());
-        self.bytes += bytes.len();
-        self.saved.extend(bytes);
-    }
-
-    /// Copies the first unread bytes out, and forgets them unless it is only a look (`MSG_PEEK`).
-    pub fn read(&mut self, to: &mut Scatter<'_>, peek: bool) -> usize {
-        let room = to.left();
-        if peek { self.peek(to) } else { self.consume(|bytes| to.put(bytes), room) }
-    }
-
-    /// Forgets up to `n` of the first unread bytes (`MSG_TRUNC`).
-    pub fn discard(&mut self, n: usize) -> usize {
-        self.consume(<[u8]>::len, n)
-    }
-
-    fn peek(&self, to: &mut Scatter<'_>) -> usize {
-        let (a, b) = self.saved.as_slices();
-        let mut n = to.put(a) + to.put(b);
-        let mut skip = self.front_read;
-        for piece in &self.pieces {
-            // SAFETY: not given back, for it is still queued, and the lock is held.
-            n += to.put(unsafe { mem::received(*piece, skip) });
-            skip = 0;
-        }
-        n
-    }
-
-    fn consume(&mut self, mut take: impl FnMut(&[u8]) -> usize, limit: usize) -> usize {
-        let mut left = limit.min(self.bytes);
-        let all = left;
-        while left > 0 && !self.saved.is_empty() {
-            let (a, _) = self.saved.as_slices();
-            let n = take(&a[..a.len().min(left)]);
-            self.saved.drain(..n);
-            left -= n;
-        }
-        while left > 0 {
-            let Some(front) = self.pieces.front() else { break };
-            // SAFETY: as in `peek`; given back by `take_done`, in the next cycle at the earliest.
-            let bytes = unsafe { mem::received(*front, self.front_read) };
-            let n = take(&bytes[..bytes.len().min(left)]);
-            left -= n;
-            self.done += n as u64;
-            self.front_read += n;
-            if n == bytes.len() {
-                self.pieces.pop_front();
-                self.front_read = 0;
-            }
-        }
-        self.bytes -= all - left;
-        all - left
-    }
-
-    /// Bytes to be given back now; the caller does.
-    pub fn take_done(&mut self) -> u64 {
-        core::mem::take(&mut self.done)
-    }
-
-    /// Whether there are any.
-    pub fn has_done(&self) -> bool {
-        self.done > 0
-    }
-
-    /// The flow is gone, and its buffers are with the next cycle: copies what is unread.
-    pub fn save(&mut self) {
-        let mut skip = core::mem::take(&mut self.front_read);
-        for piece in self.pieces.drain(..) {
-            // SAFETY: as in `peek`; buffers go back at the first cycle after `DEAD`.
-            self.saved.extend(unsafe { mem::received(piece, skip) });
-            skip = 0;
-        }
-        self.done = 0;
-    }
-}
-
-/// Bytes to be sent, from the oldest unacknowledged one on, in transmit memory.
-#[derive(Default)]
-pub struct Outbox {
-    blocks: VecDeque<TxBuf>,
-    /// Bytes of the first block that were acknowledged.
-    front_acked: usize,
-    /// A `SENDV` took them, nobody acknowledged them.
-    flying: u64,
-    /// No `SENDV` took them.
-    unsent: u64,
-}
-
-impl Outbox {
-    /// Unsent and unacknowledged bytes.
-    pub fn len(&self) -> u64 {
-        self.flying + self.unsent
-    }
-
-    /// Bytes that no `SENDV` took.
-    pub fn unsent(&self) -> u64 {
-        self.unsent
-    }
-
-    /// Copies up to `limit` bytes behind what is there; answers how many transmit memory was there
-    /// for.
-    pub fn write(&mut self, tx: &TxArena, from: &mut Gather<'_>, limit: usize) -> usize {
-        let mut left = limit.min(from.left());
-        let all = left;
-        while left > 0 {
-            let front = from.front();
-            let piece = &front[..front.len().min(left)];
-            let mut block = left;
-            if let Some(last) = self.blocks.back_mut() {
-                let n = last.extend(piece);
-                if n > 0 {
-                    from.advance(n);
-                    left -= n;
-                    continue;
-                }
-                // Many small writes get ever larger blocks, so that they fit one `SENDV`.
-                block = left.max(4 * last.capacity());
-            }
-            let Some(buf) = tx.alloc(block) else { break };
-            self.blocks.push_back(buf);
-        }
-        self.unsent += (all - left) as u64;
-        all - left
-    }
-
-    /// The first `limit` unsent bytes, as a scatter-gather array.
-    pub fn pieces(&self, limit: u64) -> impl Iterator<Item = SgEntry> {
-        let mut skip = self.front_acked as u64 + self.flying;
-        let mut left = limit;
-        self.blocks.iter().filter_map(move |block| {
-            let from = skip.min(block.len() as u64);
-            skip -= from;
-            let len = (block.len() as u64 - from).min(left);
-            left -= len;
-            (len > 0).then(|| SgEntry { base: block.base() + from, len })
-        })
-    }
-
-    /// So many are with the other end, which is a socket of this process, until it has read them.
-    pub fn lend(&mut self, bytes: u64) {
-        self.flying += bytes;
-    }
-
-    /// A `SENDV` took so many.
-    pub fn taken(&mut self, bytes: u64) {
-        let bytes = bytes.min(self.unsent);
-        self.unsent -= bytes;
-        self.flying += bytes;
-    }
-
-    /// So many were acknowledged.
-    pub fn acked(&mut self, bytes: u64) {
-        let mut left = bytes.min(self.flying);
-        self.flying -= left;
-        while let Some(front) = self.blocks.front() {
-            let n = left.min((front.len() - self.front_acked) as u64);
-            left -= n;
-            self.front_acked += n as usize;
-            // The last block stays while it has room: the next write goes there.
-            let is_last = self.blocks.len() == 1;
-            let full = front.len() == front.capacity();
-            if self.front_acked < front.len() || (is_last && !full && self.len() > 0) {
-                break;
-            }
-            self.blocks.pop_front();
-            self.front_acked = 0;
-        }
-    }
-}
-
-/// How the program ends a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// Not yet.
-    No,
-    /// In order: all is sent and acknowledged, then the flow is closed.
-    Close,
-    /// By a reset.
-    Abort,
-}
 
 /// Where a connection is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,30 +28,23 @@ pub enum Phase {
 
 /// A connection.
 pub struct Stream {
-    /// Dataplane's name, 0: none.
-    pub handle: Handle,
+    /// The dataplane's flow, as long as there is one: what goes out, what came in, how it ends.
+    pub flow: Flow,
     /// The peer.
     pub peer: SocketAddr,
     /// Our end, once it is known.
     pub local: Option<SocketAddr>,
     /// Where it is.
     pub phase: Phase,
-    /// What came in.
-    pub inbox: Inbox,
-    /// What goes out.
-    pub outbox: Outbox,
-    /// The window takes no more until `SENT`.
-    pub blocked: bool,
+    /// Unread bytes that lie in no buffer of the dataplane, before those of the flow: the flow is
+    /// gone, or they came from a socket of this process.
+    saved: VecDeque<u8>,
+    /// Bytes written that the other end, a socket of this process, has not read.
+    with_mate: u64,
     /// The peer sends no more.
     pub eof: bool,
     /// The program reads no more.
     pub read_shut: bool,
-    /// The program writes no more.
-    pub write_shut: bool,
-    /// FIN was asked for.
-    pub fin: bool,
-    /// How the program ended it.
-    pub ending: Ending,
     /// It waits in the accept queue of this listener.
     pub queued_at: Option<Id>,
     /// Not yet there, for nothing was received: until then (`TCP_DEFER_ACCEPT`).
@@ -298,18 +84,14 @@ impl Stream {
         local: Option<SocketAddr>,
     ) -> Stream {
         Stream {
-            handle,
+            flow: Flow::new(handle, false),
             peer,
             local,
             phase,
-            inbox: Inbox::default(),
-            outbox: Outbox::default(),
-            blocked: false,
+            saved: VecDeque::new(),
+            with_mate: 0,
             eof: false,
             read_shut: false,
-            write_shut: false,
-            fin: false,
-            ending: Ending::No,
             queued_at: None,
             deferred_until_us: None,
             soft_error: 0,
@@ -327,12 +109,100 @@ impl Stream {
         }
     }
 
+    /// Unread bytes.
+    pub fn unread(&self) -> usize {
+        self.saved.len() + self.flow.receive.len()
+    }
+
+    /// Copies the first unread bytes out, and forgets them unless it is only a look (`MSG_PEEK`).
+    pub fn read(&mut self, to: &mut Scatter<'_>, peek: bool) -> usize {
+        let (a, b) = self.saved.as_slices();
+        let of_saved = to.put(a) + to.put(b);
+        let mut of_flow = 0;
+        for bytes in self.flow.receive.slices() {
+            let copied = to.put(bytes);
+            of_flow += copied;
+            if copied < bytes.len() {
+                break;
+            }
+        }
+        if !peek {
+            self.forget(of_saved, of_flow);
+        }
+        of_saved + of_flow
+    }
+
+    /// Forgets up to `n` of the first unread bytes (`MSG_TRUNC`).
+    pub fn discard(&mut self, n: usize) -> usize {
+        let of_saved = n.min(self.saved.len());
+        let of_flow = (n - of_saved).min(self.flow.receive.len());
+        self.forget(of_saved, of_flow);
+        of_saved + of_flow
+    }
+
+    fn forget(&mut self, of_saved: usize, of_flow: usize) {
+        if of_saved > 0 {
+            self.saved.drain(..of_saved);
+        }
+        self.flow.receive.consume(of_flow);
+    }
+
+    /// Takes bytes in from the other end, a socket of this process.
+    pub fn append(&mut self, bytes: &[u8]) {
+        self.saved.extend(bytes);
+    }
+
+    /// The flow is gone, and its buffers are with the next cycle: what is unread is copied, what
+    /// was not acknowledged is dropped.
+    pub fn flow_is_gone(&mut self) {
+        for bytes in self.flow.receive.slices() {
+            self.saved.extend(bytes);
+        }
+        self.flow.handle = 0;
+        self.flow.receive = Default::default();
+        self.flow.send = Default::default();
+        self.with_mate = 0;
+    }
+
+    /// Copies up to `limit` bytes behind what is to be sent; returns for how many transmit memory
+    /// was there.
+    pub fn write(&mut self, tx: &TxArena, from: &mut Gather<'_>, limit: usize) -> usize {
+        let all = limit.min(from.left());
+        let mut left = all;
+        while left > 0 {
+            let front = from.front();
+            let piece = &front[..front.len().min(left)];
+            let n = self.flow.send.write_first(tx, piece, left);
+            from.advance(n);
+            left -= n;
+            if n < piece.len() {
+                break;
+            }
+        }
+        all - left
+    }
+
+    /// So many bytes are with the other end until it has read them.
+    pub fn lend_to_mate(&mut self, bytes: usize) {
+        self.with_mate += bytes as u64;
+    }
+
+    /// The other end has read so many.
+    pub fn mate_took(&mut self, bytes: usize) {
+        self.with_mate = self.with_mate.saturating_sub(bytes as u64);
+    }
+
+    /// Bytes written that are not acknowledged, or not read by the other end.
+    pub fn held(&self) -> u64 {
+        self.flow.send.len() + self.with_mate
+    }
+
     /// How many unsent bytes go out now: with `TCP_CORK` whole segments only, until what is left
     /// has waited for [`CORK_US`] (tcp(7)).
     pub fn sendable(&mut self, corked: bool, mss: u64, now_us: impl FnOnce() -> u64) -> u64 {
-        let unsent = self.outbox.unsent();
+        let unsent = self.flow.send.unsent();
         let rest = unsent % mss.max(1);
-        if !corked || rest == 0 || self.write_shut || self.ending != Ending::No {
+        if !corked || rest == 0 || self.flow.is_shut() || self.flow.ending != Ending::No {
             self.held_us = None;
             return unsent;
         }
@@ -352,19 +222,19 @@ impl Stream {
 
     /// Room for the program's bytes, as long as they are bounded by this many.
     pub fn space(&self, send_buffer: usize) -> usize {
-        if self.outbox.unsent() >= self.unsent_low {
+        if self.flow.send.unsent() >= self.unsent_low {
             return 0;
         }
-        (send_buffer as u64).saturating_sub(self.outbox.len()) as usize
+        (send_buffer as u64).saturating_sub(self.held()) as usize
     }
 
     /// Whether `poll` says that it can be written: a third of the buffer is free, and less than
     /// half of what may be is unsent, as on Linux.
     pub fn is_writable(&self, send_buffer: usize) -> bool {
-        if self.outbox.unsent().saturating_mul(2) >= self.unsent_low {
+        if self.flow.send.unsent().saturating_mul(2) >= self.unsent_low {
             return false;
         }
-        let used = self.outbox.len() as usize;
+        let used = self.held() as usize;
         send_buffer.saturating_sub(used) >= used / 2 && used < send_buffer
     }
 }
@@ -373,49 +243,67 @@ impl Stream {
 mod tests {
     use super::*;
     use libc::iovec;
+    use libix::engine::{Lease, Release};
     use proptest::prelude::*;
+    use std::sync::atomic::AtomicU8;
 
-    // Property tests of the outbox need transmit memory: libix's loopback model has it.
+    /// Bytes that are sent from where they are.
+    static DATA: [AtomicU8; 4096] = [const { AtomicU8::new(0) }; 4096];
+
+    struct Nobody;
+
+    impl Release for Nobody {
+        fn release(&self, _: u64) {}
+    }
+
+    /// An open connection that was given so many bytes to send.
+    fn with_unsent(bytes: usize) -> Stream {
+        let mut stream = Stream::new(Phase::Open, 1, "10.0.0.1:1".parse().unwrap(), None);
+        stream.flow.send.push_lent((&DATA[..bytes]).into(), Lease::new(&Nobody, 0));
+        stream
+    }
+
+    fn sent(stream: &mut Stream, bytes: u64) {
+        stream.flow.sendv_answered(bytes, Ok(bytes)).unwrap();
+    }
+
     #[test]
-    fn the_inbox_keeps_what_was_saved() {
-        let mut inbox = Inbox::default();
-        inbox.saved.extend(b"abcdef");
-        inbox.bytes = 6;
+    fn what_was_saved_is_read_first() {
+        let mut stream = with_unsent(0);
+        stream.append(b"abcdef");
         let mut room = [0u8; 4];
         let piece = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: 4 };
         let list = [piece];
         // SAFETY: a local.
-        assert_eq!(inbox.read(&mut unsafe { Scatter::new(&list) }, true), 4);
-        assert_eq!((&room, inbox.len()), (b"abcd", 6));
-        assert_eq!(inbox.discard(1), 1);
+        assert_eq!(stream.read(&mut unsafe { Scatter::new(&list) }, true), 4);
+        assert_eq!((&room, stream.unread()), (b"abcd", 6));
+        assert_eq!(stream.discard(1), 1);
         // SAFETY: as above.
-        assert_eq!(inbox.read(&mut unsafe { Scatter::new(&list) }, false), 4);
-        assert_eq!((&room, inbox.len()), (b"bcde", 1));
-        assert_eq!((inbox.discard(9), inbox.len(), inbox.take_done()), (1, 0, 0));
+        assert_eq!(stream.read(&mut unsafe { Scatter::new(&list) }, false), 4);
+        assert_eq!((&room, stream.unread()), (b"bcde", 1));
+        assert_eq!((stream.discard(9), stream.unread()), (1, 0));
+        assert!(!stream.flow.receive.has_done());
     }
 
     #[test]
     fn a_cork_holds_the_last_short_segment_for_its_time() {
-        let mut stream = Stream::new(Phase::Open, 1, "10.0.0.1:1".parse().unwrap(), None);
-        stream.outbox.unsent = 3000;
+        let mut stream = with_unsent(3000);
         assert_eq!(stream.sendable(false, 1448, || 0), 3000);
         assert_eq!(stream.sendable(true, 1448, || 10), 2896);
-        stream.outbox.taken(2896);
+        sent(&mut stream, 2896);
         assert_eq!(stream.sendable(true, 1448, || CORK_US + 9), 0);
         assert_eq!(stream.sendable(true, 1448, || CORK_US + 10), 104);
-        stream.outbox.taken(104);
-        stream.outbox.unsent = 5;
+        sent(&mut stream, 104);
+        stream.flow.send.push_lent((&DATA[..5]).into(), Lease::new(&Nobody, 0));
         assert_eq!(stream.sendable(true, 1448, || CORK_US + 20), 0);
-        stream.write_shut = true;
+        stream.flow.shutdown();
         assert_eq!((stream.sendable(true, 1448, || 0), stream.held_us), (5, None));
     }
 
     proptest! {
         #[test]
-        fn writable_needs_a_third(used in 0u64..1000, buffer in 1usize..1000) {
-            let mut stream =
-                Stream::new(Phase::Open, 1, "10.0.0.1:1".parse().unwrap(), None);
-            stream.outbox.unsent = used;
+        fn writable_needs_a_third(used in 0usize..1000, buffer in 1usize..1000) {
+            let stream = with_unsent(used);
             let writable = stream.is_writable(buffer);
             prop_assert!(!writable || stream.space(buffer) > 0);
             prop_assert!(used != 0 || writable);

@@ -190,20 +190,20 @@ fn take_bytes(
     let error = socket.error;
     let Some(stream) = socket.stream() else { return Some(Err(libc::ENOTCONN)) };
     let peek = flags & MSG_PEEK != 0;
-    if to.is_wrong() && flags & MSG_TRUNC == 0 && stream.inbox.len() > 0 {
+    if to.is_wrong() && flags & MSG_TRUNC == 0 && stream.unread() > 0 {
         return Some(Err(libc::EFAULT));
     }
     let n = match flags & MSG_TRUNC {
-        0 => stream.inbox.read(to, peek),
-        _ if peek => to.skip(stream.inbox.len()),
+        0 => stream.read(to, peek),
+        _ if peek => to.skip(stream.unread()),
         _ => {
-            let n = stream.inbox.discard(to.left());
+            let n = stream.discard(to.left());
             to.skip(n)
         }
     };
     *total += n;
     // The window is opened in large steps: the rest of what is read now goes along.
-    let touch = stream.inbox.has_done();
+    let touch = stream.flow.receive.has_done();
     let mate = stream.mate.filter(|_| n > 0 && !peek);
     let eof = stream.eof;
     let ended = eof || stream.read_shut || stream.phase == Phase::Dead;
@@ -258,7 +258,7 @@ fn take_datagram(
         let (data, lane) = (first.data, first.lane);
         udp.inbox.pop_front();
         udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
-        lanes[lane].read.push(data);
+        lanes[lane].give_back(data);
         return Some(Err(libc::EFAULT));
     }
     // SAFETY: not given back: it is queued, and the lock is held.
@@ -283,7 +283,7 @@ fn take_datagram(
         let (data, lane) = (first.data, first.lane);
         udp.inbox.pop_front();
         udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
-        lanes[lane].read.push(data);
+        lanes[lane].give_back(data);
     }
     Some(Ok(received))
 }
@@ -364,7 +364,7 @@ fn give_bytes(
         return Some(Err(errno));
     }
     let Some(stream) = socket.stream() else { return Some(Err(libc::ENOTCONN)) };
-    if stream.phase == Phase::Dead || stream.write_shut {
+    if stream.phase == Phase::Dead || stream.flow.is_shut() {
         return Some(Err(libc::EPIPE));
     }
     if stream.is_connecting() {
@@ -382,7 +382,7 @@ fn give_bytes(
     }
     let Some(tx) = tx else { return Some(Err(libc::ENOBUFS)) };
     let room = stream.space(limit);
-    let n = stream.outbox.write(&tx.0, from, room);
+    let n = stream.write(&tx.0, from, room);
     *starved |= n < room.min(from.left() + n);
     *total += n;
     if n > 0 {
@@ -555,8 +555,8 @@ pub fn queued(fd: RawFd) -> Outcome<(usize, usize)> {
     match &core.sockets.get_mut(id).ok_or(libc::EBADF)?.kind {
         Kind::Linux | Kind::Idle { .. } | Kind::Lost => Err(Instead::Linux),
         Kind::Listener(_) => Err(libc::EINVAL.into()),
-        Kind::Stream(stream) if stream.mate.is_some() => Ok((stream.inbox.len(), 0)),
-        Kind::Stream(stream) => Ok((stream.inbox.len(), stream.outbox.len() as usize)),
+        Kind::Stream(stream) if stream.mate.is_some() => Ok((stream.unread(), 0)),
+        Kind::Stream(stream) => Ok((stream.unread(), stream.held() as usize)),
         Kind::Datagrams(udp) => {
             Ok((udp.inbox.front().map_or(0, |first| first.data.len() as usize), udp.flying))
         }

@@ -1,9 +1,9 @@
-//! Addresses: 128 bits wide across the wall, `std::net` on this side.
+//! Addresses: 128 bits wide in the contract, `std::net` in programs.
 use ix_abi::{Addr, Endpoint};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The address as the contract has it: IPv4 mapped into IPv6. The unspecified IPv4 address becomes
-/// the unspecified IPv6 one, which stands for every address of the dataplane.
+/// An address in the contract's form: IPv4 mapped into IPv6. The unspecified IPv4 address becomes
+/// the unspecified IPv6 one, which means all addresses of the dataplane.
 pub(crate) fn to_abi(ip: IpAddr) -> Addr {
     match ip {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => [0; 16],
@@ -12,17 +12,17 @@ pub(crate) fn to_abi(ip: IpAddr) -> Addr {
     }
 }
 
-/// The address as programs know it.
+/// An address as `std::net` has it.
 pub(crate) fn from_abi(addr: Addr) -> IpAddr {
     Ipv6Addr::from(addr).to_canonical()
 }
 
-/// Address and port as the contract has them.
+/// Address and port in the contract's form.
 pub(crate) fn endpoint(at: SocketAddr) -> Endpoint {
     Endpoint { addr: to_abi(at.ip()), port: at.port() }
 }
 
-/// Address and port as programs know them.
+/// Address and port as `std::net` has them.
 pub(crate) fn socket_addr(at: Endpoint) -> SocketAddr {
     SocketAddr::new(from_abi(at.addr), at.port)
 }

@@ -1,24 +1,24 @@
-//! Outcomes across the wall as closed enums.
+//! Results of calls and connections as closed enums.
 use core::fmt;
 use ix_abi::DeadReason;
 
 /// Why a batched system call, a connection attempt or the gate failed.
 pub use ix_abi::CallError as Error;
 
-/// Why a connection is gone.
+/// Why a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dead {
-    /// Both sides closed in order.
+    /// Both sides closed it normally.
     Closed,
     /// The peer reset the connection.
     Reset,
-    /// Retransmissions, probes or keepalives went unanswered.
+    /// The peer did not acknowledge retransmissions, probes or keepalives.
     TimedOut,
-    /// The network says that the peer cannot be reached.
+    /// The network reports that the peer cannot be reached.
     Unreachable,
-    /// It never came to be: the connection attempt failed.
+    /// The connection attempt failed.
     NotConnected(Error),
-    /// The dataplane refused a call on it.
+    /// The dataplane refused a call on the connection.
     Failed(Error),
 }
 
@@ -38,8 +38,8 @@ impl fmt::Display for Dead {
         match self {
             Dead::Closed => f.write_str("closed"),
             Dead::Reset => f.write_str("reset by the peer"),
-            Dead::TimedOut => f.write_str("the peer no longer answers"),
-            Dead::Unreachable => f.write_str("the peer cannot be reached any more"),
+            Dead::TimedOut => f.write_str("the peer no longer replies"),
+            Dead::Unreachable => f.write_str("the peer can no longer be reached"),
             Dead::NotConnected(error) => write!(f, "not connected: {error}"),
             Dead::Failed(error) => write!(f, "failed: {error}"),
         }

@@ -1,12 +1,12 @@
 //! The native API and event loop of programs written for IX.
 //!
 //! A program under `ix run` shares its process with a dataplane: its own TCP/IP stack on dedicated
-//! hardware threads. Two layers reach it, the lower one useful on its own:
+//! hardware threads. The library has two layers, and the lower one is useful on its own:
 //!
-//! * [`raw`]: the contract of `ix-abi` in safe types. A [`raw::Thread`] is one elastic thread:
-//!   batched system calls go in, event conditions come out, `run_io` is the only crossing.
+//! * [`raw`]: the contract of `ix-abi` in safe types. A [`raw::Thread`] is one elastic thread: it
+//!   takes batched system calls and returns event conditions; `run_io` is the only crossing.
 //! * [`event`]: an [`event::EventLoop`] with connections, callbacks, zero-copy receive and send,
-//!   timers, and one `sendv` a connection and cycle however often it was written to.
+//!   timers, and one `sendv` per connection and cycle however often it was written to.
 //!
 //! All `unsafe` of the library is in [`raw`] and in the model of a dataplane (`loopback`).
 //!

@@ -1,6 +1,6 @@
 //! The connection engine by itself, used as the load generator does: bytes are asked for when they
 //! can go out.
-use ix_abi::flow_opt;
+use ix_abi::FlowOption;
 use libix::Dead;
 use libix::engine::{Ending, Engine, Observer, User, tell};
 use libix::loopback::{Config, Loopback};
@@ -217,7 +217,7 @@ fn the_user_hears_the_answers_of_its_own_calls_only() {
     let model = Loopback::new(1, Config::default());
     let mut end = listening(&model, 1);
     end.engine.push(call::timer_set(1, 1000), 5);
-    end.engine.push(call::set_opt(77, flow_opt::NAGLE, 1), 6);
+    end.engine.push(call::set_opt(77, FlowOption::Nagle(true)), 6);
     end.turn();
     assert_eq!(end.answered, [5, 6]);
 }

@@ -1,7 +1,7 @@
 //! The event loop from the outside, on the model of a dataplane.
 use libix::event::{Conn, EventLoop, Handler, Io};
 use libix::loopback::{Config, Loopback};
-use libix::raw::Wait;
+use libix::raw::{Lent, Wait};
 use libix::{Dead, Error};
 use proptest::prelude::*;
 use std::net::SocketAddr;
@@ -295,7 +295,7 @@ fn ports_are_taken_once_a_thread() {
     other.listen(at(7), 0).unwrap();
 }
 
-/// Collects what it reads; answers its length at the end of the stream.
+/// Collects what it reads; returns its length at the end of the stream.
 struct Sum {
     heard: Vec<Vec<u8>>,
     question: &'static [u8],
@@ -445,7 +445,7 @@ impl libix::event::Release for Owner {
 
 /// Sends the same lent memory several times to whoever connects.
 struct Lender {
-    data: &'static [std::sync::atomic::AtomicU8],
+    data: Lent,
     owner: &'static Owner,
 }
 
@@ -460,7 +460,7 @@ impl Handler for Lender {
         for token in [1, 10, 100] {
             conn.send(b"<");
             let lease = libix::event::Lease::new(self.owner, token);
-            assert!(conn.send_lent(&self.data[..100_000], lease));
+            assert!(conn.send_lent(self.data, lease));
         }
         conn.shutdown();
     }
@@ -473,8 +473,12 @@ fn lent_memory_is_held_until_acknowledged_or_the_connection_is_gone() {
     use std::sync::atomic::Ordering::Relaxed;
     let model = Loopback::new(2, Config::default());
     let mut thread = model.enter(0).unwrap();
-    let data = thread.shared_memory(4 << 20).unwrap();
-    data.iter().enumerate().for_each(|(i, cell)| cell.store(byte(5, i), Relaxed));
+    let words = thread.shared_memory(4 << 20).unwrap();
+    for (at, word) in words.iter().enumerate() {
+        let bytes = std::array::from_fn(|i| byte(5, 8 * at + i));
+        word.store(u64::from_le_bytes(bytes), Relaxed);
+    }
+    let data = Lent::of(words, 0, 100_000).unwrap();
     let owner: &'static Owner = Box::leak(Box::default());
     let mut lender = EventLoop::new(thread, Lender { data, owner });
     lender.listen(at(7), 0).unwrap();

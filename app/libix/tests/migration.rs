@@ -3,11 +3,11 @@ use ix_random::Rng;
 use libix::Dead;
 use libix::event::{Conn, EventLoop, Handler, Io, Lease, Release, Team};
 use libix::loopback::{Config, Loopback};
-use libix::raw::Wait;
+use libix::raw::{Lent, Wait};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 fn at(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], port))
@@ -437,7 +437,7 @@ impl Release for Owner {
 
 /// Sends lent memory, closes at once, and so lets the connection linger.
 struct Lender {
-    data: &'static [AtomicU8],
+    data: Option<Lent>,
     owner: &'static Owner,
     told: u64,
 }
@@ -450,11 +450,9 @@ impl Handler for Lender {
     }
 
     fn on_connected(&mut self, conn: &mut Conn<'_, ()>) {
-        if self.data.is_empty() {
-            return;
-        }
+        let Some(data) = self.data else { return };
         conn.send(b"<");
-        assert!(conn.send_lent(self.data, Lease::new(self.owner, 1)));
+        assert!(conn.send_lent(data, Lease::new(self.owner, 1)));
         conn.close();
     }
 
@@ -477,13 +475,17 @@ fn closed_connections_go_on_elsewhere_until_all_has_arrived() {
     let model = Loopback::new(3, Config { groups: 3, step_bytes: 3000, ..Config::default() });
     let (team, owner) = (Team::new(2), &*Box::leak(Box::<Owner>::default()));
     let mut first = model.enter(0).unwrap();
-    let data = &first.shared_memory(4 << 20).unwrap()[..300_000];
-    data.iter().enumerate().for_each(|(i, cell)| cell.store(byte(5, i), Relaxed));
+    let words = first.shared_memory(4 << 20).unwrap();
+    for (at, word) in words.iter().enumerate() {
+        let bytes = std::array::from_fn(|i| byte(5, 8 * at + i));
+        word.store(u64::from_le_bytes(bytes), Relaxed);
+    }
+    let data = Lent::of(words, 0, 300_000);
     let lender = |data| Lender { data, owner, told: 0 };
     let mut loops = [
         EventLoop::in_team(first, lender(data), &team),
         EventLoop::in_team(model.enter(1).unwrap(), lender(data), &team),
-        EventLoop::new(model.enter(2).unwrap(), lender(&[])),
+        EventLoop::new(model.enter(2).unwrap(), lender(None)),
     ];
     loops[0].listen(at(7), 0).unwrap();
     loops[1].listen(at(7), 0).unwrap();

@@ -1,11 +1,11 @@
-//! `ix bench all`: every benchmark, one after the other, each with its results in a file.
+//! `ix bench all`: every benchmark, one after another, each with its results in a file.
 use super::{choose_device, installed, rates, run};
 use crate::args::{AllArgs, BenchArgs, Device, RatesArgs, ReportArgs};
 use ix_report::problem::{Problem, Result};
 use ix_report::report::write_json;
 use std::time::{Duration, Instant};
 
-/// The benchmarks in their order, with the part of the whole time that each takes.
+/// The benchmarks in order, each with its share of the whole time.
 const BENCHES: [(&str, f64); 14] = [
     ("echo", 2.0),
     ("pingpong", 2.0),
@@ -23,7 +23,7 @@ const BENCHES: [(&str, f64); 14] = [
     ("rates", 2.0),
 ];
 
-/// Runs them all. Those that fail are named at the end; the others' results stay.
+/// Runs all benchmarks. Those that fail are listed at the end; the results of the others stay.
 pub fn main(args: &AllArgs) -> Result<()> {
     let chosen = choose(&args.only)?;
     let (device, why) = choose_device(args.device)?;
@@ -69,10 +69,10 @@ pub fn main(args: &AllArgs) -> Result<()> {
         format!("{} of {} benchmarks failed", failed.len(), chosen.len()),
         failed.join(", "),
     )
-    .mend("their reasons are above; `ix bench NAME` runs one alone"))
+    .mend("see the reasons above; `ix bench NAME` runs one alone"))
 }
 
-/// Why a benchmark cannot be run here, whatever the flags.
+/// Why a benchmark cannot run here with any flags.
 fn cannot(name: &str, device: Device) -> Option<&'static str> {
     let root = ix_sys::process::is_root();
     match name {
@@ -80,7 +80,7 @@ fn cannot(name: &str, device: Device) -> Option<&'static str> {
             Some("its clients are on Linux, and memif connects IX to IX only")
         }
         "http" if !installed("haproxy") => Some("apt-get install haproxy"),
-        "rates" if !root => Some("to share an interface takes root"),
+        "rates" if !root => Some("sharing an interface needs root"),
         _ => None,
     }
 }
@@ -88,8 +88,9 @@ fn cannot(name: &str, device: Device) -> Option<&'static str> {
 fn choose(only: &[String]) -> Result<Vec<(&'static str, f64)>> {
     let names = || BENCHES.map(|(name, _)| name).join(", ");
     if let Some(unknown) = only.iter().find(|o| BENCHES.iter().all(|(name, _)| name != o)) {
-        return Err(Problem::new("there is no such benchmark", unknown)
-            .mend(format!("choose from {}", names())));
+        return Err(
+            Problem::new("no such benchmark", unknown).mend(format!("choose from {}", names()))
+        );
     }
     let wanted = |(name, _): &(&str, f64)| only.is_empty() || only.iter().any(|o| o == name);
     Ok(BENCHES.into_iter().filter(wanted).collect())
@@ -107,7 +108,7 @@ fn bench_args(args: &AllArgs) -> BenchArgs {
     }
 }
 
-/// The command that makes one benchmark's results again.
+/// The command that repeats one benchmark.
 fn command(name: &str, args: &AllArgs) -> String {
     let mut command = format!("ix bench {name}");
     let mut flag = |name: &str, value: Option<String>| {
@@ -125,7 +126,7 @@ fn command(name: &str, args: &AllArgs) -> String {
     command
 }
 
-/// Time that went and, from the part that is done, time that is left.
+/// Elapsed time and, from the part that is done, the time left.
 fn progress(elapsed: Duration, done: f64) -> String {
     let elapsed_s = elapsed.as_secs_f64();
     if done <= 0.0 {

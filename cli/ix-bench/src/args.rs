@@ -15,7 +15,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// Its name in results and device specifications.
+    /// Name in results and device specifications.
     pub fn name(self) -> &'static str {
         match self {
             Device::Afxdp => "afxdp",
@@ -25,7 +25,7 @@ impl Device {
     }
 }
 
-/// On what the load generator runs.
+/// Where the load generator runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Client {
     /// Linux sockets
@@ -34,7 +34,7 @@ pub enum Client {
     Ix,
 }
 
-/// How a server on IX calls it.
+/// Kind of server on IX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ServerKind {
     /// ix-kv, written for IX
@@ -44,7 +44,7 @@ pub enum ServerKind {
 }
 
 impl Client {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Client::Linux => "linux",
@@ -67,7 +67,7 @@ pub struct ModelArgs {
     pub json: Option<PathBuf>,
 }
 
-/// What `ix bench dynamic` drives.
+/// What the controller of `ix bench dynamic` drives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Platform {
     /// The papers' server in virtual time
@@ -89,7 +89,7 @@ pub struct DynamicArgs {
         default_value = "slope,step,sine+noise"
     )]
     pub pattern: Vec<String>,
-    /// Policies: names known to `ix cp`, or files
+    /// Policies: built-in names of `ix cp`, or files
     #[arg(
         long,
         value_name = "LIST",
@@ -97,7 +97,7 @@ pub struct DynamicArgs {
         default_value = "energy,consolidation"
     )]
     pub policy: Vec<String>,
-    /// What all benchmarks on the model have
+    /// Flags of all benchmarks on the model
     #[command(flatten)]
     pub model: ModelArgs,
 }
@@ -119,7 +119,7 @@ pub struct AllArgs {
     /// Fewer points and short runs
     #[arg(long)]
     pub quick: bool,
-    /// Folder for the results, one file per benchmark
+    /// Folder for the results, one file for each benchmark
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     pub dir: PathBuf,
     /// Only these benchmarks: `echo,short`
@@ -128,13 +128,13 @@ pub struct AllArgs {
     /// Device under IX (default: afxdp as root, tap otherwise)
     #[arg(long, value_enum)]
     pub device: Option<Device>,
-    /// Only this kind of load generator (default: linux, and ix where the device allows it)
+    /// Only this kind of load generator (default: linux; also ix if the device allows it)
     #[arg(long, value_enum)]
     pub client: Option<Client>,
     /// Duration of one measurement
     #[arg(long, value_name = "T")]
     pub seconds: Option<f64>,
-    /// Measurements per point; the medians are reported
+    /// Measurements of each point; the medians are reported
     #[arg(long, value_name = "N")]
     pub runs: Option<usize>,
 }
@@ -145,38 +145,39 @@ pub struct BenchArgs {
     /// Device under IX (default: afxdp as root, tap otherwise)
     #[arg(long, value_enum)]
     pub device: Option<Device>,
-    /// Only this kind of load generator (default: linux, and ix where the device allows it)
+    /// Only this kind of load generator (default: linux; also ix if the device allows it)
     #[arg(long, value_enum)]
     pub client: Option<Client>,
-    /// Only this kind of server on IX, beside those on Linux (memcached only; default: both)
+    /// Only this kind of server on IX (memcached only; default: both). Servers on Linux are always
+    /// measured
     #[arg(long, value_enum)]
     pub server: Option<ServerKind>,
     /// Numbers of connections: `1,16,64`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub connections: Vec<usize>,
-    /// Message sizes, bytes (bulk: bytes to transfer)
+    /// Message sizes, bytes (for bulk: bytes to transfer)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub size: Vec<u64>,
-    /// Numbers of cores of the server, where they matter: `1,2`
+    /// Numbers of cores of the server, for benchmarks that use them: `1,2`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub cores: Vec<usize>,
-    /// Numbers of server processes, each with a hardware thread and a vNIC of its own: `1,2`
+    /// Numbers of server processes, each with its own hardware thread and vNIC: `1,2`
     /// (memcached-udp and http on afxdp)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = processes)]
     pub processes: Vec<usize>,
     /// Messages per connection, for benchmarks whose connections end: `1,64`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub messages: Vec<u64>,
-    /// Batch bounds, where they matter: `1,64`
+    /// Batch bounds, for benchmarks that use them: `1,64`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub batch: Vec<usize>,
     /// Duration of one measurement
     #[arg(long, value_name = "T")]
     pub seconds: Option<f64>,
-    /// Measurements per point; the medians are reported
+    /// Measurements of each point; the medians are reported
     #[arg(long, value_name = "N")]
     pub runs: Option<usize>,
-    /// What separates the program from the dataplane's memory
+    /// What keeps the program out of the dataplane's memory
     #[arg(long, value_enum, default_value = "none")]
     pub domain: Domain,
     /// Fewer points and short runs
@@ -187,7 +188,7 @@ pub struct BenchArgs {
     pub json: Option<PathBuf>,
 }
 
-/// As many as a shared interface has ports for, and somebody would want.
+/// Parses a number of processes, at most as many as a shared interface has ports for.
 fn processes(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|n| (1..=16).contains(n));
     number.ok_or_else(|| "not a number of processes from 1 to 16".to_owned())
@@ -210,7 +211,7 @@ pub struct RatesArgs {
 /// Flags of `ix bench gate`.
 #[derive(Args, Debug, Clone)]
 pub struct GateArgs {
-    /// Device for the programs that are compared (default: memif)
+    /// Device of the programs that are compared (default: memif)
     #[arg(long, value_enum)]
     pub device: Option<Device>,
     /// Short runs

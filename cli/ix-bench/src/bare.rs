@@ -1,5 +1,5 @@
-//! A bare wake-up: one thread rings an eventfd, another sleeps on it. No packet, device or stack is in
-//! the way, so what it takes is the machine's, and nobody who sleeps can hear sooner.
+//! A bare wake-up: one thread rings an eventfd, another sleeps on it. No packet, device or stack
+//! takes part, so this is the machine's own time: no sleeping thread can wake sooner.
 use crate::ping::AWAKE;
 use ix_sys::event;
 use ix_sys::poll::{PollFd, poll};
@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Rings so many times from the second hardware thread, after a pause each, for a thread on the first;
-/// answers of each how long it took, ns.
+/// Rings `count` times from the second hardware thread, each after a pause, for a thread on the
+/// first; returns the time of each, ns.
 pub fn wake_ups(cpus: (usize, usize), count: usize, pause: Duration) -> io::Result<Vec<f64>> {
     let (bell, heard) = (Bell::new()?, Heard::default());
     std::thread::scope(|scope| {
@@ -18,18 +18,18 @@ pub fn wake_ups(cpus: (usize, usize), count: usize, pause: Duration) -> io::Resu
             heard.ended.store(true, Ordering::Release);
             outcome
         });
-        // A thread of its own: the caller stays where it may run.
+        // A separate thread: the caller's affinity stays as it is.
         let times = join(scope.spawn(|| ring(cpus.1, count, pause, &bell, &heard)));
         join(sleeper).and(times)
     })
 }
 
-/// What the sleeper tells.
+/// What the sleeping thread reports.
 struct Heard {
     start: Instant,
-    /// Nanoseconds from the start until it was awake; 0: it is not yet.
+    /// Nanoseconds from the start until it woke; 0: not yet.
     at_ns: AtomicU64,
-    /// It sleeps no more.
+    /// It no longer sleeps.
     ended: AtomicBool,
 }
 
@@ -97,9 +97,9 @@ impl Bell {
         event::ring(self.0.as_fd());
     }
 
-    /// As services wait: for the descriptor to be readable, and then it is read.
+    /// Waits as services do: until the descriptor is readable; then reads it.
     fn wait(&self) {
-        // An interruption is found out by the read.
+        // The read shows whether the wait was interrupted.
         let _ = poll(&mut [PollFd::readable(&self.0)], None);
         event::wait(self.0.as_fd());
     }
@@ -111,7 +111,8 @@ mod tests {
 
     #[test]
     fn each_ring_is_heard() {
-        // Not the first one: another test looks for the thread of this process that is pinned there.
+        // Not the first hardware thread: another test looks for the thread of this process that is
+        // pinned there.
         let cpu = ix_sys::cpu::allowed().pop().expect("there is one");
         let times = wake_ups((cpu, cpu), 3, Duration::from_millis(1)).expect("eventfds");
         assert!(times.len() == 3 && times.iter().all(|ns| *ns > 0.0), "{times:?}");

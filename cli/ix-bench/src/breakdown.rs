@@ -1,9 +1,9 @@
-//! Where the time of a packet goes on IX (Arrakis' table 1), from the dataplane's own counters.
+//! Time of a packet in each part of IX (Arrakis' table 1), from the dataplane's own counters.
 use ix_dataplane::metrics::Stage;
 use ix_report::cost::Figures;
 
-/// Figures that are the dataplane's stages; the application's stage comes out as two, itself and
-/// the gate.
+/// Figures of the dataplane's stages; the application's stage is split into the application and the
+/// gate.
 const STAGES: [(Stage, &str); 5] = [
     (Stage::Poll, "receive_ns"),
     (Stage::Process, "stack_in_ns"),
@@ -12,24 +12,24 @@ const STAGES: [(Stage, &str); 5] = [
     (Stage::Transmit, "transmit_ns"),
 ];
 
-/// Cycles without load that are enough to tell what the gate costs.
+/// Cycles without load that suffice to measure the gate.
 const IDLE_CYCLES: u64 = 100;
 
 fn cycles(figures: &Figures) -> u64 {
     figures.batches.iter().sum()
 }
 
-/// Ticks that it costs to cross the gate there and back: the application's stage of a cycle where
-/// the application does nothing. `idle` was counted without load, with a program that never waits
-/// inside the dataplane.
+/// Ticks of crossing the gate and back: the application's stage of a cycle in which the application
+/// does nothing. `idle` was counted without load, with a program that never waits inside the
+/// dataplane.
 pub fn gate_ticks(idle: &Figures) -> Option<f64> {
     let cycles = cycles(idle);
     let quiet = idle.rx_packets == 0 && cycles > IDLE_CYCLES;
     quiet.then(|| idle.ticks(Stage::App) as f64 / cycles as f64)
 }
 
-/// ns of each part of a received packet's way; without `gate_ticks` the gate is counted to the
-/// application.
+/// ns of a received packet in each part; without `gate_ticks` the application's part includes the
+/// gate.
 pub fn breakdown(
     used: &Figures,
     ticks_per_us: f64,
@@ -42,7 +42,7 @@ pub fn breakdown(
     let mut figures: Vec<_> =
         STAGES.iter().map(|&(stage, name)| (name, ns(used.ticks(stage) as f64))).collect();
     let gate = gate_ticks.unwrap_or(0.0);
-    // Cycles that found nothing crossed the gate as well, but not for a packet.
+    // Empty cycles crossed the gate, too, but not for a packet.
     let app = used.ticks(Stage::App) as f64 - gate * cycles(used) as f64;
     figures.extend(gate_ticks.map(|gate| ("gate_ns", ns(gate * used.busy_cycles as f64))));
     figures.push(("app_ns", ns(app)));

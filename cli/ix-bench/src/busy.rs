@@ -1,18 +1,19 @@
-//! How much of a second a hardware thread was busy, as Linux counts it: spinning is busy, too.
+//! The share of time in which a hardware thread was busy, as Linux counts it: spinning is busy,
+//! too.
 
-/// A hardware thread from some moment on.
+/// A hardware thread, observed since some moment.
 pub struct Busy {
     cpu: usize,
     before: (u64, u64),
 }
 
 impl Busy {
-    /// From now on.
+    /// Starts the observation.
     pub fn of(cpu: usize) -> Option<Busy> {
         Some(Busy { cpu, before: ticks(cpu)? })
     }
 
-    /// How much of the time since then it was busy.
+    /// The share of time since then in which it was busy.
     pub fn share(self) -> Option<f64> {
         let after = ticks(self.cpu)?;
         let (busy, idle) = (after.0 - self.before.0, after.1 - self.before.1);
@@ -20,7 +21,7 @@ impl Busy {
     }
 }
 
-/// Ticks that a hardware thread was busy, and idle.
+/// Busy and idle ticks of a hardware thread.
 fn ticks(cpu: usize) -> Option<(u64, u64)> {
     busy_and_idle(&std::fs::read_to_string("/proc/stat").ok()?, cpu)
 }

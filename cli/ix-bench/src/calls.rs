@@ -1,7 +1,7 @@
-//! What an intercepted call costs an unmodified program, for `ix bench gate`: a program with sockets, which
-//! is this command again under `ix run`, exchanges bytes with `ix-echo` and times calls whose bytes are
-//! there already. Of `epoll_wait`, which runs a cycle, the cycle is taken off; of a call that goes on to
-//! Linux, what Linux alone takes.
+//! The cost of an intercepted call of an unmodified program, for `ix bench gate`. The program is
+//! this command again under `ix run`. It exchanges bytes with `ix-echo` on sockets and times calls
+//! whose bytes are already there. From `epoll_wait`, which runs a cycle, the cycle is subtracted;
+//! from a call that is forwarded to Linux, the time of Linux alone.
 use super::lab::{Host, Lab};
 use super::serve::Serve;
 use crate::samples::{SAMPLES, percentiles, row};
@@ -17,14 +17,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Calls of one sample. Those of all samples of one byte each fit into a send buffer, and are whole
+/// Calls of one sample. The bytes of all samples, one each, fit into a send buffer and are whole
 /// messages.
 const CALLS: u32 = 512;
 /// Bytes of a message of `ix-echo`.
 const MESSAGE: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What is timed, and what is taken off of it: the same on the native path, if it takes any time there.
-/// Natively bytes are read where they lie, and written where they are sent from.
+/// The timed calls, and what is subtracted from each: the same on the native path, if it takes any
+/// time there. Natively, bytes are read in place and written into transmit memory.
 const ROWS: [(&str, Option<&str>); 6] = [
     ("recv", None),
     ("send", None),
@@ -34,7 +34,7 @@ const ROWS: [(&str, Option<&str>); 6] = [
     ("forwarded write", Some("write")),
 ];
 
-/// Measures in the lab; answers rows.
+/// Measures in the lab; returns the rows.
 pub fn rows(lab: &Lab, ticks_per_us: f64) -> Result<Vec<Value>> {
     let serve = Serve::echo(&[MESSAGE.to_string()]);
     let server = lab.start(Host::Ix, &serve)?;
@@ -47,7 +47,7 @@ pub fn rows(lab: &Lab, ticks_per_us: f64) -> Result<Vec<Value>> {
     server.stop();
     let all = read(&format!("{}cycle {}", said?, cycle?));
     let figure = |name: &str| {
-        let why = "the program under ix run did not say it";
+        let why = "the program under `ix run` did not print it";
         let found = all.get(name).copied();
         found.ok_or_else(|| Problem::new(format!("cannot measure {name}"), why))
     };
@@ -63,7 +63,7 @@ pub fn rows(lab: &Lab, ticks_per_us: f64) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// Lines of a name and three numbers.
+/// Parses lines of a name and three numbers.
 fn read(text: &str) -> BTreeMap<String, [f64; 3]> {
     let line = |line: &str| {
         let words: Vec<&str> = line.rsplitn(4, ' ').collect();
@@ -73,7 +73,7 @@ fn read(text: &str) -> BTreeMap<String, [f64; 3]> {
     text.lines().filter_map(line).collect()
 }
 
-/// The program under `ix run`: prints what it has measured against an `ix-echo`.
+/// The program under `ix run`: prints what it measured against an `ix-echo`.
 pub fn subject(to: SocketAddr) -> Result<()> {
     measure(to).map_err(|e| Problem::new(format!("cannot measure calls to {to}"), e))
 }
@@ -95,7 +95,7 @@ fn measure(to: SocketAddr) -> std::io::Result<()> {
     })?;
     let mut set = Epoll::new(1)?;
     set.add(&stream, libc::EPOLLIN, 0)?;
-    // A call that has to wait takes the cycles over from the library's own thread.
+    // A call that has to wait takes over the cycles from the library's own thread.
     let _ = poll(&mut [PollFd::new(&stream, libc::POLLPRI)], Some(Duration::from_millis(2)));
     timed("epoll_wait", || set.wait(-1).is_ok_and(|n| n == 1))?;
     stream.read_exact(&mut byte)?;
@@ -109,11 +109,11 @@ fn measure(to: SocketAddr) -> std::io::Result<()> {
     let bell = event::open_blocking()?;
     let one = 1u64.to_ne_bytes();
     timed("forwarded write", || fd::write(bell.as_fd(), &one).is_ok_and(|n| n == one.len()))?;
-    // Past the library.
+    // Bypasses the library.
     timed("write", || fd::write_bare(bell.as_fd(), &one).is_ok_and(|n| n == one.len()))
 }
 
-/// Prints percentiles 10, 50 and 90 of ticks of a call, which answers whether it went well.
+/// Prints percentiles 10, 50 and 90 of the ticks of a call, which returns whether it succeeded.
 fn timed(name: &str, mut call: impl FnMut() -> bool) -> std::io::Result<()> {
     let mut failed = 0;
     let [low, mid, high] = percentiles(CALLS, || {

@@ -2,9 +2,9 @@
 use crate::args::{AllArgs, BenchArgs, DynamicArgs, GateArgs, ModelArgs, RatesArgs, ReportArgs};
 use clap::Subcommand;
 
-const REPORT_HELP: &str = "Reads what benchmarks wrote with --json and writes one HTML page: figures, \
-    tables, the machine, each command, and the papers' results beside ours. The page needs nothing \
-    but a browser.\n\n\
+const REPORT_HELP: &str = "Reads result files of benchmarks (--json) and writes one HTML page: figures, \
+    tables, the machine, each command, and the papers' results beside ours. The page needs only a \
+    browser.\n\n\
     Examples:\n  \
     ix bench echo --quick --json echo.json && ix bench report echo.json\n  \
     ix bench report target/bench -o report.html";
@@ -26,49 +26,50 @@ pub enum BenchCommand {
     Memcached(BenchArgs),
     /// memcached over UDP, 90 % gets of 1,024 bytes (Arrakis' figure 4)
     MemcachedUdp(BenchArgs),
-    /// A key-value server over UDP, step by step from sockets to the native interface (Arrakis'
-    /// case study)
+    /// A key-value server over UDP, step by step from sockets to the native interface (case study
+    /// of Arrakis)
     KvSteps(BenchArgs),
     /// haproxy in front of web servers: requests per second of busy processor time
     Http(BenchArgs),
-    /// The batch bound B at low and at high load
+    /// The batch bound B at low and high load
     Batch(BenchArgs),
-    /// Connections per second, by number of connections and by the way they end
+    /// Connections per second, by number of connections and by how they end
     Churn(BenchArgs),
-    /// How soon a sleeping service receives a packet, and what an idle service costs
+    /// How soon a sleeping service receives a packet, and the cost of an idle service
     Wakeup(BenchArgs),
-    /// Echo of datagrams, and where the time of each packet goes (Arrakis' table 1)
+    /// Echo of datagrams, and the time in each part of the stack (Arrakis' table 1)
     UdpEcho(BenchArgs),
-    /// Flow groups moved back and forth under full load (the papers' table of phases)
+    /// Flow groups that move back and forth under full load (the papers' table of phases)
     Migration(BenchArgs),
-    /// A load that rises and falls, a controller that adds and parks a thread, a background job
+    /// A controller that adds and parks a thread as the load rises and falls, with a background job
     #[command(long_about = crate::elastic::HELP)]
     Elastic(BenchArgs),
-    /// Goodput over a slow link that loses, reorders and delays packets
+    /// Goodput over a slow path that loses, reorders and delays packets
     #[command(long_about = crate::path::LOSS_HELP)]
     Loss(BenchArgs),
-    /// How flows share a bottleneck: IX's flows with each other and with Linux's
+    /// Sharing of a bottleneck by flows of IX and of Linux
     #[command(long_about = crate::path::FAIRNESS_HELP)]
     Fairness(BenchArgs),
-    /// Rate specifiers and a shared interface: limits, pacing, weights, neighbours, handover
+    /// Rates and a shared interface: limits, pacing, weights, neighbours, handover
     #[command(long_about = crate::rates::HELP)]
     Rates(RatesArgs),
-    /// All static configurations of the papers' server (a model), and the best ones
+    /// All static configurations of the papers' server (a model), and the best of them
     Pareto(ModelArgs),
-    /// What a crossing into the dataplane costs, compared with a system call and with a round trip
-    /// between two processes; programs with and without the wall
+    /// Cost of a crossing into the dataplane, a system call and a round trip between two processes;
+    /// programs with and without the wall
     Gate(GateArgs),
-    /// The controller on the papers' server (a model): slope, step, sine+noise; energy, background
+    /// The controller on the papers' server (a model): slope, step and sine+noise; energy and
+    /// background job
     Dynamic(DynamicArgs),
-    /// A service for hours, while migrations, kills, link flaps and restarts happen
+    /// A service that runs for hours, with migrations, kills, link failures and restarts
     #[command(long_about = crate::soak::HELP)]
     Soak(crate::soak::SoakArgs),
-    /// All benchmarks, one after another: a file of results each, and one page of all
+    /// All benchmarks, one after another, with a results file each and one page for all
     All(AllArgs),
-    /// The echo inside the driver, as udp-echo runs it
+    /// The echo inside the driver, which udp-echo runs
     #[command(hide = true)]
     DeviceEcho(crate::driver::DriverArgs),
-    /// One HTML page of the results, with figures
+    /// One HTML page of results, with figures
     #[command(long_about = REPORT_HELP)]
     Report(ReportArgs),
 }

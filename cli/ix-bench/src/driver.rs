@@ -1,5 +1,6 @@
-//! A server inside the driver, as in the Arrakis paper: datagrams go back out of the very frames that the
-//! device has put them into, below any stack. What a device and its interface allow at most.
+//! A server inside the driver, as in the Arrakis paper: it sends datagrams from the frames in which
+//! the device received them, below any stack. This is the most that a device and its interface
+//! allow.
 use clap::Args;
 use ix_mem::{Mbuf, PacketMemory, Sizes};
 use ix_netdev::{DeviceSpec, OpenOptions, open};
@@ -11,7 +12,7 @@ use std::net::Ipv4Addr;
 
 /// Packets of a burst, as in the dataplane.
 const BURST: usize = 64;
-/// Frames to receive into; the dataplane's usual number of one thread.
+/// Frames to receive into: the dataplane's default for one thread.
 const FRAMES: usize = 8192;
 
 /// Flags of `ix bench device-echo`.
@@ -28,7 +29,7 @@ pub struct DriverArgs {
     pub port: u16,
 }
 
-/// Echoes for ever, on the processor it was started on.
+/// Echoes without end, on the processor where it was started.
 pub fn main(args: &DriverArgs) -> Result<()> {
     let cannot = |e: &dyn std::fmt::Display| {
         Problem::new(format!("cannot use the device {}", args.nic), e.to_string())
@@ -50,8 +51,8 @@ pub fn main(args: &DriverArgs) -> Result<()> {
     let (mut burst, mut queued) = (Vec::with_capacity(BURST), VecDeque::<Mbuf>::new());
     loop {
         if nic.receive(&memory, &mut rx, BURST, &mut burst) == 0 && nic.frames_held().1 > 0 {
-            // Packets of ours are in the kernel's hand. Its threads may have been left to send them,
-            // and have no turn on a hardware thread whose program never waits.
+            // The kernel holds packets of ours. Its threads may have to send them, and get no turn
+            // on a hardware thread whose program never waits.
             std::thread::yield_now();
         }
         for mut packet in burst.drain(..) {
@@ -66,7 +67,7 @@ pub fn main(args: &DriverArgs) -> Result<()> {
         }
         nic.transmit(&memory, &mut tx, &mut queued);
         nic.kick(&memory, &mut tx);
-        // What has left is received into again.
+        // Frames that were sent are received into again.
         while tx.free() > own
             && let Some(mbuf) = tx.take()
         {
@@ -77,7 +78,7 @@ pub fn main(args: &DriverArgs) -> Result<()> {
     }
 }
 
-/// Who echoes.
+/// Addresses that the server echoes for.
 struct Echo {
     mac: [u8; 6],
     ip: [u8; 4],
@@ -85,7 +86,7 @@ struct Echo {
 }
 
 impl Echo {
-    /// Makes the answer of a frame in its place; `false`: there is none.
+    /// Turns a frame into its reply, in place; `false`: there is no reply.
     fn turn(&self, frame: &mut [u8]) -> bool {
         match frame.get(12..14) {
             Some([8, 6]) => self.turn_arp(frame),
@@ -94,7 +95,7 @@ impl Echo {
         }
     }
 
-    /// Who has our address? (RFC 826)
+    /// Handles an ARP request for our address (RFC 826).
     fn turn_arp(&self, frame: &mut [u8]) -> bool {
         let Some(arp) = frame.get(14..42) else { return false };
         if arp[6..8] != [0, 1] || arp[24..28] != self.ip {
@@ -108,8 +109,8 @@ impl Echo {
         true
     }
 
-    /// Neither checksum minds changed places: sums know no order. One that is only begun, of a Linux on
-    /// the same machine, goes out as none, which IPv4 allows (RFC 768).
+    /// Swapped addresses and ports change neither checksum, because sums have no order. A checksum
+    /// that a Linux on this machine only began is sent as none, which IPv4 allows (RFC 768).
     fn turn_datagram(&self, frame: &mut [u8]) -> bool {
         let Some(&[first, ..]) = frame.get(14..) else { return false };
         let udp = 14 + usize::from(first & 0x0f) * 4;
@@ -118,7 +119,7 @@ impl Echo {
         if !to_us || frame.len() < udp + 8 {
             return false;
         }
-        // Each packet is read in its entirety, as the paper's driver does.
+        // Reads each packet whole, as the paper's driver does.
         let sum = frame[udp..].chunks(8).fold(0u64, |sum, chunk| {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);

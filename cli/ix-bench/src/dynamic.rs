@@ -1,4 +1,4 @@
-//! `ix bench dynamic`: the controller drives the papers' server through their three load patterns.
+//! `ix bench dynamic`: the controller on the papers' server, through their three load patterns.
 use super::model::{self, Results, line};
 use crate::args::DynamicArgs;
 use ix_controller::Policy;
@@ -9,18 +9,18 @@ use ix_model::{Pattern, Server, space};
 use ix_report::problem::{Problem, Result};
 use serde_json::{Map, Value, json};
 
-/// The papers' table IV of one pattern, as they print and round it.
+/// The papers' table IV for one pattern, with their rounding.
 #[derive(Clone, Copy)]
 struct TableIv {
-    /// Power of everything, measured, and of the frontier, W.
+    /// Power with all on, measured, and at the frontier, W.
     most_w: f64,
     measured_w: f64,
     bound_w: f64,
-    /// Saved, of everything: measured, by the frontier, and the one of the other, %.
+    /// Saved power, relative to all on: measured, at the frontier, and their ratio, %.
     saved: f64,
     bound_saved: f64,
     of_bound: f64,
-    /// The background job: of the frontier, and measured, of its peak, %.
+    /// Rate of the background job, relative to its peak: at the frontier, and measured, %.
     bound_background: f64,
     background: f64,
 }
@@ -47,10 +47,10 @@ const TABLE_IV: [TableIv; 3] = [
     table_iv([93.0, 46.0, 38.0], [51.0, 59.0, 86.0], [51.0, 43.0]),
     table_iv([94.0, 51.0, 43.0], [46.0, 54.0, 85.0], [44.0, 35.0]),
 ];
-/// Violations of the papers' six runs (TOCS 5.4).
+/// SLO violations in the papers' six runs (TOCS 5.4).
 const VIOLATIONS: usize = 25;
 
-/// One run with what it comes to.
+/// One run with its results.
 struct Dynamic {
     pattern: Pattern,
     policy: Policy,
@@ -58,14 +58,14 @@ struct Dynamic {
     summary: Summary,
 }
 
-/// Runs and prints.
+/// Runs the benchmark and prints the results.
 pub fn main(args: &DynamicArgs) -> Result<()> {
     let policies = args.policy.iter().map(|name| policy(name)).collect::<Result<Vec<_>>>()?;
     let patterns = args.pattern.iter().map(|name| pattern(name)).collect::<Result<Vec<_>>>()?;
     measure(&patterns, &policies, args.model.seed).publish(args.model.json.as_deref())
 }
 
-/// A policy that the command carries, or a file.
+/// Finds a built-in policy, or reads a file.
 fn policy(name: &str) -> Result<Policy> {
     if let Some(policy) = Policy::built_in(name) {
         return Ok(policy);
@@ -79,12 +79,13 @@ fn policy(name: &str) -> Result<Policy> {
 }
 
 fn pattern(name: &str) -> Result<Pattern> {
-    Pattern::ALL.into_iter().find(|pattern| pattern.name() == name).ok_or_else(|| {
-        Problem::new("there is no such pattern", name).mend("use slope, step or sine+noise")
-    })
+    Pattern::ALL
+        .into_iter()
+        .find(|pattern| pattern.name() == name)
+        .ok_or_else(|| Problem::new("no such pattern", name).mend("use slope, step or sine+noise"))
 }
 
-/// All patterns under all policies.
+/// Runs all patterns under all policies.
 pub fn measure(patterns: &[Pattern], policies: &[Policy], seed: u64) -> Results {
     let statics = pareto::sweep(System::Ix, Workload::Usr, &space::all(), seed);
     let mut all = Vec::new();
@@ -99,16 +100,16 @@ pub fn measure(patterns: &[Pattern], policies: &[Policy], seed: u64) -> Results 
     }
     let mut notes = model::notes(seed);
     notes.extend([
-        "each run: a minute at the pattern's first rate, then its four minutes; means are over \
-         all of it, as the papers' scripts make them, violations are of the pattern"
+        "each run: one minute at the pattern's first rate, then its four minutes; means are over \
+         all five, as in the papers' scripts, violations over the pattern only"
             .to_owned(),
-        "a violation is a second, or several in a row, with a 99th percentile over 500 µs; bounds \
-         are what the best static configuration of each second would give"
+        "a violation is a second, or several in a row, with a 99th percentile above 500 µs; a bound \
+         is the result of the best static configuration of each second"
             .to_owned(),
     ]);
     for dynamic in all.iter().filter(|d| !d.run.refused.is_empty()) {
         notes.push(format!(
-            "{}, {}: {} steps refused, first {}",
+            "{}, {}: {} steps refused, the first: {}",
             dynamic.policy.name,
             dynamic.pattern.name(),
             dynamic.run.refused.len(),
@@ -180,7 +181,7 @@ fn background(all: &[Dynamic]) -> Vec<Vec<String>> {
     lines
 }
 
-/// How often the configuration changed, and flow groups moved.
+/// How often the configuration changed and flow groups moved.
 fn changes(all: &[Dynamic]) -> Vec<Vec<String>> {
     let head = ["pattern", "policy", "rungs up", "rungs down", "migrations", "violated s"];
     let mut lines = vec![line(&head)];
@@ -221,7 +222,7 @@ fn row(dynamic: &Dynamic) -> Map<String, Value> {
     row
 }
 
-/// Second by second, with the changes; time 0 is the beginning of the pattern.
+/// The run second by second, with the changes; time 0 is the start of the pattern.
 fn timeline(dynamic: &Dynamic, statics: &[Static]) -> Value {
     let seconds = &dynamic.run.seconds;
     let most = pareto::largest(statics);

@@ -1,6 +1,6 @@
-//! `ix bench gate`: what crossing into the dataplane costs, beside what other walls cost: a system call,
-//! and two processes that wake each other. Where there are protection keys, the programs are measured
-//! behind the wall and without it as well, alternated in one run.
+//! `ix bench gate`: the cost of crossing into the dataplane, beside the cost of other walls: a
+//! system call, and two processes that wake each other. With protection keys, programs are measured
+//! behind the wall and without it, too, alternating in one run.
 use super::calls;
 use super::lab::{Host, Lab};
 use super::serve::{Program, Serve};
@@ -22,10 +22,10 @@ use std::time::Duration;
 
 const SYSTEM_CALLS: u32 = 1000;
 const ROUND_TRIPS: u32 = 100;
-/// On top of a load's length.
+/// Longest time beyond a load's length.
 const SLACK: Duration = Duration::from_secs(30);
 const CONNECTIONS: &str = "16";
-const NO_KEYS: &str = "no protection keys here";
+const NO_KEYS: &str = "this machine has no protection keys";
 
 /// Measures and prints.
 pub fn main(args: &GateArgs) -> Result<()> {
@@ -56,8 +56,8 @@ pub fn main(args: &GateArgs) -> Result<()> {
         Ok(more) => {
             rows.extend(more);
             notes.push(
-                "sockets: calls of an unmodified program that find their bytes there; over_native_ns: \
-                 without the cycle that epoll_wait runs, and without what Linux takes itself"
+                "sockets: calls of an unmodified program whose bytes are already there; over_native_ns: \
+                 less the cycle that epoll_wait runs, and less the time of Linux itself"
                     .to_owned(),
             );
         }
@@ -73,7 +73,7 @@ pub fn main(args: &GateArgs) -> Result<()> {
     publish(args, &rows, &notes)
 }
 
-/// The attacker, here for once harmless, on a dataplane of its own.
+/// Runs the attacker, here without attacks, on its own dataplane.
 fn crossing(domain: &str, ticks_per_us: f64) -> Result<Value> {
     let what = || format!("cannot measure a crossing with --domain {domain}");
     let ix = std::env::current_exe().map_err(|e| Problem::new(what(), e))?;
@@ -116,7 +116,7 @@ fn getpid_ticks() -> [f64; 3] {
     })
 }
 
-/// A process that responds on the same hardware thread.
+/// A process that replies on the same hardware thread.
 fn eventfd_ticks() -> std::io::Result<[f64; 3]> {
     let (there, back) = (event::open_blocking()?, event::open_blocking()?);
     let before = cpu::allowed();
@@ -138,23 +138,25 @@ fn eventfd_ticks() -> std::io::Result<[f64; 3]> {
     ticks.ok_or_else(|| refused.unwrap_or_else(std::io::Error::last_os_error))
 }
 
-/// A program's own file, beside this one: the same in the command `ix` is many times as much code, in which
-/// there is sooner by chance what the wall refuses.
+/// A program's own executable, beside this one. The command `ix` has many times as much code, and
+/// so more often, by chance, bytes that the wall refuses.
 fn file_of(program: Program) -> Result<PathBuf> {
     let beside = std::env::current_exe().map(|ix| ix.with_file_name(program.name()));
     beside.ok().filter(|file| file.is_file()).ok_or_else(|| {
         let what = format!("cannot measure {}", program.name());
-        Problem::new(what, "it is not beside ix").mend("cargo build --release --workspace")
+        Problem::new(what, "its executable is not beside ix")
+            .mend("cargo build --release --workspace")
     })
 }
 
-/// What calls cost programs that know nothing of IX.
+/// Measures the cost of calls in programs that are not written for IX.
 fn intercepted(args: &GateArgs, ticks_per_us: f64) -> Result<Vec<Value>> {
     let (device, _) = super::choose_device(args.device.or(Some(Device::Memif)))?;
     calls::rows(&Lab::new(device)?, ticks_per_us)
 }
 
-/// Echo and the key-value server, with the wall, where there can be one, and without it in turn.
+/// Measures echo and key-value server, alternating with the wall, if the machine has keys, and
+/// without it.
 fn programs(args: &GateArgs, keys: bool) -> Result<Vec<Value>> {
     let (device, _) = super::choose_device(args.device.or(Some(Device::Memif)))?;
     let lab = Lab::new(device)?;
@@ -206,7 +208,7 @@ fn programs(args: &GateArgs, keys: bool) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// Messages a second and their median latency, µs.
+/// Messages per second and their median latency, µs.
 fn load(
     lab: &Lab,
     client: Host,

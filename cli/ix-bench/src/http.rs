@@ -1,11 +1,11 @@
-//! `ix bench http`: Debian's haproxy in front of web servers, as in the Arrakis paper, on Linux and
-//! on IX by its sockets; with connections that are kept, and with a new one for each request; one
-//! process or several (its figure 5).
+//! `ix bench http`: Debian's haproxy in front of web servers, as in the Arrakis paper, on Linux
+//! and, unmodified, on IX; with connections that are kept, and with a new one for each request;
+//! with one process or several (its figure 5).
 //!
-//! The web servers and the load stand at the client's end of the link: on Linux as processes of
-//! their own, on IX in the load's. Where that end has one hardware thread it may be what limits the
-//! rate, so the figure that compares is requests by second that the balancer's hardware thread was
-//! busy, as Linux counts it: spinning is busy, too.
+//! The web servers and the load are at the client's end of the link: separate processes on Linux,
+//! part of the load on IX. If that end has one hardware thread it may limit the rate. So the figure
+//! to compare is requests per second in which the balancer's hardware thread was busy, as Linux
+//! counts it: spinning is busy, too.
 use super::busy::Busy;
 use super::lab::{Host, Lab, Load, Server};
 use super::plan::{length, or};
@@ -28,10 +28,10 @@ const PAGE_BYTES: u64 = 1024;
 const BACK_ENDS: u16 = 2;
 /// The first one's port.
 const BACK_PORT: u16 = 8001;
-/// Time for connecting and ending, on top of the measurement.
+/// Longest time for connecting and ending, beyond the measurement.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// Pages and the balancer's configuration, gone at the end.
+/// The pages and the balancer's configuration; removed at the end.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -40,10 +40,10 @@ impl Drop for Folder {
     }
 }
 
-/// A point of one system.
+/// A point on one system.
 struct Series {
     setup: Setup,
-    /// 0: one, alone on the link.
+    /// 0: one process, alone on the link.
     processes: usize,
     connections: usize,
     /// The `ix load` flags that make the point.
@@ -51,7 +51,7 @@ struct Series {
     row: Row,
 }
 
-/// Measures everything; answers the rows.
+/// Measures all points; returns the rows.
 pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
     if !super::installed("haproxy") {
         return Err(Problem::new("cannot measure HTTP", "haproxy is not installed")
@@ -66,9 +66,9 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
     let numbers = match args.processes.as_slice() {
         [] if args.quick || on_ix => Vec::new(),
         _ if on_ix => {
-            let why = "the load and the web servers of all are one dataplane";
+            let why = "with --client ix one dataplane runs all loads and web servers";
             return Err(Problem::new("cannot measure several balancers", why)
-                .mend("leave out --processes, or use --client linux"));
+                .mend("remove --processes, or use --client linux"));
         }
         [] if lab.device() == Device::Afxdp => vec![0, 2],
         _ => tenants::numbers(lab, args)?,
@@ -95,11 +95,11 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
     }
     notes.push(format!(
         "{BACK_ENDS} web servers (ix-httpd: on Linux sockets, with a client on IX within the load) and \
-         the load share the client's end; requests/busy s: by second that the balancer's hardware \
-         thread was not idle"
+         the load share the client's end; requests/busy s: per second in which the balancer's hardware \
+         thread was busy"
     ));
     notes.push(
-        "forwarded/req: calls of the balancer that went on to Linux since its first connection"
+        "forwarded/req: calls of the balancer forwarded to Linux since its first connection"
             .to_owned(),
     );
     Ok(all.into_iter().map(|series| series.row).collect())
@@ -108,14 +108,14 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
 /// Linux and IX with the same client.
 fn setups(lab: &Lab, client: Host) -> Vec<Setup> {
     let linux = Setup { server: Host::BLOCKING, client: Host::BLOCKING };
-    // With the load on IX its end has less to do, which Linux's server should profit from as well.
+    // A load on IX leaves its end less work; Linux's server must profit from that, too.
     let both = client == Host::Ix && lab.has_linux_client();
     let same_client = both.then_some(Setup { client, ..linux });
     let ix = Setup { server: Host::Ix, client };
     [Some(linux), same_client, Some(ix)].into_iter().flatten().collect()
 }
 
-/// Where the load comes from: Linux, where nobody says otherwise and the device lets it.
+/// Where the load runs: Linux by default, if the device allows it.
 fn client(lab: &Lab, args: &BenchArgs) -> Result<Host> {
     if let Some(client) = args.client {
         super::check_client(lab, client)?;
@@ -145,7 +145,7 @@ fn row(
     setup.row(lab, connections, size, also, settings)
 }
 
-/// The page and the configuration. Addresses come by haproxy's environment.
+/// Writes the page and the configuration. haproxy gets the addresses by its environment.
 fn prepare(page_bytes: u64) -> Result<Folder> {
     let cannot = |e| Problem::new("cannot prepare the pages", e);
     let folder = Folder(std::env::temp_dir().join(format!("ix-http-{}", std::process::id())));
@@ -166,7 +166,7 @@ fn prepare(page_bytes: u64) -> Result<Folder> {
 }
 
 impl Series {
-    /// One round with servers of its own.
+    /// One round with its own servers.
     fn measure(&mut self, lab: &Lab, folder: &Folder, seconds: f64, told: &str) -> Result<()> {
         lab.set_offloads(true)?;
         let config = folder.0.join("haproxy.cfg").display().to_string();
@@ -185,7 +185,7 @@ impl Series {
             let args = self.arguments(balancer, folder, seconds);
             loads.push(lab.start_load(self.setup.client, &args)?);
         }
-        // Of one: several share hardware threads with the load.
+        // Of one process only: several share hardware threads with the load.
         let busy = match loads.as_slice() {
             [load] => busy_share(lab.cpus.0, load, self.setup.client, seconds),
             _ => None,
@@ -202,7 +202,7 @@ impl Series {
         }
         let forwarded = balancers.stop();
         if let Some(forwarded) = forwarded.filter(|_| rate > 0.0) {
-            // The load's warm-up is part of the balancer's life.
+            // The balancer also serves the load's warm-up.
             let requests = rate * (seconds + warm_up(seconds));
             figures.push(("forwarded_per_msg", forwarded as f64 / requests));
         }
@@ -214,7 +214,7 @@ impl Series {
             self.processes.max(1),
             self.row.system,
             self.row.also[1].1.as_str().unwrap_or_default(),
-            busy.map_or(String::new(), |busy| format!(", {:.0} a busy second", rate / busy)),
+            busy.map_or(String::new(), |busy| format!(", {:.0} per busy second", rate / busy)),
         );
         self.row.add(figures);
         Ok(())
@@ -237,7 +237,7 @@ impl Series {
     }
 }
 
-/// What a load says of all of its time.
+/// The load's summary over its whole time.
 fn summary(result: &Value) -> Result<Vec<(&'static str, f64)>> {
     let rows = result.get("rows").and_then(Value::as_array);
     let summary = rows.and_then(|rows| rows.last()).ok_or_else(|| {
@@ -251,9 +251,9 @@ fn warm_up(seconds: f64) -> f64 {
     (seconds / 10.0).min(1.0)
 }
 
-/// How much of a second this hardware thread was busy in the middle of the measurement.
+/// Share of time in which a hardware thread was busy, in the middle of the measurement.
 fn busy_share(cpu: usize, load: &Load, client: Host, seconds: f64) -> Option<f64> {
-    // A client on IX takes a while to come up.
+    // A client on IX takes a while to start.
     let end = Instant::now() + SLACK;
     while client == Host::Ix && !load.has_said("ix: device ") && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));

@@ -1,11 +1,11 @@
 //! `ix bench kv-steps`: the Arrakis paper's case study, from sockets to the native interface.
 //!
-//! One key-value server over UDP with the workload of the paper's figure 4: by socket calls (on
-//! Linux, and on IX unmodified), then on the native interface without its zero-copy, with it for
-//! what comes, for what leaves, and for both. The paper's clients were five machines, so its rates
-//! tell the server's cost; here client and server have a hardware thread each and the rate is a
-//! Linux client's as often. So what is compared is the server's time of a request. Over memif the
-//! client is on a dataplane and asks faster than any of these servers answers.
+//! One key-value server over UDP with the workload of the paper's figure 4: on socket calls (on
+//! Linux, and on IX unmodified), then on the native interface without zero-copy, with it for
+//! requests, for replies, and for both. The paper had five client machines, so its rates show the
+//! server's cost. Here client and server have one hardware thread each, and a Linux client often
+//! limits the rate. So the server's time per request is compared. Over memif the client is on a
+//! dataplane and sends faster than any of these servers replies.
 use crate::args::BenchArgs;
 use crate::breakdown::breakdown;
 use crate::busy::Busy;
@@ -20,7 +20,7 @@ use ix_report::report::Row;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// How the server has its datagrams: what a row is called, where, flags of `ix run`, and on IX of
+/// How the server gets its datagrams: name of the row, system, flags of `ix run`, and on IX of
 /// `ix-kv`.
 struct Step {
     name: &'static str,
@@ -42,21 +42,21 @@ const fn native(name: &'static str, only_ix: &'static [&'static str]) -> Step {
     Step { name, host: Host::Ix, run_flags: &[], only_ix }
 }
 
-/// Sockets of the client: one for the latency, and as many as keep the server busy.
+/// Sockets of the client: one to measure latency, and enough to keep the server busy.
 const SOCKETS: [usize; 2] = [1, 64];
-/// Time for storing the records and for ending, on top of the measurement.
+/// Longest time for storing the records and for ending, beyond the measurement.
 const SLACK: Duration = Duration::from_secs(60);
-/// Requests after which the records are stored.
+/// After this many requests the records are stored.
 const BEGUN: u64 = 300;
 
-/// Measures everything; answers the rows.
+/// Measures all points; returns the rows.
 pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
     let (seconds, runs) = length(args);
     let client = if lab.has_linux_client() { Host::BLOCKING } else { Host::Ix };
     if client == Host::Ix {
         notes.push(
-            "over memif the load is on a dataplane, and nothing but the server's own work limits it; \
-             Linux has no end of such a link"
+            "over memif the load is on a dataplane, so only the server's work limits the rate; \
+             Linux cannot be measured on such a link"
                 .to_owned(),
         );
     }
@@ -83,7 +83,7 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
             figures.extend(spent);
             let of = |key| figures.iter().find(|(name, _)| *name == key).map_or(0.0, |f| f.1);
             eprintln!(
-                "ix: run {run}/{runs}: {}, {} sockets: {:.0} requests/s, {:.0} ns of the server's each",
+                "ix: run {run}/{runs}: {}, {} sockets: {:.0} requests/s, {:.0} ns of the server for each",
                 step.name,
                 row.connections,
                 of("msgs_per_s"),
@@ -93,23 +93,24 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
         }
     }
     notes.push(
-        "copied: requests and replies are copied once more each, as the calls of sockets must; receive: \
-         requests are read where they were received; transmit: replies are written into transmit memory"
+        "copied: requests and replies are copied once more, as with socket calls; receive: \
+         requests are read in place; transmit: replies are written into transmit memory"
             .to_owned(),
     );
     notes.push(
-        "total: time of the server's hardware thread for a request, in the middle of the load: on IX \
-         the stages of its cycles, waiting left out; on Linux all that was not idle. The transmit stage, \
-         and Linux' total, have the client's stack in them: on a veth who sends does the receiver's work. \
-         Likewise the client does what Linux' server spends on receiving; client busy: of a second. \
-         Where that is 1 the server waits, its batches (packets of a cycle) are short and each packet \
-         costs it more: only rows of like batches tell the steps apart"
+        "total: time per request of the server's hardware thread, in the middle of the load: on IX the \
+         stages of its cycles, without waiting; on Linux all time that was not idle. The transmit stage, \
+         and Linux's total, include the client's stack, because on a veth the sender does the \
+         receiver's work; likewise the client does part of the Linux server's receiving. client busy: \
+         busy share of the client's hardware thread. Where it is 1 the server waits for requests, its \
+         batches (packets per cycle) are short and each packet costs more, so compare only rows with \
+         similar batches"
             .to_owned(),
     );
     Ok(all.into_iter().map(|(_, row)| row).collect())
 }
 
-/// What a request costs the server, and how busy the client is, in the middle of a load.
+/// Time per request of the server, and busy share of the client, in the middle of a load.
 fn spend(
     lab: &Lab,
     server: &Server,
@@ -120,7 +121,7 @@ fn spend(
     let begun = |look: &Look| look.requests >= before.requests + BEGUN;
     while !begun(&Look::at(lab, server)) && Instant::now() < end {
         if load.check().is_err() {
-            // What it says when it is finished is the better reason.
+            // Its message at the end is the better reason.
             return Ok(Vec::new());
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -148,7 +149,7 @@ fn spend(
     Ok(figures)
 }
 
-/// Requests that have come to a server, and on IX what it spent.
+/// Requests that a server has received, and on IX what it spent.
 struct Look {
     at: Instant,
     requests: u64,
@@ -166,7 +167,7 @@ impl Look {
     }
 }
 
-/// Datagrams that programs in the calling thread's namespace were given so far.
+/// Datagrams that programs in the calling thread's namespace have received so far.
 fn datagrams() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/thread-self/net/snmp").ok()?;
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));

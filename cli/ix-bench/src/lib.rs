@@ -1,4 +1,4 @@
-//! `ix bench`: IX and Linux over the same private link, alternated, in one run.
+//! `ix bench`: IX and Linux over the same private link, alternating, in one run.
 #![forbid(unsafe_code)]
 
 mod all;
@@ -81,7 +81,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
             "`ix bench gate` measures echo and key-value server with the wall and without it",
         ));
     }
-    // The link whose ends lose nothing by themselves shows best what migrations do.
+    // A link whose ends lose no packets shows best what migrations do.
     let usual = (name == "migration").then_some(Device::Memif);
     let (device, why) = choose_device(args.device.or(usual))?;
     let mut report = run(name, args, device, own_command())?;
@@ -89,7 +89,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
     report.publish(args.json.as_deref())
 }
 
-/// Runs the benchmark `name` on a link of its own.
+/// Runs the benchmark `name` on a private link.
 fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<Report> {
     if path::BENCHES.contains(&name) {
         return path::run(name, args, device, command);
@@ -109,7 +109,7 @@ fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<
         _ => {
             let setups = setups(&lab, args)?;
             let mut plan = Plan::of(name, args, lab.server_cpus.len());
-            // A memif needs a program on either side, a tap whoever raises it.
+            // On memif and tap the echo inside the driver has no counterpart at the other side.
             let drives = |point: &plan::Point| point.server.program == serve::Program::Driver;
             plan.points.retain(|point| lab.device() == Device::Afxdp || !drives(point));
             let mut rows = measure(&lab, &plan, &setups, &mut notes)?;
@@ -124,27 +124,27 @@ fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<
         "batch" => notes.extend(remarks::batch_at_low_load(&rows)),
         "connscaling" => notes.extend(remarks::scaling(&rows)),
         "udp-echo" => notes.extend([
-            "Linux at full load: the whole time of a packet; its parts are those of one at a time"
+            "Linux at full load: the whole time of a packet; its parts were measured with one in flight"
                 .to_owned(),
-            "driver: frames go back below any stack, as the device gave them; client busy: of a \
-             second, the client's hardware thread; at 1 the client is the limit, not the server"
+            "driver: frames are sent back below any stack; client busy: busy share of \
+             the client's hardware thread; at 1 the client is the limit, not the server"
                 .to_owned(),
-            "server on IX: the dataplane's UDP; packets: UDP of the program's own over whole frames; \
-             sockets: the program for Linux, unmodified"
+            "server on IX: the dataplane's UDP; packets: the program's own UDP over whole frames; \
+             sockets: the Linux program, unmodified"
                 .to_owned(),
         ]),
         "churn" => notes.extend([
-            "Linux: 16384 connections in TIME-WAIT at most, and a port may be used again after 1 s"
+            "Linux: at most 16384 connections in TIME-WAIT, and a port is free again after 1 s"
                 .to_owned(),
-            "a client on IX has 22,768 ports; when all are in TIME-WAIT, errors say so".to_owned(),
+            "a client on IX has 22,768 ports; when all are in TIME-WAIT, errors are counted".to_owned(),
         ]),
         _ => {}
     }
     Ok(Report { bench: name.to_owned(), machine, rows, notes, command })
 }
 
-/// Which device, and why when nobody asked for it. Without root this moves the process into a
-/// user namespace, so it must come before any thread.
+/// Chooses the device; also returns why if the user did not. Without root this moves the process
+/// into a user namespace, so it must run before any thread is started.
 pub fn choose_device(asked: Option<Device>) -> Result<(Device, Option<String>)> {
     if ix_sys::process::is_root() {
         return Ok((asked.unwrap_or(Device::Afxdp), None));
@@ -164,13 +164,13 @@ pub fn choose_device(asked: Option<Device>) -> Result<(Device, Option<String>)> 
     Ok((Device::Tap, Some(why.to_owned())))
 }
 
-/// Whether a program is to be found in PATH.
+/// Whether PATH has a program.
 fn installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Who measures against whom.
+/// The pairs of systems to measure.
 fn setups(lab: &Lab, args: &BenchArgs) -> Result<Vec<Setup>> {
     let all = all_setups(lab);
     let Some(client) = args.client else { return Ok(all) };
@@ -182,20 +182,26 @@ fn setups(lab: &Lab, args: &BenchArgs) -> Result<Vec<Setup>> {
     Ok(all.into_iter().filter(wanted).collect())
 }
 
-/// Refuses a client that the device has no place for.
+/// Refuses a client that the device does not support.
 fn check_client(lab: &Lab, client: Client) -> Result<()> {
     if client == Client::Linux && !lab.has_linux_client() {
-        return Err(Problem::new("cannot run the client on Linux", "memif connects IX to IX only")
-            .mend("use --client ix, or another --device"));
+        return Err(Problem::new(
+            "cannot run the client on Linux",
+            "memif connects only IX with IX",
+        )
+        .mend("use --client ix, or another --device"));
     }
     if client == Client::Ix && !lab.has_ix_client() {
-        return Err(Problem::new("cannot run the client on IX", "this device has one end only")
-            .mend("use --device afxdp or --client linux"));
+        return Err(Problem::new(
+            "cannot run the client on IX",
+            "IX can use only one end of a tap",
+        )
+        .mend("use --device afxdp or --client linux"));
     }
     Ok(())
 }
 
-/// Everything that a device allows; Linux, blocking, is what the others are compared with.
+/// All pairs that a device allows; the others are compared with Linux, blocking.
 pub fn all_setups(lab: &Lab) -> Vec<Setup> {
     let mut setups = vec![
         Setup { server: Host::BLOCKING, client: Host::BLOCKING },
@@ -211,21 +217,21 @@ pub fn all_setups(lab: &Lab) -> Vec<Setup> {
     setups
 }
 
-/// What must be said of every comparison.
+/// Notes for every comparison.
 pub fn common_notes(lab: &Lab) -> Vec<String> {
     let mut notes = vec![
-        "cycles/msg: the dataplane's, by the time stamp counter, without the application"
+        "cycles/msg: of the dataplane without the application, by the time stamp counter"
             .to_owned(),
-        "domain none: the program can touch the dataplane's memory".to_owned(),
+        "domain none: the program can access the dataplane's memory".to_owned(),
         format!("Linux's congestion control on the link: {}", lab.congestion_control()),
-        "Linux's rows: pinned threads, SO_REUSEPORT, TCP_NODELAY, offloads on but where a row says \
-         off; no busy polling of the device, for a veth gains nothing from it"
+        "Linux's rows: pinned threads, SO_REUSEPORT, TCP_NODELAY, offloads on unless a row says \
+         off; no busy polling of the device, because a veth does not profit from it"
             .to_owned(),
     ];
     if lab.device_of(Host::Ix) == "tap" {
         notes.push(
-            "IX is behind a tap, Linux's server behind a veth, for Linux has no other end of a \
-             tap; a row with offloads off has none at either end of its device"
+            "IX is behind a tap, Linux's server behind a veth, because Linux cannot use the program's end of a \
+             tap; in a row with offloads off, both ends of the device have none"
                 .to_owned(),
         );
     }

@@ -1,6 +1,6 @@
-//! Where the time of a datagram goes on Linux (Arrakis' table 1), with the server running and with the
-//! server's hardware thread idle. `ix-echo --parts` tells what it sees from its side; what waking takes is
-//! what a server that slept sees more than one that ran.
+//! Time of a datagram in each part of Linux (Arrakis' table 1), with the server running and with
+//! its hardware thread idle. `ix-echo --parts` reports what it measures; waking costs what a
+//! sleeping server measures beyond a running one.
 use crate::args::BenchArgs;
 use crate::lab::{Host, Lab};
 use crate::ping::Pinger;
@@ -12,12 +12,12 @@ use ix_report::report::Row;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Of each kind; the paper took as many.
+/// Samples of each kind, as many as in the paper.
 const SAMPLES: usize = 1000;
 const QUICK_SAMPLES: usize = 100;
-/// Every fourth datagram is whole both ways; some are lost or come without a time.
+/// Every fourth datagram is whole in both directions; some are lost or have no time stamp.
 const ROUNDS_PER_SAMPLE: usize = 5;
-/// Before each datagram to a server that is to sleep.
+/// Pause before each datagram to a server that must sleep.
 const PAUSE: Duration = Duration::from_millis(1);
 const START: Duration = Duration::from_secs(20);
 
@@ -44,15 +44,15 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
         rows.extend([running, idle]);
     }
     notes.push(format!(
-        "Linux, running and idle: medians of {samples} datagrams, one under way, from the device's \
+        "Linux, running and idle: medians of {samples} datagrams, one in flight, from the device's \
          hand-over to the program and from its call to the device (SO_TIMESTAMPING); copies: what \
-         datagrams cut to 8 bytes do without; gate: a system call there and back; scheduler: what a \
-         sleeping server sees more than a running one"
+         datagrams cut to 8 bytes save; gate: a system call and back; scheduler: what a \
+         sleeping server measures beyond a running one"
     ));
     Ok(rows)
 }
 
-/// What a server has told, ns.
+/// Times that a server has reported, ns.
 struct Parts {
     in_ns: f64,
     copy_in_ns: f64,
@@ -63,7 +63,7 @@ struct Parts {
 
 impl Parts {
     fn figures(&self, scheduler_ns: f64) -> Vec<(&'static str, f64)> {
-        // Into the kernel with the answer, and out of it with the question.
+        // Into the kernel with the reply, and out of it with the request.
         let half = self.crossing_ns / 2.0;
         let stack_in = self.in_ns - self.copy_in_ns - half - scheduler_ns;
         let stack_out = self.out_ns - self.copy_out_ns - half;

@@ -1,9 +1,9 @@
 //! `ix bench memcached`: throughput against latency for the ETC and USR workloads of Atikoglu et
-//! al., latency unloaded, and the highest rate whose 99th percentile stays under 500 µs.
+//! al., unloaded latency, and the highest rate whose 99th percentile stays below 500 µs.
 //!
-//! The load is open loop; its latency is that of a separate client that makes no load, as in the
-//! papers. Rates are shares of what the same server does in closed loop, so that all servers are
-//! looked at over their whole range.
+//! The load is open loop. Its latency is measured by a separate client with little load, as in the
+//! papers. Rates are shares of the same server's closed-loop rate, so that each server is measured
+//! over its whole range.
 use super::installed;
 use super::lab::{Host, Lab, Server};
 use super::plan::{length, or};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// Connections and requests under way on each, as in IX's bench_memcached.
+/// Connections, and requests in flight on each, as in IX's bench_memcached.
 const CONNECTIONS: usize = 2720;
 const QUICK_CONNECTIONS: usize = 64;
 const DEPTH: &str = "4";
@@ -24,7 +24,7 @@ const RECORDS: u32 = 1_000_000;
 const QUICK_RECORDS: u32 = 20_000;
 /// The measuring client.
 const MEASURE: [&str; 4] = ["--measure-connections", "32", "--measure-rate", "2000"];
-/// Requests a second that are no load, beside the measuring client's.
+/// Requests per second of an unloaded server, besides the measuring client's.
 const UNLOADED_PER_S: f64 = 1000.0;
 /// The service-level agreement: p99, µs.
 const SLA_US: f64 = 500.0;
@@ -33,7 +33,7 @@ const SHARES: [u32; 9] = [10, 20, 30, 40, 50, 60, 70, 80, 90];
 const QUICK_SHARES: [u32; 3] = [25, 50, 80];
 /// Workloads, with the mean size of their values.
 const WORKLOADS: [(&str, u64); 2] = [("etc", 194), ("usr", 2)];
-/// Time for storing the records and for ending, on top of the measurement.
+/// Longest time for storing the records and for ending, beyond the measurement.
 const SLACK: Duration = Duration::from_secs(90);
 
 /// What is measured, and how.
@@ -52,20 +52,20 @@ struct Series {
     program: Program,
     setup: Setup,
     workload: &'static str,
-    /// What it does in closed loop, requests a second; known after the first run.
+    /// Closed-loop rate, requests per second; known after the first run.
     peak_per_s: Option<f64>,
     unloaded: Row,
     peak: Row,
     rates: Vec<Row>,
     best: Row,
-    /// Requests that the server has had, about.
+    /// About how many requests the server has received.
     requests: f64,
 }
 
 /// Figures of one load.
 type Figures = Vec<(&'static str, f64)>;
 
-/// Measures everything; answers the rows.
+/// Measures all points; returns the rows.
 pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
     let (seconds, runs) = length(args);
     let plan = Plan {
@@ -88,8 +88,8 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
         }
     }
     notes.push(format!(
-        "{} records, {DEPTH} requests under way on each of {} connections; latencies are those of \
-         a client of its own with 32 connections and 2000 requests/s; size: mean of the values",
+        "{} records, {DEPTH} requests in flight on each of {} connections; latencies are those of \
+         a separate client with 32 connections and 2000 requests/s; size: mean of the values",
         plan.records, plan.connections
     ));
     notes.extend(all.iter().map(Series::remark));
@@ -100,7 +100,7 @@ fn usual<T>(args: &BenchArgs, quick: T, full: T) -> T {
     if args.quick { quick } else { full }
 }
 
-/// Who is measured: our server on Linux and on IX, and where it is installed memcached on both.
+/// The servers: ours on Linux and on IX, and memcached on both if it is installed.
 fn contestants(
     lab: &Lab,
     args: &BenchArgs,
@@ -114,7 +114,8 @@ fn contestants(
     if installed("memcached") {
         all.push((Program::Memcached, linux));
     } else {
-        let note = "memcached is not installed here, so it is missing: apt-get install memcached";
+        let note =
+            "memcached is not measured, because it is not installed: apt-get install memcached";
         if !notes.iter().any(|other| other == note) {
             notes.push(note.to_owned());
         }
@@ -139,7 +140,7 @@ fn contestants(
     if all.iter().any(|(_, setup)| setup.server == Host::Ix) {
         return Ok(all);
     }
-    Err(Problem::new("cannot put this load on IX", "this device does not allow that client")
+    Err(Problem::new("cannot put this load on IX", "this device does not support that client")
         .mend("use another --device or --client"))
 }
 
@@ -187,7 +188,7 @@ impl Series {
         }
     }
 
-    /// One round: a fresh server, unloaded, closed loop, all rates, the search.
+    /// One round: a new server, unloaded, closed loop, all rates, the search.
     fn measure(&mut self, lab: &Lab, plan: &Plan, progress: &str) -> Result<()> {
         lab.set_offloads(true)?;
         let mut server = lab.start(self.setup.server, &self.serve())?;
@@ -201,7 +202,7 @@ impl Series {
         let closed = self.load(lab, plan, &mut server, None)?;
         let peak_per_s = *self.peak_per_s.get_or_insert(value(&closed, "msgs_per_s"));
         self.peak.add(closed);
-        // The highest rate that keeps the agreement, and the lowest that does not.
+        // The highest rate that meets the objective, and the lowest that does not.
         let mut best = (value(&unloaded, "p99_us") <= SLA_US).then_some(unloaded);
         let mut lowest_bad = peak_per_s * 1.2;
         for index in 0..plan.shares.len() {
@@ -218,7 +219,7 @@ impl Series {
         }
         let most = best.as_ref().map_or(0.0, |best| value(best, "msgs_per_s"));
         eprintln!("ix: {told}: {peak_per_s:.0} req/s closed loop, {most:.0} under 500 µs p99");
-        // None is a result, too.
+        // Zero is a result, too.
         self.best.add(best.unwrap_or_else(|| vec![("msgs_per_s", 0.0), ("errors", 0.0)]));
         if let Some(forwarded) = server.stop() {
             self.best.add([("forwarded_per_msg", forwarded as f64 / self.requests.max(1.0))]);
@@ -255,7 +256,7 @@ impl Series {
         lab.start_load(self.setup.client, &args)?.wait_for("stored", server, SLACK)
     }
 
-    /// One load; open loop at `rate_per_s`, closed without.
+    /// Runs one load: open loop with `rate_per_s`, else closed loop.
     fn load(
         &mut self,
         lab: &Lab,
@@ -302,7 +303,7 @@ impl Series {
     }
 }
 
-/// What a load's summary says; the latency of an open loop is the measuring client's.
+/// Figures of a load's summary; the latency of an open loop is the measuring client's.
 fn figures(summary: &Value, open: bool) -> Figures {
     let number = |key: &str| summary.get(key).and_then(Value::as_f64);
     let prefix = if open { "measure_" } else { "" };
@@ -328,7 +329,7 @@ fn value(figures: &Figures, key: &str) -> f64 {
     figures.iter().find(|(name, _)| *name == key).map_or(0.0, |(_, value)| *value)
 }
 
-/// A rate keeps the agreement when it was reached with a p99 that is short enough.
+/// A rate meets the objective if it was reached and its p99 is low enough.
 fn judge(figures: Figures, rate: f64, best: &mut Option<Figures>, lowest_bad: &mut f64) {
     let good = value(&figures, "p99_us") <= SLA_US && value(&figures, "reached") > 0.0;
     if !good {

@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-/// Bytes of a value; what a row calls its size.
+/// Bytes of a value, which is the size of a row.
 pub(crate) const VALUE_BYTES: u64 = 1024;
 /// The paper's workload, as flags of `ix load`.
 const WORKLOAD: [&str; 11] = [
@@ -32,23 +32,23 @@ const WORKLOAD: [&str; 11] = [
     "--records",
     "128",
 ];
-/// Sockets of the client, each with a datagram under way: with 64 the server never waits.
+/// Sockets of the client, each with one request in flight: with 64 the server never waits.
 const SOCKETS: [usize; 3] = [1, 16, 64];
 const QUICK_SOCKETS: [usize; 1] = [64];
-/// Time for storing the records and for ending, on top of the measurement.
+/// Longest time for storing the records and for ending, beyond the measurement.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// A point of one server on one system.
 struct Series {
     program: Program,
     setup: Setup,
-    /// 0: one, alone on the link.
+    /// 0: one process, alone on the link.
     processes: usize,
     sockets: usize,
     row: Row,
 }
 
-/// Measures everything; answers the rows.
+/// Measures all points; returns the rows.
 pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
     let (seconds, runs) = length(args);
     let processes = tenants::numbers(lab, args)?;
@@ -56,7 +56,7 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
     let sockets = or(&args.connections, usual);
     let most = sockets.iter().copied().max().unwrap_or(0);
     let mut points: Vec<_> = sockets.iter().map(|&sockets| (sockets, 1)).collect();
-    // Several processes where one is busy all the time.
+    // Several processes are measured at the load that keeps one busy.
     points.extend(processes.iter().filter(|n| **n > 1).map(|&n| (most, n)));
     if !processes.is_empty() && !processes.contains(&1) {
         points.retain(|(_, processes)| *processes > 1);
@@ -85,7 +85,7 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
 }
 
 impl Series {
-    /// One round with servers and loads of its own.
+    /// One round with its own servers and loads.
     fn measure(&mut self, lab: &Lab, seconds: f64, told: &str) -> Result<()> {
         lab.set_offloads(true)?;
         let serve = |port| serve(self.program, port);
@@ -125,8 +125,7 @@ pub(crate) fn load(to: SocketAddrV4, sockets: usize, seconds: f64) -> Vec<OsStri
     load
 }
 
-/// Who is measured: memcached and our server on Linux, memcached by its sockets on IX, our server
-/// on it.
+/// The servers: memcached and ours on Linux, memcached unmodified on IX, ours on IX.
 fn contestants(
     lab: &Lab,
     args: &BenchArgs,
@@ -149,11 +148,11 @@ fn contestants(
         programs.push(Program::Memcached);
     } else {
         let missing =
-            "memcached is not installed here, so it is missing: apt-get install memcached";
+            "memcached is not measured, because it is not installed: apt-get install memcached";
         notes.push(missing.to_owned());
     }
     let on_linux = |&program: &Program| (program, Setup { server: Host::BLOCKING, client });
-    // Linux has no end of a memif link.
+    // Linux cannot use a memif.
     let on_linux = programs.iter().filter(|_| client != Host::Ix).map(on_linux);
     let mut all: Vec<_> = on_linux.collect();
     let asked = |program: &Program| match args.server {

@@ -1,4 +1,4 @@
-//! What benchmarks on the papers' server in virtual time have in common.
+//! Common parts of the benchmarks on the papers' server in virtual time.
 use ix_controller::Configuration;
 use ix_model::space;
 use ix_report::machine::Machine;
@@ -9,20 +9,20 @@ use std::path::Path;
 
 /// Results of a benchmark on the model.
 pub struct Results {
-    /// Its name.
+    /// Name of the benchmark.
     pub bench: &'static str,
     /// The points.
     pub rows: Vec<Map<String, Value>>,
-    /// Second by second, where there is that.
+    /// Values second by second, if there are any.
     pub timelines: Vec<Value>,
     /// Tables for the terminal, each with its heading.
     pub tables: Vec<(String, Vec<Vec<String>>)>,
-    /// What the reader must know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
 impl Results {
-    /// Prints the tables, and writes the JSON where it was asked for.
+    /// Prints the tables, and writes the JSON if it was asked for.
     pub fn publish(&self, json: Option<&Path>) -> Result<()> {
         let mut text = String::new();
         for (heading, lines) in &self.tables {
@@ -62,7 +62,7 @@ impl Results {
     }
 }
 
-/// What every row of the model says of itself.
+/// Common fields of every row of the model.
 pub fn row(system: &str) -> Map<String, Value> {
     let Value::Object(row) = json!({
         "system": system,
@@ -76,7 +76,7 @@ pub fn row(system: &str) -> Map<String, Value> {
     row
 }
 
-/// Adds what a configuration is.
+/// Adds the fields of a configuration.
 pub fn add_configuration(row: &mut Map<String, Value>, configuration: &Configuration) {
     row.insert("configuration".into(), json!(configuration.to_string()));
     row.insert("cores".into(), json!(configuration.cores));
@@ -84,17 +84,17 @@ pub fn add_configuration(row: &mut Map<String, Value>, configuration: &Configura
     row.insert("clock_khz".into(), json!(space::khz_of(configuration)));
 }
 
-/// A figure for a table.
+/// Formats a figure for a table.
 pub fn cell(value: f64, decimals: usize) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Words as a line of a table.
+/// Makes a table's line of words.
 pub fn line(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// What must be said of every result.
+/// Notes for all results.
 pub fn notes(seed: u64) -> Vec<String> {
     vec![
         "a model of the papers' server (Xeon E5-2665, 8 cores, 16 hardware threads) in virtual \

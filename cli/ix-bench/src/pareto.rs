@@ -7,7 +7,7 @@ use ix_model::{Pattern, space};
 use ix_report::problem::Result;
 use serde_json::{Map, Value, json};
 
-/// A frontier with what it is called.
+/// A frontier with its name.
 struct Frontier {
     system: System,
     name: &'static str,
@@ -15,7 +15,7 @@ struct Frontier {
     segments: Vec<Segment>,
 }
 
-/// Sweeps and prints.
+/// Computes all configurations and prints.
 pub fn main(args: &ModelArgs) -> Result<()> {
     run(args.seed).publish(args.json.as_deref())
 }
@@ -76,7 +76,7 @@ fn table(frontier: &Frontier) -> (String, Vec<Vec<String>>) {
     (format!("{}, {kind}: {count} configurations", name(*system)), lines)
 }
 
-/// The same as JSON: each segment with what it begins and ends with.
+/// A frontier as JSON: each segment with its first and last values.
 fn rows(frontier: &Frontier) -> Vec<Map<String, Value>> {
     let system = name(frontier.system).to_lowercase();
     let row = |segment: &Segment| {
@@ -122,7 +122,7 @@ fn beside_papers(frontiers: &[Frontier], ix: &[Static], linux: &[Static]) -> Vec
             "5817 (table III)".into(),
             cell(nominal(ix), 0),
         ],
-        vec!["Linux, the same".into(), "902 (table III)".into(), cell(nominal(linux), 0)],
+        vec!["Linux, same conditions".into(), "902 (table III)".into(), cell(nominal(linux), 0)],
         vec!["most power, W".into(), "92 to 94 (table IV)".into(), cell(largest, 1)],
         vec![
             "IX's frontier over Linux's at 54 % of Linux's most".into(),
@@ -134,12 +134,12 @@ fn beside_papers(frontiers: &[Frontier], ix: &[Static], linux: &[Static]) -> Vec
     for (pattern, (saved, background)) in Pattern::ALL.into_iter().zip(papers) {
         let (here_saved, here_background) = bounds(pattern, ix);
         lines.push(vec![
-            format!("{}: energy saved at most, %", pattern.name()),
+            format!("{}: most energy saved, %", pattern.name()),
             format!("{saved} (table IV)"),
             cell(here_saved, 1),
         ]);
         lines.push(vec![
-            format!("{}: background at most, %", pattern.name()),
+            format!("{}: most background work, %", pattern.name()),
             format!("{background} (table IV)"),
             cell(here_background, 1),
         ]);
@@ -147,7 +147,7 @@ fn beside_papers(frontiers: &[Frontier], ix: &[Static], linux: &[Static]) -> Vec
     lines
 }
 
-/// What the best configuration of each second would save, and leave to the background job, %.
+/// What the best configuration of each second would save, and would leave to the background job, %.
 fn bounds(pattern: Pattern, ix: &[Static]) -> (f64, f64) {
     let load = pattern.load(1);
     let seconds = 0..load.seconds() as u32;

@@ -1,5 +1,5 @@
-//! One datagram at a time from the client's end of the link, to a server that says when it heard it
-//! (`ix-echo --udp --stamp`).
+//! Sends one datagram at a time from the client's end of the link to a server that reports when it
+//! received it (`ix-echo --udp --stamp`).
 use crate::lab::Lab;
 use ix_report::problem::{Problem, Result};
 use ix_sys::stamps;
@@ -7,19 +7,19 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// After so long an answer is lost.
+/// After this time a reply counts as lost.
 const LOST: Duration = Duration::from_millis(500);
-/// Lost ones in a row after which the server is taken for dead.
+/// After this many lost replies in a row the server counts as dead.
 const LOST_MAX: u32 = 20;
-/// Awake for so long before a question: the client's own waking is none of the server's time.
+/// The client is awake for this long before it sends, so that its own waking does not count.
 pub(crate) const AWAKE: Duration = Duration::from_micros(300);
 
-/// How long a question took.
+/// Times of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// From the call that sends it until it was handed to the interface, ns; 0: that was not asked for.
+    /// From the call that sends it until the interface has it, ns; 0: not measured.
     pub sent_ns: f64,
-    /// From there until the server's program had it, ns.
+    /// From then until the server's program has it, ns.
     pub heard_ns: f64,
 }
 
@@ -29,12 +29,12 @@ pub struct Pinger {
     to: SocketAddrV4,
     question: Vec<u8>,
     number: u64,
-    /// The kernel notes when questions leave.
+    /// The kernel records when requests leave.
     notes: bool,
 }
 
 impl Pinger {
-    /// At the client's end, with questions of so many bytes.
+    /// Opens it at the client's end, for requests of `bytes` bytes.
     pub fn new(lab: &Lab, to: SocketAddrV4, bytes: usize) -> Result<Pinger> {
         let cannot = |e| Problem::new("cannot open a socket", e);
         let open = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
@@ -43,8 +43,8 @@ impl Pinger {
         Ok(Pinger { socket, to, question: vec![0; bytes.max(8)], number: 0, notes: false })
     }
 
-    /// From now on a question's time begins when it is handed to the interface: a sender that was idle
-    /// takes long to get there, which is none of the receiver's time.
+    /// From now on a request's time begins when the interface has it. An idle sender takes long to
+    /// get there, which must not count for the receiver.
     pub fn note_leaving(&mut self) -> Result<()> {
         let cannot = |e| Problem::new("cannot ask for the times of packets", e);
         stamps::enable(&self.socket).map_err(cannot)?;
@@ -52,7 +52,7 @@ impl Pinger {
         Ok(())
     }
 
-    /// Asks so many times, with a pause before each question; what is lost is left out.
+    /// Sends `count` requests with a pause before each; lost ones are left out.
     pub fn rounds(&mut self, count: usize, pause: Duration) -> Result<Vec<Asked>> {
         let (mut rounds, mut lost) = (Vec::with_capacity(count), 0);
         while rounds.len() < count {
@@ -70,8 +70,8 @@ impl Pinger {
                 }
                 None if lost == LOST_MAX => {
                     return Err(Problem::new(
-                        "the server does not answer",
-                        "all datagrams are lost",
+                        "the server does not reply",
+                        "every datagram is lost",
                     ));
                 }
                 None => lost += 1,
@@ -80,12 +80,12 @@ impl Pinger {
         Ok(rounds)
     }
 
-    /// Asks until the server is there and addresses are known.
+    /// Sends until the server replies and addresses are known.
     pub fn wait_for_answer(&mut self, patience: Duration) -> Result<()> {
         let end = Instant::now() + patience;
         while self.ask()?.is_none() {
             if Instant::now() > end {
-                return Err(Problem::new("the server does not answer", "all datagrams were lost"));
+                return Err(Problem::new("the server does not reply", "every datagram was lost"));
             }
         }
         Ok(())
@@ -96,7 +96,7 @@ impl Pinger {
         self.number += 1;
         self.question[..8].copy_from_slice(&self.number.to_le_bytes());
         let mut answer = [0; 2048];
-        // Of those that were lost.
+        // Time stamps of requests that were lost.
         while self.notes && stamps::sent_ns(&self.socket).map_err(cannot)?.is_some() {}
         let sent_ns = wall_ns();
         self.socket.send_to(&self.question, self.to).map_err(cannot)?;
@@ -108,7 +108,7 @@ impl Pinger {
                     std::hint::spin_loop();
                     continue;
                 }
-                // Somebody did not listen; that is an answer, too.
+                // An ICMP error is a reply, too.
                 Err(e) if e.kind() == ErrorKind::ConnectionRefused => continue,
                 Err(e) => return Err(cannot(e)),
             };
@@ -122,7 +122,7 @@ impl Pinger {
                 true => stamps::sent_ns(&self.socket).map_err(cannot)?,
                 false => Some(sent_ns),
             };
-            // Right after times were asked for the kernel has none yet.
+            // Right after time stamps were turned on the kernel has none yet.
             let Some(left_ns) = left_ns else { return Ok(None) };
             return Ok(Some(Asked {
                 sent_ns: left_ns as f64 - sent_ns as f64,
@@ -137,7 +137,7 @@ fn wall_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// The value of a part of some times, µs.
+/// Quantile of some times, µs.
 pub fn quantile_us(times_ns: &mut [f64], part: f64) -> f64 {
     times_ns.sort_unstable_by(f64::total_cmp);
     let last = times_ns.len().saturating_sub(1);

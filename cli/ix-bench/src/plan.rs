@@ -1,5 +1,5 @@
-//! Which points a benchmark measures. Parameters are those of IX's own benchmarks (ix-bench) and of
-//! the papers where there is one.
+//! The points that a benchmark measures. Parameters are those of IX's own benchmarks (ix-bench),
+//! and of the papers if there are such.
 use super::serve::{Program, Serve};
 use crate::args::{BenchArgs, ServerKind};
 use serde_json::{Value, json};
@@ -8,59 +8,60 @@ use serde_json::{Value, json};
 const SHORT_CONNECTIONS: usize = 100;
 const SHORT_MESSAGES: [u64; 8] = [2, 8, 32, 64, 128, 256, 512, 1024];
 const SHORT_SIZES: [u64; 4] = [256, 1024, 4096, 8192];
-/// Bytes of a message unless the benchmark says otherwise.
+/// Default size of a message, bytes.
 pub(super) const MESSAGE_BYTES: u64 = 64;
 /// Batch bounds of the papers' figures.
 const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Connections of low and of high load.
+/// Connections at low and at high load.
 const BATCH_LOADS: [(&str, usize); 2] = [("low", 1), ("high", 256)];
 /// Sizes of Arrakis' UDP echo.
 pub(super) const UDP_SIZES: [u64; 2] = [64, 1024];
-/// Datagrams under way: enough that the server never waits.
+/// Datagrams in flight: enough that the server never waits.
 const UDP_DEPTH: usize = 64;
-/// Messages under way over all connections.
+/// Messages in flight over all connections.
 const ROUNDS_IN_FLIGHT: usize = 64;
-/// Ports of a server with very many connections: each gives a client its range of ports again.
+/// Ports of a server with very many connections: each one gives a client its whole range of ports
+/// again.
 const ROUNDS_PORTS: usize = 32;
-/// Connections a second that are opened at the least.
+/// Connections opened per second, at least.
 const ROUNDS_OPENED_PER_S: f64 = 4000.0;
 
-/// What is measured at a point.
+/// What a point measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figures {
     /// Messages and their round trips.
     Messages,
-    /// The same, and half a round trip with the goodput that follows from it.
+    /// Messages, and half a round trip with the goodput that follows from it.
     OneWay,
-    /// The same, and connections a second.
+    /// Messages, and connections per second.
     Churn,
-    /// Few messages under way on very many connections.
+    /// Few messages in flight on very many connections.
     Rounds,
     /// One transfer.
     Bulk,
-    /// Where the time of a packet goes.
+    /// Time of a packet in each part.
     Breakdown,
 }
 
-/// Which servers a point is for.
+/// Servers that a point is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     /// All.
     All,
     /// IX only: Linux has no such parameter.
     Ix,
-    /// Linux only, as what IX's points are compared with.
+    /// Linux only, to compare IX's points with.
     Linux,
 }
 
-/// One point: what the server and the client are told, and how the row names it.
+/// One point: the arguments of server and client, and the labels of the row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// Connections at a time.
+    /// Number of connections.
     pub connections: usize,
     /// Bytes of a message.
     pub size: u64,
-    /// What else makes the point.
+    /// More labels.
     pub also: Vec<(&'static str, Value)>,
     /// The server.
     pub server: Serve,
@@ -68,15 +69,15 @@ pub struct Point {
     pub client: Vec<String>,
     /// Checksum and segmentation offloads of Linux's ends of the link.
     pub offloads: bool,
-    /// What is of interest.
+    /// What it measures.
     pub figures: Figures,
-    /// Which servers it is for.
+    /// Servers that it is for.
     pub on: On,
-    /// Time on top of the measurement until the load begins, s.
+    /// Time until the load begins, beyond the measurement, s.
     pub setup_seconds: f64,
 }
 
-/// All points of a benchmark, and how often and how long.
+/// All points of a benchmark, with length and number of measurements.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The points.
@@ -88,8 +89,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of the benchmark `name`, with what the flags change, for a server of so many
-    /// `cores`.
+    /// The plan of the benchmark `name` with the changes of the flags, for a server with `cores`
+    /// cores.
     pub fn of(name: &str, args: &BenchArgs, cores: usize) -> Plan {
         let points = match name {
             "pingpong" => pingpong(args),
@@ -122,8 +123,8 @@ impl Plan {
     }
 }
 
-/// Seconds and runs. IX's points take five seconds; the figures settle long before, and medians of
-/// five say more than one long run.
+/// Seconds and runs. IX's benchmarks measure each point for five seconds; the figures settle long
+/// before, and the median of five runs is worth more than one long run.
 pub(super) fn length(args: &BenchArgs) -> (f64, usize) {
     let (seconds, runs) = if args.quick { (0.3, 1) } else { (1.0, 5) };
     let seconds = args.seconds.unwrap_or(seconds).clamp(0.05, 3600.0);
@@ -149,7 +150,7 @@ fn echo_point(connections: usize, size: u64) -> Point {
     }
 }
 
-/// The list that was asked for, or the usual one.
+/// The list that the user gave, or the default.
 pub(super) fn or<T: Copy>(asked: &[T], usual: &[T]) -> Vec<T> {
     if asked.is_empty() { usual.to_vec() } else { asked.to_vec() }
 }
@@ -175,7 +176,7 @@ fn pingpong(args: &BenchArgs) -> Vec<Point> {
     sizes.iter().flat_map(|&size| connections.iter().map(move |&c| point(c, size))).collect()
 }
 
-/// A point whose connections carry so many messages and then end.
+/// A point whose connections carry `messages` messages and then end.
 fn short_point(connections: usize, size: u64, messages: u64, cores: usize) -> Point {
     let mut point = echo_point(connections, size);
     point.also.push(("messages_per_connection", json!(messages)));
@@ -186,7 +187,7 @@ fn short_point(connections: usize, size: u64, messages: u64, cores: usize) -> Po
     point
 }
 
-/// Three sweeps: cores, messages of a connection, sizes. The latter two use all cores.
+/// Three sweeps: cores, messages per connection, sizes. The latter two use all cores.
 fn short(args: &BenchArgs, cores: usize) -> Vec<Point> {
     let all_cores: Vec<usize> = (1..=cores.max(1)).collect();
     let most = or(&args.cores, &all_cores).into_iter().max().unwrap_or(1);
@@ -208,7 +209,7 @@ fn short(args: &BenchArgs, cores: usize) -> Vec<Point> {
     points
 }
 
-/// Connections a second: by how many there are at a time, and by who ends them how.
+/// Connections per second: by their number, and by which end closes them and how.
 fn churn(args: &BenchArgs) -> Vec<Point> {
     let usual: &[usize] = if args.quick { &[16, 128] } else { &[1, 16, 128, 1024] };
     let sizes = or(&args.size, &[MESSAGE_BYTES]);
@@ -237,7 +238,7 @@ fn churn(args: &BenchArgs) -> Vec<Point> {
     points
 }
 
-/// 10^1.4 to 10^5.4 connections in steps of 10^0.2, as IX's bench_connscaling.
+/// 10^1.4 to 10^5.4 connections in steps of 10^0.2, as in IX's bench_connscaling.
 pub(super) fn scaling_connections() -> Vec<usize> {
     (0..=20).map(|i| 10f64.powf(1.4 + 0.2 * f64::from(i)) as usize).collect()
 }
@@ -263,7 +264,7 @@ fn connscaling(args: &BenchArgs) -> Vec<Point> {
     points.collect()
 }
 
-/// The batch bound B at low and at high load; Linux, which has none, beside it.
+/// The batch bound B at low and at high load, beside Linux, which has none.
 fn batch(args: &BenchArgs) -> Vec<Point> {
     let bounds = or(&args.batch, if args.quick { &[1, 16, 64] } else { &BATCHES });
     let sizes = or(&args.size, &[MESSAGE_BYTES]);
@@ -285,15 +286,15 @@ fn batch(args: &BenchArgs) -> Vec<Point> {
     points
 }
 
-/// By what a server has its datagrams. On Linux: many in a call, or one. On IX: the dataplane's
-/// UDP, UDP of its own over whole frames (Arrakis' native interface), unmodified by its sockets, or
+/// How a server receives its datagrams. On Linux: many per call, or one. On IX: by the dataplane's
+/// UDP, by its own UDP over whole frames (Arrakis' native interface), unmodified on sockets, or
 /// inside the driver.
 const UDP_SERVERS: [Option<&str>; 6] =
     [None, Some(ONE_A_CALL), Some("udp"), Some("packets"), Some("sockets"), Some(DRIVER)];
 const ONE_A_CALL: &str = "one a call";
 const DRIVER: &str = "driver";
 
-/// Arrakis' UDP echo: one flow, the server never idle, and where the time of a packet goes.
+/// Arrakis' UDP echo: one flow, a server that is never idle, and the time of a packet in each part.
 fn udp_echo(args: &BenchArgs) -> Vec<Point> {
     let depths = or(&args.connections, &[UDP_DEPTH]);
     let mut points = Vec::new();

@@ -1,4 +1,4 @@
-//! Child processes of a benchmark: waiting for what they say, and never for ever.
+//! Child processes of a benchmark; every wait for their output has an end.
 use ix_report::problem::{Problem, Result};
 use ix_sys::process::kill;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time that a process gets to end in order.
+/// Time that a process gets to end by itself.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// A running process whose output is read as it comes.
@@ -52,7 +52,7 @@ impl Process {
                 Ok(line) if line.trim_start().starts_with(start) => return Ok(line),
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    let why = format!("it did not say `{start}` in {} s", timeout.as_secs());
+                    let why = format!("it did not print `{start}` within {} s", timeout.as_secs());
                     return Err(self.explain(Problem::new(format!("the {} hangs", self.name), why)));
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
@@ -60,7 +60,7 @@ impl Process {
         }
     }
 
-    /// An error when the process has ended by itself.
+    /// Fails if the process has ended by itself.
     pub(super) fn check(&mut self) -> Result<()> {
         match self.child.try_wait() {
             Ok(Some(_)) => Err(self.ended()),
@@ -68,7 +68,7 @@ impl Process {
         }
     }
 
-    /// The process ended early: what it said last is the reason.
+    /// The process ended early: its last line is the reason.
     fn ended(&mut self) -> Problem {
         let status = self.child.wait();
         if let Some(reader) = self.reader.take() {
@@ -78,7 +78,7 @@ impl Process {
         self.explain(Problem::new(format!("the {} ended too early", self.name), status))
     }
 
-    /// The same problem, with what the process said last.
+    /// Adds the last line of the process to a problem.
     pub(super) fn explain(&self, problem: Problem) -> Problem {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         match errors.last() {
@@ -87,19 +87,19 @@ impl Process {
         }
     }
 
-    /// The rest of the first line of standard error that starts with `start`.
+    /// Returns the rest of the first line of standard error that starts with `start`.
     pub(super) fn said(&self, start: &str) -> Option<String> {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         errors.iter().find_map(|line| line.strip_prefix(start)).map(str::to_owned)
     }
 
-    /// Whether a line of standard error has this in it.
+    /// Whether a line of standard error contains `part`.
     pub(super) fn has_said(&self, part: &str) -> bool {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         errors.iter().any(|line| line.contains(part))
     }
 
-    /// A line of output that has come and was not taken yet.
+    /// Returns a line of output that was not taken yet.
     pub(super) fn next_line(&mut self) -> Option<String> {
         self.lines.try_recv().ok()
     }
@@ -108,13 +108,13 @@ impl Process {
         self.child.id() as i32
     }
 
-    /// Asks it to end by this signal, and makes it when it does not; answers the rest of the line of
-    /// standard error that starts so.
+    /// Sends this signal, and kills the process if it does not end; returns the rest of the line of
+    /// standard error that starts with `start`.
     pub(super) fn stop_and_hear(mut self, signal: i32, start: &str) -> Option<String> {
         self.end(signal);
         if let Some(reader) = self.reader.take() {
             let end = Instant::now() + GRACE;
-            // Whoever else has the pipe keeps it open.
+            // Another holder of the pipe keeps it open.
             while !reader.is_finished() && self.said(start).is_none() && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -122,7 +122,7 @@ impl Process {
         self.said(start)
     }
 
-    /// Asks it to end, and makes it when it does not.
+    /// Asks the process to end, and kills it if it does not.
     pub(super) fn stop(mut self) {
         self.end(libc::SIGTERM);
     }
@@ -144,7 +144,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Errors mean that it has ended already.
+        // An error means that it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -160,7 +160,7 @@ fn read_lines(from: impl Read, mut take: impl FnMut(String)) {
 }
 
 impl Process {
-    /// Waits for the end and answers the JSON object that was printed on a line of its own.
+    /// Waits for the end and returns the JSON object that was printed on a line of its own.
     pub(super) fn result(mut self, timeout: Duration) -> Result<Value> {
         let line = self.wait_for_line("{", timeout)?;
         self.wait_for_end()?;
@@ -168,7 +168,7 @@ impl Process {
             .map_err(|e| Problem::new(format!("cannot read the result of the {}", self.name), e))
     }
 
-    /// Waits for an end that is about to come; one that is no success is an error.
+    /// Waits for an end that is expected soon; a failure of the process is an error.
     pub(super) fn wait_for_end(&mut self) -> Result<()> {
         let name = &self.name;
         let end = Instant::now() + GRACE;
@@ -176,7 +176,8 @@ impl Process {
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
                 _ if Instant::now() > end => {
-                    let problem = Problem::new(format!("the {name} hangs"), "it does not end");
+                    let problem =
+                        Problem::new(format!("the {name} hangs"), "it does not end in time");
                     return Err(self.explain(problem));
                 }
                 _ => std::thread::sleep(Duration::from_millis(2)),

@@ -1,7 +1,7 @@
-//! Lines under a table that say what its rows mean together.
+//! Remarks under a table, about several rows together.
 use ix_report::report::Row;
 
-/// Of each series of a ping-pong over sizes: the message size at which half of the best goodput is
+/// For each series of a ping-pong over sizes: the message size at which half of the best goodput is
 /// reached (NetPIPE's half-bandwidth point).
 pub fn half_bandwidth(rows: &[Row]) -> Vec<String> {
     let name = |row: &Row| {
@@ -33,8 +33,8 @@ pub fn half_bandwidth(rows: &[Row]) -> Vec<String> {
     lines
 }
 
-/// Where a rising curve of (size, goodput) crosses half of its peak, on a logarithmic scale of
-/// sizes, and the peak. `None` where it starts above that.
+/// The size at which a rising curve of (size, goodput) crosses half of its peak, on a logarithmic
+/// scale of sizes, and the peak. `None` if the curve starts above that.
 fn half_point(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     let peak = points.iter().map(|point| point.1).fold(0.0, f64::max);
     let half = peak / 2.0;
@@ -46,7 +46,7 @@ fn half_point(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     })
 }
 
-/// The batch bound must not cost latency at low load: the largest bound against B = 1.
+/// The batch bound must not cost latency at low load: compares the largest bound with B = 1.
 pub fn batch_at_low_load(rows: &[Row]) -> Option<String> {
     let low = |batch: u64| {
         let also = |row: &Row, key: &str| row.also.iter().find(|(name, _)| *name == key).cloned();
@@ -61,10 +61,10 @@ pub fn batch_at_low_load(rows: &[Row]) -> Option<String> {
         .filter_map(|row| row.also.iter().find(|(name, _)| *name == "batch")?.1.as_u64());
     let most = bounds.max().filter(|&most| most > 1)?;
     let percent = (low(most)? / low(1)? - 1.0) * 100.0;
-    Some(format!("low load: B = {most} is {percent:+.1} % of B = 1 in p50 (5 % is allowed)"))
+    Some(format!("low load: p50 with B = {most} is {percent:+.1} % against B = 1 (5 % is allowed)"))
 }
 
-/// How much of the best rate is left at the most connections.
+/// The share of the best rate that is left at the most connections.
 pub fn scaling(rows: &[Row]) -> Option<String> {
     let ix: Vec<(usize, f64)> = rows
         .iter()

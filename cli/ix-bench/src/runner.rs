@@ -1,9 +1,10 @@
-//! Measuring: every setup in turn, again and again, so that a change of the machine's mood meets
-//! all of them.
+//! Measuring: every setup in turn, again and again, so that slow changes of the machine affect all
+//! of them.
 use super::breakdown::{breakdown, gate_ticks};
 use super::busy::Busy;
 use super::lab::{Host, Lab, Load, Server};
 use super::plan::{Figures, On, Plan, Point};
+use ix_broker::control::Client;
 use ix_report::cost;
 use ix_report::meter::{Count, Meter};
 use ix_report::problem::Result;
@@ -25,16 +26,16 @@ const CLIENT_FIGURES: [&str; 10] = [
     "lost",
     "errors",
 ];
-/// Time on top of the measurement for warm-up, connecting and ending.
+/// Longest time for warm-up, connecting and ending, beyond the measurement.
 const SLACK: Duration = Duration::from_secs(30);
-/// Received packets that are taken for load.
+/// After this many received packets there is load.
 const LOAD_PACKETS: u64 = 200;
-/// Slowest bulk transfer that is waited for, bytes per second.
+/// Slowest expected bulk transfer, bytes per second.
 const SLOWEST_BULK: u64 = 4 << 20;
-/// How long the gate is looked at before there is load.
+/// How long the gate is measured before there is load.
 const GATE_TIME: Duration = Duration::from_millis(30);
 
-/// Who measures against whom.
+/// The systems at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
     /// The server's end.
@@ -52,7 +53,7 @@ impl Setup {
         }
     }
 
-    /// Most connections that Linux, where it is an end of this, can have.
+    /// Most connections that a Linux end can have.
     fn connections_max(self) -> usize {
         if (self.server, self.client) == (Host::Ix, Host::Ix) {
             return usize::MAX;
@@ -61,7 +62,7 @@ impl Setup {
     }
 }
 
-/// Measures every point with every setup; adds to the notes what the reader must know.
+/// Measures every point with every setup; adds notes for the reader.
 pub fn measure(
     lab: &Lab,
     plan: &Plan,
@@ -81,7 +82,7 @@ pub fn measure(
             measure_setup(lab, plan, *setup, rows, &format!("run {run}/{}", plan.runs), notes)?;
         }
     }
-    // The same point of all setups side by side.
+    // The same point of all setups, side by side.
     let mut rows = Vec::new();
     for point in &plan.points {
         let same = |(other, _): &&(&Point, Row)| std::ptr::eq(*other, point);
@@ -92,7 +93,7 @@ pub fn measure(
     Ok(rows)
 }
 
-/// Very many connections need as many descriptors of Linux.
+/// Many connections need as many descriptors on Linux.
 fn leave_out_what_linux_cannot(
     setups: &[Setup],
     series: &mut [Vec<(&Point, Row)>],
@@ -107,12 +108,12 @@ fn leave_out_what_linux_cannot(
     if left_out {
         let limit = descriptors_max();
         notes.push(format!(
-            "Linux may open {limit} files here (ulimit -Hn), and so has fewer connections than IX"
+            "Linux may open only {limit} files here (ulimit -Hn), so it has fewer connections than IX"
         ));
     }
 }
 
-/// Descriptors that a process may have, once it asks for as many as it can get.
+/// The descriptor limit of a process after raising it as far as allowed.
 fn descriptors_max() -> usize {
     let Ok(limit) = limits::get(Resource::Descriptors) else { return 0 };
     let wish = Limit { hard: limit.hard.max(1 << 20), ..limit };
@@ -131,7 +132,7 @@ fn mode(host: Host) -> &'static str {
 }
 
 impl Setup {
-    /// A row of what is measured with these two, without samples.
+    /// Makes a row for these two ends, without samples.
     pub(super) fn row(
         &self,
         lab: &Lab,
@@ -160,7 +161,7 @@ fn row(lab: &Lab, setup: Setup, point: &Point) -> Row {
     setup.row(lab, point.connections, point.size, point.also.clone(), settings)
 }
 
-/// What the server's system is set to.
+/// Settings of the server's system.
 fn settings(lab: &Lab, server: Host, point: &Point) -> String {
     let pinned = format!("{} pinned thread(s)", point.server.threads());
     let Host::Linux { spin } = server else {
@@ -177,7 +178,7 @@ fn settings(lab: &Lab, server: Host, point: &Point) -> String {
     )
 }
 
-/// One round of all points with one setup; neighbouring points that agree share a server.
+/// One round of all points with one setup; consecutive points with equal settings share a server.
 fn measure_setup(
     lab: &Lab,
     plan: &Plan,
@@ -186,7 +187,7 @@ fn measure_setup(
     progress: &str,
     notes: &mut Vec<String>,
 ) -> Result<()> {
-    // A server full of TIME-WAIT would turn the next client's connections away.
+    // A server full of TIME-WAIT would refuse the next client's connections.
     let ends = |point: &Point| point.also.iter().any(|(key, _)| *key == "close");
     let same = |(a, _): &(&Point, Row), (b, _): &(&Point, Row)| {
         a.server == b.server && a.offloads == b.offloads && !ends(a)
@@ -211,7 +212,7 @@ fn note_mode(server: &Server, notes: &mut Vec<String>) {
     notes.extend(note.filter(|note| !notes.contains(note)));
 }
 
-/// One line of progress.
+/// Prints one line of progress.
 fn tell(row: &Row, figures: &[(&'static str, f64)]) -> String {
     let value = |key| figures.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
     let what = format!(
@@ -272,10 +273,10 @@ fn is_of_interest(key: &str, figures: Figures) -> bool {
     }
 }
 
-/// The server's counters, and ticks of a microsecond; `None` on Linux.
+/// The server's counters, and ticks per microsecond; `None` on Linux.
 pub(crate) fn usage(server: &Server) -> Option<(cost::Figures, f64)> {
-    let stats = ix_broker::control::ask(&server.control()?, "stats").ok()?;
-    Some((cost::Figures::total(&stats)?, stats.get("ticks_per_us")?.as_f64()?))
+    let stats = Client::connect(&server.control()?).and_then(|mut client| client.stats()).ok()?;
+    Some((cost::Figures::total(&stats)?, stats.ticks_per_us as f64))
 }
 
 /// Ticks of crossing the gate, from a server without load that never waits.
@@ -285,18 +286,17 @@ fn cost_of_gate(server: &Server) -> Option<f64> {
     gate_ticks(&usage(server)?.0.since(&before))
 }
 
-/// What the server's first hardware thread spent in the middle of a measurement, and what all its
-/// elastic threads did then.
+/// What the server's first hardware thread spent in the middle of a measurement, and the work of
+/// all its elastic threads meanwhile.
 struct Spent {
     seconds: f64,
-    /// How much of it the client's hardware thread was busy.
+    /// Busy share of the client's hardware thread.
     client_busy: Option<f64>,
     counted: Option<(Count, Count)>,
     used: Option<(cost::Figures, f64)>,
 }
 
-/// Looks at the counters in the middle of the measurement, so that warming up and ending are left
-/// out.
+/// Reads the counters in the middle of the measurement, so that warm-up and ending are left out.
 fn spend(
     lab: &Lab,
     point: &Point,
@@ -322,7 +322,7 @@ fn spend(
     })
 }
 
-/// Waits until more than connecting goes on; a client on IX takes a while to come up.
+/// Waits until there is more than connecting; a client on IX takes a while to start.
 fn wait_for_load(point: &Point, server: &Server, load: &mut Load) -> Result<()> {
     let end = Instant::now() + SLACK + Duration::from_secs_f64(point.setup_seconds);
     let before = usage(server).map(|(usage, _)| usage.rx_packets);
@@ -335,7 +335,7 @@ fn wait_for_load(point: &Point, server: &Server, load: &mut Load) -> Result<()> 
     };
     while !begun(load) && Instant::now() < end {
         if load.check().is_err() {
-            // What it says when it is finished is the better reason.
+            // Its message at the end is the better reason.
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -344,7 +344,7 @@ fn wait_for_load(point: &Point, server: &Server, load: &mut Load) -> Result<()> 
 }
 
 impl Spent {
-    /// Costs of a message, shares of time, and for a breakdown the time of a packet.
+    /// Cost of a message, shares of time, and for a breakdown the time of a packet.
     fn figures(
         &self,
         msgs_per_s: Option<f64>,
@@ -374,7 +374,7 @@ impl Spent {
             figures.extend(self.client_busy.map(|share| ("client_busy", share)));
             match &self.used {
                 Some((used, ticks_per_us)) => figures.extend(breakdown(used, *ticks_per_us, gate)),
-                // Linux tells no more than the whole.
+                // Linux reports the total only.
                 None => figures.push(("total_ns", 1e9 / rate)),
             }
         }

@@ -1,18 +1,18 @@
-//! Ticks of something short, taken often enough to tell it from the noise: percentiles, and their
-//! row.
+//! Ticks of a short operation, measured often enough to separate it from noise: percentiles, and
+//! their row.
 use serde_json::{Value, json};
 
-/// Samples of what this process measures by itself; each is of so many at a time.
+/// Samples of operations that this process measures itself; each sample covers several operations.
 pub(crate) const SAMPLES: usize = 201;
 
-/// Percentiles 10, 50 and 90 of `sample`, which answers ticks for so many at a time.
+/// Percentiles 10, 50 and 90 of `sample`, which returns ticks of `each` operations.
 pub(crate) fn percentiles(each: u32, mut sample: impl FnMut() -> u64) -> [f64; 3] {
     let mut all: Vec<f64> = (0..SAMPLES).map(|_| sample() as f64 / f64::from(each)).collect();
     all.sort_unstable_by(f64::total_cmp);
     [10, 50, 90].map(|percent| all[SAMPLES * percent / 100])
 }
 
-/// The row of three percentiles, in ticks, and of the middle one in ns.
+/// The row of three percentiles, in ticks, and of the median in ns.
 pub(crate) fn row(
     what: &str,
     domain: Option<&str>,

@@ -1,4 +1,4 @@
-//! What serves at the server's end: a program that `ix` carries, or one that is installed.
+//! Servers at the server's end: programs inside `ix`, or installed ones.
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ pub enum Program {
     Driver,
     /// `ix kv`, the key-value server.
     Kv,
-    /// Debian's memcached, on IX by its sockets.
+    /// Debian's memcached; on IX unmodified.
     Memcached,
-    /// Debian's haproxy, on IX by its sockets.
+    /// Debian's haproxy; on IX unmodified.
     Haproxy,
 }
 
 impl Program {
-    /// Its name in results.
+    /// Name in results.
     pub fn name(self) -> &'static str {
         match self {
             Program::Echo => "ix-echo",
@@ -31,14 +31,13 @@ impl Program {
         }
     }
 
-    /// Whether it is an unmodified program: not of ours, and on Linux's sockets unless IX gives it
-    /// others.
+    /// Whether it is an unmodified program: not ours, and on Linux sockets unless IX provides them.
     pub fn is_unmodified(self) -> bool {
         matches!(self, Program::Memcached | Program::Haproxy)
     }
 }
 
-/// A server: the program, its arguments, and what it gets of the machine.
+/// A server: the program, its arguments, and its part of the machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Serve {
     /// The program.
@@ -47,15 +46,15 @@ pub struct Serve {
     pub arguments: Vec<String>,
     /// Arguments on IX only.
     pub only_ix: Vec<String>,
-    /// Threads, each with a hardware thread where there are enough; 0 is 1.
+    /// Threads, each with a hardware thread if there are enough; 0 counts as 1.
     pub threads: usize,
     /// Batch bound B of the dataplane; `None`: the default.
     pub batch: Option<usize>,
-    /// Further flags of `ix run`.
+    /// More flags of `ix run`.
     pub run_flags: Vec<String>,
-    /// What stands behind it is on IX, at the client's end.
+    /// The servers behind it are on IX, at the client's end.
     pub behind_on_ix: bool,
-    /// The program's own file, in place of the part of `ix` that is the same.
+    /// The program's own executable, instead of the same program inside `ix`.
     pub file: Option<PathBuf>,
 }
 
@@ -65,12 +64,13 @@ impl Serve {
         Serve { arguments: arguments.to_vec(), ..Serve::default() }
     }
 
-    /// Threads; at least one.
+    /// Number of threads, at least one.
     pub fn threads(&self) -> usize {
         self.threads.max(1)
     }
 
-    /// This program on IX: a part of the command `ix`, or a file of its own; the port is `port`.
+    /// The command line on IX: of the program inside `ix`, or of its own executable; it listens at
+    /// `port`.
     pub(super) fn of_ix(&self, ix: &Path, port: u16) -> Vec<OsString> {
         let mut args = self.common(port);
         args.extend(self.only_ix.iter().map(OsString::from));
@@ -89,7 +89,7 @@ impl Serve {
         args
     }
 
-    /// The same on Linux sockets.
+    /// The command line on Linux sockets.
     pub(super) fn of_linux(&self, port: u16, spin: bool, cpus: &[usize]) -> Vec<OsString> {
         let mut args = self.common(port);
         args.extend(linux_flags(spin).iter().map(OsString::from));
@@ -100,7 +100,7 @@ impl Serve {
 }
 
 impl Serve {
-    /// Name and arguments of an unmodified program; memcached's as in IX's bench_memcached.
+    /// Name and arguments of an unmodified program; memcached's are those of IX's bench_memcached.
     pub(super) fn of_unmodified(&self, address: Ipv4Addr, port: u16) -> Vec<OsString> {
         let mut args: Vec<OsString> = vec![self.program.name().into()];
         args.extend(self.arguments.iter().map(OsString::from));
@@ -122,7 +122,7 @@ pub(super) fn linux_flags(spin: bool) -> &'static [&'static str] {
     if spin { &["--linux", "--spin"] } else { &["--linux"] }
 }
 
-/// `0,2,5`.
+/// Formats numbers as `0,2,5`.
 pub(super) fn list(cpus: &[usize]) -> String {
     cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }

@@ -1,5 +1,5 @@
-//! When the machine itself stood still: a virtual machine's hardware threads are taken away from it for some
-//! milliseconds now and then, and nothing that runs on them can answer meanwhile.
+//! Times in which the machine itself stood still: a hypervisor takes hardware threads away for some
+//! milliseconds now and then, and no program on them can run meanwhile.
 use ix_sys::scheduling::{Policy, set_policy};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 /// How often a watcher wakes.
 const PERIOD: Duration = Duration::from_micros(500);
-/// A watcher that is so late was kept by what runs below Linux: nothing on Linux goes before it but
-/// interrupts.
+/// A watcher that is this late was delayed below Linux: on Linux only interrupts have a higher
+/// priority.
 const LATE: Duration = Duration::from_millis(1);
 
-/// A real-time thread on each hardware thread that notes when it is late. It ends with this.
+/// A real-time thread on each hardware thread that records when it is late; dropping this ends
+/// them.
 pub struct Stalls {
     told: Arc<Told>,
     watchers: Vec<JoinHandle<()>>,
@@ -22,14 +23,14 @@ pub struct Stalls {
 #[derive(Default)]
 struct Told {
     ended: AtomicBool,
-    /// How often each watcher has looked.
+    /// How often each watcher has woken.
     looks: Vec<AtomicU64>,
-    /// From when to when somebody was late.
+    /// Start and end of each time when a watcher was late.
     times: Mutex<Vec<(Instant, Instant)>>,
 }
 
 impl Stalls {
-    /// Watches these hardware threads. Fails without the right to run before others.
+    /// Watches these hardware threads. Fails without the right to real-time priority.
     pub fn watch(cpus: &[usize]) -> io::Result<Stalls> {
         let looks = cpus.iter().map(|_| AtomicU64::new(0)).collect();
         let told = Arc::new(Told { looks, ..Told::default() });
@@ -39,7 +40,7 @@ impl Stalls {
             stalls.watchers.push(std::thread::spawn(move || {
                 let ready = ix_sys::cpu::pin(cpu).and_then(|()| before_others());
                 let failed = ready.is_err();
-                // Whoever asked waits for the answer.
+                // The caller waits for this.
                 let _ = say.send(ready);
                 if !failed {
                     told.note(index);
@@ -52,7 +53,7 @@ impl Stalls {
 
     /// Whether a hardware thread stood still at any moment of this time.
     pub fn any_in(&self, from: Instant, to: Instant) -> bool {
-        // A watcher that is late right now says so when it is back.
+        // A watcher that is late right now reports it when it runs again.
         let looks = || self.told.looks.iter().map(|looks| looks.load(Ordering::Acquire));
         let before: Vec<u64> = looks().collect();
         while looks().zip(&before).any(|(now, before)| now < before + 2) {
@@ -94,7 +95,7 @@ impl Told {
     }
 }
 
-/// The calling thread runs whenever it can, before all that share a processor in turn.
+/// Gives the calling thread a priority above all time-sharing programs.
 fn before_others() -> io::Result<()> {
     set_policy(0, Policy::Fifo(1))
 }

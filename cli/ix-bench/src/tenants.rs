@@ -8,14 +8,14 @@ use crate::serve::Serve;
 use ix_report::problem::{Problem, Result};
 use std::net::Ipv4Addr;
 
-/// More than the link ever carries: what is shared here is not limited.
+/// More than the link ever carries, so that the interface imposes no limit.
 const SPEED: &str = "100Gbit";
-/// The port of the first one.
+/// Port of the first process.
 const PORT: u16 = 7;
-/// The vNIC's address of the first one, and the others' after it.
+/// Address of the first vNIC; the others follow.
 const FIRST: [u8; 4] = [10, 66, 0, 20];
 
-/// Which numbers of processes to measure; nothing: one alone on the link.
+/// Numbers of processes to measure; empty: one, alone on the link.
 pub fn numbers(lab: &Lab, args: &BenchArgs) -> Result<Vec<usize>> {
     if lab.device() == Device::Afxdp {
         let usual: &[usize] = if args.quick { &[1] } else { &[1, 2] };
@@ -24,18 +24,18 @@ pub fn numbers(lab: &Lab, args: &BenchArgs) -> Result<Vec<usize>> {
     if args.processes.is_empty() {
         return Ok(Vec::new());
     }
-    let why = "an interface is shared by XDP programs";
+    let why = "sharing an interface needs XDP programs";
     Err(Problem::new("cannot give each process a vNIC", why).mend("use --device afxdp"))
 }
 
-/// What a reader of such figures must know.
+/// A note for the reader of such figures.
 pub fn note(lab: &Lab, processes: &[usize]) -> Option<String> {
     let most = *processes.iter().max()?;
     let (servers, clients) = (lab.server_cpus.len(), lab.client_cpus.len());
     let shared = match most > servers {
         true => format!(
             "; this machine has {servers} hardware thread(s) for servers and {clients} for the load, so \
-             further processes share them, and the figure ends where they do"
+             more processes share them, and the figure shows no gain beyond that"
         ),
         false => String::new(),
     };
@@ -45,7 +45,7 @@ pub fn note(lab: &Lab, processes: &[usize]) -> Option<String> {
     ))
 }
 
-/// Servers that run, and the shared interface below them.
+/// Running servers, and the shared interface below them.
 pub struct Tenants<'a> {
     /// In the order of their ports and addresses.
     pub servers: Vec<Server>,
@@ -53,7 +53,8 @@ pub struct Tenants<'a> {
 }
 
 impl<'a> Tenants<'a> {
-    /// Starts `count` processes; `serve` is asked for each by its port. 0: one, alone on the link.
+    /// Starts `count` processes; `serve` is called for each with its port. 0: one, alone on the
+    /// link.
     pub fn start(
         lab: &'a Lab,
         host: Host,
@@ -80,7 +81,7 @@ impl<'a> Tenants<'a> {
         Ok(Tenants { servers, shared })
     }
 
-    /// Stops all; answers how many calls of unmodified programs on IX went on to Linux.
+    /// Stops all; returns how many calls of unmodified programs on IX were forwarded to Linux.
     pub fn stop(self) -> Option<u64> {
         let said: Vec<_> = self.servers.into_iter().filter_map(Server::stop).collect();
         self.shared.into_iter().for_each(Shared::stop);
@@ -88,8 +89,8 @@ impl<'a> Tenants<'a> {
     }
 }
 
-/// Figures of several loads as one: rates and errors add up, of latencies the median of the loads'
-/// is told, and the worst 99th percentile.
+/// Combines the figures of several loads: rates and errors add up; of latencies, the median over
+/// the loads and the worst 99th percentile are reported.
 pub fn merge(loads: &[Vec<(&'static str, f64)>]) -> Vec<(&'static str, f64)> {
     let Some(first) = loads.first() else { return Vec::new() };
     let all = |key: &str| -> Vec<f64> {

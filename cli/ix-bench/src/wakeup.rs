@@ -1,9 +1,9 @@
-//! `ix bench wakeup`: how soon a service that sleeps has a packet, and what it costs while nobody asks.
+//! `ix bench wakeup`: how soon a sleeping service receives a packet, and its cost while idle.
 //!
-//! A datagram is sent after a pause in which the server has fallen asleep; the server's program says when
-//! it had it. Both clocks are the machine's. Beside it the same without a pause, where the server on IX
-//! is awake: the difference is what waking takes. And beside all a bare wake-up of this machine, with no
-//! packet in it: what is above that is the packet's way and the system's.
+//! A datagram is sent after a pause in which the server has fallen asleep; the server's program
+//! reports when it received it. Both clocks are the machine's. The same without a pause, where the
+//! server on IX is awake, shows the cost of waking. A bare wake-up of this machine, without a
+//! packet, shows the least possible time: the rest is the packet's path and the system.
 use crate::args::{BenchArgs, Device};
 use crate::bare;
 use crate::lab::{Host, Lab};
@@ -20,30 +20,31 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Between questions: far longer than any server spins.
+/// Pause between requests: far longer than any server spins.
 const PAUSE: Duration = Duration::from_millis(4);
-/// Questions that are not measured: addresses are asked for, caches and pools filled.
+/// Requests that are not measured: they resolve addresses and fill caches and pools.
 const WARM: usize = 20;
 const START: Duration = Duration::from_secs(20);
 
-/// A server that has no datagrams: a thread that another rings.
+/// A server without datagrams: a thread that another one wakes.
 const BARE: &str = "eventfd";
-/// How a server has its datagrams: by a blocking socket of Linux; on IX by the event loop's callback, or by
-/// waiting for a packet queue (Arrakis' `event_wait_queues`).
+/// How a server receives datagrams: by a blocking Linux socket; on IX by the event loop's callback,
+/// or by waiting for a packet queue (Arrakis' `event_wait_queues`).
 const SERVERS: [(Host, &str); 4] = [
     (Host::BLOCKING, BARE),
     (Host::BLOCKING, "socket"),
     (Host::Ix, "callback"),
     (Host::Ix, "wait_queues"),
 ];
-/// What the server's hardware thread does while nobody asks: it halts, or waits in whatever state Linux
-/// chooses; Linux' idle loop polls on it (`ix run --wake-us 0`); or another program computes.
+/// What the server's hardware thread does while the service is idle: it halts, or waits in any
+/// state that Linux chooses; Linux's idle loop polls on it (`ix run --wake-us 0`); or another
+/// program computes.
 const NEIGHBOURS: [&str; 3] = [NONE, POLLS, COMPUTES];
 const NONE: &str = "none";
 const POLLS: &str = "none, polls";
 const COMPUTES: &str = "computes";
 
-/// Measures everything; answers the rows.
+/// Measures all points; returns the rows.
 pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
     if lab.device() == Device::Memif {
         return Err(Problem::new("cannot measure waking over memif", "the client is on Linux")
@@ -53,7 +54,7 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
     let questions = ((seconds * 400.0) as usize).max(50);
     let mut neighbours = NEIGHBOURS.to_vec();
     if let Err(e) = Bound::new(lab.cpus.0) {
-        notes.push(format!("without an idle loop that polls: {e}"));
+        notes.push(format!("no measurement with a polling idle loop: {e}"));
         neighbours.retain(|neighbour| *neighbour != POLLS);
     }
     let mut rows = Vec::new();
@@ -61,7 +62,7 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
         let setup = Setup { server, client: Host::SPINNING };
         for &neighbour in &neighbours {
             let also = vec![("server", json!(kind)), ("neighbour", json!(neighbour))];
-            let settings = format!("asked every {} ms", PAUSE.as_millis());
+            let settings = format!("one request every {} ms", PAUSE.as_millis());
             let mut row = setup.row(lab, 1, MESSAGE_BYTES, also, settings);
             if kind == BARE {
                 (row.system, row.device) = ("bare".to_owned(), "none".to_owned());
@@ -86,21 +87,21 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
                 _ => figures.push(("over_bare_us", p50 - *bare_us)),
             }
             eprintln!(
-                "ix: run {run}/{runs}: {} ({kind}), neighbour {}: heard after {p50:.1} µs",
+                "ix: run {run}/{runs}: {} ({kind}), neighbour {}: received after {p50:.1} µs",
                 row.system, neighbour
             );
             row.add(figures);
         }
     }
     notes.push(format!(
-        "heard: from when a datagram is handed to the client's end of the link until the server's program \
-         has it, after {} ms of silence; sent: before that, in the client's call; over bare: beyond what \
-         waking a thread takes here that another rings by an eventfd; awake: the same at once after an \
-         answer; idle: processor time of all processes of the service while nobody asks",
+        "heard: from when the client's end of the link has a datagram until the server's program \
+         receives it, after {} ms of silence; sent: time before that, in the client's call; over bare: heard \
+         less the time to wake a thread by an eventfd on this machine; awake: heard right after a \
+         reply; idle: processor time of all processes of the idle service",
         PAUSE.as_millis()
     ));
     notes.push(
-        "polls: Linux' idle loop on the server's hardware thread looks for work instead of halting (`ix run \
+        "polls: Linux's idle loop on the server's hardware thread polls for work instead of halting (`ix run \
          --wake-us 0`); computes: another program has the server's hardware thread for itself"
             .to_owned(),
     );
@@ -139,7 +140,8 @@ fn measure_one(
         let asleep = pinger.rounds(questions, PAUSE)?;
         Ok((asleep, pinger.rounds(questions, Duration::ZERO)?))
     };
-    let panicked = |_| Err(Problem::new("cannot ask the server", "the client panicked"));
+    let panicked =
+        |_| Err(Problem::new("cannot send requests to the server", "the client panicked"));
     let rounds = beside(computes(lab, neighbour), || {
         std::thread::scope(|scope| scope.spawn(ask).join()).unwrap_or_else(panicked)
     });
@@ -156,7 +158,7 @@ fn measure_one(
     Ok(figures)
 }
 
-/// Without packets.
+/// The bare wake-up.
 fn measure_bare(lab: &Lab, neighbour: &str, questions: usize) -> Result<Vec<(&'static str, f64)>> {
     let times = beside(computes(lab, neighbour), || bare::wake_ups(lab.cpus, questions, PAUSE));
     let mut times = times.map_err(|e| Problem::new("cannot measure a bare wake-up", e))?;
@@ -165,12 +167,12 @@ fn measure_bare(lab: &Lab, neighbour: &str, questions: usize) -> Result<Vec<(&'s
         .to_vec())
 }
 
-/// Where the neighbour computes, if it does.
+/// The hardware thread where the neighbour computes, if it does.
 fn computes(lab: &Lab, neighbour: &str) -> Option<usize> {
     (neighbour == COMPUTES).then_some(lab.cpus.0)
 }
 
-/// Does something while another program computes on a hardware thread, if one is named.
+/// Runs a function while another program computes on a hardware thread, if one is given.
 fn beside<T>(cpu: Option<usize>, work: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -182,7 +184,7 @@ fn beside<T>(cpu: Option<usize>, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// While it is there, Linux' idle loop polls on a hardware thread.
+/// While this exists, Linux's idle loop polls on a hardware thread.
 struct Bound(Latency);
 
 impl Bound {
@@ -202,16 +204,16 @@ impl Drop for Bound {
 
 /// A program that never waits.
 fn compute(cpu: usize, done: &AtomicBool) {
-    // Where it cannot be pinned it disturbs less, and the figures are better than they should be.
+    // If it cannot be pinned, it disturbs less, and the figures look better than they are.
     let _ = ix_sys::cpu::pin(cpu);
     while !done.load(Ordering::Relaxed) {
         std::hint::spin_loop();
     }
 }
 
-/// Processor time that a service needs while nobody asks, and how often it is woken.
+/// Processor time that an idle service needs, and how often it wakes.
 fn idle(pid: i32, time: Duration) -> [(&'static str, f64); 2] {
-    // What starting took is over, and the threads sleep.
+    // Starting is over by then, and the threads sleep.
     std::thread::sleep(Duration::from_millis(200));
     let (start, before) = (Instant::now(), usage(pid));
     std::thread::sleep(time);
@@ -223,7 +225,7 @@ fn idle(pid: i32, time: Duration) -> [(&'static str, f64); 2] {
     ]
 }
 
-/// Nanoseconds on a processor, and sleeps, of a process and all below it.
+/// Nanoseconds on a processor, and sleeps, of a process and all its descendants.
 fn usage(pid: i32) -> (u64, u64) {
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
@@ -248,7 +250,8 @@ mod tests {
 
     #[test]
     fn a_process_that_computes_is_seen_to() {
-        // A process of its own: of this one, threads of other tests end meanwhile, and take their time along.
+        // A separate process: threads of other tests in this one end meanwhile, and take their
+        // times away.
         let mut program = std::process::Command::new("sh");
         let mut program = program.args(["-c", "while :; do sleep 0.01; done"]).spawn().unwrap();
         let own = program.id() as i32;

@@ -1,7 +1,8 @@
-//! `ix cp`: the control plane's controller as a process, and inside `ix run --policy`.
+//! `ix cp`: the controller as a process, and inside `ix run --policy`.
 //!
-//! It attaches to dataplanes through their control sockets, as every other client does. So it may
-//! come and go: what it finds is where it begins, and what it leaves goes on.
+//! It attaches to dataplanes through their control sockets, as every other client does. It may
+//! start and stop at any time: it continues from the state that it finds, and dataplanes run
+//! without it.
 mod events;
 mod member;
 mod members;
@@ -24,20 +25,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Help of the command.
-pub const HELP: &str = "Watches the dataplanes of this machine ten times a second and gives each just \
-    the hardware threads and clock that its load needs, by a policy: a bound on the queueing delay \
-    (`slo_us`) and a ladder of configurations. Logs each decision in one line with the numbers that \
-    led to it. Reads the policy again when its file changes or on SIGHUP; `ix ctl policy` and \
-    `ix ctl slo` change it for one dataplane.\n\n\
-    It may be started and stopped at any time: it goes on from what it finds, and dataplanes run on \
-    without it. When it ends by itself, clocks and the background job are left as they were found.\n\n\
+pub const HELP: &str = "Watches the dataplanes of this machine and gives each only the hardware threads and \
+    the clock that its load needs. It decides ten times a second by a policy: a bound on the \
+    queueing delay (`slo_us`) and a ladder of configurations. It logs each decision in one line with \
+    the numbers that led to it. It reads the policy again when its file changes or on SIGHUP; \
+    `ix ctl policy` and `ix ctl slo` change the policy of one dataplane.\n\n\
+    The controller may start and stop at any time: it continues from the state that it finds, and \
+    dataplanes run without it. On SIGINT and SIGTERM it restores clocks and the background job.\n\n\
     Examples:\n  \
     ix cp --print-policy energy > my.toml\n  \
     ix cp --policy my.toml --slo-us 200\n  \
     ix cp --policy consolidation --background batch.slice\n  \
     ix cp --policy energy --dry-run";
 
-/// How often the policy's file is looked at.
+/// Time between two checks of the policy's file.
 const FILE_EVERY: Duration = Duration::from_secs(1);
 
 /// Flags of `ix cp`.
@@ -49,25 +50,25 @@ pub struct CpArgs {
     /// Upper bound on the queueing delay, µs (default: the policy's)
     #[arg(long, value_name = "US")]
     pub slo_us: Option<f64>,
-    /// Background job that gets what is left over: a control group (v2) or a process
+    /// Background job that gets the remaining time: a control group (v2) or a process
     #[arg(long, value_name = "CGROUP|PID")]
     pub background: Option<String>,
     /// Hardware threads where the background job may run (default: all)
     #[arg(long, value_name = "LIST", requires = "background")]
     pub background_cpus: Option<String>,
-    /// Control only this dataplane: process number of its program (may be given several times)
+    /// Control only the dataplane of this program: its process ID (may be repeated)
     #[arg(long, value_name = "PID")]
     pub pid: Vec<i32>,
-    /// Control only the dataplane of this control socket (may be given several times)
+    /// Control only the dataplane of this control socket (may be repeated)
     #[arg(long, value_name = "PATH", conflicts_with = "pid")]
     pub control: Vec<PathBuf>,
-    /// Say what would be done, and do nothing
+    /// Log the decisions without carrying them out
     #[arg(long)]
     pub dry_run: bool,
-    /// Log objects of JSON, and once a second the state of each dataplane
+    /// Log JSON objects, and once a second the state of each dataplane
     #[arg(long)]
     pub json: bool,
-    /// Print a policy to begin with, and end
+    /// Print a built-in policy as a starting point, and end
     #[arg(long, value_name = "NAME", exclusive = true,
           value_parser = ["energy", "consolidation", "minmax"])]
     pub print_policy: Option<String>,
@@ -102,13 +103,13 @@ fn with_background(linux: Linux<Members>, args: &CpArgs) -> Result<Linux<Members
         Some(text) => {
             let cpus = parse_list(text).filter(|cpus| !cpus.is_empty());
             let cpus = cpus.ok_or_else(|| {
-                problem(&format!("`{text}` is no list of hardware threads"))
+                problem(&format!("`{text}` is not a list of hardware threads"))
                     .mend("for example --background-cpus 2-7")
             })?;
             if let Some(cpu) = cpus.iter().find(|cpu| !online.contains(cpu)) {
                 let there = ix_controller::ranges(&online);
-                return Err(problem(&format!("there is no hardware thread {cpu}"))
-                    .mend(format!("choose among {there} with --background-cpus")));
+                return Err(problem(&format!("this machine has no hardware thread {cpu}"))
+                    .mend(format!("choose from {there} with --background-cpus")));
             }
             cpus
         }
@@ -185,7 +186,9 @@ impl<'a> Driver<'a> {
                 self.log.say(&format!("policy {} from {}", policy.name, self.source.name()));
                 self.control.controller().set_policy(policy);
             }
-            Some(Err(problem)) => self.log.say(&format!("{problem}; the old one goes on")),
+            Some(Err(problem)) => {
+                self.log.say(&format!("{problem}; the old policy stays in force"))
+            }
         }
     }
 
@@ -211,7 +214,10 @@ impl<'a> Driver<'a> {
             match policy::wished(&policy, &wish) {
                 Ok(policy) => {
                     let (name, slo_us) = (&policy.name, policy.slo_us);
-                    let line = format!("policy {name} with {slo_us} µs for {}, as asked", id.0);
+                    let line = format!(
+                        "policy {name}, at most {slo_us} µs, for {}: set by its operator",
+                        id.0
+                    );
                     self.log.say(&line);
                     self.control.controller().set_policy_of(id, policy);
                 }
@@ -228,7 +234,7 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Checks the policy, before anything is started.
+    /// Checks the policy before anything is started.
     pub fn check(policy: &str, slo_us: Option<f64>) -> Result<()> {
         PolicySource::open(policy, slo_us)?.read().map(|_| ())
     }

@@ -1,46 +1,50 @@
 //! `ix ctl stats`: the counters of a running dataplane, for people and for programs.
 use crate::ctl::args::StatsArgs;
-use ix_broker::control::{WallView, ask};
+use crate::ctl::json;
+use ix_broker::control::Client;
 use ix_dataplane::metrics::Stage;
+use ix_proto::control::{Status, Thread};
 use ix_report::cost::{Figures, HARDWARE, quotient};
 use ix_report::problem::Result;
-use serde::Deserialize;
 use serde_json::Value;
 use std::fmt::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// `ix ctl stats`.
 pub fn main(args: &StatsArgs) -> Result<()> {
     let path = args.dataplane.find()?;
     let Some(interval) = args.interval else {
-        print(args, &ask(&path, "stats")?, None);
-        return Ok(());
+        return print(args, &ask(&path)?, None);
     };
     let interval = Duration::from_secs_f64(interval);
-    let (mut before, mut looked) = (ask(&path, "stats")?, Instant::now());
+    let (mut before, mut looked) = (ask(&path)?, Instant::now());
     let mut shown = 0;
     while args.count.is_none_or(|count| shown < count) {
         std::thread::sleep(interval);
-        let after = ask(&path, "stats")?;
+        let after = ask(&path)?;
         let seconds = looked.elapsed().as_secs_f64();
         looked = Instant::now();
-        print(args, &after, Some((&before, seconds)));
+        print(args, &after, Some((&before, seconds)))?;
         before = after;
         shown += 1;
     }
     Ok(())
 }
 
+fn ask(path: &Path) -> Result<Status> {
+    Client::connect(path)?.stats()
+}
+
 /// Prints counters, or what they grew by since `before`, so many seconds ago.
-fn print(args: &StatsArgs, stats: &Value, before: Option<(&Value, f64)>) {
+fn print(args: &StatsArgs, stats: &Status, before: Option<(&Status, f64)>) -> Result<()> {
     if args.json {
-        let mut stats = stats.clone();
-        add_cost(&mut stats, before);
+        let stats = with_cost(stats, before)?;
         // An object a line where there will be several.
         if before.is_some() { println!("{stats}") } else { println!("{stats:#}") }
     } else if args.all {
         let mut lines = Vec::new();
-        flatten("", stats, &mut lines);
+        flatten("", &json(stats)?, &mut lines);
         let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         for (name, value) in lines {
             println!("{name:<width$}  {value}");
@@ -48,47 +52,52 @@ fn print(args: &StatsArgs, stats: &Value, before: Option<(&Value, f64)>) {
     } else {
         print!("{}", text(stats, before));
     }
+    Ok(())
 }
 
-/// Gives each thread what follows from its counters, under `cost`.
-fn add_cost(stats: &mut Value, before: Option<(&Value, f64)>) {
-    let costs: Vec<Value> = figures(stats, before).iter().map(Figures::to_json).collect();
-    let threads = stats.get_mut("threads").and_then(Value::as_array_mut);
-    for (thread, cost) in threads.into_iter().flatten().zip(costs) {
-        thread["cost"] = cost;
-    }
+/// Counters as JSON, with what follows from them under `cost` of each thread.
+fn with_cost(stats: &Status, before: Option<(&Status, f64)>) -> Result<Value> {
+    let costs = figures(stats, before);
+    let costed = stats.threads.iter().zip(&costs).map(|(thread, figures)| {
+        let mut thread = json(thread)?;
+        insert(&mut thread, "cost", figures.to_json());
+        Ok(thread)
+    });
+    let threads = costed.collect::<Result<Vec<Value>>>()?;
+    let mut stats = json(stats)?;
+    insert(&mut stats, "threads", threads.into());
     if let Some((_, seconds)) = before {
-        stats["cost_seconds"] = seconds.into();
+        insert(&mut stats, "cost_seconds", seconds.into());
+    }
+    Ok(stats)
+}
+
+fn insert(object: &mut Value, key: &str, value: Value) {
+    if let Some(object) = object.as_object_mut() {
+        object.insert(key.to_owned(), value);
     }
 }
 
 /// What each thread did, since its start or since `before`.
-fn figures(stats: &Value, before: Option<(&Value, f64)>) -> Vec<Figures> {
-    let now = Figures::of_threads(stats).unwrap_or_default();
-    let Some(before) = before.and_then(|(before, _)| Figures::of_threads(before)) else {
-        return now;
-    };
-    now.iter().zip(&before).map(|(now, before)| now.since(before)).collect()
+fn figures(stats: &Status, before: Option<(&Status, f64)>) -> Vec<Figures> {
+    let now = Figures::of_threads(stats);
+    let Some((before, _)) = before else { return now };
+    now.iter().zip(&Figures::of_threads(before)).map(|(now, before)| now.since(before)).collect()
 }
 
 /// The tables.
-fn text(stats: &Value, before: Option<(&Value, f64)>) -> String {
+fn text(stats: &Status, before: Option<(&Status, f64)>) -> String {
     let mut out = String::new();
     let figures = figures(stats, before);
-    let word = |name| stats.get(name).and_then(Value::as_str).unwrap_or("?");
-    let pid = stats.get("pid").and_then(Value::as_u64).unwrap_or(0);
     let when = match before {
         Some((_, seconds)) => format!("the last {seconds:.1} s"),
         None => "since its start".to_owned(),
     };
-    let _ = writeln!(out, "{} ({pid}), {when}", word("program"));
-    let wall = stats.get("wall").and_then(|wall| WallView::deserialize(wall).ok());
-    if let Some(words) = wall.and_then(|wall| wall.words()) {
+    let _ = writeln!(out, "{} ({}), {when}", stats.program, stats.pid);
+    if let Some(words) = stats.wall.words() {
         let _ = writeln!(out, "the wall, since its start: {words}");
     }
-    let threads = stats.get("threads").and_then(Value::as_array);
-    let threads: Vec<&Value> = threads.into_iter().flatten().collect();
-    for (i, (figures, thread)) in figures.iter().zip(&threads).enumerate() {
+    for (i, (figures, thread)) in figures.iter().zip(&stats.threads).enumerate() {
         let _ = writeln!(out, "\nelastic thread {i}");
         out.push_str(&section(figures, before.map(|(_, seconds)| seconds)));
         hardware(&mut out, stats, figures);
@@ -176,7 +185,7 @@ fn batches(out: &mut String, figures: &Figures) {
 }
 
 /// What the hardware thread executed, or why that is not known.
-fn hardware(out: &mut String, stats: &Value, figures: &Figures) {
+fn hardware(out: &mut String, stats: &Status, figures: &Figures) {
     let each = |name: &str| {
         let count = quotient(figures.hardware(name)?, figures.rx_packets)?;
         Some(format!("{count:.1} {}", name.replace('_', " ")))
@@ -184,22 +193,21 @@ fn hardware(out: &mut String, stats: &Value, figures: &Figures) {
     let known: Vec<String> = HARDWARE.iter().filter_map(|name| each(name)).collect();
     if !known.is_empty() {
         let _ = writeln!(out, "  hardware thread, for each packet received: {}", known.join(", "));
-    } else if let Some(why) = stats.get("hardware_missing").and_then(Value::as_str) {
+    } else if let Some(why) = &stats.hardware_missing {
         let _ = writeln!(out, "  hardware thread: not counted ({why})");
     }
 }
 
 /// Flows and frames now, and drops and TCP's incidents that there were, since the start.
-fn state(out: &mut String, thread: &Value) {
+fn state(out: &mut String, thread: &Thread) {
     let now = ["flows", "half_open", "time_wait", "rx_frames_in_use", "tx_frames_in_use"];
-    let now = now.map(|name| format!("{name} {}", thread.get(name).unwrap_or(&Value::Null)));
+    let now = now.map(|name| format!("{name} {}", thread.counter(name)));
     let _ = writeln!(out, "  now: {}", now.join(", "));
-    for list in ["drops", "tcp"] {
-        let counters = thread.get(list).and_then(Value::as_object);
-        let counted = counters.into_iter().flatten().filter(|(_, count)| count.as_u64() != Some(0));
+    for (title, counters) in [("drops", &thread.drops), ("tcp", &thread.tcp)] {
+        let counted = counters.iter().filter(|(_, count)| **count != 0);
         let counted: Vec<String> = counted.map(|(name, n)| format!("{name} {n}")).collect();
         let counted = if counted.is_empty() { "none".to_owned() } else { counted.join(", ") };
-        let _ = writeln!(out, "  {list}, since the start: {counted}");
+        let _ = writeln!(out, "  {title}, since the start: {counted}");
     }
 }
 
@@ -227,14 +235,17 @@ fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ix_proto::control::{Hardware, Wall};
     use ix_report::cost_sample::thread;
     use serde_json::json;
 
-    fn stats() -> Value {
-        let mut thread = thread(Some(json!({ "cycles": 3000, "cache_misses": 30 })));
-        thread["drops"] = json!({ "no_flow": 2, "backlog": 0 });
-        thread["flows"] = json!(64);
-        json!({ "program": "/bin/x", "pid": 7, "threads": [thread] })
+    fn stats() -> Status {
+        let hardware = Hardware { cycles: 3000, instructions: 6000, cache_misses: Some(30) };
+        let mut thread = thread(Some(hardware));
+        thread.drops.extend([("no_flow".to_owned(), 2), ("backlog".to_owned(), 0)]);
+        thread.counters.insert("flows".to_owned(), 64);
+        let program = "/bin/x".to_owned();
+        Status { program, pid: 7, threads: vec![thread], ..Status::default() }
     }
 
     #[test]
@@ -255,7 +266,7 @@ mod tests {
         assert!(!text.contains("256-"), "{text}");
         assert_eq!(
             line("hardware"),
-            "hardware thread, for each packet received: 10.0 cycles, 0.1 cache misses"
+            "hardware thread, for each packet received: 10.0 cycles, 20.0 instructions, 0.1 cache misses"
         );
         assert_eq!(line("drops"), "drops, since the start: no_flow 2");
         assert!(!text.contains("all elastic threads"));
@@ -264,16 +275,15 @@ mod tests {
     #[test]
     fn several_threads_have_a_sum_and_an_interval_has_rates() {
         let mut after = stats();
-        let mut first = after["threads"][0].clone();
-        first["rx_packets"] = json!(1300);
-        after["threads"] = json!([first, after["threads"][0]]);
+        after.threads.push(after.threads[0].clone());
+        after.threads[0].counters.insert("rx_packets".to_owned(), 1300);
         let mut before = stats();
-        before["threads"] = json!([before["threads"][0], before["threads"][0]]);
+        before.threads.push(before.threads[0].clone());
         let text = text(&after, Some((&before, 2.0)));
         assert!(text.contains("the last 2.0 s"), "{text}");
         assert_eq!(text.matches("500 packets received a second").count(), 2, "{text}");
         assert!(text.contains("all elastic threads"), "{text}");
-        add_cost(&mut after, Some((&before, 2.0)));
+        let after = with_cost(&after, Some((&before, 2.0))).expect("JSON");
         assert_eq!(after["cost_seconds"], 2.0);
         assert!(after["threads"][1]["cost"].is_object());
     }
@@ -282,14 +292,16 @@ mod tests {
     fn what_the_wall_refused_is_said() {
         let mut stats = stats();
         assert!(!text(&stats, None).contains("the wall"));
-        stats["wall"] = json!({ "stands": true, "refused": { "code": 2, "memory": 0 } });
+        let refused = [("code".to_owned(), 2), ("memory".to_owned(), 0)].into();
+        stats.wall = Wall { stands: true, refused };
         assert!(text(&stats, None).contains("the wall, since its start: refused code 2\n"));
     }
 
     #[test]
     fn why_there_are_no_hardware_counters_is_said() {
         let why = "no such device";
-        let stats = json!({ "threads": [thread(None)], "hardware_missing": why });
+        let hardware_missing = Some(why.to_owned());
+        let stats = Status { threads: vec![thread(None)], hardware_missing, ..Status::default() };
         assert!(text(&stats, None).contains("not counted (no such device)"));
     }
 

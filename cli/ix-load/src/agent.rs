@@ -9,16 +9,17 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
-/// Waits for masters, one at a time; says where it listens.
+/// Serves masters, one at a time; prints the address that it listens at.
 pub fn serve(args: &AgentArgs) -> Result<()> {
-    let listener = TcpListener::bind(args.listen)
-        .with_context(|| format!("cannot listen on {}; is another agent there?", args.listen))?;
+    let listener = TcpListener::bind(args.listen).with_context(|| {
+        format!("cannot listen on {}; does another agent listen there?", args.listen)
+    })?;
     println!("agent: waiting for a master on {}", listener.local_addr()?);
     loop {
         let (stream, peer) = listener.accept().context("cannot accept a master")?;
         match session(args, stream) {
             Ok(()) => eprintln!("ix load agent: served {peer}"),
-            // One bad master must not keep others from being served.
+            // An error of one master must not keep others from being served.
             Err(error) => eprintln!("ix load agent: master {peer}: {error:#}"),
         }
         if args.once {
@@ -29,8 +30,8 @@ pub fn serve(args: &AgentArgs) -> Result<()> {
 
 fn session(args: &AgentArgs, mut stream: TcpStream) -> Result<()> {
     let orders: Receiver<ToAgent> = wire::hear(&stream)?;
-    // Whoever connects and says nothing does not hold the agent up.
-    let first = orders.recv_timeout(Duration::from_secs(5)).context("it sends no order")?;
+    // A client that connects and sends nothing must not hold up the agent.
+    let first = orders.recv_timeout(Duration::from_secs(5)).context("it sent no order")?;
     let ended = match first {
         ToAgent::Run { version: VERSION, args: theirs, part, of } => {
             plan(args, &theirs, part, of).and_then(|plan| work(&plan, &mut stream, &orders))
@@ -38,14 +39,14 @@ fn session(args: &AgentArgs, mut stream: TcpStream) -> Result<()> {
         ToAgent::Run { version, .. } => {
             Err(anyhow!("the master speaks version {version}, this agent {VERSION}"))
         }
-        ToAgent::Go | ToAgent::Stop => bail!("it sent no order to run"),
+        ToAgent::Go | ToAgent::Stop => bail!("its first message was not an order to run"),
     };
     let failed = ended.as_ref().err().map(|error| format!("{error:#}"));
     wire::say(&mut stream, &FromAgent::Done(failed))?;
     ended
 }
 
-/// The master's run with this machine's means.
+/// The master's run, with this machine's threads and device.
 fn plan(args: &AgentArgs, theirs: &[String], part: u32, of: u32) -> Result<Plan> {
     let mut load = LoadArgs::try_parse_from(theirs).map_err(|e| anyhow!("{e}"))?;
     load.agents.clear();
@@ -60,20 +61,22 @@ fn work(plan: &Plan, stream: &mut TcpStream, orders: &Receiver<ToAgent>) -> Resu
     let told = |happening: Happening| {
         let message = match happening {
             Happening::Stored(records) => FromAgent::Stored(records),
-            // The barrier says it, once.
+            // The barrier sends it, once.
             Happening::Alive | Happening::Ready => FromAgent::Alive,
             Happening::Interval(interval, threads) => {
                 FromAgent::Interval(Box::new((&*interval).into()), threads)
             }
         };
         if wire::say(stream, &message).is_err() {
-            return Some("the master is gone".to_string());
+            return Some("the connection to the master ended".to_string());
         }
         match orders.try_recv() {
             Err(TryRecvError::Empty) => None,
-            Ok(ToAgent::Stop) => Some("the master said so".to_string()),
+            Ok(ToAgent::Stop) => Some("the master stopped it".to_string()),
             Ok(_) => None,
-            Err(TryRecvError::Disconnected) => Some("the master is gone".to_string()),
+            Err(TryRecvError::Disconnected) => {
+                Some("the connection to the master ended".to_string())
+            }
         }
     };
     let outcome = run::local(plan, run::place()?, told, &mut || {
@@ -82,11 +85,13 @@ fn work(plan: &Plan, stream: &mut TcpStream, orders: &Receiver<ToAgent>) -> Resu
             match orders.recv_timeout(Duration::from_secs(1)) {
                 Ok(ToAgent::Go) => return Ok(()),
                 Ok(ToAgent::Stop) => bail!("the master cancelled the run"),
-                Ok(ToAgent::Run { .. }) => bail!("a second order while the first is running"),
+                Ok(ToAgent::Run { .. }) => {
+                    bail!("the master sent a second order while the first is running")
+                }
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
                     wire::say(&mut to_barrier, &FromAgent::Alive)?;
                 }
-                Err(_) => bail!("the master is gone"),
+                Err(_) => bail!("the connection to the master ended"),
             }
         }
     })?;

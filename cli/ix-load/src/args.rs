@@ -14,28 +14,27 @@ const EXAMPLES: &str = "Examples:\n  \
     closed loop: each connection sends the next message when the echo is back\n  \
     ix load 10.0.0.1:11211 --protocol memcached --workload usr --records 1000000 \\\n      \
     --connections 256 --depth 4 --rate 500000 --measure-connections 32\n      \
-    open loop at 500,000 requests a second, latency from when each was due, and from a\n      \
-    client of its own that makes no load\n  \
+    open loop at 500,000 requests per second; a separate client with 32 connections measures\n      \
+    latency as well\n  \
     ix load 10.0.0.1:11211 --protocol memcached-binary --workload etc \\\n      \
     --pattern triangle:10000:6500000:240:0 --stop-latency 50:750 --seconds 120\n      \
-    the papers' search: stop when the median goes above 750 µs\n  \
+    the papers' search: stop when the median exceeds 750 µs\n  \
     ix load 10.0.0.1:7 --nic afxdp:eth1 --addr 10.0.0.9/24 --cpus 3\n      \
-    the same from a dataplane of its own\n  \
+    load from a dataplane of its own\n  \
     ix load 10.0.0.1:80 --protocol http --path /page.txt --back-ends /srv/www@8001,8002 \\\n      \
     --nic memif:/run/proxy --addr 10.0.0.9/24\n      \
-    a proxy, and the web servers behind it\n  \
+    load on a proxy, and the web servers behind it\n  \
     ix load agent --listen 0.0.0.0:7777      (on each client machine)\n  \
     ix load 10.0.0.1:11211 --agents c1:7777,c2:7777 --rate 3000000 ...\n      \
-    the agents make the load, this machine only measures\n\n\
-    TARGET: HOST:PORT, several separated by commas; a bare port or a range of ports is of the \
-    host before it: `10.0.0.1:7000-7007,10.0.0.2:7000`. Connections spread over all.\n\n\
+    the agents generate the load; this machine only measures\n\n\
+    TARGET: HOST:PORT, several separated by commas. A bare port or range of ports belongs to the \
+    host before it: `10.0.0.1:7000-7007,10.0.0.2:7000`. Connections are spread over all targets.\n\n\
     DIST: N, uniform:a:b, normal:m:s, exponential:l, pareto:loc:scale:shape, \
     gev:loc:scale:shape, lognormal:m:s, bimodal:p:a:b, fb_key, fb_value, file:PATH.\n\n\
-    Exit status: 0 on success; 1 when it could not be run, 2 for a wrong command line, 3 when too \
-    many gets missed, 4 when there were errors or an agent was lost. Closed loop hides how long \
-    clients would wait for a slow server: give --rate for latencies that mean something.";
+    Exit status: 0 on success; 1 if the load could not run, 2 for a wrong command line, 3 if \
+    too many gets missed, 4 if there were errors or an agent was lost.";
 
-/// Protocols.
+/// Protocol of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProtocolName {
@@ -59,7 +58,7 @@ pub enum WorkloadName {
     Usr,
 }
 
-/// How requests spread over records.
+/// How requests are spread over records.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PopularityName {
     /// Evenly.
@@ -68,7 +67,7 @@ pub enum PopularityName {
     Zipf(f64),
 }
 
-/// Pages and the ports that they are served at.
+/// Pages, and the ports that they are served at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackEndsAt {
     /// The pages.
@@ -96,9 +95,11 @@ impl core::str::FromStr for BackEndsAt {
     name = "ix load",
     about = "Puts load on a server and measures its latency",
     long_about = "Puts load on a server and measures rate and latency, from Linux sockets or from \
-        a dataplane of its own (--nic). With --rate or --pattern the loop is open: requests are \
-        due at times drawn in advance, and latency counts from then, however late the server made \
-        us send them. Without, it is closed.",
+        a dataplane of its own (--nic).\n\n\
+        With --rate or --pattern the loop is open: requests are due at times drawn in advance, and \
+        latency counts from the time a request was due, even if it was sent later. Otherwise the \
+        loop is closed: a connection sends its next request after a reply. A closed loop hides how \
+        long clients would wait for a slow server, so use --rate to measure latency.",
     after_long_help = EXAMPLES,
     args_override_self = true
 )]
@@ -113,23 +114,23 @@ pub struct LoadArgs {
     #[arg(long)]
     pub udp: bool,
 
-    /// On what it runs.
+    /// Where it runs.
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Number of threads (default: 1; on a dataplane, all its elastic threads)
+    /// Number of threads (default: 1; on a dataplane, one for each elastic thread)
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
     /// Local addresses to connect from; each has at least 28,000 ports
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub source: Vec<IpAddr>,
 
-    /// Number of connections of all threads together
+    /// Number of connections, all threads together
     #[arg(short = 'c', long, value_name = "N", default_value_t = 16)]
     pub connections: u32,
-    /// Requests in flight on each connection
+    /// Most requests in flight on each connection
     #[arg(long, value_name = "D", default_value_t = 1)]
     pub depth: u32,
-    /// Requests per second of all connections together (open loop)
+    /// Requests per second, all connections together (open loop)
     #[arg(long, value_name = "QPS")]
     pub rate: Option<f64>,
     /// Distribution of the gaps between requests (default: poisson; fb with --workload etc)
@@ -139,7 +140,7 @@ pub struct LoadArgs {
     /// sin_noise:MIN:MAX:PERIOD:NOISE:REDRAW (seconds)
     #[arg(long, value_name = "PATTERN", conflicts_with = "rate")]
     pub pattern: Option<Rate>,
-    /// Stop when the P-th percentile of a second exceeds a latency, P:µs: `99:500`
+    /// Stop when the P-th percentile of latency within a second exceeds US µs: `99:500`
     #[arg(long, value_name = "P:US", value_parser = stop_latency)]
     pub stop_latency: Option<(f64, f64)>,
 
@@ -153,7 +154,8 @@ pub struct LoadArgs {
     #[arg(long, value_name = "PATH", default_value = "/")]
     pub path: String,
 
-    /// Serve these pages as well, as the web servers behind a proxy that is the target (on a dataplane)
+    /// Also serve the pages of this folder, as the web servers behind a proxy under test (with
+    /// --nic)
     #[arg(long, value_name = "FOLDER@PORTS", value_parser = str::parse::<BackEndsAt>)]
     pub back_ends: Option<BackEndsAt>,
 
@@ -169,7 +171,7 @@ pub struct LoadArgs {
     /// Share of requests that store a value, 0 to 1 (default: 0)
     #[arg(long, value_name = "F")]
     pub update: Option<f64>,
-    /// Records
+    /// Number of records
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub records: u32,
     /// Popularity of records: uniform or zipf:S
@@ -184,7 +186,7 @@ pub struct LoadArgs {
     /// Allow more than 2 % of the gets to miss
     #[arg(long)]
     pub allow_misses: bool,
-    /// Do not compare the answers with what was stored
+    /// Do not compare replies with what was stored
     #[arg(long)]
     pub no_verify: bool,
 
@@ -194,18 +196,18 @@ pub struct LoadArgs {
     /// Duration of the load before the measurement, s (default: a tenth of it, at most 1)
     #[arg(long, value_name = "T")]
     pub warmup: Option<f64>,
-    /// Time after which a missing answer is an error, s (default: 5; 1 with --udp)
+    /// Time after which a missing reply is an error, s (default: 5; 1 with --udp)
     #[arg(long, value_name = "T")]
     pub timeout: Option<f64>,
 
-    /// Connections of a separate client that makes little load and whose latency is reported beside
-    /// (the papers: 32; default: 0, with --agents 32)
+    /// Connections of a separate client that makes little load and whose latency is reported
+    /// separately (default: 0; 32 with --agents, as in the papers)
     #[arg(long, value_name = "N")]
     pub measure_connections: Option<u32>,
     /// Requests per second of that client
     #[arg(long, value_name = "QPS", default_value_t = 2000.0)]
     pub measure_rate: f64,
-    /// Requests in flight on each connection of that client
+    /// Most requests in flight on each connection of that client
     #[arg(long, value_name = "D", default_value_t = 1)]
     pub measure_depth: u32,
 
@@ -222,16 +224,16 @@ pub struct LoadArgs {
     /// Print no progress
     #[arg(short, long)]
     pub quiet: bool,
-    /// Name of the server in the result: `ix`, `linux` or another
+    /// Name of the server in the result, such as `ix` or `linux`
     #[arg(long, value_name = "NAME", default_value = "server")]
     pub system: String,
 
-    /// What was read here, for agents to read it again.
+    /// The arguments as given, for agents to parse them again.
     #[arg(skip)]
     pub command_line: Vec<String>,
 }
 
-/// Flags that say on what a load or an agent runs.
+/// Flags for where a load or an agent runs.
 #[derive(Args, Clone, Debug)]
 pub struct PlaceArgs {
     /// Run on a dataplane with this device: `afxdp:IFNAME`, `tap:NAME` or `memif:PATH`
@@ -243,7 +245,7 @@ pub struct PlaceArgs {
     /// Gateway of the dataplane
     #[arg(long, value_name = "IP", requires = "nic")]
     pub gateway: Option<String>,
-    /// Batch bound of the dataplane: packets per cycle at most
+    /// Batch bound of the dataplane: most packets in one cycle
     #[arg(long, value_name = "B", requires = "nic")]
     pub batch: Option<usize>,
     /// Hardware threads: `2,4-7`
@@ -252,14 +254,14 @@ pub struct PlaceArgs {
     /// Poll all the time, never sleep
     #[arg(long)]
     pub spin: bool,
-    /// Linux: sleep until a request is due instead of polling for the last millisecond before; for
-    /// a load that shares its processor. How late timers are counts as latency
+    /// On Linux sockets: sleep until a request is due, instead of polling during the last
+    /// millisecond; for a load that shares its processor. Late timers then count as latency
     #[arg(long, conflicts_with_all = ["spin", "nic"])]
     pub sleep: bool,
 }
 
 impl PlaceArgs {
-    /// The dataplane that is asked for, to run these arguments on.
+    /// Returns the dataplane that the flags ask for, with the arguments to run there.
     pub fn dataplane(&self, arguments: Vec<OsString>) -> Option<Dataplane> {
         Some(Dataplane {
             nic: self.nic.clone()?,
@@ -277,18 +279,19 @@ impl PlaceArgs {
 #[command(
     name = "ix load agent",
     about = "Makes load when a master asks for it",
-    long_about = "Waits for `ix load … --agents` on another machine, makes the load that it asks \
-        for, and reports to it each second. Whoever can connect can make it send: listen on a \
-        private network only."
+    long_about = "Waits for `ix load … --agents` on another machine (the master), makes the load \
+        that the master asks for, and reports to it each second. Everyone who can connect can make \
+        the agent send: listen on a private network only."
 )]
 pub struct AgentArgs {
-    /// Address to listen on for the master
+    /// Address to listen on for masters
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: SocketAddr,
-    /// On what it runs.
+    /// Where it runs.
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Number of threads (default: as the master says; on a dataplane, all its elastic threads)
+    /// Number of threads (default: the master's number; on a dataplane, one for each elastic
+    /// thread)
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
     /// Exit after one run
@@ -301,7 +304,7 @@ fn stop_latency(text: &str) -> Result<(f64, f64), String> {
         text.split_once(':').and_then(|(p, us)| Some((p.parse().ok()?, us.parse().ok()?)));
     match numbers {
         Some((p, us)) if (0.0..=100.0).contains(&p) && us > 0.0 => Ok((p, us)),
-        _ => Err("say PERCENTILE:MICROSECONDS, such as 99:500".to_string()),
+        _ => Err("not PERCENTILE:MICROSECONDS, such as 99:500".to_string()),
     }
 }
 
@@ -312,7 +315,7 @@ fn popularity(text: &str) -> Result<PopularityName, String> {
     let exponent = text.strip_prefix("zipf:").and_then(|s| s.parse().ok());
     match exponent {
         Some(s) if (0.0..=20.0).contains(&s) => Ok(PopularityName::Zipf(s)),
-        _ => Err("say uniform or zipf:S with 0 <= S <= 20".to_string()),
+        _ => Err("not uniform, nor zipf:S with S from 0 to 20".to_string()),
     }
 }
 

@@ -1,10 +1,10 @@
-//! Monotonic time from the time stamp counter: a few cycles a look, where the kernel's clock takes
-//! tens of ns.
+//! Monotonic time from the time stamp counter: a read costs a few cycles, while the kernel's clock
+//! costs tens of ns.
 use ix_sys::tsc::ticks;
 use std::time::{Duration, Instant};
 
-/// How long the counter is compared with the kernel's clock: an error of 0.1 µs in either look is
-/// two parts in a million.
+/// How long the counter is compared with the kernel's clock. An error of 0.1 µs in either reading
+/// is two parts in a million.
 const CALIBRATION: Duration = Duration::from_millis(50);
 
 /// A clock that starts at 0 when it is made. Copies agree with each other on all hardware threads
@@ -12,7 +12,7 @@ const CALIBRATION: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: u64,
-    /// ns in a tick, times 2^32.
+    /// ns per tick, times 2^32.
     ns_per_tick: u64,
 }
 
@@ -27,7 +27,7 @@ impl Clock {
         Clock { start, ns_per_tick }
     }
 
-    /// ns since it was made.
+    /// ns since the clock was made.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         let passed = ticks().wrapping_sub(self.start);

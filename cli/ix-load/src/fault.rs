@@ -1,4 +1,4 @@
-//! What can go wrong with a request or a connection: counted by kind, the first of each shown.
+//! Errors of requests and connections: counted by kind, with the first of each kind as an example.
 use serde::{Deserialize, Serialize};
 
 /// Kinds of errors.
@@ -11,21 +11,21 @@ pub enum Fault {
     Reset,
     /// The server closed a connection.
     Closed,
-    /// No answer within the time.
+    /// No reply within the time limit.
     NoAnswer,
-    /// Fewer or more bytes than the request asks for.
+    /// Fewer or more bytes than the request asked for.
     WrongLength,
-    /// The answer is about another key.
+    /// The reply is about another key.
     WrongKey,
     /// The value differs from what was stored.
     WrongValue,
-    /// Bytes that the protocol does not know.
+    /// Bytes that the protocol does not define.
     BadReply,
     /// The server refused the request.
     ServerError,
 }
 
-/// How many kinds there are.
+/// Number of kinds.
 pub const FAULTS: usize = 9;
 
 impl Fault {
@@ -42,7 +42,7 @@ impl Fault {
         Fault::ServerError,
     ];
 
-    /// Its name in results.
+    /// Name in results.
     pub fn name(self) -> &'static str {
         match self {
             Fault::NotConnected => "not_connected",
@@ -66,18 +66,18 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// One more.
+    /// Counts one error.
     pub fn add(&mut self, fault: Fault, what: impl FnOnce() -> String) {
         self.add_many(fault, 1, what);
     }
 
-    /// Several more of one cause.
+    /// Counts several errors with one cause.
     pub fn add_many(&mut self, fault: Fault, count: u64, what: impl FnOnce() -> String) {
         self.counts[fault as usize] += count;
         self.first[fault as usize].get_or_insert_with(what);
     }
 
-    /// Adds another thread's.
+    /// Adds the errors of another thread.
     pub fn merge(&mut self, other: Faults) {
         for (index, first) in other.first.into_iter().enumerate() {
             self.counts[index] += other.counts[index];
@@ -85,12 +85,12 @@ impl Faults {
         }
     }
 
-    /// All of them.
+    /// Number of all errors.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Kinds that occurred: kind, how often, and the first of them.
+    /// Kinds that occurred: kind, count, and the first error.
     pub fn kinds(&self) -> impl Iterator<Item = (Fault, u64, &str)> {
         Fault::ALL.into_iter().filter_map(|fault| {
             let count = self.counts[fault as usize];

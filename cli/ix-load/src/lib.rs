@@ -1,9 +1,9 @@
 //! `ix load`: puts load on a server and measures it, on Linux sockets or on a dataplane.
 //!
-//! From pure to impure: laws of sizes, gaps and rates (`ix_workload`) · protocols as functions of
-//! bytes ([`protocol`], [`records`]) · the engine, a whole generator in virtual time ([`engine`]) ·
-//! its two back ends ([`linux`], [`ix`]) · threads and their common start ([`worker`], [`run`]) ·
-//! the result ([`report`]).
+//! From pure to impure: distributions of sizes, gaps and rates (`ix_workload`) · protocols as
+//! functions of bytes ([`protocol`], [`records`]) · the engine, a whole generator in virtual time
+//! ([`engine`]) · its two back ends ([`linux`], [`ix`]) · threads and their common start
+//! ([`worker`], [`run`]) · the result ([`report`]).
 #![forbid(unsafe_code)]
 pub mod agent;
 pub mod args;
@@ -27,22 +27,22 @@ use serde_json::Value;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Exit status when it could not be run.
+/// Exit status if the load could not run.
 pub const STATUS_FAILED: u8 = 1;
 /// Exit status for a wrong command line.
 pub const STATUS_USAGE: u8 = 2;
-/// Exit status when too many gets missed.
+/// Exit status if too many gets missed.
 pub const STATUS_MISSES: u8 = 3;
-/// Exit status when there were errors, or an agent was lost.
+/// Exit status if there were errors or an agent was lost.
 pub const STATUS_ERRORS: u8 = 4;
 
-/// What a command line asks for.
+/// What to do, by the command line.
 pub enum Command {
     /// A run in this process.
     Load(Box<LoadArgs>),
     /// An agent in this process.
     Agent(Box<AgentArgs>),
-    /// The same in a process of its own on a dataplane.
+    /// A load or an agent in another process, on a dataplane.
     OnDataplane(Dataplane),
 }
 
@@ -58,11 +58,11 @@ pub struct Dataplane {
     pub cpus: Option<String>,
     /// Batch bound.
     pub batch: Option<usize>,
-    /// Arguments of `ix load` there.
+    /// Arguments of `ix load` on it.
     pub arguments: Vec<OsString>,
 }
 
-/// Reads a command line, the program's name first; ends the process when it is wrong.
+/// Parses a command line, with the program's name first; ends the process if it is wrong.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Command {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let rest = arguments.get(1..).unwrap_or_default().to_vec();
@@ -82,12 +82,12 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Command {
     }
 }
 
-/// Whether this process has a dataplane already.
+/// Whether this process already has a dataplane.
 fn on_dataplane() -> bool {
     libix::raw::Process::find().is_ok()
 }
 
-/// Carries a load out in this process. `machine` describes the machine for the result.
+/// Runs a load in this process. `machine` describes the machine for the result.
 pub fn load(args: LoadArgs, machine: &dyn Fn() -> Value) -> ExitCode {
     let planned = plan::Plan::new(args).map_err(|e| (STATUS_USAGE, e));
     let done = planned.and_then(|plan| run::run(plan, machine).map_err(|e| (STATUS_FAILED, e)));

@@ -1,4 +1,4 @@
-//! The generator on Linux sockets: epoll, blocking or spinning, one thread.
+//! The generator on Linux sockets: epoll, sleeping or spinning, one thread.
 use crate::clock::Clock;
 use crate::engine::{End, Engine, Verdict};
 use crate::protocol::Protocol;
@@ -9,12 +9,12 @@ use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT};
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 
-/// Longest sleep, so that the end of a run is noticed.
+/// Longest sleep, so that the thread notices the end of a run.
 const SLEEP_MS: u64 = 20;
-/// The kernel wakes us some time after it was asked to: the rest is spent polling.
+/// The kernel wakes the thread later than asked: the rest of the time is spent polling.
 const WAKE_NS: u64 = 1_000_000;
 const EVENTS: usize = 256;
-/// Datagrams read from one socket in one go.
+/// Most datagrams read from one socket at once.
 const DATAGRAMS: usize = 32;
 
 enum Socket {
@@ -26,7 +26,7 @@ enum Socket {
 struct Slot {
     socket: Socket,
     connecting: bool,
-    /// Bytes that the kernel had no room for; from where on they are unsent.
+    /// Bytes that the kernel had no room for, and the offset of the first unsent byte.
     unsent: Option<Box<(Vec<u8>, usize)>>,
 }
 
@@ -71,7 +71,7 @@ impl<P: Protocol> Linux<P> {
         let target = self.targets[at % self.targets.len()];
         let source = match self.sources.len() {
             0 => None,
-            // A step on for each round over the targets: every pair is used.
+            // The source advances after each round over the targets, so every pair is used.
             n => Some(self.sources[at / self.targets.len() % n]),
         };
         let slot = &mut self.slots[at];
@@ -156,7 +156,7 @@ impl<P: Protocol> Linux<P> {
         }
     }
 
-    /// Sends what there is.
+    /// Sends all that is ready.
     fn flush(&mut self, index: u32, now_ns: u64) {
         let slot = &self.slots[index as usize];
         match slot.socket {
@@ -169,7 +169,7 @@ impl<P: Protocol> Linux<P> {
     fn flush_stream(&mut self, index: u32, now_ns: u64) {
         loop {
             match self.send(index, now_ns) {
-                // There may be more where that came from.
+                // There may be more to send.
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => return self.end(index, End::Reset(error.to_string()), now_ns),
@@ -177,8 +177,8 @@ impl<P: Protocol> Linux<P> {
         }
     }
 
-    /// Sends the rest of earlier requests, or new ones if there is none; answers whether a rest went
-    /// out to its end.
+    /// Sends the rest of earlier requests, or new ones if there is no rest. Returns whether a whole
+    /// rest was sent.
     fn send(&mut self, index: u32, now_ns: u64) -> io::Result<bool> {
         let Linux { engine, epoll, slots, out, .. } = self;
         let slot = &mut slots[index as usize];
@@ -213,7 +213,7 @@ impl<P: Protocol> Linux<P> {
         while self.engine.output_datagram(index, now_ns, &mut self.out) {
             match socket.send(&self.out) {
                 Ok(_) => {}
-                // Lost as any other datagram: its request runs into the time limit.
+                // Lost as any other datagram: the request times out.
                 Err(error) if is_passing(&error) => {}
                 Err(error) => return self.end(index, End::Reset(error.to_string()), now_ns),
             }
@@ -228,7 +228,7 @@ impl<P: Protocol> Linux<P> {
 
     fn reset(&mut self, index: u32) {
         if let Socket::Tcp(stream) = &self.slots[index as usize].socket {
-            // Without it the connection ends in order, which is no harm.
+            // Without this the connection closes normally, which does no harm.
             let _ = socket::reset_on_close(stream);
         }
         self.close(index);
@@ -239,12 +239,12 @@ impl<P: Protocol> Linux<P> {
         (slot.socket, slot.connecting, slot.unsent) = (Socket::None, false, None);
     }
 
-    /// Whether it sleeps until a request is due, and never polls.
+    /// Whether the thread sleeps until a request is due, and never polls.
     pub fn sleep(&mut self, sleep: bool) {
         self.sleep = sleep;
     }
 
-    /// Waits for events, until something is due at the latest.
+    /// Waits for events, at most until something is due.
     fn wait(&mut self, now_ns: u64) -> io::Result<usize> {
         if self.sleep {
             let idle_ns = self.engine.next_ns().saturating_sub(now_ns);
@@ -253,7 +253,7 @@ impl<P: Protocol> Linux<P> {
         self.epoll.wait(self.timeout_ms(now_ns))
     }
 
-    /// How long nothing is due, ms.
+    /// Time until something is due, ms.
     fn timeout_ms(&self, now_ns: u64) -> i32 {
         if self.spin {
             return 0;
@@ -282,7 +282,7 @@ impl<P: Protocol> Backend<P> for Linux<P> {
         let events = self.wait(now_ns)?;
         for at in 0..events {
             let (what, token) = self.epoll.event(at);
-            // Each event costs several µs of the kernel's: one look at the clock is little.
+            // Each event costs the kernel several µs; one reading of the clock is little.
             self.ready(token as u32, what, clock.now_ns())?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The master of a run on several machines: agents make the load, this machine measures beside.
+//! The master of a run on several machines: agents make the load, this machine measures latency.
 use crate::plan::Plan;
 use crate::report::{self, Collected, Second};
 use crate::run::{self, Happening};
@@ -9,7 +9,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// An agent that says nothing for so long is lost.
+/// An agent that is silent for this long is lost.
 const SILENCE: Duration = Duration::from_secs(5);
 const CONNECT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(20);
@@ -21,9 +21,9 @@ struct Agent {
     heard: Instant,
     ready: bool,
     stored: u64,
-    /// It has ended in order, or is lost.
+    /// It has ended normally, or is lost.
     over: bool,
-    /// Of these, it is no longer counted among those that tell.
+    /// It is over, and no longer counted among the sources.
     gone: bool,
     threads: usize,
 }
@@ -37,7 +37,7 @@ struct Master {
     quiet: bool,
 }
 
-/// Carries a plan out with its agents; answers the exit status.
+/// Runs a plan with its agents; returns the exit status.
 pub fn run(plan: Plan, machine: &dyn Fn() -> Value) -> Result<u8> {
     let place = run::place()?;
     let mut agents = Vec::new();
@@ -94,12 +94,13 @@ impl Agent {
 
     fn say(&mut self, order: &ToAgent) -> Result<()> {
         let name = &self.name;
-        wire::say(&mut self.stream, order).with_context(|| format!("the agent {name} is gone"))
+        wire::say(&mut self.stream, order)
+            .with_context(|| format!("lost the connection to the agent {name}"))
     }
 }
 
 impl Master {
-    /// Takes in what this machine's threads tell, and then what the agents have told meanwhile.
+    /// Handles an event of this machine's threads, then the agents' messages.
     fn happened(&mut self, happening: Happening) -> Option<String> {
         if let Happening::Interval(interval, threads) = happening {
             self.local_threads = threads;
@@ -115,7 +116,7 @@ impl Master {
         stop
     }
 
-    /// Those that tell each second.
+    /// Number of threads that report each second.
     fn sources(&self) -> usize {
         let live = self.agents.iter().filter(|agent| !agent.gone);
         self.local_threads + live.map(|agent| agent.threads).sum::<usize>()
@@ -125,7 +126,7 @@ impl Master {
     fn barrier(&mut self) -> Result<()> {
         while let Some(waiting) = self.agents.iter().find(|agent| !agent.ready) {
             if self.failed.is_some() || waiting.over {
-                let lost = anyhow!("the agent {} was lost before the start", waiting.name);
+                let lost = anyhow!("lost the agent {} before the start", waiting.name);
                 self.stop_agents();
                 return Err(self.failed.take().unwrap_or(lost));
             }
@@ -135,7 +136,7 @@ impl Master {
         self.agents.iter_mut().try_for_each(|agent| agent.say(&ToAgent::Go))
     }
 
-    /// Takes in what the agents have told.
+    /// Handles the agents' messages.
     fn look(&mut self) {
         for index in 0..self.agents.len() {
             while let Some(message) = self.next(index) {
@@ -157,7 +158,7 @@ impl Master {
             Err(TryRecvError::Empty) if agent.heard.elapsed() < SILENCE => None,
             Err(why) => {
                 let why = match why {
-                    TryRecvError::Empty => "says nothing any more",
+                    TryRecvError::Empty => "is silent",
                     TryRecvError::Disconnected => "disappeared",
                 };
                 self.lost(index, why);
@@ -195,7 +196,7 @@ impl Master {
         }
     }
 
-    /// The rest goes on without it.
+    /// The run continues without the agent.
     fn lost(&mut self, index: usize, why: &str) {
         let agent = &mut self.agents[index];
         (agent.over, agent.gone) = (true, true);
@@ -219,12 +220,12 @@ impl Master {
 
     fn stop_agents(&mut self) {
         for agent in self.agents.iter_mut().filter(|agent| !agent.over) {
-            // One that is gone needs no order.
+            // An agent that is lost needs no order.
             let _ = agent.say(&ToAgent::Stop);
         }
     }
 
-    /// Waits for the agents' last words; silence ends it.
+    /// Waits for the agents' last messages, at most until they are silent.
     fn finish(&mut self) {
         while self.agents.iter().any(|agent| !agent.over) {
             std::thread::sleep(LOOK);

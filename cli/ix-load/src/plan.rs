@@ -1,4 +1,4 @@
-//! What a run does: the command line, checked and filled with the workloads' laws.
+//! What a run does: the checked command line with the distributions of its workload.
 use crate::args::{BackEndsAt, LoadArgs, PopularityName, ProtocolName, WorkloadName};
 use crate::engine::{ClassSetup, Open, Setup};
 use crate::protocol::Popularity;
@@ -12,13 +12,13 @@ use ix_workload::pattern::Rate;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-/// Requests that may be overdue on one thread: 16 MB of them.
+/// Most requests that may be overdue on one thread: 16 MB.
 const OVERDUE_MOST: usize = 1 << 20;
-/// How long answers are awaited after the end.
+/// How long the generator waits for replies after the end.
 const DRAIN_NS: u64 = 1_000_000_000;
 /// Connections and depth of a thread that stores the records.
 const PRELOAD: ClassSetup = ClassSetup { connections: 8, depth: 16 };
-/// All pages of the back ends together.
+/// Most bytes of all pages of the back ends.
 const PAGES_MOST_BYTES: u64 = 1 << 30;
 /// Most requests under way on one connection.
 const DEPTH_MOST: u32 = 1 << 14;
@@ -26,13 +26,13 @@ const DEPTH_MOST: u32 = 1 << 14;
 /// A checked run.
 #[derive(Clone)]
 pub struct Plan {
-    /// Where it comes from.
+    /// The arguments.
     pub args: LoadArgs,
-    /// Servers, each connection has one.
+    /// Servers; each connection has one.
     pub targets: Vec<SocketAddr>,
     /// Rate of the load; `None`: closed loop.
     pub rate: Option<Rate>,
-    /// Law of its gaps.
+    /// Distribution of its gaps.
     pub arrival: Arrival,
     /// Connections of the load.
     pub connections: u32,
@@ -40,13 +40,13 @@ pub struct Plan {
     pub measure_connections: u32,
     /// Records, for memcached.
     pub records: Option<Arc<Records>>,
-    /// Pages to be served beside the load.
+    /// Pages to serve beside the load.
     pub pages: Option<Arc<Site>>,
     /// Share of requests that store.
     pub update: f64,
     /// Load before the measured time, s.
     pub warmup_s: f64,
-    /// This machine's part of how many.
+    /// Number of this machine's part, and number of parts.
     pub part: (u32, u32),
 }
 
@@ -88,7 +88,7 @@ impl Plan {
         })
     }
 
-    /// The part of one of several agents: load only.
+    /// The part of one of several agents, without the measuring client.
     pub fn part(mut self, index: u32, of: u32) -> Plan {
         self.part = (index, of);
         self.connections = share(self.args.connections, of, index);
@@ -98,11 +98,11 @@ impl Plan {
 
     /// Whether records are stored first.
     pub fn preloads(&self) -> bool {
-        // Agents store their parts.
+        // Each agent stores its own part.
         self.records.is_some() && !self.args.no_preload && self.args.agents.is_empty()
     }
 
-    /// Threads that have a connection, of so many.
+    /// Number of threads that have a connection, at most `most`.
     pub fn threads(&self, most: u32) -> u32 {
         most.min(self.connections.max(self.measure_connections)).max(1)
     }
@@ -117,7 +117,7 @@ impl Plan {
         at(index)..at(index + 1)
     }
 
-    /// How requests spread over records.
+    /// How requests are spread over records.
     pub fn popularity(&self) -> Popularity {
         match self.args.popularity {
             PopularityName::Uniform => Popularity::Uniform,
@@ -140,7 +140,7 @@ impl Plan {
             class(self.connections, self.args.depth),
             class(self.measure_connections, self.args.measure_depth),
         ];
-        // A thread's share of the rate is that of its connections: none is without.
+        // A thread's share of the rate is its share of the connections; each thread has some.
         let share_of =
             |class: usize, all: u32| f64::from(classes[class].connections) / f64::from(all.max(1));
         let parts = f64::from(self.part.1);
@@ -167,7 +167,7 @@ impl Plan {
         }
     }
 
-    /// The engine that stores the records, always by TCP.
+    /// The engine that stores the records, always over TCP.
     pub fn preload_setup(&self, index: u32) -> Setup {
         Setup {
             classes: [PRELOAD, ClassSetup::default()],
@@ -188,7 +188,7 @@ impl Plan {
     }
 }
 
-/// `index`'s part of `total` among `of`.
+/// Part `index` of `total`, divided among `of`.
 pub fn share(total: u32, of: u32, index: u32) -> u32 {
     total / of + u32::from(index < total % of)
 }
@@ -197,46 +197,48 @@ fn check(args: &LoadArgs) -> Result<()> {
     let positive = |value: f64| value > 0.0 && value.is_finite();
     let echo = args.protocol == ProtocolName::Echo;
     if args.connections == 0 || args.depth == 0 || args.threads == Some(0) {
-        bail!("--connections, --depth and --threads are at least 1");
+        bail!("--connections, --depth and --threads must be at least 1");
     }
     if args.depth > DEPTH_MOST || args.measure_depth > DEPTH_MOST || args.measure_depth == 0 {
-        bail!("--depth and --measure-depth are 1 to {DEPTH_MOST}");
+        bail!("--depth and --measure-depth must be 1 to {DEPTH_MOST}");
     }
     if !positive(args.seconds) || !args.rate.is_none_or(positive) || !positive(args.measure_rate) {
-        bail!("--seconds and rates are above 0");
+        bail!("--seconds and rates must be above 0");
     }
     if !args.timeout.is_none_or(positive) || args.warmup.is_some_and(|w| !(0.0..1e6).contains(&w)) {
-        bail!("--timeout is above 0, --warmup at least 0");
+        bail!("--timeout must be above 0, --warmup at least 0");
     }
     if echo && (args.size == 0 || (args.udp && !(4..=65_507).contains(&args.size))) {
-        bail!("--size is at least 1; 4 to 65507 with --udp, where a message carries its number");
+        bail!(
+            "--size must be at least 1; with --udp 4 to 65507, because a message carries its number"
+        );
     }
     if args.records == 0 || args.update.is_some_and(|f| !(0.0..=1.0).contains(&f)) {
-        bail!("--records is at least 1, --update between 0 and 1");
+        bail!("--records must be at least 1, --update 0 to 1");
     }
     if args.udp && args.protocol == ProtocolName::Http {
-        bail!("HTTP does not go over UDP: leave --udp away");
+        bail!("HTTP does not run over UDP; remove --udp or --protocol http");
     }
     if args.udp && args.messages_per_connection.is_some() {
-        bail!("--udp has no connections: leave --messages-per-connection away");
+        bail!("--udp has no connections to reopen; remove --messages-per-connection");
     }
     if args.back_ends.is_some() && !args.agents.is_empty() {
-        bail!("back ends are this machine's: leave --agents away");
+        bail!("--back-ends are served on this machine only; remove --agents");
     }
     if args.messages_per_connection == Some(0) {
-        bail!("--messages-per-connection is at least 1");
+        bail!("--messages-per-connection must be at least 1");
     }
     Ok(())
 }
 
-/// Reads what the back ends serve.
+/// Reads the pages that the back ends serve.
 fn pages(at: &BackEndsAt) -> Result<Arc<Site>> {
     let mut site = Site::new(PAGES_MOST_BYTES);
     site.add_folder(&at.folder).context("cannot serve the pages")?;
     Ok(Arc::new(site))
 }
 
-/// Reads `HOST:PORT[,HOST:PORT|,PORT|…]`, ports also as `FIRST-LAST`.
+/// Parses `HOST:PORT[,HOST:PORT|,PORT|…]`; a port may be a range, `FIRST-LAST`.
 fn targets(text: &str) -> Result<Vec<SocketAddr>> {
     let mut all = Vec::new();
     let mut host = None;
@@ -248,7 +250,8 @@ fn targets(text: &str) -> Result<Vec<SocketAddr>> {
             }
             None => part,
         };
-        let wrong = || anyhow!("`{part}` in `{text}` is no target: say HOST:PORT, as 10.0.0.1:7");
+        let wrong =
+            || anyhow!("`{part}` in `{text}` is not a target; write HOST:PORT, such as 10.0.0.1:7");
         let host = host.ok_or_else(wrong)?;
         let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
         let first: u16 = first.parse().map_err(|_| wrong())?;
@@ -257,11 +260,15 @@ fn targets(text: &str) -> Result<Vec<SocketAddr>> {
             let name = host.trim_start_matches('[').trim_end_matches(']');
             let mut found = (name, port)
                 .to_socket_addrs()
-                .map_err(|e| anyhow!("cannot find the host `{host}`: {e}; check its name"))?;
+                .map_err(|e| anyhow!("cannot find the host `{host}`: {e}; check the name"))?;
             all.push(found.next().ok_or_else(wrong)?);
         }
     }
-    if all.is_empty() { bail!("`{text}` names no port") } else { Ok(all) }
+    if all.is_empty() {
+        bail!("`{text}` has no port; write HOST:PORT, such as 10.0.0.1:7")
+    } else {
+        Ok(all)
+    }
 }
 
 #[cfg(test)]

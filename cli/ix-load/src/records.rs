@@ -1,12 +1,12 @@
-//! Keys and values as functions of a record's number and version, so that every answer can be
-//! checked, whichever client stored it.
+//! Keys and values as functions of a record's number and version. So every reply can be checked,
+//! whichever client stored the record.
 use ix_programs::Pattern;
 use ix_random::{Rng, mix};
 use ix_workload::law::Law;
 
 /// Longest key of memcached.
 pub const KEY_MOST: u32 = 250;
-/// Longest value that is drawn: memcached's default limit of an item less its header and key.
+/// Longest value: memcached's default limit of an item, less its header and key.
 pub const VALUE_MOST: u32 = 1_000_000;
 
 /// The records of a workload.
@@ -19,12 +19,12 @@ pub struct Records {
 
 enum KeyLengths {
     Same(u8),
-    /// Drawn, one a record: its law would cost more than the request.
+    /// Drawn once for each record: the distribution would cost more than the request.
     Each(Vec<u8>),
 }
 
 impl Records {
-    /// `count` > 0 records. A key is at least as long as the largest number has digits.
+    /// `count` > 0 records. A key has at least as many bytes as the largest number has digits.
     pub fn new(count: u32, keys: &Law, values: Law) -> Records {
         let least = (count.max(2) - 1).ilog10() + 1;
         let lengths = match keys {
@@ -37,7 +37,7 @@ impl Records {
         Records { count, lengths, values, pattern: Pattern::default() }
     }
 
-    /// How many.
+    /// Number of records.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -65,7 +65,7 @@ impl Records {
         out.extend_from_slice(&key[key.len() - self.key_len(record)..]);
     }
 
-    /// Bytes of a version of a value.
+    /// Length of a version of a value.
     #[inline]
     pub fn value_len(&self, record: u32, version: u32) -> u32 {
         match self.values {
@@ -94,7 +94,7 @@ impl Records {
         }
     }
 
-    /// Whether `data` is what stands `offset` bytes into a value.
+    /// Whether `data` equals the bytes from `offset` of a value.
     #[inline]
     pub fn matches(&self, record: u32, version: u32, offset: u64, data: &[u8]) -> bool {
         self.pattern.matches(self.position(record, version) + offset, data)

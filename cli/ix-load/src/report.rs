@@ -1,15 +1,15 @@
-//! What was measured, as lines, as a table and as JSON.
+//! The measurement as lines, as a table and as JSON.
 use crate::engine::{Class, DRAIN, Interval, Sample};
 use crate::plan::Plan;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Fewer hits than this are no result.
+/// A result needs at least this share of hits.
 pub const HIT_RATE_LEAST: f64 = 0.98;
-/// A rate counts as reached from this share of it on, less what chance takes.
+/// A rate counts as reached from this share on, less what chance explains.
 const REACHED: f64 = 0.99;
 
-/// The measured seconds, put together from all threads and agents.
+/// The measured seconds, merged from all threads and agents.
 pub struct Collected {
     plan: Plan,
     /// `linux` or `ix`.
@@ -29,12 +29,12 @@ pub struct Collected {
 pub struct Second {
     /// Its figures.
     pub row: Value,
-    /// Why the run is to be stopped, if it is.
+    /// Why the run must stop, if it must.
     pub stop: Option<String>,
 }
 
 impl Collected {
-    /// Nothing yet.
+    /// No seconds yet.
     pub fn new(plan: Plan, client: &'static str) -> Collected {
         Collected {
             plan,
@@ -48,8 +48,8 @@ impl Collected {
         }
     }
 
-    /// Takes in what one source measured in a second; answers the whole second once all `sources`
-    /// have told theirs.
+    /// Adds one source's measurements of a second; returns the second once all `sources` have
+    /// reported it.
     pub fn add(&mut self, interval: Interval, sources: usize) -> Option<Second> {
         let second = interval.second;
         let entry = self.pending.entry(second).or_default();
@@ -58,7 +58,7 @@ impl Collected {
         if entry.0 < sources || second == DRAIN { None } else { self.complete(second) }
     }
 
-    /// Takes the seconds that are whole now that there are fewer sources.
+    /// Returns the seconds that are complete now that there are fewer sources.
     pub fn settle(&mut self, sources: usize) -> Vec<Second> {
         let whole = |(second, (told, _)): (&i64, &(usize, Interval))| {
             (*told >= sources && *second != DRAIN).then_some(*second)
@@ -67,7 +67,7 @@ impl Collected {
         whole.into_iter().filter_map(|second| self.complete(second)).collect()
     }
 
-    /// Takes what no further source will add to.
+    /// Completes the seconds that no source will add to.
     pub fn flush(&mut self) {
         let all: Vec<i64> = self.pending.keys().copied().collect();
         for second in all {
@@ -79,7 +79,7 @@ impl Collected {
         let (_, mut interval) = self.pending.remove(&second)?;
         interval.second = second;
         if second == DRAIN {
-            // Its latencies count, its answers came too late for the rate.
+            // Its latencies count; its replies came too late for the rate.
             interval.classes.iter_mut().for_each(|class| class.answers = 0);
             self.total.merge(interval);
             return None;
@@ -97,13 +97,13 @@ impl Collected {
             self.total.merge(interval.clone());
             self.seconds.push((second, length_s, interval));
         } else {
-            // Errors while warming up are errors.
+            // Errors during the warm-up are errors, too.
             self.total.counts.faults.merge(interval.counts.faults);
         }
         Some(Second { row, stop })
     }
 
-    /// Whether a second's latency says that the run is to be stopped.
+    /// Returns why the run must stop because of a second's latency, if it must.
     fn stop_reason(&self, interval: &Interval) -> Option<String> {
         let (percentile, most_us) = self.plan.args.stop_latency?;
         let latency = &interval.classes[Class::Load as usize].latency_ns;
@@ -113,7 +113,7 @@ impl Collected {
         })
     }
 
-    /// The rate that was wanted in a span of the run, a second.
+    /// The rate that was asked for in a span of the run, per second.
     fn wanted(&self, from_s: f64, to_s: f64) -> Option<f64> {
         let from_s = from_s + self.plan.warmup_s;
         let rate = self.plan.rate.as_ref()?;
@@ -197,17 +197,17 @@ impl Collected {
         row
     }
 
-    /// Whether the rate that was wanted was achieved.
+    /// Whether the rate that was asked for was reached.
     pub fn reached(&self) -> bool {
         let Some(wanted) = self.wanted(0.0, self.measured_s) else { return true };
         let wanted = wanted * self.measured_s;
-        // Four deviations of a Poisson law's count.
+        // Four standard deviations of a Poisson count.
         let least = wanted * REACHED - 4.0 * wanted.sqrt();
         let achieved = self.total.classes[Class::Load as usize].answers as f64;
         self.total.counts.dropped == 0 && achieved >= least
     }
 
-    /// Requests with an answer.
+    /// Number of requests with a reply.
     pub fn answers(&self) -> u64 {
         self.total.classes.iter().map(|class| class.answers).sum()
     }
@@ -232,15 +232,15 @@ impl Collected {
         rows
     }
 
-    /// What the generator itself stood still, and what the latency is without that.
+    /// Reports how long the generator itself stood still, and the latency without that.
     fn stalls(&self) -> String {
         let (counts, seconds) = (&self.total.counts, self.measured_s.max(1e-9));
         let load = &self.total.classes[Class::Load as usize];
         let (awake, all) = (load.awake_ns(), load.latency_ns.len().max(1));
         format!(
-            "stalls: the generator stood still {:.0} times a second for 50 µs or more, {:.2} % of \
+            "stalls: the generator stood still {:.0} times per second for 50 µs or more, {:.2} % of \
              the time, {:.0} µs at most (the host, the kernel, or its own work); p99 of the {:.1} % \
-             of requests that were not under way then: {:.1} µs",
+             of requests that were not in flight then: {:.1} µs",
             counts.stalls as f64 / seconds,
             counts.stalled_ns as f64 / 1e7 / seconds,
             counts.stall_most_ns as f64 / 1000.0,
@@ -249,7 +249,7 @@ impl Collected {
         )
     }
 
-    /// What is to be said about the result, a line each.
+    /// Remarks about the result, one per line.
     pub fn remarks(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (fault, count, first) in self.faults().kinds() {
@@ -260,8 +260,8 @@ impl Collected {
             let wanted = self.wanted(0.0, self.measured_s).unwrap_or_default();
             let achieved = self.total.classes[0].answers as f64 / self.measured_s;
             lines.push(format!(
-                "the rate was NOT reached: {achieved:.0} of {wanted:.0} requests a second; latency \
-                 grows with the length of such a run"
+                "the rate was NOT reached: {achieved:.0} of {wanted:.0} requests per second; in such \
+                 a run latency grows with its length"
             ));
         }
         if counts.stalls > 0 {
@@ -269,7 +269,7 @@ impl Collected {
         }
         if counts.unfinished > 0 {
             lines.push(format!(
-                "{} requests had no answer at the end; they count with their age",
+                "{} requests had no reply at the end; they count with their age",
                 counts.unfinished
             ));
         }
@@ -303,7 +303,7 @@ fn quantiles(sample: &Sample, prefix: &str, put: &mut impl FnMut(&str, Value)) {
     put(&format!("{prefix}max_us"), us(latency.max() as f64));
 }
 
-/// Of requests that no stall of the generator is part of.
+/// Adds figures of requests in flight during no stall of the generator.
 fn awake(sample: &Sample, prefix: &str, put: &mut impl FnMut(&str, Value)) {
     let latency = sample.awake_ns();
     if latency.is_empty() {
@@ -326,7 +326,7 @@ fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// One line of progress.
+/// Returns one line of progress.
 pub fn progress(row: &Value) -> String {
     let number = |key: &str| row.get(key).and_then(Value::as_f64);
     let mut line = match number("second") {
@@ -353,7 +353,7 @@ pub fn progress(row: &Value) -> String {
     }
 }
 
-/// The summary as a table: a line a figure, those that matter most first.
+/// The summary as a table: one line per figure, the most important first.
 pub fn table(summary: &Map<String, Value>) -> String {
     const FIRST: [&str; 19] = [
         "protocol",

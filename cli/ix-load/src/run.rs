@@ -16,14 +16,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The start is told so long ahead.
+/// The start is announced this long ahead.
 const AHEAD_NS: u64 = 2_000_000;
-/// How often those who wait look up.
+/// How often a waiting thread checks whether the run ends.
 const LOOK: Duration = Duration::from_secs(1);
-/// Threads that tell nothing for so long hang.
+/// Threads that report nothing for this long hang.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Carries out a plan on this machine and reports; answers the exit status.
+/// Runs a plan on this machine and prints the report; returns the exit status.
 pub fn run(plan: Plan, machine: &dyn Fn() -> Value) -> Result<u8> {
     if !plan.args.agents.is_empty() {
         return master::run(plan, machine);
@@ -63,15 +63,15 @@ pub fn place() -> Result<Place> {
     }
 }
 
-/// What happens in a run.
+/// Events of a run.
 pub enum Happening {
-    /// So many records are stored in all.
+    /// This many records are stored in all.
     Stored(u64),
     /// All threads are connected.
     Ready,
-    /// One thread's second, and how many threads there are.
+    /// One thread's second, and the number of threads.
     Interval(Box<Interval>, usize),
-    /// Nothing for a second.
+    /// Nothing happened for a second.
     Alive,
 }
 
@@ -83,8 +83,8 @@ pub struct Outcome {
     pub failed: Option<anyhow::Error>,
 }
 
-/// Runs the threads of this process. `happened` may answer why the run is to be stopped; `barrier`
-/// waits for the other machines once all threads are ready.
+/// Runs the threads of this process. `happened` may return why the run must stop; `barrier` waits
+/// for the other machines once all threads are ready.
 pub fn local(
     plan: &Plan,
     place: Place,
@@ -97,7 +97,9 @@ pub fn local(
     }
     let threads = plan.threads(place.threads(plan.args.threads));
     if matches!(place, Place::Ix(_)) && plan.args.udp && threads > 1 {
-        bail!("datagrams on a dataplane need one elastic thread: say one CPU in --cpus");
+        bail!(
+            "--udp on a dataplane needs exactly one elastic thread; give one hardware thread in --cpus"
+        );
     }
     let hub = Hub {
         plan: plan.clone(),
@@ -115,7 +117,7 @@ pub fn local(
         }
         drop(news);
         let outcome = listen(hub, &hear, &mut happened, barrier);
-        // Whatever happened, the threads end.
+        // The threads end in any case.
         hub.stop.store(true, Ordering::Relaxed);
         outcome
     })
@@ -136,7 +138,7 @@ fn listen(
             Ok(event) => event,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) if last_news.elapsed() > SILENCE && ready == threads => {
-                bail!("the load threads hang");
+                bail!("the load threads have not reported for 30 s");
             }
             Err(RecvTimeoutError::Timeout) => {
                 stop(hub, &mut outcome, happened(Happening::Alive));
@@ -175,7 +177,7 @@ fn listen(
     Ok(outcome)
 }
 
-/// Lets the threads end early, if there is a reason.
+/// Ends the threads early if there is a reason.
 fn stop(hub: &Hub, outcome: &mut Outcome, why: Option<String>) {
     if let Some(why) = why {
         outcome.stopped.get_or_insert(why);
@@ -183,7 +185,7 @@ fn stop(hub: &Hub, outcome: &mut Outcome, why: Option<String>) {
     }
 }
 
-/// Prints the result and says what its exit status is.
+/// Prints the result and returns its exit status.
 pub fn conclude(
     plan: &Plan,
     mut collected: Collected,
@@ -197,10 +199,10 @@ pub fn conclude(
     collected.flush();
     if collected.answers() == 0 {
         let first = collected.faults().kinds().next().map(|(_, _, what)| what.to_owned());
-        let why = first.unwrap_or_else(|| "no answer within the time".to_string());
+        let why = first.unwrap_or_else(|| "no reply within the time limit".to_string());
         return Err(failed
             .unwrap_or_else(|| anyhow!("{why}"))
-            .context(format!("no request to {} was answered", plan.args.target)));
+            .context(format!("no request to {} got a reply", plan.args.target)));
     }
     let summary = collected.summary();
     let to_stdout = plan.args.json.as_deref() == Some(Path::new("-"));
@@ -227,8 +229,8 @@ pub fn conclude(
     if missed && !plan.args.allow_misses {
         let rate = collected.hit_rate().unwrap_or_default() * 100.0;
         eprintln!(
-            "ix load: only {rate:.2} % of gets found a value: this is no result; give the server \
-             more memory, fewer --records, or say --allow-misses"
+            "ix load: only {rate:.2} % of gets found a value, too few for a result; give the server \
+             more memory, use fewer --records, or use --allow-misses"
         );
         return Ok(STATUS_MISSES);
     }

@@ -1,4 +1,4 @@
-//! What master and agents say to each other: one JSON object a line, over TCP.
+//! Messages between master and agents: one JSON object per line, over TCP.
 use crate::engine::Portable;
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
@@ -9,11 +9,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-/// Changes whenever the messages do.
+/// Changes when the messages change.
 pub const VERSION: u32 = 1;
 /// Longest line: an interval has a few thousand pairs of numbers.
 const LINE_MOST: u64 = 16 << 20;
-/// A peer that takes nothing for so long is lost.
+/// A peer that reads nothing for this long is lost.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Master to agent.
@@ -26,9 +26,9 @@ pub enum ToAgent {
         version: u32,
         /// The master's command line, its name first.
         args: Vec<String>,
-        /// Which part.
+        /// Number of the part.
         part: u32,
-        /// Of how many.
+        /// Number of parts.
         of: u32,
     },
     /// All are ready: begin.
@@ -37,19 +37,19 @@ pub enum ToAgent {
     Stop,
 }
 
-/// Agent to master. Something is said at least each second.
+/// Agent to master. An agent sends a message at least each second.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromAgent {
     /// Nothing new.
     Alive,
-    /// So many records are stored in all.
+    /// This many records are stored in all.
     Stored(u64),
-    /// All connections are there.
+    /// All connections are open.
     Ready,
-    /// A second of one thread, and how many threads there are.
+    /// A second of one thread, and the number of threads.
     Interval(Box<Portable>, usize),
-    /// It is over; the error if it failed.
+    /// The run has ended; the error if it failed.
     Done(Option<String>),
 }
 
@@ -60,7 +60,7 @@ pub fn say(stream: &mut TcpStream, message: &impl Serialize) -> Result<()> {
     stream.write_all(&line).context("the connection is broken")
 }
 
-/// Prepares a connection, and hears its messages as they come; its end ends the channel.
+/// Prepares a connection and receives its messages; the channel ends with the connection.
 pub fn hear<T>(stream: &TcpStream) -> Result<Receiver<T>>
 where
     T: DeserializeOwned + Send + 'static,

@@ -1,4 +1,4 @@
-//! One thread of the generator: stores its records, makes its connections, waits for the others,
+//! One thread of the generator: stores its records, opens its connections, waits for the others,
 //! makes its load.
 use crate::args::ProtocolName;
 use crate::clock::Clock;
@@ -16,29 +16,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
-/// Time to make all connections: this and a ms for each.
+/// Time to open all connections: this, and 1 ms for each.
 const CONNECT_NS: u64 = 15_000_000_000;
 const CONNECT_EACH_NS: u64 = 1_000_000;
-/// How long after the last turn's end a run that does not end is given up.
+/// A run that does not end this long after its last request is given up.
 const OVERTIME_NS: u64 = 10_000_000_000;
-/// How often progress of storing is told.
+/// Time between two reports of stored records.
 const TELL_NS: u64 = 200_000_000;
 
 /// An engine with its input and output.
 pub trait Backend<P> {
     /// The engine.
     fn engine(&mut self) -> &mut Engine<P>;
-    /// One turn: what is to be sent goes out, what came in is taken in.
+    /// One turn: sends what is due, and reads what came.
     fn turn(&mut self, clock: &Clock) -> Result<()>;
     /// Resets all connections.
     fn finish(&mut self) -> Result<()>;
 }
 
-/// What a thread tells.
+/// Messages of a thread.
 pub enum News {
-    /// So many more records are stored.
+    /// This many more records are stored.
     Stored(u64),
-    /// All connections are there.
+    /// All connections are open.
     Ready,
     /// What was measured in an interval.
     Interval(Box<Interval>),
@@ -50,13 +50,13 @@ pub enum News {
 pub struct Hub {
     /// The run.
     pub plan: Plan,
-    /// Threads.
+    /// Number of threads.
     pub threads: u32,
     /// The common clock.
     pub clock: Clock,
     /// When the load begins, ns of the clock; 0: not known yet.
     pub go_ns: AtomicU64,
-    /// End now.
+    /// The run must end now.
     pub stop: AtomicBool,
 }
 
@@ -67,14 +67,14 @@ impl Hub {
 }
 
 /// Where a thread's sockets are.
-enum Seat {
+enum Sockets {
     Ix(Process, Box<Thread>),
     Linux,
-    /// The elastic thread went away with an error.
+    /// The elastic thread ended with an error.
     Gone,
 }
 
-/// The whole life of thread `index`; the end is told as well.
+/// Runs thread `index` from start to end; the end is reported, too.
 pub fn run(hub: &Hub, place: Place, index: u32, news: &Sender<News>) {
     let ended = live(hub, place, index, news);
     // The receiver lives until all threads have ended.
@@ -83,17 +83,17 @@ pub fn run(hub: &Hub, place: Place, index: u32, news: &Sender<News>) {
 
 fn live(hub: &Hub, place: Place, index: u32, news: &Sender<News>) -> Result<()> {
     let args = &hub.plan.args;
-    let mut seat = match place {
-        Place::Ix(process) => Seat::Ix(process, Box::new(Thread::enter(&process, index)?)),
+    let mut sockets = match place {
+        Place::Ix(process) => Sockets::Ix(process, Box::new(Thread::enter(&process, index)?)),
         Place::Linux => {
             let cpus = args.place.cpus.as_deref().map(str::parse::<Cpus>).transpose();
             pin(cpus.map_err(|e| anyhow!(e))?.as_ref(), index)?;
-            Seat::Linux
+            Sockets::Linux
         }
     };
     let plan = &hub.plan;
     if plan.preloads() {
-        preload(hub, &mut seat, index, news).context("cannot store the records")?;
+        preload(hub, &mut sockets, index, news).context("cannot store the records")?;
     }
     if args.preload_only {
         return Ok(());
@@ -105,22 +105,24 @@ fn live(hub: &Hub, place: Place, index: u32, news: &Sender<News>) -> Result<()> 
         Ok(Workload::mixed(records, plan.popularity(), plan.update, seed))
     };
     match args.protocol {
-        ProtocolName::Echo => load(hub, &mut seat, Echo::new(args.size, seed, verify), setup, news),
+        ProtocolName::Echo => {
+            load(hub, &mut sockets, Echo::new(args.size, seed, verify), setup, news)
+        }
         ProtocolName::Memcached => {
-            load(hub, &mut seat, Ascii::new(workload()?, verify), setup, news)
+            load(hub, &mut sockets, Ascii::new(workload()?, verify), setup, news)
         }
         ProtocolName::MemcachedBinary => {
-            load(hub, &mut seat, Binary::new(workload()?, verify), setup, news)
+            load(hub, &mut sockets, Binary::new(workload()?, verify), setup, news)
         }
         ProtocolName::Http => {
             let host = args.target.split(',').next().unwrap_or_default();
-            load(hub, &mut seat, Http::new(host, &args.path, verify), setup, news)
+            load(hub, &mut sockets, Http::new(host, &args.path, verify), setup, news)
         }
     }
 }
 
 /// Stores this thread's records.
-fn preload(hub: &Hub, seat: &mut Seat, index: u32, news: &Sender<News>) -> Result<()> {
+fn preload(hub: &Hub, sockets: &mut Sockets, index: u32, news: &Sender<News>) -> Result<()> {
     let range = hub.plan.preload_range(index, hub.threads);
     let Some(records) = hub.plan.records.clone().filter(|_| !range.is_empty()) else {
         return Ok(());
@@ -128,25 +130,25 @@ fn preload(hub: &Hub, seat: &mut Seat, index: u32, news: &Sender<News>) -> Resul
     let (setup, verify) = (hub.plan.preload_setup(index), true);
     let workload = Workload::load(Arc::clone(&records), range);
     if hub.plan.args.protocol == ProtocolName::Memcached {
-        on_seat(hub, seat, Ascii::new(workload, verify), setup, |b| store(hub, b, news))
+        on_sockets(hub, sockets, Ascii::new(workload, verify), setup, |b| store(hub, b, news))
     } else {
-        on_seat(hub, seat, Binary::new(workload, verify), setup, |b| store(hub, b, news))
+        on_sockets(hub, sockets, Binary::new(workload, verify), setup, |b| store(hub, b, news))
     }
 }
 
 /// Runs `work` with an engine on the thread's sockets.
-fn on_seat<P: Protocol>(
+fn on_sockets<P: Protocol>(
     hub: &Hub,
-    seat: &mut Seat,
+    sockets: &mut Sockets,
     protocol: P,
     setup: Setup,
     work: impl FnOnce(&mut dyn Backend<P>) -> Result<()>,
 ) -> Result<()> {
     let engine = Engine::new(protocol, setup, hub.clock.now_ns());
     let (args, targets): (_, Vec<SocketAddr>) = (&hub.plan.args, hub.plan.targets.clone());
-    match core::mem::replace(seat, Seat::Gone) {
-        Seat::Gone => bail!("the elastic thread is gone"),
-        Seat::Linux => {
+    match core::mem::replace(sockets, Sockets::Gone) {
+        Sockets::Gone => bail!("the elastic thread has ended"),
+        Sockets::Linux => {
             if args.back_ends.is_some() {
                 bail!(
                     "--back-ends needs a dataplane (--nic); on Linux run ix-httpd beside the load"
@@ -155,11 +157,11 @@ fn on_seat<P: Protocol>(
             let mut backend = Linux::new(engine, targets, args.source.clone(), args.place.spin)?;
             backend.sleep(args.place.sleep);
             let worked = work(&mut backend);
-            *seat = Seat::Linux;
+            *sockets = Sockets::Linux;
             backend.finish()?;
             worked
         }
-        Seat::Ix(process, thread) => {
+        Sockets::Ix(process, thread) => {
             let local = process.local_addr();
             let mut backend = OnIx::new(engine, *thread, local, targets, args.place.spin);
             if let (Some(site), Some(at)) = (&hub.plan.pages, &args.back_ends) {
@@ -167,7 +169,7 @@ fn on_seat<P: Protocol>(
             }
             let worked = work(&mut backend);
             backend.finish()?;
-            *seat = Seat::Ix(process, Box::new(backend.into_thread()));
+            *sockets = Sockets::Ix(process, Box::new(backend.into_thread()));
             worked
         }
     }
@@ -214,12 +216,12 @@ fn fail_on_faults(interval: &Interval) -> Result<()> {
 
 fn load<P: Protocol>(
     hub: &Hub,
-    seat: &mut Seat,
+    sockets: &mut Sockets,
     protocol: P,
     setup: Setup,
     news: &Sender<News>,
 ) -> Result<()> {
-    on_seat(hub, seat, protocol, setup, |backend| {
+    on_sockets(hub, sockets, protocol, setup, |backend| {
         connect(hub, backend)?;
         let _ = news.send(News::Ready);
         let Some(times) = wait_for_start(hub, backend)? else { return Ok(()) };
@@ -230,7 +232,7 @@ fn load<P: Protocol>(
             let now_ns = hub.clock.now_ns();
             if let Some(interval) = backend.engine().tick(now_ns) {
                 let _ = news.send(News::Interval(interval));
-                // The flag of another thread is looked at only now and then.
+                // The flag of another thread is read only now and then.
                 if hub.stops() && !told_to_stop {
                     backend.engine().stop(now_ns);
                     told_to_stop = true;
@@ -250,7 +252,7 @@ fn load<P: Protocol>(
     })
 }
 
-/// Makes all connections.
+/// Opens all connections.
 fn connect<P>(hub: &Hub, backend: &mut dyn Backend<P>) -> Result<()>
 where
     P: Protocol,
@@ -276,7 +278,7 @@ where
     Ok(())
 }
 
-/// Keeps the connections alive until the common start; `None`: the run was called off.
+/// Keeps the connections alive until the common start; `None`: the run was cancelled.
 fn wait_for_start<P>(hub: &Hub, backend: &mut dyn Backend<P>) -> Result<Option<Times>>
 where
     P: Protocol,

@@ -80,7 +80,7 @@ fn a_server_that_is_silent() {
         let _ = stream.read_to_end(&mut Vec::new());
     });
     let ran = load(at, &format!("{QUICK} --timeout 0.3"));
-    says(&ran, 1, "none in 0.3 s");
+    says(&ran, 1, "no reply in 0.3 s");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_server_that_stops_answering_midway() {
         });
     });
     let ran = load(at, &format!("{QUICK} --timeout 0.3 --seconds 1"));
-    says(&ran, 4, "errors `no_answer`, the first: none in 0.3 s");
+    says(&ran, 4, "errors `no_answer`, the first: no reply in 0.3 s");
     let open = load(at, &format!("{QUICK} --rate 2000"));
     assert!(open.number("unfinished") > 0.0 && open.summary()["reached"] == false);
     assert!(open.number("p99_us") > 100_000.0, "their age counts: {}", open.summary());
@@ -186,7 +186,7 @@ fn pages() {
         }
     });
     let ran = load(at, &format!("--protocol http --depth 4 {QUICK}"));
-    says(&ran, 4, "the page differs from the first answer");
+    says(&ran, 4, "the page differs from the first reply");
     assert!(ran.number("msgs_per_s") > 0.0);
     assert_eq!(load(at, &format!("--protocol http --no-verify {QUICK}")).status, 0);
 }
@@ -206,9 +206,9 @@ fn latency_that_stops_a_run() {
 fn wrong_command_lines_say_what_to_do() {
     for (words, says) in [
         (&["127.0.0.1:7", "--depth", "0"][..], "at least 1"),
-        (&["127.0.0.1"], "say HOST:PORT"),
+        (&["127.0.0.1"], "write HOST:PORT"),
         (&["127.0.0.1:7", "--rate", "-5"], "unexpected argument"),
-        (&["127.0.0.1:7", "--key-size", "gauss:1"], "is no distribution"),
+        (&["127.0.0.1:7", "--key-size", "gauss:1"], "is not a distribution"),
         (&["127.0.0.1:7", "--nic", "tap:x"], "--addr"),
         (&[], "TARGET"),
     ] {

@@ -1,9 +1,10 @@
-//! What packets cost: figures from the counters of elastic threads, since their start or between
-//! two looks at them.
+//! The cost of packets: figures from the counters of elastic threads, since their start or between
+//! two readings.
 use ix_dataplane::metrics::Stage;
+use ix_proto::control::{Status, Thread};
 use serde_json::{Map, Value, json};
 
-/// What one elastic thread, or several together, did in some time.
+/// Counters of one elastic thread, or of several together, over some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Ticks of the time stamp counter by stage, in the order of [`Stage::ALL`].
@@ -20,54 +21,49 @@ pub struct Figures {
     pub tx_packets: u64,
     /// Cycles by packets received: 0, 1, 2..4, 4..8, …
     pub batches: Vec<u64>,
-    /// What the hardware thread executed, by the names of [`HARDWARE`]; those that are counted.
+    /// What the hardware thread executed, by the names of [`HARDWARE`], as far as it is counted.
     pub hardware: Vec<(&'static str, u64)>,
 }
 
-/// Hardware counters that there may be, in the order of their table.
+/// Possible hardware counters, in the order of their table.
 pub const HARDWARE: [&str; 3] = ["cycles", "instructions", "cache_misses"];
 
 impl Figures {
-    /// Of one elastic thread of `ix ctl stats`; `None` when something is missing.
-    pub fn of_thread(thread: &Value) -> Option<Figures> {
-        let number = |name: &str| thread.get(name)?.as_u64();
-        let ticks = thread.get("stage_ticks")?;
-        let mut stage_ticks = [0; Stage::COUNT];
-        for stage in Stage::ALL {
-            stage_ticks[stage as usize] = ticks.get(stage.name())?.as_u64()?;
+    /// Figures of one elastic thread of `ix ctl stats`.
+    pub fn of_thread(thread: &Thread) -> Figures {
+        let ticks = |stage: Stage| thread.stage_ticks.get(stage.name()).copied().unwrap_or(0);
+        let executed = thread.hardware.map(|hardware| {
+            [Some(hardware.cycles), Some(hardware.instructions), hardware.cache_misses]
+        });
+        let executed = HARDWARE.into_iter().zip(executed.into_iter().flatten());
+        Figures {
+            stage_ticks: Stage::ALL.map(ticks),
+            busy_cycles: thread.counter("busy_cycles"),
+            events: thread.counter("events"),
+            calls: thread.counter("calls"),
+            rx_packets: thread.counter("rx_packets"),
+            tx_packets: thread.counter("tx_packets"),
+            batches: thread.batches.clone(),
+            hardware: executed.filter_map(|(name, count)| Some((name, count?))).collect(),
         }
-        let batches = thread.get("batches")?.as_array()?.iter().map(Value::as_u64);
-        let counted =
-            |name: &'static str| Some((name, thread.get("hardware")?.get(name)?.as_u64()?));
-        Some(Figures {
-            stage_ticks,
-            busy_cycles: number("busy_cycles")?,
-            events: number("events")?,
-            calls: number("calls")?,
-            rx_packets: number("rx_packets")?,
-            tx_packets: number("tx_packets")?,
-            batches: batches.collect::<Option<_>>()?,
-            hardware: HARDWARE.into_iter().filter_map(counted).collect(),
-        })
     }
 
-    /// Of each elastic thread of `ix ctl stats`.
-    pub fn of_threads(stats: &Value) -> Option<Vec<Figures>> {
-        stats.get("threads")?.as_array()?.iter().map(Figures::of_thread).collect()
+    /// Figures of each elastic thread of `ix ctl stats`.
+    pub fn of_threads(stats: &Status) -> Vec<Figures> {
+        stats.threads.iter().map(Figures::of_thread).collect()
     }
 
-    /// Of all elastic threads together.
-    pub fn total(stats: &Value) -> Option<Figures> {
-        let threads = Figures::of_threads(stats)?;
-        threads.into_iter().reduce(|sum, thread| sum.plus(&thread))
+    /// Figures of all elastic threads together; `None` if there are none.
+    pub fn total(stats: &Status) -> Option<Figures> {
+        Figures::of_threads(stats).into_iter().reduce(|sum, thread| sum.plus(&thread))
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(&self, other: &Figures) -> Figures {
         self.combine(other, u64::wrapping_add)
     }
 
-    /// What was done since `earlier`.
+    /// The difference to `earlier`.
     pub fn since(&self, earlier: &Figures) -> Figures {
         self.combine(earlier, u64::saturating_sub)
     }
@@ -106,7 +102,7 @@ impl Figures {
         self.all_ticks() - self.ticks(Stage::App) - self.ticks(Stage::Idle)
     }
 
-    /// What part of the time `ticks` are; `None` of no time.
+    /// The share of time of `ticks`; `None` if there was no time.
     pub fn share(&self, ticks: u64) -> Option<f64> {
         quotient(ticks, self.all_ticks())
     }
@@ -116,12 +112,12 @@ impl Figures {
         quotient(self.rx_packets, self.batches.iter().skip(1).sum())
     }
 
-    /// A hardware counter, if it counts.
+    /// A hardware counter, if it is counted.
     pub fn hardware(&self, name: &str) -> Option<u64> {
         self.hardware.iter().find(|(n, _)| *n == name).map(|(_, count)| *count)
     }
 
-    /// What follows from the counters, for programs: the shares of time and the average batch.
+    /// Derived figures for programs: the shares of time and the average batch.
     pub fn to_json(&self) -> Value {
         let mut map = Map::new();
         for (name, value) in self.ratios() {
@@ -130,7 +126,7 @@ impl Figures {
         Value::Object(map)
     }
 
-    /// The same as names and numbers; those that are known.
+    /// Derived figures as names and numbers, as far as they are known.
     pub fn ratios(&self) -> Vec<(&'static str, f64)> {
         let ratios = [
             ("dataplane_share", self.share(self.dataplane_ticks())),
@@ -151,15 +147,20 @@ pub fn quotient(a: u64, b: u64) -> Option<f64> {
 pub(crate) mod tests {
     use super::*;
     use crate::cost_sample::thread;
+    use ix_proto::control::Hardware;
 
-    fn two_threads() -> Value {
-        let hardware = json!({ "cycles": 1000, "instructions": 2000 });
-        json!({ "threads": [thread(Some(hardware)), thread(Some(json!({ "cycles": 10 })))] })
+    fn counted(cycles: u64, cache_misses: Option<u64>) -> Option<Hardware> {
+        Some(Hardware { cycles, instructions: 2 * cycles, cache_misses })
+    }
+
+    fn two_threads() -> Status {
+        let threads = vec![thread(counted(1000, Some(7))), thread(counted(10, None))];
+        Status { threads, ..Status::default() }
     }
 
     #[test]
     fn time_is_shared_between_dataplane_application_and_idleness() {
-        let figures = Figures::of_thread(&thread(None)).expect("complete");
+        let figures = Figures::of_thread(&thread(None));
         assert_eq!((figures.all_ticks(), figures.dataplane_ticks()), (100_000, 60_000));
         let json = figures.to_json();
         assert_eq!(json["dataplane_share"], 0.6);
@@ -174,22 +175,21 @@ pub(crate) mod tests {
     fn what_is_not_known_is_left_out() {
         let none = Figures { batches: vec![3, 0], ..Figures::default() };
         assert_eq!(none.to_json(), json!({}));
-        assert_eq!(Figures::of_thread(&json!({ "rx_packets": 1 })), None);
-        // Of several threads, only what each of them counts has a sum.
-        let total = Figures::total(&two_threads()).expect("complete");
-        assert_eq!(total.hardware, [("cycles", 1010)]);
+        // Of several threads, only counters that each of them has are summed.
+        let total = Figures::total(&two_threads()).expect("two");
+        assert_eq!(total.hardware, [("cycles", 1010), ("instructions", 2020)]);
         assert_eq!((total.rx_packets, total.batches[0]), (600, 14));
-        assert_eq!(Figures::total(&json!({ "threads": [] })), None);
+        assert_eq!(Figures::total(&Status::default()), None);
     }
 
     #[test]
     fn an_interval_is_the_difference() {
         let after = Figures::total(&two_threads()).expect("complete");
-        let before = Figures::of_thread(&thread(Some(json!({ "cycles": 10 })))).expect("complete");
+        let before = Figures::of_thread(&thread(counted(10, None)));
         let between = after.since(&before);
         assert_eq!(between.hardware("cycles"), Some(1000));
         assert_eq!((between.rx_packets, between.all_ticks()), (300, 100_000));
-        // A dataplane that was started anew says less than before.
+        // A dataplane that was restarted has smaller counters than before.
         assert_eq!(before.since(&after).rx_packets, 0);
     }
 }

@@ -1,6 +1,6 @@
-//! What all commands of `ix` share: [`problem::Problem`], one line that says what went wrong, why and
-//! what to do; tables and JSON of results; the machine they were measured on; counters of what a
-//! message costs.
+//! What all commands of `ix` share: [`problem::Problem`], one line that says what went wrong, why
+//! and what to do; tables and JSON of results; the machine they were measured on; counters of what
+//! a message costs.
 #![forbid(unsafe_code)]
 
 pub mod cost;

@@ -1,15 +1,15 @@
-//! Facts about this machine that every result must name.
+//! Facts about this machine, which every result lists.
 use ix_sys::cpu;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the results were measured on.
+/// The machine of a measurement.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// Model name of the processor.
     pub cpu: String,
-    /// Hardware threads that we may run on.
+    /// Hardware threads that this process may run on.
     pub cpus: usize,
     /// Hardware threads of one core.
     pub threads_per_core: usize,
@@ -28,7 +28,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Reads them.
+    /// Reads the facts.
     pub fn read() -> Machine {
         let cpuinfo = read("/proc/cpuinfo");
         let field = |name: &str| {
@@ -49,7 +49,7 @@ impl Machine {
         }
     }
 
-    /// The same for the results.
+    /// The facts as JSON.
     pub fn to_json(&self) -> Value {
         json!({
             "cpu": self.cpu,
@@ -64,7 +64,7 @@ impl Machine {
         })
     }
 
-    /// The same in one line.
+    /// The facts in one line.
     pub fn summary(&self) -> String {
         format!(
             "{} × {}{}, Linux {}, congestion control {}, governor {}",
@@ -78,7 +78,7 @@ impl Machine {
     }
 }
 
-/// A small file of the kernel's, trimmed; empty where there is none.
+/// A small file of the kernel, trimmed; empty if it does not exist.
 pub fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
@@ -107,7 +107,7 @@ fn mitigations() -> Vec<String> {
 /// The commit that is checked out in the first repository above `start`.
 fn revision(start: &Path) -> Option<String> {
     let git = start.ancestors().map(|dir| dir.join(".git")).find(|git| git.exists())?;
-    // In a linked work tree `.git` is a file that says where the rest is.
+    // In a linked work tree `.git` is a file with the path of the rest.
     let git = match fs::read_to_string(&git) {
         Ok(text) => PathBuf::from(text.strip_prefix("gitdir:")?.trim()),
         Err(_) => git,
@@ -127,8 +127,8 @@ fn revision(start: &Path) -> Option<String> {
     line.split(' ').next().map(str::to_owned)
 }
 
-/// Hardware threads for the two ends of a benchmark, server and client: half of the cores each, best
-/// first; the same one twice on a machine that has only one.
+/// Hardware threads for the two ends of a benchmark, server and client: half of the cores each,
+/// best first; the same one twice on a machine that has only one.
 pub fn split_cpus() -> (Vec<usize>, Vec<usize>) {
     let core = |cpu: usize| {
         let topology = format!("/sys/devices/system/cpu/cpu{cpu}/topology");
@@ -137,7 +137,7 @@ pub fn split_cpus() -> (Vec<usize>, Vec<usize>) {
     split(cpu::allowed().into_iter().map(|cpu| (cpu, core(cpu))).collect())
 }
 
-/// Whole cores to one end or the other; the first hardware threads of each core come first.
+/// Whole cores for one end or the other; the first hardware threads of each core come first.
 fn split<C: PartialEq + Clone>(cpus: Vec<(usize, C)>) -> (Vec<usize>, Vec<usize>) {
     let mut cores: Vec<(C, Vec<usize>)> = Vec::new();
     for (cpu, core) in cpus {

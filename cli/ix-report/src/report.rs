@@ -5,7 +5,7 @@ use ix_sys::clock::{self, DateTime};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Figures that may be measured at a point, in the table's order: key, heading, decimals.
+/// Possible figures of a point, in the table's order: key, heading, decimals.
 const FIGURES: [(&str, &str, usize); 63] = [
     ("wanted_per_s", "wanted/s", 0),
     ("msgs_per_s", "msg/s", 0),
@@ -72,16 +72,16 @@ const FIGURES: [(&str, &str, usize); 63] = [
     ("frames", "buffers", 0),
 ];
 
-/// One measured point: what was run, and the samples of each figure.
+/// One measured point: its parameters, and the samples of each figure.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// `ix` or `linux`: the server's.
+    /// `ix` or `linux`: the server's system.
     pub system: String,
     /// Mode of the system: `blocking`, `spinning`, or the device's.
     pub mode: String,
     /// `afxdp`, `tap` or `veth`.
     pub device: String,
-    /// `linux` or `ix`: the load generator's.
+    /// `linux` or `ix`: the load generator's system.
     pub client: String,
     /// Mode of the load generator.
     pub client_mode: String,
@@ -89,9 +89,9 @@ pub struct Row {
     pub connections: usize,
     /// Bytes of a message.
     pub size: u64,
-    /// What else makes the point (`messages_per_connection`, `direction`), in order.
+    /// More parameters of the point (`messages_per_connection`, `direction`), in order.
     pub also: Vec<(&'static str, Value)>,
-    /// What the server's system is set to.
+    /// Settings of the server's system.
     pub settings: String,
     /// Samples of each figure that was measured.
     pub samples: Vec<(&'static str, Vec<f64>)>,
@@ -115,7 +115,7 @@ impl Row {
 
     /// Whether two rows are the same point on different systems.
     fn same_point(&self, other: &Row) -> bool {
-        // What a system does not have (Linux a batch bound) makes no other point.
+        // A parameter that one system lacks (Linux has no batch bound) is ignored.
         let same = |(a, b): (&(_, Value), &(_, Value))| {
             a.0 == b.0 && (a.1 == b.1 || a.1.is_null() || b.1.is_null())
         };
@@ -130,7 +130,7 @@ impl Row {
         server == ("linux", mode) && client == server
     }
 
-    /// The flat object of this row; beside it the same point on Linux, blocking and spinning.
+    /// The flat object of this row, with ratios to the same point on Linux, blocking and spinning.
     fn to_json(&self, blocking: Option<&Row>, spinning: Option<&Row>) -> Value {
         let mut row = Map::new();
         row.insert("system".into(), json!(self.system));
@@ -174,7 +174,7 @@ fn quotient(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     (b > 0.0).then_some(a / b)
 }
 
-/// The middle one, or the mean of the two middle ones; `None` of nothing.
+/// The middle sample, or the mean of the two middle ones; `None` without samples.
 pub fn median(samples: &[f64]) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -188,13 +188,13 @@ pub fn median(samples: &[f64]) -> Option<f64> {
 pub struct Report {
     /// Name of the benchmark.
     pub bench: String,
-    /// Where it ran.
+    /// The machine that it ran on.
     pub machine: Machine,
     /// The measured points.
     pub rows: Vec<Row>,
-    /// What the reader must know, one line each.
+    /// Notes for the reader, one per line.
     pub notes: Vec<String>,
-    /// The command that makes it again.
+    /// The command that repeats it.
     pub command: String,
 }
 
@@ -270,7 +270,7 @@ impl Report {
         line
     }
 
-    /// Prints the table, and writes the JSON where it was asked for.
+    /// Prints the table, and writes the JSON if it was asked for.
     pub fn publish(&self, json: Option<&Path>) -> Result<()> {
         let to_stdout = json.is_some_and(|path| path.as_os_str() == "-");
         let text = format!(
@@ -297,7 +297,7 @@ pub fn own_command() -> String {
     std::env::args().collect::<Vec<_>>().join(" ")
 }
 
-/// Date and time in UTC, as ISO 8601 has it.
+/// Date and time in UTC, in ISO 8601 format.
 pub fn now_utc() -> String {
     let DateTime { year, month, day, hour, minute, second } = clock::now_utc();
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
@@ -310,7 +310,7 @@ pub fn write_json(path: &Path, value: &Value) -> Result<()> {
     })
 }
 
-/// Columns as wide as their widest cell: the first two to the left, figures to the right.
+/// Formats columns as wide as their widest cell: the first two to the left, figures to the right.
 pub fn layout(lines: &[Vec<String>]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -12,7 +12,7 @@ pub fn has_keys() -> Result<()> {
         .mend("use --domain none: then the program can access the dataplane's memory"))
 }
 
-/// The program that attacks: beside this one, or along `PATH`.
+/// The attacking program: beside this one, or along `PATH`.
 pub fn attacker() -> Result<PathBuf> {
     const NAME: &str = "ix-attacker";
     let beside = std::env::current_exe().ok().map(|ix| ix.with_file_name(NAME));

@@ -1,8 +1,9 @@
-//! The command line's shape.
+//! The command line: subcommands and flags.
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ix_bench::args::Device;
 use ix_bench::command::BenchCommand;
 use ix_ctl::ctl::args::CtlCommand;
+use ix_proto::config::WallPart;
 use ix_report::domain::Domain;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ const DEMO_HELP: &str = "Creates a private link between network namespaces of it
     namespace.";
 
 const DOCTOR_HELP: &str = "Tries everything that IX needs, in a network namespace of its own, and \
-    prints for each feature whether it works, why not, and the command that helps. Changes \
+    prints for each feature whether it works, why not, and a command that mends it. Changes \
     nothing.\n\n\
     The exit status is 0 when `ix run` can work with at least one kind of device.";
 
@@ -46,13 +47,13 @@ const DOCTOR_HELP: &str = "Tries everything that IX needs, in a network namespac
     about = "IX, a protected dataplane operating system for latency-critical services",
     long_about = "IX gives a network service its own TCP/IP dataplane on dedicated hardware \
         threads: packets are polled from the network card, run through the protocol stack and \
-        handed to the service, and the answers leave, in one run to completion.\n\n\
-        Start with `ix doctor` (what this machine can do) and `ix demo` (the whole tour).",
+        handed to the service, and its replies are sent, in one run to completion.\n\n\
+        Start with `ix doctor` (what this machine can do) and `ix demo` (IX and Linux side by side).",
     after_help = "Exit status: 0 on success only; 2 for a wrong command line. `ix run` returns \
         its program's status."
 )]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -60,54 +61,54 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Run a program on a dataplane of its own
+    /// Run a program on its own dataplane
     #[command(long_about = RUN_HELP)]
     Run(RunArgs),
-    /// Tour on this machine: a service on IX and on Linux sockets, side by side
+    /// Compare a service on IX with one on Linux sockets, on this machine
     #[command(long_about = DEMO_HELP)]
     Demo(DemoArgs),
-    /// Run one benchmark, IX and Linux side by side
+    /// Run one benchmark on IX and on Linux sockets
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Talk to a running dataplane
     #[command(subcommand, long_about = ix_ctl::ctl::args::CTL_HELP)]
     Ctl(CtlCommand),
-    /// Give each dataplane the resources that its load needs, by a policy
+    /// Control the hardware threads and clocks of dataplanes by a policy
     #[command(long_about = ix_ctl::cp::HELP)]
     Cp(ix_ctl::cp::CpArgs),
     /// Share an interface among several dataplanes and Linux
     #[command(long_about = crate::share::HELP)]
     Share(crate::share::ShareArgs),
-    /// Watch a running dataplane, live on the terminal
+    /// Show a running dataplane live on the terminal
     #[command(long_about = ix_ctl::top::HELP)]
     Top(ix_ctl::top::TopArgs),
-    /// Capture the packets of a running dataplane, with its remarks
+    /// Capture packets of a running dataplane into a pcapng file
     #[command(long_about = ix_ctl::pcap::HELP)]
     Pcap(ix_ctl::pcap::PcapArgs),
-    /// Check what this machine can do, what it cannot, why, and the remedy
+    /// Check what IX can use on this machine, and how to get what is missing
     #[command(long_about = DOCTOR_HELP)]
     Doctor(DoctorArgs),
-    /// Attack the wall from inside a program, and again without the wall
+    /// Attack the wall from inside a program, with and without the wall
     Attack(AttackArgs),
     /// Put load on a server and measure its latency, from Linux sockets or from a dataplane
     #[command(disable_help_flag = true)]
     Load(EchoArgs),
-    /// Run whole hosts in virtual time over a network with seeded faults
+    /// Simulate whole hosts in virtual time on a network with seeded faults
     #[command(disable_help_flag = true)]
     Sim(SimArgs),
-    /// Play packet scripts (packetdrill's language) against the stack, in virtual time
+    /// Run packet scripts (packetdrill's language) against the stack, in virtual time
     #[command(disable_help_flag = true)]
     Packets(SimArgs),
-    /// The echo program, as demo and benchmarks run it (also on its own: ix-echo)
+    /// The echo program that the demo and the benchmarks run (also on its own: ix-echo)
     #[command(disable_help_flag = true, hide = true)]
     Echo(EchoArgs),
-    /// The key-value server, as benchmarks run it (also on its own: ix-kv)
+    /// The key-value server that the benchmarks run (also on its own: ix-kv)
     #[command(disable_help_flag = true, hide = true)]
     Kv(EchoArgs),
-    /// The web server, as benchmarks run it (also on its own: ix-httpd)
+    /// The web server that the benchmarks run (also on its own: ix-httpd)
     #[command(disable_help_flag = true, hide = true)]
     Httpd(EchoArgs),
-    /// The papers' background job, as benchmarks run it (also on its own: ix-background)
+    /// The papers' background job that the benchmarks run (also on its own: ix-background)
     #[command(disable_help_flag = true, hide = true)]
     Background(EchoArgs),
 }
@@ -115,7 +116,7 @@ pub enum Command {
 /// When a program's socket calls go to IX.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Posix {
-    /// Unless the program was written for IX
+    /// On, unless the program was written for IX
     #[default]
     Auto,
     /// Always
@@ -124,7 +125,7 @@ pub enum Posix {
     Off,
 }
 
-/// How dataplane and program come together.
+/// How the dataplane gets into the program's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Entry {
     /// Linux starts the program, and the dataplane is planted into it before its first instruction
@@ -141,10 +142,10 @@ pub struct RunArgs {
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Device: `afxdp:IFNAME[,queues=N]`, `tap:NAME[,queues=N][,offloads=off]` or
-    /// `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S]`; may be given several times
+    /// `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S]`; may be repeated
     #[arg(long, value_name = "SPEC")]
     pub nic: Vec<String>,
-    /// Address of the dataplane with its prefix length: `10.0.0.2/24`
+    /// Address of the dataplane with prefix length: `10.0.0.2/24`
     #[arg(long, value_name = "CIDR")]
     pub addr: Option<String>,
     /// Default gateway
@@ -153,29 +154,29 @@ pub struct RunArgs {
     /// Hardware threads, one for each elastic thread: `2,4-7`
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<String>,
-    /// What keeps the program out of the dataplane's memory (default: pku; not every
-    /// machine has it)
+    /// What keeps the program out of the dataplane's memory (default: pku, which needs a processor
+    /// with protection keys)
     #[arg(long, value_enum)]
     pub domain: Option<Domain>,
     /// How the dataplane gets into the program's process
     #[arg(long, value_enum, default_value_t = Entry::Planted)]
     pub entry: Entry,
-    /// User of the program with `--domain pku`, as a number (default: 65534, nobody)
+    /// User ID to run the program as, with `--domain pku` (default: 65534, nobody)
     #[arg(long, value_name = "UID")]
     pub user: Option<u32>,
     /// A part of the wall to leave out: keys, calls, code, files (for `ix attack`)
-    #[arg(long, hide = true, value_name = "PART")]
-    pub without: Option<String>,
+    #[arg(long, hide = true, value_name = "PART", value_parser = wall_part)]
+    pub without: Option<WallPart>,
     /// When the program's socket calls go to IX
     #[arg(long, value_enum, default_value_t = Posix::Auto)]
     pub posix: Posix,
-    /// Batch bound B: most packets of one cycle, 1 to 1024 (default: 64)
+    /// Batch bound B: most packets in one cycle, 1 to 1024 (default: 64)
     #[arg(long, value_name = "B")]
     pub batch: Option<usize>,
     /// Congestion control: cubic, reno or dctcp (default: cubic)
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<String>,
-    /// Explicit congestion notification: off, accept (peers that ask), ask, or accept-accurate and
+    /// Explicit congestion notification: off, accept (if the peer asks), ask; accept-accurate or
     /// ask-accurate for accurate ECN, RFC 9768 (default: accept)
     #[arg(long, value_name = "MODE")]
     pub ecn: Option<String>,
@@ -185,18 +186,19 @@ pub struct RunArgs {
     /// Control socket for `ix ctl` (default: /run/ix/PID.sock, or in $XDG_RUNTIME_DIR)
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Policy that controls threads and clocks, as with `ix cp`: a TOML file, or one of energy,
-    /// consolidation, minmax
+    /// Policy that controls hardware threads and clocks, as with `ix cp`: a TOML file, or one of
+    /// energy, consolidation, minmax
     #[arg(long, value_name = "FILE")]
     pub policy: Option<String>,
-    /// Longest time that elastic threads' hardware threads may take to wake, µs; 0: they never halt
-    /// and Linux's idle loop polls, which costs energy but takes no time from other programs
+    /// Longest time, in µs, that a hardware thread of the dataplane may take to wake. 0: these
+    /// threads never halt; Linux's idle loop polls, which costs energy but no time of other
+    /// programs
     #[arg(long, value_name = "US", conflicts_with = "policy")]
     pub wake_us: Option<u32>,
     /// Upper bound on the queueing delay, µs (default: the policy's)
     #[arg(long, value_name = "US", requires = "policy")]
     pub slo_us: Option<f64>,
-    /// Serve Prometheus metrics over HTTP at `ADDRESS:PORT`, or at a port of the loopback address
+    /// Serve Prometheus metrics over HTTP at `ADDRESS:PORT`; a bare port is on the loopback address
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<String>,
     /// The program and its arguments
@@ -213,10 +215,10 @@ pub struct DemoArgs {
     /// Length of one measurement
     #[arg(long, value_name = "T", default_value_t = 0.4)]
     pub seconds: f64,
-    /// Measurements of each point; medians are printed
+    /// Number of measurements of each point; medians are printed
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub runs: usize,
-    /// Device (default: afxdp as root, tap otherwise)
+    /// Device (default: afxdp as root, else tap)
     #[arg(long, value_enum)]
     pub device: Option<Device>,
 }
@@ -227,11 +229,11 @@ pub struct AttackArgs {
     /// Print JSON: one row for each attack
     #[arg(long)]
     pub json: bool,
-    /// Attack the separation of tenants on a shared interface instead of the wall (needs no
+    /// Attack the isolation of tenants on a shared interface instead of the wall (needs no
     /// protection keys)
     #[arg(long)]
     pub vnic: bool,
-    /// Random system calls that the fuzzer makes
+    /// Number of random system calls that the fuzzer makes
     #[arg(long, default_value_t = 20_000)]
     pub fuzz: u32,
     /// Seed of the fuzzer
@@ -250,18 +252,27 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-/// Arguments of a program that ix carries inside itself and that reads them itself.
+/// Arguments of a program inside `ix` that parses them itself.
 #[derive(Args, Debug)]
 pub struct EchoArgs {
-    /// Passed on
+    /// Arguments of the program
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<OsString>,
 }
 
-/// Arguments of the simulator and of the player of scripts, which read them themselves.
+/// Arguments of the simulator or of the packet scripts, which parse them themselves.
 #[derive(Args, Debug)]
 pub struct SimArgs {
-    /// Passed on
+    /// Arguments of the command
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<OsString>,
+}
+
+/// A part of the wall by its name.
+fn wall_part(name: &str) -> Result<WallPart, String> {
+    let found = WallPart::ALL.into_iter().find(|part| part.name() == name);
+    found.ok_or_else(|| {
+        let all = WallPart::ALL.map(WallPart::name).join(", ");
+        format!("the wall has no such part; its parts are {all}")
+    })
 }

@@ -1,6 +1,6 @@
-//! `ix attack`: attacks on the dataplane from inside a program that runs on it, each with its positive
-//! control: the same attack without the wall, which must succeed there. All the while the dataplane serves
-//! a client ([`client`]), which must not miss an answer.
+//! `ix attack`: attacks the dataplane from inside a program that runs on it. Each attack is
+//! repeated without the wall, where it must succeed (the positive control). Meanwhile a client
+//! ([`client`]) must get every reply from the dataplane.
 mod client;
 mod peer;
 
@@ -15,26 +15,26 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// Parts of the wall that are left out in turn, to show what each of them stops. What none of them stops
-/// alone is made without any wall.
+/// Parts of the wall that are left out in turn, to show what each one stops. An attack that no
+/// single part stops is repeated without any wall.
 const PARTS: [&str; 4] = ["keys", "calls", "code", "files"];
 
-/// What became of one attack.
+/// Result of one attack.
 struct Row {
     attack: String,
     succeeded: bool,
     detail: String,
-    /// Requests of the client that were answered since the row before.
+    /// Replies to the client since the row before.
     served: u64,
 }
 
-/// How a program with all its attacks ended.
+/// How a program ended after its attacks.
 struct Outcome {
     rows: Vec<Row>,
     client: Served,
 }
 
-/// Runs all of them behind the wall and without it, for each way into a process.
+/// Runs all attacks behind the wall and without it, for each way into a process.
 pub fn main(args: &AttackArgs) -> Result<()> {
     if args.vnic {
         return crate::attack_vnic::main(args.json);
@@ -50,12 +50,12 @@ pub fn main(args: &AttackArgs) -> Result<()> {
     reports.iter().try_for_each(judge)
 }
 
-/// What came of all attacks on a program that came to be in one way.
+/// Results of all attacks on a program that was started in one way.
 struct Report {
     entry: &'static str,
     rows: Vec<Value>,
     client: Served,
-    /// Each attack has a control, and no control is of another attack.
+    /// Each attack has a control, and each control an attack.
     complete: bool,
 }
 
@@ -89,21 +89,28 @@ fn attack(args: &AttackArgs, attacker: &Path, entry: Entry) -> Result<Report> {
     Ok(Report { entry, rows: walled.iter().map(row).collect(), client, complete })
 }
 
-/// Whether the wall holds, and who is behind it was served.
+/// Judges whether the wall holds and the client was served.
 fn judge(report: &Report) -> Result<()> {
     let Report { rows, client, .. } = report;
     if !report.complete {
-        return Err(Problem::new("attacks are missing", "a program ended before it had made all"));
+        return Err(Problem::new(
+            "attacks are missing",
+            "a program ended before it had made all attacks",
+        ));
     }
     let good = |row: &&Value| row["refused"] == true && row["control_succeeds"] == true;
     let failures = rows.len() - rows.iter().filter(good).count();
     if failures > 0 {
-        let why = format!("{failures} were not refused, or did not succeed without the wall");
+        let why =
+            format!("{failures} attacks were not refused, or did not succeed without the wall");
         return Err(Problem::new("the wall does not hold", why));
     }
     if client.lost > 0 || rows.iter().any(|row| row["client_answers"] == 0) {
-        let why = format!("the client lost {} answers: {}", client.lost, client.why);
-        return Err(Problem::new("the wall holds, but who is behind it is not served", why));
+        let why = format!("the client missed {} replies: {}", client.lost, client.why);
+        return Err(Problem::new(
+            "the wall holds, but the dataplane did not serve its client",
+            why,
+        ));
     }
     Ok(())
 }
@@ -145,7 +152,9 @@ fn print(report: &Report) {
     }
     let (refused, all) = (rows.iter().filter(|row| row["refused"] == true).count(), rows.len());
     let controls = rows.iter().filter(|row| row["control_succeeds"] == true).count();
-    println!("{refused} of {all} attacks refused; {controls} succeed without what stops them");
+    println!(
+        "{refused} of {all} attacks refused; {controls} succeed without the part of the wall that stops them"
+    );
     let Served { answered, lost, longest_ms, why } = &report.client;
     let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
     println!(
@@ -154,7 +163,7 @@ fn print(report: &Report) {
     );
 }
 
-/// One program that makes all attacks, on a dataplane of its own.
+/// Runs one program that makes all attacks, on its own dataplane.
 fn run(
     args: &AttackArgs,
     attacker: &Path,
@@ -206,7 +215,7 @@ fn run(
             (["!streams", on], Ok(client)) => client.stream(*on == "1"),
             (["!peer", _], _) => match Peer::start(&link) {
                 Ok(peer) => _peer = Some(peer),
-                // The attacks on its memory will fail.
+                // The attacks on the peer's memory will fail.
                 Err(e) => eprintln!("ix: no peer for a memif: {e}"),
             },
             _ => said = line,
@@ -217,12 +226,12 @@ fn run(
     if !status.success() {
         let last =
             rows.last().map_or(String::new(), |row| format!("{}: {}", row.attack, row.detail));
-        return Err(problem(&format!("the program ended with {status}; it said {last}{said}")));
+        return Err(problem(&format!("the program ended with {status}; it printed {last}{said}")));
     }
     Ok(Outcome { rows, client })
 }
 
-/// The dataplane's code, where a program that runs as another user can read it.
+/// The dataplane image, in a file that a program of another user can read.
 struct ImageFile(PathBuf);
 
 impl ImageFile {

@@ -1,10 +1,13 @@
-//! `ix attack --vnic`: a tenant of a shared interface tries to be somebody else and to have what is
-//! another's. It owns its link, so it sends whatever it likes there, as a hostile dataplane would; and
-//! it asks the control socket that everybody may ask. Each attack comes with the same thing done by
-//! right, which must work. `queues` does so within a dataplane.
+//! `ix attack --vnic`: a tenant of a shared interface pretends to be another and tries to take what
+//! the other holds. It owns its link, so it sends arbitrary frames there, as a hostile dataplane
+//! would, and it uses the control socket that every user may open. Each attack is paired with the
+//! same action done with the right to it, which must work. `queues` has the attacks within a
+//! dataplane.
 mod queues;
 
-use ix_broker::control::{Client, Request, VnicDevice, read_only};
+use ix_broker::control::{Client, read_only};
+use ix_proto::control::vnic::{FilterDerived, FiltersCreated, View, VnicCreated};
+use ix_proto::control::{Request, VnicDevice};
 use ix_report::problem::{Problem, Result};
 use ix_testbed::{Namespace, PacketSocket, VethEnd};
 use ix_vnic::Policy;
@@ -15,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const START: Duration = Duration::from_secs(20);
-/// So long is looked for what must not be there, after it was counted as refused.
+/// Time to look for a frame that must not leave, after it was counted as dropped.
 const LOOK: Duration = Duration::from_millis(50);
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 11);
 const VICTIM: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 12);
@@ -28,13 +31,13 @@ struct Stage {
     _namespaces: [Namespace; 2],
     share: Child,
     control: PathBuf,
-    /// The other end of the shared interface.
+    /// The far end of the shared interface.
     wire: PacketSocket,
     /// The attacker's end of its link.
     link: PacketSocket,
     mac: [u8; 6],
     peer_mac: [u8; 6],
-    /// Capabilities: of the attacker's vNIC and filter, and of the victim's.
+    /// Capabilities of the attacker's vNIC and filter, and of the victim's.
     ours: Keys,
     victims: Keys,
     marker: u8,
@@ -45,12 +48,12 @@ struct Keys {
     filter: String,
 }
 
-/// A frame that is not the attacker's.
+/// Turns a frame into one that the attacker must not send.
 type Forge = fn(&mut Vec<u8>, &Stage);
 
 const SPOOFS: [(&str, Forge); 6] = [
     ("send with another tenant's IPv4 address", |f, _| f[26..30].copy_from_slice(&VICTIM.octets())),
-    ("send from another port of its address", |f, _| {
+    ("send from a port of its address that it does not hold", |f, _| {
         f[34..36].copy_from_slice(&8u16.to_be_bytes())
     }),
     ("send with another Ethernet address", |f, _| f[6..12].copy_from_slice(&OTHER_MAC)),
@@ -59,7 +62,7 @@ const SPOOFS: [(&str, Forge); 6] = [
     ("claim another tenant's address by ARP", |f, stage| *f = arp(stage.mac, VICTIM)),
 ];
 
-/// Runs all of them, and prints what became of each.
+/// Runs all attacks and prints the results.
 pub fn main(as_json: bool) -> Result<()> {
     let rows = rows()?;
     if as_json {
@@ -71,8 +74,9 @@ pub fn main(as_json: bool) -> Result<()> {
     match rows.iter().filter(failed).count() {
         0 => Ok(()),
         n => {
-            let why = format!("{n} attacks were not refused, or what is done by right was");
-            Err(Problem::new("tenants are not kept apart", why))
+            let why =
+                format!("{n} attacks were not refused, or the rightful action beside one failed");
+            Err(Problem::new("tenants are not isolated", why))
         }
     }
 }
@@ -90,15 +94,15 @@ fn show(row: &Value) {
     );
 }
 
-/// A row each, as the other attacks have.
+/// Returns a row for each attack.
 fn rows() -> Result<Vec<Value>> {
     if !ix_sys::process::is_root() {
-        let why = "to share an interface takes XDP programs";
+        let why = "sharing an interface needs XDP programs";
         return Err(Problem::new("cannot attack a vNIC without root", why).mend("run it as root"));
     }
     let mut stage = Stage::new()?;
     let mut rows = Vec::new();
-    // By right: the frame as it may be.
+    // The frame that the attacker may send.
     let honest = stage.frame();
     let fine = stage.leaves(&honest)?;
     for (attack, forge) in SPOOFS {
@@ -113,7 +117,7 @@ fn rows() -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// What became of an attack, or of what is done by right.
+/// Result of an attack or of the rightful action beside it.
 struct Outcome {
     succeeded: bool,
     detail: String,
@@ -162,7 +166,7 @@ impl Stage {
         })
     }
 
-    /// A datagram that the attacker may send, with a mark of its own.
+    /// Returns a datagram that the attacker may send, with a new mark.
     fn frame(&mut self) -> Vec<u8> {
         self.marker += 1;
         let mut frame = [self.peer_mac, self.mac].concat();
@@ -174,7 +178,7 @@ impl Stage {
         frame
     }
 
-    /// Sends it on the attacker's link, and looks whether it comes out of the interface.
+    /// Sends a frame on the attacker's link and looks whether it leaves the interface.
     fn leaves(&self, frame: &[u8]) -> Result<Outcome> {
         let cannot = |e: std::io::Error| Problem::new("cannot send on the attacker's link", e);
         let before = self.counts()?;
@@ -186,7 +190,7 @@ impl Stage {
                 break (now.0 > before.0, now.1 > before.1);
             }
             if Instant::now() > end {
-                return Err(Problem::new("a frame was lost", "the exchange has not counted it"));
+                return Err(Problem::new("a frame was lost", "`ix share` has not counted it"));
             }
             std::thread::sleep(Duration::from_millis(2));
         };
@@ -205,17 +209,16 @@ impl Stage {
         Ok(Outcome { succeeded: sent || seen, detail: detail.to_owned() })
     }
 
-    /// Frames that the attacker's link has sent, and those that were dropped.
+    /// Returns the frames that the attacker's link has sent, and those that were dropped.
     fn counts(&self) -> Result<(u64, u64)> {
-        let view = Client::connect(&self.control)?.ask(&Request::Vnic)?;
-        let vnics = view["vnics"].as_array().into_iter().flatten();
-        let own = vnics.filter(|vnic| vnic["vnic"] == "evil");
-        let count = |vnic: &Value, key: &str| vnic[key].as_u64().unwrap_or(0);
-        let of = |v: &Value| (count(v, "sent"), count(v, "foreign") + count(v, "foreign_mac"));
-        Ok(own.map(of).next().unwrap_or_default())
+        let View::Shared(shared) = Client::connect(&self.control)?.get(&Request::Vnic)? else {
+            return Err(Problem::new("cannot count frames", "no interface is shared"));
+        };
+        let own = shared.vnics.iter().find(|vnic| vnic.vnic == "evil");
+        Ok(own.map_or((0, 0), |vnic| (vnic.sent, vnic.foreign + vnic.foreign_mac)))
     }
 
-    /// Asks what it has no right to, and the same with one.
+    /// Makes requests without the right to them, and the same with it.
     fn steal(&self) -> Result<Vec<Value>> {
         let (ours, victims) = (&self.ours, &self.victims);
         let everybody = read_only(&self.control);
@@ -238,7 +241,7 @@ impl Stage {
             Ok(Request::FilterCreate { filters: vec![filter], holder, vnic: None, queue: None })
         };
         let forged = flip(&victims.filter);
-        // A part of its own filter, which it revokes: stale from then on.
+        // A part of its own filter, which it then revokes: this capability is stale.
         let part = derive(&format!("rx udp service {OURS}:{PORT} peer {PEER}"))?;
         let by_right = ask(&part);
         let stale = capability_of(&everybody, &part)?;
@@ -251,9 +254,9 @@ impl Stage {
                 &operator(&create(Ipv4Addr::new(10, 66, 0, 13), "evil")?),
             ),
             row(
-                "take a part of what another tenant holds",
+                "take a part of another tenant's filter",
                 &operator(&create(VICTIM, "evil")?),
-                "being the tenant who holds it",
+                "the holder itself",
                 &operator(&create(VICTIM, "good")?),
             ),
             row(
@@ -309,7 +312,7 @@ impl Stage {
             "the operators' socket",
             &outcome(&self.control, &delete),
         ));
-        // Until it is told that it has enough: are there any left for others?
+        // It derives until it is refused. Are filters left for others?
         let mut derived = 0;
         while derived <= Policy::default().filters_max && ask(&part).succeeded {
             derived += 1;
@@ -317,7 +320,7 @@ impl Stage {
         let next = operator(&create(Ipv4Addr::new(10, 66, 0, 14), "late")?);
         let used_up = Outcome {
             succeeded: !next.succeeded,
-            detail: format!("{derived} derived, and then a filter for another: {}", next.detail),
+            detail: format!("{derived} derived, then a filter for another tenant: {}", next.detail),
         };
         rows.push(row("use up all filters by deriving them", &used_up, "deriving one", &by_right));
         Ok(rows)
@@ -343,11 +346,10 @@ impl Keys {
             owner: None,
             device: VnicDevice::Afxdp,
         };
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let vnic = text(&client.ask(&create)?["capability"]);
+        let vnic = client.get::<VnicCreated>(&create)?.capability;
         let filter = |direction: &str| {
             let filter = format!("{direction} udp service {ip}:{PORT}").parse();
-            filter.map_err(|e| Problem::new("no filter", e))
+            filter.map_err(|e| Problem::new("cannot parse a filter", e))
         };
         let grant = Request::FilterCreate {
             filters: vec![filter("rx")?, filter("tx")?],
@@ -355,12 +357,13 @@ impl Keys {
             vnic: Some(name.to_owned()),
             queue: None,
         };
-        let filter = text(&client.ask(&grant)?["filters"][0]["capability"]);
+        let granted = client.get::<FiltersCreated>(&grant)?.filters.into_iter().next();
+        let filter = granted.map(|filter| filter.capability).unwrap_or_default();
         Ok(Keys { vnic, filter })
     }
 }
 
-/// `ix share` in the namespace, when it listens.
+/// Starts `ix share` in the namespace and waits until it listens.
 fn start_share(namespace: &Namespace, control: &std::path::Path) -> Result<Child> {
     let what = "cannot share an interface";
     let ix = std::env::current_exe().map_err(|e| Problem::new(what, e))?;
@@ -374,8 +377,8 @@ fn start_share(namespace: &Namespace, control: &std::path::Path) -> Result<Child
         if ended || Instant::now() > end {
             let _ = share.kill();
             let _ = share.wait();
-            let mend = "`ix share` with an interface of yours says why";
-            return Err(Problem::new(what, "it does not answer").mend(mend));
+            let mend = "try `ix share` with your own interface";
+            return Err(Problem::new(what, "it does not listen").mend(mend));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -390,17 +393,16 @@ fn outcome(control: &std::path::Path, request: &Request) -> Outcome {
 }
 
 fn capability_of(control: &std::path::Path, request: &Request) -> Result<String> {
-    let answer = Client::connect(control)?.ask(request)?;
-    Ok(answer["capability"].as_str().unwrap_or_default().to_owned())
+    Ok(Client::connect(control)?.get::<FilterDerived>(request)?.capability)
 }
 
-/// The same but for one digit: the best guess there is.
+/// Changes one digit: the best guess that an attacker can make.
 fn flip(capability: &str) -> String {
     let other = if capability.starts_with('0') { "1" } else { "0" };
     other.chars().chain(capability.chars().skip(1)).collect()
 }
 
-/// An announcement that this address is at this station.
+/// Makes an ARP announcement of an address.
 fn arp(mac: [u8; 6], ip: Ipv4Addr) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend(mac);

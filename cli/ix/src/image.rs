@@ -1,3 +1,3 @@
-//! The dataplane as an executable of its own, which the command carries inside itself.
-/// Its bytes.
+//! The dataplane image, which the command carries inside itself.
+/// The bytes of the executable.
 pub static IMAGE: &[u8] = include_bytes!(env!("IX_IMAGE"));

@@ -1,9 +1,9 @@
-//! The secret behind initial sequence numbers and timestamps, kept while the host is up.
+//! The secret for initial sequence numbers and timestamps, kept until the host reboots.
 //!
-//! A dataplane that ends and is started anew uses the same addresses and ports again. A server that
-//! still has its old connections in TIME-WAIT takes new ones when their timestamps or sequence
-//! numbers go on where the old ones stopped (RFC 6191), which needs the same secret (RFC 6528
-//! section 3). Without one that lasts, half of the connections begin with a refusal.
+//! A dataplane that ends and is started again uses the same addresses and ports. A server that
+//! still has its old connections in TIME-WAIT accepts new ones if their timestamps or sequence
+//! numbers continue where the old ones stopped (RFC 6191). That needs the same secret (RFC 6528
+//! section 3). Without a secret that lasts, half of the new connections are refused at first.
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::fs::{self, OpenOptions};
 use std::hash::Hasher;
@@ -12,9 +12,10 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// The key of a dataplane with these addresses; drawn from `fresh` where this host has none yet.
+/// Returns the key of a dataplane with these addresses. If this host has no secret yet, `fresh`
+/// becomes it.
 ///
-/// A dataplane learns only what is for its own addresses: its program might read it.
+/// A dataplane gets a key derived for its own addresses only, because its program might read it.
 pub fn of_addresses(folder: Option<&Path>, addresses: &[Ipv4Addr], fresh: [u8; 16]) -> [u8; 16] {
     let host = folder.and_then(|folder| keep(&folder.join("isn-key"), fresh)).unwrap_or(fresh);
     let mut hasher = SipHasher24::new_with_key(&host);
@@ -24,13 +25,13 @@ pub fn of_addresses(folder: Option<&Path>, addresses: &[Ipv4Addr], fresh: [u8; 1
     hasher.finish128().as_bytes()
 }
 
-/// What the file says; `fresh` goes into it when there is none. `None`: it can neither be read nor
-/// made, or is no key.
+/// Returns the file's key; writes `fresh` into a new file if there is none. `None`: the file can be
+/// neither read nor written, or holds no key.
 fn keep(path: &Path, fresh: [u8; 16]) -> Option<[u8; 16]> {
     if let Ok(bytes) = fs::read(path) {
         return bytes.try_into().ok();
     }
-    // Whole or not at all, whoever else does the same at this moment.
+    // Another process may do the same now: a link makes the file appear whole or not at all.
     let draft = path.with_extension(std::process::id().to_string());
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft);
     let written = made.and_then(|mut file| file.write_all(&fresh));
@@ -51,10 +52,10 @@ mod tests {
             of_addresses(Some(&folder), &[Ipv4Addr::new(10, 0, 0, last)], [fresh; 16])
         };
         let first = of(1, 7);
-        assert_eq!(of(1, 8), first, "whatever is drawn later");
+        assert_eq!(of(1, 8), first, "later random bytes are not used");
         assert_ne!(of(2, 8), first);
-        assert_ne!(first, [7; 16], "the host's own is not given away");
-        // Damaged: as if there were none.
+        assert_ne!(first, [7; 16], "the host's secret is not handed out");
+        // A damaged file counts as no file.
         fs::write(folder.join("isn-key"), b"short").expect("write");
         assert_ne!(of(1, 8), first);
         assert_eq!(fs::read_dir(&folder).expect("folder").count(), 1, "no drafts left");

@@ -1,8 +1,8 @@
 //! The `ix` command, as a library so that tests can use its pieces.
 //!
 //! Everything here runs in ordinary Linux processes: the broker of `ix run`, the demo, the
-//! benchmarks, the doctor. Errors are a [`ix_report::problem::Problem`]: one line that says what, why, and
-//! what to do.
+//! benchmarks, the doctor. Errors are a [`ix_report::problem::Problem`]: one line that says what,
+//! why, and what to do.
 #![forbid(unsafe_code)]
 
 pub mod args;
@@ -25,7 +25,7 @@ use clap::Parser;
 use ix_report::problem::Result;
 use std::process::ExitCode;
 
-/// Reads the command line and does what it says.
+/// Parses the command line and runs the subcommand.
 pub fn main() -> ExitCode {
     match dispatch(Cli::parse()) {
         Ok(code) => code,
@@ -75,8 +75,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     }
 }
 
-/// Whoever reads our output may stop (`ix ctl stats | head`): end silently then, as others do. Not
-/// for the broker, which writes to sockets that may close.
+/// A reader of our output may stop (`ix ctl stats | head`): the command then ends silently, as
+/// other commands do. Not for the broker, which writes to sockets that may close.
 fn die_of_broken_pipes() {
     ix_sys::signal::set_default(libc::SIGPIPE);
 }

@@ -1,4 +1,4 @@
-//! `ix load`: the load generator, here or under a dataplane of its own.
+//! `ix load`: the load generator, on Linux sockets or on its own dataplane.
 use crate::args::RunArgs;
 use ix_report::domain::Domain;
 use ix_report::machine::Machine;
@@ -6,7 +6,7 @@ use ix_report::problem::{Problem, Result};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Carries it out; answers its exit status.
+/// Runs the command; returns its exit status.
 pub fn main(args: Vec<OsString>) -> Result<ExitCode> {
     let name = std::iter::once("ix load".into());
     match ix_load::parse(name.chain(args)) {
@@ -16,10 +16,10 @@ pub fn main(args: Vec<OsString>) -> Result<ExitCode> {
     }
 }
 
-/// The same command again, as the program of `ix run`.
+/// Runs the same command again, as the program of `ix run`.
 fn on_dataplane(dataplane: ix_load::Dataplane) -> Result<ExitCode> {
-    let ix = std::env::current_exe()
-        .map_err(|e| Problem::new("cannot find this command's own file", e))?;
+    let ix =
+        std::env::current_exe().map_err(|e| Problem::new("cannot find the executable of ix", e))?;
     let mut program = vec![ix.into_os_string(), "load".into()];
     program.extend(dataplane.arguments);
     let run = RunArgs {

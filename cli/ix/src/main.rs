@@ -1,4 +1,4 @@
-//! The `ix` command; all of it is in the library.
+//! The `ix` command; the library has all of its code.
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

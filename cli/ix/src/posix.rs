@@ -1,10 +1,11 @@
-//! The library that gives unmodified programs sockets on IX, and when they get it.
+//! The library that gives unmodified programs sockets on IX, and the decision when to use it.
 use crate::args::Posix;
 use crate::settings::Settings;
 use ix_broker::run::Preload;
 use ix_launch::{ReservedFds, memfd};
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE};
 use ix_sys::process;
+use ix_wire::IpAddr;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,47 +14,50 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The library, as the dynamic loader reads it.
+/// The library's file, for the dynamic loader.
 static LIBRARY: &[u8] = include_bytes!(env!("IX_POSIX_LIBRARY"));
 
-/// Most of a program that is read to see what it is: its headers, and its notes behind them.
+/// Bytes of a program's file that are read to classify it: the headers and the notes behind them.
 const HEAD_BYTES: u64 = 64 << 10;
-/// Elastic threads that the library uses at most (`libix-posix/src/lane.rs`).
-const LANES_MAX: usize = 64;
+/// Most elastic threads that the library uses (`libix-posix/src/lane.rs`).
+const THREADS_MAX: usize = 64;
 
-/// What a program's file says about itself.
+/// What a program's file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Program {
-    /// It calls IX itself.
+    /// It was written for IX.
     Native,
-    /// It is loaded by the dynamic loader.
+    /// The dynamic loader loads it.
     Dynamic,
-    /// It is not.
+    /// It is linked statically.
     Static,
-    /// Made for another machine.
+    /// It is for another machine.
     Foreign,
-    /// No ELF file that can be read: the kernel will say what it thinks of it.
+    /// It is not an ELF file that can be read; the kernel decides what to do with it.
     Unknown,
 }
 
-/// Decides for a program, and prepares what it takes.
+/// Decides whether the program gets the library, and prepares that.
 ///
-/// `walled`: behind the wall the dataplane's descriptors are there before the library is loaded, and its
-/// own is none of them.
+/// `walled`: behind the wall the dataplane's descriptors exist before the library is loaded; the
+/// library's own descriptor must not be among their numbers.
 pub fn preload(how: Posix, program: &Path, settings: &Settings, walled: bool) -> Result<Preload> {
     let kind = look_at(program);
     let name = program.display();
     let wanted = match (how, kind) {
         (_, Program::Foreign) => {
-            return Err(Problem::new(format!("cannot run {name}"), "not made for x86-64")
-                .mend("build it for this machine")
-                .with_status(STATUS_NOT_EXECUTABLE));
+            return Err(Problem::new(
+                format!("cannot run {name}"),
+                "the program is not for x86-64",
+            )
+            .mend("build the program for x86-64")
+            .with_status(STATUS_NOT_EXECUTABLE));
         }
         (Posix::Off, _) | (Posix::Auto, Program::Native | Program::Unknown) => false,
         (Posix::Auto | Posix::On, Program::Static) => {
-            let why = "it is linked statically: nothing can stand in front of its calls";
+            let why = "it is linked statically, so its calls cannot be intercepted";
             let problem = Problem::new(format!("cannot run {name} with sockets on IX"), why)
-                .mend("link it dynamically, or say --posix off: its sockets are Linux's then")
+                .mend("link it dynamically, or use --posix off to give it Linux sockets")
                 .with_status(STATUS_NOT_EXECUTABLE);
             return Err(problem);
         }
@@ -64,16 +68,16 @@ pub fn preload(how: Posix, program: &Path, settings: &Settings, walled: bool) ->
     }
     refuse_other_identity(program)?;
     let threads = settings.cpus().len();
-    if threads > LANES_MAX {
-        let why = format!("unmodified programs use at most {LANES_MAX}");
+    if threads > THREADS_MAX {
+        let why = format!("an unmodified program uses at most {THREADS_MAX}");
         let what = format!("cannot run {name} on {threads} elastic threads");
-        return Err(Problem::new(what, why).mend("name fewer hardware threads with --cpus"));
+        return Err(Problem::new(what, why).mend("give fewer hardware threads with --cpus"));
     }
     prepare(settings, walled)
-        .map_err(|e| Problem::new("cannot hand over the library for sockets", e))
+        .map_err(|e| Problem::new("cannot pass the socket library to the program", e))
 }
 
-/// The dynamic loader passes over preloaded libraries when a program changes its user.
+/// The dynamic loader ignores preloaded libraries when a program changes its user.
 fn refuse_other_identity(program: &Path) -> Result<()> {
     let Ok(metadata) = program.metadata() else { return Ok(()) };
     let (user, group) = (process::user_id(), process::group_id());
@@ -82,16 +86,16 @@ fn refuse_other_identity(program: &Path) -> Result<()> {
     if !other_user && !other_group {
         return Ok(());
     }
-    let why = "it is set-uid or set-gid, and such programs load no other libraries";
+    let why = "it is set-uid or set-gid, and the loader preloads nothing into such programs";
     Err(Problem::new(format!("cannot run {} with sockets on IX", program.display()), why)
-        .mend("run it as its owner, or say --posix off: its sockets are Linux's then")
+        .mend("run it as its owner, or use --posix off to give it Linux sockets")
         .with_status(STATUS_NOT_EXECUTABLE))
 }
 
 fn prepare(settings: &Settings, walled: bool) -> std::io::Result<Preload> {
     let mut file = File::from(memfd(c"libix-posix.so")?);
     file.write_all(LIBRARY)?;
-    // Under the number that it will have in the program, which closes it.
+    // The descriptor gets the number that it has in the program, which closes it.
     let reserved = ReservedFds::of_this_process()?;
     let fd = if walled { reserved.copy_below(file.as_fd()) } else { reserved.copy(file.as_fd()) }?;
     let number = fd.as_raw_fd();
@@ -100,9 +104,11 @@ fn prepare(settings: &Settings, walled: bool) -> std::io::Result<Preload> {
         libraries.push(":");
         libraries.push(others);
     }
-    let addresses = settings.networks().join(",");
-    let gateway = settings.gateway().unwrap_or_default();
-    let (base, congestion) = (reserved.base(), settings.congestion());
+    let config = &settings.config;
+    let network = |(addr, prefix): &(IpAddr, u8)| format!("{addr}/{prefix}");
+    let addresses = config.host_addrs.iter().map(network).collect::<Vec<_>>().join(",");
+    let gateway = config.gateway_addr.map_or(String::new(), |addr| addr.to_string());
+    let (base, congestion) = (reserved.base(), config.tcp.congestion.name());
     let interfaces = settings.interfaces().join(",");
     let told = format!("{addresses};{gateway};{number};{base};{congestion};{interfaces}");
     let env = vec![("LD_PRELOAD".into(), libraries), ("IX_POSIX".into(), told.into())];
@@ -113,7 +119,7 @@ fn look_at(program: &Path) -> Program {
     let mut head = Vec::new();
     let read = File::open(program).and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut head));
     match read {
-        // The kernel runs its interpreter, with the same environment.
+        // The kernel runs the script's interpreter, with the same environment.
         Ok(_) if head.starts_with(b"#!") => {
             interpreter(&head).map_or(Program::Unknown, |program| {
                 let mut head = Vec::new();
@@ -127,14 +133,14 @@ fn look_at(program: &Path) -> Program {
     }
 }
 
-/// The first word of a script's first line, behind `#!`.
+/// Returns the first word after `#!` in a script's first line.
 fn interpreter(script: &[u8]) -> Option<&Path> {
     let line = script.get(2..)?.split(|byte| *byte == b'\n').next()?;
     let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty())?;
     Some(Path::new(OsStr::from_bytes(word)))
 }
 
-/// Judges by an ELF file's program headers.
+/// Classifies an ELF file by its program headers.
 fn judge(file: &[u8]) -> Option<Program> {
     const PT_INTERP: u32 = 3;
     const PT_NOTE: u32 = 4;

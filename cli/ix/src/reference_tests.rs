@@ -23,7 +23,7 @@ fn page() -> String {
     ix.build();
     for command in ix.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
         match command.get_name() {
-            // `ix load` reads its arguments itself.
+            // `ix load` parses its arguments itself.
             "load" => {
                 section(&mut page, &mut seen, &ix_load::args::LoadArgs::command(), "", 2);
                 section(&mut page, &mut seen, &ix_load::args::AgentArgs::command(), "", 3);
@@ -34,7 +34,7 @@ fn page() -> String {
     page
 }
 
-/// A command and the commands below it.
+/// Writes a command and the commands below it.
 fn section(page: &mut String, seen: &mut Seen, command: &Command, parents: &str, level: usize) {
     let name = format!("{parents}{}", command.get_name());
     let _ = writeln!(page, "\n{} {name}\n", "#".repeat(level));
@@ -67,7 +67,7 @@ fn section(page: &mut String, seen: &mut Seen, command: &Command, parents: &str,
     }
 }
 
-/// Help text: its indented parts are examples.
+/// Writes help text: its indented parts are examples.
 fn text(page: &mut String, help: &str) {
     let mut example = false;
     for line in help.lines() {
@@ -84,7 +84,7 @@ fn text(page: &mut String, help: &str) {
     }
 }
 
-/// As one writes an argument: `-c`, `--config FILE`.
+/// Returns an argument as a user types it: `-c`, `--config FILE`.
 fn written(arg: &Arg) -> String {
     let values: Vec<&str> =
         arg.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect();
@@ -123,7 +123,7 @@ fn meaning(arg: &Arg) -> String {
     text
 }
 
-/// Text that Markdown takes as it is: outside of code, what would be markup is escaped.
+/// Makes text safe for Markdown: outside of code, markup is escaped.
 fn cell(text: &str) -> String {
     let mut cell = String::new();
     let mut code = false;
@@ -149,6 +149,6 @@ fn the_page_is_what_the_command_line_says() {
     let committed = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         committed == page,
-        "docs/reference/command-line.md is old: IX_BLESS=1 cargo test -p ix --lib reference writes it"
+        "docs/reference/command-line.md is out of date: IX_BLESS=1 cargo test -p ix --lib reference writes it"
     );
 }

@@ -1,18 +1,21 @@
-//! `ix run`: a program on a dataplane of its own.
+//! `ix run`: runs a program on its own dataplane.
 //!
-//! Checks everything before it touches anything, opens the devices (which needs privilege), and
-//! becomes the program's broker; ends as the program ends.
+//! Checks everything before it changes anything, opens the devices (which needs privilege), and
+//! becomes the program's broker. Ends when the program ends.
 use crate::args::{Entry, RunArgs};
 use crate::image::IMAGE;
 use crate::isn_key;
 use crate::settings::{Settings, vnic_refused};
 use ix_broker::link_rates::LinkRates;
-use ix_broker::run::{Broker, Outfit};
+use ix_broker::run::{Broker, DataplaneSetup};
 use ix_broker::vnic::Vnic;
 use ix_controller::linux::{Latency, Tree};
 use ix_ctl::cp::Embedded;
 use ix_netdev::Namespace;
 use ix_netdev::{DeviceSpec, OpenError, OpenOptions, OpenedDevice, SharedMemory};
+use ix_proto::Config;
+use ix_proto::config::WallPart;
+use ix_proto::device::NicKind;
 use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_report::report::write_json;
@@ -25,10 +28,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the XDP program of a killed process may stay.
+/// Time that the XDP program of a killed process may take to go.
 const LEAVING: Duration = Duration::from_millis(200);
 
-/// Runs it; answers the program's exit status.
+/// Runs the program; returns its exit status.
 pub fn main(args: &RunArgs) -> Result<u8> {
     let settings = Settings::from_args(args)?;
     if let Some(policy) = &args.policy {
@@ -45,31 +48,39 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let mut keys = Keys::random()?;
     let kept = ix_broker::control::folder().ok();
     keys.isn_secret =
-        isn_key::of_addresses(kept.as_deref(), &settings.addresses(), keys.isn_secret);
+        isn_key::of_addresses(kept.as_deref(), &settings.v4_addresses(), keys.isn_secret);
     let domain = if walled { ix_launch::Domain::Pku } else { ix_launch::Domain::None };
     let entry = match args.entry {
         Entry::Planted => ix_launch::Entry::Planted,
         Entry::Loading => ix_launch::Entry::Loading,
     };
     let user = if walled { user_of(args.user)? } else { None };
-    let (cpus, access, gate) = (settings.cpus(), settings.access.clone(), settings.gate());
-    let left_out = args.without.as_ref().map_or(String::new(), |part| {
-        eprintln!("ix: the wall stands without its {part}: the program can get through");
-        format!("without={part}\n")
-    });
-    let again: Box<dyn Fn() -> Result<Outfit>> = Box::new(move || {
+    let (cpus, access, gate) =
+        (settings.cpus(), settings.access.clone(), settings.config.gate.clone());
+    let without: Vec<WallPart> = args.without.into_iter().collect();
+    for part in &without {
+        let part = part.name();
+        eprintln!(
+            "ix: the wall is incomplete, without its {part}: the program can access the dataplane"
+        );
+    }
+    let again: Box<dyn Fn() -> Result<DataplaneSetup>> = Box::new(move || {
         let memory = shared_memory(&specs, &settings)?;
         let devices = open_devices(&specs, &settings, &keys, &memory)?;
-        let mut text = dataplane_text(&settings, &keys, &devices);
-        text.push_str(&left_out);
+        let config = Config {
+            flow_hash_key: keys.flow_hash_key(),
+            secret: keys.secret,
+            isn_secret: keys.isn_secret,
+            ..settings.config.clone()
+        };
         let shares = devices.iter().any(OpenedDevice::shares_memory);
-        let memory = memory.map(|memory| memory.fd).filter(|_| shares);
-        Ok(Outfit { text, devices, memory })
+        let memory = memory.filter(|_| shares);
+        Ok(DataplaneSetup { config, without: without.clone(), devices, memory })
     });
-    let outfit = again()?;
-    let vnic = vnic(&gate, cpus.len(), &outfit.devices)?;
+    let setup = again()?;
+    let vnic = vnic(&gate, cpus.len(), &setup.devices)?;
     match user {
-        _ if !walled => eprintln!("ix: domain none: the program can touch the dataplane's memory"),
+        _ if !walled => eprintln!("ix: domain none: the program can access the dataplane's memory"),
         Some((user, _)) => {
             eprintln!("ix: domain pku: the program runs as user {user}")
         }
@@ -84,7 +95,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         program,
         args: argv,
         cpus,
-        outfit,
+        setup,
         again,
         access,
         preload,
@@ -105,7 +116,9 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     ix_broker::leftovers::reap();
     drop(controller);
     if let Some(path) = &args.stats {
-        write_json(path, &running.snapshot())?;
+        let look = serde_json::to_value(running.snapshot());
+        let problem = |e| Problem::new("cannot write what the dataplane says", e);
+        write_json(path, &look.map_err(problem)?)?;
     }
     if exit.is_crash() {
         eprintln!("ix: {name} crashed: {exit}{}", running.where_it_faulted(exit));
@@ -113,7 +126,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     Ok(exit.status())
 }
 
-/// Bounds on how long hardware threads take to wake, as long as this is there.
+/// Bounds on the time that hardware threads take to wake; dropping this lifts them.
 struct WakeUps(Latency);
 
 impl WakeUps {
@@ -122,7 +135,7 @@ impl WakeUps {
         latency.heal();
         if let Some(us) = most_us {
             if let Some(why) = latency.missing() {
-                eprintln!("ix: --wake-us changes nothing here: {why}");
+                eprintln!("ix: --wake-us has no effect on this machine: {why}");
             }
             for cpu in cpus {
                 let bound = latency.bound(*cpu as u32, Some(us));
@@ -139,8 +152,8 @@ impl Drop for WakeUps {
     }
 }
 
-/// The wall that is asked for, which must be possible here; a program without one is only for who asks for
-/// it.
+/// Returns the wall to use; fails if this machine lacks it. A program runs without a wall only if
+/// the user asks for that.
 fn domain_of(wanted: Option<Domain>) -> Result<Domain> {
     if wanted == Some(Domain::None) {
         return Ok(Domain::None);
@@ -151,14 +164,14 @@ fn domain_of(wanted: Option<Domain>) -> Result<Domain> {
         None => "cannot keep the program out of its dataplane's memory",
     };
     Err(Problem::new(what, why)
-        .mend("say --domain none, with which the program can touch that memory"))
+        .mend("use --domain none, which lets the program access that memory"))
 }
 
-/// The vNIC with the filters and rates of the configuration.
+/// Makes the vNIC with the filters and rates of the configuration.
 fn vnic(gate: &Gate, queues: usize, devices: &[OpenedDevice]) -> Result<Vnic> {
     let mut vnic = Vnic::new(gate, queues).map_err(vnic_refused)?;
-    // Only a real interface's speed says anything; a tap's is a number that somebody has set.
-    let real = devices.iter().filter(|device| device.info.kind == "afxdp");
+    // Only a real interface knows its speed; a tap's speed is a number that somebody set.
+    let real = devices.iter().filter(|device| matches!(device.info.kind, NicKind::Afxdp(_)));
     let speed = |device: &OpenedDevice| Interface::new(&device.info.name).ok()?.speed_bits_per_s();
     vnic.set_link(real.filter_map(speed).min()).map_err(vnic_refused)?;
     if let [device] = devices {
@@ -169,21 +182,22 @@ fn vnic(gate: &Gate, queues: usize, devices: &[OpenedDevice]) -> Result<Vnic> {
     Ok(vnic)
 }
 
-/// The dataplane's descriptors have numbers of their own, beside those that the program can have.
+/// The dataplane's descriptors have their own numbers, besides those that the program may use.
 fn has_descriptors(program: &Path) -> Result<()> {
     const LEAST: u64 = 2 * ix_launch::RESERVED_FDS as u64;
     let few = limits::get(Resource::Descriptors).ok().filter(|limit| limit.soft < LEAST);
     let Some(limit) = few else { return Ok(()) };
-    let why = format!("{} descriptors are few: the dataplane alone has 64", limit.soft);
+    let why =
+        format!("the limit of {} descriptors is too low: the dataplane alone uses 64", limit.soft);
     Err(Problem::new(format!("cannot run {}", program.display()), why).mend("ulimit -n 1024"))
 }
 
-/// Behind the wall a program cannot have the numbers from its soft limit on, where the dataplane's
-/// descriptors lie: so that lies where its hard limit allows.
+/// Behind the wall a program cannot use descriptor numbers from its soft limit on, where the
+/// dataplane's descriptors are. So the soft limit is raised to the hard limit.
 fn raise_descriptors() {
-    // More make the kernel's table, which each fork copies, long for nothing.
+    // More would only enlarge the kernel's table, which each fork copies.
     const ENOUGH: u64 = 16384;
-    // Where it is not allowed all stays as it is.
+    // If the limit cannot be raised, it stays.
     if let Ok(limit) = limits::get(Resource::Descriptors)
         && limit.soft < ENOUGH
     {
@@ -191,21 +205,21 @@ fn raise_descriptors() {
     }
 }
 
-/// Whom a program behind the wall runs as: never root, and never with what root leaves it.
+/// Returns user and group of a program behind the wall: never root, and never with root's groups.
 fn user_of(wanted: Option<u32>) -> Result<Option<(u32, u32)>> {
     const NOBODY: u32 = 65534;
     let own = process::user_id();
     match wanted.unwrap_or(NOBODY) {
         0 => {
-            Err(Problem::new("cannot run it as root with --domain pku", "root owns its processes")
-                .mend("name another user with --user"))
+            Err(Problem::new("cannot run as root with --domain pku", "root may trace any process")
+                .mend("give another user with --user"))
         }
         user if own == 0 => Ok(Some((user, user))),
         _ => Ok(None),
     }
 }
 
-/// A line for each hardware thread that several elastic threads are to share.
+/// Returns a line for each hardware thread that several elastic threads share.
 fn shared_cpus(cpus: &[usize]) -> Vec<String> {
     let count = |cpu: usize| cpus.iter().filter(|other| **other == cpu).count();
     let mut shared: Vec<usize> = cpus.iter().copied().filter(|cpu| count(*cpu) > 1).collect();
@@ -214,40 +228,38 @@ fn shared_cpus(cpus: &[usize]) -> Vec<String> {
     let line = |cpu: usize| {
         let threads = count(cpu);
         format!(
-            "hardware thread {cpu} is shared by {threads} elastic threads: they take turns, and wait"
+            "hardware thread {cpu} is shared by {threads} elastic threads, which run in turn and wait"
         )
     };
     shared.into_iter().map(line).collect()
 }
 
-/// Reads the device specifications. Where one does not say how many queues, it gets one for each
-/// elastic thread.
+/// Parses the device specifications. A device without `queues` gets one for each elastic thread.
 fn device_specs(settings: &Settings) -> Result<Vec<DeviceSpec>> {
     let threads = settings.cpus().len();
     let mut specs: Vec<DeviceSpec> = Vec::new();
     for text in &settings.devices {
         let says = text.split(',').any(|word| word.starts_with("queues="));
-        let full = if says { text.clone() } else { format!("{text},queues={threads}") };
-        let spec: DeviceSpec = full.parse().map_err(|_| {
-            // What the user wrote must stand in the message, not what we made of it.
-            let why = text.parse::<DeviceSpec>().err().map_or(String::new(), |e| e.to_string());
-            Problem::new("cannot use a device", why)
-        })?;
+        let read = text.parse().and_then(|spec: DeviceSpec| match says {
+            true => Ok(spec),
+            false => spec.with_queues(threads),
+        });
+        let spec = read.map_err(|e| Problem::new("cannot use a device", e))?;
         if spec.queues() != threads {
             let why = format!("it has {} queues for {threads} elastic threads", spec.queues());
             return Err(Problem::new(format!("cannot use the device `{text}`"), why)
-                .mend(format!("say queues={threads}, or other --cpus")));
+                .mend(format!("use queues={threads}, or another --cpus")));
         }
         if specs.iter().any(|other| other.name() == spec.name()) {
-            let why = "it is named twice";
-            return Err(Problem::new(format!("cannot use the device `{text}` twice"), why));
+            let why = "it is given twice";
+            return Err(Problem::new(format!("cannot use the device `{text}`"), why));
         }
         specs.push(spec);
     }
     Ok(specs)
 }
 
-/// The program's file: as it is named with a slash, else along PATH.
+/// Finds the program's file: the name itself if it has a slash, else along PATH.
 fn find_program(name: &OsStr) -> Result<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
     let what = || format!("cannot run {}", name.to_string_lossy());
@@ -257,8 +269,8 @@ fn find_program(name: &OsStr) -> Result<PathBuf> {
         let folders = std::env::var_os("PATH").unwrap_or_default();
         let mut found = std::env::split_paths(&folders).map(|folder| folder.join(name));
         found.find(|path| is_executable(path)).ok_or_else(|| {
-            Problem::new(what(), "no such program along PATH")
-                .mend("give its path")
+            Problem::new(what(), "PATH has no such program")
+                .mend("give the path of the program")
                 .with_status(STATUS_NOT_FOUND)
         })?
     };
@@ -267,7 +279,7 @@ fn find_program(name: &OsStr) -> Result<PathBuf> {
     })?;
     let refuse = |why: &str| Problem::new(what(), why).with_status(STATUS_NOT_EXECUTABLE);
     if metadata.is_dir() {
-        return Err(refuse("it is a folder").mend("name a program"));
+        return Err(refuse("it is a folder").mend("give the path of a program"));
     }
     if !is_executable(&path) {
         return Err(refuse("it is not executable").mend(format!("chmod +x {}", path.display())));
@@ -279,7 +291,7 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-/// Secrets of one run.
+/// Random keys of one run.
 struct Keys {
     flow_hash: [u8; 16],
     secret: [u8; 16],
@@ -297,21 +309,22 @@ impl Keys {
         Ok(keys)
     }
 
-    /// The flow hash's key as two numbers, as `ix_dataplane::Config` reads it from its text.
+    /// Returns the flow hash's key as two numbers.
     fn flow_hash_key(&self) -> [u64; 2] {
         let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| self.flow_hash[at + i]));
         [half(0), half(8)]
     }
 }
 
-/// Packet memory that a peer may be let into, where a device is of that kind.
+/// Makes the packet memory that a peer may map, if a device needs that (memif).
 fn shared_memory(specs: &[DeviceSpec], settings: &Settings) -> Result<Option<SharedMemory>> {
     if !specs.iter().any(|spec| spec.to_string().starts_with("memif:")) {
         return Ok(None);
     }
-    let sizes = settings.memory_sizes();
-    let fd = ix_mem::memory_fd(sizes).map_err(|e| Problem::new("no packet memory", e))?;
-    Ok(Some(SharedMemory { fd: Arc::new(fd), sizes }))
+    let sizes = ix_dataplane::memory_sizes(&settings.config);
+    let fds = ix_mem::MemoryFds::new(sizes);
+    let fds = fds.map_err(|e| Problem::new("cannot allocate packet memory", e))?;
+    Ok(Some(SharedMemory { fds: Arc::new(fds), sizes }))
 }
 
 fn open_devices(
@@ -321,9 +334,9 @@ fn open_devices(
     memory: &Option<SharedMemory>,
 ) -> Result<Vec<OpenedDevice>> {
     let options = OpenOptions {
-        addresses: settings.addresses().iter().map(|a| ix_wire::IpAddr::v4(a.octets())).collect(),
+        addresses: settings.addresses(),
         flow_hash_key: keys.flow_hash_key(),
-        filters: ix_broker::vnic::receive_filters(&settings.gate()),
+        filters: ix_broker::vnic::receive_filters(&settings.config.gate),
         memory: memory.clone(),
         has_keeper: true,
     };
@@ -333,7 +346,7 @@ fn open_devices(
     specs.iter().map(open).collect()
 }
 
-/// Of an `ix run` that was just killed, the XDP program is there a moment longer.
+/// After an `ix run` was killed, its XDP program stays for a moment.
 fn open_once_free(
     spec: &DeviceSpec,
     options: &OpenOptions,
@@ -347,22 +360,6 @@ fn open_once_free(
             outcome => return outcome,
         }
     }
-}
-
-/// The configuration as the dataplane reads it: settings, secrets, one line a device.
-fn dataplane_text(settings: &Settings, keys: &Keys, devices: &[OpenedDevice]) -> String {
-    let hex = |bytes: &[u8; 16]| format!("{:032x}", u128::from_be_bytes(*bytes));
-    // What the vNIC has comes with what is in force when a dataplane begins.
-    let lines = settings.text();
-    let of_vnic = |line: &&str| !line.starts_with("vnic_");
-    let mut text: String = lines.lines().filter(of_vnic).flat_map(|line| [line, "\n"]).collect();
-    text.push_str(&format!("flow_hash_key={}\n", hex(&keys.flow_hash)));
-    text.push_str(&format!("secret={}\n", hex(&keys.secret)));
-    text.push_str(&format!("isn_secret={}\n", hex(&keys.isn_secret)));
-    for device in devices {
-        text.push_str(&format!("nic={}\n", device.info.to_line()));
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `ix share`: several dataplanes and Linux on one interface.
+//! `ix share`: shares an interface among several dataplanes and Linux.
 use clap::Args;
 use ix_broker::share::{Shared, run};
 use ix_netdev::PORTS_MAX;
@@ -6,16 +6,17 @@ use ix_report::problem::Result;
 use ix_vnic::{Policy, Rate};
 use std::path::PathBuf;
 
-/// Overview of `ix share`.
-pub const HELP: &str = "Shares an interface among several dataplanes, which need not trust each other, and \
-    Linux. Each gets a vNIC: a link of its own, for `ix run --nic afxdp:LINK`. The kernel hands what a \
-    vNIC's receive filters take into its link, lets out of it what its transmit filters take, and drops \
-    and counts all else that it sends. What nobody holds stays Linux's. Runs until it is ended; a vNIC \
-    goes when it is deleted or its owner (--owner) ends, and its traffic is Linux's at once. The kernel \
-    also holds each vNIC to its rates, and all to their weights while the interface is full \
-    (`ix ctl rate --vnic`).\n\n\
-    vNICs have the interface's own Ethernet address. They reach the network, but neither each other nor \
-    Linux on this machine.\n\n\
+/// Help of `ix share`.
+pub const HELP: &str = "Shares an interface among several dataplanes, which need not trust each \
+    other, and Linux.\n\n\
+    Each dataplane gets a vNIC: a link of its own, for `ix run --nic afxdp:LINK`. The kernel moves \
+    packets that a vNIC's receive filters take into its link, and lets out packets that its \
+    transmit filters take; it drops and counts all others that the vNIC sends. Packets that no \
+    filter takes go to Linux. The kernel also enforces the rates of each vNIC, and divides a full \
+    interface by weight (`ix ctl rate --vnic`).\n\n\
+    The command runs until a signal ends it. A vNIC is removed when it is deleted or when its \
+    owner (--owner) ends; Linux then gets its packets at once. vNICs have the interface's own \
+    Ethernet address. They reach the network, but neither each other nor Linux on this machine.\n\n\
     Examples:\n  \
     ix share eth1 &\n  \
     ix ctl vnic create web --control /run/ix/eth1.share\n  \
@@ -28,30 +29,32 @@ pub const HELP: &str = "Shares an interface among several dataplanes, which need
 /// Flags of `ix share`.
 #[derive(Args, Debug)]
 pub struct ShareArgs {
-    /// The interface
+    /// The interface to share
     #[arg(value_name = "IFNAME")]
     pub interface: String,
-    /// Where to listen for `ix ctl` (default: IFNAME.share where dataplanes' sockets are)
+    /// Path of the control socket for `ix ctl` (default: IFNAME.share in the folder of the other
+    /// control sockets)
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// vNICs at most
+    /// Most vNICs
     #[arg(long, value_name = "N", default_value_t = Policy::default().vnics_max, value_parser = vnics)]
     pub vnics: usize,
-    /// What the interface carries, as 10Gbit (default: what it says itself, if it does)
+    /// Speed of the interface, such as 10Gbit (default: the speed that it reports, if it does)
     #[arg(long, value_name = "RATE")]
     pub speed: Option<Rate>,
-    /// Queue pairs of a vNIC at most
+    /// Most queue pairs of a vNIC
     #[arg(long, value_name = "N", default_value_t = Policy::default().queues_max)]
     pub queues: usize,
-    /// Filters that are granted, at most; of each holder's 32 more may be derived
+    /// Most filters that may be granted; each holder may derive 32 more
     #[arg(long, value_name = "N", default_value_t = Policy::default().filters_max)]
     pub filters: usize,
-    /// Filters may overlap with others' and with Linux: who holds longer gets the packet
+    /// Let filters overlap with those of other holders and with Linux's addresses; the oldest
+    /// filter gets the packet
     #[arg(long)]
     pub overlap: bool,
 }
 
-/// Runs it, until a signal asks for the end.
+/// Serves until a signal ends it.
 pub fn main(args: &ShareArgs) -> Result<()> {
     let policy = Policy {
         vnics_max: args.vnics,

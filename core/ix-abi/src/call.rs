@@ -1,5 +1,5 @@
 //! Batched system calls as typed values, and their encoding in a [`CallSlot`].
-use crate::{Addr, CallError, CallSlot, Cookie, Handle, call_op, flow_opt};
+use crate::{Addr, CallError, CallSlot, Cookie, FlowOption, Handle, call_op, flow_opt};
 
 /// A batched system call. The constants of [`call_op`] say what each one does and returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,10 +87,8 @@ pub enum Call {
     SetOpt {
         /// The flow.
         handle: Handle,
-        /// A number of [`flow_opt`].
-        option: u64,
-        /// Its value.
-        value: u64,
+        /// The option and its value.
+        option: FlowOption,
     },
     /// Writes a [`crate::FlowInfo`].
     GetInfo {
@@ -131,10 +129,8 @@ pub enum Call {
     UdpSetOpt {
         /// Id of the socket.
         socket: u32,
-        /// A number of [`flow_opt`].
-        option: u64,
-        /// Its value.
-        value: u64,
+        /// The option and its value.
+        option: FlowOption,
     },
     /// Sets a timer that fires once; returns its id.
     TimerSet {
@@ -280,8 +276,8 @@ impl Congestion {
 }
 
 impl Call {
-    /// The slot that says this; its `ret` is 0. Inlined, so that of a call whose operation is known
-    /// there only the stores of its arguments remain.
+    /// Encodes the call into a slot whose `ret` is 0. Inlined: where the operation is known, only
+    /// the stores of the arguments remain.
     #[inline(always)]
     pub const fn encode(self) -> CallSlot {
         let (op, args) = match self {
@@ -309,7 +305,8 @@ impl Call {
             Call::Shutdown { handle } => (call_op::SHUTDOWN, [handle, 0, 0, 0, 0, 0]),
             Call::Close { handle } => (call_op::CLOSE, [handle, 0, 0, 0, 0, 0]),
             Call::Abort { handle } => (call_op::ABORT, [handle, 0, 0, 0, 0, 0]),
-            Call::SetOpt { handle, option, value } => {
+            Call::SetOpt { handle, option } => {
+                let [option, value] = option.encode();
                 (call_op::SET_OPT, [handle, option, value, 0, 0, 0])
             }
             Call::GetInfo { handle, to } => (call_op::GET_INFO, [handle, to, 0, 0, 0, 0]),
@@ -324,7 +321,8 @@ impl Call {
                 (call_op::UDP_SENDV, [socket_port, sg.addr, sg.entries, high, low, cookie])
             }
             Call::UdpRecvDone { data } => (call_op::UDP_RECV_DONE, [data, 0, 0, 0, 0, 0]),
-            Call::UdpSetOpt { socket, option, value } => {
+            Call::UdpSetOpt { socket, option } => {
+                let [option, value] = option.encode();
                 (call_op::UDP_SET_OPT, [socket as u64, option, value, 0, 0, 0])
             }
             Call::TimerSet { cookie, delay_us } => {
@@ -353,13 +351,12 @@ impl Call {
         CallSlot { op, reserved: 0, ret: 0, args }
     }
 
-    /// The call that a slot says, whatever bits it holds: arguments that a call does not have are
-    /// ignored.
+    /// Decodes a slot, whatever bits it holds. Arguments that the call does not have are ignored.
     ///
     /// # Errors
-    /// [`CallError::NoSys`] for an operation that is not in [`call_op`], [`CallError::BadHandle`] for
-    /// a socket or packet queue whose number is too large, [`CallError::Invalid`] for any other
-    /// argument that is too large for its type.
+    /// [`CallError::NoSys`] for an operation that is not in [`call_op`], [`CallError::BadHandle`]
+    /// for a socket or packet queue whose number is too large, [`CallError::Invalid`] for any other
+    /// argument that is too large for its type, and for an unknown option.
     #[inline(always)]
     pub fn decode(slot: &CallSlot) -> Result<Call, CallError> {
         let a = &slot.args;
@@ -392,7 +389,9 @@ impl Call {
             call_op::UNLISTEN => Call::Unlisten { listener: a[0] },
             call_op::SET_COOKIE => Call::SetCookie { handle: a[0], cookie: a[1] },
             call_op::DRAIN => Call::Drain,
-            call_op::SET_OPT => Call::SetOpt { handle: a[0], option: a[1], value: a[2] },
+            call_op::SET_OPT => {
+                Call::SetOpt { handle: a[0], option: FlowOption::decode(a[1], a[2])? }
+            }
             call_op::GET_INFO => Call::GetInfo { handle: a[0], to: a[1] },
             call_op::UDP_BIND => Call::UdpBind {
                 at: Endpoint { addr: addr(a[0], a[1]), port: number(a[2])? },
@@ -407,7 +406,7 @@ impl Call {
             },
             call_op::UDP_RECV_DONE => Call::UdpRecvDone { data: a[0] },
             call_op::UDP_SET_OPT => {
-                Call::UdpSetOpt { socket: id(a[0])?, option: a[1], value: a[2] }
+                Call::UdpSetOpt { socket: id(a[0])?, option: FlowOption::decode(a[1], a[2])? }
             }
             call_op::TIMER_SET => Call::TimerSet { cookie: a[0], delay_us: a[1] },
             call_op::TIMER_CANCEL => Call::TimerCancel { timer: a[0] },
@@ -427,7 +426,7 @@ impl Call {
         })
     }
 
-    /// The flow that the call is about, if it is about one.
+    /// The handle of the flow that the call names, if it names one.
     #[inline]
     pub const fn handle(&self) -> Option<Handle> {
         match *self {
@@ -446,11 +445,11 @@ impl Call {
     }
 }
 
-/// Where `CONNECT` and `CONNECT_FROM` say which congestion control the flow begins with: 0 for the
-/// configured one, else 1 + a number of [`flow_opt`].
+/// Congestion control in the options word of `CONNECT` and `CONNECT_FROM`: 0 for the configured
+/// one, else 1 + a number of [`flow_opt`].
 const CONGESTION_BITS: u64 = 0xffff << 16;
 
-/// The word of `CONNECT` and `CONNECT_FROM` with the peer's port in its low 16 bits.
+/// The options word of `CONNECT` and `CONNECT_FROM`. The peer's port is in its low 16 bits.
 const fn connect_word(port: u16, congestion: Option<Congestion>, local_port: u16) -> u64 {
     let congestion = match congestion {
         None => 0,
@@ -466,13 +465,13 @@ fn congestion(word: u64) -> Result<Option<Congestion>, CallError> {
     }
 }
 
-/// High and low half of an address.
+/// The high and the low half of an address.
 pub(crate) const fn words(addr: Addr) -> [u64; 2] {
     let value = u128::from_be_bytes(addr);
     [(value >> 64) as u64, value as u64]
 }
 
-/// The address of these halves.
+/// The address with these halves.
 pub(crate) const fn addr(high: u64, low: u64) -> Addr {
     ((high as u128) << 64 | low as u128).to_be_bytes()
 }

@@ -8,23 +8,23 @@ use core::fmt;
 pub enum CallError {
     /// No such call.
     NoSys = error::NO_SYS as u8,
-    /// An argument makes no sense.
+    /// An argument is out of range or contradicts another one.
     Invalid = error::INVALID as u8,
-    /// Stale, forged or foreign handle, listener, socket or timer.
+    /// A stale, forged or foreign handle, listener, socket or timer.
     BadHandle = error::BAD_HANDLE as u8,
     /// A pointer or length outside the memory that the call may name.
     Fault = error::FAULT as u8,
-    /// Out of flows, buffers, timers or transmit memory: try again later.
+    /// The dataplane has no flow, buffer, timer or transmit memory left: try again later.
     NoResource = error::NO_RESOURCE as u8,
-    /// The port is taken, or the elastic thread belongs to another Linux thread.
+    /// The port is in use, or another Linux thread runs the elastic thread.
     InUse = error::IN_USE as u8,
     /// The local address is not the dataplane's.
     NotLocal = error::NOT_LOCAL as u8,
-    /// No route, or the next hop does not answer ARP.
+    /// No route, or the next hop does not reply to ARP.
     Unreachable = error::UNREACHABLE as u8,
     /// The peer refused the connection.
     Refused = error::REFUSED as u8,
-    /// The peer did not answer in time.
+    /// The peer did not reply in time.
     TimedOut = error::TIMED_OUT as u8,
     /// The connection was reset.
     Reset = error::RESET as u8,
@@ -65,7 +65,8 @@ impl CallError {
     }
 
     /// The error with this positive code. A code that is not in [`error`] reads as
-    /// [`CallError::Invalid`]: both ends check [`crate::ABI_VERSION`], so a correct peer sends none.
+    /// [`CallError::Invalid`]: both ends check [`crate::ABI_VERSION`], so a correct peer sends
+    /// none.
     pub const fn from_code(code: i64) -> CallError {
         if code >= 1 && code <= CallError::ALL.len() as i64 {
             CallError::ALL[code as usize - 1]
@@ -95,20 +96,22 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             CallError::NoSys => "the dataplane has no such call",
-            CallError::Invalid => "an argument makes no sense",
-            CallError::BadHandle => "no such flow, listener, socket or timer",
-            CallError::Fault => "memory that the call may not name",
-            CallError::NoResource => "the dataplane is out of flows, buffers or memory",
+            CallError::Invalid => "invalid argument",
+            CallError::BadHandle => "no such flow, listener, socket, packet queue or timer",
+            CallError::Fault => "address outside the memory that the call may use",
+            CallError::NoResource => {
+                "the dataplane has no flow, buffer, timer or memory left; try again later"
+            }
             CallError::InUse => "already in use",
             CallError::NotLocal => "not an address of this dataplane",
             CallError::Unreachable => "the peer cannot be reached",
             CallError::Refused => "the peer refused the connection",
-            CallError::TimedOut => "the peer did not answer in time",
+            CallError::TimedOut => "the peer did not reply in time",
             CallError::Reset => "the connection was reset",
             CallError::State => "the flow cannot do this in its state",
             CallError::TooLong => "the datagram is longer than the path allows",
-            CallError::Moved => "its flow group went to another elastic thread",
-            CallError::Filtered => "the vNIC may not send this",
+            CallError::Moved => "the flow group belongs to another elastic thread",
+            CallError::Filtered => "the vNIC's rules forbid sending this",
         })
     }
 }

@@ -209,8 +209,8 @@ const EMPTY: EventSlot = EventSlot {
 };
 
 impl Event {
-    /// The slot that says this. Inlined, so that of an event whose kind is known there only the stores
-    /// of its fields remain.
+    /// Encodes the event into a slot. Inlined: where the kind is known, only the stores of the
+    /// fields remain.
     #[inline(always)]
     pub const fn encode(self) -> EventSlot {
         match self {
@@ -325,8 +325,7 @@ impl Event {
         }
     }
 
-    /// The event that a slot says, whatever bits it holds: fields that the kind does not have are
-    /// ignored.
+    /// Decodes a slot, whatever bits it holds. Fields that the kind does not have are ignored.
     ///
     /// # Errors
     /// The slot's kind, or the step of a migration or revocation, is none that this version knows.

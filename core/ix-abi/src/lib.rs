@@ -1,31 +1,41 @@
 //! The contract between an application and its dataplane (DESIGN.md, wall 2).
 //!
-//! `#[repr(C)]` layouts and their numbers, and the typed values that both sides encode into them and
-//! decode from them: [`Call`], [`CallError`] and [`Event`]. Nothing else: no allocation, no I/O. A change
-//! of any layout here is a new [`ABI_VERSION`].
+//! An application and its dataplane share memory: structures that name the rest, and for each
+//! elastic thread an array of calls and one of events. A change of any layout or number here needs
+//! a new [`ABI_VERSION`].
 //!
-//! * [`ProcessHeader`] is found through the environment variable [`ENV_HEADER`]; it names the gate
-//!   and, for every elastic thread, its [`ThreadArea`] with a call array and an event array.
-//! * The application writes [`CallSlot`]s, enters the gate with [`gate_op::RUN_IO`] and reads
-//!   [`EventSlot`]s. The dataplane overwrites [`CallSlot::ret`] of every slot it has consumed.
+//! * The environment variable [`ENV_HEADER`] holds the address of the [`ProcessHeader`]. The header
+//!   names the gate and, for each elastic thread, the [`ThreadArea`] with its call array and event
+//!   array.
+//! * The application writes calls into slots ([`CallSlot`]), enters the gate with
+//!   [`gate_op::RUN_IO`], and reads events from slots ([`EventSlot`]). The dataplane overwrites
+//!   [`CallSlot::ret`] of every slot it has consumed.
 //! * Addresses are 128 bits wide, IPv4 mapped (`::ffff:a.b.c.d`), in network byte order.
+//!
+//! # In Rust
+//!
+//! [`Call`] with [`FlowOption`], [`CallError`] and [`Event`] are the typed values that both sides
+//! encode into slots and decode from them. There is nothing else here: no allocation, no I/O.
 #![no_std]
 #![forbid(unsafe_code)]
 
 mod call;
 mod error_code;
 mod event;
+mod flow_option;
 mod starter;
 
 pub use call::{Call, Congestion, Endpoint, SgArray};
 pub use error_code::{CallError, DeadReason};
 pub use event::{Event, IcmpMessage, Revoke, RxData, UnknownEvent};
+pub use flow_option::FlowOption;
 pub use starter::{STARTER_MAGIC, Starter};
 
-/// Version of every layout in this crate.
+/// Version of all layouts and numbers here.
 pub const ABI_VERSION: u32 = 3;
 
-/// `b"IXABI\0\0\0"` as a little-endian number: the first field of [`ProcessHeader`].
+/// The letters IXABI and three zeroes, read as a little-endian number: the first field of
+/// [`ProcessHeader`].
 pub const ABI_MAGIC: u64 = u64::from_le_bytes(*b"IXABI\0\0\0");
 
 /// Environment variable that holds the address of the [`ProcessHeader`] as 16 hexadecimal digits.
@@ -35,239 +45,250 @@ pub const ENV_HEADER: &str = "IX_ABI";
 pub const CALLS_MAX: usize = 2048;
 /// Slots in the event array of an elastic thread.
 pub const EVENTS_MAX: usize = 2048;
-/// Entries in one scatter-gather array at most.
+/// Most entries of one scatter-gather array.
 pub const SG_MAX: usize = 64;
 
 /// An IPv6 address, or an IPv4 address mapped into IPv6, in network byte order.
 pub type Addr = [u8; 16];
 
-/// Dataplane's name of a flow: flow group, slot and generation. 0 is never a handle.
+/// The dataplane's name of a flow: flow group, slot and generation. 0 is never a handle.
 ///
-/// Only the flow group means anything to an application: see [`group_of`].
+/// To an application only the flow group has a meaning: see [`group_of`].
 pub type Handle = u64;
 
-/// The flow group of a flow, as [`event_kind::MIGRATED`] names it: so an application finds the
-/// flows that move with it.
+/// Returns the flow group of a flow, the number that [`event_kind::MIGRATED`] carries. With it an
+/// application finds the flows that move.
 pub const fn group_of(handle: Handle) -> u32 {
     (handle >> 48) as u32
 }
 
-/// Application's name of a flow; the dataplane only stores and returns it.
+/// The application's name of a flow. The dataplane only stores and returns it.
 pub type Cookie = u64;
 
 /// Numbers of the batched system calls ([`CallSlot::op`]).
 pub mod call_op {
-    /// Does nothing; the slot is skipped.
+    /// Does nothing. The dataplane skips the slot.
     pub const NOP: u32 = 0;
-    /// args: address high, address low, port, backlog (0: default), cookie. Answers a listener id.
+    /// args: address high, address low, port, backlog (0: default), cookie. Returns a listener id.
     /// The unspecified address stands for every address of the dataplane.
     pub const LISTEN: u32 = 1;
     /// args: listener id.
     pub const UNLISTEN: u32 = 2;
     /// args: cookie, address high, address low, port | congestion control << 16 (0: as configured,
-    /// else 1 + one of [`crate::flow_opt`]'s; DCTCP has to be known here, for it asks for ECN), local port
-    /// (0: any). Answers a handle; the outcome comes as event `CONNECTED`.
+    /// else 1 + a number of [`crate::flow_opt`]), local port (0: any). Returns a handle. The
+    /// outcome comes as event `CONNECTED`. DCTCP must be chosen here, because the handshake
+    /// negotiates ECN for it.
     pub const CONNECT: u32 = 3;
-    /// args: handle, cookie. Takes a flow that was announced by `KNOCK`. Its peer may have taken it
-    /// back meanwhile, of which no event speaks: `BAD_HANDLE`.
+    /// args: handle, cookie. Takes a flow that `KNOCK` announced. Returns `BAD_HANDLE` if the peer
+    /// has ended the flow in the meantime; no event reports that.
     pub const ACCEPT: u32 = 4;
-    /// args: handle. Refuses a knocking flow with a reset.
+    /// args: handle. Refuses a flow that knocked, with a reset.
     pub const REJECT: u32 = 5;
-    /// args: handle, pointer to [`crate::SgEntry`]s in transmit memory, number of them. Answers the
-    /// bytes that the window took (from the front of the array; 0 when none).
+    /// args: handle, pointer to [`crate::SgEntry`]s in transmit memory, number of them. Returns how
+    /// many bytes the window took, from the front of the array; 0 if it is full.
     pub const SENDV: u32 = 6;
-    /// args: handle, bytes. Gives received buffers back, oldest first, and opens the window.
+    /// args: handle, bytes. Returns received buffers, oldest first, and opens the window.
     pub const RECV_DONE: u32 = 7;
-    /// args: handle. Sends FIN after what was sent; receiving goes on.
+    /// args: handle. Sends FIN after what was sent; receiving continues.
     pub const SHUTDOWN: u32 = 8;
-    /// args: handle. Closes both directions; the handle is dead at once, the flow ends in order.
+    /// args: handle. Closes both directions. The handle is stale at once; the flow ends in order.
     pub const CLOSE: u32 = 9;
-    /// args: handle. Resets the connection; the handle is dead at once.
+    /// args: handle. Resets the connection. The handle is stale at once.
     pub const ABORT: u32 = 10;
     /// args: handle, option ([`crate::flow_opt`]), value.
     pub const SET_OPT: u32 = 11;
-    /// args: handle, pointer to a [`crate::FlowInfo`] in transmit memory.
+    /// args: handle, pointer to a [`crate::FlowInfo`] in transmit memory, which is written.
     pub const GET_INFO: u32 = 12;
-    /// args: address high, address low, port, cookie. Answers a UDP socket id.
+    /// args: address high, address low, port, cookie. Returns a UDP socket id.
     pub const UDP_BIND: u32 = 13;
     /// args: UDP socket id.
     pub const UDP_UNBIND: u32 = 14;
     /// args: socket id | port << 32, pointer to [`crate::SgEntry`]s in transmit memory, number of
-    /// them, address high, address low, cookie. Answers the bytes sent; `UDP_SENT` says when the
-    /// memory is free.
+    /// them, address high, address low, cookie. Returns the bytes sent. The memory must stay
+    /// unchanged until event `UDP_SENT`.
     pub const UDP_SENDV: u32 = 15;
-    /// args: data pointer of the `UDP_RECV` or `UDP_ERROR` event. Gives the buffer back.
+    /// args: data pointer of the `UDP_RECV` or `UDP_ERROR` event. Returns the buffer.
     pub const UDP_RECV_DONE: u32 = 16;
-    /// args: cookie, delay in µs. Answers a timer id; fires once as event `TIMER`.
+    /// args: cookie, delay in µs. Returns a timer id. The timer fires once, as event `TIMER`.
     pub const TIMER_SET: u32 = 17;
     /// args: timer id.
     pub const TIMER_CANCEL: u32 = 18;
-    /// args: bytes. Answers the address of that much transmit memory (2 MB steps).
+    /// args: bytes. Returns the address of that much transmit memory, in steps of 2 MB.
     pub const TX_ALLOC: u32 = 19;
-    /// args: address, bytes, as they were allocated.
+    /// args: address and bytes, as they were allocated.
     pub const TX_FREE: u32 = 20;
-    /// args: handle, cookie. From now on events of the flow carry this cookie: the application's
-    /// name of a flow that came with [`crate::event_kind::MIGRATED`].
+    /// args: handle, cookie. Later events of the flow carry this cookie. For flows that came with
+    /// [`crate::event_kind::MIGRATED`].
     pub const SET_COOKIE: u32 = 21;
-    /// No args. The application wants to leave this elastic thread: its flow groups go to the other
-    /// threads, with [`crate::event_kind::MIGRATED`] of each; at the end comes
-    /// [`crate::event_kind::REVOKE`] with [`crate::revoke::DRAINED`]. `STATE`: no other is active.
+    /// No args. The application wants to leave this elastic thread. Its flow groups move to the
+    /// other threads, each with an event [`crate::event_kind::MIGRATED`]. The last event is
+    /// [`crate::event_kind::REVOKE`] with [`crate::revoke::DRAINED`]. Returns `STATE` if no other
+    /// thread is active.
     pub const DRAIN: u32 = 22;
     /// args: device (0: the first), what it takes ([`crate::packet_kind`]), its number, cookie.
-    /// Answers the id of a packet queue of this elastic thread: whole frames that this thread's queue
-    /// pair of the device receives of that kind come as `PACKET_RECV`, and no part of the dataplane
-    /// answers them. `IN_USE`: another queue or a socket has them. `NOT_LOCAL`: the device leaves them
-    /// to Linux.
+    /// Returns the id of a packet queue of this elastic thread. Frames of that kind that this
+    /// thread's queue pair of the device receives come whole, as `PACKET_RECV`; the dataplane does
+    /// not process or answer them. Returns `IN_USE` if another queue or a socket receives them,
+    /// `NOT_LOCAL` if the device leaves them to Linux.
     pub const PACKET_BIND: u32 = 23;
     /// args: packet queue id.
     pub const PACKET_UNBIND: u32 = 24;
-    /// args: packet queue id, pointer to [`crate::SgEntry`]s in transmit memory, number of them, cookie.
-    /// Sends one whole frame by the queue's device, as it is: its headers and checksums are the
-    /// application's. Answers its bytes; `PACKET_SENT` says when the memory is free. `FILTERED`: the
-    /// vNIC may not send it.
+    /// args: packet queue id, pointer to [`crate::SgEntry`]s in transmit memory, number of them,
+    /// cookie. Sends one whole frame unchanged by the queue's device: headers and checksums are the
+    /// application's. Returns the frame's bytes. The memory must stay unchanged until event
+    /// `PACKET_SENT`. Returns `FILTERED` if the vNIC may not send the frame.
     pub const PACKET_SENDV: u32 = 25;
-    /// args: data pointer of the `PACKET_RECV` event. Gives the buffer back.
+    /// args: data pointer of the `PACKET_RECV` event. Returns the buffer.
     pub const PACKET_RECV_DONE: u32 = 26;
-    /// args: packet queue id, pointer to a [`crate::PacketInfo`] in transmit memory.
+    /// args: packet queue id, pointer to a [`crate::PacketInfo`] in transmit memory, which is
+    /// written.
     pub const PACKET_INFO: u32 = 27;
-    /// args: elastic thread, a number. That thread hears `SIGNAL`. Linux has a part in it only if the
-    /// thread sleeps.
+    /// args: elastic thread, a number. That thread receives the event `SIGNAL`. This takes a system
+    /// call of Linux only if the thread sleeps.
     pub const SIGNAL: u32 = 28;
     /// args: UDP socket id, option ([`crate::flow_opt::DSCP`], [`crate::flow_opt::HOP_LIMIT`] or
-    /// [`crate::flow_opt::FRAGMENT_BYTES`]), value. Holds for what is sent from now on.
+    /// [`crate::flow_opt::FRAGMENT_BYTES`]), value. Applies to datagrams that are sent later.
     pub const UDP_SET_OPT: u32 = 29;
-    /// As `CONNECT`, from a local address of the application's choice. args: cookie, address high,
-    /// address low, port | congestion control << 16 | local port << 32, local address high, low. `NOT_LOCAL`: it is none
-    /// of the dataplane's; `UNREACHABLE`: it is another device's than the way to the peer.
+    /// As `CONNECT`, from a local address that the application chooses. args: cookie, address high,
+    /// address low, port | congestion control << 16 | local port << 32, local address high, low.
+    /// Returns `NOT_LOCAL` if the address is not the dataplane's, `UNREACHABLE` if it belongs to
+    /// another device than the route to the peer.
     pub const CONNECT_FROM: u32 = 30;
 }
 
 /// What a packet queue takes ([`call_op::PACKET_BIND`]).
 pub mod packet_kind {
-    /// Frames of an EtherType that is none of the dataplane's: the number is 0x0600 or more, and not
-    /// IPv4's, ARP's, IPv6's or a VLAN tag's. Not on an interface that is shared with Linux.
+    /// Frames of an EtherType that the dataplane does not process itself: the number is at least
+    /// 0x0600, and not that of IPv4, ARP, IPv6 or a VLAN tag. Not on an interface that is shared
+    /// with Linux.
     pub const ETHER_TYPE: u64 = 1;
-    /// IPv4 packets to an address of the dataplane, of a protocol that is not ICMP, TCP or UDP. Their
-    /// header was checked, and those that came in fragments are whole.
+    /// IPv4 packets to an address of the dataplane, of a protocol other than ICMP, TCP and UDP. The
+    /// dataplane has checked their header and reassembled fragments.
     pub const IP_PROTOCOL: u64 = 2;
-    /// UDP datagrams to this port. Their headers and checksum were checked. They come to the thread of
-    /// their flow group, as those of sockets do.
+    /// UDP datagrams to this port. The dataplane has checked headers and checksum. As with sockets,
+    /// they come to the elastic thread that owns their flow group.
     pub const UDP_PORT: u64 = 3;
 }
 
-/// What [`PacketInfo::flags`] is made of.
+/// Bits of [`PacketInfo::flags`].
 pub mod packet_flag {
-    /// Received UDP datagrams may have the sum of their pseudo-header for a checksum: the sender is on
-    /// this machine.
+    /// The checksum of a received UDP datagram may be only the sum of its pseudo-header, because
+    /// the sender is on this machine.
     pub const PARTIAL_CHECKSUMS: u32 = 1;
-    /// The peer can still change a received frame: copy what you check.
+    /// The peer can still change a received frame: check a copy of it.
     pub const SHARED_FRAMES: u32 = 2;
-    /// Transmit filters say what may be sent. Without, it is what comes from the device's own Ethernet
-    /// address and, of IPv4 and ARP, in the name of an address of the dataplane.
+    /// Transmit filters decide what may be sent. Without this bit, a frame must come from the
+    /// device's own Ethernet address, and IPv4 and ARP must name an address of the dataplane as the
+    /// sender.
     pub const TX_FILTERED: u32 = 4;
-    /// Receive filters say what is heard.
+    /// Receive filters decide what is received.
     pub const RX_FILTERED: u32 = 8;
-    /// Other EtherTypes than IPv4's and ARP's are the dataplane's as well.
+    /// The dataplane receives other EtherTypes than those of IPv4 and ARP as well.
     pub const ANY_ETHER_TYPE: u32 = 16;
 }
 
 /// Options of a flow ([`call_op::SET_OPT`]).
 pub mod flow_opt {
-    /// 1: Nagle's algorithm on (RFC 9293 3.7.4); off by default.
+    /// 1: Nagle's algorithm on (RFC 9293 3.7.4). Default: off.
     pub const NAGLE: u64 = 1;
-    /// Keepalive idle time in seconds, 0: off (RFC 9293 3.8.4).
+    /// Keepalive idle time in seconds; 0: off (RFC 9293 3.8.4).
     pub const KEEPALIVE_S: u64 = 2;
-    /// How long data may stay unacknowledged before the connection is given up, ms, in steps of a
-    /// tenth of a second; 0: two minutes (RFC 5482). Holds for an attempt to connect, for a peer that
-    /// keeps its window closed, and instead of the number of keepalive probes, too.
+    /// How long data may stay unacknowledged before the connection is given up, in ms, in steps of
+    /// 100 ms; 0: two minutes (RFC 5482). It also limits a connection attempt and a peer that keeps
+    /// its window closed, and it replaces the number of keepalive probes.
     pub const USER_TIMEOUT_MS: u64 = 4;
-    /// Seconds between keepalive probes, up to 0x7fff; 0: as configured, 75.
+    /// Seconds between keepalive probes, at most 0x7fff; 0: as configured, 75.
     pub const KEEPALIVE_INTERVAL_S: u64 = 8;
-    /// Unanswered keepalive probes that end the connection, up to 127; 0: as configured, 9.
+    /// Unanswered keepalive probes that end the connection, at most 127; 0: as configured, 9.
     pub const KEEPALIVE_PROBES: u64 = 9;
     /// Differentiated services code point of the packets, 0 (default) to 63 (RFC 9293 3.9.1.9).
     pub const DSCP: u64 = 5;
-    /// Hop limit of the packets, 1 to 255; as configured, 64, by default (RFC 9293 3.9.2).
+    /// Hop limit of the packets, 1 to 255. Default: as configured, 64 (RFC 9293 3.9.2).
     pub const HOP_LIMIT: u64 = 6;
-    /// Received bytes that the application may leave unread, about; 0: as configured, and no more than
-    /// that. What the window has offered by then may still come (RFC 9293 3.8.6).
+    /// About how many received bytes the application may leave unread; 0: as configured, which is
+    /// also the maximum. What the window has already offered may still arrive (RFC 9293 3.8.6).
     pub const RECEIVE_BYTES: u64 = 7;
-    /// Of a UDP socket. 0 (default): datagrams go with DF set, and `TOO_LONG` is what is too long for the
-    /// device. Else, up to 0xffff: they go without it, and in fragments those that are longer, with the IP
-    /// header, than this (68 at least, RFC 791) or the device's MTU. Of fragments but the first a vNIC's
-    /// filter cannot see the ports: one that names some keeps them back.
+    /// For a UDP socket. 0 (default): datagrams are sent with DF set, and one that is too long for
+    /// the device is refused with `TOO_LONG`. Else, at most 0xffff: datagrams are sent without DF,
+    /// and one that is longer, with its IP header, than this (at least 68, RFC 791) or than the
+    /// device's MTU is sent in fragments. Only the first fragment has the ports, so a vNIC's filter
+    /// that names ports drops the others.
     pub const FRAGMENT_BYTES: u64 = 10;
-    /// Longest segment that is sent, bytes without options, down to 88: what the peer or the path wants
-    /// shorter is shorter. Holds for what is sent from now on; 0 changes nothing.
+    /// Longest segment that is sent, in bytes without options, at least 88. Segments are shorter
+    /// where the peer or the path needs it. Applies to segments that are sent later; 0 changes
+    /// nothing.
     pub const SEGMENT_BYTES: u64 = 11;
     /// Congestion control: one of the three below. DCTCP needs a flow that uses ECN.
     pub const CONGESTION: u64 = 3;
-    /// RFC 9438.
+    /// CUBIC (RFC 9438).
     pub const CUBIC: u64 = 0;
-    /// RFC 5681 and RFC 6582.
+    /// NewReno (RFC 5681 and RFC 6582).
     pub const RENO: u64 = 1;
-    /// RFC 8257.
+    /// DCTCP (RFC 8257).
     pub const DCTCP: u64 = 2;
 }
 
 /// Kinds of event conditions ([`EventSlot::kind`]).
 pub mod event_kind {
-    /// A peer finished its handshake with a listener: `cookie` (of the listener), `handle`,
-    /// `addr` and `port` of the peer.
+    /// A peer finished its handshake with a listener: `cookie` of the listener, `handle` of the new
+    /// flow, `addr` and `port` of the peer.
     pub const KNOCK: u16 = 1;
     /// Outcome of `CONNECT`: `cookie`, `handle`; `code` is 0 or a [`crate::error`].
     pub const CONNECTED: u16 = 2;
-    /// In-order data: `cookie`, `handle`, `data` (address), `len`. Yours until `RECV_DONE`.
+    /// In-order data: `cookie`, `handle`, `data` (address), `len`. The application's until
+    /// `RECV_DONE`.
     pub const RECV: u16 = 3;
     /// The peer will send no more: `cookie`, `handle`.
     pub const EOF: u16 = 4;
-    /// Acknowledged: `cookie`, `handle`, `len` bytes; `data` is the window that is free now.
-    /// `len` 0 announces a window that opened after `SENDV` took less than it was given.
+    /// The peer acknowledged data: `cookie`, `handle`, `len` bytes; `data` is how much the window
+    /// has room for now. `len` 0: the window has opened after `SENDV` took less than it was given.
     pub const SENT: u16 = 5;
-    /// The flow is gone, the handle stale: `cookie`, `handle`, `code` is a [`crate::dead`].
+    /// The flow is gone and its handle stale: `cookie`, `handle`; `code` is a [`crate::dead`].
     pub const DEAD: u16 = 6;
-    /// A datagram: `cookie` of the socket, `data`, `len`, `addr`, `port` of the sender; `handle` and
-    /// `more` are high and low half of the address that it was sent to (`local_addr`).
+    /// A datagram: `cookie` of the socket, `data`, `len`, `addr` and `port` of the sender; `handle`
+    /// and `more` are high and low half of the address that it was sent to (`local_addr`).
     pub const UDP_RECV: u16 = 7;
-    /// The memory of a datagram is free again: `cookie` of the call.
+    /// The memory of a sent datagram is free again: `cookie` of the call.
     pub const UDP_SENT: u16 = 8;
     /// An application timer fired: `cookie`.
     pub const TIMER: u16 = 9;
-    /// A flow group moves: `len` = group, `code` is a [`crate::migrated`], `data` the other thread.
-    /// Nothing more comes of its flows in this event array.
+    /// A flow group moves: `len` is the group, `code` a [`crate::migrated`], `data` the other
+    /// thread. After [`crate::migrated::LEAVES`] no events of its flows come in this event array.
     pub const MIGRATED: u16 = 10;
     /// This elastic thread is taken away or given back: `data` is a [`crate::revoke`].
     pub const REVOKE: u16 = 11;
-    /// A frame: `cookie` of the packet queue, `data` (address of its Ethernet header), `len`. Yours
-    /// until `PACKET_RECV_DONE`.
+    /// A frame: `cookie` of the packet queue, `data` (address of its Ethernet header), `len`. The
+    /// application's until `PACKET_RECV_DONE`.
     pub const PACKET_RECV: u16 = 12;
-    /// The memory of a frame is free again: `cookie` of the call.
+    /// The memory of a sent frame is free again: `cookie` of the call.
     pub const PACKET_SENT: u16 = 13;
-    /// Another elastic thread called `SIGNAL`: `len` is its number, `data` what it said.
+    /// Another elastic thread called `SIGNAL`: `len` is its index, `data` the number that it sent.
     pub const SIGNAL: u16 = 14;
-    /// Somebody says of a datagram that was sent (RFC 1122 4.1.3.3): `cookie` of the socket, `addr` and
-    /// `port` it went to; `code` is an [`crate::error`]: `REFUSED` (nobody has the port), `TOO_LONG` or
-    /// `UNREACHABLE`; `notes` are ICMP's type and code (RFC 792), then the MTU of the link with
-    /// `TOO_LONG` (bytes with the IP header; 0: not said), or the octet at fault with a "parameter
-    /// problem"; who says so is in `handle` and `more` (`local_addr`). `data` and `len`
-    /// are what the message quotes of the datagram's own bytes, yours until `UDP_RECV_DONE`; with `len` 0
-    /// there are none. A hint: anybody can send such a message.
+    /// An ICMP message reports an error for a datagram that was sent (RFC 1122 4.1.3.3). `cookie`
+    /// is the socket's; `addr` and `port` are the datagram's destination. `code` is an
+    /// [`crate::error`]: `REFUSED` (no socket has the port), `TOO_LONG` or `UNREACHABLE`. `notes`
+    /// are ICMP's type and code (RFC 792), then, with `TOO_LONG`, the MTU of the link (bytes with
+    /// the IP header; 0: not given), or the octet at fault of a "parameter problem". `handle` and
+    /// `more` are the address of the message's sender (`local_addr`). `data` and `len` are the part
+    /// of the datagram's payload that the message quotes, the application's until `UDP_RECV_DONE`;
+    /// `len` 0: none. This is a hint: anybody can forge such a message.
     pub const UDP_ERROR: u16 = 15;
-    /// Somebody says of a packet of a flow that is under way (RFC 9293 3.8.3): `cookie`, `handle`, `code`
-    /// and `notes` as with `UDP_ERROR`, `addr` of who says so. A hint too: the flow goes on, and what ends
-    /// it comes as `CONNECTED` or `DEAD`. Nothing is said of a flow that was not accepted yet.
+    /// An ICMP message reports an error for a packet of a flow, which continues (RFC 9293 3.8.3):
+    /// `cookie` and `handle` of the flow, `code` and `notes` as with `UDP_ERROR`, `addr` of the
+    /// message's sender. This too is a hint; the end of a flow comes as `CONNECTED` or `DEAD`. A
+    /// flow that was not accepted yet causes no such event.
     pub const FLOW_ERROR: u16 = 16;
 }
 
-/// What [`event_kind::REVOKE`] tells ([`EventSlot::data`]).
+/// Values of [`EventSlot::data`] of [`event_kind::REVOKE`].
 pub mod revoke {
     /// The thread was given back, and has flow groups again.
     pub const BACK: u64 = 0;
     /// The thread is about to be taken away: after the next `RUN_IO` its flow groups leave. Then
-    /// `RUN_IO` sleeps until the thread is given back, though not longer than it was told to wait, or
-    /// a tenth of a second if that is more. The thread's timers go on and end the sleep.
+    /// `RUN_IO` sleeps until the thread is given back, but at most as long as it was told to wait,
+    /// or a tenth of a second if that is more. Timers of the thread still run and end the sleep.
     pub const GOES: u64 = 1;
-    /// All flow groups have left, as [`crate::call_op::DRAIN`] wanted: the application may leave.
+    /// All flow groups have left after [`crate::call_op::DRAIN`]: the application may leave.
     pub const DRAINED: u64 = 2;
 }
 
@@ -275,23 +296,23 @@ pub mod revoke {
 pub mod error {
     /// No such call.
     pub const NO_SYS: i64 = 1;
-    /// An argument makes no sense.
+    /// An argument is out of range or contradicts another one.
     pub const INVALID: i64 = 2;
-    /// Stale, forged or foreign handle, listener, socket or timer.
+    /// A stale, forged or foreign handle, listener, socket or timer.
     pub const BAD_HANDLE: i64 = 3;
     /// A pointer or length outside the memory that the call may name.
     pub const FAULT: i64 = 4;
-    /// Out of flows, buffers or timers: try again later.
+    /// The dataplane has no flow, buffer, timer or transmit memory left: try again later.
     pub const NO_RESOURCE: i64 = 5;
-    /// The port is taken.
+    /// The port is in use; from `ENTER` and `RUN_IO`: another Linux thread runs the elastic thread.
     pub const IN_USE: i64 = 6;
-    /// The local address is not ours.
+    /// The local address is not the dataplane's.
     pub const NOT_LOCAL: i64 = 7;
-    /// No route, or the next hop does not answer ARP.
+    /// No route, or the next hop does not reply to ARP.
     pub const UNREACHABLE: i64 = 8;
     /// The peer refused the connection.
     pub const REFUSED: i64 = 9;
-    /// The peer did not answer in time.
+    /// The peer did not reply in time.
     pub const TIMED_OUT: i64 = 10;
     /// The connection was reset.
     pub const RESET: i64 = 11;
@@ -299,63 +320,63 @@ pub mod error {
     pub const STATE: i64 = 12;
     /// The datagram is longer than the path allows.
     pub const TOO_LONG: i64 = 13;
-    /// The flow's group is another elastic thread's: call there.
+    /// The flow group belongs to another elastic thread: make the call there.
     pub const MOVED: i64 = 14;
     /// The vNIC may not send this.
     pub const FILTERED: i64 = 15;
 }
 
-/// Which end of a migration [`event_kind::MIGRATED`] tells of ([`EventSlot::code`]).
+/// Values of [`EventSlot::code`] of [`event_kind::MIGRATED`]: which end of the migration this is.
 pub mod migrated {
-    /// On the old thread: all events of the group's flows came before this one. Calls on their
-    /// handles are carried out until the next `RUN_IO` has read its calls; later ones answer
-    /// [`crate::error::MOVED`]. An application whose threads keep flows to themselves hands its
-    /// part of them to the new thread before that `RUN_IO`. A `CONNECT` of that `RUN_IO` begins its
-    /// flow in another group.
+    /// On the old thread: no event of the group's flows comes after this one. Calls on their
+    /// handles are carried out up to the end of the next `RUN_IO`; later ones return
+    /// [`crate::error::MOVED`]. An application whose threads keep their flows to themselves must
+    /// hand its state of these flows to the new thread before that `RUN_IO`. A `CONNECT` in that
+    /// `RUN_IO` starts its flow in another group.
     pub const LEAVES: u16 = 0;
-    /// On the new thread: the group's flows are here, under the handles and cookies that they had.
-    /// Their events begin after the next `RUN_IO`, and with the cookies that its calls have set.
-    /// A flow that nobody accepted yet knocks at the new thread's listener, if it was not told
-    /// before; one that was told can be accepted here.
+    /// On the new thread: the group's flows are here, with the same handles and cookies. Their
+    /// events begin after the next `RUN_IO`, and carry the cookies that its calls have set. A flow
+    /// that was not accepted yet knocks at the new thread's listener, unless the old thread was
+    /// told of it; in that case it can be accepted here.
     pub const ARRIVED: u16 = 1;
 }
 
-/// Reasons of [`event_kind::DEAD`] ([`EventSlot::code`]).
+/// Values of [`EventSlot::code`] of [`event_kind::DEAD`]: why the flow is gone.
 pub mod dead {
     /// Both sides closed in order.
     pub const CLOSED: u16 = 0;
     /// The peer reset the connection.
     pub const RESET: u16 = 1;
-    /// Retransmissions, probes or keepalives went unanswered.
+    /// Retransmissions, probes or keepalives were not acknowledged.
     pub const TIMED_OUT: u16 = 2;
-    /// The network says that the peer cannot be reached.
+    /// An ICMP message says that the peer cannot be reached.
     pub const UNREACHABLE: u16 = 3;
 }
 
-/// One batched system call, a cache line. The application fills `op` and `args`; the dataplane
-/// reads the slot once and overwrites `ret`: >= 0 is the answer, < 0 is minus an [`error`].
+/// One batched system call; a cache line. The application fills `op` and `args`. The dataplane
+/// reads the slot once and overwrites `ret`: a value >= 0, or minus an [`error`].
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallSlot {
     /// A number of [`call_op`].
     pub op: u32,
-    /// Zero.
+    /// Must be 0.
     pub reserved: u32,
-    /// Written by the dataplane.
+    /// Return value, written by the dataplane.
     pub ret: i64,
-    /// Meaning by `op`.
+    /// Arguments; [`call_op`] says what they mean.
     pub args: [u64; 6],
 }
 
-/// One event condition, a cache line; which fields hold is said at [`event_kind`].
+/// One event condition; a cache line. [`event_kind`] says which fields each kind uses.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventSlot {
     /// A number of [`event_kind`].
     pub kind: u16,
-    /// Outcome or reason.
+    /// Outcome or reason, where the kind has one.
     pub code: u16,
-    /// Bytes.
+    /// Bytes, where the kind has any.
     pub len: u32,
     /// Application's name of the flow, listener, socket or timer.
     pub cookie: Cookie,
@@ -367,24 +388,24 @@ pub struct EventSlot {
     pub addr: Addr,
     /// Peer's port, host byte order.
     pub port: u16,
-    /// Zero, or what the kind says.
+    /// 0, unless the kind says otherwise.
     pub notes: [u16; 3],
-    /// Zero, or what the kind says.
+    /// 0, unless the kind says otherwise.
     pub more: u64,
 }
 
-/// One piece of memory of a scatter-gather array: in transmit memory, or in a received buffer
-/// that was not given back yet.
+/// One piece of memory of a scatter-gather array: in transmit memory, or in a received buffer that
+/// the application has not returned yet.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SgEntry {
-    /// Address.
+    /// Address of the first byte.
     pub base: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// What `GET_INFO` tells of a flow.
+/// What `GET_INFO` writes about a flow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlowInfo {
@@ -396,8 +417,7 @@ pub struct FlowInfo {
     pub local_port: u16,
     /// Peer's port.
     pub remote_port: u16,
-    /// RFC 9293 state, 1 = LISTEN … 10 = TIME-WAIT, 11 = CLOSED in the order of section
-    /// 3.3.2.
+    /// RFC 9293 state: 1 = LISTEN … 10 = TIME-WAIT, 11 = CLOSED, in the order of section 3.3.2.
     pub state: u16,
     /// Flow group.
     pub flow_group: u16,
@@ -411,19 +431,19 @@ pub struct FlowInfo {
     pub cwnd_bytes: u32,
     /// Slow-start threshold, bytes.
     pub ssthresh_bytes: u32,
-    /// Peer's window, bytes.
+    /// The peer's window, bytes.
     pub snd_wnd_bytes: u32,
-    /// Sent and not acknowledged, bytes.
+    /// Bytes sent and not acknowledged.
     pub in_flight_bytes: u32,
-    /// Largest segment we send, bytes.
+    /// Largest segment that the dataplane sends, bytes.
     pub mss_bytes: u32,
-    /// Segments sent again since the start.
+    /// Segments retransmitted since the flow began.
     pub retransmits: u32,
-    /// Zero.
+    /// Always 0.
     pub reserved: u32,
 }
 
-/// What `PACKET_INFO` tells of a packet queue's device.
+/// What `PACKET_INFO` writes about the device of a packet queue.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PacketInfo {
@@ -431,17 +451,18 @@ pub struct PacketInfo {
     pub mac: [u8; 6],
     /// Its number.
     pub device: u16,
-    /// Longest frame that can be sent, bytes from the Ethernet header on.
+    /// Longest frame that can be sent, in bytes with the Ethernet header.
     pub frame_bytes_max: u32,
-    /// Of [`packet_flag`].
+    /// Bits of [`packet_flag`].
     pub flags: u32,
-    /// Packet queues that an elastic thread can have.
+    /// Most packet queues of an elastic thread.
     pub queues_max: u32,
-    /// Frames that may be held before `PACKET_RECV_DONE`; then further ones are lost.
+    /// Most frames that the application may hold before `PACKET_RECV_DONE`. Further frames are
+    /// dropped.
     pub held_max: u32,
 }
 
-/// What the application finds at the address in [`ENV_HEADER`]; read-only for it.
+/// What the application finds at the address in [`ENV_HEADER`]; it can only read it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessHeader {
@@ -458,13 +479,13 @@ pub struct ProcessHeader {
     pub thread_areas: u64,
     /// Receive memory, mapped read-only for the application.
     pub rx_base: u64,
-    /// Its bytes.
+    /// Length of the receive memory, bytes.
     pub rx_len: u64,
-    /// Transmit memory: `TX_ALLOC` gives out parts of it.
+    /// Transmit memory, parts of which `TX_ALLOC` returns.
     pub tx_base: u64,
-    /// Its bytes.
+    /// Length of the transmit memory, bytes.
     pub tx_len: u64,
-    /// Address of the dataplane (its first one).
+    /// The dataplane's address; the first one if it has several.
     pub local_addr: Addr,
     /// Largest TCP payload of one packet, bytes.
     pub mss_bytes: u32,
@@ -476,56 +497,57 @@ pub struct ProcessHeader {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadArea {
-    /// Address of [`CALLS_MAX`] [`CallSlot`]s; the application writes them.
+    /// Address of [`CALLS_MAX`] [`CallSlot`]s, which the application writes.
     pub calls: u64,
-    /// Address of [`EVENTS_MAX`] [`EventSlot`]s; the application only reads them.
+    /// Address of [`EVENTS_MAX`] [`EventSlot`]s, which the application can only read.
     pub events: u64,
-    /// Address of the [`ThreadStatus`]; the application only reads it.
+    /// Address of the [`ThreadStatus`], which the application can only read.
     pub status: u64,
-    /// Hardware thread that the elastic thread is pinned to when entered.
+    /// The hardware thread that the elastic thread is pinned to when it is entered.
     pub cpu: u32,
-    /// Zero.
+    /// Always 0.
     pub reserved: u32,
 }
 
-/// What the dataplane tells an elastic thread besides its events.
+/// What the dataplane tells an elastic thread beside its events.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThreadStatus {
     /// Time of the last cycle, µs of the dataplane's monotonic clock.
     pub now_us: u64,
-    /// 1 when a Linux signal waits for the application: unblock signals, then enter again.
+    /// 1: a Linux signal is pending for the application. Unblock signals, then enter again.
     pub signal_pending: u32,
-    /// Zero.
+    /// Always 0.
     pub reserved: u32,
 }
 
-/// The gate's operations: its first argument.
+/// Operations of the gate: its first argument.
 pub mod gate_op {
-    /// a = thread index. The calling Linux thread becomes this elastic thread: pinned, with its
-    /// signals blocked. Answers 0 or minus an [`crate::error`] (`IN_USE`: somebody else is it).
+    /// a = thread index. The calling Linux thread becomes this elastic thread: it is pinned, with
+    /// its signals blocked. Returns 0 or minus an [`crate::error`] (`IN_USE`: another Linux thread
+    /// is it).
     pub const ENTER: u64 = 1;
-    /// a = thread index, b = calls in the array, c = longest wait in µs for an event
-    /// (0: one cycle, [`WAIT_FOREVER`]: no bound). Answers the number of events.
+    /// a = thread index, b = number of calls in the array, c = longest wait for an event in µs (0:
+    /// one cycle without a wait; [`WAIT_FOREVER`]: no limit). Returns the number of events.
     pub const RUN_IO: u64 = 2;
-    /// a = thread index. Gives the elastic thread back: the caller is an ordinary Linux thread again,
-    /// with the signal mask and the affinity that it had, and may run wherever Linux lets it. Say
-    /// [`crate::call_op::DRAIN`] before: flow groups that are still here are given to the other
-    /// threads, but events of theirs that nobody has read are lost. Timers of the thread end.
+    /// a = thread index. Gives the elastic thread back. The caller becomes an ordinary Linux thread
+    /// again, with the signal mask and the affinity that it had before. Call
+    /// [`crate::call_op::DRAIN`] first: flow groups that are still here move to the other threads,
+    /// but events of theirs that were not read are lost. The thread's timers end.
     pub const LEAVE: u64 = 3;
-    /// a = thread index. From now on, for good, the elastic thread has no Linux thread of its own:
-    /// any thread of the process may call `RUN_IO` and `WATCH` on it, one at a time (`IN_USE` for
-    /// another one). The callers are neither pinned nor are their signals blocked: they see to it
-    /// that no handler runs code of theirs while they are inside. For programs whose threads know
-    /// nothing of elastic threads.
+    /// a = thread index. The elastic thread has no Linux thread of its own any more, for good: any
+    /// thread of the process may call `RUN_IO` and `WATCH` on it, one at a time (the others get
+    /// `IN_USE`). Callers are not pinned and their signals are not blocked; they must make sure
+    /// that no signal handler runs their code while they are inside. For programs whose threads
+    /// know nothing of elastic threads.
     pub const SHARE: u64 = 4;
-    /// a = thread index. Any thread at any time, signal handlers included: a `RUN_IO` that waits
-    /// comes back at once, and if none does, the next one that would.
+    /// a = thread index. Ends the wait of a `RUN_IO`; if no thread is waiting, the next `RUN_IO`
+    /// that would wait returns at once. Any thread may call it at any time, signal handlers too.
     pub const KICK: u64 = 5;
-    /// a = thread index, b = a descriptor + 1 (0: none). From now on `RUN_IO` ends its wait also
-    /// when that descriptor is readable.
+    /// a = thread index, b = a descriptor + 1 (0: none). From now on, `RUN_IO` also returns when
+    /// the descriptor becomes readable.
     pub const WATCH: u64 = 6;
-    /// `RUN_IO` waits until there is an event.
+    /// A wait of `RUN_IO` without a limit.
     pub const WAIT_FOREVER: u64 = u64::MAX;
 }
 

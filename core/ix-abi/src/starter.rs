@@ -1,11 +1,11 @@
-//! A dataplane that begins late: between the image and `libix-posix`, no business of an application,
-//! and so in no header.
+//! A dataplane that starts late. This is between the image and `libix-posix`, so it is not in the C
+//! header.
 
 /// `b"IXLATER\0"` as a little-endian number: the first field of [`Starter`].
 pub const STARTER_MAGIC: u64 = u64::from_le_bytes(*b"IXLATER\0");
 
-/// What stands at the address in [`crate::ENV_HEADER`] where the dataplane begins later: when the
-/// program first needs it, in the process that does.
+/// What is at the address in [`crate::ENV_HEADER`] where the dataplane starts late: when a process
+/// first needs it, in that process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Starter {
@@ -13,12 +13,13 @@ pub struct Starter {
     pub magic: u64,
     /// [`crate::ABI_VERSION`].
     pub version: u32,
-    /// Zero.
+    /// Always 0.
     pub reserved: u32,
-    /// Begins: answers the address of the [`crate::ProcessHeader`], 0 when it could not (the broker has
-    /// said why). For one thread at a time; no signal handler of the process may run meanwhile.
+    /// Starts the dataplane. Returns the address of the [`crate::ProcessHeader`], or 0 if it could
+    /// not start (the broker has printed why). At most one thread may call it at a time, and no
+    /// signal handler of the process may run meanwhile.
     pub start: extern "C" fn() -> u64,
-    /// A forked child lets go of its parent's dataplane: it has no descriptors of it any more, and may
-    /// begin anew once the parent's has ended.
+    /// To be called in a forked child. The child drops its parent's dataplane, of which it has no
+    /// descriptors, and may start its own once the parent's has ended.
     pub forked: extern "C" fn(),
 }

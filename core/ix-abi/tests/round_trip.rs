@@ -1,7 +1,7 @@
 //! Encoding and decoding undo each other, and no bits make decoding panic.
 use ix_abi::{
-    Call, CallError, CallSlot, Congestion, DeadReason, Endpoint, Event, EventSlot, IcmpMessage,
-    Revoke, RxData, SgArray,
+    Call, CallError, CallSlot, Congestion, DeadReason, Endpoint, Event, EventSlot, FlowOption,
+    IcmpMessage, Revoke, RxData, SgArray,
 };
 use proptest::prelude::*;
 
@@ -21,12 +21,29 @@ fn error() -> impl Strategy<Value = CallError> {
     prop::sample::select(&CallError::ALL[..])
 }
 
+/// An option of each kind, with any value that it can have.
+fn option() -> impl Strategy<Value = FlowOption> {
+    (any::<u32>(), congestion(), 0..11).prop_map(|(value, congestion, kind)| match kind {
+        0 => FlowOption::Nagle(value % 2 == 1),
+        1 => FlowOption::KeepaliveS(value as u16 & 0x7fff),
+        2 => FlowOption::UserTimeoutMs(value),
+        3 => FlowOption::Congestion(congestion.unwrap_or(Congestion::Cubic)),
+        4 => FlowOption::Dscp(value as u8 % 64),
+        5 => FlowOption::HopLimit((value as u8).max(1)),
+        6 => FlowOption::ReceiveBytes(value),
+        7 => FlowOption::KeepaliveIntervalS(value as u16 & 0x7fff),
+        8 => FlowOption::KeepaliveProbes(value as u8 & 0x7f),
+        9 => FlowOption::FragmentBytes((value as u16).max(68) * u16::from(value % 7 > 0)),
+        _ => FlowOption::SegmentBytes((value as u16).max(88) * u16::from(value % 7 > 0)),
+    })
+}
+
 /// A call of each operation, with any arguments.
 fn call() -> impl Strategy<Value = Call> {
-    let common = (any::<[u64; 4]>(), endpoint(), endpoint(), sg(), congestion());
-    let small = any::<(u32, u32, u16)>();
-    (0..31u32, common, small).prop_map(|(op, common, (id, backlog, local_port))| {
-        let ([a, b, c, cookie], at, from, sg, congestion) = common;
+    let common = (any::<[u64; 3]>(), endpoint(), endpoint(), sg(), congestion());
+    let small = (any::<(u32, u32, u16)>(), option());
+    (0..31u32, common, small).prop_map(|(op, common, ((id, backlog, local_port), option))| {
+        let ([a, b, cookie], at, from, sg, congestion) = common;
         let (handle, to) = (a, at);
         match op {
             0 => Call::Nop,
@@ -40,7 +57,7 @@ fn call() -> impl Strategy<Value = Call> {
             8 => Call::Shutdown { handle },
             9 => Call::Close { handle },
             10 => Call::Abort { handle },
-            11 => Call::SetOpt { handle, option: b, value: c },
+            11 => Call::SetOpt { handle, option },
             12 => Call::GetInfo { handle, to: b },
             13 => Call::UdpBind { at, cookie },
             14 => Call::UdpUnbind { socket: id },
@@ -58,7 +75,7 @@ fn call() -> impl Strategy<Value = Call> {
             26 => Call::PacketRecvDone { data: a },
             27 => Call::PacketInfo { queue: id, to: a },
             28 => Call::Signal { thread: id, value: a },
-            29 => Call::UdpSetOpt { socket: id, option: a, value: b },
+            29 => Call::UdpSetOpt { socket: id, option },
             _ => Call::ConnectFrom { cookie, to, congestion, from },
         }
     })

@@ -1,8 +1,8 @@
 //! The words of each call and each event, written by hand: the encoding cannot drift from what
 //! programs were built with.
 use ix_abi::{
-    Call, CallError, CallSlot, Congestion, DeadReason, Endpoint, Event, EventSlot, IcmpMessage,
-    Revoke, RxData, SgArray, v4,
+    Call, CallError, CallSlot, Congestion, DeadReason, Endpoint, Event, EventSlot, FlowOption,
+    IcmpMessage, Revoke, RxData, SgArray, v4,
 };
 
 /// 10.1.2.3 as the low word of an address; the high word is 0.
@@ -51,7 +51,7 @@ fn calls() {
         (Call::Shutdown { handle }, 8, [handle, 0, 0, 0, 0, 0]),
         (Call::Close { handle }, 9, [handle, 0, 0, 0, 0, 0]),
         (Call::Abort { handle }, 10, [handle, 0, 0, 0, 0, 0]),
-        (Call::SetOpt { handle, option: 1, value: ANY }, 11, [handle, 1, ANY, 0, 0, 0]),
+        (Call::SetOpt { handle, option: FlowOption::Nagle(true) }, 11, [handle, 1, 1, 0, 0, 0]),
         (Call::GetInfo { handle, to: 0x8000 }, 12, [handle, 0x8000, 0, 0, 0, 0]),
         (Call::UdpBind { at: WIDE, cookie }, 13, [WIDE_HIGH, WIDE_LOW, 0xffff, ANY, 0, 0]),
         (Call::UdpUnbind { socket: 0x8000_0001 }, 14, [0x8000_0001, 0, 0, 0, 0, 0]),
@@ -74,7 +74,7 @@ fn calls() {
         (Call::PacketInfo { queue: 4, to: 0x8000 }, 27, [4, 0x8000, 0, 0, 0, 0]),
         (Call::Signal { thread: 3, value: ANY }, 28, [3, ANY, 0, 0, 0, 0]),
         (
-            Call::UdpSetOpt { socket: 0x8000_0001, option: 5, value: 46 },
+            Call::UdpSetOpt { socket: 0x8000_0001, option: FlowOption::Dscp(46) },
             29,
             [0x8000_0001, 5, 46, 0, 0, 0],
         ),
@@ -92,6 +92,56 @@ fn calls() {
     let mut ops: Vec<u32> = table.iter().map(|(_, op, _)| *op).collect();
     ops.dedup();
     assert_eq!(ops, (0..=30).collect::<Vec<u32>>(), "every operation is in the table");
+}
+
+#[test]
+fn options() {
+    for (option, words) in [
+        (FlowOption::Nagle(false), [1, 0]),
+        (FlowOption::Nagle(true), [1, 1]),
+        (FlowOption::KeepaliveS(0x7fff), [2, 0x7fff]),
+        (FlowOption::Congestion(Congestion::Cubic), [3, 0]),
+        (FlowOption::Congestion(Congestion::Reno), [3, 1]),
+        (FlowOption::Congestion(Congestion::Dctcp), [3, 2]),
+        (FlowOption::UserTimeoutMs(u32::MAX), [4, 0xffff_ffff]),
+        (FlowOption::Dscp(63), [5, 63]),
+        (FlowOption::HopLimit(1), [6, 1]),
+        (FlowOption::HopLimit(255), [6, 255]),
+        (FlowOption::ReceiveBytes(u32::MAX), [7, 0xffff_ffff]),
+        (FlowOption::KeepaliveIntervalS(0x7fff), [8, 0x7fff]),
+        (FlowOption::KeepaliveProbes(127), [9, 127]),
+        (FlowOption::FragmentBytes(0), [10, 0]),
+        (FlowOption::FragmentBytes(68), [10, 68]),
+        (FlowOption::FragmentBytes(0xffff), [10, 0xffff]),
+        (FlowOption::SegmentBytes(0), [11, 0]),
+        (FlowOption::SegmentBytes(88), [11, 88]),
+        (FlowOption::SegmentBytes(0xffff), [11, 0xffff]),
+    ] {
+        assert_eq!(option.encode(), words, "{option:?}");
+        assert_eq!(FlowOption::decode(words[0], words[1]), Ok(option));
+    }
+    for (option, value) in [
+        (0, 0),
+        (12, 0),
+        (u64::MAX, 1),
+        (1, 2),
+        (2, 0x8000),
+        (3, 3),
+        (4, 1 << 32),
+        (5, 64),
+        (6, 0),
+        (6, 256),
+        (7, 1 << 32),
+        (8, 0x8000),
+        (9, 128),
+        (10, 67),
+        (10, 0x1_0000),
+        (11, 87),
+        (11, 0x1_0000),
+    ] {
+        let decoded = FlowOption::decode(option, value);
+        assert_eq!(decoded, Err(CallError::Invalid), "{option} {value:#x}");
+    }
 }
 
 #[test]
@@ -115,6 +165,9 @@ fn wrong_arguments_have_their_error() {
         (15, [1 << 48, 0, 0, 0, 0, 0], CallError::Invalid),
         (14, [1 << 32, 0, 0, 0, 0, 0], CallError::BadHandle),
         (29, [1 << 32, 0, 0, 0, 0, 0], CallError::BadHandle),
+        // Options.
+        (11, [7, 12, 0, 0, 0, 0], CallError::Invalid),
+        (29, [7, 5, 64, 0, 0, 0], CallError::Invalid),
         // Packet queues: device, queue.
         (23, [1 << 32, 1, 0x88b5, 0, 0, 0], CallError::Invalid),
         (24, [1 << 32, 0, 0, 0, 0, 0], CallError::BadHandle),

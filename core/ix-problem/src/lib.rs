@@ -1,10 +1,10 @@
-//! One line for the user: what went wrong, why, and what to do about it. The one kind of error of
-//! the broker and the commands.
+//! One line for the user: what went wrong, why, and what to do about it. The broker and the
+//! commands use no other kind of error.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 
-/// Answer of everything that can go wrong towards the user.
+/// The result of everything that can fail with a [`Problem`].
 pub type Result<T> = std::result::Result<T, Problem>;
 
 /// What went wrong, why, and what to do about it.
@@ -27,7 +27,7 @@ impl Problem {
         Problem { what: what.into(), why: why.to_string(), mend: String::new(), status: 1 }
     }
 
-    /// An error that says all by itself.
+    /// A problem that is described by one text alone.
     pub fn line(text: impl fmt::Display) -> Problem {
         Problem::new("", text)
     }
@@ -38,7 +38,7 @@ impl Problem {
         self
     }
 
-    /// Another exit status than 1.
+    /// Sets the exit status; without this it is 1.
     pub fn with_status(mut self, status: u8) -> Problem {
         self.status = status;
         self
@@ -57,7 +57,7 @@ impl Problem {
         &self.mend
     }
 
-    /// The exit status that says it; never 0.
+    /// The exit status of a command that ends with this problem; never 0.
     pub fn status(&self) -> u8 {
         self.status.max(1)
     }

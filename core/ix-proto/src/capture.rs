@@ -11,6 +11,8 @@ const DEPTH_MAX: usize = 32;
 
 /// Most bytes of a packet that a capture keeps.
 pub const SNAPLEN_MAX: u32 = 65_535;
+/// Least and most bytes of the memory that an elastic thread captures to.
+pub const RING_BYTES: core::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
 
 /// A protocol that expressions know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

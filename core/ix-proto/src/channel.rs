@@ -2,13 +2,15 @@
 //! changes and when the control plane wants something, never for a packet.
 use crate::codec::codec_enum;
 use crate::command::{Order, Outcome};
+use crate::config::Start;
+use crate::device::DeviceChange;
 
 /// What the image says.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FromImage {
-    /// I am here, in this process: tell me what to be. Answered by [`ToImage::Config`].
+    /// I am here, in this process: tell me what to be. Answered by [`ToImage::Start`].
     Hello {
-        /// The process, as it knows itself.
+        /// The process, as it knows itself. The broker uses the kernel's word instead.
         pid: u32,
     },
     /// A queue is attached: do now what needs privilege. Answered by [`ToImage::Ok`] or
@@ -60,7 +62,7 @@ pub enum FromImage {
     },
     /// Said by the process that will close the program's connections.
     Survivor {
-        /// This process.
+        /// This process. The broker uses the kernel's word instead.
         pid: u32,
     },
 }
@@ -81,8 +83,8 @@ codec_enum!(FromImage {
 /// What the broker says.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToImage {
-    /// The configuration (`key=value` lines); its descriptors travel with it.
-    Config(String),
+    /// What the dataplane is to be; its descriptors travel with it.
+    Start(Box<Start>),
     /// Done.
     Ok,
     /// It could not be done, and why.
@@ -95,8 +97,8 @@ pub enum ToImage {
         device: usize,
         /// Grows with each update of the device.
         serial: u64,
-        /// What changed, for `ix_nic::read_update`.
-        line: String,
+        /// What changed.
+        change: DeviceChange,
     },
     /// The control plane wants something of the running dataplane. Answered by
     /// [`FromImage::Outcome`], which takes until an elastic thread is inside the dataplane.
@@ -126,10 +128,10 @@ pub enum ToImage {
 }
 
 codec_enum!(ToImage {
-    0 = Config(text),
+    0 = Start(start),
     1 = Ok,
     2 = Refused(why),
-    3 = Update { device, serial, line },
+    3 = Update { device, serial, change },
     4 = Order { serial, until_us, order },
     5 = Survey { serial, until_us },
     6 = SurvivorEnded { pid },
@@ -140,6 +142,8 @@ mod tests {
     use super::*;
     use crate::codec::Codec;
     use crate::codec::tests::{harmless, survives};
+    use crate::config::{Config, WallPart};
+    use crate::device::tests::{any_change, any_info};
     use proptest::prelude::*;
 
     proptest! {
@@ -147,6 +151,8 @@ mod tests {
         fn everything_survives(
             (device, queue, serial, pid) in any::<(usize, usize, u64, u32)>(),
             text in ".*",
+            info in any_info(),
+            change in any_change(),
         ) {
             for message in [
                 FromImage::Hello { pid },
@@ -164,11 +170,14 @@ mod tests {
             }
             let until_us = serial / 2;
             let order = Order::Command(crate::Command::Park { thread: queue });
+            let addr = ix_wire::IpAddr::v4([10, 0, 0, 2]);
+            let config = Config::with_address(addr, 24);
+            let start = Start { config, devices: vec![info], without: vec![WallPart::Code] };
             for message in [
-                ToImage::Config(text.clone()),
+                ToImage::Start(Box::new(start)),
                 ToImage::Ok,
-                ToImage::Refused(text.clone()),
-                ToImage::Update { device, serial, line: text },
+                ToImage::Refused(text),
+                ToImage::Update { device, serial, change },
                 ToImage::Order { serial, until_us, order },
                 ToImage::Survey { serial, until_us },
                 ToImage::SurvivorEnded { pid },

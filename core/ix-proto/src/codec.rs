@@ -292,9 +292,10 @@ impl<K: Codec + Ord, V: Codec> Codec for BTreeMap<K, V> {
     }
 }
 
-/// The codec of a struct: its fields, in the order that is named here.
+/// The codec of a struct: its fields, in the order that is named here. `if check`: a value that
+/// this method of the struct refuses is not read.
 macro_rules! codec_struct {
-    ($type:ty { $($field:ident),* $(,)? }) => {
+    ($type:ty { $($field:ident),* $(,)? } $(if $check:ident)?) => {
         impl $crate::codec::Codec for $type {
             fn write(&self, to: &mut impl $crate::codec::Sink) {
                 let Self { $($field),* } = self;
@@ -304,7 +305,9 @@ macro_rules! codec_struct {
             fn read(
                 from: &mut $crate::codec::Reader<'_>,
             ) -> Result<Self, $crate::codec::DecodeError> {
-                Ok(Self { $($field: $crate::codec::Codec::read(from)?),* })
+                let value = Self { $($field: $crate::codec::Codec::read(from)?),* };
+                $(value.$check().map_err(|_| $crate::codec::DecodeError::Value)?;)?
+                Ok(value)
             }
         }
     };

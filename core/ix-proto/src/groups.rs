@@ -114,7 +114,8 @@ impl fmt::Display for GroupSetError {
         let last = FLOW_GROUPS - 1;
         write!(
             f,
-            "`{}` names no flow groups; say numbers and ranges up to {last}, as `0-3,7`",
+            "`{}` is not a set of flow groups: numbers and ranges from 0 to {last}, for example \
+             `0-3,7`",
             self.0
         )
     }

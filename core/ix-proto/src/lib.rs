@@ -1,9 +1,14 @@
 //! The messages that IX's own processes send each other, as types, and the one codec for both ends.
 //!
 //! * [`channel`]: what the broker and the dataplane say to each other.
+//! * [`config`]: what a dataplane begins with.
+//! * [`device`]: what a device is, and how it changes; [`memif`]: the same of a memif's link.
 //! * [`command`]: what the control plane asks of a running dataplane, and what came of it.
 //! * [`capture`]: which packets a capture takes.
 //! * [`groups`]: a set of flow groups.
+//! * [`observed`]: what elastic threads are, and how migrations end.
+//! * `control` (a feature): requests and answers of the control socket, as lines of JSON.
+//! * [`survey`]: what is known of each connection, in memory that both sides map.
 //! * [`codec`]: how a value becomes bytes. Both ends are of the same release, so there is no
 //!   version.
 //!
@@ -15,10 +20,21 @@ pub mod capture;
 pub mod channel;
 pub mod codec;
 pub mod command;
+pub mod config;
+#[cfg(feature = "control")]
+pub mod control;
+pub mod device;
 pub mod groups;
+pub mod memif;
+pub mod observed;
+pub mod survey;
+mod tcp;
 mod vnic;
 
 pub use channel::{FromImage, ToImage};
 pub use codec::{Codec, DecodeError};
 pub use command::{BEGIN_US, Command, Order, Outcome};
+pub use config::{Config, Start};
+pub use device::{DeviceChange, NicInfo};
 pub use groups::{GroupSet, GroupSetError};
+pub use observed::{MigrationEnd, ThreadState};

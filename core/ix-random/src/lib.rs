@@ -1,8 +1,8 @@
 //! The one generator of random numbers for tests, simulation and load.
 //!
-//! A seed decides every number, on every machine and in every build, so that a run that printed its
-//! seed can be repeated. Nothing here reads a clock or asks the system. It is not for secrets: who
-//! has seen a few numbers knows the rest.
+//! A seed determines every number, on every machine and in every build, so a run that has printed
+//! its seed can be repeated. Nothing here reads a clock or asks the system. Not for secrets: a few
+//! numbers are enough to compute all others.
 //!
 //! The generator is PCG-XSL-RR 128/64 (O'Neill 2014): one multiplication and one addition a number,
 //! 16 bytes of state. [`Rng::fork`] splits a stream in two, so that one part of a simulation can
@@ -27,8 +27,8 @@ impl Rng {
         rng
     }
 
-    /// An independent stream. Numbers drawn from it do not change those of this one, which gives
-    /// one number for it.
+    /// Returns an independent stream and takes one number from this one. Numbers drawn from the new
+    /// stream do not change those of this one.
     pub fn fork(&mut self) -> Rng {
         Rng::new(self.next_u64())
     }
@@ -104,8 +104,8 @@ impl Rng {
     }
 }
 
-/// Spreads the bits of a word over all 64, one to one: the finaliser of SplitMix64 (Steele, Lea and
-/// Flood 2014). For what must follow from a position or a record without a stream behind it.
+/// Mixes the bits of a word, one to one: the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
+/// For a number that must depend only on a position or a record, without a stream.
 #[inline]
 pub const fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

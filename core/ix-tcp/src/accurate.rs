@@ -1,9 +1,10 @@
-//! Accurate ECN (RFC 9768): the receiver says how many packets came marked, not only that some did.
+//! Accurate ECN (RFC 9768): the receiver reports how many packets were marked, not only that some
+//! were.
 //!
-//! Both ends agree by AE, CWR and ECE of SYN and SYN-ACK, which also say how the ECN fields of
-//! these came through. From then on the three bits count marked packets modulo 8 (ACE), and an
-//! option on acknowledgements counts bytes modulo 2^24. A path that turns out to change what it
-//! should carry costs the connection its ECN-capable packets, nothing else.
+//! Both ends agree by AE, CWR and ECE of SYN and SYN-ACK, which also report how the ECN fields of
+//! these arrived. After the handshake the three bits count marked packets modulo 8 (ACE), and an
+//! option on acknowledgements counts bytes modulo 2^24. If the path turns out to change these
+//! fields, the connection stops sending ECN-capable packets; nothing else changes.
 use crate::ack::AckReport;
 use crate::ecn::{CE, ECT0, EcnState, NOT_ECT};
 use crate::output::{Output, RxBuf, SegmentOut};
@@ -16,21 +17,22 @@ const ECT1: u8 = 1;
 /// AE, CWR and ECE.
 pub(crate) const ACE_BITS: TcpFlags = TcpFlags::AE.union(TcpFlags::CWR).union(TcpFlags::ECE);
 const ACE_MODULO: u32 = 8;
-/// Where the counters of packets and of bytes begin, so that a field of zeros stands out (RFC 9768
-/// section 3.2.1).
+/// Initial value of the packet counters, so that a field that was cleared on the way is recognised
+/// (RFC 9768 section 3.2.1).
 const PACKETS_INIT: u32 = 5;
 const BYTES_INIT: [u32; 3] = [1, 0, 1];
-/// An acknowledgement is due at so many marked packets of which none told: while data waits to be
-/// acknowledged, otherwise, and whatever the batch (RFC 9768 section 3.2.2.5.1).
+/// Number of unreported marked packets at which an acknowledgement is due: while data waits to be
+/// acknowledged, otherwise, and even within a batch (RFC 9768 section 3.2.2.5.1).
 const UNTOLD_WITH_DATA: u8 = 2;
 const UNTOLD_WITHOUT: u8 = 3;
 const UNTOLD_MAX: u8 = 6;
-/// So many bytes after the last option the byte counters may have gone half way round.
+/// This many bytes after the last option, the byte counters may have wrapped half way.
 const OPTION_LIFE_BYTES: u32 = 1 << 23;
-/// ECN-capable packets of which the receiver saw none as such: the path clears the field.
+/// Number of acknowledged ECN-capable packets after which, if the receiver saw none of them as
+/// ECN-capable, the path is taken to clear the field.
 const BLEACHED_PACKETS: u32 = 10;
 
-/// The three bits as a number, AE the highest.
+/// The three bits as a number; AE is the highest.
 pub(crate) fn ace_of(flags: TcpFlags) -> u8 {
     (flags.0 >> 6 & 7) as u8
 }
@@ -39,18 +41,20 @@ fn flags_of(ace: u8) -> TcpFlags {
     TcpFlags(u16::from(ace & 7) << 6)
 }
 
-/// A SYN that asks for accurate ECN: all three bits, or a combination that is not defined yet
-/// (section 3.1.3), but not that of RFC 3168.
+/// True for a SYN that asks for accurate ECN: all three bits, or a combination that is not defined
+/// yet (section 3.1.3), but not that of RFC 3168.
 pub(crate) fn asks(flags: TcpFlags) -> bool {
     !matches!(ace_of(flags), 0b000 | 0b011)
 }
 
-/// A SYN-ACK that grants it; it says what the SYN's ECN field came as (section 3.1.2).
+/// True for a SYN-ACK that grants accurate ECN. Its bits also report the ECN field with which the
+/// SYN arrived (section 3.1.2).
 pub(crate) fn grants(flags: TcpFlags) -> bool {
     field_told(ace_of(flags)).is_some()
 }
 
-/// How a SYN-ACK, or the acknowledgement of one, tells of an ECN field (tables 2 and 3).
+/// The bits by which a SYN-ACK, or the acknowledgement of one, reports an ECN field (tables 2 and
+/// 3).
 fn telling_field(ecn: u8) -> u8 {
     match ecn {
         ECT1 => 0b011,
@@ -66,9 +70,9 @@ fn field_told(ace: u8) -> Option<u8> {
 
 /// How many marked packets more than `counted` the peer has seen (section 3.2.2.5.2, appendix A.2).
 ///
-/// `packets` were newly acknowledged, `ce_bytes` says the option. The field may have gone round
-/// only if an acknowledgement was lost, as the peer acknowledges at seven marks at the latest; that
-/// is believed while the path is `marking` anyway.
+/// `packets` were newly acknowledged; `ce_bytes` comes from the option. The field can have wrapped
+/// only if an acknowledgement was lost, because the peer acknowledges after seven marks at the
+/// latest. That is assumed only while the path is `marking` anyway.
 fn newly_marked(
     ace: u8,
     counted: u32,
@@ -93,38 +97,40 @@ fn newly_marked(
     }
 }
 
-/// The counters of one connection; most have none. `r.` and `s.` are RFC 9768's names.
+/// The counters of one connection, which most connections do not have. `r.` and `s.` are RFC 9768's
+/// names.
 #[derive(Clone, Debug)]
 pub(crate) struct Accurate {
-    /// Packets that came marked (r.cep).
+    /// Packets that arrived marked (r.cep).
     rcv_packets: u32,
-    /// Bytes that came with ECT(0), CE and ECT(1) (r.e0b, r.ceb, r.e1b).
+    /// Bytes that arrived with ECT(0), CE and ECT(1) (r.e0b, r.ceb, r.e1b).
     rcv_bytes: [u32; 3],
-    /// These as our last option told them; `None`: we send no options.
+    /// These counters as our last option reported them; `None`: we send no options.
     told_bytes: Option<[u32; 3]>,
-    /// Marked packets that no segment of ours has told of.
+    /// Marked packets that none of our segments has reported.
     untold: u8,
     /// ECN field of the last packet with data.
     last_field: u8,
     /// ECN field of the peer's SYN or SYN-ACK.
     syn_field: u8,
-    /// The next segment tells of it (a client's first).
+    /// The next segment, the client's first after its SYN, reports the ECN field of the SYN-ACK.
     tells_field: bool,
-    /// The peer's first bits have been seen.
+    /// The peer's first ACE field has been processed.
     heard: bool,
-    /// Marked packets that the peer has told of (s.cep).
+    /// Marked packets that the peer has reported (s.cep).
     snd_packets: u32,
-    /// Bytes that its last option told of (s.e0b, s.ceb, s.e1b); `None`: its options are not true.
+    /// Bytes that its last option reported (s.e0b, s.ceb, s.e1b); `None`: its options cannot be
+    /// trusted.
     snd_bytes: Option<[u32; 3]>,
-    /// It has sent an option.
+    /// The peer has sent an option.
     has_option: bool,
-    /// Bytes acknowledged since.
+    /// Bytes acknowledged since the last option.
     since_option: u32,
     /// Packets acknowledged on this connection, up to [`BLEACHED_PACKETS`].
     acked_packets: u32,
-    /// Timestamp of the peer's last segment that was looked at.
+    /// Timestamp of the last segment of the peer that was processed.
     last_ts: u32,
-    /// Marked bytes that congestion control has not heard of.
+    /// Marked bytes that congestion control has not been told of.
     unanswered_bytes: u32,
 }
 
@@ -156,7 +162,7 @@ impl Accurate {
         self.rcv_packets = PACKETS_INIT + u32::from(ecn == CE);
     }
 
-    /// A packet of `len` bytes came with this field; answers whether to acknowledge at once.
+    /// Counts a packet of `len` bytes with this ECN field. Returns whether to acknowledge at once.
     fn note(&mut self, ecn: u8, len: u32, data_waits: bool) -> bool {
         let place = match ecn {
             ECT0 => 0,
@@ -174,7 +180,7 @@ impl Accurate {
         changed || self.untold >= if data_waits { UNTOLD_WITH_DATA } else { UNTOLD_WITHOUT }
     }
 
-    /// Answers whether marks begin with this packet.
+    /// Counts the bytes of a packet. Returns whether marks begin with this packet.
     fn note_field(&mut self, ecn: u8, len: u32) -> bool {
         let began = len > 0 && ecn == CE && self.last_field != CE;
         if len > 0 {
@@ -183,7 +189,8 @@ impl Accurate {
         began
     }
 
-    /// What our next option says: the counters that have moved, all of them at first.
+    /// The counters that our next option carries: those that have changed, and all of them in the
+    /// first.
     fn option(&mut self, brief: bool) -> EcnBytes {
         let Some(told) = self.told_bytes.filter(|told| *told != self.rcv_bytes) else {
             return EcnBytes::NONE;
@@ -199,8 +206,8 @@ impl Accurate {
         if brief { option.shorter() } else { option }
     }
 
-    /// Reads the peer's option; answers the newly marked bytes, if it tells them. `bleached`: it
-    /// says that no ECN-capable packet ever came.
+    /// Reads the peer's option. Returns the newly marked bytes, if the option has them, and whether
+    /// it says that no ECN-capable packet has arrived.
     fn take_option(&mut self, option: EcnBytes, delivered: u32) -> (Option<u32>, bool) {
         self.since_option = self.since_option.saturating_add(delivered);
         let Some(before) = self.snd_bytes.filter(|_| !option.is_none()) else {
@@ -223,7 +230,7 @@ impl Accurate {
     }
 }
 
-/// The counters, where there are any.
+/// The counters, if the connection has them.
 fn of(rare: &mut Option<Box<Rare>>) -> Option<&mut Accurate> {
     rare.as_mut()?.accurate.as_mut()
 }
@@ -234,14 +241,14 @@ impl<B: RxBuf> Tcb<B> {
         self.uses_ecn() && self.ecn.has(EcnState::ACCURATE)
     }
 
-    /// The SYN that [`Self::accept`] was given had this ECN field in its IP header.
+    /// Records the ECN field of the SYN that [`Self::accept`] was given.
     pub fn syn_mark(&mut self, ecn: u8) {
         if let Some(accurate) = of(&mut self.rare) {
             accurate.note_syn(ecn);
         }
     }
 
-    /// Accurate ECN is agreed on, by a SYN or a SYN-ACK with these bits.
+    /// Begins accurate ECN, after a SYN or a SYN-ACK with these bits has agreed on it.
     pub(crate) fn begin_accurate(&mut self, active: bool, ace: u8) {
         let accurate = self.rare_mut().accurate.get_or_insert_default();
         accurate.tells_field = active;
@@ -250,8 +257,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// What the peer says of our SYN or SYN-ACK, which was not ECN-capable: anything else was done
-    /// on the way (section 3.2.2.3).
+    /// Checks the peer's report on our SYN or SYN-ACK, which was not ECN-capable: if it reports
+    /// anything else, the path has changed the field (section 3.2.2.3).
     fn judge_field(&mut self, ace: u8) {
         let told = field_told(ace);
         if let Some(accurate) = of(&mut self.rare)
@@ -264,7 +271,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// The acknowledgement of our SYN-ACK (table 4): three zeros are no count (section 3.2.2.4).
+    /// Processes the acknowledgement of our SYN-ACK (table 4): three zeros are not a count (section
+    /// 3.2.2.4).
     #[cold]
     pub(crate) fn take_first_ace(&mut self, hdr: &TcpHeader, out: &mut impl Output<B>) {
         let ace = ace_of(hdr.flags);
@@ -280,8 +288,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// A segment with `len` bytes of payload came with this ECN field; answers whether so much is
-    /// untold that an acknowledgement cannot wait for the end of the batch.
+    /// Counts a segment with `len` bytes of payload and this ECN field. Returns whether so much is
+    /// unreported that an acknowledgement cannot wait for the end of the batch.
     pub(crate) fn mark_accurately(
         &mut self,
         hdr: &TcpHeader,
@@ -310,7 +318,7 @@ impl<B: RxBuf> Tcb<B> {
         done && accurate.untold >= UNTOLD_MAX
     }
 
-    /// Accurate ECN's part of a segment that goes out.
+    /// Sets bits and option of accurate ECN in a segment to send.
     pub(crate) fn stamp_accurate(&mut self, seg: &mut SegmentOut) {
         let capable = !self.ecn.has(EcnState::NOT_CAPABLE) && self.snd_wnd > 0;
         let Some(accurate) = of(&mut self.rare) else { return };
@@ -325,8 +333,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Bits and option of our SYN-ACK, which is sent `again`. What does not get through is left
-    /// out: the option at once, the bits at the third time (section 3.1.4.2).
+    /// Bits and option of our SYN-ACK; `again`: it was sent before. What may have kept it from
+    /// arriving is left out: the option at once, the bits at the third try (section 3.1.4.2).
     pub(crate) fn accurate_syn_ack(&mut self, again: bool) -> (TcpFlags, EcnBytes) {
         let third = again && self.ecn.has(EcnState::SYN_AGAIN);
         self.ecn.put(EcnState::SYN_AGAIN, again);
@@ -340,14 +348,14 @@ impl<B: RxBuf> Tcb<B> {
         (flags_of(telling_field(accurate.syn_field)), accurate.option(false))
     }
 
-    /// No ECN on this connection.
+    /// Turns ECN off on this connection.
     pub(crate) fn forget_ecn(&mut self) {
         self.ecn = EcnState::default();
         self.rare.iter_mut().for_each(|rare| rare.accurate = None);
     }
 
-    /// What an acknowledgement says of marks, of which `report` tells what else it brought. Answers
-    /// the marked bytes that are new.
+    /// Processes the report on marks in an acknowledgement; `report` is what else it acknowledged.
+    /// Returns the newly marked bytes.
     #[cold]
     pub(crate) fn take_ace(
         &mut self,
@@ -359,7 +367,7 @@ impl<B: RxBuf> Tcb<B> {
         let answered = self.rare.as_ref().map_or(self.snd_una, |rare| rare.ecn_end);
         let marking = self.ecn.has(EcnState::REACTED) && self.snd_una.lt(answered + mss);
         let Some(accurate) = of(&mut self.rare) else { return 0 };
-        // Counts of a segment that was overtaken are old.
+        // The counts of a segment that another one has overtaken are old.
         let ts = hdr.options.timestamp.map_or(accurate.last_ts, |(val, _)| val);
         let newer = ts.wrapping_sub(accurate.last_ts) as i32 > 0;
         if hdr.ack.lt(self.snd_una) || report.delivered == 0 && !newer {
@@ -370,7 +378,7 @@ impl<B: RxBuf> Tcb<B> {
         let zeroed = !std::mem::replace(&mut accurate.heard, true) && ace == 0;
         accurate.acked_packets = (accurate.acked_packets + report.packets).min(BLEACHED_PACKETS);
         let (ce_bytes, bleached) = accurate.take_option(hdr.options.ecn_bytes, report.delivered);
-        // Three marks at once would also read as zeros.
+        // Three marks at once would also give zeros.
         let zeroed = zeroed && report.packets < 3;
         if (zeroed || bleached) && !self.ecn.has(EcnState::NOT_CAPABLE) {
             out.count(TcpCounter::EcnMangled);

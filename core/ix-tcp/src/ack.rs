@@ -11,30 +11,30 @@ use crate::stats::TcpCounter;
 use crate::tcb::{Flags, Phase, Tcb};
 use ix_wire::{Seq, TcpFlags, TcpHeader};
 
-/// What one acknowledgement brought.
+/// What one acknowledgement acknowledges.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckReport {
     /// Octets that it newly acknowledges cumulatively.
     pub acked: u32,
-    /// Octets that it newly acknowledges, either way.
+    /// Octets that it newly acknowledges, cumulatively or selectively.
     pub delivered: u32,
-    /// Segments in these.
+    /// Segments in these octets.
     pub packets: u32,
-    /// Something was acknowledged that had been transmitted more than once.
+    /// A segment that was transmitted more than once was acknowledged.
     pub retransmitted: bool,
     /// Our FIN is acknowledged.
     pub fin: bool,
     /// The segment reported a duplicate (RFC 2883).
     pub dsack: Option<(Seq, Seq)>,
-    /// The segment brought news in SACK blocks.
+    /// Its SACK blocks acknowledge something new.
     pub sacked: bool,
     /// It is a duplicate acknowledgement (RFC 5681 section 2).
     pub duplicate: bool,
 }
 
 impl<B: RxBuf> Tcb<B> {
-    /// Processes the acknowledgement of a segment that passed all checks. `has_text`: the segment
-    /// carries data or FIN, so it is no duplicate acknowledgement.
+    /// Processes the acknowledgement of a segment that has passed all checks. `has_text`: the
+    /// segment carries data or FIN, so it is not a duplicate acknowledgement.
     #[inline]
     pub(crate) fn acknowledged(
         &mut self,
@@ -56,8 +56,8 @@ impl<B: RxBuf> Tcb<B> {
         self.digest(now_us, hdr, report, quiet && !has_text, out);
         if report.acked == 0 && self.snd_wnd != wnd_before {
             if wnd_before == 0 {
-                // The silence was that of the window, not of the path: what is in flight goes
-                // again soon, and the patience with the peer begins anew.
+                // The window was closed, not the path: what is in flight is soon sent again, and
+                // the time until the connection is given up starts anew.
                 self.rtt.clear_backoff();
                 self.rto_base_us = now_us;
                 if let Some(loss) = &mut self.loss {
@@ -72,7 +72,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Takes what `hdr` acknowledges cumulatively out of the records and the send stream.
+    /// Removes what `hdr` acknowledges cumulatively from the records and the send stream.
     #[inline]
     pub(crate) fn retire(
         &mut self,
@@ -120,7 +120,7 @@ impl<B: RxBuf> Tcb<B> {
         self.snd_una = ack;
         self.rtt.clear_backoff();
         if let Some(sent_us) = again_us {
-            // What else is acknowledged has waited for the retransmission: no sample from it.
+            // Whatever else is acknowledged has waited for the retransmission: it gives no sample.
             self.sample_retransmission(sent_us, now_us, hdr);
         } else if let Some(sent_us) = sample_sent_us {
             self.sample_rtt(now_us.saturating_sub(sent_us), samples, now_us);
@@ -160,7 +160,7 @@ impl<B: RxBuf> Tcb<B> {
         AckReport { acked, delivered: acked, packets: 1, ..AckReport::default() }
     }
 
-    /// The first record is acknowledged up to `ack`, which lies within it.
+    /// The first record is acknowledged up to `ack`, which is within it.
     fn retire_part(&mut self, ack: Seq, report: &mut AckReport, control: &mut u32) {
         let Some(record) = self.records.get_mut(0) else { return };
         let part = (ack - record.seq).max(0) as u16;
@@ -183,14 +183,15 @@ impl<B: RxBuf> Tcb<B> {
         report.delivered += part;
     }
 
-    /// A round trip was measured on a segment sent once.
+    /// Takes the round-trip time of a segment that was sent once.
     fn sample_rtt(&mut self, rtt_us: u64, flight_segs: u32, now_us: u64) {
         self.rtt.sample(rtt_us.min(u64::from(u32::MAX)) as u32, flight_segs / 2, now_us);
     }
 
-    /// Only the echoed timestamp tells which copy was acknowledged (RFC 7323 section 4). The echo
-    /// of an earlier copy, or one elicited by something sent later, measures our timeouts and lost
-    /// acknowledgements, not the path.
+    /// Takes a sample from a retransmitted segment. Only the echoed timestamp tells which copy was
+    /// acknowledged (RFC 7323 section 4). If it echoes an earlier copy, or the acknowledgement was
+    /// caused by something sent later, the time measures our timeouts and lost acknowledgements,
+    /// not the path.
     fn sample_retransmission(&mut self, sent_us: u64, now_us: u64, hdr: &TcpHeader) {
         if self.flags.has(Flags::TIMESTAMPS)
             && let Some((_, ecr)) = hdr.options.timestamp
@@ -201,7 +202,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Everything but the plain advance: duplicates, SACK, losses, congestion control, timer.
+    /// Processes everything but the plain advance: duplicates, SACK, losses, congestion control,
+    /// timer.
     #[inline]
     fn digest(
         &mut self,
@@ -239,7 +241,7 @@ impl<B: RxBuf> Tcb<B> {
             self.congestion_echoed(self.flight_bytes() + report.acked, out);
         }
         if report.acked > 0 || report.delivered > 0 || !plain {
-            // Most acknowledgements come with an answer, which sets the timer anyway.
+            // After most acknowledgements data is sent, which sets the timer anyway.
             self.flags.set(Flags::REARM);
         }
     }
@@ -259,7 +261,7 @@ impl<B: RxBuf> Tcb<B> {
         self.cc.on_ack(&ack, now_us);
     }
 
-    /// HyStart++ (RFC 9406 section 4.2). Answers the octets by which slow start may grow.
+    /// HyStart++ (RFC 9406 section 4.2). Returns the octets by which slow start may grow.
     fn watch_slow_start(&mut self, acked: u32, now_us: u64) -> u32 {
         let (una, nxt, rtt_us) = (self.snd_una, self.snd_nxt, self.rack_rtt_us);
         let Some(watch) = self.records.slow_start_mut() else { return acked };
@@ -273,7 +275,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// RFC 2018 and 2883: marks the records that SACK blocks name.
+    /// Marks the records that SACK blocks cover (RFC 2018, RFC 2883).
     fn take_sack(
         &mut self,
         now_us: u64,
@@ -290,7 +292,7 @@ impl<B: RxBuf> Tcb<B> {
                 continue;
             }
             if index == 0 && is_dsack(blocks, hdr.ack) {
-                // Only what we have sent not long ago can have come twice.
+                // Only something that was sent not long ago can have arrived twice.
                 let recent = right.le(self.snd_nxt) && left.ge(self.snd_una - self.snd_wnd_max);
                 if recent {
                     report.dsack = Some((left, right));
@@ -347,7 +349,7 @@ impl<B: RxBuf> Tcb<B> {
     }
 }
 
-/// RFC 2883 section 4: the first block is a duplicate if it lies below the acknowledgement or
+/// RFC 2883 section 4: the first block reports a duplicate if it is below the acknowledgement or
 /// within the second block.
 fn is_dsack(blocks: &[(Seq, Seq)], ack: Seq) -> bool {
     let Some(&(left, right)) = blocks.first() else { return false };

@@ -1,15 +1,15 @@
 //! Limits of challenge ACKs (RFC 5961 section 7), without the side channel of that section's
-//! suggestion: a fixed global budget lets an off-path attacker, who can use it up on a connection
-//! of his own, learn from how much was left for him whether he provoked a challenge on another
-//! (CVE-2016-5696). So each connection is limited by itself, and the global budget, which only
-//! bounds the load, is drawn anew each second from a range that the attacker cannot predict.
+//! suggestion. With a fixed global budget an off-path attacker can use it up on a connection of
+//! their own, and learn from what is left whether they provoked a challenge on another one
+//! (CVE-2016-5696). So each connection has its own limit. The global budget only bounds the load,
+//! and is drawn anew each second from a range that the attacker cannot predict.
 use crate::isn::{Key, Purpose};
 use ix_wire::{FlowTuple, IpAddr};
 
-/// Distance between two challenge ACKs of a connection.
+/// Least time between two challenge ACKs of a connection.
 pub const SPACING_MS: u32 = 500;
 
-/// When a connection last sent a challenge ACK; four bytes for its control block.
+/// When a connection last sent a challenge ACK. Four bytes of its control block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChallengeSpacing {
     /// Milliseconds, wrapping after 49 days, never 0; 0: none sent yet.
@@ -17,7 +17,7 @@ pub struct ChallengeSpacing {
 }
 
 impl ChallengeSpacing {
-    /// Whether this connection may send a challenge ACK now; counts it as sent if so.
+    /// Whether this connection may send a challenge ACK now. If so, counts it as sent.
     pub fn allow(&mut self, now_us: u64) -> bool {
         let now_ms = ((now_us / 1000) as u32).max(1);
         if self.last_ms != 0 && now_ms.wrapping_sub(self.last_ms) < SPACING_MS {
@@ -38,14 +38,16 @@ pub struct ChallengeLimit {
 }
 
 impl ChallengeLimit {
-    /// `per_second` on average; each second the budget is between half and one and a half of it.
+    /// A limit of `per_second` on average. The budget of each second is between half and one and a
+    /// half of it.
     pub fn new(key: Key, per_second: u32) -> Self {
         ChallengeLimit { key, per_second, second: u64::MAX, left: 0 }
     }
 
-    /// Whether a challenge ACK may be sent now; counts it as sent if so.
+    /// Whether a challenge ACK may be sent now. If so, counts it as sent.
     ///
-    /// Ask [`ChallengeSpacing`] first, so that a limited connection does not spend the budget.
+    /// Call [`ChallengeSpacing::allow`] first, so that a limited connection does not use up the
+    /// budget.
     pub fn allow(&mut self, now_us: u64) -> bool {
         let second = now_us / 1_000_000;
         if second != self.second {
@@ -116,7 +118,7 @@ mod tests {
         assert!(budgets.iter().all(|budget| (50..=150).contains(budget)));
         let mean = budgets.iter().sum::<u32>() / 200;
         assert!((90..=110).contains(&mean), "{mean}");
-        // CVE-2016-5696: nobody can count down from a known budget.
+        // CVE-2016-5696: an attacker cannot count down from a known budget.
         let distinct: HashSet<_> = budgets.iter().collect();
         assert!(distinct.len() > 60, "{}", distinct.len());
         let mut other = ChallengeLimit::new(Key([1, 2]), 100);

@@ -1,52 +1,52 @@
-//! How long an acknowledgement waits for data that could carry it (RFC 9293 section 3.8.6.3).
+//! How long an acknowledgement waits for data that can carry it (RFC 9293 section 3.8.6.3).
 //!
-//! A wait that is too short costs a packet for each request of a busy service; one that is too long
-//! holds up a peer which sends the rest of its message only when the first part is acknowledged
-//! (Nagle's algorithm). What came first after a wait had ended in vain tells which it was: data of
-//! our own could have carried the acknowledgement, so the next wait is twice as long; more data of
-//! the peer may have waited for it, so the next one is the shortest again.
+//! Too short a wait costs a packet for each request of a busy service. Too long a wait delays a
+//! peer that sends the rest of its message only after the first part is acknowledged (Nagle's
+//! algorithm). What happens first after a wait has ended without data shows which of the two it
+//! was. Data of our own could have carried the acknowledgement, so the next wait is twice as long.
+//! More data from the peer may have waited for it, so the next wait is the shortest again.
 use crate::Config;
 
-/// A connection's state of it, in one octet.
+/// The state of a connection's acknowledgement delay, in one octet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AckPace(u8);
 
 impl AckPace {
-    /// Acknowledgements that do not wait at all, left.
+    /// Acknowledgements that still do not wait.
     const QUICK: u8 = 0x1f;
-    /// One doubling of the wait.
+    /// Unit of the number of doublings.
     const DOUBLING: u8 = 0x20;
-    /// How often it was doubled.
+    /// How often the wait was doubled.
     const DOUBLINGS: u8 = 0x60;
-    /// The last wait ended in vain, and nothing went either way since.
+    /// The last wait ended without data, and no data was sent or received since.
     const IN_VAIN: u8 = 0x80;
 
-    /// At the start of a connection.
+    /// The state at the start of a connection.
     pub(crate) fn new(cfg: &Config) -> AckPace {
         AckPace(cfg.quick_acks.min(Self::QUICK))
     }
 
-    /// Whether this acknowledgement is not to wait.
+    /// Whether the next acknowledgement is sent without a wait. If so, counts it.
     pub(crate) fn take_quick(&mut self) -> bool {
         let quick = self.0 & Self::QUICK != 0;
         self.0 -= u8::from(quick);
         quick
     }
 
-    /// How long one waits, µs.
+    /// How long an acknowledgement waits, µs.
     pub(crate) fn wait_us(self, cfg: &Config) -> u32 {
         let doublings = (self.0 & Self::DOUBLINGS) / Self::DOUBLING;
         (cfg.delack_us << doublings).min(cfg.delack_max_us).max(cfg.delack_us)
     }
 
-    /// One has waited in vain.
+    /// An acknowledgement has waited, and no data has carried it.
     #[inline]
     pub(crate) fn waited_in_vain(&mut self) {
         self.0 |= Self::IN_VAIN;
     }
 
-    /// New data went out. A connection that talks both ways is not a peer's slow start: none of its
-    /// acknowledgements is quick any more.
+    /// New data was sent. A connection with data in both directions is not in the peer's slow
+    /// start: its acknowledgements wait from now on.
     #[inline]
     pub(crate) fn data_sent(&mut self) {
         self.0 &= !Self::QUICK;
@@ -56,7 +56,7 @@ impl AckPace {
         }
     }
 
-    /// New data came in.
+    /// New data was received.
     #[inline]
     pub(crate) fn data_received(&mut self) {
         if self.0 & Self::IN_VAIN != 0 {
@@ -91,7 +91,7 @@ mod tests {
             seen.push(pace.wait_us(&cfg));
             pace.waited_in_vain();
             pace.data_sent();
-            // Once for each wait in vain.
+            // Once for each wait that ended without data.
             pace.data_sent();
         }
         assert_eq!(seen, [1_000, 2_000, 4_000, 5_000]);

@@ -1,5 +1,5 @@
-//! Which segments may be processed, and what the others are answered: RFC 9293 section 3.10.7.4
-//! (first to fifth), RFC 5961, RFC 7323 section 5, RFC 1337, RFC 6191.
+//! Which segments may be processed, and the replies to the others: RFC 9293 section 3.10.7.4 (first
+//! to fifth), RFC 5961, RFC 7323 section 5, RFC 1337, RFC 6191.
 use crate::config::Config;
 use crate::ecn::NOT_ECT;
 use crate::output::{DeadReason, Output, RxBuf, SegmentOut};
@@ -8,13 +8,13 @@ use crate::stats::TcpCounter;
 use crate::tcb::{Flags, Tcb};
 use ix_wire::{Seq, TcpFlags, TcpHeader};
 
-/// A `ts_recent` older than this many units of 2^20 µs proves nothing (RFC 7323 section 5.5:
-/// 24 days).
+/// A `ts_recent` that is older, in units of 2^20 µs, is not compared any more (RFC 7323 section
+/// 5.5: 24 days).
 const TS_RECENT_LIFE: u32 = 1_977_539;
 
 impl<B: RxBuf> Tcb<B> {
-    /// RFC 9293 section 3.10.7.4, first to fourth, and the range check of the fifth: whether the
-    /// segment may be processed. Answers it otherwise.
+    /// Whether a segment may be processed: RFC 9293 section 3.10.7.4, first to fourth, and the
+    /// range check of the fifth. Replies to a segment that may not, where the RFCs say so.
     pub(crate) fn admit(
         &mut self,
         cfg: &Config,
@@ -38,7 +38,7 @@ impl<B: RxBuf> Tcb<B> {
         }
         let again = self.state == State::SynReceived && syn && hdr.seq + 1 == self.rcv_nxt;
         if again && !rst {
-            // The peer's SYN again, or, in a simultaneous open, its SYN-ACK.
+            // The peer's SYN was retransmitted, or, in a simultaneous open, this is its SYN-ACK.
             if !hdr.flags.contains(TcpFlags::ACK) {
                 self.mark_all_lost();
                 return false;
@@ -51,8 +51,7 @@ impl<B: RxBuf> Tcb<B> {
                 return self.take_reset(now_us, hdr, out);
             }
             if syn {
-                // RFC 5961 section 4.2: only a peer that has lost its state will answer with a
-                // reset.
+                // RFC 5961 section 4.2: only a peer that has lost its state replies with a reset.
                 self.challenge(now_us, out);
                 return false;
             }
@@ -64,13 +63,13 @@ impl<B: RxBuf> Tcb<B> {
         self.check_ack(now_us, hdr, out)
     }
 
-    /// RFC 7323 sections 3.2 and 5.3.
+    /// Checks the timestamp (RFC 7323 sections 3.2 and 5.3).
     fn check_timestamp(&mut self, now_us: u64, hdr: &TcpHeader, out: &mut impl Output<B>) -> bool {
         if !self.flags.has(Flags::TIMESTAMPS) || hdr.flags.contains(TcpFlags::RST) {
             return true;
         }
         let Some((val, _)) = hdr.options.timestamp else {
-            // A SYN is answered anyway: the peer may have started anew without timestamps.
+            // A SYN gets its reply anyway: the peer may have restarted without timestamps.
             if hdr.flags.contains(TcpFlags::SYN) {
                 return true;
             }
@@ -86,7 +85,7 @@ impl<B: RxBuf> Tcb<B> {
         true
     }
 
-    /// RFC 9293 section 3.10.7.4, first.
+    /// Checks the sequence number (RFC 9293 section 3.10.7.4, first).
     fn check_sequence(
         &mut self,
         cfg: &Config,
@@ -100,11 +99,12 @@ impl<B: RxBuf> Tcb<B> {
         let seg_len = len + u32::from(hdr.flags.contains(TcpFlags::SYN)) + u32::from(fin);
         let end = hdr.seq + seg_len;
         let acceptable = if hdr.seq == self.rcv_nxt {
-            // Also when the window is closed: acknowledgement and reset count, the text is cut off.
+            // Also when the window is closed: acknowledgement and reset are processed, the data is
+            // cut off.
             true
         } else if seg_len == 0 {
-            // The right edge itself is where a peer stands that has filled our window; its
-            // acknowledgements must count even if we lost what it sent.
+            // A peer that has filled our window sends at the right edge. Its acknowledgements must
+            // count even if what it sent was lost.
             hdr.seq.ge(self.rcv_nxt)
                 && (hdr.seq.lt(self.rcv_adv) || hdr.seq == self.rcv_adv && !rst)
         } else {
@@ -125,13 +125,13 @@ impl<B: RxBuf> Tcb<B> {
         if seg_len > 0 {
             self.flags.set(Flags::ACK_NOW);
         } else {
-            // Bounded, because two ends that disagree would answer each other for ever.
+            // Limited, because two ends that disagree would reply to each other forever.
             self.challenge(now_us, out);
         }
         false
     }
 
-    /// A reset within the window: RFC 5961 section 3.2. Always answers false.
+    /// Processes a reset within the window (RFC 5961 section 3.2). Always returns false.
     fn take_reset(&mut self, now_us: u64, hdr: &TcpHeader, out: &mut impl Output<B>) -> bool {
         if hdr.seq != self.rcv_nxt {
             out.count(TcpCounter::InexactRst);
@@ -147,7 +147,7 @@ impl<B: RxBuf> Tcb<B> {
         false
     }
 
-    /// RFC 9293 section 3.10.7.4, fifth; RFC 5961 section 5.2.
+    /// Checks the acknowledgement (RFC 9293 section 3.10.7.4, fifth; RFC 5961 section 5.2).
     fn check_ack(&mut self, now_us: u64, hdr: &TcpHeader, out: &mut impl Output<B>) -> bool {
         let ack = hdr.ack;
         if self.state == State::SynReceived {
@@ -167,8 +167,9 @@ impl<B: RxBuf> Tcb<B> {
         acceptable
     }
 
-    /// An acknowledgement that tells a peer what we expect, and an attacker nothing (RFC 5961
-    /// section 7). It goes out at the next output, so that a batch elicits at most one.
+    /// Challenge ACK: an acknowledgement that tells the peer what we expect, and an attacker
+    /// nothing (RFC 5961 section 7). It is sent at the next output, so that a batch causes at most
+    /// one.
     fn challenge(&mut self, now_us: u64, out: &mut impl Output<B>) {
         if self.rare_mut().challenge_spacing.allow(now_us) && out.may_challenge(now_us) {
             out.count(TcpCounter::ChallengeAcks);
@@ -178,8 +179,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Answers an acknowledgement of something that this connection never sent: RST with
-    /// SEQ = SEG.ACK, never in answer to a RST (RFC 9293 section 3.10.7.3).
+    /// Replies to an acknowledgement of something that this connection never sent: RST with SEQ =
+    /// SEG.ACK, but never to a RST (RFC 9293 section 3.10.7.3).
     pub(crate) fn refuse(&mut self, hdr: &TcpHeader, out: &mut impl Output<B>) {
         if let Some(reset) = crate::listen::reset_for(hdr, 0) {
             out.count(TcpCounter::ResetsSent);
@@ -187,7 +188,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Tells the peer that the connection is gone.
+    /// Sends a reset: the connection is gone.
     pub(crate) fn send_reset(&mut self, now_us: u64, out: &mut impl Output<B>) {
         let reset = SegmentOut {
             seq: self.snd_nxt,
@@ -195,7 +196,7 @@ impl<B: RxBuf> Tcb<B> {
             flags: TcpFlags::RST | TcpFlags::ACK,
             window: 0,
             ecn: NOT_ECT,
-            // RFC 7323 section 3.2 wants it there too.
+            // RFC 7323 section 3.2 requires the timestamp here too.
             options: self.plain_options(now_us),
             payload_offset: 0,
             payload_len: 0,
@@ -205,15 +206,16 @@ impl<B: RxBuf> Tcb<B> {
         out.transmit(&self.tuple, &reset);
     }
 
-    /// Whether a segment acknowledges our SYN-ACK: of a peer that was sent two different ones (one
-    /// of them a cookie), it tells which it took.
+    /// Whether a segment acknowledges our SYN-ACK. A peer that was sent two different ones, one of
+    /// them a cookie, tells by this which one it took.
     pub fn is_answered_by(&self, hdr: &TcpHeader) -> bool {
         hdr.ack == self.snd_una + 1
     }
 
-    /// A SYN that does not prove to be new (see [`Self::gives_way_to`]) is answered with an
-    /// acknowledgement: a peer that knows nothing of this connection resets it in turn. That it is
-    /// one a SYN bounds it; the global limit would keep most of a restarted peer's connections out.
+    /// Refuses a SYN that is not known to be new (see [`Self::gives_way_to`]) with an
+    /// acknowledgement. A peer that does not know this connection then resets it. One
+    /// acknowledgement for each SYN is limit enough; the global limit would keep out most
+    /// connections of a peer that restarts.
     fn refuse_syn(&mut self, now_us: u64, out: &mut impl Output<B>) {
         self.flags.set(Flags::SYN_REFUSED);
         if self.rare_mut().challenge_spacing.allow(now_us) {
@@ -224,25 +226,25 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// RFC 1337: no reset may end TIME-WAIT early, because old duplicates elicit resets. Only one
-    /// that answers the acknowledgement of a refused SYN does: somebody is opening the connection
-    /// anew, and was found to have forgotten this one.
+    /// Processes a reset in TIME-WAIT. It may not end TIME-WAIT early, because old duplicates cause
+    /// resets (RFC 1337). The exception is the reset that replies to the acknowledgement of a
+    /// refused SYN: the peer is opening the connection anew and has forgotten this one.
     fn take_reset_in_time_wait(&mut self, hdr: &TcpHeader, out: &mut impl Output<B>) {
         if self.flags.has(Flags::SYN_REFUSED) && hdr.seq == self.rcv_nxt {
             self.die(DeadReason::Closed, out);
         }
     }
 
-    /// Where the successor of this connection, in TIME-WAIT, may begin: above all that this one
-    /// sent, even where that was faster than the clock of initial sequence numbers (RFC 9293
-    /// section 3.6.1).
+    /// The lowest initial sequence number for the successor of this connection in TIME-WAIT: above
+    /// all that this one has sent, even if that was faster than the clock of initial sequence
+    /// numbers (RFC 9293 section 3.6.1).
     pub fn successor_floor(&self) -> Seq {
         self.snd_nxt + 1
     }
 
-    /// Whether this connection, in TIME-WAIT, may be forgotten in favour of a new SYN of the peer
-    /// (RFC 6191 section 2; RFC 9293 section 3.6.1). The caller then frees it and asks the
-    /// listener.
+    /// Whether this connection, in TIME-WAIT, may be deleted in favour of a new SYN of the peer
+    /// (RFC 6191 section 2; RFC 9293 section 3.6.1). The caller then frees it and gives the SYN to
+    /// the listener.
     pub fn gives_way_to(&self, syn: &TcpHeader) -> bool {
         const MASK: u16 = TcpFlags::SYN.0 | TcpFlags::ACK.0 | TcpFlags::RST.0 | TcpFlags::FIN.0;
         if self.state != State::TimeWait || syn.flags.0 & MASK != TcpFlags::SYN.0 {

@@ -1,4 +1,4 @@
-//! A segment arrives: RFC 9293 section 3.10.7, with RFC 5961 and RFC 7323 section 5.
+//! Processes an arriving segment: RFC 9293 section 3.10.7, with RFC 5961 and RFC 7323 section 5.
 use crate::accurate::ACE_BITS;
 use crate::config::Config;
 use crate::ecn::EcnState;
@@ -8,7 +8,7 @@ use crate::stats::TcpCounter;
 use crate::tcb::{Flags, Tcb};
 use ix_wire::{Seq, TcpFlags, TcpHeader};
 
-/// The parts of a segment that are still to be processed.
+/// The parts of a segment that are not processed yet.
 struct Arrived<B> {
     seq: Seq,
     payload: Option<B>,
@@ -16,7 +16,8 @@ struct Arrived<B> {
 }
 
 impl<B: RxBuf> Tcb<B> {
-    /// A segment arrives (RFC 9293 section 3.10.7). The payload leaves through `out`, or is queued.
+    /// Processes an arriving segment (RFC 9293 section 3.10.7). The payload is delivered through
+    /// `out`, or queued.
     pub fn segment(
         &mut self,
         cfg: &Config,
@@ -44,7 +45,8 @@ impl<B: RxBuf> Tcb<B> {
         self.check();
     }
 
-    /// Header prediction: the next segment of an established connection that has missed none.
+    /// Header prediction: true for the next segment of an established connection that has missed
+    /// none.
     #[inline]
     fn is_predicted(&self, hdr: &TcpHeader, payload: Option<&B>) -> bool {
         const IGNORED: u16 = TcpFlags::PSH.union(TcpFlags::URG).union(TcpFlags::AE).0;
@@ -96,7 +98,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// RFC 9293 section 3.10.7.3.
+    /// A segment arrives in SYN-SENT (RFC 9293 section 3.10.7.3).
     fn arrive_syn_sent(
         &mut self,
         cfg: &Config,
@@ -115,7 +117,7 @@ impl<B: RxBuf> Tcb<B> {
                 self.hurry_syn(now_us);
             }
         } else if hdr.flags.contains(TcpFlags::RST) {
-            // Only a reset that acknowledges our SYN comes from the peer.
+            // Only a reset that acknowledges our SYN can be the peer's.
             if ack_acceptable {
                 self.die(DeadReason::Refused, out);
             }
@@ -126,7 +128,7 @@ impl<B: RxBuf> Tcb<B> {
             if has_ack {
                 self.complete_handshake(cfg, now_us, hdr, out);
             } else {
-                // Simultaneous open: our SYN goes again, with the acknowledgement of theirs.
+                // Simultaneous open: our SYN is sent again, and acknowledges theirs.
                 self.mark_all_lost();
             }
             self.flags.set(Flags::ACK_NOW);
@@ -143,7 +145,8 @@ impl<B: RxBuf> Tcb<B> {
         None
     }
 
-    /// RFC 9293 section 3.10.7.4, first to fifth: what may pass, and its acknowledgement.
+    /// RFC 9293 section 3.10.7.4, first to fifth: checks the segment and processes its
+    /// acknowledgement.
     fn arrive_synchronized(
         &mut self,
         cfg: &Config,
@@ -163,7 +166,7 @@ impl<B: RxBuf> Tcb<B> {
             && self.flags.has(Flags::TIMESTAMPS)
             && hdr.seq.le(self.last_ack_sent)
         {
-            // `check_timestamp` has seen to it that this one is newer, or the old one void.
+            // `check_timestamp` has made sure that this one is newer, or the old one expired.
             self.remember_ts(val, now_us);
         }
         self.heard(now_us);
@@ -181,7 +184,8 @@ impl<B: RxBuf> Tcb<B> {
         }
         let orphaned = self.flags.has(Flags::ORPHAN) && self.state.receives();
         if orphaned && len > 0 && (data_seq + len).gt(self.rcv_nxt) {
-            // Nobody will read it: say so, lest the peer think it was (RFC 2525 section 2.17).
+            // The application will not read it: reset, or the peer thinks that it was read (RFC
+            // 2525 section 2.17).
             out.count(TcpCounter::DataAfterClose);
             if let Some(buf) = payload {
                 out.discard(buf);
@@ -194,7 +198,7 @@ impl<B: RxBuf> Tcb<B> {
         self.trim_left(data_seq, payload, fin, out)
     }
 
-    /// Our SYN is acknowledged by `hdr`, which is acceptable; the peer's SYN is here.
+    /// `hdr`, which is acceptable, acknowledges our SYN, and the peer's SYN has arrived.
     fn complete_handshake(
         &mut self,
         cfg: &Config,
@@ -202,7 +206,7 @@ impl<B: RxBuf> Tcb<B> {
         hdr: &TcpHeader,
         out: &mut impl Output<B>,
     ) {
-        // Windows of segments without SYN are scaled (RFC 7323 section 2.2).
+        // The windows of segments without SYN are scaled (RFC 7323 section 2.2).
         let shift = self.snd_shift;
         if hdr.flags.contains(TcpFlags::SYN) {
             self.snd_shift = 0;
@@ -224,7 +228,7 @@ impl<B: RxBuf> Tcb<B> {
         self.arm_loss_timer(cfg, now_us);
     }
 
-    /// Cuts off what has been received before.
+    /// Cuts off what was received before.
     fn trim_left(
         &mut self,
         mut seq: Seq,
@@ -245,7 +249,7 @@ impl<B: RxBuf> Tcb<B> {
         self.trim_right(seq, payload, fin, out)
     }
 
-    /// Cuts off what lies beyond the window, and drops what the state has no use for.
+    /// Cuts off what is beyond the window, and drops what the state does not use.
     fn trim_right(
         &mut self,
         seq: Seq,
@@ -264,7 +268,7 @@ impl<B: RxBuf> Tcb<B> {
                 return None;
             }
             if room < len {
-                // Also a probe of our closed window: it wants an answer.
+                // It may be a probe of our closed window, which needs a reply.
                 out.count(TcpCounter::OutOfWindow);
                 self.flags.set(Flags::ACK_NOW);
                 fin = false;
@@ -280,7 +284,7 @@ impl<B: RxBuf> Tcb<B> {
         Some(Arrived { seq, payload, fin: fin && receives })
     }
 
-    /// RFC 9293 section 3.10.7.4, seventh and eighth.
+    /// Processes data and FIN (RFC 9293 section 3.10.7.4, seventh and eighth).
     fn take_text(
         &mut self,
         cfg: &Config,
@@ -312,7 +316,7 @@ impl<B: RxBuf> Tcb<B> {
         self.acknowledge_stretch(cfg, now_us, out);
     }
 
-    /// However long the batch, the peer's window must not run dry meanwhile.
+    /// Acknowledges within a long batch, so that the peer's window is not used up meanwhile.
     #[inline]
     fn acknowledge_stretch(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         let stretch = u32::from(cfg.max_stretch_segments) * u32::from(self.rcv_mss);

@@ -8,7 +8,7 @@ impl<B: RxBuf> Tcb<B> {
     /// Ends the send stream: FIN follows what was appended.
     pub fn shutdown(&mut self, _cfg: &Config, _now_us: u64, _out: &mut impl Output<B>) {
         match self.state {
-            // FIN_QUEUED is seen to when the handshake is done.
+            // FIN_QUEUED takes effect when the handshake is done.
             State::SynSent | State::SynReceived => {}
             State::Established => self.enter(State::FinWait1),
             State::CloseWait => self.enter(State::LastAck),
@@ -17,18 +17,18 @@ impl<B: RxBuf> Tcb<B> {
         self.flags.set(Flags::FIN_QUEUED);
     }
 
-    /// The application leaves: FIN follows what was appended, data that still comes in is answered
-    /// by a reset (RFC 2525 section 2.17, RFC 9293 section 3.6.1).
+    /// Closes the connection for the application: FIN follows what was appended, and data that
+    /// still arrives causes a reset (RFC 2525 section 2.17, RFC 9293 section 3.6.1).
     pub fn close(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         if self.state == State::SynSent {
-            // Nobody has promised anything yet.
+            // Nothing has been promised to the peer yet.
             return self.bury(out);
         }
         if self.state == State::Closed {
             return;
         }
         self.flags.set(Flags::ORPHAN);
-        // Nobody waits for what came after a gap; what fills the gap will be answered by a reset.
+        // Data after a gap is not needed: what fills the gap will cause a reset.
         self.release(out);
         self.shutdown(cfg, now_us, out);
         self.start_fin_wait2(cfg, now_us);

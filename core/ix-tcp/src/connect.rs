@@ -1,4 +1,4 @@
-//! Connections are made: RFC 9293 sections 3.10.1 (active open) and 3.10.7.2 (a SYN arrives at a
+//! How connections begin: RFC 9293 sections 3.10.1 (active open) and 3.10.7.2 (a SYN arrives at a
 //! listener), RFC 4987 section 3.6 (SYN cookies).
 use crate::accurate::{self, Accurate};
 use crate::ack_pace::AckPace;
@@ -14,16 +14,16 @@ use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb};
 use ix_wire::EcnBytes;
 use ix_wire::{FlowTuple, SackBlocks, Seq, TcpFlags, TcpHeader, TcpOptions};
 
-/// Bytes of the timestamp option with its padding; they come off the peer's MSS
-/// (RFC 9293 section 3.7.1).
+/// Bytes of the timestamp option with its padding. They reduce the peer's MSS (RFC 9293 section
+/// 3.7.1).
 pub(crate) const TIMESTAMP_BYTES: u16 = 12;
 
-/// Largest window that a SYN can offer: its field is never scaled (RFC 7323 section 2.2).
+/// Largest window that a SYN can offer: its window field is never scaled (RFC 7323 section 2.2).
 pub(crate) const SYN_WINDOW_MAX: u32 = 65_535;
 
 impl<B: RxBuf> Tcb<B> {
-    /// Active open: SYN goes out at the next [`Self::output`]. `ts_offset` is the random start of
-    /// this connection's timestamps.
+    /// Active open: the SYN is sent at the next [`Self::output`]. `ts_offset` is the random start
+    /// of this connection's timestamps.
     pub fn connect(cfg: &Config, tuple: FlowTuple, iss: Seq, ts_offset: u32, now_us: u64) -> Self {
         let mut tcb = Self::new(cfg, tuple, State::SynSent, iss, ts_offset, now_us);
         tcb.flags.put(Flags::TIMESTAMPS, cfg.timestamps);
@@ -39,7 +39,7 @@ impl<B: RxBuf> Tcb<B> {
         tcb
     }
 
-    /// Passive open from an acceptable SYN: SYN-ACK goes out at the next [`Self::output`].
+    /// Passive open from an acceptable SYN: the SYN-ACK is sent at the next [`Self::output`].
     pub fn accept(
         cfg: &Config,
         tuple: FlowTuple,
@@ -54,8 +54,8 @@ impl<B: RxBuf> Tcb<B> {
         tcb
     }
 
-    /// Established by the ACK of a valid SYN cookie; `peer` is what the cookie kept of the SYN.
-    /// Hand the same segment to [`Self::segment`] next: it may carry data.
+    /// A connection established by the ACK of a valid SYN cookie; `peer` is what the cookie kept of
+    /// the SYN. Give the same segment to [`Self::segment`] next: it may carry data.
     pub fn accept_cookie(
         cfg: &Config,
         tuple: FlowTuple,
@@ -82,7 +82,7 @@ impl<B: RxBuf> Tcb<B> {
         tcb
     }
 
-    /// A block without a peer. Our SYN is at `iss`, not sent.
+    /// A control block without a peer. Our SYN has number `iss` and is not sent.
     fn new(
         cfg: &Config,
         tuple: FlowTuple,
@@ -147,11 +147,11 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Takes the peer's sequence number, window and options from its SYN.
+    /// Records the peer's sequence number, window and options from its SYN.
     pub(crate) fn peer_syn(&mut self, cfg: &Config, syn: &TcpHeader, now_us: u64) {
         let mut peer = PeerOptions::of_syn(syn);
         if self.state == State::SynSent {
-            // In a simultaneous open the SYNs have crossed, and neither grants anything.
+            // In a simultaneous open the SYNs have crossed, so neither grants anything.
             let asked = self.uses_ecn() && syn.flags.contains(TcpFlags::ACK);
             peer.ecn &= asked;
             peer.accurate_ecn &= asked && self.ecn.has(EcnState::ACCURATE);
@@ -168,7 +168,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Settles which options are in use: those that both sides want.
+    /// Decides which options are used: those that both sides want.
     fn agree(&mut self, cfg: &Config, peer: PeerOptions, ace: u8) {
         let agreed = peer.agreed(cfg);
         self.flags.put(Flags::TIMESTAMPS, agreed.timestamps);
@@ -184,7 +184,7 @@ impl<B: RxBuf> Tcb<B> {
         self.agree_on_ecn(&agreed, ace);
     }
 
-    /// Our SYN, for the first time or again.
+    /// Sends our SYN, for the first time or again.
     pub(crate) fn send_syn(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         if self.records.is_empty() {
             let syn = TxRecord { sent_us: now_us, seq: self.snd_una, len: 1, marks: TxRecord::SYN };
@@ -200,9 +200,9 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// What our SYN or SYN-ACK says of ECN. A SYN sent again asks no more for it: something on the
-    /// way may drop those that do (RFC 3168 section 6.1.1.1); one for accurate ECN asks twice
-    /// (RFC 9768 section 3.1.4.1).
+    /// The ECN bits of our SYN or SYN-ACK. A retransmitted SYN does not ask for ECN, because
+    /// something on the path may drop SYNs that do (RFC 3168 section 6.1.1.1); one for accurate ECN
+    /// asks twice (RFC 9768 section 3.1.4.1).
     fn syn_ecn(&mut self, passive: bool, again: bool) -> (TcpFlags, EcnBytes) {
         const CLASSIC: TcpFlags = TcpFlags::ECE.union(TcpFlags::CWR);
         let accurate = self.ecn.has(EcnState::ACCURATE);
@@ -266,7 +266,7 @@ impl<B: RxBuf> Tcb<B> {
     }
 }
 
-/// About milliseconds (1024 µs), for coarse ages.
+/// Milliseconds, approximately (1024 µs), for coarse ages.
 #[inline]
 pub(crate) fn ms_of(now_us: u64) -> u32 {
     (now_us >> 10) as u32

@@ -1,9 +1,9 @@
 //! Explicit congestion notification: RFC 3168, and RFC 8257's way of echoing it.
 //!
-//! The receiver of a packet marked CE says so in its acknowledgements (ECE): until the sender
-//! answers with CWR (RFC 3168 section 6.1.3), or, with DCTCP, exactly on those acknowledgements
-//! that cover marked packets (RFC 8257 section 3.2). The sender reduces its window at most once for
-//! each window of data. Nothing here runs on a connection without marks.
+//! The receiver of a packet marked CE reports it in its acknowledgements (ECE): until the sender
+//! replies with CWR (RFC 3168 section 6.1.3), or, with DCTCP, on exactly those acknowledgements
+//! that cover marked packets (RFC 8257 section 3.2). The sender reduces its window at most once per
+//! window of data. Nothing here runs on a connection without marks.
 use crate::config::Config;
 use crate::listen::PeerOptions;
 use crate::output::{Output, RxBuf, SegmentOut};
@@ -14,24 +14,24 @@ use ix_wire::{TcpFlags, TcpHeader};
 
 /// Codepoints of the IP header's ECN field (RFC 3168 section 5).
 pub const NOT_ECT: u8 = 0;
-/// An ECN-capable transport; the codepoint that we send.
+/// An ECN-capable transport; the codepoint that is sent.
 pub const ECT0: u8 = 2;
 /// Congestion experienced.
 pub const CE: u8 = 3;
 
-/// Whether connections use ECN, and of which kind.
+/// Whether connections use ECN, and which kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EcnMode {
-    /// Neither asked for nor granted.
+    /// Not asked for and not granted.
     Off,
     /// Granted to peers that ask.
     #[default]
     Accept,
-    /// Asked for as well.
+    /// Asked for, and granted to peers that ask.
     Ask,
-    /// Granted to peers that ask, accurate ECN (RFC 9768) to those that ask for it.
+    /// Granted to peers that ask; accurate ECN (RFC 9768) to those that ask for it.
     AcceptAccurate,
-    /// Accurate ECN is asked for as well.
+    /// Accurate ECN is asked for, too.
     AskAccurate,
 }
 
@@ -50,37 +50,37 @@ impl EcnMode {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, mode)| *mode)
     }
 
-    /// Our SYNs ask for it.
+    /// True if our SYNs ask for ECN.
     pub fn asks(self) -> bool {
         matches!(self, EcnMode::Ask | EcnMode::AskAccurate)
     }
 
-    /// Accurate ECN is preferred.
+    /// True if accurate ECN is preferred.
     pub fn is_accurate(self) -> bool {
         matches!(self, EcnMode::AcceptAccurate | EcnMode::AskAccurate)
     }
 }
 
-/// How ECN stands on a connection; zero on one without it.
+/// ECN state of a connection; zero on one without ECN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EcnState(u8);
 
 impl EcnState {
-    /// Both ends agreed, or (SYN-SENT) we ask.
+    /// Both ends have agreed, or (SYN-SENT) we ask.
     pub const USED: u8 = 1;
     /// Acknowledgements carry ECE.
     pub const ECHO: u8 = 2;
-    /// CWR goes out with the next new data.
+    /// CWR is sent with the next new data.
     pub const REDUCED: u8 = 4;
-    /// Until `ecn_end` is acknowledged, ECE is about what we have reacted to.
+    /// The window was reduced: ECE is ignored until `ecn_end` is acknowledged.
     pub const REACTED: u8 = 8;
-    /// ECE tells of the very packets acknowledged (RFC 8257).
+    /// ECE is about exactly the packets that are acknowledged (RFC 8257).
     pub const EXACT: u8 = 16;
-    /// It is accurate ECN that is used, or asked for.
+    /// Accurate ECN is used, or asked for.
     pub const ACCURATE: u8 = 32;
-    /// The path does not carry ECN-capable packets as it should: none are sent (RFC 9768).
+    /// The path changes ECN-capable packets: none are sent (RFC 9768).
     pub const NOT_CAPABLE: u8 = 64;
-    /// The last SYN or SYN-ACK was not the first (RFC 9768 section 3.1.4).
+    /// The last SYN or SYN-ACK was a retransmission (RFC 9768 section 3.1.4).
     pub const SYN_AGAIN: u8 = 128;
 
     #[inline]
@@ -98,31 +98,32 @@ impl EcnState {
     }
 }
 
-/// A SYN that asks for ECN (RFC 3168 section 6.1.1).
+/// True for a SYN that asks for ECN (RFC 3168 section 6.1.1).
 pub(crate) fn asks(flags: TcpFlags) -> bool {
     flags.contains(TcpFlags::ECE) && flags.contains(TcpFlags::CWR)
 }
 
-/// A SYN-ACK that grants it: ECE without CWR. A peer that only reflects our bits grants nothing.
+/// True for a SYN-ACK that grants it: ECE without CWR. A peer that only reflects our bits does not
+/// grant it.
 pub(crate) fn grants(flags: TcpFlags) -> bool {
     flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR)
 }
 
 impl<B: RxBuf> Tcb<B> {
-    /// Both ends use ECN.
+    /// True if both ends use ECN.
     pub fn uses_ecn(&self) -> bool {
         self.ecn.has(EcnState::USED)
     }
 
-    /// Whether the ECN field of an arriving packet means anything to the connection: then
-    /// [`Self::mark`] is to be called before [`Self::segment`].
+    /// Whether the ECN field of an arriving packet matters to the connection. If so, call
+    /// [`Self::mark`] before [`Self::segment`].
     #[inline]
     pub fn minds_mark(&self, ecn: u8) -> bool {
         ecn == CE || self.ecn.has(EcnState::ECHO | EcnState::ACCURATE)
     }
 
-    /// A segment with this ECN field in its IP header, and `len` bytes of payload, is about to be
-    /// handed to [`Self::segment`].
+    /// Records the ECN field of a segment with `len` bytes of payload that is about to be given to
+    /// [`Self::segment`].
     #[cold]
     pub fn mark(
         &mut self,
@@ -149,7 +150,8 @@ impl<B: RxBuf> Tcb<B> {
         let echo = self.ecn.has(EcnState::ECHO);
         if self.ecn.has(EcnState::EXACT) {
             if marked != echo && self.flags.has(Flags::ACK_DELAYED) {
-                // What came before is acknowledged with the old mark (RFC 8257 section 3.2).
+                // What was received before is acknowledged with the old mark (RFC 8257 section
+                // 3.2).
                 self.send_ack(cfg, now_us, out);
             }
             self.ecn.put(EcnState::ECHO, marked);
@@ -157,17 +159,18 @@ impl<B: RxBuf> Tcb<B> {
             self.ecn.put(EcnState::ECHO, marked);
         }
         if marked && !echo {
-            // The sender should hear of it soon.
+            // The sender should learn of it soon.
             self.flags.set(Flags::ACK_NOW);
         }
     }
 
-    /// Marks on what is not within reach of the window are nobody's (as RFC 5961 has it).
+    /// Whether the segment is near the window. Marks on any other are ignored (as RFC 5961 does
+    /// with acknowledgements).
     pub(crate) fn is_near(&self, hdr: &TcpHeader) -> bool {
         hdr.seq.le(self.rcv_adv) && hdr.seq.ge(self.rcv_nxt - self.rcv_wnd().max(1))
     }
 
-    /// The peer's SYN or SYN-ACK has settled what is used; `ace`: its three bits.
+    /// Sets the state after the peer's SYN or SYN-ACK; `ace`: its three bits.
     pub(crate) fn agree_on_ecn(&mut self, agreed: &PeerOptions, ace: u8) {
         let granted = agreed.ecn || agreed.accurate_ecn;
         self.ecn = EcnState::default();
@@ -181,8 +184,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// ECN's part of a segment that goes out. Pure acknowledgements, probes and retransmissions are
-    /// not ECN-capable (RFC 3168 sections 6.1.4 to 6.1.6).
+    /// Sets the ECN bits of a segment to send. Pure acknowledgements, probes and retransmissions
+    /// are not ECN-capable (RFC 3168 sections 6.1.4 to 6.1.6).
     #[cold]
     pub(crate) fn stamp_ecn(&mut self, seg: &mut SegmentOut) {
         if self.ecn.has(EcnState::ACCURATE) {
@@ -201,8 +204,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// An acceptable acknowledgement that tells of marks has been digested, which came with
-    /// `flight` bytes under way: RFC 3168 section 6.1.2.
+    /// Reacts to an acceptable acknowledgement that reports marks, after it was processed; `flight`
+    /// is what was in flight when it arrived (RFC 3168 section 6.1.2).
     #[cold]
     pub(crate) fn congestion_echoed(&mut self, flight: u32, out: &mut impl Output<B>) {
         if !self.uses_ecn() || self.records.is_empty() && self.snd_buf_bytes == 0 {
@@ -216,13 +219,13 @@ impl<B: RxBuf> Tcb<B> {
         self.ecn.put(EcnState::REDUCED, true);
         self.rare_mut().ecn_end = self.snd_nxt;
         if self.phase != Phase::Open {
-            // The loss has reduced the window already.
+            // The loss has already reduced the window.
             return;
         }
         out.count(TcpCounter::EcnReductions);
         self.cc.on_ecn(flight);
         if let Some(loss) = &mut self.loss {
-            // What is proven spurious later was not this.
+            // What later proves spurious was not the reason for this reduction.
             loss.undo = None;
         }
     }

@@ -1,45 +1,46 @@
-//! Fragments of IP datagrams are put together (RFC 791 section 3.2, RFC 815), within bounds.
+//! Reassembly of IP datagrams (RFC 791 section 3.2, RFC 815), within limits.
 //!
-//! Whoever sends fragments decides what is kept for them, so everything has a bound: datagrams,
-//! those of one source, pieces of one datagram, octets, time. A datagram whose fragments overlap is
-//! refused as a whole, with what still comes of it (RFC 5722 does so for IPv6): no two hosts agree
-//! which of the octets count. The transport's header must lie in the first fragment (RFC 1858).
+//! The sender of fragments decides what is kept for them, so everything is limited: datagrams,
+//! those of one source, fragments of one datagram, octets, time. A datagram whose fragments overlap
+//! is refused with all that still arrives of it (as RFC 5722 does for IPv6), because hosts do not
+//! agree which of the octets count. The transport header must be in the first fragment (RFC 1858).
 use ix_wire::{Fragment, IpAddr, IpMeta, ipv4};
 
-/// How long a datagram is waited for. RFC 791 section 3.2 suggests 15 s; longer, identifications
-/// come round and fragments of different datagrams meet (RFC 4963).
+/// How long the rest of a datagram may take. RFC 791 section 3.2 suggests 15 s. After a longer time
+/// identifications are used again, and fragments of different datagrams are mixed (RFC 4963).
 pub const TIMEOUT_US: u64 = 15_000_000;
-/// Datagrams under way, of all sources and of one.
+/// Most incomplete datagrams, of all sources and of one.
 const DATAGRAMS_MAX: usize = 32;
 const OF_ONE_SOURCE_MAX: usize = 8;
-/// Pieces of one datagram.
+/// Most fragments of one datagram.
 const PIECES_MAX: usize = 16;
-/// Headers that the first fragment must hold.
+/// Bytes of the transport header that the first fragment must hold.
 const TCP_HEADER_BYTES: u16 = 20;
 const OTHER_HEADER_BYTES: u16 = 8;
 
-/// Why a fragment is not kept.
+/// Why a fragment is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It came before, and is kept: no harm.
+    /// It was received before; the datagram is not affected.
     Duplicate,
-    /// The transport's header is not whole in the first fragment, or changed by another.
+    /// The first fragment does not hold the whole transport header, or another fragment overwrites
+    /// it.
     Tiny,
-    /// It overlaps others, or lies beyond the datagram's end; the datagram is given up.
+    /// It overlaps others, or is beyond the datagram's end. The datagram is refused.
     Overlap,
-    /// It goes beyond what a buffer holds; the datagram is given up.
+    /// It does not fit into a buffer. The datagram is refused.
     TooLong,
-    /// The datagram is in too many pieces, and given up.
+    /// The datagram has too many fragments, and is refused.
     TooMany,
-    /// Its datagram was given up before.
+    /// Its datagram was refused before.
     GivenUp,
-    /// There was no buffer.
+    /// No buffer was free.
     NoBuffer,
-    /// Marked by the network, though its sender does not understand marks (RFC 3168 section 5.3).
+    /// It is marked by the network, though its sender does not use ECN (RFC 3168 section 5.3).
     Mark,
 }
 
-/// Names a datagram under way (RFC 791 section 3.2).
+/// Identifies an incomplete datagram (RFC 791 section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     src: IpAddr,
@@ -48,49 +49,49 @@ struct Key {
     ident: u16,
 }
 
-/// A datagram under way.
+/// An incomplete datagram.
 #[derive(Debug)]
 struct Held<B> {
     key: Key,
     born_us: u64,
-    /// First octet and end of each piece.
+    /// First octet and end of each fragment.
     pieces: [(u16, u16); PIECES_MAX],
     count: usize,
     octets: usize,
-    /// Where it ends, once the last fragment is there.
+    /// End of the datagram, once the last fragment has arrived.
     end: Option<u16>,
-    /// The ECN fields seen, as bits.
+    /// The ECN fields seen, as a set of bits.
     ecn: u8,
-    /// Link and network part of the first fragment.
+    /// Ethernet and IP part of the first fragment.
     first: Option<IpMeta>,
-    /// `None`: given up, and remembered for the sake of what still comes.
+    /// `None`: the datagram is refused; the entry remains for its other fragments.
     buf: Option<B>,
 }
 
-/// A datagram that is whole.
+/// A complete datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole<B> {
-    /// Where its octets are.
+    /// The buffer with its octets.
     pub buf: B,
-    /// Link and network part of its first fragment.
+    /// Ethernet and IP part of its first fragment.
     pub ip: IpMeta,
-    /// The ECN bits of all of it.
+    /// The ECN bits of the whole datagram.
     pub ecn: u8,
     /// Octets of payload.
     pub len: usize,
 }
 
-/// A datagram that did not become whole in time.
+/// A datagram that was not complete in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expired<B> {
-    /// Where its octets are, unless it was given up.
+    /// The buffer with its octets, unless the datagram was refused.
     pub buf: Option<B>,
-    /// Link and network part of its first fragment, if that came: then the sender is told (RFC 1122
-    /// section 3.3.2).
+    /// Ethernet and IP part of its first fragment, if that has arrived: then the sender gets an
+    /// ICMP error (RFC 1122 section 3.3.2).
     pub first: Option<IpMeta>,
 }
 
-/// Datagrams under way. `B` is a buffer that holds the payload of one.
+/// Incomplete datagrams. `B` is a buffer that holds the payload of one.
 #[derive(Debug)]
 pub struct Fragments<B> {
     /// Oldest first.
@@ -99,19 +100,19 @@ pub struct Fragments<B> {
 }
 
 impl<B> Fragments<B> {
-    /// For buffers that hold `room_bytes` of payload.
+    /// For buffers with room for `room_bytes` of payload.
     pub fn new(room_bytes: usize) -> Self {
         Fragments { held: Vec::new(), room_bytes }
     }
 
-    /// Nothing is under way.
+    /// True if there is no incomplete datagram.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// Makes place for a fragment. Its payload belongs at its offset of the buffer that is
-    /// answered; then [`Self::take_whole`] may have the datagram. `take` gives a buffer, `free`
-    /// takes back those of datagrams that are given up.
+    /// Finds the place of a fragment. Copy its payload to its offset in the returned buffer, then
+    /// call [`Self::take_whole`], which may return the datagram. `take` allocates a buffer, `free`
+    /// frees those of refused datagrams.
     pub fn place(
         &mut self,
         fragment: &Fragment,
@@ -145,8 +146,8 @@ impl<B> Fragments<B> {
         if let Some(at) = self.held.iter().position(|held| held.key == key) {
             return Ok(at);
         }
-        // The oldest makes room: what is not whole by now hardly will be. First one of the same
-        // source, lest one sender push out all others.
+        // The oldest makes room: it hardly will be complete any more. One of the same source goes
+        // first, so that one sender cannot push out all others.
         let of_source = |held: &Held<B>| held.key.src == key.src;
         let crowd = self.held.iter().filter(|held| of_source(held)).count() >= OF_ONE_SOURCE_MAX;
         if crowd && let Some(at) = self.held.iter().position(of_source) {
@@ -162,7 +163,7 @@ impl<B> Fragments<B> {
         Ok(self.held.len() - 1)
     }
 
-    /// The datagram of a fragment that was placed, if it is whole now.
+    /// The datagram of a placed fragment, if it is complete now.
     pub fn take_whole(
         &mut self,
         fragment: &Fragment,
@@ -193,7 +194,7 @@ impl<B> Fragments<B> {
         Some(Expired { buf, first })
     }
 
-    /// When [`Self::expire`] next has something.
+    /// When [`Self::expire`] next has a datagram.
     pub fn deadline_us(&self) -> Option<u64> {
         self.held.first().map(|oldest| oldest.born_us.saturating_add(TIMEOUT_US))
     }
@@ -235,7 +236,7 @@ impl<B> Held<B> {
         Ok(())
     }
 
-    /// No two pieces overlap and none lies beyond the end, so it is enough to count.
+    /// No two fragments overlap and none is beyond the end, so counting octets is enough.
     fn is_whole(&self) -> bool {
         self.buf.is_some() && self.end.is_some_and(|end| usize::from(end) == self.octets)
     }
@@ -246,8 +247,8 @@ fn key_of(fragment: &Fragment) -> Key {
     Key { src: ip.src, dst: ip.dst, protocol: *protocol, ident: *ident }
 }
 
-/// RFC 1858 sections 2 and 3: a first fragment without the whole header of its transport, or one
-/// behind it that begins within that header, serves to get past filters.
+/// RFC 1858 sections 2 and 3: a first fragment without the whole transport header, or another one
+/// that begins within that header, is meant to get past filters.
 fn is_tiny(fragment: &Fragment) -> bool {
     let needed = match fragment.protocol {
         ipv4::PROTOCOL_TCP => TCP_HEADER_BYTES,
@@ -257,8 +258,8 @@ fn is_tiny(fragment: &Fragment) -> bool {
     first_is_short || fragment.offset > 0 && fragment.offset < needed
 }
 
-/// RFC 3168 section 5.3: one mark marks all; a mark where another fragment says that its sender
-/// does not understand marks is a reason to drop.
+/// RFC 3168 section 5.3: one mark marks the datagram. A mark beside a fragment whose sender does
+/// not use ECN means that the datagram is dropped.
 fn ecn_of(seen: u8) -> Option<u8> {
     const NOT_CAPABLE: u8 = 1;
     const MARKED: u8 = 1 << 3;
@@ -266,7 +267,7 @@ fn ecn_of(seen: u8) -> Option<u8> {
         _ if seen & MARKED != 0 && seen & NOT_CAPABLE != 0 => None,
         _ if seen & MARKED != 0 => Some(3),
         _ if seen & NOT_CAPABLE != 0 => Some(0),
-        // ECT(1) or ECT(0), or both: then either will do.
+        // ECT(1) or ECT(0), or both: either may be used.
         _ => Some(if seen & 1 << 2 != 0 { 2 } else { 1 }),
     }
 }

@@ -1,5 +1,5 @@
-//! What fuzzers compare with naive models, for crates that do not see it otherwise. Only with the
-//! feature `fuzzing`, and in tests.
+//! Comparisons with naive models, for fuzzers in other crates. Only with the feature `fuzzing`, and
+//! in tests.
 use crate::reassembly::{Inserted, Reassembly};
 use crate::records::TxRecord;
 use crate::{Config, Output, RxBuf, SegmentOut, Tcb, TcpCounter, TcpEvent};
@@ -17,7 +17,7 @@ impl RxBuf for Vec<u8> {
     }
 }
 
-/// The isolated blocks of a map of octets.
+/// The ranges of set octets.
 fn runs(have: &[bool]) -> Vec<(usize, usize)> {
     let mut runs = Vec::new();
     let mut at = 0;
@@ -31,9 +31,9 @@ fn runs(have: &[bool]) -> Vec<(usize, usize)> {
     runs
 }
 
-/// Inserts pieces (offset, at least 1; length; below 300 together) against a map of octets: the
-/// same blocks are held, the latest is reported first, and what comes out is the stream, each octet
-/// once.
+/// Inserts fragments (offset, at least 1; length; together below 300) and compares with a map of
+/// octets: the same blocks are held, the latest is reported first, and the stream is delivered with
+/// each octet once.
 pub fn reassembly_is_a_map_of_octets(base: u32, inserts: &[(usize, usize)]) {
     let base = Seq(base);
     let at = |offset: usize| base + offset as u32;
@@ -78,10 +78,10 @@ pub fn reassembly_is_a_map_of_octets(base: u32, inserts: &[(usize, usize)]) {
     assert_eq!((queue.len(), freed), (0, given));
 }
 
-/// What happens to a scoreboard.
+/// What happens to a connection.
 #[derive(Clone, Debug)]
 pub enum ScoreboardStep {
-    /// The application appends so many octets, and what the windows take is sent.
+    /// The application appends this many octets, and what the windows allow is sent.
     Send(u32),
     /// The peer acknowledges this part (of 255) of what is in flight, and these blocks: offsets
     /// from the oldest octet in flight.
@@ -90,7 +90,7 @@ pub enum ScoreboardStep {
     Wait(u64),
 }
 
-/// The world of a connection whose scoreboard is looked at.
+/// The outside of a connection whose scoreboard is tested.
 #[derive(Default)]
 struct Wire {
     reneged: bool,
@@ -190,7 +190,7 @@ impl Scoreboard {
         let (una, nxt) = (self.tcb.snd_una, self.tcb.snd_nxt);
         let ack = una + ((nxt - una) as u64 * u64::from(part) / 255) as u32;
         let mut sack = SackBlocks::EMPTY;
-        // None that tells of a duplicate: those are another matter.
+        // None that reports a duplicate, which is another case.
         let mut last = ack;
         for &(gap, len) in blocks.iter().take(4) {
             let left = last + 1 + gap % 1_000;
@@ -205,7 +205,7 @@ impl Scoreboard {
         self.hear(TcpFlags::ACK, Seq(100), ack, TcpOptions { sack, ..TcpOptions::NONE });
     }
 
-    /// A segment is marked when one block covers all that is in flight of it.
+    /// A segment is marked when one block covers all of it that is in flight.
     fn cover(&mut self, ack: Seq, left: Seq, right: Seq) {
         self.covered.resize(self.at(self.tcb.snd_nxt), false);
         for index in 0..self.tcb.records.len() {
@@ -240,8 +240,8 @@ impl Scoreboard {
     }
 }
 
-/// The scoreboard marks what blocks cover, no more and no less, and its sums are those of its
-/// records, whatever is lost, sent again, split and joined meanwhile.
+/// The scoreboard marks exactly what blocks cover, and its sums are those of its records, whatever
+/// is lost, sent again, split and joined meanwhile.
 pub fn scoreboard_marks_what_blocks_cover(iss: u32, steps: &[ScoreboardStep]) {
     let mut board = Scoreboard::new(iss);
     for step in steps {

@@ -1,4 +1,4 @@
-//! ICMP: answers to echo requests, errors that we send, errors that we receive.
+//! ICMP: replies to echo requests, errors to send, received errors.
 use crate::PathError;
 use ix_wire::icmp::{self, IcmpHeader};
 use ix_wire::{
@@ -7,10 +7,10 @@ use ix_wire::{
 };
 
 /// Turns a received echo request into its reply, in place: swaps the addresses and updates the
-/// checksum. Answers the length of the frame to send, or `None` when there is no reply.
+/// checksum. Returns the length of the frame to send, or `None` when there is no reply.
 ///
-/// Requests to group addresses get none: RFC 1122 section 3.2.2.6 allows that, and an answer would
-/// serve to attack others. Nor do requests that go on in further buffers.
+/// A request to a group address gets no reply: RFC 1122 section 3.2.2.6 allows that, and a reply
+/// could be used to attack others. A request that continues in other buffers gets none either.
 pub fn reply_to_echo(frame: &mut [u8], packet: &IcmpPacket) -> Option<usize> {
     let wanted = packet.header.kind == icmp::ECHO_REQUEST
         && packet.header.code == 0
@@ -22,7 +22,7 @@ pub fn reply_to_echo(frame: &mut [u8], packet: &IcmpPacket) -> Option<usize> {
         return None;
     }
     ethernet::emit(frame, packet.ip.eth_src, packet.ip.eth_dst, ethernet::TYPE_IPV4);
-    // IP options go back as they came.
+    // IP options are sent back unchanged.
     let ip = &mut frame[ethernet::HEADER_BYTES..ip_end];
     let (src, dst) = ip[12..20].split_at_mut(4);
     src.swap_with_slice(dst);
@@ -34,18 +34,18 @@ pub fn reply_to_echo(frame: &mut [u8], packet: &IcmpPacket) -> Option<usize> {
     Some(frame_len)
 }
 
-/// The packet came for more than one host (RFC 1122 section 3.2.2: no error about it, either).
-/// A directed broadcast comes in a broadcast frame.
+/// True if the packet was sent to more than one host, so there may be no error about it (RFC 1122
+/// section 3.2.2). A directed broadcast arrives in a broadcast frame.
 fn to_group(ip: &IpMeta) -> bool {
     ix_wire::is_group_mac(&ip.eth_dst) || ip.dst.is_multicast() || ip.dst.is_broadcast()
 }
 
-/// Limits the errors that we send: a token bucket (RFC 1812 section 4.3.2.8).
+/// Limits the rate of errors that are sent: a token bucket (RFC 1812 section 4.3.2.8).
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorLimiter {
     per_s: u64,
     burst: u64,
-    /// When the bucket would have been empty, had it never been full.
+    /// The time at which the bucket would be empty if it had never been full.
     empty_us: u64,
 }
 
@@ -56,11 +56,11 @@ impl ErrorLimiter {
         Self { per_s: per_s as u64, burst: burst as u64, empty_us: 0 }
     }
 
-    /// Whether one more error may be sent now; if so it counts.
+    /// Whether one more error may be sent now. If so, counts it as sent.
     pub fn allow(&mut self, now_us: u64) -> bool {
         let each_us = 1_000_000_u64.div_ceil(self.per_s);
         let full_us = each_us * self.burst;
-        // Starts full, also when the clock starts at zero.
+        // The bucket starts full, even if the clock starts at zero.
         let clock_us = now_us + full_us;
         let empty_us = self.empty_us.max(clock_us - full_us);
         if clock_us - empty_us < each_us {
@@ -72,13 +72,13 @@ impl ErrorLimiter {
 }
 
 impl Default for ErrorLimiter {
-    /// A thousand a second, fifty at once.
+    /// 1000 errors per second, at most 50 at once.
     fn default() -> Self {
         Self::new(1000, 50)
     }
 }
 
-/// The longest error: RFC 1812 section 4.3.2.3.
+/// Longest error (RFC 1812 section 4.3.2.3).
 const ERROR_BYTES_MAX: usize = 576;
 const QUOTE_BYTES_MAX: usize = ERROR_BYTES_MAX - ipv4::HEADER_BYTES - icmp::HEADER_BYTES;
 
@@ -90,23 +90,24 @@ pub struct ErrorMessage {
 }
 
 impl ErrorMessage {
-    /// Room that [`Self::emit`] needs.
+    /// Bytes that [`Self::emit`] needs at most.
     pub const FRAME_BYTES_MAX: usize = ethernet::HEADER_BYTES + ERROR_BYTES_MAX;
 
-    /// Nobody listens on the port of this datagram. `None` when RFC 1122 section 3.2.2 forbids an
-    /// error; the other cases of that section (fragments, strange sources) are not parsed at all.
+    /// An error for a datagram to a port that no socket has. `None` if RFC 1122 section 3.2.2
+    /// forbids an error; the parser has refused the other cases of that section (fragments, strange
+    /// sources).
     pub fn port_unreachable(packet: &UdpPacket) -> Option<Self> {
         Self::unreachable(packet.ip, icmp::UNREACHABLE_PORT)
     }
 
-    /// We do not speak the protocol of this frame, which the parser refused for that reason.
+    /// An error for a frame that the parser refused because of its protocol.
     pub fn protocol_unreachable(frame: &[u8]) -> Option<Self> {
         let (ip, _) = ix_wire::parse_ip(frame).ok()?;
         Self::unreachable(ip, icmp::UNREACHABLE_PROTOCOL)
     }
 
-    /// A datagram whose first fragment has come did not become whole in time (RFC 1122
-    /// section 3.3.2).
+    /// An error for a datagram that was not complete in time, whose first fragment has arrived (RFC
+    /// 1122 section 3.3.2).
     pub fn reassembly_timeout(first: IpMeta) -> Option<Self> {
         let header = IcmpHeader { kind: icmp::TIME_EXCEEDED, code: 1, rest: [0; 4] };
         (!to_group(&first)).then_some(Self { about: first, header })
@@ -117,7 +118,7 @@ impl ErrorMessage {
         (!to_group(&about)).then_some(Self { about, header })
     }
 
-    /// Builds the frame: back to where `received` came from, with as much of it as fits. Answers
+    /// Builds the frame, addressed to the sender of `received`, with as much of it as fits. Returns
     /// the frame's length.
     ///
     /// # Panics
@@ -141,7 +142,7 @@ impl ErrorMessage {
     }
 }
 
-/// The received IP packet without Ethernet header and padding, as far as it fits into an error.
+/// The received IP packet without Ethernet header and padding, as much as fits into an error.
 fn quote_of(received: &[u8]) -> &[u8] {
     let packet = received.get(ethernet::HEADER_BYTES..).unwrap_or(&[]);
     let total_len = match packet {
@@ -151,33 +152,34 @@ fn quote_of(received: &[u8]) -> &[u8] {
     &packet[..packet.len().min(total_len).min(QUOTE_BYTES_MAX)]
 }
 
-/// What a received ICMP error says.
+/// The kind of a received ICMP error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IcmpErrorKind {
-    /// No way to the network.
+    /// No route to the network.
     NetUnreachable,
-    /// No way to the host.
+    /// No route to the host.
     HostUnreachable,
-    /// The host does not speak the protocol.
+    /// The host does not support the protocol.
     ProtoUnreachable,
-    /// Nobody listens on the port.
+    /// No socket has the port.
     PortUnreachable,
     /// A packet with DF was too long for a link (RFC 1191).
     FragNeeded {
-        /// MTU of that link; 0 from routers that do not say.
+        /// MTU of that link; 0 if the router did not give it.
         mtu: u16,
     },
-    /// Somebody on the way forbids it (RFC 1122, RFC 1812: codes 9, 10 and 13).
+    /// A router or the host forbids it (RFC 1122, RFC 1812: codes 9, 10 and 13).
     AdminProhibited,
-    /// The hop limit ran out, or a reassembly timed out.
+    /// The hop limit has expired, or a reassembly has timed out.
     TimeExceeded,
-    /// Somebody on the way could not understand the header.
+    /// A router or the host could not process the header.
     ParameterProblem,
 }
 
 impl IcmpErrorKind {
-    /// `None` for what is no error, and for source quench and redirects, which hosts ignore
-    /// (RFC 6633; RFC 1122 section 3.2.2.2 would have us follow redirects, which is an attack).
+    /// `None` for messages that are not errors, and for source quench and redirects, which hosts
+    /// ignore (RFC 6633; RFC 1122 section 3.2.2.2 requires hosts to follow redirects, but these are
+    /// used for attacks).
     fn of(header: &IcmpHeader) -> Option<Self> {
         let [.., mtu_high, mtu_low] = header.rest;
         Some(match (header.kind, header.code) {
@@ -195,7 +197,7 @@ impl IcmpErrorKind {
         })
     }
 
-    /// What it means to a TCP connection (RFC 1122 section 4.2.3.9).
+    /// What the error means for a TCP connection (RFC 1122 section 4.2.3.9).
     pub fn path_error(self) -> PathError {
         match self {
             Self::FragNeeded { mtu } => PathError::FragNeeded { mtu },
@@ -210,33 +212,33 @@ impl IcmpErrorKind {
     }
 }
 
-/// A received ICMP error about a packet of ours.
+/// A received ICMP error about a packet that was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IcmpError {
     /// The flow that the quoted packet belongs to, as seen from us.
     pub tuple: FlowTuple,
     /// Protocol of the quoted packet: TCP or UDP.
     pub protocol: u8,
-    /// Sequence number of the quoted segment, for RFC 5927's check; there is none for UDP.
+    /// Sequence number of the quoted segment, for RFC 5927's check; `None` for UDP.
     pub quoted_seq: Option<Seq>,
     /// What went wrong.
     pub kind: IcmpErrorKind,
-    /// The same as it was said: the message's type and code, and what else its header says of it:
-    /// an MTU or the place of an octet, else 0.
+    /// Type and code of the message, and the detail of its header: an MTU, the index of an octet,
+    /// or 0.
     pub said: [u16; 3],
-    /// Who says so: the other host, or a router.
+    /// The message's sender: the peer or a router.
     pub by: IpAddr,
-    /// What is quoted of the packet behind the first eight bytes of its transport header, all of
-    /// UDP's: a range of the frame.
+    /// The part of the quoted packet after the first eight bytes of its transport header (for UDP
+    /// the whole payload): a range of the frame.
     pub quoted: Payload,
 }
 
 impl IcmpError {
     /// Reads a received ICMP message as an error; `frame` is the frame that `packet` was parsed
-    /// from. `None` when it is no error, quotes no packet of a flow, or quotes one that was not
+    /// from. `None` if it is not an error, quotes no packet of a flow, or quotes one that was not
     /// sent from the address that the error came to.
     ///
-    /// Who sends an error cannot be verified: a router may answer for the peer.
+    /// The sender of an error cannot be verified: a router may send it for the peer.
     pub fn parse(frame: &[u8], packet: &IcmpPacket) -> Option<Self> {
         let kind = IcmpErrorKind::of(&packet.header)?;
         let quote = packet.payload.of(frame);
@@ -384,7 +386,7 @@ mod tests {
         assert_eq!((error.ip.src, error.ip.dst, error.ip.eth_dst), (OUR_IP, PEER_IP, PEER));
         assert_eq!((error.header.kind, error.header.code), (3, 3));
         assert_eq!(error.payload.of(&frame), &received[14..14 + 20 + 8 + 7], "without padding");
-        // The peer understands it.
+        // The peer can parse it.
         let understood = IcmpError::parse(&frame[..len], &error).unwrap();
         assert_eq!(understood.kind, IcmpErrorKind::PortUnreachable);
         let tuple = FlowTuple { local: PEER_IP, remote: OUR_IP, local_port: 4000, remote_port: 9 };
@@ -443,7 +445,7 @@ mod tests {
         assert!((10_000..=10_050).contains(&allowed), "{allowed}");
     }
 
-    /// A segment of ours, from its IP header on, as an error quotes it.
+    /// A segment of ours from its IP header on, as errors quote it.
     fn our_segment() -> Vec<u8> {
         let link = FrameHeader { src: OUR_IP, dst: PEER_IP, ..link() };
         let header = TcpHeader {
@@ -463,7 +465,7 @@ mod tests {
         IcmpError::parse(&frame, &icmp_of(&frame))
     }
 
-    /// Also requests that only agents, or nobody, should answer: information, address mask,
+    /// Also requests to which only some hosts, or none, should reply: information, address mask,
     /// timestamp (RFC 1122 sections 3.2.2.7 to 3.2.2.9).
     #[test]
     fn unknown_types_are_nothing() {
@@ -532,7 +534,7 @@ mod tests {
         assert_eq!(edit(|q| q[7] = 1), None, "a later fragment");
         assert_eq!(edit(|q| q[9] = 1), None, "ICMP");
         assert_eq!(edit(|q| q[15] = 3), None, "sent by another host");
-        // A quoted first fragment, a mended TTL and checksum, and options are all possible.
+        // A quoted first fragment, a changed TTL and checksum, and options are all possible.
         assert!(edit(|q| q[6] = 0x20).is_some());
         assert!(edit(|q| q[8] = 1).is_some());
         let with_options = edit(|q| {
@@ -556,7 +558,7 @@ mod tests {
             let _ = read(kind, code, rest, &quote);
         }
 
-        /// Also with a packet that does not belong to the frame.
+        /// Also with a packet that is not part of the frame.
         #[test]
         fn any_frame_is_safe(
             mut bytes in prop::collection::vec(any::<u8>(), 0..120),

@@ -8,7 +8,7 @@ use siphasher::sip::SipHasher24;
 #[derive(Clone, Copy)]
 pub struct Key(pub [u64; 2]);
 
-/// What a hash is for: outputs for one purpose say nothing about those for another.
+/// Purpose of a hash: the outputs for one purpose reveal nothing about those for another.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(crate) enum Purpose {
@@ -44,14 +44,14 @@ impl core::fmt::Debug for Key {
     }
 }
 
-/// The initial sequence number `M + F(tuple, key)`: M ticks every 4 us, so that a new incarnation
-/// of a connection begins above the old one's numbers.
+/// The initial sequence number `M + F(tuple, key)`. M advances every 4 µs, so that a new
+/// incarnation of a connection begins above the numbers of the old one.
 pub fn isn(key: &Key, tuple: &FlowTuple, now_us: u64) -> Seq {
     Seq(key.hash(Purpose::Isn, tuple, &[]) as u32) + (now_us / 4) as u32
 }
 
-/// What to add to the timestamp clock on this connection. The same for each incarnation, so that
-/// the timestamps of a tuple only grow, as RFC 6191 needs to leave TIME-WAIT early.
+/// What to add to the timestamp clock on this connection. It is the same for each incarnation, so
+/// that the timestamps of a tuple only grow, which RFC 6191 needs to leave TIME-WAIT early.
 pub fn timestamp_offset(key: &Key, tuple: &FlowTuple) -> u32 {
     key.hash(Purpose::TimestampOffset, tuple, &[]) as u32
 }
@@ -78,11 +78,11 @@ pub(crate) mod tests {
         let offsets: std::collections::HashSet<u32> =
             (5000..6000).map(|port| offset(80, port)).collect();
         assert_eq!(offsets.len(), 1000);
-        // No step from one to the next that could be guessed.
+        // No guessable step from one to the next.
         let steps: std::collections::HashSet<u32> =
             (5000..6000).map(|port| offset(80, port + 1).wrapping_sub(offset(80, port))).collect();
         assert!(steps.len() > 990);
-        // A later incarnation goes on where the clock is (RFC 6191).
+        // A later incarnation continues with the clock (RFC 6191).
         assert_eq!(offset(80, 5000), offset(80, 5000));
         let other = Key([KEY.0[0], KEY.0[1] ^ 1]);
         assert_ne!(timestamp_offset(&other, &tuple(80, 5000)), offset(80, 5000));
@@ -106,7 +106,7 @@ pub(crate) mod tests {
             FlowTuple { remote: IpAddr::v4([10, 0, 0, 3]), ..base },
             FlowTuple { local_port: 81, ..base },
             FlowTuple { remote_port: 5001, ..base },
-            // Swapped, not merely the same set.
+            // Swapped, not only the same set.
             FlowTuple { local: base.remote, remote: base.local, ..base },
             FlowTuple { local_port: base.remote_port, remote_port: base.local_port, ..base },
         ];

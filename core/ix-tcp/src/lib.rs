@@ -1,9 +1,9 @@
 //! TCP, UDP, ICMP and ARP as pure state machines: packets, time and randomness in; packets and
 //! events out. No I/O, no clock, no `unsafe`.
 //!
-//! A connection is a [`Tcb`]. [`Tcb::segment`] takes what arrives, [`Tcb::output`] sends what is to
-//! be sent after the application has had its turn, [`Tcb::timer`] does what [`Tcb::deadline`]
-//! announced. All three speak to the world through [`Output`].
+//! A connection is a [`Tcb`]. [`Tcb::segment`] processes an arriving segment. [`Tcb::output`] sends
+//! what there is to send after the application has made its calls. [`Tcb::timer`] does what is due
+//! at [`Tcb::deadline`]. All three use [`Output`] to send, to deliver data and to report events.
 #![forbid(unsafe_code)]
 
 mod accurate;

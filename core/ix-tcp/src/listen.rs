@@ -1,4 +1,5 @@
-//! Segments that belong to no connection: refusing them, and what a listener does with a SYN.
+//! Segments that belong to no connection: how they are refused, and what a listener does with a
+//! SYN.
 use crate::accurate;
 use crate::config::{Config, MSS_DEFAULT, MSS_MAX, MSS_MIN};
 use crate::ecn::{self, EcnMode, NOT_ECT};
@@ -8,9 +9,9 @@ use ix_wire::{Seq, TcpFlags, TcpHeader, TcpOptions};
 /// What a peer offered in its SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerOptions {
-    /// Largest payload it takes (RFC 9293 section 3.7.1: 536 when it did not say).
+    /// Largest payload that it accepts (RFC 9293 section 3.7.1: 536 without the option).
     pub mss: u16,
-    /// Shift of its windows, when it offers scaling.
+    /// Shift of its windows, if it offers scaling.
     pub window_scale: Option<u8>,
     /// It accepts selective acknowledgements.
     pub sack_permitted: bool,
@@ -18,7 +19,7 @@ pub struct PeerOptions {
     pub timestamps: bool,
     /// It asks for ECN, or (SYN-ACK) grants it.
     pub ecn: bool,
-    /// The same of accurate ECN (RFC 9768).
+    /// It asks for accurate ECN (RFC 9768), or (SYN-ACK) grants it.
     pub accurate_ecn: bool,
 }
 
@@ -39,7 +40,7 @@ impl PeerOptions {
         }
     }
 
-    /// What holds on the connection: both sides must want an option.
+    /// The options that the connection uses: those that both sides want.
     pub fn agreed(self, cfg: &Config) -> PeerOptions {
         PeerOptions {
             mss: self.mss.min(cfg.mss).clamp(MSS_MIN, MSS_MAX),
@@ -52,8 +53,8 @@ impl PeerOptions {
     }
 }
 
-/// The reset that answers a segment for which there is no connection (RFC 9293 section 3.10.7.1);
-/// `None` when the segment is itself a reset. `payload_len` counts the bytes after the header.
+/// The reset for a segment without a connection (RFC 9293 section 3.10.7.1); `None` if the segment
+/// is itself a reset. `payload_len`: bytes after the header.
 pub fn reset_for(hdr: &TcpHeader, payload_len: u32) -> Option<SegmentOut> {
     if hdr.flags.contains(TcpFlags::RST) {
         return None;
@@ -68,11 +69,11 @@ pub fn reset_for(hdr: &TcpHeader, payload_len: u32) -> Option<SegmentOut> {
     Some(control_segment(seq, ack, flags, 0, TcpOptions::NONE))
 }
 
-/// The stateless SYN-ACK of a SYN cookie. `tsval` already carries what the cookie hides in it.
+/// The stateless SYN-ACK of a SYN cookie. `tsval` already holds the cookie's low bits.
 pub fn cookie_syn_ack(cfg: &Config, syn: &TcpHeader, cookie: Seq, tsval: u32) -> SegmentOut {
     let agreed = PeerOptions::of_syn(syn).agreed(cfg);
-    // Scale and SACK of the peer come back only in the low bits of our timestamp's echo: without
-    // timestamps they must not be offered.
+    // Window scale and SACK of the peer return only in the low bits of our echoed timestamp:
+    // without timestamps they must not be offered.
     let timestamp =
         syn.options.timestamp.filter(|_| agreed.timestamps).map(|(val, _)| (tsval, val));
     let options = TcpOptions {
@@ -120,9 +121,9 @@ fn control_segment(
 pub enum SynVerdict {
     /// Make a connection in SYN-RECEIVED ([`crate::Tcb::accept`]).
     Accept,
-    /// Answer with a SYN cookie and forget (RFC 4987 section 3.6).
+    /// Reply with a SYN cookie and keep no state (RFC 4987 section 3.6).
     Cookie,
-    /// Drop it: the application does not accept fast enough; the peer will try again.
+    /// Drop it: the application does not accept fast enough. The peer will send it again.
     Drop,
 }
 
@@ -136,14 +137,14 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// At most `backlog` established connections that the application has not accepted, and
-    /// `half_open_max` unfinished handshakes before SYN cookies are used.
+    /// A backlog of at most `backlog` established connections that the application has not
+    /// accepted, and of `half_open_max` unfinished handshakes before SYN cookies are used.
     pub fn new(backlog: u32, half_open_max: u32) -> Listener {
         Listener { backlog: backlog.max(1), half_open_max, half_open: 0, knocking: 0 }
     }
 
-    /// A SYN arrived. After `Accept` a connection is half open until [`Self::established`] or
-    /// [`Self::half_open_died`].
+    /// Decides on an arriving SYN. After `Accept` a connection is half open until
+    /// [`Self::established`] or [`Self::half_open_died`].
     pub fn on_syn(&mut self) -> SynVerdict {
         if self.knocking >= self.backlog {
             SynVerdict::Drop
@@ -155,9 +156,9 @@ impl Listener {
         }
     }
 
-    /// As [`Self::on_syn`], of a peer whose connection in TIME-WAIT gives way: never a cookie,
-    /// which cannot begin above the old connection's numbers. That takes no more memory than
-    /// before.
+    /// As [`Self::on_syn`], for a peer whose connection in TIME-WAIT gives way. Never a cookie,
+    /// because its sequence number cannot be chosen above the old connection's. The new connection
+    /// takes no more memory than the old one.
     pub fn on_syn_again(&mut self) -> SynVerdict {
         if self.knocking >= self.backlog {
             return SynVerdict::Drop;
@@ -166,52 +167,54 @@ impl Listener {
         SynVerdict::Accept
     }
 
-    /// Whether a connection from a valid SYN cookie may be made; it then waits for `accepted`.
+    /// Whether a connection from a valid SYN cookie may be made. If so, it counts as waiting until
+    /// [`Self::accepted`].
     pub fn on_cookie(&mut self) -> bool {
         let room = self.knocking < self.backlog;
         self.knocking += u32::from(room);
         room
     }
 
-    /// A half-open connection finished its handshake and waits to be accepted.
+    /// A half-open connection finished its handshake and now waits to be accepted.
     pub fn established(&mut self) {
         self.half_open_died();
         self.knocking += 1;
     }
 
-    /// A half-open connection died.
+    /// A half-open connection ended.
     pub fn half_open_died(&mut self) {
         debug_assert!(self.half_open > 0, "half-open connections miscounted");
         self.half_open = self.half_open.saturating_sub(1);
     }
 
-    /// A waiting connection was accepted, rejected, or died.
+    /// A waiting connection was accepted or rejected, or ended.
     pub fn accepted(&mut self) {
         debug_assert!(self.knocking > 0, "waiting connections miscounted");
         self.knocking = self.knocking.saturating_sub(1);
     }
 
-    /// A half-open connection comes from another thread's listener, whatever the bounds are.
+    /// Counts a half-open connection that comes from another thread's listener, even beyond the
+    /// limits.
     pub fn half_open_came(&mut self) {
         self.half_open += 1;
     }
 
-    /// A connection that waits to be accepted comes from another thread's listener.
+    /// Counts a waiting connection that comes from another thread's listener.
     pub fn knocking_came(&mut self) {
         self.knocking += 1;
     }
 
-    /// Unfinished handshakes.
+    /// Number of unfinished handshakes.
     pub fn half_open(&self) -> u32 {
         self.half_open
     }
 
-    /// Connections that wait to be accepted.
+    /// Number of connections that wait to be accepted.
     pub fn knocking(&self) -> u32 {
         self.knocking
     }
 
-    /// SYNs are answered with cookies now.
+    /// True if SYNs get cookies now.
     pub fn uses_cookies(&self) -> bool {
         self.half_open >= self.half_open_max
     }

@@ -1,37 +1,37 @@
-//! What a connection remembers only while, or since, something was lost.
+//! The state of a connection that has lost something.
 use crate::path_search::PathSearch;
 use ix_wire::Seq;
 
-/// Recovery state, boxed: most connections never have one.
+/// State of loss recovery. Boxed, because most connections never have it.
 #[derive(Clone, Debug)]
 pub(crate) struct LossState {
     /// Recovery lasts until this is acknowledged (RecoveryPoint of RFC 6675, recover of RFC 6582).
     pub recover: Seq,
     /// Bytes delivered in this recovery (RFC 9937).
     pub prr_delivered: u32,
-    /// Bytes sent in it.
+    /// Bytes sent in this recovery.
     pub prr_out: u32,
-    /// Bytes in flight when it began (RecoverFS).
+    /// Bytes in flight when this recovery began (RecoverFS).
     pub prr_flight: u32,
-    /// Congestion window while it lasts.
+    /// Congestion window during this recovery.
     pub prr_cwnd: u32,
 
-    /// Retransmissions of this recovery that no DSACK has called superfluous; `None`: the
-    /// congestion response can no longer be undone.
+    /// Retransmissions of this recovery that no DSACK has reported as unneeded; `None`: the
+    /// reduction of the window can no longer be undone.
     pub undo: Option<u32>,
     /// Timestamp clock at the first retransmission of this recovery (RFC 3522).
     pub first_retransmit_ts: u32,
-    /// The first retransmission has been made.
+    /// The first retransmission was sent.
     pub retransmitted: bool,
-    /// A timeout interrupted fast recovery, which goes on if that was a mistake.
+    /// A timeout interrupted fast recovery, which continues if the timeout was a mistake.
     pub interrupted: bool,
 
-    /// A tail loss probe is out; everything before this was sent when it was (TLP.end_seq).
+    /// A tail loss probe is in flight; this was SND.NXT when it was sent (TLP.end_seq).
     pub tlp_end: Option<Seq>,
-    /// It was a retransmission (TLP.is_retrans).
+    /// The probe was a retransmission (TLP.is_retrans).
     pub tlp_retransmit: bool,
 
-    /// When the reordering window of something unacknowledged ends; 0: nothing waits for it.
+    /// End of the reordering window of something unacknowledged; 0: none.
     pub reorder_at_us: u64,
     /// RACK.reo_wnd_mult.
     pub reo_mult: u8,
@@ -40,12 +40,12 @@ pub(crate) struct LossState {
     /// RACK.dsack_round.
     pub dsack_round: Option<Seq>,
 
-    /// Since segments became smaller: the search for larger ones.
+    /// The search for larger segments, after they became smaller.
     pub path: Option<PathSearch>,
 
-    /// A SYN had to be sent again.
+    /// The SYN was retransmitted.
     pub unanswered_syn: bool,
-    /// First of the timeouts or probes in a row that went unanswered; 0: none.
+    /// First of the timeouts or probes in a row without a reply; 0: none.
     pub unanswered_since_us: u64,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct LossState {
 pub(crate) const REO_PERSIST: u8 = 16;
 
 impl LossState {
-    /// Nothing of it is needed once all is acknowledged.
+    /// True if none of it is needed once all is acknowledged.
     pub fn is_past(&self) -> bool {
         self.path.is_none()
     }

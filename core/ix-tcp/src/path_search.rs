@@ -1,8 +1,8 @@
-//! The path's MTU by trying it out (RFC 4821): for routers that drop what is too long and do not
-//! say so, and for paths that take more again.
+//! Finds the path's MTU by probing (RFC 4821): for routers that drop long packets without an ICMP
+//! message, and for paths that accept longer packets again.
 //!
-//! Nothing of this is on a connection whose segments never became smaller. Then its state stands
-//! beside that of loss recovery, so that the common path need not look for it.
+//! A connection whose segments never became smaller has no search. The state is beside that of loss
+//! recovery, where the common path does not look.
 use crate::config::HEADER_BYTES;
 use crate::output::{Output, RxBuf};
 use crate::pmtu::PMTU_MIN;
@@ -11,44 +11,44 @@ use crate::stats::TcpCounter;
 use crate::tcb::{Flags, NEVER, Phase, Tcb};
 use ix_wire::Seq;
 
-/// After so many timeouts of one long segment in a row, its length is suspected (RFC 4821
+/// Number of timeouts in a row of one long segment after which its length is suspected (RFC 4821
 /// section 7.7 leaves the number open; R1 of RFC 9293 section 3.8.3 is three).
 const BLACK_HOLE_TIMEOUTS: u8 = 3;
-/// A packet that nearly all paths take (RFC 4821 section 7.2).
+/// A packet size that nearly all paths accept (RFC 4821 section 7.2).
 const BASE_PACKET_BYTES: u16 = 1024;
-/// Pause between a fall that a router asked for, or a search that has ended, and the next try
-/// (RFC 1191 section 6.3, PMTU_RAISE_TIMER of RFC 8899 section 5.1.1).
+/// Pause before the next try, after a router asked for smaller packets or a search has ended (RFC
+/// 1191 section 6.3, PMTU_RAISE_TIMER of RFC 8899 section 5.1.1).
 pub(crate) const RISE_US: u64 = 600_000_000;
-/// Probes that are lost before their size is taken for too long (MAX_PROBES of RFC 8899
-/// section 5.1.2): a single one may have been lost for other reasons.
+/// Lost probes after which their size counts as too large (MAX_PROBES of RFC 8899 section 5.1.2): a
+/// single one may be lost for other reasons.
 const TRIES: u8 = 3;
-/// Pause after a lost probe: it cost a round trip.
+/// Pause after a lost probe, which has cost a round trip.
 const PAUSE_US: u64 = 1_000_000;
-/// Closer than this to the largest size, a search is not worth its probes.
+/// If the size is closer than this to the largest one, the search ends.
 const CLOSE_ENOUGH: u16 = 16;
 
 /// A search for the largest segment that the path takes.
 #[derive(Clone, Debug)]
 pub(crate) struct PathSearch {
-    /// What the handshake agreed on.
+    /// The size that the handshake agreed on.
     ceiling: u16,
-    /// Nothing larger gets through (search_high of RFC 4821 section 7.3).
+    /// Nothing larger passes (search_high of RFC 4821 section 7.3).
     high: u16,
-    /// The probe under way: the end of its segment, and its size.
+    /// The probe in flight: the end of its segment, and its size.
     probe: Option<(Seq, u16)>,
-    /// Probes of this size that were lost.
+    /// Lost probes of this size.
     tries: u8,
-    /// No probe before this.
+    /// Time of the next probe.
     next_us: u64,
 }
 
 impl PathSearch {
-    /// The size to try when `mss` gets through: first what did once, then halfway.
+    /// The size to try when `mss` passes: first the one that passed before, then halfway.
     fn candidate(&self, mss: u16) -> u16 {
         if self.high == self.ceiling { self.high } else { mss + (self.high - mss).div_ceil(2) }
     }
 
-    /// A probe was lost.
+    /// Processes the loss of a probe.
     fn lost(&mut self, mss: u16, size: u16, now_us: u64) {
         self.probe = None;
         self.tries += 1;
@@ -60,7 +60,7 @@ impl PathSearch {
         }
     }
 
-    /// Ends the search, for a time, when there is nothing to be gained.
+    /// Ends the search for a time if little can be gained.
     fn rest_if_close(&mut self, mss: u16, now_us: u64) {
         if self.high.saturating_sub(mss) < CLOSE_ENOUGH {
             self.high = self.ceiling;
@@ -70,9 +70,8 @@ impl PathSearch {
 }
 
 impl<B: RxBuf> Tcb<B> {
-    /// Segments have `mss` octets from now on, fewer than before, and larger ones are tried from
-    /// `next_us` on.
-    /// Sends no longer segments than this, options not counted, from now on.
+    /// Limits the segments sent from now on to `mss` bytes without options. 0 and a larger size
+    /// than now change nothing.
     pub fn limit_segments(&mut self, mss: u16) {
         let mss = mss.saturating_sub(self.header_bytes() - HEADER_BYTES);
         if self.handshake_done() && 0 < mss && mss < self.mss {
@@ -80,6 +79,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
+    /// Segments have `mss` octets from now on, fewer than before. Larger ones are tried from
+    /// `next_us` on.
     pub(crate) fn path_fell(&mut self, mss: u16, next_us: u64) {
         let before = self.mss;
         self.mss = mss;
@@ -89,8 +90,8 @@ impl<B: RxBuf> Tcb<B> {
         loss.path = Some(PathSearch { ceiling, high: ceiling, probe: None, tries: 0, next_us });
     }
 
-    /// The retransmission timer expired: when it does so for the same long segment again and again,
-    /// smaller ones may get through (RFC 4821 section 7.7).
+    /// To be called when the retransmission timer has expired. If it does so repeatedly for the
+    /// same long segment, smaller ones may pass (RFC 4821 section 7.7).
     pub(crate) fn suspect_black_hole(&mut self, now_us: u64, out: &mut impl Output<B>) {
         let headers = self.header_bytes();
         let sizes = [BASE_PACKET_BYTES - headers, PMTU_MIN - headers];
@@ -103,8 +104,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// How long a segment should be that tries the path, when one should now, there being `unsent`
-    /// octets. Only with SACK, which tells a lost probe from other losses.
+    /// Length of the segment that probes the path, if one should be sent now; `unsent` is what
+    /// there is to send. Only with SACK, which distinguishes a lost probe from other losses.
     #[cold]
     pub(crate) fn path_probe_len(&mut self, now_us: u64, unsent: u32) -> Option<u32> {
         let calm = self.phase == Phase::Open && self.lost_bytes == 0 && self.sacked_bytes == 0;
@@ -121,7 +122,7 @@ impl<B: RxBuf> Tcb<B> {
         .then_some(len)
     }
 
-    /// What was sent last is a probe.
+    /// Records that the last sent segment is a probe.
     pub(crate) fn path_probe_sent(&mut self, len: u32) {
         let end = self.snd_nxt;
         if let Some(path) = self.loss.as_mut().and_then(|loss| loss.path.as_mut()) {
@@ -129,7 +130,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// The record is sent again: if the probe is in it, that has failed.
+    /// To be called when a record is sent again. If it holds the probe, the probe has failed.
     pub(crate) fn path_probe_again(&mut self, record: &TxRecord, now_us: u64) {
         let mss = self.mss;
         if let Some(path) = self.loss.as_mut().and_then(|loss| loss.path.as_mut())
@@ -141,8 +142,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Whether nothing but the probe is lost: that says nothing of congestion (RFC 4821
-    /// section 7.6.2).
+    /// Whether only the probe is lost, which is no sign of congestion (RFC 4821 section 7.6.2).
     pub(crate) fn only_probe_is_lost(&self) -> bool {
         let path = self.loss.as_ref().and_then(|loss| loss.path.as_ref());
         path.and_then(|path| path.probe).is_some_and(|(end, size)| {
@@ -152,7 +152,7 @@ impl<B: RxBuf> Tcb<B> {
         })
     }
 
-    /// A router says that the probe was too long: the path takes segments of `size` octets.
+    /// A router reports that the probe was too long: the path accepts segments of `size` octets.
     pub(crate) fn probe_too_long(&mut self, size: u16) -> bool {
         let mss = self.mss;
         let path = self.loss.as_mut().and_then(|loss| loss.path.as_mut());
@@ -165,8 +165,8 @@ impl<B: RxBuf> Tcb<B> {
         true
     }
 
-    /// Everything before `snd_una` has arrived. A probe that did so without being sent again proves
-    /// its size.
+    /// To be called when all before `snd_una` has arrived. A probe that has arrived without being
+    /// sent again proves its size.
     pub(crate) fn judge_path_probe(&mut self, now_us: u64, out: &mut impl Output<B>) {
         let snd_una = self.snd_una;
         let Some(loss) = self.loss.as_mut() else { return };

@@ -1,19 +1,19 @@
-//! Bugs that are planted on purpose, to see that the simulator finds them. Only with the feature
-//! `planted`, which nothing but those tests asks for.
+//! Bugs that are planted on purpose, to test that the simulator finds them. Only with the feature
+//! `planted`, which only those tests use.
 use core::cell::Cell;
 
 /// A bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// A timer now and then never fires.
+    /// A timer sometimes never fires.
     LostTimer,
-    /// The peer's window is taken for one octet larger.
+    /// The peer's window is taken to be one octet larger.
     WindowOffByOne,
     /// Acknowledgement numbers are compared as if they did not wrap.
     WrongWrap,
-    /// What the retransmission timer says is not done.
+    /// An expired retransmission timer has no effect.
     SkippedRetransmission,
-    /// The generation of a handle is not looked at.
+    /// The generation of a handle is not checked.
     StaleHandle,
 }
 
@@ -21,12 +21,12 @@ std::thread_local! {
     static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
 }
 
-/// From now on this Linux thread has this bug, or none.
+/// Plants this bug, or none, for this Linux thread.
 pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);
 }
 
-/// Whether it has this one.
+/// Whether this thread has this bug.
 pub fn is(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }

@@ -16,28 +16,28 @@ pub enum PathError {
         /// MTU of the next hop, bytes with the IP header.
         mtu: u16,
     },
-    /// The network or the host cannot be reached, or the packet lived too long: may pass by.
+    /// The network or the host cannot be reached, or the packet's hop limit expired. This may pass.
     Soft,
-    /// Nobody there speaks TCP, or listens on the port, or we are forbidden to ask.
+    /// The host does not support TCP, no socket has the port, or it is forbidden to connect.
     Hard,
 }
 
-/// Smallest path MTU that we believe (as Linux): a smaller one is more likely an attack on
+/// Smallest path MTU that is believed (as on Linux). A smaller one is more likely an attack on
 /// throughput than a link.
 pub(crate) const PMTU_MIN: u16 = 552;
 
-/// RFC 1191 section 7.1: common MTUs, to guess from when the router does not say.
+/// RFC 1191 section 7.1: common MTUs, to guess from if the router gives none.
 const PLATEAUS: [u16; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 552];
 
 impl<B: RxBuf> Tcb<B> {
-    /// Whether an ICMP error that quotes a segment is believed: one about nothing that is in flight
-    /// is old, or forged (RFC 5927 section 4.1).
+    /// Whether an ICMP error that quotes a segment is believed. If the segment is not in flight,
+    /// the error is old or forged (RFC 5927 section 4.1).
     pub fn believes_error(&self, quoted_seq: Option<Seq>) -> bool {
         let in_flight = quoted_seq.is_some_and(|seq| seq.between(self.snd_una, self.snd_nxt));
         in_flight && self.state != State::Closed
     }
 
-    /// An ICMP error quoted a segment of this connection.
+    /// Processes an ICMP error that quoted a segment of this connection.
     pub fn icmp_error(
         &mut self,
         cfg: &Config,
@@ -53,13 +53,13 @@ impl<B: RxBuf> Tcb<B> {
         match error {
             PathError::FragNeeded { mtu } => self.path_mtu(cfg, now_us, mtu, out),
             PathError::Hard if !self.state.synchronized() => self.die(DeadReason::Refused, out),
-            // RFC 5927 section 5.2: an established connection outlives hard errors too.
+            // RFC 5927 section 5.2: an established connection survives hard errors too.
             PathError::Soft | PathError::Hard => self.flags.set(Flags::SOFT_ERROR),
         }
         self.check();
     }
 
-    /// The path takes at most `mtu` bytes: what is longer goes again, in smaller pieces.
+    /// The path accepts at most `mtu` bytes: longer segments are sent again, in smaller pieces.
     fn path_mtu(&mut self, cfg: &Config, now_us: u64, mtu: u16, out: &mut impl Output<B>) {
         let headers = self.header_bytes();
         let packet = self.mss + headers;
@@ -74,7 +74,7 @@ impl<B: RxBuf> Tcb<B> {
             let rise_us = if cfg.path_search { now_us.saturating_add(RISE_US) } else { NEVER };
             self.path_fell(mtu - headers, rise_us);
         } else if !self.probe_too_long(mtu.saturating_sub(headers)) {
-            // RFC 1191 section 6.3: never a larger one.
+            // RFC 1191 section 6.3: never increase it.
             out.count(TcpCounter::IcmpIgnored);
             return;
         }
@@ -83,12 +83,12 @@ impl<B: RxBuf> Tcb<B> {
                 self.mark_lost(index);
             }
         }
-        // Not a sign of congestion (RFC 1191 section 6.4 wants it sent at once).
+        // This is no sign of congestion (RFC 1191 section 6.4: send at once).
         self.retransmit_lost(cfg, now_us, out);
         self.arm_loss_timer(cfg, now_us);
     }
 
-    /// What of a packet is not payload.
+    /// Bytes of a packet that are not payload.
     pub(crate) fn header_bytes(&self) -> u16 {
         HEADER_BYTES + if self.flags.has(Flags::TIMESTAMPS) { TIMESTAMP_BYTES } else { 0 }
     }

@@ -1,10 +1,10 @@
 //! Ephemeral ports by RFC 6056 algorithm 4, "double hash": ports for one destination count upwards
-//! from a secret place, and destinations share counters at random.
+//! from a secret start, and destinations share counters at random.
 use crate::isn::{Key, Purpose};
 use ix_wire::{FlowTuple, IpAddr};
 
-/// RFC 6056 section 3.3.4 wants at least 10. Few counters let an observer recognise a machine by
-/// the destinations that collide, hence many, and steps of random width.
+/// RFC 6056 section 3.3.4 requires at least 10. With few counters an observer can recognise a
+/// machine by the destinations that share one; hence many, and steps of random width.
 const COUNTERS: usize = 1024;
 
 /// Chooses local ports of outgoing connections, for one elastic thread.
@@ -16,8 +16,8 @@ pub struct PortSelector {
 }
 
 impl PortSelector {
-    /// Ports `low..=high`; RFC 6056 section 3.2 recommends 1024 to 65535, IANA's dynamic ports
-    /// begin at 49152.
+    /// A selector for the ports `low..=high`. RFC 6056 section 3.2 recommends 1024 to 65535; IANA's
+    /// dynamic ports begin at 49152.
     ///
     /// # Panics
     /// When `low > high` or `low` is 0.
@@ -29,8 +29,8 @@ impl PortSelector {
     /// A local port for a connection from `local` to `remote`, or `None` when `accept` refuses
     /// every port of the range.
     ///
-    /// `accept` says whether a port is free and its answers will arrive at this thread. It is asked
-    /// at most once for each port.
+    /// `accept` tells whether a port is free and its replies will arrive at this thread. It is
+    /// called at most once for each port.
     pub fn select(
         &mut self,
         local: IpAddr,
@@ -115,7 +115,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the definition: inside the range, accepted, and each port asked for once.
+        /// Against the definition: in the range, accepted, and each port tried once.
         #[test]
         fn chosen_port_is_accepted(
             low in 1u16..,

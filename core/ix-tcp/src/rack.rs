@@ -11,13 +11,14 @@ use ix_wire::{Seq, TcpHeader};
 /// DupThresh of RFC 5681 and RFC 8985.
 pub(crate) const DUP_THRESH: u16 = 3;
 
-/// RFC 8985 section 5.3: of two segments sent in the same microsecond the later octet is the later.
+/// RFC 8985 section 5.3: of two segments sent in the same microsecond, the one with the later octet
+/// is the later.
 fn sent_after(a_us: u64, a_end: Seq, b_us: u64, b_end: Seq) -> bool {
     a_us > b_us || a_us == b_us && a_end.gt(b_end)
 }
 
 impl<B: RxBuf> Tcb<B> {
-    /// A segment is delivered: RFC 8985 section 6.2 steps 1 to 3.
+    /// Records a delivered segment: RFC 8985 section 6.2 steps 1 to 3.
     #[inline]
     pub(crate) fn note_delivered(&mut self, record: &TxRecord, now_us: u64, hdr: &TcpHeader) {
         let end = record.end();
@@ -29,7 +30,7 @@ impl<B: RxBuf> Tcb<B> {
         }
         let rtt_us = now_us.saturating_sub(record.sent_us).min(u64::from(u32::MAX)) as u32;
         if retransmitted {
-            // The acknowledgement may be that of the first transmission.
+            // The acknowledgement may be for the first transmission.
             if rtt_us < self.rtt.min_rtt_us() {
                 return;
             }
@@ -47,7 +48,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// RFC 8985 section 6.2 step 4: widens the window while it proves too narrow.
+    /// RFC 8985 section 6.2 step 4: widens the reordering window while it is too narrow.
     pub(crate) fn adapt_reordering_window(&mut self, dsack: bool) {
         let (snd_una, snd_nxt) = (self.snd_una, self.snd_nxt);
         if !dsack && self.loss.is_none() {
@@ -74,8 +75,8 @@ impl<B: RxBuf> Tcb<B> {
         (self.rtt.min_rtt_us() / 4).saturating_mul(mult).min(self.rtt.srtt_us())
     }
 
-    /// RFC 8985 section 6.2 step 5: marks what was sent long enough before something delivered.
-    /// Answers how long to wait for the rest; 0: nothing to wait for.
+    /// RFC 8985 section 6.2 step 5: marks as lost what was sent long enough before something
+    /// delivered. Returns how long to wait for the rest, µs; 0: nothing to wait for.
     pub(crate) fn rack_mark_lost(&mut self, now_us: u64) -> u64 {
         if self.rack_xmit_us == 0 {
             return 0;
@@ -91,7 +92,7 @@ impl<B: RxBuf> Tcb<B> {
                 if record.has(TxRecord::RETRANSMITTED) {
                     continue;
                 }
-                // Sent for the first time, like all that follow, and these even later.
+                // This one was sent for the first time, as were all that follow, and those later.
                 break;
             }
             let due_us = record.sent_us.saturating_add(patience_us);
@@ -104,10 +105,11 @@ impl<B: RxBuf> Tcb<B> {
         wait_us
     }
 
-    /// RFC 8985 section 6.3: what a retransmission timeout proves.
+    /// RFC 8985 section 6.3: marks what a retransmission timeout shows to be lost.
     pub(crate) fn mark_lost_by_timeout(&mut self, now_us: u64, out: &mut impl Output<B>) {
         if self.records.first().is_some_and(|first| first.has(TxRecord::SACKED)) {
-            // A receiver may drop what it acknowledged only selectively (RFC 2018 section 8).
+            // A receiver may drop data that it has acknowledged only selectively (RFC 2018 section
+            // 8).
             out.count(TcpCounter::SackReneged);
             for index in 0..self.records.len() {
                 if let Some(record) = self.records.get_mut(index) {
@@ -127,7 +129,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Marks one record lost, unless it is delivered or marked already.
+    /// Marks one record lost, unless it is delivered or already marked.
     pub(crate) fn mark_lost(&mut self, index: usize) {
         if let Some(record) = self.records.get_mut(index)
             && !record.has(TxRecord::SACKED | TxRecord::LOST)
@@ -144,7 +146,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// RFC 8985 section 7.2: how long to wait for an acknowledgement before probing the tail.
+    /// RFC 8985 section 7.2: how long to wait for an acknowledgement before a tail loss probe.
     pub(crate) fn probe_timeout_us(&self, cfg: &Config) -> u64 {
         let base_us = if self.rtt.has_sample() {
             self.rtt.srtt_us().saturating_mul(2)
@@ -155,7 +157,7 @@ impl<B: RxBuf> Tcb<B> {
         u64::from(base_us.max(cfg.min_pto_us)) + u64::from(allowance_us)
     }
 
-    /// The peer may sit on an acknowledgement while less than two full-sized segments are
+    /// The peer may delay an acknowledgement while less than two full-sized segments are
     /// outstanding (RFC 9293 section 3.8.6.3).
     pub(crate) fn delayed_ack_allowance_us(&self, cfg: &Config) -> u64 {
         if self.one_in_flight() { u64::from(cfg.delayed_ack_allowance_us) } else { 0 }
@@ -165,7 +167,7 @@ impl<B: RxBuf> Tcb<B> {
         self.flight_bytes() < 2 * u32::from(self.mss)
     }
 
-    /// RFC 8985 section 7.4.2: what the acknowledgement says about a tail loss probe.
+    /// RFC 8985 section 7.4.2: what an acknowledgement proves about a tail loss probe.
     pub(crate) fn judge_probe(
         &mut self,
         ack: Seq,
@@ -181,7 +183,7 @@ impl<B: RxBuf> Tcb<B> {
         if !loss.tlp_retransmit || both_arrived {
             loss.tlp_end = None;
         } else if ack.gt(end) {
-            // The probe filled a hole: that was a loss, and congestion.
+            // The probe has filled a hole: there was a loss, and so congestion.
             loss.tlp_end = None;
             if phase == Phase::Open {
                 self.cc.on_congestion(flight.max(report.acked));

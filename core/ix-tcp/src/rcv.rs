@@ -1,4 +1,5 @@
-//! Payload and FIN of an acceptable segment: RFC 9293 section 3.10.7.4, seventh and eighth.
+//! Processes payload and FIN of an acceptable segment: RFC 9293 section 3.10.7.4, seventh and
+//! eighth.
 use crate::config::Config;
 use crate::output::{DeadReason, Output, RxBuf, TcpEvent};
 use crate::reassembly::{Inserted, Reassembly};
@@ -8,18 +9,18 @@ use crate::tcb::{Flags, Tcb};
 use ix_wire::Seq;
 
 impl<B: RxBuf> Tcb<B> {
-    /// The next octet that the application will get.
+    /// Sequence number of the next octet for the application.
     pub fn rcv_nxt(&self) -> Seq {
         self.rcv_nxt
     }
 
-    /// Buffers that the application has got and not given back.
+    /// Number of buffers that the application has and has not returned.
     #[inline]
     pub fn rcv_held_bufs(&self) -> u16 {
         self.rcv_held_bufs
     }
 
-    /// Payload that begins exactly at `rcv_nxt` and lies within the window.
+    /// Takes payload that begins exactly at `rcv_nxt` and is within the window.
     #[inline]
     pub(crate) fn take_in_order(&mut self, cfg: &Config, buf: B, out: &mut impl Output<B>) {
         if u32::from(self.rcv_held_bufs) >= cfg.rcv_buffers_max {
@@ -30,14 +31,14 @@ impl<B: RxBuf> Tcb<B> {
         }
         self.rcv_mss = self.rcv_mss.max((buf.len() as u32).min(u32::from(cfg.mss)) as u16);
         if let Some(reassembly) = &mut self.reassembly {
-            // What of a segment was trimmed off its front is reported already, and came first.
+            // What was trimmed off the front of a segment is reported already, and arrived first.
             let (left, right) = (self.rcv_nxt, self.rcv_nxt + buf.len() as u32);
             if self.flags.has(Flags::SACK) && !reassembly.has_duplicate_until(left) {
                 reassembly.note_overlap(left, right);
             }
             self.hand_over(buf, out);
             self.drain_reassembly(cfg, out);
-            // RFC 5681 section 4.2: at once when a segment fills all or part of a gap.
+            // RFC 5681 section 4.2: acknowledge at once when a segment fills all or part of a gap.
             self.flags.set(Flags::ACK_NOW);
         } else {
             self.hand_over(buf, out);
@@ -55,7 +56,7 @@ impl<B: RxBuf> Tcb<B> {
         out.deliver(buf);
     }
 
-    /// Delivers what a gap, or the limit of buffers, held back.
+    /// Delivers what a gap, or the limit on buffers, has held back.
     pub(crate) fn drain_reassembly(&mut self, cfg: &Config, out: &mut impl Output<B>) {
         let Some(mut reassembly) = self.reassembly.take() else { return };
         while u32::from(self.rcv_held_bufs) < cfg.rcv_buffers_max
@@ -67,14 +68,14 @@ impl<B: RxBuf> Tcb<B> {
         self.settle_reassembly();
     }
 
-    /// Frees the queue when it holds nothing.
+    /// Frees the queue if it is empty.
     pub(crate) fn settle_reassembly(&mut self) {
         if self.reassembly.as_ref().is_some_and(|reassembly| reassembly.is_unused()) {
             self.reassembly = None;
         }
     }
 
-    /// Payload within the window but after a gap.
+    /// Takes payload within the window that follows a gap.
     pub(crate) fn take_out_of_order(
         &mut self,
         cfg: &Config,
@@ -85,7 +86,7 @@ impl<B: RxBuf> Tcb<B> {
         self.flags.set(Flags::ACK_NOW);
         let room = cfg.rcv_buffers_max.saturating_sub(u32::from(self.rcv_held_bufs)) as usize;
         let mut reassembly = self.reassembly.take().unwrap_or_else(|| Box::new(Reassembly::new()));
-        // Earlier data is worth more than later: it is delivered first (cf. gvisor#9153).
+        // Earlier data is worth more than later data: it is delivered first (cf. gvisor#9153).
         while reassembly.len() >= room.max(1)
             && reassembly.last_seq().is_some_and(|last| seq.lt(last))
             && let Some(last) = reassembly.pop_last()
@@ -103,7 +104,7 @@ impl<B: RxBuf> Tcb<B> {
         self.settle_reassembly();
     }
 
-    /// Octets up to `right` came again: the peer is told by a DSACK (RFC 2883), and at once.
+    /// Octets up to `right` arrived again: the peer is told so by a DSACK (RFC 2883), at once.
     pub(crate) fn note_duplicate(&mut self, left: Seq, right: Seq, out: &mut impl Output<B>) {
         out.count(TcpCounter::DuplicateSegments);
         self.flags.set(Flags::ACK_NOW);
@@ -114,7 +115,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// The peer's FIN stands at `seq`: remembered if something before it is missing.
+    /// The peer's FIN is at `seq`. It is stored if something before it is missing.
     pub(crate) fn note_fin(&mut self, seq: Seq) {
         self.flags.set(Flags::ACK_NOW);
         if seq.gt(self.rcv_nxt) {
@@ -122,7 +123,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Acts on the peer's FIN once everything before it has been delivered: `here`, or remembered.
+    /// Processes the peer's FIN, which is `here` or stored, once everything before it is delivered.
     pub(crate) fn take_fin(
         &mut self,
         cfg: &Config,
@@ -150,7 +151,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Both FINs are acknowledged; old segments may still be on the way (RFC 9293 section 3.6.1).
+    /// Enters TIME-WAIT: both FINs are acknowledged, but old segments may still be on the way (RFC
+    /// 9293 section 3.6.1).
     pub(crate) fn enter_time_wait(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         self.enter(State::TimeWait);
         self.loss = None;

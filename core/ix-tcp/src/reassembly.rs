@@ -1,5 +1,5 @@
-//! Payload that arrived out of order (RFC 9293 section 3.10.7.4), and what we tell the peer about
-//! it (RFC 2018, RFC 2883).
+//! Payload that arrived out of order (RFC 9293 section 3.10.7.4), and how it is reported to the
+//! peer (RFC 2018, RFC 2883).
 use crate::output::RxBuf;
 use ix_wire::{SackBlocks, Seq};
 use std::collections::VecDeque;
@@ -20,12 +20,12 @@ impl<B> Piece<B> {
     }
 }
 
-/// What became of an inserted buffer.
+/// The result of inserting a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inserted {
-    /// It is queued, perhaps trimmed.
+    /// It is queued, possibly trimmed.
     Queued,
-    /// It brought nothing new; the range is what was already there.
+    /// It holds nothing new; the range is what was already there.
     Duplicate,
     /// There was no room for it.
     NoRoom,
@@ -35,12 +35,12 @@ pub(crate) enum Inserted {
 #[derive(Debug)]
 pub(crate) struct Reassembly<B> {
     pieces: VecDeque<Piece<B>>,
-    /// A sequence number within each of the latest blocks to change, latest first.
+    /// A sequence number in each of the blocks that changed last, the latest first.
     recent: [Seq; SACK_BLOCKS_MAX],
     recent_len: u8,
-    /// Received twice, to be reported in the next acknowledgement (RFC 2883).
+    /// A range received twice, to be reported in the next acknowledgement (RFC 2883).
     duplicate: Option<(Seq, Seq)>,
-    /// Where the peer's stream ends, when its FIN arrived early.
+    /// End of the peer's stream, if its FIN arrived early.
     fin: Option<Seq>,
 }
 
@@ -55,12 +55,12 @@ impl<B: RxBuf> Reassembly<B> {
         }
     }
 
-    /// Buffers held.
+    /// Number of held buffers.
     pub fn len(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Nothing is queued and nothing is to be reported.
+    /// True if nothing is queued and nothing is to be reported.
     pub fn is_unused(&self) -> bool {
         self.pieces.is_empty() && self.duplicate.is_none() && self.fin.is_none()
     }
@@ -73,7 +73,7 @@ impl<B: RxBuf> Reassembly<B> {
         self.duplicate.is_some()
     }
 
-    /// Octets up to `edge` are to be reported.
+    /// True if a duplicate up to `edge` is to be reported.
     pub fn has_duplicate_until(&self, edge: Seq) -> bool {
         self.duplicate.is_some_and(|(_, right)| right == edge)
     }
@@ -82,7 +82,7 @@ impl<B: RxBuf> Reassembly<B> {
         self.duplicate = None;
     }
 
-    /// The peer's FIN stands at `seq`, which lies after a gap.
+    /// The peer's FIN is at `seq`, after a gap.
     pub fn set_fin(&mut self, seq: Seq) {
         self.fin.get_or_insert(seq);
     }
@@ -100,8 +100,8 @@ impl<B: RxBuf> Reassembly<B> {
     }
 
     /// Queues `buf`, whose first octet is `seq`, in at most `room` buffers. What is already there
-    /// stays (the peer must send the same bytes again); what the new buffer covers whole is given
-    /// to `free`, and so is the new buffer itself when it is not needed.
+    /// stays (the peer must send the same bytes again). `free` gets buffers that the new one covers
+    /// completely, and the new buffer itself if it is not needed.
     pub fn insert(
         &mut self,
         mut seq: Seq,
@@ -151,8 +151,8 @@ impl<B: RxBuf> Reassembly<B> {
         Inserted::Queued
     }
 
-    /// Of octets that just came, remembers the first run that was queued already, to be reported:
-    /// of several duplicates in one segment RFC 2883 (section 4) reports the first.
+    /// Of the octets that have just arrived, records the first run that was already queued: of
+    /// several duplicates in one segment the first is reported (RFC 2883 section 4).
     pub fn note_overlap(&mut self, left: Seq, right: Seq) {
         let at = self.pieces.partition_point(|piece| piece.end().le(left));
         let Some(first) = self.pieces.get(at).filter(|piece| piece.seq.lt(right)) else { return };
@@ -166,8 +166,8 @@ impl<B: RxBuf> Reassembly<B> {
         self.duplicate = Some((first.seq.max(left), end.min(right)));
     }
 
-    /// The next piece if it begins at or before `rcv_nxt`, trimmed to begin there; `free` takes
-    /// pieces that `rcv_nxt` has overtaken.
+    /// Returns the next piece if it begins at or before `rcv_nxt`, trimmed to begin there. `free`
+    /// gets pieces that are completely before `rcv_nxt`.
     pub fn pop(&mut self, rcv_nxt: Seq, mut free: impl FnMut(B)) -> Option<B> {
         loop {
             if self.pieces.front()?.seq.gt(rcv_nxt) {
@@ -183,7 +183,7 @@ impl<B: RxBuf> Reassembly<B> {
         }
     }
 
-    /// The newest of the stream's pieces, to make room for older ones.
+    /// Removes the last piece, to make room for earlier ones.
     pub fn pop_last(&mut self) -> Option<B> {
         self.pieces.pop_back().map(|piece| piece.buf)
     }
@@ -193,7 +193,7 @@ impl<B: RxBuf> Reassembly<B> {
         self.pieces.back().map(|piece| piece.seq)
     }
 
-    /// The block of `seq` changed last: it comes first from now on.
+    /// Records that the block of `seq` changed last: it is reported first.
     fn note_recent(&mut self, seq: Seq) {
         let block = self.block_of(seq);
         let mut recent = [seq; SACK_BLOCKS_MAX];
@@ -209,7 +209,7 @@ impl<B: RxBuf> Reassembly<B> {
         self.recent_len = len as u8;
     }
 
-    /// The isolated block that holds `seq`.
+    /// The isolated block that contains `seq`.
     fn block_of(&self, seq: Seq) -> Option<(Seq, Seq)> {
         let at = self.pieces.partition_point(|piece| piece.end().le(seq));
         let found = self.pieces.get(at).filter(|piece| piece.seq.le(seq))?;
@@ -230,9 +230,9 @@ impl<B: RxBuf> Reassembly<B> {
     }
 
     /// The blocks to report: a duplicate first (RFC 2883 section 4), then the block of the latest
-    /// arrival, then the others, latest first (RFC 2018 section 4). A block that begins at
-    /// `rcv_nxt` (the application holds too many buffers) is no block: the octet below it is not
-    /// missing.
+    /// arrival, then the others, latest first (RFC 2018 section 4). A piece that begins at
+    /// `rcv_nxt` (the application holds too many buffers) is not a block, because the octet before
+    /// it is not missing.
     pub fn sack_blocks(&self, rcv_nxt: Seq, max: usize) -> SackBlocks {
         let mut blocks = SackBlocks::EMPTY;
         if let Some((left, right)) = self.duplicate

@@ -1,4 +1,4 @@
-//! Transmit records: one for each segment in flight. They are the retransmission queue, the
+//! Transmit records, one for each segment in flight. They are the retransmission queue, the
 //! scoreboard of RFC 6675 and the timestamps of RFC 8985 in one.
 use crate::cc::hystart::HyStart;
 use ix_wire::Seq;
@@ -7,13 +7,13 @@ use std::collections::VecDeque;
 /// One transmitted segment that is not cumulatively acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TxRecord {
-    /// Last transmission.
+    /// Time of the last transmission.
     pub sent_us: u64,
     /// First octet.
     pub seq: Seq,
-    /// Octets, SYN and FIN counted.
+    /// Octets; SYN and FIN count.
     pub len: u16,
-    /// The constants below.
+    /// A set of the constants below.
     pub marks: u16,
 }
 
@@ -24,7 +24,7 @@ impl TxRecord {
     pub const FIN: u16 = 2;
     /// Selectively acknowledged.
     pub const SACKED: u16 = 4;
-    /// Taken for lost and not transmitted since.
+    /// Taken to be lost, and not transmitted since.
     pub const LOST: u16 = 8;
     /// Transmitted more than once: no round-trip sample from it (Karn).
     pub const RETRANSMITTED: u16 = 16;
@@ -44,21 +44,21 @@ impl TxRecord {
     }
 }
 
-/// Two records in place: enough for a request or a small answer.
+/// Records that are stored in the connection: enough for a request or a short reply.
 const INLINE: usize = 2;
 
 /// The records of a connection, without gaps from `snd_una` to `snd_nxt`.
 ///
-/// The first two stand in the connection itself. More need the deque, which stays until
+/// The first two are in the connection itself. More need the deque, which remains until
 /// [`TxRecords::shrink`]: a bulk flow allocates it once, an idle flow has none.
 #[derive(Debug)]
 pub(crate) struct TxRecords {
-    /// Used from the front; a record without octets is none.
+    /// Used from the front. A record without octets is unused.
     inline: [TxRecord; INLINE],
     many: Option<Box<Many>>,
 }
 
-/// What only a flow with many segments in flight remembers.
+/// State of a flow that has had many segments in flight.
 #[derive(Debug)]
 struct Many {
     records: VecDeque<TxRecord>,
@@ -91,7 +91,7 @@ impl TxRecords {
         }
     }
 
-    /// The only record, if it was sent once, nothing happened to it, and it ends here.
+    /// The only record, if it ends at `end`, was sent once and has no marks.
     #[inline]
     pub fn only_until(&self, end: Seq) -> Option<TxRecord> {
         let [first, second] = &self.inline;
@@ -99,7 +99,7 @@ impl TxRecords {
         (plain && first.len > 0).then_some(*first)
     }
 
-    /// Removes what [`Self::only_until`] found.
+    /// Removes the record that [`Self::only_until`] has returned.
     #[inline]
     pub fn clear_only(&mut self) {
         self.inline[0] = TxRecord::NONE;
@@ -178,8 +178,8 @@ impl TxRecords {
         }
     }
 
-    /// Cuts the record at `index` so that it keeps its first `len` octets and a new one after it
-    /// holds the rest. SYN stays in front, FIN behind.
+    /// Splits the record at `index`: it keeps its first `len` octets, and a new one after it gets
+    /// the rest. SYN stays with the first, FIN with the second.
     pub fn split(&mut self, index: usize, len: u16) {
         if self.many.is_none() {
             self.spill();
@@ -196,8 +196,8 @@ impl TxRecords {
         many.records.insert(index + 1, rest);
     }
 
-    /// Joins the record at `index` with the one after it, whose marks of SYN, FIN and
-    /// retransmission are kept beside its own.
+    /// Joins the record at `index` with the next one. The marks for SYN, FIN and retransmission of
+    /// both are kept.
     pub fn join(&mut self, index: usize) {
         let Some(next) = self.get(index + 1).copied() else { return };
         if let Some(front) = self.get_mut(index) {
@@ -211,7 +211,7 @@ impl TxRecords {
         }
     }
 
-    /// Index of the record that holds `seq`, or of the first one after it.
+    /// Index of the record that contains `seq`, or of the first one after it.
     pub fn find(&self, seq: Seq) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -229,7 +229,7 @@ impl TxRecords {
         self.many.is_some()
     }
 
-    /// What HyStart++ watches, of a flow that has had more in flight than fits in place.
+    /// The state of HyStart++, of a flow that has had more in flight than fits in place.
     pub fn slow_start_mut(&mut self) -> Option<&mut HyStart> {
         self.many.as_mut().map(|many| &mut many.slow_start)
     }
@@ -269,7 +269,7 @@ mod tests {
         records.split(0, 4);
         records.join(0);
         assert_eq!((records.len(), records.get(0)), (2, Some(&whole)));
-        // In place too, and the last has nothing to be joined with.
+        // Also for records in place; the last one has nothing to be joined with.
         let mut inline = TxRecords::new();
         inline.push(record(5, 4));
         inline.push(TxRecord { marks: TxRecord::FIN | TxRecord::LOST, ..record(9, 6) });

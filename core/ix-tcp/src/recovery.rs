@@ -1,5 +1,5 @@
-//! What follows from a loss: RFC 6675 and RFC 6582 (when to enter and leave recovery), RFC 9937
-//! (how much to send in it), RFC 3522 and RFC 3708 (when it was a mistake).
+//! Reaction to a loss: RFC 6675 and RFC 6582 (when to enter and leave recovery), RFC 9937 (how much
+//! to send in it), RFC 3522 and RFC 3708 (when it was a mistake).
 use crate::ack::AckReport;
 use crate::config::Config;
 use crate::loss::LossState;
@@ -11,21 +11,21 @@ use crate::tcb::{Flags, LossTimer, Phase, Tcb};
 use ix_wire::TcpHeader;
 
 impl<B: RxBuf> Tcb<B> {
-    /// The recovery state, made when first needed.
+    /// The recovery state, made when it is first needed.
     pub(crate) fn loss_mut(&mut self) -> &mut LossState {
         let snd_una = self.snd_una;
         self.loss.get_or_insert_with(|| Box::new(LossState::new(snd_una)))
     }
 
-    /// Octets that are somewhere in the network: neither acknowledged nor taken for lost. Every
-    /// outstanding octet is in exactly one of these accounts, whatever the order in which it was
-    /// sacked, lost, sent again and acknowledged (cf. gvisor#14092).
+    /// Octets in the network: neither acknowledged nor taken to be lost. Every outstanding octet is
+    /// in exactly one of these counts, in whatever order it was sacked, lost, sent again and
+    /// acknowledged (cf. gvisor#14092).
     #[inline]
     pub(crate) fn pipe_bytes(&self) -> u32 {
         self.flight_bytes() - self.sacked_bytes - self.lost_bytes - self.presumed_sacked_bytes()
     }
 
-    /// Each duplicate acknowledgement of a peer without SACK stands for a segment that has arrived
+    /// From a peer without SACK each duplicate acknowledgement means that a segment has arrived
     /// (RFC 6582 section 3.2 inflates the window instead).
     fn presumed_sacked_bytes(&self) -> u32 {
         if self.dupacks == 0 {
@@ -37,7 +37,7 @@ impl<B: RxBuf> Tcb<B> {
         (u32::from(self.dupacks) * u32::from(self.mss)).min(others.saturating_sub(lost_others))
     }
 
-    /// The congestion window that holds now.
+    /// The congestion window now: that of recovery, if there is one.
     #[inline]
     pub(crate) fn cwnd_bytes(&self) -> u32 {
         match (self.phase, &self.loss) {
@@ -46,7 +46,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Draws the conclusions from an acknowledgement that was not plain.
+    /// Detects losses, from an acknowledgement that was not plain.
     pub(crate) fn detect_loss(
         &mut self,
         now_us: u64,
@@ -75,7 +75,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// RFC 8985 section 6.2 step 5, and the timer for what may still be lost.
+    /// RFC 8985 section 6.2 step 5, with the timer for what may still be lost.
     pub(crate) fn rack_detect(&mut self, now_us: u64) {
         let wait_us = self.rack_mark_lost(now_us);
         if wait_us > 0 || self.loss.is_some() {
@@ -84,11 +84,12 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// RFC 6582, for peers without SACK. Answers the octets that the acknowledgement delivered.
+    /// Recovery for peers without SACK (RFC 6582). Returns the octets that the acknowledgement
+    /// delivered.
     fn new_reno(&mut self, report: &AckReport) -> u32 {
         let mss = u32::from(self.mss);
         if report.acked > 0 {
-            // Segments that duplicate acknowledgements stood for are now acknowledged.
+            // The segments that duplicate acknowledgements stood for are now acknowledged.
             let presumed = (report.acked / mss).saturating_sub(1).min(u32::from(self.dupacks));
             self.dupacks -= presumed as u16;
             if self.phase == Phase::Recovery {
@@ -102,7 +103,7 @@ impl<B: RxBuf> Tcb<B> {
             return 0;
         }
         self.dupacks = self.dupacks.saturating_add(1);
-        // After a timeout, duplicates of what it sent again are no loss (section 4).
+        // After a timeout, duplicates of its retransmissions are no sign of loss (section 4).
         let fresh = self.loss.as_ref().is_none_or(|loss| self.snd_una.gt(loss.recover))
             || self.loss.as_ref().is_some_and(|loss| !loss.retransmitted);
         if self.dupacks >= DUP_THRESH && self.phase == Phase::Open && fresh {
@@ -111,8 +112,8 @@ impl<B: RxBuf> Tcb<B> {
         mss
     }
 
-    /// Recovery begins: one congestion response for a window of data. `delivered`: what the
-    /// acknowledgement that told of the loss delivered itself, which counts (RFC 9937 section 6.1).
+    /// Begins recovery: one reduction per window of data. `delivered`: octets that the
+    /// acknowledgement which showed the loss has delivered itself (RFC 9937 section 6.1).
     pub(crate) fn enter_recovery(&mut self, delivered: u32, out: &mut impl Output<B>) {
         out.count(TcpCounter::Recoveries);
         let (recover, flight) = (self.snd_nxt, self.flight_bytes());
@@ -126,7 +127,7 @@ impl<B: RxBuf> Tcb<B> {
         loss.prr_delivered = 0;
         loss.prr_out = 0;
         loss.prr_flight = pipe.max(mss);
-        // The first retransmission goes out whatever the window (RFC 9937 section 6.2).
+        // The first retransmission is sent whatever the window is (RFC 9937 section 6.2).
         loss.prr_cwnd = cwnd;
         loss.undo = Some(0);
         loss.retransmitted = false;
@@ -135,7 +136,7 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// RFC 9937 section 6.2: proportional rate reduction. `safe`: the acknowledgement advanced and
-    /// told of no further loss.
+    /// showed no further loss.
     fn pace_recovery(&mut self, delivered: u32, safe: bool) {
         let (pipe, ssthresh) = (self.pipe_bytes(), self.cc.ssthresh_bytes());
         let mss = u32::from(self.mss);
@@ -153,7 +154,7 @@ impl<B: RxBuf> Tcb<B> {
         loss.prr_cwnd = pipe + allowance;
     }
 
-    /// Everything that was outstanding when recovery began is acknowledged.
+    /// Ends recovery if everything that was outstanding when it began is acknowledged.
     fn consider_exit(&mut self) {
         let Some(loss) = &mut self.loss else { return };
         if self.phase == Phase::Open || self.snd_una.lt(loss.recover) {
@@ -167,9 +168,9 @@ impl<B: RxBuf> Tcb<B> {
         self.dupacks = 0;
     }
 
-    /// Takes back a congestion response to something that was not lost: the acknowledgement echoes
-    /// a timestamp from before the first retransmission (Eifel, RFC 3522), or every retransmission
-    /// was reported as a duplicate (RFC 3708).
+    /// Undoes the reduction after a loss that was none: the acknowledgement echoes a timestamp from
+    /// before the first retransmission (Eifel, RFC 3522), or every retransmission was reported as a
+    /// duplicate (RFC 3708).
     fn consider_undo(&mut self, hdr: &TcpHeader, report: &AckReport, out: &mut impl Output<B>) {
         let timestamps = self.flags.has(Flags::TIMESTAMPS);
         let recovering = self.phase != Phase::Open;
@@ -178,7 +179,7 @@ impl<B: RxBuf> Tcb<B> {
         if !loss.retransmitted {
             return;
         }
-        // A DSACK may well come after the end of recovery: it is the echo of a retransmission.
+        // A DSACK may arrive after the end of recovery, because it reports a retransmission.
         let echoes_original = timestamps
             && recovering
             && report.acked > 0
@@ -206,8 +207,8 @@ impl<B: RxBuf> Tcb<B> {
         if let Some(loss) = &mut self.loss {
             loss.undo = None;
             if loss.interrupted {
-                // The timeout was a mistake, the losses before it were none: what RACK finds lost
-                // again has been answered.
+                // The timeout was a mistake, but the losses before it were not; for what RACK finds
+                // lost again the window was already reduced.
                 loss.interrupted = false;
                 self.phase = Phase::Recovery;
             }
@@ -220,7 +221,7 @@ impl<B: RxBuf> Tcb<B> {
         self.lost_bytes = 0;
     }
 
-    /// The retransmission timer expired: RFC 6298 section 5, RFC 5681 section 3.1.
+    /// Processes an expired retransmission timer: RFC 6298 section 5, RFC 5681 section 3.1.
     pub(crate) fn take_timeout(&mut self, now_us: u64, out: &mut impl Output<B>) {
         out.count(TcpCounter::Rto);
         let first = self.rtt.backoff() == 0;
@@ -242,8 +243,8 @@ impl<B: RxBuf> Tcb<B> {
         self.loss_timer = LossTimer::Rto;
     }
 
-    /// The handshake is over: a lost SYN is no congestion of the data's path, but it makes us start
-    /// with one segment (RFC 5681 section 3.1).
+    /// Ends the handshake. A lost SYN is no congestion of the data's path, but the connection then
+    /// starts with one segment (RFC 5681 section 3.1).
     pub(crate) fn leave_handshake_losses(&mut self, cfg: &Config) {
         let lost_syn = self.loss.take().is_some_and(|loss| loss.unanswered_syn);
         self.phase = Phase::Open;

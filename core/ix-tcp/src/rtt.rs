@@ -1,20 +1,20 @@
 //! Round-trip time and retransmission timeout (RFC 6298), and the path's minimum round-trip time.
 
-/// Estimates are kept in 1/64 microseconds, so that round trips of one microsecond neither round to
-/// nothing nor stop the averages short of their goal (gvisor#6113).
+/// Estimates are kept in 1/64 µs, so that round trips of one microsecond do not round to zero and
+/// averages reach their goal (gvisor#6113).
 const FRACTION_BITS: u32 = 6;
-/// Samples are cut here, so that the scaled estimates and their sum with the variance fit.
+/// Samples are limited to this, so that the scaled estimates and their sum with the variance fit.
 const SAMPLE_MAX_US: u32 = (1 << 24) - 1;
 /// alpha = 1/8, beta = 1/4 (RFC 6298 section 2.3).
 const ALPHA_SHIFT: u32 = 3;
 const BETA_SHIFT: u32 = 2;
-/// Averages over more samples than this would not move any more at small round-trip times.
+/// With averages over more samples than this, small round-trip times would not change any more.
 const SPREAD_SHIFT_MAX: u32 = 5;
-/// The minimum is that of the last one to two windows, so that it follows a path change.
+/// The minimum is taken over the last one to two windows, so that it follows a path change.
 const MIN_WINDOW_MS: u32 = 30_000;
 const BACKOFF_MAX: u8 = 20;
 
-/// Estimator of one connection.
+/// Round-trip time estimator of one connection.
 ///
 /// Samples must not come from retransmitted segments unless a timestamp tells which copy was
 /// acknowledged (Karn's algorithm, RFC 6298 section 3).
@@ -27,7 +27,7 @@ pub struct RttEstimator {
     min_now_us: u32,
     min_before_us: u32,
     window_began_ms: u32,
-    /// How often the timeout has been doubled.
+    /// Number of times the timeout was doubled.
     backoff: u8,
 }
 
@@ -38,7 +38,7 @@ impl Default for RttEstimator {
 }
 
 impl RttEstimator {
-    /// Without a sample.
+    /// An estimator without a sample.
     pub const fn new() -> Self {
         RttEstimator {
             srtt_scaled: 0,
@@ -50,11 +50,11 @@ impl RttEstimator {
         }
     }
 
-    /// A round trip was measured; ends the backoff (RFC 6298 section 5, Karn).
+    /// Adds a measured round-trip time, and ends the backoff (RFC 6298 section 5, Karn).
     ///
-    /// `samples_per_rtt`: how many samples the flight gives, about half its segments. With more
-    /// than one the averages are slowed down, else their memory would be shorter than one round
-    /// trip (RFC 7323 appendix G).
+    /// `samples_per_rtt`: how many samples the flight gives, about half of its segments. With more
+    /// than one the averages change more slowly, or they would cover less than one round trip (RFC
+    /// 7323 appendix G).
     pub fn sample(&mut self, rtt_us: u32, samples_per_rtt: u32, now_us: u64) {
         let rtt_us = rtt_us.clamp(1, SAMPLE_MAX_US);
         self.sample_minimum(rtt_us, now_us);
@@ -67,7 +67,7 @@ impl RttEstimator {
         }
         let spread_shift = samples_per_rtt.max(1).ilog2().min(SPREAD_SHIFT_MAX);
         let deviation_scaled = self.srtt_scaled.abs_diff(rtt_scaled);
-        // The variance first: it uses the old mean (RFC 6298 section 2.3).
+        // The variance first, because it uses the old mean (RFC 6298 section 2.3).
         approach(&mut self.rttvar_scaled, deviation_scaled, BETA_SHIFT + spread_shift);
         approach(&mut self.srtt_scaled, rtt_scaled, ALPHA_SHIFT + spread_shift);
     }
@@ -76,7 +76,7 @@ impl RttEstimator {
         let now_ms = (now_us / 1000) as u32;
         let age_ms = now_ms.wrapping_sub(self.window_began_ms);
         if age_ms >= MIN_WINDOW_MS {
-            // After a long silence the last window is of no use either.
+            // After a long idle time the last window is no use either.
             let stale = age_ms >= 2 * MIN_WINDOW_MS;
             self.min_before_us = if stale { u32::MAX } else { self.min_now_us };
             self.min_now_us = u32::MAX;
@@ -85,7 +85,7 @@ impl RttEstimator {
         self.min_now_us = self.min_now_us.min(rtt_us);
     }
 
-    /// Some round trip has been measured.
+    /// True if a round-trip time was measured.
     #[inline]
     pub fn has_sample(&self) -> bool {
         self.srtt_scaled != 0
@@ -103,16 +103,16 @@ impl RttEstimator {
         self.rttvar_scaled.div_ceil(1 << FRACTION_BITS)
     }
 
-    /// Smallest round-trip time of the last half to whole minute in which there were samples (RACK,
-    /// RFC 8985 section 6.2 step 1); 0 only before the first sample.
+    /// Smallest round-trip time of the last half minute to minute with samples (RACK, RFC 8985
+    /// section 6.2 step 1); 0 only before the first sample.
     #[inline]
     pub fn min_rtt_us(&self) -> u32 {
         let min_us = self.min_now_us.min(self.min_before_us);
         if min_us == u32::MAX { 0 } else { min_us }
     }
 
-    /// Retransmission timeout with its backoff, within `min_us..=max_us`; `initial_us` before the
-    /// first sample (after a retransmitted SYN that is 3 s for data, RFC 6298 section 5.7).
+    /// Retransmission timeout with its backoff, within `min_us..=max_us`. Before the first sample
+    /// it is `initial_us` (for data after a retransmitted SYN that is 3 s, RFC 6298 section 5.7).
     #[inline]
     pub fn rto_us(&self, min_us: u32, max_us: u32, initial_us: u32) -> u32 {
         let base_us = if self.has_sample() {
@@ -125,26 +125,27 @@ impl RttEstimator {
         backed_off_us.min(u64::from(max_us)) as u32
     }
 
-    /// The timer expired: doubles the timeout (RFC 6298 section 5.5).
+    /// Doubles the timeout, because the timer has expired (RFC 6298 section 5.5).
     pub fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
 
-    /// The peer acknowledged something new, though no round trip could be measured.
+    /// Ends the backoff, because the peer has acknowledged something new, though no round-trip time
+    /// could be measured.
     #[inline]
     pub fn clear_backoff(&mut self) {
         self.backoff = 0;
     }
 
-    /// How often the timeout has been doubled since the last sample.
+    /// Number of times the timeout was doubled since the last sample.
     #[inline]
     pub fn backoff(&self) -> u8 {
         self.backoff
     }
 }
 
-/// Moves an average by `1 / 2^shift` of the way towards `sample`, by at least one unit if they
-/// differ: truncation must not leave it standing a few units off.
+/// Moves an average by `1 / 2^shift` of the way towards `sample`, and by at least one unit if they
+/// differ: truncation must not stop it a few units off.
 fn approach(average: &mut u32, sample: u32, shift: u32) {
     let round_up = (1 << shift) - 1;
     if sample >= *average {
@@ -265,7 +266,7 @@ mod tests {
             rtt.sample(300, 1, second * second_us);
         }
         assert_eq!(rtt.min_rtt_us(), 300);
-        // At once after a long silence.
+        // At once after a long idle time.
         rtt.sample(500, 1, 200 * second_us);
         assert_eq!(rtt.min_rtt_us(), 500);
     }
@@ -291,7 +292,7 @@ mod tests {
             }
         }
 
-        /// Any samples at any times: no overflow, and the timeout stays in its bounds.
+        /// Any samples at any times: no overflow, and the timeout stays within its bounds.
         #[test]
         fn bounds_hold(
             samples in proptest::collection::vec((any::<u32>(), any::<u32>(), 0..1u64 << 40), 0..50),

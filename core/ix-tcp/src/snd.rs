@@ -1,5 +1,5 @@
-//! Output: RFC 9293 section 3.8.6.2.1 (silly windows, Nagle), RFC 5681 (how much), section 3.8.6.3
-//! (when to acknowledge).
+//! Output: RFC 9293 section 3.8.6.2.1 (silly windows, Nagle), RFC 5681 (how much to send), section
+//! 3.8.6.3 (when to acknowledge).
 use crate::config::Config;
 use crate::connect::ms_of;
 use crate::ecn::NOT_ECT;
@@ -15,8 +15,8 @@ const SACK_BLOCKS_WITH_TIMESTAMP: usize = 3;
 const SACK_BLOCKS: usize = 4;
 
 impl<B: RxBuf> Tcb<B> {
-    /// Sends what is to be sent now: data, FIN, acknowledgements, window updates. Call once a cycle
-    /// for every connection that was touched, after the application's calls.
+    /// Sends what is to be sent now: data, FIN, acknowledgements, window updates. To be called once
+    /// per cycle for every connection that was touched, after the application's calls.
     pub fn output(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         if self.state == State::Closed {
             return;
@@ -67,12 +67,13 @@ impl<B: RxBuf> Tcb<B> {
         options
     }
 
-    /// Options without SACK blocks, beside which a whole segment fits.
+    /// Options without SACK blocks, so that a whole segment fits beside them.
     pub(crate) fn plain_options(&self, now_us: u64) -> TcpOptions {
         TcpOptions { timestamp: self.timestamp(now_us), ..TcpOptions::NONE }
     }
 
-    /// Largest payload beside these options; SACK blocks that would leave none are dropped.
+    /// Largest payload beside these options. SACK blocks that would leave no room for payload are
+    /// dropped.
     fn fit(&self, options: &mut TcpOptions) -> u32 {
         let bare = TcpOptions { sack: SackBlocks::EMPTY, ..*options };
         let sack_bytes = options.len() - bare.len();
@@ -93,7 +94,7 @@ impl<B: RxBuf> Tcb<B> {
         sent
     }
 
-    /// A segment with ACK went out: nothing is owed any more.
+    /// Records that a segment with ACK was sent: no acknowledgement is due any more.
     #[inline]
     pub(crate) fn acknowledged_now(&mut self) {
         self.last_ack_sent = self.rcv_nxt;
@@ -154,7 +155,7 @@ impl<B: RxBuf> Tcb<B> {
         sent
     }
 
-    /// New data and FIN, as far as both windows and RFC 9293 section 3.8.6.2.1 allow.
+    /// Sends new data and FIN, as far as both windows and RFC 9293 section 3.8.6.2.1 allow.
     fn send_new(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) -> bool {
         let mut sent = false;
         if self.snd_nxt == self.snd_una && self.snd_buf_bytes > 0 {
@@ -230,11 +231,11 @@ impl<B: RxBuf> Tcb<B> {
         true
     }
 
-    /// Sender's silly-window avoidance and Nagle's algorithm. `len` is what windows allow of the
-    /// `unsent` octets.
+    /// Sender's silly-window avoidance and Nagle's algorithm. `len` is how much of the `unsent`
+    /// octets the windows allow.
     fn worth_sending(&self, len: u32, unsent: u32, mss: u32, fin: bool) -> bool {
         if len == unsent {
-            // All there is; nothing but FIN needs no window at all.
+            // These are all octets. A FIN alone needs no window.
             let held_back =
                 self.flags.has(Flags::NAGLE) && !fin && len < mss && self.snd_nxt != self.snd_una;
             return !held_back && (len > 0 || fin);
@@ -242,7 +243,7 @@ impl<B: RxBuf> Tcb<B> {
         len >= mss || len > 0 && len >= self.snd_wnd_max / 2
     }
 
-    /// RFC 5681 section 4.1.
+    /// Restarts the congestion window after an idle time (RFC 5681 section 4.1).
     fn restart_after_idle(&mut self, cfg: &Config, now_us: u64) {
         let idle_ms = ms_of(now_us).wrapping_sub(self.last_snd_ms);
         if idle_ms <= cfg.min_rto_us >> 10 {
@@ -254,7 +255,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Sends again what is taken for lost, oldest first, as far as the congestion window allows.
+    /// Sends again what is taken to be lost, oldest first, as far as the congestion window allows.
     pub(crate) fn retransmit_lost(
         &mut self,
         cfg: &Config,
@@ -281,7 +282,8 @@ impl<B: RxBuf> Tcb<B> {
                 self.flags.set(Flags::CWND_LIMITED);
                 break;
             }
-            // A peer that has taken back its window wants only the oldest (RFC 7323 section 2.4).
+            // A peer that has shrunk its window gets only the oldest segment (RFC 7323 section
+            // 2.4).
             if index > 0 && (record.seq + len).gt(self.snd_una + self.snd_wnd) {
                 break;
             }
@@ -294,8 +296,8 @@ impl<B: RxBuf> Tcb<B> {
         sent
     }
 
-    /// Joins the lost record at `index` with the lost ones after it, as far as one segment goes: a
-    /// peer that could not take many small segments should not be sent as many again.
+    /// Joins the lost record at `index` with the lost ones after it, up to one segment: a peer that
+    /// could not receive many small segments should not get as many again.
     fn coalesce_lost(&mut self, index: usize, mut record: TxRecord, mss: u32) -> TxRecord {
         let edge = self.snd_una + self.snd_wnd;
         while let Some(next) = self.records.get(index + 1).copied() {
@@ -383,8 +385,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// What is left to acknowledge after data had its chance to carry the acknowledgement
-    /// (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
+    /// Sends the acknowledgements that are still due after data had its chance to carry them (RFC
+    /// 9293 section 3.8.6.3, RFC 5681 section 4.2).
     fn acknowledge(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         if self.flags.has(Flags::ACK_NOW) {
             self.send_ack(cfg, now_us, out);
@@ -401,7 +403,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// A segment with nothing but the acknowledgement.
+    /// Sends an acknowledgement without data.
     pub(crate) fn send_ack(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         let options = self.options(now_us);
         if !self.emit(cfg, self.snd_nxt, 0, 0, options, out) {
@@ -409,7 +411,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// An empty segment one octet before the stream, which every peer answers (RFC 9293
+    /// Sends an empty segment one octet before the stream, to which every peer replies (RFC 9293
     /// section 3.8.4).
     pub(crate) fn send_keepalive(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         out.count(TcpCounter::KeepaliveProbes);
@@ -417,7 +419,7 @@ impl<B: RxBuf> Tcb<B> {
         self.emit(cfg, self.snd_una - 1, 0, 0, options, out);
     }
 
-    /// One octet into a closed window (RFC 9293 section 3.8.6.1).
+    /// Sends one octet into a closed window (RFC 9293 section 3.8.6.1).
     pub(crate) fn send_window_probe(
         &mut self,
         cfg: &Config,

@@ -4,13 +4,13 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum State {
-    /// Waiting for any peer (listeners, never a [`crate::Tcb`]).
+    /// Waits for any peer. Listeners have this state, a [`crate::Tcb`] never.
     Listen = 1,
     /// SYN sent.
     SynSent,
     /// SYN received and sent.
     SynReceived,
-    /// Data flows.
+    /// Established: data may be sent and received.
     Established,
     /// We closed; our FIN is not acknowledged.
     FinWait1,
@@ -29,26 +29,26 @@ pub enum State {
 }
 
 impl State {
-    /// Data and FIN of the peer are still to come.
+    /// True if data and FIN of the peer may still arrive.
     #[inline]
     pub const fn receives(self) -> bool {
         matches!(self, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// The application may append to the send stream.
+    /// True if the application may append to the send stream.
     #[inline]
     pub const fn sends(self) -> bool {
         matches!(self, State::SynSent | State::SynReceived | State::Established | State::CloseWait)
     }
 
-    /// SYNs were exchanged and acknowledged.
+    /// True if SYNs were exchanged and acknowledged.
     #[inline]
     pub const fn synchronized(self) -> bool {
         !matches!(self, State::Listen | State::SynSent | State::SynReceived | State::Closed)
     }
 
-    /// Whether the state diagram (RFC 9293 figure 5, with the errata) has this transition. Any
-    /// state may end in CLOSED.
+    /// Whether the state diagram (RFC 9293 figure 5, with the errata) has this transition. Every
+    /// state may change to CLOSED.
     pub const fn may_become(self, next: State) -> bool {
         use State::*;
         matches!(

@@ -1,8 +1,8 @@
-//! Counters of everything notable that happens to connections.
+//! Counters of what happens to connections.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
-        /// What can be counted; [`TcpCounter::name`] is the name in metrics.
+        /// An event that is counted; [`TcpCounter::name`] is the name in metrics.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum TcpCounter {
@@ -12,10 +12,10 @@ macro_rules! counters {
         impl TcpCounter {
             /// Every counter, in the order of its index.
             pub const ALL: &'static [TcpCounter] = &[$(TcpCounter::$variant,)+];
-            /// How many there are.
+            /// Number of counters.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// Place of this counter in [`TcpStats`].
+            /// Index of this counter in [`TcpStats`].
             #[inline]
             pub const fn index(self) -> usize {
                 self as usize
@@ -28,7 +28,7 @@ macro_rules! counters {
                 }
             }
 
-            /// One sentence for people: what is counted.
+            /// One sentence for the user: what is counted.
             pub const fn describe(self) -> &'static str {
                 match self {
                     $(TcpCounter::$variant => concat!($($doc),+).trim_ascii(),)+
@@ -39,7 +39,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Segments transmitted again, for whatever reason.
+    /// Segments transmitted again, for any reason.
     Retransmits = "retransmits",
     /// Retransmission timeouts (RFC 6298).
     Rto = "rto",
@@ -47,13 +47,13 @@ counters! {
     Tlp = "tlp",
     /// Loss recoveries entered by RACK or duplicate acknowledgements.
     Recoveries = "recoveries",
-    /// Congestion responses taken back because no segment had been lost.
+    /// Window reductions undone because no segment had been lost.
     Undos = "undos",
     /// Duplicate SACKs received (RFC 2883).
     DsackReceived = "dsack_received",
     /// Duplicate SACKs sent.
     DsackSent = "dsack_sent",
-    /// Peers that forgot data they had selectively acknowledged.
+    /// Times that a peer dropped data which it had selectively acknowledged.
     SackReneged = "sack_reneged",
     /// Zero-window probes sent.
     WindowProbes = "window_probes",
@@ -63,50 +63,52 @@ counters! {
     OutOfOrder = "out_of_order",
     /// Queued segments dropped to make room for earlier ones.
     OutOfOrderDropped = "out_of_order_dropped",
-    /// Segments that brought nothing new.
+    /// Segments that contained nothing new.
     DuplicateSegments = "duplicate_segments",
     /// Segments outside the receive window.
     OutOfWindow = "out_of_window",
     /// Segments refused because the application holds too many buffers.
     RcvBufferLimit = "rcv_buffer_limit",
-    /// Data that arrived when nobody was left to read it.
+    /// Segments with data that arrived after the application had closed the connection.
     DataAfterClose = "data_after_close",
     /// Segments dropped by PAWS (RFC 7323 section 5).
     PawsDrop = "paws_drop",
     /// Segments without the negotiated timestamp (RFC 7323 section 3.2).
     TimestampMissing = "timestamp_missing",
-    /// Segments without ACK, or with control bits that make no sense in the state.
+    /// Segments without ACK, or with control bits that are invalid in the state.
     BadFlags = "bad_flags",
-    /// Acknowledgements of data never sent, or far too old (RFC 5961 section 5).
+    /// Acknowledgements of data that was never sent, or far too old (RFC 5961 section 5).
     BadAck = "bad_ack",
     /// Challenge acknowledgements sent (RFC 5961).
     ChallengeAcks = "challenge_acks",
     /// Challenge acknowledgements suppressed by their rate limit.
     ChallengeAcksLimited = "challenge_acks_limited",
-    /// RSTs received that were in the window but not exact.
+    /// RSTs received that were in the window but not at its left edge.
     InexactRst = "inexact_rst",
     /// Connections reset by the peer.
     ResetsReceived = "resets_received",
     /// RSTs sent by connections.
     ResetsSent = "resets_sent",
-    /// Connections given up after unanswered retransmissions, probes or keepalives.
+    /// Connections given up because retransmissions, probes or keepalives were not acknowledged.
     TimedOut = "timed_out",
-    /// ICMP errors that quoted nothing we have in flight (RFC 5927).
+    /// ICMP errors ignored because they quoted nothing in flight (RFC 5927).
     IcmpIgnored = "icmp_ignored",
-    /// Packets that came marked "congestion experienced" (RFC 3168).
+    /// Packets received with the mark "congestion experienced" (RFC 3168).
     CeReceived = "ce_received",
-    /// Windows reduced because the peer echoed such a mark.
+    /// Window reductions because the peer echoed such a mark.
     EcnReductions = "ecn_reductions",
-    /// Connections whose path changes or clears ECN fields (RFC 9768): they send no ECN-capable
-    /// packets.
+    /// Connections whose path changes or clears ECN fields (RFC 9768). They stop sending
+    /// ECN-capable packets.
     EcnMangled = "ecn_mangled",
     /// Path MTU reductions.
     PmtuReduced = "pmtu_reduced",
-    /// Segments made smaller because long ones went unanswered (RFC 4821 section 7.7).
+    /// Reductions of the segment size because long segments were not acknowledged (RFC 4821 section
+    /// 7.7).
     PmtuBlackHole = "pmtu_black_hole",
-    /// Segments made longer because a probe of that length arrived (RFC 4821 section 7.6.1).
+    /// Increases of the segment size because a probe of that length arrived (RFC 4821 section
+    /// 7.6.1).
     PmtuRaised = "pmtu_raised",
-    /// Segments that found no transmit buffer.
+    /// Segments not sent because no transmit buffer was free.
     TransmitFailed = "transmit_failed",
 }
 

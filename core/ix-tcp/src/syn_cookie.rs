@@ -1,26 +1,26 @@
-//! SYN cookies (RFC 4987 section 3.6): under a flood the state of a half-open connection travels in
-//! the SYN-ACK, and comes back with the handshake's last ACK.
+//! SYN cookies (RFC 4987 section 3.6): under a flood the state of a half-open connection is in the
+//! SYN-ACK, and returns with the handshake's last ACK.
 //!
-//! The initial sequence number holds two bits of the period in which it was made, three of the
-//! MSS, and 27 of a keyed hash over all that must not be forged. Window scale and SACK have no
-//! room there. They stand in the low bits of the timestamp, which the peer echoes; a peer without
-//! timestamps does without them.
+//! The initial sequence number holds two bits of the period in which it was made, three of the MSS,
+//! and 27 of a keyed hash over all that must not be forged. Window scale and SACK do not fit. They
+//! are in the low bits of the timestamp, which the peer echoes; a peer without timestamps gets
+//! neither.
 use crate::isn::{Key, Purpose};
 use crate::listen::PeerOptions;
 use ix_wire::{FlowTuple, Seq};
 
 /// Length of a period.
 const PERIOD_US: u64 = 64_000_000;
-/// A cookie is good in its own period and so many after it: for 128 to 192 s.
+/// A cookie is valid in its own period and in this many after it: for 128 to 192 s.
 const PERIODS_OLD_MAX: u32 = 2;
-/// After so long no cookie is good any more.
+/// After this time no cookie is valid any more.
 pub const LIFETIME_US: u64 = (PERIODS_OLD_MAX as u64 + 1) * PERIOD_US;
 const PERIOD_BITS: u32 = 2;
 const MSS_BITS: u32 = 3;
 const HASH_BITS: u32 = 32 - PERIOD_BITS - MSS_BITS;
 
-/// Segment sizes that fit in a cookie: the smallest we believe, RFC 9293's default, IPv6's minimum,
-/// then what Ethernet leaves under tunnels, IPv6, plain IPv4, and jumbo frames.
+/// Segment sizes that a cookie can hold: the smallest that is accepted, RFC 9293's default, IPv6's
+/// minimum, then what Ethernet leaves with tunnels, IPv6, plain IPv4, and jumbo frames.
 const MSS_TABLE: [u16; 1 << MSS_BITS] = [64, 536, 1220, 1360, 1410, 1440, 1460, 8960];
 
 /// Low bits of the timestamp that carry options: four of window scale, one of SACK-permitted, one
@@ -31,8 +31,8 @@ const SACK_PERMITTED: u32 = 1 << 4;
 const ECN: u32 = 1 << 5;
 const NO_WINDOW_SCALE: u32 = 15;
 
-/// What is left of a peer's options in a cookie: MSS rounded down (its index in the table comes
-/// with it), and no window scale or SACK without timestamps.
+/// The peer's options that a cookie can hold: the MSS rounded down (returned with its index in the
+/// table), and window scale and SACK only with timestamps.
 fn granted(offered: PeerOptions) -> (u32, PeerOptions) {
     let above = MSS_TABLE.partition_point(|&mss| mss <= offered.mss);
     let index = above.saturating_sub(1);
@@ -43,7 +43,7 @@ fn granted(offered: PeerOptions) -> (u32, PeerOptions) {
         sack_permitted: offered.sack_permitted && timestamps,
         timestamps,
         ecn: offered.ecn && timestamps,
-        // No bit is left for it: such a peer gets the ECN of RFC 3168.
+        // There is no bit left for it: such a peer gets the ECN of RFC 3168.
         accurate_ecn: false,
     };
     (index as u32, granted)
@@ -56,21 +56,21 @@ fn option_bits(granted: PeerOptions) -> u32 {
     shift | sack | if granted.ecn { ECN } else { 0 }
 }
 
-/// The answer to a SYN for which no state is kept.
+/// The reply to a SYN for which no state is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SynCookie {
     /// Sequence number of the SYN-ACK.
     pub iss: Seq,
-    /// TSval of the SYN-ACK, if timestamps are among the granted options; up to 63 ticks behind
-    /// the clock, never ahead of it.
+    /// TSval of the SYN-ACK, if timestamps are among the granted options: up to 63 ticks behind the
+    /// clock, never ahead of it.
     pub ts_val: u32,
-    /// What the SYN-ACK may accept: window scale, SACK-permitted and timestamps only if
-    /// set here, else the peer would use what we have forgotten.
+    /// What the SYN-ACK may accept: window scale, SACK-permitted and timestamps only if set here,
+    /// because the cookie does not keep anything else.
     pub granted: PeerOptions,
 }
 
-/// Makes the cookie for a SYN with sequence number `irs` that offered `offered` (intersected
-/// with what we accept ourselves). `ts_now`: what our timestamp clock reads for this tuple.
+/// Makes the cookie for a SYN with sequence number `irs`. `offered` are the peer's options that we
+/// accept; `ts_now` is our timestamp clock for this tuple.
 pub fn make(
     key: &Key,
     tuple: &FlowTuple,
@@ -90,10 +90,10 @@ pub fn make(
     SynCookie { iss, ts_val, granted }
 }
 
-/// Checks the acknowledgement number of a segment that fits no connection. `seg_seq` and
-/// `seg_ack` are its numbers, `ts_ecr` the echoed timestamp if it carries one.
+/// Checks the acknowledgement number of a segment that fits no connection. `seg_seq` and `seg_ack`
+/// are its numbers, `ts_ecr` the echoed timestamp if it has one.
 ///
-/// Answers what the handshake agreed on; `None` if this is no cookie of ours, or an expired one.
+/// Returns what the handshake agreed on; `None` if this is not our cookie, or an expired one.
 pub fn check(
     key: &Key,
     tuple: &FlowTuple,
@@ -113,7 +113,7 @@ pub fn check(
     if seal(key, tuple, irs, ts_ecr, made, mss_index) != iss {
         return None;
     }
-    // The hash vouches for the presence of the timestamp and for all its bits.
+    // The hash protects the presence of the timestamp and all its bits.
     let bits = ts_ecr.map_or(NO_WINDOW_SCALE, |ts_ecr| ts_ecr & OPTION_MASK);
     let shift = bits & NO_WINDOW_SCALE;
     Some(PeerOptions {
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(check(&Key([1, 2]), &tuple(80, 5000), seq, ack, ecr, 0), None);
         assert_eq!(check(&KEY, &tuple(80, 5000), seq + 1, ack, ecr, 0), None);
         assert_eq!(check(&KEY, &tuple(80, 5000), seq, ack + 1, ecr, 0), None);
-        // Nobody gets SACK or another window scale by changing the echoed timestamp.
+        // No one gets SACK or another window scale by changing the echoed timestamp.
         for bit in 0..32 {
             let forged = Some(cookie.ts_val ^ 1 << bit);
             assert_eq!(check(&KEY, &tuple(80, 5000), seq, ack, forged, 0), None);
@@ -229,7 +229,8 @@ mod tests {
 
     #[test]
     fn a_guess_hits_rarely() {
-        // All cookies that differ from the true one in the hash's bits only must fail; sampled.
+        // All cookies that differ from the true one only in the hash's bits must fail; some are
+        // tried.
         let cookie = make(&KEY, &tuple(80, 5000), Seq(9), OFFER, 1000, 0);
         let ecr = Some(cookie.ts_val);
         let hits = (1..100_000u32)
@@ -242,7 +243,7 @@ mod tests {
     }
 
     proptest! {
-        /// What was granted comes back, and is never more than what was offered.
+        /// What was granted returns, and is never more than what was offered.
         #[test]
         fn round_trip(
             mss in 64u16..,

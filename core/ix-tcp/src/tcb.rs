@@ -1,6 +1,6 @@
-//! The transmission control block: what one connection remembers, and its plain accessors.
+//! The transmission control block: the state of one connection, and its plain accessors.
 //!
-//! What happens to it stands elsewhere by role: `connect` (made), `admit` and `arrive` (a segment
+//! Its behaviour is in other files by role: `connect` (made), `admit` and `arrive` (a segment
 //! arrives), `ack` (its acknowledgement), `rcv` (its payload), `rack` and `recovery` (loss), `snd`
 //! (output), `window` (flow control), `timer`, `close`, `pmtu`.
 use crate::accurate::Accurate;
@@ -19,7 +19,7 @@ use crate::state::State;
 use crate::stats::TcpCounter;
 use ix_wire::{FlowTuple, Seq};
 
-/// Yes-or-no facts about a connection.
+/// A set of facts about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flags(u16);
 
@@ -52,31 +52,31 @@ impl Flags {
     pub const SACK: u16 = 1 << 1;
     /// Window scaling is in use, or (SYN-SENT) offered.
     pub const WINDOW_SCALING: u16 = 1 << 2;
-    /// An acknowledgement must go out at the next output.
+    /// An acknowledgement must be sent at the next output.
     pub const ACK_NOW: u16 = 1 << 3;
-    /// An acknowledgement is owed, and may wait for data.
+    /// An acknowledgement is due, and may wait for data.
     pub const ACK_DELAYED: u16 = 1 << 4;
     /// The application ended the send stream.
     pub const FIN_QUEUED: u16 = 1 << 5;
-    /// Nagle's algorithm.
+    /// Nagle's algorithm is on.
     pub const NAGLE: u16 = 1 << 6;
     /// The application has closed the connection and reads no more.
     pub const ORPHAN: u16 = 1 << 7;
-    /// The application knows that the connection is over.
+    /// The application was told that the connection is over.
     pub const DEAD_SAID: u16 = 1 << 8;
-    /// The connection began with a SYN of the peer.
+    /// The connection began with the peer's SYN.
     pub const PASSIVE: u16 = 1 << 9;
     /// Sending stopped because the congestion window was full.
     pub const CWND_LIMITED: u16 = 1 << 10;
-    /// The last transmission found no buffer.
+    /// At the last transmission no buffer was free.
     pub const TX_BLOCKED: u16 = 1 << 11;
     /// The path reorders segments (RFC 8985 section 6.2 step 3).
     pub const REORDERING: u16 = 1 << 12;
-    /// The network says that the peer cannot be reached (RFC 1122 section 4.2.3.9).
+    /// An ICMP message says that the peer cannot be reached (RFC 1122 section 4.2.3.9).
     pub const SOFT_ERROR: u16 = 1 << 13;
-    /// The loss timer is to be set anew at the end of [`Tcb::output`].
+    /// The loss timer must be set again at the end of [`Tcb::output`].
     pub const REARM: u16 = 1 << 14;
-    /// In TIME-WAIT: a SYN was turned away, and answered with an acknowledgement.
+    /// In TIME-WAIT: a SYN was refused with an acknowledgement.
     pub const SYN_REFUSED: u16 = 1 << 15;
 }
 
@@ -96,7 +96,7 @@ pub(crate) enum LossTimer {
     Idle,
 }
 
-/// How loss recovery stands.
+/// The phase of loss recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
@@ -110,12 +110,12 @@ pub(crate) enum Phase {
 
 /// One TCP connection. `B` is the owning token of a received buffer.
 ///
-/// The order is that of use: what every segment touches comes first, four cache lines in all, then
+/// The fields are in the order of use: first what every segment touches, in four cache lines, then
 /// the name.
 #[repr(C)]
 pub struct Tcb<B> {
     pub(crate) rcv_nxt: Seq,
-    /// Right edge of the window that we have offered; never moves left.
+    /// Right edge of the window that was offered. It never moves left.
     pub(crate) rcv_adv: Seq,
     pub(crate) last_ack_sent: Seq,
     pub(crate) ts_recent: u32,
@@ -126,11 +126,11 @@ pub struct Tcb<B> {
     pub(crate) snd_wl2: Seq,
     /// Bytes appended and not acknowledged.
     pub(crate) snd_buf_bytes: u32,
-    /// Bytes delivered and not given back.
+    /// Bytes delivered and not returned.
     pub(crate) rcv_held_bytes: u32,
-    /// Buffers delivered and not given back.
+    /// Buffers delivered and not returned.
     pub(crate) rcv_held_bufs: u16,
-    /// The application's bound on received bytes that it holds, in units of
+    /// The application's limit on the received bytes that it holds, in units of
     /// [`RCV_LIMIT_UNIT_BYTES`]; 0: as configured.
     pub(crate) rcv_limit: u16,
     pub(crate) flags: Flags,
@@ -139,11 +139,11 @@ pub struct Tcb<B> {
     pub(crate) loss_timer: LossTimer,
     pub(crate) snd_shift: u8,
     pub(crate) rcv_shift: u8,
-    /// How long acknowledgements wait.
+    /// State of the delay of acknowledgements.
     pub(crate) ack_pace: AckPace,
-    /// Largest payload of one segment, options other than SACK taken off.
+    /// Largest payload of one segment, without the bytes of options other than SACK.
     pub(crate) mss: u16,
-    /// Largest payload seen in one segment.
+    /// Largest payload received in one segment.
     pub(crate) rcv_mss: u16,
     /// When `ts_recent` was set, in units of 2^20 µs.
     pub(crate) ts_recent_age: u32,
@@ -155,7 +155,7 @@ pub struct Tcb<B> {
     /// Last restart of the retransmission timer (RFC 6298 section 5).
     pub(crate) rto_base_us: u64,
     pub(crate) ts_offset: u32,
-    /// When data was sent last, in units of 2^10 µs.
+    /// When data was last sent, in units of 2^10 µs.
     pub(crate) last_snd_ms: u32,
 
     pub(crate) records: TxRecords,
@@ -164,15 +164,15 @@ pub struct Tcb<B> {
 
     /// Transmission time of the latest segment known to be delivered (RACK.xmit_ts).
     pub(crate) rack_xmit_us: u64,
-    /// Its end (RACK.end_seq).
+    /// End of that segment (RACK.end_seq).
     pub(crate) rack_end: Seq,
-    /// Its round-trip time (RACK.rtt).
+    /// Round-trip time of that segment (RACK.rtt).
     pub(crate) rack_rtt_us: u32,
     /// Highest sequence number known to be delivered (RACK.fack).
     pub(crate) rack_fack: Seq,
     /// Octets between `snd_una` and `snd_nxt` that were selectively acknowledged.
     pub(crate) sacked_bytes: u32,
-    /// Octets there that are taken for lost and not retransmitted.
+    /// Octets in the same range that are taken to be lost and not retransmitted.
     pub(crate) lost_bytes: u32,
     /// Duplicate acknowledgements in a row, from a peer without SACK.
     pub(crate) dupacks: u16,
@@ -180,30 +180,30 @@ pub struct Tcb<B> {
     pub(crate) loss: Option<Box<LossState>>,
 
     pub(crate) tuple: FlowTuple,
-    /// Largest window the peer has offered.
+    /// Largest window that the peer has offered.
     pub(crate) snd_wnd_max: u32,
-    /// Keepalive, FIN-WAIT-2 or TIME-WAIT, as the state says.
+    /// Time of keepalive, or end of FIN-WAIT-2 or TIME-WAIT, depending on the state.
     pub(crate) state_at_us: u64,
     pub(crate) retransmits: u32,
     pub(crate) keepalive_idle_s: u16,
-    /// Unanswered keepalive probes.
+    /// Keepalive probes without a reply.
     pub(crate) keepalives: u8,
     pub(crate) ecn: EcnState,
-    /// What most connections never need.
+    /// State that most connections never need.
     pub(crate) rare: Option<Box<Rare>>,
 }
 
-/// What a connection remembers of congestion marks, of attacks and of its application's patience.
+/// A connection's state for congestion marks, attacks and the application's timeouts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rare {
     pub challenge_spacing: ChallengeSpacing,
-    /// End of the window of data whose congestion marks have been answered; holds with
-    /// [`EcnState::REACTED`].
+    /// End of the window of data for whose congestion marks the window was already reduced. Valid
+    /// with [`EcnState::REACTED`].
     pub ecn_end: Seq,
     /// Counters of accurate ECN, where it is used or asked for.
     pub accurate: Option<Accurate>,
-    /// How long data may stay unacknowledged, in units of [`USER_TIMEOUT_UNIT_US`]; 0: as
-    /// configured.
+    /// User timeout: how long data may stay unacknowledged, in units of [`USER_TIMEOUT_UNIT_US`];
+    /// 0: as configured.
     pub user_timeout: u16,
     /// Seconds between keepalive probes; 0: as configured.
     pub keepalive_interval_s: u16,
@@ -211,7 +211,7 @@ pub(crate) struct Rare {
     pub keepalive_probes: u8,
 }
 
-/// What a connection knows about itself (for `GET_INFO`).
+/// Figures of a connection, for `GET_INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcbInfo {
     /// State.
@@ -228,28 +228,28 @@ pub struct TcbInfo {
     pub ssthresh_bytes: u32,
     /// The peer's window.
     pub snd_wnd_bytes: u32,
-    /// Sent, and neither acknowledged nor taken for lost.
+    /// Bytes sent, and neither acknowledged nor taken to be lost.
     pub in_flight_bytes: u32,
-    /// Largest payload of a segment we send.
+    /// Largest payload of a segment to send.
     pub mss_bytes: u32,
-    /// Segments sent again.
+    /// Number of retransmitted segments.
     pub retransmits: u32,
-    /// The window that we offer.
+    /// The window that is offered to the peer.
     pub rcv_wnd_bytes: u32,
-    /// Given to send and not acknowledged.
+    /// Bytes accepted for sending and not acknowledged.
     pub snd_queued_bytes: u32,
-    /// Delivered in order and not given back.
+    /// Bytes delivered in order and not returned.
     pub rcv_queued_bytes: u32,
 }
 
-/// How loss recovery stands, for tests and simulators that look inside.
+/// State of loss recovery, for tests and simulators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LossInfo {
     /// Segments sent and not cumulatively acknowledged.
     pub unacked_segments: u32,
     /// Of these, selectively acknowledged.
     pub sacked_segments: u32,
-    /// Of these, taken for lost and not sent again.
+    /// Of these, taken to be lost and not sent again.
     pub lost_segments: u32,
     /// Of these, sent more than once.
     pub retransmitted_segments: u32,
@@ -257,9 +257,9 @@ pub struct LossInfo {
     pub recovering: bool,
     /// After a retransmission timeout, until what was outstanding then is acknowledged.
     pub timed_out: bool,
-    /// Times that the retransmission timeout has doubled.
+    /// Number of times the retransmission timeout was doubled.
     pub backoff: u8,
-    /// Smallest round-trip time of late, µs.
+    /// Smallest recent round-trip time, µs.
     pub min_rtt_us: u32,
     /// Timestamps are in use.
     pub timestamps: bool,
@@ -271,13 +271,13 @@ pub struct LossInfo {
     pub rcv_mss_bytes: u16,
 }
 
-/// Unit of the user timeout; its longest is nearly two hours.
+/// Unit of the user timeout. The longest one is nearly two hours.
 pub(crate) const USER_TIMEOUT_UNIT_US: u64 = 100_000;
 
-/// Unit of the bound on received bytes; its largest is four megabytes.
+/// Unit of the limit on received bytes. The largest one is four megabytes.
 pub(crate) const RCV_LIMIT_UNIT_BYTES: u32 = 64;
 
-/// No timer.
+/// A time that never comes: no timer.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 impl<B: RxBuf> Tcb<B> {
@@ -287,13 +287,13 @@ impl<B: RxBuf> Tcb<B> {
         self.state
     }
 
-    /// Names the connection.
+    /// The addresses and ports of the connection.
     #[inline]
     pub fn tuple(&self) -> &FlowTuple {
         &self.tuple
     }
 
-    /// The connection is gone and holds nothing: drop it.
+    /// True if the connection is gone and holds nothing, so that it can be dropped.
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.state == State::Closed
@@ -318,7 +318,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// How loss recovery stands. Walks what is outstanding.
+    /// State of loss recovery. Walks through all outstanding records.
     pub fn loss_info(&self) -> LossInfo {
         use crate::records::TxRecord;
         let records = || (0..self.records.len()).filter_map(|index| self.records.get(index));
@@ -340,30 +340,30 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Time since a segment came in or data went out.
+    /// Time since a segment arrived or data was sent.
     pub fn idle_us(&self, now_us: u64) -> u64 {
         let sent_ago_ms = ms_of(now_us).wrapping_sub(self.last_snd_ms);
         now_us.saturating_sub(self.last_rcv_us).min(u64::from(sent_ago_ms) << 10)
     }
 
-    /// The rare part, made when first needed.
+    /// The rare part, made when it is first needed.
     #[cold]
     pub(crate) fn rare_mut(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }
 
-    /// Whether the timer may soon find the peer gone: it has not answered lately.
+    /// Whether the timer may soon find the peer gone, because the peer has not replied for a while.
     pub fn may_give_up(&self) -> bool {
         self.rtt.backoff() >= 3 || self.keepalives > 0
     }
 
-    /// Nagle's algorithm on or off (RFC 9293 section 3.7.4).
+    /// Turns Nagle's algorithm on or off (RFC 9293 section 3.7.4).
     pub fn set_nagle(&mut self, on: bool) {
         self.flags.put(Flags::NAGLE, on);
     }
 
-    /// Another congestion control (`TCP_CONGESTION` of sockets): the window stays. DCTCP takes
-    /// effect only where ECN is in use, or on a connection that has not sent its SYN.
+    /// Changes the congestion control (`TCP_CONGESTION` of sockets); the window stays. DCTCP takes
+    /// effect only where ECN is used, or before the SYN was sent.
     pub fn set_congestion(&mut self, kind: Kind) {
         let opens = self.state == State::SynSent && self.records.is_empty();
         if kind != Kind::Dctcp || opens || self.uses_ecn() {
@@ -373,12 +373,12 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// The congestion control in force.
+    /// The congestion control algorithm in use.
     pub fn congestion(&self) -> Kind {
         self.cc.kind()
     }
 
-    /// Gives back every queued buffer. Needed before a connection that is not dead is dropped.
+    /// Frees every queued buffer. Needed before a connection that is not dead is dropped.
     pub fn release(&mut self, out: &mut impl Output<B>) {
         if let Some(mut reassembly) = self.reassembly.take() {
             while let Some(buf) = reassembly.pop_last() {
@@ -387,19 +387,20 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// First octet of the send stream that is not acknowledged: `snd_una`, but for a SYN before it.
+    /// First octet of the send stream that is not acknowledged: `snd_una`, or the octet after an
+    /// unacknowledged SYN.
     #[inline]
     pub(crate) fn data_una(&self) -> Seq {
         self.snd_una + u32::from(!self.handshake_done())
     }
 
-    /// Our SYN is acknowledged and we have the peer's.
+    /// True if our SYN is acknowledged and the peer's has arrived.
     #[inline]
     pub(crate) fn handshake_done(&self) -> bool {
         self.state > State::SynReceived
     }
 
-    /// End of what the application appended; FIN stands here.
+    /// End of what the application appended, where FIN is.
     #[inline]
     pub(crate) fn data_end(&self) -> Seq {
         self.data_una() + self.snd_buf_bytes
@@ -414,26 +415,26 @@ impl<B: RxBuf> Tcb<B> {
         (self.data_end() - self.snd_nxt).max(0) as u32
     }
 
-    /// FIN is to be sent, perhaps after data, and never was.
+    /// True if FIN is to be sent, perhaps after data, and never was.
     #[inline]
     pub(crate) fn fin_unsent(&self) -> bool {
         matches!(self.state, State::FinWait1 | State::LastAck | State::Closing)
             && self.snd_nxt.le(self.data_end())
     }
 
-    /// Sent and not cumulatively acknowledged (FlightSize of RFC 5681).
+    /// Bytes sent and not cumulatively acknowledged (FlightSize of RFC 5681).
     #[inline]
     pub(crate) fn flight_bytes(&self) -> u32 {
         (self.snd_nxt - self.snd_una) as u32
     }
 
-    /// Enters another state.
+    /// Changes the state.
     pub(crate) fn enter(&mut self, next: State) {
         debug_assert!(self.state.may_become(next), "{:?} -> {next:?}", self.state);
         self.state = next;
     }
 
-    /// Tells the application once that nothing more will come.
+    /// Tells the application, once, that the connection is over.
     pub(crate) fn say_dead(&mut self, reason: DeadReason, out: &mut impl Output<B>) {
         if !self.flags.has(Flags::DEAD_SAID) {
             self.flags.set(Flags::DEAD_SAID);
@@ -441,7 +442,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// The end: CLOSED, nothing queued, no timer.
+    /// Ends the connection: CLOSED, nothing queued, no timer.
     pub(crate) fn die(&mut self, reason: DeadReason, out: &mut impl Output<B>) {
         match reason {
             DeadReason::TimedOut | DeadReason::Unreachable => out.count(TcpCounter::TimedOut),
@@ -452,7 +453,7 @@ impl<B: RxBuf> Tcb<B> {
         self.say_dead(reason, out);
     }
 
-    /// As `die`, but the application asked for it.
+    /// As `die`, because the application asked for it.
     pub(crate) fn bury(&mut self, out: &mut impl Output<B>) {
         self.enter(State::Closed);
         self.release(out);
@@ -462,13 +463,13 @@ impl<B: RxBuf> Tcb<B> {
         self.state_at_us = NEVER;
     }
 
-    /// The timestamp clock: milliseconds (RFC 7323 section 5.4), from a random start.
+    /// The timestamp clock: milliseconds (RFC 7323 section 5.4) from a random start.
     #[inline]
     pub(crate) fn ts_at(&self, time_us: u64) -> u32 {
         ((time_us / 1000) as u32).wrapping_add(self.ts_offset)
     }
 
-    /// RFC 9293 section 3.3.1 and 3.4, and our own accounts.
+    /// Checks the invariants of RFC 9293 section 3.3.1 and 3.4, and the sums of this file.
     pub(crate) fn check(&self) {
         debug_assert!(self.snd_una.le(self.snd_nxt));
         debug_assert!(self.rcv_nxt.le(self.rcv_adv));
@@ -481,7 +482,7 @@ impl<B: RxBuf> Tcb<B> {
     #[cfg(debug_assertions)]
     fn check_records(&self) {
         use crate::records::TxRecord;
-        // The walk is quadratic over a window: sample the long ones.
+        // The walk makes the cost quadratic over a window: only some of the long ones are checked.
         if self.records.len() > 64 && !self.snd_una.0.is_multiple_of(61) {
             return;
         }
@@ -507,14 +508,14 @@ impl<B: RxBuf> Tcb<B> {
 mod tests {
     use super::*;
 
-    /// Has the size of the dataplane's token, an mbuf.
+    /// As large as the dataplane's token, an mbuf.
     type Token = [u8; 8];
 
     #[test]
     fn a_connection_is_small_and_its_hot_part_comes_first() {
         assert!(size_of::<Tcb<Token>>() <= 320, "{}", size_of::<Tcb<Token>>());
-        // The common path works in the first four cache lines; the fifth holds the name, which
-        // a segment needs on its way in and out, and little else.
+        // The common path uses the first four cache lines. The fifth holds the name, which a
+        // segment needs when it arrives and when it is sent, and little else.
         assert!(core::mem::offset_of!(Tcb<Token>, tuple) <= 4 * 64);
     }
 }

@@ -1,6 +1,6 @@
 //! Timers: RFC 6298, RFC 8985 section 7, RFC 9293 sections 3.8.3, 3.8.4 and 3.8.6.1.
 //!
-//! Three points in time stand for all of them. An acknowledgement only stores a new one.
+//! Three times stand for all timers. An acknowledgement only stores a new one.
 use crate::config::Config;
 use crate::output::{DeadReason, Output, RxBuf};
 use crate::records::TxRecord;
@@ -8,23 +8,23 @@ use crate::state::State;
 use crate::stats::TcpCounter;
 use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb, USER_TIMEOUT_UNIT_US};
 
-/// Override timeout of the sender's silly-window avoidance (RFC 9293 section 3.8.6.2.1: 0.1 to
-/// 1 s); also the pause before another try after there was no transmit buffer.
+/// Override timeout of the sender's silly-window avoidance (RFC 9293 section 3.8.6.2.1: 0.1 to 1
+/// s). Also the pause before the next try if no transmit buffer was free.
 const OVERRIDE_US: u64 = 100_000;
-/// Pause after a reset before the SYN that it made way for goes again.
+/// Pause between a reset that ends an old connection and the SYN that is then sent again.
 const SYN_AGAIN_US: u64 = 2_000;
-/// How long an idle connection keeps the memory of busier times.
+/// How long an idle connection keeps memory that it does not need any more.
 const IDLE_US: u64 = 1_000_000;
 
 impl<B: RxBuf> Tcb<B> {
-    /// When [`Self::timer`] is to be called next; `u64::MAX`: never. Changes often; it may be
-    /// looked at lazily, because an acknowledgement only moves it later.
+    /// When [`Self::timer`] must be called next; `u64::MAX`: never. It changes often. The caller
+    /// may check it lazily, because an acknowledgement only moves it later.
     #[inline]
     pub fn deadline(&self) -> u64 {
         self.loss_at_us.min(self.delack_at_us).min(self.state_at_us)
     }
 
-    /// Does what is due at `now_us`. Harmless when nothing is.
+    /// Does what is due at `now_us`. Does nothing if nothing is due.
     pub fn timer(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         if self.state != State::Closed && now_us >= self.delack_at_us {
             self.delack_at_us = NEVER;
@@ -41,8 +41,8 @@ impl<B: RxBuf> Tcb<B> {
         self.check();
     }
 
-    /// Sends the delayed acknowledgement if it is due and nothing else is; answers whether all is
-    /// done. Then the connection needs no [`Self::output`], as it does after [`Self::timer`].
+    /// Sends the delayed acknowledgement if it is due and nothing else is. Returns whether all is
+    /// done; if not, the connection needs [`Self::output`], as after [`Self::timer`].
     #[inline]
     pub fn acknowledge_late(
         &mut self,
@@ -64,7 +64,8 @@ impl<B: RxBuf> Tcb<B> {
 
     fn rto_us(&self, cfg: &Config) -> u64 {
         let (initial_us, allowance_us) = if self.handshake_done() {
-            // Without a sample from the handshake: SYN was retransmitted (RFC 6298 section 5.7).
+            // There is no sample from the handshake: the SYN was retransmitted (RFC 6298 section
+            // 5.7).
             (cfg.initial_rto_us.saturating_mul(3), self.delayed_ack_allowance_us(cfg))
         } else {
             (cfg.initial_rto_us, 0)
@@ -74,27 +75,27 @@ impl<B: RxBuf> Tcb<B> {
         if self.rtt.backoff() == 0 { rto_us } else { rto_us + self.jitter_us(cfg, rto_us) }
     }
 
-    /// What is added to a timeout that was doubled. Connections that lost something at the same
-    /// time would otherwise try again at the same times, and overflow the same queue until they
-    /// give up. It only lengthens: RFC 6298 gives the least. Another part of it for each doubling,
-    /// the same one however often the timer is set.
+    /// The random part of a timeout that was doubled. Without it, connections that lost something
+    /// at the same time would try again at the same times, and overflow the same queue until they
+    /// give up. It only makes the timeout longer, because RFC 6298 gives the minimum. It differs
+    /// for each doubling, but is the same however often the timer is set.
     #[cold]
     fn jitter_us(&self, cfg: &Config, rto_us: u64) -> u64 {
         let drawn = self.ts_offset.wrapping_add(u32::from(self.rtt.backoff()));
-        // The finalizer of MurmurHash3: `ts_offset` is random, but neighbouring sums must not be
-        // neighbouring outcomes.
+        // The finaliser of MurmurHash3: `ts_offset` is random, but neighbouring sums must not give
+        // neighbouring results.
         let drawn = (drawn ^ drawn >> 16).wrapping_mul(0x85EB_CA6B);
         let drawn = (drawn ^ drawn >> 13).wrapping_mul(0xC2B2_AE35);
         let part = u64::from(drawn ^ drawn >> 16);
         (rto_us * u64::from(cfg.rto_jitter_percent) / 100 * part) >> 32
     }
 
-    /// The octet in flight is a probe of a closed window.
+    /// True if the octet in flight is a probe of a closed window.
     fn probing(&self) -> bool {
         self.records.first().is_some_and(|first| first.has(TxRecord::PROBE))
     }
 
-    /// Sets the loss timer anew if an acknowledgement has left that to be done.
+    /// Sets the loss timer if an acknowledgement has left that undone.
     #[inline]
     pub(crate) fn settle_loss_timer(&mut self, cfg: &Config, now_us: u64) {
         if self.flags.has(Flags::REARM) {
@@ -126,8 +127,8 @@ impl<B: RxBuf> Tcb<B> {
         (self.loss_timer, self.loss_at_us) = (LossTimer::Rto, rto_at_us);
         let reorder_at_us = self.loss.as_ref().map_or(0, |loss| loss.reorder_at_us);
         if reorder_at_us != 0 {
-            // Where the path is known to reorder, RACK may wait longer than a timeout that lies
-            // close above the round-trip time; the timeout must not decide before RACK does.
+            // If the path is known to reorder, RACK may wait longer than a timeout that is only a
+            // little above the round-trip time. The timeout must not decide before RACK does.
             if reorder_at_us < rto_at_us || self.rtt.backoff() == 0 {
                 (self.loss_timer, self.loss_at_us) = (LossTimer::Reorder, reorder_at_us);
             }
@@ -139,7 +140,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// RFC 8985 section 7.2.
+    /// Whether a tail loss probe may be sent (RFC 8985 section 7.2).
     fn may_probe_tail(&self) -> bool {
         self.flags.has(Flags::SACK)
             && self.handshake_done()
@@ -201,7 +202,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// RFC 6298 section 5.4 to 5.7, RFC 9293 section 3.8.3.
+    /// Processes an expired retransmission timer: RFC 6298 section 5.4 to 5.7, RFC 9293 section
+    /// 3.8.3.
     fn rto_expired(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         if self.given_up(cfg, now_us) {
             return self.die_unanswered(out);
@@ -224,15 +226,16 @@ impl<B: RxBuf> Tcb<B> {
         self.retransmit(0, cfg, now_us, out);
     }
 
-    /// The peer answered our SYN for a connection of the past, and was told so by a reset: it will
-    /// take the SYN now. Once only, so that nobody can make us send more than a SYN or two.
+    /// The peer replied to our SYN for an old connection, and our reset has ended that one: the
+    /// peer will accept the SYN now. Only once, so that no one can make us send more than a SYN or
+    /// two.
     pub(crate) fn hurry_syn(&mut self, now_us: u64) {
         if self.rtt.backoff() == 0 {
             self.loss_at_us = self.loss_at_us.min(now_us + SYN_AGAIN_US);
         }
     }
 
-    /// Notes that nothing was answered; whether that has gone on for too long.
+    /// Records that there was no reply. Returns whether that has lasted too long.
     fn given_up(&mut self, cfg: &Config, now_us: u64) -> bool {
         let backoff = self.rtt.backoff();
         let impatient = self.user_timeout() > 0;
@@ -250,16 +253,16 @@ impl<B: RxBuf> Tcb<B> {
             loss.unanswered_since_us = now_us;
         }
         if may_wait && last_rcv_us > loss.unanswered_since_us {
-            // A peer that answers may keep its window closed for as long as it likes
-            // (RFC 9293 section 3.8.6.1), but not at the expense of an application that has left or
-            // that has said how long it waits (as Linux has it).
+            // A peer that replies may keep its window closed for as long as it likes (RFC 9293
+            // section 3.8.6.1), but not if the application has closed the connection or has set a
+            // user timeout (as on Linux).
             loss.unanswered_since_us = last_rcv_us;
         }
         now_us >= loss.unanswered_since_us.saturating_add(self.patience_us(cfg))
     }
 
-    /// The same of a SYN, whose user has a timeout (RFC 9293 section 3.9.1.1): from its first
-    /// transmission on.
+    /// The same for a SYN of an application with a user timeout (RFC 9293 section 3.9.1.1): counted
+    /// from its first transmission.
     #[cold]
     fn syn_given_up(&mut self, cfg: &Config, now_us: u64) -> bool {
         let sent_us = self.rto_base_us;
@@ -271,8 +274,8 @@ impl<B: RxBuf> Tcb<B> {
         now_us >= loss.unanswered_since_us.saturating_add(patience_us)
     }
 
-    /// How long data, or a probe, may go unanswered: R2 of RFC 9293 section 3.8.3, or what the
-    /// application wants (RFC 5482).
+    /// How long data or a probe may stay without a reply: R2 of RFC 9293 section 3.8.3, or the user
+    /// timeout (RFC 5482).
     fn patience_us(&self, cfg: &Config) -> u64 {
         match self.user_timeout() {
             0 => u64::from(cfg.r2_us),
@@ -280,10 +283,10 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// The user timeout (RFC 9293 section 3.8.3, RFC 5482), in steps of a tenth of a second up to
-    /// 6553 s; 0: as configured. Counted from the first timeout of what is not acknowledged, or of
-    /// a probe of a window that stays closed; for a SYN that is to be sent again, from when it
-    /// first was; with keepalive, from when the peer was last heard.
+    /// Sets the user timeout (RFC 9293 section 3.8.3, RFC 5482), in steps of 0.1 s, up to 6553 s;
+    /// 0: as configured. It is counted from the first timeout of unacknowledged data, or of a probe
+    /// of a window that stays closed; for a SYN that must be sent again, from its first
+    /// transmission; with keepalive, from the last segment of the peer.
     pub fn set_user_timeout(&mut self, ms: u32) {
         let units = u64::from(ms) * 1000;
         let units = units.div_ceil(USER_TIMEOUT_UNIT_US).min(u64::from(u16::MAX)) as u16;
@@ -296,8 +299,8 @@ impl<B: RxBuf> Tcb<B> {
         self.rare.as_ref().map_or(0, |rare| rare.user_timeout)
     }
 
-    /// With a user timeout the loss timer looks no later than when that ends, as the timeout or
-    /// probe that finds the peer gone.
+    /// With a user timeout the loss timer expires at its end at the latest, as the timeout or probe
+    /// that finds the peer gone.
     #[cold]
     fn within_user_timeout(&mut self, cfg: &Config) {
         let since_us = self.loss.as_ref().map_or(0, |loss| loss.unanswered_since_us);
@@ -316,7 +319,8 @@ impl<B: RxBuf> Tcb<B> {
         self.die(reason, out);
     }
 
-    /// RFC 8985 section 7.3: new data if there is some, else the last segment again.
+    /// Probes the tail: with new data if there is some, else with the last segment again (RFC 8985
+    /// section 7.3).
     fn probe_tail(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         let unsent = self.unsent_bytes();
         let room = self.snd_room().max(0) as u32;
@@ -337,7 +341,8 @@ impl<B: RxBuf> Tcb<B> {
         self.rto_base_us = now_us;
     }
 
-    /// RFC 9293 section 3.8.6.1, and the override of section 3.8.6.2.1.
+    /// Probes a closed window (RFC 9293 section 3.8.6.1), or overrides silly-window avoidance
+    /// (section 3.8.6.2.1).
     fn persist_expired(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         if !self.handshake_done() {
             return self.output(cfg, now_us, out);
@@ -369,7 +374,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// RFC 9293 section 3.8.4: only on an idle connection, never at once.
+    /// Sends a keepalive probe (RFC 9293 section 3.8.4): only on an idle connection, never at once.
     fn keepalive_expired(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         if self.keepalive_idle_s == 0 {
             return;
@@ -381,7 +386,7 @@ impl<B: RxBuf> Tcb<B> {
             return;
         }
         if !self.records.is_empty() {
-            // The retransmission timer watches over the peer already.
+            // The retransmission timer already checks the peer.
             self.state_at_us = now_us.saturating_add(idle_us);
             return;
         }
@@ -397,7 +402,8 @@ impl<B: RxBuf> Tcb<B> {
         self.state_at_us = now_us.saturating_add(interval_us);
     }
 
-    /// A user timeout counts, where there is one, else how many probes went unanswered.
+    /// Whether keepalive ends the connection: after the user timeout, if there is one, else after
+    /// too many probes without a reply.
     fn keepalive_given_up(&self, cfg: &Config, now_us: u64) -> bool {
         if self.user_timeout() > 0 {
             let end_us = self.last_rcv_us.saturating_add(self.patience_us(cfg));
@@ -409,23 +415,23 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Seconds between keepalive probes, 0: as configured. The pause that has begun is not changed.
+    /// Seconds between keepalive probes; 0: as configured. A pause that has begun does not change.
     pub fn set_keepalive_interval(&mut self, interval_s: u16) {
         self.rare_mut().keepalive_interval_s = interval_s;
     }
 
-    /// Unanswered keepalive probes that end the connection, 0: as configured.
+    /// Keepalive probes without a reply that end the connection; 0: as configured.
     pub fn set_keepalive_probes(&mut self, most: u8) {
         self.rare_mut().keepalive_probes = most;
     }
 
-    /// Keepalive after `idle_s` seconds of silence, 0: off (RFC 9293 section 3.8.4).
+    /// Turns on keepalive after `idle_s` idle seconds; 0: off (RFC 9293 section 3.8.4).
     pub fn set_keepalive(&mut self, idle_s: u16, now_us: u64) {
         self.keepalive_idle_s = idle_s;
         self.start_keepalive(now_us);
     }
 
-    /// The peer lives.
+    /// Records that the peer has been heard.
     #[inline]
     pub(crate) fn heard(&mut self, now_us: u64) {
         self.last_rcv_us = now_us;
@@ -447,7 +453,8 @@ impl<B: RxBuf> Tcb<B> {
         };
     }
 
-    /// A peer that never closes must not hold the memory of an application that has left.
+    /// Limits FIN-WAIT-2: a peer that never closes must not hold the memory of an application that
+    /// has closed.
     pub(crate) fn start_fin_wait2(&mut self, cfg: &Config, now_us: u64) {
         if self.state == State::FinWait2 && self.flags.has(Flags::ORPHAN) {
             self.state_at_us = now_us.saturating_add(u64::from(cfg.fin_wait2_us));

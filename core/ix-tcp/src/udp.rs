@@ -2,14 +2,14 @@
 use core::fmt;
 use ix_wire::IpAddr;
 
-/// The range ephemeral ports come from (RFC 6056 section 3.2 wants all above 1023; the lower
-/// half is left to services).
+/// The range of ephemeral ports (RFC 6056 section 3.2 recommends all above 1023; the lower half is
+/// left to services).
 pub const EPHEMERAL_PORTS: core::ops::RangeInclusive<u16> = 32_768..=65_535;
 
 const SLOTS_MAX: usize = 1 << 16;
 
-/// Names a socket to the application: a place and its generation, so that a stale name is an
-/// error and never another socket.
+/// The name of a socket for the application: slot and generation, so that a stale name is an error
+/// and never another socket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UdpSocketId(pub u32);
 
@@ -33,9 +33,9 @@ impl UdpSocketId {
 pub struct UdpSocket {
     /// Its name.
     pub id: UdpSocketId,
-    /// The address it is bound to; unspecified for all of ours.
+    /// The address that it is bound to; unspecified: all addresses of the dataplane.
     pub addr: IpAddr,
-    /// The port it is bound to.
+    /// The port that it is bound to.
     pub port: u16,
     /// The application's name for it.
     pub cookie: u64,
@@ -43,19 +43,19 @@ pub struct UdpSocket {
     pub tos: u8,
     /// Hop limit of what it sends; 0: as configured.
     pub ttl: u8,
-    /// 0: it goes with DF. Else without, in fragments if it is longer than this, bytes with IP
-    /// header.
+    /// 0: it sends with DF set. Else without, and what is longer than this (bytes with IP header)
+    /// in fragments.
     pub fragment_bytes: u16,
 }
 
 /// Why a socket cannot be bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BindError {
-    /// Another socket has this very address and port.
+    /// Another socket has this address and port.
     InUse,
     /// No port is free, or none is acceptable.
     NoPort,
-    /// There are as many sockets as there can be.
+    /// There is no room for another socket.
     TooMany,
 }
 
@@ -79,34 +79,35 @@ struct Slot {
 
 /// The UDP sockets of one elastic thread.
 ///
-/// A socket of one address gets the datagrams to it before a socket of all addresses with the same
-/// port. The sockets stand sorted by port and address: few of them in a cache line or two.
+/// A datagram goes to the socket of its address, else to the socket of all addresses with the same
+/// port. The sockets are sorted by port and address, so that a few of them are in one or two cache
+/// lines.
 #[derive(Debug, Default)]
 pub struct UdpTable {
-    /// Port, address and place of each socket, sorted.
+    /// Port, address and slot of each socket, sorted.
     order: Vec<(u16, IpAddr, u16)>,
     slots: Vec<Slot>,
     free: Vec<u16>,
 }
 
 impl UdpTable {
-    /// No sockets.
+    /// A table without sockets.
     pub const fn new() -> Self {
         Self { order: Vec::new(), slots: Vec::new(), free: Vec::new() }
     }
 
-    /// How many sockets are bound.
+    /// Number of bound sockets.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// None is bound.
+    /// True if no socket is bound.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Binds a socket to an address of ours, or the unspecified one, and a port. Port 0 is no
-    /// port: see [`Self::bind_ephemeral`].
+    /// Binds a socket to an own address, or the unspecified one, and a port. Port 0 is not a port:
+    /// see [`Self::bind_ephemeral`].
     pub fn bind(&mut self, addr: IpAddr, port: u16, cookie: u64) -> Result<UdpSocketId, BindError> {
         if port == 0 {
             return Err(BindError::NoPort);
@@ -121,8 +122,8 @@ impl UdpTable {
         Ok(id)
     }
 
-    /// Binds a socket to a free port that `accept` likes (one whose datagrams come to this thread),
-    /// beginning at a random one (RFC 6056 section 3.3.1).
+    /// Binds a socket to a free port that `accept` accepts (one whose datagrams arrive at this
+    /// thread), starting at a random one (RFC 6056 section 3.3.1).
     pub fn bind_ephemeral(
         &mut self,
         addr: IpAddr,
@@ -140,7 +141,7 @@ impl UdpTable {
         self.bind(addr, port, cookie).map(|id| (id, port))
     }
 
-    /// Closes a socket and answers what it was; `None` for a stale or forged name.
+    /// Closes a socket and returns it; `None` for a stale or forged name.
     pub fn unbind(&mut self, id: UdpSocketId) -> Option<UdpSocket> {
         let socket = *self.get(id)?;
         if let Ok(at) = self.place(socket.addr, socket.port) {
@@ -194,7 +195,7 @@ impl UdpTable {
     }
 }
 
-/// One name for "every address", of whichever family it came.
+/// One value for "every address", of either family.
 fn canonical(addr: IpAddr) -> IpAddr {
     if addr.is_unspecified() { IpAddr::UNSPECIFIED } else { addr }
 }
@@ -275,7 +276,7 @@ mod tests {
         // The same port of another address is free.
         assert_eq!(table.bind_ephemeral(B, 1, 12_345, even).unwrap().1, first);
         assert_eq!(table.bind_ephemeral(A, 1, 7, |_| false), Err(BindError::NoPort));
-        // The last one is found, from wherever the search begins.
+        // The last one is found, wherever the search begins.
         let (_, last) = table.bind_ephemeral(A, 1, 0, |port| port == 65_535).unwrap();
         assert_eq!(last, 65_535);
         assert_eq!(table.bind_ephemeral(A, 1, 99, |port| port == 65_535), Err(BindError::NoPort));

@@ -5,14 +5,14 @@ use crate::records::TxRecord;
 use crate::tcb::{Flags, RCV_LIMIT_UNIT_BYTES, Tcb};
 use ix_wire::TcpHeader;
 
-/// A peer with less window than this may be waiting for more.
+/// A peer with a smaller window than this may be waiting for more.
 const STALL_BYTES: u32 = 32 << 10;
 
 impl<B: RxBuf> Tcb<B> {
     /// How many bytes the sliding window takes now.
     ///
-    /// Never less than two segments are held although the peer's window is closed: there must be
-    /// something to probe it with (RFC 9293 section 3.8.6.1).
+    /// At least two segments are accepted even if the peer's window is closed, because something is
+    /// needed to probe it with (RFC 9293 section 3.8.6.1).
     pub fn send_space(&self, cfg: &Config) -> u32 {
         self.space_within(cfg, self.snd_wnd)
     }
@@ -26,16 +26,18 @@ impl<B: RxBuf> Tcb<B> {
         limit.saturating_sub(self.snd_buf_bytes)
     }
 
-    /// The application appended `bytes` to the send stream (at most [`Self::send_space`]).
+    /// Records that the application has appended `bytes` to the send stream, at most
+    /// [`Self::send_space`].
     pub fn append(&mut self, bytes: u32) {
         debug_assert!(self.state.sends(), "append in {:?}", self.state);
         self.snd_buf_bytes += bytes;
     }
 
-    /// The application gave back `bytes` received bytes, and with them `buffers_freed` buffers.
+    /// Records that the application has returned `bytes` received bytes, and with them
+    /// `buffers_freed` buffers.
     ///
-    /// When the peer should hear of it, [`Self::needs_output`] is true from now on: nothing else
-    /// may ever happen on a connection whose peer waits for the window.
+    /// If the peer should learn of it, [`Self::needs_output`] becomes true: on a connection whose
+    /// peer waits for the window nothing else may ever happen.
     pub fn recv_done(&mut self, cfg: &Config, bytes: u32, buffers_freed: u32) {
         debug_assert!(bytes <= self.rcv_held_bytes);
         debug_assert!(buffers_freed <= u32::from(self.rcv_held_bufs));
@@ -46,10 +48,10 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// The application holds about so many received bytes at most, or what is configured if that is
-    /// less; 0: that. What was offered stays offered (RFC 9293 section 3.8.6).
+    /// Limits how many received bytes, approximately, the application holds; 0, or more than is
+    /// configured: as configured. What was offered remains offered (RFC 9293 section 3.8.6).
     pub fn set_receive_limit(&mut self, cfg: &Config, bytes: u32) {
-        // More than there are units for is more than anybody has.
+        // More than the units can express is more than any application has.
         self.rcv_limit = u16::try_from(bytes.div_ceil(RCV_LIMIT_UNIT_BYTES)).unwrap_or(0);
         if self.state.receives() && self.window_update_due(cfg) {
             self.flags.set(Flags::ACK_NOW);
@@ -64,7 +66,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// What we could take now, by bytes and by buffers (small segments must not pin the pool).
+    /// What can be received now, by bytes and by buffers (small segments must not use up the pool).
     #[inline]
     pub(crate) fn rcv_space(&self, cfg: &Config) -> u32 {
         let bytes = self.rcv_buf_bytes(cfg).saturating_sub(self.rcv_held_bytes);
@@ -72,7 +74,7 @@ impl<B: RxBuf> Tcb<B> {
         bytes.min(buffers.saturating_mul(u32::from(cfg.mss)))
     }
 
-    /// What we have offered and the peer has not used.
+    /// The part of the offered window that the peer has not used.
     #[inline]
     pub(crate) fn rcv_wnd(&self) -> u32 {
         (self.rcv_adv - self.rcv_nxt) as u32
@@ -85,22 +87,23 @@ impl<B: RxBuf> Tcb<B> {
         space.saturating_sub(self.rcv_wnd())
     }
 
-    /// Receiver's silly-window avoidance: the right edge moves only by worthwhile steps
-    /// (RFC 9293 section 3.8.6.2.2).
+    /// Receiver's silly-window avoidance: the right edge moves only in steps of this size (RFC 9293
+    /// section 3.8.6.2.2).
     fn rcv_step(&self, cfg: &Config) -> u32 {
         (self.rcv_buf_bytes(cfg) / 2).min(u32::from(cfg.mss))
     }
 
-    /// The application has made room, and the peer may be stalled: it should be told without
-    /// being asked. While much of the window is still open its next segment asks soon enough.
+    /// The application has made room, and the peer may be waiting for it: send a window update.
+    /// While much of the window is still open, the peer's next segment causes an acknowledgement
+    /// soon enough.
     pub(crate) fn window_update_due(&self, cfg: &Config) -> bool {
         self.rcv_wnd() < (self.rcv_buf_bytes(cfg) / 2).min(STALL_BYTES)
             && self.rcv_gain(cfg) >= self.rcv_step(cfg)
     }
 
-    /// The window field of a segment sent now; notes what it offers. The right edge never moves
-    /// left, but for what the shift cuts off (RFC 7323 section 2.4: the peer expects that; we
-    /// accept up to the furthest edge ever offered).
+    /// The window field of a segment sent now; records what it offers. The right edge never moves
+    /// left, except for what the shift cuts off (RFC 7323 section 2.4: the peer expects that; we
+    /// accept up to the furthest edge that was ever offered).
     #[inline]
     pub(crate) fn offer_window(&mut self, cfg: &Config) -> u16 {
         let gain = self.rcv_gain(cfg);
@@ -113,7 +116,7 @@ impl<B: RxBuf> Tcb<B> {
         field as u16
     }
 
-    /// How much the peer's window lets us send beyond `snd_nxt`; negative after it shrank.
+    /// How much the peer's window allows beyond `snd_nxt`; negative after it shrank.
     #[inline]
     pub(crate) fn snd_room(&self) -> i32 {
         #[cfg(feature = "planted")]
@@ -123,12 +126,12 @@ impl<B: RxBuf> Tcb<B> {
         (self.snd_una + self.snd_wnd) - self.snd_nxt
     }
 
-    /// Takes the window from a segment whose acknowledgement is acceptable. `newer`: it
-    /// acknowledged something new, so it cannot be an old one.
+    /// Takes the window of a segment whose acknowledgement is acceptable. `newer`: it acknowledged
+    /// something new, so it cannot be an old one.
     #[inline]
     pub(crate) fn take_window(&mut self, hdr: &TcpHeader, newer: bool) {
-        // RFC 9293 section 3.10.7.4. Only sequence numbers decide which segment is newer: a smaller
-        // window is as good a window as a larger one.
+        // RFC 9293 section 3.10.7.4. Only sequence numbers decide which segment is newer; the size
+        // of the window does not.
         let fresh =
             self.snd_wl1.lt(hdr.seq) || (self.snd_wl1 == hdr.seq && self.snd_wl2.le(hdr.ack));
         if !(newer || fresh) {
@@ -140,8 +143,8 @@ impl<B: RxBuf> Tcb<B> {
         self.snd_wnd_max = self.snd_wnd_max.max(self.snd_wnd);
     }
 
-    /// The window may have opened: the octet that probed it, if any, was not accepted and is
-    /// unsent again; the application may go on.
+    /// The window may have opened: the octet that probed it, if any, was not accepted and counts as
+    /// unsent again, and the application may send more.
     pub(crate) fn window_changed(
         &mut self,
         cfg: &Config,
@@ -157,8 +160,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// The octet that probed a closed window was not accepted: it is unsent again, or, with FIN
-    /// behind it, lost.
+    /// The octet that probed a closed window was not accepted: it counts as unsent again, or, with
+    /// FIN behind it, as lost.
     fn withdraw_probe(&mut self) {
         let Some(probe) = self.records.get_mut(0).filter(|first| first.has(TxRecord::PROBE)) else {
             return;
@@ -175,7 +178,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Takes a record that leaves the queue out of the accounts.
+    /// Removes a record that leaves the queue from the sums.
     #[inline]
     pub(crate) fn forget_marks(&mut self, record: &TxRecord) {
         if record.has(TxRecord::SACKED) {

@@ -1,5 +1,5 @@
 //! Segments that are not the peer's, or not what it should have sent: RFC 5961, RFC 7323 section 5,
-//! and TCP-Fuzz's findings (tcp.md 3.9).
+//! and TCP-Fuzz's findings.
 
 use crate::support::*;
 use ix_tcp::{Config, DeadReason, State, TcpCounter};
@@ -166,7 +166,8 @@ fn paws_forgets_after_24_days() {
     assert_eq!(script.read_all(), b"x");
 }
 
-/// RFC 7323 section 3.2: switched off after the handshake, they are dropped but kill nothing; switched on, ignored.
+/// RFC 7323 section 3.2: switched off after the handshake, they are dropped but kill nothing;
+/// switched on, ignored.
 #[test]
 fn timestamps_switched_on_or_off() {
     let mut script = Script::settled(cfg(), Offer::ALL);
@@ -222,7 +223,7 @@ fn garbage_tsecr_does_not_spoil_the_round_trip_time() {
     assert!(info.srtt_us <= 200 && info.rto_us == cfg().min_rto_us, "{info:?}");
 }
 
-/// tcp.md 3.9: overlapping segments of different lengths; the first copy of each byte stays.
+/// Overlapping segments of different lengths; the first copy of each byte stays.
 #[test]
 fn overlapping_segments() {
     let stream = pattern(400);
@@ -286,7 +287,7 @@ fn closed_window_still_takes_acks_and_windows() {
     assert_eq!(script.tcb.info(&cfg()).in_flight_bytes, 0);
 }
 
-/// tcp.md 3.9: any header at all in any state; the soup is stirred with likely values.
+/// Any header at all in any state; the soup is stirred with likely values.
 #[test]
 fn segment_soup_in_every_state() {
     let mut random = ix_random::Rng::new(42);

@@ -1,5 +1,5 @@
 //! RFC 9293 section 3.6 (closing a connection), TIME-WAIT (RFC 1337, RFC 6191), and the list of
-//! RFC 2525. tcp.md 3.3 names the bugs.
+//! RFC 2525.
 
 use crate::support::*;
 use ix_tcp::{Config, DeadReason, State, TcpCounter, TcpEvent};
@@ -71,7 +71,7 @@ fn simultaneous_close() {
     assert_eq!(script.state(), State::TimeWait);
 }
 
-/// tcp.md 3.3, demikernel#203: FIN is retransmitted, and as FIN; with its data too.
+/// demikernel#203: FIN is retransmitted, and as FIN; with its data too.
 #[test]
 fn fin_is_retransmitted() {
     for data in [b"".as_slice(), b"tail"] {
@@ -105,7 +105,7 @@ fn fin_alone_is_retransmitted_when_its_data_arrived() {
     assert_eq!((again.seg.seq, again.seg.payload_len), (script.ack, 0));
 }
 
-/// tcp.md 3.3: FIN before the data that it follows is not consumed early.
+/// FIN before the data that it follows is not consumed early.
 #[test]
 fn fin_out_of_order_waits_for_the_data() {
     let mut script = Script::settled(cfg(), Offer::ALL);
@@ -129,7 +129,7 @@ fn fin_out_of_order_waits_for_the_data() {
     assert!(script.said(TcpEvent::Eof));
 }
 
-/// tcp.md 3.9: data after FIN, and a second FIN.
+/// Data after FIN, and a second FIN.
 #[test]
 fn data_after_fin_and_two_fins() {
     for state in [Script::close_wait, Script::last_ack, Script::closing, Script::time_wait] {
@@ -148,8 +148,8 @@ fn data_after_fin_and_two_fins() {
     }
 }
 
-/// RFC 2525 section 2.17, RFC 9293 section 3.6.1: data for an application that has left is answered
-/// by a reset.
+/// RFC 2525 section 2.17, RFC 9293 section 3.6.1: data for an application that has closed the
+/// connection causes a reset.
 #[test]
 fn data_after_close_is_reset() {
     let mut script = Script::settled(cfg(), Offer::ALL);
@@ -177,7 +177,7 @@ fn close_delivers_what_was_sent_before() {
     assert_eq!(script.state(), State::TimeWait);
 }
 
-/// tcp.md 3.4: an orphan does not wait for its peer for ever.
+/// An orphan does not wait for its peer for ever.
 #[test]
 fn orphan_in_fin_wait_2_ends() {
     let mut script = Script::settled(cfg(), Offer::ALL);
@@ -293,9 +293,8 @@ fn time_wait_gives_way_to_a_newer_syn_only() {
     assert!(!other.tcb.gives_way_to(&syn(new, Some(800))));
 }
 
-/// A peer that was started anew sends a SYN that proves nothing. The acknowledgement of it tells
-/// the peer what is left here, and only the reset that answers it ends TIME-WAIT (RFC 1337, RFC
-/// 5961).
+/// A peer that was restarted sends a SYN that is not known to be new. The acknowledgement tells the
+/// peer what is left here, and only the reset in reply to it ends TIME-WAIT (RFC 1337, RFC 5961).
 #[test]
 fn time_wait_ends_by_the_reset_that_answers_a_refused_syn() {
     for offer in [Offer::ALL, Offer::BARE] {
@@ -313,7 +312,7 @@ fn time_wait_ends_by_the_reset_that_answers_a_refused_syn() {
             script.output();
             let ack = script.expect_ack();
             assert_eq!((ack.seg.seq, ack.seg.ack), (script.ack, script.seq));
-            // Often is not sooner.
+            // Repeating it does not make it sooner.
             script.segment(&syn, b"");
             script.output();
             script.expect_nothing();

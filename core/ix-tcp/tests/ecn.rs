@@ -67,7 +67,7 @@ fn who_does_not_grant_is_not_sent_marks() {
 
 #[test]
 fn a_syn_sent_again_asks_no_more() {
-    // Section 6.1.1.1: boxes on the way may drop SYNs that ask.
+    // Section 6.1.1.1: middleboxes may drop SYNs that ask for ECN.
     let mut script = Script::asked(asking(), Offer::SACK, SYN | ECE | CWR);
     script.run_to_deadline();
     assert_eq!(script.expect(SYN).seg.flags, SYN);
@@ -98,7 +98,7 @@ fn a_mark_is_echoed_until_the_sender_has_reduced() {
     script.seq += 10;
     script.settle();
     script.expect(ACK);
-    // A packet that says CWR and is marked itself begins anew.
+    // A packet with CWR that is itself marked begins a new round.
     let hdr = script.header(ACK | CWR);
     script.segment_with(&hdr, &pattern(10), CE);
     script.seq += 10;
@@ -238,8 +238,8 @@ fn accurate() -> Config {
     Config { ecn: EcnMode::AskAccurate, ..Config::default() }
 }
 
-/// A client that asked for accurate ECN, and was answered by a SYN-ACK with these bits, which came
-/// with this ECN field. Its acknowledgement is taken from the record.
+/// A client that asked for accurate ECN and got a SYN-ACK with these bits and this ECN field. Its
+/// acknowledgement is removed from the record.
 fn agreed_accurately(answer: TcpFlags, ecn: u8, acknowledges: TcpFlags) -> Script {
     let mut script = Script::asked(accurate(), Offer::SACK, SYN | AE | CWR | ECE);
     let mut syn_ack = script.syn(SYN | ACK | answer);
@@ -254,8 +254,8 @@ fn agreed_accurately(answer: TcpFlags, ecn: u8, acknowledges: TcpFlags) -> Scrip
 
 #[test]
 fn a_client_asks_for_accurate_ecn() {
-    // RFC 9768 tables 2 and 3: the answer tells of the SYN's field, the third segment of the
-    // SYN-ACK's.
+    // RFC 9768 tables 2 and 3: the SYN-ACK reports the field of the SYN, the third segment that of
+    // the SYN-ACK.
     for (ecn, told) in [(NOT_ECT, CWR), (1, CWR | ECE), (ECT0, AE), (CE, AE | CWR)] {
         let mut script = agreed_accurately(CWR, ecn, told);
         assert!(script.tcb.uses_accurate_ecn());
@@ -268,7 +268,7 @@ fn a_client_asks_for_accurate_ecn() {
 
 #[test]
 fn a_syn_that_changed_on_the_way_costs_the_marks() {
-    // Section 3.2.2.3: the SYN went as not ECN-capable, and did not arrive so.
+    // Section 3.2.2.3: the SYN was sent as not ECN-capable, and arrived otherwise.
     for answer in [CWR | ECE, AE, AE | CWR] {
         let mut script = agreed_accurately(answer, NOT_ECT, CWR);
         script.send(&pattern(100));
@@ -327,7 +327,8 @@ fn a_server_grants_what_was_asked_for() {
         let syn_ack = script.expect(SYN | ACK | told);
         assert_eq!(syn_ack.seg.options.ecn_bytes, EcnBytes::new(Some(1), Some(0), Some(1)));
     }
-    // Section 3.1.3: what is not defined yet is asking too; what RFC 3168 defined stays.
+    // Section 3.1.3: an undefined combination asks too; those that RFC 3168 defined keep their
+    // meaning.
     asked_by(EcnMode::AcceptAccurate, AE, NOT_ECT).expect(SYN | ACK | CWR);
     asked_by(EcnMode::AcceptAccurate, CWR | ECE, NOT_ECT).expect(SYN | ACK | ECE);
     asked_by(EcnMode::AcceptAccurate, TcpFlags(0), NOT_ECT).expect(SYN | ACK);

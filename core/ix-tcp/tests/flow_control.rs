@@ -1,4 +1,4 @@
-//! Windows and acknowledgements: RFC 9293 sections 3.8.4 and 3.8.6, RFC 7323 section 2. tcp.md 3.1.
+//! Windows and acknowledgements: RFC 9293 sections 3.8.4 and 3.8.6, RFC 7323 section 2.
 
 use crate::support::*;
 use ix_tcp::{Config, DeadReason, State, TcpCounter, TcpEvent};
@@ -66,7 +66,8 @@ fn young_connections_acknowledge_at_once() {
     }
 }
 
-/// However many segments one batch holds, the peer hears from us in time (gvisor#11198's class).
+/// However many segments a batch holds, the peer gets an acknowledgement in time (gvisor#11198's
+/// class).
 #[test]
 fn long_batches_are_acknowledged_within() {
     let mut script = Script::settled(cfg(), Offer::BARE);
@@ -108,7 +109,7 @@ fn receiver_avoids_silly_windows() {
         edge = offered;
     }
     assert_eq!(edge, script.seq);
-    // Small reads say nothing, until a segment fits.
+    // Small reads cause no update until a segment fits.
     let End { cfg, tcb, .. } = &mut script.end;
     tcb.recv_done(cfg, 700, 0);
     script.output();
@@ -122,8 +123,8 @@ fn receiver_avoids_silly_windows() {
     assert_eq!(script.expect_ack().seg.window, 1460);
 }
 
-/// The application's bound holds from what was offered on, and a peer that waits hears when it
-/// goes.
+/// The application's limit takes effect from what was already offered, and a waiting peer is told
+/// when the limit ends.
 #[test]
 fn an_application_bounds_what_it_holds() {
     let mut script = Script::settled(cfg(), Offer::BARE);
@@ -167,7 +168,7 @@ fn buffers_are_limited() {
     assert_eq!(script.read_all(), b"y");
 }
 
-/// tcp.md 3.2, gvisor#9153: out-of-order data may use all room, and never blocks what fills the
+/// gvisor#9153: out-of-order data may use all room, and never blocks what fills the
 /// gap.
 #[test]
 fn out_of_order_data_uses_all_room_but_yields() {
@@ -203,8 +204,8 @@ fn acks_at_the_right_edge_count() {
     script.expect_nothing();
 }
 
-/// RFC 9293 section 3.8.6.1, tcp.md 3.1: a closed window is probed, with backoff, for as long as
-/// the peer answers.
+/// RFC 9293 section 3.8.6.1: a closed window is probed, with backoff, for as long as the peer
+/// replies.
 #[test]
 fn closed_window_is_probed_for_hours() {
     let mut script = Script::settled(cfg(), Offer::ALL);
@@ -236,7 +237,7 @@ fn closed_window_is_probed_for_hours() {
     assert_eq!(script.count(TcpCounter::Rto), 0);
 }
 
-/// But not for an application that has left: a peer could hold our memory for ever.
+/// But not for an application that has closed: a peer could hold our memory forever.
 #[test]
 fn closed_window_does_not_hold_an_orphan() {
     let mut script = Script::settled(cfg(), Offer::ALL);
@@ -306,7 +307,7 @@ fn accepted_probe_counts() {
     script.expect_data(b"bcdef");
 }
 
-/// tcp.md 3.1: a lost window update is found out by the probe.
+/// A lost window update is found out by the probe.
 #[test]
 fn lost_window_update() {
     let mut script = Script::settled(cfg(), Offer::BARE);
@@ -314,7 +315,7 @@ fn lost_window_update() {
     script.give(ACK, b"");
     script.send(b"data");
     script.output();
-    // The update is lost; the answer to the probe tells.
+    // The update is lost; the reply to the probe tells.
     script.run_to_deadline();
     assert_eq!(script.expect(ACK).payload, b"d");
     script.window = 5000;
@@ -379,8 +380,7 @@ fn old_segments_do_not_change_the_window() {
     assert_eq!(script.tcb.info(&cfg()).snd_wnd_bytes, 9);
 }
 
-/// A peer that shrinks its window to nothing with data outstanding is not timed out while it
-/// answers.
+/// A peer that shrinks its window to zero with data outstanding does not time out while it replies.
 #[test]
 fn shrunk_to_zero_is_probed_not_killed() {
     let mut script = Script::settled(cfg(), Offer::ALL);
@@ -489,8 +489,8 @@ fn keepalive_of_the_applications_choice() {
     assert_eq!(script.dead(), Some(DeadReason::TimedOut));
 }
 
-/// With a user timeout that decides, and not the number of probes (RFC 5482 section 4.2 wants the
-/// two to agree; Linux has them so).
+/// With a user timeout, that decides, and not the number of probes (RFC 5482 section 4.2 asks that
+/// the two agree; so does Linux).
 #[test]
 fn a_user_timeout_ends_keepalive() {
     for (timeout_ms, probes) in [(11_000, 1), (30_500, 11)] {
@@ -506,7 +506,7 @@ fn a_user_timeout_ends_keepalive() {
     }
 }
 
-/// The peer's keepalive gets an answer (RFC 9293 section 3.8.4), also when it carries an old octet.
+/// The peer's keepalive gets a reply (RFC 9293 section 3.8.4), even if it carries an old octet.
 #[test]
 fn keepalive_of_the_peer_is_answered() {
     let mut script = Script::settled(cfg(), Offer::ALL);
@@ -571,7 +571,7 @@ fn a_user_timeout_ends_what_nobody_acknowledges() {
 /// RFC 9293 section 3.9.1.1: a timeout that comes with the opening holds for it, too.
 #[test]
 fn a_user_timeout_ends_an_attempt_to_connect() {
-    // The first timeout of a SYN comes after a second, and nobody looks before.
+    // The first timeout of a SYN comes after a second; nothing is checked before.
     for (ms, wanted_us) in [(300, 1_000_000), (1_500, 1_500_000), (5_000, 5_000_000)] {
         let mut script = Script::syn_sent(Config::default(), Offer::SACK);
         script.tcb.set_user_timeout(ms);
@@ -586,7 +586,7 @@ fn a_user_timeout_ends_an_attempt_to_connect() {
     }
 }
 
-/// What the application gives meanwhile sets the timer anew, and changes nothing of its end.
+/// What the application sends meanwhile sets the timer again, and does not change its end.
 #[test]
 fn a_user_timeout_ends_though_more_is_sent() {
     let mut script = Script::settled(Config::default(), Offer::SACK);
@@ -601,7 +601,8 @@ fn a_user_timeout_ends_though_more_is_sent() {
     assert!(script.now_us >= began_us + 2_000_000);
 }
 
-/// A peer that answers each probe and keeps its window closed is waited for no longer, as on Linux.
+/// With a user timeout, a peer that replies to each probe and keeps its window closed is given up
+/// too, as on Linux.
 #[test]
 fn a_user_timeout_ends_a_closed_window() {
     let mut script = Script::settled(Config::default(), Offer::SACK);

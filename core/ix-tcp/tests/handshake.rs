@@ -67,7 +67,7 @@ fn windows_of_syn_segments_are_not_scaled() {
     assert_eq!(script.tcb.info(&cfg()).snd_wnd_bytes, 128_000);
 }
 
-/// tcp.md 3.9: an invalid TSecr in a SYN-ACK harms nothing.
+/// An invalid TSecr in a SYN-ACK harms nothing.
 #[test]
 fn garbage_tsecr_in_syn_ack() {
     for garbage in [0, 1, 0x7fff_ffff, 0xffff_ffff] {
@@ -171,7 +171,7 @@ fn wrong_ack_in_syn_sent_is_reset() {
         let reset = script.expect(RST);
         assert_eq!(reset.seg.seq, ack);
         assert_eq!(script.state(), State::SynSent);
-        // FreeRTOS+TCP#700: a reset with a wrong ACK is nobody's.
+        // FreeRTOS+TCP#700: a reset with a wrong ACK is ignored.
         let hdr = script.syn(RST | ACK);
         script.segment(&hdr, b"");
         script.output();
@@ -180,8 +180,8 @@ fn wrong_ack_in_syn_sent_is_reset() {
     }
 }
 
-/// What answered was a connection of the past. The reset has ended it: the SYN goes again at once,
-/// but only one, whatever an attacker sends.
+/// The reply was for an old connection, which our reset has ended: the SYN is sent again at once,
+/// but only once, whatever an attacker sends.
 #[test]
 fn the_syn_goes_again_soon_after_a_reset_for_a_wrong_ack() {
     let mut script = Script::syn_sent(cfg(), Offer::ALL);
@@ -225,7 +225,7 @@ fn wrong_ack_in_syn_received_is_reset() {
     }
 }
 
-/// tcp.md 3.9: data in a SYN-ACK is taken; 3.4: data with the handshake's last ACK too.
+/// Data in a SYN-ACK is taken, and so is data with the handshake's last ACK.
 #[test]
 fn data_with_the_handshake() {
     let mut script = Script::syn_sent(cfg(), Offer::ALL);
@@ -325,7 +325,7 @@ fn segments_for_no_connection_are_reset() {
     assert_eq!((reset.seq, reset.ack), (Seq(0), Seq(111)));
 }
 
-/// tcp.md 3.4: the backlog is bounded and does not leak.
+/// The backlog is bounded and does not leak.
 #[test]
 fn backlog() {
     let mut listener = Listener::new(2, 3);

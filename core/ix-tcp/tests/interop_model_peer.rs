@@ -31,12 +31,12 @@ struct Case {
 impl Case {
     fn new(model: ModelConfig, link: LinkModel, seed: u64) -> Case {
         let iss = (Seq(0xffff_f000), Seq(0xffff_ff00));
-        // Nobody gives up because of a run of bad luck.
+        // No end gives up because of many losses in a row.
         let cfg = Config { time_wait_us: 1_000_000, r2_us: u32::MAX, ..Config::default() };
         Case { cfg, model, link, sends: 100_000, seed, iss, start_us: 1_000_000 }
     }
 
-    /// Streams both ways to the end; answers the virtual time that it took.
+    /// Streams both ways to the end; returns the virtual time that it took.
     fn run(self) -> (Network<Endpoint, ModelPeer>, u64) {
         let (own, peer) = (0xaaaa, 0x5555);
         let model = ModelPeer::new(self.model.clone(), reversed(&tuple()), self.iss.1, (peer, own));

@@ -1,5 +1,4 @@
-//! Loss recovery, segment by segment: RFC 2018, 2883, 5681, 6298, 6582, 8985, 9937. tcp.md 3.1,
-//! 3.2.
+//! Loss recovery, segment by segment: RFC 2018, 2883, 5681, 6298, 6582, 8985, 9937.
 
 use crate::support::*;
 use ix_tcp::{Config, CongestionControl, DeadReason, PathError, Tcb, TcpCounter};
@@ -179,8 +178,8 @@ fn reordering_is_waited_for() {
     assert_eq!((script.count(TcpCounter::Tlp), script.count(TcpCounter::Rto)), (0, 0));
 }
 
-/// RFC 7323 section 4: the echo of a retransmission is no sample if something sent later elicited
-/// it.
+/// RFC 7323 section 4: the echo of a retransmission gives no sample if something that was sent
+/// later caused it.
 #[test]
 fn late_echo_is_no_round_trip_time() {
     let mut script = Script::settled(cfg(), Offer::ALL);
@@ -209,8 +208,8 @@ fn late_echo_is_no_round_trip_time() {
     assert!(info.srtt_us < 1000, "{info:?}");
 }
 
-/// RFC 8985 section 6.2 step 2: an acknowledgement that comes too soon to be that of the
-/// retransmission is that of the original, and says nothing about what was sent since.
+/// RFC 8985 section 6.2 step 2: an acknowledgement that arrives too soon to be for the
+/// retransmission is for the original, and proves nothing about what was sent since.
 #[test]
 fn early_ack_of_a_retransmission_condemns_nothing() {
     let (mut script, first) = in_flight(cfg(), Offer::SACK, 10);
@@ -314,8 +313,8 @@ fn retransmission_timeout_backs_off() {
     assert_eq!(script.dead(), Some(DeadReason::TimedOut));
 }
 
-/// The jitter only lengthens, begins with the first doubling, is drawn anew for each, and differs
-/// between connections. Here of the SYN, whose timeouts are longest.
+/// The jitter only lengthens, begins with the first doubling, differs for each doubling and between
+/// connections. Tested with the SYN, whose timeouts are longest.
 #[test]
 fn doubled_timeouts_of_connections_fall_out_of_step() {
     let cfg = Config::default();
@@ -348,14 +347,14 @@ fn doubled_timeouts_of_connections_fall_out_of_step() {
             assert!((50..=200).contains(&count), "{count} in tenth {tenth}");
         }
     }
-    // Who was late at first is not late each time.
+    // A connection that is late at first is not late each time.
     let late = |doublings: usize, gaps: &Vec<u64>| gaps[doublings] > (9 << doublings) * 125_000;
     let both = all.iter().filter(|gaps| late(1, gaps) && late(2, gaps)).count();
     assert!((150..=350).contains(&both), "{both}");
 }
 
-/// RFC 4821 sections 7.4 and 7.6.2: what tries the path is one segment, the next comes a second
-/// after it was lost, and a size is given up when three were.
+/// RFC 4821 sections 7.4 and 7.6.2: a probe of the path is one segment, the next is sent a second
+/// after it was lost, and a size is given up after three lost probes.
 #[test]
 fn the_path_is_tried_by_one_segment_at_a_time() {
     const SHORT: u32 = 984;
@@ -508,9 +507,9 @@ fn spurious_timeout_is_undone() {
     script.expect_nothing();
 }
 
-/// A timeout in the middle of fast recovery was a mistake: recovery goes on, and the rest of the
-/// same
-/// losses is not answered a second time (RFC 5681 section 4.3: one reduction for a window of data).
+/// A timeout in the middle of fast recovery was a mistake: recovery continues, and the window is
+/// not reduced a second time for the rest of the same losses (RFC 5681 section 4.3: one reduction
+/// per window of data).
 #[test]
 fn recovery_outlives_a_spurious_timeout() {
     let (mut script, first) = in_flight(cfg(), Offer::ALL, 10);

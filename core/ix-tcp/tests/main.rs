@@ -1,4 +1,4 @@
-//! What the TCP core does, seen from outside: by subject, against other TCPs, and against anything.
+//! Tests of the TCP core from outside: by subject, against other TCPs, and with random input.
 mod attacks;
 mod closing;
 mod ecn;

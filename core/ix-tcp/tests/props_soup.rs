@@ -1,5 +1,5 @@
-//! Anything in any order: random segments, calls and errors in every state. Nothing panics, every
-//! buffer comes back, every segment sent is one that a correct TCP may send, timers come to rest.
+//! Random segments, calls and errors in every state. Nothing panics, every buffer is freed, every
+//! segment sent is one that a correct TCP may send, and timers come to an end.
 
 use ix_tcp::{Config, CongestionControl, PathError, State, TcpCounter};
 use ix_tcp_rig::lab::{Lab, PEER_SEED, Peer, STATES};
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 /// A sequence number near something that matters, or anywhere.
 #[derive(Clone, Copy, Debug)]
 enum Near {
-    /// Where the peer is in its stream, or we expect it.
+    /// The next sequence number of the peer's stream, or the one that we expect.
     Expected(i32),
     /// The right edge of our window.
     Edge(i32),
@@ -52,7 +52,7 @@ fn soup() -> impl Strategy<Value = Soup> {
         1 => Just(TcpFlags::RST),
         1 => (0u16..512).prop_map(TcpFlags),
     ];
-    // In order and of an age that passes, often enough to get anywhere.
+    // In order and of an acceptable age, often enough to get anywhere.
     let seq = prop_oneof![3 => Just(Near::Expected(0)), 2 => near()];
     let ack = prop_oneof![2 => Just(Near::Max(0)), 1 => Just(Near::Una(0)), 2 => near()];
     let len = prop_oneof![3 => Just(0usize), 2 => 1usize..100, 2 => 1usize..3000];
@@ -75,7 +75,7 @@ fn soup() -> impl Strategy<Value = Soup> {
 }
 
 /// Segments of a peer that is only confused: in the window, acknowledging what is in flight, with
-/// SACK blocks inside it. Gets deep where the wild soup dies early.
+/// SACK blocks inside it. They get far where purely random segments end early.
 fn confused() -> impl Strategy<Value = Soup> {
     let seq = prop_oneof![4 => Just(0i32), 2 => 1..20_000i32, 1 => -3_000..0i32];
     let ack = prop_oneof![
@@ -202,7 +202,7 @@ fn peer() -> impl Strategy<Value = Peer> {
 
 struct Pot {
     lab: Lab,
-    /// Where the endpoint's receive stream stands, as far as anyone outside can tell.
+    /// The next number of the endpoint's receive stream, as far as it can be seen from outside.
     last_edge: Seq,
 }
 
@@ -249,7 +249,7 @@ impl Pot {
         if self.lab.end.out.irs.is_none() {
             return;
         }
-        // The stream is that of the SYN which the endpoint believed.
+        // The stream is that of the SYN that the endpoint accepted.
         self.lab.peer.irs = self.lab.end.out.irs.unwrap_or(self.lab.peer.irs);
     }
 
@@ -337,8 +337,8 @@ proptest! {
         pot.lab.end.finish();
     }
 
-    /// A peer that falls silent for ever must not keep a connection that owes it something, or
-    /// that nobody uses any more.
+    /// A peer that is silent forever must not keep alive a connection that owes it something, or
+    /// that no application uses.
     #[test]
     fn silence_after_any_soup_ends_what_is_owed(
         config in config(),
@@ -369,7 +369,7 @@ proptest! {
     }
 }
 
-/// A test of the test: the soup gets to nearly everything that can be counted.
+/// A test of the test: the random segments reach nearly everything that is counted.
 #[test]
 fn the_soup_reaches_the_rare_paths() {
     use proptest::strategy::ValueTree;
@@ -390,12 +390,12 @@ fn the_soup_reaches_the_rare_paths() {
         }
         pot.lab.end.finish();
     }
-    // No packet of the soup is marked.
+    // No random packet is marked.
     let marks = [TcpCounter::CeReceived, TcpCounter::EcnReductions, TcpCounter::EcnMangled];
     let missed: Vec<_> = TcpCounter::ALL
         .iter()
         .filter(|counter| totals[counter.index()] == 0 && !marks.contains(counter))
         .collect();
-    // One is rare enough to depend on the seed; it has a test of its own elsewhere.
+    // One is so rare that it depends on the seed; another test covers it.
     assert!(missed.len() <= 1, "never happened: {missed:?}");
 }

@@ -22,7 +22,7 @@ struct Setup {
 
 impl Default for Setup {
     fn default() -> Setup {
-        // Nobody gives up because of a run of bad luck.
+        // No end gives up because of many losses in a row.
         let cfg = Config { r2_us: u32::MAX, ..Config::default() };
         Setup {
             cfgs: [cfg.clone(), cfg],
@@ -53,7 +53,7 @@ impl Setup {
         Network::new(left, right, self.link, self.seed, start_us)
     }
 
-    /// Both streams to the end; answers how long they took, without TIME-WAIT.
+    /// Both streams to the end; returns how long they took, without TIME-WAIT.
     fn run(&self) -> (Pair, u64) {
         let mut network = self.network();
         let took_us = finish(&mut network, 3_600 * SECOND_US);
@@ -159,7 +159,7 @@ fn random_everything() {
         setup.sends = [rng.below(20_000), rng.below(20_000)];
         setup.simultaneous = rng.per_mille(200);
         if setup.cfgs.iter().any(|cfg| cfg.snd_buf_bytes == 1 || cfg.rcv_buffers_max == 1) {
-            // An octet or a buffer a round trip.
+            // One octet or one buffer per round trip.
             setup.sends = [rng.below(300), rng.below(300)];
         }
         let mut network = setup.network();
@@ -221,7 +221,7 @@ fn both_windows_closed_for_an_hour() {
 
 #[test]
 fn a_blind_attacker_changes_nothing() {
-    // RFC 5961: whoever does not know the numbers cannot stop, slow or end the connection.
+    // RFC 5961: whoever does not know the numbers cannot stop, delay or end the connection.
     for seed in 0..20 {
         let setup = Setup { sends: [300_000, 300_000], seed, ..Setup::default() };
         let quiet_us = setup.run().1;
@@ -229,7 +229,7 @@ fn a_blind_attacker_changes_nothing() {
         let mut rng = Rng::new(seed + 99);
         network.inject = Some(Box::new(move |real: &Segment| {
             if real.hdr.flags.contains(TcpFlags::SYN) {
-                return None; // who answers first to a SYN is another question
+                return None; // which of the two replies to a SYN comes first is another question
             }
             let flags =
                 [TcpFlags::RST, TcpFlags::SYN, TcpFlags::ACK, TcpFlags::RST | TcpFlags::ACK]
@@ -321,7 +321,7 @@ fn abort_in_the_middle_of_everything() {
         assert_eq!(network.left.state(), State::Closed);
         network.left.finish();
         network.left.gone = true;
-        // The reset may be lost; then it is the answer to the next segment.
+        // The reset may be lost; then the next segment causes another.
         network.run_until(now_us + 1_000 * SECOND_US, |_, right| right.out.dead.is_some());
         assert_eq!(network.right.out.dead, Some(DeadReason::Reset));
         network.right.finish();

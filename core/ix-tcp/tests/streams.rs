@@ -76,7 +76,7 @@ fn every_bad_link() {
     }
 }
 
-/// tcp.md 3.2: mild reordering must not cost much (tailscale#20893: RACK off made it 5 times
+/// Mild reordering must not cost much (tailscale#20893: RACK off made it 5 times
 /// slower).
 #[test]
 fn mild_reordering_is_cheap() {
@@ -102,8 +102,8 @@ fn percent_of_100_mbit(net: &mut Net) -> usize {
 }
 
 /// The path of `ix bench loss`: 100 Mbit/s, 10 ms, a queue of as much; 2 % of the packets take up
-/// to half a round trip longer. The reordering window grows until nothing is taken for lost that is
-/// late, and no retransmission timeout is quicker than it.
+/// to half a round trip longer. The reordering window grows until no late packet is taken to be
+/// lost, and no retransmission timeout comes before it.
 #[test]
 fn a_path_that_reorders_is_filled() {
     for seed in 0..seeds(8) {
@@ -125,8 +125,9 @@ fn a_path_that_reorders_is_filled() {
     }
 }
 
-/// The same path through a machine that stands still now and then, for longer than a timeout: what
-/// it holds up and then lets go at once is neither lost nor a reason to send less for long.
+/// The same path through a machine that stands still now and then, for longer than a timeout:
+/// packets that it delays and then forwards at once are not lost, and do not reduce the rate for
+/// long.
 #[test]
 fn a_path_that_stalls_is_filled() {
     let stalls = Link { stall_every_us: 200_000, stall_us: 25_000, ..Link::GOOD };
@@ -191,14 +192,14 @@ fn slow_start_leaves_room_in_the_queue() {
     }
 }
 
-/// tcp.md 3.1, gvisor#6113: the smallest round-trip time stops nothing.
+/// gvisor#6113: the smallest possible round-trip time stalls nothing.
 #[test]
 fn round_trip_of_one_microsecond() {
     let link = Link { delay_us: 0, ..Link::GOOD };
     net(link, 6).transfer([pattern(500_000), pattern(500_000)], 10 * SECOND_US);
 }
 
-/// tcp.md 3.1, lwIP: both windows closed, both sides with data to send.
+/// lwIP: both windows closed, both sides with data to send.
 #[test]
 fn both_windows_closed_and_opened_again() {
     let small = Config { rcv_buf_bytes: 8000, rcv_buffers_max: 16, ..Config::default() };
@@ -240,7 +241,8 @@ fn survives_an_outage() {
 /// A retransmission can be lost too, any number of times.
 #[test]
 fn heavy_loss() {
-    // Patient, and often trying: the link gives up no one, so neither must the ends.
+    // Patient, with frequent tries: the link drops as many as it likes, and the ends must not give
+    // up.
     let cfg = Config {
         r2_us: 3_600_000_000,
         max_rto_us: 1_000_000,

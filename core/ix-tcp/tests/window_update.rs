@@ -1,4 +1,4 @@
-//! A window that the application opens is told to the peer (research/tcp.md 3.1: lost window
+//! A window that the application opens is told to the peer (a known source of stalls: lost window
 //! updates), also by a caller that asks `needs_output` before it calls `output`.
 
 use crate::support::{ACK, Offer, Script};

@@ -1,29 +1,30 @@
-//! Capabilities: 128 random bits that whoever has them may use and hand on.
+//! Capabilities: 128 random bits. Whoever has them may use them and pass them on.
 use std::fmt;
 use std::hint::black_box;
 use std::str::FromStr;
 
-/// The right to something, as long as nobody revokes it. Not to be logged: [`fmt::Debug`] hides it.
+/// The right to a vNIC or a filter, until it is revoked. A secret: [`fmt::Debug`] hides it from
+/// logs.
 #[derive(Clone)]
 pub struct Capability([u8; 16]);
 
-/// A text that is no capability.
+/// The error for a text that is not a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapabilityError;
 
 impl Capability {
-    /// From random bits of the caller's.
+    /// Makes a capability of random bits from the caller.
     pub fn new(random: [u8; 16]) -> Capability {
         Capability(random)
     }
 
-    /// Whether both are the same, in a time that says nothing about where they differ.
+    /// True if both are equal. Takes the same time wherever they differ.
     pub fn is(&self, other: &Capability) -> bool {
         let differ = |sum: u8, (a, b): (&u8, &u8)| black_box(sum | (a ^ b));
         self.0.iter().zip(&other.0).fold(0, differ) == 0
     }
 
-    /// As it is handed on: 32 hexadecimal digits.
+    /// The secret as text, to be passed on: 32 hexadecimal digits.
     pub fn reveal(&self) -> String {
         format!("{:032x}", u128::from_be_bytes(self.0))
     }

@@ -1,13 +1,13 @@
 //! Filters as values: convex parts of the space of packet headers.
 //!
-//! A filter says of each header field that it cares for which values it takes, independently of the
-//! other fields: a box. So whether two filters overlap, or one contains the other, is decided field
-//! by field, and is exact.
+//! A filter names a set of values for some header fields; each field is independent of the others,
+//! so the filter is a box. Whether two filters overlap, or one contains the other, is therefore
+//! decided field by field, and exactly.
 use crate::header::{Header, UNTAGGED};
 use crate::ranges::Ranges;
 use ix_wire::MacAddr;
 
-/// Which way the packets go.
+/// The direction of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// From the network to the vNIC.
@@ -16,7 +16,7 @@ pub enum Direction {
     Transmit,
 }
 
-/// What kind of packets it is about.
+/// The kind of packets that a filter matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// Frames of any kind.
@@ -29,27 +29,27 @@ pub enum Level {
     Udp,
 }
 
-/// A header field. The service is at our end, the peer at the other: which is source and which
-/// destination depends on the direction.
+/// A header field. The service is at our end of the link and the peer at the other; the direction
+/// says which of them is the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Field {
     /// VLAN number, or [`UNTAGGED`].
     Vlan,
-    /// What the frame carries.
+    /// EtherType of the frame.
     EtherType,
-    /// Our Ethernet address.
+    /// The service's Ethernet address.
     ServiceMac,
-    /// Theirs.
+    /// The peer's Ethernet address.
     PeerMac,
-    /// What the IPv4 packet carries.
+    /// Protocol number of the IPv4 packet.
     Protocol,
-    /// Our IPv4 address.
+    /// The service's IPv4 address.
     ServiceAddress,
-    /// Theirs.
+    /// The peer's IPv4 address.
     PeerAddress,
-    /// Our port.
+    /// The service's port.
     ServicePort,
-    /// Theirs.
+    /// The peer's port.
     PeerPort,
 }
 
@@ -67,7 +67,7 @@ impl Field {
         Field::PeerPort,
     ];
 
-    /// The largest value that it can have.
+    /// The largest value of the field.
     pub fn largest(self) -> u64 {
         match self {
             Field::Vlan => UNTAGGED.into(),
@@ -79,17 +79,17 @@ impl Field {
     }
 }
 
-/// A convex part of the header space.
+/// A convex part of the space of packet headers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Filter {
     direction: Direction,
     level: Level,
-    /// What it asks of fields, in their order; what it does not name may be anything.
+    /// The restricted fields, in the order of [`Field`]. Any other field may have any value.
     fields: Vec<(Field, Ranges)>,
 }
 
 impl Filter {
-    /// All untagged packets of a level.
+    /// The filter that matches all untagged packets of a level.
     pub fn new(direction: Direction, level: Level) -> Filter {
         let mut filter = Filter { direction, level, fields: Vec::new() };
         filter.set(Field::Vlan, Ranges::one(UNTAGGED.into()));
@@ -104,15 +104,15 @@ impl Filter {
         filter
     }
 
-    /// The filter of these parts, as [`Filter::fields`] and its companions return them; `None`: no
-    /// filter has them.
+    /// Makes a filter of what [`Filter::direction`], [`Filter::level`] and [`Filter::fields`]
+    /// return; `None` if no filter has these parts.
     pub fn from_parts(
         direction: Direction,
         level: Level,
         fields: Vec<(Field, Ranges)>,
     ) -> Option<Filter> {
         let mut filter = Filter::new(direction, level);
-        // What the level leaves open may be anything, unless the parts narrow it.
+        // A field that the level does not fix may have any value, unless the parts restrict it.
         filter.fields.retain(|(field, _)| !level.has(*field));
         for (field, values) in fields.iter().filter(|(field, _)| level.has(*field)) {
             filter.set(*field, values.clone());
@@ -120,11 +120,12 @@ impl Filter {
         (filter.fields == fields).then_some(filter)
     }
 
-    /// The same for these values of a field only; all values: it asks nothing of the field.
+    /// Returns the filter with the field restricted to these values; if these are all values, the
+    /// field is not restricted.
     ///
     /// # Panics
-    /// When packets of the level do not all have the field: a mistake of the caller. Fields that the
-    /// level itself decides cannot be narrowed either.
+    /// If packets of the level do not all have the field, or if the level itself fixes the field.
+    /// Both are errors of the caller.
     pub fn with(mut self, field: Field, values: Ranges) -> Filter {
         assert!(self.level.has(field), "{:?} packets have no {field:?} to choose", self.level);
         self.set(field, values);
@@ -140,12 +141,13 @@ impl Filter {
         }
     }
 
-    /// Which way its packets go.
+    /// The direction of its packets.
     pub fn direction(&self) -> Direction {
         self.direction
     }
 
-    /// The same part for the other direction: what a service receives, its answers may have.
+    /// The same part of the header space for the other direction: the replies to what this filter
+    /// matches.
     pub fn reversed(&self) -> Filter {
         let direction = match self.direction {
             Direction::Receive => Direction::Transmit,
@@ -154,27 +156,27 @@ impl Filter {
         Filter { direction, ..self.clone() }
     }
 
-    /// What kind of packets it is about.
+    /// The level of its packets.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// The fields that it asks something of, and what.
+    /// The restricted fields with their values.
     pub fn fields(&self) -> &[(Field, Ranges)] {
         &self.fields
     }
 
-    /// What it asks of a field; `None`: nothing.
+    /// The values of a field; `None` if the field is not restricted.
     pub fn field(&self, field: Field) -> Option<&Ranges> {
         self.fields.iter().find(|(own, _)| *own == field).map(|(_, values)| values)
     }
 
-    /// Whether there is no packet that it takes.
+    /// True if no packet can match.
     pub fn is_empty(&self) -> bool {
         self.fields.iter().any(|(_, values)| values.is_empty())
     }
 
-    /// Whether a packet of its direction belongs to it.
+    /// True if a packet of the filter's direction matches.
     #[inline]
     pub fn matches(&self, header: &Header) -> bool {
         let takes = |(field, values): &(Field, Ranges)| {
@@ -183,7 +185,7 @@ impl Filter {
         self.fields.iter().all(takes)
     }
 
-    /// Whether there is a packet that both take.
+    /// True if there is a packet that matches both.
     pub fn overlaps(&self, other: &Filter) -> bool {
         let meets = |(field, values): &(Field, Ranges)| {
             other.field(*field).is_none_or(|theirs| values.overlaps(theirs))
@@ -192,7 +194,7 @@ impl Filter {
         exist && self.direction == other.direction && self.fields.iter().all(meets)
     }
 
-    /// Whether it takes every packet that `other` takes.
+    /// True if every packet that matches `other` matches this filter.
     pub fn contains(&self, other: &Filter) -> bool {
         let covers = |(field, values): &(Field, Ranges)| {
             other.field(*field).is_some_and(|theirs| values.contains_all(theirs))
@@ -202,7 +204,7 @@ impl Filter {
 }
 
 impl Level {
-    /// Whether a filter of this level may choose values of the field.
+    /// True if a filter of this level may restrict the field.
     pub fn has(self, field: Field) -> bool {
         match field {
             Field::Vlan | Field::ServiceMac | Field::PeerMac => true,
@@ -214,7 +216,8 @@ impl Level {
     }
 }
 
-/// What a packet that goes this way has in a field; `None` when it has no such field.
+/// The value of a field in a packet of this direction; `None` if the packet does not have the
+/// field.
 #[inline]
 pub(crate) fn value_of(header: &Header, direction: Direction, field: Field) -> Option<u64> {
     let receives = direction == Direction::Receive;

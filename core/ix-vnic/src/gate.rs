@@ -1,5 +1,5 @@
-//! What a vNIC may do, in one line of text: `rx tcp service 10.0.0.5:80; tx …; rate tx 100Mbit`.
-//! What is one queue's begins with it: `queue 1 rate tx 20Mbit`.
+//! The rules of a vNIC in one line of text: `rx tcp service 10.0.0.5:80; tx …; rate tx 100Mbit`. A
+//! rule of one queue begins with the queue: `queue 1 rate tx 20Mbit`.
 use crate::filter::{Direction, Filter};
 use crate::rate::Rate;
 use crate::set::{FILTERS_MAX, FilterSet};
@@ -7,45 +7,45 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// Filters and rates of one vNIC. A direction without filters carries everything; so does the
-/// [`Gate::default`].
+/// Filters and rates of one vNIC. A direction without filters is not restricted; neither is
+/// anything in [`Gate::default`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gate {
-    /// Filters of both directions that are all queues'.
+    /// Filters of both directions that hold for all queues.
     pub filters: Vec<Filter>,
-    /// What it may receive.
+    /// Rate of what the vNIC may receive.
     pub rx_rate: Option<Rate>,
-    /// What it may send.
+    /// Rate of what the vNIC may send.
     pub tx_rate: Option<Rate>,
-    /// What each of its flows may send.
+    /// Rate of what each flow of the vNIC may send.
     pub flow_rate: Option<Rate>,
-    /// A direction whose filters are all revoked carries nothing.
+    /// Directions in which nothing may pass, because all their filters were revoked.
     pub closed: Vec<Direction>,
-    /// Filters that one queue holds alone; of two that take a received packet the first says whose
-    /// it is.
+    /// Filters that hold for one queue alone. A received packet goes to the queue of the first of
+    /// them that matches it.
     pub assigned: Vec<(usize, Filter)>,
-    /// What single queues may, beside what they may as parts of the vNIC.
+    /// Rates of single queues, beside those of the vNIC.
     pub queue_rates: BTreeMap<usize, Rates>,
 }
 
-/// Rates of one queue.
+/// The rates of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// What it may receive.
+    /// Rate of what it may receive.
     pub rx: Option<Rate>,
-    /// What it may send.
+    /// Rate of what it may send.
     pub tx: Option<Rate>,
-    /// What each of its flows may send.
+    /// Rate of what each of its flows may send.
     pub flow: Option<Rate>,
 }
 
 impl Gate {
-    /// Whether it holds nothing back.
+    /// True if nothing is restricted.
     pub fn is_open(&self) -> bool {
         *self == Gate::default()
     }
 
-    /// Refuses more filters than a direction may have.
+    /// Returns an error if a direction has more than [`FILTERS_MAX`] filters.
     pub fn check(&self) -> Result<(), String> {
         for direction in [Direction::Receive, Direction::Transmit] {
             check_count(direction, self.set(direction).map_or(0, |set| set.filters().len()))?;
@@ -53,7 +53,7 @@ impl Gate {
         Ok(())
     }
 
-    /// The filters of a direction, whichever queue's; `None`: it carries everything.
+    /// The filters of a direction, of all queues; `None` if the direction is not restricted.
     pub fn set(&self, direction: Direction) -> Option<FilterSet> {
         let all = self.filters.iter().chain(self.assigned.iter().map(|(_, filter)| filter));
         let set = FilterSet::new(direction, all);
@@ -61,7 +61,8 @@ impl Gate {
         (!open).then_some(set)
     }
 
-    /// The filters of a direction that hold at one queue; `None`: it carries everything.
+    /// The filters of a direction that hold for one queue; `None` if the direction is not
+    /// restricted.
     pub fn set_of(&self, direction: Direction, queue: usize) -> Option<FilterSet> {
         self.set(direction)?;
         let assigned = |own: bool| {
@@ -72,13 +73,15 @@ impl Gate {
         Some(own.beside(assigned(false)))
     }
 
-    /// Which queue gets the received packets that a filter takes: the first that takes one says so.
+    /// Filters that steer received packets, each with its queue. The first that matches a packet
+    /// decides.
     pub fn steering(&self) -> Vec<(usize, Filter)> {
         let receives = |(_, filter): &&(usize, Filter)| filter.direction() == Direction::Receive;
         self.assigned.iter().filter(receives).cloned().collect()
     }
 
-    /// What one of `queues` equal queues may: its part of the vNIC's rates, and within it its own.
+    /// The rates of one of `queues` queues: its equal part of the vNIC's rates, limited by the
+    /// queue's own rates.
     pub fn rates_of(&self, queue: usize, queues: usize) -> Rates {
         let own = self.queue_rates.get(&queue).copied().unwrap_or_default();
         let part = |whole: Option<Rate>| whole.map(|rate| rate.share(queues as u64));
@@ -92,18 +95,18 @@ impl Gate {
 }
 
 impl Rates {
-    /// Whether there is none.
+    /// True if there is no rate.
     pub fn is_empty(&self) -> bool {
         *self == Rates::default()
     }
 
-    /// Each as a part of a gate's text.
+    /// Each rate as a part of the line of text.
     fn texts(self) -> impl Iterator<Item = String> {
         let text = |name: &str, rate: Option<Rate>| rate.map(|rate| format!("rate {name} {rate}"));
         [text("rx", self.rx), text("tx", self.tx), text("flow", self.flow)].into_iter().flatten()
     }
 
-    /// The place of a rate that is for `what`: `rx`, `tx` or `flow`.
+    /// The rate that `what` names: `rx`, `tx` or `flow`.
     pub fn place(&mut self, what: &str) -> Option<&mut Option<Rate>> {
         match what {
             "rx" => Some(&mut self.rx),
@@ -130,13 +133,13 @@ impl fmt::Display for Gate {
     }
 }
 
-/// Refuses more filters than a direction may have.
+/// Returns an error if a direction may not have that many filters.
 pub fn check_count(direction: Direction, filters: usize) -> Result<(), String> {
     if filters <= FILTERS_MAX {
         return Ok(());
     }
     let name = name(direction);
-    Err(format!("{filters} {name} filters are too many: a direction has {FILTERS_MAX} at most"))
+    Err(format!("{filters} {name} filters are too many: a direction has at most {FILTERS_MAX}"))
 }
 
 fn name(direction: Direction) -> &'static str {
@@ -160,7 +163,7 @@ impl FromStr for Gate {
                         Some(queue) => gate.queue_rates.entry(queue).or_default(),
                         None => &mut rates,
                     };
-                    let none = || format!("`{part}`: a rate is for rx, tx or flow");
+                    let none = || format!("`{part}`: a rate must be for rx, tx or flow");
                     let place = rates.place(what).ok_or_else(none)?;
                     *place = Some(rate.parse().map_err(|e: crate::RateError| e.to_string())?);
                 }
@@ -181,10 +184,11 @@ impl FromStr for Gate {
     }
 }
 
-/// Whose a part of the text is, and what stands behind that.
+/// Splits the queue off a part of the text, if it begins with one.
 fn queue_of(part: &str) -> Result<(Option<usize>, &str), String> {
     let Some(rest) = part.strip_prefix("queue ") else { return Ok((None, part)) };
     let found = rest.split_once(' ').and_then(|(n, rest)| Some((n.parse().ok()?, rest)));
-    let (queue, rest) = found.ok_or_else(|| format!("`{part}`: which queue, and what of it?"))?;
+    let (queue, rest) = found
+        .ok_or_else(|| format!("`{part}`: expected a queue number, then a filter or a rate"))?;
     Ok((Some(queue), rest))
 }

@@ -1,7 +1,7 @@
-//! The part of a packet that filters look at.
+//! The fields of a packet that filters match.
 use ix_wire::MacAddr;
 
-/// The VLAN number of frames without a tag: real ones have twelve bits.
+/// The VLAN number that stands for frames without a tag. Real numbers have twelve bits.
 pub const UNTAGGED: u16 = 1 << 12;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -12,10 +12,11 @@ const ETHERNET_BYTES: usize = 14;
 const TAG_BYTES: usize = 4;
 const IPV4_BYTES: usize = 20;
 const ARP_BYTES: usize = 28;
-/// Every fragment but the first has an offset, every one but the last this flag (RFC 791).
+/// Every fragment but the first has an offset, and every fragment but the last has the flag "more
+/// fragments" (RFC 791).
 const FRAGMENT_BITS: u16 = 0x3fff;
 
-/// Where a packet lies in the space of headers.
+/// The fields of one packet: a point in the space of packet headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Ethernet source.
@@ -24,43 +25,43 @@ pub struct Header {
     pub eth_dst: MacAddr,
     /// Number of the outer VLAN tag, or [`UNTAGGED`].
     pub vlan: u16,
-    /// What the frame carries, behind a tag.
+    /// EtherType of the payload, behind a VLAN tag if there is one.
     pub ethertype: u16,
-    /// Of an IPv4 packet.
+    /// Fields of an IPv4 packet.
     pub ip: Option<IpHeader>,
-    /// Of an ARP packet for IPv4 over Ethernet.
+    /// Fields of an ARP packet for IPv4 over Ethernet.
     pub arp: Option<ArpHeader>,
 }
 
-/// Of an IPv4 packet.
+/// Fields of an IPv4 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
     /// Source address.
     pub src: u32,
     /// Destination address.
     pub dst: u32,
-    /// What it carries.
+    /// Protocol number of the payload.
     pub protocol: u8,
-    /// Source and destination port of TCP and UDP. Fragments have none, not even the first: the
-    /// others could not follow it.
+    /// Source and destination port of TCP and UDP. A fragment has none, not even the first: the
+    /// other fragments have no ports and could not follow it.
     pub ports: Option<(u16, u16)>,
 }
 
-/// Of an ARP packet.
+/// Fields of an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArpHeader {
-    /// The Ethernet address that the sender claims.
+    /// The sender's Ethernet address.
     pub sender_mac: MacAddr,
-    /// The IPv4 address that it claims; 0 in a probe (RFC 5227).
+    /// The sender's IPv4 address; 0 in a probe (RFC 5227).
     pub sender: u32,
-    /// The address that it is about.
+    /// The target's IPv4 address.
     pub target: u32,
 }
 
 impl Header {
-    /// Reads the front of an Ethernet frame; `None` when it is too short to be one, or to be what
-    /// it says that it is. Tags within tags are left alone: their frame is none that a filter
-    /// knows.
+    /// Reads the headers at the front of an Ethernet frame. Returns `None` if the frame is too
+    /// short for the headers that it should have, or has a tag within a tag: no filter matches such
+    /// a frame.
     pub fn read(frame: &[u8]) -> Option<Header> {
         let mac = |at: usize| frame.get(at..at + 6)?.first_chunk::<6>().copied();
         let (eth_dst, eth_src) = (mac(0)?, mac(6)?);
@@ -98,7 +99,7 @@ impl IpHeader {
 }
 
 impl ArpHeader {
-    /// `None` for ARP of other address families.
+    /// Reads an ARP packet; `None` for other address families.
     fn read(packet: &[u8]) -> Option<ArpHeader> {
         let packet = packet.first_chunk::<ARP_BYTES>()?;
         // Ethernet (1) and IPv4 (0x0800), addresses of 6 and 4 bytes.

@@ -1,12 +1,15 @@
-//! What Arrakis' control plane deals in: filters, capabilities for them, rate specifiers.
+//! vNICs as in Arrakis: filters, capabilities for them, and rate specifiers.
 //!
 //! * [`Filter`]: a convex part of the space of packet headers, as a value and as text.
-//! * [`Header`]: the point of that space at which a packet lies.
-//! * [`FilterSet`]: what one direction of a vNIC may carry, and why not ([`Foreign`]).
-//! * [`Registry`]: who holds which part, by capabilities that cannot be guessed and can be revoked.
-//! * [`Rate`], [`Shaper`]: bits and packets a second, and when the next packet may pass.
-//! * [`Pacer`]: the same for each flow by itself, with the packets that wait.
-//! * [`Gate`]: all of it for one dataplane, as one line of text.
+//! * [`Header`]: the fields of one packet, a point in that space.
+//! * [`FilterSet`]: the packets that one direction of a vNIC may carry, and why others are refused
+//!   ([`Foreign`]).
+//! * [`Registry`]: which holder has which filter, by capabilities that cannot be guessed and can be
+//!   revoked.
+//! * [`Rate`], [`Shaper`]: a limit in bits and packets per second, and when the next packet may
+//!   pass.
+//! * [`Pacer`]: a rate for each flow, and the packets that wait.
+//! * [`Gate`]: the rules of one vNIC, as one line of text.
 //!
 //! Nothing here reads a clock, draws a random number or touches a device.
 #![forbid(unsafe_code)]

@@ -1,49 +1,50 @@
-//! Pacing of single flows: each has its own clock, and packets wait on a wheel of departures
-//! (Saeed et al., *Carousel*, SIGCOMM '17) with slots of 16 µs.
+//! Pacing of single flows. Each flow has its own clock, and packets wait on a wheel of departure
+//! times (Saeed et al., *Carousel*, SIGCOMM '17) with slots of 16 µs.
 //!
-//! What follows a packet may leave when that is paid for; after silence the next leaves at once,
-//! and never two. Flows are told apart by a hash in a table of fixed size: two that meet in it
-//! share a pace. Nothing is allocated after the beginning.
+//! A packet may leave when the time that the flow's last packet costs at this rate has passed.
+//! After an idle time only one packet may leave at once. A hash into a table of fixed size tells
+//! flows apart: two flows with the same entry share one rate. Nothing is allocated after
+//! [`Pacer::new`].
 use crate::header::Header;
 use crate::rate::Rate;
 
 /// One slot of the wheel, ns.
 const SLOT_NS: u64 = 1 << 14;
-/// A round is 16.8 ms; what is later goes round again.
+/// One turn of the wheel is 16.8 ms. A packet that leaves later stays for another turn.
 const SLOTS: u64 = 1024;
-/// Clocks of flows.
+/// Number of flow clocks.
 const FLOWS: usize = 4096;
 const NONE: u16 = u16::MAX;
 
-/// A rate for each flow of a queue, with the packets that wait for their turn.
+/// A rate for each flow of a queue, and the packets that wait for their departure time.
 #[derive(Debug)]
 pub struct Pacer<T> {
     rate: Rate,
     /// When each flow's next packet may leave, ns.
     clocks: Box<[u64]>,
-    /// The slot after that of each flow's last packet that had to wait. Slots begin a little after
-    /// what waits in them is due: until it is past nobody of the flow may leave.
+    /// The slot after that of each flow's last waiting packet. A slot is taken out a little after
+    /// the time of its packets; until this slot no other packet of the flow may leave.
     past: Box<[u64]>,
     /// First and last entry of each slot.
     slots: Box<[(u16, u16)]>,
     entries: Box<[Entry<T>]>,
-    /// Entries that wait for nobody.
+    /// First entry of the list of free entries.
     free: u16,
     waiting: usize,
-    /// All slots before this one, counted from time zero, are empty.
+    /// All slots before this one, counted from time 0, are empty.
     hand: u64,
 }
 
 #[derive(Debug)]
 struct Entry<T> {
     item: Option<T>,
-    /// The slot in which it leaves, counted from time zero.
+    /// The slot in which the packet leaves, counted from time 0.
     turn: u64,
     next: u16,
 }
 
 impl<T> Pacer<T> {
-    /// Room for so many packets (65,535 at most).
+    /// A pacer without packets, with room for `room` of them (at most 65,535).
     pub fn new(rate: Rate, room: usize, now_ns: u64) -> Pacer<T> {
         let room = room.min(usize::from(NONE)) as u16;
         let next = |i: u16| if i + 1 < room { i + 1 } else { NONE };
@@ -60,13 +61,12 @@ impl<T> Pacer<T> {
         }
     }
 
-    /// Packets that wait.
+    /// Number of waiting packets.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Takes a packet of a flow. Answers it when it may leave now, or when there is no room for it
-    /// (and then that it is lost).
+    /// Takes a packet of a flow. It may leave now, wait, or be lost because there is no room.
     pub fn offer(&mut self, flow: u64, bytes: usize, now_ns: u64, item: T) -> Offered<T> {
         let flow = flow as usize % FLOWS;
         let clock = &mut self.clocks[flow];
@@ -95,7 +95,7 @@ impl<T> Pacer<T> {
         Offered::Waits
     }
 
-    /// The next packet whose turn has come.
+    /// Returns the next packet that may leave at `now_ns`.
     pub fn take(&mut self, now_ns: u64) -> Option<T> {
         let now = now_ns / SLOT_NS;
         if self.waiting == 0 {
@@ -113,7 +113,7 @@ impl<T> Pacer<T> {
                     self.unlink(slot, before, index);
                     return item;
                 }
-                // It goes round once more.
+                // It stays for another turn of the wheel.
                 (before, index) = (index, entry.next);
             }
             if self.hand == now {
@@ -124,7 +124,7 @@ impl<T> Pacer<T> {
         None
     }
 
-    /// When somebody's turn comes, ns, or a little before.
+    /// Time of the next departure, ns, or a little earlier; `None` if no packet waits.
     pub fn due_ns(&self) -> Option<u64> {
         if self.waiting == 0 {
             return None;
@@ -134,7 +134,7 @@ impl<T> Pacer<T> {
         Some(slot * SLOT_NS)
     }
 
-    /// All that wait, in the order of their turns.
+    /// Returns all waiting packets, in the order of their departure times.
     pub fn drain(&mut self) -> Vec<T> {
         let mut all = Vec::new();
         while self.waiting > 0 {
@@ -147,7 +147,8 @@ impl<T> Pacer<T> {
         all
     }
 
-    /// Takes those that `wanted` says, in the order of their turns; the others keep theirs.
+    /// Returns the waiting packets that `wanted` selects, in the order of their departure times.
+    /// The others keep theirs.
     pub fn extract(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let hand = self.hand;
         let mut turns: Vec<u64> =
@@ -197,31 +198,31 @@ impl<T> Pacer<T> {
     }
 }
 
-/// What became of a packet.
+/// The result of [`Pacer::offer`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Offered<T> {
     /// It may leave now.
     Leaves(T),
-    /// It waits for its turn.
+    /// It waits for its departure time.
     Waits,
     /// There is no room for it.
     Lost(T),
 }
 
-/// What a packet takes at this rate.
+/// The time that a packet takes at this rate, ns.
 fn cost_ns(rate: Rate, bytes: usize) -> u64 {
     let by_bits = rate.bits_per_s.map_or(0, |r| bytes as u64 * 8_000_000_000 / r.max(1));
     by_bits.max(rate.packets_per_s.map_or(0, |r| 1_000_000_000 / r.max(1)))
 }
 
-/// A number for the flow that a packet belongs to; none for what is not TCP or UDP.
+/// A hash of the packet's flow; `None` if it is not TCP or UDP.
 pub fn flow_of(header: &Header) -> Option<u64> {
     let ip = header.ip?;
     let (src_port, dst_port) = ip.ports?;
     let mut hash = u64::from(ip.src) << 32 | u64::from(ip.dst);
     hash ^= (u64::from(src_port) << 40 | u64::from(dst_port) << 16 | u64::from(ip.protocol))
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    // The finalizer of SplitMix64: every bit of the result depends on every one of the input.
+    // The finaliser of SplitMix64: every bit of the result depends on every bit of the input.
     hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     Some(hash ^ hash >> 31)

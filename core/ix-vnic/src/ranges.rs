@@ -1,6 +1,6 @@
-//! Sets of numbers as ranges: what a filter says about one header field.
+//! Sets of numbers as ranges: the values that a filter allows in one header field.
 
-/// Most ranges of one list.
+/// Most ranges of one set.
 pub const RANGES_MAX: usize = 16;
 
 /// A set of numbers: ranges in ascending order that neither overlap nor touch.
@@ -8,7 +8,8 @@ pub const RANGES_MAX: usize = 16;
 pub struct Ranges(Vec<(u64, u64)>);
 
 impl Ranges {
-    /// The numbers of these ranges, both ends included; a range whose ends are reversed has none.
+    /// The numbers of these ranges, both ends included. A range whose ends are in the wrong order
+    /// is empty.
     pub fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> Ranges {
         let mut all: Vec<_> = ranges.into_iter().filter(|(low, high)| low <= high).collect();
         all.sort_unstable();
@@ -22,7 +23,7 @@ impl Ranges {
         Ranges(joined)
     }
 
-    /// One number.
+    /// The set of one number.
     pub fn one(value: u64) -> Ranges {
         Ranges(vec![(value, value)])
     }
@@ -32,24 +33,25 @@ impl Ranges {
         &self.0
     }
 
-    /// Whether it has no number at all.
+    /// True if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether the number belongs to it.
+    /// True if the number is in the set.
     #[inline]
     pub fn contains(&self, value: u64) -> bool {
         self.0.iter().any(|(low, high)| (*low..=*high).contains(&value))
     }
 
-    /// Whether every number of `other` belongs to it. As ranges do not touch, each lies within one.
+    /// True if every number of `other` is in the set. Ranges do not touch, so each must be within
+    /// one.
     pub fn contains_all(&self, other: &Ranges) -> bool {
         let within = |(low, high): &(u64, u64)| self.0.iter().any(|r| r.0 <= *low && *high <= r.1);
         other.0.iter().all(within)
     }
 
-    /// Whether they have a number in common.
+    /// True if both sets have a number in common.
     pub fn overlaps(&self, other: &Ranges) -> bool {
         let meets = |(low, high): &(u64, u64)| other.0.iter().any(|r| r.0 <= *high && *low <= r.1);
         self.0.iter().any(meets)

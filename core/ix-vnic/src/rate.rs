@@ -1,31 +1,31 @@
-//! Rate specifiers: limits in bits and packets a second, with a burst.
+//! Rate specifiers: limits in bits and packets per second, with a burst.
 //!
-//! As text `100Mbit`, `20kpps`, or both with a burst: `1Gbit,100kpps,burst=64k`. A packet counts
-//! with its Ethernet header and without preamble, checksum and gap.
+//! As text: `100Mbit`, `20kpps`, or both with a burst, `1Gbit,100kpps,burst=64k`. A packet counts
+//! with its Ethernet header, without preamble, check sequence and gap.
 use std::fmt;
 use std::str::FromStr;
 
-/// The most that can be asked for: 1 Tbit/s.
+/// Largest rate in bits per second: 1 Tbit/s.
 const BITS_MAX: u64 = 1_000_000_000_000;
-/// The same in packets.
+/// Largest rate in packets per second.
 const PACKETS_MAX: u64 = 10_000_000_000;
-/// The most that may go at once.
+/// Largest burst, bytes.
 const BURST_MAX: u32 = 64 << 20;
-/// Two full frames: one goes while the next is made.
+/// Burst by default, bytes: two full frames, so that one is sent while the next is made.
 const BURST_USUAL: u32 = 3028;
 
-/// A rate specifier; at least one of the limits is there.
+/// A rate specifier. It has at least one of the two limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Bits a second.
+    /// Bits per second.
     pub bits_per_s: Option<u64>,
-    /// Packets a second.
+    /// Packets per second.
     pub packets_per_s: Option<u64>,
-    /// Bytes that may go at once after silence.
+    /// Bytes that may pass at once after an idle time.
     pub burst_bytes: u32,
 }
 
-/// A rate that makes no sense, and why.
+/// The error for an invalid rate, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateError(String);
 
@@ -38,19 +38,19 @@ impl fmt::Display for RateError {
 impl std::error::Error for RateError {}
 
 impl Rate {
-    /// Bits a second, with the usual burst.
+    /// A limit in bits per second, with the default burst.
     pub fn bits(bits_per_s: u64) -> Rate {
         Rate { bits_per_s: Some(bits_per_s), packets_per_s: None, burst_bytes: BURST_USUAL }
     }
 
-    /// The part of one of `queues` equal queues.
+    /// The rate of one of `queues` queues that share this rate equally.
     pub fn share(self, queues: u64) -> Rate {
         let part = |n: u64| (n / queues.max(1)).max(1);
         let (bits_per_s, packets_per_s) = (self.bits_per_s.map(part), self.packets_per_s.map(part));
         Rate { bits_per_s, packets_per_s, ..self }
     }
 
-    /// What both let pass.
+    /// The smaller of both limits, each for itself.
     pub fn and(self, other: Rate) -> Rate {
         let less = |one: Option<u64>, two: Option<u64>| one.into_iter().chain(two).min();
         Rate {
@@ -60,12 +60,12 @@ impl Rate {
         }
     }
 
-    /// Refuses what a link of so many bits a second cannot carry.
+    /// Returns the rate, or an error if a link of `link_bits_per_s` cannot carry it.
     pub fn within(self, link_bits_per_s: u64) -> Result<Rate, RateError> {
         match self.bits_per_s {
             Some(bits) if bits > link_bits_per_s => {
                 let (asked, has) = (Short(bits), Short(link_bits_per_s));
-                Err(RateError(format!("{asked}bit a second is more than the link's {has}bit")))
+                Err(RateError(format!("{asked}bit is more than the link's {has}bit")))
             }
             _ => Ok(self),
         }
@@ -76,13 +76,17 @@ impl FromStr for Rate {
     type Err = RateError;
 
     fn from_str(text: &str) -> Result<Rate, RateError> {
-        let error = |why: String| RateError(format!("`{}` is no rate: {why}", text.escape_debug()));
+        let error =
+            |why: String| RateError(format!("invalid rate `{}`: {why}", text.escape_debug()));
         let mut rate = Rate { bits_per_s: None, packets_per_s: None, burst_bytes: BURST_USUAL };
         let in_range = |n: Option<u64>, max: u64, part: &str| {
-            let n = n.ok_or_else(|| error(format!("`{part}` is no number of them")))?;
+            let n =
+                n.ok_or_else(|| error(format!("`{part}` needs a whole number, such as 20k")))?;
             match n {
-                0 => Err(error("nothing would ever pass at zero".to_owned())),
-                n if n > max => Err(error(format!("`{part}` is more than there can be"))),
+                0 => Err(error("0 lets nothing pass".to_owned())),
+                n if n > max => {
+                    Err(error(format!("`{part}` is above the maximum, {}", Short(max))))
+                }
                 n => Ok(n),
             }
         };
@@ -95,11 +99,11 @@ impl FromStr for Rate {
                 let bytes = in_range(quantity(number), BURST_MAX.into(), part)?;
                 rate.burst_bytes = bytes as u32;
             } else {
-                return Err(error(format!("what is `{part}`?")));
+                return Err(error(format!("unknown part `{part}`")));
             }
         }
         match (rate.bits_per_s, rate.packets_per_s) {
-            (None, None) => Err(error("it names neither bits nor packets a second".to_owned())),
+            (None, None) => Err(error("it needs a limit in bit or pps".to_owned())),
             _ => Ok(rate),
         }
     }
@@ -114,7 +118,7 @@ fn quantity(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(factor)
 }
 
-/// A number with the largest factor that leaves it whole.
+/// Shows a number with the largest factor that leaves a whole number.
 struct Short(u64);
 
 impl fmt::Display for Short {

@@ -1,37 +1,38 @@
-//! Who holds which part of the header space of one interface.
+//! Which holder has which part of the header space of one interface.
 //!
-//! An operator grants a filter to somebody, and gets a capability for it. Whoever has that may
-//! assign the filter to a vNIC whose capability he has as well, derive narrower ones from it, which
-//! have capabilities of their own to be handed on, and revoke it, with all that was derived. What
-//! nobody has assigned is Linux's. The random bits of capabilities come from the caller.
+//! An operator grants a filter to a holder and gets a capability for it. Whoever has the capability
+//! may assign the filter to a vNIC whose capability they have too, derive narrower filters, which
+//! have capabilities of their own to be passed on, and revoke the filter with all that was derived
+//! from it. Packets that match no assigned filter go to Linux. The caller supplies the random bits
+//! of capabilities.
 use crate::capability::Capability;
 use crate::filter::{Direction, Filter, Level};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::Ipv4Addr;
 
-/// Names a vNIC. Not a secret, and gives no rights.
+/// Number of a vNIC. Not secret; gives no rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VnicId(pub u32);
 
-/// Names a filter. Not a secret, and gives no rights.
+/// Number of a filter. Not secret; gives no rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilterId(pub u32);
 
-/// What there may be.
+/// Limits of a registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// vNICs.
+    /// Most vNICs.
     pub vnics_max: usize,
-    /// Queue pairs of one vNIC.
+    /// Most queue pairs of one vNIC.
     pub queues_max: usize,
-    /// Filters that operators grant.
+    /// Most filters that operators grant.
     pub filters_max: usize,
-    /// Filters that are derived from those of one holder: whoever has a capability can use up no
-    /// more than these.
+    /// Most filters derived from those of one holder. So whoever has a capability cannot use up the
+    /// filters of others.
     pub derived_max: usize,
-    /// Whether what is granted may overlap with what somebody else holds, or Linux. Who holds
-    /// longer gets the packet then.
+    /// Whether a new filter may overlap with another holder's, or with Linux. A packet that matches
+    /// several goes to the older filter.
     pub may_overlap: bool,
 }
 
@@ -47,48 +48,48 @@ impl Default for Policy {
     }
 }
 
-/// Why something is refused. What concerns capabilities says no more than that: who guesses learns
-/// nothing.
+/// Why a request is refused. For a wrong capability there is only one reason, so that guessing
+/// reveals nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Forged, revoked, or for something else.
+    /// The capability is forged, revoked, or for something else.
     NoSuchCapability,
-    /// There is no vNIC of this name.
+    /// No vNIC has this name.
     NoSuchVnic(String),
-    /// There is no filter of this number.
+    /// No filter has this number.
     NoSuchFilter(FilterId),
-    /// There is a vNIC of this name.
+    /// A vNIC with this name already exists.
     NameTaken(String),
-    /// Not a name: 1 to 10 letters, digits and dashes.
+    /// The name is not 1 to 10 lower-case letters, digits and dashes.
     BadName(String),
-    /// So many vNICs there are already.
+    /// There are already this many vNICs, the most allowed.
     TooManyVnics(usize),
-    /// So many queue pairs were asked for, and so many there may be.
+    /// The number of queue pairs that were asked for, and the most allowed.
     Queues(usize, usize),
-    /// So many filters there are already.
+    /// There are already this many filters, the most allowed.
     TooManyFilters(usize),
-    /// So many filters are derived from this holder's already.
+    /// From this holder's filters there are already this many derived, the most allowed.
     TooManyDerived(String, usize),
-    /// No packet belongs to the filter.
+    /// No packet matches the filter.
     Empty,
-    /// Somebody holds a filter that it overlaps with.
+    /// It overlaps with another holder's filter.
     Held {
-        /// Who.
+        /// The holder.
         holder: String,
-        /// Theirs.
+        /// The holder's filter.
         filter: Filter,
     },
-    /// It takes packets of an address of Linux' own.
+    /// It matches packets of an address that Linux has.
     Linux(Ipv4Addr),
-    /// It takes all of Linux' packets of a kind: IPv4, ARP or IPv6.
+    /// It matches all of Linux's frames of an EtherType: IPv4, ARP or IPv6.
     LinuxFrames(u16),
-    /// It is not within the filter that it shall be derived from.
+    /// It is not within this filter, which it should be derived from.
     Wider(Filter),
-    /// The vNIC of this name has no queue of this number, but so many queues.
+    /// The vNIC of this name has no queue of this number; the last is the number of its queues.
     NoSuchQueue(String, usize, usize),
-    /// It is assigned to no vNIC, so it has no queues.
+    /// The filter is not assigned to a vNIC, so it has no queues.
     Unassigned(FilterId),
-    /// It receives packets of flows, whose queue is their flow group's.
+    /// The filter receives packets of flows, which go to the queue of their flow group.
     Flows(Filter),
 }
 
@@ -98,39 +99,45 @@ impl fmt::Display for Refusal {
             Refusal::NoSuchCapability => f.write_str("no such capability: forged or revoked"),
             Refusal::NoSuchVnic(name) => write!(f, "there is no vNIC `{name}`"),
             Refusal::NoSuchFilter(id) => write!(f, "there is no filter {}", id.0),
-            Refusal::NameTaken(name) => write!(f, "there is a vNIC `{name}` already"),
+            Refusal::NameTaken(name) => write!(f, "vNIC `{name}` already exists"),
             Refusal::BadName(name) => {
                 let name = name.escape_debug();
-                write!(f, "`{name}` is no name: 1 to 10 lower-case letters, digits and dashes")
+                write!(
+                    f,
+                    "invalid name `{name}`: use 1 to 10 lower-case letters, digits and dashes"
+                )
             }
-            Refusal::TooManyVnics(most) => write!(f, "there are {most} vNICs, as many as may be"),
+            Refusal::TooManyVnics(most) => write!(f, "too many vNICs: at most {most}"),
             Refusal::Queues(asked, most) => {
                 write!(f, "{asked} queue pairs are not between 1 and {most}")
             }
             Refusal::TooManyFilters(most) => {
-                write!(f, "there are {most} filters, as many as may be")
+                write!(f, "too many filters: at most {most}")
             }
             Refusal::TooManyDerived(holder, most) => write!(
                 f,
-                "{most} filters are derived from what {holder} holds, as many as may be: revoke one"
+                "too many filters derived from those of {holder}: at most {most}; revoke one"
             ),
-            Refusal::Empty => f.write_str("no packet belongs to the filter"),
+            Refusal::Empty => f.write_str("no packet matches the filter"),
             Refusal::Held { holder, filter } => {
-                write!(f, "it overlaps with what {holder} holds: {filter}")
+                write!(f, "it overlaps with a filter of {holder}: {filter}")
             }
             Refusal::Linux(address) => write!(f, "it overlaps with Linux, which has {address}"),
             Refusal::LinuxFrames(kind) => {
-                write!(f, "it overlaps with Linux, which has all other frames of type {kind:#06x}")
+                write!(
+                    f,
+                    "it overlaps with Linux, which receives all other frames of type {kind:#06x}"
+                )
             }
-            Refusal::Wider(filter) => write!(f, "it goes beyond what was granted: {filter}"),
+            Refusal::Wider(filter) => write!(f, "it is wider than the granted filter: {filter}"),
             Refusal::NoSuchQueue(name, queue, queues) => {
                 write!(f, "vNIC `{name}` has no queue {queue}: its queues are 0 to {}", queues - 1)
             }
             Refusal::Unassigned(id) => write!(f, "filter {} is assigned to no vNIC", id.0),
             Refusal::Flows(filter) => write!(
                 f,
-                "`{filter}` takes TCP, UDP, ICMP or ARP, whose queue is that of their flow group: only what \
-                 lies below them (`rx eth type …`, `rx ip proto …`) can be received at a queue of choice"
+                "`{filter}` matches TCP, UDP, ICMP or ARP, which go to the queue of their flow group; \
+                 only other packets (`rx eth type …`, `rx ip proto …`) can go to a chosen queue"
             ),
         }
     }
@@ -151,10 +158,10 @@ struct Held {
     holder: String,
     key: Capability,
     parent: Option<FilterId>,
-    /// How many filters it was derived through.
+    /// Number of filters between it and the granted one.
     depth: u32,
     assigned: Option<VnicId>,
-    /// The queue of that vNIC that holds it alone; none: all do.
+    /// The queue of that vNIC that it is assigned to; `None`: all.
     queue: Option<usize>,
 }
 
@@ -168,18 +175,18 @@ pub struct Registry {
     last: u32,
 }
 
-/// A filter at work.
+/// An assigned filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assigned {
     /// The vNIC that it is assigned to.
     pub vnic: VnicId,
-    /// The queue of the vNIC that holds it alone; none: all do.
+    /// The queue of the vNIC that it is assigned to; `None`: all.
     pub queue: Option<usize>,
-    /// Its packets.
+    /// The packets that it matches.
     pub filter: Filter,
 }
 
-/// A vNIC, to be looked at.
+/// A copy of a vNIC's properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VnicView {
     /// Its number.
@@ -190,43 +197,43 @@ pub struct VnicView {
     pub queues: usize,
 }
 
-/// A filter, to be looked at.
+/// A copy of a filter's properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterView {
     /// Its number.
     pub id: FilterId,
-    /// Its packets.
+    /// The packets that it matches.
     pub filter: Filter,
-    /// Whom it was granted to.
+    /// The holder that it was granted to.
     pub holder: String,
-    /// What it was derived from.
+    /// The filter that it was derived from.
     pub parent: Option<FilterId>,
     /// The vNIC that it is assigned to.
     pub assigned: Option<VnicId>,
-    /// The queue of that vNIC that holds it alone; none: all do.
+    /// The queue of that vNIC that it is assigned to; `None`: all.
     pub queue: Option<usize>,
 }
 
-/// Frames that Linux needs to be reached at all: IPv4, ARP, IPv6.
+/// EtherTypes that Linux needs to be reachable: IPv4, ARP, IPv6.
 const LINUX_FRAMES: [u16; 3] = [0x0800, 0x0806, 0x86dd];
 
 impl Registry {
-    /// Nobody holds anything.
+    /// A registry without vNICs and filters.
     pub fn new(policy: Policy) -> Registry {
         Registry { policy, ..Registry::default() }
     }
 
-    /// What there may be.
+    /// The limits.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// Linux has these addresses on the interface now. What was granted before stays.
+    /// Sets the addresses that Linux has on the interface. Filters that were granted before remain.
     pub fn set_linux(&mut self, addresses: Vec<Ipv4Addr>) {
         self.linux = addresses;
     }
 
-    /// A new vNIC, without filters.
+    /// Creates a vNIC without filters.
     pub fn create_vnic(
         &mut self,
         name: &str,
@@ -253,19 +260,20 @@ impl Registry {
 
     /// The vNIC of a capability.
     pub fn vnic_of(&self, key: &Capability) -> Result<VnicId, Refusal> {
-        // All are compared, so that the time says nothing about how many come before.
+        // All are compared, so that the time does not tell which one is equal.
         let same =
             |found, (id, vnic): (&VnicId, &Vnic)| if vnic.key.is(key) { Some(*id) } else { found };
         self.vnics.iter().fold(None, same).ok_or(Refusal::NoSuchCapability)
     }
 
-    /// The vNIC of a name, for operators.
+    /// The vNIC of a name. For operators.
     pub fn vnic_named(&self, name: &str) -> Result<VnicId, Refusal> {
         let named = self.vnics.iter().find(|(_, vnic)| vnic.name == name);
         named.map(|(id, _)| *id).ok_or_else(|| Refusal::NoSuchVnic(name.to_owned()))
     }
 
-    /// The vNIC is gone: what was assigned to it is Linux's again, until it is assigned anew.
+    /// Deletes a vNIC. The packets of its filters go to Linux until the filters are assigned again.
+    /// Returns false if there is no such vNIC.
     pub fn delete_vnic(&mut self, id: VnicId) -> bool {
         for held in self.filters.values_mut().filter(|held| held.assigned == Some(id)) {
             (held.assigned, held.queue) = (None, None);
@@ -273,7 +281,7 @@ impl Registry {
         self.vnics.remove(&id).is_some()
     }
 
-    /// Grants a filter to `holder`, as an operator may.
+    /// Grants a filter to `holder`. For operators.
     pub fn grant(
         &mut self,
         holder: &str,
@@ -295,8 +303,8 @@ impl Registry {
         Ok(self.insert(Held { filter, holder, key, parent, depth, assigned, queue }))
     }
 
-    /// Derives from a filter whose capability is `from` a narrower one, or the same once more, with
-    /// a capability of its own.
+    /// Derives a filter from the one whose capability is `from`. It has a capability of its own,
+    /// and is narrower or equal.
     pub fn derive(
         &mut self,
         from: &Capability,
@@ -321,15 +329,15 @@ impl Registry {
         Ok(self.insert(Held { filter, holder, key, parent, depth, assigned, queue }))
     }
 
-    /// Its packets go to, or may come from, the vNIC, by any of its queues; it leaves the one that
-    /// it was assigned to.
+    /// Assigns a filter to all queues of a vNIC: its packets go to that vNIC, or may come from it.
+    /// If it was assigned to another vNIC, that one loses it.
     pub fn assign(&mut self, filter: &Capability, vnic: VnicId) -> Result<FilterId, Refusal> {
         let id = self.filter_of(filter)?;
         self.assign_by_id(id, Some(vnic))?;
         Ok(id)
     }
 
-    /// The same for operators; `None`: its packets are Linux's.
+    /// Assigns a filter; `None`: its packets go to Linux. For operators.
     pub fn assign_by_id(&mut self, id: FilterId, vnic: Option<VnicId>) -> Result<(), Refusal> {
         if vnic.is_some_and(|vnic| !self.vnics.contains_key(&vnic)) {
             return Err(Refusal::NoSuchCapability);
@@ -339,9 +347,9 @@ impl Registry {
         Ok(())
     }
 
-    /// Only this queue of its vNIC holds the filter from now on; `None`: all do. A received packet
-    /// that a filter of a queue takes is that queue's, so it may be of no flow: those have the
-    /// queue of their flow group.
+    /// Assigns a filter to one queue of its vNIC; `None`: to all. A received packet goes to the
+    /// queue of the filter that matches it, so such a filter must not match packets of flows: these
+    /// go to the queue of their flow group.
     pub fn assign_queue(&mut self, id: FilterId, queue: Option<usize>) -> Result<(), Refusal> {
         let held = self.filters.get(&id).ok_or(Refusal::NoSuchFilter(id))?;
         let vnic = held.assigned.ok_or(Refusal::Unassigned(id))?;
@@ -357,32 +365,32 @@ impl Registry {
         Ok(())
     }
 
-    /// The queue that holds a filter alone, if one does.
+    /// The queue that a filter is assigned to; `None`: all.
     pub fn queue_of(&self, id: FilterId) -> Option<usize> {
         self.filters.get(&id)?.queue
     }
 
-    /// Refuses what is no queue of the vNIC.
+    /// Returns an error if the vNIC has no such queue.
     pub fn check_queue(&self, vnic: VnicId, queue: usize) -> Result<(), Refusal> {
         let vnic = self.vnics.get(&vnic).ok_or(Refusal::NoSuchCapability)?;
         let no_such = || Refusal::NoSuchQueue(vnic.name.clone(), queue, vnic.queues);
         if queue < vnic.queues { Ok(()) } else { Err(no_such()) }
     }
 
-    /// The capability is worth nothing any more, nor are those of what was derived from its filter.
-    /// Answers how many filters are gone.
+    /// Revokes a filter and all that was derived from it; their capabilities become invalid.
+    /// Returns the number of revoked filters.
     pub fn revoke(&mut self, filter: &Capability) -> Result<usize, Refusal> {
         let id = self.filter_of(filter)?;
         self.revoke_by_id(id)
     }
 
-    /// The same for operators.
+    /// Revokes a filter. For operators.
     pub fn revoke_by_id(&mut self, id: FilterId) -> Result<usize, Refusal> {
         if !self.filters.contains_key(&id) {
             return Err(Refusal::NoSuchFilter(id));
         }
         let before = self.filters.len();
-        // Children have greater numbers than their parents, so one pass finds them all.
+        // Children have larger numbers than their parents, so one pass finds them all.
         let mut gone = vec![id];
         for (id, held) in &self.filters {
             if held.parent.is_some_and(|parent| gone.contains(&parent)) {
@@ -401,9 +409,9 @@ impl Registry {
         self.filters.iter().fold(None, same).ok_or(Refusal::NoSuchCapability)
     }
 
-    /// What is at work in a direction, in the order in which it is to be tried: derived filters
-    /// before what they were derived from, for they take their part out of it; else the older
-    /// first.
+    /// The assigned filters of a direction, in the order in which they must be tried: derived
+    /// filters before the filter that they were derived from, because they take a part of it; else
+    /// the older one first.
     pub fn rules(&self, direction: Direction) -> Vec<Assigned> {
         let at_work = self.filters.iter().filter(|(_, h)| h.filter.direction() == direction);
         let mut order: Vec<_> = at_work
@@ -440,12 +448,12 @@ impl Registry {
         self.filters.iter().map(view).collect()
     }
 
-    /// Refuses what is Linux's or somebody else's.
+    /// Returns an error if the filter overlaps with Linux or another holder.
     fn check_free(&self, holder: &str, filter: &Filter) -> Result<(), Refusal> {
         if let Some(address) = self.linux.iter().find(|ip| filter.takes_address(**ip)) {
             return Err(Refusal::Linux(*address));
         }
-        // An IPv4 filter of any address would take those that Linux gets tomorrow.
+        // An IPv4 filter for any address would also match addresses that Linux gets later.
         if let Some(kind) = LINUX_FRAMES.iter().find(|kind| filter.takes_frames(**kind)) {
             return Err(Refusal::LinuxFrames(*kind));
         }
@@ -472,7 +480,7 @@ impl Registry {
 }
 
 impl Filter {
-    /// Whether it takes received packets of the dataplane's own protocols: ARP, ICMP, TCP, UDP.
+    /// True if it matches received packets of the dataplane's own protocols: ARP, ICMP, TCP, UDP.
     fn receives_flows(&self) -> bool {
         use crate::filter::Field::{EtherType, Protocol};
         use crate::ranges::Ranges;
@@ -483,7 +491,7 @@ impl Filter {
         self.overlaps(&flows) || self.overlaps(&arp)
     }
 
-    /// Whether it takes packets whose address at our end is this one.
+    /// True if it matches packets with this address at our end.
     fn takes_address(&self, address: Ipv4Addr) -> bool {
         use crate::filter::Field::ServiceAddress;
         let value = u64::from(u32::from(address));
@@ -491,7 +499,7 @@ impl Filter {
         self.level() != Level::Ethernet && self.field(ServiceAddress).is_none_or(takes)
     }
 
-    /// Whether it takes all frames of this type, whatever address stands in them.
+    /// True if it matches all frames of this type, whatever their addresses.
     fn takes_frames(&self, ethertype: u16) -> bool {
         use crate::filter::Field::{EtherType, ServiceAddress};
         let takes = |values: &crate::ranges::Ranges| values.contains(ethertype.into());

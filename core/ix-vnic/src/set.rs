@@ -1,4 +1,5 @@
-//! What one direction of a vNIC may carry: several filters, and ARP for their addresses.
+//! The packets that one direction of a vNIC may carry: those of several filters, and ARP for the
+//! addresses of these filters.
 use crate::filter::{Direction, Field, Filter, value_of};
 use crate::header::{ArpHeader, Header, UNTAGGED};
 use ix_wire::MacAddr;
@@ -6,20 +7,20 @@ use ix_wire::MacAddr;
 /// Most filters of one direction of a vNIC.
 pub const FILTERS_MAX: usize = 32;
 
-/// Why a packet belongs to none of the filters.
+/// Why a packet matches none of the filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Foreign {
-    /// Another Ethernet address at our end.
+    /// The Ethernet address at our end is another one.
     Mac,
-    /// Another VLAN, or a tag where there should be none.
+    /// The VLAN is another one, or there is an unexpected tag.
     Vlan,
-    /// Another IPv4 address at our end.
+    /// The IPv4 address at our end is another one.
     Address,
-    /// Another port at our end.
+    /// The port at our end is another one.
     Port,
-    /// Only filters of other queues of the vNIC take it.
+    /// Only filters of other queues of the vNIC match it.
     Queue,
-    /// Another peer or protocol, or bytes that are no packet.
+    /// The peer or the protocol is another one, or the bytes are not a packet.
     Other,
 }
 
@@ -35,18 +36,18 @@ impl Foreign {
     ];
 }
 
-/// The filters of one direction of a vNIC. A packet may pass that belongs to one of them, and ARP
-/// about the addresses of our end that they name, for without it none could.
+/// The filters of one direction of a vNIC. A packet may pass if it matches one of them. So may ARP
+/// for the addresses at our end that they name, because no packet could pass without it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterSet {
     direction: Direction,
     filters: Vec<Filter>,
-    /// What other queues of the vNIC hold alone.
+    /// Filters that are assigned to other queues alone.
     elsewhere: Vec<Filter>,
 }
 
 impl FilterSet {
-    /// Those of `filters` that are for this direction.
+    /// The set of those of `filters` that are for this direction.
     pub fn new<'a>(
         direction: Direction,
         filters: impl IntoIterator<Item = &'a Filter>,
@@ -55,8 +56,9 @@ impl FilterSet {
         FilterSet { direction, filters: ours.cloned().collect(), elsewhere: Vec::new() }
     }
 
-    /// The same for one queue of a vNIC, of which other queues hold `elsewhere`. That lets nothing
-    /// pass here but ARP, for addresses are the whole vNIC's: a question comes in at any queue.
+    /// The same set for one queue of a vNIC; `elsewhere` are filters of other queues. Of these only
+    /// ARP for their addresses may pass here: an address belongs to the whole vNIC, and a request
+    /// may arrive at any queue.
     pub fn beside<'a>(self, elsewhere: impl IntoIterator<Item = &'a Filter>) -> FilterSet {
         let theirs = elsewhere.into_iter().filter(|filter| filter.direction() == self.direction);
         FilterSet { elsewhere: theirs.cloned().collect(), ..self }
@@ -67,8 +69,8 @@ impl FilterSet {
         &self.filters
     }
 
-    /// Whether a packet may pass at an end with this Ethernet address. Only frames of our own
-    /// Ethernet address are ours to send, unless a filter names others.
+    /// Whether a packet may pass; `own_mac` is the Ethernet address at our end. A frame may be sent
+    /// only from that address, unless a filter names others.
     #[inline]
     pub fn admits(&self, header: &Header, own_mac: MacAddr) -> Result<(), Foreign> {
         let sends = self.direction == Direction::Transmit;
@@ -85,8 +87,9 @@ impl FilterSet {
         }
     }
 
-    /// Whether ARP may pass. Sent: in our own name only, which includes probes for an address of
-    /// ours (RFC 5227). Received: about us, or from somebody who says that he is us.
+    /// Whether ARP may pass. Sent ARP must name one of our addresses as its sender or, in a probe,
+    /// as its target (RFC 5227). Received ARP must name one of our addresses as its sender or its
+    /// target.
     #[cold]
     fn admits_arp(&self, arp: &ArpHeader, own_mac: MacAddr) -> Result<(), Foreign> {
         let receives = self.direction == Direction::Receive;
@@ -107,7 +110,7 @@ impl FilterSet {
         self.filters.iter().chain(&self.elsewhere).any(names)
     }
 
-    /// Whether a filter asks for frames of this type by name.
+    /// True if a filter names frames of this type.
     pub fn names_ethertype(&self, ethertype: u16) -> bool {
         let names = |filter: &Filter| {
             let types = filter.field(Field::EtherType);

@@ -1,43 +1,43 @@
 //! When the next packet may pass: the generic cell rate algorithm (ITU-T I.371), once for bits and
 //! once for packets.
 //!
-//! Each limit keeps the time at which it would be even, exactly: what a division leaves is carried
-//! on, so that no limit drifts, however fast the link. After silence a burst may pass at once. What
-//! a late caller missed while packets waited may be made up for [`LATE_NS`] at most.
+//! Each limit keeps the exact time at which all passed packets are paid for. The remainder of each
+//! division is kept, so no limit drifts, however fast the link is. After an idle time a burst may
+//! pass at once. If the caller is late while packets wait, at most [`LATE_NS`] are made up for.
 use crate::rate::Rate;
 
-/// So much of the time that the caller came late is made up, ns. A machine that is shared stands
-/// still for some milliseconds now and then, and the limit is to hold in each whole second, from
-/// below and from above: 2 % of one are 20 ms.
+/// How much of the caller's delay is made up for, ns. A shared machine stands still for some
+/// milliseconds now and then, and in each whole second the rate must be within 2 % of the limit,
+/// from below and from above: 2 % are 20 ms.
 pub const LATE_NS: u64 = 16_000_000;
-/// Whoever was held back so lately only waits for more to send, ns: its queue may be empty for a
-/// round trip after it has caught up.
+/// A queue whose packets had to wait less than this ago, ns, counts as waiting: after it has caught
+/// up it may be empty for a round trip.
 const HELD_NS: u64 = 2 * LATE_NS;
 
-/// A rate specifier at work on one queue.
+/// A rate specifier applied to one queue.
 #[derive(Clone, Debug)]
 pub struct Shaper {
     limits: Vec<Limit>,
-    /// When a packet was held back last.
+    /// When a packet last had to wait.
     held_ns: Option<u64>,
 }
 
 /// One of the two limits.
 #[derive(Clone, Debug)]
 struct Limit {
-    /// What a byte, or a packet, takes: this many of `per` ns.
+    /// Cost of a byte or a packet: this many of `per` ns.
     cost: u128,
     per: u128,
     counts_packets: bool,
-    /// So far may `even_ns` lie behind after silence.
+    /// How far `even_ns` may be in the past after an idle time.
     burst_ns: u64,
-    /// When all that has passed is paid for, and what is beyond that, in parts of `per`.
+    /// When all passed packets are paid for, and the remainder in parts of `per`.
     even_ns: u64,
     rest: u128,
 }
 
 impl Shaper {
-    /// A queue at which nothing has passed yet.
+    /// A shaper that no packet has passed yet.
     pub fn new(rate: Rate, now_ns: u64) -> Shaper {
         let burst_bytes = u128::from(rate.burst_bytes);
         let limit = |cost: u128, per: u64, counts_packets: bool, burst: u128| Limit {
@@ -55,12 +55,12 @@ impl Shaper {
         Shaper { limits: bits.into_iter().chain(packets).collect(), held_ns: None }
     }
 
-    /// When the next packet may pass, ns; not later than now: at once.
+    /// When the next packet may pass, ns; a time that is not after now means at once.
     pub fn due_ns(&self) -> u64 {
         self.limits.iter().map(|limit| limit.even_ns).max().unwrap_or(0)
     }
 
-    /// Whether the first of the packets that wait may pass now.
+    /// Whether the first waiting packet may pass now.
     pub fn passes(&mut self, now_ns: u64) -> bool {
         let passes = self.due_ns() <= now_ns;
         if !passes {
@@ -69,7 +69,7 @@ impl Shaper {
         passes
     }
 
-    /// Nothing waits: what was not used is kept up to the burst.
+    /// To be called when no packet waits. Unused time is kept up to the burst.
     pub fn idle(&mut self, now_ns: u64) {
         let was_held = self.held_ns.is_some_and(|ns| now_ns.saturating_sub(ns) <= HELD_NS);
         let least_ns = if was_held { LATE_NS } else { 0 };
@@ -78,7 +78,7 @@ impl Shaper {
         }
     }
 
-    /// A packet of so many bytes passes.
+    /// Charges a packet of this length.
     pub fn charge(&mut self, now_ns: u64, bytes: usize) {
         for limit in &mut self.limits {
             limit.forget_before(now_ns.saturating_sub(limit.burst_ns.max(LATE_NS)));
@@ -89,7 +89,7 @@ impl Shaper {
         }
     }
 
-    /// For queues that cannot wait: whether a packet may pass now, which is charged then.
+    /// For a queue without waiting packets: whether a packet may pass now. If so, it is charged.
     pub fn police(&mut self, now_ns: u64, bytes: usize) -> bool {
         self.idle(now_ns);
         let passes = self.due_ns() <= now_ns;

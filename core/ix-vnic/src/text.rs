@@ -1,9 +1,9 @@
 //! Filters as text: `rx tcp service 10.0.0.5:80,8000-8099 peer 10.0.0.0/24`.
 //!
-//! A direction (`rx`, `tx`), a level (`eth`, `ip`, `tcp`, `udp`), then what is asked, each at most
+//! A direction (`rx`, `tx`), a level (`eth`, `ip`, `tcp`, `udp`), then restrictions, each at most
 //! once: `service ADDRESSES[:PORTS]`, `peer ADDRESSES[:PORTS]` (Ethernet addresses for `eth`),
 //! `service-mac` and `peer-mac` for the other levels, `vlan NUMBERS`, `type NUMBERS` (eth), `proto
-//! NUMBERS` (ip). Lists have commas, ranges a dash, networks a slash; `*` is everything.
+//! NUMBERS` (ip). Lists have commas, ranges a dash, networks a slash; `*` means all.
 use crate::filter::{Direction, Field, Filter, Level};
 use crate::header::UNTAGGED;
 use crate::ranges::{RANGES_MAX, Ranges};
@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-/// A text that is no filter, and why.
+/// The error for an invalid filter, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterError {
     text: String,
@@ -22,7 +22,7 @@ impl fmt::Display for FilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "`{}` is no filter: {}; for example `rx tcp service 10.0.0.5:80 peer 10.0.0.0/24`",
+            "invalid filter `{}`: {}; for example `rx tcp service 10.0.0.5:80 peer 10.0.0.0/24`",
             self.text.escape_debug(),
             self.why
         )
@@ -44,38 +44,38 @@ fn read(text: &str) -> Result<Filter, String> {
     let direction = match words.next() {
         Some("rx") => Direction::Receive,
         Some("tx") => Direction::Transmit,
-        _ => return Err("it begins with rx or tx".to_owned()),
+        _ => return Err("it must begin with rx or tx".to_owned()),
     };
     let level = match words.next() {
         Some("eth") => Level::Ethernet,
         Some("ip") => Level::Ipv4,
         Some("tcp") => Level::Tcp,
         Some("udp") => Level::Udp,
-        _ => return Err("then comes eth, ip, tcp or udp".to_owned()),
+        _ => return Err("the second word must be eth, ip, tcp or udp".to_owned()),
     };
     let mut filter = Filter::new(direction, level);
     let mut seen = Vec::new();
     while let Some(key) = words.next() {
         if seen.contains(&key) {
-            return Err(format!("{key} stands twice"));
+            return Err(format!("{key} is given twice"));
         }
         seen.push(key);
-        let value = words.next().ok_or_else(|| format!("{key} what?"))?;
+        let value = words.next().ok_or_else(|| format!("{key} needs a value"))?;
         filter = narrow(filter, key, value)?;
     }
     match filter.is_empty() {
-        true => Err("no packet belongs to it".to_owned()),
+        true => Err("no packet matches it".to_owned()),
         false => Ok(filter),
     }
 }
 
-/// Takes what one pair of words asks.
+/// Adds the restriction of one pair of words.
 fn narrow(filter: Filter, key: &str, value: &str) -> Result<Filter, String> {
     let (level, is_service) = (filter.level(), key == "service");
     let is_ethernet = level == Level::Ethernet;
     let choose = |filter: Filter, field: Field, values: Ranges| match level.has(field) {
         true => Ok(filter.with(field, values)),
-        false => Err(format!("{} has no {key}", level_name(level))),
+        false => Err(format!("{} filters have no {key}", level_name(level))),
     };
     let side = |service, peer| if is_service { service } else { peer };
     match key {
@@ -92,7 +92,7 @@ fn narrow(filter: Filter, key: &str, value: &str) -> Result<Filter, String> {
             let Some(ports) = ports else { return Ok(filter) };
             let field = side(Field::ServicePort, Field::PeerPort);
             if !level.has(field) {
-                return Err("only tcp and udp have ports".to_owned());
+                return Err("only tcp and udp filters have ports".to_owned());
             }
             choose(filter, field, list(ports, |text| small(text, field.largest()))?)
         }
@@ -101,7 +101,7 @@ fn narrow(filter: Filter, key: &str, value: &str) -> Result<Filter, String> {
         "vlan" => choose(filter, Field::Vlan, list(value, vlan)?),
         "type" => choose(filter, Field::EtherType, list(value, |t| small(t, u16::MAX.into()))?),
         "proto" => choose(filter, Field::Protocol, list(value, |t| small(t, u8::MAX.into()))?),
-        _ => Err(format!("{} has no {key}", level_name(level))),
+        _ => Err(format!("{} filters have no {key}", level_name(level))),
     }
 }
 
@@ -115,7 +115,7 @@ fn list(text: &str, one: impl Fn(&str) -> Result<(u64, u64), String>) -> Result<
         return Err(format!("a list has at most {RANGES_MAX} parts"));
     }
     if let Some((low, high)) = parts.iter().find(|(low, high)| low > high) {
-        return Err(format!("a range from {low} to {high} has nothing in it"));
+        return Err(format!("the range from {low} to {high} is empty"));
     }
     Ok(Ranges::new(parts))
 }
@@ -133,7 +133,7 @@ fn small(text: &str, max: u64) -> Result<(u64, u64), String> {
         None => text.parse().ok(),
     };
     let found = pair(text, one).filter(|(low, high)| *low <= max && *high <= max);
-    found.ok_or_else(|| format!("`{text}` is no number up to {max}, and no range of them"))
+    found.ok_or_else(|| format!("`{text}` is not a number up to {max} or a range of them"))
 }
 
 fn vlan(text: &str) -> Result<(u64, u64), String> {
@@ -153,7 +153,7 @@ fn address(text: &str) -> Result<(u64, u64), String> {
         Some(parts) => network(parts),
         None => pair(text, one),
     };
-    found.ok_or_else(|| format!("`{text}` is no IPv4 address, network or range"))
+    found.ok_or_else(|| format!("`{text}` is not an IPv4 address, network or range"))
 }
 
 fn mac(text: &str) -> Result<(u64, u64), String> {
@@ -164,7 +164,7 @@ fn mac(text: &str) -> Result<(u64, u64), String> {
             .collect::<Option<_>>()?;
         (bytes.len() == 6).then(|| bytes.iter().fold(0, |mac, byte| mac << 8 | byte))
     };
-    pair(text, one).ok_or_else(|| format!("`{text}` is no Ethernet address, and no range of them"))
+    pair(text, one).ok_or_else(|| format!("`{text}` is not an Ethernet address or a range of them"))
 }
 
 fn level_name(level: Level) -> &'static str {
@@ -239,7 +239,7 @@ fn show_type(low: u64, high: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if low == high { write!(f, "{low:#06x}") } else { write!(f, "{low:#06x}-{high:#06x}") }
 }
 
-/// Numbers beside "no tag" are printed apart from it, though the two touch.
+/// "No tag" is printed as an entry of its own, though its number follows the largest VLAN number.
 fn show_vlan(low: u64, high: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let untagged = u64::from(UNTAGGED);
     match (low == untagged, high == untagged) {

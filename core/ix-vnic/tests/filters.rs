@@ -3,7 +3,7 @@
 use ix_vnic::{Direction, Field, Filter, Header, IpHeader, Level, Ranges, UNTAGGED};
 use proptest::prelude::*;
 
-/// Of each field some values, so chosen that ranges of them can begin, end, touch and miss.
+/// Some values of each field, chosen so that ranges of them can begin, end, touch and miss.
 const SMALL: [u64; 4] = [0, 1, 2, 5];
 
 fn header(protocol: Option<u8>, n: [u64; 6]) -> Header {
@@ -62,7 +62,8 @@ proptest! {
         let space = space();
         let both = space.iter().any(|h| a.matches(h) && b.matches(h));
         let beyond = space.iter().any(|h| !a.matches(h) && b.matches(h));
-        // The small space is a part of the whole: a witness there is one, none there is no proof.
+        // The small space is a part of the whole one: a packet found there is a proof, none found
+        // is not.
         prop_assert!(!both || a.overlaps(&b), "{a} and {b} share a packet");
         prop_assert!(!beyond || !a.contains(&b), "{a} does not take all of {b}");
         prop_assert_eq!(a.overlaps(&b), b.overlaps(&a));
@@ -74,7 +75,7 @@ proptest! {
 
     #[test]
     fn what_is_claimed_has_a_witness(a in filter(), b in filter()) {
-        // The exact answer, field by field over all values that a field can have.
+        // The exact result, field by field over all values that a field can have.
         let values = |filter: &Filter, field: Field| match filter.field(field) {
             Some(values) => values.clone(),
             None => Ranges::new([(0, field.largest())]),
@@ -125,19 +126,19 @@ fn people_write_lists_ranges_networks_and_wildcards() {
         assert_eq!(filter.to_string(), canonical);
     }
     for (text, says) in [
-        ("", "begins with rx or tx"),
+        ("", "must begin with rx or tx"),
         ("rx", "eth, ip, tcp or udp"),
         ("rx sctp", "eth, ip, tcp or udp"),
-        ("rx tcp service", "service what?"),
-        ("rx tcp service 10.0.0.1:0-65536", "no number up to 65535"),
-        ("rx tcp service 10.0.0.1:9-8", "has nothing in it"),
-        ("rx tcp service 10.0.0.1/24", "no IPv4 address, network"),
-        ("rx tcp service 10.0.0.0/33", "no IPv4 address, network"),
-        ("rx ip service 10.0.0.1:80", "only tcp and udp have ports"),
-        ("rx eth proto 6", "eth has no proto"),
-        ("rx tcp type 2048", "tcp has no type"),
-        ("rx tcp peer * peer *", "peer stands twice"),
-        ("rx tcp colour blue", "tcp has no colour"),
+        ("rx tcp service", "service needs a value"),
+        ("rx tcp service 10.0.0.1:0-65536", "not a number up to 65535"),
+        ("rx tcp service 10.0.0.1:9-8", "is empty"),
+        ("rx tcp service 10.0.0.1/24", "not an IPv4 address, network"),
+        ("rx tcp service 10.0.0.0/33", "not an IPv4 address, network"),
+        ("rx ip service 10.0.0.1:80", "only tcp and udp filters have ports"),
+        ("rx eth proto 6", "eth filters have no proto"),
+        ("rx tcp type 2048", "tcp filters have no type"),
+        ("rx tcp peer * peer *", "peer is given twice"),
+        ("rx tcp colour blue", "tcp filters have no colour"),
         ("rx udp service *:1,3,5,7,9,11,13,15,17,19,21,23,25,27,29,31,33", "at most 16"),
     ] {
         let refusal = text.parse::<Filter>().expect_err(text).to_string();

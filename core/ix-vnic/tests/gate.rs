@@ -1,4 +1,4 @@
-//! What a gate lets through, and when.
+//! Which packets a vNIC's rules let pass, and when.
 use ix_vnic::{
     ArpHeader, Direction, Filter, FilterSet, Foreign, Gate, Header, Offered, Pacer, Rate, Rates,
     Shaper,
@@ -11,7 +11,7 @@ const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const OURS: [u8; 4] = [10, 0, 0, 5];
 const THEIRS: [u8; 4] = [10, 0, 0, 9];
 
-/// A TCP segment that we send.
+/// A TCP segment sent by the service.
 fn segment() -> Vec<u8> {
     let mut frame = Vec::new();
     frame.extend(PEER);
@@ -147,25 +147,25 @@ fn rates_are_read_and_refused() {
     assert_eq!(rate.to_string(), "1Gbit,100kpps,burst=64k");
     assert!(rate.within(1_000_000_000).is_ok());
     let refusal = rate.within(100_000_000).expect_err("too much").to_string();
-    assert!(refusal.contains("1Gbit a second is more than the link's 100Mbit"), "{refusal}");
+    assert!(refusal.contains("1Gbit is more than the link's 100Mbit"), "{refusal}");
     for (text, says) in [
-        ("", "what is ``?"),
-        ("0bit", "nothing would ever pass at zero"),
-        ("0pps", "nothing would ever pass at zero"),
-        ("9999Gbit", "more than there can be"),
-        ("99999999999999999999bit", "no number"),
-        ("-1bit", "no number"),
-        ("fastbit", "no number"),
-        ("burst=3000", "neither bits nor packets"),
-        ("1Mbit,burst=0", "zero"),
+        ("", "unknown part ``"),
+        ("0bit", "0 lets nothing pass"),
+        ("0pps", "0 lets nothing pass"),
+        ("9999Gbit", "above the maximum, 1000G"),
+        ("99999999999999999999bit", "whole number"),
+        ("-1bit", "whole number"),
+        ("fastbit", "whole number"),
+        ("burst=3000", "a limit in bit or pps"),
+        ("1Mbit,burst=0", "0 lets nothing pass"),
     ] {
         let refusal = text.parse::<Rate>().expect_err(text).to_string();
         assert!(refusal.contains(says), "{text}: {refusal}");
     }
 }
 
-/// Sends packets of `bytes` as soon as they may go, looking every `look_ns`, for a second; answers
-/// bytes sent and the largest number of packets at one look.
+/// Sends packets of `bytes` as soon as they may pass, trying every `look_ns`, for a second. Returns
+/// the bytes sent and the most packets sent at once.
 fn flood(rate: Rate, bytes: usize, look_ns: u64) -> (u64, usize) {
     let mut shaper = Shaper::new(rate, 0);
     let (mut sent, mut most, mut now) = (0, 0, 0);
@@ -190,18 +190,18 @@ fn a_limit_holds_within_two_percent_from_one_megabit_to_forty_gigabits() {
         {
             let (sent, most) = flood(Rate::bits(bits), bytes, look_ns);
             let wanted = bits as f64 / 8.0;
-            // A frame more or less is not a matter of the rate.
+            // One frame more or less does not count.
             let error = (sent as f64 - wanted).abs() - 2.0 * bytes as f64;
             assert!(error <= 0.02 * wanted, "{bits}: {sent} of {wanted}");
-            // Paced: no look finds more than what the time since the last one has earned.
+            // Paced: each time at most what the time since the last try allows.
             let earned = look_ns as f64 * bits as f64 / 8e9 / bytes as f64;
             assert!(most as f64 <= earned + 2.0, "{bits}: {most} at once, {earned} earned");
         }
     }
 }
 
-/// A sender of so many packets under way, which come back 200 µs after they have left, on a machine
-/// that stands still for as long as `stalls` says, each 50 ms; answers the bytes of each whole
+/// A sender with this many packets under way, each of which returns 200 µs after it has left. Every
+/// 50 ms the machine stands still for the next time of `stalls`. Returns the bytes of each whole
 /// second.
 fn seconds_of(rate: Rate, window: usize, stalls: &[u64]) -> Vec<u64> {
     const PACKET: usize = 1514;
@@ -245,7 +245,7 @@ proptest! {
     ) {
         for (n, bytes) in seconds_of(Rate::bits(mbits * 1_000_000), window, &stalls).iter().enumerate() {
             let wanted = mbits as f64 * 125_000.0;
-            // A packet more or less is not a matter of the rate.
+            // One packet more or less does not count.
             let error = (*bytes as f64 - wanted).abs() - 2.0 * 1514.0;
             prop_assert!(error <= 0.02 * wanted, "{} Mbit/s, second {}: {}", mbits, n, bytes);
         }
@@ -286,7 +286,7 @@ fn packets_are_limited_too_and_a_burst_goes_at_once() {
 }
 
 proptest! {
-    /// Whatever is sent when, and however often the caller looks: in no stretch of time more passes
+    /// Whatever is sent when, and however often the caller tries: in no interval does more pass
     /// than rate and burst allow.
     #[test]
     fn no_pattern_beats_the_limit(
@@ -322,8 +322,8 @@ fn a_set_knows_its_addresses() {
 }
 
 proptest! {
-    /// Against a list that is sorted at the end: each flow's packets leave in order, each in the
-    /// slot of its turn, and no two closer than the rate says.
+    /// Against a list that is sorted at the end: each flow's packets leave in order, each in its
+    /// slot, and no two closer than the rate allows.
     #[test]
     fn flows_are_paced_as_a_sorted_list_would(
         offers in prop::collection::vec((0u64..4, 60usize..1515, 0u64..200_000), 1..200),
@@ -335,7 +335,7 @@ proptest! {
         let mut now = start_s * 1_000_000_000;
         let mut pacer = Pacer::new(rate, 64, now);
         let mut clocks = [0u64; 4];
-        // When each should leave, and when each did.
+        // When each packet should leave, and when it left.
         let (mut wanted, mut left) = (Vec::new(), Vec::new());
         let mut accepted = [0usize; 4];
         for (number, (flow, bytes, pause)) in offers.into_iter().enumerate() {
@@ -352,7 +352,7 @@ proptest! {
                     *clock = due + bytes as u64 * 8_000 / mbits;
                 }
                 Offered::Waits => {
-                    // One may wait behind another of its flow for the rest of a slot.
+                    // A packet may wait behind another one of its flow for the rest of a slot.
                     prop_assert!(*clock > now || pacer.waiting() > 1);
                     accepted[flow as usize] += 1;
                     wanted.push((due.div_ceil(SLOT_NS) * SLOT_NS, number));
@@ -366,7 +366,7 @@ proptest! {
                 let at = due.max(now);
                 match pacer.take(at) {
                     Some(item) => left.push((at, item)),
-                    // Too early: the slot is somebody's of a later round.
+                    // Too early: the packets in this slot leave in a later turn.
                     None => now = at + SLOT_NS,
                 }
                 if now > end {
@@ -399,7 +399,7 @@ proptest! {
     }
 }
 
-/// Filters that overlap in many ways, and frames that lie in some of them.
+/// Filters that overlap in many ways, and frames that match some of them.
 const FILTERS: [&str; 8] = [
     "tx tcp service 10.0.0.5:80",
     "tx tcp service 10.0.0.5:80-90 peer 10.0.0.0/24",
@@ -433,8 +433,8 @@ fn frames() -> Vec<Vec<u8>> {
 }
 
 proptest! {
-    /// Against the plainest reading: a queue may send what one of its own or of everybody's filters
-    /// takes, ARP about the addresses of the whole vNIC, and everything where there are no filters.
+    /// Against a simple model: a queue may send what matches a filter of its own or of all queues,
+    /// ARP for the addresses of the whole vNIC, and everything where there are no filters.
     #[test]
     fn queues_hold_what_is_assigned_to_them(
         chosen in prop::collection::vec((0..FILTERS.len(), prop::option::of(0usize..3)), 0..6),
@@ -476,7 +476,7 @@ proptest! {
                 prop_assert_eq!(verdict == Err(Foreign::Queue), there && !here && !named);
             }
         }
-        // What is received has the queue that the first filter says.
+        // A received packet goes to the queue of the first matching filter.
         let steering = gate.steering();
         for frame in frames() {
             let header = Header::read(&frame).expect("a header");
@@ -487,8 +487,8 @@ proptest! {
         }
     }
 
-    /// Whatever is asked for, no queue beats its own rate, nor all together the vNIC's; who has no
-    /// own has its part.
+    /// Whatever is sent, no queue exceeds its own rate, and all together do not exceed the vNIC's.
+    /// A queue without a rate of its own has its part.
     #[test]
     fn queues_keep_to_their_rates_and_to_the_vnics(
         whole in prop::option::of(2u64..200),

@@ -1,4 +1,5 @@
-//! The registry: who may what, in whose name it is refused, and random histories against a model.
+//! The registry: who may do what, which holder a refusal names, and random histories against a
+//! model.
 use ix_vnic::{Capability, Direction, Filter, Policy, Refusal, Registry};
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
@@ -23,18 +24,18 @@ fn what_is_linux_s_or_another_s_is_refused_by_name() {
     registry.grant("web", filter("rx tcp service 10.0.0.5:80-90"), key(1)).expect("free");
     registry.grant("web", filter("rx tcp service 10.0.0.5:85"), key(2)).expect("its own");
     for (text, says) in [
-        ("rx tcp service 10.0.0.5:90-99", "what web holds: rx tcp service 10.0.0.5:80-90"),
-        ("rx ip service 10.0.0.4-10.0.0.6", "what web holds"),
+        ("rx tcp service 10.0.0.5:90-99", "a filter of web: rx tcp service 10.0.0.5:80-90"),
+        ("rx ip service 10.0.0.4-10.0.0.6", "a filter of web"),
         ("rx udp service 10.0.0.1:53", "Linux, which has 10.0.0.1"),
         ("tx ip service 10.0.0.0/8", "Linux, which has 10.0.0.1"),
         ("rx tcp service *:8080", "Linux, which has 10.0.0.1"),
-        ("rx eth", "Linux, which has all other frames of type 0x0800"),
+        ("rx eth", "Linux, which receives all other frames of type 0x0800"),
         ("tx eth type 0x86dd", "0x86dd"),
     ] {
         let refusal = registry.grant("kv", filter(text), key(9)).expect_err(text).to_string();
         assert!(refusal.contains(says), "{text}: {refusal}");
     }
-    // The other direction, and what lies beside it, is free.
+    // The other direction, and the addresses beside it, are free.
     registry.grant("kv", filter("tx tcp service 10.0.0.5:80"), key(3)).expect("tx");
     registry.grant("kv", filter("rx udp service 10.0.0.5:80"), key(4)).expect("udp");
     registry.grant("kv", filter("rx eth type 0x88b5"), key(5)).expect("a protocol of its own");
@@ -57,7 +58,7 @@ fn a_filter_is_assigned_to_a_queue_that_there_is_and_flows_to_none() {
     assert_eq!((registry.queue_of(sends), queue(&registry)), (Some(1), Some(1)), "as before");
     assert_eq!(registry.assign_queue(sends, None), Ok(()));
     assert_eq!(queue(&registry), None);
-    // Received flows have the queue of their flow group, whatever filter takes them.
+    // Received flows go to the queue of their flow group, whatever filter matches them.
     for (n, text) in [
         "tcp service 10.0.0.5",
         "udp service 10.0.0.5:53",
@@ -72,7 +73,7 @@ fn a_filter_is_assigned_to_a_queue_that_there_is_and_flows_to_none() {
         let id = id.expect(text);
         registry.assign_by_id(id, Some(vnic)).expect("assigned");
         let refusal = registry.assign_queue(id, Some(0)).expect_err(text).to_string();
-        assert!(refusal.contains("whose queue is that of their flow group"), "{refusal}");
+        assert!(refusal.contains("which go to the queue of their flow group"), "{refusal}");
         assert_eq!(registry.assign_queue(id, None), Ok(()), "{text}");
     }
     let arp = Registry::new(Policy { may_overlap: true, ..Policy::default() });
@@ -85,7 +86,7 @@ fn a_filter_is_assigned_to_a_queue_that_there_is_and_flows_to_none() {
         let id = registry.grant("web", filter(text), key(41)).expect("free");
         registry.assign_by_id(id, Some(vnic)).expect("assigned");
         assert_eq!(registry.assign_queue(id, Some(1)), Ok(()), "{text}");
-        // Elsewhere it is no queue's again.
+        // Assigned elsewhere, it is for all queues again.
         registry.assign_by_id(id, Some(vnic)).expect("assigned");
         assert_eq!(registry.queue_of(id), None);
     }
@@ -117,7 +118,7 @@ fn limits_and_names_are_kept() {
     assert_eq!(third, Err(Refusal::TooManyFilters(2)));
 }
 
-/// Whoever has a capability uses up what is its holder's, and nobody else's.
+/// Whoever has a capability uses up the limits of its holder only.
 #[test]
 fn derived_filters_are_their_holders_to_use_up() {
     let policy = Policy { filters_max: 3, derived_max: 2, ..Policy::default() };
@@ -125,7 +126,7 @@ fn derived_filters_are_their_holders_to_use_up() {
     registry.grant("a", filter("rx tcp service 10.0.0.5"), key(1)).expect("granted");
     registry.grant("b", filter("rx tcp service 10.0.0.6"), key(2)).expect("granted");
     registry.derive(&key(1), None, key(3)).expect("one");
-    // Handed on: whoever has that derives from what `a` holds all the same.
+    // The capability was passed on: filters derived with it count for `a` as well.
     registry.derive(&key(3), None, key(4)).expect("two");
     for from in [1, 3, 4] {
         let refusal = registry.derive(&key(from), None, key(5));
@@ -146,7 +147,7 @@ fn a_capability_is_all_that_counts_and_ends_with_what_it_came_from() {
     let b = registry.create_vnic("b", 1, key(2)).expect("a vNIC");
     registry.grant("a", filter("rx tcp service 10.0.0.5:80-90"), key(10)).expect("granted");
     registry.assign(&key(10), a).expect("its own");
-    // Handed on: a part of it goes to another vNIC, in front of the whole.
+    // The capability was passed on: a part goes to another vNIC, before the whole.
     let part = filter("rx tcp service 10.0.0.5:85");
     registry.derive(&key(10), Some(part.clone()), key(11)).expect("narrower");
     registry.derive(&key(11), None, key(12)).expect("the same again");
@@ -155,7 +156,7 @@ fn a_capability_is_all_that_counts_and_ends_with_what_it_came_from() {
     assert_eq!(rules.iter().map(|rule| rule.vnic).collect::<Vec<_>>(), [b, a]);
     let wider = registry.derive(&key(11), Some(filter("rx tcp service 10.0.0.5:84-85")), key(13));
     assert_eq!(wider, Err(Refusal::Wider(part)));
-    // Forged, a vNIC's, another kind's.
+    // Forged, a vNIC's, of another kind.
     for wrong in [&key(99), &key(1)] {
         assert_eq!(registry.assign(wrong, b), Err(Refusal::NoSuchCapability));
         assert_eq!(registry.revoke(wrong), Err(Refusal::NoSuchCapability));
@@ -184,8 +185,8 @@ fn capabilities_do_not_show_themselves() {
 }
 
 proptest! {
-    /// Random histories of grants, derivations and revocations: what is at work is never more than
-    /// what was granted and not revoked, and nothing of two holders overlaps.
+    /// Random histories of grants, derivations and revocations: never more is assigned than was
+    /// granted and not revoked, and the filters of two holders never overlap.
     #[test]
     fn no_history_mixes_holders(steps in prop::collection::vec((0u8..4, 0u8..8, 0u16..6, 0u16..3), 0..60)) {
         let mut registry = registry();

@@ -41,13 +41,13 @@ impl IpAddr {
         if prefix == V4_PREFIX { v4.try_into().ok() } else { None }
     }
 
-    /// Stands for every address of the dataplane: 0.0.0.0 or `::`.
+    /// True for 0.0.0.0 and `::`, which stand for every address of the dataplane.
     #[inline]
     pub fn is_unspecified(self) -> bool {
         self == Self::UNSPECIFIED || self.0 == [0; 16]
     }
 
-    /// 224.0.0.0/4 or ff00::/8.
+    /// True in 224.0.0.0/4 and ff00::/8.
     #[inline]
     pub fn is_multicast(self) -> bool {
         match self.as_v4() {
@@ -56,14 +56,15 @@ impl IpAddr {
         }
     }
 
-    /// 255.255.255.255. Directed broadcasts need a netmask: [`Self::is_broadcast_of`].
+    /// True for 255.255.255.255. For directed broadcasts, which need a prefix length, see
+    /// [`Self::is_broadcast_of`].
     #[inline]
     pub fn is_broadcast(self) -> bool {
         self == Self::BROADCAST
     }
 
-    /// The broadcast address of the IPv4 network that `network` (any address in it) and its prefix
-    /// length describe. A /31 or /32 has none (RFC 3021).
+    /// True for the broadcast address of an IPv4 network, given by any of its addresses and its
+    /// prefix length. A /31 or /32 has none (RFC 3021).
     pub fn is_broadcast_of(self, network: IpAddr, prefix_bits: u8) -> bool {
         match (self.as_v4(), network.as_v4()) {
             (Some(own), Some(net)) if prefix_bits < 31 => {
@@ -74,7 +75,7 @@ impl IpAddr {
         }
     }
 
-    /// 127.0.0.0/8 or `::1`.
+    /// True in 127.0.0.0/8 and for `::1`.
     #[inline]
     pub fn is_loopback(self) -> bool {
         match self.as_v4() {
@@ -83,8 +84,8 @@ impl IpAddr {
         }
     }
 
-    /// Both addresses have their first `prefix_bits` in common, counted within the address family.
-    /// False across families.
+    /// True if both addresses have their first `prefix_bits` in common, counted within the address
+    /// family. False for addresses of different families.
     pub fn same_network(self, other: IpAddr, prefix_bits: u8) -> bool {
         let bits = match (self.as_v4(), other.as_v4()) {
             (Some(_), Some(_)) => 96 + u32::from(prefix_bits.min(32)),

@@ -11,7 +11,7 @@ const FIXED: [u8; 6] = {
     [hardware_high, hardware_low, protocol_high, protocol_low, 6, 4]
 };
 
-/// What an ARP packet asks or says.
+/// The operation of an ARP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ArpOperation {
     /// Who has the target address?
@@ -36,7 +36,7 @@ pub struct ArpPacket {
 }
 
 impl ArpPacket {
-    /// Nobody asks for nobody.
+    /// A packet with all fields zero, which means nothing.
     pub(crate) const NONE: ArpPacket = ArpPacket {
         operation: ArpOperation::Request,
         sender_mac: [0; 6],
@@ -73,14 +73,14 @@ impl ArpPacket {
         Ok(parsed)
     }
 
-    /// Where the frame goes: a request that knows no target address is broadcast, anything else
-    /// goes to the target.
+    /// The Ethernet destination of the frame: broadcast for a request whose target address is
+    /// unknown, else the target.
     pub fn ethernet_destination(&self) -> MacAddr {
         let seeks = self.operation == ArpOperation::Request && self.target_mac == [0; 6];
         if seeks { BROADCAST_MAC } else { self.target_mac }
     }
 
-    /// Writes the packet at the front of `out`; answers its length.
+    /// Writes the packet at the front of `out`; returns its length.
     ///
     /// # Panics
     /// When `out` is shorter than the packet.
@@ -99,7 +99,8 @@ impl ArpPacket {
         PACKET_BYTES
     }
 
-    /// Writes the whole frame; answers its length (below the wire's minimum: devices pad).
+    /// Writes the whole frame; returns its length. It is shorter than the shortest frame on a wire:
+    /// devices pad.
     ///
     /// # Panics
     /// When `frame` is shorter than that.

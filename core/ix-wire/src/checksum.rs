@@ -7,9 +7,9 @@ use crate::IpAddr;
 /// the result) and folded only at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksum {
-    /// At most 2^32 pieces of at most 2^32 each: cannot overflow.
+    /// Cannot overflow: at most 2^32 pieces of at most 2^32 each.
     sum: u64,
-    /// An odd number of bytes came so far: the next piece begins in the middle of a word.
+    /// The number of bytes so far is odd: the next piece begins in the middle of a word.
     odd: bool,
 }
 
@@ -49,45 +49,46 @@ impl Checksum {
         pseudo
     }
 
-    /// Adds the next piece; pieces may have odd lengths.
+    /// Adds the next piece, which may have an odd length.
     #[inline]
     pub fn add_bytes(&mut self, bytes: &[u8]) {
         self.append(Self::of(bytes));
     }
 
-    /// Adds the sum of the piece that follows, gathered on its own.
+    /// Adds the sum of the piece that follows. That sum was computed separately.
     #[inline]
     pub fn append(&mut self, next: Checksum) {
-        // At an odd place every byte of the piece stands in the other half of its word.
+        // After an odd number of bytes, each byte of the piece is in the other half of its word.
         let sum = fold_16(next.sum);
         self.sum += u64::from(if self.odd { sum.swap_bytes() } else { sum });
         self.odd ^= next.odd;
     }
 
-    /// Adds two 16-bit words, given as one number in host byte order. Only between whole words.
+    /// Adds two 16-bit words, given as one number in host byte order, after an even number of
+    /// bytes.
     ///
-    /// Headers are summed from values before they are stored: to load in one piece what was just
-    /// stored in several stalls the processor.
+    /// Headers are summed from their values before they are stored: a wide load from memory that
+    /// was just stored in narrow pieces stalls the processor.
     #[inline]
     pub fn add_u32(&mut self, words: u32) {
         debug_assert!(!self.odd);
         self.sum += u64::from(words.to_be());
     }
 
-    /// The folded sum, not complemented. This is what a Linux stack leaves in the checksum field
-    /// of a packet whose sum it expects a device to finish.
+    /// The folded sum, not complemented. Linux leaves this sum of the pseudo-header in the checksum
+    /// field if it expects a device to finish the checksum.
     #[inline]
     pub fn fold(self) -> u16 {
         u16::from_be(fold_16(self.sum))
     }
 
-    /// The checksum to write into the header (whose checksum field was zero).
+    /// The checksum to write into a header whose checksum field was zero.
     #[inline]
     pub fn finish(self) -> u16 {
         !self.fold()
     }
 
-    /// The sum covers a packet with its checksum field, and the checksum is right.
+    /// True if the sum covers a packet with its checksum field, and the checksum is right.
     #[inline]
     pub fn is_valid(self) -> bool {
         fold_16(self.sum) == u16::MAX
@@ -100,7 +101,7 @@ pub fn checksum(bytes: &[u8]) -> u16 {
     Checksum::of(bytes).finish()
 }
 
-/// What `check` becomes when one 16-bit word of what it covers changes (RFC 1624, equation 3).
+/// The new checksum when one 16-bit word that `check` covers changes (RFC 1624, equation 3).
 #[inline]
 pub const fn update_u16(check: u16, old: u16, new: u16) -> u16 {
     // HC' = ~(~HC + ~m + m')
@@ -109,7 +110,7 @@ pub const fn update_u16(check: u16, old: u16, new: u16) -> u16 {
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// As [`update_u16`] for two words in a row.
+/// As [`update_u16`], for two adjacent words.
 #[inline]
 pub const fn update_u32(check: u16, old: u32, new: u32) -> u16 {
     let check = update_u16(check, (old >> 16) as u16, (new >> 16) as u16);
@@ -118,8 +119,8 @@ pub const fn update_u32(check: u16, old: u32, new: u32) -> u16 {
 
 /// The sum of `bytes` in native words, folded to 32 bits; an odd last byte is padded with zero.
 ///
-/// 64-bit words go into 128-bit sums, which is an add and an add-with-carry each; two sums keep
-/// the carries from waiting for each other.
+/// It adds 64-bit words to 128-bit sums: an add and an add-with-carry each. With two sums the
+/// carries do not wait for each other.
 #[inline]
 fn sum_native(bytes: &[u8]) -> u32 {
     let mut even = 0u128;
@@ -134,7 +135,7 @@ fn sum_native(bytes: &[u8]) -> u32 {
     for word in words {
         even += u128::from(u64::from_ne_bytes(*word));
     }
-    // By halves: a copy of variable length costs more than the whole sum of a short packet.
+    // In powers of two: a copy of variable length costs more than the whole sum of a short packet.
     let (words, tail) = tail.as_chunks::<4>();
     if let [word] = words {
         odd += u128::from(u32::from_ne_bytes(*word));
@@ -170,7 +171,7 @@ const fn fold_32(sum: u128) -> u32 {
     (sum as u32) + (sum >> 32) as u32
 }
 
-/// The sum of a number's 16-bit words, folded; in whichever byte order the number is.
+/// The sum of the number's 16-bit words, folded, in the byte order of the number.
 #[inline]
 pub(crate) const fn fold_16(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);

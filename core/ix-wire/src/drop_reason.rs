@@ -1,9 +1,9 @@
-//! Every way a packet can be refused.
+//! The reasons why the parser refuses a packet.
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)*) => {
-        /// Why a packet was refused. Each reason is a drop counter: [`DropReason::index`] is its
-        /// place in an array of [`DropReason::COUNT`], [`DropReason::name`] its name.
+        /// Why the parser refuses a packet. Each reason is a drop counter: [`DropReason::index`] is
+        /// its index in an array of [`DropReason::COUNT`] counters, [`DropReason::name`] its name.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum DropReason {
@@ -21,7 +21,7 @@ macro_rules! drop_reasons {
                 }
             }
 
-            /// One sentence for people: when this happens.
+            /// One sentence for the user: when the packet is dropped for this reason.
             pub const fn describe(self) -> &'static str {
                 match self {
                     $(DropReason::$variant => concat!($($doc),+).trim_ascii(),)*
@@ -32,69 +32,70 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// Shorter than an Ethernet header.
+    /// The frame is shorter than an Ethernet header.
     EthTruncated = "eth_truncated",
     /// The sender's Ethernet address is a group address.
     EthBadSource = "eth_bad_source",
-    /// The frame carries an 802.1Q or 802.1ad tag; VLANs belong to the device below.
+    /// The frame has an 802.1Q or 802.1ad tag. The dataplane does not process VLANs.
     EthVlan = "eth_vlan",
-    /// An IPv6 packet; there is no IPv6 yet.
+    /// An IPv6 packet. The dataplane does not process IPv6 yet.
     EthIpv6 = "eth_ipv6",
-    /// Neither IPv4 nor ARP (802.3 length fields included).
+    /// The EtherType is neither IPv4's nor ARP's, or the field is an 802.3 length.
     EthUnknownType = "eth_unknown_type",
     /// The frame is for another Ethernet address.
     EthNotForUs = "eth_not_for_us",
-    /// Shorter than an ARP packet for Ethernet and IPv4.
+    /// The packet is shorter than an ARP packet for Ethernet and IPv4.
     ArpTruncated = "arp_truncated",
-    /// ARP for other hardware or another protocol than Ethernet and IPv4.
+    /// The ARP packet is for other hardware than Ethernet or another protocol than IPv4.
     ArpUnsupported = "arp_unsupported",
-    /// Neither an ARP request nor a reply.
+    /// The ARP operation is neither request nor reply.
     ArpBadOperation = "arp_bad_operation",
-    /// The sender names itself by a group, zero or loopback address.
+    /// The sender's address in the ARP packet is a group, zero or loopback address.
     ArpBadSender = "arp_bad_sender",
-    /// Shorter than an IPv4 header.
+    /// The packet is shorter than an IPv4 header.
     IpTruncated = "ip_truncated",
     /// The version field is not 4.
     IpBadVersion = "ip_bad_version",
     /// The header length is below 20 bytes or beyond the packet.
     IpBadHeaderLength = "ip_bad_header_length",
-    /// The total length is shorter than the header or longer than what came.
+    /// The total length is shorter than the header or longer than the received packet.
     IpBadTotalLength = "ip_bad_total_length",
     /// The header checksum is wrong.
     IpBadChecksum = "ip_bad_checksum",
-    /// An option is cut off or has an impossible length.
+    /// An IP option is cut off or has an impossible length.
     IpBadOption = "ip_bad_option",
-    /// A source-routed packet (RFC 7126 section 4.3 and 4.4: drop by default).
+    /// The packet has a source route (RFC 7126 sections 4.3 and 4.4: drop by default).
     IpSourceRoute = "ip_source_route",
-    /// A fragment that is too short, overlaps others, or belongs to a datagram that is too long, in
-    /// too many pieces, or never became whole.
+    /// A fragment that is too short or overlaps others, or whose datagram is too long, has too many
+    /// fragments, or was not complete in time.
     IpFragment = "ip_fragment",
-    /// The source address is multicast, broadcast, loopback, our own, or in 0.0.0.0/8
+    /// The source address is multicast, broadcast, loopback, the dataplane's own, or in 0.0.0.0/8
     /// (RFC 1122 3.2.1.3).
     IpMartianSource = "ip_martian_source",
-    /// The destination is loopback or in 0.0.0.0/8, which may not be seen on a wire.
+    /// The destination is a loopback address or in 0.0.0.0/8, which must not be on a wire.
     IpMartianDestination = "ip_martian_destination",
     /// The packet is for another IP address.
     IpNotForUs = "ip_not_for_us",
-    /// Neither TCP, UDP nor ICMP.
+    /// The IP protocol is neither TCP, UDP nor ICMP.
     IpUnknownProtocol = "ip_unknown_protocol",
-    /// Shorter than an ICMP header.
+    /// The message is shorter than an ICMP header.
     IcmpTruncated = "icmp_truncated",
     /// The ICMP checksum is wrong.
     IcmpBadChecksum = "icmp_bad_checksum",
-    /// Shorter than a UDP header.
+    /// The datagram is shorter than a UDP header.
     UdpTruncated = "udp_truncated",
-    /// The UDP length is below 8 bytes or beyond the IP packet.
+    /// The UDP length is below 8 bytes or longer than the IP payload.
     UdpBadLength = "udp_bad_length",
     /// The UDP checksum is wrong.
     UdpBadChecksum = "udp_bad_checksum",
-    /// Shorter than a TCP header.
+    /// The segment is shorter than a TCP header.
     TcpTruncated = "tcp_truncated",
-    /// The data offset is below 20 bytes or beyond the segment.
+    /// The TCP data offset is below 20 bytes or beyond the segment.
     TcpBadDataOffset = "tcp_bad_data_offset",
     /// The TCP checksum is wrong.
     TcpBadChecksum = "tcp_bad_checksum",
-    /// A segment to a group address, of Ethernet or IP (RFC 9293 section 3.9.2.3, MUST-57).
+    /// A TCP segment to a multicast or broadcast address, of Ethernet or IP (RFC 9293 section
+    /// 3.9.2.3, MUST-57).
     TcpNotUnicast = "tcp_not_unicast",
 }
 
@@ -102,7 +103,7 @@ impl DropReason {
     /// How many reasons there are.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// The reason's place among [`Self::ALL`].
+    /// The reason's index in [`Self::ALL`].
     #[inline]
     pub const fn index(self) -> usize {
         self as usize

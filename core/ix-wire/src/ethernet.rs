@@ -17,7 +17,7 @@ pub const TYPE_SERVICE_VLAN: u16 = 0x88a8;
 /// EtherType of IPv6.
 pub const TYPE_IPV6: u16 = 0x86dd;
 
-/// Writes an Ethernet header at the front of `frame`; answers its length.
+/// Writes an Ethernet header at the front of `frame`; returns its length.
 ///
 /// # Panics
 /// When `frame` is shorter than the header.

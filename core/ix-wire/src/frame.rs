@@ -1,15 +1,15 @@
-//! Whole frames to send: Ethernet, IPv4 and transport header in one go, in front of the payload.
+//! Builds whole frames: Ethernet, IPv4 and transport header at once, in front of the payload.
 use crate::checksum::fold_16;
 use crate::ipv4::{self, Ipv4Emit};
 use crate::{
     Checksum, IpAddr, MacAddr, Seq, TcpFlags, TcpHeader, be32, ethernet, icmp, put_words, tcp, udp,
 };
 
-/// Bytes of the longest headers that we send in front of a payload.
+/// Bytes of the longest headers that the dataplane sends in front of a payload.
 pub const HEADERS_BYTES_MAX: usize =
     ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + tcp::HEADER_BYTES_MAX;
 
-/// The link and network part of a packet to send.
+/// The Ethernet and IP part of a packet to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Ethernet source: the device's address.
@@ -20,11 +20,12 @@ pub struct FrameHeader {
     pub src: IpAddr,
     /// IP destination.
     pub dst: IpAddr,
-    /// Hop limit; [`ipv4::DEFAULT_TTL`] unless there is a reason.
+    /// Hop limit, usually [`ipv4::DEFAULT_TTL`].
     pub ttl: u8,
-    /// Type of service: differentiated services (RFC 2474) above, the ECN bits below.
+    /// Type of service: differentiated services (RFC 2474) in the upper six bits, ECN in the lower
+    /// two.
     pub tos: u8,
-    /// Identification of the datagram; sent with DF set, any value will do (RFC 6864).
+    /// Identification of the datagram; with DF set it may have any value (RFC 6864).
     pub ident: u16,
 }
 
@@ -57,7 +58,7 @@ fn sum_of(words: &[u32]) -> u64 {
 }
 
 impl FrameHeader {
-    /// Writes Ethernet and IP header for `payload_len` bytes of `protocol`; answers their length.
+    /// Writes Ethernet and IP header for `payload_len` bytes of `protocol`; returns their length.
     ///
     /// # Panics
     /// When `frame` is shorter than that.
@@ -77,8 +78,8 @@ impl FrameHeader {
         at + ip.emit(&mut frame[at..])
     }
 
-    /// As [`Self::emit`] for the part of a datagram that begins at its octet `offset`, a multiple
-    /// of eight, with more to come or not; without DF (RFC 791 section 3.2).
+    /// As [`Self::emit`], for a fragment: without DF, from octet `offset` of the datagram on (a
+    /// multiple of eight), with more fragments to come or not (RFC 791 section 3.2).
     ///
     /// # Panics
     /// When `frame` is shorter than that.
@@ -100,8 +101,8 @@ impl FrameHeader {
         len
     }
 
-    /// Writes all headers of a TCP segment whose payload has `payload_len` bytes that sum to
-    /// `payload` (it may lie behind the headers or anywhere else); answers their length.
+    /// Writes all headers of a TCP segment; returns their length. The payload has `payload_len`
+    /// bytes, which sum to `payload`; it may be behind the headers or anywhere else.
     ///
     /// # Panics
     /// When `frame` is shorter than that.
@@ -119,8 +120,8 @@ impl FrameHeader {
         at + header.emit_with_checksum(segment, self.src, self.dst, payload_len, payload)
     }
 
-    /// As [`Self::emit_tcp`] for nearly every segment of an established connection. The same words
-    /// stand in the packet and in both sums.
+    /// As [`Self::emit_tcp`], for nearly every segment of an established connection. Each word is
+    /// computed once, and used for the packet and for both sums.
     #[inline]
     pub fn emit_usual_tcp(
         &self,
@@ -179,8 +180,8 @@ impl FrameHeader {
         at + udp::emit(&mut frame[at..], src, dst, payload_len, payload)
     }
 
-    /// Writes all headers of an ICMP message whose body has `body_len` bytes that sum to `body`;
-    /// answers their length.
+    /// Writes all headers of an ICMP message; returns their length. The body has `body_len` bytes,
+    /// which sum to `body`.
     ///
     /// # Panics
     /// When `frame` is shorter than that.

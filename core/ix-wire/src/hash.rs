@@ -1,7 +1,7 @@
-//! Flow hashes: the one network cards compute, and our own.
+//! Flow hashes: the one that network cards compute, and the dataplane's own.
 use crate::{FlowTuple, IpAddr};
 
-/// How many flow groups there are: all flows with the same index into the redirection table.
+/// Number of flow groups. A flow group is all flows with the same index into the redirection table.
 pub const FLOW_GROUPS: usize = 128;
 
 /// The flow group of a flow with this hash.
@@ -10,11 +10,11 @@ pub const fn flow_group(hash: u64) -> usize {
     hash as usize & (FLOW_GROUPS - 1)
 }
 
-/// The dataplane's own flow hash, for devices whose redirection table is a program of ours.
+/// The dataplane's own flow hash, for devices whose redirection table is an eBPF program of ours.
 ///
-/// The eBPF steering programs compute the same formula: change both or none. The key is random,
-/// so that a peer cannot choose ports that fall into one flow group; but the hash is no secret
-/// function, and must not stand in for one.
+/// The eBPF steering programs compute the same formula: change both or none. The key is random, so
+/// that a peer cannot choose ports that all fall into one flow group. The hash is not
+/// cryptographic: never use it where a secret function is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowHash {
     /// The key, from a random source at the start of the dataplane.
@@ -28,7 +28,7 @@ impl FlowHash {
         Self { key }
     }
 
-    /// The hash of a flow, from either end of it: always of the direction that comes in.
+    /// The hash of a flow, the same at both ends: that of the flow's incoming direction.
     #[inline]
     pub fn hash(&self, tuple: &FlowTuple) -> u64 {
         self.incoming(tuple.remote, tuple.local, tuple.remote_port, tuple.local_port)
@@ -42,9 +42,9 @@ impl FlowHash {
         self.mix(addresses, ports)
     }
 
-    /// What each round multiplies by. The last has no input of its own: without it a port, which
-    /// stands in the upper half of its word, reaches the flow group by a few slow bits only, and a
-    /// hundred consecutive ports go to one of two elastic threads.
+    /// The multiplier of each round. The last round has no input of its own. Without it a port,
+    /// which is in the upper half of its word, reaches the flow group through a few slow bits only:
+    /// a hundred consecutive ports then go to one of two elastic threads.
     pub const MULTIPLIERS: [u64; 3] =
         [0x9E37_79B9_7F4A_7C15, 0xD6E8_FEB8_6659_FD93, 0xD6E8_FEB8_6659_FD93];
 
@@ -60,8 +60,8 @@ impl FlowHash {
     }
 }
 
-/// An IPv4 address as it is; of an IPv6 address its words, each rotated differently so that equal
-/// words do not cancel out.
+/// Folds an address to 32 bits. IPv4 stays as it is. The words of an IPv6 address are rotated
+/// differently, so that equal words do not cancel out.
 #[inline]
 fn fold(address: IpAddr) -> u32 {
     let word = |i: usize| crate::be32(&address.0, 4 * i);
@@ -77,8 +77,8 @@ const NIBBLES: usize = 2 * (KEY_BYTES - 4);
 
 /// The Toeplitz hash of receive-side scaling, as network cards compute it.
 ///
-/// A table holds for each four bits of input what each of their sixteen values contributes: 4.5 KB
-/// for IPv6, of which IPv4 touches a third.
+/// A table holds, for each four bits of the input, what each of their sixteen values contributes:
+/// 4.5 KB for IPv6, of which IPv4 uses a third.
 #[derive(Clone)]
 pub struct Toeplitz {
     table: [[u32; 16]; NIBBLES],
@@ -127,7 +127,7 @@ impl Toeplitz {
         self.digest(0, &src) ^ self.digest(16, &dst)
     }
 
-    /// The hash of a flow's incoming direction.
+    /// The hash of a flow, that of its incoming direction.
     #[inline]
     pub fn hash(&self, tuple: &FlowTuple) -> u32 {
         let (src_port, dst_port) = (tuple.remote_port, tuple.local_port);
@@ -137,7 +137,7 @@ impl Toeplitz {
         }
     }
 
-    /// What `bytes` contribute when they stand at byte `at` of the input.
+    /// What `bytes` at position `at` of the input contribute.
     #[inline]
     fn digest(&self, at: usize, bytes: &[u8]) -> u32 {
         let rows = &self.table[2 * at..2 * (at + bytes.len())];
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Bit by bit, as the specification puts it.
+    /// Bit by bit, as the specification describes it.
     fn naive(key: &[u8; 40], input: &[u8]) -> u32 {
         let mut window = key.to_vec();
         let mut hash = 0;
@@ -266,7 +266,7 @@ mod tests {
         let (server, client) = (IpAddr::v4([10, 0, 0, 2]), IpAddr::v4([10, 0, 0, 1]));
         for seed in 1..50u64 {
             let hash = FlowHash::new([seed << 40 | 1, seed.wrapping_mul(0x1234_5678_9abc_def1)]);
-            // At the server, and at the client, for steps of one port and of Linux' two.
+            // At the server, and at the client, for steps of one port and, as on Linux, of two.
             let at_server = |port| hash.incoming(client, server, port, 80);
             let at_client = |port| hash.incoming(server, client, 80, port);
             for hash_of in [&at_server as &dyn Fn(u16) -> u64, &at_client] {
@@ -278,7 +278,8 @@ mod tests {
                     groups(128 * 100).for_each(|group| of_group[group] += 1);
                     // 100 expected in each; 10 is the standard deviation of a random spread.
                     assert!(of_group.iter().all(|n| (45..=160).contains(n)), "{of_group:?}");
-                    // Few connections as well: 32 expected of 64, standard deviation 4.
+                    // With few connections as well: of 64, 32 are expected, with a standard
+                    // deviation of 4.
                     for bit in 0..7 {
                         let ones = groups(64).filter(|group| group >> bit & 1 == 1).count();
                         assert!((8..=56).contains(&ones), "bit {bit}, step {step}: {ones} of 64");

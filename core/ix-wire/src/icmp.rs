@@ -6,7 +6,7 @@ pub const HEADER_BYTES: usize = 8;
 
 /// Answer to an echo request.
 pub const ECHO_REPLY: u8 = 0;
-/// Destination unreachable; the `UNREACHABLE_…` codes say what.
+/// Destination unreachable; the code is one of `UNREACHABLE_…`.
 pub const UNREACHABLE: u8 = 3;
 /// Source quench, deprecated (RFC 6633).
 pub const SOURCE_QUENCH: u8 = 4;
@@ -14,7 +14,7 @@ pub const SOURCE_QUENCH: u8 = 4;
 pub const REDIRECT: u8 = 5;
 /// Echo request.
 pub const ECHO_REQUEST: u8 = 8;
-/// The hop limit ran out, or a reassembly timed out.
+/// The hop limit has expired, or a reassembly has timed out.
 pub const TIME_EXCEEDED: u8 = 11;
 /// The header could not be understood.
 pub const PARAMETER_PROBLEM: u8 = 12;
@@ -37,7 +37,7 @@ pub struct IcmpHeader {
     pub kind: u8,
     /// The message's code.
     pub code: u8,
-    /// The second word: identifier and sequence number of an echo, next-hop MTU in its last two
+    /// The second word: identifier and sequence number of an echo; the next-hop MTU in its last two
     /// bytes of "fragmentation needed" (RFC 1191 section 4).
     pub rest: [u8; 4],
 }
@@ -51,7 +51,7 @@ impl IcmpHeader {
         Ok(Self { kind, code, rest: [a, b, c, d] })
     }
 
-    /// Writes the header at the front of `out`, for a body whose sum is `body`; answers its length.
+    /// Writes the header at the front of `out`; returns its length. `body` is the sum of the body.
     ///
     /// # Panics
     /// When `out` is shorter than the header.
@@ -70,8 +70,8 @@ impl IcmpHeader {
     }
 }
 
-/// Turns an echo request into its reply, in place; the body, of any length, stays untouched, and
-/// the checksum is updated for the one word that changes.
+/// Turns an echo request into its reply, in place. The body, of any length, does not change; the
+/// checksum is updated for the one word that does.
 ///
 /// # Panics
 /// When `message` is shorter than an ICMP header.

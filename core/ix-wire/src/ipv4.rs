@@ -1,7 +1,7 @@
 //! IPv4 (RFC 791).
 use crate::{Checksum, DropReason, IpAddr, be16, be32, head, put_words};
 
-/// Bytes of a header without options: the only kind we send.
+/// Bytes of a header without options, the only kind that the dataplane sends.
 pub const HEADER_BYTES: usize = 20;
 /// Protocol number of ICMP.
 pub const PROTOCOL_ICMP: u8 = 1;
@@ -9,14 +9,14 @@ pub const PROTOCOL_ICMP: u8 = 1;
 pub const PROTOCOL_TCP: u8 = 6;
 /// Protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
-/// The hop limit we send with (RFC 1700's recommendation, and everybody's).
+/// The hop limit that the dataplane sends with (RFC 1700).
 pub const DEFAULT_TTL: u8 = 64;
 
 pub(crate) const FLAG_DONT_FRAGMENT: u16 = 0x4000;
 pub(crate) const FLAG_MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET_MASK: u16 = 0x1fff;
 
-/// What a received header says, checked.
+/// A received and checked header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub header_len: usize,
@@ -31,14 +31,14 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Parses the header at the front of `packet`, of which `available` bytes exist (more than
-    /// `packet` holds when the packet goes on in other buffers).
+    /// Parses the header at the front of `packet`. `available` is the length of the whole packet,
+    /// which is more than `packet` holds if the packet continues in other buffers.
     #[inline]
     pub fn parse(packet: &[u8], available: usize) -> Result<Self, DropReason> {
         Self::parse_kind::<false>(packet, available)
     }
 
-    /// As [`Self::parse`] for what it refuses as [`DropReason::IpFragment`].
+    /// As [`Self::parse`], for packets that it refuses as [`DropReason::IpFragment`].
     pub fn parse_fragment(packet: &[u8], available: usize) -> Result<Self, DropReason> {
         Self::parse_kind::<true>(packet, available)
     }
@@ -85,8 +85,8 @@ impl Header {
     }
 }
 
-/// What a header says of its place in a datagram: the first octet, and whether more follow. Any
-/// header whose [`Header::parse_fragment`] was right will do.
+/// The place of a fragment in its datagram: identification, first octet, and whether more fragments
+/// follow. For a header that [`Header::parse_fragment`] has accepted.
 pub(crate) fn fragment_place(packet: &[u8]) -> (u16, u16, bool) {
     let (ident, word) = match packet {
         [_, _, _, _, a, b, c, d, ..] => {
@@ -97,8 +97,8 @@ pub(crate) fn fragment_place(packet: &[u8]) -> (u16, u16, bool) {
     (ident, (word & OFFSET_MASK) << 3, word & FLAG_MORE_FRAGMENTS != 0)
 }
 
-/// Makes the header of a first fragment that of the whole datagram, with `payload_len` octets and
-/// these ECN bits. `header` is that header and nothing else.
+/// Turns the header of a first fragment into that of the whole datagram, with `payload_len` octets
+/// and these ECN bits. `header` is the header alone.
 pub fn make_whole(header: &mut [u8], payload_len: usize, ecn: u8) {
     let total_len = (header.len() + payload_len) as u16;
     let [_, tos, l0, l1, _, _, f0, f1, _, _, c0, c1, ..] = header else { return };
@@ -109,14 +109,16 @@ pub fn make_whole(header: &mut [u8], payload_len: usize, ecn: u8) {
     header[10..12].copy_from_slice(&check.to_be_bytes());
 }
 
-/// 0/8, 127/8, 224/4 and 255.255.255.255 (RFC 1122 section 3.2.1.3). The rest of 240/4 passes.
+/// True in 0/8, 127/8, 224/4 and for 255.255.255.255 (RFC 1122 section 3.2.1.3). The rest of 240/4
+/// is accepted.
 #[inline]
 fn is_martian_source(src: u32) -> bool {
     let first = src >> 24;
     first == 0 || first == 127 || first >> 4 == 0xe || src == u32::MAX
 }
 
-/// Anything but version 4 with a header of five words. Answers the header's length.
+/// Checks a header that does not begin with version 4 and a length of five words. Returns its
+/// length.
 #[cold]
 fn check_long_header(packet: &[u8]) -> Result<usize, DropReason> {
     if packet[0] >> 4 != 4 {
@@ -134,7 +136,7 @@ fn check_long_header(packet: &[u8]) -> Result<usize, DropReason> {
     Ok(header_len)
 }
 
-/// Options are walked and ignored (RFC 1122 section 3.2.1.8), but for source routes.
+/// Skips the options (RFC 1122 section 3.2.1.8), but refuses source routes.
 fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
     const END: u8 = 0;
     const NO_OPERATION: u8 = 1;
@@ -168,18 +170,19 @@ pub struct Ipv4Emit {
     pub protocol: u8,
     /// Hop limit.
     pub ttl: u8,
-    /// Type of service: differentiated services (RFC 2474) above, the ECN bits below.
+    /// Type of service: differentiated services (RFC 2474) in the upper six bits, ECN in the lower
+    /// two.
     pub tos: u8,
-    /// Set the DF flag (RFC 1191: always, for TCP).
+    /// Sets the DF flag (RFC 1191: always, for TCP).
     pub dont_fragment: bool,
-    /// Identification; any value will do for an atomic datagram (RFC 6864 section 4.1).
+    /// Identification; an atomic datagram may have any (RFC 6864 section 4.1).
     pub ident: u16,
     /// Bytes that follow the header.
     pub payload_len: usize,
 }
 
 impl Ipv4Emit {
-    /// Writes the header with its checksum at the front of `packet`; answers its length.
+    /// Writes the header with its checksum at the front of `packet`; returns its length.
     ///
     /// # Panics
     /// When `packet` is shorter than the header.

@@ -1,13 +1,13 @@
 //! Packet formats, checksums and flow hashes.
 //!
 //! Parsing is total: any bytes give a value or a [`DropReason`], and each reason is a drop counter.
-//! [`parse`] is the one call of a dataplane's receive path: a whole Ethernet frame in, what it is
-//! out, with every length and checksum verified. The modules hold one format each, with what is
-//! needed to build it in place.
+//! The receive path calls only [`parse`]: it takes a whole Ethernet frame, verifies every length
+//! and checksum, and returns what the frame holds. Each module has one format, and what builds it
+//! in place.
 //!
 //! Values are in host byte order; addresses are bytes as on the wire. Nothing here allocates, and
-//! nothing panics on received bytes. Functions that build headers panic when the buffer is
-//! shorter than the header, which is the caller's mistake and never a peer's.
+//! nothing panics on received bytes. Functions that build headers panic if the buffer is shorter
+//! than the header, which is an error of the caller and never of a peer.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -38,7 +38,7 @@ pub use parse::{
 pub use seq::Seq;
 pub use tcp::{EcnBytes, SackBlocks, TcpFlags, TcpHeader, TcpOptions};
 
-/// The first `N` bytes of a buffer that we build a header in.
+/// The first `N` bytes of a buffer that a header is built in.
 ///
 /// # Panics
 /// When the buffer is shorter.

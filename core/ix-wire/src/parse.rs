@@ -1,4 +1,4 @@
-//! The receive path's one call: a frame in, what it is out.
+//! Parses a received frame.
 use crate::tcp::{TcpHeader, TcpOptions};
 use crate::udp::UdpHeader;
 use crate::{
@@ -6,15 +6,15 @@ use crate::{
 };
 use core::ops::Range;
 
-/// What to do about checksums of TCP and UDP. ICMP and IP headers are always verified.
+/// How checksums of TCP and UDP are verified. Those of IP headers and ICMP always are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ChecksumMode {
     /// The checksum must be right.
     #[default]
     Verify,
-    /// The checksum must be right, or be exactly the folded sum of the pseudo-header: what a Linux
-    /// stack leaves in the field when it expects a device to finish the checksum, and there is no
-    /// such device between us (veth, virtio, TAP). Such packets never crossed a wire.
+    /// The checksum must be right, or be exactly the folded sum of the pseudo-header. Linux leaves
+    /// this sum in the field if it expects a device to finish the checksum; between us (veth,
+    /// virtio, TAP) no device does. Such packets never crossed a wire.
     AcceptPartial,
     /// The device has verified it.
     Skip,
@@ -27,14 +27,14 @@ pub struct RxChecks {
     pub transport: ChecksumMode,
 }
 
-/// The link and network part of a received packet.
+/// The Ethernet and IP part of a received packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpMeta {
-    /// IP source: a unicast address that may stand on a wire.
+    /// IP source, a valid unicast address.
     pub src: IpAddr,
-    /// IP destination; whether it is ours is the caller's question.
+    /// IP destination. The caller checks whether it is the dataplane's.
     pub dst: IpAddr,
-    /// Hop limit. Zero is no reason to drop (RFC 1122 section 3.2.1.7).
+    /// Hop limit. A packet with 0 is accepted too (RFC 1122 section 3.2.1.7).
     pub ttl: u8,
     /// The ECN bits: 0 not capable, 1 ECT(1), 2 ECT(0), 3 congestion experienced.
     pub ecn: u8,
@@ -48,25 +48,25 @@ pub struct IpMeta {
     pub eth_dst: MacAddr,
 }
 
-/// Where a packet's payload lies within its frame, without Ethernet padding.
+/// Where a packet's payload is within its frame. Ethernet padding is not counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Payload {
-    /// First byte, counted from the frame's.
+    /// Index of the first byte in the frame.
     pub start: u16,
     /// Bytes in this buffer.
     pub len: u16,
-    /// Bytes that follow in further buffers; 0 unless [`parse_first`] was given a part of a frame.
+    /// Bytes that follow in other buffers; 0 unless [`parse_first`] was given a part of a frame.
     pub more: u16,
 }
 
 impl Payload {
-    /// The place as a range of the frame.
+    /// The payload's range of the frame.
     #[inline]
     pub fn range(self) -> Range<usize> {
         usize::from(self.start)..usize::from(self.start) + usize::from(self.len)
     }
 
-    /// The payload itself, of the frame it was found in; empty for any other that is too short.
+    /// The payload. `frame` is the frame that was parsed; empty if `frame` is too short.
     #[inline]
     pub fn of(self, frame: &[u8]) -> &[u8] {
         frame.get(self.range()).unwrap_or(&[])
@@ -76,18 +76,18 @@ impl Payload {
 /// A TCP segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpPacket {
-    /// Link and network part.
+    /// Ethernet and IP part.
     pub ip: IpMeta,
     /// The TCP header.
     pub header: TcpHeader,
     /// The data.
     pub payload: Payload,
-    /// Accepted by [`ChecksumMode::AcceptPartial`], the data unverified.
+    /// Accepted by [`ChecksumMode::AcceptPartial`]: the data is not verified.
     pub partial: bool,
 }
 
 impl TcpPacket {
-    /// The flow it belongs to.
+    /// The flow that the segment belongs to.
     #[inline]
     pub fn tuple(&self) -> FlowTuple {
         FlowTuple {
@@ -102,20 +102,20 @@ impl TcpPacket {
 /// A UDP datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpPacket {
-    /// Link and network part.
+    /// Ethernet and IP part.
     pub ip: IpMeta,
-    /// The sender's port; 0 when it expects no answer.
+    /// The sender's port; 0 if it expects no reply.
     pub src_port: u16,
     /// The receiver's port.
     pub dst_port: u16,
     /// The data.
     pub payload: Payload,
-    /// Accepted by [`ChecksumMode::AcceptPartial`], the data unverified.
+    /// Accepted by [`ChecksumMode::AcceptPartial`]: the data is not verified.
     pub partial: bool,
 }
 
 impl UdpPacket {
-    /// The flow it belongs to.
+    /// The flow that the datagram belongs to.
     #[inline]
     pub fn tuple(&self) -> FlowTuple {
         FlowTuple {
@@ -130,7 +130,7 @@ impl UdpPacket {
 /// An ICMP message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IcmpPacket {
-    /// Link and network part.
+    /// Ethernet and IP part.
     pub ip: IpMeta,
     /// Type, code and second word.
     pub header: icmp::IcmpHeader,
@@ -138,7 +138,7 @@ pub struct IcmpPacket {
     pub payload: Payload,
 }
 
-/// What a frame is.
+/// What a frame holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parsed {
     /// A TCP segment.
@@ -152,20 +152,20 @@ pub enum Parsed {
 }
 
 impl Parsed {
-    /// Says nothing: room for [`parse_into`].
+    /// A value without meaning, to be overwritten by [`parse_into`].
     pub const NONE: Parsed = Parsed::Arp(ArpPacket::NONE);
 }
 
-/// Says what an Ethernet frame is, or why it is dropped.
+/// Parses an Ethernet frame. Returns what it holds, or why it is dropped.
 #[inline]
 pub fn parse(frame: &[u8], checks: RxChecks) -> Result<Parsed, DropReason> {
     parse_first(frame, frame.len(), checks)
 }
 
-/// As [`parse`] for a frame of `total_len` bytes of which `frame` is the first buffer. All headers
+/// As [`parse`], for a frame of `total_len` bytes of which `frame` is the first buffer. All headers
 /// must be in it.
 ///
-/// When the packet really goes on in other buffers, its transport checksum is not verified, but
+/// If the packet does continue in other buffers, its transport checksum is not verified, but
 /// `partial` still says whether it is the sum of the pseudo-header.
 #[inline]
 pub fn parse_first(frame: &[u8], total_len: usize, checks: RxChecks) -> Result<Parsed, DropReason> {
@@ -173,8 +173,8 @@ pub fn parse_first(frame: &[u8], total_len: usize, checks: RxChecks) -> Result<P
     parse_into(frame, total_len, checks, &mut parsed).map(|()| parsed)
 }
 
-/// As [`parse_first`], straight into the place where the packet will be looked at: to move what was
-/// just stored in pieces stalls the processor. After an error `into` says nothing.
+/// As [`parse_first`], but writes to `into`, where the packet will be read: moving a value that was
+/// just stored in pieces stalls the processor. After an error the content of `into` means nothing.
 #[inline]
 pub fn parse_into(
     frame: &[u8],
@@ -207,9 +207,9 @@ pub fn parse_into(
     Ok(())
 }
 
-/// As [`parse_into`] for a frame in memory that the sender can still change: all headers are read
-/// from `head`, a copy of the front of `frame`, and nothing but payload is read from `frame`.
-/// Headers that go beyond the copy are as if the frame ended there.
+/// As [`parse_into`], for a frame in memory that the sender can still change: all headers are read
+/// from `head`, a copy of the front of `frame`, and only payload is read from `frame`. Headers
+/// longer than the copy are treated as if the frame ended there.
 pub fn parse_copied(
     head: &[u8],
     frame: &[u8],
@@ -228,7 +228,7 @@ pub fn parse_copied(
         }
         Parsed::Udp(p) => {
             let field = ethernet::HEADER_BYTES + usize::from(p.ip.header_len) + 6;
-            // Zero says that the sender computed none (RFC 768).
+            // Zero means that the sender computed none (RFC 768).
             let none = head.get(field..field + 2).is_none_or(|sum| sum == [0, 0]);
             let protocol = ipv4::PROTOCOL_UDP;
             p.partial &= accept_partial;
@@ -240,7 +240,7 @@ pub fn parse_copied(
         }
         Parsed::Arp(_) => return Ok(()),
     };
-    // The payload goes on behind the copy: so far it stands as what follows in further buffers.
+    // The payload continues behind the copy: so far it was counted as following in other buffers.
     let held = usize::from(payload.more).min(rest.len());
     payload.len += held as u16;
     payload.more -= held as u16;
@@ -264,22 +264,22 @@ pub fn parse_copied(
 /// A fragment of an IP datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragment {
-    /// Link and network part.
+    /// Ethernet and IP part.
     pub ip: IpMeta,
     /// Protocol of the datagram.
     pub protocol: u8,
     /// Its identification.
     pub ident: u16,
-    /// The first octet of the datagram's payload that is here: a multiple of eight.
+    /// Index of the fragment's first octet in the datagram's payload, a multiple of eight.
     pub offset: u16,
-    /// More comes behind it.
+    /// More fragments follow.
     pub more: bool,
-    /// The octets; all of them in the frame, if it was whole.
+    /// The fragment's octets, all of them in the frame if the frame is complete.
     pub payload: Payload,
 }
 
-/// A frame that [`parse`] refuses as [`DropReason::IpFragment`], of `total_len` octets; `head` is a
-/// copy of its front with the headers, or the frame itself.
+/// Parses a frame that [`parse`] refuses as [`DropReason::IpFragment`]. The frame has `total_len`
+/// octets; `head` is a copy of its front with the headers, or the frame itself.
 pub fn parse_fragment(head: &[u8], total_len: usize) -> Result<Fragment, DropReason> {
     let (eth, packet) =
         head.split_first_chunk::<{ ethernet::HEADER_BYTES }>().ok_or(DropReason::EthTruncated)?;
@@ -290,7 +290,8 @@ pub fn parse_fragment(head: &[u8], total_len: usize) -> Result<Fragment, DropRea
     let ip = ipv4::Header::parse_fragment(packet, available)?;
     let (ident, offset, more) = ipv4::fragment_place(packet);
     let len = ip.total_len - ip.header_len;
-    // RFC 791 section 3.1: all but the last end at a multiple of eight, and the whole has 16 bits.
+    // RFC 791 section 3.1: all but the last end at a multiple of eight, and the datagram has at
+    // most 65,535 octets.
     let beyond = ip.header_len + usize::from(offset) + len > usize::from(u16::MAX);
     if len == 0 || more && !len.is_multiple_of(8) || beyond {
         return Err(DropReason::IpFragment);
@@ -307,8 +308,8 @@ pub fn parse_fragment(head: &[u8], total_len: usize) -> Result<Fragment, DropRea
     })
 }
 
-/// The link and network part of an IP packet of any protocol, and the protocol: for packets that
-/// [`parse`] refuses as [`DropReason::IpUnknownProtocol`].
+/// Parses Ethernet and IP header of an IP packet of any protocol; returns them and the protocol.
+/// For packets that [`parse`] refuses as [`DropReason::IpUnknownProtocol`].
 pub fn parse_ip(frame: &[u8]) -> Result<(IpMeta, u8), DropReason> {
     let (eth, packet) =
         frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>().ok_or(DropReason::EthTruncated)?;
@@ -329,18 +330,19 @@ fn unknown_type(ethertype: u16) -> DropReason {
     }
 }
 
-/// The payload of an IP packet.
+/// An IP packet with its payload.
 struct Datagram<'a> {
     eth: &'a [u8; ethernet::HEADER_BYTES],
     ip: ipv4::Header,
-    /// What of it is in the first buffer.
+    /// The part of the payload that is in the first buffer.
     bytes: &'a [u8],
-    /// Its whole length.
+    /// Length of the whole payload.
     len: usize,
 }
 
 impl<'a> Datagram<'a> {
-    /// Parses the IP header at the front of `packet`, of which `available` bytes exist.
+    /// Parses the IP header at the front of `packet`. `available` is the length of the whole
+    /// packet.
     #[inline(always)]
     fn parse(
         eth: &'a [u8; ethernet::HEADER_BYTES],
@@ -349,12 +351,13 @@ impl<'a> Datagram<'a> {
     ) -> Result<Self, DropReason> {
         let ip = ipv4::Header::parse(packet, available)?;
         let in_buffer = ip.total_len.min(packet.len());
-        // The header lies within both: `Header::parse` has looked at it.
+        // The header is in both: `Header::parse` has checked it.
         let bytes = packet.get(ip.header_len..in_buffer).ok_or(DropReason::IpTruncated)?;
         Ok(Self { eth, len: ip.total_len - ip.header_len, ip, bytes })
     }
 
-    /// Built last, straight into its place: to copy what was just stored in pieces is slow.
+    /// Called last, so that the fields are stored directly in their final place: a copy of what was
+    /// just stored in pieces is slow.
     #[inline(always)]
     fn meta(&self) -> IpMeta {
         let &[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = self.eth;
@@ -370,13 +373,13 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// The payload behind a transport header of `header_len` bytes that lies in `bytes`, of a
-    /// transport packet of `len` bytes.
+    /// The payload of a transport packet of `len` bytes whose header of `header_len` bytes is in
+    /// `bytes`.
     #[inline]
     fn payload(&self, header_len: usize, len: usize) -> Payload {
         let start = ethernet::HEADER_BYTES + self.ip.header_len + header_len;
         let in_buffer = len.min(self.bytes.len());
-        // All below 64 KiB: they are parts of an IP total length, and at most 134 bytes more.
+        // All are below 64 KiB: parts of an IP total length, plus at most 134 bytes.
         Payload {
             start: start as u16,
             len: (in_buffer - header_len) as u16,
@@ -384,11 +387,11 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// Verifies the checksum over the first `len` bytes, given its field. `Ok(true)` when it is
-    /// the partial one.
+    /// Verifies the checksum over the first `len` bytes; `field` is the checksum field.
+    /// `Some(true)`: the field is the partial sum.
     ///
-    /// The partial sum is looked for first, which spares summing the payload. A packet whose right
-    /// checksum happens to equal it is accepted either way.
+    /// The partial sum is tried first, which saves summing the payload. A packet whose right
+    /// checksum happens to be equal to it is accepted either way.
     #[inline]
     fn verify(&self, protocol: u8, len: usize, field: u16, mode: ChecksumMode) -> Option<bool> {
         if mode == ChecksumMode::Skip {
@@ -428,7 +431,7 @@ fn parse_tcp(
     Ok(())
 }
 
-/// Out of line, so that the options of the usual packet stay in registers until they are stored.
+/// Not inlined, so that the options of the usual packet stay in registers until they are stored.
 #[inline(never)]
 fn tcp_packet_with_options(
     datagram: &Datagram<'_>,
@@ -459,7 +462,7 @@ fn tcp_packet(
 fn parse_udp(datagram: &Datagram<'_>, mode: ChecksumMode) -> Result<Parsed, DropReason> {
     let header = UdpHeader::parse(datagram.bytes, datagram.len)?;
     let len = usize::from(header.length);
-    // Zero says that the sender computed none (RFC 768).
+    // Zero means that the sender computed none (RFC 768).
     let mode = if header.checksum == 0 { ChecksumMode::Skip } else { mode };
     let partial = datagram
         .verify(ipv4::PROTOCOL_UDP, len, header.checksum, mode)

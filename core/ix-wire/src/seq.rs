@@ -1,10 +1,10 @@
-//! TCP sequence numbers. Wrapping arithmetic lives only here.
+//! TCP sequence numbers. All wrapping arithmetic is here.
 use core::ops::{Add, AddAssign, Sub};
 
 /// A sequence number: a point on a circle of 2^32 (RFC 9293 section 3.4).
 ///
-/// Not `Ord`: the comparisons are meaningful only between numbers less than 2^31 apart, and are
-/// not transitive beyond.
+/// Not `Ord`: a comparison has a meaning only between numbers less than 2^31 apart, and is not
+/// transitive beyond that.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Seq(pub u32);
 
@@ -33,7 +33,7 @@ impl Seq {
         other.le(self)
     }
 
-    /// `low <= self < high` on the circle; an empty interval holds nothing. Right for intervals of
+    /// `low <= self < high` on the circle; never true for an empty interval. Right for intervals of
     /// any size up to 2^32 - 1.
     #[inline]
     pub const fn between(self, low: Seq, high: Seq) -> bool {

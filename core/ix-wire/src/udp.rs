@@ -4,16 +4,16 @@ use crate::{Checksum, DropReason, IpAddr, be16, head, ipv4};
 /// Bytes of a UDP header.
 pub const HEADER_BYTES: usize = 8;
 
-/// A UDP header, checked against the packet it stands in.
+/// A UDP header, checked against the packet that it is in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UdpHeader {
-    /// The sender's port; 0 when it expects no answer.
+    /// The sender's port; 0 if it expects no reply.
     pub src_port: u16,
     /// The receiver's port.
     pub dst_port: u16,
     /// Header and payload, bytes; at least 8.
     pub length: u16,
-    /// The checksum field; 0 means none.
+    /// The checksum field; 0: no checksum.
     pub checksum: u16,
 }
 
@@ -36,8 +36,8 @@ impl UdpHeader {
     }
 }
 
-/// Writes a UDP header at the front of `out`, for a payload of `payload_len` bytes whose sum is
-/// `payload`; answers the header's length.
+/// Writes a UDP header at the front of `out`; returns the header's length. The payload has
+/// `payload_len` bytes, which sum to `payload`.
 ///
 /// # Panics
 /// When `out` is shorter than the header.
@@ -59,7 +59,7 @@ pub fn emit(
     let mut sum = Checksum::pseudo_header(src.0, dst.0, ipv4::PROTOCOL_UDP, length);
     sum.add_bytes(header);
     sum.append(payload);
-    // A sum of zero is sent as all ones, its other form: zero says that there is none (RFC 768).
+    // A sum of zero is sent as all ones, its other form: zero means that there is none (RFC 768).
     let check = match sum.finish() {
         0 => 0xffff,
         check => check,

@@ -82,7 +82,7 @@ fn accept_partial() -> RxChecks {
     RxChecks { transport: ChecksumMode::AcceptPartial }
 }
 
-/// Changes the IP header with `edit` and mends its checksum.
+/// Changes the IP header with `edit` and corrects its checksum.
 fn with_ip(mut frame: Vec<u8>, edit: impl FnOnce(&mut [u8])) -> Vec<u8> {
     edit(&mut frame[14..]);
     frame[24..26].fill(0);
@@ -157,7 +157,7 @@ fn a_fragment() {
     assert_eq!((first.protocol, first.ip.src), (ipv4::PROTOCOL_UDP, link().src));
     let last = read(&cut(48, false, 13)).unwrap();
     assert_eq!((last.offset, last.more, last.payload.len), (48, false, 13));
-    // Not a fragment; not a multiple of eight; nothing in it; beyond 65,535.
+    // In turn: not a fragment, length not a multiple of eight, empty, beyond 65,535.
     for wrong in [cut(0, false, 48), cut(0, true, 47), cut(48, true, 0), cut(65_528, true, 8)] {
         assert_eq!(read(&wrong), Err(DropReason::IpFragment));
     }
@@ -256,7 +256,7 @@ fn every_drop_reason_has_a_frame() {
         assert_eq!(reason(&frame), Some(expected), "{frame:02x?}");
         seen[expected.index()] = true;
     }
-    // The parser does not know our addresses; these two are the caller's.
+    // The parser does not know the dataplane's addresses: the caller checks these two.
     seen[EthNotForUs.index()] = true;
     seen[IpNotForUs.index()] = true;
     for reason in DropReason::ALL {
@@ -371,7 +371,7 @@ fn the_first_buffer_of_a_long_frame() {
         assert_eq!(packet.payload.of(first), &payload[..2000 - 66]);
         assert_eq!(usize::from(packet.payload.more), 40_000 - (2000 - 66));
     }
-    // A real checksum cannot be verified from the first buffer alone, and is not called partial.
+    // A real checksum cannot be verified from the first buffer alone; it does not count as partial.
     let frame = tcp_frame(&payload);
     let parsed = parse_first(&frame[..2000], frame.len(), verify());
     assert!(matches!(parsed, Ok(Parsed::Tcp(packet)) if !packet.partial));
@@ -382,7 +382,7 @@ fn the_first_buffer_of_a_long_frame() {
     );
     // All headers must be in the first buffer.
     assert_eq!(parse_first(&frame[..50], frame.len(), verify()), Err(DropReason::TcpTruncated));
-    // A frame that ends in the first buffer is verified as ever.
+    // A frame that ends in the first buffer is verified as usual.
     let mut short = tcp_frame(b"data");
     short[68] ^= 1;
     assert_eq!(parse_first(&short, 2000, verify()), Err(DropReason::TcpBadChecksum));
@@ -409,7 +409,7 @@ fn the_ip_part_of_an_unknown_protocol() {
     assert_eq!(parse_ip(&fragment), Err(DropReason::IpFragment));
 }
 
-/// What the copy-first parser says, with the frame behind the copy as it is.
+/// The copying parser, with the frame behind the copy unchanged.
 fn copied(frame: &[u8], head: usize, checks: RxChecks) -> Result<Parsed, DropReason> {
     let mut parsed = Parsed::NONE;
     parse_copied(&frame[..head.min(frame.len())], frame, frame.len(), checks, &mut parsed)
@@ -431,7 +431,7 @@ fn a_copy_of_the_front_says_what_the_whole_frame_says() {
             if len == 0 {
                 continue;
             }
-            // A wrong byte of payload, before or behind the end of the copy, is noticed.
+            // A wrong byte of payload, before or behind the end of the copy, is detected.
             for at in [frame.len() - 10, frame.len() - 9 - len] {
                 frame[at] ^= 0x40;
                 assert_eq!(copied(&frame, 134, verify()), parse(&frame, verify()));
@@ -443,7 +443,7 @@ fn a_copy_of_the_front_says_what_the_whole_frame_says() {
     assert_eq!(copied(&arp_frame(arp_packet()), 192, verify()), Ok(Parsed::Arp(arp_packet())));
 }
 
-/// The sender changes the frame after it was copied: nothing but payload follows the change.
+/// The sender changes the frame after it was copied: only the payload changes.
 #[test]
 fn headers_come_from_the_copy_alone() {
     let frame = tcp_frame(&[7; 500]);
@@ -456,7 +456,8 @@ fn headers_come_from_the_copy_alone() {
     assert_eq!(Ok(parsed), wanted);
 }
 
-/// A sum of the pseudo-header alone is no checksum for a peer that must have finished it.
+/// The sum of the pseudo-header alone is an invalid checksum from a peer that must have finished
+/// it.
 #[test]
 fn a_partial_checksum_is_partial_in_a_copy_too() {
     let mut frame = tcp_frame(&[7; 500]);

@@ -45,7 +45,7 @@ fn options() -> impl Strategy<Value = TcpOptions> {
             TcpOptions { mss, window_scale, sack_permitted, timestamp, sack, ecn_bytes }
         },
     );
-    // Nearly every segment of real life, and the one that has a path of its own.
+    // Nearly all real segments are like this one, which has a path of its own.
     let usual = any::<(u32, u32)>()
         .prop_map(|timestamp| TcpOptions { timestamp: Some(timestamp), ..TcpOptions::NONE });
     prop_oneof![mixed, usual]
@@ -77,7 +77,7 @@ fn checks() -> impl Strategy<Value = RxChecks> {
         .prop_map(|transport| RxChecks { transport })
 }
 
-/// Some frame that parses.
+/// A frame that parses.
 fn valid_frame() -> impl Strategy<Value = Vec<u8>> {
     let kinds = (0..4, link(), header(), payload());
     kinds.prop_map(|(kind, link, header, payload)| {
@@ -105,7 +105,7 @@ fn valid_frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Whatever is answered must lie within the frame.
+/// Whatever is returned must lie within the frame.
 fn check_bounds(frame: &[u8], total_len: usize, checks: RxChecks) {
     let payload = match parse_first(frame, total_len, checks) {
         Ok(Parsed::Tcp(packet)) => packet.payload,
@@ -132,7 +132,7 @@ proptest! {
         let _ = udp::UdpHeader::parse(&bytes, total_len);
     }
 
-    /// Mutations after which the IP checksum is right again, so that they get past it.
+    /// Mutations after which the IP checksum is corrected, so that they get past it.
     #[test]
     fn mutated_frames_give_a_value_or_a_reason(
         mut frame in valid_frame(),
@@ -198,7 +198,7 @@ proptest! {
             return Err(TestCaseError::fail("did not parse"));
         };
         prop_assert_eq!(packet.payload.of(&frame), &payload[..]);
-        // SACK blocks that did not fit are missing, from the last; all else is as it was.
+        // SACK blocks that did not fit are missing, the last first; everything else is unchanged.
         let kept = packet.header.options.sack;
         prop_assert!(header.options.sack.as_slice().starts_with(kept.as_slice()));
         // The first block brings the option's own four octets.
@@ -211,7 +211,7 @@ proptest! {
         prop_assert_eq!((packet.ip.eth_src, packet.ip.eth_dst), (link.eth_src, link.eth_dst));
         prop_assert_eq!((packet.ip.ttl, packet.ip.ecn), (link.ttl, link.tos & 3));
 
-        // The same checksum when all lies in one piece.
+        // The same checksum as for a segment in one piece.
         let mut whole = frame[34..34 + header.len() + payload.len()].to_vec();
         whole[16..18].fill(0xff);
         tcp::fill_checksum(&mut whole, link.src, link.dst);

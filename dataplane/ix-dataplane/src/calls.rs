@@ -1,7 +1,7 @@
 //! The call array: the application's batched system calls as they come, and what each returns.
 //!
-//! Each slot is read once and only the copy is used; pointers and lengths in it are checked against
-//! the memory that the call may name. The answer overwrites the slot's `ret`.
+//! Each slot is read once and only the copy is used. Pointers and lengths in it are checked against
+//! the memory that the call may use. The return value overwrites the slot's `ret`.
 use ix_abi::{CallError, CallSlot};
 
 /// The call array of one elastic thread, in memory that the application writes at any time.
@@ -17,15 +17,15 @@ impl CallArray {
         CallArray(array)
     }
 
-    /// The one read of slot `index` (below `CALLS_MAX`).
+    /// Reads slot `index` (below `CALLS_MAX`). Each slot is read this way once.
     pub(crate) fn read(&self, index: usize) -> CallSlot {
         // SAFETY: within the array; volatile, because the application may write meanwhile: we get
         // some mixture of its values, which is checked as any value is.
         unsafe { self.0.add(index).read_volatile() }
     }
 
-    /// What slot `index` (below `CALLS_MAX`) seems to name, to fetch it ahead: whatever the slot
-    /// says when its turn comes is what counts.
+    /// The handle or address that slot `index` (below `CALLS_MAX`) seems to have, for prefetching.
+    /// What counts is what [`Self::read`] returns later.
     pub(crate) fn glance(&self, index: usize) -> u64 {
         // SAFETY: as in `read`; every call that names a flow has it first.
         unsafe { (&raw const (*self.0.add(index)).args[0]).read_volatile() }

@@ -1,4 +1,4 @@
-//! The dataplane's clock: the time stamp counter, held to Linux' monotonic clock.
+//! The dataplane's clock: the time stamp counter, kept in step with Linux's monotonic clock.
 //!
 //! A reading costs a few nanoseconds and no system call. The counter's rate is measured once and
 //! corrected every second, so that it never drifts far; time never goes backwards.
@@ -14,16 +14,16 @@ pub fn ticks() -> u64 {
 pub struct Clock {
     base_ticks: u64,
     base_us: u64,
-    /// Microseconds a tick, times 2^32, as measured.
+    /// Measured rate: microseconds per tick, times 2^32.
     rate: u64,
-    /// The same as it is counted with: less while this clock is ahead of Linux'.
+    /// The rate in use, in the same unit. It is lower while this clock is ahead of Linux's.
     us_per_tick: u64,
-    /// When the rate is looked at next, µs.
+    /// When the rate is measured next, µs.
     check_us: u64,
     first: Reading,
 }
 
-/// What both clocks say at one time.
+/// Both clocks at one time.
 #[derive(Clone, Copy)]
 struct Reading {
     ticks: u64,
@@ -31,7 +31,8 @@ struct Reading {
 }
 
 const CHECK_EVERY_US: u64 = 1_000_000;
-/// Of so many readings the best is taken: whoever reads two clocks may be held up in between.
+/// The best of this many readings is used, because the thread may be interrupted between reading
+/// the two clocks.
 const READINGS: usize = 3;
 
 impl Clock {
@@ -53,12 +54,12 @@ impl Clock {
         clock
     }
 
-    /// Ticks in a microsecond.
+    /// Ticks per microsecond.
     pub fn ticks_per_us(&self) -> u64 {
         (1u64 << 32) / self.rate.max(1)
     }
 
-    /// Microseconds on the monotonic clock, give or take the drift of a second.
+    /// Microseconds on the monotonic clock, except for the drift of a second.
     #[inline]
     pub fn now_us(&mut self) -> u64 {
         let now_us = self.at(ticks());
@@ -79,12 +80,12 @@ impl Clock {
         self.correct(now_us, read_both())
     }
 
-    /// Measures the rate anew. `now_us` is what was told last; answers what to tell now.
+    /// Measures the rate again. `now_us` is the last returned time; returns the next one.
     fn correct(&mut self, now_us: u64, now: Reading) -> u64 {
         let passed = now.ticks.wrapping_sub(self.first.ticks).max(1) as u128;
         self.rate = (((now.ns - self.first.ns) as u128) << 32).div_ceil(passed * 1000) as u64;
         let linux_us = now.ns / 1000;
-        // Ahead of Linux: slower until it has caught up, rather than back.
+        // Ahead of Linux: run more slowly until Linux has caught up, because time never goes back.
         let ahead_us = now_us.saturating_sub(linux_us).min(CHECK_EVERY_US / 2);
         self.us_per_tick = self.rate - self.rate * ahead_us / CHECK_EVERY_US;
         self.base_ticks = now.ticks;

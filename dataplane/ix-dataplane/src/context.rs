@@ -1,4 +1,4 @@
-//! What every part of an elastic thread is given: the time, memory, the event array, counters.
+//! What every part of an elastic thread gets: time, memory, event array, counters.
 use crate::events::EventWriter;
 use crate::observe::metrics::ThreadMetrics;
 use crate::shared::Shared;
@@ -22,9 +22,9 @@ pub struct Context {
     pub events: EventWriter,
     /// Counters and histograms.
     pub metrics: ThreadMetrics,
-    /// Receive frames that the flows of each group hold: they leave with their group.
+    /// Number of receive frames that the flows of each group hold. They move with their group.
     pub flow_frames: Box<[u32; FLOW_GROUPS]>,
-    /// Buffers of flows that are gone, until the application has come back.
+    /// Buffers of flows that have ended, kept until the application has returned.
     pub graveyard: Vec<MbufList>,
     /// Received datagrams and frames of packet queues that the application holds.
     pub lent: LentFrames,
@@ -53,7 +53,8 @@ impl Context {
         }
     }
 
-    /// The application has come back: buffers that it could still read are free now.
+    /// To be called when the application has returned: buffers that it could still read are freed
+    /// now.
     pub fn empty_graveyard(&mut self) {
         for mut held in self.graveyard.drain(..) {
             while let Some(mbuf) = held.pop(&self.shared.memory) {
@@ -62,7 +63,7 @@ impl Context {
         }
     }
 
-    /// Most frames of no flow that the application may hold.
+    /// Most frames outside of flows that the application may hold.
     pub fn lent_max(&self) -> usize {
         self.rx_pool.owned() / 2
     }

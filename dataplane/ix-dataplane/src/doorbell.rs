@@ -1,7 +1,7 @@
 //! Eventfds that wake elastic threads.
 use std::os::fd::RawFd;
 
-/// Empties an eventfd.
+/// Resets an eventfd.
 pub(crate) fn drain(fd: RawFd) {
     let mut count = 0u64;
     // SAFETY: reads eight bytes into a local; the descriptor is non-blocking.

@@ -1,18 +1,18 @@
 //! The event array of an elastic thread: filled by the dataplane, read by the application.
 use ix_abi::{EVENTS_MAX, Event, EventSlot};
 
-/// Event slots that must be free before another packet or timer is handled: more than one packet
-/// can produce (all of a flow's out-of-order queue becoming readable, and a few more).
+/// Event slots that must be free before another packet or timer is processed: more than one packet
+/// can need (all of a flow's out-of-order queue becomes readable, and a few more).
 pub const RESERVE: usize = 640;
 
-/// Writer of one event array. The application can read the array at any time, so nothing here is
-/// ever read back from it.
+/// The writer of one event array. The application can read the array at any time; nothing is ever
+/// read back from it.
 pub struct EventWriter {
     array: *mut EventSlot,
     count: usize,
-    /// The application reads the array: nothing may be written.
+    /// The application reads the array: no event may be written.
     muted: bool,
-    /// What had to be said all the same.
+    /// Events that could not be written.
     late: Vec<Event>,
 }
 
@@ -26,33 +26,33 @@ impl EventWriter {
         EventWriter { array, count: 0, muted: false, late: Vec::new() }
     }
 
-    /// Events since the last [`EventWriter::reset`].
+    /// Number of events since the last [`EventWriter::reset`].
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether another packet or timer may be handled in this cycle.
+    /// Whether another packet or timer may be processed in this cycle.
     pub fn has_room(&self) -> bool {
         EVENTS_MAX - self.count >= RESERVE
     }
 
-    /// The application has consumed everything.
+    /// Empties the array: the application has processed all events.
     pub fn reset(&mut self) {
         self.count = 0;
     }
 
-    /// Whether nothing may be said now.
+    /// True if no event may be written now.
     #[inline]
     pub fn is_muted(&self) -> bool {
         self.muted
     }
 
-    /// From now on nothing may be said, or may again.
+    /// Sets whether events may be written.
     pub fn set_muted(&mut self, muted: bool) {
         self.muted = muted;
     }
 
-    /// Says what nobody could hear.
+    /// Writes the events that could not be written before.
     pub fn unmute_all(&mut self) {
         self.muted = false;
         for event in std::mem::take(&mut self.late) {
@@ -60,8 +60,8 @@ impl EventWriter {
         }
     }
 
-    /// Appends. Callers keep [`EventWriter::has_room`], which makes an overflow impossible; were it
-    /// to happen all the same, the last slot is kept and the fault is visible in debug builds.
+    /// Appends an event. Callers check [`EventWriter::has_room`] first, so an overflow is
+    /// impossible. If it did happen, the last slot would be kept and debug builds would panic.
     #[inline(always)]
     pub fn push(&mut self, event: Event) {
         debug_assert!(self.count < EVENTS_MAX, "event array overflow");

@@ -1,5 +1,5 @@
-//! Rings between elastic threads: packets that another thread must handle, and among them, in order,
-//! the messages by which flow groups move.
+//! Rings between elastic threads: packets that another thread must process, and, in order among
+//! them, the messages by which flow groups move.
 use crate::migration::message::{Forwarded, Message};
 use ix_abi::CallError;
 use ix_mem::{Pool, spsc};
@@ -15,26 +15,26 @@ pub struct Forwarding {
     pub(crate) incoming: Vec<Option<Source>>,
     /// What found its ring full, in order, for each other thread.
     waiting: Vec<VecDeque<Forwarded>>,
-    /// All of it.
+    /// Number of all these.
     waits: usize,
-    /// The last part that was pushed had no room; the rest of its packet is lost with it.
+    /// The last pushed part of a packet found no room; the rest of the packet is lost with it.
     losing: bool,
-    /// The last part that was pushed had room; the rest of its packet has too.
+    /// The last pushed part of a packet found room; the rest of the packet is pushed too.
     going_on: bool,
 }
 
-/// What comes from one other thread.
+/// The ring from one other thread.
 pub(crate) struct Source {
     ring: spsc::Consumer<Forwarded>,
-    /// Parts of a packet whose rest has not come yet.
+    /// Parts of a packet whose rest has not arrived yet.
     parts: Vec<RxPacket>,
 }
 
-/// What [`Source::take`] found.
+/// The result of [`Source::take`].
 pub(crate) enum Taken {
-    /// Nothing that is whole.
+    /// Nothing complete.
     Nothing,
-    /// A packet of this device.
+    /// A packet, received by this device.
     Packet(u8),
     /// A message.
     Message(Message),
@@ -64,7 +64,7 @@ impl Source {
 
 /// Slots of a forwarding ring.
 const FORWARD_SLOTS: usize = 4096;
-/// Packets that wait for room in a ring at most; later ones are lost, as a NIC's queue loses them.
+/// Most packets that wait for room in a ring. Later ones are lost, as in a network card.
 const WAITING_MAX: usize = 1024;
 
 /// The rings between `threads` elastic threads, one set for each.
@@ -89,12 +89,12 @@ pub fn forwarding(threads: usize) -> Vec<Forwarding> {
 }
 
 impl Forwarding {
-    /// Whether something has come in that was not taken yet.
+    /// Whether something has arrived that was not taken yet.
     pub(crate) fn has_incoming(&self) -> bool {
         self.incoming.iter().flatten().any(|source| !source.ring.is_empty())
     }
 
-    /// Whether packets wait here that no device will ring for.
+    /// Whether packets wait here for which no device will ring.
     pub(crate) fn has_backlog(&self) -> bool {
         self.has_incoming() || self.waits()
     }
@@ -105,7 +105,7 @@ impl Forwarding {
         self.waits > 0
     }
 
-    /// Appends; gives a packet back for which there is no room. Messages are never refused.
+    /// Appends an item; returns a packet for which there is no room. Messages are never refused.
     pub(crate) fn push(&mut self, to: usize, item: Forwarded) -> Result<(), Forwarded> {
         let Forwarded::Packet { packet, .. } = &item else { return self.append(to, item, true) };
         let more = packet.more;
@@ -119,8 +119,8 @@ impl Forwarding {
         done
     }
 
-    /// Appends a signal, if nothing waits for room: an application that signals more than another one
-    /// hears is not to hold up what threads tell each other.
+    /// Appends a signal, unless something waits for room: an application that signals faster than
+    /// another one reads must not delay the messages between threads.
     pub(crate) fn push_signal(&mut self, to: usize, value: u64) -> Result<(), CallError> {
         let (Some(Some(ring)), Some(waiting)) = (self.outgoing.get_mut(to), self.waiting.get(to))
         else {
@@ -154,7 +154,7 @@ impl Forwarding {
         Ok(())
     }
 
-    /// Moves what waits into the rings as far as there is room now; tells to which threads.
+    /// Moves waiting items into the rings as far as there is room now; `moved` gets the threads.
     #[cold]
     pub(crate) fn flush(&mut self, mut moved: impl FnMut(usize)) {
         for (to, (ring, waiting)) in self.outgoing.iter_mut().zip(&mut self.waiting).enumerate() {

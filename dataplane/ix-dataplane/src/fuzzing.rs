@@ -1,5 +1,5 @@
-//! What fuzzers compare with naive models, for crates that do not see it otherwise. Only with the
-//! feature `fuzzing`, and in tests.
+//! Comparisons with naive models, for fuzzers in other crates. Only with the feature `fuzzing`, and
+//! in tests.
 use crate::flows::table::FlowTable;
 use crate::timers::wheel::{TICK_US, Wheel};
 use std::collections::{BTreeMap, HashMap};
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 pub enum WheelStep {
     /// A deadline, so many µs from now.
     Insert(u64),
-    /// So many µs pass; what is due fires, so many at a time.
+    /// This many µs pass; what is due fires, at most so many entries at a time.
     Advance(u64, usize),
 }
 
@@ -21,7 +21,7 @@ struct Deadlines {
 }
 
 /// The wheel fires what a sorted map would: nothing early, nothing late by more than a tick, in the
-/// order of ticks, and it knows how long nothing is due.
+/// order of ticks; and its next deadline is right.
 pub fn wheel_is_a_sorted_map(start_us: u64, steps: &[WheelStep]) {
     let mut both =
         Deadlines { wheel: Wheel::new(start_us, 16), model: BTreeMap::new(), now_us: start_us };
@@ -50,7 +50,7 @@ impl Deadlines {
             if done {
                 break;
             }
-            // What is left is due: nobody may sleep now.
+            // What is left is due: no thread may sleep now.
             assert!(wheel.next_deadline_us().is_some_and(|due_us| due_us <= now_us));
         }
         let mut last_tick = 0;
@@ -75,13 +75,13 @@ impl Deadlines {
 
     fn compare(&self) {
         let (wheel, now_us) = (&self.wheel, self.now_us);
-        assert_eq!(wheel.len(), self.model.values().map(Vec::len).sum());
+        assert_eq!(wheel.len(), self.model.values().map(Vec::len).sum::<usize>());
         if let (Some(bound), Some((&first, _))) =
             (wheel.next_deadline_us(), self.model.first_key_value())
         {
             let due_us = first.div_ceil(TICK_US) * TICK_US;
             assert!(bound <= due_us.max(now_us), "sleeps too long");
-            // Within one level-0 turn of the position the answer is exact.
+            // Within one level-0 turn of the position the deadline is exact.
             if due_us >> 12 == now_us >> 12 {
                 assert_eq!(bound, due_us.max(now_us & !(TICK_US - 1)));
             }
@@ -92,9 +92,9 @@ impl Deadlines {
 /// What happens to a flow table.
 #[derive(Clone, Copy, Debug)]
 pub enum FlowStep {
-    /// A flow with this hash comes.
+    /// A flow with this hash is added.
     Insert(u64),
-    /// One of those that are there goes, by its number.
+    /// One of the flows is removed, by its number.
     Remove(usize),
 }
 

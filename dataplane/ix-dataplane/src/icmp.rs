@@ -8,9 +8,9 @@ use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::icmp::{IcmpError, IcmpErrorKind, reply_to_echo};
 use ix_wire::IcmpPacket;
 
-/// Answers an echo request, which is given back to the caller.
+/// Replies to an echo request. The caller keeps the request's frame.
 pub(crate) fn answer_echo(io: &mut Io, work: &Work, mbuf: &Mbuf, packet: &IcmpPacket) -> Verdict {
-    // One that came in fragments would have to go in fragments.
+    // The reply to a request that came in fragments would need fragments too.
     let mtu = io.ports[work.port as usize].info.mtu;
     if usize::from(packet.payload.len) + usize::from(packet.payload.start) > mtu + 14 {
         return Ok(());
@@ -32,7 +32,7 @@ pub(crate) fn answer_echo(io: &mut Io, work: &Work, mbuf: &Mbuf, packet: &IcmpPa
     Ok(())
 }
 
-/// What an ICMP error means to an application.
+/// The meaning of an ICMP error for an application.
 pub(crate) fn call_error(error: &IcmpError) -> CallError {
     match error.kind {
         IcmpErrorKind::PortUnreachable => CallError::Refused,

@@ -1,5 +1,5 @@
-//! What protocols speak to the outside by: the context, the devices, next hops, and the limits of
-//! what is sent unasked.
+//! What protocols use to send: the context, the devices, next hops, and limits for unrequested
+//! packets.
 use crate::context::Context;
 use crate::events::EventWriter;
 use crate::neighbors::Neighbors;
@@ -15,18 +15,18 @@ use ix_tcp::icmp::{ErrorLimiter, ErrorMessage};
 use ix_wire::{Checksum, FlowTuple, FrameHeader, IpAddr, MacAddr, ethernet, ipv4};
 use std::sync::Arc;
 
-/// Challenge acknowledgements a second of one elastic thread, about (RFC 5961 section 7).
+/// Challenge acknowledgements per second of one elastic thread, on average (RFC 5961 section 7).
 const CHALLENGES_PER_S: u32 = 1000;
 
-/// The outside of one elastic thread.
+/// The connections of one elastic thread to the outside.
 pub struct Io {
-    /// What every part is given.
+    /// What every part gets.
     pub cx: Context,
     /// Devices.
     pub ports: Vec<Port>,
     /// Next hops.
     pub neighbors: Neighbors,
-    /// Limit of the ICMP errors we send.
+    /// Limit of sent ICMP errors.
     pub icmp_errors: ErrorLimiter,
     /// Limit of the challenge acknowledgements of all connections (RFC 5961 section 7).
     pub challenges: ChallengeLimit,
@@ -35,7 +35,7 @@ pub struct Io {
 }
 
 impl Io {
-    /// The outside of thread `index` with these queue pairs and pools.
+    /// Those of thread `index`, with these queue pairs and pools.
     pub fn new(
         shared: Arc<Shared>,
         index: usize,
@@ -60,8 +60,8 @@ impl Io {
         self.neighbors.resolve(&mut self.cx, &mut self.ports, remote)
     }
 
-    /// Sees to it that `mac`, as of `version` of the neighbour table, is the address of the next
-    /// hop to `remote`; false while it is unknown.
+    /// Makes `mac`, from `version` of the neighbour table, the address of the next hop to `remote`.
+    /// False while that address is unknown.
     #[inline]
     pub(crate) fn refresh_mac(
         &mut self,
@@ -80,12 +80,12 @@ impl Io {
         }
     }
 
-    /// Keeps a built packet until its next hop answers; drops it if that has just failed.
+    /// Stores a built packet until its next hop is known; drops it if that has just failed.
     pub(crate) fn wait_for_neighbor(&mut self, remote: IpAddr, port: u8, mbuf: Mbuf) {
         self.neighbors.wait_for(&mut self.cx, &mut self.ports, remote, port, mbuf);
     }
 
-    /// Sends a segment that belongs to no flow, back to where its cause came from.
+    /// Sends a segment that belongs to no flow to the sender of the packet that caused it.
     pub(crate) fn send_reply(
         &mut self,
         port: u8,
@@ -106,7 +106,7 @@ impl Io {
         self.ports[port as usize].queue.push_back(mbuf);
     }
 
-    /// Sends an ICMP error about `received`, within the limit of their rate.
+    /// Sends an ICMP error about `received`, unless the limit is reached.
     pub(crate) fn send_icmp_error(&mut self, port: u8, message: &ErrorMessage, received: &[u8]) {
         if !self.icmp_errors.allow(self.cx.now_us) {
             return;
@@ -121,7 +121,7 @@ impl Io {
         self.ports[port as usize].queue.push_back(mbuf);
     }
 
-    /// Link and network header of the next packet from us.
+    /// Ethernet and IP header of the next packet to send.
     #[inline]
     pub(crate) fn frame_header(
         &mut self,

@@ -1,10 +1,9 @@
 //! The elastic thread: cycle, flow groups, timers, batched system calls, metrics.
 //!
-//! [`ElasticThread`] owns everything that one hardware thread needs to run packets to completion;
-//! `thread.rs` has the six steps in order. The steps' own files: `receive.rs` (1: poll, parse,
-//! classify, fetch ahead), `inbound.rs` (2: what each packet does), `calls.rs` (4: batched system
-//! calls), `wheel.rs` (5: timers), `io.rs` and `output.rs` (6: packets that leave, events that come
-//! of them). [`Runner`] is `run_io` on Linux: a clock, bounded spinning, sleep on the doorbells.
+//! [`ElasticThread`] owns everything that one hardware thread needs to run packets to completion.
+//! `cycle/` has the six steps and knows all parts; each part has a folder or a file of its own
+//! (ARCHITECTURE.md lists them). [`Runner`] is `run_io` on Linux: a clock, bounded spinning, sleep
+//! on the doorbells.
 mod calls;
 mod clock;
 pub mod config;
@@ -39,7 +38,7 @@ mod verdict;
 
 pub use calls::CallArray;
 pub use clock::{Clock, ticks};
-pub use config::Config;
+pub use config::{Config, memory_sizes};
 pub use cycle::{CycleReport, ElasticThread};
 pub use events::EventWriter;
 pub use flows::handle;
@@ -49,7 +48,7 @@ pub use ix_proto::{BEGIN_US, Command, GroupSet, GroupSetError, Order, Outcome};
 pub use life::Lives;
 pub use migration::MigrateError;
 pub use observe::migration::{MigrationEnd, MigrationRecord};
-pub use observe::survey::{FlowRecord, SurveyArea};
+pub use observe::survey::SurveyArea;
 pub use observe::{capture, histogram, metrics};
 pub use run::assembly::{ThreadParts, elastic_threads, equal_parts, pools};
 pub use run::boot::{AppAccess, BootError, Dataplane, Device};

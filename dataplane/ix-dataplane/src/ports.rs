@@ -14,18 +14,18 @@ pub struct Port {
     pub info: NicInfo,
     /// Built packets that wait for step 6.
     pub queue: VecDeque<Mbuf>,
-    /// Of these, how many at the front the queueing discipline has let pass.
+    /// How many of these, from the front, the queueing discipline has passed.
     pub(crate) passed: usize,
-    /// Packets that the device was given so far.
+    /// Number of packets that the device was given so far.
     pub(crate) handed: u64,
     /// Its redirection table, if this process can write it.
     pub reta: Option<Arc<dyn SetReta>>,
-    /// Its hash, where the device spreads packets by one.
+    /// The device's hash, if it spreads packets by one.
     toeplitz: Option<Box<Toeplitz>>,
 }
 
 impl Port {
-    /// A queue pair to which nothing was given yet.
+    /// A queue pair without packets to send.
     pub fn new(nic: Box<dyn Nic>) -> Port {
         let (info, reta) = (nic.info().clone(), nic.reta());
         let toeplitz = match &info.steering {
@@ -36,7 +36,7 @@ impl Port {
         Port { nic, info, queue, passed: 0, handed: 0, reta, toeplitz }
     }
 
-    /// The flow group of a tuple whose packets come in here; `hash` is the flow table's.
+    /// The flow group of a tuple whose packets arrive here; `hash` is the flow table's.
     #[inline]
     pub fn group_of(&self, hash: u64, tuple: &FlowTuple) -> usize {
         match (&self.toeplitz, tuple.remote.as_v4(), tuple.local.as_v4()) {
@@ -49,7 +49,7 @@ impl Port {
     }
 }
 
-/// These devices' redirection tables can be written.
+/// Sets the redirection tables of devices that have no own one.
 pub(crate) fn set_tables(ports: &mut [Port], tables: &[Option<Arc<dyn SetReta>>]) {
     for (port, table) in ports.iter_mut().zip(tables) {
         if table.is_some() {
@@ -58,24 +58,24 @@ pub(crate) fn set_tables(ports: &mut [Port], tables: &[Option<Arc<dyn SetReta>>]
     }
 }
 
-/// A device has another link: its table, which begins as all do, says where the groups of thread
-/// `index` are.
+/// To be called when a device has another link, whose table is in its initial state: steers the
+/// groups of thread `index` to it.
 pub(crate) fn refresh_table(ports: &mut [Port], device: usize, shared: &Shared, index: usize) {
     let Some(port) = ports.get_mut(device) else { return };
     let Some(reta) = port.nic.reta() else { return };
     for group in shared.groups_of(index).iter() {
-        // Where it cannot be written packets are handed over.
+        // If it cannot be written, packets are handed over.
         let _ = reta.set(group, index);
     }
     port.reta = Some(reta);
 }
 
-/// What the devices have been given, and peers may not have taken yet.
+/// Fences behind what the devices were given and peers may not have taken yet.
 pub(crate) fn fences(ports: &mut [Port]) -> Vec<Box<dyn Fence>> {
     ports.iter_mut().filter_map(|port| port.nic.fence()).collect()
 }
 
-/// Up to which packet each device must be given those that wait for room in it now.
+/// For each device, the number of the last packet that waits for room in it now.
 pub(crate) fn unsent(ports: &[Port]) -> Option<Vec<u64>> {
     let queued = ports.iter().any(|port| !port.queue.is_empty());
     queued.then(|| ports.iter().map(|p| p.handed + p.queue.len() as u64).collect())

@@ -1,5 +1,5 @@
-//! What the lock-free code of this crate is made of. In `verify/loom/` the same code is made of
-//! loom's, which tries all orders that the memory model allows.
+//! The types that the lock-free code of this crate is made of. `verify/loom/` compiles the same
+//! code with loom's types, which try all orders that the memory model allows.
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering, fence};
 pub(crate) use std::sync::Arc;
 
@@ -11,17 +11,18 @@ fn membarrier(command: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Says that [`heavy_barrier`] will be used; false where the system has none.
+/// Announces that [`heavy_barrier`] will be used; false if the system has none.
 pub(crate) fn has_heavy_barrier() -> bool {
     membarrier(REGISTER_PRIVATE_EXPEDITED)
 }
 
-/// A full barrier on all processors that run this process; false where the system has none.
+/// A full barrier on all processors that run this process; false if the system has none.
 pub(crate) fn heavy_barrier() -> bool {
     membarrier(PRIVATE_EXPEDITED)
 }
 
-/// A full barrier towards threads that execute a [`heavy_barrier`]; for the compiler only.
+/// A full barrier towards threads that execute a [`heavy_barrier`]. Here it only affects the
+/// compiler.
 #[inline]
 pub(crate) fn light_barrier() {
     core::sync::atomic::compiler_fence(Ordering::SeqCst);

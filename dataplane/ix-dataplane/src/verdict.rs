@@ -1,17 +1,17 @@
-//! What became of a received packet: a part that handles one returns a verdict, and the cycle
-//! counts and captures it.
+//! The verdict on a received packet: the part that processes it returns a verdict, and the cycle
+//! counts and captures the packet.
 use crate::observe::metrics::{LocalDrop, ThreadMetrics};
 use ix_wire::DropReason;
 
-/// A packet, or its payload, went no further, and why.
+/// `Err`: the packet, or its payload, was dropped, and why.
 pub(crate) type Verdict = Result<(), Dropped>;
 
-/// Why a packet goes no further.
+/// Why a packet is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dropped {
-    /// It is malformed or not for us.
+    /// It is malformed or not for this dataplane.
     Packet(DropReason),
-    /// It is well formed, but there is no use or no room for it.
+    /// It is well formed, but not needed, or there is no room for it.
     Local(LocalDrop),
 }
 

@@ -5,6 +5,7 @@ use ix_abi::{
 };
 use ix_dataplane::metrics::ControlPage;
 use ix_dataplane::{Config, Dataplane};
+use ix_wire::IpAddr;
 use std::sync::Arc;
 
 struct App {
@@ -15,9 +16,13 @@ struct App {
 
 impl App {
     fn new() -> App {
-        let text =
-            "host_addr=10.0.0.2/24\nrx_frames=256\ntx_frames=256\narena_mb=4\ntimers_max=100";
-        let config = Config::parse(text).unwrap();
+        let config = Config {
+            rx_frames: 256,
+            tx_frames: 256,
+            arena_bytes: 4 << 20,
+            timers_max: 100,
+            ..Config::with_address(IpAddr::v4([10, 0, 0, 2]), 24)
+        };
         let page = Arc::new(ControlPage::anonymous(1).unwrap());
         let dataplane = Dataplane::boot(config, vec![], &page, 0, |_, _| Ok(())).unwrap();
         // SAFETY: header and area live as long as the dataplane.
@@ -28,7 +33,7 @@ impl App {
         App { dataplane, header, calls: area.calls as *mut CallSlot }
     }
 
-    /// Runs calls, answers their return codes.
+    /// Runs calls, returns their return codes.
     fn run(&mut self, calls: &[CallSlot]) -> Vec<i64> {
         for (i, call) in calls.iter().enumerate() {
             // SAFETY: below CALLS_MAX, our own array.

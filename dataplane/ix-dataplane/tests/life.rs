@@ -1,5 +1,5 @@
-//! The life of elastic threads: a dataplane in this process with raw calls, a real Linux peer behind
-//! it, and commands as a broker sends them.
+//! The life of elastic threads: a dataplane in this process with raw calls, a real Linux peer
+//! behind it, and commands as a broker sends them.
 use ix_abi::{
     Call, CallError, CallSlot, Endpoint, Event, EventSlot, ProcessHeader, Revoke, SgArray, SgEntry,
     ThreadArea,
@@ -9,6 +9,7 @@ use ix_dataplane::{
     Command, Config, Dataplane, Device, FromBroker, GroupSet, Order, OrderMessage, Outcome,
     UpdateOutcome, UpdateSource,
 };
+use ix_wire::IpAddr;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -123,7 +124,7 @@ impl World {
             if holds(&snapshot) {
                 return;
             }
-            assert!(Instant::now() < end, "not in time: {what}: {snapshot}");
+            assert!(Instant::now() < end, "not in time: {what}: {snapshot:?}");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -140,11 +141,9 @@ fn with_service(
     wishes: &[u8],
     work: impl FnOnce(&World) + Send,
 ) -> Option<Snapshot> {
-    let cpus = vec!["0"; wishes.len()].join(",");
-    let text = format!(
-        "host_addr=10.78.0.2/24\ncpu={cpus}\ntcp_time_wait_us=100000\naddress_check=announce"
-    );
-    let config = Config::parse(&text).unwrap();
+    let tcp = ix_tcp::Config { time_wait_us: 100_000, ..ix_tcp::Config::default() };
+    let config = Config::with_address(IpAddr::v4([10, 78, 0, 2]), 24);
+    let config = Config { cpus: vec![0; wishes.len()], tcp, ..config };
     let (namespaces, mut opened) = crate::support::link(test, kind, "10.78.0.1", &config)?;
     let device =
         Device { info: opened.info.clone(), queues: std::mem::take(&mut opened.queue_fds) };
@@ -344,15 +343,15 @@ fn under_traffic(connections: usize, work: impl FnOnce()) -> usize {
 
 #[track_caller]
 fn assert_nothing_left(snapshot: &Snapshot) {
-    assert_eq!(snapshot.total("flows"), Some(0), "{snapshot}");
+    assert_eq!(snapshot.total("flows"), Some(0), "{snapshot:?}");
     for [used, device] in
         [["rx_frames_in_use", "rx_frames_in_device"], ["tx_frames_in_use", "tx_frames_in_device"]]
     {
-        assert_eq!(snapshot.total(used), snapshot.total(device), "{snapshot}");
+        assert_eq!(snapshot.total(used), snapshot.total(device), "{snapshot:?}");
     }
-    assert_eq!(snapshot.total("misrouted"), Some(0), "{snapshot}");
+    assert_eq!(snapshot.total("misrouted"), Some(0), "{snapshot:?}");
     let owners: usize = snapshot.threads.iter().map(|thread| thread.owned.len()).sum();
-    assert_eq!(owners, GroupSet::all().len(), "{snapshot}");
+    assert_eq!(owners, GroupSet::all().len(), "{snapshot:?}");
 }
 
 fn parked_and_resumed(test: &str, kind: &str) {
@@ -381,8 +380,8 @@ fn parked_and_resumed(test: &str, kind: &str) {
     };
     assert_nothing_left(&snapshot);
     let [first, second] = [0, 1].map(|i| snapshot.threads[i].owned.len());
-    assert_eq!((first, second), (64, 64), "{snapshot}");
-    assert!(snapshot.migrations_ever >= 12, "{snapshot}");
+    assert_eq!((first, second), (64, 64), "{snapshot:?}");
+    assert!(snapshot.migrations_ever >= 12, "{snapshot:?}");
 }
 
 #[test]
@@ -513,6 +512,6 @@ fn many_migrations(test: &str, count: usize) {
     let (made, slack) = (Config::default().rx_frames as u64, 2 * 256);
     for thread in &snapshot.threads {
         let owned = thread.get("rx_frames_owned").expect("a gauge");
-        assert!(owned.abs_diff(made) <= slack, "{owned} of {made}: {snapshot}");
+        assert!(owned.abs_diff(made) <= slack, "{owned} of {made}: {snapshot:?}");
     }
 }

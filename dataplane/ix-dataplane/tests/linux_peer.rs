@@ -5,18 +5,19 @@ use ix_abi::{
 };
 use ix_dataplane::metrics::{ControlPage, Snapshot};
 use ix_dataplane::{Config, Dataplane, Device};
+use ix_wire::IpAddr;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Runs an echo service on port 7 while `client` works in the Linux side's namespace; answers the
+/// Runs an echo service on port 7 while `client` works in the Linux side's namespace; returns the
 /// counters after everything has ended.
 fn with_echo(kind: &str, queues: usize, client: impl FnOnce() + Send) -> Option<Snapshot> {
-    let cpus = vec!["0"; queues].join(",");
-    let text = format!("host_addr=10.77.0.2/24\ncpu={cpus}\ntcp_time_wait_us=200000");
-    let config = Config::parse(&text).unwrap();
+    let tcp = ix_tcp::Config { time_wait_us: 200_000, ..ix_tcp::Config::default() };
+    let config = Config::with_address(IpAddr::v4([10, 77, 0, 2]), 24);
+    let config = Config { cpus: vec![0; queues], tcp, ..config };
     let (namespaces, mut opened) = crate::support::link("linux_peer", kind, "10.77.0.1", &config)?;
     let namespace = &namespaces[0];
     let device =
@@ -143,11 +144,11 @@ fn echo_rounds(rounds: usize, size: usize) {
 }
 
 fn assert_nothing_left(snapshot: &Snapshot) {
-    assert_eq!(snapshot.total("flows"), Some(0), "{snapshot}");
+    assert_eq!(snapshot.total("flows"), Some(0), "{snapshot:?}");
     let in_use = snapshot.total("rx_frames_in_use").unwrap();
-    assert_eq!(in_use, snapshot.total("rx_frames_in_device").unwrap(), "{snapshot}");
+    assert_eq!(in_use, snapshot.total("rx_frames_in_device").unwrap(), "{snapshot:?}");
     let in_use = snapshot.total("tx_frames_in_use").unwrap();
-    assert_eq!(in_use, snapshot.total("tx_frames_in_device").unwrap(), "{snapshot}");
+    assert_eq!(in_use, snapshot.total("tx_frames_in_device").unwrap(), "{snapshot:?}");
     assert_eq!(snapshot.total("misrouted"), Some(0));
 }
 

@@ -6,9 +6,11 @@ use ix_abi::{
 use ix_dataplane::metrics::{ControlPage, Snapshot};
 use ix_dataplane::{
     Config, Dataplane, Device, FromBroker, Outcome, Update, UpdateOutcome, UpdateSource,
+    memory_sizes,
 };
 use ix_mem::PacketMemory;
 use ix_netdev::{DeviceEvent, DeviceSpec, OpenOptions, OpenedDevice, SharedMemory};
+use ix_wire::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -63,18 +65,18 @@ struct Broker {
 }
 
 impl End {
-    fn new(spec: &str, address: &str) -> End {
-        let text = format!("host_addr={address}/24\ncpu=0\nrx_frames=4096\ntx_frames=2048");
-        let config = Config::parse(&text).unwrap();
-        let sizes = config.memory_sizes();
-        let fd = Arc::new(ix_mem::memory_fd(sizes).unwrap());
-        let memory = PacketMemory::map(fd.as_fd(), sizes).unwrap();
-        let mut opened = open(spec, Some(SharedMemory { fd, sizes }));
+    fn new(spec: &str, addresses: [[u8; 4]; 2]) -> End {
+        let host_addrs = addresses.map(|addr| (IpAddr::v4(addr), 24)).to_vec();
+        let config = Config { host_addrs, rx_frames: 4096, tx_frames: 2048, ..Config::default() };
+        let sizes = memory_sizes(&config);
+        let fds = Arc::new(ix_mem::MemoryFds::new(sizes).unwrap());
+        let memory = PacketMemory::map(fds.as_fds(), sizes).unwrap();
+        let mut opened = open(spec, Some(SharedMemory { fds, sizes }));
         let queues: Vec<OwnedFd> = std::mem::take(&mut opened.queue_fds);
         let device = Device { info: opened.info.clone(), queues };
         let page = Arc::new(ControlPage::anonymous(1).unwrap());
         let dataplane =
-            Dataplane::boot_in(memory, config, vec![device], &page, 0, |_, _| Ok(())).unwrap();
+            Dataplane::boot_in(memory, config, vec![device], &page, 0, 0, |_, _| Ok(())).unwrap();
         let (reader, bell) = std::io::pipe().unwrap();
         let (updates, receiver) = channel();
         dataplane.set_update_source(Box::new(Queue { updates: receiver, bell: reader }));
@@ -90,8 +92,8 @@ impl End {
             let DeviceEvent::Update(update) = event else { continue };
             broker.serial += 1;
             let serial = broker.serial;
-            let (line, fds) = (update.line, update.fds);
-            broker.updates.send(Update { device: 0, serial, line, fds }).unwrap();
+            let (change, fds) = (update.change, update.fds);
+            broker.updates.send(Update { device: 0, serial, change, fds }).unwrap();
             use std::io::Write;
             broker.bell.write_all(&[1]).unwrap();
         }
@@ -280,10 +282,9 @@ impl<'a> Asker<'a> {
 /// Runs both ends, their brokers, and `work` at the client's.
 fn with_link(name: &str, work: impl FnOnce(&End, &End)) {
     let path = format!("{}/{name}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
-    let server =
-        End::new(&format!("memif:{path},role=server"), "10.98.0.1/24\nhost_addr=10.98.0.4");
-    let client =
-        End::new(&format!("memif:{path},role=client"), "10.98.0.2/24\nhost_addr=10.98.0.3");
+    let (ours, theirs) = ([[10, 98, 0, 1], [10, 98, 0, 4]], [[10, 98, 0, 2], [10, 98, 0, 3]]);
+    let server = End::new(&format!("memif:{path},role=server"), ours);
+    let client = End::new(&format!("memif:{path},role=client"), theirs);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| echo_server(&server, &stop));
@@ -319,7 +320,8 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// The link goes and comes back under a connection, with both ends alive: TCP repairs what was lost.
+/// The link goes and comes back under a connection, with both ends alive: TCP repairs what was
+/// lost.
 #[test]
 fn a_connection_outlives_links_that_come_and_go() {
     with_link("flap", |server, client| {
@@ -366,8 +368,8 @@ fn a_silent_link_costs_nothing_and_the_next_request_is_answered() {
     });
 }
 
-/// RFC 1122 sections 3.3.4.2 and 4.1.3.5, RFC 9293 MUST-43: a connection leaves from the address that was
-/// named, and a socket of every address hears which one was asked.
+/// RFC 1122 sections 3.3.4.2 and 4.1.3.5, RFC 9293 MUST-43: a connection leaves from the address
+/// that was named, and a socket of every address hears which one was asked.
 #[test]
 fn an_application_chooses_and_hears_local_addresses() {
     with_link("addresses", |_, client| {

@@ -1,4 +1,4 @@
-//! From the broker's messages to a dataplane that the gate can enter.
+//! Makes a dataplane that the gate can enter, of the broker's messages.
 use crate::arguments::Domain;
 use crate::elastic;
 use crate::faults;
@@ -11,30 +11,30 @@ use crate::updates::ChannelUpdates;
 use crate::wall;
 use ix_abi::{CALLS_MAX, ProcessHeader, error};
 use ix_dataplane::metrics::ControlPage;
-use ix_dataplane::{Clock, Config, Dataplane, Device};
+use ix_dataplane::{Clock, Dataplane, Device, memory_sizes};
 use ix_launch::{Channel, ReservedFds};
 use ix_mem::PacketMemory;
 use ix_nic::NicInfo;
-use ix_proto::{Codec, FromImage, ToImage};
+use ix_proto::{Codec, FromImage, Start, ToImage};
 use std::fmt::Display;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// Everything the image keeps for the life of the process.
+/// What the image keeps as long as the process lives.
 struct Running {
     dataplane: Dataplane,
     signals: Vec<SignalWatch>,
 }
 
-/// Set before the gate opens, never changed.
+/// Set before the gate opens, and never changed.
 static RUNNING: AtomicPtr<Running> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The processor and the kernel let user code read and write fs base (`HWCAP2_FSGSBASE`).
+/// Processor and kernel let user code read and write fs base (`HWCAP2_FSGSBASE`).
 const HWCAP2_FSGSBASE: u64 = 1 << 1;
 
-/// Whether the dataplane can run on this machine at all.
+/// Returns an error if the dataplane cannot run on this machine.
 pub fn can_start() -> Result<(), String> {
     // SAFETY: only reads what the launcher has passed on from the kernel.
     if unsafe { libc::getauxval(libc::AT_HWCAP2) } & HWCAP2_FSGSBASE == 0 {
@@ -45,8 +45,8 @@ pub fn can_start() -> Result<(), String> {
     Ok(())
 }
 
-/// Starts the dataplane as the broker says. `reserved` is what the process's limit allowed at its
-/// beginning; `later`: the program has run since then.
+/// Starts the dataplane that the broker describes. `reserved` are the descriptors that the
+/// process's limit allowed when it began; `later`: the program has run since then.
 pub fn start(
     channel: &Channel,
     reserved: ReservedFds,
@@ -55,7 +55,7 @@ pub fn start(
 ) -> Result<*const ProcessHeader, String> {
     let (dataplane, signals, provisions, own) = reserved.unfenced(|| {
         let (dataplane, signals, provisions) = prepare(channel, reserved, domain, later)?;
-        // A forked child goes on to use the channel itself.
+        // A forked child continues to use the channel itself.
         let own = reserved.copy(channel.as_fd()).map_err(|e| text("cannot copy the channel", e))?;
         Ok::<_, String>((dataplane, signals, provisions, own))
     })?;
@@ -74,13 +74,13 @@ pub fn start(
     )));
     let running: &'static Running = Box::leak(Box::new(Running { dataplane, signals }));
     survivor::prepare(&running.dataplane, provisions, channel);
-    // The one before, if there is one, was the parent's: it lies in memory that is not here any more.
+    // If there was one before, it was the parent's: its memory does not exist in this process.
     RUNNING.store((&raw const *running).cast_mut(), Ordering::Release);
     Ok(header)
 }
 
-/// Starts the dataplane of a program that has run for a while. Answers the header's address, 0 when it
-/// could not; then the broker was told why.
+/// Starts the dataplane of a program that has run for a while. Returns the header's address, or 0
+/// if it could not start; the broker was then told why.
 pub fn start_later() -> i64 {
     // SAFETY: the number is reserved for it as long as the process lives.
     let fd = unsafe { OwnedFd::from_raw_fd(later::channel()) };
@@ -94,7 +94,7 @@ pub fn start_later() -> i64 {
     }
 }
 
-/// One cycle or more of an elastic thread.
+/// Runs cycles of an elastic thread: `RUN_IO`.
 ///
 /// # Safety
 /// The caller has entered this elastic thread.
@@ -108,8 +108,8 @@ pub unsafe fn run_io(thread: usize, calls: u64, wait_us: u64) -> i64 {
     unsafe { running.dataplane.run_io(thread, calls as usize, wait_us) as i64 }
 }
 
-/// From now on waits of an elastic thread end also when this descriptor (minus 1; 0: none) is
-/// readable.
+/// From now on, `run_io` of an elastic thread also returns when this descriptor (minus 1; 0: none)
+/// becomes readable.
 ///
 /// # Safety
 /// As [`run_io`].
@@ -123,8 +123,8 @@ pub unsafe fn watch(thread: usize, fd_plus_1: u64) -> i64 {
     0
 }
 
-/// Makes a `run_io` that waits come back. Runs on the application's side of the gate, on any thread,
-/// and so touches neither thread-local storage nor anything but the thread's waker.
+/// Makes a waiting `run_io` return. Runs on the application's side of the gate, on any thread, so
+/// it uses no thread-local storage and only the thread's waker.
 pub fn kick(thread: usize) -> i64 {
     // SAFETY: as in `run_io`.
     if let Some(fd) = unsafe { (*RUNNING.load(Ordering::Relaxed)).dataplane.kick(thread) } {
@@ -135,7 +135,7 @@ pub fn kick(thread: usize) -> i64 {
     0
 }
 
-/// Whoever has entered an elastic thread leaves it.
+/// To be called when the owner leaves an elastic thread.
 ///
 /// # Safety
 /// As [`run_io`].
@@ -145,8 +145,8 @@ pub unsafe fn left(thread: usize) -> i64 {
     0
 }
 
-/// The program's own threads take turns in being an elastic thread. Runs on the application's side of
-/// the gate, and so touches no thread-local storage.
+/// The program's own threads take turns running an elastic thread. Runs on the application's side
+/// of the gate, so it uses no thread-local storage.
 pub fn share(thread: usize) {
     survivor::start();
     faults::watch();
@@ -154,7 +154,7 @@ pub fn share(thread: usize) {
     unsafe { (*RUNNING.load(Ordering::Relaxed)).dataplane.share(thread) };
 }
 
-/// A Linux thread with this signal mask has entered.
+/// To be called when a Linux thread with this signal mask has entered.
 ///
 /// # Safety
 /// As [`run_io`].
@@ -170,9 +170,9 @@ pub unsafe fn entered(thread: usize, signal_mask: u64) -> i64 {
     }
 }
 
-/// Starts the guard with the first thread that enters; programs that know nothing of elastic threads
-/// have a helper of their own. It has all signals blocked, behind the wall as well: there it has the
-/// rights of who starts it, which is a thread inside the dataplane.
+/// Starts the guard when the first thread enters. (Programs that know nothing of elastic threads
+/// have a helper of their own.) All its signals are blocked. Behind the wall it has the rights of
+/// the thread that starts it, which is inside the dataplane.
 fn start_guard(dataplane: &'static Dataplane) {
     static STARTED: AtomicBool = AtomicBool::new(false);
     if STARTED.swap(true, Ordering::Relaxed) {
@@ -182,7 +182,9 @@ fn start_guard(dataplane: &'static Dataplane) {
     let started = elastic::spawn(guard, GUARD_STACK, (&raw const *dataplane).cast_mut().cast());
     sys::set_signal_mask(mask);
     if let Err(e) = started {
-        eprintln!("ix: nobody serves the network while the program computes: no guard thread: {e}");
+        eprintln!(
+            "ix: cannot start the guard thread: {e}; the network is not served while the program computes"
+        );
     }
 }
 
@@ -197,7 +199,8 @@ extern "C" fn guard(dataplane: *mut core::ffi::c_void) -> *mut core::ffi::c_void
 
 const GUARD_STACK: usize = 256 << 10;
 
-/// The program may give up its privileges later, and does not know of this thread. It needs none.
+/// Gives up all capabilities. The guard needs none, and the program, which does not know of this
+/// thread, may give up its own later.
 fn drop_capabilities() {
     const VERSION_3: u32 = 0x2008_0522;
     let (header, none) = ([VERSION_3, 0], [0u32; 6]);
@@ -214,10 +217,9 @@ fn prepare(
     domain: &Domain,
     later: bool,
 ) -> Result<Prepared, String> {
-    let (text_of_config, fds) = ask_for_config(channel)?;
-    let text_of_config = wall::parts::leave_out(&text_of_config)?;
-    let mut config = Config::parse(&text_of_config).map_err(|e| e.to_string())?;
-    config.fd_base = reserved.base();
+    let (start, fds) = ask(channel)?;
+    let Start { config, devices: infos, without } = start;
+    wall::parts::leave_out(&without);
     let mut fds = fds
         .into_iter()
         .map(|fd| reserved.take(fd))
@@ -226,12 +228,13 @@ fn prepare(
         .into_iter();
     let page_fd = fds.next().ok_or("the broker sent no control page")?;
     let threads = config.cpus.len();
-    let infos = device_infos(&text_of_config)?;
-    let sizes = config.memory_sizes();
-    // A device whose peer works in our memory: then it is the broker's, who offers it to the peer.
+    let sizes = memory_sizes(&config);
+    // If a device's peer works in our memory, the broker has made that memory and offers it to the
+    // peer.
     let memory = if infos.iter().any(|info| info.shared_frames) {
-        let fd = fds.next().ok_or("the broker sent no packet memory")?;
-        PacketMemory::map(fd.as_fd(), sizes)
+        let mut next = || fds.next().ok_or("the broker sent no packet memory");
+        let areas = [next()?, next()?, next()?];
+        PacketMemory::map(areas.each_ref().map(|fd| fd.as_fd()), sizes)
     } else {
         PacketMemory::new(sizes)
     };
@@ -248,6 +251,7 @@ fn prepare(
         devices,
         &page,
         gate::address(*domain != Domain::None),
+        reserved.base(),
         attached,
     )
     .map_err(|e| e.to_string())?;
@@ -260,28 +264,25 @@ fn prepare(
     Ok((dataplane, signals, provisions))
 }
 
-fn ask_for_config(channel: &Channel) -> Result<(String, Vec<OwnedFd>), String> {
+/// Sends the hello message, and waits for the description of the dataplane.
+fn ask(channel: &Channel) -> Result<(Start, Vec<OwnedFd>), String> {
     // SAFETY: no arguments. The bare call: the C library may answer for the parent.
     let pid = unsafe { sys::syscall(libc::SYS_getpid, [0; 6]) } as u32;
     channel.send(&FromImage::Hello { pid }.encode(), &[]).map_err(broken)?;
     loop {
         let (message, fds) = channel.receive().map_err(broken)?.ok_or("the broker is gone")?;
         match ToImage::decode(&message) {
-            Ok(ToImage::Config(text)) => return Ok((text, fds)),
-            // Said to the dataplane of a process that has ended.
+            Ok(ToImage::Start(start)) => return Ok((*start, fds)),
+            // It was meant for the dataplane of a process that has ended.
             Ok(_) => {}
-            Err(_) => return Err("the broker speaks another language; build ix again".to_owned()),
+            Err(e) => {
+                return Err(format!("the broker sent an invalid message: {e}; build ix again"));
+            }
         }
     }
 }
 
-/// The `nic=` lines in their order.
-fn device_infos(config: &str) -> Result<Vec<NicInfo>, String> {
-    let lines = config.lines().filter_map(|line| line.strip_prefix("nic="));
-    lines.map(|line| NicInfo::from_line(line).map_err(|e| e.to_string())).collect()
-}
-
-/// Each device with a queue for every elastic thread.
+/// The devices, each with a queue for every elastic thread.
 fn devices(
     infos: Vec<NicInfo>,
     threads: usize,
@@ -294,18 +295,18 @@ fn devices(
     infos.into_iter().map(device).collect()
 }
 
-/// Has the broker do what needs privilege.
+/// Makes the broker do the part of an attachment that needs privilege.
 fn finish_attachment(channel: &Channel, device: usize, queue: usize) -> Result<(), String> {
     channel.send(&FromImage::Attached { device, queue }.encode(), &[]).map_err(broken)?;
     let (message, _) = channel.receive().map_err(broken)?.ok_or("the broker is gone")?;
     match ToImage::decode(&message) {
         Ok(ToImage::Ok) => Ok(()),
         Ok(ToImage::Refused(why)) => Err(why),
-        _ => Err("the broker speaks another language; build ix again".to_owned()),
+        _ => Err("the broker has another version; build ix again".to_owned()),
     }
 }
 
-/// Gives each elastic thread what it takes to be entered.
+/// Opens the gate: gives each elastic thread what it needs to be entered.
 fn open_gate(dataplane: &Dataplane, reserved: ReservedFds) -> Result<Vec<SignalWatch>, String> {
     let threads = dataplane.threads();
     if threads > gate::THREADS_MAX {

@@ -1,6 +1,6 @@
-//! Symbols that the C library inside the image is to use instead of its own, so that it never
-//! touches the program break: glibc caches its break, and the program's C library believes that the
-//! heap above it is its own.
+//! Symbols that the C library inside the image uses instead of its own, so that it never touches
+//! the program break: glibc caches its break, and the program's C library assumes that it alone
+//! changes it.
 use crate::heap::Heap;
 use crate::{sys, wall};
 use core::ffi::c_void;
@@ -104,8 +104,8 @@ unsafe extern "C" fn malloc_usable_size(ptr: *mut c_void) -> usize {
     if ptr.is_null() { 0 } else { unsafe { HEAP.usable(ptr.cast()) } }
 }
 
-/// Where a static glibc (2.35 and later) gets the main thread's thread-local storage, before
-/// anything else works; its own takes it from the program break.
+/// Where a static glibc (2.35 and later) allocates the main thread's thread-local storage, before
+/// anything else works. glibc's own function takes it from the program break.
 #[unsafe(no_mangle)]
 extern "C" fn _dl_early_allocate(bytes: usize) -> *mut c_void {
     sys::map(bytes, libc::PROT_READ | libc::PROT_WRITE).map_or(null_mut(), <*mut u8>::cast)
@@ -125,7 +125,7 @@ extern "C" fn sbrk(increment: isize) -> *mut c_void {
     __sbrk(increment)
 }
 
-/// What is mapped behind the wall belongs behind it: devices that change bring new memory.
+/// New mappings behind the wall belong behind the wall: devices that change bring new memory.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mmap(
     addr: *mut c_void,

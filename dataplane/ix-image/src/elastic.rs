@@ -1,21 +1,21 @@
 //! What an elastic thread needs to run code of the image: a stack and thread-local storage.
 //!
-//! The Linux thread that enters an elastic thread was made by the *program's* C library; its fs
-//! base points to that library's thread block. Code of the image needs a block that the *image's*
-//! C library has made. So for each elastic thread the image starts an ordinary thread, the donor,
-//! notes its fs base and stack pointer, and lets its Linux half end by the bare `exit` system call.
-//! To the image's C library the donor lives for ever, in the midst of its start function; whoever
-//! enters the elastic thread continues on its stack with its block. This is sound because
+//! The Linux thread that enters an elastic thread was made by the *program's* C library, and its fs
+//! base points to that library's thread block. Code of the image needs a block that the *image's* C
+//! library has made. So for each elastic thread the image starts an ordinary thread, the donor,
+//! records its fs base and stack pointer, and ends its Linux thread by the bare `exit` system call.
+//! For the image's C library the donor lives forever, inside its start function. The thread that
+//! enters the elastic thread continues on the donor's stack with its block. This is sound because
 //!
-//! * one Linux thread at a time uses a block: the gate's owner word sees to it;
+//! * one Linux thread at a time uses a block: the gate's owner word makes sure of that;
 //! * stack protector and pointer guard are words of the block, copied from the first thread's;
 //! * the block's thread id stays the donor's (the kernel is told not to clear it), so locks that
-//!   know their owner by id work. It differs from `gettid` of who runs on it; nothing in the image
-//!   compares the two;
-//! * the kernel knows nothing of the block: its robust list is empty and went with the donor,
-//!   restartable sequences are not registered (`GLIBC_TUNABLES`), and the one who enters keeps
+//!   know their owner by id work. It differs from `gettid` of the Linux thread; nothing in the
+//!   image compares the two;
+//! * the kernel knows nothing of the block: its robust list is empty and ended with the donor,
+//!   restartable sequences are not registered (`GLIBC_TUNABLES`), and the thread that enters keeps
 //!   those of the program;
-//! * the donor's frames above its noted stack pointer are never returned to.
+//! * no code returns to the donor's frames above its recorded stack pointer.
 use crate::sys;
 use core::alloc::Layout;
 use core::arch::asm;
@@ -39,7 +39,7 @@ pub struct Context {
     pub fs_base: u64,
 }
 
-/// What a donor leaves; its layout is known to the assembly in [`donate`].
+/// What a donor leaves. The assembly in [`donate`] knows the layout.
 #[repr(C)]
 #[derive(Default)]
 struct Legacy {
@@ -49,7 +49,7 @@ struct Legacy {
     thread_id: AtomicU64,
 }
 
-/// Makes one. The donor's Linux thread is gone when this returns.
+/// Makes a context. The donor's Linux thread has ended when this returns.
 pub fn make() -> io::Result<Context> {
     let stack = map_stack()?;
     let legacy = Legacy::default();
@@ -71,7 +71,7 @@ pub fn make() -> io::Result<Context> {
     Ok(Context { stack_top: legacy.stack_top.load(Acquire), fs_base: legacy.fs_base.load(Acquire) })
 }
 
-/// A stack above a page that nobody may touch.
+/// Maps a stack above a guard page.
 fn map_stack() -> io::Result<*mut c_void> {
     let refused = |errno: i64| io::Error::from_raw_os_error(-errno as i32);
     let map = sys::map(GUARD_BYTES + STACK_BYTES, libc::PROT_NONE).map_err(refused)?;
@@ -91,8 +91,8 @@ fn start(legacy: &Legacy, stack: *mut c_void) -> io::Result<()> {
     unsafe { create(donate, stack, STACK_BYTES, argument) }
 }
 
-/// Starts a thread of the image that lives as long as the process. Its stack is of the image's
-/// heap, so that behind the wall it is the dataplane's from the beginning.
+/// Starts a thread of the image that lives as long as the process. Its stack is on the image's
+/// heap, so behind the wall it belongs to the dataplane from the beginning.
 pub fn spawn(run: Start, stack_bytes: usize, argument: *mut c_void) -> io::Result<()> {
     let layout = Layout::from_size_align(stack_bytes, 4096).map_err(io::Error::other)?;
     // SAFETY: the size is not zero.
@@ -125,7 +125,7 @@ unsafe fn create(
     }
 }
 
-/// The donor: writes down what it has and ends, leaving all of it.
+/// The donor: records what it has and ends, leaving all of it.
 extern "C" fn donate(legacy: *mut c_void) -> *mut c_void {
     // SAFETY: `legacy` is a `Legacy` until the last store into it, the thread id; afterwards only
     // registers are used. The kernel is told to clear no thread id, and `exit` ends this Linux
@@ -140,7 +140,7 @@ extern "C" fn donate(legacy: *mut c_void) -> *mut c_void {
             "xor edi, edi",
             "mov eax, {set_tid_address}",
             "syscall",
-            // It answers the caller's thread id.
+            // It returns the caller's thread id.
             "mov [r8 + 16], rax",
             "xor edi, edi",
             "mov eax, {exit}",
@@ -154,7 +154,7 @@ extern "C" fn donate(legacy: *mut c_void) -> *mut c_void {
     }
 }
 
-/// Gives the processor to the donor.
+/// Lets the donor run.
 fn pause() {
     let time = libc::timespec { tv_sec: 0, tv_nsec: 20_000 };
     // SAFETY: reads a local; nothing is to be told about the rest of the time.

@@ -1,8 +1,8 @@
-//! Faults of the program where there is no wall: their address is noted on the control page, for
-//! the broker to say when the program ends by one.
+//! Records faults of a program without a wall: their address is written to the control page, so
+//! that the broker can report it when the fault ends the program.
 //!
-//! A handler of ours stands in front of what the program has set when its first thread enters, and
-//! goes on to that. It runs with the program's thread-local storage, and uses none.
+//! When the program's first thread enters, a handler of the image is put before the program's own
+//! handlers, which it calls. It runs with the program's thread-local storage, and uses none.
 use crate::sys::{self, Action, SA_RESTORER};
 use core::arch::naked_asm;
 use core::cell::UnsafeCell;
@@ -18,17 +18,17 @@ struct Actions(UnsafeCell<[Action; FAULTS.len()]>);
 // SAFETY: written once, before the handler that reads them is set.
 unsafe impl Sync for Actions {}
 
-/// What the program had set.
+/// The actions that the program had set.
 static BEFORE: Actions = Actions(UnsafeCell::new([Action::DEFAULT; FAULTS.len()]));
 static PAGE: AtomicPtr<ControlPage> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Notes them there.
+/// Records faults on this page.
 pub fn note_on(page: &Arc<ControlPage>) {
-    // Kept for ever.
+    // Kept forever.
     PAGE.store(Arc::into_raw(page.clone()).cast_mut(), Ordering::Release);
 }
 
-/// From the first call on, if there is a page.
+/// Installs the handlers at the first call, if there is a page.
 pub fn watch() {
     static WATCHED: AtomicBool = AtomicBool::new(false);
     if PAGE.load(Ordering::Acquire).is_null() || WATCHED.swap(true, Ordering::Relaxed) {
@@ -45,7 +45,7 @@ pub fn watch() {
             (*BEFORE.0.get())[index] = before;
         }
         let flags = match before.handler {
-            // A program that overflows its stack has another one, if any, for just that.
+            // A program that overflows its stack needs another stack for the handler.
             handler if handler == Action::DEFAULT.handler => libc::SA_ONSTACK as u64,
             _ => before.flags & !(libc::SA_RESETHAND as u64),
         };
@@ -111,7 +111,7 @@ extern "C" fn on_fault(
     handler(signal, info, context);
 }
 
-/// Where the handler returns to.
+/// The code that the handler returns to.
 #[unsafe(naked)]
 extern "C" fn back() {
     naked_asm!("mov eax, {sigreturn}", "syscall", "ud2", sigreturn = const libc::SYS_rt_sigreturn)

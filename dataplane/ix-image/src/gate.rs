@@ -1,21 +1,22 @@
 //! The gate: the one function of the dataplane that the application calls.
 //!
 //! It is called on the application's stack, with the application's thread-local storage. `RUN_IO`
-//! checks who calls, changes to the elastic thread's own stack and thread-local storage, runs the
+//! checks the caller, changes to the elastic thread's own stack and thread-local storage, runs the
 //! dataplane there and changes back: two writes of fs base and a few loads. `ENTER` and `LEAVE` go
-//! through [`change_hands`], which decides who the caller is from then on.
+//! through [`change_hands`], which changes the owner.
 //!
-//! A caller is known by its fs base, which no other live thread of the process has; `RUN_IO`
-//! compares it with the owner that `ENTER` wrote. So only one thread at a time is inside an elastic
-//! thread: any other thread is refused, and so is a handler of a fault that happened inside, for it
-//! runs with the dataplane's fs base. A thread that ended without `LEAVE` can be succeeded. What a
-//! hostile program could do is for the wall to prevent that `--domain none` does not have.
+//! A caller is identified by its fs base, which no other live thread of the process has. `RUN_IO`
+//! compares it with the owner that `ENTER` stored. So only one thread at a time is inside an
+//! elastic thread: any other thread is refused, and so is a handler of a fault that happened
+//! inside, because it runs with the dataplane's fs base. If a thread ended without `LEAVE`, another
+//! one can take over. Against a hostile program only the wall protects, which `--domain none` does
+//! not have.
 //!
-//! What the System V ABI lets a callee assume is assumed: direction flag clear, control words of
-//! the floating-point units as the caller wants them and kept.
+//! It assumes what the System V ABI guarantees to a callee: the direction flag is clear, and the
+//! control words of the floating-point units are the caller's and are kept.
 //!
-//! The table is wiped by the kernel in a forked child (rings and pools are not inherited): there
-//! the gate refuses every thread.
+//! In a forked child the kernel has wiped the table (rings and pools are not inherited), and the
+//! gate refuses every thread.
 use crate::boot;
 use crate::elastic::Context;
 use crate::later;
@@ -27,21 +28,21 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use ix_abi::{error, gate_op};
 
-/// Elastic threads at most.
+/// Most elastic threads.
 pub const THREADS_MAX: usize = 256;
-/// Hardware threads that an affinity mask names.
+/// Number of hardware threads in an affinity mask.
 const CPUS_MAX: usize = 1024;
 const SLOT_BYTES: usize = 256;
-/// Stands for the owner of a shared elastic thread while nobody is inside; it is no fs base.
+/// The owner of a shared elastic thread while no thread is inside. It is not a valid fs base.
 pub const SHARED: u64 = 1;
-/// What [`start`] asks of [`dispatch`]; no number of [`gate_op`].
+/// The operation by which [`start`] calls [`dispatch`]; not one of [`gate_op`].
 const START: u64 = u64::MAX;
 const SLOT_SHIFT: u32 = SLOT_BYTES.trailing_zeros();
 
 /// An elastic thread, as the gate sees it.
 #[repr(C, align(256))]
 struct Slot {
-    /// fs base of the Linux thread that has entered; 0: nobody.
+    /// fs base of the Linux thread that has entered; 0: none.
     owner: AtomicU64,
     stack_top: u64,
     fs_base: u64,
@@ -75,8 +76,8 @@ unsafe impl Sync for Table {}
 /// The table; never null once [`open`] was called, and the gate's address is not known before.
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Opens the gate for these elastic threads, each with its hardware thread. Answers false when
-/// there is no memory for the table.
+/// Opens the gate for these elastic threads, each with its hardware thread. Returns false if there
+/// is no memory for the table.
 pub fn open(threads: &[(Context, u32)]) -> bool {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let Ok(map) = sys::map(size_of::<Table>(), prot) else { return false };
@@ -102,7 +103,7 @@ pub fn address(walled: bool) -> u64 {
     if walled { crate::wall::asm::gate as *const () as u64 } else { gate as *const () as u64 }
 }
 
-/// `extern "C" fn(op, a, b, c) -> i64`, see [`gate_op`]; a is always the elastic thread's index.
+/// `extern "C" fn(op, a, b, c) -> i64`, see [`gate_op`]; `a` is always the elastic thread's index.
 #[unsafe(naked)]
 extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
     naked_asm!(
@@ -117,7 +118,7 @@ extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
         "jne {change_hands}",
         "cmp r9, [r8 + {owner}]",
         "je {cross}",
-        // Shared, or a stranger.
+        // It is shared, or the caller is not its owner.
         "jmp {change_hands}",
         "2: mov rax, -{invalid}",
         "ret",
@@ -134,10 +135,10 @@ extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
 }
 
 /// Calls [`dispatch`] with the first four arguments, on the slot's stack and fs base. `app_fs` is
-/// the fs base of the caller, to be put back.
+/// the caller's fs base, which is restored afterwards.
 ///
-/// The frame keeps the caller's stack pointer in rbp, so debuggers and profilers find their way
-/// across.
+/// The frame keeps the caller's stack pointer in rbp, so that debuggers and profilers can follow
+/// it.
 #[unsafe(naked)]
 extern "C" fn cross(op: u64, index: u64, b: u64, c: u64, slot: *const Slot, app_fs: u64) -> i64 {
     naked_asm!(
@@ -167,8 +168,8 @@ extern "C" fn cross(op: u64, index: u64, b: u64, c: u64, slot: *const Slot, app_
     )
 }
 
-/// `Starter::start`: begins on the image's first stack, with the first thread's storage. Signals
-/// are blocked meanwhile, for the threads that the beginning makes and ends would take them.
+/// `Starter::start`: runs on the image's first stack, with the first thread's storage. Signals are
+/// blocked meanwhile, because the threads that the start makes and ends would receive them.
 pub extern "C" fn start() -> u64 {
     let before = sys::set_signal_mask(BLOCKED);
     let (stack_top, fs_base) = later::context();
@@ -189,7 +190,7 @@ pub extern "C" fn start() -> u64 {
     header as u64
 }
 
-/// The dataplane's side: its own stack, its own thread-local storage.
+/// The dataplane's side of the gate: its own stack and thread-local storage.
 pub extern "C" fn dispatch(op: u64, index: u64, b: u64, c: u64) -> i64 {
     match op {
         START => boot::start_later(),
@@ -205,9 +206,9 @@ pub extern "C" fn dispatch(op: u64, index: u64, b: u64, c: u64) -> i64 {
     }
 }
 
-/// `ENTER`, `LEAVE` and what is no operation at all. Runs on the application's side of the gate,
-/// because a signal handler that ran between the change of fs base and the blocking of signals
-/// would find the wrong thread-local storage; hence nothing here may use any, errno included.
+/// `ENTER`, `LEAVE` and invalid operations. Runs on the application's side of the gate, because a
+/// signal handler between the change of fs base and the blocking of signals would find the wrong
+/// thread-local storage. So nothing here may use any, errno included.
 extern "C" fn change_hands(
     op: u64,
     index: u64,
@@ -246,7 +247,7 @@ extern "C" fn change_hands(
     }
 }
 
-/// `RUN_IO` and `WATCH` of an elastic thread that nobody owns: the caller does for this call.
+/// `RUN_IO` and `WATCH` of a shared elastic thread: the caller owns it for this call.
 fn cross_shared(op: u64, index: u64, b: u64, c: u64, slot: &Slot, app_fs: u64) -> i64 {
     if !slot.is_shared.load(Ordering::Acquire) || app_fs == 0 {
         return -error::STATE;
@@ -261,7 +262,7 @@ fn cross_shared(op: u64, index: u64, b: u64, c: u64, slot: &Slot, app_fs: u64) -
 
 fn enter(index: u64, slot: &Slot, app_fs: u64) -> i64 {
     if app_fs == 0 {
-        // No thread-local storage, so nothing to know the caller by.
+        // Without thread-local storage the caller cannot be identified.
         return -error::INVALID;
     }
     let take =
@@ -292,13 +293,13 @@ fn enter(index: u64, slot: &Slot, app_fs: u64) -> i64 {
     result
 }
 
-/// The owner leaves: it gets its affinity and its signal mask back.
+/// The owner leaves: restores its affinity and its signal mask.
 fn give_back(slot: &Slot) {
     let before = free(slot);
     sys::set_signal_mask(before.signal_mask);
 }
 
-/// Elastic threads.
+/// Number of elastic threads.
 pub fn threads() -> usize {
     let table = TABLE.load(Ordering::Acquire);
     // SAFETY: null, or a table that is never unmapped.
@@ -311,8 +312,8 @@ fn slot(index: u64) -> Option<&'static Slot> {
     slots[..threads()].get(usize::try_from(index).ok()?)
 }
 
-/// `ENTER` behind the wall, where `owner` cannot be forged and the caller's signals wait already;
-/// `mask` is given back by [`leave_walled`]. Runs with fs base `fs`.
+/// `ENTER` behind the wall, where `owner` cannot be forged and the caller's signals are already
+/// blocked. [`leave_walled`] returns `mask`. Runs with fs base `fs`.
 pub fn enter_walled(index: u64, owner: u64, tid: u64, mask: u64, fs: u64) -> Result<Context, i64> {
     let slot = slot(index).ok_or(error::INVALID)?;
     let nobody = 0;
@@ -348,7 +349,7 @@ pub fn enter_walled(index: u64, owner: u64, tid: u64, mask: u64, fs: u64) -> Res
     Ok(Context { stack_top: slot.stack_top, fs_base: slot.fs_base })
 }
 
-/// `LEAVE` behind the wall, by the owner; answers the signal mask from before.
+/// `LEAVE` behind the wall, by the owner; returns the signal mask from before.
 pub fn leave_walled(index: u64, fs: u64) -> u64 {
     let Some(slot) = slot(index) else { return 0 };
     cross(gate_op::LEAVE, index, 0, 0, slot, fs);
@@ -360,7 +361,7 @@ pub fn watch_walled(index: u64, b: u64, c: u64, fs: u64) -> i64 {
     slot(index).map_or(-error::INVALID, |slot| cross(gate_op::WATCH, index, b, c, slot, fs))
 }
 
-/// `SHARE` behind the wall: where the owner is written, and with what the elastic thread runs.
+/// `SHARE` behind the wall: returns the owner word, and the context of the elastic thread.
 pub fn share_walled(index: u64) -> Result<(&'static AtomicU64, Context), i64> {
     let slot = slot(index).ok_or(error::INVALID)?;
     let owner = slot.owner.compare_exchange(0, SHARED, Ordering::Acquire, Ordering::Relaxed);
@@ -372,7 +373,7 @@ pub fn share_walled(index: u64) -> Result<(&'static AtomicU64, Context), i64> {
     Ok((&slot.owner, Context { stack_top: slot.stack_top, fs_base: slot.fs_base }))
 }
 
-/// `WATCH` of a shared elastic thread behind the wall, by whoever calls.
+/// `WATCH` of a shared elastic thread behind the wall, by any caller.
 pub fn watch_shared_walled(index: u64, owner: u64, b: u64, fs: u64) -> i64 {
     let Some(slot) = slot(index) else { return -error::INVALID };
     if slot.owner.compare_exchange(SHARED, owner, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -383,7 +384,7 @@ pub fn watch_shared_walled(index: u64, owner: u64, b: u64, fs: u64) -> i64 {
     result
 }
 
-/// The owner gives its elastic thread up, and gets its affinity back.
+/// The owner leaves its elastic thread, and gets its affinity back.
 fn free(slot: &Slot) -> Before {
     // SAFETY: called by the owner. It is a copy, for the next owner may come at once.
     let before = unsafe { *slot.before.get() };
@@ -399,7 +400,7 @@ fn own_id() -> u32 {
     unsafe { sys::syscall(libc::SYS_gettid, [0; 6]) as u32 }
 }
 
-/// Whether a thread of this process lives; one whose number is not known yet does.
+/// Whether a thread of this process is alive. If its number is not known yet, it is.
 fn is_alive(id: u32) -> bool {
     // SAFETY: no pointers; signal 0 only asks.
     id == 0
@@ -418,7 +419,7 @@ fn pin(cpu: u32) -> bool {
     set_affinity(&mask)
 }
 
-/// As `sched_setattr` takes it (version 0).
+/// The argument of `sched_setattr` (version 0).
 #[repr(C)]
 #[derive(Default)]
 struct SchedAttr {
@@ -432,16 +433,15 @@ struct SchedAttr {
     period_ns: u64,
 }
 
-/// The slice of an elastic thread. Linux' scheduler (EEVDF) lets a thread with a shorter slice go
-/// first when it wakes, at once, for less time each: what a thread that sleeps until a packet comes
-/// wants. The shortest that there is.
+/// Time slice of an elastic thread. Linux's scheduler (EEVDF) runs a waking thread with a shorter
+/// slice earlier, for less time each: right for a thread that sleeps until a packet arrives. This
+/// is the shortest possible slice.
 const SLICE_NS: u64 = 100_000;
-/// Of all others.
+/// Slice of all other threads: the default.
 const USUAL_SLICE: u64 = 0;
 
-/// Asks for the slice `runtime_ns` (0: the usual one) of the calling thread, and keeps its nice
-/// value. A thread that has a policy of another kind is left alone, and a kernel that knows no
-/// slices ignores it.
+/// Sets the slice of the calling thread to `runtime_ns` (0: the default), with the same nice value.
+/// A thread with another kind of policy is not changed; a kernel without slices ignores it.
 fn set_slice(runtime_ns: u64) {
     let mut attr = SchedAttr::default();
     let bytes = size_of::<SchedAttr>() as u64;

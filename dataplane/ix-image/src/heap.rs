@@ -1,9 +1,9 @@
-//! The image's heap: size classes on an address range of its own.
+//! The image's heap: size classes in an address range of its own.
 //!
-//! The C library's heap would live on the program's `brk`, which is not ours. Ours is simple,
+//! The C library's heap would use the `brk`, which belongs to the program. This heap is simple,
 //! because the packet path never allocates: one lock, a list of free blocks for each class, no
-//! merging.
-//! Classes are four to a power of two, so a block is at most a quarter larger than asked for.
+//! merging. There are four classes to a power of two, so a block is at most a quarter larger than
+//! requested.
 use crate::sys;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -11,15 +11,15 @@ use core::hint::spin_loop;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Address space; memory is committed as it is used.
+/// Address space. Memory is committed when it is used.
 const REGION_BYTES: usize = 16 << 30;
 /// Memory is committed in steps of this, so that it can be backed by 2 MB pages.
 const COMMIT_BYTES: usize = 2 << 20;
-/// In front of each payload.
+/// Bytes in front of each payload.
 const HEADER_BYTES: usize = size_of::<Header>();
 /// Smallest block is one unit; all sizes and addresses are multiples of it.
 const UNIT: usize = 16;
-/// Free blocks from this size on give their pages back to Linux.
+/// Free blocks of at least this size return their pages to Linux.
 const RETURN_BYTES: usize = 1 << 20;
 const CLASSES: usize = 128;
 const USED: u32 = 0x5558_4948;
@@ -35,7 +35,7 @@ struct Header {
 
 /// The heap without its lock.
 struct Blocks {
-    /// First address never handed out; from here on memory is zero.
+    /// First address that was never allocated. From here on memory is zero.
     fresh: usize,
     committed: usize,
     end: usize,
@@ -134,19 +134,19 @@ impl Blocks {
     }
 }
 
-/// Commits all of its address space: sealed memory cannot be committed later. Linux still only
-/// gives pages as they are used.
+/// Commits the whole address space, because sealed memory cannot be committed later. Linux still
+/// gives pages only when they are used.
 pub fn commit_all() {
     #[cfg(not(test))]
     crate::c_symbols::HEAP.with(|blocks| {
-        // A failure leaves what is committed already, and later ones answer null.
+        // After a failure what is committed already remains, and later allocations return null.
         if blocks.end != 0 {
             let _ = blocks.commit(blocks.end & !(COMMIT_BYTES - 1));
         }
     });
 }
 
-/// A heap: what the Rust allocator and `malloc` of the image stand on.
+/// A heap, used by the image's Rust allocator and `malloc`.
 pub struct Heap {
     locked: AtomicBool,
     blocks: UnsafeCell<Blocks>,
@@ -168,7 +168,7 @@ impl Heap {
                 spin_loop();
                 spins += 1;
                 if spins.is_multiple_of(1024) {
-                    // The holder may wait for this processor.
+                    // The holder of the lock may wait for this processor.
                     // SAFETY: no pointers.
                     unsafe { sys::syscall(libc::SYS_sched_yield, [0; 6]) };
                 }
@@ -180,7 +180,7 @@ impl Heap {
         result
     }
 
-    /// Memory for `bytes` at a multiple of `align` (a power of two); null when there is none.
+    /// Allocates `bytes` at a multiple of `align` (a power of two); null if there is no memory.
     pub fn allocate(&self, bytes: usize, align: usize, zeroed: bool) -> *mut u8 {
         let slack = if align <= UNIT { 0 } else { align };
         let needed = match bytes.checked_add(HEADER_BYTES + slack) {
@@ -205,10 +205,10 @@ impl Heap {
         payload
     }
 
-    /// Takes memory back.
+    /// Frees memory.
     ///
     /// # Safety
-    /// `payload` came from this heap and is not used any more.
+    /// `payload` was allocated from this heap and is not used any more.
     pub unsafe fn release(&self, payload: *mut u8) {
         // SAFETY: the caller's promise: a header stands in front of it.
         let header = unsafe { header_of(payload) };
@@ -221,17 +221,17 @@ impl Heap {
     /// Bytes that fit at `payload`.
     ///
     /// # Safety
-    /// `payload` came from this heap and was not given back.
+    /// `payload` was allocated from this heap and was not freed.
     pub unsafe fn usable(&self, payload: *mut u8) -> usize {
         // SAFETY: the caller's promise.
         let header = unsafe { header_of(payload) };
         class_bytes(header.class as usize) - header.payload_offset as usize
     }
 
-    /// Makes memory longer or shorter, moving it if it must; null when there is none.
+    /// Changes the length of an allocation, and moves it if needed; null if there is no memory.
     ///
     /// # Safety
-    /// As [`Heap::release`], unless null is answered: then the old memory stays as it is.
+    /// As [`Heap::release`], unless null is returned: then the old memory does not change.
     pub unsafe fn resize(&self, payload: *mut u8, bytes: usize, align: usize) -> *mut u8 {
         // SAFETY: the caller's promise.
         let usable = unsafe { self.usable(payload) };
@@ -251,12 +251,12 @@ impl Heap {
 }
 
 /// # Safety
-/// `payload` came from a heap and was not given back.
+/// `payload` was allocated from a heap and was not freed.
 unsafe fn header_of<'a>(payload: *mut u8) -> &'a mut Header {
     // SAFETY: the caller's promise.
     let header = unsafe { &mut *payload.sub(HEADER_BYTES).cast::<Header>() };
     if header.state != USED {
-        // Freed twice, or overrun: going on would only spread the damage.
+        // Freed twice, or overwritten: continuing would only spread the damage.
         std::process::abort();
     }
     header
@@ -338,7 +338,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
-        /// Every piece keeps what was written into it until it is given back, so no two overlap.
+        /// Every allocation keeps what was written into it until it is freed, so no two overlap.
         #[test]
         fn pieces_never_overlap(steps in proptest::collection::vec(step(), 1..120)) {
             let heap = Heap::new();

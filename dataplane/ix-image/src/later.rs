@@ -1,10 +1,10 @@
-//! A dataplane that begins when the program first needs it, in the process that does.
+//! A dataplane that starts when a process of the program first needs it, in that process.
 //!
 //! Unmodified programs fork before they serve: daemons, and servers whose master binds and whose
-//! children accept. A dataplane cannot follow, for devices know their memory by the process that
-//! registered it. So the image waits in the process as the launcher has planted it; fork copies it
-//! as it copies the program. Whoever calls [`STARTER`]'s function first gets the dataplane, which
-//! begins there on the image's first stack, whose frames nobody returns to.
+//! children accept. A dataplane cannot follow a fork, because devices know its memory by the
+//! process that registered it. So the image waits in the process in which the launcher has planted
+//! it, and is copied by fork like the program. The first process that calls [`STARTER`]'s function
+//! gets the dataplane. It starts there on the image's first stack, to whose frames no code returns.
 use crate::gate;
 use crate::sys;
 use core::arch::asm;
@@ -14,10 +14,10 @@ use ix_launch::{RESERVED_FDS, ReservedFds};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
-/// Below the frames of `main`, which go on to be what they are.
+/// Distance below the frames of `main`, which stay as they are.
 const STACK_GAP_BYTES: u64 = 1024;
 
-/// What the program finds in place of a header.
+/// What the program finds instead of a header.
 pub static STARTER: Starter =
     Starter { magic: STARTER_MAGIC, version: ABI_VERSION, reserved: 0, start: gate::start, forked };
 
@@ -26,7 +26,7 @@ static FS_BASE: AtomicU64 = AtomicU64::new(0);
 static CHANNEL: AtomicI32 = AtomicI32::new(-1);
 static RESERVED: OnceLock<ReservedFds> = OnceLock::new();
 
-/// Notes what [`gate::start`] needs. Called by `main`, which never returns.
+/// Stores what [`gate::start`] needs. Called by `main`, which never returns.
 pub fn prepare(channel: RawFd, reserved: ReservedFds) {
     let (stack, fs_base): (u64, u64);
     // SAFETY: reads two registers; `main` has seen to it that the processor lets it.
@@ -37,7 +37,7 @@ pub fn prepare(channel: RawFd, reserved: ReservedFds) {
     let _ = RESERVED.set(reserved);
 }
 
-/// Stack and fs base for the beginning.
+/// Stack and fs base for the start.
 pub fn context() -> (u64, u64) {
     (STACK_TOP.load(Ordering::Relaxed), FS_BASE.load(Ordering::Relaxed))
 }
@@ -49,12 +49,12 @@ pub fn channel() -> RawFd {
 
 /// The descriptors that the dataplane may have.
 pub fn reserved() -> ReservedFds {
-    // `prepare` came first.
+    // `prepare` was called before.
     RESERVED.get().copied().unwrap_or_else(|| ReservedFds::for_limit(0))
 }
 
-/// In a forked child, on the program's side of the gate: closes what the parent's dataplane had,
-/// all but the channel.
+/// To be called in a forked child, on the program's side of the gate: closes the descriptors of the
+/// parent's dataplane, except for the channel.
 extern "C" fn forked() {
     let (base, channel) = (reserved().base(), channel());
     let close = |first: RawFd, last: RawFd| {

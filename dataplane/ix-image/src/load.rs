@@ -1,6 +1,6 @@
-//! The other way in (`--entry loading`): Linux has executed the image, which maps the program and
-//! its dynamic loader as Linux would have. Then all goes on as if it had been planted beside them.
-//! The stack that Linux has made stays the image's; the program gets a new one.
+//! The other way to start (`--entry loading`): Linux executes the image, which maps the program and
+//! its dynamic loader as Linux would have done. Then all continues as if the image had been
+//! planted. The stack that Linux has made stays the image's; the program gets a new one.
 use crate::arguments::{Arguments, Domain};
 use crate::wall::maps::mappings;
 use ix_launch::elf::{Layout, PAGE, Program, Segment, page_down, page_up};
@@ -13,10 +13,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 
 const TUNABLES: &[u8] = b"GLIBC_TUNABLES=";
-/// The program's stack is as long as its limit says, within these.
+/// Smallest and largest stack of the program; within these its limit decides.
 const STACK_BYTES: core::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 
-/// What is to be loaded, and with what.
+/// What must be loaded.
 pub struct Request {
     file: Vec<u8>,
     /// The channel's descriptor.
@@ -29,7 +29,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// From the image's command line (`ix_launch::load`); `None` when it is another one.
+    /// Reads the request from the image's command line (`ix_launch::load`); `None` if that is a
+    /// different one.
     ///
     /// # Safety
     /// `argv` and `env` are where Linux, or the launcher, has put them for a new process.
@@ -71,7 +72,7 @@ impl Request {
         Some(Request { file: file.clone(), channel, later, walled, args: args.to_vec(), env, auxv })
     }
 
-    /// Loads it; answers where it begins.
+    /// Loads the program; returns where it begins.
     pub fn load(self) -> Result<Arguments, String> {
         let (program, base) = load(&self.file)?;
         let mut ranges = vec![range(base, &program.layout)];
@@ -147,7 +148,7 @@ unsafe fn auxv_behind(mut env: *const *const c_char) -> Auxv {
     }
 }
 
-/// Maps the segments of a file; answers what its headers say, and its base.
+/// Maps the segments of a file; returns what its headers say, and its base.
 fn load(path: &[u8]) -> Result<(Program, u64), String> {
     let file = File::open(OsStr::from_bytes(path)).map_err(|e| cannot(path, "open", e))?;
     let view = View::new(&file).map_err(|e| cannot(path, "mmap", e))?;
@@ -196,8 +197,8 @@ fn map(file: &File, layout: &Layout) -> io::Result<u64> {
     Ok(base)
 }
 
-/// Address space without access. The flag that it may be had without being counted, which the
-/// image's own has, would let Linux join the two.
+/// Reserves address space without access. Not with MAP_NORESERVE: the image's own reservation has
+/// that flag, and Linux could merge the two.
 fn reserve(layout: &Layout) -> io::Result<u64> {
     const FIXED: i32 = libc::MAP_FIXED_NOREPLACE;
     let (first, end) = range(0, layout);
@@ -223,7 +224,7 @@ fn map_nothing(at: u64, bytes: u64, flags: i32) -> io::Result<u64> {
     if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at as u64) }
 }
 
-/// Its pages of zeroes are those of the reservation, which are anonymous.
+/// Zero pages of a segment are those of the reservation, which are anonymous.
 fn map_segment(file: &File, base: u64, segment: &Segment) -> io::Result<()> {
     let placed = segment.placed(base);
     if placed.file_bytes > 0 {
@@ -253,7 +254,7 @@ fn protect(at: u64, bytes: u64, prot: i32) -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The program's stack above a page that nobody may touch: where both are.
+/// Maps the program's stack above a guard page; returns the addresses of both.
 fn stack() -> io::Result<(u64, u64)> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills a local.
@@ -266,7 +267,8 @@ fn stack() -> io::Result<(u64, u64)> {
     Ok((guard, guard + PAGE + bytes))
 }
 
-/// Puts it onto the stack; answers the stack pointer. `None`: it takes more than a quarter of it.
+/// Writes the initial stack; returns the stack pointer. `None` if it takes more than a quarter of
+/// the stack.
 fn put(first: InitialStack<'_>, (guard, top): (u64, u64)) -> Option<usize> {
     let (stack_pointer, bytes) = first.build(top);
     if bytes.len() as u64 > (top - guard) / 4 {
@@ -279,14 +281,14 @@ fn put(first: InitialStack<'_>, (guard, top): (u64, u64)) -> Option<usize> {
     Some(stack_pointer as usize)
 }
 
-/// The program's mappings and those that Linux has made for it.
+/// The program's mappings, with those that Linux has made for it.
 fn with_linux(ranges: Vec<(u64, u64)>) -> io::Result<Vec<(usize, usize)>> {
     let linux = mappings()?.into_iter().filter(|m| m.name.starts_with("[v") || m.name == "[heap]");
     let linux = linux.map(|m| (m.start, m.end));
     Ok(ranges.into_iter().map(|(start, end)| (start as usize, end as usize)).chain(linux).collect())
 }
 
-/// What `ps` shows, as Linux cuts it.
+/// Sets the name that `ps` shows, shortened as Linux does it.
 fn set_name(file: &[u8]) {
     let name = file.rsplit(|byte| *byte == b'/').next().unwrap_or(file);
     if let Ok(name) = CString::new(name) {

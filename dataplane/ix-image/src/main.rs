@@ -1,18 +1,19 @@
 //! The dataplane image: a static position-independent executable planted into the program.
 //!
 //! `ix_launch::launch` maps it into a process that has not run an instruction yet and lets it run
-//! first; or Linux executes it, and it loads the program ([`load`]). It has a C library, a heap and thread-local storage of its own. What it does:
+//! first; or Linux executes it, and it loads the program ([`load`]). It has a C library, a heap and
+//! thread-local storage of its own. What it does:
 //!
 //! 1. `main`: read the command line;
-//! 2. [`boot`]: say hello to the broker, get configuration and descriptors, start the dataplane, at once
-//!    or [`later`];
+//! 2. [`boot`]: say hello to the broker, get configuration and descriptors, and start the
+//!    dataplane, at once or [`later`];
 //! 3. [`elastic`]: make a stack and thread-local storage for each elastic thread;
 //! 4. [`resume`]: write the header's address into `IX_ABI`, and jump to the program's entry.
 //!
 //! From then on it runs only when the program calls the [`gate`].
 //!
 //! Built by `build_image.rs` with `+crt-static`. It is also a member of the workspace, where it
-//! compiles as an ordinary program that nobody runs.
+//! compiles as an ordinary program that is never run.
 #![cfg_attr(not(test), no_main)]
 #![cfg_attr(test, allow(dead_code))]
 
@@ -40,8 +41,8 @@ use load::Request;
 use std::ffi::{c_char, c_int};
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Not Rust's own `main`: that would ignore SIGPIPE and install handlers for SIGSEGV and SIGBUS, and
-/// the program would inherit it all.
+/// Not Rust's own `main`, which would ignore SIGPIPE and install handlers for SIGSEGV and SIGBUS:
+/// the program would inherit both.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn main(argc: c_int, argv: *const *const c_char, env: *const *const c_char) -> c_int {
     // SAFETY: the C library passes the argument vector that the launcher has built.
@@ -50,13 +51,14 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char, env: *const *const c
     let loading = unsafe { Request::read(argc, argv, env) };
     let number = planted.as_ref().map(|a| a.channel).or(loading.as_ref().map(|r| r.channel));
     let Some(number) = number else {
-        eprintln!("ix-image: this is the dataplane of `ix run`; it is not for starting by hand");
+        eprintln!("ix-image: this is the dataplane of `ix run`; it cannot be started by hand");
         return 2;
     };
     std::panic::set_hook(Box::new(|info| eprintln!("ix: fault in the dataplane: {info}")));
     // SAFETY: the launcher has given us this descriptor, and nobody else knows of it.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
-    // It was inherited across the exec of the program, and must not be across the next.
+    // It was inherited across the exec of the program, but must not be inherited across the next
+    // one.
     // SAFETY: no pointers.
     unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
     let channel = Channel::from_fd(fd);
@@ -74,14 +76,14 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char, env: *const *const c
         // code of the program has run since. The channel stays open.
         Ok((arguments, address)) => unsafe { resume::program(&arguments, address) },
         Err(why) => {
-            // When the broker is gone too, there is nobody to tell.
+            // If the broker is gone too, nothing can be reported.
             let _ = channel.send(&FromImage::Failed(why).encode(), &[]);
             1
         }
     }
 }
 
-/// The dataplane, now or later; answers the address that the program is told.
+/// Starts the dataplane, now or later; returns the address that the program gets.
 fn begin(channel: &Channel, arguments: &Arguments) -> Result<usize, String> {
     let reserved = reserved()?;
     if arguments.later {

@@ -1,5 +1,5 @@
-//! From the image to the program: tell it where the dataplane is, and start it as the kernel would
-//! have.
+//! From the image to the program: writes down where the dataplane is, and starts the program as the
+//! kernel would have done.
 use crate::arguments::{Arguments, Domain};
 use crate::{sys, wall};
 use core::arch::asm;
@@ -61,8 +61,8 @@ pub unsafe fn program(arguments: &Arguments, header: usize) -> ! {
     }
 }
 
-/// Writes the header's address over the digits of `IX_ABI=` on the program's initial stack. When
-/// the variable is not there, the program will say that it does not run on IX.
+/// Writes the header's address over the digits of `IX_ABI=` on the program's initial stack. If the
+/// variable is missing, the program will report that it does not run on IX.
 ///
 /// # Safety
 /// `stack` points to the initial stack of a program: argument count, pointers to arguments, null,

@@ -1,6 +1,6 @@
-//! Linux signals and the dataplane: while a thread is an elastic thread, all signals but faults
-//! wait. `run_io` sees through a signalfd that one does, and says so in `ThreadStatus`; the
-//! application then lets it in, in its own context.
+//! Linux signals and the dataplane. While a Linux thread runs an elastic thread, all signals except
+//! faults are blocked. `run_io` notices by a signalfd that one is pending, and reports it in
+//! `ThreadStatus`. The application then unblocks it, in its own context.
 use crate::sys;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -9,7 +9,7 @@ const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// What stays open: faults are about the instruction at hand and cannot wait.
+/// Signals that are not blocked: a fault belongs to the current instruction and cannot wait.
 const FAULTS: u64 = bit(libc::SIGSEGV)
     | bit(libc::SIGBUS)
     | bit(libc::SIGFPE)
@@ -20,31 +20,32 @@ const FAULTS: u64 = bit(libc::SIGSEGV)
 /// The mask of an elastic thread.
 pub const BLOCKED: u64 = !FAULTS;
 
-/// Tells of waiting signals. One belongs to each elastic thread; a signalfd speaks for the thread
-/// that polls it.
+/// Watches for pending signals. Each elastic thread has one; a signalfd reports signals of the
+/// thread that polls it.
 pub struct SignalWatch {
     fd: OwnedFd,
 }
 
 impl SignalWatch {
-    /// Watches for nothing yet.
+    /// Watches for no signal yet.
     pub fn new() -> io::Result<SignalWatch> {
         let fd = signalfd(-1, 0)?;
         // SAFETY: a new descriptor that belongs to nobody else.
         Ok(SignalWatch { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// The same one under another number.
+    /// The same watch with another descriptor number.
     pub fn placed(self, place: impl FnOnce(OwnedFd) -> io::Result<OwnedFd>) -> io::Result<Self> {
         Ok(SignalWatch { fd: place(self.fd)? })
     }
 
-    /// The descriptor: readable while a watched signal waits.
+    /// The descriptor: readable while a watched signal is pending.
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 
-    /// Watches for what the application itself has not blocked: the rest is to wait anyway.
+    /// Watches for the signals that the application itself has not blocked; the others must wait
+    /// anyway.
     pub fn set_application_mask(&self, mask: u64) -> io::Result<()> {
         signalfd(self.fd(), BLOCKED & !mask).map(drop)
     }
@@ -79,7 +80,7 @@ mod tests {
         assert!(!readable(watch.fd()), "the application has blocked it itself");
         watch.set_application_mask(0).unwrap();
         assert!(readable(watch.fd()));
-        // Ignored by default, so it is gone once it is let in.
+        // Ignored by default, so it is gone once it is unblocked.
         sys::set_signal_mask(before);
         assert!(!readable(watch.fd()));
     }

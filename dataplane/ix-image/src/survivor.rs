@@ -1,17 +1,19 @@
-//! The survivor: closes the program's connections when the program has ended, whatever ended it.
+//! The survivor: closes the program's connections after the program has ended, in whatever way.
 //!
-//! A fault, `abort`, `exit` or SIGKILL: the program's process does not get another instruction, and TCP's
-//! state is in its memory. So with the first thread that is entered a second process starts that shares
-//! this memory and has copies of the dataplane's descriptors. It sleeps until the program's process is
-//! gone or has executed another program, which it learns from a descriptor of that process and from a
-//! pair of sockets of which one end goes at exec. (A pipe would have a name in `/proc`, by which the program
-//! could open it and write to it.) Then no thread of the program runs any more, and it is alone with the dataplane:
-//! it winds it up ([`Dataplane::wind_up`]) and ends.
+//! A fault, `abort`, `exit` or SIGKILL: the program's process does not get another instruction, and
+//! TCP's state is in its memory. So with the first thread that is entered a second process starts
+//! that shares this memory and has copies of the dataplane's descriptors. It sleeps until the
+//! program's process is gone or has executed another program, which it learns from a descriptor of
+//! that process and from a pair of sockets of which one end goes at exec. (A pipe would have a name
+//! in `/proc`, by which the program could open it and write to it.) Then no thread of the program
+//! runs any more, and it is alone with the dataplane: it winds it up ([`Dataplane::wind_up`]) and
+//! ends.
 //!
-//! It is a child of the broker, not of the program, whose waits must not find it (where the dataplane
-//! begins later it is one that only a special wait finds, for the parent may be the program itself); the broker sees by the
-//! channel, of which it keeps a copy, when it is done. Of the program's own descriptors it keeps none, and
-//! it has a session of its own: what is sent to the program's group is not meant for it.
+//! It is a child of the broker, not of the program, whose waits must not find it (where the
+//! dataplane begins later it is one that only a special wait finds, for the parent may be the
+//! program itself); the broker sees by the channel, of which it keeps a copy, when it is done. Of
+//! the program's own descriptors it keeps none, and it has a session of its own: what is sent to
+//! the program's group is not meant for it.
 use crate::elastic::{self, Context};
 use crate::sys;
 use core::arch::naked_asm;
@@ -22,27 +24,27 @@ use ix_proto::{Codec, FromImage};
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
-/// So long may the connections take to end in order, µs.
+/// How long connections may take to end in order, µs.
 const PATIENCE_US: u64 = 300_000;
-/// Whatever happens it ends after this, s.
+/// The survivor ends after this time in any case, s.
 const LONGEST_S: u64 = 2;
 
-/// What it takes to start one.
+/// What is needed to start a survivor.
 struct Survivor {
     dataplane: &'static Dataplane,
     context: Context,
     /// The program's process.
     process: RawFd,
-    /// The first is readable at the program's end, or when it executes another one.
+    /// The first is readable when the program has ended or executes another one.
     pair: (RawFd, RawFd),
     fd_base: RawFd,
     /// The channel to the broker.
     channel: RawFd,
-    /// The process's parent is the broker.
+    /// The parent of the program's process is the broker.
     is_brokers: bool,
 }
 
-/// Descriptors and stack for it, made before there is a program.
+/// Descriptors and stack for the survivor, made before the program runs.
 pub struct Provisions {
     context: Context,
     process: OwnedFd,
@@ -52,12 +54,12 @@ pub struct Provisions {
 }
 
 static SURVIVOR: AtomicPtr<Survivor> = AtomicPtr::new(core::ptr::null_mut());
-/// Its process; 0: none yet.
+/// The survivor's process; 0: none yet.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 const STARTING: i32 = -1;
 
-/// Gets ready, while descriptors can be moved into the reserved range. `later`: the dataplane begins in a
-/// program that runs, perhaps in a fork of it.
+/// Prepares a survivor while descriptors can be moved into the reserved range. `later`: the
+/// dataplane starts in a program that is running, perhaps in a fork of it.
 pub fn provide(reserved: ReservedFds, later: bool) -> io::Result<Provisions> {
     let mut ends = [-1; 2];
     // SAFETY: no pointers; then fills an array of ours. The answers are checked.
@@ -81,18 +83,19 @@ pub fn provide(reserved: ReservedFds, later: bool) -> io::Result<Provisions> {
     Ok(Provisions { context, process, pair, fd_base, is_brokers: !later })
 }
 
-/// Makes it possible to [`start`] one for this dataplane.
+/// Prepares to [`start`] a survivor of this dataplane.
 pub fn prepare(dataplane: &'static Dataplane, provisions: Provisions, channel: RawFd) {
     let Provisions { context, process, pair, fd_base, is_brokers } = provisions;
-    // They stay open for the life of the process.
+    // They stay open as long as the process lives.
     let (process, pair) = (process.into_raw_fd(), (pair.0.into_raw_fd(), pair.1.into_raw_fd()));
     let survivor = Survivor { dataplane, context, process, pair, fd_base, channel, is_brokers };
-    // The parent's, if it had one, is not this process's.
+    // The parent's survivor, if it had one, does not belong to this process.
     PROCESS.store(0, Ordering::Release);
     SURVIVOR.store(Box::into_raw(Box::new(survivor)), Ordering::Release);
 }
 
-/// Starts it, if there is none. Touches no thread-local storage: it may run on the application's side.
+/// Starts the survivor, if there is none. Uses no thread-local storage, because it may run on the
+/// application's side.
 pub fn start() {
     let survivor = SURVIVOR.load(Ordering::Acquire);
     let nobody = 0;
@@ -104,40 +107,40 @@ pub fn start() {
     }
     // SAFETY: never freed.
     let (context, is_brokers) = unsafe { ((*survivor).context, (*survivor).is_brokers) };
-    // No signal may reach a handler of the program's there.
+    // No signal may reach a handler of the program in the new process.
     let mask = sys::set_signal_mask(!0);
     let flags =
         libc::CLONE_VM | libc::CLONE_SETTLS | if is_brokers { libc::CLONE_PARENT } else { 0 };
     // SAFETY: the stack and the thread-local storage are nobody else's.
     let process = unsafe { split(flags as u64, context.stack_top, context.fs_base) };
     sys::set_signal_mask(mask);
-    // Without one (a limit of processes) the program is served all the same.
+    // If it cannot be started (a limit of processes), the program is served all the same.
     PROCESS.store(if process > 0 { process as i32 } else { nobody }, Ordering::Release);
 }
 
-/// Its process; 0: there is none.
+/// The survivor's process; 0: there is none.
 pub fn process() -> i32 {
     PROCESS.load(Ordering::Acquire).max(0)
 }
 
-/// This one has ended before the program, says the broker: another one takes its place.
+/// The broker reports that this survivor has ended before the program: starts another one.
 pub fn replace(process: u32) {
     let (process, nobody) = (process as i32, 0);
     let is_it = PROCESS.compare_exchange(process, nobody, Ordering::AcqRel, Ordering::Relaxed);
-    // Else it was one that has made way, or the program's numbers are not the broker's.
+    // Otherwise it was replaced before, or the program's process numbers differ from the broker's.
     if process > 0 && is_it.is_ok() {
         start();
     }
 }
 
-/// The dataplane's descriptors have changed: another one takes its place.
+/// The dataplane's descriptors have changed: starts another survivor.
 pub fn renew() {
     let process = PROCESS.load(Ordering::Acquire);
     let nobody = 0;
     if process > 0
         && PROCESS.compare_exchange(process, nobody, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     {
-        // It sleeps in the kernel and does not come back from there.
+        // It sleeps in the kernel and never returns from there.
         // SAFETY: no pointers. It is not reaped before the broker ends, so the number is its.
         unsafe { sys::syscall(libc::SYS_kill, [process as u64, libc::SIGKILL as u64, 0, 0, 0, 0]) };
         start();
@@ -164,7 +167,7 @@ unsafe extern "C" fn split(flags: u64, stack: u64, fs_base: u64) -> i64 {
     )
 }
 
-/// The survivor's life.
+/// The survivor's main function.
 extern "C" fn survive() -> ! {
     // SAFETY: set before it was started.
     let survivor = unsafe { &*SURVIVOR.load(Ordering::Acquire) };
@@ -179,7 +182,7 @@ extern "C" fn survive() -> ! {
     say_who(survivor.channel);
     wait_for_end(survivor);
     end_in_time();
-    // Whoever held it is gone.
+    // The holder of the lock is gone.
     crate::wall::memory::unlock();
     // SAFETY: all threads of the program are gone, or go and execute nothing any more.
     unsafe { survivor.dataplane.wind_up(PATIENCE_US) };
@@ -189,11 +192,11 @@ extern "C" fn survive() -> ! {
     }
 }
 
-/// Tells the broker of this process, who sees to it that there is another when this one is killed.
+/// Tells the broker of this process, so that the broker replaces it when it is killed.
 fn say_who(channel: RawFd) {
     // SAFETY: no arguments.
     let pid = unsafe { sys::syscall(libc::SYS_getpid, [0; 6]) } as u32;
-    // Without the heap: a process that is killed in the midst of it would take the heap's lock along.
+    // Without the heap: if this process is killed while it uses the heap, the lock stays held.
     let mut buffer = [0u8; 16];
     let Some(message) = (FromImage::Survivor { pid }).encode_into(&mut buffer) else { return };
     let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as u64;
@@ -214,7 +217,7 @@ fn wait_for_end(survivor: &Survivor) {
     }
 }
 
-/// Has the kernel end this process should the rest take too long.
+/// Makes the kernel end this process if the rest takes too long.
 fn end_in_time() {
     let alarm = 1u64 << (libc::SIGALRM - 1);
     // The kernel's `struct sigaction`: default, no flags, no restorer, no mask.

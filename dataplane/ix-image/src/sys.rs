@@ -1,12 +1,12 @@
-//! System calls that leave errno alone. They can be made on the program's side of the gate, where
-//! errno of the image's C library would be a write into the program's thread-local storage, and
+//! System calls that do not change errno. They can be made on the program's side of the gate, where
+//! errno of the image's C library would be written into the program's thread-local storage, and
 //! before the C library is ready.
 use core::arch::asm;
 
-/// Makes a system call; a negative answer is minus an errno.
+/// Makes a system call. A negative result is minus an errno.
 ///
 /// # Safety
-/// As the call demands.
+/// What the system call requires.
 #[inline(always)]
 pub unsafe fn syscall(number: i64, args: [u64; 6]) -> i64 {
     let mut result = number;
@@ -45,12 +45,12 @@ pub struct Action {
 }
 
 impl Action {
-    /// What the kernel does by itself.
+    /// The kernel's default action.
     pub const DEFAULT: Action =
         Action { handler: libc::SIG_DFL as u64, flags: 0, restorer: 0, mask: 0 };
 }
 
-/// The restorer counts; the C library keeps this one to itself.
+/// The action has a restorer. The C library does not export this flag.
 pub const SA_RESTORER: u64 = 0x0400_0000;
 
 /// Maps new anonymous memory.
@@ -64,7 +64,7 @@ pub fn map(bytes: usize, prot: i32) -> Result<*mut u8, i64> {
     }
 }
 
-/// Sets the calling thread's signal mask, answers the one before. It cannot fail.
+/// Sets the calling thread's signal mask; returns the old one. It cannot fail.
 #[inline(always)]
 pub fn set_signal_mask(mask: u64) -> u64 {
     let mut before = 0u64;

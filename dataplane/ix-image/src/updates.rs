@@ -1,4 +1,4 @@
-//! Devices that change and commands of the control plane: the broker's word of it, and our answers.
+//! Updates of devices and commands of the control plane: the broker's messages, and the replies.
 use crate::wall::{self, arrivals};
 use ix_dataplane::{FromBroker, OrderMessage, Update, UpdateOutcome, UpdateSource};
 use ix_launch::{Channel, ReservedFds};
@@ -8,35 +8,38 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 /// The channel to the broker, after the start.
 pub struct ChannelUpdates {
-    /// `None` once it broke: the dataplane goes on with the devices it has.
+    /// `None` after it broke: the dataplane continues with the devices that it has.
     channel: Option<Channel>,
     reserved: ReservedFds,
-    /// The program had begun before the dataplane.
+    /// The program was running before the dataplane started.
     later: bool,
-    /// How often in a row the program's calls were in the way of a message.
+    /// How often in a row calls of the program have prevented the reception of a message.
     refused: u32,
 }
 
-/// More would be a program that does not want to hear: it is ended. Each takes 100 looks at its calls.
+/// After more than this the program is ended, because it prevents reception. Each time its calls
+/// are checked 100 times.
 const REFUSED_MAX: u32 = 1000;
 
 impl ChannelUpdates {
-    /// Of this channel; descriptors go where the dataplane's are.
+    /// Updates from this channel. Descriptors are moved to the dataplane's numbers.
     pub fn new(channel: Channel, reserved: ReservedFds, later: bool) -> ChannelUpdates {
         ChannelUpdates { channel: Some(channel), reserved, later, refused: 0 }
     }
 
-    /// The next message, its descriptors out of the program's way; `None` when nothing waits, or the
-    /// program's calls are in the way: then it still waits.
-    fn receive(&mut self) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
-        let Some(channel) = &self.channel else { return Ok(None) };
+    /// The next message, with its descriptors moved out of the program's way, or without any of
+    /// them
+    /// where not all have room. `None` if no message waits, or if the program's calls prevent its
+    /// reception: then it still waits.
+    fn receive(&mut self) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+        let channel = self.channel.as_ref()?;
         let waits = libc::POLLIN | libc::POLLHUP;
         let mut poll = libc::pollfd { fd: channel.as_fd().as_raw_fd(), events: waits, revents: 0 };
         // SAFETY: one struct. The program's calls are held up for a message only.
         if unsafe { libc::poll(&mut poll, 1, 0) } == 0 {
-            return Ok(None);
+            return None;
         }
-        // Text needs no fence.
+        // A message without descriptors needs no protection.
         let received = if !channel.brings_descriptors() {
             Some(channel.try_receive())
         } else {
@@ -44,15 +47,16 @@ impl ChannelUpdates {
                 self.reserved.unfenced(|| {
                     let Some((text, fds)) = channel.try_receive()? else { return Ok(None) };
                     let place = |fd: OwnedFd| match self.reserved.copy(fd.as_fd()) {
-                        // There they are the program's.
+                        // Those numbers belong to the program.
                         Err(_) if wall::is_raised() => {
                             Err(io::Error::from_raw_os_error(libc::EMSGSIZE))
                         }
-                        // Where there is no room any more they stay where they are: better than no
-                        // device.
+                        // If there is no room any more they stay where they are, which is better
+                        // than no device.
                         moved => Ok(moved.unwrap_or(fd)),
                     };
-                    Ok(Some((text, fds.into_iter().map(place).collect::<io::Result<_>>()?)))
+                    let placed = fds.into_iter().map(place).collect::<io::Result<_>>();
+                    Ok(Some((text, placed.unwrap_or_default())))
                 })
             })
         };
@@ -61,23 +65,22 @@ impl ChannelUpdates {
             if self.refused > REFUSED_MAX {
                 wall::end_refusing();
             }
-            return Ok(None);
+            return None;
         };
         self.refused = 0;
         match received {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(e) if e.raw_os_error() == Some(libc::EMSGSIZE) => Err(e),
-            Ok(Some(message)) => Ok(Some(message)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => None,
+            Ok(Some(message)) => Some(message),
             Ok(None) | Err(_) => {
                 self.channel = None;
                 self.end_with_the_broker();
-                Ok(None)
+                None
             }
         }
     }
 
-    /// The process that the broker has started dies with it. One of its children that has the dataplane
-    /// does here: nobody would be left to end it.
+    /// The process that the broker has started dies with the broker. If one of its children has the
+    /// dataplane, this makes the child die too: nothing else would end it.
     fn end_with_the_broker(&self) {
         if self.later {
             wall::threads::end_at_once();
@@ -85,7 +88,7 @@ impl ChannelUpdates {
     }
 
     fn say(&self, message: &FromImage) {
-        // A broker that is gone or does not listen is no reason to stop serving.
+        // If the broker is gone or does not listen, the dataplane continues to serve.
         if let Some(channel) = &self.channel {
             let _ = channel.try_send(&message.encode(), &[]);
         }
@@ -99,16 +102,13 @@ impl UpdateSource for ChannelUpdates {
 
     fn next(&mut self) -> Option<FromBroker> {
         loop {
-            let (bytes, fds) = match self.receive() {
-                Ok(message) => message?,
-                // It came without all its descriptors. The broker gets no answer and says so.
-                Err(_) => continue,
-            };
+            // A change without its descriptors is refused by the device, which tells the broker.
+            let (bytes, fds) = self.receive()?;
             match ToImage::decode(&bytes) {
-                Ok(ToImage::Update { device, serial, line }) => {
+                Ok(ToImage::Update { device, serial, change }) => {
                     self.say(&FromImage::Taken { device, serial });
                     crate::survivor::renew();
-                    return Some(FromBroker::Update(Update { device, serial, line, fds }));
+                    return Some(FromBroker::Update(Update { device, serial, change, fds }));
                 }
                 Ok(ToImage::Order { serial, until_us, order }) => {
                     let memory = fds.into_iter().next();
@@ -121,7 +121,7 @@ impl UpdateSource for ChannelUpdates {
                     }
                 }
                 Ok(ToImage::SurvivorEnded { pid }) => crate::survivor::replace(pid),
-                // Nothing else is said to a running dataplane.
+                // No other message is sent to a running dataplane.
                 _ => {}
             }
         }

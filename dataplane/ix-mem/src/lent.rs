@@ -1,20 +1,20 @@
-//! Frames lent to the application one by one, and asked back by number.
+//! Frames that the application holds one by one, and returns by number.
 use crate::{Mbuf, PacketMemory};
 
-/// The receive frames that the application holds of no flow (datagrams). Owning: a frame leaves it
-/// only as an Mbuf, once.
+/// Receive frames that the application holds and that belong to no flow (datagrams). Owning: a
+/// frame leaves as an [`Mbuf`], once.
 pub struct LentFrames {
     lent: Vec<u64>,
     count: usize,
 }
 
 impl LentFrames {
-    /// None of the memory's frames is lent.
+    /// A set without frames, for the frames of this memory.
     pub fn new(memory: &PacketMemory) -> LentFrames {
         LentFrames { lent: vec![0; memory.rx_frames().len().div_ceil(64)], count: 0 }
     }
 
-    /// Frames that are lent now.
+    /// Number of frames that are lent now.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -22,14 +22,14 @@ impl LentFrames {
     /// Lends a receive frame.
     ///
     /// # Panics
-    /// When it is no receive frame.
+    /// If it is not a receive frame.
     pub fn lend(&mut self, mbuf: Mbuf) {
         let frame = mbuf.into_frame() as usize;
         self.lent[frame / 64] |= 1 << (frame % 64);
         self.count += 1;
     }
 
-    /// Takes a frame back; `None` when it was not lent, whatever the number.
+    /// Takes a frame back; `None` if it was not lent, whatever the number is.
     pub fn take_back(&mut self, frame: u32) -> Option<Mbuf> {
         let (word, bit) = (frame as usize / 64, 1 << (frame % 64));
         let lent = self.lent.get_mut(word)?;

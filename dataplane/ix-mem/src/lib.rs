@@ -1,9 +1,10 @@
 //! Packet memory of one dataplane process, per-thread pools of it, and single-producer rings.
 //!
-//! [`PacketMemory`] is one virtual range (so that a device registers it once): a receive area that
-//! the application may read, a frame area for packets that we build, and transmit memory that the
-//! application writes. Frames are [`FRAME_BYTES`] long; an [`Mbuf`] is the *owning* name of one
-//! frame and of the bytes in use: it is neither `Clone` nor `Copy`, and only [`Pool`] makes it.
+//! [`PacketMemory`] is one virtual range, so that a device registers it once. It has a receive
+//! area, which the application may read, frames in which the dataplane builds packets, and transmit
+//! memory, which the application writes. Frames are [`FRAME_BYTES`] long. An [`Mbuf`] is the
+//! *owning* name of one frame and of its bytes in use: it is neither `Clone` nor `Copy`, and only
+//! [`Pool`] makes it.
 mod lent;
 mod list;
 mod mbuf;
@@ -16,15 +17,15 @@ mod sync;
 pub use lent::LentFrames;
 pub use list::MbufList;
 pub use mbuf::Mbuf;
-pub use memory::{MemoryError, PacketMemory, PageKind, Sizes, memory_fd};
+pub use memory::{MemoryError, MemoryFds, PacketMemory, PageKind, Sizes};
 pub use pool::Pool;
 pub use prefetch::{prefetch_read, prefetch_write};
 
 /// Bytes of one frame. A standard Ethernet frame with headroom fits into one.
 pub const FRAME_BYTES: usize = 2048;
 
-/// Free bytes in front of a received or built packet (XDP wants 256 in front for itself).
+/// Free bytes in front of a received or built packet. XDP reserves 256 bytes there.
 pub const HEADROOM_BYTES: usize = 256;
 
-/// Bytes of a packet that one frame has room for behind its headroom.
+/// Bytes of a packet that fit into one frame behind its headroom.
 pub const ROOM_BYTES: usize = FRAME_BYTES - HEADROOM_BYTES;

@@ -1,8 +1,8 @@
-//! A first-in-first-out list of owned mbufs that costs twelve bytes when empty: the links stand in
-//! a table beside the frames, so that a flow can hold any number of buffers without allocating.
+//! A first-in-first-out list of owned mbufs. It takes twelve bytes in a flow: the links are in a
+//! table beside the frames, so that a flow can hold any number of buffers without allocating.
 use crate::{Mbuf, PacketMemory};
 
-/// What the link table keeps for a frame in a list.
+/// The entry of a frame in the link table.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Link {
     next: u32,
@@ -24,17 +24,17 @@ impl MbufList {
         MbufList { head: 0, tail: 0, count: 0 }
     }
 
-    /// Mbufs in the list.
+    /// Number of mbufs in the list.
     pub fn count(&self) -> usize {
         self.count as usize
     }
 
-    /// Whether there is none.
+    /// True if the list is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Appends.
+    /// Appends an mbuf.
     pub fn push(&mut self, memory: &PacketMemory, mbuf: Mbuf) {
         let frame = mbuf.frame();
         memory.set_link(&mbuf, Link { next: 0, off: mbuf.offset() as u16, len: mbuf.len() as u16 });
@@ -48,7 +48,7 @@ impl MbufList {
         self.count += 1;
     }
 
-    /// Takes the oldest.
+    /// Removes the oldest mbuf.
     pub fn pop(&mut self, memory: &PacketMemory) -> Option<Mbuf> {
         if self.count == 0 {
             return None;
@@ -67,7 +67,8 @@ impl MbufList {
         (self.count > 0).then(|| memory.link(self.head).len as usize)
     }
 
-    /// Calls `f` with address and bytes of each mbuf, oldest first, from the `skip`th on.
+    /// Calls `f` with the address and the number of bytes of each mbuf, oldest first, without the
+    /// first `skip`.
     pub fn for_each(&self, memory: &PacketMemory, skip: usize, mut f: impl FnMut(u64, usize)) {
         let mut frame = self.head;
         for i in 0..self.count() {

@@ -1,9 +1,8 @@
 //! The owning name of one frame.
 use crate::{FRAME_BYTES, HEADROOM_BYTES, PacketMemory};
 
-/// One frame and the bytes of it in use. Owning: whoever holds it is the only one to touch the
-/// frame, and must give it back to a [`crate::Pool`] (a dropped `Mbuf` is a leaked frame, which the
-/// pools' counters show).
+/// One frame and its bytes in use. Owning: only its holder may touch the frame, and must return it
+/// to a [`crate::Pool`]. A dropped `Mbuf` is a leaked frame, which the pools' counters show.
 #[must_use = "a dropped mbuf is a leaked frame"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mbuf {
@@ -13,7 +12,8 @@ pub struct Mbuf {
 }
 
 impl Mbuf {
-    /// Only for pools and devices, which get frame numbers back from the kernel's rings.
+    /// Makes an mbuf of a frame number. For pools and devices, which get frame numbers back from
+    /// the kernel's rings.
     ///
     /// # Safety
     /// The caller owns `frame` and no other `Mbuf` names it.
@@ -21,7 +21,8 @@ impl Mbuf {
         Mbuf { frame, off: HEADROOM_BYTES as u16, len: 0 }
     }
 
-    /// Gives up the name and keeps the number, for a ring or list that owns the frame from now on.
+    /// Returns the frame number without the ownership, for a ring or list that owns the frame from
+    /// now on.
     pub fn into_frame(self) -> u32 {
         self.frame
     }
@@ -45,14 +46,14 @@ impl Mbuf {
     /// Sets which bytes of the frame are in use.
     ///
     /// # Panics
-    /// When they do not lie within the frame.
+    /// If they are not within the frame.
     pub fn set_range(&mut self, off: usize, len: usize) {
         assert!(off + len <= FRAME_BYTES);
         self.off = off as u16;
         self.len = len as u16;
     }
 
-    /// Drops `n` bytes from the front (at most all).
+    /// Drops `n` bytes from the front, at most all.
     pub fn trim_front(&mut self, n: usize) {
         let n = n.min(self.len());
         self.off += n as u16;
@@ -73,7 +74,7 @@ impl Mbuf {
         }
     }
 
-    /// The bytes in use, to write.
+    /// The bytes in use, for writing.
     pub fn bytes_mut<'a>(&'a mut self, memory: &'a PacketMemory) -> &'a mut [u8] {
         // SAFETY: as in `bytes`; `&mut self` makes this the only reference.
         unsafe {

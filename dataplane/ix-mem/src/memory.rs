@@ -1,61 +1,62 @@
-//! The one mapping that holds every packet of a dataplane process.
+//! The mapping that holds all packets of a dataplane process.
 use crate::list::Link;
 use crate::{FRAME_BYTES, Mbuf, Pool};
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use ix_sys::fd::sealed_memfd;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-/// Merges pages at once, whatever the system says of merging by itself (Linux 6.1). `libc` has no name for it.
+/// Merges pages at once, whatever the system's setting for merging is (Linux 6.1). `libc` has no
+/// name for it.
 const MADV_COLLAPSE: i32 = 25;
 const TWO_MB: usize = 2 << 20;
 
-/// How many bytes each area gets; rounded up to 2 MB.
+/// Size of each area. Each is rounded up to 2 MB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Frames that devices receive into.
     pub rx_frames: usize,
-    /// Frames that we build packets in.
+    /// Frames in which the dataplane builds packets.
     pub tx_frames: usize,
     /// Bytes of transmit memory for the application.
     pub arena_bytes: usize,
 }
 
-/// Which pages really back the memory.
+/// The pages that really back the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageKind {
     /// Reserved 2 MB pages (hugetlb).
     Huge2M,
-    /// 2 MB pages that Linux has put together at once (transparent huge pages).
+    /// 2 MB pages that Linux has merged at once (transparent huge pages).
     Merged2M,
-    /// 4 KB pages, and larger ones where Linux has them when they are first used.
+    /// 4 KB pages, or larger ones that Linux may give at their first use.
     Small,
 }
 
 impl Sizes {
-    /// Bytes of the three areas.
-    fn areas(&self) -> (usize, usize, usize) {
+    /// Bytes of each of the three areas: receive frames, frames for built packets, transmit memory.
+    pub fn areas(&self) -> [usize; 3] {
         let round = |n: usize| n.div_ceil(TWO_MB) * TWO_MB;
         let frames = |n: usize| round(n * FRAME_BYTES);
-        (frames(self.rx_frames), frames(self.tx_frames), round(self.arena_bytes))
+        [frames(self.rx_frames), frames(self.tx_frames), round(self.arena_bytes)]
     }
 
-    /// Bytes of packet memory of these sizes.
+    /// Bytes of packet memory with these sizes.
     pub fn bytes(&self) -> usize {
-        let (rx, tx, arena) = self.areas();
-        rx + tx + arena
+        self.areas().iter().sum()
     }
 }
 
-/// Why there is no packet memory.
+/// Why packet memory could not be made.
 #[derive(Debug)]
 pub enum MemoryError {
     /// mmap failed with this errno for this many bytes.
     Map(i32, usize),
-    /// No descriptor for this many bytes, with this errno.
+    /// No descriptor for this many bytes could be made, with this errno.
     Make(i32, usize),
-    /// The descriptor has this many bytes and not those of the sizes.
+    /// The descriptor has the first number of bytes, the sizes need the second.
     TooShort(u64, usize),
 }
 
@@ -83,29 +84,57 @@ impl fmt::Display for MemoryError {
 
 impl std::error::Error for MemoryError {}
 
-/// Makes packet memory that can be shared with another process: a memfd in 2 MB pages where the
-/// system has them reserved, sealed so that nobody can change its size.
-pub fn memory_fd(sizes: Sizes) -> Result<OwnedFd, MemoryError> {
-    let bytes = sizes.bytes();
-    sealed_memfd(c"ix-packets", bytes, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB)
-        .or_else(|_| sealed_memfd(c"ix-packets", bytes, 0))
-        .map_err(|e| MemoryError::Make(e.raw_os_error().unwrap_or(0), bytes))
+/// Descriptors of packet memory that other processes map too: one for each area, so that a process
+/// can be given one of them and not the others. Each is a memfd, sealed so that no process can
+/// change its size.
+#[derive(Debug)]
+pub struct MemoryFds {
+    /// Frames that devices receive into.
+    pub rx: OwnedFd,
+    /// Frames that the dataplane builds packets in.
+    pub tx: OwnedFd,
+    /// The application's transmit memory.
+    pub arena: OwnedFd,
+}
+
+impl MemoryFds {
+    /// Makes packet memory of these sizes, in 2 MB pages where the system has reserved them.
+    pub fn new(sizes: Sizes) -> Result<MemoryFds, MemoryError> {
+        let huge = libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+        MemoryFds::with(sizes, huge)
+            .or_else(|_| MemoryFds::with(sizes, 0))
+            .map_err(|e| MemoryError::Make(e.raw_os_error().unwrap_or(0), sizes.bytes()))
+    }
+
+    fn with(sizes: Sizes, flags: u32) -> io::Result<MemoryFds> {
+        let [rx, tx, arena] = sizes.areas();
+        Ok(MemoryFds {
+            rx: sealed_memfd(c"ix-receive", rx, flags)?,
+            tx: sealed_memfd(c"ix-headers", tx, flags)?,
+            arena: sealed_memfd(c"ix-transmit", arena, flags)?,
+        })
+    }
+
+    /// In the order of the areas.
+    pub fn as_fds(&self) -> [BorrowedFd<'_>; 3] {
+        [self.rx.as_fd(), self.tx.as_fd(), self.arena.as_fd()]
+    }
 }
 
 /// One range: receive frames, then frames for built packets, then the application's transmit
-/// memory. Shared by all elastic threads; which thread may touch a frame is said by who holds its
-/// [`crate::Mbuf`].
+/// memory. All elastic threads share it; only the holder of a frame's [`crate::Mbuf`] may touch
+/// that frame.
 pub struct PacketMemory {
     base: *mut u8,
-    /// What was mapped: the base and what stands in front of it to align it.
+    /// The whole mapping: its start, which may be before the base for alignment, and its length.
     mapping: (*mut u8, usize),
     rx_bytes: usize,
     tx_bytes: usize,
     arena_bytes: usize,
     pages: PageKind,
-    /// Its frames have pools ([`PacketMemory::take_pools`]).
+    /// True once its pools were made ([`PacketMemory::take_pools`]).
     has_pools: AtomicBool,
-    /// One link a frame, for [`crate::MbufList`]; touched by whoever owns the frame.
+    /// One link for each frame, for [`crate::MbufList`]; only the frame's owner touches it.
     links: Box<[UnsafeCell<Link>]>,
 }
 
@@ -115,8 +144,8 @@ unsafe impl Send for PacketMemory {}
 unsafe impl Sync for PacketMemory {}
 
 impl PacketMemory {
-    /// Maps memory of these sizes that no other process can share, in 2 MB pages where the system
-    /// has them reserved, else as Linux has them when they are first used.
+    /// Maps memory of these sizes that no other process can share: in 2 MB pages where the system
+    /// has reserved them, else in those that Linux gives at their first use.
     pub fn new(sizes: Sizes) -> Result<PacketMemory, MemoryError> {
         let bytes = sizes.bytes();
         let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -130,30 +159,19 @@ impl PacketMemory {
         Ok(PacketMemory::over(base, (start, bytes + TWO_MB), PageKind::Small, sizes))
     }
 
-    /// Maps memory that [`memory_fd`] made with the same sizes. The descriptor may be closed then.
-    pub fn map(fd: BorrowedFd<'_>, sizes: Sizes) -> Result<PacketMemory, MemoryError> {
+    /// Maps memory that [`MemoryFds::new`] made with the same sizes, its areas side by side. The
+    /// descriptors may be closed afterwards.
+    pub fn map(fds: [BorrowedFd<'_>; 3], sizes: Sizes) -> Result<PacketMemory, MemoryError> {
         let bytes = sizes.bytes();
-        let failed = || MemoryError::Map(errno(), bytes);
-        // SAFETY: all-zero bytes are a valid stat.
-        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: `stat` is writable for the length of the call.
-        if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } < 0 {
-            return Err(failed());
-        }
-        if stat.st_size < bytes as libc::off_t {
-            return Err(MemoryError::TooShort(stat.st_size as u64, bytes));
-        }
-        let huge = stat.st_blksize as usize == TWO_MB;
         let (start, base) = reserve(bytes)?;
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED | if huge { libc::MAP_POPULATE } else { 0 };
-        if map(base, bytes, flags, fd.as_raw_fd()).is_none() {
-            let error = failed();
-            // SAFETY: exactly what `reserve` mapped.
-            unsafe { libc::munmap(start.cast(), bytes + TWO_MB) };
-            return Err(error);
+        match map_areas(base, fds, sizes) {
+            Ok(pages) => Ok(PacketMemory::over(base, (start, bytes + TWO_MB), pages, sizes)),
+            Err(error) => {
+                // SAFETY: exactly what `reserve` mapped, whatever lies in it now.
+                unsafe { libc::munmap(start.cast(), bytes + TWO_MB) };
+                Err(error)
+            }
         }
-        let pages = if huge { PageKind::Huge2M } else { populate(base, bytes) };
-        Ok(PacketMemory::over(base, (start, bytes + TWO_MB), pages, sizes))
     }
 
     fn over(
@@ -162,14 +180,14 @@ impl PacketMemory {
         pages: PageKind,
         sizes: Sizes,
     ) -> PacketMemory {
-        let (rx_bytes, tx_bytes, arena_bytes) = sizes.areas();
+        let [rx_bytes, tx_bytes, arena_bytes] = sizes.areas();
         let frames = (rx_bytes + tx_bytes) / FRAME_BYTES;
         let links = (0..frames).map(|_| UnsafeCell::new(Link::default())).collect();
         let has_pools = AtomicBool::new(false);
         PacketMemory { base, mapping, rx_bytes, tx_bytes, arena_bytes, pages, has_pools, links }
     }
 
-    /// Which pages back it.
+    /// The pages that back it.
     pub fn pages(&self) -> PageKind {
         self.pages
     }
@@ -184,19 +202,19 @@ impl PacketMemory {
         self.rx_bytes + self.tx_bytes + self.arena_bytes
     }
 
-    /// Frame numbers that devices receive into.
+    /// Numbers of the frames that devices receive into.
     pub fn rx_frames(&self) -> core::ops::Range<u32> {
         0..(self.rx_bytes / FRAME_BYTES) as u32
     }
 
-    /// Frame numbers for packets that we build.
+    /// Numbers of the frames in which the dataplane builds packets.
     pub fn tx_frames(&self) -> core::ops::Range<u32> {
         let first = (self.rx_bytes / FRAME_BYTES) as u32;
         first..first + (self.tx_bytes / FRAME_BYTES) as u32
     }
 
-    /// A pool of all frames that devices receive into and one of all for packets that we build, for a
-    /// process whose only thread has all of them; `None` after the first time.
+    /// Returns a pool of all receive frames and one of all frames for built packets, for a process
+    /// whose only thread has all of them. `None` after the first call.
     pub fn take_pools(&self) -> Option<(Pool, Pool)> {
         if self.has_pools.swap(true, Ordering::Relaxed) {
             return None;
@@ -215,16 +233,16 @@ impl PacketMemory {
         (self.base as usize + self.rx_bytes + self.tx_bytes, self.arena_bytes)
     }
 
-    /// First byte of a frame. Callers hold the frame's Mbuf.
+    /// First byte of a frame. The caller holds the frame's Mbuf.
     pub(crate) fn frame_ptr(&self, frame: u32) -> *mut u8 {
         debug_assert!((frame as usize) < (self.rx_bytes + self.tx_bytes) / FRAME_BYTES);
         // SAFETY: frame numbers come from `rx_frames`/`tx_frames`, both within the mapping.
         unsafe { self.base.add(frame as usize * FRAME_BYTES) }
     }
 
-    /// Copies application memory that lies within the receive area or the transmit memory into
-    /// `to`. Answers false, and copies nothing, when the range lies elsewhere.
-    /// The application may change the bytes meanwhile: they are payload, never trusted.
+    /// Copies memory of the application, within the receive area or the transmit memory, into `to`.
+    /// Returns false and copies nothing if the range is not within one of them. The application may
+    /// change the bytes meanwhile: they are payload, never trusted.
     pub fn copy_from_app(&self, addr: u64, to: &mut [u8]) -> bool {
         if !self.app_may_send(addr, to.len() as u64) {
             return false;
@@ -235,12 +253,13 @@ impl PacketMemory {
         true
     }
 
-    /// Whether `len` bytes at `addr` lie wholly in the receive area or wholly in transmit memory.
+    /// True if `len` bytes at `addr` are wholly within the receive area or wholly within transmit
+    /// memory.
     pub fn app_may_send(&self, addr: u64, len: u64) -> bool {
         within(addr, len, self.rx_area()) || within(addr, len, self.arena())
     }
 
-    /// Whether `len` bytes at `addr` lie wholly in transmit memory.
+    /// True if `len` bytes at `addr` are wholly within transmit memory.
     pub fn in_arena(&self, addr: u64, len: u64) -> bool {
         within(addr, len, self.arena())
     }
@@ -251,7 +270,7 @@ impl PacketMemory {
         within(addr, 1, (start, len)).then(|| ((addr as usize - start) / FRAME_BYTES) as u32)
     }
 
-    /// Writes the link of a frame whose Mbuf the caller holds.
+    /// Sets the link of a frame whose Mbuf the caller holds.
     pub(crate) fn set_link(&self, mbuf: &Mbuf, link: Link) {
         // SAFETY: the holder of a frame's Mbuf is the only one to touch its link.
         unsafe { *self.links[mbuf.frame() as usize].get() = link }
@@ -263,14 +282,15 @@ impl PacketMemory {
         unsafe { *self.links[frame as usize].get() }
     }
 
-    /// Points the link of a frame that the calling list owns to another.
+    /// Changes the next frame of a frame that the calling list owns.
     pub(crate) fn relink(&self, frame: u32, next: u32) {
         let link = self.link(frame).with_next(next);
-        // SAFETY: only the list that owns the frame calls this, under an exclusive borrow of itself.
+        // SAFETY: only the list that owns the frame calls this, under an exclusive borrow of
+        // itself.
         unsafe { *self.links[frame as usize].get() = link }
     }
 
-    /// Address of an mbuf's first byte in use, to tell the application.
+    /// Address of an mbuf's first byte in use, as the application sees it.
     pub fn addr_of(&self, mbuf: &crate::Mbuf) -> u64 {
         self.frame_ptr(mbuf.frame()) as u64 + mbuf.offset() as u64
     }
@@ -289,8 +309,8 @@ fn within(addr: u64, len: u64, (start, area): (usize, usize)) -> bool {
     len <= area as u64 && offset <= area as u64 - len
 }
 
-/// Maps anonymous memory with 2 MB to spare: answers its start, and the first multiple of 2 MB in
-/// it, where the areas shall begin.
+/// Maps anonymous memory with 2 MB to spare. Returns its start, and the first multiple of 2 MB in
+/// it, where the areas begin.
 fn reserve(bytes: usize) -> Result<(*mut u8, *mut u8), MemoryError> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let mapped = map(core::ptr::null_mut(), bytes + TWO_MB, flags, -1);
@@ -300,10 +320,50 @@ fn reserve(bytes: usize) -> Result<(*mut u8, *mut u8), MemoryError> {
     Ok((start, unsafe { start.add(skip) }))
 }
 
-/// Has Linux back shared memory that was mapped just now, begins at a multiple of 2 MB and is as long as
-/// several. By itself it gives shared memory no large pages where the system's settings are the usual ones.
+/// Maps the areas side by side from `base` on, where the caller has reserved room for all. Returns
+/// the worst pages of the three.
+fn map_areas(
+    mut base: *mut u8,
+    fds: [BorrowedFd<'_>; 3],
+    sizes: Sizes,
+) -> Result<PageKind, MemoryError> {
+    let mut worst = PageKind::Huge2M;
+    for (fd, bytes) in fds.into_iter().zip(sizes.areas()).filter(|(_, bytes)| *bytes > 0) {
+        let pages = map_area(base, fd, bytes)?;
+        worst = match (worst, pages) {
+            (PageKind::Small, _) | (_, PageKind::Small) => PageKind::Small,
+            (PageKind::Merged2M, _) | (_, PageKind::Merged2M) => PageKind::Merged2M,
+            _ => PageKind::Huge2M,
+        };
+        // SAFETY: the areas together are as long as what was reserved.
+        base = unsafe { base.add(bytes) };
+    }
+    Ok(worst)
+}
+
+fn map_area(base: *mut u8, fd: BorrowedFd<'_>, bytes: usize) -> Result<PageKind, MemoryError> {
+    let failed = || MemoryError::Map(errno(), bytes);
+    // SAFETY: all-zero bytes are a valid stat.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: `stat` is writable for the length of the call.
+    if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } < 0 {
+        return Err(failed());
+    }
+    if stat.st_size < bytes as libc::off_t {
+        return Err(MemoryError::TooShort(stat.st_size as u64, bytes));
+    }
+    let huge = stat.st_blksize as usize == TWO_MB;
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED | if huge { libc::MAP_POPULATE } else { 0 };
+    map(base, bytes, flags, fd.as_raw_fd()).ok_or_else(failed)?;
+    Ok(if huge { PageKind::Huge2M } else { populate(base, bytes) })
+}
+
+/// Makes Linux back shared memory with pages. The memory was just mapped, begins at a multiple of 2
+/// MB and is several times as long. With the usual system settings Linux does not give shared
+/// memory large pages by itself.
 fn populate(base: *mut u8, bytes: usize) -> PageKind {
-    // A piece without any page is not merged. Much less work than to fill all of it with small ones.
+    // A piece without any page is not merged. One page is enough, and much less work than filling
+    // the piece with small pages.
     for at in (0..bytes).step_by(TWO_MB) {
         // SAFETY: within the mapping; any byte is valid, and what is read is not used.
         unsafe { base.add(at).read_volatile() };
@@ -321,7 +381,7 @@ fn populate(base: *mut u8, bytes: usize) -> PageKind {
     }
 }
 
-/// Maps `bytes`: at `at` when the flags say so (then it is a range of ours), else anywhere.
+/// Maps `bytes`, at `at` if the flags say so (then it is a reserved range of ours), else anywhere.
 fn map(at: *mut u8, bytes: usize, flags: i32, fd: RawFd) -> Option<*mut u8> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice, or with MAP_FIXED over a range
@@ -343,15 +403,14 @@ fn errno() -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     const SIZES: Sizes = Sizes { rx_frames: 100, tx_frames: 1, arena_bytes: 1 };
 
     #[test]
     fn two_mappings_of_one_descriptor_see_the_same_frames() {
-        let fd = memory_fd(SIZES).unwrap();
-        let one = PacketMemory::map(fd.as_fd(), SIZES).unwrap();
-        let other = PacketMemory::map(fd.as_fd(), SIZES).unwrap();
+        let fds = MemoryFds::new(SIZES).unwrap();
+        let one = PacketMemory::map(fds.as_fds(), SIZES).unwrap();
+        let other = PacketMemory::map(fds.as_fds(), SIZES).unwrap();
         assert_eq!((one.bytes(), one.base() as usize % TWO_MB), (3 * TWO_MB, 0));
         for (memory, frame) in [(&one, one.rx_frames().start), (&one, one.tx_frames().end - 1)] {
             // SAFETY: nobody else has this frame.
@@ -365,14 +424,16 @@ mod tests {
 
     #[test]
     fn nobody_can_change_the_size_and_a_short_descriptor_is_refused() {
-        let fd = memory_fd(SIZES).unwrap();
-        for bytes in [0, 2 * TWO_MB, 100 * TWO_MB] {
-            // SAFETY: no memory is passed.
-            let ret = unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) };
-            assert_eq!((ret, errno()), (-1, libc::EPERM));
+        let fds = MemoryFds::new(SIZES).unwrap();
+        for fd in fds.as_fds() {
+            for bytes in [0, 2 * TWO_MB, 100 * TWO_MB] {
+                // SAFETY: no memory is passed.
+                let ret = unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) };
+                assert_eq!((ret, errno()), (-1, libc::EPERM));
+            }
         }
         let larger = Sizes { arena_bytes: 10 * TWO_MB, ..SIZES };
-        let Err(e) = PacketMemory::map(fd.as_fd(), larger) else { panic!("mapped") };
+        let Err(e) = PacketMemory::map(fds.as_fds(), larger) else { panic!("mapped") };
         assert!(e.to_string().contains("same version"), "{e}");
     }
 }

@@ -1,7 +1,9 @@
-//! A thread's stack of free frames: last in, first out, so that warm frames are used again.
+//! A thread's stack of free frames: last in, first out, so that frames that are still in the cache
+//! are used first.
 use crate::{HEADROOM_BYTES, Mbuf, PacketMemory, prefetch_write};
 
-/// Frames of one elastic thread and one kind (receive or build). No atomics: one thread.
+/// Frames of one elastic thread and one kind (for receiving or for building). Without atomics: one
+/// thread uses it.
 pub struct Pool {
     free: Vec<u32>,
     owned: isize,
@@ -16,7 +18,7 @@ impl Pool {
         Pool { owned: frames.len() as isize, free: frames.rev().collect() }
     }
 
-    /// Takes a free frame; `None` when all are in use.
+    /// Takes a free frame; `None` if all are in use.
     #[inline]
     pub fn take(&mut self) -> Option<Mbuf> {
         let frame = self.free.pop()?;
@@ -24,8 +26,8 @@ impl Pool {
         Some(unsafe { Mbuf::from_frame(frame) })
     }
 
-    /// Asks for the first `bytes` of the frame that will be taken after the next one, to be
-    /// written: whoever read it last is often another processor.
+    /// Prefetches the first `bytes` of the frame that will be taken after the next one, for
+    /// writing: the last to read it was often another processor.
     #[inline]
     pub fn fetch_ahead(&self, memory: &PacketMemory, bytes: usize) {
         let after_next = self.free.len().checked_sub(2).and_then(|index| self.free.get(index));
@@ -35,23 +37,23 @@ impl Pool {
         }
     }
 
-    /// Takes a frame back.
+    /// Returns a frame to the pool.
     #[inline]
     pub fn put(&mut self, mbuf: Mbuf) {
         self.free.push(mbuf.into_frame());
     }
 
-    /// Free frames.
+    /// Number of free frames.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// The frame of this Mbuf goes to another thread's pool for good.
+    /// To be called when the frame of this Mbuf moves to another thread's pool for good.
     pub fn disown(&mut self, _: &Mbuf) {
         self.owned -= 1;
     }
 
-    /// The frame of this Mbuf came from another thread's pool for good.
+    /// To be called when the frame of this Mbuf has come from another thread's pool for good.
     pub fn adopt(&mut self, _: &Mbuf) {
         self.owned += 1;
     }
@@ -66,13 +68,13 @@ impl Pool {
         self.owned += frames as isize;
     }
 
-    /// Frames that belong to this pool: those it was made with, less what was disowned, and what
-    /// was adopted.
+    /// Number of frames that belong to this pool: those it was made with, without those disowned,
+    /// and with those adopted.
     pub fn owned(&self) -> usize {
         self.owned.max(0) as usize
     }
 
-    /// Frames that are out: in rings, queues or with the application.
+    /// Number of frames in use: in rings or queues, or with the application.
     pub fn in_use(&self) -> isize {
         self.owned - self.free.len() as isize
     }

@@ -44,7 +44,7 @@ pub fn ring<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 }
 
 impl<T: Send> Producer<T> {
-    /// Appends a value; gives it back when the ring is full.
+    /// Appends a value; returns it if the ring is full.
     pub fn push(&mut self, value: T) -> Result<(), T> {
         let slots = &self.shared.slots;
         if self.tail - self.head_seen == slots.len() {
@@ -64,7 +64,7 @@ impl<T: Send> Producer<T> {
 }
 
 impl<T: Send> Consumer<T> {
-    /// Takes the oldest value.
+    /// Removes the oldest value.
     pub fn pop(&mut self) -> Option<T> {
         if self.head == self.tail_seen {
             self.tail_seen = self.shared.tail.0.load(Ordering::Acquire);
@@ -82,7 +82,7 @@ impl<T: Send> Consumer<T> {
         Some(value)
     }
 
-    /// Whether nothing waits.
+    /// True if the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.head == self.shared.tail.0.load(Ordering::Acquire)
     }
@@ -90,7 +90,7 @@ impl<T: Send> Consumer<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // Nobody else is left who could move them.
+        // No thread uses the ring any more.
         let (head, tail) =
             (self.head.0.load(Ordering::Relaxed), self.tail.0.load(Ordering::Relaxed));
         for i in head..tail {

@@ -1,16 +1,16 @@
-//! What the lock-free code of this crate is made of. In `verify/loom/` the same code is made of
-//! loom's, which tries all orders that the memory model allows.
+//! The types that the lock-free code of this crate is made of. `verify/loom/` compiles the same
+//! code with loom's types, which try all orders that the memory model allows.
 pub(crate) use core::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) use std::sync::Arc;
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 
-/// Room for a value, full or empty; whoever uses it knows which, and that nobody else does.
+/// Room for a value, full or empty. Its user knows which, and that no other thread uses it.
 pub(crate) struct Slot<T>(UnsafeCell<MaybeUninit<T>>);
 
 impl<T> Slot<T> {
-    /// Without a value.
+    /// A slot without a value.
     pub fn empty() -> Slot<T> {
         Slot(UnsafeCell::new(MaybeUninit::uninit()))
     }

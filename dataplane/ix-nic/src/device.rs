@@ -1,19 +1,19 @@
-//! Attaching a queue by its descriptor, which needs no privilege.
+//! Attaches a queue by its descriptor, which needs no privilege.
 use crate::error::AttachError;
 use crate::steering::MappedReta;
-use crate::{Nic, NicInfo, SetReta, Steering, afxdp, memif, tap};
+use crate::{Nic, NicInfo, NicKind, SetReta, Steering, afxdp, memif, tap};
 use ix_mem::{PacketMemory, Pool};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// Entries of a queue's rings, where the device has rings of our choice; powers of two.
+/// Entries of a queue's rings, for devices whose rings can have any size. Powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSizes {
-    /// Received packets that wait for us.
+    /// Received packets that the dataplane has not taken.
     pub rx: u32,
-    /// Frames the device has for packets to come: how many receive frames it holds at most.
+    /// Frames for packets to receive: the most receive frames that the device holds.
     pub fill: u32,
-    /// Packets that wait for transmission, and how many transmit frames the device holds at most.
+    /// Packets to transmit: the most transmit frames that the device holds.
     pub tx: u32,
 }
 
@@ -24,8 +24,8 @@ impl Default for RingSizes {
 }
 
 /// The redirection table behind a device's table descriptor ([`NicInfo::table_fd`]), for a process
-/// without privilege. A steering program's table is mapped, and then written without a system call.
-/// A network card's is written by the broker, which is asked over a socket.
+/// without privilege. The table of a steering program is mapped, and written without a system call.
+/// That of a network card is written by the broker, on a request over a socket.
 pub fn attach_table(info: &NicInfo, fd: OwnedFd) -> Result<Arc<dyn SetReta>, AttachError> {
     if matches!(info.steering, Steering::Rss(_)) {
         return Ok(Arc::new(afxdp::AskedTable::new(fd, info.queues)));
@@ -38,14 +38,14 @@ pub fn attach_table(info: &NicInfo, fd: OwnedFd) -> Result<Arc<dyn SetReta>, Att
     Ok(Arc::new(table))
 }
 
-/// Makes the queue pair behind a descriptor that the broker opened, in the process that has
+/// Makes the queue pair behind a descriptor that the broker has opened, in the process that has
 /// `memory`, and gives the device its first receive frames. Needs no privilege.
 ///
-/// It registers all packet memory with each AF_XDP socket, which is charged to RLIMIT_MEMLOCK of
-/// this process unless it has CAP_IPC_LOCK.
+/// For AF_XDP it registers all packet memory with each socket. That memory counts against
+/// RLIMIT_MEMLOCK of this process unless it has CAP_IPC_LOCK.
 ///
-/// The mode in use stands in [`Nic::info`] of the result, which says more than `info` where only
-/// binding a queue tells (zero-copy or copy).
+/// [`Nic::info`] of the result has the mode in use. It says more than `info` where only binding a
+/// queue shows the mode (zero-copy or copy).
 pub fn attach(
     info: &NicInfo,
     queue: usize,
@@ -54,13 +54,13 @@ pub fn attach(
     rx_pool: &mut Pool,
     rings: RingSizes,
 ) -> Result<Box<dyn Nic>, AttachError> {
-    match (info.kind, &info.xdp) {
-        ("tap", _) => Ok(Box::new(tap::TapNic::new(info.clone(), fd))),
-        ("memif", _) => Ok(Box::new(memif::MemifNic::new(info.clone(), queue, fd, rings))),
-        ("afxdp", Some(bind)) => {
-            let nic = afxdp::AfxdpNic::attach(info, *bind, queue, fd, memory, rx_pool, rings)?;
+    match info.kind {
+        NicKind::Tap => Ok(Box::new(tap::TapNic::new(info.clone(), fd))),
+        NicKind::Memif => Ok(Box::new(memif::MemifNic::new(info.clone(), queue, fd, rings))),
+        NicKind::Afxdp(bind) => {
+            let nic = afxdp::AfxdpNic::attach(info, bind, queue, fd, memory, rx_pool, rings)?;
             Ok(Box::new(nic))
         }
-        _ => Err(AttachError::Kind { kind: info.kind }),
+        NicKind::Sim => Err(AttachError::Kind { kind: info.kind }),
     }
 }

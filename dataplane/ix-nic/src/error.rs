@@ -1,4 +1,6 @@
 //! Why a queue cannot be attached: each message says in one line what, why, and what to do.
+use crate::NicKind;
+use crate::memif::PlanError;
 use std::fmt;
 use std::io;
 
@@ -6,19 +8,19 @@ use std::io;
 #[derive(Debug)]
 #[allow(missing_docs)] // The messages say what each field is.
 pub enum AttachError {
-    /// The description is of a kind that is not attached by descriptor.
-    Kind { kind: &'static str },
-    /// Packet memory may not be locked.
+    /// Devices of this kind are not attached by descriptor.
+    Kind { kind: NicKind },
+    /// The process may not lock its packet memory.
     Memlock { name: String, bytes: usize },
     /// The interface is switched off.
     Down { name: String },
-    /// Somebody else has the queue's AF_XDP socket.
+    /// Another program has an AF_XDP socket on the queue.
     Busy { name: String, queue: usize },
-    /// No way to bind is accepted; the text says what each answered.
+    /// Every mode of binding was refused, for these reasons.
     Refused { name: String, queue: usize, answers: String },
-    /// An update that says nothing.
-    Update { name: String, source: crate::LineError },
-    /// Another error of the system.
+    /// A change of the device that is not possible.
+    Update { name: String, source: UpdateError },
+    /// Any other error of a system call.
     System { action: &'static str, name: String, source: io::Error },
 }
 
@@ -26,23 +28,57 @@ impl fmt::Display for AttachError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use AttachError::*;
         match self {
-            Kind { kind } => write!(f, "a device of kind {kind} has no descriptor"),
+            Kind { kind } => write!(f, "a device of kind {kind} cannot be attached by descriptor"),
             Memlock { name, bytes } => {
-                write!(f, "may not lock {bytes} bytes of packet memory for `{name}`; raise the ")?;
-                write!(f, "limit with `ulimit -l unlimited` or give fewer buffers")
+                write!(
+                    f,
+                    "cannot lock {bytes} bytes of packet memory for `{name}`: over the limit; raise the "
+                )?;
+                write!(f, "limit with `ulimit -l unlimited` or lower the number of buffers")
             }
             Down { name } => write!(f, "`{name}` is down; `ip link set {name} up`"),
             Busy { name, queue } => {
-                write!(f, "queue {queue} of `{name}` has an AF_XDP socket of another program; ")?;
+                write!(
+                    f,
+                    "queue {queue} of `{name}` is used by an AF_XDP socket of another program; "
+                )?;
                 write!(f, "stop it")
             }
             Refused { name, queue, answers } => {
                 write!(f, "queue {queue} of `{name}` refuses AF_XDP ({answers}); use tap")
             }
-            Update { name, source } => write!(f, "update of `{name}` is unreadable: {source}"),
+            Update { name, source } => write!(f, "cannot update `{name}`: {source}"),
             System { action, name, source } => write!(f, "cannot {action} `{name}`: {source}"),
         }
     }
 }
 
 impl std::error::Error for AttachError {}
+
+/// Why a change from the broker cannot be applied to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpdateError {
+    /// Devices of this kind do not change.
+    Kind,
+    /// The change has another number of queues than the device.
+    Queues,
+    /// Packet memory is larger than the offsets of memif can express.
+    Memory,
+    /// The plan of a memif's link is invalid.
+    Plan(PlanError),
+}
+
+impl fmt::Display for UpdateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UpdateError::Kind => f.write_str("devices of this kind do not change"),
+            UpdateError::Queues => f.write_str("the number of queues differs"),
+            UpdateError::Memory => {
+                f.write_str("packet memory is larger than memif's maximum of 4 GB")
+            }
+            UpdateError::Plan(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for UpdateError {}

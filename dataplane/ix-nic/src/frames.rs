@@ -1,10 +1,9 @@
-//! Which frames a device has now.
+//! The set of frames that a device has.
 
-/// A set of frame numbers with a bit each: what we gave to a device and it has not given back.
+/// A set of frame numbers, a bit each: the frames that were given to a device and not returned.
 ///
-/// A frame number that comes out of a ring shared with the kernel makes an owning `Mbuf` only
-/// when it is in the set, so that a wrong ring entry can lose a packet but never give a frame two
-/// owners.
+/// A frame number from a ring that is shared with the kernel makes an owning `Mbuf` only if it is
+/// in the set. So a wrong ring entry can lose a packet, but never gives a frame two owners.
 #[derive(Debug)]
 pub(crate) struct FrameSet {
     bits: Vec<u64>,
@@ -26,7 +25,7 @@ impl FrameSet {
         self.count += 1;
     }
 
-    /// Takes a frame out; false when it is not in the set.
+    /// Removes a frame; false if it is not in the set.
     #[inline]
     pub fn remove(&mut self, frame: u64) -> bool {
         let Some(word) = self.bits.get_mut((frame / 64) as usize) else { return false };
@@ -37,7 +36,7 @@ impl FrameSet {
         held
     }
 
-    /// Frames in the set.
+    /// Number of frames in the set.
     pub fn count(&self) -> usize {
         self.count
     }

@@ -1,8 +1,8 @@
 //! Which queue a frame goes to: the flow hash of a raw frame, and the redirection table of a TAP's
 //! steering program.
 //!
-//! [`FlowHash`] is taken over IPv4 with the ports of TCP and UDP; other IPv4 and fragments hash
-//! without ports, and what is not IPv4 belongs to flow group 0.
+//! [`FlowHash`] covers IPv4 with the ports of TCP and UDP. Other IPv4 packets and fragments are
+//! hashed without ports; what is not IPv4 belongs to flow group 0.
 use crate::SetReta;
 use ix_sys::Mapping;
 use ix_wire::{FLOW_GROUPS, FlowHash, FlowTuple, IpAddr, flow_group};
@@ -41,7 +41,7 @@ pub fn frame_flow_group(hash: &FlowHash, frame: &[u8]) -> usize {
     }))
 }
 
-/// The queue that flow group `group` has before anybody changes the table.
+/// The queue of flow group `group` before the table was ever changed.
 pub fn initial_queue(group: usize, queues: usize) -> usize {
     group % queues
 }

@@ -1,18 +1,18 @@
-//! What reaches the dataplane's process when a device changes.
-use crate::error::AttachError;
-use crate::memif::{self, QueueLink, UpdateError};
-use crate::{LineError, NicInfo};
+//! Changes of devices, as they reach the dataplane's process.
+use crate::error::{AttachError, UpdateError};
+use crate::memif::{self, Plan, QueueLink};
+use crate::{DeviceChange, NicInfo, NicKind};
 use ix_mem::PacketMemory;
 use std::os::fd::OwnedFd;
 
-/// What changes for one queue of a device; moved to the elastic thread that owns the queue, which
-/// gives it to [`crate::Nic::update`].
+/// The change for one queue of a device. It is sent to the elastic thread that owns the queue,
+/// which gives it to [`crate::Nic::update`].
 pub struct QueueUpdate(pub(crate) Change);
 
 pub(crate) enum Change {
-    /// The interface is there again: a new socket for the queue.
+    /// The interface exists again: a new socket for the queue.
     Reopened { info: NicInfo, fd: OwnedFd },
-    /// A memif has a peer, or has none any more.
+    /// A memif has a new peer, or none any more.
     Memif(Option<Box<QueueLink>>),
 }
 
@@ -26,47 +26,49 @@ impl std::fmt::Debug for QueueUpdate {
     }
 }
 
-/// Reads an update of the broker: returns one part for each queue of the device, in order. Maps
-/// what must be mapped, and checks everything.
+/// Reads a change of a device from the broker, with its descriptors. Returns one part for each
+/// queue of the device, in order. Maps what must be mapped, and checks everything.
 pub fn read_update(
     info: &NicInfo,
-    line: &str,
+    change: DeviceChange,
     fds: Vec<OwnedFd>,
     memory: &PacketMemory,
 ) -> Result<Vec<QueueUpdate>, AttachError> {
-    let name = || info.name.clone();
-    let malformed = |key| AttachError::Update { name: name(), source: LineError { key } };
-    let parts: Vec<Change> = if info.kind == "memif" {
-        if info.shared_frames && memory.bytes() > u32::MAX as usize {
-            return Err(malformed("memory"));
+    let refused = |source| AttachError::Update { name: info.name.clone(), source };
+    let is_memif = info.kind == NicKind::Memif;
+    let parts: Vec<Change> = match change {
+        DeviceChange::PeerUp(plan) if is_memif => link(info, plan, fds, memory)?,
+        DeviceChange::PeerDown if is_memif => {
+            (0..info.queues).map(|_| Change::Memif(None)).collect()
         }
-        memif_parts(info, line, fds)?.into_iter().map(Change::Memif).collect()
-    } else {
-        let words = line.strip_prefix("reopened ").ok_or_else(|| malformed("update"))?;
-        let now = NicInfo::from_line(words)
-            .map_err(|source| AttachError::Update { name: name(), source })?;
-        fds.into_iter().map(|fd| Change::Reopened { info: now.clone(), fd }).collect()
+        DeviceChange::Reopened(now) if !is_memif => {
+            fds.into_iter().map(|fd| Change::Reopened { info: now.clone(), fd }).collect()
+        }
+        _ => return Err(refused(UpdateError::Kind)),
     };
     if parts.len() != info.queues {
-        return Err(malformed("queues"));
+        return Err(refused(UpdateError::Queues));
     }
     Ok(parts.into_iter().map(QueueUpdate).collect())
 }
 
-fn memif_parts(
+fn link(
     info: &NicInfo,
-    line: &str,
+    plan: Plan,
     fds: Vec<OwnedFd>,
-) -> Result<Vec<Option<Box<QueueLink>>>, AttachError> {
-    if memif::is_down(line) {
-        return Ok((0..info.queues).map(|_| None).collect());
-    }
+    memory: &PacketMemory,
+) -> Result<Vec<Change>, AttachError> {
     let name = info.name.clone();
-    match memif::read_update(line, fds) {
-        Ok(parts) => Ok(parts.into_iter().map(|part| Some(Box::new(part))).collect()),
-        Err(UpdateError::Line(key)) => Err(AttachError::Update { name, source: LineError { key } }),
-        Err(UpdateError::Map(source)) => {
-            Err(AttachError::System { action: "map the memory of", name, source })
-        }
+    if info.shared_frames && memory.bytes() > u32::MAX as usize {
+        return Err(AttachError::Update { name, source: UpdateError::Memory });
     }
+    if let Err(e) = plan.check() {
+        return Err(AttachError::Update { name, source: UpdateError::Plan(e) });
+    }
+    let parts = memif::link(plan, fds).map_err(|source| AttachError::System {
+        action: "map the memory of",
+        name,
+        source,
+    })?;
+    Ok(parts.into_iter().map(|part| Change::Memif(Some(Box::new(part)))).collect())
 }

@@ -1,5 +1,6 @@
-//! Commands of the control plane to the running dataplane, as its broker keeps them: sent one after
-//! the other, each answered exactly once, whatever becomes of who asked and of the dataplane.
+//! Commands of the control plane to the running dataplane, as its broker keeps them. The broker
+//! sends one after the other. Each has exactly one outcome, even when the client or the dataplane
+//! has gone.
 use ix_launch::Channel;
 use ix_proto::capture::CaptureOrder;
 use ix_proto::{BEGIN_US, Codec, Command, FromImage, Order, Outcome, ToImage};
@@ -9,19 +10,19 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// What is done with the outcome; it owns whatever it takes to answer who asked.
+/// Called with the outcome. It owns all that it needs to reply to the client.
 pub type Reply = Box<dyn FnOnce(&Outcome)>;
 
-/// Commands that wait behind the one that runs, at most.
+/// At most this many commands wait behind the one that runs.
 const QUEUE_MAX: usize = 64;
-/// A command that the dataplane did not begin by then has timed out.
+/// Time within which the dataplane must begin a command, ms.
 const BEGIN_MS: u64 = BEGIN_US / 1000;
-/// What was begun ends, or is undone, within this time after that.
+/// Time after that within which a command that began ends, or is undone, ms.
 const FINISH_MS: u64 = 1_000;
-/// Between tries to hand a command over while the channel is full.
+/// Time between two attempts to send a command while the channel is full, ms.
 const RETRY_MS: u64 = 10;
 
-/// Commands on their way.
+/// Commands that have no outcome yet.
 #[derive(Default)]
 pub struct Commands {
     queue: VecDeque<Waiting>,
@@ -29,48 +30,57 @@ pub struct Commands {
     serial: u64,
 }
 
-/// An order that the dataplane does not have yet.
+/// An order that the dataplane has not received yet.
 struct Waiting {
     order: Order,
-    /// What travels with it.
+    /// A descriptor that is sent with it.
     fd: Option<OwnedFd>,
     reply: Reply,
 }
 
-/// The command that the dataplane has.
+impl Waiting {
+    /// Whether it says what the vNIC may do from now on.
+    fn is_state(&self) -> bool {
+        matches!(self.order, Order::Gate(_))
+    }
+}
+
+/// The command that the dataplane is carrying out.
 struct Sent {
     serial: u64,
+    /// It says what the vNIC may do from now on.
+    is_state: bool,
     reply: Reply,
-    /// Nothing was heard of it by then: the dataplane does not answer.
+    /// When the command times out.
     until: Instant,
 }
 
 impl Commands {
-    /// Has the dataplane carry out a command. `reply` is called once, at the earliest in the next
-    /// [`Commands::service`]: it must not wait.
+    /// Sends a command to the dataplane. `reply` is called once, in the next [`Commands::service`]
+    /// at the earliest. It must not wait.
     pub fn submit(&mut self, command: Command, reply: Reply) {
         self.queue(Order::Command(command), None, reply);
     }
 
-    /// The same with a capture, whose memory travels with it.
+    /// The same for a capture, whose memory is sent with the command.
     pub fn submit_capture(&mut self, order: CaptureOrder, memory: Option<OwnedFd>, reply: Reply) {
         self.queue(Order::Capture(order), memory, reply);
     }
 
     fn queue(&mut self, order: Order, fd: Option<OwnedFd>, reply: Reply) {
         if self.queue.len() >= QUEUE_MAX {
-            let why = format!("{QUEUE_MAX} commands are waiting already");
+            let why = format!("{QUEUE_MAX} commands are waiting; try again when they have ended");
             return reply(&Outcome::Refused(why));
         }
         self.queue.push_back(Waiting { order, fd, reply });
     }
 
-    /// The same with what the vNIC may send and receive from now on. That is a state: a newer one
-    /// stands for one that still waits, and none is refused, for nothing else would ever undo what
-    /// was before.
+    /// The same for what the vNIC may send and receive from now on. That is a state, so a newer one
+    /// replaces one that still waits. None is refused, because nothing else would undo the state
+    /// before.
     pub fn submit_gate(&mut self, gate: Gate, reply: Reply) {
         let order = Order::Gate(gate);
-        match self.queue.iter_mut().find(|waiting| matches!(waiting.order, Order::Gate(_))) {
+        match self.queue.iter_mut().find(|waiting| waiting.is_state()) {
             Some(waiting) => {
                 waiting.order = order;
                 let first = std::mem::replace(&mut waiting.reply, Box::new(|_| {}));
@@ -83,15 +93,20 @@ impl Commands {
         }
     }
 
-    /// Sends what waits, and gives up what took too long. To be called after
-    /// [`Commands::submit`], and when [`Commands::service_in_ms`] are over. Without a channel all
-    /// are refused: the dataplane is gone.
+    /// Sends the commands that wait, and gives up those that took too long. The caller calls it
+    /// after [`Commands::submit`], and when [`Commands::service_in_ms`] have passed. Without a
+    /// channel the dataplane has ended: all commands are refused, except for what the vNIC may do,
+    /// with which the next dataplane begins.
     pub fn service(&mut self, channel: Option<&Channel>) {
         let Some(channel) = channel else {
-            let gone = Outcome::Refused("the dataplane is gone".to_owned());
-            let replies = self.queue.drain(..).map(|waiting| waiting.reply);
-            let sent = self.sent.take().map(|sent| sent.reply);
-            sent.into_iter().chain(replies).for_each(|reply| reply(&gone));
+            let sent = self.sent.take().map(|sent| (sent.is_state, sent.reply));
+            let waiting = self.queue.drain(..).map(|waiting| (waiting.is_state(), waiting.reply));
+            for (is_state, reply) in sent.into_iter().chain(waiting) {
+                reply(&match is_state {
+                    true => Outcome::Done,
+                    false => Outcome::Refused("the dataplane has ended".to_owned()),
+                });
+            }
             return;
         };
         if let Some(late) = self.sent.take_if(|sent| sent.until <= Instant::now()) {
@@ -105,25 +120,26 @@ impl Commands {
             let until_us = monotonic_us() + BEGIN_US;
             let message = ToImage::Order { serial, until_us, order: order.clone() };
             let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+            let is_state = matches!(order, Order::Gate(_));
             match channel.try_send(&message.encode(), &fds) {
                 Ok(()) => {
                     self.serial = serial;
                     let until = Instant::now() + Duration::from_millis(BEGIN_MS + FINISH_MS);
-                    self.sent = Some(Sent { serial, reply, until });
+                    self.sent = Some(Sent { serial, is_state, reply, until });
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     self.queue.push_front(Waiting { order, fd, reply });
                     return;
                 }
-                Err(e) => reply(&Outcome::Refused(format!("the dataplane is gone: {e}"))),
+                Err(e) => reply(&Outcome::Refused(format!("cannot send to the dataplane: {e}"))),
             }
         }
     }
 
-    /// The dataplane says something; answers false when it is not about a command.
+    /// Handles a message of the dataplane; returns false when it is not about a command.
     pub fn heard(&mut self, message: &FromImage, channel: Option<&Channel>) -> bool {
         let FromImage::Outcome { serial, outcome } = message else { return false };
-        // One that was given up may still be answered.
+        // An outcome may arrive after its command has timed out.
         if let Some(sent) = self.sent.take_if(|sent| sent.serial == *serial) {
             (sent.reply)(outcome);
         }
@@ -131,7 +147,7 @@ impl Commands {
         true
     }
 
-    /// When to call [`Commands::service`] even if nothing was heard, ms; `None`: never.
+    /// When to call [`Commands::service`] even if no message arrives, ms; `None`: never.
     pub fn service_in_ms(&self) -> Option<u64> {
         let late = self.sent.as_ref().map(|sent| {
             let left = sent.until.saturating_duration_since(Instant::now());
@@ -149,10 +165,7 @@ impl Drop for Commands {
 
 /// The dataplane's clock.
 pub fn monotonic_us() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to a local structure; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+    ix_sys::clock::monotonic().as_micros() as u64
 }
 
 #[cfg(test)]
@@ -209,7 +222,7 @@ mod tests {
         let log = log.take();
         assert_eq!(log[0], (0, last));
         assert_eq!(log[1], (1, Outcome::Done));
-        assert!(matches!(&log[2], (2, Outcome::Refused(why)) if why.contains("gone")));
+        assert!(matches!(&log[2], (2, Outcome::Refused(why)) if why.contains("ended")));
         assert_eq!(log.len(), 3);
     }
 
@@ -234,11 +247,28 @@ mod tests {
         log.take();
         let newest = Order::Gate(gate("rate tx 3Mbit"));
         assert_eq!(next(&image), Some((QUEUE_MAX as u64 + 1, newest)));
-        // One that comes now is another state.
+        // A state that comes now waits as a command of its own.
         commands.submit_gate(gate("none rx"), Box::new(|_| {}));
         commands.heard(&said(QUEUE_MAX as u64 + 1), Some(&broker));
         assert_eq!(log.take().iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(next(&image).map(|(_, order)| order), Some(Order::Gate(gate("none rx"))));
+    }
+
+    #[test]
+    fn a_state_outlives_its_dataplane_and_a_command_does_not() {
+        let (broker, _image) = Channel::pair().expect("channel");
+        for waits in [true, false] {
+            let (mut commands, log) = (Commands::default(), Log::default());
+            let said = log.clone();
+            let reply = move |outcome: &Outcome| said.borrow_mut().push((7, outcome.clone()));
+            commands.submit_gate(gate("rate tx 1Mbit"), Box::new(reply));
+            commands.service((!waits).then_some(&broker));
+            submit(&mut commands, &log, 1);
+            commands.service(None);
+            let log = log.take();
+            assert_eq!(log[0], (7, Outcome::Done));
+            assert!(matches!(&log[1], (1, Outcome::Refused(why)) if why.contains("ended")));
+        }
     }
 
     #[test]

@@ -2,12 +2,18 @@
 //!
 //! The hardware's are counted for the elastic threads' hardware threads as a whole, dataplane,
 //! application and kernel together, and read when somebody asks: the packet path pays nothing.
-use ix_dataplane::metrics::{ControlPage, Snapshot};
+use ix_dataplane::MigrationRecord;
+use ix_dataplane::histogram::Histogram;
+use ix_dataplane::metrics::{ControlPage, Snapshot, ThreadSnapshot, WindowMetrics};
+use ix_proto::control::{
+    Commands, CycleTicks, Group, Hardware, Migration, Status, Thread, Wall, Window,
+};
+use ix_sys::fd::fixed_memfd;
 use ix_sys::meter::{Count, Meter};
-use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// A control page: the broker makes the memory, the dataplane fills it.
 pub struct Counters {
@@ -21,21 +27,8 @@ impl Counters {
     /// Memory for an elastic thread on each of these hardware threads. Its size is sealed, so that
     /// no side can make the other one fault by truncating it.
     pub fn new(cpus: &[usize]) -> io::Result<Counters> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name is a C string; a descriptor that the call answers is nobody else's.
-        let file = unsafe {
-            let fd = libc::memfd_create(c"ix-controller".as_ptr(), flags);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            File::from_raw_fd(fd)
-        };
-        file.set_len(ControlPage::bytes_for(cpus.len()) as u64)?;
-        let seals = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
-        // SAFETY: no pointers.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let memory = fixed_memfd(c"ix-controller", ControlPage::bytes_for(cpus.len()), false)?;
+        let file = File::from(memory);
         let meters = cpus.iter().map(|&cpu| Meter::of_cpu(cpu)).collect();
         Ok(Counters { file, threads: cpus.len(), meters })
     }
@@ -58,37 +51,121 @@ impl Counters {
     /// Flows on all threads.
     pub fn flows(&self) -> usize {
         let Ok(page) = ControlPage::open(self.fd()) else { return 0 };
-        (0..page.threads()).map(|thread| page.thread(thread).counters.flows.get() as usize).sum()
+        // The dataplane writes the numbers, which can be any.
+        let flows = (0..page.threads()).map(|thread| page.thread(thread).counters.flows.get());
+        flows.fold(0, |sum: usize, flows| sum.saturating_add(flows as usize))
     }
 
     /// The counters, or why there are none. Hardware counters that cannot be had are left out, and
     /// `hardware_missing` says why.
-    pub fn snapshot(&self) -> Value {
-        let page = match ControlPage::open(self.fd()) {
-            Ok(page) => page,
-            Err(e) => return json!({ "error": e.to_string() }),
-        };
-        let mut value = match serde_json::from_str(&Snapshot::of(&page).to_string()) {
-            Ok(value) => value,
-            Err(e) => return json!({ "error": e.to_string() }),
-        };
+    pub fn status(&self) -> Result<Status, String> {
+        let page = ControlPage::open(self.fd()).map_err(|e| e.to_string())?;
+        let mut status = status_of(&Snapshot::of(&page));
         match &self.meters {
-            Ok(meters) => add_hardware(&mut value, meters.iter().map(Meter::read)),
-            Err(e) => value["hardware_missing"] = format!("{e}; see `ix doctor`").into(),
+            Ok(meters) => add_hardware(&mut status, meters.iter().map(Meter::read)),
+            Err(e) => status.hardware_missing = Some(format!("{e}; see `ix doctor`")),
         }
-        value
+        Ok(status)
     }
 }
 
+/// What the control page says, for the control socket.
+pub fn status_of(snapshot: &Snapshot) -> Status {
+    let commands = snapshot.commands;
+    Status {
+        now_us: snapshot.now_us,
+        ticks_per_us: snapshot.ticks_per_us,
+        batch_bound: snapshot.batch_bound,
+        threads: snapshot.threads.iter().map(thread).collect(),
+        groups: snapshot
+            .groups
+            .iter()
+            .map(|group| Group { thread: group.owner, packets: group.packets })
+            .collect(),
+        commands: Commands {
+            running: commands.running,
+            ended: commands.ended,
+            done: commands.done,
+            refused: commands.refused,
+            timed_out: commands.timed_out,
+        },
+        wall: Wall { stands: snapshot.walled, refused: named(&snapshot.refused) },
+        migrations_ever: snapshot.migrations_ever,
+        migrations: snapshot.migrations.iter().map(migration).collect(),
+        ..Status::default()
+    }
+}
+
+fn thread(thread: &ThreadSnapshot) -> Thread {
+    Thread {
+        state: thread.state,
+        cpu: thread.cpu,
+        flow_groups: thread.owned,
+        wake_ns: thread.wake_ns,
+        window: window(&thread.window),
+        drops: named(&thread.drops),
+        tcp: named(&thread.tcp),
+        stage_ticks: named(&thread.stage_ticks),
+        batches: thread.batches.to_vec(),
+        busy_cycle_ticks: cycle_ticks(&thread.busy_cycle_ticks),
+        hardware: None,
+        counters: named(&thread.counters),
+    }
+}
+
+/// With three digits behind the point.
+fn window(window: &WindowMetrics) -> Window {
+    let rounded = |values: [f64; 3]| values.map(|value| (value * 1000.0).round() / 1000.0);
+    Window {
+        queueing_delay_us: rounded(window.queueing_delay_us),
+        queue_depth: rounded(window.queue_depth),
+        batch: rounded(window.batch),
+        iteration_us: rounded(window.iteration_us),
+        idle: rounded(window.idle),
+        rate_per_s: rounded(window.rate_per_s),
+    }
+}
+
+fn cycle_ticks(lengths: &Histogram) -> CycleTicks {
+    CycleTicks {
+        count: lengths.count(),
+        mean: lengths.mean().round() as u64,
+        p50: lengths.percentile(50.0),
+        p99: lengths.percentile(99.0),
+        p999: lengths.percentile(99.9),
+        max: lengths.max(),
+    }
+}
+
+fn migration(record: &MigrationRecord) -> Migration {
+    Migration {
+        command: record.command,
+        flow_groups: record.groups,
+        from: record.from,
+        to: record.to,
+        flows: record.flows,
+        start_us: record.start_us,
+        prepare_us: record.prepare_us,
+        wait_us: record.wait_us,
+        rpc_us: record.rpc_us,
+        deferred_us: record.deferred_us,
+        total_us: record.total_us,
+        pause_us: record.pause_us,
+        descheduled_us: record.descheduled_us,
+        packets: record.packets,
+        end: record.end,
+    }
+}
+
+fn named(counts: &[(&'static str, u64)]) -> BTreeMap<String, u64> {
+    counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+}
+
 /// Gives each thread what its hardware thread has executed.
-fn add_hardware(stats: &mut Value, counts: impl Iterator<Item = Count>) {
-    let threads = stats.get_mut("threads").and_then(Value::as_array_mut);
-    for (thread, count) in threads.into_iter().flatten().zip(counts) {
-        let mut counted = json!({ "cycles": count.cycles, "instructions": count.instructions });
-        if let Some(misses) = count.cache_misses {
-            counted["cache_misses"] = misses.into();
-        }
-        thread["hardware"] = counted;
+fn add_hardware(status: &mut Status, counts: impl Iterator<Item = Count>) {
+    for (thread, count) in status.threads.iter_mut().zip(counts) {
+        let Count { cycles, instructions, cache_misses } = count;
+        thread.hardware = Some(Hardware { cycles, instructions, cache_misses });
     }
 }
 
@@ -99,29 +176,45 @@ mod tests {
     #[test]
     fn they_come_from_the_page_that_the_dataplane_makes() {
         let counters = Counters::new(&[0, 0]).expect("memory");
-        assert!(counters.snapshot()["error"].as_str().expect("why").contains("starting"));
+        assert!(counters.status().expect_err("why").contains("starting"));
         // The dataplane's side.
         let page = ControlPage::create(counters.fd(), 2, 2500).expect("made");
         page.thread(1).counters.flows.set(7);
-        let value = counters.snapshot();
-        assert_eq!(value["ticks_per_us"], 2500);
-        assert_eq!(value["threads"][1]["flows"], 7);
+        let status = counters.status().expect("counters");
+        assert_eq!(status.ticks_per_us, 2500);
+        assert_eq!(status.threads[1].counter("flows"), 7);
         assert!(counters.file.set_len(0).is_err(), "sealed");
     }
+
     #[test]
     fn hardware_counters_are_there_or_it_is_said_why() {
         let counters = Counters::new(&[0]).expect("memory");
         let page = ControlPage::create(counters.fd(), 1, 2500).expect("made");
-        let value = counters.snapshot();
-        let (counted, why) = (&value["threads"][0]["hardware"], &value["hardware_missing"]);
-        assert_eq!(counted["cycles"].is_u64(), why.is_null(), "{value}");
-        assert_eq!(counters.meters.is_ok(), why.is_null());
+        let status = counters.status().expect("counters");
+        assert_eq!(status.threads[0].hardware.is_some(), status.hardware_missing.is_none());
+        assert_eq!(counters.meters.is_ok(), status.hardware_missing.is_none());
         drop(page);
-        let mut value = json!({ "threads": [{}, {}] });
+        let mut status =
+            Status { threads: vec![Thread::default(), Thread::default()], ..Status::default() };
         let count = |cache_misses| Count { cycles: 5, instructions: 6, cache_misses };
-        add_hardware(&mut value, [count(Some(7)), count(None)].into_iter());
-        let all = json!({ "cycles": 5, "instructions": 6, "cache_misses": 7 });
-        assert_eq!(value["threads"][0]["hardware"], all);
-        assert!(value["threads"][1]["hardware"].get("cache_misses").is_none());
+        add_hardware(&mut status, [count(Some(7)), count(None)].into_iter());
+        let all = Hardware { cycles: 5, instructions: 6, cache_misses: Some(7) };
+        assert_eq!(status.threads[0].hardware, Some(all));
+        assert_eq!(status.threads[1].hardware.and_then(|counted| counted.cache_misses), None);
+    }
+
+    #[test]
+    fn json_has_every_name_once() {
+        let snapshot = Snapshot::of(&ControlPage::anonymous(1).expect("memory"));
+        let status = status_of(&snapshot);
+        let json = serde_json::to_string(&status.threads[0]).expect("JSON");
+        let thread = &snapshot.threads[0];
+        for (name, _) in thread.counters.iter().chain(&thread.drops).chain(&thread.tcp) {
+            // A stage of the cycle is called as a counter is.
+            let times = if *name == "calls" { 2 } else { 1 };
+            assert_eq!(json.matches(&format!("\"{name}\":")).count(), times, "{name}");
+        }
+        let again: Thread = serde_json::from_str(&json).expect("the same words");
+        assert_eq!(again, status.threads[0]);
     }
 }

@@ -4,11 +4,11 @@ use crate::vnic::FilteredDevices;
 use ix_launch::Channel;
 use ix_netdev::LinkChange;
 use ix_netdev::{DeviceEvent, DeviceUpdate, OpenedDevice};
+use ix_proto::device::NicKind;
 use ix_proto::{Codec, FromImage, ToImage};
 use ix_vnic::Filter;
-use serde_json::{Value, json};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Between tries to hand an update over while the channel is full.
 const RETRY_MS: u64 = 10;
@@ -49,12 +49,8 @@ impl Devices {
     }
 
     /// What polls readable when [`Devices::service`] has something to do.
-    pub fn fds(&self) -> Vec<OwnedFd> {
-        // Copies, so that a device may change its own set while somebody waits.
-        let fds = self.0.iter().flat_map(|device| device.opened.watch_fds());
-        // SAFETY: the device has it open, and it lives while `self` is borrowed.
-        fds.filter_map(|fd| unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok())
-            .collect()
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.0.iter().flat_map(|device| device.opened.watch_fds())
     }
 
     /// When to call [`Devices::service`] even if nothing is readable, ms; negative: never.
@@ -146,13 +142,13 @@ impl Devices {
     }
 
     /// `kind:name` of each.
-    pub fn names(&self) -> Value {
+    pub fn names(&self) -> Vec<String> {
         self.0.iter().map(Device::name).collect()
     }
 
     /// What each one's link does.
-    pub fn states(&self) -> Value {
-        self.0.iter().map(|device| json!(device.state)).collect()
+    pub fn states(&self) -> Vec<String> {
+        self.0.iter().map(|device| device.state.clone()).collect()
     }
 }
 
@@ -184,7 +180,8 @@ impl Device {
 
     /// It is the link of the host that has this name.
     fn is_called(&self, name: &str) -> bool {
-        matches!(self.opened.info.kind, "afxdp" | "tap") && self.opened.info.name == *name
+        matches!(self.opened.info.kind, NicKind::Afxdp(_) | NicKind::Tap)
+            && self.opened.info.name == *name
     }
 
     /// Its interface changed: answers the line about it.
@@ -199,11 +196,11 @@ impl Device {
                 self.opened.info.name = to.clone();
                 line
             }
-            LinkChange::Removed(_) if self.opened.info.kind == "tap" => {
+            LinkChange::Removed(_) if self.opened.info.kind == NicKind::Tap => {
                 self.now("gone", ": start `ix run` anew")
             }
             // Its queues are the dataplane's, wherever the other end is.
-            LinkChange::Moved(_) if self.opened.info.kind == "tap" => {
+            LinkChange::Moved(_) if self.opened.info.kind == NicKind::Tap => {
                 self.now("elsewhere", ": it goes on in another namespace, where nobody watches it")
             }
             LinkChange::Removed(_) | LinkChange::Moved(_) => {
@@ -236,7 +233,7 @@ impl Device {
         }
         let (Some(update), Some(channel)) = (self.next.take(), channel) else { return };
         let serial = self.serial + 1;
-        let message = ToImage::Update { device: number, serial, line: update.line.clone() };
+        let message = ToImage::Update { device: number, serial, change: update.change.clone() };
         let fds: Vec<_> = update.fds.iter().map(AsFd::as_fd).collect();
         match channel.try_send(&message.encode(), &fds) {
             Ok(()) => (self.serial, self.unread) = (serial, true),

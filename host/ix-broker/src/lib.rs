@@ -4,11 +4,14 @@
 //!
 //! * [`run`]: the broker of one `ix run`, from the start of a program to its end.
 //! * [`control`]: the control socket, both its ends, and the scrape of the metrics.
-//! * [`vnic`]: filters and rates, put into the kernel before a change is answered; [`share`] does
+//! * [`vnic`]: filters and rates, put into the kernel before the reply to a change; [`share`] does
 //!   it for several vNICs on one interface.
-//! * [`commands`]: what the control plane asks of the dataplane; [`surveys`]: its connections.
+//! * [`commands`]: commands of the control plane to the dataplane; [`surveys`]: lists of its
+//!   connections.
 //! * `devices`: links that go down and come back, peers that come and go.
 //! * `counters`: the control page; `survivor`: the process that closes connections at the end.
+#![forbid(unsafe_code)]
+
 pub mod commands;
 pub mod control;
 mod counters;

@@ -1,31 +1,31 @@
-//! What a vNIC may send, as whoever shares its interface writes it on its link (the link's alias):
-//! the dataplane that opens the link lets packets wait for what would be dropped behind it.
+//! What a vNIC may send. `ix share` writes it into the alias of the vNIC's link. The dataplane that
+//! opens the link then lets packets wait that would otherwise be dropped behind the link.
 use ix_vnic::Rate;
 
-/// Stands in front of the operator's rate.
+/// Mark in front of the operator's rate.
 const LIMIT: &str = "ix tx ";
-/// Stands in front of the part.
+/// Mark in front of the vNIC's part.
 const PART: &str = "ix part ";
 const SEPARATOR: &str = "; ";
 
 /// What may be sent into a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkRates {
-    /// What the operator has said.
+    /// The operator's rate.
     pub limit: Option<Rate>,
-    /// Its part of the interface; none while that is not full.
+    /// The vNIC's part of the interface; none while the interface is not full.
     pub part: Option<Rate>,
 }
 
 impl LinkRates {
-    /// As text; empty where there are none.
+    /// The rates as text; empty when there are none.
     pub fn written(&self) -> String {
         let text = |mark: &str, rate: Option<Rate>| rate.map(|rate| format!("{mark}{rate}"));
         let both = text(LIMIT, self.limit).into_iter().chain(text(PART, self.part));
         both.collect::<Vec<_>>().join(SEPARATOR)
     }
 
-    /// Those that are written there; none where there is anything else.
+    /// Reads the rates from a text. A rate that the text does not contain is none.
     pub fn read(text: &str) -> LinkRates {
         let one = |mark: &str| {
             let rate = |part: &str| part.strip_prefix(mark)?.parse().ok();
@@ -34,7 +34,7 @@ impl LinkRates {
         LinkRates { limit: one(LIMIT), part: one(PART) }
     }
 
-    /// What both let pass.
+    /// The rate that both allow.
     pub fn both(&self) -> Option<Rate> {
         self.limit.into_iter().chain(self.part).reduce(Rate::and)
     }

@@ -1,7 +1,7 @@
 //! The broker: starts the program with the dataplane in it, and stays until it ends, to answer
 //! `ix ctl` and to serve the devices: links that go down and come back, peers that come and go.
 use crate::commands::Commands;
-use crate::control::{Access, Answers, Captures, Charge, Dataplane, Server};
+use crate::control::{Access, Answers, Captures, Charge, Dataplane, Name, Server};
 use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::link_rates::LinkRates;
@@ -11,15 +11,15 @@ use crate::vnic::{FilteredDevices, Vnic};
 use ix_launch::{
     Child, Exit, Image, LaunchConfig, LaunchError, Occurrence, ServeError, SignalForwarding,
 };
-use ix_netdev::OpenedDevice;
-use ix_netdev::{LinkChange, LinkWatch, Namespace};
+use ix_netdev::{LinkChange, LinkWatch, Namespace, OpenedDevice, SharedMemory};
 use ix_problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
-use ix_proto::FromImage;
-use serde_json::{Value, json};
+use ix_proto::config::WallPart;
+use ix_proto::control::{Look, Starting, Status};
+use ix_proto::{Config, FromImage, Start};
+use ix_sys::socket::get_option;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long devices may take to be free again.
@@ -54,9 +54,9 @@ pub struct Broker {
     /// Hardware threads, one for each elastic thread.
     pub cpus: Vec<usize>,
     /// What its dataplane begins with.
-    pub outfit: Outfit,
+    pub setup: DataplaneSetup,
     /// Makes another one, for a dataplane that begins after the first has ended.
-    pub again: Box<dyn Fn() -> Result<Outfit>>,
+    pub again: Box<dyn Fn() -> Result<DataplaneSetup>>,
     /// Who may ask it, and whether metrics are served.
     pub access: Access,
     /// What makes an unmodified program load the library for sockets.
@@ -72,13 +72,15 @@ pub struct Broker {
 }
 
 /// What a dataplane begins with.
-pub struct Outfit {
-    /// Its configuration.
-    pub text: String,
-    /// Its devices, in the order of the configuration.
+pub struct DataplaneSetup {
+    /// Its configuration, but for what the vNIC may.
+    pub config: Config,
+    /// Parts of the wall that are not to stand.
+    pub without: Vec<WallPart>,
+    /// Its devices.
     pub devices: Vec<OpenedDevice>,
     /// Packet memory, if one of them shares it with a peer.
-    pub memory: Option<Arc<OwnedFd>>,
+    pub memory: Option<SharedMemory>,
 }
 
 /// A program that runs.
@@ -101,14 +103,16 @@ pub struct Running {
     name: String,
     signals: SignalForwarding,
     /// For the first beginning.
-    outfit: Option<Outfit>,
-    again: Box<dyn Fn() -> Result<Outfit>>,
+    setup: Option<DataplaneSetup>,
+    again: Box<dyn Fn() -> Result<DataplaneSetup>>,
 }
 
 impl Broker {
     /// Starts the program; answers when its dataplane stands, or waits until the program needs it.
     pub fn start(mut self, control: Option<&Path>) -> Result<Running> {
-        raise_memlock();
+        // AF_XDP charges packet memory to this limit, in the program's process. The device says so
+        // where it stays too low.
+        let _ = ix_sys::limits::raise_memlock();
         let name = self.program.display().to_string();
         let problem = |e: &dyn std::fmt::Display| Problem::new(format!("cannot run {name}"), e);
         let metrics = self.access.bind_metrics()?;
@@ -151,7 +155,7 @@ impl Broker {
             vnic: self.vnic,
             name,
             signals,
-            outfit: Some(self.outfit),
+            setup: Some(self.setup),
             again: self.again,
         };
         if !later {
@@ -165,7 +169,7 @@ impl Broker {
 /// hello.
 type Serve = fn(
     &mut Child,
-    &str,
+    Start,
     &[BorrowedFd<'_>],
     &mut dyn FnMut(usize, usize) -> std::result::Result<(), String>,
 ) -> std::result::Result<(), ServeError>;
@@ -173,20 +177,24 @@ type Serve = fn(
 impl Running {
     /// Gives a dataplane that begins what it asks for.
     fn equip(&mut self, serve: Serve) -> Result<()> {
-        let outfit = match self.outfit.take() {
-            Some(outfit) => outfit,
-            None => self.outfit_again()?,
+        let setup = match self.setup.take() {
+            Some(setup) => setup,
+            None => self.setup_again()?,
         };
         // The control page comes first, then packet memory, then every device's queues.
         let mut fds: Vec<BorrowedFd<'_>> = vec![self.counters.fd()];
-        fds.extend(outfit.memory.as_deref().map(AsFd::as_fd));
-        let mut devices = outfit.devices;
+        fds.extend(setup.memory.iter().flat_map(|memory| memory.fds.as_fds()));
+        let mut devices = setup.devices;
         let queues: Vec<_> = devices.iter_mut().map(|d| d.take_fds()).collect();
         fds.extend(queues.iter().flatten().map(|fd| fd.as_fd()));
         // A later dataplane begins with what is in force now, not with what was configured.
-        let text = format!("{}vnic_gate={}\n", outfit.text, self.vnic.gate());
+        let start = Start {
+            config: Config { gate: self.vnic.gate(), ..setup.config },
+            devices: devices.iter().map(|device| device.info.clone()).collect(),
+            without: setup.without,
+        };
         for device in &mut devices {
-            let filters = crate::vnic::receive_filters(&self.vnic.gate());
+            let filters = crate::vnic::receive_filters(&start.config.gate);
             let line = device
                 .set_filters(filters)
                 .map_err(|e| Problem::new("cannot begin a dataplane", e))?;
@@ -200,7 +208,7 @@ impl Running {
             }
             device.finish(queue).map_err(|e| e.to_string())
         };
-        serve(&mut self.child, &text, &fds, &mut attached)
+        serve(&mut self.child, start, &fds, &mut attached)
             .map_err(|e| Problem::new(format!("cannot run {}", self.name), e))?;
         for device in &devices {
             let info = &device.info;
@@ -217,13 +225,13 @@ impl Running {
 
     /// For a dataplane in another process, after the first one's has ended. Linux may take a moment
     /// to take the devices from that.
-    fn outfit_again(&mut self) -> Result<Outfit> {
+    fn setup_again(&mut self) -> Result<DataplaneSetup> {
         self.devices = Devices::new(Vec::new());
         let end = Instant::now() + REOPEN;
         loop {
             match (self.again)() {
                 Err(_) if Instant::now() < end => std::thread::sleep(REOPEN / 100),
-                outfit => return outfit,
+                setup => return setup,
             }
         }
     }
@@ -232,16 +240,16 @@ impl Running {
     pub fn wait(&mut self) -> Result<Exit> {
         self.serve_devices();
         loop {
-            let device_fds = self.devices.fds();
+            let timeout_ms = self.service_in_ms();
             let mut also = vec![self.watch.fd()];
-            also.extend(device_fds.iter().map(AsFd::as_fd));
+            also.extend(self.devices.fds());
             // The last: the first that is ready has its turn, and clients may be many and busy.
             also.push(self.control.fd());
             let control = also.len() - 1;
             also.extend(self.survivor.fd());
             let occurrence = self
                 .child
-                .next(&also, self.service_in_ms())
+                .next(&also, timeout_ms)
                 .map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))?;
             match occurrence {
                 Occurrence::Exited(exit) => return Ok(exit),
@@ -304,11 +312,11 @@ impl Running {
             ..
         } = self;
         captures.look(commands, Instant::now());
-        let of_devices = (devices.names(), devices.states());
+        let whose = whose(name, child, devices);
         let mut dataplane = Dataplane {
-            name: json!({ "program": name, "pid": child.pid() }),
+            name: Name { program: name.clone(), pid: child.pid() },
             threads: counters.threads(),
-            snapshot: &|| snapshot(child, counters, &of_devices, name),
+            snapshot: &|controller| look(counters, Starting { controller, ..whose.clone() }),
             commands,
             surveys,
             answers,
@@ -386,9 +394,8 @@ impl Running {
     }
 
     /// The dataplane's counters and what they belong to.
-    pub fn snapshot(&self) -> Value {
-        let of_devices = (self.devices.names(), self.devices.states());
-        snapshot(&self.child, &self.counters, &of_devices, &self.name)
+    pub fn snapshot(&self) -> Look {
+        look(&self.counters, whose(&self.name, &self.child, &self.devices))
     }
 
     fn link_changes(&mut self) -> Vec<String> {
@@ -427,24 +434,26 @@ impl Running {
     }
 }
 
-/// `devices`: their names and states.
-fn snapshot(child: &Child, counters: &Counters, devices: &(Value, Value), name: &str) -> Value {
-    let mut value = counters.snapshot();
-    if let Some(map) = value.as_object_mut() {
-        map.insert("pid".to_owned(), json!(child.pid()));
-        map.insert("program".to_owned(), json!(name));
-        map.insert("devices".to_owned(), devices.0.clone());
-        map.insert("device_states".to_owned(), devices.1.clone());
+/// What a look shows beside counters.
+fn whose(name: &str, child: &Child, devices: &Devices) -> Starting {
+    Starting {
+        program: name.to_owned(),
+        pid: child.pid(),
+        devices: devices.names(),
+        device_states: devices.states(),
+        ..Starting::default()
     }
-    value
 }
 
-/// AF_XDP charges packet memory to this limit, in the program's process.
-fn raise_memlock() {
-    let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: reads a local. Without the privilege the limit stays, and the device says so if
-    // it is too low.
-    unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
+/// What clients see of a dataplane that may have no control page yet.
+fn look(counters: &Counters, whose: Starting) -> Look {
+    let status = match counters.status() {
+        Ok(status) => status,
+        Err(error) => return Look::Starting(Box::new(Starting { error, ..whose })),
+    };
+    let Starting { error: _, program, pid, controller, devices, device_states } = whose;
+    let status = Status { program, pid, controller, devices, device_states, ..status };
+    Look::Running(Box::new(status))
 }
 
 /// Which pages back the packet memory of a process: by far the first thing that it would have in
@@ -470,14 +479,8 @@ fn pages_in(smaps: &str) -> &'static str {
 
 /// How an AF_XDP socket that has been bound moves packets; `None` for other descriptors.
 fn bound_mode(socket: &OwnedFd) -> Option<&'static str> {
-    let (mut options, mut len) = (0u32, 4);
-    // SAFETY: the kernel writes at most `len` bytes to a local of that size.
-    let answer = unsafe {
-        let (options, len) = ((&raw mut options).cast(), &raw mut len);
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, libc::XDP_OPTIONS, options, len)
-    };
-    match options & libc::XDP_OPTIONS_ZEROCOPY {
-        _ if answer < 0 => None,
+    let options = get_option::<libc::xdp_options>(socket.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS);
+    match options.ok()?.flags & libc::XDP_OPTIONS_ZEROCOPY {
         0 => Some(", copy"),
         _ => Some(", zero-copy"),
     }

@@ -1,14 +1,16 @@
 //! Surveys of all connections: the broker asks the dataplane for one, and answers everybody who
 //! waited for it. One at a time; a rate takes two of them.
-use crate::control::{Answers, Query, Refusal, Ticket, address, state_name};
-use ix_dataplane::{FlowRecord, SurveyArea};
+use crate::control::{Answers, Ticket};
+use ix_dataplane::SurveyArea;
 use ix_launch::Channel;
+use ix_proto::control::{Connection, Connections, Query, Refusal, Sort, TcpState};
+use ix_proto::survey::FlowRecord;
 use ix_proto::{Codec, FromImage, GroupSet, ToImage};
-use serde_json::{Value, json};
+use ix_sys::fd::fixed_memfd;
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// What threads have not told by then is missing in the answer.
@@ -147,12 +149,13 @@ impl Surveys {
         let (later, now): (Asked, Asked) = asked.into_iter().partition(|(q, _)| wants_more(q));
         for (query, ticket) in now {
             let before = before.as_ref().filter(|_| query.interval_ms > 0);
-            answers.push((ticket, Ok(result.answer(&query, before.map(|look| (look, began))))));
+            let answer = result.answer(&query, before.map(|look| (look, began)));
+            answers.push((ticket, Ok(answer.into())));
         }
         let Some(interval_ms) = later.iter().map(|(query, _)| query.interval_ms).max() else {
             return Stage::Rest;
         };
-        let bytes = result.records.iter().map(|r| (r.handle, r.bytes_in + r.bytes_out)).collect();
+        let bytes = result.records.iter().map(|r| (r.handle, payload(r))).collect();
         let until = began + Duration::from_millis(interval_ms);
         Stage::Pause { until, asked: later, before: Look { at: began, bytes } }
     }
@@ -166,30 +169,15 @@ fn distinct(area: &SurveyArea) -> Vec<FlowRecord> {
     records
 }
 
-/// Sealed memory, so that no side can make the other one fault by truncating it.
-fn memory(flows: usize) -> io::Result<File> {
-    let records = (flows + flows / 4 + ROOM_MIN).min(ROOM_MAX);
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a C string; a descriptor that the call answers is nobody else's.
-    let file = unsafe {
-        let fd = libc::memfd_create(c"ix-survey".as_ptr(), flags);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        File::from_raw_fd(fd)
-    };
-    // Reserved now, so that an elastic thread does not find out that there is none.
-    let bytes = SurveyArea::bytes_for(records) as libc::off_t;
-    // SAFETY: no pointers.
-    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let seals = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
-    // SAFETY: no pointers.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
-        0.. => Ok(file),
-        _ => Err(io::Error::last_os_error()),
-    }
+/// Memory of a fixed size, so that no side can make the other one fault by truncating it. Reserved
+/// now, so that an elastic thread does not find out that there is none.
+fn memory(flows: usize) -> io::Result<OwnedFd> {
+    fixed_memfd(c"ix-survey", SurveyArea::bytes_for(room(flows)), true)
+}
+
+/// For how many connections there is room, with `flows` of them now.
+fn room(flows: usize) -> usize {
+    flows.saturating_add(flows / 4).saturating_add(ROOM_MIN).min(ROOM_MAX)
 }
 
 /// What a survey brought.
@@ -202,18 +190,18 @@ struct Survey {
 
 impl Survey {
     /// What one who asked hears. `before`: an earlier look, and when this one was.
-    fn answer(&self, query: &Query, before: Option<(&Look, Instant)>) -> Value {
+    fn answer(&self, query: &Query, before: Option<(&Look, Instant)>) -> Connections {
         // What came since has moved all it has.
         let moved = |record: &FlowRecord| {
-            let bytes = record.bytes_in.saturating_add(record.bytes_out);
+            let bytes = payload(record);
             let earlier = before.and_then(|(look, _)| look.bytes.get(&record.handle));
             bytes.saturating_sub(earlier.copied().unwrap_or(0))
         };
         let mut picked: Vec<(u64, &FlowRecord)> = self
             .records
             .iter()
-            .filter(|record| query.wants(record))
-            .map(|record| (query.sort.key(record, moved(record)), record))
+            .filter(|record| wants(query, record))
+            .map(|record| (key(query.sort, record, moved(record)), record))
             .collect();
         let matched = picked.len();
         let most_first = |(key, record): &(u64, &FlowRecord)| (u64::MAX - key, record.handle);
@@ -223,56 +211,85 @@ impl Survey {
         picked.truncate(query.max);
         picked.sort_unstable_by_key(most_first);
         let seconds = before.map(|(look, at)| (at - look.at).as_secs_f64());
-        let connection = |(_, record): (u64, &FlowRecord)| {
-            let mut value = to_json(record);
-            if let Some(seconds) = seconds {
-                value["bytes_per_s"] = (moved(record) as f64 / seconds.max(1e-6)).round().into();
-            }
-            value
-        };
-        json!({
-            "total": self.records.len() as u64 + self.overflow,
-            "matched": matched,
-            "sort": query.sort,
-            "took_us": self.took.as_micros() as u64,
-            "missing_flow_groups": self.missing.to_string(),
-            "left_out": self.overflow,
-            "connections": picked.into_iter().map(connection).collect::<Vec<_>>(),
-        })
+        let rate =
+            |record| seconds.map(|seconds| (moved(record) as f64 / seconds.max(1e-6)).round());
+        Connections {
+            total: self.overflow.saturating_add(self.records.len() as u64),
+            matched,
+            sort: query.sort,
+            took_us: self.took.as_micros() as u64,
+            missing_flow_groups: self.missing,
+            left_out: self.overflow,
+            connections: picked
+                .into_iter()
+                .map(|(_, record)| connection(record, rate(record)))
+                .collect(),
+        }
     }
 }
 
-fn to_json(record: &FlowRecord) -> Value {
-    let socket = |bytes, port| std::net::SocketAddr::new(address(bytes), port).to_string();
-    json!({
-        "peer": socket(&record.peer, record.peer_port),
-        "local": socket(&record.local, record.local_port),
-        "state": state_name(record.state),
-        "thread": record.thread,
-        "flow_group": record.flow_group,
-        "cwnd_bytes": record.cwnd_bytes,
-        "ssthresh_bytes": record.ssthresh_bytes,
-        "mss_bytes": record.mss_bytes,
-        "srtt_us": record.srtt_us,
-        "rttvar_us": record.rttvar_us,
-        "rto_us": record.rto_us,
-        "snd_wnd_bytes": record.snd_wnd_bytes,
-        "rcv_wnd_bytes": record.rcv_wnd_bytes,
-        "in_flight_bytes": record.in_flight_bytes,
-        "bytes_in": record.bytes_in,
-        "bytes_out": record.bytes_out,
-        "retransmits": record.retransmits,
-        "snd_queued_bytes": record.snd_queued_bytes,
-        "rcv_queued_bytes": record.rcv_queued_bytes,
-        "age_us": record.age_us,
-        "idle_us": record.idle_us,
-    })
+/// Whether a connection is asked for.
+fn wants(query: &Query, record: &FlowRecord) -> bool {
+    let state = TcpState::of(record.state);
+    query.thread.is_none_or(|thread| usize::from(record.thread) == thread)
+        && query.groups.is_none_or(|groups| groups.contains(record.flow_group.into()))
+        && query.peer.is_none_or(|peer| peer.matches(address(&record.peer), record.peer_port))
+        && query.state.is_none_or(|filter| filter.matches(state))
+}
+
+/// Payload in both directions. The dataplane says the numbers, which can be any.
+fn payload(record: &FlowRecord) -> u64 {
+    record.bytes_in.saturating_add(record.bytes_out)
+}
+
+/// By what connections are compared; `moved` is payload since the look before.
+fn key(sort: Sort, record: &FlowRecord, moved: u64) -> u64 {
+    match sort {
+        Sort::Rate => moved,
+        Sort::Rtt => record.srtt_us.into(),
+        Sort::Retransmits => record.retransmits.into(),
+        Sort::Queued => u64::from(record.snd_queued_bytes) + u64::from(record.rcv_queued_bytes),
+        Sort::Bytes => payload(record),
+        Sort::Age => record.age_us,
+        Sort::Idle => record.idle_us,
+    }
+}
+
+/// An address as people write it.
+fn address(bytes: &[u8; 16]) -> IpAddr {
+    Ipv6Addr::from(*bytes).to_canonical()
+}
+
+fn connection(record: &FlowRecord, bytes_per_s: Option<f64>) -> Connection {
+    Connection {
+        peer: SocketAddr::new(address(&record.peer), record.peer_port),
+        local: SocketAddr::new(address(&record.local), record.local_port),
+        state: TcpState::of(record.state),
+        thread: record.thread,
+        flow_group: record.flow_group,
+        cwnd_bytes: record.cwnd_bytes,
+        ssthresh_bytes: record.ssthresh_bytes,
+        mss_bytes: record.mss_bytes,
+        srtt_us: record.srtt_us,
+        rttvar_us: record.rttvar_us,
+        rto_us: record.rto_us,
+        snd_wnd_bytes: record.snd_wnd_bytes,
+        rcv_wnd_bytes: record.rcv_wnd_bytes,
+        in_flight_bytes: record.in_flight_bytes,
+        bytes_in: record.bytes_in,
+        bytes_out: record.bytes_out,
+        retransmits: record.retransmits,
+        snd_queued_bytes: record.snd_queued_bytes,
+        rcv_queued_bytes: record.rcv_queued_bytes,
+        age_us: record.age_us,
+        idle_us: record.idle_us,
+        bytes_per_s,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Sort;
 
     fn survey(count: u64) -> Survey {
         let record = |handle: u64| FlowRecord {
@@ -286,23 +303,32 @@ mod tests {
         Survey { records, missing: GroupSet::EMPTY, overflow: 0, took: Duration::ZERO }
     }
 
-    fn keys(answer: &Value, name: &str) -> Vec<u64> {
-        let list = answer["connections"].as_array().expect("a list");
-        list.iter().filter_map(|connection| connection[name].as_u64()).collect()
-    }
-
     #[test]
     fn the_most_come_first_and_no_more_than_asked_for() {
         let survey = survey(100);
         let query = Query { max: 3, ..Query::default() };
         let answer = survey.answer(&query, None);
-        assert_eq!(keys(&answer, "bytes_in"), [1000, 990, 980]);
-        assert_eq!((&answer["total"], &answer["matched"]), (&json!(100), &json!(100)));
+        let bytes: Vec<u64> = answer.connections.iter().map(|c| c.bytes_in).collect();
+        assert_eq!(bytes, [1000, 990, 980]);
+        assert_eq!((answer.total, answer.matched), (100, 100));
         let query = Query { max: 2, thread: Some(1), sort: Sort::Rtt, ..Query::default() };
         let answer = survey.answer(&query, None);
-        assert_eq!(keys(&answer, "srtt_us"), [999, 997]);
-        assert_eq!(answer["matched"], 50);
-        assert!(survey.answer(&Query { max: 0, ..query }, None)["connections"] == json!([]));
+        let rtts: Vec<u32> = answer.connections.iter().map(|c| c.srtt_us).collect();
+        assert_eq!(rtts, [999, 997]);
+        assert_eq!(answer.matched, 50);
+        assert_eq!(survey.answer(&Query { max: 0, ..query }, None).connections, []);
+    }
+
+    #[test]
+    fn any_numbers_of_the_dataplane_can_be_answered() {
+        let most = FlowRecord { bytes_in: u64::MAX, bytes_out: u64::MAX, ..FlowRecord::default() };
+        let survey = Survey { records: vec![most], overflow: u64::MAX, ..survey(0) };
+        for sort in [Sort::Bytes, Sort::Rate] {
+            let answer = survey.answer(&Query { sort, ..Query::default() }, None);
+            assert_eq!((answer.total, answer.left_out), (u64::MAX, u64::MAX));
+        }
+        assert_eq!(payload(&most), u64::MAX);
+        assert_eq!(room(usize::MAX), ROOM_MAX);
     }
 
     #[test]
@@ -311,8 +337,29 @@ mod tests {
         let look = Look { at, bytes: HashMap::from([(1, 0), (2, 20)]) };
         let query = Query { sort: Sort::Rate, interval_ms: 500, ..Query::default() };
         let answer = survey(3).answer(&query, Some((&look, at + Duration::from_millis(500))));
-        let list = answer["connections"].as_array().expect("a list");
-        let rates: Vec<_> = list.iter().map(|c| c["bytes_per_s"].as_f64()).collect();
+        let rates: Vec<_> = answer.connections.iter().map(|c| c.bytes_per_s).collect();
         assert_eq!(rates, [Some(60.0), Some(20.0), Some(0.0)]);
+    }
+
+    #[test]
+    fn queries_pick_what_they_name() {
+        let peer = Ipv6Addr::from([0, 0, 0, 0, 0, 0xffff, 0x0a00, 0x0001]).octets();
+        let (thread, flow_group, peer_port, state) = (1, 7, 4000, 4);
+        let record =
+            FlowRecord { peer, peer_port, thread, flow_group, state, ..FlowRecord::default() };
+        for (text, picked) in [
+            ("{}", true),
+            (r#"{"thread":1}"#, true),
+            (r#"{"thread":0}"#, false),
+            (r#"{"groups":"0-7"}"#, true),
+            (r#"{"groups":"8"}"#, false),
+            (r#"{"peer":"10.0.0.1"}"#, true),
+            (r#"{"peer":"10.0.0.1:4001"}"#, false),
+            (r#"{"state":"established"}"#, true),
+            (r#"{"state":"TIME-WAIT"}"#, false),
+        ] {
+            let query = serde_json::from_str::<Query>(text).expect(text);
+            assert_eq!(wants(&query, &record), picked, "{text}");
+        }
     }
 }

@@ -1,21 +1,19 @@
-//! The process that closes the program's connections when that has ended (the image's `survivor`),
-//! as its broker sees it: when somebody kills it before, there is to be another.
+//! The process that closes the program's connections when the program has ended (the image's
+//! `survivor`), as its broker sees it. If it is killed earlier, the dataplane starts another.
 use ix_launch::Channel;
 use ix_proto::{Codec, ToImage};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use ix_sys::process;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The newest one.
+/// The newest survivor, by number and descriptor.
 #[derive(Default)]
 pub struct Survivor(Option<(u32, OwnedFd)>);
 
 impl Survivor {
-    /// It has this number now.
+    /// Sets the number of the newest survivor.
     pub fn is(&mut self, pid: u32) {
         self.reap();
-        // SAFETY: no pointers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as RawFd;
-        // SAFETY: a new descriptor that belongs to nobody else.
-        self.0 = (fd >= 0).then(|| (pid, unsafe { OwnedFd::from_raw_fd(fd) }));
+        self.0 = process::open_pidfd(pid).ok().map(|fd| (pid, fd));
     }
 
     /// Readable when it has ended.
@@ -23,22 +21,27 @@ impl Survivor {
         self.0.as_ref().map(|(_, fd)| fd.as_fd())
     }
 
-    /// It has: tells the dataplane, which starts another, unless there is none any more.
+    /// It has ended: tells the dataplane, which starts another. Without a dataplane none is needed.
     pub fn ended(&mut self, channel: Option<&Channel>) {
         self.reap();
         let Some((pid, _)) = self.0.take() else { return };
-        // A channel that is full for long has a program that never enters: nothing to close.
+        // A channel that stays full belongs to a program that never enters the dataplane: it has no
+        // connections to close.
         let told = channel.map(|c| c.try_send(&ToImage::SurvivorEnded { pid }.encode(), &[]));
         if matches!(told, Some(Err(_))) {
-            eprintln!("ix: nobody will close the program's connections: process {pid} was killed");
+            eprintln!(
+                "ix: process {pid}, which closes the program's connections when it ends, was \
+                 killed, and the dataplane could not be told to start another: the connections' \
+                 peers will only see timeouts"
+            );
         }
     }
 
-    /// It is our child, or was made by a fork of the program, which has its own parent.
+    /// Waits for it if it is our child. Otherwise a fork of the program made it, and it has its own
+    /// parent.
     fn reap(&self) {
         if let Some((pid, _)) = &self.0 {
-            // SAFETY: no pointers; only that child, if it has ended.
-            unsafe { libc::waitpid(*pid as i32, std::ptr::null_mut(), libc::WNOHANG) };
+            let _ = process::wait(*pid as i32, false);
         }
     }
 }

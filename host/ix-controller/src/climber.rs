@@ -1,38 +1,38 @@
-//! When to move on the ladder: one dataplane's load against what the rungs give. Pure.
+//! When to move on the ladder: compares one dataplane's load with what the rungs give. Pure.
 //!
-//! Up: the queueing delay is above its bound, or the threads are busy for all but a little of the
-//! time. Shallow queues say nothing about how much could go, so down is decided by idle time: each
-//! rung is assumed to give a known throughput, so the busy time of now is a load, and a lower rung
-//! is enough when the highest load of the last while fits into it with a margin (SoCC '15, section
-//! 4.4). Busy time is counted as if batches were full: a thread that polls is busy for all of the
-//! time from three quarters of its load on, with batches that grow.
+//! Up: the queueing delay is above its bound, or the threads are busy for almost all of the time.
+//! Short queues do not show how many resources are superfluous, so idle time decides when to go
+//! down. Each rung is assumed to give a known throughput, so the present busy time is a load. A
+//! lower rung suffices if the highest load of the window fits into it with a margin (SoCC '15,
+//! section 4.4). Busy time is counted as if batches were full: from three quarters of its load on,
+//! a polling thread is busy all the time, with growing batches.
 //!
-//! Assumptions about throughput can be wrong. A rung that was left upwards soon after it was taken
-//! was too low for that load: it is not taken again while the load stays, so that a steady load
-//! means a steady configuration whatever the truth is.
+//! Assumptions about throughput can be wrong. If a move up follows soon after a move down, the
+//! lower rung was too low for that load: it is not taken again while the load stays. So a steady
+//! load leads to a steady configuration, however wrong the assumptions are.
 use crate::observation::Smoothed;
 use crate::policy::{Down, Gain, Rungs, Up};
 use crate::{Observation, ThreadState};
 use std::collections::VecDeque;
 use std::fmt;
 
-/// A move up so soon after a move down undoes it, µs.
+/// A move up this soon after a move down undoes it, µs.
 const REGRET_WITHIN_US: u64 = 10_000_000;
 /// How long the first regret of a rung lasts that was not saturated, µs.
 const REGRET_FIRST_US: u64 = 10_000_000;
-/// Busy share of the time from which a rung is saturated.
+/// Busy share from which a rung is saturated.
 const SATURATED: f64 = 0.9;
-/// Loads that differ by less are the same.
+/// Loads that differ by less count as equal.
 const SAME_LOAD: f64 = 0.95;
-/// Samples of the window at most, whatever the tick.
+/// Most samples in the window, whatever the tick.
 const SAMPLES_MAX: usize = 4096;
-/// Steps up in a row double up to so many rungs.
+/// Steps up in a row double up to this many rungs.
 const STREAK_MAX: u32 = 8;
 
-/// One dataplane's elastic threads taken together.
+/// The load of one dataplane, over all its elastic threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Load {
-    /// Longest wait on any thread, µs, and which.
+    /// Longest wait on any thread, µs, and the thread.
     pub(crate) delay_us: f64,
     pub(crate) slowest: u16,
     /// Packets waiting on that thread, and its iteration time τ.
@@ -44,7 +44,7 @@ pub(crate) struct Load {
     pub(crate) idle: Smoothed,
     /// Idle share of the busiest thread.
     pub(crate) idle_least: f64,
-    /// Share of the time that the packets would take in full batches, mean over threads, and on the
+    /// Share of time that the packets would take in full batches, mean over threads, and on the
     /// busiest.
     pub(crate) work: f64,
     pub(crate) work_most: f64,
@@ -52,7 +52,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// `None` where no thread runs.
+    /// `None` if no thread runs.
     pub(crate) fn of(seen: &Observation, gain: &Gain) -> Option<Load> {
         let delay = |&i: &usize| seen.threads[i].delay_us(seen.batch_bound);
         let slowest = seen.elastic().max_by(|a, b| delay(a).total_cmp(&delay(b)))?;
@@ -84,7 +84,7 @@ impl Load {
     }
 }
 
-/// Why the ladder is climbed.
+/// Reason of a move.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Why {
     Delay { slo_us: f64, load: Load, batch_bound: u32 },
@@ -136,7 +136,7 @@ pub(crate) struct Climber {
     up_us: Option<u64>,
     down_us: Option<u64>,
     streak: u32,
-    /// Loads of the last while, in the rungs' unit, with their times.
+    /// Recent loads, in the unit of the rungs, with their times.
     window: VecDeque<(u64, f64)>,
     watched_since_us: Option<u64>,
     regrets: Vec<Regret>,
@@ -159,12 +159,12 @@ impl Climber {
         self.rung
     }
 
-    /// The rungs are others now: only the place on them is kept.
+    /// Moves to a rung of a new ladder.
     pub(crate) fn move_to(&mut self, rung: usize) {
         *self = Climber { up_us: self.up_us, ..Climber::at(rung) };
     }
 
-    /// Where to go from here, if anywhere.
+    /// The rung to go to, if any.
     pub(crate) fn tick(
         &mut self,
         now_us: u64,
@@ -224,7 +224,7 @@ impl Climber {
     ) -> Option<(usize, Why)> {
         let window_us = (down.window_ms * 1000.0) as u64;
         let long_ago = |since: Option<u64>| since.is_none_or(|at| now_us >= at + window_us);
-        // A load that was not watched for the whole window has not been seen to be low.
+        // A load that was not observed for the whole window may have been higher.
         if !long_ago(self.watched_since_us)
             || !long_ago(self.up_us)
             || load.queue_mean > down.queue_max
@@ -261,8 +261,8 @@ impl Climber {
         self.rung = rung;
     }
 
-    /// A rung whose threads had no time left was too low, and will be. One that only had a long
-    /// queue may have met bad luck: it gets another chance, each time later.
+    /// A rung whose threads had no idle time was too low for this load. A rung that only had a long
+    /// queue may have been unlucky: it is tried again, each time after a longer time.
     fn regret(&mut self, now_us: u64, load: &Load, most_us: u64) {
         let before = self.regrets.iter().position(|r| r.rung == self.rung);
         let before = before.map(|at| self.regrets.swap_remove(at));

@@ -5,17 +5,17 @@ use proptest::prelude::*;
 
 const TICK_US: u64 = 100_000;
 
-/// A server that does not behave quite as the policy assumes: each rung gives what it gives.
+/// A server that differs from the policy's assumptions: each rung has its own throughput.
 struct Server {
-    /// Packets a second of each rung.
+    /// Packets per second of each rung.
     truth: Vec<f64>,
     backlog: f64,
-    /// Something else holds a thread up, once.
+    /// Another program delays a thread, once.
     interrupted: bool,
 }
 
 impl Server {
-    /// What is seen after 100 ms of a load at a rung. Queues build when a rung has too little.
+    /// The load after 100 ms at a rung. Queues grow if the rung gives too little.
     fn load(&mut self, rung: usize, offered_per_s: f64, noise: f64) -> Load {
         let room = self.truth[rung] * 0.1;
         let wanted = offered_per_s * (1.0 + noise) * 0.1 + self.backlog;
@@ -48,7 +48,7 @@ struct Run {
 }
 
 impl Run {
-    /// The energy ladder on 4 cores; `error` of each rung's assumed throughput is wrong.
+    /// The energy ladder on 4 cores; each rung's assumed throughput is wrong by `error`.
     fn new(error: &[f64]) -> Run {
         let policy = Policy::built_in("energy").expect("known");
         let rungs = policy.ladder.rungs(&machine(4, 2), &policy.gain, 4, 2);
@@ -103,11 +103,11 @@ fn a_step_of_the_load_is_answered_at_the_next_tick_and_soon_enough() {
         run.tick(500_000.0, 0.0);
         run.server.truth[run.climber.rung()] > 500_000.0
     });
-    // 1 + 2 + 4 rungs, a step of which may come each 200 ms.
+    // 1 + 2 + 4 rungs, with a step each 200 ms.
     assert!(ticks.expect("some") <= 6, "{ticks:?}");
     run.ticks(50, 500_000.0);
     assert_eq!(run.server.backlog, 0.0);
-    // Silence: all the way down, no sooner than the window.
+    // No load: all the way down, no sooner than the window.
     let mut quiet = 0;
     while run.climber.rung() > 0 {
         quiet += 1;
@@ -134,7 +134,7 @@ fn more_is_given_before_a_queue_builds() {
 
 #[test]
 fn as_much_goes_as_the_ratio_of_configurations_says() {
-    // At 4 cores, the third can go from a load of 3 cores on, less a fifth of the ratio: idle for
+    // At 4 cores, the fourth can go from a load of 3 cores on, less a fifth of the ratio: idle for
     // more than 0.3 of the time.
     let mut run = Run::new(&[0.0]);
     run.climber = Climber::at(3);
@@ -143,7 +143,7 @@ fn as_much_goes_as_the_ratio_of_configurations_says() {
     let (rung, why) = moved.expect("down");
     assert_eq!(rung, 2);
     assert!(why.to_string().starts_with("idle 34 %, over 30 %; the load will take 88 %"), "{why}");
-    // No more rungs at once than the policy says.
+    // No more rungs at once than the policy allows.
     for (rungs_max, rung) in [(1, 2), (2, 1), (9, 0)] {
         let mut run = Run::new(&[0.0]);
         run.policy.down.rungs_max = rungs_max;
@@ -154,7 +154,7 @@ fn as_much_goes_as_the_ratio_of_configurations_says() {
 
 #[test]
 fn a_rung_that_was_too_low_is_tried_again_only_with_less_load() {
-    // The second core gives nothing at all.
+    // The second core gives nothing.
     let mut run = Run::new(&[0.0, -0.5, 0.0]);
     run.climber = Climber::at(2);
     let moves = run.ticks(600, 120_000.0);
@@ -183,10 +183,9 @@ fn bad_luck_is_forgiven_after_a_while_and_each_time_later() {
 }
 
 proptest! {
-    /// Whatever the rungs really give, and wherever it starts: with a steady load it settles, on a
-    /// rung that carries the load if there is one, and stays there. A rung that had bad luck is
-    /// tried again, each time after twice as long, from ten seconds on: five times in these five
-    /// minutes.
+    /// Whatever the rungs really give, and wherever it starts: with a steady load it settles on a
+    /// rung that carries the load, if there is one, and stays. A rung that was unlucky is tried
+    /// again, each time after twice as long, from ten seconds on: five times in these five minutes.
     #[test]
     fn a_steady_load_means_a_steady_configuration(
         errors in proptest::collection::vec(-0.3f64..0.3, 1..16),

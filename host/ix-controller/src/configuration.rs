@@ -1,15 +1,16 @@
-//! A configuration: how much of the machine one dataplane has. A ladder is an ordered list of them.
+//! A configuration: the part of the machine that one dataplane has. A ladder is an ordered list of
+//! configurations.
 use crate::Clock;
 use std::fmt;
 
-/// How much of a machine a dataplane has.
+/// The part of a machine that a dataplane has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Configuration {
     /// Cores.
     pub cores: u32,
     /// Hardware threads of each core.
     pub threads_per_core: u32,
-    /// Their clock; `None` where it is not the controller's to set.
+    /// Their clock; `None` if the controller cannot set it.
     pub clock: Option<Clock>,
 }
 

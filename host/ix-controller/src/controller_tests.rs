@@ -4,14 +4,14 @@ use crate::{Clock, Step, ThreadState};
 use proptest::prelude::*;
 
 const TICK_US: u64 = 100_000;
-/// Packets a second of a hardware thread that has its core alone, at the lowest clock.
+/// Packets per second of a hardware thread that has its core alone, at the lowest clock.
 const THREAD_PER_S: f64 = 100_000.0;
 
-/// A host that does what it is told, and serves loads at the speed that it then has.
+/// A host that carries out all steps, and serves loads at the speed that it then has.
 struct Host {
     machine: Machine,
     seen: Vec<Observation>,
-    /// Packets a second to each dataplane.
+    /// Packets per second for each dataplane.
     offered: Vec<f64>,
     backlog: Vec<Vec<f64>>,
     clocks: BTreeMap<u32, Clock>,
@@ -53,7 +53,7 @@ impl Host {
         THREAD_PER_S * clock * (1.0 + 0.3 * (together - 1.0)) / together
     }
 
-    /// 100 ms of load on every thread.
+    /// Serves 100 ms of load on every thread.
     fn serve(&mut self) {
         for n in 0..self.seen.len() {
             let sum: f64 = self.seen[n].groups.iter().map(|g| g.load).sum();
@@ -112,7 +112,7 @@ impl Host {
         }
     }
 
-    /// At no moment does a job run where a dataplane does, nor two dataplanes on one core.
+    /// At no moment does the job run on a core of a dataplane, or two dataplanes on one core.
     fn check(&self, decision: &Decision) {
         let running = |o: &Observation| -> BTreeSet<_> {
             o.elastic().map(|t| self.machine.core_of(o.threads[t].cpu)).collect()
@@ -160,7 +160,7 @@ fn one(name: &str, elastic: &[u16]) -> Host {
     Host::new(policy(name), machine(4, 2), vec![seen])
 }
 
-/// Dataplanes with a thread on each of 4 cores, and one running each.
+/// Dataplanes with a thread on each of 4 cores; of each, one runs.
 fn several(weights: &[f64]) -> Host {
     let mut policy = policy("energy");
     let seen = |n: usize| {
@@ -175,7 +175,7 @@ fn several(weights: &[f64]) -> Host {
         weight: weights[n],
     };
     policy.dataplanes = (0..weights.len()).map(exception).collect();
-    // Without clocks, so that cores are all there is to give.
+    // Without clocks, so that cores are the only resource.
     let machine = Machine { clocks_khz: Vec::new(), turbo: false, ..machine(4, 1) };
     Host::new(policy, machine, (0..weights.len()).map(seen).collect())
 }
@@ -255,7 +255,7 @@ fn what_others_change_is_where_it_goes_on() {
     host.offered[0] = 50_000.0;
     assert_eq!(host.ticks(2), []);
     let line = host.tick()[0].to_string();
-    assert!(line.contains("threads 0 run, not 0,1,2: going on from there"), "{line}");
+    assert!(line.contains("threads 0 run, not 0,1,2: continuing from there"), "{line}");
     assert_eq!(host.ticks(30), []);
     // And a clock is set again.
     host.clocks.insert(3, Clock::Turbo);
@@ -316,7 +316,7 @@ fn a_core_that_goes_offline_is_left_and_taken_again() {
     host.offered[0] = 10_000_000.0;
     host.ticks(100);
     assert_eq!(host.running(0).len(), 8);
-    // One that has no core left is nobody's affair.
+    // A dataplane without any core is ignored.
     host.controller.set_machine(Machine::default());
     assert_eq!(host.ticks(3), []);
 }
@@ -361,7 +361,7 @@ fn dataplanes_share_cores_by_weight_and_do_not_fight() {
     assert_eq!(host.ticks(3000), []);
 }
 
-/// As `ix run` starts them: with every thread running, here on the same cores.
+/// As `ix run` starts them: every thread runs, here on the same cores.
 #[test]
 fn dataplanes_that_begin_on_the_same_cores_part() {
     for cores in [2u32, 3, 4] {
@@ -379,7 +379,7 @@ fn dataplanes_that_begin_on_the_same_cores_part() {
         assert_eq!((host.running(0).len(), host.running(1).len()), (1, 1), "{cores} cores");
         assert_ne!(host.running(0), host.running(1), "{cores} cores");
         host.checks = true;
-        // Load that moves from one to the other takes its cores along, but for the last.
+        // If load moves from one to the other, cores follow, but for the last.
         let all = cores as usize;
         for (offered, wanted) in
             [([1e6, 1e4], (all - 1, 1)), ([1e4, 1e6], (1, all - 1)), ([1e6, 1e4], (all - 1, 1))]
@@ -390,7 +390,7 @@ fn dataplanes_that_begin_on_the_same_cores_part() {
             assert_eq!(runs, wanted, "{cores} cores, {offered:?}");
             assert_eq!(host.ticks(500), [], "and there they stay");
         }
-        // One ends, and the other has all.
+        // One ends, and the other gets all.
         drop((host.seen.remove(1), host.offered.remove(1), host.backlog.remove(1)));
         let said: Vec<String> = host.ticks(200).iter().map(Decision::to_string).collect();
         assert_eq!(host.running(0).len(), all, "{cores} cores: {said:#?}");
@@ -412,7 +412,7 @@ fn one_that_does_not_answer_keeps_its_cores_for_a_while() {
     assert_eq!(host.running(0).len(), 4 - held, "not its cores");
     host.ticks(50);
     assert_eq!(host.running(0).len(), 4, "it is gone");
-    // It was not: each core to one of them again. Both ran on some for a moment.
+    // It had not ended: each gets cores again. Both ran on some for a moment.
     host.seen.push(silent);
     host.offered.push(290_000.0);
     host.backlog.push(backlog);
@@ -424,14 +424,14 @@ fn one_that_does_not_answer_keeps_its_cores_for_a_while() {
     host.ticks(100);
     assert_eq!(shared(&host), 0);
     assert!(!host.running(0).is_empty() && !host.running(1).is_empty());
-    // None at all.
+    // No dataplane at all.
     assert_eq!(host.controller.tick(host.now_us, &[]), []);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever runs at first and whatever the load: threads, flow groups and clocks come to rest.
+    /// For any initial state and any load, threads, flow groups and clocks come to rest.
     #[test]
     fn a_steady_load_comes_to_rest(
         name in proptest::sample::select(vec!["energy", "consolidation", "minmax"]),
@@ -448,7 +448,7 @@ proptest! {
         host.ticks(600);
         let decisions = host.ticks(1500);
         prop_assert!(decisions.is_empty(), "{}", decisions[0]);
-        let top = host.controller.seats[&DataplaneId(7)].configuration();
+        let top = host.controller.dataplanes[&DataplaneId(7)].configuration();
         let carried: f64 = host.seen[0].threads.iter().map(|t| t.rate_per_s).sum();
         let all = host.running(0).len() == 8 && top.clock == Some(Clock::Turbo);
         prop_assert!(carried > offered * 0.99 || all, "{carried} of {offered} at {top}");

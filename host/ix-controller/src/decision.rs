@@ -1,8 +1,8 @@
-//! What the controller decides: a move on the ladder, as steps for the platform, and why.
+//! The controller's decisions: a move on the ladder as steps for the platform, with the reason.
 use crate::{Clock, Configuration, DataplaneId};
 use std::fmt;
 
-/// One thing to be done, in the order of a decision.
+/// One step of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Hold the cores of these hardware threads at a clock.
@@ -12,7 +12,7 @@ pub enum Step {
         /// The clock.
         clock: Clock,
     },
-    /// The background job runs on these hardware threads and no others; on none: it is frozen.
+    /// The background job runs on these hardware threads only; if there are none, it is frozen.
     Background {
         /// Linux's numbers of hardware threads.
         cpus: Vec<u32>,
@@ -41,25 +41,25 @@ pub enum Step {
 /// A decision about one dataplane.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// Which.
+    /// The dataplane.
     pub dataplane: DataplaneId,
     /// Its program's name.
     pub program: String,
-    /// Rung before and after, counted from 0. Equal where only flow groups move.
+    /// Rung before and after, counted from 0. Equal if only flow groups move.
     pub rungs: (usize, usize),
-    /// The highest rung there is.
+    /// The highest rung.
     pub top: usize,
-    /// What the new rung is.
+    /// The configuration of the new rung.
     pub configuration: Configuration,
-    /// What to do, in this order. A step that fails ends its decision: the controller sees at the
-    /// next tick what came of it.
+    /// The steps, in order. A step that fails ends its decision: the controller sees the result at
+    /// the next tick.
     pub steps: Vec<Step>,
-    /// The numbers that led here, in words.
+    /// The reason, with numbers.
     pub why: String,
 }
 
 impl fmt::Display for Decision {
-    /// One line for the log.
+    /// Writes one line for the log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (from, to) = self.rungs;
         let way = match from.cmp(&to) {
@@ -92,7 +92,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Numbers as the kernel writes lists of hardware threads: `0-3,8`.
+/// Formats numbers as the kernel writes lists of hardware threads: `0-3,8`.
 pub fn ranges(numbers: &[u32]) -> String {
     let mut sorted = numbers.to_vec();
     sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! What a machine has that a controller can give and take: cores, their hardware threads, clocks.
+//! What a controller can give and take on a machine: cores, their hardware threads, clocks.
 
 /// A clock that a core can be held at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,7 +23,7 @@ pub struct Core {
 pub struct Machine {
     /// Cores that are online.
     pub cores: Vec<Core>,
-    /// Clocks that cores can be held at, ascending; empty where they cannot.
+    /// Clocks that cores can be held at, ascending; empty if there are none.
     pub clocks_khz: Vec<u32>,
     /// Whether turbo can be switched.
     pub turbo: bool,

@@ -1,6 +1,6 @@
-//! What the controller sees of one dataplane at a tick: plain numbers, whoever took them.
+//! The controller's observation of one dataplane at a tick: plain numbers from any source.
 
-/// Names one dataplane for as long as it runs (the process number of its program).
+/// Identifies one dataplane while it runs (process ID of its program).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DataplaneId(pub u32);
 
@@ -9,9 +9,9 @@ pub struct DataplaneId(pub u32);
 pub enum ThreadState {
     /// Runs the cycle: polls its queues, serves its flow groups.
     Elastic,
-    /// Has left its hardware thread to Linux.
+    /// Its hardware thread belongs to Linux.
     Parked,
-    /// Timeshares with Linux as the application's background thread.
+    /// An ordinary Linux thread: the application's background thread.
     Background,
 }
 
@@ -32,20 +32,21 @@ pub struct ThreadObservation {
     pub queueing_delay_us: f64,
     /// Queue depth Q: packets that waited when a cycle began.
     pub queue_depth: Smoothed,
-    /// Packets of a cycle.
+    /// Packets per cycle.
     pub batch: f64,
     /// Iteration time τ of a busy cycle, µs.
     pub iteration_us: f64,
-    /// Share of the time without work, 0 to 1.
+    /// Share of idle time, 0 to 1.
     pub idle: Smoothed,
-    /// Packets a second.
+    /// Packets per second.
     pub rate_per_s: f64,
-    /// The clock that its core is held at, as far as it can be known.
+    /// The clock that its core is held at, if known.
     pub clock: Option<crate::Clock>,
 }
 
 impl ThreadObservation {
-    /// Whether the controller may have it run or parked. A background thread is the application's.
+    /// Whether the controller may resume or park it. A background thread belongs to the
+    /// application.
     pub fn is_ours(&self) -> bool {
         self.state != ThreadState::Background
     }
@@ -55,7 +56,8 @@ impl ThreadObservation {
         (self.queue_depth[0] / f64::from(batch_bound.max(1))).ceil() * self.iteration_us
     }
 
-    /// How long a packet may have to wait now, µs: what was measured, or the estimated tail.
+    /// How long a packet may wait now, µs: the measured delay or the estimated tail, whichever is
+    /// longer.
     pub fn delay_us(&self, batch_bound: u32) -> f64 {
         self.queueing_delay_us.max(self.tail_us(batch_bound))
     }
@@ -66,20 +68,20 @@ impl ThreadObservation {
 pub struct GroupObservation {
     /// The thread that owns it.
     pub thread: u16,
-    /// Its packets a second, or anything proportional.
+    /// Its packets per second, or a proportional number.
     pub load: f64,
 }
 
 /// One dataplane at one tick.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
-    /// Which.
+    /// The dataplane.
     pub dataplane: DataplaneId,
     /// Its program's name, for the log and for policies that name programs.
     pub program: String,
     /// Batch bound B.
     pub batch_bound: u32,
-    /// Its threads by number, in whatever state.
+    /// Its threads by number, in any state.
     pub threads: Vec<ThreadObservation>,
     /// Its flow groups by number.
     pub groups: Vec<GroupObservation>,

@@ -1,22 +1,21 @@
-//! Placement: which threads of a dataplane a configuration means, and which flow groups move.
+//! Placement: the threads of a dataplane for a configuration, and the flow groups that move.
 use crate::policy::Gain;
 use crate::{Configuration, Machine, Observation, Step, ThreadState};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a group without load counts, as part of the mean: groups that are silent now are dealt out
-/// evenly too.
+/// Load of a silent group, relative to the mean: so that silent groups are spread evenly, too.
 const SILENT_GROUP: f64 = 0.01;
 
-/// The threads that a configuration means, in as few changes as possible: cores that are in use
-/// stay in use, and of the others the first ones come first. Only cores in `may_use` count. May be
-/// fewer threads than asked for.
+/// The threads for a configuration, with as few changes as possible: cores in use stay in use, and
+/// of the others the first come first. Only cores in `may_use` count. The result may have fewer
+/// threads than asked for.
 pub(crate) fn choose_threads(
     seen: &Observation,
     machine: &Machine,
     configuration: &Configuration,
     may_use: &BTreeSet<usize>,
 ) -> BTreeSet<u16> {
-    // A core's threads in the order in which they are taken: those that run already first.
+    // A core's threads in the order in which they are taken: running ones first.
     let mut cores: BTreeMap<usize, Vec<(bool, u16)>> = BTreeMap::new();
     for (number, thread) in seen.threads.iter().enumerate() {
         let Some(core) = machine.core_of(thread.cpu) else { continue };
@@ -27,7 +26,7 @@ pub(crate) fn choose_threads(
     }
     let mut cores: Vec<Vec<(bool, u16)>> = cores.into_values().collect();
     cores.iter_mut().for_each(|threads| threads.sort_unstable());
-    // The core of the lowest running thread is the last to go.
+    // The core of the lowest running thread goes last.
     cores.sort_unstable();
     let chosen = cores.iter().take(configuration.cores as usize);
     chosen
@@ -41,7 +40,7 @@ pub(crate) fn running(seen: &Observation) -> BTreeSet<u16> {
     seen.elastic().map(|thread| thread as u16).collect()
 }
 
-/// What a set of threads can do, thread by thread: hardware threads of one core share it.
+/// Capacity of each thread of a set: hardware threads of one core share it.
 pub(crate) fn weights(
     seen: &Observation,
     machine: &Machine,
@@ -56,13 +55,13 @@ pub(crate) fn weights(
     threads.iter().map(weight).collect()
 }
 
-/// Moves flow groups so that only `weights`' threads own any, each a load in proportion to its
-/// weight. Groups of a thread that stays move only where it has more than its share, heaviest
+/// Moves flow groups so that only threads in `weights` own any, each with a load in proportion to
+/// its weight. Groups of a thread that stays move only if it has more than its share, heaviest
 /// first, so that few move.
 pub(crate) fn balance(seen: &Observation, weights: &BTreeMap<u16, f64>) -> Vec<Step> {
     let total: f64 = seen.groups.iter().map(|g| g.load.max(0.0)).sum();
     let count = seen.groups.len().max(1) as f64;
-    // Anything will do where all are silent.
+    // Any positive number works if all are silent.
     let least = if total > 0.0 { total / count * SILENT_GROUP } else { 1.0 };
     let load = |group: usize| seen.groups[group].load.max(0.0) + least;
     let all: f64 = (0..seen.groups.len()).map(load).sum();
@@ -83,7 +82,7 @@ pub(crate) fn balance(seen: &Observation, weights: &BTreeMap<u16, f64>) -> Vec<S
         let mut surplus = groups.iter().map(|&g| load(g)).sum::<f64>() - share(thread);
         groups.sort_by(|&a, &b| load(b).total_cmp(&load(a)).then(a.cmp(&b)));
         for &group in groups.iter() {
-            // Giving twice the surplus away would make a hole as large.
+            // A group of twice the surplus or more would leave as large a gap.
             if load(group) < 2.0 * surplus {
                 surplus -= load(group);
                 moving.push(group);
@@ -112,7 +111,7 @@ pub(crate) fn balance(seen: &Observation, weights: &BTreeMap<u16, f64>) -> Vec<S
     moves.into_iter().map(step).collect()
 }
 
-/// How uneven the load is: the heaviest thread's load to its share; 1 is even.
+/// How uneven the load is: the highest ratio of a thread's load to its share; 1 is even.
 pub(crate) fn unevenness(seen: &Observation, weights: &BTreeMap<u16, f64>) -> f64 {
     let total: f64 = seen.groups.iter().map(|g| g.load.max(0.0)).sum();
     let weight: f64 = weights.values().sum();

@@ -9,7 +9,7 @@ fn chosen(seen: &Observation, machine: &Machine, cores: u32, threads_per_core: u
     choose_threads(seen, machine, &configuration, &all).into_iter().collect()
 }
 
-/// Owner of each group after the steps, which must say the truth about owners before them.
+/// Owner of each group after the steps, whose owners before must be right.
 fn apply(seen: &Observation, steps: &[Step]) -> Vec<GroupObservation> {
     let mut groups = seen.groups.clone();
     for step in steps {
@@ -31,11 +31,11 @@ fn threads_come_core_by_core_and_what_runs_goes_on() {
     assert_eq!(chosen(&seen, &machine, 1, 1), [0]);
     assert_eq!(chosen(&seen, &machine, 2, 2), [0, 1, 4, 5]);
     assert_eq!(chosen(&seen, &machine, 9, 9), [0, 1, 2, 3, 4, 5, 6, 7]);
-    // One that runs on another core is kept, on whatever thread of it.
+    // A core in use is kept, whichever of its threads runs.
     seen = observation(1, &[0, 1, 2, 3, 4, 5, 6, 7], &[6]);
     assert_eq!(chosen(&seen, &machine, 1, 1), [6]);
     assert_eq!(chosen(&seen, &machine, 2, 1), [0, 6]);
-    // Threads on hardware threads that went offline are no candidates.
+    // Threads on offline hardware threads are no candidates.
     let mut less = machine.clone();
     less.cores.remove(2);
     assert_eq!(chosen(&seen, &less, 4, 2), [0, 1, 3, 4, 5, 7]);
@@ -87,8 +87,8 @@ fn siblings_get_less_than_a_thread_that_has_its_core_alone() {
 }
 
 proptest! {
-    /// After any change, only threads that run own groups, the load is as even as the heaviest
-    /// groups allow, and nothing moved between threads that stay unless one had too much.
+    /// After any change only running threads own groups, the load is as even as the heaviest groups
+    /// allow, and a group moved between threads that stay only if its owner had too much.
     #[test]
     fn loads_are_balanced_and_little_moves(
         loads in proptest::collection::vec(0.0f64..100.0, 128),

@@ -1,4 +1,4 @@
-//! The wall between decisions and what they are applied to.
+//! The interface between decisions and the host that carries them out.
 use crate::{DataplaneId, Machine, Observation, Step};
 use std::fmt;
 
@@ -19,12 +19,12 @@ impl std::error::Error for StepError {}
 
 /// A host with its dataplanes: this machine, or a model of one.
 pub trait Platform {
-    /// What there is to give and take. May change: hardware threads go offline.
+    /// The resources of the host. They may change: hardware threads go offline.
     fn machine(&mut self) -> Machine;
 
-    /// The dataplanes that answer, as they are now.
+    /// The dataplanes that reply, in their present state.
     fn observe(&mut self, now_us: u64) -> Vec<Observation>;
 
-    /// Does one step. Clock and background steps are the host's, the others the dataplane's.
+    /// Carries out one step. Clock and background steps concern the host, the others the dataplane.
     fn apply(&mut self, now_us: u64, dataplane: DataplaneId, step: &Step) -> Result<(), StepError>;
 }

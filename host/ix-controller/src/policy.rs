@@ -1,4 +1,4 @@
-//! Policies: what the user chose, when to move on a ladder, and the ladder. Written as TOML.
+//! Policies: the user's choices, conditions for moves on a ladder, and the ladder. Written as TOML.
 mod file;
 mod ladder;
 
@@ -7,41 +7,41 @@ pub use ladder::{Add, Ladder, Level, Rungs};
 
 use crate::{Clock, Configuration};
 
-/// What the user chose.
+/// A policy of the user.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// Its name in logs.
+    /// Name in logs.
     pub name: String,
     /// Upper bound on the queueing delay, µs.
     pub slo_us: f64,
-    /// In which order resources are added.
+    /// Order in which resources are added.
     pub ladder: Ladder,
-    /// What a resource is assumed to add.
+    /// Throughput that a resource is assumed to add.
     pub gain: Gain,
-    /// When to add.
+    /// When to add resources.
     pub up: Up,
-    /// When to remove.
+    /// When to remove resources.
     pub down: Down,
-    /// What differs for some programs.
+    /// Exceptions for some programs.
     pub dataplanes: Vec<Exception>,
 }
 
-/// Throughput that resources add, as the policy assumes it. Cores and clocks are proportional.
+/// Throughput that resources add, as the policy assumes. Cores and clocks are proportional.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gain {
-    /// Each further hardware thread of a core, to what the first gives (the papers: 0.3).
+    /// Gain of each further hardware thread of a core, relative to the first (the papers: 0.3).
     pub hyperthreads: f64,
-    /// Turbo, to the nominal clock.
+    /// Gain of turbo, relative to the nominal clock.
     pub turbo: f64,
-    /// What a cycle costs besides its packets, to what each packet costs. Small batches spend much
-    /// time on it: a thread that is always busy with few packets a cycle has room left.
+    /// Cost of a cycle besides its packets, relative to one packet. Small batches spend much time
+    /// on it: a thread that is always busy with few packets per cycle can take more load.
     pub batching: f64,
 }
 
 /// When resources are added.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Up {
-    /// Busy share of the time from which more is given before a queue builds; 1: never.
+    /// Busy share from which resources are added before a queue builds; 1: never.
     pub busy_max: f64,
     /// Least time between two steps up, ms.
     pub hold_ms: f64,
@@ -52,26 +52,26 @@ pub struct Up {
 pub struct Down {
     /// The idle time must exceed the ratio of the configurations by this factor.
     pub margin: f64,
-    /// Busy share of the time that the lower rung may come to.
+    /// Busy share that the lower rung may reach.
     pub busy_max: f64,
-    /// The highest load of so many ms past must fit into the lower rung.
+    /// The highest load of this many ms must fit into the lower rung.
     pub window_ms: f64,
-    /// Packets that may wait in the mean.
+    /// Mean number of packets that may wait.
     pub queue_max: f64,
-    /// Rungs of one step at most.
+    /// Most rungs of one step.
     pub rungs_max: u32,
-    /// A rung that was too low for a load is not tried again with that load for so long, s.
+    /// Time for which a rung that was too low for a load is not tried again with that load, s.
     pub regret_s: f64,
 }
 
-/// What differs for the dataplanes of a program.
+/// Exceptions for the dataplanes of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exception {
     /// The program's name, without its folder.
     pub program: String,
     /// Its bound on the queueing delay, µs.
     pub slo_us: Option<f64>,
-    /// Its share of cores that several want, to that of others (1).
+    /// Its share of cores that several dataplanes can use, relative to 1 of others.
     pub weight: f64,
 }
 
@@ -117,13 +117,13 @@ impl Gain {
         f64::from(configuration.cores) * core * clock
     }
 
-    /// Time of a packet in full batches, to its time in batches of `batch`.
+    /// Time of a packet in full batches, relative to its time in batches of `batch`.
     pub fn full_batches(&self, batch: f64, bound: u32) -> f64 {
         let packet = |batch: f64| 1.0 + self.batching / batch.max(1.0);
         if batch > 0.0 { packet(f64::from(bound)) / packet(batch) } else { 1.0 }
     }
 
-    /// What one hardware thread gives, of `together` of its core that are in use; alone: 1.
+    /// Throughput of one hardware thread while `together` threads of its core are in use; alone: 1.
     pub fn thread_weight(&self, together: usize) -> f64 {
         let n = together.max(1) as f64;
         (1.0 + self.hyperthreads * (n - 1.0)) / n

@@ -14,8 +14,8 @@ pub(crate) fn machine(cores: u32, threads_per_core: u32) -> Machine {
     }
 }
 
-/// A dataplane with a thread on each of `cpus`, of which `elastic` run; 128 silent groups of the
-/// first that does.
+/// A dataplane with a thread on each of `cpus`, of which `elastic` run; the first that runs owns
+/// 128 silent groups.
 pub(crate) fn observation(id: u32, cpus: &[u32], elastic: &[u16]) -> Observation {
     let thread = |(number, &cpu): (usize, &u32)| ThreadObservation {
         cpu,

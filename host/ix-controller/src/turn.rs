@@ -1,30 +1,30 @@
-//! The loop around the controller: what is seen goes in, what is decided is done and told.
+//! The loop around the controller: observations go in, decisions are carried out and reported.
 use crate::{Controller, Decision, Platform, Policy, Step, StepError};
 use std::fmt;
 
-/// Ten a second, as in the papers.
+/// Ten times per second, as in the papers.
 pub const TICK_US: u64 = 100_000;
 
 /// A line for the log.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// This was decided and done.
+    /// This was decided and carried out.
     Done(Decision),
-    /// This was decided, and a step failed: the rest was left.
+    /// This was decided, and a step failed: the remaining steps were skipped.
     Failed {
-        /// What was decided.
+        /// The decision.
         decision: Decision,
-        /// The step.
+        /// The step that failed.
         step: Step,
-        /// Why.
+        /// The reason.
         error: StepError,
     },
-    /// The machine has other hardware threads or clocks than before.
+    /// The machine's hardware threads or clocks have changed.
     Machine(String),
 }
 
 impl Event {
-    /// What was decided, if it was that.
+    /// The decision, if it is one.
     pub fn decision(&self) -> Option<&Decision> {
         match self {
             Event::Done(decision) | Event::Failed { decision, .. } => Some(decision),
@@ -38,14 +38,14 @@ impl fmt::Display for Event {
         match self {
             Event::Done(decision) => decision.fmt(f),
             Event::Failed { decision, step, error } => {
-                write!(f, "{decision}: could not {step}: {error}")
+                write!(f, "{decision}: cannot {step}: {error}")
             }
             Event::Machine(line) => f.write_str(line),
         }
     }
 }
 
-/// A controller and the platform that it drives.
+/// A controller and its platform.
 #[derive(Debug)]
 pub struct ControlLoop<P> {
     controller: Controller,
@@ -53,7 +53,7 @@ pub struct ControlLoop<P> {
 }
 
 impl<P: Platform> ControlLoop<P> {
-    /// Takes over what it finds on the platform.
+    /// Takes over the state of the platform.
     pub fn new(policy: Policy, mut platform: P) -> ControlLoop<P> {
         let machine = platform.machine();
         ControlLoop { controller: Controller::new(policy, machine), platform }
@@ -69,19 +69,19 @@ impl<P: Platform> ControlLoop<P> {
         &mut self.platform
     }
 
-    /// Both.
+    /// The controller and the platform.
     pub fn parts(&mut self) -> (&mut Controller, &mut P) {
         (&mut self.controller, &mut self.platform)
     }
 
-    /// One turn, to be taken every [`TICK_US`].
+    /// One turn, to be run every [`TICK_US`].
     pub fn turn(&mut self, now_us: u64) -> Vec<Event> {
         let mut events = Vec::new();
         let seen = self.platform.observe(now_us);
         let machine = self.platform.machine();
         if machine != *self.controller.machine() {
             let cpus = crate::ranges(&machine.cpus());
-            events.push(Event::Machine(format!("the machine has hardware threads {cpus} now")));
+            events.push(Event::Machine(format!("the machine now has hardware threads {cpus}")));
             self.controller.set_machine(machine);
         }
         for decision in self.controller.tick(now_us, &seen) {

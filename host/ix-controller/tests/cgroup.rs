@@ -1,4 +1,4 @@
-//! A real process in a real control group: frozen, moved, and given back.
+//! A real process in a real control group: frozen, moved, and restored.
 use ix_controller::linux::{Background, BackgroundError, Job, Tree, online};
 use ix_skip::{Need, skip, skip_part};
 use std::io;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A process that wants all of a hardware thread; killed at the end.
+/// A process that always computes; killed at the end.
 struct Busy(Child);
 
 impl Busy {

@@ -2,12 +2,12 @@
 //! user and group 65534 behind a wall; with `LOADED` in the environment the image loads the
 //! program. For tests in a guest, which have no cargo.
 use ix_launch::{Domain, Entry, Exit, Image, LaunchConfig, launch, memfd, serve};
+use ix_proto::{Config, Start};
+use ix_wire::IpAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
-const CONFIG: &str =
-    "host_addr=10.9.0.2/24\ncpu=0,1\nrx_frames=256\ntx_frames=256\narena_mb=2\nflows_max=64\n";
 const NOBODY: (u32, u32) = (65534, 65534);
 
 fn main() -> ExitCode {
@@ -48,6 +48,15 @@ fn run(
     };
     let mut child = launch(&image, &config)?;
     let page = memfd(c"ix-controller")?;
-    serve(&mut child, CONFIG, &[page.as_fd()], &mut |_, _| Ok(()))?;
+    let config = Config {
+        cpus: vec![0, 1],
+        rx_frames: 256,
+        tx_frames: 256,
+        arena_bytes: 2 << 20,
+        flows_max: 64,
+        ..Config::with_address(IpAddr::v4([10, 9, 0, 2]), 24)
+    };
+    let start = Start { config, devices: Vec::new(), without: Vec::new() };
+    serve(&mut child, start, &[page.as_fd()], &mut |_, _| Ok(()))?;
     Ok(child.wait()?)
 }

@@ -1,4 +1,4 @@
-//! The auxiliary vector: what the kernel tells a new program about itself and the machine.
+//! The auxiliary vector: what the kernel tells a new program about the process and the machine.
 
 /// Pairs of type (`AT_…`) and value, without the closing `AT_NULL`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub struct Auxv {
 }
 
 impl Auxv {
-    /// Reads the form of `/proc/PID/auxv`; stops at `AT_NULL` or at a torn end.
+    /// Parses the form of `/proc/PID/auxv`; stops at `AT_NULL` or at a truncated end.
     pub fn from_bytes(bytes: &[u8]) -> Auxv {
         let word =
             |pair: &[u8], at: usize| u64::from_le_bytes(core::array::from_fn(|i| pair[at + i]));

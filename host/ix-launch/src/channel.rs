@@ -1,14 +1,17 @@
 //! The channel between broker and image: a SEQPACKET socket that carries short messages
-//! (`ix_proto::channel`) and descriptors. Used when a dataplane starts and when a device changes, never for packets.
+//! (`ix_proto::channel`) and descriptors. Used when a dataplane starts and when a device changes,
+//! never for packets.
+use ix_sys::fd::hide_memory;
+use ix_sys::poll::{PollFd, poll};
+use ix_sys::socket::{self, Message};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// Longest message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors in one message (Linux allows 253).
 pub const MESSAGE_FDS_MAX: usize = 128;
-
-const CMSG_WORDS: usize = (MESSAGE_FDS_MAX * 4 + 64) / 8;
 
 /// One end of the socket. Both ends belong to the same release, so there is no version to agree on.
 #[derive(Debug)]
@@ -19,15 +22,8 @@ pub struct Channel {
 impl Channel {
     /// Both ends, closed at exec.
     pub fn pair() -> io::Result<(Channel, Channel)> {
-        let mut fds = [0; 2];
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-        // SAFETY: fills the array we own.
-        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: two descriptors that were just made and belong to nobody else.
-        let [a, b] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-        Ok((Channel { fd: a }, Channel { fd: b }))
+        let (one, other) = socket::pair(libc::SOCK_SEQPACKET)?;
+        Ok((Channel { fd: one }, Channel { fd: other }))
     }
 
     /// An end that came by inheritance.
@@ -49,46 +45,37 @@ impl Channel {
         if bytes.len() > MESSAGE_BYTES_MAX || fds.len() > MESSAGE_FDS_MAX {
             return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
         }
-        let mut iov =
-            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let mut control = [0u64; CMSG_WORDS];
-        // SAFETY: all-zero bytes are a valid `msghdr`.
-        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-        message.msg_iov = &mut iov;
-        message.msg_iovlen = 1;
-        if !fds.is_empty() {
-            fds.iter().copied().for_each(hide);
-            let numbers: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-            let size = size_of_val(&numbers[..]);
-            message.msg_control = control.as_mut_ptr().cast();
-            // SAFETY: only computes a size; the control buffer holds MESSAGE_FDS_MAX numbers.
-            message.msg_controllen = unsafe { libc::CMSG_SPACE(size as u32) } as usize;
-            // SAFETY: the control buffer is aligned, zeroed and long enough for one header and
-            // `size` bytes of numbers, so CMSG_FIRSTHDR and CMSG_DATA point into it.
-            unsafe {
-                let header = libc::CMSG_FIRSTHDR(&message);
-                (*header).cmsg_level = libc::SOL_SOCKET;
-                (*header).cmsg_type = libc::SCM_RIGHTS;
-                (*header).cmsg_len = libc::CMSG_LEN(size as u32) as usize;
-                let data = libc::CMSG_DATA(header);
-                core::ptr::copy_nonoverlapping(numbers.as_ptr().cast::<u8>(), data, size);
-            }
-        }
-        retry(|| {
-            // SAFETY: the message points to buffers that live across the call.
-            unsafe { libc::sendmsg(self.fd.as_raw_fd(), &message, libc::MSG_NOSIGNAL | flags) }
-        })
-        .map(drop)
+        fds.iter().copied().for_each(hide_memory);
+        socket::send_with_fds(self.as_fd(), bytes, fds, flags).map(drop)
     }
 
     /// Whether nobody has the other end any more.
     pub fn is_closed(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: 0, revents: 0 };
-        // SAFETY: one struct.
-        unsafe { libc::poll(&mut poll, 1, 0) > 0 && poll.revents & libc::POLLHUP != 0 }
+        let mut ends = [PollFd::new(&self.fd, 0)];
+        let looked = poll(&mut ends, Some(Duration::ZERO));
+        looked.is_ok() && ends[0].happened() & libc::POLLHUP != 0
     }
 
-    /// Waits for one message and its descriptors; `None` when the other end is closed.
+    /// From now on [`Channel::receive_from`] says which process sent a message.
+    /// [`Channel::brings_descriptors`] is of no use for this end then.
+    pub fn tell_senders(&self) -> io::Result<()> {
+        socket::tell_senders(self.as_fd())
+    }
+
+    /// Waits for one message, and returns it with the process that sent it, as the kernel says;
+    /// descriptors are closed. `None` when the other end is closed.
+    pub fn receive_from(&self) -> io::Result<Option<(Vec<u8>, Option<u32>)>> {
+        let mut bytes = vec![0u8; MESSAGE_BYTES_MAX];
+        let message = self.receive_into(&mut bytes, 0)?;
+        Ok(message.map(|message| {
+            bytes.truncate(message.bytes);
+            (bytes, message.sender)
+        }))
+    }
+
+    /// Waits for one message and its descriptors; `None` when the other end is closed. The
+    /// message comes
+    /// without any of its descriptors where this process can have no more of them.
     pub fn receive(&self) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
         self.receive_with(0)
     }
@@ -98,106 +85,39 @@ impl Channel {
         self.receive_with(libc::MSG_DONTWAIT)
     }
 
-    /// Whether the next message brings descriptors; it stays where it is. False also when none waits.
+    /// Whether the next message brings descriptors; it stays where it is. False also when none
+    /// waits.
     pub fn brings_descriptors(&self) -> bool {
-        let mut byte = 0u8;
-        let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-        // SAFETY: all-zero bytes are a valid `msghdr`.
-        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-        message.msg_iov = &mut iov;
-        message.msg_iovlen = 1;
-        // Without room for control data Linux makes no descriptors of it, and says that there was some.
-        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        // SAFETY: the message points to a byte that lives across the call.
-        let peeked = retry(|| unsafe { libc::recvmsg(self.fd.as_raw_fd(), &mut message, flags) });
-        peeked.is_ok() && message.msg_flags & libc::MSG_CTRUNC != 0
+        socket::next_brings_fds(self.as_fd())
     }
 
     fn receive_with(&self, flags: i32) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
         let mut bytes = vec![0u8; MESSAGE_BYTES_MAX];
-        let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        let mut control = [0u64; CMSG_WORDS];
-        // SAFETY: all-zero bytes are a valid `msghdr`.
-        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-        message.msg_iov = &mut iov;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control);
-        let n = retry(|| {
-            // SAFETY: the message points to buffers that live across the call.
-            unsafe {
-                libc::recvmsg(self.fd.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC | flags)
-            }
-        });
-        let n = match n {
+        let message = self.receive_into(&mut bytes, flags)?;
+        Ok(message.map(|message| {
+            bytes.truncate(message.bytes);
+            (bytes, message.fds)
+        }))
+    }
+
+    fn receive_into(&self, bytes: &mut [u8], flags: i32) -> io::Result<Option<Message>> {
+        let message = match socket::receive_with_fds(self.as_fd(), bytes, flags) {
             Err(e) if e.raw_os_error() == Some(libc::ECONNRESET) => return Ok(None),
             other => other?,
         };
-        let fds = received_fds(&message);
-        if n == 0 && fds.is_empty() {
+        if message.bytes == 0 && message.fds.is_empty() {
             return Ok(None);
         }
-        if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
-            return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
-        }
-        bytes.truncate(n);
-        Ok(Some((bytes, fds)))
+        // This process can have no more descriptors: the words come without any of theirs.
+        let all_came = !message.is_cut && message.fds.len() <= MESSAGE_FDS_MAX;
+        let fds = if all_came { message.fds } else { Vec::new() };
+        Ok(Some(Message { fds, ..message }))
     }
 }
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-/// Memory that has a descriptor has a name in `/proc`, by which the program could open it anew: not if its
-/// mode gives nobody a right, unless it is the program's user who owns it.
-fn hide(fd: BorrowedFd<'_>) {
-    // SAFETY: all zero is a valid `stat`, which is only filled; the descriptor is borrowed.
-    unsafe {
-        let mut stat: libc::stat = core::mem::zeroed();
-        let is_memory = libc::fstat(fd.as_raw_fd(), &mut stat) == 0
-            && stat.st_mode & libc::S_IFMT == libc::S_IFREG
-            && stat.st_nlink == 0;
-        if is_memory {
-            // A peer's may be somebody else's to change.
-            libc::fchmod(fd.as_raw_fd(), 0);
-        }
-    }
-}
-
-/// Takes ownership of the descriptors that `recvmsg` has put into the control buffer.
-fn received_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
-    let mut fds = Vec::new();
-    // SAFETY: `message` was filled by recvmsg, so its control buffer holds well-formed headers up
-    // to msg_controllen; each SCM_RIGHTS number is a new descriptor that belongs to us alone.
-    unsafe {
-        let mut header = libc::CMSG_FIRSTHDR(message);
-        while !header.is_null() {
-            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
-                let bytes = (*header).cmsg_len - libc::CMSG_LEN(0) as usize;
-                let data = libc::CMSG_DATA(header).cast::<i32>();
-                for i in 0..bytes / size_of::<i32>() {
-                    fds.push(OwnedFd::from_raw_fd(data.add(i).read_unaligned()));
-                }
-            }
-            header = libc::CMSG_NXTHDR(message, header);
-        }
-    }
-    fds
-}
-
-fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
-    loop {
-        let n = call();
-        if n >= 0 {
-            return Ok(n as usize);
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
     }
 }
 
@@ -214,6 +134,7 @@ mod tests {
         let long = vec![7; 40_000];
         broker.send(&long, &[writer.as_fd()]).unwrap();
         broker.send(b"ok", &[]).unwrap();
+        assert!(image.brings_descriptors());
         let (bytes, fds) = image.receive().unwrap().unwrap();
         assert_eq!(bytes, long);
         assert_eq!(fds.len(), 1);
@@ -225,11 +146,15 @@ mod tests {
         let mut both = String::new();
         reader.read_to_string(&mut both).unwrap();
         assert_eq!(both, "ab");
+        assert!(!image.brings_descriptors());
         let (bytes, fds) = image.receive().unwrap().unwrap();
         assert_eq!((&bytes[..], fds.len()), (&b"ok"[..], 0));
+        assert!(!image.brings_descriptors(), "nothing waits");
         let nothing = image.try_receive().unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+        assert!(!image.is_closed());
         drop(broker);
+        assert!(image.is_closed());
         assert!(image.receive().unwrap().is_none());
     }
 

@@ -1,4 +1,5 @@
-//! As much of ELF as planting and loading need: the loadable segments of the image and of programs.
+//! The part of ELF that planting and loading need: the loadable segments of the image and of
+//! programs.
 
 /// A page of the x86-64.
 pub const PAGE: u64 = 4096;
@@ -14,16 +15,16 @@ const EM_X86_64: u16 = 62;
 /// Why bytes are not a usable image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ElfError {
-    /// Too short, wrong magic, or headers that lie outside the file.
+    /// Too short, wrong magic, or headers outside the file.
     #[error("not a well-formed ELF file")]
     Malformed,
     /// Another class, byte order or machine.
     #[error("not an x86-64 ELF file")]
     WrongMachine,
-    /// Not position-independent, or one that asks for a dynamic loader.
+    /// Not position-independent, or it needs a dynamic loader.
     #[error("not a static position-independent executable")]
     NotStaticPie,
-    /// A segment is writable and executable at once.
+    /// A segment is both writable and executable.
     #[error("a segment is both writable and executable")]
     WritableCode,
 }
@@ -31,31 +32,32 @@ pub enum ElfError {
 /// A loadable segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// Where it begins in memory, from the image's base.
+    /// Offset in memory, from the image's base.
     pub vaddr: u64,
-    /// Bytes of the file in it.
+    /// Bytes in the file.
     pub file_bytes: u64,
-    /// Bytes in memory; what exceeds `file_bytes` is zero.
+    /// Bytes in memory; those beyond `file_bytes` are zero.
     pub mem_bytes: u64,
     /// `PROT_READ`, `PROT_WRITE`, `PROT_EXEC`.
     pub prot: i32,
 }
 
-/// Where a segment lies when its image is mapped somewhere: whole pages from the file, then zeroes
-/// to the end of the last of these pages, then pages of zeroes.
+/// Addresses of a segment when its image is mapped: whole pages from the file, then zeros to the
+/// end of the last of these pages, then pages of zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The first page.
     pub start: u64,
-    /// Where the pages from the file begin there.
+    /// File offset of the pages from the file.
     pub offset: u64,
     /// Bytes of whole pages from the file; 0: none.
     pub file_bytes: u64,
-    /// From where on the last page from the file must be zero, if its rest belongs to the segment.
+    /// Address from which the last page from the file must be zero, if its rest belongs to the
+    /// segment.
     pub tail: Option<u64>,
-    /// Bytes of whole pages of zeroes behind those; 0: none.
+    /// Bytes of whole pages of zeros after those; 0: none.
     pub zero_bytes: u64,
 }
 
@@ -78,26 +80,26 @@ impl Segment {
 }
 
 impl Placed {
-    /// Where the pages of zeroes begin.
+    /// Address of the pages of zeros.
     pub fn zeroes(&self) -> u64 {
         self.start + self.file_bytes
     }
 }
 
-/// What the headers say.
+/// Content of the headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Entry point from the base.
+    /// Entry point, from the base.
     pub entry: u64,
-    /// Program headers from the base.
+    /// Program headers, from the base.
     pub phdr: u64,
     /// Number of program headers.
     pub phnum: u64,
     /// Loadable segments by ascending address.
     pub segments: Vec<Segment>,
-    /// Pages from the base to the end of the last segment, in bytes.
+    /// Bytes of the pages from the base to the end of the last segment.
     pub span_bytes: u64,
-    /// What the base must be a multiple of; 0: the base is 0, for the addresses are fixed.
+    /// Alignment of the base; 0: the base is 0, because the addresses are fixed.
     pub align: u64,
 }
 
@@ -106,7 +108,7 @@ pub struct Layout {
 pub struct Program {
     /// Its segments.
     pub layout: Layout,
-    /// The path of the dynamic loader that it wants, as its file has it.
+    /// The path of its dynamic loader, as in its file.
     pub interpreter: Option<Vec<u8>>,
 }
 
@@ -114,7 +116,7 @@ impl Layout {
     /// Size of a program header.
     pub const PHENT: u64 = PHDR_BYTES as u64;
 
-    /// Checks the headers of an image and collects what mapping it takes.
+    /// Checks the headers of an image and collects what is needed to map it.
     pub fn parse(file: &[u8]) -> Result<Layout, ElfError> {
         match Program::parse(file)? {
             Program { layout, interpreter: None } if layout.align != 0 => Ok(layout),
@@ -124,7 +126,7 @@ impl Layout {
 }
 
 impl Program {
-    /// Checks the headers of a program and collects what mapping it takes.
+    /// Checks the headers of a program and collects what is needed to map it.
     pub fn parse(file: &[u8]) -> Result<Program, ElfError> {
         let header = file.get(..EHDR_BYTES).ok_or(ElfError::Malformed)?;
         if header[..4] != *b"\x7fELF" {
@@ -184,7 +186,7 @@ fn alignment(ph: &[u8]) -> Result<u64, ElfError> {
     }
 }
 
-/// What a program header points to in the file, without the zero at its end.
+/// The part of the file that a program header refers to, without the zero at its end.
 fn path(ph: &[u8], file: &[u8]) -> Result<Vec<u8>, ElfError> {
     let range = |start: u64, bytes: u64| {
         let start = usize::try_from(start).ok()?;
@@ -213,7 +215,7 @@ fn segment(ph: &[u8], file_len: u64) -> Result<Segment, ElfError> {
             | bit(write, libc::PROT_WRITE)
             | bit(execute, libc::PROT_EXEC),
     };
-    // An address beyond 2^40 cannot be meant, and keeps the sums below from overflowing.
+    // An address beyond 2^40 is invalid, and is excluded so that the sums below cannot overflow.
     let bounded = s.vaddr < 1 << 40 && s.mem_bytes < 1 << 40;
     let in_file = s.offset.checked_add(s.file_bytes).is_some_and(|end| end <= file_len);
     let congruent = s.offset % PAGE == s.vaddr % PAGE;
@@ -248,7 +250,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(core::array::from_fn(|i| bytes[at + i]))
 }
 
-/// What kind of file a program that the kernel would not run is, for the error message.
+/// Kind of a file that the kernel would not run, for the error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// ELF for this machine.
@@ -261,7 +263,7 @@ pub enum FileKind {
     Unknown,
 }
 
-/// Judges a file by its first bytes.
+/// Classifies a file by its first bytes.
 pub fn file_kind(head: &[u8]) -> FileKind {
     match head {
         [0x7f, b'E', b'L', b'F', 2, 1, rest @ ..] if rest.len() >= 14 => {
@@ -303,7 +305,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes, an accepted layout lies in order, inside its span and in the file.
+        /// Whatever the bytes, the segments of an accepted layout are in order, within its span and
+        /// in the file.
         #[test]
         fn damaged_headers_never_give_a_bad_layout(
             damage in proptest::collection::vec((0usize..1024, any::<u8>()), 0..6),

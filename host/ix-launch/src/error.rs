@@ -1,11 +1,11 @@
-//! Why a program could not be started on IX: one line each, with what to do about it.
+//! Why a program could not be started on IX: one line each, with the remedy.
 use std::io;
 use std::path::PathBuf;
 
-/// Why [`crate::launch`] failed. The program has not run a single instruction then.
+/// Why [`crate::launch`] failed. The program has then not run a single instruction.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// No such file, or nothing of that name along `PATH`.
+    /// No such file, and no such name along `PATH`.
     #[error("cannot run {}: no such program; check the name, or give its path", .0.display())]
     NotFound(PathBuf),
     /// A directory.
@@ -20,16 +20,16 @@ pub enum LaunchError {
          #!/bin/sh", .0.display()
     )]
     NotExecutable(PathBuf),
-    /// Made for another machine.
+    /// For another machine.
     #[error("cannot run {}: not made for x86-64; build it for this machine", .0.display())]
     WrongMachine(PathBuf),
-    /// The file is there, its interpreter or dynamic loader is not.
+    /// The file exists, its interpreter or dynamic loader does not.
     #[error(
         "cannot run {}: its interpreter is missing; see its first line, or `readelf -l` of it",
         .0.display()
     )]
     NoInterpreter(PathBuf),
-    /// Linux does not let us stop our own child.
+    /// Linux does not let us trace our own child.
     #[error(
         "cannot plant the dataplane: tracing is refused ({0}); run without strace or gdb -f, \
          lower kernel.yama.ptrace_scope, or say --entry loading"
@@ -41,14 +41,14 @@ pub enum LaunchError {
     /// Another system call failed.
     #[error("cannot plant the dataplane: {what}: {error}")]
     System {
-        /// What was tried.
+        /// The action.
         what: &'static str,
-        /// What Linux said.
+        /// Linux's reason.
         error: io::Error,
     },
 }
 
-/// For `map_err`: names what was tried.
+/// For `map_err`: adds the action.
 pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> LaunchError {
     move |error| LaunchError::System { what, error }
 }

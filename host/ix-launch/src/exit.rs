@@ -12,7 +12,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// From `waitpid`'s status; `None` when the process only stopped or went on.
+    /// From `waitpid`'s status; `None` if the process was only stopped or continued.
     pub fn from_wait_status(status: i32) -> Option<Exit> {
         if libc::WIFEXITED(status) {
             Some(Exit::Status(libc::WEXITSTATUS(status) as u8))
@@ -23,7 +23,7 @@ impl Exit {
         }
     }
 
-    /// The status to end with in its stead, as shells have it: 128 + n for signal n.
+    /// The exit status of `ix run` for it, as in shells: 128 + n for signal n.
     pub fn status(self) -> u8 {
         match self {
             Exit::Status(status) => status,
@@ -31,7 +31,7 @@ impl Exit {
         }
     }
 
-    /// Whether it ended by a fault of its own: an illegal access or instruction, or an abort.
+    /// Whether it ended by its own fault: an illegal access or instruction, or an abort.
     pub fn is_crash(self) -> bool {
         const FAULTS: [i32; 7] = [
             libc::SIGSEGV,
@@ -55,7 +55,7 @@ impl fmt::Display for Exit {
     }
 }
 
-/// A signal as people know it.
+/// Name of a signal.
 struct SignalName(i32);
 
 impl fmt::Display for SignalName {
@@ -64,7 +64,7 @@ impl fmt::Display for SignalName {
             /// glibc's name of a signal without `SIG`, a static string, or null.
             fn sigabbrev_np(signal: libc::c_int) -> *const libc::c_char;
         }
-        // SAFETY: any number may be asked for.
+        // SAFETY: any number is allowed.
         let name = unsafe { sigabbrev_np(self.0) };
         if name.is_null() {
             return write!(f, "signal {}", self.0);

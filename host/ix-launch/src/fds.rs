@@ -1,13 +1,13 @@
-//! The descriptors of the dataplane stay out of the program's way: at the top of the numbers that
-//! its limit allows, where neither "lowest free number" nor a hand-picked one comes.
+//! The dataplane's descriptors keep away from the program's: they are at the top of the numbers
+//! that its limit allows, where neither "lowest free number" nor a fixed number is.
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// How many numbers are reserved.
+/// Number of reserved numbers.
 pub const RESERVED_FDS: RawFd = 64;
 
 /// No number beyond this is reserved, however high the limit: the kernel's table is as long as the
-/// highest number in use, and is copied by every fork.
+/// highest number in use, and each fork copies it.
 const HIGHEST: RawFd = 16384;
 
 /// The range of reserved numbers of a process.
@@ -23,7 +23,7 @@ impl ReservedFds {
         ReservedFds { base: (top - RESERVED_FDS).max(3) }
     }
 
-    /// The range in this process, and in its children.
+    /// The range of this process and its children.
     pub fn of_this_process() -> io::Result<ReservedFds> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: fills the struct we own.
@@ -38,12 +38,12 @@ impl ReservedFds {
         self.base
     }
 
-    /// A copy in the range that goes at exec.
+    /// Copies a descriptor into the range, close-on-exec.
     pub fn copy(self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         ReservedFds::copy_from(self.base, fd)
     }
 
-    /// A copy of what is the program's, near the end of its own numbers, that goes at exec.
+    /// Copies a descriptor of the program near the end of its own numbers, close-on-exec.
     pub fn copy_below(self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         const ROOM: RawFd = 16;
         ReservedFds::copy_from((self.base - ROOM).max(3), fd)
@@ -55,13 +55,13 @@ impl ReservedFds {
         if copy < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a new descriptor that belongs to nobody else.
+        // SAFETY: a new descriptor without another owner.
         Ok(unsafe { OwnedFd::from_raw_fd(copy) })
     }
 
-    /// Ends the program's own range below ours, where they meet: its lowered limit lets neither
-    /// `open` nor `dup2` nor a loop that closes "all" descriptors come near. Descriptors can be
-    /// moved into the range no more.
+    /// Ends the program's own range below ours: with the lowered limit neither `open` nor `dup2`
+    /// nor a loop that closes "all" descriptors reaches our range. Afterwards no descriptor can be
+    /// moved into the range.
     pub fn fence(self) -> io::Result<()> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: fills the struct we own.
@@ -78,7 +78,7 @@ impl ReservedFds {
         Ok(())
     }
 
-    /// Does something for which descriptors must be moved into the range after
+    /// Runs a function for which descriptors must be moved into the range after
     /// [`ReservedFds::fence`].
     pub fn unfenced<T>(self, work: impl FnOnce() -> T) -> T {
         let needed = (self.base + RESERVED_FDS) as u64;
@@ -89,7 +89,7 @@ impl ReservedFds {
             return work();
         }
         let lifted = libc::rlimit { rlim_cur: needed.min(limit.rlim_max), ..limit };
-        // SAFETY: reads the struct we own. Without it the work does what it can.
+        // SAFETY: reads the struct we own. If it fails, the function does what it can.
         unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &lifted) };
         let result = work();
         // SAFETY: reads the struct we own; a lower limit is always allowed.

@@ -1,4 +1,4 @@
-//! The dataplane image as the launcher holds it: a descriptor to map from, and its layout.
+//! The dataplane image in the launcher: a descriptor to map from, and its layout.
 use crate::elf::{ElfError, Layout};
 use crate::scan::{BYTES_MAX, Instruction, disarm, scan};
 use std::ffi::CStr;
@@ -13,7 +13,7 @@ pub enum ImageError {
     /// The bytes are not an image.
     #[error("the dataplane image is damaged: {0}; build ix again")]
     Elf(#[from] ElfError),
-    /// Its code changes memory rights where nothing looks at it afterwards.
+    /// Its code changes memory rights without a check afterwards.
     #[error(
         "the dataplane image has unchecked code at offset {0:#x}; build ix again, or say --domain none"
     )]
@@ -31,9 +31,9 @@ pub struct Image {
 }
 
 impl Image {
-    /// From the bytes that the `ix` command carries; they go to a sealed memfd. `walled`: the code
-    /// is looked at, and must not have the bytes of an unchecked key switch anywhere, not even by
-    /// chance.
+    /// Makes it of the bytes inside the `ix` command, which are copied to a sealed memfd. `walled`:
+    /// the code is checked, and must not contain the bytes of an unchecked key switch anywhere, not
+    /// even by chance.
     pub fn from_bytes(bytes: &[u8], walled: bool) -> Result<Image, ImageError> {
         let layout = Layout::parse(bytes)?;
         let mut bytes = bytes.to_vec();
@@ -42,14 +42,14 @@ impl Image {
         }
         let mut file = File::from(memfd(c"ix-image")?);
         file.write_all(&bytes)?;
-        // Nobody has it mapped for writing, so this is as good as F_SEAL_WRITE, which fails while
-        // the kernel holds one of the pages for a moment (reclaim, DAMON).
+        // No process has it mapped for writing, so this is as good as F_SEAL_WRITE, which fails
+        // while the kernel holds one of the pages for a moment (reclaim, DAMON).
         seal(file.as_fd(), libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)?;
         Ok(Image { fd: file.into(), layout })
     }
 
-    /// From a file, so that perf and gdb find its symbols by name. The file must not change
-    /// while programs run on it. Its code is not looked at: not for use behind a wall.
+    /// Makes it of a file, so that perf and gdb find its symbols. The file must not change while
+    /// programs run on it. Its code is not checked, so it must not be used behind a wall.
     pub fn from_file(path: &Path) -> Result<Image, ImageError> {
         let mut file = File::open(path)?;
         let mut bytes = Vec::new();
@@ -66,9 +66,9 @@ impl Image {
     }
 }
 
-/// Makes sure that the application cannot use the image's own code to get more rights: what changes
-/// rights is followed by a look at what it did, and lazy binding, which a static program never
-/// does, is made harmless.
+/// Ensures that the application cannot use the image's own code to get more rights: each change of
+/// rights is followed by a check, and lazy binding, which a static program never does, is made
+/// harmless.
 fn check_code(bytes: &mut [u8], layout: &Layout) -> Result<(), ImageError> {
     for segment in layout.segments.iter().filter(|s| s.prot & libc::PROT_EXEC != 0) {
         let start = segment.offset as usize;
@@ -97,15 +97,15 @@ fn is_checked(code: &[u8], at: usize, instruction: Instruction) -> bool {
     }
 }
 
-/// An empty memfd that can be sealed; the dataplane makes its control page of one.
+/// Makes an empty memfd that can be sealed; the dataplane makes its control page of one.
 pub fn memfd(name: &CStr) -> io::Result<OwnedFd> {
-    // SAFETY: the name is a C string; the answer is checked.
+    // SAFETY: the name is a C string; the result is checked.
     let fd =
         unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that was just made and belongs to nobody else.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -114,7 +114,7 @@ pub fn seal_size(fd: BorrowedFd<'_>) -> io::Result<()> {
     seal(fd, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)
 }
 
-/// Adds seals, and the seal that no more can be added.
+/// Adds seals, and the seal that forbids more.
 fn seal(fd: BorrowedFd<'_>, seals: i32) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     // SAFETY: fcntl on a descriptor we borrow, without pointers.

@@ -9,7 +9,7 @@ use crate::load::Exec;
 use crate::plant::plant;
 use crate::program::{check, diagnose};
 use crate::tracee::Tracee;
-use ix_proto::{Codec, FromImage};
+use ix_proto::{Codec, FromImage, Outcome};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -18,50 +18,50 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// From the first sign of a process's end to its end, at most.
+/// Longest time from the first sign of a process's end to its end.
 const ENDING_MS: i32 = 100;
-/// From the program's end until its connections are closed, at most.
+/// Longest time from the program's end until its connections are closed.
 const WINDING_UP: Duration = Duration::from_millis(2500);
 
-/// What stands between application and dataplane.
+/// What keeps the application out of the dataplane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Domain {
-    /// Nothing: the application can touch the dataplane's memory.
+    /// Nothing: the application can access the dataplane's memory.
     #[default]
     None,
     /// Protection keys and a filter for system calls.
     Pku,
 }
 
-/// How image and program come together.
+/// How the image gets into the program's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Entry {
-    /// Linux starts the program; the image is put beside it before its first instruction.
+    /// Linux starts the program; the image is planted before its first instruction.
     #[default]
     Planted,
     /// Linux starts the image, which loads the program.
     Loading,
 }
 
-/// Which program, with which arguments.
+/// The program and its arguments.
 #[derive(Clone, Debug, Default)]
 pub struct LaunchConfig {
-    /// Its file, or a name to be looked for along `PATH`.
+    /// Its file, or a name to find along `PATH`.
     pub program: PathBuf,
-    /// Its arguments, the first (`argv[0]`) included; empty: only the program's name.
+    /// Its arguments with the first (`argv[0]`); empty: only the program's name.
     pub args: Vec<OsString>,
-    /// Variables added to the broker's environment.
+    /// Variables that are added to the broker's environment.
     pub env: Vec<(OsString, OsString)>,
     /// Descriptors of the broker that the program inherits under the same numbers.
     pub inherited: Vec<RawFd>,
-    /// The wall.
+    /// The domain.
     pub domain: Domain,
-    /// The way in.
+    /// The entry.
     pub entry: Entry,
-    /// User and group that the program runs as, without other groups; `None`: the broker's.
+    /// User and group of the program, without other groups; `None`: the broker's.
     pub user: Option<(u32, u32)>,
-    /// The dataplane begins when the program first needs it, in whichever of its processes does: they
-    /// may fork before, and again when that one has ended.
+    /// The dataplane begins when the program first needs it, in the process that does: programs may
+    /// fork before, and again when that process has ended.
     pub later: bool,
 }
 
@@ -71,33 +71,33 @@ pub struct Child {
     pid: libc::pid_t,
     pidfd: OwnedFd,
     channel: Option<Channel>,
-    /// Of the process that was started.
+    /// The process that was started.
     exit: Option<Exit>,
     /// Its descendants may have the dataplane after it.
     later: bool,
     /// The process that has the dataplane, if it is another one.
     heir: Option<libc::pid_t>,
-    /// All is over, and was said.
+    /// All processes have ended, which was reported.
     over: Option<Exit>,
 }
 
-/// What [`Child::next`] saw.
+/// Result of [`Child::next`].
 #[derive(Debug)]
 pub enum Occurrence {
-    /// The image says something.
+    /// The image has sent a message.
     Said(FromImage),
-    /// The image is gone from the process: the program executed another one.
+    /// The image is no longer in the process: the program executed another one.
     Left,
     /// The descriptor of this index in `also` is readable or closed.
     Readable(usize),
     /// The program ended.
     Exited(Exit),
-    /// Nothing in the time given, or a signal handler ran.
+    /// Nothing within the given time, or a signal handler ran.
     Nothing,
 }
 
-/// Starts the program and plants the image. It returns as soon as the image runs;
-/// [`crate::serve`] answers it.
+/// Starts the program and plants the image. Returns as soon as the image runs; [`crate::serve`]
+/// replies to it.
 ///
 /// The calling thread must outlive the program: the kernel kills the program when the *thread* that
 /// started it ends.
@@ -105,7 +105,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     check(&config.program)?;
     let reserved = ReservedFds::of_this_process().map_err(system("getrlimit"))?;
     if config.later {
-        // Whoever forks a daemon and ends leaves it to us.
+        // Orphans of a program that forks a daemon and ends become our children.
         // SAFETY: no pointers.
         let set = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
         if set < 0 {
@@ -113,6 +113,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         }
     }
     let (ours, theirs) = Channel::pair().map_err(system("socketpair"))?;
+    ours.tell_senders().map_err(system("setsockopt(SO_PASSCRED)"))?;
     // Copies at the numbers they will have in the child; there they lose close-on-exec.
     let theirs = reserved.copy(theirs.as_fd()).map_err(system("dup"))?;
     let image_copy = reserved.copy(image.fd()).map_err(system("dup"))?;
@@ -134,7 +135,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         keep.push(image_fd);
     }
     if let Some((user, group)) = config.user {
-        // Other groups go with it: `Command` drops them when it changes the user as root.
+        // Other groups are dropped, too: `Command` does that when it changes the user as root.
         command.gid(group).uid(user);
     }
     let child = match config.entry {
@@ -151,7 +152,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         }
     }?;
     let pid = child.id() as libc::pid_t;
-    // Until here only; our own `Child` waits for it from now on.
+    // Dropped here: our own `Child` waits for it from now on.
     drop(child);
     let mut child = Child {
         pid,
@@ -182,7 +183,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     }
 }
 
-/// In the child, just before `execve`.
+/// Runs in the child, just before `execve`.
 fn before_exec(keep: &[RawFd]) -> io::Result<()> {
     let check = |rc: i64| if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     for fd in keep {
@@ -199,15 +200,15 @@ fn be_traced() -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// In the child: becomes the image.
+/// In the child: executes the image.
 fn executes(exec: Exec, keep: Vec<RawFd>) -> impl FnMut() -> io::Result<()> + Send + Sync {
     struct Pointers([Vec<*const libc::c_char>; 2]);
-    // SAFETY: into strings on the heap, which `exec` keeps and nobody changes.
+    // SAFETY: into strings on the heap, which `exec` keeps and does not change.
     unsafe impl Send for Pointers {}
     // SAFETY: as above.
     unsafe impl Sync for Pointers {}
     impl Pointers {
-        /// A method, so that the closure has the whole.
+        /// A method, so that the closure captures the whole.
         fn both(&self) -> &[Vec<*const libc::c_char>; 2] {
             &self.0
         }
@@ -226,7 +227,7 @@ fn pidfd(pid: libc::pid_t) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor that belongs to nobody else.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
@@ -241,12 +242,12 @@ impl Child {
         self.later
     }
 
-    /// The channel to the image; `None` when the image is gone.
+    /// The channel to the image; `None` once the image has ended.
     pub fn channel(&self) -> Option<&Channel> {
         self.channel.as_ref()
     }
 
-    /// The process that signals are for: the one that was started, or the one that has the dataplane
+    /// The process that gets signals: the one that was started, or the one that has the dataplane
     /// after it.
     pub fn leader(&self) -> u32 {
         match self.exit {
@@ -265,7 +266,7 @@ impl Child {
         self.heir = Some(pid as libc::pid_t).filter(|pid| *pid != self.pid);
     }
 
-    /// Waits for whatever comes first: a message of the image, the program's end, one of `also`, or
+    /// Waits for the first of: a message of the image, the program's end, one of `also`, or
     /// `timeout_ms` (negative: none).
     ///
     /// A program whose dataplane begins later ends with the last process that could have it.
@@ -274,7 +275,7 @@ impl Child {
             return Ok(Occurrence::Exited(exit));
         }
         let poll = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // A negative descriptor is one that poll passes over.
+        // poll ignores a negative descriptor.
         let channel = self.channel.as_ref().map_or(-1, |channel| channel.as_fd().as_raw_fd());
         let process = if self.exit.is_none() { self.pidfd.as_raw_fd() } else { -1 };
         let mut polls = vec![poll(channel), poll(process)];
@@ -286,15 +287,12 @@ impl Child {
             let interrupted = error.kind() == io::ErrorKind::Interrupted;
             return if interrupted { Ok(Occurrence::Nothing) } else { Err(error) };
         }
-        // The image's last words come before the end.
+        // The image's last messages come before the end.
         if polls[0].revents != 0 {
             if let Some(channel) = &self.channel
-                && let Some((bytes, _)) = channel.receive()?
+                && let Some(message) = said(channel)?
             {
-                return match FromImage::decode(&bytes) {
-                    Ok(message) => Ok(Occurrence::Said(message)),
-                    Err(_) => Err(io::Error::from_raw_os_error(libc::EBADMSG)),
-                };
+                return Ok(Occurrence::Said(message));
             }
             self.channel = None;
             if self.exit.is_none() && !self.ends_soon() {
@@ -331,16 +329,17 @@ impl Child {
     /// Ends the program.
     pub fn kill(&self) {
         if self.exit.is_none() {
-            // SAFETY: no pointers; the child is not reaped, so the pid is its.
+            // SAFETY: no pointers; the child is not reaped, so the pid still names it.
             unsafe { libc::kill(self.pid, libc::SIGKILL) };
         }
         if let Some(heir) = self.heir.filter(|_| self.channel.is_some() && self.over.is_none()) {
-            // SAFETY: no pointers. It lives, or nobody has reaped it but us: it holds the channel.
+            // SAFETY: no pointers. It lives, or only we could reap it: it holds the channel.
             unsafe { libc::kill(heir, libc::SIGKILL) };
         }
     }
 
-    /// Who closes the program's connections after its end has the channel until that is done.
+    /// The survivor, which closes the program's connections after its end, holds the channel until
+    /// that is done.
     fn wait_for_survivor(&mut self) {
         let Some(channel) = self.channel.take() else { return };
         // The program may have stopped it.
@@ -359,25 +358,64 @@ impl Child {
         }
     }
 
-    /// The process that was started has ended, and perhaps was the last.
+    /// The process that was started has ended, and may have been the last.
     fn reap(&mut self) -> io::Result<Occurrence> {
         let exit = match self.exit {
             Some(exit) => exit,
             None => *self.exit.insert(wait_for(self.pid)?),
         };
-        // Who could have the dataplane after it has the channel.
+        // A process that could have the dataplane later holds the channel.
         if self.later && self.channel.as_ref().is_some_and(|channel| !channel.is_closed()) {
             return Ok(Occurrence::Nothing);
         }
         self.wait_for_survivor();
-        // An heir that is not our child has a parent of its own, which is told how it ended.
+        // An heir that is not our child has another parent, which is told how it ended.
         let exit = self.heir.and_then(|heir| wait_for(heir).ok()).unwrap_or(exit);
         self.over = Some(exit);
         Ok(Occurrence::Exited(exit))
     }
 }
 
-/// The calling thread's.
+/// The next message of the image; `None` when nobody has the other end any more.
+///
+/// A process says its own number, but the kernel knows better: the broker signals that process with
+/// its own rights, and the program may send whatever it likes.
+fn said(channel: &Channel) -> io::Result<Option<FromImage>> {
+    let Some((bytes, sender)) = channel.receive_from()? else { return Ok(None) };
+    let invalid = || io::Error::from_raw_os_error(libc::EBADMSG);
+    let message = FromImage::decode(&bytes).map_err(|_| invalid())?;
+    Ok(Some(match message {
+        FromImage::Hello { .. } => FromImage::Hello { pid: sender.ok_or_else(invalid)? },
+        FromImage::Survivor { .. } => FromImage::Survivor { pid: sender.ok_or_else(invalid)? },
+        FromImage::Failed(why) => FromImage::Failed(printable(&why)),
+        FromImage::UpdateFailed { device, why } => {
+            FromImage::UpdateFailed { device, why: printable(&why) }
+        }
+        FromImage::Outcome { serial, outcome } => {
+            let outcome = match outcome {
+                Outcome::Refused(why) => Outcome::Refused(printable(&why)),
+                Outcome::TimedOut(why) => Outcome::TimedOut(printable(&why)),
+                Outcome::Done => Outcome::Done,
+            };
+            FromImage::Outcome { serial, outcome }
+        }
+        other => other,
+    }))
+}
+
+/// A text of the image without what a terminal would obey.
+fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => printable.extend(c.escape_default()),
+            false => printable.push(c),
+        }
+    }
+    printable
+}
+
+/// Children of the calling thread.
 fn continue_children() {
     let children = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
     for pid in children.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()) {
@@ -406,8 +444,57 @@ impl Drop for Child {
     fn drop(&mut self) {
         self.kill();
         if self.exit.is_none() {
-            // Nothing is to be done about an error: the child is not ours any more.
+            // An error can be ignored: the child is no longer ours.
             let _ = wait_for(self.pid);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_says_which_process_a_message_is_of() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        ours.tell_senders().unwrap();
+        let own = std::process::id();
+        // As signed numbers: this process's group, init, and every process.
+        for pid in [0, 1, u32::MAX] {
+            theirs.send(&FromImage::Hello { pid }.encode(), &[]).unwrap();
+            assert_eq!(said(&ours).unwrap(), Some(FromImage::Hello { pid: own }));
+            theirs.send(&FromImage::Survivor { pid }.encode(), &[]).unwrap();
+            assert_eq!(said(&ours).unwrap(), Some(FromImage::Survivor { pid: own }));
+        }
+        theirs.send(&FromImage::Ready.encode(), &[]).unwrap();
+        assert_eq!(said(&ours).unwrap(), Some(FromImage::Ready));
+        drop(theirs);
+        assert_eq!(said(&ours).unwrap(), None);
+    }
+
+    #[test]
+    fn no_text_of_the_image_steers_a_terminal() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let (sent, shown) = ("\u{1b}[2Jno\nway\u{9b} µ", "\\u{1b}[2Jno\\nway\\u{9b} µ");
+        let (sent, shown) = (sent.to_owned(), shown.to_owned());
+        let outcome = |outcome| FromImage::Outcome { serial: 1, outcome };
+        for of in [
+            FromImage::Failed,
+            |why| FromImage::UpdateFailed { device: 0, why },
+            |why| FromImage::Outcome { serial: 1, outcome: Outcome::Refused(why) },
+            |why| FromImage::Outcome { serial: 1, outcome: Outcome::TimedOut(why) },
+        ] {
+            theirs.send(&of(sent.clone()).encode(), &[]).unwrap();
+            assert_eq!(said(&ours).unwrap(), Some(of(shown.clone())));
+        }
+        theirs.send(&outcome(Outcome::Done).encode(), &[]).unwrap();
+        assert_eq!(said(&ours).unwrap(), Some(outcome(Outcome::Done)));
+    }
+
+    #[test]
+    fn who_cannot_be_told_is_not_believed() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        theirs.send(&FromImage::Hello { pid: 1 }.encode(), &[]).unwrap();
+        assert_eq!(said(&ours).unwrap_err().raw_os_error(), Some(libc::EBADMSG));
     }
 }

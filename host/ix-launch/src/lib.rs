@@ -1,10 +1,10 @@
 //! How the dataplane image gets into a process, and what each side may see.
 //!
-//! The dataplane is *planted*: [`launch`] starts the program under ptrace, and at the stop that
-//! follows its `execve` — not one instruction of the program, nor of its dynamic loader, has run —
-//! it maps the image beside it, gives the image a stack and an auxiliary vector of its own, and lets
-//! it run first. The image boots, talks to the broker over the [`Channel`], and jumps to the entry
-//! point that the kernel had chosen. To the program, to gdb and to `/proc` all is as usual.
+//! The dataplane is *planted*: [`launch`] starts the program under ptrace. At the stop after its
+//! `execve`, before a single instruction of the program or of its dynamic loader has run, it maps
+//! the image beside the program, gives the image its own stack and auxiliary vector, and lets it
+//! run first. The image boots, talks to the broker over the [`Channel`], and jumps to the entry
+//! point that the kernel had chosen. The program, gdb and `/proc` see nothing unusual.
 //!
 //! ```text
 //!  broker (`ix run`)                     the program's process
@@ -16,12 +16,12 @@
 //!    wait for its end
 //! ```
 //!
-//! With [`Entry::Loading`] the image is what Linux executes, and maps the dynamic loader and the program
-//! itself: nobody is traced.
+//! With [`Entry::Loading`] Linux executes the image, which maps the dynamic loader and the program
+//! itself: nothing is traced.
 //!
-//! With [`Domain::None`] the program can touch the dataplane's memory. Everything of the image lies in
-//! page-aligned mappings of its own; with [`Domain::Pku`] it raises the wall round them before the program
-//! runs, by [`policy`] and [`scan`].
+//! With [`Domain::None`] the program can access the dataplane's memory. All of the image is in its
+//! own page-aligned mappings; with [`Domain::Pku`] it raises the wall around them before the
+//! program runs, by [`policy`] and [`scan`].
 mod auxv;
 mod channel;
 pub mod elf;
@@ -51,11 +51,11 @@ pub use load::LOAD;
 pub use serve::{ServeError, equip, serve};
 pub use signals::SignalForwarding;
 
-/// The image's command line, between [`launch`] and the image's `main`:
-/// `ix-image ENTRY STACK CHANNEL now|later DOMAIN`: the first two hexadecimal, then a descriptor's
-/// number, then whether the dataplane begins at once or when the program first needs it, then `none`, or
-/// `pku:` and the program's mappings as `START-END`, with commas between.
+/// The image's command line, between [`launch`] and the image's `main`: `ix-image ENTRY STACK
+/// CHANNEL now|later DOMAIN`. The first two are hexadecimal; then a descriptor's number; then
+/// whether the dataplane begins at once or when the program first needs it; then `none`, or `pku:`
+/// and the program's mappings as `START-END`, separated by commas.
 pub const IMAGE_ARGV0: &str = "ix-image";
 
-/// What `IX_ABI` holds until the image writes the address of its header over the digits.
+/// Value of `IX_ABI` until the image writes the address of its header over the digits.
 pub const ABI_PLACEHOLDER: &str = "0000000000000000";

@@ -1,8 +1,8 @@
 //! The other way in: Linux executes the image, which maps the dynamic loader and the program.
 //!
 //! `ix-image load PROGRAM CHANNEL now|later none|pku TUNABLES ARGV0 ARGUMENTS…`, with the program's
-//! environment. TUNABLES is what `GLIBC_TUNABLES` was, for the image has its own; a `-` in front of
-//! it, or alone if there was none.
+//! environment. TUNABLES is the former `GLIBC_TUNABLES`, because the image has its own; a `-`
+//! precedes it, and is alone if there was none.
 use crate::launch::{Domain, LaunchConfig};
 use crate::plant::IMAGE_ENV;
 use crate::program::resolve;
@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// The image's first argument then.
+/// The image's first argument in this case.
 pub const LOAD: &str = "load";
 
 const TUNABLES: &str = "GLIBC_TUNABLES";
@@ -26,7 +26,7 @@ pub struct Exec {
 }
 
 impl Exec {
-    /// For this program. `image` and `channel` are descriptors' numbers in the child.
+    /// For this program. `image` and `channel` are numbers of descriptors in the child.
     pub fn new(config: &LaunchConfig, image: RawFd, channel: RawFd) -> io::Result<Exec> {
         let path = std::env::var_os("PATH");
         let program: PathBuf = resolve(&config.program, path.as_deref())
@@ -49,7 +49,7 @@ impl Exec {
         })
     }
 
-    /// Becomes the image; returns only when that fails. Makes nothing but a system call.
+    /// Executes the image; returns only if that fails. Makes only a system call.
     pub fn run(&self, args: &[*const libc::c_char], env: &[*const libc::c_char]) -> io::Error {
         let empty = c"".as_ptr();
         let (args, env) = (args.as_ptr(), env.as_ptr());
@@ -60,7 +60,7 @@ impl Exec {
         io::Error::last_os_error()
     }
 
-    /// What [`Exec::run`] takes.
+    /// Arguments of [`Exec::run`].
     pub fn pointers(&self) -> [Vec<*const libc::c_char>; 2] {
         let pointers = |texts: &[CString]| {
             let ends = std::iter::once(std::ptr::null());
@@ -70,7 +70,7 @@ impl Exec {
     }
 }
 
-/// The program's, with the image's tunables.
+/// The program's environment, with the image's tunables.
 fn environment(config: &LaunchConfig) -> impl Iterator<Item = io::Result<CString>> {
     let added = config.env.clone();
     let is_new = move |name: &OsStr| added.iter().all(|(other, _)| other != name);

@@ -18,12 +18,12 @@ use std::os::fd::RawFd;
 /// The image's first stack; elastic threads have their own.
 const STACK_BYTES: u64 = 1 << 20;
 
-/// The image's environment. glibc must not register restartable sequences: the kernel knows one
-/// such area for each thread, and the program's own C library wants it.
+/// The image's environment. glibc must not register restartable sequences: the kernel has one such
+/// area for each thread, and the program's own C library needs it.
 pub const IMAGE_ENV: &str = "GLIBC_TUNABLES=glibc.pthread.rseq=0";
 
-/// Plants the image and lets the process go with it. `image_fd` and `channel_fd` are numbers in the
-/// process; `image_fd` is closed.
+/// Plants the image and continues the process with it. `image_fd` and `channel_fd` are numbers in
+/// the process; `image_fd` is closed.
 pub fn plant(
     mut tracee: Tracee,
     image: &Image,
@@ -69,7 +69,7 @@ fn protect(tracee: &mut Tracee, addr: u64, bytes: u64, prot: i32) -> Result<(), 
     tracee.syscall("mprotect", libc::SYS_mprotect, args).map(drop)
 }
 
-/// Its pages of zeroes are those of the reservation, which are anonymous.
+/// Its pages of zeros are those of the reservation, which are anonymous.
 fn map_segment(
     tracee: &mut Tracee,
     base: u64,
@@ -92,8 +92,9 @@ fn map_segment(
     Ok(())
 }
 
-/// The image starts like any program, with an auxiliary vector that speaks of itself. What concerns
-/// the machine and the user is the process's own; what concerns the program's file is replaced.
+/// The image starts like any program, with an auxiliary vector that describes the image. Entries
+/// about the machine and the user are the process's own; entries about the program's file are
+/// replaced.
 fn first_stack(
     tracee: &Tracee,
     layout: &Layout,
@@ -133,7 +134,7 @@ fn arguments(tracee: &Tracee, channel_fd: RawFd, later: bool, domain: String) ->
 
 fn random() -> io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
-    // SAFETY: fills a local of that length; so few bytes never come short.
+    // SAFETY: fills a local of that length; so few bytes are never read partially.
     let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if n == 16 { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,26 +1,26 @@
-//! Which Linux system calls an application behind the wall may make.
+//! The Linux system calls that an application behind the wall may make.
 //!
-//! An allow-list: what is not named is refused. Calls go on to the kernel with the application's
-//! rights, so that pointers into the dataplane's memory fault there; what remains to be checked is
-//! what the kernel does *to* a process (its mappings, signals, threads), and the descriptors of the
-//! dataplane. No logic but this table: it is tested without a wall.
+//! This is an allow-list: other calls are refused. The kernel carries out calls with the
+//! application's rights, so pointers into the dataplane's memory fault there. What remains to be
+//! checked is what the kernel does *to* a process (its mappings, signals, threads), and the
+//! descriptors of the dataplane. This table has no other logic, so it is tested without a wall.
 
-/// What becomes of a call.
+/// Verdict about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// To the kernel as it is.
+    /// The kernel carries it out unchanged.
     Forward,
     /// `EPERM`, and counted.
     Refuse,
-    /// `EBADF`: it names a descriptor of the dataplane. Counted too.
+    /// `EBADF`: its argument is a descriptor of the dataplane. Counted, too.
     BadDescriptor,
     /// `ENOSYS`: callers have another way.
     Absent,
-    /// The dataplane does it, or checks more than numbers.
+    /// The dataplane carries it out, or checks more than numbers.
     Look(Kind),
 }
 
-/// Calls that need a look.
+/// Calls that need a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Changes mappings.
@@ -55,7 +55,7 @@ pub enum Kind {
     Signal,
     /// A signal to the thread of argument 1.
     ThreadSignal,
-    /// Who owns a descriptor, and is sent its signals: argument 2.
+    /// Sets the owner of a descriptor, which gets its signals: argument 2.
     Owner,
 }
 
@@ -76,7 +76,7 @@ pub fn verdict(number: u64, args: &[u64; 6], fd_base: i32) -> Verdict {
 fn special(number: i64, args: &[u64; 6], fd_base: i32) -> Option<Verdict> {
     let allow = |good: bool| Some(if good { Verdict::Forward } else { Verdict::Refuse });
     match number {
-        // The kernel would write into, or jump around in, memory on its own account.
+        // The kernel would write into memory, or jump, on its own.
         libc::SYS_rseq | libc::SYS_set_robust_list | libc::SYS_clone3 => Some(Verdict::Absent),
         libc::SYS_prctl => allow(matches!(
             args[0] as i32,
@@ -90,11 +90,11 @@ fn special(number: i64, args: &[u64; 6], fd_base: i32) -> Option<Verdict> {
                 | libc::PR_CAPBSET_READ
                 | libc::PR_SET_VMA
         )),
-        // Only to ask.
+        // Only queries.
         libc::SYS_personality => allow(args[0] as u32 == u32::MAX),
         libc::SYS_shmat => allow(args[1] == 0 && args[2] as i32 & libc::SHM_EXEC == 0),
-        // A range that reaches the dataplane's descriptors would close them, and a table of its own
-        // would have copies of them.
+        // A range that contains the dataplane's descriptors would close them, and a new table would
+        // contain copies of them.
         libc::SYS_close_range if args[2] as u32 & libc::CLOSE_RANGE_UNSHARE != 0 => {
             Some(Verdict::Refuse)
         }
@@ -102,13 +102,12 @@ fn special(number: i64, args: &[u64; 6], fd_base: i32) -> Option<Verdict> {
             (_, last) if last < fd_base as u32 => Some(Verdict::Forward),
             _ => Some(Verdict::BadDescriptor),
         },
-        // By pointer; the plain ways are looked at.
+        // Numbers in memory; the plain calls are checked.
         libc::SYS_fcntl if args[1] as i32 == F_SETOWN_EX => Some(Verdict::Refuse),
         libc::SYS_ioctl if [FIOSETOWN, SIOCSPGRP].contains(&(args[1] as u32)) => {
             Some(Verdict::Refuse)
         }
-        // What is typed on the terminal of the user who started the program is not the program's to
-        // say.
+        // The program must not type on the terminal of the user who started it.
         libc::SYS_ioctl if TERMINAL_INPUT.contains(&(args[1] as u32)) => Some(Verdict::Refuse),
         libc::SYS_fcntl if args[1] as i32 == libc::F_SETOWN && (args[0] as i32) < fd_base => {
             Some(Verdict::Look(Kind::Owner))
@@ -152,7 +151,7 @@ fn look(number: i64) -> Option<Kind> {
 }
 
 #[allow(non_upper_case_globals)]
-/// Which arguments of an allowed call are descriptors; `None`: the call is not allowed.
+/// The arguments of an allowed call that are descriptors; `None`: the call is not allowed.
 fn descriptors(number: i64) -> Option<&'static [usize]> {
     use libc::*;
     Some(match number {
@@ -340,7 +339,7 @@ mod tests {
         ] {
             assert_eq!(of(number, [0; 6]), Verdict::Refuse, "{number}");
         }
-        // Syscall User Dispatch, dumpable, seccomp, no_new_privs: nothing of it can be changed.
+        // Syscall User Dispatch, dumpable, seccomp, no_new_privs: none of them may be changed.
         for option in [59, libc::PR_SET_DUMPABLE, libc::PR_SET_SECCOMP, libc::PR_SET_MM] {
             assert_eq!(of(libc::SYS_prctl, [option as u64, 0, 0, 0, 0, 0]), Verdict::Refuse);
         }
@@ -378,7 +377,7 @@ mod tests {
         assert_eq!(of(libc::SYS_fcntl, with(1, F_SETOWN_EX as u64)), Verdict::Refuse);
         for request in [FIOSETOWN, SIOCSPGRP] {
             assert_eq!(of(libc::SYS_ioctl, with(1, request.into())), Verdict::Refuse);
-            // The kernel looks at 32 bits only.
+            // The kernel reads 32 bits only.
             let long = u64::from(request) | 1 << 40;
             assert_eq!(of(libc::SYS_ioctl, with(1, long)), Verdict::Refuse);
         }
@@ -408,7 +407,7 @@ mod tests {
             let mut args = [3; 6];
             args[at] = fd;
             assert_eq!(of(number, args), Verdict::BadDescriptor, "{number}");
-            // The kernel looks at 32 bits only.
+            // The kernel reads 32 bits only.
             args[at] = fd | 0xdead_0000_0000;
             assert_eq!(of(number, args), Verdict::BadDescriptor, "{number}");
             args[at] = libc::AT_FDCWD as u64;
@@ -424,7 +423,8 @@ mod tests {
             prop_assert_eq!(verdict(number, &args, BASE), Verdict::Refuse);
         }
 
-        /// Whatever is forwarded with a large number in the place of a descriptor takes none there.
+        /// A forwarded call with a large number in the place of a descriptor takes no descriptor
+        /// there.
         #[test]
         fn large_descriptors_never_reach_a_call_that_takes_them(
             number in 0u64..470,

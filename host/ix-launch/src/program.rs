@@ -1,4 +1,4 @@
-//! Which file a program's name means, and why Linux would not run it.
+//! Finds the file of a program's name, and why Linux would not run it.
 use crate::LaunchError;
 use crate::elf::{FileKind, file_kind};
 use std::ffi::OsStr;
@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The file that a name means: itself if it has a slash, else the first one along `path`.
+/// The file of a name: the name itself if it has a slash, else the first match along `path`.
 pub fn resolve(program: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
     if program.as_os_str().as_bytes().contains(&b'/') {
         return program.exists().then(|| program.to_owned());
@@ -16,12 +16,12 @@ pub fn resolve(program: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
     std::env::split_paths(path?).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// Refuses what is certainly no program. (The C library would give it to a shell.)
+/// Refuses files that cannot be programs. (The C library would give them to a shell.)
 pub fn check(program: &Path) -> Result<(), LaunchError> {
     let Some(file) = resolve(program, std::env::var_os("PATH").as_deref()) else {
         return Err(LaunchError::NotFound(program.to_owned()));
     };
-    // What cannot be read may still be executable: then `execve` will tell.
+    // A file that cannot be read may still be executable: then `execve` decides.
     match kind(&file) {
         Ok(FileKind::Foreign) => Err(LaunchError::WrongMachine(file)),
         Ok(FileKind::Unknown) if is_executable(&file) => Err(LaunchError::NotExecutable(file)),
@@ -33,7 +33,7 @@ fn is_executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-/// Turns an error of `execve` into one that says what to do.
+/// Turns an error of `execve` into one with a remedy.
 pub fn diagnose(program: &Path, error: io::Error) -> LaunchError {
     let Some(file) = resolve(program, std::env::var_os("PATH").as_deref()) else {
         return LaunchError::NotFound(program.to_owned());

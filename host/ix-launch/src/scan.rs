@@ -1,10 +1,10 @@
-//! Looks for instructions that change protection-key rights in code that the application may run:
+//! Searches code that the application may run for instructions that change protection-key rights:
 //! `wrpkru` (`0F 01 EF`) and `xrstor` (`0F AE /5` with a memory operand), at every offset, because
 //! a jump may go anywhere.
 
 use core::hint::black_box;
 
-/// What was found.
+/// A found instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
     /// `wrpkru`.
@@ -13,20 +13,20 @@ pub enum Instruction {
     Xrstor,
 }
 
-/// The longest of them, as far as it is looked at.
+/// Bytes of the longest of them that are checked.
 pub const BYTES_MAX: usize = 3;
 
-/// What they begin with, inverted: as constants in our own code, they would be what is looked for.
+/// Their first bytes, inverted: as constants in our own code they would be found themselves.
 const WRPKRU_INVERTED: [u8; 3] = [0xf0, 0xfe, 0x10];
 const XRSTOR_INVERTED: [u8; 2] = [0xf0, 0x51];
 
-/// Constants in which no compiler sees through the inversion.
+/// Constants whose inversion the compiler cannot compute.
 fn patterns() -> ([u8; 3], [u8; 2]) {
     let (wrpkru, xrstor) = black_box((WRPKRU_INVERTED, XRSTOR_INVERTED));
     (wrpkru.map(|byte| !byte), xrstor.map(|byte| !byte))
 }
 
-/// Every place in `code` where one begins.
+/// Every offset in `code` where one begins.
 pub fn scan(code: &[u8]) -> impl Iterator<Item = (usize, Instruction)> {
     let (wrpkru, xrstor) = patterns();
     code.windows(BYTES_MAX).enumerate().filter_map(move |(at, bytes)| {
@@ -41,8 +41,8 @@ pub fn scan(code: &[u8]) -> impl Iterator<Item = (usize, Instruction)> {
     })
 }
 
-/// Every place in an executable file's code where one begins, as the kernel maps it: in whole
-/// pages. `None`: it is no 64-bit ELF file.
+/// Every offset in an executable file's code where one begins, as the kernel maps it: in whole
+/// pages. `None`: it is not a 64-bit ELF file.
 pub fn scan_file(file: &[u8]) -> Option<Vec<(usize, Instruction)>> {
     const PAGE: usize = 4096;
     const PHDRS: usize = 32;
@@ -69,20 +69,20 @@ pub fn scan_file(file: &[u8]) -> Option<Vec<(usize, Instruction)>> {
     Some(found)
 }
 
-/// Whether one could begin in the last bytes of `code` and end in what is mapped behind it.
+/// Whether one could begin in the last bytes of `code` and end in the mapping after it.
 pub fn may_go_on(code: &[u8]) -> bool {
     matches!(code, [.., 0x0f] | [.., 0x0f, 0x01] | [.., 0x0f, 0xae])
 }
 
-/// Makes the instruction at `at` harmless, an illegal one, if it is a known one that no program
-/// needs: that of glibc's `pkey_set`, and those of its lazy binding (`LD_BIND_NOW` does without).
-/// The bytes around it prove that it stands there as an instruction and is not part of others.
+/// Replaces the instruction at `at` by an illegal one, if it is a known one that no program needs:
+/// that of glibc's `pkey_set`, and those of its lazy binding (`LD_BIND_NOW` needs none). The bytes
+/// around it prove that it is a separate instruction and not a part of others.
 pub fn disarm(code: &mut [u8], at: usize) -> bool {
     /// not eax; and eax, r9d; or eax, esi
     const PKEY_SET: [u8; 7] = [0xf7, 0xd0, 0x44, 0x21, 0xc8, 0x09, 0xf0];
     /// mov eax, STATE_SAVE_MASK; xor edx, edx
     const BIND: [u8; 7] = [0xb8, 0xee, 0x00, 0x00, 0x00, 0x31, 0xd2];
-    /// Of xrstor [rsp + 0x40], what follows the opcode.
+    /// The bytes of xrstor [rsp + 0x40] after the opcode.
     const FROM_STACK: [u8; 3] = [0x6c, 0x24, 0x40];
     let (wrpkru, xrstor) = patterns();
     let Some(before) = at.checked_sub(PKEY_SET.len()).and_then(|start| code.get(start..at)) else {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As slow and plain as can be.
+    /// A slow and simple version.
     fn naive(code: &[u8]) -> Vec<usize> {
         let mut found = Vec::new();
         for at in 0..code.len().saturating_sub(2) {
@@ -124,7 +124,7 @@ mod tests {
         found
     }
 
-    /// Bytes of which many are parts of what is looked for.
+    /// Bytes that often are parts of the searched ones.
     fn code() -> impl Strategy<Value = Vec<u8>> {
         let byte = prop_oneof![
             3 => Just(0x0f), 2 => Just(0x01), 2 => Just(0xae), 2 => Just(0xef),
@@ -148,7 +148,7 @@ mod tests {
             prop_assert!(scan(&code).any(|(found, _)| found == at));
         }
 
-        /// Cut anywhere: either half has it, or the first one ends suspiciously.
+        /// Cut anywhere: one of the halves has it, or the first one ends suspiciously.
         #[test]
         fn nothing_hides_on_a_border(code in code(), cut in 0usize..200) {
             let cut = cut % (code.len() + 1);
@@ -186,7 +186,7 @@ mod tests {
         assert!(!disarm(&mut call, 7));
     }
 
-    /// Not only invented bytes: the C library of this machine has `pkey_set`, and nothing else.
+    /// Real bytes, too: the C library of this machine has `pkey_set`, and no other one.
     #[test]
     fn the_c_library_can_be_disarmed() {
         let Ok(mut library) = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6") else {

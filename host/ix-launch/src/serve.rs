@@ -1,48 +1,47 @@
 //! The broker's part while the image boots.
 use crate::exit::Exit;
 use crate::launch::{Child, Occurrence};
-use ix_proto::{Codec, FromImage, ToImage};
+use ix_proto::{Codec, FromImage, Start, ToImage};
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// Why the dataplane did not come up.
+/// Why the dataplane did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The image says why.
+    /// The image's reason.
     #[error("{0}")]
     Refused(String),
-    /// The process ended without a word.
+    /// The process ended without a message.
     #[error("the dataplane ended while it started ({0}); this is a fault of ix")]
     Died(Exit),
-    /// The image spoke out of turn, or left.
+    /// The image sent an unexpected message, or left.
     #[error("the dataplane and the ix command do not understand each other; build ix again")]
     Protocol,
-    /// The channel broke.
+    /// The channel failed.
     #[error("the channel to the dataplane broke: {0}")]
     System(#[from] io::Error),
 }
 
-/// Waits until the image asks, and answers as [`equip`] does.
+/// Waits for the image's request, and replies as [`equip`] does.
 pub fn serve(
     child: &mut Child,
-    config: &str,
+    start: Start,
     fds: &[BorrowedFd<'_>],
     attached: &mut dyn FnMut(usize, usize) -> Result<(), String>,
 ) -> Result<(), ServeError> {
     match next_message(child)? {
-        FromImage::Hello { .. } => equip(child, config, fds, attached),
+        FromImage::Hello { .. } => equip(child, start, fds, attached),
         FromImage::Failed(why) => refused(child, why),
         _ => Err(ServeError::Protocol),
     }
 }
 
-/// The image has said hello: gives it its configuration (`key=value` lines) and descriptors (an empty
-/// memfd for the control page; packet memory if a device shares its frames with a peer; then the
-/// queues of each `nic=` line, one for each elastic thread), calls `attached(device, queue)` after each
-/// queue — that is the time for what needs privilege — and returns when the dataplane stands.
+/// After the image's hello: sends it its configuration and the descriptors that [`Start`] names,
+/// calls `attached(device, queue)` after each queue (the time for actions that need privilege), and
+/// returns when the dataplane has started.
 pub fn equip(
     child: &mut Child,
-    config: &str,
+    start: Start,
     fds: &[BorrowedFd<'_>],
     attached: &mut dyn FnMut(usize, usize) -> Result<(), String>,
 ) -> Result<(), ServeError> {
@@ -50,7 +49,7 @@ pub fn equip(
         let channel = child.channel().ok_or(ServeError::Protocol)?;
         channel.send(&answer.encode(), fds).map_err(ServeError::from)
     };
-    answer(child, ToImage::Config(config.to_owned()), fds)?;
+    answer(child, ToImage::Start(Box::new(start)), fds)?;
     loop {
         match next_message(child)? {
             FromImage::Attached { device, queue } => {
@@ -59,7 +58,7 @@ pub fn equip(
             }
             FromImage::Ready => return Ok(()),
             FromImage::Failed(why) => return refused(child, why),
-            // Said by the dataplane of a process that has ended since, if there was one.
+            // A message of the dataplane of a process that has ended since.
             FromImage::Taken { .. }
             | FromImage::Updated { .. }
             | FromImage::UpdateFailed { .. }
@@ -82,7 +81,7 @@ fn next_message(child: &mut Child) -> Result<FromImage, ServeError> {
     }
 }
 
-/// The image ends its process after these words, unless the program runs in it already.
+/// The image ends its process after this message, unless the program already runs in it.
 fn refused(child: &mut Child, why: String) -> Result<(), ServeError> {
     if !child.begins_later() {
         child.wait()?;

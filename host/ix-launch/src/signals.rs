@@ -1,18 +1,18 @@
-//! Signals that ask the broker to end go on to the program, which decides.
+//! Signals that ask the broker to end are forwarded to the program, which decides.
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Signals that are passed on.
+/// Signals that are forwarded.
 const FORWARDED: [i32; 6] =
     [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
 
 /// The process that gets them; 0: none.
 static TARGET: AtomicI32 = AtomicI32::new(0);
 
-/// Signals that ask for an end, and were passed on: a bit for each.
+/// Signals that ask for an end and were forwarded: one bit for each.
 static ENDING: AtomicU64 = AtomicU64::new(0);
 
-/// While this lives, the signals go to a child; one at a time in a process.
+/// While this exists, signals go to a child; at most one in a process.
 #[derive(Debug)]
 pub struct SignalForwarding {
     before: Vec<(i32, libc::sigaction)>,
@@ -43,16 +43,18 @@ impl SignalForwarding {
 }
 
 impl SignalForwarding {
-    /// From now on to this process. Who was asked to end before it has perhaps not heard it any
-    /// more: so this one is asked as well.
+    /// Forwards to this process from now on. The former process may not have handled a request to
+    /// end, so this one gets it as well.
     pub fn turn_to(&self, pid: u32) {
-        if TARGET.swap(pid as i32, Ordering::SeqCst) == pid as i32 {
+        // 0 and negative numbers are groups of processes.
+        let Some(pid) = i32::try_from(pid).ok().filter(|pid| *pid > 0) else { return };
+        if TARGET.swap(pid, Ordering::SeqCst) == pid {
             return;
         }
         let asked = ENDING.load(Ordering::SeqCst);
         for signal in (1..64).filter(|signal| asked >> signal & 1 != 0) {
             // SAFETY: no pointers; the process is a descendant that nobody but us reaps.
-            unsafe { libc::kill(pid as i32, signal) };
+            unsafe { libc::kill(pid, signal) };
         }
     }
 }

@@ -1,5 +1,5 @@
 //! What binds broker and program together: configuration, refusals, signals, death.
-use crate::common::{CONFIG, boot, start};
+use crate::common::{begin, boot, start};
 use ix_launch::{Exit, Occurrence, ServeError, SignalForwarding, memfd, serve};
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
@@ -10,18 +10,19 @@ use std::time::{Duration, Instant};
 fn a_configuration_that_makes_no_sense_is_one_line() {
     let mut child = start("/bin/true", &[]).expect("starts");
     let page = memfd(c"ix-controller").expect("memfd");
-    let error =
-        serve(&mut child, "cpu=zero\n", &[page.as_fd()], &mut |_, _| Ok(())).expect_err("no");
+    let mut wrong = begin();
+    wrong.config.batch = 0;
+    let error = serve(&mut child, wrong, &[page.as_fd()], &mut |_, _| Ok(())).expect_err("no");
     assert!(matches!(error, ServeError::Refused(_)));
     let text = error.to_string();
-    assert!(text.contains("cpu=zero") && !text.contains('\n'), "{text}");
+    assert!(text.contains("out of bounds") && !text.contains('\n'), "{text}");
     assert_eq!(child.wait().expect("ended"), Exit::Status(1));
 }
 
 #[test]
 fn missing_descriptors_are_told() {
     let mut child = start("/bin/true", &[]).expect("starts");
-    let error = serve(&mut child, CONFIG, &[], &mut |_, _| Ok(())).expect_err("no page");
+    let error = serve(&mut child, begin(), &[], &mut |_, _| Ok(())).expect_err("no page");
     assert!(error.to_string().contains("control page"), "{error}");
 }
 

@@ -1,5 +1,5 @@
 //! Programs of all kinds run to their end with the image in them, and do not notice.
-use crate::common::{CONFIG, boot, boot_with, compile, run, run_loaded, start, start_by};
+use crate::common::{begin, boot, boot_with, compile, run, run_loaded, start, start_by};
 use ix_launch::{Entry, Exit, LaunchError, Occurrence, ServeError, memfd, serve};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -27,10 +27,11 @@ fn ends_by_signals_come_through() {
 
 #[test]
 fn addresses_differ_and_it_always_works() {
-    let one_thread = CONFIG.replace("cpu=0,1", "cpu=0");
+    let mut one_thread = begin();
+    one_thread.config.cpus = vec![0];
     for _ in 0..200 {
         let mut child = start("/bin/true", &[]).expect("starts");
-        boot_with(&mut child, &one_thread);
+        boot_with(&mut child, one_thread.clone());
         assert_eq!(child.wait().expect("ends"), Exit::Status(0));
     }
 }
@@ -107,7 +108,7 @@ fn what_cannot_be_loaded_is_refused_with_the_reason() {
     let mut child = start_by(Entry::Loading, &script, &[]).expect("the image starts");
     let page = memfd(c"ix-controller").expect("memfd");
     use std::os::fd::AsFd;
-    let refused = serve(&mut child, CONFIG, &[page.as_fd()], &mut |_, _| Ok(()));
+    let refused = serve(&mut child, begin(), &[page.as_fd()], &mut |_, _| Ok(()));
     let Err(ServeError::Refused(why)) = refused else { panic!("{refused:?}") };
     assert!(why.contains("loaded-script") && why.contains("--entry planted"), "{why}");
 }

@@ -3,13 +3,12 @@
 //! `cargo run --release -p ix-nic --example echo_memif [BYTES]`, with two CPUs. The process starts
 //! itself again as the other end; the client (zero-copy) sends, the server (copying) echoes, then
 //! the roles change.
-use ix_mem::{HEADROOM_BYTES, Mbuf, PacketMemory, Pool, Sizes, memory_fd};
+use ix_mem::{HEADROOM_BYTES, Mbuf, MemoryFds, PacketMemory, Pool, Sizes};
 use ix_netdev::{DeviceEvent, OpenOptions, OpenedDevice, SharedMemory, open};
-use ix_nic::{Nic, RingSizes, attach, read_update};
+use ix_nic::{DeviceChange, Nic, RingSizes, attach, read_update};
 use ix_testbed::cpu;
 use std::collections::VecDeque;
 use std::error::Error;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,11 +30,11 @@ struct End {
 
 impl End {
     fn new(spec: &str) -> Result<End, Box<dyn Error>> {
-        let fd = Arc::new(memory_fd(SIZES)?);
-        let memory = Some(SharedMemory { fd: fd.clone(), sizes: SIZES });
+        let fds = Arc::new(MemoryFds::new(SIZES)?);
+        let memory = Some(SharedMemory { fds: fds.clone(), sizes: SIZES });
         let options = OpenOptions { memory, ..OpenOptions::default() };
         let mut device = open(&spec.parse()?, &options)?;
-        let memory = PacketMemory::map(fd.as_fd(), SIZES)?;
+        let memory = PacketMemory::map(fds.as_fds(), SIZES)?;
         // SAFETY: the only pools of this memory.
         let (mut rx, tx) =
             unsafe { (Pool::new(memory.rx_frames()), Pool::new(memory.tx_frames())) };
@@ -48,8 +47,9 @@ impl End {
     fn service(&mut self) -> Result<(), Box<dyn Error>> {
         for event in self.device.service() {
             if let DeviceEvent::Update(update) = event {
-                self.up = update.line.starts_with("memif up");
-                let parts = read_update(&self.device.info, &update.line, update.fds, &self.memory)?;
+                self.up = matches!(update.change, DeviceChange::PeerUp(_));
+                let parts =
+                    read_update(&self.device.info, update.change, update.fds, &self.memory)?;
                 for part in parts {
                     self.nic.update(part, &self.memory, &mut self.rx, &mut self.tx);
                 }

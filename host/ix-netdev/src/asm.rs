@@ -1,7 +1,7 @@
-//! An assembler for the few eBPF instructions our programs need.
+//! An assembler for the few eBPF instructions that our programs need.
 //!
-//! Encoding: RFC 9669. Jumps name labels; [`Assembler::finish`] fills in the distances. One that is
-//! too far for its 16 bits goes by way of an unconditional one, which has 32 (Linux 6.6).
+//! Encoding: RFC 9669. Jumps name labels; [`Assembler::finish`] fills in the distances. A jump too
+//! far for its 16 bits goes through an unconditional one, which has 32 bits (Linux 6.6).
 pub(crate) use ix_sys::bpf::Insn;
 use std::os::fd::RawFd;
 
@@ -37,11 +37,11 @@ pub enum Size {
     Double = 0x18,
 }
 
-/// A place in the program, perhaps not yet known.
+/// A place in the program, which may not be known yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Label(usize);
 
-/// A program in the making.
+/// A program under construction.
 #[derive(Default)]
 pub struct Assembler {
     insns: Vec<Insn>,
@@ -54,7 +54,7 @@ const CLASS_LD: u8 = 0x00;
 const CLASS_LDX: u8 = 0x01;
 const CLASS_STX: u8 = 0x03;
 const MODE_ATOMIC: u8 = 0xc0;
-/// With the bit that asks for the old value.
+/// With the bit that returns the old value.
 const COMPARE_EXCHANGE: i32 = 0xf1;
 const CLASS_ALU: u8 = 0x04;
 const CLASS_JMP: u8 = 0x05;
@@ -134,12 +134,12 @@ impl Assembler {
         self.emit(CLASS_STX | MODE_MEM | size as u8, dst, src as u8, off, 0);
     }
 
-    /// `*(u64 *)(dst + off) += src`, whoever else adds to it.
+    /// `*(u64 *)(dst + off) += src`, atomically.
     pub fn atomic_add(&mut self, dst: Reg, off: i16, src: Reg) {
         self.atomic(i32::from(ADD), dst, off, src);
     }
 
-    /// `*(u64 *)(dst + off) = src` if it is `R0`; `R0 =` what it was.
+    /// `*(u64 *)(dst + off) = src` if it equals `R0`; `R0 =` its old value.
     pub fn compare_exchange(&mut self, dst: Reg, off: i16, src: Reg) {
         self.atomic(COMPARE_EXCHANGE, dst, off, src);
     }
@@ -193,7 +193,7 @@ impl Assembler {
         self.alu_imm(LSH, dst, imm);
     }
 
-    /// `dst >>= imm`, zeros from the left.
+    /// `dst >>= imm`, filling with zeros.
     pub fn shr_imm(&mut self, dst: Reg, imm: i32) {
         self.alu_imm(RSH, dst, imm);
     }
@@ -203,42 +203,42 @@ impl Assembler {
         self.emit(CLASS_ALU | END | TO_BE, dst, 0, 0, bits);
     }
 
-    /// Goes to `to`.
+    /// Jumps to `to`.
     pub fn jump(&mut self, to: Label) {
         self.branch(CLASS_JMP | JA, Reg::R0, 0, 0, to);
     }
 
-    /// Goes to `to` when the low 32 bits of `a` equal `imm`.
+    /// Jumps to `to` if the low 32 bits of `a` equal `imm`.
     pub fn jump_eq32(&mut self, a: Reg, imm: u32, to: Label) {
         self.branch(CLASS_JMP32 | JEQ, a, 0, imm as i32, to);
     }
 
-    /// Goes to `to` when the low 32 bits of `a` differ from `imm`.
+    /// Jumps to `to` if the low 32 bits of `a` differ from `imm`.
     pub fn jump_ne32(&mut self, a: Reg, imm: u32, to: Label) {
         self.branch(CLASS_JMP32 | JNE, a, 0, imm as i32, to);
     }
 
-    /// Goes to `to` when `a == 0`.
+    /// Jumps to `to` if `a == 0`.
     pub fn jump_zero(&mut self, a: Reg, to: Label) {
         self.branch(CLASS_JMP | JEQ, a, 0, 0, to);
     }
 
-    /// Goes to `to` when `a < 0`.
+    /// Jumps to `to` if `a < 0`.
     pub fn jump_negative(&mut self, a: Reg, to: Label) {
         self.branch(CLASS_JMP | JSLT, a, 0, 0, to);
     }
 
-    /// Goes to `to` when `a > b`, unsigned.
+    /// Jumps to `to` if `a > b`, unsigned.
     pub fn jump_gt(&mut self, a: Reg, b: Reg, to: Label) {
         self.branch(CLASS_JMP | JGT | SOURCE_REG, a, b as u8, 0, to);
     }
 
-    /// Goes to `to` when `a < b`, unsigned.
+    /// Jumps to `to` if `a < b`, unsigned.
     pub fn jump_lt(&mut self, a: Reg, b: Reg, to: Label) {
         self.branch(CLASS_JMP | JLT | SOURCE_REG, a, b as u8, 0, to);
     }
 
-    /// Goes to `to` when `a <= b`, unsigned.
+    /// Jumps to `to` if `a <= b`, unsigned.
     pub fn jump_le(&mut self, a: Reg, b: Reg, to: Label) {
         self.branch(CLASS_JMP | JLE | SOURCE_REG, a, b as u8, 0, to);
     }
@@ -260,7 +260,7 @@ impl Assembler {
     pub fn finish(self) -> Vec<Insn> {
         let target = |label: &Label| self.labels[label.0].expect("label placed");
         let jumps: Vec<_> = self.jumps.iter().map(|(at, label)| (*at, target(label))).collect();
-        // Detours lengthen the program, and so other jumps, until none is too far any more.
+        // A detour lengthens the program and so other jumps: repeat until no jump is too far.
         let mut far = vec![false; jumps.len()];
         loop {
             let places = self.places(&jumps, &far);
@@ -276,7 +276,7 @@ impl Assembler {
         }
     }
 
-    /// Where each instruction, and the end, comes to lie with these detours.
+    /// Address of each instruction, and of the end, with these detours.
     fn places(&self, jumps: &[(usize, usize)], far: &[bool]) -> Vec<usize> {
         let mut lengths = vec![1; self.insns.len()];
         for ((at, _), far) in jumps.iter().zip(far) {
@@ -299,11 +299,11 @@ impl Assembler {
             let (from, to) = (places[*at] + 1, places[*to]);
             let jump = &mut self.insns[*at];
             match (far, jump.code) {
-                // It is near: that was asked.
+                // The jump is near, as the check above has shown.
                 (false, _) => jump.off = distance(from, to) as i16,
                 (true, code) if code == CLASS_JMP | JA => *jump = long_jump(distance(from, to)),
                 (true, _) => {
-                    // Over the jump around the long one, or not.
+                    // Skips the long jump, or not.
                     jump.off = 1;
                     let around = Insn { code: CLASS_JMP | JA, regs: 0, off: 1, imm: 0 };
                     detours[*at] = Some([around, long_jump(distance(from + DETOUR, to))]);
@@ -339,15 +339,15 @@ impl Assembler {
     }
 }
 
-/// Instructions behind a jump that is far.
+/// Instructions that replace a far jump.
 const DETOUR: usize = 2;
 
-/// From behind a jump to where it goes.
+/// From behind a jump to its target.
 fn distance(from: usize, to: usize) -> isize {
     to as isize - from as isize
 }
 
-/// Of a program that fits into memory.
+/// A long jump; any program fits into its range.
 fn long_jump(distance: isize) -> Insn {
     Insn { code: CLASS_JMP32 | JA, regs: 0, off: 0, imm: distance as i32 }
 }
@@ -397,8 +397,9 @@ mod tests {
         assert_eq!(insns[2].off, -3);
     }
 
-    /// Answers 1 + 2 + 4 + 8 if each jump goes where it should: forth and back, with a condition
-    /// that holds, or does not, or none. Each crosses `between` instructions at least.
+    /// Returns 1 + 2 + 4 + 8 if each jump goes where it should: forwards and backwards, with a
+    /// condition that holds, that fails, or without one. Each crosses at least `between`
+    /// instructions.
     fn leaps(between: usize) -> Vec<Insn> {
         const RX_QUEUE: i16 = 16;
         let mut a = Assembler::new();
@@ -406,7 +407,7 @@ mod tests {
         let wade = |a: &mut Assembler| (0..between).for_each(|_| a.add_imm(Reg::R0, 100));
         a.mov_imm(Reg::R0, 1);
         a.load(Size::Word, Reg::R2, Reg::R1, RX_QUEUE);
-        // It is 0. The kernel takes no code that nothing leads to.
+        // `R2` is 0. The kernel refuses code that cannot be reached.
         a.jump_ne32(Reg::R2, 0, mire);
         a.jump_ne32(Reg::R2, 0, swamp);
         a.jump_eq32(Reg::R2, 0, over);

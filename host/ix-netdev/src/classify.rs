@@ -1,13 +1,14 @@
-//! Filters as eBPF: the program asks of a packet what [`ix_vnic::Filter::matches`] asks.
+//! Filters as eBPF: the program checks a packet as [`ix_vnic::Filter::matches`] does.
 //!
-//! The filters are the program's text, not data in a map: exchanging them is exchanging the
-//! program, which the kernel does between two packets, so no packet meets half of a change. First
-//! the header is laid out on the stack, a word of 64 bits for each field, all ones where the packet
-//! has none; then each filter is a row of comparisons. Parsing mirrors [`ix_vnic::Header::read`].
+//! The filters are part of the program, not data in a map. To change filters is to replace the
+//! program, which the kernel does between two packets, so no packet sees half of a change. The
+//! program first stores the header on the stack, one word of 64 bits for each field, all ones if
+//! the packet lacks the field. Then each filter is a sequence of comparisons. Parsing mirrors
+//! [`ix_vnic::Header::read`].
 use crate::asm::{Assembler, Label, Reg, Size};
 use ix_vnic::{Direction, Field, Filter, Ranges, UNTAGGED};
 
-// Where fields lie on the stack, below R10.
+// Offsets of fields on the stack, below R10.
 const VLAN: i16 = -8;
 const ETHERTYPE: i16 = -16;
 pub(crate) const ETH_SRC: i16 = -24;
@@ -23,7 +24,7 @@ pub(crate) const ARP_TARGET: i16 = -96;
 /// The lowest one.
 const LAST: i16 = ARP_TARGET;
 
-/// Where a packet that goes this way has a field.
+/// Stack slot of a field, for packets in this direction.
 fn slot_of(direction: Direction, field: Field) -> i16 {
     let side = |service: i16, peer: i16| match direction {
         Direction::Receive => [service, peer],
@@ -42,8 +43,8 @@ fn slot_of(direction: Direction, field: Field) -> i16 {
     }
 }
 
-/// Lays the header of the frame from R7 to R8 out on the stack. Goes to `bad` with what is too
-/// short for what it says that it is. Uses R0 to R6.
+/// Stores the header of the frame from R7 to R8 on the stack. Jumps to `bad` if the frame is too
+/// short for its type. Uses R0 to R6.
 pub(crate) fn lay_out(a: &mut Assembler, bad: Label) {
     let (data, end, at, field) = (Reg::R7, Reg::R8, Reg::R6, Reg::R4);
     a.mov_imm(field, -1);
@@ -77,8 +78,8 @@ pub(crate) fn lay_out(a: &mut Assembler, bad: Label) {
     a.place(known);
 }
 
-/// The ARP packet at R6, where it has no tag and is about IPv4 over Ethernet; its end is what comes
-/// next.
+/// Parses the ARP packet at R6, if it is untagged and for IPv4 over Ethernet; falls through at its
+/// end.
 fn lay_out_arp(a: &mut Assembler, done: Label) {
     let (end, at, field) = (Reg::R8, Reg::R6, Reg::R4);
     a.jump_ne32(Reg::R3, u32::from(UNTAGGED), done);
@@ -96,7 +97,7 @@ fn lay_out_arp(a: &mut Assembler, done: Label) {
     }
 }
 
-/// The IPv4 packet at R6.
+/// Parses the IPv4 packet at R6.
 fn lay_out_ipv4(a: &mut Assembler, bad: Label, done: Label) {
     let (end, at, field) = (Reg::R8, Reg::R6, Reg::R4);
     needs(a, at, end, 20, bad);
@@ -135,10 +136,11 @@ fn lay_out_ipv4(a: &mut Assembler, bad: Label, done: Label) {
     a.jump(done);
 }
 
-/// Goes to `taken` when the header on the stack is one that the filter takes.
+/// Jumps to `taken` if the filter takes the header on the stack.
 pub(crate) fn ask(a: &mut Assembler, filter: &Filter, taken: Label) {
     if filter.fields().is_empty() {
-        // As a question, though it has one answer: what follows must look reachable to the kernel.
+        // A comparison, although its result is known: the kernel must consider the following code
+        // reachable.
         a.load(Size::Double, Reg::R4, Reg::R10, VLAN);
         return a.jump_le(Reg::R4, Reg::R4, taken);
     }
@@ -150,10 +152,10 @@ pub(crate) fn ask(a: &mut Assembler, filter: &Filter, taken: Label) {
     a.place(next_filter);
 }
 
-/// Goes to `outside` unless the field's value lies in one of the ranges. With one jump for all of
-/// them: the kernel follows each way that a program can go, and of several lists there would be
-/// very many. And with none to where the program goes anyhow, which the kernel takes out one by
-/// one, each time moving all that is behind.
+/// Jumps to `outside` unless the field's value is in one of the ranges. One jump serves all ranges:
+/// the kernel follows every path of a program, and several lists would have very many. No jump
+/// leads to the next instruction: the kernel removes such jumps one by one, and moves the rest of
+/// the program each time.
 pub(crate) fn ask_ranges(a: &mut Assembler, slot: i16, values: &Ranges, outside: Label) {
     let (value, bound, beyond, all) = (Reg::R4, Reg::R5, Reg::R2, Reg::R3);
     a.load(Size::Double, value, Reg::R10, slot);
@@ -161,7 +163,7 @@ pub(crate) fn ask_ranges(a: &mut Assembler, slot: i16, values: &Ranges, outside:
         a.mov_imm(all, -1);
     }
     for (number, (low, high)) in values.as_slice().iter().enumerate() {
-        // Negative where the value lies below the one or above the other.
+        // Negative if the value is below the lower end or above the upper one.
         a.mov(beyond, value);
         constant(a, bound, *low);
         a.sub(beyond, bound);
@@ -176,7 +178,7 @@ pub(crate) fn ask_ranges(a: &mut Assembler, slot: i16, values: &Ranges, outside:
     a.jump_negative(all, outside);
 }
 
-/// `dst =` a value of a field or beyond, which all have less than 64 bits.
+/// `dst =` a value of a field, or one more; all have less than 64 bits.
 fn constant(a: &mut Assembler, dst: Reg, value: u64) {
     match i32::try_from(value) {
         Ok(value) => a.mov_imm(dst, value),
@@ -184,7 +186,7 @@ fn constant(a: &mut Assembler, dst: Reg, value: u64) {
     }
 }
 
-/// Lays an Ethernet address out.
+/// Stores an Ethernet address.
 fn mac(a: &mut Assembler, slot: i16, from: Reg, offset: i16) {
     let (high, low) = (Reg::R4, Reg::R5);
     half(a, high, from, offset);
@@ -195,14 +197,14 @@ fn mac(a: &mut Assembler, slot: i16, from: Reg, offset: i16) {
     a.store(Size::Double, Reg::R10, slot, high);
 }
 
-/// Goes to `bad` unless `bytes` lie between `at` and `end`.
+/// Jumps to `bad` unless there are `bytes` bytes between `at` and `end`.
 fn needs(a: &mut Assembler, at: Reg, end: Reg, bytes: i32, bad: Label) {
     a.mov(Reg::R2, at);
     a.add_imm(Reg::R2, bytes);
     a.jump_gt(Reg::R2, end, bad);
 }
 
-/// `dst =` the big-endian number of 16 bits there.
+/// `dst =` the big-endian 16-bit number at an offset.
 fn half(a: &mut Assembler, dst: Reg, from: Reg, offset: i16) {
     a.load(Size::Half, dst, from, offset);
     a.big_endian(dst, 16);
@@ -217,7 +219,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::test_runner::TestRunner;
 
-    /// A program that answers 1 for what one of the filters takes, and 2 for all else.
+    /// A program that returns 1 if one of the filters takes the packet, else 2.
     fn judge(filters: &[Filter]) -> std::io::Result<Program> {
         let mut a = Assembler::new();
         let (taken, other) = (a.label(), a.label());
@@ -256,7 +258,7 @@ mod tests {
                 f.extend(std::iter::repeat_n(1, if version == 0x46 { 4 } else { 0 }));
                 f.extend([0, sport, 0, dport]);
                 f.resize(80, 0);
-                // Sometimes cut, but never below what the kernel's test takes.
+                // Sometimes truncated, but not below the minimum of the kernel's test.
                 f.truncate(if cut < 14 { 80 } else { cut });
                 f
             },
@@ -279,7 +281,8 @@ mod tests {
         prop::collection::vec(texts.prop_map(|text| text.parse().expect(text)), 0..4)
     }
 
-    /// As many filters as a shared interface has, as long as they can be: the kernel takes them.
+    /// As many filters as a shared interface may have, as long as they may be: the kernel accepts
+    /// them.
     #[test]
     fn the_kernel_takes_many_long_lists() {
         let list = |part: &dyn Fn(usize) -> String| (0..16).map(part).collect::<Vec<_>>().join(",");

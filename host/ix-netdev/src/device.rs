@@ -1,81 +1,82 @@
-//! Opening a device, and all that its broker does for it afterwards.
+//! Opens a device, and serves it for its broker afterwards.
 use crate::error::OpenError;
 use crate::hardware::HardwareFilters;
 use crate::{DeviceSpec, afxdp, memif, tap};
-use ix_mem::Sizes;
-use ix_nic::{NicInfo, SetReta};
+use ix_mem::{MemoryFds, Sizes};
+use ix_nic::{DeviceChange, NicInfo, SetReta};
 use ix_vnic::Filter;
 use ix_wire::IpAddr;
 use std::fmt;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
 /// What a device must know of its user.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Addresses whose packets are ours, for devices that share the interface with Linux.
+    /// Addresses whose packets belong to IX, for devices that share the interface with Linux.
     pub addresses: Vec<IpAddr>,
-    /// What of them is ours, for devices that leave the rest to Linux; none: all.
+    /// Filters that say which of these packets belong to IX, for devices that leave the rest to
+    /// Linux; none: all.
     pub filters: Option<Vec<Filter>>,
     /// Key of the dataplane's [`ix_wire::FlowHash`], for devices with a steering program.
     pub flow_hash_key: [u64; 2],
-    /// The dataplane's packet memory, for devices that may share it with a peer: whoever opens a
-    /// `memif` gives one. Whether it is needed says [`OpenedDevice::shares_memory`].
+    /// The dataplane's packet memory, for devices that may share it with a peer: a caller that
+    /// opens a `memif` gives one. [`OpenedDevice::shares_memory`] says whether the device needs it.
     pub memory: Option<SharedMemory>,
-    /// The end of this process is told before the kernel has taken the XDP program off, for which a
-    /// process of its own has it a moment longer. Not for processes that wait for any child.
+    /// Tells others of this process's end before the kernel has removed the XDP program: another
+    /// process keeps the program a moment longer. Not for processes that wait for any child.
     pub has_keeper: bool,
 }
 
-/// Packet memory that [`ix_mem::memory_fd`] made.
+/// Packet memory that [`MemoryFds::new`] made.
 #[derive(Clone, Debug)]
 pub struct SharedMemory {
-    /// Its descriptor.
-    pub fd: Arc<OwnedFd>,
+    /// Its descriptors.
+    pub fds: Arc<MemoryFds>,
     /// The sizes it was made with.
     pub sizes: Sizes,
 }
 
-/// Something changed while the dataplane runs: goes to the dataplane's process, where
+/// A change while the dataplane runs. The caller sends it to the dataplane's process, where
 /// [`ix_nic::read_update`] reads it.
 #[derive(Debug)]
 pub struct DeviceUpdate {
-    /// One line of text.
-    pub line: String,
-    /// Descriptors that the line counts on, in order.
+    /// The change, encoded.
+    pub change: DeviceChange,
+    /// Descriptors that belong to it, in order.
     pub fds: Vec<OwnedFd>,
 }
 
-/// What came of [`OpenedDevice::service`].
+/// A result of [`OpenedDevice::service`].
 #[derive(Debug)]
 pub enum DeviceEvent {
-    /// The dataplane must hear this.
+    /// An update that the caller must send to the dataplane.
     Update(DeviceUpdate),
-    /// The user must hear this: one line, which begins with the device's name.
+    /// One line that the caller must show to the user. It begins with the device's name.
     Say(String),
 }
 
-/// An open device. Dropping it takes the XDP program off the interface.
+/// An open device. Dropping it removes the XDP program from the interface.
 pub struct OpenedDevice {
-    /// What it is, as far as is known before a queue is attached.
+    /// The device's properties, as far as they are known before a queue is attached.
     pub info: NicInfo,
     /// One descriptor a queue, for [`ix_nic::attach`]. Pass them on and drop them here: a queue
     /// lives as long as any copy of its descriptor.
     pub queue_fds: Vec<OwnedFd>,
     /// Where [`NicInfo::table_fd`] says so, the descriptor for [`ix_nic::attach_table`].
     pub table_fd: Option<OwnedFd>,
-    /// The device's redirection table, if it has one that this process writes without being asked.
+    /// The device's redirection table, if it has one that this process writes on its own.
     pub reta: Option<Box<dyn SetReta>>,
     xdp: Option<afxdp::Attachment>,
-    /// The redirection table that the dataplane asks to be written.
+    /// The redirection table that this process writes for the dataplane.
     rss: Option<afxdp::RssTable>,
     /// The card's own filters.
     hardware: Option<HardwareFilters>,
     memif: Option<memif::Control>,
-    /// What `open` was called with, to do it again.
+    /// What the caller of `open` gave, to open the device again.
     again: Option<(DeviceSpec, OpenOptions)>,
-    /// Says to other users of this crate that the interface is in use.
+    /// Tells other users of this crate that the interface is in use.
     _claim: Option<UnixDatagram>,
 }
 
@@ -90,7 +91,7 @@ impl OpenedDevice {
         OpenedDevice { info, queue_fds, table_fd, reta, xdp, rss, hardware, memif, again, _claim }
     }
 
-    /// The descriptors that the dataplane gets: one a queue, then the table's.
+    /// The descriptors that the dataplane receives: one a queue, then the table's.
     pub fn take_fds(&mut self) -> Vec<OwnedFd> {
         let mut fds = std::mem::take(&mut self.queue_fds);
         fds.extend(self.table_fd.take());
@@ -121,7 +122,7 @@ impl OpenedDevice {
         OpenedDevice { memif: Some(control), ..self }
     }
 
-    /// Lets packets into a queue that was attached. Until then Linux has them.
+    /// Lets packets into a queue that was attached. Until then Linux receives them.
     pub fn finish(&mut self, queue: usize) -> Result<(), OpenError> {
         match &mut self.xdp {
             Some(xdp) => xdp.finish(queue, &self.info.name),
@@ -129,23 +130,23 @@ impl OpenedDevice {
         }
     }
 
-    /// Other receive filters, from the next packet on; none: everything for our addresses is ours.
-    /// For devices that have nobody to leave the rest to it does nothing: there the dataplane drops
-    /// it. A network card gets them as well, as far as it can; answers a line for the user where it
-    /// refuses one.
+    /// Sets other receive filters, from the next packet on. None: all packets for our addresses
+    /// belong to IX. For devices that do not share with Linux it does nothing: there the dataplane
+    /// drops packets. A network card gets the filters as well, as far as it can hold them. Returns
+    /// a line for the user where the card refuses one.
     pub fn set_filters(
         &mut self,
         filters: Option<Vec<Filter>>,
     ) -> Result<Option<String>, OpenError> {
         let Some((_, options)) = &mut self.again else { return Ok(None) };
         let changes = options.filters != filters;
-        // An interface that is away gets them when it is opened anew.
+        // An interface that is away gets them when it is opened again.
         let before = std::mem::replace(&mut options.filters, filters);
         if let Some(xdp) = self.xdp.as_mut().filter(|_| changes) {
             let set =
                 xdp.set_filters(&options.addresses, options.filters.as_deref(), &self.info.name);
             if let Err(refused) = set {
-                // The next change is one from what is in force.
+                // The next change starts from what is in force.
                 options.filters = before;
                 return Err(refused);
             }
@@ -153,72 +154,75 @@ impl OpenedDevice {
         Ok(self.set_hardware())
     }
 
-    /// After the program, which judges alone meanwhile.
+    /// Set after the program, which decides alone meanwhile.
     fn set_hardware(&mut self) -> Option<String> {
         let (_, options) = self.again.as_ref()?;
         self.hardware.as_mut()?.set(options.filters.as_deref().unwrap_or_default())
     }
 
-    /// The receive filters that the network card asks as well.
+    /// The receive filters that the network card applies as well.
     pub fn filters_in_hardware(&self) -> Vec<Filter> {
         self.hardware.iter().flat_map(|hardware| hardware.filters().cloned()).collect()
     }
 
-    /// Takes the XDP program off: all packets are Linux's.
+    /// Removes the XDP program: Linux receives all packets.
     pub fn close(&mut self) {
         (self.xdp, self.hardware) = (None, None);
     }
 
     /// Whether the dataplane must use [`OpenOptions::memory`] ([`ix_mem::PacketMemory::map`]) as
-    /// its packet memory, because a peer will have it too.
+    /// its packet memory, because the peer maps it too.
     pub fn shares_memory(&self) -> bool {
         self.memif.as_ref().is_some_and(memif::Control::shares_memory)
     }
 
-    /// Descriptors that the broker polls for reading on this device's behalf; they change with
-    /// each [`OpenedDevice::service`].
-    pub fn watch_fds(&self) -> Vec<RawFd> {
-        let memif = self.memif.as_ref().map(memif::Control::watch_fds).unwrap_or_default();
-        memif.into_iter().chain(self.rss.as_ref().map(afxdp::RssTable::fd)).collect()
+    /// Descriptors that the broker must poll for reading for this device. They may change with each
+    /// [`OpenedDevice::service`].
+    pub fn watch_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let memif = self.memif.iter().flat_map(memif::Control::watch_fds);
+        memif.chain(self.rss.as_ref().map(afxdp::RssTable::fd))
     }
 
-    /// In how many ms to call [`OpenedDevice::service`] though nothing is readable.
+    /// Time after which to call [`OpenedDevice::service`] though no descriptor is readable, ms.
     pub fn service_in_ms(&self) -> Option<u64> {
         self.memif.as_ref().and_then(memif::Control::service_in_ms)
     }
 
-    /// Serves the device's control channel; never blocks. Answers what the dataplane and the user
-    /// must hear, in order. To be called once when the dataplane stands, and then whenever one of
-    /// [`OpenedDevice::watch_fds`] is readable or [`OpenedDevice::service_in_ms`] are over.
+    /// Serves the device's control channel; never blocks. Returns what the caller must tell the
+    /// dataplane and the user, in order. The caller calls it once when the dataplane runs, and then
+    /// when one of [`OpenedDevice::watch_fds`] is readable or [`OpenedDevice::service_in_ms`] have
+    /// passed.
     pub fn service(&mut self) -> Vec<DeviceEvent> {
         let events = self.memif.as_mut().map(memif::Control::service).unwrap_or_default();
         let refused = self.rss.as_mut().and_then(afxdp::RssTable::service);
         events.into_iter().chain(refused.map(DeviceEvent::Say)).collect()
     }
 
-    /// Opens an interface anew that was removed and made again, or moved: the update has the new
-    /// sockets. `None` for devices that mend themselves. After the dataplane has taken the update,
-    /// call [`OpenedDevice::finish`] for each queue.
+    /// Opens again an interface that was removed and made again, or moved. The update has the new
+    /// sockets. `None` for devices that recover by themselves. After the dataplane has taken the
+    /// update, the caller must call [`OpenedDevice::finish`] for each queue.
     pub fn reopen(&mut self) -> Result<Option<DeviceUpdate>, OpenError> {
         let Some((spec, options)) = self.again.take() else { return Ok(None) };
-        // The old program goes first: it may hang on an interface that has only been moved.
+        // The old program is removed first: it may still be on an interface that has only been
+        // moved.
         (self.xdp, self.hardware) = (None, None);
         let opened = open(&spec, &options);
         self.again = Some((spec, options));
         let mut opened = opened?;
         let fds = std::mem::take(&mut opened.queue_fds);
-        let line = format!("reopened {}", opened.info.to_line());
-        // The dataplane goes on asking through the socket that it has.
+        let change = DeviceChange::Reopened(opened.info.clone());
+        // The dataplane keeps its socket, and asks through it.
         let mut rss = self.rss.take();
         if let (Some(rss), Some(back)) = (&mut rss, opened.rss.take()) {
-            // Refused: its packets come in where they come in, and are handed over.
+            // On refusal packets still arrive on the queues of the interface's own table, and
+            // threads forward them.
             let _ = rss.again(back);
         }
         (opened.rss, opened.table_fd) = (rss, None);
         *self = opened;
-        // Refused: that was told of the old one, or is not worth a second word.
+        // A refusal was reported for the old interface, or is not worth a second line.
         self.set_hardware();
-        Ok(Some(DeviceUpdate { line, fds }))
+        Ok(Some(DeviceUpdate { change, fds }))
     }
 }
 
@@ -228,7 +232,7 @@ impl fmt::Debug for OpenedDevice {
     }
 }
 
-/// Opens a device: everything that needs privilege.
+/// Opens a device. This is everything that needs privilege.
 ///
 /// - tap: `/dev/net/tun` and CAP_NET_ADMIN in the network namespace, for which that of a user
 ///   namespace will do; CAP_BPF for the steering program, without which flows are steered in
@@ -238,9 +242,9 @@ impl fmt::Debug for OpenedDevice {
 ///   is enough; but a socket must be bound before, and the owner of the memory does that.
 /// - memif: may write to the directory of the control socket (server), or to the socket (client).
 ///
-/// [`ix_nic::attach`] needs none of these. It registers all packet memory with each socket, and that is
-/// charged to RLIMIT_MEMLOCK of the attaching process unless it has CAP_IPC_LOCK: raise the limit
-/// with [`ix_sys::limits::raise_memlock`] in the broker before it starts the process.
+/// [`ix_nic::attach`] needs none of these. It registers all packet memory with each socket, and
+/// that is charged to RLIMIT_MEMLOCK of the attaching process unless it has CAP_IPC_LOCK: raise the
+/// limit with [`ix_sys::limits::raise_memlock`] in the broker before it starts the process.
 pub fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<OpenedDevice, OpenError> {
     match spec {
         DeviceSpec::Tap { name, queues, offloads, mac } => {

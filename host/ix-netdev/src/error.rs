@@ -8,29 +8,29 @@ use std::io;
 pub enum OpenError {
     /// No interface of this name.
     NoSuchInterface { name: String },
-    /// The caller may not.
+    /// The caller lacks a privilege.
     Privilege { what: &'static str, name: String, needs: &'static str },
-    /// Another program has the interface.
+    /// Another program uses the interface.
     InUse { name: String },
-    /// The interface exists and is no multi-queue tap.
+    /// The interface exists and is not a multi-queue tap.
     NotOurKind { name: String },
-    /// Queues were asked for that the interface lacks.
+    /// More queues were asked for than the interface has.
     TooManyQueues { name: String, asked: usize, has: usize },
     /// Packets would come in on queues that were not asked for.
     TooFewQueues { name: String, asked: usize, has: usize },
-    /// Frames of this interface are longer than ours.
+    /// The interface's frames are longer than ours.
     MtuTooLarge { name: String, mtu: usize, largest: usize },
-    /// The interface is switched off.
+    /// The interface is down.
     Down { name: String },
-    /// No address, so no packet would be ours.
+    /// There is no address, so no packet would be for the dataplane.
     NoAddress { name: String },
-    /// The interface has an XDP program of somebody else.
+    /// Another program's XDP program is on the interface.
     ProgramPresent { name: String },
-    /// The mode the user insists on is refused.
+    /// The driver refuses the mode that the user asked for.
     ModeRefused { name: String, mode: &'static str, source: io::Error },
     /// A memif client has no packet memory to share.
     SharedMemory { name: String, why: &'static str },
-    /// The kernel takes no program that long.
+    /// The kernel does not accept a program that long.
     TooManyFilters { action: &'static str, name: String },
     /// Another error of the system.
     System { action: &'static str, name: String, source: io::Error },
@@ -50,22 +50,22 @@ impl fmt::Display for OpenError {
         use OpenError::*;
         match self {
             NoSuchInterface { name } => {
-                write!(f, "there is no interface `{name}`; `ip link` lists what there is")
+                write!(f, "there is no interface `{name}`; `ip link` lists the interfaces")
             }
             Privilege { what, name, needs } => {
-                write!(f, "may not {what} for `{name}`: needs {needs}; run as root")
+                write!(f, "cannot {what} for `{name}`: needs {needs}; run as root")
             }
             InUse { name } => {
-                write!(f, "`{name}` is in use by another program; stop it or take another name")
+                write!(f, "`{name}` is in use by another program; stop it or use another name")
             }
             NotOurKind { name } => {
-                write!(f, "`{name}` exists and is no multi-queue tap; take another name")
+                write!(f, "`{name}` exists and is not a multi-queue tap; use another name")
             }
             TooManyQueues { name, asked, has } => {
                 let plural = if *has == 1 { "" } else { "s" };
                 write!(
                     f,
-                    "`{name}` has {has} queue{plural}; ask for queues={has} or raise it with "
+                    "`{name}` has {has} queue{plural}; use queues={has} or raise the number with "
                 )?;
                 channels(f, name, *asked)
             }
@@ -74,18 +74,18 @@ impl fmt::Display for OpenError {
                     f,
                     "`{name}` receives on {has} queues, so with queues={asked} packets would "
                 )?;
-                write!(f, "be lost; ask for queues={has} or lower it with ")?;
+                write!(f, "be lost; use queues={has} or lower the number with ")?;
                 channels(f, name, *asked)
             }
             MtuTooLarge { name, mtu, largest } => {
-                write!(f, "`{name}` has MTU {mtu} and at most {largest} fits here; ")?;
+                write!(f, "the MTU of `{name}` is {mtu}, at most {largest}; ")?;
                 write!(f, "`ip link set {name} mtu {largest}`")
             }
             Down { name } => write!(f, "`{name}` is down; `ip link set {name} up`"),
             NoAddress { name } => {
                 write!(
                     f,
-                    "`{name}` is shared with Linux and needs an IPv4 address of ours; give one"
+                    "`{name}` is shared with Linux, so the dataplane needs an IPv4 address; give one"
                 )
             }
             ProgramPresent { name } => {
@@ -93,14 +93,14 @@ impl fmt::Display for OpenError {
                 write!(f, "`ip link set {name} xdp off`")
             }
             ModeRefused { name, mode, source } => {
-                write!(f, "`{name}` refuses mode={mode} ({source}); leave mode= out")
+                write!(f, "`{name}` refuses mode={mode} ({source}); remove mode=")
             }
             TooManyFilters { action, name } => {
                 write!(
                     f,
-                    "cannot {action} `{name}`: the filters together are more than the kernel "
+                    "cannot {action} `{name}`: the filters make a program longer than the kernel "
                 )?;
-                write!(f, "takes in one program; take fewer, or shorter lists")
+                write!(f, "accepts; use fewer filters, or shorter lists")
             }
             SharedMemory { name, why } => {
                 write!(f, "cannot share packet memory over memif `{name}`: {why}")
@@ -110,7 +110,7 @@ impl fmt::Display for OpenError {
     }
 }
 
-/// The command that sets the number of queues.
+/// Writes the command that sets the number of queues.
 fn channels(f: &mut fmt::Formatter<'_>, name: &str, queues: usize) -> fmt::Result {
     write!(f, "`ethtool -L {name} combined {queues}` (veth: `rx {queues} tx {queues}`)")
 }

@@ -1,18 +1,19 @@
-//! The privileged side of network devices, which runs outside the wall: the broker opens a device
-//! here and hands its queues to the dataplane, which attaches them with `ix-nic` and needs no
+//! The privileged side of network devices, which runs outside the wall. The broker opens a device
+//! here and passes its queues to the dataplane, which attaches them with `ix-nic` and needs no
 //! privilege.
 //!
 //! [`open`] makes an [`OpenedDevice`]: XDP programs and sockets, a TAP's queues and steering
-//! program, or a memif's control socket. The broker hands on the queues' descriptors and one line
-//! about the device ([`ix_nic::NicInfo::to_line`]). When the dataplane has attached them,
-//! [`OpenedDevice::finish`] lets packets come in. See [`open`] for what needs which privilege.
+//! program, or a memif's control socket. The broker passes on the queues' descriptors and one line
+//! about the device ([`ix_nic::NicInfo`]). When the dataplane has attached them,
+//! [`OpenedDevice::finish`] lets packets in. See [`open`] for the privileges that each device
+//! needs.
 //!
-//! A device may change while the dataplane runs: a memif peer comes and goes, an interface is made
-//! anew. The broker hears of it ([`OpenedDevice::service`], [`OpenedDevice::reopen`]) and sends a
-//! [`DeviceUpdate`].
+//! A device may change while the dataplane runs: a memif peer comes and goes, an interface is
+//! removed and made again. The broker notices ([`OpenedDevice::service`], [`OpenedDevice::reopen`])
+//! and sends a [`DeviceUpdate`].
 //!
-//! [`Exchange`] keeps several vNICs apart on one interface. [`Namespace`] asks and changes the
-//! links of a network namespace, and [`LinkWatch`] tells of their changes.
+//! [`Exchange`] isolates several vNICs on one interface. [`Namespace`] reads and changes the links
+//! of a network namespace, and [`LinkWatch`] reports their changes.
 #![forbid(unsafe_code)]
 
 mod afxdp;

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 /// `VETH_INFO_PEER` of the kernel's `linux/veth.h`.
 const VETH_INFO_PEER: u16 = 1;
-/// Longest interface name, IFNAMSIZ with its zero.
+/// Longest interface name: IFNAMSIZ without the zero.
 const NAME_MAX: usize = 15;
 
-/// What the kernel says of a network interface.
+/// What the kernel reports about a network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// Its name.
@@ -23,7 +23,7 @@ pub struct Link {
     pub mac: [u8; 6],
     /// Largest IP packet, bytes.
     pub mtu: u32,
-    /// Whether it is set up.
+    /// Whether it is up.
     pub up: bool,
     /// Whether it is up and has a carrier.
     pub running: bool,
@@ -33,18 +33,18 @@ pub struct Link {
     pub rx_queues: u32,
     /// Kind of a virtual device (`veth`, `tun`), empty for others.
     pub kind: String,
-    /// What somebody has written on it, empty when nobody has.
+    /// Its alias, empty if it has none.
     pub alias: String,
-    /// Number of the link that it is joined to, in that one's namespace; 0 where there is none.
+    /// Number of the link that it is joined to, in that link's namespace; 0 if there is none.
     pub peer: u32,
 }
 
-/// How one end of a veth pair shall be.
+/// Settings of one end of a veth pair.
 #[derive(Clone, Debug)]
 pub struct VethEnd {
     /// Name, at most 15 bytes.
     pub name: String,
-    /// Ethernet address; the kernel chooses where there is none.
+    /// Ethernet address; `None`: the kernel chooses one.
     pub mac: Option<[u8; 6]>,
     /// Queues in each direction.
     pub queues: u32,
@@ -58,19 +58,19 @@ impl VethEnd {
         VethEnd { name: name.to_owned(), mac: None, queues: 1, mtu: 1500 }
     }
 
-    /// The same with this many queues.
+    /// Sets the number of queues.
     pub fn queues(mut self, queues: u32) -> VethEnd {
         self.queues = queues;
         self
     }
 
-    /// The same with this MTU.
+    /// Sets the MTU.
     pub fn mtu(mut self, mtu: u32) -> VethEnd {
         self.mtu = mtu;
         self
     }
 
-    /// The same with this Ethernet address.
+    /// Sets the Ethernet address.
     pub fn mac(mut self, mac: [u8; 6]) -> VethEnd {
         self.mac = Some(mac);
         self
@@ -101,7 +101,7 @@ impl Namespace {
         for end in [here, there] {
             if end.name.len() > NAME_MAX || end.name.is_empty() {
                 let why = io::Error::from_raw_os_error(libc::EINVAL);
-                return Err(Error::new(format!("no interface name: {:?}", end.name), why));
+                return Err(Error::new(format!("not an interface name: {:?}", end.name), why));
             }
         }
         let peer_ns = other.fd().as_raw_fd().to_ne_bytes();
@@ -119,7 +119,7 @@ impl Namespace {
         self.ask(message, || format!("cannot make the veth pair {}, {}", here.name, there.name))
     }
 
-    /// What the kernel says of an interface; `None` where there is none of that name.
+    /// Reads an interface; `None` if no interface has that name.
     pub fn link(&self, name: &str) -> Result<Option<Link>, Error> {
         let message = Message::new(libc::RTM_GETLINK, 0)
             .put(&ifinfomsg(0, 0, 0))
@@ -199,7 +199,7 @@ impl Namespace {
         self.set_link(name, libc::IFLA_IFNAME, &text, "the name")
     }
 
-    /// Writes something on an interface for others to read; an empty text takes it away.
+    /// Sets an interface's alias, which others can read; an empty text removes it.
     pub fn set_alias(&self, name: &str, text: &str) -> Result<(), Error> {
         self.set_link(name, libc::IFLA_IFALIAS, text.as_bytes(), "the alias")
     }
@@ -259,7 +259,8 @@ impl Namespace {
         self.ask(message, || format!("cannot route {destination}/{prefix} to {gateway}"))
     }
 
-    /// Fixes who has an IPv4 address on a link, so that nobody asks by ARP.
+    /// Fixes the Ethernet address of an IPv4 address on a link, so that Linux sends no ARP request
+    /// for it.
     pub fn add_neighbour(&self, name: &str, address: Ipv4Addr, mac: [u8; 6]) -> Result<(), Error> {
         let mut header = [0; 12];
         header[0] = libc::AF_INET as u8;
@@ -285,7 +286,7 @@ fn parse_link(answer: &Answer) -> Option<Link> {
     parse_ifinfo(&answer.body)
 }
 
-/// Whether an `ifinfomsg` about a link that is gone says which namespace it is in now.
+/// Whether an `ifinfomsg` about a removed link says which namespace it has moved to.
 pub(crate) fn was_moved(body: &[u8]) -> bool {
     // linux/if_link.h; libc lacks it.
     const IFLA_NEW_NETNSID: u16 = 45;
@@ -293,7 +294,7 @@ pub(crate) fn was_moved(body: &[u8]) -> bool {
     attributes.into_iter().flatten().any(|(kind, _)| kind == IFLA_NEW_NETNSID)
 }
 
-/// Reads an `ifinfomsg` with its attributes.
+/// Parses an `ifinfomsg` with its attributes.
 pub(crate) fn parse_ifinfo(body: &[u8]) -> Option<Link> {
     let word = |b: &[u8]| b.get(..4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes);
     let text = |b: &[u8]| String::from_utf8_lossy(b).trim_end_matches('\0').to_owned();

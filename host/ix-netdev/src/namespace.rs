@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A network namespace, held by a descriptor.
 ///
-/// Methods work from any thread and leave the caller's own namespace as it is: a socket keeps the
-/// namespace it was opened in, so the two that are needed are opened once, inside.
+/// Methods work from any thread and leave the caller's own namespace unchanged: a socket keeps the
+/// namespace in which it was opened, so the two sockets that are needed are opened once, inside.
 pub struct Namespace {
     fd: Arc<OwnedFd>,
     netlink: Mutex<Netlink>,
@@ -21,9 +21,9 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// A fresh namespace with its loopback interface up and without IPv6, so that nothing moves on
-    /// its links that no program sent. Needs CAP_SYS_ADMIN, which a user namespace gives where the
-    /// system allows one.
+    /// Makes a new namespace with its loopback interface up and without IPv6, so that only programs
+    /// send on its links. Needs CAP_SYS_ADMIN, which a user namespace provides if the system allows
+    /// one.
     pub fn new() -> Result<Namespace, Error> {
         let made = on_thread(|| {
             network_namespace::enter_new()
@@ -38,7 +38,7 @@ impl Namespace {
         Ok(made)
     }
 
-    /// The namespace that a process is in.
+    /// The namespace of a process.
     pub fn of_process(pid: u32) -> Result<Namespace, Error> {
         let fd = network_namespace::of_process(pid)
             .map_err(|e| Error::new(format!("cannot open /proc/{pid}/ns/net"), e))?;
@@ -67,13 +67,13 @@ impl Namespace {
         self.netlink.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of its interfaces, by name, for ethtool's questions.
+    /// One of its interfaces, by name, for ethtool requests.
     pub fn interface(&self, name: &str) -> io::Result<Interface> {
         Ok(Interface::on(self.socket.try_clone()?, name))
     }
 
     /// Switches all checksum and segmentation offloads of an interface on or off. An offload that
-    /// the device lacks is passed over.
+    /// the device lacks is skipped.
     pub fn set_offloads(&self, name: &str, on: bool) -> Result<(), Error> {
         let mut order = Offload::ALL;
         if !on {
@@ -91,21 +91,22 @@ impl Namespace {
         Ok(())
     }
 
-    /// Whether an interface hands on packets whose checksum is not finished.
+    /// Whether an interface accepts packets whose checksum is not finished.
     pub fn tx_checksum_offload(&self, name: &str) -> Result<bool, Error> {
         self.interface(name)
             .and_then(|interface| interface.leaves_checksums())
             .map_err(|e| Error::new(format!("cannot ask {name} for its offloads"), e))
     }
 
-    /// How many queues an interface has.
+    /// Number of queues of an interface.
     pub fn channels(&self, name: &str) -> Result<Channels, Error> {
         self.interface(name)
             .and_then(|interface| interface.channels())
             .map_err(|e| Error::new(format!("cannot ask {name} for its queues"), e))
     }
 
-    /// Sets the receive and transmit queues in use (of a device without combined ones, as veth).
+    /// Sets the number of receive and transmit queues (for a device without combined ones, such as
+    /// veth).
     pub fn set_channels(&self, name: &str, rx: u32, tx: u32) -> Result<(), Error> {
         self.interface(name)
             .and_then(|interface| interface.set_channels(rx, tx))
@@ -119,14 +120,14 @@ impl Namespace {
             .map_err(|e| Error::new(format!("cannot ask {name} for its driver"), e))
     }
 
-    /// Makes a tap interface, or adds a queue to one that is there, without a header in front of
-    /// frames and without waiting. The interface goes with its last queue.
+    /// Makes a tap interface, or adds a queue to an existing one, without a header before frames
+    /// and without blocking. The interface is removed with its last queue.
     pub fn open_tap(&self, name: &str) -> Result<File, Error> {
         let cannot = |e| Error::new(format!("cannot make the tap {name}"), e);
         self.run(|| open_tap(name)).map_err(cannot)
     }
 
-    /// Makes a tap interface that stays until it is deleted, and that the calling user owns.
+    /// Makes a tap interface that stays until it is deleted and belongs to the calling user.
     pub fn add_tap(&self, name: &str) -> Result<(), Error> {
         let queue = self.open_tap(name)?;
         tun::own(&queue)
@@ -160,9 +161,9 @@ impl Namespace {
         })
     }
 
-    /// A command that will run in the namespace, optionally on one CPU, and that the kernel kills
-    /// when the calling thread ends (so that nothing is left even after SIGKILL): spawn it from a
-    /// thread that lives as long as it shall.
+    /// A command that will run in the namespace, optionally on one CPU. The kernel kills it when
+    /// the calling thread ends (so that nothing is left even after SIGKILL): spawn it from a thread
+    /// that lives long enough.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>, cpu: Option<usize>) -> Command {
         let mut command = Command::new(program);
         let mut steps = vec![Step::EnterNetwork(Arc::clone(&self.fd))];
@@ -182,7 +183,7 @@ fn open_tap(name: &str) -> io::Result<File> {
     Ok(queue)
 }
 
-/// Runs `work` on a fresh thread; a panic there is a panic here.
+/// Runs `work` on a new thread; a panic there is a panic here.
 fn on_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| match scope.spawn(work).join() {
         Ok(value) => value,

@@ -1,4 +1,4 @@
-//! rtnetlink: building requests, sending them, reading answers.
+//! rtnetlink: building requests, sending them, reading replies.
 use ix_sys::{Error, socket};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,11 +8,11 @@ const HEADER: usize = 16;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const NLM_F_CAPPED: u16 = 0x100;
 
-/// A request in the making: header, family header, attributes.
+/// A request under construction: header, family header, attributes.
 pub(crate) struct Message(Vec<u8>);
 
 impl Message {
-    /// A request of this type; `flags` besides NLM_F_REQUEST and NLM_F_ACK.
+    /// A request of this type; `flags` are added to NLM_F_REQUEST and NLM_F_ACK.
     pub(crate) fn new(kind: u16, flags: i32) -> Message {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -21,7 +21,7 @@ impl Message {
         Message(bytes)
     }
 
-    /// Appends a family header (`ifinfomsg` and its like).
+    /// Appends a family header (`ifinfomsg` and similar).
     pub(crate) fn put(mut self, bytes: &[u8]) -> Message {
         self.0.extend_from_slice(bytes);
         self.pad()
@@ -35,7 +35,7 @@ impl Message {
         self.pad()
     }
 
-    /// Appends a string attribute, with the zero that the kernel wants.
+    /// Appends a string attribute, with the zero that the kernel expects.
     pub(crate) fn text(self, kind: u16, text: &str) -> Message {
         let mut bytes = text.as_bytes().to_vec();
         bytes.push(0);
@@ -66,7 +66,7 @@ impl Message {
     }
 }
 
-/// `struct ifinfomsg`: which link, and the flags to change on it.
+/// `struct ifinfomsg`: the link, and the flags to change on it.
 pub(crate) fn ifinfomsg(index: u32, flags: i32, change: i32) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -75,7 +75,7 @@ pub(crate) fn ifinfomsg(index: u32, flags: i32, change: i32) -> [u8; 16] {
     bytes
 }
 
-/// An answer: its type and everything behind the netlink header.
+/// A reply: its type and everything after the netlink header.
 pub(crate) struct Answer {
     pub(crate) kind: u16,
     pub(crate) body: Vec<u8>,
@@ -88,7 +88,7 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
         let kind = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?);
         let payload = bytes.get(4..len)?;
         bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or(&[]);
-        // The top two bits say "nested" and "network byte order".
+        // The top two bits mean "nested" and "network byte order".
         Some((kind & 0x3fff, payload))
     })
 }
@@ -107,8 +107,8 @@ pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u16, u32,
     })
 }
 
-/// Opens a routing socket of the calling thread's network namespace; it stays bound to that
-/// namespace wherever it is used. `groups` are the multicast groups to listen to.
+/// Opens a routing socket in the calling thread's network namespace, to which it stays bound.
+/// `groups` are the multicast groups to listen to.
 pub(crate) fn open(groups: u32) -> Result<OwnedFd, Error> {
     socket::open_routing(groups).map_err(|e| Error::new("cannot open a netlink socket", e))
 }
@@ -120,13 +120,13 @@ pub(crate) struct Netlink {
 }
 
 impl Netlink {
-    /// A socket of the calling thread's network namespace.
+    /// Opens a socket in the calling thread's network namespace.
     pub(crate) fn open() -> Result<Netlink, Error> {
         Ok(Netlink { fd: open(0)?, sequence: 0 })
     }
 
-    /// Sends a request and waits until the kernel has done it; answers what came before the
-    /// acknowledgement. `what` is for the error: "cannot add address …".
+    /// Sends a request and waits until the kernel has carried it out; returns the replies before
+    /// the acknowledgement. `what` is for the error: "cannot add address …".
     pub(crate) fn request(
         &mut self,
         message: Message,
@@ -156,14 +156,14 @@ impl Netlink {
     }
 }
 
-/// Reads an NLMSG_ERROR: error number, the request's header, explanation.
+/// Parses an NLMSG_ERROR: error number, the request's header, explanation.
 fn acknowledge(body: &[u8], flags: u16, what: impl Fn() -> String) -> Result<(), Error> {
     let word = |at: usize| body.get(at..at + 4).and_then(|b| b.try_into().ok());
     let errno = -word(0).map_or(-libc::EBADMSG, i32::from_ne_bytes);
     if errno == 0 {
         return Ok(());
     }
-    // The request follows the error number, unless the kernel capped it to its header.
+    // The request follows the error number, unless the kernel cut it to its header.
     let request = word(4).map_or(HEADER, |b| u32::from_ne_bytes(b) as usize);
     let skip = if flags & NLM_F_CAPPED != 0 { HEADER } else { request.next_multiple_of(4) };
     let explanation = attributes(body.get(4 + skip..).unwrap_or(&[]))

@@ -1,31 +1,31 @@
-//! What the user writes to name a device.
+//! The text that names a device.
 use crate::{MemifSpec, MemifSpecError};
-use ix_nic::XdpMode;
+use ix_nic::{XdpMode, memif};
 use std::fmt;
 use std::str::FromStr;
 
-/// A device as the user names it.
+/// A device as the user writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSpec {
     /// `tap:NAME[,queues=N][,offloads=on|off][,mac=ADDRESS]`: an Ethernet link to the Linux stack
     /// of this machine.
     Tap {
-        /// The interface's name; it is made when there is none.
+        /// The interface's name; the interface is made if there is none.
         name: String,
         /// Queue pairs.
         queues: usize,
-        /// Checksums and segments may be left to the other end; unless the user says otherwise.
+        /// Whether checksums and segmentation may be left to the other end (the default).
         offloads: bool,
-        /// Our Ethernet address; one beside the kernel's end's unless the user says otherwise.
+        /// Our Ethernet address; by default it is derived from the kernel end's.
         mac: Option<[u8; 6]>,
     },
-    /// `afxdp:IFNAME[,queues=N][,mode=zerocopy|copy|generic]`: an interface that Linux has.
+    /// `afxdp:IFNAME[,queues=N][,mode=zerocopy|copy|generic]`: an interface of Linux.
     Afxdp {
         /// The interface's name.
         ifname: String,
-        /// Queue pairs; all the interface has.
+        /// Queue pairs: all that the interface has.
         queues: usize,
-        /// [`XdpMode::Auto`] unless the user insists.
+        /// [`XdpMode::Auto`] by default.
         mode: XdpMode,
     },
     /// `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N]`: a link through
@@ -33,7 +33,7 @@ pub enum DeviceSpec {
     Memif(MemifSpec),
 }
 
-/// Why a text names no device.
+/// Why a text does not name a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
     spec: String,
@@ -61,6 +61,28 @@ impl DeviceSpec {
             DeviceSpec::Tap { queues, .. } | DeviceSpec::Afxdp { queues, .. } => *queues,
             DeviceSpec::Memif(spec) => spec.queues,
         }
+    }
+
+    /// The same device with so many queue pairs.
+    ///
+    /// # Errors
+    /// No device of this kind has so many.
+    pub fn with_queues(mut self, wanted: usize) -> Result<DeviceSpec, SpecError> {
+        let (most, queues) = match &mut self {
+            DeviceSpec::Tap { queues, .. } | DeviceSpec::Afxdp { queues, .. } => {
+                (MAX_QUEUES, queues)
+            }
+            DeviceSpec::Memif(spec) => (memif::QUEUES_MAX, &mut spec.queues),
+        };
+        *queues = wanted;
+        if (1..=most).contains(&wanted) {
+            return Ok(self);
+        }
+        let reason = match &self {
+            DeviceSpec::Memif(_) => Reason::Memif(MemifSpecError::Queues),
+            _ => Reason::Queues,
+        };
+        Err(SpecError { spec: self.to_string(), reason })
     }
 
     /// The interface's name, or a memif's socket.
@@ -143,33 +165,37 @@ impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "device `{}`: ", self.spec.escape_debug())?;
         match &self.reason {
-            Reason::Kind => write!(f, "no such kind; say tap:NAME, afxdp:IFNAME or memif:PATH"),
+            Reason::Kind => {
+                write!(f, "no such kind of device; write tap:NAME, afxdp:IFNAME or memif:PATH")
+            }
             Reason::Memif(e) => e.fmt(f),
             Reason::Name => {
                 write!(f, "an interface name has 1 to 15 characters without space or /")
             }
             Reason::Option(word) if word.starts_with("mode=") => {
-                write!(f, "`mode=` is for afxdp; leave it out")
+                write!(f, "`mode=` is for afxdp only; remove it")
             }
             Reason::Option(word) => {
                 write!(
                     f,
-                    "unknown option `{}`; there are queues=N, for tap offloads=off and mac=, and for afxdp ",
+                    "unknown option `{}`; use queues=N, for tap offloads=off or mac=, for afxdp ",
                     word.escape_debug()
                 )?;
                 write!(f, "mode=zerocopy|copy|generic")
             }
-            Reason::Offloads => write!(f, "offloads= takes on or off"),
-            Reason::Mac => write!(f, "mac= takes one station's address, as 02:00:00:00:00:01"),
-            Reason::Queues => write!(f, "queues=N takes a number from 1 to {MAX_QUEUES}"),
-            Reason::Mode => write!(f, "mode= takes zerocopy, copy or generic"),
+            Reason::Offloads => write!(f, "offloads= must be on or off"),
+            Reason::Mac => {
+                write!(f, "mac= must be one station's address, such as 02:00:00:00:00:01")
+            }
+            Reason::Queues => write!(f, "queues=N must be a number from 1 to {MAX_QUEUES}"),
+            Reason::Mode => write!(f, "mode= must be zerocopy, copy or generic"),
         }
     }
 }
 
 impl std::error::Error for SpecError {}
 
-/// An Ethernet address of one station: not a group's, and not zero.
+/// Parses an Ethernet address of one station: neither a group address nor zero.
 fn read_mac(text: &str) -> Option<[u8; 6]> {
     let one = |part: &str| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten();
     let bytes: Vec<u8> = text.split(':').map(one).collect::<Option<_>>()?;
@@ -177,7 +203,7 @@ fn read_mac(text: &str) -> Option<[u8; 6]> {
     (mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
 }
 
-/// The kernel's own rule (dev_valid_name), without `%`, which would make it count.
+/// The kernel's own rule (dev_valid_name), without `%`, which the kernel replaces by a number.
 fn is_interface_name(name: &str) -> bool {
     let forbidden = |c: char| matches!(c, '/' | ':' | '%') || c.is_whitespace() || c.is_control();
     !name.is_empty()
@@ -216,9 +242,9 @@ mod tests {
     #[test]
     fn refuses_in_one_line_that_says_what_to_write() {
         for (spec, says) in [
-            ("", "say tap:NAME"),
-            ("eth0", "say tap:NAME"),
-            ("dpdk:0", "say tap:NAME"),
+            ("", "write tap:NAME"),
+            ("eth0", "write tap:NAME"),
+            ("dpdk:0", "write tap:NAME"),
             ("tap:", "1 to 15 characters"),
             ("tap:a-name-far-too-long", "1 to 15 characters"),
             ("tap:a b", "1 to 15 characters"),
@@ -226,7 +252,7 @@ mod tests {
             ("tap:t,queues=0", "from 1 to"),
             ("tap:t,queues=many", "from 1 to"),
             ("tap:t,queue=1", "unknown option `queue=1`"),
-            ("tap:t,mode=copy", "is for afxdp"),
+            ("tap:t,mode=copy", "is for afxdp only"),
             ("tap:t,offloads=no", "on or off"),
             ("tap:t,mac=02:00:00:00:00", "one station's address"),
             ("tap:t,mac=ff:ff:ff:ff:ff:ff", "one station's address"),

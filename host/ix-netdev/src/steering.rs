@@ -52,19 +52,19 @@ impl SetReta for BpfReta {
 }
 
 impl BpfReta {
-    /// A descriptor for [`ix_nic::attach_table`].
+    /// A copy of the descriptor, for [`ix_nic::attach_table`].
     pub fn copy(&self) -> io::Result<OwnedFd> {
         self.map.copy()
     }
 }
 
-// The program's stack: the headers as loaded, so placed that the addresses are aligned; the ports;
-// the table's key.
+// The program's stack: the loaded headers, placed so that the addresses are aligned; the ports; the
+// table's key.
 const HEADERS: i16 = -38;
 const PORTS: i16 = -44;
 const KEY: i16 = -48;
 
-/// `table[flow group of the packet]`, or queue 0 for what is not IPv4 (by its flow group 0).
+/// `table[flow group of the packet]`; packets that are not IPv4 count to flow group 0.
 ///
 /// The context is a `__sk_buff` whose data starts at the Ethernet header. Socket filters have no
 /// direct packet access, so the headers are copied to the stack first.

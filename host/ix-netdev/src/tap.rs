@@ -3,7 +3,7 @@ use crate::device::{OpenOptions, OpenedDevice};
 use crate::error::OpenError;
 use crate::steering::SteeringProgram;
 use ix_mem::ROOM_BYTES;
-use ix_nic::{NicInfo, SetReta, Steering};
+use ix_nic::{NicInfo, NicKind, SetReta, Steering};
 use ix_sys::{Interface, tun};
 use std::fs::File;
 use std::io;
@@ -11,13 +11,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// What Linux may leave undone: checksums, and the cutting of TCP segments over IPv4. What we could
-/// not parse (IPv6, tunnels) or could not tell apart (UDP) comes finished.
+/// What Linux may leave unfinished: checksums, and the segmentation of TCP over IPv4. Packets that
+/// we could not parse (IPv6, tunnels) or could not tell apart (UDP) come finished.
 const CHECKSUMS_AND_SEGMENTS: u32 = libc::TUN_F_CSUM | libc::TUN_F_TSO4;
 const NOTHING: u32 = 0;
 const ETHERNET_BYTES: usize = 14;
 
-/// Opens the interface's queues; makes the interface if there is none of this name.
+/// Opens the interface's queues; makes the interface if no interface has this name.
 pub(crate) fn open(
     name: &str,
     queues: usize,
@@ -39,27 +39,26 @@ pub(crate) fn open(
     }
     let Steered { steering, reta, table_fd, mode } = steer(&files[0], queues, options);
     let info = NicInfo {
-        kind: "tap",
+        kind: NicKind::Tap,
         name: name.to_owned(),
         mode: format!("{mode}, {}", offloads.text()),
         queues,
         mac: mac.unwrap_or_else(|| other_end(kernel_mac)),
         mtu,
         steering,
-        // With an address that was asked for it stands behind a switch, which hands on frames of
-        // other interfaces as they are.
+        // With a given address the tap is behind a switch, which forwards frames of other
+        // interfaces unchanged.
         partial_checksums: matches!(offloads, Offloads::BothWays) || mac.is_some(),
         shared_frames: false,
         table_fd: table_fd.is_some(),
-        xdp: None,
     };
     let queues = files.into_iter().map(OwnedFd::from).collect();
     Ok(OpenedDevice::new(info, queues, reta).with_table_fd(table_fd).with_claim(claim))
 }
 
-/// Takes the interface's name in this network namespace. The kernel would let a second dataplane
-/// add its queues to ours and have some of our packets; an abstract socket has one owner, and goes
-/// with it.
+/// Claims the interface's name in this network namespace. Otherwise the kernel would let a second
+/// dataplane add its queues to ours and take some of our packets. An abstract socket has one owner,
+/// and is freed with it.
 fn claim(name: &str) -> Result<UnixDatagram, OpenError> {
     let socket = SocketAddr::from_abstract_name(format!("ix-tap/{name}"));
     socket.and_then(|address| UnixDatagram::bind_addr(&address)).map_err(|e| match e.kind() {
@@ -69,7 +68,7 @@ fn claim(name: &str) -> Result<UnixDatagram, OpenError> {
 }
 
 /// Makes the calling user the interface's owner if it has none: Linux lets any user add a queue to
-/// an interface that belongs to no user, and give that queue a part of the packets.
+/// an interface without an owner, and so take a part of its packets.
 fn own(queue: &File, name: &str) -> Result<(), OpenError> {
     // An owner that an administrator has set stays. (This folder does not show the interfaces of
     // another network namespace; there the caller becomes the owner.)
@@ -80,13 +79,13 @@ fn own(queue: &File, name: &str) -> Result<(), OpenError> {
     tun::own(queue).map_err(|e| OpenError::system("own the tap interface", name, e))
 }
 
-/// What is left to the end that has it easier.
+/// What is left to the other end.
 enum Offloads {
-    /// Checksums and segments, by each end.
+    /// Checksums and segmentation, by each end.
     BothWays,
-    /// Segments by Linux, which takes long frames from us but gives us none; and why.
+    /// Segmentation by Linux, which takes long frames from us but sends us none; with the reason.
     ToLinux(io::Error),
-    /// Nothing; and why.
+    /// Nothing; with the reason.
     None(&'static str),
 }
 
@@ -100,10 +99,11 @@ impl Offloads {
     }
 }
 
-/// Says what Linux may leave undone. The interface may have been there before us, so in each case.
+/// Tells the kernel what it may leave unfinished, in any case: an interface that existed before may
+/// have other settings.
 fn agree_on_offloads(queue: &File, wanted: bool) -> Offloads {
     if !tun::uses_header(queue.as_fd()) {
-        // Refused where nothing can be set: nothing is left undone there.
+        // This fails if nothing can be set: then nothing is left unfinished.
         let _ = tun::set_offloads(queue.as_fd(), NOTHING);
         return Offloads::None(if wanted { "the driver has none" } else { "as asked" });
     }
@@ -136,7 +136,7 @@ fn open_queue(name: &str, offloads: bool) -> Result<File, OpenError> {
     }
 }
 
-/// Who decides about queues, and how that is changed.
+/// Who steers packets to queues, and how that is changed.
 struct Steered {
     steering: Steering,
     reta: Option<Box<dyn SetReta>>,
@@ -150,7 +150,7 @@ impl Steered {
     }
 }
 
-/// Attaches the steering program where there is something to steer and we may load one.
+/// Attaches the steering program if there are several queues and we may load one.
 fn steer(queue: &File, queues: usize, options: &OpenOptions) -> Steered {
     if queues == 1 {
         return Steered::in_software("one queue".to_owned());
@@ -162,7 +162,8 @@ fn steer(queue: &File, queues: usize, options: &OpenOptions) -> Steered {
     match attached {
         Ok(table) => {
             let mode = format!("{queues} queues, steering program");
-            // Without a descriptor the table stays as it is, and packets are handed over.
+            // Without a descriptor the table stays as it is, and packets are forwarded between
+            // threads.
             let table_fd = table.copy().ok();
             let (steering, reta) = (Steering::Table, Some(Box::new(table) as Box<dyn SetReta>));
             Steered { steering, reta, table_fd, mode }
@@ -178,7 +179,7 @@ fn steer(queue: &File, queues: usize, options: &OpenOptions) -> Steered {
     }
 }
 
-/// Our Ethernet address on the link: locally administered, and not the kernel's end's.
+/// Our Ethernet address on the link: locally administered, and not the kernel end's.
 fn other_end(kernel: [u8; 6]) -> [u8; 6] {
     let mut mac = kernel;
     mac[0] = mac[0] & !0x01 | 0x02;

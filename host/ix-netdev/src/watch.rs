@@ -1,4 +1,4 @@
-//! Hearing of links that go down and come back.
+//! Watching links that go down, come back or change.
 use crate::Link;
 use crate::link::{parse_ifinfo, was_moved};
 use crate::netlink::{self, messages};
@@ -6,16 +6,16 @@ use ix_sys::{Error, socket};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Something happened to a link that matters to who uses it.
+/// A change of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkChange {
     /// It is up and has a carrier.
     Up(String),
     /// It was set down or lost its carrier.
     Down(String),
-    /// It is gone.
+    /// It was removed.
     Removed(String),
-    /// It is in another namespace now: gone from here, and still there.
+    /// It was moved to another namespace.
     Moved(String),
     /// It has another name now.
     Renamed {
@@ -24,16 +24,16 @@ pub enum LinkChange {
         /// Its name now.
         to: String,
     },
-    /// Somebody has written something else on it.
+    /// Its alias was changed.
     Alias {
         /// Its name.
         name: String,
-        /// What; empty: it was taken away.
+        /// The new alias; empty: it was removed.
         text: String,
     },
 }
 
-/// Says when links of one namespace change.
+/// Reports changes of the links of one namespace.
 pub struct LinkWatch {
     fd: OwnedFd,
     /// Known links by number.
@@ -47,12 +47,12 @@ impl LinkWatch {
         Ok(LinkWatch { fd: netlink::open(libc::RTMGRP_LINK as u32)?, known })
     }
 
-    /// A descriptor that polls readable when there is something to hear.
+    /// A descriptor that polls readable when there are changes.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// What changed since the last call; never waits.
+    /// The changes since the last call; never blocks.
     pub fn changes(&mut self) -> Vec<LinkChange> {
         let mut changes = Vec::new();
         let mut buffer = vec![0u8; 16 << 10];

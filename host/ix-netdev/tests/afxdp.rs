@@ -4,7 +4,7 @@ mod common;
 use common::*;
 use ix_mem::{PacketMemory, Pool, Sizes};
 use ix_netdev::{DeviceSpec, OpenError, OpenOptions, OpenedDevice, open};
-use ix_nic::{AttachError, NicInfo, RingSizes, Steering, attach};
+use ix_nic::{AttachError, RingSizes, Steering, attach};
 use ix_sys::limits::raise_memlock;
 use ix_testbed::{Namespace, VethEnd};
 use ix_wire::{
@@ -71,8 +71,6 @@ fn every_mode_works_or_says_why_not() {
         ("afxdp:ix0", &["native", "copy", "zero-copy refused: Operation not supported"]),
     ] {
         let mut device = link.open(spec).unwrap();
-        // What the dataplane gets is the line.
-        device.info = NicInfo::from_line(&device.info.to_line()).unwrap();
         let mut host = Host::on(&mut device);
         let mode = &host.nics[0].info().mode;
         assert!(says.iter().all(|word| mode.contains(word)), "{spec}: {mode}");
@@ -476,7 +474,7 @@ fn refuses_in_one_line() {
     for (spec, says) in [
         ("afxdp:nowhere", "no interface `nowhere`"),
         ("afxdp:ix0", "receives on 2 queues"),
-        ("afxdp:ix0,queues=3", "ask for queues=2 or raise it with `ethtool -L ix0"),
+        ("afxdp:ix0,queues=3", "use queues=2 or raise the number with `ethtool -L ix0"),
     ] {
         let text = refusal(spec);
         assert!(text.contains(says) && !text.contains('\n'), "{spec}: {text}");

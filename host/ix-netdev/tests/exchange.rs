@@ -335,10 +335,10 @@ fn more_filters_than_the_kernel_takes_are_refused() {
     let near = net.tenants[1].near.clone();
     let rules: Vec<_> = (0..1500).map(|n| (long("rx", n), near.clone())).collect();
     let refused = net.exchange.set_receive(&rules).unwrap_err().to_string();
-    assert!(refused.contains("take fewer, or shorter lists"), "{refused}");
+    assert!(refused.contains("use fewer filters, or shorter lists"), "{refused}");
     let filters: Vec<_> = (0..1500).map(|n| long("tx", n)).collect();
     let refused = net.exchange.set_transmit(&near, &filters).unwrap_err().to_string();
-    assert!(refused.contains(&near) && refused.contains("take fewer"), "{refused}");
+    assert!(refused.contains(&near) && refused.contains("use fewer filters"), "{refused}");
     // As many as `ix share` grants it does take, and others are served then as before.
     let first = net.tenants[0].near.clone();
     let own: Filter = "rx udp service 10.9.0.2:7".parse().unwrap();

@@ -191,7 +191,7 @@ fn refuses_in_one_line() {
     let other = Namespace::new().unwrap();
     ns.add_veth(&VethEnd::new("v0"), &other, &VethEnd::new("v1")).unwrap();
     let refusal = |spec| open_in(&ns, spec).expect_err("refused").to_string();
-    assert!(refusal("tap:v0").contains("no multi-queue tap"), "{}", refusal("tap:v0"));
+    assert!(refusal("tap:v0").contains("not a multi-queue tap"), "{}", refusal("tap:v0"));
 
     let mut device = open_in(&ns, "tap:tap0").unwrap();
     assert!(refusal("tap:tap0").contains("in use"), "{}", refusal("tap:tap0"));

@@ -17,10 +17,10 @@ pub struct Args {
     /// Number of threads (default: one for each hardware thread that this process may use).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub threads: Option<u32>,
-    /// Hardware threads to pin to, such as 0,2-3; thread i gets the i-th, around again.
+    /// Hardware threads to pin to, such as 0,2-3; threads take them in turn.
     #[arg(long, value_name = "LIST", value_parser = Cpus::from_str)]
     pub cpus: Option<Cpus>,
-    /// Bytes of the array that all threads read.
+    /// Size of the array that all threads read, bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 40 << 20, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub bytes: u64,
     /// Exit after this many seconds (default: never).
@@ -37,6 +37,6 @@ pub struct Args {
 fn seconds(text: &str) -> Result<f64, &'static str> {
     match text.parse() {
         Ok(seconds) if (0.001..=1e9).contains(&seconds) => Ok(seconds),
-        _ => Err("give seconds between 0.001 and 1000000000"),
+        _ => Err("not a number of seconds from 0.001 to 1000000000"),
     }
 }

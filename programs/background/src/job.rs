@@ -3,15 +3,15 @@ use sha1::{Digest, Sha1};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes between two looks at whether to stop.
+/// Bytes between two checks whether to stop.
 const CHUNK: usize = 64 << 10;
 
-/// A thread's progress, on cache lines of its own.
+/// A thread's progress, on its own cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Progress(AtomicU64);
 
-/// A job that threads work on together.
+/// A job that several threads work on.
 #[derive(Debug)]
 pub struct Job {
     array: Vec<u8>,
@@ -20,17 +20,17 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job over an array of so many bytes, for so many threads; `None`: no memory for it.
+    /// A job over an array of `bytes` bytes, for `threads` threads; `None`: no memory for it.
     pub fn new(bytes: usize, threads: usize) -> Option<Job> {
         let mut array = Vec::new();
         array.try_reserve_exact(bytes).ok()?;
-        // Pages that were never written are all the same page: write each.
+        // Linux maps all pages that were never written to one page, so each is written.
         array.extend((0..bytes).map(|i| (i % 251) as u8));
         let progress = (0..threads).map(|_| Progress::default()).collect();
         Some(Job { array, progress, stop: AtomicBool::new(false) })
     }
 
-    /// What one thread does until [`Job::stop`]. Each begins elsewhere, so that threads do not read
+    /// Works until [`Job::stop`]. Each thread begins elsewhere, so that threads do not fetch data
     /// for each other.
     pub fn work(&self, thread: usize) {
         let mut skip = self.array.len() / self.progress.len() * thread / CHUNK;
@@ -39,7 +39,7 @@ impl Job {
         }
     }
 
-    /// Once over the array, or over what is left of it behind so many chunks.
+    /// Hashes the array once, or the rest of it after the given number of chunks.
     fn pass(&self, thread: usize, skip: usize) -> [u8; 20] {
         let mut hash = Sha1::new();
         for chunk in self.array.chunks(CHUNK).skip(skip) {
@@ -57,7 +57,7 @@ impl Job {
         self.progress.iter().map(|p| p.0.load(Ordering::Relaxed)).sum()
     }
 
-    /// Lets the threads return soon.
+    /// Makes the threads return soon.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
-//! The papers' background job (SoCC '15, section 2): threads that take the SHA-1 of an array over
-//! and over. The array is larger than the last-level cache, so that the job disturbs whoever needs
-//! memory. How much it gets done says how much of the machine was left to it.
+//! The papers' background job (SoCC '15, section 2): threads compute the SHA-1 of an array again
+//! and again. The array is larger than the last-level cache, so the job disturbs programs that need
+//! memory. Its progress shows how much of the machine was left to it.
 //!
-//! A library, so that the `ix` command can carry the program inside itself.
+//! A library, so that the `ix` command can contain the program.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

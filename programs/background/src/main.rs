@@ -1,4 +1,4 @@
-//! The papers' background job: SHA-1 over an array, for ever, with its throughput.
+//! The papers' background job: SHA-1 over an array, without end, with its throughput.
 #![forbid(unsafe_code)]
 use std::process::ExitCode;
 

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Works and reports until the end, or until nobody reads the reports.
+/// Works and reports until the end, or until the reader of the reports is gone.
 pub fn run(args: &Args) -> Result<()> {
     let threads = match args.threads {
         Some(threads) => threads as usize,
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// Reports each interval, and the whole at the end.
+/// Reports each interval, and the total at the end.
 fn report(args: &Args, job: &Job, threads: usize) -> Result<()> {
     let start = Instant::now();
     let end = args.seconds.map(|seconds| start + Duration::from_secs_f64(seconds));
@@ -56,7 +56,8 @@ fn report(args: &Args, job: &Job, threads: usize) -> Result<()> {
     let first = job.done();
     let (mut since, mut before) = (start, first);
     loop {
-        // Whoever freezes this job freezes this thread too: what counts is the time that went.
+        // A freeze of this job freezes this thread, too, so the true time since the last report
+        // counts.
         let next = since + interval;
         let wake = end.map_or(next, |end| next.min(end));
         thread::sleep(wake.saturating_duration_since(Instant::now()));
@@ -83,7 +84,7 @@ fn report(args: &Args, job: &Job, threads: usize) -> Result<()> {
                 .to_string()
         }
         false => {
-            format!("{seconds:8.1} s  {:10.1} MB/s in the mean, {threads} threads", whole / 1e6)
+            format!("{seconds:8.1} s  {:10.1} MB/s on average, {threads} threads", whole / 1e6)
         }
     };
     say(&line).map(drop)
@@ -93,7 +94,7 @@ fn rate(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / time.as_secs_f64().max(1e-9)
 }
 
-/// Writes a line at once; `false`: nobody reads any more.
+/// Writes a line at once; `false`: the reader is gone.
 fn say(line: &str) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {

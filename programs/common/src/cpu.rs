@@ -12,10 +12,10 @@ impl FromStr for Cpus {
     }
 }
 
-/// A list such as `0,2-3`.
+/// Parses a list such as `0,2-3`.
 pub fn parse_list(list: &str) -> Result<Vec<usize>, String> {
     let cpus = ix_sys::cpu::parse_list(list).filter(|cpus| !cpus.is_empty());
-    cpus.ok_or_else(|| format!("`{list}` is no CPU list such as 0,2-3"))
+    cpus.ok_or_else(|| format!("`{list}` is not a list of hardware threads such as 0,2-3"))
 }
 
 #[cfg(test)]

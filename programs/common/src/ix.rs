@@ -5,7 +5,7 @@ use libix::raw::Thread;
 use libix::{Dead, Error};
 use std::net::SocketAddr;
 
-/// How often the end of a run is looked for.
+/// Time between two checks for the end of a run.
 const TICK_US: u64 = 10_000;
 
 /// A service as an event loop's handler.
@@ -24,7 +24,8 @@ pub fn server<S: Service>(
     listening(EventLoop::new(thread, Driver::serving(service)), at)
 }
 
-/// As [`server`], on one of several threads: connections move between them with their flow groups.
+/// As [`server`], on one of several threads: connections move between the threads with their flow
+/// groups.
 pub fn server_in_team<S: Service>(
     thread: Thread,
     service: S,
@@ -42,9 +43,9 @@ fn listening<S: Service>(
     Ok(server)
 }
 
-/// A loop that keeps up so many connections until the service has finished or none is left. What
-/// the service counts stays with its thread, and so do its connections: a flow group that is taken
-/// away ends those of it.
+/// A loop that keeps this many connections open until the service has finished or no connection is
+/// left. The service's counts stay with its thread, and so do its connections: a flow group that is
+/// taken away ends those in it.
 pub fn client<S: Service>(
     thread: Thread,
     service: S,
@@ -61,7 +62,8 @@ pub fn client<S: Service>(
     client
 }
 
-/// Resets what is left once a client's loop has run, so that the peer need not wait for it.
+/// Resets the remaining connections after a client's loop has run, so that the peer need not wait
+/// for them.
 pub fn finish<S: Service>(client: &mut EventLoop<Driver<S>>) -> Result<(), Error> {
     let (io, driver) = client.parts();
     for id in io.ids() {
@@ -98,7 +100,7 @@ impl<S: Service> Driver<S> {
         }
     }
 
-    /// Lets the service act on its state, then sends what there is and asks for the verdict.
+    /// Calls the service with its state, then sends its output and asks for the verdict.
     fn act(
         &mut self,
         conn: &mut Conn<'_, Option<S::Conn>>,

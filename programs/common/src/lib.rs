@@ -1,7 +1,7 @@
 //! Services that run on IX and on Linux sockets from one source, so that the two can be compared.
 //!
-//! A [`Service`] is a protocol without input and output: bytes in, bytes out. [`ix`] drives it by
-//! an event loop on an elastic thread, [`linux`] by epoll.
+//! A [`Service`] is a protocol without input and output: it turns bytes into bytes. [`ix`] drives
+//! it with an event loop on an elastic thread, [`linux`] with epoll.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -20,7 +20,7 @@ pub use service::{End, Service, Verdict};
 use std::fmt::Display;
 use std::process::ExitCode;
 
-/// How a program ends: what went wrong goes to standard error, in one line behind its name.
+/// Ends a program: an error goes to standard error, in one line after the program's name.
 pub fn exit_code(program: &str, outcome: Result<(), impl Display>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! A service on Linux sockets: epoll, blocking or spinning, one thread.
+//! A service on Linux sockets: epoll, sleeping or spinning, one thread.
 use crate::socket::{self, is_passing};
 use crate::{End, Service, Verdict, clock};
 use ix_sys::Epoll;
@@ -6,9 +6,9 @@ use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-/// Tokens of listeners begin here; connections have their slot.
+/// First token of listeners; connections have their slot as token.
 const LISTENER: u64 = 1 << 32;
-/// Longest sleep, so that the end of a run is noticed.
+/// Longest sleep, so that the thread notices the end of a run.
 const SLEEP_MS: i32 = 20;
 
 struct Slot<C> {
@@ -44,7 +44,7 @@ pub fn serve_all<S: Service>(listeners: Vec<TcpListener>, service: S, spin: bool
     state.run(spin)
 }
 
-/// Keeps up so many connections until the service has finished or none is left.
+/// Keeps this many connections open until the service has finished or no connection is left.
 pub fn connect<S: Service>(
     to: SocketAddr,
     connections: usize,
@@ -161,7 +161,7 @@ impl<S: Service> Loop<S> {
         self.flush(index)
     }
 
-    /// Sends what there is, then asks for the verdict.
+    /// Sends the service's output, then asks for the verdict.
     fn flush(&mut self, index: usize) -> io::Result<()> {
         let Some(slot) = &mut self.slots[index] else { return Ok(()) };
         let mut blocked = false;
@@ -196,7 +196,7 @@ impl<S: Service> Loop<S> {
 
     fn end(&mut self, index: usize, end: End) -> io::Result<()> {
         let Some(Slot { stream, conn, .. }) = self.slots[index].take() else { return Ok(()) };
-        // Closing takes it out of the epoll set as well.
+        // Closing removes it from the epoll set as well.
         drop(stream);
         self.free.push(index);
         if self.service.closed(conn, end) { self.dial() } else { Ok(()) }

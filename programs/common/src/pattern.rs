@@ -1,7 +1,8 @@
-//! Content whose every byte depends on its position, so that lost, repeated and moved bytes show.
+//! Content in which every byte depends on its position, so that lost, repeated and moved bytes
+//! show.
 use ix_random::Rng;
 
-/// Prime, so that no power-of-two shift of the stream looks right.
+/// Prime, so that no shift of the stream by a power of two looks right.
 const PERIOD: usize = 65_521;
 /// Longest slice at any position.
 const SLICE: usize = 64 << 10;
@@ -22,13 +23,13 @@ impl Default for Pattern {
 }
 
 impl Pattern {
-    /// The bytes from `position` on, `most` or fewer (64 KiB at most).
+    /// The bytes from `position` on, at most `most` (64 KiB at most).
     pub fn at(&self, position: u64, most: u64) -> &[u8] {
         let start = (position % PERIOD as u64) as usize;
         &self.bytes[start..start + most.min(SLICE as u64) as usize]
     }
 
-    /// Whether `data` is what belongs at `position`.
+    /// Whether `data` is the content at `position`.
     pub fn matches(&self, position: u64, data: &[u8]) -> bool {
         let mut at = position;
         data.chunks(SLICE).all(|chunk| {

@@ -1,13 +1,13 @@
 //! A protocol without input and output.
 
-/// What is to become of a connection.
+/// What a service decides about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes on.
+    /// It stays open.
     Open,
-    /// It ends in order, after what was sent.
+    /// Close it after the bytes given to send.
     Close,
-    /// It ends by a reset.
+    /// Reset it.
     Reset,
 }
 
@@ -18,7 +18,7 @@ pub enum End {
     Ours,
     /// The peer closed.
     Eof,
-    /// It was reset, timed out, or never came to be.
+    /// It was reset, timed out, or could not be opened.
     Failed(String),
 }
 
@@ -27,7 +27,7 @@ pub trait Service {
     /// State of a connection.
     type Conn;
 
-    /// A connection is accepted or wanted; `None`: not now.
+    /// A connection was accepted, or may be opened; `None`: not now.
     fn open(&mut self) -> Option<Self::Conn>;
 
     /// It is connected.
@@ -35,22 +35,22 @@ pub trait Service {
         let _ = (conn, now_ns);
     }
 
-    /// Bytes came in.
+    /// Bytes arrived.
     fn input(&mut self, conn: &mut Self::Conn, data: &[u8], now_ns: u64);
 
-    /// Bytes to be sent next; empty: none.
+    /// The next bytes to send; empty: none.
     fn output<'a>(&'a self, conn: &'a Self::Conn) -> &'a [u8];
 
     /// The first `bytes` of them were taken.
     fn advance(&mut self, conn: &mut Self::Conn, bytes: usize);
 
-    /// Asked after each input and output.
+    /// Called after each input and output.
     fn verdict(&self, conn: &Self::Conn) -> Verdict {
         let _ = conn;
         Verdict::Open
     }
 
-    /// It ended. Answers whether a client is to open another one in its place.
+    /// The connection ended. Returns whether a client opens another one in its place.
     fn closed(&mut self, conn: Self::Conn, end: End) -> bool {
         let _ = (conn, end);
         false

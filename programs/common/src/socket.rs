@@ -16,10 +16,10 @@ fn new_socket(addr: SocketAddr, kind: libc::c_int) -> io::Result<OwnedFd> {
 }
 
 fn switch_on(fd: &impl AsFd, level: libc::c_int, option: libc::c_int) -> io::Result<()> {
-    socket::set_option(fd.as_fd(), level, option, 1i32)
+    socket::set_option(fd.as_fd(), level, option, 1)
 }
 
-/// A nonblocking listener that other threads may share the port with; accepted connections inherit
+/// Makes a nonblocking listener whose port other threads may share; accepted connections inherit
 /// `TCP_NODELAY`.
 pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     let fd = stream_socket(addr)?;
@@ -31,18 +31,18 @@ pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(fd))
 }
 
-/// A blocking UDP socket that other threads may share the port with; room for bursts.
+/// Makes a blocking UDP socket whose port other threads may share, with room for bursts.
 pub fn bind_udp(addr: SocketAddr) -> io::Result<UdpSocket> {
     const ROOM_BYTES: libc::c_int = 4 << 20;
     let fd = new_socket(addr, libc::SOCK_DGRAM)?;
     switch_on(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
-    // What the kernel's limit (net.core.rmem_max) does not allow it leaves away by itself.
+    // The kernel reduces this to its limit (net.core.rmem_max).
     socket::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, ROOM_BYTES)?;
     socket::bind_inet(fd.as_fd(), addr)?;
     Ok(UdpSocket::from(fd))
 }
 
-/// Takes a connection, nonblocking; `None`: none waits.
+/// Accepts a connection, nonblocking; `None`: there is none.
 pub fn accept(listener: &TcpListener) -> io::Result<Option<TcpStream>> {
     match socket::accept(listener.as_fd()) {
         Ok(fd) => Ok(Some(TcpStream::from(fd))),
@@ -58,12 +58,12 @@ pub fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
     connect_from(None, addr)
 }
 
-/// The same from a certain local address: each has local ports of its own.
+/// Begins a connection from the given local address: each address has its own local ports.
 pub fn connect_from(source: Option<IpAddr>, addr: SocketAddr) -> io::Result<TcpStream> {
     let fd = stream_socket(addr)?;
     switch_on(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
     if let Some(source) = source {
-        // The port is chosen by `connect`, so that it may serve for several peers.
+        // `connect` chooses the port, so that it may serve for several peers.
         switch_on(&fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT)?;
         socket::bind_inet(fd.as_fd(), SocketAddr::new(source, 0))?;
     }
@@ -71,12 +71,12 @@ pub fn connect_from(source: Option<IpAddr>, addr: SocketAddr) -> io::Result<TcpS
     Ok(TcpStream::from(fd))
 }
 
-/// Whether an error only says that there is nothing to do now.
+/// Whether an error only means that there is nothing to do now.
 pub fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Writes as much as a nonblocking socket takes, and answers how many bytes that was.
+/// Writes as much as a nonblocking socket takes; returns the number of bytes.
 pub fn write_some(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     let mut sent = 0;
     while sent < bytes.len() {
@@ -93,8 +93,8 @@ pub fn write_some(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
 /// Most descriptors of a process that the kernel allows by default (fs.nr_open).
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 
-/// Allows as many descriptors as the hard limit does, or more where we may: many connections need
-/// more than the usual 1024.
+/// Raises the limit of descriptors to the hard limit, or beyond it if that is allowed: many
+/// connections need more than the usual 1024.
 pub fn raise_descriptor_limit() -> io::Result<()> {
     limits::raise(Resource::Descriptors, DESCRIPTORS_MAX).map(drop)
 }

@@ -14,7 +14,8 @@ pub enum Place {
 }
 
 impl Place {
-    /// Linux if asked for, with as many descriptors as it allows; else the dataplane around us.
+    /// Linux if asked for, with as many descriptors as it allows; else the dataplane of this
+    /// process.
     pub fn find(linux: bool) -> Result<Place> {
         if linux {
             socket::raise_descriptor_limit().context("cannot raise the limit of open files")?;
@@ -31,7 +32,7 @@ impl Place {
         }
     }
 
-    /// So many threads if asked for; else one on Linux, and all of a dataplane's.
+    /// This many threads if asked for; else one on Linux, and all of a dataplane's.
     pub fn threads(&self, asked: Option<u32>) -> u32 {
         asked.unwrap_or(match self {
             Place::Ix(process) => process.threads(),
@@ -40,31 +41,31 @@ impl Place {
     }
 }
 
-/// The dataplane around this process.
+/// The dataplane of this process.
 pub fn dataplane() -> Result<Process> {
     Process::find().map_err(|error| anyhow!("{error}; or use Linux sockets with --linux"))
 }
 
-/// Puts the calling thread, the `index`-th, on its hardware thread if there is a list of them.
+/// Pins the calling thread, the `index`-th, if there is a list of hardware threads.
 pub fn pin(cpus: Option<&Cpus>, index: u32) -> Result<()> {
     let Some(cpus) = cpus else { return Ok(()) };
     let cpu = cpus.0[index as usize % cpus.0.len()];
     ix_sys::cpu::pin(cpu).with_context(|| format!("cannot pin to CPU {cpu}"))
 }
 
-/// By which a server's thread says that it listens.
+/// By this a server's thread reports that it listens.
 pub struct Listening(Sender<Result<()>>);
 
 impl Listening {
-    /// It listens now.
+    /// Reports that it listens.
     pub fn say(&self) {
         // The receiver lives until all threads have ended.
         let _ = self.0.send(Ok(()));
     }
 }
 
-/// Runs `serve` on threads 0 to `threads` - 1, and `ready` once all of them listen. They serve for
-/// ever: the first one that ends ends the process, with its error, which names the `program`.
+/// Runs `serve` on threads 0 to `threads` - 1, and `ready` once all of them listen. They serve
+/// without end: if one ends, the process ends with its error, which names the `program`.
 pub fn serve(
     program: &str,
     threads: u32,

@@ -22,7 +22,8 @@ Examples:
   ix-echo --client 10.0.0.2:7001 --linux --bulk both --bytes 1073741824"
 )]
 pub struct Args {
-    /// Server: size of a message, bytes; a message is echoed when all of it has arrived; or `bulk`.
+    /// Server: size of a message, bytes; each message is echoed when all of it has arrived; or
+    /// `bulk`.
     #[arg(value_name = "SIZE|bulk", required_unless_present = "client")]
     pub serve: Option<Serve>,
     /// Client: address of the server.
@@ -31,34 +32,34 @@ pub struct Args {
     /// Server: port to listen on.
     #[arg(long, default_value_t = 7)]
     pub port: u16,
-    /// Number of ports from there on: a server listens on all, a client spreads its connections.
+    /// Number of ports, from --port on: a server listens on all, a client spreads its connections.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub ports: u16,
     /// Server: address to listen on.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub addr: IpAddr,
-    /// Server: connections per thread at most; more are refused.
+    /// Server: most connections per thread; more are refused.
     #[arg(long, value_name = "N")]
     pub max_conn: Option<usize>,
-    /// Server: simulated work per message, microseconds of processor time.
+    /// Server: simulated work per message, µs of processor time.
     #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = work)]
     pub work_us: f64,
-    /// Number of threads (default: on IX all elastic threads, on Linux one).
+    /// Number of threads (default: one for each elastic thread; on Linux one).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,
     /// Use Linux sockets and epoll.
     #[arg(long)]
     pub linux: bool,
-    /// Linux: poll, never sleep in epoll_wait.
+    /// Linux: poll, and never sleep in epoll_wait.
     #[arg(long, requires = "linux")]
     pub spin: bool,
-    /// Linux: hardware threads to pin to, such as 0,2-3; thread i gets the i-th, around again.
+    /// Linux: hardware threads to pin to, such as 0,2-3; threads take them in turn.
     #[arg(long, value_name = "LIST", value_parser = Cpus::from_str, requires = "linux")]
     pub cpus: Option<Cpus>,
     /// Client: size of a message, bytes.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
     pub size: u64,
-    /// Client: number of connections of all threads together.
+    /// Client: number of connections, all threads together.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub connections: u32,
     /// Client: duration of the measurement.
@@ -70,42 +71,42 @@ pub struct Args {
     /// Client: messages in flight on each connection.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub depth: u32,
-    /// After so many messages a client resets its connection and opens another; a server closes
-    /// the connection.
+    /// Messages of a connection: then a client resets it and opens another; a server closes it.
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     pub messages_per_connection: Option<u64>,
     /// Client: how a connection ends after its messages.
     #[arg(long, value_name = "HOW", default_value = "reset", requires = "messages_per_connection")]
     pub close: Close,
-    /// Client: so many messages under way at once over all connections of a thread together, each
-    /// on one chosen at random; the clock starts when all connections are open.
+    /// Client: messages in flight over all connections of a thread together, each on a random
+    /// connection; the measurement begins when all connections are open.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
         conflicts_with_all = ["depth", "messages_per_connection", "bulk", "udp"])]
     pub in_flight: Option<u32>,
     /// Use UDP; each thread of a client keeps --depth datagrams in flight.
     #[arg(long, conflicts_with_all = ["bulk", "messages_per_connection"])]
     pub udp: bool,
-    /// Server over UDP on IX: UDP of its own over whole frames, instead of the dataplane's.
+    /// Server over UDP on IX: use the program's own UDP over whole frames instead of the
+    /// dataplane's.
     #[arg(long, requires = "udp")]
     pub packets: bool,
-    /// Server over UDP on Linux: datagrams per system call at most.
+    /// Server over UDP on Linux: most datagrams per system call.
     #[arg(long, value_name = "N", requires = "udp", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub burst: u32,
-    /// Server over UDP on Linux: one datagram a call, and a line of where their time goes, after so
-    /// many.
+    /// Server over UDP on Linux: receive one datagram per call, and print where the time goes after
+    /// this many.
     #[arg(long, value_name = "N", requires_all = ["udp", "linux"])]
     pub parts: Option<u32>,
-    /// Server over UDP: answers say when their question was heard; with --packets, by whoever waits
-    /// for a packet queue.
+    /// Server over UDP: replies say when their request was received; with --packets, by a loop that
+    /// waits for a packet queue.
     #[arg(long, requires = "udp")]
     pub stamp: bool,
-    /// Server over UDP on IX: one cycle at a time, never waiting inside the dataplane, so that its
-    /// counters show what crossing the gate costs.
+    /// Server over UDP on IX: run single cycles, and never wait inside the dataplane, so that its
+    /// counters show the cost of crossing the gate.
     #[arg(long, requires = "udp")]
     pub poll: bool,
-    /// Client: transfer --bytes over one connection instead, in this direction as the client sees
-    /// it.
+    /// Client: transfer --bytes over one connection instead, in this direction as seen by the
+    /// client.
     #[arg(long, value_name = "DIRECTION", requires = "client")]
     pub bulk: Option<Direction>,
     /// Client: bytes of a bulk transfer in each direction.
@@ -117,7 +118,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// What clap cannot say: sizes that the kind of load does not allow.
+    /// Checks what clap cannot: sizes that the kind of load does not allow.
     pub fn check(&self) -> Result<(), String> {
         let size = match self.serve {
             Some(Serve::Echo(size)) => size as u64,
@@ -126,11 +127,11 @@ impl Args {
         };
         if self.udp && !(udp::SIZE_MIN..=udp::SIZE_MAX).contains(&size) {
             let (min, max) = (udp::SIZE_MIN, udp::SIZE_MAX);
-            return Err(format!("datagram of {size} bytes: give {min} to {max}"));
+            return Err(format!("a datagram of {size} bytes is not possible; give {min} to {max}"));
         }
         if self.in_flight.is_some() && size > rounds::SIZE_MAX {
             return Err(format!(
-                "with --in-flight messages have {} bytes at most",
+                "with --in-flight a message has at most {} bytes",
                 rounds::SIZE_MAX
             ));
         }
@@ -141,20 +142,20 @@ impl Args {
 /// How a client ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Close {
-    /// By a reset, which leaves no TIME-WAIT.
+    /// By a reset, without TIME-WAIT.
     Reset,
-    /// By FIN; the client's end keeps the TIME-WAIT.
+    /// By the client's FIN; the client keeps the TIME-WAIT.
     Fin,
-    /// By the server's FIN, which is waited for; its end keeps the TIME-WAIT.
+    /// By the server's FIN, which the client waits for; the server keeps the TIME-WAIT.
     Wait,
 }
 
 /// What a server does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serve {
-    /// Echoes messages of so many bytes.
+    /// Echoes messages of this many bytes.
     Echo(usize),
-    /// Takes and gives bulk data as the client asks.
+    /// Receives and sends bulk data as the client asks.
     Bulk,
 }
 
@@ -164,33 +165,33 @@ impl FromStr for Serve {
         match (text, text.parse()) {
             ("bulk", _) => Ok(Serve::Bulk),
             (_, Ok(size @ 1..)) => Ok(Serve::Echo(size)),
-            _ => Err("give a message size in bytes, or `bulk`".into()),
+            _ => Err("neither a message size in bytes nor `bulk`".into()),
         }
     }
 }
 
-/// Direction of a bulk transfer as the client sees it.
+/// Direction of a bulk transfer as seen by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Direction {
     /// Client to server.
     Send,
     /// Server to client.
     Recv,
-    /// Both at once.
+    /// Both directions at once.
     Both,
 }
 
 fn work(text: &str) -> Result<f64, &'static str> {
     match text.parse() {
         Ok(us) if (0.0..=1e6).contains(&us) => Ok(us),
-        _ => Err("give microseconds between 0 and 1000000"),
+        _ => Err("not a number of microseconds from 0 to 1000000"),
     }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(value) if (0.0..=1e6).contains(&value) => Ok(value),
-        _ => Err("give a number of seconds".into()),
+        _ => Err("not a number of seconds".into()),
     }
 }
 

@@ -1,15 +1,15 @@
 //! Bulk transfer over one connection, every byte compared.
 //!
-//! The client says in 16 bytes what it wants: a magic number, the direction, and the bytes each
-//! way. The data follow, in both directions at once where asked. When the server has everything
-//! and has sent everything it ends with 16 bytes: magic, whether all it got was right, and how
-//! much it was.
+//! The client sends a request of 16 bytes: a magic number, the direction, and the number of bytes
+//! each way. The data follow, in both directions at once if asked for. When the server has received
+//! and sent everything, it ends with 16 bytes: magic, whether all received bytes were right, and
+//! their number.
 use crate::args::Direction;
 use ix_programs::{End, Pattern, Service, Verdict};
 
 const HEADER_BYTES: usize = 16;
 const MAGIC: &[u8; 7] = b"IXBULK1";
-/// The two directions differ in content as well.
+/// The two directions have different content.
 const DOWN_SEED: u64 = 12_345;
 
 type Header = [u8; HEADER_BYTES];
@@ -33,7 +33,7 @@ const DOWN: u8 = 2;
 const RIGHT: u8 = 0;
 const WRONG: u8 = 1;
 
-/// A stream that is checked as it comes in.
+/// A received stream, which is checked.
 #[derive(Default)]
 struct Sink {
     seed: u64,
@@ -43,7 +43,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// Takes what is still wanted of `data` and answers the rest.
+    /// Takes the expected part of `data` and returns the rest.
     fn take<'a>(&mut self, pattern: &Pattern, data: &'a [u8]) -> &'a [u8] {
         let n = (self.wanted - self.got).min(data.len() as u64);
         let (mine, rest) = data.split_at(n as usize);
@@ -57,7 +57,7 @@ impl Sink {
     }
 }
 
-/// A stream that goes out.
+/// A stream that is sent.
 #[derive(Default)]
 struct Source {
     seed: u64,
@@ -65,7 +65,7 @@ struct Source {
     sent: u64,
 }
 
-/// Sixteen bytes on their way in.
+/// A header of sixteen bytes that is being received.
 #[derive(Default)]
 struct Incoming {
     bytes: Header,
@@ -91,7 +91,7 @@ pub struct Transfer {
     sink: Sink,
     source: Source,
     incoming: Incoming,
-    /// Header (client) or trailer (server), and how much of it went out.
+    /// Header (client) or trailer (server), and how much of it was sent.
     note: Header,
     note_sent: usize,
     started: bool,
@@ -105,7 +105,7 @@ impl Transfer {
     }
 }
 
-/// Gives and takes what clients ask for.
+/// Receives and sends as clients ask.
 #[derive(Default)]
 pub struct BulkServer {
     pattern: Pattern,
@@ -167,7 +167,7 @@ pub struct BulkClient {
     bytes: u64,
     pattern: Pattern,
     started_ns: u64,
-    /// How it ended: seconds, bytes sent and received, or what went wrong.
+    /// Result: seconds, bytes sent and received, or what went wrong.
     pub outcome: Option<Result<(f64, u64, u64), String>>,
     ended_ns: u64,
 }
@@ -239,7 +239,7 @@ impl Service for BulkClient {
             End::Failed(why) => Err(why),
             End::Eof => Err("the server closed before the end".into()),
             End::Ours if conn.corrupt || conn.sink.wrong => {
-                Err(format!("wrong bytes after {} right ones or more", conn.sink.got))
+                Err(format!("a wrong byte after at least {} right ones", conn.sink.got))
             }
             End::Ours if conn.incoming.bytes != right => Err("the server got wrong bytes".into()),
             End::Ours => {
@@ -259,7 +259,7 @@ impl Service for BulkClient {
 mod tests {
     use super::*;
 
-    /// Shuttles bytes between both ends in pieces of `step`, flipping one at `flip`.
+    /// Moves bytes between both ends in pieces of `step`, flipping one at `flip`.
     fn transfer(
         direction: Direction,
         step: usize,

@@ -1,4 +1,4 @@
-//! The load: messages out, the same back, each timed and compared.
+//! The load: messages whose echoes are timed and compared.
 use crate::args::Close;
 use crate::sample::Sample;
 use crate::window::Window;
@@ -6,21 +6,21 @@ use ix_programs::{End, Pattern, Service, Verdict};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// After so many failures in a row no further connection is tried.
+/// After this many failures in a row no further connection is opened.
 const FAILURES_IN_A_ROW: u32 = 100;
-/// Who waits longer for an answer waits for ever.
+/// A connection that waits longer for a reply counts as stalled.
 const STALLED_NS: u64 = 1_000_000_000;
 
-/// What each connection does, and when it counts.
+/// Load of each connection, and the measured time.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Bytes of a message.
     pub size: u64,
-    /// Messages under way at once.
+    /// Most messages in flight.
     pub depth: u32,
-    /// Messages until the connection is reset and another opened.
+    /// Messages after which the connection ends and another is opened.
     pub messages_per_connection: Option<u64>,
-    /// How a connection ends after those.
+    /// How a connection ends then.
     pub close: Close,
     /// When to measure.
     pub window: Window,
@@ -37,12 +37,12 @@ pub struct EchoClient {
 
 /// One connection: positions in its endless stream of bytes.
 pub struct Stream {
-    /// Where in the pattern it begins.
+    /// Its offset in the pattern.
     seed: u64,
     sent: u64,
     may_send: u64,
     received: u64,
-    /// When the messages under way were sent.
+    /// When the messages in flight were sent.
     started_ns: VecDeque<u64>,
     connected: bool,
     corrupt: bool,
@@ -81,7 +81,7 @@ impl EchoClient {
         }
     }
 
-    /// A whole message is back.
+    /// A whole message has come back.
     fn complete(&mut self, conn: &mut Stream, now_ns: u64) {
         let Some(started_ns) = conn.started_ns.pop_front() else { return };
         if self.load.window.contains(started_ns) && self.load.window.contains(now_ns) {
@@ -151,7 +151,7 @@ impl Service for EchoClient {
     fn closed(&mut self, conn: Stream, end: End) -> bool {
         match end {
             End::Ours if !conn.corrupt => return true,
-            End::Ours => self.sample.error("the answer differs from the message"),
+            End::Ours => self.sample.error("the reply differs from the message"),
             End::Eof if self.load.close == Close::Wait && self.is_complete(&conn) => return true,
             End::Eof => self.sample.error("the server closed the connection"),
             End::Failed(why) => self.sample.error(&why),

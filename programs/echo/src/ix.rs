@@ -1,12 +1,12 @@
-//! The echo server on IX: answers leave from the receive buffers themselves.
+//! The echo server on IX: replies are sent from the receive buffers.
 use crate::server::Limits;
 use libix::event::{Conn, EventLoop, Handler, Io, Team};
 use libix::raw::{Thread, TxArena, TxBuf};
 use libix::{Dead, Error};
 use std::net::SocketAddr;
 
-/// Longer messages are gathered in transmit memory: held in receive buffers they would shut the
-/// window that the rest of them needs.
+/// Longer messages are gathered in transmit memory: in receive buffers they would close the window
+/// that the rest of them needs.
 const HELD_BYTES: usize = 8 << 10;
 
 /// The server of one elastic thread.
@@ -16,13 +16,13 @@ pub struct EchoZeroCopy {
     live: usize,
 }
 
-/// What is known of a connection.
+/// State of a connection.
 #[derive(Default)]
 pub struct Partial {
     /// A long message that is not complete.
     blocks: Vec<TxBuf>,
     have: usize,
-    /// Messages answered.
+    /// Number of echoed messages.
     done: u64,
 }
 
@@ -42,7 +42,7 @@ pub fn server(
 }
 
 impl EchoZeroCopy {
-    /// Gathers and answers long messages; without transmit memory it goes on in `on_writable`.
+    /// Gathers and echoes long messages; without transmit memory it continues in `on_writable`.
     fn gather(&mut self, conn: &mut Conn<'_, Partial>) {
         while conn.received_bytes() > 0 {
             let missing = self.size - conn.state().have;
@@ -65,7 +65,7 @@ impl EchoZeroCopy {
                 let whole = core::mem::take(&mut conn.state_mut().blocks);
                 conn.state_mut().have = 0;
                 for block in whole {
-                    // Only a connection that is ending refuses, and then nobody wants the answer.
+                    // Only a connection that ends refuses, and then the reply is not needed.
                     drop(conn.send_zc(block));
                 }
                 if self.answered(conn, 1) {
@@ -75,7 +75,8 @@ impl EchoZeroCopy {
         }
     }
 
-    /// So many more messages were answered; closes after the last one, and says so.
+    /// Counts this many more echoed messages; closes after the last one, and returns whether it
+    /// did.
     fn answered(&mut self, conn: &mut Conn<'_, Partial>, messages: usize) -> bool {
         conn.state_mut().done += messages as u64;
         self.limits.work(messages as u64);
@@ -178,7 +179,7 @@ mod tests {
                 turn(&mut clients);
                 turns += 1;
                 let group = turns % 16;
-                // The client's groups stay: they are those of number 2 modulo 3.
+                // The client's groups stay: those with number 2 modulo 3.
                 if group % 3 != 2 {
                     model.migrate(group, turns / 16 % 2);
                 }

@@ -1,6 +1,8 @@
 //! Echo and bulk server, and the load for them, on IX and on Linux sockets.
 //!
-//! A library, so that the `ix` command can carry the program inside itself for its demo.
+//! A library, so that the `ix` command can contain the program for its demo.
+#![forbid(unsafe_code)]
+
 mod args;
 mod bulk;
 mod client;

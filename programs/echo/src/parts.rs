@@ -1,8 +1,8 @@
-//! Where the time of a datagram goes on Linux: a server of one datagram a call that looks at the clock
-//! around its calls and asks Linux when it had the datagram (Arrakis' table 1).
+//! Time of a datagram in each part of Linux: a server with one datagram per call reads the clock
+//! around its calls and asks Linux when it received the datagram (Arrakis' table 1).
 //!
-//! Copies are told from the rest by differences: every second datagram is received into eight bytes of
-//! room, every other two are answered with eight bytes.
+//! Copies are separated from the rest by differences: every second datagram is received into only
+//! eight bytes of room, and of each four two are replied to with eight bytes.
 use ix_programs::clock;
 use ix_sys::stamps;
 use serde_json::json;
@@ -10,16 +10,16 @@ use std::io;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-/// Bytes of what is cut short.
+/// Bytes of a shortened datagram.
 const SHORT: usize = 8;
 /// Longest datagram.
 const ROOM: usize = 2048;
-/// Calls by which a crossing into the kernel is timed.
+/// Number of calls to measure a crossing into the kernel.
 const CROSSINGS: u32 = 10_000;
-/// Longest wait for the time at which an answer left.
+/// Longest wait for the time stamp of a sent reply.
 const STAMP_WAIT: Duration = Duration::from_millis(1);
 
-/// Times of datagrams whose question or answer was cut short or not, ns.
+/// Times of datagrams whose request or reply was shortened or not, ns.
 #[derive(Default)]
 struct Times {
     whole: Vec<u64>,
@@ -31,8 +31,8 @@ impl Times {
         if short { &mut self.short } else { &mut self.whole }.push(ns);
     }
 
-    /// Of whole ones, and how much of that short ones do without. Medians: a virtual machine loses its
-    /// processor now and then.
+    /// Time of whole datagrams, and how much of it short ones save. Medians, because a virtual
+    /// machine loses its processor now and then.
     fn told(&mut self) -> (u64, u64) {
         let whole = median(&mut self.whole);
         (whole, whole.saturating_sub(median(&mut self.short)))
@@ -44,7 +44,8 @@ fn median(times: &mut [u64]) -> u64 {
     times.get(times.len() / 2).copied().unwrap_or(0)
 }
 
-/// Answers datagrams for ever; after `samples` of them with whole question and answer it prints a line.
+/// Replies to datagrams without end; after `samples` of them with whole request and reply it prints
+/// a line.
 pub fn serve(socket: &UdpSocket, spin: bool, samples: u32) -> io::Result<()> {
     stamps::enable(socket)?;
     socket.set_nonblocking(spin)?;
@@ -62,7 +63,7 @@ pub fn serve(socket: &UdpSocket, spin: bool, samples: u32) -> io::Result<()> {
         let have_ns = clock::wall_ns();
         let answer = if cut || brief { SHORT } else { came.bytes };
         let send_ns = clock::wall_ns();
-        // What the socket does not take is lost, as datagrams are.
+        // A datagram that the socket does not take is lost, as any other may be.
         if socket.send_to(&room[..answer], came.from).is_err() {
             continue;
         }
@@ -99,7 +100,7 @@ fn left_ns(socket: &UdpSocket) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// A system call that does next to nothing, there and back.
+/// A system call that does almost nothing, and its return.
 fn crossing_ns() -> u64 {
     let start = Instant::now();
     for _ in 0..CROSSINGS {

@@ -1,4 +1,4 @@
-//! What was measured, as a table and as a row of JSON.
+//! The measurement as a table and as a row of JSON.
 use crate::args::Args;
 use crate::sample::Sample;
 use serde_json::{Value, json};

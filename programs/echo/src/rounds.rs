@@ -1,26 +1,26 @@
-//! Load over very many connections: few messages under way at once, each on a connection chosen at
-//! random, so that state of all connections is touched and queues stay short.
+//! Load over very many connections: few messages in flight, each on a random connection, so that
+//! the state of all connections is used and queues stay short.
 use crate::sample::Sample;
 use ix_programs::Pattern;
 use ix_random::Rng;
 
-/// Connections that are being opened at once.
+/// Most connections that are being opened at once.
 pub const OPENING: usize = 128;
-/// Connections are drawn so many messages before their turn.
+/// Connections are drawn this many messages before their turn.
 const DRAWS_AHEAD: usize = 8;
-/// After so many failures no further connection is opened.
+/// After this many failures no further connection is opened.
 const FAILURES: usize = 64;
 /// Longest message.
 pub const SIZE_MAX: u64 = 16 << 10;
 
-/// What the load is.
+/// Description of the load.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Bytes of a message.
     pub size: usize,
-    /// Connections.
+    /// Number of connections.
     pub connections: usize,
-    /// Messages under way at once.
+    /// Most messages in flight.
     pub in_flight: usize,
     /// Time before the measurement, ns.
     pub warmup_ns: u64,
@@ -30,14 +30,14 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// What to do next on which connection.
+/// The next action, and its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Nothing now.
     Nothing,
     /// Send [`Rounds::message`] on this connection.
     Send(usize),
-    /// All connections are open: send on as many as [`Rounds::start`] names.
+    /// All connections are open: send on those that [`Rounds::start`] returns.
     Start,
     /// The measurement is over.
     Done,
@@ -61,8 +61,8 @@ pub struct Rounds {
     failed: usize,
     idle_alive: usize,
     random: Rng,
-    /// Where the next searches for an idle connection begin, drawn ahead so that what they will find
-    /// can be fetched.
+    /// Where the next searches for an idle connection begin, drawn ahead so that the connections
+    /// can be prefetched.
     draws: [u32; DRAWS_AHEAD],
     next_draw: usize,
     measured_ns: Option<(u64, u64)>,
@@ -70,7 +70,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Nothing is open yet.
+    /// No connection is open yet.
     pub fn new(plan: Plan) -> Rounds {
         Rounds {
             plan,
@@ -87,7 +87,7 @@ impl Rounds {
         }
     }
 
-    /// Whether another connection is to be begun now; its number.
+    /// The number of a connection to open now, if there is one.
     pub fn open(&mut self) -> Option<usize> {
         let wanted = self.conns.len() < self.plan.connections && self.failed < FAILURES;
         if !wanted || self.opening >= OPENING || self.measured_ns.is_some() {
@@ -98,7 +98,7 @@ impl Rounds {
         Some(self.conns.len() - 1)
     }
 
-    /// The connection is there.
+    /// The connection is open.
     pub fn opened(&mut self, index: usize) -> Next {
         self.opening -= 1;
         self.conns[index].alive = true;
@@ -128,12 +128,12 @@ impl Rounds {
         if all && self.opening == 0 { Next::Start } else { Next::Nothing }
     }
 
-    /// Connections that are open.
+    /// Number of open connections.
     pub fn alive(&self) -> usize {
         self.conns.iter().filter(|conn| conn.alive).count()
     }
 
-    /// The clock starts; answers the connections to send on first.
+    /// Starts the clock; returns the connections to send on first.
     pub fn start(&mut self, now_ns: u64) -> Vec<usize> {
         let from_ns = now_ns + self.plan.warmup_ns;
         self.measured_ns = Some((from_ns, from_ns + self.plan.seconds_ns));
@@ -141,7 +141,7 @@ impl Rounds {
         (0..self.plan.in_flight).filter_map(|_| self.choose(now_ns)).collect()
     }
 
-    /// An idle connection at random, busy from now on.
+    /// A random idle connection, which is then busy.
     fn choose(&mut self, now_ns: u64) -> Option<usize> {
         if self.idle_alive == 0 {
             return None;
@@ -160,7 +160,7 @@ impl Rounds {
         Some(index)
     }
 
-    /// Where the search for an idle connection begins: what was drawn longest ago.
+    /// Where the search for an idle connection begins: the oldest draw.
     fn draw(&mut self) -> usize {
         let drawn = self.random.index(self.conns.len());
         if let Some(conn) = self.conns.get(drawn) {
@@ -181,7 +181,7 @@ impl Rounds {
         self.draws[(self.next_draw + 1) % DRAWS_AHEAD] as usize
     }
 
-    /// What the connection is to send now.
+    /// The message that the connection sends now.
     pub fn message(&self, index: usize) -> &[u8] {
         self.pattern.at(self.position(index), self.plan.size as u64)
     }
@@ -190,13 +190,13 @@ impl Rounds {
         index as u64 * 7919 + u64::from(self.conns[index].sequence) * 31
     }
 
-    /// Bytes came on a connection.
+    /// Bytes arrived on a connection.
     pub fn input(&mut self, index: usize, data: &[u8], now_ns: u64) -> Next {
         let conn = &self.conns[index];
         let room = self.plan.size - conn.received as usize;
         let at = self.position(index) + u64::from(conn.received);
         if !conn.busy || data.len() > room || !self.pattern.matches(at, data) {
-            return self.lost(index, now_ns, "the answer differs from the message");
+            return self.lost(index, now_ns, "the reply differs from the message");
         }
         let conn = &mut self.conns[index];
         conn.received += data.len() as u32;

@@ -6,15 +6,15 @@ use libix::raw::Thread;
 use libix::{Dead, Error};
 use std::net::SocketAddr;
 
-/// How often the end is looked for when no message comes back.
+/// Time between two checks for the end when no message comes back.
 const TICK_US: u64 = 10_000;
 
 struct Player<'a, F> {
     rounds: &'a mut Rounds,
     targets: &'a [SocketAddr],
-    /// The loop's names of the connections.
+    /// The loop's ids of the connections.
     ids: Vec<u64>,
-    /// Connections that are to send when the cycle's events are told: fetched meanwhile.
+    /// Connections that send after this cycle's events; meanwhile they are prefetched.
     to_send: Vec<usize>,
     started: Option<F>,
 }
@@ -49,8 +49,8 @@ impl<F: FnOnce(usize)> Player<'_, F> {
         match next {
             Next::Nothing => self.open_more(io),
             Next::Send(index) => {
-                // The names of connections are fetched when they are drawn, what they name when it
-                // is nearly their turn.
+                // The ids of connections are prefetched when they are drawn, the connections when
+                // it is nearly their turn.
                 if let Some(name) = self.ids.get(self.rounds.drawn_last()) {
                     libix::raw::prefetch(name);
                 }

@@ -7,11 +7,11 @@ use libc::{EPOLLIN, EPOLLOUT};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// Longest sleep, so that the end is noticed.
+/// Longest sleep, so that the thread notices the end.
 const SLEEP_MS: i32 = 20;
 
-/// Plays to the end; connection `i` goes to target `i`, around again. `started` hears how many
-/// connections there are once the clock starts.
+/// Runs to the end; connection `i` goes to target `i`, in turn. `started` is called with the number
+/// of connections when the clock starts.
 pub fn play(
     rounds: &mut Rounds,
     targets: &[SocketAddr],
@@ -67,7 +67,7 @@ impl Player<'_> {
         while let Some(index) = self.rounds.open() {
             match socket::connect(targets[index % targets.len()]) {
                 Ok(stream) => {
-                    // Nobody else may need the port: no TIME-WAIT at the end.
+                    // Others may need the port: no TIME-WAIT at the end.
                     socket::reset_on_close(&stream)?;
                     self.epoll.add(&stream, EPOLLOUT, index as u64)?;
                     self.streams.push(Some((stream, true)));

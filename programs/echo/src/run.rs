@@ -1,4 +1,4 @@
-//! Threads: who serves or loads where, and what comes of it.
+//! Threads of a server or a load, and their results.
 use crate::args::{Args, Direction, Serve};
 use crate::bulk::{BulkClient, BulkServer, Transfer};
 use crate::ix::Partial;

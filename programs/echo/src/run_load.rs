@@ -1,4 +1,4 @@
-//! The load's threads, and what they measured together.
+//! The threads of the load, and their common result.
 use crate::args::Args;
 use crate::client::{EchoClient, Load};
 use crate::report;
@@ -41,7 +41,7 @@ pub fn load(args: &Args, place: &Place, threads: u32, to: SocketAddr) -> Result<
         eprintln!("ix-echo: {} errors, the first: {error}", total.errors);
     }
     if total.messages() == 0 {
-        let why = total.first_error.as_deref().unwrap_or("no answer within the time");
+        let why = total.first_error.as_deref().unwrap_or("no reply within the time limit");
         bail!("no message returned from {to}: {why}");
     }
     report::print(&report::echo_row(args, args.seconds, &total), args.json);
@@ -75,7 +75,7 @@ impl One<'_> {
         Ok(Thread::enter(process, self.index)?)
     }
 
-    /// Every connection has its messages under way.
+    /// Each connection has its messages in flight.
     fn echo(&self, start_ns: u64) -> Result<Sample> {
         let client = EchoClient::new(Load {
             size: self.args.size,
@@ -94,7 +94,7 @@ impl One<'_> {
         Ok(core::mem::take(client.handler().service().sample()))
     }
 
-    /// Few of very many connections have a message under way.
+    /// A few of very many connections have a message in flight.
     fn rounds(&self, in_flight: usize) -> Result<Sample> {
         let mut rounds = Rounds::new(Plan {
             size: self.args.size as usize,
@@ -120,7 +120,7 @@ impl One<'_> {
         Ok(sample)
     }
 
-    /// Datagrams.
+    /// Load of datagrams.
     fn datagrams(&self, start_ns: u64) -> Result<Sample> {
         let depth = self.args.depth;
         let mut load = UdpLoad::new(self.args.size, depth, self.window(start_ns));

@@ -1,7 +1,7 @@
 //! What a client measured.
 use hdrhistogram::Histogram;
 
-/// What one thread, or all of them, measured.
+/// The measurement of one thread, or of all.
 pub struct Sample {
     /// Round trips.
     pub latency_ns: Histogram<u64>,
@@ -9,9 +9,9 @@ pub struct Sample {
     pub opened: u64,
     /// Datagrams that did not come back.
     pub lost: u64,
-    /// Connections that still waited for an answer after a second, at the end.
+    /// Connections that at the end had waited for a reply for more than a second.
     pub stalled: u64,
-    /// Failed connections and wrong answers, at any time.
+    /// Failed connections and wrong replies, at any time.
     pub errors: u64,
     /// The first of them.
     pub first_error: Option<String>,
@@ -31,7 +31,7 @@ impl Default for Sample {
 }
 
 impl Sample {
-    /// A message that came back after so long.
+    /// Records a message that came back after this time.
     pub fn record(&mut self, latency_ns: u64) {
         self.latency_ns.saturating_record(latency_ns.max(1));
     }
@@ -41,13 +41,13 @@ impl Sample {
         self.latency_ns.len()
     }
 
-    /// Something went wrong.
+    /// Records an error.
     pub fn error(&mut self, why: &str) {
         self.errors += 1;
         self.first_error.get_or_insert_with(|| why.to_string());
     }
 
-    /// Adds another thread's.
+    /// Adds another thread's measurement.
     pub fn merge(&mut self, other: Sample) {
         self.latency_ns += other.latency_ns;
         self.opened += other.opened;

@@ -1,22 +1,22 @@
-//! The echo protocol of a server, as IX's echoserver has it: an answer is held until the whole
-//! message has come.
+//! The echo protocol of a server, as in IX's echoserver: a reply is sent when the whole message has
+//! arrived.
 use crate::args::Args;
 use ix_programs::{End, Service, Verdict};
 use std::time::{Duration, Instant};
 
-/// How far a server goes.
+/// Limits of a server.
 #[derive(Clone, Copy)]
 pub struct Limits {
-    /// Connections at one time.
+    /// Most connections at one time.
     pub connections: usize,
-    /// Messages of a connection, which is closed then.
+    /// Messages of a connection, which is then closed.
     pub messages: u64,
-    /// Work on each message: so long the processor is kept busy.
+    /// Work for each message: time for which the processor is kept busy.
     pub work: Duration,
 }
 
 impl Limits {
-    /// As the command line says.
+    /// From the command line.
     pub fn of(args: &Args) -> Limits {
         Limits {
             connections: args.max_conn.unwrap_or(usize::MAX),
@@ -25,7 +25,7 @@ impl Limits {
         }
     }
 
-    /// Does the work of so many messages.
+    /// Does the work of this many messages.
     pub fn work(&self, messages: u64) {
         if self.work.is_zero() {
             return;
@@ -44,12 +44,12 @@ pub struct EchoServer {
     live: usize,
 }
 
-/// Bytes that came, and how many of them were answered.
+/// Received bytes, and how many of them were echoed.
 #[derive(Default)]
 pub struct Messages {
     bytes: Vec<u8>,
     answered: usize,
-    /// Messages answered in full.
+    /// Messages echoed in full.
     done: u64,
 }
 
@@ -74,7 +74,7 @@ impl Service for EchoServer {
     }
 
     fn output<'a>(&'a self, conn: &'a Messages) -> &'a [u8] {
-        // `answered` counts from the start of a message, and so whole messages end at multiples.
+        // `answered` counts from the start of a message, so whole messages end at multiples.
         let whole = conn.bytes.len() / self.size * self.size;
         &conn.bytes[conn.answered..whole.max(conn.answered)]
     }

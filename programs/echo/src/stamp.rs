@@ -1,7 +1,7 @@
-//! A server that says when it heard each datagram: for whoever asks how soon a service wakes.
+//! A server that reports when it received each datagram, to measure how soon a service wakes.
 //!
-//! An answer is the first eight octets of the question, and the time by the wall clock of the
-//! machine in nanoseconds, little-endian.
+//! A reply is the first eight octets of the request, and the time of the machine's wall clock in
+//! nanoseconds, little-endian.
 use anyhow::Result;
 use ix_programs::clock;
 use ix_programs::threads::Listening;
@@ -10,14 +10,14 @@ use libix::raw::{Thread, Wait};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
-/// Octets of a question that come back.
+/// Octets of a request that come back.
 const NUMBER_BYTES: usize = 8;
-/// Octets of an answer.
+/// Octets of a reply.
 const ANSWER_BYTES: usize = NUMBER_BYTES + 8;
 const ETHERNET_BYTES: usize = 14;
 const UDP_BYTES: usize = 8;
 
-/// `None`: the question is too short.
+/// `None`: the request is too short.
 fn answer(question: &[u8], heard_ns: u64) -> Option<[u8; ANSWER_BYTES]> {
     let number: &[u8; NUMBER_BYTES] = question.first_chunk()?;
     let mut answer = [0; ANSWER_BYTES];
@@ -40,8 +40,8 @@ impl Handler for Stamper {
     }
 }
 
-/// Serves for ever on a dataplane, sleeping while nobody asks. With `queue` whole frames come to a
-/// packet queue that is waited for, and answers leave from the port above.
+/// Serves without end on a dataplane, sleeping while idle. With `queue` whole frames arrive at a
+/// packet queue that it waits for, and replies are sent from the next higher port.
 pub fn serve_ix(thread: Thread, at: SocketAddr, queue: bool, listening: &Listening) -> Result<()> {
     let mut server = EventLoop::new(thread, Stamper);
     if !queue {
@@ -67,7 +67,7 @@ pub fn serve_ix(thread: Thread, at: SocketAddr, queue: bool, listening: &Listeni
     }
 }
 
-/// Sender and payload of a UDP datagram over IPv4, of a whole frame.
+/// Sender and payload of a UDP datagram over IPv4, from a whole frame.
 fn datagram(frame: &[u8]) -> Option<(SocketAddr, &[u8])> {
     let ip = frame.get(ETHERNET_BYTES..)?;
     let udp = ip.get(usize::from(*ip.first()? & 0x0f) * 4..)?;
@@ -77,7 +77,7 @@ fn datagram(frame: &[u8]) -> Option<(SocketAddr, &[u8])> {
     Some((from, udp.get(UDP_BYTES..)?))
 }
 
-/// Serves for ever on a Linux socket.
+/// Serves without end on a Linux socket.
 pub fn serve_linux(socket: &UdpSocket, spin: bool) -> io::Result<()> {
     socket.set_nonblocking(spin)?;
     let mut question = [0; 2048];
@@ -88,7 +88,7 @@ pub fn serve_linux(socket: &UdpSocket, spin: bool) -> io::Result<()> {
             Err(e) => return Err(e),
         };
         if let Some(answer) = answer(&question[..n], clock::wall_ns()) {
-            // What the socket does not take is lost, as datagrams are.
+            // A datagram that the socket does not take is lost, as any other may be.
             let _ = socket.send_to(&answer, from);
         }
     }

@@ -1,8 +1,8 @@
 //! Echo over UDP: the load, without input and output.
 //!
-//! A datagram begins with eight bytes, the slot it belongs to and a sequence number; the rest is
-//! the pattern from a place that follows from them. Every slot has one datagram under way; one that
-//! does not come back in time is lost, and the slot sends another.
+//! A datagram begins with eight bytes: its slot and a sequence number; the rest is the pattern from
+//! an offset that follows from them. Every slot has one datagram in flight; one that does not
+//! return in time is lost, and the slot sends another.
 use crate::sample::Sample;
 use crate::window::Window;
 use ix_programs::Pattern;
@@ -11,7 +11,7 @@ use ix_programs::Pattern;
 pub const SIZE_MIN: u64 = 8;
 /// Largest datagram that fits into one packet everywhere.
 pub const SIZE_MAX: u64 = 1472;
-/// After so long a datagram is lost.
+/// After this time a datagram is lost.
 const LOST_NS: u64 = 20_000_000;
 
 #[derive(Clone, Copy)]
@@ -31,7 +31,7 @@ pub struct UdpLoad {
 }
 
 impl UdpLoad {
-    /// So many datagrams of `size` bytes under way at once.
+    /// This many datagrams of `size` bytes in flight.
     pub fn new(size: u64, depth: u32, window: Window) -> UdpLoad {
         UdpLoad {
             size: size.clamp(SIZE_MIN, SIZE_MAX) as usize,
@@ -43,7 +43,7 @@ impl UdpLoad {
         }
     }
 
-    /// Writes the next datagram of a slot and answers its length.
+    /// Writes the next datagram of a slot and returns its length.
     pub fn fill(&mut self, slot: usize, now_ns: u64, to: &mut [u8]) -> usize {
         let Slot { sequence, started_ns } = &mut self.slots[slot];
         *sequence = sequence.wrapping_add(1);
@@ -54,14 +54,14 @@ impl UdpLoad {
         self.size
     }
 
-    /// An answer came: the slot that is free now, if it is not an old or a wrong one.
+    /// Handles a reply: returns the slot that is free now, unless the reply is late or wrong.
     pub fn answer(&mut self, data: &[u8], now_ns: u64) -> Option<usize> {
         let right = data.len() == self.size
             && data
                 .first_chunk()
                 .is_some_and(|head| self.pattern.matches(u64::from_le_bytes(*head), &data[8..]));
         let Some(head) = data.first_chunk().filter(|_| right) else {
-            self.sample.error("the answer differs from the datagram");
+            self.sample.error("the reply differs from the datagram");
             return None;
         };
         let word = u64::from_le_bytes(*head);
@@ -74,7 +74,7 @@ impl UdpLoad {
         Some(index)
     }
 
-    /// Slots whose datagrams are lost; looked for now and then.
+    /// Slots whose datagrams are lost; called now and then.
     pub fn overdue(&mut self, now_ns: u64) -> Vec<usize> {
         if now_ns < self.looked_ns + LOST_NS / 4 {
             return Vec::new();
@@ -117,7 +117,7 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!(load.answer(&second, start_ns + 1000), Some(1));
         load.fill(1, start_ns + 1000, &mut second);
-        // The first one is lost; its answer comes after another was sent.
+        // The first one is lost; its reply comes after another was sent.
         assert_eq!(load.overdue(start_ns + LOST_NS + 1), [0]);
         let old = first;
         load.fill(0, start_ns + LOST_NS, &mut first);

@@ -1,4 +1,4 @@
-//! Echo over UDP on a dataplane, on the raw interface: answers leave from the receive buffers.
+//! Echo over UDP on a dataplane, on the raw interface: replies are sent from the receive buffers.
 use crate::udp::{SIZE_MAX, UdpLoad};
 use anyhow::{Context, Result};
 use ix_abi::SgEntry;
@@ -7,7 +7,7 @@ use libix::raw::{Event, Received, Thread, TxBuf, Wait, call};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Longest wait of a client, µs, so that losses and the end are noticed.
+/// Longest wait of a client, µs, so that it notices losses and the end.
 const WAIT_US: u64 = 5_000;
 
 fn bind(thread: &mut Thread, at: SocketAddr) -> Result<u64> {
@@ -16,14 +16,14 @@ fn bind(thread: &mut Thread, at: SocketAddr) -> Result<u64> {
     thread.answer(slot).with_context(|| format!("cannot bind {at}"))
 }
 
-/// A server's turn-by-turn state.
+/// A server's state between cycles.
 pub struct UdpEcho {
     thread: Thread,
     socket: u64,
-    /// Datagrams on their way back, by cookie.
+    /// Datagrams that are being sent back, by cookie.
     sending: Vec<Option<Received>>,
     free: Vec<usize>,
-    /// What the call array had no room for.
+    /// Datagrams that the call array had no room for.
     waiting: VecDeque<(Received, SocketAddr)>,
     done: Vec<Received>,
     /// Calls of the batch that send, with their cookies.
@@ -45,13 +45,13 @@ impl UdpEcho {
         })
     }
 
-    /// One cycle: answers what came.
+    /// One cycle: sends back what arrived.
     pub fn turn(&mut self, wait: Wait) -> Result<()> {
         let pending = !self.waiting.is_empty() || !self.done.is_empty();
         let wait = if pending { Wait::Poll } else { wait };
         let events = self.thread.run_io(wait)?;
         for (slot, cookie) in self.sends.drain(..) {
-            // A refused datagram is lost, and no event says that its memory is free.
+            // A refused datagram is lost, and no event reports that its memory is free.
             if self.thread.answer(slot).is_err() {
                 self.free.push(cookie);
                 self.done.extend(self.sending[cookie].take());
@@ -107,8 +107,8 @@ impl UdpEcho {
 /// Puts load on a server until its time is over.
 pub fn load(mut thread: Thread, to: SocketAddr, load: &mut UdpLoad, depth: u32) -> Result<()> {
     let socket = bind(&mut thread, SocketAddr::from(([0; 4], 0)))?;
-    // One buffer for each slot: it is filled again only when its datagram has come back, which is
-    // after it was sent.
+    // One buffer for each slot: it is filled again only after its datagram has come back, so after
+    // it was sent.
     let mut buffers: Vec<TxBuf> = Vec::new();
     for _ in 0..depth {
         buffers.push(buffer(&mut thread)?);
@@ -138,7 +138,10 @@ pub fn load(mut thread: Thread, to: SocketAddr, load: &mut UdpLoad, depth: u32) 
         let now_ns = clock::now_ns();
         for index in 0..events {
             match thread.event(index) {
-                Event::UdpRecv { data, .. } => done.push(data),
+                Event::UdpRecv { data, .. } => {
+                    free.extend(load.answer(thread.received(index), now_ns));
+                    done.push(data);
+                }
                 // There is room: a batch has as many calls as there can be events.
                 Event::UdpError { data: Some(data), .. } => {
                     let _ = thread.push(call::udp_recv_done(data));
@@ -146,21 +149,16 @@ pub fn load(mut thread: Thread, to: SocketAddr, load: &mut UdpLoad, depth: u32) 
                 _ => {}
             }
         }
-        let mut given_back = 0;
-        for data in &done {
-            // SAFETY: it is given back only after this.
-            let bytes = unsafe { data.bytes() };
-            if thread.push(call::udp_recv_done(*data)).is_none() {
+        while let Some(data) = done.pop() {
+            if thread.push(call::udp_recv_done(data)).is_none() {
+                done.push(data);
                 break;
             }
-            free.extend(load.answer(bytes, now_ns));
-            given_back += 1;
         }
-        done.drain(..given_back);
     }
 }
 
-/// A buffer for a datagram, with more transmit memory where that is short.
+/// A buffer for a datagram; adds transmit memory if it is short.
 fn buffer(thread: &mut Thread) -> Result<TxBuf> {
     if let Some(buf) = thread.tx().alloc(SIZE_MAX as usize) {
         return Ok(buf);
@@ -192,8 +190,7 @@ mod tests {
             let events = thread.run_io(Wait::Poll).unwrap();
             for index in 0..events {
                 if let Event::UdpRecv { data, .. } = thread.event(index) {
-                    // SAFETY: not given back yet.
-                    assert_eq!(unsafe { data.bytes() }, b"hello");
+                    assert_eq!(thread.received(index), b"hello");
                     thread.push(call::udp_recv_done(data)).unwrap();
                     answers += 1;
                 }

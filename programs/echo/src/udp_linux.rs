@@ -6,14 +6,14 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// Datagrams in one system call of a client.
+/// Most datagrams in one system call of a client.
 const BURST: usize = 64;
 /// Longest datagram.
 const ROOM: usize = 2048;
-/// Longest sleep of a client, so that losses and the end are noticed.
+/// Longest sleep of a client, so that it notices losses and the end.
 const SLEEP: Duration = Duration::from_millis(5);
 
-/// Answers datagrams for ever, so many in a system call at most.
+/// Echoes datagrams without end, at most `burst` in a system call.
 pub fn serve(socket: &UdpSocket, spin: bool, burst: usize) -> io::Result<()> {
     let mut burst = Datagrams::new(burst, ROOM);
     loop {

@@ -1,5 +1,5 @@
-//! Echo of datagrams by a program that brings its own UDP: whole frames come and go, and nothing of
-//! them is copied but the front, whose ends change places.
+//! Echo of datagrams by a program with its own UDP over whole frames. Only the headers, with
+//! swapped addresses, are copied.
 use anyhow::{Context, Result};
 use ix_abi::{PacketInfo, SgEntry, packet_flag, packet_kind};
 use libix::raw::{Event, Received, Thread, TxBuf, Wait, call};
@@ -9,16 +9,17 @@ const ETHERNET_BYTES: usize = 14;
 const UDP_BYTES: usize = 8;
 /// Ethernet, IPv4 with all its options, UDP.
 const FRONT_MAX: usize = ETHERNET_BYTES + 60 + UDP_BYTES;
-/// Of the datagram's checksum in its header.
+/// Offset of the checksum in a UDP header.
 const UDP_CHECKSUM: usize = 6;
 
-/// A frame on its way back.
+/// A frame that is being sent back: its own headers, and the rest of the received frame.
 struct Answer {
     front: TxBuf,
+    rest: SgEntry,
     question: Option<Received>,
 }
 
-/// A server's turn-by-turn state.
+/// A server's state between cycles.
 pub struct PacketEcho {
     thread: Thread,
     queue: u64,
@@ -26,15 +27,15 @@ pub struct PacketEcho {
     /// By cookie.
     answers: Vec<Answer>,
     free: Vec<usize>,
-    /// What the call array had no room for.
-    waiting: VecDeque<Received>,
+    /// Frames that the call array had no room for, by cookie.
+    waiting: VecDeque<usize>,
     done: Vec<Received>,
     /// Calls of the batch that send, with their cookies.
     sends: Vec<(usize, usize)>,
 }
 
 impl PacketEcho {
-    /// Takes the datagrams to a port, of the first device.
+    /// Takes the datagrams to a port, from the first device.
     pub fn new(mut thread: Thread, port: u16) -> Result<PacketEcho> {
         let bind = call::packet_bind(0, packet_kind::UDP_PORT, port.into(), 0);
         let slot = thread.push(bind).context("the first call has room")?;
@@ -57,13 +58,13 @@ impl PacketEcho {
         })
     }
 
-    /// One cycle: answers what came.
+    /// One cycle: sends back what arrived.
     pub fn turn(&mut self, wait: Wait) -> Result<()> {
         let pending = !self.waiting.is_empty() || !self.done.is_empty();
         let events = self.thread.run_io(if pending { Wait::Poll } else { wait })?;
         for at in 0..self.sends.len() {
             let (slot, cookie) = self.sends[at];
-            // A refused frame is lost, and no event says that its memory is free.
+            // A refused frame is lost, and no event reports that its memory is free.
             if self.thread.answer(slot).is_err() {
                 self.ended(cookie);
             }
@@ -71,7 +72,7 @@ impl PacketEcho {
         self.sends.clear();
         for index in 0..events {
             match self.thread.event(index) {
-                Event::PacketRecv { data, .. } => self.waiting.push_back(data),
+                Event::PacketRecv { data, .. } => self.came(index, data)?,
                 Event::PacketSent { cookie } => self.ended(cookie as usize),
                 _ => {}
             }
@@ -82,9 +83,9 @@ impl PacketEcho {
                 break;
             }
         }
-        while let Some(data) = self.waiting.pop_front() {
-            if !self.answer(data)? {
-                self.waiting.push_front(data);
+        while let Some(cookie) = self.waiting.pop_front() {
+            if !self.answer(cookie) {
+                self.waiting.push_front(cookie);
                 break;
             }
         }
@@ -96,50 +97,49 @@ impl PacketEcho {
         self.done.extend(self.answers[cookie].question.take());
     }
 
-    /// A place for an answer, with more transmit memory where that is short.
+    /// A place for a reply; adds transmit memory if it is short.
     fn place(&mut self) -> Result<usize> {
         if let Some(cookie) = self.free.pop() {
             return Ok(cookie);
         }
         let front = self.thread.tx().alloc(FRONT_MAX).context("no transmit memory")?;
-        self.answers.push(Answer { front, question: None });
+        self.answers.push(Answer { front, rest: SgEntry { base: 0, len: 0 }, question: None });
         Ok(self.answers.len() - 1)
     }
 
-    /// Sends a frame back; `false`: there is no room in this batch.
-    fn answer(&mut self, data: Received) -> Result<bool> {
+    /// Makes the answer to a frame that event `index` has brought.
+    fn came(&mut self, index: usize, data: Received) -> Result<()> {
         let cookie = self.place()?;
-        // SAFETY: given back only when the answer has left.
-        let frame = unsafe { data.bytes() };
         let partial = self.info.flags & packet_flag::PARTIAL_CHECKSUMS != 0;
-        let Some((front, len, bytes)) = turned(frame, self.info.mac, partial) else {
+        let turned = turned(self.thread.received(index), self.info.mac, partial);
+        let Some((front, len, bytes)) = turned else {
             self.free.push(cookie);
             self.done.push(data);
-            return Ok(true);
+            return Ok(());
         };
-        let place = &mut self.answers[cookie];
-        place.front.clear();
-        place.front.extend(&front[..len]);
-        let front = SgEntry { base: place.front.base(), len: len as u64 };
-        let rest = SgEntry { base: data.base() + len as u64, len: (bytes - len) as u64 };
-        let pieces = [front, rest].into_iter();
-        match self.thread.push_packet_sendv(self.queue, pieces, cookie as u64) {
-            Some((slot, _)) => {
-                self.sends.push((slot, cookie));
-                self.answers[cookie].question = Some(data);
-                Ok(true)
-            }
-            None => {
-                self.free.push(cookie);
-                Ok(false)
-            }
-        }
+        let answer = &mut self.answers[cookie];
+        answer.front.clear();
+        answer.front.extend(&front[..len]);
+        answer.rest = SgEntry { base: data.base() + len as u64, len: (bytes - len) as u64 };
+        answer.question = Some(data);
+        self.waiting.push_back(cookie);
+        Ok(())
+    }
+
+    /// Sends an answer; `false`: there is no room in this batch.
+    fn answer(&mut self, cookie: usize) -> bool {
+        let Answer { front, rest, .. } = &self.answers[cookie];
+        let front = SgEntry { base: front.base(), len: front.len() as u64 };
+        let pieces = [front, *rest].into_iter();
+        let pushed = self.thread.push_packet_sendv(self.queue, pieces, cookie as u64);
+        self.sends.extend(pushed.map(|(slot, _)| (slot, cookie)));
+        pushed.is_some()
     }
 }
 
-/// The front of a datagram's frame with its ends in each other's places, how long it is, and how
-/// long the frame is without padding. Neither checksum minds: sums know no order. A checksum that
-/// is only begun goes out as none, which IPv4 allows (RFC 768).
+/// The headers of a datagram's frame with swapped addresses and ports, their length, and the
+/// frame's length without padding. Swapping changes neither checksum, because sums have no order. A
+/// checksum that was only begun is sent as none, which IPv4 allows (RFC 768).
 fn turned(
     frame: &[u8],
     own_mac: [u8; 6],

@@ -1,7 +1,7 @@
-//! The measured time: it begins when there is an answer, not when the program does, for devices and
-//! handshakes take their time to come up.
+//! The measured time: it begins with the first reply, not with the program, because devices and
+//! handshakes take time to start.
 
-/// Longest wait for the first answer, ns.
+/// Longest wait for the first reply, ns.
 const GIVE_UP_NS: u64 = 4_000_000_000;
 
 /// When to measure. Times are ns of one clock.
@@ -19,7 +19,7 @@ impl Window {
         Window { give_up_ns: now_ns + GIVE_UP_NS, warmup_ns, seconds_ns, measured_ns: None }
     }
 
-    /// Something works: the clock starts, if it has not.
+    /// A reply has arrived: the clock starts, if it has not.
     pub fn begin(&mut self, now_ns: u64) {
         let from_ns = now_ns + self.warmup_ns;
         self.measured_ns.get_or_insert((from_ns, from_ns + self.seconds_ns));
@@ -30,7 +30,7 @@ impl Window {
         self.measured_ns.is_some_and(|(from, to)| (from..to).contains(&now_ns))
     }
 
-    /// Whether the measured time is over, or nothing ever worked.
+    /// Whether the measured time is over, or no reply ever arrived.
     pub fn is_over(&self, now_ns: u64) -> bool {
         now_ns >= self.measured_ns.map_or(self.give_up_ns, |(_, to_ns)| to_ns)
     }

@@ -93,7 +93,7 @@ fn few_messages_under_way_on_many_connections() {
         assert!(row["msgs_per_s"].as_f64().unwrap() > 100.0, "{row}");
     }
     let output = server.client(&["--connections", "3", "--in-flight", "2", "--size", "70000"]);
-    assert!(String::from_utf8(output.stderr).unwrap().contains("16384 bytes at most"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("at most 16384 bytes"));
 }
 
 #[test]

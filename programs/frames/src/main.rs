@@ -1,4 +1,4 @@
-//! A service with a protocol of its own, below TCP and UDP: an example of packet queues.
+//! A service with its own protocol, below TCP and UDP: an example of packet queues.
 #![forbid(unsafe_code)]
 
 mod protocol;
@@ -12,7 +12,7 @@ use libix::raw::{Process, Thread};
 use protocol::{ANSWER_MAX, Carrier, ETHER_TYPE, IP_PROTOCOL, answer};
 use std::process::ExitCode;
 
-/// Adds numbers up for whoever asks by a protocol of its own, under `ix run`, on all elastic threads.
+/// Adds numbers that clients send in a protocol of its own, under `ix run`, on all elastic threads.
 #[derive(Parser)]
 #[command(
     version,
@@ -26,7 +26,7 @@ struct Args {
     carrier: Carrier,
 }
 
-/// Answers questions.
+/// Replies to requests.
 struct Adder {
     carrier: Carrier,
     own_mac: [u8; 6],
@@ -43,7 +43,7 @@ impl Handler for Adder {
             let Some(len) = answer(self.carrier, self.own_mac, &packet, &mut bytes) else {
                 continue;
             };
-            // Out of transmit memory: the asker asks again.
+            // Out of transmit memory: the client asks again.
             let Some(mut buf) = io.tx().alloc(len) else { continue };
             buf.extend(&bytes[..len]);
             io.packet_send(queue, Frame::new([Piece::from(buf)]), 0);
@@ -52,7 +52,7 @@ impl Handler for Adder {
 
     fn on_packet_sent(&mut self, _: &mut Io<()>, _: u64, _: u64, outcome: Result<(), Error>) {
         if let Err(why) = outcome {
-            eprintln!("ix-frames: an answer was not sent: {why}");
+            eprintln!("ix-frames: a reply was not sent: {why}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! A protocol that no stack knows: numbers are asked to be added up.
+//! A protocol that no stack knows: it adds numbers.
 //!
-//! Behind the header of what carries it (Ethernet, or IPv4): the letters `ADD`, one octet that is 1
-//! in a question and 2 in an answer, four octets by which the asker knows its question, and numbers
-//! of four octets each, big-endian. A question may have any count of them, which the first says;
-//! the answer has one, their sum modulo 2^32.
+//! After the header of its carrier (Ethernet or IPv4): the letters `ADD`, one octet that is 1 in a
+//! request and 2 in a reply, four octets that identify the request, and numbers of four octets
+//! each, big-endian. A request may have any count of them, which the first one states; the reply
+//! has one, their sum modulo 2^32.
 use std::net::Ipv4Addr;
 
 /// EtherType for local experiments (IEEE 802, first of two).
@@ -16,20 +16,20 @@ const IPV4_BYTES: usize = 20;
 const MAGIC: &[u8; 3] = b"ADD";
 const QUESTION: u8 = 1;
 const ANSWER: u8 = 2;
-/// Longest answer with its headers.
+/// Longest reply with its headers.
 pub const ANSWER_MAX: usize = ETHERNET_BYTES + IPV4_BYTES + 12;
 
-/// What carries it.
+/// What carries the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Carrier {
-    /// Ethernet frames of a type of their own.
+    /// Ethernet frames of their own type.
     Ether,
-    /// IPv4 packets of a protocol of their own.
+    /// IPv4 packets of their own protocol.
     Ip,
 }
 
-/// Writes the answer to a frame into `to`; `None` when it is no question. It goes to where the
-/// question came from.
+/// Writes the reply to a frame into `to`, addressed to the sender; `None`: the frame is not a
+/// request.
 pub fn answer(
     carrier: Carrier,
     own_mac: [u8; 6],
@@ -48,7 +48,7 @@ pub fn answer(
     if magic != MAGIC || *kind != QUESTION {
         return None;
     }
-    // Behind the numbers a short frame is padded.
+    // After the numbers a short frame is padded.
     let count = u32::from_be_bytes(*count) as usize;
     let numbers = numbers.get(..count.checked_mul(4)?)?;
     let words =

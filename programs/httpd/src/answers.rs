@@ -1,8 +1,8 @@
-//! The bytes of answers, ready in memory that is sent from as often as wanted.
+//! The bytes of responses, ready in memory that can be sent from again and again.
 //!
 //! Pages never change, so their bodies are put into sendable memory once. Heads carry the date:
-//! each is written at most once a second and then shared by all answers of that second. A short
-//! page is written behind its head, so that its answer is one piece.
+//! each one is written at most once per second, and then shared by all responses of that second. A
+//! short page is written after its head, so that the response is one piece.
 use crate::session::{Answer, Persistence, What};
 use crate::site::Site;
 use crate::status::Status;
@@ -11,7 +11,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Longest body that is written behind its head: both together fill a small block of transmit
+/// Longest body that is written after its head: both together fill a small block of transmit
 /// memory.
 const INLINE_BYTES: usize = 2048 - 256;
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -19,29 +19,29 @@ const PERSISTENCES: usize = 3;
 
 /// Memory that can be sent from.
 pub trait Memory {
-    /// A piece of it; clones are the same piece.
+    /// A piece of the memory; clones are the same piece.
     type Block: Deref<Target = [u8]> + Clone;
     /// Longest block.
     const LARGEST_BYTES: usize;
 
-    /// A block with this content, of [`Memory::LARGEST_BYTES`] at most; `None`: not now.
+    /// A block with this content, of [`Memory::LARGEST_BYTES`] at most; `None`: no memory now.
     fn block(&self, content: &[u8]) -> Option<Self::Block>;
 }
 
-/// A head, perhaps with the body behind it.
+/// A head, perhaps with the body after it.
 struct Written<B> {
     second: u64,
     block: B,
     head_bytes: usize,
 }
 
-/// The answers of one thread.
+/// The responses of one thread.
 pub struct Answers<M: Memory> {
     memory: M,
     site: Arc<Site>,
-    /// Bodies that are not written behind their heads, page by page.
+    /// Bodies that are not written after their heads, page by page.
     bodies: Vec<Vec<M::Block>>,
-    /// Of each page and status, one for each [`Persistence`].
+    /// For each page and status, one for each [`Persistence`].
     heads: Vec<Option<Written<M::Block>>>,
     go_on: Option<M::Block>,
     scratch: Vec<u8>,
@@ -63,8 +63,8 @@ impl<M: Memory> Answers<M> {
         }
     }
 
-    /// Puts pages into memory until all are there, which it answers, or until there is no memory:
-    /// to be called again when there may be more.
+    /// Puts pages into memory; returns whether all are there. If not, there is no memory now: call
+    /// it again later.
     pub fn load(&mut self) -> bool {
         while let Some(page) = self.site.pages().get(self.bodies.len()) {
             let inline = page.body.len() <= INLINE_BYTES;
@@ -86,7 +86,7 @@ impl<M: Memory> Answers<M> {
         &self.site
     }
 
-    /// Sets the date when a second has passed; `now_us` is of any clock that goes on.
+    /// Updates the date when a second has passed; `now_us` is of any monotonic clock.
     #[inline]
     pub fn set_time(&mut self, now_us: u64, wall: impl FnOnce() -> SystemTime) {
         if now_us >= self.date.expires_us {
@@ -94,8 +94,8 @@ impl<M: Memory> Answers<M> {
         }
     }
 
-    /// Gives the pieces of an answer, in order; `false`: there is no memory now, and nothing was
-    /// given.
+    /// Appends the pieces of a response, in order; `false`: there is no memory now, and nothing was
+    /// appended.
     pub fn give(&mut self, answer: Answer, mut piece: impl FnMut(&M::Block, Range<usize>)) -> bool {
         let entry = match answer.what {
             What::Page(page) => page as usize,
@@ -123,14 +123,14 @@ impl<M: Memory> Answers<M> {
         true
     }
 
-    /// Writes a head, and a short body behind it.
+    /// Writes a head, and a short body after it.
     fn write(&mut self, slot: usize, answer: Answer) -> bool {
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
         let head_bytes = self.format(&mut text, answer);
         let mut block = self.memory.block(&text);
         if block.is_none() {
-            // Heads of past seconds that nobody has asked for since.
+            // Frees unused heads of past seconds.
             let second = self.date.second;
             let stale = |head: &mut Option<Written<_>>| head.take_if(|h| h.second != second);
             self.heads.iter_mut().for_each(|head| drop(stale(head)));
@@ -199,7 +199,7 @@ mod tests {
     use std::cell::Cell;
     use std::time::Duration;
 
-    /// Memory that lasts for so many blocks.
+    /// Memory with room for this many blocks.
     struct Few(Cell<usize>);
     impl Memory for Few {
         type Block = Vec<u8>;

@@ -1,16 +1,16 @@
-//! A body in chunked transfer coding (RFC 9112 section 7.1), read only to find its end.
+//! A body in chunked transfer coding (RFC 9112 section 7.1), parsed only to find its end.
 
-/// Bytes of chunk extensions and trailers that we take: more is abuse.
+/// Most bytes of chunk extensions and trailers: more is abuse.
 const OVERHEAD_BYTES: usize = 4096;
 
-/// How far the body was read.
+/// Progress of parsing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Its end was not there yet.
+    /// The end has not been reached.
     More,
     /// The body ended.
     End,
-    /// It does not follow the grammar, or wastes bytes on extensions and trailers.
+    /// It violates the grammar, or has too many bytes of extensions and trailers.
     Bad,
     /// It has more content than allowed.
     TooLong,
@@ -32,11 +32,11 @@ enum State {
     Trailer { empty: bool },
 }
 
-/// Reads a body in whatever pieces it comes.
+/// Parses a body in pieces of any length.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunked {
     state: State,
-    /// Content left of this chunk.
+    /// Rest of this chunk's content.
     left: u64,
     /// Content that is still allowed.
     allowed: u64,
@@ -49,7 +49,7 @@ impl Chunked {
         Chunked { state: State::Size { digits: 0 }, left: 0, allowed, overhead: 0 }
     }
 
-    /// Reads the front of `data`; answers how many bytes belong to the body, and how far it is.
+    /// Parses the front of `data`; returns how many bytes belong to the body, and the progress.
     pub fn read(&mut self, data: &[u8]) -> (usize, Progress) {
         let mut at = 0;
         while at < data.len() {

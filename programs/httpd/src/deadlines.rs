@@ -1,45 +1,45 @@
-//! When connections must be looked at again: coarse and lazy, so that requests cost nothing.
+//! When connections must be checked again: coarse and lazy, so that requests cost nothing.
 //!
-//! Each connection has one entry. Whatever happens on the connection moves no entry; when one
-//! comes up, the connection says whether it is overdue or when to ask again. No wait is shorter
-//! than the shortest patience, so an entry put at most that far ahead is never late by more than a
-//! step.
+//! Each connection has one entry. Events of the connection move no entry; when an entry is due, the
+//! connection says whether it is overdue or when to check again. No wait is shorter than the
+//! shortest patience, so an entry that is at most that far ahead is late by at most a step.
 
-/// Steps of the shortest patience: a connection may live this part of it too long.
+/// Steps in the shortest patience: a connection may live this fraction of it too long.
 const STEPS: u64 = 16;
 
 /// A wheel of connection ids.
 #[derive(Default)]
 pub struct Deadlines {
     step_us: u64,
-    /// Entries of step `n` are in slot `n` modulo their number.
+    /// Entries of step `n` are in slot `n` modulo the number of slots.
     slots: Vec<Vec<u64>>,
-    /// The last step that was looked at.
+    /// The last step that was handled.
     done: u64,
 }
 
 impl Deadlines {
-    /// Where no connection is ever waited for less than `shortest_us`.
+    /// For waits that are never shorter than `shortest_us`.
     pub fn new(shortest_us: u64, now_us: u64) -> Deadlines {
         let step_us = (shortest_us / STEPS).max(1);
-        // One more for the step that has begun, and one that is being looked at.
+        // One more for the step that has begun, and one that is being handled.
         let slots = (0..STEPS + 2).map(|_| Vec::new()).collect();
         Deadlines { step_us, slots, done: now_us / step_us }
     }
 
-    /// How often to call [`Deadlines::expire`].
+    /// Time between two calls of [`Deadlines::expire`].
     pub fn step_us(&self) -> u64 {
         self.step_us
     }
 
-    /// Adds a connection that is to be looked at `due_us`, or earlier.
+    /// Adds a connection that must be checked at `due_us` or earlier.
     pub fn insert(&mut self, id: u64, due_us: u64) {
         let number = self.slots.len() as u64;
         let step = due_us.div_ceil(self.step_us).clamp(self.done + 1, self.done + number - 1);
         self.slots[(step % number) as usize].push(id);
     }
 
-    /// Asks `next` about each connection that is up: when to ask again, or `None`: never.
+    /// Calls `next` for each connection that is due, which returns when to check again; `None`:
+    /// never.
     pub fn expire(&mut self, now_us: u64, mut next: impl FnMut(u64) -> Option<u64>) {
         while self.done < now_us / self.step_us {
             self.done += 1;
@@ -50,7 +50,7 @@ impl Deadlines {
                     self.insert(id, due_us);
                 }
             }
-            // No insertion goes to the slot that is being looked at: keep its memory.
+            // No insertion goes to the slot that is being handled: keep its memory.
             self.slots[slot] = due;
         }
     }

@@ -1,29 +1,29 @@
-//! The head of a request (RFC 9112 sections 2 to 6): what it wants, and where its body ends.
+//! The head of a request (RFC 9112 sections 2 to 6): its target, and where its body ends.
 use crate::status::Status;
 use std::borrow::Cow;
 
-/// Longest head that we take.
+/// Longest accepted head.
 pub const HEAD_BYTES: usize = 8 << 10;
-/// Most header fields that we take.
+/// Most accepted header fields.
 const FIELDS: usize = 64;
 
-/// What is asked for.
+/// The method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// The page.
+    /// GET: the page.
     Get,
-    /// The head of its answer only.
+    /// HEAD: only the head of its response.
     Head,
-    /// A method of the registry that makes no sense on a page in memory.
+    /// A registered method that does not apply to a page in memory.
     Other,
-    /// No method that anybody registered with RFC 9110.
+    /// A method that RFC 9110 does not register.
     Unknown,
 }
 
 /// How the body is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// So many bytes; mostly none.
+    /// This many bytes; mostly none.
     Length(u64),
     /// Chunked transfer coding.
     Chunked,
@@ -40,7 +40,7 @@ pub struct Head<'a> {
     pub path: Cow<'a, [u8]>,
     /// HTTP/1.0, not HTTP/1.1.
     pub old: bool,
-    /// The client wants to send more requests.
+    /// The client may send more requests.
     pub persistent: bool,
     /// The body.
     pub body: Body,
@@ -48,7 +48,7 @@ pub struct Head<'a> {
     pub expects_continue: bool,
 }
 
-/// Reads the head at the front of `data`. `None`: it is not complete.
+/// Parses the head at the front of `data`. `None`: it is not complete.
 pub fn parse(data: &[u8]) -> Option<Result<Head<'_>, Status>> {
     let within = &data[..data.len().min(HEAD_BYTES)];
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
@@ -66,7 +66,7 @@ pub fn parse(data: &[u8]) -> Option<Result<Head<'_>, Status>> {
     }
 }
 
-/// HTTP of another version, or no HTTP at all? `None`: the line's end is missing.
+/// Distinguishes HTTP of another version from other protocols. `None`: the line's end is missing.
 fn version_error(data: &[u8]) -> Option<Result<Head<'_>, Status>> {
     let end = data.iter().position(|&byte| byte == b'\n');
     let line = match end {
@@ -94,11 +94,11 @@ fn interpret<'a>(len: usize, request: &httparse::Request<'_, 'a>) -> Result<Head
     };
     let path = match method {
         Method::Get | Method::Head => path(request.path.unwrap_or_default().as_bytes())?,
-        // The forms of other methods' targets do not matter.
+        // The forms of other methods' targets are not checked.
         Method::Other | Method::Unknown => Cow::Borrowed(&b""[..]),
     };
     let body = match (fields.codings, fields.length) {
-        // Either could be what another server on the way believed (RFC 9112 section 11.2).
+        // Another server on the way may have used either one (RFC 9112 section 11.2).
         (1.., Some(_)) => return Err(Status::BadRequest),
         (1.., None) if old => return Err(Status::BadRequest),
         (1.., None) if fields.only_chunked => Body::Chunked,
@@ -119,7 +119,7 @@ fn interpret<'a>(len: usize, request: &httparse::Request<'_, 'a>) -> Result<Head
     })
 }
 
-/// What the header fields say that matters here.
+/// The relevant header fields.
 #[derive(Default)]
 struct Fields {
     hosts: usize,
@@ -156,7 +156,7 @@ impl Fields {
                         let chunked = coding.eq_ignore_ascii_case(b"chunked");
                         fields.only_chunked = chunked && fields.codings == 1;
                     }
-                    // A field without a coding hides something.
+                    // A field without a coding is suspicious.
                     fields.codings = fields.codings.max(1);
                 }
                 _ => {}
@@ -165,13 +165,13 @@ impl Fields {
         Ok(fields)
     }
 
-    /// A length; the same one again, in a list or a field of its own, is allowed.
+    /// Parses a length; repetitions of the same one, in a list or another field, are allowed.
     fn add_length(&mut self, value: &[u8]) -> Result<(), Status> {
         for text in value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
             let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
             let length = core::str::from_utf8(text).ok().filter(|_| digits);
             let length = length.ok_or(Status::BadRequest)?;
-            // More than 64 bits is a length as well, but one that we do not take.
+            // More than 64 bits is a length as well, but is not accepted.
             let length = length.parse().unwrap_or(u64::MAX);
             if self.length.is_some_and(|other| other != length) {
                 return Err(Status::BadRequest);
@@ -208,7 +208,7 @@ fn path(target: &[u8]) -> Result<Cow<'_, [u8]>, Status> {
     decode(&path[..end])
 }
 
-/// Percent-decodes (RFC 3986 section 2.1).
+/// Decodes percent-encoding (RFC 3986 section 2.1).
 fn decode(path: &[u8]) -> Result<Cow<'_, [u8]>, Status> {
     if !path.contains(&b'%') {
         return Ok(Cow::Borrowed(path));

@@ -1,4 +1,4 @@
-//! The server on IX: answers leave from transmit memory, without a copy.
+//! The server on IX: responses are sent from transmit memory, without a copy.
 use crate::answers::{Answers, Memory};
 use crate::deadlines::Deadlines;
 use crate::peer::{Overdue, Patience, Peer};
@@ -12,8 +12,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Bytes of answers that a connection may have under way before its requests wait. A longer page
-/// goes out whole: it takes no memory of its own.
+/// Bytes of unsent responses from which a connection's requests wait. A longer page is sent whole:
+/// it takes no additional memory.
 const SEND_LIMIT_BYTES: u64 = 256 << 10;
 /// Longest wait for transmit memory while pages are loaded.
 const LOAD_TIME: Duration = Duration::from_millis(500);
@@ -34,7 +34,7 @@ pub(crate) struct Httpd {
     answers: Answers<TxArena>,
     patience: Patience,
     deadlines: Deadlines,
-    /// A timer is set: only while there are connections.
+    /// Whether a timer is set: only while there are connections.
     ticking: bool,
     most_connections: usize,
     live: usize,
@@ -76,7 +76,7 @@ pub(crate) fn server(
 }
 
 impl Httpd {
-    /// Answers what was received, as far as there is room to send.
+    /// Replies to received requests, as far as there is room to send.
     fn work(&mut self, conn: &mut Conn<'_, Peer>) {
         let now_us = conn.io().now_us();
         self.answers.set_time(now_us, SystemTime::now);
@@ -104,15 +104,15 @@ impl Httpd {
         self.end(conn);
     }
 
-    /// Sends an answer, or keeps it until there is memory.
+    /// Sends a response, or keeps it until there is memory.
     fn send(&mut self, conn: &mut Conn<'_, Peer>, answer: Answer) -> bool {
         let send = |conn: &mut Conn<'_, Peer>, answers: &mut Answers<TxArena>| {
             answers.give(answer, |block, range| {
-                // Only a connection that is ending refuses, and then nobody wants the answer.
+                // Only a connection that ends refuses, and then the response is not needed.
                 let _ = conn.send_shared(block, range);
             })
         };
-        // Taking a block fails in the loop's sight: it calls `on_writable` when to try again.
+        // The loop notices the lack of memory: it calls `on_writable` when to try again.
         let sent = send(conn, &mut self.answers)
             || (conn.alloc(TxArena::LARGEST_BYTES as usize).is_some()
                 && send(conn, &mut self.answers));
@@ -122,7 +122,7 @@ impl Httpd {
         sent
     }
 
-    /// Shuts our direction after the last answer, and ends what both sides have ended.
+    /// Shuts our direction after the last response, and closes when both sides have ended.
     fn end(&mut self, conn: &mut Conn<'_, Peer>) {
         let waiting = conn.received_bytes() > 0;
         let peer = conn.state_mut();
@@ -130,14 +130,14 @@ impl Httpd {
             peer.shut = true;
             conn.shutdown();
         }
-        // Not before all is acknowledged: until then the peer's patience is still watched.
+        // Not before all is acknowledged: until then the peer's patience is still checked.
         if conn.state().shut && conn.state().eof && !is_sending(conn) {
             self.live -= 1;
             conn.close();
         }
     }
 
-    /// The connection is looked at when it may be overdue.
+    /// The connection is checked when it may be overdue.
     fn watch(&mut self, conn: &mut Conn<'_, Peer>, due_us: u64) {
         self.deadlines.insert(conn.id(), due_us);
         if !self.ticking {
@@ -223,20 +223,20 @@ impl Handler for Httpd {
     }
 
     fn on_migrate_out(&mut self, _: &mut Conn<'_, Peer>, _: u32) {
-        // Its entry among the deadlines is of an id that is nobody's.
+        // Its entry among the deadlines has an id that is no longer used.
         self.live -= 1;
     }
 
     fn on_migrate_in(&mut self, conn: &mut Conn<'_, Peer>, _: u32) {
         self.live += 1;
-        // What it waits for began on the other thread.
+        // The time it waits for began on the other thread.
         let shortest_us = conn.io().now_us() + self.patience.shortest_us();
         let (due_us, _) = conn.state().due(is_sending(conn), &self.patience);
         self.watch(conn, due_us.min(shortest_us));
     }
 
     fn on_timer(&mut self, io: &mut Io<Peer>, _: u64) {
-        // Moves on even without connections, so that later entries have their place.
+        // The wheel advances even without connections, so that later entries have their place.
         self.expire(io);
         self.ticking = io.connections() > 0;
         if self.ticking {

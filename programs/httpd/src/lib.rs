@@ -1,10 +1,11 @@
 //! Static pages from memory over HTTP/1.1, on IX and on Linux sockets: the papers' httpd.
 //!
-//! What is said on a connection is decided without input and output by [`session`]: request bytes
-//! in, answers out. [`answers`] has the bytes of each answer ready in memory that can be sent from
-//! as often as wanted: transmit memory on IX, the heap on Linux. `ix` and `linux` move bytes.
+//! [`session`] decides what is sent on a connection, without input and output: it turns request
+//! bytes into responses. [`answers`] has the bytes of each response ready in memory that can be
+//! sent from again and again: transmit memory on IX, the heap on Linux. `ix` and `linux` move
+//! bytes.
 //!
-//! A library, so that the `ix` command can carry the program inside itself.
+//! A library, so that the `ix` command can contain the program.
 #![forbid(unsafe_code)]
 pub mod answers;
 mod args;

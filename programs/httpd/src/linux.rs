@@ -1,4 +1,4 @@
-//! The server on Linux sockets: epoll, blocking or spinning, one thread; answers by `writev`.
+//! The server on Linux sockets: epoll, sleeping or spinning, one thread; responses by `writev`.
 use crate::answers::{Answers, Memory};
 use crate::deadlines::Deadlines;
 use crate::peer::{Overdue, Patience, Peer};
@@ -18,7 +18,7 @@ use std::time::SystemTime;
 
 /// Token of the listener; connections have their slot and its use.
 const LISTENER: u64 = u64::MAX;
-/// Bytes of answers that wait in a connection before its requests wait.
+/// Bytes of waiting responses from which a connection's requests wait.
 const SEND_LIMIT_BYTES: usize = 256 << 10;
 /// Most pieces of one write.
 const PIECES: usize = 64;
@@ -41,13 +41,13 @@ struct Connection {
     peer: Peer,
     out: VecDeque<(Rc<[u8]>, Range<usize>)>,
     out_bytes: usize,
-    /// Requests that wait for room to answer.
+    /// Requests that wait for room to reply.
     rest: Vec<u8>,
-    /// What epoll watches for.
+    /// Events that epoll watches for.
     interest: libc::c_int,
 }
 
-/// A place for connections; the token in epoll and wheel also says which use of it is meant.
+/// A slot for connections; the token in epoll and wheel also has the number of its use.
 #[derive(Default)]
 struct Slot {
     uses: u32,
@@ -122,7 +122,7 @@ impl Server {
                 Err(error) => return Err(error.into()),
             };
             if self.slots.len() - self.free.len() >= self.most_connections {
-                // Whether the reset can be arranged or not, the connection goes.
+                // The connection is closed in any case.
                 let _ = socket::reset_on_close(&stream);
                 continue;
             }
@@ -146,7 +146,7 @@ impl Server {
         }
     }
 
-    /// Serves a connection, unless it is gone since the event.
+    /// Serves a connection, unless it has ended since the event.
     fn ready(&mut self, token: u64, events: libc::c_int) {
         let Some(connection) = find(&mut self.slots, token) else { return };
         let lives = if events & EPOLLERR != 0 {
@@ -155,7 +155,7 @@ impl Server {
             let reads = events & (EPOLLIN | EPOLLHUP) != 0;
             connection.serve(reads, &mut self.answers, &mut self.buf, self.now_us)
         };
-        // Whatever went wrong with it, the connection is over and the others are not.
+        // Any error ends this connection, and no others.
         let watched = lives
             .and_then(|lives| Ok(lives && connection.watch(&self.epoll, token).map(|()| true)?));
         if !watched.unwrap_or(false) {
@@ -165,7 +165,7 @@ impl Server {
 
     fn remove(&mut self, token: u64) {
         let index = token as u32;
-        // Closing takes it out of the epoll set as well.
+        // Closing removes it from the epoll set as well.
         self.slots[index as usize].connection = None;
         self.free.push(index);
     }
@@ -191,7 +191,7 @@ impl Server {
                     return Some(now_us + patience.shortest_us());
                 }
             } else if then == Overdue::Abort {
-                // Without it the close is in order, which serves as well.
+                // Without it the connection closes normally, which is fine, too.
                 let _ = socket::reset_on_close(&connection.stream);
             }
             slots[token as u32 as usize].connection = None;
@@ -201,14 +201,14 @@ impl Server {
     }
 }
 
-/// The connection that a token means, unless it is gone.
+/// The connection of a token, unless it has ended.
 fn find(slots: &mut [Slot], token: u64) -> Option<&mut Connection> {
     let slot = slots.get_mut(token as u32 as usize)?;
     if u64::from(slot.uses) == token >> 32 { slot.connection.as_mut() } else { None }
 }
 
 impl Connection {
-    /// Reads, answers and sends as far as possible; answers whether the connection goes on.
+    /// Reads, replies and sends as far as possible; returns whether the connection stays open.
     fn serve(
         &mut self,
         reads: bool,
@@ -236,7 +236,7 @@ impl Connection {
         }
     }
 
-    /// Answers requests while there is room; the rest waits.
+    /// Replies to requests while there is room; the rest waits.
     fn process(&mut self, mut data: &[u8], answers: &mut Answers<Heap>, now_us: u64) {
         while !data.is_empty() {
             if self.out_bytes >= SEND_LIMIT_BYTES {
@@ -264,8 +264,8 @@ impl Connection {
         });
     }
 
-    /// Sends as much as the socket takes, and FIN after the last answer; answers whether the
-    /// connection goes on.
+    /// Sends as much as the socket takes, and FIN after the last response; returns whether the
+    /// connection stays open.
     fn flush(&mut self, now_us: u64) -> io::Result<bool> {
         while self.out_bytes > 0 {
             let mut slices = [IoSlice::new(&[]); PIECES];
@@ -302,8 +302,8 @@ impl Connection {
         }
     }
 
-    /// Watches for room while something waits for it, and else for requests: a peer that does not
-    /// read its answers is not read either.
+    /// Watches for room while bytes wait to be sent, else for requests: from a peer that does not
+    /// read its responses nothing is read.
     fn watch(&mut self, epoll: &Epoll, token: u64) -> io::Result<()> {
         let reads = if self.rest.is_empty() && !self.peer.eof { EPOLLIN } else { 0 };
         let writes = if self.out_bytes > 0 { EPOLLOUT } else { 0 };

@@ -1,12 +1,12 @@
-//! What both back ends know of a connection, and when their patience with it ends.
+//! State of a connection for both back ends, and the end of their patience.
 use crate::session::{Answer, Session};
 
-/// How long is waited for a peer.
+/// How long the server waits for a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// For a request from its first byte on; and for the peer's FIN after the last answer.
+    /// For a request from its first byte on; and for the peer's FIN after the last response.
     pub request_us: u64,
-    /// For the next request, and for a peer that takes nothing of what is sent.
+    /// For the next request, and for a peer that takes no bytes.
     pub idle_us: u64,
 }
 
@@ -20,24 +20,24 @@ impl Patience {
 #[derive(Default)]
 pub(crate) struct Peer {
     pub session: Session,
-    /// An answer that there was no memory for.
+    /// A response for which there was no memory.
     pub pending: Option<Answer>,
-    /// FIN goes out behind the last answer.
+    /// FIN follows the last response.
     pub shut: bool,
-    /// The peer sends no more.
+    /// The peer has closed its direction.
     pub eof: bool,
-    /// When what is being waited for began.
+    /// When the present wait began.
     pub since_us: u64,
 }
 
-/// What to do about a connection whose time is up.
+/// What to do with a connection whose time is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overdue {
-    /// Say that the request was too slow.
+    /// Reply that the request was too slow.
     Answer,
-    /// It idled: end it in order.
+    /// It was idle: close it normally.
     Close,
-    /// The peer takes nothing, or does not go: reset.
+    /// The peer takes no bytes, or does not close: reset.
     Abort,
 }
 

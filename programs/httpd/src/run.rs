@@ -1,4 +1,4 @@
-//! Threads: who serves where.
+//! The threads of the server.
 use crate::args::Args;
 use crate::peer::Peer;
 use crate::site::Site;

@@ -1,42 +1,42 @@
-//! What is said on one connection, without input and output: request bytes in, answers out.
+//! One connection without input and output: request bytes in, responses out.
 use crate::chunked::{Chunked, Progress};
 use crate::head::{self, Body, HEAD_BYTES, Head, Method};
 use crate::site::Site;
 use crate::status::Status;
 
-/// Longest request body that is read to its end; the rest of a longer one is not waited for.
+/// Longest request body that is read to its end; a longer one ends the connection.
 pub const BODY_BYTES: u64 = 1 << 20;
 
-/// What an answer is.
+/// Content of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A page of the site.
     Page(u32),
     /// An error.
     Status(Status),
-    /// `100 Continue`; the answer proper follows.
+    /// `100 Continue`; the response proper follows.
     Continue,
 }
 
-/// What an answer says about the connection.
+/// What a response states about the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
-    /// Nothing: it goes on, as HTTP/1.1 has it.
+    /// Nothing: it stays open, as in HTTP/1.1.
     Implied,
-    /// `Connection: keep-alive`, which HTTP/1.0 wants to hear.
+    /// `Connection: keep-alive`, for HTTP/1.0.
     KeepAlive,
-    /// `Connection: close`: this is the last answer.
+    /// `Connection: close`: this is the last response.
     Close,
 }
 
-/// One answer.
+/// One response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What it is.
+    /// Its content.
     pub what: What,
-    /// Whether the connection goes on.
+    /// Whether the connection stays open.
     pub persistence: Persistence,
-    /// Without the body: the answer to `HEAD`.
+    /// Without the body: the response to `HEAD`.
     pub head_only: bool,
 }
 
@@ -48,16 +48,16 @@ impl Answer {
     }
 }
 
-/// Where in a request the connection is.
+/// State of a connection.
 #[derive(Debug)]
 enum State {
     /// In a head, or between requests.
     Head,
-    /// In a body of which so many bytes are missing; then the answer.
+    /// In a body of which this many bytes are missing; then the response.
     Body(u64, Answer),
-    /// In a chunked body; then the answer.
+    /// In a chunked body; then the response.
     Chunked(Chunked, Answer),
-    /// The last answer was given.
+    /// The last response was given.
     Over,
 }
 
@@ -65,7 +65,7 @@ enum State {
 #[derive(Debug)]
 pub struct Session {
     state: State,
-    /// The beginning of a head whose rest has not come.
+    /// The beginning of an incomplete head.
     partial: Vec<u8>,
 }
 
@@ -76,7 +76,7 @@ impl Default for Session {
 }
 
 impl Session {
-    /// Whether a request has begun that was not answered.
+    /// Whether a request has begun and has no response yet.
     pub fn in_request(&self) -> bool {
         match self.state {
             State::Head => !self.partial.is_empty(),
@@ -85,19 +85,19 @@ impl Session {
         }
     }
 
-    /// Whether the last answer was given: whatever comes is thrown away.
+    /// Whether the last response was given: further input is dropped.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Over)
     }
 
-    /// The request did not come in time.
+    /// The request did not arrive in time.
     pub fn time_out(&mut self) -> Answer {
         self.state = State::Over;
         Answer::last(Status::RequestTimeout)
     }
 
-    /// Reads from the front of `data`: how many bytes, and the answer that follows from them.
-    /// Without an answer, all of `data` was read.
+    /// Reads from the front of `data`: returns how many bytes, and the resulting response. Without
+    /// a response, all of `data` was read.
     pub fn read(&mut self, data: &[u8], site: &Site) -> (usize, Option<Answer>) {
         let mut at = 0;
         let mut answer = None;
@@ -135,10 +135,10 @@ impl Session {
         (at, answer)
     }
 
-    /// Reads a head, in whatever pieces it comes.
+    /// Parses a head in pieces of any length.
     fn read_head(&mut self, data: &[u8], site: &Site) -> (usize, Option<Answer>) {
         if self.partial.is_empty() {
-            // Empty lines before a request are to be ignored (RFC 9112 section 2.2).
+            // Empty lines before a request are ignored (RFC 9112 section 2.2).
             let blank = data.iter().take_while(|byte| b"\r\n".contains(byte)).count();
             if blank > 0 {
                 return (blank, None);
@@ -154,7 +154,7 @@ impl Session {
         let before = self.partial.len();
         let new = &data[..data.len().min(HEAD_BYTES - before)];
         self.partial.extend_from_slice(new);
-        // Only a line's end can complete a head, or show what is wrong with it.
+        // Only the end of a line can complete a head, or show an error.
         if !new.contains(&b'\n') && self.partial.len() < HEAD_BYTES {
             return (new.len(), None);
         }
@@ -168,7 +168,7 @@ impl Session {
         }
     }
 
-    /// Goes on after a head of which `before` bytes had been read earlier.
+    /// Continues after a head of which `before` bytes had been read earlier.
     fn begin(
         &mut self,
         outcome: Result<Head<'_>, Status>,

@@ -23,12 +23,12 @@ pub struct Site {
 }
 
 impl Site {
-    /// A site without pages that takes so many bytes.
+    /// A site without pages, with room for this many bytes.
     pub fn new(limit_bytes: u64) -> Site {
         Site { limit_bytes, ..Site::default() }
     }
 
-    /// Adds a page of `size` bytes of text at `/size`; the first one is at `/` as well.
+    /// Adds a page of `size` bytes of text at `/size`; the first one also at `/`.
     pub fn add_synthetic(&mut self, size: u64) -> Result<()> {
         self.charge(size).with_context(|| format!("cannot make a page of {size} bytes"))?;
         let line = b"All work and no waiting makes a dataplane a quick one.\n";
@@ -42,8 +42,8 @@ impl Site {
         Ok(())
     }
 
-    /// Adds the files of a folder and its folders; `index.html` is its folder's page as well.
-    /// Hidden files, and what is neither file nor folder, are left out.
+    /// Adds the files of a folder and its subfolders; `index.html` is also the page of its folder.
+    /// Hidden files, and what is neither file nor folder, are skipped.
     pub fn add_folder(&mut self, folder: &Path) -> Result<()> {
         self.add_under(folder, b"/")
     }
@@ -54,7 +54,7 @@ impl Site {
             let entry = entry.with_context(cannot)?;
             let name = entry.file_name();
             let (name, file) = (name.as_encoded_bytes(), entry.path());
-            // Links are not followed: what they point at may lie outside the folder.
+            // Links are not followed: their targets may be outside the folder.
             let kind = entry.file_type().with_context(cannot)?;
             if name.starts_with(b".") {
                 continue;
@@ -101,7 +101,7 @@ impl Site {
         self.paths.get(path).copied()
     }
 
-    /// All pages; the index is their name.
+    /// All pages; the index identifies a page.
     pub fn pages(&self) -> &[Page] {
         &self.pages
     }

@@ -1,4 +1,4 @@
-//! The status codes of answers that are no page (RFC 9110 section 15).
+//! The status codes of responses without a page (RFC 9110 section 15).
 
 /// Why a request does not get a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,9 +11,9 @@ pub enum Status {
     MethodNotAllowed,
     /// The request did not come in time.
     RequestTimeout,
-    /// The body is longer than we take.
+    /// The body is too long.
     ContentTooLarge,
-    /// The request line is longer than we take.
+    /// The request line is too long.
     UriTooLong,
     /// An expectation other than `100-continue`.
     ExpectationFailed,

@@ -6,19 +6,10 @@ use ix_kv::reply::Reply;
 use ix_kv::session::Session;
 use ix_kv::store::{Limits, Store};
 use ix_kv::words::Words;
+use ix_sys::tsc::ticks;
 
 const CONNECTIONS: usize = 64;
 const REQUESTS: usize = 2_000_000;
-
-fn cycles() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: reads the time stamp counter.
-    unsafe {
-        core::arch::x86_64::_rdtsc()
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    0
-}
 
 fn key(number: u64) -> String {
     format!("{:019}", number)
@@ -74,13 +65,13 @@ fn measure(items: u64, value: usize, lends: bool) {
         let mut sessions: Vec<Session> = (0..CONNECTIONS).map(|_| Session::default()).collect();
         let mut best = (f64::MAX, f64::MAX);
         for _ in 0..3 {
-            let (start, clock) = (cycles(), std::time::Instant::now());
+            let (start, clock) = (ticks(), std::time::Instant::now());
             for number in 0..REQUESTS {
                 let request = &requests[number % requests.len()];
                 sessions[number % CONNECTIONS].feed(request, &context, &mut reply);
                 reply.clear();
             }
-            let each = (cycles() - start) as f64 / REQUESTS as f64;
+            let each = (ticks() - start) as f64 / REQUESTS as f64;
             best =
                 (best.0.min(each), best.1.min(clock.elapsed().as_nanos() as f64 / REQUESTS as f64));
         }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// A memcached-compatible server, on IX and on Linux sockets.
 ///
 /// Under `ix run` it uses the dataplane; with --linux, sockets and epoll. Options have memcached's
-/// names where memcached has them.
+/// names, if memcached has them.
 #[derive(Parser, Debug, Clone)]
 #[command(
     version,
@@ -29,14 +29,14 @@ pub struct Args {
     #[arg(short = 'l', long, value_name = "ADDR",
           default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub listen: IpAddr,
-    /// Number of threads (default: on IX all elastic threads, on Linux one)
+    /// Number of threads (default: one for each elastic thread; on Linux one)
     #[arg(short = 't', long, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Option<u32>,
-    /// Connections of all threads together, at most
+    /// Most connections, all threads together
     #[arg(short = 'c', long, value_name = "N", default_value_t = 1024)]
     pub conn_limit: u32,
-    /// Memory for items, megabytes
+    /// Memory for items, MB
     #[arg(short = 'm', long, value_name = "MB", default_value_t = 64,
           value_parser = clap::value_parser!(u64).range(1..=16384))]
     pub memory_limit: u64,
@@ -49,16 +49,16 @@ pub struct Args {
     /// Growth factor of chunk sizes
     #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 1.25, value_parser = factor)]
     pub slab_growth_factor: f64,
-    /// On IX: which part of a datagram's way is zero-copy, for benchmarks
+    /// On IX: which part of a datagram's path is zero-copy, for benchmarks
     #[arg(long, value_name = "STEPS", value_enum, default_value = "both", hide = true)]
     pub udp_steps: Steps,
     /// Use Linux sockets and epoll
     #[arg(long)]
     pub linux: bool,
-    /// On Linux: poll, never sleep in epoll_wait
+    /// On Linux: poll, and never sleep in epoll_wait
     #[arg(long, requires = "linux")]
     pub spin: bool,
-    /// On Linux: hardware threads to pin to, such as 0,2-3; thread i gets the i-th, around again
+    /// On Linux: hardware threads to pin to, such as 0,2-3; threads take them in turn
     #[arg(long, value_name = "LIST", value_parser = Cpus::from_str, requires = "linux")]
     pub cpus: Option<Cpus>,
 }
@@ -77,7 +77,7 @@ impl FromStr for Size {
         };
         match number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)) {
             Some(bytes) if (1 << 10..=1 << 30).contains(&bytes) => Ok(Size(bytes)),
-            _ => Err("give a size from 1k to 1024m".into()),
+            _ => Err("not a size from 1k to 1024m".into()),
         }
     }
 }
@@ -85,7 +85,7 @@ impl FromStr for Size {
 fn factor(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(value) if (1.01..=4.0).contains(&value) => Ok(value),
-        _ => Err("give a factor from 1.01 to 4".into()),
+        _ => Err("not a factor from 1.01 to 4".into()),
     }
 }
 

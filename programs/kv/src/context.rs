@@ -1,23 +1,23 @@
-//! What requests of either protocol have in common.
+//! What requests of both protocols share.
 use crate::counters::Counters;
 use crate::expiry::Now;
 use crate::reply::Reply;
 use crate::store::{Store, View};
 
-/// What a request is carried out with.
+/// The environment of a request.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// The cache.
     pub store: &'static Store,
     /// Counters of this thread.
     pub me: &'a Counters,
-    /// The moment.
+    /// The present time.
     pub now: Now,
 }
 
 impl Context<'_> {
-    /// Appends the item with this key, behind what `head` writes of it, and answers whether there
-    /// is one. It is given `expires_s` as its new end, if any.
+    /// Appends the item with this key, after what `head` writes about it; returns whether there is
+    /// one. Sets its expiration to `expires_s`, if given.
     #[inline]
     pub(crate) fn show(
         &self,
@@ -33,7 +33,7 @@ impl Context<'_> {
             me.get_misses.add(1);
             return false;
         }
-        // What an item already past its end is given out for once more.
+        // The new expiration of an item that has expired meanwhile.
         let now = if expires_s.is_some() { Now { s: 0, ..now } } else { now };
         let start = reply.bytes.len();
         let mut lend = false;

@@ -1,10 +1,10 @@
-//! What a server thread counts: written by one thread, read by any.
+//! Counters of a server thread: written by one thread, read by any.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Size classes at most.
+/// Most size classes.
 pub const CLASSES: usize = 256;
 
-/// A number that one thread changes. May go below zero and back: only sums mean something.
+/// A number that one thread changes. It may go below zero and back: only sums are meaningful.
 #[derive(Default)]
 pub struct Counter(AtomicU64);
 
@@ -45,7 +45,7 @@ macro_rules! counters {
         }
 
         impl $name {
-            /// `stats reset`: all but what tells of the present.
+            /// `stats reset`: clears all but the counters of present state.
             pub fn reset(&self) {
                 $(self.$field.reset();)*
                 self.classes.0.iter().for_each(ClassCounters::reset);
@@ -72,7 +72,7 @@ macro_rules! class_counters {
         impl ClassCounters {
             fn reset(&self) { $(self.$field.reset();)* }
 
-            /// Adds those of another thread to copies of these.
+            /// Adds another thread's counters to copies of these.
             pub fn merge(&self, other: &ClassCounters) {
                 $(self.$field.add(other.$field.get());)*
                 $(self.$kept.add(other.$kept.get());)*
@@ -97,7 +97,7 @@ impl Default for Classes {
 }
 
 impl Classes {
-    /// Those of one class.
+    /// Counters of one class.
     #[inline]
     pub fn of(&self, class: usize) -> &ClassCounters {
         &self.0[class & (CLASSES - 1)]

@@ -1,11 +1,11 @@
-//! Time as items know it: whole seconds since shortly before the server began.
+//! Time of items: whole seconds since shortly before the server began.
 
 /// Longer times are dates.
 const RELATIVE_MAX_S: i64 = 60 * 60 * 24 * 30;
-/// The server begins at this second, so that there is a past to expire in.
+/// The server begins at this second, so that there are seconds before it.
 pub const START_S: u32 = 2;
 
-/// The moment of a request.
+/// The time of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// Seconds of the server's clock, from [`START_S`] on.
@@ -15,14 +15,14 @@ pub struct Now {
 }
 
 impl Now {
-    /// So many seconds after the start at a date.
+    /// Second of the server's clock for a date.
     pub fn new(elapsed_s: u64, start_unix_s: i64) -> Now {
         let s = u32::try_from(elapsed_s).unwrap_or(u32::MAX - START_S) + START_S;
         Now { s, epoch_unix_s: start_unix_s - i64::from(START_S) }
     }
 
-    /// When something with this expiration time ends; 0: never. As memcached has it: up to thirty
-    /// days from now, later ones are dates, negative ones are over.
+    /// When something with this expiration time ends; 0: never. As in memcached: up to thirty days
+    /// from now, longer ones are dates, negative ones have expired.
     pub fn expires(self, time: i64) -> u32 {
         const OVER: u32 = 1;
         let at = match time {

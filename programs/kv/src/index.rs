@@ -1,20 +1,20 @@
-//! From key to item: a chained hash table that is read without a lock.
+//! From key to item: a chained hash table, read without a lock.
 //!
-//! Buckets are guarded in stripes by sequence locks: a writer makes the stripe's number odd while
-//! it changes an item or a chain; a reader takes what it finds and keeps it only if the number was
-//! even and is still the same (Lameter, "Effective synchronization on Linux/NUMA systems", 2005).
-//! Item memory is never unmapped, so the worst that a reader meets is garbage that it throws away.
+//! Stripes of buckets are guarded by sequence locks: a writer makes the stripe's number odd while
+//! it changes an item or a chain; a reader keeps what it has read only if the number was even and
+//! is unchanged (Lameter, "Effective synchronization on Linux/NUMA systems", 2005). Item memory is
+//! never unmapped, so a reader at worst reads garbage, which it drops.
 use crate::item::{Item, NIL};
 use crate::words::Words;
 use core::hash::{BuildHasher, Hasher};
 use foldhash::fast::FixedState;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// Stripes: their numbers fit the first-level cache.
+/// Number of stripes: their numbers fit the first-level cache.
 const STRIPES: usize = 4096;
-/// A chain is never this long: a reader that is still walking follows garbage.
+/// A chain is never this long: a longer walk follows garbage.
 const CHAIN_MAX: usize = 4096;
-/// Tries without a lock before a reader queues with the writers.
+/// Attempts without a lock before a reader takes the lock.
 const TRIES: usize = 16;
 
 /// The hash table.
@@ -25,7 +25,7 @@ pub struct Index {
     hasher: FixedState,
 }
 
-/// The right to change what is in one stripe.
+/// The right to change one stripe.
 pub struct Locked<'a> {
     index: &'a Index,
     stripe: &'a AtomicU32,
@@ -66,8 +66,8 @@ impl Index {
         &self.stripes[hash as usize & (STRIPES - 1) & (self.buckets.len() - 1)]
     }
 
-    /// What `look` makes of the item with this key, read at one moment. `look` may be called
-    /// several times, also with garbage, and only its last answer counts.
+    /// What `look` returns for the item with this key, read at one moment. `look` may be called
+    /// several times, also with garbage, and only its last result counts.
     #[inline]
     pub fn read<R>(&self, hash: u32, key: &[u8], mut look: impl FnMut(Option<Item>) -> R) -> R {
         let stripe = self.stripe(hash);
@@ -103,7 +103,7 @@ impl Index {
         None
     }
 
-    /// Waits for the stripe of a hash.
+    /// Locks the stripe of a hash.
     pub fn lock(&self, hash: u32) -> Locked<'_> {
         loop {
             if let Some(locked) = self.try_lock(hash) {
@@ -113,7 +113,7 @@ impl Index {
         }
     }
 
-    /// The stripe of a hash, unless somebody has it.
+    /// Locks the stripe of a hash, unless it is locked.
     pub fn try_lock(&self, hash: u32) -> Option<Locked<'_>> {
         let stripe = self.stripe(hash);
         let number = stripe.load(Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl Index {
         if !free || stripe.compare_exchange(number, taken, success, failure).is_err() {
             return None;
         }
-        // No change may be seen before the odd number.
+        // No change may be visible before the odd number.
         fence(Ordering::Release);
         Some(Locked { index: self, stripe, number: taken, bucket: self.bucket(hash) })
     }
@@ -141,14 +141,14 @@ impl Locked<'_> {
         self.index.walk(hash, key)
     }
 
-    /// Puts an item in, to be found from now on.
+    /// Inserts an item, which can be found from then on.
     pub fn link(&self, item: Item) {
         item.set_next(self.bucket.load(Ordering::Relaxed));
         item.set_bits(true, false);
         self.bucket.store(item.at, Ordering::Relaxed);
     }
 
-    /// Takes an item out.
+    /// Removes an item.
     pub fn unlink(&self, item: Item) {
         let (next, _) = item.link();
         item.set_bits(false, false);

@@ -1,4 +1,4 @@
-//! One item as it lies in memory: five words, then the key, then the value, each from a word on.
+//! One item in memory: five words, then the key, then the value, each beginning at a word.
 //!
 //! ```text
 //! 0  next in chain (32) | hash (32)          3  value bytes (32) | key bytes (8) | class | bits
@@ -10,18 +10,18 @@ use crate::words::Words;
 const HEADER_WORDS: usize = 5;
 /// An item can be found.
 const LINKED: u64 = 1 << 48;
-/// It was found since the clock's hand last came by.
+/// It was found since the clock's hand last passed.
 const USED: u64 = 1 << 49;
-/// It was ever found.
+/// It was found at some time.
 const FETCHED: u64 = 1 << 50;
-/// Its memory waits to be used again.
+/// Its memory is free.
 const FREE: u64 = 1 << 51;
 const LOW: u64 = 0xffff_ffff;
 
-/// No item: the first word of memory is never one's.
+/// No item: the first word of memory belongs to none.
 pub const NIL: u32 = 0;
 
-/// Name and fixed fields of a new item.
+/// Key and fixed fields of a new item.
 #[derive(Clone, Copy)]
 pub struct Fresh<'a> {
     /// The key.
@@ -36,11 +36,11 @@ pub struct Fresh<'a> {
     pub value_len: u32,
 }
 
-/// Where an item is. Fields may be garbage when read without its lock.
+/// The place of an item. Fields may be garbage if read without its lock.
 #[derive(Clone, Copy)]
 pub struct Item {
     words: Words,
-    /// Word that it begins at.
+    /// Its first word.
     pub at: u32,
 }
 
@@ -51,7 +51,7 @@ impl Item {
         Item { words, at }
     }
 
-    /// Bytes of memory that an item takes.
+    /// Bytes of memory that an item needs.
     pub fn bytes(key_len: usize, value_len: u64) -> u64 {
         let words = HEADER_WORDS as u64 + (key_len as u64).div_ceil(8) + value_len.div_ceil(8);
         words * 8
@@ -67,7 +67,7 @@ impl Item {
         self.words.store(self.at as usize + word, value);
     }
 
-    /// Writes header and key of an item that nobody can find.
+    /// Writes header and key of an item that cannot be found yet.
     pub fn begin(self, fresh: &Fresh<'_>, class: u8) {
         let Fresh { key, hash, flags, expires_s, value_len } = *fresh;
         self.store(0, u64::from(hash) << 32);
@@ -76,7 +76,7 @@ impl Item {
         self.store(3, u64::from(class) << 40 | (key.len() as u64) << 32 | u64::from(value_len));
         self.store(4, 0);
         if !key.is_empty() {
-            // Keys are compared by words: what is behind the end must be 0.
+            // Keys are compared by words: the bytes after the end must be 0.
             self.store(HEADER_WORDS + (key.len() - 1) / 8, 0);
             self.words.write((self.at as usize + HEADER_WORDS) * 8, key);
         }
@@ -89,7 +89,7 @@ impl Item {
         (word as u32, (word >> 32) as u32)
     }
 
-    /// Changes the next item.
+    /// Sets the next item.
     pub fn set_next(self, next: u32) {
         self.store(0, self.load(0) & !LOW | u64::from(next));
     }
@@ -100,7 +100,7 @@ impl Item {
         self.load(1)
     }
 
-    /// Notes a change.
+    /// Records a change.
     pub fn set_cas(self, cas: u64) {
         self.store(1, cas);
     }
@@ -112,7 +112,7 @@ impl Item {
         (word as u32, (word >> 32) as u32)
     }
 
-    /// Changes when it ends.
+    /// Sets when it ends.
     pub fn set_expires(self, expires_s: u32) {
         self.store(2, self.load(2) & !LOW | u64::from(expires_s));
     }
@@ -129,17 +129,17 @@ impl Item {
         self.store(3, word | if linked { LINKED } else { 0 } | if used { USED } else { 0 });
     }
 
-    /// Marks memory that is no item yet, and not free any more.
+    /// Marks memory that is not an item yet, and no longer free.
     pub fn set_taken(self, class: u8) {
         self.store(3, u64::from(class) << 40);
     }
 
-    /// Marks memory that waits to be used again.
+    /// Marks memory as free.
     pub fn set_free(self, class: u8) {
         self.store(3, FREE | u64::from(class) << 40);
     }
 
-    /// Notes that it was found.
+    /// Marks it as found.
     pub fn set_found(self) {
         self.store(3, self.load(3) | USED | FETCHED);
     }
@@ -150,17 +150,17 @@ impl Item {
         self.load(4) as u32
     }
 
-    /// Notes when.
+    /// Sets when it was stored.
     pub fn set_stored(self, now_s: u32) {
         self.store(4, self.load(4) & !LOW | u64::from(now_s));
     }
 
-    /// How many are sending the value.
+    /// Number of replies that are sending the value.
     pub fn references(self) -> u32 {
         (self.load(4) >> 32) as u32
     }
 
-    /// Changes that.
+    /// Sets that number.
     pub fn set_references(self, references: u32) {
         self.store(4, self.load(4) & LOW | u64::from(references) << 32);
     }
@@ -181,7 +181,7 @@ impl Item {
         &buffer[..len]
     }
 
-    /// Word that the value begins at.
+    /// First word of the value.
     #[inline]
     pub fn value_word(self) -> usize {
         self.at as usize + HEADER_WORDS + self.shape().key_len().div_ceil(8)
@@ -216,7 +216,7 @@ impl Shape {
         (self.0 >> 40) as u8 as usize
     }
 
-    /// Waits to be used again.
+    /// Is free.
     pub fn is_free(self) -> bool {
         self.0 & FREE != 0
     }
@@ -226,18 +226,18 @@ impl Shape {
         self.0 & LINKED != 0
     }
 
-    /// Was found since the clock's hand last came by.
+    /// Was found since the clock's hand last passed.
     #[inline]
     pub fn is_used(self) -> bool {
         self.0 & USED != 0
     }
 
-    /// Was ever found.
+    /// Was found at some time.
     pub fn is_fetched(self) -> bool {
         self.0 & FETCHED != 0
     }
 
-    /// Bytes of memory that it asked for.
+    /// Bytes of memory that it needs.
     pub fn bytes(self) -> u64 {
         Item::bytes(self.key_len(), self.value_len().into())
     }

@@ -1,9 +1,11 @@
 //! A memcached-compatible server, on IX and on Linux sockets from one source.
 //!
-//! From the inside out: [`words`] and [`item`] are memory, [`slab`] gives it out, [`index`] finds
-//! keys in it without a lock, [`store`] is the cache, [`session`] one connection (with protocols
-//! `ascii` and `binary`), all of it without input, output or clock. `server` drives sessions on an
-//! elastic thread, `linux` by epoll.
+//! From the inside out: [`words`] and [`item`] are memory, [`slab`] allocates it, [`index`] finds
+//! keys in it without a lock, [`store`] is the cache, [`session`] one connection (with the
+//! protocols `ascii` and `binary`). All of this is without input, output or clock. `server` runs
+//! sessions on an elastic thread, `linux` with epoll.
+#![forbid(unsafe_code)]
+
 mod args;
 mod ascii;
 mod binary;

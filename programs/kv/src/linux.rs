@@ -1,4 +1,4 @@
-//! The server on Linux sockets: epoll, blocking or spinning, one thread.
+//! The server on Linux sockets: epoll, sleeping or spinning, one thread.
 use crate::counters::Counters;
 use crate::reply::Reply;
 use crate::service::{Service, TOO_MANY};
@@ -17,17 +17,17 @@ const LISTENER: u64 = u64::MAX;
 const DATAGRAMS: u64 = u64::MAX - 1;
 /// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
-/// Datagrams that are taken before connections have their turn again.
+/// Most datagrams handled before connections get their turn.
 const DATAGRAM_BURST: usize = 64;
-/// After this without a descriptor or memory for another connection, try again.
+/// Without a descriptor or memory for another connection, try again after this time.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 struct Client {
     stream: TcpStream,
     session: Session,
-    /// What the socket did not take of a reply. While there is any, nothing is read.
+    /// The rest of a reply that the socket did not take. While there is one, nothing is read.
     unsent: Vec<u8>,
-    /// Requests that wait for that.
+    /// Requests that wait for it.
     held: Vec<u8>,
 }
 
@@ -43,7 +43,7 @@ struct Server {
     buf: Vec<u8>,
 }
 
-/// Serves for ever.
+/// Serves without end.
 pub fn serve(
     service: &'static Service,
     thread: usize,
@@ -82,7 +82,7 @@ pub fn serve(
     }
 }
 
-/// µs of the clock that [`Service::now`] is asked by.
+/// µs of the clock for [`Service::now`].
 pub fn clock_us() -> u64 {
     clock::now_ns() / 1000
 }
@@ -94,14 +94,14 @@ impl Server {
             let mut stream = match socket::accept(listener) {
                 Ok(Some(stream)) => stream,
                 Ok(None) => return Ok(()),
-                // Out of descriptors or memory: those who are served must not suffer.
+                // Out of descriptors or memory: served connections must not suffer.
                 Err(_) => {
                     std::thread::sleep(ACCEPT_PAUSE);
                     return Ok(());
                 }
             };
             if !self.service.admit(self.me) {
-                // Whether it can be told is the client's matter.
+                // If the message cannot be sent, it is the client's problem.
                 let _ = stream.write(TOO_MANY);
                 continue;
             }
@@ -138,7 +138,7 @@ impl Server {
         }
     }
 
-    /// Writes, carries out and reads what can be; `None`: the connection has ended.
+    /// Writes, carries out and reads as far as possible; `None`: the connection has ended.
     fn turn(&mut self, mut client: Client, index: usize, events: libc::c_int) -> Option<Client> {
         let was_blocked = !client.unsent.is_empty();
         if was_blocked {
@@ -171,7 +171,7 @@ impl Server {
         Some(client)
     }
 
-    /// Carries out requests as long as the socket takes the replies; `None`: close.
+    /// Carries out requests while the socket takes the replies; `None`: close.
     fn carry_out(&mut self, client: &mut Client, input: &[u8]) -> Option<()> {
         let context = self.service.context(self.me, clock_us());
         let mut taken = 0;

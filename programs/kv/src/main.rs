@@ -1,4 +1,6 @@
 //! A memcached-compatible server, on IX and on Linux sockets.
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

@@ -1,6 +1,6 @@
-//! Numbers as memcached's C library reads them.
+//! Numbers as memcached's C library parses them.
 
-/// A sign, digits, and after them the end or white space; white space may stand before.
+/// A sign, digits, and after them the end or white space; leading white space is allowed.
 fn digits(text: &[u8]) -> Option<(bool, u64)> {
     let text = text.trim_ascii_start();
     let (negative, text) = match text.split_first() {

@@ -1,23 +1,23 @@
-//! Bytes to be sent, and values that are sent from where they are.
+//! Bytes to send, and values that are sent from their items.
 use crate::store::{Lease, View};
-use std::sync::atomic::AtomicU8;
+use crate::words::Span;
 
-/// A reply that has this much takes no further requests before it was sent.
+/// A reply of this length must be sent before further requests are carried out.
 const FULL_BYTES: usize = 64 << 10;
-/// Values up to this are copied: that is cheaper than a lease and a piece of their own.
+/// Values up to this length are copied: that is cheaper than a lease and a separate piece.
 pub const COPY_BYTES_MAX: usize = 1024;
 
-/// A value in the midst of a reply.
+/// A value within a reply.
 pub struct Lent {
     /// Bytes of the reply before it.
     pub before: usize,
     /// The value.
-    pub data: &'static [AtomicU8],
+    pub data: Span,
     /// Keeps it.
     pub lease: Lease,
 }
 
-/// What a connection is answered.
+/// The reply on a connection.
 #[derive(Default)]
 pub struct Reply {
     /// All but lent values.
@@ -30,23 +30,23 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Empty; `lends`: values can be sent from item memory.
+    /// An empty reply; `lends`: values can be sent from item memory.
     pub fn new(lends: bool) -> Reply {
         Reply { bytes: Vec::with_capacity(2 * FULL_BYTES), lends, ..Reply::default() }
     }
 
-    /// Whether it must be sent before more is answered.
+    /// Whether it must be sent before further requests.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.bytes.len() + self.lent_bytes >= FULL_BYTES
     }
 
-    /// Whether there is nothing.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.lent.is_empty()
     }
 
-    /// Forgets what was sent.
+    /// Drops what was sent.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.lent.clear();

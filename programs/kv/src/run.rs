@@ -1,4 +1,4 @@
-//! Memory, threads, and who serves where.
+//! Memory and threads of the server.
 use crate::args::Args;
 use crate::server::Client;
 use crate::service::Service;
@@ -15,9 +15,9 @@ use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bits of a hash bucket's number, at least and at most.
+/// Least and most bits of a hash bucket's number.
 const HASH_POWERS: (u32, u32) = (16, 26);
-/// Memory of an item, roughly: buckets are as many as such items.
+/// Assumed memory of an item: there are as many buckets as such items.
 const ITEM_BYTES: u64 = 128;
 
 /// Where a thread serves.
@@ -27,7 +27,7 @@ struct Addresses {
     udp: Option<SocketAddr>,
 }
 
-/// Carries out the command line: serves until killed, and says `ready` once all threads listen.
+/// Runs the command line: serves until killed, and prints `ready` once all threads listen.
 pub fn run(args: &Args) -> Result<()> {
     let at = |port| (port != 0).then(|| SocketAddr::new(args.listen, port));
     let addresses = Addresses { tcp: at(args.port), udp: at(args.udp_port) };
@@ -85,14 +85,14 @@ fn service(words: Words, limits: Limits, args: &Args, origin_us: u64) -> Service
     }
 }
 
-/// Item memory that can be sent from, if the dataplane has that much.
+/// Item memory that can be sent from, if the dataplane has enough.
 fn shared(thread: &mut Thread, limits: &Limits) -> Option<Words> {
     match thread.shared_memory(limits.region_bytes()) {
-        Ok(bytes) => Some(Words::over(bytes)),
+        Ok(words) => Some(Words::over(words)),
         Err(error) => {
             eprintln!(
-                "ix-kv: no transmit memory of {} MB for items ({error}): long values will be \
-                 copied; give the dataplane more by arena_mb",
+                "ix-kv: cannot have {} MB of transmit memory for items ({error}): long values are \
+                 copied; give the dataplane more with arena_mb",
                 limits.region_bytes() >> 20
             );
             None

@@ -1,5 +1,5 @@
-//! The server on one elastic thread: requests are read in receive buffers, small replies written
-//! into one transmit buffer of the connection, large values sent from their items.
+//! The server on one elastic thread: requests are read in receive buffers, small replies are
+//! written into the connection's transmit buffer, and large values are sent from their items.
 use crate::counters::Counters;
 use crate::reply::{Lent, Reply};
 use crate::service::{Service, TOO_MANY};
@@ -12,7 +12,7 @@ use libix::{Dead, Error};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// A connection with less room than this is not read from.
+/// A connection with less room than this is not read.
 const SEND_ROOM_MIN: u64 = 128 << 10;
 
 impl Release for Store {
@@ -21,7 +21,7 @@ impl Release for Store {
     }
 }
 
-/// Reply that found no transmit memory.
+/// A reply that found no transmit memory.
 enum Rest {
     Bytes(Vec<u8>),
     Lent(Lent),
@@ -34,9 +34,9 @@ pub struct Client {
     rest: VecDeque<Rest>,
     /// Requests wait for room to send.
     stalled: bool,
-    /// The client will send no more.
+    /// The client has closed its direction.
     eof: bool,
-    /// It is one too many.
+    /// It is beyond the most connections.
     refused: bool,
 }
 
@@ -48,18 +48,18 @@ pub struct Server {
     datagrams: Datagrams,
 }
 
-/// What datagrams are carried out with.
+/// The environment of datagrams.
 struct Datagrams {
     steps: Steps,
-    /// Where a request is copied to, if it is.
+    /// Where a request is copied to, if it is copied.
     question: Vec<u8>,
-    /// Nothing of it is lent.
+    /// No value in it is lent.
     reply: Reply,
 }
 
-/// A loop that serves TCP, and UDP where `datagrams` says so. Connections move between the loops of
-/// the team as they are: all that they refer to is the service's. Their thread counts them where it
-/// happens, for only the sums of counters mean something.
+/// A loop that serves TCP, and UDP with `datagrams`. Connections move between the loops of the team
+/// unchanged: all that they refer to belongs to the service. Each thread counts its own events,
+/// because only the sums of counters are meaningful.
 pub fn server(
     thread: Thread,
     service: &'static Service,
@@ -82,7 +82,7 @@ pub fn server(
 }
 
 impl Server {
-    /// Carries out what came, as long as replies can be sent.
+    /// Carries out received requests while replies can be sent.
     fn serve(&mut self, conn: &mut Conn<'_, Client>) {
         loop {
             if !self.send_rest(conn) {
@@ -123,7 +123,7 @@ impl Server {
         self.me.curr_connections.sub(1);
     }
 
-    /// Sends the reply; what finds no memory stays with the connection.
+    /// Sends the reply; the part without memory stays with the connection.
     fn send(&mut self, conn: &mut Conn<'_, Client>) {
         if self.reply.is_empty() {
             return;
@@ -140,13 +140,13 @@ impl Server {
         self.reply.clear();
     }
 
-    /// Sends what found no memory before; answers whether all of it did now.
+    /// Sends what found no memory before; returns whether all of it was sent.
     fn send_rest(&mut self, conn: &mut Conn<'_, Client>) -> bool {
         while let Some(rest) = conn.state_mut().rest.pop_front() {
             match rest {
                 Rest::Lent(lent) => {
                     let token = lent.lease.into_token();
-                    conn.send_lent(lent.data, Lease::new(self.service.store, token));
+                    conn.send_lent(lent.data.lent(), Lease::new(self.service.store, token));
                 }
                 Rest::Bytes(bytes) => {
                     let n = conn.send(&bytes);
@@ -177,7 +177,7 @@ fn give_lent(conn: &mut Conn<'_, Client>, store: &'static Store, me: &Counters, 
     me.bytes_written.add(lent.data.len() as u64);
     if conn.state().rest.is_empty() {
         let token = lent.lease.into_token();
-        conn.send_lent(lent.data, Lease::new(store, token));
+        conn.send_lent(lent.data.lent(), Lease::new(store, token));
     } else {
         conn.state_mut().rest.push_back(Rest::Lent(lent));
     }

@@ -1,10 +1,10 @@
-//! What all server threads have in common.
+//! What all server threads share.
 use crate::context::Context;
 use crate::counters::Counters;
 use crate::expiry::Now;
 use crate::store::Store;
 
-/// What is said to a connection too many.
+/// Message to a connection beyond the most.
 pub const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// The service: one for all threads, for the life of the process.
@@ -13,28 +13,28 @@ pub struct Service {
     pub store: &'static Store,
     /// Whether item memory can be sent from.
     pub lends: bool,
-    /// Connections at most, of all threads.
+    /// Most connections of all threads.
     pub connections: u64,
-    /// When it began, in the clock of its threads.
+    /// Its start, on the clock of its threads.
     pub origin_us: u64,
-    /// The date then.
+    /// The date at that time.
     pub start_unix_s: i64,
 }
 
 impl Service {
-    /// The moment, by the clock of its threads.
+    /// The present time, on the clock of its threads.
     #[inline]
     pub fn now(&self, clock_us: u64) -> Now {
         Now::new(clock_us.saturating_sub(self.origin_us) / 1_000_000, self.start_unix_s)
     }
 
-    /// What a request of a thread is carried out with.
+    /// The environment of a request of a thread.
     #[inline]
     pub fn context(&self, me: &'static Counters, clock_us: u64) -> Context<'static> {
         Context { store: self.store, me, now: self.now(clock_us) }
     }
 
-    /// Counts a connection; answers whether it may stay.
+    /// Counts a connection; returns whether it may stay.
     pub fn admit(&self, me: &Counters) -> bool {
         let all = self.store.all_counters().iter();
         let open = all.fold(0u64, |sum, one| sum.wrapping_add(one.curr_connections.get()));

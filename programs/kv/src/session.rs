@@ -1,34 +1,34 @@
-//! One connection: bytes in, replies out, no input or output of its own.
+//! One connection: bytes in, replies out, without its own input or output.
 //!
-//! Requests are read where they lie. Only what is left of a request whose rest has not come is kept
-//! here ([`Session::feed`]), and that is short: values go to their item as they come, and the keys
-//! of a long `get` are answered one by one.
+//! Requests are parsed in place. Only the beginning of an incomplete request is kept here
+//! ([`Session::feed`]), and it is short: values go to their item as they arrive, and the keys of a
+//! long `get` are replied to one by one.
 use crate::context::Context;
 use crate::reply::Reply;
 use crate::store::{Draft, How, Outcome};
 use crate::{ascii, binary};
 
-/// Bytes by which a request is completed that came in pieces.
+/// Bytes by which a request in pieces is completed.
 const CARRY_STEP: usize = 512;
 /// Capacity that is kept for the next such request.
 const CARRY_KEPT: usize = 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Protocol {
-    /// Nothing came yet.
+    /// Nothing was received yet.
     Unknown,
     Ascii,
     Binary,
 }
 
-/// Who is told what became of a value.
+/// How to reply with the result of storing a value.
 #[derive(Clone, Copy)]
 pub(crate) enum Answer {
     Ascii { noreply: bool },
     Binary(binary::Request),
 }
 
-/// A value that is coming in.
+/// A value that is being received.
 pub(crate) struct Upload {
     pub draft: Draft,
     pub how: How,
@@ -47,21 +47,21 @@ pub(crate) enum State {
     Request,
     /// The rest of a value.
     Value(Upload),
-    /// So many bytes of no use.
+    /// This many bytes to skip.
     Swallow(u64),
     /// Keys, up to the end of the line.
     Keys(ascii::Keys),
-    /// The rest of a line of no use.
+    /// The rest of a line to skip.
     Line,
-    /// Nothing that matters.
+    /// Nothing: the connection is closed.
     Closed,
 }
 
-/// How far a request was read.
+/// How far a request was parsed.
 pub(crate) enum Step {
-    /// So many bytes are done with.
+    /// This many bytes were handled.
     Done(usize),
-    /// More must come first.
+    /// More bytes are needed.
     More,
 }
 
@@ -69,7 +69,7 @@ pub(crate) enum Step {
 pub struct Session {
     protocol: Protocol,
     pub(crate) state: State,
-    /// Begin of a request whose rest has not come.
+    /// Beginning of an incomplete request.
     carry: Vec<u8>,
 }
 
@@ -80,7 +80,7 @@ impl Default for Session {
 }
 
 impl Session {
-    /// Whether the connection is to be closed after the reply.
+    /// Whether to close the connection after the reply.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed)
     }
@@ -89,8 +89,8 @@ impl Session {
         reply.is_full() || self.is_closed()
     }
 
-    /// Carries out requests and answers how many bytes were taken: all, unless the reply is full
-    /// (feed the rest once it was sent, also when there is none) or the connection is closed.
+    /// Carries out requests and returns how many bytes were taken: all, unless the reply is full
+    /// (feed the rest after sending it, also if the rest is empty) or the connection is closed.
     #[inline]
     pub fn feed(&mut self, input: &[u8], context: &Context<'_>, reply: &mut Reply) -> usize {
         let mut taken = 0;
@@ -108,7 +108,7 @@ impl Session {
         taken
     }
 
-    /// Adds to the begin of a request until it is one.
+    /// Adds to the beginning of a request until it is complete.
     fn complete(&mut self, input: &[u8], context: &Context<'_>, reply: &mut Reply) -> usize {
         let mut carry = core::mem::take(&mut self.carry);
         let mut taken = 0;
@@ -118,7 +118,7 @@ impl Session {
             carry.extend_from_slice(&input[taken..taken + added]);
             let done = self.process(&carry, context, reply);
             if done >= old {
-                // What is left lies in the input as well.
+                // The rest is also in the input.
                 taken += done - old;
                 carry.clear();
                 break;
@@ -136,7 +136,7 @@ impl Session {
         taken
     }
 
-    /// Carries out what is complete; answers how many bytes that was.
+    /// Carries out complete requests; returns the number of their bytes.
     #[inline]
     fn process(&mut self, input: &[u8], context: &Context<'_>, reply: &mut Reply) -> usize {
         let mut done = 0;
@@ -190,7 +190,7 @@ impl Session {
         }
     }
 
-    /// Takes what there is of a value, and ends the command with its last byte.
+    /// Takes the received part of a value, and ends the command at its last byte.
     pub(crate) fn value(&mut self, input: &[u8], cx: &Context<'_>, reply: &mut Reply) -> usize {
         let State::Value(upload) = &mut self.state else { return 0 };
         let tail_len = if matches!(upload.answer, Answer::Ascii { .. }) { 2 } else { 0 };

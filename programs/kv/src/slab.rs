@@ -1,35 +1,35 @@
 //! Memory for items: pages, cut into chunks of one size class each, as in memcached.
 //!
-//! What a class has no memory for is found by a clock over its pages (Corbató, "A paging
-//! experiment with the Multics system", 1968): an item that was used since the hand last came by
-//! is spared once. Reading an item thus changes nothing but one bit, and that seldom.
+//! A class without free memory finds some by a clock over its pages (Corbató, "A paging experiment
+//! with the Multics system", 1968): an item that was used since the hand last passed is spared
+//! once. So reading an item changes only one bit, and rarely.
 use crate::item::{Item, NIL};
 use crate::words::Words;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Smallest chunk.
 const CHUNK_BYTES_MIN: u64 = 96;
-/// Chunks that the hand passes before it gives up; it has gone round small classes by then.
+/// Chunks that the hand passes before it gives up; in small classes it has gone around by then.
 const HAND_STEPS: usize = 1024;
-/// Pages of other classes that are tried for one that has none.
+/// Pages of other classes that are tried for a class without any.
 const PAGE_TRIES: usize = 16;
-/// The first page does not begin at word 0, which is no item's.
+/// The first page does not begin at word 0, which belongs to no item.
 const FIRST_WORD: usize = 8;
 
-/// What became of an item that the hand came by.
+/// The hand's verdict about an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Its memory is free: nobody can find it, and nobody has it.
+    /// Its memory is free: it can no longer be found, and has no user.
     Freed,
     /// It stays this time.
     Spared,
-    /// Somebody has it.
+    /// It is in use.
     Busy,
 }
 
 struct Class {
     chunk_words: usize,
-    /// First chunk of the list of free ones.
+    /// First chunk of the free list.
     free: u32,
     free_count: usize,
     /// Rest of the last page, not cut yet.
@@ -40,7 +40,7 @@ struct Class {
 
 struct Inner {
     classes: Vec<Class>,
-    /// Pages that no class has.
+    /// Pages without a class.
     pages: Vec<usize>,
 }
 
@@ -85,7 +85,7 @@ impl Slabs {
         Slabs { words, page_words, sizes, inner: Mutex::new(Inner { classes, pages }) }
     }
 
-    /// The class of items of so many bytes; `None`: too large for any.
+    /// The class of items of this many bytes; `None`: too large for any.
     pub fn class_of(&self, bytes: u64) -> Option<u8> {
         let class = self.sizes.partition_point(|&size| size < bytes);
         (class < self.sizes.len()).then_some(class as u8)
@@ -95,7 +95,7 @@ impl Slabs {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A chunk, at the cost of items that `judge` gives up where nothing is free.
+    /// Allocates a chunk; if none is free, at the cost of items that `judge` gives up.
     pub fn allocate(&self, class: u8, mut judge: impl FnMut(Item) -> Verdict) -> Option<Item> {
         let mut inner = self.inner();
         let class = class as usize;
@@ -107,12 +107,12 @@ impl Slabs {
                 self.take(&mut inner, class)
             })?;
         let item = Item::new(self.words, at);
-        // Before the lock is gone: what stood here before must not make it look free.
+        // Before the lock is released: the old content must not make it look free.
         item.set_taken(class as u8);
         Some(item)
     }
 
-    /// Takes a chunk back.
+    /// Frees a chunk.
     pub fn free(&self, item: Item) {
         let class = item.shape().class();
         let mut inner = self.inner();
@@ -160,7 +160,7 @@ impl Slabs {
         None
     }
 
-    /// Empties a page of another class, for one that found nothing: of those that have most.
+    /// Takes a page from another class, of those that have most, for a class that found nothing.
     #[cold]
     fn rob(
         &self,
@@ -188,7 +188,7 @@ impl Slabs {
         None
     }
 
-    /// Ends all items of a page; answers whether nobody has any of its chunks.
+    /// Removes all items of a page; returns whether none of its chunks is in use.
     fn empty(
         &self,
         class: &mut Class,
@@ -207,7 +207,7 @@ impl Slabs {
                 empty &= item.shape().is_free();
                 continue;
             }
-            // Spared the first time, which takes the mark away.
+            // Spared the first time, which removes the mark.
             let freed = match judge(item) {
                 Verdict::Spared => judge(item) == Verdict::Freed,
                 verdict => verdict == Verdict::Freed,
@@ -240,7 +240,7 @@ impl Slabs {
         inner.classes.iter().map(stats).collect()
     }
 
-    /// Bytes of pages that classes have.
+    /// Bytes of pages in classes.
     pub fn used_bytes(&self) -> u64 {
         let pages: usize = self.inner().classes.iter().map(|class| class.pages.len()).sum();
         (pages * self.page_words * 8) as u64
@@ -260,7 +260,7 @@ impl Class {
         self.free_count += 1;
     }
 
-    /// Takes the chunks of a page off the list of free ones.
+    /// Removes the chunks of a page from the free list.
     fn forget(&mut self, words: Words, page: &core::ops::Range<usize>) {
         let mut at = core::mem::replace(&mut self.free, NIL);
         self.free_count = 0;
@@ -321,7 +321,7 @@ mod tests {
         starts.sort_unstable();
         assert!(starts.windows(2).all(|pair| u64::from(pair[1] - pair[0]) * 8 >= chunk));
         assert!(starts[0] != NIL);
-        // Another class gets nothing while they are held, and a page once they are free.
+        // Another class gets nothing while they are in use, and a page once they are free.
         let large = slabs.class_of(PAGE).unwrap();
         assert!(slabs.allocate(large, |_| Verdict::Busy).is_none());
         for item in &all {

@@ -1,13 +1,14 @@
-//! What `stats` says. Names are memcached's; only what is measured or set is said.
+//! The output of `stats`. Names are memcached's; only measured or set values are listed.
 use crate::context::Context;
 use crate::counters::{ClassCounters, Counter, Counters};
 use crate::store::{KEY_MAX, Store};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What `version` says: whose behaviour this is, which clients go by, and whose program.
+/// The output of `version`: memcached's version whose behaviour this has, which clients rely on,
+/// and this program's.
 pub const VERSION: &str = concat!("1.6.18-ix-kv-", env!("CARGO_PKG_VERSION"));
 
-/// Tells the statistics of one kind; answers whether there is such a kind.
+/// Writes the statistics of one kind; returns whether there is such a kind.
 pub fn each(what: &[u8], context: &Context<'_>, mut tell: impl FnMut(&str, &str)) -> bool {
     match what {
         b"" => general(context, &mut tell),

@@ -1,22 +1,22 @@
-//! memcached's frame over UDP: eight bytes before each datagram, replies cut into several.
+//! memcached's frame over UDP: eight bytes before each datagram; replies are divided into several.
 use crate::context::Context;
 use crate::reply::Reply;
 use crate::session::Session;
 
 /// Bytes of the frame.
 pub const FRAME_BYTES: usize = 8;
-/// Reply bytes in one datagram, as memcached has it: fits an Ethernet packet with room to spare.
+/// Reply bytes in one datagram, as in memcached: this fits an Ethernet packet with room to spare.
 const PART_BYTES: usize = 1392;
 /// Datagrams of one reply are numbered with 16 bits.
 const PARTS_MAX: usize = u16::MAX as usize;
 const SPLIT: &[u8] = b"SERVER_ERROR multi-packet request not supported\r\n";
 
-/// What of a server's way with datagrams is zero-copy (the Arrakis paper's case study).
+/// The part of a datagram's path that is zero-copy (the Arrakis paper's case study).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Steps {
-    /// Nothing: datagrams are copied out and in, as socket calls must
+    /// None: datagrams are copied in and out, as with socket calls
     None,
-    /// Requests are read where they were received
+    /// Requests are read in place
     Receive,
     /// Replies are written into transmit memory
     Transmit,
@@ -25,20 +25,20 @@ pub enum Steps {
 }
 
 impl Steps {
-    /// Requests are read where they were received.
+    /// Whether requests are read in place.
     pub fn receives(self) -> bool {
         matches!(self, Steps::Receive | Steps::Both)
     }
 
-    /// Replies are written into transmit memory.
+    /// Whether replies are written into transmit memory.
     pub fn transmits(self) -> bool {
         matches!(self, Steps::Transmit | Steps::Both)
     }
 }
 
-/// Carries out what one datagram asks and gives the datagrams of the reply to `send`, each as its
-/// frame and the rest, until that refuses. A request must be in one datagram; what is left of it is
-/// not waited for.
+/// Carries out the request in a datagram and passes the datagrams of the reply to `send`, each as
+/// its frame and the rest, until that refuses. A request must be in one datagram; the rest of a
+/// longer one is ignored.
 pub fn answer(
     datagram: &[u8],
     context: &Context<'_>,
@@ -53,7 +53,7 @@ pub fn answer(
     } else {
         reply.put(SPLIT);
     }
-    // Most replies are short, and lie where they were written.
+    // Most replies are short, and are sent where they were written.
     let bytes = if long.is_empty() { &reply.bytes } else { &long };
     let total = bytes.len().div_ceil(PART_BYTES).min(PARTS_MAX);
     for (number, part) in bytes.chunks(PART_BYTES).take(total).enumerate() {
@@ -69,7 +69,7 @@ pub fn answer(
     reply.clear();
 }
 
-/// Leaves the reply in `reply`, or all of it in `long` where it is more than fits there.
+/// Leaves the reply in `reply`, or all of it in `long` if it is too long for that.
 fn carry_out(mut request: &[u8], context: &Context<'_>, reply: &mut Reply, long: &mut Vec<u8>) {
     let mut session = Session::default();
     while !session.is_closed() {
@@ -87,7 +87,7 @@ fn carry_out(mut request: &[u8], context: &Context<'_>, reply: &mut Reply, long:
     }
 }
 
-/// As the system calls of sockets have it: a whole datagram in one place.
+/// As with system calls of sockets: a whole datagram in one place.
 pub fn joined(front: [u8; FRAME_BYTES], part: &[u8], send: impl FnOnce(&[u8]) -> bool) -> bool {
     let mut out = [0; FRAME_BYTES + PART_BYTES];
     out[..FRAME_BYTES].copy_from_slice(&front);

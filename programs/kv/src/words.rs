@@ -3,62 +3,42 @@
 //! Readers take no lock, so every access is an atomic one; a reader finds out afterwards (see
 //! [`crate::index`]) whether what it saw belongs together. Indices that came out of such memory may
 //! be garbage: reads outside are 0, never a panic.
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use libix::raw::Lent;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const WORD: usize = 8;
 
 /// The memory of all items.
 #[derive(Clone, Copy)]
-pub struct Words {
-    words: &'static [AtomicU64],
-    bytes: &'static [AtomicU8],
-}
+pub struct Words(&'static [AtomicU64]);
 
 impl Words {
-    /// Zeroed memory of the process, in large pages where there are any.
+    /// Zeroed memory of the process, in large pages where there are any, up to its last whole word.
     pub fn private(bytes: usize) -> std::io::Result<Words> {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a fresh mapping anywhere.
-        let base = unsafe { libc::mmap(core::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(std::io::Error::last_os_error());
-        }
-        // SAFETY: advice on our own mapping; without large pages it is slower, and right.
-        unsafe { libc::madvise(base, bytes, libc::MADV_HUGEPAGE) };
-        // SAFETY: a mapping of so many zeroed bytes, page-aligned, that is never unmapped.
-        Ok(Words::over(unsafe { core::slice::from_raw_parts(base.cast::<AtomicU8>(), bytes) }))
+        ix_sys::zeroed_words(bytes / WORD).map(Words)
     }
 
-    /// Memory that was given, up to its last whole word.
-    ///
-    /// # Panics
-    /// When it is not aligned to words.
-    pub fn over(bytes: &'static [AtomicU8]) -> Words {
-        let base = bytes.as_ptr().cast::<AtomicU64>();
-        assert!(base.is_aligned(), "item memory begins at a word");
-        // SAFETY: aligned, within `bytes`, and of atomics for its whole life. Nothing accesses it
-        // by bytes: `lend` hands out the address only.
-        let words = unsafe { core::slice::from_raw_parts(base, bytes.len() / WORD) };
-        Words { words, bytes }
+    /// Memory that was given.
+    pub fn over(words: &'static [AtomicU64]) -> Words {
+        Words(words)
     }
 
     /// How many.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(self) -> usize {
-        self.words.len()
+        self.0.len()
     }
 
     /// One word; 0 outside.
     #[inline]
     pub fn load(self, at: usize) -> u64 {
-        self.words.get(at).map_or(0, |word| word.load(Relaxed))
+        self.0.get(at).map_or(0, |word| word.load(Relaxed))
     }
 
     /// Writes one word. Only who holds the lock of an item, or an item that nobody can find.
     #[inline]
     pub fn store(self, at: usize, value: u64) {
-        if let Some(word) = self.words.get(at) {
+        if let Some(word) = self.0.get(at) {
             word.store(value, Relaxed);
         }
     }
@@ -93,7 +73,7 @@ impl Words {
     pub fn read(self, at: usize, len: usize, to: &mut Vec<u8>) -> bool {
         let start = to.len();
         let words = len.div_ceil(WORD);
-        let Some(from) = at.checked_add(words).and_then(|end| self.words.get(at..end)) else {
+        let Some(from) = at.checked_add(words).and_then(|end| self.0.get(at..end)) else {
             return false;
         };
         to.resize(start + words * WORD, 0);
@@ -137,10 +117,35 @@ impl Words {
         }
     }
 
-    /// Where `len` bytes from word `at` on lie, for somebody who is told when not to read them.
-    pub fn lend(self, at: usize, len: usize) -> Option<&'static [AtomicU8]> {
-        let start = at.checked_mul(WORD)?;
-        self.bytes.get(start..start.checked_add(len)?)
+    /// `len` bytes from word `at` on, for somebody who is told when not to read them.
+    pub fn lend(self, at: usize, len: usize) -> Option<Span> {
+        let words = self.0.get(at..at.checked_add(len.div_ceil(WORD))?)?;
+        Some(Span { words: Words(words), lent: Lent::of(words, 0, len)? })
+    }
+}
+
+/// Bytes in item memory.
+#[derive(Clone, Copy)]
+pub struct Span {
+    words: Words,
+    lent: Lent,
+}
+
+impl Span {
+    /// How many.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(self) -> usize {
+        self.lent.len()
+    }
+
+    /// Where they are, to be sent from there.
+    pub fn lent(self) -> Lent {
+        self.lent
+    }
+
+    /// Appends them.
+    pub fn copy(self, to: &mut Vec<u8>) {
+        self.words.read(0, self.len(), to);
     }
 }
 

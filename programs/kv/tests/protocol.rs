@@ -37,9 +37,7 @@ fn talk<'a>(
             let mut at = 0;
             for lent in &reply.lent {
                 said.extend(&reply.bytes[at..lent.before]);
-                said.extend(
-                    lent.data.iter().map(|byte| byte.load(std::sync::atomic::Ordering::Relaxed)),
-                );
+                lent.data.copy(&mut said);
                 at = lent.before;
             }
             said.extend(&reply.bytes[at..]);

@@ -1,9 +1,9 @@
-//! One end on a Linux socket: plain blocking calls as NetPIPE has them, or spinning on the socket.
+//! One end on a Linux socket: plain blocking calls as in NetPIPE, or spinning on the socket.
 use ix_programs::{End, Service, Verdict, clock};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-/// Drives one connection to its end.
+/// Runs one connection to its end.
 pub fn drive<S: Service>(stream: &TcpStream, service: &mut S, spin: bool) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_nonblocking(spin)?;
@@ -22,7 +22,7 @@ pub fn drive<S: Service>(stream: &TcpStream, service: &mut S, spin: bool) -> io:
     Ok(())
 }
 
-/// Sends all there is to send, then reads once.
+/// Sends all output, then reads once.
 fn turn<S: Service>(
     mut stream: &TcpStream,
     service: &mut S,

@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// NetPIPE-like ping-pong on IX and on Linux sockets: one connection, one message under way,
+/// NetPIPE-like ping-pong on IX and on Linux sockets: one connection, one message in flight,
 /// one-way latency (half a round trip) and goodput for each message size.
 ///
 /// Without --client it is the server. Under `ix run` it uses the dataplane; with --linux, blocking
@@ -29,7 +29,7 @@ Examples:
   ix-pingpong --client 10.0.0.2:5002 --linux --spin --sizes 64,1024,65536 --json"
 )]
 struct Args {
-    /// Client: the server to play with.
+    /// Client: address of the server.
     #[arg(long, value_name = "ADDR:PORT")]
     client: Option<SocketAddr>,
     /// Server: port to listen on.
@@ -103,7 +103,7 @@ fn serve_ix(args: &Args) -> Result<()> {
 fn play_ix(client: PingClient, to: SocketAddr) -> Result<PingClient> {
     let mut client = ix::client(enter()?, client, to, 1);
     client.run()?;
-    // Lets the last acknowledgement and FIN out.
+    // Lets the last acknowledgement and FIN be sent.
     client.turn(Wait::Poll)?;
     let service = client.handler().service();
     Ok(core::mem::replace(service, PingClient::new(&[], 0)))
@@ -114,7 +114,7 @@ fn serve_linux(args: &Args) -> Result<()> {
     let listener = TcpListener::bind(at).with_context(|| format!("cannot listen on {at}"))?;
     println!("ready: ping-pong on {at}");
     loop {
-        // A connection that fails is its client's trouble.
+        // A failed connection concerns its client only.
         let served = listener
             .accept()
             .and_then(|(stream, _)| linux::drive(&stream, &mut PingServer, args.spin));

@@ -1,8 +1,8 @@
 //! The protocol of both ends.
 //!
 //! The client announces a round in 16 bytes (magic, message size, number of messages); the server
-//! then answers each message when all of it came. A short round finds how many messages fill the
-//! time that a size is given, a long one is measured.
+//! then returns each message when all of it has arrived. A short round finds how many messages fill
+//! the time for a size; a long one is measured.
 use hdrhistogram::Histogram;
 use ix_programs::{End, Pattern, Service, Verdict};
 use std::collections::VecDeque;
@@ -29,14 +29,14 @@ fn parse(header: &[u8]) -> Option<(usize, u64)> {
     sane.then_some((size as usize, count))
 }
 
-/// The answering end.
+/// The server's end.
 #[derive(Default)]
 pub struct PingServer;
 
-/// A connection of the answering end.
+/// A connection of the server's end.
 #[derive(Default)]
 pub struct Answering {
-    /// A header or a message on its way in; a whole one is on its way out.
+    /// A header or a message that is being received; a whole one is sent back.
     bytes: Vec<u8>,
     answered: usize,
     size: usize,
@@ -68,7 +68,7 @@ impl Service for PingServer {
             conn.bytes.extend_from_slice(&data[..n]);
             data = &data[n..];
             if n == 0 {
-                // The client waits for each answer.
+                // The client waits for each reply.
                 conn.corrupt = true;
             } else if conn.left == 0 && conn.bytes.len() == HEADER_BYTES {
                 match parse(&conn.bytes) {
@@ -98,7 +98,7 @@ impl Service for PingServer {
     }
 }
 
-/// What was measured at one size.
+/// The measurement of one size.
 pub struct Point {
     /// Bytes of a message.
     pub size: u32,
@@ -106,19 +106,19 @@ pub struct Point {
     pub round_trip_ns: Histogram<u64>,
 }
 
-/// The asking end: one connection, one message under way.
+/// The client's end: one connection, one message in flight.
 pub struct PingClient {
     sizes: VecDeque<u32>,
     ns_per_size: u64,
     pattern: Pattern,
     /// Finished sizes.
     pub points: Vec<Point>,
-    /// Why it ended before its time.
+    /// Why it ended early.
     pub error: Option<String>,
     ended: bool,
 }
 
-/// The connection of the asking end.
+/// The connection of the client's end.
 pub struct Asking {
     size: u32,
     probing: bool,
@@ -139,7 +139,7 @@ fn histogram() -> Histogram<u64> {
 }
 
 impl PingClient {
-    /// Measures each size for so long.
+    /// Measures each size for this time.
     pub fn new(sizes: &[u32], ns_per_size: u64) -> PingClient {
         PingClient {
             sizes: sizes.iter().copied().collect(),
@@ -175,7 +175,7 @@ impl PingClient {
         }
     }
 
-    /// An answer is complete.
+    /// A reply is complete.
     fn complete(&mut self, conn: &mut Asking, now_ns: u64) {
         conn.round_trip_ns.saturating_record((now_ns - conn.started_ns).max(1));
         conn.left -= 1;
@@ -259,7 +259,7 @@ impl Service for PingClient {
     fn closed(&mut self, conn: Asking, end: End) -> bool {
         self.ended = true;
         self.error = match end {
-            End::Ours if conn.corrupt => Some("the answer differs from the message".into()),
+            End::Ours if conn.corrupt => Some("the reply differs from the message".into()),
             End::Ours => None,
             End::Eof => Some("the server closed the connection".into()),
             End::Failed(why) => Some(why),

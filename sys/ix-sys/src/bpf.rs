@@ -5,17 +5,17 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-/// Kinds of programs we load (`enum bpf_prog_type`).
+/// Kinds of programs that can be loaded (`enum bpf_prog_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ProgramKind {
-    /// Runs on a `__sk_buff`; what TUNSETSTEERINGEBPF takes.
+    /// Runs on a `__sk_buff`; for TUNSETSTEERINGEBPF.
     SocketFilter = 1,
     /// Runs on an `xdp_md`.
     Xdp = 6,
 }
 
-/// Kinds of maps we make (`enum bpf_map_type`).
+/// Kinds of maps that can be made (`enum bpf_map_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MapKind {
@@ -40,7 +40,7 @@ pub const HELPER_REDIRECT_MAP: i32 = 51;
 /// `bpf_xdp_get_buff_len(context)`.
 pub const HELPER_XDP_LEN: i32 = 188;
 
-/// The program takes packets of several buffers (`BPF_F_XDP_HAS_FRAGS`).
+/// The program accepts packets in several buffers (`BPF_F_XDP_HAS_FRAGS`).
 pub const PROGRAM_XDP_FRAGS: u32 = 1 << 5;
 
 /// `BPF_F_MMAPABLE`.
@@ -59,7 +59,7 @@ const COMMAND_LINK_UPDATE: i64 = 29;
 const COMMAND_LINK_DETACH: i64 = 34;
 const ATTACH_XDP: u32 = 37;
 
-/// One instruction as the kernel takes it (RFC 9669 section 3).
+/// One instruction in the kernel's format (RFC 9669 section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Insn {
@@ -83,7 +83,7 @@ impl Map {
         Map::with_flags(kind, name, entries, 0)
     }
 
-    /// An array that a process may map which has its descriptor: entry `i` is the word at
+    /// An array that a process with its descriptor can map: entry `i` is the word at
     /// [`MAPPED_STRIDE`]` * i`.
     pub fn mappable(name: &CStr, entries: u32) -> io::Result<Map> {
         Map::with_flags(MapKind::Array, name, entries, MAP_MMAPABLE)
@@ -93,38 +93,38 @@ impl Map {
         create_map(kind, name, entries, 4, map_flags).map(Map)
     }
 
-    /// `map[key] = value`; a program that runs meanwhile sees the old or the new value.
+    /// Sets `map[key]`. A program that runs meanwhile sees the old or the new value.
     pub fn set(&self, key: u32, value: u32) -> io::Result<()> {
         element(&self.0, COMMAND_MAP_UPDATE, key, (&raw const value).expose_provenance() as u64)
     }
 
-    /// There is no `map[key]` any more.
+    /// Removes `map[key]`.
     pub fn remove(&self, key: u32) -> io::Result<()> {
         element(&self.0, COMMAND_MAP_DELETE, key, 0)
     }
 
-    /// Another descriptor of it.
+    /// Makes another descriptor of the map.
     pub fn copy(&self) -> io::Result<OwnedFd> {
         self.0.try_clone()
     }
 
-    /// Its descriptor's number, for programs.
+    /// Number of its descriptor, for programs.
     pub fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 }
 
-/// An array of rows of `N` words, all zero at first.
+/// An array of rows of `N` words, all zero at the start.
 #[derive(Debug)]
 pub struct Rows<const N: usize>(OwnedFd);
 
 impl<const N: usize> Rows<N> {
-    /// With rows `0..entries`.
+    /// An array with rows `0..entries`.
     pub fn new(name: &CStr, entries: u32) -> io::Result<Rows<N>> {
         create_map(MapKind::Array, name, entries, 8 * N as u32, 0).map(Rows)
     }
 
-    /// A row; each word is whole, but programs may have changed others meanwhile.
+    /// Reads a row. Each word is consistent, but programs may change other words meanwhile.
     pub fn get(&self, row: u32) -> io::Result<[u64; N]> {
         let mut words = [0u64; N];
         let at = words.as_mut_ptr().expose_provenance() as u64;
@@ -137,13 +137,13 @@ impl<const N: usize> Rows<N> {
         element(&self.0, COMMAND_MAP_UPDATE, row, words.as_ptr().expose_provenance() as u64)
     }
 
-    /// Its descriptor's number, for programs.
+    /// Number of its descriptor, for programs.
     pub fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 }
 
-/// A map of `u32` keys and values of so many bytes.
+/// Makes a map of `u32` keys and of values of this many bytes.
 fn create_map(
     kind: MapKind,
     name: &CStr,
@@ -175,7 +175,7 @@ fn create_map(
     bpf_fd(COMMAND_MAP_CREATE, &mut attr)
 }
 
-/// One command about `map[key]`, whose value is at `value`.
+/// Runs one command on `map[key]`; `value` is the address of its value.
 fn element(map: &OwnedFd, command: i64, key: u32, value: u64) -> io::Result<()> {
     #[repr(C)]
     struct Attr {
@@ -185,7 +185,7 @@ fn element(map: &OwnedFd, command: i64, key: u32, value: u64) -> io::Result<()> 
         value: u64,
         flags: u64,
     }
-    // The kernel reads it there.
+    // The kernel reads the key at this address.
     let key = (&raw const key).expose_provenance() as u64;
     let mut attr = Attr { map_fd: map.as_raw_fd() as u32, pad: 0, key, value, flags: 0 };
     bpf(command, &mut attr).map(drop)
@@ -199,7 +199,7 @@ impl Program {
     /// Loads a program. An error of the verifier carries the last line of its log.
     pub fn load(kind: ProgramKind, name: &CStr, insns: &[Insn], flags: u32) -> io::Result<Program> {
         match load(kind, name, insns, flags, &mut []) {
-            // The verifier's refusals: tell why, at the price of a second try.
+            // If the verifier has refused the program, a second try gets the reason.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EINVAL)) => {
                 let mut log = vec![0u8; 64 << 10];
                 load(kind, name, insns, flags, &mut log).map_err(|e| with_log(e, &log))
@@ -208,7 +208,8 @@ impl Program {
         }
     }
 
-    /// Attaches an XDP program; dropping the answer takes it off again, as does our death.
+    /// Attaches an XDP program. It is detached when the returned link is dropped and when this
+    /// process ends.
     pub fn attach_xdp(&self, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
         #[repr(C)]
         #[derive(Default)]
@@ -227,7 +228,7 @@ impl Program {
         bpf_fd(COMMAND_LINK_CREATE, &mut attr)
     }
 
-    /// Takes the place of the program that hangs on a link; each packet meets the one or the other.
+    /// Replaces the program of a link. Each packet is processed by the old or by the new one.
     pub fn replace_in(&self, link: BorrowedFd<'_>) -> io::Result<()> {
         #[repr(C)]
         struct Attr {
@@ -245,7 +246,7 @@ impl Program {
         bpf(COMMAND_LINK_UPDATE, &mut attr).map(drop)
     }
 
-    /// What the program answers for this frame.
+    /// Runs the program on this frame; returns its result.
     pub fn test_run(&self, frame: &[u8]) -> io::Result<u32> {
         #[repr(C)]
         #[derive(Default)]
@@ -277,7 +278,7 @@ impl AsFd for Program {
     }
 }
 
-/// Takes the program of a link off, whoever has descriptors of the link.
+/// Detaches the program of a link, even if other processes have descriptors of the link.
 pub fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     bpf(COMMAND_LINK_DETACH, &mut (link.as_raw_fd() as u32)).map(drop)
 }
@@ -303,7 +304,7 @@ fn load(
         prog_flags: u32,
         prog_name: [u8; 16],
     }
-    // No helper that we call asks for the GPL.
+    // No helper that is called needs the GPL.
     let license = c"MIT OR Apache-2.0";
     let mut attr = Attr {
         prog_type: kind as u32,

@@ -1,11 +1,11 @@
-//! Child processes that run no program of their own.
+//! Child processes that do not execute another program.
 use crate::{check, event};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-/// A process that does nothing but hold a descriptor open a moment longer than its parent. It ends
-/// when this is dropped, and when its parent ends.
+/// A process that only holds a descriptor open, a moment longer than its parent lives. It ends when
+/// this is dropped, and when its parent ends.
 #[derive(Debug)]
 pub struct Holder(libc::pid_t);
 
@@ -22,7 +22,7 @@ impl Holder {
     }
 }
 
-/// The child: closes all but the descriptor, and waits for its parent's end.
+/// The child closes all descriptors but this one, and waits for its parent's end.
 fn hold(fd: RawFd, name: &CStr, parent: libc::pid_t) -> ! {
     let fd = fd as libc::c_uint;
     // SAFETY: system calls without memory, but for a C string. Descriptors are closed
@@ -34,7 +34,7 @@ fn hold(fd: RawFd, name: &CStr, parent: libc::pid_t) -> ! {
             libc::syscall(libc::SYS_close_range, 0, fd - 1, 0);
         }
         libc::syscall(libc::SYS_close_range, fd + 1, libc::c_uint::MAX, 0);
-        // A parent that ended before the first line sends no signal any more.
+        // A parent that has ended before the first line sends no signal.
         while libc::getppid() == parent {
             libc::pause();
         }
@@ -48,13 +48,13 @@ impl Drop for Holder {
     }
 }
 
-/// A process that rings one eventfd whenever another rings; it ends when this is dropped, and with
-/// the thread that started it.
+/// A process that rings one eventfd whenever another one rings. It ends when this is dropped, and
+/// with the thread that started it.
 #[derive(Debug)]
 pub struct Responder(libc::pid_t);
 
 impl Responder {
-    /// Waits for `there`, which blocks, and rings `back`.
+    /// Starts it: it waits for `there`, which blocks, and rings `back`.
     pub fn new(there: BorrowedFd<'_>, back: BorrowedFd<'_>) -> io::Result<Responder> {
         // SAFETY: the child makes system calls only, whatever threads we have, until it is killed.
         match check(unsafe { libc::fork() })? {

@@ -1,12 +1,13 @@
 //! Clocks of the kernel (clock_gettime(2)), and the date.
 use std::time::Duration;
 
-/// Since some point in the past, the same for all processes; never goes back (CLOCK_MONOTONIC).
+/// Time since some point in the past, the same for all processes. It never goes back
+/// (CLOCK_MONOTONIC).
 pub fn monotonic() -> Duration {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// Since 1970 (CLOCK_REALTIME); the administrator may set it.
+/// Time since 1970 (CLOCK_REALTIME). The administrator may set this clock.
 pub fn since_1970() -> Duration {
     read(libc::CLOCK_REALTIME)
 }
@@ -30,7 +31,7 @@ pub struct DateTime {
     pub second: u32,
 }
 
-/// Now.
+/// The time now.
 pub fn now_utc() -> DateTime {
     let now = since_1970().as_secs() as libc::time_t;
     // SAFETY: all zeroes is a valid structure.

@@ -1,6 +1,6 @@
 //! What a child process does between fork and exec, beyond what [`Command`] offers.
 //!
-//! Only system calls are allowed there, so the steps are data and not code.
+//! Only system calls are allowed there, so the steps are data, not code.
 use crate::scheduling::{Policy, set_policy};
 use crate::{check, cpu, network_namespace};
 use std::io;
@@ -9,21 +9,20 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 
-/// One step of a child before it becomes the program.
+/// One step of a child process before exec.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Moves into this network namespace.
     EnterNetwork(Arc<OwnedFd>),
     /// Runs on this CPU only.
     Pin(usize),
-    /// Is killed when the thread ends that starts it (prctl(2), PR_SET_PDEATHSIG).
+    /// Is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG).
     DieWithParent,
     /// Runs only when no other program wants the CPU (sched(7), SCHED_IDLE).
     OnlyWhenIdle,
 }
 
-/// Lets the child take these steps, in order; the first one that fails is the error of
-/// [`Command::spawn`].
+/// Makes the child do these steps, in order. If one fails, [`Command::spawn`] returns its error.
 pub fn before_exec(command: &mut Command, steps: Vec<Step>) {
     let parent = std::process::id() as libc::pid_t;
     // SAFETY: the closure makes system calls only, which is all that is allowed between fork and

@@ -1,19 +1,18 @@
-//! Hardware threads: which there are, and pinning to them.
+//! Hardware threads: which exist, and how to pin threads to them.
 use std::io;
 
-/// Lets the calling thread (and what it spawns) run on one CPU only. Makes system calls only, so
-/// that it may be used between fork and exec.
+/// Pins the calling thread, and the threads that it starts, to one CPU. Makes only system calls, so
+/// it may be used between fork and exec.
 pub fn pin(cpu: usize) -> io::Result<()> {
     pin_to(&[cpu])
 }
 
-/// Lets the calling thread run on these CPUs only.
+/// Pins the calling thread to these CPUs.
 pub fn pin_to(cpus: &[usize]) -> io::Result<()> {
     pin_thread(0, cpus)
 }
 
-/// Lets a thread, by its number, run on these CPUs only; 0 is the calling one
-/// (sched_setaffinity(2)).
+/// Pins a thread, by its number, to these CPUs; 0 is the calling thread (sched_setaffinity(2)).
 pub fn pin_thread(thread: i32, cpus: &[usize]) -> io::Result<()> {
     // SAFETY: all zeroes is the empty cpu_set_t; CPU_SET checks nothing, so we do.
     unsafe {
@@ -43,9 +42,10 @@ pub fn allowed() -> Vec<usize> {
     }
 }
 
-/// Reads a list as the kernel writes it: `0-3,8`. `None` where it makes no sense.
+/// Reads a list in the kernel's format, `0-3,8`; `None` if it is malformed.
 pub fn parse_list(text: &str) -> Option<Vec<usize>> {
-    // Far above what there is, so that the caller can name a hardware thread that is not there.
+    // Far more than any machine has, so that the caller can report a hardware thread that does not
+    // exist.
     const NUMBER_MAX: usize = 1 << 20;
     let mut cpus = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {

@@ -1,4 +1,4 @@
-//! Datagrams on a Linux socket, many in one system call (recvmmsg, sendmmsg).
+//! Sends and receives many datagrams on a Linux socket in one system call (recvmmsg, sendmmsg).
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -14,7 +14,7 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    /// Room for so many datagrams of so many bytes each.
+    /// Buffers for `datagrams` datagrams of `room` bytes each.
     pub fn new(datagrams: usize, room: usize) -> Datagrams {
         let mut bytes = vec![0; datagrams * room].into_boxed_slice();
         let vectors = bytes
@@ -33,8 +33,8 @@ impl Datagrams {
         }
     }
 
-    /// Receives what is there and returns how many datagrams; waits for the first one where `wait`
-    /// says so and the socket blocks (as long as its read timeout allows).
+    /// Receives the datagrams that are there; returns their number. With `wait`, on a socket that
+    /// blocks, waits for the first one, at most as long as the socket's read timeout.
     pub fn receive(&mut self, socket: &UdpSocket, wait: bool) -> io::Result<usize> {
         for index in 0..self.headers.len() {
             self.vectors[index].iov_len = self.room;
@@ -54,7 +54,7 @@ impl Datagrams {
             let error = io::Error::last_os_error();
             return match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
-                // The peer did not listen; that is a result, too.
+                // The peer has no socket at that port; that is a result too.
                 io::ErrorKind::ConnectionRefused => Ok(0),
                 _ => Err(error),
             };
@@ -63,19 +63,19 @@ impl Datagrams {
         Ok(self.count)
     }
 
-    /// Datagram `index` of the burst.
+    /// Returns datagram `index` of the burst.
     pub fn get(&self, index: usize) -> &[u8] {
         let length = self.headers[..self.count][index].msg_len as usize;
         &self.bytes[index * self.room..][..length.min(self.room)]
     }
 
-    /// Forgets the burst.
+    /// Empties the burst.
     pub fn clear(&mut self) {
         self.count = 0;
     }
 
-    /// Appends a datagram to the burst, for a connected socket; `fill` writes it and says how long
-    /// it is. `false`: the burst is full.
+    /// Appends a datagram to the burst, for a connected socket; `fill` writes it and returns its
+    /// length. False if the burst is full.
     pub fn push(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let index = self.count;
         if index == self.headers.len() {
@@ -90,8 +90,8 @@ impl Datagrams {
         true
     }
 
-    /// Sends the burst: received datagrams go back to where they came from. What the socket does
-    /// not take is lost, as datagrams are; returns how many were taken.
+    /// Sends the burst; received datagrams go back to their senders. Returns the number of
+    /// datagrams that the socket accepted; the others are lost.
     pub fn send(&mut self, socket: &UdpSocket) -> io::Result<usize> {
         for index in 0..self.count {
             self.vectors[index].iov_len = self.headers[index].msg_len as usize;

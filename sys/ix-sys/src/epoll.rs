@@ -1,4 +1,4 @@
-//! Many descriptors at a time: epoll(7).
+//! Waits for events of many descriptors: epoll(7).
 use crate::{check, fd};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ pub struct Epoll {
 }
 
 impl Epoll {
-    /// One that reports at most `events` at a time.
+    /// An instance that reports at most `events` events at a time.
     pub fn new(events: usize) -> io::Result<Epoll> {
         // SAFETY: takes a number.
         let new = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
@@ -19,18 +19,18 @@ impl Epoll {
         Ok(Epoll { fd, events: vec![libc::epoll_event { events: 0, u64: 0 }; events] })
     }
 
-    /// Watches a descriptor for `interest` (`EPOLLIN` and its like), level-triggered unless it says
-    /// otherwise.
+    /// Adds a descriptor, to be watched for `interest` (`EPOLLIN` and others), level-triggered
+    /// unless that says otherwise.
     pub fn add(&self, fd: &impl AsRawFd, interest: i32, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, interest, token)
     }
 
-    /// Watches it for something else.
+    /// Changes what a descriptor is watched for.
     pub fn change(&self, fd: &impl AsRawFd, interest: i32, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, interest, token)
     }
 
-    /// Watches it no more.
+    /// Removes a descriptor.
     pub fn remove(&self, fd: &impl AsRawFd) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
     }
@@ -42,8 +42,8 @@ impl Epoll {
         check(unsafe { libc::epoll_ctl(epoll, op, fd.as_raw_fd(), &raw mut event) }).map(drop)
     }
 
-    /// Waits `timeout_ms` for events, for ever if it is negative, and returns how many came. A
-    /// signal ends it with none.
+    /// Waits for events, at most `timeout_ms`, without a limit if negative. Returns the number of
+    /// events; 0 if a signal interrupts it.
     pub fn wait(&mut self, timeout_ms: i32) -> io::Result<usize> {
         let (events, max) = (self.events.as_mut_ptr(), self.events.len() as i32);
         // SAFETY: the vector has room for `max` events.
@@ -51,7 +51,8 @@ impl Epoll {
         came(n)
     }
 
-    /// The same, to the nanosecond: as exactly as the kernel's timers are (epoll_pwait2(2)).
+    /// As [`Epoll::wait`], with a timeout in nanoseconds, as exact as the kernel's timers
+    /// (epoll_pwait2(2)).
     pub fn wait_ns(&mut self, timeout_ns: u64) -> io::Result<usize> {
         let (events, max) = (self.events.as_mut_ptr(), self.events.len() as i32);
         let timeout = libc::timespec {

@@ -1,4 +1,4 @@
-//! One error type: what was tried, and what the kernel said.
+//! An error of a system call: what was tried, and what the kernel reported.
 use std::{fmt, io};
 
 /// What was tried and why the kernel refused.
@@ -6,34 +6,34 @@ use std::{fmt, io};
 pub struct Error {
     what: String,
     source: io::Error,
-    /// The kernel's own explanation, where netlink sent one.
+    /// The kernel's own explanation, if netlink sent one.
     explanation: Option<String>,
 }
 
 impl Error {
-    /// What was tried ("cannot make …"), and the reason.
+    /// An error of `what` ("cannot make …"), with its reason.
     pub fn new(what: impl Into<String>, source: io::Error) -> Error {
         Error { what: what.into(), source, explanation: None }
     }
 
-    /// The same with `errno`.
+    /// As [`Error::new`], with `errno`.
     pub fn last(what: impl Into<String>) -> Error {
         Error::new(what, io::Error::last_os_error())
     }
 
-    /// The same with the kernel's own explanation.
+    /// Adds the kernel's own explanation.
     #[must_use]
     pub fn explained(mut self, text: Option<String>) -> Error {
         self.explanation = text;
         self
     }
 
-    /// The kernel's error number; 0 when the failure was not the kernel's.
+    /// The kernel's error number; 0 if the kernel did not cause the error.
     pub fn errno(&self) -> i32 {
         self.source.raw_os_error().unwrap_or(0)
     }
 
-    /// Whether a privilege is missing.
+    /// True if a privilege is missing.
     pub fn is_permission(&self) -> bool {
         self.source.kind() == io::ErrorKind::PermissionDenied
     }

@@ -1,10 +1,10 @@
-//! Descriptors of any kind, and files without a name.
+//! Descriptors of any kind, and files without names.
 use crate::check;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Owns a descriptor that a system call just made.
+/// Takes ownership of a descriptor that a system call has just made.
 ///
 /// # Safety
 /// It is open, and no other value owns it.
@@ -13,7 +13,7 @@ pub(crate) unsafe fn own(fd: RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// From now on reads and writes do not block (fcntl(2), O_NONBLOCK).
+/// Makes reads and writes nonblocking (fcntl(2), O_NONBLOCK).
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: no memory is passed.
     let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
@@ -21,7 +21,7 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
 }
 
-/// Bytes of a file (fstat(2)).
+/// Length of a file in bytes (fstat(2)).
 pub fn file_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: all-zero bytes are a valid stat.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -30,21 +30,21 @@ pub fn file_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     u64::try_from(stat.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Reads what is there, and returns how many bytes came (read(2)).
+/// Reads; returns the number of bytes (read(2)).
 pub fn read(fd: BorrowedFd<'_>, to: &mut [u8]) -> io::Result<usize> {
     // SAFETY: `to` is writable for its length across the call.
     let n = check(unsafe { libc::read(fd.as_raw_fd(), to.as_mut_ptr().cast(), to.len()) })?;
     Ok(n as usize)
 }
 
-/// Writes, and returns how many bytes were taken (write(2)).
+/// Writes; returns the number of bytes written (write(2)).
 pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: `bytes` is readable for its length across the call.
     let n = check(unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) })?;
     Ok(n as usize)
 }
 
-/// The same, past a library that stands in front of the C library's write.
+/// As [`write`], but past a library that replaces the C library's write.
 pub fn write_bare(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let (fd, at, len) = (fd.as_raw_fd(), bytes.as_ptr(), bytes.len());
     // SAFETY: `bytes` is readable for its length across the call.
@@ -52,7 +52,7 @@ pub fn write_bare(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     Ok(n as usize)
 }
 
-/// Reads at an offset of a file, and returns how many bytes came (pread(2)).
+/// Reads at an offset of a file; returns the number of bytes (pread(2)).
 pub fn read_at(fd: BorrowedFd<'_>, to: &mut [u8], offset: i64) -> io::Result<usize> {
     // SAFETY: `to` is writable for its length across the call.
     let n =
@@ -60,7 +60,7 @@ pub fn read_at(fd: BorrowedFd<'_>, to: &mut [u8], offset: i64) -> io::Result<usi
     Ok(n as usize)
 }
 
-/// A memfd of `bytes` zeroed bytes that may be sealed; with `MFD_HUGETLB` among the flags, of huge
+/// Makes a memfd of `bytes` zeroed bytes that may be sealed; with `MFD_HUGETLB` in `flags`, of huge
 /// pages (memfd_create(2)).
 pub fn memfd(name: &CStr, bytes: usize, flags: u32) -> io::Result<OwnedFd> {
     let all = flags | libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -73,8 +73,8 @@ pub fn memfd(name: &CStr, bytes: usize, flags: u32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A [`memfd`] that can neither shrink nor grow. Huge pages are taken now, so that a later access
-/// cannot fail for want of them.
+/// Makes a [`memfd`] that can neither shrink nor grow. Huge pages are allocated now, so that a
+/// later access cannot fail.
 pub fn sealed_memfd(name: &CStr, bytes: usize, flags: u32) -> io::Result<OwnedFd> {
     let fd = memfd(name, bytes, flags)?;
     if flags & libc::MFD_HUGETLB != 0 {
@@ -87,8 +87,8 @@ pub fn sealed_memfd(name: &CStr, bytes: usize, flags: u32) -> io::Result<OwnedFd
     Ok(fd)
 }
 
-/// A [`memfd`] of a fixed size whose content may still be sealed with [`seal_writes`]; with
-/// `reserve` its pages are taken now, so that a later access cannot fail for want of them.
+/// Makes a [`memfd`] of a fixed size whose content may be sealed later with [`seal_writes`]. With
+/// `reserve` its pages are allocated now, so that a later access cannot fail.
 pub fn fixed_memfd(name: &CStr, bytes: usize, reserve: bool) -> io::Result<OwnedFd> {
     let fd = memfd(name, bytes, 0)?;
     if reserve {
@@ -101,16 +101,69 @@ pub fn fixed_memfd(name: &CStr, bytes: usize, reserve: bool) -> io::Result<Owned
     Ok(fd)
 }
 
-/// From now on no process can map the file to write; mappings that exist stay as they are.
+/// Seals the file: no process can map it writable any more. Existing mappings do not change.
 pub fn seal_writes(fd: BorrowedFd<'_>) -> io::Result<()> {
     let seal = libc::F_SEAL_FUTURE_WRITE;
     // SAFETY: no memory is passed.
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seal) }).map(drop)
 }
 
-/// Whether a file can never become shorter (fcntl(2), F_SEAL_SHRINK).
+/// True if the file can never become shorter (fcntl(2), F_SEAL_SHRINK).
 pub fn cannot_shrink(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: no memory is passed.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
+}
+
+/// Takes all rights from the mode of memory that has no name but its descriptor, so that nobody
+/// else's process can open it anew through `/proc`. Another descriptor, or memory whose mode is
+/// somebody else's to change, stays as it is.
+pub fn hide_memory(fd: BorrowedFd<'_>) {
+    // SAFETY: all-zero bytes are a valid stat.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is writable for the length of the call.
+    let known = unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } == 0;
+    if known && stat.st_mode & libc::S_IFMT == libc::S_IFREG && stat.st_nlink == 0 {
+        // SAFETY: takes numbers.
+        unsafe { libc::fchmod(fd.as_raw_fd(), 0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{FileExt, PermissionsExt};
+
+    #[test]
+    fn a_size_is_for_good_and_writes_until_they_are_sealed() {
+        for reserve in [false, true] {
+            let file = File::from(fixed_memfd(c"ix-sys-test", 5000, reserve).unwrap());
+            assert_eq!(file_bytes(file.as_fd()).unwrap(), 5000);
+            assert!(file.set_len(4999).is_err() && file.set_len(5001).is_err());
+            assert!(cannot_shrink(file.as_fd()));
+            file.write_all_at(b"now", 4997).unwrap();
+            seal_writes(file.as_fd()).unwrap();
+            assert!(file.write_all_at(b"then", 0).is_err());
+        }
+    }
+
+    #[test]
+    fn only_memory_without_a_name_is_hidden() {
+        let mode = |fd: BorrowedFd<'_>| {
+            let file = File::from(fd.try_clone_to_owned().unwrap());
+            file.metadata().unwrap().permissions().mode() & 0o777
+        };
+        let memory = memfd(c"ix-sys-test", 100, 0).unwrap();
+        assert_ne!(mode(memory.as_fd()), 0);
+        hide_memory(memory.as_fd());
+        assert_eq!(mode(memory.as_fd()), 0);
+        let path = std::env::temp_dir().join(format!("ix-sys-hide-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        let before = mode(file.as_fd());
+        hide_memory(file.as_fd());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(mode(file.as_fd()), before);
+    }
 }

@@ -1,4 +1,4 @@
-//! What Linux knows of a network interface, through ioctl(2).
+//! Reads and sets properties of a network interface, by ioctl(2).
 //!
 //! The interface is looked up in the network namespace of the calling thread.
 use crate::{check, socket};
@@ -12,7 +12,7 @@ const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
 const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
 const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
 const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
-/// The card chooses where a rule goes.
+/// The card chooses the rule's location.
 const RX_CLS_LOC_SPECIAL: u32 = 1 << 31;
 const ETHTOOL_GTXCSUM: u32 = 0x16;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
@@ -22,24 +22,24 @@ const ETHTOOL_SRSSH: u32 = 0x47;
 const HASH_TOEPLITZ: u8 = 1;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 
-/// Words of `struct ethtool_rxfh` in front of the table.
+/// Words of `struct ethtool_rxfh` before the table.
 const RXFH_WORDS: usize = 6;
 
 /// Bytes of a flow rule, a `struct ethtool_rx_flow_spec`.
 pub const RULE_BYTES: usize = 168;
-/// Where in a flow rule its place stands.
+/// Offset of the location in a flow rule.
 pub const LOCATION: usize = 160;
-/// As a place: the card chooses.
+/// As a location: the card chooses one.
 pub const LOCATION_ANY: u32 = u32::MAX;
 
 // Words of `struct ethtool_rxnfc`.
 const RXNFC_DATA: usize = 2;
 const RXNFC_RULE: usize = 4;
 const RXNFC_COUNT: usize = RXNFC_RULE + RULE_BYTES / 4;
-/// Where places follow, if they were asked for.
+/// Where the locations follow, if they were asked for.
 const RXNFC_PLACES: usize = RXNFC_COUNT + 1;
 const RXNFC_WORDS: usize = RXNFC_PLACES + 1;
-/// In a rule.
+/// Offset of the location in a rule.
 const RXNFC_LOCATION: usize = RXNFC_RULE + LOCATION / 4;
 
 /// An interface by its name.
@@ -49,7 +49,7 @@ pub struct Interface {
     socket: OwnedFd,
 }
 
-/// How many queues an interface has in use.
+/// Number of queues in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queues {
     /// Receive queues.
@@ -58,14 +58,14 @@ pub struct Queues {
     pub tx: usize,
 }
 
-/// `struct ethtool_channels`: queues in use, and the most that an interface can have.
+/// `struct ethtool_channels`: queues in use, and the most that the interface can have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channels {
     /// Most receive queues.
     pub max_rx: u32,
     /// Most transmit queues.
     pub max_tx: u32,
-    /// Most queues for other things, as link interrupts.
+    /// Most queues for other purposes, such as link interrupts.
     pub max_other: u32,
     /// Most queue pairs.
     pub max_combined: u32,
@@ -73,13 +73,13 @@ pub struct Channels {
     pub rx: u32,
     /// Transmit queues.
     pub tx: u32,
-    /// Queues for other things.
+    /// Queues for other purposes.
     pub other: u32,
     /// Queue pairs.
     pub combined: u32,
 }
 
-/// Work that a device may take from the stack, or leave to it; the numbers are ethtool's commands.
+/// Work that a device can do for the stack. The numbers are ethtool's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Offload {
@@ -87,17 +87,17 @@ pub enum Offload {
     RxChecksum = 0x15,
     /// Checksums of sent packets.
     TxChecksum = 0x17,
-    /// Cutting of TCP segments (TSO).
+    /// Segmentation of TCP (TSO).
     TcpSegmentation = 0x1f,
-    /// Cutting of segments just before the driver (GSO).
+    /// Segmentation just before the driver (GSO).
     GenericSegmentation = 0x24,
-    /// Joining of received segments (GRO).
+    /// Merging of received segments (GRO).
     GenericReceive = 0x2c,
 }
 
 impl Offload {
-    /// All, in the order to switch them on; checksums go last when switching off, as TSO needs
-    /// them.
+    /// All offloads, in the order in which to switch them on. Checksums are switched off last,
+    /// because TSO needs them.
     pub const ALL: [Offload; 5] = [
         Offload::RxChecksum,
         Offload::TxChecksum,
@@ -106,7 +106,7 @@ impl Offload {
         Offload::GenericReceive,
     ];
 
-    /// For messages: "tcp segmentation".
+    /// Name for messages: "tcp segmentation".
     pub fn name(self) -> &'static str {
         match self {
             Offload::RxChecksum => "rx checksum",
@@ -118,17 +118,17 @@ impl Offload {
     }
 }
 
-/// Receive-side scaling as the interface does it now.
+/// The current receive-side scaling of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rss {
     /// The redirection table: queue numbers.
     pub table: Vec<u32>,
-    /// The Toeplitz key; devices may have a longer one, of which TCP/IP uses only this.
+    /// The Toeplitz key. Devices may have a longer one; TCP/IP uses only this part.
     pub key: [u8; 40],
 }
 
 impl Interface {
-    /// The interface of this name, which may not exist yet.
+    /// The interface of this name. It need not exist yet.
     pub fn new(name: &str) -> io::Result<Interface> {
         Ok(Interface::on(socket::open(libc::AF_INET, libc::SOCK_DGRAM)?, name))
     }
@@ -138,11 +138,11 @@ impl Interface {
         Interface { name: name.to_owned(), socket }
     }
 
-    /// Its number; `ENODEV` when there is none of this name.
+    /// Its index; `ENODEV` if there is no interface of this name.
     pub fn index(&self) -> io::Result<u32> {
         let mut request = self.request();
         self.ioctl(libc::SIOCGIFINDEX, &mut request)?;
-        // SAFETY: SIOCGIFINDEX answers in this field; any bytes are an integer.
+        // SAFETY: SIOCGIFINDEX writes this field; any bytes are an integer.
         Ok(unsafe { request.ifr_ifru.ifru_ifindex } as u32)
     }
 
@@ -150,7 +150,7 @@ impl Interface {
     pub fn mac(&self) -> io::Result<[u8; 6]> {
         let mut request = self.request();
         self.ioctl(libc::SIOCGIFHWADDR, &mut request)?;
-        // SAFETY: SIOCGIFHWADDR answers in this field; any bytes are a socket address.
+        // SAFETY: SIOCGIFHWADDR writes this field; any bytes are a socket address.
         let address = unsafe { request.ifr_ifru.ifru_hwaddr };
         Ok(std::array::from_fn(|i| address.sa_data[i] as u8))
     }
@@ -159,11 +159,11 @@ impl Interface {
     pub fn mtu(&self) -> io::Result<usize> {
         let mut request = self.request();
         self.ioctl(libc::SIOCGIFMTU, &mut request)?;
-        // SAFETY: SIOCGIFMTU answers in this field; any bytes are an integer.
+        // SAFETY: SIOCGIFMTU writes this field; any bytes are an integer.
         Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
     }
 
-    /// Whether it was switched on.
+    /// True if it is switched on.
     pub fn is_up(&self) -> io::Result<bool> {
         Ok(self.flags()? & libc::IFF_UP as i16 != 0)
     }
@@ -177,14 +177,14 @@ impl Interface {
         self.ioctl(libc::SIOCSIFFLAGS, &mut request)
     }
 
-    /// Its speed, bits a second, if it tells.
+    /// Its speed in bits per second, if known.
     pub fn speed_bits_per_s(&self) -> Option<u64> {
-        // `struct ethtool_cmd`: the speed in Mbit/s stands in two halves.
+        // `struct ethtool_cmd` has the speed in Mbit/s in two halves.
         let mut settings = [0u32; 11];
         settings[0] = ETHTOOL_GSET;
         self.ethtool(&mut settings).ok()?;
         let mbit = settings[3] & 0xffff | settings[7] << 16;
-        // SPEED_UNKNOWN is -1, in the lower half alone with old drivers.
+        // SPEED_UNKNOWN is -1, with old drivers in the lower half alone.
         let known = !matches!(mbit, 0 | 0xffff | u32::MAX);
         known.then_some(u64::from(mbit) * 1_000_000)
     }
@@ -198,7 +198,8 @@ impl Interface {
         Ok(bytes.take_while(|b| *b != 0).map(char::from).collect())
     }
 
-    /// Queues in use, those of both directions included; one of each when the driver does not tell.
+    /// Queues in use, with those for both directions; one of each if the driver does not report
+    /// them.
     pub fn queues(&self) -> Queues {
         match self.channels() {
             Ok(Channels { rx, tx, combined, .. }) => {
@@ -208,7 +209,7 @@ impl Interface {
         }
     }
 
-    /// Queues in use and the most it can have.
+    /// Queues in use, and the most it can have.
     pub fn channels(&self) -> io::Result<Channels> {
         let mut words = [ETHTOOL_GCHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
         self.ethtool(&mut words)?;
@@ -216,7 +217,7 @@ impl Interface {
         Ok(Channels { max_rx, max_tx, max_other, max_combined, rx, tx, other, combined })
     }
 
-    /// Sets the receive and transmit queues in use (of a device without combined ones, as veth).
+    /// Sets the receive and transmit queues in use, of a device without combined ones such as veth.
     pub fn set_channels(&self, rx: u32, tx: u32) -> io::Result<()> {
         let Channels { max_rx, max_tx, max_other, max_combined, other, combined, .. } =
             self.channels()?;
@@ -231,14 +232,14 @@ impl Interface {
         self.ethtool(&mut [offload as u32, u32::from(on)])
     }
 
-    /// Whether it hands on packets whose checksum is not finished.
+    /// True if it may deliver packets whose checksum is not finished.
     pub fn leaves_checksums(&self) -> io::Result<bool> {
         let mut value = [ETHTOOL_GTXCSUM, 0];
         self.ethtool(&mut value)?;
         Ok(value[1] != 0)
     }
 
-    /// Its receive-side scaling; `None` when it has none, or not by Toeplitz.
+    /// Its receive-side scaling; `None` if it has none, or not with Toeplitz hashes.
     pub fn rss(&self) -> Option<Rss> {
         let mut head = [ETHTOOL_GRSSH, 0, 0, 0, 0, 0];
         self.ethtool(&mut head).ok()?;
@@ -260,24 +261,25 @@ impl Interface {
         Some(Rss { table: table.to_vec(), key })
     }
 
-    /// Replaces the redirection table, of the same length, and nothing else.
+    /// Replaces the redirection table by one of the same length. Nothing else changes.
     pub fn set_rss_table(&self, table: &[u32]) -> io::Result<()> {
         let mut head = [ETHTOOL_GRSSH, 0, 0, 0, 0, 0];
         self.ethtool(&mut head)?;
         let mut whole = vec![ETHTOOL_SRSSH, 0, table.len() as u32, 0, 0, 0];
-        // Hash function 0 means unchanged; the input transformation has no such value: repeat it.
+        // Hash function 0 means unchanged. The input transformation has no such value, so it is
+        // repeated.
         let [_, transformation, ..] = head[4].to_ne_bytes();
         whole[4] = u32::from_ne_bytes([0, transformation, 0, 0]);
         whole.extend_from_slice(table);
         self.ethtool(&mut whole)
     }
 
-    /// Whether it steers packets by rules.
+    /// True if it can steer packets by rules.
     pub fn has_flow_rules(&self) -> bool {
         self.count_flow_rules().is_ok()
     }
 
-    /// How many rules there are, and whether the card chooses where one goes.
+    /// Number of rules, and whether the card chooses the location of a new one.
     fn count_flow_rules(&self) -> io::Result<(usize, bool)> {
         let mut request = [0u32; RXNFC_WORDS];
         request[0] = ETHTOOL_GRXCLSRLCNT;
@@ -286,7 +288,7 @@ impl Interface {
         Ok((request[RXNFC_COUNT] as usize, chooses))
     }
 
-    /// Adds a flow rule, and returns its place.
+    /// Adds a flow rule; returns its location.
     pub fn insert_flow_rule(&self, rule: &[u8; RULE_BYTES]) -> io::Result<u32> {
         let (count, chooses) = self.count_flow_rules()?;
         let place = if chooses { LOCATION_ANY } else { self.free_place(count)? };
@@ -299,7 +301,7 @@ impl Interface {
         Ok(request[RXNFC_LOCATION])
     }
 
-    /// The last place that no rule has: those before it are asked first, and somebody else's.
+    /// The last free location. Those before it have priority, and may be used by others.
     fn free_place(&self, count: usize) -> io::Result<u32> {
         let mut request = vec![0u32; RXNFC_WORDS + count];
         (request[0], request[RXNFC_COUNT]) = (ETHTOOL_GRXCLSRLALL, count as u32);
@@ -309,7 +311,7 @@ impl Interface {
         free.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))
     }
 
-    /// Takes the flow rule at a place away.
+    /// Deletes the flow rule at a location.
     pub fn delete_flow_rule(&self, place: u32) -> io::Result<()> {
         let mut request = [0u32; RXNFC_WORDS];
         (request[0], request[RXNFC_LOCATION]) = (ETHTOOL_SRXCLSRLDEL, place);
@@ -319,7 +321,7 @@ impl Interface {
     fn flags(&self) -> io::Result<i16> {
         let mut request = self.request();
         self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
-        // SAFETY: SIOCGIFFLAGS answers in this field; any bytes are an integer.
+        // SAFETY: SIOCGIFFLAGS writes this field; any bytes are an integer.
         Ok(unsafe { request.ifr_ifru.ifru_flags })
     }
 
@@ -341,7 +343,7 @@ impl Interface {
     }
 }
 
-/// An `ifreq` of this name, cut to the length that fits.
+/// An `ifreq` with this name, cut to the length that fits.
 pub(crate) fn request(name: &str) -> libc::ifreq {
     // SAFETY: all-zero bytes are a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -1,8 +1,8 @@
 //! System calls of Linux in safe words: owned descriptors, checked results, no pointers.
 //!
-//! This crate is the first of the house and uses `libc` only, so that the data path and the
-//! programs may use it too. A module stands for a part of the kernel's interface; what a call does
-//! is in the manual page that its documentation names.
+//! Every other crate may use this one, even the data path and the programs, so it uses only `libc`.
+//! Each module stands for a part of the kernel's interface. The documentation of a function names
+//! the manual page that says what the call does.
 pub mod bpf;
 mod child;
 pub mod clock;
@@ -36,11 +36,11 @@ pub use datagrams::Datagrams;
 pub use epoll::Epoll;
 pub use error::Error;
 pub use interface::Interface;
-pub use mapping::Mapping;
+pub use mapping::{Mapping, zeroed_words};
 
 use std::io;
 
-/// The result of a system call: -1 becomes the error that `errno` names.
+/// Returns the result of a system call: -1 becomes the error that `errno` names.
 pub fn check<T: Copy + PartialEq + From<i8>>(ret: T) -> io::Result<T> {
     if ret == T::from(-1) { Err(io::Error::last_os_error()) } else { Ok(ret) }
 }

@@ -1,8 +1,8 @@
-//! What the kernel lets this process and those that it starts have (getrlimit(2)).
+//! Limits of this process and of those that it starts (getrlimit(2)).
 use crate::check;
 use std::io;
 
-/// Something that is limited.
+/// A limited resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// Descriptors.
@@ -26,13 +26,13 @@ pub const INFINITE: u64 = libc::RLIM_INFINITY;
 /// A limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// What is in force.
+    /// The limit in force.
     pub soft: u64,
-    /// How far the soft one may be raised without privilege (CAP_SYS_RESOURCE).
+    /// The largest soft limit without privilege (CAP_SYS_RESOURCE).
     pub hard: u64,
 }
 
-/// The limit now.
+/// The current limit.
 pub fn get(resource: Resource) -> io::Result<Limit> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills a local.
@@ -47,8 +47,8 @@ pub fn set(resource: Resource, limit: Limit) -> io::Result<()> {
     check(unsafe { libc::setrlimit(resource.number(), &raw const limit) }).map(drop)
 }
 
-/// Raises the soft and the hard limit to `wanted` where that is allowed, else the soft one to the
-/// hard one, and returns the soft one. Lowers nothing.
+/// Raises the soft and the hard limit to `wanted` if that is allowed, else the soft limit to the
+/// hard one. Returns the soft limit. Never lowers one.
 pub fn raise(resource: Resource, wanted: u64) -> io::Result<u64> {
     let now = get(resource)?;
     let most = now.hard.max(wanted);
@@ -60,8 +60,7 @@ pub fn raise(resource: Resource, wanted: u64) -> io::Result<u64> {
     Ok(now.hard)
 }
 
-/// Lifts the limit of locked memory as far as it may be, and returns the bytes that may be locked
-/// then.
+/// Raises the limit on locked memory as far as allowed. Returns how many bytes may be locked.
 pub fn raise_memlock() -> io::Result<u64> {
     raise(Resource::LockedMemory, INFINITE)
 }

@@ -1,6 +1,8 @@
-//! Memory shared with the kernel or with another process.
+//! Memory shared with the kernel, with another process, or among all threads of this one.
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicU64;
 
 /// Readable and writable pages, unmapped when this is dropped. It gives out addresses only: the
 /// user of one argues for what it does there.
@@ -34,7 +36,7 @@ impl Mapping {
     fn new(bytes: usize, flags: i32, fd: RawFd, offset: i64) -> io::Result<Mapping> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let p = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, fd, offset) };
+        let p = unsafe { libc::mmap(null_mut(), bytes, prot, flags, fd, offset) };
         if p == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -70,5 +72,38 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: exactly what `new` mapped; whoever has pointers into it owns this value.
         unsafe { libc::munmap(self.addr.cast(), self.bytes) };
+    }
+}
+
+/// So many zeroed words for good, in large pages where the kernel has them (mmap(2),
+/// MADV_HUGEPAGE). All threads may use them at any time.
+pub fn zeroed_words(count: usize) -> io::Result<&'static [AtomicU64]> {
+    let bytes = count.checked_mul(size_of::<AtomicU64>()).ok_or(io::ErrorKind::OutOfMemory)?;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let p = unsafe { libc::mmap(null_mut(), bytes, prot, flags, -1, 0) };
+    if p == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: advice on the mapping just made; without large pages it is slower, and right.
+    unsafe { libc::madvise(p, bytes, libc::MADV_HUGEPAGE) };
+    // SAFETY: a page-aligned mapping of so many zeroed words, which nothing else knows and which is
+    // never unmapped.
+    Ok(unsafe { std::slice::from_raw_parts(p.cast(), count) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn words_are_zero_and_all_there() {
+        let words = zeroed_words(3 << 18).unwrap();
+        assert_eq!(words.len(), 3 << 18);
+        assert!(words.iter().all(|word| word.load(Relaxed) == 0));
+        words.iter().for_each(|word| word.store(u64::MAX, Relaxed));
+        assert!(zeroed_words(usize::MAX).is_err());
     }
 }

@@ -1,15 +1,15 @@
-//! Hardware counters of one CPU: what a message costs there, whoever serves it.
+//! Hardware counters of one CPU: what a message costs there, whichever process serves it.
 use crate::perf::{Counter, Event, Scope};
 use std::io;
 
-/// What was counted.
+/// The counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Cycles that the CPU was not halted.
     pub cycles: u64,
     /// Instructions.
     pub instructions: u64,
-    /// Cache misses, where they are counted.
+    /// Cache misses, if they are counted.
     pub cache_misses: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ impl Meter {
         })
     }
 
-    /// Counted since it was opened.
+    /// The counts since it was opened.
     pub fn read(&self) -> Count {
         Count {
             cycles: self.cycles.read(),

@@ -15,12 +15,12 @@ pub enum Event {
     CacheMisses = 3,
 }
 
-/// Whose events a counter counts.
+/// The scope of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All of one CPU, the kernel's included. Needs CAP_PERFMON.
+    /// All that runs on one CPU, with the kernel. Needs CAP_PERFMON.
     Cpu(usize),
-    /// The calling thread's, in user mode only.
+    /// The calling thread, in user mode only.
     ThisThread,
 }
 
@@ -49,7 +49,7 @@ const EXCLUDE_KERNEL_AND_HYPERVISOR: u64 = 1 << 5 | 1 << 6;
 const CLOSE_ON_EXEC: i32 = 8;
 
 impl Counter {
-    /// Starts at 0.
+    /// Starts a counter at 0.
     pub fn open(event: Event, scope: Scope) -> io::Result<Counter> {
         let (pid, cpu, flags) = match scope {
             Scope::Cpu(cpu) => (-1, cpu as i32, 0),
@@ -71,7 +71,7 @@ impl Counter {
         Ok(Counter(unsafe { fd::own(new as RawFd) }))
     }
 
-    /// Counted since it was opened; 0 where it cannot be read.
+    /// The count since it was opened; 0 if it cannot be read.
     pub fn read(&self) -> u64 {
         let mut bytes = [0u8; 8];
         let n = fd::read(self.0.as_fd(), &mut bytes).unwrap_or(0);

@@ -1,43 +1,43 @@
-//! Waiting for descriptors: poll(2).
+//! Waits for descriptors: poll(2).
 use crate::check;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-/// A descriptor and what is waited for on it.
+/// A descriptor and the events to wait for.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct PollFd(libc::pollfd);
 
 impl PollFd {
-    /// Waits for `events` (`POLLIN` and its like); 0 waits for the other end's going only.
+    /// Waits for `events` (`POLLIN` and others); 0 waits only until the other end is closed.
     pub fn new(fd: &impl AsRawFd, events: i16) -> PollFd {
         PollFd::raw(fd.as_raw_fd(), events)
     }
 
-    /// The same by number; a negative one is passed over.
+    /// As [`PollFd::new`], by number. A negative number is ignored.
     pub fn raw(fd: RawFd, events: i16) -> PollFd {
         PollFd(libc::pollfd { fd, events, revents: 0 })
     }
 
-    /// Waits until there is something to read, or the end.
+    /// Waits until there is something to read, or the other end is closed.
     pub fn readable(fd: &impl AsRawFd) -> PollFd {
         PollFd::new(fd, libc::POLLIN)
     }
 
-    /// What happened, as of the last [`poll`]: also `POLLHUP`, `POLLERR` and `POLLNVAL`.
+    /// The events of the last [`poll`]; may include `POLLHUP`, `POLLERR` and `POLLNVAL`.
     pub fn happened(&self) -> i16 {
         self.0.revents
     }
 
-    /// Whether anything happened.
+    /// True if there was an event.
     pub fn is_ready(&self) -> bool {
         self.0.revents != 0
     }
 }
 
-/// Waits until something happens on a descriptor, at most for `timeout`, and returns on how many it
-/// did. A signal ends it with [`io::ErrorKind::Interrupted`].
+/// Waits for an event on a descriptor, at most `timeout`. Returns the number of descriptors with
+/// events. A signal ends the wait with [`io::ErrorKind::Interrupted`].
 pub fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<usize> {
     let limit = timeout.map(|limit| libc::timespec {
         tv_sec: limit.as_secs().min(i64::MAX as u64) as libc::time_t,
@@ -50,7 +50,7 @@ pub fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<usize> 
     check(unsafe { libc::ppoll(entries, count, limit, std::ptr::null()) }).map(|n| n as usize)
 }
 
-/// Whether there is something to read, or the end, within `timeout`.
+/// True if there is something to read, or the other end is closed, within `timeout`.
 pub fn is_readable(fd: &impl AsRawFd, timeout: Duration) -> io::Result<bool> {
     poll(&mut [PollFd::readable(fd)], Some(timeout)).map(|n| n > 0)
 }

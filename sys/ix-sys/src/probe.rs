@@ -1,4 +1,4 @@
-//! What processor and kernel can do, each tried for real.
+//! Tests what processor and kernel can do, each by trying it.
 use crate::check;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::io;
@@ -37,7 +37,7 @@ pub fn seccomp() -> io::Result<()> {
     check(ret).map(drop)
 }
 
-/// Programs may make system calls of 32 bits.
+/// True if programs may make 32-bit system calls.
 pub fn calls_of_32_bits() -> bool {
     const GETPID: u32 = 20;
     // SAFETY: the child makes one system call, by which it may crash, and ends.
@@ -57,14 +57,14 @@ pub fn calls_of_32_bits() -> bool {
     }
 }
 
-/// Rights of protection keys are saved with the vector registers (`xrstor`).
+/// True if rights of protection keys are saved with the vector registers (`xrstor`).
 pub fn saves_key_rights() -> bool {
     const RIGHTS: u32 = 9;
     let has_xsave = __cpuid(1).ecx & (1 << 27) != 0;
     has_xsave && __cpuid_count(0xd, RIGHTS).eax >= 4
 }
 
-/// Programs may switch their thread-local storage by an instruction (FSGSBASE).
+/// True if programs may switch thread-local storage by an instruction (FSGSBASE).
 pub fn fsgsbase() -> bool {
     const HWCAP2_FSGSBASE: u64 = 1 << 1;
     // SAFETY: reads the process's auxiliary vector.

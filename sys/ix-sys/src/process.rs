@@ -1,4 +1,4 @@
-//! Processes: who we are, signalling them, and waiting for them.
+//! Processes: identities, signals, and waiting for their end.
 use crate::{check, fd};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -23,7 +23,7 @@ pub fn group_id() -> u32 {
     unsafe { libc::getegid() }
 }
 
-/// Whether the process runs as root.
+/// True if the process runs as root.
 pub fn is_root() -> bool {
     user_id() == 0
 }
@@ -34,15 +34,15 @@ pub fn thread_id() -> i32 {
     unsafe { libc::gettid() }
 }
 
-/// Sends a signal to a process (kill(2)); 0 only asks whether the process is there. The number of a
-/// process that was waited for may belong to another by now.
+/// Sends a signal to a process (kill(2)); 0 only tests whether the process exists. After a process
+/// was waited for, its number may belong to another one.
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: takes numbers.
     check(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
-/// Waits for the end of one child, or of any with -1 (waitpid(2)); without `block` only looks.
-/// `None`: none has ended.
+/// Waits for the end of one child, or of any with -1 (waitpid(2)); without `block` it does not
+/// wait. `None`: no child has ended.
 pub fn wait(pid: i32, block: bool) -> io::Result<Option<(i32, ExitStatus)>> {
     let mut status = 0;
     let flags = if block { 0 } else { libc::WNOHANG };
@@ -59,7 +59,7 @@ pub fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { fd::own(new as RawFd) })
 }
 
-/// Sends a signal to the process of a descriptor, which is still that process
+/// Sends a signal to the process of a descriptor, which cannot be another one
 /// (pidfd_send_signal(2)).
 pub fn signal_pidfd(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     let (fd, information, flags) = (process.as_raw_fd(), std::ptr::null::<libc::siginfo_t>(), 0);
@@ -68,7 +68,7 @@ pub fn signal_pidfd(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
         .map(drop)
 }
 
-/// Ticks a second of the times in `/proc` (sysconf(3)).
+/// Ticks per second of the times in `/proc` (sysconf(3)).
 pub fn ticks_per_s() -> u64 {
     // SAFETY: a plain query.
     unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64

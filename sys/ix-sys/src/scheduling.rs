@@ -1,21 +1,21 @@
-//! Which thread goes first: policies and priorities (sched(7)).
+//! Scheduling policies and priorities of threads (sched(7)).
 use crate::check;
 use std::io;
 
-/// How the kernel chooses among threads.
+/// The policy by which the kernel chooses among threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// The usual one.
+    /// The default policy.
     Other,
     /// Only when no other thread wants the CPU.
     Idle,
-    /// In front of all usual ones until it waits, with this priority from 1 on.
+    /// Before all threads of the default policy until it waits, with this priority (at least 1).
     Fifo(i32),
-    /// The same, in turns with others of its priority.
+    /// The same, in turn with other threads of its priority.
     RoundRobin(i32),
 }
 
-/// Sets the policy of a thread, 0 the calling one (sched_setscheduler(2)).
+/// Sets the policy of a thread; 0 is the calling thread (sched_setscheduler(2)).
 pub fn set_policy(thread: i32, policy: Policy) -> io::Result<()> {
     let (number, sched_priority) = match policy {
         Policy::Other => (libc::SCHED_OTHER, 0),
@@ -28,7 +28,8 @@ pub fn set_policy(thread: i32, policy: Policy) -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(thread, number, &raw const parameter) }).map(drop)
 }
 
-/// Sets a thread's share among usual ones: -20 is the most, 19 the least (setpriority(2)).
+/// Sets a thread's share among threads of the default policy: -20 is the largest, 19 the smallest
+/// (setpriority(2)).
 pub fn set_nice(thread: u32, nice: i32) -> io::Result<()> {
     // SAFETY: takes numbers.
     check(unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, nice) }).map(drop)

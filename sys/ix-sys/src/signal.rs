@@ -1,4 +1,4 @@
-//! Signals of this process: counted, read as a descriptor, or left to their defaults.
+//! Signals of this process: counted, read from a descriptor, or with their default actions.
 use crate::{check, fd};
 use std::io;
 use std::mem::zeroed;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Standard signals and those of real time.
 const SIGNALS: usize = 65;
 
-/// How often each signal that is caught has come.
+/// How often each caught signal has arrived.
 static CAME: [AtomicU32; SIGNALS] = [const { AtomicU32::new(0) }; SIGNALS];
 
 extern "C" fn note(signal: i32) {
@@ -18,8 +18,8 @@ extern "C" fn note(signal: i32) {
     }
 }
 
-/// From now on this signal is only counted ([`count`]), and a system call that waits is interrupted
-/// by it (sigaction(2)).
+/// From now on the signal is only counted ([`count`]). A system call that waits is interrupted by
+/// it (sigaction(2)).
 pub fn catch(signal: i32) -> io::Result<()> {
     // SAFETY: all zeroes is a valid `sigaction`, without flags.
     let mut action: libc::sigaction = unsafe { zeroed() };
@@ -28,7 +28,7 @@ pub fn catch(signal: i32) -> io::Result<()> {
     check(unsafe { libc::sigaction(signal, &raw const action, null_mut()) }).map(drop)
 }
 
-/// The same, but system calls that wait go on.
+/// As [`catch`], but system calls that wait are restarted.
 pub fn catch_and_go_on(signal: i32) -> io::Result<()> {
     // SAFETY: all zeroes is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { zeroed() };
@@ -38,24 +38,24 @@ pub fn catch_and_go_on(signal: i32) -> io::Result<()> {
     check(unsafe { libc::sigaction(signal, &raw const action, null_mut()) }).map(drop)
 }
 
-/// How often a signal has come since the start, or since the last [`take`].
+/// How often a signal has arrived since the start, or since the last [`take`].
 pub fn count(signal: i32) -> u32 {
     CAME.get(signal as usize).map_or(0, |came| came.load(Ordering::Relaxed))
 }
 
-/// The same, and starts again from 0.
+/// As [`count`], and sets the count to 0.
 pub fn take(signal: i32) -> u32 {
     CAME.get(signal as usize).map_or(0, |came| came.swap(0, Ordering::Relaxed))
 }
 
-/// The kernel's own action for a signal again; for SIGPIPE, which Rust's start ignores, the process
-/// ends.
+/// Restores the kernel's default action for a signal. For SIGPIPE, which Rust ignores at start,
+/// that ends the process.
 pub fn set_default(signal: i32) {
     // SAFETY: takes numbers.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-/// The calling thread, and those that it starts, take no signals any more (pthread_sigmask(3)).
+/// Blocks all signals in the calling thread and those that it starts (pthread_sigmask(3)).
 pub fn block_all() {
     // SAFETY: all zeroes is a valid set, which is filled and then read.
     unsafe {
@@ -65,8 +65,9 @@ pub fn block_all() {
     }
 }
 
-/// A descriptor that is readable when one of these signals has come, which do nothing else from now
-/// on in the calling thread and those that it starts (signalfd(2)). It never blocks.
+/// Returns a descriptor that is readable when one of these signals has arrived. The signals have no
+/// other effect any more in the calling thread and those that it starts (signalfd(2)). It never
+/// blocks.
 pub fn into_fd(signals: &[i32]) -> io::Result<OwnedFd> {
     // SAFETY: all zeroes is a valid set, which is filled and then read.
     let new = unsafe {

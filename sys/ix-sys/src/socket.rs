@@ -1,11 +1,14 @@
-//! Sockets: opening them, their options, and messages with descriptors.
+//! Sockets: opening, options, and messages with descriptors.
 use crate::{check, fd};
 use std::io;
 use std::mem::{offset_of, zeroed};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
 
-/// A value that any bytes make, without padding: what options of sockets are.
+/// A value that any bytes make, without padding: what the kernel fills in for an option.
 ///
 /// # Safety
 /// Every bit pattern is a value, and no byte of one is padding.
@@ -13,14 +16,6 @@ pub unsafe trait Plain: Copy {}
 
 // SAFETY: integers.
 unsafe impl Plain for i32 {}
-// SAFETY: integers.
-unsafe impl Plain for u32 {}
-// SAFETY: integers.
-unsafe impl Plain for u64 {}
-// SAFETY: two integers of 64 bits.
-unsafe impl Plain for libc::timeval {}
-// SAFETY: two integers of 32 bits.
-unsafe impl Plain for libc::linger {}
 // SAFETY: integers of 64 bits only.
 unsafe impl Plain for libc::xdp_mmap_offsets {}
 // SAFETY: integers of 64 bits only.
@@ -36,21 +31,35 @@ pub fn open(family: i32, kind: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { fd::own(new) })
 }
 
-/// Sets a socket option to a plain value.
-pub fn set_option<T: Plain>(
-    fd: BorrowedFd<'_>,
-    level: i32,
-    option: i32,
-    value: T,
-) -> io::Result<()> {
-    let len = size_of::<T>() as libc::socklen_t;
+/// Sets a socket option to a number (setsockopt(2)). An option whose value is longer is an error:
+/// no address fits into a number, so the kernel uses no memory of ours.
+pub fn set_option(fd: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the kernel copies the value and keeps nothing.
+    unsafe { set(fd, level, option, &value) }
+}
+
+/// Sets a socket option to any value.
+///
+/// # Safety
+/// The option takes this type, without an address in it.
+unsafe fn set<T>(fd: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> io::Result<()> {
+    let (value, len) = ((&raw const *value).cast(), size_of::<T>() as libc::socklen_t);
     // SAFETY: `value` is `len` readable bytes for the length of the call.
-    let ret =
-        unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), len) };
-    check(ret).map(drop)
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, value, len) }).map(drop)
+}
+
+/// A read waits no longer than this for something to come, for ever if it is zero (SO_RCVTIMEO).
+pub fn set_receive_timeout(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
+    let timeout = libc::timeval {
+        tv_sec: timeout.as_secs().min(i64::MAX as u64) as libc::time_t,
+        tv_usec: libc::suseconds_t::from(timeout.subsec_micros() as i32),
+    };
+    // SAFETY: the type of this option; two numbers.
+    unsafe { set(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &timeout) }
 }
 
 /// Reads a socket option into a plain value; a shorter one of the kernel's leaves the rest zero.
+/// The kernel finds zeroes there, so it follows no address (getsockopt(2)).
 pub fn get_option<T: Plain>(fd: BorrowedFd<'_>, level: i32, option: i32) -> io::Result<T> {
     // SAFETY: any bytes make a `T`.
     let mut value: T = unsafe { zeroed() };
@@ -65,7 +74,8 @@ pub fn get_option<T: Plain>(fd: BorrowedFd<'_>, level: i32, option: i32) -> io::
 /// Closing resets the connection, which leaves no TIME-WAIT behind (socket(7), SO_LINGER).
 pub fn reset_on_close(fd: &impl AsFd) -> io::Result<()> {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, linger)
+    // SAFETY: the type of this option; two numbers.
+    unsafe { set(fd.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &linger) }
 }
 
 /// The congestion control of a connection, or of those that a listener takes (tcp(7),
@@ -192,10 +202,11 @@ pub fn listen_unix(kind: i32, path: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A listening stream socket at a path whose file no other user may open until its mode is changed.
-pub fn listen_unix_closed(path: &str, backlog: i32) -> io::Result<OwnedFd> {
+/// A listening stream socket with a file at a path, which no other user may open until its mode is
+/// changed. An existing file is an error ([`io::ErrorKind::AddrInUse`]).
+pub fn listen_unix_closed(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
     let fd = open(libc::AF_UNIX, libc::SOCK_STREAM)?;
-    let (address, len) = unix_address(path)?;
+    let (address, len) = file_address(path.as_os_str().as_bytes())?;
     // SAFETY: takes numbers. A socket's mode before it is bound is that of the file that bind
     // makes.
     check(unsafe { libc::fchmod(fd.as_raw_fd(), 0) })?;
@@ -226,34 +237,44 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// The address of a path; `@NAME` is an abstract one.
 fn unix_address(path: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    let (mut address, mut len) = file_address(path.as_bytes())?;
+    if path.starts_with('@') {
+        address.sun_path[0] = 0;
+        len -= 1; // without the terminating zero
+    }
+    Ok((address, len))
+}
+
+/// The address of a file.
+fn file_address(path: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     // SAFETY: all-zero bytes are a valid address.
     let mut address: libc::sockaddr_un = unsafe { zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    if path.is_empty() || path.len() >= address.sun_path.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
+    let most = address.sun_path.len() - 1;
+    if path.is_empty() || path.contains(&0) || path.len() > most {
+        let why = format!("not a path of at most {most} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    for (to, from) in address.sun_path.iter_mut().zip(path.bytes()) {
-        *to = from as libc::c_char;
+    for (to, from) in address.sun_path.iter_mut().zip(path) {
+        *to = *from as libc::c_char;
     }
-    let mut len = offset_of!(libc::sockaddr_un, sun_path) + path.len();
-    if path.starts_with('@') {
-        address.sun_path[0] = 0;
-    } else {
-        len += 1; // the terminating zero
-    }
+    let len = offset_of!(libc::sockaddr_un, sun_path) + path.len() + 1;
     Ok((address, len as libc::socklen_t))
 }
 
 /// Descriptors in one message at most (the kernel's SCM_MAX_FD).
 pub const MESSAGE_FDS_MAX: usize = 253;
 
-/// Room for the descriptors of a message, aligned for its header.
+/// Room for the descriptors of a message and for who sent it, aligned for their headers.
 #[repr(C, align(8))]
-struct Control([u8; 1040]);
+struct Control([u8; 1072]);
 
-const _: () = assert!(
-    size_of::<Control>() >= size_of::<libc::cmsghdr>() + MESSAGE_FDS_MAX * size_of::<RawFd>()
-);
+const _: () = {
+    let (fds, sender) = (MESSAGE_FDS_MAX * size_of::<RawFd>(), size_of::<libc::ucred>());
+    // SAFETY: computes sizes only.
+    let space = unsafe { libc::CMSG_SPACE(fds as u32) + libc::CMSG_SPACE(sender as u32) };
+    assert!(size_of::<Control>() >= space as usize);
+};
 
 /// Sends a message with copies of descriptors, without a SIGPIPE; `flags` as `MSG_DONTWAIT`.
 /// A signal does not end it (sendmsg(2)).
@@ -306,8 +327,16 @@ pub struct Message {
     pub bytes: usize,
     /// The descriptors that came with it, close-on-exec.
     pub fds: Vec<OwnedFd>,
+    /// The process that sent it, as the kernel says, if [`tell_senders`] asked for it.
+    pub sender: Option<u32>,
     /// It was longer than the buffer, or had more descriptors than [`MESSAGE_FDS_MAX`].
     pub is_cut: bool,
+}
+
+/// From now on each message that comes in says which process sent it (unix(7), SO_PASSCRED).
+/// [`next_brings_fds`] is of no use for such a socket.
+pub fn tell_senders(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)
 }
 
 /// Takes the next message with its descriptors; `flags` as `MSG_DONTWAIT`. A signal does not end it
@@ -330,23 +359,49 @@ pub fn receive_with_fds(
         check(unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut header, flags) })
     })? as usize;
     // SAFETY: the kernel filled the header and the control buffer just now.
-    let fds = unsafe { descriptors(&header) };
+    let (fds, sender) = unsafe { contents(&header) };
     let is_cut = header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
-    Ok(Message { bytes, fds, is_cut })
+    Ok(Message { bytes, fds, sender, is_cut })
 }
 
-/// The descriptors in a received control buffer.
+/// Whether the next message brings descriptors; it stays where it is. False also when none waits
+/// (recvmsg(2), MSG_PEEK).
+pub fn next_brings_fds(from: BorrowedFd<'_>) -> bool {
+    let mut byte = 0u8;
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: all-zero bytes are a valid message header.
+    let mut header: libc::msghdr = unsafe { zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+    // Without room for control data the kernel makes no descriptors, and reports that there were
+    // some.
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    let peeked = retry(|| {
+        // SAFETY: the header points to a byte that lives across the call.
+        check(unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut header, flags) })
+    });
+    peeked.is_ok() && header.msg_flags & libc::MSG_CTRUNC != 0
+}
+
+/// The descriptors and the sender in a received control buffer. A process that is not seen from
+/// here has no number.
 ///
 /// # Safety
 /// `header` was filled by `recvmsg`, and no value owns its descriptors yet.
-unsafe fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
-    let mut fds = Vec::new();
+unsafe fn contents(header: &libc::msghdr) -> (Vec<OwnedFd>, Option<u32>) {
+    let (mut fds, mut sender) = (Vec::new(), None);
     // SAFETY: the caller's promise; the macros walk within `msg_controllen`.
     unsafe {
         let mut entry = libc::CMSG_FIRSTHDR(header);
         while let Some(cmsg) = entry.as_ref() {
-            if (cmsg.cmsg_level, cmsg.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                let bytes = cmsg.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+            let bytes = cmsg.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+            let kind = (cmsg.cmsg_level, cmsg.cmsg_type);
+            if kind == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS)
+                && bytes >= size_of::<libc::ucred>()
+            {
+                let data = libc::CMSG_DATA(entry).cast::<libc::ucred>();
+                sender = u32::try_from(data.read_unaligned().pid).ok().filter(|pid| *pid != 0);
+            }
+            if kind == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
                 let data = libc::CMSG_DATA(entry).cast::<RawFd>();
                 for i in 0..bytes / size_of::<RawFd>() {
                     fds.push(fd::own(data.add(i).read_unaligned()));
@@ -355,7 +410,7 @@ unsafe fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
             entry = libc::CMSG_NXTHDR(header, entry);
         }
     }
-    fds
+    (fds, sender)
 }
 
 /// Sends bytes without descriptors and without a SIGPIPE (send(2)).
@@ -390,7 +445,7 @@ pub fn open_routing(groups: u32) -> io::Result<OwnedFd> {
     bind(fd.as_fd(), &address)?;
     for option in [NETLINK_EXT_ACK, NETLINK_CAP_ACK] {
         // A kernel without it gives no explanations, and that is all.
-        let _ = set_option(fd.as_fd(), libc::SOL_NETLINK, option, 1i32);
+        let _ = set_option(fd.as_fd(), libc::SOL_NETLINK, option, 1);
     }
     Ok(fd)
 }
@@ -429,6 +484,8 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn messages_and_descriptors_arrive_whole() {
@@ -444,12 +501,72 @@ mod tests {
         let many = [listener.as_fd(); MESSAGE_FDS_MAX];
         send_with_fds(client.as_fd(), b"many", &many, 0).unwrap();
         send_with_fds(client.as_fd(), b"much too long", &[], 0).unwrap();
+        assert!(next_brings_fds(server.as_fd()));
         let message = receive_with_fds(server.as_fd(), &mut buffer, 0).unwrap();
         assert_eq!((&buffer[..message.bytes], message.fds.len()), (&b"many"[..], MESSAGE_FDS_MAX));
         assert!(!message.is_cut);
+        assert!(!next_brings_fds(server.as_fd()), "a message without");
         assert!(receive_with_fds(server.as_fd(), &mut buffer, 0).unwrap().is_cut);
+        assert!(!next_brings_fds(server.as_fd()), "no message");
         drop(client);
         assert_eq!(receive(server.as_fd(), &mut buffer, 0).unwrap(), 0);
         assert!(unix_address("").is_err() && unix_address(&"x".repeat(200)).is_err());
+    }
+
+    #[test]
+    fn the_kernel_tells_who_sent_a_message() {
+        let (ours, theirs) = pair(libc::SOCK_SEQPACKET).unwrap();
+        let mut buffer = [0; 8];
+        send_with_fds(theirs.as_fd(), b"before", &[], 0).unwrap();
+        assert_eq!(receive_with_fds(ours.as_fd(), &mut buffer, 0).unwrap().sender, None);
+        tell_senders(ours.as_fd()).unwrap();
+        let many = [theirs.as_fd(); MESSAGE_FDS_MAX];
+        send_with_fds(theirs.as_fd(), b"after", &many, 0).unwrap();
+        let message = receive_with_fds(ours.as_fd(), &mut buffer, 0).unwrap();
+        assert_eq!(message.sender, Some(std::process::id()));
+        assert_eq!((message.fds.len(), message.is_cut), (MESSAGE_FDS_MAX, false));
+    }
+
+    #[test]
+    fn options_are_set_and_read() {
+        let fd = open(libc::AF_INET, libc::SOCK_STREAM).unwrap();
+        let option = |name| get_option::<i32>(fd.as_fd(), libc::SOL_SOCKET, name).unwrap();
+        assert_eq!(option(libc::SO_REUSEADDR), 0);
+        set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1).unwrap();
+        assert_eq!(option(libc::SO_REUSEADDR), 1);
+        // Its value has an address in it.
+        let filter = set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, 1);
+        assert_eq!(filter.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn a_read_waits_no_longer_than_it_may() {
+        let (one, _other) = pair(libc::SOCK_STREAM).unwrap();
+        let patience = Duration::from_millis(20);
+        set_receive_timeout(one.as_fd(), patience).unwrap();
+        let began = std::time::Instant::now();
+        let nothing = receive(one.as_fd(), &mut [0; 8], 0).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+        assert!(began.elapsed() >= patience);
+    }
+
+    #[test]
+    fn a_closed_file_is_nobodys_whatever_its_name() {
+        let folder = std::env::temp_dir();
+        // The first has the name of a socket without a file, the second is no text.
+        for end in [&b"@ix-sys"[..], b"ix-sys-\xff"] {
+            let mut name = end.to_vec();
+            name.extend(format!("-{}", std::process::id()).bytes());
+            let path = folder.join(OsStr::from_bytes(&name));
+            let _listener = listen_unix_closed(&path, 1).unwrap();
+            let mode = std::fs::symlink_metadata(&path).unwrap().permissions().mode();
+            let again = listen_unix_closed(&path, 1).unwrap_err();
+            std::fs::remove_file(&path).unwrap();
+            assert_eq!((mode & 0o777, again.kind()), (0, io::ErrorKind::AddrInUse));
+        }
+        for wrong in ["", "with\0zero", &"x".repeat(108)] {
+            let e = listen_unix_closed(Path::new(wrong), 1).unwrap_err();
+            assert_eq!(e.to_string(), "not a path of at most 107 bytes");
+        }
     }
 }

@@ -1,40 +1,41 @@
-//! Datagrams with the times at which Linux had them: software time stamps (SO_TIMESTAMPING and
-//! SO_TIMESTAMPNS), by the wall clock.
+//! Datagrams with the times at which Linux received or sent them: software time stamps of the wall
+//! clock (SO_TIMESTAMPING and SO_TIMESTAMPNS).
 use crate::socket::set_option;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// Room for a time stamp and what comes with it in the error queue.
+/// Room for a time stamp and what else the error queue holds.
 const CONTROL_WORDS: usize = 32;
 
-/// A datagram that came.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Came {
-    /// Bytes that there was room for.
+    /// Bytes that were stored.
     pub bytes: usize,
-    /// Who sent it.
+    /// Its sender.
     pub from: SocketAddrV4,
-    /// When the device handed it to Linux, ns.
+    /// When the device delivered it to Linux, ns.
     pub at_ns: u64,
 }
 
-/// Asks for the times of what comes and of what leaves, from now on.
+/// Turns on time stamps of received and sent datagrams.
 pub fn enable(socket: &UdpSocket) -> io::Result<()> {
     let flags = libc::SOF_TIMESTAMPING_RX_SOFTWARE
         | libc::SOF_TIMESTAMPING_TX_SOFTWARE
         | libc::SOF_TIMESTAMPING_SOFTWARE
         | libc::SOF_TIMESTAMPING_OPT_TSONLY;
-    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags)
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags.cast_signed())
 }
 
-/// Asks for the times of what comes, on a socket of any kind, from now on.
+/// Turns on time stamps of received packets, on a socket of any kind.
 pub fn enable_receive(socket: BorrowedFd<'_>) -> io::Result<()> {
-    set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1i32)
+    set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
 }
 
-/// Takes a packet of a socket of any kind as far as there is room for it. Returns its bytes, those
-/// that had no room included, and when it came, ns; `None`: none is there, or none came in time.
+/// Receives a packet of a socket of any kind, as much of it as fits. Returns its length, with the
+/// bytes that did not fit, and its arrival time, ns; `None` if there is none or none arrived in
+/// time.
 pub fn receive_packet(
     socket: BorrowedFd<'_>,
     room: &mut [u8],
@@ -43,8 +44,8 @@ pub fn receive_packet(
     Ok(came.map(|(bytes, _, at_ns)| (bytes, at_ns)))
 }
 
-/// Receives a datagram of IPv4 as far as there is room for it; `None`: none is there and the socket
-/// does not block, or it came without a time.
+/// Receives an IPv4 datagram, as much of it as fits; `None` if there is none and the socket does
+/// not block, or if it has no time stamp.
 pub fn receive(socket: &UdpSocket, room: &mut [u8]) -> io::Result<Option<Came>> {
     let Some((bytes, name, at_ns)) = receive_message(socket.as_fd(), room, 0)? else {
         return Ok(None);
@@ -54,8 +55,8 @@ pub fn receive(socket: &UdpSocket, room: &mut [u8]) -> io::Result<Option<Came>> 
     Ok(at_ns.map(|at_ns| Came { bytes, from, at_ns }))
 }
 
-/// When the oldest datagram that left and was not asked for was handed to the device, ns; `None`:
-/// none has left.
+/// When the oldest sent datagram that was not asked about yet was given to the device, ns; `None`
+/// if there is none.
 pub fn sent_ns(socket: &UdpSocket) -> io::Result<Option<u64>> {
     let came = receive_message(socket.as_fd(), &mut [], libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT)?;
     Ok(came.and_then(|(_, _, at_ns)| at_ns))
@@ -88,7 +89,7 @@ fn receive_message(
     Ok(Some((n as usize, name, stamp_in(&header))))
 }
 
-/// The software time stamp among a message's control data.
+/// The software time stamp in a message's control data.
 fn stamp_in(header: &libc::msghdr) -> Option<u64> {
     // SAFETY: the kernel has filled what the header names, and it lives as long as the header.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(header) };
@@ -125,7 +126,7 @@ mod tests {
         enable(&here).unwrap();
         let before = now_ns();
         there.send_to(b"hello", here.local_addr().unwrap()).unwrap();
-        // A time that is not there yet: the switch for all of Linux is thrown a little later.
+        // The time stamp may be missing at first: Linux switches time stamps on a little later.
         let mut room = [0; 3];
         let end = Instant::now() + Duration::from_secs(20);
         let came = loop {

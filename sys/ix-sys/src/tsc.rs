@@ -1,6 +1,6 @@
 //! The processor's time stamp counter.
 
-/// Ticks since the processor's start.
+/// Ticks since the processor started.
 #[inline]
 #[allow(unused_unsafe)] // Depending on the compiler's version it is a safe function.
 pub fn ticks() -> u64 {

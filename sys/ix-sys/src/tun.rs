@@ -1,4 +1,4 @@
-//! Ethernet interfaces whose other end is a program: `/dev/net/tun` (linux/if_tun.h).
+//! Ethernet interfaces whose other end is a process: `/dev/net/tun` (linux/if_tun.h).
 use crate::check;
 use crate::interface::request;
 use std::fs::{File, OpenOptions};
@@ -6,18 +6,18 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// The device that becomes a queue of an interface.
+/// The device that becomes a queue of an interface when it is attached.
 pub const CLONE_DEVICE: &str = "/dev/net/tun";
 
-/// Opens [`CLONE_DEVICE`] without waiting reads; no queue of any interface yet.
+/// Opens [`CLONE_DEVICE`] for nonblocking reads. It is not a queue of an interface yet.
 pub fn open() -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(CLONE_DEVICE)
 }
 
-/// Makes an open device a queue of the Ethernet interface of this name, and makes that if there is
-/// none. With `header` each frame has a `virtio_net_hdr` in front. The interface goes with its last
-/// queue.
+/// Makes an open device a queue of the Ethernet interface of this name, which is made if it does
+/// not exist. With `header` each frame begins with a `virtio_net_hdr`. The interface is deleted
+/// with its last queue.
 pub fn attach(file: &File, name: &str, header: bool) -> io::Result<()> {
     let mut request = request(name);
     let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE;
@@ -30,7 +30,7 @@ pub fn attach(file: &File, name: &str, header: bool) -> io::Result<()> {
     check(ret).map(drop)
 }
 
-/// The interface stays when its last queue is gone.
+/// Keeps the interface when its last queue is closed.
 pub fn keep(queue: &File) -> io::Result<()> {
     // SAFETY: TUNSETPERSIST takes a number.
     check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETPERSIST as _, 1) }).map(drop)
@@ -44,7 +44,7 @@ pub fn own(queue: &File) -> io::Result<()> {
         .map(drop)
 }
 
-/// Whether the driver knows `virtio_net_hdr`; `file` need be no queue yet.
+/// True if the driver supports `virtio_net_hdr`; `file` need not be a queue yet.
 pub fn knows_header(file: &File) -> bool {
     let mut features: libc::c_uint = 0;
     // SAFETY: TUNGETFEATURES writes one integer.
@@ -53,7 +53,7 @@ pub fn knows_header(file: &File) -> bool {
     check(ret).is_ok() && features & libc::IFF_VNET_HDR as libc::c_uint != 0
 }
 
-/// Whether frames of this queue have a `virtio_net_hdr` in front.
+/// True if frames of this queue begin with a `virtio_net_hdr`.
 pub fn uses_header(queue: BorrowedFd<'_>) -> bool {
     let mut request = request("");
     // SAFETY: TUNGETIFF writes an `ifreq`.
@@ -63,14 +63,14 @@ pub fn uses_header(queue: BorrowedFd<'_>) -> bool {
     check(ret).is_ok() && i32::from(flags) & libc::IFF_VNET_HDR != 0
 }
 
-/// What Linux may leave undone in the frames that it hands over: bits of `TUN_F_…`.
+/// Sets what Linux may leave unfinished in the frames that it delivers: bits of `TUN_F_…`.
 pub fn set_offloads(queue: BorrowedFd<'_>, offloads: u32) -> io::Result<()> {
     let flags = libc::c_ulong::from(offloads);
     // SAFETY: TUNSETOFFLOAD takes a number.
     check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETOFFLOAD as _, flags) }).map(drop)
 }
 
-/// This program chooses the queue of each packet that Linux sends. The interface keeps it.
+/// Lets this program choose the queue of each packet that Linux sends. The interface keeps it.
 pub fn set_steering(queue: &File, program: BorrowedFd<'_>) -> io::Result<()> {
     let program = program.as_raw_fd();
     // SAFETY: TUNSETSTEERINGEBPF reads one descriptor number.

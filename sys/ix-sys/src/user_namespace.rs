@@ -1,10 +1,10 @@
-//! Root's rights over own network namespaces for any user (user_namespaces(7)).
+//! Root's rights over own network namespaces, for any user (user_namespaces(7)).
 use crate::Error;
 use std::fs;
 
-/// Moves the process into a fresh user and network namespace, where it is root over what it makes
-/// itself: namespaces, veth, tap, but no XDP and no steering programs. Must be called before the
-/// process has a second thread.
+/// Moves the process into a new user and network namespace, where it is root over what it makes:
+/// namespaces, veth, tap, but no XDP and no steering programs. Must be called before the process
+/// has a second thread.
 pub fn enter() -> Result<(), Error> {
     // SAFETY: getuid and getgid cannot fail and touch no memory.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
@@ -12,7 +12,7 @@ pub fn enter() -> Result<(), Error> {
     if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) } < 0 {
         return Err(Error::last("cannot make a user namespace"));
     }
-    // Without giving up setgroups an unprivileged process may not map its group.
+    // Without setgroups turned off, an unprivileged process may not map its group.
     for (file, text) in [
         ("setgroups", "deny".to_owned()),
         ("uid_map", format!("0 {uid} 1")),
@@ -24,7 +24,7 @@ pub fn enter() -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether [`enter`] would work: tries it in a child process.
+/// Tests in a child process whether [`enter`] would work.
 pub fn try_enter() -> Result<(), Error> {
     // SAFETY: the child makes system calls and leaves by _exit. Between fork and exit it allocates
     // only after a failure or for three short paths; glibc makes its heap usable after fork.

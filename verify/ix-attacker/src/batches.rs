@@ -1,5 +1,5 @@
-//! Random batched calls: any operation with arguments that matter, several in a batch. The dataplane must
-//! refuse or do each of them, and go on.
+//! Random batched calls: any operation with significant arguments, several in a batch. The
+//! dataplane must refuse or carry out each of them, and continue.
 use crate::calls::Calls;
 use ix_abi::call_op;
 use ix_random::Rng;
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 /// Batches of one attack.
 const BATCHES: u64 = 500;
 const CALLS: usize = 48;
-/// Things that calls gave us, and that others give back.
+/// Resources that calls returned, and that other calls give back.
 const KEPT: usize = 256;
 
-/// What was asked for: operation, what it answered.
+/// Results of calls: operation and value.
 type Given = Vec<(u32, u64)>;
 
-/// So many of them; or, where nothing is attacked, one that is accepted.
+/// Makes this many of them; as a control, one that is accepted.
 pub fn attack(c: &Calls) -> Result<String, String> {
     if c.control {
         return match c.call(call_op::NOP, &[]) {
@@ -33,7 +33,7 @@ pub fn attack(c: &Calls) -> Result<String, String> {
     Err(format!("{} calls, and it goes on", BATCHES * CALLS as u64))
 }
 
-/// As long as that; answers how many.
+/// Makes them for this time; returns their number.
 pub fn fuzz(c: &Calls, seconds: u64, seed: u64) -> Result<u64, i64> {
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut random = Rng::new(seed);

@@ -1,9 +1,10 @@
-//! Attacks through the contract itself: batched calls with wrong arguments, calls that change while they
-//! are read, all there is of something, and the gate misused. Made by the elastic thread itself, in the
-//! process that goes on to serve.
+//! Attacks through the contract: batched calls with wrong arguments, calls that change while they
+//! are read, exhaustion of resources, and misuse of the gate. The elastic thread itself makes them,
+//! in the process that goes on to serve.
 //!
-//! The wall does not stop these, the dataplane's checks do, with it and without. So the control of each is
-//! the same call with what is the application's own: it must be accepted.
+//! Not the wall stops these attacks but the dataplane's checks, with the wall and without. So the
+//! control of each attack is the same call with the application's own resource: it must be
+//! accepted.
 use crate::Gate;
 use crate::batches;
 use crate::cookies;
@@ -28,7 +29,7 @@ pub struct Calls {
     pub data: usize,
     /// End of transmit memory.
     pub tx_end: u64,
-    /// Whether to do what is allowed instead.
+    /// Whether to do the allowed action instead.
     pub control: bool,
     /// The lowest of the dataplane's descriptors.
     pub descriptor: i32,
@@ -38,7 +39,7 @@ pub struct Calls {
     pub echo: RefCell<Echo>,
 }
 
-/// An attack: `Ok` when it got what it wanted, else what stopped it.
+/// An attack: `Ok` if it succeeded, else what stopped it.
 type Attack = fn(&Calls) -> Result<String, String>;
 
 /// Name and attack.
@@ -84,7 +85,7 @@ const SG_AT: u64 = 0;
 /// Transmit memory: the first part for attacks, the second for the client.
 const OWN_BYTES: u64 = 2 << 20;
 const ECHO_AT: u64 = 1 << 20;
-/// What a busy machine needs at most, and a client whose packets were lost some times in turn.
+/// Longest wait on a busy machine, for a client that lost packets several times in a row.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const LOCAL: [u8; 4] = [10, 9, 0, 2];
 const PEER: [u8; 4] = [10, 9, 0, 3];
@@ -95,7 +96,7 @@ pub fn words(address: [u8; 4]) -> [u64; 2] {
     [0, low]
 }
 
-/// Makes them all; tells each outcome, when the client was served after it.
+/// Makes all attacks; reports each outcome when the client was served after it.
 pub fn attack_all(calls: &Calls, mut tell: impl FnMut(&str, Result<String, String>)) {
     for (name, attack) in ATTACKS {
         let outcome = attack(calls);
@@ -104,7 +105,7 @@ pub fn attack_all(calls: &Calls, mut tell: impl FnMut(&str, Result<String, Strin
 }
 
 impl Calls {
-    /// Of the elastic thread that the caller has entered.
+    /// For the elastic thread that the caller has entered.
     pub fn begin(
         gate: Gate,
         (array, events): (*mut CallSlot, *const EventSlot),
@@ -122,12 +123,12 @@ impl Calls {
         Ok(calls)
     }
 
-    /// These, once a client is served.
+    /// Returns the attacks once a client is served.
     pub fn with_client(self) -> Result<Calls, String> {
         if self.serves_on() { Ok(self) } else { Err("no client came".to_owned()) }
     }
 
-    /// Goes on until the client has got another answer; false: it gets none.
+    /// Serves until the client has got another reply; false: it gets none.
     pub fn serves_on(&self) -> bool {
         let (mark, begin) = (serve::answered(), Instant::now());
         while serve::answered() == mark {
@@ -138,7 +139,7 @@ impl Calls {
         true
     }
 
-    /// A cycle or more for the client alone; waits for events so long.
+    /// Runs cycles for the client alone; waits this long for events.
     pub fn cycle(&self, wait_us: u64) -> i64 {
         let mut echo = self.echo.borrow_mut();
         let calls = echo.join(0);
@@ -147,7 +148,7 @@ impl Calls {
         events
     }
 
-    /// Of a crossing with what it answered: the client's part of that.
+    /// Result of a crossing: the client's part of it.
     fn came_back(&self, outcome: Result<i64, String>) -> Result<String, String> {
         match outcome {
             Ok(events) => {
@@ -171,7 +172,7 @@ impl Calls {
         unsafe { self.array.add(slot).write_volatile(call) };
     }
 
-    /// A cycle with so many calls.
+    /// Runs a cycle with this many calls.
     pub fn run(&self, calls: usize) -> i64 {
         let mut echo = self.echo.borrow_mut();
         let calls = echo.join(calls);
@@ -180,7 +181,7 @@ impl Calls {
         events
     }
 
-    /// What a call answered.
+    /// Result of a call.
     pub fn ret(&self, slot: usize) -> i64 {
         // SAFETY: as in `put`.
         unsafe { (&raw const (*self.array.add(slot)).ret).read_volatile() }
@@ -208,7 +209,7 @@ impl Calls {
         say(answer)
     }
 
-    /// Address, port and cookie as `LISTEN` and `UDP_BIND` want them.
+    /// Address, port and cookie as arguments of `LISTEN` and `UDP_BIND`.
     fn foreign(&self, port: u64, cookie: u64) -> [u64; 5] {
         let [high, low] = words(if self.control { LOCAL } else { STRANGER });
         [high, low, port, cookie, 0]
@@ -232,7 +233,7 @@ impl Calls {
         at as u64
     }
 
-    /// Sends one entry, or one of our own as a control.
+    /// Sends one entry, or as a control one of our own.
     fn send_from(&self, base: u64, len: u64) -> Result<String, String> {
         let base = if self.control { self.own + 4096 } else { base };
         self.send(self.entry(base, len), 1)
@@ -252,7 +253,7 @@ impl Calls {
         sent
     }
 
-    /// A connection that does not come to be, but has a handle.
+    /// A connection attempt that fails later, but has a handle.
     fn connect(&self) -> i64 {
         let [high, low] = words(PEER);
         self.call(call_op::CONNECT, &[0, high, low, 9, 0])
@@ -304,7 +305,7 @@ fn stale_handle(c: &Calls) -> Result<String, String> {
     if c.control { first } else { c.outcome(call_op::ABORT, &[handle as u64]) }
 }
 
-/// Calls whose first argument names something.
+/// Calls whose first argument is a handle.
 const NAMING: [u32; 13] = [
     call_op::SENDV,
     call_op::RECV_DONE,
@@ -324,7 +325,7 @@ const NAMING: [u32; 13] = [
 fn random_handles(c: &Calls) -> Result<String, String> {
     const ROUNDS: usize = 50;
     let mut random = Rng::new(0x1234_5678);
-    // One that is real, so that there is something to hit, and for the control.
+    // A real one, so that there is a target, and for the control.
     let real = c.connect();
     if c.control {
         return c.outcome(call_op::ABORT, &[real as u64]);
@@ -332,10 +333,10 @@ fn random_handles(c: &Calls) -> Result<String, String> {
     for _ in 0..ROUNDS {
         for slot in 0..CALLS_MAX {
             let op = NAMING[random.below(NAMING.len() as u64) as usize];
-            // Half of them near a real one.
+            // Half of them are near a real one.
             let near = real as u64 ^ (1 << random.below(64));
             let handle = if random.below(2) == 0 { near } else { random.next_u64() };
-            // One that is the client's would be hit by chance, and rightly.
+            // The client's handle could be hit by chance, and rightly.
             let handle = if c.serves(handle) { !0 } else { handle };
             c.put(slot, op, &[handle, random.next_u64(), random.next_u64()]);
         }
@@ -348,7 +349,7 @@ fn random_handles(c: &Calls) -> Result<String, String> {
     Err(format!("{} calls, all refused", ROUNDS * CALLS_MAX))
 }
 
-/// Another thread writes calls and scatter-gather entries, good and bad ones, all the while.
+/// Another thread writes calls and scatter-gather entries, good and bad ones, all the time.
 fn race(c: &Calls) -> Result<String, String> {
     const ROUNDS: usize = 2000;
     let [high, low] = words(LOCAL);
@@ -361,7 +362,7 @@ fn race(c: &Calls) -> Result<String, String> {
     let [to_high, to_low] = words(PEER);
     let good = [socket as u64 | 9 << 32, list, 1, to_high, to_low, 0];
     let (array, data, own) = (c.array as usize, c.data as u64, c.own + 4096);
-    // What was called before stands there still, answers to the client among it.
+    // Former calls are still there, replies to the client among them.
     (0..64).for_each(|slot| c.put(slot, call_op::UDP_SENDV, &good));
     let mut refused = 0;
     std::thread::scope(|scope| {
@@ -399,7 +400,8 @@ fn race(c: &Calls) -> Result<String, String> {
     Err(format!("{ROUNDS} rounds, {refused} calls refused, and it goes on"))
 }
 
-/// Takes until there is no more, and gives all back. It must be refused as a lack, and be there again.
+/// Takes a resource until there is no more, and gives all back. The dataplane must refuse for lack
+/// of it, and have it again afterwards.
 fn exhaust(c: &Calls, batch: usize, take: u32, args: &[u64], give: u32) -> Result<String, String> {
     const MOST: usize = 3_000_000;
     let mut taken = Vec::new();
@@ -458,11 +460,11 @@ fn all_memory(c: &Calls) -> Result<String, String> {
 
 fn all_connections(c: &Calls) -> Result<String, String> {
     let [high, low] = words(PEER);
-    // In small steps: to find that no port is free takes a look at each of them.
+    // In small steps: finding that no port is free checks each of them.
     exhaust(c, 16, call_op::CONNECT, &[0, high, low, 9, 0], call_op::ABORT)
 }
 
-/// The gate ends waits when a descriptor is readable; of the dataplane's own that is not told.
+/// The gate ends waits when a descriptor is readable; it must not do so for the dataplane's own.
 fn watch_descriptor(c: &Calls) -> Result<String, String> {
     // SAFETY: no pointers.
     let own = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };

@@ -1,4 +1,5 @@
-//! Attacks with code: instructions that change rights, brought in, or found in the dataplane.
+//! Attacks with code: instructions that change rights, brought in by the attacker or found in the
+//! dataplane.
 use crate::system::share_memory;
 use crate::{Attack, Part, Targets, call, in_a_copy, is_walled};
 use std::hint::black_box;
@@ -21,7 +22,7 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
 
 const PAGE: u64 = 4096;
 
-/// As constants they would stand in our own code, and keep this program from starting.
+/// Constants would be in our own code, and keep this program from starting.
 fn wrpkru() -> [u8; 3] {
     black_box([0xf0u8, 0xfe, 0x10]).map(|byte| !byte)
 }
@@ -30,7 +31,7 @@ fn xrstor() -> [u8; 3] {
     black_box([0xf0u8, 0x51, 0xd0]).map(|byte| !byte)
 }
 
-/// Inside of a call's distance.
+/// Within the distance of a call.
 fn unaligned(_: &Targets) -> Result<String, String> {
     let [a, b, c] = wrpkru();
     from_file(&[0xe8, a, b, c, 0xff])
@@ -57,7 +58,7 @@ fn from_file(code: &[u8]) -> Result<String, String> {
     executable(5, PRIVATE, file_of(code)?)
 }
 
-/// What was looked at is not what runs.
+/// The checked code differs from the code that runs.
 fn changed_file(_: &Targets) -> Result<String, String> {
     const SHARED: u64 = 1;
     const RET: u8 = 0xc3;
@@ -70,7 +71,7 @@ fn changed_file(_: &Targets) -> Result<String, String> {
     if now == new { Ok("the code has changed".to_owned()) } else { Err("it has not".to_owned()) }
 }
 
-/// The dataplane's code as its file has it, and where it lies.
+/// The dataplane's code from its file, and its address.
 fn code_of(t: &Targets) -> Result<(&'static [u8], usize), String> {
     let image = t.image;
     let (file_offset, vaddr, bytes) = code_segment(image).ok_or("no code in the image")?;
@@ -89,7 +90,7 @@ fn code_of(t: &Targets) -> Result<(&'static [u8], usize), String> {
     Ok((code, start))
 }
 
-/// Where the dataplane's code has these bytes; `None` stands for any.
+/// Addresses of these bytes in the dataplane's code; `None` stands for any byte.
 fn find(t: &Targets, wanted: &[Option<u8>]) -> Result<usize, String> {
     let (code, start) = code_of(t)?;
     let is_it = |bytes: &[u8]| {
@@ -99,7 +100,7 @@ fn find(t: &Targets, wanted: &[Option<u8>]) -> Result<usize, String> {
     Ok(start + at)
 }
 
-/// Calls a system call instruction of the dataplane, for what it would refuse us.
+/// Calls a system call instruction of the dataplane for a call that the wall refuses.
 fn jump_to_syscall(t: &Targets) -> Result<String, String> {
     // syscall; ret
     let at = find(t, &[0x0f, 0x05, 0xc3].map(Some))?;
@@ -134,8 +135,8 @@ fn jump_to_wrpkru(t: &Targets) -> Result<String, String> {
     Ok("came back with rights".to_owned())
 }
 
-/// All of them, wanted or by chance, with rights of the dataplane's and none at all in the
-/// register.
+/// Jumps to all of them, intended or accidental, with the dataplane's rights and with no rights in
+/// the register.
 fn jump_to_all(t: &Targets) -> Result<String, String> {
     const RIGHTS: [u64; 3] = [0x5555_5540, 0, 0x5555_556c];
     let (code, start) = code_of(t)?;
@@ -148,15 +149,15 @@ fn jump_to_all(t: &Targets) -> Result<String, String> {
     jumps(t, places.iter().flat_map(|at| RIGHTS.map(|rights| (*at, rights))))
 }
 
-/// Wherever in its first instructions, aligned or not.
+/// Jumps anywhere into its first instructions, aligned or not.
 fn jump_into_gate(t: &Targets) -> Result<String, String> {
     const BYTES: usize = 512;
     const STEP: usize = 5;
     jumps(t, (1..BYTES).step_by(STEP).map(|at| (t.code + at, t.data as u64)))
 }
 
-/// Calls each place from a copy of its own, with this in the first register; who comes back tries
-/// to write.
+/// Calls each address from a separate copy, with this value in the first register; a copy that
+/// comes back tries to write.
 fn jumps(t: &Targets, places: impl Iterator<Item = (usize, u64)>) -> Result<String, String> {
     const LONGEST_S: u32 = 5;
     const STDERR: i32 = 2;
@@ -189,8 +190,8 @@ fn jumps(t: &Targets, places: impl Iterator<Item = (usize, u64)>) -> Result<Stri
     }
 }
 
-/// While one thread makes processes, another one jumps to where they begin: it would be the new
-/// process, open the locks that are held meanwhile, and have the dataplane believe that it is a
+/// While one thread forks processes, another one jumps to where they begin: it would act as the new
+/// process, release locks that are held meanwhile, and make the dataplane believe that it is a
 /// copy.
 fn forge_birth(t: &Targets) -> Result<String, String> {
     const RIGHTS: u64 = 0x5555_5540;
@@ -255,7 +256,7 @@ fn forge_birth(t: &Targets) -> Result<String, String> {
     }
 }
 
-/// Where a refused jump goes on: instruction and stack.
+/// Where a refused jump continues: instruction and stack.
 static mut GO_ON: [u64; 2] = [0; 2];
 
 extern "C" fn go_on(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {

@@ -1,10 +1,10 @@
-//! Cookies that are no cookies: what the application calls its own comes back as it was, whatever it is.
+//! Wild cookies: the dataplane must return the application's cookies unchanged, whatever they are.
 use crate::calls::{Calls, PATIENCE};
 use ix_abi::call_op;
 use ix_random::Rng;
 use std::time::Instant;
 
-/// What the application calls its own the dataplane must neither follow nor change.
+/// The dataplane must neither follow nor change the application's cookies.
 pub fn wild(c: &Calls) -> Result<String, String> {
     const COOKIES: usize = 64;
     let mut random = Rng::new(77);

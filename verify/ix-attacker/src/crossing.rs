@@ -1,21 +1,21 @@
-//! What a crossing costs: calls of the gate that the dataplane refuses at once; and what a cycle
-//! costs in which nothing happens.
+//! The cost of a crossing: calls of the gate that the dataplane refuses at once; and the cost of a
+//! cycle in which nothing happens.
 use crate::Gate;
 use ix_abi::{CALLS_MAX, error, gate_op};
 
-/// Calls that are timed together, and how often.
+/// Calls that are timed together, and number of samples.
 const BATCH: usize = 100;
 const BATCHES: usize = 2001;
 
-/// Prints the tenth, the fiftieth and the ninetieth percentile of ticks of the time stamp counter.
+/// Prints percentiles 10, 50 and 90 of ticks of the time stamp counter.
 ///
-/// Of a whole cycle with `cycle`, else of a crossing.
+/// Measures a whole cycle with `cycle`, else a crossing.
 pub fn measure(gate: Gate, cycle: bool) -> Result<(), String> {
     match gate(gate_op::ENTER, 0, 0, 0) {
         0 => {}
         errno => return Err(format!("the elastic thread cannot be entered: {errno}")),
     }
-    // Behind the gate, and on the dataplane's stack, somebody looks at the number of calls first.
+    // Behind the gate, on the dataplane's stack, the number of calls is checked first.
     let (calls, wanted) = if cycle { (0, 0) } else { (CALLS_MAX as u64 + 1, -error::INVALID) };
     let cross = || gate(gate_op::RUN_IO, 0, calls, 0);
     let mut ticks: Vec<u64> = (0..BATCHES)

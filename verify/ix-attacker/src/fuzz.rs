@@ -1,4 +1,4 @@
-//! Random system calls with arguments that matter: addresses of the dataplane, its descriptors.
+//! Random system calls with significant arguments: addresses of the dataplane, its descriptors.
 use crate::{Targets, is_walled};
 use ix_random::Rng;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,14 +31,14 @@ const NOT: [i64; 24] = [
     libc::SYS_close_range,
 ];
 
-/// Then tries what the calls were to bring about: a touch of the dataplane's memory. Without the
+/// Then tries what the calls were to make possible: access to the dataplane's memory. Without the
 /// wall the calls are not made: they could do anything to the machine.
 pub fn run(t: &Targets, calls: u32, seed: u64, made: &AtomicU32) -> Result<String, String> {
     let walled = is_walled();
     let mut random = Rng::new(seed);
     let stack = [0u64; 64];
     if walled {
-        // Whatever waits goes on after a moment.
+        // A timer interrupts calls that wait.
         // SAFETY: all zero is a valid action; the handler does nothing; the timer is a local.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
@@ -68,7 +68,7 @@ pub fn run(t: &Targets, calls: u32, seed: u64, made: &AtomicU32) -> Result<Strin
                 _ => random.next_u64(),
             };
         }
-        // Its own mappings it may destroy, and would end early.
+        // Destroying its own mappings is allowed, and would end it early.
         let destroys = [libc::SYS_munmap, libc::SYS_mremap, libc::SYS_mprotect, libc::SYS_brk];
         if NOT.contains(&number)
             || (destroys.contains(&number) && args[0] != t.data as u64 & !4095)

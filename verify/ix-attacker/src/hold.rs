@@ -1,18 +1,17 @@
-//! Attacks that keep what was received and never give it back. Memory for packets is everybody's:
-//! then no more may come of the same, but to nobody else's harm, and all of it must be there again
-//! afterwards.
+//! Attacks that keep received packets. All programs share packet memory: the attacker may receive
+//! no more, but others must not suffer, and all memory must be free again afterwards.
 use crate::calls::{Calls, LOCAL, PATIENCE, words};
 use crate::serve::{KEPT, STREAM};
 use ix_abi::{CALLS_MAX, call_op};
 use std::time::{Duration, Instant};
 
-/// Where `ix attack` sends datagrams to between two lines of this name.
+/// `ix attack` sends datagrams to this port between two lines with its name.
 const FLOODED_PORT: u64 = 7010;
 const FLOOD: &str = "!flood";
-/// Where many connections of `ix attack` send without an end, between two lines of this name.
+/// Many connections of `ix attack` send to this port without end between two lines with its name.
 const STREAMED_PORT: u64 = 7011;
 const STREAMS: &str = "!streams";
-/// From when on nothing more comes.
+/// After this time without packets no more will come.
 const QUIET: Duration = Duration::from_millis(500);
 
 /// A peer floods, and no datagram is given back.
@@ -40,7 +39,7 @@ fn hold_datagrams(c: &Calls) -> Result<String, String> {
         let (kept, given) = count();
         (kept as u64, kept > MOST || given > GIVEN)
     });
-    // With the flood going on.
+    // The flood still continues.
     let served = c.serves_on();
     println!("{FLOOD}\t0");
     c.echo.borrow_mut().keep(false);
@@ -60,7 +59,7 @@ fn hold_datagrams(c: &Calls) -> Result<String, String> {
     }
 }
 
-/// Many connections send, and nothing that they have sent is given back: their windows close.
+/// Many connections send, and none of their bytes are given back: their windows close.
 pub fn streams(c: &Calls) -> Result<String, String> {
     let [high, low] = words(LOCAL);
     let listener = c.call(call_op::LISTEN, &[high, low, STREAMED_PORT, 0, STREAM]);
@@ -114,7 +113,7 @@ fn hold_streams(c: &Calls) -> Result<String, String> {
     ))
 }
 
-/// Goes on until the count has stood still for a while, or is said to be enough.
+/// Runs until the count has not changed for a while, or until `count` says that it is enough.
 fn until_quiet(c: &Calls, count: impl Fn() -> (u64, bool)) {
     let (begin, mut last, mut before) = (Instant::now(), Instant::now(), 0);
     loop {
@@ -130,7 +129,7 @@ fn until_quiet(c: &Calls, count: impl Fn() -> (u64, bool)) {
     }
 }
 
-/// Makes a call for each; answers whether all were accepted.
+/// Makes one call for each item; returns whether all were accepted.
 fn give_back(c: &Calls, op: u32, what: &[[u64; 2]]) -> bool {
     what.chunks(CALLS_MAX / 2).all(|some| {
         some.iter().enumerate().for_each(|(slot, args)| c.put(slot, op, args));

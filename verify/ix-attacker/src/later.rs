@@ -1,14 +1,14 @@
-//! Attacks on memory of a device that has come after the program's start: a memif's peer, whose
-//! memory the dataplane maps when it is there, and unmaps when it goes. So it cannot be sealed as
-//! the rest is.
+//! Attacks on the memory of a device that came after the program's start: a memif peer. The
+//! dataplane maps its memory when it connects, and unmaps it when it goes, so this memory cannot be
+//! sealed like other memory.
 //!
-//! Made by the process itself, for a copy of it does not inherit such memory. What succeeds without
-//! the wall must not end the dataplane, so each of them has a page of its own at the end, which
-//! nobody uses.
+//! The process itself makes these attacks, because a copy does not inherit such memory. An attack
+//! that succeeds without the wall must not end the dataplane, so each one has its own page at the
+//! end of the memory, which has no other use.
 use crate::{Part, call};
 use std::time::{Duration, Instant};
 
-/// `ix attack` lets a peer come when it reads this line.
+/// `ix attack` starts a peer when it reads this line.
 const PEER: &str = "!peer\t1";
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAGE: u64 = 4096;
@@ -58,13 +58,13 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
     }),
 ];
 
-/// Memory of a device that was not there before.
+/// Memory of a device that was not there at the start.
 pub struct Later {
     end: u64,
 }
 
 impl Later {
-    /// Has the peer come.
+    /// Waits for the peer.
     pub fn come() -> Result<Later, String> {
         let before = shared();
         println!("{PEER}");
@@ -87,7 +87,7 @@ impl Later {
     }
 }
 
-/// Memory that is shared with somebody, as Linux lists it, large enough for packets.
+/// Shared memory large enough for packets, as Linux lists it.
 fn shared() -> Vec<(u64, u64)> {
     const LEAST: u64 = 2 << 20;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -101,7 +101,7 @@ fn range(line: &str) -> Option<(u64, u64)> {
     rest.starts_with("rw-s").then_some((hex(start)?, hex(end)?))
 }
 
-/// Its pages, without a key.
+/// Maps the page again by its path in `/proc/self/map_files`: the new mapping would have no key.
 fn by_name(page: u64) -> Result<u64, String> {
     const SHARED: u64 = 1;
     let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| e.to_string())?;

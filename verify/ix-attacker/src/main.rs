@@ -1,9 +1,9 @@
-//! The attacker: a program on IX, which `ix attack` runs behind the wall and without it. Each attack is
-//! made by a forked copy of it, so that one that ends in a crash does not end the others; the copy
-//! stands behind the same wall. The dataplane runs on another thread all the while and must go on.
+//! The attacker: a program on IX, which `ix attack` runs behind the wall and without it. A forked
+//! copy makes each attack, so that a crash does not end the others; the copy is behind the same
+//! wall. Meanwhile the dataplane runs on another thread and must continue.
 //!
-//! It is small, and not part of `ix`: behind the wall no program starts whose code has the bytes of a
-//! key switch anywhere, as a large one has now and then by chance.
+//! It is small, and not part of `ix`: behind the wall no program starts whose code contains the
+//! bytes of a key switch, as a large one sometimes does by chance.
 mod batches;
 mod calls;
 mod code;
@@ -24,14 +24,14 @@ use ix_abi::{
 };
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// What an attack can aim at.
+/// Targets of an attack.
 #[derive(Clone, Copy)]
 pub struct Targets {
     /// Code of the dataplane.
     pub code: usize,
-    /// Its data: a page that nobody else uses much.
+    /// Its data: a page with little other use.
     pub data: usize,
-    /// What the application may only read: the header.
+    /// Memory that the application may only read: the header.
     pub shown: usize,
     /// Received packets.
     pub received: usize,
@@ -39,7 +39,7 @@ pub struct Targets {
     pub descriptor: i32,
     /// The process that closes the program's connections at its end; 0: unknown.
     pub survivor: i32,
-    /// The file that the dataplane's code comes from: the code itself cannot be read.
+    /// The file of the dataplane's code, because the code itself cannot be read.
     pub image: &'static [u8],
 }
 
@@ -48,28 +48,30 @@ pub struct Targets {
 pub enum Part {
     /// Protection keys.
     Keys,
-    /// What may be asked of Linux.
+    /// The restriction of system calls.
     Calls,
-    /// The look at code.
+    /// The check of code.
     Code,
-    /// Files in `/proc` that are not the program's.
+    /// Files in `/proc` that do not belong to the program.
     Files,
-    /// None of these alone, or the dataplane's own checks.
+    /// No single one of these, or the dataplane's own checks.
     Other,
 }
 
-/// An attack: `Ok` when it got what it wanted, else what stopped it.
+/// An attack: `Ok` if it succeeded, else what stopped it.
 pub type Attack = fn(&Targets) -> Result<String, String>;
 
 /// `ix-attacker FUZZ SEED IMAGE [PART]`: random system calls, their seed, the dataplane's code. (Or
-/// `ix-attacker crossing` or `cycle`, for `ix bench gate`; or `ix-attacker calls SECONDS SEED`, a fuzzer of batched
-/// calls, with or without a wall; or `ix-attacker queues`, for `ix attack --vnic`.)
+/// `ix-attacker crossing` or `cycle`, for `ix bench gate`; or `ix-attacker calls SECONDS SEED`, a
+/// fuzzer of batched calls, with or without a wall; or `ix-attacker queues`, for `ix attack
+/// --vnic`.)
 struct Args {
     fuzz: u32,
     seed: u64,
     image: &'static [u8],
-    /// The part of the wall that is left out: only what it stops is tried. Without any wall, what no
-    /// part stops alone; and where the dataplane's own checks stop it, what is allowed instead.
+    /// The part of the wall that is left out: only attacks that it stops are tried. Without any
+    /// wall, those that no single part stops; and for those that the dataplane's own checks stop,
+    /// the allowed action instead.
     part: Option<Part>,
 }
 
@@ -119,7 +121,7 @@ fn main() {
         _ => {}
     }
     let (Some(args), Some(header)) = (Args::read(), header()) else {
-        eprintln!("ix-attacker: this is what `ix attack` runs; it is not for starting by hand");
+        eprintln!("ix-attacker: `ix attack` runs this program; it cannot be started by hand");
         std::process::exit(2);
     };
     let targets = targets(header, args.image);
@@ -208,16 +210,16 @@ fn main() {
     STOP.store(true, Ordering::Relaxed);
     let left = elastic.join().unwrap_or(-error::STATE);
     if !goes_on || left != 0 {
-        println!("the dataplane stands still\tsucceeded\tRUN_IO answered {left}\t0");
+        println!("the dataplane stands still\tsucceeded\tRUN_IO returned {left}\t0");
         std::process::exit(1);
     }
 }
 
-/// Random batched calls for a while, by elastic thread 0.
+/// Makes random batched calls for a while, from elastic thread 0.
 fn fuzz_calls() {
     let number = |nth| std::env::args().nth(nth).and_then(|text| text.parse::<u64>().ok());
     let (Some(seconds), Some(seed), Some(header)) = (number(2), number(3), header()) else {
-        eprintln!("ix-attacker: say `calls SECONDS SEED`, under `ix run`");
+        eprintln!("ix-attacker: write `calls SECONDS SEED`, under `ix run`");
         std::process::exit(2);
     };
     let targets = targets(header, &[]);
@@ -278,8 +280,8 @@ fn served_on(attack: impl FnOnce() -> Result<String, String>) -> Result<String, 
     outcome
 }
 
-/// A line: attack, what became of it, details, and how many requests of the client were answered since the
-/// line before.
+/// A line: attack, what became of it, details, and how many requests of the client were answered
+/// since the line before.
 fn print(name: &str, outcome: Result<String, String>) {
     static TOLD: AtomicU64 = AtomicU64::new(0);
     let answered = serve::answered();

@@ -44,13 +44,13 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
 
 const PAGE: u64 = 4096;
 
-/// Not by a copy of the process, which does not inherit packet memory, and so by way of Linux: the
-/// program goes on if it is refused.
+/// Linux makes this write, with `read`. A copy of the process cannot make it, because a copy does
+/// not inherit packet memory. The program goes on when the write is refused.
 pub fn write_received(t: &Targets) -> Result<String, String> {
     let ends = pipe_with_byte()?;
     let byte = [0u8];
     call(libc::SYS_write, [ends[1] as u64, byte.as_ptr() as u64, 1, 0, 0, 0])?;
-    // In front of the first packet, where there is nothing.
+    // In front of the first packet, where no data lies.
     let read = call(libc::SYS_read, [ends[0] as u64, t.received as u64, 1, 0, 0, 0]);
     for end in ends {
         call(libc::SYS_close, [end as u64, 0, 0, 0, 0, 0])?;
@@ -125,7 +125,7 @@ fn read_into(t: &Targets) -> Result<String, String> {
     let ends = pipe_with_byte()?;
     let byte = [0u8];
     call(libc::SYS_write, [ends[1] as u64, byte.as_ptr() as u64, 1, 0, 0, 0])?;
-    // The last byte of a page of data: seldom anything.
+    // The last byte of a page of data: seldom used.
     let at = page(t.data) + PAGE - 1;
     call(libc::SYS_read, [ends[0] as u64, at, 1, 0, 0, 0]).map(|_| "written".to_owned())
 }
@@ -143,7 +143,7 @@ fn getsockopt_into(t: &Targets) -> Result<String, String> {
     call(libc::SYS_getsockopt, args).map(|_| "written".to_owned())
 }
 
-/// Linux takes the pages themselves, without a copy.
+/// With `vmsplice` Linux takes the pages themselves, without a copy.
 fn vmsplice_out(t: &Targets) -> Result<String, String> {
     let ends = pipe_with_byte()?;
     let part = libc::iovec { iov_base: t.data as *mut _, iov_len: 8 };
@@ -151,7 +151,8 @@ fn vmsplice_out(t: &Targets) -> Result<String, String> {
     call(libc::SYS_vmsplice, [ends[1] as u64, at, 1, 0, 0, 0]).map(|_| "read".to_owned())
 }
 
-/// Of what may be read, so that one sees it: the header's first word, which is not zero.
+/// The target is memory that the application may read, so that a change shows: the header's first
+/// word, which is not zero.
 fn thread_end(t: &Targets) -> Result<String, String> {
     const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
     let word = t.shown as *const u32;
@@ -192,7 +193,7 @@ fn signal_stack(t: &Targets) -> Result<String, String> {
 
 extern "C" fn forge(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let rights_at = std::arch::x86_64::__cpuid_count(0xd, 9).ebx as usize;
-    // SAFETY: the frame's vector state, in which the rights have this place.
+    // SAFETY: this is the frame's vector state; the rights lie at this offset of it.
     unsafe {
         let context = &mut *context.cast::<libc::ucontext_t>();
         let state = context.uc_mcontext.fpregs.cast::<u8>();

@@ -1,9 +1,8 @@
-//! `ix-attacker queues`: sends on single queues of its vNIC what it is told to, for `ix attack
-//! --vnic`.
+//! `ix-attacker queues`: sends on single queues of its vNIC, for `ix attack --vnic`.
 //!
-//! It has all elastic threads. A line on its input is an order: `frame THREAD HEX` sends a whole
-//! frame, `datagram THREAD ADDRESS:PORT` has the dataplane's own stack send one. The answer is a
-//! line: `sent`, or the error.
+//! It has all elastic threads. Each line of its input is an order: `frame THREAD HEX` sends a whole
+//! frame, `datagram THREAD ADDRESS:PORT` makes the dataplane's own stack send a datagram. The reply
+//! is a line: `sent`, or the error.
 use libix::Error;
 use libix::raw::{Process, Thread, TxBuf, Wait, call};
 use std::error::Error as Fault;
@@ -11,24 +10,24 @@ use std::io::BufRead;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
-/// Of the frames that it sends: for experiments (RFC 3692).
+/// IP protocol of its frames: the number for experiments (RFC 3692).
 const PROTOCOL: u64 = 253;
-/// Of its datagrams.
+/// Port of its datagrams.
 const PORT: u16 = 7;
 const MEMORY_BYTES: u64 = 2 << 20;
 const DATAGRAM: &[u8] = b"not mine to send";
-/// Orders are looked for so often.
+/// Time between two looks for orders, µs.
 const TURN_US: u64 = 1000;
 
 /// What one elastic thread is to send.
 enum Order {
     /// This frame.
     Frame(Vec<u8>),
-    /// A datagram there.
+    /// A datagram to this address.
     Datagram(SocketAddr),
 }
 
-/// Does what it is told until its input ends.
+/// Carries out orders until its input ends.
 pub fn run() -> Result<(), Box<dyn Fault>> {
     let process = Process::find()?;
     let (told, answers) = channel();
@@ -100,7 +99,7 @@ fn serve(
     }
 }
 
-/// What the dataplane says of it, at once; its memory is not used again.
+/// Carries out an order. Returns the dataplane's return code; the memory is not used again.
 fn obey(
     thread: &mut Thread,
     queue: u64,

@@ -1,6 +1,7 @@
-//! Crossings as no compiler makes them: with flags, control words and stacks that a caller does not
-//! have. Without the wall the gate relies on what a caller has to keep, so there the control is a
-//! plain crossing. Each answers what the crossing answered, or what is wrong afterwards.
+//! Gate calls that no compiler makes: with flags, control words and stacks that no normal caller
+//! has. Without the wall the gate relies on what a caller must preserve, so there the control is a
+//! plain call. Each function returns what the gate returned, or an error that says what is wrong
+//! afterwards.
 use crate::Gate;
 use ix_abi::gate_op;
 use std::arch::asm;
@@ -11,15 +12,14 @@ fn plain(gate: Gate) -> Result<i64, String> {
     Ok(gate(gate_op::RUN_IO, 0, 0, 0))
 }
 
-/// With alignment checks and a wrong direction.
+/// With alignment checks on and the direction flag set.
 pub fn call_with_flags(gate: Gate, control: bool) -> Result<i64, String> {
     const WILD: u64 = 0x4_0000 | 0x400;
     if control {
         return plain(gate);
     }
     let mut answer = gate_op::RUN_IO;
-    // SAFETY: an attack; registers that a call may change are given up, and the flags are put
-    // right.
+    // SAFETY: an attack. Registers that a call may change are given up, and the flags are restored.
     unsafe {
         asm!(
             "pushfq",
@@ -41,7 +41,7 @@ pub fn call_with_flags(gate: Gate, control: bool) -> Result<i64, String> {
     Ok(answer as i64)
 }
 
-/// With every exception of the vector unit unmasked, and one of the old unit waiting.
+/// With every exception of the vector unit unmasked, and an exception pending in the x87 unit.
 pub fn call_with_vectors(gate: Gate, control: bool) -> Result<i64, String> {
     const UNMASKED: u32 = 0;
     if control {
@@ -50,8 +50,8 @@ pub fn call_with_vectors(gate: Gate, control: bool) -> Result<i64, String> {
     let (mut answer, mut after) = (gate_op::RUN_IO, 0u32);
     let (wild, usual, zero_divide) = (UNMASKED, MXCSR, 0x37bu16);
     let after_at = &raw mut after;
-    // SAFETY: as above; the division by zero waits for the next instruction of the old unit, and is
-    // cleared without waiting.
+    // SAFETY: as above. The division by zero stays pending until the next waiting x87 instruction;
+    // it is cleared without waiting.
     unsafe {
         asm!(
             "fldcw word ptr [{zero_divide}]",
@@ -83,14 +83,14 @@ pub fn call_with_vectors(gate: Gate, control: bool) -> Result<i64, String> {
     }
 }
 
-/// With bases of fs and gs that lead nowhere.
+/// With bases of fs and gs that point to no memory.
 pub fn call_with_bases(gate: Gate, control: bool) -> Result<i64, String> {
     const NOWHERE: u64 = 0x1000;
     if control {
         return plain(gate);
     }
     let (mut answer, mut after) = (gate_op::RUN_IO, 0u64);
-    // SAFETY: an attack; both are put back before anybody needs them.
+    // SAFETY: an attack; both bases are restored before any code needs them.
     unsafe {
         asm!(
             "rdfsbase r12",
@@ -119,8 +119,8 @@ pub fn call_with_bases(gate: Gate, control: bool) -> Result<i64, String> {
     }
 }
 
-/// One after which nothing may be left of the dataplane's in registers that calls may change,
-/// vector registers among them.
+/// A call after which no data of the dataplane may be left in the registers that calls may change,
+/// vector registers included.
 pub fn call_and_look(gate: Gate, control: bool) -> Result<i64, String> {
     const VECTORS: usize = 16;
     if control {
@@ -129,8 +129,8 @@ pub fn call_and_look(gate: Gate, control: bool) -> Result<i64, String> {
     let mut answer = gate_op::RUN_IO;
     let mut general = [1u64; 8];
     let mut vectors = [[1u64; 2]; VECTORS];
-    // SAFETY: a plain call; then registers are stored into arrays of ours, which registers that
-    // calls keep point to.
+    // SAFETY: a plain call. Then the registers are stored into arrays of our own, which
+    // callee-saved registers point to.
     unsafe {
         asm!(
             "call {gate}",
@@ -183,7 +183,7 @@ pub fn call_on_bare_stack(gate: Gate, control: bool) -> Result<i64, String> {
         return plain(gate);
     }
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping; its first page is nobody's.
+    // SAFETY: a new mapping; nothing else uses its first page.
     let stack = unsafe {
         let at = libc::mmap(std::ptr::null_mut(), 2 * PAGE, libc::PROT_NONE, flags, -1, 0);
         let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -194,7 +194,7 @@ pub fn call_on_bare_stack(gate: Gate, control: bool) -> Result<i64, String> {
         top
     };
     let mut answer = gate_op::RUN_IO;
-    // SAFETY: an attack; the stack pointer comes back from a register that calls keep.
+    // SAFETY: an attack; the stack pointer is restored from a callee-saved register.
     unsafe {
         asm!(
             "mov r12, rsp",

@@ -1,11 +1,13 @@
-//! What the elastic thread does besides: it serves a client, an echo that goes on whatever is attacked.
-//! Its calls go into the batches of the attacks, behind theirs.
-use ix_abi::{CALLS_MAX, CallSlot, EventSlot, SgEntry, call_op, event_kind};
+//! What the elastic thread does besides: it serves a client, an echo that goes on whatever is
+//! attacked. Its calls go into the batches of the attacks, behind theirs.
+use ix_abi::{
+    CALLS_MAX, Call, CallSlot, Endpoint, Event, EventSlot, Handle, RxData, SgArray, SgEntry,
+};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where the client connects to.
-const PORT: u64 = 7;
+const PORT: u16 = 7;
 /// Connections at a time; the cookie of each is its place, from here on.
 const CLIENTS: usize = 16;
 const COOKIE: u64 = 0x4543_484f_0000;
@@ -35,10 +37,10 @@ pub struct Echo {
     events: *const EventSlot,
     /// Its part of transmit memory; 0: none yet.
     memory: u64,
-    handles: [u64; CLIENTS],
-    waiting: VecDeque<CallSlot>,
+    handles: [Handle; CLIENTS],
+    waiting: VecDeque<Call>,
     /// Answers in the batch at hand, with their slots.
-    sending: Vec<(usize, CallSlot)>,
+    sending: Vec<(usize, Call)>,
     /// Datagrams that are not given back, where they are kept.
     pub kept: Vec<u64>,
     /// How many were given back at once.
@@ -52,17 +54,12 @@ pub struct Echo {
     keeps: bool,
 }
 
-fn call(op: u32, args: &[u64]) -> CallSlot {
-    let mut call = CallSlot { op, ..CallSlot::default() };
-    call.args[..args.len()].copy_from_slice(args);
-    call
-}
-
 impl Echo {
     /// For an elastic thread with these arrays.
     pub fn new(array: *mut CallSlot, events: *const EventSlot) -> Echo {
         let handles = [0; CLIENTS];
-        let waiting = VecDeque::from([call(call_op::LISTEN, &[0, 0, PORT, 0, COOKIE])]);
+        let at = Endpoint { port: PORT, ..Endpoint::default() };
+        let waiting = VecDeque::from([Call::Listen { at, backlog: 0, cookie: COOKIE }]);
         Echo {
             array,
             events,
@@ -86,29 +83,31 @@ impl Echo {
     }
 
     /// Whether a handle is a client's: no attack should hit it by chance.
-    pub fn serves(&self, handle: u64) -> bool {
+    pub fn serves(&self, handle: Handle) -> bool {
         self.handles.contains(&handle)
     }
 
-    /// From now on datagrams of the cookie [`KEPT`] and data of [`STREAM`] are kept, or given back at once.
+    /// From now on datagrams of the cookie [`KEPT`] and data of [`STREAM`] are kept, or given back
+    /// at once.
     pub fn keep(&mut self, keeps: bool) {
         self.keeps = keeps;
     }
 
-    /// Appends what waits to a batch of so many calls; answers how many it is then.
+    /// Appends what waits to a batch of so many calls; returns how many it is then.
     pub fn join(&mut self, calls: usize) -> usize {
         let room = CALLS_MAX.saturating_sub(calls).min(self.waiting.len());
         for (slot, call) in self.waiting.drain(..room).enumerate() {
             // SAFETY: a slot of the array, which is the application's to write.
-            unsafe { self.array.add(calls + slot).write_volatile(call) };
-            if call.op == call_op::SENDV {
+            unsafe { self.array.add(calls + slot).write_volatile(call.encode()) };
+            if matches!(call, Call::SendV { .. }) {
                 self.sending.push((calls + slot, call));
             }
         }
         calls + room
     }
 
-    /// Reads what a cycle answered: so many events. An answer for which there was no room goes again.
+    /// Reads what a cycle answered: so many events. An answer for which there was no room goes
+    /// again.
     pub fn heard(&mut self, events: i64) {
         for (slot, call) in std::mem::take(&mut self.sending) {
             // SAFETY: a slot of the array.
@@ -119,73 +118,88 @@ impl Echo {
         for index in 0..usize::try_from(events).unwrap_or(0) {
             // SAFETY: the dataplane says how many there are.
             let event = unsafe { self.events.add(index).read_volatile() };
-            self.one(&event);
+            // One of no known kind is for the attacks to judge.
+            if let Ok(event) = Event::decode(&event) {
+                self.one(event);
+            }
         }
     }
 
-    fn one(&mut self, event: &EventSlot) {
-        let place = event.cookie.wrapping_sub(COOKIE + 1) as usize;
-        match event.kind {
-            event_kind::KNOCK if event.cookie == COOKIE => self.knock(event.handle),
-            event_kind::RECV if place < CLIENTS => self.echo(place, event),
-            event_kind::EOF if place < CLIENTS => {
-                self.handles[place] = 0;
-                self.waiting.push_back(call(call_op::CLOSE, &[event.handle]));
+    fn one(&mut self, event: Event) {
+        let place = |cookie: u64| {
+            let place = cookie.wrapping_sub(COOKIE + 1) as usize;
+            (place < CLIENTS).then_some(place)
+        };
+        match event {
+            Event::Knock { listener: COOKIE, handle, .. } => self.knock(handle),
+            Event::Knock { listener: STREAM, handle, .. } => {
+                self.streams.push(handle);
+                self.waiting.push_back(Call::Accept { handle, cookie: STREAMING });
             }
-            event_kind::DEAD if place < CLIENTS => self.handles[place] = 0,
-            event_kind::KNOCK if event.cookie == STREAM => {
-                self.streams.push(event.handle);
-                self.waiting.push_back(call(call_op::ACCEPT, &[event.handle, STREAMING]));
-            }
-            event_kind::RECV if event.cookie == STREAMING => {
-                let lent = [event.handle, event.len.into()];
-                self.streamed += lent[1];
+            Event::Recv { cookie: STREAMING, handle, data } => {
+                let bytes = u64::from(data.len);
+                self.streamed += bytes;
                 match self.keeps {
-                    true => self.held.push(lent),
-                    false => self.waiting.push_back(call(call_op::RECV_DONE, &lent)),
+                    true => self.held.push([handle, bytes]),
+                    false => self.waiting.push_back(Call::RecvDone { handle, bytes }),
                 }
             }
-            event_kind::EOF if event.cookie == STREAMING => {
-                self.waiting.push_back(call(call_op::CLOSE, &[event.handle]));
-                self.streams.retain(|handle| *handle != event.handle);
+            Event::Recv { cookie, handle, data } => {
+                if let Some(place) = place(cookie) {
+                    self.echo(place, handle, data);
+                }
             }
-            event_kind::DEAD if event.cookie == STREAMING => {
-                self.streams.retain(|handle| *handle != event.handle);
+            Event::Eof { cookie: STREAMING, handle } => {
+                self.waiting.push_back(Call::Close { handle });
+                self.streams.retain(|stream| *stream != handle);
             }
-            event_kind::TIMER => self.timers.push(event.cookie),
-            event_kind::UDP_RECV if event.cookie == KEPT && self.keeps => {
-                self.kept.push(event.data);
+            Event::Eof { cookie, handle } => {
+                if let Some(place) = place(cookie) {
+                    self.handles[place] = 0;
+                    self.waiting.push_back(Call::Close { handle });
+                }
             }
-            event_kind::UDP_RECV => {
+            Event::Dead { cookie: STREAMING, handle, .. } => {
+                self.streams.retain(|stream| *stream != handle);
+            }
+            Event::Dead { cookie, .. } => {
+                if let Some(place) = place(cookie) {
+                    self.handles[place] = 0;
+                }
+            }
+            Event::Timer { cookie } => self.timers.push(cookie),
+            Event::UdpRecv { cookie: KEPT, data, .. } if self.keeps => self.kept.push(data.addr),
+            Event::UdpRecv { data, .. } => {
                 self.given += 1;
-                self.waiting.push_back(call(call_op::UDP_RECV_DONE, &[event.data]));
+                self.waiting.push_back(Call::UdpRecvDone { data: data.addr });
             }
             _ => {}
         }
     }
 
-    fn knock(&mut self, handle: u64) {
+    fn knock(&mut self, handle: Handle) {
         let place = self.handles.iter().position(|handle| *handle == 0);
         let Some(place) = place.filter(|_| self.memory != 0) else {
-            return self.waiting.push_back(call(call_op::REJECT, &[handle]));
+            return self.waiting.push_back(Call::Reject { handle });
         };
         self.handles[place] = handle;
-        self.waiting.push_back(call(call_op::ACCEPT, &[handle, COOKIE + 1 + place as u64]));
+        self.waiting.push_back(Call::Accept { handle, cookie: COOKIE + 1 + place as u64 });
     }
 
     /// A client sends its next request when it has the answer: so there is one answer at a time.
-    fn echo(&mut self, place: usize, event: &EventSlot) {
+    fn echo(&mut self, place: usize, handle: Handle, data: RxData) {
         let at = self.memory + place as u64 * CLIENT_BYTES;
-        let len = u64::from(event.len).min(ANSWER_MAX);
+        let bytes = u64::from(data.len);
+        let len = bytes.min(ANSWER_MAX);
         let entry = SgEntry { base: at + ANSWER_AT, len };
         // SAFETY: received data that is ours to read, and transmit memory of our own.
         unsafe {
             let to = (at + ANSWER_AT) as *mut u8;
-            std::ptr::copy_nonoverlapping(event.data as *const u8, to, len as usize);
+            std::ptr::copy_nonoverlapping(data.addr as *const u8, to, len as usize);
             (at as *mut SgEntry).write_volatile(entry);
         }
-        self.waiting.push_back(call(call_op::SENDV, &[event.handle, at, 1]));
-        self.waiting.push_back(call(call_op::RECV_DONE, &[event.handle, event.len.into()]));
+        self.waiting.push_back(Call::SendV { handle, sg: SgArray { addr: at, entries: 1 } });
+        self.waiting.push_back(Call::RecvDone { handle, bytes });
         ANSWERED.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -84,10 +84,10 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
     ("a tap of its own", Part::Other, |_| tap()),
 ];
 
-/// By a copy of its own: whoever is traced stops with the next signal, and system calls are signals
-/// here.
+/// A copy makes this attack: a traced process stops at the next signal, and here each system call
+/// is a signal.
 fn ptrace(_: &Targets) -> Result<String, String> {
-    // SAFETY: the copy makes two system calls, and is waited for.
+    // SAFETY: the copy makes two system calls, and the parent waits for it.
     unsafe {
         let copy = libc::fork();
         if copy == 0 {
@@ -108,7 +108,7 @@ fn ptrace(_: &Targets) -> Result<String, String> {
     }
 }
 
-/// Of the survivor: then nobody would close what the program leaves open.
+/// Stops the survivor: then nothing would close what the program leaves open.
 fn signal(t: &Targets, how: i64) -> Result<String, String> {
     if t.survivor <= 0 {
         return Ok("it is not there".to_owned());
@@ -118,7 +118,7 @@ fn signal(t: &Targets, how: i64) -> Result<String, String> {
     stopped
 }
 
-/// Linux sends a signal of our choice to whom a socket belongs when there is something to read.
+/// Linux sends a signal that the program chose to the owner of a socket that becomes readable.
 fn own_socket(t: &Targets) -> Result<String, String> {
     let mut ends = [0i32; 2];
     call(libc::SYS_socketpair, [1, 1, 0, ends.as_mut_ptr() as u64, 0, 0])?;
@@ -129,7 +129,7 @@ fn socket(family: i32, kind: i32, protocol: i32) -> Result<String, String> {
     done(libc::SYS_socket, [family as u64, kind as u64, protocol as u64, 0, 0, 0])
 }
 
-/// Frames of our own making, from whatever address.
+/// A TAP interface sends frames with any source address.
 fn tap() -> Result<String, String> {
     const TUNSETIFF: u64 = 0x4004_54ca;
     const TAP_WITHOUT_HEADER: u16 = 0x1002;
@@ -146,7 +146,7 @@ fn done(number: i64, args: [u64; 6]) -> Result<String, String> {
 }
 
 fn pkey_free(_: &Targets) -> Result<String, String> {
-    // Without the wall nobody has a key yet.
+    // Without the wall the program has no key yet.
     let _ = call(libc::SYS_pkey_alloc, [0; 6]);
     done(libc::SYS_pkey_free, [1, 0, 0, 0, 0, 0])
 }
@@ -169,7 +169,7 @@ fn perf(_: &Targets) -> Result<String, String> {
     done(libc::SYS_perf_event_open, [attributes.as_ptr() as u64, 0, u64::MAX, u64::MAX, 0, 0])
 }
 
-/// A map of Linux's own, as a program for its kernel begins.
+/// Makes a map in the kernel, as a BPF program needs it.
 fn bpf(_: &Targets) -> Result<String, String> {
     const MAP_CREATE: u64 = 0;
     const ARRAY: u32 = 2;
@@ -179,7 +179,7 @@ fn bpf(_: &Targets) -> Result<String, String> {
     done(libc::SYS_bpf, [MAP_CREATE, at, bytes, 0, 0, 0])
 }
 
-/// One that allows everything; another could stop the dataplane's calls.
+/// This filter allows everything; another one could stop the dataplane's calls.
 fn seccomp(_: &Targets) -> Result<String, String> {
     const ALLOW: libc::sock_filter = libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
@@ -193,8 +193,8 @@ fn seccomp(_: &Targets) -> Result<String, String> {
     done(libc::SYS_seccomp, [mode, 0, at, 0, 0, 0])
 }
 
-/// In place of the C library's, where it has one: the kernel then jumps to a place of ours whenever
-/// it interrupts a range of code of our choice.
+/// Replaces the C library's registration, if there is one. The kernel would then jump to an address
+/// of the program's choice whenever it interrupts a range of code of the program's choice.
 fn rseq(_: &Targets) -> Result<String, String> {
     const WORDS: usize = 4;
     const BYTES: u64 = 8 * WORDS as u64;
@@ -203,7 +203,7 @@ fn rseq(_: &Targets) -> Result<String, String> {
     #[repr(align(32))]
     struct Area([AtomicU64; WORDS]);
     static AREA: Area = Area([const { AtomicU64::new(0) }; WORDS]);
-    // SAFETY: names of the C library's, or null; then words that it never changes.
+    // SAFETY: symbols of the C library, or null; the C library never changes what they point to.
     unsafe {
         let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
         if let Some(offset) = offset.as_ref() {
@@ -216,7 +216,8 @@ fn rseq(_: &Targets) -> Result<String, String> {
     done(libc::SYS_rseq, [AREA.0.as_ptr() as u64, BYTES, 0, MARK, 0, 0])
 }
 
-/// Who a thread is says a descriptor that this call sets, in its 32-bit form.
+/// This call sets a segment descriptor, in its 32-bit form. A segment's base can say which thread
+/// runs.
 fn set_thread_area() -> Result<String, String> {
     const SET_THREAD_AREA: u32 = 243;
     const BELOW_2_GB: u64 = 0x40;
@@ -224,8 +225,8 @@ fn set_thread_area() -> Result<String, String> {
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64 | BELOW_2_GB;
     let at = call(libc::SYS_mmap, [0, 4096, 3, flags, u64::MAX, 0])?;
     let mut answer = u64::from(SET_THREAD_AREA);
-    // SAFETY: a page of ours that the call reads and writes; rbx, which is not ours to name, is put
-    // back.
+    // SAFETY: the call reads and writes a page of our own. `rbx`, which cannot be named as an
+    // operand, is restored.
     unsafe {
         (at as *mut [u32; 4]).write([ANY_ENTRY, 0, 1, 0x51]);
         std::arch::asm!("xchg rbx, {at}", "int 0x80", "xchg rbx, {at}",
@@ -236,11 +237,11 @@ fn set_thread_area() -> Result<String, String> {
     if answer == 0 { Ok("set".to_owned()) } else { Err(format!("error {}", -answer)) }
 }
 
-/// A process made with this flag and address; it ends at once.
+/// Makes a child process with this flag and address. The child ends at once.
 fn child_of(flag: i32, address: u64) -> Result<String, String> {
     let flags = (flag | libc::SIGCHLD) as u64;
     let child = call(libc::SYS_clone, [flags, 0, 0, address, 0, 0])?;
-    // SAFETY: the child ends; the parent waits for it.
+    // SAFETY: the child ends, and the parent waits for it.
     unsafe {
         if child == 0 {
             libc::_exit(0);
@@ -250,7 +251,7 @@ fn child_of(flag: i32, address: u64) -> Result<String, String> {
     Ok(format!("process {child}"))
 }
 
-/// While a parent waits for the child that it has lent its time to, nothing reaches the parent.
+/// With `vfork` the parent waits for its child, and no signal reaches it meanwhile.
 fn wait_for_child() -> Result<String, String> {
     const CHILD_MS: u32 = 1500;
     let begin = std::time::Instant::now();
@@ -272,7 +273,7 @@ fn wait_for_child() -> Result<String, String> {
     }
 }
 
-/// Into a terminal of our own: the call is the same.
+/// Types into a terminal of its own: the system call is the same.
 fn type_a_key() -> Result<String, String> {
     let path = c"/dev/ptmx".as_ptr() as u64;
     let fd = call(libc::SYS_open, [path, (libc::O_RDWR | libc::O_NOCTTY) as u64, 0, 0, 0, 0])?;
@@ -280,7 +281,8 @@ fn type_a_key() -> Result<String, String> {
     done(libc::SYS_ioctl, [fd, libc::TIOCSTI, &raw const key as u64, 0, 0, 0])
 }
 
-/// Linux maps whole huge pages also where less is asked for: over what is behind.
+/// Linux maps whole huge pages even where the caller asks for less, and so covers the memory
+/// behind.
 fn huge_pages(t: &Targets) -> Result<String, String> {
     const HUGE: u64 = 2 << 20;
     const NO_MEMORY_YET: u64 = (libc::MAP_PRIVATE | libc::MAP_NORESERVE) as u64;
@@ -290,13 +292,14 @@ fn huge_pages(t: &Targets) -> Result<String, String> {
     let fixed = NO_MEMORY_YET | libc::MAP_FIXED as u64;
     let copy = in_a_copy(|| done(libc::SYS_mmap, [at, 4096, 3, fixed, fd, 0]));
     match copy {
-        // The copy may have lost its own code with the rest.
+        // The copy may have lost its own code too.
         Err(why) if why.contains("killed") => Ok(why),
         other => other,
     }
 }
 
-/// What stops system calls is not inherited: a child that shares memory would be free of it.
+/// A child does not inherit what stops system calls: a child that shares memory would be free of
+/// it.
 pub fn share_memory() -> Result<String, String> {
     const STACK: usize = 64 << 10;
     static SHARED: AtomicBool = AtomicBool::new(false);
@@ -306,7 +309,8 @@ pub fn share_memory() -> Result<String, String> {
     }
     let mut stack = vec![0u8; STACK];
     let flags = libc::CLONE_VM | libc::SIGCHLD;
-    // SAFETY: the stack outlives the child, which is waited for and only stores a byte.
+    // SAFETY: the stack outlives the child. The parent waits for the child, which only stores a
+    // byte.
     unsafe {
         let top = stack.as_mut_ptr().add(STACK - 64);
         let top = top.sub(top.addr() % 16).cast();
@@ -322,8 +326,8 @@ pub fn share_memory() -> Result<String, String> {
     }
 }
 
-/// A pipe, or a file without a name, can be opened there anew. (So can a device, but that is a new
-/// one.)
+/// A pipe, or a file without a name, can be opened again by its path in `/proc/self/fd`. (So can a
+/// device, but that gives a new one.)
 fn open_by_name(t: &Targets) -> Result<String, String> {
     const NUMBERS: u64 = 64;
     let own = match is_walled() {

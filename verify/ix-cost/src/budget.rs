@@ -1,24 +1,24 @@
-//! The budget: instructions a message that each scenario may take, in a file of the repository.
+//! The budget: instructions per message that each scenario may take, in a file of the repository.
 use crate::scenario::SCENARIOS;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// How far a result may be from the budget, per cent: what another compiler's patch level, C
-/// library or processor may differ by.
+/// Tolerance of the budget, per cent: the effect of another patch level of the compiler, C library
+/// or processor.
 pub const TOLERANCE_PERCENT: f64 = 3.0;
 
-/// Instructions a message by scenario.
+/// Instructions per message, by scenario.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Budget(pub BTreeMap<String, u64>);
 
-/// A result beside its budget.
+/// A result compared with its budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Within the tolerance.
     Kept,
-    /// Above it: somebody made it dearer.
+    /// Above it: a change made it more expensive.
     Exceeded,
     /// Below it: the budget should follow.
     Undercut,
@@ -27,12 +27,12 @@ pub enum Verdict {
 }
 
 impl Budget {
-    /// Where it is kept.
+    /// Path of the file.
     pub fn path() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("budget.toml")
     }
 
-    /// Reads it; none is an empty one.
+    /// Reads it; a missing file is an empty budget.
     pub fn read(path: &Path) -> Result<Budget> {
         match std::fs::read_to_string(path) {
             Ok(text) => Budget::parse(&text).with_context(|| format!("{}", path.display())),
@@ -44,7 +44,7 @@ impl Budget {
     fn parse(text: &str) -> Result<Budget> {
         let table: BTreeMap<String, u64> = toml::from_str(text)?;
         if let Some(name) = table.keys().find(|name| SCENARIOS.iter().all(|s| s.name != **name)) {
-            bail!("there is no scenario `{name}`; remove its line");
+            bail!("no scenario `{name}`; remove its line");
         }
         Ok(Budget(table))
     }
@@ -81,7 +81,7 @@ impl Budget {
     }
 }
 
-/// How much more than the budget, per cent.
+/// Difference from the budget, per cent.
 pub fn difference_percent(instructions: f64, budget: u64) -> f64 {
     (instructions / budget.max(1) as f64 - 1.0) * 100.0
 }

@@ -1,4 +1,4 @@
-//! Runs a scenario under callgrind and reads what it counted.
+//! Runs a scenario under callgrind and parses the counts.
 //!
 //! The format is that of the Callgrind manual, chapter "Callgrind Format Specification", without
 //! compression of names and positions.
@@ -7,30 +7,30 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// Where instructions were executed.
+/// The place of executed instructions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Source file of the line: of the inlined function's, where one was inlined.
+    /// Source file of the line: for inlined code, that of the inlined function.
     pub file: String,
-    /// Line in it.
+    /// Line in the file.
     pub line: u32,
-    /// The function, as the linker knows it.
+    /// The function, as the linker names it.
     pub function: String,
-    /// Source file that the function begins in.
+    /// Source file in which the function begins.
     pub home: String,
 }
 
 /// Instructions of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// By place. What functions without source (the C library's) execute is charged to their
-    /// callers in ours.
+    /// By place. Instructions of functions without source (of the C library) count for their
+    /// callers in our code.
     pub places: BTreeMap<Place, u64>,
-    /// Within [`crate::pair`]'s two turn functions and what they call: client, server.
+    /// In the two turn functions of [`crate::pair`] and all that they call: client, server.
     pub sides: [u64; 2],
 }
 
-/// A run: what it did and what that took.
+/// A run: its messages and its instructions.
 pub struct Run {
     /// Messages done.
     pub messages: u64,
@@ -38,12 +38,12 @@ pub struct Run {
     pub profile: Profile,
 }
 
-/// Whether there is a valgrind.
+/// Whether valgrind is installed.
 pub fn is_there() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success())
 }
 
-/// Plays a scenario under callgrind.
+/// Runs a scenario under callgrind.
 pub fn run(scenario: &str, messages: u64) -> Result<Run> {
     let name = format!("ix-cost-{}-{scenario}-{messages}.out", std::process::id());
     let out = std::env::temp_dir().join(name);
@@ -63,7 +63,7 @@ fn run_to(out: &Path, scenario: &str, messages: u64) -> Result<u64> {
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(own)
         .args([scenario, "--play", &messages.to_string()])
-        // The environment lies on the stack: a long one would move it.
+        // The environment is on the stack: a long one would move it.
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default());
     let output = command.output().context("cannot run valgrind")?;
@@ -89,12 +89,12 @@ struct Reader<'a> {
     profile: Profile,
 }
 
-/// Reads callgrind's file.
+/// Parses callgrind's file.
 fn parse(text: &str) -> Result<Profile> {
     let mut reader = Reader::default();
     let mut begun = false;
     for line in text.lines() {
-        // The header ends where the first object or function is named.
+        // The header ends at the first object or function.
         begun = begun || line.starts_with("ob=") || line.starts_with("fl=");
         if begun {
             reader.line(line).with_context(|| format!("callgrind's line `{line}`"))?;
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
             Some(("cfn", name)) => self.callee = name,
             Some(("calls", _)) => self.call = true,
             _ if line.starts_with(|c: char| c.is_ascii_digit()) => self.cost(line)?,
-            // Calls' files, totals, blank lines.
+            // Files of calls, totals, blank lines.
             _ => {}
         }
         Ok(())
@@ -136,9 +136,8 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        // A call is charged where it goes to, but for calls into libraries, which have no source
-        // of ours; what happens in there is left out in turn. The C library's calls to `main` are
-        // made from in there.
+        // The cost of a call counts where it goes, except for calls into libraries, which have no
+        // source of ours; their own costs are left out in turn. The C library itself calls `main`.
         let charged =
             if call { into.is_some_and(is_library) && !is_start(self.callee) } else { true };
         if charged && !is_library(self.object) {
@@ -163,8 +162,8 @@ fn is_start(function: &str) -> bool {
 }
 
 impl Profile {
-    /// What is here beyond `other`. Negative differences, which only noise of start-up makes, are
-    /// none.
+    /// Instructions beyond those of `other`. Negative differences, which only noise at start-up
+    /// causes, count as none.
     pub fn minus(mut self, other: &Profile) -> Profile {
         for (place, count) in &mut self.places {
             *count = count.saturating_sub(other.places.get(place).copied().unwrap_or(0));
@@ -188,13 +187,13 @@ impl Profile {
 }
 
 impl Place {
-    /// The crate; code of other crates that was inlined belongs to where it was inlined.
+    /// The crate; inlined code of other crates belongs to the place where it was inlined.
     pub fn krate(&self) -> String {
         let of = |file: &str| Some(in_crate(file)?.split_once('/')?.0.to_owned());
         of(&self.file).or_else(|| of(&self.home)).unwrap_or_else(|| "other".to_owned())
     }
 
-    /// The file of our sources, short; for code inlined from elsewhere, where it was inlined.
+    /// The file of our sources, shortened; for inlined code from elsewhere, where it was inlined.
     pub fn source(&self) -> String {
         let of = |file: &str| Some(in_crate(file)?.replacen("/src/", "/", 1));
         of(&self.file).or_else(|| of(&self.home)).unwrap_or_else(|| short(&self.home).to_owned())
@@ -208,7 +207,7 @@ impl Place {
         name.map_or(self.function.as_str(), |(name, _)| name)
     }
 
-    /// Line of source, whosever it is.
+    /// Line of source, of any crate.
     pub fn source_line(&self) -> String {
         let file = in_crate(&self.file).unwrap_or_else(|| short(&self.file));
         format!("{file}:{}", self.line)
@@ -220,7 +219,7 @@ const ROOMS: [&str; 7] = ["sys", "core", "dataplane", "host", "app", "programs",
 
 /// The path of one of our files, from its crate's name on.
 fn in_crate(file: &str) -> Option<&str> {
-    // The standard library has a folder `core` as well, but no crate of our names in it.
+    // The standard library also has a folder `core`, but no crate with our names in it.
     let below = |room: &&str| file.split_once(&format!("/{room}/")).map(|(_, below)| below);
     ROOMS
         .iter()

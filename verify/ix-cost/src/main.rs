@@ -1,10 +1,10 @@
-//! Counts the instructions that a message takes, and holds them against the budget.
+//! Counts the instructions of a message, and compares them with the budget.
 //!
 //! Two hosts in one process (`pair.rs`), each an elastic thread with a libix event loop, on a wire
-//! in memory and in virtual time, play a scenario under callgrind at two lengths; the difference is
-//! the price of the messages between, without start-up. What the wire and the scenarios themselves
-//! execute is left out. The figure does not depend on what else the machine does, so that a change
-//! of one per cent is a change.
+//! in memory and in virtual time, run a scenario under callgrind at two lengths. The difference is
+//! the cost of the messages between, without start-up, and without the wire and the scenarios
+//! themselves. The count does not depend on the load of the machine, so a change of one per cent is
+//! significant.
 #![forbid(unsafe_code)]
 
 mod budget;
@@ -20,7 +20,7 @@ use clap::{Parser, ValueEnum};
 use scenario::{SCENARIOS, Scenario};
 use std::process::ExitCode;
 
-/// Counts the instructions that a message takes, under callgrind, against budget.toml.
+/// Counts the instructions of a message, under callgrind, and compares them with budget.toml.
 #[derive(Parser)]
 #[command(after_help = "\
 Examples:
@@ -29,10 +29,10 @@ Examples:
   ix-cost --accept                 make what there is the budget
   ix-cost echo-64 --play 1000000   play natively and time it, or run it under another tool")]
 struct Args {
-    /// Scenarios; all of them unless said.
+    /// Scenarios (default: all).
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(SCENARIOS.map(|s| s.name)))]
     scenarios: Vec<String>,
-    /// What to break the instructions down by.
+    /// Break the instructions down by this.
     #[arg(long, value_enum, default_value_t = By::Crate)]
     by: By,
     /// Rows of the breakdown.
@@ -41,7 +41,7 @@ struct Args {
     /// Write the results into the budget.
     #[arg(long)]
     accept: bool,
-    /// Play so many messages without counting.
+    /// Run this many messages without counting.
     #[arg(long, value_name = "MESSAGES", conflicts_with = "accept")]
     play: Option<u64>,
 }
@@ -54,24 +54,36 @@ enum By {
     Line,
 }
 
-/// What a scenario takes for each message.
+/// Cost of a scenario per message.
 struct Cost {
     scenario: &'static Scenario,
-    /// Instructions of both ends, without the scenario's and the wire's own.
+    /// Instructions of both ends, without those of the scenario and the wire.
     instructions: f64,
-    /// Of the client and of the server, with them.
+    /// Instructions of the client and of the server, with those.
     sides: [f64; 2],
     messages: u64,
     profile: Profile,
 }
 
-/// Crates that are no part of what is counted: this one, and the rig that it stands on.
+/// Crates that are not counted: this one, and the rig that it uses.
 const HARNESS: [&str; 2] = [env!("CARGO_PKG_NAME"), "ix-rig"];
+
+/// What `.ci/run` takes for a step that cannot run here.
+const STATUS_SKIPPED: u8 = 77;
+
+/// What became of a run.
+enum End {
+    Kept,
+    Broken,
+    /// The tool that counts is missing.
+    Skipped,
+}
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(End::Kept) => ExitCode::SUCCESS,
+        Ok(End::Broken) => ExitCode::FAILURE,
+        Ok(End::Skipped) => STATUS_SKIPPED.into(),
         Err(error) => {
             eprintln!("ix-cost: {error:#}");
             ExitCode::FAILURE
@@ -79,8 +91,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers whether the budget is kept.
-fn run(args: &Args) -> Result<bool> {
+/// Measures what the arguments name, and compares it with the budget.
+fn run(args: &Args) -> Result<End> {
     let named = args.scenarios.iter().filter_map(|name| Scenario::named(name));
     let mut scenarios: Vec<&'static Scenario> = named.collect();
     if scenarios.is_empty() {
@@ -88,23 +100,25 @@ fn run(args: &Args) -> Result<bool> {
     }
     if let Some(messages) = args.play {
         scenarios.iter().for_each(|scenario| play(scenario, messages));
-        return Ok(true);
+        return Ok(End::Kept);
     }
     if cfg!(debug_assertions) {
         bail!("this build is not optimised, its counts mean nothing; use `cargo run --release`");
     }
     if !callgrind::is_there() {
         println!("SKIPPED the instruction budget: no valgrind (apt-get install valgrind)");
-        return Ok(true);
+        return Ok(End::Skipped);
     }
     let costs = scenarios.into_iter().map(measure).collect::<Result<Vec<_>>>()?;
     let budget = Budget::read(&Budget::path())?;
     summary(&costs, &budget);
     breakdown(&costs, args.by, args.top);
-    if args.accept { accept(&costs, budget) } else { Ok(judge(&costs, &budget)) }
+    let kept = if args.accept { accept(&costs, budget)? } else { judge(&costs, &budget) };
+    Ok(if kept { End::Kept } else { End::Broken })
 }
 
-/// Natively: for a clock, or for another tool than callgrind. The first word is the count.
+/// Runs natively: to measure time, or under another tool than callgrind. The first word is the
+/// count.
 fn play(scenario: &Scenario, messages: u64) {
     let start = std::time::Instant::now();
     let done = scenario.play(messages);
@@ -113,7 +127,7 @@ fn play(scenario: &Scenario, messages: u64) {
 }
 
 fn measure(scenario: &'static Scenario) -> Result<Cost> {
-    // Two cores are common: both lengths at once.
+    // Two cores are common: both lengths run at once.
     let (short, long) = std::thread::scope(|scope| {
         let short = scope.spawn(|| callgrind::run(scenario.name, scenario.warm));
         let long = callgrind::run(scenario.name, scenario.warm + scenario.counted);
@@ -159,7 +173,7 @@ fn breakdown(costs: &[Cost], by: By, top: usize) {
         By::Line => place.source_line(),
     };
     for cost in costs {
-        println!("\n{}: instructions a message by {}", cost.scenario.name, by_name(by));
+        println!("\n{}: instructions per message by {}", cost.scenario.name, by_name(by));
         for (name, count) in cost.profile.by(key).into_iter().take(top) {
             println!("{:>9.1}  {name}", count as f64 / cost.messages as f64);
         }
@@ -193,7 +207,7 @@ fn judge(costs: &[Cost], budget: &Budget) -> bool {
     let unknown = names(Verdict::Unknown);
     println!();
     if !undercut.is_empty() {
-        println!("{undercut}: cheaper than the budget; lower it with --accept");
+        println!("{undercut}: below the budget; lower it with --accept");
     }
     if !unknown.is_empty() {
         println!("{unknown}: without a budget; set it with --accept");

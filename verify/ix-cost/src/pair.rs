@@ -15,12 +15,12 @@ use std::rc::Rc;
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const ADDRS: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
-/// What a turn of both hosts takes: about a full batch at the speed that is aimed at.
+/// Time of a turn of both hosts: about a full batch at the intended speed.
 const TURN_US: u64 = 20;
 /// TIME-WAIT, short enough that connections end as fast as they begin.
 const TIME_WAIT_US: u32 = 1000;
 
-/// Where the server listens.
+/// Address of the server.
 pub fn server_addr() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::from(ADDRS[1]), 7))
 }
@@ -54,7 +54,7 @@ impl<C: Handler, S: Handler> Pair<C, S> {
     }
 }
 
-// Functions of their own, so that a profile tells the two sides apart.
+// Separate functions, so that a profile distinguishes the two sides.
 
 #[inline(never)]
 fn client_turn<H: Handler>(host: &mut EventLoop<H>) {

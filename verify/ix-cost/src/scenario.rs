@@ -1,4 +1,4 @@
-//! What is counted: scenarios by name, each a client and a server that do so many messages.
+//! The scenarios by name, each with a client and a server that exchange messages.
 use crate::pair::{Pair, server_addr};
 use libix::event::{Conn, Handler, Io};
 use libix::raw::TxShared;
@@ -14,9 +14,9 @@ const BULK_BYTES: usize = 16 << 10;
 pub struct Scenario {
     /// Its stable name.
     pub name: &'static str,
-    /// What a message is.
+    /// Description of a message.
     pub what: &'static str,
-    /// Messages until everything repeats itself: connections are there, memory is warm.
+    /// Messages until the state is steady: connections are open, memory is warm.
     pub warm: u64,
     /// Messages that are counted.
     pub counted: u64,
@@ -90,16 +90,16 @@ impl Scenario {
         SCENARIOS.iter().find(|scenario| scenario.name == name)
     }
 
-    /// Does `messages` messages or some more (cycles are not cut short); answers how many.
+    /// Exchanges `messages` messages or some more (cycles are not cut short); returns their number.
     pub fn play(&self, messages: u64) -> u64 {
         let done = Rc::new(Cell::new(0));
         let client = Client { kind: self.kind, done: done.clone(), bulk: None };
         let server = Server { kind: self.kind, bytes: 0, done: done.clone() };
-        // Never dropped: the buffers of its connections lie in its packet memory.
+        // Never dropped: the buffers of its connections are in its packet memory.
         let mut pair = std::mem::ManuallyDrop::new(Pair::new(client, server));
         let mut opened = 0;
         while done.get() < messages {
-            // A few at a time, as a wire would bring them.
+            // A few at a time, as a wire would deliver them.
             while opened < self.connections {
                 pair.client.io().connect(server_addr(), 0);
                 opened += 1;
@@ -116,7 +116,7 @@ impl Scenario {
     }
 }
 
-/// The side that opens connections. A connection's state: bytes of the answer that came.
+/// The side that opens connections. State of a connection: received bytes of the reply.
 struct Client {
     kind: Kind,
     done: Rc<Cell<u64>>,
@@ -137,7 +137,7 @@ impl Handler for Client {
 
     fn on_connected(&mut self, conn: &mut Conn<'_, usize>) {
         if matches!(self.kind, Kind::Idle) {
-            // Nobody says anything.
+            // An idle scenario.
         } else if matches!(self.kind, Kind::Bulk) {
             let mut block = conn.alloc(BULK_BYTES).expect("fresh transmit memory");
             block.extend(&[b'x'; BULK_BYTES]);

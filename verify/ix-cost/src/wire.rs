@@ -1,14 +1,14 @@
 //! A wire between two dataplanes in one process: bounded, ordered, without loss or allocation.
 use ix_mem::spsc::{Consumer, Producer, ring};
 use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool};
-use ix_nic::{Nic, NicInfo, RxPacket, Steering, copy_frame};
+use ix_nic::{Nic, NicInfo, NicKind, RxPacket, Steering, copy_frame};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
-/// Frames that a direction of the wire holds.
+/// Frames in one direction of the wire.
 const SLOTS: usize = 4096;
 
-/// A frame on the wire. Boxes go round: full ones one way, empty ones back.
+/// A frame on the wire. Boxes circulate: full ones one way, empty ones back.
 struct Frame {
     len: usize,
     bytes: [u8; FRAME_BYTES],
@@ -29,7 +29,7 @@ pub fn wire(macs: [[u8; 6]; 2]) -> [WireEnd; 2] {
     let [(to_a, for_a), (to_b, for_b)] = [empty_frames(), empty_frames()];
     let end = |mac, incoming, emptied, empty, outgoing| {
         let info = NicInfo {
-            kind: "sim",
+            kind: NicKind::Sim,
             name: "wire".to_owned(),
             mode: String::new(),
             queues: 1,
@@ -39,7 +39,6 @@ pub fn wire(macs: [[u8; 6]; 2]) -> [WireEnd; 2] {
             partial_checksums: false,
             shared_frames: false,
             table_fd: false,
-            xdp: None,
         };
         WireEnd { info, incoming, emptied, empty, outgoing }
     };
@@ -72,7 +71,7 @@ impl Nic for WireEnd {
             let Some(frame) = self.incoming.pop() else { break };
             copy_frame(&frame.bytes[..frame.len], memory, rx_pool, out);
             received += 1;
-            // As many boxes as slots: there is room.
+            // There are as many boxes as slots, so there is room.
             let _ = self.emptied.push(frame);
         }
         received

@@ -1,4 +1,4 @@
-//! Every link leads somewhere, every page is in the book, every file that is named exists.
+//! Every link has a target, every page is in the book, every named file exists.
 use crate::markdown::Document;
 use crate::tree;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,7 +42,7 @@ impl Book {
         Book { files, documents }
     }
 
-    /// What is wrong with a link of a document, if anything is.
+    /// The error of a link in a document, if there is one.
     fn problem(&self, from: &str, link: &str) -> Option<String> {
         if link.contains("://") || link.starts_with("mailto:") {
             return None;
@@ -98,7 +98,7 @@ fn pages_from_outside_have_the_same_links_in_the_book() {
                 .collect::<BTreeMap<_, _>>()
         };
         let (mut ours, theirs) = (labels(source), labels(page));
-        // A page of the book means the page that includes it, not the file.
+        // A link to a page of the book means the page that includes it, not the file.
         for target in ours.values_mut() {
             if let Some((_, page)) = INCLUDED.iter().find(|(source, _)| source == target) {
                 *target = (*page).to_owned();
@@ -113,7 +113,7 @@ fn files_that_are_named_exist() {
     let book = Book::read();
     let mut missing = Vec::new();
     for (from, document) in &book.documents {
-        // The change log speaks of what was.
+        // The change log names files of the past.
         if from == "docs/CHANGELOG.md" {
             continue;
         }
@@ -127,7 +127,7 @@ fn files_that_are_named_exist() {
     assert!(missing.is_empty(), "named, and not there:\n{}", missing.join("\n"));
 }
 
-/// Whether a name in code is no path of ours, or one that exists.
+/// Whether a name in code is either no path of ours, or an existing one.
 fn exists(files: &BTreeSet<String>, name: &str) -> bool {
     // `file.rs:12` and `file.rs::item` name the file; `name/` its folder.
     let name = name.split(':').next().unwrap_or(name).trim_end_matches('/');
@@ -139,7 +139,7 @@ fn exists(files: &BTreeSet<String>, name: &str) -> bool {
     if FOLDERS.iter().any(|folder| name.starts_with(folder)) {
         return files.contains(name);
     }
-    // A source by the end of its path, as prose names it: `afxdp/ring.rs`.
+    // A source by the end of its path: `afxdp/ring.rs`.
     if name.ends_with(".rs") && !name.starts_with('.') {
         let end = format!("/{name}");
         return files.iter().any(|file| file.ends_with(&end));
@@ -147,7 +147,7 @@ fn exists(files: &BTreeSet<String>, name: &str) -> bool {
     true
 }
 
-/// A part of a path that stands for others, as in `docs/design/TOPIC.md`.
+/// A placeholder in a path, as in `docs/design/TOPIC.md`.
 fn is_placeholder(part: &str) -> bool {
     let stem = part.split('.').next().unwrap_or(part);
     let capital = stem.len() > 1 && stem.chars().all(|c| c.is_ascii_uppercase());

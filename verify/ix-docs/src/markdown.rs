@@ -1,6 +1,6 @@
-//! What a Markdown document links to, and which files it names.
+//! The links and file names of a Markdown document.
 //!
-//! This reads the Markdown that our documents use: ATX headings, inline links, link definitions,
+//! This parses the Markdown that our documents use: ATX headings, inline links, link definitions,
 //! code spans and fenced code.
 
 /// A document that was read once.
@@ -12,12 +12,12 @@ pub struct Document {
     pub definitions: Vec<(String, String)>,
     /// Anchors of the headings, as GitHub and mdBook make them.
     pub anchors: Vec<String>,
-    /// What stands in code spans, without fenced code.
+    /// Content of code spans, without fenced code.
     pub code: Vec<String>,
 }
 
 impl Document {
-    /// Reads a document.
+    /// Parses a document.
     pub fn read(text: &str) -> Document {
         let mut document = Document::default();
         let mut prose = String::new();

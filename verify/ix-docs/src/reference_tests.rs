@@ -2,6 +2,7 @@
 use crate::rust_items::{Member, kebab, members};
 use crate::tree;
 use ix_dataplane::metrics::LocalDrop;
+use ix_proto::config::bounds;
 use ix_tcp::TcpCounter;
 use ix_wire::DropReason;
 use std::fmt::Write;
@@ -9,7 +10,7 @@ use std::fs;
 
 const MADE: &str = "Made from the code by `IX_BLESS=1 cargo test -p ix-docs`; do not edit.";
 
-/// Compares a page with what it should be, or writes it.
+/// Compares a page with its expected text, or writes it.
 fn check(path: &str, page: &str) {
     let place = tree::root().join(path);
     if std::env::var_os("IX_BLESS").is_some() {
@@ -19,7 +20,7 @@ fn check(path: &str, page: &str) {
     assert!(committed == page, "{path} is old: IX_BLESS=1 cargo test -p ix-docs writes it");
 }
 
-/// The one source that contains all of `marks`.
+/// The only source that contains all of `marks`.
 fn source_with(marks: &[&str]) -> String {
     let root = tree::root();
     let files = tree::files(&root).expect("the repository can be read");
@@ -89,7 +90,7 @@ fn requests_of_the_control_socket_are_listed() {
         table(&mut page, &inner);
     }
     page.push_str("\n## Errors\n\n| code | why |\n|---|---|\n");
-    let refusal = source_with(&["pub enum Refusal {", "Refusal::BadRequest(_) => \"bad-request\""]);
+    let refusal = source_with(&["pub enum Refusal {", "Code::BadRequest => \"bad-request\""]);
     for variant in members(&refusal, "Refusal").expect("an enum of refusals") {
         let code = code_of(&refusal, &variant.name).expect("a code for each refusal");
         let _ = writeln!(page, "| `{code}` | {} |", cell(&variant.doc));
@@ -102,19 +103,19 @@ fn keys_of(name: &str) -> Vec<Member> {
     let head = format!("pub struct {name} {{");
     let source = source_with(&[&head]);
     let mut fields = members(&source, name).unwrap_or_default();
-    // Where the struct as a whole has a default, so has each of its fields.
+    // If the struct as a whole has a default, so has each of its fields.
     if source.contains(&format!("#[serde(default, deny_unknown_fields)]\n{head}")) {
         fields.iter_mut().for_each(|field| field.attributes.push("#[serde(default)]".to_owned()));
     }
     fields
 }
 
-/// The code that `Refusal::code` gives a variant.
+/// The name of the `Code` that is called as a variant of `Refusal`.
 fn code_of(source: &str, variant: &str) -> Option<String> {
     let arms = source.lines().filter(|line| line.contains(" => \"") && !line.contains("if "));
     let of = arms.filter(|line| {
-        let name = line.trim().strip_prefix("Refusal::").unwrap_or_default();
-        name.split(['(', ' ']).next() == Some(variant)
+        let name = line.trim().strip_prefix("Code::").unwrap_or_default();
+        name.split(' ').next() == Some(variant)
     });
     of.filter_map(|line| line.split('"').nth(1)).map(str::to_owned).next()
 }
@@ -130,7 +131,7 @@ fn table(page: &mut String, members: &[Member]) {
     }
 }
 
-/// What a Rust type is in JSON.
+/// JSON type of a Rust type.
 fn json_type(member: &Member) -> String {
     let (inner, optional) = match member.kind.strip_prefix("Option<") {
         Some(rest) => (rest.trim_end_matches('>'), true),
@@ -154,49 +155,93 @@ fn prose(doc: &str) -> String {
     doc.replace("[`", "`").replace("`]", "`")
 }
 
-/// Keys of the first column of the tables in a part of a page.
-fn keys(page: &str, from: &str, to: &str) -> Vec<String> {
-    let rest = page.split_once(from).map_or("", |(_, rest)| rest);
-    let part = rest.split_once(to).map_or(rest, |(part, _)| part);
-    let cells = part.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
-    cells.map(str::to_owned).collect()
+/// The structs of the configuration file that the reference has a table for.
+const FILE_PARTS: [&str; 5] = ["File", "Tcp", "Vnic", "Queue", "Control"];
+
+/// A key of the configuration file, as its field documents it.
+struct Key {
+    name: String,
+    kind: String,
+    value: String,
+    default: String,
+    meaning: String,
 }
 
-/// Keys that a function of the configuration matches.
-fn matched(source: &str, function: &str) -> Vec<String> {
-    let body = source.split_once(function).map_or("", |(_, body)| body);
-    let body = body.split("\n    }\n").next().unwrap_or_default();
-    let arms = body.lines().filter(|line| line.contains("\" => "));
-    arms.filter_map(|line| line.trim().strip_prefix('"')?.split('"').next())
-        .filter(|key| key.contains(|c: char| c.is_ascii_lowercase()))
-        .map(str::to_owned)
-        .collect()
+/// The keys of a part of the configuration file, without those that are parts themselves.
+fn keys_of_file(part: &str) -> Vec<Key> {
+    let source = source_with(&["pub struct File {", "pub host_addr: "]);
+    let fields = members(&source, part).unwrap_or_else(|| panic!("no struct {part}"));
+    let keys = fields.into_iter().filter(|field| field.kind.starts_with("Option<"));
+    keys.map(|field| {
+        let (meaning, rest) = field.doc.split_once(" Value: ").unwrap_or((&field.doc, ""));
+        let (value, default) = rest.split_once(". Default: ").unwrap_or((rest, ""));
+        Key {
+            value: value.to_owned(),
+            default: default.trim_end_matches('.').to_owned(),
+            meaning: meaning.trim_end_matches('.').to_owned(),
+            name: field.name,
+            kind: field.kind,
+        }
+    })
+    .collect()
 }
 
 #[test]
 fn configuration_keys_are_described() {
-    let page = fs::read_to_string(tree::root().join("docs/reference/configuration.md"));
-    let page = page.expect("a page about the configuration");
-    let source = source_with(&["fn set_tcp(tcp", "\"host_addr\" =>"]);
-    let mut code = matched(&source, "    fn set(&mut self");
-    code.retain(|key| !["off", "announce", "probe"].contains(&key.as_str()));
-    let mut described = keys(&page, "## The dataplane", "## `[tcp]`");
-    described.retain(|key| !["devices", "loader_path"].contains(&key.as_str()));
-    code.sort();
-    described.sort();
-    assert_eq!(described, code, "keys of the dataplane: on the page, and in the code");
-    let mut code = matched(&source, "fn set_tcp(tcp");
-    let mut described = keys(&page, "## `[tcp]`", "## `[vnic]`");
-    described.iter_mut().for_each(|key| key.insert_str(0, "tcp_"));
-    code.sort();
-    described.sort();
-    assert_eq!(described, code, "keys of TCP: on the page, and in the code");
+    let path = "docs/reference/configuration.md";
+    let mut page = fs::read_to_string(tree::root().join(path)).expect("a page");
+    for part in FILE_PARTS {
+        let mark = format!("<!-- keys of {part} -->\n");
+        let (before, rest) = page.split_once(&mark).unwrap_or_else(|| panic!("no mark {mark}"));
+        let (_, after) = rest.split_once("<!-- /keys -->\n").expect("a mark for their end");
+        let mut table = "| key | value | default | meaning |\n|---|---|---|---|\n".to_owned();
+        for Key { name, value, default, meaning, .. } in keys_of_file(part) {
+            let _ = writeln!(table, "| `{name}` | {value} | {default} | {} |", cell(&meaning));
+        }
+        page = format!("{before}{mark}{table}<!-- /keys -->\n{after}");
+    }
+    check(path, &page);
+}
+
+/// What a field's documentation says of its bounds are those of its type.
+#[test]
+fn bounds_of_the_configuration_are_right() {
+    let named = [
+        ("BATCH", bounds::BATCH),
+        ("TTL", bounds::TTL),
+        ("BACKLOG", bounds::BACKLOG),
+        ("FLOWS", bounds::FLOWS),
+        ("TIMERS", bounds::TIMERS),
+        ("FRAMES", bounds::FRAMES),
+        ("ARENA_MB", bounds::ARENA_MB),
+        ("IDLE_SPIN_US", bounds::IDLE_SPIN_US),
+        ("NONRESPONSIVE_US", bounds::NONRESPONSIVE_US),
+        ("QUEUE", bounds::QUEUE),
+        ("MIN_RTO_US", bounds::MIN_RTO_US),
+        ("DELACK_US", bounds::DELACK_US),
+        ("TIME_WAIT_US", bounds::TIME_WAIT_US),
+        ("RCV_BUFFERS", bounds::RCV_BUFFERS),
+    ];
+    let mut numbers = 0;
+    for key in ["File", "Tcp"].into_iter().flat_map(keys_of_file) {
+        let Some(rest) = key.kind.strip_prefix("Option<within!(") else { continue };
+        let of = rest.trim_end_matches(")>");
+        let found = named.iter().find(|(name, _)| *name == of);
+        let (_, bounds) = found.unwrap_or_else(|| panic!("`{}`: bounds {of}", key.name));
+        let zero = if bounds.or_zero { "0 or " } else { "" };
+        let text = format!("{zero}{} to {}", bounds.least, bounds.most);
+        let said = key.value.replace(',', "");
+        let said = said.trim_end_matches(" MB").trim_end_matches(" µs");
+        assert_eq!(said.trim_end_matches(" packets"), text, "the bounds of `{}`", key.name);
+        numbers += 1;
+    }
+    assert!(numbers >= named.len(), "{numbers} numbers");
 }
 
 /// The folders at the top, from those that all use to those that use all.
 const FOLDERS: [&str; 8] = ["sys", "core", "dataplane", "host", "app", "programs", "verify", "cli"];
 
-/// The value of a key at the begin of a line of a manifest.
+/// The value of a key at the start of a line of a manifest.
 fn manifest_value(manifest: &str, key: &str) -> Option<String> {
     let mut values =
         manifest.lines().filter_map(|line| line.strip_prefix(key)?.trim().strip_prefix('='));

@@ -1,7 +1,7 @@
-//! Documented enums and structs of a Rust source that `rustfmt` has laid out.
+//! Documented enums and structs of a Rust source that `rustfmt` has formatted.
 //!
 //! Requests, configuration keys and settings are types whose documentation is written once, beside
-//! the code. The reference pages are made from it.
+//! the code. It is the source of the reference pages.
 
 /// A variant of an enum, or a field of a struct or of a variant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Member {
     pub name: String,
     /// Its documentation as one paragraph.
     pub doc: String,
-    /// Its type; of a variant what it holds in parentheses, or nothing.
+    /// Its type; for a variant its content in parentheses, or nothing.
     pub kind: String,
     /// Its attributes, such as `#[serde(default)]`.
     pub attributes: Vec<String>,
@@ -18,7 +18,7 @@ pub struct Member {
     pub fields: Vec<Member>,
 }
 
-/// The members of `pub enum name` or `pub struct name` in `source`; `None` where there is none.
+/// The members of `pub enum name` or `pub struct name` in `source`; `None` if there is none.
 pub fn members(source: &str, name: &str) -> Option<Vec<Member>> {
     let heads = ["enum", "struct"].map(|kind| format!("pub {kind} {name} {{"));
     let mut lines = source.lines().skip_while(|line| !heads.iter().any(|head| line == head));

@@ -1,4 +1,4 @@
-//! The files of the repository, without what builds make.
+//! The files of the repository, without build outputs.
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{fs, io};

@@ -1,10 +1,10 @@
-//! Reads decisions out of a fuzzer's input; past its end everything is zero.
+//! Turns a fuzzer's input into decisions; after its end everything is zero.
 
-/// What is left of the input.
+/// The rest of the input.
 pub struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
-    /// All of it.
+    /// The whole input.
     pub fn new(input: &'a [u8]) -> Bytes<'a> {
         Bytes(input)
     }
@@ -42,14 +42,14 @@ impl<'a> Bytes<'a> {
         array
     }
 
-    /// As many of the next `n` as there are.
+    /// At most `n` of the next octets, as many as there are.
     pub fn take(&mut self, n: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(n.min(self.0.len()));
         self.0 = rest;
         taken
     }
 
-    /// A distance of any scale up to `bits` bits: small ones as likely as large ones.
+    /// A distance of any scale up to `bits` bits: small ones are as likely as large ones.
     pub fn scaled(&mut self, bits: u8) -> u64 {
         let scale = u32::from(self.u8() % (bits + 1));
         self.u64() & (1u64 << scale).wrapping_sub(1)

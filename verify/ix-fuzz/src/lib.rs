@@ -3,20 +3,22 @@
 //! --seconds 60`) and `cargo test` (a short run by seed, and every input that ever failed) run the
 //! same code.
 //!
-//! Two kinds: those that feed something with anything and look that it neither panics nor loses
-//! anything, and those that compare a structure with a naive model of it.
+//! There are two kinds: targets that feed a component with anything and check that it neither
+//! panics nor loses a resource, and targets that compare a structure with a naive model of it.
+#![forbid(unsafe_code)]
+
 pub mod bytes;
 pub mod mutate;
 mod targets;
 
 use std::path::PathBuf;
 
-/// Something to fuzz.
+/// A fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name, and that of its folder in `verify/fuzz/corpus`.
+    /// Its name, and the name of its folder in `verify/fuzz/corpus`.
     pub name: &'static str,
-    /// Panics when the input shows that something is wrong.
+    /// Panics if the input shows an error.
     pub run: fn(&[u8]),
 }
 
@@ -44,13 +46,13 @@ pub fn target(name: &str) -> Option<Target> {
 /// Runs a target, for libFuzzer.
 ///
 /// # Panics
-/// When the input shows that something is wrong, or there is no such target.
+/// If the input shows an error, or there is no such target.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = target(name).unwrap_or_else(|| panic!("no target is called {name}"));
     (target.run)(bytes);
 }
 
-/// The committed inputs of a target, in the order of their names.
+/// The committed inputs of a target, in order of their names.
 pub fn corpus(name: &str) -> Vec<Vec<u8>> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(name);
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();

@@ -1,4 +1,6 @@
-//! `ix-fuzz`: runs targets on changed inputs of their corpora, for a while, without libFuzzer.
+//! `ix-fuzz`: runs targets on mutated inputs of their corpora, for a while, without libFuzzer.
+#![forbid(unsafe_code)]
+
 use clap::Parser;
 use ix_fuzz::mutate::input;
 use ix_fuzz::{TARGETS, Target, corpus, target};
@@ -7,19 +9,19 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Runs fuzz targets; an input that fails is written beside, and the target dies of it.
+/// Runs fuzz targets; writes an input that fails to a file, and ends with its panic.
 #[derive(Parser)]
 #[command(name = "ix-fuzz")]
 struct Args {
-    /// Which; all of them, one after the other, when none is named
+    /// Targets to run, one after another (default: all)
     targets: Vec<String>,
-    /// For so long each
+    /// Time for each target
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The same seed gives the same inputs
+    /// Seed: the same seed gives the same inputs
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Runs this one input instead
+    /// Run only this input
     #[arg(long, value_name = "FILE")]
     input: Option<std::path::PathBuf>,
 }
@@ -51,7 +53,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The input that runs, for whoever looks after a panic.
+/// The input that runs, for whoever investigates a panic.
 static LAST: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 /// A panic leaves its input in a file.

@@ -1,13 +1,14 @@
-//! A fuzzer for where there is no libFuzzer: inputs of the corpus, changed at random by a seed. It
-//! sees no coverage, so it finds what lies near the corpus; it runs in `cargo test`, and repeats.
+//! A fuzzer for use without libFuzzer: it mutates inputs of the corpus at random, from a seed. It
+//! does not measure coverage, so it finds errors near the corpus; it runs in `cargo test`, and is
+//! repeatable.
 use ix_random::Rng;
 
 /// Longest input.
 const LEN_MAX: usize = 4096;
-/// Octets that tend to matter.
+/// Significant octets.
 const EDGES: [u8; 8] = [0, 1, 0x7f, 0x80, 0xfe, 0xff, b'\r', b'\n'];
 
-/// An input like those of the corpus, or one of no likeness at all.
+/// A mutated input of the corpus, or a random one.
 pub fn input(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     if corpus.is_empty() || rng.index(8) == 0 {
         let len = 1usize << rng.index(12);

@@ -1,11 +1,11 @@
-//! Latencies of one second, by weight.
+//! Weighted latencies of one second.
 
 /// Width of a bin, µs.
 const BIN_US: f64 = 2.0;
-/// More than 10 ms is 10 ms.
+/// Longer latencies count as this, 10 ms.
 const BINS: usize = 5_000;
 
-/// A histogram that forgets everything when it is read.
+/// A histogram that is cleared when it is read.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     bins: Vec<f64>,
@@ -19,13 +19,13 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Adds a latency with the part of the requests that have it.
+    /// Adds a latency for a share of the requests.
     pub fn add(&mut self, us: f64, weight: f64) {
         self.bins[((us / BIN_US) as usize).min(BINS - 1)] += weight;
         self.total += weight;
     }
 
-    /// The latency that a part of the requests stays within, µs; 0 of nothing.
+    /// The latency that this share of the requests does not exceed, µs; 0 if empty.
     pub fn quantile(&self, part: f64) -> f64 {
         let wanted = self.total * part;
         let mut sum = 0.0;
@@ -38,7 +38,7 @@ impl Latencies {
         0.0
     }
 
-    /// Forgets everything.
+    /// Clears it.
     pub fn clear(&mut self) {
         self.bins.fill(0.0);
         self.total = 0.0;

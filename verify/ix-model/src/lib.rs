@@ -1,10 +1,10 @@
-//! The papers' server in virtual time: what `ix bench pareto` sweeps and what the controller drives
-//! in `ix bench dynamic --platform simulated`.
+//! The papers' server in virtual time: `ix bench pareto` sweeps it, and the controller drives it in
+//! `ix bench dynamic --platform simulated`.
 //!
 //! [`papers`] has every constant with its source, fixed before any policy was tuned. [`service`]
 //! and [`power`] turn a configuration into speed and watts, [`queue`] serves requests in ticks,
-//! [`server`] puts it behind [`ix_controller::Platform`]. [`pareto`] sweeps the static configurations;
-//! [`mod@run`] closes the loop around a controller.
+//! [`server`] puts it behind [`ix_controller::Platform`]. [`pareto`] sweeps the static
+//! configurations; [`mod@run`] closes the loop around a controller.
 //!
 //! `ix-controller` does not depend on this crate: a policy cannot read the model.
 #![forbid(unsafe_code)]

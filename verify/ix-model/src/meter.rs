@@ -1,4 +1,4 @@
-//! What a dataplane says of itself: windows of 10 ms, smoothed, by `ix-dataplane`'s definitions.
+//! A dataplane's reported averages: windows of 10 ms, smoothed, as `ix-dataplane` defines them.
 use ix_controller::{ALPHAS, Smoothed};
 
 /// Length of a window, µs.
@@ -23,16 +23,16 @@ pub struct Meter {
     pub idle: Smoothed,
     /// Queueing delay, µs.
     pub delay_us: f64,
-    /// Packets of a cycle.
+    /// Packets per cycle.
     pub batch: f64,
     /// Time of a cycle, µs.
     pub iteration_us: f64,
-    /// Packets a second.
+    /// Packets per second.
     pub rate_per_s: f64,
 }
 
 impl Default for Meter {
-    /// Of a thread that has not run: empty and idle.
+    /// A thread that has not run: empty and idle.
     fn default() -> Meter {
         Meter {
             now: Window::default(),
@@ -47,7 +47,7 @@ impl Default for Meter {
 }
 
 impl Meter {
-    /// Adds cycles that took so many requests together and found `waiting` when each began.
+    /// Adds cycles that together took this many requests, and found `waiting` when each began.
     pub fn add(&mut self, cycles: f64, served: f64, busy_us: f64, waiting: f64) {
         self.now.cycles += cycles;
         self.now.served += served;

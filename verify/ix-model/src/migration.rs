@@ -1,4 +1,4 @@
-//! Flow groups under way from one thread to another.
+//! Migrations of flow groups in progress.
 use crate::papers as p;
 use crate::queue::normal;
 use ix_random::Rng;
@@ -12,7 +12,7 @@ pub struct Migration {
     pub to: usize,
     /// The groups' numbers.
     pub groups: Vec<u16>,
-    /// Begin of the preparation.
+    /// Start of the preparation.
     pub start_us: u64,
     /// When the new thread serves them.
     pub end_us: u64,
@@ -22,7 +22,7 @@ pub struct Migration {
     pub held: (f64, f64),
 }
 
-/// How long a migration takes: a logarithmic normal law with table V's mean and 95th percentile.
+/// Duration of a migration: a log-normal distribution with table V's mean and 95th percentile.
 pub fn duration_us(adds_core: bool, rng: &mut Rng) -> u64 {
     let (mean, p95) = if adds_core { p::MIGRATION_ADD_US } else { p::MIGRATION_REMOVE_US };
     // ln(p95 / mean) = 1.645·σ − σ²/2; ln(mean) = μ + σ²/2.

@@ -1,4 +1,4 @@
-//! Static configurations: what each carries within the SLO, what it costs, and the frontier.
+//! Static configurations: the load that each carries within the SLO, its cost, and the frontier.
 use crate::papers as p;
 use crate::power::{self, CoreLoad};
 use crate::server::Server;
@@ -7,33 +7,33 @@ use crate::space;
 use ix_controller::{Clock, Configuration};
 use std::thread;
 
-/// Distance of the rates at which frontiers are computed, requests a second.
+/// Distance of the rates at which frontiers are computed, requests per second.
 pub const GRID_PER_S: f64 = 10_000.0;
-/// A measurement of a static configuration: time to settle and time that counts.
+/// Times of a measurement of a static configuration: to settle, and to measure.
 const SETTLE_US: u64 = 200_000;
 const MEASURE_US: u64 = 1_000_000;
-/// Halvings of the range in which the highest rate lies.
+/// Number of bisections in the search for the highest rate.
 const HALVINGS: u32 = 9;
 
-/// A static configuration and what it carries.
+/// A static configuration and the load that it carries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Static {
-    /// What runs on it.
+    /// System that runs on it.
     pub system: System,
-    /// How much of the server it has.
+    /// Its part of the server.
     pub configuration: Configuration,
-    /// Highest rate with a 99th percentile within the SLO, requests a second.
+    /// Highest rate with a 99th percentile within the SLO, requests per second.
     pub at_slo_per_s: f64,
     /// Rate at which its threads would never pause.
     pub full_per_s: f64,
 }
 
-/// What is to be had for the same load.
+/// Objective for a given load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Objective {
-    /// As little power as possible.
+    /// Least power.
     Power,
-    /// As much throughput of the background job as possible, at the nominal clock (TOCS 5.3).
+    /// Highest throughput of the background job, at the nominal clock (TOCS 5.3).
     Background,
 }
 
@@ -47,18 +47,18 @@ impl Static {
         power::package_w(space::khz_of(configuration), &cores, rate_per_s, 1.0)
     }
 
-    /// The background job's rate on the cores that are left, over that on all of them.
+    /// The background job's rate on the remaining cores, relative to its rate on all of them.
     pub fn background(&self) -> f64 {
         f64::from(p::CORES - self.configuration.cores) / f64::from(p::CORES)
     }
 
-    /// Whether it is compared for an objective at all.
+    /// Whether it takes part for an objective.
     pub fn counts(&self, objective: Objective) -> bool {
         let nominal = p::CLOCKS_KHZ.last().map(|&khz| Clock::Khz(khz));
         objective == Objective::Power || self.configuration.clock == nominal
     }
 
-    /// What it costs at a rate; less is better.
+    /// Its cost at a rate; less is better.
     fn cost(&self, objective: Objective, rate_per_s: f64) -> f64 {
         match objective {
             Objective::Power => self.power_w(rate_per_s),
@@ -67,7 +67,8 @@ impl Static {
     }
 }
 
-/// What each of these configurations carries, by the seed, on as many threads as there are.
+/// The load that each of these configurations carries, for a seed, computed on all hardware
+/// threads.
 pub fn sweep(system: System, workload: Workload, all: &[Configuration], seed: u64) -> Vec<Static> {
     let workers = thread::available_parallelism().map_or(1, usize::from).min(all.len().max(1));
     let one = |configuration: &Configuration| highest(system, workload, configuration, seed);
@@ -100,7 +101,7 @@ pub fn highest(
     let threads = f64::from(configuration.cores * configuration.threads_per_core);
     let full_per_s = Cost::of(system, workload, place).most_per_s() * threads;
     let (mut low, mut high) = (0.0, full_per_s * 1.05);
-    // Low rates are within the SLO: look at the upper part first.
+    // Low rates are within the SLO: search the upper part first.
     let mut middle = full_per_s * 0.9;
     for _ in 0..HALVINGS {
         let within = p99_us(system, workload, configuration, middle, seed) <= p::SLO_US;
@@ -126,8 +127,8 @@ pub fn p99_us(
     server.sample().p99_us
 }
 
-/// The best configuration of those that carry a rate within the SLO; the one with the highest rate
-/// where none does.
+/// The best configuration among those that carry a rate within the SLO; if none does, the one with
+/// the highest rate.
 pub fn best(all: &[Static], objective: Objective, rate_per_s: f64) -> Option<&Static> {
     let comparable = || all.iter().filter(|s| s.counts(objective));
     let carry = comparable().filter(|s| s.at_slo_per_s >= rate_per_s);
@@ -137,23 +138,23 @@ pub fn best(all: &[Static], objective: Objective, rate_per_s: f64) -> Option<&St
         .or_else(|| comparable().max_by(|a, b| a.at_slo_per_s.total_cmp(&b.at_slo_per_s)))
 }
 
-/// The configuration that has everything.
+/// The configuration with all resources.
 pub fn largest(all: &[Static]) -> Option<&Static> {
     all.iter().find(|s| s.configuration == space::most())
 }
 
-/// A part of a frontier: rates at which one configuration is the best.
+/// A segment of a frontier: rates at which one configuration is the best.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Segment {
-    /// From this rate on, requests a second.
+    /// Lowest rate, requests per second.
     pub from_per_s: f64,
-    /// Up to this one.
+    /// Highest rate.
     pub to_per_s: f64,
-    /// The best.
+    /// The best configuration.
     pub best: Static,
 }
 
-/// The frontier of these configurations from low rates to high ones.
+/// The frontier of these configurations from low to high rates.
 pub fn frontier(all: &[Static], objective: Objective) -> Vec<Segment> {
     let counting = all.iter().filter(|s| s.counts(objective));
     let most = counting.map(|s| s.at_slo_per_s).fold(0.0, f64::max);
@@ -170,7 +171,7 @@ pub fn frontier(all: &[Static], objective: Objective) -> Vec<Segment> {
     segments
 }
 
-/// How many different configurations a frontier is made of.
+/// Number of different configurations in a frontier.
 pub fn contributing(frontier: &[Segment]) -> usize {
     let is_first = |i: &usize| frontier[..*i].iter().all(|s| s.best != frontier[*i].best);
     (0..frontier.len()).filter(is_first).count()
@@ -186,14 +187,14 @@ pub fn clock_only(all: &[Static]) -> Vec<Static> {
     all.iter().filter(everything).copied().collect()
 }
 
-/// The power that the best static configuration draws at a rate, W: a bound for what changes
+/// The power that the best static configuration draws at a rate, W: a bound for dynamic
 /// configurations.
 pub fn power_bound_w(all: &[Static], rate_per_s: f64) -> f64 {
     best(all, Objective::Power, rate_per_s).map_or(0.0, |s| s.power_w(rate_per_s))
 }
 
-/// The most that the background job reaches at a rate; nothing where the nominal clock does not
-/// carry it.
+/// The highest rate of the background job at a load; 0 if the nominal clock does not carry the
+/// load.
 pub fn background_bound(all: &[Static], rate_per_s: f64) -> f64 {
     best(all, Objective::Background, rate_per_s)
         .filter(|s| s.at_slo_per_s >= rate_per_s)

@@ -13,8 +13,8 @@ type Pieces = unsafe extern "C" fn(*mut c_void, c_int, *const iovec, c_int) -> s
 
 macro_rules! interface {
     ($($(#[doc = $doc:literal])+ $field:ident: $kind:ty = $function:expr,)*) => {
-        /// packetdrill's table of functions, in its order. Each has what stands first as its first
-        /// argument.
+        /// packetdrill's table of functions, in its order. The first argument of each is the first
+        /// entry.
         #[repr(C)]
         pub struct Interface {
             /// Given to each function.
@@ -30,7 +30,7 @@ macro_rules! interface {
 }
 
 interface! {
-    /// The end: the stack goes.
+    /// Ends the stack.
     free: unsafe extern "C" fn(*mut c_void) = free,
     /// `socket`
     socket: unsafe extern "C" fn(*mut c_void, c_int, c_int, c_int) -> c_int = socket,
@@ -112,7 +112,7 @@ interface! {
     ) -> ssize_t = splice,
 }
 
-/// What the first argument of every function points to.
+/// The object behind the first argument of every function.
 ///
 /// # Safety
 /// `userdata` is what [`interface`] was given, and was not given to [`free`].
@@ -137,7 +137,7 @@ fn failed(errno: c_int) -> c_int {
 
 unsafe extern "C" fn free(userdata: *mut c_void) {
     crate::LOADED.store(std::ptr::null_mut(), Ordering::Release);
-    // SAFETY: leaked by `packetdrill_interface_init`, given back once and last.
+    // SAFETY: leaked by `packetdrill_interface_init`, given back once, as the last call.
     drop(unsafe { Box::from_raw(userdata.cast::<Plug>()) });
 }
 
@@ -145,11 +145,11 @@ unsafe extern "C" fn socket(userdata: *mut c_void, domain: c_int, kind: c_int, _
     if domain != libc::AF_INET {
         return failed(libc::EAFNOSUPPORT);
     }
-    // SAFETY: `plug`'s, here and in all functions below: packetdrill hands back what it was given.
+    // SAFETY: `plug`'s, here and in all functions below: packetdrill passes back what it was given.
     answer(unsafe { plug(userdata) }.now(|sockets| sockets.socket(kind)))
 }
 
-/// The port of an address; 0 where there is none.
+/// The port of an address; 0 if it has none.
 ///
 /// # Safety
 /// `addr` is null or points to `len` octets.
@@ -157,17 +157,17 @@ unsafe fn port_of(addr: *const sockaddr, len: socklen_t) -> u16 {
     if addr.is_null() || (len as usize) < size_of::<libc::sockaddr_in>() {
         return 0;
     }
-    // SAFETY: long enough, as was looked at; read as it stands, however it is aligned.
+    // SAFETY: long enough, as was checked; read without alignment.
     u16::from_be(unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() }.sin_port)
 }
 
-/// Whether an address is of no family: `connect` takes it for the end of a connection.
+/// Whether an address has no family: for `connect` that means the end of a connection.
 ///
 /// # Safety
 /// `addr` is null or points to `len` octets.
 unsafe fn is_unspecified(addr: *const sockaddr, len: socklen_t) -> bool {
     let long = !addr.is_null() && len as usize >= size_of::<libc::sa_family_t>();
-    // SAFETY: long enough for its first field; read as it stands, however it is aligned.
+    // SAFETY: long enough for its first field; read without alignment.
     long && unsafe { (&raw const (*addr).sa_family).read_unaligned() } == libc::AF_UNSPEC as u16
 }
 
@@ -188,7 +188,7 @@ unsafe extern "C" fn listen(userdata: *mut c_void, fd: c_int, backlog: c_int) ->
     answer(unsafe { plug(userdata) }.now(|sockets| sockets.listen(fd, backlog)))
 }
 
-/// Carries out a call that blocks if its socket does.
+/// Carries out a call, which blocks if its socket does.
 fn blocking(
     plug: &Plug,
     fd: c_int,
@@ -282,7 +282,7 @@ unsafe extern "C" fn connect(
     ))
 }
 
-/// Octets of pieces; `None` where one cannot be memory: scripts try that.
+/// Number of octets of pieces; `None` if one cannot be memory, which scripts try.
 fn len_of(pieces: &[iovec]) -> Option<usize> {
     const MOST: usize = 1 << 30;
     let sane =
@@ -290,7 +290,7 @@ fn len_of(pieces: &[iovec]) -> Option<usize> {
     pieces.iter().all(sane).then(|| pieces.iter().map(|piece| piece.iov_len).sum())
 }
 
-/// Receives into pieces of memory; of a datagram writes to `from` who sent it.
+/// Receives into pieces of memory; writes the sender of a datagram to `from`.
 ///
 /// # Safety
 /// Each of `pieces` is memory that may be written.
@@ -329,7 +329,7 @@ unsafe fn receive(
     long(got)
 }
 
-/// Sends pieces of memory, all of them where the socket blocks.
+/// Sends pieces of memory, all of them if the socket blocks.
 ///
 /// # Safety
 /// Each of `pieces` is memory that may be read.
@@ -549,11 +549,11 @@ pub unsafe fn option_of(
 ) -> c_int {
     let value: Result<Vec<u8>, c_int> = plug.now(|sockets| {
         if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) {
-            let handle = sockets.get(fd)?.handle;
+            let handle = sockets.get(fd)?.flow.handle;
             let told = sockets.stack().inspect(handle);
             return Ok(told.map_or([0; BYTES], |(info, loss)| tcp_info(&info, &loss)).to_vec());
         }
-        // Asked for before each assertion; nothing of it is told.
+        // Requested before each assertion, without effect here.
         const TCP_CC_INFO: c_int = 26;
         const SO_MEMINFO: c_int = 55;
         if [(libc::IPPROTO_TCP, TCP_CC_INFO), (libc::SOL_SOCKET, SO_MEMINFO)]
@@ -564,8 +564,7 @@ pub unsafe fn option_of(
         sockets.option(fd, level, name).map(|value| (value as c_int).to_ne_bytes().to_vec())
     });
     answer(value.map(|value| {
-        // SAFETY: `*len` octets of room, as the caller promises. Those beyond what there is are
-        // cleared.
+        // SAFETY: `*len` octets of room, as the caller promises. The rest is cleared.
         unsafe {
             let n = value.len().min(*len as usize);
             std::ptr::write_bytes(to.cast::<u8>(), 0, *len as usize);
@@ -592,7 +591,7 @@ unsafe extern "C" fn setsockopt(
     answer(unsafe { plug(userdata) }.now(|sockets| sockets.set_option(fd, level, name, &value)))
 }
 
-/// A timeout in milliseconds as virtual time; `None`: for ever.
+/// A timeout in milliseconds as virtual time; `None`: no timeout.
 fn timeout(ms: c_int) -> Option<u64> {
     u64::try_from(ms).ok().map(|ms| ms * 1000)
 }
@@ -634,8 +633,8 @@ unsafe extern "C" fn netdev_send(userdata: *mut c_void, from: *const c_void, len
     0
 }
 
-/// packetdrill asks again as long as this fails, so it cannot fail when nothing will ever be sent:
-/// that ends the process, with a line that says so.
+/// packetdrill repeats this call until it succeeds, so it must not fail if nothing will ever be
+/// sent: that ends the process, with one line as the reason.
 unsafe extern "C" fn netdev_receive(
     userdata: *mut c_void,
     to: *mut c_void,

@@ -2,11 +2,11 @@
 use ix_scripts::assertion::value_of;
 use ix_scripts::tcp::{LossInfo, TcbInfo};
 
-/// Octets of the structure that are filled; a caller with less room gets less, one with more
-/// zeroes.
+/// Octets of the structure that are filled; a caller with less room gets fewer, one with more room
+/// gets zeros.
 pub const BYTES: usize = 232;
 
-/// Where fields stand and how many octets they have. The window scales share the octet at 6.
+/// Offsets and lengths of fields. The window scales share the octet at 6.
 const FIELDS: &[(usize, usize, &str)] = &[
     (0, 1, "tcpi_state"),
     (1, 1, "tcpi_ca_state"),
@@ -28,7 +28,7 @@ const FIELDS: &[(usize, usize, &str)] = &[
     (228, 4, "tcpi_snd_wnd"),
 ];
 
-/// What a connection knows, as Linux would lay it down.
+/// State of a connection, in Linux's layout.
 pub fn tcp_info(info: &TcbInfo, loss: &LossInfo) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     let value = |name| value_of(name, info, loss).unwrap_or(0);

@@ -1,5 +1,5 @@
-//! The stack behind packetdrill's plug-in interface, so that anybody's packetdrill plays anybody's
-//! scripts against it:
+//! The stack behind packetdrill's plug-in interface, so that any packetdrill can run any scripts
+//! against it:
 //!
 //! ```text
 //! LD_PRELOAD=libix_packetdrill.so \
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! packetdrill loads the object and calls [`packetdrill_interface_init`]. From then on every system
-//! call, packet and look at the clock is a call of ours: an elastic thread in virtual time answers
-//! (`ix_scripts::sockets`). Of the interface only the order and types of its functions are known
-//! here. docs/guide/packetdrill.md says how to run suites.
+//! call, packet and reading of the clock is a call of ours, for which an elastic thread in virtual
+//! time does the work (`ix_scripts::sockets`). Only the order and types of the interface's
+//! functions are known here. docs/guide/packetdrill.md says how to run suites.
 mod calls;
 mod info;
 mod plug;
@@ -20,14 +20,13 @@ use plug::Plug;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The stack in use, for calls that do not come through the interface.
+/// The present stack, for calls that bypass the interface.
 static LOADED: AtomicPtr<Plug> = AtomicPtr::new(std::ptr::null_mut());
 
-/// What packetdrill calls once: fills `interface`. `flags` is the text of `--so_flags`: settings as
-/// `NAME=VALUE` with commas between them, named as `sysctl` does or `ix.` and a field of
+/// packetdrill calls this once: it fills `interface`. `flags` is the text of `--so_flags`: settings
+/// as `NAME=VALUE` separated by commas, with names of `sysctl`, or `ix.` and a field of
 /// `ix_tcp::Config`; also `mtu=`, and `local=` and `remote=` if packetdrill uses other addresses
-/// than 192.168.0.1 and 192.0.2.1. What is not understood ends the process with a line that says
-/// so.
+/// than 192.168.0.1 and 192.0.2.1. An unknown setting ends the process with one line as the reason.
 ///
 /// # Safety
 /// `flags` is null or a C string, `interface` points to room for an [`Interface`].
@@ -52,8 +51,8 @@ pub unsafe extern "C" fn packetdrill_interface_init(
     unsafe { interface.write(calls::interface(userdata)) };
 }
 
-/// `getsockopt`, for `LD_PRELOAD`: packetdrill reads what assertions are about (`TCP_INFO`) by the
-/// C library's function, past the interface. Descriptors of the kernel's go to the kernel.
+/// `getsockopt`, for `LD_PRELOAD`: packetdrill reads the values of assertions (`TCP_INFO`) by the C
+/// library's function, not by the interface. Calls on the kernel's descriptors go to the kernel.
 ///
 /// # Safety
 /// As C's.
@@ -73,12 +72,12 @@ pub unsafe extern "C" fn getsockopt(
         // SAFETY: C's promise about `getsockopt`.
         return unsafe { calls::option_of(plug, fd, level, name, to, len) };
     }
-    // SAFETY: as above; the kernel looks at the pointers.
+    // SAFETY: as above; the kernel checks the pointers.
     unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, to, len) as c_int }
 }
 
 /// `system`, for `LD_PRELOAD`: a script's `sysctl` lines set the stack's parameters, not the
-/// kernel's. All else (packetdrill's assertions are Python's work) is the C library's.
+/// kernel's. Other commands (Python runs packetdrill's assertions) go to the C library.
 ///
 /// # Safety
 /// As C's.

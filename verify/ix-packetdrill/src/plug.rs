@@ -1,9 +1,10 @@
-//! The stack that all calls share, its clock, and calls that block.
+//! The stack that all calls share, its clock, and blocking calls.
 //!
-//! packetdrill makes calls that may block on a second thread and moves time on the first. A blocked
-//! call tries again whenever time has moved or a packet has come; time goes on when it has tried.
-//! So the outcome does not depend on how the kernel schedules the two. A call that blocks on the
-//! first thread, because the script does not say that it may, moves time itself: nobody else would.
+//! packetdrill makes calls that may block on a second thread and advances time on the first. A
+//! blocked call tries again whenever time has advanced or a packet has arrived; time advances
+//! further only after that. So the outcome does not depend on how the kernel schedules the two
+//! threads. A blocking call on the first thread, which the script did not announce, advances time
+//! itself, because no other thread would.
 use ix_scripts::settings::Settings;
 use ix_scripts::sockets::Sockets;
 use ix_scripts::stack::Addresses;
@@ -14,43 +15,43 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// Virtual time at the begin.
+/// Virtual time at the start.
 const START_US: u64 = 1_000_000_000;
-/// A packet that is waited for comes within three hours, or never: keepalives begin after two
-/// (RFC 9293 section 3.8.4).
+/// An expected packet arrives within three hours, or never: keepalives begin after two (RFC 9293
+/// section 3.8.4).
 const PATIENCE_US: u64 = 3 * 3_600_000_000;
-/// So long a thread is waited for that has a blocked call to try again.
+/// Longest wait for a thread that must try its blocked call again.
 const THREAD_PATIENCE: Duration = Duration::from_secs(5);
-/// So long packetdrill gets to look at its clock when a call has come back.
+/// Time for packetdrill to read its clock after a call has returned.
 const SETTLE: Duration = Duration::from_millis(2);
 
-/// What the functions of the interface work on.
+/// State of the interface's functions.
 pub struct Plug {
-    /// The thread that moves time.
+    /// The thread that advances time.
     first: ThreadId,
     state: Mutex<State>,
-    /// Something has happened: blocked calls try again.
+    /// An event happened: blocked calls try again.
     moved: Condvar,
-    /// A blocked call has tried, or is over.
+    /// A blocked call has tried, or has ended.
     tried: Condvar,
 }
 
-/// The stack, behind the lock.
+/// The state behind the lock.
 pub struct State {
-    /// Sockets of the program that the script is.
+    /// Sockets of the script's program.
     pub sockets: Sockets,
-    /// Packets sent and not looked at, each with its time.
+    /// Sent packets that were not read, each with its time.
     sent: VecDeque<(u64, Vec<u8>)>,
-    /// Calls that block, and how many of them have not tried since `epoch` moved.
+    /// Number of blocked calls, and how many of them have not tried since `epoch` changed.
     blocked: usize,
     untried: usize,
     epoch: u64,
-    /// A blocked call came back since time moved.
+    /// A blocked call has returned since time advanced.
     came_back: bool,
 }
 
 // SAFETY: the stack's parts refer to each other by `Rc` and to nothing outside. They are all in
-// here, nothing that is lent from here outlives the lock, and only who holds the lock touches them.
+// here, no reference to them outlives the lock, and only the holder of the lock accesses them.
 unsafe impl Send for State {}
 
 impl Plug {
@@ -83,7 +84,7 @@ impl Plug {
         Ok(Plug { first, state: Mutex::new(state), moved, tried })
     }
 
-    /// The stack. A panic of another call is no reason to make this one fail, too.
+    /// The stack. A panic in another call does not make this one fail.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,8 +97,8 @@ impl Plug {
         answer
     }
 
-    /// Tries a call until it answers something else than `again`, or `timeout_us` of virtual time
-    /// are over; then it answers `late`.
+    /// Tries a call until its result is not `again`, or `timeout_us` of virtual time are over; then
+    /// it returns `late`.
     pub fn until_done<T>(
         &self,
         timeout_us: Option<u64>,
@@ -136,9 +137,8 @@ impl Plug {
         answer.unwrap_or_else(late)
     }
 
-    /// Lets time pass until a call answers; `None`: it has not by its end. What comes from the
-    /// script cannot come any more, so a call without an end that outlasts all timers ends the
-    /// process.
+    /// Advances time until a call succeeds; `None`: it did not by its end. The script cannot act
+    /// meanwhile, so a call without an end that outlasts all timers ends the process.
     fn wait_alone<'a, T>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -167,7 +167,7 @@ impl Plug {
         }
     }
 
-    /// Carries out a command line of a script: settings, before anything else happens.
+    /// Carries out a command line of a script: a setting, before all other calls.
     pub fn command(&self, line: &str) -> Result<(), String> {
         let sockets = &mut self.lock().sockets;
         let mut settings = sockets.settings.clone();
@@ -193,7 +193,7 @@ impl Plug {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         if std::mem::take(&mut state.came_back) {
-            // Its thread asks for the time before anything else moves it.
+            // Its thread reads the time before anything else advances it.
             drop(state);
             std::thread::sleep(SETTLE);
             state = self.lock();
@@ -209,7 +209,7 @@ impl Plug {
         drop(self.let_try(state));
     }
 
-    /// The next packet that is sent, whenever that is, with its time.
+    /// The next sent packet, with its time.
     pub fn sniff(&self) -> Option<(u64, Vec<u8>)> {
         let mut state = self.lock();
         let end_us = state.sockets.now_us() + PATIENCE_US;
@@ -225,7 +225,7 @@ impl Plug {
         }
     }
 
-    /// Lets so much time pass.
+    /// Advances time by this much.
     pub fn sleep(&self, us: u64) {
         let mut state = self.lock();
         let end_us = state.sockets.now_us() + us;
@@ -237,7 +237,7 @@ impl Plug {
         drop(self.let_try(state));
     }
 
-    /// The time, a microsecond later each time: packetdrill spins on it.
+    /// The time, a microsecond later at each call: packetdrill spins on it.
     pub fn tick(&self) -> u64 {
         let mut state = self.lock();
         let now_us = state.sockets.now_us() + 1;
@@ -248,9 +248,9 @@ impl Plug {
     }
 }
 
-/// A descriptor of the kernel's whose number is taken for one of ours: packetdrill closes what a
-/// script leaves open by the kernel's call. It is no socket, lest the kernel answer for one of
-/// ours.
+/// A kernel descriptor whose number stands for one of ours: packetdrill closes descriptors that a
+/// script leaves open by the kernel's call. It is not a socket, so that the kernel does not act for
+/// one of ours.
 fn reserve() -> c_int {
     // SAFETY: no memory is involved.
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }
@@ -264,7 +264,7 @@ impl State {
         }
     }
 
-    /// Goes to the next thing that happens by itself, if it does before `end_us`.
+    /// Advances to the next event, if it comes before `end_us`.
     fn step(&mut self, end_us: u64) -> bool {
         let due_us = match self.sockets.started() {
             true => self.sockets.stack().next_deadline_us(),

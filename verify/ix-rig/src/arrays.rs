@@ -25,7 +25,7 @@ impl Arrays {
         }
     }
 
-    /// Where they are, as an application is told.
+    /// Their addresses, as the application gets them.
     pub fn area(&self) -> ThreadArea {
         ThreadArea {
             calls: self.calls().expose_provenance() as u64,

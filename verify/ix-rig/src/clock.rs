@@ -1,4 +1,4 @@
-//! Time that goes on only where a test says so.
+//! A clock that advances only when a test says so.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

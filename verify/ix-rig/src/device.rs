@@ -1,15 +1,15 @@
 //! A device in memory: queue pairs with a redirection table and rings of bounded length, in virtual
 //! time.
 //!
-//! [`SimDevice`] is the wire's end: frames go in by [`SimDevice::deliver`], and what the queues
-//! have sent comes out by [`SimDevice::take_sent`] or [`SimDevice::next_sent`]. [`SimNic`] is a
-//! queue pair as the dataplane sees it. Frames are copied at the border, as a device would by DMA;
-//! nothing is shared.
+//! [`SimDevice`] is the wire's end: [`SimDevice::deliver`] puts frames in, and
+//! [`SimDevice::take_sent`] or [`SimDevice::next_sent`] takes out what the queues have sent.
+//! [`SimNic`] is a queue pair as the dataplane sees it. Frames are copied at the border, as a
+//! device does by DMA; no memory is shared.
 use crate::VirtualClock;
 use ix_mem::{Mbuf, PacketMemory, Pool};
 use ix_nic::{
-    DeviceDrops, Fence, Nic, NicInfo, RxPacket, SetReta, Steering, copy_frame, initial_queue,
-    mbufs_for,
+    DeviceDrops, Fence, Nic, NicInfo, NicKind, RxPacket, SetReta, Steering, copy_frame,
+    initial_queue, mbufs_for,
 };
 use ix_random::Rng;
 use ix_wire::{
@@ -42,19 +42,19 @@ impl Spread {
     }
 }
 
-/// What a device says of a redirection table that was changed.
+/// What a device reports about a change of its redirection table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// When the change holds ([`SetReta::settled`]).
+    /// The time from which the change holds ([`SetReta::settled`]).
     Settled,
-    /// That a packet on a new queue was the first there, and the last on the old one is before it
+    /// Which packet is the first on the new queue; the last one on the old queue is before it
     /// ([`SetReta::in_order`]).
     InOrder,
     /// Nothing.
     Silent,
 }
 
-/// What a simulated device is.
+/// Properties of a simulated device.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
     /// Our Ethernet address.
@@ -69,12 +69,12 @@ pub struct SimOptions {
     pub wire: usize,
     /// How packets are spread.
     pub spread: Spread,
-    /// What it says of its table.
+    /// What it reports about a change of its table.
     pub promise: Promise,
     /// When a change of the table holds: at once, or at the first [`SimDevice::tick`] that is this
     /// much later, µs.
     pub lag_us: Option<u64>,
-    /// Whether it says what it has sent and the wire has not taken yet ([`Nic::fence`]).
+    /// Whether it reports frames that it has sent and the wire has not taken yet ([`Nic::fence`]).
     pub fences: bool,
 }
 
@@ -163,7 +163,7 @@ impl SimDevice {
         SimDevice { state: Arc::new(Mutex::new(state)), options, clock: clock.clone() }
     }
 
-    /// What the device is.
+    /// The device's properties.
     pub fn options(&self) -> &SimOptions {
         &self.options
     }
@@ -175,7 +175,7 @@ impl SimDevice {
     pub fn queue(&self, queue: usize) -> SimNic {
         assert!(queue < self.options.queues);
         let info = NicInfo {
-            kind: "sim",
+            kind: NicKind::Sim,
             name: format!("sim{:02x}", self.options.mac[5]),
             mode: "virtual time".into(),
             queues: self.options.queues,
@@ -185,7 +185,6 @@ impl SimDevice {
             partial_checksums: false,
             shared_frames: false,
             table_fd: false,
-            xdp: None,
         };
         SimNic { device: self.clone(), queue, info }
     }
@@ -253,8 +252,8 @@ impl SimDevice {
         self.state().waited
     }
 
-    /// Changes of the table that are due hold from now on. To be called when the clock was set, by
-    /// a test whose device has a lag.
+    /// Applies the changes of the table that are due. A test whose device has a lag calls it when
+    /// it has set the clock.
     pub fn tick(&self) {
         let state = &mut *self.state();
         while let Some((at_us, group, queue)) = state.changes.front().copied()
@@ -266,7 +265,7 @@ impl SimDevice {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A test that fails within a cycle hears of its own panic, not of this lock.
+        // A test that fails within a cycle must report its own panic, not a poisoned lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -307,7 +306,7 @@ impl State {
             Spread::Table(hash) => tuple_of(frame).map(|tuple| hash.hash(&tuple)),
             Spread::Rss(_) => tuple_of(frame).zip(self.toeplitz.as_ref()).map(rss),
         };
-        // What has no ports belongs to flow group 0.
+        // Frames without ports belong to flow group 0.
         self.reta[hash.map_or(0, flow_group)]
     }
 }
@@ -326,7 +325,7 @@ fn rss((tuple, toeplitz): (FlowTuple, &Toeplitz)) -> u64 {
     toeplitz.hash_v4(src, dst, tuple.remote_port, tuple.local_port).into()
 }
 
-/// What a queue had sent.
+/// Frames that a queue had sent.
 struct SimFence {
     device: SimDevice,
     queue: usize,
@@ -363,7 +362,7 @@ impl Nic for SimNic {
         let before = out.len();
         while out.len() - before < max {
             let Some((since_us, frame)) = ring.front() else { break };
-            // As a device without frames: it waits, and overruns in the end.
+            // Like a device without free frames: it waits, and overruns at last.
             if mbufs_for(frame.len()) > rx_pool.free() {
                 break;
             }

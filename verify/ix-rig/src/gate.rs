@@ -6,11 +6,10 @@ use libix::raw::{Gate, Thread};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What sees, and may change, what crosses the gate of a thread. Each method does nothing of its
-/// own where it is not written.
+/// Sees, and may change, what crosses the gate of a thread. By default each method does nothing.
 pub trait Watch {
-    /// The application is in the gate with `calls` calls, and would wait for `wait_us`. Returns how
-    /// many calls are to be run; calls may be appended.
+    /// The application is in the gate with `calls` calls, and would wait for `wait_us`. Returns the
+    /// number of calls to run; the method may append calls.
     fn before(&mut self, arrays: &mut Arrays, calls: usize, wait_us: u64) -> usize {
         let _ = (arrays, wait_us);
         calls
@@ -28,7 +27,7 @@ pub trait Watch {
         elastic.run_cycle(calls, now_us)
     }
 
-    /// The cycle is over, and has come to this.
+    /// The cycle is over, with this result.
     fn after(&mut self, arrays: &Arrays, calls: usize, report: CycleReport) {
         let _ = (arrays, calls, report);
     }
@@ -42,7 +41,7 @@ pub struct Core<W = ()> {
     pub thread: RigThread,
     /// What sees its gate.
     pub watch: W,
-    /// When its cycles are.
+    /// The clock of its cycles.
     pub clock: VirtualClock,
     /// What the last cycle reported.
     pub report: CycleReport,

@@ -11,16 +11,19 @@
 //! - the seed: `ix_random::Rng`, of which `Spread::Random` takes one.
 //!
 //! A test drives a thread in one of two ways. [`RigThread::run`] is the bare contract: calls in,
-//! return codes and events out, and the test is the application. [`enter`] gives the library's end
+//! return codes and events out, and the test is the application; with [`BareRig`] it writes into
+//! transmit memory, too. [`enter`] gives the library's end
 //! (`libix::raw::Thread`), whose gate runs one cycle at the clock's time; a [`Watch`] sees what
 //! crosses it.
 mod arrays;
+mod bare;
 mod clock;
 mod device;
 mod gate;
 mod thread;
 
 pub use arrays::Arrays;
+pub use bare::BareRig;
 pub use clock::VirtualClock;
 pub use device::{Promise, SimDevice, SimNic, SimOptions, Spread, Waited};
 pub use gate::{Core, Watch, enter};

@@ -13,8 +13,8 @@ use std::sync::Arc;
 pub struct RigOptions {
     /// The dataplane's configuration.
     pub config: Config,
-    /// Packet memory of all its threads together, dealt out in equal parts. Without it each thread
-    /// has exactly the frames that the configuration says, so that a test can make them scarce.
+    /// Packet memory of all its threads together, divided into equal parts. Without it each thread
+    /// has exactly the number of frames in the configuration, so that a test can make them scarce.
     pub sizes: Option<Sizes>,
     /// Its clock.
     pub clock: VirtualClock,
@@ -22,7 +22,7 @@ pub struct RigOptions {
 
 /// A dataplane in virtual time.
 pub struct Rig {
-    /// Its elastic threads; a test may take them out, one to each of its parts.
+    /// Its elastic threads; a test may take them out, and give each to another part of itself.
     pub threads: Vec<RigThread>,
     /// What they share.
     pub shared: Arc<Shared>,
@@ -42,20 +42,19 @@ pub struct RigThread {
 impl Rig {
     /// A dataplane with one elastic thread for each of these queue pairs.
     ///
-    /// # Panics
-    /// When there is no memory, no queue pair, or another number of them than `config.cpus` says
-    /// where the memory follows from the configuration.
+    /// When memory or a queue pair is missing, or when the memory follows from the configuration
+    /// and `config.cpus` names another number of threads.
     pub fn new(options: RigOptions, nics: Vec<Box<dyn Nic>>) -> Rig {
         let RigOptions { config, sizes, clock } = options;
         let (threads, now_us) = (nics.len(), clock.now_us());
         assert!(sizes.is_some() || threads == config.cpus.len());
-        let wanted = sizes.unwrap_or_else(|| config.memory_sizes());
+        let wanted = sizes.unwrap_or_else(|| ix_dataplane::memory_sizes(&config));
         let memory = PacketMemory::new(wanted).expect("packet memory for a test");
         let each = match sizes {
             Some(_) => ix_dataplane::equal_parts(&memory, threads),
             None => [config.rx_frames, config.tx_frames],
         };
-        // SAFETY: the only pools of this memory, which has frames for as many threads.
+        // SAFETY: these are the only pools of this memory, which has frames for this many threads.
         let pools = unsafe { ix_dataplane::pools(&memory, threads, each) };
         let mac = nics[0].info().mac;
         let wakers = (0..threads).map(|_| Waker::new(-1)).collect();
@@ -64,8 +63,8 @@ impl Rig {
         let page = Arc::new(page);
         let arrays: Vec<Arrays> = nics.iter().map(|_| Arrays::new()).collect();
         let parts = nics.into_iter().zip(pools).zip(&arrays).map(|((nic, pools), arrays)| {
-            // SAFETY: the arrays live beside the thread, and outlive it (`RigThread`); this writer
-            // and this call array are the only ones for them.
+            // SAFETY: the arrays live beside the thread, and outlive it (`RigThread`). No other
+            // writer or call array uses them.
             let (calls, events) =
                 unsafe { (CallArray::new(arrays.calls()), EventWriter::new(arrays.events())) };
             ThreadParts { nics: vec![nic], pools, calls, events }

@@ -2,14 +2,16 @@
 //! language writes it. They run against a whole elastic thread (`ix_dataplane::ElasticThread`: the
 //! code that runs in production) in virtual time, in milliseconds.
 //!
-//! [`parse`] reads a script ([`script`]), [`run`] plays it: [`stack`] is the elastic thread with its
-//! device and clock, [`sockets`] puts a program's sockets on top of its batched calls. Packets are
-//! written and read by [`wire`], on purpose not by the stack's own code, and compared by
+//! [`parse`] reads a script ([`script`]), [`run`] plays it: [`stack`] is the elastic thread with
+//! its device and clock, [`sockets`] puts a program's sockets on top of its batched calls. Packets
+//! are written and read by [`wire`], on purpose not by the stack's own code, and compared by
 //! [`expect`]. [`settings`] turns `sysctl` lines into the stack's configuration, [`assertion`]
 //! evaluates what stands in `%{ }%`.
 //!
 //! Every payload octet is a function of its place in the stream; that of all segments and of what a
 //! program reads is checked.
+#![forbid(unsafe_code)]
+
 pub mod assertion;
 mod calls;
 mod cli;

@@ -6,6 +6,7 @@ use ix_mem::Sizes;
 use ix_rig::{Core, Rig, RigOptions, SimDevice, SimOptions, VirtualClock};
 use ix_tcp::{LossInfo, TcbInfo};
 use ix_wire::IpAddr;
+use libix::engine::{Batch, Flow, Memory};
 use libix::raw::call::{self, Batched};
 use libix::raw::{Event, Thread, TxBuf, Wait};
 use std::cell::RefCell;
@@ -33,14 +34,28 @@ pub enum Told {
     Other(Event),
 }
 
+/// What the answer of a call is for.
+#[derive(Clone, Copy, Default)]
+enum Pending {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Whoever made the call, or offered so many bytes.
+    Caller(u64),
+    /// Transmit memory.
+    Memory,
+}
+
 /// An elastic thread in virtual time.
 pub struct Stack {
     thread: Thread,
+    batch: Batch<Pending>,
+    memory: Memory,
+    /// The answer that the caller is for, with the bytes that it has offered.
+    answer: Option<(u64, Result<u64, libix::Error>)>,
     core: Rc<RefCell<Core>>,
     device: SimDevice,
     clock: VirtualClock,
-    /// Calls that give back what was copied.
-    spent: Vec<Batched>,
     /// What was told and not taken.
     pub told: VecDeque<Told>,
     /// IP packets that were sent, each with its time, and not taken.
@@ -75,10 +90,12 @@ impl Stack {
         let thread = ix_rig::enter(&core, 0);
         let mut stack = Stack {
             thread,
+            batch: Batch::new(),
+            memory: Memory::new(),
+            answer: None,
             core,
             device,
             clock,
-            spent: vec![],
             told: VecDeque::new(),
             sent: VecDeque::new(),
         };
@@ -96,18 +113,49 @@ impl Stack {
 
     /// Carries out one call, in a cycle of its own.
     pub fn call(&mut self, call: Batched) -> Result<u64, libix::Error> {
-        let slot = self.thread.push(call).ok_or(libix::Error::NoResource)?;
-        self.cycle();
-        self.thread.answer(slot)
+        self.batch.push(&mut self.thread, call, Pending::Caller(0));
+        self.answer_of_cycle()
     }
 
-    /// Appends what `piece` holds to a flow's send stream; answers how many bytes were taken.
-    pub fn send(&mut self, handle: u64, piece: &TxBuf) -> Result<u64, libix::Error> {
-        let entry = ix_abi::SgEntry { base: piece.base(), len: piece.len() as u64 };
-        let pushed = self.thread.push_sendv(handle, [entry].into_iter());
-        let (slot, _) = pushed.ok_or(libix::Error::NoResource)?;
+    /// Runs a cycle and returns the answer of the call in it.
+    fn answer_of_cycle(&mut self) -> Result<u64, libix::Error> {
         self.cycle();
-        self.thread.answer(slot)
+        self.answer.take().map_or(Err(libix::Error::NoResource), |(_, answer)| answer)
+    }
+
+    /// Appends the calls of a flow, at most `limit` bytes to be sent among them, and carries them
+    /// out in a cycle of their own.
+    pub fn carry_out(&mut self, flow: &mut Flow, limit: u64) {
+        // The sockets end flows themselves: it lives on.
+        let _ = flow.emit(&mut self.thread, &mut self.batch, limit, Pending::Caller);
+        self.cycle();
+        if let Some((offered, answer)) = self.answer.take() {
+            // A flow that cannot go on hears of its end by an event.
+            flow.sendv_answered(offered, answer).ok();
+        }
+    }
+
+    /// Copies `bytes` behind what a flow has to send; returns for how many transmit memory was
+    /// there.
+    pub fn write(&mut self, flow: &mut Flow, bytes: &[u8]) -> usize {
+        self.refill();
+        let mut written = flow.send.write(self.thread.tx(), bytes);
+        while written < bytes.len() && self.refill() {
+            written += flow.send.write(self.thread.tx(), &bytes[written..]);
+        }
+        written
+    }
+
+    /// Asks for transmit memory if it is short, in a cycle of its own; whether some came.
+    fn refill(&mut self) -> bool {
+        let now_us = self.thread.now_us();
+        if !self.memory.is_short(self.thread.tx()) {
+            return false;
+        }
+        let Some(ask) = self.memory.request(now_us) else { return false };
+        self.batch.push(&mut self.thread, ask, Pending::Memory);
+        self.cycle();
+        !self.memory.is_asked() && !self.thread.tx().wants_memory()
     }
 
     /// Sends a datagram; the buffer comes back with `UdpSent` of this cookie.
@@ -119,20 +167,14 @@ impl Stack {
         cookie: u64,
     ) -> Result<u64, libix::Error> {
         let entry = ix_abi::SgEntry { base: piece.base(), len: piece.len() as u64 };
-        let pieces = [entry].into_iter();
-        let slot = self.thread.push_udp_sendv(from.0, to, pieces, cookie);
-        let (slot, _) = slot.ok_or(libix::Error::NoResource)?;
-        self.cycle();
-        self.thread.answer(slot)
+        let from = (from.0, to);
+        self.batch.push_datagram(&mut self.thread, from, entry, cookie, Pending::Caller(0));
+        self.answer_of_cycle()
     }
 
     /// A buffer of transmit memory with the first of `bytes`.
     pub fn buffer(&mut self, bytes: &[u8]) -> Option<TxBuf> {
-        if self.thread.tx().wants_memory() {
-            let slot = self.thread.push(call::tx_alloc(2 << 20))?;
-            self.cycle();
-            self.thread.adopt_tx(slot).ok();
-        }
+        self.refill();
         let mut buffer = self.thread.tx().alloc(bytes.len())?;
         buffer.extend(bytes);
         Some(buffer)
@@ -172,13 +214,21 @@ impl Stack {
 
     /// Runs one cycle.
     pub fn cycle(&mut self) {
-        for call in std::mem::take(&mut self.spent) {
-            self.thread.push(call);
-        }
+        self.batch.refill(&mut self.thread);
         let count = self.thread.run_io(Wait::Poll).unwrap_or(0);
+        self.batch.carried_out();
+        while let Some((slot, pending, answer)) = self.batch.next_answer(&self.thread) {
+            match pending {
+                Pending::Nothing => {}
+                Pending::Caller(offered) => self.answer = Some((offered, answer)),
+                Pending::Memory => {
+                    let adopted = self.thread.adopt_tx(slot).is_ok();
+                    self.memory.answered(adopted, self.thread.now_us());
+                }
+            }
+        }
         for index in 0..count {
-            let event = self.thread.event(index);
-            let told = self.take(event);
+            let told = self.take(index);
             self.told.push_back(told);
         }
         let now_us = self.now_us();
@@ -189,21 +239,20 @@ impl Stack {
         }
     }
 
-    fn take(&mut self, event: Event) -> Told {
+    fn take(&mut self, index: usize) -> Told {
+        let event = self.thread.event(index);
         match event {
             Event::Knock { listener, handle, peer } => Told::Knock(listener, handle, peer),
-            Event::Recv { cookie, data, .. } => {
-                // SAFETY: bytes of this event, given back later at the earliest.
-                Told::Received(cookie, unsafe { data.bytes() }.to_vec())
+            Event::Recv { cookie, .. } => {
+                Told::Received(cookie, self.thread.received(index).to_vec())
             }
             Event::UdpRecv { cookie, data, peer, .. } => {
-                // SAFETY: as above.
-                let bytes = unsafe { data.bytes() }.to_vec();
-                self.spent.push(call::udp_recv_done(data));
+                let bytes = self.thread.received(index).to_vec();
+                self.batch.put_off(call::udp_recv_done(data), Pending::Nothing);
                 Told::Datagram(cookie, bytes, peer)
             }
             Event::UdpError { data: Some(data), .. } => {
-                self.spent.push(call::udp_recv_done(data));
+                self.batch.put_off(call::udp_recv_done(data), Pending::Nothing);
                 Told::Other(event)
             }
             other => Told::Other(other),

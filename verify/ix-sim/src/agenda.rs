@@ -1,8 +1,8 @@
-//! What is going to happen, ordered by virtual time; at the same time, by order of entry.
+//! Future events, ordered by virtual time. Events of the same time keep the order of entry.
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A queue of happenings.
+/// A queue of events.
 pub struct Agenda<T> {
     now_us: u64,
     serial: u64,
@@ -32,23 +32,23 @@ impl<T> Ord for Entry<T> {
 }
 
 impl<T> Agenda<T> {
-    /// Nothing yet, at this time.
+    /// An empty queue, at this time.
     pub fn new(now_us: u64) -> Agenda<T> {
         Agenda { now_us, serial: 0, heap: BinaryHeap::new() }
     }
 
-    /// Virtual time: that of the latest happening.
+    /// Virtual time: the time of the latest event.
     pub fn now_us(&self) -> u64 {
         self.now_us
     }
 
-    /// Enters a happening; one in the past happens now.
+    /// Enters an event; one in the past happens now.
     pub fn at(&mut self, at_us: u64, what: T) {
         self.serial += 1;
         self.heap.push(Reverse(Entry { key: (at_us.max(self.now_us), self.serial), what }));
     }
 
-    /// The next happening no later than `until_us`; time moves on to it.
+    /// The next event at or before `until_us`; advances the time to it.
     pub fn next(&mut self, until_us: u64) -> Option<T> {
         if self.heap.peek()?.0.key.0 > until_us {
             return None;
@@ -58,12 +58,12 @@ impl<T> Agenda<T> {
         Some(entry.what)
     }
 
-    /// Happenings to come.
+    /// Number of future events.
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Whether nothing is to come.
+    /// Whether there are no future events.
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }

@@ -1,50 +1,50 @@
-//! Watches the wall between application and dataplane: every call, every answer, every event.
+//! Watches the interface between application and dataplane: every call, every result, every event.
 //!
-//! What the library would forgive (an event for a flow that is gone) is a violation here. Flows move
-//! with their groups from thread to thread, so all threads of a host share one [`Wall`].
+//! What the library would forgive (an event for a flow that has ended) is a violation here. Flows
+//! move with their groups from thread to thread, so all threads of a host share one [`Wall`].
 use ix_abi::{Call, CallError, CallSlot, Event, EventSlot, RxData, group_of};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What passed the wall for one flow.
+/// Counts of one flow.
 #[derive(Default)]
 struct Flow {
-    /// `CONNECTED` is still to come.
+    /// `CONNECTED` is still missing.
     connecting: bool,
-    /// `ACCEPT` is still to come.
+    /// `ACCEPT` is still missing.
     knocking: bool,
     /// Bytes that `SENDV` took, and that `SENT` reported.
     taken: u64,
     acked: u64,
-    /// Bytes that `RECV` brought, and that `RECV_DONE` gave back.
+    /// Bytes that `RECV` delivered, and that `RECV_DONE` gave back.
     received: u64,
     given_back: u64,
     eof: bool,
 }
 
-/// So many handles are remembered.
+/// Number of ended handles that are remembered.
 const GONE_MAX: usize = 256;
 
-/// What passed the wall of one host.
+/// State of the interface of one host.
 pub struct Wall {
     flows: HashMap<u64, Flow>,
-    /// Handles of flows that have ended, the latest at the end.
+    /// Handles of flows that have ended, the latest last.
     gone: VecDeque<u64>,
-    /// On which thread the application hears of a flow group; `None` while it moves.
+    /// The thread on which the application has a flow group; `None` while it moves.
     homes: Vec<Option<usize>>,
 }
 
 impl Wall {
-    /// With flow groups where they are at first.
+    /// With the initial places of the flow groups.
     pub fn new(homes: impl Iterator<Item = usize>) -> Rc<RefCell<Wall>> {
         let homes = homes.map(Some).collect();
         let (flows, gone) = (HashMap::new(), VecDeque::new());
         Rc::new(RefCell::new(Wall { flows, gone, homes }))
     }
 
-    /// A flow has ended; whether there was one.
+    /// Ends a flow; returns whether there was one.
     fn bury(&mut self, handle: u64) -> bool {
         if self.gone.len() >= GONE_MAX {
             self.gone.pop_front();
@@ -53,7 +53,7 @@ impl Wall {
         self.flows.remove(&handle).is_some()
     }
 
-    /// A handle that means nothing any more; `pick` chooses one below its argument.
+    /// A handle of an ended flow; `pick` chooses a number below its argument.
     pub fn stale(&self, pick: impl FnOnce(u64) -> u64) -> Option<u64> {
         let index = pick(self.gone.len().max(1) as u64);
         self.gone.get(index as usize).copied().filter(|handle| !self.flows.contains_key(handle))
@@ -65,7 +65,7 @@ impl Wall {
     }
 }
 
-/// The guard of one elastic thread's arrays.
+/// The auditor of one elastic thread's arrays.
 pub struct Audit {
     wall: Rc<RefCell<Wall>>,
     thread: usize,
@@ -76,7 +76,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// A guard of this thread's; received data lies within `rx_area`.
+    /// For this thread; received data must be within `rx_area`.
     pub fn new(rx_area: Range<u64>, wall: Rc<RefCell<Wall>>, thread: usize) -> Audit {
         Audit { wall, thread, leaving: Vec::new(), rx_area, violations: Vec::new() }
     }
@@ -86,7 +86,7 @@ impl Audit {
         self.wall.borrow().stale(pick)
     }
 
-    /// What was wrong since the last time.
+    /// Violations since the last call.
     pub fn take_violations(&mut self) -> Vec<String> {
         std::mem::take(&mut self.violations)
     }
@@ -95,7 +95,7 @@ impl Audit {
         self.violations.push(what);
     }
 
-    /// The calls of a batch, with what they returned.
+    /// Checks the calls of a batch, with their results.
     pub fn calls(&mut self, slots: impl Iterator<Item = CallSlot>) {
         let wall = self.wall.clone();
         let wall = &mut *wall.borrow_mut();
@@ -103,13 +103,15 @@ impl Audit {
             match (Call::decode(&slot), CallError::check(slot.ret)) {
                 (Ok(call), Ok(ret)) => self.call_succeeded(wall, &call, ret),
                 (Ok(call), Err(error)) => self.call_failed(wall, &call, error),
-                (Err(_), _) => self.wrong(format!("the library wrote {slot:x?}, which is no call")),
+                (Err(_), _) => {
+                    self.wrong(format!("the library wrote {slot:x?}, which is not a call"))
+                }
             }
         }
         self.leaving.clear();
     }
 
-    /// Whether flows of a handle's group are this thread's now.
+    /// Whether flows of a handle's group belong to this thread now.
     fn is_home(&self, wall: &Wall, handle: u64) -> bool {
         let group = group_of(handle) as usize;
         wall.homes.get(group).is_some_and(|home| *home == Some(self.thread))
@@ -128,31 +130,33 @@ impl Audit {
                 let flow = Flow { connecting: true, ..Flow::default() };
                 if ret == 0 || wall.flows.insert(ret, flow).is_some() {
                     self.wrong(format!(
-                        "connect answered handle {ret:#x}, which is none or in use"
+                        "connect returned handle {ret:#x}, which is invalid or in use"
                     ));
                 }
             }
             Call::Accept { handle, .. } => match wall.flows.get_mut(&handle) {
                 Some(flow) if flow.knocking => flow.knocking = false,
-                _ => self.wrong(format!("accepted {handle:#x}, which does not knock")),
+                _ => self.wrong(format!("accepted {handle:#x}, which has not knocked")),
             },
             Call::Reject { handle } | Call::Close { handle } | Call::Abort { handle }
                 if !wall.bury(handle) =>
             {
-                self.wrong(format!("{call:x?} ended a flow that is gone"));
+                self.wrong(format!("{call:x?} ended a flow that has already ended"));
             }
             Call::SendV { handle, .. } => match wall.flows.get_mut(&handle) {
                 Some(flow) => flow.taken += ret,
-                None => self.wrong(format!("sendv on {handle:#x}, which is gone, was taken")),
+                None => self.wrong(format!("sendv on {handle:#x}, which has ended, was taken")),
             },
             Call::RecvDone { handle, bytes } => match wall.flows.get_mut(&handle) {
                 Some(flow) => {
                     flow.given_back += bytes;
                     if flow.given_back > flow.received {
-                        self.wrong(format!("{handle:#x}: more was given back than came"));
+                        self.wrong(format!(
+                            "{handle:#x}: more bytes were given back than received"
+                        ));
                     }
                 }
-                None => self.wrong(format!("recv_done on {handle:#x}, which is gone, succeeded")),
+                None => self.wrong(format!("recv_done on {handle:#x}, which has ended, succeeded")),
             },
             _ => {}
         }
@@ -173,15 +177,15 @@ impl Audit {
         let flow = call.handle().and_then(|handle| wall.flows.get(&handle));
         let forgivable = match error {
             CallError::NoResource | CallError::Unreachable => true,
-            // Its peer took it back before it was accepted, of which no event speaks.
+            // Its peer reset it before it was accepted, which no event reports.
             CallError::BadHandle if flow.is_some_and(|flow| flow.knocking) => {
                 is_accept && call.handle().is_some_and(|handle| wall.bury(handle))
             }
-            // Only for a flow that has died.
+            // Only for a flow that has ended.
             CallError::BadHandle | CallError::Moved => on_flow.is_none() || flow.is_none(),
             CallError::State => on_flow.is_some(),
             CallError::InUse => is_connect,
-            // From a port whose flow group is another thread's.
+            // From a port whose flow group belongs to another thread.
             CallError::Invalid => {
                 matches!(call, Call::Connect { local_port, .. } if *local_port != 0)
             }
@@ -213,7 +217,7 @@ impl Audit {
         }
     }
 
-    /// Events of a cycle, in order.
+    /// Checks the events of a cycle, in order.
     pub fn events(&mut self, slots: impl Iterator<Item = EventSlot>) {
         let wall = self.wall.clone();
         let wall = &mut *wall.borrow_mut();
@@ -299,7 +303,7 @@ impl Audit {
     }
 }
 
-/// The flow that a successful call was about: its own, or the one that it opened.
+/// The flow of a successful call: its argument, or the one that it opened.
 fn named_flow(call: &Call, ret: u64) -> Option<u64> {
     match call {
         Call::Connect { .. } => Some(ret),
@@ -399,8 +403,8 @@ mod tests {
         }
     }
 
-    /// A group leaves, and comes elsewhere; what is said of it in between is wrong, but for the calls
-    /// of the batch that was being written.
+    /// While a group moves every event for it is wrong, and every call except those of the batch
+    /// that was being written.
     #[test]
     fn groups_have_one_home() {
         let wall = Wall::new([0, 1].into_iter());

@@ -1,4 +1,4 @@
-//! `ix sim`: runs seeds, and says of a bad one how to see it again.
+//! `ix sim`: runs seeds, and prints how to repeat a failing one.
 use crate::lifetimes::{self, Lived};
 use crate::plan::{Options, Plan, Scenario};
 use crate::trace;
@@ -9,30 +9,31 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Runs whole hosts on a network that loses, delays, reorders, duplicates, corrupts and cuts, in
-/// virtual time, and checks that every byte arrives and everything comes back.
+/// virtual time; checks that every byte arrives and that every resource is freed.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "ix sim")]
 struct Args {
-    /// The first seed; the run of a seed is always the same
+    /// First seed; a seed always gives the same run
     #[arg(long)]
     seed: Option<u64>,
-    /// How many seeds
+    /// Number of seeds
     #[arg(long, conflicts_with = "minutes")]
     runs: Option<u64>,
-    /// As many seeds as take so long
+    /// Run seeds for this time instead
     #[arg(long)]
     minutes: Option<u64>,
-    /// What the connections do: bulk, echo, churn, lives, all; migration: all, on hosts that move
-    /// flow groups; life: all, on hosts that the control plane parks and resumes threads of
+    /// Load: bulk, echo, churn, lives, all; migration: all, with flow groups that migrate; life:
+    /// all, with threads that the control plane parks and resumes
     #[arg(long, default_value = "all", value_parser = scenario)]
     scenario: Scenario,
-    /// Until so many connections have lived, each with many faults; prints what their lives were
+    /// Run until this many connections have lived, each with many faults, and print statistics of
+    /// their lives
     #[arg(long, conflicts_with_all = ["runs", "minutes", "loss", "bytes", "trace"])]
     lifetimes: Option<u64>,
-    /// So many runs at a time, for --lifetimes
+    /// Number of parallel runs, for --lifetimes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
     jobs: u64,
-    /// Lose frames with this probability, and have no other faults
+    /// Lose frames with this probability, without other faults
     #[arg(long, value_parser = probability)]
     loss: Option<f64>,
     /// Bytes of each bulk stream
@@ -41,7 +42,7 @@ struct Args {
     /// Print every frame that arrives
     #[arg(long)]
     trace: bool,
-    /// Print what each run did
+    /// Print a line for each run
     #[arg(long, short)]
     verbose: bool,
 }
@@ -62,12 +63,12 @@ fn scenario(text: &str) -> Result<Scenario, &'static str> {
 fn probability(text: &str) -> Result<f64, &'static str> {
     match text.parse() {
         Ok(p) if (0.0..=0.5).contains(&p) => Ok(p),
-        Ok(_) => Err("beyond 0.5 no transport works"),
+        Ok(_) => Err("above 0.5, where no transport works"),
         Err(_) => Err("not a number"),
     }
 }
 
-/// Runs the simulator as the command line says (without the program's name).
+/// Runs the simulator with these arguments (without the program's name).
 pub fn cli(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let with_name = std::iter::once(OsString::from("ix sim")).chain(args);
     match Args::try_parse_from(with_name) {
@@ -112,16 +113,16 @@ fn run(args: &Args) -> ExitCode {
     let seconds = begin.elapsed().as_secs_f64();
     println!(
         "{done} runs in {seconds:.1} s: {connections} connections, {bytes} bytes; every byte \
-         arrived, every flow, buffer and timer came back"
+         arrived, every flow, buffer and timer was freed"
     );
     ExitCode::SUCCESS
 }
 
-/// So many lives must have shown every state and every transition; of fewer it is said what was
-/// not.
+/// This many lives must have shown every state and every transition; of fewer lives the missing
+/// ones are printed.
 const LIVES_SHOW_ALL: u64 = 10_000;
 
-/// Very many short lives.
+/// Runs very many short lives.
 fn run_lives(first: u64, lifetimes: u64, args: &Args) -> ExitCode {
     println!("seed {first}, {lifetimes} lifetimes, {} runs at a time", args.jobs);
     let begin = Instant::now();
@@ -150,7 +151,7 @@ fn run_lives(first: u64, lifetimes: u64, args: &Args) -> ExitCode {
     }
 }
 
-/// One run. A panic within it says how to repeat it, also where panics abort.
+/// One run. A panic within it prints how to repeat it, also if panics abort.
 fn run_seed(seed: u64, args: &Args) -> Outcome {
     let replay = replay(seed, args);
     let earlier = std::sync::Arc::new(std::panic::take_hook());
@@ -205,9 +206,9 @@ fn summary(seed: u64, outcome: &Outcome) -> String {
     text
 }
 
-/// A seed that is not the last one.
+/// A seed that differs from the last one.
 fn any_seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Short enough to be typed.
+    // Short enough to type.
     now.as_micros() as u64 % 1_000_000_000
 }

@@ -1,5 +1,5 @@
-//! What streams carry: bytes that follow from a key and their position, so that each byte can be
-//! checked by itself, and a byte lost, repeated or moved shows.
+//! Content of streams: each byte follows from a key and its position. So each byte can be checked
+//! alone, and a lost, repeated or moved byte shows.
 
 /// Byte `position` of the stream with this key.
 #[cfg(test)]
@@ -7,7 +7,7 @@ fn byte(key: u64, position: u64) -> u8 {
     word(key, position / 8).to_le_bytes()[position as usize % 8]
 }
 
-/// Eight bytes of it.
+/// Eight bytes of the stream.
 #[inline]
 fn word(key: u64, index: u64) -> u64 {
     ix_random::mix(key ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -18,7 +18,7 @@ pub fn fill(key: u64, position: u64, to: &mut [u8]) {
     walk(key, position, to.len(), |range, bytes| to[range].copy_from_slice(bytes));
 }
 
-/// Position of the first byte that is not the stream's.
+/// Position of the first wrong byte.
 pub fn mismatch(key: u64, position: u64, bytes: &[u8]) -> Option<u64> {
     let mut wrong = None;
     walk(key, position, bytes.len(), |range, expected| {

@@ -29,62 +29,63 @@ pub fn address(host: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 0, 0, host as u8 + 1), PORT))
 }
 
-/// What belongs to one elastic thread and is neither the dataplane's nor the application's.
-struct Side {
+/// State of one elastic thread that belongs neither to the dataplane nor to the application.
+struct ThreadState {
     audit: Audit,
-    /// How long the application wanted to wait, µs.
+    /// How long the application asked to wait, µs.
     wait_us: u64,
     /// Migrations that ended here.
     records: Vec<MigrationRecord>,
     life: Option<Life>,
-    /// For calls that no library makes.
+    /// Draws the calls that no library makes.
     rng: Rng,
 }
 
-/// What the control plane's commands are to a thread that may be parked.
+/// How a thread, which may be parked, reads the commands of the control plane.
 struct Life {
     broker: Broker,
-    /// The application's returns.
+    /// Number of the application's calls of `run_io`.
     run: u64,
-    /// When to hear the broker again.
+    /// When to read commands next.
     look_us: u64,
 }
 
-/// Between two looks at the broker while there is work.
+/// Time between two readings of commands while there is work, µs.
 const LOOK_US: u64 = 1_000;
-/// So long may an application stay away before the guard comes, then it comes so often, µs.
+/// Time after which the guard serves a thread whose application is away, µs.
 const AWAY_US: u64 = 10_000;
+/// Time between two turns of the guard, µs.
 const TURN_US: usize = 1_000;
-/// Turns of the guard in a row: those after them would show nothing new.
+/// Most turns of the guard in a row: more would show nothing new.
 const TURNS_MAX: usize = 100;
-/// Longest sleep while somebody must look after commands.
-const CARE_US: u64 = 2_000;
+/// Longest sleep of a thread that must read commands, µs.
+const SLEEP_MAX_US: u64 = 2_000;
 
-/// When a thread has something to do again, not before `ready_us`; `u64::MAX`: not by itself.
-fn next_run_us(core: &mut Core<Side>, ready_us: u64) -> u64 {
+/// When a thread has work again, not before `ready_us`; `u64::MAX`: only when it is woken.
+fn next_run_us(core: &mut Core<ThreadState>, ready_us: u64) -> u64 {
     let (CycleReport { events, busy }, now_us) = (core.report, core.clock.now_us());
     let (elastic, side) = (&mut core.thread.elastic, &core.watch);
     if events > 0 || busy || !elastic.may_sleep() || elastic.is_called() {
         return ready_us;
     }
     let mut due_us = elastic.next_deadline_us().unwrap_or(u64::MAX);
-    if side.life.is_some() && elastic.needs_care() {
-        due_us = due_us.min(now_us + CARE_US);
+    if side.life.is_some() && elastic.needs_look() {
+        due_us = due_us.min(now_us + SLEEP_MAX_US);
     }
     due_us.min(now_us.saturating_add(side.wait_us)).max(ready_us)
 }
 
-/// How often an application names a flow that is gone.
+/// How often an application uses the handle of an ended flow: the probability for each batch.
 const STALE: f64 = 0.02;
 
-impl Side {
-    /// Now and then adds a call on a handle of yesterday to the application's; returns how many
-    /// calls there are now. It must be refused ([`Audit`]).
+impl ThreadState {
+    /// Adds, with probability [`STALE`], a call on an old handle to the application's calls.
+    /// Returns the number of calls. The dataplane must refuse it ([`Audit`]).
     fn add_stale_call(&mut self, arrays: &mut Arrays, calls: usize) -> usize {
         if calls >= CALLS_MAX || !self.rng.chance(STALE) {
             return calls;
         }
-        let Side { rng, audit, .. } = self;
+        let ThreadState { rng, audit, .. } = self;
         let Some(handle) = audit.stale(|n| rng.below(n)) else { return calls };
         let call =
             rng.pick(&[Call::Abort { handle }, Call::Close { handle }, Call::Shutdown { handle }]);
@@ -93,7 +94,7 @@ impl Side {
     }
 }
 
-impl Watch for Side {
+impl Watch for ThreadState {
     fn before(&mut self, arrays: &mut Arrays, calls: usize, wait_us: u64) -> usize {
         self.wait_us = wait_us;
         self.add_stale_call(arrays, calls)
@@ -115,13 +116,13 @@ impl Watch for Side {
             elastic.enter(now_us);
         }
         life.run += 1;
-        // One that was woken looks at once; one that is busy, now and then.
+        // A thread that was woken reads commands at once; a busy one does so now and then.
         let look = now_us >= life.look_us || life.broker.waits() && !last.busy;
         if look {
             life.look_us = now_us + LOOK_US;
         }
         let report = elastic.run_cycle_and_attend(calls, life.run, look, now_us);
-        // A call that was refused may have made the application say something new.
+        // A refused call may make the application act.
         CycleReport { busy: report.busy || calls > 0, ..report }
     }
 
@@ -134,8 +135,8 @@ impl Watch for Side {
 /// One elastic thread with its application.
 struct SimThread {
     service: EventLoop<Peer>,
-    core: Rc<RefCell<Core<Side>>>,
-    /// Until then the thread is busy with its last cycle.
+    core: Rc<RefCell<Core<ThreadState>>>,
+    /// The thread is busy with its last cycle until then.
     ready_us: u64,
 }
 
@@ -143,21 +144,21 @@ struct SimThread {
 pub struct Host {
     threads: Vec<SimThread>,
     device: SimDevice,
-    /// When it last ran, or something came to its device.
+    /// The time when the host last ran, or when something arrived at its device.
     clock: VirtualClock,
     page: Arc<ControlPage>,
     plan: HostPlan,
     rng: Rng,
     wall: Rc<RefCell<Wall>>,
     shared: Arc<Shared>,
-    /// Migrations that were begun.
+    /// Number of migrations that began.
     commands: u64,
     broker: Broker,
-    /// Outcomes of commands that were looked at.
+    /// Number of commands whose outcomes were checked.
     heard: usize,
-    /// What was wrong when a command was over.
+    /// What was wrong when commands ended.
     broken: Vec<String>,
-    /// When the guard looks after threads whose applications stay away.
+    /// When the guard checks threads whose applications are away.
     guard: Vec<Next>,
 }
 
@@ -171,7 +172,7 @@ pub struct Next {
 }
 
 impl Host {
-    /// Starts host `index` at `now_us`: its threads listen, and will connect as planned.
+    /// Starts host `index` at `now_us`. Its threads listen, and will connect as planned.
     pub fn new(
         index: usize,
         plan: &HostPlan,
@@ -228,7 +229,7 @@ impl Host {
         host
     }
 
-    /// What its applications have to do with a connection.
+    /// Plans what the host's applications do with a connection.
     fn schedule(&mut self, index: usize, number: usize, connection: &ConnectionPlan) {
         let (client, server) = (connection.client, connection.server);
         if connection.meets.is_none() {
@@ -238,7 +239,7 @@ impl Host {
             }
             return;
         }
-        // Which thread has the flow group of its ports is not known: all of them try.
+        // The thread that owns the flow group of these ports is unknown: all threads try.
         let role = if client.0 == index { Role::Client } else { Role::Server };
         for thread in self.threads.iter_mut().filter(|_| index == client.0 || index == server) {
             let (io, peer) = thread.service.parts();
@@ -246,10 +247,10 @@ impl Host {
         }
     }
 
-    fn side(&self, thread: usize) -> Side {
+    fn side(&self, thread: usize) -> ThreadState {
         let (rx_base, rx_len) = self.shared.memory.rx_area();
         let seed = self.clock.now_us() ^ u64::from(self.device.options().mac[5]) << 8;
-        Side {
+        ThreadState {
             audit: Audit::new(rx_base as u64..(rx_base + rx_len) as u64, self.wall.clone(), thread),
             wait_us: 0,
             records: Vec::new(),
@@ -262,7 +263,13 @@ impl Host {
         }
     }
 
-    fn start(&self, core: Core<Side>, peer: Peer, thread: usize, team: &Team<Talk>) -> SimThread {
+    fn start(
+        &self,
+        core: Core<ThreadState>,
+        peer: Peer,
+        thread: usize,
+        team: &Team<Talk>,
+    ) -> SimThread {
         let core = Rc::new(RefCell::new(core));
         let entered = ix_rig::enter(&core, thread);
         let mut service = EventLoop::in_team(entered, peer, team);
@@ -276,23 +283,23 @@ impl Host {
         &self.device
     }
 
-    /// Something happens to its device.
+    /// Sets the time at which something happens to its device.
     pub fn set_now(&self, now_us: u64) {
         self.clock.set(now_us);
         self.device.tick();
     }
 
-    /// Elastic threads.
+    /// Number of elastic threads.
     pub fn threads(&self) -> usize {
         self.threads.len()
     }
 
-    /// The earliest time at which a thread can run that is wanted now.
+    /// The earliest time at which this thread, which has work now, can run.
     pub fn earliest(&self, thread: usize, now_us: u64) -> u64 {
         self.threads[thread].ready_us.max(now_us)
     }
 
-    /// Runs one cycle of a thread; `next` hears which threads want to run again, and when.
+    /// Runs one cycle of a thread. Calls `next` for each thread that wants to run again.
     pub fn run(&mut self, thread: usize, now_us: u64, mut next: impl FnMut(Next)) {
         self.set_now(now_us);
         let running = &mut self.threads[thread];
@@ -314,26 +321,26 @@ impl Host {
         self.wake_others(thread, ready_us, next);
     }
 
-    /// The guard does a thread's work if its application is still away.
-    pub fn serve_away(&mut self, thread: usize, now_us: u64, mut next: impl FnMut(Next)) {
+    /// The guard does the work of a thread whose application is still non-responsive.
+    pub fn serve_non_responsive(&mut self, thread: usize, now_us: u64, mut next: impl FnMut(Next)) {
         let ready_us = self.threads[thread].ready_us;
         if ready_us <= now_us {
             return;
         }
         next(Next { thread, at_us: ready_us });
         self.set_now(now_us);
-        self.threads[thread].core.borrow_mut().thread.elastic.turn_while_away(now_us);
+        self.threads[thread].core.borrow_mut().thread.elastic.turn_non_responsive(now_us);
         self.wake_others(thread, now_us, next);
     }
 
-    /// When the guard looks again, since the last time.
+    /// When the guard comes again, as found since the last call.
     pub fn take_guard_turns(&mut self) -> Vec<Next> {
         std::mem::take(&mut self.guard)
     }
 
     fn wake_others(&self, thread: usize, ready_us: u64, mut next: impl FnMut(Next)) {
         for (other, sibling) in self.threads.iter().enumerate() {
-            // A packet was handed over: what an eventfd does on Linux.
+            // A packet was forwarded: on Linux, an eventfd does this.
             let elastic = &mut sibling.core.borrow_mut().thread.elastic;
             if other != thread && (!elastic.may_sleep() || elastic.is_called()) {
                 next(Next { thread: other, at_us: sibling.ready_us.max(ready_us) });
@@ -341,7 +348,7 @@ impl Host {
         }
     }
 
-    /// Sends flow groups to a thread; answers which threads have something to do.
+    /// Moves flow groups to a thread. Returns the threads that have work.
     pub fn migrate(&mut self, groups: &GroupSet, to: usize) -> Vec<usize> {
         let mut begun = Vec::new();
         for (from, thread) in self.threads.iter().enumerate() {
@@ -356,21 +363,21 @@ impl Host {
         begun
     }
 
-    /// The control plane gives a command; answers which thread hears of it first.
+    /// Gives a command of the control plane. Returns the thread that reads it first.
     pub fn command(&mut self, order: &Order) -> usize {
         self.broker.say(order);
-        // All that sleep are woken, and one is there first.
+        // All sleeping threads are woken, and one of them is first.
         self.rng.below(self.threads.len() as u64) as usize
     }
 
-    /// What a command must have done when it is over: looked at by somebody who knows no protocol.
+    /// Checks the effect of each command that ended, without knowledge of the protocol.
     fn check_orders(&mut self) {
         for (command, outcome) in self.broker.heard_since(self.heard) {
             self.heard += 1;
             let groups =
                 |thread: usize| self.threads[thread].core.borrow().thread.elastic.groups_here();
             let wrong = match (command, &outcome) {
-                (None, _) => Some("an answer to no command".to_owned()),
+                (None, _) => Some("a reply without a command".to_owned()),
                 (Some(Command::Park { thread }), Outcome::Done) if !groups(thread).is_empty() => {
                     Some(format!("thread {thread} is parked with flow groups {}", groups(thread)))
                 }
@@ -383,7 +390,7 @@ impl Host {
         }
     }
 
-    /// What became of commands, by name.
+    /// Outcomes of the commands that ended, by name.
     pub fn orders_ended(&self) -> Vec<&'static str> {
         let name = |(command, outcome): (Option<Command>, Outcome)| match (outcome, command) {
             (Outcome::Refused(_), _) => "orders.refused",
@@ -396,21 +403,21 @@ impl Host {
         self.broker.heard_since(0).into_iter().map(name).collect()
     }
 
-    /// What is left of commands.
+    /// What is wrong with commands at the end.
     pub fn unfinished_orders(&self) -> impl Iterator<Item = String> {
         let (said, heard) = (self.broker.said(), self.broker.heard_since(0).len());
         let twice = self.broker.answered_twice();
-        let cares = self.threads[0].core.borrow().thread.elastic.needs_care();
+        let cares = self.threads[0].core.borrow().thread.elastic.needs_look();
         [
-            (heard != said).then(|| format!("{heard} answers to {said} commands")),
-            (twice > 0).then(|| format!("{twice} commands were answered twice")),
+            (heard != said).then(|| format!("{heard} replies to {said} commands")),
+            (twice > 0).then(|| format!("{twice} commands got two replies")),
             cares.then(|| "commands are not settled".to_owned()),
         ]
         .into_iter()
         .flatten()
     }
 
-    /// What is left of migrations.
+    /// What is wrong with migrations at the end.
     pub fn unfinished_moves(&self) -> impl Iterator<Item = String> {
         let cores = self.threads.iter().map(|thread| thread.core.borrow());
         let (mut ended, mut restless, mut groups) = (0, 0, 0);
@@ -438,7 +445,7 @@ impl Host {
         self.threads.iter().map(of).sum()
     }
 
-    /// What all migrations took, from first to last and in pauses, µs.
+    /// Durations of all migrations, total and pauses, µs.
     pub fn moves_took_us(&self) -> [u64; 2] {
         let mut took_us = [0; 2];
         for thread in &self.threads {
@@ -455,7 +462,7 @@ impl Host {
         Snapshot::of(&self.page)
     }
 
-    /// What was wrong at the wall since the last time.
+    /// Violations at the wall since the last call.
     pub fn take_violations(&mut self) -> Vec<String> {
         self.check_orders();
         let audits = self.threads.iter();
@@ -490,7 +497,7 @@ fn config(index: usize, plan: &HostPlan, rng: &mut Rng) -> Config {
         rx_frames: plan.rx_frames,
         tx_frames: plan.tx_frames,
         arena_bytes: ARENA_BYTES * plan.threads,
-        backlog: if plan.backlog == 0 { 4096 } else { plan.backlog },
+        backlog: if plan.backlog == 0 { Config::default().backlog } else { plan.backlog },
         tcp: plan.tcp.clone(),
         mark_queue: plan.mark_queue,
         drop_queue: plan.drop_queue,
@@ -513,8 +520,8 @@ fn spread(plan: SpreadPlan, hash: FlowHash, rng: &mut Rng) -> Spread {
     }
 }
 
-/// Whether a client's choice of a port decides about the flow group. Of a few keys it does not, and then
-/// some threads cannot connect to some servers.
+/// Whether a client's choice of a port affects the flow group. With a few keys it does not, and
+/// then some threads cannot connect to some servers.
 fn reaches_all(key: &[u8; 40]) -> bool {
     let toeplitz = Toeplitz::new(key);
     let hash = |port| toeplitz.hash_v4([10, 0, 0, 1], [10, 0, 0, 2], PORT, port);

@@ -1,4 +1,4 @@
-//! What was observed of each connection, from both ends, and what is wrong with it.
+//! What was observed of each connection, from both ends, and the violations.
 use crate::plan::ConnectionPlan;
 
 /// Client or server.
@@ -10,7 +10,7 @@ pub enum Role {
     Server,
 }
 
-/// How far one side of a connection has come.
+/// State of one side of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Progress {
     /// Not begun.
@@ -29,9 +29,9 @@ pub struct Side {
     pub progress: Progress,
     /// Bytes given to send.
     pub sent: u64,
-    /// Bytes received, and right.
+    /// Bytes received; all of them were right.
     pub received: u64,
-    /// Attempts to connect that failed.
+    /// Number of failed attempts to connect.
     pub failed_attempts: u32,
 }
 
@@ -44,11 +44,11 @@ pub struct Ledger {
     replays: u64,
 }
 
-/// Violations beyond this are not kept: the first ones tell.
+/// Violations beyond this are dropped: the first ones suffice.
 const VIOLATIONS_MAX: usize = 20;
 
 impl Ledger {
-    /// Nothing was observed yet.
+    /// A ledger without observations.
     pub fn new(plans: Vec<ConnectionPlan>) -> Ledger {
         let sides = vec![[Side::default(); 2]; plans.len()];
         Ledger { plans, sides, violations: Vec::new(), replays: 0 }
@@ -59,10 +59,11 @@ impl Ledger {
         &mut self.sides[plan][role as usize]
     }
 
-    /// A server has read a greeting; false when there was a connection with this greeting before.
+    /// Records that a server has read a greeting. Returns false if a connection had this greeting
+    /// before.
     ///
-    /// A SYN cookie can be played again as long as it is valid: a late copy of the first segment
-    /// makes a connection out of one that has ended. Without cookies that must not happen.
+    /// A SYN cookie can be replayed while it is valid: a late copy of the first segment turns a
+    /// connection that has ended into a new one. Without cookies that must not happen.
     pub fn open_server(&mut self, plan: usize) -> bool {
         let side = self.side(plan, Role::Server);
         if side.progress != Progress::Waiting {
@@ -73,25 +74,25 @@ impl Ledger {
         true
     }
 
-    /// How often [`Ledger::open_server`] has answered false.
+    /// How often [`Ledger::open_server`] has returned false.
     pub fn replays(&self) -> u64 {
         self.replays
     }
 
-    /// Something happened that must not.
+    /// Records a violation.
     pub fn violation(&mut self, what: String) {
         if self.violations.len() < VIOLATIONS_MAX {
             self.violations.push(what);
         }
     }
 
-    /// What must not have happened.
+    /// All violations.
     pub fn violations(&self) -> &[String] {
         &self.violations
     }
 
-    /// Whether both sides of this connection have ended. The server of a connection that was reset
-    /// may never have heard of it.
+    /// Whether both sides of this connection have ended. If the connection was reset, its server
+    /// may never have known of it.
     pub fn is_over(&self, plan: usize) -> bool {
         let [client, server] = &self.sides[plan];
         let never_heard = self.plans[plan].end.is_abort() && server.progress == Progress::Waiting;

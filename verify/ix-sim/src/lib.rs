@@ -2,12 +2,13 @@
 //!
 //! Everything follows from one seed: what goes wrong, when, and how fast hosts are. The hosts run
 //! the real dataplane (`ix_dataplane::ElasticThread`) and the real library (`libix`); only devices,
-//! clock and threads are simulated. The application on them knows what every byte must be.
+//! clock and threads are simulated. Their application knows what every byte must be.
 //!
-//! [`plan`] turns a seed into a run, [`world`] runs it: [`agenda`] orders what happens, [`wire`] and
-//! [`network`] carry frames and spoil them, [`host`] is the dataplane with its application ([`peer`]),
-//! [`orders`] its control plane; device and clock are `ix_rig`'s. [`audit`] watches the wall between
-//! the two, [`ledger`] what the applications saw, [`observer`] every segment on the wire.
+//! [`plan`] turns a seed into a run, and [`world`] runs it: [`agenda`] orders events, [`wire`] and
+//! [`network`] carry frames and add faults, [`host`] is the dataplane with its application
+//! ([`peer`]), [`orders`] its control plane; device and clock are those of `ix_rig`. [`audit`]
+//! watches the interface between dataplane and application, [`ledger`] what the applications
+//! observe, [`observer`] every segment on the wire.
 #![forbid(unsafe_code)]
 
 pub mod agenda;

@@ -1,11 +1,11 @@
-//! Very many connection lifetimes under faults, on as many Linux threads as one likes.
+//! Very many connection lifetimes under faults, on any number of Linux threads.
 use crate::observer::Lives;
 use crate::plan::{Options, Plan, Scenario};
 use crate::world::{Outcome, World};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Between two words of progress.
+/// Time between two lines of progress.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// One run of a seed.
@@ -13,7 +13,7 @@ pub fn run_seed(seed: u64) -> Outcome {
     World::new(seed, Plan::new(seed, Scenario::Lives, &Options::default())).run()
 }
 
-/// What came of runs without a violation.
+/// Results of runs without a violation.
 pub struct Lived {
     /// The connections' lives.
     pub lives: Lives,
@@ -21,7 +21,7 @@ pub struct Lived {
     pub virtual_time: Duration,
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Progress {
     next_seed: u64,
     lives: Lives,
@@ -30,8 +30,8 @@ struct Progress {
     said: Instant,
 }
 
-/// Runs seeds from `first` on, `jobs` at a time, until so many connections have lived, or one run
-/// has failed: then that seed. `say` hears of progress.
+/// Runs seeds from `first` on, `jobs` at a time. Stops when this many connections have lived, or
+/// when one run has failed; then the error is that run's seed. Calls `say` with the progress.
 pub fn run(
     first: u64,
     lifetimes: u64,

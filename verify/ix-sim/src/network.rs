@@ -5,65 +5,65 @@ use ix_rig::SimDevice;
 
 struct Cable {
     port: SimDevice,
-    /// From the port to the switch; everything that goes wrong does so here.
+    /// From the port to the switch. All faults happen here.
     wire: Wire,
 }
 
-/// A frame that is on its way to a port.
+/// A frame on its way to a port.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InFlight {
-    /// Where it will arrive.
+    /// The port at which it arrives.
     pub port: usize,
     /// Its bytes.
     pub frame: Vec<u8>,
 }
 
-/// Ports, joined by a switch that knows who is where.
+/// Ports, joined by a switch that knows their addresses.
 pub struct Network {
     cables: Vec<Cable>,
     rng: Rng,
 }
 
 impl Network {
-    /// An empty network whose faults are those of this seed.
+    /// An empty network with faults from this seed.
     pub fn new(seed: u64) -> Network {
         Network { cables: Vec::new(), rng: Rng::new(seed) }
     }
 
-    /// Plugs a device in; frames that it sends meet these faults. Answers the port's number.
+    /// Connects a device. Its frames meet these faults. Returns the port's number.
     pub fn attach(&mut self, port: SimDevice, faults: Faults) -> usize {
         let wire = Wire::new(faults, self.rng.fork());
         self.cables.push(Cable { port, wire });
         self.cables.len() - 1
     }
 
-    /// Ports.
+    /// Number of ports.
     pub fn ports(&self) -> usize {
         self.cables.len()
     }
 
-    /// A device.
+    /// The device at a port.
     pub fn port(&self, port: usize) -> &SimDevice {
         &self.cables[port].port
     }
 
-    /// Changes what frames from this port meet.
+    /// Changes the faults of frames from this port.
     pub fn set_faults(&mut self, port: usize, faults: Faults) {
         self.cables[port].wire.set_faults(faults);
     }
 
-    /// What frames from this port meet.
+    /// The faults of frames from this port.
     pub fn faults(&self, port: usize) -> &Faults {
         self.cables[port].wire.faults()
     }
 
-    /// What became of the frames from this port.
+    /// Statistics of the frames from this port.
     pub fn stats(&self, port: usize) -> WireStats {
         self.cables[port].wire.stats()
     }
 
-    /// Takes what a device has sent; `sent` gets each frame with the number of faults that it meets,
-    /// `arrive` what comes of it with time and place.
+    /// Takes the frames that a device has sent. Calls `sent` for each with its number of faults,
+    /// and `arrive` for each frame that comes out, with its time and port.
     pub fn collect(
         &mut self,
         port: usize,

@@ -1,4 +1,4 @@
-//! The control plane of a simulated host: which commands it gets, when, and what became of them.
+//! The control plane of a simulated host: the commands it gives, their times, and their outcomes.
 use crate::plan::HostPlan;
 use ix_dataplane::{
     Command, FromBroker, GroupSet, OrderMessage, Outcome, UpdateOutcome, UpdateSource,
@@ -12,23 +12,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A command to a host.
 #[derive(Clone, Copy, Debug)]
 pub struct Order {
-    /// When it comes.
+    /// When it is given, µs.
     pub at_us: u64,
-    /// To which host.
+    /// The host.
     pub host: usize,
-    /// What.
+    /// The command.
     pub command: Command,
-    /// So long may it wait for an elastic thread that begins it, µs.
+    /// How long it may wait for an elastic thread that begins it, µs.
     pub patience_us: u64,
 }
 
-/// When all threads are told to work in the end, after all is well, and how far apart: the last time
-/// each command has all the time that a thread stands still.
+/// When all threads are told to work at the end, after all faults, and the time between two such
+/// commands, both in µs. The last time, each command may last as long as a thread can stand still.
 const AGAIN_US: [(u64, u64); 4] =
     [(500_000, 40_000), (3_000_000, 40_000), (10_000_000, 1_000_000), (60_000_000, 3_500_000)];
 
-/// Commands that park, resume, drain and migrate; many come while another runs. In the end all
-/// threads are told to work, some more than once: one may just stand still.
+/// Commands that park, resume, drain and migrate; many come while another runs. At the end all
+/// threads are told to work, some more than once, because a thread may be standing still.
 pub fn orders(rng: &mut Rng, hosts: &[HostPlan], start_us: u64, heal_us: u64) -> Vec<Order> {
     let mut orders = Vec::new();
     for (host, plan) in hosts.iter().enumerate().filter(|(_, plan)| plan.threads > 1) {
@@ -36,7 +36,7 @@ pub fn orders(rng: &mut Rng, hosts: &[HostPlan], start_us: u64, heal_us: u64) ->
         let mut at_us = start_us;
         for _ in 0..rng.spread(20, 400) {
             at_us = match rng.chance(0.5) {
-                // A cycle, a migration, a command.
+                // The time of a cycle, of a migration, or of a command.
                 true => at_us + rng.spread(1, 2_000),
                 false => start_us + rng.below(span_us),
             };
@@ -75,7 +75,7 @@ fn groups(rng: &mut Rng) -> GroupSet {
     (0..rng.between(1, 40)).map(|_| rng.below(FLOW_GROUPS as u64) as usize).collect()
 }
 
-/// The broker's end of a host: what it has said and heard.
+/// The broker's end of a host: the commands it sent and the outcomes it received.
 #[derive(Clone, Default)]
 pub struct Broker(Arc<Mutex<Said>>);
 
@@ -91,7 +91,7 @@ impl Broker {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Says a command.
+    /// Sends a command.
     pub fn say(&self, order: &Order) {
         self.with(|said| {
             said.sent.push(order.command);
@@ -102,17 +102,17 @@ impl Broker {
         });
     }
 
-    /// Whether something waits for an elastic thread to read it.
+    /// Whether a command waits for an elastic thread to read it.
     pub fn waits(&self) -> bool {
         self.with(|said| !said.waiting.is_empty())
     }
 
-    /// Commands so far.
+    /// Number of commands so far.
     pub fn said(&self) -> usize {
         self.with(|said| said.sent.len())
     }
 
-    /// Outcomes from this one on, each with its command; `None`: there was no such command.
+    /// Outcomes from number `first` on, each with its command; `None`: there was no such command.
     pub fn heard_since(&self, first: usize) -> Vec<(Option<Command>, Outcome)> {
         self.with(|said| {
             let command = |serial: u64| said.sent.get(serial as usize - 1).copied();
@@ -121,7 +121,7 @@ impl Broker {
         })
     }
 
-    /// Commands that were answered more than once.
+    /// Number of commands with more than one outcome.
     pub fn answered_twice(&self) -> usize {
         self.with(|said| {
             let mut serials: Vec<u64> = said.heard.iter().map(|(serial, _)| *serial).collect();

@@ -1,7 +1,7 @@
 //! The application on every host: client and server of the planned connections, on libix.
 //!
-//! A client greets with the number of its connection, then both follow the plan, and check every
-//! byte they receive.
+//! A client greets with the number of its connection. Then both sides follow the plan, and check
+//! every byte they receive.
 use crate::content;
 use crate::ledger::{Ledger, Progress, Role};
 use crate::plan::{ConnectionPlan, End, Exchange};
@@ -20,11 +20,11 @@ const GREETING: usize = 16;
 /// Bytes given to send at a time.
 const CHUNK: usize = 16 << 10;
 
-/// A lazy side leaves data unread for up to so long, µs: longer than any delayed or repeated
+/// How long a lazy side leaves data unread at most, µs: longer than any delayed or repeated
 /// acknowledgement, so that windows close and must be probed.
 const LAZY_US: u64 = 2_000_000;
 
-/// Between two attempts at a simultaneous open, µs: both ends try at the same times.
+/// Time between two attempts at a simultaneous open, µs. Both ends try at the same times.
 const MEET_EVERY_US: u64 = 1_000_000;
 
 /// One side of a connection.
@@ -32,24 +32,24 @@ pub struct Talk {
     role: Role,
     /// A server learns it from the greeting.
     plan: Option<usize>,
-    /// A client's: what is still to be sent; a server's: what has come.
+    /// At a client: what it still has to send. At a server: what has arrived.
     greeting: Vec<u8>,
     sent: u64,
     received: u64,
     eof: bool,
     shut: bool,
-    /// A timer will read what came.
+    /// A timer will read what has arrived.
     reading_later: bool,
 }
 
 impl Talk {
-    /// With a greeting, which a server needs to know its plan.
+    /// One side with a greeting, which a server needs to learn its plan.
     fn new(role: Role, plan: Option<usize>) -> Talk {
         let greeting = plan.map(greeting_of).unwrap_or_default();
         Talk { greeting, ..Talk::known(role, plan) }
     }
 
-    /// Both ends know of what plan it is.
+    /// One side of a plan that both ends know.
     fn known(role: Role, plan: Option<usize>) -> Talk {
         let greeting = Vec::new();
         let (sent, received, eof, shut, reading_later) = (0, 0, false, false, false);
@@ -81,7 +81,7 @@ fn greeting_of(plan: usize) -> Vec<u8> {
     greeting
 }
 
-/// Key of a stream. An echo is the client's stream come back.
+/// Key of a stream. An echo has the key of the client's stream.
 fn key(plan: usize, from: Role, exchange: Exchange) -> u64 {
     let direction = match (from, exchange) {
         (Role::Server, Exchange::Bulk { .. }) => 1,
@@ -102,7 +102,7 @@ impl Peer {
         Peer { ledger, servers, rng, start_us, alarms, next_alarm: 0, scratch }
     }
 
-    /// Will connect as planned.
+    /// Will connect as this plan says.
     pub fn schedule(&mut self, io: &mut Io<Talk>, plan: usize) {
         let after_us = self.ledger.borrow().plans[plan].after_us;
         self.alarm(io, after_us, Alarm::Connect(plan));
@@ -119,7 +119,7 @@ impl Peer {
         io.connect(self.servers[server], Talk::new(Role::Client, Some(plan)));
     }
 
-    /// Will take its part in a simultaneous open.
+    /// Will take part in a simultaneous open.
     pub fn schedule_meeting(&mut self, io: &mut Io<Talk>, plan: usize, role: Role) {
         let after_us = self.ledger.borrow().plans[plan].after_us;
         self.alarm(io, after_us, Alarm::Meet(plan, role));
@@ -337,7 +337,7 @@ impl Handler for Peer {
     }
 
     fn on_eof(&mut self, conn: &mut Conn<'_, Talk>) {
-        // What is unread must be looked at before the end is judged.
+        // Unread data must be read before the end is judged.
         self.read(conn);
         let talk = conn.state_mut();
         talk.eof = true;
@@ -362,7 +362,7 @@ impl Handler for Peer {
         let talk = conn.state();
         let (role, Some(plan)) = (talk.role, talk.plan) else { return };
         if let Dead::NotConnected(_) = why {
-            // The network may be cut: an application tries again.
+            // The network may be cut: the application tries again.
             self.ledger.borrow_mut().side(plan, role).failed_attempts += 1;
             if self.plan(plan).meets.is_some() {
                 return;
@@ -377,7 +377,7 @@ impl Handler for Peer {
         self.done(plan, role);
     }
 
-    /// Timers stay behind: one that was to read is set again here.
+    /// Timers do not migrate: a timer that was to read is set again here.
     fn on_migrate_in(&mut self, conn: &mut Conn<'_, Talk>, _: u32) {
         if conn.state().reading_later {
             let (id, delay_us) = (conn.id(), self.rng.spread(10, LAZY_US));

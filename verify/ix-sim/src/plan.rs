@@ -1,4 +1,4 @@
-//! What a seed stands for: hosts, what goes wrong and when, and which connections are made.
+//! What a seed stands for: hosts, faults and their times, and the connections.
 mod connections;
 
 use crate::orders::{Order, orders};
@@ -15,20 +15,21 @@ pub enum Scenario {
     Bulk,
     /// Messages and their echoes, one at a time.
     Echo,
-    /// Many short connections with every kind of end.
+    /// Many short connections that end in every way.
     Churn,
-    /// All of it, on hosts with 2 to 16 elastic threads that stall, and whose flow groups move all the
-    /// time.
+    /// All of these, on hosts with 2 to 16 elastic threads that stall, and whose flow groups move
+    /// all the time.
     Migration,
-    /// The same, moved by the control plane's commands, which park and resume threads as well.
+    /// The same, but the control plane's commands move the flow groups, and park and resume
+    /// threads.
     Life,
-    /// Very many short lives, each of them troubled.
+    /// Very many short connections, each with faults.
     Lives,
     /// All of it at once.
     All,
 }
 
-/// Everything about a run that the seed does not decide.
+/// What the caller fixes about a run instead of the seed.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Probability of loss on every wire, instead of the seed's faults.
@@ -42,9 +43,9 @@ pub struct Options {
 pub struct Plan {
     /// Virtual time at which the run begins, µs.
     pub start_us: u64,
-    /// From then on nothing goes wrong any more.
+    /// From this time on there are no faults, µs.
     pub heal_us: u64,
-    /// By then every connection must have ended.
+    /// At this time every connection must have ended, µs.
     pub deadline_us: u64,
     /// The hosts.
     pub hosts: Vec<HostPlan>,
@@ -54,7 +55,7 @@ pub struct Plan {
     pub moves: Vec<Move>,
     /// Commands of the control plane, ordered by time. A run has these or moves.
     pub orders: Vec<Order>,
-    /// Changes of devices' redirection tables that nobody asked for, ordered by time.
+    /// Changes of devices' redirection tables that IX did not make, ordered by time.
     pub tables: Vec<TableChange>,
     /// The connections.
     pub connections: Vec<ConnectionPlan>,
@@ -63,37 +64,37 @@ pub struct Plan {
 /// Flow groups of a host are sent to one of its threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Move {
-    /// When.
+    /// When, µs.
     pub at_us: u64,
-    /// Of which host.
+    /// The host.
     pub host: usize,
-    /// Which.
+    /// The flow groups.
     pub groups: GroupSet,
-    /// To which thread.
+    /// The thread.
     pub to: usize,
 }
 
-/// A device's redirection table changes by itself: an administrator, a reset of the device.
+/// A device's redirection table changes, as if an administrator or a reset of the device did it.
 #[derive(Clone, Copy, Debug)]
 pub struct TableChange {
-    /// When.
+    /// When, µs.
     pub at_us: u64,
-    /// Of which host.
+    /// The host.
     pub host: usize,
-    /// This flow group's packets
+    /// The flow group whose packets move.
     pub group: usize,
-    /// come in on this queue.
+    /// The queue that receives them from now on.
     pub queue: usize,
 }
 
 /// The wire from a host changes.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// When.
+    /// When, µs.
     pub at_us: u64,
-    /// Which.
+    /// The host.
     pub host: usize,
-    /// To what.
+    /// The faults from now on.
     pub faults: Faults,
 }
 
@@ -127,13 +128,13 @@ pub struct HostPlan {
     pub spread: SpreadPlan,
     /// What the device says of a changed table, and how much later the change holds, µs.
     pub promise: (Promise, u64),
-    /// A cycle takes up to so long, µs.
+    /// Longest time of a cycle, µs.
     pub cycle_us: u64,
     /// Probability that a thread does not run for a while after a cycle.
     pub stall: f64,
-    /// For how long at most, µs.
+    /// Longest such pause, µs.
     pub stall_us: u64,
-    /// Whether the control plane's commands come, and threads look for them.
+    /// Whether the control plane gives commands, and threads read them.
     pub takes_orders: bool,
     /// Whether the guard serves threads whose applications stay away.
     pub is_guarded: bool,
@@ -141,9 +142,10 @@ pub struct HostPlan {
     pub tcp: ix_tcp::Config,
     /// Bound of a listener's backlog.
     pub backlog: u32,
-    /// Packets that wait in a receive ring from which on senders that know ECN are told.
+    /// With at least this many packets waiting in a receive ring, senders that know ECN are told of
+    /// congestion.
     pub mark_queue: usize,
-    /// From which on some of the others' payload is dropped early; 0: never.
+    /// With at least this many, some of the payload of other senders is dropped early; 0: never.
     pub drop_queue: usize,
     /// The host's wire.
     pub faults: Faults,
@@ -193,19 +195,19 @@ impl End {
 /// One connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionPlan {
-    /// When the client begins, µs after the start.
+    /// When the client connects, µs after the start.
     pub after_us: u64,
     /// Host and thread that connect.
     pub client: (usize, usize),
-    /// Host that is connected to.
+    /// Host that it connects to.
     pub server: usize,
     /// What is exchanged.
     pub exchange: Exchange,
     /// How it ends.
     pub end: End,
-    /// Client, server: leaves data unread for a while, so that windows close.
+    /// Whether client and server leave data unread for a while, so that windows close.
     pub lazy: [bool; 2],
-    /// Both connect to each other at the same time, client and server from these ports.
+    /// Both connect to each other at the same time, from these ports of client and server.
     pub meets: Option<[u16; 2]>,
 }
 
@@ -227,8 +229,8 @@ impl ConnectionPlan {
     }
 }
 
-/// After the network has healed, so long may the slowest connection take: a retransmission timeout
-/// that has backed off to a minute, a closed window, and the transfer itself.
+/// Longest time of a connection after the faults ended: a retransmission timeout that has backed
+/// off to a minute, a closed window, and the transfer itself.
 const PATIENCE_US: u64 = 300_000_000;
 
 impl Plan {
@@ -238,11 +240,11 @@ impl Plan {
         let start_us = start(&mut rng);
         let heal_us = start_us + rng.spread(100_000, 20_000_000);
         let count = rng.between(2, 3) as usize;
-        // The same on all hosts: faults multiply along a path, and so do their kinds.
+        // The same on all hosts: along a path, faults multiply, and so do their kinds.
         let kinds: [bool; 6] = std::array::from_fn(|_| rng.chance(0.5));
         let mut hosts: Vec<HostPlan> =
             (0..count).map(|_| host(&mut rng, kinds, options.loss)).collect();
-        // A stream of its own, so that what moves does not change what else happens.
+        // A random stream of its own, so that moves do not change what else happens.
         let mut moving = Rng::new(seed ^ 0x6d6f_7665);
         for host in &mut hosts {
             let promises = [Promise::Settled, Promise::InOrder, Promise::Silent];
@@ -255,14 +257,15 @@ impl Plan {
             }
             if scenario == Scenario::Life {
                 (host.takes_orders, host.is_guarded) = (true, moving.chance(0.7));
-                // Now and then longer than a command may take.
+                // Sometimes longer than a command may take.
                 host.stall_us = moving.pick(&[1_000, 10_000, 300_000, 300_000, 2_500_000]);
                 if host.stall_us > 1_000_000 {
                     host.stall = host.stall.min(0.0005);
                 }
             }
         }
-        // Another one: of ECN all kinds meet, and what the receive rings mark is felt by some.
+        // Another random stream: hosts with and without ECN meet, and some feel the marks of
+        // receive rings.
         let mut marking = Rng::new(seed ^ 0x65_636e);
         for host in &mut hosts {
             use ix_tcp::EcnMode::{Accept, AcceptAccurate, Ask, AskAccurate, Off};
@@ -290,7 +293,7 @@ impl Plan {
         let transfer_us = if unlimited { bytes } else { bytes * 8 / slowest * 4 + bytes };
         let last_us = orders.last().map_or(0, |order| order.at_us.saturating_sub(heal_us));
         let deadline_us = heal_us + last_us + PATIENCE_US + transfer_us;
-        // Where a device promises what its table does, nobody else changes it.
+        // Where a device promises when its table changes, only IX changes the table.
         let tables = match hosts.iter().all(|host| host.promise.0 == Promise::Silent) {
             true => tables(&mut moving, &hosts, start_us, heal_us),
             false => Vec::new(),
@@ -299,7 +302,8 @@ impl Plan {
     }
 }
 
-/// Every kind of fault, on every wire; little memory, short queues and slow hosts now and then.
+/// Adds every kind of fault to every wire, and sometimes little memory, short queues and slow
+/// hosts.
 fn make_hard(rng: &mut Rng, host: &mut HostPlan) {
     let percent = |rng: &mut Rng, most: u64| rng.between(1, most) as f64 / 100.0;
     let faults = &mut host.faults;
@@ -317,7 +321,7 @@ fn make_hard(rng: &mut Rng, host: &mut HostPlan) {
     }
 }
 
-/// A few, on hosts where they make a difference.
+/// A few table changes, on hosts where they make a difference.
 fn tables(rng: &mut Rng, hosts: &[HostPlan], start_us: u64, heal_us: u64) -> Vec<TableChange> {
     let mut tables = Vec::new();
     for (host, plan) in hosts.iter().enumerate().filter(|(_, plan)| plan.threads > 1) {
@@ -333,7 +337,7 @@ fn tables(rng: &mut Rng, hosts: &[HostPlan], start_us: u64, heal_us: u64) -> Vec
 }
 
 impl Plan {
-    /// The same at another time: clocks, and with them initial sequence numbers, differ.
+    /// Begins the run at another time: clocks, and so initial sequence numbers, differ.
     pub fn begin_at(&mut self, start_us: u64) {
         let old_us = std::mem::replace(&mut self.start_us, start_us);
         let times = [&mut self.heal_us, &mut self.deadline_us].into_iter();
@@ -344,7 +348,7 @@ impl Plan {
     }
 }
 
-/// More threads, of which some stand still for a while now and then.
+/// Adds threads. Some of them stand still for a while now and then.
 fn make_elastic(rng: &mut Rng, host: &mut HostPlan) {
     host.threads = rng.pick(&[2, 2, 3, 4, 6, 8, 16]);
     if host.threads > 4 {
@@ -354,7 +358,7 @@ fn make_elastic(rng: &mut Rng, host: &mut HostPlan) {
     host.stall_us = rng.pick(&[1_000, 10_000, 60_000, 300_000]);
 }
 
-/// Most runs with several threads have some; now and then many come at once.
+/// Moves of flow groups. Most runs with several threads have some; sometimes many come at once.
 fn moves(rng: &mut Rng, hosts: &[HostPlan], start_us: u64, heal_us: u64, often: bool) -> Vec<Move> {
     let mut moves = Vec::new();
     for (host, plan) in hosts.iter().enumerate().filter(|(_, plan)| plan.threads > 1) {
@@ -363,7 +367,7 @@ fn moves(rng: &mut Rng, hosts: &[HostPlan], start_us: u64, heal_us: u64, often: 
             (false, true) => rng.spread(1, 100),
             (false, false) => 0,
         };
-        // Some moves past the time when all is well: what they meet is quiet.
+        // Some moves come after the faults have ended: then they meet quiet connections.
         let span_us = (heal_us - start_us).min(rng.spread(5_000, 30_000_000)) * 11 / 10;
         let mut at_us = start_us;
         for _ in 0..count {
@@ -381,8 +385,8 @@ fn moves(rng: &mut Rng, hosts: &[HostPlan], start_us: u64, heal_us: u64, often: 
             let to = rng.below(plan.threads as u64) as usize;
             moves.push(Move { at_us, host, groups, to });
         }
-        // In the end every thread has groups again, without which it could not connect. Not every
-        // attempt need succeed: a thread may just stand still.
+        // At the end every thread gets groups again: without groups it could not connect. Some of
+        // these attempts may fail, because a thread may be standing still.
         for again_us in if count > 0 { [500_000, 3_000_000, 10_000_000].as_slice() } else { &[] } {
             for to in 0..plan.threads {
                 let groups = (0..FLOW_GROUPS).filter(|g| g % plan.threads == to).collect();
@@ -394,7 +398,7 @@ fn moves(rng: &mut Rng, hosts: &[HostPlan], start_us: u64, heal_us: u64, often: 
     moves
 }
 
-/// Clocks begin anywhere; often shortly before a 32-bit count of µs wraps.
+/// The time at which clocks begin: often shortly before a 32-bit count of µs wraps.
 fn start(rng: &mut Rng) -> u64 {
     let wrap = rng.pick(&[1 << 31, 1 << 32, 1 << 33, 1 << 36, 1 << 52]);
     if rng.chance(0.5) { wrap - rng.below(10_000_000) } else { rng.between(1_000, 1 << 40) }
@@ -458,7 +462,7 @@ fn tcp(rng: &mut Rng) -> ix_tcp::Config {
     tcp
 }
 
-/// Each kind of fault that `kinds` allows is there with a chance of one half.
+/// Each kind of fault that `kinds` allows occurs with a probability of one half.
 fn faults(rng: &mut Rng, kinds: [bool; 6]) -> Faults {
     let mut faults = Faults::none(rng.spread(2, 20_000));
     let on = |rng: &mut Rng, kind: usize| kinds[kind] && rng.chance(0.5);
@@ -489,7 +493,7 @@ fn faults(rng: &mut Rng, kinds: [bool; 6]) -> Faults {
     faults
 }
 
-/// Cuts, and the end of all faults.
+/// Cuts of wires, and the end of all faults.
 fn changes(
     rng: &mut Rng,
     hosts: &[HostPlan],
@@ -529,7 +533,7 @@ mod tests {
                 assert_ne!(connection.client.0, connection.server);
                 assert!(connection.client.1 < plan.hosts[connection.client.0].threads);
             }
-            // When all is over every wire is whole.
+            // At the end every wire is whole.
             for host in 0..plan.hosts.len() {
                 let last = plan.changes.iter().rfind(|change| change.host == host).unwrap();
                 assert_eq!(last.faults, last.faults.healed());

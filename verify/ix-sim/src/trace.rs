@@ -1,7 +1,7 @@
 //! A frame as a line of text.
 use ix_wire::{ChecksumMode, Parsed, RxChecks, TcpFlags, TcpPacket};
 
-/// What a frame is, for people who look for a fault.
+/// Describes a frame for a person who looks for a fault.
 pub fn describe(frame: &[u8]) -> String {
     match ix_wire::parse(frame, RxChecks { transport: ChecksumMode::Verify }) {
         Ok(Parsed::Tcp(packet)) => tcp(&packet),

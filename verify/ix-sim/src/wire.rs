@@ -1,4 +1,4 @@
-//! One direction of a cable: delay, rate with a queue, and every way to spoil a frame.
+//! One direction of a cable: delay, rate with a queue, and every fault that a frame can meet.
 use ix_random::Rng;
 
 /// What a wire does to frames. Probabilities are per frame.
@@ -6,11 +6,11 @@ use ix_random::Rng;
 pub struct Faults {
     /// Time from end to end, µs.
     pub latency_us: u64,
-    /// Up to so much more, µs; keeps the order of frames.
+    /// Largest extra delay, µs; it keeps the order of frames.
     pub jitter_us: u64,
     /// Bits per microsecond (Mbit/s); 0: no limit.
     pub rate_mbit_s: u64,
-    /// Frames that find more than this waiting for the wire are lost (drop tail).
+    /// Frames that find more bytes than this waiting for the wire are lost (drop tail).
     pub queue_bytes: u64,
     /// Probability of loss.
     pub loss: f64,
@@ -20,7 +20,7 @@ pub struct Faults {
     pub burst_frames: f64,
     /// Probability that a frame is held back and later ones overtake it.
     pub reorder: f64,
-    /// For up to so long, µs.
+    /// Longest time that a frame is held back, µs.
     pub reorder_us: u64,
     /// Probability that a second copy arrives.
     pub duplicate: f64,
@@ -28,7 +28,8 @@ pub struct Faults {
     pub corrupt: f64,
     /// Nothing comes through.
     pub cut: bool,
-    /// Packets longer than this disappear, and nobody is told; 0: none do. Stays when all else heals.
+    /// Packets longer than this are lost, and their sender is not told; 0: no such limit. Stays
+    /// when all other faults end.
     pub black_hole_mtu: usize,
 }
 
@@ -52,7 +53,7 @@ impl Faults {
         }
     }
 
-    /// The same wire when nothing goes wrong any more: only latency, rate and queue stay.
+    /// The same wire without faults: only latency, rate and queue stay.
     pub fn healed(&self) -> Faults {
         let Faults { rate_mbit_s, queue_bytes, black_hole_mtu, .. } = *self;
         Faults { rate_mbit_s, queue_bytes, black_hole_mtu, ..Faults::none(self.latency_us) }
@@ -77,7 +78,7 @@ pub struct WireStats {
 }
 
 impl WireStats {
-    /// Frames that something happened to; one may count several times.
+    /// Frames that met a fault; a frame may count several times.
     pub fn faults(&self) -> u64 {
         self.lost + self.overflowed + self.reordered + self.duplicated + self.corrupted
     }
@@ -107,19 +108,19 @@ pub struct Wire {
 const ETHERNET_HEADER: usize = 14;
 
 impl Wire {
-    /// A wire that treats frames so.
+    /// A wire with these faults.
     pub fn new(faults: Faults, rng: Rng) -> Wire {
         let stats = WireStats::default();
         Wire { faults, rng, in_burst: false, free_ns: 0, last_arrival_us: 0, stats }
     }
 
-    /// From now on frames are treated so.
+    /// Sets the faults from now on.
     pub fn set_faults(&mut self, faults: Faults) {
         self.faults = faults;
         self.in_burst = false;
     }
 
-    /// How frames are treated.
+    /// The faults.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
@@ -129,7 +130,7 @@ impl Wire {
         self.stats
     }
 
-    /// Puts a frame on the wire; `arrive` gets what comes out, with the time.
+    /// Puts a frame on the wire. Calls `arrive` with each frame that comes out, and its time.
     pub fn send(&mut self, now_us: u64, mut frame: Vec<u8>, mut arrive: impl FnMut(u64, Vec<u8>)) {
         self.stats.frames += 1;
         let Some(sent_us) = self.serialise(now_us, frame.len()) else {
@@ -148,7 +149,7 @@ impl Wire {
         let delay_us = self.faults.latency_us + self.rng.below(self.faults.jitter_us + 1);
         let mut arrival_us = (sent_us + delay_us).max(self.last_arrival_us);
         if self.rng.chance(self.faults.reorder) {
-            // Does not touch `last_arrival_us`: later frames may come first.
+            // Leaves `last_arrival_us` as it is: later frames may arrive first.
             self.stats.reordered += 1;
             arrival_us += self.rng.between(1, self.faults.reorder_us.max(1));
         } else {
@@ -189,9 +190,9 @@ impl Wire {
         self.in_burst || self.rng.chance(self.faults.loss)
     }
 
-    /// Flips bits of one octet. Answers false when the frame must rather be lost: a real device's
-    /// frame check would not have passed it on, and nothing above protects those bytes. The
-    /// checksums of IPv4, ICMP, UDP and TCP see every change within one octet.
+    /// Flips bits of one octet. Returns false when the frame must be lost instead: the frame check
+    /// of a real device would drop it, and no checksum above protects those bytes. The checksums of
+    /// IPv4, ICMP, UDP and TCP detect every change within one octet.
     fn flip(&mut self, frame: &mut [u8]) -> bool {
         let is_ipv4 = frame.get(12..14) == Some(&[8, 0]);
         if !is_ipv4 || frame.len() <= ETHERNET_HEADER {

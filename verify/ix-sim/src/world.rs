@@ -13,10 +13,10 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// After the last connection has ended, flows may stay so long: TIME-WAIT (60 s), and a peer that
-/// nobody told of the end (keepalive: 20 s and nine probes).
+/// How long flows may stay after the last connection has ended, µs: TIME-WAIT (60 s), and a peer
+/// that does not know of the end (keepalive: 20 s and nine probes).
 const SETTLE_US: u64 = 400_000_000;
-/// Between looks at what is left.
+/// Time between two checks of what is left, µs.
 const LOOK_US: u64 = 1_000_000;
 
 enum Happening {
@@ -24,15 +24,15 @@ enum Happening {
     Arrival(InFlight),
     /// A thread of a host runs.
     Run { host: usize, thread: usize },
-    /// A wire changes; the number of the change.
+    /// A wire changes: number of the change.
     Change(usize),
-    /// Flow groups are sent elsewhere; the number of the move.
+    /// Flow groups move: number of the move.
     Move(usize),
-    /// The control plane wants something; the number of the order.
+    /// The control plane gives a command: number of the order.
     Order(usize),
-    /// The guard looks after a thread.
+    /// The guard checks a thread.
     Guard { host: usize, thread: usize },
-    /// A device's table changes by itself; the number of the change.
+    /// A device's table changes by itself: number of the change.
     Table(usize),
 }
 
@@ -42,7 +42,7 @@ pub struct World {
     agenda: Agenda<Happening>,
     network: Network,
     hosts: Vec<Host>,
-    /// When each thread of each host will run; `u64::MAX`: when it is told to.
+    /// When each thread of each host will run; `u64::MAX`: when it is woken.
     wake_us: Vec<Vec<u64>>,
     ledger: Rc<RefCell<Ledger>>,
     observer: Observer,
@@ -53,20 +53,20 @@ pub struct World {
 /// May change a frame that is about to arrive.
 pub type Tamper = Box<dyn FnMut(&mut Vec<u8>)>;
 
-/// Gets a line for each frame that arrives.
+/// Receives time, host and bytes of each frame that arrives.
 pub type Trace = Box<dyn FnMut(u64, usize, &[u8])>;
 
 impl Outcome {
-    /// A total by name, 0 when there is no such counter.
+    /// A total by name; 0 when there is no such counter.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value)
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// What must not have happened; empty: all is well.
+    /// What must not have happened; empty: the run is right.
     pub violations: Vec<String>,
     /// Connections.
     pub connections: usize,
@@ -78,14 +78,14 @@ pub struct Outcome {
     pub frames: WireStats,
     /// Totals of some counters over all hosts, by name.
     pub counters: Vec<(&'static str, u64)>,
-    /// What was seen of connections on the wire.
+    /// What the observer saw of connections on the wire.
     pub lives: Lives,
 }
 
 impl World {
-    /// Everything at its beginning.
+    /// A run at its beginning.
     pub fn new(seed: u64, plan: Plan) -> World {
-        // Not the plan's stream, so that plans can change without changing the faults.
+        // A random stream of its own, so that plans can change without changing the faults.
         let mut rng = Rng::new(!seed);
         let mut network = Network::new(rng.next_u64());
         let ledger = Rc::new(RefCell::new(Ledger::new(plan.connections.clone())));
@@ -134,12 +134,12 @@ impl World {
         self.trace = Some(trace);
     }
 
-    /// Changes frames on their way; to test that the simulator sees what it must.
+    /// Changes frames on their way, to test that the simulator finds faults.
     pub fn set_tamper(&mut self, tamper: Tamper) {
         self.tamper = Some(tamper);
     }
 
-    /// Runs until nothing is left, or it is clear that something will stay.
+    /// Runs until nothing is left, or until it is clear that something will stay.
     pub fn run(mut self) -> Outcome {
         let deadline_us = self.plan.deadline_us;
         while !self.failed() && !self.all_over() && self.agenda.now_us() < deadline_us {
@@ -162,7 +162,7 @@ impl World {
         self.ledger.borrow().unfinished().next().is_none()
     }
 
-    /// The next happening until then; false when there is none.
+    /// Runs the next event, if it comes before `until_us`; returns false when there is none.
     fn step(&mut self, until_us: u64) -> bool {
         let Some(happening) = self.agenda.next(until_us) else { return false };
         let now_us = self.agenda.now_us();
@@ -193,7 +193,7 @@ impl World {
             Happening::Table(number) => {
                 let TableChange { host, group, queue, .. } = self.plan.tables[number];
                 self.hosts[host].set_now(now_us);
-                // The plan knows how many queues there are.
+                // The plan knows the number of queues.
                 let _ = self.hosts[host].device().set(group, queue);
             }
             Happening::Move(number) => {
@@ -205,7 +205,7 @@ impl World {
             }
             Happening::Guard { host, thread } => {
                 let mut wakes = Vec::new();
-                self.hosts[host].serve_away(thread, now_us, |next| wakes.push(next));
+                self.hosts[host].serve_non_responsive(thread, now_us, |next| wakes.push(next));
                 wakes.into_iter().for_each(|next| self.wake(host, next));
                 self.collect(host, now_us);
             }
@@ -235,7 +235,7 @@ impl World {
         self.collect(host, now_us);
     }
 
-    /// What a host has sent is on its way.
+    /// Puts what a host has sent on the network.
     fn collect(&mut self, host: usize, now_us: u64) {
         let (agenda, observer) = (&mut self.agenda, &mut self.observer);
         self.network.collect(
@@ -259,14 +259,14 @@ impl World {
         }
     }
 
-    /// The connections are over: everything they held must come back.
+    /// The connections are over: checks that everything they held is free again.
     fn settle(&mut self) {
         let mut look_us = self.agenda.now_us();
         let end_us = look_us + SETTLE_US;
         while look_us < end_us && !self.failed() && !self.leftovers().is_empty() {
             look_us += LOOK_US;
             while self.step(look_us) {}
-            // A cycle on each thread, so that the gauges are of now.
+            // One cycle on each thread, so that the gauges are up to date.
             for host in 0..self.hosts.len() {
                 for thread in 0..self.hosts[host].threads() {
                     self.run_thread(host, thread, look_us);
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// Whatever should be zero when no connection is left, and is not.
+    /// What should be zero when no connection is left, and is not.
     fn leftovers(&mut self) -> Vec<String> {
         let mut left = Vec::new();
         for (index, host) in self.hosts.iter_mut().enumerate() {
@@ -359,7 +359,7 @@ const ORDERS: [&str; 6] = [
     "orders.undone",
 ];
 
-/// Gauges that return to zero, and counters that stay there.
+/// Gauges that return to zero, and counters that must stay zero.
 const GAUGES: &[&str] = &[
     "flows",
     "half_open",
@@ -371,7 +371,7 @@ const GAUGES: &[&str] = &[
     "misrouted",
 ];
 
-/// Counters that tell what a run has exercised.
+/// Counters that show what a run has exercised.
 const COUNTERS: &[&str] = &[
     "cycles",
     "away_turns",

@@ -7,7 +7,7 @@ use ix_sim::world::World;
 use ix_tcp::planted::{Bug, plant};
 use std::time::Instant;
 
-/// Runs seeds until one fails; answers its first violation. Seeds are few, so that what takes long
+/// Runs seeds until one fails; returns its first violation. Seeds are few, so that what takes long
 /// fails.
 fn found(bug: Bug, plan: impl Fn(u64) -> Plan) -> String {
     let begin = Instant::now();

@@ -11,7 +11,7 @@ fn run(seed: u64, scenario: Scenario, options: &Options) -> Outcome {
     World::new(seed, Plan::new(seed, scenario, options)).run()
 }
 
-/// Runs the seeds; answers the totals of what they exercised.
+/// Runs the seeds; returns the totals of what they exercised.
 fn all_well(seeds: Range<u64>, scenario: Scenario, options: &Options) -> Vec<Outcome> {
     let outcomes: Vec<Outcome> = seeds.clone().map(|seed| run(seed, scenario, options)).collect();
     for (seed, outcome) in seeds.zip(&outcomes) {

@@ -26,11 +26,11 @@ pub enum Need<'a> {
     Root,
     /// At least this many CPUs.
     Cpus(usize),
-    /// A program; with the command that installs it.
+    /// A program, with the command that installs it.
     Program(&'a str),
-    /// Something of the kernel; with how to get it.
+    /// A feature of the kernel, with how to get it.
     Kernel(&'a str),
-    /// Something of the hardware; with what that is.
+    /// A feature of the hardware, with what it is.
     Hardware(&'a str),
 }
 
@@ -60,8 +60,8 @@ impl Need<'_> {
 
 /// Says and records that the running test does not run; the caller returns from the test after it.
 ///
-/// `test` is the test's name, for a run with one thread; otherwise libtest's name of the thread is
-/// used. `why` is what was found missing.
+/// `test` is the test's name, used in a run with one thread; otherwise the name of libtest's thread
+/// is used. `why` is what is missing.
 pub fn skip(test: &str, need: Need<'_>, why: impl Display) {
     report(test, need, &why.to_string(), false);
 }

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the tests; whether all is well.
+/// Runs the tests; returns whether all is well.
 fn run() -> Result<bool, String> {
     let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let mut option = |name: &str| -> Result<Option<PathBuf>, String> {
@@ -51,7 +51,7 @@ fn run() -> Result<bool, String> {
     std::fs::write(&records, "").map_err(|e| format!("cannot write {}: {e}", records.display()))?;
     let tested = test(&words, &records);
     let text = std::fs::read_to_string(&records);
-    // Nothing is lost if it stays.
+    // A file that stays does no harm: its name has the process id.
     let _ = std::fs::remove_file(&records);
     let (mut summary, passed) = tested?;
     summary.add(&text.map_err(|e| format!("cannot read {}: {e}", records.display()))?);
@@ -80,12 +80,12 @@ fn run() -> Result<bool, String> {
     Ok(passed && surprises.is_empty())
 }
 
-/// Runs `cargo test` with these words, printing what it prints; its counts, and whether it
-/// succeeded.
+/// Runs `cargo test` with these words, and prints what it prints. Returns the counts, and whether
+/// it succeeded.
 fn test(words: &[OsString], records: &std::path::Path) -> Result<(Summary, bool), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    // Set by the `cargo run` that started this command: not for the tests.
+    // The `cargo run` that started this command set these variables. They are not for the tests.
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_")) {
             command.env_remove(name);
@@ -98,7 +98,7 @@ fn test(words: &[OsString], records: &std::path::Path) -> Result<(Summary, bool)
     let mut terminal = std::io::stdout();
     for line in BufReader::new(output).split(b'\n') {
         let line = line.map_err(|e| format!("cannot read what cargo prints: {e}"))?;
-        // Whoever reads may have gone; the tests run on.
+        // The reader may have gone; the tests go on.
         let _ = terminal.write_all(&line).and_then(|()| terminal.write_all(b"\n"));
         summary.see(&String::from_utf8_lossy(&line));
     }

@@ -32,7 +32,7 @@ impl Record {
         fields.map(clean).join("\t") + "\n"
     }
 
-    /// Reads a line of the file; `None` if it is none.
+    /// Reads a line of the file; `None` when it is not a record.
     pub fn parse(line: &str) -> Option<Record> {
         let fields: Vec<&str> = line.split('\t').collect();
         let [group, package, test, part @ ("part" | "whole"), why, remedy] = fields[..] else {

@@ -1,4 +1,4 @@
-//! What a run of `cargo test` came to: how many tests ran, and which were skipped, why.
+//! The result of a run of `cargo test`: how many tests ran, which were skipped, and why.
 
 use crate::{Allowed, Record};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +48,7 @@ impl Summary {
         self.skipped.extend(records.lines().filter_map(Record::parse));
     }
 
-    /// Skipped as a whole, each test once, and parts of tests that ran otherwise.
+    /// Each skipped test once: whole tests, or parts of tests that ran otherwise.
     fn tests(&self, part: bool) -> BTreeMap<(&str, &str), &Record> {
         let of = self.skipped.iter().filter(|record| record.part == part);
         of.map(|record| ((record.package.as_str(), record.test.as_str()), record)).collect()
@@ -111,8 +111,8 @@ impl Summary {
         self.results.join("\n")
     }
 
-    /// Skipped tests that are not on the list, one sentence each. What a test's source ignores
-    /// needs no place on the list.
+    /// Skipped tests that are not on the list, one sentence each. A test that its source ignores
+    /// needs no entry on the list.
     pub fn surprises(&self, allowed: &Allowed) -> Vec<String> {
         let of = self.skipped.iter().filter(|record| record.group != IGNORED);
         let of = of.filter(|record| !allowed.has(record));
@@ -129,7 +129,7 @@ impl Summary {
     }
 }
 
-/// The test's name and the reason, of libtest's line about an ignored test.
+/// Name and reason, from libtest's line about an ignored test.
 fn ignored(line: &str) -> Option<(&str, &str)> {
     let (test, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;
     let why = verdict.strip_prefix("ignored")?;

@@ -262,7 +262,7 @@ impl Endpoint {
         }
     }
 
-    /// Appends up to `bytes`; answers how many the window took.
+    /// Appends up to `bytes`; returns how many the window took.
     pub fn append(&mut self, bytes: u64) -> u64 {
         self.with(|tcb, cfg, out| {
             let taken = u64::from(tcb.send_space(cfg)).min(bytes);

@@ -99,7 +99,7 @@ impl<L: Node, R: Node> Network<L, R> {
         }
     }
 
-    /// Runs until `done`, or panics at `deadline_us`. Answers the time.
+    /// Runs until `done`, or panics at `deadline_us`. Returns the time.
     pub fn run_until(&mut self, deadline_us: u64, mut done: impl FnMut(&L, &R) -> bool) -> u64 {
         self.turns();
         let (mut same_instant, mut last_us) = (0, self.now_us);

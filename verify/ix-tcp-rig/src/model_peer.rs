@@ -334,7 +334,7 @@ impl ModelPeer {
         }
     }
 
-    /// One segment of the stream from `seq` on, as far as the window goes. Answers its end.
+    /// One segment of the stream from `seq` on, as far as the window goes. Returns its end.
     fn send_at(&mut self, seq: Seq) -> Seq {
         let fin_seq = self.fin_seq();
         let overhead = if self.timestamps { 12 } else { 0 };

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Frames taken from one side before the other has its turn.
+/// Most frames taken from one side before the other gets its turn.
 const BURST: usize = 64;
-/// Longest sleep, so that a stop is heard.
+/// Longest sleep, so that the thread notices a stop.
 const NAP_NS: u64 = 20_000_000;
-/// Room for frames that come while the thread waits for its processor.
+/// Room for frames that arrive while the thread waits for its processor.
 const RECEIVE_BYTES: i32 = 8 << 20;
 
 /// A running bridge; ends when dropped.
@@ -23,8 +23,8 @@ pub struct Bridge {
 
 impl Bridge {
     /// Carries frames from interface `left` to `right` along `there`, and back along `back`. Both
-    /// are in `namespace`, and up; segmentation offloads of what sends into them must be off, as on
-    /// a wire no frame is longer than the MTU.
+    /// are in `namespace`, and up; segmentation offloads of their senders must be off, because on a
+    /// wire no frame is longer than the MTU.
     pub fn start(
         namespace: &Namespace,
         [left, right]: [&str; 2],
@@ -45,7 +45,7 @@ impl Bridge {
         Ok(Bridge { stop, thread: Some(thread) })
     }
 
-    /// Ends it; answers what became of the packets there and back.
+    /// Ends it; returns statistics of the packets there and back.
     pub fn finish(mut self) -> [PathCounts; 2] {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
@@ -75,7 +75,7 @@ fn carry(sockets: &[PacketSocket; 2], mut paths: [Path; 2], stop: &AtomicBool) -
                 busy = true;
             }
             while let Some(frame) = paths[side].leave(now_ns()) {
-                // A full interface loses packets, as they do.
+                // A full interface loses packets, as real ones do.
                 let _ = sockets[1 - side].send(&frame);
             }
         }
@@ -88,7 +88,7 @@ fn carry(sockets: &[PacketSocket; 2], mut paths: [Path; 2], stop: &AtomicBool) -
     [paths[0].counts(), paths[1].counts()]
 }
 
-/// Until a frame comes, at most so long.
+/// Waits for a frame, at most this long.
 fn sleep(sockets: &[PacketSocket; 2], nap_ns: u64) {
     let mut entries = [PollFd::readable(&sockets[0]), PollFd::readable(&sockets[1])];
     let polled = poll(&mut entries, Some(Duration::from_nanos(nap_ns)));

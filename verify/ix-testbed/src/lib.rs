@@ -1,9 +1,8 @@
 //! Private links and network namespaces for the demo, the benchmarks and the tests.
 //!
-//! Everything is made by system calls of this process, without external tools, and everything dies
-//! with it: a [`Namespace`] has no name, only a descriptor, and its devices go when the last
-//! descriptor and the last process in it are gone. So there is nothing to clean up, not even after
-//! SIGKILL.
+//! System calls of this process make everything, without external tools, and everything ends with
+//! it: a [`Namespace`] has no name, only a descriptor, and its devices are removed with its last
+//! descriptor and its last process. So there is nothing to clean up, not even after SIGKILL.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), ix_testbed::Error> {
@@ -18,8 +17,8 @@
 //! # }
 //! ```
 //!
-//! Also what tests of several packages have in common: servers on loopback ([`server`]), programs
-//! that are built for a test ([`programs`]), a strict reader of metrics ([`prometheus`]).
+//! Also shared parts of the tests of several packages: servers on loopback ([`server`]), programs
+//! that are built for a test ([`programs`]), a strict parser of metrics ([`prometheus`]).
 #![forbid(unsafe_code)]
 
 mod bridge;

@@ -6,10 +6,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Room for frames of a link that is busy while its listener has no core for half a second.
+/// Room for frames of a busy link whose listener gets no processor for half a second.
 const RECEIVE_BYTES: i32 = 16 << 20;
 
-/// A packet socket on one interface. Sees a copy of all that comes in, and injects frames.
+/// A packet socket on one interface. It receives a copy of all incoming frames, and injects frames.
 pub struct PacketSocket {
     fd: OwnedFd,
 }
@@ -39,9 +39,9 @@ impl PacketSocket {
 
     fn open_here(index: u32) -> io::Result<PacketSocket> {
         let fd = socket::open_packets(index)?;
-        // Do not hear what goes out. A kernel without the option is filtered below.
+        // Excludes outgoing frames. On a kernel without the option they are filtered below.
         let ignore = libc::PACKET_IGNORE_OUTGOING;
-        let _ = socket::set_option(fd.as_fd(), libc::SOL_PACKET, ignore, 1i32);
+        let _ = socket::set_option(fd.as_fd(), libc::SOL_PACKET, ignore, 1);
         let socket = PacketSocket { fd };
         socket.set_receive_buffer(RECEIVE_BYTES);
         Ok(socket)
@@ -68,7 +68,7 @@ impl PacketSocket {
         }
     }
 
-    /// The next frame that came in; `None` when none came in time.
+    /// The next incoming frame; `None` if none came in time.
     pub fn receive(&self, timeout: Duration) -> io::Result<Option<Vec<u8>>> {
         if !is_readable(&self.fd, timeout)? {
             return Ok(None);

@@ -1,44 +1,44 @@
 //! One direction of a path in virtual time: a bottleneck with its queue, loss, delay, reordering.
 //!
-//! Everything is a function of the frames, their times and a seed, so that a run can be repeated;
-//! [`crate::Bridge`] puts one between two interfaces.
+//! Everything is a function of the frames, their times and a seed, so a run is repeatable;
+//! [`crate::Bridge`] puts a path between two interfaces.
 use ix_random::Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// How packets get lost, apart from a full queue.
+/// Loss of packets, apart from a full queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Loss {
-    /// Not at all.
+    /// None.
     #[default]
     None,
-    /// Each by itself with this probability.
+    /// Each packet independently, with this probability.
     Random(f64),
-    /// As many as that, but in bursts of so many packets on average (Gilbert's model).
+    /// The same share, but in bursts of this many packets on average (Gilbert's model).
     Bursty(f64, f64),
 }
 
 /// A direction of a path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathSpec {
-    /// Rate of the bottleneck, bits a second; 0: no bottleneck.
+    /// Rate of the bottleneck, bits per second; 0: no bottleneck.
     pub rate_bit_per_s: u64,
-    /// Bytes that the bottleneck's queue holds; what comes on top is lost.
+    /// Bytes that the bottleneck's queue holds; further packets are lost.
     pub queue_bytes: u64,
-    /// Bytes in the queue from which on ECN-capable packets are marked; 0: never.
+    /// Bytes in the queue from which ECN-capable packets are marked; 0: never.
     pub mark_bytes: u64,
-    /// Time on the way, behind the bottleneck.
+    /// Delay after the bottleneck.
     pub delay_ns: u64,
-    /// Loss behind the bottleneck.
+    /// Loss after the bottleneck.
     pub loss: Loss,
-    /// Probability that a packet takes longer than those around it, and by how much at most.
+    /// Probability of an additional delay of a packet.
     pub reorder: f64,
-    /// Longest additional time of such a packet.
+    /// Longest additional delay.
     pub reorder_ns: u64,
 }
 
 impl PathSpec {
-    /// Nothing but a delay.
+    /// Only a delay.
     pub const fn delay(delay_ns: u64) -> PathSpec {
         PathSpec {
             rate_bit_per_s: 0,
@@ -52,32 +52,32 @@ impl PathSpec {
     }
 }
 
-/// What became of the packets.
+/// Statistics of the packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathCounts {
-    /// Delivered, or on their way.
+    /// Delivered, or in flight.
     pub passed: u64,
-    /// Found the queue full.
+    /// Lost because the queue was full.
     pub overflowed: u64,
     /// Lost by chance.
     pub lost: u64,
     /// Marked "congestion experienced".
     pub marked: u64,
-    /// Held back.
+    /// Delayed additionally.
     pub reordered: u64,
 }
 
-/// Bytes that each packet takes on an Ethernet beside its frame: preamble, check sequence, gap.
+/// Bytes of a packet on Ethernet besides its frame: preamble, check sequence, gap.
 const FRAMING_BYTES: u64 = 24;
 
-/// A direction of a path, and what is on its way.
+/// A direction of a path, with the packets in flight.
 #[derive(Debug)]
 pub struct Path {
     spec: PathSpec,
     random: Rng,
     /// Gilbert's bad state.
     in_burst: bool,
-    /// When the bottleneck will have sent all that it has.
+    /// When the bottleneck will have sent all packets in its queue.
     idle_at_ns: u64,
     under_way: BinaryHeap<Reverse<(u64, u64, Vec<u8>)>>,
     order: u64,
@@ -98,7 +98,7 @@ impl Path {
         }
     }
 
-    /// What became of the packets so far.
+    /// Statistics of the packets so far.
     pub fn counts(&self) -> PathCounts {
         self.counts
     }
@@ -149,7 +149,8 @@ impl Path {
             Loss::None => false,
             Loss::Random(share) => self.random.chance(share),
             Loss::Bursty(share, packets) => {
-                // A burst goes on with 1 - 1/packets, and begins so often that the share comes out.
+                // A burst continues with 1 - 1/packets, and begins so often that the share is
+                // right.
                 let leave = 1.0 / packets.max(1.0);
                 let enter = leave * share / (1.0 - share).max(f64::EPSILON);
                 let chance = if self.in_burst { 1.0 - leave } else { enter };
@@ -160,7 +161,7 @@ impl Path {
     }
 }
 
-/// Sets "congestion experienced" in an ECN-capable IPv4 packet; answers whether it was one.
+/// Sets "congestion experienced" in an ECN-capable IPv4 packet; returns whether it was one.
 fn mark(frame: &mut [u8]) -> bool {
     const ETHERNET_BYTES: usize = 14;
     let ipv4 = frame.len() >= ETHERNET_BYTES + 20 && frame[12..14] == [8, 0];
@@ -190,7 +191,7 @@ mod tests {
         vec![0; len]
     }
 
-    /// Sends so many frames of 1000 bytes, one each `gap_ns`; answers the times of arrival.
+    /// Sends this many frames of 1000 bytes, one per `gap_ns`; returns the times of arrival.
     fn send(path: &mut Path, frames: u64, gap_ns: u64) -> Vec<u64> {
         let mut arrivals = Vec::new();
         for n in 0..frames {

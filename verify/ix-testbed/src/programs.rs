@@ -1,19 +1,19 @@
-//! Programs and libraries that tests start or link, and cargo does not build for them.
+//! Programs and libraries that tests start or link, and that cargo does not build for them.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Built at once, so that what they have in common is compiled once.
+/// Built in one step, so that shared dependencies are compiled once.
 const OTHERS: [&str; 7] =
     ["ix-attacker", "ix-echo", "ix-frames", "ix-httpd", "ix-kv", "libix-c", "libix-event"];
 
-/// The variable of the environment that says that they are built: `.ci/run` sets it, because its
-/// other builds would keep this one waiting.
+/// An environment variable that says that they are built: `.ci/run` sets it, because its other
+/// builds would delay this one.
 const BUILT: &str = "IX_OTHERS_BUILT";
 
-/// Builds them next to a program that cargo has built; returns its folder.
+/// Builds them beside a program that cargo has built; returns its folder.
 ///
 /// # Panics
-/// When they do not build.
+/// If they do not build.
 pub fn build_beside(program: &Path) -> PathBuf {
     let folder = program.parent().expect("a folder");
     if std::env::var_os(BUILT).is_some() {

@@ -1,14 +1,14 @@
-//! A strict reader of Prometheus' text format: what it does not take, a server might not either.
+//! A strict parser of Prometheus' text format: what it refuses, a server might refuse, too.
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All samples by series, as they are written.
+/// All samples by series, as written.
 pub struct Samples(BTreeMap<String, f64>);
 
 impl Samples {
-    /// Reads the text.
+    /// Parses the text.
     ///
     /// # Panics
-    /// On anything that is not by the book.
+    /// On any violation of the format.
     #[track_caller]
     pub fn parse(text: &str) -> Samples {
         assert!(text.ends_with('\n'), "the last line must end as well");
@@ -52,12 +52,12 @@ impl Samples {
         samples
     }
 
-    /// A series' value.
+    /// The value of a series.
     pub fn get(&self, series: &str) -> Option<f64> {
         self.0.get(series).copied()
     }
 
-    /// Each bucket counts those below it as well; the last one all.
+    /// Each bucket includes those below it; the last one includes all.
     #[track_caller]
     fn check_histogram(&self, name: &str) {
         let counts = self.0.iter().filter(|(s, _)| s.starts_with(&format!("{name}_count")));
@@ -82,7 +82,7 @@ fn is_name(name: &str) -> bool {
     name.starts_with("ix_") && name.chars().all(fine)
 }
 
-/// `{name="value",…}` with only the three escapes that there are.
+/// Parses `{name="value",…}` with the three defined escapes.
 #[track_caller]
 fn check_labels(series: &str) {
     let Some((_, labels)) = series.split_once('{') else { return };

@@ -1,4 +1,4 @@
-//! Programs that serve on the loopback address, for tests of them from the outside.
+//! Programs that serve on the loopback address, for tests from outside.
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::process::{Child, Command, Stdio};
@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A server process; killed when dropped.
 pub struct Server {
     child: Child,
-    /// Where it listens.
+    /// Address that it listens at.
     pub at: SocketAddr,
 }
 
 impl Server {
-    /// Starts a command that listens at `at`, and waits until it says `ready`.
+    /// Starts a command that listens at `at`, and waits until it prints `ready`.
     ///
     /// # Panics
-    /// When it does not start, or says something else.
+    /// If it does not start, or prints something else.
     pub fn start(mut command: Command, at: SocketAddr) -> Server {
         let child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut server = Server { child, at };
@@ -31,7 +31,7 @@ impl Server {
         Server { child, at }
     }
 
-    /// Its process.
+    /// Its process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -39,7 +39,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Errors mean that it has ended already.
+        // An error means that it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -50,11 +50,11 @@ pub fn free_address() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, free_port()).into()
 }
 
-/// A free port of the loopback address, for TCP and UDP. It is none of those that Linux gives to
-/// clients: one of them could take it before the server does.
+/// A free port of the loopback address, for TCP and UDP, outside the range that Linux gives to
+/// clients: a client could take it before the server does.
 ///
 /// # Panics
-/// When all are taken.
+/// If all are in use.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;
@@ -63,7 +63,7 @@ pub fn free_port() -> u16 {
         TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()
             && UdpSocket::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()
     };
-    // Processes that run beside each other begin at different ones.
+    // Parallel processes begin at different ports.
     let next = || {
         let n = std::process::id().wrapping_mul(97) + TAKEN.fetch_add(1, Ordering::Relaxed);
         (FIRST + n % COUNT) as u16

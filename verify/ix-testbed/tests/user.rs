@@ -5,7 +5,7 @@ use ix_testbed::{Namespace, VethEnd, enter_user_namespace, try_user_namespace};
 /// libtest's last line, for whoever counts tests: this is one without libtest.
 const RESULT: &str = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
 
-/// Runs in a forked child as nobody; answers an exit status.
+/// Runs in a forked child as nobody; returns an exit status.
 fn as_nobody() -> i32 {
     // SAFETY: changes the credentials of this forked child only; who has just given up root must
     // ask to own its files in /proc as others do from the start.

@@ -1,9 +1,9 @@
-//! The rules of the house as tests: they read the tree as text and say what is out of place.
+//! The rules of the tree as tests: they read the tree as text and report what is out of place.
 //!
 //! `cargo test -p ix-tidy` checks the whole tree in well under two seconds. Each rule is a function
-//! from a [`Tree`] to [`Finding`]s; a finding says where, what, why and what to do. What breaks a
-//! rule today stands in [`exceptions`] with its reason. An exception that nothing needs any more is
-//! a finding too, so the list only shrinks.
+//! from a [`Tree`] to [`Finding`]s. A finding says where, what, why and what to do. [`exceptions`]
+//! lists what breaks a rule today, with its reason. An exception that is no longer needed is a
+//! finding too, so the list only shrinks.
 #![forbid(unsafe_code)]
 pub mod exceptions;
 mod manifest;
@@ -49,6 +49,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     all.extend(rules::circles::check(tree, exceptions::CIRCLE));
     all.extend(rules::front_page::check(tree));
     all.extend(rules::targets::check(tree));
+    all.extend(rules::typed_words::check(tree));
     all.sort();
     all
 }

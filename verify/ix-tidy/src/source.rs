@@ -1,7 +1,7 @@
-//! Rust sources without what is not code.
+//! Rust sources reduced to code.
 
-/// The source with comments, and the insides of strings and characters, turned to blanks. Lines
-/// stay where they are.
+/// The source with comments, and the insides of strings and characters, replaced by blanks. Line
+/// numbers stay the same.
 pub fn code_of(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut code = bytes.to_vec();

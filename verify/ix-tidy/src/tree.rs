@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 pub const ROOMS: [&str; 8] =
     ["sys", "core", "dataplane", "host", "app", "programs", "verify", "cli"];
 
-/// Ends of names of files that the rules read.
+/// Extensions of the files that the rules read.
 const ENDS: [&str; 4] = [".rs", ".toml", ".md", ".sh"];
 
 /// Texts by path below the root, with `/` between names.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
     files: BTreeMap<String, String>,
-    /// Path of the tree on this machine, which no file may have in it.
+    /// Path of the tree on this machine. No file may contain it.
     place: Option<String>,
 }
 
@@ -42,7 +42,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Takes in a file, or a folder with all that it has.
+    /// Adds a file, or a folder with all its files.
     fn take(&mut self, path: &Path, name: &str) -> io::Result<()> {
         if path.is_dir() {
             if name.ends_with("/target") || name.ends_with("/corpus") {
@@ -70,7 +70,7 @@ impl Tree {
         self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// Files whose path begins and ends so.
+    /// Files whose path has this beginning and this end.
     pub fn within<'a>(
         &'a self,
         begin: &'a str,

@@ -88,7 +88,7 @@ impl FromStr for Rate {
         let mut words = text.split(':');
         let name = words.next().unwrap_or_default();
         let numbers: Vec<f64> = words
-            .map(|word| word.parse().map_err(|_| format!("`{word}` in `{text}` is no number")))
+            .map(|word| word.parse().map_err(|_| format!("`{word}` in `{text}` is not a number")))
             .collect::<Result<_, _>>()?;
         let rate = match (name, numbers[..].as_ref()) {
             ("constant", &[rate]) => Rate::Constant(rate),
@@ -106,7 +106,7 @@ impl FromStr for Rate {
             }
             _ => {
                 return Err(format!(
-                    "`{text}` is no pattern: say triangle:MIN:MAX:PERIOD:HOLD, \
+                    "`{text}` is not a pattern; use triangle:MIN:MAX:PERIOD:HOLD, \
                      qtriangle:MIN:MAX:PERIOD:STEP or sin_noise:MIN:MAX:PERIOD:NOISE:REDRAW"
                 ));
             }

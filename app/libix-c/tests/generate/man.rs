@@ -116,7 +116,10 @@ pub fn contract(parts: &[Part]) -> String {
     let what = "the raw contract between a program and the IX dataplane";
     let mut page = Page::new("libix-contract", 7, what);
     page.section("DESCRIPTION");
-    page.text(&parts[0].doc[2..]);
+    // Behind its title, and without what is of no use in C.
+    let front = parts[0].doc[2..].split(|line| line.as_str() == "# In Rust").next();
+    let front = front.unwrap_or_default();
+    page.text(front.strip_suffix(&[String::new()]).unwrap_or(front));
     for part in parts {
         let constants = part.items.iter().filter(|i| matches!(i.what, What::Const { .. }));
         for (at, item) in constants.enumerate() {

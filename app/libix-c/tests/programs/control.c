@@ -33,8 +33,8 @@ static void vnics(ix_control *control, char *vnic)
     CHECK(ix_control_vnic_new(control, NULL, 1, 0, link, sizeof link, vnic) == -IX_ERROR_INVALID);
     REFUSED(ix_control_vnic_new(control, "web", 0, 0, link, sizeof link, vnic), "0 queue pairs");
     REFUSED(ix_control_vnic_new(control, "web", 3, 0, link, sizeof link, vnic), "between 1 and 2");
-    REFUSED(ix_control_vnic_new(control, "B!", 1, 0, link, sizeof link, vnic), "is no name");
-    REFUSED(ix_control_vnic_new(control, "\"", 1, 0, link, sizeof link, vnic), "is no name");
+    REFUSED(ix_control_vnic_new(control, "B!", 1, 0, link, sizeof link, vnic), "invalid name");
+    REFUSED(ix_control_vnic_new(control, "\"", 1, 0, link, sizeof link, vnic), "invalid name");
     REFUSED(ix_control_vnic_new(control, "web", 1, 4194304, link, sizeof link, vnic),
             "cannot watch process");
     CHECK(ix_control_vnic_new(control, "web", 1, 0, link, sizeof link, vnic) == 0);
@@ -69,7 +69,7 @@ static void rates_of_vnics(ix_control *control)
     CHECK(ix_control_rate_of_vnic(NULL, "web", NULL, NULL, 0) == -IX_ERROR_INVALID);
     CHECK(ix_control_rate_of_vnic(control, NULL, NULL, NULL, 0) == -IX_ERROR_INVALID);
     REFUSED(ix_control_rate_of_vnic(control, "none", NULL, NULL, 0), "no vNIC");
-    REFUSED(ix_control_rate_of_vnic(control, "web", "0bit", NULL, 0), "zero");
+    REFUSED(ix_control_rate_of_vnic(control, "web", "0bit", NULL, 0), "0 lets nothing pass");
     REFUSED(ix_control_rate_of_vnic(control, "web", NULL, "1bit", 0), "too little");
     REFUSED(ix_control_rate_of_vnic(control, "web", NULL, NULL, 1001), "weight of 1001");
     CHECK(ix_control_rate_of_vnic(control, "web", "20kpps", "77Mbit", 7) == 0);
@@ -95,11 +95,11 @@ static void filters(ix_control *control, const char *vnic, char *filter)
     number = ix_control_filter(control, "rx ip service 10.88.0.2", "web", NULL, filter);
     CHECK(number > 0 && strlen(filter) == CAPABILITY - 1);
     REFUSED(ix_control_filter(control, "rx tcp service 10.88.0.2:80", "kv", "kv", key),
-            "what web holds");
+            "a filter of web");
     CHECK(ix_control_derive(NULL, filter, NULL, key) == -IX_ERROR_INVALID);
     CHECK(ix_control_derive(control, filter, "rx tcp service 10.88.0.2:7", part) > number);
     CHECK(ix_control_derive(control, filter, NULL, key) > number && strcmp(key, filter));
-    REFUSED(ix_control_derive(control, part, "rx ip service 10.88.0.2", key), "beyond what was");
+    REFUSED(ix_control_derive(control, part, "rx ip service 10.88.0.2", key), "wider than the");
     /* Not all of it because its part is no text. */
     CHECK(ix_control_derive(control, filter, "rx \xff", key) == -IX_ERROR_INVALID);
     CHECK(strstr(ix_last_error(), "UTF-8"));
@@ -181,17 +181,17 @@ static int dataplane(const char *path)
     CHECK(ix_control_rate(control, NULL, NULL) == 0);
     CHECK(ix_control_rate(control, "\xff", NULL) == -IX_ERROR_INVALID);
     CHECK(ix_control_rate(control, "none", NULL) == 0);
-    REFUSED(ix_control_rate(control, "0bit", NULL), "zero");
+    REFUSED(ix_control_rate(control, "0bit", NULL), "0 lets nothing pass");
     CHECK(ix_control_rate_of_queue(NULL, 0, NULL, NULL, NULL) == -IX_ERROR_INVALID);
     CHECK(ix_control_rate_of_queue(control, 0, "10kpps", "50Mbit", "5Mbit") == 0);
     CHECK(ix_control_rate_of_queue(control, 0, NULL, NULL, NULL) == 0);
     CHECK(ix_control_rate_of_queue(control, 0, "none", "none", "none") == 0);
-    REFUSED(ix_control_rate_of_queue(control, 0, NULL, "0bit", NULL), "zero");
+    REFUSED(ix_control_rate_of_queue(control, 0, NULL, "0bit", NULL), "0 lets nothing pass");
     REFUSED(ix_control_rate_of_queue(control, 1, NULL, "1Mbit", NULL), "has no queue 1");
     CHECK(ix_control_rate(control, "fast", NULL) == -IX_ERROR_REFUSED);
     CHECK(ix_control_rate_of_flows(NULL, "1Mbit") == -IX_ERROR_INVALID);
     CHECK(ix_control_rate_of_flows(control, NULL) == -IX_ERROR_INVALID);
-    REFUSED(ix_control_rate_of_flows(control, "0pps"), "zero");
+    REFUSED(ix_control_rate_of_flows(control, "0pps"), "0 lets nothing pass");
     CHECK(ix_control_rate_of_flows(control, "5Mbit") == 0);
     CHECK(ix_control_rate_of_flows(control, "none") == 0);
     REFUSED(ix_control_rate_of_vnic(control, "web", NULL, "1Mbit", 0), "one vNIC");

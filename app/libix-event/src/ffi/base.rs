@@ -9,7 +9,7 @@ use core::ptr::{null, null_mut};
 use libc::timeval;
 use std::sync::atomic::Ordering;
 
-/// What programs are told that this is.
+/// The version that programs see.
 const VERSION: &CStr = c"2.1.12-stable";
 const VERSION_NUMBER: u32 = 0x0201_0c00;
 
@@ -207,7 +207,7 @@ unsafe extern "C" fn event_base_update_cache_time(_: *mut event_base) -> c_int {
     0
 }
 
-/// Common timeouts are a hint: ours cost the same as others.
+/// Common timeouts are a hint: here they cost the same as others.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn event_base_init_common_timeout(
     _: *mut event_base,
@@ -257,7 +257,7 @@ unsafe extern "C" fn event_config_require_features(
     }
 }
 
-/// Flags choose among what libevent has several of; of ours there is one.
+/// Flags choose among variants of libevent; here there is one.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn event_config_set_flag(config: *mut event_config, _: c_int) -> c_int {
     if config.is_null() { -1 } else { 0 }

@@ -19,7 +19,7 @@ pub(super) fn bytes<'a>(data: *const c_void, bytes: usize) -> &'a [u8] {
     unsafe { core::slice::from_raw_parts(data.cast(), bytes) }
 }
 
-/// A place for bytes of the program.
+/// Room for bytes in the program.
 fn place<'a>(to: *mut c_void, bytes: usize) -> &'a mut [MaybeUninit<u8>] {
     if to.is_null() || bytes == 0 {
         return &mut [];
@@ -28,7 +28,7 @@ fn place<'a>(to: *mut c_void, bytes: usize) -> &'a mut [MaybeUninit<u8>] {
     unsafe { core::slice::from_raw_parts_mut(to.cast(), bytes) }
 }
 
-/// Copies the first bytes out and removes them.
+/// Copies the first bytes and removes them.
 pub(super) fn take(from: &evbuffer, to: *mut c_void, bytes: usize) -> usize {
     from.change(|chunks| {
         let n = chunks.copy_out(0, place(to, bytes));
@@ -36,12 +36,12 @@ pub(super) fn take(from: &evbuffer, to: *mut c_void, bytes: usize) -> usize {
     })
 }
 
-/// Copies bytes out from a place on.
+/// Copies bytes from a position on.
 pub(super) fn copy_from(from: &evbuffer, skip: usize, to: *mut c_void, bytes: usize) -> usize {
     from.chunks.borrow().copy_out(skip, place(to, bytes))
 }
 
-/// Moves bytes to the end of another buffer; `None`: they are the same, or one is frozen there.
+/// Moves bytes to the end of another buffer; `None`: both are the same, or one is frozen there.
 pub(super) fn move_all(from: &evbuffer, to: &evbuffer, most: usize) -> Option<usize> {
     if core::ptr::eq(from, to) || from.frozen[0].get() || to.frozen[1].get() {
         return None;
@@ -59,7 +59,7 @@ extern "C" fn evbuffer_new() -> *mut evbuffer {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn evbuffer_free(buffer: *mut evbuffer) {
-    // A bufferevent's own buffers end with it.
+    // A bufferevent's own buffers are freed with it.
     if at!(buffer).is_some_and(|buffer| buffer.owner.get().is_none()) {
         // SAFETY: of `evbuffer_new`.
         drop(unsafe { Box::from_raw(buffer) });
@@ -134,7 +134,7 @@ unsafe extern "C" fn evbuffer_add_iovec(
     })
 }
 
-/// The file's bytes, read now; its descriptor is closed.
+/// Appends the file's bytes, read now; its descriptor is closed.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn evbuffer_add_file(
     buffer: *mut evbuffer,
@@ -429,7 +429,7 @@ extern "C" fn evbuffer_defer_callbacks(_: *mut evbuffer, _: *mut event_base) -> 
     -1
 }
 
-/// Behind `evbuffer_add_printf`.
+/// Implements `evbuffer_add_printf`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn evbuffer_add_vprintf(
     buffer: *mut evbuffer,
@@ -472,7 +472,7 @@ unsafe extern "C" fn evbuffer_peek(
         Some(start) => start.pos as usize,
         None => 0,
     };
-    // As many as are needed for so many bytes; without a number as many as there is room for.
+    // As many pieces as that many bytes need; without a number as many as there is room for.
     let mut left = usize::try_from(len).unwrap_or(usize::MAX);
     let (mut needed, room) = (0, count.max(0) as usize);
     for slice in chunks.slices() {

@@ -1,10 +1,10 @@
-//! evbuffers: looking for something in them.
+//! evbuffers: searching.
 use super::{at, put};
 use crate::buffer::{Chunks, evbuffer};
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
 
-/// A place in a buffer; -1: nowhere.
+/// A position in a buffer; -1: not found.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct evbuffer_ptr {
@@ -28,7 +28,7 @@ mod eol {
     pub const NUL: c_int = 4;
 }
 
-/// Where the first line ends from `from` on, and how long its end is.
+/// Finds the end of the first line from `from` on, and its length.
 fn end_of_line(chunks: &Chunks, from: usize, style: c_int) -> Option<(usize, usize)> {
     match style {
         eol::ANY => {
@@ -154,7 +154,7 @@ unsafe extern "C" fn evbuffer_copyout_from(
     super::buffer::copy_from(buffer, from, to, len) as isize
 }
 
-/// The old name of a search in one piece.
+/// The old name of `evbuffer_search`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn evbuffer_find(
     buffer: *mut evbuffer,

@@ -53,7 +53,7 @@ unsafe extern "C" fn bufferevent_socket_connect(
         if this.fd() < 0 {
             return -1;
         }
-        // The program has begun to connect by itself.
+        // The program has begun to connect.
         this.begin_connecting(util::Connecting::Begun);
         return 0;
     }
@@ -87,7 +87,7 @@ unsafe extern "C" fn bufferevent_socket_connect(
     }
 }
 
-/// Looks the name up at once: there is no evdns, and its argument must be null.
+/// Looks up the name at once: there is no evdns, and its argument must be null.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bufferevent_socket_connect_hostname(
     bev: *mut bufferevent,

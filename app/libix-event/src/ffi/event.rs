@@ -7,10 +7,10 @@ use core::ptr::null_mut;
 use libc::timeval;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The base of programs that have only one (`event_init`).
+/// The base of programs with only one (`event_init`).
 pub(super) static CURRENT: AtomicPtr<event_base> = AtomicPtr::new(null_mut());
 
-/// What `event_self_cbarg` answers, which `event_new` makes the event itself.
+/// Returned by `event_self_cbarg`; `event_new` replaces it by the event itself.
 static SELF: u8 = 0;
 
 #[unsafe(no_mangle)]
@@ -229,7 +229,7 @@ extern "C" fn event_get_struct_event_size() -> usize {
     size_of::<event>()
 }
 
-/// An event that is told once and then freed.
+/// An event that is freed after its only callback.
 struct Once {
     ev: event,
     callback: Option<Callback>,

@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::null_mut;
 use libc::{sockaddr, socklen_t};
 
-/// Connections that wait, where the program leaves it to us.
+/// Default backlog.
 const BACKLOG: c_int = 128;
 
 #[unsafe(no_mangle)]

@@ -44,7 +44,9 @@ pub fn shutdown(fd: RawFd, how: i32) -> Outcome<()> {
                 return Err(libc::ENOTCONN.into());
             }
             stream.read_shut |= read;
-            stream.write_shut |= write;
+            if write {
+                stream.flow.shutdown();
+            }
             if let Some(mate) = stream.mate.filter(|_| write) {
                 core.mate_ended(mate);
             }
@@ -65,10 +67,10 @@ pub fn linger(fd: RawFd) {
         return;
     }
     let Some(stream) = socket.stream() else { return };
-    if stream.phase != Phase::Open || stream.inbox.len() > 0 || stream.mate.is_some() {
+    if stream.phase != Phase::Open || stream.unread() > 0 || stream.mate.is_some() {
         return;
     }
-    stream.write_shut = true;
+    stream.flow.shutdown();
     core.touch(id);
     signals::reset();
     let until = Some(Instant::now() + time);
@@ -77,6 +79,7 @@ pub fn linger(fd: RawFd) {
         let Some(stream) = core.sockets.get_mut(id).and_then(Socket::stream) else {
             return Some(());
         };
-        (stream.phase == Phase::Dead || (stream.outbox.len() == 0 && stream.fin)).then_some(())
+        (stream.phase == Phase::Dead || (stream.held() == 0 && stream.flow.has_sent_fin()))
+            .then_some(())
     });
 }

@@ -118,9 +118,9 @@ fn join_port(
     Ok(port)
 }
 
-/// `accept4`. `on_linux` asks the Linux socket under the descriptor, which does not block; it
-/// answers a descriptor, or an errno below 0. Answers the new descriptor, and its peer if it is
-/// IX's.
+/// `accept4`. `on_linux` asks the Linux socket under the descriptor, which does not block, and
+/// returns a descriptor, or an errno below 0. Returns the new descriptor, and its peer if the
+/// connection is IX's.
 pub fn accept(
     fd: RawFd,
     flags: i32,

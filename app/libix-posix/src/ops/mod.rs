@@ -1,7 +1,7 @@
 //! Making connections, from `bind` to `close`. An error is an errno.
 //!
-//! Nobody can know whose a new socket is: `bind`, `connect` or `sendto` decide. Until then, and for
-//! all that is Linux's, calls go to a real Linux socket under its descriptor (`under`).
+//! `bind`, `connect` or `sendto` decide whether a new socket is IX's or Linux's. Until then, and for
+//! all sockets of Linux, calls go to a real Linux socket under the descriptor (`under`).
 // As in `lib.rs`: without the C names nobody calls most of it.
 #![cfg_attr(test, allow(unused_imports))]
 

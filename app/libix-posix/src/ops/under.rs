@@ -141,7 +141,7 @@ fn linux_kind(socket: &Socket) -> Sockets {
     Sockets(domain, if socket.is_tcp() { SOCK_STREAM } else { SOCK_DGRAM })
 }
 
-/// Closes a number of ours that is not Linux's; answers what stood there, which the caller drops.
+/// Closes a number of ours that is not Linux's; returns what stood there, which the caller drops.
 pub fn close_number(core: &mut Core, fd: RawFd) -> Entry {
     let entry = fds::get(fd);
     let begun = core.has_begun();

@@ -1,4 +1,5 @@
-//! As much of JSON (RFC 8259) as the control socket speaks, so that the library needs nothing else.
+//! The part of JSON (RFC 8259) that the control socket uses, so that the library needs no
+//! dependency.
 use core::fmt::Write;
 
 /// A value. Numbers stay as they are written.
@@ -12,11 +13,11 @@ pub(super) enum Json {
     Object(Vec<(String, Json)>),
 }
 
-/// Lists and objects within each other.
+/// Most levels of nested lists and objects.
 const DEPTH_MAX: usize = 32;
 
 impl Json {
-    /// Reads a value; `None`: it is none, or something follows it.
+    /// Parses a value; `None`: the text is not JSON, or has more after the value.
     pub(super) fn parse(text: &str) -> Option<Json> {
         let mut reader = Reader { rest: text, depth: 0 };
         let value = reader.value()?;
@@ -128,7 +129,7 @@ impl Reader<'_> {
                         for _ in 0..4 {
                             code = code << 4 | chars.next()?.to_digit(16)?;
                         }
-                        // Of what lies beyond the first plane the socket says nothing.
+                        // The control socket sends no characters beyond the first plane.
                         char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
                     }
                     other => other,

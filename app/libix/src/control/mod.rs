@@ -1,9 +1,10 @@
-//! The control interface: vNICs, filters and rates, asked of whoever holds the devices.
+//! The control interface: requests about vNICs, filters and rates to the process that has the
+//! devices.
 //!
 //! A [`Control`] is a connection to the control socket of a dataplane (`ix run --control`) or of a
-//! shared interface (`ix share`). What it grants are [`Capability`]s: numbers that nobody can
-//! guess, that may be handed to another program, and that end with what they stand for. Filters and
-//! rates are said as `ix ctl` says them: `rx tcp service 10.0.0.2:80`, `100Mbit`.
+//! shared interface (`ix share`). It grants [`Capability`]s: numbers that cannot be guessed, that
+//! may be passed to another program, and that end with their filter or vNIC. Filters and rates are
+//! written as for `ix ctl`: `rx tcp service 10.0.0.2:80`, `100Mbit`.
 mod json;
 
 use core::fmt;
@@ -16,25 +17,25 @@ use std::time::Duration;
 
 /// Version of the protocol on the socket.
 const PROTOCOL: u64 = 1;
-/// Longest wait for an answer: the dataplane itself may have to say it.
+/// Longest wait for a reply: the dataplane itself may have to give it.
 const TIMEOUT: Duration = Duration::from_secs(6);
-/// Longest line that is taken.
+/// Longest accepted line.
 const LINE_MAX: u64 = 16 << 20;
 /// Digits of a capability.
 const DIGITS: usize = 32;
 
-/// Why the control interface did not do it.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlError {
-    /// It cannot be reached, or it has gone: what, and why.
+    /// The socket cannot be reached, or the connection ended: what, and why.
     Lost(String),
-    /// It speaks another version of the protocol.
+    /// The socket has another version of the protocol.
     Version(String),
-    /// It refused: why, and what mends it where that is known.
+    /// The request was refused: why, and the remedy if it is known.
     Refused(String),
-    /// It said what this library does not understand.
+    /// The library cannot parse the reply.
     Nonsense,
-    /// It was not asked: what of the request cannot be said.
+    /// The request was not sent: the part of it that is invalid.
     Invalid(&'static str),
 }
 
@@ -43,12 +44,12 @@ impl fmt::Display for ControlError {
         match self {
             ControlError::Lost(why) => write!(f, "cannot talk to the control socket: {why}"),
             ControlError::Version(theirs) => {
-                write!(f, "the control socket speaks protocol {theirs}, this is {PROTOCOL}")
+                write!(f, "the control socket has protocol {theirs}, this library {PROTOCOL}")
             }
             ControlError::Refused(why) => f.write_str(why),
-            ControlError::Invalid(why) => write!(f, "cannot ask the control socket: {why}"),
+            ControlError::Invalid(why) => write!(f, "cannot send the request: {why}"),
             ControlError::Nonsense => {
-                f.write_str("the control socket's answer is not understood: use ix of this version")
+                f.write_str("cannot parse the control socket's reply; use the same version of ix and of this library")
             }
         }
     }
@@ -56,19 +57,19 @@ impl fmt::Display for ControlError {
 
 impl std::error::Error for ControlError {}
 
-/// A right that can be handed on: whoever has its text has it. Forged ones are refused as stale
-/// ones are.
+/// A right that can be passed on: the text is the right. A forged capability is refused like a
+/// revoked one.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Capability([u8; DIGITS]);
 
 impl Capability {
-    /// The text, to be handed to another program.
+    /// The text, to pass to another program.
     pub fn reveal(&self) -> &str {
         core::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
-/// Not the right itself, which would end up in some log.
+/// Without the text, which is the right itself and must not appear in logs.
 impl fmt::Debug for Capability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Capability(..)")
@@ -89,15 +90,15 @@ impl FromStr for Capability {
 }
 
 fn forged() -> ControlError {
-    ControlError::Refused("there is no such capability".to_owned())
+    ControlError::Refused("no such capability: forged or revoked".to_owned())
 }
 
-/// A vNIC that was made on a shared interface.
+/// A vNIC that was created on a shared interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vnic {
-    /// The name of its link.
+    /// Name of its link.
     pub link: String,
-    /// What `ix run --nic` takes: the link as a device.
+    /// The device for `ix run --nic`.
     pub device: String,
     /// The right to assign filters to it.
     pub capability: Capability,
@@ -106,7 +107,7 @@ pub struct Vnic {
 /// A granted filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// Its number, which is no secret.
+    /// Its number, which is not secret.
     pub filter: u32,
     /// The right to it.
     pub capability: Capability,
@@ -117,8 +118,8 @@ pub struct Granted {
 pub struct Control(BufReader<UnixStream>);
 
 impl Control {
-    /// Connects. The socket of operators may do everything; that of readers does what capabilities
-    /// allow.
+    /// Connects to a control socket. The operators' socket allows everything; the read-only socket
+    /// allows what capabilities allow.
     pub fn connect(path: impl AsRef<Path>) -> Result<Control, ControlError> {
         let path = path.as_ref();
         let lost = |e| ControlError::Lost(format!("{}: {e}", path.display()));
@@ -134,8 +135,8 @@ impl Control {
         }
     }
 
-    /// Makes a vNIC with so many queue pairs on a shared interface; it goes with the process
-    /// `owner`.
+    /// Creates a vNIC with this many queue pairs on a shared interface; it is removed when the
+    /// process `owner` ends.
     pub fn create_vnic(
         &mut self,
         name: &str,
@@ -145,7 +146,7 @@ impl Control {
         self.vnic_by("afxdp", name, queues, owner)
     }
 
-    /// The same with a tap and one queue pair, which asks nothing of the kernel.
+    /// Creates a vNIC with a tap and one queue pair, which needs no privilege to open.
     pub fn create_tap_vnic(
         &mut self,
         name: &str,
@@ -170,14 +171,14 @@ impl Control {
         Ok(Vnic { link, device, capability: capability_in(&answer)? })
     }
 
-    /// Deletes one; its traffic is Linux' again.
+    /// Deletes a vNIC; Linux gets its packets again.
     pub fn delete_vnic(&mut self, name: &str) -> Result<(), ControlError> {
         self.ask(&format!(r#"{{"do":"vnic-delete","name":{}}}"#, quoted(name))).map(drop)
     }
 
-    /// Grants filters, all or none. Of a dataplane they are assigned at once; of a shared interface
-    /// to `vnic`, or later by [`Control::assign`]. What overlaps with what another holds is refused
-    /// with its name.
+    /// Grants filters, all or none. On a dataplane they are assigned at once; on a shared interface
+    /// to `vnic`, or later by [`Control::assign`]. A filter that overlaps with another holder's is
+    /// refused, and the error names the holder.
     pub fn create_filters(
         &mut self,
         filters: &[&str],
@@ -188,9 +189,8 @@ impl Control {
         self.granted(&(request + "}"))
     }
 
-    /// Grants filters to a holder and assigns them to one queue of a dataplane's vNIC, which holds
-    /// them alone, all or none: as [`Control::create_filters`] and [`Control::assign_queue`], in
-    /// one go.
+    /// Grants filters to a holder and assigns them to one queue of a dataplane's vNIC alone, all or
+    /// none: [`Control::create_filters`] and [`Control::assign_queue`] in one step.
     pub fn create_filters_of_queue(
         &mut self,
         filters: &[&str],
@@ -207,8 +207,8 @@ impl Control {
         made.iter().map(granted_in).collect()
     }
 
-    /// A capability for a part of a filter, or (`None`) for all of it once more, to hand on. It
-    /// ends with the one that it comes from.
+    /// Creates a capability for a part of a filter, or (`None`) another one for all of it, to pass
+    /// on. It ends with the capability that it is derived from.
     pub fn derive(
         &mut self,
         from: &Capability,
@@ -229,9 +229,9 @@ impl Control {
         self.ask(&request).map(drop)
     }
 
-    /// Assigns a filter to one queue of a dataplane's vNIC, which holds it alone from then on;
-    /// `None`: all queues do again. Receive filters that take packets of flows (TCP, UDP, ICMP,
-    /// ARP) are refused: those have the queue of their flow group.
+    /// Assigns a filter to one queue of a dataplane's vNIC alone; `None`: to all queues again.
+    /// Receive filters that take packets of flows (TCP, UDP, ICMP, ARP) are refused: their flow
+    /// group decides the queue.
     pub fn assign_queue(
         &mut self,
         filter: &Capability,
@@ -242,14 +242,14 @@ impl Control {
         self.ask(&format!(r#"{{"do":"filter-assign","capability":"{filter}"{queue}}}"#)).map(drop)
     }
 
-    /// Ends a filter and all that was derived from it; answers how many that were.
+    /// Revokes a filter's capability and all derived from it; returns how many those were.
     pub fn revoke(&mut self, filter: &Capability) -> Result<usize, ControlError> {
         let filter = filter.reveal();
         self.revoked(&format!(r#"{{"do":"filter-revoke","capability":"{filter}"}}"#))
     }
 
-    /// The same by its number, for operators; `None`: all filters end, and of a dataplane
-    /// everything passes then.
+    /// Removes a filter by its number, for operators; `None`: all filters, and then a dataplane
+    /// passes everything.
     pub fn remove_filter(&mut self, filter: Option<u32>) -> Result<usize, ControlError> {
         let filter = filter.map_or(String::new(), |filter| format!(r#","filter":{filter}"#));
         self.revoked(&format!(r#"{{"do":"filter-remove"{filter}}}"#))
@@ -261,20 +261,21 @@ impl Control {
         Ok(gone as usize)
     }
 
-    /// Other limits of a dataplane's vNIC while traffic runs; `none` lifts one, `None` leaves it.
+    /// Sets rates of a dataplane's vNIC; `none` lifts one, `None` leaves it.
     pub fn rate(&mut self, rx: Option<&str>, tx: Option<&str>) -> Result<(), ControlError> {
         let request = with_texts(r#"{"do":"rate""#, [("rx", rx), ("tx", tx)]);
         self.ask(&(request + "}")).map(drop)
     }
 
-    /// Another limit of each flow of it, whose packets leave at even distances; `none` lifts it.
+    /// Sets the rate of each flow of a dataplane's vNIC, whose packets leave evenly; `none` lifts
+    /// it.
     pub fn rate_of_flows(&mut self, flow: &str) -> Result<(), ControlError> {
         let request = with_texts(r#"{"do":"rate""#, [("flow", Some(flow))]);
         self.ask(&(request + "}")).map(drop)
     }
 
-    /// Other limits of a vNIC of a shared interface, which the kernel keeps, and its weight (1 to
-    /// 1000) beside the others' while the interface is full.
+    /// Sets rates of a vNIC of a shared interface, which the kernel enforces, and its weight (1 to
+    /// 1000) relative to the others' while the interface is full.
     pub fn rate_of_vnic(
         &mut self,
         vnic: &str,
@@ -288,8 +289,8 @@ impl Control {
         self.ask(&(request + "}")).map(drop)
     }
 
-    /// Other limits of one queue of it, within its part of the vNIC's, and of each flow there
-    /// (`flow`).
+    /// Sets rates of one queue of a dataplane's vNIC, within its part of the vNIC's rates, and of
+    /// each flow on it (`flow`).
     pub fn rate_of_queue(
         &mut self,
         queue: usize,
@@ -302,8 +303,8 @@ impl Control {
         self.ask(&(request + "}")).map(drop)
     }
 
-    /// Limits, filters and rates, and what of them is in hardware, as `ix ctl vnic --json` shows
-    /// them: one line of JSON.
+    /// Returns limits, filters and rates, and which filters are in hardware, as `ix ctl vnic
+    /// --json` prints them: one line of JSON.
     pub fn look(&mut self) -> Result<String, ControlError> {
         self.send("vnic")?;
         loop {
@@ -333,7 +334,7 @@ impl Control {
     fn read(&mut self) -> Result<String, ControlError> {
         let mut line = String::new();
         match (&mut self.0).take(LINE_MAX).read_line(&mut line) {
-            Ok(0) => Err(ControlError::Lost("it has hung up".to_owned())),
+            Ok(0) => Err(ControlError::Lost("the connection was closed".to_owned())),
             Ok(_) => Ok(line),
             Err(e) => Err(ControlError::Lost(e.to_string())),
         }
@@ -344,13 +345,13 @@ impl Control {
     }
 }
 
-/// The beginning of a request for filters.
+/// Begins a request for filters.
 fn create(filters: &[&str]) -> String {
     let texts: Vec<String> = filters.iter().map(|filter| quoted(filter)).collect();
     format!(r#"{{"do":"filter-create","filters":[{}]"#, texts.join(","))
 }
 
-/// The beginning of a request with what more it says, where it says so.
+/// Begins a request, with optional fields.
 fn with_texts<const N: usize>(request: &str, texts: [(&str, Option<&str>); N]) -> String {
     let mut request = request.to_owned();
     for (name, text) in texts {
@@ -361,11 +362,11 @@ fn with_texts<const N: usize>(request: &str, texts: [(&str, Option<&str>); N]) -
     request
 }
 
-/// The answer in what the socket said; `None`: it speaks of something else.
+/// The reply in a message; `None`: the message is about something else.
 fn answer_in(said: &Json) -> Result<Option<&Json>, ControlError> {
     if let Some(error) = said.get("error") {
         let text = |name| error.get(name).and_then(Json::text).filter(|text| !text.is_empty());
-        let why = text("why").unwrap_or("it does not say why");
+        let why = text("why").unwrap_or("without a reason");
         let mend = text("mend").map_or(String::new(), |mend| format!(": {mend}"));
         return Err(ControlError::Refused(format!("{why}{mend}")));
     }

@@ -33,21 +33,27 @@ impl<P: Copy> Batch<P> {
     }
 
     /// Appends a call, now or (when the array is full, or answers are unread) to the next batch;
-    /// order is kept. Returns whether it is in the array.
-    #[inline]
+    /// order is kept. Returns whether it is in the array. Inlined, so that encoding a call that the
+    /// caller names is a few stores.
+    #[inline(always)]
     pub fn push(&mut self, thread: &mut Thread, call: Batched, pending: P) -> bool {
-        let unread = self.read < self.answered.len();
-        let now = self.backlog.is_empty() && !unread && thread.push(call).is_some();
+        let now = self.backlog.is_empty() && self.all_read() && thread.push(call).is_some();
         if now {
             self.pending.push(pending);
         } else {
-            self.put_off(call, pending);
+            self.no_room(call, pending);
         }
         now
     }
 
     #[cold]
-    fn put_off(&mut self, call: Batched, pending: P) {
+    fn no_room(&mut self, call: Batched, pending: P) {
+        self.put_off(call, pending);
+    }
+
+    /// Keeps a call for the next batch, where whoever makes it has no thread at hand.
+    #[inline]
+    pub fn put_off(&mut self, call: Batched, pending: P) {
         self.backlog.push_back((call, pending));
     }
 
@@ -57,10 +63,20 @@ impl<P: Copy> Batch<P> {
         self.pending.push(pending);
     }
 
-    /// Whether `calls` calls and a scatter-gather array have room.
+    /// Whether `calls` calls and a scatter-gather array have room. Nothing has while answers of the
+    /// last batch are unread.
     #[inline]
     pub fn has_room(&self, thread: &Thread, calls: usize) -> bool {
-        self.backlog.is_empty() && thread.call_room() >= calls && thread.sg_room()
+        self.backlog.is_empty()
+            && self.all_read()
+            && thread.call_room() >= calls
+            && thread.sg_room()
+    }
+
+    /// Whether the answers of the last batch were read: the next call overwrites them.
+    #[inline]
+    fn all_read(&self) -> bool {
+        self.read == self.answered.len()
     }
 
     /// Appends one `sendv` of these pieces ([`Thread::push_sendv`]) and returns how many bytes it
@@ -97,7 +113,7 @@ impl<P: Copy> Batch<P> {
     /// Moves what waits into the array, as far as there is room.
     #[inline]
     pub fn refill(&mut self, thread: &mut Thread) {
-        if self.has_backlog() {
+        if self.has_backlog() && self.all_read() {
             self.refill_now(thread);
         }
     }

@@ -1,5 +1,6 @@
 //! The cycle: calls out, answers and event conditions in.
-use super::connection::{Connection, EMIT_CALLS, Emitted};
+use super::connection::Connection;
+use super::flow::{EMIT_CALLS, Emitted};
 use super::{Engine, FETCH_AHEAD, Pending, User};
 use crate::error::{Dead, Error};
 use crate::raw::receive::Datagram;
@@ -158,7 +159,8 @@ impl<U: User> Engine<U> {
                 connection.dirty = true;
                 self.dirty.push_back(cookie);
             }
-            match connection.emit(cookie, &mut self.thread, &mut self.batch) {
+            let sendv = |offered| Pending::Sendv(cookie, offered);
+            match connection.flow.emit(&mut self.thread, &mut self.batch, u64::MAX, sendv) {
                 Emitted::Alive => {}
                 Emitted::Unfinished => self.unfinished = true,
                 Emitted::Gone => self.forget(cookie),
@@ -259,11 +261,11 @@ impl<U: User> Engine<U> {
     #[inline]
     fn sendv_answered(&mut self, cookie: Cookie, offered: u64, answer: Result<u64, Error>) {
         let Some(connection) = self.connections.get_mut(cookie) else { return };
-        match connection.sendv_answered(offered, answer) {
+        match connection.flow.sendv_answered(offered, answer) {
             // More than one array full, an end that waited for this, or a retry.
             Ok(()) => connection.note(cookie, &mut self.dirty),
             Err(error) => {
-                let handle = connection.handle;
+                let handle = connection.flow.handle;
                 self.failed.push((cookie, Dead::Failed(error)));
                 self.push_quietly(call::abort(handle));
             }
@@ -274,7 +276,7 @@ impl<U: User> Engine<U> {
         match answer {
             Ok(handle) => {
                 if let Some(connection) = self.connections.get_mut(cookie) {
-                    connection.handle = handle;
+                    connection.flow.handle = handle;
                     self.note_group(handle, cookie);
                     self.touch(cookie);
                 }
@@ -303,7 +305,7 @@ impl<U: User> Engine<U> {
     #[inline]
     fn came(&mut self, cookie: Cookie, data: Received) -> bool {
         let Some(connection) = self.connections.get_mut(cookie) else { return false };
-        connection.receive.push(data);
+        connection.flow.receive.push(data);
         true
     }
 
@@ -311,7 +313,7 @@ impl<U: User> Engine<U> {
     #[inline]
     fn acked(&mut self, cookie: Cookie, bytes: u32) -> bool {
         let Some(connection) = self.connections.get_mut(cookie) else { return false };
-        connection.acked(bytes.into());
+        connection.flow.acked(bytes.into());
         connection.note(cookie, &mut self.dirty);
         true
     }
@@ -319,8 +321,8 @@ impl<U: User> Engine<U> {
     /// A connection attempt has succeeded; whether anybody wants to know.
     fn established(&mut self, cookie: Cookie, handle: Handle) -> bool {
         let Some(connection) = self.connections.get_mut(cookie) else { return false };
-        connection.handle = handle;
-        connection.established = true;
+        connection.flow.handle = handle;
+        connection.flow.established = true;
         connection.note(cookie, &mut self.dirty);
         true
     }

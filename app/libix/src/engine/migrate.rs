@@ -44,10 +44,10 @@ impl<U: User> Engine<U> {
     pub(crate) fn reset_group(&mut self, group: u32) {
         for cookie in self.connections.ids().collect::<Vec<_>>() {
             if let Some(connection) = self.connections.get(cookie)
-                && connection.handle != 0
-                && group_of(connection.handle) == group
+                && connection.flow.handle != 0
+                && group_of(connection.flow.handle) == group
             {
-                let abort = call::abort(connection.handle);
+                let abort = call::abort(connection.flow.handle);
                 self.push_quietly(abort);
                 self.failed.push((cookie, Dead::Failed(Error::Moved)));
             }
@@ -97,9 +97,9 @@ impl<U: User> Engine<U> {
     fn unpack_one(&mut self, group: u32, moved: Moved<U::Connection>, send_limit: u64) -> Cookie {
         let Moved { cookie: old, mut connection } = moved;
         connection.dirty = false;
-        let handle = connection.handle;
+        let handle = connection.flow.handle;
         // Transmit memory may have been missing there: no event says that there is some here.
-        let starves = connection.wants_room && connection.send.len() <= send_limit / 2;
+        let starves = connection.wants_room && connection.flow.send.len() <= send_limit / 2;
         let cookie = self.connections.insert(connection);
         if starves {
             self.starved.push(cookie);

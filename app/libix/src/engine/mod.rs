@@ -20,27 +20,43 @@
 //! read by the engine alone, and calls that give memory back are made by it alone. This is why
 //! received bytes can be looked at without `unsafe`.
 //!
+//! # Parts
+//!
+//! An [`Engine`] is made of parts. Who cannot have a whole one uses them by themselves:
+//!
+//! * [`Memory`]: when to ask for more transmit memory.
+//! * [`Batch`]: what each answer is for, and the calls that wait for the next batch.
+//! * [`Flow`]: the send queue and the partial `sendv`, the bytes that are owed a `recv_done`, and
+//!   the end that waits for both.
+//!
 //! # Users
 //!
 //! * [`crate::event`] adds callbacks, timers, packet queues, and mailboxes between threads.
 //! * The load generator (`ix-load`) measures on it, and has web servers on it beside the load.
+//! * The POSIX layer (`libix-posix`) has the parts: a [`Memory`] and a [`Batch`] for each elastic
+//!   thread, a [`Flow`] for each connection.
+//! * The sockets of the packet scripts (`ix-scripts`) have the parts, too.
 //!
 //! # What stays apart, and why
 //!
-//! * The POSIX layer (`libix-posix`): any thread of the program may change any socket, so the
-//!   sockets of all elastic threads lie behind one lock, which nobody holds while a cycle runs. An
-//!   engine is owned by one thread and has the elastic thread in it. A socket of the POSIX layer is
-//!   also more than a connection: it is there before and after its flow, keeps unread bytes when
-//!   the flow is gone, is tried on the next elastic thread when one refuses it, and may have its
-//!   other end in the same process.
-//! * The sockets of the packet scripts (`ix-scripts`): each call runs in a cycle of its own and
-//!   returns its outcome at once. Which calls share a cycle decides which segments leave together,
-//!   and that is what a script checks. `close` goes out with the last byte instead of after the
-//!   last acknowledgement, so that the dataplane itself meets what comes afterwards.
+//! * The POSIX layer: any thread of the program may change any socket, so the sockets of all
+//!   elastic threads lie behind one lock, which no thread holds while a cycle runs. An engine is
+//!   owned by one thread and has the elastic thread in it. A socket of the POSIX layer is also more
+//!   than a connection: it exists before and after its flow, keeps unread bytes when the flow is
+//!   gone, is tried on the next elastic thread when one refuses it, and may have its other end in
+//!   the same process. So it has its own table of sockets, whose names are the cookies of all
+//!   elastic threads, and its own list of sockets with calls to make. Its connections stay on their
+//!   elastic thread, so it needs no parcels.
+//! * The sockets of the packet scripts: each call runs in a cycle of its own and returns its
+//!   outcome at once. Which calls share a cycle decides which segments leave together, and that is
+//!   what a script checks. `close` goes out with the last byte instead of after the last
+//!   acknowledgement, so that the dataplane itself meets what comes afterwards. Received bytes are
+//!   copied when they come, and cookies are the numbers of descriptors.
 mod batch;
 mod connection;
 mod cycle;
 mod fifo;
+mod flow;
 mod groups;
 mod memory;
 mod migrate;
@@ -50,17 +66,19 @@ mod udp;
 
 use crate::error::{Dead, Error};
 use crate::raw::call::{self, Batched};
+pub use crate::raw::receive::ReceiveQueue;
 use crate::raw::{Thread, TxArena};
 pub use batch::Batch;
-pub use connection::{Connection, Ending};
+pub use connection::Connection;
 pub(crate) use cycle::tell_failures;
 pub use cycle::{Observer, tell};
 pub(crate) use fifo::Fifo;
+pub use flow::{EMIT_CALLS, Emitted, Ending, Flow};
 use groups::Groups;
-use ix_abi::{Cookie, Handle, SgEntry, group_of};
+use ix_abi::{Cookie, FlowOption, Handle, SgEntry, group_of};
 pub use memory::Memory;
 pub(crate) use migrate::Parcel;
-pub use send::{Lease, Release};
+pub use send::{Lease, Release, SendQueue};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 pub(crate) use table::Table;
@@ -83,9 +101,10 @@ pub trait User {
 }
 
 /// What the answer of a call is for.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) enum Pending<C> {
     /// Nothing.
+    #[default]
     Nothing,
     Listen(u64),
     Connect(Cookie),
@@ -284,13 +303,13 @@ impl<U: User> Engine<U> {
         self.push_quietly(call::reject(handle));
     }
 
-    /// Sets an option of [`ix_abi::flow_opt`], if the connection has a handle.
-    pub fn set_option(&mut self, cookie: Cookie, option: u64, value: u64) {
+    /// Sets an option, if the connection has a handle.
+    pub fn set_option(&mut self, cookie: Cookie, option: FlowOption) {
         if let Some(connection) = self.connections.get(cookie)
-            && connection.handle != 0
+            && connection.flow.handle != 0
         {
-            let handle = connection.handle;
-            self.push_quietly(call::set_opt(handle, option, value));
+            let handle = connection.flow.handle;
+            self.push_quietly(call::set_opt(handle, option));
         }
     }
 
@@ -350,7 +369,7 @@ impl<U: User> Engine<U> {
     /// when its last call was made.
     pub fn end(&mut self, cookie: Cookie, ending: Ending) {
         if let Some(connection) = self.connections.get_mut(cookie) {
-            connection.ending = ending;
+            connection.flow.ending = ending;
             self.touch(cookie);
         }
     }
@@ -360,7 +379,7 @@ impl<U: User> Engine<U> {
         let all: Vec<Cookie> = self.connections.ids().collect();
         for cookie in &all {
             if let Some(connection) = self.connections.get_mut(*cookie) {
-                connection.ending = Ending::Abort;
+                connection.flow.ending = Ending::Abort;
             }
         }
         all
@@ -390,7 +409,8 @@ impl<U: User> Engine<U> {
 
     /// Ends the record of a connection.
     fn forget(&mut self, cookie: Cookie) {
-        let Some(Connection { handle, .. }) = self.connections.remove(cookie) else { return };
+        let Some(connection) = self.connections.remove(cookie) else { return };
+        let handle = connection.flow.handle;
         if let Some(groups) = &mut self.groups
             && handle != 0
         {

@@ -1,9 +1,8 @@
 //! What a connection has been given to send, from the oldest unacknowledged byte on.
 use super::fifo::Fifo;
-use crate::raw::{Received, TxArena, TxBuf, TxShared};
+use crate::raw::{Lent, Received, TxArena, TxBuf, TxShared};
 use ix_abi::SgEntry;
 use std::ops::Range;
-use std::sync::atomic::AtomicU8;
 
 /// Whoever lends memory to be sent hears here when it may change again.
 pub trait Release: Sync {
@@ -44,9 +43,10 @@ struct Piece {
     source: Source,
 }
 
+/// Bytes of one flow on their way out, each in memory that stays until it is acknowledged.
 /// Acknowledged bytes leave in front, unsent ones join behind: `[taken by sendv | unsent]`.
 #[derive(Default)]
-pub(crate) struct SendQueue {
+pub struct SendQueue {
     pieces: Fifo<Piece>,
     front_acked: u64,
     taken_bytes: u64,
@@ -59,35 +59,42 @@ pub(crate) struct SendQueue {
 impl SendQueue {
     /// Bytes that no `sendv` has taken yet.
     #[inline]
-    pub(crate) fn unsent(&self) -> u64 {
+    pub fn unsent(&self) -> u64 {
         self.unsent_bytes
     }
 
     /// Bytes that a `sendv` took and the peer has not acknowledged.
     #[inline]
-    pub(crate) fn unacked(&self) -> u64 {
+    pub fn unacked(&self) -> u64 {
         self.taken_bytes
     }
 
     /// All bytes whose memory is held.
+    #[allow(clippy::len_without_is_empty)]
     #[inline]
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.taken_bytes + self.unsent_bytes
     }
 
-    /// Copies `data` behind what is there, into the last block while it has room. Answers the bytes
+    /// Copies `data` behind what is there, into the last block while it has room. Returns the bytes
     /// that transmit memory was there for.
-    pub(crate) fn write(&mut self, tx: &TxArena, data: &[u8]) -> usize {
+    pub fn write(&mut self, tx: &TxArena, data: &[u8]) -> usize {
+        self.write_first(tx, data, data.len())
+    }
+
+    /// The same for `data` that is the first of `bytes` in all: a new block has room for them.
+    pub fn write_first(&mut self, tx: &TxArena, data: &[u8], bytes: usize) -> usize {
         let mut left = data;
+        let more = bytes.saturating_sub(data.len());
         while !left.is_empty() {
-            let mut block = left.len();
+            let mut block = left.len() + more;
             if let Some(Piece { len, source: Source::Own(last), .. }) = self.pieces.back_mut() {
                 let n = last.extend(left);
                 *len += n as u64;
                 self.unsent_bytes += n as u64;
                 left = &left[n..];
                 // Many small writes get ever larger blocks, so that they fit one `sendv`.
-                block = left.len().max(4 * last.capacity());
+                block = (left.len() + more).max(4 * last.capacity());
             }
             if left.is_empty() {
                 break;
@@ -109,9 +116,9 @@ impl SendQueue {
         self.push(base, len, Source::Shared { _keep: buf });
     }
 
-    pub(crate) fn push_lent(&mut self, data: &'static [AtomicU8], lease: Lease) {
-        let base = data.as_ptr().expose_provenance() as u64;
-        self.push(base, data.len() as u64, Source::Lent { _lease: lease });
+    /// Sends memory from where it is; its owner leaves it unchanged until the lease ends.
+    pub fn push_lent(&mut self, data: Lent, lease: Lease) {
+        self.push(data.base(), data.len() as u64, Source::Lent { _lease: lease });
     }
 
     #[inline]
@@ -143,6 +150,16 @@ impl SendQueue {
         })
     }
 
+    /// The first `limit` unsent bytes as a scatter-gather array.
+    pub(crate) fn first_unsent(&self, limit: u64) -> impl Iterator<Item = SgEntry> {
+        let mut left = limit;
+        self.unsent_pieces().map_while(move |piece| {
+            let len = piece.len.min(left);
+            left -= len;
+            (len > 0).then_some(SgEntry { len, ..piece })
+        })
+    }
+
     /// A `sendv` took the first `bytes` unsent bytes.
     #[inline]
     pub(crate) fn taken(&mut self, bytes: u64) {
@@ -159,7 +176,7 @@ impl SendQueue {
         }
     }
 
-    /// The oldest `bytes` taken bytes were acknowledged: their memory is free. Answers how many of
+    /// The oldest `bytes` taken bytes were acknowledged: their memory is free. Returns how many of
     /// them were received bytes.
     #[inline]
     pub(crate) fn acked(&mut self, bytes: u64) -> u64 {

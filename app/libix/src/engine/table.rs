@@ -3,8 +3,11 @@
 
 use crate::raw::huge;
 
-/// Slots of the first chunk.
+/// Slots of the first chunk: a power of two.
 const FIRST_CHUNK: usize = 64;
+/// Places for chunks. A chunk's place is the binary logarithm of its length, so those before
+/// `FIRST_CHUNK`'s stay empty.
+const CHUNKS: usize = 32;
 /// Bits of an id that number the slot; those above, up to the generation, name the thread.
 const INDEX_BITS: u32 = 24;
 
@@ -14,7 +17,7 @@ const INDEX_BITS: u32 = 24;
 /// Chunks double in size, so that nothing ever moves: to copy very many connections would stop the
 /// service for as long as it takes.
 pub(crate) struct Table<T> {
-    chunks: Vec<Box<[Slot<T>]>>,
+    chunks: [Box<[Slot<T>]>; CHUNKS],
     made: usize,
     free: Vec<u32>,
     /// What the ids of this thread's slots have above the number of the slot.
@@ -33,18 +36,20 @@ impl<T> Default for Table<T> {
     }
 }
 
-/// Chunk of a slot, and its place there.
+/// Chunk of a slot (below [`CHUNKS`]), and its place there.
 #[inline]
 fn place(index: u32) -> (usize, usize) {
     let beyond = index as usize + FIRST_CHUNK;
-    let chunk = (beyond / FIRST_CHUNK).ilog2() as usize;
-    (chunk, beyond - (FIRST_CHUNK << chunk))
+    let log2 = beyond.ilog2();
+    // Only an index that no table has is beyond the last chunk: it leads to an empty one.
+    (log2 as usize % CHUNKS, beyond ^ 1 << log2)
 }
 
 impl<T> Table<T> {
     /// For an elastic thread.
     pub(crate) fn new(thread: u32) -> Self {
-        Table { chunks: Vec::new(), made: 0, free: Vec::new(), tag: thread << INDEX_BITS }
+        let chunks = core::array::from_fn(|_| Box::default());
+        Table { chunks, made: 0, free: Vec::new(), tag: thread << INDEX_BITS }
     }
 
     /// The number of the slot; far beyond all slots for an id of another thread.
@@ -73,9 +78,9 @@ impl<T> Table<T> {
         assert!(self.made < 1 << INDEX_BITS, "too many connections, listeners or timers");
         let index = self.made as u32;
         let (chunk, _) = place(index);
-        if chunk == self.chunks.len() {
-            let slots = (0..FIRST_CHUNK << chunk).map(|_| Slot { generation: 0, value: None });
-            self.chunks.push(huge::boxed(slots));
+        if self.chunks[chunk].is_empty() {
+            let slots = (0..1 << chunk).map(|_| Slot { generation: 0, value: None });
+            self.chunks[chunk] = huge::boxed(slots);
         }
         self.made += 1;
         index
@@ -84,7 +89,7 @@ impl<T> Table<T> {
     #[inline]
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
         let (chunk, at) = place(index);
-        self.chunks.get(chunk)?.get(at)
+        self.chunks[chunk].get(at)
     }
 
     #[inline]
@@ -96,7 +101,7 @@ impl<T> Table<T> {
     #[inline]
     pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut T> {
         let (chunk, at) = place(self.index(id));
-        let slot = self.chunks.get_mut(chunk)?.get_mut(at)?;
+        let slot = self.chunks[chunk].get_mut(at)?;
         if slot.generation == (id >> 32) as u32 { slot.value.as_mut() } else { None }
     }
 
@@ -119,7 +124,7 @@ impl<T> Table<T> {
         let id = move |(index, slot): (usize, &Slot<T>)| {
             slot.value.as_ref().map(|_| self.id(slot.generation, index as u32))
         };
-        self.chunks.iter().flatten().enumerate().filter_map(id)
+        self.chunks.iter().flat_map(|chunk| chunk.iter()).enumerate().filter_map(id)
     }
 
     pub(crate) fn len(&self) -> usize {

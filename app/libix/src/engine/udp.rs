@@ -2,7 +2,7 @@
 use super::{Batch, Engine, Name, Pending, Table, User};
 use crate::error::Error;
 use crate::raw::{Thread, TxBuf, call};
-use ix_abi::SgEntry;
+use ix_abi::{FlowOption, SgEntry};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -115,12 +115,11 @@ impl<U: User> Engine<U> {
         self.udp.sockets.get(socket)?.name?.ok()
     }
 
-    /// Sets how a socket sends from now on: `DSCP` or `HOP_LIMIT` of [`ix_abi::flow_opt`]. `false`:
-    /// it is not open.
-    pub fn udp_set_opt(&mut self, socket: u64, option: u64, value: u64) -> bool {
+    /// Sets how a socket sends from now on: code point or hop limit. `false`: it is not open.
+    pub fn udp_set_opt(&mut self, socket: u64, option: FlowOption) -> bool {
         let Some(name) = self.udp_name(socket) else { return false };
         self.udp.flush(&mut self.thread, &mut self.batch);
-        self.push_quietly(call::udp_set_opt(name, option, value));
+        self.push_quietly(call::udp_set_opt(name, option));
         true
     }
 

@@ -1,24 +1,24 @@
-//! Doorbells: what happens to a packet queue, told to threads that run no event loop.
+//! Doorbells: notifications about a packet queue for threads that run no event loop.
 use super::io::Io;
 use crate::error::Error;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// What a doorbell is rung for.
+/// When a doorbell rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Occasion {
-    /// Frames came, and are there to be taken.
+    /// Frames have arrived and can be taken.
     Arrived,
-    /// Frames were sent, or refused: their memory is free.
+    /// Frames were sent or refused: their memory is free.
     Sent,
 }
 
-/// How it is rung: once a cycle, however much happened.
+/// How a doorbell rings: once per cycle, however much happened.
 #[derive(Debug)]
 pub enum Bell {
-    /// One is added to this eventfd. A full one, which nobody has read for very long, is left
-    /// alone.
+    /// Adds one to this eventfd. A full eventfd, which no thread has read for very long, is
+    /// skipped.
     EventFd(OwnedFd),
-    /// This signal is sent to the process.
+    /// Sends this signal to the process.
     Signal(i32),
 }
 
@@ -47,8 +47,8 @@ impl Bells {
 }
 
 impl<S> Io<S> {
-    /// Rings `bell` when this happens to a packet queue; `None`: no more. `BadHandle`: no such
-    /// queue.
+    /// Sets the doorbell of a packet queue for this occasion; `None`: removes it. `BadHandle`: no
+    /// such queue.
     pub fn set_bell(
         &mut self,
         queue: u64,

@@ -1,10 +1,10 @@
 //! One connection as a handler sees it.
 use super::Io;
 use crate::engine::{Connection, Ending, Lease};
-use crate::raw::{TxBuf, TxShared};
+use crate::raw::{Lent, TxBuf, TxShared};
+use ix_abi::FlowOption;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::sync::atomic::AtomicU8;
 
 /// A connection within a callback (or, between cycles, by [`Io::conn`]).
 pub struct Conn<'a, S> {
@@ -30,7 +30,7 @@ impl<'a, S> Conn<'a, S> {
         connection.expect("connections are removed between callbacks only")
     }
 
-    /// Name of the connection, for [`Io::conn`] later.
+    /// Id of the connection, for [`Io::conn`] later.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -63,25 +63,25 @@ impl<'a, S> Conn<'a, S> {
         self.get().received_bytes()
     }
 
-    /// Received bytes that were not consumed, where they came in.
+    /// Received bytes that were not consumed, in the packet buffers.
     #[inline]
     pub fn received(&self) -> impl Iterator<Item = &[u8]> {
         self.get().received()
     }
 
-    /// The state, and what [`Conn::received`] gives, at the same time.
+    /// The state and [`Conn::received`], borrowed together.
     pub fn state_and_received(&mut self) -> (&mut S, impl Iterator<Item = &[u8]>) {
         self.get_mut().state_and_received()
     }
 
-    /// The first `bytes` received bytes (or all) are done with: the window opens.
+    /// Consumes the first `bytes` received bytes (or all): the window opens.
     #[inline]
     pub fn consume(&mut self, bytes: usize) {
         self.get_mut().consume(bytes);
         self.io.touch(self.id);
     }
 
-    /// Copies received bytes to `to`, consumes them and answers how many.
+    /// Copies received bytes to `to` and consumes them; returns their number.
     pub fn read(&mut self, to: &mut [u8]) -> usize {
         let mut done = 0;
         for slice in self.get().received() {
@@ -100,7 +100,7 @@ impl<'a, S> Conn<'a, S> {
         if !connection.can_send() {
             return 0;
         }
-        self.io.send_limit.saturating_sub(connection.send.len())
+        self.io.send_limit.saturating_sub(connection.flow.send.len())
     }
 
     /// Bytes given to send that the window has not taken yet.
@@ -108,18 +108,19 @@ impl<'a, S> Conn<'a, S> {
         self.get().unsent_bytes()
     }
 
-    /// Bytes on their way that the peer has not acknowledged.
+    /// Bytes in flight that the peer has not acknowledged.
     pub fn unacked_bytes(&self) -> u64 {
         self.get().unacked_bytes()
     }
 
-    /// Copies the front of `data` into blocks that all writes share, and answers how many bytes:
-    /// fewer than given is back-pressure, and `on_writable` follows. Nothing after `shutdown`.
+    /// Copies the front of `data` into blocks that all writes share; returns the number of bytes.
+    /// Fewer than given is back-pressure, and `on_writable` follows. Takes nothing after
+    /// `shutdown`.
     #[inline]
     pub fn send(&mut self, data: &[u8]) -> usize {
         let n = usize::try_from(self.send_room()).unwrap_or(usize::MAX).min(data.len());
         let Some((connection, tx)) = self.io.engine.get_with_tx(self.id) else { return 0 };
-        let written = connection.send.write(tx, &data[..n]);
+        let written = connection.flow.send.write(tx, &data[..n]);
         if written < data.len() && connection.can_send() {
             connection.wants_room = true;
             if written < n {
@@ -130,8 +131,8 @@ impl<'a, S> Conn<'a, S> {
         written
     }
 
-    /// A buffer for [`Conn::send_zc`] with room for `bytes` ([`crate::raw::TxArena::alloc`]). When
-    /// transmit memory is short, `None`, and `on_writable` follows.
+    /// A buffer for [`Conn::send_zc`] with room for `bytes` ([`crate::raw::TxArena::alloc`]).
+    /// `None`: transmit memory is short, and `on_writable` follows.
     pub fn alloc(&mut self, bytes: usize) -> Option<TxBuf> {
         let buf = self.io.tx().alloc(bytes);
         if buf.is_none() {
@@ -141,8 +142,8 @@ impl<'a, S> Conn<'a, S> {
         buf
     }
 
-    /// Sends a whole buffer without a copy. It is taken whatever the room; watch
-    /// [`Conn::send_room`]. After `shutdown` it comes back.
+    /// Sends a whole buffer without a copy. It is always taken, so check [`Conn::send_room`]. After
+    /// `shutdown` the buffer is returned.
     #[inline]
     pub fn send_zc(&mut self, buf: TxBuf) -> Result<(), TxBuf> {
         if !self.get().can_send() {
@@ -153,11 +154,11 @@ impl<'a, S> Conn<'a, S> {
         Ok(())
     }
 
-    /// Sends part of a buffer that others may send as well, without a copy; answers whether it was
+    /// Sends part of a buffer that others may send as well, without a copy; returns whether it was
     /// taken (not after `shutdown`).
     ///
     /// # Panics
-    /// When the range is not within the buffer.
+    /// If the range is not within the buffer.
     #[inline]
     pub fn send_shared(&mut self, buf: &TxShared, range: Range<usize>) -> bool {
         if !self.get().can_send() {
@@ -168,21 +169,21 @@ impl<'a, S> Conn<'a, S> {
         true
     }
 
-    /// Sends memory of [`crate::raw::Thread::shared_memory`] without a copy; answers whether it was
-    /// taken (not after `shutdown`). Its owner leaves it unchanged until the lease ends, which is
+    /// Sends memory of [`crate::raw::Thread::shared_memory`] without a copy; returns whether it was
+    /// taken (not after `shutdown`). Its owner must not change it until the lease ends, which is
     /// when all of it was acknowledged.
-    pub fn send_lent(&mut self, data: &'static [AtomicU8], lease: Lease) -> bool {
+    pub fn send_lent(&mut self, data: Lent, lease: Lease) -> bool {
         if !self.get().can_send() {
             return false;
         }
-        self.get_mut().send.push_lent(data, lease);
+        self.get_mut().flow.send.push_lent(data, lease);
         self.io.touch(self.id);
         true
     }
 
-    /// Sends the first `bytes` received bytes (or all) back from where they are, and answers how
-    /// many. They count against the receive window until they are acknowledged. Nothing after
-    /// `shutdown`.
+    /// Sends the first `bytes` received bytes (or all) from the packet buffers; returns their
+    /// number. They count against the receive window until they are acknowledged. Sends nothing
+    /// after `shutdown`.
     #[inline]
     pub fn send_received(&mut self, bytes: usize) -> usize {
         if !self.get().can_send() {
@@ -193,17 +194,17 @@ impl<'a, S> Conn<'a, S> {
         lent
     }
 
-    /// Sets an option of [`ix_abi::flow_opt`] (Nagle, keepalive) once connected.
-    pub fn set_option(&mut self, option: u64, value: u64) {
-        self.io.engine.set_option(self.id, option, value);
+    /// Sets an option (Nagle, keepalive) once connected.
+    pub fn set_option(&mut self, option: FlowOption) {
+        self.io.engine.set_option(self.id, option);
     }
 
-    /// Sends FIN after what was given to send; receiving goes on.
+    /// Sends FIN after the bytes given to send; receiving continues.
     pub fn shutdown(&mut self) {
         self.io.engine.shutdown(self.id);
     }
 
-    /// Ends the connection in order, after what was given to send. Received bytes are dropped.
+    /// Closes the connection after the bytes given to send. Received bytes are dropped.
     pub fn close(&mut self) {
         self.io.end(self.id, Ending::Close);
     }

@@ -1,4 +1,4 @@
-//! The loop as a handler sees it, and its bookkeeping between cycles.
+//! The loop as a handler sees it, and its state between cycles.
 use super::Conn;
 use super::packets::Packets;
 use super::team::Team;
@@ -7,12 +7,12 @@ use crate::error::Error;
 use crate::raw::{Thread, TxArena, Wait, call};
 use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::AtomicU64;
 
-/// Bytes that a connection may hold unless said otherwise.
+/// Default for the bytes that a connection may hold.
 const SEND_LIMIT_BYTES: u64 = 1 << 20;
 
-/// What a loop attaches in its engine.
+/// What a loop attaches to connections of the engine.
 pub(super) struct Attached<S>(PhantomData<S>);
 
 impl<S> User for Attached<S> {
@@ -21,7 +21,7 @@ impl<S> User for Attached<S> {
     type Call = Pending;
 }
 
-/// What the answer of a call of the loop's own is for.
+/// The purpose of a call of the loop itself, for its result.
 #[derive(Clone, Copy)]
 pub(super) enum Pending {
     /// A timer, and its delay.
@@ -30,16 +30,16 @@ pub(super) enum Pending {
     Drain,
     PacketBind(u64),
     PacketInfo,
-    /// A frame under way.
+    /// A frame that is being sent.
     Packet(u64),
-    /// To which elastic thread, and what.
+    /// A signal: target thread and value.
     Signal(u32, u64),
 }
 
 struct Timer {
     token: u64,
     due_us: u64,
-    /// Dataplane's name, once it is known.
+    /// The dataplane's name of it, once known.
     id: Option<u64>,
 }
 
@@ -48,17 +48,17 @@ pub struct Io<S> {
     timers: Table<Timer>,
     pub(super) packets: Packets,
     pub(super) send_limit: u64,
-    /// What came of `EventLoop::shared_memory`.
-    pub(super) shared: Option<Result<&'static [AtomicU8], Error>>,
+    /// Result of `EventLoop::shared_memory`.
+    pub(super) shared: Option<Result<&'static [AtomicU64], Error>>,
     stop: bool,
-    /// The flow groups of this thread have left, as [`Io::drain`] wanted.
+    /// The flow groups of this thread have left, as [`Io::drain`] asked.
     pub(super) drained: bool,
     pub(super) drain_refused: Option<Error>,
-    /// The address that the datagram was sent to of which the handler is told.
+    /// The address to which the datagram in the present callback was sent.
     pub(super) asked: Option<IpAddr>,
     /// `None`: connections never move.
     pub(super) team: Option<Team<S>>,
-    /// The last one to be dropped: it has the elastic thread, to whose memory the others refer.
+    /// Dropped last: it has the elastic thread, to whose memory the others refer.
     pub(super) engine: Engine<Attached<S>>,
 }
 
@@ -88,7 +88,7 @@ impl<S> Io<S> {
         self.engine.now_us()
     }
 
-    /// Which elastic thread this is.
+    /// Number of the elastic thread.
     pub fn thread_index(&self) -> u32 {
         self.engine.thread().index()
     }
@@ -98,12 +98,12 @@ impl<S> Io<S> {
         self.engine.tx()
     }
 
-    /// Connections, those that are closing included.
+    /// Number of connections, with those that are closing.
     pub fn connections(&self) -> usize {
         self.engine.len()
     }
 
-    /// Ids of all connections, those that are closing included.
+    /// Ids of all connections, with those that are closing.
     pub fn ids(&self) -> Vec<u64> {
         self.engine.cookies().collect()
     }
@@ -113,7 +113,7 @@ impl<S> Io<S> {
         self.ids().into_iter().for_each(|id| self.end(id, Ending::Abort));
     }
 
-    /// Bytes that a connection holds at most, unsent and unacknowledged together.
+    /// Most bytes that a connection may hold, unsent and unacknowledged together.
     pub fn set_send_limit(&mut self, bytes: u64) {
         self.send_limit = bytes;
     }
@@ -123,36 +123,36 @@ impl<S> Io<S> {
         self.stop = true;
     }
 
-    /// The connection with this id, unless it is gone or the handler has ended it.
+    /// The connection with this id, unless it has ended or the handler has ended it.
     pub fn conn(&mut self, id: u64) -> Option<Conn<'_, S>> {
-        let open = self.connection(id)?.ending == Ending::No;
+        let open = self.connection(id)?.ending() == Ending::No;
         open.then(|| Conn::new(self, id))
     }
 
-    /// Fetches a connection into the cache that will be used soon, without waiting for it.
+    /// Prefetches a connection that will be used soon into the cache.
     #[inline]
     pub fn prefetch(&self, id: u64) {
         self.engine.prefetch(id);
     }
 
-    /// Begins a connection; the outcome is told by `on_connected` or `on_dead`. What is sent before
-    /// that waits.
+    /// Opens a connection; `on_connected` or `on_dead` reports the outcome. Bytes sent before that
+    /// wait.
     pub fn connect(&mut self, to: SocketAddr, state: S) -> u64 {
         self.connect_from(0, to, state)
     }
 
-    /// The same from a port of one's own choice; 0: any. Its answers must come to this elastic
-    /// thread: a port whose flow group is another one's is refused as invalid.
+    /// Opens a connection from the given port; 0: any. The replies must come to this elastic
+    /// thread: a port whose flow group belongs to another is refused as invalid.
     pub fn connect_from(&mut self, local_port: u16, to: SocketAddr, state: S) -> u64 {
         self.engine.connect(to, local_port, state)
     }
 
-    /// The same from an address of ours, too, where there are several.
+    /// Opens a connection from the given address and port, for a dataplane with several addresses.
     pub fn connect_from_addr(&mut self, from: SocketAddr, to: SocketAddr, state: S) -> u64 {
         self.engine.connect_from(to, from, state)
     }
 
-    /// Sets a timer: `on_timer` hears `token` once, `delay_us` from now. Answers an id.
+    /// Sets a timer: `on_timer` gets `token` once, after `delay_us`. Returns an id.
     pub fn set_timer(&mut self, delay_us: u64, token: u64) -> u64 {
         let due_us = self.now_us().saturating_add(delay_us);
         let id = self.timers.insert(Timer { token, due_us, id: None });
@@ -160,7 +160,7 @@ impl<S> Io<S> {
         id
     }
 
-    /// Stops a timer; answers whether it had not fired yet.
+    /// Stops a timer; returns whether it had not fired yet.
     pub fn cancel_timer(&mut self, id: u64) -> bool {
         let timer = self.timers.remove(id);
         if let Some(Timer { id: Some(timer), .. }) = timer {
@@ -169,29 +169,29 @@ impl<S> Io<S> {
         timer.is_some()
     }
 
-    /// Ends a listener. Its connections live on.
+    /// Closes a listener. Its connections stay open.
     pub fn unlisten(&mut self, listener: u64) {
         self.engine.unlisten(listener);
     }
 
-    /// Opens a listener and answers its id; [`Io::listener_outcome`] says what came of it
-    /// ([`super::EventLoop::listen`] waits for that). `backlog` 0: the dataplane's default.
+    /// Opens a listener and returns its id; [`Io::listener_outcome`] reports the result
+    /// ([`super::EventLoop::listen`] waits for it). `backlog` 0: the dataplane's default.
     pub fn listen(&mut self, at: SocketAddr, backlog: u32) -> u64 {
         self.engine.listen(at, backlog)
     }
 
-    /// Whether the listener was opened, once that is known; a refused one is forgotten.
+    /// Whether the listener was opened, once that is known; a refused listener is forgotten.
     pub fn listener_outcome(&mut self, id: u64) -> Option<Result<(), Error>> {
         self.engine.listener_outcome(id)
     }
 
-    /// The connection with this id, unless it is gone.
+    /// The connection with this id, unless it has ended.
     #[inline]
     pub(super) fn connection(&self, id: u64) -> Option<&Connection<S>> {
         self.engine.get(id)
     }
 
-    /// The same, to be changed.
+    /// The connection with this id, mutable.
     #[inline]
     pub(super) fn connection_mut(&mut self, id: u64) -> Option<&mut Connection<S>> {
         self.engine.get_mut(id)
@@ -211,8 +211,8 @@ impl<S> Io<S> {
         self.engine.touch(id);
     }
 
-    /// Appends what this cycle brought, and runs the next one. What the call array has no room for
-    /// waits one cycle, which then does not sleep.
+    /// Appends the calls of this cycle, and runs the next one. Calls that the call array has no
+    /// room for wait one cycle, which then does not sleep.
     pub(super) fn run_io(&mut self, wait: Wait) -> Result<(), Error> {
         self.engine.refill();
         self.packets.flush(&mut self.engine);
@@ -220,7 +220,7 @@ impl<S> Io<S> {
         self.engine.run_io(if self.packets.has_backlog() { Wait::Poll } else { wait })
     }
 
-    /// Takes in the answers of the last batch.
+    /// Handles the results of the last batch.
     pub(super) fn settle(&mut self) {
         while let Some((slot, pending, answer)) = self.engine.next_answer() {
             match pending {
@@ -253,13 +253,13 @@ impl<S> Io<S> {
         }
     }
 
-    /// Asks that the flow groups of this thread go to the others.
+    /// Asks to move the flow groups of this thread to others.
     pub(super) fn drain(&mut self) {
         self.drained = false;
         self.engine.push(call::drain(), Pending::Drain);
     }
 
-    /// Whether the next cycle has anything to carry out.
+    /// Whether the next cycle has calls to carry out.
     pub(super) fn has_calls(&self) -> bool {
         self.engine.has_calls() || self.packets.has_backlog()
     }

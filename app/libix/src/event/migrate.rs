@@ -5,7 +5,7 @@ use crate::engine::{FETCH_AHEAD, tell_failures};
 
 impl<H: Handler> EventLoop<H> {
     pub(super) fn group_leaves(&mut self, group: u32, to: u32) {
-        // A connection that a call was refused on stays here, with the reset that follows from it.
+        // A connection with a refused call stays here, with the reset that follows.
         tell_failures(&mut Told(self));
         let Some(team) = self.io.team.clone().filter(|team| team.has(to)) else {
             // No loop on the other thread would know these connections.

@@ -1,26 +1,28 @@
-//! An event loop in libevent's manner, one per elastic thread.
+//! An event loop in the style of libevent, one for each elastic thread.
 //!
-//! A [`Handler`] hears what happens to connections and acts through [`Conn`] (one connection) and
-//! [`Io`] (the loop). What it does in a cycle is only noted; before the next cycle every connection
-//! that was touched appends at most one `recv_done` and one `sendv` to the batch, however often
-//! it was read from and written to.
+//! A [`Handler`] is called for events of connections and acts through [`Conn`] (one connection) and
+//! [`Io`] (the loop). Its actions in a cycle are only noted. Before the next cycle every changed
+//! connection appends at most one `recv_done` and one `sendv` to the batch, however often it was
+//! read and written.
 //!
-//! * **Receive** is without a copy: [`Conn::received`] are slices of packet buffers. The handler
-//!   says how many bytes it is done with by [`Conn::consume`], now or later; until then they
-//!   count against the receive window. [`Conn::send_received`] sends them on from where they are.
-//! * **Send** takes as much as the connection may hold ([`Io::set_send_limit`]) and says how much
-//!   that was: 0 is back-pressure, and [`Handler::on_writable`] its end. Memory is kept until
-//!   acknowledged.
-//! * **Ends**: [`Conn::shutdown`] closes our direction, [`Conn::close`] both in order after what
-//!   was sent, [`Conn::abort`] resets. After `close` and `abort` the handler hears no more of it.
+//! * **Receive** is without a copy: [`Conn::received`] returns slices of packet buffers. The
+//!   handler calls [`Conn::consume`] for the bytes that it is done with, now or later; until then
+//!   they count against the receive window. [`Conn::send_received`] sends them from the packet
+//!   buffers.
+//! * **Send** takes as much as the connection may hold ([`Io::set_send_limit`]) and returns how
+//!   much that was: 0 is back-pressure, and [`Handler::on_writable`] its end. Memory is kept until
+//!   it is acknowledged.
+//! * **End**: [`Conn::shutdown`] closes our direction, [`Conn::close`] closes both after the bytes
+//!   given to send, [`Conn::abort`] resets. After `close` and `abort` the handler is not called for
+//!   the connection.
 //! * **Migration**: connections of a service on several elastic threads move from loop to loop with
-//!   their flow groups ([`Team`]), told by [`Handler::on_migrate_out`] and
-//!   [`Handler::on_migrate_in`]; timers and UDP sockets stay with their thread.
-//! * **Datagrams** come by [`Handler::on_datagram`] to sockets of [`EventLoop::udp_bind`] and leave
-//!   by [`Io::udp_send`]; as everywhere with UDP, one that finds no resources is lost.
-//! * **Packets** of a program's own protocol come whole to packet queues ([`Io::packet_bind`]),
-//!   told by [`Handler::on_packets`] or waited for with [`EventLoop::wait_queues`], and leave by
-//!   [`Io::packet_send`]. Doorbells ([`Io::set_bell`]) tell other threads of the program.
+//!   their flow groups ([`Team`]); [`Handler::on_migrate_out`] and [`Handler::on_migrate_in`]
+//!   report it. Timers and UDP sockets stay with their thread.
+//! * **Datagrams** arrive by [`Handler::on_datagram`] at sockets of [`EventLoop::udp_bind`] and
+//!   leave by [`Io::udp_send`]; as always with UDP, a datagram is lost if resources are missing.
+//! * **Packets** of a program's own protocol arrive whole at packet queues ([`Io::packet_bind`]),
+//!   by [`Handler::on_packets`] or [`EventLoop::wait_queues`], and leave by [`Io::packet_send`].
+//!   Doorbells ([`Io::set_bell`]) notify other threads of the program.
 //! * **Signals** go from loop to loop ([`Io::signal`], [`Handler::on_signal`]).
 
 mod bell;
@@ -36,7 +38,7 @@ use crate::error::{Dead, Error};
 use crate::raw::{Thread, Wait, call};
 use io::Pending;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::AtomicU64;
 use told::Told;
 
 pub use crate::engine::{Lease, Release};
@@ -48,18 +50,18 @@ pub use packets::{Claim, Frame, PIECES_MAX, Piece, Priority};
 pub use team::Team;
 
 /// How many connections [`EventLoop::abort_all`] resets in a cycle, and how long such a cycle and
-/// the last one take: no faster than a peer takes them.
+/// the last one take, so that a peer can take the resets.
 const RESETS_AT_ONCE: usize = 256;
 const RESETS_US: u64 = 100;
 const LAST_RESETS_US: u64 = 1_000;
 
-/// A service: what happens is told to it. Ids are never used twice, and those of one loop name
-/// nothing in another.
+/// A service: its methods are called for events. Ids are never reused, and an id of one loop has no
+/// meaning in another.
 pub trait Handler {
     /// What the service keeps for each connection.
     type State;
 
-    /// A peer connected to `listener`: the state of the connection takes it, `None` refuses it.
+    /// A peer connected to `listener`: returns the state of the connection, or `None` to refuse it.
     fn on_accept(
         &mut self,
         io: &mut Io<Self::State>,
@@ -70,12 +72,12 @@ pub trait Handler {
         None
     }
 
-    /// An accepted or outgoing connection is there.
+    /// An accepted or outgoing connection is open.
     fn on_connected(&mut self, conn: &mut Conn<'_, Self::State>) {
         let _ = conn;
     }
 
-    /// More bytes came; those that were not consumed before are still there as well.
+    /// More bytes arrived; bytes that were not consumed before are still there.
     fn on_readable(&mut self, conn: &mut Conn<'_, Self::State>);
 
     /// The peer has acknowledged `bytes` more.
@@ -83,23 +85,23 @@ pub trait Handler {
         let _ = (conn, bytes);
     }
 
-    /// A connection that took less than it was given has room again.
+    /// A connection that took fewer bytes than it was given has room again.
     fn on_writable(&mut self, conn: &mut Conn<'_, Self::State>) {
         let _ = conn;
     }
 
-    /// The peer will send no more. Ends the connection unless the handler knows better.
+    /// The peer has closed its direction. Closes the connection unless the handler overrides this.
     fn on_eof(&mut self, conn: &mut Conn<'_, Self::State>) {
         conn.close();
     }
 
-    /// The connection is gone, or an attempt failed; the last that is heard of it. Unread bytes can
-    /// still be read.
+    /// The connection has ended, or an attempt failed; the last call for it. Unread bytes can still
+    /// be read.
     fn on_dead(&mut self, conn: &mut Conn<'_, Self::State>, why: Dead) {
         let _ = (conn, why);
     }
 
-    /// A datagram came to a UDP socket. Its bytes are the packet buffer's, for this call only.
+    /// A datagram arrived at a UDP socket. Its bytes are in the packet buffer, for this call only.
     fn on_datagram(
         &mut self,
         io: &mut Io<Self::State>,
@@ -110,9 +112,10 @@ pub trait Handler {
         let _ = (io, socket, from, data);
     }
 
-    /// Somebody says that a datagram of this socket did not arrive: nobody has the port
-    /// ([`Error::Refused`]), it is longer than the path's `mtu` ([`Error::TooLong`]; 0: not said),
-    /// or there is no way ([`Error::Unreachable`]). A hint: anybody can send such a message.
+    /// A host reports that a datagram of this socket did not arrive: the port is closed
+    /// ([`Error::Refused`]), the datagram is longer than the path's `mtu` ([`Error::TooLong`]; 0:
+    /// unknown), or there is no route ([`Error::Unreachable`]). This is a hint: any host can send
+    /// such a message.
     fn on_datagram_error(
         &mut self,
         io: &mut Io<Self::State>,
@@ -124,12 +127,12 @@ pub trait Handler {
         let _ = (io, socket, to, why, mtu);
     }
 
-    /// Frames came to a packet queue: [`Io::packet_receive`] takes them, now or later.
+    /// Frames arrived at a packet queue: [`Io::packet_receive`] takes them, now or later.
     fn on_packets(&mut self, io: &mut Io<Self::State>, queue: u64) {
         let _ = (io, queue);
     }
 
-    /// A frame that was sent with `cookie` needs its memory no more; or it was not sent.
+    /// The memory of a frame that was sent with `cookie` is free; or the frame was not sent.
     fn on_packet_sent(
         &mut self,
         io: &mut Io<Self::State>,
@@ -140,38 +143,39 @@ pub trait Handler {
         let _ = (io, queue, cookie, outcome);
     }
 
-    /// The loop of elastic thread `from` said this ([`Io::signal`]).
+    /// The loop of elastic thread `from` sent this value ([`Io::signal`]).
     fn on_signal(&mut self, io: &mut Io<Self::State>, from: u32, value: u64) {
         let _ = (io, from, value);
     }
 
-    /// Everything that happened in a cycle has been told; the next one follows.
+    /// All events of a cycle were handled; the next cycle follows.
     fn on_cycle(&mut self, io: &mut Io<Self::State>) {
         let _ = io;
     }
 
-    /// The timer that was set with `token` fired.
+    /// The timer that was set with `token` has fired.
     fn on_timer(&mut self, io: &mut Io<Self::State>, token: u64) {
         let _ = (io, token);
     }
 
     /// The connection is about to move to the loop of elastic thread `to`, with its state and all
-    /// that is on its way: time to forget what this thread keeps about it. Its id dies.
+    /// unsent and unacknowledged bytes: forget what this thread keeps about it. Its id becomes
+    /// invalid.
     fn on_migrate_out(&mut self, conn: &mut Conn<'_, Self::State>, to: u32) {
         let _ = (conn, to);
     }
 
-    /// The connection has come from elastic thread `from`. It has a new id.
+    /// The connection has moved here from elastic thread `from`. It has a new id.
     fn on_migrate_in(&mut self, conn: &mut Conn<'_, Self::State>, from: u32) {
         let _ = (conn, from);
     }
 
-    /// This elastic thread is about to be taken away: its connections move next.
+    /// This elastic thread is about to be parked: its connections move next.
     fn on_revoke(&mut self, io: &mut Io<Self::State>) {
         let _ = io;
     }
 
-    /// This elastic thread was given back.
+    /// This elastic thread was resumed.
     fn on_restore(&mut self, io: &mut Io<Self::State>) {
         let _ = io;
     }
@@ -185,19 +189,19 @@ pub struct EventLoop<H: Handler> {
 }
 
 impl<H: Handler> EventLoop<H> {
-    /// A loop without listeners and connections. Connections whose flow group goes to another
+    /// A loop without listeners and connections. Connections whose flow group moves to another
     /// elastic thread are reset: see [`EventLoop::in_team`].
     pub fn new(thread: Thread, handler: H) -> EventLoop<H> {
         EventLoop { io: Io::new(thread, None), handler }
     }
 
-    /// A loop whose connections move to the loops of other elastic threads, and from them, as their
-    /// flow groups do.
+    /// A loop whose connections move to and from the loops of other elastic threads with their flow
+    /// groups.
     pub fn in_team(thread: Thread, handler: H, team: &Team<H::State>) -> EventLoop<H> {
         EventLoop { io: Io::new(thread, Some(team)), handler }
     }
 
-    /// The loop, to be used between cycles.
+    /// The loop, for use between cycles.
     pub fn io(&mut self) -> &mut Io<H::State> {
         &mut self.io
     }
@@ -207,12 +211,12 @@ impl<H: Handler> EventLoop<H> {
         &mut self.handler
     }
 
-    /// Both at once.
+    /// Loop and service.
     pub fn parts(&mut self) -> (&mut Io<H::State>, &mut H) {
         (&mut self.io, &mut self.handler)
     }
 
-    /// Opens a listener and answers its id; cycles run meanwhile. `backlog` 0: the dataplane's
+    /// Opens a listener and returns its id; runs cycles until then. `backlog` 0: the dataplane's
     /// default.
     pub fn listen(&mut self, at: SocketAddr, backlog: u32) -> Result<u64, Error> {
         let id = self.io.listen(at, backlog);
@@ -224,7 +228,7 @@ impl<H: Handler> EventLoop<H> {
         }
     }
 
-    /// Opens a UDP socket and answers its id; cycles run meanwhile. Port 0: any that is free.
+    /// Opens a UDP socket and returns its id; runs cycles until then. Port 0: any free one.
     pub fn udp_bind(&mut self, at: SocketAddr) -> Result<u64, Error> {
         let id = self.io.udp_bind(at);
         loop {
@@ -235,9 +239,9 @@ impl<H: Handler> EventLoop<H> {
         }
     }
 
-    /// Transmit memory that all threads of the program may use, for good
-    /// ([`Conn::send_lent`]); cycles run meanwhile.
-    pub fn shared_memory(&mut self, bytes: u64) -> Result<&'static [AtomicU8], Error> {
+    /// Transmit memory that all threads of the program may use, for the life of the program
+    /// ([`Conn::send_lent`]); runs cycles until it is there.
+    pub fn shared_memory(&mut self, bytes: u64) -> Result<&'static [AtomicU64], Error> {
         self.io.engine.push(call::tx_alloc(bytes), Pending::SharedMemory);
         loop {
             self.turn(Wait::Poll)?;
@@ -255,8 +259,9 @@ impl<H: Handler> EventLoop<H> {
         Ok(())
     }
 
-    /// Resets all connections, without a callback, and sees the resets off: some at a time, because
-    /// a device takes only so many packets at once, and what waits for it ends with the program.
+    /// Resets all connections, without a callback, and waits until the resets are sent: a few at a
+    /// time, because a device takes only so many packets at once, and packets that wait for it are
+    /// lost when the program ends.
     pub fn abort_all(&mut self) -> Result<(), Error> {
         let all = self.io.engine.doom_all();
         for some in all.chunks(RESETS_AT_ONCE) {
@@ -267,10 +272,9 @@ impl<H: Handler> EventLoop<H> {
     }
 
     /// Makes this an ordinary Linux thread while `work` runs, and then the elastic thread again.
-    /// Before, its connections move to the other threads, with cycles as always; for a loop of a
-    /// team, that is, whose timers and UDP sockets wait meanwhile. `Err`: it is the last active
-    /// thread ([`Error::State`]), and `work` did not run; or the dataplane does not take the thread
-    /// back, and the loop is over.
+    /// Before that its connections move to the other threads, if the loop is in a team; its timers
+    /// and UDP sockets wait. `Err`: it is the last active thread ([`Error::State`]), and `work` did
+    /// not run; or the dataplane does not take the thread back, and the loop has ended.
     pub fn in_background<R>(&mut self, work: impl FnOnce(&mut H) -> R) -> Result<R, Error> {
         self.io.drain();
         while !self.io.drained {
@@ -279,7 +283,7 @@ impl<H: Handler> EventLoop<H> {
                 return Err(refused);
             }
         }
-        // What the last events brought goes out first.
+        // Calls of the last events come first.
         while self.io.has_calls() {
             self.turn(Wait::Poll)?;
         }
@@ -289,8 +293,8 @@ impl<H: Handler> EventLoop<H> {
         result.map_err(|(error, _)| error)
     }
 
-    /// One cycle: the batch goes out, then everything that happened is told to the handler. An
-    /// error is the dataplane's refusal to run this thread.
+    /// Runs one cycle: the batch is carried out, then the handler is called for all events. An
+    /// error means that the dataplane refuses to run this thread.
     pub fn turn(&mut self, wait: Wait) -> Result<(), Error> {
         self.io.run_io(wait)?;
         self.io.settle();
@@ -303,7 +307,7 @@ impl<H: Handler> EventLoop<H> {
         Ok(())
     }
 
-    /// Calls back about a connection that the handler has not ended.
+    /// Calls the handler about a connection that it has not ended.
     #[inline]
     fn tell(&mut self, id: u64, call: impl FnOnce(&mut H, &mut Conn<'_, H::State>)) {
         if let Some(mut conn) = self.io.conn(id) {
@@ -311,7 +315,8 @@ impl<H: Handler> EventLoop<H> {
         }
     }
 
-    /// Connections that transmit memory was missing for: no event of theirs says that it is back.
+    /// Handles connections that lacked transmit memory: no event of theirs reports that there is
+    /// memory again.
     fn feed_starved(&mut self) {
         for id in self.io.engine.take_starved() {
             if let Some(connection) = self.io.connection_mut(id)

@@ -1,4 +1,4 @@
-//! Packet queues of an event loop, for programs that bring their own protocol.
+//! Packet queues of an event loop, for programs with their own protocol.
 use super::bell::{Bells, Occasion};
 use super::io::{Attached, Io, Pending};
 use super::{EventLoop, Handler};
@@ -10,12 +10,12 @@ use ix_abi::{PacketInfo, SgEntry, packet_kind};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Pieces of a frame that is sent.
+/// Most pieces of a sent frame.
 pub const PIECES_MAX: usize = 4;
 /// Frames that may wait for room in the call array; beyond that `packet_send` refuses.
 const WAITING_MAX: usize = 4096;
 
-/// What a packet queue takes ([`ix_abi::packet_kind`]).
+/// The packets that a packet queue receives ([`ix_abi::packet_kind`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Claim {
     /// Frames of this EtherType.
@@ -27,7 +27,7 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// Of a kind and a number of the contract, if there is such a one.
+    /// From a kind and a number of the contract, if they are valid.
     pub fn from_abi(kind: u64, number: u64) -> Option<Claim> {
         match kind {
             packet_kind::ETHER_TYPE => u16::try_from(number).ok().map(Claim::EtherType),
@@ -37,7 +37,7 @@ impl Claim {
         }
     }
 
-    /// As the contract writes it: kind and number.
+    /// Kind and number in the contract's form.
     pub fn to_abi(self) -> (u64, u64) {
         match self {
             Claim::EtherType(number) => (packet_kind::ETHER_TYPE, number.into()),
@@ -47,22 +47,22 @@ impl Claim {
     }
 }
 
-/// Which queues are told of first.
+/// Order of the callbacks of queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// Before all others of the same cycle.
     High,
-    /// As they come.
+    /// In order of arrival.
     #[default]
     Usual,
 }
 
-/// A piece of a frame to be sent, out of the memory in which it is.
+/// A piece of a frame to be sent, in its memory.
 #[derive(Debug)]
 pub enum Piece {
-    /// A buffer of transmit memory, all of it.
+    /// A whole buffer of transmit memory.
     Buffer(TxBuf),
-    /// A part of one that several frames or connections send.
+    /// A part of a buffer that several frames or connections send.
     Shared(TxShared, Range<usize>),
     /// A received frame, or what is left of it.
     Received(Packet),
@@ -94,12 +94,12 @@ impl From<Packet> for Piece {
     }
 }
 
-/// A frame to be sent: its pieces one behind the other.
+/// A frame to be sent: its pieces one after another.
 #[derive(Debug, Default)]
 pub struct Frame([Option<Piece>; PIECES_MAX]);
 
 impl Frame {
-    /// Of these pieces, of which the first [`PIECES_MAX`] count.
+    /// Makes it of the first [`PIECES_MAX`] of these pieces.
     pub fn new(pieces: impl IntoIterator<Item = Piece>) -> Frame {
         let mut pieces = pieces.into_iter();
         Frame(std::array::from_fn(|_| pieces.next()))
@@ -112,10 +112,10 @@ impl Frame {
 
 /// A packet queue.
 struct Queue {
-    /// Dataplane's name, once it is known.
+    /// The dataplane's name of it, once known.
     name: Option<Result<u64, Error>>,
     priority: Priority,
-    /// Frames that nobody has taken.
+    /// Frames that were not taken yet.
     arrived: VecDeque<Packet>,
     bells: Bells,
     /// What to ring for at the end of this cycle.
@@ -123,7 +123,7 @@ struct Queue {
     has_left: bool,
 }
 
-/// A frame under way.
+/// A frame that is being sent.
 struct Sending {
     queue: u64,
     cookie: u64,
@@ -137,13 +137,13 @@ pub(super) struct Packets {
     waiting: VecDeque<u64>,
     /// Frames to be given back.
     home: Rc<Returns>,
-    /// Queues to which something happened in this cycle, each once.
+    /// Queues with events in this cycle, each once.
     told: Vec<u64>,
-    /// What became of frames: queue, cookie, outcome.
+    /// Results of frames: queue, cookie, result.
     outcomes: Vec<(u64, u64, Result<(), Error>)>,
-    /// Frames that the program knows by numbers.
+    /// Frames that the program refers to by number.
     kept: Table<Packet>,
-    /// What the device is, as it was asked last.
+    /// The last description of the device.
     info: Option<TxBuf>,
     pub(super) info_answer: Option<Result<u64, Error>>,
 }
@@ -168,7 +168,7 @@ impl Packets {
         self.queues.get_mut(queue).map(|queue| &mut queue.bells)
     }
 
-    /// Gives frames back and sends what waits, as far as there is room.
+    /// Gives frames back and sends waiting ones, as far as there is room.
     #[inline]
     pub(super) fn flush<S>(&mut self, engine: &mut Engine<Attached<S>>) {
         if self.has_backlog() {
@@ -196,7 +196,7 @@ impl Packets {
             Some(Some(Ok(name))) => {
                 engine.push_packet(name, sending.frame.entries(), id, Pending::Packet(id));
             }
-            // It was unbound.
+            // The queue was unbound.
             _ => drop(self.sending.remove(id)),
         }
     }
@@ -205,7 +205,7 @@ impl Packets {
         !self.waiting.is_empty() || !self.home.is_empty()
     }
 
-    /// Notes that a queue is to be told of.
+    /// Notes that a queue has an event.
     fn note(&mut self, id: u64, occasion: Occasion) {
         let Some(queue) = self.queues.get_mut(id) else { return };
         if !queue.has_come && !queue.has_left {
@@ -219,9 +219,9 @@ impl Packets {
 }
 
 impl<S> Io<S> {
-    /// Opens a packet queue on a device (0: the first) and answers its id; [`Io::packet_outcome`]
-    /// says what came of it ([`EventLoop::packet_bind`] waits for that). Other elastic threads may
-    /// bind the same: each gets what its own queue pair receives.
+    /// Opens a packet queue on a device (0: the first) and returns its id; [`Io::packet_outcome`]
+    /// reports the result ([`EventLoop::packet_bind`] waits for it). Other elastic threads may bind
+    /// the same: each gets the packets of its own queue pair.
     pub fn packet_bind(&mut self, device: u32, claim: Claim, priority: Priority) -> u64 {
         let id = self.packets.queues.insert(Queue {
             name: None,
@@ -237,7 +237,7 @@ impl<S> Io<S> {
         id
     }
 
-    /// Whether the queue was opened, once that is known; a refused one is forgotten.
+    /// Whether the queue was opened, once that is known; a refused queue is forgotten.
     pub fn packet_outcome(&mut self, queue: u64) -> Option<Result<(), Error>> {
         let outcome = self.packets.queues.get(queue)?.name;
         if let Some(Err(_)) = outcome {
@@ -246,7 +246,7 @@ impl<S> Io<S> {
         outcome.map(|name| name.map(|_| ()))
     }
 
-    /// Ends a packet queue; frames that nobody has taken are lost with it.
+    /// Closes a packet queue; its frames that were not taken are lost.
     pub fn packet_unbind(&mut self, queue: u64) {
         self.packets.flush(&mut self.engine);
         if let Some(Queue { name: Some(Ok(name)), .. }) = self.packets.queues.remove(queue) {
@@ -254,21 +254,21 @@ impl<S> Io<S> {
         }
     }
 
-    /// The oldest frame of a queue that nobody has taken.
+    /// Takes the oldest frame of a queue.
     #[inline]
     pub fn packet_receive(&mut self, queue: u64) -> Option<Packet> {
         self.packets.queues.get_mut(queue)?.arrived.pop_front()
     }
 
-    /// Frames of a queue that nobody has taken.
+    /// Number of frames of a queue that were not taken yet.
     pub fn packets_waiting(&self, queue: u64) -> usize {
         self.packets.queues.get(queue).map_or(0, |queue| queue.arrived.len())
     }
 
-    /// Sends a frame by the device of a queue with this cycle's batch, without a copy of the
-    /// program's; [`Handler::on_packet_sent`] ends it with the same cookie. Its headers and
-    /// checksums are the program's, and the vNIC's transmit filters decide whether it leaves.
-    /// `false`: it was not taken, because there is no such queue or too many frames wait.
+    /// Sends a frame by the device of a queue with this cycle's batch, without a copy;
+    /// [`Handler::on_packet_sent`] with the same cookie ends it. The program makes headers and
+    /// checksums, and the vNIC's transmit filters decide whether the frame leaves. `false`: it was
+    /// not taken, because there is no such queue or too many frames wait.
     pub fn packet_send(&mut self, queue: u64, frame: Frame, cookie: u64) -> bool {
         let open = self.packets.queues.get(queue).is_some_and(|q| matches!(q.name, Some(Ok(_))));
         if !open || self.packets.waiting.len() >= WAITING_MAX {
@@ -283,9 +283,8 @@ impl<S> Io<S> {
         true
     }
 
-    /// Has the loop of another elastic thread (or this one) hear a number; Linux has a part in it
-    /// only if that thread sleeps. One that hears too slowly is told again and again until it has
-    /// room.
+    /// Sends a number to the loop of another elastic thread (or this one). Linux takes part only if
+    /// that thread sleeps. If that thread has no room, the number is sent again until it has.
     pub fn signal(&mut self, thread: u32, value: u64) {
         self.engine.push(call::signal(thread, value), Pending::Signal(thread, value));
     }
@@ -301,7 +300,7 @@ impl<S> Io<S> {
         self.packets.kept.insert(packet)
     }
 
-    /// The frame that was kept under this number, once.
+    /// Takes the frame that was kept under this number.
     pub fn packet_kept(&mut self, number: u64) -> Option<Packet> {
         self.packets.kept.remove(number)
     }
@@ -309,7 +308,7 @@ impl<S> Io<S> {
     pub(super) fn packet_bind_answered(&mut self, id: u64, answer: Result<u64, Error>) {
         match (self.packets.queues.get_mut(id), answer) {
             (Some(queue), answer) => queue.name = Some(answer),
-            // Ended before it had a name.
+            // Closed before it had a name.
             (None, Ok(name)) => self.engine.push_quietly(call::packet_unbind(name)),
             (None, Err(_)) => {}
         }
@@ -326,7 +325,7 @@ impl<S> Io<S> {
 
     #[inline]
     pub(super) fn packet_left(&mut self, id: u64, outcome: Result<(), Error>) {
-        // Of a queue that was unbound nobody hears.
+        // No callback for a queue that was unbound.
         if let Some(Sending { queue, cookie, .. }) = self.packets.sending.remove(id)
             && self.packets.queues.get(queue).is_some()
         {
@@ -337,7 +336,7 @@ impl<S> Io<S> {
 }
 
 impl<H: Handler> EventLoop<H> {
-    /// Opens a packet queue and answers its id; cycles run meanwhile.
+    /// Opens a packet queue and returns its id; runs cycles until then.
     pub fn packet_bind(
         &mut self,
         device: u32,
@@ -353,7 +352,7 @@ impl<H: Handler> EventLoop<H> {
         }
     }
 
-    /// What the device of a packet queue is and may do; cycles run meanwhile.
+    /// Describes the device of a packet queue; runs cycles until then.
     pub fn packet_info(&mut self, queue: u64) -> Result<PacketInfo, Error> {
         let name = match self.io.packets.queues.get(queue).map(|queue| queue.name) {
             Some(Some(Ok(name))) => name,
@@ -371,8 +370,8 @@ impl<H: Handler> EventLoop<H> {
         }
     }
 
-    /// Runs cycles until one of these packet queues has a frame, and answers which: one of high
-    /// priority before others. `None`: none came in that time, or [`Io::stop`].
+    /// Runs cycles until one of these packet queues has a frame, and returns which: one of high
+    /// priority before others. `None`: the time is over, or [`Io::stop`] was called.
     pub fn wait_queues(&mut self, queues: &[u64], wait: Wait) -> Result<Option<u64>, Error> {
         let now_us = self.io.now_us();
         let until_us = match wait {
@@ -387,7 +386,7 @@ impl<H: Handler> EventLoop<H> {
             if let Some(&id) = first {
                 return Ok(Some(id));
             }
-            // The first look is a whole cycle: the clock stands still between two.
+            // The first look is a whole cycle, because the clock stands still between two cycles.
             if next != Wait::Poll && (self.io.now_us() >= until_us || self.io.take_stop()) {
                 return Ok(None);
             }
@@ -399,7 +398,7 @@ impl<H: Handler> EventLoop<H> {
         }
     }
 
-    /// Tells of what happened to packet queues in this cycle, and rings for it.
+    /// Calls the handler about packet queues with events in this cycle, and rings their doorbells.
     pub(super) fn report_packets(&mut self) {
         if self.io.packets.told.is_empty() {
             return;
@@ -408,7 +407,7 @@ impl<H: Handler> EventLoop<H> {
         for (queue, cookie, outcome) in outcomes.drain(..) {
             self.handler.on_packet_sent(&mut self.io, queue, cookie, outcome);
         }
-        // The list's memory is used again.
+        // Keeps the list's memory for the next cycle.
         outcomes.append(&mut self.io.packets.outcomes);
         self.io.packets.outcomes = outcomes;
         let mut told = core::mem::take(&mut self.io.packets.told);

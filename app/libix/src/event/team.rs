@@ -1,12 +1,12 @@
-//! Loops of one service on several elastic threads, which hand connections to each other.
+//! Loops of one service on several elastic threads, between which connections move.
 use crate::engine::Parcel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The loops of a service whose connections may move from one to the other: each is made by
-/// [`super::EventLoop::in_team`]. Clones are the same team.
+/// The loops of a service between which connections may move; [`super::EventLoop::in_team`] makes
+/// each. Clones are the same team.
 ///
-/// `S` is the state of a connection. It goes along, so it must be `Send` for the team to reach
-/// several threads.
+/// `S` is the state of a connection. It moves along, so it must be `Send` if the team has several
+/// threads.
 pub struct Team<S>(Arc<[Mailbox<S>]>);
 
 type Mailbox<S> = Mutex<Vec<Parcel<S>>>;
@@ -38,7 +38,7 @@ impl<S> Team<S> {
         }
     }
 
-    /// What came for a flow group to this thread.
+    /// Takes the connections of a flow group that were sent to this thread.
     pub(super) fn receive(&self, here: u32, group: u32) -> Vec<Parcel<S>> {
         let Some(mut mailbox) = self.mailbox(here) else { return Vec::new() };
         mailbox.extract_if(.., |parcel| parcel.group == group).collect()

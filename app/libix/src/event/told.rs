@@ -1,4 +1,4 @@
-//! What the engine tells an event loop, told on to the handler.
+//! Passes events of the engine on to the handler of an event loop.
 use super::io::Attached;
 use super::{EventLoop, Handler};
 use crate::engine::{Engine, Observer};
@@ -6,7 +6,7 @@ use crate::error::{Dead, Error};
 use crate::raw::Event;
 use std::net::{IpAddr, SocketAddr};
 
-/// An event loop that is told what happened in a cycle.
+/// An event loop that receives the events of a cycle.
 pub(super) struct Told<'a, H: Handler>(pub(super) &'a mut EventLoop<H>);
 
 impl<H: Handler> Observer for Told<'_, H> {
@@ -27,7 +27,7 @@ impl<H: Handler> Observer for Told<'_, H> {
     fn sent(&mut self, id: u64, bytes: u32) {
         let limit = self.0.io.send_limit;
         let Some(connection) = self.0.io.connection_mut(id) else { return };
-        let writable = connection.wants_room && connection.send.len() <= limit / 2;
+        let writable = connection.wants_room && connection.flow.send.len() <= limit / 2;
         if writable {
             connection.wants_room = false;
         }
@@ -90,7 +90,7 @@ impl<H: Handler> Observer for Told<'_, H> {
             Event::PacketRecv { cookie, data } => self.0.io.packet_came(cookie, data),
             Event::PacketSent { cookie } => self.0.io.packet_left(cookie, Ok(())),
             Event::Signal { from, value } => self.0.handler.on_signal(&mut self.0.io, from, value),
-            // What comes of an error of a flow is told when it has come; the rest is the engine's.
+            // A flow's error is reported when its effect arrives; the rest concerns the engine.
             _ => {}
         }
     }

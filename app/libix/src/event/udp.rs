@@ -2,40 +2,41 @@
 use super::io::Io;
 use crate::error::Error;
 use crate::raw::TxBuf;
+use ix_abi::FlowOption;
 use std::net::{IpAddr, SocketAddr};
 
 impl<S> Io<S> {
-    /// Opens a UDP socket of this elastic thread and answers its id; [`Io::udp_outcome`] says what
-    /// came of it ([`super::EventLoop::udp_bind`] waits for that). Other threads may bind the same
-    /// port: each gets the datagrams of its flow groups. Port 0: any that is free.
+    /// Opens a UDP socket of this elastic thread and returns its id; [`Io::udp_outcome`] reports
+    /// the result ([`super::EventLoop::udp_bind`] waits for it). Other threads may bind the same
+    /// port: each gets the datagrams of its flow groups. Port 0: any free one.
     pub fn udp_bind(&mut self, at: SocketAddr) -> u64 {
         self.engine.udp_bind(at, ())
     }
 
-    /// Whether the socket was opened, once that is known; a refused one is forgotten.
+    /// Whether the socket was opened, once that is known; a refused socket is forgotten.
     pub fn udp_outcome(&mut self, socket: u64) -> Option<Result<(), Error>> {
         self.engine.udp_outcome(socket)
     }
 
-    /// In [`super::Handler::on_datagram`]: the address of ours that the datagram was sent to. A
-    /// socket of every address hears it here; to answer from it, bind another one to it.
+    /// In [`super::Handler::on_datagram`]: our address to which the datagram was sent. It is useful
+    /// for a socket bound to all addresses; to reply from that address, bind another socket to it.
     pub fn udp_asked(&self) -> Option<IpAddr> {
         self.asked
     }
 
-    /// Sets how a socket sends from now on: `DSCP` or `HOP_LIMIT` of [`ix_abi::flow_opt`]. `false`:
-    /// it is not open.
-    pub fn udp_set_opt(&mut self, socket: u64, option: u64, value: u64) -> bool {
-        self.engine.udp_set_opt(socket, option, value)
+    /// Sets an option of a socket from now on: code point or hop limit. `false`: the socket is not
+    /// open.
+    pub fn udp_set_opt(&mut self, socket: u64, option: FlowOption) -> bool {
+        self.engine.udp_set_opt(socket, option)
     }
 
-    /// Ends a UDP socket.
+    /// Closes a UDP socket.
     pub fn udp_unbind(&mut self, socket: u64) {
         self.engine.udp_unbind(socket);
     }
 
     /// Copies a datagram into transmit memory and sends it with this cycle's batch. `false`: it was
-    /// not taken, for lack of memory or because the socket is not open.
+    /// not taken, because memory is short or the socket is not open.
     pub fn udp_send(&mut self, socket: u64, to: SocketAddr, data: &[u8]) -> bool {
         let Some(mut buf) = self.tx().alloc(data.len()) else { return false };
         buf.extend(data) == data.len() && self.udp_send_zc(socket, to, buf).is_ok()
@@ -46,7 +47,8 @@ impl<S> Io<S> {
         self.engine.udp_send(socket, to, buf)
     }
 
-    /// Datagrams that were taken and then refused by the dataplane: no buffers, no route, too long.
+    /// Datagrams that were taken, and then refused by the dataplane: no buffers, no route, too
+    /// long.
     pub fn udp_lost(&self) -> u64 {
         self.engine.udp_lost()
     }

@@ -1,4 +1,4 @@
-//! Batched system calls, carried out.
+//! Carries out batched system calls.
 use super::flow::{Flow, Holder, Taken};
 use super::memory::{Memory, copy_out};
 use super::{RX_BUFFER_BYTES, TX_STEP_BYTES, World};
@@ -14,107 +14,107 @@ use std::mem::ManuallyDrop;
 pub(super) type Answer = Result<u64, CallError>;
 
 impl World {
-    pub(super) fn carry_out(&mut self, lane: usize, slot: &CallSlot) -> Answer {
+    pub(super) fn carry_out(&mut self, thread: usize, slot: &CallSlot) -> Answer {
         match Call::decode(slot)? {
             Call::Nop => Ok(0),
-            Call::Listen { at, cookie, .. } => self.listen(lane, at.port, cookie),
+            Call::Listen { at, cookie, .. } => self.listen(thread, at.port, cookie),
             Call::Unlisten { listener } => match self.listeners.remove(&listener) {
                 Some(_) => Ok(0),
                 None => Err(CallError::BadHandle),
             },
             Call::Connect { cookie, to, .. } | Call::ConnectFrom { cookie, to, .. } => {
-                self.connect(lane, cookie, to)
+                self.connect(thread, cookie, to)
             }
             Call::Accept { handle, cookie } => {
-                let flow = self.flow(lane, handle)?;
+                let flow = self.flow(thread, handle)?;
                 assert_eq!(flow.holder, Holder::Knocking, "accepted twice");
                 flow.holder = Holder::Application;
                 flow.cookie = cookie;
                 Ok(0)
             }
             Call::SetCookie { handle, cookie } => {
-                let flow = self.flow(lane, handle)?;
+                let flow = self.flow(thread, handle)?;
                 assert_eq!(flow.holder, Holder::Application, "renamed before it was accepted");
                 let old = core::mem::replace(&mut flow.cookie, cookie);
-                let queue = &mut self.lanes[lane].queue;
+                let queue = &mut self.threads[thread].queue;
                 let of_flow =
                     |event: &&mut EventSlot| (event.handle, event.cookie) == (handle, old);
                 queue.iter_mut().filter(of_flow).for_each(|event| event.cookie = cookie);
                 Ok(0)
             }
             Call::Reject { handle } | Call::Abort { handle } => {
-                let peer = self.flow(lane, handle)?.peer;
+                let peer = self.flow(thread, handle)?.peer;
                 self.remove(handle);
                 self.kill(peer, DeadReason::Reset);
                 Ok(0)
             }
-            Call::SendV { handle, sg } => self.sendv(lane, handle, sg),
-            Call::RecvDone { handle, bytes } => self.recv_done(lane, handle, bytes),
+            Call::SendV { handle, sg } => self.sendv(thread, handle, sg),
+            Call::RecvDone { handle, bytes } => self.recv_done(thread, handle, bytes),
             Call::Shutdown { handle } => {
-                let flow = self.flow(lane, handle)?;
+                let flow = self.flow(thread, handle)?;
                 assert!(!flow.fin, "shut down twice");
                 flow.fin = true;
                 Ok(0)
             }
             Call::Close { handle } => {
-                let flow = self.flow(lane, handle)?;
+                let flow = self.flow(thread, handle)?;
                 flow.fin = true;
                 flow.holder = Holder::Orphan;
                 let all = flow.held.iter().map(|held| held.1).sum::<u64>() - flow.front_done;
                 self.give_back(handle, all);
                 Ok(0)
             }
-            Call::SetOpt { handle, .. } => self.flow(lane, handle).map(|_| 0),
-            Call::UdpBind { at, cookie } => self.udp_bind(lane, at.port, cookie),
-            Call::UdpUnbind { socket } => self.udp_unbind(lane, socket),
+            Call::SetOpt { handle, .. } => self.flow(thread, handle).map(|_| 0),
+            Call::UdpBind { at, cookie } => self.udp_bind(thread, at.port, cookie),
+            Call::UdpUnbind { socket } => self.udp_unbind(thread, socket),
             Call::UdpSendV { socket, to, sg, cookie } => {
-                self.udp_sendv(lane, socket, to.port, sg, cookie)
+                self.udp_sendv(thread, socket, to.port, sg, cookie)
             }
-            Call::UdpSetOpt { socket, .. } => self.udp_set_opt(lane, socket),
-            Call::UdpRecvDone { data } => self.udp_recv_done(lane, data),
+            Call::UdpSetOpt { socket, .. } => self.udp_set_opt(thread, socket),
+            Call::UdpRecvDone { data } => self.udp_recv_done(thread, data),
             Call::PacketBind { device, kind, number, cookie } => {
-                self.packet_bind(lane, (device, kind, number), cookie)
+                self.packet_bind(thread, (device, kind, number), cookie)
             }
-            Call::PacketUnbind { queue } => self.packet_unbind(lane, queue),
-            Call::PacketSendV { queue, sg, cookie } => self.packet_sendv(lane, queue, sg, cookie),
-            Call::PacketRecvDone { data } => self.packet_recv_done(lane, data),
-            Call::PacketInfo { queue, to } => self.packet_info(lane, queue, to),
-            Call::Signal { thread, value } => self.signal(lane, thread, value),
-            Call::TimerSet { cookie, delay_us } => self.timer_set(lane, cookie, delay_us),
+            Call::PacketUnbind { queue } => self.packet_unbind(thread, queue),
+            Call::PacketSendV { queue, sg, cookie } => self.packet_sendv(thread, queue, sg, cookie),
+            Call::PacketRecvDone { data } => self.packet_recv_done(thread, data),
+            Call::PacketInfo { queue, to } => self.packet_info(thread, queue, to),
+            Call::Signal { thread: target, value } => self.signal(thread, target, value),
+            Call::TimerSet { cookie, delay_us } => self.timer_set(thread, cookie, delay_us),
             Call::TimerCancel { timer } => Ok(self.timers.remove(&timer).is_some().into()),
             Call::TxAlloc { bytes } => self.tx_alloc(bytes),
-            Call::Drain => self.drain(lane),
+            Call::Drain => self.drain(thread),
             Call::GetInfo { .. } | Call::TxFree { .. } => Err(CallError::NoSys),
         }
     }
 
-    /// The flow, if it is one that this thread's application holds.
-    fn flow(&mut self, lane: usize, handle: Handle) -> Result<&mut Flow, CallError> {
+    /// The flow, if this thread's application holds it.
+    fn flow(&mut self, thread: usize, handle: Handle) -> Result<&mut Flow, CallError> {
         match self.flows.get_mut(&handle) {
             Some(flow) if flow.holder != Holder::Orphan => {
-                assert_eq!(flow.lane, lane, "a call on a flow group of another thread");
+                assert_eq!(flow.thread, thread, "a call on a flow group of another thread");
                 Ok(flow)
             }
             _ => Err(CallError::BadHandle),
         }
     }
 
-    fn listen(&mut self, lane: usize, port: u16, cookie: u64) -> Answer {
-        // Threads share a port; one thread cannot have it twice.
-        if self.listeners.values().any(|taken| (taken.0, taken.1) == (lane, port)) {
+    fn listen(&mut self, thread: usize, port: u16, cookie: u64) -> Answer {
+        // Several threads may listen on a port, but one thread only once.
+        if self.listeners.values().any(|taken| (taken.0, taken.1) == (thread, port)) {
             return Err(CallError::InUse);
         }
         let id = self.name();
-        self.listeners.insert(id, (lane, port, cookie));
+        self.listeners.insert(id, (thread, port, cookie));
         Ok(id)
     }
 
-    fn timer_set(&mut self, lane: usize, cookie: u64, delay_us: u64) -> Answer {
+    fn timer_set(&mut self, thread: usize, cookie: u64, delay_us: u64) -> Answer {
         if self.refuses() {
             return Err(CallError::NoResource);
         }
         let id = self.name();
-        self.timers.insert(id, (lane, cookie, self.now_us + delay_us));
+        self.timers.insert(id, (thread, cookie, self.now_us + delay_us));
         Ok(id)
     }
 
@@ -122,22 +122,22 @@ impl World {
         self.config.refuse_one_in > 0 && self.random(self.config.refuse_one_in) == 0
     }
 
-    fn connect(&mut self, lane: usize, cookie: Cookie, to: Endpoint) -> Answer {
+    fn connect(&mut self, thread: usize, cookie: Cookie, to: Endpoint) -> Answer {
         let port = to.port;
-        let here = self.new_handle(|owner| owner == lane).ok_or(CallError::NoResource)?;
+        let here = self.new_handle(|owner| owner == thread).ok_or(CallError::NoResource)?;
         let listening: Vec<_> =
             self.listeners.values().filter(|listener| listener.1 == port).copied().collect();
-        let there = self.new_handle(|owner| listening.iter().any(|&(lane, ..)| lane == owner));
+        let there = self.new_handle(|owner| listening.iter().any(|&(thread, ..)| thread == owner));
         let Some(there) = there else {
             let outcome = Err(CallError::Refused);
-            self.lanes[lane].tell(Event::Connected { cookie, handle: here, outcome });
+            self.threads[thread].tell(Event::Connected { cookie, handle: here, outcome });
             return Ok(here);
         };
-        let there_lane = self.groups[group_of(there) as usize].lane;
-        let listener = listening.iter().find(|&&(lane, ..)| lane == there_lane);
+        let there_lane = self.groups[group_of(there) as usize].thread;
+        let listener = listening.iter().find(|&&(thread, ..)| thread == there_lane);
         let listener = listener.expect("chosen by it").2;
-        let flow = |lane, cookie, holder, peer| Flow {
-            lane,
+        let flow = |thread, cookie, holder, peer| Flow {
+            thread,
             cookie,
             holder,
             peer,
@@ -150,15 +150,15 @@ impl World {
             held: VecDeque::new(),
             front_done: 0,
         };
-        self.flows.insert(here, flow(lane, cookie, Holder::Application, there));
+        self.flows.insert(here, flow(thread, cookie, Holder::Application, there));
         self.flows.insert(there, flow(there_lane, 0, Holder::Knocking, here));
-        self.lanes[lane].tell(Event::Connected { cookie, handle: here, outcome: Ok(()) });
+        self.threads[thread].tell(Event::Connected { cookie, handle: here, outcome: Ok(()) });
         let peer = Endpoint { port: 10_000 + (here as u32 % 50_000) as u16, ..to };
-        self.lanes[there_lane].tell(Event::Knock { listener, handle: there, peer });
+        self.threads[there_lane].tell(Event::Knock { listener, handle: there, peer });
         Ok(here)
     }
 
-    fn sendv(&mut self, lane: usize, handle: Handle, sg: SgArray) -> Answer {
+    fn sendv(&mut self, thread: usize, handle: Handle, sg: SgArray) -> Answer {
         self.sendv_calls += 1;
         if self.refuses() {
             return Err(CallError::NoResource);
@@ -174,7 +174,7 @@ impl World {
             if !in_rx && !self.in_tx(entry.base, entry.len) {
                 return Err(CallError::Fault);
             }
-            let flow = self.flow(lane, handle)?;
+            let flow = self.flow(thread, handle)?;
             if flow.fin {
                 return Err(CallError::State);
             }
@@ -193,7 +193,7 @@ impl World {
         Ok(taken)
     }
 
-    /// The pieces of a scatter-gather array.
+    /// Reads the pieces of a scatter-gather array.
     pub(super) fn read_sg(&self, sg: SgArray) -> Result<Vec<SgEntry>, CallError> {
         assert!((1..=SG_MAX as u64).contains(&sg.entries), "an array of {} pieces", sg.entries);
         if !self.tx.contains(sg.addr, sg.entries * size_of::<SgEntry>() as u64) {
@@ -204,8 +204,8 @@ impl World {
         Ok((0..sg.entries as usize).map(|index| unsafe { array.add(index).read() }).collect())
     }
 
-    fn recv_done(&mut self, lane: usize, handle: Handle, bytes: u64) -> Answer {
-        let flow = self.flow(lane, handle)?;
+    fn recv_done(&mut self, thread: usize, handle: Handle, bytes: u64) -> Answer {
+        let flow = self.flow(thread, handle)?;
         let held = flow.held.iter().map(|held| held.1).sum::<u64>() - flow.front_done;
         assert!(bytes > 0 && bytes <= held, "gave back {bytes} of {held} bytes");
         self.give_back(handle, bytes);

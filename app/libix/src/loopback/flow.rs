@@ -1,20 +1,20 @@
-//! Flows: bytes, acknowledgements and ends on their way.
+//! Flows: bytes, acknowledgements and ends in flight.
 use super::memory::copy_out;
 use super::{RX_BUFFER_BYTES, World};
 use core::ptr::with_exposed_provenance_mut;
 use ix_abi::{Cookie, DeadReason, Event, Handle, RxData};
 use std::collections::VecDeque;
 
-/// What a received buffer holds once it was given back.
+/// Content of a received buffer after it was given back.
 const POISON: u8 = 0xdd;
 
-/// Bytes that a `sendv` took: a copy, and where they must stay unchanged.
+/// Bytes that a `sendv` took: a copy, and the memory that must not change.
 pub(super) struct Taken {
     pub(super) base: u64,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Who has a flow.
+/// The holder of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Holder {
     Knocking,
@@ -24,7 +24,7 @@ pub(super) enum Holder {
 
 /// One end of a connection.
 pub(super) struct Flow {
-    pub(super) lane: usize,
+    pub(super) thread: usize,
     pub(super) cookie: u64,
     pub(super) holder: Holder,
     /// The other end, while it lives.
@@ -32,7 +32,7 @@ pub(super) struct Flow {
     /// Unacknowledged, oldest first.
     pub(super) taken: VecDeque<Taken>,
     pub(super) taken_bytes: u64,
-    /// Of these, delivered to the peer.
+    /// Those of them that were delivered to the peer.
     pub(super) delivered_bytes: u64,
     pub(super) wants_window: bool,
     pub(super) fin: bool,
@@ -151,11 +151,12 @@ impl World {
         }
     }
 
-    /// Tells the application that holds a flow of an event, which `event` makes with its cookie.
+    /// Sends an event to the application that holds a flow; `event` makes it from the flow's
+    /// cookie.
     fn tell(&mut self, handle: Handle, event: impl FnOnce(Cookie) -> Event) {
         let Some(flow) = self.flows.get(&handle) else { return };
         if flow.holder == Holder::Application {
-            self.lanes[flow.lane].tell(event(flow.cookie));
+            self.threads[flow.thread].tell(event(flow.cookie));
         }
     }
 
@@ -170,7 +171,7 @@ impl World {
     pub(super) fn remove(&mut self, handle: Handle) {
         if let Some(flow) = self.flows.remove(&handle) {
             let buffers = flow.held.into_iter().map(|held| held.0);
-            self.lanes[flow.lane].dying.extend(buffers);
+            self.threads[flow.thread].dying.extend(buffers);
         }
     }
 }

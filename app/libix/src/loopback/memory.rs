@@ -1,4 +1,4 @@
-//! Memory of the model that both sides of the gate name by address.
+//! Memory of the model that both sides of the gate refer to by address.
 use core::ptr::with_exposed_provenance_mut;
 
 /// A cache line.
@@ -8,7 +8,7 @@ struct Line {
     _bytes: [u8; 64],
 }
 
-/// Addresses that stay where they are, written through raw pointers by both sides.
+/// Memory with a fixed address, which both sides write through raw pointers.
 pub(super) struct Memory {
     base: *mut Line,
     lines: usize,

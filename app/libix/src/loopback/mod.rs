@@ -1,10 +1,10 @@
-//! A model of a dataplane within the process, to test programs where there is none.
+//! A model of a dataplane inside the process, to test programs without a dataplane.
 //!
-//! All elastic threads of a [`Loopback`] live on one Linux thread; each `run_io` carries out the
-//! caller's batch and moves some bytes between flows, decided by a seed. It is strict where the
-//! real one must be forgiving: memory of unacknowledged bytes that changes, bytes given back
-//! twice and calls on dead handles fail the test, and received buffers are overwritten once given
-//! back. Its threads' flow groups can be moved about ([`Loopback::migrate`]).
+//! All elastic threads of a [`Loopback`] are on one Linux thread. Each `run_io` carries out the
+//! caller's batch and moves some bytes between flows, as a seed decides. The model is strict where
+//! the real dataplane must be forgiving: a change of memory with unacknowledged bytes, bytes given
+//! back twice and calls on dead handles fail the test, and received buffers are overwritten once
+//! given back. Flow groups can be moved between its threads ([`Loopback::migrate`]).
 mod calls;
 mod flow;
 mod groups;
@@ -30,12 +30,12 @@ use std::rc::Rc;
 const RX_BUFFER_BYTES: usize = 2048;
 const TX_STEP_BYTES: u64 = 2 << 20;
 
-/// How the model behaves.
+/// Settings of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Of everything that is random.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Unacknowledged bytes that a flow may have.
+    /// Most unacknowledged bytes of a flow.
     pub window_bytes: u64,
     /// Most bytes of a flow that one step delivers.
     pub step_bytes: u64,
@@ -43,9 +43,9 @@ pub struct Config {
     pub tx_steps: usize,
     /// Buffers for received bytes.
     pub rx_buffers: usize,
-    /// One in so many `sendv` and `timer_set` finds no resources; 0: none.
+    /// One in this many `sendv` and `timer_set` finds no resources; 0: none.
     pub refuse_one_in: u64,
-    /// Flow groups, dealt to the threads in turn.
+    /// Number of flow groups, dealt to the threads in turn.
     pub groups: usize,
 }
 
@@ -64,7 +64,7 @@ impl Default for Config {
 }
 
 /// One elastic thread of the model.
-struct Lane {
+struct ModelThread {
     calls: Memory,
     events: Memory,
     status: Memory,
@@ -72,11 +72,11 @@ struct Lane {
     entered: bool,
     /// Its application wants to leave.
     draining: bool,
-    /// Buffers of dead flows: readable until the cycle after their `DEAD` was handed over.
+    /// Buffers of dead flows: readable until the cycle after their `DEAD` was delivered.
     dying: Vec<usize>,
 }
 
-impl Lane {
+impl ModelThread {
     /// Queues an event for the application.
     fn tell(&mut self, event: Event) {
         self.queue.push_back(event.encode());
@@ -87,9 +87,9 @@ struct World {
     config: Config,
     random: Rng,
     now_us: u64,
-    lanes: Vec<Lane>,
+    threads: Vec<ModelThread>,
     tx: Memory,
-    /// Transmit memory that was asked for in one piece; never taken away.
+    /// Transmit memory that was allocated in one piece; it is never freed.
     shared: Vec<ManuallyDrop<Memory>>,
     tx_given: usize,
     rx: Memory,
@@ -104,7 +104,7 @@ struct World {
     sendv_calls: u64,
 }
 
-/// A dataplane in the process. Clones are the same one.
+/// A dataplane in the process. Clones are the same dataplane.
 #[derive(Clone)]
 pub struct Loopback(Rc<RefCell<World>>);
 
@@ -113,31 +113,33 @@ struct LoopbackGate(Rc<RefCell<World>>);
 impl Gate for LoopbackGate {
     fn call(&mut self, op: u64, a: u64, b: u64, c: u64) -> i64 {
         let mut world = self.0.borrow_mut();
-        let lane = a as usize;
+        let thread = a as usize;
         match op {
-            gate_op::ENTER if lane >= world.lanes.len() => {
+            gate_op::ENTER if thread >= world.threads.len() => {
                 CallError::encode(Err(CallError::Invalid))
             }
-            gate_op::ENTER if world.lanes[lane].entered => CallError::encode(Err(CallError::InUse)),
+            gate_op::ENTER if world.threads[thread].entered => {
+                CallError::encode(Err(CallError::InUse))
+            }
             gate_op::ENTER => {
-                world.lanes[lane].entered = true;
+                world.threads[thread].entered = true;
                 0
             }
             gate_op::LEAVE => {
-                world.lanes[lane].entered = false;
-                world.timers.retain(|_, timer| timer.0 != lane);
+                world.threads[thread].entered = false;
+                world.timers.retain(|_, timer| timer.0 != thread);
                 0
             }
-            gate_op::RUN_IO => world.run_io(lane, b as usize, c),
+            gate_op::RUN_IO => world.run_io(thread, b as usize, c),
             _ => CallError::encode(Err(CallError::NoSys)),
         }
     }
 }
 
 impl Loopback {
-    /// A dataplane with so many elastic threads.
+    /// A dataplane with this many elastic threads.
     pub fn new(threads: usize, config: Config) -> Loopback {
-        let lane = |_| Lane {
+        let thread = |_| ModelThread {
             calls: Memory::new(CALLS_MAX * size_of::<CallSlot>()),
             events: Memory::new(EVENTS_MAX * size_of::<EventSlot>()),
             status: Memory::new(size_of::<ThreadStatus>()),
@@ -149,7 +151,7 @@ impl Loopback {
         Loopback(Rc::new(RefCell::new(World {
             random: Rng::new(config.seed),
             now_us: 1,
-            lanes: (0..threads).map(lane).collect(),
+            threads: (0..threads).map(thread).collect(),
             tx: Memory::new(config.tx_steps * TX_STEP_BYTES as usize),
             shared: Vec::new(),
             tx_given: 0,
@@ -171,13 +173,13 @@ impl Loopback {
     pub fn enter(&self, index: u32) -> Result<Thread, EnterError> {
         let area = {
             let world = self.0.borrow();
-            let threads = world.lanes.len() as u32;
-            let lane =
-                world.lanes.get(index as usize).ok_or(EnterError::NoSuchThread { threads })?;
+            let threads = world.threads.len() as u32;
+            let thread =
+                world.threads.get(index as usize).ok_or(EnterError::NoSuchThread { threads })?;
             ThreadArea {
-                calls: lane.calls.base(),
-                events: lane.events.base(),
-                status: lane.status.base(),
+                calls: thread.calls.base(),
+                events: thread.events.base(),
+                status: thread.status.base(),
                 cpu: 0,
                 reserved: 0,
             }
@@ -188,38 +190,38 @@ impl Loopback {
         unsafe { Thread::with_gate(Box::new(LoopbackGate(Rc::clone(&self.0))), area, index) }
     }
 
-    /// Flows that exist.
+    /// Number of flows.
     pub fn flows(&self) -> usize {
         self.0.borrow().flows.len()
     }
 
-    /// Received buffers that have not been given back.
+    /// Number of received buffers that have not been given back.
     pub fn held_buffers(&self) -> usize {
         let world = self.0.borrow();
         world.config.rx_buffers - world.rx_free.len()
     }
 
-    /// Frames that have not been given back.
+    /// Number of frames that have not been given back.
     pub fn held_frames(&self) -> usize {
         self.0.borrow().packets.held()
     }
 
-    /// `sendv` calls so far.
+    /// Number of `sendv` calls so far.
     pub fn sendv_calls(&self) -> u64 {
         self.0.borrow().sendv_calls
     }
 
-    /// Begins to move a flow group to another thread; `false`: it is there, or moving.
+    /// Begins to move a flow group to another thread; `false`: it is already there, or moving.
     pub fn migrate(&self, group: usize, to: usize) -> bool {
         self.0.borrow_mut().migrate(group, to)
     }
 
-    /// Tells a thread that it is taken away or given back.
+    /// Tells a thread that it is revoked or restored.
     pub fn revoke(&self, thread: usize, what: Revoke) {
-        self.0.borrow_mut().lanes[thread].tell(Event::Revoke(what));
+        self.0.borrow_mut().threads[thread].tell(Event::Revoke(what));
     }
 
-    /// Resets every connection, as a network that fails would.
+    /// Resets every connection, as a failing network would.
     pub fn reset_all(&self) {
         let mut world = self.0.borrow_mut();
         let all: Vec<Handle> = world.flows.keys().copied().collect();
@@ -237,59 +239,61 @@ impl World {
         self.tx.contains(base, len) || shared.any(|memory| memory.contains(base, len))
     }
 
-    fn run_io(&mut self, lane: usize, calls: usize, wait_us: u64) -> i64 {
-        assert!(calls <= CALLS_MAX && self.lanes[lane].entered);
-        if self.lanes[lane].queue.is_empty() {
-            let dying = core::mem::take(&mut self.lanes[lane].dying);
+    fn run_io(&mut self, thread: usize, calls: usize, wait_us: u64) -> i64 {
+        assert!(calls <= CALLS_MAX && self.threads[thread].entered);
+        if self.threads[thread].queue.is_empty() {
+            let dying = core::mem::take(&mut self.threads[thread].dying);
             dying.into_iter().for_each(|buffer| self.free(buffer));
         }
-        let array = with_exposed_provenance_mut::<CallSlot>(self.lanes[lane].calls.base() as usize);
+        let array =
+            with_exposed_provenance_mut::<CallSlot>(self.threads[thread].calls.base() as usize);
         for slot in 0..calls {
             // SAFETY: slot is below CALLS_MAX, and the application is in the gate.
             let call = unsafe { array.add(slot).read() };
-            let answer = self.carry_out(lane, &call);
+            let answer = self.carry_out(thread, &call);
             // SAFETY: as above.
             unsafe { (*array.add(slot)).ret = CallError::encode(answer) };
         }
-        self.move_groups(lane);
-        self.end_drain(lane);
+        self.move_groups(thread);
+        self.end_drain(thread);
         self.now_us += 1 + self.random(20);
         let handles: Vec<Handle> = self.flows.keys().copied().collect();
         handles.into_iter().for_each(|handle| self.step(handle));
         self.move_datagrams();
-        self.fire_timers(lane, wait_us);
-        self.publish(lane)
+        self.fire_timers(thread, wait_us);
+        self.publish(thread)
     }
 
-    fn publish(&mut self, lane: usize) -> i64 {
-        let n = self.lanes[lane].queue.len().min(EVENTS_MAX);
+    fn publish(&mut self, thread: usize) -> i64 {
+        let n = self.threads[thread].queue.len().min(EVENTS_MAX);
         let array =
-            with_exposed_provenance_mut::<EventSlot>(self.lanes[lane].events.base() as usize);
-        let events: Vec<EventSlot> = self.lanes[lane].queue.drain(..n).collect();
+            with_exposed_provenance_mut::<EventSlot>(self.threads[thread].events.base() as usize);
+        let events: Vec<EventSlot> = self.threads[thread].queue.drain(..n).collect();
         let told = events.iter().filter_map(|event| Event::decode(event).ok());
         told.for_each(|event| self.note_told(&event));
         for (index, event) in events.into_iter().enumerate() {
             // SAFETY: index is below EVENTS_MAX, and the application is in the gate.
             unsafe { array.add(index).write(event) };
         }
-        let status = self.lanes[lane].status.base() as usize;
-        // SAFETY: the status of the lane, as above.
+        let status = self.threads[thread].status.base() as usize;
+        // SAFETY: the status of the thread, as above.
         unsafe { (*with_exposed_provenance_mut::<ThreadStatus>(status)).now_us = self.now_us };
         n as i64
     }
 
-    fn fire_timers(&mut self, lane: usize, wait_us: u64) {
-        let next = self.timers.values().filter(|timer| timer.0 == lane).map(|timer| timer.2).min();
+    fn fire_timers(&mut self, thread: usize, wait_us: u64) {
+        let next =
+            self.timers.values().filter(|timer| timer.0 == thread).map(|timer| timer.2).min();
         if let Some(next) = next
-            && self.lanes[lane].queue.is_empty()
+            && self.threads[thread].queue.is_empty()
             && next.saturating_sub(self.now_us) <= wait_us
         {
             self.now_us = self.now_us.max(next);
         }
         let now_us = self.now_us;
-        let due = |timer: &(usize, u64, u64)| timer.0 == lane && timer.2 <= now_us;
+        let due = |timer: &(usize, u64, u64)| timer.0 == thread && timer.2 <= now_us;
         for (_, (_, cookie, _)) in self.timers.extract_if(.., |_, timer| due(timer)) {
-            self.lanes[lane].tell(Event::Timer { cookie });
+            self.threads[thread].tell(Event::Timer { cookie });
         }
     }
 }

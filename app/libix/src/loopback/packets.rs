@@ -1,4 +1,4 @@
-//! Packet queues and signals of the model: a wire on which every other thread hears every frame.
+//! Packet queues and signals of the model: a wire on which every other thread receives every frame.
 use super::World;
 use super::calls::Answer;
 use super::memory::copy_out;
@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 /// Longest frame, as with an Ethernet MTU of 1500 bytes.
 const FRAME_BYTES_MAX: usize = 1514;
-/// Signals that wait for a thread.
+/// Most signals that wait for a thread.
 const SIGNALS_MAX: usize = 64;
 
 struct Queue {
-    lane: usize,
+    thread: usize,
     ethertype: u16,
     cookie: u64,
 }
@@ -31,10 +31,10 @@ impl Packets {
 }
 
 impl World {
-    /// Knows EtherTypes only.
+    /// Supports EtherTypes only.
     pub(super) fn packet_bind(
         &mut self,
-        lane: usize,
+        thread: usize,
         (device, kind, number): (u32, u64, u64),
         cookie: Cookie,
     ) -> Answer {
@@ -43,33 +43,33 @@ impl World {
             return Err(CallError::Invalid);
         }
         let mut queues = self.packets.queues.values();
-        if queues.any(|queue| (queue.lane, queue.ethertype) == (lane, ethertype)) {
+        if queues.any(|queue| (queue.thread, queue.ethertype) == (thread, ethertype)) {
             return Err(CallError::InUse);
         }
         let id = self.name();
-        self.packets.queues.insert(id, Queue { lane, ethertype, cookie });
+        self.packets.queues.insert(id, Queue { thread, ethertype, cookie });
         Ok(id)
     }
 
-    fn packet_queue(&self, lane: usize, id: u32) -> Result<(), CallError> {
-        let queue = self.packets.queues.get(&id.into()).filter(|queue| queue.lane == lane);
+    fn packet_queue(&self, thread: usize, id: u32) -> Result<(), CallError> {
+        let queue = self.packets.queues.get(&id.into()).filter(|queue| queue.thread == thread);
         queue.map(|_| ()).ok_or(CallError::BadHandle)
     }
 
-    pub(super) fn packet_unbind(&mut self, lane: usize, id: u32) -> Answer {
-        self.packet_queue(lane, id)?;
+    pub(super) fn packet_unbind(&mut self, thread: usize, id: u32) -> Answer {
+        self.packet_queue(thread, id)?;
         self.packets.queues.remove(&id.into());
         Ok(0)
     }
 
     pub(super) fn packet_sendv(
         &mut self,
-        lane: usize,
+        thread: usize,
         queue: u32,
         sg: SgArray,
         cookie: Cookie,
     ) -> Answer {
-        self.packet_queue(lane, queue)?;
+        self.packet_queue(thread, queue)?;
         if self.refuses() {
             return Err(CallError::NoResource);
         }
@@ -89,32 +89,32 @@ impl World {
             return Err(CallError::TooLong);
         }
         let ethertype = u16::from_be_bytes(*ethertype);
-        let hear = |queue: &&Queue| queue.lane != lane && queue.ethertype == ethertype;
+        let hear = |queue: &&Queue| queue.thread != thread && queue.ethertype == ethertype;
         let hearing = self.packets.queues.values().filter(hear);
-        let hearing: Vec<_> = hearing.map(|queue| (queue.lane, queue.cookie)).collect();
+        let hearing: Vec<_> = hearing.map(|queue| (queue.thread, queue.cookie)).collect();
         for (to, listener) in hearing {
-            // Leaked: a program may keep a frame for longer than the model.
+            // Leaked: a program may keep a frame for longer than the model exists.
             let addr = frame.clone().leak().as_ptr().expose_provenance() as u64;
             self.packets.held.insert(addr, to);
             let data = RxData { addr, len: frame.len() as u32 };
-            self.lanes[to].tell(Event::PacketRecv { cookie: listener, data });
+            self.threads[to].tell(Event::PacketRecv { cookie: listener, data });
         }
-        self.lanes[lane].tell(Event::PacketSent { cookie });
+        self.threads[thread].tell(Event::PacketSent { cookie });
         Ok(frame.len() as u64)
     }
 
-    pub(super) fn packet_recv_done(&mut self, lane: usize, base: u64) -> Answer {
+    pub(super) fn packet_recv_done(&mut self, thread: usize, base: u64) -> Answer {
         let holder = self.packets.held.remove(&base).expect("a frame was given back twice");
-        assert_eq!(holder, lane, "given back by another thread");
+        assert_eq!(holder, thread, "given back by another thread");
         Ok(0)
     }
 
-    pub(super) fn packet_info(&mut self, lane: usize, queue: u32, to: u64) -> Answer {
-        self.packet_queue(lane, queue)?;
+    pub(super) fn packet_info(&mut self, thread: usize, queue: u32, to: u64) -> Answer {
+        self.packet_queue(thread, queue)?;
         if !self.tx.contains(to, size_of::<PacketInfo>() as u64) {
             return Err(CallError::Fault);
         }
-        let mac = [2, 0, 0, 0, 0, lane as u8];
+        let mac = [2, 0, 0, 0, 0, thread as u8];
         let frame_bytes_max = FRAME_BYTES_MAX as u32;
         let info = PacketInfo { mac, frame_bytes_max, ..PacketInfo::default() };
         // SAFETY: within transmit memory, checked above; the application is in the gate.
@@ -122,12 +122,12 @@ impl World {
         Ok(0)
     }
 
-    pub(super) fn signal(&mut self, lane: usize, thread: u32, value: u64) -> Answer {
-        let to = self.lanes.get_mut(thread as usize).ok_or(CallError::Invalid)?;
+    pub(super) fn signal(&mut self, thread: usize, target: u32, value: u64) -> Answer {
+        let to = self.threads.get_mut(target as usize).ok_or(CallError::Invalid)?;
         if to.queue.iter().filter(|event| event.kind == event_kind::SIGNAL).count() >= SIGNALS_MAX {
             return Err(CallError::NoResource);
         }
-        to.tell(Event::Signal { from: lane as u32, value });
+        to.tell(Event::Signal { from: thread as u32, value });
         Ok(0)
     }
 }

@@ -34,7 +34,7 @@ pub enum Event {
         /// The data.
         data: Received,
     },
-    /// The peer will send no more.
+    /// The peer has closed its direction.
     Eof {
         /// The flow.
         cookie: Cookie,
@@ -48,7 +48,7 @@ pub enum Event {
         /// Bytes that the window has room for.
         window: u64,
     },
-    /// The flow is gone.
+    /// The flow has ended.
     Dead {
         /// The flow.
         cookie: Cookie,
@@ -66,20 +66,21 @@ pub enum Event {
         /// The address of ours that it was sent to.
         local: IpAddr,
     },
-    /// Somebody says that a datagram did not arrive (RFC 1122 section 4.1.3.3).
+    /// A host reports that a datagram did not arrive (RFC 1122 section 4.1.3.3).
     UdpError {
         /// The socket.
         cookie: Cookie,
-        /// Where it went to.
+        /// Destination of the datagram.
         peer: SocketAddr,
         /// Why.
         why: Error,
-        /// What was said.
+        /// The ICMP message.
         said: Said,
-        /// What was quoted of the datagram's bytes, to be given back as those of one that came.
+        /// The quoted bytes of the datagram, to be given back like those of a received one.
         data: Option<Received>,
     },
-    /// Somebody says that a packet of a flow did not arrive (RFC 9293 section 3.8.3); the flow goes on.
+    /// A host reports that a packet of a flow did not arrive (RFC 9293 section 3.8.3); the flow
+    /// continues.
     FlowError {
         /// The flow.
         cookie: Cookie,
@@ -87,7 +88,7 @@ pub enum Event {
         handle: Handle,
         /// Why.
         why: Error,
-        /// What was said.
+        /// The ICMP message.
         said: Said,
     },
     /// The memory of a datagram is free again.
@@ -107,11 +108,11 @@ pub enum Event {
         /// Cookie of the call.
         cookie: Cookie,
     },
-    /// Another elastic thread has said something.
+    /// Another elastic thread has sent a number.
     Signal {
-        /// Which one.
+        /// Its index.
         from: u32,
-        /// What.
+        /// The number.
         value: u64,
     },
     /// A timer fired.
@@ -119,28 +120,28 @@ pub enum Event {
         /// Cookie of the timer.
         cookie: Cookie,
     },
-    /// A flow group is about to move to another elastic thread. Nothing more comes of its flows, and
-    /// calls on them go into the next batch at the latest ([`ix_abi::migrated::LEAVES`]).
+    /// A flow group is about to move to another elastic thread. No more events come for its flows,
+    /// and calls on them must be in the next batch at the latest ([`ix_abi::migrated::LEAVES`]).
     GroupLeaves {
         /// The flow group.
         group: u32,
-        /// Its elastic thread from now on.
+        /// Its new elastic thread.
         to: u32,
     },
     /// A flow group came from another elastic thread, with its handles and cookies. The next batch
-    /// may change the cookies before anything is told ([`ix_abi::migrated::ARRIVED`]).
+    /// may change the cookies before the next event ([`ix_abi::migrated::ARRIVED`]).
     GroupArrived {
         /// The flow group.
         group: u32,
-        /// Its elastic thread so far.
+        /// Its former elastic thread.
         from: u32,
     },
-    /// This elastic thread is about to be taken away: its flow groups leave after the next cycle, and
+    /// This elastic thread is about to be parked: its flow groups leave after the next cycle, and
     /// then it sleeps.
     Revoked,
-    /// This elastic thread was given back.
+    /// This elastic thread was resumed.
     Restored,
-    /// All flow groups have left this thread, as [`super::call::drain`] wanted.
+    /// All flow groups have left this thread, as [`super::call::drain`] asked.
     Drained,
     /// An event of a later version: ignore it.
     Unknown,
@@ -153,10 +154,10 @@ pub struct Said {
     pub kind: u8,
     /// Its code.
     pub code: u8,
-    /// With [`Error::TooLong`] the MTU of the link, bytes with the IP header (0: not said); with a
+    /// With [`Error::TooLong`] the MTU of the link, bytes with the IP header (0: unknown); with a
     /// "parameter problem" the octet at fault; else 0.
     pub detail: u16,
-    /// Who says so.
+    /// The host that sent the message.
     pub by: IpAddr,
 }
 

@@ -6,7 +6,7 @@ use core::fmt;
 use core::ops::Deref;
 use std::rc::Rc;
 
-/// Frames that nobody uses any more, until they are given back.
+/// Frames that are no longer used, until they are given back.
 #[derive(Default)]
 pub(crate) struct Returns(RefCell<Vec<Received>>);
 
@@ -16,42 +16,42 @@ impl Returns {
         self.0.borrow_mut().pop().map(call::packet_recv_done)
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }
 }
 
-/// A received frame where the device has put it, from its Ethernet header on. Its buffer goes back
-/// to the dataplane when this is dropped; a program that keeps too many receives no more.
+/// A received frame in the packet buffer, from its Ethernet header on. Dropping this gives the
+/// buffer back to the dataplane; a program that keeps too many frames receives no more.
 pub struct Packet {
     /// The whole frame.
     frame: Received,
-    /// What of it is used.
+    /// The part that is used.
     view: Received,
     home: Rc<Returns>,
 }
 
 impl Packet {
-    /// The event loop, the only user, makes one of each `PacketRecv` event, with the list of its
-    /// own elastic thread, and pushes no other `packet_recv_done` than those of the list.
+    /// The event loop, the only caller, makes one for each `PacketRecv` event, with the list of its
+    /// own elastic thread, and pushes no `packet_recv_done` except those of the list.
     pub(crate) fn new(frame: Received, home: &Rc<Returns>) -> Packet {
         Packet { frame, view: frame, home: Rc::clone(home) }
     }
 
-    /// Leaves the first `n` bytes (or all) out: what is read and sent on begins behind them.
+    /// Skips the first `n` bytes (or all): reading and sending begin after them.
     pub fn skip(&mut self, n: usize) {
         let n = n.min(self.view.len() as usize) as u32;
         self.view = self.view.skip(n);
     }
 
-    /// Leaves all but the first `n` bytes out.
+    /// Drops all but the first `n` bytes.
     pub fn truncate(&mut self, n: usize) {
         let n = n.min(self.view.len() as usize) as u32;
         self.view = self.view.take(n);
     }
 
-    /// Address of the first byte that is used, for a scatter-gather entry.
+    /// Address of the first used byte, for a scatter-gather entry.
     pub fn base(&self) -> u64 {
         self.view.base()
     }
@@ -61,7 +61,7 @@ impl Deref for Packet {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the frame is given back only by `drop`, and there is one of each event.
+        // SAFETY: the frame is given back only by `drop`, and there is one for each event.
         unsafe { self.view.bytes() }
     }
 }

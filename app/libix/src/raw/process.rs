@@ -7,8 +7,8 @@ use ix_abi::{
 };
 use std::net::IpAddr;
 
-/// Says in the program's file that it was written for IX (ELF note of owner `IX`, type 1, version
-/// of the contract), so that `ix run` leaves its sockets to Linux.
+/// Marks the program's file as written for IX (ELF note of owner `IX`, type 1, version of the
+/// contract), so that `ix run` leaves its sockets to Linux.
 #[used]
 #[unsafe(link_section = ".note.ix")]
 static NOTE: [u32; 5] = [3, 4, 1, u32::from_le_bytes(*b"IX\0\0"), ABI_VERSION];
@@ -20,7 +20,7 @@ pub struct Process {
 }
 
 /// A dataplane that begins when this process asks for it, for programs that fork before they serve;
-/// or one that stands already, as it does behind a wall, which comes before the program.
+/// or one that has already begun, as it has behind a wall, where it comes before the program.
 #[derive(Clone, Copy)]
 pub enum Starter {
     /// Its functions.
@@ -29,15 +29,15 @@ pub enum Starter {
     Now(Process),
 }
 
-/// Why there is no dataplane to talk to.
+/// Why there is no dataplane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FindError {
     /// The environment does not name one.
     NotUnderIx,
-    /// The environment names an address where there is none (a child of a program on IX inherits
+    /// The environment names an address without a dataplane (a child of a program on IX inherits
     /// the variable, but not the dataplane).
     Stale,
-    /// The dataplane speaks another version of the contract.
+    /// The dataplane has another version of the contract.
     Version {
         /// The dataplane's.
         dataplane: u32,
@@ -51,11 +51,11 @@ impl fmt::Display for FindError {
                 write!(f, "not running under `ix run` ({ENV_HEADER} is not set)")
             }
             FindError::Stale => {
-                write!(f, "{ENV_HEADER} names no dataplane of this process: start it by `ix run`")
+                write!(f, "{ENV_HEADER} names no dataplane of this process: start it with `ix run`")
             }
             FindError::Version { dataplane } => write!(
                 f,
-                "the dataplane speaks ABI version {dataplane}, this program {ABI_VERSION}: \
+                "the dataplane has ABI version {dataplane}, this program {ABI_VERSION}: \
                  build both from the same release"
             ),
         }
@@ -67,13 +67,13 @@ impl std::error::Error for FindError {}
 impl Process {
     /// Finds the dataplane through the environment variable `IX_ABI`.
     pub fn find() -> Result<Process, FindError> {
-        // Whoever calls this carries the note.
+        // Every program that calls this contains the note.
         core::hint::black_box(&NOTE);
         let address = address()?;
         let header = with_exposed_provenance::<ProcessHeader>(address);
         // SAFETY: the memory is mapped and aligned (`is_mapped`). `ix run` puts the address of a
-        // header into the variable; were it anything else, the magic number tells before any other
-        // field is believed.
+        // header into the variable; if it is anything else, the magic number shows it before any
+        // other field is used.
         unsafe { Process::at(header) }
     }
 
@@ -94,7 +94,7 @@ impl Process {
         Ok(Process { header })
     }
 
-    /// Elastic threads.
+    /// Number of elastic threads.
     pub fn threads(&self) -> u32 {
         self.header.threads
     }
@@ -119,7 +119,7 @@ impl Process {
         ProcessGate { address: self.header.gate as usize }
     }
 
-    /// Where the arrays of elastic thread `index` are.
+    /// Addresses of the arrays of elastic thread `index`.
     pub fn area(&self, index: u32) -> Option<ThreadArea> {
         if index >= self.header.threads {
             return None;
@@ -135,8 +135,8 @@ impl Starter {
     pub fn find() -> Result<Starter, FindError> {
         let words = with_exposed_provenance::<Words>(address()?);
         // SAFETY: the memory is mapped and aligned (`is_mapped`), and is that of a header or of a
-        // starter; the magic number, the first field of both, tells which before others are
-        // believed.
+        // starter; the magic number, the first field of both, shows which before other fields are
+        // used.
         let words = unsafe { &*words };
         match (words.magic, words.version) {
             (STARTER_MAGIC, ABI_VERSION) => Ok(Starter::Later(words)),
@@ -145,7 +145,7 @@ impl Starter {
         }
     }
 
-    /// Begins, in this process. `None`: it could not, and `ix run` has been told why.
+    /// Begins in this process. `None`: it could not, and `ix run` has been told why.
     ///
     /// # Safety
     /// One thread at a time, in one process of the program at a time; none of the program's signal
@@ -160,15 +160,15 @@ impl Starter {
         if header.is_null() {
             return None;
         }
-        // SAFETY: the starter answers the address of the header, for the rest of the process's
+        // SAFETY: the starter returns the address of the header, for the rest of the process's
         // life.
         unsafe { Process::at(header) }.ok()
     }
 
-    /// In a forked child: lets go of the parent's dataplane. False: this process can begin none.
+    /// In a forked child: leaves the parent's dataplane. False: this process cannot begin one.
     ///
     /// # Safety
-    /// Nothing of the parent's dataplane is used any more in this process.
+    /// This process no longer uses anything of the parent's dataplane.
     pub unsafe fn forked(&self) -> bool {
         match self {
             Starter::Later(words) => {
@@ -180,14 +180,14 @@ impl Starter {
     }
 }
 
-/// The address in the environment variable, where a header can be.
+/// The address in the environment variable, if it can be that of a header.
 fn address() -> Result<usize, FindError> {
     let value = std::env::var(ENV_HEADER).map_err(|_| FindError::NotUnderIx)?;
     let address = usize::from_str_radix(&value, 16).map_err(|_| FindError::Stale)?;
     if is_mapped(address) { Ok(address) } else { Err(FindError::Stale) }
 }
 
-/// The gate of the dataplane in this process: a function across the wall.
+/// The gate of the dataplane in this process: a function that crosses the wall.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessGate {
     address: usize,
@@ -205,7 +205,7 @@ impl Gate for ProcessGate {
     }
 }
 
-/// Whether a [`ProcessHeader`] could be read at `address`, so that a stale variable is an error and
+/// Whether a [`ProcessHeader`] can be read at `address`, so that a stale variable is an error and
 /// not a crash.
 fn is_mapped(address: usize) -> bool {
     if address == 0 || !address.is_multiple_of(align_of::<ProcessHeader>()) {
@@ -216,7 +216,7 @@ fn is_mapped(address: usize) -> bool {
     let first = address & !(page_bytes - 1);
     let Some(end) = address.checked_add(size_of::<ProcessHeader>()) else { return false };
     let mut residency = [0u8; 2];
-    // SAFETY: mincore only looks the range up; it spans two pages at most, as `residency` does.
+    // SAFETY: mincore only checks the range; it spans two pages at most, as `residency` does.
     unsafe { libc::mincore(first as *mut _, end - first, residency.as_mut_ptr()) == 0 }
 }
 
@@ -238,7 +238,7 @@ mod tests {
     fn wrong_magic_and_version() {
         // SAFETY: all-zero is a valid value of this plain structure.
         let mut header: ProcessHeader = unsafe { core::mem::zeroed() };
-        // SAFETY: points to a header; nothing is believed without the magic number.
+        // SAFETY: points to a header; no field is used without the magic number.
         let result = unsafe { Process::at(&header) };
         assert_eq!(result.err(), Some(FindError::Stale));
         header.magic = ABI_MAGIC;

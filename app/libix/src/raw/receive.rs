@@ -3,26 +3,26 @@ use super::Received;
 use super::call::{self, Batched};
 use crate::engine::Fifo;
 
-/// In order of arrival: bytes given back already, then bytes that the handler is done with or has
-/// lent to the send queue (waiting for `Sent`), then bytes that nobody has looked at finally.
+/// In order of arrival: bytes already given back, then bytes that the handler is done with or has
+/// lent to the send queue (waiting for `Sent`), then unread bytes.
 ///
-/// Soundness of the slices rests on three promises of the engine, the only user: it pushes
-/// the `Recv` events of one flow in their order; the bytes of [`ReceiveQueue::take_done`], and no
-/// others, go into `recv_done`; and it drops the queue before the first cycle after `close`,
-/// `abort` or `Dead`.
+/// The slices are sound because whoever has the queue keeps three promises: it pushes the `Recv`
+/// events of one flow in their order; only the bytes of [`ReceiveQueue::take_done`] go into
+/// `recv_done`; and it drops the queue before the first cycle after `close`, `abort` or `Dead`. The
+/// engine keeps them. Any other user makes them at [`ReceiveQueue::take_in`].
 #[derive(Default)]
-pub(crate) struct ReceiveQueue {
+pub struct ReceiveQueue {
     unread: Fifo<Received>,
     unread_bytes: usize,
-    /// Behind lent bytes, finished ones wait: buffers go back oldest first.
+    /// Finished bytes that wait for lent ones before them: buffers are given back oldest first.
     waiting: Fifo<Span>,
     done_bytes: u64,
 }
 
 /// A datagram in its packet buffer, which has not been given back.
 ///
-/// The engine, the only maker, makes one of each `UdpRecv` event, and of the bytes that `UdpError`
-/// quotes, and pushes no other `udp_recv_done` than [`Datagram::done`].
+/// The engine, the only maker, makes one for each `UdpRecv` event, and for the bytes that
+/// `UdpError` quotes, and pushes no `udp_recv_done` except [`Datagram::done`].
 pub(crate) struct Datagram(Received);
 
 impl Datagram {
@@ -31,7 +31,7 @@ impl Datagram {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: given back only by `done`, which takes the value; there is one of each event.
+        // SAFETY: given back only by `done`, which takes the value; there is one for each event.
         unsafe { self.0.bytes() }
     }
 
@@ -54,15 +54,27 @@ impl ReceiveQueue {
         self.unread.push_back(data);
     }
 
-    /// Unread bytes.
+    /// Takes in the bytes of a `Recv` event.
+    ///
+    /// # Safety
+    /// They are the next bytes of the flow of this queue. As long as the queue lives, bytes of the
+    /// flow are given back only as [`ReceiveQueue::take_done`] says (`Flow::emit` does so). The
+    /// queue is dropped before the first cycle after `close`, `abort` or `Dead` of the flow.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
+    pub unsafe fn take_in(&mut self, data: Received) {
+        self.push(data);
+    }
+
+    /// Unread bytes.
+    #[allow(clippy::len_without_is_empty)]
+    #[inline]
+    pub fn len(&self) -> usize {
         self.unread_bytes
     }
 
-    /// Unread bytes, in the pieces they came in.
+    /// Unread bytes, in the pieces in which they arrived.
     #[inline]
-    pub(crate) fn slices(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         // SAFETY: unread bytes have not been given back, and the promises above keep them for as
         // long as the queue is borrowed: giving them back takes it mutably.
         self.unread.iter_from(0).map(|data| unsafe { data.bytes() })
@@ -70,7 +82,7 @@ impl ReceiveQueue {
 
     /// The first `n` unread bytes (or all) are done with.
     #[inline]
-    pub(crate) fn consume(&mut self, n: usize) {
+    pub fn consume(&mut self, n: usize) {
         let bytes = self.remove(n, |_| ());
         self.wait(bytes, false);
     }
@@ -104,13 +116,13 @@ impl ReceiveQueue {
 
     /// Bytes that can be given back now; the caller does.
     #[inline]
-    pub(crate) fn take_done(&mut self) -> u64 {
+    pub fn take_done(&mut self) -> u64 {
         core::mem::take(&mut self.done_bytes)
     }
 
     /// Whether [`ReceiveQueue::take_done`] has anything.
     #[inline]
-    pub(crate) fn has_done(&self) -> bool {
+    pub fn has_done(&self) -> bool {
         self.done_bytes > 0
     }
 

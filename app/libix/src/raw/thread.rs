@@ -1,4 +1,4 @@
-//! One elastic thread, as the application sees it.
+//! One elastic thread, from the application's side.
 use super::call::{self, Batched};
 use super::signal::SignalMask;
 use super::{Event, Gate, Process, ProcessGate, TxArena};
@@ -6,7 +6,7 @@ use crate::addr;
 use crate::error::Error;
 use core::fmt;
 use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
-use core::sync::atomic::AtomicU8;
+use core::sync::atomic::AtomicU64;
 use ix_abi::{
     CALLS_MAX, Call, CallSlot, Cookie, EVENTS_MAX, EventSlot, Handle, SG_MAX, SgArray, SgEntry,
     ThreadArea, ThreadStatus, gate_op,
@@ -16,18 +16,18 @@ use std::os::fd::RawFd;
 
 /// Bytes of transmit memory in one step of `TX_ALLOC`.
 pub(super) const TX_STEP_BYTES: u64 = 2 << 20;
-/// Scatter-gather entries that one batch can hold: they lie in transmit memory, where the dataplane
-/// may look.
+/// Scatter-gather entries that one batch can hold: they are in transmit memory, which the dataplane
+/// may read.
 const SG_SCRATCH: usize = (TxArena::LARGEST_BYTES as usize) / size_of::<SgEntry>();
 
 /// How long [`Thread::run_io`] waits for an event condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all: one cycle.
+    /// Does not wait: one cycle.
     Poll,
-    /// That many µs at most.
+    /// At most this many µs.
     Us(u64),
-    /// Until there is one.
+    /// Until there is an event condition.
     Forever,
 }
 
@@ -36,10 +36,10 @@ pub enum Wait {
 pub enum EnterError {
     /// The dataplane has fewer elastic threads.
     NoSuchThread {
-        /// How many it has.
+        /// Number of its elastic threads.
         threads: u32,
     },
-    /// The dataplane refused; `InUse`: another Linux thread is this elastic thread.
+    /// The dataplane refused; `InUse`: another Linux thread has entered this elastic thread.
     Refused(Error),
     /// There is no transmit memory for it.
     NoTxMemory(Error),
@@ -59,7 +59,8 @@ impl fmt::Display for EnterError {
 
 impl std::error::Error for EnterError {}
 
-/// An elastic thread entered by the Linux thread that holds this. Dropping it gives it back.
+/// An elastic thread, entered by the Linux thread that holds this. Dropping it leaves the elastic
+/// thread.
 pub struct Thread {
     gate: Box<dyn Gate>,
     index: u32,
@@ -76,8 +77,8 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Makes the calling Linux thread elastic thread `index`: pinned to its hardware thread, its
-    /// signals blocked.
+    /// Makes the calling Linux thread elastic thread `index`: it is pinned to the hardware thread,
+    /// and its signals are blocked.
     pub fn enter(process: &Process, index: u32) -> Result<Thread, EnterError> {
         let threads = process.threads();
         let area = process.area(index).ok_or(EnterError::NoSuchThread { threads })?;
@@ -86,12 +87,12 @@ impl Thread {
         unsafe { Thread::with_gate(Box::new(gate), area, index) }
     }
 
-    /// Elastic thread `index` without a Linux thread of its own: whichever thread of the process has
-    /// this value may run a cycle. It is neither pinned nor are its signals blocked; no handler of
+    /// Elastic thread `index` without its own Linux thread: any thread of the process that has this
+    /// value may run a cycle. Threads are not pinned and signals not blocked; no signal handler of
     /// the program may run within [`Thread::run_io`].
     ///
-    /// `first` appends calls to the first batch, behind one of ours in slot 0: listeners that are there
-    /// before a packet is looked at. Answers the events of that cycle as well.
+    /// `first` appends calls to the first batch, after one of ours in slot 0: listeners that must
+    /// be open before the first packet is handled. Also returns the events of that cycle.
     pub fn share(
         process: &Process,
         index: u32,
@@ -104,7 +105,7 @@ impl Thread {
         unsafe { Thread::begin(Box::new(gate), area, index, gate_op::SHARE, first) }
     }
 
-    /// Waits end also when this descriptor is readable.
+    /// Makes waits also end when this descriptor is readable.
     pub fn watch(&mut self, fd: Option<RawFd>) -> Result<(), Error> {
         let fd_plus_1 = fd.map_or(0, |fd| fd as u64 + 1);
         Error::check(self.gate.call(gate_op::WATCH, self.index.into(), fd_plus_1, 0)).map(drop)
@@ -113,16 +114,16 @@ impl Thread {
     /// Enters through any gate.
     ///
     /// # Safety
-    /// `area` holds the addresses of arrays that `gate` serves as thread `index` the way `ix-abi`
-    /// promises: they outlive this value, nobody else writes the calls, events and status change
-    /// only within a gate call, and what `TX_ALLOC` answers is memory for this program alone, given out
+    /// `area` holds the addresses of arrays that `gate` serves as thread `index` as `ix-abi`
+    /// promises: they outlive this value, no other code writes the calls, events and status change
+    /// only within a gate call, and `TX_ALLOC` returns memory for this program alone, given out
     /// once and never taken away.
     pub unsafe fn with_gate(
         gate: Box<dyn Gate>,
         area: ThreadArea,
         index: u32,
     ) -> Result<Thread, EnterError> {
-        // A fresh elastic thread has no flows, so this cycle brings no events that could be missed.
+        // A new elastic thread has no flows, so this cycle has no events that could be missed.
         // SAFETY: the caller's promise.
         unsafe { Thread::begin(gate, area, index, gate_op::ENTER, |_| {}) }
             .map(|(thread, _)| thread)
@@ -166,7 +167,7 @@ impl Thread {
         Ok((thread, events))
     }
 
-    /// Which elastic thread this is.
+    /// Number of this elastic thread.
     pub fn index(&self) -> u32 {
         self.index
     }
@@ -183,14 +184,14 @@ impl Thread {
         &self.tx
     }
 
-    /// Calls that the batch has room for.
+    /// Free slots of the batch.
     #[inline]
     pub fn call_room(&self) -> usize {
         CALLS_MAX - self.pushed
     }
 
-    /// Appends a call to the batch and answers its slot; `None`: the batch is full, run a cycle.
-    /// Overwrites the answers of the last cycle from the first slot on.
+    /// Appends a call to the batch and returns its slot; `None`: the batch is full, run a cycle.
+    /// Overwrites the results of the last cycle from the first slot on.
     #[inline]
     pub fn push(&mut self, call: Batched) -> Option<usize> {
         if self.pushed == CALLS_MAX {
@@ -210,11 +211,11 @@ impl Thread {
         SG_SCRATCH - self.sg_used >= SG_MAX
     }
 
-    /// Appends a `sendv` of the first `SG_MAX` pieces; answers its slot and the bytes in them. The
-    /// answer of the call says how many the window took. `None`: run a cycle first.
+    /// Appends a `sendv` of the first `SG_MAX` pieces; returns its slot and the bytes in them. The
+    /// result of the call is the number of bytes that the window took. `None`: run a cycle first.
     ///
-    /// A piece lies in transmit memory or in received bytes not given back, and stays unchanged
-    /// until `Sent`; anything else is the call's error.
+    /// A piece must be in transmit memory, or in received bytes that were not given back, and must
+    /// not change until `Sent`; other pieces are an error of the call.
     #[inline]
     pub fn push_sendv(
         &mut self,
@@ -254,7 +255,7 @@ impl Thread {
         Some((slot, bytes))
     }
 
-    /// Writes pieces where the dataplane may look; returns their array and the bytes in it.
+    /// Writes pieces into transmit memory; returns their array and the bytes in it.
     #[inline]
     fn gather(&mut self, pieces: impl Iterator<Item = SgEntry>) -> Option<(SgArray, u64)> {
         if !self.sg_room() || self.call_room() == 0 {
@@ -274,8 +275,8 @@ impl Thread {
         Some((SgArray { addr, entries: entries as u64 }, bytes))
     }
 
-    /// Gives the thread to the dataplane for one cycle: the batch is carried out, packets are
-    /// handled, and the answer is the number of event conditions. Events seen before are gone.
+    /// Gives the thread to the dataplane for one cycle, which carries out the batch and handles
+    /// packets; returns the number of event conditions. Events seen before are lost.
     pub fn run_io(&mut self, wait: Wait) -> Result<usize, Error> {
         let wait_us = match wait {
             Wait::Poll => 0,
@@ -296,12 +297,12 @@ impl Thread {
         Ok(self.ready)
     }
 
-    /// Leaves the elastic thread while `work` runs: the calling Linux thread is an ordinary one
-    /// meanwhile, on whatever hardware thread Linux gives it. `Err`: it could not enter again, with
-    /// what `work` answered; this value is of no use any more.
+    /// Leaves the elastic thread while `work` runs: meanwhile the calling Linux thread is an
+    /// ordinary one, on any hardware thread. `Err`: it could not enter again, with the result of
+    /// `work`; this value can no longer be used.
     ///
-    /// [`call::drain`] comes first, and [`Event::Drained`]: events of flow groups that are still here
-    /// would be lost. The timers of the thread end.
+    /// Call [`call::drain`] and wait for [`Event::Drained`] first: events of flow groups that are
+    /// still here would be lost. The timers of the thread end.
     pub fn in_background<R>(&mut self, work: impl FnOnce() -> R) -> Result<R, (Error, R)> {
         let index = self.index.into();
         (self.pushed, self.answered, self.ready, self.sg_used) = (0, 0, 0, 0);
@@ -313,7 +314,7 @@ impl Thread {
         }
     }
 
-    /// What the call in `slot` of the last batch answered.
+    /// Result of the call in `slot` of the last batch.
     ///
     /// # Panics
     /// When the last batch had no such slot, or a call was pushed since.
@@ -335,14 +336,33 @@ impl Thread {
         Event::view(unsafe { &*self.events.add(index) })
     }
 
-    /// The application's name in event `index`; `None` when there were fewer.
+    /// The bytes of event condition `index` of the last cycle; empty if it has none. They are still
+    /// there after calls were pushed: nothing is given back before the next cycle.
+    ///
+    /// # Panics
+    /// When there were fewer events.
+    #[inline]
+    pub fn received(&self, index: usize) -> &[u8] {
+        let data = match self.event(index) {
+            Event::Recv { data, .. }
+            | Event::UdpRecv { data, .. }
+            | Event::UdpError { data: Some(data), .. }
+            | Event::PacketRecv { data, .. } => data,
+            _ => return &[],
+        };
+        // SAFETY: the last cycle carried out all calls before it brought the event, and the next
+        // one, which carries out those that were pushed since, takes `self` mutably.
+        unsafe { data.bytes() }
+    }
+
+    /// The application's name in event `index`; `None` if there were fewer.
     #[inline]
     pub(crate) fn cookie(&self, index: usize) -> Option<Cookie> {
         // SAFETY: as in `event`.
         (index < self.ready).then(|| unsafe { (*self.events.add(index)).cookie })
     }
 
-    /// Puts the memory that a `tx_alloc` in `slot` of the last batch brought into the arena.
+    /// Adds the memory of a `tx_alloc` in `slot` of the last batch to the arena.
     pub fn adopt_tx(&mut self, slot: usize) -> Result<(), Error> {
         let (base, bytes) = self.take_tx(slot)?;
         // SAFETY: the dataplane gave out these bytes for this thread alone (`with_gate`), and the
@@ -351,25 +371,27 @@ impl Thread {
         Ok(())
     }
 
-    /// Transmit memory that all threads of the program may use, for good. Runs a cycle, and so is
-    /// only for a thread without connections: the events of that cycle would be lost.
-    pub fn shared_memory(&mut self, bytes: u64) -> Result<&'static [AtomicU8], Error> {
+    /// Transmit memory that all threads of the program may use, for the life of the program. Runs a
+    /// cycle, so it is only for a thread without connections: the events of that cycle would be
+    /// lost.
+    pub fn shared_memory(&mut self, bytes: u64) -> Result<&'static [AtomicU64], Error> {
         self.run_io(Wait::Poll)?;
         self.push(call::tx_alloc(bytes));
         self.run_io(Wait::Poll)?;
         self.claim_tx(0)
     }
 
-    /// The memory that a `tx_alloc` in `slot` of the last batch brought, for all threads of the program.
-    pub fn claim_tx(&mut self, slot: usize) -> Result<&'static [AtomicU8], Error> {
+    /// The memory of a `tx_alloc` in `slot` of the last batch, for all threads of the program.
+    pub fn claim_tx(&mut self, slot: usize) -> Result<&'static [AtomicU64], Error> {
         let (base, bytes) = self.take_tx(slot)?;
-        let base = with_exposed_provenance::<AtomicU8>(base as usize);
+        let base = with_exposed_provenance::<AtomicU64>(base as usize);
+        assert!(base.is_aligned(), "transmit memory begins at a word");
         // SAFETY: the dataplane gave out these bytes for this program alone, for its life
-        // (`with_gate`); nothing else in the program knows them.
-        Ok(unsafe { core::slice::from_raw_parts(base, bytes as usize) })
+        // (`with_gate`); nothing else in the program knows them. They are aligned.
+        Ok(unsafe { core::slice::from_raw_parts(base, bytes as usize / size_of::<AtomicU64>()) })
     }
 
-    /// Address and bytes of memory that a `tx_alloc` in `slot` brought; of each only once.
+    /// Address and bytes of the memory of a `tx_alloc` in `slot`, once for each.
     fn take_tx(&mut self, slot: usize) -> Result<(u64, u64), Error> {
         let base = self.answer(slot)?;
         // SAFETY: as in `answer`; the slot is ours to write.

@@ -1,9 +1,9 @@
 //! Transmit memory of one elastic thread: 2 MB steps from the dataplane, cut into size classes.
 //!
-//! Taking and giving back are O(1) without atomics: a free list per class, kept inside the free
-//! blocks themselves, and a run of fresh blocks behind it. A buffer may end on another Linux
-//! thread, for connections move with their flow groups: then its block is sent home, by a way that
-//! only such buffers pay for.
+//! Allocating and freeing are O(1) without atomics: each class has a free list, kept inside the
+//! free blocks themselves, and a run of new blocks. Connections move with their flow groups, so a
+//! buffer may be dropped on another Linux thread: then its block is sent home, at a cost that only
+//! such buffers pay.
 use super::tx_buf::{Shared, TxBuf};
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -13,10 +13,10 @@ use std::sync::{Mutex, PoisonError};
 
 /// Block sizes. A step of 4 wastes little and leaves few lists.
 pub(super) const CLASS_BYTES: [u32; 5] = [512, 2 << 10, 8 << 10, 32 << 10, 128 << 10];
-/// Fresh memory goes to a class in runs of this.
+/// New memory goes to a class in runs of this size.
 const RUN_BYTES: u64 = 128 << 10;
 
-/// Memory that still has to be cut: `[next, end)`.
+/// Memory that is not cut yet: `[next, end)`.
 #[derive(Clone, Copy, Default)]
 struct Span {
     next: u64,
@@ -37,7 +37,7 @@ impl Span {
 struct State {
     /// Address of the first free block of each class, 0: none; its first word is the next address.
     free: [u64; CLASS_BYTES.len()],
-    /// The run of fresh blocks of each class.
+    /// The run of new blocks of each class.
     fresh: [Span; CLASS_BYTES.len()],
     /// Steps not cut into runs yet.
     steps: Vec<Span>,
@@ -53,21 +53,20 @@ pub(super) enum Word {
     Less(NonNull<Shared>),
 }
 
-// SAFETY: blocks and shared buffers are named, not touched, until the home reads the word.
+// SAFETY: blocks and shared buffers are only named, not accessed, until the home reads the message.
 unsafe impl Send for Word {}
 
-/// Where the blocks of an arena come from and return to. As the memory itself it is never taken
-/// away, so that a buffer needs no count to name it.
+/// Where the blocks of an arena come from and return to. Like the memory itself it is never freed,
+/// so a buffer needs no count to refer to it.
 pub(super) struct Home {
-    /// The Linux thread whose the state is: the last one that used the arena.
+    /// The Linux thread that owns the state: the last one that used the arena.
     owner: AtomicUsize,
     state: UnsafeCell<State>,
     words: Mutex<Vec<Word>>,
     has_words: AtomicBool,
 }
 
-// SAFETY: `state` is touched by the owning Linux thread only (`here`), the rest synchronises
-// itself.
+// SAFETY: only the owning Linux thread accesses `state` (`here`); the rest synchronises itself.
 unsafe impl Sync for Home {}
 
 /// A number that no other living Linux thread has.
@@ -83,9 +82,9 @@ impl Home {
         self.owner.load(Ordering::Relaxed) == here()
     }
 
-    /// Whoever uses the arena owns it. It stays with its Linux thread, unless unsafe code hands it
-    /// on with the elastic thread; that code sees to it that nobody uses it or ends its buffers
-    /// meanwhile.
+    /// The thread that uses the arena owns it. It stays with its Linux thread, unless unsafe code
+    /// moves it along with the elastic thread; that code ensures that no thread uses it or drops
+    /// its buffers meanwhile.
     #[inline]
     fn claim(&'static self) -> &'static Home {
         if !self.is_here() {
@@ -94,7 +93,8 @@ impl Home {
         self
     }
 
-    /// The state, for a moment. Only for the owning thread, and not from within `touch`.
+    /// The state, for the duration of a closure. Only for the owning thread, and not from within
+    /// `touch`.
     #[inline]
     fn with<R>(&self, touch: impl FnOnce(&mut State) -> R) -> R {
         debug_assert!(self.is_here());
@@ -102,7 +102,7 @@ impl Home {
         touch(unsafe { &mut *self.state.get() })
     }
 
-    /// Says something to the owning thread, which looks when it needs memory.
+    /// Sends a message to the owning thread, which reads it when it needs memory.
     #[cold]
     pub(super) fn say(&self, word: Word) {
         let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,7 +110,7 @@ impl Home {
         self.has_words.store(true, Ordering::Release);
     }
 
-    /// Takes in what other threads said.
+    /// Handles the messages of other threads.
     #[inline]
     pub(super) fn listen(&self) {
         if self.has_words.load(Ordering::Relaxed) {
@@ -125,8 +125,8 @@ impl Home {
             self.has_words.store(false, Ordering::Relaxed);
             core::mem::take(&mut *words)
         };
-        // Whoever made a reference elsewhere may have sent the one that it held here, where it was
-        // dropped: all that were made count before any of the words that one is gone.
+        // A thread that made a reference may have passed it on to another, where it was dropped: so
+        // all new references count before any dropped one.
         for word in &words {
             if let Word::More(shared) = *word {
                 Shared::more(shared);
@@ -195,8 +195,8 @@ impl State {
     }
 }
 
-/// Transmit memory of one elastic thread, for the Linux thread that made it. Copies are the same
-/// arena; its buffers may go to other threads.
+/// Transmit memory of one elastic thread, for the Linux thread that made it. Clones are the same
+/// arena; its buffers may move to other threads.
 #[derive(Clone, Copy)]
 pub struct TxArena {
     home: &'static Home,
@@ -220,7 +220,7 @@ impl TxArena {
     pub const LARGEST_BYTES: u32 = CLASS_BYTES[CLASS_BYTES.len() - 1];
 
     /// An empty buffer with room for `bytes`, or for [`TxArena::LARGEST_BYTES`] if that is less.
-    /// `None`: out of memory until more is adopted or given back.
+    /// `None`: out of memory until more is adopted or freed.
     #[inline]
     pub fn alloc(&self, bytes: usize) -> Option<TxBuf> {
         let class = CLASS_BYTES.iter().position(|&size| size as usize >= bytes);
@@ -229,7 +229,7 @@ impl TxArena {
         Some(TxBuf::new(address, class, self.home))
     }
 
-    /// Whether another step of memory should be asked for, before it is needed.
+    /// Whether another step of memory should be requested, before it is needed.
     #[inline]
     pub fn wants_memory(&self) -> bool {
         self.home.claim().listen();
@@ -240,7 +240,7 @@ impl TxArena {
     /// Adds memory.
     ///
     /// # Safety
-    /// `[base, base + bytes)` is writable memory that nobody else uses, for the life of the arena
+    /// `[base, base + bytes)` is writable memory for this arena alone, for the life of the arena
     /// and all its buffers.
     pub(super) unsafe fn adopt(&self, base: u64, bytes: u64) {
         self.home.claim().with(|state| state.steps.push(Span { next: base, end: base + bytes }));
@@ -255,7 +255,7 @@ mod tests {
     fn arena(bytes: usize) -> (TxArena, Vec<u128>) {
         let mut memory = vec![0u128; bytes / 16];
         let arena = TxArena::default();
-        // SAFETY: the vector is kept beside the arena and used by nobody else.
+        // SAFETY: the vector is kept beside the arena and has no other user.
         unsafe { arena.adopt(memory.as_mut_ptr().expose_provenance() as u64, bytes as u64) };
         (arena, memory)
     }
@@ -323,7 +323,7 @@ mod tests {
             });
             drop(first);
             let _ = arena.wants_memory();
-            // Were it freed, the next buffers would take its place.
+            // If it were freed, the next buffers would take its place.
             let others: Vec<_> = (0..4).filter_map(|_| arena.alloc(1)).collect();
             assert!(others.iter().all(|buf| buf.base() != made.as_ptr() as u64));
             assert_eq!(&made[..], b"content");

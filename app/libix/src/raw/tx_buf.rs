@@ -1,4 +1,4 @@
-//! Buffers of transmit memory: of one owner, or of many.
+//! Buffers of transmit memory, with one owner or several.
 use super::tx::{CLASS_BYTES, Home, Word};
 use core::cell::Cell;
 use core::fmt;
@@ -6,8 +6,8 @@ use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 
-/// A buffer in transmit memory: filled by the application, sent without a copy. It may go to
-/// another thread; its memory comes back to where it is from.
+/// A buffer in transmit memory: filled by the application, sent without a copy. It may move to
+/// another thread; its memory returns to its arena.
 pub struct TxBuf {
     base: *mut u8,
     len: u32,
@@ -15,26 +15,26 @@ pub struct TxBuf {
     home: &'static Home,
 }
 
-// SAFETY: the block is this buffer's alone, and the home takes it back from any thread.
+// SAFETY: the block belongs to this buffer alone, and the home takes it back from any thread.
 unsafe impl Send for TxBuf {}
 // SAFETY: a shared buffer can only be read.
 unsafe impl Sync for TxBuf {}
 
 impl TxBuf {
-    /// Of a free block at `address`.
+    /// Makes it of a free block at `address`.
     #[inline]
     pub(super) fn new(address: u64, class: usize, home: &'static Home) -> TxBuf {
         let base = with_exposed_provenance_mut(address as usize);
         TxBuf { base, len: 0, class: class as u32, home }
     }
 
-    /// Bytes it can hold.
+    /// Bytes that it can hold.
     #[inline]
     pub fn capacity(&self) -> usize {
         CLASS_BYTES[self.class as usize] as usize
     }
 
-    /// Appends as much of `data` as fits; answers how much that was.
+    /// Appends as much of `data` as fits; returns that number of bytes.
     #[inline]
     pub fn extend(&mut self, data: &[u8]) -> usize {
         let n = data.len().min(self.capacity() - self.len as usize);
@@ -45,16 +45,16 @@ impl TxBuf {
         n
     }
 
-    /// Says that the first `len` bytes are the content, written at [`TxBuf::base`].
+    /// Sets the content to the first `len` bytes, written at [`TxBuf::base`].
     ///
     /// # Safety
-    /// They were written, and there are as many.
+    /// They were written, and are within the capacity.
     pub unsafe fn set_len(&mut self, len: usize) {
         debug_assert!(len <= self.capacity());
         self.len = len as u32;
     }
 
-    /// Forgets the content.
+    /// Removes the content.
     pub fn clear(&mut self) {
         self.len = 0;
     }
@@ -65,14 +65,14 @@ impl TxBuf {
         self.base.expose_provenance() as u64
     }
 
-    /// The same buffer for several owners; it can be changed no more.
+    /// Makes the buffer shared by several owners; it can no longer be changed.
     pub fn share(self) -> TxShared {
         let home = self.home;
         let shared = Box::new(Shared { references: Cell::new(1), buf: self });
         TxShared { shared: NonNull::from(Box::leak(shared)), home }
     }
 
-    /// The block itself, never to be given back.
+    /// The block itself, which is never given back.
     pub(super) fn into_raw(self) -> *mut u8 {
         ManuallyDrop::new(self).base
     }
@@ -108,43 +108,43 @@ impl Drop for TxBuf {
     }
 }
 
-/// What [`TxShared`]s refer to. The count is its home's: other threads send word.
+/// What [`TxShared`]s refer to. Only the home changes the count: other threads send it messages.
 pub(super) struct Shared {
     references: Cell<u32>,
     buf: TxBuf,
 }
 
 impl Shared {
-    /// One more reference, while there is one. Only at home.
+    /// Adds a reference, while there is one. Only at home.
     #[inline]
     pub(super) fn more(shared: NonNull<Shared>) {
-        // SAFETY: there is a reference, so it lives; the count is touched at home only.
+        // SAFETY: there is a reference, so it lives; only the home uses the count.
         let references = unsafe { &(*shared.as_ptr()).references };
         references.set(references.get() + 1);
     }
 
-    /// One reference less; the last one frees it. Only at home, where all references are known that
-    /// were made before.
+    /// Removes a reference; the last one frees the buffer. Only at home, where all references made
+    /// before are known.
     #[inline]
     pub(super) fn less(shared: NonNull<Shared>) {
         // SAFETY: as in `more`.
         let references = unsafe { &(*shared.as_ptr()).references };
         references.set(references.get() - 1);
         if references.get() == 0 {
-            // SAFETY: of `Box::leak` in `TxBuf::share`; nobody refers to it any more.
+            // SAFETY: from `Box::leak` in `TxBuf::share`; no reference is left.
             drop(unsafe { Box::from_raw(shared.as_ptr()) });
         }
     }
 }
 
-/// A buffer with several owners. Where it was made, counting them needs no atomics; elsewhere,
-/// where it comes with a connection that moved, each change is a word to its home.
+/// A buffer with several owners. On its home thread the count needs no atomics; elsewhere, after
+/// its connection has moved, each change is a message to its home.
 pub struct TxShared {
     shared: NonNull<Shared>,
     home: &'static Home,
 }
 
-// SAFETY: the buffer can only be read, and the count is its home's alone.
+// SAFETY: the buffer can only be read, and only the home changes the count.
 unsafe impl Send for TxShared {}
 // SAFETY: as above.
 unsafe impl Sync for TxShared {}
@@ -165,7 +165,7 @@ impl Drop for TxShared {
     #[inline]
     fn drop(&mut self) {
         if self.home.is_here() {
-            // This may be the model of one that was made elsewhere.
+            // This may be a copy of a reference that was made elsewhere.
             self.home.listen();
             Shared::less(self.shared);
         } else {

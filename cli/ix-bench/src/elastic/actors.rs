@@ -1,7 +1,9 @@
-//! Those who take part besides server and load: the background job, the controller, and who watches.
+//! The other participants besides server and load: the background job, the controller, and the
+//! observer.
 use super::super::process::Process;
 use super::machine::{Machine, give_weight};
-use ix_broker::control::{Client, Request, View};
+use ix_broker::control::Client;
+use ix_proto::control::{Request, Status};
 use ix_report::problem::{Problem, Result};
 use ix_sys::command::{Step, before_exec};
 use serde_json::Value;
@@ -9,15 +11,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The job reports so often, s.
+/// Time between two reports of the job, s.
 const REPORT_S: &str = "0.25";
-/// Longest wait for a word of it.
+/// Longest wait for one of its reports.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The background job: one thread, as unimportant as Linux knows.
+/// The background job: one thread with the lowest priority that Linux has.
 pub struct Background {
     process: Process,
-    /// Bytes that it has reported.
+    /// Bytes of work that it has reported.
     done: f64,
     /// Time of its last report, s since its start.
     at_s: f64,
@@ -37,7 +39,7 @@ impl Background {
         self.process.pid()
     }
 
-    /// What it does when nobody disturbs it, bytes a second.
+    /// Its rate when it runs undisturbed, bytes per second.
     pub fn alone(&mut self, time: Duration) -> Result<f64> {
         let line = self.process.wait_for_line("{", PATIENCE)?;
         self.take(&line);
@@ -47,10 +49,10 @@ impl Background {
         if rate.is_finite() && rate > 0.0 {
             return Ok(rate);
         }
-        Err(Problem::new("the background job hangs", "it reports nothing"))
+        Err(Problem::new("the background job hangs", "it does not report its rate"))
     }
 
-    /// What it has got done so far, bytes.
+    /// Its work so far, bytes.
     pub fn done(&mut self) -> f64 {
         while let Some(line) = self.process.next_line() {
             self.take(&line);
@@ -58,7 +60,7 @@ impl Background {
         self.done
     }
 
-    /// A report: a rate since the one before.
+    /// A report: the rate since the report before.
     fn take(&mut self, line: &str) {
         let value: Value = serde_json::from_str(line).unwrap_or_default();
         if let (Some(at_s), Some(rate)) = (value["at_s"].as_f64(), value["bytes_per_s"].as_f64()) {
@@ -68,7 +70,7 @@ impl Background {
     }
 }
 
-/// The controller, as a process of its own.
+/// The controller, as a separate process.
 pub struct Controller {
     process: Process,
 }
@@ -87,7 +89,7 @@ impl Controller {
         Ok(Controller { process: Process::start(command, "controller")? })
     }
 
-    /// Ends it; answers what it decided, a line each.
+    /// Ends it; returns its decisions, one per line.
     pub fn stop(mut self) -> Vec<String> {
         let mut decisions = Vec::new();
         while let Some(line) = self.process.next_line() {
@@ -102,35 +104,35 @@ impl Controller {
     }
 }
 
-/// What is seen in one second besides the load's own figures.
+/// Observations of one second, besides the load's own figures.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     /// Elastic threads that served, on average.
     pub threads: f64,
-    /// Longest queueing delay that the dataplane told, µs.
+    /// Longest queueing delay that the dataplane reported, µs.
     pub queueing_delay_us: f64,
     /// The load's share of one hardware thread.
     pub load_cpu: f64,
-    /// What the background job got done, bytes a second.
+    /// Work of the background job, bytes per second.
     pub background_per_s: f64,
-    /// What the host and other programs took of the dataplane's time, ms.
+    /// Time that the host and other programs took from the dataplane, ms.
     pub taken_ms: f64,
 }
 
-/// Looks at the dataplane, the load, the job and the machine.
+/// Observes the dataplane, the load, the job and the machine.
 pub struct Watch {
     client: Client,
     machine: Machine,
-    /// How long the second thread took to wake, µs, each time it was resumed.
+    /// Time that the second thread took to wake, µs, each time it was resumed.
     pub wakes_us: Vec<f64>,
-    /// Its last wake-up that is known.
+    /// Its last known wake-up.
     wake_ns: u64,
 }
 
 impl Watch {
     pub fn new(path: &Path) -> Result<Watch> {
         let mut client = Client::connect(path)?;
-        let view = View::read(&client.ask(&Request::Status)?)?;
+        let view = client.status()?;
         give_weight(&view);
         Ok(Watch { client, machine: Machine::of(&view), wakes_us: Vec::new(), wake_ns: 0 })
     }
@@ -139,7 +141,7 @@ impl Watch {
         self.client.ask(&Request::Park { thread }).map(drop)
     }
 
-    /// Watches for so many seconds, after a first part that does not count.
+    /// Observes for `seconds` seconds, after a first part that does not count.
     pub fn each_second(
         &mut self,
         job: &mut Background,
@@ -166,11 +168,11 @@ impl Watch {
         all
     }
 
-    /// Looks ten times a second.
+    /// Observes ten times per second.
     fn look_until(&mut self, end: Instant) -> Seen {
         let (mut looks, mut seen) = (0.0, Seen::default());
         while Instant::now() < end {
-            if let Ok(view) = self.client.ask(&Request::Status).and_then(|v| View::read(&v)) {
+            if let Ok(view) = self.client.status() {
                 let serving = view.serving().count();
                 looks += 1.0;
                 seen.threads += serving as f64;
@@ -184,10 +186,10 @@ impl Watch {
         seen
     }
 
-    /// One wake-up is seen in many looks, and to be parked is one as well.
-    fn note_wake(&mut self, view: &View) {
+    /// One wake-up shows in many observations; parking shows as one, too.
+    fn note_wake(&mut self, view: &Status) {
         let Some(second) = view.threads.last() else { return };
-        let wake_ns = second.counter("wake_ns");
+        let wake_ns = second.wake_ns;
         let resumed = view.serving().count() == view.threads.len();
         if resumed && wake_ns != self.wake_ns {
             self.wakes_us.push(wake_ns as f64 / 1000.0);
@@ -196,10 +198,10 @@ impl Watch {
     }
 }
 
-/// Processor time that a process has used so far, s; 0 when it is gone.
+/// Processor time that a process has used so far, s; 0 if it has ended.
 fn cpu_time_s(pid: i32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The second word may have blanks, but ends with a bracket.
+    // The second field may contain blanks, but ends with a bracket.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks: f64 = rest.split_whitespace().skip(11).take(2).flat_map(str::parse::<f64>).sum();
     ticks / ix_sys::process::ticks_per_s() as f64

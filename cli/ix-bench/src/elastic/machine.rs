@@ -1,14 +1,14 @@
-//! What the machine takes from the dataplane: time that its hypervisor gives to others, and time that
-//! other programs had on the first elastic thread's hardware thread.
+//! Time that the machine takes from the dataplane: by its hypervisor, and by other programs on the
+//! first elastic thread's hardware thread.
 use crate::busy::numbers_of;
-use ix_broker::control::View;
+use ix_proto::control::Status;
 use ix_report::problem::{Problem, Result};
 use ix_sys::scheduling::{self, Policy};
 use ix_sys::{cpu, process};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where to read it.
+/// Sources of these times.
 pub struct Machine {
     /// Hardware threads of the elastic threads.
     cpus: Vec<u32>,
@@ -18,16 +18,16 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine under a dataplane whose elastic threads run.
-    pub fn of(view: &View) -> Machine {
+    /// Finds the sources for a dataplane whose elastic threads run.
+    pub fn of(view: &Status) -> Machine {
         let cpus: Vec<u32> = view.threads.iter().map(|thread| thread.cpu).collect();
         let tasks = PathBuf::from(format!("/proc/{}/task", view.pid));
         let first = cpus.first().and_then(|cpu| pinned_to(&tasks, *cpu));
         Machine { cpus, first, tick_ms: 1000.0 / process::ticks_per_s() as f64 }
     }
 
-    /// So much so far, ms. On the second hardware thread the load and the job of this benchmark take
-    /// their part, so there only the hypervisor counts.
+    /// Time taken so far, ms. The load and the job of this benchmark use the second hardware
+    /// thread, so there only the hypervisor counts.
     pub fn taken_ms(&self) -> f64 {
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let stolen: f64 = self.cpus.iter().map(|cpu| stolen_ticks(&stat, *cpu)).sum();
@@ -36,7 +36,7 @@ impl Machine {
     }
 }
 
-/// The thread that is pinned to one hardware thread.
+/// Finds the thread that is pinned to one hardware thread.
 fn pinned_to(tasks: &Path, cpu: u32) -> Option<PathBuf> {
     let wanted = format!("Cpus_allowed_list:\t{cpu}");
     let pinned = |task: &PathBuf| {
@@ -52,15 +52,16 @@ fn stolen_ticks(stat: &str, cpu: u32) -> f64 {
     numbers_of(stat, cpu as usize).map_or(0.0, |numbers| numbers[7] as f64)
 }
 
-/// Time that a thread could have run and did not: the second number of its `schedstat`, ns.
+/// Time that a thread was ready and did not run: the second number of its `schedstat`, ns.
 fn waited_ms(schedstat: &str) -> f64 {
     let waited_ns = schedstat.split_whitespace().nth(1).and_then(|text| text.parse::<f64>().ok());
     waited_ns.unwrap_or(0.0) / 1e6
 }
 
-/// Gives the elastic threads the greatest weight that Linux has, also against other programs of their
-/// session: the papers give them their cores. Whatever hinders it shows as time that was taken.
-pub fn give_weight(view: &View) {
+/// Gives the elastic threads the greatest weight that Linux has, also against other programs of
+/// their session, because the papers give them whole cores. If that fails, the effect shows as time
+/// taken.
+pub fn give_weight(view: &Status) {
     let tasks = PathBuf::from(format!("/proc/{}/task", view.pid));
     for thread in &view.threads {
         let task = pinned_to(&tasks, thread.cpu);
@@ -70,9 +71,8 @@ pub fn give_weight(view: &View) {
     }
 }
 
-/// Keeps a process to one hardware thread, and lets it go there before everything else: the load
-/// stands for other machines, and whoever looks and decides for a control plane that has a core of
-/// its own.
+/// Pins a process to one hardware thread and gives it priority there. The load stands for other
+/// machines, and the observer and the controller for a control plane with its own core.
 pub fn put_first(pid: i32, cpu: usize) -> io::Result<()> {
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let name = task?.file_name();
@@ -83,8 +83,8 @@ pub fn put_first(pid: i32, cpu: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// This process while it watches: beside the first elastic thread and never late, and its session, of
-/// which the dataplane is, before all others (`sched(7)`, autogroups).
+/// This process while it observes: beside the first elastic thread and never late. Its session,
+/// which has the dataplane, comes before all others (`sched(7)`, autogroups).
 pub struct Aside {
     cpus: Vec<usize>,
     session: Option<String>,
@@ -93,12 +93,12 @@ pub struct Aside {
 const SESSION: &str = "/proc/self/autogroup";
 
 impl Aside {
-    /// From now on, until it is dropped.
+    /// Begins; dropping the value ends it.
     pub fn on(cpu: usize) -> Result<Aside> {
         let cpus = cpu::allowed();
         put_first(std::process::id() as i32, cpu)
             .map_err(|e| Problem::new("cannot keep off the dataplane's hardware thread", e))?;
-        // "/autogroup-12 nice 0", where there are any.
+        // "/autogroup-12 nice 0", if the kernel has autogroups.
         let session = std::fs::read_to_string(SESSION).unwrap_or_default();
         let session = session.split_whitespace().last().map(str::to_owned);
         let _ = std::fs::write(SESSION, "-20");
@@ -114,7 +114,7 @@ impl Drop for Aside {
         let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
         let names = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
         for task in names {
-            // A thread that ends meanwhile needs neither.
+            // A thread that has ended meanwhile needs neither.
             let _ = cpu::pin_thread(task, &self.cpus);
             let _ = scheduling::set_policy(task, Policy::Other);
         }

@@ -1,9 +1,9 @@
-//! `ix bench elastic`: two elastic threads under a load that goes up and down, a controller that
-//! adds and parks the second, and the papers' background job that gets what is left over (SoCC '15,
-//! section 5).
+//! `ix bench elastic`: two elastic threads under a load that rises and falls, a controller that
+//! adds and parks the second, and the papers' background job, which gets the remaining time (SoCC
+//! '15, section 5).
 //!
-//! Everything runs on one machine, so the load matters: it is paced, sleeps between its requests,
-//! and its share of the processor is in the table.
+//! Everything runs on one machine, so the load must be light: it is paced, sleeps between its
+//! requests, and the table shows its share of the processor.
 mod actors;
 mod machine;
 mod timeline;
@@ -22,53 +22,53 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use timeline::{Second, Timeline};
 
-/// What `ix bench elastic --help` says first.
-pub const HELP: &str = "Two elastic threads under a load that goes up and down once. A controller (`ix cp`, \
-    consolidation) adds the second thread when it is needed and parks it when it is not; the papers' \
-    background job gets its hardware thread meanwhile. Prints every second of it: rate, 99th \
-    percentile, threads, what the job got done, and the load's share of the processor.\n\n\
-    --seconds is the time of up and down together.\n\n\
+/// Help of `ix bench elastic`.
+pub const HELP: &str = "Runs two elastic threads under a load that rises and falls once. A controller \
+    (`ix cp`, consolidation) adds the second thread when the load needs it, and parks it otherwise; \
+    meanwhile the papers' background job gets its hardware thread. Prints for every second: rate, \
+    99th percentile, threads, work of the background job, and the load's share of the processor.\n\n\
+    --seconds is the time of rise and fall together.\n\n\
     Examples:\n  \
     ix bench elastic --quick\n  \
     ix bench elastic --device tap --seconds 120 --json elastic.json && ix bench report elastic.json";
 
-/// Up and down once, s; with `--quick`.
+/// Time of one rise and fall, s; with `--quick`.
 const PERIOD_S: (f64, f64) = (60.0, 20.0);
-/// Connections of the load, and requests under way on each.
+/// Connections of the load, and requests in flight on each.
 const CONNECTIONS: usize = 64;
 const DEPTH: &str = "4";
-/// Work of the server on each message, µs: the load must be the lesser part of what both do.
+/// Work of the server on each message, µs: most of the work must be the server's, not the load's.
 const WORK_US: f64 = 100.0;
-/// The lowest and the highest rate, as parts of what one thread can do. More than that is not left
-/// on a hardware thread that carries the load as well.
+/// The lowest and the highest rate, relative to the rate of one thread. A hardware thread that also
+/// carries the load allows no more.
 const RATES: (f64, f64) = (0.1, 1.2);
-/// The service level objective: the 99th percentile of a second, µs. Linux lets whoever has a
-/// hardware thread keep it for a tick, 4 ms on most kernels: no less can be promised where others
-/// may run there.
+/// The service level objective: the 99th percentile of a second, µs. Linux may let a program keep a
+/// hardware thread for a tick, 4 ms on most kernels, so a lower objective cannot be met where other
+/// programs run.
 const SLO_US: f64 = 5000.0;
-/// The bound on the queueing delay that the controller keeps for it: the papers' part of it.
+/// The controller's bound on the queueing delay: the same share of the objective as in the papers.
 const BOUND_US: f64 = SLO_US * 300.0 / 500.0;
 /// The controller's policy: the consolidation ladder, for a service whose messages cost so much
-/// more than its cycles that batches save nothing, and whose objective is not hundreds but `SLO_US`
-/// / `WORK_US` messages away. In such a queue (M/D/1) the 99th percentile meets it at 95 % of one
-/// thread.
+/// more than its cycles that batching saves nothing, and whose objective is only `SLO_US` /
+/// `WORK_US` messages away, not hundreds. In such a queue (M/D/1) the 99th percentile meets the
+/// objective at 95 % of one thread.
 const POLICY: &str = "name = \"consolidation\"\n\
     [base]\ncores = 1\nthreads_per_core = \"all\"\nclock = \"nominal\"\n\
     [ladder]\nadd = [\"cores\", \"turbo\"]\nbackground = true\n\
     [gain]\nbatching = 0\n[up]\nbusy_max = 0.9\n[down]\nbusy_max = 0.75\n";
-/// Time of a measurement before the run, s.
+/// Length of the measurement before the run, s.
 const CALIBRATE_S: f64 = 2.0;
 /// Load before the first second that counts, s.
 const WARMUP_S: f64 = 1.0;
-/// Time on top for connecting and ending.
+/// Longest time for connecting and ending, beyond that.
 const SLACK: Duration = Duration::from_secs(20);
 
-/// Runs it; answers a row for each second, and one for the whole.
+/// Runs the benchmark; returns a row for each second, and one for the whole run.
 pub(super) fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
     if lab.cpus.0 == lab.cpus.1 {
         let why = "this machine has one hardware thread";
         return Err(Problem::new("cannot add a second elastic thread", why)
-            .mend("run it where `nproc` says 2 or more"));
+            .mend("run it on a machine where `nproc` prints 2 or more"));
     }
     let run = Run {
         lab,
@@ -100,16 +100,16 @@ impl Run<'_> {
         let mut server = self.lab.start(Host::Ix, &serve)?;
         let path = server.control().ok_or_else(|| Problem::line("no control socket"))?;
         let mut watch = Watch::new(&path)?;
-        // Who is started from here on begins there too, with this priority, unless it says else.
+        // Processes started from here on run there, too, with this priority, unless they change it.
         let aside = put_first(server.pid(), self.spare_cpu)
             .map_err(|e| Problem::new("cannot raise the priority", e))
             .and_then(|()| Aside::on(self.spare_cpu));
         if let Err(e) = &aside {
             eprintln!(
-                "ix: load generator and controller have no higher priority, so their waits count: {e}"
+                "ix: load generator and controller run without priority, so their delays count: {e}"
             );
         }
-        // What one thread can do, and what the background job can with the other one.
+        // Measures the rate of one thread, and of the background job on the other one.
         watch.park(1)?;
         let closed = self.load(&mut server, None, CALIBRATE_S)?;
         let one_thread = closed.last().and_then(|row| row["msgs_per_s"].as_f64()).unwrap_or(0.0);
@@ -149,7 +149,7 @@ impl Run<'_> {
         Ok(Timeline { seconds, alone, slo_us: SLO_US, decisions, wakes_us })
     }
 
-    /// One load to its end; the generator's rows.
+    /// Runs one load to its end; returns the generator's rows.
     fn load(
         &self,
         server: &mut super::lab::Server,
@@ -194,7 +194,7 @@ impl Run<'_> {
             connections: self.connections,
             size: self.size,
             also: vec![("second", second)],
-            settings: format!("2 elastic threads, {WORK_US} µs of work a message"),
+            settings: format!("2 elastic threads, {WORK_US} µs of work per message"),
             samples: Vec::new(),
         };
         let mut rows = Vec::new();
@@ -210,7 +210,7 @@ impl Run<'_> {
     }
 }
 
-/// The policy as a file for the controller; gone with the run.
+/// The policy as a file for the controller; removed at the end.
 struct PolicyFile(PathBuf);
 
 impl PolicyFile {
@@ -228,7 +228,7 @@ impl Drop for PolicyFile {
     }
 }
 
-/// The generator's rows: a second each, and the whole.
+/// The generator's rows: one per second, and the summary.
 fn rows_of(result: &Value) -> Result<Vec<Value>> {
     let rows = result.get("rows").and_then(Value::as_array).filter(|rows| !rows.is_empty());
     rows.cloned().ok_or_else(|| {

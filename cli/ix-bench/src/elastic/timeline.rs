@@ -1,11 +1,12 @@
-//! What happened, second by second, and what is to be said about it.
+//! The run second by second, and remarks about it.
 use super::actors::Seen;
 
-/// A second that is too slow is a violation; within so many seconds of a change of threads it is
-/// one that the papers have as well.
+/// A second that is too slow is a violation. Within this many seconds of a change of threads it is
+/// one that the papers' runs have as well.
 const CHANGE_S: usize = 2;
-/// Who takes the hardware thread for so long in a second, ms, makes one request in a hundred late:
-/// half a percent of them arrives meanwhile, and as many before the queue is short again.
+/// If another program takes the hardware thread for this long in a second, ms, one request in a
+/// hundred is late: half a percent of them arrives meanwhile, and as many before the queue is short
+/// again.
 const TAKEN_MS: f64 = 5.0;
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -25,12 +26,12 @@ pub struct Second {
 /// The whole run.
 pub struct Timeline {
     pub seconds: Vec<Second>,
-    /// What the background job does when nobody disturbs it, bytes a second.
+    /// Rate of the background job when it runs undisturbed, bytes per second.
     pub alone: f64,
     pub slo_us: f64,
-    /// What the controller decided.
+    /// The controller's decisions.
     pub decisions: Vec<String>,
-    /// How long the second thread took to wake, µs.
+    /// Time that the second thread took to wake, µs.
     pub wakes_us: Vec<f64>,
 }
 
@@ -72,13 +73,13 @@ impl Timeline {
         })
     }
 
-    /// Share of what the background job does alone.
+    /// Share of the background job's undisturbed work, %.
     pub fn background_percent(&self) -> f64 {
         let done: f64 = self.seconds.iter().map(|s| s.seen.background_per_s).sum();
         100.0 * done / (self.alone * self.seconds.len().max(1) as f64).max(1.0)
     }
 
-    /// A second's figures.
+    /// Figures of a second.
     pub fn figures(&self, second: &Second) -> Vec<(&'static str, f64)> {
         let Second { wanted_per_s, msgs_per_s, p50_us, p99_us, errors, stall_ms, seen } = *second;
         vec![
@@ -96,7 +97,7 @@ impl Timeline {
         ]
     }
 
-    /// Means and sums of all of them.
+    /// Means and sums over the run.
     pub fn whole(&self) -> Vec<(&'static str, f64)> {
         let n = self.seconds.len().max(1) as f64;
         let mean = |of: fn(&Second) -> f64| self.seconds.iter().map(of).sum::<f64>() / n;
@@ -143,7 +144,7 @@ impl Timeline {
         ]
     }
 
-    /// What else is to be said, a line each.
+    /// Remarks, one per line.
     pub fn remarks(&self) -> Vec<String> {
         let Violations { near_changes, of_machine, others } = self.violations();
         let mean_cpu = self.seconds.iter().map(|s| s.seen.load_cpu).sum::<f64>()
@@ -151,19 +152,19 @@ impl Timeline {
         let mut lines = vec![
             format!(
                 "p99 above {:.0} µs in {} of {} seconds: {near_changes} within {CHANGE_S} s of a \
-                 change of threads (the papers count these too), {of_machine} in which host or other \
+                 change of threads (the papers count these too), {of_machine} in which the host or other \
                  programs took {TAKEN_MS:.0} ms or more, {others} others",
                 self.slo_us,
                 near_changes + of_machine + others,
                 self.seconds.len(),
             ),
             format!(
-                "the background job got {:.0} % of what it does alone; with two threads all the \
-                 time it would have got none",
+                "the background job did {:.0} % of its undisturbed work; with two threads all the \
+                 time it would have done none",
                 self.background_percent()
             ),
             format!(
-                "the load is paced and sleeps between requests: {:.0} % of a hardware thread, the \
+                "the load is paced and sleeps between requests: it uses {:.0} % of a hardware thread, the \
                  second elastic thread's",
                 100.0 * mean_cpu
             ),

@@ -1,4 +1,4 @@
-//! Clients at the link's end.
+//! Clients at the client's end of the link.
 use super::{Host, IX_CLIENT, Lab, Server};
 use crate::process::Process;
 use crate::serve::linux_flags;
@@ -7,13 +7,13 @@ use serde_json::Value;
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// A load that runs.
+/// A running load.
 pub struct Load {
     process: Process,
 }
 
 impl Lab {
-    /// Runs `ix-echo --client` with `arguments` against a server to its end; answers the object
+    /// Runs `ix-echo --client` with `arguments` against a server to its end; returns the object
     /// that it prints.
     pub fn run_client(
         &self,
@@ -26,8 +26,8 @@ impl Lab {
         self.run_load(host, server, &args, timeout)
     }
 
-    /// Runs the `ix` command with `args` at the client's end, to its end, on Linux or under
-    /// `ix run`; answers the object that it prints.
+    /// Runs the `ix` command with `args` at the client's end, to its end, on Linux or under `ix
+    /// run`; returns the object that it prints.
     pub fn run_load(
         &self,
         host: Host,
@@ -39,7 +39,7 @@ impl Lab {
         load.finish(server, timeout)
     }
 
-    /// Starts the same.
+    /// Starts such a load.
     pub fn start_load(&self, host: Host, args: &[OsString]) -> Result<Load> {
         let cpu = self.cpus.1;
         let command = match host {
@@ -56,7 +56,7 @@ impl Lab {
         Ok(Load { process: Process::start(command, &format!("{} client", host.system()))? })
     }
 
-    /// Runs a program under `ix run` at the client's end, to its end; answers what it prints.
+    /// Runs a program under `ix run` at the client's end, to its end; returns its output.
     pub fn run_at_client(&self, flags: &[&str], args: &[OsString]) -> Result<String> {
         let flags: Vec<OsString> = flags.iter().map(Into::into).collect();
         let nic = self.nic(false);
@@ -86,29 +86,29 @@ impl Lab {
 }
 
 impl Load {
-    /// Its process.
+    /// Process ID.
     pub fn pid(&self) -> i32 {
         self.process.pid()
     }
 
-    /// Whether it has said this on standard error.
+    /// Whether its standard error contains `part`.
     pub fn has_said(&self, part: &str) -> bool {
         self.process.has_said(part)
     }
 
-    /// An error when it has ended.
+    /// Fails if it has ended.
     pub fn check(&mut self) -> Result<()> {
         self.process.check()
     }
 
-    /// Waits for a line of its output that starts so, and for its end.
+    /// Waits for a line of its output that starts with `start`, and for its end.
     pub fn wait_for(mut self, start: &str, server: &mut Server, timeout: Duration) -> Result<()> {
         let result = self.process.wait_for_line(start, timeout).map(drop);
         let result = result.and_then(|()| self.process.wait_for_end());
         server.process.check().and(result)
     }
 
-    /// Waits for its end and answers the object that it printed.
+    /// Waits for its end and returns the object that it printed.
     pub fn finish(self, server: &mut Server, timeout: Duration) -> Result<Value> {
         let result = self.process.result(timeout);
         server.process.check().and(result)

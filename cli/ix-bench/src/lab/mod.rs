@@ -1,9 +1,9 @@
 //! The private link that benchmarks run over: two ends, each a network namespace and a hardware
 //! thread, and processes at them on Linux sockets or on IX.
 //!
-//! On `afxdp` the link is a virtual Ethernet pair, and every server and client has the same one,
-//! on Linux or on IX. On `tap` IX's server stands behind a TAP device of the client's namespace;
-//! Linux's server stays behind the pair, for Linux has no other end of a TAP. On `memif` the two
+//! On `afxdp` the link is a virtual Ethernet pair, and every server and client uses it, on Linux or
+//! on IX. On `tap` IX's server is behind a TAP device of the client's namespace; Linux's server
+//! stays behind the pair, because Linux cannot use the program's end of a TAP. On `memif` the two
 //! ends of IX share memory, and Linux is measured over the pair.
 mod load;
 mod server;
@@ -32,18 +32,18 @@ const TAP_IX: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 2);
 const PREFIX: u8 = 24;
 /// The server's end of the pair.
 pub const SERVER_LINK: &str = "ix-server";
-/// The client's.
+/// The client's end of the pair.
 pub const CLIENT_LINK: &str = "ix-client";
 const TAP: &str = "ix-tap";
 /// Names of the interfaces in the middle of [`Lab::apart`].
 pub const MIDDLE_SERVER: &str = "ix-left";
-/// The other.
+/// Its counterpart towards the client.
 pub const MIDDLE_CLIENT: &str = "ix-right";
 const PORT: u16 = 7;
-/// Time for a process to come up.
+/// Longest time for a process to start.
 const START: Duration = Duration::from_secs(15);
 
-/// What one end of a measurement runs on.
+/// System at one end of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
     /// IX.
@@ -80,18 +80,18 @@ pub struct Lab {
     pub client_cpus: Vec<usize>,
     ix: PathBuf,
     control: PathBuf,
-    /// What [`Lab::set_offloads`] was told last: a tap is made anew with each server.
+    /// Last value of [`Lab::set_offloads`]: each server makes a new tap.
     offloads: AtomicBool,
 }
 
 impl Lab {
-    /// Makes the link. Everything goes when the lab is dropped or the process dies.
+    /// Makes the link. It is removed when the lab is dropped or the process dies.
     pub fn new(device: Device) -> Result<Lab> {
         let ix = std::env::current_exe();
-        Lab::of(ix.map_err(|e| Problem::new("cannot find this command's own file", e))?, device)
+        Lab::of(ix.map_err(|e| Problem::new("cannot find the executable of ix", e))?, device)
     }
 
-    /// The same with the command in the file `ix`.
+    /// Makes a lab whose processes run the command in the file `ix`.
     pub fn of(ix: PathBuf, device: Device) -> Result<Lab> {
         if device == Device::Tap {
             can_open_tap()?;
@@ -99,16 +99,13 @@ impl Lab {
         Lab::between(ix, device, make_link())
     }
 
-    /// A lab on AF_XDP whose ends are not joined: between them is the namespace that comes with it,
+    /// Makes a lab on AF_XDP whose ends are not joined: the returned namespace is between them,
     /// with an interface [`MIDDLE_SERVER`] towards the server and [`MIDDLE_CLIENT`] towards the
-    /// client. No end has offloads: what is joined to this is like a wire.
+    /// client. No end has offloads, so that joining them acts like a wire.
     pub fn apart() -> Result<(Lab, Namespace)> {
         let ix = std::env::current_exe();
-        let ix = ix.map_err(|e| Problem::new("cannot find this command's own file", e))?;
-        let cannot = |e| {
-            Problem::new("cannot make two private links", e)
-                .mend("`ix doctor` says what is missing")
-        };
+        let ix = ix.map_err(|e| Problem::new("cannot find the executable of ix", e))?;
+        let cannot = |e| Problem::new("cannot make two private links", e).mend("see `ix doctor`");
         let middle = Namespace::new().map_err(cannot)?;
         let lab = Lab::between(ix, Device::Afxdp, make_two_links(&middle))?;
         Ok((lab, middle))
@@ -121,7 +118,7 @@ impl Lab {
     ) -> Result<Lab> {
         let (server, client) = ends.map_err(|e| {
             let what = format!("cannot make a private link for {}", device.name());
-            Problem::new(what, e).mend("`ix doctor` says what is missing")
+            Problem::new(what, e).mend("see `ix doctor`")
         })?;
         static LABS: AtomicUsize = AtomicUsize::new(0);
         let number = LABS.fetch_add(1, Ordering::Relaxed);
@@ -142,7 +139,7 @@ impl Lab {
         })
     }
 
-    /// Name of the link under a host: Linux's is always the pair.
+    /// Kind of the link under a host: Linux always has the pair.
     pub fn device_of(&self, host: Host) -> &'static str {
         match host {
             Host::Ix => self.device.name(),
@@ -150,7 +147,7 @@ impl Lab {
         }
     }
 
-    /// The command that everything is started by.
+    /// The executable of all processes.
     pub fn ix_file(&self) -> &std::path::Path {
         &self.ix
     }
@@ -184,28 +181,28 @@ impl Lab {
         }
     }
 
-    /// Where the two ends of the shared-memory link meet: a file, for the ends are in different
-    /// network namespaces, and sockets without one belong to theirs.
+    /// Path of the memif's socket: a file, because the ends are in different network namespaces,
+    /// where an abstract socket would not be shared.
     fn memif(&self) -> PathBuf {
         self.control.with_extension("memif")
     }
 
-    /// The end that Linux's servers are at, and their address.
+    /// The namespace of Linux servers, and their address.
     pub fn linux_server(&self) -> (&Namespace, SocketAddrV4) {
         (&self.server, SocketAddrV4::new(LINUX_SERVER, PORT))
     }
 
-    /// The end that servers are at.
+    /// The namespace of servers.
     pub fn server_namespace(&self) -> &Namespace {
         &self.server
     }
 
-    /// A place for a socket of this lab.
+    /// A path for a socket of this lab.
     pub fn file(&self, name: &str) -> PathBuf {
         self.control.with_extension(name)
     }
 
-    /// The end that Linux's client is at.
+    /// The namespace of Linux clients.
     pub fn client_namespace(&self) -> &Namespace {
         &self.client
     }
@@ -228,7 +225,7 @@ impl Lab {
             .map_err(|e| Problem::new("cannot switch the offloads of the link", e))
     }
 
-    /// Switches the pair to so many queues in each direction: a server's threads need one each.
+    /// Gives the pair this many queues in each direction: each thread of a server needs one.
     fn set_queues(&self, queues: usize) -> Result<()> {
         let queues = queues as u32;
         if self.server.channels(SERVER_LINK).is_ok_and(|now| (now.rx, now.tx) == (queues, queues)) {
@@ -245,14 +242,14 @@ impl Lab {
         self.client.sysctl("net/ipv4/tcp_congestion_control").unwrap_or_default()
     }
 
-    /// Hardware threads for so many threads of a server: its own end's first, then the client's,
-    /// and around again where the machine has fewer.
+    /// Hardware threads for `threads` threads of a server: its own end's first, then the client's,
+    /// and around again if the machine has fewer.
     pub fn cpus_for(&self, threads: usize) -> Vec<usize> {
         let all = self.server_cpus.iter().chain(self.client_cpus.iter().rev()).copied();
         all.cycle().take(threads.max(1)).collect()
     }
 
-    /// `ix run` with `flags`, and under it the program and its arguments in `args`.
+    /// The command `ix run` with `flags`, and the program and its arguments in `args`.
     fn ix_command(
         &self,
         namespace: &Namespace,
@@ -262,7 +259,7 @@ impl Lab {
         flags: &[OsString],
         args: &[OsString],
     ) -> Command {
-        // With several, `ix run` must be allowed on all of them.
+        // With several hardware threads, `ix run` must be allowed on all of them.
         let pinned = (cpus.len() == 1).then_some(cpus[0]);
         let mut command = namespace.command(&self.ix, pinned);
         command.arg("run");
@@ -276,7 +273,7 @@ impl Lab {
         command
     }
 
-    /// Where to ask the dataplane of a client on IX.
+    /// Control socket of a client's dataplane.
     pub fn client_control(&self) -> PathBuf {
         self.control_of(IX_CLIENT)
     }
@@ -334,7 +331,7 @@ fn raise(server: &Namespace, client: &Namespace) -> std::result::Result<(), ix_t
     Ok(())
 }
 
-/// Refuses, with what mends it, where TAP devices cannot be had.
+/// Fails, with the remedy, if TAP devices cannot be opened.
 pub fn can_open_tap() -> Result<()> {
     let device = "/dev/net/tun";
     let opened = std::fs::OpenOptions::new().read(true).write(true).open(device);
@@ -347,8 +344,8 @@ pub fn can_open_tap() -> Result<()> {
     })
 }
 
-/// Settings of Linux's own stack that very many connections need, at both ends: all ports to choose
-/// from, room for their handshakes, and a port in TIME-WAIT for a second only.
+/// Settings of Linux's own stack for very many connections, at both ends: all ports to choose from,
+/// room for their handshakes, and a port in TIME-WAIT for a second only.
 fn prepare(server: &Namespace, client: &Namespace) -> std::result::Result<(), ix_testbed::Error> {
     for end in [server, client] {
         for (path, value) in [

@@ -14,17 +14,17 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How a line of an unmodified program begins, see `IX_POSIX_CALLS` in docs/posix.md.
+/// Start of a line of the socket library, see `IX_POSIX_CALLS` in docs/posix.md.
 const CALLS: &str = "ix: calls forwarded to Linux: ";
 
-/// Where a server stands, if not alone on the link.
+/// Place of a server that is not alone on the link.
 #[derive(Clone, Debug)]
 pub struct Spot {
     /// Its hardware thread.
     pub cpu: usize,
     /// Its port.
     pub port: u16,
-    /// The device of its vNIC, and its address there; Linux' servers have the link's.
+    /// The device of its vNIC, and its address there; Linux servers have the link's.
     pub vnic: Option<(String, Ipv4Addr)>,
 }
 
@@ -35,7 +35,7 @@ pub struct Server {
     address: Ipv4Addr,
     port: u16,
     control: PathBuf,
-    /// The signal that ends it in order.
+    /// The signal that ends it.
     stop: i32,
 }
 
@@ -50,7 +50,7 @@ impl Lab {
         self.start_at(host, serve, None)
     }
 
-    /// The same for one of several, each with its spot.
+    /// Starts one of several servers, each with its spot.
     pub fn start_at(&self, host: Host, serve: &Serve, spot: Option<&Spot>) -> Result<Server> {
         let cpus = spot.map_or_else(|| self.cpus_for(serve.threads()), |spot| vec![spot.cpu]);
         let port = spot.map_or(PORT, |spot| spot.port);
@@ -105,7 +105,7 @@ impl Lab {
             _ if host == Host::Ix => wait_for_dataplane(&mut process)?,
             _ => self.wait_for_listener(&mut process, (address, port))?,
         }
-        // haproxy dies of a SIGTERM.
+        // On SIGTERM haproxy ends without closing its connections.
         let gently = serve.program == Program::Haproxy;
         let stop = if gently { libc::SIGUSR1 } else { libc::SIGTERM };
         Ok(Server { process, host, address, port, control: self.control_of(address), stop })
@@ -122,28 +122,31 @@ impl Lab {
         Ok(Server { process, host, address: LINUX_CLIENT, port, control, stop })
     }
 
-    /// Waits for a server that does not say when it is ready.
+    /// Waits for a server that does not report when it is ready.
     fn wait_for_listener(&self, server: &mut Process, at: (Ipv4Addr, u16)) -> Result<()> {
         let end = Instant::now() + START;
         let listens = || TcpStream::connect(at).is_ok();
         while !self.client.run(listens) {
             server.check()?;
             if Instant::now() > end {
-                return Err(Problem::new("the linux server hangs", "it does not listen"));
+                return Err(Problem::new("the linux server hangs", "it does not listen in time"));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
     }
 
-    /// The tap exists once `ix run` has opened it; its Linux side is ours to set up.
+    /// The tap exists once `ix run` has opened it; the benchmark sets up its Linux side.
     fn raise_tap(&self, server: &mut Process) -> Result<()> {
         let problem = |e: ix_testbed::Error| Problem::new("cannot set up the TAP device", e);
         let end = Instant::now() + START;
         while self.client.link(TAP).map_err(problem)?.is_none() {
             server.check()?;
             if Instant::now() > end {
-                return Err(Problem::new("the ix server hangs", "it has not opened its device"));
+                return Err(Problem::new(
+                    "the ix server hangs",
+                    "it has not opened its device in time",
+                ));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -178,13 +181,16 @@ impl Lab {
     }
 }
 
-/// An unmodified program listens when its dataplane has begun: with its first wait for connections.
+/// An unmodified program listens when its dataplane has begun: at its first wait for connections.
 fn wait_for_dataplane(server: &mut Process) -> Result<()> {
     let end = Instant::now() + START;
     while server.said("ix: device ").is_none() {
         server.check()?;
         if Instant::now() > end {
-            return Err(Problem::new("the ix server hangs", "it does not accept connections"));
+            return Err(Problem::new(
+                "the ix server hangs",
+                "it does not accept connections in time",
+            ));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -192,43 +198,43 @@ fn wait_for_dataplane(server: &mut Process) -> Result<()> {
 }
 
 impl Server {
-    /// Where it listens.
+    /// Address that it listens at.
     pub fn address(&self) -> SocketAddrV4 {
         SocketAddrV4::new(self.address, self.port)
     }
 
-    /// Where to ask the dataplane for its counters; `None` on Linux.
+    /// The dataplane's control socket; `None` on Linux.
     pub fn control(&self) -> Option<PathBuf> {
         (self.host == Host::Ix).then(|| self.control.clone())
     }
 
-    /// What the dataplane runs on, as `ix run` said it.
+    /// Mode of the device, as `ix run` printed it.
     pub fn mode(&self) -> Option<String> {
         self.process.said("ix: device ")
     }
 
-    /// Whether its standard error has a line that starts so.
+    /// Whether its standard error has a line that starts with `start`.
     pub fn has_said(&self, start: &str) -> bool {
         self.process.said(start).is_some()
     }
 
-    /// Waits for a line of its output that starts so, and answers it.
+    /// Waits for a line of its output that starts with `start`, and returns it.
     pub fn wait_for(&mut self, start: &str, timeout: Duration) -> Result<String> {
         self.process.wait_for_line(start, timeout)
     }
 
-    /// An error, with its last words, when it has ended by itself.
+    /// Fails, with its last line, if it has ended by itself.
     pub fn check(&mut self) -> Result<()> {
         self.process.check()
     }
 
-    /// Its process: `ix run`, or `ix-echo` on Linux.
+    /// Process ID of `ix run`, or of `ix-echo` on Linux.
     pub fn pid(&self) -> i32 {
         self.process.pid()
     }
 
-    /// Stops it, and waits until it is gone; answers how many calls of an unmodified program on IX
-    /// went on to Linux.
+    /// Stops it and waits for its end; returns how many calls of an unmodified program on IX were
+    /// forwarded to Linux.
     pub fn stop(self) -> Option<u64> {
         let said = match self.host {
             Host::Ix => {

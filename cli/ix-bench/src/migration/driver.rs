@@ -1,56 +1,35 @@
-//! Commands to migrate, and the dataplane's records of what came of them.
+//! Commands to migrate, and the dataplane's records of them.
 use super::judge::patiently;
-use ix_broker::control::{Client, Request};
+use ix_broker::control::Client;
 use ix_dataplane::GroupSet;
+use ix_proto::control::{Group, Migration, Request, Status};
 use ix_random::Rng;
-use ix_report::problem::{Problem, Result};
-use serde::Deserialize;
-use serde_json::Value;
+use ix_report::problem::Result;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Flow groups of one command at most.
+/// Most flow groups of one command.
 const GROUPS_MAX: u64 = 8;
-/// Commands between two looks at the records: fewer than the dataplane keeps.
+/// Commands between two readings of the records: fewer than the dataplane keeps.
 const COMMANDS: usize = 20;
-/// So many refusals in a row are no accident.
+/// This many refusals in a row are a failure.
 const REFUSED_MAX: u64 = 50;
 
-/// One migration, as the dataplane has written it down.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
-#[serde(default)]
-pub struct Record {
-    pub flow_groups: String,
-    pub from: u64,
-    pub to: u64,
-    pub start_us: u64,
-    pub prepare_us: f64,
-    pub wait_us: f64,
-    pub rpc_us: f64,
-    pub deferred_us: f64,
-    pub total_us: f64,
-    pub pause_us: f64,
-    /// Of the pause: the thread whose turn it was did not run.
-    pub descheduled_us: f64,
-    pub packets: f64,
-    pub end: String,
-}
-
-/// Moves flow groups of a server with two threads about.
+/// Moves flow groups of a server with two threads back and forth.
 pub struct Driver {
     client: Client,
     path: PathBuf,
-    /// The thread that has each group.
+    /// The thread that owns each group.
     owners: Vec<u64>,
     random: Rng,
     moved: u64,
     refused: u64,
     refused_in_a_row: u64,
-    /// Commands since the last look.
+    /// Commands since the last reading.
     unseen: usize,
-    records: Vec<Record>,
-    /// When those of the last look began, and from where.
-    seen: BTreeSet<(u64, u64)>,
+    records: Vec<Migration>,
+    /// Start time and source of the records of the last reading.
+    seen: BTreeSet<(u64, u16)>,
 }
 
 impl Driver {
@@ -72,12 +51,12 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Flow groups that were moved.
+    /// Number of flow groups that were moved.
     pub fn moved(&self) -> u64 {
         self.moved
     }
 
-    /// Commands that were refused.
+    /// Number of commands that were refused.
     pub fn refused(&self) -> u64 {
         self.refused
     }
@@ -86,7 +65,7 @@ impl Driver {
         self.random.below(below)
     }
 
-    /// Moves some groups of one thread, of whichever, to the other.
+    /// Moves some groups of a randomly chosen thread to the other one.
     pub fn migrate(&mut self) -> Result<()> {
         let from = self.random(2);
         let of_thread = |&group: &usize| self.owners[group] == from;
@@ -128,35 +107,32 @@ impl Driver {
     }
 
     /// The records since the last call.
-    pub fn take_records(&mut self) -> Result<Vec<Record>> {
+    pub fn take_records(&mut self) -> Result<Vec<Migration>> {
         self.look()?;
         Ok(std::mem::take(&mut self.records))
     }
 
-    /// All that the dataplane says of itself; takes in owners and new records.
-    pub fn look(&mut self) -> Result<Value> {
+    /// Reads the dataplane's status; updates owners and records.
+    pub fn look(&mut self) -> Result<Status> {
         let (client, path) = (&mut self.client, &self.path);
         let status = patiently(|| {
-            client.ask(&Request::Stats).inspect_err(|_| {
-                // An answer that comes too late must not be taken for the next one.
+            client.stats().inspect_err(|_| {
+                // A reply that comes too late must not be taken for the next one.
                 if let Ok(anew) = Client::connect(path) {
                     *client = anew;
                 }
             })
         })?;
         self.unseen = 0;
-        let unreadable = || Problem::new("cannot read the dataplane's flow groups", "no owners");
-        let groups = status["groups"].as_array().ok_or_else(unreadable)?;
-        let owner = |(group, now): (usize, &Value)| {
-            now["thread"].as_u64().or_else(|| self.owners.get(group).copied()).unwrap_or(0)
+        let owner = |(group, now): (usize, &Group)| {
+            let owner = now.thread.map(|thread| thread as u64);
+            owner.or_else(|| self.owners.get(group).copied()).unwrap_or(0)
         };
-        self.owners = groups.iter().enumerate().map(owner).collect();
-        let records = Vec::<Record>::deserialize(&status["migrations"])
-            .map_err(|e| Problem::new("cannot read the dataplane's records of migrations", e))?;
-        let name = |record: &Record| (record.start_us, record.from);
-        let new = records.iter().filter(|record| !self.seen.contains(&name(record)));
+        self.owners = status.groups.iter().enumerate().map(owner).collect();
+        let name = |record: &Migration| (record.start_us, record.from);
+        let new = status.migrations.iter().filter(|record| !self.seen.contains(&name(record)));
         self.records.extend(new.cloned());
-        self.seen = records.iter().map(name).collect();
+        self.seen = status.migrations.iter().map(name).collect();
         Ok(status)
     }
 }

@@ -1,26 +1,26 @@
-//! What both ends' TCPs and devices say: whether anything was lost, came twice, or out of order.
+//! Counters of both ends' TCPs and devices: whether anything was lost, duplicated, or reordered.
 use super::driver::Driver;
 use crate::lab::{Host, Lab};
-use ix_broker::control::{Client, Request};
+use ix_broker::control::Client;
+use ix_proto::control::Status;
 use ix_report::problem::{Problem, Result};
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What migrations must not do.
+/// Effects that migrations must not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
     /// Packets that a device or a dataplane dropped.
     pub lost: u64,
-    /// Segments that came before an earlier one, at either end.
+    /// Segments that arrived before an earlier one, at either end.
     pub reordered: u64,
     /// Connections that were reset, or whose bytes were wrong.
     pub broken: u64,
-    /// Connections that waited for an answer in vain.
+    /// Connections that waited for a reply without end.
     pub stalled: u64,
-    /// Segments that either end sent again.
+    /// Segments that either end retransmitted.
     pub retransmits: u64,
-    /// Segments that came again.
+    /// Segments that arrived twice.
     pub duplicates: u64,
 }
 
@@ -28,7 +28,7 @@ pub struct Damage {
 #[derive(Clone, Debug, Default)]
 pub struct Counters(BTreeMap<&'static str, u64>);
 
-/// Questions that may go unanswered, and the time between them.
+/// Requests that may stay without a reply, and the time between them.
 const TRIES: usize = 5;
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -38,7 +38,7 @@ const RETRANSMITS: &str = "retransmits";
 const DUPLICATES: &str = "duplicates";
 
 impl Damage {
-    /// What came to be between two looks.
+    /// Adds the difference between two readings.
     pub fn add(&mut self, before: &Counters, after: &Counters) {
         let of = |counters: &Counters, name| counters.0.get(name).copied().unwrap_or(0);
         let grown = |name| of(after, name).saturating_sub(of(before, name));
@@ -60,20 +60,20 @@ impl<'a> Ends<'a> {
         Ends { lab, client }
     }
 
-    /// Both ends' counters now, while both are there.
+    /// Reads both ends' counters, while both exist.
     pub fn look(&self, server: &mut Driver) -> Result<Counters> {
         let mut counters = Counters::default();
         counters.add_dataplane(&server.look()?);
         if self.client == Host::Ix {
             counters.add_dataplane(&patiently(|| {
-                Client::connect(&self.lab.client_control())?.ask(&Request::Stats)
+                Client::connect(&self.lab.client_control())?.stats()
             })?);
         } else {
             let text = |path: &'static str| {
                 let read = self.lab.client_namespace().run(|| std::fs::read_to_string(path));
                 read.map_err(|e| Problem::new(format!("cannot read {path}"), e))
             };
-            // Of the thread: that is the one within the namespace.
+            // Of this thread, which is inside the namespace.
             counters.add_linux(&text("/proc/thread-self/net/snmp")?);
             counters.add_linux(&text("/proc/thread-self/net/netstat")?);
             counters.add_devices(&text("/proc/thread-self/net/dev")?);
@@ -82,7 +82,7 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// Asks again, for a machine that is busy with much else may let a broker wait.
+/// Tries again, because on a busy machine a broker may be slow to reply.
 pub fn patiently<T>(mut ask: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 1..TRIES {
         if let Ok(answer) = ask() {
@@ -98,27 +98,24 @@ impl Counters {
         *self.0.entry(name).or_default() += count;
     }
 
-    /// What a dataplane's threads say.
-    fn add_dataplane(&mut self, stats: &Value) {
-        for thread in stats["threads"].as_array().into_iter().flatten() {
-            let number = |value: &Value| value.as_u64().unwrap_or(0);
-            let drops = thread["drops"].as_object().into_iter().flatten();
-            self.count(LOST, drops.map(|(_, count)| number(count)).sum());
+    /// Adds the counters of a dataplane's threads.
+    fn add_dataplane(&mut self, stats: &Status) {
+        for thread in &stats.threads {
+            self.count(LOST, thread.drops.values().sum());
             for name in ["device_rx_overrun", "device_rx_invalid", "device_tx_failed"] {
-                self.count(LOST, number(&thread[name]));
+                self.count(LOST, thread.counter(name));
             }
-            let tcp = &thread["tcp"];
             for (name, theirs) in [
                 (REORDERED, "out_of_order"),
                 (RETRANSMITS, "retransmits"),
                 (DUPLICATES, "duplicate_segments"),
             ] {
-                self.count(name, number(&tcp[theirs]));
+                self.count(name, thread.tcp.get(theirs).copied().unwrap_or(0));
             }
         }
     }
 
-    /// Lines of names and lines of numbers, in turn.
+    /// Parses alternating lines of names and of numbers.
     fn add_linux(&mut self, text: &str) {
         let lines: Vec<&str> = text.lines().collect();
         for pair in lines.chunks(2) {
@@ -135,7 +132,7 @@ impl Counters {
         }
     }
 
-    /// Interfaces: `name: bytes packets errs drop …` for what was received and what was sent.
+    /// Parses interfaces: `name: bytes packets errs drop …` for received and sent packets.
     fn add_devices(&mut self, text: &str) {
         for line in text.lines() {
             let Some((_, numbers)) = line.split_once(':') else { continue };
@@ -150,21 +147,27 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use ix_proto::control::Thread;
 
     #[test]
     fn both_kinds_of_ends_are_understood() {
         let (mut before, mut after) = (Counters::default(), Counters::default());
-        let thread = |n: u64| {
-            json!({
-                "threads": [{
-                    "device_rx_overrun": n, "drops": {"forward_full": 2 * n, "no_flow": n},
-                    "tcp": {"out_of_order": 3 * n, "retransmits": 5 * n, "duplicate_segments": n},
-                }, {"tcp": {"out_of_order": n}}],
-            })
+        let named = |counts: &[(&str, u64)]| {
+            counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
         };
-        before.add_dataplane(&thread(1));
-        after.add_dataplane(&thread(2));
+        let looked = |n: u64| {
+            let tcp = [("out_of_order", 3 * n), ("retransmits", 5 * n), ("duplicate_segments", n)];
+            let first = Thread {
+                counters: named(&[("device_rx_overrun", n)]),
+                drops: named(&[("forward_full", 2 * n), ("no_flow", n)]),
+                tcp: named(&tcp),
+                ..Thread::default()
+            };
+            let second = Thread { tcp: named(&[("out_of_order", n)]), ..Thread::default() };
+            Status { threads: vec![first, second], ..Status::default() }
+        };
+        before.add_dataplane(&looked(1));
+        after.add_dataplane(&looked(2));
         let netstat = "TcpExt: SyncookiesSent TCPOFOQueue\nTcpExt: 9 7\n";
         after.add_linux(netstat);
         after.add_linux("Tcp: InSegs RetransSegs\nTcp: 100 30\n");

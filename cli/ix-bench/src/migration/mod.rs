@@ -1,9 +1,9 @@
-//! `ix bench migration`: flow groups moved back and forth between the two elastic threads of an
-//! echo server that is under full load.
+//! `ix bench migration`: flow groups move back and forth between the two elastic threads of an echo
+//! server under full load.
 //!
-//! What is judged is seen from outside of what migrates: the client compares every byte with what
-//! it sent, on connections that never end by themselves; the TCPs at both ends say whether a
-//! segment came twice, out of order or not at all; and devices say what they dropped. Times are the
+//! The judgement comes from outside of the parts that migrate: the client compares every byte with
+//! what it sent, on connections that never end by themselves; the TCPs at both ends count segments
+//! that were duplicated, reordered or lost; devices count their drops. Times come from the
 //! dataplane's records, one for each migration.
 mod driver;
 mod judge;
@@ -23,20 +23,20 @@ use std::time::{Duration, Instant};
 
 /// Flow groups that are moved in all; with `--quick`.
 const MIGRATIONS: (u64, u64) = (100_000, 2_000);
-/// Connections at once, and messages under way on each: both threads always have work.
+/// Connections, and messages in flight on each: both threads always have work.
 const CONNECTIONS: usize = 64;
 const DEPTH: &str = "1";
-/// Length of one load, s; with `--quick`. There are as many as it takes.
+/// Length of one load, s; with `--quick`. Loads are repeated as needed.
 const LOAD_SECONDS: (f64, f64) = (30.0, 6.0);
-/// Time of a load before the first migration, and after the last one, s: connections open, and
-/// whatever was lost is missed.
+/// Time of a load before the first migration and after the last one, s: to open connections, and to
+/// notice losses.
 const QUIET: Duration = Duration::from_millis(1_500);
-/// Time on top for connecting and ending.
+/// Longest time for connecting and ending, beyond that.
 const SLACK: Duration = Duration::from_secs(30);
 /// Threads of the server.
 const THREADS: usize = 2;
 
-/// What came of it all.
+/// Results of the run.
 #[derive(Default)]
 struct Outcome {
     phases: Phases,
@@ -46,7 +46,7 @@ struct Outcome {
     msgs_per_s: Vec<f64>,
 }
 
-/// Moves flow groups under load until they are enough.
+/// Moves flow groups under load until there are enough.
 pub(super) fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
     let clients: &[Host] = match (lab.has_ix_client(), args.client) {
         (true, None | Some(Client::Ix)) => &[Host::Ix],
@@ -102,7 +102,7 @@ impl Point<'_> {
         Ok((self.row(mode, &outcome, driver.moved()), lines))
     }
 
-    /// One load, and migrations while it lasts.
+    /// Runs one load with migrations.
     fn load(
         &self,
         server: &mut super::lab::Server,
@@ -131,7 +131,7 @@ impl Point<'_> {
             driver.migrate()?;
         }
         outcome.phases.add(driver.take_records()?);
-        // What was lost now is sent again by then, and shows.
+        // Packets lost now are retransmitted by then, so they show.
         std::thread::sleep(QUIET.min(until + QUIET - Instant::now()).mul_f64(0.7));
         outcome.damage.add(&before, &ends.look(driver)?);
         let result = load.finish(server, Duration::from_secs_f64(seconds) + SLACK)?;
@@ -175,10 +175,10 @@ impl Point<'_> {
 }
 
 impl Outcome {
-    /// The table of phases, and what else is to be said.
+    /// The table of phases, and more remarks.
     fn lines(&self, device: &str, driver: &Driver) -> Vec<String> {
         let mut lines = vec![format!(
-            "{device}: {} flow groups moved by {} commands; each pause is of all groups of a command",
+            "{device}: {} flow groups moved by {} commands; a pause covers all groups of a command",
             driver.moved(),
             self.phases.len(),
         )];

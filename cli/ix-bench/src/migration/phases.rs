@@ -1,52 +1,53 @@
 //! The phases of migrations, as in the papers' table.
-use super::driver::Record;
+use ix_proto::MigrationEnd;
+use ix_proto::control::Migration;
 
-/// A column of the table: its name, how it is had from a record, and what the papers measured while
-/// a core was added (TOCS '16, Table V): average, 95th percentile, most, standard deviation.
+/// A column of the table: its name, its value from a record, and what the papers measured while a
+/// core was added (TOCS '16, Table V): average, 95th percentile, maximum, standard deviation.
 struct Phase {
     name: &'static str,
-    of: fn(&Record) -> f64,
+    of: fn(&Migration) -> f64,
     paper: [f64; 4],
 }
 
 const PHASES: [Phase; 6] = [
-    Phase { name: "prepare", of: |r| r.prepare_us, paper: [119.0, 212.0, 10_082.0, 653.0] },
-    Phase { name: "wait", of: |r| r.wait_us, paper: [113.0, 475.0, 1_018.0, 158.0] },
-    Phase { name: "rpc", of: |r| r.rpc_us, paper: [102.0, 238.0, 378.0, 75.0] },
-    Phase { name: "deferred", of: |r| r.deferred_us, paper: [125.0, 460.0, 2_534.0, 283.0] },
-    Phase { name: "total", of: |r| r.total_us, paper: [462.0, 1_227.0, 12_804.0, 927.0] },
-    Phase { name: "packets", of: |r| r.packets, paper: [83.0, 285.0, 2_753.0, 280.0] },
+    Phase { name: "prepare", of: |r| r.prepare_us.into(), paper: [119.0, 212.0, 10_082.0, 653.0] },
+    Phase { name: "wait", of: |r| r.wait_us.into(), paper: [113.0, 475.0, 1_018.0, 158.0] },
+    Phase { name: "rpc", of: |r| r.rpc_us.into(), paper: [102.0, 238.0, 378.0, 75.0] },
+    Phase { name: "deferred", of: |r| r.deferred_us.into(), paper: [125.0, 460.0, 2_534.0, 283.0] },
+    Phase { name: "total", of: |r| r.total_us.into(), paper: [462.0, 1_227.0, 12_804.0, 927.0] },
+    Phase { name: "packets", of: |r| r.packets.into(), paper: [83.0, 285.0, 2_753.0, 280.0] },
 ];
 
-/// What the dataplane has written down of migrations that took place.
+/// Records of migrations that took place.
 #[derive(Default)]
-pub struct Phases(Vec<Record>);
+pub struct Phases(Vec<Migration>);
 
 impl Phases {
-    /// Adds records; those of refused migrations are none.
-    pub fn add(&mut self, records: Vec<Record>) {
-        self.0.extend(records.into_iter().filter(|record| record.end != "refused"));
+    /// Adds records, without those of refused migrations.
+    pub fn add(&mut self, records: Vec<Migration>) {
+        self.0.extend(records.into_iter().filter(|record| record.end != MigrationEnd::Refused));
     }
 
-    /// How many there are.
+    /// Number of records.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Figures of a row. A pause is judged without the time in which Linux ran something else.
+    /// Figures of a row. A pause excludes the time in which Linux ran something else.
     pub fn figures(&self) -> Vec<(&'static str, f64)> {
-        let running = self.sorted(|r| r.pause_us - r.descheduled_us.min(r.pause_us));
-        let wall = self.sorted(|r| r.pause_us);
-        let ended = |how: &str| self.0.iter().filter(|record| record.end == how).count() as f64;
+        let running = self.sorted(|r| r.pause_us.saturating_sub(r.descheduled_us).into());
+        let wall = self.sorted(|r| r.pause_us.into());
+        let ended = |how| self.0.iter().filter(|record| record.end == how).count() as f64;
         let mut figures = vec![
             ("median_us", at(&running, 0.5)),
             ("p99_us", at(&running, 0.99)),
             ("median_wall_us", at(&wall, 0.5)),
             ("p99_wall_us", at(&wall, 0.99)),
             ("max_wall_us", at(&wall, 1.0)),
-            ("ended_early", ended("early")),
-            ("ended_by_bound", ended("bound")),
-            ("ended_overdue", ended("overdue")),
+            ("ended_early", ended(MigrationEnd::Early)),
+            ("ended_by_bound", ended(MigrationEnd::Bound)),
+            ("ended_overdue", ended(MigrationEnd::Overdue)),
         ];
         let names = ["prepare_us", "wait_us", "rpc_us", "deferred_us", "total_us", "packets"];
         for (phase, name) in PHASES.iter().zip(names) {
@@ -55,7 +56,7 @@ impl Phases {
         figures
     }
 
-    /// The papers' table, and ours beside it.
+    /// The papers' table, with our figures beside it.
     pub fn table(&self) -> Vec<String> {
         let heading =
             "          |       avg paper / here |       p95 |      max |    stddev   (µs)";
@@ -71,14 +72,14 @@ impl Phases {
             lines.push(format!("{name:<10}| {}", cells.join("| ")));
         }
         lines.push(
-            "paper: 16 hardware threads of a Xeon, an Intel 82599, nothing else on its cores; here \
-             two threads, the load generator and Linux share what cores there are"
+            "paper: 16 hardware threads of a Xeon, an Intel 82599, no other work on its cores; here \
+             two threads, the load generator and Linux share the cores"
                 .to_owned(),
         );
         lines
     }
 
-    fn sorted(&self, of: impl Fn(&Record) -> f64) -> Vec<f64> {
+    fn sorted(&self, of: impl Fn(&Migration) -> f64) -> Vec<f64> {
         let mut values: Vec<f64> = self.0.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
         values
@@ -107,16 +108,16 @@ mod tests {
 
     #[test]
     fn quantiles_are_of_those_that_took_place() {
-        let record = |n: u32, end: &str| Record {
-            pause_us: f64::from(n),
-            descheduled_us: if n > 90 { f64::from(n) * 2.0 } else { 1.0 },
-            packets: f64::from(n % 2),
-            end: end.to_owned(),
-            ..Record::default()
+        let record = |n: u32, end| Migration {
+            pause_us: n,
+            descheduled_us: if n > 90 { n * 2 } else { 1 },
+            packets: n % 2,
+            end,
+            ..Migration::default()
         };
         let mut phases = Phases::default();
-        phases.add((1..=100).map(|n| record(n, "early")).collect());
-        phases.add((1..=50).map(|n| record(n * 1000, "refused")).collect());
+        phases.add((1..=100).map(|n| record(n, MigrationEnd::Early)).collect());
+        phases.add((1..=50).map(|n| record(n * 1000, MigrationEnd::Refused)).collect());
         let figures = phases.figures();
         let figure = |name: &str| figures.iter().find(|f| f.0 == name).expect(name).1;
         assert_eq!(phases.len(), 100);

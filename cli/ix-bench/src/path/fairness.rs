@@ -6,7 +6,7 @@ use ix_report::problem::Result;
 use ix_report::report::Row;
 use serde_json::json;
 
-/// Who shares the bottleneck: flows of IX and of Linux, each with its congestion control.
+/// Flows that share the bottleneck: of IX and of Linux, each with its congestion control.
 #[derive(Clone, Copy)]
 struct Party {
     ix: usize,
@@ -24,7 +24,7 @@ const PARTIES: [Party; 7] = [
     Party { ix: 2, of_ix: "reno", linux: 2, of_linux: "reno" },
     Party { ix: 2, of_ix: "cubic", linux: 2, of_linux: "bbr" },
 ];
-/// Those that `--quick` measures.
+/// Points that `--quick` measures.
 const QUICK: [usize; 2] = [0, 4];
 
 impl Party {
@@ -41,7 +41,7 @@ impl Party {
     }
 }
 
-/// Jain's index of what flows get: 1 when all get the same, 1/n when one gets all.
+/// Jain's index: 1 if all flows get the same, 1/n if one gets all.
 fn jain_index(rates: &[f64]) -> f64 {
     let (sum, squares) = rates.iter().fold((0.0, 0.0), |(s, q), r| (s + r, q + r * r));
     if squares > 0.0 { sum * sum / (rates.len() as f64 * squares) } else { 0.0 }

@@ -1,5 +1,5 @@
-//! Bulk flows: a source on Linux sockets with a congestion control of choice, and receivers that
-//! count what they get.
+//! Bulk flows: a source on Linux sockets with a chosen congestion control, and receivers that count
+//! bytes.
 use ix_report::problem::{Problem, Result};
 use ix_sys::socket::{reset_on_close, set_congestion_control};
 use ix_testbed::Namespace;
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a receiver waits for bytes before it looks whether it is to end.
+/// How long a receiver waits for bytes before it checks whether to end.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How long connecting may take, and the first bytes.
+/// Longest time for connecting, and for the first bytes.
 const START: Duration = Duration::from_secs(20);
-/// What `ix echo bulk` reads first: "send me very much".
+/// The request that `ix echo bulk` reads first; it asks for very many bytes.
 const ORDER: [u8; 16] = *b"IXBULK1\x02\0\0\0\0\0\x01\0\0";
 
-/// A server on Linux sockets that sends for ever to whoever connects.
+/// A server on Linux sockets that sends without end on every connection.
 pub(super) struct LinuxSource {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -80,7 +80,7 @@ fn send(mut stream: TcpStream, stop: &AtomicBool) {
     }
 }
 
-/// Receivers of bulk data, one connection and thread each.
+/// Receivers of bulk data, each with one connection and one thread.
 pub(crate) struct Receivers {
     stop: Arc<AtomicBool>,
     bytes: Vec<Arc<AtomicU64>>,
@@ -88,7 +88,8 @@ pub(crate) struct Receivers {
 }
 
 impl Receivers {
-    /// Connects once to each of `servers`, from `namespace`, and waits until all have got something.
+    /// Connects once to each of `servers`, from `namespace`, and waits until each has received
+    /// bytes.
     pub fn start(namespace: &Namespace, servers: &[SocketAddrV4]) -> Result<Receivers> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut all = Receivers { stop, bytes: Vec::new(), threads: Vec::new() };
@@ -105,19 +106,19 @@ impl Receivers {
         let end = Instant::now() + START;
         while all.counts().contains(&0) {
             if Instant::now() > end {
-                return Err(Problem::new("a flow stands still", "no byte came in 20 s"));
+                return Err(Problem::new("a flow is stuck", "no byte arrived within 20 s"));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(all)
     }
 
-    /// Bytes that each has got.
+    /// Bytes that each has received.
     pub fn counts(&self) -> Vec<u64> {
         self.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect()
     }
 
-    /// Mbit/s of each, `seconds` long, after `warmup` seconds.
+    /// Mbit/s of each over `seconds`, after `warmup` seconds.
     pub fn measure(self, warmup: f64, seconds: f64) -> Vec<f64> {
         std::thread::sleep(Duration::from_secs_f64(warmup));
         let (start, before) = (Instant::now(), self.counts());
@@ -137,7 +138,7 @@ impl Drop for Receivers {
     }
 }
 
-/// Asks for data. The connection ends by reset, so that nothing of it is left on the path.
+/// Requests data. The connection ends by a reset, so that none of it stays on the path.
 fn order(mut stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_read_timeout(Some(PATIENCE))?;
     reset_on_close(&stream)?;

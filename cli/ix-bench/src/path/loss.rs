@@ -6,7 +6,7 @@ use ix_report::problem::Result;
 use ix_report::report::Row;
 use serde_json::json;
 
-/// What the path does at each point.
+/// Faults of the path at each point.
 const POINTS: [Harm; 6] = [
     Harm { loss_percent: 0.0, burst: 1.0, reorder_percent: 0.0 },
     Harm { loss_percent: 0.1, burst: 1.0, reorder_percent: 0.0 },
@@ -15,7 +15,7 @@ const POINTS: [Harm; 6] = [
     Harm { loss_percent: 1.0, burst: 5.0, reorder_percent: 0.0 },
     Harm { loss_percent: 0.0, burst: 1.0, reorder_percent: 2.0 },
 ];
-/// Those that `--quick` measures.
+/// Points that `--quick` measures.
 const QUICK: [usize; 3] = [0, 2, 5];
 
 /// A sender.

@@ -1,7 +1,7 @@
-//! Benchmarks over a path that is not perfect: a bottleneck with a queue, loss, reordering, delay.
+//! Benchmarks over a path with a bottleneck and its queue, loss, reordering and delay.
 //!
-//! The path is `ix_testbed::Bridge`, in user space and with a seed, for a kernel may have no netem;
-//! IX and Linux send over the same interface into the same path, to the same Linux receiver.
+//! The path is `ix_testbed::Bridge`, in user space and with a seed, because a kernel may lack
+//! netem. IX and Linux send over the same interface into the same path, to the same Linux receiver.
 mod fairness;
 pub(crate) mod flows;
 mod loss;
@@ -21,32 +21,32 @@ use std::net::SocketAddrV4;
 pub const BENCHES: [&str; 2] = ["loss", "fairness"];
 
 /// Help of `ix bench loss`.
-pub const LOSS_HELP: &str = "Goodput of one bulk flow to a Linux receiver over a path of 100 Mbit/s \
-    and 10 ms round trip, which loses 0, 0.1, 1 and 5 % of the packets (also in bursts), or \
-    reorders 2 %: from IX and from Linux with the same congestion control, and from Linux with its \
-    others. The path is a process of our own, with a seed; needs root.";
+pub const LOSS_HELP: &str = "Measures goodput of one bulk flow to a Linux receiver over a path of \
+    100 Mbit/s and 10 ms round trip. The path loses 0, 0.1, 1 and 5 % of the packets (also in \
+    bursts), or reorders 2 %. The sender is IX, Linux with the same congestion control, and Linux \
+    with its other ones. A process of the benchmark simulates the path, with a seed. Needs root.";
 
 /// Help of `ix bench fairness`.
-pub const FAIRNESS_HELP: &str = "Flows that share a bottleneck of 100 Mbit/s and 10 ms: IX's among \
-    each other, Linux's, and both together. Prints Jain's index of what each got, and IX's share. \
-    The path is a process of our own; needs root.";
+pub const FAIRNESS_HELP: &str = "Measures how flows share a bottleneck of 100 Mbit/s and 10 ms: flows \
+    of IX, flows of Linux, and both together. Prints Jain's index of their rates, and IX's share. A \
+    process of the benchmark simulates the path. Needs root.";
 
 /// Rate and queue (one product of rate and round-trip time) of the bottleneck, and delay each way.
 const RATE_BIT_PER_S: u64 = 100_000_000;
 const QUEUE_BYTES: u64 = 125_000;
 const DELAY_NS: u64 = 5_000_000;
 
-/// What the path adds to rate, queue and delay.
+/// Faults of the path, besides rate, queue and delay.
 #[derive(Clone, Copy, Debug, Default)]
 struct Harm {
     loss_percent: f64,
-    /// Packets of a burst of losses.
+    /// Mean number of packets in a burst of losses.
     burst: f64,
     reorder_percent: f64,
 }
 
 impl Harm {
-    /// From the server to the client.
+    /// The direction from server to client.
     fn there(self) -> PathSpec {
         let share = self.loss_percent / 100.0;
         PathSpec {
@@ -64,7 +64,7 @@ impl Harm {
     }
 }
 
-/// Two ends and what is between them.
+/// Two ends and the path between them.
 struct Place {
     lab: Lab,
     middle: Namespace,
@@ -77,20 +77,20 @@ impl Place {
             .map_err(|e| Problem::new("cannot make the path", e))
     }
 
-    /// A bulk server on IX with this congestion control.
+    /// Starts a bulk server on IX with this congestion control.
     fn ix(&self, congestion: &str) -> Result<Server> {
         let run_flags = ["--congestion", congestion].map(str::to_owned).to_vec();
         let bulk = Serve { run_flags, ..Serve::echo(&["bulk".to_owned()]) };
         self.lab.start(Host::Ix, &bulk)
     }
 
-    /// The same on Linux sockets.
+    /// Starts one on Linux sockets.
     fn linux(&self, congestion: &str) -> Result<(LinuxSource, SocketAddrV4)> {
         let (namespace, address) = self.lab.linux_server();
         Ok((LinuxSource::start(namespace, address, congestion)?, address))
     }
 
-    /// Those of `wanted` that this kernel has.
+    /// Returns those of `wanted` that this kernel has.
     fn of_linux(&self, wanted: &[&'static str], notes: &mut Vec<String>) -> Vec<&'static str> {
         let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
         let known = std::fs::read_to_string(path).unwrap_or_default();
@@ -103,7 +103,7 @@ impl Place {
     }
 }
 
-/// A row of a Linux receiver with a sender of this system and congestion control.
+/// Makes a row for a Linux receiver with a sender of this system and congestion control.
 fn row(system: &str, congestion: &str, connections: usize) -> Row {
     let (mode, device) = match system {
         "linux" => ("blocking", "veth"),
@@ -135,12 +135,12 @@ pub fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Res
     let mut notes = vec![
         format!(
             "path: {} Mbit/s, {} ms round trip, a queue of {} KB, in user space with a seed; the \
-             receiver is Linux's",
+             receiver is Linux",
             RATE_BIT_PER_S / 1_000_000,
             2 * DELAY_NS / 1_000_000,
             QUEUE_BYTES / 1000
         ),
-        "domain none: the program can touch the dataplane's memory".to_owned(),
+        "domain none: the program can access the dataplane's memory".to_owned(),
     ];
     let rows = match name {
         "fairness" => fairness::measure(&place, args, &mut notes)?,

@@ -1,10 +1,10 @@
-//! How evenly packets leave.
+//! Measures how evenly packets leave.
 use super::{limit, quantile, rounded};
 use crate::lab::{CLIENT_LINK, Host, Lab};
 use crate::path::flows::Receivers;
 use crate::serve::Serve;
 use ix_report::problem::{Problem, Result};
-use ix_sys::socket::set_option;
+use ix_sys::socket::set_receive_timeout;
 use ix_sys::stamps;
 use ix_testbed::PacketSocket;
 use serde_json::{Value, json};
@@ -15,10 +15,12 @@ use std::time::{Duration, Instant};
 
 const FLOW_MBIT_PER_S: u64 = 100;
 const SETTLE: Duration = Duration::from_millis(700);
-/// A bucket of the histogram is a slot of the wheel, µs; the last is for all beyond.
+/// A bucket of the histogram is a slot of the wheel, µs; the last one has all longer gaps.
 const BUCKET_US: f64 = 16.0;
 const BUCKETS: usize = 20;
-/// Packets of less are no data.
+/// Longest wait for a packet.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Shorter packets carry no data.
 const DATA_BYTES: usize = 1000;
 
 pub(super) fn measure(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
@@ -62,7 +64,7 @@ pub(super) fn measure(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// Distances between arrivals of packets of the same flow, µs.
+/// Gaps between arrivals of packets of the same flow, µs.
 fn arrivals(lab: &Lab, time: Duration) -> Result<Vec<f64>> {
     let cannot = |e: io::Error| Problem::new("cannot watch the link", e);
     let socket = PacketSocket::open(lab.client_namespace(), CLIENT_LINK)
@@ -83,20 +85,19 @@ fn arrivals(lab: &Lab, time: Duration) -> Result<Vec<f64>> {
 struct Arrival {
     at_ns: u64,
     bytes: usize,
-    /// The client's, which tells flows apart.
+    /// The client's port, which identifies the flow.
     port: u16,
 }
 
-/// The kernel is to note when packets arrived, and no wait lasts for ever.
+/// Asks the kernel for time stamps of arrivals, and bounds each wait.
 fn ask_for_times(socket: &PacketSocket) -> io::Result<()> {
-    let patience = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
-    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVTIMEO, patience)?;
+    set_receive_timeout(socket.as_fd(), PATIENCE)?;
     stamps::enable_receive(socket.as_fd())
 }
 
-/// The next packet; none when none came for a while, or without its time.
+/// Returns the next packet; `None` if none came for a while, or one without a time stamp.
 fn next_arrival(socket: &PacketSocket) -> io::Result<Option<Arrival>> {
-    // The front of a frame is enough.
+    // The beginning of a frame is enough.
     let mut front = [0u8; 64];
     let Some((bytes, Some(at_ns))) = stamps::receive_packet(socket.as_fd(), &mut front)? else {
         return Ok(None);

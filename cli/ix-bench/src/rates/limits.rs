@@ -1,4 +1,4 @@
-//! How exactly a limit holds.
+//! Measures how exactly a limit holds.
 use super::shared::{PORT, Shared, TENANTS};
 use super::{limit, quantile, rounded};
 use crate::lab::{CLIENT_LINK, Host, Lab};
@@ -9,14 +9,15 @@ use serde_json::{Value, json};
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
-/// The usual ones, bits a second; the last is a part of what the link carries in its slowest
-/// second.
+/// The limits to measure, bits per second; the last one is a share of what the link carries in its
+/// slowest second.
 const RATES: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 const OF_LINK: f64 = 0.8;
-/// A limit that is new has a moment in which queues run dry.
+/// After a limit was set, queues drain for a moment.
 const SETTLE: Duration = Duration::from_millis(700);
 const FLOWS: usize = 2;
-/// A counter that took longer to read is read anew: when it had its value is not known well enough.
+/// A counter that took longer to read is read again, because the time of its value is too
+/// uncertain.
 const READ: Duration = Duration::from_micros(200);
 const READS: usize = 50;
 
@@ -39,14 +40,14 @@ pub(super) fn measure(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// Who keeps to a limit, how it is set, and how many packets the kernel has dropped for it.
+/// What enforces a limit, how it is set, and how many packets the kernel has dropped for it.
 struct Limited<'a> {
     by: &'a str,
     set: &'a dyn Fn(u64) -> Result<()>,
     dropped: &'a dyn Fn() -> Result<Option<u64>>,
 }
 
-/// Rows of a server that sends all it may, under one limit after the other.
+/// Rows of a server that sends all it may, under one limit after another.
 fn all_rates(
     lab: &Lab,
     quick: bool,
@@ -56,18 +57,18 @@ fn all_rates(
     let seconds = if quick { 3 } else { 10 };
     let receivers = Receivers::start(lab.client_namespace(), &[server; FLOWS])?;
     std::thread::sleep(SETTLE);
-    // What it carries in every second: on a link that is made of processor time one second is not
-    // like another, and no limit can be kept that the link does not reach.
+    // What the link carries in every second: its speed depends on processor time and varies, and a
+    // limit above the link's speed cannot be measured.
     let link = windows(lab, seconds)?;
     let (link, link_most) =
         (link.iter().copied().fold(f64::MAX, f64::min), link.into_iter().fold(0.0, f64::max));
     let of_link = (link * OF_LINK / 1e6).round() as u64 * 1_000_000;
-    // From fast to slow: what waits in queues drains the sooner.
+    // From fast to slow, so that queues drain sooner.
     let mut rates: Vec<u64> = RATES.into_iter().filter(|rate| *rate < of_link).collect();
     rates.push(of_link);
     let mut rows = Vec::new();
     for rate in rates.into_iter().rev() {
-        eprintln!("ix: a limit of {} Mbit/s, kept by {}", rate / 1_000_000, limited.by);
+        eprintln!("ix: a limit of {} Mbit/s, enforced by {}", rate / 1_000_000, limited.by);
         (limited.set)(rate)?;
         std::thread::sleep(SETTLE);
         let dropped = (limited.dropped)()?;
@@ -97,8 +98,8 @@ fn all_rates(
     Ok(rows)
 }
 
-/// Bits a second that the client's end of the link got, second by second, each by the time that
-/// really lies between its readings.
+/// Bits per second that arrived at the client's end of the link, second by second, each by the true
+/// time between its readings.
 fn windows(lab: &Lab, seconds: usize) -> Result<Vec<f64>> {
     let mut windows = Vec::new();
     let mut last = received(lab)?;
@@ -112,7 +113,7 @@ fn windows(lab: &Lab, seconds: usize) -> Result<Vec<f64>> {
     Ok(windows)
 }
 
-/// Bytes that came to the client's end, Ethernet headers and all, and when.
+/// Bytes that arrived at the client's end, with Ethernet headers, and the time of the reading.
 fn received(lab: &Lab) -> Result<(u64, Instant)> {
     let cannot = |e: std::io::Error| Problem::new("cannot read the link's counters", e);
     let (text, at) = lab.client_namespace().run(read_counters).map_err(cannot)?;
@@ -123,7 +124,7 @@ fn received(lab: &Lab) -> Result<(u64, Instant)> {
     Ok((bytes.ok_or_else(none)?, at))
 }
 
-/// All links' counters, and when they were read, as exactly as a busy machine lets us know.
+/// All links' counters, and when they were read, as exactly as a busy machine allows.
 fn read_counters() -> std::io::Result<(String, Instant)> {
     let mut tries = 0;
     loop {

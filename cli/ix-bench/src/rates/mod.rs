@@ -1,7 +1,7 @@
-//! `ix bench rates`: what rate specifiers and the sharing of an interface are worth.
+//! `ix bench rates`: accuracy of rates, and isolation on a shared interface.
 //!
-//! How exactly a limit holds, how evenly paced packets leave, what a tenant notices of a neighbour
-//! that floods the same interface, what tenants get by weight, and how soon Linux has the traffic of
+//! How exactly a limit holds, how evenly paced packets leave, how a neighbour that floods the same
+//! interface affects a tenant, how tenants share by weight, and how soon Linux gets the packets of
 //! a vNIC that ends.
 mod gaps;
 mod limits;
@@ -9,25 +9,25 @@ pub(crate) mod shared;
 
 use crate::args::{Device, RatesArgs};
 use crate::lab::Lab;
-use ix_broker::control::{Client, Request};
+use ix_broker::control::Client;
+use ix_proto::control::{Answer, Request};
 use ix_report::machine::Machine;
 use ix_report::problem::{Problem, Result};
 use ix_report::report::{layout, own_command, write_json};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Overview of the benchmark.
-pub const HELP: &str = "What rate specifiers and the sharing of an interface are worth: how exactly a \
-    limit holds from 1 Mbit/s to what the link carries, over seconds; how evenly the packets of paced \
-    flows leave (the histogram of their distances); the p99 of a paced tenant alone and beside a \
-    neighbour that floods the same interface; what tenants get of a full interface by their weights; \
-    and how soon Linux hears the first packet after a vNIC's owner was killed or the vNIC deleted. \
-    Needs root.";
+/// Help of the benchmark.
+pub const HELP: &str = "Measures rates and the sharing of an interface: how exactly a limit holds, \
+    from 1 Mbit/s to the speed of the link; how evenly the packets of paced flows leave (a \
+    histogram of their gaps); the p99 of a paced tenant alone and beside a neighbour that floods the \
+    same interface; how tenants share a full interface by weight; and how soon Linux receives the \
+    first packet after a vNIC was deleted or its owner killed. Needs root.";
 
 /// Measures and prints.
 pub fn main(args: &RatesArgs) -> Result<()> {
     if !ix_sys::process::is_root() {
-        let why = "to share an interface takes XDP programs";
+        let why = "sharing an interface needs XDP programs";
         return Err(Problem::new("cannot measure rates without root", why).mend("run it as root"));
     }
     let machine = Machine::read();
@@ -36,8 +36,9 @@ pub fn main(args: &RatesArgs) -> Result<()> {
     let mut rows = Vec::new();
     let wanted = |part: &str| args.only.is_empty() || args.only.iter().any(|o| o == part);
     if let Some(unknown) = args.only.iter().find(|part| !PARTS.contains(&part.as_str())) {
-        return Err(Problem::new("there is no such part", unknown)
-            .mend(format!("choose from {}", PARTS.join(", "))));
+        return Err(
+            Problem::new("no such part", unknown).mend(format!("choose from {}", PARTS.join(", ")))
+        );
     }
     if wanted("limits") {
         rows.extend(limits::measure(&lab, args.quick)?);
@@ -46,7 +47,8 @@ pub fn main(args: &RatesArgs) -> Result<()> {
         rows.extend(gaps::measure(&lab, args.quick)?);
     }
     if wanted("neighbour") {
-        // A thread of its own: what floods is received where it was started.
+        // A separate thread, because flooded packets are received on the hardware thread of their
+        // sender.
         let neighbour = || shared::neighbour(&lab, args.quick);
         let rows_of = std::thread::scope(|scope| scope.spawn(neighbour).join());
         let panicked = |_| Err(Problem::new("cannot measure a neighbour", "its thread panicked"));
@@ -61,15 +63,15 @@ pub fn main(args: &RatesArgs) -> Result<()> {
     publish(args, &machine, &rows)
 }
 
-/// What may be measured alone.
+/// Parts that may be measured alone.
 const PARTS: [&str; 5] = ["limits", "gaps", "neighbour", "weights", "handover"];
 
-/// Asks a dataplane, or whoever shares the interface.
-fn ask(control: &Path, request: &Request) -> Result<Value> {
+/// Sends a request to a dataplane or to `ix share`.
+fn ask(control: &Path, request: &Request) -> Result<Answer> {
     Client::connect(control)?.ask(request)
 }
 
-/// Sets rates of a dataplane, or of a vNIC.
+/// Sets rates of a dataplane or of a vNIC.
 fn limit(control: &Path, tx: Option<&str>, flow: Option<&str>) -> Result<()> {
     let text = |rate: Option<&str>| rate.map(str::to_owned);
     let (tx, flow) = (text(tx), text(flow));
@@ -77,7 +79,7 @@ fn limit(control: &Path, tx: Option<&str>, flow: Option<&str>) -> Result<()> {
     ask(control, &request).map(drop)
 }
 
-/// The value at a part of a sorted list.
+/// Quantile of a sorted list.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     sorted.get((last as f64 * part).round() as usize).copied().unwrap_or(0.0)
@@ -89,19 +91,19 @@ fn rounded(value: f64) -> f64 {
 
 fn publish(args: &RatesArgs, machine: &Machine, rows: &[Value]) -> Result<()> {
     let notes = [
-        "limits: bits that arrive on the wire in whole seconds, against the rate: the median second, \
-         those with the least and the most, the worst; kept by the tenant's dataplane alone, and behind \
-         `ix share`, where the kernel drops what is beyond",
-        "gaps: distances between arrivals of one flow's packets in the kernel at the other end",
+        "limits: bits that arrive in whole seconds, relative to the rate: the median second, \
+         those with the fewest and the most, the worst; enforced by the tenant's dataplane alone, and behind \
+         `ix share`, where the kernel drops packets beyond the rate",
+        "gaps: times between arrivals of one flow's packets in the kernel at the other end",
         "neighbour: a closed loop of one connection over 64 bytes, client and tenant on one hardware \
-         thread, the neighbour and its receiver on another (where there is one): they share the \
-         interface and its links only",
+         thread, the neighbour and its receiver on another (if there is one): they share only the \
+         interface and its links",
         "handover: from kill(2), or from the request to delete, to the first datagram that a socket \
-         of Linux hears; disturbed: runs during which a hardware thread stood still for more than 1 ms, \
-         by a real-time thread on each that only sleeps (a virtual machine's are taken away from it); \
+         of Linux receives; disturbed: runs in which a hardware thread stood still for more than 1 ms, \
+         measured by a real-time thread on each (a hypervisor takes them away); \
          most, undisturbed: of the other runs",
-        "link: what it carries without a limit in its slowest and its fastest second",
-        "domain none: the program can touch the dataplane's memory",
+        "link: its rate without a limit in its slowest and its fastest second",
+        "domain none: the program can access the dataplane's memory",
     ];
     let report = json!({
         "bench": "rates",
@@ -125,7 +127,7 @@ fn publish(args: &RatesArgs, machine: &Machine, rows: &[Value]) -> Result<()> {
     args.json.as_deref().map_or(Ok(()), |path| write_json(path, &report))
 }
 
-/// Rows of one part, which have the same keys; a list is a line of its own.
+/// Prints rows of one part, which have the same keys; a list gets its own line.
 fn table(rows: &[&Value]) -> String {
     let columns: Vec<&String> = match rows.first().and_then(|row| row.as_object()) {
         Some(row) => row.iter().filter(|(_, v)| !v.is_array()).map(|(key, _)| key).collect(),

@@ -4,7 +4,9 @@ use crate::lab::{Lab, SERVER_LINK};
 use crate::path::flows::Receivers;
 use crate::process::Process;
 use crate::stalls::Stalls;
-use ix_broker::control::{Request, VnicDevice};
+use ix_broker::control::Client;
+use ix_proto::control::vnic::{FiltersCreated, SharedVnic, View, VnicCreated};
+use ix_proto::control::{Request, VnicDevice};
 use ix_report::problem::{Problem, Result};
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -29,7 +31,8 @@ impl<'a> Shared<'a> {
     pub(crate) fn start(lab: &'a Lab, speed: &str) -> Result<Shared<'a>> {
         let control = lab.file("share");
         let mut command = lab.server_namespace().command(lab.ix_file(), None);
-        // Linux has the addresses of vNICs that end, and their filters are held until they are revoked.
+        // Linux has the addresses of vNICs that end, and their filters are held until they are
+        // revoked.
         command
             .args(["share", SERVER_LINK, "--overlap", "--speed", speed, "--filters", "4096"])
             .arg("--control")
@@ -49,8 +52,8 @@ impl<'a> Shared<'a> {
         Ok(Shared { lab, process, control })
     }
 
-    /// A vNIC that has all of an address; answers the device to open, and the capability for what it
-    /// receives.
+    /// Makes a vNIC with all packets of an address; returns the device to open, and the capability
+    /// of its receive filter.
     pub(crate) fn vnic(
         &self,
         name: &str,
@@ -63,7 +66,8 @@ impl<'a> Shared<'a> {
             owner,
             device: VnicDevice::Afxdp,
         };
-        let device = ask(&self.control, &create)?["device"].as_str().unwrap_or("").to_owned();
+        let mut client = Client::connect(&self.control)?;
+        let created: VnicCreated = client.get(&create)?;
         let filter = |direction: &str| {
             let filter = format!("{direction} ip service {ip}").parse();
             filter.map_err(|e| Problem::new("cannot make a filter", e))
@@ -74,9 +78,10 @@ impl<'a> Shared<'a> {
             vnic: Some(name.to_owned()),
             queue: None,
         };
-        let granted = ask(&self.control, &grant)?;
-        let capability = granted["filters"][0]["capability"].as_str().unwrap_or("").to_owned();
-        Ok((device, capability))
+        let granted: FiltersCreated = client.get(&grant)?;
+        let received = granted.filters.into_iter().next();
+        let capability = received.map(|filter| filter.capability).unwrap_or_default();
+        Ok((created.device, capability))
     }
 
     pub(super) fn rate(&self, name: &str, tx: Option<&str>, weight: u32) -> Result<()> {
@@ -91,15 +96,20 @@ impl<'a> Shared<'a> {
         ask(&self.control, &request).map(drop)
     }
 
-    /// Packets of all vNICs that the kernel has dropped, for their rates or for their parts.
+    /// Packets of all vNICs that the kernel has dropped, for their rates or their weights.
     pub(super) fn dropped(&self) -> Result<u64> {
-        let view = ask(&self.control, &Request::Vnic)?;
-        let count = |vnic: &Value| Some(vnic["over_rate"].as_u64()? + vnic["over_share"].as_u64()?);
-        let sum = view["vnics"].as_array().and_then(|all| all.iter().map(count).sum());
-        sum.ok_or_else(|| Problem::new("`ix share` reports no drops", view))
+        Ok(self.vnics()?.iter().map(|vnic| vnic.over_rate + vnic.over_share).sum())
     }
 
-    /// A dataplane on a vNIC, with `ix echo` under it.
+    /// All vNICs.
+    fn vnics(&self) -> Result<Vec<SharedVnic>> {
+        match Client::connect(&self.control)?.get(&Request::Vnic)? {
+            View::Shared(shared) => Ok(shared.vnics),
+            View::Own(_) => Err(Problem::new("`ix share` lists no vNICs", "it is a dataplane")),
+        }
+    }
+
+    /// Starts a dataplane on a vNIC, with `ix echo`.
     pub(super) fn tenant(
         &self,
         name: &str,
@@ -124,7 +134,7 @@ impl<'a> Shared<'a> {
         command
     }
 
-    /// The figures of a closed loop of one connection, on the hardware thread of the paced tenant.
+    /// Figures of a closed loop of one connection, on the hardware thread of the paced tenant.
     fn round_trips(&self, ip: Ipv4Addr, seconds: u64) -> Result<Value> {
         let namespace = self.lab.client_namespace();
         let mut command = namespace.command(self.lab.ix_file(), Some(self.lab.cpus.0));
@@ -143,8 +153,7 @@ pub(super) fn neighbour(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     let (seconds, runs) = if quick { (1, 3) } else { (4, 5) };
     let shared = Shared::start(lab, "400Mbit")?;
     let paced = shared.tenant("paced", TENANTS[0], lab.cpus.0, "64")?;
-    // What floods, and who receives it, have the other hardware thread: it is the interface that is
-    // shared here.
+    // The flood and its receiver run on the other hardware thread: only the interface is shared.
     let flood = shared.tenant("flood", TENANTS[1], lab.cpus.1, "bulk")?;
     let pinned = ix_sys::cpu::pin(lab.cpus.1);
     pinned.map_err(|e| Problem::new("cannot choose a hardware thread", e))?;
@@ -190,7 +199,7 @@ pub(super) fn neighbour(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     })])
 }
 
-/// What two tenants that send all they can get of a full interface.
+/// Rates of two tenants that send all they can over a full interface.
 pub(super) fn weights(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     let seconds = if quick { 2.0 } else { 10.0 };
     let link = 400.0;
@@ -202,10 +211,10 @@ pub(super) fn weights(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
         eprintln!("ix: two tenants with weights of 1 and {weight}");
         shared.rate("other", None, weight)?;
         let servers = TENANTS.map(|ip| SocketAddrV4::new(ip, PORT));
-        // Several flows each, so that none is slow because one is.
+        // Several flows each, so that one slow flow matters less.
         let all: Vec<_> = servers.iter().flat_map(|server| [*server; 4]).collect();
         let receivers = Receivers::start(lab.client_namespace(), &all)?;
-        // Until all know that the interface is full, and queues have run dry.
+        // By then all know that the interface is full, and queues have drained.
         std::thread::sleep(Duration::from_secs(1));
         let dropped = shared.dropped()?;
         let rates = receivers.measure(0.0, seconds);
@@ -232,18 +241,19 @@ pub(super) fn weights(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
 /// How a vNIC ends.
 #[derive(Clone, Copy)]
 enum End {
-    /// Its owner, a process that does nothing, is killed.
+    /// Its owner, an idle process, is killed.
     Owner,
     /// Its owner is the `ix run` of its dataplane.
     Dataplane,
     /// It is deleted.
     Deleted,
-    /// The capability for what it receives is revoked.
+    /// The capability of its receive filter is revoked.
     Revoked,
 }
 
-/// How soon Linux hears what was a vNIC's. Apart from all times, those in which the machine did not stand
-/// still: what takes a hardware thread away for ten milliseconds makes everything as late.
+/// Time until Linux receives a vNIC's packets. Times in which the machine did not stand still are
+/// reported separately, because a hardware thread that is taken away for ten milliseconds delays
+/// everything.
 pub(super) fn handover(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     let shared = Shared::start(lab, "10Gbit")?;
     let watch = |e| Problem::new("cannot watch the machine", e);
@@ -290,7 +300,7 @@ pub(super) fn handover(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// Linux' socket at the address that vNICs hold, and somebody who sends there all the time.
+/// A Linux socket at the address that vNICs hold, and a client that sends there all the time.
 struct Sink {
     socket: UdpSocket,
     ip: Ipv4Addr,
@@ -300,7 +310,7 @@ struct Sink {
 
 impl Sink {
     fn new(lab: &Lab, ip: Ipv4Addr) -> Result<Sink> {
-        let cannot = |e: ix_testbed::Error| Problem::new("cannot prepare Linux' address", e);
+        let cannot = |e: ix_testbed::Error| Problem::new("cannot prepare Linux's address", e);
         let socket = |e: std::io::Error| Problem::new("cannot open a socket", e);
         let server = lab.server_namespace();
         server.add_address(SERVER_LINK, ip, 24).map_err(cannot)?;
@@ -320,7 +330,7 @@ impl Sink {
         Ok(Sink { socket: sink, ip, done, sender: Some(sender) })
     }
 
-    /// Makes a vNIC, ends it, and answers when, and how long it took until Linux heard something.
+    /// Makes a vNIC and ends it; returns when, and the time until Linux received a datagram.
     fn after(&self, shared: &Shared<'_>, end: End) -> Result<(Instant, Duration)> {
         let mut owner = match end {
             End::Owner => Some(Owner::start(Command::new("sleep").arg("1000"))?),
@@ -340,7 +350,7 @@ impl Sink {
         self.hear_nothing()?;
         let start = Instant::now();
         let control = &shared.control;
-        // The answer to a request comes when the link has gone as well.
+        // The reply to a request comes when the link has been removed, too.
         let took = std::thread::scope(|scope| {
             scope.spawn(|| match &mut owner {
                 Some(owner) => owner.0.kill().is_ok(),
@@ -351,12 +361,9 @@ impl Sink {
         if matches!(end, End::Revoked) {
             ask(control, &delete)?;
         }
-        // Its link has gone when the name is free.
+        // Its link has been removed when the name is free.
         let until = Instant::now() + START;
-        while ask(&shared.control, &Request::Vnic)?["vnics"]
-            .as_array()
-            .is_some_and(|v| !v.is_empty())
-        {
+        while !shared.vnics()?.is_empty() {
             if Instant::now() > until {
                 return Err(Problem::new("a vNIC still exists", "its owner has ended"));
             }
@@ -371,7 +378,7 @@ impl Sink {
         self.socket.recv(&mut [0; 64]).map(drop).map_err(cannot)
     }
 
-    /// Waits until what came before the vNIC is read and nothing comes any more.
+    /// Reads until no more datagrams of the time before the vNIC arrive.
     fn hear_nothing(&self) -> Result<()> {
         let until = Instant::now() + START;
         while self.hear(Duration::from_millis(5)).is_ok() {
@@ -390,7 +397,7 @@ impl Drop for Sink {
     }
 }
 
-/// A process whose end a vNIC shares. Killed when dropped.
+/// A process that owns a vNIC. Dropping this kills it.
 struct Owner(Child);
 
 impl Owner {
@@ -399,7 +406,7 @@ impl Owner {
         command.spawn().map(Owner).map_err(|e| Problem::new("cannot start the owner", e))
     }
 
-    /// Becomes `ix run` when it is told so: the vNIC needs its number first.
+    /// Becomes `ix run` on command: the vNIC needs its process ID first.
     fn waiting(shared: &Shared<'_>, ip: Ipv4Addr) -> Result<Owner> {
         let (lab, device) = (shared.lab, "afxdp:ixv-short");
         let run = shared.run(device, ip, lab.cpus.0, "64");
@@ -408,7 +415,7 @@ impl Owner {
         Owner::start(&mut command)
     }
 
-    /// Waits until its dataplane stands.
+    /// Waits until its dataplane has started.
     fn go(&mut self, shared: &Shared<'_>, ip: Ipv4Addr) -> Result<()> {
         use std::io::Write;
         let told = self.0.stdin.take().map_or(Ok(()), |mut input| input.write_all(b"go\n"));
@@ -416,7 +423,7 @@ impl Owner {
         let (until, control) = (Instant::now() + START, shared.lab.file(&format!("tenant-{ip}")));
         while ask(&control, &Request::Status).is_err() {
             if Instant::now() > until {
-                return Err(Problem::new("the owner's dataplane hangs", "it does not answer"));
+                return Err(Problem::new("the owner's dataplane hangs", "it does not start"));
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -5,7 +5,7 @@ use super::read::Row;
 use super::series::{number, word};
 use super::text::short;
 
-/// One figure over another, of those that there are.
+/// One figure divided by another, where both exist.
 fn times(value: Option<f64>, base: Option<f64>) -> String {
     match (value, base) {
         (Some(value), Some(base)) if base > 0.0 => format!("{}×", short(value / base)),
@@ -13,14 +13,14 @@ fn times(value: Option<f64>, base: Option<f64>) -> String {
     }
 }
 
-/// Of one process.
+/// Throughput of one process.
 fn alone<'a>(rows: &Rows<'a>) -> Rows<'a> {
     rows.of(|row| number(row, "processes").is_none_or(|n| n == 1.0))
 }
 
 /// Figure 4.
 pub fn memcached_udp(rows: &Rows<'_>) -> Vec<Line> {
-    // The paper's is memcached on both, and then memcached changed for the native interface.
+    // The paper has memcached on both systems, and then memcached changed for the native interface.
     let of = |server: &str| rows.of(|row| word(row, "server") == server);
     let native = rows.of(|row| {
         let server = if word(row, "system") == "ix" { "ix-kv" } else { "memcached" };
@@ -48,7 +48,7 @@ pub fn memcached_udp(rows: &Rows<'_>) -> Vec<Line> {
 
 /// Figure 5.
 pub fn http(rows: &Rows<'_>) -> Vec<Line> {
-    // Each request has a connection of its own there.
+    // In the paper each request has a connection of its own.
     let rows = rows.of(|row| word(row, "connection") == "one a request");
     let alone = alone(&rows);
     let mut lines = vec![
@@ -67,7 +67,7 @@ pub fn http(rows: &Rows<'_>) -> Vec<Line> {
     lines
 }
 
-/// What a second process brings, and who wins with the most.
+/// How much a second process adds, and which system is faster with the most processes.
 fn scaling(rows: &Rows<'_>, what: &str, paper: &'static str) -> Vec<Line> {
     let of = |n: f64| rows.having("processes", n);
     let gain = |system: &str| {
@@ -99,7 +99,7 @@ pub fn kv_steps(rows: &Rows<'_>) -> Vec<Line> {
     let at = |rows: &Rows<'_>, step: &str, key: &str| {
         rows.of(|row| word(row, "server") == step).highest(key)
     };
-    // Here the rate is the client's as often as the server's: the server's time of a request is
+    // Here the client limits the rate as often as the server. So the server's time for a request is
     // compared.
     let step = |step: &str| {
         let over = |base: &str| times(at(&busy, base, "total_ns"), at(&busy, step, "total_ns"));
@@ -116,15 +116,15 @@ pub fn kv_steps(rows: &Rows<'_>) -> Vec<Line> {
         line("the same, native transmit", "1.10× of receive (Arrakis)", step("native transmit")),
         line("the same, both", "1.19× of sockets (Arrakis)", step("native both")),
         line(
-            "ns of the program's own for a request: copied, receive, transmit, both",
-            "not told",
+            "ns of the program itself for a request: copied, receive, transmit, both",
+            "not reported",
             ["native, copied", "native receive", "native transmit", "native both"]
                 .map(app)
                 .join(", "),
         ),
         line(
             "median round trip of one request, sockets and native",
-            "not told",
+            "not reported",
             [("sockets", latency("sockets")), ("native", latency("native both"))]
                 .iter()
                 .filter_map(|(name, us)| Some(format!("{name} {} µs", short((*us)?))))
@@ -134,7 +134,7 @@ pub fn kv_steps(rows: &Rows<'_>) -> Vec<Line> {
     ]
 }
 
-/// What an idle tenant costs, and how soon it is there.
+/// What an idle tenant costs, and how soon it gets a packet.
 pub fn wakeup(rows: &Rows<'_>) -> Vec<Line> {
     let at = |neighbour: &str, key: &'static str| {
         let rows = rows.of(|row| word(row, "neighbour") == neighbour);
@@ -143,23 +143,23 @@ pub fn wakeup(rows: &Rows<'_>) -> Vec<Line> {
     vec![
         line(
             "from a packet to the program of an idle tenant, median",
-            "not told: Arrakis had no interrupts and polled",
+            "not reported: Arrakis polled, without interrupts",
             at("none", "wake_p50_us"),
         ),
-        line("the same, 99th percentile", "not told", at("none", "wake_p99_us")),
+        line("the same, 99th percentile", "not reported", at("none", "wake_p99_us")),
         line(
             "the same, median beyond a bare wake-up of this machine",
-            "not told",
+            "not reported",
             at("none", "over_bare_us"),
         ),
         line(
             "the same with an idle loop that polls (ix run --wake-us 0), median",
-            "not told",
+            "not reported",
             at("none, polls", "wake_p50_us"),
         ),
         line(
             "the same where another program computes, median",
-            "not told",
+            "not reported",
             at("computes", "wake_p50_us"),
         ),
         line(
@@ -172,7 +172,7 @@ pub fn wakeup(rows: &Rows<'_>) -> Vec<Line> {
 
 /// Table 1 and figure 3.
 pub fn udp_echo(rows: &Rows<'_>) -> Vec<Line> {
-    // Native is what is written for IX, by whichever of its interfaces.
+    // Native means a program written for IX, with any of its interfaces.
     let servers = |wanted: &[&str]| {
         rows.of(|row| word(row, "system") != "ix" || wanted.contains(&word(row, "server")))
     };
@@ -222,7 +222,7 @@ pub fn udp_echo(rows: &Rows<'_>) -> Vec<Line> {
     lines
 }
 
-/// The least time of a packet, µs.
+/// The shortest time of a packet, µs.
 fn fastest_us(rows: &Rows<'_>, system: &str) -> Option<f64> {
     let sums = rows.system(system).0.into_iter().map(|row| parts_ns(row).iter().sum());
     sums.filter(|ns: &f64| *ns > 0.0).reduce(f64::min).map(|ns| ns / 1000.0)

@@ -1,4 +1,4 @@
-//! Bars: side by side where points have no order, stacked where parts make a whole. As SVG.
+//! Bars as SVG: side by side where points have no order, stacked where parts make a whole.
 use super::chart::{self, Axis, Key, SIDES};
 use super::scale::{Kind, Scale};
 use super::text::{escape, short};
@@ -21,11 +21,12 @@ pub struct Grouped {
     pub title: String,
     /// What the categories are.
     pub x_label: String,
-    /// Up.
+    /// Name of the upward axis.
     pub y: Axis,
-    /// Along.
+    /// Name of the axis along.
     pub categories: Vec<String>,
-    /// Label, class of the colour, and for each category the median and its extremes.
+    /// For each series: label, class of the colour, and for each category the median and its
+    /// extremes.
     pub series: Vec<(String, String, Vec<Measured>)>,
 }
 
@@ -70,7 +71,7 @@ impl Grouped {
     }
 }
 
-/// Wholes made of parts: a bar each, lying.
+/// Stacked horizontal bars: each is a whole made of parts.
 #[derive(Clone, Debug)]
 pub struct Stacked {
     /// What it shows.
@@ -106,7 +107,7 @@ impl Stacked {
         svg + "</svg>"
     }
 
-    /// One bar at this height, its name before it and its sum behind.
+    /// One bar at this height: its name in front, its sum behind.
     fn draw_bar(&self, svg: &mut String, bar: &(String, Vec<f64>), y: f64, scale: &Scale) {
         let (name, parts) = bar;
         chart::text(svg, "tick end", NAMES - 10.0, y + 16.0, name);

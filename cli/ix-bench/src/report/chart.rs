@@ -11,18 +11,18 @@ const RIGHT: f64 = 20.0;
 const BELOW: f64 = 52.0;
 /// Width of a character of a legend, roughly.
 const CHARACTER: f64 = 6.9;
-/// Ticks that are nearer to each other are left out.
+/// Ticks nearer to each other than this are left out.
 const TICK_ROOM: f64 = 26.0;
 
-/// A line through more points has no marks at them.
+/// A line through more points than this has no marks.
 const MARKS_MAX: usize = 200;
 
 /// One measured point with its extremes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Along.
+    /// Position along the horizontal axis.
     pub x: f64,
-    /// Up: the median.
+    /// The median, along the upward axis.
     pub y: f64,
     /// Lowest and highest of the runs.
     pub range: (f64, f64),
@@ -39,7 +39,7 @@ pub struct Series {
     pub points: Vec<Point>,
 }
 
-/// An axis' words and scale.
+/// Name and scale of an axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// What is measured, with its unit.
@@ -53,17 +53,17 @@ pub struct Axis {
 pub struct Chart {
     /// What it shows.
     pub title: String,
-    /// Along.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Up.
+    /// The upward axis.
     pub y: Axis,
-    /// A value of the upward axis to draw a line at, and its name.
+    /// A value of the upward axis at which a line is drawn, and its name.
     pub mark: Option<(f64, &'static str)>,
     /// The systems.
     pub series: Vec<Series>,
 }
 
-/// What stands before a name in a legend.
+/// The symbol in front of a name in a legend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// A line with the series' mark.
@@ -72,7 +72,7 @@ pub enum Key {
     Bar,
 }
 
-/// Opens a figure whose legend is drawn; answers where the plot begins.
+/// Begins a figure and draws its legend; returns where the plot begins.
 pub fn begin(
     svg: &mut String,
     title: &str,
@@ -149,7 +149,7 @@ pub fn upright(svg: &mut String, x: f64, top: f64, bottom: f64, value: f64) {
     text(svg, "tick", x, bottom + 18.0, &short(value));
 }
 
-/// Words at a place.
+/// Text at a position.
 pub fn text(svg: &mut String, class: &str, x: f64, y: f64, words: &str) {
     let words = escape(words);
     let _ = write!(svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{words}</text>");
@@ -192,7 +192,7 @@ impl Chart {
         let mut svg = String::new();
         let legend: Vec<_> =
             self.series.iter().map(|s| (s.label.clone(), s.colour.clone())).collect();
-        // Further lines of a kind have no name of their own.
+        // Further lines of the same name have no entry in the legend.
         let legend: Vec<_> =
             legend.into_iter().filter(|(label, _): &(String, _)| !label.is_empty()).collect();
         let top = begin(&mut svg, &self.title, &legend, Key::Line, PLOT_HEIGHT + BELOW);

@@ -5,7 +5,7 @@ use super::read::{Results, Row};
 use super::scale::Kind;
 use super::{series, text};
 
-/// Most figures of one kind: more points than these are in the table.
+/// At most this many figures of one kind: further points are in the table.
 const SLICES: usize = 4;
 
 /// A benchmark that has figures of its own.
@@ -20,13 +20,14 @@ struct Figure {
     title: &'static str,
     x: &'static str,
     x_kind: Kind,
-    /// Figures, and what their lines are called; of those without a name the first that rows have.
+    /// Figures, and the names of their lines. Of figures without a name, the first that rows have
+    /// is drawn.
     ys: &'static [(&'static str, &'static str)],
-    /// Logarithmic; else from zero on.
+    /// Logarithmic; otherwise from zero on.
     y_kind: Kind,
-    /// Follows from other keys: does not separate points.
+    /// Keys that follow from other keys: they do not separate points.
     ignored: &'static [&'static str],
-    /// A value of the upward axis to draw a line at, and its name.
+    /// A value of the upward axis at which a line is drawn, and its name.
     mark: Option<(f64, &'static str)>,
 }
 
@@ -46,7 +47,7 @@ const OFFERED: &[&str] =
 const CLOSED_LOOP: &str = "closed loop";
 use Kind::{Linear, Log};
 
-/// What was measured second by second, whatever was offered in it.
+/// Figures measured second by second, whatever load was offered.
 const fn over_time(
     title: &'static str,
     ys: &'static [(&'static str, &'static str)],
@@ -95,7 +96,7 @@ const BENCHES: [Bench; 20] = [
     },
     Bench {
         name: "connscaling",
-        what: "Messages over ever more established connections.",
+        what: "Messages over more and more established connections.",
         figures: &[
             figure("Messages a second by connections", ("connections", Log), RATE, Linear),
             figure("Cycles a message", ("connections", Log), &[("cycles_per_msg", "")], Linear),
@@ -164,7 +165,7 @@ const BENCHES: [Bench; 20] = [
     },
     Bench {
         name: "wakeup",
-        what: "How soon a service that sleeps has a packet, and what it costs while nobody asks.",
+        what: "How soon a sleeping service gets a packet, and what it costs while it is idle.",
         figures: &[figure(
             "Until the program hears",
             ("connections", Log),
@@ -182,12 +183,12 @@ const BENCHES: [Bench; 20] = [
     },
     Bench {
         name: "udp-echo",
-        what: "Where the time of a datagram goes (Arrakis' table 1), and how many there are (figure 3).",
+        what: "Where the time of datagrams goes (Arrakis' table 1), and their rate (figure 3).",
         figures: &[figure("Datagrams a second by size", ("size", Log), RATE, Linear)],
     },
     Bench {
         name: "churn",
-        what: "Connections opened and closed as fast as they go.",
+        what: "Connections opened and closed as fast as possible.",
         figures: &[figure(
             "Connections a second",
             ("connections", Log),
@@ -198,7 +199,7 @@ const BENCHES: [Bench; 20] = [
     Bench {
         name: "elastic",
         what: "A load that goes up and down, a second thread that comes and goes, and what a \
-               background job gets of it.",
+               background job gets.",
         figures: &[
             ACHIEVED,
             Figure {
@@ -273,8 +274,8 @@ const BENCHES: [Bench; 20] = [
 const OUTCOMES: [&str; 6] =
     ["msgs_per_s", "connections_per_s", "mbit_per_s", "p50_us", "p99_us", "cycles_per_msg"];
 
-/// Parts of a packet's way, in its order, where rows have them as `NAME_ns`; the whole where its
-/// parts are not known.
+/// Parts of a packet's time, in the order of its way, where rows have them as `NAME_ns`; the whole
+/// where the parts are unknown.
 const PARTS: [&str; 12] = [
     "receive",
     "stack_in",
@@ -290,12 +291,12 @@ const PARTS: [&str; 12] = [
     "total",
 ];
 
-/// Where a benchmark comes on the page; unknown ones come last.
+/// Position of a benchmark on the page; unknown ones come last.
 pub fn place(bench: &str) -> usize {
     BENCHES.iter().position(|known| known.name == bench).unwrap_or(BENCHES.len())
 }
 
-/// What a benchmark measures; empty of unknown ones.
+/// What a benchmark measures; empty for unknown ones.
 pub fn what(bench: &str) -> &'static str {
     BENCHES.get(place(bench)).map_or("", |known| known.what)
 }
@@ -342,7 +343,7 @@ fn draw(figure: &Figure, rows: &[&Row]) -> Vec<(String, String)> {
             false => format!("{} ({name})", figure.title),
         };
         let points = series::variety(slice, figure.x);
-        // A sweep that was not run is no figure; two points are no line.
+        // A sweep that was not run gives no figure, and two points give no line.
         if points < 3 {
             if points == 2 || figure.x == "connections" {
                 drawn.extend(grouped(slice, &rows, &title, &[figure.x], ys[0].0));
@@ -363,7 +364,7 @@ fn draw(figure: &Figure, rows: &[&Row]) -> Vec<(String, String)> {
     drawn
 }
 
-/// What several figures of one axis have in common.
+/// What several figures with one axis have in common.
 fn unit_of(key: &str) -> String {
     if key.ends_with("_us") { "latency, µs".to_owned() } else { text::heading(key) }
 }
@@ -452,7 +453,8 @@ fn grouped(
     Some((title.to_owned(), chart.svg()))
 }
 
-/// Of any benchmark: bars over what makes its points, or lines where a number has many values.
+/// Figures of any benchmark: bars over what makes its points, or lines where a number has many
+/// values.
 fn generic(rows: &[&Row]) -> Vec<(String, String)> {
     let outcomes = OUTCOMES.iter().filter(|y| rows.iter().any(|r| series::number(r, y).is_some()));
     let numeric = |key: &&&str| rows.iter().any(|row| series::number(row, key).is_some());

@@ -1,7 +1,7 @@
 //! `ix bench report`: one HTML page of all results, with figures that need nothing but a browser.
 //!
-//! [`read`] has the files, [`figures`] says what each benchmark's figures show, [`chart`] and
-//! [`bars`] draw them, [`papers`] sets them beside the papers' results, [`page`] puts it together.
+//! [`read`] reads the files, [`figures`] defines what each benchmark's figures show, [`chart`] and
+//! [`bars`] draw them, [`papers`] sets them beside the papers' results, [`page`] writes the page.
 mod arrakis;
 mod bars;
 mod chart;
@@ -26,7 +26,7 @@ pub fn main(args: &ReportArgs) -> Result<()> {
     write(&args.files, &args.output)
 }
 
-/// Reads the results in files and folders, writes the page, and says what is in it.
+/// Reads the results in files and folders, writes the page, and prints what it contains.
 pub fn write(files: &[PathBuf], output: &Path) -> Result<()> {
     let results = read::results(files)?;
     std::fs::write(output, page::html(&results)).map_err(|e| {

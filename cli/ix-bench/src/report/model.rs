@@ -67,7 +67,7 @@ pub fn pareto(rows: &[&Row]) -> Vec<(String, String)> {
     ]
 }
 
-/// Each configuration of a frontier from no load to the most that it carries.
+/// Each configuration of a frontier, from no load to the highest load that it carries.
 fn lines(rows: &[&Row]) -> Vec<Series> {
     let mut named = [false; 3];
     let mut all = Vec::new();

@@ -18,9 +18,9 @@ const FACTS: [(&str, &str); 9] = [
     ("mitigations", "mitigations"),
     ("revision", "revision"),
 ];
-/// Columns that say who was measured; they have their modes with them.
+/// Columns that name who was measured; the modes are written with them.
 const WHO: [&str; 4] = ["system", "server", "device", "client"];
-/// Told elsewhere: with the names, or below the table.
+/// Columns that the page shows elsewhere: with the names, or below the table.
 const ELSEWHERE: [&str; 3] = ["mode", "client_mode", "settings"];
 
 /// The whole page.
@@ -110,7 +110,7 @@ fn settings(rows: &[Row]) -> Vec<String> {
     lines
 }
 
-/// What a machine says of itself; unknown facts under their own names.
+/// What a machine reports of itself; unknown facts keep their keys as names.
 fn facts(machine: &Row) -> String {
     let mut text = String::from("<dl>\n");
     let mut fact = |name: &str, value: &Value| {
@@ -170,7 +170,7 @@ fn table(rows: &[Row]) -> String {
     text + "</tbody>\n</table>"
 }
 
-/// Who was measured, then what makes a point, then outcomes; without columns that are empty.
+/// Who was measured, then what makes a point, then outcomes. Empty columns are left out.
 fn columns(rows: &[Row]) -> Vec<&str> {
     let mut columns: Vec<&str> = WHO.into_iter().chain(series::POINT_KEYS).collect();
     for key in rows.iter().flat_map(Row::keys) {

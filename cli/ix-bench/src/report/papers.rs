@@ -1,20 +1,20 @@
-//! The papers' results beside ours. Their machines were others: 10 GbE, eight cores, a switch.
+//! The papers' results beside ours. Their machines differ: 10 GbE, eight cores, a switch.
 use super::arrakis;
 use super::read::{Results, Row};
 use super::series::{number, word};
 use super::text::{full, short};
 
-/// One result: what, in the papers, here.
+/// One result: what was measured, in the papers and here.
 pub struct Line {
     /// What was measured.
     pub what: String,
-    /// The papers' figure, and which paper's.
+    /// The papers' figure, and the paper.
     pub paper: &'static str,
-    /// Ours; empty where it was not measured.
+    /// Our figure; empty where it was not measured.
     pub here: String,
 }
 
-/// What there is to set beside a benchmark's results.
+/// What can be set beside a benchmark's results.
 pub fn lines(results: &Results) -> Vec<Line> {
     let rows = Rows(results.rows.iter().collect());
     match results.bench.as_str() {
@@ -39,7 +39,7 @@ pub fn lines(results: &Results) -> Vec<Line> {
     }
 }
 
-/// Rows of one benchmark, or some of them.
+/// All or some rows of one benchmark.
 pub(super) struct Rows<'a>(pub(super) Vec<&'a Row>);
 
 impl<'a> Rows<'a> {
@@ -72,7 +72,7 @@ pub(super) fn line(what: impl Into<String>, paper: &'static str, here: String) -
     Line { what: what.into(), paper, here }
 }
 
-/// `IX 5.1 µs, Linux 12 µs`, of those that there are.
+/// `IX 5.1 µs, Linux 12 µs`, of those that exist.
 pub(super) fn both(ix: Option<f64>, linux: Option<f64>, unit: &str) -> String {
     let named = [("IX", ix), ("Linux", linux)];
     let told = named.iter().filter_map(|(name, v)| Some(format!("{name} {}{unit}", short((*v)?))));
@@ -83,7 +83,7 @@ pub(super) fn best_of_both(rows: &Rows<'_>, key: &str, unit: &str) -> String {
     both(rows.system("ix").highest(key), rows.system("linux").highest(key), unit)
 }
 
-/// IX's best over Linux's best.
+/// IX's best divided by Linux's best.
 pub(super) fn over_linux(rows: &Rows<'_>, key: &str) -> String {
     match (rows.system("ix").highest(key), rows.system("linux").highest(key)) {
         (Some(ix), Some(linux)) if linux > 0.0 => format!("{}×", short(ix / linux)),
@@ -113,7 +113,7 @@ fn pingpong(rows: &Rows<'_>) -> Vec<Line> {
             both(one_way("ix"), one_way("linux"), " µs"),
         ),
         line(
-            "message size that reaches half of the bandwidth (here: of the own peak)",
+            "message size that reaches half of the bandwidth (here: of its own peak)",
             "IX 20 KB, Linux 192 KB, of 10 Gbit/s (TOCS '16)",
             both(half("ix"), half("linux"), " B"),
         ),

@@ -18,11 +18,11 @@ pub struct Results {
     pub bench: String,
     /// Facts about the machine.
     pub machine: Row,
-    /// How it was called.
+    /// The command line.
     pub command: String,
     /// When, UTC.
     pub date: String,
-    /// What the reader must know.
+    /// Notes that the reader must know.
     pub notes: Vec<String>,
     /// The points.
     pub rows: Vec<Row>,
@@ -30,7 +30,7 @@ pub struct Results {
     pub timelines: Vec<Value>,
 }
 
-/// All results of files and folders; of the usual folder when none is named.
+/// All results in files and folders; in the usual folder when none is named.
 pub fn results(named: &[PathBuf]) -> Result<Vec<Results>> {
     let usual = [PathBuf::from(USUAL_FOLDER)];
     let named = if named.is_empty() { &usual } else { named };
@@ -77,7 +77,8 @@ fn one(file: &Path) -> Result<Results> {
     })
 }
 
-/// Takes the object of DESIGN.md apart. `written`: when its file was, for files without a date.
+/// Reads the object that DESIGN.md defines. `written` is the time of its file, for files without a
+/// date.
 pub fn parse(value: &Value, written: SystemTime) -> std::result::Result<Results, &'static str> {
     let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let rows = value.get("rows").and_then(Value::as_array).ok_or("it has no `rows`")?;

@@ -1,9 +1,9 @@
-//! Values to places along an axis, and the ticks that are written there.
+//! Turns values into positions along an axis, and chooses the ticks.
 
-/// Nothing that is measured is larger; a larger value does not decide about an axis.
+/// Larger values than this do not determine the range of an axis: no measured value is larger.
 const MOST: f64 = 1e15;
 
-/// How values become places.
+/// How values become positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// Evenly, from zero on.
@@ -39,7 +39,7 @@ impl Scale {
                 high = (high / step).ceil().max(1.0) * step;
                 low = (low / step).floor() * step;
             }
-            // A single value stands in the middle.
+            // A single value is drawn in the middle.
             Kind::Log if low == high => (low, high) = (low / 2.0, high * 2.0),
             Kind::Log => {}
         }
@@ -68,7 +68,8 @@ impl Scale {
         Some(self.from + part * (self.to - self.from)).filter(|place| place.is_finite())
     }
 
-    /// Values worth a tick. `measured`: the points' own, which serve when there are few of them.
+    /// Values that get a tick. `measured` has the points' own values, which are used when they are
+    /// few.
     pub fn ticks(&self, measured: &[f64]) -> Vec<f64> {
         match self.kind {
             Kind::Linear => {

@@ -1,10 +1,10 @@
-//! Rows to series: whose points belong together, and under which name and colour.
+//! Turns rows into series: which points belong together, and with which name and colour.
 use super::chart::{Point, Series};
 use super::read::Row;
 use super::text;
 use serde_json::Value;
 
-/// What makes a point, besides who was measured; everything else in a row is an outcome.
+/// Keys that make a point, besides who was measured; everything else in a row is an outcome.
 pub const POINT_KEYS: [&str; 29] = [
     "workload",
     "connections",
@@ -37,12 +37,12 @@ pub const POINT_KEYS: [&str; 29] = [
     "share_of_peak",
 ];
 
-/// A row's figure.
+/// A number of a row.
 pub fn number(row: &Row, key: &str) -> Option<f64> {
     row.get(key).and_then(Value::as_f64).filter(|value| value.is_finite())
 }
 
-/// A row's word.
+/// A text of a row.
 pub fn word<'a>(row: &'a Row, key: &str) -> &'a str {
     row.get(key).and_then(Value::as_str).unwrap_or_default()
 }
@@ -63,7 +63,7 @@ pub fn variety(rows: &[&Row], key: &str) -> usize {
     distinct(rows.iter().filter_map(|row| row.get(key))).len()
 }
 
-/// The server, as short as it stays clear among `all`.
+/// Name of the server, as short as it is unique among `all`.
 pub fn server(row: &Row, all: &[&Row]) -> String {
     let (system, mode) = (word(row, "system"), word(row, "mode"));
     let same = || all.iter().copied().filter(|other| word(other, "system") == system);
@@ -74,14 +74,14 @@ pub fn server(row: &Row, all: &[&Row]) -> String {
             name += &format!(" {}", word(row, key));
         }
     }
-    // What mode Linux was in decides how it does.
+    // Linux performs differently in each mode.
     if !mode.is_empty() && (system != "ix" || several("mode")) {
         name += &format!(", {mode}");
     }
     name
 }
 
-/// Server and, where there are several to one server, client.
+/// Server and, where a server has several, client.
 pub fn label(row: &Row, all: &[&Row]) -> String {
     let name = server(row, all);
     let same = || all.iter().copied().filter(|other| server(other, all) == name);
@@ -105,8 +105,8 @@ pub fn with_mode(system: &str, mode: &str) -> String {
     if mode.is_empty() { name.to_owned() } else { format!("{name}, {mode}") }
 }
 
-/// Rows that differ in nothing but `x` and who was measured, with what they have in common that
-/// others have not; those with most values of `x`, in order of appearance.
+/// Groups of rows that differ only in `x` and in who was measured, with what they have in common
+/// that others have not. Returns the groups with most values of `x`, in order of appearance.
 pub fn slices<'a>(rows: &[&'a Row], x: &str, ignored: &[&str]) -> Vec<(String, Vec<&'a Row>)> {
     let with_x: Vec<_> = rows.iter().copied().filter(|row| row.contains_key(x)).collect();
     let others = || {
@@ -141,7 +141,7 @@ pub fn colours(rows: &[(String, &Row)]) -> Vec<String> {
     rows.iter().enumerate().map(colour).collect()
 }
 
-/// Lines of figure `y` over `x`; `ys`: keys, and what their lines are called besides.
+/// Lines of figure `y` over `x`; `ys` has the keys, and the names of their lines.
 pub fn lines(rows: &[&Row], all: &[&Row], x: &str, ys: &[(&str, &str)]) -> Vec<Series> {
     let mut named: Vec<(String, &Row, &str)> = Vec::new();
     for (key, suffix) in ys {

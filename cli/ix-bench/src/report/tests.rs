@@ -24,7 +24,7 @@ fn results(value: &Value) -> Results {
 }
 
 /// Whether markup is well-formed: every element ends where it should, attributes are quoted, and
-/// what looks like markup is. Answers all text.
+/// what looks like markup is. Returns all text.
 fn well_formed(page: &str) -> Result<String, String> {
     let body = page.strip_prefix("<!DOCTYPE html>").unwrap_or(page);
     let (mut open, mut text, mut rest) = (Vec::new(), String::new(), body);

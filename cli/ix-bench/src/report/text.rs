@@ -2,7 +2,7 @@
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Text as HTML and SVG have it, in content and in quoted attributes.
+/// Escapes text for HTML and SVG, in content and in quoted attributes.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -47,7 +47,7 @@ pub fn full(value: f64) -> String {
     grouped + rest
 }
 
-/// At most so many significant digits, without zeros at the end.
+/// At most this many significant digits, without zeros at the end.
 fn significant(value: f64, digits: i32) -> String {
     let magnitude = value.abs().max(1e-12).log10().floor() as i32;
     let decimals = (digits - 1 - magnitude).clamp(0, 9) as usize;
@@ -59,7 +59,7 @@ fn significant(value: f64, digits: i32) -> String {
     if trimmed == "-0" { "0".to_owned() } else { trimmed.to_owned() }
 }
 
-/// A value of a row.
+/// A value of a row as text.
 pub fn of_value(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

@@ -1,11 +1,12 @@
-//! What happens to the service: migrations, deaths, a link that goes down, a controller that dies.
+//! Incidents of the service: migrations, kills, link failures, a killed controller.
 use super::clients::SIZE;
 use super::weather::Weather;
 use crate::lab::{Host, Lab, Server};
 use crate::process::Process;
 use crate::serve::Serve;
-use ix_broker::control::{Client, Request, View};
+use ix_broker::control::Client;
 use ix_dataplane::GroupSet;
+use ix_proto::control::Request;
 use ix_random::Rng;
 use ix_report::problem::{Problem, Result};
 use ix_wire::FLOW_GROUPS;
@@ -16,23 +17,23 @@ use std::time::{Duration, Instant};
 
 /// Threads of the server.
 const THREADS: usize = 2;
-/// Between two migrations.
+/// Time between two migrations.
 const MIGRATE_EVERY: Duration = Duration::from_millis(100);
-/// Flow groups of one migration at most.
+/// Most flow groups of one migration.
 const GROUPS_MAX: u64 = 8;
-/// How long the link is down.
+/// Time that the link is down.
 const DOWN: Duration = Duration::from_millis(300);
-/// How long a program may take to serve again, and to be gone with all that is its.
+/// Longest time for a program to serve again, and to be removed with all that belongs to it.
 const RESTART: Duration = Duration::from_secs(30);
-/// The last part of a soak is without deaths, so that there is something to settle.
+/// The last part of a soak has no kills, so that counts can settle.
 const CALM: Duration = Duration::from_secs(3);
 
-/// How often what happened.
+/// Numbers of incidents.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Flow groups that were moved.
     pub migrations: u64,
-    /// Commands that were refused: the thread was parked, the program dead.
+    /// Commands that were refused: the thread was parked, or the program dead.
     pub refused: u64,
     /// Programs that were killed.
     pub programs: u64,
@@ -42,12 +43,12 @@ pub struct Tally {
     pub flaps: u64,
     /// Controllers that were killed.
     pub controllers: u64,
-    /// Processes that outlived what they belong to, in words.
+    /// Processes that outlived their parents, in words.
     pub orphans: Vec<String>,
 }
 
 impl Tally {
-    /// Figures for the row of the whole.
+    /// Figures for the summary row.
     pub fn figures(&self) -> Vec<(&'static str, f64)> {
         [
             ("migrations", self.migrations),
@@ -63,7 +64,7 @@ impl Tally {
     }
 }
 
-/// Something that happens again and again.
+/// An incident that repeats.
 struct Again {
     every: Duration,
     next: Instant,
@@ -74,13 +75,13 @@ impl Again {
         Again { every, next: Instant::now() + every }
     }
 
-    /// So many times, but neither more often nor more seldom than this, s.
+    /// `times` times, but at least and at most this often, s.
     fn times(times: u32, time: Duration, least: u64, most: u64) -> Again {
         let bounds = [least, most].map(Duration::from_secs);
         Again::new((time / (times + 1)).clamp(bounds[0], bounds[1]))
     }
 
-    /// Whether it is time. What was missed is not made up for.
+    /// Whether it is due. Missed times are not made up for.
     fn is_due(&mut self) -> bool {
         let now = Instant::now();
         let due = now >= self.next;
@@ -91,7 +92,7 @@ impl Again {
     }
 }
 
-/// Who makes it happen.
+/// Causes the incidents.
 pub struct Chaos<'a> {
     lab: &'a Lab,
     weather: &'a Weather,
@@ -111,7 +112,7 @@ pub struct Chaos<'a> {
 }
 
 impl<'a> Chaos<'a> {
-    /// Starts server and controller. Of each kind of incident there are some in however short a time.
+    /// Starts server and controller. Even a short soak has a few incidents of each kind.
     pub fn begin(
         lab: &'a Lab,
         seed: u64,
@@ -141,27 +142,27 @@ impl<'a> Chaos<'a> {
         Ok(chaos)
     }
 
-    /// Where the service is.
+    /// Address of the service.
     pub fn address(&self) -> SocketAddrV4 {
         self.address
     }
 
-    /// Where to ask the dataplane, whichever runs.
+    /// Control socket of the dataplane, whichever runs.
     pub fn control(&self) -> PathBuf {
         self.control.clone()
     }
 
-    /// What the dataplane runs on.
+    /// Mode of the device.
     pub fn mode(&self) -> String {
         self.mode.clone()
     }
 
-    /// The process of `ix run`; `None`: there is none.
+    /// Process ID of `ix run`; `None`: it does not run.
     pub fn broker(&self) -> Option<i32> {
         self.server.as_ref().map(Server::pid)
     }
 
-    /// Whatever is due, and a short rest.
+    /// Causes incidents that are due, and rests shortly.
     pub fn turn(&mut self) -> Result<()> {
         if let Some(server) = &mut self.server {
             server.check()?;
@@ -187,7 +188,7 @@ impl<'a> Chaos<'a> {
         self.random.below(below)
     }
 
-    /// Some flow groups, of whichever thread, to one of the threads.
+    /// Moves some flow groups of a random thread to one of the threads.
     fn migrate(&mut self) {
         let some = 1 + self.random(GROUPS_MAX);
         let groups: GroupSet =
@@ -207,7 +208,7 @@ impl<'a> Chaos<'a> {
         }
     }
 
-    /// The link goes down and up: nothing breaks by that.
+    /// Takes the link down and up: no connection may break.
     fn flap(&mut self) -> Result<()> {
         self.weather.rough();
         self.lab.set_server_link(false)?;
@@ -225,23 +226,21 @@ impl<'a> Chaos<'a> {
         Ok(())
     }
 
-    /// The controller dies, and another one goes on from what it finds.
+    /// Kills the controller; another one continues from the state that it finds.
     fn restart_controller(&mut self) -> Result<()> {
-        // Kills it.
+        // Dropping it kills it.
         drop(self.controller.take());
         self.tally.controllers += 1;
         self.start_controller()
     }
 
-    /// The program dies, or `ix run` above it, in turns, and is started anew.
+    /// Kills the program or `ix run` above it, in turn, and starts it again.
     fn kill(&mut self) -> Result<()> {
         let Some(mut server) = self.server.take() else { return Ok(()) };
         let (mut program, control) = (0, self.control.clone());
-        self.expect("a dataplane said nothing", || {
-            let view = Client::connect(&control)
-                .and_then(|mut client| client.ask(&Request::Status))
-                .and_then(|value| View::read(&value));
-            program = view.map_or(0, |view| view.pid as i32);
+        self.expect("a dataplane sent no status", || {
+            let status = Client::connect(&control).and_then(|mut client| client.status());
+            program = status.map_or(0, |status| status.pid as i32);
             program > 0
         });
         let broker = server.pid();
@@ -254,7 +253,7 @@ impl<'a> Chaos<'a> {
             kill(broker);
             self.tally.brokers += 1;
         }
-        // Waits for it.
+        // Dropping it waits for its end.
         drop(server);
         self.expect("a program outlived its ix run", || program == 0 || !is_alive(program));
         self.client = None;
@@ -267,14 +266,14 @@ impl<'a> Chaos<'a> {
             }
         };
         self.weather.turn_of_death();
-        // One that ended with its dataplane comes back too.
+        // A controller that ended with its dataplane is started again, too.
         if self.controller.as_mut().is_none_or(|controller| controller.check().is_err()) {
             self.start_controller()?;
         }
         Ok(())
     }
 
-    /// Waits until it is so; what never comes is noted.
+    /// Waits for a condition; records it if it never holds.
     fn expect(&mut self, or: &str, mut what: impl FnMut() -> bool) {
         let begin = Instant::now();
         while !what() {
@@ -285,7 +284,7 @@ impl<'a> Chaos<'a> {
         }
     }
 
-    /// Nothing more happens.
+    /// Ends the incidents.
     pub fn calm_down(&mut self) {
         drop(self.controller.take());
         self.weather.rough();
@@ -305,15 +304,15 @@ fn start(lab: &Lab) -> Result<Server> {
 }
 
 fn kill(pid: i32) {
-    // A process of ours, or the program under it, of which the control socket has just spoken: no
+    // A child of ours, or the program under it, which the control socket has just reported. No
     // thread has waited for either, so the number is still theirs.
     let _ = ix_sys::process::kill(pid, libc::SIGKILL);
 }
 
-/// Whether a process runs; one that only waits to be waited for does not.
+/// Whether a process runs; a zombie does not.
 fn is_alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The state stands behind the name, which is in brackets and may have brackets in it.
+    // The state follows the name, which is in brackets and may contain brackets.
     let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }

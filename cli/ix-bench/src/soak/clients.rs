@@ -1,4 +1,4 @@
-//! Clients on Linux's stack that never rest, and compare every octet.
+//! Clients on Linux sockets that send without a pause and compare every octet.
 use super::weather::{SLICES, Weather};
 use crate::lab::Lab;
 use hdrhistogram::Histogram;
@@ -12,51 +12,54 @@ use std::time::{Duration, Instant};
 
 /// Octets of a message.
 pub const SIZE: usize = 512;
-/// Connections that last and carry a message at a time; those that come and go; those with bulk data.
+/// Connections that last and carry one message at a time; those that come and go; those with bulk
+/// data.
 const LASTING: usize = 4;
 const FLEETING: usize = 2;
 const BULK: usize = 1;
-/// All of them.
+/// Number of all connections.
 pub const CONNECTIONS: usize = LASTING + FLEETING + BULK;
-/// Messages of a bulk connection that are under way at once.
+/// Messages in flight on a bulk connection.
 const BULK_MESSAGES: usize = 128;
-/// Messages of a connection that comes and goes, at most.
+/// Most messages of a connection that comes and goes.
 const FLEETING_MESSAGES: u64 = 20;
-/// Longest wait for an answer; a link that was down takes some retransmissions.
+/// Longest wait for a reply; a link that was down needs some retransmissions.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two messages of a lasting connection: four without a pause would be all that the machine does.
+/// Pause between two messages of a lasting connection: without it four connections would use the
+/// whole machine.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Between two tries to connect.
+/// Pause between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(50);
-/// Longest latency that is told apart, µs.
+/// Longest latency that the histogram distinguishes, µs.
 const LONGEST_US: u64 = 60_000_000;
-/// Errors that are kept word for word.
+/// Most errors that are kept in words.
 const KEPT: usize = 20;
 
-/// What clients saw.
+/// Counts of the clients.
 pub struct Tally {
-    /// Messages that came back as they were.
+    /// Messages that came back unchanged.
     pub messages: u64,
     /// Connections that were opened.
     pub connections: u64,
     /// Octets of bulk data that came back.
     pub bulk_bytes: u64,
-    /// Connections that broke because the program was dead, or were refused where the link was down.
+    /// Connections that broke because the program was dead, or were refused because the link was
+    /// down.
     pub excused: u64,
-    /// Those that broke, or waited in vain, otherwise, in words.
+    /// Connections that broke, or got no reply, for another reason, in words.
     pub broken: Vec<String>,
-    /// How many there were of them.
+    /// Number of those.
     pub broken_count: u64,
-    /// Octets that were not those that were sent.
+    /// Octets that differ from those that were sent.
     pub wrong: u64,
-    /// Messages in each part of the time.
+    /// Messages in each part of the soak.
     pub slice_messages: [u64; SLICES],
-    /// Latency of messages in fair weather, µs, in each part of the time.
+    /// Latency of messages without recent incidents, µs, in each part of the soak.
     pub latency_us: [Histogram<u64>; SLICES],
 }
 
 impl Tally {
-    /// Nothing seen.
+    /// All counts zero.
     pub fn new() -> Tally {
         Tally {
             messages: 0,
@@ -88,14 +91,14 @@ impl Tally {
         }
     }
 
-    /// Latency over some of the parts, µs.
+    /// Latency over several parts, µs.
     pub fn latency_over(&self, slices: std::ops::Range<usize>) -> Histogram<u64> {
         let mut all = histogram();
         self.latency_us[slices].iter().for_each(|part| join(&mut all, part));
         all
     }
 
-    /// Figures for the row of the whole.
+    /// Figures for the summary row.
     pub fn figures(&self, seconds: f64) -> Vec<(&'static str, f64)> {
         let all = self.latency_over(0..SLICES);
         vec![
@@ -129,7 +132,7 @@ fn histogram() -> Histogram<u64> {
 }
 
 fn join(to: &mut Histogram<u64>, from: &Histogram<u64>) {
-    // Cannot fail: the bounds of all are the same.
+    // This cannot fail: all have the same bounds.
     let _ = to.add(from);
 }
 
@@ -147,7 +150,7 @@ enum Kind {
 }
 
 impl<'scope> Clients<'scope> {
-    /// Starts all of them.
+    /// Starts all clients.
     pub fn start<'env: 'scope>(
         scope: &'scope Scope<'scope, 'env>,
         lab: &'env Lab,
@@ -208,13 +211,13 @@ impl Client<'_> {
         }
     }
 
-    /// Linux refuses to connect through a link that is down.
+    /// Linux refuses to connect while the link is down.
     fn met_no_link(&self, error: &io::Error) -> bool {
         let unreachable = [ErrorKind::NetworkUnreachable, ErrorKind::HostUnreachable];
         self.weather.is_rough() && unreachable.contains(&error.kind())
     }
 
-    /// One connection, until it is to end.
+    /// Runs one connection to its end.
     fn connection(&mut self) -> io::Result<()> {
         let during = |what: &str, e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"));
         let mut stream = TcpStream::connect_timeout(&SocketAddr::V4(self.address), PATIENCE)
@@ -263,11 +266,11 @@ impl Client<'_> {
         }
     }
 
-    /// Every kind of end: a reset, a half close that waits for the other half, a close.
+    /// Ends connections in every way: a reset, a half close that waits for the other half, a close.
     fn leave(&mut self, mut stream: TcpStream) -> io::Result<()> {
         match self.next() % 3 {
             0 => {
-                // After an error it ends with FIN as well.
+                // After an error it ends with a FIN as well.
                 let _ = reset_on_close(&stream);
             }
             1 => {

@@ -1,12 +1,11 @@
-//! `ix bench soak`: a served port for hours, while everything that may happen to it happens at
-//! once.
+//! `ix bench soak`: serves a port for hours, while all kinds of incidents happen.
 //!
-//! Clients on Linux's stack never rest: messages on connections that last, connections that come
-//! and go, bulk data. Meanwhile flow groups migrate, the link goes down and up, the controller is
-//! killed and started anew, and so are the program and its broker. Clients compare every octet.
-//! Only while the program is dead may a connection break; a link that was down may only delay.
-//! Memory, descriptors, flows, buffers and latency are looked at all the time, and at the end there
-//! is a verdict.
+//! Clients on Linux sockets send without a pause: messages on connections that last, connections
+//! that come and go, bulk data. Meanwhile flow groups migrate, the link goes down and up, and the
+//! controller, the program and its broker are killed and started again. Clients compare every
+//! octet. A connection may break only while the program is dead; a link that was down may only
+//! delay. Memory, descriptors, flows, buffers and latency are watched all the time, and the soak
+//! ends with a verdict.
 mod chaos;
 mod clients;
 mod verdict;
@@ -29,11 +28,11 @@ use watch::Watch;
 use weather::{SLICES, Weather};
 
 /// Help of the command.
-pub const HELP: &str = "Serves a port under load for hours, and lets happen meanwhile whatever may \
-    happen: flow groups migrate ten times a second, the link goes down and up, the controller is \
-    killed and started anew, and so are the program and the `ix run` above it. Clients compare every \
-    octet. Ends with a verdict over octets, connections, processes, memory, descriptors, flows, \
-    buffers and latency, and fails if it is a bad one.\n\n\
+pub const HELP: &str = "Serves a port under load for hours, while incidents happen: flow groups \
+    migrate ten times per second, the link goes down and up, and the controller, the program and \
+    `ix run` above it are killed and started again. Clients compare every octet. The soak ends with \
+    a verdict on octets, connections, processes, memory, descriptors, flows, buffers and latency, and \
+    fails if the verdict is bad.\n\n\
     Examples:\n  \
     ix bench soak --hours 24 --json soak.json\n  \
     ix bench soak --minutes 5";
@@ -41,19 +40,19 @@ pub const HELP: &str = "Serves a port under load for hours, and lets happen mean
 /// Flags of `ix bench soak`.
 #[derive(Args, Debug, Clone)]
 pub struct SoakArgs {
-    /// For so long; fractions are allowed (default: an hour)
+    /// Duration in hours; fractions are allowed (default: 1)
     #[arg(long, value_name = "H", value_parser = length, conflicts_with_all = ["minutes", "seconds"])]
     pub hours: Option<f64>,
-    /// The same in minutes
+    /// Duration in minutes
     #[arg(long, value_name = "M", value_parser = length, conflicts_with = "seconds")]
     pub minutes: Option<f64>,
-    /// The same in seconds; at least 15
+    /// Duration in seconds, at least 15
     #[arg(long, value_name = "S", value_parser = length)]
     pub seconds: Option<f64>,
     /// Device under IX: afxdp or tap (default: afxdp as root, tap otherwise)
     #[arg(long, value_enum)]
     pub device: Option<Device>,
-    /// Seed of what is chosen at random
+    /// Seed of the random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Also write the results to this file as JSON (`-`: standard output)
@@ -61,19 +60,19 @@ pub struct SoakArgs {
     pub json: Option<PathBuf>,
 }
 
-/// Without a word: an hour.
+/// Default duration: an hour.
 const USUAL_S: f64 = 3600.0;
-/// Shorter than that not everything happens.
+/// In less time not every incident happens.
 const LEAST_S: f64 = 15.0;
 /// Ten years.
 const MOST_S: f64 = 3.2e8;
-/// Between two words of progress.
+/// Time between two lines of progress.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
 fn length(text: &str) -> std::result::Result<f64, &'static str> {
     match text.parse() {
         Ok(length) if f64::is_finite(length) && length > 0.0 => Ok(length),
-        _ => Err("not a length of time"),
+        _ => Err("not a positive number"),
     }
 }
 
@@ -85,7 +84,7 @@ impl SoakArgs {
     }
 }
 
-/// Runs it, publishes what was seen, and fails when the verdict is bad.
+/// Runs the soak, publishes the results, and fails if the verdict is bad.
 pub fn main(args: &SoakArgs) -> Result<()> {
     let (device, why) = choose_device(args.device)?;
     if device == Device::Memif {
@@ -97,9 +96,10 @@ pub fn main(args: &SoakArgs) -> Result<()> {
     eprintln!("ix: {}", machine.summary());
     let soak = run(&lab, args)?;
     let mut notes = vec![
-        "domain none: the program can touch the dataplane's memory".to_owned(),
-        "memory, descriptors, flows and buffers: the highest of each part".to_owned(),
-        "latency: of messages on lasting connections when nothing had happened for 3 s".to_owned(),
+        "domain none: the program can access the dataplane's memory".to_owned(),
+        "memory, descriptors, flows and buffers: the highest value in each part".to_owned(),
+        "latency: of messages on lasting connections when no incident had happened for 3 s"
+            .to_owned(),
     ];
     notes.extend(why);
     notes.extend(soak.lines());
@@ -113,7 +113,7 @@ pub fn main(args: &SoakArgs) -> Result<()> {
     }
 }
 
-/// What came of it all.
+/// All results.
 struct Soak {
     seconds: f64,
     slice_s: f64,
@@ -133,7 +133,7 @@ fn run(lab: &Lab, args: &SoakArgs) -> Result<Soak> {
         let clients = Clients::start(scope, lab, chaos.address(), &weather);
         let lived = live(&mut chaos, &mut watch, &weather, time);
         chaos.calm_down();
-        // They end also when the run has failed: the scope waits for them.
+        // The clients must end also if the run has failed: the scope waits for them.
         weather.end();
         let tally = clients.join();
         lived.map(|()| tally)
@@ -144,7 +144,7 @@ fn run(lab: &Lab, args: &SoakArgs) -> Result<Soak> {
     Ok(Soak { seconds, slice_s: weather.slice_s(), clients, chaos, watch, mode })
 }
 
-/// Lets things happen and looks at them until the time is over.
+/// Causes incidents and watches until the time is over.
 fn live(chaos: &mut Chaos<'_>, watch: &mut Watch, weather: &Weather, time: Duration) -> Result<()> {
     let mut said = Instant::now();
     while weather.elapsed() < time {
@@ -160,7 +160,7 @@ fn live(chaos: &mut Chaos<'_>, watch: &mut Watch, weather: &Weather, time: Durat
 }
 
 impl Soak {
-    /// One for each part of the time, and one for the whole.
+    /// One row for each part, and one for the whole.
     fn rows(&self, lab: &Lab) -> Vec<Row> {
         let row = |from_s: Value, verdict: Value| Row {
             system: "ix".to_owned(),

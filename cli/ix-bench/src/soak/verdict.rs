@@ -1,25 +1,25 @@
-//! What is to be said of a soak.
+//! The verdict of a soak.
 use super::Soak;
 use super::watch::{Held, Sample};
 use super::weather::SLICES;
 
-/// A process's memory may grow by a tenth and this, KB, in its life: pools that fill, flow tables
-/// that grow once.
+/// A process's memory may grow by a tenth and this, KB, in its life: pools fill, and flow tables
+/// grow once.
 const GROWTH_KB: u64 = 8 << 10;
-/// Descriptors that come and go: the control socket's clients.
+/// Descriptors that come and go: clients of the control socket.
 const GROWTH_DESCRIPTORS: u64 = 8;
-/// A life of fewer samples (one a second) is too short for a word about its growth.
+/// A life with fewer samples (one per second) is too short to judge growth.
 const LIFE_MIN: usize = 60;
-/// Latency of the second half may be so many times that of the first, and this more, µs: what
-/// shares the machine comes and goes.
+/// Latency of the second half may be at most this many times that of the first half, plus this, µs:
+/// the load of other programs on the machine varies.
 const SLOWER: u64 = 4;
 const SLOWER_US: u64 = 2_000;
-/// Messages in fair weather in each half, so that their latencies can be compared.
+/// Messages without recent incidents in each half that are needed to compare their latencies.
 const FAIR_MIN: u64 = 10_000;
 
-/// One thing that was looked at.
+/// One criterion and its result.
 pub struct Finding {
-    /// In a word.
+    /// Name.
     pub what: &'static str,
     /// `None`: the soak was too short for it.
     pub good: Option<bool>,
@@ -42,7 +42,7 @@ impl Finding {
 }
 
 impl Soak {
-    /// Everything that was looked at.
+    /// All findings.
     pub fn findings(&self) -> Vec<Finding> {
         let (clients, chaos) = (&self.clients, &self.chaos);
         let opened = format!(
@@ -51,7 +51,7 @@ impl Soak {
         );
         let incidents = format!(
             "{} flow groups moved ({} commands refused), {} programs, {} brokers and {} controllers \
-             killed, the link {} times down and up",
+             killed, link {} times down and up",
             chaos.migrations,
             chaos.refused,
             chaos.programs,
@@ -61,7 +61,7 @@ impl Soak {
         );
         let each = [chaos.migrations, chaos.programs, chaos.controllers, chaos.flaps];
         let orphans = match chaos.orphans.first() {
-            None => "no process outlived what it belongs to".to_owned(),
+            None => "no process outlived its parent".to_owned(),
             Some(first) => format!("{} times, first: {first}", chaos.orphans.len()),
         };
         let left = match self.watch.left.is_empty() {
@@ -81,7 +81,7 @@ impl Soak {
         ]
     }
 
-    /// Of each life of program and broker: late against early.
+    /// Compares late with early samples of each life of program and broker.
     fn growth(&self, what: &'static str, of: fn(&Held) -> u64, may_grow: u64) -> Finding {
         let lives = self.watch.samples.chunk_by(|a, b| a.pid == b.pid);
         let long: Vec<&[Sample]> = lives.filter(|life| life.len() >= LIFE_MIN).collect();
@@ -94,7 +94,7 @@ impl Soak {
             })
         });
         match grown.max_by_key(|(early, late)| late.saturating_sub(*early)) {
-            None => Finding { what, good: None, seen: "no life was long enough".to_owned() },
+            None => Finding { what, good: None, seen: "no process lived long enough".to_owned() },
             Some((early, late)) => {
                 let good = late <= early + early / 10 + may_grow;
                 let seen = format!("most growth in one of {} lives: {early} to {late}", long.len());
@@ -133,7 +133,7 @@ impl Soak {
         lines
     }
 
-    /// What was bad.
+    /// The bad findings.
     pub fn bad(&self) -> Vec<String> {
         let bad = self.findings().into_iter().filter(|finding| finding.good == Some(false));
         bad.map(|finding| format!("{}: {}", finding.what, finding.seen)).collect()
@@ -152,7 +152,7 @@ mod tests {
     use super::super::{chaos, clients, watch};
     use super::*;
 
-    /// A soak of two lives of the program in which nothing was wrong.
+    /// A soak of two lives of the program without any fault.
     fn good() -> Soak {
         let mut clients = clients::Tally::new();
         (clients.messages, clients.connections) = (100_000, 900);

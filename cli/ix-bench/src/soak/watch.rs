@@ -1,17 +1,18 @@
-//! Looks at memory, descriptors, flows and buffers, once a second.
+//! Reads memory, descriptors, flows and buffers once per second.
 use super::weather::{SLICES, Weather};
-use ix_broker::control::{Client, Request, View};
+use ix_broker::control::Client;
+use ix_proto::control::Status;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Time between two samples.
 const EVERY: Duration = Duration::from_secs(1);
-/// At the end everything must be back by then: TIME-WAIT is 60 s.
+/// Time for everything to be freed at the end: TIME-WAIT is 60 s.
 const SETTLE: Duration = Duration::from_secs(120);
-/// Between two looks then.
+/// Time between two samples at the end.
 const SOON: Duration = Duration::from_millis(200);
 
-/// What was seen at a time.
+/// One sample.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
     /// Part of the soak.
@@ -22,13 +23,13 @@ pub struct Sample {
     pub program: Held,
     /// Those of `ix run`.
     pub broker: Held,
-    /// Flows, those half open and in TIME-WAIT included.
+    /// Flows, with those half open and in TIME-WAIT.
     pub flows: u64,
-    /// Frames that are neither free nor a device's.
+    /// Frames that are neither free nor in a device.
     pub frames: u64,
 }
 
-/// What a process has of the machine.
+/// What a process uses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Held {
     /// Resident memory, KB.
@@ -38,7 +39,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// All zeroes when it is gone.
+    /// All zero if the process has ended.
     fn of(pid: u64) -> Held {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -51,19 +52,19 @@ impl Held {
     }
 }
 
-/// Everything that was seen.
+/// All samples.
 #[derive(Debug, Default)]
 pub struct Series {
-    /// In order.
+    /// In order of time.
     pub samples: Vec<Sample>,
-    /// What had not come back at the end, in words.
+    /// What was not freed at the end, in words.
     pub left: Vec<String>,
-    /// How long it took until everything had.
+    /// Time until everything was freed.
     pub settled_s: f64,
 }
 
 impl Series {
-    /// Figures for the row of the whole.
+    /// Figures for the summary row.
     pub fn figures(&self) -> Vec<(&'static str, f64)> {
         let mut figures = highest(self.samples.iter());
         figures.extend([("samples", self.samples.len() as f64), ("settled_s", self.settled_s)]);
@@ -77,7 +78,7 @@ impl Series {
     }
 }
 
-/// The highest of each; nothing of nothing.
+/// The highest value of each; empty without samples.
 fn highest<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> Vec<(&'static str, f64)> {
     let most = |of: fn(&Sample) -> u64| Some(samples.clone().map(of).max()? as f64);
     let kinds: [(&'static str, Option<f64>); 6] = [
@@ -91,7 +92,7 @@ fn highest<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> Vec<(&'stat
     kinds.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// Who looks.
+/// Takes the samples.
 pub struct Watch {
     control: PathBuf,
     looked: Instant,
@@ -99,12 +100,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Asks there.
+    /// Makes it for a control socket.
     pub fn new(control: PathBuf) -> Watch {
         Watch { control, looked: Instant::now(), series: Series::default() }
     }
 
-    /// Looks, if it is time. A program that is dead has nothing to say.
+    /// Takes a sample if it is due. A dead program has none.
     pub fn look(&mut self, broker: Option<i32>, weather: &Weather) {
         if self.looked.elapsed() < EVERY {
             return;
@@ -113,21 +114,21 @@ impl Watch {
         let Some(view) = ask(&self.control) else { return };
         self.series.samples.push(Sample {
             slice: weather.slice(),
-            pid: view.pid,
-            program: Held::of(view.pid),
+            pid: view.pid.into(),
+            program: Held::of(view.pid.into()),
             broker: broker.map(|pid| Held::of(pid as u64)).unwrap_or_default(),
             flows: view.total("flows") + view.total("half_open") + view.total("time_wait"),
             frames: frames(&view).iter().map(|(_, count)| count).sum(),
         });
     }
 
-    /// The clients have gone: waits until nothing is left of them.
+    /// The clients have ended: waits until everything is freed.
     pub fn wait_for_nothing(&mut self) {
         let begin = Instant::now();
         loop {
             self.series.left = match ask(&self.control) {
                 Some(view) => left(&view),
-                None => vec!["the dataplane does not answer".to_owned()],
+                None => vec!["the dataplane does not reply".to_owned()],
             };
             if self.series.left.is_empty() || begin.elapsed() > SETTLE {
                 break;
@@ -137,19 +138,18 @@ impl Watch {
         self.series.settled_s = begin.elapsed().as_secs_f64();
     }
 
-    /// Everything that was seen.
+    /// All samples.
     pub fn end(self) -> Series {
         self.series
     }
 }
 
-fn ask(control: &Path) -> Option<View> {
-    let answer = Client::connect(control).and_then(|mut client| client.ask(&Request::Stats));
-    answer.and_then(|value| View::read(&value)).ok()
+fn ask(control: &Path) -> Option<Status> {
+    Client::connect(control).and_then(|mut client| client.stats()).ok()
 }
 
-/// Frames that are neither free nor a device's, by kind.
-fn frames(view: &View) -> [(&'static str, u64); 2] {
+/// Frames that are neither free nor in a device, by kind.
+fn frames(view: &Status) -> [(&'static str, u64); 2] {
     let held = |used, device| view.total(used).saturating_sub(view.total(device));
     [
         ("receive buffers", held("rx_frames_in_use", "rx_frames_in_device")),
@@ -157,7 +157,7 @@ fn frames(view: &View) -> [(&'static str, u64); 2] {
     ]
 }
 
-fn left(view: &View) -> Vec<String> {
+fn left(view: &Status) -> Vec<String> {
     let flows = ["flows", "half_open", "time_wait"].map(|name| (name, view.total(name)));
     let all = flows.into_iter().chain(frames(view));
     all.filter(|(_, count)| *count > 0).map(|(name, count)| format!("{count} {name}")).collect()

@@ -1,6 +1,6 @@
 //! The controller's log: lines for people, or objects of JSON.
-use ix_broker::control::Report;
 use ix_controller::{Event, Observation, Step};
+use ix_proto::control::Report;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};

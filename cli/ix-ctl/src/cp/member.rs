@@ -1,10 +1,11 @@
 //! One dataplane, as the controller's own thread has it: what a thread beside it has heard from the
 //! dataplane's control socket, so that one that does not answer holds nobody up.
 use super::talk::{self, Heard, Work};
-use ix_broker::control::{Change, Report, ThreadView, View, Wish};
+use ix_broker::control::Change;
 use ix_controller::{
     DataplaneId, GroupObservation, Observation, Step, ThreadObservation, ThreadState,
 };
+use ix_proto::control::{Group, Report, Status, Thread, Wish};
 use ix_report::problem::Problem;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{
@@ -31,8 +32,8 @@ pub(super) struct Member {
     jobs: SyncSender<Work>,
     heard: Receiver<Heard>,
     /// The last look, and one some time before it, for loads.
-    last: Option<View>,
-    before: Option<View>,
+    last: Option<Status>,
+    before: Option<Status>,
     loads: Vec<f64>,
     answered: Instant,
     silent: bool,
@@ -199,7 +200,7 @@ impl Member {
                 }
                 self.refused = Some((problem, may_pass));
             }
-            Heard::Look(view) => self.saw(*view),
+            Heard::Look(status) => self.saw(*status),
             Heard::Wish(wish) => {
                 if wish.serial != self.wish_serial {
                     self.wish_serial = wish.serial;
@@ -210,21 +211,21 @@ impl Member {
         }
     }
 
-    fn saw(&mut self, view: View) {
+    fn saw(&mut self, status: Status) {
         match &self.before {
-            Some(before) if view.now_us < before.now_us + LOAD_OF_US => {}
+            Some(before) if status.now_us < before.now_us + LOAD_OF_US => {}
             Some(before) => {
-                let change = Change::between(before, &view);
+                let change = Change::between(before, &status);
                 let rates = change.map(|change| change.group_rates()).unwrap_or_default();
                 self.loads.resize(rates.len(), 0.0);
                 for (load, rate) in self.loads.iter_mut().zip(rates) {
                     *load += LOAD_ALPHA * (rate - *load);
                 }
-                self.before = Some(view.clone());
+                self.before = Some(status.clone());
             }
-            None => self.before = Some(view.clone()),
+            None => self.before = Some(status.clone()),
         }
-        self.last = Some(view);
+        self.last = Some(status);
     }
 
     fn hung_up(&mut self) {
@@ -233,8 +234,8 @@ impl Member {
 
     /// What it was when it answered last.
     pub(super) fn last(&self) -> Option<Observation> {
-        let (view, (pid, program)) = (self.last.as_ref()?, self.name.as_ref()?);
-        let group = |(number, group): (usize, &ix_broker::control::GroupView)| GroupObservation {
+        let (status, (pid, program)) = (self.last.as_ref()?, self.name.as_ref()?);
+        let group = |(number, group): (usize, &Group)| GroupObservation {
             // One that moves just now is nobody's for a moment; the first thread will do.
             thread: group.thread.unwrap_or(0) as u16,
             load: self.loads.get(number).copied().unwrap_or(0.0),
@@ -242,9 +243,9 @@ impl Member {
         Some(Observation {
             dataplane: DataplaneId(*pid),
             program: program.clone(),
-            batch_bound: view.batch_bound,
-            threads: view.threads.iter().map(thread).collect(),
-            groups: view.groups.iter().enumerate().map(group).collect(),
+            batch_bound: status.batch_bound,
+            threads: status.threads.iter().map(thread).collect(),
+            groups: status.groups.iter().enumerate().map(group).collect(),
         })
     }
 
@@ -273,14 +274,15 @@ impl Member {
     }
 }
 
-fn thread(view: &ThreadView) -> ThreadObservation {
-    let window = &view.window;
+fn thread(thread: &Thread) -> ThreadObservation {
+    use ix_proto::ThreadState as State;
+    let window = &thread.window;
     ThreadObservation {
-        cpu: view.cpu,
-        state: match view.state.as_str() {
-            "active" | "non-responsive" => ThreadState::Elastic,
-            "background" => ThreadState::Background,
-            _ => ThreadState::Parked,
+        cpu: thread.cpu,
+        state: match thread.state {
+            State::Active | State::NonResponsive => ThreadState::Elastic,
+            State::Background => ThreadState::Background,
+            State::Parking | State::Parked => ThreadState::Parked,
         },
         queueing_delay_us: window.queueing_delay_us[0],
         queue_depth: window.queue_depth,

@@ -2,11 +2,12 @@
 //! those that end are let go.
 use super::events::State;
 use super::member::Member;
-use ix_broker::control::{Wish, all};
+use ix_broker::control::all;
 use ix_controller::linux::{Dataplanes, Linux};
 use ix_controller::{
     DataplaneId, Event, Machine, Observation, Platform, Policy, Step, StepError, ThreadState,
 };
+use ix_proto::control::Wish;
 use ix_report::problem::{Problem, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -133,7 +134,7 @@ impl Members {
         due
     }
 
-    /// Tells all dataplanes who is in charge; answers what is newly wished.
+    /// Tells all dataplanes who is in charge; returns what is newly wished.
     pub(super) fn report(
         &mut self,
         policy: impl Fn(DataplaneId) -> Policy,

@@ -1,7 +1,7 @@
 //! Where a policy comes from: a file that may change, or one that the command carries.
-use ix_broker::control::Wish;
 use ix_controller::Policy;
 use ix_controller::policy::BUILT_IN;
+use ix_proto::control::Wish;
 use ix_report::problem::{Problem, Result};
 use std::path::PathBuf;
 
@@ -107,7 +107,7 @@ mod tests {
         std::fs::write(&path, energy.replace("cores = 1", "cores = 0")).expect("written");
         let line = source.changed().expect("changed").expect_err("nonsense").to_string();
         assert!(line.contains(&path.display().to_string()), "{line}");
-        assert!(line.contains("base.cores: 0 makes no sense here; write a number"), "{line}");
+        assert!(line.contains("base.cores: 0 is not valid here; write a number"), "{line}");
         assert!(source.changed().is_none(), "once");
         std::fs::write(&path, energy.replace("300", "200")).expect("written");
         assert_eq!(source.changed().expect("changed").expect("right").slo_us, 100.0);

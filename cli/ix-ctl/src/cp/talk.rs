@@ -1,10 +1,10 @@
 //! The thread that talks to one dataplane's control socket: attaches, asks, and attaches again when
 //! an answer did not come. Whatever it has to wait for, the controller does not.
-use ix_broker::control::{Client, Report, Request, View, Wish};
+use ix_broker::control::Client;
 use ix_controller::Step;
-use ix_dataplane::GroupSet;
+use ix_proto::GroupSet;
+use ix_proto::control::{Answer, Report, Request, Role, Status, Wish};
 use ix_report::problem::{Problem, Result};
-use serde_json::Value;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -20,7 +20,7 @@ pub(super) enum Work {
     /// Say who is in charge.
     Report(Report),
     /// Change something; the answer goes there.
-    Do(Request, Sender<Result<Value>>),
+    Do(Request, Sender<Result<Answer>>),
 }
 
 /// What the thread has heard.
@@ -31,7 +31,7 @@ pub(super) enum Heard {
     /// a while.
     Refused(Problem, bool),
     /// What it does.
-    Look(Box<View>),
+    Look(Box<Status>),
     /// What its operators ask for.
     Wish(Wish),
     /// It has ended.
@@ -95,7 +95,7 @@ impl Talk {
         let for_ever = |problem| Heard::Refused(problem, false);
         let mut client = Client::connect(&self.path).map_err(for_ever)?;
         let hello = client.hello().clone();
-        if hello["role"] != "operator" {
+        if hello.role != Role::Operator {
             let what = format!("cannot control the dataplane at {}", self.path.display());
             return Err(for_ever(
                 Problem::new(what, "its socket is for looking only")
@@ -103,13 +103,10 @@ impl Talk {
             ));
         }
         // If another controller is in charge, this is refused.
-        let wish = client.ask(&Request::Control { report: self.report.clone() });
-        let wish = wish.map_err(|problem| Heard::Refused(problem, true))?;
-        let program = hello["program"].as_str().unwrap_or("unknown");
-        let program = program.rsplit('/').next().unwrap_or(program).to_owned();
-        let pid = hello["pid"].as_u64().unwrap_or(0) as u32;
-        let wish_serial = wish["serial"].as_u64().unwrap_or(0);
-        Ok((client, Heard::Attached { pid, program, wish_serial }))
+        let wish = client.get::<Wish>(&Request::Control { report: self.report.clone() });
+        let wish_serial = wish.map_err(|problem| Heard::Refused(problem, true))?.serial;
+        let program = hello.program.rsplit('/').next().unwrap_or(&hello.program).to_owned();
+        Ok((client, Heard::Attached { pid: hello.pid, program, wish_serial }))
     }
 
     /// Until an answer does not come: what comes later would be taken for the next one's.
@@ -117,16 +114,13 @@ impl Talk {
         loop {
             let heard = match self.jobs.recv().ok()? {
                 Work::Look => {
-                    let look = client.ask(&Request::Status);
-                    let Ok(view) = look.and_then(|value| View::read(&value)) else {
-                        return Some(());
-                    };
-                    Heard::Look(Box::new(view))
+                    let Ok(status) = client.status() else { return Some(()) };
+                    Heard::Look(Box::new(status))
                 }
                 Work::Report(report) => {
                     self.report = report;
-                    match client.ask(&Request::Control { report: self.report.clone() }) {
-                        Ok(wish) => Heard::Wish(serde_json::from_value(wish).unwrap_or_default()),
+                    match client.get(&Request::Control { report: self.report.clone() }) {
+                        Ok(wish) => Heard::Wish(wish),
                         // Whatever it is: attaching again will say.
                         Err(_) => return Some(()),
                     }
@@ -165,5 +159,5 @@ impl Talk {
 
 /// A step that was refused leaves the connection in order, one that was not answered does not.
 fn is_alive(client: &mut Client) -> bool {
-    client.ask(&Request::Status).is_ok_and(|value| value["threads"].is_array())
+    client.status().is_ok()
 }

@@ -1,16 +1,18 @@
 //! The command line of `ix ctl` and `ix top`.
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use ix_broker::control::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter, VnicDevice, find};
+use ix_broker::control::find;
 use ix_dataplane::GroupSet;
+use ix_proto::control::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter, VnicDevice};
 use ix_vnic::Filter;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Overview of `ix ctl`.
-pub const CTL_HELP: &str = "Asks a running dataplane for what it does, or to do something else. \
-    It listens at a socket below /run/ix (root's), $XDG_RUNTIME_DIR/ix or /tmp/ix-UID: `PID.sock` \
-    for operators, `PID.ro.sock` for looking only. File permissions say who may open which; \
-    [control] in the configuration file of `ix run` sets them.\n\n\
+/// Help of `ix ctl`.
+pub const CTL_HELP: &str = "Prints the state of a running dataplane, or changes it.\n\n\
+    Each dataplane has two control sockets in /run/ix (root's dataplanes), $XDG_RUNTIME_DIR/ix or \
+    /tmp/ix-UID: `PID.sock` for operators, and the read-only `PID.ro.sock`. File permissions say \
+    who may open which; [control] in the configuration file of `ix run` sets them.\n\n\
     Examples:\n  \
     ix ctl status\n  \
     ix ctl threads --json | jq '.threads[].window.idle[0]'\n  \
@@ -18,19 +20,19 @@ pub const CTL_HELP: &str = "Asks a running dataplane for what it does, or to do 
     ix ctl park 1 && ix ctl resume 1\n  \
     echo status | socat - UNIX:/run/ix/4711.sock";
 
-const STATUS_HELP: &str = "Prints what a dataplane does now in a few lines: threads and what they \
-    are, rate, queueing delay, the estimate of its tail, flows, drops.\n\n\
+const STATUS_HELP: &str = "Prints the state of a dataplane in a few lines: threads and their states, \
+    rate, queueing delay, the estimate of its tail, flows, drops.\n\n\
     Examples:\n  \
     ix ctl status\n  \
     ix ctl status --pid 4711 --json";
 
 const THREADS_HELP: &str = "\
     Prints a line for each elastic thread: its state, its hardware thread, its flow groups \
-    and flows, and the averages of the last windows of 10 ms: packets received a second, \
-    queue depth Q, packets of a cycle, iteration time τ, queueing delay, the estimate of its \
-    tail ⌈Q/B⌉·τ, and the share of the time without work.\n\n\
-    States: active (runs the cycle), parking (its flow groups are leaving), parked (sleeps, \
-    its hardware thread is Linux's), background (no elastic thread now), non-responsive (its \
+    and flows, and the averages of the last windows of 10 ms: packets received per \
+    second, queue depth Q, packets per cycle, iteration time τ, queueing delay, the estimate \
+    of its tail ⌈Q/B⌉·τ, and the share of idle time.\n\n\
+    States: active (runs the cycle), parking (its flow groups are leaving), parked (sleeps; \
+    Linux uses its hardware thread), background (an ordinary Linux thread now), non-responsive (its \
     application has not returned for 10 ms).\n\n\
     Examples:\n  \
     ix ctl threads\n  \
@@ -45,10 +47,10 @@ const FLOW_GROUPS_HELP: &str = "Prints which elastic thread owns which flow grou
 const CONNECTIONS_HELP: &str = "\
     Prints a line for each TCP connection: peer, local port, state, elastic thread and flow \
     group, congestion window and slow-start threshold, round-trip time with its variation, \
-    retransmission timeout, both windows, payload in and out, segments sent again, bytes \
-    that wait (given to send and not acknowledged, received and not given back), age and \
-    time without segments. The dataplane reports a few connections between two of its \
-    cycles. --sort says which come first.\n\n\
+    retransmission timeout, both windows, payload in and out, retransmitted segments, \
+    waiting bytes (sent and not acknowledged; received and not returned by the application), \
+    age and idle time. The dataplane reports a few connections after each cycle. --sort gives \
+    the order.\n\n\
     Examples:\n  \
     ix ctl connections\n  \
     ix ctl connections --sort rate --limit 20\n  \
@@ -62,25 +64,25 @@ const MIGRATE_HELP: &str = "Moves flow groups, with all their flows, to another 
     ix ctl migrate 5,7,64-127 --to 0";
 
 const PARK_HELP: &str = "\
-    Tells the thread's application, moves its flow groups to the active threads, and lets it \
-    sleep: Linux then has its hardware thread. The last active thread cannot be parked.\n\n\
+    Tells the thread's application, moves the thread's flow groups to the active threads, and \
+    lets the thread sleep: Linux then uses its hardware thread. The last active thread cannot be parked.\n\n\
     Examples:\n  \
     ix ctl park 1\n  \
     ix ctl park 1 && ix ctl threads";
 
-const RESUME_HELP: &str = "Wakes a parked thread and gives it its share of the flow groups.\n\n\
+const RESUME_HELP: &str = "Wakes a parked thread and moves its share of the flow groups to it.\n\n\
     Examples:\n  \
     ix ctl resume 1";
 
 const DRAIN_HELP: &str = "\
-    Moves all flow groups of a thread to the other active threads. The thread continues to \
-    run its cycle, without work; `park` gives its hardware thread back.\n\n\
+    Moves all flow groups of a thread to the other active threads. The thread still \
+    runs its cycle, without work; `ix ctl park` gives its hardware thread to Linux.\n\n\
     Examples:\n  \
     ix ctl drain 1 && ix ctl flow-groups";
 
 const POLICY_HELP: &str = "\
-    Prints which controller is in charge of the dataplane's threads and clocks, its policy, \
-    and its last decision. With --set it gives the controller another policy: one of energy, \
+    Prints which controller controls the dataplane's threads and clocks, its policy, and its \
+    last decision. With --set it gives the controller another policy: one of energy, \
     consolidation, minmax, or a TOML file. A controller reads its own file again when the \
     file changes.\n\n\
     Examples:\n  \
@@ -97,9 +99,9 @@ const SLO_HELP: &str = "\
 
 const VNIC_HELP: &str = "\
     Prints what a dataplane may send and receive: its filters with their holders, its rates, \
-    the filters and rates of single queues, and how many packets each has held back. Also \
-    prints how many requests were refused, by reason (no-capability: forged, revoked or for \
-    something else). Without filters for a direction everything passes.\n\n\
+    the filters and rates of single queues, and how many packets each has dropped or delayed. \
+    Also prints how many requests were refused, by reason (no-capability: the capability was \
+    forged, revoked or for something else). A direction without filters passes everything.\n\n\
     Examples:\n  \
     ix ctl vnic\n  \
     ix ctl vnic --json | jq .drops";
@@ -107,19 +109,21 @@ const VNIC_HELP: &str = "\
 const FILTER_HELP: &str = "\
     Grants, derives and revokes filters while traffic runs. A filter is a part of the space \
     of packet headers: `rx` or `tx`; `eth`, `ip`, `tcp` or `udp`; then any of `service \
-    ADDRESSES[:PORTS]` (our end), `peer ADDRESSES[:PORTS]` (theirs), `service-mac`, \
+    ADDRESSES[:PORTS]` (the local end), `peer ADDRESSES[:PORTS]` (the remote end), `service-mac`, \
     `peer-mac`, `vlan`, `type` (eth), `proto` (ip), with lists, ranges, networks and `*`. A \
     direction with filters passes only packets that a filter takes, and ARP for the filters' \
     addresses. Other packets are dropped and counted by reason (`ix ctl vnic`). ICMP needs a \
     filter of its own (`ip … proto 1`).\n\n\
     Each elastic thread has a queue pair. A filter that is assigned to a queue (--queue N) \
-    belongs to that queue alone: other queues do not send by it (tx_foreign_queue), and \
-    frames that programs receive below TCP and UDP (`rx eth type …`, `rx ip proto …`) go to \
-    that queue if the filter takes them. Connections have the queue of their flow group, so \
-    receive filters that take TCP, UDP, ICMP or ARP cannot be assigned to a queue.\n\n\
+    belongs to that queue alone: packets that other queues send by it are dropped \
+    (tx_foreign_queue), and frames that programs receive below TCP and UDP (`rx eth type …`, \
+    `rx ip proto …`) go to that queue if the filter takes them. The flow group of a connection \
+    decides its queue, so receive filters that take TCP, UDP, ICMP or ARP cannot be assigned to \
+    a queue.\n\n\
     Each filter comes with a capability of 32 digits. A process that knows it can derive \
-    narrower filters, assign the filter to a queue, and revoke it, through the read-only \
-    socket as well. Linux's own addresses, and what another holder has, are refused.\n\n\
+    narrower filters, assign the filter to a queue, and revoke it, also through the \
+    read-only socket. Filters for Linux's own addresses, and for what another holder has, are \
+    refused.\n\n\
     Examples:\n  \
     ix ctl filter create 'rx tcp service 10.0.0.5:80' --both\n  \
     ix ctl filter create 'tx ip service 10.0.0.5 peer 10.0.0.0/8' --holder web\n  \
@@ -130,13 +134,13 @@ const FILTER_HELP: &str = "\
     ix ctl filter remove 3; ix ctl filter remove --all";
 
 const RATE_HELP: &str = "\
-    Prints or changes how much a dataplane may send and receive. A rate is bits a second, \
-    packets a second, or both, with a burst in bytes: `100Mbit`, `20kpps`, \
-    `1Gbit,50kpps,burst=64k`. Sent packets are paced: at most 512 wait, and they leave \
-    evenly. Received packets beyond the rate are dropped. Each elastic thread has an equal \
-    part of the rate. With --queue the rates are those of one elastic thread's queue; the \
-    lower of them and of its part holds. Bytes count from the Ethernet header on. --flow \
-    paces each TCP and UDP flow by itself, in steps of 16 µs.\n\n\
+    Prints or changes how much a dataplane may send and receive. A rate is bits per second, \
+    packets per second, or both, with a burst in bytes: `100Mbit`, `20kpps`, \
+    `1Gbit,50kpps,burst=64k`. Sent packets are paced evenly, and at most 512 \
+    wait. Received packets beyond the rate are dropped. Each elastic thread gets an equal part \
+    of the rate. --queue sets the rates of one elastic thread's queue; if its part of the \
+    dataplane's rate is lower, that applies. Bytes count from the Ethernet header on. --flow \
+    paces each TCP and UDP flow separately, in steps of 16 µs.\n\n\
     On a shared interface (`ix share`) the kernel enforces the rates of a vNIC (--vnic): \
     packets beyond them are dropped and counted. A full interface is divided by weight.\n\n\
     Examples:\n  \
@@ -148,17 +152,16 @@ const RATE_HELP: &str = "\
     ix ctl rate --vnic web --tx 1Gbit --weight 3 --control /run/ix/eth1.share";
 
 const STATS_HELP: &str = "\
-    Prints, for each elastic thread, what share of the time each stage of the \
-    cycle takes and what that is a packet, in ticks of the time stamp counter; how many packets \
-    the cycles received; what the hardware thread executed, where hardware counters can be had; \
-    and drops.\n\n\
+    Prints for each elastic thread: the share of time in each stage of the cycle, and its time \
+    per packet in ticks of the time stamp counter; how many packets the cycles received; what \
+    the hardware thread executed, if hardware counters are available; and drops.\n\n\
     Examples:\n  \
     ix ctl stats\n  \
     ix ctl stats --interval 1\n  \
     ix ctl stats --json | jq '.threads[0].cost'";
 
-const METRICS_HELP: &str = "Prints everything in Prometheus' text format. For a server to scrape, \
-    start the dataplane with `ix run --metrics 127.0.0.1:9464` instead.\n\n\
+const METRICS_HELP: &str = "Prints all metrics in Prometheus' text format. To let a server scrape \
+    them, start the dataplane with `ix run --metrics 127.0.0.1:9464` instead.\n\n\
     Examples:\n  \
     ix ctl metrics\n  \
     ix ctl metrics > /var/lib/node_exporter/textfile/ix.prom";
@@ -166,22 +169,22 @@ const METRICS_HELP: &str = "Prints everything in Prometheus' text format. For a 
 /// Requests to a running dataplane.
 #[derive(Subcommand, Debug)]
 pub enum CtlCommand {
-    /// Say what a dataplane does now
+    /// Print the state of a dataplane
     #[command(long_about = STATUS_HELP)]
     Status(LookArgs),
     /// List the elastic threads: states, flow groups, load, delays
     #[command(long_about = THREADS_HELP)]
     Threads(LookArgs),
-    /// List flow groups: who owns them, which carry the load
+    /// List flow groups: their owners, and which carry the load
     #[command(long_about = FLOW_GROUPS_HELP)]
     FlowGroups(FlowGroupsArgs),
-    /// List TCP connections with what TCP knows of them
+    /// List TCP connections with their TCP state
     #[command(long_about = CONNECTIONS_HELP)]
     Connections(ConnectionsArgs),
     /// Move flow groups to another elastic thread
     #[command(long_about = MIGRATE_HELP)]
     Migrate(MigrateArgs),
-    /// Take an elastic thread's flow groups away and let it sleep
+    /// Move an elastic thread's flow groups away and let it sleep
     #[command(long_about = PARK_HELP)]
     Park(ThreadArgs),
     /// Wake a parked elastic thread
@@ -190,16 +193,16 @@ pub enum CtlCommand {
     /// Move all flow groups of an elastic thread to the others
     #[command(long_about = DRAIN_HELP)]
     Drain(ThreadArgs),
-    /// Print what a dataplane may send and receive, and what was held back
+    /// Print what a dataplane may send and receive, and what was dropped or delayed
     #[command(long_about = VNIC_HELP)]
     Vnic(VnicArgs),
-    /// Grant, hand on and revoke filters
+    /// Grant, derive, assign and revoke filters
     #[command(subcommand, long_about = FILTER_HELP)]
     Filter(FilterCommand),
     /// Print or change how much a dataplane may send and receive
     #[command(long_about = RATE_HELP)]
     Rate(RateArgs),
-    /// Say who controls it and how, or give it another policy
+    /// Print the controller and its policy, or set another policy
     #[command(long_about = POLICY_HELP)]
     Policy(PolicyArgs),
     /// Print or change the bound on the queueing delay
@@ -216,16 +219,16 @@ pub enum CtlCommand {
 /// Which dataplane.
 #[derive(Args, Debug, Default)]
 pub struct CtlArgs {
-    /// Process number of the program (default: the only one that runs)
+    /// Process ID of the program (default: the only one that runs)
     #[arg(long, conflicts_with = "control")]
     pub pid: Option<i32>,
-    /// Its control socket
+    /// Path of its control socket
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
 }
 
 impl CtlArgs {
-    /// The control socket that they name, or the only one.
+    /// Returns the control socket that the flags name, or the only one.
     pub fn find(&self) -> ix_report::problem::Result<PathBuf> {
         find(self.control.as_deref(), self.pid)
     }
@@ -251,7 +254,7 @@ pub struct FlowGroupsArgs {
     /// Print a line for each flow group
     #[arg(long)]
     pub all: bool,
-    /// Count packets for so many seconds
+    /// Seconds to count packets for
     #[arg(long, value_name = "T", value_parser = interval, default_value = "0.5")]
     pub interval: f64,
 }
@@ -262,31 +265,31 @@ pub struct ConnectionsArgs {
     /// Which dataplane, and how to print
     #[command(flatten)]
     pub look: LookArgs,
-    /// Only those of this elastic thread
+    /// Only connections of this elastic thread
     #[arg(long, value_name = "N")]
     pub thread: Option<usize>,
-    /// Only those of these flow groups: `0-15,32`
+    /// Only connections of these flow groups: `0-15,32`
     #[arg(long, value_name = "GROUPS")]
     pub flow_group: Option<GroupSet>,
-    /// Only those to this peer: an address, address:port, or a network as 10.0.0.0/8
+    /// Only connections to this peer: ADDRESS, ADDRESS:PORT, or a network such as 10.0.0.0/8
     #[arg(long)]
     pub peer: Option<PeerFilter>,
-    /// Only those in this state: established, time-wait, ...
+    /// Only connections in this state: established, time-wait, …
     #[arg(long)]
     pub state: Option<StateFilter>,
-    /// What comes first
-    #[arg(long, value_name = "BY", default_value_t)]
+    /// Order of the lines
+    #[arg(long, value_name = "BY", default_value_t, value_parser = sorts())]
     pub sort: Sort,
-    /// So many at most
+    /// Print at most this many
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub limit: usize,
-    /// Count bytes for so many seconds, for rates (with --sort rate 0.5)
+    /// Seconds to count bytes for, to print rates (default: 0.5 with --sort rate, else none)
     #[arg(long, value_name = "T", value_parser = rate_interval)]
     pub interval: Option<f64>,
 }
 
 impl ConnectionsArgs {
-    /// As it is asked for.
+    /// Returns the query for the dataplane.
     pub fn query(&self) -> Query {
         let usual = if self.sort == Sort::Rate { RATE_INTERVAL_S } else { 0.0 };
         Query {
@@ -301,14 +304,27 @@ impl ConnectionsArgs {
     }
 }
 
-/// Time between the two looks of a rate.
+/// Default time between the two surveys of a rate.
 const RATE_INTERVAL_S: f64 = 0.5;
+
+fn sorts() -> impl TypedValueParser<Value = Sort> {
+    let value = |sort: Sort| PossibleValue::new(sort.name()).help(sort.describe());
+    let named = |name: String| Sort::ALL.into_iter().find(|sort| sort.name() == name);
+    PossibleValuesParser::new(Sort::ALL.map(value)).map(move |name| named(name).unwrap_or_default())
+}
+
+fn devices() -> impl TypedValueParser<Value = VnicDevice> {
+    let value = |device: VnicDevice| PossibleValue::new(device.name()).help(device.describe());
+    let named = |name: String| VnicDevice::ALL.into_iter().find(|device| device.name() == name);
+    PossibleValuesParser::new(VnicDevice::ALL.map(value))
+        .map(move |name| named(name).unwrap_or_default())
+}
 
 fn rate_interval(text: &str) -> Result<f64, String> {
     let most = INTERVAL_MAX_MS as f64 / 1000.0;
     match text.parse() {
         Ok(seconds) if (0.01..=most).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("not seconds between 0.01 and {most}")),
+        _ => Err(format!("not a number of seconds from 0.01 to {most}")),
     }
 }
 
@@ -318,7 +334,7 @@ pub struct MigrateArgs {
     /// Flow groups: numbers and ranges, `0-15,32`
     #[arg(value_name = "GROUPS")]
     pub groups: GroupSet,
-    /// The elastic thread that gets them
+    /// The elastic thread that gets the flow groups
     #[arg(long, value_name = "N")]
     pub to: usize,
     /// Which dataplane, and how to print
@@ -329,7 +345,7 @@ pub struct MigrateArgs {
 /// Flags of requests about one elastic thread.
 #[derive(Args, Debug)]
 pub struct ThreadArgs {
-    /// The elastic thread
+    /// Number of the elastic thread
     #[arg(value_name = "N")]
     pub thread: usize,
     /// Which dataplane, and how to print
@@ -341,7 +357,7 @@ pub struct ThreadArgs {
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct VnicArgs {
-    /// What to do; nothing: print
+    /// What to do; without it, the vNIC is printed
     #[command(subcommand)]
     pub command: Option<VnicCommand>,
     /// Which dataplane or shared interface, and how to print
@@ -352,26 +368,26 @@ pub struct VnicArgs {
 /// What to do with vNICs of a shared interface.
 #[derive(Subcommand, Debug)]
 pub enum VnicCommand {
-    /// Make one: a link for `ix run --nic DEVICE`
+    /// Create a vNIC: a link for `ix run --nic DEVICE`
     Create(VnicCreateArgs),
-    /// Delete one: its traffic is Linux's at once
+    /// Delete a vNIC: Linux gets its packets at once
     Delete(VnicDeleteArgs),
 }
 
 /// Flags of `ix ctl vnic create`.
 #[derive(Args, Debug)]
 pub struct VnicCreateArgs {
-    /// Its name: 1 to 10 lower-case letters, digits and dashes
+    /// Name of the vNIC: 1 to 10 lower-case letters, digits and dashes
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Its queue pairs: one for each elastic thread
+    /// Number of queue pairs: one for each elastic thread
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queues: usize,
-    /// A process: when it ends, the vNIC goes
+    /// Process that owns the vNIC: when it ends, the vNIC is removed
     #[arg(long, value_name = "PID")]
     pub owner: Option<u32>,
-    /// What its dataplane opens
-    #[arg(long, value_enum, default_value = "afxdp")]
+    /// Device that the dataplane opens
+    #[arg(long, default_value = "afxdp", value_parser = devices())]
     pub device: VnicDevice,
     /// Which shared interface, and how to print
     #[command(flatten)]
@@ -381,7 +397,7 @@ pub struct VnicCreateArgs {
 /// Flags of `ix ctl vnic delete`.
 #[derive(Args, Debug)]
 pub struct VnicDeleteArgs {
-    /// Its name
+    /// Name of the vNIC
     #[arg(value_name = "NAME")]
     pub name: String,
     /// Which shared interface, and how to print
@@ -392,34 +408,34 @@ pub struct VnicDeleteArgs {
 /// What to do with filters.
 #[derive(Subcommand, Debug)]
 pub enum FilterCommand {
-    /// Grant filters: from then on their direction carries nothing else
+    /// Grant filters: their direction then passes nothing else
     Create(FilterCreateArgs),
-    /// Make a capability for a part of a filter, or for all of it once more
+    /// Create a capability for a part of a filter, or another one for all of it
     Derive(FilterDeriveArgs),
     /// Assign a filter to a queue of a dataplane, or to a vNIC of a shared interface
     Assign(FilterAssignArgs),
-    /// Revoke a capability, and all that were derived from it
+    /// Revoke a capability, and all capabilities derived from it
     Revoke(FilterRevokeArgs),
-    /// Remove a filter by its number, or all: then everything passes again
+    /// Remove one filter by number, or all; without filters everything passes
     Remove(FilterRemoveArgs),
 }
 
 /// Flags of `ix ctl filter create`.
 #[derive(Args, Debug)]
 pub struct FilterCreateArgs {
-    /// Each as one word: 'rx tcp service 10.0.0.5:80'
+    /// Filters, each in quotes: 'rx tcp service 10.0.0.5:80'
     #[arg(value_name = "FILTER", required = true)]
     pub filters: Vec<Filter>,
-    /// Also for the other direction
+    /// Grant each filter for the other direction, too
     #[arg(long)]
     pub both: bool,
-    /// Who holds them
+    /// Name of the holder
     #[arg(long, value_name = "NAME")]
     pub holder: Option<String>,
-    /// The vNIC of a shared interface that they are for
+    /// vNIC of a shared interface that gets the filters
     #[arg(long, value_name = "NAME")]
     pub vnic: Option<String>,
-    /// The queue of the dataplane that holds them alone
+    /// Queue of the dataplane that alone gets the filters
     #[arg(long, value_name = "N", conflicts_with = "vnic")]
     pub queue: Option<usize>,
     /// Which dataplane, and how to print
@@ -430,10 +446,10 @@ pub struct FilterCreateArgs {
 /// Flags of `ix ctl filter derive`.
 #[derive(Args, Debug)]
 pub struct FilterDeriveArgs {
-    /// Of the filter
+    /// Capability of the filter
     #[arg(value_name = "CAPABILITY")]
     pub capability: String,
-    /// Its part (default: all of it)
+    /// Part of the filter (default: all of it)
     #[arg(value_name = "FILTER")]
     pub filter: Option<Filter>,
     /// Which dataplane, and how to print
@@ -444,13 +460,13 @@ pub struct FilterDeriveArgs {
 /// Flags of `ix ctl filter assign`.
 #[derive(Args, Debug)]
 pub struct FilterAssignArgs {
-    /// Of the filter
+    /// Capability of the filter
     #[arg(value_name = "CAPABILITY")]
     pub capability: String,
-    /// Of the vNIC of a shared interface that gets its packets
+    /// Capability of the vNIC of a shared interface that gets the filter's packets
     #[arg(long, value_name = "CAPABILITY", required_unless_present = "queue")]
     pub to: Option<String>,
-    /// The queue of the dataplane that holds it alone, or none: all do
+    /// Queue of the dataplane that alone gets the filter; none: all queues get it
     #[arg(long, value_name = "N", conflicts_with = "to")]
     pub queue: Option<QueueChoice>,
     /// Which dataplane or shared interface, and how to print
@@ -458,7 +474,7 @@ pub struct FilterAssignArgs {
     pub look: LookArgs,
 }
 
-/// A queue, or none in particular.
+/// A queue number, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueChoice(pub Option<usize>);
 
@@ -469,7 +485,7 @@ impl FromStr for QueueChoice {
         match text {
             "none" => Ok(QueueChoice(None)),
             _ => {
-                text.parse().map(|n| QueueChoice(Some(n))).map_err(|_| "not a number, and not none")
+                text.parse().map(|n| QueueChoice(Some(n))).map_err(|_| "neither a number nor none")
             }
         }
     }
@@ -478,7 +494,7 @@ impl FromStr for QueueChoice {
 /// Flags of `ix ctl filter revoke`.
 #[derive(Args, Debug)]
 pub struct FilterRevokeArgs {
-    /// What ends
+    /// The capability to revoke
     #[arg(value_name = "CAPABILITY")]
     pub capability: String,
     /// Which dataplane, and how to print
@@ -489,10 +505,10 @@ pub struct FilterRevokeArgs {
 /// Flags of `ix ctl filter remove`.
 #[derive(Args, Debug)]
 pub struct FilterRemoveArgs {
-    /// Its number
+    /// Number of the filter
     #[arg(value_name = "N", required_unless_present = "all", conflicts_with = "all")]
     pub filter: Option<u32>,
-    /// All of them
+    /// Remove all filters
     #[arg(long)]
     pub all: bool,
     /// Which dataplane, and how to print
@@ -503,22 +519,22 @@ pub struct FilterRemoveArgs {
 /// Flags of `ix ctl rate`.
 #[derive(Args, Debug)]
 pub struct RateArgs {
-    /// What may be received: 100Mbit, 20kpps, or none
+    /// Rate of received packets: 100Mbit, 20kpps, or none
     #[arg(long, value_name = "RATE")]
     pub rx: Option<String>,
-    /// What may be sent
+    /// Rate of sent packets
     #[arg(long, value_name = "RATE")]
     pub tx: Option<String>,
-    /// What each flow may send, its packets evenly spread
+    /// Rate of sent packets of each flow, evenly spread
     #[arg(long, value_name = "RATE", conflicts_with = "vnic")]
     pub flow: Option<String>,
-    /// Of this vNIC of a shared interface
+    /// For this vNIC of a shared interface
     #[arg(long, value_name = "NAME")]
     pub vnic: Option<String>,
-    /// Of this queue of the dataplane: an elastic thread's
+    /// For this queue of the dataplane: the number of its elastic thread
     #[arg(long, value_name = "N", conflicts_with = "vnic")]
     pub queue: Option<usize>,
-    /// Its part of the full interface, beside the others' weights
+    /// Weight of the vNIC: its part of a full interface, relative to the others' weights
     #[arg(long, value_name = "N", requires = "vnic")]
     pub weight: Option<u32>,
     /// Which dataplane, and how to print
@@ -529,7 +545,7 @@ pub struct RateArgs {
 /// Flags of `ix ctl policy`.
 #[derive(Args, Debug)]
 pub struct PolicyArgs {
-    /// Another policy: a TOML file, or one of energy, consolidation, minmax
+    /// Policy to set: a TOML file, or one of energy, consolidation, minmax
     #[arg(long, value_name = "FILE")]
     pub set: Option<String>,
     /// Which dataplane, and how to print
@@ -540,7 +556,7 @@ pub struct PolicyArgs {
 /// Flags of `ix ctl slo`.
 #[derive(Args, Debug)]
 pub struct SloArgs {
-    /// Another bound, µs
+    /// Bound to set, µs
     #[arg(long, value_name = "US")]
     pub set: Option<f64>,
     /// Which dataplane, and how to print
@@ -554,16 +570,16 @@ pub struct StatsArgs {
     /// Which dataplane
     #[command(flatten)]
     pub dataplane: CtlArgs,
-    /// Print JSON; with --interval, an object a line
+    /// Print JSON; with --interval, one object per line
     #[arg(long)]
     pub json: bool,
-    /// Print every counter, a line each
+    /// Print every counter, one per line
     #[arg(long, conflicts_with = "json")]
     pub all: bool,
-    /// Print what was done in every T seconds, again and again
+    /// Print the counts of each interval of T seconds, again and again
     #[arg(long, value_name = "T", value_parser = interval, conflicts_with = "all")]
     pub interval: Option<f64>,
-    /// End after so many intervals
+    /// End after this many intervals
     #[arg(long, value_name = "N", requires = "interval")]
     pub count: Option<u64>,
 }
@@ -571,6 +587,6 @@ pub struct StatsArgs {
 fn interval(text: &str) -> Result<f64, &'static str> {
     match text.parse() {
         Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("not seconds between 0.01 and 86400"),
+        _ => Err("not a number of seconds from 0.01 to 86400"),
     }
 }

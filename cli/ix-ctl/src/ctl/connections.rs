@@ -1,11 +1,11 @@
 //! TCP connections as a table.
 use super::table::{Table, count, micros};
-use serde_json::Value;
+use ix_proto::control::{Connection, Connections};
 
 /// A line for each connection of an answer.
-pub fn table(answer: &Value) -> String {
-    let list = answer["connections"].as_array().map_or(&[][..], Vec::as_slice);
-    let rates = list.iter().any(|connection| connection["bytes_per_s"].is_number());
+pub fn table(answer: &Connections) -> String {
+    let list = &answer.connections;
+    let rates = list.iter().any(|connection| connection.bytes_per_s.is_some());
     let mut heading = vec![
         "peer", "port", "state", "th", "grp", "cwnd", "ssthresh", "srtt µs", "rttvar", "rto",
         "snd wnd", "rcv wnd", "in", "out",
@@ -19,28 +19,26 @@ pub fn table(answer: &Value) -> String {
     table.text()
 }
 
-fn row(connection: &Value, rates: bool) -> Vec<String> {
-    let text = |name: &str| connection[name].as_str().unwrap_or("?").to_owned();
-    let number = |name: &str| connection[name].as_f64().unwrap_or(0.0);
-    let bytes = |name: &str| count(number(name));
-    let port = text("local").rsplit(':').next().unwrap_or("?").to_owned();
+fn row(c: &Connection, rates: bool) -> Vec<String> {
     // As large as can be: there is no threshold yet.
-    let ssthresh = match number("ssthresh_bytes") {
-        v if v >= f64::from(u32::MAX / 2) => "-".to_owned(),
-        v => count(v),
+    let ssthresh = match c.ssthresh_bytes {
+        bytes if bytes >= u32::MAX / 2 => "-".to_owned(),
+        bytes => count(bytes.into()),
     };
-    let measured = |name: &str| match number("srtt_us") {
-        0.0 => "-".to_owned(),
-        _ => micros(number(name)),
+    let measured = |us: u32| match c.srtt_us {
+        0 => "-".to_owned(),
+        _ => micros(us.into()),
     };
-    let mut row = vec![text("peer"), port, text("state")];
-    row.extend([bytes("thread"), bytes("flow_group"), bytes("cwnd_bytes"), ssthresh]);
-    row.extend([measured("srtt_us"), measured("rttvar_us"), micros(number("rto_us"))]);
-    row.extend(["snd_wnd_bytes", "rcv_wnd_bytes", "bytes_in", "bytes_out"].map(bytes));
-    row.extend(rates.then(|| bytes("bytes_per_s")));
-    row.push(bytes("retransmits"));
-    row.push(count(number("snd_queued_bytes") + number("rcv_queued_bytes")));
-    row.extend(["age_us", "idle_us"].map(|name| duration(number(name))));
+    let mut row = vec![c.peer.to_string(), c.local.port().to_string(), c.state.to_string()];
+    row.extend([c.thread, c.flow_group].map(|n| count(n.into())));
+    row.extend([count(c.cwnd_bytes.into()), ssthresh]);
+    row.extend([measured(c.srtt_us), measured(c.rttvar_us), micros(c.rto_us.into())]);
+    row.extend([c.snd_wnd_bytes, c.rcv_wnd_bytes].map(|bytes| count(bytes.into())));
+    row.extend([c.bytes_in, c.bytes_out].map(|bytes| count(bytes as f64)));
+    row.extend(rates.then(|| count(c.bytes_per_s.unwrap_or(0.0))));
+    row.push(count(c.retransmits.into()));
+    row.push(count(f64::from(c.snd_queued_bytes) + f64::from(c.rcv_queued_bytes)));
+    row.extend([c.age_us, c.idle_us].map(|us| duration(us as f64)));
     row
 }
 
@@ -57,23 +55,20 @@ fn duration(us: f64) -> String {
 }
 
 /// What an answer does not have, a line each.
-pub fn remarks(answer: &Value) -> Vec<String> {
-    let number = |name: &str| answer[name].as_u64().unwrap_or(0);
-    let shown = answer["connections"].as_array().map_or(0, Vec::len) as u64;
+pub fn remarks(answer: &Connections) -> Vec<String> {
+    let Connections { total, matched, sort, left_out, .. } = answer;
+    let (shown, missing) = (answer.connections.len(), answer.missing_flow_groups);
     let mut lines = Vec::new();
-    if shown < number("matched") {
-        let (matched, total) = (number("matched"), number("total"));
-        let by = answer["sort"].as_str().unwrap_or("?");
-        lines.push(format!("the first {shown} by {by} of {matched}; {total} connections in all"));
+    if shown < *matched {
+        lines.push(format!("the first {shown} by {sort} of {matched}; {total} connections in all"));
     }
-    if let Some(groups) = answer["missing_flow_groups"].as_str().filter(|groups| *groups != "-") {
+    if !missing.is_empty() {
         lines.push(format!(
-            "flow groups {groups} are missing: their thread did not come by in time (`ix ctl threads`)"
+            "flow groups {missing} are missing: their thread did not come by in time (`ix ctl threads`)"
         ));
     }
-    if number("left_out") > 0 {
-        lines
-            .push(format!("{} connections came too quickly and were left out", number("left_out")));
+    if *left_out > 0 {
+        lines.push(format!("{left_out} connections came too quickly and were left out"));
     }
     lines
 }
@@ -81,15 +76,43 @@ pub fn remarks(answer: &Value) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use ix_proto::control::Sort;
 
     #[test]
     fn a_line_says_what_is_known() {
-        let answer = json!({ "total": 9, "matched": 2, "sort": "bytes", "missing_flow_groups": "3",
-            "connections": [{ "peer": "10.0.0.1:4000", "local": "10.0.0.2:7", "state": "ESTABLISHED",
-                "thread": 1, "flow_group": 17, "cwnd_bytes": 14600, "ssthresh_bytes": u32::MAX,
-                "srtt_us": 120, "rttvar_us": 3, "rto_us": 5000, "bytes_in": 12345, "age_us": 90e6,
-                "idle_us": 2500 }] });
+        let connection = Connection {
+            peer: "10.0.0.1:4000".parse().expect("an address"),
+            local: "10.0.0.2:7".parse().expect("an address"),
+            state: "ESTABLISHED".parse().expect("a state"),
+            thread: 1,
+            flow_group: 17,
+            cwnd_bytes: 14_600,
+            ssthresh_bytes: u32::MAX,
+            mss_bytes: 1460,
+            srtt_us: 120,
+            rttvar_us: 3,
+            rto_us: 5000,
+            snd_wnd_bytes: 0,
+            rcv_wnd_bytes: 0,
+            in_flight_bytes: 0,
+            bytes_in: 12_345,
+            bytes_out: 0,
+            retransmits: 0,
+            snd_queued_bytes: 0,
+            rcv_queued_bytes: 0,
+            age_us: 90_000_000,
+            idle_us: 2500,
+            bytes_per_s: None,
+        };
+        let answer = Connections {
+            total: 9,
+            matched: 2,
+            sort: Sort::Bytes,
+            took_us: 10,
+            missing_flow_groups: [3].into_iter().collect(),
+            left_out: 0,
+            connections: vec![connection],
+        };
         let text = table(&answer);
         let line = text.lines().nth(1).expect("a line");
         let words: Vec<&str> = line.split_whitespace().collect();

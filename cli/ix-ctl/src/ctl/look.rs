@@ -1,6 +1,7 @@
 //! `ix ctl status`, `threads` and `flow-groups`: what there is, as tables.
 use super::table::{Table, count, micros, percent, plural};
-use ix_broker::control::{Change, ControllerView, View};
+use ix_broker::control::Change;
+use ix_proto::control::{Report, Status};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -8,40 +9,40 @@ use std::fmt::Write;
 const BUSIEST: usize = 8;
 
 /// What a dataplane does now, in a few lines.
-pub fn status(view: &View) -> String {
+pub fn status(status: &Status) -> String {
     let mut out = String::new();
-    let devices = view.devices.iter().zip(&view.device_states);
+    let devices = status.devices.iter().zip(&status.device_states);
     let devices: Vec<String> =
         devices.map(|(device, state)| format!("{device} ({state})")).collect();
-    let _ = writeln!(out, "{} ({}) on {}", view.name(), view.pid, devices.join(", "));
-    let _ = writeln!(out, "  {}", threads_line(view));
-    let idle: Vec<f64> = view.serving().map(|thread| thread.window.idle[0]).collect();
+    let _ = writeln!(out, "{} ({}) on {}", status.name(), status.pid, devices.join(", "));
+    let _ = writeln!(out, "  {}", threads_line(status));
+    let idle: Vec<f64> = status.serving().map(|thread| thread.window.idle[0]).collect();
     let idle = idle.iter().sum::<f64>() / idle.len().max(1) as f64;
     let _ = writeln!(
         out,
         "  {} packets/s, queueing delay {} µs, tail ⌈Q/B⌉·τ {} µs, idle {}",
-        count(view.rate_per_s()),
-        micros(view.queueing_delay_us()),
-        micros(view.tail_us()),
+        count(status.rate_per_s()),
+        micros(status.queueing_delay_us()),
+        micros(status.tail_us()),
         percent(idle),
     );
-    let flows = ["flows", "half_open", "time_wait"].map(|name| view.total(name));
+    let flows = ["flows", "half_open", "time_wait"].map(|name| status.total(name));
     let [flows, half_open, time_wait] = flows.map(|n| count(n as f64));
     let _ = writeln!(out, "  {flows} flows, {half_open} half open, {time_wait} in TIME-WAIT");
-    let drops = view.drops();
+    let drops = status.drops();
     let drops: Vec<String> =
         drops.iter().map(|(reason, n)| format!("{reason} {}", count(*n as f64))).collect();
     let drops = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
     let _ = writeln!(out, "  drops since the start: {drops}");
-    if let Some(controller) = &view.controller {
+    if let Some(controller) = &status.controller {
         let _ = writeln!(out, "  {}", controller_line(controller));
     }
     out
 }
 
 /// `policy energy, at most 300 µs; 1 core, rung 2 of 5 (controller 99)`.
-pub fn controller_line(controller: &ControllerView) -> String {
-    let ControllerView { pid, policy, slo_us, rung, rungs, configuration, .. } = controller;
+pub fn controller_line(controller: &Report) -> String {
+    let Report { pid, policy, slo_us, rung, rungs, configuration, .. } = controller;
     let at = match rung {
         0 => "no rung yet".to_owned(),
         _ => format!("{configuration}, rung {rung} of {rungs}"),
@@ -50,8 +51,8 @@ pub fn controller_line(controller: &ControllerView) -> String {
 }
 
 /// The controller, and what it did last.
-pub fn policy(view: &View) -> String {
-    let Some(controller) = &view.controller else {
+pub fn policy(status: &Status) -> String {
+    let Some(controller) = &status.controller else {
         return "no controller: threads stay as they are; start one with `ix cp`\n".to_owned();
     };
     let mut out = format!("{}\n", controller_line(controller));
@@ -65,9 +66,9 @@ pub fn policy(view: &View) -> String {
 }
 
 /// The bound, and how the queueing delay stands to it.
-pub fn slo(view: &View) -> String {
-    let delay = micros(view.queueing_delay_us().max(view.tail_us()));
-    match &view.controller {
+pub fn slo(status: &Status) -> String {
+    let delay = micros(status.queueing_delay_us().max(status.tail_us()));
+    match &status.controller {
         Some(controller) => {
             let slo = micros(controller.slo_us);
             format!("at most {slo} µs; queueing delay and its tail are {delay} µs now\n")
@@ -77,21 +78,21 @@ pub fn slo(view: &View) -> String {
 }
 
 /// `2 elastic threads: 1 active, 1 parked; 128 flow groups; batch bound 64`.
-fn threads_line(view: &View) -> String {
+fn threads_line(status: &Status) -> String {
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
-    view.threads.iter().for_each(|thread| *states.entry(&thread.state).or_default() += 1);
+    status.threads.iter().for_each(|thread| *states.entry(thread.state.name()).or_default() += 1);
     let states: Vec<String> = states.iter().map(|(state, n)| format!("{n} {state}")).collect();
     format!(
         "{}: {}; {}; batch bound {}",
-        plural(view.threads.len(), "elastic thread"),
+        plural(status.threads.len(), "elastic thread"),
         states.join(", "),
-        plural(view.groups.len(), "flow group"),
-        view.batch_bound,
+        plural(status.groups.len(), "flow group"),
+        status.batch_bound,
     )
 }
 
 /// A line for each elastic thread.
-pub fn threads(view: &View) -> String {
+pub fn threads(status: &Status) -> String {
     let heading = [
         "thread",
         "cpu",
@@ -107,13 +108,13 @@ pub fn threads(view: &View) -> String {
         "idle",
     ];
     let mut table = Table::new(&heading, &[2]);
-    for (i, thread) in view.threads.iter().enumerate() {
+    for (i, thread) in status.threads.iter().enumerate() {
         let window = &thread.window;
         let first = [
             i.to_string(),
             thread.cpu.to_string(),
-            thread.state.clone(),
-            thread.groups().to_string(),
+            thread.state.name().to_owned(),
+            thread.flow_groups.len().to_string(),
             count(thread.counter("flows") as f64),
         ];
         let load = [
@@ -122,38 +123,45 @@ pub fn threads(view: &View) -> String {
             format!("{:.1}", window.batch[0]),
             micros(window.iteration_us[0]),
             micros(window.queueing_delay_us[0]),
-            micros(thread.tail_us(view.batch_bound)),
+            micros(thread.tail_us(status.batch_bound)),
             percent(window.idle[0]),
         ];
-        let load = if thread.serves() { load } else { load.map(|_| "-".to_owned()) };
+        let load = if thread.state.serves() { load } else { load.map(|_| "-".to_owned()) };
         table.row(first.into_iter().chain(load));
     }
     table.text()
 }
 
 /// Who owns which flow groups and which carry the load; with `all`, a line for each.
-pub fn flow_groups(change: &Change<'_>, view: &View, all: bool) -> String {
+pub fn flow_groups(change: &Change<'_>, status: &Status, all: bool) -> String {
     let rates = change.group_rates();
     let total: f64 = rates.iter().sum();
     let share = |rate: f64| if total > 0.0 { percent(rate / total) } else { "-".to_owned() };
     if all {
         let mut table = Table::new(&["group", "thread", "packets/s", "share"], &[]);
-        for (i, (group, rate)) in view.groups.iter().zip(&rates).enumerate() {
+        for (i, (group, rate)) in status.groups.iter().zip(&rates).enumerate() {
             let owner = group.thread.map_or("moves".to_owned(), |thread| thread.to_string());
             table.row([i.to_string(), owner, count(*rate), share(*rate)]);
         }
         return table.text();
     }
     let mut table = Table::new(&["thread", "state", "groups", "packets/s", "share", ""], &[1, 5]);
-    for (i, thread) in view.threads.iter().enumerate() {
-        let of_it = view.groups.iter().zip(&rates).filter(|(group, _)| group.thread == Some(i));
+    for (i, thread) in status.threads.iter().enumerate() {
+        let of_it = status.groups.iter().zip(&rates).filter(|(group, _)| group.thread == Some(i));
         let rate: f64 = of_it.map(|(_, rate)| *rate).sum();
-        let groups = thread.groups().to_string();
-        let names = shorten(&thread.flow_groups);
-        table.row([i.to_string(), thread.state.clone(), groups, count(rate), share(rate), names]);
+        let groups = thread.flow_groups.len().to_string();
+        let names = shorten(&thread.flow_groups.to_string());
+        table.row([
+            i.to_string(),
+            thread.state.name().to_owned(),
+            groups,
+            count(rate),
+            share(rate),
+            names,
+        ]);
     }
     let mut out = table.text();
-    let moving = view.groups.iter().filter(|group| group.thread.is_none()).count();
+    let moving = status.groups.iter().filter(|group| group.thread.is_none()).count();
     if moving > 0 {
         let _ = writeln!(out, "{} just now on the way", plural(moving, "flow group"));
     }
@@ -183,14 +191,14 @@ mod tests {
     use super::*;
     use ix_broker::control::sample;
 
-    fn views() -> [View; 2] {
-        [1_000_000, 2_000_000].map(|at| View::read(&sample(at)).expect("a view"))
+    fn looks() -> [Status; 2] {
+        [1_000_000, 2_000_000].map(sample)
     }
 
     #[test]
     fn the_status_says_what_matters() {
-        let [_, view] = views();
-        let text = status(&view);
+        let [_, after] = looks();
+        let text = status(&after);
         for says in [
             "ix-echo (7) on tap:ix0 (up)",
             "2 elastic threads: 1 active, 1 parked; 128 flow groups; batch bound 64",
@@ -205,8 +213,8 @@ mod tests {
 
     #[test]
     fn threads_have_a_line_each() {
-        let [_, view] = views();
-        let text = threads(&view);
+        let [_, after] = looks();
+        let text = threads(&after);
         let lines: Vec<Vec<&str>> =
             text.lines().map(|line| line.split_whitespace().collect()).collect();
         let first =
@@ -218,7 +226,7 @@ mod tests {
 
     #[test]
     fn flow_groups_are_counted_by_owner_and_by_load() {
-        let [before, after] = views();
+        let [before, after] = looks();
         let change = Change::between(&before, &after).expect("comparable");
         let text = flow_groups(&change, &after, false);
         assert!(text.contains("0-127"), "{text}");

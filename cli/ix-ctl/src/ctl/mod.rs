@@ -9,10 +9,11 @@ pub use look::controller_line;
 
 use crate::stats;
 use args::{ConnectionsArgs, CtlArgs, CtlCommand, FlowGroupsArgs, LookArgs, PolicyArgs};
-use ix_broker::control::{Change, Client, Request, View};
+use ix_broker::control::{Change, Client, exposition};
 use ix_controller::policy::BUILT_IN;
+use ix_proto::control::{Answer, Connections, Group, PolicySet, Request, Status};
 use ix_report::problem::{Problem, Result};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::time::Duration;
 
 /// `ix ctl`.
@@ -26,7 +27,7 @@ pub fn main(command: &CtlCommand) -> Result<()> {
             let request = Request::Migrate { groups: args.groups, to: args.to };
             order(&args.look, &request, |after| {
                 let thread = after.threads.get(args.to);
-                let groups = thread.map_or(0, |thread| thread.groups());
+                let groups = thread.map_or(0, |thread| thread.flow_groups.len());
                 format!("elastic thread {} has {groups} flow groups now", args.to)
             })
         }
@@ -52,12 +53,7 @@ pub fn main(command: &CtlCommand) -> Result<()> {
         CtlCommand::Slo(args) => wish(&args.look, None, args.set, look::slo),
         CtlCommand::Stats(args) => stats::main(args),
         CtlCommand::Metrics(args) => {
-            print!(
-                "{}",
-                ix_broker::control::exposition::text(&View::read(
-                    &connect(args)?.ask(&Request::Stats)?
-                )?)
-            );
+            print!("{}", exposition::text(&connect(args)?.stats()?));
             Ok(())
         }
     }
@@ -68,21 +64,30 @@ fn connect(args: &CtlArgs) -> Result<Client> {
 }
 
 /// Looks once, and prints.
-fn look(args: &LookArgs, text: impl Fn(&View) -> String) -> Result<()> {
-    let value = connect(&args.dataplane)?.ask(&Request::Status)?;
-    let view = View::read(&value)?;
-    if args.json {
-        println!("{value:#}")
-    } else {
-        print!("{}", text(&view))
+fn look(args: &LookArgs, text: impl Fn(&Status) -> String) -> Result<()> {
+    let status = connect(&args.dataplane)?.status()?;
+    match args.json {
+        true => print_json(&status)?,
+        false => print!("{}", text(&status)),
     }
     Ok(())
 }
 
+/// What users of `--json` read: keys in the order of the alphabet.
+pub(crate) fn json(value: &impl Serialize) -> Result<serde_json::Value> {
+    serde_json::to_value(value).map_err(|e| Problem::new("cannot print JSON", e))
+}
+
+fn print_json(value: &impl Serialize) -> Result<()> {
+    println!("{:#}", json(value)?);
+    Ok(())
+}
+
 fn list_connections(args: &ConnectionsArgs) -> Result<()> {
-    let answer = connect(&args.look.dataplane)?.ask(&Request::Connections(args.query()))?;
+    let request = Request::Connections(args.query());
+    let answer: Connections = connect(&args.look.dataplane)?.get(&request)?;
     if args.look.json {
-        println!("{answer:#}");
+        print_json(&answer)?;
     } else {
         print!("{}", connections::table(&answer));
     }
@@ -111,56 +116,61 @@ fn wish(
     args: &LookArgs,
     text: Option<String>,
     slo_us: Option<f64>,
-    says: impl Fn(&View) -> String,
+    says: impl Fn(&Status) -> String,
 ) -> Result<()> {
     if text.is_none() && slo_us.is_none() {
         return look(args, says);
     }
-    let answer = connect(&args.dataplane)?.ask(&Request::Policy { text, slo_us })?;
+    let request = Request::Policy { text, slo_us };
+    let answer: PolicySet = connect(&args.dataplane)?.get(&request)?;
     if args.json {
-        println!("{answer:#}");
+        print_json(&answer)?;
     } else {
         let bound =
             slo_us.map_or(String::new(), |slo| format!(", at most {} µs", table::micros(slo)));
-        let name = answer["policy"].as_str().unwrap_or("?");
-        println!("told controller {}: policy {name}{bound}", answer["controller"]);
+        println!("told controller {}: policy {}{bound}", answer.controller, answer.policy);
     }
     Ok(())
 }
 
 /// Has something done, and prints what there is then.
-fn order(args: &LookArgs, request: &Request, says: impl Fn(&View) -> String) -> Result<()> {
+fn order(args: &LookArgs, request: &Request, says: impl Fn(&Status) -> String) -> Result<()> {
     let mut client = connect(&args.dataplane)?;
     let answer = client.ask(request)?;
-    let value = client.ask(&Request::Status)?;
+    let status = client.status()?;
     if args.json {
-        println!("{:#}", json!({ "answer": answer, "status": value }));
-    } else {
-        println!("{}", says(&View::read(&value)?));
+        return print_json(&Done { answer, status });
     }
+    println!("{}", says(&status));
     Ok(())
 }
 
+/// What was done, and what there is then.
+#[derive(Serialize)]
+struct Done {
+    answer: Answer,
+    status: Status,
+}
+
 /// What an elastic thread is now.
-fn now_is(view: &View, thread: usize) -> String {
-    let (state, groups) = view
+fn now_is(status: &Status, thread: usize) -> String {
+    let (state, groups) = status
         .threads
         .get(thread)
-        .map_or(("?", 0), |thread| (thread.state.as_str(), thread.groups()));
+        .map_or(("?", 0), |thread| (thread.state.name(), thread.flow_groups.len()));
     format!("elastic thread {thread} is {state} with {}", table::plural(groups, "flow group"))
 }
 
 fn flow_groups(args: &FlowGroupsArgs) -> Result<()> {
     let mut client = connect(&args.look.dataplane)?;
-    let before = View::read(&client.ask(&Request::Status)?)?;
+    let before = client.status()?;
     std::thread::sleep(Duration::from_secs_f64(args.interval));
-    let value = client.ask(&Request::Status)?;
-    let after = View::read(&value)?;
+    let after = client.status()?;
     let change = Change::between(&before, &after).ok_or_else(|| {
         Problem::new("cannot compare two looks", "the dataplane was started anew in between")
     })?;
     if args.look.json {
-        println!("{:#}", groups_json(&value, &change));
+        print_json(&GroupLoads::of(&after, &change))?;
     } else {
         print!("{}", look::flow_groups(&change, &after, args.all));
     }
@@ -168,11 +178,24 @@ fn flow_groups(args: &FlowGroupsArgs) -> Result<()> {
 }
 
 /// The groups with their rates.
-fn groups_json(value: &Value, change: &Change<'_>) -> Value {
-    let groups = value["groups"].as_array().into_iter().flatten().cloned();
-    let groups = groups.zip(change.group_rates()).map(|(mut group, rate)| {
-        group["packets_per_s"] = rate.into();
-        group
-    });
-    json!({ "seconds": change.seconds(), "groups": groups.collect::<Vec<_>>() })
+#[derive(Serialize)]
+struct GroupLoads {
+    seconds: f64,
+    groups: Vec<GroupLoad>,
+}
+
+#[derive(Serialize)]
+struct GroupLoad {
+    #[serde(flatten)]
+    group: Group,
+    packets_per_s: f64,
+}
+
+impl GroupLoads {
+    fn of(after: &Status, change: &Change<'_>) -> GroupLoads {
+        let loads = after.groups.iter().zip(change.group_rates());
+        let load =
+            |(group, packets_per_s): (&Group, f64)| GroupLoad { group: *group, packets_per_s };
+        GroupLoads { seconds: change.seconds(), groups: loads.map(load).collect() }
+    }
 }

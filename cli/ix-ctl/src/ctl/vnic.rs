@@ -1,10 +1,15 @@
 //! `ix ctl vnic`, `filter` and `rate`: what a dataplane may send and receive.
 use super::args::{FilterCommand, LookArgs, QueueChoice, RateArgs, VnicArgs, VnicCommand};
-use super::connect;
-use ix_broker::control::Request;
+use super::{connect, print_json};
+use ix_proto::control::vnic::{
+    FilterCreated, FilterDerived, FiltersCreated, FiltersRevoked, OwnFilter, OwnRates, OwnVnic,
+    QueueRates, Rates, RatesSet, SharedFilter, SharedInterface, SharedRates, View, VnicCreated,
+};
+use ix_proto::control::{Answer, Code, Request, Status};
 use ix_report::problem::Result;
-use ix_vnic::Filter;
-use serde_json::Value;
+use ix_vnic::{Filter, Rate};
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// `ix ctl vnic`.
@@ -22,144 +27,167 @@ pub fn vnic(args: &VnicArgs) -> Result<()> {
     };
     let answer = connect(&look.dataplane)?.ask(&request)?;
     if look.json {
-        println!("{answer:#}");
-    } else if let (Some(device), Some(key)) =
-        (answer["device"].as_str(), answer["capability"].as_str())
-    {
-        println!("device {device}\n  capability {key}");
-    } else {
-        println!("deleted");
+        return print_json(&answer);
+    }
+    match answer {
+        Answer::VnicCreated(VnicCreated { device, capability, .. }) => {
+            println!("device {device}\n  capability {capability}");
+        }
+        _ => println!("deleted"),
     }
     Ok(())
 }
 
 fn show(args: &LookArgs) -> Result<()> {
     let mut client = connect(&args.dataplane)?;
-    let mut value = client.ask(&Request::Vnic)?;
-    let shares = !value["vnics"].is_null();
-    if !shares {
-        value["drops"] = held_back(&client.ask(&Request::Stats)?);
-    }
-    if args.json {
-        println!("{value:#}");
-    } else if shares {
-        print!("{}", describe_share(&value));
-    } else {
-        print!("{}", describe(&value));
+    match client.get(&Request::Vnic)? {
+        View::Shared(shared) if args.json => print_json(&shared)?,
+        View::Shared(shared) => print!("{}", describe_share(&shared)),
+        View::Own(vnic) => {
+            let shown = Shown { vnic: *vnic, drops: held_back(&client.stats()?) };
+            match args.json {
+                true => print_json(&shown)?,
+                false => print!("{}", describe(&shown)),
+            }
+        }
     }
     Ok(())
 }
 
+/// The vNIC of a dataplane, with what its threads have counted.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    vnic: OwnVnic,
+    /// Packets that filters and rates have held back, by reason.
+    drops: BTreeMap<String, u64>,
+}
+
 /// Packets that filters and rates have held back, by reason.
-fn held_back(stats: &Value) -> Value {
-    let threads = stats["threads"].as_array().into_iter().flatten();
-    let mut sums = serde_json::Map::new();
-    for thread in threads {
-        for (name, count) in thread["drops"].as_object().into_iter().flatten() {
-            let ours = name.starts_with("tx_foreign")
-                || matches!(&**name, "rx_filtered" | "rx_rate" | "tx_rate");
-            if ours {
-                let sum = sums.get(name).and_then(Value::as_u64).unwrap_or(0);
-                sums.insert(name.clone(), (sum + count.as_u64().unwrap_or(0)).into());
-            }
+fn held_back(stats: &Status) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for (name, count) in stats.threads.iter().flat_map(|thread| &thread.drops) {
+        let ours = name.starts_with("tx_foreign")
+            || matches!(&**name, "rx_filtered" | "rx_rate" | "tx_rate");
+        if ours {
+            *sums.entry(name.clone()).or_default() += count;
         }
     }
-    sums.into()
+    sums
 }
 
 /// The vNICs of a shared interface, each with its filters.
-fn describe_share(value: &Value) -> String {
+fn describe_share(shared: &SharedInterface) -> String {
     let mut out = String::new();
-    let filters = || value["filters"].as_array().into_iter().flatten();
-    for vnic in value["vnics"].as_array().into_iter().flatten() {
-        let name = vnic["vnic"].as_str().unwrap_or("?");
-        let link = vnic["link"].as_str().unwrap_or("?");
-        let owner = vnic["owner"].as_u64().map(|pid| format!(", owner {pid}"));
+    for vnic in &shared.vnics {
+        let owner = vnic.owner.map(|pid| format!(", owner {pid}"));
         let _ = writeln!(
             out,
-            "vNIC {name} on {link}, {} queue pairs{}: {} packets sent, {} received",
-            vnic["queues"],
+            "vNIC {} on {}, {} queue pairs{}: {} packets sent, {} received",
+            vnic.vnic,
+            vnic.link.as_deref().unwrap_or("?"),
+            vnic.queues,
             owner.unwrap_or_default(),
-            vnic["sent"],
-            vnic["received"],
+            vnic.sent,
+            vnic.received,
         );
-        let rate = |key: &str| vnic[key].as_str().unwrap_or("without limit");
-        let _ = writeln!(
-            out,
-            "  sends {}, receives {}, weight {}",
-            rate("tx_rate"),
-            rate("rx_rate"),
-            vnic["weight"]
-        );
+        if let Some(SharedRates { rx_rate, tx_rate, weight, .. }) = vnic.rates {
+            let [rx, tx] = [rx_rate, tx_rate].map(|rate| limit(rate, "without limit"));
+            let _ = writeln!(out, "  sends {tx}, receives {rx}, weight {weight}");
+        }
         let _ = writeln!(
             out,
             "  dropped: {} with a foreign Ethernet address, {} others that no filter takes, {} beyond \
              its rate, {} beyond its share; {} for it beyond its rate",
-            vnic["foreign_mac"],
-            vnic["foreign"],
-            vnic["over_rate"],
-            vnic["over_share"],
-            vnic["received_over_rate"]
+            vnic.foreign_mac,
+            vnic.foreign,
+            vnic.over_rate,
+            vnic.over_share,
+            vnic.received_over_rate
         );
-        filters().filter(|f| f["vnic"] == vnic["vnic"]).for_each(|f| line_of(&mut out, f));
+        let own = shared.filters.iter().filter(|filter| filter.vnic.as_ref() == Some(&vnic.vnic));
+        own.for_each(|filter| shared_line(&mut out, filter));
     }
-    let mut unassigned = filters().filter(|filter| filter["vnic"].is_null()).peekable();
+    let mut unassigned = shared.filters.iter().filter(|filter| filter.vnic.is_none()).peekable();
     if unassigned.peek().is_some() {
         out.push_str("assigned to no vNIC, so Linux's:\n");
-        unassigned.for_each(|filter| line_of(&mut out, filter));
+        unassigned.for_each(|filter| shared_line(&mut out, filter));
     }
     if out.is_empty() {
         out.push_str("no vNICs: all is Linux's\n");
     }
-    refused(&mut out, value);
+    refused(&mut out, &shared.refused);
     out
 }
 
-fn line_of(out: &mut String, filter: &Value) {
-    let text = |key: &str| filter[key].as_str().unwrap_or("?");
-    let from = filter["derived_from"].as_u64().map(|id| format!(", from {id}"));
-    let (id, from) = (&filter["filter"], from.unwrap_or_default());
-    let queue = filter["queue"].as_u64().map(|queue| format!(", queue {queue} only"));
-    let queue = queue.unwrap_or_default();
-    let card = if filter["in_hardware"] == true { ", the card asks it too" } else { "" };
-    let _ =
-        writeln!(out, "  filter {id}: {} ({}{from}{queue}{card})", text("text"), text("holder"));
+/// What a filter is but for its number: text, holder, origin, queue, and whether a card asks it.
+struct FilterLine<'a> {
+    filter: u32,
+    text: &'a Filter,
+    holder: &'a str,
+    derived_from: Option<u32>,
+    queue: Option<usize>,
+    in_hardware: bool,
 }
 
-fn describe(value: &Value) -> String {
-    let mut out = String::new();
-    let _ = writeln!(out, "vNIC with {} queue pairs", value["queues"]);
-    for (name, word) in [("rx", "receives"), ("tx", "sends")] {
-        let all = !value[format!("{name}_filtered")].as_bool().unwrap_or(false);
-        let rate = value[format!("{name}_rate")].as_str().unwrap_or("without limit");
-        let what = if all { "everything" } else { "what its filters take" };
-        let _ = writeln!(out, "  {word} {what}, {rate}");
+impl FilterLine<'_> {
+    fn write(&self, out: &mut String) {
+        let FilterLine { filter, text, holder, .. } = self;
+        let from = self.derived_from.map(|id| format!(", from {id}")).unwrap_or_default();
+        let queue = self.queue.map(|queue| format!(", queue {queue} only")).unwrap_or_default();
+        let card = if self.in_hardware { ", the card asks it too" } else { "" };
+        let _ = writeln!(out, "  filter {filter}: {text} ({holder}{from}{queue}{card})");
     }
-    for queue in value["queue_rates"].as_array().into_iter().flatten() {
-        let rate = |key: &str| queue[key].as_str().unwrap_or("as its part");
-        let _ = write!(out, "  queue {} receives {}", queue["queue"], rate("rx_rate"));
-        let _ = write!(out, ", sends {}", rate("tx_rate"));
-        let flow = queue["flow_rate"].as_str().map(|rate| format!(", each flow {rate}"));
+}
+
+fn shared_line(out: &mut String, filter: &SharedFilter) {
+    let SharedFilter { filter, text, holder, derived_from, .. } = filter;
+    let (filter, derived_from) = (*filter, *derived_from);
+    FilterLine { filter, text, holder, derived_from, queue: None, in_hardware: false }.write(out);
+}
+
+fn own_line(out: &mut String, filter: &OwnFilter) {
+    let OwnFilter { filter, text, holder, derived_from, queue, in_hardware } = filter;
+    let (filter, derived_from) = (*filter, *derived_from);
+    let (queue, in_hardware) = (*queue, *in_hardware);
+    FilterLine { filter, text, holder, derived_from, queue, in_hardware }.write(out);
+}
+
+fn describe(Shown { vnic, drops }: &Shown) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "vNIC with {} queue pairs", vnic.queues);
+    let Rates { rx_rate, tx_rate, .. } = vnic.rates.rates;
+    let both = [("receives", vnic.rx_filtered, rx_rate), ("sends", vnic.tx_filtered, tx_rate)];
+    for (word, filtered, rate) in both {
+        let what = if filtered { "what its filters take" } else { "everything" };
+        let _ = writeln!(out, "  {word} {what}, {}", limit(rate, "without limit"));
+    }
+    for QueueRates { queue, rates } in &vnic.rates.queue_rates {
+        let rate = |rate| limit(rate, "as its part");
+        let _ = write!(out, "  queue {queue} receives {}", rate(rates.rx_rate));
+        let _ = write!(out, ", sends {}", rate(rates.tx_rate));
+        let flow = rates.flow_rate.map(|rate| format!(", each flow {rate}"));
         let _ = writeln!(out, "{}", flow.unwrap_or_default());
     }
-    for filter in value["filters"].as_array().into_iter().flatten() {
-        line_of(&mut out, filter);
-    }
-    let drops = value["drops"].as_object().into_iter().flatten();
-    let drops: Vec<String> = drops
-        .filter(|(_, count)| count.as_u64() != Some(0))
-        .map(|(name, count)| format!("{name} {count}"))
-        .collect();
+    vnic.filters.iter().for_each(|filter| own_line(&mut out, filter));
+    let drops = drops.iter().filter(|(_, count)| **count != 0);
+    let drops: Vec<String> = drops.map(|(name, count)| format!("{name} {count}")).collect();
     let drops = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
     let _ = writeln!(out, "  held back since the start: {drops}");
-    refused(&mut out, value);
+    refused(&mut out, &vnic.refused);
     out
+}
+
+/// A rate, or what there is instead.
+fn limit(rate: Option<Rate>, none: &str) -> String {
+    rate.map_or(none.to_owned(), |rate| rate.to_string())
 }
 
 /// Requests that the control socket has refused, by reason.
-fn refused(out: &mut String, value: &Value) {
-    let reasons = value["refused"].as_object().into_iter().flatten();
-    let reasons: Vec<String> = reasons.map(|(code, count)| format!("{code} {count}")).collect();
+fn refused(out: &mut String, reasons: &BTreeMap<Code, u64>) {
+    let mut reasons: Vec<String> =
+        reasons.iter().map(|(code, count)| format!("{code} {count}")).collect();
+    reasons.sort();
     if !reasons.is_empty() {
         let _ = writeln!(out, "requests refused since the start: {}", reasons.join(", "));
     }
@@ -191,40 +219,52 @@ pub fn filter(command: &FilterCommand) -> Result<()> {
     };
     let answer = connect(&look.dataplane)?.ask(&request)?;
     if look.json {
-        println!("{answer:#}");
-        return Ok(());
+        return print_json(&answer);
     }
-    for made in answer["filters"].as_array().into_iter().flatten() {
-        let text = |key: &str| made[key].as_str().unwrap_or("?");
-        println!("filter {}: {}", made["filter"], text("text"));
-        println!("  capability {}", text("capability"));
-    }
-    if let Some(capability) = answer["capability"].as_str() {
-        println!("filter {}\n  capability {capability}", answer["filter"]);
-    }
-    if let Some(gone) = answer["revoked"].as_u64() {
-        println!("{} gone", super::table::plural(gone as usize, "filter"));
+    match answer {
+        Answer::FiltersCreated(FiltersCreated { filters }) => {
+            for FilterCreated { filter, text, capability, .. } in filters {
+                println!("filter {filter}: {text}\n  capability {capability}");
+            }
+        }
+        Answer::FilterDerived(FilterDerived { filter, capability }) => {
+            println!("filter {filter}\n  capability {capability}");
+        }
+        Answer::FiltersRevoked(FiltersRevoked { revoked }) => {
+            println!("{} gone", super::table::plural(revoked, "filter"));
+        }
+        _ => {}
     }
     Ok(())
 }
 
-/// A line for each rate of a vNIC, after its name where there are several, and of its queues.
-fn show_rates(vnic: &Value) {
-    let name = vnic["vnic"].as_str().map(|name| format!("{name} "));
-    let queue = || Some(format!("queue {} ", vnic["queue"].as_u64()?));
-    let name = name.or_else(queue).unwrap_or_default();
-    for kind in ["rx", "tx", "flow"] {
-        // A shared interface knows no flows.
-        let Some(rate) = vnic.get(format!("{kind}_rate")) else { continue };
-        println!("{name}{kind} {}", rate.as_str().unwrap_or("no limit"));
+/// A line for each rate, after the name of what has it where there are several.
+fn show_limits(name: &str, rates: &[(&str, Option<Rate>)]) {
+    for (kind, rate) in rates {
+        println!("{name}{kind} {}", limit(*rate, "no limit"));
     }
-    vnic["queue_rates"].as_array().into_iter().flatten().for_each(show_rates);
-    if let Some(weight) = vnic["weight"].as_u64() {
-        println!("{name}weight {weight}");
-    }
-    if let Some(note) = vnic["note"].as_str() {
-        println!("{note}");
-    }
+}
+
+/// Rates of a dataplane's vNIC or of a queue of it.
+fn show_rates(name: &str, rates: &Rates) {
+    let Rates { rx_rate, tx_rate, flow_rate } = *rates;
+    show_limits(name, &[("rx", rx_rate), ("tx", tx_rate), ("flow", flow_rate)]);
+}
+
+fn show_queue_rates(QueueRates { queue, rates }: &QueueRates) {
+    show_rates(&format!("queue {queue} "), rates);
+}
+
+fn show_own_rates(own: &OwnRates) {
+    show_rates("", &own.rates);
+    own.queue_rates.iter().for_each(show_queue_rates);
+}
+
+/// Rates of a vNIC of a shared interface, which knows no flows.
+fn show_shared_rates(vnic: &str, rates: &SharedRates) {
+    let name = format!("{vnic} ");
+    show_limits(&name, &[("rx", rates.rx_rate), ("tx", rates.tx_rate)]);
+    println!("{name}weight {}", rates.weight);
 }
 
 /// `ix ctl rate`.
@@ -244,13 +284,21 @@ pub fn rate(args: &RateArgs) -> Result<()> {
     };
     let answer = connect(&args.look.dataplane)?.ask(&request)?;
     if args.look.json {
-        println!("{answer:#}");
-        return Ok(());
+        return print_json(&answer);
     }
-    if !answer["vnics"].is_null() {
-        answer["vnics"].as_array().into_iter().flatten().for_each(show_rates);
-        return Ok(());
+    match answer {
+        Answer::Vnic(View::Own(vnic)) => show_own_rates(&vnic.rates),
+        Answer::Vnic(View::Shared(shared)) => {
+            let all = shared.vnics.iter().filter_map(|vnic| Some((&vnic.vnic, vnic.rates?)));
+            all.for_each(|(name, rates)| show_shared_rates(name, &rates));
+        }
+        Answer::RatesSet(RatesSet::Own(own)) => show_own_rates(&own),
+        Answer::RatesSet(RatesSet::Queue(queue)) => show_queue_rates(&queue),
+        Answer::RatesSet(RatesSet::Shared(set)) => {
+            show_shared_rates(&set.vnic, &set.rates);
+            set.note.iter().for_each(|note| println!("{note}"));
+        }
+        _ => {}
     }
-    show_rates(&answer);
     Ok(())
 }

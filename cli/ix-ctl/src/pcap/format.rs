@@ -54,7 +54,7 @@ fn end_of_options(body: &mut Vec<u8>) {
     body.extend([0; 4]);
 }
 
-/// The beginning of a file: who wrote it, and the interfaces. Answers how many bytes it has.
+/// The beginning of a file: who wrote it, and the interfaces. Returns how many bytes it has.
 pub fn begin(out: &mut impl Write, interfaces: &[String], snaplen: u32) -> io::Result<u64> {
     let mut body = BYTE_ORDER.to_le_bytes().to_vec();
     body.extend([1, 0, 0, 0]);

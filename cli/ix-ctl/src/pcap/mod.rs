@@ -1,7 +1,7 @@
 //! `ix pcap`: what a running dataplane sees and sends, as a file for Wireshark.
 //!
-//! The dataplane writes into memory that we only read (`ix_dataplane::capture`); the broker makes
-//! that memory, and ends the capture when we have said nothing for some seconds.
+//! The dataplane writes into memory that the command only reads (`ix_dataplane::capture`). The
+//! broker makes that memory, and ends the capture if the command is silent for some seconds.
 mod files;
 mod format;
 mod remarks;
@@ -10,12 +10,12 @@ use crate::ctl::args::CtlArgs;
 use clap::Args;
 use files::Files;
 use format::Entry;
-use ix_broker::control::{CaptureWish, Client, Request};
+use ix_broker::control::Client;
 use ix_dataplane::capture::{CaptureMemory, Captured, RingReader};
+use ix_proto::control::{CaptureStarted, CaptureWish, Request};
 use ix_report::problem::{Problem, Result};
 use ix_sys::{clock, signal};
 use remarks::Remarks;
-use serde_json::Value;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -25,15 +25,15 @@ use std::time::{Duration, Instant};
 /// Help of the command.
 pub const HELP: &str = "\
     Writes the packets that a running dataplane receives and sends to a pcapng file, which \
-    Wireshark and tcpdump open. Comments on packets say why the dataplane dropped one, that \
-    another elastic thread had received it, or that its flow group has moved. The dataplane \
-    never waits for the reader: packets that are not read in time are lost, counted, and \
-    named in a comment. Interfaces are the devices, queues the elastic threads. Ends on \
-    SIGINT.\n\n\
+    Wireshark and tcpdump open. Its interfaces are the devices, its queues the elastic threads. \
+    A comment on a packet says why the dataplane dropped it, that another elastic thread \
+    received it, or that its flow group has moved. The dataplane never waits for the capture: \
+    packets that are not read in time are lost, counted, and named in a comment. SIGINT ends \
+    the capture.\n\n\
     FILTER is made of `host A`, `port N`, `flow A:N` (a peer's address and port), `tcp`, \
     `udp`, `icmp`, `arp`, `group N`, `thread N`, `drops`, `in`, `out`, joined by `and`, \
-    `or`, `not` and parentheses. A capture needs the operators' socket, and the user of `ix \
-    run` or root, because it shows what peers send.\n\n\
+    `or`, `not` and parentheses. A capture shows what peers send, so it needs the operators' \
+    socket, and the user of `ix run` or root.\n\n\
     Examples:\n  \
     ix pcap -w all.pcapng\n  \
     ix pcap -w - tcp and port 80 | wireshark -k -i -\n  \
@@ -43,31 +43,31 @@ pub const HELP: &str = "\
 /// Flags of `ix pcap`.
 #[derive(Args, Debug)]
 pub struct PcapArgs {
-    /// The file; `-`: standard output
+    /// File to write; `-`: standard output
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     pub write: PathBuf,
-    /// Keep so many bytes of each packet
+    /// Most bytes of each packet to keep
     #[arg(short = 's', long, value_name = "BYTES", default_value_t = 2048)]
     pub snaplen: u32,
-    /// End after so many packets
+    /// End after this many packets
     #[arg(short = 'c', long, value_name = "N")]
     pub count: Option<u64>,
-    /// End after so many seconds
+    /// End after this many seconds
     #[arg(long, value_name = "T")]
     pub seconds: Option<f64>,
-    /// Write to so many files in turn, the oldest over again: FILE.0, FILE.1, …
+    /// Write to this many files in turn, overwriting the oldest: FILE.0, FILE.1, …
     #[arg(long, value_name = "N", requires = "ring_bytes")]
     pub ring_files: Option<u32>,
-    /// A file of the ring is full with so many bytes
+    /// Most bytes of each of these files
     #[arg(long, value_name = "BYTES", requires = "ring_files")]
     pub ring_bytes: Option<u64>,
-    /// Memory of each elastic thread for packets that are not read yet, bytes
+    /// Memory of each elastic thread for packets that were not read yet, bytes
     #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
     pub buffer: u64,
     /// Which dataplane
     #[command(flatten)]
     pub dataplane: CtlArgs,
-    /// Which packets (default: all)
+    /// Packets to capture (default: all)
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     pub filter: Vec<String>,
 }
@@ -84,22 +84,18 @@ pub fn main(args: &PcapArgs) -> Result<()> {
     let pid = std::process::id();
     let (snaplen, ring_bytes) = (args.snaplen, args.buffer);
     let wish = CaptureWish { pid, filter: args.filter.join(" "), snaplen, ring_bytes };
-    wish.check().map_err(|why| {
-        Problem::new("cannot capture", why).mend("`ix pcap --help` says what there is")
-    })?;
+    wish.check().map_err(|why| Problem::new("cannot capture", why).mend("see `ix pcap --help`"))?;
     if args.ring_files == Some(0) {
-        return Err(Problem::new("cannot capture", "a ring of no files").mend("say --ring-files 2"));
+        return Err(Problem::new("cannot capture", "--ring-files is 0").mend("give at least 1"));
     }
     let mut client = Client::connect(&args.dataplane.find()?)?;
-    let status = client.ask(&Request::Status)?;
-    let devices = status["devices"].as_array().into_iter().flatten();
-    let devices = devices.map(|name| name.as_str().unwrap_or("?").to_owned()).collect();
+    let devices = client.status()?.devices;
     let ring = (args.ring_files.unwrap_or(0), args.ring_bytes.unwrap_or(0));
     let files = Files::create(args.write.clone(), ring, devices, args.snaplen)?;
     let request = Request::Capture { wish };
-    let answer = client.ask(&request)?;
+    let started: CaptureStarted = client.get(&request)?;
     catch_end();
-    let memory = open(&answer)?;
+    let memory = open(&started)?;
     eprintln!("ix: capturing to {}", args.write.display());
     let mut session = Session::new(memory, files, args);
     let outcome = session.run(&mut client, &request);
@@ -111,10 +107,11 @@ pub fn main(args: &PcapArgs) -> Result<()> {
     stopped.map(drop)
 }
 
-fn open(answer: &Value) -> Result<CaptureMemory> {
-    let path = answer["path"].as_str().unwrap_or_default();
+fn open(started: &CaptureStarted) -> Result<CaptureMemory> {
+    let path = started.path.as_deref().unwrap_or_default();
     let file = File::open(path).map_err(|e| {
-        Problem::new("cannot open the capture", e).mend("ask as root, or as the user of `ix run`")
+        Problem::new("cannot open the capture", e)
+            .mend("run it as root, or as the user of `ix run`")
     })?;
     CaptureMemory::open(file.as_fd()).map_err(|e| Problem::new("cannot read the capture", e))
 }
@@ -174,7 +171,7 @@ impl Session {
             if Instant::now() >= keep {
                 self.files.flush()?;
                 if client.ask(request).is_err() {
-                    eprintln!("ix: the dataplane is gone");
+                    eprintln!("ix: the dataplane has ended");
                     break;
                 }
                 keep = Instant::now() + KEEP;

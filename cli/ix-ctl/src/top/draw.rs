@@ -131,9 +131,10 @@ pub fn as_text(buffer: &Buffer) -> String {
 mod tests {
     use super::super::state::tests::state;
     use super::*;
+    use ix_proto::GroupSet;
+    use ix_proto::control::{Connections, Sort};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use serde_json::json;
 
     fn picture(state: &State, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("memory");
@@ -169,7 +170,15 @@ mod tests {
     #[test]
     fn no_size_is_too_small_and_no_page_fails() {
         let mut state = state();
-        state.connections = Some(Ok(json!({ "connections": [] })));
+        state.connections = Some(Ok(Connections {
+            total: 0,
+            matched: 0,
+            sort: Sort::Rate,
+            took_us: 0,
+            missing_flow_groups: GroupSet::EMPTY,
+            left_out: 0,
+            connections: Vec::new(),
+        }));
         for page in [Page::Overview, Page::Connections, Page::Help] {
             state.page = page;
             for (width, height) in [(1, 1), (10, 3), (40, 10), (80, 24), (300, 100)] {

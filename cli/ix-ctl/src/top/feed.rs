@@ -1,7 +1,7 @@
 //! News of one dataplane, gathered by a thread of its own.
-use ix_broker::control::{Client, Found, Query, Request, Topic, View};
+use ix_broker::control::{Client, Found};
+use ix_proto::control::{Connections, Query, Request, Status, Topic};
 use ix_report::problem::Result;
-use serde_json::Value;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,9 +14,9 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Something new.
 pub enum News {
     /// How the dataplane is now.
-    Look(Box<View>),
+    Look(Box<Status>),
     /// Its TCP connections, or why they cannot be told.
-    Connections(std::result::Result<Value, String>),
+    Connections(std::result::Result<Connections, String>),
     /// It cannot be reached, and why.
     Lost(String),
 }
@@ -61,7 +61,7 @@ impl Feed {
     pub fn want_connections(&self, query: Query) {
         let (path, sender) = (self.path.clone(), self.sender.clone());
         std::thread::spawn(move || {
-            let ask = || Client::connect(&path)?.ask(&Request::Connections(query));
+            let ask = || Client::connect(&path)?.get(&Request::Connections(query));
             let answer = ask().map_err(|problem| problem.to_string());
             let sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
             // Nobody may be there any more to hear it.
@@ -82,8 +82,8 @@ fn follow(path: &Path, interval: Duration, to: &Sender<News>, ended: &AtomicBool
     let interval_ms = interval.as_millis() as u64;
     client.ask(&Request::Subscribe { to: Topic::Status, interval_ms })?;
     loop {
-        let view = View::read(&client.next_snapshot()?)?;
-        if ended.load(Relaxed) || to.send(News::Look(Box::new(view))).is_err() {
+        let status = client.next_snapshot()?;
+        if ended.load(Relaxed) || to.send(News::Look(Box::new(status))).is_err() {
             return Ok(());
         }
     }

@@ -13,7 +13,7 @@ mod state;
 use crate::ctl::args::CtlArgs;
 use clap::Args;
 use feed::Feed;
-use ix_broker::control::{Client, Found, View, all};
+use ix_broker::control::{Client, Found, all};
 use ix_report::problem::{Problem, Result};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -22,17 +22,17 @@ use state::{Action, State};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What `ix top --help` says first.
-pub const HELP: &str = "Shows what a running dataplane does, live: rate, queueing delay, the \
-    estimate of its tail ⌈Q/B⌉·τ, each elastic thread with its averages of the last windows of \
-    10 ms and where its time goes, the load of each flow group in the colour of the thread that \
-    owns it, drops by reason, and migrations with their phases.\n\n\
-    Keys: q ends, space halts, tab goes to the next dataplane, c lists TCP connections and s sorts them, + and - \
-    change the interval, ? explains.\n\n\
+/// Help of the command.
+pub const HELP: &str = "Shows a running dataplane live: rate, queueing delay, the estimate of its \
+    tail ⌈Q/B⌉·τ, each elastic thread with its averages of the last windows of 10 ms and its shares \
+    of time, the load of each flow group in the colour of its thread, drops by reason, and \
+    migrations with their phases.\n\n\
+    Keys: q quits, space pauses, tab shows the next dataplane, c lists TCP connections and s sorts \
+    them, + and - change the interval, ? explains the view.\n\n\
     Examples:\n  \
     ix top\n  \
     ix top --pid 4711 --interval 0.2\n  \
-    ix top --once            # one picture as text, for scripts";
+    ix top --once            # one view as text, for scripts";
 
 /// Between two looks at the terminal's keys and the dataplane's news.
 const TURN: Duration = Duration::from_millis(40);
@@ -40,16 +40,16 @@ const TURN: Duration = Duration::from_millis(40);
 /// Flags of `ix top`.
 #[derive(Args, Debug)]
 pub struct TopArgs {
-    /// Which dataplane first
+    /// The dataplane to show first
     #[command(flatten)]
     pub dataplane: CtlArgs,
-    /// Seconds between two pictures
+    /// Seconds between two updates
     #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = interval)]
     pub interval: f64,
-    /// Print one picture as text, of what happens within the interval, and end
+    /// Print one view as text, of one interval, and end
     #[arg(long)]
     pub once: bool,
-    /// Size of that picture
+    /// Size of that view
     #[arg(long, value_name = "WIDTHxHEIGHT", requires = "once", value_parser = size)]
     pub size: Option<(u16, u16)>,
 }
@@ -57,7 +57,7 @@ pub struct TopArgs {
 fn interval(text: &str) -> std::result::Result<f64, &'static str> {
     match text.parse() {
         Ok(seconds) if (0.05..=60.0).contains(&seconds) => Ok(seconds),
-        _ => Err("not seconds between 0.05 and 60"),
+        _ => Err("not a number of seconds from 0.05 to 60"),
     }
 }
 
@@ -103,7 +103,7 @@ fn once(mut state: State, (width, height): (u16, u16)) -> Result<String> {
         if look > 0 {
             std::thread::sleep(state.interval);
         }
-        state.take(View::read(&client.ask(&ix_broker::control::Request::Stats)?)?);
+        state.take(client.stats()?);
     }
     let terminal = Terminal::new(TestBackend::new(width, height));
     let mut terminal = terminal.map_err(|e| Problem::new("cannot draw", e))?;

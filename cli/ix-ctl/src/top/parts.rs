@@ -1,10 +1,11 @@
 //! The picture's parts.
 use super::state::{Point, State};
 use crate::ctl::table::{count, micros, percent, plural};
-use ix_broker::control::{Change, Shares, ThreadView, View};
+use ix_broker::control::{Change, Shares};
+use ix_proto::ThreadState;
+use ix_proto::control::{Commands, Status, Thread};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use serde_json::Value;
 
 /// What is only there to be understood.
 pub const DIM: Style = Style::new().fg(Color::DarkGray);
@@ -36,21 +37,21 @@ fn heading(text: &str) -> Line<'static> {
 }
 
 /// Rate, queueing delay and its tail, each with its curve.
-pub fn load(state: &State, view: &View, width: usize) -> Vec<Line<'static>> {
+pub fn load(state: &State, status: &Status, width: usize) -> Vec<Line<'static>> {
     let rate = state.history.back().map_or(0.0, |point| point.rate);
-    let idle: Vec<f64> = view.serving().map(|thread| thread.window.idle[0]).collect();
+    let idle: Vec<f64> = status.serving().map(|thread| thread.window.idle[0]).collect();
     let idle = idle.iter().sum::<f64>() / idle.len().max(1) as f64;
     type Row = (&'static str, String, fn(&Point) -> f64);
     let rows: [Row; 3] = [
         ("rate", format!("{} packets/s", count(rate)), |point| point.rate),
-        ("delay", format!("{} µs", micros(view.queueing_delay_us())), |point| point.delay_us),
-        ("p99 estimate", format!("{} µs", micros(view.tail_us())), |point| point.tail_us),
+        ("delay", format!("{} µs", micros(status.queueing_delay_us())), |point| point.delay_us),
+        ("p99 estimate", format!("{} µs", micros(status.tail_us())), |point| point.tail_us),
     ];
-    let flows = count(view.total("flows") as f64);
+    let flows = count(status.total("flows") as f64);
     let also = [
         format!("{flows} flows"),
         format!("idle {}", percent(idle)),
-        format!("batch bound {}", view.batch_bound),
+        format!("batch bound {}", status.batch_bound),
     ];
     let lines = rows.into_iter().zip(also).map(|((name, value, of), also)| {
         let room = width.saturating_sub(36 + 18);
@@ -79,20 +80,20 @@ fn curve(points: &[f64], room: usize) -> String {
 }
 
 /// A line for each elastic thread, as many as there is room for.
-pub fn threads(state: &State, view: &View, width: usize, room: usize) -> Vec<Line<'static>> {
+pub fn threads(state: &State, status: &Status, width: usize, room: usize) -> Vec<Line<'static>> {
     let change = state.change();
     let title = format!(
         "{:>3}{:>4}  {:<10}{:>6}{:>6}{:>7}{:>6}{:>6}{:>6}{:>6}{:>6}  time",
         "th", "cpu", "state", "groups", "flows", "pkt/s", "Q", "batch", "τ µs", "delay", "tail"
     );
     let mut lines = vec![Line::styled(title, DIM.add_modifier(Modifier::BOLD))];
-    let hidden = view.threads.len().saturating_sub(room.saturating_sub(1));
-    let shown = if hidden > 0 { room.saturating_sub(2) } else { view.threads.len() };
-    for (i, thread) in view.threads.iter().enumerate().take(shown) {
-        lines.push(thread_line(i, thread, view, change, width));
+    let hidden = status.threads.len().saturating_sub(room.saturating_sub(1));
+    let shown = if hidden > 0 { room.saturating_sub(2) } else { status.threads.len() };
+    for (i, thread) in status.threads.iter().enumerate().take(shown) {
+        lines.push(thread_line(i, thread, status, change, width));
     }
     if hidden > 0 {
-        let more = view.threads.len() - shown;
+        let more = status.threads.len() - shown;
         lines.push(Line::styled(format!("  … and {}", plural(more, "thread")), DIM));
     }
     lines
@@ -100,15 +101,15 @@ pub fn threads(state: &State, view: &View, width: usize, room: usize) -> Vec<Lin
 
 fn thread_line(
     i: usize,
-    thread: &ThreadView,
-    view: &View,
+    thread: &Thread,
+    status: &Status,
     change: Option<Change<'_>>,
     width: usize,
 ) -> Line<'static> {
     let window = &thread.window;
-    let state = match thread.state.as_str() {
-        "non-responsive" => "no answer",
-        other => other,
+    let state = match thread.state {
+        ThreadState::NonResponsive => "no answer",
+        other => other.name(),
     };
     let rate = change.map_or(window.rate_per_s[0], |change| change.rate(i, "rx_packets"));
     let load = [
@@ -117,20 +118,20 @@ fn thread_line(
         format!("{:>6.1}", window.batch[0]),
         format!("{:>6}", micros(window.iteration_us[0])),
         format!("{:>6}", micros(window.queueing_delay_us[0])),
-        format!("{:>6}", micros(thread.tail_us(view.batch_bound))),
+        format!("{:>6}", micros(thread.tail_us(status.batch_bound))),
     ];
     let dash = |text: String| format!("{:>1$}", "·", text.chars().count());
-    let load = if thread.serves() { load } else { load.map(dash) };
-    let style = match thread.state.as_str() {
-        "active" => Style::new(),
-        "non-responsive" => WARN,
+    let load = if thread.state.serves() { load } else { load.map(dash) };
+    let style = match thread.state {
+        ThreadState::Active => Style::new(),
+        ThreadState::NonResponsive => WARN,
         _ => DIM,
     };
     let flows = count(thread.counter("flows") as f64);
     let mut spans = vec![
         Span::styled(format!("{i:>3}"), owner(i)),
         Span::styled(format!("{:>4}", thread.cpu), DIM),
-        Span::styled(format!("  {state:<10}{:>6}{flows:>6}", thread.groups()), style),
+        Span::styled(format!("  {state:<10}{:>6}{flows:>6}", thread.flow_groups.len()), style),
         Span::styled(format!("{}  ", load.concat()), style),
     ];
     let used: usize = spans.iter().map(Span::width).sum();
@@ -156,22 +157,24 @@ fn bar(shares: Shares, room: usize) -> Vec<Span<'static>> {
 }
 
 /// The load of each flow group, in its owner's colour.
-pub fn flow_groups(state: &State, view: &View, width: usize) -> Vec<Line<'static>> {
+pub fn flow_groups(state: &State, status: &Status, width: usize) -> Vec<Line<'static>> {
     let rates = state.change().map(|change| change.group_rates()).unwrap_or_default();
     let most = rates.iter().copied().fold(0.0, f64::max);
     let mut title = vec![Span::styled(
-        format!(" {}  ", plural(view.groups.len(), "flow group")),
+        format!(" {}  ", plural(status.groups.len(), "flow group")),
         DIM.add_modifier(Modifier::BOLD),
     )];
-    for (i, thread) in view.threads.iter().enumerate().filter(|(_, t)| t.groups() > 0).take(8) {
+    for (i, thread) in
+        status.threads.iter().enumerate().filter(|(_, t)| !t.flow_groups.is_empty()).take(8)
+    {
         title.push(Span::styled(format!(" {i}"), owner(i)));
-        title.push(Span::styled(format!(" has {} ", thread.groups()), DIM));
+        title.push(Span::styled(format!(" has {} ", thread.flow_groups.len()), DIM));
     }
     let mut lines = vec![Line::from(title)];
     // Rows of a round length, so that numbers can be counted.
     let fits = |columns: &usize| columns + 6 <= width;
     let columns = [128, 64, 32, 16, 8].into_iter().find(fits).unwrap_or(8);
-    for (row, groups) in view.groups.chunks(columns).enumerate() {
+    for (row, groups) in status.groups.chunks(columns).enumerate() {
         let first = row * columns;
         let mut spans = vec![Span::styled(format!(" {first:>3} "), DIM)];
         for (i, group) in groups.iter().enumerate() {
@@ -190,11 +193,11 @@ pub fn flow_groups(state: &State, view: &View, width: usize) -> Vec<Line<'static
 }
 
 /// Drops and what else should be rare, a second; and since the start where there are none now.
-pub fn incidents(state: &State, view: &View, width: usize) -> Vec<Line<'static>> {
+pub fn incidents(state: &State, status: &Status, width: usize) -> Vec<Line<'static>> {
     let rates = state.change().map(|change| change.drop_rates()).unwrap_or_default();
     let now: Vec<String> =
         rates.iter().map(|(reason, rate)| format!("{reason} {}/s", count(*rate))).collect();
-    let total = view.drops();
+    let total = status.drops();
     let before: Vec<String> =
         total.iter().map(|(reason, n)| format!("{reason} {}", count(*n as f64))).collect();
     let (text, style) = match (now.is_empty(), before.is_empty()) {
@@ -203,7 +206,7 @@ pub fn incidents(state: &State, view: &View, width: usize) -> Vec<Line<'static>>
         _ => ("none".to_owned(), DIM),
     };
     let mut tcp: Vec<(&str, u64)> = Vec::new();
-    for (name, n) in view.threads.iter().flat_map(|thread| &thread.tcp).filter(|(_, n)| **n > 0) {
+    for (name, n) in status.threads.iter().flat_map(|thread| &thread.tcp).filter(|(_, n)| **n > 0) {
         match tcp.iter_mut().find(|(known, _)| *known == name) {
             Some((_, sum)) => *sum += n,
             None => tcp.push((name, *n)),
@@ -222,16 +225,14 @@ pub fn incidents(state: &State, view: &View, width: usize) -> Vec<Line<'static>>
 }
 
 /// Commands of the control plane, and the last migrations with their phases, newest first.
-pub fn migrations(view: &View, room: usize) -> Vec<Line<'static>> {
-    let command = |name: &str| view.commands.get(name).copied().unwrap_or(0);
-    let commands = ["done", "refused", "timed_out"].map(|name| {
-        let n = command(name);
-        (n > 0).then(|| format!("{n} {}", name.replace('_', " ")))
-    });
+pub fn migrations(status: &Status, room: usize) -> Vec<Line<'static>> {
+    let Commands { done, refused, timed_out, .. } = status.commands;
+    let commands = [(done, "done"), (refused, "refused"), (timed_out, "timed out")]
+        .map(|(n, name)| (n > 0).then(|| format!("{n} {name}")));
     let commands: Vec<String> = commands.into_iter().flatten().collect();
     let commands = if commands.is_empty() { "none".to_owned() } else { commands.join(", ") };
     let mut lines = Vec::new();
-    if let Some(controller) = &view.controller {
+    if let Some(controller) = &status.controller {
         lines.push(Line::from(vec![
             Span::styled(" control   ", DIM.add_modifier(Modifier::BOLD)),
             Span::raw(crate::ctl::controller_line(controller)),
@@ -241,35 +242,32 @@ pub fn migrations(view: &View, room: usize) -> Vec<Line<'static>> {
         Span::styled(" commands  ", DIM.add_modifier(Modifier::BOLD)),
         Span::styled(commands, DIM),
     ]));
-    if view.migrations.is_empty() {
+    if status.migrations.is_empty() {
         return lines;
     }
     lines.push(heading(&format!(
         "{:<10}{:>7}{:>7}{:>8}{:>9}{:>7}{:>7}{:>7}{:>9}  end",
         "migrations", "groups", "flows", "packets", "prepare", "wait", "rpc", "defer", "total µs"
     )));
-    for record in view.migrations.iter().rev().take(room.saturating_sub(lines.len())) {
-        let number = |name: &str| record.get(name).and_then(Value::as_u64).unwrap_or(0);
-        let groups = record.get("flow_groups").and_then(Value::as_str).unwrap_or_default();
-        let groups: usize = groups.parse().map_or(0, |set: ix_dataplane::GroupSet| set.len());
-        let end = record.get("end").and_then(Value::as_str).unwrap_or_default().to_owned();
+    for record in status.migrations.iter().rev().take(room.saturating_sub(lines.len())) {
         let text = format!(
-            "{groups:>8}{:>7}{:>8}{:>9}{:>7}{:>7}{:>7}{:>9}  ",
-            number("flows"),
-            number("packets"),
-            number("prepare_us"),
-            number("wait_us"),
-            number("rpc_us"),
-            number("deferred_us"),
-            number("total_us"),
+            "{:>8}{:>7}{:>8}{:>9}{:>7}{:>7}{:>7}{:>9}  ",
+            record.flow_groups.len(),
+            record.flows,
+            record.packets,
+            record.prepare_us,
+            record.wait_us,
+            record.rpc_us,
+            record.deferred_us,
+            record.total_us,
         );
-        let (from, to) = (number("from") as usize, number("to") as usize);
+        let (from, to) = (usize::from(record.from), usize::from(record.to));
         lines.push(Line::from(vec![
             Span::styled(format!("   {from:>2}"), owner(from)),
             Span::styled(" → ", DIM),
             Span::styled(format!("{to:<2}"), owner(to)),
             Span::raw(text),
-            Span::styled(end, DIM),
+            Span::styled(record.end.name(), DIM),
         ]));
     }
     lines

@@ -1,8 +1,8 @@
 //! What the live view knows, and what keys do to it.
 use super::feed::News;
-use ix_broker::control::{Change, Found, Query, Sort, View};
+use ix_broker::control::{Change, Found};
+use ix_proto::control::{Connections, Query, Sort, Status};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use serde_json::Value;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -53,9 +53,9 @@ pub struct State {
     /// Between two looks.
     pub interval: Duration,
     /// The last look but one.
-    before: Option<View>,
+    before: Option<Status>,
     /// The last look.
-    pub now: Option<View>,
+    pub now: Option<Status>,
     /// Earlier ones.
     pub history: VecDeque<Point>,
     /// Why there is no news.
@@ -65,7 +65,7 @@ pub struct State {
     /// Nothing new is taken in.
     pub halted: bool,
     /// Its connections, or why they are not known.
-    pub connections: Option<Result<Value, String>>,
+    pub connections: Option<Result<Connections, String>>,
     /// Their order.
     pub sort: Sort,
     /// First connection that is shown.
@@ -109,7 +109,7 @@ impl State {
     /// Takes news in.
     pub fn hear(&mut self, news: News) {
         match news {
-            News::Look(view) if !self.halted => self.take(*view),
+            News::Look(status) if !self.halted => self.take(*status),
             News::Look(_) => {}
             News::Connections(answer) => self.connections = Some(answer),
             News::Lost(why) => self.lost = Some(why),
@@ -117,15 +117,15 @@ impl State {
     }
 
     /// Takes a look in.
-    pub fn take(&mut self, view: View) {
+    pub fn take(&mut self, status: Status) {
         self.lost = None;
-        self.before = self.now.replace(view);
-        let Some(view) = &self.now else { return };
+        self.before = self.now.replace(status);
+        let Some(status) = &self.now else { return };
         let rate = match self.change() {
             Some(change) => change.total_rate("rx_packets"),
-            None => view.rate_per_s(),
+            None => status.rate_per_s(),
         };
-        let point = Point { rate, delay_us: view.queueing_delay_us(), tail_us: view.tail_us() };
+        let point = Point { rate, delay_us: status.queueing_delay_us(), tail_us: status.tail_us() };
         if self.history.len() == HISTORY_MAX {
             self.history.pop_front();
         }
@@ -214,7 +214,7 @@ pub mod tests {
         let found = [7, 9].map(|pid| Found { path: format!("/run/ix/{pid}.sock").into(), pid });
         let mut state = State::new(found.to_vec(), 0, Duration::from_secs(1));
         for now_us in [1_000_000, 2_000_000] {
-            state.take(View::read(&sample(now_us)).expect("a view"));
+            state.take(sample(now_us));
         }
         state
     }
@@ -229,12 +229,12 @@ pub mod tests {
         assert_eq!(state.history.back().expect("a point").rate, 1000.0);
         assert_eq!(state.change().expect("two looks").seconds(), 1.0);
         for i in 0..2 * HISTORY_MAX as u64 {
-            state.take(View::read(&sample(3_000_000 + i * 1000)).expect("a view"));
+            state.take(sample(3_000_000 + i * 1000));
         }
         assert_eq!(state.history.len(), HISTORY_MAX);
         state.halted = true;
         let now = state.now.as_ref().expect("a look").now_us;
-        state.hear(News::Look(Box::new(View::read(&sample(900_000_000)).expect("a view"))));
+        state.hear(News::Look(Box::new(sample(900_000_000))));
         assert_eq!(state.now.as_ref().expect("a look").now_us, now);
         state.hear(News::Lost("it has ended".to_owned()));
         assert!(state.lost.is_some() && state.now.is_some(), "the last look stays");

@@ -13,19 +13,19 @@ pub(super) enum Life {
 }
 
 pub(super) struct Conn {
-    /// When the last answer came, or the first request after it went out.
+    /// When the last reply came, or the first request after it was sent.
     pub(super) progress_ns: u64,
     pub(super) window: Window,
     pub(super) partial: Partial,
     pub(super) queue: Queue,
     pub(super) life: Life,
     pub(super) class: Class,
-    /// Requests and answers since it was made.
+    /// Requests and replies since the connection was opened.
     pub(super) asked: u64,
     pub(super) answers: u64,
-    /// The front of an answer that could not be read yet.
+    /// The beginning of a reply that is not complete yet.
     pub(super) kept: Option<Box<[u8]>>,
-    /// Answers of which some datagrams came.
+    /// Replies of which some datagrams came.
     pub(super) parts: Vec<Parts>,
 }
 

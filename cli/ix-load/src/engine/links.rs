@@ -1,18 +1,18 @@
-//! Connections: made, made again, lost.
+//! Connections: opened, opened again, lost.
 use super::conn::Life;
 use super::{End, Engine, Phase, Verdict};
 use crate::fault::Fault;
 use crate::protocol::Protocol;
 
-/// Connections that are being made at a time.
+/// Most connections that are being opened at a time.
 const DIALS: usize = 512;
-/// Before a failed connection is made again.
+/// Time before a failed connection is opened again.
 const REDIAL_NS: u64 = 100_000_000;
-/// Without any connection for so long, the run is over.
+/// A run without any connection for this long is over.
 const GIVE_UP_NS: u64 = 3_000_000_000;
 
 impl<P: Protocol> Engine<P> {
-    /// The next connection to be made.
+    /// Returns the next connection to open.
     pub fn dial(&mut self, now_ns: u64) -> Option<u32> {
         if let Some(&(at_ns, index)) = self.redials.front()
             && at_ns <= now_ns
@@ -30,7 +30,7 @@ impl<P: Protocol> Engine<P> {
         Some(index)
     }
 
-    /// A connection is there.
+    /// A connection is open.
     pub fn connected(&mut self, index: u32, now_ns: u64) {
         let conn = &mut self.conns[index as usize];
         if conn.life == Life::Dialing {
@@ -43,7 +43,7 @@ impl<P: Protocol> Engine<P> {
         self.interval.counts.opened += 1;
     }
 
-    /// A connection ended, not by us.
+    /// A connection ended, and not by us.
     pub fn closed(&mut self, index: u32, end: End, now_ns: u64) {
         if self.phase == Phase::Over {
             return;
@@ -70,7 +70,7 @@ impl<P: Protocol> Engine<P> {
     }
 
     pub(super) fn fail(&mut self, index: u32, fault: Fault, what: String, now_ns: u64) {
-        // One error for each request that has no answer because of it, and at least one.
+        // One error for each request that has no reply because of it, and at least one.
         let lost = self.conns[index as usize].window.len.max(1);
         self.interval.counts.faults.add_many(fault, lost.into(), || what.clone());
         let up = self.up;
@@ -84,7 +84,7 @@ impl<P: Protocol> Engine<P> {
         self.redials.push_back((now_ns + REDIAL_NS, index));
     }
 
-    /// Forgets what was under way on a connection.
+    /// Forgets the requests in flight on a connection.
     pub(super) fn drop_connection(&mut self, index: u32) {
         let conn = &mut self.conns[index as usize];
         match conn.life {
@@ -96,7 +96,7 @@ impl<P: Protocol> Engine<P> {
         conn.reset();
     }
 
-    /// Takes a connection that was given up because its answer is missing: to be reset.
+    /// Takes a connection that was given up because its reply is missing: the caller resets it.
     pub fn take_stuck(&mut self) -> Option<u32> {
         self.stuck.pop()
     }

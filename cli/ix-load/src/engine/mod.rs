@@ -1,12 +1,11 @@
-//! The generator without input and output: which request goes out when and on which connection,
-//! and what its answer is worth. Time comes in as an argument, so whole runs can be played in
-//! virtual time.
+//! The generator without input and output: which request is sent when and on which connection, and
+//! what its reply counts. Time is an argument, so whole runs can be played in virtual time.
 //!
-//! * **Closed loop**: a connection keeps `depth` requests under way, and the next one starts when
-//!   an answer is there. It measures what a server can do, and hides how long clients would wait.
-//! * **Open loop**: requests are due at times drawn from a law and a seed, whatever the server
-//!   does. One that cannot be sent because its connection is full waits in a bounded queue; its
-//!   latency counts from when it was due. What has no answer at the end counts with its age.
+//! * **Closed loop**: a connection keeps `depth` requests in flight, and sends the next one after a
+//!   reply. It measures the most that a server can do, and hides how long clients would wait.
+//! * **Open loop**: requests are due at times drawn from a distribution and a seed, whatever the
+//!   server does. A request that finds its connection full waits in a bounded queue; its latency
+//!   counts from the time it was due. A request without a reply at the end counts with its age.
 mod conn;
 mod links;
 mod overdue;
@@ -32,21 +31,21 @@ pub use stats::{Class, Counts, DRAIN, Interval, Portable, Sample, histogram};
 /// How a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It never came to be.
+    /// It could not be opened.
     NotConnected(String),
-    /// The server reset it, or it was lost.
+    /// The server reset it, or the network lost it.
     Reset(String),
     /// The server closed it.
     Closed,
 }
 
-/// What is to become of a connection after input.
+/// What the caller must do with a connection after input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
-    /// It goes on; ask [`Engine::output`].
+    /// It stays open; call [`Engine::output`].
     Open,
-    /// Reset it now; it is forgotten already, and dialled again later.
+    /// Reset it now; the engine has forgotten it, and opens it again later.
     Reset,
 }
 
@@ -55,7 +54,7 @@ pub enum Verdict {
 enum Phase {
     Connecting,
     Running,
-    /// No more requests; answers are still awaited.
+    /// No more requests are sent; replies are still awaited.
     Draining,
     Over,
 }
@@ -76,14 +75,14 @@ pub struct Engine<P> {
     overdue: Overdue,
     /// When the generator's last stall ended.
     stall_end_ns: u64,
-    /// Connections that have something to send since a tick.
+    /// Connections that have had something to send since a tick.
     ready: Vec<u32>,
-    /// Connections to be made, and those again after a while.
+    /// Connections to open, and those to open again later.
     dials: VecDeque<u32>,
     redials: VecDeque<(u64, u32)>,
     dialing: usize,
     up: usize,
-    /// When there was a connection last, or the first attempt.
+    /// When a connection was last open, or the first attempt.
     alive_ns: u64,
     phase: Phase,
     times: Times,
@@ -94,14 +93,14 @@ pub struct Engine<P> {
     scan_at: usize,
     scan_ns: u64,
     gave_up: Option<String>,
-    /// Connections given up because of a missing answer.
+    /// Connections given up because of a missing reply.
     stuck: Vec<u32>,
     rng: ix_random::Rng,
     random_id: u32,
 }
 
 impl<P: Protocol> Engine<P> {
-    /// Connections that still have to be made.
+    /// All connections still have to be opened.
     pub fn new(protocol: P, setup: Setup, now_ns: u64) -> Engine<P> {
         let [load, measure] = setup.classes;
         let total = load.connections + measure.connections;
@@ -149,33 +148,33 @@ impl<P: Protocol> Engine<P> {
         self.setup.udp
     }
 
-    /// Connections, made or not.
+    /// Number of connections, open or not.
     pub fn connections(&self) -> usize {
         self.conns.len()
     }
 
-    /// Connections that are there.
+    /// Number of open connections.
     pub fn up(&self) -> usize {
         self.up
     }
 
-    /// Why the run cannot go on, if it cannot.
+    /// Why the run cannot continue, if it cannot.
     pub fn gave_up(&self) -> Option<&str> {
         self.gave_up.as_deref()
     }
 
-    /// What the first error was, if there was one.
+    /// The first error, if there was one.
     pub fn first_fault(&self) -> Option<String> {
         let (fault, _, what) = self.interval.counts.faults.kinds().next()?;
         Some(format!("{}: {what}", fault.name()))
     }
 
-    /// Answers of the load in this interval so far.
+    /// Replies to the load in this interval so far.
     pub fn answers(&self) -> u64 {
         self.interval.classes[Class::Load as usize].answers
     }
 
-    /// Ends the run, and answers what was measured since the last interval.
+    /// Ends the run, and returns what was measured since the last interval.
     pub fn conclude(&mut self, now_ns: u64) -> Box<Interval> {
         if self.phase != Phase::Over {
             self.finish(now_ns);
@@ -183,7 +182,7 @@ impl<P: Protocol> Engine<P> {
         self.turn_interval()
     }
 
-    /// Requests whose answers are awaited.
+    /// Number of requests that wait for a reply.
     pub fn under_way(&self) -> usize {
         self.slots.used()
     }
@@ -193,7 +192,7 @@ impl<P: Protocol> Engine<P> {
         self.phase == Phase::Over || self.gave_up.is_some()
     }
 
-    /// The requests begin.
+    /// Begins the requests.
     pub fn start(&mut self, times: Times) {
         self.times = times;
         self.phase = Phase::Running;

@@ -48,7 +48,7 @@ impl Overdue {
         self.len
     }
 
-    /// Appends to a queue; answers whether there was room.
+    /// Appends to a queue; returns whether there was room.
     #[inline]
     pub(super) fn push(&mut self, queue: &mut Queue, due_ns: u64) -> bool {
         let node = Node { due_ns, next: NONE };
@@ -72,7 +72,7 @@ impl Overdue {
         true
     }
 
-    /// Takes the oldest of a queue.
+    /// Removes the oldest of a queue.
     #[inline]
     pub(super) fn pop(&mut self, queue: &mut Queue) -> Option<u64> {
         let index = queue.head;

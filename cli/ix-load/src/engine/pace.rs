@@ -1,20 +1,20 @@
-//! What time brings: due requests, missing answers, the end of intervals and of the run.
+//! What happens over time: due requests, missing replies, the end of intervals and of the run.
 use super::conn::Life;
 use super::stats::{DRAIN, Interval};
 use super::{ClassState, Engine, Phase};
 use crate::fault::Fault;
 use crate::protocol::Protocol;
 
-/// Due requests handed out in one go, so that input is looked at in between.
+/// Most due requests handed out before input is read again.
 const ARRIVALS_PER_TICK: usize = 1024;
-/// A request handed out so much later than it was due says that the generator stood still: its loop
-/// takes some µs, and wakes for each request that is due.
+/// A request handed out this much later than it was due means that the generator stood still: its
+/// loop takes some µs, and wakes for each request that is due.
 const STALL_NS: u64 = 50_000;
-/// How often connections are looked at for answers that are missing: all once in this time.
+/// Time in which all connections are checked once for missing replies.
 const SCAN_NS: u64 = 100_000_000;
 
 impl<P: Protocol> Engine<P> {
-    /// Lets time pass: due requests, missing answers, the end of an interval. Answers what was
+    /// Advances time: due requests, missing replies, the end of an interval. Returns what was
     /// measured in an interval that ended.
     #[inline]
     pub fn tick(&mut self, now_ns: u64) -> Option<Box<Interval>> {
@@ -23,7 +23,7 @@ impl<P: Protocol> Engine<P> {
                 self.hand_out(class, now_ns);
             }
         }
-        // The interval first: what comes after the end must not count into the last second.
+        // The interval first: later requests must not count into the last second.
         if now_ns >= self.interval_end_ns {
             return Some(self.turn_interval());
         }
@@ -33,7 +33,7 @@ impl<P: Protocol> Engine<P> {
         None
     }
 
-    /// Gives requests that became due to connections, each as likely as the others.
+    /// Gives requests that became due to connections, each with the same probability.
     #[inline]
     fn hand_out(&mut self, class: usize, now_ns: u64) {
         let ClassState { first, setup, arrivals: Some(arrivals) } = &mut self.classes[class] else {
@@ -43,7 +43,7 @@ impl<P: Protocol> Engine<P> {
         let late_ns = now_ns.saturating_sub(arrivals.next_ns());
         if late_ns >= STALL_NS {
             let counts = &mut self.interval.counts;
-            // What is handed out in several goes, or by both classes, was one stall.
+            // Requests handed out in several rounds, or by both classes, were late in one stall.
             if arrivals.next_ns() >= self.stall_end_ns {
                 counts.stalls += 1;
                 counts.stalled_ns += late_ns;
@@ -72,7 +72,7 @@ impl<P: Protocol> Engine<P> {
         *most = (*most).max(self.overdue.len() as u64);
     }
 
-    /// When [`Engine::tick`] has something to do at the latest.
+    /// Latest time at which [`Engine::tick`] has something to do.
     #[inline]
     pub fn next_ns(&self) -> u64 {
         let due = self.classes.iter().filter_map(|class| Some(class.arrivals.as_ref()?.next_ns()));
@@ -80,7 +80,7 @@ impl<P: Protocol> Engine<P> {
         due.unwrap_or(u64::MAX).min(self.interval_end_ns).min(self.scan_ns)
     }
 
-    /// Looks at some connections for missing answers, and at the end of the run.
+    /// Checks some connections for missing replies, and the end of the run.
     fn scan(&mut self, now_ns: u64) {
         const STEPS: u64 = 10;
         self.scan_ns = now_ns + SCAN_NS / STEPS;
@@ -106,7 +106,7 @@ impl<P: Protocol> Engine<P> {
         }
     }
 
-    /// A connection whose answer is missing for too long is broken.
+    /// A connection whose reply is missing for too long is broken.
     fn check_answer(&mut self, index: u32, now_ns: u64) {
         let conn = &self.conns[index as usize];
         if self.setup.udp && conn.life == Life::Up {
@@ -119,11 +119,11 @@ impl<P: Protocol> Engine<P> {
         let seconds = self.setup.timeout_ns as f64 / 1e9;
         match conn.life {
             Life::Up if !conn.window.is_empty() => {
-                self.fail(index, Fault::NoAnswer, format!("none in {seconds} s"), now_ns);
+                self.fail(index, Fault::NoAnswer, format!("no reply in {seconds} s"), now_ns);
                 self.stuck.push(index);
             }
             Life::Dialing => {
-                let what = format!("no answer to SYN in {seconds} s");
+                let what = format!("no reply to a SYN in {seconds} s");
                 self.fail(index, Fault::NotConnected, what, now_ns);
                 self.stuck.push(index);
             }
@@ -131,7 +131,7 @@ impl<P: Protocol> Engine<P> {
         }
     }
 
-    /// Everything that still waits counts with its age: it would have been at least as late.
+    /// Requests that still wait count with their age: their latency would be at least that.
     pub(super) fn finish(&mut self, now_ns: u64) {
         self.phase = Phase::Over;
         self.interval_end_ns = 0;

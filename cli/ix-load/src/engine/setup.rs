@@ -1,4 +1,4 @@
-//! What an engine is told.
+//! Configuration of an engine.
 use ix_workload::arrivals::Arrival;
 use ix_workload::pattern::Rate;
 
@@ -10,14 +10,14 @@ pub const INTERVAL_NS: u64 = 1_000_000_000;
 pub struct ClassSetup {
     /// Connections.
     pub connections: u32,
-    /// Requests under way on one of them at most.
+    /// Most requests in flight on one of them.
     pub depth: u32,
 }
 
 /// An open loop.
 #[derive(Clone, Debug)]
 pub struct Open {
-    /// Law of the gaps.
+    /// Distribution of the gaps.
     pub arrival: Arrival,
     /// Rate of all threads together.
     pub rate: Rate,
@@ -32,17 +32,17 @@ pub struct Setup {
     pub classes: [ClassSetup; 2],
     /// By class; `None`: closed loop.
     pub open: [Option<Open>; 2],
-    /// Requests until a connection is reset and made anew.
+    /// Requests after which a connection is reset and opened again.
     pub messages_per_connection: u64,
-    /// An answer that takes longer is missing.
+    /// A reply that takes longer is missing.
     pub timeout_ns: u64,
-    /// How long answers are awaited after the end (open loop).
+    /// How long replies are awaited after the end (open loop).
     pub drain_ns: u64,
-    /// Requests that may wait for a free connection.
+    /// Most requests that may wait for a free connection.
     pub overdue_most: usize,
     /// Seed of this thread.
     pub seed: u64,
-    /// Seed of the rate's noise, of all threads.
+    /// Seed of the rate's noise, the same for all threads.
     pub noise_seed: u64,
     /// Requests are datagrams.
     pub udp: bool,
@@ -60,13 +60,13 @@ pub struct Times {
 }
 
 impl Times {
-    /// Whether a request that was due then counts.
+    /// Whether a request that was due at that time counts.
     #[inline]
     pub fn counts(&self, due_ns: u64) -> bool {
         self.from_ns <= due_ns && due_ns < self.to_ns
     }
 
-    /// Intervals lie so that one begins at `from_ns`.
+    /// Intervals are placed so that one begins at `from_ns`.
     pub(super) fn first_interval_end_ns(&self) -> u64 {
         let warmup_ns = self.from_ns - self.start_ns;
         let first_ns = warmup_ns % INTERVAL_NS;
@@ -79,7 +79,7 @@ impl Times {
         -((self.from_ns - self.start_ns).div_ceil(INTERVAL_NS) as i64)
     }
 
-    /// The end after this one; behind `to_ns` there is none until all is over.
+    /// The end of the next interval; after `to_ns` there is none until all is over.
     pub(super) fn next_interval_end_ns(&self, end_ns: u64) -> u64 {
         if end_ns >= self.to_ns { u64::MAX } else { (end_ns + INTERVAL_NS).min(self.to_ns) }
     }

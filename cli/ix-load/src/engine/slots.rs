@@ -1,7 +1,7 @@
-//! Requests under way: a ring of `depth` places for each connection, all in one array.
+//! Requests in flight: a ring of `depth` places for each connection, all in one array.
 use crate::protocol::Ask;
 
-/// A request under way.
+/// A request in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Slot {
     pub(super) due_ns: u64,
@@ -9,7 +9,7 @@ pub(super) struct Slot {
     pub(super) ask: Ask,
 }
 
-/// A connection's places and which of them are used.
+/// A connection's places, and which of them are used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub(super) first: u32,
@@ -38,14 +38,14 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Places for one more connection; answers the first.
+    /// Adds places for one more connection; returns the first.
     pub(super) fn add(&mut self, depth: u32) -> u32 {
         let first = self.all.len();
         self.all.resize(first + depth as usize, Slot::default());
         first as u32
     }
 
-    /// Requests under way on all connections.
+    /// Requests in flight on all connections.
     pub(super) fn used(&self) -> usize {
         self.used
     }
@@ -55,13 +55,13 @@ impl Slots {
         window.len < window.depth
     }
 
-    /// The oldest.
+    /// The oldest request.
     #[inline]
     pub(super) fn front(&self, window: Window) -> Option<Slot> {
         (window.len > 0).then(|| self.all[window.place(0)])
     }
 
-    /// There is room.
+    /// Whether there is room.
     #[inline]
     pub(super) fn push(&mut self, window: &mut Window, slot: Slot) {
         let place = window.place(window.len);
@@ -70,7 +70,7 @@ impl Slots {
         self.used += 1;
     }
 
-    /// There is one.
+    /// Whether there is a request.
     #[inline]
     pub(super) fn pop(&mut self, window: &mut Window) {
         window.head = if window.head + 1 == window.depth { 0 } else { window.head + 1 };
@@ -87,7 +87,7 @@ impl Slots {
         (0..window.len).map(move |nth| &self.all[window.place(nth)])
     }
 
-    /// Takes out the one that `matches`, wherever it stands; the others keep their order.
+    /// Removes the request that `matches`, wherever it is; the others keep their order.
     pub(super) fn take(
         &mut self,
         window: &mut Window,

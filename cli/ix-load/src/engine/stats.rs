@@ -5,38 +5,38 @@ use crate::protocol::Outcome;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Longest latency that is told apart: 1000 s.
+/// Longest latency that the histogram distinguishes: 1000 s.
 const LONGEST_NS: u64 = 1_000_000_000_000;
 
-/// A histogram of latencies in ns, at three digits.
+/// Makes a histogram of latencies in ns, with three digits.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("constant bounds")
 }
 
-/// Which connections a figure is about.
+/// Class of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Those that make the load.
+    /// The load.
     Load = 0,
-    /// Those of the separate measuring client.
+    /// The separate measuring client.
     Measure = 1,
 }
 
 /// Latency and counts of one class in one interval.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Of requests that count.
+    /// Latencies of requests that count.
     pub latency_ns: Histogram<u64>,
-    /// Of those among them that were under way, or became due, while the generator stood still.
+    /// Latencies of those that were in flight, or became due, while the generator stood still.
     pub in_stalls_ns: Histogram<u64>,
-    /// Answers that came in the interval.
+    /// Replies that came in the interval.
     pub answers: u64,
     /// Requests that became due in the interval (open loop).
     pub due: u64,
 }
 
 impl Sample {
-    /// An answer came to a request that was due at `due_ns`; `stalled`: the generator has stood
+    /// Counts a reply to a request that was due at `due_ns`; `stalled`: the generator has stood
     /// still since.
     #[inline]
     pub(super) fn answered(&mut self, times: &Times, due_ns: u64, now_ns: u64, stalled: bool) {
@@ -51,7 +51,7 @@ impl Sample {
         }
     }
 
-    /// Latencies without those that a stall of the generator is part of.
+    /// Latencies of requests that no stall of the generator delayed.
     pub fn awake_ns(&self) -> Histogram<u64> {
         let mut awake = self.latency_ns.clone();
         // Each was recorded in both.
@@ -66,13 +66,13 @@ impl Default for Sample {
     }
 }
 
-/// Number of the interval in which last answers are awaited.
+/// Number of the interval after the end, in which the last replies are awaited.
 pub const DRAIN: i64 = i64::MAX;
 
-/// Everything that one thread counted in one interval.
+/// All that one thread counted in one interval.
 #[derive(Clone, Debug, Default)]
 pub struct Interval {
-    /// Which second of the measured time it is; negative: warming up; [`DRAIN`]: after the end.
+    /// Second of the measured time; negative: warm-up; [`DRAIN`]: after the end.
     pub second: i64,
     /// By [`Class`].
     pub classes: [Sample; 2],
@@ -83,37 +83,37 @@ pub struct Interval {
 /// Counts of one interval.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Answers with a value.
+    /// Replies with a value.
     pub hits: u64,
-    /// Answers without one.
+    /// Replies without one.
     pub misses: u64,
-    /// Connections that were made.
+    /// Connections that were opened.
     pub opened: u64,
-    /// Requests that never had an answer.
+    /// Requests without a reply at the end.
     pub unfinished: u64,
-    /// Requests that found the queue of overdue ones full.
+    /// Requests dropped because the queue of overdue requests was full.
     pub dropped: u64,
-    /// Longest time between the moment a request could be sent and when it was, ns.
+    /// Longest time from when a request could be sent to when it was sent, ns.
     pub lag_most_ns: u64,
-    /// Longest that the queue of overdue requests was.
+    /// Greatest length of the queue of overdue requests.
     pub overdue_most: u64,
     /// How often the generator stood still when requests were due (open loop).
     #[serde(default)]
     pub stalls: u64,
-    /// For how long, together, ns.
+    /// Total time of that, ns.
     #[serde(default)]
     pub stalled_ns: u64,
-    /// And at most, ns.
+    /// Longest time of that, ns.
     #[serde(default)]
     pub stall_most_ns: u64,
-    /// Answers that came after their request was given up (UDP).
+    /// Replies that came after their request was given up (UDP).
     pub late: u64,
-    /// What went wrong.
+    /// Errors.
     pub faults: Faults,
 }
 
 impl Counts {
-    /// Counts what an answer says.
+    /// Counts what a reply says.
     #[inline]
     pub(super) fn outcome(&mut self, outcome: Outcome) {
         match outcome {
@@ -123,7 +123,7 @@ impl Counts {
         }
     }
 
-    /// Adds another thread's or interval's.
+    /// Adds the counts of another thread or interval.
     pub fn merge(&mut self, other: Counts) {
         self.hits += other.hits;
         self.misses += other.misses;
@@ -141,7 +141,7 @@ impl Counts {
 }
 
 impl Interval {
-    /// Adds another thread's or interval's.
+    /// Adds another thread's interval, or another interval.
     pub fn merge(&mut self, other: Interval) {
         for (class, other) in self.classes.iter_mut().zip(other.classes) {
             class.latency_ns += other.latency_ns;
@@ -153,7 +153,7 @@ impl Interval {
     }
 }
 
-/// An interval between processes: histograms as pairs of value and count.
+/// An interval as sent between processes: histograms as pairs of value and count.
 #[derive(Serialize, Deserialize)]
 pub struct Portable {
     second: i64,

@@ -1,4 +1,4 @@
-//! Whole runs in virtual time, against a server that is a few lines.
+//! Whole runs in virtual time, against a simple server.
 use super::*;
 use crate::fault::Fault;
 use crate::protocol::{Ascii, Binary, Echo, Popularity, Workload};
@@ -55,12 +55,12 @@ impl Server {
     }
 }
 
-/// Plays a run of `seconds` to its end; answers all intervals.
+/// Plays a run of `seconds` to its end; returns all intervals.
 fn play(setup: Setup, server: &mut Server, seconds: u64) -> Vec<Interval> {
     play_through(setup, server, seconds, (0, 0))
 }
 
-/// The same, with a generator that stands still from one time to another.
+/// Plays a run whose generator stands still from one time to another.
 fn play_through(
     setup: Setup,
     server: &mut Server,
@@ -119,8 +119,8 @@ fn quantile_ms(interval: &Interval, quantile: f64) -> f64 {
     interval.classes[0].latency_ns.value_at_quantile(quantile) as f64 / MS as f64
 }
 
-/// A server that stalls for 200 ms of 3 s makes every request late that was due in the stall:
-/// 1 % of all were due in its first 30 ms and waited for more than 170 ms.
+/// A server that stalls for 200 ms of 3 s delays every request that was due in the stall: 1 % of
+/// all were due in its first 30 ms and waited for more than 170 ms.
 #[test]
 fn open_loop_sees_a_stall_that_closed_loop_hides() {
     let stalling = || Server { stall: (SECOND, SECOND + 200 * MS), ..Server::new(10_000) };
@@ -133,7 +133,7 @@ fn open_loop_sees_a_stall_that_closed_loop_hides() {
     assert!(quantile_ms(&closed, 1.0) >= 199.0);
 }
 
-/// A generator that stands still for 100 ms of 3 s says so, and what the latency was without that.
+/// A generator that stands still for 100 ms of 3 s reports it, and the latency without it.
 #[test]
 fn a_stall_of_the_generator_is_told_apart() {
     let stall = (SECOND, SECOND + 100 * MS);
@@ -144,11 +144,11 @@ fn a_stall_of_the_generator_is_told_apart() {
     assert!((99 * MS..=100 * MS).contains(&counts.stall_most_ns), "{counts:?}");
     assert_eq!(counts.stalled_ns, counts.stall_most_ns);
     assert!(quantile_ms(&sum, 0.99) > 50.0, "it is in the latency");
-    // 1000 of 30,000 were due in it, and a few under way.
+    // 1000 of 30,000 were due in the stall, and a few in flight.
     assert!((900..1100).contains(&load.in_stalls_ns.len()), "{}", load.in_stalls_ns.len());
     let awake = load.awake_ns();
     assert_eq!(awake.len() + load.in_stalls_ns.len(), load.latency_ns.len());
-    // What the stall has piled up at the server keeps those after it waiting.
+    // The requests that the stall piled up at the server delay those after them.
     assert!(awake.value_at_quantile(0.9) < MS, "{}", awake.value_at_quantile(0.9));
 
     let stalling = &mut Server { stall, ..Server::new(10_000) };
@@ -164,7 +164,7 @@ fn latency_at_low_load_is_the_service_time() {
     assert_eq!(open.counts.unfinished, 0);
 }
 
-/// M/D/1 at load 0.5: the mean wait is a half of the service time.
+/// M/D/1 at load 0.5: the mean wait is half of the service time.
 #[test]
 fn waiting_follows_queueing_theory() {
     let open = total(play(setup(1000, 8, Some(50_000.0)), &mut Server::new(10_000), 10));
@@ -201,7 +201,7 @@ fn a_missing_answer_breaks_the_connection_in_time() {
     let setup = Setup { timeout_ns: 500 * MS, ..setup(4, 1, None) };
     let closed = total(play(setup, &mut Server::new(u64::MAX), 2));
     let kinds: Vec<_> = closed.counts.faults.kinds().map(|(fault, n, _)| (fault, n)).collect();
-    // Each connection waits 0.5 s and is made again 0.1 s later, three times in 2 s.
+    // Each connection waits 0.5 s and is opened again 0.1 s later, three times in 2 s.
     assert_eq!(kinds, [(Fault::NoAnswer, 12)]);
 }
 

@@ -11,7 +11,7 @@ pub(super) struct Parts {
 }
 
 impl<P: Protocol> Engine<P> {
-    /// Appends the next request that may go out on a connection as one datagram; answers whether
+    /// Appends the next request that may go out on a connection as one datagram; returns whether
     /// there was one.
     pub fn output_datagram(&mut self, index: u32, now_ns: u64, out: &mut Vec<u8>) -> bool {
         let Some(slot) = self.next_request(index, now_ns) else { return false };
@@ -74,7 +74,7 @@ impl<P: Protocol> Engine<P> {
                 self.interval.counts.outcome(outcome);
             }
             Step::More(used) => {
-                let what = || format!("{used} of {} bytes are no whole answer", data.len());
+                let what = || format!("{used} of {} bytes are not a whole reply", data.len());
                 self.fault(Fault::WrongLength, what);
             }
             Step::Wrong(fault, what) => self.fault(fault, || what),

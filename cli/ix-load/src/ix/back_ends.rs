@@ -1,5 +1,5 @@
-//! Web servers beside the load, on the same elastic thread: what a proxy under test has behind it.
-//! What they say is ix-httpd's; here are the connections.
+//! Web servers beside the load, on the same elastic thread: they are behind a proxy under test.
+//! Their replies come from ix-httpd; their connections are here.
 use super::{Net, Peer};
 use anyhow::{Result, bail};
 use ix_httpd::answers::Answers;
@@ -19,9 +19,9 @@ const LOAD_NS: u64 = 500_000_000;
 #[derive(Default)]
 pub struct Served {
     session: Session,
-    /// Answers that were not given to send yet.
+    /// Replies that were not given to send yet.
     owed: VecDeque<Answer>,
-    /// The peer has ended its direction.
+    /// The peer has closed its direction.
     pub(super) eof: bool,
 }
 
@@ -31,15 +31,15 @@ pub(super) struct BackEnds {
     /// Where they listen, and whether they do.
     at: Vec<SocketAddr>,
     is_listening: bool,
-    /// When there must have been memory for the pages.
+    /// When the pages must be in memory.
     late_ns: Option<u64>,
     listeners: Vec<u64>,
-    /// Listeners of which is not known yet whether they were opened.
+    /// Listeners that are being opened.
     opening: Vec<(SocketAddr, u64)>,
 }
 
 impl BackEnds {
-    /// None that listens yet.
+    /// Servers that do not listen yet.
     pub(super) fn new(tx: TxArena, site: Arc<Site>, at: Vec<SocketAddr>) -> BackEnds {
         BackEnds {
             answers: Answers::new(tx, site),
@@ -56,7 +56,9 @@ impl BackEnds {
         let late_ns = *self.late_ns.get_or_insert(now_ns + LOAD_NS);
         if !self.answers.load() {
             if now_ns > late_ns {
-                bail!("the pages do not fit into the dataplane's transmit memory; serve fewer");
+                bail!(
+                    "the pages do not fit into the dataplane's transmit memory; serve fewer pages"
+                );
             }
             return Ok(());
         }
@@ -92,7 +94,7 @@ impl BackEnds {
         self.listeners.drain(..).for_each(|listener| net.unlisten(listener));
     }
 
-    /// Tells the answers what time it is.
+    /// Tells the servers the time.
     pub(super) fn set_time(&mut self, now_us: u64) {
         self.answers.set_time(now_us, SystemTime::now);
     }
@@ -110,14 +112,14 @@ impl BackEnds {
         }
     }
 
-    /// Gives a connection the answers that it owes, and ends it after the last one. Returns whether
+    /// Gives a connection the replies that it owes, and ends it after the last one. Returns whether
     /// it waits for transmit memory.
     pub(super) fn fill(&mut self, connection: &mut Connection<Peer>) -> bool {
         while let Peer::Served(served) = &mut connection.state
             && let Some(answer) = served.owed.front().copied()
         {
             if !self.answers.give(answer, |block, range| connection.send_shared(block, range)) {
-                // No event says that there is memory again.
+                // No event announces free memory.
                 return true;
             }
             if let Peer::Served(served) = &mut connection.state {

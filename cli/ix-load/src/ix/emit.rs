@@ -1,11 +1,11 @@
-//! Requests and answers on their way out.
+//! Sending of requests and replies.
 use super::{Attached, OnIx, Peer};
 use crate::engine::Engine;
 use crate::protocol::Protocol;
 use libix::engine::Connection;
 use libix::raw::TxArena;
 
-/// Gives a connection of the load the requests that may go out. Returns whether it waits for
+/// Gives a connection of the load the requests that may be sent. Returns whether it waits for
 /// transmit memory.
 #[inline]
 pub(super) fn fill_load<P: Protocol>(
@@ -33,12 +33,12 @@ pub(super) fn fill_load<P: Protocol>(
     if let Peer::Load { spilled, .. } = &mut connection.state {
         spilled.extend_from_slice(&out[taken..]);
     }
-    // No event says that there is memory again.
+    // No event announces free memory.
     taken == 0
 }
 
 impl<P: Protocol> OnIx<P> {
-    /// Appends the calls of connections that were touched, as far as there is room.
+    /// Appends the calls of changed connections, as far as there is room.
     pub(super) fn emit(&mut self, now_ns: u64) {
         let OnIx { engine, net, out, back_ends, .. } = self;
         net.emit(|_, connection, tx| match (&connection.state, &mut *back_ends) {
@@ -50,7 +50,7 @@ impl<P: Protocol> OnIx<P> {
         self.emit_datagrams(now_ns);
     }
 
-    /// The same for UDP sockets.
+    /// Sends the datagrams of UDP sockets.
     fn emit_datagrams(&mut self, now_ns: u64) {
         while self.net.udp_has_room()
             && let Some(index) = self.ready_sockets.pop_front()
@@ -69,7 +69,7 @@ impl<P: Protocol> OnIx<P> {
             if !self.engine.output_datagram(index, now_ns, &mut self.out) {
                 return;
             }
-            // Without memory it is lost as any other datagram.
+            // Without memory the datagram is lost, as any other may be.
             let Some(mut buf) = self.net.tx().alloc(self.out.len()) else { continue };
             buf.extend(&self.out);
             let _ = self.net.udp_send(socket, to, buf);
@@ -78,7 +78,7 @@ impl<P: Protocol> OnIx<P> {
     }
 }
 
-/// What the generator attaches in its engine of connections.
+/// What the generator attaches to connections of the engine.
 impl libix::engine::User for Attached {
     type Connection = Peer;
     /// Number of the connection in the measuring engine.

@@ -1,4 +1,4 @@
-//! The generator on a dataplane: one elastic thread, straight on the batched calls and event
+//! The generator on a dataplane: one elastic thread, directly on batched calls and event
 //! conditions.
 mod back_ends;
 mod emit;
@@ -18,13 +18,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use told::Told;
 
-/// Longest sleep, so that the end of a run is noticed.
+/// Longest sleep, so that the thread notices the end of a run.
 const SLEEP_US: u64 = 10_000;
-/// Connections that are reset in a cycle at the end, and how long it takes: no faster than a peer
-/// takes resets.
+/// Most connections that are reset in a cycle at the end, so that a peer can take the resets.
 const RESETS_AT_ONCE: usize = 256;
 const RESETS_US: u64 = 100;
-/// A sleeping dataplane wakes some time after it was asked to: the rest is spent polling.
+/// A sleeping dataplane wakes later than asked: the rest of the time is spent polling.
 const WAKE_US: u64 = 500;
 
 /// What is attached to connections ([`libix::engine::User`]).
@@ -33,26 +32,26 @@ pub(super) struct Attached;
 /// The connections of the elastic thread.
 type Net = libix::engine::Engine<Attached>;
 
-/// Whose a connection is.
+/// The owner of a connection.
 pub(super) enum Peer {
-    /// The load's.
+    /// The load.
     Load {
         /// Its number in the measuring engine.
         index: u32,
-        /// Request bytes that transmit memory was missing for.
+        /// Request bytes for which transmit memory was missing.
         spilled: Vec<u8>,
     },
-    /// The back ends'.
+    /// The back ends.
     Served(Box<Served>),
 }
 
-/// What the measuring engine knows by a number.
+/// State of a number of the measuring engine.
 #[derive(Clone, Copy, Default)]
 struct Flow {
-    /// Cookie of the connection, or id of the UDP socket; 0: there is none.
+    /// Cookie of the connection, or id of the UDP socket; 0: none.
     name: u64,
     up: bool,
-    /// In the list of sockets that may have datagrams to send.
+    /// It is in the list of sockets that may have datagrams to send.
     ready: bool,
 }
 
@@ -63,7 +62,7 @@ pub struct OnIx<P> {
     flows: Vec<Flow>,
     targets: Vec<SocketAddr>,
     ready_sockets: VecDeque<u32>,
-    /// UDP sockets of which is not known yet whether they were opened.
+    /// UDP sockets that are being opened.
     binding: Vec<(u32, u64)>,
     out: Vec<u8>,
     spin: bool,
@@ -101,7 +100,7 @@ impl<P: Protocol> OnIx<P> {
         self.back_ends = Some(BackEnds::new(*self.net.tx(), site, at));
     }
 
-    /// Whether the back ends listen, or there are none. If not, they begin as soon as they can.
+    /// Whether the back ends listen, or there are none. Otherwise they begin as soon as they can.
     fn run_back_ends(&mut self, now_ns: u64) -> Result<bool> {
         let Some(back_ends) = &mut self.back_ends else { return Ok(true) };
         back_ends.set_time(self.net.now_us());
@@ -145,7 +144,7 @@ impl<P: Protocol> OnIx<P> {
         }
     }
 
-    /// Says which UDP sockets were opened and which were not.
+    /// Handles results of opened UDP sockets.
     fn check_sockets(&mut self, now_ns: u64) {
         for (index, socket) in core::mem::take(&mut self.binding) {
             if self.flows[index as usize].name != socket {
@@ -163,7 +162,7 @@ impl<P: Protocol> OnIx<P> {
         }
     }
 
-    /// A connection is there.
+    /// Handles a new connection.
     fn up(&mut self, index: u32, now_ns: u64) {
         self.flows[index as usize].up = true;
         self.engine.connected(index, now_ns);
@@ -181,13 +180,13 @@ impl<P: Protocol> OnIx<P> {
         self.forget(index);
     }
 
-    /// The connection of this number is not the load's any more.
+    /// Forgets a connection: it no longer belongs to the load.
     fn forget(&mut self, index: u32) {
         let flow = &mut self.flows[index as usize];
         (flow.name, flow.up) = (0, false);
     }
 
-    /// One cycle without anything new.
+    /// Runs one cycle without new requests.
     fn last_cycle(&mut self, wait: Wait) -> Result<()> {
         self.net.refill();
         self.net.emit(|_, _, _| false);
@@ -244,8 +243,8 @@ impl<P: Protocol> Backend<P> for OnIx<P> {
         if self.engine.is_udp() {
             self.flows.iter().for_each(|flow| self.net.udp_unbind(flow.name));
         }
-        // Some at a time: a device takes only so many packets at once, and what waits for it ends
-        // with the program.
+        // A few at a time: a device takes only so many packets at once, and packets that wait for
+        // it are lost when the program ends.
         for some in self.net.doom_all().chunks(RESETS_AT_ONCE) {
             some.iter().for_each(|cookie| self.net.touch(*cookie));
             self.last_cycle(Wait::Us(RESETS_US))?;

@@ -1,4 +1,4 @@
-//! What happened to connections.
+//! Events of connections.
 use super::{Attached, OnIx, Peer};
 use crate::engine::{End, Verdict};
 use crate::protocol::Protocol;
@@ -66,7 +66,7 @@ impl<P: Protocol> Observer for Told<'_, P> {
 
     #[inline]
     fn sent(&mut self, cookie: u64, _: u32) {
-        // Requests that memory was missing for may follow those that were taken.
+        // Requests for which memory was missing may follow those that were taken.
         let net = &mut self.on.net;
         if let Some(connection) = net.get(cookie)
             && let Peer::Load { spilled, .. } = &connection.state
@@ -130,8 +130,8 @@ impl<P: Protocol> Observer for Told<'_, P> {
 }
 
 impl<P: Protocol> Told<'_, P> {
-    /// Measured connections stay with their thread: those of a flow group that is taken away end,
-    /// and that is an error of the run.
+    /// Measured connections stay with their thread. If a flow group is taken away its connections
+    /// end, and that is an error of the run.
     #[cold]
     fn lose_group(&mut self, group: u32) {
         let net = &self.on.net;
@@ -145,7 +145,7 @@ impl<P: Protocol> Told<'_, P> {
         for cookie in net.cookies().filter(of_group).collect::<Vec<_>>() {
             if let Some(index) = self.live(cookie) {
                 self.on.abort(index);
-                let why = "its flow group was migrated, which a load generator's must not be";
+                let why = "its flow group was migrated, which a load generator does not support";
                 self.on.engine.closed(index, End::Reset(why.to_string()), self.now_ns);
             }
         }

@@ -5,7 +5,7 @@ use super::{
 use crate::fault::Fault;
 use std::io::Write;
 
-/// Longest line of an answer: `VALUE`, a key, and three numbers.
+/// Longest line of a reply: `VALUE`, a key, and three numbers.
 const LINE_MOST: usize = 512;
 
 const BODY: u8 = 1;
@@ -25,7 +25,8 @@ impl Ascii {
         Ascii { workload, verify, line: Vec::with_capacity(LINE_MOST) }
     }
 
-    /// The first line of an answer; answers how long it is, or what it is if that is all.
+    /// Reads the first line of a reply; returns its length, or the outcome if there is nothing
+    /// more.
     fn head(&mut self, ask: &Ask, partial: &mut Partial, data: &[u8]) -> Result<usize, Step> {
         let stores = self.workload.stores(ask);
         if stores && data.starts_with(b"STORED\r\n") {
@@ -38,7 +39,7 @@ impl Ascii {
             return Err(if data.len() < LINE_MOST {
                 Step::More(0)
             } else {
-                Step::Wrong(Fault::BadReply, format!("no line in {}", excerpt(data)))
+                Step::Wrong(Fault::BadReply, format!("no end of line in {}", excerpt(data)))
             });
         };
         let line = data[..end].strip_suffix(b"\r").unwrap_or(&data[..end]);
@@ -128,7 +129,7 @@ impl Protocol for Ascii {
             let read = records.value_len(ask.record, partial.word) - partial.bytes;
             let body = &data[at..at + n];
             if self.verify && !records.matches(ask.record, partial.word, read.into(), body) {
-                let what = format!("record {} is {}", ask.record, excerpt(body));
+                let what = format!("record {} has the value {}", ask.record, excerpt(body));
                 return Step::Wrong(Fault::WrongValue, what);
             }
             partial.bytes -= n as u32;
@@ -145,7 +146,7 @@ impl Protocol for Ascii {
         if rest.starts_with(END) {
             return Step::Done(at + END.len(), Outcome::Hit);
         }
-        Step::Wrong(Fault::WrongLength, format!("after a value comes {}", excerpt(rest)))
+        Step::Wrong(Fault::WrongLength, format!("after the value comes {}", excerpt(rest)))
     }
 
     fn encode_datagram(&mut self, ask: &Ask, out: &mut Vec<u8>) {

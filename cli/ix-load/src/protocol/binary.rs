@@ -36,7 +36,7 @@ impl Binary {
 
     fn head(&mut self, ask: &Ask, partial: &mut Partial, data: &[u8]) -> Result<usize, Step> {
         if data[0] != RESPONSE {
-            let what = format!("no binary answer: {}", excerpt(data));
+            let what = format!("not a binary reply: {}", excerpt(data));
             return Err(Step::Wrong(Fault::BadReply, what));
         }
         if data.len() < HEADER {
@@ -47,7 +47,7 @@ impl Binary {
         let (op, extras, status, body, opaque) = (data[1], data[4], half(6), word(8), word(12));
         let stores = self.workload.stores(ask);
         if opaque != ask.id || op != (if stores { SET } else { GET }) {
-            let what = format!("answer {opaque} to operation {op}, asked for {}", ask.id);
+            let what = format!("reply {opaque} to operation {op}, asked for {}", ask.id);
             return Err(Step::Wrong(Fault::WrongKey, what));
         }
         match (status, stores) {
@@ -119,7 +119,7 @@ impl Protocol for Binary {
             let read = records.value_len(ask.record, partial.word) - partial.bytes;
             let body = &data[at..at + n];
             if !records.matches(ask.record, partial.word, read.into(), body) {
-                let what = format!("record {} is {}", ask.record, excerpt(body));
+                let what = format!("record {} has the value {}", ask.record, excerpt(body));
                 return Step::Wrong(Fault::WrongValue, what);
             }
         }

@@ -1,9 +1,9 @@
-//! Echo: the same bytes come back.
+//! Echo: the server returns the same bytes.
 use super::{Ask, Datagram, Outcome, Partial, Protocol, Step, excerpt};
 use crate::fault::Fault;
 use ix_programs::Pattern;
 
-/// Messages of one size, each at another place of an endless pattern.
+/// Messages of one size, each from another offset of an endless pattern.
 pub struct Echo {
     size: u32,
     next: u32,
@@ -33,7 +33,7 @@ impl Echo {
 impl Protocol for Echo {
     #[inline]
     fn next(&mut self) -> Option<Ask> {
-        // 7919 is prime: the place wanders over the whole pattern.
+        // 7919 is prime: the offset goes over the whole pattern.
         self.next = self.next.wrapping_add(7919) & 0x7fff_ffff;
         Some(Ask { record: self.next, ..Ask::default() })
     }

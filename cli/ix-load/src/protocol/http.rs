@@ -3,19 +3,19 @@ use super::{Ask, Datagram, Outcome, Partial, Protocol, Step, excerpt};
 use crate::fault::Fault;
 use ix_random::mix;
 
-/// Longest head of an answer.
+/// Longest head of a reply.
 const HEAD_MOST: usize = 16 << 10;
-/// How every answer begins.
+/// Start of every reply.
 const VERSION: &[u8] = b"HTTP/1.";
 const BODY: u8 = 1;
 
-/// Requests for one path. All answers must have the same length and bytes as the first.
+/// Requests for one path. All replies must have the same length and bytes as the first.
 pub struct Http {
     request: Vec<u8>,
     verify: bool,
-    /// Length of the page, from the first answer.
+    /// Length of the page, from the first reply.
     length: Option<u32>,
-    /// Its hash, from the first answer.
+    /// Its hash, from the first reply.
     hash: Option<u32>,
 }
 
@@ -27,19 +27,19 @@ impl Http {
     }
 }
 
-/// Where the head ends, behind its empty line.
+/// Length of the head with its empty line.
 fn head_end(data: &[u8]) -> Option<usize> {
     data.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }
 
-/// The length of the body, or why the answer is wrong.
+/// Returns the length of the body, or why the reply is wrong.
 fn read_head(head: &[u8]) -> Result<u32, Step> {
     let text = std::str::from_utf8(head)
-        .map_err(|_| Step::Wrong(Fault::BadReply, format!("head is {}", excerpt(head))))?;
+        .map_err(|_| Step::Wrong(Fault::BadReply, format!("the head is {}", excerpt(head))))?;
     let mut lines = text.split("\r\n");
     let status = lines.next().unwrap_or_default();
     if status.split(' ').nth(1) != Some("200") {
-        return Err(Step::Wrong(Fault::ServerError, format!("the server says `{status}`")));
+        return Err(Step::Wrong(Fault::ServerError, format!("the server returned `{status}`")));
     }
     let field = |wanted: &str| {
         text.split("\r\n").skip(1).find_map(|line| {
@@ -48,7 +48,7 @@ fn read_head(head: &[u8]) -> Result<u32, Step> {
         })
     };
     field("content-length").and_then(|length| length.parse().ok()).ok_or_else(|| {
-        let what = "an answer without Content-Length; chunked pages are not supported";
+        let what = "a reply without Content-Length; chunked pages are not supported";
         Step::Wrong(Fault::BadReply, what.to_string())
     })
 }
@@ -75,7 +75,7 @@ impl Protocol for Http {
                 return Step::Wrong(Fault::BadReply, format!("no HTTP: {}", excerpt(data)));
             }
             let Some(end) = head_end(&data[..data.len().min(HEAD_MOST)]) else {
-                let what = format!("no head in {}", excerpt(data));
+                let what = format!("no end of the head in {}", excerpt(data));
                 let long = data.len() >= HEAD_MOST;
                 return if long { Step::Wrong(Fault::BadReply, what) } else { Step::More(0) };
             };
@@ -100,7 +100,7 @@ impl Protocol for Http {
             return Step::More(at);
         }
         if self.verify && *self.hash.get_or_insert(partial.word) != partial.word {
-            let what = "the page differs from the first answer".to_string();
+            let what = "the page differs from the first reply".to_string();
             return Step::Wrong(Fault::WrongValue, what);
         }
         Step::Done(at, Outcome::Done)

@@ -1,5 +1,5 @@
-//! Protocols as pure functions of bytes: what to ask, how it is written, whether the answer is
-//! right.
+//! Protocols as pure functions of bytes: which request is next, its encoding, and whether its reply
+//! is right.
 mod ascii;
 mod binary;
 mod echo;
@@ -14,10 +14,10 @@ pub use echo::Echo;
 pub use http::Http;
 pub use workload::{Popularity, Workload};
 
-/// One request: small enough to be kept for each one under way.
+/// One request: small enough to be kept while it is in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
-    /// The record, or the place in the stream of bytes.
+    /// The record, or the offset in the stream of bytes.
     pub record: u32,
     /// Version to be stored; 0: read.
     pub version: u32,
@@ -25,40 +25,40 @@ pub struct Ask {
     pub id: u32,
 }
 
-/// How far the answer at the front of a connection was read.
+/// How far the reply at the front of a connection was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Partial {
-    /// 0: nothing yet; else the protocol's own.
+    /// 0: nothing yet; other values are the protocol's own.
     pub stage: u8,
     /// Bytes still to come, or come so far.
     pub bytes: u32,
-    /// What the head of the answer said.
+    /// What the head of the reply said.
     pub word: u32,
 }
 
-/// What a good answer said.
+/// Outcome of a correct reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// What was asked for.
+    /// The reply that was expected.
     Done,
-    /// There is no such record.
+    /// The server has no such record.
     Miss,
-    /// There is, and here it is.
+    /// The server returned the record.
     Hit,
 }
 
-/// A step through the bytes of an answer.
+/// A step through the bytes of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// So many bytes were read, the rest is to be shown again with more behind it.
+    /// This many bytes were read; the rest must be passed again with more after it.
     More(usize),
-    /// The answer ends after so many bytes.
+    /// The reply ends after this many bytes.
     Done(usize, Outcome),
-    /// It is no answer to the request.
+    /// This is not a reply to the request.
     Wrong(Fault, String),
 }
 
-/// A protocol and its workload, one value a thread.
+/// A protocol and its workload; each thread has one.
 pub trait Protocol {
     /// The next request; `None`: there are no more.
     fn next(&mut self) -> Option<Ask>;
@@ -66,33 +66,33 @@ pub trait Protocol {
     /// Appends the request's bytes.
     fn encode(&mut self, ask: &Ask, out: &mut Vec<u8>);
 
-    /// Reads on in the answer to `ask`. `data` is never empty.
+    /// Reads on in the reply to `ask`. `data` is never empty.
     fn decode(&mut self, ask: &Ask, partial: &mut Partial, data: &[u8]) -> Step;
 
     /// Appends the request as one datagram.
     fn encode_datagram(&mut self, ask: &Ask, out: &mut Vec<u8>);
 
-    /// Reads the whole answer to a datagram; [`Step::More`]: it is too short.
+    /// Reads the whole reply to a datagram; [`Step::More`]: it is too short.
     fn decode_datagram(&mut self, ask: &Ask, data: &[u8]) -> Step {
         self.decode(ask, &mut Partial::default(), data)
     }
 
-    /// Takes a datagram apart; `None`: it is none of this protocol.
+    /// Parses a datagram; `None`: it does not belong to this protocol.
     fn datagram<'a>(&self, data: &'a [u8]) -> Option<Datagram<'a>>;
 }
 
-/// A datagram of an answer.
+/// A datagram of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
     /// The request's number, as far as the datagram has room for it.
     pub id: u32,
     /// Bits of the number that the datagram carries.
     pub id_mask: u32,
-    /// Which of how many datagrams this is.
+    /// Number of this datagram in the reply.
     pub part: u16,
-    /// How many the answer has.
+    /// Number of datagrams in the reply.
     pub parts: u16,
-    /// Bytes of the answer.
+    /// Bytes of the reply.
     pub payload: &'a [u8],
 }
 
@@ -112,7 +112,7 @@ fn udp_frame(data: &[u8]) -> Option<Datagram<'_>> {
     fine.then_some(Datagram { id: word(0).into(), id_mask: 0xffff, part, parts, payload })
 }
 
-/// What an answer began with, for a message.
+/// The beginning of a reply, for a message.
 fn excerpt(data: &[u8]) -> String {
     let text: String =
         data.iter().take(40).flat_map(|b| b.escape_ascii()).map(char::from).collect();

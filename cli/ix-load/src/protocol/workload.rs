@@ -1,4 +1,4 @@
-//! Which record is asked for next, and whether it is read or stored.
+//! Choice of the next record, and whether it is read or stored.
 use super::Ask;
 use crate::records::Records;
 use ix_random::Rng;
@@ -6,7 +6,7 @@ use ix_workload::law::Zipf;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How requests spread over the records.
+/// How requests are spread over the records.
 #[derive(Clone, Debug)]
 pub enum Popularity {
     /// Evenly.
@@ -22,14 +22,14 @@ pub struct Workload {
 }
 
 enum Choice {
-    /// So many of 2^32 requests store.
+    /// This many of 2^32 requests store.
     Mixed { rng: Rng, popularity: Popularity, update: u32 },
     /// Each of these once, at version 0.
     Load(Range<u32>),
 }
 
 impl Workload {
-    /// Endless requests, a share `update` of which stores.
+    /// Endless requests; the share `update` of them stores.
     pub fn mixed(records: Arc<Records>, popularity: Popularity, update: f64, seed: u64) -> Self {
         let update = (update * f64::from(u32::MAX)).round() as u32;
         Workload { records, choice: Choice::Mixed { rng: Rng::new(seed), popularity, update } }

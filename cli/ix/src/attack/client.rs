@@ -1,4 +1,5 @@
-//! Who is served while the dataplane is attacked: a client on Linux's sockets at the other end of a tap.
+//! The client that is served while the dataplane is attacked: it uses Linux sockets at the other
+//! end of a tap.
 use ix_sys::socket::set_option;
 use ix_testbed::Namespace;
 use std::io::{self, Read, Write};
@@ -11,19 +12,19 @@ use std::time::{Duration, Instant};
 
 /// The dataplane's address.
 pub const OWN: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
-/// The length of its network's prefix.
+/// Prefix length of its network.
 pub const PREFIX: u8 = 24;
-/// The tap.
+/// Name of the tap.
 pub const LINK: &str = "ixattack";
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
-/// Where attackers echo, and where they want to be flooded.
+/// Ports of the attacker: where it echoes, and where it wants floods.
 const ECHO_PORT: u16 = 7;
 const FLOODED_PORT: u16 = 7010;
 const STREAMED_PORT: u16 = 7011;
-/// Connections that send for ever.
+/// Connections that send without end.
 const STREAMS: usize = 48;
-/// For a dataplane that is slow to begin, and for an answer.
+/// Longest wait for a dataplane to start.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LATE: Duration = Duration::from_secs(90);
 const PAUSE: Duration = Duration::from_millis(1);
@@ -36,7 +37,7 @@ struct State {
     answered: AtomicU64,
     lost: AtomicU64,
     longest_ms: AtomicU64,
-    /// What was lost first.
+    /// The first reply that was missing.
     why: OnceLock<String>,
 }
 
@@ -46,14 +47,14 @@ impl State {
     }
 }
 
-/// It asks without a pause until [`Client::finish`].
+/// Sends requests without a pause until [`Client::finish`].
 pub struct Client {
     state: Arc<State>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Client {
-    /// In the namespace that the dataplane's tap appears in.
+    /// Starts it in the namespace where the dataplane's tap appears.
     pub fn start(namespace: Namespace) -> Result<Client, ix_testbed::Error> {
         namespace.wait_for_link(LINK, PATIENCE)?;
         namespace.add_address(LINK, HERE, PREFIX)?;
@@ -72,12 +73,12 @@ impl Client {
         self.state.floods.store(on, Ordering::Relaxed);
     }
 
-    /// Begins or ends many connections that send as much as is taken.
+    /// Begins or ends many connections that send as much as the dataplane takes.
     pub fn stream(&self, on: bool) {
         self.state.streams.store(on, Ordering::Relaxed);
     }
 
-    /// Ends it.
+    /// Stops the client.
     pub fn finish(self) -> Served {
         self.state.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
@@ -94,18 +95,18 @@ impl Client {
     }
 }
 
-/// How the client was served.
+/// What the client counted.
 pub struct Served {
-    /// Requests that were answered, and that were not.
+    /// Requests with a reply, and without one.
     pub answered: u64,
     pub lost: u64,
-    /// How long the slowest answer took.
+    /// Time of the slowest reply.
     pub longest_ms: u64,
-    /// What was lost first.
+    /// The first reply that was missing.
     pub why: String,
 }
 
-/// A request at a time, over one connection as long as it lives.
+/// Sends one request at a time, over one connection as long as it lives.
 fn ask(state: &State) {
     let mut begin = Instant::now();
     while state.goes_on() && begin.elapsed() < PATIENCE {
@@ -120,12 +121,13 @@ fn ask(state: &State) {
             let asked = Instant::now();
             let why = match exchange(&mut stream, number) {
                 Ok(answer) if answer == number => None,
-                Ok(answer) => Some(format!("request {number} was answered {answer:#x}")),
-                // The program has ended; were it too early, its attacks would find nobody served.
+                Ok(answer) => Some(format!("request {number} got the reply {answer:#x}")),
+                // The program has ended. Had it ended too early, its attacks would show that no
+                // request was served.
                 Err(e) if !is_late(&e) => return,
-                Err(_) => Some(format!("request {number} was not answered in {LATE:?}")),
+                Err(_) => Some(format!("request {number} got no reply within {LATE:?}")),
             };
-            // What comes next on this connection may be the answer to this request.
+            // The next bytes on this connection may be the late reply, so it is closed.
             if let Some(why) = why {
                 state.lost.fetch_add(1, Ordering::Relaxed);
                 let _ = state.why.set(why);
@@ -143,7 +145,7 @@ fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// The answer, which must be the request.
+/// Sends a request and returns the reply, which must be the same.
 fn exchange(stream: &mut TcpStream, number: u64) -> io::Result<u64> {
     let mut back = [0; 8];
     stream.write_all(&number.to_ne_bytes())?;
@@ -176,7 +178,7 @@ fn stream(state: &State) {
             let opened = opened.and_then(|s| hold_little(&s).map(|()| s));
             streams.extend(opened.ok());
         }
-        // Those that were reset are opened anew.
+        // Opens those anew that were reset.
         streams.retain_mut(|stream| match stream.write(&bytes) {
             Ok(_) => true,
             Err(e) => e.kind() == io::ErrorKind::WouldBlock,
@@ -187,9 +189,9 @@ fn stream(state: &State) {
     }
 }
 
-/// Without waiting, and so little under way that the tap's queue never overflows: what is lost there is
-/// anybody's.
+/// Sends without waiting, and so little at once that the tap's queue never overflows: a packet lost
+/// there could be anyone's.
 fn hold_little(stream: &TcpStream) -> io::Result<()> {
-    set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 32i32 << 10)?;
+    set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 32 << 10)?;
     stream.set_nonblocking(true)
 }

@@ -1,5 +1,5 @@
-//! A memif's peer, which comes when the attacker asks for it: the dataplane maps its memory then.
-use ix_mem::{Sizes, memory_fd};
+//! A memif peer, which connects when the attacker asks for it; the dataplane then maps its memory.
+use ix_mem::{MemoryFds, Sizes};
 use ix_netdev::{OpenOptions, SharedMemory};
 use std::error::Error;
 use std::path::Path;
@@ -11,17 +11,17 @@ use std::time::Duration;
 const FRAMES: usize = 256;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// It is there until it is dropped, and never sends.
+/// The peer: it stays until it is dropped, and never sends.
 pub struct Peer {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Peer {
-    /// Of the memif that listens there.
+    /// Connects to the memif that listens at `path`.
     pub fn start(path: &Path) -> Result<Peer, Box<dyn Error>> {
         let sizes = Sizes { rx_frames: FRAMES, tx_frames: FRAMES, arena_bytes: 2 << 20 };
-        let memory = SharedMemory { fd: Arc::new(memory_fd(sizes)?), sizes };
+        let memory = SharedMemory { fds: Arc::new(MemoryFds::new(sizes)?), sizes };
         let options = OpenOptions {
             addresses: Vec::new(),
             flow_hash_key: [0; 2],

@@ -1,8 +1,10 @@
-//! Attacks on queues: a hostile program with two elastic threads, and so two queue pairs, beside a
-//! dataplane of somebody else's. It sends from either queue what it likes, and asks both control
-//! sockets that everybody may ask.
+//! Attacks on queues: a hostile program has two elastic threads, and so two queue pairs, beside
+//! another user's dataplane. It sends arbitrary frames on either queue, and uses the control
+//! sockets that every user may open.
 use super::{Outcome, START, flip, outcome, row};
-use ix_broker::control::{Client, Request, read_only};
+use ix_broker::control::{Client, read_only};
+use ix_proto::control::vnic::{FiltersCreated, OwnVnic, QueueRates, View};
+use ix_proto::control::{Code, Line, Request};
 use ix_report::problem::{Problem, Result};
 use ix_report::wall::attacker;
 use ix_testbed::{Namespace, PacketSocket, cpu};
@@ -15,18 +17,18 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 2);
-/// Linux' end of the hostile program's link.
+/// Linux's end of the hostile program's link.
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 1);
 const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(10, 68, 0, 2);
 const LINK: &str = "ixevil";
-/// The protocol of its frames, and the port of its datagrams, as it has them.
+/// The protocol of its frames, and the port of its datagrams.
 const PROTOCOL: u8 = 253;
 const PORT: u16 = 7;
-/// The queue that holds what it may send; it attacks by the other one.
+/// The queue that holds what the program may send; the program attacks from the other one.
 const HOLDER: usize = 1;
 const OTHER: usize = 0;
 
-/// A dataplane with its program; both end with this.
+/// A dataplane with its program; dropping this ends both.
 struct Dataplane {
     run: Child,
     control: PathBuf,
@@ -34,11 +36,11 @@ struct Dataplane {
     said: BufReader<ChildStdout>,
 }
 
-/// The hostile program, and whom it attacks.
+/// The hostile program and its victim.
 struct Stage {
     evil: Dataplane,
     neighbour: Dataplane,
-    /// Linux' end of the hostile program's link.
+    /// Linux's end of the hostile program's link.
     wire: PacketSocket,
     mac: [u8; 6],
     peer_mac: [u8; 6],
@@ -49,7 +51,7 @@ struct Stage {
     _namespace: Namespace,
 }
 
-/// A row each.
+/// Returns a row for each attack.
 pub(super) fn rows() -> Result<Vec<Value>> {
     let mut stage = Stage::new()?;
     let mut rows = stage.send()?;
@@ -95,12 +97,12 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The dataplane's own Ethernet address, of what it sends by right.
+    /// Learns the dataplane's Ethernet address from a rightful datagram.
     fn learn_mac(&mut self) -> Result<()> {
         let from_us = |frame: &[u8]| frame.len() >= 34 && frame[26..30] == OWN.octets();
         self.evil.order(&format!("datagram {HOLDER} {PEER}:{PORT}"))?;
         let frame = self.hear_on_the_wire(START, from_us)?;
-        let none = || Problem::new("cannot attack queues", "the program's datagram does not come");
+        let none = || Problem::new("cannot attack queues", "the program's datagram did not arrive");
         self.mac.copy_from_slice(&frame.ok_or_else(none)?[6..12]);
         Ok(())
     }
@@ -125,11 +127,11 @@ impl Stage {
         }
     }
 
-    /// Sends by one queue what the other one holds: as a frame of its own making, and by the stack.
+    /// Sends on one queue what the other one holds: as a raw frame, and by the stack.
     fn send(&mut self) -> Result<Vec<Value>> {
         let mut rows = Vec::new();
         for (attack, by_stack) in [
-            ("send by a queue what another queue holds", false),
+            ("send from a queue what another queue holds", false),
             ("have the stack send what another queue holds", true),
         ] {
             let stolen = self.leaves(OTHER, by_stack)?;
@@ -139,7 +141,7 @@ impl Stage {
         Ok(rows)
     }
 
-    /// Sends on a queue, and looks whether it comes out, or is counted as another queue's.
+    /// Sends on a queue, and looks whether the frame leaves or is counted as another queue's.
     fn leaves(&mut self, queue: usize, by_stack: bool) -> Result<Outcome> {
         let before = self.evil.foreign_to_queues()?;
         self.marker += 1;
@@ -162,17 +164,17 @@ impl Stage {
                 return Ok(Outcome { succeeded: true, detail: "it left".to_owned() });
             }
             if self.evil.foreign_to_queues()? > before {
-                let detail = format!("{said}; counted as another queue's");
+                let detail = format!("{said}; counted as tx_foreign_queue");
                 return Ok(Outcome { succeeded: false, detail });
             }
             if Instant::now() > end {
-                let why = format!("the dataplane says `{said}`, and has not counted it");
+                let why = format!("the dataplane returned `{said}` and has not counted it");
                 return Err(Problem::new("what the attacker has sent was lost", why));
             }
         }
     }
 
-    /// A packet of the protocol that the queue [`HOLDER`] may send, with a mark of its own.
+    /// Returns a packet of the protocol that the queue [`HOLDER`] may send, with a new mark.
     fn frame(&self) -> Vec<u8> {
         let mut frame = [self.peer_mac, self.mac].concat();
         frame.extend([8, 0, 0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, PROTOCOL, 0, 0]);
@@ -182,7 +184,7 @@ impl Stage {
         frame
     }
 
-    /// Takes filters to queues without a right to, and to queues that there are not.
+    /// Assigns filters to queues without the right to, and to queues that do not exist.
     fn take(&self) -> Result<Vec<Value>> {
         let (here, there) = (read_only(&self.evil.control), read_only(&self.neighbour.control));
         let assign = |capability: &str, queue| Request::FilterAssign {
@@ -214,7 +216,7 @@ impl Stage {
             (
                 "assign a neighbour's filter to its queue",
                 outcome(&here, &assign(&self.theirs, OTHER)),
-                "being the neighbour",
+                "the neighbour itself",
                 &theirs,
             ),
             (
@@ -232,7 +234,7 @@ impl Stage {
         ] {
             rows.push(row(attack, &tried, by_right, right));
         }
-        let refused = |dataplane: &Dataplane| dataplane.look("refused", "no-capability");
+        let refused = |dataplane: &Dataplane| dataplane.refused(Code::NoCapability);
         let counted = (refused(&self.evil)?, refused(&self.neighbour)?);
         if counted != (3, 1) {
             let why = format!("three and one were made, {} and {} counted", counted.0, counted.1);
@@ -241,7 +243,7 @@ impl Stage {
         Ok(rows)
     }
 
-    /// Sets and lifts rates of queues: what a capability gives no right to.
+    /// Sets and lifts rates of queues, which no capability allows.
     fn limit(&self) -> Result<Vec<Value>> {
         let rate = |tx: &str| Request::Rate {
             rx: None,
@@ -260,26 +262,26 @@ impl Stage {
         ] {
             let before = of.rates()?;
             let mut tried = outcome(&read_only(&of.control), &rate(tx));
-            // What counts is what is in force.
+            // The rates in force decide.
             tried.succeeded |= of.rates()? != before;
             let right = outcome(&of.control, &rate(tx));
             rows.push(row(attack, &tried, "the operators' socket", &right));
         }
-        // As no client of ours says it.
+        // A request that no client of ours sends.
         let line = |more: &str| format!(r#"{{"do":"rate","queue":0,"tx":"none"{more}}}"#);
         let with_key = line(&format!(r#","capability":"{}""#, self.ours));
         rows.push(row(
             "lift a queue's rate by a filter's capability",
-            &say(&read_only(&self.evil.control), &with_key)?,
+            &say(&read_only(&self.evil.control), &with_key, &rate("none"))?,
             "the operators' socket",
-            &say(&self.evil.control, &line(""))?,
+            &say(&self.evil.control, &line(""), &rate("none"))?,
         ));
         Ok(rows)
     }
 }
 
 impl Dataplane {
-    /// On a tap of its own, without a wall: what is attacked here is no memory.
+    /// Starts a dataplane on a tap, without a wall: no attack here is on memory.
     fn start(
         namespace: &Namespace,
         link: &str,
@@ -307,75 +309,79 @@ impl Dataplane {
         }
     }
 
-    /// The next line of its program, which must begin so.
+    /// Reads the next line of its program, which must begin with `begin`.
     fn hear(&mut self, begin: &str) -> Result<String> {
         let mut line = String::new();
         let read = self.said.read_line(&mut line);
-        let problem = |why: String| Problem::new("a dataplane to attack does not answer", why);
+        let problem = |why: String| Problem::new("the dataplane to attack does not start", why);
         read.map_err(|e| problem(e.to_string()))?;
         match line.trim_end() {
             line if line.starts_with(begin) && !line.is_empty() => Ok(line.to_owned()),
-            line => Err(problem(format!("it said `{line}`"))),
+            line => Err(problem(format!("it printed `{line}`"))),
         }
     }
 
-    /// Has its program do something; answers what the dataplane says of it.
+    /// Sends its program an order; returns what the dataplane replied.
     fn order(&mut self, order: &str) -> Result<String> {
         let to = self.orders.as_mut();
         let said = to.map_or(Ok(()), |to| to.write_all(format!("{order}\n").as_bytes()));
-        said.map_err(|e| Problem::new("the attacker takes no orders", e))?;
+        said.map_err(|e| Problem::new("cannot send the attacker an order", e))?;
         self.hear("")
     }
 
-    /// Grants a filter to a queue alone; answers its capability.
+    /// Grants a filter to a queue alone; returns its capability.
     fn grant(&self, filter: &str, queue: usize) -> Result<String> {
         let filter = filter.parse().map_err(|e| Problem::new("no filter", e))?;
         let (filters, queue) = (vec![filter], Some(queue));
         let create = Request::FilterCreate { filters, holder: None, vnic: None, queue };
-        let answer = Client::connect(&self.control)?.ask(&create)?;
-        Ok(answer["filters"][0]["capability"].as_str().unwrap_or_default().to_owned())
+        let granted: FiltersCreated = Client::connect(&self.control)?.get(&create)?;
+        Ok(granted.filters.into_iter().next().map(|made| made.capability).unwrap_or_default())
     }
 
-    fn view(&self) -> Result<Value> {
-        Client::connect(&self.control)?.ask(&Request::Vnic)
+    fn view(&self) -> Result<OwnVnic> {
+        match Client::connect(&self.control)?.get(&Request::Vnic)? {
+            View::Own(vnic) => Ok(*vnic),
+            View::Shared(_) => Err(Problem::new("cannot look at a vNIC", "it is an interface")),
+        }
     }
 
-    /// A count in what `ix ctl vnic` says.
-    fn look(&self, of: &str, name: &str) -> Result<u64> {
-        Ok(self.view()?[of][name].as_u64().unwrap_or(0))
+    /// Requests that its control socket has refused for this reason.
+    fn refused(&self, code: Code) -> Result<u64> {
+        Ok(self.view()?.refused.get(&code).copied().unwrap_or(0))
     }
 
-    fn rates(&self) -> Result<Value> {
-        Ok(self.view()?["queue_rates"].clone())
+    fn rates(&self) -> Result<Vec<QueueRates>> {
+        Ok(self.view()?.rates.queue_rates)
     }
 
-    /// What queues were to send that others hold.
+    /// Packets that a queue was to send and another queue holds.
     fn foreign_to_queues(&self) -> Result<u64> {
-        let stats = Client::connect(&self.control)?.ask(&Request::Stats)?;
-        let threads = stats["threads"].as_array().into_iter().flatten();
-        Ok(threads.filter_map(|thread| thread["drops"]["tx_foreign_queue"].as_u64()).sum())
+        let stats = Client::connect(&self.control)?.stats()?;
+        let drops = stats.threads.iter().map(|thread| &thread.drops);
+        Ok(drops.filter_map(|drops| drops.get("tx_foreign_queue")).sum())
     }
 }
 
-/// Says a line to a control socket, which need be no request.
-fn say(control: &Path, line: &str) -> Result<Outcome> {
+/// Sends a line to a control socket, which need not be a request, but is much like one.
+fn say(control: &Path, line: &str, like: &Request) -> Result<Outcome> {
     let cannot = |e: std::io::Error| Problem::new("cannot ask a dataplane to attack", e);
     let mut stream = UnixStream::connect(control).map_err(cannot)?;
     stream.set_read_timeout(Some(START)).map_err(cannot)?;
     stream.write_all(format!("{line}\n").as_bytes()).map_err(cannot)?;
-    // The greeting comes first.
+    // The greeting is the first line.
     let answer = BufReader::new(stream).lines().nth(1).and_then(std::result::Result::ok);
-    let answer: Value = serde_json::from_str(&answer.unwrap_or_default()).unwrap_or_default();
-    let why = answer["error"]["why"].as_str();
-    let succeeded = !answer["ok"].is_null();
-    Ok(Outcome { succeeded, detail: why.unwrap_or("granted").to_owned() })
+    let answer = Line::read(&answer.unwrap_or_default(), like);
+    match answer.map_err(|e| Problem::new("cannot read a dataplane's answer", e))? {
+        Line::Error(refused) => Ok(Outcome { succeeded: false, detail: refused.why }),
+        _ => Ok(Outcome { succeeded: true, detail: "granted".to_owned() }),
+    }
 }
 
 impl Drop for Dataplane {
     fn drop(&mut self) {
-        // The hostile program has heard its last order; the other one ends by the signal.
+        // The hostile program ends when its orders do; the other one ends by a signal.
         self.orders = None;
-        // A child that no thread has waited for.
+        // No thread has waited for this child, so the number is still its own.
         let _ = ix_sys::process::kill(self.run.id() as i32, libc::SIGTERM);
         let end = Instant::now() + START;
         while matches!(self.run.try_wait(), Ok(None)) && Instant::now() < end {

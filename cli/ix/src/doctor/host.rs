@@ -1,17 +1,17 @@
-//! Kernel, processor, memory, power, counters.
+//! Checks of kernel, processor, memory, power and counters.
 use super::Check;
-use ix_mem::{PacketMemory, PageKind, Sizes, memory_fd};
+use ix_mem::{MemoryFds, PacketMemory, PageKind, Sizes};
 use ix_report::machine::{governor, read};
 use ix_report::meter::Meter;
 use ix_sys::cpu;
 use ix_sys::limits::{self, Resource};
 use std::io;
-use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Oldest kernel that IX is built for: the alternate signal stack of another protection key.
+/// Oldest kernel that IX supports: the first where the alternate signal stack may have another
+/// protection key.
 const KERNEL_MIN: (u32, u32) = (6, 12);
-/// Packet memory of one elastic thread with the default numbers of frames, and some.
+/// Packet memory of one elastic thread with the default numbers of frames, rounded up.
 const MEMLOCK_WANTED: u64 = 256 << 20;
 
 pub(super) fn checks() -> Vec<Check> {
@@ -33,7 +33,7 @@ pub(super) fn checks() -> Vec<Check> {
     checks
 }
 
-/// What a policy of `ix cp` can use beside clocks and energy, which stand above.
+/// Returns what policies of `ix cp` can use, besides clocks and energy.
 fn control() -> Vec<Check> {
     let findings = ix_controller::linux::inspect(&ix_controller::linux::Tree::default());
     let others = findings.into_iter().filter(|f| !["clocks", "energy"].contains(&f.name));
@@ -51,24 +51,24 @@ fn kernel() -> Check {
     if version >= KERNEL_MIN {
         return Check::ok("kernel", format!("Linux {release}"));
     }
-    let why = format!("Linux {release}; IX is built for {}.{}", KERNEL_MIN.0, KERNEL_MIN.1);
+    let why = format!("Linux {release}; IX needs {}.{} or later", KERNEL_MIN.0, KERNEL_MIN.1);
     Check::limited("kernel", why).mend("boot a newer kernel")
 }
 
 fn fsgsbase() -> Check {
     if ix_sys::probe::fsgsbase() {
-        return Check::ok("fsgsbase", "programs may switch their thread-local storage");
+        return Check::ok("fsgsbase", "programs can switch their thread-local storage");
     }
     let why =
-        "the gate between program and dataplane needs it; the processor or the kernel lacks it";
+        "the processor or the kernel lacks it; the gate between program and dataplane needs it";
     Check::missing("fsgsbase", why).mend("boot without `nofsgsbase`, on a processor that has it")
 }
 
-/// The dataplane is brought into the program's process by ptrace of our own child.
+/// The dataplane gets into the program's process by ptrace of our own child.
 fn planting() -> Check {
     match read("/proc/sys/kernel/yama/ptrace_scope").as_str() {
-        "3" => Check::missing("planting", "no process may be traced (Yama)")
-            .mend("boot with `sysctl kernel.yama.ptrace_scope` below 3"),
+        "3" => Check::missing("planting", "Yama forbids tracing of every process")
+            .mend("reboot with `kernel.yama.ptrace_scope` below 3"),
         _ => Check::ok("planting", "a process may trace its own children"),
     }
 }
@@ -77,14 +77,16 @@ fn huge_pages() -> Check {
     let folder = "/sys/kernel/mm/hugepages/hugepages-2048kB";
     let free = read(format!("{folder}/free_hugepages"));
     let sizes = Sizes { rx_frames: 1, tx_frames: 1, arena_bytes: 1 };
-    let memory = memory_fd(sizes).and_then(|fd| PacketMemory::map(fd.as_fd(), sizes));
+    let memory = MemoryFds::new(sizes).and_then(|fds| PacketMemory::map(fds.as_fds(), sizes));
     match memory.map(|memory| memory.pages()) {
         Ok(PageKind::Huge2M) => Check::ok("hugepages", format!("{free} pages of 2 MB are free")),
-        Ok(PageKind::Merged2M) => Check::ok("hugepages", "Linux makes pages of 2 MB on request"),
+        Ok(PageKind::Merged2M) => Check::ok("hugepages", "Linux merges pages into 2 MB on request"),
         small => {
             let why = match small {
                 Err(e) => e.to_string(),
-                Ok(_) => format!("{free} pages of 2 MB are free, and Linux makes none on request"),
+                Ok(_) => format!(
+                    "{free} pages of 2 MB are free, and Linux does not merge pages on request"
+                ),
             };
             let why = format!("{why}; packet memory uses pages of 4 KB");
             Check::limited("hugepages", why).mend("echo 256 > /proc/sys/vm/nr_hugepages")
@@ -121,12 +123,12 @@ fn hardware_threads() -> Check {
     };
     let shared = cpus.iter().any(|cpu| siblings(cpu).iter().any(|s| s != cpu && cpus.contains(s)));
     let threads = if shared { "some share a core" } else { "none shares a core" };
-    let why = format!("{} hardware threads may be used, {threads}", cpus.len());
+    let why = format!("this process may run on {} hardware threads, {threads}", cpus.len());
     if cpus.len() > 1 {
         return Check::ok("cpus", why);
     }
-    Check::limited("cpus", format!("{why}; an elastic thread needs one of its own"))
-        .mend("give the machine more processors, or widen the affinity with `taskset`")
+    Check::limited("cpus", format!("{why}; each elastic thread needs its own"))
+        .mend("give the machine more processors, or this process more of them with `taskset`")
 }
 
 fn isolation() -> Check {
@@ -140,7 +142,8 @@ fn isolation() -> Check {
 
 fn frequency() -> Check {
     if !Path::new("/sys/devices/system/cpu/cpu0/cpufreq").exists() {
-        let why = "no cpufreq here (a virtual machine has none): frequencies cannot be controlled";
+        let why =
+            "this machine has no cpufreq (virtual machines have none): clocks cannot be controlled";
         return Check::limited("cpufreq", why);
     }
     match governor().as_str() {
@@ -153,11 +156,13 @@ fn frequency() -> Check {
 fn rapl() -> Check {
     let file = "/sys/class/powercap/intel-rapl:0/energy_uj";
     match std::fs::read_to_string(file) {
-        Ok(_) => Check::ok("rapl", "energy is counted"),
+        Ok(_) => Check::ok("rapl", "energy can be measured"),
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
             Check::limited("rapl", format!("{file}: {e}")).mend(format!("chmod a+r {file}"))
         }
-        Err(_) => Check::limited("rapl", "no energy counters here: energy cannot be reported"),
+        Err(_) => {
+            Check::limited("rapl", "this machine has no energy counters: energy is not reported")
+        }
     }
 }
 
@@ -167,20 +172,20 @@ fn counters() -> Check {
         Ok(meter) => meter,
         Err(e) => {
             let why =
-                format!("no hardware counters ({e}): instructions per message cannot be reported");
+                format!("no hardware counters ({e}): instructions per message are not reported");
             return Check::limited("counters", why)
-                .mend("sysctl kernel.perf_event_paranoid=0, on a machine that has them");
+                .mend("sysctl kernel.perf_event_paranoid=0, if the machine has counters");
         }
     };
     std::hint::black_box((0..100_000u64).fold(0, |sum, n| std::hint::black_box(sum ^ n)));
     if meter.read().cycles == 0 {
-        return Check::limited("counters", "hardware counters can be opened but count nothing");
+        return Check::limited("counters", "hardware counters can be opened, but count nothing");
     }
     match Meter::of_cpu(cpu::allowed()[0]) {
         Ok(_) => Check::ok("counters", "cycles and instructions are counted, also in the kernel"),
         Err(_) => {
             let why = format!(
-                "only programs are counted, not the kernel (perf_event_paranoid is {paranoid})"
+                "programs are counted, but not the kernel (perf_event_paranoid is {paranoid})"
             );
             Check::limited("counters", why).mend("sysctl kernel.perf_event_paranoid=0")
         }
@@ -190,8 +195,5 @@ fn counters() -> Check {
 fn congestion_control() -> Check {
     let used = read("/proc/sys/net/ipv4/tcp_congestion_control");
     let all = read("/proc/sys/net/ipv4/tcp_available_congestion_control");
-    Check::ok(
-        "congestion",
-        format!("Linux uses {used}, has {all}; IX uses CUBIC unless told otherwise"),
-    )
+    Check::ok("congestion", format!("Linux uses {used} and has {all}; IX uses CUBIC by default"))
 }

@@ -1,4 +1,4 @@
-//! `ix doctor`: what this machine can do, tried for real.
+//! `ix doctor`: tries what IX needs on this machine.
 mod host;
 mod network;
 pub(crate) mod wall;
@@ -8,12 +8,12 @@ use ix_report::machine::Machine;
 use ix_report::problem::{Problem, Result};
 use serde_json::{Value, json};
 
-/// How a thing is.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It works.
     Ok,
-    /// It works with a loss that the reason names.
+    /// It works, with a limit that the reason names.
     Limited,
     /// It does not work.
     Missing,
@@ -29,16 +29,16 @@ impl State {
     }
 }
 
-/// One thing that was tried.
+/// One check and its result.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// Its stable name.
+    /// Stable name.
     pub name: &'static str,
-    /// How it is.
+    /// Result.
     pub state: State,
-    /// What was found, or why not.
+    /// What was found, or why it does not work.
     pub why: String,
-    /// The command that mends it; empty where there is nothing to mend or nothing mends it.
+    /// The command that mends it; empty if there is none.
     pub mend: String,
 }
 
@@ -74,7 +74,7 @@ impl Check {
     }
 }
 
-/// Tries everything and prints what was found.
+/// Runs all checks and prints the results.
 pub fn main(args: &DoctorArgs) -> Result<()> {
     let mut checks = host::checks();
     checks.push(network::user_namespaces());
@@ -94,7 +94,7 @@ pub fn main(args: &DoctorArgs) -> Result<()> {
     }
     let missing = checks.iter().filter(|c| c.state == State::Missing).map(|c| c.name);
     let why = format!("missing: {}", missing.collect::<Vec<_>>().join(", "));
-    Err(Problem::new("`ix run` cannot work here", why).mend("see the list above"))
+    Err(Problem::new("`ix run` cannot work here", why).mend("follow the advice in the list above"))
 }
 
 fn print(checks: &[Check]) {

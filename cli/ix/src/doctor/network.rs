@@ -1,4 +1,4 @@
-//! Namespaces, TAP and AF_XDP, each opened for real in a network namespace of its own.
+//! Checks of namespaces, TAP and AF_XDP, each opened in a new network namespace.
 use super::{Check, State};
 use ix_bench::lab::can_open_tap;
 use ix_mem::{PacketMemory, Sizes};
@@ -12,10 +12,10 @@ const FAR: &str = "ix-doctor1";
 const AS_ROOT: &str = "run it as root: sudo ix doctor";
 const TRIAL_FRAMES: usize = 1024;
 
-/// Whether somebody without root could have a private link.
+/// Whether a user without root can have a private link.
 pub(super) fn user_namespaces() -> Check {
     match user_namespace::try_enter() {
-        Ok(()) => Check::ok("userns", "`ix demo` and `ix bench` work without root, with tap"),
+        Ok(()) => Check::ok("userns", "`ix demo` and `ix bench` work without root, on tap"),
         Err(e) => {
             let limit = read("/proc/sys/user/max_user_namespaces");
             let mend = match limit.as_str() {
@@ -30,7 +30,7 @@ pub(super) fn user_namespaces() -> Check {
     }
 }
 
-/// Must come before the process has a second thread: without root it moves into a user namespace.
+/// Must run before the process has a second thread: without root it moves into a user namespace.
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = vec![interfaces(), memif()];
     let root = ix_sys::process::is_root();
@@ -50,7 +50,7 @@ pub(super) fn checks() -> Vec<Check> {
     checks
 }
 
-/// The interfaces that a dataplane could have.
+/// Lists the interfaces that a dataplane could use.
 fn interfaces() -> Check {
     let list = || {
         let here = Namespace::current()?;
@@ -62,7 +62,7 @@ fn interfaces() -> Check {
             let rss = interface.ok().and_then(|interface| interface.rss());
             let table = match rss {
                 Some(rss) => format!("redirection table of {} entries", rss.table.len()),
-                None => "no redirection table: flow groups are steered in software".to_owned(),
+                None => "no redirection table: software steers flow groups".to_owned(),
             };
             format!("{name} ({driver}, {queues} queues, {table})")
         };
@@ -70,23 +70,26 @@ fn interfaces() -> Check {
         Ok(names.map(|link| describe(&link.name)).collect::<Vec<_>>())
     };
     match list() {
-        Ok(names) if names.is_empty() => Check::limited("interfaces", "only loopback"),
+        Ok(names) if names.is_empty() => {
+            Check::limited("interfaces", "this machine has only the loopback interface")
+        }
         Ok(names) => Check::ok("interfaces", names.join(", ")),
         Err(e) => Check::limited("interfaces", ix_sys::Error::to_string(&e)),
     }
 }
 
-/// Memory that can be shared with another process, which is all that a memif takes.
+/// Checks that memory can be shared with another process, which is all that memif needs.
 fn memif() -> Check {
     let sizes = Sizes { rx_frames: TRIAL_FRAMES, tx_frames: TRIAL_FRAMES, arena_bytes: 0 };
-    match ix_mem::memory_fd(sizes) {
+    match ix_mem::MemoryFds::new(sizes) {
         Ok(_) => Check::ok("memif", "memory can be shared with another process on this machine"),
         Err(e) => Check::missing("memif", e.to_string()),
     }
 }
 
 fn tap(namespace: &Namespace, root: bool) -> Vec<Check> {
-    let without = |check| vec![check, Check::missing("steering", "not tried: there is no tap")];
+    let without =
+        |check| vec![check, Check::missing("steering", "not tried: no tap could be opened")];
     if let Err(problem) = can_open_tap() {
         return without(Check::missing("tap", problem.reason()).mend(problem.what_mends()));
     }
@@ -100,14 +103,14 @@ fn tap(namespace: &Namespace, root: bool) -> Vec<Check> {
         let mend = if root { "" } else { AS_ROOT };
         Check::limited("steering", opened.info.mode.clone()).mend(mend)
     };
-    let place = if root { "" } else { " inside a user namespace, so for demo and benchmarks" };
+    let place = if root { "" } else { " in a user namespace, enough for demo and benchmarks" };
     vec![Check::ok("tap", format!("a device with two queues was opened{place}")), steering]
 }
 
-/// `/bin/true` on a dataplane, with everything that belongs to it.
+/// Runs `/bin/true` on a dataplane.
 fn run(namespace: &Namespace) -> Check {
     let Ok(ix) = std::env::current_exe() else {
-        return Check::missing("run", "cannot find this command's own file");
+        return Check::missing("run", "cannot find the executable of ix");
     };
     let mut command = namespace.command(ix, None);
     command.args(["run", "--domain", "none", "--nic", "tap:ix-doctor", "--addr", "10.65.0.2/24"]);
@@ -125,7 +128,7 @@ fn run(namespace: &Namespace) -> Check {
     }
 }
 
-/// A virtual Ethernet pair, and a socket on it in every mode there is.
+/// Checks a socket in each mode on a virtual Ethernet pair.
 fn afxdp(namespace: &Namespace) -> Vec<Check> {
     let pair = namespace
         .add_veth(&VethEnd::new(NEAR), namespace, &VethEnd::new(FAR))
@@ -135,9 +138,9 @@ fn afxdp(namespace: &Namespace) -> Vec<Check> {
         return vec![Check::missing("afxdp", e.to_string()).mend("modprobe veth")];
     }
     let tries = [
-        ("copy", "afxdp-native", "the driver runs IX's program before Linux sees a packet"),
-        ("generic", "afxdp-generic", "works on every interface, but is slower"),
-        ("zerocopy", "afxdp-zerocopy", "the device writes to IX's packet memory"),
+        ("copy", "afxdp-native", "the driver runs the XDP program before Linux sees a packet"),
+        ("generic", "afxdp-generic", "works on every interface, but slower"),
+        ("zerocopy", "afxdp-zerocopy", "the device writes into IX's packet memory"),
     ];
     let results: Vec<_> = tries
         .into_iter()
@@ -171,7 +174,7 @@ fn open(namespace: &Namespace, spec: &str) -> Result<OpenedDevice, String> {
     namespace.run(|| ix_netdev::open(&spec, &options)).map_err(|e| e.to_string())
 }
 
-/// Opens a socket in one mode, binds it with memory of ours, and lets packets in.
+/// Opens a socket in one mode, binds it to our memory, and lets packets in.
 fn bind(namespace: &Namespace, mode: &str) -> Result<String, String> {
     let mut opened = open(namespace, &format!("afxdp:{NEAR},mode={mode}"))?;
     let sizes = Sizes { rx_frames: TRIAL_FRAMES, tx_frames: TRIAL_FRAMES, arena_bytes: 0 };

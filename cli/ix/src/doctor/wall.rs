@@ -1,4 +1,4 @@
-//! What the wall (`--domain pku`) stands on, each tried for real; ARCHITECTURE.md says what each stops.
+//! Checks of what the wall (`--domain pku`) needs; docs/design/wall.md says what each part stops.
 use super::{Check, State};
 use ix_report::machine::read;
 use ix_sys::probe;
@@ -11,12 +11,12 @@ fn is_missing(check: &&Check) -> bool {
     check.state == State::Missing
 }
 
-/// The first that `--domain pku` lacks on this machine, in words; `None`: it can be used.
+/// Returns the first thing that `--domain pku` lacks on this machine; `None`: it works.
 pub fn lacking() -> Option<String> {
     parts().iter().find(is_missing).map(|check| check.why.clone())
 }
 
-/// All of it, and first whether it is enough.
+/// Returns the checks; the first says whether the wall works.
 pub(super) fn checks() -> Vec<Check> {
     let parts = parts();
     let lacking: Vec<_> = parts.iter().filter(is_missing).map(|check| check.name).collect();
@@ -32,7 +32,7 @@ pub(super) fn checks() -> Vec<Check> {
                 .mend("use a processor with protection keys, and Linux 6.12 or later")
         }
     };
-    // A machine without the wall works: what it lacks for it only limits.
+    // A machine works without the wall: what is missing for it is only a limit.
     let limit = |mut check: Check| {
         if check.state == State::Missing {
             check.state = State::Limited;
@@ -61,9 +61,10 @@ fn seal() -> Check {
 
 fn dispatch() -> Check {
     match probe::user_dispatch() {
-        Ok(()) => {
-            Check::ok("wall-dispatch", "system calls can be stopped (Syscall User Dispatch, 5.11)")
-        }
+        Ok(()) => Check::ok(
+            "wall-dispatch",
+            "system calls can be intercepted (Syscall User Dispatch, Linux 5.11)",
+        ),
         Err(e) => {
             let why = format!("no Syscall User Dispatch (Linux 5.11): {e}");
             Check::missing("wall-dispatch", why)
@@ -71,26 +72,30 @@ fn dispatch() -> Check {
     }
 }
 
-/// A thread is known by a segment descriptor, which only a 32-bit system call sets.
+/// A thread is known by a segment descriptor, which only a 32-bit system call can set.
 fn descriptors() -> Check {
     if probe::calls_of_32_bits() {
-        return Check::ok("wall-threads", "32-bit system calls, for the descriptors of threads");
+        return Check::ok(
+            "wall-threads",
+            "32-bit system calls can set the segment descriptors of threads",
+        );
     }
-    let why = "no 32-bit system calls: threads could not be told apart";
+    let why = "no 32-bit system calls, which set the segment descriptors that identify threads";
     Check::missing("wall-threads", why).mend("boot with ia32_emulation=1")
 }
 
-/// A signal's frame is written with the rights of the stack's owner since this version; that cannot be
-/// tried without keys.
+/// Since this version Linux writes a signal's frame with the rights of the stack's owner. Without
+/// keys this cannot be tried.
 fn signal_stack() -> Check {
     const FROM: (u32, u32) = (6, 12);
     let release = read("/proc/sys/kernel/osrelease");
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if version >= FROM {
-        return Check::ok("wall-signals", "stacks for signals may have a key (Linux 6.12)");
+        return Check::ok("wall-signals", "signal stacks may have a protection key (Linux 6.12)");
     }
-    let why = format!("stacks for signals cannot have a key before Linux 6.12; this is {release}");
+    let why =
+        format!("signal stacks may have a protection key only since Linux 6.12; this is {release}");
     Check::missing("wall-signals", why)
 }
 
@@ -101,19 +106,26 @@ fn seccomp() -> Check {
     }
 }
 
-/// Rights are part of the state that `xrstor` loads.
+/// `xrstor` loads the rights as a part of the vector state.
 fn vector_state() -> Check {
     if probe::saves_key_rights() {
-        return Check::ok("wall-xstate", "rights are saved and restored with the vector registers");
+        return Check::ok(
+            "wall-xstate",
+            "the processor saves key rights with the vector registers",
+        );
     }
-    Check::missing("wall-xstate", "the processor does not save rights with the vector registers")
+    Check::missing(
+        "wall-xstate",
+        "the processor does not save key rights with the vector registers",
+    )
 }
 
 fn user() -> Check {
     if ix_sys::process::is_root() {
         return Check::ok("wall-user", "programs behind the wall run as another user");
     }
-    let why = "programs behind the wall run as you: they can signal and read your other processes";
+    let why =
+        "programs behind the wall run as you, so they can signal and read your other processes";
     Check::limited("wall-user", why)
-        .mend("start `ix run` as root: it runs the program as another user")
+        .mend("start `ix run` as root, which runs the program as another user")
 }

@@ -19,7 +19,7 @@ const ALL_HEARD: &str = "50 of 50 heard all, 0 failed, 0 live";
 /// memcached's port.
 const MEMCACHED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, 2), 11211);
 
-/// Builds the library next to the command; answers a folder where programs find it under its own
+/// Builds the library next to the command; returns a folder where programs find it under its own
 /// name and libevent's.
 fn library() -> PathBuf {
     static ONCE: Once = Once::new();

@@ -19,7 +19,7 @@ const LIBRARY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../app/libix-c");
 
 const NAMED: &str = "libix.so.0";
 
-/// Builds the library next to the command; answers its folder.
+/// Builds the library next to the command; returns its folder.
 fn build() -> PathBuf {
     static ONCE: Once = Once::new();
     let folder = build_others();
@@ -60,7 +60,7 @@ pub fn compile(test: &str, words: &[&str], source: &str) -> Option<PathBuf> {
     }
 }
 
-/// The same dialogue with any echo server; answers what its dataplane has counted.
+/// The same dialogue with any echo server; returns what its dataplane has counted.
 fn talk(bed: &Bed, service: &Service) -> Stats {
     for id in 0..4 {
         let mut stream = bed.client.run(connect);

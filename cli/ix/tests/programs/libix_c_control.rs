@@ -8,7 +8,7 @@ use crate::support::{self, Bed, Nic, PATIENCE, SERVICE, eventually};
 use std::path::Path;
 use std::process::Command;
 
-/// Runs the program to its end, which must be a good one; answers what it said.
+/// Runs the program to its end, which must be a good one; returns what it said.
 #[track_caller]
 fn run(program: &Path, words: &[&str]) -> String {
     let output = Command::new(program).args(words).output().expect("it runs");

@@ -556,7 +556,7 @@ fn programs_that_cannot_be_are_refused_in_one_line() {
         std::fs::write(&identity, file).expect("a file");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&identity, mode).expect("executable");
-        is_refused(&identity, &["not made for x86-64"]);
+        is_refused(&identity, &["not for x86-64"]);
     }
 }
 

@@ -176,7 +176,16 @@ fn a_connection_under_fire_is_untouched() {
         });
         // Linux resets what garbage has opened.
         let stats = service.finish(Duration::from_secs(30));
-        let tcp = ["challenge_acks", "challenge_acks_limited", "out_of_window", "bad_flags"];
+        let tcp = [
+            "bad_ack",
+            "bad_flags",
+            "challenge_acks",
+            "challenge_acks_limited",
+            "icmp_ignored",
+            "inexact_rst",
+            "out_of_window",
+            "timestamp_missing",
+        ];
         let tcp = tcp.iter().map(|name| stats.total(&format!("tcp.{name}"))).sum::<u64>();
         let counted = stats.drops() + tcp;
         assert!(counted > sent / 2, "{nic:?}: of {sent} {counted} were counted: {stats}");

@@ -162,7 +162,7 @@ fn slow_readers(count: usize) -> Vec<TcpStream> {
     streams
 }
 
-/// Runs every attack; answers the clients' rate under it and in peace. `pace`: see [`Honest`].
+/// Runs every attack; returns the clients' rate under it and in peace. `pace`: see [`Honest`].
 fn under_attack(
     test: &str,
     pace: Duration,

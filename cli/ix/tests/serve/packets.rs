@@ -69,7 +69,7 @@ fn the_vnics_filters_hold_for_a_programs_own_protocol() {
         let elsewhere = "tx ip proto 253 service 10.88.0.2 peer 10.88.9.9";
         let granted = control.create_filters(&[elsewhere], Some("sums"), None).expect("granted");
         // The first one may be held back behind the call: what the program hears follows.
-        let told = "ix-frames: an answer was not sent: the vNIC may not send this";
+        let told = "ix-frames: a reply was not sent: the vNIC's rules forbid sending this";
         eventually("it is told so", || {
             raw.send(&question(b"two ", &[2]));
             let came = raw.receive(Duration::from_millis(20));
@@ -115,7 +115,7 @@ fn hand_on_and_revoke(service: &Service, control: &mut Control, granted: &Grante
     let forged = "00".repeat(16).parse().expect("it looks like one");
     assert!(refusal(other.revoke(&forged)).contains("no such capability"), "forged");
     let taken = control.create_filters(&[part], Some("others"), None).expect_err("held");
-    assert!(taken.to_string().contains("what sums holds"), "{taken}");
+    assert!(taken.to_string().contains("a filter of sums"), "{taken}");
     let nonsense = control.create_filters(&["tx \"quoted\""], None, None);
     assert!(matches!(nonsense, Err(ControlError::Refused(_))), "{nonsense:?}");
     assert!(!format!("{granted:?}").contains(granted.capability.reveal()), "it stays a secret");

@@ -177,7 +177,7 @@ fn the_policy_may_change_while_it_runs() {
     let refused = ask(&bed, "{\"do\":\"policy\",\"slo_us\":-1}").expect_err("nonsense");
     assert!(refused.contains("slo_us: -1 is not between"), "{refused}");
     ask(&bed, "{\"do\":\"policy\",\"slo_us\":123456}").expect("heard");
-    eventually("as asked", || said("policy other with 123456 µs for") == 1);
+    eventually("as asked", || said("policy other, at most 123456 µs, for") == 1);
     eventually("reported", || status(&bed)["controller"]["slo_us"] == 123_456.0);
     runs(&bed, 1);
     service.finish(PATIENCE);
@@ -220,8 +220,8 @@ fn wrong_input_is_told_in_one_line_before_anything_is_touched() {
     refuses(&["--background", "999999999"], &["`999999999`: no "]);
     refuses(&["--background", "/no/such/group"], &["`/no/such/group`: no c"]);
     let cpus = &["--background", "1", "--background-cpus"][..];
-    refuses(&[cpus, &["4000"]].concat(), &["there is no hardware thread 4000", "choose among 0"]);
-    refuses(&[cpus, &["2-1"]].concat(), &["`2-1` is no list of hardware threads", "2-7"]);
+    refuses(&[cpus, &["4000"]].concat(), &["no hardware thread 4000", "choose from 0"]);
+    refuses(&[cpus, &["2-1"]].concat(), &["`2-1` is not a list of hardware threads", "2-7"]);
     let file = std::env::temp_dir().join(format!("ix-wrong-{}.toml", std::process::id()));
     for (text, key) in [("x = 1", "line 1: unknown field `x`"), ("slo_us = [", "line 1")] {
         std::fs::write(&file, text).expect("written");

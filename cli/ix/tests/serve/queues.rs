@@ -262,8 +262,8 @@ fn queues_that_are_not_there_and_rights_that_nobody_has_are_refused() {
     for (args, word) in [
         (&["rate", "--queue", "1", "--tx", "1Mbit"][..], beyond),
         (&["rate", "--queue", "1"], beyond),
-        (&["rate", "--queue", "0", "--tx", "0bit"], "zero"),
-        (&["rate", "--queue", "0", "--flow", "fast"], "no rate"),
+        (&["rate", "--queue", "0", "--tx", "0bit"], "0 lets nothing pass"),
+        (&["rate", "--queue", "0", "--flow", "fast"], "invalid rate"),
         (&["filter", "create", "tx udp service 10.88.0.2", "--queue", "1"], beyond),
         (&["filter", "create", "rx tcp service 10.88.0.2:7", "--queue", "0"], "flow group"),
         (&["filter", "create", "rx ip service 10.88.0.2", "--queue", "0"], "flow group"),

@@ -23,7 +23,7 @@ struct Tenant {
     stats: PathBuf,
 }
 
-/// Shares the bed's interface; answers the process and where it listens.
+/// Shares the bed's interface; returns the process and where it listens.
 fn share(bed: &Bed, flags: &[&str]) -> (Process, PathBuf) {
     let (namespace, link) = bed.service_link();
     let control = bed.file("share.sock");
@@ -100,7 +100,7 @@ fn three_dataplanes_and_linux_share_an_interface() {
     listener.accept().expect("Linux hears it").0.read_exact(&mut [0; 64]).expect("all");
     // What another holds, and what is Linux', is not to be had.
     for (filter, word) in
-        [("rx tcp service 10.88.0.3:80", "what b holds"), ("tx ip service 10.88.0.100", "Linux")]
+        [("rx tcp service 10.88.0.3:80", "a filter of b"), ("tx ip service 10.88.0.100", "Linux")]
     {
         let why = refused(control.clone(), &["filter", "create", filter, "--vnic", "a"]);
         assert!(why.contains(word), "{why}");
@@ -324,21 +324,21 @@ fn what_a_shared_interface_cannot_do_is_refused() {
     let stale = derived["capability"].as_str().expect("a capability").to_owned();
     told(&control, &["filter", "revoke", &stale]);
     for (args, word) in [
-        (&["vnic", "create", "a"][..], "a vNIC `a` already"),
-        (&["vnic", "create", "B!"], "is no name"),
+        (&["vnic", "create", "a"][..], "vNIC `a` already exists"),
+        (&["vnic", "create", "B!"], "invalid name"),
         (&["vnic", "create", "b", "--queues", "3"], "3 queue pairs are not between 1 and 2"),
         (&["vnic", "create", "b", "--queues", "0"], "0 queue pairs"),
         (&["vnic", "create", "b", "--device", "tap", "--queues", "2"], "one queue pair"),
         (&["vnic", "create", "b", "--owner", "4194304"], "cannot watch process"),
         (&["vnic", "delete", "c"], "no vNIC `c`"),
-        (&["filter", "create", "rx tcp service 10.88.0.2", "--holder", "x"], "what a holds"),
+        (&["filter", "create", "rx tcp service 10.88.0.2", "--holder", "x"], "a filter of a"),
         (&["filter", "create", "rx udp service 10.88.0.9", "--vnic", "c"], "no vNIC `c`"),
         (&["filter", "assign", forged, "--to", &vnic_key], "no such capability"),
         (&["filter", "assign", &stale, "--to", &vnic_key], "no such capability"),
         (&["filter", "assign", &key, "--to", forged], "no such capability"),
         (&["filter", "assign", &vnic_key, "--to", &vnic_key], "no such capability"),
-        (&["filter", "derive", &key, "rx tcp service 10.88.0.2"], "beyond what was granted"),
-        (&["rate", "--vnic", "a", "--tx", "0bit"], "zero"),
+        (&["filter", "derive", &key, "rx tcp service 10.88.0.2"], "wider than the granted filter"),
+        (&["rate", "--vnic", "a", "--tx", "0bit"], "0 lets nothing pass"),
         (&["rate", "--vnic", "a", "--tx", "2Gbit"], "more than the link's 1Gbit"),
         (&["rate", "--vnic", "a", "--rx", "999bit"], "too little"),
         (&["rate", "--vnic", "a", "--weight", "0"], "weight of 0"),
@@ -350,13 +350,13 @@ fn what_a_shared_interface_cannot_do_is_refused() {
         assert!(why.contains(word), "{args:?}: {why}");
     }
     let empty = ctl(control.clone(), &["filter", "create", "rx tcp service 10.0.0.9-10.0.0.1"]);
-    assert!(!empty.status.success() && errors(&empty).contains("nothing in it"));
+    assert!(!empty.status.success() && errors(&empty).contains("is empty"));
     // As many as may be, and no more; what was refused has left nothing.
     told(&control, &["vnic", "create", "b", "--queues", "2"]);
-    assert!(refused(control.clone(), &["vnic", "create", "c"]).contains("2 vNICs"));
+    assert!(refused(control.clone(), &["vnic", "create", "c"]).contains("at most 2"));
     told(&control, &["filter", "create", "rx udp service 10.88.0.3", "--both", "--vnic", "b"]);
     let many = refused(control.clone(), &["filter", "create", "rx udp service 10.88.0.4"]);
-    assert!(many.contains("3 filters"), "{many}");
+    assert!(many.contains("at most 3"), "{many}");
     let rates = ["rate", "--vnic", "a", "--tx", "1Gbit", "--rx", "10kpps", "--weight", "7"];
     told(&control, &rates);
     let shown = told(&control, &["vnic"]);
@@ -373,21 +373,21 @@ fn a_program_asks_for_all_that_an_operator_may() {
     let test = "a_program_asks_for_all_that_an_operator_may";
     let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
     let (process, control) = share(&bed, &["--speed", "1Gbit"]);
-    let mut desk = Control::connect(&control).expect("a control socket");
-    let made = desk.create_tap_vnic("t", None).expect("a vNIC");
+    let mut broker = Control::connect(&control).expect("a control socket");
+    let made = broker.create_tap_vnic("t", None).expect("a vNIC");
     assert_eq!(made.link, "ixv-t");
     assert!(made.device.starts_with("tap:ixv-t,"), "{}", made.device);
-    let made = desk.create_vnic("a", 2, None).expect("another one");
+    let made = broker.create_vnic("a", 2, None).expect("another one");
     assert_eq!(made.device, "afxdp:ixv-a,queues=2");
-    desk.rate_of_vnic("a", Some("20kpps"), Some("10Mbit"), Some(7)).expect("within the link's");
-    let beyond = desk.rate_of_vnic("a", None, Some("2Gbit"), None).expect_err("beyond");
+    broker.rate_of_vnic("a", Some("20kpps"), Some("10Mbit"), Some(7)).expect("within the link's");
+    let beyond = broker.rate_of_vnic("a", None, Some("2Gbit"), None).expect_err("beyond");
     assert!(beyond.to_string().contains("link's 1Gbit"), "{beyond}");
-    let granted = desk.create_filters(&["rx ip service 10.88.0.9"], None, None).expect("granted");
-    assert_eq!(desk.remove_filter(Some(granted[0].filter)), Ok(1));
-    let elsewhere = desk.create_filters_of_queue(&["tx ip service 10.88.0.9"], None, 0);
+    let granted = broker.create_filters(&["rx ip service 10.88.0.9"], None, None).expect("granted");
+    assert_eq!(broker.remove_filter(Some(granted[0].filter)), Ok(1));
+    let elsewhere = broker.create_filters_of_queue(&["tx ip service 10.88.0.9"], None, 0);
     assert!(matches!(elsewhere, Err(ControlError::Refused(_))), "{elsewhere:?}");
     for name in ["t", "a"] {
-        desk.delete_vnic(name).expect("deleted");
+        broker.delete_vnic(name).expect("deleted");
     }
     let ip = Ipv4Addr::new(10, 88, 0, 2);
     let tenant = tenant(&bed, &control, "b", ip, &[]);

@@ -136,12 +136,15 @@ fn what_is_held_or_makes_no_sense_is_refused_by_name() {
     says(&service, &["filter", "create", ECHO_ONLY, "--holder", "web"]);
     let operator = service.control().to_owned();
     for (args, word) in [
-        (&["filter", "create", "rx tcp service 10.88.0.2", "--holder", "kv"][..], "what web holds"),
+        (
+            &["filter", "create", "rx tcp service 10.88.0.2", "--holder", "kv"][..],
+            "a filter of web",
+        ),
         (&["filter", "create", "tx ip service 10.88.0.1"], "Linux, which has 10.88.0.1"),
         (&["filter", "create", "rx eth"], "Linux"),
         (&["filter", "remove", "99"], "no filter 99"),
-        (&["rate", "--tx", "0bit"], "zero"),
-        (&["rate", "--rx", "fast"], "no rate"),
+        (&["rate", "--tx", "0bit"], "0 lets nothing pass"),
+        (&["rate", "--rx", "fast"], "invalid rate"),
     ] {
         let why = refused(operator.clone(), args);
         assert!(why.contains(word), "{args:?}: {why}");

@@ -1,5 +1,5 @@
-//! What nobody should ask of a vNIC, and links that go under one, on every device: each is a line that
-//! says why or a drop that is counted, and whoever is served does not notice.
+//! Bad requests about a vNIC, and links that fail under one, on every device: each gets an error
+//! with the reason or a counted drop, and served clients do not notice.
 use super::devices::make_pair;
 use super::vnic::{capability, ctl, refused, says};
 use crate::support::command::errors;
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 const FORGED: &str = "0123456789abcdef0123456789abcdef";
 
-/// Asks for all of it, with a capability of another dataplane's; the link carries so much, if that is
-/// known. The service's address is `own`.
+/// Asks for all of it, with a capability of another dataplane's; the link carries so much, if that
+/// is known. The service's address is `own`.
 #[track_caller]
 fn asks_for_what_cannot_be(service: &Service, own: &str, foreign: &str, beyond: Option<&str>) {
     let operator = || service.control().to_owned();
@@ -32,17 +32,17 @@ fn asks_for_what_cannot_be(service: &Service, own: &str, foreign: &str, beyond: 
     for (args, word) in [
         (
             &["filter", "create", &format!("tx tcp service {own}:9"), "--holder", "kv"][..],
-            "what web holds",
+            "a filter of web",
         ),
         (&["filter", "create", "tx eth"], "Linux"),
         (&["filter", "assign", &key, "--queue", "1"], "has no queue 1"),
         (&["filter", "create", &held, "--holder", "web", "--queue", "7"], "has no queue 7"),
         (&["rate", "--queue", "1", "--tx", "1Mbit"], "has no queue 1"),
-        (&["rate", "--tx", "0bit"], "zero"),
-        (&["rate", "--rx", "0pps"], "zero"),
-        (&["rate", "--flow", "0bit"], "zero"),
-        (&["rate", "--queue", "0", "--tx", "0bit"], "zero"),
-        (&["rate", "--tx", "1001Gbit"], "more than there can be"),
+        (&["rate", "--tx", "0bit"], "0 lets nothing pass"),
+        (&["rate", "--rx", "0pps"], "0 lets nothing pass"),
+        (&["rate", "--flow", "0bit"], "0 lets nothing pass"),
+        (&["rate", "--queue", "0", "--tx", "0bit"], "0 lets nothing pass"),
+        (&["rate", "--tx", "1001Gbit"], "above the maximum"),
         (&["filter", "remove", "999"], "no filter 999"),
     ] {
         let why = refused(operator(), args);
@@ -69,7 +69,7 @@ fn asks_for_what_cannot_be(service: &Service, own: &str, foreign: &str, beyond: 
     }
     let empty = format!("rx tcp service {own}:9-1");
     let empty = ctl(operator(), &["filter", "create", &empty]);
-    assert!(!empty.status.success() && errors(&empty).contains("nothing in it"));
+    assert!(!empty.status.success() && errors(&empty).contains("is empty"));
     let many: Vec<String> = (1..=32).map(|n| format!("tx udp service {own}:{n}")).collect();
     let many: Vec<&str> = ["filter", "create", "--holder", "web"]
         .into_iter()
@@ -142,8 +142,8 @@ fn bound_descriptors(pid: i32, most: u64) -> u64 {
     old.rlim_cur
 }
 
-/// A broker that can have no further descriptor can load no program, so the kernel refuses its filters.
-/// The client hears so, and nothing of the change is left.
+/// A broker that can have no further descriptor can load no program, so the kernel refuses its
+/// filters. The client hears so, and nothing of the change is left.
 #[test]
 fn what_the_kernel_refuses_is_refused_and_taken_back() {
     let test = "what_the_kernel_refuses_is_refused_and_taken_back";
@@ -258,8 +258,8 @@ fn is_pinged(wire: &PacketSocket, macs: Macs, number: u32) -> bool {
     false
 }
 
-/// A program that computes, so that the guard serves the network in its place, keeps no right by that; nor
-/// does one that stands still and goes on.
+/// A program that computes, so that the guard serves the network in its place, keeps no right by
+/// that; nor does one that stands still and goes on.
 #[test]
 fn who_does_not_come_back_loses_rights_all_the_same() {
     let test = "who_does_not_come_back_loses_rights_all_the_same";

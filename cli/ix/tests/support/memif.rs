@@ -101,7 +101,7 @@ pub fn memif(path: &Path, options: &str) -> String {
     format!("memif:{}{comma}{options}", path.display())
 }
 
-/// Waits for the asker's end, which must be a success; answers its object.
+/// Waits for the asker's end, which must be a success; returns its object.
 #[track_caller]
 pub fn answer(asker: Service, timeout: Duration) -> serde_json::Value {
     let (status, said) = asker.process.wait(timeout);

@@ -379,17 +379,17 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Builds `ix-echo` next to the command, as `cargo test -p ix` alone would not; answers its file.
+/// Builds `ix-echo` next to the command, as `cargo test -p ix` alone would not; returns its file.
 pub fn build_echo() -> PathBuf {
     build_program("ix-echo")
 }
 
-/// Builds the programs of another package; answers the one that has its name.
+/// Builds the programs of another package; returns the one that has its name.
 pub fn build_program(package: &'static str) -> PathBuf {
     build_others().join(package)
 }
 
-/// Builds what tests start or link of other packages, once a process; answers the command's folder.
+/// Builds what tests start or link of other packages, once a process; returns the command's folder.
 pub fn build_others() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT

@@ -69,7 +69,7 @@ impl Process {
         self::signal(self.pid(), signal);
     }
 
-    /// Waits for its end; answers its status and all that it said.
+    /// Waits for its end; returns its status and all that it said.
     #[track_caller]
     pub fn wait(mut self, timeout: Duration) -> (ExitStatus, Vec<String>) {
         let end = Instant::now() + timeout;

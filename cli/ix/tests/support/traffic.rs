@@ -88,7 +88,7 @@ pub struct Steady {
 
 impl Steady {
     /// Echoes on one connection of the calling thread's namespace while `work` runs on another
-    /// thread; answers what `work` does. A wrong byte or a broken connection is a panic.
+    /// thread; returns what `work` does. A wrong byte or a broken connection is a panic.
     pub fn during<T: Send>(size: usize, work: impl FnOnce(&Steady) -> T + Send) -> T {
         let mut stream = connect();
         let SocketAddr::V4(local) = stream.local_addr().expect("bound") else { unreachable!() };
@@ -154,7 +154,7 @@ const CLIENTS: usize = 4;
 const CONNECTIONS: usize = 8;
 
 impl Crowd {
-    /// As many messages as go, from there, while `work` runs; answers how many. A wrong byte or a
+    /// As many messages as go, from there, while `work` runs; returns how many. A wrong byte or a
     /// broken connection is a panic.
     pub fn during(self, namespace: &Namespace, work: impl FnOnce() + Send) -> u64 {
         let stop = AtomicBool::new(false);

@@ -49,16 +49,16 @@ fn byte_counters_go_round_and_old_ones_are_void() {
     assert_eq!(accurate.take_option(of(0x21), 100).0, Some(1));
 }
 
-/// A receiver that counts in 64 bits and acknowledges `packets`, of which `marked` were; whether
-/// the acknowledgement arrives.
+/// A receiver that counts in 64 bits: packets acknowledged at once, how many of them were marked,
+/// and whether the acknowledgement arrives.
 fn acks(packets: std::ops::RangeInclusive<u32>) -> impl Strategy<Value = Vec<(u32, u32, bool)>> {
     let one = (packets, any::<u32>(), prop::bool::weighted(0.7));
     prop::collection::vec(one.prop_map(|(n, m, got)| (n, m % (n + 1), got)), 1..100)
 }
 
 proptest! {
-    /// Against a naive counter: the field gives each count as long as less than eight packets are
-    /// acknowledged at once; beyond that never too few, and the right one with bytes.
+    /// Against a naive counter: the field gives each count as long as fewer than eight packets are
+    /// acknowledged at once; beyond that never too few, and the exact one with bytes.
     #[test]
     fn ace_is_a_counter_that_goes_round(acks in acks(1..=12), start in any::<u32>()) {
         let mut model = u64::from(start);
@@ -93,7 +93,7 @@ proptest! {
         prop_assert_eq!(newly_marked((counted % 8) as u8, counted, packets, None, MSS, false), 0);
     }
 
-    /// The receiver counts as a naive one, and never lets the field go round unseen.
+    /// The receiver counts as a naive one does, and never lets the field wrap unreported.
     #[test]
     fn what_arrives_is_counted(
         packets in prop::collection::vec((0u8..4, 0u32..2000, any::<bool>()), 0..300),

@@ -1,8 +1,8 @@
 //! The cache of next hops.
 //!
-//! An entry of a next hop in use never goes away because of its age: it is asked again, first
-//! with unicast requests (RFC 1122 section 2.3.2.1, method 2), then with broadcast ones, and
-//! answers [`Resolution::Known`] all the while.
+//! The entry of a next hop that is in use never expires. When it is old, the next hop is asked
+//! again, first with unicast requests (RFC 1122 section 2.3.2.1, method 2), then with broadcast
+//! ones; meanwhile the entry still gives [`Resolution::Known`].
 use super::ArpOutput;
 use ix_wire::{ArpOperation, ArpPacket, IpAddr, MacAddr};
 use std::collections::BTreeMap;
@@ -10,49 +10,49 @@ use std::collections::BTreeMap;
 /// What is known about a next hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resolution {
-    /// Send there.
+    /// Send to this address.
     Known(MacAddr),
-    /// A request is on its way: queue the packet.
+    /// A request has been sent: queue the packet.
     Pending,
-    /// Nobody answered, and it is too early to ask again: drop the packet.
+    /// No reply came, and it is too early to ask again: drop the packet.
     Failed,
 }
 
-/// What a received packet changed.
+/// What a received packet has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArpChange {
-    /// Nothing that matters outside.
+    /// Nothing that others need to know.
     Nothing,
-    /// A next hop has a (new) address: packets that wait for it can go.
+    /// A next hop has a new address: send the packets that wait for it.
     Learned {
         /// The next hop.
         ip: IpAddr,
         /// Its address.
         mac: MacAddr,
     },
-    /// Somebody else uses one of our addresses; the [`super::AddressGuard`] answers.
+    /// Another host uses one of our addresses. [`super::AddressGuard`] reacts to that.
     Conflict {
         /// Our address.
         ip: IpAddr,
-        /// Who uses it.
+        /// The other host.
         mac: MacAddr,
     },
 }
 
-/// Sizes and times of an [`ArpCache`].
+/// Limits and times of an [`ArpCache`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArpLimits {
-    /// Next hops at most, static ones not counted.
+    /// Most next hops; static ones are not counted.
     pub entries_max: usize,
-    /// An answer is good for so long; then the next hop is asked again if it is in use.
+    /// How long a reply is valid. Then the next hop is asked again if it is in use.
     pub reachable_us: u64,
     /// A next hop is in use if it was looked up or touched within this time.
     pub in_use_us: u64,
-    /// Time between two requests (RFC 1122 section 2.3.2.1: at most one a second).
+    /// Time between two requests (RFC 1122 section 2.3.2.1: at most one per second).
     pub retry_us: u64,
-    /// Requests of one kind before giving up.
+    /// Unicast requests before the first broadcast one, and broadcast requests before giving up.
     pub tries_max: u8,
-    /// A next hop that did not answer is not asked again before this time.
+    /// After it did not reply, a next hop is not asked again for this long.
     pub failed_hold_us: u64,
 }
 
@@ -71,17 +71,17 @@ impl Default for ArpLimits {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// No address yet; broadcast requests are out.
+    /// No address yet; broadcast requests are being sent.
     Incomplete { tries: u8, next_us: u64 },
     /// The address was confirmed less than `reachable_us` ago.
     Reachable { mac: MacAddr, until_us: u64 },
-    /// The address is older, and nobody has used it since.
+    /// The address is older and was not used since.
     Stale { mac: MacAddr },
-    /// The address is old and in use: requests are out, unicast, then broadcast.
+    /// The address is old and in use: requests are being sent, first unicast, then broadcast.
     Probing { mac: MacAddr, tries: u8, next_us: u64 },
-    /// Nobody answered.
+    /// No reply came.
     Failed { until_us: u64 },
-    /// Set by the configuration; never asked, changed or evicted.
+    /// Set by the configuration; never asked for, changed or evicted.
     Static { mac: MacAddr },
 }
 
@@ -96,7 +96,7 @@ impl State {
         }
     }
 
-    /// When [`ArpCache::tick`] has something to do about it.
+    /// When [`ArpCache::tick`] must process it next.
     fn due_us(self) -> u64 {
         match self {
             State::Incomplete { next_us, .. } | State::Probing { next_us, .. } => next_us,
@@ -109,7 +109,7 @@ impl State {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     state: State,
-    /// When it was last looked up or touched; `None` when only its own packets made it.
+    /// When it was last looked up or touched; `None` if only packets of this host made the entry.
     used_us: Option<u64>,
 }
 
@@ -120,9 +120,9 @@ struct Entry {
 #[derive(Debug)]
 pub struct ArpCache {
     limits: ArpLimits,
-    /// Addresses of our devices; requests go out from the first.
+    /// Addresses of our devices. Requests are sent from the first.
     own_macs: Vec<MacAddr>,
-    /// Addresses that we answer for.
+    /// Addresses for which requests get a reply.
     own_ips: Vec<[u8; 4]>,
     entries: BTreeMap<[u8; 4], Entry>,
     statics: usize,
@@ -131,8 +131,8 @@ pub struct ArpCache {
 }
 
 impl ArpCache {
-    /// A cache for a host whose devices have these Ethernet addresses, at least one. Addresses to
-    /// answer for come with [`Self::add_address`].
+    /// A cache for a host whose devices, at least one, have these Ethernet addresses.
+    /// [`Self::add_address`] adds IP addresses.
     pub fn new(own_macs: &[MacAddr], limits: ArpLimits) -> Self {
         debug_assert!(!own_macs.is_empty() && limits.tries_max > 0 && limits.retry_us > 0);
         Self {
@@ -146,7 +146,8 @@ impl ArpCache {
         }
     }
 
-    /// Answers for this address from now on. An IPv6 address has no ARP and is ignored.
+    /// From now on replies to requests for this address. IPv6 has no ARP: such an address is
+    /// ignored.
     pub fn add_address(&mut self, ip: IpAddr) {
         if let Some(v4) = ip.as_v4()
             && !self.own_ips.contains(&v4)
@@ -155,12 +156,12 @@ impl ArpCache {
         }
     }
 
-    /// Answers no longer for this address.
+    /// From now on does not reply to requests for this address.
     pub fn remove_address(&mut self, ip: IpAddr) {
         self.own_ips.retain(|own| Some(*own) != ip.as_v4());
     }
 
-    /// Fixes the address of a next hop (`arp` in the configuration).
+    /// Sets the address of a next hop for good (`arp` in the configuration).
     pub fn set_static(&mut self, ip: IpAddr, mac: MacAddr) {
         let Some(v4) = ip.as_v4() else { return };
         let entry = Entry { state: State::Static { mac }, used_us: None };
@@ -171,8 +172,8 @@ impl ArpCache {
         self.version += 1;
     }
 
-    /// The links under us changed: next hops may have other addresses now, and so may we. What was
-    /// learned is forgotten, and asked for anew when it is needed.
+    /// To be called when the links have changed: next hops and our devices may have other Ethernet
+    /// addresses. Deletes what was learned; it is asked for again when it is needed.
     pub fn links_changed(&mut self, own_macs: &[MacAddr]) {
         debug_assert!(!own_macs.is_empty());
         self.own_macs = own_macs.to_vec();
@@ -181,38 +182,39 @@ impl ArpCache {
         self.due_us = u64::MAX;
     }
 
-    /// Whether we answer for this address.
+    /// Whether requests for this address get a reply.
     pub fn answers_for(&self, ip: [u8; 4]) -> bool {
         self.own_ips.contains(&ip)
     }
 
-    /// Grows whenever a mapping that a copy of the table may hold has changed or gone.
+    /// A number that changes whenever a mapping that a copy of the table may hold has changed or is
+    /// gone.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// When [`Self::tick`] has something to do next; `u64::MAX` for never.
+    /// When [`Self::tick`] has something to do next; `u64::MAX`: never.
     pub fn deadline(&self) -> u64 {
         self.due_us
     }
 
-    /// How many next hops it holds.
+    /// Number of next hops.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// It holds none.
+    /// True if there is no next hop.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// All usable mappings, for copies and for people.
+    /// All usable mappings, for copies of the table and for display.
     pub fn mappings(&self) -> impl Iterator<Item = (IpAddr, MacAddr)> + '_ {
         let known = self.entries.iter();
         known.filter_map(|(ip, entry)| entry.state.mac().map(|mac| (IpAddr::v4(*ip), mac)))
     }
 
-    /// The address of a next hop; asks for it if need be.
+    /// The address of a next hop. Sends a request if needed.
     pub fn lookup(&mut self, ip: IpAddr, now_us: u64, out: &mut impl ArpOutput) -> Resolution {
         let Some(v4) = ip.as_v4() else { return Resolution::Failed };
         let Some(mut entry) = self.entries.get(&v4).copied() else {
@@ -232,11 +234,11 @@ impl ArpCache {
         entry.state.mac().map_or(Resolution::Pending, Resolution::Known)
     }
 
-    /// Says that packets went to this next hop, on behalf of threads that use a copy of the table.
+    /// Records that packets were sent to this next hop by threads that use a copy of the table.
     pub fn touch(&mut self, ip: IpAddr, now_us: u64) {
         if let Some(entry) = ip.as_v4().and_then(|v4| self.entries.get_mut(&v4)) {
             entry.used_us = Some(now_us);
-            // Probed at the next tick.
+            // It is probed at the next tick.
             if let State::Stale { mac } = entry.state {
                 entry.state = State::Reachable { mac, until_us: now_us };
                 self.due_us = self.due_us.min(now_us);
@@ -244,7 +246,8 @@ impl ArpCache {
         }
     }
 
-    /// Takes a received packet: learns from it, and answers a request for one of our addresses.
+    /// Processes a received packet: learns from it, and replies to a request for one of our
+    /// addresses.
     pub fn on_packet(
         &mut self,
         packet: &ArpPacket,
@@ -259,8 +262,8 @@ impl ArpCache {
             return ArpChange::Conflict { ip: IpAddr::v4(sender), mac };
         }
         let for_us = self.own_ips.contains(&packet.target_ip);
-        // RFC 826: merge into what there is; create only when we are the target. A probe
-        // (RFC 5227 section 1.1) has no sender address and teaches nothing.
+        // RFC 826: update an existing entry, but make a new one only if we are the target. A probe
+        // (RFC 5227 section 1.1) has no sender address, so nothing is learned from it.
         let known = self.entries.contains_key(&sender);
         let learns = sender != [0; 4] && (known || (for_us && self.make_room(now_us, false)));
         let change = if learns { self.learn(sender, mac, now_us) } else { ArpChange::Nothing };
@@ -291,7 +294,7 @@ impl ArpCache {
         ArpChange::Learned { ip: IpAddr::v4(ip), mac }
     }
 
-    /// Does what is due: asks again, gives up, lets idle entries go stale.
+    /// Does what is due: asks again, gives up, marks idle entries as stale.
     pub fn tick(&mut self, now_us: u64, out: &mut impl ArpOutput) {
         if now_us < self.due_us {
             return;
@@ -373,9 +376,9 @@ impl ArpCache {
         entry.used_us.is_some_and(|used| now_us.saturating_sub(used) < self.limits.in_use_us)
     }
 
-    /// Makes room for one more entry; false when there is none. For a next hop of our own
-    /// (`wanted`) anything may go, the least recently used first; for a stranger only what is
-    /// not in use.
+    /// Makes room for one entry; false if there is none. For a next hop that we want to reach
+    /// (`wanted`) any entry may be evicted, the least recently used first; for any other host only
+    /// one that is not in use.
     fn make_room(&mut self, now_us: u64, wanted: bool) -> bool {
         if self.entries.len() - self.statics < self.limits.entries_max {
             return true;
@@ -468,7 +471,7 @@ mod tests {
             target_ip: [10, 0, 0, 1],
         };
         assert_eq!(out, [request]);
-        // No flood (RFC 1122 section 2.3.2.1), however often packets want to go there.
+        // No flood (RFC 1122 section 2.3.2.1), however many packets wait.
         assert_eq!(lookup(&mut cache, 1, 10), (Resolution::Pending, vec![]));
         let version = cache.version();
         let learned = ArpChange::Learned { ip: ip(1), mac: PEER };
@@ -491,7 +494,7 @@ mod tests {
         assert_eq!(lookup(&mut cache, 1, 6 * SECOND - 1), (Resolution::Failed, vec![]));
         let (resolution, out) = lookup(&mut cache, 1, 6 * SECOND);
         assert_eq!((resolution, out.len()), (Resolution::Pending, 1));
-        // A late answer is as good as any.
+        // A late reply counts.
         receive(&mut cache, &reply(1, PEER), 7 * SECOND);
         assert_eq!(lookup(&mut cache, 1, 7 * SECOND).0, Resolution::Known(PEER));
     }
@@ -505,7 +508,7 @@ mod tests {
         assert_eq!(cache.deadline(), u64::MAX);
     }
 
-    /// research 3.7: an entry expires mid-flow.
+    /// An entry expires during a flow.
     #[test]
     fn an_entry_in_use_is_asked_again_and_never_vanishes() {
         let mut cache = cache();
@@ -519,7 +522,7 @@ mod tests {
             }
             assert_eq!(lookup(&mut cache, 1, now_us + 200).0, Resolution::Known(PEER));
         }
-        // One request each 30 s, no more.
+        // At most one request every 30 s.
         let version = cache.version();
         assert_eq!(version, 1, "a confirmed mapping is no change");
     }
@@ -574,12 +577,12 @@ mod tests {
         let other = packet(ArpOperation::Request, 1, PEER, 7);
         assert_eq!(receive(&mut cache, &other, 0), (ArpChange::Nothing, vec![]));
         assert!(cache.is_empty());
-        // A request for us creates, and is answered.
+        // A request for us makes an entry and gets a reply.
         let (change, out) = receive(&mut cache, &packet(ArpOperation::Request, 1, PEER, 2), 0);
         assert_eq!(change, ArpChange::Learned { ip: ip(1), mac: PEER });
         let answer = packet(ArpOperation::Reply, 2, OURS, 1);
         assert_eq!(out, [ArpPacket { target_mac: PEER, ..answer }]);
-        // Anything from it merges: a fail-over announces its new address to everybody.
+        // Any packet updates it: after a failover a host announces its new address to all.
         let moved = [2, 0, 0, 0, 0, 9];
         let announcement = packet(ArpOperation::Request, 1, moved, 1);
         let learned = ArpChange::Learned { ip: ip(1), mac: moved };
@@ -621,7 +624,7 @@ mod tests {
         assert!(cache.len() <= 2);
     }
 
-    /// research 3.7: active peers evicted.
+    /// Active peers are evicted.
     #[test]
     fn strangers_never_evict_next_hops_in_use() {
         let mut cache = cache_with(ArpLimits { entries_max: 8, ..ArpLimits::default() });
@@ -636,14 +639,14 @@ mod tests {
         }
         assert_eq!(cache.len(), 8);
         (10..14).for_each(|last| assert_eq!(knows(&cache, last), Some(PEER)));
-        // Next hops of our own push out strangers first, then the least recently used.
+        // Next hops that we want to reach evict other hosts first, then the least recently used.
         (20..24).for_each(|last| drop(lookup(&mut cache, last, SECOND)));
         (10..14).for_each(|last| assert_eq!(knows(&cache, last), Some(PEER)));
         (11..14).for_each(|last| drop(lookup(&mut cache, last, 2 * SECOND)));
         lookup(&mut cache, 30, 3 * SECOND);
         assert_eq!(knows(&cache, 10), None);
         (11..14).for_each(|last| assert_eq!(knows(&cache, last), Some(PEER)));
-        // All in use: a stranger is not taken up.
+        // All are in use: another host gets no entry.
         let version = cache.version();
         let stranger = ArpPacket { sender_ip: [10, 8, 0, 1], ..reply(0, PEER) };
         assert_eq!(receive(&mut cache, &stranger, 3 * SECOND).0, ArpChange::Nothing);
@@ -684,8 +687,8 @@ mod tests {
         }
 
         proptest! {
-            /// Bounded; a copy taken at one version stays right until the version changes; the
-            /// deadline is honest; and without evictions (after which a next hop is new) nobody
+            /// The size is bounded; a copy of one version is right until the version changes; the
+            /// deadline is right; and without evictions (after which a next hop is new) no next hop
             /// is asked twice within a second.
             #[test]
             fn invariants(evicts: bool, steps in prop::collection::vec(step(), 1..200)) {

@@ -11,36 +11,38 @@ const ANNOUNCE_NUM: u8 = 2;
 const ANNOUNCE_INTERVAL_US: u64 = 2_000_000;
 const DEFEND_INTERVAL_US: u64 = 10_000_000;
 
-/// How much of RFC 5227 is done.
+/// How much of RFC 5227 is carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GuardMode {
-    /// Nothing: use the address, say nothing, defend nothing.
+    /// Nothing: the address is used without probe, announcement and defence.
     Off,
-    /// Use and announce the address at once, and defend it.
+    /// The address is used and announced at once, and defended.
     Announce,
-    /// Probe for several seconds before using it, then as [`GuardMode::Announce`].
+    /// The address is probed for several seconds before it is used, then as
+    /// [`GuardMode::Announce`].
     Probe,
 }
 
-/// What the host must know.
+/// What has happened to the address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GuardEvent {
-    /// The address may be used from now on (and answered for in the ARP cache).
+    /// The address may be used from now on, and the ARP cache may reply for it.
     Usable,
-    /// Somebody had it first; it was never ours. The guard is idle from now on.
+    /// Another host already has it; it was never ours. The guard does nothing more.
     Taken {
-        /// Who has it.
+        /// The other host.
         mac: MacAddr,
     },
-    /// Somebody claimed it and was told off.
+    /// Another host claimed it, and we announced it again.
     Defended {
-        /// Who claimed it.
+        /// The other host.
         mac: MacAddr,
     },
-    /// Claimed again within [ten seconds](https://www.rfc-editor.org/rfc/rfc5227#section-2.4):
-    /// by section 2.4 (b) the address must not be used any more. The guard is idle from now on.
+    /// Another host claimed it again within [ten
+    /// seconds](https://www.rfc-editor.org/rfc/rfc5227#section-2.4): by section 2.4 (b) it must not
+    /// be used any more. The guard does nothing more.
     Lost {
-        /// Who claims it.
+        /// The other host.
         mac: MacAddr,
     },
 }
@@ -54,11 +56,11 @@ enum Phase {
         sent: u8,
     },
     Watching,
-    /// Mode off, or the address is given up.
+    /// The mode is off, or the address is given up.
     Idle,
 }
 
-/// Guards one address.
+/// The guard of one address.
 #[derive(Clone, Debug)]
 pub struct AddressGuard {
     ip: [u8; 4],
@@ -70,8 +72,8 @@ pub struct AddressGuard {
 }
 
 impl AddressGuard {
-    /// A guard for `ip` on the device with address `mac`. `random` spreads the probes of hosts
-    /// that start together (section 2.1.1). [`Self::tick`] follows.
+    /// A guard for `ip` on the device with address `mac`. `random` spreads the probes of hosts that
+    /// start together (section 2.1.1). Call [`Self::tick`] next.
     pub fn new(ip: [u8; 4], mac: MacAddr, mode: GuardMode, now_us: u64, random: u64) -> Self {
         let mut guard =
             Self { ip, mac, phase: Phase::Idle, due_us: u64::MAX, random, last_conflict_us: None };
@@ -89,18 +91,18 @@ impl AddressGuard {
         guard
     }
 
-    /// The address.
+    /// The guarded address.
     pub fn ip(&self) -> [u8; 4] {
         self.ip
     }
 
-    /// When [`Self::tick`] has something to do next; `u64::MAX` for never.
+    /// When [`Self::tick`] has something to do next; `u64::MAX`: never.
     pub fn deadline(&self) -> u64 {
         self.due_us
     }
 
-    /// Sends what is due. With [`GuardMode::Off`] the address is usable from the start and there
-    /// is no event.
+    /// Sends what is due. With [`GuardMode::Off`] the address may be used from the start, without
+    /// an event.
     pub fn tick(&mut self, now_us: u64, out: &mut impl ArpOutput) -> Option<GuardEvent> {
         if now_us < self.due_us {
             return None;
@@ -137,7 +139,7 @@ impl AddressGuard {
         (sent == 0).then_some(GuardEvent::Usable)
     }
 
-    /// Looks at a received packet for a conflict.
+    /// Checks a received packet for a conflict.
     pub fn on_packet(
         &mut self,
         packet: &ArpPacket,
@@ -152,7 +154,7 @@ impl AddressGuard {
         match self.phase {
             Phase::Idle => None,
             Phase::Probing { .. } => {
-                // Section 2.1.1: also a probe of another host for the same address.
+                // Section 2.1.1: a probe of another host for the same address counts too.
                 let probes = packet.operation == ArpOperation::Request
                     && packet.sender_ip == [0; 4]
                     && packet.target_ip == self.ip;
@@ -167,8 +169,8 @@ impl AddressGuard {
         }
     }
 
-    /// Section 2.4 (b): the first conflict is answered with one announcement, a second one soon
-    /// after ends the use of the address, or two hosts would fight for ever.
+    /// Section 2.4 (b): after the first conflict we announce the address once. A second one soon
+    /// after ends its use; otherwise two hosts would fight forever.
     fn defend(&mut self, mac: MacAddr, now_us: u64, out: &mut impl ArpOutput) -> GuardEvent {
         let before = self.last_conflict_us.replace(now_us);
         if before.is_some_and(|then| now_us.saturating_sub(then) < DEFEND_INTERVAL_US) {
@@ -195,7 +197,7 @@ impl AddressGuard {
         }
     }
 
-    /// One step of xorshift64* for each draw; the quality that spreading a few packets needs.
+    /// One step of xorshift64* for each number: good enough to spread a few packets.
     fn random_below(&mut self, bound: u64) -> u64 {
         let mut x = self.random | 1;
         x ^= x >> 12;
@@ -229,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Runs it; answers what it sent and said, with the times.
+    /// Runs the guard; returns what it sent and reported, with the times.
     fn run(guard: &mut AddressGuard, until_us: u64) -> Vec<(u64, [u8; 4], Option<GuardEvent>)> {
         let mut log = Vec::new();
         while guard.deadline() < until_us {
@@ -282,7 +284,7 @@ mod tests {
             assert_eq!(event, Some(GuardEvent::Taken { mac: PEER }));
             assert_eq!(run(&mut guard, u64::MAX), []);
         }
-        // Ordinary traffic and our own probes are none.
+        // Ordinary traffic and our own probes are not conflicts.
         let mut guard = guard(GuardMode::Probe);
         let own = ArpPacket { sender_mac: OURS, ..claim([0; 4]) };
         assert_eq!(guard.on_packet(&own, 0, &mut Vec::new()), None);
@@ -307,7 +309,7 @@ mod tests {
 
     #[test]
     fn another_hosts_probe_is_no_conflict_once_the_address_is_ours() {
-        // The ARP cache answers it, which tells the other host.
+        // The ARP cache replies, so the other host learns of the conflict.
         let mut guard = guard(GuardMode::Announce);
         run(&mut guard, 5 * SECOND);
         assert_eq!(guard.on_packet(&claim([0; 4]), 6 * SECOND, &mut Vec::new()), None);

@@ -10,15 +10,14 @@ pub use cache::{ArpCache, ArpChange, ArpLimits, Resolution};
 pub use guard::{AddressGuard, GuardEvent, GuardMode};
 pub use pending::PendingQueue;
 
-/// Where ARP packets to send go. The Ethernet destination is
-/// [`ArpPacket::ethernet_destination`]; a host with several devices puts the sending device's
-/// address into `sender_mac`.
+/// Where ARP packets to send go. The Ethernet destination is [`ArpPacket::ethernet_destination`]; a
+/// host with several devices writes the address of the sending device into `sender_mac`.
 pub trait ArpOutput {
-    /// Sends a packet, or loses it: ARP asks again.
+    /// Sends a packet. It may be lost: ARP asks again.
     fn send(&mut self, packet: ArpPacket);
 }
 
-/// Collects the packets; for callers that send later, and for tests.
+/// Collects the packets, for callers that send later and for tests.
 impl ArpOutput for Vec<ArpPacket> {
     fn send(&mut self, packet: ArpPacket) {
         self.push(packet);

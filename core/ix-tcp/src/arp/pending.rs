@@ -7,9 +7,9 @@ const TOTAL_MAX: usize = 512;
 const WAIT_US_MAX: u64 = 4_000_000;
 
 /// Packets of one elastic thread that wait for a next hop: in order for each next hop, bounded for
-/// each and altogether, so that a dead next hop blocks nobody else.
+/// each and in total, so that one dead next hop does not block the others.
 ///
-/// A packet that must give way is handed back, so that its owner can free it.
+/// A packet that must make room is returned, so that its owner can free it.
 #[derive(Debug)]
 pub struct PendingQueue<B> {
     hops: BTreeMap<IpAddr, VecDeque<(u64, B)>>,
@@ -26,30 +26,30 @@ impl<B> Default for PendingQueue<B> {
 }
 
 impl<B> PendingQueue<B> {
-    /// At most 64 packets for a next hop and 512 altogether, four seconds each: what it takes to
-    /// ask three times.
+    /// A queue for at most 64 packets of a next hop and 512 in total, each for at most four
+    /// seconds: the time that three requests take.
     pub const fn new() -> Self {
         Self::with_limits(PER_HOP_MAX, TOTAL_MAX, WAIT_US_MAX)
     }
 
-    /// Other limits; none may be zero.
+    /// A queue with other limits, none of them zero.
     pub const fn with_limits(per_hop_max: usize, total_max: usize, wait_us_max: u64) -> Self {
         assert!(per_hop_max > 0 && total_max > 0);
         Self { hops: BTreeMap::new(), total: 0, per_hop_max, total_max, wait_us_max }
     }
 
-    /// How many packets wait.
+    /// Number of waiting packets.
     pub fn len(&self) -> usize {
         self.total
     }
 
-    /// None waits.
+    /// True if no packet waits.
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
 
-    /// Queues a packet. When there is no room the oldest one of the same next hop gives way, or of
-    /// the next hop with most packets, and comes back as the error.
+    /// Queues a packet. If there is no room, the oldest packet of the same next hop, or of the next
+    /// hop with the most packets, is removed and returned as the error.
     pub fn push(&mut self, hop: IpAddr, packet: B, now_us: u64) -> Result<(), B> {
         let same_hop = self.hops.get(&hop).map_or(0, VecDeque::len);
         let given_back = if same_hop >= self.per_hop_max {
@@ -66,7 +66,7 @@ impl<B> PendingQueue<B> {
         given_back.map_or(Ok(()), Err)
     }
 
-    /// Takes the oldest packet of a next hop, whose address is known now (or never will be).
+    /// Removes the oldest packet of a next hop whose address is known now, or will never be.
     pub fn pop(&mut self, hop: IpAddr) -> Option<B> {
         let queue = self.hops.get_mut(&hop)?;
         let packet = queue.pop_front().map(|(_, packet)| packet);
@@ -77,14 +77,14 @@ impl<B> PendingQueue<B> {
         packet
     }
 
-    /// Takes all packets of a next hop, oldest first.
+    /// Removes all packets of a next hop, oldest first.
     pub fn take(&mut self, hop: IpAddr) -> impl Iterator<Item = B> + use<B> {
         let queue = self.hops.remove(&hop).unwrap_or_default();
         self.total -= queue.len();
         queue.into_iter().map(|(_, packet)| packet)
     }
 
-    /// Takes the packets that `wanted` says, in order for each next hop.
+    /// Removes the packets that `wanted` selects, in order for each next hop.
     pub fn extract(&mut self, wanted: impl Fn(&B) -> bool) -> Vec<(IpAddr, B)> {
         let mut out = Vec::new();
         for (hop, queue) in &mut self.hops {
@@ -100,7 +100,8 @@ impl<B> PendingQueue<B> {
         out
     }
 
-    /// Takes one packet that has waited too long; call until there is none.
+    /// Removes one packet that has waited too long. Call it until it returns `None`.
+    #[inline]
     pub fn expire(&mut self, now_us: u64) -> Option<B> {
         let too_old = |since_us: u64| now_us.saturating_sub(since_us) >= self.wait_us_max;
         let hop = self
@@ -137,7 +138,7 @@ mod tests {
         assert_eq!((queue.len(), queue.pop(hop(0))), (2, None));
     }
 
-    /// research 3.7: pending queue blocked by its head.
+    /// A packet at the head blocks the queue.
     #[test]
     fn a_dead_next_hop_blocks_nobody() {
         let mut queue = PendingQueue::with_limits(4, 6, 100);
@@ -164,8 +165,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every packet comes out exactly once, in order for its hop, odd ones and even ones each
-        /// for themselves, and the bounds hold.
+        /// Every packet is returned exactly once, in order for its next hop, odd and even ones
+        /// separately, and the limits hold.
         #[test]
         fn nothing_is_lost_or_doubled(steps in prop::collection::vec((0u8..5, 0u8..5), 0..300)) {
             let mut queue = PendingQueue::with_limits(4, 9, 50);

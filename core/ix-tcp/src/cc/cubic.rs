@@ -1,9 +1,9 @@
 //! CUBIC (RFC 9438) in integers.
 //!
-//! Windows are bytes, times milliseconds in 32 wrapping bits. Instead of the epoch's start and K
-//! the state holds the instant at which the cubic curve crosses W_max, `epoch_start + K`: the
-//! curve is then `W_max + C * (t - origin)^3`, whatever side of W_max the epoch began on, and time
-//! that must not count (RFC 9438 section 5.8) is taken out by moving the origin.
+//! Windows are bytes, times are milliseconds in 32 wrapping bits. Instead of the epoch's start and
+//! K, the state holds the time at which the cubic curve crosses W_max, `epoch_start + K`. The curve
+//! is then `W_max + C * (t - origin)^3`, on whichever side of W_max the epoch began. Time that must
+//! not count (RFC 9438 section 5.8) moves the origin.
 use super::{
     ABC_LIMIT_SEGMENTS, ABC_LIMIT_SEGMENTS_AFTER_RTO, Ack, CWND_MAX_BYTES, initial_window_bytes,
     reduced_bytes, slow_start,
@@ -16,10 +16,10 @@ const ALPHA: (u64, u64) = (9, 17);
 /// 1e9 / C: the curve rises by `mss * d^3 / CURVE_DIVISOR` bytes in d milliseconds, as C is 0.4
 /// segments per second cubed (RFC 9438 section 5.1).
 const CURVE_DIVISOR: u64 = 2_500_000_000;
-/// d^3 fits in 63 bits up to here (35 minutes, when the curve is far above any window).
+/// d^3 fits in 63 bits up to this value (35 minutes, when the curve is far above any window).
 const CURVE_MS_MAX: u32 = (1 << 21) - 1;
 
-/// One byte with one value; the others are [`super::Control`]'s tag.
+/// A byte with one possible value; the other values hold the tag of [`super::Control`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum TagRoom {
@@ -31,7 +31,7 @@ enum TagRoom {
 pub struct Cubic {
     pub(super) cwnd_bytes: u32,
     pub(super) ssthresh_bytes: u32,
-    /// W_max; 0: the next epoch begins on the plateau, at the window it finds.
+    /// W_max; 0: the next epoch begins on the plateau, at the current window.
     w_max_bytes: u32,
     /// W_est, and its fraction in 1/256 bytes; 0: no epoch has begun.
     w_est_bytes: u32,
@@ -40,7 +40,7 @@ pub struct Cubic {
     mss: u16,
     /// When the curve crosses W_max.
     origin_ms: u32,
-    /// The last acknowledgement.
+    /// Time of the last acknowledgement.
     acked_at_ms: u32,
     /// cwnd_prior: the window before the last reduction.
     prior_cwnd_bytes: u32,
@@ -97,7 +97,7 @@ impl Cubic {
         }
     }
 
-    /// A timeout clears W_max until congestion avoidance begins, and can be undone.
+    /// True in the slow start after a timeout, which clears W_max and can be undone.
     fn in_slow_start_after_rto(&self) -> bool {
         self.w_max_bytes == 0 && self.prior_ssthresh_bytes != 0
     }
@@ -112,8 +112,8 @@ impl Cubic {
         let grown_bytes = if self.w_cubic_bytes(now_ms) < self.w_est_bytes {
             self.w_est_bytes.max(cwnd_bytes)
         } else {
-            // Sections 4.2, 4.4, 4.5: approach what the curve will be in one round trip, by at
-            // most half a window a round trip.
+            // Sections 4.2, 4.4, 4.5: approach the value that the curve has one round trip later,
+            // by at most half a window per round trip.
             let later_ms = now_ms.wrapping_add(ack.srtt_us / 1000);
             let target_bytes =
                 self.w_cubic_bytes(later_ms).clamp(cwnd_bytes, cwnd_bytes + cwnd_bytes / 2);
@@ -124,10 +124,11 @@ impl Cubic {
         self.cwnd_bytes = grown_bytes.min(CWND_MAX_BYTES);
     }
 
-    /// Places the curve so that it goes through the present window now. After a reduction that is
-    /// RFC 9438's K; after an undo the window continues where it was on the curve (section 4.9).
+    /// Places the curve so that it passes through the current window now. After a reduction this
+    /// gives RFC 9438's K; after an undo the window continues where it was on the curve (section
+    /// 4.9).
     fn begin_epoch(&mut self, now_ms: u32) {
-        // The threshold is the window here, but for an epoch that `leave_epoch` interrupted.
+        // Here the threshold is equal to the window, unless `leave_epoch` interrupted an epoch.
         self.w_est_bytes = self.ssthresh_bytes;
         self.w_est_fraction = 0;
         if self.w_max_bytes == 0 {
@@ -159,8 +160,8 @@ impl Cubic {
         }
     }
 
-    /// W_est grows by alpha segments a window of acknowledged bytes (RFC 9438 equation 4), and as
-    /// Reno does once it is back where the last reduction began.
+    /// W_est grows by alpha segments per window of acknowledged bytes (RFC 9438 equation 4), and,
+    /// once it is back at the window of the last reduction, as Reno's does.
     fn grow_w_est(&mut self, acked_bytes: u32) {
         let alpha = if self.w_est_bytes < self.prior_cwnd_bytes { ALPHA } else { (1, 1) };
         let acked_bytes = u64::from(acked_bytes.min(self.cwnd_bytes));
@@ -172,8 +173,8 @@ impl Cubic {
         self.w_est_fraction = w_est as u8;
     }
 
-    /// Ends an epoch so that it can be taken up again where it stood. In congestion avoidance the
-    /// threshold no longer means anything but to be below the window, so it may keep W_est.
+    /// Ends an epoch so that it can be continued. In congestion avoidance the threshold needs only
+    /// to be below the window, so it can hold W_est.
     fn leave_epoch(&mut self) {
         if self.w_est_bytes != 0 {
             self.ssthresh_bytes = self.w_est_bytes.min(self.cwnd_bytes);
@@ -190,8 +191,8 @@ impl Cubic {
 
     pub(super) fn on_congestion(&mut self, flight_bytes: u32) {
         self.remember();
-        // Section 4.7, fast convergence: a flow that was reduced before it was back at W_max
-        // releases bandwidth to newcomers.
+        // Section 4.7, fast convergence: a flow that was reduced before it was back at W_max leaves
+        // bandwidth to newcomers.
         self.w_max_bytes = if self.cwnd_bytes < self.w_max_bytes {
             let (numerator, denominator) = BETA;
             (u64::from(self.cwnd_bytes) * (denominator + numerator) / (2 * denominator)) as u32
@@ -225,7 +226,7 @@ impl Cubic {
         self.cwnd_bytes = self.cwnd_bytes.max(self.prior_cwnd_bytes);
         self.ssthresh_bytes = self.prior_ssthresh_bytes;
         self.w_max_bytes = self.prior_w_max_bytes;
-        // The window before the reduction before this one is not kept; W_max is the nearest.
+        // The window before the previous reduction is not stored; W_max is the nearest value.
         self.prior_cwnd_bytes = self.w_max_bytes;
         self.prior_ssthresh_bytes = 0;
         self.w_est_bytes = 0;
@@ -239,7 +240,7 @@ impl Cubic {
     pub(super) fn set_mss(&mut self, mss: u16) {
         self.mss = mss.max(1);
         self.cwnd_bytes = self.cwnd_bytes.max(self.mss_bytes());
-        // The curve's steepness is in segments: place it anew.
+        // The steepness of the curve is in segments: place the curve anew.
         self.leave_epoch();
     }
 }
@@ -249,7 +250,7 @@ fn cube_root(x: u64) -> u32 {
     if x == 0 {
         return 0;
     }
-    // 2^ceil(bits / 3) is not below the root, and Newton's iteration falls to it monotonically.
+    // 2^ceil(bits / 3) is not below the root, and Newton's iteration decreases to it monotonically.
     let bits = 64 - x.leading_zeros();
     let mut root = 1u64 << bits.div_ceil(3);
     loop {

@@ -1,14 +1,14 @@
-//! DCTCP (RFC 8257): the window shrinks by as much as the share of marked bytes says.
+//! DCTCP (RFC 8257): the window shrinks in proportion to the share of marked bytes.
 use super::{
     ABC_LIMIT_SEGMENTS, ABC_LIMIT_SEGMENTS_AFTER_RTO, Ack, CWND_MAX_BYTES, initial_window_bytes,
     reduced_bytes, slow_start,
 };
 
-/// alpha of a path of which all packets are marked. It begins here (RFC 8257 section 4.2).
+/// alpha of a path that marks all packets. This is the initial value (RFC 8257 section 4.2).
 const ALPHA_ONE: u16 = 1 << 15;
 /// g = 1/16 (RFC 8257 section 4.2).
 const GAIN_SHIFT: u32 = 4;
-/// Answer to a loss, as Reno's (RFC 8257 section 3.4).
+/// Reduction after a loss, as Reno's (RFC 8257 section 3.4).
 const BETA: (u64, u64) = (1, 2);
 
 /// State of DCTCP.
@@ -16,11 +16,11 @@ const BETA: (u64, u64) = (1, 2);
 pub struct Dctcp {
     pub(super) cwnd_bytes: u32,
     pub(super) ssthresh_bytes: u32,
-    /// Window and threshold before the last answer to a loss; threshold 0: nothing to undo.
+    /// Window and threshold before the last reduction after a loss; threshold 0: nothing to undo.
     prior_cwnd_bytes: u32,
     prior_ssthresh_bytes: u32,
-    /// Observation window (RFC 8257 section 3.3): its bytes still to be acknowledged, those that
-    /// were, and those of them that were marked.
+    /// Observation window (RFC 8257 section 3.3): its bytes not acknowledged yet, its acknowledged
+    /// bytes, and those of them that were marked.
     left_bytes: u32,
     total_bytes: u32,
     marked_bytes: u32,
@@ -73,8 +73,8 @@ impl Dctcp {
         }
     }
 
-    /// RFC 8257 section 3.3: the share of marked bytes, averaged once for each window of data.
-    /// Answers whether one has ended.
+    /// RFC 8257 section 3.3: averages the share of marked bytes once per window of data. Returns
+    /// whether an observation window has ended.
     fn observe(&mut self, ack: &Ack) -> bool {
         self.total_bytes = self.total_bytes.saturating_add(ack.acked_bytes);
         self.marked_bytes = self.marked_bytes.saturating_add(ack.marked_bytes);
@@ -84,7 +84,7 @@ impl Dctcp {
         }
         let share = u64::from(self.marked_bytes) * u64::from(ALPHA_ONE);
         let share = share / u64::from(self.total_bytes.max(1));
-        // Marks of an earlier window may be told late.
+        // Marks of an earlier window may be reported late.
         let share = share.min(u64::from(ALPHA_ONE)) as u16;
         // alpha = (1 - g) * alpha + g * M, rounded up so that it does not stand still above zero.
         let kept = self.alpha - self.alpha.div_ceil(1 << GAIN_SHIFT);

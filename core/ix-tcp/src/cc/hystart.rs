@@ -1,26 +1,26 @@
 //! HyStart++ (RFC 9406): leaves the first slow start when round trips grow, before the queue
 //! overflows.
 //!
-//! Round trips alone tell too late where the queue is as long as the path (or shorter): the first
-//! segment of a round still finds it empty, and the round after, which would tell, is twice what
-//! fits. So the other half of HyStart (Ha and Rhee, "Taming the elephants", 2011) is here, too, as
-//! a first witness: acknowledgements that come without a pause for half of a round trip mean that
-//! half of the path is full. From then on the window grows conservatively; when the round trips
-//! grow as well, it was enough.
+//! Round-trip times alone show this too late where the queue is not longer than the path: the first
+//! segments of a round still find it empty, and the next round, which would show it, sends twice
+//! what fits. So the other half of HyStart (Ha and Rhee, "Taming the elephants", 2011) is used as
+//! the first sign: acknowledgements that arrive without a pause for half of a round trip mean that
+//! half of the path is full. From then on the window grows conservatively. When round-trip times
+//! grow as well, slow start ends.
 use ix_wire::Seq;
 
-/// Round trips of fewer samples say nothing.
+/// A round with fewer samples is not evaluated.
 const SAMPLES_MIN: u8 = 8;
 const THRESHOLD_MIN_US: u32 = 4_000;
 const THRESHOLD_MAX_US: u32 = 16_000;
 /// MIN_RTT_DIVISOR.
 const RTT_DIVISOR: u32 = 8;
-/// Conservative slow start grows by this much less, for so many rounds.
+/// Conservative slow start divides the growth by this, for at most this many rounds.
 pub(crate) const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u8 = 5;
 /// A pause between acknowledgements that ends a train.
 const TRAIN_PAUSE_US: u64 = 2_000;
-/// Below this round-trip time a train says nothing, as growth does.
+/// With a shorter round-trip time a train, like the growth of round-trip times, is not evaluated.
 const TRAIN_RTT_MIN_US: u32 = THRESHOLD_MIN_US;
 const NONE_US: u32 = u32::MAX;
 
@@ -35,20 +35,20 @@ pub(crate) enum Growth {
     Leave,
 }
 
-/// What a sender in its first slow start watches.
+/// State of a sender in its first slow start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HyStart {
-    /// The round ends when this is acknowledged; `None` before the first.
+    /// The round ends when this is acknowledged; `None` before the first round.
     round_end: Option<Seq>,
     last_min_us: u32,
     min_us: u32,
     samples: u8,
-    /// Rounds of conservative slow start, the present one included; 0: slow start.
+    /// Rounds of conservative slow start, with the current one; 0: slow start.
     css_rounds: u8,
-    /// A train began conservative slow start.
+    /// A train, not the round-trip time, began conservative slow start.
     by_train: bool,
     css_baseline_us: u32,
-    /// When the round began, and the last acknowledgement of its train.
+    /// When the round began, and when the last acknowledgement of its train arrived.
     began_us: u64,
     train_us: u64,
 }
@@ -68,10 +68,11 @@ impl HyStart {
         }
     }
 
-    /// An acknowledgement of new data up to `snd_una` measured `rtt_us`.
+    /// An acknowledgement of new data up to `snd_una` arrived and measured `rtt_us`.
     pub fn on_ack(&mut self, rtt_us: u32, snd_una: Seq, snd_nxt: Seq, now_us: u64) -> Growth {
-        // SND.NXT itself is acknowledged, so a round begins with the first acknowledgement of what
-        // was sent in the one before, and not with the last one of the train before that.
+        // A round ends after SND.NXT, not at it. So the next round begins with the first
+        // acknowledgement of what was sent in the last one, and not with the last acknowledgement
+        // of the train before.
         if self.round_end.is_none_or(|end| snd_una.gt(end)) {
             self.round_end = Some(snd_nxt);
             (self.last_min_us, self.min_us, self.samples) = (self.min_us, NONE_US, 0);
@@ -99,21 +100,22 @@ impl HyStart {
             && self.samples >= SAMPLES_MIN
             && self.min_us < self.css_baseline_us
         {
-            // It was a mistake: round trips are short again.
+            // This was a mistake: round-trip times are short again.
             (self.css_rounds, self.css_baseline_us) = (0, NONE_US);
         }
         if self.css_rounds > 0 { Growth::Conservative } else { Growth::Slow }
     }
 
-    /// Against the round before, or against the one before the train.
+    /// Whether round-trip times are longer than in the round before, or than in the round before
+    /// the train.
     fn have_round_trips_grown(&self) -> bool {
         let before_us = if self.by_train { self.css_baseline_us } else { self.last_min_us };
         let threshold_us = (before_us / RTT_DIVISOR).clamp(THRESHOLD_MIN_US, THRESHOLD_MAX_US);
         before_us != NONE_US && self.min_us >= before_us.saturating_add(threshold_us)
     }
 
-    /// Acknowledgements have come since the round's begin, for half of the last round's smallest
-    /// round trip, without a pause.
+    /// Whether acknowledgements have arrived without a pause since the round began, for half of the
+    /// last round's shortest round-trip time.
     fn is_long_train(&mut self, now_us: u64) -> bool {
         if now_us.saturating_sub(self.train_us) > TRAIN_PAUSE_US {
             return false;
@@ -131,12 +133,12 @@ impl HyStart {
 mod tests {
     use super::*;
 
-    /// Rounds of `samples` acknowledgements at once each; answers the growth after each round.
+    /// Rounds of `samples` acknowledgements at once each; returns the growth after each round.
     fn rounds(hystart: &mut HyStart, rtts_us: &[u32], samples: u32) -> Vec<Growth> {
         spaced_rounds(hystart, rtts_us, samples, 0)
     }
 
-    /// The same with so much time between acknowledgements.
+    /// As [`rounds`], with this time between acknowledgements.
     fn spaced_rounds(
         hystart: &mut HyStart,
         rtts_us: &[u32],

@@ -1,9 +1,9 @@
 //! Congestion control: how many bytes may be in flight.
 //!
-//! Loss *detection* and recovery live elsewhere (RFC 8985, RFC 6582); this module is only told what
+//! Loss *detection* and recovery are elsewhere (RFC 8985, RFC 6582); this module is only told what
 //! they found. From [`Control::on_congestion`] to the end of that recovery the caller reports no
-//! acknowledgements: the window is the reduced one at once, and does not grow before recovery ends
-//! (RFC 6675 section 5; the window is compared with what is in flight, so nothing inflates it).
+//! acknowledgements: the window is reduced at once and does not grow before recovery ends (RFC 6675
+//! section 5). It is compared with what is in flight, so it need not be inflated.
 mod cubic;
 mod dctcp;
 pub(crate) mod hystart;
@@ -13,20 +13,20 @@ pub use cubic::Cubic;
 pub use dctcp::Dctcp;
 pub use new_reno::NewReno;
 
-/// Which algorithm a connection uses.
+/// The congestion control algorithm of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// RFC 9438.
+    /// CUBIC (RFC 9438).
     #[default]
     Cubic,
-    /// RFC 5681 and RFC 6582.
+    /// NewReno (RFC 5681 and RFC 6582).
     NewReno,
-    /// RFC 8257; without ECN on a connection CUBIC takes its place.
+    /// DCTCP (RFC 8257). On a connection without ECN, CUBIC is used instead.
     Dctcp,
 }
 
 impl Kind {
-    /// Every algorithm, by the name that Linux gives it.
+    /// Every algorithm with the name that Linux has for it.
     pub const ALL: [(&str, Kind); 3] =
         [("cubic", Kind::Cubic), ("reno", Kind::NewReno), ("dctcp", Kind::Dctcp)];
 
@@ -41,10 +41,10 @@ impl Kind {
     }
 }
 
-/// No window grows beyond what a scaled window field can express (RFC 7323 section 2.3).
+/// Largest window, which a scaled window field can just express (RFC 7323 section 2.3).
 pub const CWND_MAX_BYTES: u32 = 1 << 30;
 
-/// ABC's limit L: one acknowledgement opens the window by at most so many segments in slow start.
+/// ABC's limit L: in slow start one acknowledgement opens the window by at most this many segments.
 /// RFC 3465 section 2.3 allows 2; RFC 9406 section 4.2 recommends 8 for senders that do not pace,
 /// because peers with receive offload acknowledge many segments at once.
 const ABC_LIMIT_SEGMENTS: u32 = 8;
@@ -60,28 +60,28 @@ pub struct Ack {
     pub acked_bytes: u32,
     /// Bytes still in flight after it.
     pub in_flight_bytes: u32,
-    /// The window did not limit the sender: the application or the peer's window did. The window
-    /// does not grow then (RFC 7661 section 1, RFC 9438 section 5.8).
+    /// The application or the peer's window limited the sender, not the congestion window. Then the
+    /// congestion window does not grow (RFC 7661 section 1, RFC 9438 section 5.8).
     pub app_limited: bool,
     /// Smoothed round-trip time.
     pub srtt_us: u32,
-    /// Bytes that were marked, as far as the acknowledgement tells: all that it covers when it
-    /// echoes a mark (RFC 3168), or as many as were counted (RFC 9768). DCTCP takes their share;
-    /// for the others the window does not grow by such an acknowledgement (RFC 3168 section 6.1.2).
+    /// Marked bytes that this acknowledgement reports: all that it covers if it echoes a mark (RFC
+    /// 3168), or as many as were counted (RFC 9768). DCTCP uses their share. The windows of the
+    /// other algorithms do not grow by such an acknowledgement (RFC 3168 section 6.1.2).
     pub marked_bytes: u32,
 }
 
 impl Ack {
-    /// The flight filled at least half of the window. A window that grows though half of it is
-    /// unused says nothing about the path (RFC 7661 section 4.1).
+    /// True if the flight filled at least half of the window. If half of the window is unused, its
+    /// growth means nothing for the path (RFC 7661 section 4.1).
     fn validates(&self, cwnd_bytes: u32) -> bool {
         let flight_bytes = self.in_flight_bytes.saturating_add(self.acked_bytes);
         !self.app_limited && self.marked_bytes == 0 && flight_bytes >= cwnd_bytes / 2
     }
 }
 
-/// Congestion control of one connection: a closed set, so that it is stored inline and called
-/// without a table.
+/// Congestion control of one connection: an enum, so that it is stored inline and called without a
+/// table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// RFC 9438.
@@ -103,7 +103,7 @@ macro_rules! each {
 }
 
 impl Control {
-    /// State at the start of a connection.
+    /// The state at the start of a connection.
     pub fn new(kind: Kind, mss: u16, iw_segments: u32) -> Self {
         match kind {
             Kind::Cubic => Control::Cubic(Cubic::new(mss, iw_segments)),
@@ -112,7 +112,7 @@ impl Control {
         }
     }
 
-    /// Which algorithm this is.
+    /// The algorithm.
     pub fn kind(&self) -> Kind {
         match self {
             Control::Cubic(_) => Kind::Cubic,
@@ -133,13 +133,13 @@ impl Control {
         each!(self, control => control.ssthresh_bytes)
     }
 
-    /// The window is below the threshold.
+    /// True while the window is below the threshold.
     #[inline]
     pub fn in_slow_start(&self) -> bool {
         self.cwnd_bytes() < self.ssthresh_bytes()
     }
 
-    /// New data was acknowledged outside fast recovery.
+    /// To be called when new data was acknowledged outside of fast recovery.
     #[inline]
     pub fn on_ack(&mut self, ack: &Ack, now_us: u64) {
         match self {
@@ -149,14 +149,15 @@ impl Control {
         }
     }
 
-    /// Fast recovery begins: multiplicative decrease. Call once for a window of data.
+    /// To be called when fast recovery begins, once for a window of data: reduces the window.
     ///
     /// `flight_bytes` is FlightSize (RFC 5681 section 2): sent and not cumulatively acknowledged.
     pub fn on_congestion(&mut self, flight_bytes: u32) {
         each!(self, control => control.on_congestion(flight_bytes))
     }
 
-    /// The peer echoed a congestion mark. Call once for a window of data. Nothing takes it back.
+    /// To be called when the peer has echoed a congestion mark, once for a window of data. This
+    /// reduction is never undone.
     pub fn on_ecn(&mut self, flight_bytes: u32) {
         match self {
             Control::Cubic(cubic) => cubic.on_ecn(flight_bytes),
@@ -165,18 +166,19 @@ impl Control {
         }
     }
 
-    /// The first slow start has filled the path: congestion avoidance begins (RFC 9406).
+    /// Ends the first slow start, because it has filled the path (RFC 9406). Congestion avoidance
+    /// begins.
     pub fn leave_slow_start(&mut self) {
         each!(self, control => control.ssthresh_bytes = control.cwnd_bytes);
     }
 
-    /// In the slow start that ends with the first congestion.
+    /// True in the slow start that ends with the first congestion.
     #[inline]
     pub fn in_first_slow_start(&self) -> bool {
         self.ssthresh_bytes() == CWND_MAX_BYTES
     }
 
-    /// The same window under another algorithm.
+    /// Continues with another algorithm and the same window.
     pub fn change(&mut self, kind: Kind, mss: u16) {
         if self.kind() == kind {
             return;
@@ -189,32 +191,34 @@ impl Control {
         });
     }
 
-    /// The retransmission timer expired. `first`: this segment was not retransmitted by the timer
-    /// before (later expirations leave the threshold alone, RFC 5681 section 3.1).
+    /// To be called when the retransmission timer has expired. `first`: the timer had not
+    /// retransmitted this segment before; later expirations do not change the threshold (RFC 5681
+    /// section 3.1).
     pub fn on_rto(&mut self, first: bool, flight_bytes: u32) {
         each!(self, control => control.on_rto(first, flight_bytes))
     }
 
-    /// The last congestion response was a mistake (DSACK, Eifel): take it back. Does nothing
-    /// when there is none to take back.
+    /// Undoes the last reduction, because it was a mistake (DSACK, Eifel). Does nothing if there is
+    /// nothing to undo.
     pub fn undo(&mut self) {
         each!(self, control => control.undo())
     }
 
-    /// Nothing was sent for a retransmission timeout: the window is stale (RFC 5681 section 4.1).
+    /// To be called when nothing was sent for a retransmission timeout: the window is stale (RFC
+    /// 5681 section 4.1).
     pub fn on_idle_restart(&mut self, iw_segments: u32) {
         each!(self, control => control.on_idle_restart(iw_segments))
     }
 
-    /// The segment size changed (path MTU). The window keeps its bytes, as these are what the path
-    /// was seen to hold, but never falls below one segment.
+    /// Changes the segment size (path MTU). The window keeps its bytes, because the path has
+    /// carried that many, but is never below one segment.
     pub fn set_mss(&mut self, mss: u16) {
         each!(self, control => control.set_mss(mss))
     }
 }
 
-/// Initial window: `iw_segments` segments, at most what RFC 6928 section 2 counts as
-/// `max(2 * MSS, 14600)` for its 10, in proportion.
+/// Initial window: `iw_segments` segments, limited in proportion to RFC 6928 section 2, which
+/// allows at most `max(2 * MSS, 14600)` bytes for 10 segments.
 fn initial_window_bytes(mss: u16, iw_segments: u32) -> u32 {
     let mss_bytes = u32::from(mss);
     let segments = iw_segments.clamp(1, CWND_MAX_BYTES >> 16);
@@ -222,9 +226,9 @@ fn initial_window_bytes(mss: u16, iw_segments: u32) -> u32 {
     (segments * mss_bytes).min(bound_bytes)
 }
 
-/// Threshold after congestion: `flight * numerator / denominator`, at least two segments
-/// (RFC 5681 equation 4, RFC 9438 section 4.6). Limited transmit may have put a little more than a
-/// window in flight, which must not count (RFC 5681 section 3.2).
+/// Threshold after congestion: `flight * numerator / denominator`, at least two segments (RFC 5681
+/// equation 4, RFC 9438 section 4.6). Limited transmit may have put a little more than a window in
+/// flight, which does not count (RFC 5681 section 3.2).
 fn reduced_bytes(flight_bytes: u32, cwnd_bytes: u32, beta: (u64, u64), mss_bytes: u32) -> u32 {
     let base_bytes = u64::from(flight_bytes.min(cwnd_bytes));
     ((base_bytes * beta.0 / beta.1) as u32).max(2 * mss_bytes)

@@ -12,13 +12,13 @@ const BETA: (u64, u64) = (1, 2);
 pub struct NewReno {
     pub(super) cwnd_bytes: u32,
     pub(super) ssthresh_bytes: u32,
-    /// Acknowledged in congestion avoidance and not yet turned into a segment of window.
+    /// Bytes acknowledged in congestion avoidance that have not made the window grow yet.
     bytes_acked: u32,
     /// Window and threshold before the last reduction, for `undo`; threshold 0: nothing to undo.
     prior_cwnd_bytes: u32,
     prior_ssthresh_bytes: u32,
     mss: u16,
-    /// In the slow start after a timeout.
+    /// True in the slow start after a timeout.
     after_rto: bool,
 }
 
@@ -57,7 +57,7 @@ impl NewReno {
             return;
         }
         self.after_rto = false;
-        // RFC 3465 section 2.1: one segment for each window's worth of acknowledged bytes.
+        // RFC 3465 section 2.1: one segment for each window of acknowledged bytes.
         self.bytes_acked = self.bytes_acked.saturating_add(ack.acked_bytes);
         if self.bytes_acked >= self.cwnd_bytes {
             self.bytes_acked = (self.bytes_acked - self.cwnd_bytes).min(self.cwnd_bytes);

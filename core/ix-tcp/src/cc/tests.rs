@@ -15,7 +15,7 @@ fn full(control: &Control, acked_bytes: u32, srtt_us: u32) -> Ack {
     }
 }
 
-/// Acknowledges segments one by one, a window each `rtt_us`, from `from_us` until `to_us`.
+/// Acknowledges segments one by one, a window per `rtt_us`, from `from_us` until `to_us`.
 fn run(control: &mut Control, rtt_us: u32, from_us: u64, to_us: u64) {
     let mut now_us = from_us;
     while now_us < to_us {
@@ -97,7 +97,7 @@ fn app_limited_window_does_not_grow() {
             for now_us in 0..1000 {
                 let said = Ack { app_limited: true, ..full(&limited, MSS_BYTES, 100) };
                 limited.on_ack(&said, now_us * 10_000);
-                // Nor when nobody said so, but hardly anything is in flight.
+                // Nor if the flag is missing, but hardly anything is in flight.
                 let seen = Ack { in_flight_bytes: 0, ..full(&limited, MSS_BYTES, 100) };
                 limited.on_ack(&seen, now_us * 10_000);
             }
@@ -108,7 +108,7 @@ fn app_limited_window_does_not_grow() {
 
 #[test]
 fn a_window_acknowledged_at_once_still_grows() {
-    // A peer with receive offload, or a batch of ours: one ACK for the whole flight.
+    // A peer with receive offload, or a batch of ours: one acknowledgement for the whole flight.
     for kind in [Kind::Cubic, Kind::NewReno, Kind::Dctcp] {
         let mut control = Control::new(kind, MSS, 10);
         let whole_bytes = control.cwnd_bytes();
@@ -160,7 +160,7 @@ fn timeout_leaves_one_segment_and_reduces_the_threshold_once() {
         control.undo();
         assert_eq!(control.cwnd_bytes(), 100 * MSS_BYTES);
         assert_eq!(control.ssthresh_bytes(), CWND_MAX_BYTES);
-        // There is nothing more to take back.
+        // There is nothing more to undo.
         control.on_idle_restart(10);
         control.undo();
         assert_eq!(control.cwnd_bytes(), 10 * MSS_BYTES);
@@ -224,7 +224,7 @@ fn new_reno_adds_a_segment_a_round_trip() {
 
 #[test]
 fn new_reno_grows_at_any_window() {
-    // A segment in a window of a gigabyte must not be rounded away.
+    // One segment in a window of a gigabyte must not be lost by rounding.
     let mut control = reduced(Kind::NewReno, 16_384);
     let before_bytes = control.cwnd_bytes();
     let mut acked_bytes = 0;
@@ -269,8 +269,8 @@ fn cubic_follows_the_curve_of_rfc_9438() {
 
 #[test]
 fn cubic_is_reno_friendly_at_short_round_trips() {
-    // At 100 us the curve stands still, and the window grows by alpha = 9/17 segments a round trip
-    // until it is back where it came from, then by one.
+    // At 100 µs the curve stands still. The window grows by alpha = 9/17 segments per round trip
+    // until it is back at the window before the reduction, then by one.
     let rtt_us = 100;
     let mut control = reduced(Kind::Cubic, 100);
     let rounds = |control: &mut Control, count: u64| {
@@ -296,8 +296,8 @@ fn cubic_is_reno_friendly_at_short_round_trips() {
 
 #[test]
 fn cubic_converges_fast() {
-    // Reduced again below W_max: the new plateau is 0.85 of the window, so that after the same time
-    // the flow has less than one that was reduced at its W_max.
+    // Reduced again below W_max: the new plateau is at 0.85 of the window. After the same time this
+    // flow has less than one that was reduced at its W_max.
     let mut again = reduced(Kind::Cubic, 1_000);
     again.on_congestion(again.cwnd_bytes());
     let mut first = reduced(Kind::Cubic, 700);
@@ -316,7 +316,7 @@ fn cubic_does_not_count_app_limited_time() {
     let mut paused = steady;
     run(&mut steady, 10_000, 0, 2_000_000);
     run(&mut paused, 10_000, 0, 2_000_000);
-    // Ten seconds of requests and answers.
+    // Ten seconds of requests and replies.
     for tenths in 0..100 {
         let ack = Ack {
             acked_bytes: 64,
@@ -383,8 +383,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: no overflow, never less than a segment, never more than
-    /// the maximum, and each report moves the window in its own direction only.
+    /// Any reports in any order: no overflow, never less than a segment, never more than the
+    /// maximum, and each report moves the window in its own direction only.
     #[test]
     fn window_keeps_its_bounds(
         kind in prop::sample::select(vec![Kind::Cubic, Kind::NewReno, Kind::Dctcp]),
@@ -450,9 +450,9 @@ proptest! {
     }
 }
 
-/// What a sender of 1000-byte segments sees: one letter an event, played from the initial window.
-/// `a`: a whole window acknowledged, segment by segment, in a round trip of 20 ms; `m`: the same,
-/// every second segment marked; `l`: loss; `t`: timeout; `u`: the last answer was a mistake; `e`: a
+/// What a sender of 1000-byte segments sees, one letter per event, from the initial window on. `a`:
+/// a whole window acknowledged, segment by segment, in a round trip of 20 ms; `m`: the same, every
+/// second segment marked; `l`: loss; `t`: timeout; `u`: the last reduction was a mistake; `e`: a
 /// mark is echoed; `i`: idle.
 fn log(kind: Kind, events: &str) -> String {
     use std::fmt::Write;
@@ -494,8 +494,8 @@ fn log(kind: Kind, events: &str) -> String {
 
 #[test]
 fn the_log_of_new_reno() {
-    // RFC 5681: slow start doubles, a loss halves, then a segment a round trip; a timeout leaves
-    // one segment, below half the flight, and doubles it up to there.
+    // RFC 5681: slow start doubles; a loss halves, then the window grows by a segment per round
+    // trip; a timeout leaves one segment, which doubles up to half the flight.
     assert_eq!(
         log(Kind::NewReno, "aalaaltaaaauei"),
         "a:20000/- a:40000/- l:20000/20000 a:21000/20000 a:22000/20000 l:11000/11000 \
@@ -506,9 +506,9 @@ fn the_log_of_new_reno() {
 
 #[test]
 fn the_log_of_cubic() {
-    // RFC 9438: beta is 0.7, and what was a mistake is taken back. 20 ms after a loss at 40
-    // segments the curve is where it began, for K = (12 / 0.4)^(1/3) = 3.1 s; the window is Reno's
-    // then, which grows by 9/17 of a segment a round trip.
+    // RFC 9438: beta is 0.7, and a mistake is undone. 20 ms after a loss at 40 segments the curve
+    // is where it began, because K = (12 / 0.4)^(1/3) = 3.1 s. The window is then Reno's, which
+    // grows by 9/17 of a segment per round trip.
     assert_eq!(
         log(Kind::Cubic, "aalulti"),
         "a:20000/- a:40000/- l:28000/28000 u:40000/- l:28000/28000 t:1000/19600 i:1000/19600 "
@@ -521,8 +521,9 @@ fn the_log_of_cubic() {
 
 #[test]
 fn the_log_of_dctcp() {
-    // RFC 8257: alpha begins at 1, so the first mark halves. With every second byte marked alpha
-    // moves by 1/16 of its distance to 1/2; without marks it decays by 1/16 a window.
+    // RFC 8257: alpha begins at 1, so the first mark halves the window. With every second byte
+    // marked alpha moves by 1/16 of its distance to 1/2; without marks it decays by 1/16 per
+    // window.
     let mut control = Control::new(Kind::Dctcp, 1000, 10);
     control.on_ecn(10_000);
     assert_eq!(control.cwnd_bytes(), 5_000);
@@ -545,7 +546,7 @@ fn the_log_of_dctcp() {
     };
     window(&mut control, true, 100);
     assert!((495..=505).contains(&alpha(&control)), "{}", alpha(&control));
-    // (15/16)^11 = 0.49; the window at hand may have begun with marks.
+    // (15/16)^11 = 0.49; the current window may have begun with marks.
     window(&mut control, false, 11);
     assert!((240..=280).contains(&alpha(&control)), "{}", alpha(&control));
     let before_bytes = control.cwnd_bytes();

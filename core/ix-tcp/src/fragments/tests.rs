@@ -25,7 +25,7 @@ fn fragment(ident: u16, offset: u16, len: u16, more: bool) -> Fragment {
     }
 }
 
-/// Buffers that are counted.
+/// Buffers with a count.
 #[derive(Default)]
 struct Pool {
     out: isize,
@@ -76,7 +76,7 @@ fn octets(it: &Fragment) -> Vec<u8> {
     (from..from + usize::from(it.payload.len)).map(octet).collect()
 }
 
-/// What should happen, thought of octet by octet.
+/// The expected result, computed octet by octet.
 #[derive(Default)]
 struct Model {
     seen: Vec<(usize, usize)>,
@@ -85,7 +85,7 @@ struct Model {
 }
 
 impl Model {
-    /// Whether the datagram is whole now; `None`: the fragment is refused.
+    /// Whether the datagram is complete now; `None`: the fragment is refused.
     fn put(&mut self, it: &Fragment) -> Option<bool> {
         let (from, to) = (usize::from(it.offset), usize::from(it.offset + it.payload.len));
         let tiny = from == 0 && to < 8;
@@ -113,7 +113,7 @@ impl Model {
 }
 
 proptest! {
-    /// Any soup of fragments of one datagram: kept, refused and whole as the model says, with the
+    /// Any fragments of one datagram: stored, refused and complete as the model says, with the
     /// right octets, and no buffer is lost.
     #[test]
     fn agrees_with_octets(
@@ -143,7 +143,7 @@ proptest! {
         prop_assert!(fragments.is_empty());
     }
 
-    /// Any cut of a datagram, in any order, becomes whole with its last piece.
+    /// Any cut of a datagram, in any order, is complete with its last fragment.
     #[test]
     fn any_cut_in_any_order_is_whole(
         cuts in prop::collection::btree_set(1u16..70, 0..PIECES_MAX - 1),
@@ -168,7 +168,7 @@ proptest! {
         prop_assert_eq!(pool.borrow().out, 0);
     }
 
-    /// Whatever comes from however many, what is held is bounded.
+    /// Whatever arrives from however many sources, the memory is bounded.
     #[test]
     fn what_is_held_is_bounded(
         soup in prop::collection::vec((any::<u16>(), 0u8..20, 0u16..20, any::<bool>()), 1..300),
@@ -200,7 +200,7 @@ fn rfc1858_tiny_and_overlapping_headers_are_refused() {
     assert_eq!(put(&mut fragments, &pool, &tcp(8, 16, true), 0), tiny);
     assert_eq!(put(&mut fragments, &pool, &tcp(16, 8, false), 0), tiny);
     assert!(fragments.is_empty());
-    // A second one that writes over the first's header gives up the datagram, and all of it.
+    // A second one that overwrites the first one's header: the whole datagram is refused.
     assert_eq!(put(&mut fragments, &pool, &tcp(0, 40, true), 0), Put::Kept);
     let overlap = Put::Refused(Refused::Overlap);
     assert_eq!(put(&mut fragments, &pool, &tcp(24, 24, true), 0), overlap);

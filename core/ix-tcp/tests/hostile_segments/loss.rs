@@ -98,7 +98,7 @@ fn sack_finds_every_hole_at_once() {
         .filter(|segment| segment.end().le(range(8).1) && !segment.payload.is_empty())
         .map(|segment| segment.hdr.seq)
         .collect();
-    // Recovery is paced by what arrives: acknowledge on.
+    // Recovery is paced by what arrives: continue to acknowledge.
     for block in [(range(7).0, range(8).1), (range(4).0, range(8).1)] {
         lab.ack = if block.0 == range(7).0 { range(3).0 } else { range(6).0 };
         let hdr = with_sack(&lab, &[block]);
@@ -117,7 +117,7 @@ fn sack_finds_every_hole_at_once() {
 
 #[test]
 fn what_was_sacked_and_then_acknowledged_is_not_in_flight() {
-    // gvisor#14092: a leak in the accounts stalls the sender for ever.
+    // gvisor#14092: an error in the sums stalls the sender forever.
     let mut lab = established();
     for round in 0..200u32 {
         lab.send(14_000);
@@ -149,7 +149,7 @@ fn a_peer_that_forgets_what_it_sacked_gets_it_again() {
     let sent = lab.take();
     let hdr = with_sack(&lab, &[(sent[1].hdr.seq, sent.last().unwrap().end())]);
     lab.raw(hdr, &[]);
-    // It reboots its queue: acknowledges only what comes in order from here.
+    // It drops its queue: from here it acknowledges only what arrives in order.
     let mut next = sent[0].hdr.seq;
     for _ in 0..400 {
         lab.wait(100_000);

@@ -1,5 +1,5 @@
-//! One endpoint against hand-made segments: what each must bring about, by RFC and state. The tests
-//! stand in files by subject; none of them knows how the core does its work.
+//! One endpoint against hand-made segments: what each must cause, by RFC and state. Each file has
+//! one subject; none depends on how the core works inside.
 mod closing;
 mod handshake;
 mod icmp;
@@ -30,7 +30,7 @@ fn lab_in(state: State) -> Lab {
     Lab::in_state(cfg(), Peer::default(), state)
 }
 
-/// Exactly one segment: an empty ACK that tells the peer where we stand.
+/// Exactly one segment: an empty acknowledgement that tells the peer what we expect.
 fn assert_one_ack(lab: &mut Lab, what: &str) {
     let sent = lab.take();
     assert_eq!(sent.len(), 1, "{what}: {sent:?}");

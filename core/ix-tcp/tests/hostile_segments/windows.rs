@@ -7,7 +7,7 @@ use ix_wire::TcpHeader;
 
 #[test]
 fn a_window_closed_for_an_hour_is_probed_and_never_given_up() {
-    // RFC 9293 section 3.8.6.1: as long as the peer answers, however long.
+    // RFC 9293 section 3.8.6.1: as long as the peer replies, however long.
     let mut lab = with_window(0);
     lab.send(5_000);
     let mut probes_us = Vec::new();
@@ -218,7 +218,7 @@ fn data_beyond_the_window_is_not_taken() {
     }
     assert_eq!(lab.end.out.delivered, 5_000);
     assert_eq!(lab.take().last().unwrap().hdr.ack, lab.peer.irs + 5_001);
-    // A probe of the closed window is answered, and not taken.
+    // A probe of the closed window gets a reply, and is not accepted.
     lab.data_at(lab.peer.irs + 5_001, 1);
     let sent = lab.take();
     assert_eq!((sent.len(), sent[0].hdr.window), (1, 0));

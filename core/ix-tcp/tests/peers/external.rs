@@ -1,6 +1,6 @@
-//! Peers that are programs of their own: IP packets over a datagram socket, in real time. What the
-//! program's application does it is told by its arguments; how that went it says in one line:
-//! `got BYTES true|false end|reset|aborted`.
+//! Peers that are separate programs: IP packets over a datagram socket, in real time. The arguments
+//! tell a program what its application does. It prints the result in one line: `got BYTES
+//! true|false end|reset|aborted`.
 use super::play::{App, Weather};
 use super::side::{Opening, Side};
 use super::{Offer, Scenario, ours::Ours};
@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Patience with one conversation on a machine that does other things too.
+/// How long one conversation may take, on a machine that does other things too.
 const PATIENCE: Duration = Duration::from_secs(60);
 const DELAY_US: u64 = 2_000;
 
@@ -75,10 +75,10 @@ fn start(program: &Path, app: &App, offer: &Offer) -> std::io::Result<Peer> {
     Ok(Peer { child, packets, report })
 }
 
-/// When a packet is to go on, which came first, whether to us.
+/// When a packet must be forwarded, its number, and whether to our end.
 type UnderWay = Reverse<(u64, u64, bool, Vec<u8>)>;
 
-/// A conversation of ours with a program.
+/// A conversation between our end and a program.
 pub struct Played {
     ours: Ours,
     app: App,
@@ -87,8 +87,8 @@ pub struct Played {
     random: Rng,
     start: Instant,
     under_way: BinaryHeap<UnderWay>,
-    /// Both connect: what we send waits until the peer has sent, so that the SYNs cross however late
-    /// the program begins.
+    /// Both connect: what we send waits until the peer has sent, so that the SYNs cross however
+    /// late the program starts.
     held: Option<Vec<Vec<u8>>>,
     order: u64,
     data: Vec<u8>,
@@ -100,7 +100,7 @@ pub struct Played {
 }
 
 impl Played {
-    /// Plays a scenario with the peer in the file `program`; the reason when it does not end well.
+    /// Plays a scenario with the peer in the file `program`. Returns the reason if it fails.
     pub fn run(scenario: &Scenario, program: &Path, seed: u64) -> Result<(), String> {
         let peer = start(program, &scenario.apps[1], &scenario.offer).map_err(|e| e.to_string())?;
         let played = Played {
@@ -149,7 +149,7 @@ impl Played {
         self.judge(scenario)
     }
 
-    /// What the peer has sent goes on its way.
+    /// Forwards what the peer has sent.
     fn take_in(&mut self) {
         let mut buffer = vec![0; 65_536];
         while let Ok(n) = self.peer.packets.recv(&mut buffer) {

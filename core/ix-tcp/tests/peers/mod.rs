@@ -1,6 +1,6 @@
 //! IX's TCP against TCPs that others wrote: every scenario with every peer, as a matrix.
 //!
-//! With libraries in virtual time and from seeds, so that what fails fails again; with programs in
+//! Libraries run in virtual time from seeds, so that a failure can be repeated; programs run in
 //! real time. `--nocapture` prints the matrix.
 mod external;
 mod ours;
@@ -49,13 +49,14 @@ const CLEAR: Weather = Weather { loss: 0, reorder: 0, duplicate: 0 };
 const RAIN: Weather = Weather { loss: 50, reorder: 0, duplicate: 0 };
 const STORM: Weather = Weather { loss: 100, reorder: 100, duplicate: 50 };
 const BULK: usize = 300_000;
-/// Bulk in real time, where others wait for their timers.
+/// Bulk bytes in real time, where others wait for their timers.
 const SHORT_BULK: usize = 80_000;
-/// A reader that does not read; longer than probes of a closed window back off for the first times.
+/// How long a reader does not read: longer than the first backoffs of the probes of a closed
+/// window.
 const STALL_US: u64 = 30_000_000;
 /// The same in real time.
 const SHORT_STALL_US: u64 = 1_500_000;
-/// Conversations in real time that are held at once.
+/// Conversations in real time that run at once.
 const AT_ONCE: usize = 11;
 
 const ACTIVE: App = App::new(Opening::Active, 0);
@@ -129,13 +130,13 @@ fn config(offer: &Offer) -> Config {
         window_scaling: offer.window_scaling,
         rcv_buf_bytes: offer.buffer_bytes[0],
         time_wait_us: 1_000_000,
-        // Nobody gives up because of a run of bad luck.
+        // No end gives up because of many losses in a row.
         r2_us: u32::MAX,
         ..Config::default()
     }
 }
 
-/// Plays all scenarios with a peer that `make` makes; answers a line for each that failed.
+/// Plays all scenarios with a peer that `make` makes; returns a line for each that failed.
 fn play_all(seeds: u64, make: impl Fn(&Offer) -> Box<dyn Side>) -> Vec<String> {
     const LIMIT_US: u64 = 1_800_000_000;
     let mut failures = Vec::new();
@@ -170,9 +171,9 @@ fn smoltcp_understands_us_and_we_it() {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// Plays all scenarios with a peer that is a program, some at once; answers what failed. `lacks`:
-/// scenarios that the peer does not know, and why; `rain`: those on a lossy link as well, where
-/// such peers wait for slow timers.
+/// Plays all scenarios with a peer that is a program, several at once; returns what failed.
+/// `lacks`: scenarios that the peer does not support, and why; `rain`: also those on a lossy link,
+/// where such peers wait for slow timers.
 fn play_all_with(program: &Path, lacks: &[(&str, &str)], rain: bool) -> Vec<String> {
     let mut all = scenarios(SHORT_STALL_US, SHORT_BULK);
     all.retain(|scenario| rain || scenario.weather.loss == 0);
@@ -198,18 +199,18 @@ fn play_all_with(program: &Path, lacks: &[(&str, &str)], rain: bool) -> Vec<Stri
     failures
 }
 
-/// A program that was made for one test, and goes with it.
+/// A program that was made for one test and is deleted after it.
 struct Program(PathBuf);
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // What is left is in the folder for such things.
+        // What remains is in the folder for temporary files.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// Makes a peer by a command in the folder of its sources, which leaves a program in the file
-/// `out`; `None`, loudly, where that cannot be.
+/// Makes a peer by a command in the folder of its sources, which writes a program to the file
+/// `out`. `None` if that fails; the test then skips.
 fn made(test: &str, folder: &str, mut command: Command, out: &str, mend: &str) -> Option<Program> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers").join(folder);
     // Tests run at once and in several processes: each has a program of its own.
@@ -230,7 +231,7 @@ fn made(test: &str, folder: &str, mut command: Command, out: &str, mend: &str) -
     }
 }
 
-/// netstack, unless it cannot be made.
+/// netstack, unless it cannot be built.
 fn netstack(test: &str) -> Option<Program> {
     let mut command = Command::new("go");
     command.arg("build");
@@ -238,14 +239,14 @@ fn netstack(test: &str) -> Option<Program> {
     made(test, "netstack", command, "netstack", mend)
 }
 
-/// lwIP, unless it cannot be made.
+/// lwIP, unless it cannot be built.
 fn lwip(test: &str) -> Option<Program> {
     let mut command = Command::new("cc");
     command.args(["-Wall", "-O1", "-I/usr/include/lwip", "main.c", "-llwip", "-lpthread"]);
     made(test, "lwip", command, "lwip", "apt-get install gcc liblwip-dev")
 }
 
-/// Linux, unless it cannot be had here: a program that plays with sockets in a namespace of its
+/// Linux, unless it is not available: a program that uses sockets in a network namespace of its
 /// own.
 fn linux(test: &str) -> Option<Program> {
     let mut command = Command::new("cc");

@@ -60,7 +60,7 @@ impl Side for Ours {
         let Some(end) = &mut self.end else { return };
         end.now_us = now_us;
         if end.tcb.is_dead() {
-            // As a host does that knows of no connection.
+            // Reply as a host does that has no connection.
             let reset = ix_tcp::reset_for(&header, u32::from(packet.payload.len));
             let sent = |seg| Sent { seg, payload: Vec::new() };
             end.out.sent.extend(reset.map(sent));

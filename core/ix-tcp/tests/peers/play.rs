@@ -36,7 +36,7 @@ pub struct Weather {
 const DELAY_US: u64 = 5_000;
 const BEGIN_US: u64 = 1_000_000;
 
-/// A packet on its way: when it arrives, which came first, to whom.
+/// A packet on the link: arrival time, number, receiver.
 type UnderWay = Reverse<(u64, u64, usize, Vec<u8>)>;
 
 pub struct Played<'a> {
@@ -78,14 +78,14 @@ impl<'a> Played<'a> {
         }
     }
 
-    /// Plays to the end, at most `limit_us`; the reason when it is no good one.
+    /// Plays to the end, at most `limit_us`. Returns the reason if it fails.
     pub fn run(mut self, limit_us: u64) -> Result<(), String> {
         for side in [1, 0] {
             self.sides[side].open(self.now_us, self.apps[side].opens);
         }
         let mut steps = 0;
         while !self.is_over() {
-            // Twice: what an end does with what came in may be what its application waits for.
+            // Twice: the application may wait for what its end does with the received packets.
             for side in [0, 1, 0, 1] {
                 self.live(side);
                 self.collect(side);
@@ -94,7 +94,7 @@ impl<'a> Played<'a> {
                 break;
             }
             let Some(next_us) = self.next_us() else { return Err(self.say("nothing will happen")) };
-            // A side that asks for no time at all is given some, else time would stand still.
+            // An end that asks for no time at all gets some, or time would stand still.
             self.now_us = next_us.max(self.now_us + u64::from(steps % 64 == 63));
             steps += 1;
             if self.now_us > BEGIN_US + limit_us {
@@ -122,7 +122,7 @@ impl<'a> Played<'a> {
         (next_us != u64::MAX).then_some(next_us)
     }
 
-    /// The application's turn.
+    /// Runs the application.
     fn live(&mut self, who: usize) {
         let (side, app) = (&mut self.sides[who], &self.apps[who]);
         if self.aborted[who] {
@@ -152,7 +152,7 @@ impl<'a> Played<'a> {
         }
     }
 
-    /// What a side sends goes on its way.
+    /// Puts on the link what an end sends.
     fn collect(&mut self, who: usize) {
         for packet in self.sides[who].output(self.now_us) {
             let weather = self.weather;

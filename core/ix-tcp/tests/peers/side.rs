@@ -1,10 +1,10 @@
-//! What both ends of a conversation have in common, whoever wrote their TCP.
+//! The interface of both ends of a conversation, whoever wrote their TCP.
 
 /// The addresses and ports of a conversation: ours first.
 pub const ADDRS: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
 pub const PORTS: [u16; 2] = [4001, 4002];
 
-/// How a connection comes to be.
+/// How an end opens the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
     Active,
@@ -17,25 +17,25 @@ pub trait Side {
     fn open(&mut self, now_us: u64, how: Opening);
     /// A packet arrives.
     fn input(&mut self, now_us: u64, packet: &[u8]);
-    /// Does what is due; what it wants to send.
+    /// Does what is due; returns what it wants to send.
     fn output(&mut self, now_us: u64) -> Vec<Vec<u8>>;
     /// When `output` is to be called even if nothing arrives; `u64::MAX`: never.
     fn deadline(&mut self, now_us: u64) -> u64;
-    /// The handshake is over.
+    /// True when the handshake is complete.
     fn is_open(&self) -> bool;
-    /// Takes as many bytes as it has room for.
+    /// Accepts as many bytes as it has room for.
     fn send(&mut self, data: &[u8]) -> usize;
-    /// What has arrived.
+    /// Returns what has arrived.
     fn read(&mut self) -> Vec<u8>;
-    /// The other end has said that nothing more comes, and all was read.
+    /// True if the other end has ended its stream, and all was read.
     fn at_end(&self) -> bool;
     /// Ends the stream to the other end.
     fn shutdown(&mut self, now_us: u64);
     /// Resets the connection.
     fn abort(&mut self, now_us: u64);
-    /// The connection is over, or only waits for its last old packets.
+    /// True if the connection is over, or only waits for its last old packets.
     fn is_over(&self) -> bool;
-    /// The other end has reset it.
+    /// True if the other end has reset the connection.
     fn was_reset(&self) -> bool;
     /// For messages of failed tests.
     fn describe(&self) -> String;

@@ -1,4 +1,4 @@
-//! What the tests of the TCP core share: a buffer that notices leaks, an output that records, a
+//! What the tests of the TCP core share: a buffer that detects leaks, an output that records, a
 //! peer played by hand ([`Script`]), and two ends on a bad link in virtual time ([`net::Net`]).
 #![allow(dead_code)] // each test file uses a part
 
@@ -18,7 +18,7 @@ pub const ACK: TcpFlags = TcpFlags::ACK;
 pub const FIN: TcpFlags = TcpFlags::FIN;
 pub const RST: TcpFlags = TcpFlags::RST;
 
-/// Received payload; it must leave the core through `deliver` or `discard`.
+/// Received payload. It must leave the core through `deliver` or `discard`.
 pub struct Buf {
     pub bytes: Vec<u8>,
     inside: Rc<Cell<i64>>,
@@ -58,7 +58,7 @@ pub struct Recorder {
     pub stats: TcpStats,
     pub stream: VecDeque<u8>,
     pub acked: u64,
-    /// Bytes and buffers delivered and not given back.
+    /// Bytes and buffers delivered and not returned.
     pub held: (u32, u32),
     pub no_buffers: bool,
     /// Buffers inside the core.
@@ -149,7 +149,7 @@ impl End {
         self.tcb.output(&self.cfg, self.now_us, &mut self.out);
     }
 
-    /// Appends as much as the window takes, and tells how much.
+    /// Appends as much as the window allows; returns how much.
     pub fn send(&mut self, bytes: &[u8]) -> usize {
         let space = self.tcb.send_space(&self.cfg) as usize;
         let taken = bytes.len().min(space);
@@ -161,7 +161,7 @@ impl End {
         taken
     }
 
-    /// Gives back everything that was delivered.
+    /// Returns everything that was delivered.
     pub fn read_all(&mut self) -> Vec<u8> {
         let (bytes, bufs) = std::mem::take(&mut self.out.held);
         self.tcb.recv_done(&self.cfg, bytes, bufs);
@@ -200,7 +200,7 @@ impl End {
         self.run_until(self.now_us + us);
     }
 
-    /// Output, and whatever was delayed.
+    /// Calls `output`, and sends whatever was delayed.
     pub fn settle(&mut self) {
         self.output();
         self.run_for(2_000);
@@ -243,7 +243,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Everything.
+    /// All options.
     pub const ALL: Offer = Offer {
         mss: Some(1460),
         window_scale: Some(0),
@@ -251,7 +251,7 @@ impl Offer {
         timestamps: true,
         window: 65_535,
     };
-    /// A peer of 1981.
+    /// A peer without any option, as of 1981.
     pub const BARE: Offer = Offer {
         mss: Some(1460),
         window_scale: None,
@@ -259,7 +259,7 @@ impl Offer {
         timestamps: false,
         window: 65_535,
     };
-    /// SACK, and nothing that makes scripts long.
+    /// SACK, and nothing that makes the scripts longer.
     pub const SACK: Offer = Offer { sack: true, ..Offer::BARE };
 }
 
@@ -268,16 +268,16 @@ pub const ISS: Seq = Seq(1000);
 pub const IRS: Seq = Seq(5000);
 /// Payload of a full segment between default ends without timestamps.
 pub const END_MSS: usize = 1460;
-/// Scripts start late enough that "time zero" means nothing.
+/// Scripts start late, so that no test depends on time zero.
 pub const START_US: u64 = 10_000_000;
 
-/// One end under test, and its peer played by hand.
+/// One end under test, with a peer played by hand.
 pub struct Script {
     pub end: End,
     pub offer: Offer,
-    /// Where the peer stands in its stream.
+    /// The next sequence number of the peer's stream.
     pub seq: Seq,
-    /// What it acknowledges.
+    /// What the peer acknowledges.
     pub ack: Seq,
     pub window: u16,
     /// Its timestamp clock.
@@ -368,7 +368,7 @@ impl Script {
         script
     }
 
-    /// ESTABLISHED without the acknowledgements at once of a young connection.
+    /// ESTABLISHED, past the immediate acknowledgements of a young connection.
     pub fn settled(cfg: Config, offer: Offer) -> Script {
         let mut script = Script::established(cfg, offer);
         script.send(b"x");
@@ -460,7 +460,7 @@ impl Script {
         makers.iter().map(|make| make(cfg.clone(), offer)).collect()
     }
 
-    /// A header of the peer, where it stands.
+    /// A header of the peer, at its next number.
     pub fn header(&self, flags: TcpFlags) -> TcpHeader {
         let options = TcpOptions {
             timestamp: self.offer.timestamps.then_some((self.ts, self.echo)),
@@ -470,7 +470,7 @@ impl Script {
         TcpHeader { seq, ack, flags, window, options, ..TcpHeader::default() }
     }
 
-    /// The peer's SYN or SYN-ACK, where it stands.
+    /// The peer's SYN or SYN-ACK, at its next number.
     pub fn syn(&self, flags: TcpFlags) -> TcpHeader {
         Self::syn_header(self.offer, flags, self.ack, (self.ts, self.echo))
     }
@@ -482,7 +482,7 @@ impl Script {
         self.seq += payload.len() as u32 + u32::from(flags.contains(FIN));
     }
 
-    /// The peer sends something `offset` octets from where it stands, and stays there.
+    /// The peer sends something `offset` octets from its next number, which does not change.
     pub fn give_at(&mut self, offset: i32, flags: TcpFlags, payload: &[u8]) {
         let mut hdr = self.header(flags);
         hdr.seq = Seq(hdr.seq.0.wrapping_add(offset as u32));
@@ -543,7 +543,7 @@ pub fn peer_options(offer: Offer) -> PeerOptions {
     PeerOptions::of_syn(&Script::syn_header(offer, SYN, Seq(0), (1, 0)))
 }
 
-/// A stream that shows where each byte belongs.
+/// A stream in which each byte shows its position.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u32).wrapping_mul(2_654_435_761).rotate_left(8) as u8).collect()
 }

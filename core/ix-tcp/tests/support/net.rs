@@ -6,7 +6,7 @@ use ix_wire::{Seq, TcpHeader};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What the link does to packets; chances in parts of a thousand.
+/// What the link does to packets; chances are in parts of a thousand.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     pub delay_us: u64,
@@ -14,14 +14,14 @@ pub struct Link {
     pub reorder: u32,
     pub reorder_us: u64,
     pub duplicate: u32,
-    /// Bytes a second; 0: no limit.
+    /// Bytes per second; 0: no limit.
     pub bytes_per_ms: u64,
-    /// Time that the link may be behind before it drops.
+    /// Longest queueing delay; beyond it the link drops packets.
     pub queue_us: u64,
-    /// Time that it may be behind before it marks ECN-capable packets; 0: never.
+    /// Queueing delay from which on it marks ECN-capable packets; 0: never.
     pub mark_us: u64,
     /// Once in this time the link holds everything back for up to `stall_us`, as a busy machine on
-    /// the way does, and then lets it go at once; 0: never.
+    /// the path does, and then forwards it at once; 0: never.
     pub stall_every_us: u64,
     pub stall_us: u64,
 }
@@ -40,11 +40,11 @@ impl Link {
         stall_us: 0,
     };
 
-    /// When a packet that would arrive at `at_us` does so on a link that stalls.
+    /// The arrival time, on a link that stalls, of a packet that would arrive at `at_us`.
     fn after_stall(&self, at_us: u64) -> u64 {
         let Some(which) = at_us.checked_div(self.stall_every_us) else { return at_us };
         let began_us = which * self.stall_every_us;
-        // The same in both directions, which one machine forwards.
+        // The same in both directions, because one machine forwards both.
         let long_us = Rng::new(which).below(self.stall_us + 1);
         at_us.max(began_us + long_us)
     }
@@ -68,10 +68,10 @@ pub struct Net {
     pub received: [Vec<u8>; 2],
     /// Shut down after the last byte.
     pub shutdown: [bool; 2],
-    /// The application reads only this much of what waits, each time; 0: it does not read.
+    /// How much of what waits the application reads each time; 0: nothing.
     pub reads: [bool; 2],
     pub transmitted: [u64; 2],
-    /// Packets that each direction's queue marked, and dropped; its longest delay.
+    /// Packets that each direction's queue marked and dropped, and its longest delay.
     pub marks: [u64; 2],
     pub overflows: [u64; 2],
     pub longest_us: [u64; 2],
@@ -82,7 +82,7 @@ impl Net {
     pub fn connect(cfgs: [Config; 2], link: Link, seed: u64, iss: [Seq; 2], now_us: u64) -> Net {
         let a = Tcb::connect(&cfgs[0], tuple(1, 2), iss[0], 11, now_us);
         let [cfg_a, cfg_b] = cfgs;
-        // B is made when the SYN arrives; until then a stand-in.
+        // B is made when the SYN arrives; until then there is a stand-in.
         let b = Tcb::connect(&cfg_b, tuple(2, 1), iss[1], 22, now_us);
         let mut net = Net::between(
             [End::new(cfg_a, a, now_us), End::new(cfg_b, b, now_us)],
@@ -183,7 +183,7 @@ impl Net {
         self.collect(who);
     }
 
-    /// One step of time: the next packet or timer. False: nothing will ever happen again.
+    /// Advances time to the next packet or timer. False: nothing will ever happen again.
     pub fn step(&mut self) -> bool {
         let packet_at = self.queue.peek().map_or(u64::MAX, |Reverse((at_us, _, _))| *at_us);
         let timers = [0, 1].map(|who| self.ends[who].tcb.deadline());

@@ -7,11 +7,11 @@ pub(super) const ORDER_1: u8 = 174;
 const FIELD_BYTES: usize = 3;
 const MODULO: u32 = 1 << 24;
 
-/// Counters of received payload bytes, modulo 2^24. An option may leave counters out from its end,
-/// so that a lone counter of CE cannot be expressed.
+/// Counters of received payload bytes, modulo 2^24. An option may omit counters only from its end,
+/// so it cannot have a counter of CE alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EcnBytes {
-    /// ECT(0), CE and ECT(1), each plus one; 0: left out.
+    /// ECT(0), CE and ECT(1), each plus one; 0: omitted.
     plus_one: [u32; 3],
 }
 
@@ -19,11 +19,11 @@ impl EcnBytes {
     /// No option.
     pub const NONE: Self = Self { plus_one: [0; 3] };
 
-    /// An option with these counters, of which the lowest 24 bits count.
+    /// An option with the lowest 24 bits of these counters.
     pub fn new(ect0: Option<u32>, ce: Option<u32>, ect1: Option<u32>) -> Self {
         let field = |value: Option<u32>| value.map_or(0, |value| value % MODULO + 1);
         let ce = ce.filter(|_| ect0.is_some() || ect1.is_some());
-        // What stands last needs what stands before it.
+        // The last counter needs those before it.
         let ect1 = ect1.filter(|_| ect0.is_none() || ce.is_some());
         Self { plus_one: [field(ect0), field(ce), field(ect1)] }
     }
@@ -43,13 +43,13 @@ impl EcnBytes {
         self.plus_one[2].checked_sub(1)
     }
 
-    /// There is no option.
+    /// True if there is no option.
     #[inline]
     pub fn is_none(self) -> bool {
         self.plus_one == [0; 3]
     }
 
-    /// The same without the last counter, when all three are there.
+    /// The same without the last counter, if it has all three.
     pub fn shorter(self) -> Self {
         let [ect0, ce, ect1] = self.plus_one;
         Self { plus_one: [ect0, ce, if ect0 == 0 { ect1 } else { 0 }] }
@@ -64,7 +64,7 @@ impl EcnBytes {
         }
     }
 
-    /// The body of an option of this kind; `None` when its length is none that there is.
+    /// Parses the body of an option of this kind; `None` if its length is invalid.
     pub(super) fn parse(kind: u8, body: &[u8]) -> Option<Self> {
         let (fields, rest) = body.as_chunks::<FIELD_BYTES>();
         if !rest.is_empty() || fields.len() > 3 {
@@ -79,7 +79,7 @@ impl EcnBytes {
         Some(read)
     }
 
-    /// Writes the option and no-operations behind it; answers its length.
+    /// Writes the option, padded with no-operations; returns its length.
     pub(super) fn emit(self, out: &mut [u8]) -> usize {
         let len = self.len();
         if len == 0 {

@@ -37,24 +37,24 @@ impl TcpFlags {
     pub const ECE: Self = Self(0x40);
     /// Congestion window reduced (RFC 3168).
     pub const CWR: Self = Self(0x80);
-    /// Accurate ECN (RFC 9768); of the reserved bits the lowest.
+    /// Accurate ECN (RFC 9768); the lowest of the reserved bits.
     pub const AE: Self = Self(0x100);
 
     const ALL: u16 = 0x1ff;
 
-    /// All of `other`'s bits are set.
+    /// True if all of `other`'s bits are set.
     #[inline]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Any of `other`'s bits is set.
+    /// True if any of `other`'s bits is set.
     #[inline]
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Both sets together, in constants.
+    /// Both sets together, for constants.
     #[inline]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -89,7 +89,7 @@ pub struct TcpHeader {
     pub ack: Seq,
     /// The control bits. Reserved bits are ignored on reception (RFC 9293 section 3.1).
     pub flags: TcpFlags,
-    /// The window as it stands in the header, before any scaling.
+    /// The window field, before scaling.
     pub window: u16,
     /// Urgent pointer; significant with [`TcpFlags::URG`].
     pub urgent: u16,
@@ -98,8 +98,8 @@ pub struct TcpHeader {
 }
 
 impl TcpHeader {
-    /// Parses the header at the front of a segment; answers it and its length. The checksum is the
-    /// caller's to verify.
+    /// Parses the header at the front of a segment; returns the header and its length. The caller
+    /// verifies the checksum.
     #[inline]
     pub fn parse(segment: &[u8]) -> Result<(Self, usize), DropReason> {
         let (fixed, options) = split_header(segment)?;
@@ -107,7 +107,7 @@ impl TcpHeader {
         Ok((Self::with_options(fixed, options), usize::from(fixed[12] >> 4) * 4))
     }
 
-    /// The header of which `fixed` is the part before the options.
+    /// The header with these options; `fixed` is the part before the options.
     #[inline(always)]
     pub(crate) fn with_options(fixed: &[u8; HEADER_BYTES], options: TcpOptions) -> Self {
         Self {
@@ -129,7 +129,7 @@ impl TcpHeader {
         HEADER_BYTES + self.options.len()
     }
 
-    /// Writes the header at the front of `out`, checksum zero; answers its length.
+    /// Writes the header at the front of `out`, with checksum zero; returns its length.
     ///
     /// # Panics
     /// When `out` is shorter than that.
@@ -138,8 +138,8 @@ impl TcpHeader {
         self.emit_summed(out).0
     }
 
-    /// Writes the header with its checksum, given the addresses and the sum of the payload of
-    /// `payload_len` bytes; answers its length.
+    /// Writes the header with its checksum; returns its length. The payload has `payload_len`
+    /// bytes, which sum to `payload`.
     ///
     /// # Panics
     /// When `out` is shorter than that.
@@ -178,8 +178,7 @@ impl TcpHeader {
     }
 }
 
-/// Fills in the checksum of a segment that lies whole in one piece, whatever its checksum field
-/// holds now.
+/// Writes the checksum of a segment that is in one piece, whatever its checksum field holds.
 ///
 /// # Panics
 /// When `segment` is shorter than a header.
@@ -191,7 +190,7 @@ pub fn fill_checksum(segment: &mut [u8], src: IpAddr, dst: IpAddr) {
     segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
-/// The parts of the header at the front of a segment: up to the options, and the options.
+/// Splits the header at the front of a segment: the part before the options, and the options.
 #[inline(always)]
 pub(crate) fn split_header(segment: &[u8]) -> Result<(&[u8; HEADER_BYTES], &[u8]), DropReason> {
     let fixed = segment.first_chunk::<HEADER_BYTES>().ok_or(DropReason::TcpTruncated)?;

@@ -4,7 +4,7 @@ use crate::{Checksum, Seq, be16, be32, put_words};
 
 /// Bytes that options may take in a header.
 pub const OPTIONS_BYTES_MAX: usize = 40;
-/// A larger window scale is taken for this one (RFC 7323 section 2.3).
+/// A larger window scale is treated as this one (RFC 7323 section 2.3).
 pub const WINDOW_SCALE_MAX: u8 = 14;
 
 const END: u8 = 0;
@@ -17,10 +17,10 @@ const TIMESTAMP: u8 = 8;
 
 const SACK_BLOCKS_MAX: usize = 4;
 pub(crate) const TIMESTAMP_BYTES: usize = 12;
-/// The layout RFC 7323 appendix A recommends, which is every data segment's of nearly all stacks.
+/// The layout that RFC 7323 appendix A recommends. Nearly all stacks use it for data segments.
 pub(crate) const TIMESTAMP_ONLY: [u8; 4] = [NO_OPERATION, NO_OPERATION, TIMESTAMP, 10];
 
-/// Up to four ranges of sequence numbers, first and one past the last.
+/// At most four ranges of sequence numbers: the first number and one past the last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SackBlocks {
     blocks: [(Seq, Seq); SACK_BLOCKS_MAX],
@@ -52,14 +52,14 @@ impl SackBlocks {
         usize::from(self.len)
     }
 
-    /// There are none.
+    /// True if there are no blocks.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// The options of one segment. Options that belong to a SYN only are reported wherever they stand.
+/// The options of one segment. Options that are valid only with SYN are reported on any segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TcpOptions {
     /// Maximum segment size the sender can receive.
@@ -89,9 +89,10 @@ impl TcpOptions {
 
     /// Parses the options area of a header.
     ///
-    /// Unknown options, and known ones of a wrong length, are skipped (RFC 9293 MUST-6). At an
-    /// illegal length the rest is ignored: RFC 9293 MUST-7 wants it survived and suggests a
-    /// reset, but then anybody could reset a connection without knowing its sequence numbers.
+    /// Unknown options, and known ones of a wrong length, are skipped (RFC 9293 MUST-6). After an
+    /// illegal length the rest is ignored. RFC 9293 MUST-7 requires that TCP survives it and
+    /// suggests a reset, but then anybody could reset a connection without knowing its sequence
+    /// numbers.
     #[inline]
     pub fn parse(options: &[u8]) -> Self {
         match Self::parse_usual(options) {
@@ -100,7 +101,7 @@ impl TcpOptions {
         }
     }
 
-    /// Nothing but a timestamp, or nothing at all; `None` for anything else.
+    /// Parses options that are a timestamp alone, or empty; `None` for any others.
     #[inline(always)]
     pub(crate) fn parse_usual(options: &[u8]) -> Option<Self> {
         if options.is_empty() {
@@ -154,7 +155,7 @@ impl TcpOptions {
         self.len_without_sack() + if sack_blocks == 0 { 0 } else { 4 + 8 * sack_blocks }
     }
 
-    /// There are none.
+    /// True if there are no options.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -164,7 +165,7 @@ impl TcpOptions {
     fn len_without_sack(&self) -> usize {
         let mss = if self.mss.is_some() { 4 } else { 0 };
         let scale = if self.window_scale.is_some() { 4 } else { 0 };
-        // SACK-permitted takes the place of a timestamp's two no-operations.
+        // SACK-permitted takes the place of the timestamp's two no-operations.
         let permitted_and_timestamp = match (self.sack_permitted, self.timestamp) {
             (_, Some(_)) => TIMESTAMP_BYTES,
             (true, None) => 4,
@@ -173,15 +174,15 @@ impl TcpOptions {
         mss + scale + permitted_and_timestamp + self.ecn_bytes.len()
     }
 
-    /// With a timestamp there is room for three blocks only (RFC 2018 section 3).
+    /// With a timestamp there is room for only three blocks (RFC 2018 section 3).
     #[inline]
     fn sack_blocks_that_fit(&self) -> usize {
         let room = OPTIONS_BYTES_MAX - self.len_without_sack();
         self.sack.len().min(room.saturating_sub(4) / 8)
     }
 
-    /// Writes the options at the front of `out`, aligned to words; answers their length. SACK
-    /// blocks that do not fit are left out, from the last.
+    /// Writes the options at the front of `out`, aligned to words; returns their length. SACK
+    /// blocks that do not fit are omitted, the last first.
     ///
     /// # Panics
     /// When `out` is shorter than that.
@@ -190,7 +191,7 @@ impl TcpOptions {
         self.emit_summed(out).0
     }
 
-    /// As [`Self::emit`]; answers the sum of what it wrote as well.
+    /// As [`Self::emit`]; also returns the sum of what it wrote.
     #[inline]
     pub(super) fn emit_summed(&self, out: &mut [u8]) -> (usize, Checksum) {
         let mut sum = Checksum::new();
@@ -210,13 +211,13 @@ impl TcpOptions {
         }
     }
 
-    /// The timestamp, if there is nothing else.
+    /// The timestamp, if it is the only option.
     #[inline]
     pub fn only_timestamp(&self) -> Option<(u32, u32)> {
         if self.has_more() { None } else { self.timestamp }
     }
 
-    /// Whether there is anything beside a timestamp.
+    /// True if there is an option other than a timestamp.
     #[inline]
     fn has_more(&self) -> bool {
         self.mss.is_some()

@@ -1,4 +1,4 @@
-//! Step 4: the application's batched system calls, each for the part that it concerns.
+//! Step 4: carries out the application's batched system calls, each by the part that it concerns.
 use super::ElasticThread;
 use crate::calls::Answer;
 use crate::flows::FLOWS_AHEAD;
@@ -8,7 +8,7 @@ use crate::udp;
 use ix_abi::{Call, CallError};
 
 impl ElasticThread {
-    /// Runs the first `count` slots of the call array (at most `CALLS_MAX`).
+    /// Carries out the first `count` slots of the call array, at most `CALLS_MAX`.
     pub fn run_calls(&mut self, count: usize) {
         let count = count.min(ix_abi::CALLS_MAX);
         for index in 0..count {
@@ -28,7 +28,7 @@ impl ElasticThread {
         }
     }
 
-    /// Carries out one call. Inlined, so that decoding and this are one match.
+    /// Carries out one call. Inlined, so that decoding and dispatch are one match.
     #[inline(always)]
     pub(crate) fn run_call(&mut self, call: Call) -> Answer {
         let ElasticThread { io, flows, tcp, udp, receive, migrations, .. } = self;
@@ -54,7 +54,7 @@ impl ElasticThread {
             Call::Unlisten { listener } => tcp.unlisten(cx, listener),
             Call::SetCookie { handle, cookie } => tcp.set_cookie(cx, handle, cookie),
             Call::Drain => self.call_drain(),
-            Call::SetOpt { handle, option, value } => tcp.set_opt(cx, handle, option, value),
+            Call::SetOpt { handle, option } => tcp.set_opt(cx, handle, option),
             Call::GetInfo { handle, to } => tcp.get_info(cx, handle, to),
             Call::UdpBind { at, cookie } => {
                 let (secrets, packets) = (&mut tcp.secrets, &self.packets);
@@ -66,7 +66,7 @@ impl ElasticThread {
                 udp::sendv(udp, cx.io, socket, to, sg, cookie)
             }
             Call::UdpRecvDone { data } => udp::recv_done(&mut cx.io.cx, data),
-            Call::UdpSetOpt { socket, option, value } => udp::set_opt(udp, socket, option, value),
+            Call::UdpSetOpt { socket, option } => udp::set_opt(udp, socket, option),
             Call::TimerSet { cookie, delay_us } => self.set_timer(cookie, delay_us),
             Call::TimerCancel { timer } => match self.app_timers.cancel(timer) {
                 true => Ok(0),
@@ -78,7 +78,7 @@ impl ElasticThread {
         }
     }
 
-    /// Calls of packet queues: out of line, so that those of TCP stay together.
+    /// Calls of packet queues. Not inlined, so that those of TCP stay together.
     #[cold]
     #[inline(never)]
     fn run_packet_call(&mut self, call: Call) -> Answer {
@@ -107,12 +107,12 @@ impl ElasticThread {
         Ok(id)
     }
 
-    /// The application is gone, and does not wait for its timers.
+    /// Ends the application's timers, because the application has ended.
     pub(crate) fn clear_app_timers(&mut self) {
         self.app_timers.clear();
     }
 
-    /// What a flow knows about itself, whatever holds it: for simulators that look inside.
+    /// Figures of a flow, whoever holds it. For simulators.
     pub fn inspect(&mut self, handle: u64) -> Option<(ix_tcp::TcbInfo, ix_tcp::LossInfo)> {
         let flow = self.flows.get(crate::flows::handle::FlowId::from_handle(handle))?;
         Some((flow.tcb.info(&self.shared.config.tcp), flow.tcb.loss_info()))

@@ -1,16 +1,15 @@
-//! The cycle of an elastic thread: its parts, and the six steps that lead through them.
+//! The cycle of an elastic thread: its parts, and the six steps that call them.
 //!
-//! Only this module knows all parts. Each part owns its state, is given a small context and returns
-//! what came of it; here stands what follows from that. Nothing here reads a clock or waits: the
-//! caller brings the time and decides about sleeping (`run/` on Linux, the simulator in virtual
-//! time).
+//! Only this module knows all parts. Each part owns its state, gets a small context and returns a
+//! result; this module acts on the result. Nothing here reads a clock or waits: the caller passes
+//! the time and decides about sleeping (`run/` on Linux, the simulator in virtual time).
 //!
-//! `packets.rs` has steps 1 and 2, `calls.rs` step 4, `away.rs` what is left out while the
-//! application keeps the thread, `moves.rs` what migrations want done, `rest.rs` what is due when
-//! nothing comes.
-mod away;
+//! `packets.rs` has steps 1 and 2, `calls.rs` step 4. `non_responsive.rs` leaves out what needs a
+//! non-responsive application, `moves.rs` carries out what migrations need, and `rest.rs` does what
+//! is due when no packet arrives.
 mod calls;
 mod moves;
+mod non_responsive;
 mod packets;
 mod rest;
 
@@ -33,12 +32,12 @@ use crate::tcp::Tcp;
 use crate::tcp::connections::announce_early_data;
 use crate::timers::APP_TIMER;
 use crate::timers::app::AppTimers;
-use away::Away;
 use ix_abi::Event;
 use ix_tcp::udp::UdpTable;
+use non_responsive::Deferred;
 use std::sync::Arc;
 
-/// Entries that the wheel handles in one cycle at most: the bound of step 5.
+/// Most wheel entries that one cycle processes: the limit of step 5.
 const TIMERS_PER_CYCLE: usize = 256;
 
 /// One elastic thread.
@@ -55,27 +54,27 @@ pub struct ElasticThread {
     pub(crate) app_timers: AppTimers,
     pub(crate) calls: CallArray,
     pub(crate) migrations: Migrations,
-    away: Away,
-    /// Its part of a capture, if there is one.
+    deferred: Deferred,
+    /// The thread's part of a capture, if one is running.
     sniffer: Option<Box<Sniffer>>,
     read_on_cpu: ReadOnCpu,
-    /// Which gate of the board's is in force here.
+    /// Version of the vNIC's rules that this thread uses.
     gate_version: u64,
     due: Vec<u64>,
     housekeeping_us: u64,
 }
 
-/// What one cycle found.
+/// The result of one cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CycleReport {
-    /// Events that wait for the application.
+    /// Number of events for the application.
     pub events: usize,
-    /// Packets that came in or went out, or timers that fired: something was done.
+    /// Packets were received or sent, or timers fired.
     pub busy: bool,
 }
 
 impl ElasticThread {
-    /// A thread that owns the flow groups which `shared` gives it.
+    /// A thread that owns the flow groups that `shared` assigns to it.
     pub fn new(io: Io, calls: CallArray, forwarding: Forwarding, now_us: u64) -> ElasticThread {
         let (shared, index) = (io.cx.shared.clone(), io.cx.index);
         let config = &shared.config;
@@ -93,7 +92,7 @@ impl ElasticThread {
             app_timers: AppTimers::new(config.timers_max),
             calls,
             migrations: Migrations::new(index, |group| shared.owner(group)),
-            away: Away::default(),
+            deferred: Deferred::default(),
             sniffer: None,
             read_on_cpu: OnCpu::in_virtual_time,
             gate_version: u64::MAX,
@@ -104,27 +103,27 @@ impl ElasticThread {
         }
     }
 
-    /// The thread runs on Linux, which also runs others.
+    /// Declares that the thread runs on Linux, beside other processes.
     pub(crate) fn run_on_linux(&mut self) {
         self.read_on_cpu = OnCpu::on_linux;
     }
 
-    /// Steps 4 to 6 and then 1 and 2: consumes the application's `calls`, and leaves in the event
-    /// array what happened since. The application has consumed all earlier events.
+    /// Steps 4 to 6, then 1 and 2: carries out `calls` calls and fills the event array. The
+    /// application has processed all earlier events.
     pub fn run_cycle(&mut self, calls: usize, now_us: u64) -> CycleReport {
         self.begin(calls, now_us);
         self.turn(now_us)
     }
 
-    /// The application came back with `calls`: its old events are consumed (step 4).
+    /// Step 4: the application has returned with `calls` calls, so its old events are processed.
     pub fn begin(&mut self, calls: usize, now_us: u64) {
         self.io.cx.events.reset();
         self.io.cx.empty_graveyard();
         self.begin_cycle(now_us);
         self.io.cx.metrics.enter(Stage::Calls);
         self.run_calls(calls);
-        if self.away.was {
-            self.end_away();
+        if self.deferred.may_wait {
+            self.process_deferred();
         }
         if self.migrations.is_active() {
             self.application_returned();
@@ -139,15 +138,14 @@ impl ElasticThread {
         self.receive_and_report(sent, fired)
     }
 
-    /// Steps 1 and 2 alone, when a turn that found nothing to do came just before: a packet that
-    /// has come since is not to wait for steps 5 and 6.
+    /// Steps 1 and 2 alone, after a turn that found nothing to do: a packet that has arrived since
+    /// does not wait for steps 5 and 6.
     pub fn turn_to_receive(&mut self, now_us: u64) -> CycleReport {
         self.begin_cycle(now_us);
         self.receive_and_report(0, false)
     }
 
-    /// The time of the cycle that begins; takes over what other threads and the control plane
-    /// changed.
+    /// Starts a cycle at this time. Applies what other threads and the control plane have changed.
     pub(crate) fn begin_cycle(&mut self, now_us: u64) {
         let Io { cx, ports, neighbors, .. } = &mut self.io;
         cx.now_us = now_us;
@@ -157,7 +155,7 @@ impl ElasticThread {
         }
     }
 
-    /// Takes the gate over that the board has.
+    /// Applies the vNIC's newest rules.
     #[cold]
     fn renew_gate(&mut self) {
         self.gate_version = self.shared.gate.version();
@@ -168,9 +166,8 @@ impl ElasticThread {
             Admission::new(&gate, cx.index, cx.shared.threads(), cx.now_us * 1000);
     }
 
-    /// Steps 5 and 6. `HERE`: the application waits for events; if not, it keeps the thread, and
-    /// what only it can go on with is put off. Returns how many packets were sent, and whether
-    /// timers fired.
+    /// Steps 5 and 6. `HERE`: the application waits for events; otherwise it is non-responsive, and
+    /// what needs it is put off. Returns the number of sent packets, and whether timers fired.
     #[inline]
     fn send<const HERE: bool>(&mut self, now_us: u64) -> (usize, bool) {
         self.flush_touched();
@@ -190,8 +187,8 @@ impl ElasticThread {
         self.egress.transmit(cx, ports, self.sniffer.as_deref_mut())
     }
 
-    /// Steps 1 and 2, and the end of a cycle that has sent so many packets and perhaps fired
-    /// timers.
+    /// Steps 1 and 2, and the end of a cycle that has sent `sent` packets; `fired`: timers have
+    /// fired.
     #[inline]
     fn receive_and_report(&mut self, sent: usize, fired: bool) -> CycleReport {
         self.io.cx.metrics.enter(Stage::Poll);
@@ -205,7 +202,8 @@ impl ElasticThread {
         CycleReport { events, busy: received + sent > 0 || fired }
     }
 
-    /// Sends what the touched flows have to send, arms their timers, buries the dead.
+    /// Sends what the touched flows have to send, sets their timers and removes those that have
+    /// ended.
     pub(crate) fn flush_touched(&mut self) {
         let ElasticThread { io, flows, tcp, migrations, .. } = self;
         let may_be_quiet = migrations.is_active();
@@ -226,9 +224,9 @@ impl ElasticThread {
             let token = due[index];
             match (token & APP_TIMER != 0, HERE) {
                 (true, true) => self.fire_app_timer(token & !APP_TIMER),
-                (true, false) => self.away.put_off_timer(token),
+                (true, false) => self.deferred.put_off_timer(token),
                 (false, true) => self.fire_flow_timer(FlowId::from_handle(token)),
-                (false, false) => self.fire_flow_timer_away(FlowId::from_handle(token)),
+                (false, false) => self.fire_flow_timer_non_responsive(FlowId::from_handle(token)),
             }
         }
         due.clear();

@@ -1,4 +1,4 @@
-//! What migrations want done: the state machine says it, the parts do it.
+//! Carries out the actions that the state machine of migrations returns.
 use super::ElasticThread;
 use crate::context::Context;
 use crate::io::Io;
@@ -12,7 +12,7 @@ use ix_abi::Event;
 use ix_nic::RxPacket;
 use ix_proto::GroupSet;
 
-/// A thread as the state machine sees it.
+/// The thread, as the state machine sees it.
 struct View<'a> {
     cx: &'a Context,
     ports: &'a [Port],
@@ -60,15 +60,15 @@ impl Sight for View<'_> {
     }
 }
 
-/// For the owner of the thread.
+/// Methods for the owner of the thread.
 impl ElasticThread {
-    /// Sends flow groups that this thread owns to another; called on this thread, between two
-    /// cycles.
+    /// Moves flow groups of this thread to another one. Called on this thread, between two cycles.
     ///
-    /// It takes some cycles of both threads, and their applications' return. Groups that are still
-    /// on their way here are waited for; others that are not here are left out. Exactly one record
-    /// with this `command` comes of it ([`ElasticThread::take_migration`]): on the target when the
-    /// groups have moved, on this thread when nothing moved ([`crate::MigrationEnd::Refused`]).
+    /// This takes some cycles of both threads, and the return of both applications. Groups that are
+    /// still on their way to this thread are waited for; other groups that are not here are left
+    /// out. The result is exactly one record with this `command`
+    /// ([`ElasticThread::take_migration`]): on the target when the groups have moved, or on this
+    /// thread if nothing has moved ([`crate::MigrationEnd::Refused`]).
     pub fn migrate(
         &mut self,
         groups: GroupSet,
@@ -81,40 +81,40 @@ impl ElasticThread {
         self.migrations.request(groups, to, command)
     }
 
-    /// The oldest record that was not taken yet, of migrations that ended on this thread.
+    /// The oldest record not taken yet of the migrations that ended on this thread.
     pub fn take_migration(&mut self) -> Option<MigrationRecord> {
         self.migrations.take_record()
     }
 
-    /// Flow groups that this thread has, those on their way to another one included.
+    /// The flow groups of this thread, with those that are leaving.
     pub fn groups_here(&self) -> GroupSet {
         self.flows.here()
     }
 
-    /// Whether nothing comes here or leaves: with no groups here either, the thread may be parked.
+    /// True if no group arrives or leaves. If the thread also has no groups, it may be parked.
     pub fn at_rest(&self) -> bool {
         !self.migrations.is_active()
             && !self.flows.is_unsettled()
             && !self.forwarding.has_backlog()
-            && !self.away.has_kept()
+            && !self.deferred.has_kept()
     }
 
-    /// Whether this thread agrees to take flow groups; at first it does. A thread that is to be
-    /// parked first says no here, then sends its groups away.
+    /// Sets whether this thread accepts flow groups. It does at first. A thread that is to be
+    /// parked first stops accepting them, then sends its groups away.
     pub fn set_takes_groups(&mut self, takes_groups: bool) {
         self.migrations.set_takes_groups(takes_groups);
     }
 }
 
 impl ElasticThread {
-    /// What migrations need between two cycles.
+    /// Does what migrations need between two cycles.
     #[cold]
     pub(super) fn step_migrations(&mut self) {
         self.step(Input::BetweenCycles);
         self.flows.settle();
     }
 
-    /// The application has come back, and its calls are carried out.
+    /// To be called when the application has returned and its calls are carried out.
     #[cold]
     pub(super) fn application_returned(&mut self) {
         self.step(Input::Returned);
@@ -124,20 +124,20 @@ impl ElasticThread {
         let view = View {
             cx: &self.io.cx,
             ports: &self.io.ports,
-            keeps_packets: self.away.has_kept(),
+            keeps_packets: self.deferred.has_kept(),
             read_on_cpu: self.read_on_cpu,
         };
         self.migrations.step(input, &view);
         self.act();
     }
 
-    /// What becomes of a packet whose group is not simply this thread's.
+    /// What to do with a packet whose group may not be this thread's.
     #[cold]
     pub(super) fn way(&mut self, group: usize, from: u8) -> Way {
         let view = View {
             cx: &self.io.cx,
             ports: &self.io.ports,
-            keeps_packets: self.away.has_kept(),
+            keeps_packets: self.deferred.has_kept(),
             read_on_cpu: self.read_on_cpu,
         };
         let way = self.migrations.way(group, from, &view);
@@ -145,7 +145,7 @@ impl ElasticThread {
         way
     }
 
-    /// Sends a packet its way, which is not [`Way::Here`].
+    /// Sends a packet on its way, which is not [`Way::Here`].
     pub(super) fn send_on(&mut self, way: Way, group: usize, origin: Origin, packet: RxPacket) {
         match way {
             Way::To(thread) => self.hand_over(thread, origin.port, packet),
@@ -173,8 +173,7 @@ impl ElasticThread {
             }
             Action::Leaves { group, to } => {
                 for reta in self.io.ports.iter().filter_map(|port| port.reta.as_ref()) {
-                    // A table that cannot be written leaves the packets where they were: they are
-                    // handed over.
+                    // If a table cannot be written, packets still arrive here and are handed over.
                     let _ = reta.set(group, to);
                 }
                 let event = Event::GroupLeaves { group: group as u32, to: to as u32 };
@@ -213,7 +212,7 @@ impl ElasticThread {
         }
     }
 
-    /// Gives the devices all that they take now.
+    /// Gives the devices all that they accept now.
     fn transmit_all(&mut self) {
         loop {
             let sent = self.transmit();

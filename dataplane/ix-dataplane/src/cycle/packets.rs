@@ -1,4 +1,4 @@
-//! Steps 1 and 2: packets come in, are parsed and sorted, and meet the part that handles them.
+//! Steps 1 and 2: receives packets, parses and sorts them, and calls the part that processes each.
 use super::ElasticThread;
 use crate::forwarding::Taken;
 use crate::icmp::answer_echo;
@@ -20,12 +20,12 @@ use ix_nic::RxPacket;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
 use ix_wire::{DropReason, IcmpPacket, Parsed, ipv4};
 
-/// Most signals of other threads that are told in one cycle: the event array has room for them.
+/// Most signals from other threads in one cycle: the event array has room for them.
 const SIGNALS_MAX: usize = 32;
 
 /// Polling and sorting.
 impl ElasticThread {
-    /// Polls and handles one batch; returns the number of packets.
+    /// Receives and processes one batch; returns the number of packets.
     pub(super) fn receive_batch<const HERE: bool>(&mut self) -> usize {
         if HERE && !self.io.cx.events.has_room() {
             self.io.cx.metrics.counters.event_back_pressure.add(1);
@@ -33,7 +33,7 @@ impl ElasticThread {
         }
         if HERE {
             self.poll_waiting();
-        } else if self.away.is_full(self.io.cx.rx_pool.owned()) {
+        } else if self.deferred.is_full(self.io.cx.rx_pool.owned()) {
             return 0;
         }
         let polled = self.poll_devices();
@@ -49,7 +49,7 @@ impl ElasticThread {
         for (work, mbuf) in work.iter().zip(mbufs.drain(..)) {
             match HERE {
                 true => self.process(work, mbuf),
-                false => self.process_away(work, mbuf),
+                false => self.process_or_defer(work, mbuf),
             }
         }
         work.clear();
@@ -57,20 +57,20 @@ impl ElasticThread {
         polled
     }
 
-    /// Packets that had to wait come first, then those from other threads.
+    /// Adds packets that had to wait, then those from other threads.
     #[inline]
     fn poll_waiting(&mut self) {
         if self.migrations.is_active() {
             self.poll_replay();
         }
-        if self.away.has_kept() {
+        if self.deferred.has_kept() {
             self.poll_kept();
         }
         self.poll_threads();
     }
 
-    /// Step 1, unless so many packets are held that devices should keep theirs. Returns how many
-    /// packets the batch has.
+    /// Step 1, unless so many packets are held that devices should keep theirs. Returns the number
+    /// of packets in the batch.
     #[inline]
     fn poll_devices(&mut self) -> usize {
         let ElasticThread { io, receive, migrations, .. } = self;
@@ -84,8 +84,8 @@ impl ElasticThread {
         })
     }
 
-    /// Packets that other threads have handed over. A message ends what is taken from its sender:
-    /// it is heard when the batch has been handled, and before what came after it.
+    /// Adds packets that other threads have handed over. A message is the last that is taken from
+    /// its sender: it is processed after the batch, and before what came after it.
     #[inline]
     fn poll_threads(&mut self) {
         let ElasticThread { io, receive, forwarding, migrations, .. } = self;
@@ -116,7 +116,7 @@ impl ElasticThread {
         }
     }
 
-    /// Packets that migrations held.
+    /// Adds packets that migrations have held.
     #[cold]
     fn poll_replay(&mut self) {
         let mut more = false;
@@ -134,18 +134,18 @@ impl ElasticThread {
         }
     }
 
-    /// Packets that came while the application was away.
+    /// Adds packets that have waited for the application.
     #[cold]
     fn poll_kept(&mut self) {
         let mut more = false;
         while self.receive.has_room() || more {
-            let Some((port, packet)) = self.away.pop() else { break };
+            let Some((port, packet)) = self.deferred.pop() else { break };
             more = packet.more;
             self.receive.push(Origin { port, from: Origin::DEVICE }, packet);
         }
     }
 
-    /// First pass: parses the burst into work, hands foreign packets over, drops what is wrong.
+    /// First pass: parses the burst, hands over packets of other threads, drops invalid ones.
     fn sort_burst(&mut self) {
         let mut burst = std::mem::take(&mut self.receive.burst);
         let mut origins = std::mem::take(&mut self.receive.origins);
@@ -155,8 +155,8 @@ impl ElasticThread {
             let mut more = packet.more;
             let mut total_len = packet.mbuf.len();
             while more {
-                // A frame's parts come in one burst; one that is cut off at the end of it goes on
-                // in the next, where its rest cannot be told from a frame: it fails to parse.
+                // All parts of a frame are in one burst. If a burst did end within a frame, the
+                // rest would look like a frame in the next burst, and would fail to parse.
                 let Some((tail, _)) = packets.next() else { break };
                 more = tail.more;
                 total_len += tail.mbuf.len();
@@ -170,7 +170,7 @@ impl ElasticThread {
         (self.receive.burst, self.receive.origins) = (burst, origins);
     }
 
-    /// Parses one packet. `is_new`: whether it may be heard was asked nowhere yet.
+    /// Parses one packet. `is_new`: no receive filter has checked it yet.
     #[inline]
     fn sort(&mut self, origin: Origin, mbuf: Mbuf, tails: usize, total_len: usize, is_new: bool) {
         self.receive.work.push(Work::of(origin, tails));
@@ -184,7 +184,7 @@ impl ElasticThread {
         }
     }
 
-    /// A packet that the parser, or a filter, has refused.
+    /// Processes a packet that the parser or a filter has refused.
     #[cold]
     fn sort_refused(&mut self, origin: Origin, mbuf: Mbuf, tails: usize, reason: Dropped) {
         self.receive.work.pop();
@@ -194,8 +194,8 @@ impl ElasticThread {
         self.claim_or_drop(origin.port, mbuf, tails, reason);
     }
 
-    /// A fragment: kept for the others of its datagram, or handed to the thread that keeps them.
-    /// What it makes whole is a packet of the batch in its place.
+    /// Processes a fragment: stores it, or hands it to the thread that stores the datagram's
+    /// fragments. A complete datagram takes its place in the batch.
     #[cold]
     fn take_fragment(&mut self, origin: Origin, mbuf: Mbuf) {
         let port = &self.io.ports[usize::from(origin.port)];
@@ -211,13 +211,14 @@ impl ElasticThread {
         }
         match self.receive.under_way.take(&mut self.io.cx, origin.port, &read, mbuf) {
             Ok(None) => {}
-            // Wherever its fragments came from, the whole was asked nowhere yet.
+            // Whichever threads its fragments came from, no receive filter has checked the datagram
+            // yet.
             Ok(Some(whole)) => self.sort_whole(origin, whole),
             Err((reason, mbuf)) => self.claim_or_drop(origin.port, mbuf, 0, reason),
         }
     }
 
-    /// A datagram that was put together. One that is refused as a fragment all the same is dropped.
+    /// Parses a reassembled datagram. If it is refused as a fragment again, it is dropped.
     fn sort_whole(&mut self, origin: Origin, mbuf: Mbuf) {
         self.receive.work.push(Work::of(origin, 0));
         let Io { cx, ports, .. } = &self.io;
@@ -233,8 +234,8 @@ impl ElasticThread {
         }
     }
 
-    /// A packet of a group that is another thread's or on its way: sends it on or holds it, if it
-    /// may not be handled all the same.
+    /// Processes a packet whose group is another thread's or is moving: sends it on or holds it,
+    /// unless it may be processed here.
     #[cold]
     fn divert(&mut self, group: usize, origin: Origin, mbuf: Mbuf, tails: usize) {
         let way = self.way(group, origin.from);
@@ -252,8 +253,8 @@ impl ElasticThread {
 
 /// Packets that go no further, and those of other threads.
 impl ElasticThread {
-    /// A packet that was refused goes to a packet queue that wants it, or to the thread that a
-    /// receive filter gives it to; else it is dropped.
+    /// Gives a refused packet to a packet queue that wants it, or to the thread that a receive
+    /// filter names; else drops it.
     #[cold]
     fn claim_or_drop(&mut self, port: u8, mbuf: Mbuf, tails: usize, reason: Dropped) {
         if !self.packets.is_any() && !self.receive.admission.steers() {
@@ -273,8 +274,8 @@ impl ElasticThread {
         }
     }
 
-    /// Drops a packet whose last `tails` pieces are the last that came: counts, captures and frees
-    /// it, and answers it where that is the rule.
+    /// Drops a packet, whose last `tails` mbufs are the last of the batch: counts, captures and
+    /// frees it, and sends an ICMP error where the RFCs say so.
     #[cold]
     fn drop_packet(&mut self, port: u8, mbuf: Mbuf, tails: usize, reason: Dropped) {
         if let Some(staged) = self.sniff(&mbuf, tails) {
@@ -295,8 +296,8 @@ impl ElasticThread {
         self.receive.batch.take_last_tails(tails).for_each(|tail| pool.put(tail));
     }
 
-    /// Hands a packet to another thread, and its frame with it. A full ring loses it, as a NIC's
-    /// would.
+    /// Hands a packet and its frame to another thread. If the ring is full it is lost, as in a
+    /// network card.
     pub(super) fn hand_over(&mut self, to: usize, port: u8, packet: RxPacket) {
         self.io.cx.rx_pool.disown(&packet.mbuf);
         match self.forwarding.push(to, Forwarded::Packet { port, packet }) {
@@ -314,13 +315,13 @@ impl ElasticThread {
 
     /// Sends a message to another thread.
     pub(super) fn tell_thread(&mut self, to: usize, message: Message) {
-        // Refused only where there is no such thread.
+        // Refused only if there is no such thread.
         if self.forwarding.push(to, Forwarded::Message(message)).is_ok() {
             self.shared.ring_thread(to);
         }
     }
 
-    /// Has another thread, or this one, hear a number.
+    /// Sends a number to another thread, or to this one.
     pub(crate) fn signal_thread(&mut self, to: usize, value: u64) -> Result<(), CallError> {
         if to != self.io.cx.index {
             self.forwarding.push_signal(to, value)?;
@@ -333,7 +334,7 @@ impl ElasticThread {
         Ok(())
     }
 
-    /// Gives the rings what has waited for room in them.
+    /// Moves into the rings what has waited for room in them.
     #[inline]
     pub(super) fn flush_handover(&mut self) {
         if self.forwarding.waits() {
@@ -343,9 +344,9 @@ impl ElasticThread {
     }
 }
 
-/// Third pass: each packet meets the part that handles it.
+/// Third pass: calls the part that processes each packet.
 impl ElasticThread {
-    /// Handles a packet, counts why it was dropped, and shows both to the sniffer if there is one.
+    /// Processes a packet, counts why it was dropped, and shows it to the sniffer, if there is one.
     #[inline]
     pub(super) fn process(&mut self, work: &Work, mbuf: Mbuf) {
         self.io.cx.metrics.group_packets[usize::from(work.group)].add(1);
@@ -383,21 +384,21 @@ impl ElasticThread {
         self.sniffed(staged, mark);
     }
 
-    /// Shows the sniffer a packet that was parsed last; nothing is said of it yet.
+    /// Shows the sniffer the last parsed packet, without a verdict yet.
     fn sniff(&mut self, mbuf: &Mbuf, tails: usize) -> Option<Staged> {
         let memory = &self.shared.memory;
         let tails = self.receive.batch.last_tails(tails).map(|tail| tail.bytes(memory));
         Some(self.sniffer.as_deref_mut()?.arriving(mbuf.bytes(memory), tails))
     }
 
-    /// Tells the sniffer what became of what it was shown.
+    /// Tells the sniffer the verdict on a packet.
     fn sniffed(&mut self, staged: Option<Staged>, mark: Mark) {
         if let (Some(sniffer), Some(staged)) = (&mut self.sniffer, staged) {
             sniffer.arrived(staged, mark);
         }
     }
 
-    /// Begins or ends this thread's part of a capture, as all are told.
+    /// Starts or ends this thread's part of a capture.
     #[cold]
     pub(crate) fn look_at_capture(&mut self) {
         self.shared.updates.capture_done(self.io.cx.index);
@@ -405,7 +406,7 @@ impl ElasticThread {
         self.sniffer = Sniffer::new(&self.shared.captures, self.io.cx.index, ports);
     }
 
-    /// Step 2: what a packet does.
+    /// Step 2: processes a packet.
     #[inline]
     pub(crate) fn handle(&mut self, work: &Work, mbuf: Mbuf) -> Verdict {
         let ElasticThread { io, flows, tcp, udp, packets, receive, .. } = self;
@@ -431,7 +432,7 @@ impl ElasticThread {
         }
     }
 
-    /// An ICMP error goes to the flow or the socket of the packet that it quotes.
+    /// Gives an ICMP error to the flow or the socket of the packet that it quotes.
     fn handle_icmp(&mut self, work: &Work, mbuf: Mbuf, packet: &IcmpPacket) -> Verdict {
         let ElasticThread { io, flows, tcp, udp, receive, .. } = self;
         let batch = &mut receive.batch;

@@ -1,11 +1,11 @@
-//! When nothing comes: the gauges, whether the thread may sleep, and until when.
+//! What is due when no packet arrives: gauges, whether the thread may sleep, and until when.
 use super::ElasticThread;
 
-/// Between updates of the gauges.
+/// Time between two updates of the gauges, µs.
 const HOUSEKEEPING_US: u64 = 100_000;
 
 impl ElasticThread {
-    /// Gauges and the devices' own counters, every 100 ms and before sleep.
+    /// Updates gauges and the devices' own counters, every 100 ms and before sleep.
     pub(crate) fn run_housekeeping(&mut self, now_us: u64, force: bool) {
         if now_us < self.housekeeping_us && !force {
             return;
@@ -38,11 +38,11 @@ impl ElasticThread {
         counters.device_tx_failed.set(failed);
     }
 
-    /// Whether a turn may find something to do that no deadline tells of.
+    /// Whether a turn may find work that no deadline announces.
     pub fn has_work(&self) -> bool {
         self.io.ports.iter().any(|port| port.nic.pending() || !port.queue.is_empty())
             || self.forwarding.has_backlog()
-            || self.away.has_kept()
+            || self.deferred.has_kept()
             || !self.flows.to_announce.is_empty()
             || self.migrations.is_busy()
             || self.flows.is_unsettled()
@@ -51,25 +51,26 @@ impl ElasticThread {
             || self.shared.wakers[self.io.cx.index].is_kicked()
     }
 
-    /// Whether the kernel is still sending packets of ours. A peer that takes them out of our
-    /// memory itself is none of its business.
+    /// Whether the kernel is still sending packets of this thread. Packets that a peer takes out of
+    /// shared memory do not count.
     pub fn is_transmitting(&self) -> bool {
         let mut by_kernel = self.io.ports.iter().filter(|port| !port.info.shared_frames);
         by_kernel.any(|port| port.nic.frames_held().1 > 0)
     }
 
-    /// Whether nothing waits that no doorbell will ring for. Arms the devices' doorbells.
+    /// Whether the thread may sleep: nothing waits for which no doorbell would ring. Arms the
+    /// devices' doorbells.
     pub fn may_sleep(&mut self) -> bool {
         let unsent = self.io.ports.iter().any(|port| !port.queue.is_empty());
         let moves = self.migrations.is_busy() || self.flows.is_unsettled();
-        let waits = self.forwarding.has_backlog() || moves || self.away.has_kept();
+        let waits = self.forwarding.has_backlog() || moves || self.deferred.has_kept();
         if unsent || waits || !self.flows.to_announce.is_empty() {
             return false;
         }
         self.io.ports.iter_mut().all(|port| port.nic.arm())
     }
 
-    /// When the wheel or a neighbour has something to do next, µs.
+    /// When the wheel or a next hop has something to do, µs.
     pub fn next_deadline_us(&self) -> Option<u64> {
         let neighbors = self.io.neighbors.deadline_us(&self.io.cx);
         let migrations =

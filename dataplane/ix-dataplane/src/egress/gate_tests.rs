@@ -1,4 +1,5 @@
-//! The gate of an elastic thread in virtual time: what leaves a simulated device, and when.
+//! The vNIC's rules in one elastic thread, in virtual time: what a simulated device sends, and
+//! when.
 use crate::config::Config;
 use crate::cycle::ElasticThread;
 use crate::observe::metrics::{ControlPage, Snapshot};
@@ -27,17 +28,17 @@ fn host(gate: &str) -> Host {
 /// One of several elastic threads.
 fn host_at(gate: &str, index: usize, threads: usize) -> Host {
     let device = device(threads);
-    let mut config = Config::parse("host_addr=10.0.0.2/24").unwrap();
+    let mut config = Config::with_address(OURS, 24);
     config.address_check = crate::config::AddressCheck::Off;
     config.gate = gate.parse().unwrap();
     let mut rig = TestRig::new(config, SIZES, &device);
     let TestThread { elastic: mut thread, arrays } = rig.threads.remove(index);
-    // Begins its accounts.
+    // Starts the counting of rates.
     thread.turn(0);
     Host { device, thread, _arrays: arrays, page: rig.page }
 }
 
-/// A segment from a port of ours, of so many bytes, with `change` made to it.
+/// A segment from an own port, of this length, changed by `change`.
 fn segment(bytes: usize, src_port: u16, change: impl Fn(&mut [u8])) -> Vec<u8> {
     let link = FrameHeader {
         eth_src: [2, 0, 0, 0, 0, 1],
@@ -65,7 +66,7 @@ fn segment(bytes: usize, src_port: u16, change: impl Fn(&mut [u8])) -> Vec<u8> {
 }
 
 impl Host {
-    /// Somebody has built this packet.
+    /// Queues a built packet.
     fn queue(&mut self, frame: &[u8]) -> bool {
         let Some(mut mbuf) = self.thread.io.cx.tx_pool.take() else { return false };
         mbuf.set_range(HEADROOM_BYTES, frame.len());
@@ -78,13 +79,13 @@ impl Host {
         Snapshot::of(&self.page).threads[0].get(&format!("drops.{reason}")).unwrap()
     }
 
-    /// Bytes that have left since the last look.
+    /// Bytes sent since the last call.
     fn sent(&mut self) -> u64 {
         self.device.take_sent().iter().map(|(_, frame)| frame.len() as u64).sum()
     }
 
-    /// Has always something to send for so long, a turn every `step_us`; answers bytes sent, and
-    /// the gaps between packets, µs.
+    /// Always has something to send for `us`, with a turn every `step_us`. Returns the bytes sent
+    /// and the gaps between packets, µs.
     fn flood(&mut self, from_us: u64, us: u64, step_us: u64) -> (u64, Vec<u64>) {
         let frame = segment(FULL, 80, |_| {});
         let (mut bytes, mut gaps, mut last) = (0, Vec::new(), None);
@@ -159,8 +160,8 @@ fn a_limit_holds_within_two_percent_over_a_second() {
     }
 }
 
-/// Of two threads one has a rate of its own; the other one has its part of the vNIC's, or nothing
-/// that it would have to look at.
+/// Of two threads one has a rate of its own. The other has its part of the vNIC's rate, or no rules
+/// at all.
 #[test]
 fn a_queue_has_its_own_rate_within_its_part() {
     for (gate, wanted) in [
@@ -185,8 +186,8 @@ fn a_queue_has_its_own_rate_within_its_part() {
     }
 }
 
-/// Another rate a hundred times while packets wait for it: none is lost, and none overtakes
-/// another.
+/// Another rate a hundred times while packets wait for it: none is lost, and none overtakes another
+/// one.
 #[test]
 fn a_queues_rate_changes_under_packets_that_wait() {
     let mut host = host_at("queue 1 rate tx 1Mbit", 1, 2);
@@ -195,7 +196,7 @@ fn a_queues_rate_changes_under_packets_that_wait() {
         let rates =
             ["queue 1 rate tx 2Mbit", "queue 1 rate flow 2Mbit", "queue 0 rate tx 1kbit", ""];
         host.thread.shared.gate.set(rates[round as usize % 4].parse().unwrap());
-        // The new rate is taken over at the begin of a cycle, before anything is built.
+        // The new rate is applied at the start of a cycle, before anything is built.
         host.thread.turn(1_000 * (round + 1));
         for _ in 0..3 {
             let number = queued.to_be_bytes();
@@ -216,7 +217,7 @@ fn a_queues_rate_changes_under_packets_that_wait() {
 
 #[test]
 fn pacing_spreads_packets_over_the_time() {
-    // 12,112 bits a packet: one every 121 µs, whatever waits.
+    // 12,112 bits per packet: one every 121 µs, however many wait.
     let mut host = host("rate tx 100Mbit");
     let (_, gaps) = host.flood(0, 200_000, 1);
     let gaps = &gaps[3..];
@@ -233,7 +234,7 @@ fn a_paced_thread_knows_when_its_next_packet_is_due() {
     (0..10).for_each(|_| assert!(host.queue(&frame)));
     host.thread.turn(1_000_000);
     assert_eq!(host.device.take_sent().len(), 3, "the burst, and one on credit");
-    // The 12.1 ms of the last one are not paid for yet.
+    // The 12.1 ms of the last one have not passed yet.
     assert_eq!(host.thread.egress.qdisc.due_us(), Some(1_012_112));
     assert!(host.thread.may_sleep(), "it may sleep until then");
     assert!(host.thread.next_deadline_us().is_some_and(|due| due <= 1_012_112));
@@ -241,7 +242,7 @@ fn a_paced_thread_knows_when_its_next_packet_is_due() {
     assert_eq!(host.sent(), 0);
     host.thread.turn(1_012_112);
     assert_eq!(host.device.take_sent().len(), 1);
-    // Lifted: the rest goes at once.
+    // Without rules the rest is sent at once.
     host.thread.shared.gate.set(ix_vnic::Gate::default());
     host.thread.turn(1_012_113);
     assert_eq!(host.device.take_sent().len(), 6);
@@ -258,13 +259,14 @@ fn too_many_that_wait_are_lost_and_counted() {
     assert_eq!(host.thread.io.cx.tx_pool.in_use() as usize + sent, 512);
 }
 
-/// Each flow at its own pace, whatever the others send; all leave within a slot of their turn.
+/// Each flow has its own rate, whatever the others send. All packets leave within a slot of their
+/// departure time.
 #[test]
 fn flows_are_paced_one_by_one() {
     let mut host = host("rate flow 100Mbit");
     let frames = [80, 81].map(|port| segment(FULL, port, |_| {}));
     (0..20).for_each(|_| frames.iter().for_each(|frame| assert!(host.queue(frame))));
-    // No TCP, no UDP: no pace.
+    // Neither TCP nor UDP: no rate.
     host.queue(&segment(FULL, 9, |f| f[23] = 1));
     let mut left: [Vec<u64>; 2] = [Vec::new(), Vec::new()];
     let mut others = 0;
@@ -291,14 +293,14 @@ fn flows_are_paced_one_by_one() {
         }
     }
     assert_eq!(host.thread.io.cx.tx_pool.in_use(), 0);
-    // Too many of one flow are lost, and only of that one.
+    // Too many packets of one flow are lost, and only of that one.
     (0..600).for_each(|_| assert!(host.queue(&frames[0])));
     host.thread.turn(1_004_001);
     assert_eq!(host.drops("tx_rate"), 600 - 1 - 512);
     host.queue(&frames[1]);
     host.thread.turn(1_004_002);
     assert_eq!(host.device.take_sent().len(), 2);
-    // Lifted: all that wait leave, in their order.
+    // Without rules all waiting packets are sent, in their order.
     host.thread.shared.gate.set(ix_vnic::Gate::default());
     host.thread.turn(1_004_003);
     host.thread.turn(1_004_004);
@@ -341,6 +343,6 @@ fn what_no_filter_takes_is_not_heard_nor_what_is_beyond_the_rate() {
         host.device.deliver(incoming(80));
     }
     host.thread.turn(2_000_000);
-    // Two full frames' worth of packets at once, and one on credit.
+    // As many packets at once as two full frames, and one on credit.
     assert_eq!((host.drops("no_flow"), host.drops("rx_rate")), (3, 7));
 }

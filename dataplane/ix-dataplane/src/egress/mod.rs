@@ -9,16 +9,16 @@ use crate::observe::capture::Sniffer;
 use crate::ports::Port;
 use qdisc::Qdisc;
 
-/// The way out of one elastic thread.
+/// The egress of one elastic thread.
 #[derive(Default)]
 pub(crate) struct Egress {
-    /// What may leave, and when.
+    /// Decides which packets may be sent, and when.
     pub qdisc: Qdisc,
 }
 
 impl Egress {
-    /// Gives the devices all built packets that may leave, with one doorbell each. Returns how many
-    /// they took.
+    /// Gives the devices all built packets that may be sent, with one doorbell each. Returns the
+    /// number of packets that they accepted.
     #[inline]
     pub fn transmit(
         &mut self,
@@ -50,7 +50,7 @@ impl Egress {
     }
 }
 
-/// Shows the sniffer what the devices are about to be given.
+/// Shows the sniffer the packets that are about to be given to the devices.
 #[cold]
 fn sniff(cx: &Context, ports: &[Port], sniffer: &mut Sniffer) {
     for (index, port) in ports.iter().enumerate() {

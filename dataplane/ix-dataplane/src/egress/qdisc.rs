@@ -1,9 +1,9 @@
-//! The queueing discipline in front of the devices: transmit filters, the pace of each flow, the
+//! The queueing discipline in front of the devices: transmit filters, the rate of each flow, the
 //! rate of the vNIC.
 //!
-//! Everything that leaves passes here, whatever made the packet. So nothing has to be proved of the
-//! stack or of what the application writes, and a filter that is revoked holds from the next cycle
-//! on. Without filters and rates it costs one look at an empty place in each cycle.
+//! All sent packets pass it, whatever has made them. So nothing need be proved about the stack or
+//! about what the application writes, and a revoked filter is in force from the next cycle on.
+//! Without filters and rates it costs one test in each cycle.
 use crate::context::Context;
 use crate::observe::metrics::LocalDrop;
 use crate::ports::Port;
@@ -12,40 +12,40 @@ use ix_vnic::{Direction, FilterSet, Foreign, Gate, Header, Offered, Pacer, Shape
 use ix_wire::MacAddr;
 use std::collections::VecDeque;
 
-/// Most packets that wait for their turn: what comes then is lost, as in a switch.
+/// Most packets that wait for a rate. Further ones are lost, as in a switch.
 const WAITING_MAX: usize = 512;
 
 /// The queueing discipline of one elastic thread.
 #[derive(Default)]
 pub(crate) struct Qdisc {
-    /// None: nothing is held back.
+    /// `None`: nothing is restricted.
     checks: Option<Box<Checks>>,
 }
 
-/// Filters and rates at work.
+/// Filters and rates in force.
 pub(crate) struct Checks {
     tx: Option<FilterSet>,
     shaper: Option<Shaper>,
-    /// Packets that wait because of their flow's pace.
+    /// Packets that wait because of their flow's rate.
     pacer: Option<Pacer<(u8, Mbuf)>>,
-    /// Packets that the filters have let pass and the rate has not, with their ports.
+    /// Packets that have passed the filters and wait for the vNIC's rate, with their ports.
     waiting: VecDeque<(u8, Mbuf)>,
 }
 
 impl Checks {
-    /// Whether a frame may leave by a port with this Ethernet address.
+    /// Whether a frame may be sent by a port with this Ethernet address.
     pub fn judge(&self, frame: &[u8], own_mac: MacAddr) -> Result<(), LocalDrop> {
         let Some(tx) = &self.tx else { return Ok(()) };
         let header = Header::read(frame).ok_or(LocalDrop::TxForeignOther)?;
         tx.admits(&header, own_mac).map_err(reason)
     }
 
-    /// Whether filters say what may be sent.
+    /// Whether there are transmit filters.
     pub fn filters(&self) -> bool {
         self.tx.is_some()
     }
 
-    /// Takes a packet that the filters have let pass; gives it back when it is lost.
+    /// Accepts a packet that has passed the filters; returns it if it is lost.
     fn admit(&mut self, port: u8, mbuf: Mbuf, flow: Option<u64>, now_ns: u64) -> Result<(), Mbuf> {
         let (Some(pacer), Some(flow)) = (&mut self.pacer, flow) else {
             return self.wait(port, mbuf);
@@ -57,7 +57,7 @@ impl Checks {
         }
     }
 
-    /// Its flow lets it go: now it waits for the rate of all.
+    /// Lets a packet that its flow's rate has passed wait for the vNIC's rate.
     fn wait(&mut self, port: u8, mbuf: Mbuf) -> Result<(), Mbuf> {
         if self.waiting.len() >= WAITING_MAX {
             return Err(mbuf);
@@ -66,7 +66,7 @@ impl Checks {
         Ok(())
     }
 
-    /// Those of paced flows whose turn has come.
+    /// Moves on the packets that their flow's rate lets pass now.
     fn end_waits(&mut self, now_ns: u64) {
         let Some(pacer) = &mut self.pacer else { return };
         while self.waiting.len() < WAITING_MAX
@@ -76,7 +76,7 @@ impl Checks {
         }
     }
 
-    /// The flow of a packet that is to be paced.
+    /// The flow of a packet that has a rate.
     fn flow(&self, frame: &[u8]) -> Option<u64> {
         self.pacer.as_ref()?;
         flow_of(&Header::read(frame)?)
@@ -95,7 +95,7 @@ fn reason(foreign: Foreign) -> LocalDrop {
 }
 
 impl Qdisc {
-    /// What `gate` says of one of `queues` queues.
+    /// The queueing discipline of one of `queues` queues under these rules.
     fn new(gate: &Gate, queue: usize, queues: usize, now_ns: u64) -> Qdisc {
         let tx = gate.set_of(Direction::Transmit, queue);
         let rates = gate.rates_of(queue, queues);
@@ -112,7 +112,8 @@ impl Qdisc {
         }
     }
 
-    /// From now on `gate` holds. What the old one let pass and is still here is asked again.
+    /// Applies new rules. Packets that the old rules let pass and that are still here are checked
+    /// again.
     pub fn renew(&mut self, gate: &Gate, cx: &Context, ports: &mut [Port]) {
         let new = Qdisc::new(gate, cx.index, cx.shared.threads(), cx.now_us * 1000);
         if let Some(mut old) = std::mem::replace(self, new).checks {
@@ -135,7 +136,7 @@ impl Qdisc {
         self.checks.as_deref().filter(|checks| checks.filters())
     }
 
-    /// When the next packet that waits may leave, µs.
+    /// When the next waiting packet may be sent, µs.
     pub fn due_us(&self) -> Option<u64> {
         let checks = self.checks.as_deref()?;
         let shaper = checks.shaper.as_ref().filter(|_| !checks.waiting.is_empty());
@@ -144,10 +145,10 @@ impl Qdisc {
         due_ns.map(|ns| ns.div_ceil(1000))
     }
 
-    /// Takes packets out that wait for a rate, those of each flow in order.
+    /// Removes packets that wait for a rate, in order for each flow.
     pub fn take_waiting(&mut self, wanted: impl Fn(&(u8, Mbuf)) -> bool) -> Vec<(u8, Mbuf)> {
         let Some(checks) = self.checks.as_deref_mut() else { return Vec::new() };
-        // What its flow's pace has let go was sent earlier.
+        // The packets that their flow's rate has let pass were sent earlier.
         let (mut taken, kept) =
             std::mem::take(&mut checks.waiting).into_iter().partition::<Vec<_>, _>(&wanted);
         checks.waiting = kept.into();
@@ -155,7 +156,7 @@ impl Qdisc {
         taken
     }
 
-    /// Holds back what may not leave, or not yet.
+    /// Removes from the ports' queues what may not be sent, or not yet.
     #[inline]
     pub fn pass(&mut self, cx: &mut Context, ports: &mut [Port]) {
         if let Some(checks) = self.checks.as_deref_mut() {

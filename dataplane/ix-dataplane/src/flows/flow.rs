@@ -1,4 +1,4 @@
-//! One flow as the dataplane keeps it: the TCP state machine and what belongs to it here.
+//! One flow: its TCP state machine and what else the dataplane keeps for it.
 use crate::flows::handle::FlowId;
 use crate::flows::sendq::SendQueue;
 use ix_mem::{Mbuf, MbufList, PacketMemory};
@@ -21,67 +21,67 @@ impl RxBuf for Payload {
     }
 }
 
-/// Who answers for the flow on the application's side.
+/// The holder of a flow on the application's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// An active open that is not finished; the application has its handle.
+    /// An active open in progress; the application has its handle.
     Connecting,
-    /// A passive open whose handshake is not finished: nobody yet.
+    /// A passive open in progress: no holder yet.
     Embryonic,
-    /// Announced by `knock`, neither accepted nor rejected yet.
+    /// Announced by `KNOCK`; neither accepted nor rejected yet.
     Knocking,
-    /// The application, under its cookie.
+    /// The application, under the flow's cookie.
     Application,
-    /// Nobody any more: closed by the application, ending in order.
+    /// No holder any more: closed by the application, ending in order.
     Orphan,
 }
 
-/// Where a passive open counts in its listener's backlog.
+/// Which count of its listener's backlog a passive open is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// Not (any more).
+    /// None, or none any more.
     Nowhere,
-    /// For the end of its handshake.
+    /// Unfinished handshakes.
     HalfOpen,
-    /// To be accepted.
+    /// Connections that wait to be accepted.
     Knocking,
 }
 
-/// One flow. At rest a connection costs this and one table entry; a test keeps it below 512 bytes.
+/// One flow. An idle connection costs this and one table entry; a test keeps it below 512 bytes.
 pub struct Flow {
     /// The state machine.
     pub tcb: Tcb<Payload>,
-    /// What else belongs to the flow; apart, so that the state machine can speak to it.
+    /// The rest of the flow, separate so that the state machine can use it.
     pub side: Side,
 }
 
-/// The dataplane's side of a flow.
+/// What the dataplane keeps for a flow beside the state machine.
 pub struct Side {
     /// The name of the flow.
     pub id: FlowId,
-    /// What the application gave us to send.
+    /// What the application has given to send.
     pub sendq: SendQueue,
     /// Received mbufs, oldest first: announced ones, then those not announced yet.
     pub held: MbufList,
-    /// How many of `held` the application has been told of.
+    /// How many of `held` were announced to the application.
     pub announced: u32,
-    /// Bytes announced and not given back yet.
+    /// Bytes announced and not returned.
     pub announced_bytes: u32,
-    /// Bytes acknowledged that the application was not told of.
+    /// Acknowledged bytes that were not announced to the application.
     pub acked_bytes: u32,
-    /// Bytes of the oldest held mbuf that are done with.
+    /// Bytes of the oldest held mbuf that were returned.
     pub front_done: u32,
     /// The application's name.
     pub cookie: u64,
-    /// Payload that came in order, and payload that the peer has acknowledged, bytes.
+    /// Payload received in order, bytes.
     pub bytes_in: u64,
-    /// As `bytes_in`.
+    /// Payload acknowledged by the peer, bytes.
     pub bytes_out: u64,
-    /// When its first segment came or went, in units of 2^16 µs.
+    /// When its first segment was sent or received, in units of 2^16 µs.
     pub born: u32,
-    /// Hash under which the flow table knows it.
+    /// Its hash in the flow table.
     pub hash: u64,
-    /// Next hop's Ethernet address, as of `mac_version`.
+    /// The next hop's Ethernet address, from `mac_version`.
     pub mac: MacAddr,
     /// Version of the neighbour table that `mac` is from; 0: never looked up.
     pub mac_version: u32,
@@ -93,24 +93,24 @@ pub struct Side {
     pub ttl: u8,
     /// Type of service of its packets, without the ECN bits.
     pub tos: u8,
-    /// Who answers for it.
+    /// Its holder on the application's side.
     pub holder: Holder,
-    /// Where it counts in the listener's backlog.
+    /// Which count of its listener's backlog it is in.
     pub waits: Waits,
-    /// Counted among those in TIME-WAIT.
+    /// It is in the count of flows in TIME-WAIT.
     pub in_time_wait: bool,
-    /// In this cycle's list of flows that need `output`.
+    /// It is in this cycle's list of flows that need `output`.
     pub touched: bool,
-    /// Waits to be announced since the application was away.
+    /// Its events wait since the application was non-responsive.
     pub announce_later: bool,
-    /// The peer's stream has ended, and the application was not told.
+    /// The peer's stream has ended, and the application was not told yet.
     pub eof_pending: bool,
-    /// The send window opened, and the application was not told.
+    /// The send window has opened, and the application was not told yet.
     pub window_opened: bool,
 }
 
 impl Flow {
-    /// A flow that nobody has touched yet.
+    /// A flow that was not touched yet.
     pub fn new(tcb: Tcb<Payload>, hash: u64, port: u8, holder: Holder, now_us: u64) -> Flow {
         let side = Side {
             id: FlowId { group: 0, slot: 0, generation: 0 },
@@ -153,18 +153,18 @@ impl Side {
         u64::from(units) << BORN_SHIFT
     }
 
-    /// Whether something came in that the application was not told of.
+    /// Whether something was received that was not announced to the application.
     pub fn unannounced(&self) -> bool {
         self.held.count() > self.announced as usize || self.eof_pending
     }
 
-    /// The same, or something was sent that the application was not told of.
+    /// The same, or something was acknowledged that was not announced to the application.
     pub fn has_news(&self) -> bool {
         self.unannounced() || self.acked_bytes > 0 || self.window_opened
     }
 
-    /// Gives back the oldest `bytes` announced bytes; answers how many mbufs became free (they go
-    /// to `free`), or `None`, with nothing changed, when fewer were announced.
+    /// Frees the oldest `bytes` announced bytes. Returns how many mbufs became free (they go to
+    /// `free`), or `None`, with nothing changed, if fewer were announced.
     pub fn release(
         &mut self,
         memory: &PacketMemory,

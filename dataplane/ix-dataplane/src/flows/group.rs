@@ -1,5 +1,5 @@
 //! A flow group: all flows with the same RSS index, as one value that an elastic thread owns and
-//! that moves to another as a whole (DESIGN.md, "Flow groups and migration").
+//! that moves to another thread as a whole.
 use crate::flows::flow::Flow;
 use crate::flows::handle::{FlowId, SLOTS_MAX};
 use crate::flows::table::FlowTable;
@@ -16,15 +16,15 @@ pub struct FlowGroup {
     made: u32,
     free: Vec<u32>,
     table: FlowTable,
-    /// Flows in TIME-WAIT.
+    /// Number of flows in TIME-WAIT.
     pub time_wait: u32,
 }
 
-/// Its head says whether a timer means it, without the flow.
+/// A slot. Whether a timer is current can be seen without touching the flow.
 #[repr(C)]
 struct Slot {
     generation: u32,
-    /// When the wheel will look at the flow (µs; `u64::MAX`: not at all).
+    /// When the wheel will check the flow (µs; `u64::MAX`: never).
     alarm_us: u64,
     flow: Option<Flow>,
 }
@@ -33,10 +33,10 @@ impl Slot {
     const FREE: Slot = Slot { generation: 1, alarm_us: u64::MAX, flow: None };
 }
 
-/// Cache lines of a flow that are fetched ahead: those that the common path touches.
+/// Number of cache lines of a flow that are prefetched: those that the common path uses.
 const LINES_AHEAD: usize = 7;
 
-/// Fetches a flow, or what was one, ahead.
+/// Prefetches a flow. There need not be one any more.
 #[inline]
 pub fn prefetch_flow(start: *const u8) {
     for line in 0..LINES_AHEAD {
@@ -56,12 +56,12 @@ impl FlowGroup {
         self.id
     }
 
-    /// Flows.
+    /// Number of flows.
     pub fn flows(&self) -> usize {
         self.made as usize - self.free.len()
     }
 
-    /// All flows have slots below.
+    /// All flows are in slots below this number.
     pub fn slots(&self) -> u32 {
         self.made
     }
@@ -74,20 +74,20 @@ impl FlowGroup {
         })
     }
 
-    /// Fetches the table's line for this hash ahead.
+    /// Prefetches the table's line for this hash.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         self.table.prefetch(hash);
     }
 
-    /// The slot that probably has the flow of this hash, and where it stands, to fetch it ahead.
+    /// The slot that probably has the flow of this hash, and its address, for prefetching.
     #[inline]
     pub fn guess(&self, hash: u64) -> Option<(u32, *const u8)> {
         let slot = self.table.find(hash, |_| true)?;
         Some((slot, (&raw const *self.slot(slot)).cast()))
     }
 
-    /// Fetches a slot, if there is such a slot, ahead.
+    /// Prefetches a slot, if it exists.
     #[inline]
     pub fn prefetch_slot(&self, slot: u32) {
         if let Some(slot) = self.slot_if_any(slot) {
@@ -95,7 +95,7 @@ impl FlowGroup {
         }
     }
 
-    /// Whether the flow in a slot, if there is such a slot, has this tuple.
+    /// Whether the flow in a slot, if there is one, has this tuple.
     #[inline]
     pub fn is(&self, slot: u32, tuple: &FlowTuple) -> bool {
         let flow = self.slot_if_any(slot).and_then(|slot| slot.flow.as_ref());
@@ -132,7 +132,7 @@ impl FlowGroup {
         Some(slot)
     }
 
-    /// Takes a flow in; `None` when the group is full.
+    /// Adds a flow; `None` if the group is full.
     pub fn insert(&mut self, mut flow: Flow) -> Option<FlowId> {
         let hash = flow.side.hash;
         let slot = self.free_slot()?;
@@ -144,12 +144,12 @@ impl FlowGroup {
         Some(id)
     }
 
-    /// Name of the flow in a slot.
+    /// The name of the flow in a slot.
     pub fn id_of(&self, slot: u32) -> FlowId {
         FlowId { group: self.id, slot, generation: self.slot(slot).generation }
     }
 
-    /// The flow in a slot, to look at.
+    /// The flow in a slot, read-only.
     pub fn peek(&self, slot: u32) -> Option<&Flow> {
         self.slot_if_any(slot)?.flow.as_ref()
     }
@@ -160,7 +160,7 @@ impl FlowGroup {
         self.slot_mut(slot)?.flow.as_mut()
     }
 
-    /// The flow of a name, if it is not stale.
+    /// The flow with a name, unless the name is stale.
     #[inline]
     pub fn get(&mut self, id: FlowId) -> Option<&mut Flow> {
         let slot = self.slot_mut(id.slot)?;
@@ -174,7 +174,7 @@ impl FlowGroup {
         slot.flow.as_mut()
     }
 
-    /// The flow of a name, if it is not stale, and when the wheel will look at it.
+    /// The flow with a name, unless the name is stale, and when the wheel will check it.
     #[inline]
     pub fn get_with_alarm(&mut self, id: FlowId) -> Option<(&mut Flow, &mut u64)> {
         let Slot { generation, alarm_us, flow } = self.slot_mut(id.slot)?;
@@ -184,15 +184,15 @@ impl FlowGroup {
         flow.as_mut().map(|flow| (flow, alarm_us))
     }
 
-    /// Whether the wheel's entry for this name means anything at `now_us`: timers are lazy, and one
-    /// that another has replaced, or whose flow is gone, says nothing.
+    /// Whether the wheel's entry for this name is current at `now_us`. Timers are lazy: an entry
+    /// that another one has replaced, or whose flow has ended, is ignored.
     #[inline]
     pub fn is_due(&self, id: FlowId, now_us: u64) -> bool {
         let slot = self.slot_if_any(id.slot);
         slot.is_some_and(|s| s.generation == id.generation && s.alarm_us <= now_us)
     }
 
-    /// Fetches what [`Self::is_due`] looks at.
+    /// Prefetches what [`Self::is_due`] reads.
     #[inline]
     pub fn prefetch_head(&self, slot: u32) {
         if let Some(slot) = self.slot_if_any(slot) {
@@ -210,7 +210,7 @@ impl FlowGroup {
         Some(flow)
     }
 
-    /// Names of the flows that `wanted` picks.
+    /// Names of the flows that `wanted` selects.
     pub fn ids_where(&self, wanted: impl Fn(&Flow) -> bool) -> Vec<FlowId> {
         let picked = |slot: &u32| self.slot(*slot).flow.as_ref().is_some_and(&wanted);
         (0..self.made).filter(picked).map(|slot| self.id_of(slot)).collect()
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_connection_at_rest_costs_at_most_512_bytes() {
-        // A slot, its place in the free list, and its share of a table that is half full.
+        // A slot, its entry in the free list, and its share of a table that is half full.
         let bytes = size_of::<Slot>() + size_of::<u32>() + 2 * size_of::<u64>();
         assert!(bytes <= 512, "{bytes}");
     }

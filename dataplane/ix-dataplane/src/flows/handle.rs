@@ -1,9 +1,10 @@
 //! Names of flows across the wall: flow group, generation and slot in one number.
 //!
-//! A handle survives the migration of its flow group, because it names the group and not the
-//! thread. The generation makes a stale handle an error: a slot that is used again has another one.
+//! A handle stays valid when its flow group migrates, because it names the group and not the
+//! thread. The generation makes a stale handle an error: a slot that is used again has another
+//! generation.
 
-/// A checked-apart handle.
+/// The parts of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowId {
     /// Flow group.
@@ -26,7 +27,7 @@ impl FlowId {
         (self.group as u64) << 48 | (self.generation as u64) << SLOT_BITS | self.slot as u64
     }
 
-    /// Takes any number apart; whether such a flow exists is for the flow group to say.
+    /// Splits any number into its parts. The flow group tells whether there is such a flow.
     pub fn from_handle(handle: u64) -> FlowId {
         FlowId {
             group: (handle >> 48) as u16,

@@ -1,5 +1,5 @@
-//! Flows: what one elastic thread keeps of its connections, by flow group, and when each has
-//! something to do: the list of touched flows, and the wheel.
+//! The connections of one elastic thread, by flow group, and when each has something to do: the
+//! list of touched flows, and the wheel.
 pub mod flow;
 pub mod group;
 pub mod handle;
@@ -18,19 +18,19 @@ use ix_proto::GroupSet;
 use ix_wire::{FLOW_GROUPS, Parsed};
 use std::collections::VecDeque;
 
-/// Up to this many flows stay in the cache by themselves.
+/// Up to this number flows stay in the cache without prefetching.
 const FLOWS_CACHED: usize = 512;
 
-/// How many calls or timers before its own a flow is fetched.
+/// A flow is prefetched this many calls or timers before its own.
 pub(crate) const FLOWS_AHEAD: usize = 4;
 
-/// How many timers before its own the head of a flow is fetched.
+/// The head of a flow is prefetched this many timers before its own.
 const HEADS_AHEAD: usize = 16;
 
-/// Flows that have come and are entered in the wheel between two cycles.
+/// Most flows of arrived groups that are entered in the wheel between two cycles.
 const RELINKS: usize = 255;
 
-/// Wheel entries that are looked at between two cycles, for those of groups that are gone.
+/// Most wheel entries that are checked between two cycles for groups that have left.
 const SWEEP_ENTRIES: usize = 1024;
 
 /// The flow groups of one elastic thread.
@@ -39,9 +39,9 @@ pub(crate) type Groups = Box<[Option<Box<FlowGroup>>]>;
 /// The flows of one elastic thread.
 pub(crate) struct Flows {
     pub groups: Groups,
-    /// How many there are.
+    /// Number of flows.
     pub count: usize,
-    /// When flows, and timers of the application, have something to do.
+    /// Deadlines of flows and of the application's timers.
     pub wheel: Wheel,
     /// Flows that need `output` before this cycle's transmission.
     pub touched: Vec<FlowId>,
@@ -51,21 +51,21 @@ pub(crate) struct Flows {
     sweep: Option<Sweep>,
 }
 
-/// A group whose flows are still to be entered in this thread's wheel. Done bit by bit, for a group
-/// may have very many flows.
+/// A group whose flows are not all entered in this thread's wheel yet. This is done step by step,
+/// because a group may have very many flows.
 struct Relink {
     group: usize,
     next: u32,
 }
 
-/// Entries of groups that are gone are taken out of the wheel, bit by bit.
+/// Removes the entries of groups that have left from the wheel, step by step.
 struct Sweep {
     groups: GroupSet,
     cursor: SweepCursor,
 }
 
 impl Flows {
-    /// No flows yet, in the groups that are `owned`.
+    /// No flows, in the groups that are `owned`.
     pub fn new(owned: impl Fn(usize) -> bool, now_us: u64) -> Flows {
         let group = |group: usize| owned(group).then(|| Box::new(FlowGroup::new(group as u16)));
         Flows {
@@ -79,18 +79,18 @@ impl Flows {
         }
     }
 
-    /// The groups that are here, those on their way to another thread included.
+    /// The groups of this thread, with those that are leaving.
     pub fn here(&self) -> GroupSet {
         (0..self.groups.len()).filter(|group| self.groups[*group].is_some()).collect()
     }
 
-    /// The flow of a name, if its group is here and the name is not stale.
+    /// The flow with a name, if its group is here and the name is not stale.
     #[inline]
     pub fn get(&mut self, id: FlowId) -> Option<&mut Flow> {
         flow_of(&mut self.groups, id)
     }
 
-    /// Names of the flows that `wanted` picks.
+    /// Names of the flows that `wanted` selects.
     pub fn ids_where(&self, wanted: impl Fn(&Flow) -> bool) -> Vec<FlowId> {
         self.groups.iter().flatten().flat_map(|group| group.ids_where(&wanted)).collect()
     }
@@ -103,7 +103,7 @@ impl Flows {
         }
     }
 
-    /// Takes a new flow in; `None` when there are too many.
+    /// Adds a new flow; `None` if there are too many.
     pub fn insert(&mut self, cx: &Context, group: usize, mut flow: Flow) -> Option<FlowId> {
         let config = &cx.shared.config;
         if self.count >= config.flows_max {
@@ -118,7 +118,7 @@ impl Flows {
         Some(id)
     }
 
-    /// Takes a flow out; its handle is stale from now on.
+    /// Removes a flow; its handle is stale from now on.
     pub fn remove(&mut self, cx: &Context, id: FlowId) -> Option<Flow> {
         let group = self.groups[usize::from(id.group)].as_mut()?;
         group.get(id)?;
@@ -134,7 +134,7 @@ impl Flows {
         Some(flow)
     }
 
-    /// Counts a flow that has come to TIME-WAIT; [`Self::remove`] takes it out again.
+    /// Counts a flow that has entered TIME-WAIT; [`Self::remove`] subtracts it again.
     pub fn count_time_wait(&mut self, cx: &Context, id: FlowId) {
         if let Some(group) = self.groups[usize::from(id.group)].as_mut() {
             group.time_wait += 1;
@@ -142,7 +142,7 @@ impl Flows {
         cx.metrics.counters.time_wait.add(1);
     }
 
-    /// Second pass over a batch: asks for the flow-table lines of `work`, then for the flows.
+    /// Second pass over a batch: prefetches the flow-table lines of `work`, then the flows.
     pub fn prefetch(&self, work: &mut [Work]) {
         let group_of = |parsed: &Parsed, group: u8| match parsed {
             Parsed::Tcp(_) => self.groups[usize::from(group)].as_deref(),
@@ -162,8 +162,8 @@ impl Flows {
         }
     }
 
-    /// Fetches the flow of a handle (any number will do) into the cache: of very many, each is out
-    /// of it when its turn comes.
+    /// Prefetches the flow of a handle; any number is allowed. With very many flows none is still
+    /// in the cache when it is needed.
     #[inline]
     pub fn fetch_ahead(&self, handle: u64) {
         if self.count <= FLOWS_CACHED {
@@ -175,8 +175,8 @@ impl Flows {
         }
     }
 
-    /// Puts into `due` the wheel's entries that are due and mean something, at most `limit` of
-    /// them. Returns whether any fired.
+    /// Puts into `due` the current wheel entries that are due, at most `limit` of them. Returns
+    /// whether any has fired.
     pub fn take_due(&mut self, now_us: u64, limit: usize, due: &mut Vec<u64>) -> bool {
         self.wheel.advance(now_us, limit, |token| due.push(token));
         let fired = !due.is_empty();
@@ -184,8 +184,8 @@ impl Flows {
         fired
     }
 
-    /// Of entries that have fired, drops those that mean nothing any more: most, where timers guard
-    /// against what seldom happens. Of very many flows only the heads are fetched for that.
+    /// Drops fired entries that are not current any more. Those are most where timers guard against
+    /// rare cases. With very many flows only the heads are prefetched for this.
     fn drop_replaced(&self, due: &mut Vec<u64>, now_us: u64) {
         let group_of = |id: FlowId| self.groups.get(usize::from(id.group))?.as_deref();
         let cached = self.count <= FLOWS_CACHED;
@@ -205,7 +205,7 @@ impl Flows {
         due.truncate(kept);
     }
 
-    /// The wheel looks at a flow again at this time.
+    /// Makes the wheel check a flow again at this time.
     pub fn put_off(&mut self, id: FlowId, until_us: u64) {
         if let Some((_, alarm_us)) = flow_and_alarm(&mut self.groups, id) {
             *alarm_us = until_us;
@@ -214,9 +214,9 @@ impl Flows {
     }
 }
 
-/// Groups that come and leave.
+/// Groups that arrive and leave.
 impl Flows {
-    /// Counts flows that come or leave with their groups.
+    /// Counts flows that arrive or leave with their groups.
     fn count_moved(&mut self, cx: &Context, flows: i64, time_wait: i64) {
         self.count = self.count.saturating_add_signed(flows as isize);
         let counters = &cx.metrics.counters;
@@ -225,7 +225,7 @@ impl Flows {
         counters.time_wait.set(counters.time_wait.get().saturating_add_signed(time_wait));
     }
 
-    /// Takes groups out.
+    /// Removes groups.
     #[allow(clippy::vec_box, reason = "threads own groups as boxes, which move")]
     pub fn take_groups(&mut self, cx: &Context, groups: &GroupSet) -> Vec<Box<FlowGroup>> {
         let boxes: Vec<_> = groups.iter().filter_map(|group| self.groups[group].take()).collect();
@@ -235,7 +235,7 @@ impl Flows {
         boxes
     }
 
-    /// Puts a group in.
+    /// Adds a group.
     pub fn put_group(&mut self, cx: &Context, group: Box<FlowGroup>) {
         self.count_moved(cx, group.flows() as i64, i64::from(group.time_wait));
         let number = usize::from(group.id());
@@ -245,19 +245,18 @@ impl Flows {
         self.groups[number] = Some(group);
     }
 
-    /// Whether flows that have come, or entries of those that are gone, need further steps.
+    /// Whether flows that have arrived, or entries of those that have left, need further steps.
     #[inline]
     pub fn is_unsettled(&self) -> bool {
         self.sweep.is_some() || !self.relink.is_empty()
     }
 
-    /// The flows of these groups are to be entered in the wheel.
+    /// Starts entering the flows of these groups in the wheel.
     pub fn relink(&mut self, groups: &GroupSet) {
         self.relink.extend(groups.iter().map(|group| Relink { group, next: 0 }));
     }
 
-    /// Enters some flows that have come in the wheel, and takes some entries of gone ones out of
-    /// it.
+    /// Enters some arrived flows in the wheel, and removes some entries of flows that have left.
     #[cold]
     pub fn settle(&mut self) {
         let mut budget = RELINKS;
@@ -276,7 +275,7 @@ impl Flows {
         }
     }
 
-    /// Groups leave again: their flows are entered in the wheel at once.
+    /// To be called when groups leave again: enters their flows in the wheel at once.
     pub fn finish_relink(&mut self, groups: &GroupSet) {
         for mut relink in std::mem::take(&mut self.relink) {
             if groups.contains(relink.group) {
@@ -304,7 +303,7 @@ impl Flows {
         relink.next >= group.slots()
     }
 
-    /// The wheel's entries of these groups mean nothing any more.
+    /// Starts removing the wheel's entries of these groups.
     pub fn begin_sweep(&mut self, groups: &GroupSet) {
         let unfinished = self.sweep.take().map_or(GroupSet::EMPTY, |sweep| sweep.groups);
         let groups = groups.iter().chain(unfinished.iter()).collect();
@@ -321,13 +320,13 @@ pub(crate) fn touch(touched: &mut Vec<FlowId>, side: &mut Side) {
     }
 }
 
-/// The flow of a name, if its group is here and the name is not stale.
+/// The flow with a name, if its group is here and the name is not stale.
 #[inline]
 pub(crate) fn flow_of(groups: &mut [Option<Box<FlowGroup>>], id: FlowId) -> Option<&mut Flow> {
     groups.get_mut(usize::from(id.group))?.as_mut()?.get(id)
 }
 
-/// The same, and when the wheel will look at it.
+/// The same, and when the wheel will check it.
 #[inline]
 pub(crate) fn flow_and_alarm(
     groups: &mut [Option<Box<FlowGroup>>],
@@ -336,7 +335,7 @@ pub(crate) fn flow_and_alarm(
     groups.get_mut(usize::from(id.group))?.as_mut()?.get_with_alarm(id)
 }
 
-/// Sees to it that the wheel looks at the flow no later than its earliest deadline.
+/// Makes sure that the wheel checks the flow at its earliest deadline at the latest.
 #[inline]
 pub(crate) fn schedule(wheel: &mut Wheel, flow: &Flow, alarm_us: &mut u64) {
     let deadline_us = flow.tcb.deadline();

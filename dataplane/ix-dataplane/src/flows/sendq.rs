@@ -1,6 +1,6 @@
-//! What a flow has been given to send and what is not acknowledged yet: references into the
-//! application's memory, oldest first. The bytes are copied into packets when they are (re)sent;
-//! the application leaves them unchanged until `sent` (DESIGN.md, wall 2).
+//! What the application has given a flow to send and the peer has not acknowledged yet: references
+//! to the application's memory, oldest first. The bytes are copied into packets whenever they are
+//! sent; the application leaves them unchanged until event `SENT`.
 use ix_mem::PacketMemory;
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ struct Piece {
     len: u32,
 }
 
-/// The send stream from the oldest unacknowledged byte on. Two pieces are kept in place, more
-/// spill.
+/// The send stream from the oldest unacknowledged byte on. Two pieces are stored in place, others
+/// in a queue.
 #[derive(Debug, Default)]
 pub struct SendQueue {
     near: [Piece; 2],
-    /// Boxed, because a flow has it seldom and there are many flows.
+    /// Boxed, because few of many flows need it.
     #[allow(clippy::box_collection)]
     rest: Option<Box<VecDeque<Piece>>>,
     bytes: u32,
@@ -75,33 +75,56 @@ impl SendQueue {
         }
     }
 
-    /// Forgets everything.
+    /// Empties the queue.
     pub fn clear(&mut self) {
         *self = SendQueue::default();
     }
 
-    /// Copies the bytes from `offset` on into `to`. Answers false when the queue is shorter, or a
-    /// piece does not lie in memory that may be sent.
-    pub fn copy_to(&self, memory: &PacketMemory, offset: u32, mut to: &mut [u8]) -> bool {
-        let mut skip = offset;
-        let rest = self.rest.iter().flat_map(|rest| rest.iter());
-        for piece in self.near.iter().chain(rest) {
-            if to.is_empty() {
-                return true;
+    /// Copies the bytes from `offset` on into `to`. Returns false if the queue is shorter, or a
+    /// piece is not in memory that may be sent.
+    pub fn copy_to(&self, memory: &PacketMemory, offset: u32, to: &mut [u8]) -> bool {
+        let mut copy = Copy { memory, skip: offset, to };
+        // The pieces stored in place first, one by one: most flows have no others.
+        let near = copy.take(self.near[0]) && copy.take(self.near[1]);
+        if near && !copy.to.is_empty() {
+            let rest = self.rest.iter().flat_map(|rest| rest.iter());
+            for piece in rest {
+                if copy.to.is_empty() || !copy.take(*piece) {
+                    break;
+                }
             }
-            if skip >= piece.len {
-                skip -= piece.len;
-                continue;
-            }
-            let n = to.len().min((piece.len - skip) as usize);
-            let (head, tail) = to.split_at_mut(n);
-            if !memory.copy_from_app(piece.addr + skip as u64, head) {
-                return false;
-            }
-            to = tail;
-            skip = 0;
         }
-        to.is_empty()
+        copy.to.is_empty()
+    }
+}
+
+/// A copy out of the send stream in progress.
+struct Copy<'a> {
+    memory: &'a PacketMemory,
+    /// Bytes of the stream before the copied ones.
+    skip: u32,
+    /// The buffer that is not filled yet.
+    to: &'a mut [u8],
+}
+
+impl Copy<'_> {
+    /// Copies what is needed of a piece. Returns false if it is not in memory that may be sent.
+    #[inline(always)]
+    fn take(&mut self, piece: Piece) -> bool {
+        if self.skip >= piece.len {
+            self.skip -= piece.len;
+            return true;
+        }
+        let n = self.to.len().min((piece.len - self.skip) as usize);
+        let (head, tail) = std::mem::take(&mut self.to).split_at_mut(n);
+        let copied = n == 0 || self.memory.copy_from_app(piece.addr + u64::from(self.skip), head);
+        self.skip = 0;
+        if !copied {
+            self.to = head;
+            return false;
+        }
+        self.to = tail;
+        true
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a survey tells of each flow.
+//! The record that a survey makes of each flow.
 use super::Flows;
 use super::flow::Flow;
 use super::group::FlowGroup;
@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::observe::survey::{FlowRecord, SurveyArea};
 
 impl Flows {
-    /// Whether all flow groups here are surveyed.
+    /// Surveys some more slots; returns whether all flow groups here are done.
     pub fn survey(&self, cx: &Context, area: &SurveyArea, slots: usize) -> bool {
         let mut left = slots;
         for group in self.groups.iter().flatten() {

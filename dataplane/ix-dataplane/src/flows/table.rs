@@ -1,9 +1,9 @@
 //! Hash table of one flow group: from a flow's hash to its slot number.
 //!
-//! Open addressing with linear probing; an entry is 8 bytes, so eight stand in a cache line and a
-//! look-up usually touches one. The flow itself is not in the table: the caller compares.
+//! Open addressing with linear probing. An entry has 8 bytes, so eight are in a cache line, and a
+//! look-up usually touches one line. The flow itself is not in the table: the caller compares.
 //!
-//! Positions and tags come from the upper half of the hash, because the lower bits choose the flow
+//! Positions and tags come from the upper half of the hash, because the lower bits select the flow
 //! group and are the same for all flows in one table.
 
 use ix_mem::prefetch_read;
@@ -18,7 +18,8 @@ struct Entry {
     index: u32,
 }
 
-/// Maps hashes to `u32` indices (all but `u32::MAX`). Several entries may share one hash.
+/// Maps hashes to `u32` indices, of which `u32::MAX` is not allowed. Several entries may have the
+/// same hash.
 #[derive(Default)]
 pub struct FlowTable {
     /// Empty, or a power of two of entries.
@@ -33,24 +34,24 @@ impl FlowTable {
     }
 
     #[cfg(any(test, feature = "fuzzing"))]
-    /// Entries in it.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
     #[cfg(test)]
-    /// Whether it has none.
+    /// True if there is no entry.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The index stored under `hash` for which `same` says that it is the flow looked for.
+    /// The index under `hash` for which `same` returns true.
     #[inline]
     pub fn find(&self, hash: u64, mut same: impl FnMut(u32) -> bool) -> Option<u32> {
         self.probe(hash).map(|position| self.entries[position].index).find(|&index| same(index))
     }
 
-    /// Fetches the cache line in which the search for `hash` begins.
+    /// Prefetches the cache line in which the search for `hash` begins.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         if !self.entries.is_empty() {
@@ -58,11 +59,11 @@ impl FlowTable {
         }
     }
 
-    /// Stores `index` under `hash`. The caller has made sure that it is not there yet.
+    /// Stores `index` under `hash`. The caller makes sure that it is not there yet.
     pub fn insert(&mut self, hash: u64, index: u32) {
         debug_assert!(index != EMPTY);
         debug_assert!(self.find(hash, |i| i == index).is_none());
-        // At most three quarters full: an unsuccessful search stays short.
+        // At most three quarters full, so that an unsuccessful search is short.
         if (self.len + 1) * 4 > self.entries.len() * 3 {
             self.grow();
         }
@@ -70,7 +71,7 @@ impl FlowTable {
         self.len += 1;
     }
 
-    /// Removes `index`, stored under `hash`; answers whether it was there.
+    /// Removes `index`, stored under `hash`; returns whether it was there.
     pub fn remove(&mut self, hash: u64, index: u32) -> bool {
         let Some(position) = self.probe(hash).find(|&p| self.entries[p].index == index) else {
             return false;
@@ -94,7 +95,7 @@ impl FlowTable {
         let mut position = self.home(tag);
         core::iter::from_fn(move || {
             loop {
-                // `get` fails only for the table without entries.
+                // `get` fails only for a table without entries.
                 let entry = self.entries.get(position)?;
                 if entry.index == EMPTY {
                     return None;
@@ -121,8 +122,8 @@ impl FlowTable {
         self.entries[position] = entry;
     }
 
-    /// Empties a position and moves back the entries that the gap would cut off from their home,
-    /// so that no tombstones pile up under churn.
+    /// Empties a position, and moves back the entries that the gap would cut off from their home,
+    /// so that there are no tombstones.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.entries.len() - 1;
         let mut position = gap;
@@ -132,8 +133,8 @@ impl FlowTable {
             if entry.index == EMPTY {
                 break;
             }
-            // Its way from home passes the gap when it stands at least as far from home as from
-            // the gap.
+            // The entry must move if its way from home passes the gap: its distance from home is at
+            // least its distance from the gap.
             let from_home = position.wrapping_sub(self.home(entry.tag)) & mask;
             let from_gap = position.wrapping_sub(gap) & mask;
             if from_home >= from_gap {

@@ -1,6 +1,6 @@
-//! What each elastic thread is, where each flow group belongs, and the command that changes it: a
-//! value behind a lock, without input or output. Threads bring what they see and take what they are
-//! to do.
+//! The directory: the state of each elastic thread, the owner of each flow group, and the command
+//! that is changing them. It is a value behind a lock, without input or output: a thread passes
+//! what it sees and gets what it must do.
 use super::plan::Plan;
 use crate::observe::metrics::ThreadState;
 use crate::observe::migration::{MigrationEnd, MigrationRecord};
@@ -8,11 +8,12 @@ use ix_proto::GroupSet;
 use ix_proto::{Command, Outcome};
 use ix_wire::FLOW_GROUPS;
 
-/// What was begun ends within this time after the last moment to begin, or is undone, µs.
+/// A command that has begun must end within this time after the last moment to begin, or is undone,
+/// µs.
 const FINISH_US: u64 = 800_000;
-/// Nobody may want more time than this, µs.
+/// Longest time that a command may ask for, µs.
 const PATIENCE_MAX_US: u64 = 10_000_000;
-/// Bits of a migration's number that are below its command's.
+/// Bits of a migration's number below the number of its command.
 const PART_BITS: u32 = 20;
 
 /// The command that a migration's number ([`MigrationRecord::command`]) belongs to; 0: none.
@@ -20,13 +21,13 @@ pub(crate) fn command_of(number: u64) -> u64 {
     number >> PART_BITS
 }
 
-/// One elastic thread.
+/// The state of one elastic thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct Life {
     state: ThreadState,
-    /// The application has heard that the thread goes, in this run of `run_io`.
+    /// The application was told, in this run of `run_io`, that the thread goes.
     revoked: Option<u64>,
-    /// Its Linux threads know nothing of elastic threads.
+    /// The program's own Linux threads take turns running it.
     shared: bool,
     /// The application wants to leave it: it gets no more flow groups.
     leaves: bool,
@@ -34,19 +35,19 @@ struct Life {
     drained: bool,
 }
 
-/// The command that runs.
+/// The command that is being carried out.
 #[derive(Clone, Debug)]
 struct Job {
     serial: u64,
     until_us: u64,
     command: Command,
-    /// Where flow groups belonged before it, and because of it.
+    /// The owners of flow groups before it, and after it.
     before: Plan,
     after: Plan,
     involved: Vec<usize>,
 }
 
-/// A migration that was begun and has not ended.
+/// A migration that has begun and not ended.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     number: u64,
@@ -54,33 +55,33 @@ struct Part {
     groups: GroupSet,
 }
 
-/// What an elastic thread sees of itself.
+/// An elastic thread's view of itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sight {
     /// Its number.
     pub index: usize,
-    /// Counts returns of the application.
+    /// Number of times that the application has returned.
     pub run: u64,
-    /// The flow groups it has.
+    /// The flow groups of this thread.
     pub here: GroupSet,
-    /// Nothing comes or leaves.
+    /// No flow group arrives or leaves.
     pub at_rest: bool,
 }
 
-/// What it is to do.
+/// What the thread must do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Orders {
-    /// Tell the application that the thread goes, or that it is back.
+    /// Tell the application that the thread goes (true) or is back (false).
     pub revoke: Option<bool>,
-    /// Tell the application that all flow groups have left, as it wanted.
+    /// Tell the application that all flow groups have left, as it has asked.
     pub drained: bool,
-    /// Take flow groups, or take no more.
+    /// Start or stop accepting flow groups.
     pub takes_groups: Option<bool>,
-    /// Send flow groups: which, where, and the migration's number.
+    /// Send flow groups: which ones, to which thread, and the migration's number.
     pub send: Vec<(GroupSet, usize, u64)>,
-    /// Have these threads look at the directory.
+    /// Make these threads look at the directory.
     pub call: Vec<usize>,
-    /// Look again soon: the command is not over.
+    /// Look again soon: the command is not finished.
     pub go_on: bool,
 }
 
@@ -95,7 +96,8 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Of so many threads, none of which was entered yet; groups belong where they are.
+    /// A directory of threads that were not entered yet. Flow groups belong to their current
+    /// owners.
     pub fn new(threads: usize, owner: impl Fn(usize) -> usize) -> Directory {
         Directory {
             lives: vec![Life::default(); threads],
@@ -107,22 +109,23 @@ impl Directory {
         }
     }
 
-    /// What a thread is.
+    /// The state of a thread.
     pub fn state(&self, thread: usize) -> ThreadState {
         self.lives[thread].state
     }
 
-    /// Number of the command that runs.
+    /// Number of the command that is being carried out.
     pub fn running(&self) -> Option<u64> {
         self.job.as_ref().map(|job| job.serial)
     }
 
-    /// Commands that ended since the last time.
+    /// Commands that have ended since the last call.
     pub fn take_ended(&mut self) -> Vec<(u64, Outcome)> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Whether something is not as it should be, so that threads must look from time to time.
+    /// Whether a thread or flow group is not yet as the directory says, so that threads must look
+    /// from time to time.
     pub fn is_unsettled(&self, owner: impl Fn(usize) -> usize) -> bool {
         let waits = |life: &Life| {
             let untold = life.leaves && !life.drained;
@@ -134,8 +137,8 @@ impl Directory {
             || (0..FLOW_GROUPS).any(|group| self.plan.thread_of(group) != owner(group))
     }
 
-    /// The program has entered a thread, and runs it: it gets its share of the flow groups, unless
-    /// it still has what was dealt out at the start. Answers the threads that must look.
+    /// The program has entered a thread and runs it. The thread gets its share of the flow groups,
+    /// unless it still has those that it got at the start. Returns the threads that must look.
     pub fn enter(&mut self, thread: usize) -> Vec<usize> {
         let shared = self.lives[thread].shared;
         self.lives[thread] = Life { state: ThreadState::Active, shared, ..Life::default() };
@@ -146,8 +149,8 @@ impl Directory {
         self.involved(&before)
     }
 
-    /// The program wants to leave a thread soon: its flow groups go to the others. `None` when there
-    /// is no other that is active.
+    /// The program wants to leave a thread soon: its flow groups go to the others. `None` if no
+    /// other thread is active.
     pub fn drain(&mut self, thread: usize) -> Option<Vec<usize>> {
         let active = self.active_but(thread)?;
         self.forbid(thread, "is leaving");
@@ -160,8 +163,8 @@ impl Directory {
         Some(involved)
     }
 
-    /// The program has left a thread. What flow groups it still has go to the others, if there are
-    /// any; they are sent by whoever looks on its behalf.
+    /// The program has left a thread. Flow groups that it still has go to the other threads, if
+    /// there are any; whichever thread looks after it sends them.
     pub fn leave(&mut self, thread: usize) -> Vec<usize> {
         self.forbid(thread, "has left");
         let shared = self.lives[thread].shared;
@@ -169,7 +172,7 @@ impl Directory {
         self.abandon(thread)
     }
 
-    /// Ends a command about a thread that the program takes away from it.
+    /// Ends a command for a thread that the program is about to leave.
     fn forbid(&mut self, thread: usize, what: &str) {
         if self.job.as_ref().is_some_and(|job| job.command.thread() == thread) {
             self.undo();
@@ -177,7 +180,7 @@ impl Directory {
         }
     }
 
-    /// Threads that the program has not entered have no flow groups, once others are active.
+    /// Threads that the program has not entered lose their flow groups once others are active.
     pub fn abandon(&mut self, thread: usize) -> Vec<usize> {
         let (before, threads) = (self.plan, self.lives.len());
         if let Some(active) = self.active_but(thread)
@@ -198,14 +201,14 @@ impl Directory {
         involved
     }
 
-    /// Other threads that are active; `None` when there are none.
+    /// The other active threads; `None` if there are none.
     fn active_but(&self, thread: usize) -> Option<Vec<usize>> {
         let mut active = self.active();
         active.retain(|other| *other != thread);
         Some(active).filter(|active| !active.is_empty())
     }
 
-    /// The program's own threads take turns in being this elastic thread.
+    /// The program's own threads take turns running this elastic thread.
     pub fn share(&mut self, thread: usize) {
         self.lives[thread].shared = true;
     }
@@ -218,7 +221,7 @@ impl Directory {
         (0..self.lives.len()).filter(active).collect()
     }
 
-    /// Begins a command; answers the threads that must look, or why not.
+    /// Begins a command. Returns the threads that must look, or why it is refused.
     pub fn begin(
         &mut self,
         serial: u64,
@@ -227,7 +230,7 @@ impl Directory {
         now_us: u64,
     ) -> Result<Vec<usize>, String> {
         if now_us > until_us {
-            return Err("it came too late: no elastic thread was there to begin it".to_owned());
+            return Err("too late: no elastic thread began it in time".to_owned());
         }
         if let Some(job) = &self.job {
             return Err(format!("command {} (`{}`) is not over yet", job.serial, job.command));
@@ -290,7 +293,7 @@ impl Directory {
 
     fn check_movable(&self, groups: &GroupSet) -> Result<(), String> {
         if groups.is_empty() {
-            return Err("no flow groups are named".to_owned());
+            return Err("no flow groups were given".to_owned());
         }
         for group in groups.iter() {
             let owner = self.plan.thread_of(group);
@@ -311,12 +314,12 @@ impl Directory {
         self.forget(record.command);
     }
 
-    /// A migration of this number is over, or was not begun.
+    /// A migration with this number has ended, or was not begun.
     pub fn forget(&mut self, number: u64) {
         self.parts.retain(|part| part.number != number);
     }
 
-    /// A thread looks: what is it to do?
+    /// A thread looks: returns what it must do.
     pub fn attend(&mut self, sight: &Sight, now_us: u64) -> Orders {
         let mut orders = Orders::default();
         self.give_up(now_us, &mut orders);
@@ -342,7 +345,7 @@ impl Directory {
                 life.revoked = Some(sight.run);
                 (orders.revoke, orders.takes_groups) = (Some(true), Some(false));
             }
-            // The application has heard of it once it has come back.
+            // The application was told, and has returned since.
             Some(told) if sight.run > told => self.send(sight, orders),
             Some(_) => {}
         }
@@ -362,14 +365,14 @@ impl Directory {
         }
         let belongs = self.plan.groups_of(sight.index);
         let has_all = belongs.iter().all(|group| sight.here.contains(group));
-        // At the end of the command at the latest: it may be that no group comes.
+        // At the end of the command at the latest, because it may be that no group comes.
         if has_all || self.job.is_none() {
             life.revoked = None;
             orders.revoke = Some(false);
         }
     }
 
-    /// Sends what belongs elsewhere and is not on its way.
+    /// Sends the groups that belong to other threads and are not on their way yet.
     fn send(&mut self, sight: &Sight, orders: &mut Orders) {
         let mut stray: GroupSet =
             sight.here.iter().filter(|g| self.plan.thread_of(*g) != sight.index).collect();
@@ -403,12 +406,12 @@ impl Directory {
                 let told = self.lives[me].revoked.is_some_and(|told| sight.run > told);
                 if empty && told {
                     self.lives[me].state = ThreadState::Parked;
-                    // Nobody sends any until it is resumed, and then at once.
+                    // No thread sends it any until it is resumed, and then they do at once.
                     orders.takes_groups = Some(true);
                 }
                 empty && told
             }
-            // What else became of the groups meanwhile counts.
+            // If groups have moved for other reasons meanwhile, that counts too.
             Command::Drain { thread } if thread == me => {
                 !moves && sight.here.iter().all(|group| self.plan.thread_of(group) == me)
             }
@@ -432,12 +435,12 @@ impl Directory {
     fn give_up(&mut self, now_us: u64, orders: &mut Orders) {
         let Some(job) = self.job.as_ref().filter(|job| now_us >= job.until_us) else { return };
         let why = match job.command {
-            Command::Resume { .. } => "it was resumed, but its flow groups come later",
+            Command::Resume { .. } => "resumed, but its flow groups arrive later",
             Command::Park { .. } => {
-                "it stays active: its program did not come back in time, or another thread's"
+                "not parked: the program of this or another thread did not return in time"
             }
             Command::Migrate { .. } | Command::Drain { .. } => {
-                "the flow groups stay: a thread's program did not come back in time"
+                "not migrated: the program of a thread did not return in time"
             }
         };
         orders.call = job.involved.clone();
@@ -445,24 +448,24 @@ impl Directory {
         self.end(Outcome::TimedOut(why.to_owned()));
     }
 
-    /// Gives the directory the plan back that it had before the command.
+    /// Restores the plan from before the command.
     fn undo(&mut self) {
         let Some(job) = &self.job else { return };
         match job.command {
-            // What has come stays, and the rest follows when it can: that harms nobody.
+            // Groups that have arrived stay, and the others follow when they can.
             Command::Resume { .. } => return,
             Command::Park { thread } if self.lives[thread].state == ThreadState::Parking => {
                 self.lives[thread].state = ThreadState::Active;
             }
             _ => {}
         }
-        // What has changed since stays.
+        // Changes made since then remain.
         for group in job.after.changed_from(&job.before).iter() {
             if self.plan.thread_of(group) == job.after.thread_of(group) {
                 self.plan.set(&[group].into_iter().collect(), job.before.thread_of(group));
             }
         }
-        // Not to those that have gone meanwhile.
+        // Not to threads that have gone meanwhile.
         let (active, threads) = (self.active(), self.lives.len());
         for gone in (0..threads).filter(|thread| !active.contains(thread)) {
             self.plan.spread(gone, &active, threads);

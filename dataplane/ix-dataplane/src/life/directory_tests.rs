@@ -1,15 +1,15 @@
-//! The directory among threads that move groups as the real ones do, in any order.
+//! The directory with threads that move groups as the real ones do, in any order.
 use super::*;
 use proptest::prelude::*;
 
-/// Threads, where groups are, and migrations on their way.
+/// Threads, the owners of groups, and migrations in progress.
 struct World {
     directory: Directory,
     owner: [usize; FLOW_GROUPS],
     run: Vec<u64>,
     moving: Vec<(u64, GroupSet, usize)>,
     takes: Vec<bool>,
-    /// What each application was told last.
+    /// What each application was last told.
     revoked: Vec<bool>,
     drained: Vec<bool>,
     now_us: u64,
@@ -68,12 +68,12 @@ impl World {
         orders
     }
 
-    /// The application of a thread comes back.
+    /// The application of a thread returns.
     fn come_back(&mut self, thread: usize) {
         self.run[thread] += 1;
     }
 
-    /// One migration ends, or its target refuses.
+    /// A migration ends, or its target refuses.
     fn arrive(&mut self, at: usize, refuse: bool) {
         let (number, groups, to) = self.moving.swap_remove(at);
         let mut record = MigrationRecord { command: number, groups, ..Default::default() };
@@ -85,7 +85,7 @@ impl World {
         self.directory.ended(&record);
     }
 
-    /// Everybody does what there is to do.
+    /// All threads do what they have to do.
     fn settle(&mut self) {
         for _ in 0..50 {
             for thread in 0..self.run.len() {
@@ -123,7 +123,7 @@ fn a_thread_is_parked_when_its_application_has_heard_and_its_groups_are_gone() {
     let [(groups, 0, number)] = orders.send[..] else { panic!("{orders:?}") };
     assert_eq!((groups, command_of(number)), (world.here(1), 7));
     assert!(world.attend(1).send.is_empty(), "once");
-    // The other thread is not there yet: asked again.
+    // The other thread is not ready yet: it is asked again.
     world.arrive(0, true);
     assert_eq!(world.attend(1).send.len(), 1);
     assert!(world.begin(8, Command::Drain { thread: 0 }).unwrap_err().contains("7 (`park 1`)"));
@@ -150,7 +150,7 @@ fn what_cannot_be_is_refused_and_says_why() {
     for (command, why) in [
         (Command::Park { thread: 2 }, "there is no elastic thread 2, only 2"),
         (Command::Migrate { groups: all, to: usize::MAX }, "there is no elastic thread"),
-        (Command::Migrate { groups: GroupSet::EMPTY, to: 1 }, "no flow groups are named"),
+        (Command::Migrate { groups: GroupSet::EMPTY, to: 1 }, "no flow groups were given"),
         (Command::Resume { thread: 1 }, "elastic thread 1 is active"),
     ] {
         let said = world.begin(1, command).unwrap_err();
@@ -177,7 +177,7 @@ fn what_cannot_be_is_refused_and_says_why() {
     let groups = [1].into_iter().collect();
     let said = world.begin(1, Command::Migrate { groups, to: 0 }).unwrap_err();
     assert!(said.contains("does not know of elastic threads"), "{said}");
-    // Nobody has entered it.
+    // It was not entered.
     let mut directory = Directory::new(2, |group| group % 2);
     directory.enter(0);
     let groups = [1].into_iter().collect();
@@ -201,11 +201,11 @@ fn an_application_leaves_a_thread_and_comes_back() {
     assert_eq!(world.directory.state(1), ThreadState::Background);
     world.settle();
     assert_eq!(world.here(0), GroupSet::all());
-    // It comes back and gets its share.
+    // It returns and gets its share.
     assert_eq!(world.directory.enter(1), [0, 1]);
     world.settle();
     assert_eq!(world.here(1), (0..FLOW_GROUPS).filter(|group| group % 2 == 1).collect());
-    // One that just goes: who looks after it sends its groups.
+    // A thread that is just left: the thread that looks after it sends its groups.
     world.begin(2, Command::Park { thread: 1 }).unwrap();
     world.leave(1);
     assert!(matches!(&world.ended()[..], [(2, Outcome::Refused(why))] if why.contains("left")));
@@ -238,7 +238,7 @@ fn a_command_that_takes_too_long_is_undone() {
     world.attend(1);
     world.come_back(1);
     assert_eq!(world.attend(1).send.len(), 2);
-    // One part arrives, the other thread's application never comes back.
+    // One part arrives; the other thread's application never returns.
     world.arrive(0, false);
     world.now_us += 10_000_000;
     let orders = world.attend(0);
@@ -309,7 +309,7 @@ proptest! {
                 {
                     world.directory.drain(thread);
                 }
-                // The last one stays, so that there is somebody to have the groups.
+                // The last one stays, so that there is an owner for the groups.
                 Step::Leave(thread)
                     if thread < threads && world.directory.active_but(thread).is_some() =>
                 {

@@ -1,18 +1,18 @@
-//! Which flow group belongs on which elastic thread.
+//! The owner of each flow group.
 use ix_proto::GroupSet;
 use ix_wire::FLOW_GROUPS;
 
-/// Where each flow group belongs.
+/// The owner of each flow group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan([u16; FLOW_GROUPS]);
 
 impl Plan {
-    /// From a function of the group.
+    /// Makes a plan of a function from group to thread.
     pub fn from_fn(thread_of: impl Fn(usize) -> usize) -> Plan {
         Plan(std::array::from_fn(|group| thread_of(group) as u16))
     }
 
-    /// The thread of a group.
+    /// The owner of a group.
     pub fn thread_of(&self, group: usize) -> usize {
         usize::from(self.0[group])
     }
@@ -22,18 +22,18 @@ impl Plan {
         (0..FLOW_GROUPS).filter(|group| self.thread_of(*group) == thread).collect()
     }
 
-    /// These groups belong there from now on.
+    /// Assigns these groups to a thread.
     pub fn set(&mut self, groups: &GroupSet, thread: usize) {
         groups.iter().for_each(|group| self.0[group] = thread as u16);
     }
 
-    /// The groups that differ from another plan.
+    /// The groups whose owner differs from that in another plan.
     pub fn changed_from(&self, other: &Plan) -> GroupSet {
         (0..FLOW_GROUPS).filter(|group| self.0[*group] != other.0[*group]).collect()
     }
 
-    /// Deals a thread's groups out to others, so that each gets as equal a number as can be. A group
-    /// goes home (`group % threads`) if that makes no difference.
+    /// Deals out a thread's groups to others, so that their numbers are as equal as possible. A
+    /// group goes to its home thread (`group % threads`) if that makes no difference.
     pub fn spread(&mut self, from: usize, over: &[usize], threads: usize) {
         let mut counts: Vec<(usize, usize)> =
             over.iter().map(|thread| (self.groups_of(*thread).len(), *thread)).collect();
@@ -47,8 +47,8 @@ impl Plan {
         }
     }
 
-    /// Gives a thread its equal share of what these have, itself among them: from the richest, and
-    /// groups whose home it is first.
+    /// Gives a thread its equal share of what these threads have, itself among them: from those
+    /// with the most groups, and first groups whose home it is.
     pub fn share(&mut self, to: usize, among: &[usize], threads: usize) {
         let total: usize = among.iter().map(|thread| self.groups_of(*thread).len()).sum();
         let mut missing = (total / among.len().max(1)).saturating_sub(self.groups_of(to).len());
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(plan.changed_from(&start), start.groups_of(1));
         plan.share(1, &[0, 1], 2);
         assert_eq!(plan, start);
-        // Nobody to take them.
+        // No thread can take them.
         plan.spread(1, &[], 2);
         assert_eq!(plan, start);
     }

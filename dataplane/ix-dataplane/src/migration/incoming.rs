@@ -11,32 +11,35 @@ use ix_nic::Fence;
 use ix_proto::GroupSet;
 use std::collections::VecDeque;
 
-/// Flow groups that come.
+/// Flow groups that arrive.
 pub struct Incoming {
     serial: u64,
     from: usize,
     pub groups: GroupSet,
     state: State,
-    /// Held packets that the old thread handed over, and those from elsewhere.
+    /// Held packets that the old thread handed over, and those from other threads.
     pub remote: VecDeque<Forwarded>,
     pub local: VecDeque<Forwarded>,
-    /// The old thread has said that nothing comes from it any more; and whether it had to wait.
+    /// The old thread has reported that no packet comes from it any more, and whether it had to
+    /// wait.
     settled: Option<bool>,
-    /// It was told of the first packet here.
+    /// It was told of the first packet that arrived here.
     told_first: bool,
-    /// The groups, until there is room to say that they are here.
+    /// The groups, until the event array has room to announce them.
     ship: Option<Box<Ship>>,
-    /// What is done when the groups are opened.
+    /// What must be done when the groups are opened.
     touched: Vec<FlowId>,
     to_announce: Vec<FlowId>,
-    /// Until these are passed the flows say nothing: peers might hear it too early.
+    /// Until these are passed the flows send nothing, because their packets could overtake earlier
+    /// ones.
     fences: Vec<Box<dyn Fence>>,
-    /// The old thread has packets of theirs in front of a device that has no room.
+    /// The old thread still has packets of these groups that wait for room in a device.
     queued: bool,
-    /// What it had not sent, and we send first.
+    /// Packets that the old thread had not sent; they are sent first.
     unsent: Vec<Unsent>,
     shipped_us: u64,
-    /// In the last two cycles before they came; the older one is before the last look for them.
+    /// State in the last two cycles before the groups came; the older one is before the last check
+    /// for them.
     waited_at: [OnCpu; 2],
     opened_us: u64,
     record: MigrationRecord,
@@ -44,47 +47,47 @@ pub struct Incoming {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
-    /// Asked; packets of this thread are on a way that must be empty first.
+    /// Offered; packets of this thread are still on a way that must be empty first.
     Asked,
-    /// Agreed: packets of the groups are kept here.
+    /// Accepted: packets of the groups are held here.
     Agreed,
-    /// The groups have come.
+    /// The groups have arrived.
     Arrived,
-    /// They are among this thread's, and the application was told.
+    /// The groups belong to this thread, and the application was told.
     Told,
-    /// The application has come back.
+    /// The application has returned.
     Returned,
-    /// The groups are open. What the old thread hands over is handled.
+    /// The groups are open. Packets that the old thread hands over are processed.
     Open,
 }
 
 impl Incoming {
-    /// Whether packets of a group are kept here.
+    /// Whether packets of a group are held here.
     pub fn keeps(&self, group: usize) -> bool {
         self.state >= State::Agreed && self.groups.contains(group)
     }
 
-    /// Whether packets from there need not wait.
+    /// Whether packets from this origin need not wait.
     pub fn is_open_to(&self, from: u8) -> bool {
         self.state == State::Open && (usize::from(from) == self.from || from == Origin::REPLAY)
     }
 
-    /// Where packets from there wait.
+    /// The queue in which packets from this origin wait.
     pub fn queue(&mut self, from: u8) -> &mut VecDeque<Forwarded> {
         if usize::from(from) == self.from { &mut self.remote } else { &mut self.local }
     }
 
-    /// Whom to tell of the first packet from a device, once.
+    /// The thread that must be told of the first packet from a device, once.
     pub fn first(&mut self) -> Option<(usize, u64)> {
         (!std::mem::replace(&mut self.told_first, true)).then_some((self.from, self.serial))
     }
 
-    /// Whether cycles are needed though no packet comes.
+    /// Whether cycles are needed even if no packet arrives.
     pub fn is_busy(&self) -> bool {
         matches!(self.state, State::Arrived | State::Returned) || !self.fences.is_empty()
     }
 
-    /// When order is given up.
+    /// When waiting for the order of packets ends.
     pub fn deadline_us(&self) -> Option<u64> {
         (self.state == State::Open).then(|| self.opened_us.saturating_add(OVERDUE_US))
     }
@@ -117,7 +120,7 @@ impl Migrations {
         });
     }
 
-    /// The old thread has waited too long for an answer.
+    /// The old thread has waited too long for a reply.
     pub(super) fn hear_withdrawal(&mut self, from: usize, serial: u64) {
         let Some(at) = self.incoming_at(from, serial) else { return };
         let Incoming { groups, state, local, .. } = self.incoming.swap_remove(at);
@@ -125,7 +128,7 @@ impl Migrations {
             return;
         }
         groups.iter().for_each(|group| self.routes[group] = from as u16);
-        // Packets of several groups, but all go the same way.
+        // Packets of several groups, but all on the same way.
         for group in groups.iter() {
             self.sent.insert(group);
         }
@@ -161,13 +164,13 @@ impl Migrations {
         self.end_settled();
     }
 
-    /// Says yes, once this thread's packets of the groups go to the old thread and nowhere else.
+    /// Accepts the groups, once all of this thread's packets for them go to the old thread.
     fn agree(&mut self, at: usize, sight: &impl Sight) {
         let incoming = &self.incoming[at];
         let (from, serial, groups) = (incoming.from, incoming.serial, incoming.groups);
-        // Messages of different threads overtake each other: who offers groups may have given up
-        // since, and they may have come here another way. It was the owner when it said so, and
-        // what we see of owners is no older.
+        // Messages of different threads overtake each other: the thread that offers groups may have
+        // given up since, and the groups may have come here another way. It was their owner when it
+        // sent the offer, and the owners that this thread sees are at least as recent.
         if groups.iter().any(|group| sight.owner(group) != from) {
             return;
         }
@@ -213,7 +216,7 @@ impl Migrations {
         if let Some(at) = self.incoming_at(from, serial) {
             let incoming = &mut self.incoming[at];
             incoming.queued = false;
-            // Those that came with the groups are behind us.
+            // The fences that came with the groups are passed.
             incoming.fences = fences;
         }
     }
@@ -231,7 +234,7 @@ impl Migrations {
         }
     }
 
-    /// The application has come back with its names of the flows that have arrived.
+    /// The application has returned with its names of the flows that have arrived.
     pub(super) fn open_told(&mut self, sight: &impl Sight) {
         for incoming in &mut self.incoming {
             if incoming.state == State::Told {
@@ -242,7 +245,7 @@ impl Migrations {
         self.end_settled();
     }
 
-    /// Packets and timers of groups that have arrived may speak to the application.
+    /// From now on packets and timers of arrived groups may cause events.
     fn open_returned(&mut self, sight: &impl Sight) {
         let now_us = sight.now_us();
         let Migrations { incoming, actions, stirred, replay, .. } = self;
@@ -270,7 +273,7 @@ impl Migrations {
         self.end_quiet(now_us);
     }
 
-    /// Flows of groups that have come may speak as soon as peers have taken what the old thread
+    /// Lets the flows of arrived groups send as soon as peers have taken what the old thread has
     /// sent.
     fn end_quiet(&mut self, now_us: u64) {
         let Migrations { incoming, quiet, quieted, stirred, actions, .. } = self;
@@ -298,8 +301,8 @@ impl Migrations {
         }
     }
 
-    /// Groups that are open and whose old way is empty are like all others; what waited for that
-    /// comes next.
+    /// Ends migrations of open groups whose old way is empty. Packets that have waited for that are
+    /// processed next.
     fn end_settled(&mut self) {
         let mut at = 0;
         while let Some(incoming) = self.incoming.get(at) {

@@ -1,6 +1,6 @@
-//! The state machine of migrations alone: no elastic thread, no device, no memory. Three of them
-//! pass messages and packets in all kinds of orders; packets of a group must be handled in the
-//! order in which they came, each once, and only where the group is.
+//! The state machine of migrations alone: no elastic thread, no device, no memory. Three machines
+//! exchange messages and packets in all kinds of orders. Packets of a group must be processed in
+//! the order in which they came, each once, and only by the owner of the group.
 use super::message::{Forwarded, Message, Ship};
 use super::on_cpu::OnCpu;
 use super::{Action, Input, MigrateError, Migrations, Sight, Table, Way};
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 const THREADS: usize = 3;
 const GROUPS: usize = 4;
 
-/// What one machine sees.
+/// What one machine sees of its thread.
 struct Eyes<'a> {
     now_us: u64,
     owners: &'a [usize],
@@ -72,9 +72,9 @@ struct Thread {
 struct World {
     threads: Vec<Thread>,
     owners: Vec<usize>,
-    /// Where the groups' flows are; on their way: nowhere.
+    /// The thread that has each group's flows; `None` while they are moving.
     places: Vec<Option<usize>>,
-    /// To which queue the device puts a group's packets.
+    /// The queue into which the device puts a group's packets.
     table: Vec<usize>,
     now_us: u64,
     /// A packet's number is `sent` of its group, times [`GROUPS`], plus the group.
@@ -109,7 +109,7 @@ impl World {
         }
     }
 
-    /// A packet comes in.
+    /// A packet arrives.
     fn send(&mut self, group: usize) {
         let number = self.sent[group] * GROUPS as u32 + group as u32;
         self.sent[group] += 1;

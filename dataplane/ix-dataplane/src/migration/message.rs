@@ -1,5 +1,5 @@
-//! What the threads of a migration tell each other. All of it goes through the forwarding rings, so
-//! that it stays in order with the packets that are handed over.
+//! The messages between the threads of a migration. All of them go through the forwarding rings, so
+//! that they stay in order with the packets that are handed over.
 use super::unsent::Unsent;
 use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
@@ -12,54 +12,57 @@ use std::collections::VecDeque;
 
 /// What one elastic thread hands to another.
 pub enum Forwarded {
-    /// A packet, or a part of one, that came in on this device.
+    /// A packet, or a part of one, that was received on this device.
     Packet {
         /// The device.
         port: u8,
-        /// The packet; its frame goes along.
+        /// The packet, with its frame.
         packet: RxPacket,
     },
-    /// A step of a migration. It overtakes no packet and no packet overtakes it.
+    /// A step of a migration. It overtakes no packet, and no packet overtakes it.
     Message(Message),
 }
 
-/// One message. A migration is named by the number that the old thread gave it.
+/// A message. A migration is identified by the number that the old thread has given it.
 pub enum Message {
-    /// Old to new: will you take these groups?
+    /// Old to new: offers these groups.
     Offer(u64, GroupSet),
-    /// New to old: yes, and what I handed to you of them came before this.
+    /// New to old: accepts. All packets of the groups that the new thread handed to the old one
+    /// come before this.
     Ready(u64),
-    /// New to old: no.
+    /// New to old: refuses.
     Refuse(u64),
-    /// Old to new: too late, they stay.
+    /// Old to new: withdraws the offer, because there was no reply in time.
     Withdraw(u64),
-    /// Old to new: here they are.
+    /// Old to new: the groups.
     Ship(Box<Ship>),
-    /// Old to new: all that I had built of theirs was given to the devices; peers may not have
-    /// taken it yet.
+    /// Old to new: the devices were given all packets that were built for the groups. Peers may not
+    /// have taken them yet.
     Sent(u64, Vec<Box<dyn Fence>>),
-    /// New to old: a packet of theirs came in from a device.
+    /// New to old: a packet of the groups has arrived from a device.
     First(u64),
-    /// Old to new: what you get of them from elsewhere came after all that I handed to you.
+    /// Old to new: no more packets are handed over. What the new thread gets from elsewhere came
+    /// later.
     Settled(u64, bool),
-    /// A third thread along the way that its packets of a group take: whose is the group?
+    /// From a third thread, on the way that its packets of a group take: which thread owns the
+    /// group?
     Where {
         /// The group.
         group: u8,
-        /// Who asks.
+        /// The thread that asks.
         asks: u16,
     },
-    /// The answer: mine. All that came before the question has arrived.
+    /// The reply: this thread owns it. All packets that came before the question have arrived.
     Here {
         /// The group.
         group: u8,
     },
-    /// No step of a migration: the application of one thread tells that of another.
+    /// Not a step of a migration: a signal from one thread's application to another's.
     Signal(u64),
 }
 
 impl Message {
-    /// Frames that come along belong to this thread's pool from now on.
+    /// The frames of this item belong to this thread's pool from now on.
     pub(crate) fn adopt(&self, pool: &mut Pool) {
         let Message::Ship(ship) = self else { return };
         for item in &ship.packets {
@@ -70,30 +73,32 @@ impl Message {
     }
 }
 
-/// Flow groups on their way, and all that belongs to them.
+/// Flow groups that are moving, with all that belongs to them.
 pub struct Ship {
     pub serial: u64,
     #[allow(clippy::vec_box, reason = "threads own groups as boxes, which move")]
     pub groups: Vec<Box<FlowGroup>>,
-    /// Receive frames that the flows of each hold.
+    /// Number of receive frames that the flows of each group hold.
     pub frames: Vec<u32>,
-    /// Flows that are to speak.
+    /// Flows that have something to send.
     pub touched: Vec<FlowId>,
     /// Accepted flows whose early data is not announced yet.
     pub to_announce: Vec<FlowId>,
     /// Flows that wait at a listener of this address and port.
     pub waiting: Vec<(FlowId, IpAddr, u16)>,
-    /// Listeners whose SYN cookies may still be answered, and until when.
+    /// Listeners whose SYN cookies may still be acknowledged, and until when.
     pub cookies: Vec<(IpAddr, u16, u64)>,
     /// Packets that were held back, oldest first.
     pub packets: VecDeque<Forwarded>,
-    /// What the old thread has sent of theirs, and peers may not have taken yet.
+    /// Fences behind packets of these groups that the old thread has sent and peers may not have
+    /// taken.
     pub fences: Vec<Box<dyn Fence>>,
-    /// More of it waits there for room in a device: [`Message::Sent`] is still to come.
+    /// The old thread still has packets that wait for room in a device: [`Message::Sent`] will
+    /// follow.
     pub queued: bool,
-    /// What was not sent, and goes along.
+    /// Packets that were not sent and come along.
     pub unsent: Vec<Unsent>,
     pub record: MigrationRecord,
-    /// The old thread's time: for these flows it must not go backwards.
+    /// The old thread's time. The time of these flows must not go back.
     pub now_us: u64,
 }

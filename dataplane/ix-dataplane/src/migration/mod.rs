@@ -7,22 +7,23 @@
 //!                                                groups, instead of handing it to A
 //!  holds the groups, RETA := B,  ◀────────── Ready
 //!  tells its application LEAVES
-//!  application comes back; Ship ────────────────▶ inserts the groups, tells its application ARRIVED
-//!  hands over what still comes ─────────────────▶ application comes back: groups are open, first
-//!  no more can come: Settled ───────────────────▶ for what A held and handed over, then the rest
+//! application comes back; Ship ────────────────▶ inserts the groups, tells its application ARRIVED
+//! hands over what still comes ─────────────────▶ application comes back: groups are open, first no
+//! more can come: Settled ───────────────────▶ for what A held and handed over, then the rest
 //! ```
 //!
-//! Everything travels in the forwarding rings, in order with the packets. So `Ready` proves that
-//! B's own packets for A are behind it, and `Settled` that A's are. When A may say so depends on
-//! the device ([`ix_nic::SetReta`]): at once where it has no table, else by proof or after a bound.
+//! Messages and packets travel in the same forwarding rings, in order. So `Ready` proves that B's
+//! own packets for A have arrived, and `Settled` that A's have. When A may send `Settled` depends
+//! on the device ([`ix_nic::SetReta`]): at once if the device has no table, else after a proof or
+//! after a bound.
 //!
-//! A third thread hands packets of a group along one way only. When the group has a new owner it
-//! asks along the old way (`Where`), holds what comes meanwhile, and takes the new way when the
-//! owner answers (`Here`). So ways may be as stale as they like.
+//! A third thread hands over packets of a group on one way only. When the group has a new owner,
+//! the thread asks on the old way (`Where`), holds the packets that arrive meanwhile, and takes the
+//! new way when the owner replies (`Here`). So it does not matter how old a way is.
 //!
 //! Files: `outgoing.rs` and `incoming.rs` have the two ends, `routes.rs` the ways of packets,
-//! `ship.rs` what is packed and unpacked, `unsent.rs` what was built and not sent, `message.rs` and
-//! `record.rs` what is said and written down.
+//! `ship.rs` packs and unpacks groups, `unsent.rs` has packets that were built and not sent,
+//! `message.rs` the messages, `record.rs` the records.
 mod incoming;
 #[cfg(test)]
 mod machine_tests;
@@ -55,38 +56,39 @@ use routes::{HELD, Switching};
 use std::collections::VecDeque;
 use unsent::Unsent;
 
-/// Requests that wait on one elastic thread at most.
+/// Most requests that wait on one elastic thread.
 const REQUESTS_MAX: usize = 64;
-/// A target that has not agreed after this time is not asked any longer.
+/// If the target has not replied within this time, the offer is withdrawn.
 const OFFER_US: u64 = 50_000;
-/// Where a device cannot tell when it uses a changed table, it does so after this time.
+/// If a device cannot tell when it uses a changed table, it is assumed to do so after this time.
 const BOUND_US: u64 = 1_000;
-/// A peer that has not taken what was sent to it after this time has other worries than order.
+/// If a peer has not taken what was sent to it within this time, the order is given up.
 const QUIET_US: u64 = 10_000;
-/// A thread that says nothing for so long is in its application: its packets' turn is over.
+/// A thread that has sent nothing for this time is in its application: its packets are not waited
+/// for any longer.
 const OVERDUE_US: u64 = 100_000;
 
-/// Why a migration is not begun.
+/// Why a migration cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigrateError {
-    /// There is no such elastic thread, or it is the one that has the groups.
+    /// There is no such elastic thread, or it already has the groups.
     NoTarget,
-    /// Too many requests wait already.
+    /// Too many requests are waiting.
     Busy,
 }
 
 impl fmt::Display for MigrateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            MigrateError::NoTarget => "there is no such other elastic thread",
-            MigrateError::Busy => "too many migrations wait; try again later",
+            MigrateError::NoTarget => "there is no other elastic thread with this number",
+            MigrateError::Busy => "too many migrations are waiting; try again later",
         })
     }
 }
 
 impl std::error::Error for MigrateError {}
 
-/// What somebody wants moved.
+/// A requested migration.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     groups: GroupSet,
@@ -94,20 +96,20 @@ struct Request {
     command: u64,
 }
 
-/// What one elastic thread's part in migrations is told, beside messages ([`Migrations::receive`]),
-/// packets ([`Migrations::way`]) and requests.
+/// What the state machine is told beside messages ([`Migrations::receive`]), packets
+/// ([`Migrations::way`]) and requests.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// A cycle is over.
     BetweenCycles,
-    /// The application has come back, and its calls are carried out.
+    /// The application has returned, and its calls are carried out.
     Returned,
-    /// [`Action::Ship`] is done. What was built for the groups and not sent waits in the devices'
-    /// queues up to these packets.
+    /// [`Action::Ship`] was carried out. Packets that were built for the groups and not sent wait
+    /// in the devices' queues up to these packets.
     Shipped { serial: u64, unsent: Option<Vec<u64>> },
 }
 
-/// What the thread is to do next.
+/// What the thread must do next.
 pub(crate) enum Action {
     /// Send a message to another thread.
     Tell(usize, Message),
@@ -115,9 +117,9 @@ pub(crate) enum Action {
     HandOver { to: usize, port: u8, packet: RxPacket },
     /// Free a packet that no migration waits for.
     Misrouted(RxPacket),
-    /// Point the devices' tables to the new thread of a group, and tell the application.
+    /// Steer a group to its new thread in the devices' tables, and tell the application.
     Leaves { group: usize, to: usize },
-    /// Take groups out of this thread and send them with [`Message::Ship`]; then say
+    /// Remove groups from this thread and send them by [`Message::Ship`]; then pass
     /// [`Input::Shipped`].
     Ship {
         to: usize,
@@ -128,21 +130,21 @@ pub(crate) enum Action {
     },
     /// Send [`Message::Sent`] with the fences of the devices.
     TellSent { to: usize, serial: u64 },
-    /// Put groups into this thread.
+    /// Add groups to this thread.
     Unpack(Box<Ship>),
-    /// Tell the application that a group has come.
+    /// Tell the application that a group has arrived.
     Arrived { group: usize, from: usize },
     /// These flows have something to send.
     Touch(Vec<FlowId>),
     /// These flows have something to announce.
     Announce(Vec<FlowId>),
-    /// Send what the old thread had built and not sent.
+    /// Send the packets that the old thread had built and not sent.
     Send(Vec<Unsent>),
     /// Enter the flows of these groups in the wheel.
     Relink(GroupSet),
 }
 
-/// What a device says of its redirection table.
+/// The state of a device's redirection table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Table {
     /// No packet is on its way to an old queue any more.
@@ -153,30 +155,30 @@ pub(crate) struct Table {
     pub is_sending: bool,
 }
 
-/// What a step may look at.
+/// What a step may read of its thread.
 pub(crate) trait Sight {
     /// Time of this cycle, µs.
     fn now_us(&self) -> u64;
-    /// This moment, in time that passes and in time that the thread ran.
+    /// This moment, as wall time and as time on the CPU.
     fn on_cpu(&self) -> OnCpu;
     /// The elastic thread that owns a group.
     fn owner(&self, group: usize) -> usize;
     /// Whether the event array has room.
     fn has_room(&self) -> bool;
-    /// Whether packets wait here that are in no device's queue any more.
+    /// Whether packets wait here that have left the devices' queues.
     fn keeps_packets(&self) -> bool;
-    /// How many devices there are.
+    /// Number of devices.
     fn ports(&self) -> usize;
     /// The redirection table of a device, if this process can write it.
     fn table(&self, port: usize) -> Option<Table>;
-    /// How many packets wait in a device's receive queue, if it can tell.
+    /// Number of packets that wait in a device's receive queue, if it can tell.
     fn waiting(&self, port: usize) -> Option<usize>;
-    /// How many packets a device was given so far.
+    /// Number of packets that a device was given so far.
     fn handed(&self, port: usize) -> u64;
 }
 
-/// One elastic thread's part in migrations: a state machine. It looks at its thread through
-/// [`Sight`] and says what is to be done ([`Action`]).
+/// One elastic thread's part in migrations: a state machine. It reads its thread through [`Sight`]
+/// and returns what must be done ([`Action`]).
 pub(crate) struct Migrations {
     /// Where packets of each group go: this thread's number, another's, or [`HELD`].
     routes: [u16; FLOW_GROUPS],
@@ -184,34 +186,34 @@ pub(crate) struct Migrations {
     sent: GroupSet,
     /// Groups that were offered to another thread.
     promised: GroupSet,
-    /// Groups whose flows must not speak yet, and those of them that have something to say.
+    /// Groups whose flows must not send yet, and those of them that have something to send.
     quiet: GroupSet,
     quieted: Vec<FlowId>,
     /// Flows that were held have something to do in the next turn.
     stirred: bool,
-    /// Something is to be done between two cycles.
+    /// Something must be done between two cycles.
     active: bool,
-    /// Messages of this cycle, and from whom.
+    /// Messages of this cycle, each with its sender.
     inbox: Vec<(usize, Message)>,
     requests: VecDeque<Request>,
     outgoing: Vec<Outgoing>,
     incoming: Vec<Incoming>,
     switching: Vec<Switching>,
-    /// Packets that were held and may be handled now: before all others.
+    /// Packets that were held and may be processed now, before all others.
     replay: VecDeque<Forwarded>,
-    /// Migrations that are over once `replay` is empty.
+    /// Migrations that end once `replay` is empty.
     ending: Vec<(MigrationRecord, u64)>,
     records: Records,
     serial: u64,
     takes_groups: bool,
     /// Number of this elastic thread.
     index: usize,
-    /// What is to be done, in this order.
+    /// What must be done, in this order.
     actions: VecDeque<Action>,
 }
 
 impl Migrations {
-    /// Of thread `index`: nothing moves.
+    /// The state machine of thread `index`, without migrations.
     pub fn new(index: usize, owner: impl Fn(usize) -> usize) -> Migrations {
         Migrations {
             routes: std::array::from_fn(|group| owner(group) as u16),
@@ -236,13 +238,13 @@ impl Migrations {
         }
     }
 
-    /// Whether something moves, or was just moved, here.
+    /// Whether a migration is in progress here, or has just ended.
     #[inline]
     pub fn is_active(&self) -> bool {
         self.active
     }
 
-    /// Whether a flow must not speak yet; it will when it may.
+    /// Whether a flow must not send yet. It will when it may.
     pub fn quiets(&mut self, id: FlowId) -> bool {
         let quiet = self.quiet.contains(usize::from(id.group));
         if quiet {
@@ -251,7 +253,7 @@ impl Migrations {
         quiet
     }
 
-    /// Whether cycles are needed though no packet comes.
+    /// Whether cycles are needed even if no packet arrives.
     pub fn is_busy(&self) -> bool {
         self.active
             && (self.stirred
@@ -262,7 +264,7 @@ impl Migrations {
                 || self.outgoing.iter().any(Outgoing::is_busy))
     }
 
-    /// When something is over, µs.
+    /// When the next wait ends, µs.
     pub fn deadline_us(&self) -> Option<u64> {
         let outgoing = self.outgoing.iter().map(Outgoing::deadline_us);
         let incoming = self.incoming.iter().filter_map(Incoming::deadline_us);
@@ -283,7 +285,7 @@ impl Migrations {
 }
 
 impl Migrations {
-    /// Takes a request: [`crate::ElasticThread::migrate`] says what comes of it.
+    /// Accepts a request; see [`crate::ElasticThread::migrate`].
     pub fn request(
         &mut self,
         groups: GroupSet,
@@ -303,12 +305,12 @@ impl Migrations {
         self.records.pop()
     }
 
-    /// Whether this thread agrees to take flow groups; at first it does.
+    /// Sets whether this thread accepts flow groups. At first it does.
     pub fn set_takes_groups(&mut self, takes_groups: bool) {
         self.takes_groups = takes_groups;
     }
 
-    /// Goes on with what `input` says. What comes of it is taken with [`Self::next_action`].
+    /// Processes `input`. [`Self::next_action`] then returns what must be done.
     #[cold]
     pub fn step(&mut self, input: Input, sight: &impl Sight) {
         match input {
@@ -321,7 +323,7 @@ impl Migrations {
         }
     }
 
-    /// What is to be done next.
+    /// The next action.
     #[inline]
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
@@ -363,18 +365,18 @@ impl Migrations {
             Message::Settled(serial, early) => self.hear_settled(from, serial, early),
             Message::Where { group, asks } => self.hear_question(group, asks, from),
             Message::Here { group } => self.hear_answer(group, from),
-            // No step of a migration: the cycle passes it on.
+            // Not a step of a migration: the cycle passes it on.
             Message::Signal(_) => {}
         }
     }
 
-    /// Groups that nothing is planned with, of a set.
+    /// The groups of a set that are in no migration.
     fn groups_at_home(&self, groups: &GroupSet) -> GroupSet {
         let free = |group: &usize| self.is_home(*group) && !self.promised.contains(*group);
         groups.iter().filter(free).collect()
     }
 
-    /// Begins with requests whose groups are all here, or will not come.
+    /// Begins requests whose groups are all here, or will not come.
     fn begin_requests(&mut self, sight: &impl Sight) {
         for _ in 0..self.requests.len() {
             let Some(request) = self.requests.pop_front() else { return };
@@ -388,7 +390,7 @@ impl Migrations {
         }
     }
 
-    /// Migrations whose last held packets have been handled are over.
+    /// Ends migrations whose last held packets were processed.
     fn end_replayed(&mut self, now_us: u64) {
         if !self.replay.is_empty() {
             return;
@@ -401,7 +403,7 @@ impl Migrations {
     }
 }
 
-/// From then until now, µs; the threads' clocks may differ by a few.
+/// The time from then until now, µs. The threads' clocks may differ by a few µs.
 fn since(then_us: u64, now_us: u64) -> u32 {
     now_us.saturating_sub(then_us).min(u64::from(u32::MAX)) as u32
 }

@@ -1,17 +1,18 @@
-//! How long a thread did not run: what a machine with more threads than processors adds to a pause.
+//! How long a thread did not run: what a machine with fewer processors than threads adds to a
+//! pause.
 
-/// A moment of a thread, in time that passes and in time that it ran.
+/// A moment of a thread, as wall time and as time on the CPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OnCpu {
     wall_ns: u64,
     ran_ns: u64,
 }
 
-/// Tells this moment of the calling thread, in a cycle that began at this time, µs.
+/// Returns this moment of the calling thread, in a cycle that began at this time, µs.
 pub type ReadOnCpu = fn(u64) -> OnCpu;
 
 impl OnCpu {
-    /// In virtual time a thread always runs, and a cycle takes none.
+    /// In virtual time a thread always runs, and a cycle takes no time.
     pub fn in_virtual_time(cycle_us: u64) -> OnCpu {
         OnCpu { wall_ns: cycle_us * 1000, ran_ns: cycle_us * 1000 }
     }
@@ -19,19 +20,19 @@ impl OnCpu {
     /// On Linux. Costs a system call, so this is for migrations only.
     #[cold]
     pub fn on_linux(cycle_us: u64) -> OnCpu {
-        // In this order: who does not run between the two does not run after this moment. The
-        // cycle's clock is not quite Linux's.
+        // In this order: a thread that is interrupted between the two counts as running after this
+        // moment. The cycle's clock is not exactly Linux's.
         let wall_ns = read_ns(libc::CLOCK_MONOTONIC).max(cycle_us * 1000);
         OnCpu { wall_ns, ran_ns: read_ns(libc::CLOCK_THREAD_CPUTIME_ID) }
     }
 
-    /// In time that passes, µs.
+    /// Wall time, µs.
     pub fn wall_us(&self) -> u64 {
         self.wall_ns / 1000
     }
 
-    /// Until `now`, a later moment of the same thread, it did not run for so long, ns, apart from
-    /// what it may have been before `from_us`.
+    /// How long it did not run between this moment and `now`, a later moment of the same thread,
+    /// ns; without what may have been before `from_us`.
     pub fn off_ns(&self, now: OnCpu, from_us: u64) -> u64 {
         let passed_ns = now.wall_ns.saturating_sub(self.wall_ns);
         let off_ns = passed_ns.saturating_sub(now.ran_ns.saturating_sub(self.ran_ns));

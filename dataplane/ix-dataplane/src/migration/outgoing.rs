@@ -7,7 +7,7 @@ use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use ix_proto::GroupSet;
 use std::collections::VecDeque;
 
-/// Packets of a queue that cannot tell how many wait in it; more than any holds.
+/// Number of packets assumed in a queue that cannot tell how many wait; more than any queue holds.
 const QUEUE_MAX: usize = 8192;
 
 /// Flow groups that leave.
@@ -21,31 +21,31 @@ pub struct Outgoing {
     /// When they were held, µs.
     held_us: u64,
     held_at: OnCpu,
-    /// A packet of theirs has come in at the new thread.
+    /// A packet of the groups has arrived at the new thread.
     first_seen: bool,
     record: MigrationRecord,
 }
 
 enum State {
-    /// The target was asked; until then it may answer.
+    /// The groups were offered; the target may reply until this time.
     Offered { until_us: u64 },
-    /// It agreed. The application is told when there is room for it in the event array.
+    /// The target has accepted. The application is told when the event array has room.
     Agreed,
-    /// The application was told, and has not come back yet.
+    /// The application was told, and has not returned yet.
     Leaving,
-    /// Gone. What the devices' old queues still hold of them is on its way; so is what was sent, up
-    /// to these packets of the devices.
+    /// The groups have left. Packets of theirs may still be in the devices' old queues, and sent
+    /// ones, up to these packets, in front of the devices.
     Shipped { queues: Vec<Queue>, bounded: bool, unsent: Option<Vec<u64>> },
 }
 
-/// A device's queue that may hold packets of groups which are gone.
+/// A device's queue that may hold packets of groups that have left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Queue {
     /// The device may put more into it.
     Open,
-    /// No more than so many are in it.
+    /// It holds at most this many.
     Closed(usize),
-    /// None is.
+    /// It holds none.
     Empty,
 }
 
@@ -55,19 +55,20 @@ impl Outgoing {
         matches!(self.state, State::Leaving) && self.groups.contains(group)
     }
 
-    /// Whether cycles are needed though no packet comes: devices must be asked.
+    /// Whether cycles are needed even if no packet arrives, because devices must be checked.
     pub fn is_busy(&self) -> bool {
         matches!(self.state, State::Shipped { .. } | State::Agreed)
     }
 
-    /// Whom to tell, once, that these devices have been given all that was built for the groups.
+    /// The thread that must be told, once, that these devices were given all that was built for the
+    /// groups.
     pub fn has_sent(&mut self, sight: &impl Sight) -> Option<(usize, u64)> {
         let State::Shipped { unsent, .. } = &mut self.state else { return None };
         let given = |(port, upto): (usize, &u64)| sight.handed(port) >= *upto;
         unsent.take_if(|upto| upto.iter().enumerate().all(given)).map(|_| (self.to, self.serial))
     }
 
-    /// When it is over at the latest.
+    /// When it ends at the latest.
     pub fn deadline_us(&self) -> u64 {
         match self.state {
             State::Offered { until_us } => until_us,
@@ -78,7 +79,7 @@ impl Outgoing {
 }
 
 impl Migrations {
-    /// So many packets were taken from a device that was asked for up to `asked`.
+    /// `got` packets were taken from a device that was asked for up to `asked`.
     #[cold]
     pub fn polled(&mut self, port: usize, asked: usize, got: usize) {
         for outgoing in &mut self.outgoing {
@@ -95,7 +96,7 @@ impl Migrations {
 }
 
 impl Migrations {
-    /// Asks the target whether it takes groups that are all here.
+    /// Offers groups that are all here to the target.
     pub(super) fn offer(&mut self, request: Request, sight: &impl Sight) {
         let now_us = sight.now_us();
         let Request { groups, to, command } = request;
@@ -113,7 +114,7 @@ impl Migrations {
         if groups.is_empty() {
             return self.records.push(record);
         }
-        // One migration of a group at a time; whoever asks for another one now is refused.
+        // A group is in one migration at a time; another request for it is refused now.
         for group in groups.iter() {
             self.promised.insert(group);
         }
@@ -156,7 +157,7 @@ impl Migrations {
         }
     }
 
-    /// The groups stay.
+    /// The groups stay here.
     fn refused(&mut self, outgoing: Outgoing, now_us: u64) {
         let Outgoing { groups, mut record, .. } = outgoing;
         groups.iter().for_each(|group| self.promised.remove(group));
@@ -190,12 +191,12 @@ impl Migrations {
         }
     }
 
-    /// Holds the groups from now on, points the devices' tables to the new thread, and tells the
-    /// application: the last that it hears of these groups here.
+    /// From now on holds packets of the groups, steers the groups to the new thread in the devices'
+    /// tables, and tells the application. This is the last event about these groups here.
     fn leave(&mut self, at: usize, sight: &impl Sight) {
         let Some(outgoing) = self.outgoing.get_mut(at) else { return };
         outgoing.state = State::Leaving;
-        // What the cycle did before this moment was no pause.
+        // What the cycle has done before this moment is no part of the pause.
         outgoing.held_at = sight.on_cpu();
         outgoing.held_us = outgoing.held_at.wall_us();
         outgoing.record.prepare_us = since(outgoing.record.start_us, outgoing.held_us);
@@ -206,7 +207,7 @@ impl Migrations {
         }
     }
 
-    /// The application has come back, and all its calls on the groups are carried out.
+    /// The application has returned, and all its calls for the groups are carried out.
     pub(super) fn ship_leaving(&mut self, sight: &impl Sight) {
         let now_us = sight.now_us();
         for at in 0..self.outgoing.len() {
@@ -230,8 +231,8 @@ impl Migrations {
         }
     }
 
-    /// Groups were shipped. What was built for them waits for room in the devices up to these
-    /// packets.
+    /// The groups were sent. Packets that were built for them wait for room in the devices up to
+    /// these packets.
     pub(super) fn hear_shipped(&mut self, serial: u64, upto: Option<Vec<u64>>) {
         if let Some(outgoing) = self.outgoing(serial)
             && let State::Shipped { unsent, .. } = &mut outgoing.state
@@ -240,8 +241,8 @@ impl Migrations {
         }
     }
 
-    /// The new thread of groups that are gone hears when the devices have taken the last packet
-    /// that was built for them here.
+    /// Tells the new thread when the devices have taken the last packet that was built here for the
+    /// groups.
     pub(super) fn step_unsent(&mut self, sight: &impl Sight) {
         for at in 0..self.outgoing.len() {
             if let Some((to, serial)) = self.outgoing[at].has_sent(sight) {
@@ -250,14 +251,14 @@ impl Migrations {
         }
     }
 
-    /// Whether no packet of groups that are gone can come out of this thread's queues any more;
-    /// then the new thread is told.
+    /// Whether no packet of groups that have left can come out of this thread's queues any more. If
+    /// so, the new thread is told.
     fn settle(&mut self, at: usize, sight: &impl Sight) -> bool {
         let now_us = sight.now_us();
         let Some(outgoing) = self.outgoing.get_mut(at) else { return true };
         let State::Shipped { queues, bounded, unsent } = &mut outgoing.state else { return false };
-        // What came while the application was away is no longer in a queue, and not handed over
-        // yet.
+        // Packets that came while the application was non-responsive are in no queue any more, and
+        // are not handed over yet.
         if sight.keeps_packets() {
             return false;
         }
@@ -288,7 +289,7 @@ impl Migrations {
         true
     }
 
-    /// Groups that left come back: what became of their last packets here does not matter any more.
+    /// Groups that left have come back: their last packets here do not matter any more.
     pub(super) fn forget_shipped(&mut self, groups: &GroupSet) {
         let mut at = 0;
         while let Some(Outgoing { state, groups: theirs, to, serial, .. }) = self.outgoing.get(at) {
@@ -309,7 +310,7 @@ impl Queue {
         if table.is_some() { Queue::Open } else { Queue::Empty }
     }
 
-    /// Nothing more goes in; what is in there may be ours.
+    /// Nothing more is put into the queue; what is in it may belong to the groups.
     fn closed(waiting: Option<usize>) -> Queue {
         match waiting {
             Some(0) => Queue::Empty,

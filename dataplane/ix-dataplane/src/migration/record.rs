@@ -1,14 +1,14 @@
-//! Records of the migrations that ended here, until they are taken.
+//! Records of the migrations that ended on this thread, until they are taken.
 use crate::observe::migration::MigrationRecord;
 use std::collections::VecDeque;
 
-/// Records that were not taken yet; the oldest go first when there are too many.
+/// Records that were not taken yet. If there are too many, the oldest are dropped.
 #[derive(Debug, Default)]
 pub struct Records {
     waiting: VecDeque<MigrationRecord>,
 }
 
-/// Most records that are kept.
+/// Most records that are stored.
 const RECORDS_MAX: usize = 256;
 
 impl Records {

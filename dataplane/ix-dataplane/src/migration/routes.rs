@@ -1,4 +1,4 @@
-//! Which way packets of a group go from here, and how a third thread changes the way.
+//! Which way packets of a group take from here, and how a third thread changes it.
 use super::message::{Forwarded, Message};
 use super::{Action, Migrations, OVERDUE_US, Sight};
 use crate::receive::batch::Origin;
@@ -8,44 +8,44 @@ use std::collections::VecDeque;
 /// The route of packets that wait for something.
 pub const HELD: u16 = u16::MAX;
 
-/// What becomes of a packet.
+/// What is done with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// This thread handles it now.
+    /// This thread processes it now.
     Here,
-    /// This thread handles it.
+    /// It is handed to this thread.
     To(usize),
     /// It waits.
     Hold,
 }
 
-/// A group whose packets from here take a new way as soon as the old one is empty.
+/// A group whose packets take a new way from here, as soon as the old way is empty.
 pub struct Switching {
     pub group: usize,
     pub held: VecDeque<Forwarded>,
-    /// Then the old way is given up.
+    /// After this time the old way is given up.
     pub until_us: u64,
 }
 
 impl Migrations {
-    /// Whether packets of a group are handled here, as they come.
+    /// Whether packets of a group are processed here as they arrive.
     #[inline]
     pub fn is_home(&self, group: usize) -> bool {
         usize::from(self.routes[group]) == self.index
     }
 
-    /// The next packet that has waited long enough.
+    /// Removes the next packet that has waited long enough.
     pub fn pop_replay(&mut self) -> Option<Forwarded> {
         self.replay.pop_front()
     }
 
-    /// A message came in; it is heard when the batch has been handled.
+    /// Stores a message, which is processed after the batch.
     pub fn receive(&mut self, from: usize, message: Message) {
         self.inbox.push((from, message));
         self.active = true;
     }
 
-    /// Packets that wait here for a migration.
+    /// Number of packets that wait here for a migration.
     fn held(&self) -> usize {
         let incoming = self.incoming.iter().map(|i| i.remote.len() + i.local.len());
         let outgoing = self.outgoing.iter().map(|o| o.held.len());
@@ -53,7 +53,7 @@ impl Migrations {
         incoming.chain(outgoing).chain(switching).sum::<usize>() + self.replay.len()
     }
 
-    /// Where packets of a group wait now.
+    /// The queue in which packets of a group wait now.
     fn queue(&mut self, group: usize, from: u8) -> Option<&mut VecDeque<Forwarded>> {
         let Migrations { incoming, outgoing, switching, .. } = self;
         if let Some(incoming) = incoming.iter_mut().find(|i| i.keeps(group)) {
@@ -67,12 +67,13 @@ impl Migrations {
 }
 
 impl Migrations {
-    /// Whether more than a quarter of so many frames is held: devices should keep their packets.
+    /// Whether more than a quarter of `owned` frames is held, so that devices should keep their
+    /// packets.
     pub fn holds_too_many(&self, owned: usize) -> bool {
         self.active && self.held() > owned / 4
     }
 
-    /// What becomes of a packet whose group is not simply this thread's.
+    /// What to do with a packet whose group may not be this thread's.
     #[cold]
     pub fn way(&mut self, group: usize, from: u8, sight: &impl Sight) -> Way {
         let owner = sight.owner(group);
@@ -86,7 +87,7 @@ impl Migrations {
             sent.insert(group);
             Way::To(usize::from(route))
         } else if !sent.contains(group) {
-            // Nothing is on the old way.
+            // The old way is empty.
             routes[group] = owner as u16;
             sent.insert(group);
             Way::To(owner)
@@ -96,7 +97,7 @@ impl Migrations {
         }
     }
 
-    /// Keeps a packet whose way is [`Way::Hold`] where its group's packets wait.
+    /// Stores a packet whose way is [`Way::Hold`] with the others of its group.
     pub fn hold(&mut self, group: usize, origin: Origin, packet: RxPacket) {
         let port = origin.port;
         let serial = self.incoming.iter_mut().find(|i| i.keeps(group));
@@ -107,12 +108,12 @@ impl Migrations {
         }
         match self.queue(group, origin.from) {
             Some(queue) => queue.push_back(Forwarded::Packet { port, packet }),
-            // Cannot be: each packet that is held is held for a migration.
+            // Cannot happen: each held packet is held for a migration.
             None => self.act(Action::Misrouted(packet)),
         }
     }
 
-    /// Asks along the old way, and holds what comes meanwhile.
+    /// Asks on the old way, and holds packets that arrive meanwhile.
     pub(super) fn switch(&mut self, group: usize, now_us: u64) {
         let old = usize::from(self.routes[group]);
         self.routes[group] = HELD;
@@ -124,7 +125,7 @@ impl Migrations {
         self.tell(old, Message::Where { group: group as u8, asks });
     }
 
-    /// A third thread asks whose a group is: the question goes the way of packets.
+    /// A third thread asks which thread owns a group: the question takes the way of packets.
     pub(super) fn hear_question(&mut self, group: u8, asks: u16, from: usize) {
         let (number, asks_thread) = (usize::from(group), usize::from(asks));
         let Some(&route) = self.routes.get(number) else { return };
@@ -136,7 +137,7 @@ impl Migrations {
             return self.tell(usize::from(route), Message::Where { group, asks });
         }
         let question = Forwarded::Message(Message::Where { group, asks });
-        // Here, or on its way here: behind what was held before it.
+        // The group is here or on its way here: the question goes behind what was held before it.
         let from = if from == self.index { Origin::REPLAY } else { from as u8 };
         let open = self.incoming.iter().any(|i| i.keeps(number) && i.is_open_to(from));
         let leaving = self.outgoing.iter().any(|o| o.holds(number));
@@ -147,7 +148,7 @@ impl Migrations {
         }
     }
 
-    /// The owner says that the old way is empty.
+    /// The owner replies that the old way is empty.
     pub(super) fn hear_answer(&mut self, group: u8, owner: usize) {
         self.take_new_way(usize::from(group), owner);
     }
@@ -174,7 +175,7 @@ impl Migrations {
         }
     }
 
-    /// Nobody answers: a thread on the old way is in its application.
+    /// There is no reply: a thread on the old way is in its application.
     pub(super) fn give_up_switching(&mut self, sight: &impl Sight) {
         let now_us = sight.now_us();
         let overdue = |s: &Switching| s.until_us <= now_us;

@@ -8,7 +8,8 @@ use crate::tcp::listeners::Listeners;
 use ix_proto::GroupSet;
 use std::collections::VecDeque;
 
-/// Takes groups out of this thread. What was built for them and not sent is still to be added.
+/// Removes groups from this thread. The packets that were built for them and not sent must still be
+/// added.
 pub(crate) fn pack(
     cx: &mut Context,
     flows: &mut Flows,
@@ -49,14 +50,14 @@ pub(crate) fn pack(
     }
 }
 
-/// The frames that a group's flows hold go with it.
+/// Removes the count of frames that a group's flows hold. They go with the group.
 fn take_frames(cx: &mut Context, group: usize) -> u32 {
     let frames = std::mem::take(&mut cx.flow_frames[group]);
     cx.rx_pool.disown_many(frames as usize);
     frames
 }
 
-/// Puts groups into this thread.
+/// Adds groups to this thread.
 pub(crate) fn unpack(cx: &mut Context, flows: &mut Flows, listeners: &mut Listeners, ship: Ship) {
     for (group, frames) in ship.groups.into_iter().zip(ship.frames) {
         cx.flow_frames[usize::from(group.id())] = frames;

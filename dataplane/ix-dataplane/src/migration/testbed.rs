@@ -7,7 +7,9 @@ use crate::observe::metrics::{ControlPage, Snapshot};
 use crate::observe::migration::MigrationRecord;
 use crate::shared::Shared;
 use crate::test_rig::{TestRig, TestThread};
-use ix_abi::{CALLS_MAX, CallSlot, EventSlot, SgEntry, call_op, error, event_kind, migrated};
+use ix_abi::{
+    CALLS_MAX, Call, CallError, Cookie, DeadReason, Endpoint, Event, Handle, SgArray, SgEntry, v4,
+};
 use ix_mem::Sizes;
 use ix_proto::GroupSet;
 use ix_random::Rng;
@@ -19,7 +21,7 @@ use std::sync::Arc;
 pub const FRAMES: usize = 2048;
 pub const PORT: u16 = 80;
 const STEP: usize = 2 << 20;
-/// The pattern that all streams are cut from.
+/// Length of the pattern that all streams are made of.
 const PATTERN: usize = 60_013;
 
 /// A byte of the pattern.
@@ -35,7 +37,7 @@ fn key(client_port: u16, up: bool) -> usize {
 /// One side of a connection.
 #[derive(Clone, Debug)]
 pub struct Conn {
-    pub handle: u64,
+    pub handle: Handle,
     pub client: bool,
     pub client_port: u16,
     pub sent: usize,
@@ -45,13 +47,13 @@ pub struct Conn {
     pub eof: bool,
 }
 
-/// The application on one elastic thread.
+/// The application of one elastic thread.
 #[derive(Default)]
 pub struct App {
     /// By cookie.
-    pub conns: BTreeMap<u64, Conn>,
+    pub conns: BTreeMap<Cookie, Conn>,
     next_cookie: u64,
-    calls: Vec<CallSlot>,
+    calls: Vec<Call>,
     /// Connections that other threads have handed over.
     pub mailbox: Vec<Conn>,
     pub ended: usize,
@@ -76,11 +78,11 @@ pub struct Host {
     /// Bytes that each side of a connection sends.
     pub bytes: usize,
     pub commands: u64,
-    /// The application says nothing for now.
+    /// The application sends nothing for now.
     pub idle: bool,
 }
 
-/// How a host is made.
+/// The configuration of a host.
 #[derive(Clone)]
 pub struct Kind {
     pub last: u8,
@@ -131,7 +133,8 @@ impl Host {
 
     pub fn listen(&mut self) {
         for thread in &mut self.threads {
-            thread.app.call(call_op::LISTEN, [0, 0xffff_0000_0000, u64::from(PORT), 0, 0]);
+            let at = Endpoint { addr: v4([0; 4]), port: PORT };
+            thread.app.calls.push(Call::Listen { at, backlog: 0, cookie: 0 });
         }
     }
 
@@ -151,11 +154,11 @@ impl Host {
             eof: false,
         };
         app.conns.insert(cookie, conn);
-        let low = 0xffff_0000_0000 | u64::from(u32::from_be_bytes([10, 0, 0, to]));
-        app.call(call_op::CONNECT, [cookie, 0, low, u64::from(PORT), 0]);
+        let to = Endpoint { addr: ip(to).0, port: PORT };
+        app.calls.push(Call::Connect { cookie, to, congestion: None, local_port: 0 });
     }
 
-    /// Sends groups to a thread, from whichever threads have them.
+    /// Moves groups to a thread, from whichever threads have them.
     pub fn migrate(&mut self, groups: &GroupSet, to: usize) -> usize {
         let mut begun = 0;
         for from in (0..self.threads.len()).filter(|from| *from != to) {
@@ -174,29 +177,31 @@ impl Host {
         begun
     }
 
-    /// One cycle of a thread, and its application.
+    /// One cycle of a thread and its application.
     pub fn run(&mut self, thread: usize, now_us: u64) {
         let bytes = self.bytes;
         let running = &mut self.threads[thread];
         let calls = std::mem::take(&mut running.app.calls);
         for (slot, call) in calls.iter().enumerate() {
-            running.arrays.set_call(slot, *call);
+            running.arrays.set_call(slot, call.encode());
         }
         let report = running.elastic.run_cycle(calls.len(), now_us);
         running.records.extend(std::iter::from_fn(|| running.elastic.take_migration()));
-        let answers: Vec<CallSlot> = running.arrays.first_calls(calls.len()).collect();
-        let events: Vec<EventSlot> = running.arrays.first_events(report.events).collect();
-        running.app.answers(&answers);
+        for (call, slot) in calls.iter().zip(running.arrays.first_calls(calls.len())) {
+            running.app.answered(call, CallError::check(slot.ret));
+        }
+        let events = running.arrays.first_events(report.events);
+        let events: Vec<Event> = events.map(|slot| Event::decode(&slot).unwrap()).collect();
         let mut leaving = Vec::new();
         for event in &events {
             running.event(thread, event, bytes);
-            if event.kind == event_kind::MIGRATED && event.code == migrated::LEAVES {
-                leaving.push((event.len as u16, event.data as usize));
+            if let Event::GroupLeaves { group, to } = *event {
+                leaving.push((group as u16, to as usize));
             } else if let Some(group) = group_of(event) {
                 assert!(leaving.iter().all(|(g, _)| *g != group), "{event:?} after LEAVES");
             }
         }
-        // Nothing more is sent of what leaves: its answers would come here.
+        // Nothing more is sent on flows that leave, because the replies would come here.
         for (group, to) in leaving {
             let conns = running_conns(&mut self.threads[thread].app, group);
             self.threads[to].app.mailbox.extend(conns);
@@ -224,16 +229,26 @@ impl Host {
     }
 }
 
-/// A cookie says whose it is.
-fn cookie_of(thread: usize, number: u64) -> u64 {
+/// The cookie names the thread.
+fn cookie_of(thread: usize, number: u64) -> Cookie {
     (thread as u64) << 48 | number
 }
 
-fn group_of(event: &EventSlot) -> Option<u16> {
-    (event.handle != 0).then(|| FlowId::from_handle(event.handle).group)
+fn group_of(event: &Event) -> Option<u16> {
+    let (Event::Knock { handle, .. }
+    | Event::Connected { handle, .. }
+    | Event::Recv { handle, .. }
+    | Event::Eof { handle, .. }
+    | Event::Sent { handle, .. }
+    | Event::Dead { handle, .. }
+    | Event::FlowError { handle, .. }) = *event
+    else {
+        return None;
+    };
+    Some(FlowId::from_handle(handle).group)
 }
 
-/// Takes the connections of a group out of the application that loses it.
+/// Removes the connections of a group from the application that loses it.
 fn running_conns(app: &mut App, group: u16) -> Vec<Conn> {
     let of_it = |conn: &Conn| conn.handle != 0 && FlowId::from_handle(conn.handle).group == group;
     let cookies: Vec<u64> =
@@ -242,33 +257,32 @@ fn running_conns(app: &mut App, group: u16) -> Vec<Conn> {
 }
 
 impl App {
-    pub fn call(&mut self, op: u32, args: [u64; 5]) {
-        let [a, b, c, d, e] = args;
-        self.calls.push(CallSlot { op, args: [a, b, c, d, e, 0], ..CallSlot::default() });
-    }
-
-    fn answers(&mut self, calls: &[CallSlot]) {
-        for call in calls {
-            match call.op {
-                call_op::CONNECT => {
-                    assert!(call.ret > 0, "{call:?}");
-                    let conn = self.conns.get_mut(&call.args[0]).unwrap();
-                    conn.handle = call.ret as u64;
-                }
-                call_op::SENDV => {
-                    let conn = self.conns.values_mut().find(|c| c.handle == call.args[0]);
-                    match (call.ret, conn) {
-                        (ret, Some(conn)) if ret >= 0 => conn.sent += ret as usize,
-                        (ret, None) if ret == -error::BAD_HANDLE => {}
-                        (ret, conn) => panic!("{ret} {call:?} {conn:?}"),
-                    }
-                }
-                _ => assert!(call.ret >= 0 || call.ret == -error::BAD_HANDLE, "{call:?}"),
+    fn answered(&mut self, call: &Call, answer: Result<u64, CallError>) {
+        match (*call, answer) {
+            (Call::Connect { cookie, .. }, Ok(handle)) => {
+                self.conns.get_mut(&cookie).unwrap().handle = handle;
             }
+            (Call::SendV { handle, .. }, answer) => {
+                let conn = self.conns.values_mut().find(|conn| conn.handle == handle);
+                match (answer, conn) {
+                    (Ok(taken), Some(conn)) => conn.sent += taken as usize,
+                    (Err(CallError::BadHandle), None) => {}
+                    (answer, conn) => panic!("{answer:?} {call:?} {conn:?}"),
+                }
+            }
+            (Call::Connect { .. }, Err(why)) => panic!("{why} {call:?}"),
+            (_, Ok(_) | Err(CallError::BadHandle)) => {}
+            (_, Err(why)) => panic!("{why} {call:?}"),
         }
     }
 
-    /// Sends what there is to send, ends what is to end.
+    /// The connection that an event to this thread names.
+    fn named(&mut self, thread: usize, cookie: Cookie) -> &mut Conn {
+        assert_eq!(cookie >> 48, thread as u64, "another thread's name: {cookie:x}");
+        self.conns.get_mut(&cookie).unwrap_or_else(|| panic!("an event of nobody: {cookie:x}"))
+    }
+
+    /// Sends what there is to send, and ends connections that are done.
     fn pump(&mut self, (scratch, base): (u64, u64)) {
         let mut entries = 0;
         let mut calls = Vec::new();
@@ -277,26 +291,20 @@ impl App {
             if conn.handle == 0 || conn.client_port == 0 {
                 continue;
             }
-            let mut call = |op, a: u64, b: u64| {
-                calls.push(CallSlot {
-                    op,
-                    args: [conn.handle, a, b, 0, 0, 0],
-                    ..CallSlot::default()
-                });
-            };
+            let handle = conn.handle;
             if conn.sent < conn.total && entries < CALLS_MAX / 4 {
                 let from = (key(conn.client_port, conn.client) + conn.sent) % PATTERN;
                 let len = (conn.total - conn.sent).min(PATTERN) as u64;
                 let at = scratch + (entries * size_of::<SgEntry>()) as u64;
                 // SAFETY: this thread's scratch part of the arena.
                 unsafe { *(at as *mut SgEntry) = SgEntry { base: base + from as u64, len } };
-                call(call_op::SENDV, at, 1);
+                calls.push(Call::SendV { handle, sg: SgArray { addr: at, entries: 1 } });
                 entries += 1;
             } else if conn.sent == conn.total && !conn.shut {
                 conn.shut = true;
-                call(call_op::SHUTDOWN, 0, 0);
+                calls.push(Call::Shutdown { handle });
             } else if conn.eof && conn.shut {
-                call(call_op::CLOSE, 0, 0);
+                calls.push(Call::Close { handle });
                 over.push(*cookie);
             }
         }
@@ -310,26 +318,25 @@ impl App {
 }
 
 impl Thread {
-    /// The answer to one call, by a cycle that nobody else hears of.
-    pub fn ask(&mut self, call: CallSlot, now_us: u64) -> i64 {
-        self.arrays.set_call(0, call);
+    /// Returns the result of one call, by a cycle of its own.
+    pub fn ask(&mut self, call: Call, now_us: u64) -> Result<u64, CallError> {
+        self.arrays.set_call(0, call.encode());
         self.elastic.begin(1, now_us);
-        self.arrays.call(0).ret
+        CallError::check(self.arrays.call(0).ret)
     }
 
-    fn event(&mut self, index: usize, event: &EventSlot, bytes: usize) {
-        let handle = event.handle;
-        match event.kind {
-            event_kind::MIGRATED if event.code == migrated::ARRIVED => self.arrive(index, event),
-            event_kind::MIGRATED => {}
-            event_kind::KNOCK => {
+    fn event(&mut self, index: usize, event: &Event, bytes: usize) {
+        match *event {
+            Event::GroupArrived { group, .. } => self.arrive(index, group as u16),
+            Event::GroupLeaves { .. } => {}
+            Event::Knock { handle, peer, .. } => {
                 self.app.next_cookie += 1;
                 let cookie = cookie_of(index, self.app.next_cookie);
-                self.app.call(call_op::ACCEPT, [handle, cookie, 0, 0, 0]);
+                self.app.calls.push(Call::Accept { handle, cookie });
                 let conn = Conn {
                     handle,
                     client: false,
-                    client_port: event.port,
+                    client_port: peer.port,
                     sent: 0,
                     received: 0,
                     total: bytes,
@@ -338,52 +345,49 @@ impl Thread {
                 };
                 self.app.conns.insert(cookie, conn);
             }
-            _ => {
-                assert_eq!(event.cookie >> 48, index as u64, "another thread's name: {event:?}");
-                let app = &mut self.app;
-                let Some(conn) = app.conns.get_mut(&event.cookie) else {
-                    panic!("an event of nobody: {event:?}");
-                };
-                match event.kind {
-                    event_kind::CONNECTED => {
-                        assert_eq!(event.code, 0);
-                        conn.handle = handle;
-                        conn.client_port = port_of(&mut self.elastic, handle);
-                    }
-                    event_kind::RECV => {
-                        // SAFETY: received memory, ours until RECV_DONE.
-                        let data = unsafe {
-                            std::slice::from_raw_parts(event.data as *const u8, event.len as usize)
-                        };
-                        let from = key(conn.client_port, !conn.client) + conn.received;
-                        for (at, byte) in data.iter().enumerate() {
-                            assert_eq!(*byte, pattern((from + at) % PATTERN), "{conn:?}");
-                        }
-                        conn.received += data.len();
-                        app.call(call_op::RECV_DONE, [handle, u64::from(event.len), 0, 0, 0]);
-                    }
-                    event_kind::EOF => {
-                        conn.eof = true;
-                        assert_eq!(conn.received, conn.total, "an early end");
-                    }
-                    event_kind::SENT => {}
-                    event_kind::DEAD => {
-                        // Both have ended in order before our CLOSE was carried out.
-                        assert!(event.code == 0 && conn.shut && conn.eof, "{event:?} {conn:?}");
-                        app.conns.remove(&event.cookie);
-                        app.ended += 1;
-                        app.dead += 1;
-                    }
-                    kind => panic!("event {kind}"),
-                }
+            Event::Connected { cookie, handle, outcome } => {
+                assert_eq!(outcome, Ok(()));
+                let client_port = port_of(&mut self.elastic, handle);
+                let conn = self.app.named(index, cookie);
+                (conn.handle, conn.client_port) = (handle, client_port);
             }
+            Event::Recv { cookie, handle, data } => {
+                let conn = self.app.named(index, cookie);
+                // SAFETY: received memory, ours until it is given back.
+                let bytes = unsafe {
+                    std::slice::from_raw_parts(data.addr as *const u8, data.len as usize)
+                };
+                let from = key(conn.client_port, !conn.client) + conn.received;
+                for (at, byte) in bytes.iter().enumerate() {
+                    assert_eq!(*byte, pattern((from + at) % PATTERN), "{conn:?}");
+                }
+                conn.received += bytes.len();
+                self.app.calls.push(Call::RecvDone { handle, bytes: data.len.into() });
+            }
+            Event::Eof { cookie, .. } => {
+                let conn = self.app.named(index, cookie);
+                conn.eof = true;
+                assert_eq!(conn.received, conn.total, "an early end");
+            }
+            Event::Sent { cookie, .. } => {
+                self.app.named(index, cookie);
+            }
+            Event::Dead { cookie, reason, .. } => {
+                let conn = self.app.named(index, cookie);
+                // Both ends had closed in order before our CLOSE was carried out.
+                let is_over = reason == DeadReason::Closed && conn.shut && conn.eof;
+                assert!(is_over, "{event:?} {conn:?}");
+                self.app.conns.remove(&cookie);
+                self.app.ended += 1;
+                self.app.dead += 1;
+            }
+            _ => panic!("{event:?}"),
         }
     }
 
-    /// A group has come: its connections get this thread's names.
-    fn arrive(&mut self, index: usize, event: &EventSlot) {
+    /// A group has arrived: its connections get this thread's names.
+    fn arrive(&mut self, index: usize, group: u16) {
         self.app.arrived += 1;
-        let group = event.len as u16;
         let mailbox = std::mem::take(&mut self.app.mailbox);
         for conn in mailbox {
             if FlowId::from_handle(conn.handle).group != group {
@@ -392,19 +396,19 @@ impl Thread {
             }
             self.app.next_cookie += 1;
             let cookie = cookie_of(index, self.app.next_cookie);
-            self.app.call(call_op::SET_COOKIE, [conn.handle, cookie, 0, 0, 0]);
+            self.app.calls.push(Call::SetCookie { handle: conn.handle, cookie });
             self.app.conns.insert(cookie, conn);
         }
     }
 }
 
-/// What the peer sees as our port.
-fn port_of(elastic: &mut ElasticThread, handle: u64) -> u16 {
+/// The local port, as the peer sees it.
+fn port_of(elastic: &mut ElasticThread, handle: Handle) -> u16 {
     let flow = elastic.flows.get(FlowId::from_handle(handle));
     flow.map_or(0, |flow| flow.tcb.tuple().local_port)
 }
 
-/// What the wire does.
+/// Faults of the wire.
 #[derive(Clone, Copy, Default)]
 pub struct Faults {
     pub loss_percent: usize,
@@ -418,7 +422,7 @@ pub struct Bed {
     pub random: Rng,
     pub faults: Faults,
     flying: VecDeque<(u64, usize, Vec<u8>)>,
-    /// A thread that is away in its application until then.
+    /// A thread that stays in its application until this time.
     pub stuck: Option<(usize, usize, u64)>,
 }
 
@@ -438,7 +442,7 @@ impl Bed {
         bed
     }
 
-    /// One cycle of some thread.
+    /// One cycle of a random thread.
     pub fn step(&mut self) {
         let host = self.random.index(2);
         let thread = self.random.index(self.hosts[host].threads.len());
@@ -451,7 +455,7 @@ impl Bed {
 
     pub fn run(&mut self, host: usize, thread: usize) {
         self.hosts[host].run(thread, self.now_us);
-        // What a queue has sent may wait for the wire, and another queue be quicker.
+        // What one queue has sent may wait for the wire, and another queue may be faster.
         let sent = match self.random.chance(0.6) {
             true => self.hosts[host].device.take_sent(),
             false => Vec::new(),
@@ -481,7 +485,7 @@ impl Bed {
         }
     }
 
-    /// Moves some groups of a host somewhere.
+    /// Moves some groups of a host to a random thread.
     pub fn migrate_some(&mut self, host: usize, most: usize) -> usize {
         let threads = self.hosts[host].threads.len();
         let to = self.random.index(threads);
@@ -494,7 +498,7 @@ impl Bed {
         self.hosts.iter().map(Host::conns).sum()
     }
 
-    /// Runs until all connections have ended and nothing is left of them, nor of any migration.
+    /// Runs until all connections have ended and nothing is left of them or of any migration.
     pub fn finish(&mut self) {
         self.faults = Faults::default();
         self.stuck = None;

@@ -5,7 +5,7 @@ use super::testbed::*;
 use crate::config::Config;
 use crate::flows::handle::FlowId;
 use crate::observe::migration::{MigrationEnd, MigrationRecord};
-use ix_abi::{CallSlot, call_op, error};
+use ix_abi::{Call, CallError, FlowOption};
 use ix_proto::GroupSet;
 use ix_rig::{Promise, SimOptions, Spread};
 use ix_wire::{FLOW_GROUPS, FlowHash};
@@ -17,13 +17,13 @@ fn kind(last: u8, threads: usize, bytes: usize, promise: Promise) -> Kind {
     Kind { last, threads, options, bytes, config: |_: &mut Config| {} }
 }
 
-/// A device without a table: everything comes in on queue 0.
+/// A device without a table: all packets arrive on queue 0.
 fn without_table(last: u8, threads: usize, bytes: usize) -> Kind {
     let options = SimOptions { fences: true, ..SimOptions::default() };
     Kind { last, threads, options, bytes, config: |_: &mut Config| {} }
 }
 
-/// A wire that is perfect shows every segment that we lose or reorder.
+/// On a perfect wire every lost or reordered segment shows.
 fn assert_nothing_lost(bed: &Bed) {
     for host in &bed.hosts {
         for name in ["tcp.out_of_order", "tcp.retransmits", "tcp.rto", "drops.forward_full"] {
@@ -32,8 +32,8 @@ fn assert_nothing_lost(bed: &Bed) {
     }
 }
 
-/// Connections from all threads of one host to the other, while groups of both move: so often, so
-/// many at a time. Answers the migrations.
+/// Connections from all threads of one host to the other, while groups of both move: `most` at a
+/// time. Returns the migrations.
 fn move_around(bed: &mut Bed, conns: usize, bytes: usize, most: usize) -> Vec<MigrationRecord> {
     for i in 0..conns {
         let thread = i % bed.hosts[0].threads.len();
@@ -87,7 +87,7 @@ fn the_first_packet_ends_a_migration_where_queues_keep_order() {
     assert!(records.iter().filter(early).count() > 3);
 }
 
-/// All packets come in on queue 0: third threads hand them on, along ways that change.
+/// All packets arrive on queue 0: third threads hand them over, on ways that change.
 #[test]
 fn groups_move_without_a_table_too() {
     let mut bed = Bed::new(&without_table(1, 3, 200_000), &without_table(2, 4, 200_000), 4);
@@ -116,7 +116,7 @@ fn connect_one(client: &Kind, server: &Kind) -> (Bed, usize) {
     (bed, group)
 }
 
-/// Moves one group, and runs until it has come.
+/// Moves one group, and runs until it has arrived.
 fn move_group(bed: &mut Bed, group: usize, to: usize) {
     let groups: GroupSet = [group].into_iter().collect();
     assert_eq!(bed.hosts[1].migrate(&groups, to), 1);
@@ -126,8 +126,9 @@ fn move_group(bed: &mut Bed, group: usize, to: usize) {
     }
 }
 
-/// Messages of different threads overtake each other: an offer that was given up long ago is heard
-/// when its groups have come another way. `ix sim --scenario migration --seed 200333` came to that.
+/// Messages of different threads overtake each other: an offer that was given up long ago is
+/// processed after its groups came another way. `ix sim --scenario migration --seed 200333` has
+/// found this.
 #[test]
 fn a_late_offer_of_groups_that_are_here_changes_nothing() {
     let (mut bed, group) = one_connection(3, |_| {});
@@ -208,8 +209,8 @@ fn keepalive_goes_on_on_the_new_thread() {
     bed.finish();
 }
 
-/// However often groups with far timers go to and fro, the wheels keep as many entries as there are
-/// flows.
+/// However often groups with distant timers move back and forth, the wheels hold as many entries as
+/// there are flows.
 #[test]
 fn wheels_do_not_keep_what_has_left() {
     let config = |config: &mut Config| config.tcp.time_wait_us = 60_000_000;
@@ -248,18 +249,17 @@ fn calls_on_what_has_left_answer_moved() {
     bed.spin(200);
     move_group(&mut bed, group, 1 - from);
     let mut ask = |thread: usize, handle: u64| {
-        let call =
-            CallSlot { op: call_op::SET_OPT, args: [handle, 1, 0, 0, 0, 0], ..CallSlot::default() };
+        let call = Call::SetOpt { handle, option: FlowOption::Nagle(false) };
         bed.hosts[1].threads[thread].ask(call, bed.now_us)
     };
-    assert_eq!(ask(from, handle), -error::MOVED);
-    assert_eq!(ask(1 - from, handle), 0);
+    assert_eq!(ask(from, handle), Err(CallError::Moved));
+    assert_eq!(ask(1 - from, handle), Ok(0));
     let (stale, no_group) = (handle + (1 << 24), (FLOW_GROUPS as u64) << 48 | 1 << 24);
     for wrong in [0, 1, stale, no_group, u64::MAX] {
-        assert_eq!(ask(1 - from, wrong), -error::BAD_HANDLE, "{wrong:x}");
+        assert_eq!(ask(1 - from, wrong), Err(CallError::BadHandle), "{wrong:x}");
     }
     for wrong in [0, no_group, u64::MAX] {
-        assert_eq!(ask(from, wrong), -error::BAD_HANDLE, "{wrong:x}");
+        assert_eq!(ask(from, wrong), Err(CallError::BadHandle), "{wrong:x}");
     }
     bed.hosts.iter_mut().for_each(|host| host.idle = false);
     bed.finish();
@@ -275,7 +275,7 @@ fn a_target_that_does_not_answer_gets_nothing() {
     let record = bed.hosts[1].records()[0];
     assert_eq!((record.end, bed.hosts[1].shared.owner(group)), (MigrationEnd::Refused, from));
     assert!(record.total_us >= 50_000 && record.total_us < 60_000, "{record:?}");
-    // It hears of it later, and nothing is stuck.
+    // It is told later, and nothing is stuck.
     while bed.stuck.is_some_and(|(_, _, until)| bed.now_us < until) {
         bed.spin(10);
     }
@@ -299,7 +299,7 @@ fn a_thread_that_takes_none_gets_none() {
     bed.finish();
 }
 
-/// A group is asked for elsewhere while it is still on its way: it goes there next.
+/// A group is requested for another thread while it is still moving: it goes there next.
 #[test]
 fn a_chain_of_moves_ends_where_the_last_one_says() {
     let (mut bed, group) = one_connection(4, |_| {});
@@ -309,7 +309,7 @@ fn a_chain_of_moves_ends_where_the_last_one_says() {
     for hop in 1..=40 {
         let to = (at + 1) % 4;
         assert_eq!(bed.hosts[1].migrate(&groups, to), 1, "hop {hop}");
-        // Only until the owner changes: the move itself is not over.
+        // Only until the owner changes: the migration itself has not ended.
         while bed.hosts[1].shared.owner(group) != to {
             bed.step();
         }
@@ -321,8 +321,8 @@ fn a_chain_of_moves_ends_where_the_last_one_says() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
-    /// Whatever the devices are like, whoever is away for how long, whatever the wire loses: every
-    /// byte arrives in order, and everything that was held comes back.
+    /// Whatever the devices are like, however long applications are non-responsive, whatever the
+    /// wire loses: every byte arrives in order, and everything that was held is released.
     #[test]
     fn bytes_arrive_while_groups_move(
         seed in any::<u64>(),
@@ -357,7 +357,8 @@ proptest! {
         bed.finish();
     }
 }
-/// What the old thread sent still waits for the wire: the new one says nothing until it is taken.
+/// What the old thread has sent still waits for the wire: the new one sends nothing until it is
+/// taken.
 #[test]
 fn the_new_thread_does_not_overtake_the_old_one() {
     let (mut bed, group) = one_connection(2, |_| {});
@@ -365,12 +366,12 @@ fn the_new_thread_does_not_overtake_the_old_one() {
     bed.hosts[1].idle = true;
     bed.spin(300);
     bed.hosts[1].device.take_sent();
-    // One segment from the old thread, which nobody takes.
+    // One segment from the old thread, which no peer takes.
     let step = |bed: &mut Bed, thread: usize| {
         bed.now_us += 5;
         bed.hosts[1].run(thread, bed.now_us);
     };
-    // The application says so much more, and then nothing.
+    // The application sends this many bytes more, and then nothing.
     let say = |bed: &mut Bed, thread: usize, total: usize| {
         for conn in bed.hosts[1].threads[thread].app.conns.values_mut() {
             (conn.total, conn.shut) = (total, true);
@@ -402,7 +403,7 @@ fn the_new_thread_does_not_overtake_the_old_one() {
     assert!(sent.iter().any(|(q, f)| *q != from && f.len() > 60));
 }
 
-/// The server's threads alone, step by step: what it sends is taken when the test looks.
+/// The server's threads alone, step by step: what it sends is taken when the test asks for it.
 struct Alone {
     bed: Bed,
     from: usize,
@@ -410,7 +411,7 @@ struct Alone {
 }
 
 impl Alone {
-    /// One connection at rest, on a device with room for so many sent frames.
+    /// One idle connection, on a device with room for this many sent frames.
     fn new(sent_frames: usize) -> Alone {
         let config = |config: &mut Config| config.tcp.timestamps = true;
         let side = |last, threads| Kind { config, ..kind(last, threads, 1000, Promise::Settled) };
@@ -429,7 +430,7 @@ impl Alone {
         self.bed.hosts[1].run(thread, self.bed.now_us);
     }
 
-    /// The application says so much, and then nothing.
+    /// The application sends this many bytes, and then nothing.
     fn say(&mut self, thread: usize, total: usize) {
         for conn in self.bed.hosts[1].threads[thread].app.conns.values_mut() {
             (conn.total, conn.shut) = (total, true);
@@ -451,7 +452,7 @@ impl Alone {
         assert_eq!(self.bed.hosts[1].shared.owner(group), to);
     }
 
-    /// Queues, and sequence numbers, of data that was sent since the last look.
+    /// Queues and sequence numbers of the data that was sent since the last call.
     fn sent(&mut self) -> Vec<(usize, u32)> {
         let sent = self.bed.hosts[1].device.take_sent();
         let number = |frame: &[u8]| u32::from_be_bytes(frame[38..42].try_into().unwrap());
@@ -460,7 +461,7 @@ impl Alone {
     }
 }
 
-/// What waits for its next hop's address leaves from the new thread, before what is said there.
+/// Packets that wait for their next hop's address are sent by the new thread, before its own.
 #[test]
 fn what_waits_for_a_next_hop_goes_along() {
     let mut alone = Alone::new(4096);
@@ -473,7 +474,7 @@ fn what_waits_for_a_next_hop_goes_along() {
     alone.say(1 - alone.from, 3000);
     assert_eq!(alone.sent(), []);
     assert_eq!(alone.bed.hosts[1].threads[alone.from].elastic.io.cx.tx_pool.in_use(), 0);
-    // The answer comes in; the new thread is the last to hear of it.
+    // The reply arrives; the new thread is the last to learn of it.
     for (_, frame) in asked {
         alone.bed.hosts[0].device.deliver(frame);
     }
@@ -498,7 +499,7 @@ fn what_waits_for_a_next_hop_goes_along() {
     }
 }
 
-/// As what waits for its turn in a rate does.
+/// Also packets that wait for a rate.
 #[test]
 fn what_waits_for_a_rate_goes_along() {
     for gate in ["rate tx 100kbit", "rate flow 100kbit"] {
@@ -524,7 +525,8 @@ fn what_waits_for_a_rate_goes_along() {
     }
 }
 
-/// What waits for room in a device leaves from the old thread, and the new one waits for that.
+/// Packets that wait for room in a device are sent by the old thread, and the new one waits for
+/// that.
 #[test]
 fn what_waits_for_a_device_leaves_first() {
     let mut alone = Alone::new(2);

@@ -1,8 +1,8 @@
-//! What the old thread has built for flows that leave, and not sent yet. TCP has counted it as
-//! sent, so it must neither be lost nor be overtaken by what the new thread builds.
+//! Packets that the old thread has built for leaving flows and not sent yet. TCP counts them as
+//! sent, so they must not be lost or overtaken by packets of the new thread.
 //!
-//! What waits for a time that no thread knows (its next hop's address, its turn in a rate) goes
-//! along. What waits for room in a device leaves from the old thread, and the groups stay shut
+//! Packets whose wait no thread can predict (for the next hop's address, or for a rate) come along.
+//! Packets that wait for room in a device are sent by the old thread, and the groups stay closed
 //! until then.
 use crate::egress::qdisc::Qdisc;
 use crate::io::Io;
@@ -13,7 +13,7 @@ use ix_proto::GroupSet;
 use ix_proto::capture::Protocol;
 use ix_wire::IpAddr;
 
-/// A packet that goes along. A copy: transmit frames stay with their thread's pool.
+/// A packet that comes along. It is a copy, because transmit frames stay with their thread's pool.
 pub struct Unsent {
     port: u8,
     /// The next hop whose address it waits for.
@@ -21,13 +21,13 @@ pub struct Unsent {
     frame: Box<[u8]>,
 }
 
-/// Takes out what does not leave before these groups do, oldest first for each flow.
+/// Removes packets that will not be sent before these groups leave, oldest first for each flow.
 pub(crate) fn take(groups: &GroupSet, io: &mut Io, qdisc: &mut Qdisc) -> Vec<Unsent> {
     let Io { cx, ports, neighbors, .. } = io;
     let shared = &cx.shared;
     let leaves = |&(port, ref mbuf): &(u8, Mbuf)| {
         let subject = Subject::of(mbuf.bytes(&shared.memory), true);
-        // Datagrams are their sockets', which belong to the thread.
+        // Datagrams belong to their sockets, which belong to the thread.
         let tcp = subject.protocol == Some(Protocol::Tcp);
         let Some(tuple) = subject.tuple().filter(|_| tcp) else { return false };
         let hash = shared.flow_hash.hash(&tuple);
@@ -43,7 +43,7 @@ pub(crate) fn take(groups: &GroupSet, io: &mut Io, qdisc: &mut Qdisc) -> Vec<Uns
     unsent
 }
 
-/// Packets that came along leave from here, before all else of these flows.
+/// Sends packets that came along, before all others of these flows.
 pub(crate) fn send(io: &mut Io, unsent: Vec<Unsent>) {
     let Io { cx, ports, neighbors, .. } = io;
     for Unsent { port, hop, frame } in unsent {

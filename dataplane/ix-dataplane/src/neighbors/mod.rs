@@ -1,5 +1,5 @@
-//! Next hops. Elastic threads share the ARP table; each keeps a copy of what it uses, so that the
-//! common path takes no lock: it compares a version number.
+//! Next hops. Elastic threads share the ARP table. Each keeps a copy of the entries that it uses,
+//! so that the common path takes no lock: it compares a version number.
 use crate::context::Context;
 use crate::observe::metrics::LocalDrop;
 use crate::ports::Port;
@@ -8,15 +8,15 @@ use ix_tcp::arp::{ArpChange, PendingQueue, Resolution};
 use ix_wire::{ArpPacket, IpAddr, MacAddr, ethernet};
 use std::collections::HashMap;
 
-/// A copy is looked up again after this time, so that the table knows which next hops are in use.
+/// A copy is looked up again after this time, so that the table learns which next hops are in use.
 const COPY_US: u64 = 1_000_000;
-/// The upper bits of a copy's version are its thread's.
+/// The upper bits of a copy's version are the thread's number.
 const THREAD_SHIFT: u32 = 24;
 
-/// What one elastic thread knows of next hops, and the packets that wait for one.
+/// One elastic thread's copy of next hops, and the packets that wait for one.
 pub struct Neighbors {
     known: HashMap<IpAddr, MacAddr>,
-    /// Goes up whenever flows must look their next hop up again; never 0.
+    /// Increases whenever flows must look up their next hop again; never 0.
     version: u32,
     seen: u64,
     until_us: u64,
@@ -25,7 +25,7 @@ pub struct Neighbors {
 }
 
 impl Neighbors {
-    /// An empty copy, of this elastic thread. Flows may come from other threads: no two threads'
+    /// An empty copy of this elastic thread. Flows may come from other threads, so no two threads'
     /// copies have the same version.
     pub fn new(thread: usize) -> Neighbors {
         let version = (thread as u32) << THREAD_SHIFT | 1;
@@ -33,7 +33,7 @@ impl Neighbors {
         Neighbors { known: HashMap::new(), version, seen: 0, until_us: 0, pending }
     }
 
-    /// The version of what is known now.
+    /// The current version.
     #[inline]
     pub fn version(&self) -> u32 {
         self.version
@@ -44,7 +44,8 @@ impl Neighbors {
         self.version & !mask | ((self.version + 1) & mask).max(1)
     }
 
-    /// At the start of each turn: drops the copy when the table has changed or the copy is old.
+    /// To be called at the start of each turn: drops the copy if the table has changed or the copy
+    /// is old.
     #[inline]
     pub(crate) fn check(&mut self, cx: &mut Context, ports: &mut [Port]) {
         let seen = cx.shared.neighbors.version();
@@ -64,7 +65,7 @@ impl Neighbors {
         }
     }
 
-    /// Whether [`Self::check`] has a change of the table to take in.
+    /// Whether [`Self::check`] must process a change of the table.
     #[inline]
     pub(crate) fn is_stale(&self, cx: &Context) -> bool {
         cx.shared.neighbors.version() != self.seen
@@ -92,20 +93,21 @@ impl Neighbors {
         send_everywhere(cx, ports, &out);
         if let Resolution::Known(mac) = resolution {
             self.known.insert(hop, mac);
-            // Another thread may have learnt it during our cycle. What has waited goes first.
+            // Another thread may have learnt it during this cycle. The waiting packets are sent
+            // first.
             self.release(cx, ports, hop, mac);
         }
         resolution
     }
 
-    /// Sends what waited for a next hop.
+    /// Sends the packets that wait for a next hop.
     fn release(&mut self, cx: &mut Context, ports: &mut [Port], hop: IpAddr, mac: MacAddr) {
         for (port, mbuf) in self.pending.take(hop) {
             send_to(cx, ports, mac, port, mbuf);
         }
     }
 
-    /// Keeps a built packet until its next hop answers; drops it if that has just failed.
+    /// Stores a built packet until its next hop is known; drops it if that has just failed.
     pub(crate) fn wait_for(
         &mut self,
         cx: &mut Context,
@@ -120,7 +122,7 @@ impl Neighbors {
         }
     }
 
-    /// The same for a next hop, which may have answered meanwhile.
+    /// The same for a next hop that may be known by now.
     pub(crate) fn wait_for_hop(
         &mut self,
         cx: &mut Context,
@@ -139,7 +141,7 @@ impl Neighbors {
         }
     }
 
-    /// Takes out those of the packets that wait which `wanted` picks, each with its next hop.
+    /// Removes the waiting packets that `wanted` selects, each with its next hop.
     pub(crate) fn take_waiting(
         &mut self,
         wanted: impl Fn(&(u8, Mbuf)) -> bool,
@@ -147,7 +149,7 @@ impl Neighbors {
         self.pending.extract(wanted)
     }
 
-    /// Sends what waited for next hops that are known now.
+    /// Sends the packets that wait for next hops which are known now.
     fn send_pending(&mut self, cx: &mut Context, ports: &mut [Port]) {
         if self.pending.is_empty() {
             return;
@@ -164,7 +166,7 @@ impl Neighbors {
         }
     }
 
-    /// An ARP packet came in on a port.
+    /// Processes an ARP packet that has arrived on a port.
     pub(crate) fn receive(
         &mut self,
         cx: &mut Context,
@@ -185,7 +187,8 @@ impl Neighbors {
         }
     }
 
-    /// Asks again, expires, announces; whichever thread comes first does it for all.
+    /// Asks again, expires, announces. The first thread that is due does it for all.
+    #[inline]
     pub(crate) fn run_timers(&mut self, cx: &mut Context, ports: &mut [Port]) {
         while let Some((_, mbuf)) = self.pending.expire(cx.now_us) {
             give_up(cx, mbuf);
@@ -206,7 +209,7 @@ impl Neighbors {
     }
 }
 
-/// No next hop for this one.
+/// Drops a packet that has no next hop.
 fn give_up(cx: &mut Context, mbuf: Mbuf) {
     cx.metrics.drop_local(LocalDrop::ArpPending);
     cx.tx_pool.put(mbuf);
@@ -217,8 +220,8 @@ fn send_to(cx: &Context, ports: &mut [Port], mac: MacAddr, port: u8, mut mbuf: M
     ports[usize::from(port)].queue.push_back(mbuf);
 }
 
-/// Sends requests and announcements: any of the devices may lead to the hosts that are to hear
-/// them.
+/// Sends requests and announcements by all devices, because any of them may lead to the hosts
+/// concerned.
 fn send_everywhere(cx: &mut Context, ports: &mut [Port], packets: &[ArpPacket]) {
     for port in 0..ports.len() as u8 {
         send_arp(cx, ports, port, packets.to_vec());

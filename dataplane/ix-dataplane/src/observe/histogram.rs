@@ -5,7 +5,7 @@
 /// log2 of the buckets in an octave.
 const SUB_BITS: u32 = 5;
 const SUB: usize = 1 << SUB_BITS;
-/// Values from 2^this on count as the largest.
+/// Larger values than 2^this count as the largest.
 const VALUE_BITS: u32 = 36;
 /// Buckets of a histogram.
 pub const BUCKETS: usize = (VALUE_BITS - SUB_BITS + 1) as usize * SUB;
@@ -48,7 +48,7 @@ impl Histogram {
         Histogram::default()
     }
 
-    /// A histogram from counts by bucket and what goes with them.
+    /// A histogram from the counts of its buckets, the sum and the maximum.
     pub fn from_parts(counts: [u64; BUCKETS], sum: u64, max: u64) -> Histogram {
         Histogram { count: counts.iter().sum(), counts, sum, max }
     }
@@ -72,7 +72,7 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// Values counted.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -87,15 +87,15 @@ impl Histogram {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
 
-    /// Smallest recorded value, to the bucket's upper end, that `percent` of all do not exceed;
-    /// 0 without values.
+    /// Smallest recorded value, rounded up to its bucket's upper end, that `percent` of all values
+    /// do not exceed; 0 without values.
     pub fn percentile(&self, percent: f64) -> u64 {
         let rank = (self.count as f64 * percent / 100.0).ceil().clamp(1.0, u64::MAX as f64) as u64;
         let mut seen = 0;
         for (bucket, count) in self.counts.iter().enumerate() {
             seen += count;
             if seen >= rank {
-                // The last bucket is open-ended: only the maximum says how far.
+                // The last bucket has no upper end: only the maximum is known.
                 let last = bucket == BUCKETS - 1;
                 return if last { self.max } else { bucket_max(bucket).min(self.max) };
             }

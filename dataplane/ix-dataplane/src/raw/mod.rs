@@ -1,8 +1,8 @@
-//! Packet queues: whole frames for programs that bring their own protocol, beside TCP and UDP.
+//! Packet queues: whole frames for programs with their own protocol, beside TCP and UDP.
 //!
-//! What comes in for them is what the parser would refuse (other EtherTypes and protocols, so the
-//! way of TCP does not know of them) or a datagram whose port a queue has taken. What goes out is
-//! copied into a frame of ours before it is judged: what was checked is what leaves, whatever the
+//! They receive what the parser refuses (other EtherTypes and protocols, so TCP's path does not
+//! know about them) or datagrams to a port that a queue has bound. A frame to send is copied into a
+//! frame of the dataplane before it is checked: what was checked is what is sent, whatever the
 //! application writes meanwhile.
 #[cfg(test)]
 pub(crate) mod tests;
@@ -21,25 +21,26 @@ use ix_abi::{
     CallError, Cookie, Event, PacketInfo, RxData, SG_MAX, SgArray, packet_flag, packet_kind,
 };
 use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
+use ix_nic::NicKind;
 use ix_tcp::udp::UdpTable;
 use ix_vnic::{Header, UNTAGGED};
 use ix_wire::{DropReason, IpAddr, MacAddr, ethernet, is_group_mac};
 
-/// Queues of one elastic thread.
+/// Most packet queues of one elastic thread.
 pub(crate) const QUEUES_MAX: usize = 64;
 
-/// EtherTypes below are lengths (IEEE 802.3).
+/// Smaller values of the field are lengths (IEEE 802.3).
 const ETHERTYPE_MIN: u16 = 0x0600;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
-/// Of these the dataplane knows something: IPv4, ARP, VLAN tags, IPv6.
+/// EtherTypes that the dataplane processes itself: IPv4, ARP, VLAN tags, IPv6.
 const OWN_ETHERTYPES: [u16; 5] = [ETHERTYPE_IPV4, ETHERTYPE_ARP, 0x8100, 0x88a8, 0x86dd];
 /// ICMP, TCP, UDP.
 const OWN_PROTOCOLS: [u8; 3] = [1, 6, 17];
-/// So much of a frame tells what it is: Ethernet, a tag, IPv4 with all options, ports.
+/// Bytes of a frame that show what it is: Ethernet, a tag, IPv4 with all options, ports.
 const FRONT_BYTES: usize = 96;
 
-/// What a queue takes.
+/// What a queue receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Claim {
     EtherType(u16),
@@ -80,7 +81,7 @@ pub(crate) struct PacketQueues {
 }
 
 impl PacketQueues {
-    /// Whether there are any.
+    /// True if there is a packet queue.
     #[inline]
     pub fn is_any(&self) -> bool {
         !self.queues.is_empty()
@@ -91,7 +92,7 @@ impl PacketQueues {
         self.queues.iter().find(found).copied()
     }
 
-    /// Whether a queue of any device has the datagrams to this port.
+    /// True if a queue of any device receives the datagrams to this port.
     pub fn has_udp(&self, port: u16) -> bool {
         self.queues.iter().any(|queue| queue.claim == Claim::UdpPort(port))
     }
@@ -102,7 +103,7 @@ impl PacketQueues {
     }
 }
 
-/// Calls: out of line, so that those of TCP stay together.
+/// Calls. Not inlined, so that those of TCP stay together.
 impl PacketQueues {
     #[cold]
     pub(crate) fn bind(
@@ -158,7 +159,7 @@ impl PacketQueues {
         if sg.entries > SG_MAX as u64 {
             return Err(CallError::Invalid);
         }
-        // Copied at once, so its memory is free at once; that event needs room, too.
+        // The bytes were copied, so their memory is free at once; its event needs room too.
         if !io.cx.events.has_room() {
             return Err(CallError::NoResource);
         }
@@ -220,20 +221,19 @@ impl PacketQueues {
     }
 }
 
-/// What becomes of a frame that the parser has refused.
+/// The result for a frame that the parser has refused.
 pub(crate) enum Claimed {
-    /// A queue has it.
+    /// A queue has received it.
     Taken,
-    /// A receive filter gives it to another thread.
+    /// A receive filter steers it to another thread.
     Elsewhere(usize, Mbuf),
-    /// It is dropped.
+    /// It must be dropped.
     Dropped(Dropped, Mbuf),
 }
 
 /// Received frames.
 impl PacketQueues {
-    /// A datagram that was parsed, for a queue that has taken its port; given back if there is
-    /// none.
+    /// Gives a parsed datagram to the queue that has bound its port; returns it if there is none.
     #[inline]
     pub fn take_datagram(
         &self,
@@ -258,8 +258,9 @@ impl PacketQueues {
         }
     }
 
-    /// A frame that the parser has refused for this reason, of one piece and so many tails: for a
-    /// queue that wants it, or for the thread that a receive filter gives it to.
+    /// Finds out what happens to a frame that the parser has refused for this reason: a queue wants
+    /// it, a receive filter steers it to another thread, or it is dropped. It may be in several
+    /// pieces.
     #[cold]
     pub fn claim(
         &self,
@@ -274,12 +275,13 @@ impl PacketQueues {
             Ok(header) => header,
             Err(reason) => return Claimed::Dropped(reason, mbuf),
         };
-        // What is in several pieces no queue takes. Filters and rates are asked where it is heard.
+        // A queue does not take a frame in several pieces. Filters and rates are checked by the
+        // thread that receives it.
         if tails == 0
             && let Some(to) = admission.queue_of(&header)
             && to != io.cx.index
         {
-            // A thread whose program does not listen is not to have all frames of this one.
+            // A thread whose program does not return must not get all frames of this one.
             let shared = &io.cx.shared;
             if io.cx.rx_pool.owned() < shared.memory.rx_frames().len() / shared.threads() / 2 {
                 return Claimed::Dropped(LocalDrop::ForwardFull.into(), mbuf);
@@ -296,7 +298,7 @@ impl PacketQueues {
         }
     }
 
-    /// The queue of this thread that wants a refused frame of so many bytes; or why it is dropped.
+    /// The queue of this thread that wants a refused frame of this length, or why it is dropped.
     fn queue_of_refused(
         &self,
         io: &Io,
@@ -331,13 +333,13 @@ impl PacketQueues {
     }
 }
 
-/// Where a refused frame lies, if it may be a queue's; or why it is dropped.
+/// The headers of a refused frame that may be a queue's, or why it is dropped.
 fn header_of_refused(cx: &Context, reason: Dropped, mbuf: &Mbuf) -> Result<Header, Dropped> {
     let Dropped::Packet(cause) = reason else { return Err(reason) };
     if !matches!(cause, DropReason::EthUnknownType | DropReason::IpUnknownProtocol) {
         return Err(reason);
     }
-    // Its peer may still change it: what is judged is a copy.
+    // Its peer may still change the frame, so a copy is checked.
     let bytes = mbuf.bytes(&cx.shared.memory);
     let mut front = [0; FRONT_BYTES];
     let len = bytes.len().min(FRONT_BYTES);
@@ -345,8 +347,8 @@ fn header_of_refused(cx: &Context, reason: Dropped, mbuf: &Mbuf) -> Result<Heade
     Header::read(&front[..len]).ok_or(reason)
 }
 
-/// Tells the application of a frame, and lends it; given back if it holds too many, or if the
-/// frame is in several pieces, which a queue does not take.
+/// Lends a frame to the application and announces it. Returns the frame if the application holds
+/// too many, or if the frame is in several pieces.
 fn enqueue(cx: &mut Context, queue: Queue, tails: usize, mbuf: Mbuf) -> Option<Mbuf> {
     if tails > 0 || cx.lent.count() >= cx.lent_max() {
         return Some(mbuf);
@@ -357,7 +359,7 @@ fn enqueue(cx: &mut Context, queue: Queue, tails: usize, mbuf: Mbuf) -> Option<M
     None
 }
 
-/// Whether a frame that the stack has not made may leave.
+/// Whether a frame that the application has built may be sent.
 fn judge_foreign(io: &Io, qdisc: &Qdisc, device: usize, mbuf: &Mbuf) -> Result<(), LocalDrop> {
     let (frame, port) = (mbuf.bytes(&io.cx.shared.memory), &io.ports[device]);
     match qdisc.filters() {
@@ -367,14 +369,15 @@ fn judge_foreign(io: &Io, qdisc: &Qdisc, device: usize, mbuf: &Mbuf) -> Result<(
 }
 
 impl Context {
-    /// Another thread has said this number.
+    /// Announces a number that another thread has sent.
     pub(crate) fn hear_signal(&mut self, from: usize, value: u64) {
         self.events.push(Event::Signal { from: from as u32, value });
     }
 }
 
-/// Without transmit filters: what comes from our Ethernet address and, of IPv4 and ARP, in the name
-/// of an address of ours. Other EtherTypes only where nobody else uses the interface.
+/// The check without transmit filters: the frame must come from the device's Ethernet address, and
+/// IPv4 and ARP must name an own address as the sender. Other EtherTypes are allowed only if
+/// nothing else uses the interface.
 fn in_own_name(frame: &[u8], port: &Port, shared: &Shared) -> Result<(), LocalDrop> {
     let header = Header::read(frame).ok_or(LocalDrop::TxForeignOther)?;
     let mac: MacAddr = port.info.mac;
@@ -402,12 +405,12 @@ fn v4(address: u32) -> IpAddr {
     IpAddr::v4(address.to_be_bytes())
 }
 
-/// Whether Linux uses the interface as well, under the same Ethernet address.
+/// Whether Linux uses the interface too, with the same Ethernet address.
 fn is_shared(port: &Port) -> bool {
-    port.info.kind == "afxdp"
+    matches!(port.info.kind, NicKind::Afxdp(_))
 }
 
-/// Longest frame that a device sends.
+/// Length of the longest frame that a device can send.
 fn frame_bytes_max(port: &Port) -> usize {
     (port.info.mtu + ethernet::HEADER_BYTES).min(ROOM_BYTES)
 }

@@ -7,6 +7,7 @@ use ix_abi::{
     Call, CallError, Endpoint, Event, PacketInfo, SgArray, SgEntry, error, packet_flag, packet_kind,
 };
 use ix_mem::Sizes;
+use ix_nic::{NicKind, XdpBind, XdpMode};
 use ix_rig::{Arrays, SimDevice};
 use ix_wire::{Checksum, FrameHeader, IpAddr, ipv4};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub(crate) struct Host {
 
 pub(crate) fn host(threads: usize, gate: &str) -> Host {
     let device = device(threads);
-    let mut config = Config::parse("host_addr=10.0.0.2/24").unwrap();
+    let mut config = Config::with_address(IpAddr::v4([10, 0, 0, 2]), 24);
     config.address_check = crate::config::AddressCheck::Off;
     config.gate = gate.parse().unwrap();
     let TestRig { threads, shared, page } = TestRig::new(config, SIZES, &device);
@@ -137,7 +138,8 @@ impl Host {
         Snapshot::of(&self.page).threads[thread].get(&format!("drops.{reason}")).unwrap()
     }
 
-    /// Which threads' queues hear a frame that comes in at thread 0, after a turn of each and one more.
+    /// Which threads' queues hear a frame that comes in at thread 0, after a turn of each and one
+    /// more.
     fn heard_by(&mut self, frame: &[u8]) -> Vec<usize> {
         self.device.deliver_on(0, frame.to_vec());
         let mut heard = Vec::new();
@@ -395,7 +397,8 @@ fn what_is_sent_is_in_our_name() {
 fn filters_give_ethertypes_beside_linux() {
     let shared = |gate: &str| {
         let mut host = host(1, gate);
-        host.seats[0].thread.io.ports[0].info.kind = "afxdp";
+        host.seats[0].thread.io.ports[0].info.kind =
+            NicKind::Afxdp(XdpBind { ifindex: 1, mode: XdpMode::Auto, frags: false });
         host
     };
     for gate in ["", "rx ip", "rx eth", "tx eth type 0x88b5", "rx eth type 0x88b6"] {

@@ -1,27 +1,26 @@
-//! What the control plane lets this vNIC receive: filters, a rate, and which queue is to have what
-//! no flow has. Asked behind the parser. A dataplane without them pays one look at an empty place
-//! for each packet.
+//! What this vNIC may receive: filters, a rate, and the queue of packets that belong to no flow.
+//! Checked after parsing. A dataplane without these rules has one test for each packet.
 use crate::observe::metrics::LocalDrop;
 use ix_vnic::{ArpHeader, Direction, Filter, FilterSet, Gate, Header, IpHeader, Shaper, UNTAGGED};
 use ix_wire::{IpAddr, IpMeta, Parsed};
 
-/// The receive side of one elastic thread's gate.
+/// The receive side of the vNIC's rules in one elastic thread.
 #[derive(Default)]
 pub(crate) struct Admission {
-    /// None: everything is heard.
+    /// `None`: everything may be received.
     checks: Option<Box<Checks>>,
 }
 
-/// Filters and the rate at work.
+/// Filters and rate in force.
 pub(crate) struct Checks {
     rx: Option<FilterSet>,
-    /// Which queue is to have the received packets that no flow has.
+    /// The queue of received packets that belong to no flow.
     steering: Vec<(usize, Filter)>,
     policer: Option<Shaper>,
 }
 
 impl Admission {
-    /// What `gate` says of one of `queues` queues.
+    /// The rules for one of `queues` queues.
     pub fn new(gate: &Gate, queue: usize, queues: usize, now_ns: u64) -> Admission {
         let (rx, steering) = (gate.set(Direction::Receive), gate.steering());
         let policer = gate.rates_of(queue, queues).rx.map(|rate| Shaper::new(rate, now_ns));
@@ -31,18 +30,18 @@ impl Admission {
         Admission { checks: Some(Box::new(Checks { rx, steering, policer })) }
     }
 
-    /// What is to be asked of received packets, if anything.
+    /// The checks for received packets, if there are any.
     #[inline]
     pub fn checks(&mut self) -> Option<&mut Checks> {
         self.checks.as_deref_mut()
     }
 
-    /// Whether filters say what is heard.
+    /// Whether there are receive filters.
     pub fn is_filtered(&self) -> bool {
         self.checks.as_deref().is_some_and(|checks| checks.rx.is_some())
     }
 
-    /// Whether a receive filter asks for frames of this type by name.
+    /// Whether a receive filter names frames of this type.
     pub fn names_ethertype(&self, ethertype: u16) -> bool {
         let rx = self.checks.as_deref().and_then(|checks| checks.rx.as_ref());
         rx.is_some_and(|rx| rx.names_ethertype(ethertype))
@@ -53,7 +52,7 @@ impl Admission {
         self.checks.as_deref().is_some_and(|checks| !checks.steering.is_empty())
     }
 
-    /// The queue that a receive filter gives a packet to, if one does.
+    /// The queue to which a receive filter steers a packet, if one does.
     pub fn queue_of(&self, header: &Header) -> Option<usize> {
         let steering = &self.checks.as_deref()?.steering;
         steering.iter().find(|(_, filter)| filter.matches(header)).map(|(queue, _)| *queue)
@@ -61,12 +60,12 @@ impl Admission {
 }
 
 impl Checks {
-    /// Whether a received packet may be heard.
+    /// Whether a received packet may be processed.
     pub fn hears(&mut self, parsed: &Parsed, bytes: usize, now_us: u64) -> Result<(), LocalDrop> {
         self.hears_header(&header_of(parsed), bytes, now_us)
     }
 
-    /// The same of one that the parser does not know. The caller looks at whom the frame is for.
+    /// The same for a packet that the parser does not know. The caller checks its destination.
     pub fn hears_header(
         &mut self,
         header: &Header,
@@ -81,7 +80,8 @@ impl Checks {
     }
 }
 
-/// Where a packet lies that was parsed. Not from its bytes: the peer may still change them.
+/// The header fields of a parsed packet. They are not read from its bytes again, because the peer
+/// may still change these.
 fn header_of(parsed: &Parsed) -> Header {
     let v4 = |ip: IpAddr| ip.as_v4().map_or(0, u32::from_be_bytes);
     let ip = |ip: &IpMeta, protocol, ports| Header {

@@ -1,11 +1,11 @@
-//! The packets of one batch, as the parts that handle them see them.
+//! The packets of one batch, as the parts that process them see them.
 use super::edge::Edge;
 use super::pressure::{HELD_UNDER_PRESSURE, Pressure};
 use ix_mem::{Mbuf, Pool};
 use ix_wire::Parsed;
 use std::collections::VecDeque;
 
-/// Where a packet of a batch comes from.
+/// The origin of a packet of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// The device it came in on.
@@ -15,24 +15,24 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// From a device of this thread.
+    /// Received from a device by this thread.
     pub const DEVICE: u8 = u8::MAX;
-    /// It was held, and has waited long enough.
+    /// Held before, and released now.
     pub const REPLAY: u8 = u8::MAX - 1;
 }
 
-/// A parsed packet of the batch. Its first mbuf stands beside it in [`super::Receive`], so that the
-/// batch can be walked without moving what was parsed.
+/// A parsed packet of the batch. Its first mbuf is beside it in [`super::Receive`], so that walking
+/// the batch moves nothing that was parsed.
 pub(crate) struct Work {
     pub parsed: Parsed,
-    /// How many continuation mbufs stand in [`Batch`].
+    /// Number of continuation mbufs, which are in [`Batch`].
     pub tails: usize,
     pub port: u8,
     pub group: u8,
     /// As [`Origin::from`].
     pub from: u8,
     pub hash: u64,
-    /// The slot in which its flow was seen when the batch began.
+    /// The slot that probably has its flow, found when the batch began.
     pub guess: u32,
 }
 
@@ -46,21 +46,21 @@ impl Work {
 
 /// What the packets of a batch have in common.
 pub(crate) struct Batch {
-    /// Continuation mbufs of all packets that are not handled yet, in order.
+    /// Continuation mbufs of all packets that are not processed yet, in order.
     tails: VecDeque<Mbuf>,
-    /// What this batch gives up.
+    /// Which payload must be dropped because frames are short.
     pub pressure: Pressure,
-    /// What it tells its senders.
+    /// The congestion signals for its senders.
     pub edge: Edge,
 }
 
 impl Batch {
-    /// For batches of at most `size` packets.
+    /// A batch of at most `size` packets.
     pub fn new(size: usize, edge: Edge) -> Batch {
         Batch { tails: VecDeque::with_capacity(size), pressure: Pressure::None, edge }
     }
 
-    /// Whether payload of this batch is given up: of a flow of which the application holds so many
+    /// Whether payload must be dropped, for a flow of which the application holds `held_bufs`
     /// buffers.
     #[inline]
     pub fn must_drop_payload(&self, in_order: bool, held_bufs: u16) -> bool {
@@ -71,12 +71,12 @@ impl Batch {
         }
     }
 
-    /// A continuation mbuf of the packet that is parsed now.
+    /// Adds a continuation mbuf of the packet that is being parsed.
     pub fn push_tail(&mut self, mbuf: Mbuf) {
         self.tails.push_back(mbuf);
     }
 
-    /// The next continuation mbuf of the packet being handled.
+    /// Removes the next continuation mbuf of the packet that is being processed.
     pub fn pop_tail(&mut self) -> Option<Mbuf> {
         self.tails.pop_front()
     }
@@ -89,23 +89,23 @@ impl Batch {
         Some(mbuf)
     }
 
-    /// The first `count` continuation mbufs: those of the packet that is handled next.
+    /// The first `count` continuation mbufs: those of the packet that is processed next.
     pub fn next_tails(&self, count: usize) -> impl Iterator<Item = &Mbuf> + Clone {
         self.tails.iter().take(count)
     }
 
-    /// The last `count`: those of the packet that was parsed last.
+    /// The last `count` continuation mbufs: those of the packet that was parsed last.
     pub fn last_tails(&self, count: usize) -> impl Iterator<Item = &Mbuf> + Clone {
         self.tails.iter().skip(self.tails.len() - count)
     }
 
-    /// Takes those out.
+    /// Removes these.
     pub fn take_last_tails(&mut self, count: usize) -> impl Iterator<Item = Mbuf> + '_ {
         let first = self.tails.len() - count;
         self.tails.drain(first..)
     }
 
-    /// Frees the mbufs of a packet that is done with.
+    /// Frees the mbufs of a processed packet.
     pub fn give_back(&mut self, pool: &mut Pool, work: &Work, mbuf: Mbuf) {
         pool.put(mbuf);
         for _ in 0..work.tails {

@@ -1,32 +1,32 @@
-//! Congestion signals at the edge: senders hear from us that our receive queue is long.
+//! Congestion signals at the edge: the dataplane tells senders that its receive queue is long.
 //!
-//! A dataplane takes no more than a batch at a time, so what it cannot keep up with waits in one
-//! place, in front of it (the IX paper, section 3): the only queue of the host, and the one whose
-//! length says that the host is congested. From `mark_queue` waiting packets on ECN-capable ones
-//! are treated as if a switch had marked them; from `drop_queue` on some of the others' payloads
-//! are dropped, ever more up to a tenth at twice that length (RED), before the device has to.
+//! A dataplane takes at most a batch at a time. What it cannot keep up with waits in one place, in
+//! front of it (the IX paper, section 3): the only queue of the host, whose length shows that the
+//! host is congested. From `mark_queue` waiting packets on, ECN-capable packets are treated as if a
+//! switch had marked them. From `drop_queue` on, some payloads of the others are dropped,
+//! increasingly up to a tenth at twice that length (RED), before the device must drop.
 use ix_tcp::ecn::{CE, NOT_ECT};
 
 /// RED's largest share of early drops: a tenth.
 const SHARE_DIVISOR: u64 = 10;
 
-/// What a batch tells the senders of its packets.
+/// The congestion signals for the senders of one batch.
 #[derive(Debug)]
 pub(crate) struct Edge {
     mark_queue: usize,
     drop_queue: usize,
-    /// Packets that wait behind this batch, if so many that somebody is to be told.
+    /// Number of packets that wait behind this batch, if so many that senders must be told.
     waiting: usize,
     random: u64,
 }
 
 impl Edge {
-    /// Lengths in packets; 0: never.
+    /// Queue lengths are in packets; 0: never.
     pub fn new(mark_queue: usize, drop_queue: usize, seed: u64) -> Edge {
         Edge { mark_queue, drop_queue, waiting: 0, random: seed | 1 }
     }
 
-    /// A batch was taken, and so many packets wait.
+    /// To be called when a batch was taken and `waiting` packets wait.
     #[inline]
     pub fn look(&mut self, waiting: usize) {
         self.waiting = if waiting == 0 { 0 } else { self.judge(waiting) };
@@ -38,13 +38,13 @@ impl Edge {
         if reached(self.mark_queue) || reached(self.drop_queue) { waiting } else { 0 }
     }
 
-    /// Whether [`Self::signal`] has something to say.
+    /// Whether [`Self::signal`] must be called.
     #[inline]
     pub fn is_congested(&self) -> bool {
         self.waiting > 0
     }
 
-    /// The ECN field that a packet is taken to have come with, and whether its payload is dropped.
+    /// The ECN field with which a packet counts as received, and whether its payload is dropped.
     #[cold]
     pub fn signal(&mut self, ecn: u8) -> (u8, bool) {
         if ecn != NOT_ECT {
@@ -69,7 +69,8 @@ mod tests {
     use super::*;
     use ix_tcp::ecn::ECT0;
 
-    /// Of ten thousand packets behind which so many wait: marked ones, and those dropped.
+    /// Of ten thousand packets with `waiting` behind them: how many are marked, and how many
+    /// dropped.
     fn signalled(edge: &mut Edge, waiting: usize, ecn: u8) -> (usize, usize) {
         edge.look(waiting);
         let (mut marked, mut dropped) = (0, 0);

@@ -1,8 +1,8 @@
-//! Fragments of IP datagrams: found where the parser refuses them, off the common path.
+//! Fragments of IP datagrams: processed where the parser refuses them, off the common path.
 //!
-//! All fragments of a datagram meet on the thread of the flow group that their common names give,
-//! whichever queues they came in by. What becomes whole there is a frame like any other: it is
-//! parsed, and handed to the thread of its flow.
+//! All fragments of a datagram are stored by one thread: the owner of the flow group that is
+//! computed from what they have in common, whichever queues they arrive on. A complete datagram is
+//! a frame like any other: it is parsed, and handed to the thread of its flow.
 use super::{HEAD_BYTES, check_destination};
 use crate::context::Context;
 use crate::io::Io;
@@ -14,37 +14,38 @@ use ix_tcp::fragments::{Fragments, Refused, Whole};
 use ix_tcp::icmp::ErrorMessage;
 use ix_wire::{DropReason, FlowTuple, Fragment, ethernet, ipv4, is_group_mac};
 
-/// Where a datagram's payload begins in its frame: behind the longest Ethernet and IP headers.
+/// Offset of a datagram's payload in its frame: behind the longest Ethernet and IP headers.
 const PAYLOAD_AT: usize = 80;
-/// The longest payload that is put together: what one frame holds.
+/// Longest payload that is reassembled: what one frame holds.
 const PAYLOAD_BYTES_MAX: usize = FRAME_BYTES - PAYLOAD_AT;
 
-/// Datagrams under way to one elastic thread. Made with the first fragment: most threads see none.
+/// Incomplete datagrams of one elastic thread. Made with the first fragment, because most threads
+/// receive none.
 #[derive(Default)]
 pub(crate) struct UnderWay(Option<Box<Under>>);
 
 struct Under {
     fragments: Fragments<Mbuf>,
-    /// The device of the latest, by which the senders of those that expire are told.
+    /// The device of the latest fragment. Errors for expired datagrams are sent by it.
     port: u8,
 }
 
 impl UnderWay {
-    /// When the next datagram is given up.
+    /// When the next datagram expires.
     pub fn deadline_us(&self) -> Option<u64> {
         self.0.as_ref()?.fragments.deadline_us()
     }
 }
 
-/// A fragment that was read, on its way to the others of its datagram.
+/// A fragment whose headers were read.
 pub(crate) struct Read {
     head: [u8; HEAD_BYTES],
     fragment: Fragment,
-    /// The group where the fragments of its datagram meet: by what they have in common.
+    /// The flow group whose owner stores the fragments of its datagram.
     pub group: usize,
 }
 
-/// Reads the headers, from a copy: the sender may still be able to change the frame.
+/// Reads the headers from a copy, because the sender may still be able to change the frame.
 #[cold]
 pub(crate) fn read(cx: &Context, port: &Port, mbuf: &Mbuf) -> Result<Read, Dropped> {
     let frame = mbuf.bytes(&cx.shared.memory);
@@ -64,8 +65,8 @@ pub(crate) fn read(cx: &Context, port: &Port, mbuf: &Mbuf) -> Result<Read, Dropp
 }
 
 impl UnderWay {
-    /// Keeps a fragment for the others of its datagram. Returns the frame of a datagram that became
-    /// whole, or the fragment if it is refused.
+    /// Stores a fragment. Returns the frame of the datagram if it is complete now, or the fragment
+    /// if it is refused.
     #[cold]
     pub fn take(
         &mut self,
@@ -104,7 +105,8 @@ impl UnderWay {
         }
     }
 
-    /// Gives up what was waited for too long, and tells the senders (RFC 1122 section 3.3.2).
+    /// Drops datagrams that were not complete in time, and tells their senders (RFC 1122 section
+    /// 3.3.2).
     pub fn expire(&mut self, io: &mut Io) {
         let Some(mut under) = self.0.take() else { return };
         while let Some(expired) = under.fragments.expire(io.cx.now_us) {
@@ -113,7 +115,7 @@ impl UnderWay {
             if let Some(ip) = expired.first
                 && let Some(message) = ErrorMessage::reassembly_timeout(ip)
             {
-                // The first fragment as it came: its header and the front of what it carried.
+                // The first fragment as it arrived: its header and the front of its payload.
                 let headers_len = ethernet::HEADER_BYTES + usize::from(ip.header_len);
                 buf.set_range(PAYLOAD_AT - headers_len, headers_len + 8);
                 let shared = io.cx.shared.clone();
@@ -127,7 +129,7 @@ impl UnderWay {
     }
 }
 
-/// Makes a frame of a datagram that is whole.
+/// Makes a frame of a complete datagram.
 fn finish(cx: &Context, whole: Whole<Mbuf>) -> Mbuf {
     let Whole { mut buf, ip, ecn, len } = whole;
     let header_len = usize::from(ip.header_len);
@@ -138,7 +140,7 @@ fn finish(cx: &Context, whole: Whole<Mbuf>) -> Mbuf {
     buf
 }
 
-/// Copies a fragment's payload to its place, and the headers of a first one in front of it.
+/// Copies a fragment's payload to its place, and a first fragment's headers in front of it.
 fn copy_into(
     memory: &ix_mem::PacketMemory,
     head: &[u8; HEAD_BYTES],

@@ -1,10 +1,10 @@
-//! Receive (step 1 and the front of step 2): polls the devices, parses, and says of each packet
-//! which flow group has it.
+//! Receive (step 1 and the beginning of step 2): polls the devices, parses the packets, and finds
+//! the flow group of each.
 //!
-//! The batch is handled in three passes so that memory is there when it is needed: all headers are
-//! parsed (their lines fetched ahead), then flow-table lines and flows are fetched ahead, then each
-//! packet meets its flow. The cycle leads them, and knows what becomes of packets of groups that
-//! another thread owns.
+//! A batch is processed in three passes, so that memory is in the cache when it is needed. First
+//! all headers are parsed (their lines were prefetched), then flow-table lines and flows are
+//! prefetched, then each packet is processed with its flow. The cycle calls the passes, and decides
+//! about packets of groups that another thread owns.
 pub mod admission;
 pub mod batch;
 pub mod edge;
@@ -27,16 +27,16 @@ use ix_nic::RxPacket;
 use ix_tcp::icmp::IcmpError;
 use ix_wire::{ChecksumMode, DropReason, IpMeta, Parsed, RxChecks};
 
-/// How many of the packets that wait are taken at once.
+/// How many of the waiting packets are taken at once.
 ///
-/// Were it all of them, and all messages in flight among them, both ends of a link would take
-/// turns: one works while the other has nothing. Half of them keeps both busy, and the cycle's
-/// fixed cost is still shared by many when there are many.
+/// If all of them were taken, and all messages in flight were among them, both ends of a link would
+/// take turns: one works while the other has nothing to do. Half of them keeps both busy, and if
+/// there are many, many still share the fixed cost of a cycle.
 fn share(waiting: usize) -> usize {
     if waiting <= SHARE_MIN { waiting } else { waiting.div_ceil(2).max(SHARE_MIN) }
 }
 
-/// No more packets than this are taken together.
+/// At most this many packets are always taken together.
 const SHARE_MIN: usize = 4;
 
 /// State of the receive path.
@@ -44,16 +44,16 @@ pub(crate) struct Receive {
     /// Most packets of a batch.
     size: usize,
     first_port: usize,
-    /// What was polled, and beside it where it came from.
+    /// The polled packets; beside it where each came from.
     pub burst: Vec<RxPacket>,
     pub origins: Vec<Origin>,
-    /// What was parsed, and beside it the first mbuf of each packet.
+    /// The parsed packets; beside it the first mbuf of each.
     pub work: Vec<Work>,
     pub mbufs: Vec<Mbuf>,
     pub batch: Batch,
-    /// Datagrams of which fragments have come.
+    /// Datagrams of which fragments have arrived.
     pub under_way: UnderWay,
-    /// What may be heard.
+    /// Which packets may be received.
     pub admission: Admission,
 }
 
@@ -85,8 +85,8 @@ impl Receive {
         self.origins.push(origin);
     }
 
-    /// Step 1: polls the devices in turn for what is left of a batch; returns how many packets the
-    /// batch has then. `polled` hears of each port how many packets it was asked for and gave.
+    /// Step 1: polls the devices in turn for the rest of a batch. Returns the number of packets in
+    /// the batch. `polled` gets for each port how many packets were asked for and received.
     #[inline]
     pub fn poll_devices(
         &mut self,
@@ -109,7 +109,7 @@ impl Receive {
             let taken = port.nic.receive(&cx.shared.memory, &mut cx.rx_pool, room, burst);
             origins.resize(burst.len(), Origin { port: index as u8, from: Origin::DEVICE });
             polled(index, room, taken);
-            // Only a device that gave all it was asked for may have more.
+            // Only a device that has returned all that was asked for may have more.
             if taken > 0 && taken >= room {
                 match port.nic.backlog() {
                     Some(waiting) => left += waiting,
@@ -135,8 +135,8 @@ impl Receive {
         burst.len()
     }
 
-    /// Parses a packet into the last place of `work`, and finds its flow group; `None`: whichever
-    /// thread has the packet handles it.
+    /// Parses a packet into the last element of `work` and finds its flow group; `None`: any thread
+    /// may process it.
     #[inline]
     pub fn classify(
         &mut self,
@@ -163,11 +163,12 @@ impl Receive {
         } else {
             ix_wire::parse_into(bytes, total_len, checks, parsed)?;
         }
-        // What another thread has handed over was asked there.
+        // Packets from another thread were checked there.
         if is_new && let Some(checks) = admission.checks() {
             checks.hears(parsed, total_len, cx.now_us)?;
         }
-        // Not from what was just parsed: to load in one piece what was stored in several stalls.
+        // Not from the parsed value: loading in one piece what was stored in several stalls the
+        // processor.
         if let Some(eth_dst) = bytes.first_chunk::<6>()
             && *eth_dst != info.mac
             && !ix_wire::is_group_mac(eth_dst)
@@ -187,7 +188,7 @@ impl Receive {
             Parsed::Arp(_) => return Ok(None),
             Parsed::Icmp(p) => {
                 check_destination(&shared.config, &p.ip)?;
-                // An error goes to the thread of the flow it quotes; anything else stays here.
+                // An error belongs to the flow that it quotes; anything else is processed here.
                 let Some(error) = IcmpError::parse(bytes, p) else { return Ok(None) };
                 *hash = shared.flow_hash.hash(&error.tuple);
                 let found = at.group_of(*hash, &error.tuple);
@@ -202,11 +203,11 @@ impl Receive {
     }
 }
 
-/// Longest headers that make a packet: Ethernet 14, IPv4 60, TCP 60; the rest of three cache lines.
+/// Longest headers of a packet: Ethernet 14, IPv4 60, TCP 60. The rest fills three cache lines.
 pub(crate) const HEAD_BYTES: usize = 192;
 
-/// Parses a frame that its sender can still change (a memif peer is hostile): from a copy of its
-/// front, so that what was checked is what is used.
+/// Parses a frame that its sender can still change (a memif peer may be hostile): from a copy of
+/// its front, so that what was checked is what is used.
 #[inline(never)]
 fn parse_shared(
     frame: &[u8],
@@ -220,8 +221,9 @@ fn parse_shared(
     ix_wire::parse_copied(&head[..len], frame, total_len, checks, into)
 }
 
-/// Whether a packet is for us: our Ethernet address or a group one, our IP address; and from
-/// somebody else, for we hear none of our own (the "LAND" attack says otherwise).
+/// Whether a packet is for this dataplane: an own or a group Ethernet address, and an own IP
+/// address. Its source must not be an own address, because a dataplane never receives its own
+/// packets (the "LAND" attack).
 #[inline]
 pub(crate) fn check_destination(config: &Config, ip: &IpMeta) -> Result<(), DropReason> {
     if !config.is_local(ip.dst) {

@@ -1,15 +1,16 @@
-//! What is given up when receive frames run short.
+//! Which payload is dropped when receive frames run short.
 //!
-//! Out-of-order queues can hold every frame of a thread, each waiting for a segment that no frame
-//! is left to receive: nothing would ever move again, and a few hostile peers can bring it about.
-//! So when few frames are left, payload that no application can have yet is dropped as if lost, and
-//! so is that of flows of which the application holds many frames already: it must not keep what it
-//! gets from some to the harm of all others. When almost none is left, all payload is. Headers are
-//! always handled: acknowledgements, resets and windows need no frame, and free some.
+//! Out-of-order queues can hold all frames of a thread, each waiting for a segment for which no
+//! frame is left. Then nothing would ever move again, and a few hostile peers can cause this. So
+//! when few frames are left, payload that the application cannot read yet is dropped as if it were
+//! lost. So is payload of flows of which the application already holds many frames: it must not
+//! keep the data of some flows to the harm of all others. When almost no frame is left, all payload
+//! is dropped. Headers are always processed: acknowledgements, resets and windows need no frame,
+//! and free some.
 use crate::context::Context;
 use crate::ports::Port;
 
-/// Buffers that an application may hold of one flow and get more while frames are short.
+/// Most buffers of one flow that an application may hold and still get more while frames are short.
 pub(crate) const HELD_UNDER_PRESSURE: u16 = 16;
 
 /// How short receive frames are.
@@ -18,13 +19,14 @@ pub enum Pressure {
     /// Not at all.
     #[default]
     None,
-    /// Payload only in order, and only to who holds little ([`HELD_UNDER_PRESSURE`]).
+    /// Only in-order payload is accepted, and only for flows of which the application holds few
+    /// buffers ([`HELD_UNDER_PRESSURE`]).
     Low,
-    /// No payload.
+    /// No payload is accepted.
     Critical,
 }
 
-/// How short frames are while `polled` of those that this thread has are in the batch at hand.
+/// How short frames are, while `polled` of this thread's frames are in the current batch.
 #[inline]
 pub(crate) fn rx_pressure(cx: &Context, ports: &[Port], polled: usize) -> Pressure {
     let spare = cx.rx_pool.free() + polled;
@@ -32,7 +34,7 @@ pub(crate) fn rx_pressure(cx: &Context, ports: &[Port], polled: usize) -> Pressu
     if spare >= reserve { Pressure::None } else { with_devices(cx, ports, spare) }
 }
 
-/// Frames that devices hold to receive into are as good as free.
+/// Frames that devices hold for receiving count as free.
 #[cold]
 fn with_devices(cx: &Context, ports: &[Port], spare: usize) -> Pressure {
     let in_devices: usize = ports.iter().map(|port| port.nic.frames_held().0).sum();

@@ -1,4 +1,4 @@
-//! Packets meet the thread that owns their flow group, whatever queue they came in on.
+//! Packets reach the thread that owns their flow group, whatever queue they arrived on.
 use crate::config::Config;
 use crate::cycle::ElasticThread;
 use crate::observe::metrics::ControlPage;
@@ -23,10 +23,11 @@ struct Host {
     page: Arc<ControlPage>,
 }
 
-/// Two elastic threads, and a device that a test uses only queue 0 of.
+/// Two elastic threads, and a device of which a test uses only queue 0.
 fn host() -> Host {
     let device = device(2);
-    let config = Config::parse("host_addr=10.0.0.2/24\ncpu=0,1").unwrap();
+    let config = Config::with_address(OURS, 24);
+    let config = Config { cpus: vec![0, 1], ..config };
     let sizes = Sizes { rx_frames: 2 * FRAMES, tx_frames: 2 * FRAMES, arena_bytes: 1 };
     let TestRig { threads, page, .. } = TestRig::new(config, sizes, &device);
     let (threads, arrays) =
@@ -89,12 +90,12 @@ fn a_packet_on_the_wrong_queue_reaches_the_owner() {
     assert_eq!((host.count(0, "drops.no_flow"), host.count(1, "drops.no_flow")), (0, 0));
     assert!(!host.threads[1].may_sleep(), "a packet waits in its ring");
     host.threads[1].turn(20);
-    // Nobody listens: the owner refuses it.
+    // There is no listener: the owner refuses it.
     assert_eq!((host.count(0, "drops.no_flow"), host.count(1, "drops.no_flow")), (0, 1));
     assert_eq!((host.count(0, "misrouted"), host.count(1, "misrouted")), (0, 0));
 }
 
-/// The counter that proves it does count: hands a packet to the wrong thread on purpose.
+/// The counter for misrouting does count: hands a packet to the wrong thread on purpose.
 #[test]
 fn misrouting_on_purpose_is_counted() {
     let mut host = host();

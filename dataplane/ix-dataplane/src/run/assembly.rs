@@ -1,4 +1,4 @@
-//! From parts to elastic threads: the one place that builds them, for a dataplane that starts
+//! Makes elastic threads of their parts: the only place that does, for a dataplane that starts
 //! (`boot.rs`) and for tests.
 use crate::calls::CallArray;
 use crate::cycle::ElasticThread;
@@ -11,11 +11,11 @@ use ix_mem::{PacketMemory, Pool};
 use ix_nic::{Nic, SetReta};
 use std::sync::Arc;
 
-/// What belongs to one elastic thread alone.
+/// The parts of one elastic thread that it does not share.
 pub struct ThreadParts {
     /// Its queue pair of each device.
     pub nics: Vec<Box<dyn Nic>>,
-    /// Its frames: to receive into, and to build packets in.
+    /// Its pools: frames to receive into, and frames to build packets in.
     pub pools: (Pool, Pool),
     /// Where its application writes calls.
     pub calls: CallArray,
@@ -23,8 +23,8 @@ pub struct ThreadParts {
     pub events: EventWriter,
 }
 
-/// The elastic threads of one dataplane, in order, at `now_us`. `tables` are redirection tables of
-/// devices whose queue pairs have none of their own.
+/// Makes the elastic threads of one dataplane, in order, at `now_us`. `tables` are the redirection
+/// tables of devices whose queue pairs have none of their own.
 pub fn elastic_threads(
     shared: &Arc<Shared>,
     page: &Arc<ControlPage>,
@@ -44,7 +44,7 @@ pub fn elastic_threads(
     threads.map(build).collect()
 }
 
-/// The receive pool and the transmit pool of each thread, of `rx` and `tx` frames.
+/// Makes the receive pool and the transmit pool of each thread, of `rx` and `tx` frames.
 ///
 /// # Safety
 /// These are the only pools of this memory, and it has so many frames for each thread.
@@ -62,7 +62,7 @@ pub unsafe fn pools(
     (0..threads).map(|index| (pool(first_rx, index, rx), pool(first_tx, index, tx))).collect()
 }
 
-/// Frames of each thread, to receive and to send, where the memory is dealt out in equal parts.
+/// Number of receive and transmit frames of each thread, if the memory is divided equally.
 pub fn equal_parts(memory: &PacketMemory, threads: usize) -> [usize; 2] {
     [memory.rx_frames(), memory.tx_frames()].map(|frames| frames.len() / threads)
 }

@@ -1,5 +1,4 @@
-//! What the control plane wants of an elastic thread: it looks at the directory of lives and does
-//! its part.
+//! An elastic thread looks at the directory and does its part of what the control plane wants.
 use crate::calls::Answer;
 use crate::cycle::ElasticThread;
 use crate::io::Io;
@@ -14,7 +13,7 @@ use std::sync::TryLockError;
 use std::sync::atomic::{Ordering, fence};
 
 impl Io {
-    /// Tells everybody what the directory says now.
+    /// Publishes what the directory says now.
     fn publish(&self, directory: &Directory) {
         let shared = &self.cx.shared;
         let page: &ControlPage = self.cx.metrics.page();
@@ -30,7 +29,7 @@ impl Io {
         shared.lives.strays.store(strays, Ordering::Relaxed);
     }
 
-    /// Has threads look at the directory.
+    /// Makes threads look at the directory.
     fn call(&self, threads: &[usize]) {
         for thread in threads {
             self.cx.shared.updates.order(*thread);
@@ -40,7 +39,7 @@ impl Io {
         }
     }
 
-    /// The application runs this thread for the first time, or again.
+    /// To be called when the application runs this thread for the first time, or again.
     #[cold]
     pub(crate) fn enter(&mut self, now_us: u64) {
         let (shared, nobody) = (self.cx.shared.clone(), 0);
@@ -49,13 +48,13 @@ impl Io {
         self.change(|directory, me| directory.enter(me));
     }
 
-    /// The application has left this thread.
+    /// To be called when the application has left this thread.
     #[cold]
     pub(crate) fn leave(&mut self) {
         self.change(|directory, me| directory.leave(me));
     }
 
-    /// The application wants to leave this thread; answers false when it is the last one.
+    /// To be called when the application wants to leave this thread. False if it is the last one.
     #[cold]
     pub(crate) fn drain(&mut self) -> bool {
         let mut may = true;
@@ -67,7 +66,7 @@ impl Io {
         may
     }
 
-    /// Flow groups of threads that the program has not entered go to those that it has.
+    /// Gives the flow groups of threads that the program has not entered to those that it has.
     #[cold]
     pub(crate) fn take_over(&mut self, now_us: u64) {
         let shared = self.cx.shared.clone();
@@ -81,7 +80,8 @@ impl Io {
         });
     }
 
-    /// Changes the directory; `what` gets this thread's number and answers who must look.
+    /// Changes the directory; `what` gets this thread's number and returns the threads that must
+    /// look.
     fn change(&mut self, what: impl FnOnce(&mut Directory, usize) -> Vec<usize>) {
         let shared = self.cx.shared.clone();
         let mut directory = shared.lives.lock();
@@ -100,23 +100,23 @@ impl Io {
         }
     }
 
-    /// Begins an order; returns what became of it where that is known at once.
+    /// Begins an order. Returns its outcome if that is known at once.
     #[cold]
     pub(crate) fn begin_order(&mut self, message: OrderMessage, now_us: u64) -> Option<Outcome> {
         let OrderMessage { serial, until_us, order, memory } = message;
         match order {
             Order::Command(command) => self.begin_command(serial, until_us, command, now_us),
             Order::Gate(gate) => {
-                // Every thread has it from its next cycle on, and one that sleeps when it wakes.
+                // Every thread applies it in its next cycle, and a sleeping one when it wakes.
                 self.cx.shared.gate.set(gate);
                 Some(self.ended(Outcome::Done, serial))
             }
-            // Captures are not counted: the control page shows them as what they are.
+            // Captures are not counted: the control page shows their state.
             Order::Capture(order) => Some(self.change_capture(order, memory)),
         }
     }
 
-    /// Begins a command; returns the outcome of one that is refused.
+    /// Begins a command. Returns the outcome of one that is refused.
     fn begin_command(
         &mut self,
         serial: u64,
@@ -131,7 +131,7 @@ impl Io {
             directory.share(thread);
         }
         if directory.state(self.cx.index) == ThreadState::Parked {
-            // The message itself has woken it; nobody else has called.
+            // The message itself has woken this thread; no other thread has rung it.
             let sent_us = until_us.saturating_sub(BEGIN_US);
             self.cx.metrics.woke_after_us(now_us.saturating_sub(sent_us));
         }
@@ -151,7 +151,7 @@ impl Io {
         outcome
     }
 
-    /// Counts a command that is over.
+    /// Counts a command that has ended.
     fn count_ended(&self, serial: u64, outcome: &Outcome) {
         let commands = self.cx.metrics.page().commands();
         match outcome {
@@ -174,7 +174,7 @@ impl ElasticThread {
         let mut directory = match shared.lives.directory.try_lock() {
             Ok(directory) => directory,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Somebody else is at it: in the next turn.
+            // Another thread is looking: try again in the next turn.
             Err(TryLockError::WouldBlock) => return,
         };
         while let Some(record) = self.take_migration() {
@@ -210,29 +210,29 @@ impl ElasticThread {
         }
         for (groups, to, number) in &orders.send {
             if self.migrate(*groups, *to, *number).is_err() {
-                // Too many wait: it is tried again.
+                // Too many migrations wait: try again later.
                 directory.forget(*number);
             }
         }
         self.io.call(&orders.call);
     }
 
-    /// The application wants to leave this thread.
+    /// Carries out `DRAIN`: the application wants to leave this thread.
     pub(crate) fn call_drain(&mut self) -> Answer {
         if self.io.drain() { Ok(0) } else { Err(CallError::State) }
     }
 
-    /// Says in the control page which flow groups are here.
+    /// Publishes in the control page which flow groups are here.
     pub(crate) fn publish_groups(&self) {
         self.io.cx.metrics.set_owned(&self.groups_here());
     }
 
-    /// Does some of this thread's part in the survey that runs: looks at no more than `slots`.
+    /// Does some of this thread's part of a running survey: at most `slots` slots.
     #[cold]
     pub(crate) fn attend_survey(&mut self, slots: usize, now_us: u64) {
         let shared = self.shared.clone();
         let updates = &shared.updates;
-        // Before the look: a survey that begins meanwhile orders again.
+        // Before the check: a survey that begins meanwhile wakes the thread again.
         updates.survey_done(self.io.cx.index);
         let Some(survey) = updates.surveys.get() else { return };
         if now_us > survey.until_us {
@@ -242,7 +242,7 @@ impl ElasticThread {
         if !self.flows.survey(&self.io.cx, &survey.area, slots) {
             return updates.order_survey(self.io.cx.index);
         }
-        // Of two threads that are done at once, one sees both.
+        // If two threads finish at the same time, one of them sees both.
         fence(Ordering::SeqCst);
         if survey.area.missing().is_empty() && updates.surveys.end(survey.serial) {
             updates.tell_surveyed(survey.serial);

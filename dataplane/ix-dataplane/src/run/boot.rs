@@ -1,15 +1,15 @@
-//! From a configuration and descriptors to elastic threads that can be entered: what happens once,
-//! when a dataplane starts. Needs no privilege; everything is allocated here.
+//! Makes elastic threads that can be entered, of a configuration and descriptors, once, when a
+//! dataplane starts. Needs no privilege; everything is allocated here.
 use crate::calls::CallArray;
 use crate::clock::Clock;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, memory_sizes};
 use crate::events::EventWriter;
 use crate::observe::metrics::ControlPage;
 use crate::run::assembly::{ThreadParts, elastic_threads, equal_parts, pools};
-use crate::run::care::Claims;
 use crate::run::door::Door;
 use crate::run::guard::home;
 use crate::run::runner::Runner;
+use crate::run::unentered::Claims;
 use crate::shared::{Shared, Waker};
 use crate::updates::UpdateSource;
 use core::cell::UnsafeCell;
@@ -23,25 +23,23 @@ use std::fmt;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-/// A device as the broker opened it.
+/// A device that the broker has opened.
 pub struct Device {
     /// What it is.
     pub info: NicInfo,
-    /// One descriptor a queue: as many as there are elastic threads. One more where
-    /// [`NicInfo::table_fd`] says so.
+    /// One descriptor for each queue: as many as there are elastic threads. One more if
+    /// [`NicInfo::table_fd`] is set.
     pub queues: Vec<OwnedFd>,
 }
 
-/// Why a dataplane does not start.
+/// Why a dataplane could not start.
 #[derive(Debug)]
 pub enum BootError {
-    /// The configuration makes no sense.
-    Config(ConfigError),
-    /// No packet memory.
+    /// Packet memory could not be made.
     Memory(MemoryError),
     /// A queue cannot be used.
     Attach(AttachError),
-    /// Numbers of queues and elastic threads differ.
+    /// The numbers of queues and elastic threads differ.
     Queues {
         /// The device.
         name: String,
@@ -52,14 +50,13 @@ pub enum BootError {
     },
     /// A system call failed.
     System(&'static str, std::io::Error),
-    /// The broker could not finish the attachment of a queue.
+    /// The broker could not complete the attachment of a queue.
     Broker(String),
 }
 
 impl fmt::Display for BootError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BootError::Config(e) => e.fmt(f),
             BootError::Memory(e) => e.fmt(f),
             BootError::Attach(e) => e.fmt(f),
             BootError::Queues { name, queues, threads } => write!(
@@ -87,23 +84,24 @@ struct Area {
 const PAGE: usize = 4096;
 const _: () = assert!(core::mem::offset_of!(Area, events).is_multiple_of(PAGE));
 
-/// What the application may do with a range of the dataplane's memory; nothing with all others.
+/// What the application may do with a range of the dataplane's memory. It may not use any other
+/// memory of the dataplane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppAccess {
-    /// It writes there: call arrays, transmit memory.
+    /// It may write: call arrays, transmit memory.
     Write,
-    /// It only reads: events, received packets, the header.
+    /// It may only read: events, received packets, the header.
     Read,
 }
 
 /// A dataplane, ready to be entered.
 pub struct Dataplane {
-    /// On pages of its own, with what `thread_areas` points to behind it. Never unmapped.
+    /// On pages of its own, followed by what `thread_areas` points to. Never unmapped.
     header: *const ProcessHeader,
     status: Vec<*mut ThreadStatus>,
     pub(crate) runners: Box<[UnsafeCell<Runner>]>,
     pub(crate) claims: Claims,
-    /// Between each thread's owner and the guard.
+    /// One door for each thread, between its owner and the guard.
     pub(crate) doors: Box<[Door]>,
     pub(crate) page: Arc<ControlPage>,
     /// Where the process may run.
@@ -112,16 +110,16 @@ pub struct Dataplane {
 }
 
 // SAFETY: each runner and status is used only by the Linux thread that has entered its elastic
-// thread (`run_io`'s contract), by who looks after one that nobody has entered (`Claims`), or by the
-// guard while the owner is outside (`Door`);
-// everything else is read-only.
+// thread (`run_io`'s contract), by who looks after one that nobody has entered (`Claims`), or by
+// the guard while the owner is outside (`Door`); everything else is read-only.
 unsafe impl Sync for Dataplane {}
 // SAFETY: nothing in it is bound to a Linux thread.
 unsafe impl Send for Dataplane {}
 
 impl Dataplane {
-    /// Starts: maps memory, attaches every queue (`attached(device, queue)` is called after each),
-    /// makes the elastic threads. `gate` is the address that applications will call.
+    /// Starts a dataplane: maps memory, attaches every queue (`attached(device, queue)` is called
+    /// after each), and makes the elastic threads. `gate` is the address that applications will
+    /// call.
     pub fn boot(
         config: Config,
         devices: Vec<Device>,
@@ -129,18 +127,20 @@ impl Dataplane {
         gate: u64,
         attached: impl FnMut(usize, usize) -> Result<(), String>,
     ) -> Result<Dataplane, BootError> {
-        let memory = PacketMemory::new(config.memory_sizes()).map_err(BootError::Memory)?;
-        Dataplane::boot_in(memory, config, devices, page, gate, attached)
+        let memory = PacketMemory::new(memory_sizes(&config)).map_err(BootError::Memory)?;
+        Dataplane::boot_in(memory, config, devices, page, gate, 0, attached)
     }
 
-    /// The same in packet memory of [`Config::memory_sizes`] that is there already, because a device
-    /// shares it with its peer.
+    /// As [`Dataplane::boot`], in packet memory of [`memory_sizes`] that exists already, because a
+    /// device shares it with its peer. The dataplane's own descriptors get numbers from `fd_base`
+    /// on.
     pub fn boot_in(
         memory: PacketMemory,
         config: Config,
         mut devices: Vec<Device>,
         page: &Arc<ControlPage>,
         gate: u64,
+        fd_base: RawFd,
         mut attached: impl FnMut(usize, usize) -> Result<(), String>,
     ) -> Result<Dataplane, BootError> {
         let threads = config.cpus.len();
@@ -158,7 +158,7 @@ impl Dataplane {
         let config = fit_to_devices(config, &nics[0]);
         let mut clock = Clock::new();
         let wakers: Result<Vec<Waker>, BootError> =
-            (0..threads).map(|_| Ok(Waker::new(eventfd(config.fd_base)?))).collect();
+            (0..threads).map(|_| Ok(Waker::new(eventfd(fd_base)?))).collect();
         let now_us = clock.now_us();
         let shared = Arc::new(Shared::new(config, memory, wakers?, &macs, now_us));
         page.set_batch_bound(shared.config.batch);
@@ -181,7 +181,7 @@ impl Dataplane {
         }
         let runner = |thread| UnsafeCell::new(Runner::new(thread, Clock::new()));
         let runners = threads.into_iter().map(runner).collect();
-        shared.guard.set_fd(timer(shared.config.fd_base)?);
+        shared.guard.set_fd(timer(fd_base)?);
         page.set_nonresponsive_us(shared.config.nonresponsive_us);
         Dataplane::new(shared, page.clone(), gate, runners, areas)
     }
@@ -238,13 +238,13 @@ impl Dataplane {
         Ok(Dataplane { header, status, runners, claims, doors, page, home, shared })
     }
 
-    /// What the application finds through `IX_ABI`.
+    /// The header, which the application finds through `IX_ABI`.
     pub fn header(&self) -> *const ProcessHeader {
         self.header
     }
 
-    /// Every range that the application may use, as address, bytes (whole pages) and how. All other
-    /// memory of the dataplane is none of its business.
+    /// The ranges that the application may use: address, length (whole pages) and access. It may
+    /// not use any other memory of the dataplane.
     pub fn app_ranges(&self) -> Vec<(usize, usize, AppAccess)> {
         let calls_bytes = core::mem::offset_of!(Area, events);
         let read_bytes = (size_of::<Area>() - calls_bytes).next_multiple_of(PAGE);
@@ -264,23 +264,24 @@ impl Dataplane {
         ranges
     }
 
-    /// Memory that may be shared with other processes and is never unmapped: packets, control page.
+    /// Memory that may be shared with other processes and is never unmapped: packets and control
+    /// page.
     pub fn lasting_ranges(&self) -> [(usize, usize); 2] {
         let memory = &self.shared.memory;
         [(memory.base() as usize, memory.bytes()), self.page.range()]
     }
 
-    /// Elastic threads.
+    /// Number of elastic threads.
     pub fn threads(&self) -> usize {
         self.runners.len()
     }
 
-    /// The hardware thread that an elastic thread belongs on.
+    /// The hardware thread of an elastic thread.
     pub fn cpu(&self, thread: usize) -> u32 {
         self.shared.config.cpus[thread]
     }
 
-    /// The modes that the devices are really used in.
+    /// The modes in which the devices are really used.
     ///
     /// # Safety
     /// As [`Dataplane::run_io`].
@@ -291,12 +292,12 @@ impl Dataplane {
         ports.map(|port| (port.info.name.clone(), port.info.mode.clone())).collect()
     }
 
-    /// From now on elastic threads look there for devices that changed, about every millisecond.
+    /// From now on elastic threads read updates of devices from there, about every millisecond.
     pub fn set_update_source(&self, source: Box<dyn UpdateSource>) {
         self.shared.updates.set_source(source);
     }
 
-    /// From now on `run_io` of this thread looks for signals on `fd`.
+    /// From now on `run_io` of this thread checks `fd` for signals.
     ///
     /// # Safety
     /// As [`Dataplane::run_io`].
@@ -305,12 +306,13 @@ impl Dataplane {
         unsafe { (*self.runners[thread].get()).set_signal_fd(fd) }
     }
 
-    /// From now on a wait of this thread's `run_io` ends also when `fd` is readable.
+    /// From now on, `run_io` of this thread also returns when `fd` becomes readable.
     ///
     /// # Safety
     /// As [`Dataplane::run_io`].
     pub unsafe fn watch(&self, thread: usize, fd: Option<RawFd>) {
-        // It may come before the first `run_io`, when somebody may be looking after the thread.
+        // This may be called before the first `run_io`, when another thread may be looking after
+        // this one.
         let entered = self.claims.is_entered(thread);
         if !entered {
             self.claims.enter(thread);
@@ -324,19 +326,19 @@ impl Dataplane {
         }
     }
 
-    /// Asks the `run_io` of this thread (below `threads()`) to come back; answers the eventfd that
-    /// the caller has to ring for it, if any. Uses no thread-local storage.
+    /// Makes `run_io` of this thread (below `threads()`) return. Returns the eventfd that the
+    /// caller must ring, if any. Uses no thread-local storage.
     pub fn kick(&self, thread: usize) -> Option<RawFd> {
         self.shared.wakers[thread].kick()
     }
 
-    /// The program's own threads take turns in being this elastic thread, without its knowing. Uses
-    /// no thread-local storage.
+    /// The program's own threads take turns running this elastic thread, without knowing of it.
+    /// Uses no thread-local storage.
     pub fn share(&self, thread: usize) {
         self.shared.lives.share(thread);
     }
 
-    /// The program leaves this elastic thread: flow groups that it still has go to the others.
+    /// The program leaves this elastic thread: its flow groups move to the others.
     ///
     /// # Safety
     /// As [`Dataplane::run_io`].
@@ -350,21 +352,22 @@ impl Dataplane {
         }
     }
 
-    /// The unbatched call: `thread` (below `threads()`) runs `calls` slots of its call array, then
-    /// turns until there are events or `wait_us` are over. Answers the number of events.
+    /// The unbatched call: `thread` (below `threads()`) carries out `calls` slots of its call
+    /// array, then runs cycles until there are events or `wait_us` have passed. Returns the number
+    /// of events.
     ///
     /// # Safety
-    /// Nobody else uses this elastic thread during the call.
+    /// No other thread uses this elastic thread during the call.
     pub unsafe fn run_io(&self, thread: usize, calls: usize, wait_us: u64) -> usize {
         if !self.claims.is_entered(thread) {
             self.claims.enter(thread);
         }
         let door = &self.doors[thread];
         door.enter();
-        let care = |now_us| self.claims.care(&self.runners, now_us);
-        // SAFETY: the caller's promise, nobody looks after a thread that was claimed, and the guard is
-        // outside.
-        let outcome = unsafe { (*self.runners[thread].get()).run_io(calls, wait_us, &care) };
+        let look_after = |now_us| self.claims.look_after(&self.runners, now_us);
+        // SAFETY: the caller's promise, nobody looks after a thread that was claimed, and the guard
+        // is outside.
+        let outcome = unsafe { (*self.runners[thread].get()).run_io(calls, wait_us, &look_after) };
         let status = self.status[thread];
         // SAFETY: mapped for the life of the process; the application only reads it.
         unsafe {
@@ -376,7 +379,7 @@ impl Dataplane {
     }
 }
 
-/// The redirection tables of devices that came with one behind their queues.
+/// The redirection tables of devices that have a table descriptor after those of their queues.
 fn attach_tables(
     devices: &mut [Device],
     threads: usize,
@@ -389,7 +392,7 @@ fn attach_tables(
     devices.iter_mut().map(attach).collect()
 }
 
-/// Queue `i` of each device goes to thread `i`.
+/// Gives queue `i` of each device to thread `i`.
 fn attach_all(
     devices: Vec<Device>,
     memory: &PacketMemory,
@@ -410,7 +413,7 @@ fn attach_all(
     Ok(nics)
 }
 
-/// The MSS follows the smallest MTU.
+/// Derives the MSS from the smallest MTU.
 fn fit_to_devices(mut config: Config, nics: &[Box<dyn Nic>]) -> Config {
     if let Some(mtu) = nics.iter().map(|nic| nic.info().mtu).min() {
         let mss = mtu.saturating_sub(usize::from(ix_tcp::HEADER_BYTES)).min(MSS_IN_FRAME);
@@ -419,16 +422,16 @@ fn fit_to_devices(mut config: Config, nics: &[Box<dyn Nic>]) -> Config {
     config
 }
 
-/// So long may flow groups that a program has not sent away hold up its leaving, µs.
+/// How long flow groups that a program has not sent away may delay its leaving, µs.
 const LEAVE_US: u64 = 50_000;
 
 /// Largest payload that fits, with all headers, into one frame behind the headroom.
 const MSS_IN_FRAME: usize = ix_mem::ROOM_BYTES - ix_wire::frame::HEADERS_BYTES_MAX;
 
-/// Where the thread areas begin behind the header.
+/// Offset of the thread areas behind the header.
 const HEADER_BYTES: usize = size_of::<ProcessHeader>().next_multiple_of(64);
 
-/// Pages of their own for what the application sees.
+/// Maps pages for what the application sees.
 fn map_pages(bytes: usize) -> Result<*mut u8, BootError> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
@@ -440,20 +443,20 @@ fn map_pages(bytes: usize) -> Result<*mut u8, BootError> {
     Ok(p.cast())
 }
 
-/// An eventfd with a number from `base` on.
+/// Makes an eventfd with a number from `base` on.
 fn eventfd(base: RawFd) -> Result<RawFd, BootError> {
     // SAFETY: a plain system call.
     placed("eventfd", base, unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
 }
 
-/// A timer that is a descriptor, with a number from `base` on; it is not started.
+/// Makes a timer descriptor with a number from `base` on; it is not started.
 fn timer(base: RawFd) -> Result<RawFd, BootError> {
     let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
     // SAFETY: a plain system call.
     placed("timerfd", base, unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })
 }
 
-/// The descriptor that a call named `what` has answered, with a number from `base` on.
+/// Moves the descriptor `fd`, which a call named `what` has returned, to a number from `base` on.
 fn placed(what: &'static str, base: RawFd, fd: RawFd) -> Result<RawFd, BootError> {
     let refused = || BootError::System(what, last_error());
     if fd < 0 {

@@ -1,10 +1,10 @@
-//! Who is in the dataplane on behalf of an elastic thread: its owner, or the guard.
+//! The door of an elastic thread: either its owner or the guard is inside.
 //!
-//! They agree through two words. The owner says that it is inside and then looks whether the guard
-//! holds the door; the guard says that it holds the door and then looks whether the owner is
-//! inside. That one of them sees the other takes a full barrier on both sides; the owner, who comes
-//! by in each cycle, has none: the guard makes the kernel execute one on every processor
-//! (`membarrier`).
+//! They agree through two words. The owner stores that it is inside and then reads whether the
+//! guard holds the door. The guard stores that it holds the door and then reads whether the owner
+//! is inside. At least one of them must see the other, which needs a full barrier on both sides.
+//! The owner passes in each cycle and has no barrier: the guard makes the kernel execute one on
+//! every processor (`membarrier`).
 use crate::sync::{AtomicBool, Ordering, heavy_barrier, let_others_run, light_barrier};
 
 /// The door of one elastic thread.
@@ -16,18 +16,18 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// The owner goes in. Waits while the guard is inside, which is soon over.
+    /// The owner enters. Waits for a short time if the guard is inside.
     #[inline]
     pub fn enter(&self) {
         self.inside.store(true, Ordering::Relaxed);
-        // The processor may still look before it stores; the guard's `membarrier` is for that.
+        // The processor may read before it stores; the guard's `membarrier` prevents that.
         light_barrier();
         if self.held.load(Ordering::Acquire) {
             self.wait();
         }
     }
 
-    /// The owner goes out.
+    /// The owner leaves.
     #[inline]
     pub fn leave(&self) {
         self.inside.store(false, Ordering::Release);
@@ -48,7 +48,7 @@ impl Door {
         }
     }
 
-    /// The guard goes in; answers false when the owner is inside.
+    /// The guard enters; false if the owner is inside.
     pub fn hold(&self) -> bool {
         self.held.store(true, Ordering::SeqCst);
         if heavy_barrier() && !self.inside.load(Ordering::Acquire) {
@@ -58,7 +58,7 @@ impl Door {
         false
     }
 
-    /// The guard goes out.
+    /// The guard leaves.
     pub fn release(&self) {
         self.held.store(false, Ordering::Release);
     }

@@ -1,32 +1,33 @@
-//! The guard: serves elastic threads whose applications keep them for too long.
+//! The guard: serves elastic threads whose applications are non-responsive.
 //!
-//! It is a Linux thread of its own, so that it does not matter what the application does: it may
-//! compute, or wait in a system call of Linux. Who is in the dataplane, the elastic thread's owner
-//! or the guard, is agreed on at a [`crate::run::door::Door`].
+//! It is a Linux thread of its own, so it does not matter what the application does: it may
+//! compute, or wait in a system call of Linux. A [`crate::run::door::Door`] decides whether the
+//! elastic thread's owner or the guard is inside.
 use crate::clock::monotonic_ns;
 use crate::observe::metrics::Place;
 use crate::run::boot::Dataplane;
 use crate::sync::{Ordering, fence, has_heavy_barrier};
 
-/// Between two turns for a thread whose application stays away, µs: as a delayed acknowledgement.
+/// Time between two turns for a non-responsive application, µs: like a delayed acknowledgement.
 const TURN_US: u64 = 1_000;
-/// Between two looks, as a part of the time that an application may stay away.
+/// Number of checks within the time that an application may stay away.
 const LOOKS: u64 = 2;
-/// After this time without any thread awake the guard sleeps until one is, µs.
+/// If no thread was awake for this time, the guard sleeps until one is, µs.
 const REST_US: u64 = 200_000;
 
 impl Dataplane {
-    /// Serves elastic threads whose applications stay away, for ever. Called on a Linux thread that
-    /// has nothing else to do, with all signals blocked. Returns where the system has no
-    /// `membarrier`, or the configuration wants no guard.
+    /// Serves elastic threads of non-responsive applications, forever. Called on a Linux thread
+    /// that does nothing else, with all signals blocked. Returns only if the system has no
+    /// `membarrier`, or the configuration has no guard.
     pub fn guard(&self) {
         let limit_us = self.shared.config.nonresponsive_us;
         if limit_us == 0 || !has_heavy_barrier() {
             return;
         }
-        // Who has started it is pinned to a hardware thread of its own.
+        // The thread that has started it is pinned to a hardware thread.
         run_on(&self.home);
-        // Not the time stamp counter, whose rate would have to be measured first: no hurry here.
+        // Not the time stamp counter, whose rate would have to be measured first: this need not be
+        // fast.
         let now_us = || monotonic_ns() / 1000;
         let mut awake_us = now_us();
         let mut served = false;
@@ -48,7 +49,7 @@ impl Dataplane {
         }
     }
 
-    /// Whether a thread was served, and whether all of them are asleep in the dataplane.
+    /// Returns whether a thread was served, and whether all threads are asleep in the dataplane.
     fn look_after_all(&self, now_us: u64, limit_us: u64) -> (bool, bool) {
         let (mut served, mut all_asleep) = (false, true);
         for thread in 0..self.threads() {
@@ -67,17 +68,19 @@ impl Dataplane {
         (served, all_asleep)
     }
 
-    /// A turn for a thread whose application is away; answers false when it has just come back.
+    /// Runs a turn for a non-responsive application's thread; false if the application has just
+    /// returned.
     fn serve(&self, thread: usize) -> bool {
         let door = &self.doors[thread];
         let holds = door.hold();
         if holds {
-            // It may have left before the door was held, and somebody else look after it.
+            // The application may have left the thread before the door was held, and another thread
+            // may look after it.
             if self.claims.is_entered(thread) {
                 run_on(&only(self.cpu(thread)));
                 // SAFETY: the owner is outside and waits until the door is released; nobody else
                 // looks after a thread that is entered.
-                unsafe { (*self.runners[thread].get()).serve_away() };
+                unsafe { (*self.runners[thread].get()).serve_non_responsive() };
             }
             door.release();
         }
@@ -88,7 +91,7 @@ impl Dataplane {
     fn rest(&self) {
         let waker = &self.shared.guard;
         waker.set_sleeping(true);
-        // A thread says that it is awake and then looks whether the guard sleeps.
+        // A thread stores that it is awake and then reads whether the guard sleeps.
         fence(Ordering::SeqCst);
         let asleep = |thread| {
             let place = self.page.thread(thread).whereabouts.get();
@@ -113,8 +116,8 @@ pub(crate) fn home() -> libc::cpu_set_t {
     set
 }
 
-/// One hardware thread. The guard works where the elastic thread does: its memory is in the cache
-/// there, and no other elastic thread is disturbed.
+/// One hardware thread. The guard works where the elastic thread does, because its memory is in the
+/// cache there and no other elastic thread is disturbed.
 fn only(cpu: u32) -> libc::cpu_set_t {
     // SAFETY: all zero is an empty set.
     let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
@@ -125,7 +128,7 @@ fn only(cpu: u32) -> libc::cpu_set_t {
     set
 }
 
-/// From now on the calling thread runs there; where it may not, it stays where it is.
+/// Pins the calling thread to this set. If that is not allowed, nothing changes.
 fn run_on(set: &libc::cpu_set_t) {
     // SAFETY: reads the set; 0 is the calling thread.
     unsafe { libc::sched_setaffinity(0, size_of_val(set), set) };
@@ -138,7 +141,7 @@ mod tests {
     use std::cell::UnsafeCell;
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
-    /// Two numbers that only who is inside may touch, and must be equal.
+    /// Two numbers that only the one inside may touch, and that must be equal.
     struct Room {
         door: Door,
         pair: UnsafeCell<(u64, u64)>,

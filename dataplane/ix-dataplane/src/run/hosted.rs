@@ -1,15 +1,15 @@
-//! What [`crate::Runner`] sees to between two cycles, for hosts that bring their own clock and bed.
+//! What [`crate::Runner`] does between two cycles, for simulators with their own clock and sleep.
 use crate::cycle::{CycleReport, ElasticThread};
 use crate::observe::metrics::ThreadState;
 
 impl ElasticThread {
-    /// The application runs this thread for the first time, or again.
+    /// To be called when the application runs this thread for the first time, or again.
     pub fn enter(&mut self, now_us: u64) {
         self.io.enter(now_us);
     }
 
     /// [`ElasticThread::run_cycle`] of a thread that the control plane parks and resumes. `run`
-    /// counts the application's returns; `look`: it is time to hear the broker, about every
+    /// counts the application's returns; `look`: read the broker's messages now, about every
     /// millisecond.
     pub fn run_cycle_and_attend(
         &mut self,
@@ -38,12 +38,12 @@ impl ElasticThread {
         self.shared.updates.is_ordered(self.io.cx.index)
     }
 
-    /// Whether somebody must look at the directory every few milliseconds.
-    pub fn needs_care(&self) -> bool {
-        self.shared.lives.needs_care()
+    /// Whether a thread must look at the directory every few milliseconds.
+    pub fn needs_look(&self) -> bool {
+        self.shared.lives.needs_look()
     }
 
-    /// What this thread is.
+    /// The state of this thread.
     pub fn life(&self) -> ThreadState {
         self.shared.lives.state(self.io.cx.index)
     }

@@ -2,10 +2,10 @@
 pub mod assembly;
 pub mod attend;
 pub mod boot;
-pub mod care;
 pub mod door;
 pub mod guard;
 pub mod hosted;
 pub mod runner;
+pub mod unentered;
 pub mod updates;
 pub mod winding_up;

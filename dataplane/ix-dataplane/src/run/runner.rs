@@ -1,4 +1,4 @@
-//! `run_io` on Linux: turns of the cycle until there is something for the application, with bounded
+//! `run_io` on Linux: turns of the cycle until there are events for the application, with bounded
 //! spinning and then sleep on the doorbells.
 use crate::clock::{Clock, ticks};
 use crate::cycle::ElasticThread;
@@ -6,18 +6,18 @@ use crate::observe::metrics::{Place, ThreadState};
 use crate::observe::survey::SLICE;
 use std::os::fd::RawFd;
 
-/// How `run_io` came back.
+/// The result of `run_io`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunOutcome {
     /// Events in the array.
     pub events: usize,
     /// Time of the last cycle, µs.
     pub now_us: u64,
-    /// A signal waits for the application.
+    /// A signal is pending for the application.
     pub signal: bool,
 }
 
-/// An elastic thread with a clock and a bed.
+/// An elastic thread with a clock and a way to sleep.
 pub struct Runner {
     /// The elastic thread.
     pub thread: ElasticThread,
@@ -26,35 +26,35 @@ pub struct Runner {
     signal_fd: Option<RawFd>,
     /// A descriptor of the application that ends a wait when it is readable.
     watched_fd: Option<RawFd>,
-    /// When to look for signals and updates of devices again.
+    /// When to check for signals and updates of devices again.
     check_us: u64,
     polls: Vec<libc::pollfd>,
-    /// The sleep that has just ended would have heard of signals and updates: the first events
-    /// after it need not wait for another look.
+    /// The sleep that has just ended would have noticed signals and updates, so the first events
+    /// after it need no further check.
     heard: bool,
-    /// The last turn did something, or there was none since the last sleep.
+    /// The last turn has done something, or there was none since the last sleep.
     pub(crate) busy: bool,
-    /// Turns since an update of a device waits.
+    /// Number of turns for which an update of a device has waited.
     put_off: u32,
-    /// Counts the application's returns.
+    /// Number of times that the application has returned.
     run: u64,
     /// The application runs this thread.
     entered: bool,
     /// Another elastic thread is pinned to the same hardware thread.
     shares_cpu: bool,
-    /// The thread owns no flow group and is to leave its hardware thread alone.
+    /// The thread owns no flow group and must leave its hardware thread to others.
     parked: bool,
 }
 
-/// Between looks at pending signals and at the broker's channel while there is always work.
+/// Time between checks for signals and the broker's messages while there is always work, µs.
 const CHECK_US: u64 = 1_000;
-/// Looks for work between readings of the clock.
+/// Number of checks for work between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
-/// Turns that an update may wait: enough to empty the longest receive ring with small batches.
+/// Most turns that an update may wait: enough to empty the longest receive ring with small batches.
 const PUT_OFF_MAX: u32 = 256;
-/// A deadline nearer than this is waited for awake: to sleep and wake takes about as long.
+/// A nearer deadline is waited for without sleep, because sleeping and waking take about as long.
 const NAP_MIN_US: u64 = 60;
-/// A parked thread's application that only polls is made to wait so long.
+/// An application of a parked thread that only polls waits this long.
 const PARKED_WAIT_US: u64 = 100_000;
 /// Longest sleep while a thread waits for another to do its part of a command.
 const NAP_UNSETTLED_US: u64 = 2_000;
@@ -86,19 +86,19 @@ impl Runner {
         }
     }
 
-    /// A wait also ends when this descriptor is readable.
+    /// A wait also ends when this descriptor becomes readable.
     pub fn watch(&mut self, fd: Option<RawFd>) {
         self.watched_fd = fd;
     }
 
-    /// Looks at this descriptor (a signalfd) for signals from now on.
+    /// Checks this descriptor (a signalfd) for signals from now on.
     pub fn set_signal_fd(&mut self, fd: Option<RawFd>) {
         self.signal_fd = fd;
     }
 
-    /// Runs the application's calls, then cycles until there are events, or `wait_us` are over.
-    /// `care` is called with the time about every millisecond, between two cycles.
-    pub fn run_io(&mut self, calls: usize, wait_us: u64, care: &dyn Fn(u64)) -> RunOutcome {
+    /// Carries out the application's calls, then runs cycles until there are events, or for
+    /// `wait_us`. Calls `look_after` with the time about every millisecond, between two cycles.
+    pub fn run_io(&mut self, calls: usize, wait_us: u64, look_after: &dyn Fn(u64)) -> RunOutcome {
         self.thread.io.cx.metrics.whereabouts.set(Place::Dataplane);
         self.run += 1;
         if !self.entered {
@@ -107,14 +107,14 @@ impl Runner {
             self.thread.io.enter(now_us);
             self.ring_guard();
         }
-        let outcome = self.cycle(calls, wait_us, care);
+        let outcome = self.cycle(calls, wait_us, look_after);
         let place = Place::Application { since_us: outcome.now_us };
         self.thread.io.cx.metrics.whereabouts.set(place);
         outcome
     }
 
-    /// The application has left this thread: flow groups that it still has go to the others, for so
-    /// long.
+    /// To be called when the application has left this thread: sends the flow groups that it still
+    /// has to the others, for at most `patience_us`.
     pub fn leave(&mut self, patience_us: u64) {
         let start_us = self.clock.now_us();
         (self.entered, self.parked) = (false, false);
@@ -123,7 +123,7 @@ impl Runner {
         let mut now_us = start_us;
         while now_us < start_us + patience_us {
             let gone = self.thread.groups_here().is_empty() && self.thread.at_rest();
-            // The last thread keeps its groups, and whatever comes for them in its devices.
+            // The last thread keeps its groups, and the packets for them stay in its devices.
             if gone || !self.thread.shared.lives.is_unsettled() {
                 break;
             }
@@ -139,9 +139,9 @@ impl Runner {
         self.thread.io.cx.metrics.whereabouts.set(Place::Dataplane);
     }
 
-    /// The guard sleeps while all threads do; this one is awake. It has time until an application
-    /// can have stayed away for too long: a packet that has woken this thread does not wait for it
-    /// to be woken.
+    /// Wakes the guard, which sleeps while all threads do. There is no hurry until an application
+    /// can have stayed away for too long: a packet that has woken this thread does not wait for the
+    /// guard.
     fn ring_guard(&self) {
         let guard = &self.thread.shared.guard;
         if guard.must_ring() {
@@ -149,13 +149,13 @@ impl Runner {
         }
     }
 
-    /// The application keeps this thread: the network is served meanwhile.
-    pub(crate) fn serve_away(&mut self) {
+    /// Serves the network while the application is non-responsive.
+    pub(crate) fn serve_non_responsive(&mut self) {
         let now_us = self.clock.now_us();
-        self.thread.turn_while_away(now_us);
+        self.thread.turn_non_responsive(now_us);
     }
 
-    /// A cycle without an application: whatever it is told, it has heard.
+    /// Runs a cycle without an application: all its events count as processed.
     pub(crate) fn turn_alone(&mut self, now_us: u64) {
         self.run += 1;
         self.thread.begin(0, now_us);
@@ -163,7 +163,7 @@ impl Runner {
         self.busy = self.thread.turn(now_us).busy;
     }
 
-    fn cycle(&mut self, calls: usize, wait_us: u64, care: &dyn Fn(u64)) -> RunOutcome {
+    fn cycle(&mut self, calls: usize, wait_us: u64, look_after: &dyn Fn(u64)) -> RunOutcome {
         let start_us = self.clock.now_us();
         let until_us = start_us.saturating_add(wait_us);
         let parked_until_us = start_us.saturating_add(PARKED_WAIT_US);
@@ -187,11 +187,13 @@ impl Runner {
             self.busy = report.busy;
             let heard = std::mem::take(&mut self.heard);
             if report.events > 0 {
-                let signal = !heard && now_us >= self.check_us && self.look_outside(now_us, care);
+                let signal =
+                    !heard && now_us >= self.check_us && self.look_outside(now_us, look_after);
                 return self.come_back(now_us, signal);
             }
-            // Before the end of the wait: a program that only polls must hear of these as well.
-            if now_us >= self.check_us && self.look_outside(now_us, care) {
+            // Before the end of the wait, so that a program that only polls learns of these as
+            // well.
+            if now_us >= self.check_us && self.look_outside(now_us, look_after) {
                 return self.come_back(now_us, true);
             }
             if now_us >= until_us || self.thread.shared.wakers[index].take_kick() {
@@ -201,24 +203,24 @@ impl Runner {
             if report.busy {
                 busy_us = now_us;
             } else if looked {
-                // It was something else than packets: a whole turn sees to it.
+                // It was not a packet: a whole turn processes it.
             } else if self.parked || now_us - busy_us >= spin_us {
                 if self.sleep(now_us, until_us) {
                     now_us = self.clock.now_us();
                     return self.come_back(now_us, false);
                 }
                 self.busy = true;
-                // The packet that has woken the thread comes before whatever else is due.
+                // The packet that has woken the thread comes before all else that is due.
                 packets_wait = self.thread.has_work();
                 now_us = self.clock.now_us();
                 self.check_us = 0;
-                // One more round of polling before the next sleep, not a whole spin.
+                // One more round of polling before the next sleep, not the whole spinning time.
                 busy_us = now_us.saturating_sub(spin_us / 2);
                 continue;
             } else if shares_cpu || self.thread.is_transmitting() {
-                // Another elastic thread is on this processor and may have work. Or the kernel has
-                // packets of ours in hand, and may need it to send them (a softirq that was put off
-                // to a kernel thread).
+                // Another elastic thread on this processor may have work. Or the kernel has packets
+                // of this thread, and may need the processor to send them (a softirq that was
+                // deferred to a kernel thread).
                 // SAFETY: a plain system call without arguments.
                 unsafe { libc::sched_yield() };
             } else {
@@ -230,16 +232,16 @@ impl Runner {
         }
     }
 
-    /// The outcome now. To look outside may have left events as well.
+    /// The outcome now. The check for signals and updates may have added events.
     fn come_back(&mut self, now_us: u64, signal: bool) -> RunOutcome {
         let events = self.thread.io.cx.events.count();
         self.thread.io.cx.metrics.counters.events.add(events as u64);
         RunOutcome { events, now_us, signal }
     }
 
-    /// Looks at memory only, until there may be something to do or `until_us`: a whole turn costs
-    /// as much as half a message, and one that has just begun would delay it by as much. Answers
-    /// the time, and whether there is something to do.
+    /// Looks at memory only, until there may be something to do or until `until_us`. A whole turn
+    /// costs as much as half a message, and would delay a packet that arrives just then by as much.
+    /// Returns the time, and whether there is something to do.
     fn look_for_work(&mut self, until_us: u64) -> (u64, bool) {
         let until_us = until_us.min(self.thread.next_deadline_us().unwrap_or(u64::MAX));
         loop {
@@ -255,7 +257,7 @@ impl Runner {
         }
     }
 
-    /// Sees to what others want of this thread.
+    /// Does what the control plane and other threads want of this thread.
     #[cold]
     fn attend(&mut self, now_us: u64) {
         self.take_updates(now_us);
@@ -278,8 +280,8 @@ impl Runner {
         self.parked = state == ThreadState::Parked;
     }
 
-    /// Takes updates of devices over once the old links are empty: what a peer said before it went
-    /// counts. A device that is never empty may keep them waiting for a bounded time.
+    /// Applies updates of devices once the old links are empty, because what a peer has sent before
+    /// it ended counts. A device that is never empty delays them for a bounded time.
     #[cold]
     fn take_updates(&mut self, now_us: u64) {
         if !self.thread.shared.updates.has_parts(self.thread.io.cx.index) {
@@ -293,8 +295,8 @@ impl Runner {
         self.thread.io.take_updates(now_us);
     }
 
-    /// Sleeps until a doorbell rings, another thread or a signal calls, or something is due;
-    /// answers whether the watched descriptor is readable.
+    /// Sleeps until a doorbell rings, another thread or a signal wakes it, or something is due.
+    /// Returns whether the watched descriptor is readable.
     fn sleep(&mut self, now_us: u64, until_us: u64) -> bool {
         let thread = &mut self.thread;
         let mut wake_us = thread.next_deadline_us().unwrap_or(u64::MAX).min(until_us);
@@ -305,12 +307,12 @@ impl Runner {
         let index = thread.io.cx.index;
         let waker = &thread.shared.wakers[index];
         waker.set_sleeping(true);
-        // An update that is laid down from here on rings the waker, and so does a kick.
+        // From here on an update rings the waker, and so does a kick.
         let called = waker.is_kicked() || thread.shared.updates.waits(index);
         if !called && thread.may_sleep() {
             thread.run_housekeeping(now_us, true);
             thread.publish_groups();
-            if thread.shared.lives.needs_care() {
+            if thread.shared.lives.needs_look() {
                 wake_us = wake_us.min(now_us + NAP_UNSETTLED_US);
             }
             self.polls.clear();
@@ -342,7 +344,7 @@ impl Runner {
                 let called = thread.shared.updates.ordered_at(index).max(since);
                 thread.io.cx.metrics.wake_ticks.set(ticks().saturating_sub(called));
             }
-            // A wake-up is on a packet's way: no system call but those that have something to do.
+            // A wake-up delays a packet: no system call is made that is not needed.
             let calls = |fd| self.polls.iter().any(|poll| poll.fd == fd && poll.revents != 0);
             if !polled || calls(waker_fd) {
                 crate::doorbell::drain(waker_fd);
@@ -355,11 +357,11 @@ impl Runner {
         watched
     }
 
-    /// Reads updates of devices if there are any; answers whether a signal waits.
-    fn look_outside(&mut self, now_us: u64, care: &dyn Fn(u64)) -> bool {
+    /// Reads updates of devices, if there are any; returns whether a signal is pending.
+    fn look_outside(&mut self, now_us: u64, look_after: &dyn Fn(u64)) -> bool {
         self.check_us = now_us + CHECK_US;
         self.thread.io.cx.metrics.look_at_window();
-        // `poll` passes over a negative descriptor.
+        // `poll` ignores a negative descriptor.
         let fds = [self.signal_fd.unwrap_or(-1), self.thread.shared.updates.source_fd()];
         let mut both = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         if fds != [-1, -1] {
@@ -373,13 +375,13 @@ impl Runner {
         }
         self.thread.publish_groups();
         self.thread.io.take_over(now_us);
-        care(now_us);
+        look_after(now_us);
         both[0].revents & libc::POLLIN != 0
     }
 }
 
-/// Answers whether it found out what is readable. `None`: for ever, without a timer that the kernel
-/// has to start and, when the thread wakes, to stop.
+/// Waits; returns whether it found out what is readable. `None`: without a limit, so that the
+/// kernel need not start a timer and stop it when the thread wakes.
 fn poll(polls: &mut [libc::pollfd], wait_us: Option<u64>) -> bool {
     let time = wait_us.map(|wait_us| libc::timespec {
         tv_sec: (wait_us / 1_000_000).min(i32::MAX as u64) as i64,
@@ -391,7 +393,7 @@ fn poll(polls: &mut [libc::pollfd], wait_us: Option<u64>) -> bool {
     unsafe { libc::ppoll(polls.as_mut_ptr(), polls.len() as u64, time, core::ptr::null()) >= 0 }
 }
 
-/// Has a timer's descriptor be readable after this time, once.
+/// Makes a timer's descriptor readable after this time, once.
 fn start_timer(fd: RawFd, after_us: u64) {
     let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let us = after_us.clamp(1, 1_000_000_000);

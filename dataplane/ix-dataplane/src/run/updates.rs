@@ -1,4 +1,4 @@
-//! An elastic thread reads what the broker says, and takes over what concerns its own queues.
+//! An elastic thread reads the broker's messages, and applies what concerns its own queues.
 use crate::io::Io;
 use crate::observe::survey::{Survey, SurveyArea};
 use crate::ports::refresh_table;
@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError};
 
 impl Io {
-    /// Reads what waits at the source: hands the parts of updates out, begins commands. Leaves it
-    /// alone when another thread is at it.
+    /// Reads the waiting messages: distributes the parts of updates, begins commands. Does nothing
+    /// if another thread is doing it.
     #[cold]
     pub(crate) fn read_updates(&mut self, now_us: u64) {
         let shared = self.cx.shared.clone();
@@ -23,7 +23,7 @@ impl Io {
         };
         let Some(source) = source.as_mut() else { return };
         while let Some(message) = source.next() {
-            let Update { device, serial, line, fds } = match message {
+            let Update { device, serial, change, fds } = match message {
                 FromBroker::Update(update) => update,
                 FromBroker::Order(message) => {
                     let serial = message.serial;
@@ -33,7 +33,7 @@ impl Io {
                     continue;
                 }
                 FromBroker::Survey { serial, until_us, memory } => {
-                    // Without memory nobody can be told; the broker sees that by itself.
+                    // Without memory no result can be sent; the broker notices that by itself.
                     if let Ok(area) = SurveyArea::map(memory.as_fd()) {
                         let survey = Survey { serial, until_us, area: Arc::new(area) };
                         shared.updates.begin_survey(survey, shared.threads());
@@ -45,7 +45,7 @@ impl Io {
                 }
             };
             let Some(port) = self.ports.get(device) else { continue };
-            match ix_nic::read_update(&port.info, &line, fds, &shared.memory) {
+            match ix_nic::read_update(&port.info, change, fds, &shared.memory) {
                 Err(e) => source.tell(device, UpdateOutcome::Failed(e.to_string())),
                 Ok(parts) => {
                     for (thread, update) in parts.into_iter().enumerate().take(shared.threads()) {
@@ -60,7 +60,7 @@ impl Io {
         shared.updates.source_fd.store(source.fd(), Ordering::Relaxed);
     }
 
-    /// Begins or ends a capture.
+    /// Starts or ends a capture.
     pub(crate) fn change_capture(
         &mut self,
         order: CaptureOrder,
@@ -75,7 +75,7 @@ impl Io {
         outcome
     }
 
-    /// Takes over what waits for this thread. Between two cycles.
+    /// Applies the updates that wait for this thread. To be called between two cycles.
     #[cold]
     pub(crate) fn take_updates(&mut self, now_us: u64) {
         let shared = self.cx.shared.clone();
@@ -88,7 +88,7 @@ impl Io {
                 &mut self.cx.tx_pool,
             );
             port.info = port.nic.info().clone();
-            // The broker gives a network card that is back the table that it had.
+            // The broker restores the table of a network card that is back.
             if !matches!(port.info.steering, Steering::Rss(_)) {
                 port.reta = None;
             }

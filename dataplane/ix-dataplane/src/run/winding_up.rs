@@ -1,9 +1,9 @@
-//! The program has ended, in whatever way: its connections are closed in its stead.
+//! Closes the connections of a program that has ended, in whatever way.
 //!
-//! As Linux does it for a process's sockets: what was given to be sent is sent and FIN behind it,
-//! and who still has received data that nobody took gets RST (RFC 2525 section 2.17), as handshakes
-//! do. What has not ended in both directions in time is reset too, because soon nobody will answer
-//! here.
+//! It does as Linux does for a process's sockets. What was given to send is sent, and FIN after it.
+//! A connection with received data that was not read, and a handshake in progress, get RST (RFC
+//! 2525 section 2.17). What has not ended in both directions in time is reset too, because soon
+//! nothing here will reply.
 use crate::clock::monotonic_ns;
 use crate::cycle::ElasticThread;
 use crate::flows::flow::Holder;
@@ -14,36 +14,36 @@ use crate::tcp::connections::End;
 use crate::tcp::listeners::Listeners;
 use ix_tcp::State;
 
-/// Between two turns in which nothing happened, µs.
+/// Pause after a turn in which nothing happened, µs.
 const PAUSE_US: u64 = 200;
-/// For the last packets to leave the device, µs.
+/// Time for the last packets to leave the device, µs.
 const FLUSH_US: u64 = 20_000;
 
-/// What became of the program's connections.
+/// The result for the program's connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WoundUp {
-    /// Connections that it left open.
+    /// Number of connections that it left open.
     pub open: usize,
-    /// Of these, those that were reset.
+    /// Number of these that were reset.
     pub reset: usize,
 }
 
 impl Dataplane {
-    /// Closes all connections and stops listening; returns when all have ended, after `patience_us`
-    /// at most and a moment.
+    /// Closes all connections and stops listening. Returns when all have ended, at the latest a
+    /// moment after `patience_us`.
     ///
     /// # Safety
     /// The program has ended: nobody uses any elastic thread, now or later.
     pub unsafe fn wind_up(&self, patience_us: u64) -> WoundUp {
         let mut done = WoundUp::default();
-        // Of the same origin as the threads' clocks.
+        // The same origin as the threads' clocks.
         let end_us = now_us() + patience_us;
         for index in 0..self.threads() {
             let place = self.page.thread(index).whereabouts.get();
             // SAFETY: the caller's promise.
             let thread = unsafe { &mut (*self.runners[index].get()).thread };
-            // In the midst of a cycle its state may be half changed: the less is done with it the
-            // better.
+            // Within a cycle its state may be half changed, so as little as possible is done with
+            // it.
             let may_close = !matches!(place, Place::Dataplane);
             thread.begin_winding_up(may_close, now_us(), &mut done);
         }
@@ -101,7 +101,7 @@ impl ElasticThread {
         self.tcp.listeners = Listeners::default();
     }
 
-    /// Connections that a peer would be left alone with.
+    /// Number of connections whose peers would wait forever.
     fn unfinished(&self) -> usize {
         self.flows.ids_where(|flow| flow.tcb.state() != State::TimeWait).len()
     }

@@ -1,9 +1,9 @@
-//! Structures that the application leaves for us in transmit memory: checked, then read once.
+//! Structures that the application leaves in transmit memory: checked, then read once.
 use crate::shared::Shared;
 use ix_abi::{CallError, SgArray, SgEntry};
 
 impl Shared {
-    /// Entry `index` of a scatter-gather array; `None` when it does not lie in transmit memory.
+    /// Entry `index` of a scatter-gather array; `None` if it is not in transmit memory.
     #[inline]
     pub(crate) fn read_sg(&self, sg: SgArray, index: u64) -> Option<SgEntry> {
         let size = size_of::<SgEntry>() as u64;
@@ -16,7 +16,7 @@ impl Shared {
         Some(unsafe { (addr as *const SgEntry).read_volatile() })
     }
 
-    /// Writes a structure into transmit memory; false when `addr` does not lie there.
+    /// Writes a structure into transmit memory; false if `addr` is not there.
     pub(crate) fn write_info<T: Copy>(&self, addr: u64, info: T) -> bool {
         const { assert!(align_of::<T>() <= 8) };
         if !addr.is_multiple_of(8) || !self.memory.in_arena(addr, size_of::<T>() as u64) {
@@ -28,7 +28,7 @@ impl Shared {
         true
     }
 
-    /// Copies what a scatter-gather array names into `to`; returns how many bytes.
+    /// Copies the bytes that a scatter-gather array names into `to`; returns their number.
     pub(crate) fn gather(&self, sg: SgArray, to: &mut [u8]) -> Result<usize, CallError> {
         let mut len = 0;
         for index in 0..sg.entries {
@@ -45,7 +45,7 @@ impl Shared {
         Ok(len)
     }
 
-    /// Gives the application transmit memory; returns where it begins.
+    /// Gives transmit memory to the application; returns its address.
     pub(crate) fn tx_alloc(&self, bytes: u64) -> Result<u64, CallError> {
         let mut arena = self.arena.lock().map_err(|_| CallError::NoResource)?;
         arena.allocate(bytes).ok_or(CallError::NoResource)

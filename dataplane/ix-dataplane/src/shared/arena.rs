@@ -1,4 +1,4 @@
-//! Transmit memory of the application, given out in steps of 2 MB. Not on the packet path.
+//! The application's transmit memory, allocated in steps of 2 MB. Not on the packet path.
 
 /// The transmit memory as 2 MB steps, first fit.
 pub struct Arena {
@@ -10,12 +10,12 @@ pub struct Arena {
 pub const STEP: usize = 2 << 20;
 
 impl Arena {
-    /// All of `(address, bytes)` free.
+    /// A free arena of `(address, bytes)`.
     pub fn new((base, bytes): (usize, usize)) -> Arena {
         Arena { base, used: vec![false; bytes / STEP] }
     }
 
-    /// Takes `bytes`, rounded up to whole steps; answers the address.
+    /// Allocates `bytes`, rounded up to whole steps; returns the address.
     pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
         let steps = usize::try_from(bytes.div_ceil(STEP as u64)).ok()?.max(1);
         if steps > self.used.len() {
@@ -27,7 +27,7 @@ impl Arena {
         Some((self.base + first * STEP) as u64)
     }
 
-    /// Gives back what `allocate` gave; false when it was not given out.
+    /// Frees what `allocate` has returned; false if it was not allocated.
     pub fn free(&mut self, addr: u64, bytes: u64) -> bool {
         let Some(offset) = (addr as usize).checked_sub(self.base) else { return false };
         let first = offset / STEP;

@@ -1,4 +1,4 @@
-//! What the elastic threads of one dataplane share. On the common path they only read here.
+//! What the elastic threads of one dataplane share. On the common path they only read it.
 mod app_memory;
 pub mod arena;
 pub mod gate_board;
@@ -24,13 +24,13 @@ pub struct Shared {
     pub config: Config,
     /// Packet memory.
     pub memory: PacketMemory,
-    /// Our own flow hash, of devices that have none.
+    /// The dataplane's own flow hash, for devices that have none.
     pub flow_hash: FlowHash,
     /// The ARP table: the one exception to sharing nothing.
     pub neighbors: NeighborTable,
     /// Which elastic thread owns each flow group.
     owners: [AtomicU16; FLOW_GROUPS],
-    /// Transmit memory that the application has not asked for yet.
+    /// Transmit memory that the application has not allocated.
     pub arena: Mutex<crate::shared::arena::Arena>,
     /// Receive frames between the threads' pools.
     pub spare: Spare,
@@ -38,13 +38,13 @@ pub struct Shared {
     pub wakers: Vec<Waker>,
     /// Wakes the guard.
     pub guard: Waker,
-    /// Devices that change.
+    /// Updates of devices.
     pub updates: Updates,
-    /// What is captured.
+    /// The running captures.
     pub captures: crate::observe::capture::Captures,
-    /// What may be sent and received.
+    /// The vNIC's rules: what may be sent and received.
     pub(crate) gate: gate_board::Board,
-    /// What each thread is, and where flow groups belong.
+    /// The state of each thread, and the owners of flow groups.
     pub lives: crate::life::Lives,
 }
 
@@ -77,7 +77,7 @@ impl Shared {
         }
     }
 
-    /// Elastic threads.
+    /// Number of elastic threads.
     pub fn threads(&self) -> usize {
         self.wakers.len()
     }
@@ -96,7 +96,7 @@ impl Shared {
         self.owners[group].load(Ordering::Relaxed) as usize
     }
 
-    /// A flow group was sent to another thread: it has left, and may not have arrived yet.
+    /// Sets the owner of a flow group that was sent to another thread. It may not have arrived yet.
     pub(crate) fn set_owner(&self, group: usize, thread: usize) {
         self.owners[group].store(thread as u16, Ordering::Relaxed);
     }
@@ -107,7 +107,7 @@ impl Shared {
     }
 }
 
-/// The dataplane's key, of its secret.
+/// The key made from the dataplane's secret.
 pub(crate) fn key_of(secret: &[u8; 16]) -> Key {
     let half = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| secret[at + i]));
     Key([half(0), half(8)])

@@ -1,5 +1,5 @@
-//! The ARP table: the one thing that elastic threads share. Each keeps a copy of what it uses
-//! ([`crate::neighbors`]).
+//! The ARP table, the one thing that elastic threads share. Each keeps a copy of the entries that
+//! it uses ([`crate::neighbors`]).
 use crate::config::{AddressCheck, Config};
 use ix_tcp::arp::{
     AddressGuard, ArpCache, ArpChange, ArpLimits, GuardEvent, GuardMode, Resolution,
@@ -8,8 +8,8 @@ use ix_wire::{ArpPacket, IpAddr, MacAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// After losing the defence of an address we claim it again no sooner than this (RFC 5227 section
-/// 2.4 (c): a service keeps its address).
+/// After its defence has failed, an address is claimed again after this time (RFC 5227 section 2.4
+/// (c): a service keeps its address).
 const RECLAIM_US: u64 = 10_000_000;
 
 /// The ARP table of all threads.
@@ -27,9 +27,9 @@ struct Table {
 }
 
 impl NeighborTable {
-    /// For a host with these devices. Probing or announcing begins at `now_us`.
+    /// The table of a host with these devices. Probing or announcing begins at `now_us`.
     pub fn new(config: &Config, macs: &[MacAddr], now_us: u64) -> NeighborTable {
-        // Without a device nothing is ever sent or answered; any address will do.
+        // Without a device nothing is ever sent; any address will do.
         let macs = if macs.is_empty() { &[[0; 6]] } else { macs };
         let mut cache = ArpCache::new(macs, ArpLimits::default());
         for (ip, mac) in &config.arp {
@@ -53,8 +53,8 @@ impl NeighborTable {
         NeighborTable { table, version, due_us: AtomicU64::new(now_us) }
     }
 
-    /// Devices have other links now, with these addresses of ours: next hops are asked for anew,
-    /// and our addresses are announced where they are in use.
+    /// To be called when devices have other links, with these Ethernet addresses: next hops are
+    /// asked for again, and own addresses that are in use are announced.
     pub(crate) fn links_changed(&self, macs: &[MacAddr], now_us: u64) {
         let Some(&mac) = macs.first() else { return };
         let mut table = self.lock();
@@ -69,7 +69,7 @@ impl NeighborTable {
         self.publish(&table);
     }
 
-    /// Goes up whenever the table changes.
+    /// Increases whenever the table changes.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
@@ -81,7 +81,7 @@ impl NeighborTable {
         self.due_us.load(Ordering::Relaxed)
     }
 
-    /// Looks a next hop up; what is to be sent for it goes to `out`.
+    /// Looks up a next hop; packets to send for this are appended to `out`.
     pub(crate) fn lookup(&self, hop: IpAddr, now_us: u64, out: &mut Vec<ArpPacket>) -> Resolution {
         let mut table = self.lock();
         let resolution = table.cache.lookup(hop, now_us, out);
@@ -89,7 +89,8 @@ impl NeighborTable {
         resolution
     }
 
-    /// An ARP packet came in. Returns what it says to the cache, and whether the table changed.
+    /// Processes a received ARP packet. Returns its result for the cache, and whether the table
+    /// changed.
     pub(crate) fn on_packet(
         &self,
         packet: &ArpPacket,
@@ -133,7 +134,7 @@ impl NeighborTable {
     }
 }
 
-/// What the guard of an address says becomes of the cache's answers for it.
+/// Applies an event of an address's guard to the addresses that the cache replies for.
 fn act_on(
     event: Option<GuardEvent>,
     guard: &mut AddressGuard,

@@ -1,11 +1,11 @@
-//! Spare frames between the threads' pools. A pool that has grown by packets handed over from other
-//! threads gives a batch of frames up; one that has shrunk takes some. Off the common path: each
+//! Spare frames between the threads' pools. A pool that has grown because other threads handed over
+//! packets gives up a batch of frames; one that has shrunk takes some. Off the common path: each
 //! turn only compares two numbers.
 use ix_mem::{Mbuf, Pool};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Frames that a pool may have too many of, or too few, at most.
+/// Most frames that a pool may have too many of, or too few.
 const SLACK_MAX: usize = 256;
 
 /// The shared pool behind the threads' own.
@@ -14,20 +14,20 @@ pub struct Spare {
     count: AtomicUsize,
     /// Frames that each pool was made with.
     made: usize,
-    /// So many more or less are left alone.
+    /// A difference of up to this many is ignored.
     slack: usize,
 }
 
 impl Spare {
-    /// Behind so many pools of `made` frames each. All that the others may have too many of is no
-    /// more than a quarter of what one needs: a device that gives all packets to one thread must
-    /// not take all its frames away.
+    /// The spare frames of pools of `made` frames each. All that the other pools may have too many
+    /// of is at most a quarter of what one pool needs: if a device gives all packets to one thread,
+    /// that thread must not lose all frames.
     pub fn new(threads: usize, made: usize) -> Spare {
         let slack = (made / (4 * threads.max(1))).clamp(1, SLACK_MAX);
         Spare { frames: Mutex::default(), count: AtomicUsize::new(0), made, slack }
     }
 
-    /// Brings a pool back towards the number that it was made with.
+    /// Brings a pool closer to the number of frames that it was made with.
     #[inline]
     pub fn balance(&self, pool: &mut Pool) {
         let owned = pool.owned();
@@ -67,7 +67,7 @@ impl Spare {
 mod tests {
     use super::*;
 
-    /// Everything that comes in at the first pool is handed over to the others in turn.
+    /// Everything that arrives at the first pool is handed over to the others in turn.
     fn handed_over(threads: u32, made: u32) {
         let pool = |index: u32| {
             // SAFETY: no memory behind the numbers; they are only counted.
@@ -95,7 +95,7 @@ mod tests {
         handed_over(2, 2000);
     }
 
-    /// Each of the others has few too many; all of them together had all.
+    /// Each of the others has only a few too many, but together they had all.
     #[test]
     fn many_threads_do_not_keep_all_frames_of_one() {
         handed_over(16, 1024);

@@ -1,14 +1,15 @@
-//! Waking an elastic thread that sleeps: whoever has work for it publishes the work and then looks
-//! whether it sleeps; it says that it sleeps and then looks for work. One of them sees the other.
+//! Wakes an elastic thread that sleeps. A thread with work for it publishes the work and then reads
+//! whether it sleeps. The elastic thread stores that it sleeps and then looks for work. At least
+//! one of them sees the other.
 use crate::sync::{AtomicBool, AtomicI32, Ordering, fence};
 
 /// Wakes one elastic thread that sleeps on its doorbells.
 #[derive(Default)]
 pub struct Waker {
     sleeping: AtomicBool,
-    /// The application asks a `run_io` that waits to come back.
+    /// The application wants a waiting `run_io` to return.
     kicked: AtomicBool,
-    /// An eventfd (the guard's: a timer), where there is an operating system.
+    /// An eventfd (for the guard a timer), where there is an operating system.
     fd: AtomicI32,
 }
 
@@ -22,24 +23,24 @@ impl Waker {
         }
     }
 
-    /// Rings this eventfd from now on.
+    /// Uses this eventfd from now on.
     pub(crate) fn set_fd(&self, fd: i32) {
         self.fd.store(fd, Ordering::Relaxed);
     }
 
-    /// Asks for the thread's `run_io` to come back; answers the eventfd that must be rung for it.
-    /// Nothing here uses thread-local storage: signal handlers call it.
+    /// Makes the thread's `run_io` return; returns the eventfd that the caller must ring. Uses no
+    /// thread-local storage, because signal handlers call it.
     pub fn kick(&self) -> Option<i32> {
         self.kicked.store(true, Ordering::SeqCst);
         self.must_ring().then(|| self.fd())
     }
 
-    /// Whether somebody has asked so.
+    /// Whether [`Self::kick`] was called.
     pub fn is_kicked(&self) -> bool {
         self.kicked.load(Ordering::Relaxed)
     }
 
-    /// Whether somebody has asked so; that is answered now.
+    /// Whether [`Self::kick`] was called; resets that.
     pub fn take_kick(&self) -> bool {
         self.is_kicked() && self.kicked.swap(false, Ordering::SeqCst)
     }
@@ -49,10 +50,10 @@ impl Waker {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// The thread says that it is going to sleep (then looks for work once more) or is awake.
+    /// Sets whether the thread is about to sleep (it then looks for work once more) or is awake.
     pub fn set_sleeping(&self, sleeping: bool) {
         self.sleeping.store(sleeping, Ordering::Relaxed);
-        // The look for work afterwards must not move in front of it.
+        // The check for work that follows must not be reordered before this.
         fence(Ordering::SeqCst);
     }
 

@@ -1,4 +1,4 @@
-//! What the application does with its connections and listeners.
+//! Calls for connections and listeners.
 use super::connections::End;
 use super::listeners::{ListenError, Listening};
 use super::{Tcp, TcpContext};
@@ -8,7 +8,9 @@ use crate::flows::flow::{Flow, Holder, Payload, Waits};
 use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
 use crate::flows::{Flows, touch};
-use ix_abi::{CallError, Congestion, Cookie, Endpoint, FlowInfo, SG_MAX, SgArray, flow_opt};
+use ix_abi::{
+    CallError, Congestion, Cookie, Endpoint, FlowInfo, FlowOption, SG_MAX, SgArray, SgEntry,
+};
 use ix_tcp::CongestionControl as Kind;
 use ix_tcp::{Listener, Tcb};
 use ix_wire::{FlowTuple, IpAddr};
@@ -27,14 +29,15 @@ impl Tcp {
         let mut space = flow.tcb.send_space(&self.config) as u64;
         let mut taken = 0;
         for index in 0..sg.entries {
-            let entry = shared.read_sg(sg, index).ok_or(CallError::Fault)?;
-            if !shared.memory.app_may_send(entry.base, entry.len) {
-                // What stands before the bad entry was taken: say so, and fault next time.
+            let may_send = |entry: &SgEntry| shared.memory.app_may_send(entry.base, entry.len);
+            let Some(entry) = shared.read_sg(sg, index).filter(may_send) else {
+                // What was before the bad entry is taken: return its length, and fault at the next
+                // call.
                 if taken > 0 {
                     break;
                 }
                 return Err(CallError::Fault);
-            }
+            };
             let n = entry.len.min(space);
             flow.side.sendq.push(entry.base, n as u32);
             taken += n;
@@ -119,41 +122,28 @@ impl Tcp {
         Ok(0)
     }
 
-    pub fn set_opt(
-        &mut self,
-        cx: &mut TcpContext<'_>,
-        handle: u64,
-        option: u64,
-        value: u64,
-    ) -> Answer {
+    pub fn set_opt(&mut self, cx: &mut TcpContext<'_>, handle: u64, option: FlowOption) -> Answer {
         let flow = own_flow(&mut cx.flows.groups, handle)?;
-        match (option, value) {
-            (flow_opt::NAGLE, 0 | 1) => flow.tcb.set_nagle(value == 1),
-            (flow_opt::KEEPALIVE_S, 0..=0x7fff) => {
-                flow.tcb.set_keepalive(value as u16, cx.io.cx.now_us);
+        match option {
+            FlowOption::Nagle(on) => flow.tcb.set_nagle(on),
+            FlowOption::KeepaliveS(seconds) => {
+                flow.tcb.set_keepalive(seconds, cx.io.cx.now_us);
                 cx.flows.touch(FlowId::from_handle(handle));
             }
-            (flow_opt::USER_TIMEOUT_MS, 0..=0xffff_ffff) => {
-                flow.tcb.set_user_timeout(value as u32);
-            }
-            // RFC 9293 sections 3.9.1.9 and 3.9.2: the application's to choose.
-            (flow_opt::DSCP, 0..=63) => flow.side.tos = (value as u8) << 2,
-            (flow_opt::HOP_LIMIT, 1..=255) => flow.side.ttl = value as u8,
-            (flow_opt::RECEIVE_BYTES, 0..=0xffff_ffff) => {
-                flow.tcb.set_receive_limit(&self.config, value as u32);
+            FlowOption::UserTimeoutMs(ms) => flow.tcb.set_user_timeout(ms),
+            // RFC 9293 sections 3.9.1.9 and 3.9.2: the application may choose these.
+            FlowOption::Dscp(point) => flow.side.tos = point << 2,
+            FlowOption::HopLimit(hops) => flow.side.ttl = hops,
+            FlowOption::ReceiveBytes(bytes) => {
+                flow.tcb.set_receive_limit(&self.config, bytes);
                 cx.flows.touch(FlowId::from_handle(handle));
             }
-            (flow_opt::KEEPALIVE_INTERVAL_S, 0..=0x7fff) => {
-                flow.tcb.set_keepalive_interval(value as u16);
-            }
-            (flow_opt::KEEPALIVE_PROBES, 0..=127) => flow.tcb.set_keepalive_probes(value as u8),
-            (flow_opt::SEGMENT_BYTES, 0) => {}
-            (flow_opt::SEGMENT_BYTES, 88..=0xffff) => flow.tcb.limit_segments(value as u16),
-            (flow_opt::CONGESTION, _) => {
-                let algorithm = Congestion::from_number(value).ok_or(CallError::Invalid)?;
-                flow.tcb.set_congestion(congestion(algorithm));
-            }
-            _ => return Err(CallError::Invalid),
+            FlowOption::KeepaliveIntervalS(seconds) => flow.tcb.set_keepalive_interval(seconds),
+            FlowOption::KeepaliveProbes(probes) => flow.tcb.set_keepalive_probes(probes),
+            FlowOption::SegmentBytes(0) => {}
+            FlowOption::SegmentBytes(bytes) => flow.tcb.limit_segments(bytes),
+            FlowOption::Congestion(algorithm) => flow.tcb.set_congestion(congestion(algorithm)),
+            FlowOption::FragmentBytes(_) => return Err(CallError::Invalid),
         }
         Ok(0)
     }
@@ -219,7 +209,7 @@ impl Tcp {
         })
     }
 
-    /// Refuses all that wait at the listener, then removes it.
+    /// Refuses all flows that wait at the listener, then removes it.
     pub fn unlisten(&mut self, cx: &mut TcpContext<'_>, id: u64) -> Answer {
         let slot = self.listeners.slot_of(id).ok_or(CallError::BadHandle)?;
         let waiting = |flow: &Flow| flow.side.waits != Waits::Nowhere && flow.side.listener == slot;
@@ -245,7 +235,7 @@ impl Tcp {
         self.open(cx, home, cookie, to, congestion, (None, local_port))
     }
 
-    /// RFC 9293 section 3.9.1.1: an application may name the local address (MUST-43).
+    /// RFC 9293 section 3.9.1.1: an application may choose the local address (MUST-43).
     pub fn connect_from(
         &mut self,
         cx: &mut TcpContext<'_>,
@@ -300,8 +290,8 @@ impl Tcp {
         Ok(id.handle())
     }
 
-    /// Completes the tuple with a local port that is free and whose flow group is this thread's,
-    /// so that the answers, which come in on `device`, come here (RFC 6056 for the choice).
+    /// Completes the tuple with a free local port whose flow group is this thread's, so that the
+    /// replies, which arrive on `device`, arrive here (RFC 6056 for the choice).
     fn choose_port(
         &mut self,
         cx: &TcpContext<'_>,
@@ -311,7 +301,7 @@ impl Tcp {
     ) -> Result<(FlowTuple, usize, u64), CallError> {
         let (groups, port) = (&cx.flows.groups, &cx.io.ports[usize::from(device)]);
         let shared = &cx.io.cx.shared;
-        // Groups that are just leaving take no new flows: nobody would tell the new thread of them.
+        // Groups that are leaving get no new flows, because the new thread would not learn of them.
         let at_home = |group: usize| groups[group].as_ref().filter(|_| home(group));
         let place = |tuple: &FlowTuple| {
             let hash = shared.flow_hash.hash(tuple);
@@ -344,10 +334,10 @@ impl Tcp {
 
 /// Largest backlog that an application may ask for.
 const BACKLOG_MAX: u32 = 1 << 20;
-/// Unfinished handshakes that even a small backlog has before cookies are used.
+/// Unfinished handshakes that are allowed even with a small backlog before cookies are used.
 const HALF_OPEN_MIN: u32 = 128;
 
-/// `ix-tcp`'s name of a congestion control.
+/// `ix-tcp`'s name of a congestion control algorithm.
 fn congestion(algorithm: Congestion) -> Kind {
     match algorithm {
         Congestion::Cubic => Kind::Cubic,
@@ -356,7 +346,7 @@ fn congestion(algorithm: Congestion) -> Kind {
     }
 }
 
-/// The flow of a name that may be stale or forged, or one of another thread's.
+/// The flow with a name, which may be stale or forged, or belong to another thread.
 fn named_flow(groups: &mut [Option<Box<FlowGroup>>], id: FlowId) -> Result<&mut Flow, CallError> {
     match groups.get_mut(usize::from(id.group)) {
         Some(Some(group)) => group.get(id).ok_or(CallError::BadHandle),

@@ -1,4 +1,5 @@
-//! Connections come and go: listening, connecting, and the end of a flow.
+//! How connections begin at a listener and how they end; their timers and what the path reports.
+//! The calls that listen and connect are in `calls.rs`.
 use super::Tcp;
 use super::output::announce;
 use crate::context::Context;
@@ -21,7 +22,7 @@ pub(crate) enum End {
 }
 
 impl Tcp {
-    /// Removes a flow with all it holds; its handle is stale from now on.
+    /// Removes a flow with all that it holds; its handle is stale from now on.
     pub fn remove(&mut self, io: &mut Io, flows: &mut Flows, id: FlowId) {
         let Some(mut flow) = flows.remove(&io.cx, id) else { return };
         self.listeners.stop_waiting(&mut flow.side);
@@ -29,15 +30,15 @@ impl Tcp {
         io.cx.bury(&mut flow.side);
     }
 
-    /// The flow leaves its listener's backlog.
+    /// Removes a flow from its listener's backlog.
     pub fn stop_waiting(&mut self, flows: &mut Flows, id: FlowId) {
         if let Some(flow) = flows.get(id) {
             self.listeners.stop_waiting(&mut flow.side);
         }
     }
 
-    /// Sends what the touched flows have to send, arms their timers, buries the dead. Those that
-    /// `quiets` picks say nothing yet.
+    /// Sends what the touched flows have to send, sets their timers and removes those that have
+    /// ended. For flows that `quiets` selects, no event is written yet.
     #[inline]
     pub fn flush(
         &mut self,
@@ -72,7 +73,7 @@ impl Tcp {
         }
     }
 
-    /// The flow that a SYN opens; its numbers begin at `floor` or above, if there is one.
+    /// The flow that a SYN opens. Its sequence numbers begin at `floor` or above, if there is one.
     pub fn new_passive(
         &self,
         cx: &Context,
@@ -85,7 +86,7 @@ impl Tcp {
         Tcb::accept(&self.config, *tuple, syn, iss, ts_offset, cx.now_us)
     }
 
-    /// The connection that an ACK opens, if it carries a cookie of ours.
+    /// The connection that an ACK opens, if it has a valid SYN cookie.
     pub fn open_cookie(
         &self,
         cx: &Context,
@@ -95,7 +96,7 @@ impl Tcp {
         self.secrets.open_cookie(&self.config, ack, tuple, cx.now_us)
     }
 
-    /// Answers a SYN with a cookie.
+    /// Replies to a SYN with a cookie.
     pub fn send_cookie(&self, io: &mut Io, port: u8, packet: &TcpPacket, tuple: &FlowTuple) {
         let answer = self.secrets.cookie_for(&self.config, &packet.header, tuple, io.cx.now_us);
         io.cx.metrics.counters.syn_cookies.add(1);
@@ -104,12 +105,12 @@ impl Tcp {
 }
 
 impl Tcp {
-    /// A flow's timer has fired.
+    /// Processes a fired timer of a flow.
     pub fn fire(&self, io: &mut Io, flows: &mut Flows, id: FlowId) {
         let Flows { groups, wheel, touched, .. } = flows;
         let now_us = io.cx.now_us;
         let Some((flow, alarm_us)) = flow_and_alarm(groups, id) else { return };
-        // Another entry of this cycle may have seen to it.
+        // Another entry of this cycle may have processed it.
         if *alarm_us > now_us {
             return;
         }
@@ -123,8 +124,8 @@ impl Tcp {
         touch(touched, &mut flow.side);
     }
 
-    /// An ICMP error about a segment of ours goes to its flow, which judges it (RFC 5927), and to
-    /// the application (RFC 9293 section 3.8.3).
+    /// Gives an ICMP error about a sent segment to its flow, which checks it (RFC 5927), and to the
+    /// application (RFC 9293 section 3.8.3).
     pub fn path_error(&self, io: &mut Io, flows: &mut Flows, work: &Work, error: &IcmpError) {
         let Flows { groups, touched, .. } = flows;
         let hash = io.cx.shared.flow_hash.hash(&error.tuple);
@@ -141,7 +142,7 @@ impl Tcp {
         touch(touched, &mut flow.side);
     }
 
-    /// The application leaves a flow; the flow ends by itself.
+    /// The application gives up a flow, which ends by itself.
     pub fn end(&self, io: &mut Io, flows: &mut Flows, id: FlowId, how: End) {
         let Flows { groups, touched, .. } = flows;
         let Some(flow) = flow_of(groups, id) else { return };
@@ -157,7 +158,8 @@ impl Tcp {
     }
 }
 
-/// Tells the application of data that came before it accepted the flow, or while it was away.
+/// Announces data that arrived before the application accepted the flow, or while it was
+/// non-responsive.
 pub(crate) fn announce_early_data(cx: &mut Context, flows: &mut Flows) {
     while cx.events.has_room() {
         let Some(id) = flows.to_announce.pop_front() else { return };

@@ -1,4 +1,4 @@
-//! Segments in: the flow of each, or the listener, or a reset.
+//! Received segments: each goes to its flow or to a listener, or causes a reset.
 use super::connections::End;
 use super::{Tcp, TcpContext};
 use crate::context::Context;
@@ -13,7 +13,7 @@ use ix_mem::Mbuf;
 use ix_tcp::SynVerdict;
 use ix_wire::{FlowTuple, Seq, TcpFlags, TcpHeader, TcpPacket};
 
-/// The control bits that tell what a segment does to an opening connection.
+/// The control bits that show what a segment does to an opening connection.
 const OPENING: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0 | TcpFlags::RST.0);
 
 /// A segment of the batch.
@@ -24,7 +24,7 @@ struct Segment<'a> {
 }
 
 impl Tcp {
-    /// Handles a segment.
+    /// Processes a segment.
     #[inline]
     pub fn receive(
         &mut self,
@@ -37,8 +37,8 @@ impl Tcp {
         let (tuple, group) = (&seg.tuple, usize::from(work.group));
         let Context { shared, index, metrics, .. } = &cx.io.cx;
         if shared.owner(group) != *index {
-            // Cannot be (the receive path hands such packets over); never answer for another
-            // thread.
+            // Cannot happen, because the receive path hands such packets over; never reply for
+            // another thread.
             metrics.counters.misrouted.add(1);
             return cx.done(seg, mbuf);
         }
@@ -68,8 +68,8 @@ impl Tcp {
         self.segment(cx, id, seg, mbuf)
     }
 
-    /// A half-open flow gets an ACK of another SYN-ACK than its own. The peer's SYN came twice, and
-    /// the first was answered with a cookie: which of the answers the peer takes is its choice.
+    /// A half-open flow gets an ACK of another SYN-ACK than its own. The peer's SYN arrived twice,
+    /// and the first one got a cookie: the peer chooses which of the two it uses.
     fn handle_other_answer(
         &mut self,
         cx: &mut TcpContext<'_>,
@@ -84,12 +84,12 @@ impl Tcp {
         self.handle_cookie(cx, slot, seg, mbuf)
     }
 
-    /// Whether answers to SYN cookies of this listener may still come.
+    /// Whether ACKs of SYN cookies of this listener may still arrive.
     fn expects_cookies(&mut self, slot: u16, now_us: u64) -> bool {
         self.listeners.get(slot).is_some_and(|listening| listening.cookies_until_us > now_us)
     }
 
-    /// Hands a segment to its flow, then tells the application what came of it.
+    /// Gives a segment to its flow, then announces the result to the application.
     fn segment(
         &mut self,
         cx: &mut TcpContext<'_>,
@@ -137,7 +137,7 @@ impl Tcp {
             mbuf.set_range(mbuf.offset() + payload.start as usize, payload.len as usize);
             let first = Payload(mbuf);
             let mut header = packet.header;
-            // A frame of several mbufs is as many segments; its end carries the final flags.
+            // A frame of several mbufs counts as several segments; the last has the final flags.
             let last_flags = header.flags;
             let mut more = payload.more as usize;
             let mut part = Some(first);
@@ -166,7 +166,7 @@ impl Tcp {
             }
             Holder::Knocking if side.waits != Waits::Knocking => {
                 let Some(listening) = listeners.get(side.listener) else {
-                    // It came from a thread that listens; nobody does here.
+                    // It came from a thread with a listener; this thread has none.
                     self.end(io, flows, id, End::Abort);
                     return verdict;
                 };
@@ -187,8 +187,8 @@ impl Tcp {
         verdict
     }
 
-    /// A segment of no flow: a listener's business, or refused (RFC 9293 section 3.10.7.1, .2).
-    /// `floor`: where the numbers of a flow begin that takes the place of one in TIME-WAIT.
+    /// Processes a segment without a flow: it goes to a listener, or is refused (RFC 9293 section
+    /// 3.10.7.1, .2). `floor`: lowest sequence number of a flow that replaces one in TIME-WAIT.
     fn open_passively(
         &mut self,
         cx: &mut TcpContext<'_>,
@@ -203,7 +203,7 @@ impl Tcp {
                 self.handle_syn(cx, slot, seg, mbuf, floor)
             }
             (Some(slot), f) if f == TcpFlags::ACK.0 => self.handle_cookie(cx, slot, seg, mbuf),
-            // Nothing that a listener could answer (RFC 9293 section 3.10.7.2, fourth).
+            // Nothing that a listener may reply to (RFC 9293 section 3.10.7.2, fourth).
             (Some(_), 0) => cx.done(seg, mbuf),
             _ => refuse(cx, seg, mbuf),
         }
@@ -252,7 +252,8 @@ impl Tcp {
         cx.done(seg, mbuf).and(verdict)
     }
 
-    /// An ACK without a flow at a listener's port: the third segment of a SYN cookie, or nothing.
+    /// An ACK without a flow at a listener's port: the third segment of a handshake with a SYN
+    /// cookie, or invalid.
     fn handle_cookie(
         &mut self,
         cx: &mut TcpContext<'_>,
@@ -264,9 +265,9 @@ impl Tcp {
         if !self.expects_cookies(slot, now_us) {
             return refuse(cx, seg, mbuf);
         }
-        // The peer's first segment may have been lost or dropped, and this be a later one, from
-        // which the cookie cannot be read. A reset would end a connection that is good; when the
-        // peer sends the first again, it will be.
+        // The peer's first segment may be lost, and this may be a later one, which does not hold
+        // the cookie. A reset would end a valid connection. When the peer sends the first segment
+        // again, the connection is made.
         let Some(tcb) = self.open_cookie(&cx.io.cx, &seg.packet.header, &seg.tuple) else {
             return cx.done(seg, mbuf).and(Err(LocalDrop::NoCookie.into()));
         };
@@ -288,7 +289,7 @@ impl Tcp {
     }
 }
 
-/// Answers a reset, as RFC 9293 section 3.10.7.1 has it.
+/// Sends a reset, as RFC 9293 section 3.10.7.1 requires.
 fn refuse(cx: &mut TcpContext<'_>, seg: &Segment<'_>, mbuf: Mbuf) -> Verdict {
     let Segment { work, packet, tuple } = seg;
     let payload_len = (packet.payload.len + packet.payload.more) as u32;
@@ -299,7 +300,7 @@ fn refuse(cx: &mut TcpContext<'_>, seg: &Segment<'_>, mbuf: Mbuf) -> Verdict {
 }
 
 impl TcpContext<'_> {
-    /// Frees the mbufs of a segment that is done with.
+    /// Frees the mbufs of a processed segment.
     fn done(&mut self, seg: &Segment<'_>, mbuf: Mbuf) -> Verdict {
         self.batch.give_back(&mut self.io.cx.rx_pool, seg.work, mbuf);
         Ok(())

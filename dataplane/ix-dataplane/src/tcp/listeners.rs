@@ -7,11 +7,11 @@ use crate::flows::handle::FlowId;
 use ix_proto::GroupSet;
 use ix_tcp::Listener;
 use ix_wire::IpAddr;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// One listener.
 pub struct Listening {
-    /// Local address; unspecified: all of ours.
+    /// Local address; unspecified: all own addresses.
     pub addr: IpAddr,
     /// Local port.
     pub port: u16,
@@ -19,12 +19,12 @@ pub struct Listening {
     pub cookie: u64,
     /// The bounded backlog.
     pub backlog: Listener,
-    /// Until then, µs, answers to SYN cookies may come; 0: none was sent.
+    /// Until this time, µs, ACKs of SYN cookies may arrive; 0: none was sent.
     pub cookies_until_us: u64,
 }
 
 impl Listening {
-    /// A flow that waits comes from another thread's listener, or goes there.
+    /// Counts a waiting flow that comes from another thread's listener, or goes there.
     pub fn count_moved(&mut self, waits: Waits, comes: bool) {
         match (waits, comes) {
             (Waits::HalfOpen, true) => self.backlog.half_open_came(),
@@ -45,23 +45,23 @@ struct Slot {
 #[derive(Default)]
 pub struct Listeners {
     slots: Vec<Slot>,
-    by_port: HashMap<u16, Vec<u16>>,
+    by_port: BTreeMap<u16, Vec<u16>>,
 }
 
-/// Listeners of one thread at most.
+/// Most listeners of one thread.
 const LISTENERS_MAX: usize = 4096;
 
-/// Why there is no new listener.
+/// Why a listener cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenError {
-    /// Address and port are taken.
+    /// Another listener has this address and port.
     InUse,
     /// Too many listeners.
     TooMany,
 }
 
 impl Listeners {
-    /// Adds one; answers its id.
+    /// Adds a listener; returns its id.
     pub fn add(&mut self, listening: Listening) -> Result<u64, ListenError> {
         let port = listening.port;
         let taken =
@@ -83,7 +83,7 @@ impl Listeners {
         Ok((self.slots[index].generation as u64) << 16 | index as u64)
     }
 
-    /// Slot of an id, if it is not stale.
+    /// The slot of an id, unless the id is stale.
     pub fn slot_of(&self, id: u64) -> Option<u16> {
         let index = (id & 0xffff) as usize;
         let slot = self.slots.get(index)?;
@@ -103,7 +103,8 @@ impl Listeners {
         }
     }
 
-    /// The slot that serves an address and port: one for just this address before one for all.
+    /// The slot of the listener for an address and port: one with exactly this address, else one
+    /// for all.
     pub fn find(&self, addr: IpAddr, port: u16) -> Option<u16> {
         let slots = self.by_port.get(&port)?;
         let serves = |wanted: IpAddr| {
@@ -112,7 +113,7 @@ impl Listeners {
         serves(addr).or_else(|| serves(IpAddr::UNSPECIFIED))
     }
 
-    /// A flow that waited in its listener's backlog does so no more.
+    /// Removes a flow from its listener's backlog, if it waits there.
     pub fn stop_waiting(&mut self, side: &mut Side) {
         let waits = std::mem::replace(&mut side.waits, Waits::Nowhere);
         let Some(listening) = self.get(side.listener) else { return };
@@ -123,19 +124,19 @@ impl Listeners {
         }
     }
 
-    /// The slot of the listener at just this address and port.
+    /// The slot of the listener with exactly this address and port.
     pub fn find_exact(&self, addr: IpAddr, port: u16) -> Option<u16> {
         let mut slots = self.by_port.get(&port)?.iter().copied();
         slots.find(|slot| self.get_slot(*slot).is_some_and(|l| l.addr == addr))
     }
 
-    /// Whether a flow waits at some listener.
+    /// Whether a flow waits at a listener.
     pub fn anybody_waits(&self) -> bool {
         let waits = |l: &Listening| l.backlog.half_open() + l.backlog.knocking() > 0;
         self.slots.iter().filter_map(|slot| slot.listening.as_ref()).any(waits)
     }
 
-    /// Listeners whose SYN cookies may still be answered, and until when.
+    /// Listeners whose SYN cookies may still be acknowledged, and until when.
     pub fn cookies(&self, now_us: u64) -> Vec<(IpAddr, u16, u64)> {
         let all = self.slots.iter().filter_map(|slot| slot.listening.as_ref());
         let valid = all.filter(|l| l.cookies_until_us > now_us);
@@ -151,8 +152,8 @@ impl Listeners {
         self.slots.get(slot as usize)?.listening.as_ref()
     }
 
-    /// Flows of these groups that are not accepted yet leave their listeners' backlogs. Returns
-    /// where each waits.
+    /// Removes flows of these groups that are not accepted yet from their listeners' backlogs.
+    /// Returns where each has waited.
     pub(crate) fn leave(
         &mut self,
         groups: &mut [Option<Box<FlowGroup>>],
@@ -174,8 +175,9 @@ impl Listeners {
         waiting
     }
 
-    /// Flows that have come wait at this thread's listener of the same address and port. If there
-    /// is none, they can still be accepted; those that have not knocked yet will be refused.
+    /// Adds arrived flows to the backlog of this thread's listener with the same address and port.
+    /// If there is none, they can still be accepted; those that have not knocked yet will be
+    /// refused.
     pub(crate) fn join(
         &mut self,
         groups: &mut [Option<Box<FlowGroup>>],
@@ -197,7 +199,7 @@ impl Listeners {
         }
     }
 
-    /// Unfinished handshakes of all listeners.
+    /// Number of unfinished handshakes of all listeners.
     pub fn half_open(&self) -> u64 {
         let half_open = |slot: &Slot| slot.listening.as_ref().map(|l| l.backlog.half_open() as u64);
         self.slots.iter().filter_map(half_open).sum()

@@ -1,5 +1,5 @@
-//! TCP: segments in, connections, listeners, segments out. The state machine of a connection is
-//! `ix-tcp`; here stands what it means to one elastic thread.
+//! TCP: received segments, connections, listeners, sent segments. `ix-tcp` is the state machine of
+//! one connection; this module connects it to one elastic thread.
 pub mod calls;
 pub mod connections;
 pub mod inbound;
@@ -14,11 +14,11 @@ use crate::receive::batch::Batch;
 use listeners::Listeners;
 use secrets::Secrets;
 
-/// TCP of one elastic thread: what belongs to no single flow.
+/// The state of TCP in one elastic thread that belongs to no single flow.
 pub(crate) struct Tcp {
     pub listeners: Listeners,
     pub secrets: Secrets,
-    /// As configured: fixed when the thread is made.
+    /// As configured when the thread was made.
     pub config: ix_tcp::Config,
 }
 
@@ -30,12 +30,12 @@ impl Tcp {
     }
 }
 
-/// What TCP is given with a segment.
+/// What TCP gets with a segment.
 pub(crate) struct TcpContext<'a> {
     /// The outside.
     pub io: &'a mut Io,
     /// All flows of the thread.
     pub flows: &'a mut Flows,
-    /// The batch that the segment is of.
+    /// The batch that contains the segment.
     pub batch: &'a mut Batch,
 }

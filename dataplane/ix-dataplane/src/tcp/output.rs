@@ -1,4 +1,4 @@
-//! A flow speaks: segments become packets, progress becomes event conditions.
+//! The output of a flow: segments become packets, progress becomes event conditions.
 use crate::context::Context;
 use crate::events::EventWriter;
 use crate::flows::flow::{Holder, Payload, Side};
@@ -12,14 +12,14 @@ use ix_tcp::{DeadReason, Output, SegmentOut, TcpCounter, TcpEvent};
 use ix_wire::frame::USUAL_HEADERS_BYTES;
 use ix_wire::{Checksum, FlowTuple, FrameHeader, UsualTcp, ethernet, ipv4};
 
-/// The outside as one flow sees it.
+/// The outside, as one flow sees it.
 pub struct FlowOutput<'a> {
     pub(crate) io: &'a mut Io,
     pub(crate) side: &'a mut Side,
 }
 
 impl Io {
-    /// The outside as one flow sees it.
+    /// The outside, as one flow sees it.
     #[inline]
     pub fn of<'a>(&'a mut self, side: &'a mut Side) -> FlowOutput<'a> {
         FlowOutput { io: self, side }
@@ -120,14 +120,14 @@ impl Output<Payload> for FlowOutput<'_> {
     }
 }
 
-/// A payload up to this size goes through a copy of ours.
+/// A payload up to this size is copied through the stack.
 const SMALL_BYTES: usize = 64;
 
-/// What of a frame is fetched before it is built: headers and a short message.
+/// Bytes of a frame that are prefetched before it is built: headers and a short message.
 const FETCH_BYTES: usize = 192;
 
-/// Copies the payload of a segment into its frame, and adds it to `sum`. A short one by way of the
-/// stack: to read it in the frame would wait until the frame's lines have come.
+/// Copies the payload of a segment into its frame, and adds it to `sum`. A short one is summed on
+/// the stack, because reading it from the frame would wait for the frame's cache lines.
 #[inline]
 fn copy_payload(
     side: &Side,
@@ -149,7 +149,7 @@ fn copy_payload(
     copied
 }
 
-/// Tells the application of received data; it is in `held` already.
+/// Announces received data, which is already in `held`.
 pub(crate) fn announce(events: &mut EventWriter, side: &mut Side, addr: u64, len: u32) {
     if events.is_muted() {
         return;
@@ -169,7 +169,7 @@ impl Context {
         self.events.push(Event::Eof { cookie: side.cookie, handle: side.id.handle() });
     }
 
-    /// Tells the application what was acknowledged, and how much it may send now.
+    /// Announces acknowledged data, and how much the application may send now.
     pub(crate) fn announce_sent(&mut self, side: &mut Side, send_space: u32) {
         if self.events.is_muted() {
             return;
@@ -186,14 +186,15 @@ impl Context {
                 side.holder = Holder::Application;
                 self.announce_connected(side, Ok(()));
             }
-            // The knock needs the peer's address, which the receive path has: it looks for this.
+            // The `KNOCK` event needs the peer's address. The receive path has it, and checks for
+            // this state.
             Holder::Embryonic => side.holder = Holder::Knocking,
             _ => {}
         }
     }
 
-    /// Tells the application what somebody says of a flow that it knows. A hint: while nothing may
-    /// be said it is not kept.
+    /// Announces an ICMP error about a flow that the application knows. It is a hint: it is dropped
+    /// while no event may be written.
     pub(crate) fn announce_error(&mut self, side: &Side, said: &IcmpError) {
         let known = matches!(side.holder, Holder::Connecting | Holder::Application);
         if !known || self.events.is_muted() {
@@ -240,8 +241,8 @@ impl Context {
         self.bury(side);
     }
 
-    /// Takes back what the application was lent, as soon as it has come back from the events that
-    /// it may be reading now.
+    /// Takes back what the application was lent, once it has returned from the events that it may
+    /// be reading now.
     pub(crate) fn bury(&mut self, side: &mut Side) {
         side.sendq.clear();
         self.bury_received(side);

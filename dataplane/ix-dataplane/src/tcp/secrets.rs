@@ -1,5 +1,5 @@
 //! What peers must not guess: sequence numbers, timestamps, cookies, local ports. One key for the
-//! dataplane, so that each of its threads understands the others' cookies.
+//! dataplane, so that each of its threads accepts the others' cookies.
 use crate::config::Config as DataplaneConfig;
 use crate::flows::flow::Payload;
 use crate::shared::key_of;
@@ -18,7 +18,7 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// From the dataplane's secrets; `thread` only spreads the choice of ports.
+    /// Made of the dataplane's secrets; `thread` only varies the choice of ports.
     pub fn new(config: &DataplaneConfig, thread: usize) -> Secrets {
         let (key, isn_key) = (key_of(&config.secret), key_of(&config.isn_secret));
         let state = (key.0[0] ^ key.0[1].rotate_left(32) ^ ((thread as u64 + 1) << 17)) | 1;
@@ -26,7 +26,7 @@ impl Secrets {
         Secrets { key, isn_key, ports: PortSelector::new(key, low, high), state }
     }
 
-    /// Not secret, only spread out.
+    /// A random number that is not secret.
     pub fn random(&mut self) -> u32 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -39,13 +39,13 @@ impl Secrets {
         (isn(&self.isn_key, tuple, now_us), timestamp_offset(&self.isn_key, tuple))
     }
 
-    /// A local port that `fits`, for the rest of the tuple.
+    /// A local port for the rest of the tuple that `fits` accepts.
     pub fn local_port(&mut self, tuple: &FlowTuple, fits: impl FnMut(u16) -> bool) -> Option<u16> {
         let random = self.random();
         self.ports.select(tuple.local, tuple.remote, tuple.remote_port, random, fits)
     }
 
-    /// The stateless answer to a SYN.
+    /// The stateless reply to a SYN.
     pub fn cookie_for(
         &self,
         cfg: &Config,
@@ -59,7 +59,7 @@ impl Secrets {
         ix_tcp::cookie_syn_ack(cfg, syn, cookie.iss, cookie.ts_val)
     }
 
-    /// The connection that an ACK opens, if it carries a cookie of ours.
+    /// The connection that an ACK opens, if it has a valid SYN cookie.
     pub fn open_cookie(
         &self,
         cfg: &Config,

@@ -14,17 +14,17 @@ struct Slot {
 }
 
 impl AppTimers {
-    /// None yet, `max` at most.
+    /// No timers yet, at most `max`.
     pub fn new(max: usize) -> AppTimers {
         AppTimers { slots: Vec::new(), free: Vec::new(), max, armed: 0 }
     }
 
-    /// Timers that will fire.
+    /// Number of set timers.
     pub fn armed(&self) -> usize {
         self.armed
     }
 
-    /// Arms a timer for `deadline_us`; answers its id, or `None` when there are too many.
+    /// Sets a timer for `deadline_us`; returns its id, or `None` if there are too many.
     pub fn set(&mut self, cookie: u64, deadline_us: u64) -> Option<u64> {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -40,17 +40,17 @@ impl AppTimers {
         Some((slot.generation as u64) << 24 | index as u64)
     }
 
-    /// Disarms; false when there is no such timer (any more).
+    /// Stops a timer; false if there is no such timer any more.
     pub fn cancel(&mut self, id: u64) -> bool {
         self.take(id).is_some()
     }
 
-    /// The wheel reached the timer: its cookie, if it is still armed.
+    /// To be called when the wheel has reached the timer: returns its cookie, if it is still set.
     pub fn fire(&mut self, id: u64) -> Option<u64> {
         self.take(id).map(|(cookie, _)| cookie)
     }
 
-    /// Disarms all.
+    /// Stops all timers.
     pub fn clear(&mut self) {
         for index in 0..self.slots.len() {
             let id = (self.slots[index].generation as u64) << 24 | index as u64;
@@ -65,7 +65,7 @@ impl AppTimers {
             return None;
         }
         let armed = slot.armed.take()?;
-        // 22 bits of generation, so that an id and a group number fit into a wheel's token.
+        // 22 bits of generation, so that an id and a group number fit into a token of the wheel.
         slot.generation = (slot.generation % 0x3f_ffff) + 1;
         self.free.push(index as u32);
         self.armed -= 1;

@@ -1,16 +1,16 @@
 //! Hierarchical timing wheel of one elastic thread.
 //!
-//! Ticks are 16 µs; level 0 resolves single ticks, each further level is 256 times coarser
-//! (16 µs, 4 ms, 1 s, 268 s, …). As many levels as the clock has digits to the base of 256, so that
-//! there is no horizon: no deadline is clamped, and none needs a special case.
+//! Ticks are 16 µs. Level 0 has single ticks, each further level is 256 times coarser (16 µs, 4 ms,
+//! 1 s, 268 s, …). There are as many levels as the clock has digits to the base of 256, so there is
+//! no horizon: no deadline is clamped, and none needs a special case.
 //!
-//! An entry stands on the level of the highest base-256 digit in which its tick differs from the
-//! wheel's position. It follows that all of a lower level comes before any of a higher one, so the
-//! nearest occupied slot is found with a few bitmap words however far the clock has jumped.
+//! An entry is on the level of the highest base-256 digit in which its tick differs from the
+//! wheel's position. So all entries of a lower level come before any of a higher one, and the
+//! nearest occupied slot is found with a few bitmap words, however far the clock has jumped.
 //!
-//! There is no removal of single entries: whoever set one checks when it fires whether it still
-//! means anything. That keeps timers lazy; an acknowledgement never touches the wheel. Only what
-//! belongs to flow groups that have left is swept out, bit by bit ([`Wheel::sweep`]).
+//! Single entries are not removed: the code that has set an entry checks when it fires whether it
+//! is still current. So timers are lazy, and an acknowledgement never touches the wheel. Only
+//! entries of flow groups that have left are removed, step by step ([`Wheel::sweep`]).
 
 /// Microseconds of one tick.
 pub const TICK_US: u64 = 1 << TICK_SHIFT;
@@ -30,7 +30,7 @@ struct Entry {
     token: u64,
 }
 
-/// A part of a slot's list. Only the first chunk of a list may have room, none is empty.
+/// A part of a slot's list. Only the first chunk of a list may have room; no chunk is empty.
 #[repr(C, align(64))]
 #[derive(Clone)]
 struct Chunk {
@@ -60,7 +60,7 @@ impl Level {
     }
 }
 
-/// How far [`Wheel::sweep`] has come.
+/// Progress of [`Wheel::sweep`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SweepCursor {
     levels_done: usize,
@@ -72,7 +72,7 @@ pub struct Wheel {
     /// Position in ticks: every entry of an earlier tick has fired.
     tick: u64,
     levels: [Level; LEVELS],
-    /// Up to here (not included) [`Wheel::advance`] finds nothing to do.
+    /// Before this tick [`Wheel::advance`] finds nothing to do.
     quiet_until: u64,
     chunks: Vec<Chunk>,
     free: u32,
@@ -93,31 +93,32 @@ impl Wheel {
         }
     }
 
-    /// Entries that have not fired, stale ones included.
+    /// Number of entries that have not fired, with stale ones.
     pub fn len(&self) -> usize {
         self.len
     }
 
     #[cfg(test)]
-    /// Whether nothing waits.
+    /// True if there is no entry.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Lets `token` fire at the first [`Wheel::advance`] at or after `deadline_us`: never earlier,
-    /// and not a full tick later. A deadline in the past fires at the next `advance`.
+    /// Makes `token` fire at the first [`Wheel::advance`] at or after `deadline_us`: never earlier,
+    /// and less than a tick later. A deadline in the past fires at the next `advance`.
     pub fn insert(&mut self, deadline_us: u64, token: u64) {
         let tick = deadline_us.div_ceil(TICK_US).max(self.tick);
         self.place(Entry { tick, token });
         self.len += 1;
     }
 
-    /// Fires what is due at `now_us`, ordered by tick. Handles at most `limit` entries, moves from
-    /// a coarse level to a finer one included; answers whether all that is due has fired. When
-    /// not, the next call goes on where this one stopped.
+    /// Fires what is due at `now_us`, ordered by tick. Processes at most `limit` entries; moving an
+    /// entry from a coarse level to a finer one counts. Returns whether all that is due has fired.
+    /// If not, the next call continues.
     ///
     /// However far `now_us` is from the last call, no entry is skipped: the position only moves
     /// from one occupied slot to the next.
+    #[inline]
     pub fn advance(&mut self, now_us: u64, limit: usize, mut fire: impl FnMut(u64)) -> bool {
         let target = now_us >> TICK_SHIFT;
         if target < self.quiet_until {
@@ -129,7 +130,7 @@ impl Wheel {
             if start > target {
                 break;
             }
-            // Only forward: the slot that the position stands in may be half done.
+            // Only forward: the slot at the position may be half processed.
             self.tick = self.tick.max(start);
             let slot = slot_of(self.tick, level);
             while let Some(entry) = self.first_of(level, slot) {
@@ -152,15 +153,15 @@ impl Wheel {
     }
 
     /// A time at which `advance` has something to do, at the latest when the nearest entry is due;
-    /// `None` when the wheel is empty. Exact to the tick within 4 ms, else the start of the
-    /// nearest entry's slot.
+    /// `None` if the wheel is empty. Exact to the tick within 4 ms, else the start of the nearest
+    /// entry's slot.
     pub fn next_deadline_us(&self) -> Option<u64> {
         self.nearest().map(|(_, start)| start << TICK_SHIFT)
     }
 
-    /// Goes on with taking out entries that are `gone`; looks at about `limit` of them, and answers
-    /// whether all were looked at since the cursor was new. Entries only move to finer levels, so
-    /// the coarse ones come first; those that move past the cursor fire soon.
+    /// Continues removing entries that are `gone`; checks about `limit` of them. Returns whether
+    /// all were checked since the cursor was new. Entries only move to finer levels, so the coarse
+    /// ones are checked first; those that move past the cursor fire soon.
     pub fn sweep(
         &mut self,
         cursor: &mut SweepCursor,
@@ -189,8 +190,8 @@ impl Wheel {
         true
     }
 
-    /// Takes a slot's list apart and puts it together again without what is gone; answers how many
-    /// entries it had.
+    /// Builds a slot's list again without the entries that are gone; returns how many entries it
+    /// had.
     fn sweep_slot(&mut self, level: usize, slot: usize, gone: &impl Fn(u64) -> bool) -> usize {
         let mut next = std::mem::replace(&mut self.levels[level].heads[slot], NONE);
         self.levels[level].occupied[slot / 64] &= !(1 << (slot % 64));
@@ -215,7 +216,7 @@ impl Wheel {
     /// Level and first tick of the nearest occupied slot.
     fn nearest(&self) -> Option<(usize, u64)> {
         // A coarse slot at the position itself is being emptied (`insert` never uses it), and its
-        // entries may come before those that have already moved down.
+        // entries may be due before those that have already moved down.
         let halfway = (1..LEVELS).find(|&l| self.levels[l].heads[slot_of(self.tick, l)] != NONE);
         if let Some(level) = halfway {
             return Some((level, self.tick));
@@ -259,7 +260,7 @@ impl Wheel {
         Some(chunk.entries[chunk.len as usize - 1])
     }
 
-    /// Drops what `first_of` answers.
+    /// Removes the entry that `first_of` returns.
     fn pop(&mut self, level: usize, slot: usize) {
         let head = self.levels[level].heads[slot];
         let chunk = &mut self.chunks[head as usize];
@@ -321,7 +322,7 @@ mod tests {
         assert_eq!(drain(&mut wheel, 1_000_000), [1]);
     }
 
-    /// The original's wheel lost what lay in the slots skipped by a jump (ix-original, bug 12).
+    /// The original IX's wheel lost entries in slots that a jump skipped (ix-original, bug 12).
     #[test]
     fn a_long_sleep_delays_nothing() {
         let mut wheel = Wheel::new(77, 0);
@@ -354,7 +355,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is swept out never fires, all else does, and no chunk is lost.
+        /// What is removed never fires, all else does, and no chunk is lost.
         #[test]
         fn a_sweep_takes_out_what_is_gone(
             deadlines in prop::collection::vec((0u32..45, any::<u64>()), 1..200),
@@ -386,7 +387,7 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = WheelStep> {
-        // Distances spread over all scales, so that every level is used and crossed.
+        // Distances on all scales, so that every level is used and crossed.
         let distance = (0u32..45, any::<u64>()).prop_map(|(bits, x)| x & ((1 << bits) - 1));
         prop_oneof![
             3 => distance.clone().prop_map(WheelStep::Insert),

@@ -1,30 +1,31 @@
-//! Datagrams that may go in fragments (RFC 791 section 3.2), off the common path: a socket asks for them.
+//! Datagrams that may be sent in fragments (RFC 791 section 3.2). Off the common path, because a
+//! socket must ask for it.
 use crate::io::Io;
 use ix_abi::{CallError, SG_MAX, SgArray, SgEntry};
 use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
 use ix_wire::{Checksum, FrameHeader, ethernet, ipv4, udp};
 
-/// Bytes in front of what a fragment carries.
+/// Bytes before the payload of a fragment.
 const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
 /// Longest payload of a datagram over IPv4.
 const PAYLOAD_BYTES_MAX: u64 = 65_507;
 
-/// A datagram as it is sent.
+/// A datagram to send.
 pub(crate) struct Parts {
-    /// One frame, or those of its fragments in order.
+    /// One frame, or the frames of its fragments in order.
     pub mbufs: Vec<Mbuf>,
     /// Bytes of its payload.
     pub len: usize,
 }
 
-/// The application's bytes, of which each piece is named once and read once.
+/// The application's bytes. Each piece of the scatter-gather array is read once.
 struct Pieces {
     entries: [SgEntry; SG_MAX],
     next: usize,
 }
 
-/// Builds a datagram without DF, in fragments where it is longer than `mtu`. All or none of it: an
-/// error leaves no frame behind.
+/// Builds a datagram without DF, in fragments if it is longer than `mtu`. After an error no frame
+/// is left.
 #[cold]
 pub(crate) fn cut(
     io: &mut Io,
@@ -72,7 +73,7 @@ fn fill(
         let bytes = mbuf.bytes_mut(&io.cx.shared.memory);
         let place = (offset, offset + part < whole);
         let at = header.emit_fragment(bytes, ipv4::PROTOCOL_UDP, part, place);
-        // The first one has UDP's header, which is written when all is summed up.
+        // The first one has the UDP header, which is written when all bytes are summed up.
         let at = if offset == 0 { at + udp::HEADER_BYTES } else { at };
         let taken = pieces.take(&io.cx.shared.memory, &mut bytes[at..]);
         sum.add_bytes(&bytes[at..]);
@@ -88,7 +89,7 @@ fn fill(
 }
 
 impl Pieces {
-    /// Copies the next bytes; false if some do not lie where the application may name them.
+    /// Copies the next bytes; false if some are not in memory that the application may use.
     fn take(&mut self, memory: &ix_mem::PacketMemory, mut to: &mut [u8]) -> bool {
         while !to.is_empty() {
             let Some(entry) = self.entries.get_mut(self.next) else { return false };

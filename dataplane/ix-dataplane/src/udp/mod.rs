@@ -1,4 +1,4 @@
-//! UDP: sockets of one elastic thread, datagrams in and out.
+//! UDP: the sockets of one elastic thread, received and sent datagrams.
 pub mod cut;
 #[cfg(test)]
 mod tests;
@@ -10,7 +10,9 @@ use crate::observe::metrics::LocalDrop;
 use crate::receive::batch::{Batch, Work};
 use crate::udp::cut::Parts;
 use crate::verdict::Verdict;
-use ix_abi::{CallError, Cookie, Endpoint, Event, IcmpMessage, RxData, SG_MAX, SgArray, flow_opt};
+use ix_abi::{
+    CallError, Cookie, Endpoint, Event, FlowOption, IcmpMessage, RxData, SG_MAX, SgArray,
+};
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
@@ -19,7 +21,7 @@ use ix_wire::{Checksum, FlowTuple, IpAddr, UdpPacket, ethernet, ipv4, udp};
 
 const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
 
-/// A datagram that no packet queue has taken: for the socket of its port.
+/// Gives a datagram that no packet queue has taken to the socket of its port.
 pub(crate) fn receive(
     sockets: &UdpTable,
     io: &mut Io,
@@ -54,9 +56,9 @@ pub(crate) fn receive(
     Ok(())
 }
 
-/// What a router, or the other host, says of a datagram of ours goes to its socket (RFC 1122
-/// section 4.1.3.3), with the bytes that are quoted as long as the application does not hold too
-/// many buffers; so does a link's MTU (RFC 1191 section 6.5), for datagrams go with DF.
+/// Gives an ICMP error about a sent datagram to its socket (RFC 1122 section 4.1.3.3), with the
+/// quoted bytes unless the application holds too many buffers. So also the MTU of a link (RFC 1191
+/// section 6.5), because datagrams are sent with DF.
 pub(crate) fn path_error(
     sockets: &UdpTable,
     io: &mut Io,
@@ -86,21 +88,20 @@ pub(crate) fn path_error(
     io.cx.lent.lend(mbuf);
 }
 
-/// RFC 1122 section 4.1.4: type of service and hop limit are the application's to choose.
-pub(crate) fn set_opt(sockets: &mut UdpTable, socket: u32, option: u64, value: u64) -> Answer {
+/// RFC 1122 section 4.1.4: the application may choose type of service and hop limit.
+pub(crate) fn set_opt(sockets: &mut UdpTable, socket: u32, option: FlowOption) -> Answer {
     let socket = sockets.get_mut(UdpSocketId(socket)).ok_or(CallError::BadHandle)?;
-    match (option, value) {
-        (flow_opt::DSCP, value @ 0..=63) => socket.tos = (value as u8) << 2,
-        (flow_opt::HOP_LIMIT, value @ 1..=255) => socket.ttl = value as u8,
-        (flow_opt::FRAGMENT_BYTES, value @ (0 | 68..=0xffff)) => {
-            socket.fragment_bytes = value as u16;
-        }
+    match option {
+        FlowOption::Dscp(point) => socket.tos = point << 2,
+        FlowOption::HopLimit(hops) => socket.ttl = hops,
+        FlowOption::FragmentBytes(bytes) => socket.fragment_bytes = bytes,
         _ => return Err(CallError::Invalid),
     }
     Ok(0)
 }
 
-/// Binds a socket. `random` chooses a port where none is named; `is_taken`: by a packet queue.
+/// Binds a socket. `random` chooses a port if none is given; `is_taken`: a packet queue has bound
+/// the port.
 pub(crate) fn bind(
     sockets: &mut UdpTable,
     (cx, random): (&Context, impl FnOnce() -> u32),
@@ -148,7 +149,7 @@ pub(crate) fn sendv(
     if io.ports.is_empty() {
         return Err(CallError::Unreachable);
     }
-    // Sent at once, so its memory is free at once; that event needs room, too.
+    // The bytes were copied, so their memory is free at once; its event needs room too.
     if !io.cx.events.has_room() {
         return Err(CallError::NoResource);
     }
@@ -212,7 +213,7 @@ fn send_datagram(
     Ok(len)
 }
 
-/// The application gives a received datagram or frame back.
+/// The application returns a received datagram or frame.
 pub(crate) fn recv_done(cx: &mut Context, data: u64) -> Answer {
     let frame = cx.shared.memory.rx_frame_of(data).ok_or(CallError::Fault)?;
     let mbuf = cx.lent.take_back(frame).ok_or(CallError::BadHandle)?;

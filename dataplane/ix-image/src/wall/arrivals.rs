@@ -1,25 +1,25 @@
-//! Descriptors that come while the program runs: for a device that changes, or a capture. Linux
-//! gives them the lowest free numbers, which are the program's; they are moved to the dataplane's
-//! at once, but a thread of the program that guessed the number would have a copy by then. So no
-//! call of the program's is on its way to Linux meanwhile: those that come wait, and those that
-//! were made have found their descriptors when they sleep.
+//! Descriptors that arrive while the program runs: for a device that changes, or a capture. Linux
+//! gives them the lowest free numbers, which belong to the program. They are moved to the
+//! dataplane's numbers at once, but a thread of the program that guessed the number could have
+//! copied one by then. So no call of the program may be on its way to Linux meanwhile: new calls
+//! wait, and calls that sleep in the kernel have already looked up their descriptors.
 use super::record::{self, LIVE, RECORDS, Record};
 use crate::sys;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Somebody receives descriptors.
+/// A thread is receiving descriptors.
 static COMING: AtomicBool = AtomicBool::new(false);
 
-/// How often the calls that were made are looked at before that is put off.
+/// How often the calls in progress are checked before this is put off.
 const LOOKS: usize = 100;
 
-/// A call for the application is about to be made; waits while descriptors come.
+/// To be called before a call for the application is made; waits while descriptors arrive.
 pub fn call_begins(record: &Record) {
     loop {
         while COMING.load(Ordering::Acquire) {
             give_way();
         }
-        // The one who receives looks at these in the other order: one of the two sees the other.
+        // The receiving thread uses the other order, so at least one of the two sees the other.
         record.calling.store(1, Ordering::SeqCst);
         if !COMING.load(Ordering::SeqCst) {
             return;
@@ -28,13 +28,13 @@ pub fn call_begins(record: &Record) {
     }
 }
 
-/// It is over.
+/// To be called after that call.
 pub fn call_ends(record: &Record) {
     record.calling.store(0, Ordering::Release);
 }
 
-/// Does something while no call of the application's can name a new descriptor. `None`: calls that
-/// take their time, and do not sleep, were in the way; it is to be tried again.
+/// Runs `work` while no call of the application can name a new descriptor. `None`: calls that take
+/// long and do not sleep were in progress; try again later.
 pub fn alone<T>(work: impl FnOnce() -> T) -> Option<T> {
     if !super::is_raised() {
         return Some(work());
@@ -60,8 +60,8 @@ fn is_quiet(index: usize) -> bool {
     !makes_a_call || sleeps(tid)
 }
 
-/// Whether a thread waits in the kernel for something that may interrupt it: then its call is past
-/// its descriptors.
+/// Whether a thread sleeps interruptibly in the kernel: then its call has already looked up its
+/// descriptors.
 fn sleeps(tid: u64) -> bool {
     const FOLDER: &[u8] = b"/proc/self/task/";
     const BEHIND: &[u8] = b"/stat\0";
@@ -82,7 +82,7 @@ fn sleeps(tid: u64) -> bool {
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
         let fd = sys::syscall(libc::SYS_open, [path.as_ptr() as u64, flags, 0, 0, 0, 0]);
         if fd < 0 {
-            // It has ended, or there is no `/proc` to ask; it does not sleep.
+            // It has ended, or there is no `/proc` to read; it does not sleep.
             return false;
         }
         let args = [fd as u64, text.as_mut_ptr() as u64, text.len() as u64, 0, 0, 0];
@@ -93,7 +93,7 @@ fn sleeps(tid: u64) -> bool {
     state(&text[..length.clamp(0, text.len() as i64) as usize]) == Some(b'S')
 }
 
-/// The state in `/proc/PID/stat` (proc(5)): behind the name, which may have anything in it.
+/// The state in `/proc/PID/stat` (proc(5)): after the name, which may contain anything.
 fn state(stat: &[u8]) -> Option<u8> {
     let end = stat.windows(2).rposition(|two| two == b") ")?;
     stat.get(end + 2).copied()

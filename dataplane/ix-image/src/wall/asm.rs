@@ -587,7 +587,7 @@ pub unsafe extern "C" fn app_syscall(record: *mut Record, call: &[u64; 7]) -> i6
     )
 }
 
-/// Copies with the application's rights; answers how many bytes were left when it faulted.
+/// Copies with the application's rights; returns how many bytes were left when it faulted.
 #[unsafe(naked)]
 pub unsafe extern "C" fn app_copy(record: *mut Record, to: u64, from: u64, bytes: u64) -> u64 {
     naked_asm!(

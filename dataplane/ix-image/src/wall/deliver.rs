@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 const SIGNALS: usize = 65;
 const SIG_DFL: u64 = 0;
 const SIG_IGN: u64 = 1;
-/// These are about the instruction at hand: never blocked, and always ours first.
+/// Signals about the current instruction: never blocked, and always handled by the dataplane first.
 pub const FAULTS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 const EFAULT: i64 = libc::EFAULT as i64;
@@ -35,7 +35,7 @@ impl Siginfo {
         self.rest[1]
     }
 
-    /// Whether the kernel raised it for the instruction at hand.
+    /// Whether the kernel raised it for the current instruction.
     pub fn is_fault(&self) -> bool {
         self.code > 0 && self.number != libc::SIGSYS && FAULTS.contains(&self.number)
     }
@@ -70,12 +70,12 @@ impl Actions {
     }
 }
 
-/// The program was started with this signal ignored.
+/// Records that the program was started with this signal ignored.
 pub fn set_ignored(signal: i32) {
     ACTIONS.with(|table| table[signal as usize].handler = SIG_IGN);
 }
 
-/// Nobody changes a handler while the process is copied.
+/// Locks the handlers while the process is copied.
 pub fn lock_actions() {
     while ACTIONS.locked.swap(true, Ordering::Acquire) {
         // SAFETY: no pointers.
@@ -92,12 +92,12 @@ fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// Their bits in a mask.
+/// The bits of these signals in a mask.
 pub fn faults() -> u64 {
     FAULTS.iter().map(|&signal| bit(signal)).fold(0, |all, one| all | one)
 }
 
-/// Has the kernel enter our handler for a signal.
+/// Makes the kernel enter the dataplane's handler for a signal.
 pub fn own(signal: i32, flags: u64) -> i64 {
     let flags = libc::SA_SIGINFO as u64
         | libc::SA_ONSTACK as u64
@@ -105,7 +105,7 @@ pub fn own(signal: i32, flags: u64) -> i64 {
         | SA_RESTORER
         | (flags & (libc::SA_NOCLDSTOP | libc::SA_NOCLDWAIT) as u64);
     let handler = super::asm::signal_entry as *const () as u64;
-    // The restorer is never used: the handler makes its own way back.
+    // The restorer is never used: the handler has its own way back.
     let action = Action { handler, flags, restorer: super::asm::bad as *const () as u64, mask: !0 };
     kernel_action(signal, &action)
 }
@@ -189,7 +189,7 @@ pub fn sigaction(record: &mut Record, args: [u64; 6]) -> i64 {
     0
 }
 
-/// `rt_sigprocmask`: the mask is kept here and given to the kernel on the way back.
+/// `rt_sigprocmask`: the mask is stored here and set in the kernel on the way back.
 pub fn sigprocmask(record: &mut Record, args: [u64; 6]) -> i64 {
     let [how, new, old, size, ..] = args;
     if size != 8 {
@@ -226,7 +226,7 @@ pub fn sigaltstack(record: &mut Record, args: [u64; 6]) -> i64 {
     0
 }
 
-/// What was noted while the thread was in the dataplane.
+/// Delivers the signal that was stored while the thread was in the dataplane.
 ///
 /// # Safety
 /// The record is the calling thread's.
@@ -246,7 +246,7 @@ fn take_pending(record: &mut Record) {
     }
 }
 
-/// Last thing before [`super::asm::resume`].
+/// To be called last, before [`super::asm::resume`].
 pub fn finish(record: &mut Record) {
     take_pending(record);
     let r = &record.registers;
@@ -259,7 +259,7 @@ pub fn finish(record: &mut Record) {
     set_mask(record, mask);
 }
 
-/// Has the thread go on in the application's handler for a signal.
+/// Makes the thread continue in the application's handler for a signal.
 pub fn deliver(record: &mut Record, info: &Siginfo) {
     let number = info.number;
     if !(1..SIGNALS as i32).contains(&number) {
@@ -282,7 +282,7 @@ pub fn deliver(record: &mut Record, info: &Siginfo) {
     }
 }
 
-/// Whether a system call that the waiting signal kept from beginning begins anew behind its handler
+/// Whether a system call that the pending signal kept from beginning is restarted after its handler
 /// (signal(7), "Interruption of system calls").
 pub fn restarts(record: &Record, number: u64) -> bool {
     const NEVER: [i64; 15] = [
@@ -356,7 +356,7 @@ fn enter(record: &mut Record, info: &Siginfo, action: &Action) {
     let r = &mut record.registers;
     (r.rip, r.rsp, r.rax) = (action.handler, at, 0);
     (r.rdi, r.rsi, r.rdx) = (info.number as u64, at + INFO_AT, at + 8);
-    // Neither direction nor single steps nor alignment checks.
+    // No direction flag, single steps or alignment checks.
     r.rflags &= !0x4_0500;
     record.app_mask |= action.mask;
     if action.flags & libc::SA_NODEFER as u64 == 0 {
@@ -367,7 +367,7 @@ fn enter(record: &mut Record, info: &Siginfo, action: &Action) {
 const INFO_AT: u64 = core::mem::offset_of!(Frame, info) as u64;
 const _: () = assert!(INFO_AT == 312);
 
-/// `rt_sigreturn`: the frame is the application's, and may say anything but rights.
+/// `rt_sigreturn`: the frame is the application's, and may set anything but rights.
 pub fn sigreturn(record: &mut Record) {
     let at = record.registers.rsp.wrapping_sub(8);
     let frame = from_app::<[u64; size_of::<Frame>() / 8]>(record, at);
@@ -387,7 +387,7 @@ pub fn sigreturn(record: &mut Record) {
     record.app_mask = frame.mask;
 }
 
-/// Vector state from the application, made such that `xrstor` takes it.
+/// Takes vector state from the application, changed so that `xrstor` accepts it.
 fn restore_fp(record: &mut Record, addr: u64) -> bool {
     const MXCSR: usize = 24;
     const BITS: usize = 512;
@@ -413,7 +413,7 @@ fn restore_fp(record: &mut Record, addr: u64) -> bool {
     true
 }
 
-/// The application's fault, for which it has no handler.
+/// A fault of the application for which it has no handler.
 pub fn crash(record: &mut Record, info: &Siginfo) -> ! {
     let rip = record.registers.rip;
     super::handler::note_fault(info, rip);
@@ -431,7 +431,7 @@ pub fn crash(record: &mut Record, info: &Siginfo) -> ! {
     end_by(record, info.number)
 }
 
-/// Ends the process by a signal, as if there were no handler for it.
+/// Ends the process by a signal, as if it had no handler.
 pub fn end_by(record: &mut Record, signal: i32) -> ! {
     super::farewell(record);
     kernel_action(signal, &Action::DEFAULT);
@@ -448,17 +448,17 @@ pub fn end_by(record: &mut Record, signal: i32) -> ! {
     }
 }
 
-/// A line to standard error, with numbers in hexadecimal. It may block, for the descriptor is the
-/// program's: the caller holds no lock.
+/// Writes a line to standard error, with numbers in hexadecimal. It may block, because the
+/// descriptor is the program's: the caller must hold no lock.
 pub fn say(text: &[u8], numbers: &[u64]) {
     let (line, length) = line(text, numbers);
     // SAFETY: writes a local.
     unsafe { sys::syscall(libc::SYS_write, [2, line.as_ptr() as u64, length as u64, 0, 0, 0]) };
 }
 
-/// The same where it does not block: the end of a process that attacks must not wait for its
-/// standard error. Where it would, the line is left out; the broker says how the program ended in
-/// any case.
+/// As [`say`], but never blocks: the end of an attacking process must not wait for its standard
+/// error. If it would block, the line is left out; the broker reports how the program ended in any
+/// case.
 pub fn say_if_possible(text: &[u8], numbers: &[u64]) {
     const FROM_NOWHERE: u64 = u64::MAX;
     const NO_WAIT: u64 = 8;
@@ -469,7 +469,7 @@ pub fn say_if_possible(text: &[u8], numbers: &[u64]) {
     unsafe { sys::syscall(libc::SYS_pwritev2, args) };
 }
 
-/// The text and numbers of a line, and how many bytes of it there are.
+/// The text and numbers of a line, and its length in bytes.
 fn line(text: &[u8], numbers: &[u64]) -> ([u8; 256], usize) {
     let mut line = [0u8; 256];
     let mut length = 0;

@@ -1,5 +1,5 @@
-//! The application's system calls, one at a time. [`ix_launch::policy`] says which may go on to
-//! the kernel as they are, which need a look, and refuses all others.
+//! The application's system calls, one at a time. [`ix_launch::policy`] says which go on to the
+//! kernel unchanged and which must be checked, and refuses all others.
 use super::asm::app_syscall;
 use super::deliver::{self, from_app, to_app};
 use super::handler::{refuse, set_mask};
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use ix_dataplane::metrics::Refusal;
 use ix_launch::policy::{Kind, Verdict, verdict};
 
-/// Descriptors from here on are the dataplane's.
+/// Descriptors from this number on are the dataplane's.
 pub static FD_BASE: AtomicI32 = AtomicI32::new(i32::MAX);
 
 const EBADF: i64 = libc::EBADF as i64;
@@ -20,10 +20,10 @@ const EINVAL: i64 = libc::EINVAL as i64;
 const ENOSYS: i64 = libc::ENOSYS as i64;
 const USER_TOP: u64 = 1 << 47;
 
-/// Does what the application asked for; `None` when its registers are set already.
+/// Carries out a system call of the application; `None` if its registers are already set.
 pub fn system_call(record: &mut Record, number: u64, args: [u64; 6]) -> Option<i64> {
     let verdict = match verdict(number, &args, FD_BASE.load(Ordering::Relaxed)) {
-        // As glibc expects of an old kernel: the rest is written for `clone` alone.
+        // glibc then does as on an old kernel: only `clone` is checked.
         verdict if stands(Part::Calls) || number == libc::SYS_clone3 as u64 => verdict,
         Verdict::Look(kind) => Verdict::Look(kind),
         _ => Verdict::Forward,
@@ -67,15 +67,15 @@ pub fn system_call(record: &mut Record, number: u64, args: [u64; 6]) -> Option<i
     })
 }
 
-/// Whether a signal to these reaches who closes the program's connections, who has its user: its
-/// process, its group, or everybody.
+/// Whether a signal to this target reaches the survivor, which has the application's user: its
+/// process, its group, or all processes.
 fn reaches_survivor(target: u64) -> bool {
     let (target, survivor) = (target as i32, crate::survivor::process());
     let everybody = -1;
     stands(Part::Calls) && (target == everybody || survivor > 0 && target.abs() == survivor)
 }
 
-/// On to the kernel, with the application's rights and its signal mask.
+/// Makes the call in the kernel, with the application's rights and signal mask.
 pub fn forward(record: &mut Record, number: u64, args: [u64; 6]) -> i64 {
     set_mask(record, record.app_mask & !deliver::faults());
     let call = [number, args[0], args[1], args[2], args[3], args[4], args[5]];
@@ -108,7 +108,7 @@ fn arch_prctl(record: &mut Record, args: [u64; 6]) -> i64 {
     }
 }
 
-/// The number of open files may not rise to where the dataplane's are.
+/// The limit of open files may not rise to the dataplane's numbers.
 fn limit(record: &mut Record, number: u64, args: [u64; 6]) -> i64 {
     let (resource, new) = match number as i64 {
         libc::SYS_prlimit64 => (args[1], args[2]),
@@ -124,14 +124,14 @@ fn limit(record: &mut Record, number: u64, args: [u64; 6]) -> i64 {
     if wanted[0] > FD_BASE.load(Ordering::Relaxed) as u64 && stands(Part::Calls) {
         return refuse(Refusal::Descriptor);
     }
-    // The kernel must see what was checked.
+    // The kernel must see the checked value.
     let Some(at) = show(record, &wanted) else { return -EFAULT };
     let mut args = args;
     args[if number as i64 == libc::SYS_prlimit64 { 2 } else { 1 }] = at;
     forward(record, number, args)
 }
 
-/// Puts a value where the application can read but not change it.
+/// Writes a value where the application can read but not change it.
 fn show<T: Copy>(record: &mut Record, value: &T) -> Option<u64> {
     // SAFETY: the thread's own page, with room for it.
     unsafe {
@@ -158,7 +158,7 @@ struct Message {
 
 const CONTROL_MAX: usize = 1024;
 
-/// `sendmsg`, and the first message of `sendmmsg`: it must not send a descriptor of ours.
+/// `sendmsg`, and the first message of `sendmmsg`: it must not send a descriptor of the dataplane.
 fn send_message(record: &mut Record, args: [u64; 6], first_of_many: bool) -> i64 {
     let Some(mut message) = from_app::<Message>(record, args[1]) else { return -EFAULT };
     let mut shown = ([0u64; 7], [0u8; CONTROL_MAX]);
@@ -189,12 +189,12 @@ fn send_message(record: &mut Record, args: [u64; 6], first_of_many: bool) -> i64
     if !first_of_many || sent < 0 {
         return sent;
     }
-    // Fewer than asked for is an answer that callers know.
+    // Fewer than requested is a result that callers expect.
     let length = (sent as u32).to_ne_bytes();
     if to_app(record, args[1].wrapping_add(56), &length) { 1 } else { -EFAULT }
 }
 
-/// Control data that ends near the end of what is mapped.
+/// Reads control data that ends near the end of a mapping.
 fn short_control(record: &mut Record, addr: u64, bytes: usize) -> Option<[u8; CONTROL_MAX]> {
     let mut control = [0; CONTROL_MAX];
     for at in (0..bytes).step_by(8) {

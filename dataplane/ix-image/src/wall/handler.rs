@@ -1,8 +1,8 @@
-//! Every signal of the process comes here: system calls that Syscall User Dispatch stopped, faults,
-//! and signals for the application. Runs on the thread's own stack for signals, with all signals
-//! blocked, unless it makes a system call for the application.
+//! The handler of every signal of the process: system calls that Syscall User Dispatch stopped,
+//! faults, and signals for the application. It runs on the thread's own signal stack, with all
+//! signals blocked except while it makes a system call for the application.
 //!
-//! Nothing here uses thread-local storage or the heap: it may have interrupted either.
+//! Nothing here uses thread-local storage or the heap, because it may have interrupted either.
 use super::asm::{self, GATE_CALL, PENDING_CALL, PKRU_APPLICATION, Place};
 use super::deliver::{self, Siginfo};
 use super::filter;
@@ -21,7 +21,7 @@ const EPERM: i64 = libc::EPERM as i64;
 /// Bytes of vector state in a frame, and where the rights are in it.
 pub static FP_BYTES: AtomicUsize = AtomicUsize::new(0);
 pub static FP_RIGHTS: AtomicUsize = AtomicUsize::new(0);
-/// Where refusals are counted; null: nowhere.
+/// The page on which refusals are counted; null: none.
 static COUNTERS: AtomicPtr<ControlPage> = AtomicPtr::new(core::ptr::null_mut());
 
 /// What the kernel puts onto the stack for a handler (`struct rt_sigframe`).
@@ -105,7 +105,8 @@ pub unsafe extern "C" fn handle_signal(record: *mut Record, frame: *mut Frame, f
                     record.registers.rip = asm::gate_left();
                     record.registers.r11 = 0;
                 }
-                // Not even rights of its own: it has jumped to a `wrpkru` of ours.
+                // It does not even have its own rights: it has jumped to a `wrpkru` of the
+                // dataplane.
                 _ => deliver::crash(record, &info),
             }
         }
@@ -124,7 +125,7 @@ pub unsafe extern "C" fn handle_signal(record: *mut Record, frame: *mut Frame, f
     1
 }
 
-/// The thread was in the handler: in a call or copy for the application, or between.
+/// The thread was in the handler: in a call or copy for the application, or between these.
 fn within_handler(record: &mut Record, frame: &mut Frame, info: &Siginfo, place: Place) -> u32 {
     if info.is_fault() {
         if place == Place::Copying && record.in_forward != 0 {
@@ -141,9 +142,9 @@ fn within_handler(record: &mut Record, frame: &mut Frame, info: &Siginfo, place:
     0
 }
 
-/// Keeps a signal until the thread goes back to the application; no other one comes until then but
-/// those about an instruction: of these the kernel makes the process's end where they are blocked,
-/// and the way back is such a one.
+/// Stores a signal until the thread returns to the application. Until then no other signal arrives,
+/// except faults: if a fault is blocked, the kernel ends the process, and the way back to the
+/// application can fault.
 fn note(record: &mut Record, frame: &mut Frame, info: &Siginfo) {
     if record.pending == 0 {
         record.info = info.bytes();
@@ -154,7 +155,7 @@ fn note(record: &mut Record, frame: &mut Frame, info: &Siginfo) {
     super::end_wait(record);
 }
 
-/// A fault of ours is the end: the memory is not to be trusted any more.
+/// A fault of the dataplane ends the process, because its memory cannot be trusted any more.
 fn dataplane_fault(record: &mut Record, frame: &Frame, info: &Siginfo) -> ! {
     deliver::say_if_possible(
         b"ix: fault in the dataplane; this is a fault of ix: signal, address, instruction",
@@ -163,7 +164,7 @@ fn dataplane_fault(record: &mut Record, frame: &Frame, info: &Siginfo) -> ! {
     deliver::end_by(record, libc::SIGABRT)
 }
 
-/// The application's registers, as the kernel kept them.
+/// Stores the application's registers from the kernel's frame.
 fn take_context(record: &mut Record, frame: &Frame, fs: u64) {
     let g = &frame.general;
     let r = &mut record.registers;
@@ -202,7 +203,7 @@ fn system_call(record: &mut Record, info: &Siginfo) {
         if result == -asm::RESTART && !again {
             record.registers.rax = -i64::from(libc::EINTR) as u64;
         } else if again {
-            // As if it had not been made yet; a handler may run in between.
+            // As if the call had not been made yet; a handler may run before it.
             record.registers.rax = number;
             record.registers.rip -= 2;
         } else {
@@ -211,14 +212,14 @@ fn system_call(record: &mut Record, info: &Siginfo) {
     }
 }
 
-/// Counts refusals there from now on.
+/// Counts refusals on this page from now on.
 pub fn count_on(page: &Arc<ControlPage>) {
     page.wall().stands.set(1);
-    // Kept for ever.
+    // Kept forever.
     COUNTERS.store(Arc::into_raw(page.clone()).cast_mut(), Ordering::Release);
 }
 
-/// Notes a fault of the application's, for who says how it ended.
+/// Records a fault of the application, so that the broker can report it.
 pub fn note_fault(info: &Siginfo, instruction: u64) {
     let page = COUNTERS.load(Ordering::Acquire);
     // SAFETY: null, or a page that is never freed.
@@ -227,7 +228,7 @@ pub fn note_fault(info: &Siginfo, instruction: u64) {
     }
 }
 
-/// Counts a refusal, and answers the error for it.
+/// Counts a refusal; returns the error for it.
 pub fn refuse(what: Refusal) -> i64 {
     let page = COUNTERS.load(Ordering::Acquire);
     // SAFETY: null, or a page that is never freed.
@@ -237,10 +238,11 @@ pub fn refuse(what: Refusal) -> i64 {
     -EPERM
 }
 
-/// The kernel's signal mask of this thread.
+/// Sets the kernel's signal mask of this thread.
 pub fn set_mask(record: &mut Record, mask: u64) {
     if record.kernel_mask != mask {
-        // What comes with the new mask sets `kernel_mask` again: so first the word, then the call.
+        // A signal that arrives with the new mask sets `kernel_mask` again, so it is stored before
+        // the call.
         record.kernel_mask = mask;
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
         sys::set_signal_mask(mask);

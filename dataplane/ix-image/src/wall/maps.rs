@@ -9,7 +9,7 @@ pub struct Mapping {
     pub write: bool,
     pub execute: bool,
     pub shared: bool,
-    /// Where it begins in its file.
+    /// Offset of the mapping in its file.
     pub offset: u64,
     pub name: String,
 }
@@ -43,14 +43,14 @@ impl Mapping {
     }
 }
 
-/// All of them.
+/// All mappings.
 pub fn mappings() -> std::io::Result<Vec<Mapping>> {
     let text = std::fs::read_to_string("/proc/self/maps")?;
     Ok(text.lines().filter_map(Mapping::parse).collect())
 }
 
-/// What remains of a mapping without these ranges: Linux may have joined what lies side by side.
-/// Its special ones (`[stack]`, `[vdso]`) grow, and are one.
+/// The parts of a mapping outside of these ranges, because Linux may have merged adjacent mappings.
+/// Its special mappings (`[stack]`, `[vdso]`) grow, and count as one.
 pub fn without(mapping: &Mapping, ranges: &[(usize, usize)]) -> Vec<Mapping> {
     let touches = |&&(start, end): &&(usize, usize)| mapping.start < end && start < mapping.end;
     let mut holes: Vec<_> = ranges.iter().filter(touches).copied().collect();

@@ -1,6 +1,5 @@
-//! What the application may do with mappings: anything but touch the dataplane's, or bring code
-//! that was not looked at. One lock, so that nothing changes between a look and what follows from
-//! it.
+//! What the application may do with mappings: anything except to touch the dataplane's, or to add
+//! code that was not checked. One lock makes sure that nothing changes between a check and its use.
 use super::asm::{KEY_OWN, RESTART, app_copy};
 use super::deliver::say;
 use super::filter::forward;
@@ -21,11 +20,11 @@ const SYS_MSEAL: i64 = 462;
 const POPULATE_WRITE: u64 = 23;
 
 static LOCKED: AtomicBool = AtomicBool::new(false);
-/// Mappings of the dataplane: address and end of each; an empty one is a free place.
+/// The dataplane's mappings: address and end of each; an empty one is unused.
 static PROTECTED: [(AtomicUsize, AtomicUsize); RANGES] =
     [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; RANGES];
 
-/// Keeps mappings as they are.
+/// Locks all mappings.
 pub fn lock() {
     while LOCKED.swap(true, Ordering::Acquire) {
         // SAFETY: no pointers.
@@ -38,7 +37,7 @@ pub fn unlock() {
     LOCKED.store(false, Ordering::Release);
 }
 
-/// Remembers a mapping of the dataplane; false: there are too many.
+/// Records a mapping of the dataplane; false if there are too many.
 pub fn protect(addr: usize, bytes: usize) -> bool {
     for (start, end) in &PROTECTED {
         let empty = end.compare_exchange(0, addr + bytes, Ordering::AcqRel, Ordering::Relaxed);
@@ -50,7 +49,7 @@ pub fn protect(addr: usize, bytes: usize) -> bool {
     false
 }
 
-/// Forgets one that was unmapped.
+/// Removes the record of an unmapped one.
 fn forget(addr: usize) {
     for (start, end) in &PROTECTED {
         if end.load(Ordering::Acquire) != 0 && start.load(Ordering::Acquire) == addr {
@@ -60,13 +59,13 @@ fn forget(addr: usize) {
     }
 }
 
-/// `mmap` for the dataplane, behind the wall: for a device that changes, or a capture. Nobody can
-/// touch the mapping before it has its key, for it is made without access, and no call of the
-/// application's reaches it before it is remembered. It is not sealed: what is sealed could not go
-/// with the device.
+/// `mmap` for the dataplane, behind the wall: for a device that changes, or a capture. No code can
+/// touch the mapping before it has its key, because it is made without access, and no call of the
+/// application reaches it before it is recorded. It is not sealed, because a sealed mapping could
+/// not be removed with the device.
 ///
 /// # Safety
-/// As the call demands.
+/// What the system call requires.
 pub unsafe fn map_own(args: [u64; 6]) -> i64 {
     let [_, bytes, prot, flags, ..] = args;
     let bytes = bytes.next_multiple_of(PAGE);
@@ -104,9 +103,9 @@ pub unsafe fn map_own(args: [u64; 6]) -> i64 {
 /// `munmap` for the dataplane, behind the wall.
 ///
 /// # Safety
-/// As the call demands.
+/// What the system call requires.
 pub unsafe fn unmap_own(addr: u64, bytes: u64) -> i64 {
-    // Somebody else's mapping may come to lie there at once: it must not be forgotten in its place.
+    // Another mapping may be made there at once: its record must not be removed instead.
     lock();
     // SAFETY: the caller's promise.
     let answer = unsafe { sys::syscall(libc::SYS_munmap, [addr, bytes, 0, 0, 0, 0]) };
@@ -117,7 +116,8 @@ pub unsafe fn unmap_own(addr: u64, bytes: u64) -> i64 {
     answer
 }
 
-/// Forgets what a fork has not inherited: the kernel gives the addresses to the application there.
+/// Removes records of mappings that a fork has not inherited: in the new process the kernel gives
+/// these addresses to the application.
 pub fn forget_missing() {
     for (start, end) in &PROTECTED {
         let at = start.load(Ordering::Acquire);
@@ -132,7 +132,7 @@ pub fn forget_missing() {
     }
 }
 
-/// Whether any of these bytes is the dataplane's.
+/// Whether any of these bytes belongs to the dataplane.
 pub fn is_protected(addr: u64, bytes: u64) -> bool {
     let end_of = addr.saturating_add(bytes.max(1)).saturating_add(PAGE - 1) & !(PAGE - 1);
     PROTECTED.iter().any(|(start, end)| {
@@ -141,7 +141,7 @@ pub fn is_protected(addr: u64, bytes: u64) -> bool {
     })
 }
 
-/// A call about mappings.
+/// Checks and carries out a call about mappings.
 pub fn system_call(record: &mut Record, number: i64, args: [u64; 6]) -> i64 {
     const EXECUTE: u64 = libc::PROT_EXEC as u64;
     const FIXED: u64 = libc::MAP_FIXED as u64;
@@ -150,7 +150,8 @@ pub fn system_call(record: &mut Record, number: i64, args: [u64; 6]) -> i64 {
     let mut refused = None;
     let touches = match number {
         libc::SYS_mmap => args[3] & FIXED != 0 && is_protected(args[0], mapped_bytes(args)),
-        // Of huge pages, Linux takes whole ones. Whether these are any is seldom worth asking.
+        // With huge pages Linux takes whole ones. Whether these are huge pages is rarely worth
+        // checking.
         libc::SYS_mremap => {
             is_protected(args[0], args[1].max(args[2]))
                 || args[3] & MOVE != 0 && is_protected(args[4], round_up(args[2], HUGEST))
@@ -170,7 +171,7 @@ pub fn system_call(record: &mut Record, number: i64, args: [u64; 6]) -> i64 {
         _ => forward(record, number as u64, args),
     };
     unlock();
-    // Not before: it may block, and the dataplane maps devices under the same lock.
+    // Not earlier: it may block, and the dataplane maps devices under the same lock.
     if let Some((name, offset)) = refused {
         say_refused(&name, offset);
     }
@@ -186,16 +187,16 @@ fn round_up(bytes: u64, to: u64) -> u64 {
     bytes.checked_next_multiple_of(to).unwrap_or(u64::MAX)
 }
 
-/// How many bytes an `mmap` at a fixed place maps: of huge pages, Linux takes whole ones.
-/// [`map_fixed_file`] looks at those of files.
+/// Number of bytes that an `mmap` at a fixed address maps: with huge pages Linux takes whole ones.
+/// [`map_fixed_file`] checks those of files.
 fn mapped_bytes(args: [u64; 6]) -> u64 {
     let huge = args[3] & libc::MAP_HUGETLB as u64 != 0;
     if huge { round_up(args[1], HUGEST) } else { args[1] }
 }
 
-/// Maps for the application. A file at a fixed place is mapped elsewhere first: it may have huge
-/// pages, and then Linux would map more than was asked for, over whatever is there. To ask the file
-/// before would not do: its number may stand for another one by then.
+/// Maps for the application. A file at a fixed address is mapped elsewhere first: it may have huge
+/// pages, and then Linux would map more than requested, over whatever is there. Checking the file
+/// before is not enough: its number may stand for another file by then.
 fn map(record: &mut Record, args: [u64; 6]) -> i64 {
     const FIXED: u64 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u64;
     const REPLACES: u64 = libc::MAP_FIXED as u64;
@@ -231,8 +232,8 @@ fn map(record: &mut Record, args: [u64; 6]) -> i64 {
     moved
 }
 
-/// Whether the mapping that begins here, with these rights, has huge pages: no part of such a page
-/// can have rights of its own.
+/// Whether the mapping that begins here, with these rights, has huge pages: a part of such a page
+/// cannot have rights of its own.
 fn is_huge(addr: u64, prot: u64) -> bool {
     let other = if prot == 0 { libc::PROT_READ } else { libc::PROT_NONE } as u64;
     // SAFETY: rights of a new mapping of the application's, which nobody can know yet.
@@ -242,15 +243,15 @@ fn is_huge(addr: u64, prot: u64) -> bool {
     }
 }
 
-/// Whether a `brk` unmaps something of the dataplane's: Linux unmaps what lies between the old end
-/// and the new one, also what came to lie there since. (It maps nothing where something is.)
+/// Whether a `brk` unmaps something of the dataplane. Linux unmaps everything between the old end
+/// and the new one, even what was mapped there since. (It maps nothing where something is mapped.)
 fn break_touches(end: u64) -> bool {
     // SAFETY: no end lies so low: it only asks.
     let now = unsafe { sys::syscall(libc::SYS_brk, [0; 6]) } as u64;
     end != 0 && end < now && is_protected(end, now - end)
 }
 
-/// Maps code of a file: a copy of it that was looked at, and that nobody can change any more.
+/// Maps code of a file: a copy that was checked and cannot be changed any more.
 fn map_code(record: &mut Record, args: [u64; 6], refused: &mut Option<Refused>) -> i64 {
     const ANONYMOUS: u64 = libc::MAP_ANONYMOUS as u64;
     let [_, bytes, prot, flags, ..] = args;
@@ -277,10 +278,10 @@ fn map_code(record: &mut Record, args: [u64; 6], refused: &mut Option<Refused>) 
     }
 }
 
-/// Bytes of a name that are told.
+/// Most bytes of a name that are reported.
 pub const NAME_MAX: usize = 128;
 
-/// The file of a descriptor of the application, as far as it fits; zeroes behind it.
+/// The file name of a descriptor of the application, as much as fits, padded with zeros.
 fn name_of(fd: i32) -> [u8; NAME_MAX] {
     const FOLDER: &[u8] = b"/proc/self/fd/";
     const UNKNOWN: &[u8] = b"a file";
@@ -308,7 +309,7 @@ fn name_of(fd: i32) -> [u8; NAME_MAX] {
 pub struct CodeError {
     /// Minus an errno.
     pub errno: i64,
-    /// Where something was found in its file that could change memory rights, if that is why.
+    /// Offset in the file of an instruction that could change memory rights, if that is the reason.
     pub found: Option<u64>,
 }
 
@@ -318,11 +319,10 @@ impl From<i64> for CodeError {
     }
 }
 
-/// Code that could change memory rights: the file's name, and where in the file.
+/// Code that could change memory rights: the file's name, and the offset in the file.
 type Refused = ([u8; NAME_MAX], u64);
 
-/// By name: it is a library of the program's, or the program, and its user has to do without. It
-/// may block.
+/// Reports refused code with its file's name: it is the program or one of its libraries. May block.
 pub fn say_refused(name: &[u8], offset: u64) {
     const WHY: &[u8] = b": its code could change memory rights; run it with --domain none. Offset";
     let name = &name[..name.iter().position(|&byte| byte == 0).unwrap_or(name.len()).min(NAME_MAX)];
@@ -335,16 +335,16 @@ pub fn say_refused(name: &[u8], offset: u64) {
     say(&line[..length], &[offset]);
 }
 
-/// Puts a checked and sealed copy in place of a readable mapping of the application, whose file it
-/// shows from this offset on.
+/// Replaces a readable mapping of the application, which shows a file from this offset on, by a
+/// checked and sealed copy.
 pub fn replace(record: &mut Record, addr: u64, bytes: u64, offset: u64) -> Result<(), CodeError> {
     let check = |answer: i64| if answer < 0 { Err(answer) } else { Ok(answer as u64) };
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let copy = sys::map(bytes as usize, prot).map_err(|_| -ENOMEM)? as u64;
     let code = libc::PROT_READ as u64 | libc::PROT_EXEC as u64;
     let fixed = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
-    // The copy is a new mapping that the application has no rights to until it is code; it takes
-    // the place of one that the caller names.
+    // The copy is a new mapping to which the application has no rights before it is code. It
+    // replaces the mapping that the caller names.
     let mut done = || -> Result<(), CodeError> {
         let rw = prot as u64;
         // SAFETY: as above.
@@ -364,7 +364,7 @@ pub fn replace(record: &mut Record, addr: u64, bytes: u64, offset: u64) -> Resul
     })
 }
 
-/// Copies with the application's rights; what lies behind the end of the file stays zero.
+/// Copies with the application's rights; what is behind the end of the file stays zero.
 fn fetch(record: &mut Record, from: u64, to: u64, bytes: u64) -> Result<(), i64> {
     let incoming = record.incoming;
     for at in (0..bytes).step_by(PAGE as usize) {
@@ -397,7 +397,7 @@ fn disarm_all(addr: u64, bytes: u64, offset: u64) -> Result<(), CodeError> {
         }
     }
     if scan::may_go_on(code) {
-        // What is mapped behind could be the rest of it.
+        // What is mapped behind could complete it.
         return Err(found(code.len()));
     }
     Ok(())

@@ -1,12 +1,12 @@
 //! The wall (`--domain pku`): the application runs in the same process with fewer rights.
 //!
-//! * Two protection keys: the dataplane's memory, which the application cannot touch, and what it
-//!   may only read (received packets, events). [`asm`] has every way between the two.
+//! * Two protection keys: for the dataplane's memory, which the application cannot touch, and for
+//!   what it may only read (received packets, events). [`asm`] has every way between the two sides.
 //! * Syscall User Dispatch stops each system call of the application; [`filter`] decides.
-//! * The kernel enters only our handler for signals ([`handler`]); the application's own ones are
-//!   entered from there ([`deliver`]). Threads start in the dataplane ([`threads`]).
-//! * Code is looked at before it can run ([`memory`]), mappings are sealed, and a seccomp filter
-//!   refuses the whole process what neither side needs.
+//! * The kernel enters only the dataplane's handler for signals ([`handler`]), which enters the
+//!   application's own handlers ([`deliver`]). Threads start in the dataplane ([`threads`]).
+//! * Code is checked before it can run ([`memory`]), mappings are sealed, and a seccomp filter
+//!   refuses to the whole process what neither side needs.
 pub mod arrivals;
 pub mod asm;
 pub mod deliver;
@@ -33,17 +33,18 @@ use parts::{Part, stands};
 use record::{FP_MAX, Incoming, LIVE, NOBODY, RECORDS, Record, Shown};
 use std::fmt::Display;
 
-/// Each thread's stack for signals.
+/// Size of each thread's signal stack.
 const STACK_BYTES: usize = 64 << 10;
 
-/// The wall stands.
+/// True once the wall is raised.
 static RAISED: AtomicBool = AtomicBool::new(false);
-/// This process is a copy of the dataplane's, and has none of its own.
+/// True if this process is a fork, which has no dataplane.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Raises it. `program` are the mappings that were there before the image's; `ranges` says what of
-/// the dataplane's memory the application may use, `shared` which of what it may share with others
-/// stays as long as the process. Nobody else runs in the process.
+/// Raises the wall. `program` are the mappings from before the image's. `ranges` are the parts of
+/// the dataplane's memory that the application may use. `shared` are those parts of the memory
+/// shared with other processes that stay as long as the process. No other thread runs in the
+/// process.
 pub fn raise(
     program: &[(usize, usize)],
     ranges: &[(usize, usize, AppAccess)],
@@ -114,7 +115,8 @@ fn last(what: &str) -> String {
     text(what, std::io::Error::last_os_error())
 }
 
-/// Files of the dataplane's process are closed to the application only if it is not their owner.
+/// Files of the dataplane's process are closed to the application only if the application does not
+/// own them.
 fn refuse_privilege() -> Result<(), String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|e| text("/proc", e))?;
     let none = |line: &str| {
@@ -126,13 +128,13 @@ fn refuse_privilege() -> Result<(), String> {
         .any(|line| !none(line));
     // SAFETY: no arguments.
     if capable || unsafe { libc::geteuid() } == 0 {
-        return Err("the program would run with privileges; say --user NAME".to_owned());
+        return Err("the program would run with privileges; use --user NAME".to_owned());
     }
     Ok(())
 }
 
-/// Memory that has a descriptor could be mapped a second time, without a key: by the descriptor's
-/// name in `/proc`, even if no system call may use its number.
+/// Memory with a descriptor could be mapped a second time, without a key: by the descriptor's name
+/// in `/proc`, even if no system call may use its number.
 fn refuse_open_memory(fd_base: i32) -> Result<(), String> {
     for fd in fd_base..fd_base + ix_launch::RESERVED_FDS {
         // SAFETY: all zero is a valid `stat`, which is only filled.
@@ -181,7 +183,7 @@ fn prepare_records(ranges: &mut Vec<(usize, usize, AppAccess)>) -> Result<(), i6
     Ok(())
 }
 
-/// Where the kernel has put the frame of the test signal.
+/// Address at which the kernel has put the frame of the test signal.
 static FRAME: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn test_signal(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -198,7 +200,8 @@ extern "C" fn test_signal(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c
     FRAME.store(context as u64 - 8, Ordering::Release);
 }
 
-/// The kernel puts a signal's frame at a place that depends on the processor: it is tried out.
+/// The kernel puts a signal's frame at an address that depends on the processor: a test signal
+/// finds it.
 fn learn_frame(first: &mut Record) -> Result<(), String> {
     const EXTENDED: usize = 512;
     let stack = libc::stack_t {
@@ -239,10 +242,10 @@ fn learn_frame(first: &mut Record) -> Result<(), String> {
         // SAFETY: as in `prepare_records`.
         let record = unsafe { &mut *record::at(index) };
         record.frame_top = record.stack.0 + record.stack.1 - below;
-        // What runs there must leave no bytes where a frame is expected.
+        // Code that runs there must leave no bytes where a frame is expected.
         record.stack_top = (record.frame_top - 64) & !63;
     }
-    // The application starts with vector registers as the kernel gives them to a new program.
+    // The application starts with the vector registers that the kernel gives to a new program.
     first.fp.0[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
     first.fp.0[EXTENDED..EXTENDED + 64].fill(0);
     first.elastic = NOBODY;
@@ -263,8 +266,8 @@ fn remember_ignored() {
     }
 }
 
-/// Gives every mapping that is not the program's its key, remembers it, and seals it, and the
-/// `shared` ones too, which nobody ever unmaps.
+/// Gives every mapping that is not the program's its key, records it and seals it; also the
+/// `shared` ones, which are never unmapped.
 fn tag(
     program: &[(usize, usize)],
     ranges: &[(usize, usize, AppAccess)],
@@ -298,8 +301,8 @@ fn tag(
             return Err("cannot raise the wall: too many mappings".to_owned());
         }
     }
-    // What is shared with a device or a peer goes when the link does, and what is sealed cannot go.
-    // The rest of what is shared stays.
+    // What is shared with a device or a peer is unmapped with the link, so it cannot be sealed.
+    // Other shared memory stays.
     let lasting =
         own.iter().filter(|m| !m.shared).map(|m| (m.start, m.end - m.start)).chain(shared);
     for (start, bytes) in lasting.filter(|_| stands(Part::Calls)) {
@@ -311,7 +314,7 @@ fn tag(
     Ok(())
 }
 
-/// Code of the program and its loader, which the kernel has mapped.
+/// Checks the code of the program and its loader, which the kernel has mapped.
 fn check_code(first: &mut Record, program: &[(usize, usize)]) -> Result<(), String> {
     let all = maps::mappings().map_err(|e| text("/proc/self/maps", e))?;
     let is_programs =
@@ -352,7 +355,7 @@ fn confine() -> Result<(), String> {
     seccomp::install().map_err(|e| text("seccomp", e))
 }
 
-/// What the gate does not do by itself: everything but a simple `RUN_IO`.
+/// Gate operations other than a simple `RUN_IO`.
 fn gate_call(record: &mut Record, args: [u64; 6]) -> i64 {
     let [op, index, b, c, ..] = args;
     if FORKED.load(Ordering::Relaxed) {
@@ -377,8 +380,8 @@ fn gate_call(record: &mut Record, args: [u64; 6]) -> i64 {
         }
         gate_op::LEAVE => -error::STATE,
         gate_op::SHARE => share(index),
-        // The program learns nothing of the dataplane's descriptors, not even when they are
-        // readable.
+        // The program must not learn anything of the dataplane's descriptors, not even when they
+        // are readable.
         gate_op::WATCH if b > filter::FD_BASE.load(Ordering::Relaxed) as u64 => {
             handler::refuse(Refusal::Descriptor);
             -error::INVALID
@@ -398,7 +401,7 @@ fn is_shared(index: u64) -> bool {
     shared.is_some_and(|shared| shared.owner.load(Ordering::Acquire) != 0)
 }
 
-/// `SHARE`: in a place that the assembly knows.
+/// `SHARE`: makes the elastic thread known to the assembly.
 fn share(index: u64) -> i64 {
     let Some(shared) = asm::SHARED.get(index as usize) else { return -error::INVALID };
     match gate::share_walled(index) {
@@ -412,8 +415,8 @@ fn share(index: u64) -> i64 {
     }
 }
 
-/// A signal came at the beginning or the end of a crossing, which is made again or is over: a
-/// shared elastic thread is not this thread's any more.
+/// A signal arrived at the beginning or the end of a crossing, which is restarted or is over: this
+/// thread does not have the shared elastic thread any more.
 fn give_back_shared(record: &mut Record) {
     let owner = record.owner as *const AtomicU64;
     record.has_shared = 0;
@@ -424,7 +427,7 @@ fn give_back_shared(record: &mut Record) {
     }
 }
 
-/// Ends a wait of the shared elastic thread, which this thread has, for a signal.
+/// Ends a wait of the shared elastic thread that this thread has, because of a signal.
 fn end_wait(record: &Record) {
     if record.inside != 0 && record.has_shared != 0 {
         let is_it = |shared: &asm::Shared| shared.owner.load(Ordering::Relaxed) == record.owner;
@@ -434,7 +437,7 @@ fn end_wait(record: &Record) {
     }
 }
 
-/// The thread leaves its elastic thread, if it is one.
+/// The thread leaves its elastic thread, if it has one.
 fn leave(record: &mut Record) {
     if record.elastic != NOBODY && !FORKED.load(Ordering::Relaxed) {
         let fs = IMAGE_FS.load(Ordering::Relaxed);
@@ -443,13 +446,13 @@ fn leave(record: &mut Record) {
     }
 }
 
-/// Before the process ends.
+/// To be called before the process ends.
 fn farewell(record: &mut Record) {
     leave(record);
 }
 
-/// Ends a program whose system calls are always in the way of what the broker sends: revocation,
-/// rates and migration would never arrive.
+/// Ends a program whose system calls always prevent the reception of the broker's messages:
+/// revocation, rates and migration would never arrive.
 pub fn end_refusing() -> ! {
     deliver::say_if_possible(
         b"ix: the program is ended: its system calls kept the control plane's messages from the dataplane",
@@ -458,12 +461,12 @@ pub fn end_refusing() -> ! {
     threads::end_at_once()
 }
 
-/// Whether mappings that are made from now on belong behind the wall.
+/// Whether new mappings belong behind the wall.
 pub fn is_raised() -> bool {
     RAISED.load(Ordering::Relaxed)
 }
 
-/// The calling process is a fork: the dataplane's descriptors are not its.
+/// The calling process is a fork: it does not have the dataplane's descriptors.
 fn forked() {
     if stands(Part::Calls) {
         let base = filter::FD_BASE.load(Ordering::Relaxed) as u64;

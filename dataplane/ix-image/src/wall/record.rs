@@ -1,13 +1,13 @@
-//! What the dataplane knows of each Linux thread of the application.
+//! The record of each Linux thread of the application.
 //!
-//! A thread is known by something that it can neither write nor borrow: the limit of a segment
-//! descriptor in its own part of the processor's descriptor table, which only a system call can set
-//! and `lsl` reads in user mode. Its value is the number of the thread's [`Record`].
+//! A thread is identified by something that it can neither write nor borrow: the limit of a segment
+//! descriptor in its own part of the processor's descriptor table. Only a system call can set it,
+//! and `lsl` reads it in user mode. Its value is the number of the thread's [`Record`].
 use crate::sys;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// Threads at most.
+/// Most threads.
 pub const RECORDS: usize = 128;
 /// Shift from a number to a record.
 pub const SHIFT: u32 = 13;
@@ -20,11 +20,11 @@ const ENTRY: u32 = 12;
 /// No elastic thread.
 pub const NOBODY: u64 = u64::MAX;
 
-/// Nobody's.
+/// No thread has it.
 pub const FREE: u8 = 0;
-/// A thread is being made that will have it.
+/// A thread that will have it is being made.
 pub const STARTING: u8 = 1;
-/// A thread's.
+/// A thread has it.
 pub const LIVE: u8 = 2;
 
 /// Registers of the application, in the order in which the way out of the dataplane pops them.
@@ -58,14 +58,15 @@ pub struct Registers {
 pub struct Shown {
     /// Registers that the way out pops.
     pub registers: Registers,
-    /// Syscall User Dispatch looks here: 0 lets system calls through, 1 stops them.
+    /// Syscall User Dispatch reads this: 0 lets system calls through, 1 stops them.
     pub selector: u8,
     _pad: [u8; 64],
     /// Bytes on their way to the application.
     pub out: [u8; 3072],
 }
 
-/// Bytes on their way from the application; it can write there, and so they are only read once.
+/// Bytes on their way from the application. The application can write there, so they are read only
+/// once.
 pub type Incoming = [u8; 4096];
 
 /// The application's stack for signal handlers.
@@ -76,7 +77,7 @@ pub struct AltStack {
     pub bytes: u64,
 }
 
-/// A thread. Offsets are known to the assembly.
+/// The record of a thread. The assembly knows the offsets.
 #[repr(C, align(8192))]
 pub struct Record {
     /// The thread runs the handler: any signal frame is genuine.
@@ -87,25 +88,25 @@ pub struct Record {
     pub inside: u8,
     /// `FREE`, `STARTING` or `LIVE`.
     pub state: AtomicU8,
-    /// A signal waits in `info`.
+    /// A signal is stored in `info`.
     pub pending: u8,
-    /// It will be a process of its own.
+    /// The new thread will be a process of its own.
     pub is_process: u8,
-    /// It has a shared elastic thread for this call.
+    /// The thread has a shared elastic thread for this call.
     pub has_shared: u8,
     /// A call for the application is on its way to the kernel, or there.
     pub calling: AtomicU8,
-    /// Which elastic thread it is.
+    /// Number of its elastic thread.
     pub elastic: u64,
     pub elastic_stack: u64,
     pub elastic_fs: u64,
-    /// Where the owner of the shared elastic thread is written that it has, or had last.
+    /// Address of the owner word of the shared elastic thread that it has, or had last.
     pub owner: u64,
     pub shown: *mut Shown,
     pub incoming: *mut Incoming,
-    /// Where the kernel puts the frame of a signal that comes from outside.
+    /// Where the kernel puts the frame of a signal from outside.
     pub frame_top: u64,
-    /// A little below the top of the stack for signals.
+    /// A little below the top of the signal stack.
     pub stack_top: u64,
     /// Base and bytes of that stack.
     pub stack: (u64, u64),
@@ -114,15 +115,16 @@ pub struct Record {
     pub app_fs: u64,
     /// The signals that the application has blocked.
     pub app_mask: u64,
-    /// What the kernel has.
+    /// The kernel's signal mask.
     pub kernel_mask: u64,
     pub app_stack: AltStack,
     /// Linux's number of the thread.
     pub tid: u64,
-    /// Where the application wants a zero, and a wake-up, when the thread ends; 0: nowhere. The
-    /// kernel does not know of it: it would write with the rights that the thread happens to have.
+    /// Where the application wants a zero and a wake-up when the thread ends; 0: nowhere. The
+    /// kernel does not know it, because it would write with the rights that the thread has at that
+    /// moment.
     pub clear_tid: u64,
-    /// The process that made the one this record is for.
+    /// The process that made the one that this record is for.
     pub maker: u64,
     pub registers: Registers,
     pub info: [u8; 128],
@@ -136,14 +138,14 @@ pub struct Fp(pub [u8; FP_MAX]);
 const _: () = assert!(size_of::<Record>() == 1 << SHIFT);
 const _: () = assert!(size_of::<Shown>() == 4096);
 
-/// All of them, at an address that the assembly knows.
+/// All records, at an address that the assembly knows.
 #[repr(C, align(8192))]
 pub struct Records(pub UnsafeCell<[Record; RECORDS]>);
 
 // SAFETY: a record belongs to the Linux thread whose number it is; `state` is atomic.
 unsafe impl Sync for Records {}
 
-// A pattern to fill the table with; nobody borrows it.
+// A pattern to fill the table with; no code borrows it.
 #[allow(clippy::declare_interior_mutable_const)]
 const EMPTY: Record = Record {
     in_handler: 0,
@@ -197,7 +199,7 @@ const EMPTY: Record = Record {
     fp: Fp([0; FP_MAX]),
 };
 
-/// Segments of 64-bit user code.
+/// Code segment of 64-bit user code.
 pub const CS: u64 = 0x33;
 /// Its data segment.
 pub const SS: u64 = 0x2b;
@@ -210,7 +212,7 @@ pub fn at(index: usize) -> *mut Record {
     unsafe { &raw mut (*TABLE.0.get())[index] }
 }
 
-/// A free record, taken for a thread that is about to start.
+/// Takes a free record for a thread that is about to start.
 pub fn take() -> Option<usize> {
     (0..RECORDS).find(|&index| {
         // SAFETY: `state` is atomic, `tid` was written by a thread that has gone.
@@ -242,10 +244,10 @@ struct UserDesc {
 /// seg_32bit, useable; contents, read_exec_only, limit_in_pages and seg_not_present stay zero.
 const FLAGS: u32 = 1 | 1 << 6;
 
-/// Where the descriptor is described: below 4 GB, as the 32-bit system call wants it.
+/// Where the descriptor's description is: below 4 GB, as the 32-bit system call requires.
 static LOW: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
 
-/// Maps what [`claim`] needs. Once.
+/// Maps what [`claim`] needs. To be called once.
 pub fn prepare() -> Result<(), i64> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT) as u64;
@@ -258,7 +260,7 @@ pub fn prepare() -> Result<(), i64> {
     Ok(())
 }
 
-/// The calling Linux thread is this record's from now on.
+/// Gives this record to the calling Linux thread.
 pub fn claim(index: usize) -> Result<(), i64> {
     let number = 243u64;
     // Each thread has a place of its own on the page.

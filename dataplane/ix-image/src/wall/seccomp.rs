@@ -1,9 +1,9 @@
-//! The second line behind Syscall User Dispatch: what neither side ever needs, the kernel refuses
-//! whoever asks, in this process and all that it starts.
+//! The second line behind Syscall User Dispatch: the kernel refuses system calls that neither side
+//! ever needs, in this process and all that it starts.
 use ix_launch::policy::TERMINAL_INPUT;
 use std::io;
 
-/// Flags of `clone` for namespaces: one of users would bring capabilities.
+/// Flags of `clone` for namespaces. A user namespace would bring capabilities.
 const NAMESPACES: u32 = 0x7e02_0000;
 
 /// System calls that get `EPERM`.
@@ -55,9 +55,9 @@ const SYS_OPEN_TREE_ATTR: i64 = 467;
 
 const ARCH_X86_64: u32 = 0xc000_003e;
 const ARCH_I386: u32 = 0x4000_0003;
-/// The one 32-bit call: a thread's identity.
+/// The only 32-bit call: it sets a thread's identity.
 const I386_SET_THREAD_AREA: u32 = 243;
-/// Numbers from here on are the x32 interface's.
+/// Numbers from here on belong to the x32 interface.
 const X32: u32 = 0x4000_0000;
 
 fn program() -> Vec<libc::sock_filter> {
@@ -101,7 +101,7 @@ fn program() -> Vec<libc::sock_filter> {
     }
     let [sti, linux] = TERMINAL_INPUT;
     program.extend([
-        // Its flags cannot be looked at here; the C library has another way.
+        // Its flags cannot be checked here; the C library has another way.
         jump(libc::BPF_JEQ, libc::SYS_clone3 as u32, 0, 1),
         absent,
         jump(libc::BPF_JEQ, libc::SYS_clone as u32, 0, 4),
@@ -119,7 +119,7 @@ fn program() -> Vec<libc::sock_filter> {
     program
 }
 
-/// Puts the filter on the calling thread, which is the only one.
+/// Installs the filter on the calling thread, which is the only one.
 pub fn install() -> io::Result<()> {
     let mut program = program();
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };

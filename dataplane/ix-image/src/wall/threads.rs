@@ -1,6 +1,6 @@
-//! Threads and processes that the application makes. Syscall User Dispatch, the stack for signals
-//! and the thread's identity are not inherited, so a new one starts in the dataplane, which gives
-//! it all three before it runs an instruction of the application.
+//! Threads and processes that the application makes. They do not inherit Syscall User Dispatch, the
+//! signal stack and the thread's identity. So a new one starts in the dataplane, which sets all
+//! three before it runs an instruction of the application.
 use super::asm::{app_clone, app_syscall, exit_thread};
 use super::deliver::{FAULTS, finish, lock_actions, own, to_app, unlock_actions};
 use super::handler::{FP_BYTES, refuse, set_mask};
@@ -20,8 +20,8 @@ const TID_BYTES: u64 = 4;
 const EPERM: i64 = libc::EPERM as i64;
 const EAGAIN: i64 = libc::EAGAIN as i64;
 
-/// A new user namespace would bring capabilities, others mounts. A tracer's child and a sibling of
-/// the dataplane's process are no children of the program's.
+/// Refused flags. A new user namespace would bring capabilities, others mounts. A tracer's child
+/// and a sibling of the dataplane's process would not be children of the program.
 const REFUSED: u64 =
     0x7e02_0000 | 0x80 | (libc::CLONE_PTRACE | libc::CLONE_PARENT | libc::CLONE_UNTRACED) as u64;
 
@@ -31,8 +31,8 @@ pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
     const THREAD: u64 = libc::CLONE_THREAD as u64;
     const FILES: u64 = libc::CLONE_FILES as u64;
     const CLEAR_TID: u64 = libc::CLONE_CHILD_CLEARTID as u64;
-    // Threads have one table of descriptors, processes have one each: `arrivals` looks at the
-    // threads of this process alone, and the dataplane's descriptors are in its table alone.
+    // Threads share one table of descriptors, a process has its own: `arrivals` checks only threads
+    // of this process, and only its table has the dataplane's descriptors.
     let shares_files = args[0] & FILES != 0;
     if args[0] & REFUSED != 0 || shares_files != (args[0] & THREAD != 0) && stands(Part::Calls) {
         return refuse(Refusal::SystemCall);
@@ -41,12 +41,13 @@ pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
         return -EPERM;
     }
     if args[0] & VM != 0 && args[0] & THREAD == 0 {
-        // `vfork`: the parent's memory would be ours and the child's at once. A copy does.
+        // `vfork`: the parent and the child would use the same memory at once. A copy is used
+        // instead.
         args[0] &= !VM;
     }
     if stands(Part::Calls) {
-        // The parent would wait for a child that need not end, in a call that no signal ends, with
-        // the locks below held: no command of the control plane would arrive.
+        // The parent would wait for a child that need not end, in a call that no signal interrupts,
+        // with the locks below held: no command of the control plane would arrive.
         args[0] &= !(libc::CLONE_VFORK as u64);
     }
     let clears = args[0] & CLEAR_TID != 0 && stands(Part::Calls);
@@ -87,7 +88,7 @@ pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
     let is_process = args[0] & VM == 0;
     new.is_process = u8::from(is_process);
     if is_process {
-        // A copy of a lock that another thread holds would never be opened.
+        // The copy of a lock that another thread holds would never be released.
         memory::lock();
         lock_actions();
     }
@@ -101,7 +102,8 @@ pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
         memory::unlock();
     }
     if result < 0 || is_process {
-        // Nobody here will be it. (If somebody has forged its way to it, it is that thread's.)
+        // The new thread was not made. (If a thread has forged its way to this record, it is that
+        // thread's.)
         let new = record::at(child);
         // SAFETY: `state` is atomic.
         let state = unsafe { &(*new).state };
@@ -120,8 +122,8 @@ pub unsafe extern "C" fn child_start(record: *mut Record) {
     record.kernel_mask = !0;
     if record.is_process != 0 {
         if process() == record.maker {
-            // No process has begun: a thread has jumped to where one begins, while another one
-            // holds these locks.
+            // No process has begun: a thread has jumped to this place while another one holds these
+            // locks.
             end_at_once();
         }
         unlock_actions();
@@ -129,19 +131,19 @@ pub unsafe extern "C" fn child_start(record: *mut Record) {
         super::forked();
     }
     if arm(record).is_err() {
-        // Without them it must not run.
+        // Without these it must not run.
         exit_thread(record, 1);
     }
     finish(record);
 }
 
-/// The calling process's number.
+/// Number of the calling process.
 fn process() -> u64 {
     // SAFETY: no arguments.
     unsafe { sys::syscall(libc::SYS_getpid, [0; 6]) as u64 }
 }
 
-/// Ends the process, whatever its threads do.
+/// Ends the process, whatever its threads are doing.
 pub fn end_at_once() -> ! {
     loop {
         // SAFETY: no pointers.
@@ -149,7 +151,7 @@ pub fn end_at_once() -> ! {
     }
 }
 
-/// `set_tid_address`: the dataplane keeps the address and writes there when the thread ends
+/// `set_tid_address`: the dataplane stores the address, and writes there when the thread ends
 /// ([`exit`]).
 pub fn set_tid_address(record: &mut Record, address: u64) -> i64 {
     if memory::is_protected(address, TID_BYTES) {
@@ -159,8 +161,8 @@ pub fn set_tid_address(record: &mut Record, address: u64) -> i64 {
     record.tid as i64
 }
 
-/// Writes the zero that waits for the end of the thread, with the application's rights, and wakes
-/// who waits for it (set_tid_address(2)). The thread does not use its own stack from here on.
+/// Writes the zero for the end of the thread, with the application's rights, and wakes threads that
+/// wait for it (set_tid_address(2)). The thread does not use its own stack from here on.
 fn clear_tid(record: &mut Record) {
     let address = core::mem::take(&mut record.clear_tid);
     if address != 0 && to_app(record, address, &0u32.to_ne_bytes()) {
@@ -172,7 +174,7 @@ fn clear_tid(record: &mut Record) {
     }
 }
 
-/// Identity, stack for signals, Syscall User Dispatch for the calling thread.
+/// Sets identity, signal stack and Syscall User Dispatch for the calling thread.
 pub fn arm(record: &mut Record) -> Result<(), i64> {
     let index = (&raw const *record as usize - record::at(0) as usize) >> record::SHIFT;
     record::claim(index)?;
@@ -191,7 +193,7 @@ pub fn arm(record: &mut Record) -> Result<(), i64> {
     Ok(())
 }
 
-/// `exit`: of the calling thread alone.
+/// `exit` of the calling thread alone.
 pub fn exit(record: &mut Record, status: u64) -> ! {
     set_mask(record, !0);
     super::leave(record);
@@ -199,7 +201,7 @@ pub fn exit(record: &mut Record, status: u64) -> ! {
     exit_thread(record, status & SIGNAL_MASK)
 }
 
-/// Handlers for faults and for stopped system calls, for the whole process.
+/// Installs handlers for faults and for stopped system calls, for the whole process.
 pub fn own_faults() -> Result<(), i64> {
     for signal in FAULTS {
         match own(signal, 0) {

@@ -1,11 +1,10 @@
 //! One AF_XDP socket as a queue pair.
-use super::XdpBind;
 use super::socket::Socket;
 use crate::device::RingSizes;
 use crate::error::AttachError;
 use crate::frames::FrameSet;
 use crate::update::{Change, QueueUpdate};
-use crate::{DeviceDrops, Fence, NEVER_RINGS, Nic, NicInfo, RxPacket};
+use crate::{DeviceDrops, Fence, NEVER_RINGS, Nic, NicInfo, NicKind, RxPacket, XdpBind};
 use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -13,17 +12,17 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 /// A queue pair on an AF_XDP socket.
 pub(crate) struct AfxdpNic {
     info: NicInfo,
-    /// `None` once closed.
+    /// `None` after [`Nic::close`].
     socket: Option<Socket>,
     queue: usize,
     sizes: RingSizes,
-    /// Received frames may consist of several packets.
+    /// A received frame may be in several packets.
     frags: bool,
     rx_held: FrameSet,
     tx_held: FrameSet,
-    /// The transmit ring has packets that the kernel may not know of.
+    /// The transmit ring has packets that the kernel may not have seen.
     kick_due: bool,
-    /// The kernel said that the link is down or the interface gone.
+    /// The kernel has reported that the link is down or the interface is gone.
     down: bool,
     counted: DeviceDrops,
 }
@@ -66,7 +65,8 @@ impl AfxdpNic {
         Ok(nic)
     }
 
-    /// Makes the packet that a receive descriptor names. `None` when it names no frame of ours.
+    /// Makes a packet of a receive descriptor; `None` if the descriptor names no frame of this
+    /// device.
     fn take_received(&mut self, desc: libc::xdp_desc, rx_pool: &mut Pool) -> Option<RxPacket> {
         let (frame, offset) = split(desc.addr);
         if !self.rx_held.remove(frame) {
@@ -85,7 +85,7 @@ impl AfxdpNic {
         Some(RxPacket { mbuf, more: desc.options & libc::XDP_PKT_CONTD != 0 })
     }
 
-    /// Keeps the device supplied with receive frames.
+    /// Offers receive frames to the device.
     fn refill(&mut self, rx_pool: &mut Pool) {
         let Some(socket) = &mut self.socket else { return };
         let mut given = false;
@@ -104,7 +104,7 @@ impl AfxdpNic {
         }
     }
 
-    /// Takes back the frames of packets that were sent.
+    /// Takes back the frames of sent packets.
     fn reap(&mut self, tx_pool: &mut Pool) {
         let Some(socket) = &mut self.socket else { return };
         let n = socket.completion.waiting();
@@ -120,7 +120,7 @@ impl AfxdpNic {
         }
     }
 
-    /// Kicks until the kernel has seen the whole transmit ring or cannot go on.
+    /// Rings the doorbell until the kernel has seen the whole transmit ring or cannot continue.
     fn ring_doorbell(&mut self) {
         let Some(socket) = &self.socket else { return };
         if !socket.tx.needs_wakeup() {
@@ -128,7 +128,7 @@ impl AfxdpNic {
             return;
         }
         let mut stalls = 0;
-        // Each turn but two in a row sends a packet at least, so this bound is never met.
+        // Of two turns in a row at least one sends a packet, so this limit is never reached.
         for _ in 0..2 * self.sizes.tx {
             let before = (socket.tx.consumed(), socket.completion.waiting());
             let Err(e) = socket.wake_tx() else {
@@ -139,7 +139,7 @@ impl AfxdpNic {
                 // EAGAIN: its bound of packets a call (32), or the send buffer or the driver's
                 // queue is full. EBUSY: it lost a packet and stopped there, or as EAGAIN.
                 Some(error @ (libc::EAGAIN | libc::EBUSY | libc::ENOBUFS)) => {
-                    // Kernels before 6.17 show the consumer index late, so look at both.
+                    // Kernels before 6.17 update the consumer index late, so both are compared.
                     if before != (socket.tx.consumed(), socket.completion.waiting()) {
                         self.counted.tx_failed += u64::from(error == libc::EBUSY);
                         stalls = 0;
@@ -222,7 +222,8 @@ impl Nic for AfxdpNic {
             return packets.drain(..).for_each(|mbuf| tx_pool.put(mbuf));
         };
         while let Some(mbuf) = packets.pop_front() {
-            // The kernel skips an empty packet and never completes it; a dead link loses all.
+            // The kernel skips an empty packet and never completes it; a link that is down loses
+            // all.
             if mbuf.len() == 0 || self.down {
                 self.counted.tx_failed += 1;
                 tx_pool.put(mbuf);
@@ -251,9 +252,9 @@ impl Nic for AfxdpNic {
         self.reap(tx_pool);
     }
 
-    /// Until the kernel has taken what is in the ring: usually before the doorbell is back, and
-    /// then there is none. A kernel that is rung shows late how far it has come (before Linux
-    /// 6.17), so it is asked only where it has stopped.
+    /// The fence is passed when the kernel has taken what is in the ring. Usually it has before the
+    /// doorbell returns, and then there is no fence. Before Linux 6.17 a kernel that was rung
+    /// updates its index late, so it is checked only where it has stopped.
     fn fence(&mut self) -> Option<Box<dyn Fence>> {
         let socket = self.socket.as_ref().filter(|_| !self.down)?;
         let waits = self.kick_due || !socket.tx.needs_wakeup();
@@ -277,7 +278,7 @@ impl Nic for AfxdpNic {
         let Some(Ok(stats)) = self.socket.as_ref().map(Socket::statistics) else {
             return self.counted;
         };
-        // A packet for which there was no frame counts in `rx_dropped` too.
+        // A packet for which there was no frame is counted in `rx_dropped` too.
         let unfilled = stats.rx_fill_ring_empty_descs.min(stats.rx_dropped);
         DeviceDrops {
             rx_overrun: stats.rx_ring_full + unfilled,
@@ -286,8 +287,8 @@ impl Nic for AfxdpNic {
         }
     }
 
-    /// Goes on with the new interface. One that refuses us again loses all packets, until the next
-    /// update.
+    /// Continues with the new interface. If that refuses the socket, the device loses all packets
+    /// until the next update.
     fn update(
         &mut self,
         update: QueueUpdate,
@@ -297,15 +298,15 @@ impl Nic for AfxdpNic {
     ) {
         let QueueUpdate(Change::Reopened { info, fd }) = update else { return };
         self.close(rx_pool, tx_pool);
-        let Some(bind) = info.xdp else { return };
+        let NicKind::Afxdp(bind) = info.kind else { return };
         let (queue, sizes) = (self.queue, self.sizes);
         if let Ok(nic) = AfxdpNic::attach(&info, bind, queue, fd, memory, rx_pool, sizes) {
             *self = AfxdpNic { counted: self.counted, ..nic };
         }
     }
 
-    /// The frames are ours again at once in copy mode; a zero-copy driver may write to receive
-    /// frames for some milliseconds more, until the kernel has stopped its queue.
+    /// In copy mode the frames are ours again at once. A zero-copy driver may write to receive
+    /// frames for some more milliseconds, until the kernel has stopped its queue.
     fn close(&mut self, rx_pool: &mut Pool, tx_pool: &mut Pool) {
         self.counted = self.drops();
         self.socket = None;
@@ -318,7 +319,7 @@ impl Nic for AfxdpNic {
     }
 }
 
-/// How many of the packets that wait to take: about `max`, up to the end of a frame.
+/// How many of the waiting packets to take: about `max`, up to the end of a frame.
 fn whole_frames(socket: &Socket, frags: bool, max: u32) -> u32 {
     let waiting = socket.rx.waiting();
     if !frags {

@@ -1,11 +1,11 @@
-//! The single-producer single-consumer rings of AF_XDP, from our side of each.
+//! The single-producer single-consumer rings of AF_XDP, one end of each.
 //!
-//! The kernel and we share two free-running 32-bit indices, a flags word and an array of entries
-//! (a power of two of them). The producer writes entries and then its index (release); the consumer
-//! reads that index (acquire), then entries, then writes its own. Each end keeps a copy of its own
-//! index and the last value seen of the other's. An index of the other side that claims more
-//! entries than the ring has is taken as "nothing new", so that a torn ring stalls but never makes
-//! us read or overwrite what is not ours.
+//! The kernel and this process share two free-running 32-bit indices, a flags word and an array of
+//! entries, whose number is a power of two. The producer writes entries and then its index
+//! (release). The consumer reads that index (acquire), then the entries, then writes its own index.
+//! Each end keeps a copy of its own index and the last value of the other's. An index of the other
+//! side that claims more entries than the ring has counts as "nothing new": a corrupt ring stalls,
+//! but never makes this process read or overwrite memory that is not its own.
 use crate::Fence;
 use ix_sys::Mapping;
 use std::ptr::NonNull;
@@ -19,7 +19,7 @@ struct Shared<T> {
     flags: NonNull<AtomicU32>,
     entries: NonNull<T>,
     size: u32,
-    /// Keeps what the pointers point to.
+    /// Keeps the mapping that the pointers point into.
     mapping: Arc<Mapping>,
 }
 
@@ -30,7 +30,7 @@ impl<T: Copy> Shared<T> {
     /// Finds the parts of a ring of `size` entries at these offsets of a mapping.
     ///
     /// # Panics
-    /// When the offsets lead out of the mapping or `size` is no power of two.
+    /// If the offsets are outside of the mapping or `size` is not a power of two.
     fn new(mapping: Mapping, offsets: &libc::xdp_ring_offset, size: u32) -> Shared<T> {
         assert!(size.is_power_of_two());
         let part = |p: *mut AtomicU32| NonNull::new(p).expect("within a mapping");
@@ -70,16 +70,17 @@ impl<T: Copy> Shared<T> {
     }
 }
 
-/// The filling end of a ring: ours of the fill and transmit rings.
+/// The producing end of a ring: of the fill ring and the transmit ring.
 pub(crate) struct Producer<T> {
     shared: Shared<T>,
-    /// The next entry to write; ahead of the shared index by what is not submitted yet.
+    /// The next entry to write. It is ahead of the shared index by the entries that are not
+    /// submitted yet.
     next: u32,
     consumer_seen: u32,
 }
 
 impl<T: Copy> Producer<T> {
-    /// The filling end of the ring in this mapping.
+    /// The producing end of the ring in this mapping.
     pub fn new(mapping: Mapping, offsets: &libc::xdp_ring_offset, size: u32) -> Producer<T> {
         let shared = Shared::new(mapping, offsets, size);
         let next = shared.producer().load(Ordering::Relaxed);
@@ -87,8 +88,8 @@ impl<T: Copy> Producer<T> {
         Producer { shared, next, consumer_seen }
     }
 
-    /// Entries that can be pushed now, if at least `wanted` are known to be free without asking
-    /// the other side, else after asking it.
+    /// Number of entries that can be pushed now. The other side's index is read only if fewer than
+    /// `wanted` are known to be free.
     #[inline]
     pub fn room(&mut self, wanted: u32) -> u32 {
         let room = self.known_room();
@@ -107,7 +108,8 @@ impl<T: Copy> Producer<T> {
         self.shared.size - self.next.wrapping_sub(self.consumer_seen)
     }
 
-    /// Writes an entry; the other side sees it after [`Producer::submit`]. False when full.
+    /// Writes an entry, which the other side sees after [`Producer::submit`]. False if the ring is
+    /// full.
     #[inline]
     pub fn push(&mut self, value: T) -> bool {
         if self.room(1) == 0 {
@@ -119,18 +121,19 @@ impl<T: Copy> Producer<T> {
         true
     }
 
-    /// Shows the other side what was pushed.
+    /// Makes the pushed entries visible to the other side.
     #[inline]
     pub fn submit(&mut self) {
         self.shared.producer().store(self.next, Ordering::Release);
     }
 
-    /// The consumer's index, to see whether it moves.
+    /// The consumer's index, to test whether it moves.
     pub fn consumed(&self) -> u32 {
         self.shared.consumer().load(Ordering::Relaxed)
     }
 
-    /// Passed when the consumer has taken all that is submitted now; none if it has already.
+    /// A fence that is passed when the consumer has taken all that is submitted now; `None` if it
+    /// already has.
     pub fn fence(&self) -> Option<RingFence> {
         let upto = self.shared.producer().load(Ordering::Relaxed);
         let fence = RingFence {
@@ -141,18 +144,18 @@ impl<T: Copy> Producer<T> {
         (!fence.passed()).then_some(fence)
     }
 
-    /// Whether the kernel wants a system call before it looks at the ring.
+    /// True if the kernel needs a system call before it looks at the ring.
     #[inline]
     pub fn needs_wakeup(&self) -> bool {
         self.shared.needs_wakeup()
     }
 }
 
-/// What a ring held when [`Producer::fence`] was called. It may outlive the ring.
+/// The state of a ring at [`Producer::fence`]. It may outlive the ring.
 pub(crate) struct RingFence {
     consumer: NonNull<AtomicU32>,
     upto: u32,
-    /// Keeps what the pointer points to.
+    /// Keeps the mapping that the pointer points into.
     _mapping: Arc<Mapping>,
 }
 
@@ -168,21 +171,21 @@ impl Fence for RingFence {
     }
 }
 
-/// The emptying end of a ring: ours of the receive and completion rings.
+/// The consuming end of a ring: of the receive ring and the completion ring.
 pub(crate) struct Consumer<T> {
     shared: Shared<T>,
     next: u32,
 }
 
 impl<T: Copy> Consumer<T> {
-    /// The emptying end of the ring in this mapping.
+    /// The consuming end of the ring in this mapping.
     pub fn new(mapping: Mapping, offsets: &libc::xdp_ring_offset, size: u32) -> Consumer<T> {
         let shared = Shared::new(mapping, offsets, size);
         let next = shared.consumer().load(Ordering::Relaxed);
         Consumer { shared, next }
     }
 
-    /// Entries that wait.
+    /// Number of waiting entries.
     #[inline]
     pub fn waiting(&self) -> u32 {
         let produced = self.shared.producer().load(Ordering::Acquire);
@@ -190,14 +193,14 @@ impl<T: Copy> Consumer<T> {
         if n <= self.shared.size { n } else { 0 }
     }
 
-    /// The `i`th waiting entry. `i` is below what [`Consumer::waiting`] answered.
+    /// The `i`th waiting entry; `i` must be below what [`Consumer::waiting`] has returned.
     #[inline]
     pub fn peek(&self, i: u32) -> T {
         // SAFETY: within the mapping, and produced (acquired in `waiting`) but not released.
         unsafe { self.shared.entry(self.next.wrapping_add(i)).read() }
     }
 
-    /// Gives the first `n` entries back to the producer.
+    /// Returns the first `n` entries to the producer.
     #[inline]
     pub fn release(&mut self, n: u32) {
         self.next = self.next.wrapping_add(n);

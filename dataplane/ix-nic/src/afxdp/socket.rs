@@ -1,8 +1,8 @@
 //! From a bare AF_XDP socket to bound rings, in the process that has the packet memory.
 use super::ring::{Consumer, Producer};
-use super::{XdpBind, XdpMode};
 use crate::device::RingSizes;
 use crate::error::AttachError;
+use crate::{XdpBind, XdpMode};
 use ix_mem::{FRAME_BYTES, PacketMemory};
 use ix_sys::socket::{get_option, set_option};
 use ix_sys::{Mapping, check};
@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// A socket that just lost its owner keeps its queue until the kernel's workqueue ran.
+/// After its owner has ended, a socket keeps its queue until the kernel's workqueue has run.
 const BUSY_RETRIES: u32 = 100;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
@@ -44,7 +44,7 @@ impl Socket {
             (libc::XDP_RX_RING, sizes.rx),
             (libc::XDP_TX_RING, sizes.tx),
         ] {
-            set_option(fd.as_fd(), libc::SOL_XDP, option, entries)
+            set_option(fd.as_fd(), libc::SOL_XDP, option, entries.cast_signed())
                 .map_err(system("make a ring for"))?;
         }
         let at: libc::xdp_mmap_offsets =
@@ -68,7 +68,7 @@ impl Socket {
         })
     }
 
-    /// Binds to a queue in the fastest way that the interface accepts.
+    /// Binds to a queue in the fastest mode that the interface accepts.
     pub fn bind(&self, bind: XdpBind, queue: usize, name: &str) -> Result<Bound, AttachError> {
         let mut answers = String::new();
         let mut only_busy = true;
@@ -118,19 +118,19 @@ impl Socket {
         check(ret).map(drop)
     }
 
-    /// What the kernel counted on this socket.
+    /// The kernel's counters of this socket.
     pub fn statistics(&self) -> io::Result<libc::xdp_statistics> {
         get_option(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS)
     }
 
-    /// Tells the kernel to look at the transmit ring. Never blocks.
+    /// Makes the kernel look at the transmit ring. Never blocks.
     pub fn wake_tx(&self) -> io::Result<()> {
         let (fd, none) = (self.fd.as_raw_fd(), std::ptr::null());
         // SAFETY: no data and no address are passed.
         check(unsafe { libc::sendto(fd, none, 0, libc::MSG_DONTWAIT, none.cast(), 0) }).map(drop)
     }
 
-    /// Tells the kernel to look at the fill ring. Never blocks.
+    /// Makes the kernel look at the fill ring. Never blocks.
     pub fn wake_rx(&self) {
         let (fd, none) = (self.fd.as_raw_fd(), std::ptr::null_mut());
         let no_address = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -140,14 +140,14 @@ impl Socket {
     }
 }
 
-/// The way a socket is bound.
+/// The mode in which a socket is bound.
 pub(super) struct Bound {
     pub attempt: Attempt,
-    /// What the faster ways answered.
+    /// Why the faster modes were refused.
     pub refused: String,
 }
 
-/// One way to bind.
+/// One mode in which to bind.
 #[derive(Clone, Copy)]
 pub(super) struct Attempt {
     pub zero_copy: bool,
@@ -155,7 +155,7 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// From the fastest on. Frames of several buffers matter less than not copying.
+    /// The modes, fastest first. Avoiding copies matters more than frames in several buffers.
     fn all(bind: XdpBind) -> impl Iterator<Item = Attempt> {
         let ways = match bind.mode {
             XdpMode::Auto => &[true, false][..],
@@ -190,7 +190,7 @@ fn register_memory(fd: BorrowedFd<'_>, memory: &PacketMemory) -> io::Result<()> 
     umem.addr = memory.base().addr() as u64;
     umem.len = memory.bytes() as u64;
     umem.chunk_size = FRAME_BYTES as u32;
-    // XDP itself keeps 256 bytes free in front of a packet: our HEADROOM_BYTES.
+    // XDP reserves 256 bytes in front of a packet: our HEADROOM_BYTES.
     let (value, len) = ((&raw const umem).cast(), size_of_val(&umem) as libc::socklen_t);
     // SAFETY: `umem` is `len` readable bytes for the length of the call. The kernel keeps the pages
     // of `memory` that it names, and writes only into frames that the fill ring gives it.

@@ -1,8 +1,8 @@
 //! The redirection table of a network card, as the dataplane changes it.
 //!
-//! To write it takes CAP_NET_ADMIN, which the dataplane does not have: [`AskedTable`] is its end of
-//! a socket, over which it asks entry by entry ([`TableRequest`]). The broker's end writes what was
-//! asked for and says how far it is ([`TableAnswer`]).
+//! Writing it needs CAP_NET_ADMIN, which the dataplane does not have. [`AskedTable`] is the
+//! dataplane's end of a socket on which it requests changes entry by entry ([`TableRequest`]). The
+//! broker writes them and reports how many are done ([`TableAnswer`]).
 use crate::SetReta;
 use ix_wire::FLOW_GROUPS;
 use std::io;
@@ -11,11 +11,11 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What was steered by the old table is in the old queue's ring by then: the interrupt that puts it
-/// there may come late.
+/// After this time, packets that were steered by the old table are in the old queue's ring: the
+/// interrupt that puts them there may be late.
 const IN_RINGS: Duration = Duration::from_millis(1);
 
-/// A request of the dataplane: this flow group goes to this queue.
+/// A request of the dataplane: steer this flow group to this queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableRequest {
     /// The flow group.
@@ -28,7 +28,7 @@ impl TableRequest {
     /// Bytes of a request.
     pub const BYTES: usize = 8;
 
-    /// The message.
+    /// The request as a message.
     pub fn to_bytes(self) -> [u8; TableRequest::BYTES] {
         let mut bytes = [0; TableRequest::BYTES];
         bytes[..4].copy_from_slice(&self.flow_group.to_ne_bytes());
@@ -44,20 +44,20 @@ impl TableRequest {
     }
 }
 
-/// How far the broker is with the dataplane's requests, since the socket was made.
+/// The broker's progress with the dataplane's requests since the socket was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableAnswer {
-    /// Requests that are done with.
+    /// Number of requests that are done, with those that were refused.
     pub done: u64,
-    /// Of these, the ones that were refused.
+    /// Number of requests that were refused.
     pub refused: u64,
 }
 
 impl TableAnswer {
-    /// Bytes of an answer.
+    /// Bytes of a report.
     pub const BYTES: usize = 16;
 
-    /// The message.
+    /// The report as a message.
     pub fn to_bytes(self) -> [u8; TableAnswer::BYTES] {
         let mut bytes = [0; TableAnswer::BYTES];
         bytes[..8].copy_from_slice(&self.done.to_ne_bytes());
@@ -73,7 +73,7 @@ impl TableAnswer {
     }
 }
 
-/// The dataplane's end. A lock and system calls: only migrations come here.
+/// The dataplane's end. It takes a lock and makes system calls: only migrations use it.
 pub(crate) struct AskedTable {
     queues: usize,
     asked: Mutex<Asked>,
@@ -83,7 +83,7 @@ struct Asked {
     socket: UnixDatagram,
     asked: u64,
     done: u64,
-    /// When the last answer came.
+    /// Time of the last report.
     answered: Option<Instant>,
 }
 
@@ -110,8 +110,8 @@ impl SetReta for AskedTable {
         Ok(())
     }
 
-    /// Until the broker has answered, and for as long as packets may be on their way into the
-    /// rings.
+    /// True until the broker has reported, and as long as packets may still be on their way into
+    /// the rings.
     fn is_sending(&self) -> bool {
         let mut asked = self.lock();
         let mut bytes = [0; TableAnswer::BYTES];

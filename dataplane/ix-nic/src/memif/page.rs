@@ -1,24 +1,21 @@
 //! The steering page: a region that only IX offers to IX. For each direction it holds the flow-hash
-//! key and the redirection table of the *receiver*, whose word counts; and for each queue of the
-//! sender how recent a table it uses.
+//! key and the redirection table of the *receiver*, which decides, and for each queue of the sender
+//! how recent a table that queue uses.
 //!
-//! A sender that finds a new epoch first publishes what it sent by the old table, then reads the
-//! table, then says that it has seen the epoch. So when all senders have seen the newest epoch, the
-//! packets of a moved flow group that went to its old queue are all in that queue's rings. A sender
-//! that goes to sleep has nothing to publish and looks at the table when it wakes: it counts as one
-//! that has seen it ([`ASLEEP`]).
+//! A sender that finds a new epoch first publishes what it has sent by the old table, then reads
+//! the table, then stores that it has seen the epoch. So when all senders have seen the newest
+//! epoch, the packets of a moved flow group that went to its old queue are all in that queue's
+//! rings. A sender that goes to sleep has nothing to publish and reads the table when it wakes: it
+//! counts as having seen the epoch ([`ASLEEP`]).
 //!
-//! A client that receives also says how far it has taken each ring: the protocol lets a server see
-//! that only in bursts, and a flow that changes its sending queue must know ([`crate::Fence`]).
-use super::QUEUES_MAX;
+//! A client that receives also stores how far it has taken each ring: the protocol shows that to a
+//! server only in bursts, and a flow that changes its sending queue needs it ([`crate::Fence`]).
+use super::{PAGE_BYTES, QUEUES_MAX};
 use ix_sys::Mapping;
 use ix_wire::{FLOW_GROUPS, FlowHash};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Bytes of the region.
-pub const PAGE_BYTES: usize = 8192;
-
-/// The half of a direction: what its receiver writes, then a line for each queue of the sender.
+/// The part of one direction: what its receiver writes, then a line for each queue of the sender.
 #[repr(C, align(64))]
 struct Half {
     key: [AtomicU64; 2],
@@ -29,7 +26,7 @@ struct Half {
     taken: [Line<[AtomicU16; QUEUES_MAX]>; QUEUES_MAX],
 }
 
-/// What a sender says.
+/// The state of one sender.
 #[repr(C)]
 struct Seen {
     /// The epoch of the table that it uses, or [`ASLEEP`].

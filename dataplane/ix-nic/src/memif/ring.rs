@@ -1,25 +1,19 @@
 //! One ring in shared memory: a line with the head, a line with the tail, then descriptors.
 //!
-//! Both indices run freely over 16 bits. Towards the server the client moves the head when it has
-//! filled descriptors, and the server moves the tail when it is done with them. Towards the client
-//! the client moves the head when it offers empty buffers, and the server the tail when it has
-//! filled them. The peer can write anything anywhere at any time: nothing is read twice, and no
-//! value of the peer's is used before it is checked.
+//! Both indices run freely over 16 bits. Towards the server, the client moves the head when it has
+//! filled descriptors, and the server moves the tail when it has processed them. Towards the
+//! client, the client moves the head when it offers empty buffers, and the server moves the tail
+//! when it has filled them. The peer can write anything anywhere at any time: nothing is read
+//! twice, and no value of the peer is used before it is checked.
+use ix_proto::memif::{DESC_BYTES, LOG2_SIZE_MAX, RING_HEADER_BYTES, ring_bytes};
 use ix_sys::Mapping;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-/// What the first word of a ring says.
+/// The first word of every ring.
 pub const COOKIE: u32 = 0x03E3_1F20;
-/// Bytes in front of the descriptors.
-pub const HEADER_BYTES: usize = 128;
-/// Bytes of a descriptor.
-pub const DESC_BYTES: usize = 16;
-/// Binary logarithm of the largest ring: the indices must tell a full ring from an empty one.
-pub const LOG2_SIZE_MAX: u8 = 14;
-
-/// The frame goes on in the next descriptor.
+/// The frame continues in the next descriptor.
 pub const DESC_NEXT: u16 = 1;
-/// In the ring's flags: the reader polls, and wants no interrupt.
+/// A flag of the ring: the reader polls and needs no interrupt.
 const MASK_INT: u16 = 1;
 
 const COOKIE_AT: usize = 0;
@@ -27,15 +21,10 @@ const FLAGS_AT: usize = 4;
 const HEAD_AT: usize = 6;
 const TAIL_AT: usize = 64;
 
-/// Bytes of a ring of `1 << log2_size` descriptors.
-pub const fn ring_bytes(log2_size: u8) -> usize {
-    HEADER_BYTES + (DESC_BYTES << log2_size)
-}
-
-/// What a descriptor says, copied out of shared memory.
+/// A descriptor, copied out of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Desc {
-    /// [`DESC_NEXT`] or nothing.
+    /// [`DESC_NEXT`] or 0.
     pub flags: u16,
     /// The region of the buffer.
     pub region: u16,
@@ -45,7 +34,7 @@ pub struct Desc {
     pub offset: u32,
 }
 
-/// A ring in somebody's mapping.
+/// A ring in a mapping.
 #[derive(Clone, Copy)]
 pub struct Ring {
     base: *mut u8,
@@ -67,7 +56,7 @@ impl Ring {
         Ring { base, size: 1 << log2_size }
     }
 
-    /// Makes it an empty ring whose reader polls. Only before the peer knows of it.
+    /// Makes it an empty ring whose reader polls. Only before the peer knows the ring.
     pub fn initialize(&self) {
         self.word(TAIL_AT).store(0, Ordering::Relaxed);
         self.word(HEAD_AT).store(0, Ordering::Relaxed);
@@ -83,43 +72,44 @@ impl Ring {
         self.size
     }
 
-    /// The descriptor's place of a running index.
+    /// Index of the descriptor for a running index.
     #[inline]
     pub fn slot(&self, index: u16) -> usize {
         usize::from(index & (self.size - 1))
     }
 
-    /// The head, with all that was written before it.
+    /// The head. Acquire: all that was written before it is visible.
     #[inline]
     pub fn head(&self) -> u16 {
         self.word(HEAD_AT).load(Ordering::Acquire)
     }
 
-    /// Moves the head; shows what was written before.
+    /// Moves the head. Release: makes visible what was written before.
     #[inline]
     pub fn set_head(&self, index: u16) {
         self.word(HEAD_AT).store(index, Ordering::Release);
     }
 
-    /// The tail, with all that was written before it.
+    /// The tail. Acquire: all that was written before it is visible.
     #[inline]
     pub fn tail(&self) -> u16 {
         self.word(TAIL_AT).load(Ordering::Acquire)
     }
 
-    /// Moves the tail; shows what was written before.
+    /// Moves the tail. Release: makes visible what was written before.
     #[inline]
     pub fn set_tail(&self, index: u16) {
         self.word(TAIL_AT).store(index, Ordering::Release);
     }
 
-    /// The reader says whether it polls. Whoever switches interrupts on must then fence and look
-    /// at the ring once more.
+    /// Sets whether the reader polls. A reader that turns interrupts on must then issue a fence and
+    /// look at the ring once more.
     pub fn mask_interrupts(&self, masked: bool) {
         self.word(FLAGS_AT).store(if masked { MASK_INT } else { 0 }, Ordering::Relaxed);
     }
 
-    /// Whether the reader sleeps. Only after a full fence behind moving the index that wakes it.
+    /// Whether the reader sleeps. Only after the index that wakes it was moved, and then a full
+    /// fence.
     #[inline]
     pub fn wants_interrupt(&self) -> bool {
         self.word(FLAGS_AT).load(Ordering::Relaxed) & MASK_INT == 0
@@ -159,17 +149,17 @@ impl Ring {
         }
     }
 
-    /// Writes the half of a descriptor that says how long and whether it goes on.
+    /// Writes the half of a descriptor with its length and flags.
     #[inline]
     pub fn set_desc_length(&self, index: u16, desc: Desc) {
         // SAFETY: as in `set_desc`.
         unsafe { self.desc_at(index).write_volatile(low_half(desc)) }
     }
 
-    /// Address of a descriptor, to fetch it ahead.
+    /// Address of a descriptor, for prefetching.
     #[inline]
     pub fn desc_at(&self, index: u16) -> *mut u64 {
-        let offset = HEADER_BYTES + DESC_BYTES * self.slot(index);
+        let offset = RING_HEADER_BYTES + DESC_BYTES * self.slot(index);
         // SAFETY: within the ring, by the promise of `new`.
         unsafe { self.base.add(offset).cast() }
     }
@@ -182,10 +172,10 @@ impl Ring {
 }
 
 /// Makes `1 << log2_size` empty descriptors with their header at `offset` of a mapping, before the
-/// peer knows of them. The reader polls at first.
+/// peer knows the ring. At first the reader polls.
 ///
 /// # Panics
-/// When the ring does not lie within the mapping, aligned to [`DESC_BYTES`], or is too large.
+/// If the ring is not within the mapping, not aligned to [`DESC_BYTES`], or too large.
 pub fn initialize_ring(mapping: &Mapping, offset: u32, log2_size: u8) {
     assert!(log2_size <= LOG2_SIZE_MAX, "a ring of 2^{log2_size} descriptors");
     let base = mapping.at::<[u64; 2]>(u64::from(offset), ring_bytes(log2_size) / DESC_BYTES);

@@ -1,13 +1,14 @@
-//! Joining the segments of one flow that wait for transmission into one long frame.
+//! Merges the segments of one flow that wait for transmission into one long frame.
 //!
-//! Linux handles a frame of many segments at nearly the price of one. It must be able to cut the
-//! frame again, into the very segments we had built (it does when it forwards the frame): so all
-//! their headers are alike but for what the cutting fills in, which is the lengths, the sequence
-//! number and the identification, which count up, PSH, which the last one has, and the checksums.
+//! For Linux a frame of many segments costs nearly as little as one segment. Linux must be able to
+//! cut the frame into exactly the segments that were merged (it does when it forwards the frame).
+//! So all their headers must be equal except for what the cutting fills in: the lengths, the
+//! sequence number and the identification, which count up, PSH, which the last one has, and the
+//! checksums.
 use super::vnet::{self, Segments};
 use ix_wire::{Checksum, IpAddr, TcpFlags};
 
-/// Most segments of a frame: those of 64 KiB at the usual MTU, and some.
+/// Most segments of a frame: enough for 64 KiB at the usual MTU.
 pub(super) const SEGMENTS_MAX: usize = 64;
 /// Longest headers: virtio_net, Ethernet, IPv4 and TCP with all options.
 pub(super) const HEADERS_BYTES_MAX: usize = vnet::HEADER_BYTES + IP_AT + IPV4_BYTES + 60;
@@ -16,7 +17,7 @@ const IP_AT: usize = 14;
 const IPV4_BYTES: usize = 20;
 const TCP_AT: usize = IP_AT + IPV4_BYTES;
 const TCP_BYTES: usize = 20;
-/// From the start of the frame.
+/// Offset from the start of the frame.
 const IP_LEN_AT: usize = IP_AT + 2;
 const IP_IDENT_AT: usize = IP_AT + 4;
 const IP_FRAGMENT_AT: usize = IP_AT + 6;
@@ -41,7 +42,7 @@ const ACK: u8 = TcpFlags::ACK.0 as u8;
 /// Consecutive segments that make one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// How many; two at least.
+    /// Number of segments, at least two.
     pub segments: usize,
     /// Bytes of all headers of each.
     pub header_len: usize,
@@ -68,7 +69,7 @@ impl Run {
         Some(run)
     }
 
-    /// A run of one, of a frame behind which others could stand.
+    /// A run of one frame that others may follow.
     fn begin(first: &[u8]) -> Option<Run> {
         let head = first.first_chunk::<{ TCP_AT + TCP_BYTES }>()?;
         let header_len = TCP_AT + usize::from(head[TCP_AT + 12] >> 4) * 4;
@@ -84,7 +85,7 @@ impl Run {
         (plain && carries).then_some(run)
     }
 
-    /// Whether `next` is the segment behind those of the run, which starts with `first`.
+    /// Whether `next` continues the run, whose first segment is `first`.
     fn goes_on(&self, first: &[u8], next: &[u8]) -> bool {
         let (Some(a), Some(b)) = (first.get(..self.header_len), next.get(..self.header_len)) else {
             return false;
@@ -106,7 +107,7 @@ impl Run {
             && same(URGENT_AT, self.header_len)
     }
 
-    /// Takes a segment in; answers whether none can stand behind it.
+    /// Adds a segment to the run. Returns whether none can follow it.
     fn append(&mut self, next: &[u8]) -> bool {
         let payload_len = next.len() - self.header_len;
         self.segments += 1;
@@ -114,8 +115,9 @@ impl Run {
         payload_len < self.segment_len || next[FLAGS_AT] & PSH != 0
     }
 
-    /// Writes the headers of the long frame, the `virtio_net_hdr` first; answers their length. The
-    /// payloads of all segments follow them. `first` and `last` are those of the run.
+    /// Writes the headers of the long frame, the `virtio_net_hdr` first; returns their length. The
+    /// payloads of all segments follow them. `first` and `last` are the run's first and last
+    /// segment.
     pub fn headers(&self, first: &[u8], last: &[u8], to: &mut [u8; HEADERS_BYTES_MAX]) -> usize {
         let segments = Segments {
             header_len: self.header_len,

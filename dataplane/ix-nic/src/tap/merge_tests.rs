@@ -1,4 +1,4 @@
-//! Merged frames against a naive segmenter, which shares no code with what it judges.
+//! Merged frames against a naive segmenter, which shares no code with the merging.
 use super::*;
 use ix_wire::{FrameHeader, Parsed, RxChecks, Seq, TcpHeader, TcpOptions};
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ fn frame(segment: &Segment) -> Vec<u8> {
     bytes
 }
 
-/// What leaves by the device for a run.
+/// The frame that the device sends for a run.
 fn merged(frames: &[Vec<u8>], run: &Run) -> Vec<u8> {
     let mut headers = [0; HEADERS_BYTES_MAX];
     let len = run.headers(&frames[0], &frames[run.segments - 1], &mut headers);
@@ -64,7 +64,7 @@ fn naive_sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Cuts a frame with its `virtio_net_hdr` as virtio 1.2 (5.1.6.2) and RFC 9293 tell a device to.
+/// Cuts a frame with its `virtio_net_hdr` as virtio 1.2 (5.1.6.2) and RFC 9293 require of a device.
 fn segmented(bytes: &[u8]) -> Vec<Vec<u8>> {
     let word = |at| usize::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
     assert_eq!(bytes[..2], [1, 1], "needs a checksum, TCP over IPv4");
@@ -135,7 +135,7 @@ fn run_of(frames: &[Vec<u8>]) -> Option<Run> {
     Run::of(frames.iter().map(Vec::as_slice))
 }
 
-/// What can befall a stream on its way into the queue.
+/// Changes of a stream in the queue.
 #[derive(Clone, Debug)]
 enum Twist {
     Push,
@@ -181,7 +181,7 @@ fn any_twist() -> impl Strategy<Value = Twist> {
 }
 
 proptest! {
-    /// Any queue: what is merged and cut again is what was there before, byte for byte.
+    /// Any queue: merged and cut again it is what it was before, byte for byte.
     #[test]
     fn cutting_gives_back_the_segments(
         (seq, ident) in (any::<u32>(), any::<u16>()),
@@ -201,7 +201,7 @@ proptest! {
             at += run.segments;
             runs += 1;
         }
-        // All of an undisturbed stream goes out in frames as long as they can be.
+        // All of an unchanged stream is sent in frames that are as long as possible.
         if twists.is_empty() {
             let most = SEGMENTS_MAX.min((65_535 - 52) / mss);
             prop_assert!(runs <= (frames.len()).div_ceil(most));
@@ -209,8 +209,8 @@ proptest! {
         }
     }
 
-    /// A change of any bit in the headers of the second segment keeps it apart: all that a merged
-    /// frame says once must be true of each segment. (Checksums are made anew.)
+    /// A segment whose headers differ in any bit is not merged: what a merged frame has once must
+    /// hold for each segment. (Checksums are computed again.)
     #[test]
     fn no_differing_header_is_merged_over(bit in 0..66 * 8usize, seq in any::<u32>()) {
         let mut frames = frames(&stream(1, seq, 9, 100, 2, 0));
@@ -222,7 +222,7 @@ proptest! {
         prop_assert_eq!(run_of(&frames).is_some(), merges);
     }
 
-    /// Any bytes are an answer.
+    /// Any bytes are accepted.
     #[test]
     fn no_frame_is_too_strange(
         mut first in proptest::collection::vec(any::<u8>(), 0..120),

@@ -1,9 +1,9 @@
 //! `tap`: an Ethernet link to the Linux stack of this machine, by reads and writes.
 //!
-//! A system call a frame each way. Where the driver lets us, a frame may be as long as an IP packet
-//! can be: each carries a `virtio_net_hdr` ([`vnet`]) then, Linux leaves checksums and the cutting
-//! of TCP segments to us ([`receive`]), and what we have cut is joined again ([`merge`]). Otherwise
-//! Linux finishes both before it hands a frame over. The interface dies with its descriptors.
+//! Each frame takes a system call. If the driver allows it, a frame may be as long as an IP packet:
+//! it then has a `virtio_net_hdr` ([`vnet`]), Linux leaves checksums and the segmentation of TCP to
+//! the dataplane ([`receive`]), and the dataplane merges its own segments ([`merge`]). Otherwise
+//! Linux finishes both before it delivers a frame. The interface is deleted with its descriptors.
 mod merge;
 mod nic;
 mod receive;

@@ -14,30 +14,30 @@ pub(crate) struct TapNic {
     info: NicInfo,
     queue: File,
     receiver: Receiver,
-    /// Frames carry a `virtio_net_hdr`.
+    /// Frames have a `virtio_net_hdr`.
     vnet: bool,
-    /// Segments may leave as one long frame.
+    /// Segments may be sent as one long frame.
     merges: bool,
     drops: DeviceDrops,
-    /// The last poll found nothing.
+    /// The last poll found no packet.
     idle: bool,
-    /// The interface was removed; its descriptors are good for nothing any more.
+    /// The interface was deleted; its descriptors are useless.
     gone: bool,
 }
 
-/// What the device did with a frame.
+/// The result of sending a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sent {
-    /// It has it, or it is lost and counted.
+    /// The frame was sent, or was lost and counted.
     Done,
     /// There is no room for it now.
     Full,
-    /// It takes no long frames.
+    /// The interface does not accept long frames.
     Refused,
 }
 
 impl TapNic {
-    /// The queue behind a descriptor that the broker made.
+    /// The queue behind a descriptor from the broker.
     pub fn new(info: NicInfo, fd: OwnedFd) -> TapNic {
         let vnet = ix_sys::tun::uses_header(fd.as_fd());
         TapNic {
@@ -52,8 +52,8 @@ impl TapNic {
         }
     }
 
-    /// Writes the frame or the run of segments at the front of `packets`; answers how many packets
-    /// are done with, or `None` when there is no room for them now.
+    /// Writes the frame or the run of segments at the front of `packets`. Returns the number of
+    /// packets that are done, or `None` if there is no room for them now.
     fn send_front(&mut self, memory: &PacketMemory, packets: &mut VecDeque<Mbuf>) -> Option<usize> {
         if self.merges
             && packets.len() > 1
@@ -72,8 +72,8 @@ impl TapNic {
         (sent != Sent::Full).then_some(1)
     }
 
-    /// Writes one frame, its `virtio_net_hdr` in the mbuf's headroom: a plain write is cheaper than
-    /// one of two pieces.
+    /// Writes one frame, with its `virtio_net_hdr` in the mbuf's headroom: one plain write is
+    /// cheaper than a write of two parts.
     fn send_frame(&mut self, memory: &PacketMemory, mbuf: &mut Mbuf) -> Sent {
         let (offset, len) = (mbuf.offset(), mbuf.len());
         if !self.vnet {
@@ -107,7 +107,7 @@ impl TapNic {
         self.write(&parts[..=run.segments], run.segments)
     }
 
-    /// One system call for one frame of so many packets.
+    /// Writes one frame of this many packets by one system call.
     fn write(&mut self, parts: &[IoSlice<'_>], packets: usize) -> Sent {
         loop {
             let written = match parts {
@@ -121,7 +121,7 @@ impl TapNic {
                 Err(e) if packets > 1 && e.raw_os_error() == Some(libc::EINVAL) => {
                     return Sent::Refused;
                 }
-                // EIO while the link is down, ENOBUFS and ENOMEM: lost, as on a wire.
+                // EIO while the link is down, ENOBUFS and ENOMEM: the packet is lost, as on a wire.
                 Err(_) => {
                     self.drops.tx_failed += packets as u64;
                     return Sent::Done;
@@ -144,10 +144,11 @@ impl Nic for TapNic {
         out: &mut Vec<RxPacket>,
     ) -> usize {
         let before = out.len();
-        // To find out whether more wait costs half as much as to read it. The first packet after
-        // silence is mostly alone, and its sender waits: it goes ahead, and the next poll tells.
+        // Testing whether more packets wait costs half as much as reading one. The first packet
+        // after an idle time is mostly alone, and its sender waits: it is processed at once, and
+        // the next poll finds the others.
         let max = if self.idle { max.min(1) } else { max };
-        // As many reads at most, so that frames which are lost are bounded too.
+        // At most this many reads, so that lost frames are limited too.
         for _ in 0..max {
             if out.len() - before >= max {
                 break;
@@ -185,7 +186,7 @@ impl Nic for TapNic {
     }
 
     fn doorbell(&self) -> Option<RawFd> {
-        // The descriptor of an interface that is gone polls as an error for ever.
+        // The descriptor of a deleted interface polls as an error forever.
         Some(if self.gone { NEVER_RINGS } else { self.queue.as_raw_fd() })
     }
 

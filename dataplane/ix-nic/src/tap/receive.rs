@@ -1,49 +1,48 @@
-//! Reading frames of unknown length into frames of 2 KiB.
+//! Reads frames of unknown length into frames of 2 KiB.
 //!
-//! Nobody says how long the next frame is before it is read, and what has no room is lost. Where
-//! frames can be long, a short one is therefore read into an area for the longest and copied from
-//! there: that costs less than to name several buffers. After a long one, each read offers as many
-//! mbufs as the frames before it needed, with the area behind them, so that a stream of long frames
-//! is read straight to where it stays.
+//! The length of the next frame is not known before it is read, and what does not fit is lost.
+//! Where frames can be long, a short one is therefore read into an area for the longest and copied
+//! from there, which costs less than offering several buffers. After a long frame, each read offers
+//! as many mbufs as the last frames needed, with the area behind them, so that a stream of long
+//! frames is read directly to where it stays.
 use super::vnet;
 use crate::{DeviceDrops, RxPacket};
 use ix_mem::{HEADROOM_BYTES, Mbuf, PacketMemory, Pool, ROOM_BYTES};
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 
-/// Bytes of a frame that one mbuf takes.
 /// Longest IP packet, with Ethernet header and two VLAN tags.
 const FRAME_BYTES_MAX: usize = 65_535 + 14 + 8;
 /// Mbufs for the longest frame.
 const MBUFS_MAX: usize = FRAME_BYTES_MAX.div_ceil(ROOM_BYTES);
 
-/// What a queue's frames are read into.
+/// The buffers that a queue's frames are read into.
 pub(super) struct Receiver {
-    /// Bytes in front of each frame.
+    /// Bytes before each frame.
     vnet_bytes: usize,
-    /// Longest frame that is taken. There is room for more: a frame that fills it may have been
+    /// Longest accepted frame. There is room for more: a frame that fills all of it may have been
     /// cut.
     len_max: usize,
-    /// Mbufs for frames to come; the last is the first to be filled.
+    /// Mbufs for the next frames; the last one is filled first.
     stock: Vec<Mbuf>,
-    /// How many of them to offer: as many as long frames need that came lately; 0 after short ones.
+    /// How many of them to offer: as many as recent long frames needed; 0 after short ones.
     offer: usize,
-    /// Takes what is longer than the offered mbufs; empty where all frames fit into one.
+    /// Holds what does not fit into the offered mbufs; empty if all frames fit into one.
     spill: Vec<u8>,
 }
 
-/// What came of a read.
+/// The result of a read.
 pub(super) enum Outcome {
     /// Packets of one frame were appended.
     Frame,
     /// A frame was lost and counted.
     Lost,
-    /// There is no mbuf to read into.
+    /// No mbuf was free.
     NoMbuf,
 }
 
 impl Receiver {
-    /// For a queue with or without `virtio_net_hdr`.
+    /// A receiver for a queue with or without `virtio_net_hdr`.
     pub fn new(vnet: bool) -> Receiver {
         let stock = Vec::with_capacity(MBUFS_MAX);
         match vnet {
@@ -59,12 +58,12 @@ impl Receiver {
         }
     }
 
-    /// Mbufs that wait here for frames.
+    /// Number of mbufs held for frames.
     pub fn held(&self) -> usize {
         self.stock.len()
     }
 
-    /// Gives them back.
+    /// Returns the held mbufs.
     pub fn close(&mut self, pool: &mut Pool) {
         self.stock.drain(..).for_each(|mbuf| pool.put(mbuf));
     }
@@ -78,7 +77,7 @@ impl Receiver {
         out: &mut Vec<RxPacket>,
         drops: &mut DeviceDrops,
     ) -> io::Result<Outcome> {
-        // One at least, so that nothing is read that would have to be thrown away.
+        // At least one, so that no frame is read that must be dropped.
         while self.stock.len() < self.offer.max(1) {
             let Some(mbuf) = pool.take() else { break };
             self.stock.push(mbuf);
@@ -106,7 +105,8 @@ impl Receiver {
         Ok(Outcome::Frame)
     }
 
-    /// One system call, into the offered mbufs and the spill area; answers how many bytes came.
+    /// Reads by one system call into the offered mbufs and the spill area; returns the number of
+    /// bytes.
     fn read_into(
         &mut self,
         mut queue: &File,
@@ -132,7 +132,7 @@ impl Receiver {
         queue.read_vectored(&mut parts[..=offered])
     }
 
-    /// Makes packets of a frame that was read. Stock and pool have enough mbufs for it.
+    /// Makes packets of a frame that was read. Stock and pool must have enough mbufs for it.
     fn hand_over(
         &mut self,
         memory: &PacketMemory,
@@ -142,7 +142,7 @@ impl Receiver {
         out: &mut Vec<RxPacket>,
     ) {
         let mut left = frame_len;
-        // The `virtio_net_hdr` stands in front of the frame, wherever that begins.
+        // The `virtio_net_hdr` is before the frame, wherever that begins.
         let mut spilled = if offered == 0 { self.vnet_bytes } else { 0 };
         for i in 0.. {
             let Some(mut mbuf) = self.stock.pop().or_else(|| pool.take()) else { return };

@@ -1,24 +1,24 @@
 //! The header in front of each frame of a tap with IFF_VNET_HDR: `struct virtio_net_hdr`, in the
 //! machine's byte order.
 
-/// Bytes of the header; the driver's default, and the shortest there is.
+/// Bytes of the header: the driver's default, and the shortest possible.
 pub(super) const HEADER_BYTES: usize = 10;
 
 const FLAG_NEEDS_CSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
 
-/// A header that asks for nothing: a finished frame.
+/// The header of a finished frame.
 pub(super) const FINISHED: [u8; HEADER_BYTES] = [0; HEADER_BYTES];
 
-/// The header of a TCP segment over IPv4 that counts as several.
+/// The header of a TCP segment over IPv4 that stands for several.
 pub(super) struct Segments {
     /// All headers, bytes.
     pub header_len: usize,
     /// Payload of each segment but the last, bytes.
     pub segment_len: usize,
-    /// Where the TCP header starts.
+    /// Offset of the TCP header.
     pub tcp_at: usize,
-    /// Where in it the checksum stands, of which only the pseudo-header's part is in place.
+    /// Offset of the checksum in it. The field holds only the sum of the pseudo-header.
     pub checksum_at: usize,
 }
 

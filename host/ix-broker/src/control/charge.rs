@@ -3,48 +3,12 @@
 //! A controller reports once a second at least, through the control socket like everybody else, and
 //! hears in the answer what policy it shall have. So a controller that dies is forgotten by itself,
 //! and two that know nothing of each other cannot both be in charge.
-use super::Refusal;
 use ix_controller::Policy;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use ix_proto::control::{PolicySet, Refusal, Report, Wish};
 use std::time::{Duration, Instant};
 
 /// One that has said nothing for so long is not in charge any more.
 const SILENT: Duration = Duration::from_secs(3);
-
-/// What a controller says of itself.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Report {
-    /// Its process.
-    pub pid: u32,
-    /// Name of the policy that this dataplane has.
-    pub policy: String,
-    /// The bound on the queueing delay, µs.
-    pub slo_us: f64,
-    /// The rung, counted from 1; 0 while there is none.
-    pub rung: usize,
-    /// How many there are.
-    pub rungs: usize,
-    /// The rung in words.
-    pub configuration: String,
-    /// What it did last, in words.
-    pub last: String,
-    /// Power of the machine, W, where it can be had.
-    pub power_w: Option<f64>,
-}
-
-/// What an operator asks of the controller.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Wish {
-    /// Another number, another wish; 0: none.
-    pub serial: u64,
-    /// A policy, as TOML; none: as it is.
-    pub policy: Option<String>,
-    /// A bound on the queueing delay, µs; none: the policy's.
-    pub slo_us: Option<f64>,
-}
 
 /// The broker's knowledge of it.
 #[derive(Debug, Default)]
@@ -55,7 +19,7 @@ pub struct Charge {
 
 impl Charge {
     /// A controller reports; hears what it shall do.
-    pub fn report(&mut self, report: &Report, now: Instant) -> Result<Value, Refusal> {
+    pub fn report(&mut self, report: &Report, now: Instant) -> Result<Wish, Refusal> {
         if let Some(other) = self.current(now).filter(|other| other.pid != report.pid) {
             return Err(Refusal::Controlled(other.pid));
         }
@@ -64,7 +28,7 @@ impl Charge {
             self.wish = Wish { serial: self.wish.serial, ..Wish::default() };
         }
         self.report = Some((report.clone(), now));
-        Ok(json!(self.wish))
+        Ok(self.wish.clone())
     }
 
     /// Another policy, another bound, or both.
@@ -73,7 +37,7 @@ impl Charge {
         policy: Option<&str>,
         slo_us: Option<f64>,
         now: Instant,
-    ) -> Result<Value, Refusal> {
+    ) -> Result<PolicySet, Refusal> {
         let report = self.current(now).ok_or(Refusal::NoController)?;
         let nonsense = |why: String| Refusal::BadRequest(why);
         let text = policy.map(str::to_owned).or_else(|| self.wish.policy.clone());
@@ -84,19 +48,15 @@ impl Charge {
             any.transpose().map_err(|e| nonsense(e.to_string()))?;
         }
         let name = parsed.map_or(report.policy.clone(), |policy| policy.name);
-        let answer = json!({ "controller": report.pid, "policy": name, "slo_us": slo_us });
+        let answer = PolicySet { controller: report.pid, policy: name, slo_us };
         // A policy comes with its own bound, unless another is named.
         let slo_us = slo_us.or(self.wish.slo_us.filter(|_| policy.is_none()));
         self.wish = Wish { serial: self.wish.serial + 1, policy: text, slo_us };
         Ok(answer)
     }
 
-    /// The controller in charge, for `status`.
-    pub fn to_json(&self, now: Instant) -> Value {
-        json!(self.current(now))
-    }
-
-    fn current(&self, now: Instant) -> Option<&Report> {
+    /// The controller in charge.
+    pub fn current(&self, now: Instant) -> Option<&Report> {
         let alive = |at: Instant| now.saturating_duration_since(at) < SILENT;
         self.report.as_ref().filter(|(_, at)| alive(*at)).map(|(report, _)| report)
     }
@@ -113,35 +73,35 @@ mod tests {
     #[test]
     fn one_is_in_charge_until_it_falls_silent() {
         let (mut charge, start) = (Charge::default(), Instant::now());
-        assert!(charge.to_json(start).is_null());
+        assert!(charge.current(start).is_none());
         charge.report(&report(1), start).expect("the first");
         let later = start + SILENT / 2;
         assert_eq!(charge.report(&report(2), later), Err(Refusal::Controlled(1)));
         charge.report(&report(1), later).expect("it still is");
         assert_eq!(charge.report(&report(2), start + SILENT), Err(Refusal::Controlled(1)));
         charge.report(&report(2), later + SILENT).expect("the first is gone");
-        assert_eq!(charge.to_json(later + SILENT)["pid"], 2);
-        assert!(charge.to_json(later + SILENT * 2).is_null());
+        assert_eq!(charge.current(later + SILENT).map(|report| report.pid), Some(2));
+        assert!(charge.current(later + SILENT * 2).is_none());
     }
 
     #[test]
     fn wishes_reach_the_controller_and_no_other() {
         let (mut charge, now) = (Charge::default(), Instant::now());
         assert_eq!(charge.wish(None, Some(100.0), now), Err(Refusal::NoController));
-        assert_eq!(charge.report(&report(1), now).expect("hears")["serial"], 0);
+        assert_eq!(charge.report(&report(1), now).expect("hears").serial, 0);
         charge.wish(None, Some(100.0), now).expect("fine");
         let heard = charge.report(&report(1), now).expect("hears");
-        assert_eq!((&heard["serial"], &heard["slo_us"]), (&json!(1), &json!(100.0)));
+        assert_eq!((heard.serial, heard.slo_us), (1, Some(100.0)));
         let (_, minmax) = ix_controller::policy::BUILT_IN[2];
         let answer = charge.wish(Some(minmax), None, now).expect("fine");
-        assert_eq!(answer["policy"], "minmax");
+        assert_eq!(answer.policy, "minmax");
         let heard = charge.report(&report(1), now).expect("hears");
-        assert!(heard["slo_us"].is_null(), "a policy comes with its own");
+        assert!(heard.slo_us.is_none(), "a policy comes with its own");
         charge.wish(None, Some(50.0), now).expect("fine");
         let heard = charge.report(&report(1), now).expect("hears");
-        assert_eq!((&heard["serial"], heard["policy"].is_string()), (&json!(3), true));
+        assert_eq!((heard.serial, heard.policy.is_some()), (3, true));
         let heard = charge.report(&report(2), now + SILENT).expect("hears");
-        assert_eq!((&heard["serial"], &heard["policy"]), (&json!(3), &Value::Null));
+        assert_eq!((heard.serial, heard.policy), (3, None));
     }
 
     #[test]
@@ -155,6 +115,6 @@ mod tests {
             let refusal = charge.wish(policy, slo_us, now).expect_err(says);
             assert!(refusal.to_string().contains(says), "{refusal}");
         }
-        assert_eq!(charge.report(&report(1), now).expect("hears")["serial"], 0);
+        assert_eq!(charge.report(&report(1), now).expect("hears").serial, 0);
     }
 }

@@ -1,7 +1,6 @@
 //! Asking a running dataplane.
-use super::{PROTOCOL, Request};
 use ix_problem::{Problem, Result};
-use serde_json::Value;
+use ix_proto::control::{Answer, Greeting, Hello, Line, Look, PROTOCOL, Refused, Request, Status};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -17,9 +16,17 @@ const LINE_MAX: u64 = 16 << 20;
 /// A connection to the control socket of a dataplane.
 #[derive(Debug)]
 pub struct Client {
+    lines: Lines,
+    hello: Hello,
+    /// What was asked last: it says how answers are read.
+    asked: Request,
+}
+
+/// The lines on a connection.
+#[derive(Debug)]
+struct Lines {
     reader: BufReader<UnixStream>,
     path: PathBuf,
-    hello: Value,
 }
 
 impl Client {
@@ -36,36 +43,34 @@ impl Client {
         let stream = UnixStream::connect(path).map_err(problem)?;
         stream.set_read_timeout(Some(LOOK_TIMEOUT)).map_err(problem)?;
         stream.set_write_timeout(Some(TIMEOUT)).map_err(problem)?;
-        let mut client =
-            Client { reader: BufReader::new(stream), path: path.to_owned(), hello: Value::Null };
-        let mut greeting = client.line()?;
-        client.hello = greeting.get_mut("hello").map(Value::take).unwrap_or_default();
-        let theirs = &client.hello["protocol"];
-        if *theirs != PROTOCOL {
-            let version = client.hello["ix"].as_str().unwrap_or("unknown");
-            let why = format!("its ix {version} speaks control protocol {theirs}");
-            return Err(Problem::new(format!("cannot talk to {}", path.display()), why).mend(
-                format!(
+        let mut lines = Lines { reader: BufReader::new(stream), path: path.to_owned() };
+        let line = lines.next()?;
+        match Greeting::read(&line).map_err(|e| lines.unreadable(&e))? {
+            Greeting::Hello(hello) => Ok(Client { lines, hello, asked: Request::Unsubscribe }),
+            Greeting::Other { protocol, ix } => {
+                let why = format!("its ix {ix} speaks control protocol {protocol}");
+                let mend = format!(
                     "this is ix {} with protocol {PROTOCOL}: use the one that runs it",
                     env!("CARGO_PKG_VERSION")
-                ),
-            ));
+                );
+                let what = format!("cannot talk to {}", path.display());
+                Err(Problem::new(what, why).mend(mend))
+            }
         }
-        Ok(client)
     }
 
     /// Where it is connected to.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.lines.path
     }
 
-    /// The greeting: `protocol`, `ix`, `role`, `pid`, `program`.
-    pub fn hello(&self) -> &Value {
+    /// The greeting.
+    pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
     /// Asks, and waits for the answer.
-    pub fn ask(&mut self, request: &Request) -> Result<Value> {
+    pub fn ask(&mut self, request: &Request) -> Result<Answer> {
         let timeout = match request {
             Request::Status | Request::Stats => LOOK_TIMEOUT,
             Request::Subscribe { interval_ms, .. } => {
@@ -73,37 +78,69 @@ impl Client {
             }
             _ => TIMEOUT,
         };
-        let set = self.reader.get_ref().set_read_timeout(Some(timeout));
-        set.map_err(|e| self.lost(e))?;
-        self.send(&request.line())?;
+        self.lines.set_timeout(timeout)?;
+        let line = request.line().map_err(|e| self.lines.unreadable(&e))?;
+        self.lines.send(&line)?;
+        self.asked = request.clone();
         loop {
-            let mut value = self.line()?;
-            if let Some(answer) = value.get_mut("ok") {
-                return Ok(answer.take());
+            match self.line()? {
+                Line::Ok(answer) => return Ok(answer),
+                Line::Error(refused) => return Err(problem(refused)),
+                // A snapshot that was under way.
+                Line::Snapshot(_) | Line::Hello(_) => {}
             }
-            if let Some(error) = value.get("error") {
-                return Err(self.refused(error));
-            }
-            // A snapshot that was under way.
         }
+    }
+
+    /// Asks for what has an answer of this type.
+    pub fn get<T: TryFrom<Answer>>(&mut self, request: &Request) -> Result<T> {
+        let answer = self.ask(request)?;
+        T::try_from(answer).map_err(|_| {
+            let what = format!("cannot use what the dataplane at {} says", self.path().display());
+            Problem::new(what, "it is the answer to something else")
+        })
+    }
+
+    /// What the dataplane does now.
+    pub fn status(&mut self) -> Result<Status> {
+        self.look(&Request::Status)
+    }
+
+    /// The same with all counters.
+    pub fn stats(&mut self) -> Result<Status> {
+        self.look(&Request::Stats)
+    }
+
+    fn look(&mut self, request: &Request) -> Result<Status> {
+        self.get::<Look>(request)?.running().map_err(Problem::line)
     }
 
     /// The next snapshot of a subscription that was asked for last.
-    pub fn next_snapshot(&mut self) -> Result<Value> {
+    pub fn next_snapshot(&mut self) -> Result<Status> {
         loop {
-            let mut value = self.line()?;
-            if let Some(snapshot) = value.get_mut("snapshot") {
-                return Ok(snapshot.take());
-            }
-            if let Some(error) = value.get("error") {
-                return Err(self.refused(error));
+            match self.line()? {
+                Line::Snapshot(look) => return look.running().map_err(Problem::line),
+                Line::Error(refused) => return Err(problem(refused)),
+                Line::Ok(_) | Line::Hello(_) => {}
             }
         }
     }
 
-    fn refused(&self, error: &Value) -> Problem {
-        let text = |name: &str| error[name].as_str().unwrap_or_default().to_owned();
-        Problem::line(text("why")).mend(text("mend"))
+    fn line(&mut self) -> Result<Line> {
+        let line = self.lines.next()?;
+        Line::read(&line, &self.asked).map_err(|e| self.lines.unreadable(&e))
+    }
+}
+
+/// A refusal, for the user.
+fn problem(refused: Refused) -> Problem {
+    Problem::line(refused.why).mend(refused.mend)
+}
+
+impl Lines {
+    fn set_timeout(&self, timeout: Duration) -> Result<()> {
+        let set = self.reader.get_ref().set_read_timeout(Some(timeout));
+        set.map_err(|e| self.lost(e))
     }
 
     fn send(&mut self, line: &str) -> Result<()> {
@@ -111,15 +148,18 @@ impl Client {
         sent.map_err(|e| self.lost(e))
     }
 
-    fn line(&mut self) -> Result<Value> {
+    fn next(&mut self) -> Result<String> {
         let mut line = String::new();
         let read = (&mut self.reader).take(LINE_MAX).read_line(&mut line);
         match read {
-            Ok(n) if n > 0 => serde_json::from_str(&line)
-                .map_err(|e| Problem::new(format!("cannot read {}", self.path.display()), e)),
+            Ok(n) if n > 0 => Ok(line),
             Ok(_) => Err(self.lost(io::Error::from(ErrorKind::UnexpectedEof))),
             Err(e) => Err(self.lost(e)),
         }
+    }
+
+    fn unreadable(&self, e: &serde_json::Error) -> Problem {
+        Problem::new(format!("cannot read {}", self.path.display()), e)
     }
 
     fn lost(&self, e: io::Error) -> Problem {
@@ -137,11 +177,4 @@ impl Client {
             _ => Problem::new(what, e),
         }
     }
-}
-
-/// One request to the dataplane at `path`: a line of JSON, or a word.
-pub fn ask(path: &Path, request: &str) -> Result<Value> {
-    let request = Request::read(request.as_bytes())
-        .map_err(|refusal| Problem::line(&refusal).mend(refusal.mend()))?;
-    Client::connect(path)?.ask(&request)
 }

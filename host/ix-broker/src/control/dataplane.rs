@@ -1,39 +1,39 @@
 //! What stands behind the control socket of `ix run`: the control page, which is only read, and
 //! commands to the dataplane, which are answered later.
-use super::{Answer, Backend, Captures, Charge, Refusal, Request, Ticket, Topic};
+use super::{Backend, Captures, Charge, Name, Response, Ticket};
 use crate::commands::{Commands, Reply};
 use crate::surveys::Surveys;
 use crate::vnic::{self, FilteredDevices, Vnic};
+use ix_proto::control::{Answer, Look, Refusal, Report, Request, Topic};
 use ix_proto::{Command, Outcome};
-use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;
 
 /// Answers of commands that have ended, on their way to who asked.
 #[derive(Clone, Default)]
-pub struct Answers(Rc<RefCell<Vec<(Ticket, Answer)>>>);
+pub struct Answers(Rc<RefCell<Vec<(Ticket, Response)>>>);
 
 impl Answers {
     /// Takes them.
-    pub fn take(&self) -> Vec<(Ticket, Answer)> {
+    pub fn take(&self) -> Vec<(Ticket, Response)> {
         self.0.take()
     }
 
     /// One more.
-    pub fn push(&self, answer: (Ticket, Answer)) {
+    pub fn push(&self, answer: (Ticket, Response)) {
         self.0.borrow_mut().push(answer);
     }
 }
 
 /// The dataplane for the time of a look at the control socket.
 pub struct Dataplane<'a> {
-    /// `program` and `pid`.
-    pub name: Value,
+    /// Program and process.
+    pub name: Name,
     /// Elastic threads, in whatever state.
     pub threads: usize,
-    /// All that the control page says.
-    pub snapshot: &'a dyn Fn() -> Value,
+    /// All that the control page says, beside the controller in charge.
+    pub snapshot: &'a dyn Fn(Option<Report>) -> Look,
     /// Where commands go.
     pub commands: &'a mut Commands,
     /// Where requests for connections go.
@@ -51,23 +51,22 @@ pub struct Dataplane<'a> {
 }
 
 impl Backend for Dataplane<'_> {
-    fn name(&self) -> Value {
+    fn name(&self) -> Name {
         self.name.clone()
     }
 
-    fn look(&mut self, _topic: Topic) -> Answer {
-        let mut snapshot = (self.snapshot)();
-        snapshot["controller"] = self.charge.to_json(Instant::now());
-        Ok(snapshot)
+    fn look(&mut self, _topic: Topic) -> Result<Look, Refusal> {
+        Ok((self.snapshot)(self.charge.current(Instant::now()).cloned()))
     }
 
-    fn begin(&mut self, request: &Request, ticket: Ticket) -> Option<Answer> {
+    fn begin(&mut self, request: &Request, ticket: Ticket) -> Option<Response> {
         match request {
             Request::Policy { text, slo_us } => {
-                return Some(self.charge.wish(text.as_deref(), *slo_us, Instant::now()));
+                let told = self.charge.wish(text.as_deref(), *slo_us, Instant::now());
+                return Some(told.map(Answer::PolicySet));
             }
             Request::Control { report } => {
-                return Some(self.charge.report(report, Instant::now()));
+                return Some(self.charge.report(report, Instant::now()).map(Answer::Wish));
             }
             Request::Connections(query) => {
                 let known = query.thread.map_or(Ok(0), |thread| self.thread(thread));
@@ -76,10 +75,16 @@ impl Backend for Dataplane<'_> {
             }
             Request::Capture { wish } => {
                 let (answers, now) = (self.answers.clone(), Instant::now());
-                let reply = move |answer| answers.0.borrow_mut().push((ticket, answer));
-                return self.captures.wish(wish, self.threads, self.commands, now, reply);
+                let reply = move |started: Result<_, Refusal>| {
+                    answers.push((ticket, started.map(Answer::Capture)));
+                };
+                let begun = self.captures.wish(wish, self.threads, self.commands, now, reply);
+                return begun.map(|begun| begun.map(Answer::Capture));
             }
-            Request::CaptureStop { pid } => return Some(self.captures.stop(*pid, self.commands)),
+            Request::CaptureStop { pid } => {
+                self.captures.stop(*pid, self.commands);
+                return Some(Ok(Answer::Done {}));
+            }
             _ => {}
         }
         if let Some(change) = self.change(request) {
@@ -96,18 +101,18 @@ impl Backend for Dataplane<'_> {
             Ok(command) => command,
             Err(refusal) => return Some(Err(refusal)),
         };
-        self.commands.submit(command, self.reply(ticket, json!({})));
+        self.commands.submit(command, self.reply(ticket));
         None
     }
 }
 
 impl Dataplane<'_> {
-    /// What becomes of a command: `done` when it was carried out.
-    fn reply(&self, ticket: Ticket, done: Value) -> Reply {
+    /// What becomes of a command.
+    fn reply(&self, ticket: Ticket) -> Reply {
         let answers = self.answers.clone();
         Box::new(move |outcome: &Outcome| {
             let answer = match outcome {
-                Outcome::Done => Ok(done),
+                Outcome::Done => Ok(Answer::Done {}),
                 Outcome::Refused(why) | Outcome::TimedOut(why) => {
                     Err(Refusal::Dataplane(why.clone()))
                 }
@@ -118,7 +123,7 @@ impl Dataplane<'_> {
 
     /// The same of filters and rates: they hold from the next cycle on, whenever that is. A
     /// dataplane that stands still sends nothing before.
-    fn reply_of_gate(&self, ticket: Ticket, done: Value) -> Reply {
+    fn reply_of_gate(&self, ticket: Ticket, done: Answer) -> Reply {
         let answers = self.answers.clone();
         Box::new(move |outcome: &Outcome| {
             let answer = match outcome {
@@ -133,7 +138,7 @@ impl Dataplane<'_> {
     /// it is about something else.
     fn change(&mut self, request: &Request) -> Option<Result<vnic::Change, Refusal>> {
         Some(match request {
-            Request::Vnic => Ok(vnic::Change { answer: self.vnic.look(), gate: None }),
+            Request::Vnic => Ok(vnic::Change { answer: self.vnic.look().into(), gate: None }),
             Request::FilterCreate { vnic: Some(_), .. }
             | Request::FilterAssign { vnic: Some(_), .. }
             | Request::VnicCreate { .. }

@@ -2,9 +2,8 @@
 //!
 //! Names follow its conventions: base units (seconds, bytes), counters end in `_total`, one thing a
 //! name and its parts as labels.
-use crate::control::{ThreadView, View};
-use ix_dataplane::metrics::ThreadState;
-use serde_json::Value;
+use ix_proto::ThreadState;
+use ix_proto::control::{Commands, Hardware, Status, Thread};
 use std::fmt::{Display, Write};
 
 /// Media type of the text.
@@ -51,31 +50,34 @@ const GAUGES: [(&str, &str, &str); 11] = [
     ("wheel_entries", "wheel_entries", "Entries in the timing wheel, stale ones included"),
 ];
 
+/// A count of what a hardware thread executed, if it is counted.
+type Executed = fn(&Hardware) -> Option<u64>;
+
 /// What the hardware threads under the elastic threads executed.
-const HARDWARE: [(&str, &str, &str); 3] = [
-    ("cycles", "hardware_cycles", "Cycles of the hardware thread"),
-    ("instructions", "hardware_instructions", "Instructions of the hardware thread"),
-    ("cache_misses", "hardware_cache_misses", "Cache misses of the hardware thread"),
+const HARDWARE: [(Executed, &str, &str); 3] = [
+    (|h| Some(h.cycles), "hardware_cycles", "Cycles of the hardware thread"),
+    (|h| Some(h.instructions), "hardware_instructions", "Instructions of the hardware thread"),
+    (|h| h.cache_misses, "hardware_cache_misses", "Cache misses of the hardware thread"),
 ];
 
 /// The whole page.
-pub fn text(view: &View) -> String {
+pub fn text(status: &Status) -> String {
     let mut page = Page::default();
     page.head("info", "gauge", "The program and its dataplane");
-    page.put("info", &[("program", &view.name()), ("pid", &view.pid)], 1);
+    page.put("info", &[("program", &status.name()), ("pid", &status.pid)], 1);
     page.head("batch_bound_packets", "gauge", "Batch bound B");
-    page.put("batch_bound_packets", &[], view.batch_bound);
+    page.put("batch_bound_packets", &[], status.batch_bound);
     page.head("device_up", "gauge", "Whether a device's link is up");
-    for (device, state) in view.devices.iter().zip(&view.device_states) {
+    for (device, state) in status.devices.iter().zip(&status.device_states) {
         page.put("device_up", &[("device", device)], u8::from(state.contains("up")));
     }
     page.head("wall", "gauge", "Whether the program is kept out of the dataplane's memory");
-    page.put("wall", &[], u8::from(view.wall.stands));
+    page.put("wall", &[], u8::from(status.wall.stands));
     page.head("refusals_total", "counter", "What the wall did not let through, by kind");
-    for (kind, count) in &view.wall.refused {
+    for (kind, count) in &status.wall.refused {
         page.put("refusals_total", &[("kind", kind)], count);
     }
-    if let Some(controller) = &view.controller {
+    if let Some(controller) = &status.controller {
         page.head("slo_seconds", "gauge", "Bound on the queueing delay");
         page.put("slo_seconds", &[("policy", &controller.policy)], controller.slo_us / 1e6);
         page.head("rung", "gauge", "Rung of the policy's ladder, counted from 1");
@@ -85,47 +87,47 @@ pub fn text(view: &View) -> String {
             page.put("power_watts", &[], watts);
         }
     }
-    threads(&mut page, view);
-    stages(&mut page, view);
-    windows(&mut page, view);
-    histograms(&mut page, view);
-    groups(&mut page, view);
+    threads(&mut page, status);
+    stages(&mut page, status);
+    windows(&mut page, status);
+    histograms(&mut page, status);
+    groups(&mut page, status);
     page.0
 }
 
 /// Counters and gauges of each thread.
-fn threads(page: &mut Page, view: &View) {
+fn threads(page: &mut Page, status: &Status) {
     page.head("thread_state", "gauge", "1 for the state that an elastic thread is in");
-    for (i, thread) in view.threads.iter().enumerate() {
+    for (i, thread) in status.threads.iter().enumerate() {
         for state in ThreadState::ALL {
-            let is = u8::from(state.name() == thread.state);
+            let is = u8::from(state == thread.state);
             let labels: [(&str, &dyn Display); 3] =
                 [("thread", &i), ("cpu", &thread.cpu), ("state", &state.name())];
             page.put("thread_state", &labels, is);
         }
     }
     for (key, name, help) in COUNTERS {
-        let value = |thread: &ThreadView| thread.counters.get(key)?.as_u64();
-        page.each(view, &format!("{name}_total"), "counter", help, value);
+        let value = |thread: &Thread| thread.counters.get(key).copied();
+        page.each(status, &format!("{name}_total"), "counter", help, value);
     }
     for (key, name, help) in GAUGES {
-        let value = |thread: &ThreadView| thread.counters.get(key)?.as_u64();
-        page.each(view, name, "gauge", help, value);
+        let value = |thread: &Thread| thread.counters.get(key).copied();
+        page.each(status, name, "gauge", help, value);
     }
-    for (key, name, help) in HARDWARE {
-        let value = |thread: &ThreadView| thread.counters.get("hardware")?.get(key)?.as_u64();
-        page.each(view, &format!("{name}_total"), "counter", help, value);
+    for (count, name, help) in HARDWARE {
+        let value = |thread: &Thread| count(thread.hardware.as_ref()?);
+        page.each(status, &format!("{name}_total"), "counter", help, value);
     }
-    let groups = |thread: &ThreadView| Some(thread.groups() as u64);
-    page.each(view, "flow_groups", "gauge", "Flow groups that a thread owns", groups);
+    let groups = |thread: &Thread| Some(thread.flow_groups.len() as u64);
+    page.each(status, "flow_groups", "gauge", "Flow groups that a thread owns", groups);
     page.head("dropped_packets_total", "counter", "Packets dropped, by reason");
-    for (i, thread) in view.threads.iter().enumerate() {
+    for (i, thread) in status.threads.iter().enumerate() {
         for (reason, count) in &thread.drops {
             page.put("dropped_packets_total", &[("thread", &i), ("reason", reason)], count);
         }
     }
     page.head("tcp_incidents_total", "counter", "What happened inside TCP, by kind");
-    for (i, thread) in view.threads.iter().enumerate() {
+    for (i, thread) in status.threads.iter().enumerate() {
         for (kind, count) in &thread.tcp {
             page.put("tcp_incidents_total", &[("thread", &i), ("kind", kind)], count);
         }
@@ -133,30 +135,30 @@ fn threads(page: &mut Page, view: &View) {
 }
 
 /// Where the time goes.
-fn stages(page: &mut Page, view: &View) {
-    if view.ticks_per_us == 0 {
+fn stages(page: &mut Page, status: &Status) {
+    if status.ticks_per_us == 0 {
         return;
     }
     let name = "time_seconds_total";
     page.head(name, "counter", "Time by stage of the cycle; app and idle are none of it");
-    for (i, thread) in view.threads.iter().enumerate() {
+    for (i, thread) in status.threads.iter().enumerate() {
         for (stage, ticks) in &thread.stage_ticks {
-            let seconds = *ticks as f64 / view.ticks_per_us as f64 / 1e6;
+            let seconds = *ticks as f64 / status.ticks_per_us as f64 / 1e6;
             page.put(name, &[("thread", &i), ("stage", stage)], seconds);
         }
     }
 }
 
 /// Averages of the last windows, under the fastest smoothing factor.
-fn windows(page: &mut Page, view: &View) {
-    let mut each = |name: &str, help: &str, value: &dyn Fn(&ThreadView) -> f64| {
-        page.each(view, name, "gauge", help, |thread| Some(value(thread)));
+fn windows(page: &mut Page, status: &Status) {
+    let mut each = |name: &str, help: &str, value: &dyn Fn(&Thread) -> f64| {
+        page.each(status, name, "gauge", help, |thread| Some(value(thread)));
     };
     each("queueing_delay_seconds", "From a packet's arrival to the end of its batch", &|t| {
         t.window.queueing_delay_us[0] / 1e6
     });
     each("tail_delay_seconds", "Estimate of the tail of the queueing delay", &|t| {
-        t.tail_us(view.batch_bound) / 1e6
+        t.tail_us(status.batch_bound) / 1e6
     });
     each("queue_depth_packets", "Packets that waited when a cycle began", &|t| {
         t.window.queue_depth[0]
@@ -169,14 +171,14 @@ fn windows(page: &mut Page, view: &View) {
 }
 
 /// Distributions.
-fn histograms(page: &mut Page, view: &View) {
+fn histograms(page: &mut Page, status: &Status) {
     let name = "cycle_received_packets";
     page.head(name, "histogram", "Packets received by a cycle");
-    for (i, thread) in view.threads.iter().enumerate() {
-        let mut sum = 0;
+    for (i, thread) in status.threads.iter().enumerate() {
+        let mut sum = 0u64;
         let last = thread.batches.len().saturating_sub(1);
         for (bucket, count) in thread.batches.iter().enumerate() {
-            sum += count;
+            sum = sum.saturating_add(*count);
             // The last one has no bound.
             let bound = (bucket < last).then(|| ((1u64 << bucket) - 1).to_string());
             let bound = bound.unwrap_or_else(|| "+Inf".to_owned());
@@ -187,38 +189,36 @@ fn histograms(page: &mut Page, view: &View) {
             page.put(&format!("{name}_count"), &[("thread", &i)], sum);
         }
     }
-    let ticks_per_s = view.ticks_per_us as f64 * 1e6;
+    let ticks_per_s = status.ticks_per_us as f64 * 1e6;
     if ticks_per_s == 0.0 {
         return;
     }
     let name = "busy_cycle_seconds";
     page.head(name, "summary", "Length of cycles that did something");
-    for (i, thread) in view.threads.iter().enumerate() {
-        let Some(summary) = thread.counters.get("busy_cycle_ticks") else { continue };
-        let number = |key: &str| summary.get(key).and_then(Value::as_f64).unwrap_or(0.0);
-        for (quantile, key) in [("0.5", "p50"), ("0.99", "p99"), ("0.999", "p999")] {
+    for (i, thread) in status.threads.iter().enumerate() {
+        let ticks = &thread.busy_cycle_ticks;
+        for (quantile, value) in [("0.5", ticks.p50), ("0.99", ticks.p99), ("0.999", ticks.p999)] {
             let labels: [(&str, &dyn Display); 2] = [("thread", &i), ("quantile", &quantile)];
-            page.put(name, &labels, number(key) / ticks_per_s);
+            page.put(name, &labels, value as f64 / ticks_per_s);
         }
-        let sum = number("mean") * number("count") / ticks_per_s;
+        let sum = ticks.mean as f64 * ticks.count as f64 / ticks_per_s;
         page.put(&format!("{name}_sum"), &[("thread", &i)], sum);
-        page.put(&format!("{name}_count"), &[("thread", &i)], number("count"));
+        page.put(&format!("{name}_count"), &[("thread", &i)], ticks.count as f64);
     }
 }
 
 /// Flow groups, and the control plane's commands.
-fn groups(page: &mut Page, view: &View) {
+fn groups(page: &mut Page, status: &Status) {
     page.head("flow_group_packets_total", "counter", "Packets of a flow group, on any thread");
-    for (i, group) in view.groups.iter().enumerate() {
+    for (i, group) in status.groups.iter().enumerate() {
         page.put("flow_group_packets_total", &[("group", &i)], group.packets);
     }
     page.head("migrations_total", "counter", "Migrations of flow groups between threads");
-    page.put("migrations_total", &[], view.migrations_ever);
+    page.put("migrations_total", &[], status.migrations_ever);
     page.head("commands_total", "counter", "Commands of the control plane, by outcome");
-    for outcome in ["done", "refused", "timed_out"] {
-        if let Some(count) = view.commands.get(outcome) {
-            page.put("commands_total", &[("outcome", &outcome)], count);
-        }
+    let Commands { done, refused, timed_out, .. } = status.commands;
+    for (outcome, count) in [("done", done), ("refused", refused), ("timed_out", timed_out)] {
+        page.put("commands_total", &[("outcome", &outcome)], count);
     }
 }
 
@@ -242,13 +242,13 @@ impl Page {
     /// A metric of each thread, if any has it.
     fn each<T: Display>(
         &mut self,
-        view: &View,
+        status: &Status,
         name: &str,
         kind: &str,
         help: &str,
-        value: impl Fn(&ThreadView) -> Option<T>,
+        value: impl Fn(&Thread) -> Option<T>,
     ) {
-        let values: Vec<Option<T>> = view.threads.iter().map(value).collect();
+        let values: Vec<Option<T>> = status.threads.iter().map(value).collect();
         if values.iter().all(Option::is_none) {
             return;
         }
@@ -270,15 +270,15 @@ fn escape(value: &dyn Display) -> String {
 mod tests {
     use super::*;
     use crate::control::sample;
+    use crate::counters;
     use ix_dataplane::metrics::{ControlPage, Snapshot};
     use ix_testbed::prometheus::Samples;
-    use serde_json::json;
 
     #[test]
     fn the_text_is_what_prometheus_reads() {
-        let mut value = sample(5_000_000);
-        value["program"] = "odd \"name\" \\ of\na program".into();
-        let samples = Samples::parse(&text(&View::read(&value).expect("a view")));
+        let program = "odd \"name\" \\ of\na program".to_owned();
+        let status = Status { program, ..sample(5_000_000) };
+        let samples = Samples::parse(&text(&status));
         let get = |series: &str| samples.get(series).unwrap_or_else(|| panic!("no {series}"));
         assert_eq!(get("ix_received_packets_total{thread=\"0\"}"), 5000.0);
         assert_eq!(get("ix_thread_state{thread=\"1\",cpu=\"3\",state=\"parked\"}"), 1.0);
@@ -294,17 +294,17 @@ mod tests {
 
     /// The page of the book about metrics: every series with its kind, its labels and its help.
     fn reference() -> String {
-        let mut value = sample(5_000_000);
-        value["wall"] = json!({ "stands": true, "refused": { "call": 1 } });
-        value["controller"]["power_w"] = json!(5.0);
-        for thread in value["threads"].as_array_mut().expect("threads") {
+        let mut status = sample(5_000_000);
+        status.wall.refused.insert("call".to_owned(), 1);
+        status.controller.as_mut().expect("a controller").power_w = Some(5.0);
+        for thread in &mut status.threads {
             for (key, ..) in COUNTERS.iter().chain(&GAUGES) {
-                thread[key] = json!(1);
+                thread.counters.insert((*key).to_owned(), 1);
             }
-            thread["hardware"] = json!({ "cycles": 1, "instructions": 1, "cache_misses": 1 });
-            thread["busy_cycle_ticks"] = json!({ "p50": 1, "p99": 1, "p999": 1, "count": 1 });
+            let hardware = Hardware { cycles: 1, instructions: 1, cache_misses: Some(1) };
+            thread.hardware = Some(hardware);
         }
-        let text = text(&View::read(&value).expect("a view"));
+        let text = text(&status);
         let mut page = String::from(
             "# Metrics\n\nMade from the code by `IX_BLESS=1 cargo test -p ix-broker --lib exposition`; do \
              not edit.\n\n`ix run --metrics ADDRESS:PORT` serves these series in Prometheus' text format \
@@ -351,7 +351,6 @@ mod tests {
         assert!(missing.is_empty(), "give these a name for Prometheus: {missing:?}");
         let gone: Vec<_> = known.iter().filter(|name| !names.contains(name)).collect();
         assert!(gone.is_empty(), "there is no such counter: {gone:?}");
-        let value = serde_json::from_str(&snapshot.to_string()).expect("JSON");
-        Samples::parse(&text(&View::read(&value).expect("a view")));
+        Samples::parse(&text(&counters::status_of(&snapshot)));
     }
 }

@@ -11,14 +11,16 @@
 //! `{"snapshot":…}` lines stand between them. A request may name the `protocol` it was written for;
 //! one of another version is refused.
 //!
+//! The words, with their JSON, are types of [`ix_proto::control`].
+//!
 //! * `place`: where the sockets are.
-//! * `request`: what may be asked, and the errors; `query`: which connections.
-//! * `refusals`: how many of them were refused, and why.
+//! * `refusals`: how many requests were refused, and why.
 //! * `server`: the broker's end. It never waits for a client.
-//! * `client`: the other end.
+//! * `client`: the other end; `change`: what happened between two looks.
 //! * `captures`: the capture that it writes, if there is one.
 //! * `charge`: the controller of a dataplane, if it has one, and what it shall do.
 mod captures;
+mod change;
 mod charge;
 mod client;
 mod dataplane;
@@ -26,27 +28,20 @@ pub mod exposition;
 mod peer;
 mod place;
 mod poller;
-mod query;
 mod refusals;
-mod request;
+#[cfg(any(test, feature = "samples"))]
+mod sample;
 mod scrape;
 mod server;
 #[cfg(test)]
 mod tests;
-mod view;
 
-pub use captures::{CaptureWish, Captures};
-pub use charge::{Charge, Report, Wish};
-pub use client::{Client, ask};
+pub use captures::Captures;
+pub use change::{Change, Shares};
+pub use charge::Charge;
+pub use client::Client;
 pub use dataplane::{Answers, Dataplane};
 pub use place::{Access, Found, all, find, folder, read_only};
-pub use query::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter, address, state_name};
-pub use request::{Refusal, Request, Role, Topic, VnicDevice};
-pub use server::{Answer, Backend, Server, Ticket};
-pub use view::{Change, ControllerView, GroupView, Shares, ThreadView, View, WallView, WindowView};
-
-/// Version of the protocol. A change that an older client could misread is a new one.
-pub const PROTOCOL: u64 = 1;
-
 #[cfg(any(test, feature = "samples"))]
-pub use view::sample;
+pub use sample::sample;
+pub use server::{Backend, Name, Response, Server, Ticket};

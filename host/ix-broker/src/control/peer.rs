@@ -1,6 +1,5 @@
 //! One client of the control socket, and the bytes on their way from and to it.
-use super::Role;
-use super::request::Topic;
+use ix_proto::control::{Role, Topic};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -30,6 +29,8 @@ pub struct Peer {
     pub heard: Instant,
     /// Its request is with the dataplane: until when that may take.
     pub pending: Option<Instant>,
+    /// Requests of it so far: the number of its last one.
+    pub requests: u64,
     pub subscription: Option<Subscription>,
     /// It sends no more; goes when it has its answers.
     ended: bool,
@@ -57,6 +58,7 @@ impl Peer {
             sent: 0,
             heard: now,
             pending: None,
+            requests: 0,
             subscription: None,
             ended: false,
         })

@@ -1,31 +1,30 @@
 //! Where control sockets are, and who may open them.
 use ix_problem::{Problem, Result};
-use serde::Deserialize;
+use ix_sys::{process, socket};
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Folders for control sockets that nobody named, best first: `/run/ix` for root, the user's own,
-/// one below /tmp.
+/// Folders for control sockets without a configured path, best first: `/run/ix` for root, the
+/// user's own folder, a folder below /tmp.
 fn folders() -> Vec<PathBuf> {
-    // SAFETY: cannot fail and touches no memory.
-    let (root, uid) = unsafe { (libc::geteuid() == 0, libc::getuid()) };
-    let system = root.then(|| PathBuf::from(SYSTEM));
+    let uid = process::real_user_id();
+    let system = process::is_root().then(|| PathBuf::from(SYSTEM));
     let users = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
     let users = users.map(|dir| PathBuf::from(dir).join("ix"));
     let last = std::env::temp_dir().join(format!("ix-{uid}"));
     system.into_iter().chain(users).chain([last]).collect()
 }
 
-/// Root's folder: others look here as well, for sockets that they may open.
+/// At most this many connections wait to be accepted.
+const BACKLOG: i32 = 128;
+/// Root's folder. Other users look here too, for sockets that they may open.
 const SYSTEM: &str = "/run/ix";
 
-/// The first of [`folders`] that can be had, without the sockets that dead runs left there.
+/// The first usable one of [`folders`]. Sockets that dead runs left there are removed.
 pub fn folder() -> Result<PathBuf> {
     let folders = folders();
     let folder = folders.iter().find(|folder| make(folder)).ok_or_else(|| {
@@ -39,82 +38,74 @@ pub fn folder() -> Result<PathBuf> {
     Ok(folder.clone())
 }
 
-/// Whether the folder is there, ours, and nobody else can put anything into it. Others may look
-/// through it: what a socket is for, its own mode says.
+/// Whether the folder exists, belongs to this user, and nobody else can create files in it. Others
+/// may enter it: each socket has its own mode.
 fn make(folder: &Path) -> bool {
     let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(folder);
-    // SAFETY: cannot fail and touches no memory.
-    let uid = unsafe { libc::geteuid() };
+    let uid = process::user_id();
     let ours = fs::symlink_metadata(folder).is_ok_and(|m| m.is_dir() && m.uid() == uid);
     made.is_ok() && ours && fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).is_ok()
 }
 
 /// Who may open the sockets of a dataplane.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Mode of the operators' socket, as `chmod` writes it.
-    mode: String,
+    /// Mode of the operators' socket.
+    pub mode: u32,
     /// Its group, by name or number (default: the user's own).
-    group: Option<String>,
-    /// Mode of the socket to look through.
-    read_only_mode: String,
+    pub group: Option<String>,
+    /// Mode of the read-only socket.
+    pub read_only_mode: u32,
     /// Its group.
-    read_only_group: Option<String>,
-    /// Where metrics are served over HTTP; not at all by default.
-    pub metrics: Option<String>,
+    pub read_only_group: Option<String>,
+    /// Address on which metrics are served over HTTP; by default they are not.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl Default for Access {
     fn default() -> Access {
-        let (mode, read_only_mode) = ("0600".to_owned(), "0660".to_owned());
+        let (mode, read_only_mode) = (0o600, 0o660);
         Access { mode, group: None, read_only_mode, read_only_group: None, metrics: None }
     }
 }
 
 impl Access {
-    /// Listens for scrapes of the metrics, where that is wanted: at `ADDRESS:PORT`, or at a port of
-    /// the loopback address.
+    /// Listens for scrapes of the metrics, if that is configured.
     pub fn bind_metrics(&self) -> Result<Option<TcpListener>> {
-        let Some(text) = &self.metrics else { return Ok(None) };
-        let problem = |e: &dyn std::fmt::Display| {
-            Problem::new(format!("cannot serve metrics at `{text}`"), e)
-                .mend("say ADDRESS:PORT or a port, for example --metrics 127.0.0.1:9464")
-        };
-        let port = text.parse().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        let address: SocketAddr = port.or_else(|_| text.parse()).map_err(|e| problem(&e))?;
-        TcpListener::bind(address).map(Some).map_err(|e| problem(&e))
+        let Some(address) = self.metrics else { return Ok(None) };
+        TcpListener::bind(address).map(Some).map_err(|e| {
+            Problem::new(format!("cannot serve metrics at {address}"), e)
+                .mend("choose another place, for example --metrics 127.0.0.1:9464")
+        })
     }
 }
 
-/// The sockets of one dataplane; their files go when it is dropped.
+/// The sockets of one dataplane. Their files are removed when it is dropped.
 pub struct Sockets {
     /// For operators.
     pub operator: UnixListener,
-    /// For looking.
+    /// For reading only.
     pub read_only: UnixListener,
     path: PathBuf,
 }
 
 impl Sockets {
-    /// Listens at `path`, or at the usual place of process `pid`. Removes what dead runs left.
+    /// Listens at `path`, or at the default path of process `pid`. Removes what dead runs left.
     pub fn listen(path: Option<&Path>, pid: i32, access: &Access) -> Result<Sockets> {
         let path = match path {
             Some(path) => path.to_owned(),
             None => folder()?.join(format!("{pid}.sock")),
         };
-        let listen = |path: &Path, mode: &str, group: &Option<String>| {
+        let listen = |path: &Path, mode: u32, group: &Option<String>| {
             let problem = |e: io::Error| {
                 Problem::new(format!("cannot listen at {}", path.display()), e)
                     .mend("choose another place with --control, or see [control] in the file")
             };
-            let mode = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o777);
-            let mode = mode.ok_or_else(|| problem(io::Error::other("its mode is no mode")))?;
             let gid = group.as_deref().map(group_id).transpose().map_err(problem)?;
             bind(path, mode, gid).map_err(problem)
         };
-        let operator = listen(&path, &access.mode, &access.group)?;
-        match listen(&read_only(&path), &access.read_only_mode, &access.read_only_group) {
+        let operator = listen(&path, access.mode, &access.group)?;
+        match listen(&read_only(&path), access.read_only_mode, &access.read_only_group) {
             Ok(read_only) => Ok(Sockets { operator, read_only, path }),
             Err(problem) => {
                 let _ = fs::remove_file(&path);
@@ -123,7 +114,7 @@ impl Sockets {
         }
     }
 
-    /// Where operators ask.
+    /// Path of the operators' socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -148,12 +139,14 @@ pub fn read_only(path: &Path) -> PathBuf {
     }
 }
 
-/// Binds, and takes over what a dead run left. At no time is the file open to more than it should.
+/// Binds, and replaces the socket file of a dead run. At no time may more users open the file than
+/// `mode` allows.
 fn bind(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<UnixListener> {
-    let listener = match bind_closed(path) {
+    let listen = || socket::listen_unix_closed(path, BACKLOG);
+    let listener = match listen() {
         Err(e) if e.kind() == ErrorKind::AddrInUse && is_dead(path) => {
             fs::remove_file(path)?;
-            bind_closed(path)?
+            listen()?
         }
         other => other?,
     };
@@ -164,35 +157,9 @@ fn bind(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<UnixListener> {
         fs::set_permissions(path, fs::Permissions::from_mode(mode))
     };
     open().inspect_err(|_| drop(fs::remove_file(path)))?;
+    let listener = UnixListener::from(listener);
     listener.set_nonblocking(true)?;
     Ok(listener)
-}
-
-/// A listener whose file nobody may open yet.
-fn bind_closed(path: &Path) -> io::Result<UnixListener> {
-    let check = |ret: i32| if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) };
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers; the descriptor is new and nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, kind, 0))?) };
-    // SAFETY: all zeroes is a valid address.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let bytes = path.as_os_str().as_bytes();
-    if bytes.is_empty() || bytes.contains(&0) || bytes.len() >= address.sun_path.len() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "not a path of at most 107 bytes"));
-    }
-    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-        *to = *from as libc::c_char;
-    }
-    let length = std::mem::size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: an open descriptor; an address with its length. A socket's mode before it is bound
-    // is that of the file that bind makes.
-    unsafe {
-        check(libc::fchmod(socket.as_raw_fd(), 0))?;
-        check(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length))?;
-        check(libc::listen(socket.as_raw_fd(), 128))?;
-    }
-    Ok(UnixListener::from(socket))
 }
 
 /// The number of a group, from its name or number.
@@ -214,7 +181,7 @@ fn sockets(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// A socket file that nobody listens at any more (its `ix run` was killed).
+/// Whether nobody listens at a socket file any more (its `ix run` was killed).
 fn is_dead(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
 }
@@ -222,7 +189,7 @@ fn is_dead(path: &Path) -> bool {
 /// A dataplane that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The socket that we may open, operators' if possible.
+    /// The socket that we may open: the operators' socket if possible.
     pub path: PathBuf,
     /// Process number of its program.
     pub pid: i32,
@@ -240,7 +207,8 @@ pub fn all() -> Vec<Found> {
     found
 }
 
-/// The dataplane of an operators' socket, through that or through the one beside it.
+/// The dataplane of an operators' socket, through that socket or through the read-only one beside
+/// it.
 fn reachable(path: &Path) -> Option<Found> {
     let pid = path.file_stem()?.to_str()?.parse().ok()?;
     let opens = |path: &PathBuf| UnixStream::connect(path).is_ok();
@@ -248,7 +216,7 @@ fn reachable(path: &Path) -> Option<Found> {
     Some(Found { path, pid })
 }
 
-/// The socket at this path, else that of this process, else the only one that there is.
+/// The socket at this path, or that of this process, or the only one that exists.
 pub fn find(path: Option<&Path>, pid: Option<i32>) -> Result<PathBuf> {
     if let Some(path) = path {
         return Ok(path.to_owned());
@@ -315,17 +283,19 @@ mod tests {
         let sockets = Sockets::listen(Some(&path), 0, &Access::default()).expect("listen");
         assert_eq!((mode(&path), mode(&read_only(&path))), (0o600, 0o660));
         drop(sockets);
-        let access: Access =
-            toml::from_str("mode = \"0660\"\ngroup = \"0\"\nread_only_mode = \"0666\"").expect("");
-        // SAFETY: cannot fail and touches no memory.
-        if unsafe { libc::geteuid() } == 0 {
+        let group = Some("0".to_owned());
+        let access = Access { mode: 0o660, group, read_only_mode: 0o666, ..Access::default() };
+        if process::is_root() {
             let _sockets = Sockets::listen(Some(&path), 0, &access).expect("listen");
             assert_eq!((mode(&path), mode(&read_only(&path))), (0o660, 0o666));
         }
-        for wrong in ["mode = \"rwx\"", "mode = \"1777\"", "group = \"no such group\""] {
-            let access: Access = toml::from_str(wrong).expect("fine as TOML");
-            assert!(Sockets::listen(Some(&path), 0, &access).is_err(), "{wrong}");
-            assert!(!path.exists(), "{wrong}");
+        let group = Some("no such group".to_owned());
+        for wrong in [
+            Access { group: group.clone(), ..Access::default() },
+            Access { read_only_group: group, ..Access::default() },
+        ] {
+            assert!(Sockets::listen(Some(&path), 0, &wrong).is_err(), "{wrong:?}");
+            assert!(!path.exists(), "{wrong:?}");
         }
     }
 

@@ -1,34 +1,26 @@
-//! Linux's epoll, as far as the control socket needs it.
+//! What the control socket watches: its listeners and its clients.
+use ix_sys::Epoll;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Descriptors that may be ready, each with a number.
-pub struct Poller(OwnedFd);
+pub struct Poller(Epoll);
 
-/// Most descriptors that one look answers.
+/// At most this many ready descriptors per call.
 const READY_MAX: usize = 64;
-const GONE: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
 impl Poller {
-    /// One without descriptors.
+    /// A poller without descriptors.
     pub fn new() -> io::Result<Poller> {
-        // SAFETY: no pointers; a descriptor that the call answers is nobody else's.
-        unsafe {
-            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
-            if fd < 0 {
-                Err(io::Error::last_os_error())
-            } else {
-                Ok(Poller(OwnedFd::from_raw_fd(fd)))
-            }
-        }
+        Epoll::new(READY_MAX).map(Poller)
     }
 
     /// Watches a descriptor for something to read, until it is closed.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, token, libc::EPOLLIN)
+        self.0.add(&fd, libc::EPOLLIN, token)
     }
 
-    /// From now on it is watched for this.
+    /// Changes what a descriptor is watched for.
     pub fn change(
         &self,
         fd: BorrowedFd<'_>,
@@ -38,26 +30,15 @@ impl Poller {
     ) -> io::Result<()> {
         let interest =
             if read { libc::EPOLLIN } else { 0 } | if write { libc::EPOLLOUT } else { 0 };
-        self.control(libc::EPOLL_CTL_MOD, fd, token, interest)
+        self.0.change(&fd, interest, token)
     }
 
-    fn control(&self, op: i32, fd: BorrowedFd<'_>, token: u64, interest: i32) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: interest as u32, u64: token };
-        // SAFETY: two open descriptors and a local.
-        let ret = unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd.as_raw_fd(), &mut event) };
-        if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
-
-    /// Those that are ready now, and whether the other end is gone altogether.
-    pub fn ready(&self) -> Vec<(u64, bool)> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; READY_MAX];
-        // SAFETY: an array with its length.
-        let n = unsafe {
-            libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), READY_MAX as i32, 0)
-        };
-        // An error is an interruption: there will be another look.
-        let ready = events.iter().take(usize::try_from(n).unwrap_or(0));
-        ready.map(|event| (event.u64, event.events & GONE != 0)).collect()
+    /// Returns the descriptors that are ready now, and whether the other end has closed.
+    pub fn ready(&mut self) -> Vec<(u64, bool)> {
+        // After an error nothing is ready: the caller polls again.
+        let count = self.0.wait(0).unwrap_or(0);
+        let ready = (0..count).map(|index| self.0.event(index));
+        ready.map(|(what, token)| (token, what & (libc::EPOLLHUP | libc::EPOLLERR) != 0)).collect()
     }
 }
 

@@ -1,11 +1,10 @@
 //! How many requests were refused, by reason: whoever tries what is not theirs is seen.
-use super::request::Refusal;
-use serde_json::Value;
+use ix_proto::control::{Code, Refusal};
 use std::collections::BTreeMap;
 
 /// Counts since the start.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(BTreeMap<&'static str, u64>);
+pub(super) struct Refusals(BTreeMap<Code, u64>);
 
 impl Refusals {
     /// One more.
@@ -14,7 +13,7 @@ impl Refusals {
     }
 
     /// By the names that refusals have for programs.
-    pub(super) fn to_json(&self) -> Value {
-        self.0.iter().map(|(code, count)| ((*code).to_owned(), Value::from(*count))).collect()
+    pub(super) fn counts(&self) -> BTreeMap<Code, u64> {
+        self.0.clone()
     }
 }

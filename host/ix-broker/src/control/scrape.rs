@@ -1,4 +1,4 @@
-//! One scrape of the metrics over HTTP: a request head in, a page out, and the end.
+//! One scrape of the metrics over HTTP: it reads a request head, sends a page and closes.
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ pub struct Scrape {
     pub until: Instant,
 }
 
-/// What is to be done about a scrape.
+/// What to do about a scrape.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It has not said everything yet.
+    /// The request is not complete yet.
     Wait,
-    /// It wants the metrics.
+    /// The client wants the metrics.
     Page,
-    /// It gets nothing but this status.
+    /// The client gets only this status.
     Refuse(&'static str),
 }
 
@@ -35,7 +35,7 @@ impl Scrape {
         Ok(Scrape { stream, head, answer, sent: 0, until: now + TIME_MAX })
     }
 
-    /// Reads what came.
+    /// Reads what has arrived.
     pub fn receive(&mut self) -> io::Result<Next> {
         let mut bytes = [0; HEAD_MAX];
         let room = HEAD_MAX - self.head.len();
@@ -48,7 +48,7 @@ impl Scrape {
         Ok(next(&self.head))
     }
 
-    /// Answers with a page of this type.
+    /// Replies with a page of this type.
     pub fn answer(&mut self, status: &str, media_type: &str, body: &str) -> io::Result<bool> {
         let length = body.len();
         self.answer = format!(
@@ -59,12 +59,12 @@ impl Scrape {
         self.flush()
     }
 
-    /// Whether it has been answered.
+    /// Whether the reply is set.
     pub fn is_answered(&self) -> bool {
         !self.answer.is_empty()
     }
 
-    /// Sends what it takes; answers whether that was all.
+    /// Sends what the socket takes; returns whether that was all.
     pub fn flush(&mut self) -> io::Result<bool> {
         while self.sent < self.answer.len() {
             match (&self.stream).write(&self.answer[self.sent..]) {
@@ -73,13 +73,14 @@ impl Scrape {
                 Err(e) => return Err(e),
             }
         }
-        // What it may still say must not reset the connection before it has read everything.
+        // Data that the client still sends must not reset the connection before it has read the
+        // page.
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
         Ok(true)
     }
 }
 
-/// What the head says so far.
+/// What to do about this head.
 fn next(head: &[u8]) -> Next {
     let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let whole = head.windows(4).any(|end| end == b"\r\n\r\n");

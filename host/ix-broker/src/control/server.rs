@@ -1,15 +1,14 @@
 //! The broker's end of the control socket: serves many clients without ever waiting for one.
-use super::PROTOCOL;
 use super::exposition;
-use super::peer::{Input, Peer, Subscription};
+use super::peer::{Input, Peer, REQUEST_MAX, Subscription};
 use super::place::{Access, Sockets};
 use super::poller::Poller;
 use super::refusals::Refusals;
-use super::request::{Refusal, Request, Role, Topic};
 use super::scrape::{Next, Scrape};
-use super::view::View;
 use ix_problem::{Problem, Result};
-use serde_json::{Value, json};
+use ix_proto::control::{
+    Answer, Hello, Line, Look, PROTOCOL, Refusal, Refused, Request, Role, Topic,
+};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
@@ -32,22 +31,35 @@ const FIRST_PEER: u64 = 3;
 const SCRAPES_MAX: usize = 16;
 
 /// What a request comes to.
-pub type Answer = std::result::Result<Value, Refusal>;
+pub type Response = std::result::Result<Answer, Refusal>;
+
+/// Who stands behind the socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The program.
+    pub program: String,
+    /// Its process.
+    pub pid: u32,
+}
 
 /// Names a request that will be answered later, through [`Server::answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ticket(pub u64);
+pub struct Ticket {
+    peer: u64,
+    /// Which of the client's requests.
+    request: u64,
+}
 
 /// What stands behind the socket.
 pub trait Backend {
-    /// Who this is: `program` and `pid`, for the greeting.
-    fn name(&self) -> Value;
+    /// Who this is, for the greeting.
+    fn name(&self) -> Name;
 
-    /// Answers [`Request::Status`] or [`Request::Stats`]: reads memory, waits for nothing.
-    fn look(&mut self, topic: Topic) -> Answer;
+    /// What [`Request::Status`] or [`Request::Stats`] returns: reads memory, waits for nothing.
+    fn look(&mut self, topic: Topic) -> std::result::Result<Look, Refusal>;
 
     /// Begins any other request. `None`: the answer comes later.
-    fn begin(&mut self, request: &Request, ticket: Ticket) -> Option<Answer>;
+    fn begin(&mut self, request: &Request, ticket: Ticket) -> Option<Response>;
 }
 
 /// The control sockets of one dataplane with all their clients.
@@ -126,7 +138,7 @@ impl Server {
                 token => self.with(token, |peer, refusals| {
                     peer.receive(now)?;
                     peer.flush()?;
-                    step(peer, Ticket(token), backend, refusals, now)
+                    step(peer, token, backend, refusals, now)
                 }),
             }
         }
@@ -134,10 +146,14 @@ impl Server {
     }
 
     /// The answer to a request that was begun; of no effect when nobody waits for it any more.
-    pub fn answer(&mut self, ticket: Ticket, answer: Answer) {
-        self.with(ticket.0, |peer, refusals| match peer.pending.take() {
-            Some(_) => peer.say(&line(answer, refusals)),
-            None => Ok(()),
+    pub fn answer(&mut self, ticket: Ticket, answer: Response) {
+        self.with(ticket.peer, |peer, refusals| {
+            // It may be late, and the client waits for the answer to its next request.
+            if peer.pending.is_none() || peer.requests != ticket.request {
+                return Ok(());
+            }
+            peer.pending = None;
+            say(peer, answer, refusals)
         });
     }
 
@@ -155,11 +171,9 @@ impl Server {
             return;
         }
         self.peers.insert(token, peer);
-        let mut hello = backend.name();
-        hello["protocol"] = PROTOCOL.into();
-        hello["ix"] = env!("CARGO_PKG_VERSION").into();
-        hello["role"] = role.name().into();
-        self.with(token, |peer, _| peer.say(&json!({ "hello": hello }).to_string()));
+        let (Name { program, pid }, ix) = (backend.name(), env!("CARGO_PKG_VERSION").to_owned());
+        let hello = Hello { protocol: PROTOCOL, ix, role, pid, program };
+        self.with(token, |peer, _| peer.say(&Line::Hello(hello).write()?));
     }
 
     fn accept_scrape(&mut self, now: Instant) {
@@ -183,9 +197,8 @@ impl Server {
                 Next::Wait => Ok(false),
                 Next::Refuse(status) => scrape.answer(status, "text/plain", &format!("{status}\n")),
                 Next::Page => {
-                    let view = backend.look(Topic::Stats).map_err(|refusal| refusal.to_string());
-                    let view = view.and_then(|v| View::read(&v).map_err(|p| p.to_string()));
-                    match view.map(|view| exposition::text(&view)) {
+                    let look = backend.look(Topic::Stats).map_err(|refusal| refusal.to_string());
+                    match look.and_then(Look::running).map(|status| exposition::text(&status)) {
                         Ok(page) => scrape.answer("200 OK", exposition::CONTENT_TYPE, &page),
                         Err(why) => scrape.answer("503 Service Unavailable", "text/plain", &why),
                     }
@@ -211,8 +224,7 @@ impl Server {
         }
         let oldest = of_role().min_by_key(|(_, peer)| peer.heard).map(|(token, _)| *token);
         if let Some(token) = oldest {
-            let busy = line(Err(Refusal::Busy), &mut self.refusals);
-            self.with(token, |peer, _| peer.say(&busy));
+            self.with(token, |peer, refusals| say(peer, Err(Refusal::Busy), refusals));
             self.peers.remove(&token);
         }
     }
@@ -225,7 +237,7 @@ impl Server {
             self.with(token, |peer, refusals| {
                 if peer.pending.is_some_and(|end| end <= now) {
                     peer.pending = None;
-                    peer.say(&line(Err(Refusal::NoAnswer), refusals))?;
+                    say(peer, Err(Refusal::NoAnswer), refusals)?;
                 }
                 snapshot(peer, backend, refusals, now)
             });
@@ -248,7 +260,7 @@ impl Server {
 /// Takes a client's next request, if there is one.
 fn step(
     peer: &mut Peer,
-    ticket: Ticket,
+    token: u64,
     backend: &mut impl Backend,
     refusals: &mut Refusals,
     now: Instant,
@@ -256,40 +268,42 @@ fn step(
     let request = match peer.next() {
         Input::Nothing => return Ok(()),
         Input::TooLong => {
-            peer.say(&line(Err(Refusal::TooLong), refusals))?;
+            say(peer, Err(Refusal::TooLong(REQUEST_MAX)), refusals)?;
             peer.hang_up();
             return Ok(());
         }
         Input::Line(text) => Request::read(&text),
     };
+    peer.requests += 1;
+    let ticket = Ticket { peer: token, request: peer.requests };
     let request = request.and_then(|request| {
         let allowed = request.allowed(peer.role);
         if allowed { Ok(request) } else { Err(Refusal::NotAllowed) }
     });
     let answer = match request {
         Err(refusal) => Some(Err(refusal)),
-        Ok(Request::Status) => Some(backend.look(Topic::Status)),
-        Ok(Request::Stats) => Some(backend.look(Topic::Stats)),
+        Ok(Request::Status) => Some(backend.look(Topic::Status).map(Answer::Look)),
+        Ok(Request::Stats) => Some(backend.look(Topic::Stats).map(Answer::Look)),
         Ok(Request::Subscribe { to, interval_ms }) => {
             let interval = Duration::from_millis(interval_ms);
             peer.subscription = Some(Subscription { topic: to, interval, next: now });
-            Some(Ok(json!({})))
+            Some(Ok(Answer::Done {}))
         }
         Ok(Request::Unsubscribe) => {
             peer.subscription = None;
-            Some(Ok(json!({})))
+            Some(Ok(Answer::Done {}))
         }
         Ok(Request::Vnic) => {
             let mut view = backend.begin(&Request::Vnic, ticket);
-            if let Some(Ok(view @ Value::Object(_))) = &mut view {
-                view["refused"] = refusals.to_json();
+            if let Some(Ok(Answer::Vnic(view))) = &mut view {
+                view.set_refused(refusals.counts());
             }
             view
         }
         Ok(request) => backend.begin(&request, ticket),
     };
     match answer {
-        Some(answer) => peer.say(&line(answer, refusals)),
+        Some(answer) => say(peer, answer, refusals),
         None => {
             peer.pending = Some(now + PENDING_MAX);
             Ok(())
@@ -314,19 +328,19 @@ fn snapshot(
         return Ok(());
     }
     match backend.look(subscription.topic) {
-        Ok(value) => peer.say(&json!({ "snapshot": value }).to_string()),
-        Err(refusal) => peer.say(&line(Err(refusal), refusals)),
+        Ok(look) => peer.say(&Line::Snapshot(look).write()?),
+        Err(refusal) => say(peer, Err(refusal), refusals),
     }
 }
 
-/// An answer as it is sent; a refusal is counted.
-fn line(answer: Answer, refusals: &mut Refusals) -> String {
-    let value = match answer {
-        Ok(value) => json!({ "ok": value }),
+/// Sends an answer; a refusal is counted.
+fn say(peer: &mut Peer, answer: Response, refusals: &mut Refusals) -> io::Result<()> {
+    let line = match answer {
+        Ok(answer) => Line::Ok(answer),
         Err(refusal) => {
             refusals.count(&refusal);
-            json!({ "error": refusal.to_json() })
+            Line::Error(Refused::from(&refusal))
         }
     };
-    value.to_string()
+    peer.say(&line.write()?)
 }

@@ -1,6 +1,9 @@
 //! The control socket with a dataplane that is none behind it, and clients of every kind.
 use super::*;
 use ix_problem::Problem;
+use ix_proto::control::{
+    Answer, CaptureStarted, Look, Refusal, Request, Role, Status, Topic, vnic,
+};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,25 +19,28 @@ struct Fake {
 }
 
 impl Backend for Fake {
-    fn name(&self) -> Value {
-        json!({ "program": "fake", "pid": 7 })
+    fn name(&self) -> Name {
+        Name { program: "fake".to_owned(), pid: 7 }
     }
 
-    fn look(&mut self, topic: Topic) -> Answer {
+    fn look(&mut self, topic: Topic) -> Result<Look, Refusal> {
         self.looks += 1;
-        Ok(json!({ "topic": format!("{topic:?}"), "looks": self.looks }))
+        let program = format!("{topic:?}");
+        Ok(Look::Running(Box::new(Status { program, now_us: self.looks, ..Status::default() })))
     }
 
-    fn begin(&mut self, request: &Request, ticket: Ticket) -> Option<Answer> {
+    fn begin(&mut self, request: &Request, ticket: Ticket) -> Option<Response> {
         match request {
             Request::Park { thread: 1 } => {
                 self.parked.push((ticket, Instant::now() + Duration::from_millis(30)));
                 None
             }
             Request::Park { thread: 2 } => None,
-            Request::Connections(query) => Some(Ok(json!("x".repeat(query.max * 12)))),
+            Request::Connections(query) => {
+                Some(Ok(CaptureStarted { path: Some("x".repeat(query.max * 12)) }.into()))
+            }
             Request::Park { thread } => Some(Err(Refusal::NoSuchThread(*thread, 3))),
-            Request::Vnic => Some(Ok(json!({}))),
+            Request::Vnic => Some(Ok(vnic::View::Own(Box::default()).into())),
             _ => Some(Err(Refusal::Unsupported("do that"))),
         }
     }
@@ -42,15 +48,12 @@ impl Backend for Fake {
 
 /// Waits for the server as a broker does.
 fn turn(server: &mut Server, fake: &mut Fake) {
-    use std::os::fd::AsRawFd;
-    let mut poll = libc::pollfd { fd: server.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one struct.
-    unsafe { libc::poll(&mut poll, 1, 5) };
+    let _ = ix_sys::poll::is_readable(&server.fd(), Duration::from_millis(5));
     server.serve(fake, Instant::now());
     let (due, rest) = fake.parked.drain(..).partition(|(_, at)| *at <= Instant::now());
     fake.parked = rest;
     let due: Vec<(Ticket, Instant)> = due;
-    due.into_iter().for_each(|(ticket, _)| server.answer(ticket, Ok(json!("parked"))));
+    due.into_iter().for_each(|(ticket, _)| server.answer(ticket, Ok(Answer::Done {})));
 }
 
 /// A server on a thread of its own, for as long as `f` runs.
@@ -98,6 +101,8 @@ fn the_greeting_says_who_is_there_and_what_one_may_do() {
         assert_eq!((&hello["protocol"], &hello["role"]), (&json!(1), &json!("operator")));
         assert_eq!((&hello["program"], &hello["pid"]), (&json!("fake"), &json!(7)));
         assert_eq!(line(&mut raw(&read_only(path)))["hello"]["role"], "read-only");
+        let client = Client::connect(path).expect("connect");
+        assert_eq!((client.hello().role, client.hello().pid), (Role::Operator, 7));
     });
 }
 
@@ -125,16 +130,43 @@ fn many_requests_are_answered_in_order() {
         line(&mut client);
         // The second takes its time; the others wait for it.
         say(&client, "stats\n{\"do\":\"park\",\"thread\":1}\nexplode\nstatus\n");
-        assert_eq!(line(&mut client)["ok"]["topic"], "Stats");
-        assert_eq!(line(&mut client)["ok"], "parked");
+        assert_eq!(line(&mut client)["ok"]["program"], "Stats");
+        assert_eq!(line(&mut client)["ok"], json!({}));
         assert_eq!(line(&mut client)["error"]["code"], "bad-request");
-        assert_eq!(line(&mut client)["ok"]["topic"], "Status");
+        assert_eq!(line(&mut client)["ok"]["program"], "Status");
         // A last line without its end.
         say(&client, "stats");
         client.get_ref().shutdown(std::net::Shutdown::Write).expect("half close");
-        assert_eq!(line(&mut client)["ok"]["topic"], "Stats");
+        assert_eq!(line(&mut client)["ok"]["program"], "Stats");
         assert_eq!(client.read_to_string(&mut String::new()).expect("end"), 0);
     });
+}
+
+#[test]
+fn a_late_answer_is_not_that_of_the_next_request() {
+    let name = format!("ix-control-{}-late.sock", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let mut server = Server::listen(Some(&path), 0, &Access::default()).expect("listen");
+    let (mut fake, mut client) = (Fake::default(), raw(&path));
+    let began = Instant::now();
+    let begin = |server: &mut Server, fake: &mut Fake, at: Instant| {
+        while fake.parked.is_empty() {
+            assert!(began.elapsed() < Duration::from_secs(10), "the request was not begun");
+            server.serve(fake, at);
+        }
+        fake.parked.remove(0).0
+    };
+    say(&client, "{\"do\":\"park\",\"thread\":1}\n");
+    let first = begin(&mut server, &mut fake, began);
+    line(&mut client);
+    let later = Instant::now() + Duration::from_secs(60);
+    server.serve(&mut fake, later);
+    assert_eq!(line(&mut client)["error"]["code"], "no-answer");
+    say(&client, "{\"do\":\"park\",\"thread\":1}\n");
+    let second = begin(&mut server, &mut fake, later);
+    server.answer(first, Err(Refusal::Dataplane("late".to_owned())));
+    server.answer(second, Ok(Answer::Done {}));
+    assert_eq!(line(&mut client)["ok"], json!({}));
 }
 
 #[test]
@@ -168,7 +200,7 @@ fn a_dataplane_that_does_not_answer_is_told_and_others_are_served() {
         assert!(other.ask(&Request::Stats).is_ok());
         assert!(asked.elapsed() < Duration::from_millis(1500), "others do not wait");
         assert_eq!(line(&mut client)["error"]["code"], "no-answer");
-        assert_eq!(line(&mut client)["ok"]["topic"], "Stats", "the next one has its turn");
+        assert_eq!(line(&mut client)["ok"]["program"], "Stats", "the next one has its turn");
     });
 }
 
@@ -178,14 +210,11 @@ fn snapshots_come_again_and_again() {
         let mut client = Client::connect(path).expect("connect");
         let subscribe = Request::Subscribe { to: Topic::Stats, interval_ms: 20 };
         client.ask(&subscribe).expect("subscribed");
-        let looks: Vec<u64> = (0..4)
-            .map(|_| {
-                client.next_snapshot().expect("a snapshot")["looks"].as_u64().expect("a number")
-            })
-            .collect();
+        let looks: Vec<u64> =
+            (0..4).map(|_| client.next_snapshot().expect("a snapshot").now_us).collect();
         assert!(looks.is_sorted_by(|a, b| a < b), "{looks:?}");
         // Other answers come between them.
-        assert_eq!(client.ask(&Request::Status).expect("answer")["topic"], "Status");
+        assert_eq!(client.status().expect("answer").program, "Status");
         client.ask(&Request::Unsubscribe).expect("unsubscribed");
     });
 }

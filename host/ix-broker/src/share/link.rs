@@ -1,9 +1,9 @@
 //! The link between a vNIC's dataplane and the exchange.
-use super::process_fd;
-use crate::control::VnicDevice;
 use crate::link_rates::LinkRates;
 use ix_netdev::{Exchange, PortRates};
 use ix_netdev::{Namespace, VethEnd};
+use ix_proto::control::VnicDevice;
+use ix_sys::process::open_pidfd;
 use ix_vnic::Rate;
 use std::fmt::Write;
 use std::os::fd::OwnedFd;
@@ -71,7 +71,7 @@ impl Link {
 
     /// It goes with the end of this process.
     pub fn set_owner(&mut self, pid: u32) -> Result<(), String> {
-        let fd = process_fd(pid).map_err(|e| format!("cannot watch process {pid}: {e}"))?;
+        let fd = open_pidfd(pid).map_err(|e| format!("cannot watch process {pid}: {e}"))?;
         self.owner = Some((pid, fd));
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Who holds which part of the header space, for `ix run` and `ix share` alike: a change is in
 //! force before it is answered, or nothing of it has happened.
-use crate::control::Refusal;
+use ix_proto::control::Refusal;
 use ix_vnic::{Capability, Direction, Filter, FilterId, Refusal as Why, Registry, VnicId};
 use std::net::Ipv4Addr;
 

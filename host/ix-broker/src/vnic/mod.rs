@@ -6,14 +6,18 @@ mod tests;
 
 pub use filters::{Enforcer, Granted, Made, Place, capability, draw, refuse};
 
-use crate::control::Refusal;
 use crate::link_rates::LinkRates;
 use ix_launch::MESSAGE_BYTES_MAX;
+use ix_proto::control::vnic::{
+    FilterAssigned, FilterCreated, FilterDerived, FiltersCreated, FiltersRevoked, Limit, OwnFilter,
+    OwnRates, OwnVnic, QueueRates, RatesSet, View,
+};
+use ix_proto::control::{Answer, Refusal};
+use ix_sys::socket::local_ipv4_addresses;
 use ix_vnic::{
     Assigned, Direction, FILTERS_MAX, Filter, FilterId, FilterView, Gate, Policy, Rate, RateError,
     Rates, Refusal as Why, Registry, VnicId, check_count,
 };
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
@@ -53,7 +57,7 @@ pub struct Vnic {
 /// What comes of a request: what the user hears, and whether the dataplane must hear it first.
 pub struct Change {
     /// For who asked.
-    pub answer: Value,
+    pub answer: Answer,
     /// The dataplane gets another gate.
     pub gate: Option<Gate>,
 }
@@ -100,12 +104,14 @@ impl Vnic {
     ) -> Result<Change, Refusal> {
         let (holder, place) = (holder.unwrap_or(HOLDER), Place { vnic: Some(self.id), queue });
         let made = self.granted.create(&mut Enforced(devices), filters, holder, place, linux)?;
-        let each = |(filter, made): (&Filter, &Made)| {
-            let (id, text) = (made.id.0, filter.to_string());
-            json!({ "filter": id, "text": text, "queue": queue, "capability": made.capability })
+        let each = |(filter, made): (&Filter, Made)| FilterCreated {
+            filter: made.id.0,
+            text: filter.clone(),
+            queue: Some(queue),
+            capability: made.capability,
         };
-        let all: Vec<Value> = filters.iter().zip(&made).map(each).collect();
-        Ok(self.changed(devices, json!({ "filters": all })))
+        let filters = filters.iter().zip(made).map(each).collect();
+        Ok(self.changed(devices, FiltersCreated { filters }))
     }
 
     /// A narrower filter, or the same, with a capability to hand on. It is at work already: what it
@@ -117,7 +123,7 @@ impl Vnic {
         filter: Option<Filter>,
     ) -> Result<Change, Refusal> {
         let made = self.granted.derive(&mut Enforced(devices), from, filter, Some(self.id))?;
-        let answer = json!({ "filter": made.id.0, "capability": made.capability });
+        let answer = FilterDerived { filter: made.id.0, capability: made.capability };
         Ok(self.changed(devices, answer))
     }
 
@@ -129,7 +135,7 @@ impl Vnic {
         queue: Option<usize>,
     ) -> Result<Change, Refusal> {
         let id = self.granted.assign_queue(&mut Enforced(devices), filter, queue)?;
-        Ok(self.changed(devices, json!({ "filter": id.0, "queue": queue })))
+        Ok(self.changed(devices, FilterAssigned { filter: id.0, queue: Some(queue) }))
     }
 
     /// What the capability stands for is over.
@@ -138,8 +144,8 @@ impl Vnic {
         devices: &mut dyn FilteredDevices,
         what: &str,
     ) -> Result<Change, Refusal> {
-        let gone = self.granted.revoke(&mut Enforced(devices), what)?;
-        Ok(self.changed(devices, json!({ "revoked": gone })))
+        let revoked = self.granted.revoke(&mut Enforced(devices), what)?;
+        Ok(self.changed(devices, FiltersRevoked { revoked }))
     }
 
     /// The same by number, for operators; none: there are no filters any more, and all passes.
@@ -148,8 +154,8 @@ impl Vnic {
         devices: &mut dyn FilteredDevices,
         filter: Option<u32>,
     ) -> Result<Change, Refusal> {
-        let gone = self.granted.remove(&mut Enforced(devices), filter)?;
-        Ok(self.changed(devices, json!({ "revoked": gone })))
+        let revoked = self.granted.remove(&mut Enforced(devices), filter)?;
+        Ok(self.changed(devices, FiltersRevoked { revoked }))
     }
 
     /// Rates beyond this make no sense.
@@ -206,59 +212,63 @@ impl Vnic {
             Some(queue) => {
                 self.queue_rates.insert(queue, rates);
                 self.queue_rates.retain(|_, rates| !rates.is_empty());
-                rates_of(queue, &rates)
+                RatesSet::Queue(QueueRates { queue, rates: told(&rates) })
             }
             None => {
                 self.rates = rates;
-                self.all_rates()
+                RatesSet::Own(self.all_rates())
             }
         };
-        Ok(Change { answer, gate: Some(self.gate()) })
+        Ok(Change { answer: answer.into(), gate: Some(self.gate()) })
     }
 
-    fn all_rates(&self) -> Value {
-        let text = |rate: Option<Rate>| rate.map(|rate| rate.to_string());
-        let of_queues = self.queue_rates.iter().map(|(queue, rates)| rates_of(*queue, rates));
-        let mut value = texts(&self.rates);
-        value["link_rate"] = text(self.link_rates.limit).into();
-        value["link_part"] = text(self.link_rates.part).into();
-        value["queue_rates"] = of_queues.collect();
-        value
+    fn all_rates(&self) -> OwnRates {
+        let of =
+            |(queue, rates): (&usize, &Rates)| QueueRates { queue: *queue, rates: told(rates) };
+        OwnRates {
+            rates: told(&self.rates),
+            link_rate: self.link_rates.limit,
+            link_part: self.link_rates.part,
+            queue_rates: self.queue_rates.iter().map(of).collect(),
+        }
     }
 
     /// Everything but the capabilities.
-    pub fn look(&self) -> Value {
-        let filter = |view: ix_vnic::FilterView| {
-            json!({
-                "filter": view.id.0,
-                "text": view.filter.to_string(),
-                "holder": view.holder,
-                "derived_from": view.parent.map(|id| id.0),
-                "queue": view.queue,
-                "in_hardware": self.in_hardware.iter().any(|card| card.contains(&view.filter)),
-            })
+    pub fn look(&self) -> View {
+        View::Own(Box::new(self.own()))
+    }
+
+    fn own(&self) -> OwnVnic {
+        let filter = |view: FilterView| OwnFilter {
+            filter: view.id.0,
+            in_hardware: self.in_hardware.iter().any(|card| card.contains(&view.filter)),
+            text: view.filter,
+            holder: view.holder,
+            derived_from: view.parent.map(|id| id.0),
+            queue: view.queue,
         };
-        let filters: Vec<Value> = self.granted.registry.filters().into_iter().map(filter).collect();
-        let mut value = self.all_rates();
-        value["queues"] = self.queues.into();
-        value["filters"] = filters.into();
-        value["filters_max"] = self.granted.registry.policy().filters_max.into();
-        value["derived_of_a_holder_max"] = self.granted.registry.policy().derived_max.into();
-        value["filters_of_a_direction_max"] = FILTERS_MAX.into();
-        let held = |d| self.granted.filtered.contains(&d);
-        value["rx_filtered"] = held(Direction::Receive).into();
-        value["tx_filtered"] = held(Direction::Transmit).into();
-        let in_hardware: Vec<_> = self.in_hardware.iter().map(Filter::to_string).collect();
-        value["in_hardware"] = json!(in_hardware);
-        // These ask them all.
-        value["in_software"] = json!(["filters", "rates"]);
-        value
+        let policy = self.granted.registry.policy();
+        let held = |direction| self.granted.filtered.contains(&direction);
+        OwnVnic {
+            rates: self.all_rates(),
+            queues: self.queues,
+            filters: self.granted.registry.filters().into_iter().map(filter).collect(),
+            filters_max: policy.filters_max,
+            derived_of_a_holder_max: policy.derived_max,
+            filters_of_a_direction_max: FILTERS_MAX,
+            rx_filtered: held(Direction::Receive),
+            tx_filtered: held(Direction::Transmit),
+            in_hardware: self.in_hardware.clone(),
+            // These ask them all.
+            in_software: vec![Limit::Filters, Limit::Rates],
+            refused: BTreeMap::new(),
+        }
     }
 
     /// The kernel has the change; now it is the dataplane's turn.
-    fn changed(&mut self, devices: &dyn FilteredDevices, answer: Value) -> Change {
+    fn changed(&mut self, devices: &dyn FilteredDevices, answer: impl Into<Answer>) -> Change {
         self.in_hardware = devices.filters_in_hardware();
-        Change { answer, gate: Some(self.gate()) }
+        Change { answer: answer.into(), gate: Some(self.gate()) }
     }
 
     /// What the dataplane is to let pass.
@@ -346,18 +356,10 @@ fn covers(wide: (Option<usize>, &Filter), narrow: (Option<usize>, &Filter)) -> b
     everywhere && !steers && wide.1.contains(narrow.1)
 }
 
-/// Rates as programs read them.
-fn texts(rates: &Rates) -> Value {
-    let text = |rate: Option<Rate>| rate.map(|rate| rate.to_string());
-    let Rates { rx, tx, flow } = *rates;
-    json!({ "rx_rate": text(rx), "tx_rate": text(tx), "flow_rate": text(flow) })
-}
-
-/// Those of one queue.
-fn rates_of(queue: usize, rates: &Rates) -> Value {
-    let mut value = texts(rates);
-    value["queue"] = queue.into();
-    value
+/// Rates as clients read them.
+fn told(rates: &Rates) -> ix_proto::control::vnic::Rates {
+    let Rates { rx: rx_rate, tx: tx_rate, flow: flow_rate } = *rates;
+    ix_proto::control::vnic::Rates { rx_rate, tx_rate, flow_rate }
 }
 
 /// A rate as it was asked for: nothing leaves the old one, `none` lifts it, and more than the link
@@ -386,26 +388,7 @@ pub fn receive_filters(gate: &Gate) -> Option<Vec<Filter>> {
 
 /// Linux' own IPv4 addresses in this network namespace, but those of the loopback.
 pub fn linux_addresses() -> Vec<Ipv4Addr> {
-    let mut list = std::ptr::null_mut();
-    // SAFETY: writes the list's head to a local.
-    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return Vec::new();
-    }
-    let (mut found, mut at) = (Vec::new(), list);
-    while !at.is_null() {
-        // SAFETY: an element of the list, which is freed below.
-        let entry = unsafe { &*at };
-        // SAFETY: an address is null or a socket address of the family that it names.
-        let family = unsafe { entry.ifa_addr.as_ref() }.map(|a| i32::from(a.sa_family));
-        if family == Some(libc::AF_INET) {
-            // SAFETY: of this family, so it is as long as this structure.
-            let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in>() };
-            found.push(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)));
-        }
-        at = entry.ifa_next;
-    }
-    // SAFETY: the list from getifaddrs; nothing of it is used any more.
-    unsafe { libc::freeifaddrs(list) };
+    let mut found = local_ipv4_addresses().unwrap_or_default();
     found.retain(|address| !address.is_loopback());
     found
 }

@@ -43,8 +43,8 @@ fn what_the_kernel_refuses_is_refused_and_taken_back_as_a_whole() {
     let both = filters("rx tcp service 10.0.0.5:80;rx tcp service 10.0.0.5:666");
     let refusal = vnic.create(&mut devices, &both, None, None, vec![]).err().expect("refused");
     assert_eq!(refusal, Refusal::Vnic("the kernel refuses".to_owned()));
-    assert_eq!(vnic.look()["filters"], json!([]), "none of both");
-    assert_eq!((vnic.look()["rx_filtered"].clone(), vnic.gate()), (json!(false), Gate::default()));
+    assert_eq!(vnic.own().filters, [], "none of both");
+    assert_eq!((vnic.own().rx_filtered, vnic.gate()), (false, Gate::default()));
     assert_eq!(devices.in_force, None, "as before");
     // Nothing of it is in the way of what the kernel takes.
     let change = vnic.create(&mut devices, &both[..1], None, None, vec![]);
@@ -53,7 +53,7 @@ fn what_the_kernel_refuses_is_refused_and_taken_back_as_a_whole() {
     let bad = filters("rx tcp service 10.0.0.5:666");
     assert!(vnic.create(&mut devices, &bad, None, None, vec![]).is_err());
     assert_eq!(devices.in_force.as_deref(), Some(&both[..1]));
-    assert!(vnic.look()["filters"].as_array().is_some_and(|filters| filters.len() == 1));
+    assert_eq!(vnic.own().filters.len(), 1);
     vnic.revoke(&mut devices, &key).expect("its own");
     assert_eq!(devices.in_force.as_deref(), Some(&[][..]), "closed");
     vnic.remove(&mut devices, None).expect("lifted");
@@ -122,15 +122,19 @@ fn what_was_filtered_once_is_closed_without_filters() {
     let change = vnic.create(&mut Calm, &filters("rx tcp service 10.0.0.5:80"), None, None, vec![]);
     let change = change.expect("granted");
     assert_eq!(told(&change).as_deref(), Some("rx tcp service 10.0.0.5:80"));
-    let key = change.answer["filters"][0]["capability"].as_str().expect("a text").to_owned();
+    let key = capability_of(&change);
     let part = vnic.derive(&mut Calm, &key, None).expect("derived");
     assert_eq!(part.gate, change.gate, "the same packets");
     assert_eq!(vnic.revoke(&mut Calm, "ff").err(), Some(Refusal::NoCapability));
     let gone = vnic.revoke(&mut Calm, &key).expect("revoked");
-    assert_eq!((told(&gone).as_deref(), &gone.answer["revoked"]), (Some("none rx"), &json!(2)));
+    assert_eq!(
+        (told(&gone).as_deref(), &gone.answer),
+        (Some("none rx"), &FiltersRevoked { revoked: 2 }.into())
+    );
     assert_eq!(vnic.revoke(&mut Calm, &key).err(), Some(Refusal::NoCapability), "stale");
     assert_eq!(told(&vnic.remove(&mut Calm, None).expect("lifted")).as_deref(), Some(""));
-    assert!(!vnic.look().to_string().contains(&key));
+    let look = serde_json::to_string(&vnic.look()).expect("JSON");
+    assert!(!look.contains(&key));
 }
 
 #[test]
@@ -145,10 +149,10 @@ fn what_a_card_has_is_told() {
     )
     .expect("granted");
     vnic.set_in_hardware(filters("rx tcp service 10.0.0.5:80-81"));
-    let told = vnic.look();
-    assert_eq!(told["in_hardware"], json!(["rx tcp service 10.0.0.5:80-81"]));
-    let each = |n: usize| told["filters"][n]["in_hardware"].clone();
-    assert_eq!((each(0), each(1)), (json!(true), json!(false)), "{told}");
+    let told = vnic.own();
+    assert_eq!(told.in_hardware, filters("rx tcp service 10.0.0.5:80-81"));
+    let each = |n: usize| told.filters[n].in_hardware;
+    assert_eq!((each(0), each(1)), (true, false), "{told:?}");
 }
 
 #[test]
@@ -159,13 +163,19 @@ fn several_are_granted_or_none() {
     let refusal =
         vnic.create(&mut Calm, &both, None, None, linux).err().expect("refused").to_string();
     assert!(refusal.contains("Linux, which has 10.0.0.1"), "{refusal}");
-    assert!(vnic.look()["filters"].as_array().expect("a list").is_empty());
+    assert_eq!(vnic.own().filters, []);
 }
 
 fn key_of(change: Result<Change, Refusal>) -> String {
-    let answer = change.expect("granted").answer;
-    let key = &answer["filters"][0]["capability"];
-    key.as_str().or(answer["capability"].as_str()).expect("a capability").to_owned()
+    capability_of(&change.expect("granted"))
+}
+
+fn capability_of(change: &Change) -> String {
+    match &change.answer {
+        Answer::FiltersCreated(made) => made.filters[0].capability.clone(),
+        Answer::FilterDerived(made) => made.capability.clone(),
+        other => panic!("no capability: {other:?}"),
+    }
 }
 
 /// What a dataplane reads of a change.
@@ -189,7 +199,7 @@ fn a_dataplane_is_never_told_more_filters_than_it_takes() {
     let refusal =
         vnic.create(&mut Calm, &ports(32, 33), None, None, vec![]).err().expect("refused");
     assert!(refusal.to_string().contains("34 tx filters are too many"), "{refusal}");
-    assert_eq!(vnic.look()["filters"].as_array().map(Vec::len), Some(32), "all or none");
+    assert_eq!(vnic.own().filters.len(), 32, "all or none");
     // The other direction has room, and what is derived goes with what covers it.
     gate_of(vnic.create(&mut Calm, &filters("rx ip service 10.0.0.5"), None, None, vec![]));
     let derived = key_of(vnic.derive(&mut Calm, &key, ports(40, 40).pop()));
@@ -236,7 +246,7 @@ fn queues_of_the_configuration_have_what_it_says() {
                 queue 0 rate tx 2Mbit,burst=3028";
     let vnic = new(&text.replace("  ", " ")).expect("fine");
     assert_eq!(vnic.gate(), text.parse().expect("a gate"));
-    assert_eq!(vnic.look()["filters"][1]["queue"], 1);
+    assert_eq!(vnic.own().filters[1].queue, Some(1));
     for (wrong, word) in [
         ("queue 2 rate tx 1Mbit", "has no queue 2: its queues are 0 to 1"),
         ("queue 2 tx udp service 10.0.0.5", "has no queue 2"),
@@ -255,8 +265,7 @@ fn what_is_a_queues_is_told_the_dataplane() {
     let mut vnic = vnic();
     let made =
         vnic.create(&mut Calm, &filters("tx tcp service 10.0.0.5:80-90"), None, None, vec![]);
-    let key = made.expect("granted").answer["filters"][0]["capability"].clone();
-    let key = key.as_str().expect("a text");
+    let key = &key_of(made);
     let gate = |change: Result<Change, Refusal>| told(&change.expect("fine")).expect("a gate");
     let whole = "tx tcp service 10.0.0.5:80-90";
     assert_eq!(gate(vnic.assign(&mut Calm, key, Some(1))), format!("queue 1 {whole}"));
@@ -264,7 +273,7 @@ fn what_is_a_queues_is_told_the_dataplane() {
     let part = "tx tcp service 10.0.0.5:80";
     let derived = vnic.derive(&mut Calm, key, filters(part).pop()).expect("a part");
     assert_eq!(told(&derived), Some(format!("queue 1 {whole}")));
-    let part_key = derived.answer["capability"].as_str().expect("a text").to_owned();
+    let part_key = capability_of(&derived);
     let both = format!("queue 0 {part}; queue 1 {whole}");
     assert_eq!(gate(vnic.assign(&mut Calm, &part_key, Some(0))), both);
     assert_eq!(gate(vnic.assign(&mut Calm, key, None)), whole);
@@ -298,7 +307,8 @@ fn queues_have_rates_of_their_own() {
     let mut vnic = vnic();
     vnic.rate(None, None, Some("10Mbit"), None).expect("fine");
     let change = vnic.rate(Some(1), Some("1kpps"), Some("2Mbit"), Some("1Mbit")).expect("fine");
-    assert_eq!(change.answer["queue"], 1);
+    let Answer::RatesSet(RatesSet::Queue(of_queue)) = &change.answer else { panic!("no queue") };
+    assert_eq!(of_queue.queue, 1);
     assert_eq!(
         told(&change).as_deref(),
         Some(
@@ -306,7 +316,7 @@ fn queues_have_rates_of_their_own() {
              queue 1 rate tx 2Mbit,burst=3028; queue 1 rate flow 1Mbit,burst=3028"
         )
     );
-    assert_eq!(vnic.look()["queue_rates"], json!([change.answer]));
+    assert_eq!(vnic.own().rates.queue_rates, [*of_queue]);
     vnic.rate(Some(1), Some("none"), Some("none"), None).expect("fine");
     let change = vnic.rate(Some(1), None, None, Some("none")).expect("fine");
     assert_eq!(told(&change).as_deref(), Some("rate tx 10Mbit,burst=3028"));
@@ -339,5 +349,5 @@ fn rates_change_one_by_one() {
     let none = LinkRates::read("my eth0");
     assert_eq!(vnic.set_link_rates(none), None, "ours is less anyway");
     let refusal = vnic.rate(None, Some("0bit"), None, None).err().expect("refused").to_string();
-    assert!(refusal.contains("zero"), "{refusal}");
+    assert!(refusal.contains("0 lets nothing pass"), "{refusal}");
 }

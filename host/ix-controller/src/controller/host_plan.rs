@@ -1,33 +1,33 @@
-//! What belongs to the host, not to one dataplane: clocks, and where the background job runs.
+//! State of the host that dataplanes share: clocks, and where the background job runs.
 use crate::{Clock, Machine, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one dataplane asks of the host.
+/// One dataplane's demands on the host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Wish {
-    /// Cores with a thread of its own, running or not.
+    /// Cores with a thread of the dataplane, running or not.
     pub(super) cores: BTreeSet<usize>,
     /// Cores that it runs on.
     pub(super) running: BTreeSet<usize>,
-    /// The clock of both.
+    /// The clock of both sets.
     pub(super) clock: Option<Clock>,
     /// Whether cores left over belong to the background job.
     pub(super) background: bool,
 }
 
-/// What the host shall be like.
+/// The state that the host must have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct HostPlan {
-    /// Clocks of hardware threads that are the controller's affair.
+    /// Clocks of hardware threads that the controller sets.
     clocks: BTreeMap<u32, Clock>,
-    /// Hardware threads of the background job; `None`: there is none to be placed.
+    /// Hardware threads of the background job; `None`: there is no job to place.
     background: Option<BTreeSet<u32>>,
 }
 
 impl HostPlan {
-    /// A core that several have a say in gets the fastest clock that one of them wants. The
-    /// background job gets whole cores: on a core's other hardware thread it would take from the
-    /// dataplane what the policy counts as given.
+    /// A core that several dataplanes may use gets the fastest clock that one of them asks for. The
+    /// background job gets whole cores: on a core's other hardware thread it would slow the
+    /// dataplane below what the policy assumes.
     pub(super) fn of(machine: &Machine, wishes: &[Wish]) -> HostPlan {
         let mut plan = HostPlan::default();
         let background = wishes.iter().any(|wish| wish.background);
@@ -51,9 +51,9 @@ impl HostPlan {
         plan
     }
 
-    /// Steps from `before` to this, those that must come before threads resume and those that must
-    /// come after threads parked. `None`: nothing is known of before. `busy` are hardware threads
-    /// of cores that dataplanes run on until then.
+    /// Steps from `before` to this plan: those before threads resume, and those after threads were
+    /// parked. `None`: the state before is unknown. `busy` are hardware threads of cores that
+    /// dataplanes run on until then.
     pub(super) fn steps(
         &self,
         before: Option<&HostPlan>,
@@ -86,7 +86,7 @@ impl HostPlan {
         (first, last)
     }
 
-    /// Whether the clock that was seen on a hardware thread is another than it should be.
+    /// Whether the clock seen on a hardware thread differs from the plan.
     pub(super) fn differs(&self, cpu: u32, seen: Option<Clock>) -> bool {
         match (self.clocks.get(&cpu), seen) {
             (Some(planned), Some(seen)) => *planned != seen,
@@ -127,11 +127,11 @@ mod tests {
         let (first, last) = low.steps(Some(&high), &BTreeSet::new());
         assert_eq!((first, last), (vec![], vec![clock(GHZ), background(&[1, 2, 4, 5])]));
         assert_eq!(high.steps(Some(&high), &BTreeSet::new()), (vec![], vec![]));
-        // Of what was before nothing is known, but that threads run on a core of the new job.
+        // Nothing is known of the state before, but threads run on a core of the new job.
         let (first, last) = low.steps(None, &BTreeSet::from([1, 4]));
         assert_eq!(first, [background(&[2, 5]), clock(GHZ)]);
         assert_eq!(last, [background(&[1, 2, 4, 5])]);
-        // No core left over: it is frozen, not forgotten.
+        // No core is left over: the job is frozen, not forgotten.
         let (first, _) = plan(&[0, 1, 2], GHZ).steps(Some(&low), &BTreeSet::new());
         assert_eq!(first, [background(&[])]);
         // Cores change hands.

@@ -1,9 +1,9 @@
-//! Cores that several dataplanes could use, shared without fighting.
+//! Sharing of cores that several dataplanes could use, without oscillation.
 //!
-//! A core belongs to the dataplane with an elastic thread on it. A free one goes to whoever needs
-//! it first; of several in the same tick, to the one that has least for its weight. When none is
-//! free, a dataplane gives a core up to one that would still have less for its weight afterwards:
-//! so a core never goes back and forth, whatever their loads.
+//! A core belongs to the dataplane with an elastic thread on it. A free core goes to the first
+//! dataplane that needs it; if several need it in the same tick, to the one that has least for its
+//! weight. If none is free, a dataplane gives up a core to one that would still have less for its
+//! weight afterwards: so a core never moves back and forth, whatever the loads.
 use crate::{DataplaneId, Machine, Observation};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,18 +18,18 @@ pub(super) struct Share {
     weight: f64,
 }
 
-/// All of them at one tick.
+/// The shares of all dataplanes at one tick.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shares {
     shares: BTreeMap<DataplaneId, Share>,
-    /// Nobody runs there.
+    /// Cores that no dataplane runs on.
     free: BTreeSet<usize>,
 }
 
 impl Shares {
-    /// `observations` in the order in which the dataplanes came: where two run on one core, it
-    /// stays with the first, unless the other has no other. `reserved` are cores of dataplanes that
-    /// do not answer at present.
+    /// `observations` are in order of arrival: if two dataplanes run on one core, the first keeps
+    /// it, unless the other has no other. `reserved` are cores of dataplanes that are silent at
+    /// present.
     pub(super) fn of(
         observations: &[(&Observation, f64)],
         machine: &Machine,
@@ -57,8 +57,8 @@ impl Shares {
         shares
     }
 
-    /// Who runs on cores of others alone gets a free one, as long as there are any; without one it
-    /// stays where it runs.
+    /// A dataplane that runs only on cores of others gets a free one, as long as there are any;
+    /// otherwise it stays where it runs.
     fn settle(&mut self, displaced: Vec<(DataplaneId, BTreeSet<usize>)>) {
         for (id, runs) in displaced {
             let Some(share) = self.shares.get_mut(&id) else { continue };
@@ -72,14 +72,14 @@ impl Shares {
         }
     }
 
-    /// Who decides first: least for its weight.
+    /// The order of decisions: the dataplane with least for its weight first.
     pub(super) fn order(&self) -> Vec<DataplaneId> {
         let mut order: Vec<_> = self.shares.iter().collect();
         order.sort_by(|(_, a), (_, b)| a.for_weight(0).total_cmp(&b.for_weight(0)));
         order.into_iter().map(|(id, _)| *id).collect()
     }
 
-    /// Cores that a dataplane has or could have now; no more than `most`, its own first.
+    /// Cores that a dataplane has or could have now; at most `most`, its own first.
     pub(super) fn usable(&self, id: DataplaneId, most: Option<usize>) -> BTreeSet<usize> {
         let Some(share) = self.shares.get(&id) else { return BTreeSet::new() };
         let free = share.candidates.intersection(&self.free);
@@ -103,7 +103,7 @@ impl Shares {
         }
     }
 
-    /// Who gives a core to a dataplane that needs one, and how many that one keeps then.
+    /// The dataplane that gives a core to one that needs it, and the number of cores that it keeps.
     pub(super) fn giver(&self, hungry: DataplaneId) -> Option<(DataplaneId, usize)> {
         let needs = self.shares.get(&hungry)?;
         let could_give = |share: &Share| {
@@ -141,7 +141,8 @@ mod tests {
         assert_eq!(shares.usable(A, None), BTreeSet::from([0, 1, 3]));
         assert_eq!(shares.usable(B, None), BTreeSet::from([2, 3]));
         assert_eq!(shares.order(), [B, A], "who has less decides first");
-        // One that runs on nothing of its own gets what is free, but stays where it is without.
+        // A dataplane that runs only on cores of others gets a free one, and stays where it is
+        // without.
         let b = observation(2, &[0, 1, 2], &[0, 1]);
         let shares = Shares::of(&[(&a, 1.0), (&b, 1.0)], &machine, BTreeSet::new());
         assert_eq!(shares.usable(A, None), BTreeSet::from([0, 1, 3]));
@@ -163,7 +164,7 @@ mod tests {
     }
 
     proptest! {
-        /// Two that always want more: cores move at most once each, until nobody can claim any.
+        /// Two that always want more: each core moves at most once, until neither can claim any.
         #[test]
         fn giving_comes_to_an_end(
             first in 1usize..12,

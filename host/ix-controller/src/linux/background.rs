@@ -1,8 +1,9 @@
-//! The background job: a control group (v2), or a process with its children, which gets one.
+//! The background job: a control group (v2), or a process with its children, for which a group is
+//! made.
 //!
-//! It is frozen through the group, which cannot be missed as a signal can. Where the group has no
-//! `cpuset` controller, the affinity of its threads is set instead: that binds them as well, until
-//! one sets its own.
+//! The group freezes the job, which it cannot ignore as it could a signal. If the group has no
+//! `cpuset` controller, the affinity of its threads is set: that binds them as well, unless a
+//! thread sets its own.
 use super::files::{FileError, Tree};
 use crate::ranges;
 use std::collections::BTreeSet;
@@ -10,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
 
-/// Share of the processor against others of 100 in the same place: the kernel's least.
+/// Weight of the job against 100 of others in the same place: the least that the kernel allows.
 const WEIGHT: &str = "1";
-/// A group freezes when all its threads have come by the kernel: so long at most.
+/// A group is frozen when all its threads have entered the kernel: longest wait for that.
 const FREEZE_WITHIN: Duration = Duration::from_millis(50);
-/// Groups below the job's that are looked through at most.
+/// Most groups below the job's that are searched.
 const GROUPS_MAX: usize = 1000;
 
 /// What the user named.
@@ -26,10 +27,10 @@ pub enum Job {
     Process(u32),
 }
 
-/// Lets a thread run on some hardware threads only.
+/// Binds a thread to hardware threads.
 pub type SetAffinity = fn(u32, &[u32]) -> io::Result<()>;
 
-/// Why the background job cannot be had, or not be moved.
+/// Why the background job cannot be controlled or moved.
 #[derive(Debug)]
 pub enum BackgroundError {
     /// There is no control group file system of version 2.
@@ -38,15 +39,15 @@ pub enum BackgroundError {
     NoGroup(PathBuf),
     /// No such process.
     NoProcess(u32),
-    /// Whoever froze the root would freeze us.
+    /// The root group, which would freeze the controller as well.
     Root,
-    /// We are in that group ourselves.
+    /// The controller itself is in that group.
     Ourselves(PathBuf),
-    /// A file of the group, and why.
+    /// A file of the group, and the reason.
     File(FileError),
     /// A group could not be made.
     Make(PathBuf, io::Error),
-    /// Not all threads could be moved: the first one, and why.
+    /// Not all threads could be moved: the first one, and the reason.
     Affinity(u32, io::Error),
 }
 
@@ -61,9 +62,11 @@ impl fmt::Display for BackgroundError {
                 write!(f, "no control group at {}; make it with mkdir", path.display())
             }
             E::NoProcess(pid) => write!(f, "no process {pid}; has it ended?"),
-            E::Root => write!(f, "the root control group has everything in it; name one below it"),
+            E::Root => {
+                write!(f, "the root control group has all processes in it; name one below it")
+            }
             E::Ourselves(path) => {
-                write!(f, "this process is in {} itself; name another group", path.display())
+                write!(f, "the controller itself is in {}; name another group", path.display())
             }
             E::File(e) => e.fmt(f),
             E::Make(path, e) => write!(f, "cannot make {}: {e}; run it as root", path.display()),
@@ -80,25 +83,25 @@ impl From<FileError> for BackgroundError {
     }
 }
 
-/// The background job under control. Everything is as it was when it is dropped.
+/// The background job under control. Dropping it restores the former state.
 #[derive(Debug)]
 pub struct Background {
     tree: Tree,
     group: PathBuf,
     set_affinity: SetAffinity,
-    /// Groups that processes came from.
+    /// The groups that processes came from.
     from: Vec<(u32, PathBuf)>,
-    /// `cpuset.cpus` as it was; `None`: threads are moved one by one.
+    /// The former `cpuset.cpus`; `None`: threads are moved one by one.
     cpuset: Option<String>,
     weight: Option<String>,
-    /// All that are online, for the end.
+    /// All online hardware threads, to restore at the end.
     online: Vec<u32>,
-    /// Where it is now; `None`: not known.
+    /// Its present hardware threads; `None`: not known.
     cpus: Option<Vec<u32>>,
 }
 
 impl Background {
-    /// Takes hold of a job; leaves it where it runs for now.
+    /// Takes control of a job; it stays where it runs for now.
     pub fn new(
         tree: &Tree,
         job: &Job,
@@ -145,19 +148,19 @@ impl Background {
         &self.group
     }
 
-    /// What of the control group is missing, and what is done instead.
+    /// What the control group lacks, and what is done instead.
     pub fn missing(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.cpuset.is_none() {
             lines.push("no cpuset controller: threads are moved by their affinity".to_owned());
         }
         if self.weight.is_none() {
-            lines.push("no cpu controller: its weight is left".to_owned());
+            lines.push("no cpu controller: its weight stays".to_owned());
         }
         lines
     }
 
-    /// Runs it on these hardware threads only; on none: freezes it.
+    /// Runs the job on these hardware threads only; on none: freezes it.
     pub fn place(&mut self, cpus: &[u32]) -> Result<(), BackgroundError> {
         if self.cpus.as_deref() == Some(cpus) {
             return Ok(());
@@ -183,14 +186,16 @@ impl Background {
             let events = self.tree.read(self.file("cgroup.events")).unwrap_or_default();
             !events.lines().any(|line| line == "frozen 0")
         };
-        // A thread in an uninterruptible sleep freezes when it wakes: it is not running either.
+        // A thread in an uninterruptible sleep freezes when it wakes: until then it does not run
+        // either.
         while !frozen() && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
         Ok(())
     }
 
-    /// Again until no thread is new: one that was started meanwhile has its parent's old affinity.
+    /// Repeats until no thread is new: one that was started meanwhile has its parent's old
+    /// affinity.
     fn move_threads(&self, cpus: &[u32]) -> Result<(), BackgroundError> {
         let mut done = BTreeSet::new();
         for _ in 0..10 {
@@ -237,7 +242,7 @@ impl Background {
 }
 
 impl Drop for Background {
-    /// Wherever it came from, running, on all hardware threads that it had.
+    /// Moves the job back, running, with its former hardware threads.
     fn drop(&mut self) {
         match &self.cpuset {
             Some(cpus) => {
@@ -257,7 +262,7 @@ impl Drop for Background {
         if self.from.is_empty() {
             return;
         }
-        // Also those that were born here.
+        // Also processes that were started in the group.
         let (_, home) = &self.from[0];
         let text = self.tree.read(self.file("cgroup.procs")).unwrap_or_default();
         for pid in text.lines().filter_map(|line| line.parse::<u32>().ok()) {
@@ -284,7 +289,7 @@ fn mount(tree: &Tree) -> Option<PathBuf> {
 }
 
 fn find_group(tree: &Tree, mount: &Path, path: &Path) -> Result<PathBuf, BackgroundError> {
-    // From the file system's root, or from the mount.
+    // Relative to the file system's root or to the mount.
     let whole = if path.starts_with(mount) {
         path.to_owned()
     } else {
@@ -303,7 +308,7 @@ fn find_group(tree: &Tree, mount: &Path, path: &Path) -> Result<PathBuf, Backgro
     Ok(whole)
 }
 
-/// A group of its own for a process and its children; answers where each came from, it first.
+/// Makes a group for a process and its children; returns where each came from, the process first.
 fn make_group(
     tree: &Tree,
     mount: &Path,
@@ -318,7 +323,8 @@ fn make_group(
         return Err(BackgroundError::Ourselves(tree.path(format!("proc/{pid}"))));
     }
     let group = mount.join(format!("ix-background-{pid}"));
-    // A controller that was killed may have left it there: where it was before, nobody knows.
+    // A controller that was killed may have left the process in this group: its former group is
+    // unknown.
     let home = |pid: u32| home(pid).map(|old| if old == group { mount.to_owned() } else { old });
     let from = family.into_iter().filter_map(|pid| Some((pid, home(pid)?))).collect();
     match std::fs::create_dir(tree.path(&group)) {
@@ -327,7 +333,7 @@ fn make_group(
         }
         _ => {}
     }
-    // Refused where the root lends its controllers to version 1.
+    // Fails if the root has given its controllers to version 1.
     let _ = tree.write(mount.join("cgroup.subtree_control"), "+cpuset +cpu");
     Ok((group, from))
 }
@@ -339,11 +345,11 @@ fn group_of(tree: &Tree, mount: &Path, pid: &str) -> Option<PathBuf> {
     Some(mount.join(path.trim_start_matches('/')))
 }
 
-/// A process and its children, grandchildren and so on; it first.
+/// A process and all its descendants; the process first.
 fn family(tree: &Tree, pid: u32) -> Vec<u32> {
     let parent = |pid: u32| -> Option<u32> {
         let stat = tree.read(format!("proc/{pid}/stat")).ok()?;
-        // The name may have anything in it, parentheses too.
+        // The name may contain anything, also parentheses.
         stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
     };
     let all = tree.names("proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
@@ -369,7 +375,7 @@ pub fn parse_job(text: &str) -> Job {
     }
 }
 
-/// Whether this machine can have one under control.
+/// Whether this machine can control a background job.
 pub(super) fn inspect(tree: &Tree) -> super::Finding {
     let name = "background";
     let Some(mount) = mount(tree) else {

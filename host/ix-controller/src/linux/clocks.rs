@@ -1,16 +1,16 @@
 //! Clocks through cpufreq, turbo, and energy preference.
 //!
-//! A core is held at a clock by making the least and the most it may choose the same: every driver
-//! and governor obeys that. Governors that take a frequency (`userspace`) are not offered by
-//! `intel_pstate`, nor by the drivers that came after it.
+//! A core is held at a clock by setting the least and the most that it may choose to the same
+//! value, which every driver and governor obeys. `intel_pstate` and later drivers have no governor
+//! that takes a frequency (`userspace`).
 use super::files::{FileError, Tree};
 use crate::Clock;
 use std::collections::BTreeMap;
 
 const CPUS: &str = "sys/devices/system/cpu";
-/// Distance of clocks where the driver does not list any, kHz.
+/// Distance of clocks if the driver lists none, kHz.
 const STEP_KHZ: u32 = 100_000;
-/// `acpi-cpufreq` lists turbo as the nominal clock and so much more, kHz.
+/// `acpi-cpufreq` lists turbo as the nominal clock plus this, kHz.
 const TURBO_MARK_KHZ: u32 = 1_000;
 
 /// How turbo is switched.
@@ -30,20 +30,20 @@ const SWITCHES: [Switch; 2] = [
 #[derive(Debug)]
 pub struct Clocks {
     tree: Tree,
-    /// That all cores can be held at, ascending.
+    /// Clocks that all cores can be held at, ascending.
     khz: Vec<u32>,
-    /// Why not, although there are some.
+    /// Why clocks cannot be set, although there are some.
     forbidden: Option<String>,
     switch: Option<&'static Switch>,
-    /// What the files said before they were written to.
+    /// Former contents of files that were written.
     before: BTreeMap<String, String>,
 }
 
 impl Clocks {
-    /// Looks what these hardware threads can do.
+    /// Finds what these hardware threads can do.
     pub fn new(tree: &Tree, cpus: &[u32]) -> Clocks {
         let khz = cpus.iter().map(|&cpu| steps(tree, cpu)).reduce(|all, own| {
-            // Cores may be of several kinds: what all of them have.
+            // Cores may be of several kinds: the clocks that all of them have.
             all.into_iter().filter(|khz| own.contains(khz)).collect()
         });
         let mut khz = khz.unwrap_or_default();
@@ -58,7 +58,7 @@ impl Clocks {
         Clocks { tree: tree.clone(), khz, forbidden, switch, before: BTreeMap::new() }
     }
 
-    /// Clocks that cores can be held at, ascending; none where they cannot.
+    /// Clocks that cores can be held at, ascending; empty if there are none.
     pub fn khz(&self) -> &[u32] {
         &self.khz
     }
@@ -68,7 +68,7 @@ impl Clocks {
         self.switch.is_some()
     }
 
-    /// The clock that a hardware thread is held at; `None`: none, or it is not known.
+    /// The clock that a hardware thread is held at; `None`: none, or unknown.
     pub fn held(&self, cpu: u32) -> Option<Clock> {
         let number = |name: &str| self.tree.number(file(cpu, name)).map(|khz| khz as u32);
         let (least, most) = (number("scaling_min_freq")?, number("scaling_max_freq")?);
@@ -97,7 +97,7 @@ impl Clocks {
                 Clock::Khz(khz) => (khz, khz),
                 Clock::Turbo => (nominal, fastest),
             };
-            // The least must never be above the most, on the way there either.
+            // The least must never be above the most, also between the two writes.
             let names = match limit("scaling_max_freq") {
                 Some(now) if most < now => {
                     [("scaling_min_freq", least), ("scaling_max_freq", most)]
@@ -112,7 +112,7 @@ impl Clocks {
         Ok(())
     }
 
-    /// The energy performance preference is a hint: where it cannot be set, it is left.
+    /// The energy performance preference is a hint: if it cannot be set, it stays.
     fn prefer_performance(&mut self, cpu: u32) {
         let name = file(cpu, "energy_performance_preference");
         if self.tree.has(&name) {
@@ -130,7 +130,7 @@ impl Clocks {
         Ok(())
     }
 
-    /// Leaves everything as it was found.
+    /// Restores the former state.
     pub fn restore(&mut self) {
         for (name, text) in std::mem::take(&mut self.before) {
             // Of a pair of limits the first may have to wait for the second.
@@ -154,7 +154,7 @@ impl Clocks {
         } else if self.switch.is_none() {
             let names: Vec<_> =
                 SWITCHES.iter().map(|s| self.tree.path(s.file).display().to_string()).collect();
-            lines.push(("turbo", format!("no switch that we may write at {}", names.join(" or "))));
+            lines.push(("turbo", format!("no writable switch at {}", names.join(" or "))));
         }
         lines
     }

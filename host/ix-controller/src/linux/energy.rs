@@ -7,7 +7,7 @@ const ZONES: &str = "sys/class/powercap";
 #[derive(Debug)]
 struct Zone {
     file: String,
-    /// Where it begins again at 0, µJ.
+    /// Value at which it wraps to 0, µJ.
     range_uj: u64,
     last_uj: u64,
 }
@@ -24,14 +24,14 @@ pub struct Energy {
 }
 
 impl Energy {
-    /// Opens them. Packages only: their parts are counted in them, and `psys` counts more.
+    /// Opens them. Only packages: they include their parts, and `psys` counts more.
     pub fn new(tree: &Tree) -> Energy {
         let mut zones = Vec::new();
         let mut missing = None;
         for zone in tree.names(ZONES) {
             let folder = format!("{ZONES}/{zone}");
             // `intel-rapl:0` is a package, `intel-rapl:0:1` a part of it; `intel-rapl-mmio:0` is
-            // the same package once more.
+            // the same package again.
             let is_zone = zone.strip_prefix("intel-rapl:").is_some_and(|n| !n.contains(':'));
             let name = tree.read(format!("{folder}/name")).unwrap_or_default();
             if !is_zone || !name.starts_with("package") {
@@ -45,7 +45,7 @@ impl Energy {
                     zones.push(Zone { file, range_uj, last_uj });
                 }
                 (Err(e), _) => missing = Some(e.to_string()),
-                (_, None) => missing = Some(format!("{folder} does not say where it wraps")),
+                (_, None) => missing = Some(format!("{folder} has no max_energy_range_uj")),
             }
         }
         if zones.is_empty() && missing.is_none() {
@@ -60,12 +60,12 @@ impl Energy {
         self.missing.as_deref()
     }
 
-    /// Energy of all packages since the counters were opened, J. `None` where there are none. To be
-    /// called more often than a counter needs to go round: some minutes.
+    /// Energy of all packages since the counters were opened, J. `None` if there are none. Call it
+    /// at least every few minutes, before a counter wraps twice.
     pub fn joules(&mut self) -> Option<f64> {
         for zone in &mut self.zones {
             let Some(now_uj) = self.tree.number(&zone.file) else { continue };
-            // A counter goes from its range to 0.
+            // A counter wraps from its range to 0.
             let since = match now_uj.checked_sub(zone.last_uj) {
                 Some(since) => since,
                 None => zone.range_uj.saturating_sub(zone.last_uj) + now_uj,
@@ -76,7 +76,7 @@ impl Energy {
         (!self.zones.is_empty()).then_some(self.total_uj as f64 / 1e6)
     }
 
-    /// Mean power of all packages since the last call, W; `None` at the first.
+    /// Mean power of all packages since the last call, W; `None` at the first call.
     pub fn watts(&mut self, now_us: u64) -> Option<f64> {
         self.joules()?;
         let before = self.power.replace((now_us, self.total_uj));

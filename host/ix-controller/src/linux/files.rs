@@ -1,9 +1,9 @@
-//! The kernel's small files, below a root that tests replace with a folder.
+//! Small files of the kernel, below a root that tests replace with a folder.
 use std::io;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
-/// Where `/sys` and `/proc` are.
+/// The root of `/sys` and `/proc`.
 #[derive(Clone, Debug)]
 pub struct Tree {
     root: PathBuf,
@@ -53,13 +53,13 @@ impl Tree {
         Tree { root: root.into() }
     }
 
-    /// The real name of one of its files.
+    /// The full path of one of its files.
     pub fn path(&self, file: impl AsRef<Path>) -> PathBuf {
         let file = file.as_ref();
         self.root.join(file.strip_prefix("/").unwrap_or(file))
     }
 
-    /// Whether there is such a file or folder.
+    /// Whether this file or folder exists.
     pub fn has(&self, file: impl AsRef<Path>) -> bool {
         self.path(file).exists()
     }
@@ -73,24 +73,24 @@ impl Tree {
         }
     }
 
-    /// A file's number; `None` where it cannot be read or has none.
+    /// A file's number; `None` if it cannot be read or is no number.
     pub fn number(&self, file: impl AsRef<Path>) -> Option<u64> {
         self.read(file).ok()?.parse().ok()
     }
 
-    /// Writes to a file that is there.
+    /// Writes to an existing file.
     pub fn write(&self, file: impl AsRef<Path>, text: &str) -> Result<(), FileError> {
         use std::io::Write;
         let path = self.path(file);
         let mut options = fs::OpenOptions::new();
-        // The kernel's files have no length; those of tests must not keep what was longer.
+        // Kernel files have no length; test files must not keep a longer old text.
         let opened = options.write(true).truncate(true).open(&path);
-        // One write system call: the kernel takes each for a whole value.
+        // One system call: the kernel takes each write as a whole value.
         let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
         written.map_err(|error| FileError { path, writing: Some(text.to_owned()), error })
     }
 
-    /// Whether a file could be written to; writes nothing.
+    /// Checks that a file can be written to, without writing.
     pub fn may_write(&self, file: impl AsRef<Path>) -> Result<(), FileError> {
         let path = self.path(file);
         let opened = fs::OpenOptions::new().write(true).open(&path);
@@ -98,7 +98,7 @@ impl Tree {
         opened.map(drop).map_err(why)
     }
 
-    /// Names in a folder, sorted; none where it is not there.
+    /// Names in a folder, sorted; empty if it does not exist.
     pub fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
         let mut names: Vec<_> =
@@ -108,7 +108,7 @@ impl Tree {
     }
 }
 
-/// A list as the kernel writes it: `0-3,8`. `None` where it makes no sense.
+/// Parses a list as the kernel writes it: `0-3,8`. `None` if it is malformed.
 pub fn parse_list(text: &str) -> Option<Vec<u32>> {
     const MOST: u32 = 8192;
     let mut numbers = Vec::new();

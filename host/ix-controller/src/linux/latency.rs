@@ -5,13 +5,13 @@ use std::collections::btree_map::Entry;
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Longest wake-up of a hardware thread that serves, µs. Deeper states stay shut: an elastic thread
-/// sleeps on its doorbell between bursts.
+/// Longest wake-up of a hardware thread that serves, µs. Deeper states are excluded, because an
+/// elastic thread sleeps on its doorbell between bursts.
 pub const SERVING_US: u32 = 50;
-/// What was there before, in a file for each that has set bounds, named after its process: one that
-/// is killed restores nothing, and what it has set stays with the processors.
+/// Former values, in a file for each process that has set bounds, named after the process. A
+/// process that is killed restores nothing, and its bounds stay with the processors.
 const RECORDS: &str = "run/ix/c-states";
-/// How the kernel calls no latency at all: the idle loop polls. 0 is no bound.
+/// The kernel's word for no latency at all: the idle loop polls. 0 means no bound.
 const POLL: &str = "n/a";
 
 /// Wake-up latencies that the kernel's idle governor heeds.
@@ -19,26 +19,26 @@ const POLL: &str = "n/a";
 pub struct Latency {
     tree: Tree,
     before: BTreeMap<u32, String>,
-    /// Tells apart those of one process.
+    /// Distinguishes the values of one process.
     number: usize,
 }
 
 impl Latency {
-    /// Of this tree.
+    /// Makes it for a tree.
     pub fn new(tree: &Tree) -> Latency {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         Latency { tree: tree.clone(), before: BTreeMap::new(), number }
     }
 
-    /// Whether there are C-states to choose from.
+    /// Why there are no C-states to choose from.
     pub fn missing(&self) -> Option<String> {
         let folder = "sys/devices/system/cpu/cpu0/cpuidle/state1";
         let why = || format!("no C-states at {}", self.tree.path(folder).display());
         (!self.tree.has(folder)).then(why)
     }
 
-    /// Bounds the wake-up of a hardware thread; 0: it never halts, and Linux' idle loop polls on
+    /// Bounds the wake-up of a hardware thread. 0: it never halts, and Linux's idle loop polls on
     /// it; `None`: it may sleep as deeply as it likes.
     pub fn bound(&mut self, cpu: u32, most_us: Option<u32>) -> Result<(), FileError> {
         let text = match most_us {
@@ -50,7 +50,7 @@ impl Latency {
         if now != text {
             if let Entry::Vacant(first) = self.before.entry(cpu) {
                 first.insert(now);
-                // First of the two: without the bound the record does no harm.
+                // The record comes first: without the bound it does no harm.
                 self.record();
             }
             self.tree.write(file(cpu), &text)?;
@@ -58,7 +58,7 @@ impl Latency {
         Ok(())
     }
 
-    /// Leaves everything as it was found.
+    /// Restores the former state.
     pub fn restore(&mut self) {
         for (cpu, text) in std::mem::take(&mut self.before) {
             let _ = self.tree.write(file(cpu), &text);
@@ -66,7 +66,7 @@ impl Latency {
         let _ = fs::remove_file(self.own_record());
     }
 
-    /// Hardware threads that somebody who was killed has left bounded.
+    /// Hardware threads whose bounds a killed process has left.
     pub fn left(&self) -> Vec<u32> {
         let mut cpus: Vec<u32> =
             self.dead().iter().flat_map(|(_, before)| before.keys().copied()).collect();
@@ -76,11 +76,11 @@ impl Latency {
         cpus
     }
 
-    /// Restores what those have left.
+    /// Restores what killed processes have left.
     pub fn heal(&self) {
         for (name, before) in self.dead() {
             for (cpu, text) in before {
-                // Somebody else's bound is not ours to lift.
+                // Another process's bound must stay.
                 if self.is_bounded(cpu) {
                     let _ = self.tree.write(file(cpu), &text);
                 }
@@ -93,7 +93,7 @@ impl Latency {
         self.tree.read(file(cpu)).is_ok_and(|now| now == SERVING_US.to_string() || now == POLL)
     }
 
-    /// Records of processes that are no more, by file name.
+    /// Records of processes that have ended, by file name.
     fn dead(&self) -> Vec<(String, BTreeMap<u32, String>)> {
         let own = std::process::id().to_string();
         let is_dead = |name: &String| {
@@ -116,7 +116,7 @@ impl Latency {
         self.tree.path(RECORDS).join(format!("{}-{}", std::process::id(), self.number))
     }
 
-    /// Where it cannot be written the bounds are restored at the end, if that is in order.
+    /// If it cannot be written, the bounds are still restored at a normal end.
     fn record(&self) {
         let lines = self.before.iter().map(|(cpu, before)| format!("{cpu} {before}\n"));
         let _ = fs::create_dir_all(self.tree.path(RECORDS));

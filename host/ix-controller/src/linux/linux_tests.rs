@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder with files as the kernel has them; gone when dropped.
+/// A folder with files as the kernel has them; removed when dropped.
 struct Fake {
     root: PathBuf,
 }
@@ -111,7 +111,7 @@ fn not_called(tid: u32, _: &[u32]) -> io::Result<()> {
     panic!("thread {tid} should be left alone")
 }
 
-/// A dataplane that says yes to everything.
+/// A dataplane that accepts all steps.
 struct Obedient(Vec<Observation>, Vec<Step>);
 
 impl Dataplanes for Obedient {
@@ -136,7 +136,7 @@ fn cores_are_read_with_those_that_are_online() {
     assert_eq!(topology::cores(&fake.tree()), [core(&[0, 2]), core(&[1, 3])]);
     fake.put("sys/devices/system/cpu/online", "0-2\n");
     assert_eq!(topology::cores(&fake.tree()), [core(&[0, 2]), core(&[1])]);
-    // Unplugged between two reads: its folder has gone already.
+    // Unplugged between two reads: its folder is already removed.
     fs::remove_dir_all(fake.root.join("sys/devices/system/cpu/cpu0/topology")).expect("gone");
     assert_eq!(topology::cores(&fake.tree()).len(), 3);
     for nonsense in ["", "x", "3-1", "0-99999999"] {
@@ -176,7 +176,7 @@ fn other_drivers_list_their_clocks_or_have_another_switch() {
     fs::remove_dir_all(fake.root.join("sys/devices/system/cpu/intel_pstate")).expect("gone");
     let clocks = |fake: &Fake| Clocks::new(&fake.tree(), &[0, 1]);
     assert!(!clocks(&fake).turbo());
-    assert!(clocks(&fake).missing()[0].1.contains("no switch that we may write at"));
+    assert!(clocks(&fake).missing()[0].1.contains("no writable switch at"));
     fake.put("sys/devices/system/cpu/cpufreq/boost", "0\n");
     // acpi-cpufreq: turbo stands in the list, marked by 1 MHz.
     for cpu in [0, 1] {
@@ -258,7 +258,7 @@ fn without_energy_counters_it_is_said_why() {
     let fake = Fake::empty();
     fake.put("sys/class/powercap/intel-rapl:0/name", "package-0");
     fake.put("sys/class/powercap/intel-rapl:0/energy_uj", "1");
-    assert!(Energy::new(&fake.tree()).missing().expect("why").contains("where it wraps"));
+    assert!(Energy::new(&fake.tree()).missing().expect("why").contains("max_energy_range_uj"));
 }
 
 #[test]
@@ -380,7 +380,7 @@ fn steps_reach_files_and_dataplanes() {
     assert_eq!(linux.dataplanes().1, [Step::Resume { thread: 1 }, Step::Park { thread: 1 }]);
     linux.apply(3, id, &Step::Background { cpus: vec![0] }).expect("done");
     assert_eq!(fake.get("cg/job/cgroup.freeze"), "1", "nothing is left of where it may be");
-    // A second later a core is gone.
+    // A second later a core is offline.
     fake.put("sys/devices/system/cpu/online", "0,2\n");
     linux.observe(1_000_003);
     assert_eq!(linux.machine().cores.len(), 1);
@@ -397,8 +397,7 @@ fn what_a_killed_controller_left_is_restored() {
     let mut linux = Linux::new(&fake.tree(), obedient());
     linux.observe(1);
     assert_eq!(fake.cpu(0, bound), "50");
-    // Its process is another one's that is no more; and somebody has changed what it set on the
-    // next.
+    // The process has ended; another one has changed the bound of the next hardware thread.
     let records = fake.tree().path("run/ix/c-states");
     let own = fake.tree().names("run/ix/c-states");
     let text = std::fs::read_to_string(records.join(&own[0])).expect("written before the bound");

@@ -1,4 +1,4 @@
-//! This machine as a [`Platform`]: `/sys` and `/proc`, and whatever reaches the dataplanes.
+//! This machine as a [`Platform`]: `/sys` and `/proc`, and the connection to the dataplanes.
 pub mod background;
 mod clocks;
 mod energy;
@@ -17,24 +17,24 @@ use crate::{DataplaneId, Machine, Observation, Platform, Step, StepError, Thread
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The machine is looked at again so often, µs: hardware threads come and go.
+/// Time between two readings of the machine, µs: hardware threads come and go.
 const LOOK_EVERY_US: u64 = 1_000_000;
 
 /// The dataplanes of this machine.
 pub trait Dataplanes {
-    /// Those that answer, as they are now. Clocks are left out.
+    /// Those that reply, in their present state, without clocks.
     fn observe(&mut self, now_us: u64) -> Vec<Observation>;
 
     /// Resumes, parks or migrates.
     fn apply(&mut self, dataplane: DataplaneId, step: &Step) -> Result<(), StepError>;
 }
 
-/// One thing that a controller would like to have of a machine.
+/// A feature that a controller can use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Its stable name.
+    /// Stable name.
     pub name: &'static str,
-    /// Why it is not there; `None`: it is.
+    /// Why it is missing; `None`: it is there.
     pub missing: Option<String>,
     /// What there is, or what is done without it.
     pub note: String,
@@ -57,12 +57,12 @@ pub struct Linux<D> {
     energy: Energy,
     latency: Latency,
     background: Option<Background>,
-    /// Where the job may run at all; empty: anywhere.
+    /// Where the job may run; empty: anywhere.
     background_cpus: Vec<u32>,
     machine: Machine,
     looked_us: Option<u64>,
     dataplanes: D,
-    /// Hardware threads of the dataplanes' threads, as seen last.
+    /// Hardware threads of the dataplanes' threads, as last seen.
     cpus: BTreeMap<(DataplaneId, u16), u32>,
 }
 
@@ -88,24 +88,24 @@ impl<D: Dataplanes> Linux<D> {
         linux
     }
 
-    /// Takes a background job under control; it stays within `cpus`, if there are any.
+    /// Takes control of a background job; it stays within `cpus` unless that is empty.
     pub fn with_background(mut self, background: Background, cpus: Vec<u32>) -> Linux<D> {
         self.background = Some(background);
         self.background_cpus = cpus;
         self
     }
 
-    /// What reaches the dataplanes.
+    /// The connection to the dataplanes.
     pub fn dataplanes(&mut self) -> &mut D {
         &mut self.dataplanes
     }
 
-    /// Mean power of the processor packages since the last call, W, where it can be had.
+    /// Mean power of the processor packages since the last call, W, if it can be measured.
     pub fn watts(&mut self, now_us: u64) -> Option<f64> {
         self.energy.watts(now_us)
     }
 
-    /// What this machine has of what a controller would like to have.
+    /// The features that this machine has and lacks.
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings = findings(&self.clocks, &self.energy, &self.latency);
         if let Some(background) = &self.background {
@@ -118,7 +118,7 @@ impl<D: Dataplanes> Linux<D> {
         findings
     }
 
-    /// Leaves clocks, C-states and the background job as they were found.
+    /// Restores clocks, C-states and the background job.
     pub fn restore(&mut self) {
         self.clocks.restore();
         self.latency.restore();
@@ -133,7 +133,7 @@ impl<D: Dataplanes> Linux<D> {
         };
     }
 
-    /// The job, where there is one, on those of these hardware threads where it may be.
+    /// Moves the job, if there is one, to those of these hardware threads that it may use.
     fn place(&mut self, cpus: &[u32]) -> Result<(), BackgroundError> {
         let Some(background) = &mut self.background else { return Ok(()) };
         let may =
@@ -143,7 +143,7 @@ impl<D: Dataplanes> Linux<D> {
     }
 }
 
-/// What a machine has of what a controller would like to have, for `ix doctor`.
+/// The features that a machine has and lacks, for `ix doctor`.
 pub fn inspect(tree: &Tree) -> Vec<Finding> {
     let clocks = Clocks::new(tree, &topology::online(tree));
     let mut findings = findings(&clocks, &Energy::new(tree), &Latency::new(tree));
@@ -174,12 +174,12 @@ fn findings(clocks: &Clocks, energy: &Energy, latency: &Latency) -> Vec<Finding>
         findings.push(found(name, why, there, "ladders skip these rungs"));
     }
     let why = energy.missing().map(str::to_owned);
-    findings.push(found("energy", why, "is counted".to_owned(), "power is not reported"));
+    findings.push(found("energy", why, "can be measured".to_owned(), "power is not reported"));
     let there = format!("serving hardware threads wake within {SERVING_US} µs");
     findings.push(match &latency.left()[..] {
         [] => found("c-states", latency.missing(), there, "nothing to bound"),
         left => {
-            let missing = format!("somebody who was killed has left {left:?} bounded");
+            let missing = format!("a process that was killed has left {left:?} bounded");
             let note = "the next `ix run` or `ix cp` restores them".to_owned();
             Finding { name: "c-states", missing: Some(missing), note }
         }
@@ -205,7 +205,7 @@ impl<D: Dataplanes> Platform for Linux<D> {
                 thread.clock = self.clocks.held(thread.cpu);
                 let first = self.cpus.insert((id, number as u16), thread.cpu).is_none();
                 if first && thread.state == ThreadState::Elastic {
-                    // A hint: whatever hinders it is said by `ix doctor`.
+                    // This is a hint: `ix doctor` reports why it may not work.
                     let _ = self.latency.bound(thread.cpu, Some(SERVING_US));
                 }
             }

@@ -1,16 +1,16 @@
-//! Which hardware threads are online and which of them share a core.
+//! Online hardware threads, and which of them share a core.
 use super::files::{Tree, parse_list};
 use crate::Core;
 
 const CPUS: &str = "sys/devices/system/cpu";
 
-/// Hardware threads that are online, ascending; none where the kernel does not say.
+/// Online hardware threads, ascending; empty if the kernel does not list them.
 pub fn online(tree: &Tree) -> Vec<u32> {
     let text = tree.read(format!("{CPUS}/online")).unwrap_or_default();
     parse_list(&text).unwrap_or_default()
 }
 
-/// Cores with their hardware threads that are online. One without topology is a core of its own.
+/// Cores with their online hardware threads. A hardware thread without topology counts as a core.
 pub fn cores(tree: &Tree) -> Vec<Core> {
     let online = online(tree);
     let mut cores: Vec<Core> = Vec::new();

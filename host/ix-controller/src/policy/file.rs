@@ -3,17 +3,17 @@ use super::{Add, Down, Exception, Gain, Ladder, Level, Policy, Up};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The policies that the command carries, by name.
+/// Built-in policies, by name.
 pub const BUILT_IN: [(&str, &str); 3] = [
     ("energy", include_str!("../../policies/energy.toml")),
     ("consolidation", include_str!("../../policies/consolidation.toml")),
     ("minmax", include_str!("../../policies/minmax.toml")),
 ];
 
-/// Why a policy makes no sense.
+/// Why a policy is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
-    /// The key; empty where the file is no TOML.
+    /// The key; empty if the file is not TOML.
     pub key: String,
     /// What is wrong with it.
     pub why: String,
@@ -73,7 +73,7 @@ struct LadderTable {
     background: bool,
 }
 
-/// A table of numbers that each have a default and a range.
+/// A table of numbers, each with a default and a range.
 macro_rules! numbers {
     ($table:ident, $section:literal, $of:ident { $($field:ident: $kind:ty = $range:expr, $mend:literal;)* }) => {
         #[derive(Default, Serialize, Deserialize)]
@@ -130,7 +130,7 @@ const COUNT_MEND: &str = "a number from 1 on, or \"all\"";
 const CLOCK_MEND: &str = "\"lowest\", \"nominal\", or MHz such as 1200";
 
 impl Policy {
-    /// Reads a policy and checks what can be checked without a machine.
+    /// Parses a policy and checks all that does not depend on a machine.
     pub fn parse(text: &str) -> Result<Policy, PolicyError> {
         let file: PolicyFile = toml::from_str(text).map_err(|e| no_toml(&e, text))?;
         check("slo_us", file.slo_us, SLO_US, SLO_MEND)?;
@@ -150,7 +150,7 @@ impl Policy {
             down: file.down.read()?,
             dataplanes: exceptions(&file.dataplanes)?,
         };
-        // Otherwise a step down would be followed by a step up, for ever.
+        // Otherwise a step up would follow each step down.
         if policy.down.busy_max >= policy.up.busy_max {
             let (up, down) = (policy.up.busy_max, policy.down.busy_max);
             let why =
@@ -160,13 +160,13 @@ impl Policy {
         Ok(policy)
     }
 
-    /// A policy that the command carries.
+    /// Returns a built-in policy.
     pub fn built_in(name: &str) -> Option<Policy> {
         let (_, text) = BUILT_IN.iter().find(|(known, _)| *known == name)?;
         Policy::parse(text).ok()
     }
 
-    /// The policy as a file that reads back as the same.
+    /// The policy as a file that parses to the same policy.
     pub fn to_toml(&self) -> String {
         let ladder = &self.ladder;
         let file = PolicyFile {
@@ -194,7 +194,7 @@ impl Policy {
         toml::to_string(&file).unwrap_or_default()
     }
 
-    /// The policy with another bound for all dataplanes that have none of their own.
+    /// The policy with another bound, for all dataplanes without their own.
     pub fn with_slo_us(mut self, slo_us: f64) -> Result<Policy, PolicyError> {
         check("slo_us", slo_us, SLO_US, SLO_MEND)?;
         self.slo_us = slo_us;
@@ -248,7 +248,7 @@ fn wrong_word(key: &str, word: &Word, mend: &str) -> PolicyError {
         Word::Number(n) => n.to_string(),
         Word::Name(name) => format!("\"{name}\""),
     };
-    error(key, format!("{written} makes no sense here"), format!("write {mend}"))
+    error(key, format!("{written} is not valid here"), format!("write {mend}"))
 }
 
 fn word(level: Level, lowest: u32) -> Word {
@@ -268,11 +268,11 @@ fn adds(names: &[String]) -> Result<Vec<Add>, PolicyError> {
             return Err(error(
                 KEY,
                 format!("no such step \"{name}\""),
-                format!("there is {known}"),
+                format!("choose from {known}"),
             ));
         };
         if adds.contains(&add) {
-            return Err(error(KEY, format!("\"{name}\" stands twice"), "leave one of them"));
+            return Err(error(KEY, format!("\"{name}\" is there twice"), "keep one of them"));
         }
         let after = match adds.last() {
             Some(Add::Everything) => Some("everything"),
@@ -286,7 +286,7 @@ fn adds(names: &[String]) -> Result<Vec<Add>, PolicyError> {
         adds.push(add);
     }
     if adds.is_empty() {
-        return Err(error(KEY, "a ladder of one rung leads nowhere", format!("name {known}")));
+        return Err(error(KEY, "a ladder needs more than one rung", format!("name {known}")));
     }
     Ok(adds)
 }
@@ -299,14 +299,19 @@ fn exceptions(tables: &[DataplaneTable]) -> Result<Vec<Exception>, PolicyError> 
             return Err(error("dataplane.program", why, "write it without its folder"));
         }
         if list.iter().any(|e| e.program == table.program) {
-            let why = format!("\"{}\" stands twice", table.program);
-            return Err(error("dataplane.program", why, "leave one of them"));
+            let why = format!("\"{}\" is there twice", table.program);
+            return Err(error("dataplane.program", why, "keep one of them"));
         }
         if let Some(slo_us) = table.slo_us {
             check("dataplane.slo_us", slo_us, SLO_US, SLO_MEND)?;
         }
         let weight = table.weight.unwrap_or(1.0);
-        check("dataplane.weight", weight, 0.01..=100.0, "a share to others' 1, such as 2")?;
+        check(
+            "dataplane.weight",
+            weight,
+            0.01..=100.0,
+            "a weight relative to 1 of others, such as 2",
+        )?;
         list.push(Exception { program: table.program.clone(), slo_us: table.slo_us, weight });
     }
     Ok(list)
@@ -374,14 +379,14 @@ mod tests {
             (replaced("slo_us = 300", "slo_us = 'fast'"), "", "line 6: invalid type"),
             (replaced("slo_us", "slow_us"), "", "unknown field `slow_us`"),
             (replaced("\nname", "\nname = ="), "", "line 3"),
-            (replaced("cores = 1", "cores = 0"), "base.cores", "0 makes no sense"),
-            (replaced("cores = 1", "cores = 'most'"), "base.cores", "\"most\" makes"),
+            (replaced("cores = 1", "cores = 0"), "base.cores", "0 is not valid"),
+            (replaced("cores = 1", "cores = 'most'"), "base.cores", "\"most\" is not valid"),
             (replaced("cores = 1", "cores = 1.5"), "", "neither a whole number nor a word"),
             (replaced("= \"lowest\"", "= 7"), "base.clock", "write \"lowest\""),
-            (replaced("\"lowest\"\n", "\"turbo\"\n"), "base.clock", "\"turbo\" makes"),
-            (replaced(add, "[]"), "ladder.add", "leads nowhere"),
-            (replaced(add, "['ram']"), "ladder.add", "no such step \"ram\"; there is \"cores\""),
-            (replaced(add, "['cores', 'cores']"), "ladder.add", "stands twice"),
+            (replaced("\"lowest\"\n", "\"turbo\"\n"), "base.clock", "\"turbo\" is not valid"),
+            (replaced(add, "[]"), "ladder.add", "needs more than one rung"),
+            (replaced(add, "['ram']"), "ladder.add", "no such step \"ram\"; choose from \"cores\""),
+            (replaced(add, "['cores', 'cores']"), "ladder.add", "is there twice"),
             (replaced(add, "['turbo', 'clock']"), "ladder.add", "put \"turbo\" last"),
             (replaced(add, "['everything', 'cores']"), "ladder.add", "adds nothing after"),
             (appended("[gain]\nhyperthreads = 2"), "gain.hyperthreads", "between 0 and 1"),
@@ -396,7 +401,7 @@ mod tests {
             (
                 appended("[[dataplane]]\nprogram = 'a'\n[[dataplane]]\nprogram = 'a'"),
                 "dataplane.program",
-                "stands twice",
+                "is there twice",
             ),
         ] {
             let e = Policy::parse(&text).expect_err(&text);

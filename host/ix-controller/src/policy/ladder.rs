@@ -1,30 +1,30 @@
-//! Ladders: the order in which resources are added, and what that is on a machine.
+//! Ladders: the order in which resources are added, and its rungs on a machine.
 use super::Gain;
 use crate::{Clock, Configuration, Machine};
 
 /// A quantity that a ladder names without knowing the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// As little as there is.
+    /// The least of the machine.
     Lowest,
-    /// All there is; of clocks, the fastest that can be held.
+    /// All of the machine; of clocks, the fastest that can be held.
     Highest,
-    /// So much (clocks: kHz).
+    /// This much (clocks: kHz).
     Exactly(u32),
 }
 
-/// What a part of the ladder adds.
+/// A part of a ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Add {
-    /// Cores, one a rung.
+    /// Cores, one per rung.
     Cores,
     /// The other hardware threads of all cores, in one rung.
     Hyperthreads,
-    /// The next faster clock, one a rung.
+    /// The next faster clock, one per rung.
     Clock,
     /// Turbo, in one rung.
     Turbo,
-    /// Everything there is, in one rung.
+    /// All resources, in one rung.
     Everything,
 }
 
@@ -33,7 +33,7 @@ impl Add {
     pub const ALL: [Add; 5] =
         [Add::Cores, Add::Hyperthreads, Add::Clock, Add::Turbo, Add::Everything];
 
-    /// Its name in files.
+    /// Name in files.
     pub fn name(self) -> &'static str {
         match self {
             Add::Cores => "cores",
@@ -54,7 +54,7 @@ pub struct Ladder {
     pub threads_per_core: Level,
     /// Clock of the lowest rung.
     pub clock: Level,
-    /// What is added to it, in this order.
+    /// What is added to the lowest rung, in this order.
     pub add: Vec<Add>,
     /// Cores that no dataplane uses go to the background job.
     pub background: bool,
@@ -65,15 +65,15 @@ pub struct Ladder {
 pub struct Rungs {
     /// Configurations, lowest first; at least one. Each gives more than those before it.
     pub list: Vec<Configuration>,
-    /// What each gives, by the policy's assumptions, to the lowest.
+    /// Throughput of each by the policy's assumptions, relative to the lowest.
     pub capacities: Vec<f64>,
-    /// What of the ladder this machine does not have, one line each.
+    /// Parts of the ladder that this machine lacks, one line each.
     pub skipped: Vec<String>,
 }
 
 impl Ladder {
-    /// The rungs on a machine for a dataplane that may have so many cores, and so many hardware
-    /// threads of each. What the machine lacks is skipped.
+    /// The rungs on a machine for a dataplane that may have this many cores, and hardware threads
+    /// of each. What the machine lacks is skipped.
     pub fn rungs(
         &self,
         machine: &Machine,
@@ -134,26 +134,26 @@ impl Ladder {
 }
 
 impl Rungs {
-    /// The rung of the present state after a restart: that very configuration, or the lowest that
-    /// gives as much, or the highest.
+    /// The rung of the present state after a restart: the same configuration, else the lowest that
+    /// gives as much, else the highest.
     pub fn nearest(&self, present: &Configuration, gain: &Gain, nominal: Option<Clock>) -> usize {
         if let Some(same) = self.list.iter().position(|c| c == present) {
             return same;
         }
-        // A clock that is not known may be a fast one: what is too much goes again.
+        // An unknown clock may be a fast one: superfluous resources are removed later.
         let mut present = *present;
         present.clock = present.clock.or(nominal);
         let capacity = gain.capacity(&present, nominal) / gain.capacity(&self.list[0], nominal);
         self.lowest_with(capacity * (1.0 - 1e-9))
     }
 
-    /// The lowest rung that gives so much, or else the highest.
+    /// The lowest rung with at least this capacity, else the highest.
     pub fn lowest_with(&self, capacity: f64) -> usize {
         let top = self.list.len() - 1;
         self.capacities.iter().position(|&c| c >= capacity).unwrap_or(top)
     }
 
-    /// The highest rung's number.
+    /// Number of the highest rung.
     pub fn top(&self) -> usize {
         self.list.len() - 1
     }
@@ -167,7 +167,7 @@ fn within(level: Level, most: u32) -> u32 {
     }
 }
 
-/// A clock between two that there are is the faster one of them.
+/// The clock for a level; between two clocks, the faster one.
 fn clock_at(level: Level, clocks: &[u32]) -> Option<Clock> {
     let khz = match level {
         Level::Lowest => clocks.first(),
@@ -179,16 +179,16 @@ fn clock_at(level: Level, clocks: &[u32]) -> Option<Clock> {
 
 fn lacks(add: Add, machine: &Machine, cores: u32, threads: u32) -> String {
     match add {
-        Add::Cores => format!("there is no more than {cores} for this dataplane"),
+        Add::Cores => format!("this dataplane may use no more than {cores}"),
         Add::Hyperthreads => {
-            format!("this dataplane has {threads} hardware thread of each core")
+            format!("this dataplane may use {threads} hardware thread of each core")
         }
         Add::Clock if machine.clocks_khz.is_empty() => {
-            "clocks cannot be set on this machine (`ix doctor` says why)".to_owned()
+            "clocks cannot be set on this machine (see `ix doctor`)".to_owned()
         }
-        Add::Clock => "the base is the fastest already".to_owned(),
-        Add::Turbo if machine.turbo => "it is in use already".to_owned(),
-        Add::Turbo => "turbo cannot be switched on this machine (`ix doctor` says why)".to_owned(),
+        Add::Clock => "the base already is the fastest".to_owned(),
+        Add::Turbo if machine.turbo => "it is already in use".to_owned(),
+        Add::Turbo => "turbo cannot be switched on this machine (see `ix doctor`)".to_owned(),
         Add::Everything => "the base has everything".to_owned(),
     }
 }

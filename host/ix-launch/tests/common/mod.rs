@@ -1,6 +1,8 @@
 //! Builds the image and test programs, and runs programs on a dataplane without devices.
 #![allow(dead_code)]
 use ix_launch::{Child, Entry, Exit, Image, LaunchConfig, LaunchError, launch, memfd, serve};
+use ix_proto::{Config, Start};
+use ix_wire::IpAddr;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
@@ -8,8 +10,17 @@ use std::sync::OnceLock;
 include!("../../../../dataplane/ix-image/build_image.rs");
 
 /// Two elastic threads, little memory.
-pub const CONFIG: &str =
-    "host_addr=10.9.0.2/24\ncpu=0,1\nrx_frames=256\ntx_frames=256\narena_mb=2\nflows_max=64\n";
+pub fn begin() -> Start {
+    let config = Config {
+        cpus: vec![0, 1],
+        rx_frames: 256,
+        tx_frames: 256,
+        arena_bytes: 2 << 20,
+        flows_max: 64,
+        ..Config::with_address(IpAddr::v4([10, 9, 0, 2]), 24)
+    };
+    Start { config, devices: Vec::new(), without: Vec::new() }
+}
 
 fn crate_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -75,13 +86,13 @@ pub fn start_by(
 
 /// Boots the dataplane in it.
 pub fn boot(child: &mut Child) {
-    boot_with(child, CONFIG);
+    boot_with(child, begin());
 }
 
-/// Boots the dataplane with this configuration.
-pub fn boot_with(child: &mut Child, config: &str) {
+/// Boots a dataplane that begins so in it.
+pub fn boot_with(child: &mut Child, start: Start) {
     let page = memfd(c"ix-controller").expect("memfd");
-    serve(child, config, &[page.as_fd()], &mut |_, _| Ok(())).expect("boots");
+    serve(child, start, &[page.as_fd()], &mut |_, _| Ok(())).expect("boots");
 }
 
 /// Runs a program on IX that the image has loaded to its end.

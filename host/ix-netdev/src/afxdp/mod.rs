@@ -1,8 +1,8 @@
 //! `afxdp`: any Linux network interface, shared with Linux.
 //!
-//! Our XDP program hands packets for our addresses to AF_XDP sockets, one a queue, and all others
-//! on to the kernel. [`open`] loads and attaches the program and makes the sockets. The program
-//! hangs on a BPF link: it goes when its owner dies.
+//! Our XDP program redirects packets for our addresses to AF_XDP sockets, one per queue, and passes
+//! all others to the kernel. [`open`] loads and attaches the program and makes the sockets. The
+//! program is attached by a BPF link, so it goes when its owner dies.
 mod program;
 mod rss;
 
@@ -12,7 +12,7 @@ use crate::device::{OpenOptions, OpenedDevice};
 use crate::error::OpenError;
 use crate::hardware::HardwareFilters;
 use ix_mem::ROOM_BYTES;
-use ix_nic::{NicInfo, Steering, XdpBind, XdpMode};
+use ix_nic::{NicInfo, NicKind, Steering, XdpBind, XdpMode};
 use ix_sys::bpf::{self, Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind};
 use ix_sys::interface::Rss;
 use ix_sys::{Holder, Interface, socket};
@@ -24,28 +24,28 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 /// The program on its interface, and the sockets that are not in its map yet.
 pub(crate) struct Attachment {
     link: OwnedFd,
-    /// The program takes frames of several buffers.
+    /// The program accepts frames of several buffers.
     frags: bool,
     sockets: Map,
     waiting: Vec<Option<OwnedFd>>,
-    /// Holds the link a moment longer than this process: the kernel takes a program off its
-    /// interface when the last descriptor of its link is closed, and waits there for grace periods,
-    /// 5 to 20 ms while AF_XDP sockets are at work. In a process that is killed that comes before
-    /// its end is told, so the process that waits for it, such as one that gives its traffic to
-    /// another, would wait as well.
+    /// Holds the link a moment longer than this process. The kernel detaches a program when the
+    /// last descriptor of its link is closed, and then waits for grace periods, 5 to 20 ms while
+    /// AF_XDP sockets are in use. In a killed process that would happen before its end is reported,
+    /// so a process that waits for the end, such as one that gives its traffic to another, would
+    /// wait as well.
     _keeper: Option<Holder>,
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // At once, whoever else has the link. It fails where the interface is gone.
+        // At once, even if others hold the link. It fails if the interface is removed.
         let _ = bpf::detach(self.link.as_fd());
     }
 }
 
 impl Attachment {
-    /// From the next packet on, only what these filters take of `addresses` is ours; none: all of
-    /// it. Of an interface that is gone nothing is, whatever they say.
+    /// Sets which packets for `addresses` are ours from the next packet on; `None`: all. On a
+    /// removed interface no packets are ours in any case.
     pub fn set_filters(
         &mut self,
         addresses: &[IpAddr],
@@ -76,7 +76,7 @@ impl Attachment {
 const ATTACH_GENERIC: u32 = 1 << 1;
 const ATTACH_NATIVE: u32 = 1 << 2;
 
-/// Bytes of skbs under way that a socket may be charged for: enough for a full transmit ring.
+/// Bytes of packets in flight that a socket may be charged for: enough for a full transmit ring.
 const SEND_BUFFER_BYTES: i32 = 8 << 20;
 
 const ETHERNET_BYTES: usize = 14;
@@ -111,7 +111,7 @@ pub(crate) fn open(
     let (steering, table, refused) = steering(interface, name, queues);
     let (rss, table_fd) = table.unzip();
     let info = NicInfo {
-        kind: "afxdp",
+        kind: NicKind::Afxdp(XdpBind { ifindex, mode: attached.bind_mode, frags: attached.frags }),
         name: name.to_owned(),
         mode: attached.text + &refused,
         queues,
@@ -121,15 +121,14 @@ pub(crate) fn open(
         partial_checksums: partial_checksums(name),
         shared_frames: false,
         table_fd: table_fd.is_some(),
-        xdp: Some(XdpBind { ifindex, mode: attached.bind_mode, frags: attached.frags }),
     };
     let Attached { link, frags, .. } = attached;
-    // Without one an end by force takes longer, and that is all.
+    // Without a keeper, a kill takes longer to complete, which does no other harm.
     let _keeper =
         options.has_keeper.then(|| Holder::new(link.as_fd(), c"ix-keeper").ok()).flatten();
     let attachment = Attachment { link, frags, sockets, waiting, _keeper };
     let opened = OpenedDevice::new(info, queue_fds, None).with_table_fd(table_fd);
-    // Several queues get their packets by the redirection table.
+    // With several queues the redirection table distributes packets.
     let hardware = (queues == 1).then(|| HardwareFilters::of(name)).flatten();
     Ok(opened.with_xdp(attachment).with_rss(rss).with_hardware(hardware))
 }
@@ -147,7 +146,7 @@ fn check_interface(interface: &Interface, name: &str, queues: usize) -> Result<u
     if asked > has {
         return Err(OpenError::TooManyQueues { name, asked, has });
     }
-    // A socket hears only its own queue, and the program runs on all of them.
+    // A socket receives from its own queue only, and the program runs on all queues.
     if asked < channels.rx {
         return Err(OpenError::TooFewQueues { name, asked, has: channels.rx });
     }
@@ -162,7 +161,7 @@ struct Attached {
     text: String,
 }
 
-/// Tries the places for the program from the fastest on; each refusal stays in the text.
+/// Tries the attachment points from the fastest on; the text lists each refusal.
 fn attach_program(
     sockets: &Map,
     name: &str,
@@ -223,7 +222,7 @@ fn make_socket(name: &str) -> Result<OwnedFd, OpenError> {
         },
         _ => OpenError::system("open an AF_XDP socket for", name, e),
     })?;
-    // Without it a burst longer than the default takes another kick; no reason to fail.
+    // Without it a burst beyond the default needs another kick; that is no reason to fail.
     let (level, bytes) = (libc::SOL_SOCKET, SEND_BUFFER_BYTES);
     let _ = socket::set_option(fd.as_fd(), level, libc::SO_SNDBUFFORCE, bytes);
     Ok(fd)
@@ -247,8 +246,8 @@ fn partial_checksums(name: &str) -> bool {
     matches!(driver.as_str(), "veth" | "virtio_net" | "tun")
 }
 
-/// Who steers, the broker's hold of the interface's redirection table and the dataplane's; or in
-/// software, where it has none that our flow groups fit on, and why that is where it refuses.
+/// Steering: the broker's and the dataplane's end of the interface's redirection table; or
+/// software, if the interface has no table that fits, with the reason.
 fn steering(
     interface: Interface,
     name: &str,

@@ -12,10 +12,10 @@ const MD_RX_QUEUE: i16 = 16;
 
 const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
-/// Whatever a filter says, these are Linux's: IPv6, and VLANs, which are links of their own to it.
+/// These go to Linux whatever the filters say: IPv6, and VLANs, which are separate links in Linux.
 const LINUX_FRAMES: [u16; 3] = [0x86dd, 0x8100, 0x88a8];
 
-/// Answer of an XDP program: on to the kernel's stack.
+/// Verdict of an XDP program: pass to the kernel's stack.
 const XDP_PASS: i32 = 2;
 
 // Offsets in the frame.
@@ -29,11 +29,11 @@ const ETHERNET_END: i32 = 14;
 const IPV4_END: i32 = 14 + 20;
 const ARP_END: i32 = 14 + 28;
 
-/// Redirects to `sockets[receive queue]` what concerns one of `addresses`:
-/// IPv4 to it, and ARP that names it as target (requests, answers) or as sender (a host that uses
-/// our address: RFC 5227 wants us to notice). Everything else passes: VLAN tags, IPv6, other hosts'
-/// packets; and ours too on a queue that has no socket. With receive filters, of IPv4 only what one
-/// of them takes, and frames of other EtherTypes where one names their type.
+/// Redirects packets for one of `addresses` to `sockets[receive queue]`: IPv4 to it, and ARP that
+/// names it as target (requests, replies) or as sender (a host that uses our address: RFC 5227
+/// wants us to notice). All other packets pass: VLAN tags, IPv6, other hosts' packets; and ours on
+/// a queue without a socket. With receive filters, only IPv4 packets that a filter takes are
+/// redirected, and frames of other EtherTypes if a filter names the type.
 pub(crate) fn xdp_program(
     sockets: &Map,
     addresses: &[IpAddr],
@@ -94,13 +94,13 @@ pub(crate) fn xdp_program(
     a.place(ours);
     a.mov_map(Reg::R1, sockets.raw());
     a.load(Size::Word, Reg::R2, ctx, MD_RX_QUEUE);
-    a.mov_imm(Reg::R3, XDP_PASS); // when there is no socket at this index
+    a.mov_imm(Reg::R3, XDP_PASS); // if no socket is at this index
     a.call(HELPER_REDIRECT_MAP);
     a.exit();
     a.finish()
 }
 
-/// Whether it asks for frames of certain types, and not only for all that there are.
+/// Whether a filter names certain EtherTypes, and does not just take all.
 fn names_ethertype(filter: &Filter) -> bool {
     filter.level() == Level::Ethernet && filter.field(Field::EtherType).is_some()
 }

@@ -1,17 +1,18 @@
 //! The redirection table of an interface with receive-side scaling, as the broker writes it.
 //!
-//! To write it takes CAP_NET_ADMIN, which the dataplane does not have: it asks over a socket
-//! ([`ix_nic::attach_table`]), and [`RssTable`] writes and answers. Flow group `g` is the entries
-//! whose number is `g` modulo [`FLOW_GROUPS`]. Linux's own packets follow the table as well.
+//! Writing it takes CAP_NET_ADMIN, which the dataplane does not have. The dataplane asks over a
+//! socket ([`ix_nic::attach_table`]); [`RssTable`] writes and replies. Flow group `g` owns the
+//! entries whose number is `g` modulo [`FLOW_GROUPS`]. Linux's own packets follow the table as
+//! well.
 use ix_nic::{TableAnswer, TableRequest, initial_queue};
 use ix_sys::Interface;
 use ix_sys::interface::Rss;
 use ix_wire::FLOW_GROUPS;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
-/// Where a redirection table can be written.
+/// An interface whose redirection table can be written.
 pub(crate) trait WriteTable: Send {
     /// Replaces the whole table, of the same length.
     fn write(&self, table: &[u32]) -> io::Result<()>;
@@ -23,7 +24,7 @@ impl WriteTable for Interface {
     }
 }
 
-/// The broker's end. The table is as it was found once this is dropped.
+/// The broker's end. Dropping it restores the table as it was found.
 pub(crate) struct RssTable {
     name: String,
     device: Box<dyn WriteTable>,
@@ -35,12 +36,12 @@ pub(crate) struct RssTable {
 }
 
 impl RssTable {
-    /// Whether flow groups fit on a table like this.
+    /// Whether the flow groups fit on this table.
     pub(crate) fn fits(rss: &Rss, queues: usize) -> bool {
         queues > 1 && !rss.table.is_empty() && rss.table.len().is_multiple_of(FLOW_GROUPS)
     }
 
-    /// Deals the flow groups out over the queues; answers the dataplane's end as well.
+    /// Spreads the flow groups over the queues; returns the dataplane's end as well.
     pub(crate) fn open(
         name: &str,
         device: Box<dyn WriteTable>,
@@ -59,13 +60,13 @@ impl RssTable {
         Ok((rss, other.into()))
     }
 
-    /// Readable when the dataplane asks for something.
-    pub(crate) fn fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+    /// Readable when the dataplane asks for a change.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
-    /// Does all that was asked for in one write, and answers. A line for the user when the
-    /// interface refuses it for the first time.
+    /// Carries out all requests in one write, and replies. Returns a line for the user when the
+    /// interface refuses a write for the first time.
     pub(crate) fn service(&mut self) -> Option<String> {
         let mut changed = self.table.clone();
         let (mut asked, mut wrong) = (0, 0);
@@ -103,24 +104,24 @@ impl RssTable {
                 })
             }
         };
-        // One that does not read its answers gets the next.
+        // A dataplane that did not read this reply reads the next one.
         let _ = self.socket.send(&self.answer.to_bytes());
         line
     }
 
-    /// Any process of the program's may send any bytes.
+    /// Any process of the program may send any bytes.
     fn entry(&self, request: &[u8]) -> Option<(usize, u32)> {
         let TableRequest { flow_group, queue } = TableRequest::from_bytes(request)?;
         let group = flow_group as usize;
         (group < FLOW_GROUPS && (queue as usize) < self.queues).then_some((group, queue))
     }
 
-    /// The interface was made anew, as `back` found it: it gets the table that the old one had.
+    /// `back` is the interface after it was made again. It gets the table that the old one had.
     pub(crate) fn again(&mut self, mut back: RssTable) -> io::Result<()> {
         std::mem::swap(&mut self.device, &mut back.device);
         std::mem::swap(&mut self.found, &mut back.found);
-        // First: it puts back what it found, and goes by the name that the new interface has as
-        // well.
+        // The old one goes first: it restores the table that it found, and it has the name that the
+        // new interface has as well.
         drop(back);
         self.device.write(&self.table)
     }
@@ -128,7 +129,7 @@ impl RssTable {
 
 impl Drop for RssTable {
     fn drop(&mut self) {
-        // The interface may be gone.
+        // The interface may have been removed.
         let _ = self.device.write(&self.found);
     }
 }
@@ -136,7 +137,7 @@ impl Drop for RssTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ix_nic::{NicInfo, SetReta, Steering, attach_table};
+    use ix_nic::{NicInfo, NicKind, SetReta, Steering, XdpBind, XdpMode, attach_table};
     use std::sync::{Arc, Mutex};
     use std::time::{Duration, Instant};
 
@@ -182,8 +183,9 @@ mod tests {
 
     /// The dataplane's end.
     fn asked(fd: OwnedFd, queues: usize) -> Arc<dyn SetReta> {
+        let bind = XdpBind { ifindex: 1, mode: XdpMode::Auto, frags: false };
         let info = NicInfo {
-            kind: "afxdp",
+            kind: NicKind::Afxdp(bind),
             name: "eth9".to_owned(),
             mode: String::new(),
             queues,
@@ -193,7 +195,6 @@ mod tests {
             partial_checksums: false,
             shared_frames: false,
             table_fd: true,
-            xdp: None,
         };
         attach_table(&info, fd).expect("it maps nothing")
     }
@@ -227,7 +228,7 @@ mod tests {
         }
         assert_eq!(fake.table(), wanted);
         comes_to_rest(&*asked);
-        // And back; what is so already is not written.
+        // And back. An entry that is right already is not written.
         asked.set(2, 0).unwrap();
         asked.set(100, 1).unwrap();
         rss.service();
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(rss.service(), None, "once");
         comes_to_rest(&*asked);
         assert_eq!(fake.table(), before);
-        // It may change its mind; what was refused is not asked for again by itself.
+        // The interface may accept later. A refused change is not repeated by itself.
         fake.refuse(false);
         asked.set(4, 1).unwrap();
         rss.service();

@@ -1,65 +1,65 @@
 //! Rates as rows of words, which the programs read with each packet.
 //!
-//! A limit is the generic cell rate algorithm: a clock says when all that has passed is paid for,
-//! and a packet may pass when that is not later than now. Clocks count 1/256 ns from the machine's
-//! start, so that the shortest packet of the fastest link costs a thousand of them; what a byte
-//! costs has 16 bits more.
+//! A limit is the generic cell rate algorithm: a clock says when all packets that have passed are
+//! paid for, and a packet may pass if that is not later than now. Clocks count 1/256 ns since the
+//! machine's start, so that the shortest packet of the fastest link costs a thousand units; the
+//! cost of a byte has 16 more bits.
 use ix_vnic::{LATE_NS, Rate};
 
-/// Clock units of a nanosecond, as a shift.
+/// Clock units per nanosecond, as a shift.
 pub(super) const UNITS_SHIFT: i32 = 8;
-/// Bits of a byte's cost behind the point.
+/// Fractional bits of a byte's cost.
 pub(super) const FRACTION_BITS: i32 = 16;
-/// Slower than this is not told apart: the cost of a long packet must fit.
+/// Slowest rate, bit/s: the cost of a long packet must fit.
 pub(super) const BITS_MIN: u64 = 1_000;
 const FULL_FRAME: u64 = 1514;
-/// So long a burst of its share may a vNIC send at once, ns: short to the eye of others, long
-/// enough that a sender which is late for a moment loses nothing of its share.
+/// Burst of its share that a vNIC may send at once, ns: too short to disturb others, long enough
+/// that a sender that is late for a moment loses nothing of its share.
 const SHARE_BURST_NS: u64 = 4_000_000;
-/// So much more than its burst may a vNIC send at once, ns of its rate: what its dataplane makes up
-/// for, and as much as packets may catch up with each other on their way here. So nothing is
-/// dropped of what keeps to the rate, and no whole second has 2 % too much of what does not.
+/// What a vNIC may send beyond its burst, ns of its rate: for delays of its dataplane, and for
+/// packets that catch up with each other on their way. So no packet within the rate is dropped, and
+/// no whole second has 2 % more than the rate.
 const SLACK_NS: u64 = LATE_NS + 2_000_000;
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// What is limited, and where its words lie.
+/// A limit, and the index of its words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Limit {
-    /// What a vNIC may send, by bits.
+    /// Rate of sent bits of a vNIC.
     SendBits = 0,
-    /// The same by packets.
+    /// Rate of sent packets of a vNIC.
     SendPackets = 1,
-    /// What a vNIC may send of a full interface.
+    /// A vNIC's share of a full interface.
     Share = 2,
-    /// What the interface carries.
+    /// Speed of the interface.
     Link = 3,
-    /// What a vNIC may receive, by bits.
+    /// Rate of received bits of a vNIC.
     ReceiveBits = 4,
-    /// The same by packets.
+    /// Rate of received packets of a vNIC.
     ReceivePackets = 5,
 }
 
 pub(super) const LIMITS: usize = 6;
-/// Whether anything is limited, then of each limit what a byte costs, what a packet costs, and the
-/// burst.
+/// Whether anything is limited; then for each limit the cost of a byte, the cost of a packet, and
+/// the burst.
 pub(super) const LIMIT_WORDS: usize = 1 + 3 * LIMITS;
 
 /// A vNIC's row.
 pub(super) type Row = [u64; LIMIT_WORDS];
 
-/// Byte offset of a limit's cost of a byte; of a packet, and the burst, are the words behind it.
+/// Byte offset of a limit's cost of a byte; the cost of a packet and the burst follow.
 pub(super) fn offset(limit: Limit) -> i16 {
     8 * (1 + 3 * limit as i16)
 }
 
-/// What the operator asks for a vNIC.
+/// The operator's limits for a vNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRates {
-    /// What it may send.
+    /// Rate of sent packets.
     pub tx: Option<Rate>,
-    /// What it may receive.
+    /// Rate of received packets.
     pub rx: Option<Rate>,
-    /// Its part of a full interface, beside the others' weights.
+    /// Its weight in a full interface.
     pub weight: u32,
 }
 
@@ -69,19 +69,19 @@ impl Default for PortRates {
     }
 }
 
-/// A vNIC's part of a full interface.
+/// A vNIC's share of a full interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
-    /// What it may send, bits a second.
+    /// What it may send, bits per second.
     pub bits_per_s: u64,
-    /// Its dataplane knows, and lets packets wait: as of a rate, nothing is dropped of what keeps
-    /// to it.
+    /// Its dataplane knows the share and delays packets: then, as with a rate, no packet within the
+    /// share is dropped.
     pub is_told: bool,
-    /// What the interface carries, bits a second.
+    /// Speed of the interface, bits per second.
     pub link: u64,
 }
 
-/// `share`: none where nobody knows what the interface carries.
+/// `share`: `None` if the speed of the interface is unknown.
 pub(super) fn row(rates: &PortRates, share: Option<Share>) -> Row {
     let mut row = [0; LIMIT_WORDS];
     let directions = [
@@ -125,8 +125,8 @@ fn set(row: &mut Row, limit: Limit, words: [u64; 3]) {
     row[at..at + 3].copy_from_slice(&words);
 }
 
-/// Bits a second for each of these weights, of whom some use their part: those share all of the
-/// link; who is silent may begin with what is his when nobody is.
+/// Bits per second for each of these weights. Active vNICs share the whole link; a silent one may
+/// begin with its part of all.
 pub(super) fn shares(link_bits_per_s: u64, ports: &[(u32, bool)]) -> Vec<u64> {
     let sum = |active: bool| -> u64 {
         let counted = ports.iter().filter(|(_, is_active)| *is_active || !active);
@@ -149,10 +149,10 @@ mod tests {
         assert_eq!(shares(1000, &[(1, true), (3, true)]), [250, 750]);
         assert_eq!(shares(1000, &[(1, true), (1, true), (2, false)]), [500, 500, 500]);
         assert_eq!(shares(1000, &[(1, false), (4, false)]), [200, 800]);
-        assert_eq!(shares(1000, &[]), []);
+        assert!(shares(1000, &[]).is_empty());
     }
 
-    /// What a packet of so many bytes costs, ns.
+    /// Cost of a packet of `bytes` bytes, ns.
     fn cost_ns(row: &Row, limit: Limit, bytes: u64) -> f64 {
         let at = offset(limit) as usize / 8;
         let units = ((row[at] * bytes) >> FRACTION_BITS) + row[at + 1];
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(row[offset(Limit::Share) as usize / 8], 0);
     }
 
-    /// What the programs do with the row of a vNIC that sends, in virtual time.
+    /// What the programs do with the row of a sending vNIC, in virtual time.
     struct Wall {
         row: Row,
         clock: u64,
@@ -224,8 +224,8 @@ mod tests {
         }
     }
 
-    /// A dataplane that stands still now and then and makes up for it, and a path on which packets
-    /// catch up with each other: all of it passes.
+    /// A dataplane that stops now and then and catches up, on a path where packets catch up with
+    /// each other: all packets pass.
     #[test]
     fn what_keeps_to_the_rate_passes_the_wall() {
         for bits in RATES {

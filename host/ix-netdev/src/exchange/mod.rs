@@ -1,11 +1,11 @@
-//! Several vNICs and Linux on one interface, kept apart in the kernel.
+//! Several vNICs and Linux on one interface, isolated by the kernel.
 //!
-//! Each vNIC has a link of its own, a veth pair whose one end its dataplane opens with AF_XDP; so
-//! tenants share neither sockets nor packet memory. An XDP program on the interface sends what a
-//! vNIC's receive filters take into its link, and passes everything else to Linux. An XDP program
-//! on the link's near end sends what the vNIC's transmit filters take out of the interface, and
-//! drops and counts everything else: the tenant's dataplane need not be trusted. All programs hang
-//! on BPF links and go with their owner; Linux has the interface then as before.
+//! Each vNIC has its own link, a veth pair of which its dataplane opens one end with AF_XDP. So
+//! tenants share neither sockets nor packet memory. An XDP program on the interface sends packets
+//! that a vNIC's receive filters take into its link, and passes all others to Linux. An XDP program
+//! on the link's near end sends packets that the vNIC's transmit filters take out of the interface,
+//! and drops and counts all others: so the tenant's dataplane need not be trusted. All programs are
+//! attached by BPF links and go with their owner; Linux then has the interface as before.
 mod limits;
 mod programs;
 mod share;
@@ -27,15 +27,15 @@ use std::time::{Duration, Instant};
 const ATTACH_GENERIC: u32 = 1 << 1;
 const ATTACH_NATIVE: u32 = 1 << 2;
 
-/// Links at most.
+/// Most links.
 pub const PORTS_MAX: usize = 64;
-/// The interface's own row of the book, behind those of the links.
+/// Row of the interface itself in the counter map, after those of the links.
 const LINK_ROW: u32 = PORTS_MAX as u32;
 
-/// What a vNIC's link has carried, and what it was refused.
+/// Packets of a vNIC's link, and its drops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounts {
-    /// Packets that left.
+    /// Packets that left the interface.
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: u64,
@@ -53,7 +53,7 @@ pub struct PortCounts {
     pub received_over_rate: u64,
 }
 
-/// Words of a row of the book, in front of the clocks.
+/// Words of a row of the counter map, before the clocks.
 #[derive(Clone, Copy)]
 enum Count {
     Sent = 0,
@@ -79,12 +79,12 @@ pub struct Exchange {
     links: Map,
     books: Rows<BOOK_WORDS>,
     limits: Rows<LIMIT_WORDS>,
-    /// What the interface carries, bits a second, if that is known: then links share it by weight.
+    /// Speed of the interface, bits per second, if known: then links share it by weight.
     link_bits_per_s: Option<u64>,
     fullness: Fullness,
-    /// When usage was looked at last.
+    /// Time of the last accounting.
     looked: Option<Instant>,
-    /// What goes into which link, by its slot.
+    /// Receive filters, with the slot of each one's link.
     rules: Vec<(Filter, u32)>,
     ports: BTreeMap<String, Port>,
 }
@@ -97,18 +97,18 @@ struct Port {
     /// What may leave through it.
     filters: Vec<Filter>,
     rates: PortRates,
-    /// What the book said of the slot when the link was new.
+    /// Counters of the slot when the link was added.
     begin: [u64; BOOK_WORDS],
-    /// What the book said when shares were looked at last.
+    /// Counters at the last accounting.
     seen: [u64; BOOK_WORDS],
     /// It has sent something, or tried to, before that.
     is_active: bool,
-    /// What it may send while the interface is full, bits a second.
+    /// What it may send while the interface is full, bits per second.
     part: Option<u64>,
 }
 
 impl Port {
-    /// What it did since the last look, so long ago; the book says so now.
+    /// Usage since the last accounting, `since` ago; `book` has the present counters.
     fn look(&mut self, book: [u64; BOOK_WORDS], since: Duration) -> Usage {
         let before = std::mem::replace(&mut self.seen, book);
         let new = |what: Count| book[what as usize] - before[what as usize];
@@ -124,7 +124,7 @@ impl Port {
     }
 }
 
-/// A program that hangs on an interface.
+/// A program attached to an interface.
 #[derive(Debug)]
 struct Hung {
     link: OwnedFd,
@@ -132,8 +132,8 @@ struct Hung {
 }
 
 impl Hung {
-    /// Hangs it where it is fastest. As a program for frames of one buffer, where that is possible:
-    /// a veth's other end cuts its segments then, and not every link could take longer ones.
+    /// Attaches it at the fastest place. As a program for frames of one buffer, if possible: then a
+    /// veth's other end segments long frames, which not every link can carry.
     fn up(ifindex: u32, places: &[u32], insns: &[Insn]) -> io::Result<Hung> {
         let mut last = io::Error::from(io::ErrorKind::Unsupported);
         for place in places {
@@ -155,7 +155,7 @@ impl Hung {
 }
 
 impl Exchange {
-    /// Takes an interface that is there and up; Linux keeps all of its packets until
+    /// Opens an existing interface that is up; Linux keeps all of its packets until
     /// [`Exchange::set_receive`].
     pub fn open(name: &str) -> Result<Exchange, OpenError> {
         let system = |what| move |e| OpenError::system(what, name, e);
@@ -205,25 +205,26 @@ impl Exchange {
         self.mac
     }
 
-    /// What the interface carries, bits a second, by its own word or [`Exchange::set_link_rate`].
+    /// Speed of the interface, bits per second, as it reports or [`Exchange::set_link_rate`] has
+    /// set.
     pub fn link_bits_per_s(&self) -> Option<u64> {
         self.link_bits_per_s
     }
 
-    /// The interface carries this; none: nobody is held to a share.
+    /// Sets the speed of the interface; `None`: no vNIC is limited to a share.
     pub fn set_link_rate(&mut self, bits_per_s: Option<u64>) -> Result<(), OpenError> {
         self.link_bits_per_s = bits_per_s;
         self.write_limits()
     }
 
-    /// Adds a link by its near end, which must be up; nothing may leave through it yet.
+    /// Adds a link by its near end, which must be up; no packet may leave through it yet.
     pub fn add_port(&mut self, near: &str) -> Result<(), OpenError> {
         let system = |what| move |e| OpenError::system(what, near, e);
         let interface = Interface::new(near).map_err(system("open a socket"))?;
         let ifindex = interface.index().map_err(system("ask for the state of"))?;
         let slot = self.free_slot().map_err(system("find room for the link"))?;
         let insns = programs::transmit(&[], self.mac, self.ifindex, slot, &self.maps());
-        // Behind the driver: there the kernel hands packets on to whatever interface it is.
+        // After the driver: there the kernel can redirect packets to any interface.
         let hung = Hung::up(ifindex, &[ATTACH_GENERIC], &insns)
             .map_err(|e| crate::afxdp::bpf_error("attach an XDP program to", near, e))?;
         self.links.set(slot, ifindex).map_err(system("write a BPF map for"))?;
@@ -235,7 +236,7 @@ impl Exchange {
         self.write_limits()
     }
 
-    /// One that no link has, and that no rule speaks of any more.
+    /// A slot that no link uses and no rule names.
     fn free_slot(&self) -> io::Result<u32> {
         let used = |slot: &u32| {
             self.ports.values().any(|port| port.slot == *slot)
@@ -245,22 +246,22 @@ impl Exchange {
         free.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))
     }
 
-    /// From the next packet on nothing goes into a link: what its filters take is Linux's. Unlike
-    /// all else here it waits for nobody, and so comes first when a vNIC ends.
+    /// From the next packet on nothing goes into a link: Linux gets what its filters take. Unlike
+    /// all other changes this does not wait, and so comes first when a vNIC ends.
     pub fn cut(&mut self, near: &str) {
         if let Some(port) = self.ports.get(near) {
-            // It fails where it is cut already.
+            // This fails if the link is already cut off.
             let _ = self.links.remove(port.slot);
         }
     }
 
-    /// Takes a link away. Its receive filters should be gone before.
+    /// Removes a link. Its receive filters should be removed before.
     pub fn remove_port(&mut self, near: &str) {
         self.cut(near);
         self.ports.remove(near);
     }
 
-    /// What a link may carry, from the next packet on.
+    /// Sets a link's limits, from the next packet on.
     pub fn set_rates(&mut self, near: &str, rates: PortRates) -> Result<(), OpenError> {
         if let Some(port) = self.ports.get_mut(near) {
             port.rates = rates;
@@ -268,9 +269,9 @@ impl Exchange {
         self.write_limits()
     }
 
-    /// Looks at who sends how much, and gives what some leave to those that want more; to be called
-    /// some times a second. Answers those of whom the part of a full interface has changed, with
-    /// what they had better keep to by themselves; none: the interface is not full.
+    /// Measures how much each link sends, and gives unused shares to links that want more; call it
+    /// several times per second. Returns the links whose share of a full interface has changed,
+    /// with the rate that their dataplanes should keep; `None`: the interface is not full.
     pub fn share_out(&mut self, now: Instant) -> Result<Vec<(String, Option<u64>)>, OpenError> {
         let since = self.looked.replace(now).map(|before| now.duration_since(before));
         let Some(since) = since.filter(|since| !since.is_zero()) else {
@@ -311,14 +312,14 @@ impl Exchange {
         Ok(())
     }
 
-    /// From the next packet on each goes into the link whose filter takes it first; ARP about the
-    /// addresses that filters name goes with them.
+    /// From the next packet on each packet goes into the link whose filter takes it first; ARP
+    /// about addresses in a filter goes with it.
     pub fn set_receive(&mut self, rules: &[(Filter, String)]) -> Result<(), OpenError> {
         let known = |(filter, near): &(Filter, String)| {
             self.ports.get(near).map(|port| (filter.clone(), port.slot))
         };
         let rules: Vec<_> = rules.iter().filter_map(known).collect();
-        // To exchange a program takes the kernel some milliseconds.
+        // Replacing a program takes the kernel some milliseconds.
         if rules == self.rules {
             return Ok(());
         }
@@ -329,7 +330,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// From the next packet on only this may leave through a link.
+    /// From the next packet on only these packets may leave through a link.
     pub fn set_transmit(&mut self, near: &str, filters: &[Filter]) -> Result<(), OpenError> {
         let changed = |port: &&mut Port| port.filters != filters;
         let maps = Maps { links: &self.links, books: &self.books, limits: &self.limits };
@@ -341,7 +342,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// What a link has carried.
+    /// Counters of a link.
     pub fn counts(&self, near: &str) -> PortCounts {
         let Some(port) = self.ports.get(near) else { return PortCounts::default() };
         let book = self.books.get(port.slot).unwrap_or(port.begin);

@@ -1,4 +1,4 @@
-//! The texts of the exchange's programs.
+//! The code of the exchange's programs.
 use super::limits::{FRACTION_BITS, LIMIT_WORDS, Limit, UNITS_SHIFT, offset};
 use super::{BOOK_WORDS, CLOCKS_AT, Count, LINK_ROW};
 use crate::asm::{Assembler, Insn, Label, Reg, Size};
@@ -14,35 +14,35 @@ const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 
 // On the stack, below all header fields.
-/// A map's key.
+/// Key of a map.
 const KEY: i16 = -112;
-/// The interface's row of the book.
+/// Counters of the interface.
 const LINK: i16 = -120;
-/// The number of the link that a packet goes into.
+/// Number of the link that a packet goes into.
 const SLOT: i16 = -128;
 
-// Registers that calls keep; the first two hold the frame's bounds before.
-/// The vNIC's row of the book.
+// Registers that calls preserve; the first two hold the frame's bounds before.
+/// Counters of the vNIC.
 const BOOK: Reg = Reg::R7;
-/// The packet's length.
+/// Length of the packet.
 const BYTES: Reg = Reg::R8;
-/// The context first, then the vNIC's limits.
+/// First the context, then the limits of the vNIC.
 const LIMITS: Reg = Reg::R9;
-/// Now, in the clocks' units.
+/// The present time, in the clocks' units.
 const NOW: Reg = Reg::R6;
 
-/// What both programs use.
+/// Maps of both programs.
 pub(super) struct Maps<'a> {
-    /// The vNICs' links by number.
+    /// Links of the vNICs, by number.
     pub links: &'a Map,
-    /// Counts and clocks of each, and of the interface.
+    /// Counters and clocks of each, and of the interface.
     pub books: &'a Rows<BOOK_WORDS>,
     /// Limits of each.
     pub limits: &'a Rows<LIMIT_WORDS>,
 }
 
-/// On the interface: into the links what their filters take, all else on to Linux. So is what is
-/// for a link that is no more.
+/// The program on the interface: packets that filters take go into their links, all others to
+/// Linux. So do packets for a link that was removed.
 pub(super) fn receive(rules: &[(Filter, u32)], maps: &Maps<'_>) -> Vec<Insn> {
     let mut a = Assembler::new();
     let pass = a.label();
@@ -57,7 +57,7 @@ pub(super) fn receive(rules: &[(Filter, u32)], maps: &Maps<'_>) -> Vec<Insn> {
     }
     a.place(pass);
     verdict(&mut a, XDP_PASS);
-    // The kernel takes no code that nothing leads to.
+    // The kernel refuses code that cannot be reached.
     if rules.is_empty() {
         return a.finish();
     }
@@ -73,7 +73,7 @@ pub(super) fn receive(rules: &[(Filter, u32)], maps: &Maps<'_>) -> Vec<Insn> {
     a.finish()
 }
 
-/// Into the link whose number lies in `SLOT`, within its rates.
+/// Sends the packet into the link in `SLOT`, within its rates.
 fn deliver_to_slot(a: &mut Assembler, maps: &Maps<'_>, pass: Label) {
     let (go, over) = (a.label(), a.label());
     open_books(a, maps, SLOT, pass);
@@ -96,8 +96,8 @@ fn deliver_to_slot(a: &mut Assembler, maps: &Maps<'_>, pass: Label) {
     verdict(a, XDP_DROP);
 }
 
-/// On a link's near end: out of the interface what its filters take, within its rates and its
-/// share; all else goes nowhere.
+/// The program on a link's near end: packets that its filters take leave the interface, within its
+/// rates and its share; all others are dropped.
 pub(super) fn transmit(
     filters: &[Filter],
     mac: [u8; 6],
@@ -112,7 +112,7 @@ pub(super) fn transmit(
     classify::lay_out(&mut a, foreign);
     unless_equal(&mut a, ETH_SRC, own_mac, foreign_mac);
     filters.iter().for_each(|filter| classify::ask(&mut a, filter, fine));
-    // ARP in our own name, or a probe for an address of ours (RFC 5227).
+    // ARP with our own addresses, or a probe for an address of ours (RFC 5227).
     unless_equal(&mut a, ARP_SENDER_MAC, own_mac, foreign);
     filters.iter().for_each(|filter| ask_arp(&mut a, filter, ARP_SENDER, fine));
     unless_equal(&mut a, ARP_SENDER, 0, foreign);
@@ -148,7 +148,7 @@ fn send_from_slot(a: &mut Assembler, maps: &Maps<'_>, slot: u32, uplink: u32, dr
     a.jump_zero(Reg::R5, own);
     row(a, maps.books.raw(), Key::Is(LINK_ROW), drop);
     a.store(Size::Double, Reg::R10, LINK, Reg::R0);
-    // Its share passes in any case; beyond that, what the others leave.
+    // Packets within its share always pass; beyond it, what the other links leave.
     check(a, Limit::Share, BOOK, borrow);
     charge(a, Limit::Share, BOOK);
     a.jump(link);
@@ -176,7 +176,7 @@ fn send_from_slot(a: &mut Assembler, maps: &Maps<'_>, slot: u32, uplink: u32, dr
     }
 }
 
-/// The frame's bounds into R7 and R8; the context is kept.
+/// Loads the frame's bounds into R7 and R8; keeps the context.
 fn begin(a: &mut Assembler) {
     a.mov(LIMITS, Reg::R1);
     a.load(Size::Word, Reg::R7, Reg::R1, 0);
@@ -188,7 +188,7 @@ fn verdict(a: &mut Assembler, what: i32) {
     a.exit();
 }
 
-/// Length, book and limits into their registers; the frame's bounds are lost.
+/// Loads length, counters and limits into their registers; the frame's bounds are lost.
 fn open_books(a: &mut Assembler, maps: &Maps<'_>, slot: i16, missing: Label) {
     a.mov(Reg::R1, LIMITS);
     a.call(HELPER_XDP_LEN);
@@ -199,7 +199,7 @@ fn open_books(a: &mut Assembler, maps: &Maps<'_>, slot: i16, missing: Label) {
     a.mov(LIMITS, Reg::R0);
 }
 
-/// Goes to `unlimited` when there are no limits.
+/// Jumps to `unlimited` if there are no limits.
 fn look_at_clock(a: &mut Assembler, unlimited: Label) {
     a.load(Size::Double, Reg::R5, LIMITS, 0);
     a.jump_zero(Reg::R5, unlimited);
@@ -213,7 +213,7 @@ enum Key {
     At(i16),
 }
 
-/// A row of a map into R0.
+/// Looks up a row of a map; the address is in R0.
 fn row(a: &mut Assembler, map: RawFd, key: Key, missing: Label) {
     let at = match key {
         Key::At(at) => at,
@@ -230,7 +230,7 @@ fn row(a: &mut Assembler, map: RawFd, key: Key, missing: Label) {
     a.jump_zero(Reg::R0, missing);
 }
 
-/// Goes to `over` when the packet may not pass yet. What was not used is kept up to the burst.
+/// Jumps to `over` if the packet may not pass yet. Unused time is kept up to the burst.
 fn check(a: &mut Assembler, limit: Limit, book: Reg, over: Label) {
     let (fresh, unlimited) = (a.label(), a.label());
     let (clock, floor, costs) = (Reg::R0, Reg::R2, offset(limit));
@@ -243,7 +243,7 @@ fn check(a: &mut Assembler, limit: Limit, book: Reg, over: Label) {
     a.mov(floor, NOW);
     a.sub(floor, Reg::R5);
     a.jump_le(floor, clock, fresh);
-    // Whoever was faster has set it as well.
+    // If another processor was faster, it has stored the same.
     a.compare_exchange(book, clock_at(limit), floor);
     a.mov(clock, floor);
     a.place(fresh);
@@ -251,7 +251,7 @@ fn check(a: &mut Assembler, limit: Limit, book: Reg, over: Label) {
     a.place(unlimited);
 }
 
-/// The packet passes.
+/// Charges the packet to a limit.
 fn charge(a: &mut Assembler, limit: Limit, book: Reg) {
     let (cost, costs) = (Reg::R3, offset(limit));
     a.load(Size::Double, cost, LIMITS, costs);
@@ -266,13 +266,13 @@ fn clock_at(limit: Limit) -> i16 {
     8 * (CLOCKS_AT as i16 + limit as i16)
 }
 
-/// One more of these.
+/// Increments a counter.
 fn count(a: &mut Assembler, what: Count) {
     a.mov_imm(Reg::R1, 1);
     a.atomic_add(BOOK, 8 * what as i16, Reg::R1);
 }
 
-/// Goes to `taken` when an address of an ARP packet is one that the filter names for our end.
+/// Jumps to `taken` if the filter names an address of the ARP packet for our end.
 fn ask_arp(a: &mut Assembler, filter: &Filter, slot: i16, taken: Label) {
     if let Some(addresses) = filter.field(Field::ServiceAddress) {
         let other = a.label();
@@ -282,7 +282,7 @@ fn ask_arp(a: &mut Assembler, filter: &Filter, slot: i16, taken: Label) {
     }
 }
 
-/// Goes to `other` unless a field has this value.
+/// Jumps to `other` unless a field has this value.
 fn unless_equal(a: &mut Assembler, slot: i16, value: u64, other: Label) {
     classify::ask_ranges(a, slot, &ix_vnic::Ranges::one(value), other);
 }

@@ -1,38 +1,39 @@
-//! What each vNIC may send of a full interface.
+//! Shares of a full interface.
 //!
-//! Who sends little leaves the rest to the others, by weight (weighted max-min fairness). As the
-//! programs only drop what is beyond, whoever can let packets wait is told its part: its dataplane
-//! paces itself, and nothing is lost. While the interface is not full nobody is held to a part.
+//! vNICs that send little leave the rest to the others, by weight (weighted max-min fairness). The
+//! programs only drop packets beyond a share, so a dataplane that can delay packets is told its
+//! share: it paces itself, and no packet is lost. While the interface is not full no share is
+//! enforced.
 
-/// From so much of the interface on it counts as full, percent; it is until less than the second is
-/// used for [`CALM_LOOKS`] looks in a row.
+/// The interface counts as full from this use on, percent, until the use stays below the second
+/// figure for [`CALM_LOOKS`] measurements in a row.
 const FULL_PERCENT: u64 = 92;
 const CALM_PERCENT: u64 = 80;
 const CALM_LOOKS: u32 = 10;
-/// Who uses so much of what it was told wants more, percent.
+/// A vNIC that uses this much of its share wants more, percent.
 const WANTS_PERCENT: u64 = 90;
-/// Who does not may begin to send more at once, percent of what it sends.
+/// Room for a vNIC that wants no more to send more at once, percent of what it sends.
 const ROOM_PERCENT: u64 = 125;
-/// Parts that differ by less are not told anew, percent: each is an exchange of the dataplane's
-/// gate.
+/// Shares that differ by less are not sent again, percent: each one replaces the rules of a
+/// dataplane's vNIC.
 const CHANGE_PERCENT: u64 = 3;
 
-/// A vNIC since the last look.
+/// A vNIC since the last measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usage {
     /// Its weight.
     pub weight: u32,
-    /// What it has sent, bits a second.
+    /// What it has sent, bits per second.
     pub bits_per_s: u64,
     /// It has sent something, or tried to.
     pub is_active: bool,
-    /// Packets were dropped because they were beyond its part.
+    /// Packets were dropped because they were beyond its share.
     pub was_dropped: bool,
-    /// What it was told.
+    /// The share that it was told.
     pub told: Option<u64>,
 }
 
-/// Whether the interface is full, from look to look.
+/// Whether the interface is full, from measurement to measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fullness {
     is_full: bool,
@@ -40,11 +41,11 @@ pub(super) struct Fullness {
 }
 
 impl Fullness {
-    /// Looks at what was used; answers whether the interface is full.
+    /// Evaluates a measurement; returns whether the interface is full.
     pub fn look(&mut self, link_bits_per_s: u64, usages: &[Usage]) -> bool {
         let used: u64 = usages.iter().map(|usage| usage.bits_per_s).sum();
         let percent = |part: u64| link_bits_per_s / 100 * part;
-        // One alone has nobody to share with.
+        // A single vNIC shares with no other.
         if usages.len() < 2 {
             *self = Fullness::default();
         } else if used >= percent(FULL_PERCENT) || usages.iter().any(|usage| usage.was_dropped) {
@@ -59,8 +60,8 @@ impl Fullness {
     }
 }
 
-/// What each may send of a full interface, bits a second: what others leave, and its own part in
-/// any case, so that who begins has it with the first packet.
+/// What each may send of a full interface, bits per second: what the others leave, but at least its
+/// own share, so that a vNIC that begins has it from the first packet on.
 pub(super) fn parts(link_bits_per_s: u64, usages: &[Usage]) -> Vec<u64> {
     let wants: Vec<(u32, u64)> = usages.iter().map(|usage| (usage.weight, wants(usage))).collect();
     let weights: Vec<_> = usages.iter().map(|usage| (usage.weight, usage.is_active)).collect();
@@ -74,7 +75,7 @@ pub(super) fn parts(link_bits_per_s: u64, usages: &[Usage]) -> Vec<u64> {
     parts.map(steady).collect()
 }
 
-/// As much as it can get, or what it sends and some more.
+/// As much as possible, or what it sends and some more.
 fn wants(usage: &Usage) -> u64 {
     let is_held = usage.told.is_none_or(|told| usage.bits_per_s >= told / 100 * WANTS_PERCENT);
     match usage.is_active {
@@ -84,8 +85,8 @@ fn wants(usage: &Usage) -> u64 {
     }
 }
 
-/// Parts of a whole for those with these weights and wants: nobody gets more than it wants, and no
-/// other could have more but by taking from one that has less for its weight.
+/// Divides a whole by weights and demands: each gets at most its demand, and none could get more
+/// except from one that has less for its weight.
 fn max_min(whole: u64, wants: &[(u32, u64)]) -> Vec<u64> {
     let mut parts = vec![0; wants.len()];
     let mut open: Vec<usize> = (0..wants.len()).filter(|i| wants[*i].1 > 0).collect();
@@ -130,14 +131,14 @@ mod tests {
             let parts = max_min(whole, &wants);
             prop_assert!(parts.iter().sum::<u64>() <= whole);
             prop_assert!(parts.iter().zip(&wants).all(|(part, (_, want))| part <= want));
-            // For its weight, who is hungry has no less than anybody.
+            // For its weight, a vNIC with unmet demand has no less than any other.
             let for_weight = |i: usize| parts[i] as f64 / f64::from(wants[i].0);
             let hungry: Vec<_> = (0..parts.len()).filter(|i| parts[*i] < wants[*i].1).collect();
             for i in &hungry {
                 let most = (0..parts.len()).map(for_weight).fold(0.0, f64::max);
                 prop_assert!(for_weight(*i) >= most * (1.0 - 1e-9) - 1.0, "{parts:?} {wants:?}");
             }
-            // And nothing is left over while somebody is.
+            // And nothing is left over while there is one.
             let rounding = parts.len() as u64;
             prop_assert!(hungry.is_empty() || parts.iter().sum::<u64>() + rounding >= whole);
         }
@@ -147,14 +148,14 @@ mod tests {
     fn who_sends_little_leaves_the_rest() {
         let both = [sends(1, LINK / 2, None), sends(3, LINK / 2, None)];
         assert_eq!(parts(LINK, &both), [LINK / 4, LINK / 4 * 3]);
-        // One is told a fourth and sends a tenth of that: it keeps its part, and the other has the
-        // rest.
+        // One was told a quarter and sends a tenth of that: it keeps its share, and the other gets
+        // the rest.
         let one = [sends(1, LINK / 40, Some(LINK / 4)), sends(3, LINK / 4 * 3, Some(LINK / 4 * 3))];
         assert_eq!(parts(LINK, &one), [LINK / 4, LINK - LINK / 32]);
-        // Who is silent would have its part of all.
+        // A silent vNIC would have its share of all.
         let silent = [sends(1, 0, None), sends(1, LINK, Some(LINK))];
         assert_eq!(parts(LINK, &silent), [LINK / 2, LINK]);
-        // What has hardly changed is not told anew.
+        // A share that has hardly changed is not sent again.
         let told = LINK / 4 - LINK / 1000;
         let steady = [sends(1, told, Some(told)), sends(3, LINK / 4 * 3, None)];
         assert_eq!(parts(LINK, &steady), [told, LINK / 4 * 3]);

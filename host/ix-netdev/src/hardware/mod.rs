@@ -1,9 +1,9 @@
-//! Receive filters in a network card, beside the XDP program that asks them as well.
+//! Receive filters in a network card, in addition to the XDP program, which checks them as well.
 //!
-//! A card with one queue in use has nothing to spread, so a filter's packets are steered there by
-//! rules of its own (`ethtool -n` shows them), in front of whatever else the card does with
-//! packets. Where it has several, its redirection table spreads flows, which a rule would end. What
-//! a card cannot say or refuses is asked in software alone, and said once.
+//! A card with one queue in use has no packets to spread, so its own rules steer a filter's packets
+//! to that queue (`ethtool -n` shows them), before anything else the card does with packets. With
+//! several queues its redirection table spreads flows, which a rule would override. A filter that
+//! the card cannot express or refuses is checked in software only, and reported once.
 mod rule;
 
 use ix_sys::Interface;
@@ -11,11 +11,11 @@ use ix_vnic::Filter;
 use rule::FlowRule;
 use std::io;
 
-/// Where flow rules can be written.
+/// A place for flow rules.
 pub(crate) trait WriteRules: Send {
-    /// Answers the place that it was put at.
+    /// Inserts a rule; returns its location.
     fn insert(&self, rule: &FlowRule) -> io::Result<u32>;
-    /// Takes the rule at a place away.
+    /// Deletes the rule at a location.
     fn delete(&self, place: u32) -> io::Result<()>;
 }
 
@@ -29,17 +29,17 @@ impl WriteRules for Interface {
     }
 }
 
-/// The broker's hold of a card's flow rules; they are taken away when this is dropped.
+/// The flow rules that the broker has set in a card; dropping this deletes them.
 pub(crate) struct HardwareFilters {
     name: String,
     device: Box<dyn WriteRules>,
-    /// Filters that the card has, and where.
+    /// Filters that the card has, with their locations.
     inside: Vec<(Filter, Vec<u32>)>,
     was_told: bool,
 }
 
 impl HardwareFilters {
-    /// None where the interface has no flow rules.
+    /// `None` if the interface has no flow rules.
     pub fn of(name: &str) -> Option<HardwareFilters> {
         let interface = Interface::new(name).ok()?;
         interface.has_flow_rules().then(|| HardwareFilters::open(name, Box::new(interface)))
@@ -54,8 +54,8 @@ impl HardwareFilters {
         self.inside.iter().map(|(filter, _)| filter)
     }
 
-    /// The card is to have these, as far as it can. Answers a line for the user when it refuses one
-    /// for the first time.
+    /// Sets the card's filters, as far as it can have them. Returns a line for the user when the
+    /// card refuses one for the first time.
     pub fn set(&mut self, filters: &[Filter]) -> Option<String> {
         let (keep, gone) = std::mem::take(&mut self.inside)
             .into_iter()
@@ -76,7 +76,7 @@ impl HardwareFilters {
         line
     }
 
-    /// All rules or none.
+    /// Inserts all rules or none.
     fn insert(&self, rules: &[FlowRule]) -> io::Result<Vec<u32>> {
         let mut places = Vec::new();
         for rule in rules {
@@ -92,7 +92,7 @@ impl HardwareFilters {
     }
 
     fn delete(&self, places: &[u32]) {
-        // The interface may be gone.
+        // The interface may have been removed.
         places.iter().for_each(|place| drop(self.device.delete(*place)));
     }
 
@@ -101,7 +101,7 @@ impl HardwareFilters {
         let first = !std::mem::replace(&mut self.was_told, true);
         first.then(|| {
             format!(
-                "afxdp:{name}: the card refuses the filter `{filter}`: {e}; it is asked in software \
+                "afxdp:{name}: the card refuses the filter `{filter}`: {e}; it is checked in software \
                  (`ethtool -K {name} ntuple on` may help)"
             )
         })

@@ -1,12 +1,12 @@
 //! A filter as flow rules of a network card: `struct ethtool_rx_flow_spec` of linux/ethtool.h.
 //!
-//! A rule compares fields under masks, so a range is as many rules as it has aligned blocks, and
-//! lists multiply. A card cannot be asked for frames without a VLAN tag: there a rule takes more
-//! than its filter, and the XDP program behind it the rest.
+//! A rule compares fields under masks, so a range takes as many rules as it has aligned blocks, and
+//! lists multiply. A card cannot select frames without a VLAN tag: there a rule takes more than its
+//! filter, and the XDP program after it passes the rest on.
 use ix_sys::interface::{LOCATION, LOCATION_ANY, RULE_BYTES};
 use ix_vnic::{Direction, Field, Filter, Level, Ranges, UNTAGGED};
 
-/// Rules for one filter, at most: cards have few.
+/// Most rules for one filter: cards have few.
 const RULES_MAX: usize = 16;
 
 // Flow types.
@@ -23,12 +23,12 @@ const ETH_RX_NFC_IP4: u8 = 1;
 
 // Offsets.
 const VALUES: usize = 4;
-/// From a field to its mask: `m_u - h_u`, and `m_ext - h_ext`.
+/// Distance from a field to its mask: `m_u - h_u`, and `m_ext - h_ext`.
 const TO_MASK: usize = 72;
 const EXT: usize = 56;
 const COOKIE: usize = 152;
 
-/// Where a field lies, and how many bytes it has.
+/// Offset of a field, and its number of bytes.
 type Place = (usize, usize);
 const IP_SRC: Place = (VALUES, 4);
 const IP_DST: Place = (VALUES + 4, 4);
@@ -45,12 +45,13 @@ const ETH_TYPE: Place = (VALUES + 12, 2);
 const EXT_DST: Place = (EXT + 2, 6);
 const EXT_VLAN: Place = (EXT + 10, 2);
 
-/// One rule, as the kernel reads it.
+/// One rule, in the kernel's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowRule([u8; RULE_BYTES]);
 
 impl FlowRule {
-    /// Rules that hand what a receive filter takes to a queue; none where rules cannot say it.
+    /// Rules that send what a receive filter takes to a queue; `None` if rules cannot express the
+    /// filter.
     pub fn of(filter: &Filter, queue: u32) -> Option<Vec<FlowRule>> {
         if filter.direction() != Direction::Receive || filter.fields().is_empty() {
             return None;
@@ -81,7 +82,7 @@ impl FlowRule {
         says_something.then(|| rules.into_iter().map(finish).collect())
     }
 
-    /// As the kernel reads it.
+    /// The rule in the kernel's layout.
     pub fn bytes(&self) -> &[u8; RULE_BYTES] {
         &self.0
     }
@@ -96,14 +97,14 @@ impl FlowRule {
     }
 }
 
-/// Where a field of a filter of this level lies, and the flag that says so. The inner none: there
-/// is nothing to ask, as the flow type says it; the outer: rules cannot ask it.
+/// Offset of a field for a filter of this level, and the flag that it needs. Inner `None`: the flow
+/// type implies the field; outer `None`: rules cannot check it.
 #[allow(clippy::option_option)]
 fn place_of(level: Level, field: Field, values: &Ranges) -> Option<Option<(Place, u32)>> {
     let ethernet = level == Level::Ethernet;
     let place = match field {
         Field::Vlan if values.contains(UNTAGGED.into()) => {
-            // Nothing but frames without a tag.
+            // Only frames without a tag.
             return (values.as_slice() == [(UNTAGGED.into(), UNTAGGED.into())]).then_some(None);
         }
         Field::Vlan => return Some(Some((EXT_VLAN, FLOW_EXT))),
@@ -122,16 +123,16 @@ fn place_of(level: Level, field: Field, values: &Ranges) -> Option<Option<(Place
     Some(Some((place, 0)))
 }
 
-/// Each rule once for each block of the field's values; none: too many.
+/// Multiplies rules by the blocks of a field's values; `None`: too many.
 fn multiply(rules: &[FlowRule], place: Place, values: &Ranges) -> Option<Vec<FlowRule>> {
-    // A VLAN's number has twelve bits of its two bytes; the others are the priority's.
+    // A VLAN's number has twelve bits of its two bytes; the others are for the priority.
     let bits = if place == EXT_VLAN { 12 } else { 8 * place.1 as u32 };
     let full = u64::MAX >> (64 - bits);
     let mut made = Vec::new();
     for (low, high) in values.as_slice() {
         let (mut low, high) = (*low, (*high).min(full));
         while low <= high {
-            // The largest aligned block that begins here and does not end beyond.
+            // The largest aligned block that begins here and ends within the range.
             let mut block = 1u64;
             while low & block == 0 && block <= full >> 1 && low + 2 * block - 1 <= high {
                 block *= 2;
@@ -160,7 +161,7 @@ mod tests {
         FlowRule::of(&text.parse().expect(text), 3)
     }
 
-    /// A rule of zeroes with these bytes in it.
+    /// A rule of zeros with these bytes in it.
     fn bytes(parts: &[(usize, &[u8])]) -> FlowRule {
         let mut rule = FlowRule([0; RULE_BYTES]);
         rule.put(COOKIE, &[3]);
@@ -169,7 +170,7 @@ mod tests {
         rule
     }
 
-    /// Offsets and numbers as linux/ethtool.h has them; values and masks in network order.
+    /// Offsets and numbers are those of linux/ethtool.h; values and masks are in network order.
     #[test]
     fn rules_are_what_the_kernel_reads() {
         let tcp = bytes(&[
@@ -223,7 +224,7 @@ mod tests {
         }
     }
 
-    /// What the card would see of a packet, at a rule's places.
+    /// What the card would see of a packet, at a rule's offsets.
     fn fields(level: Level, header: &Header) -> Option<[u8; RULE_BYTES]> {
         let mut seen = FlowRule([0; RULE_BYTES]);
         seen.put(EXT_DST.0, &header.eth_dst);
@@ -250,8 +251,7 @@ mod tests {
     }
 
     proptest! {
-        /// The rules together take what the filter takes, and nothing else, of frames without a
-        /// tag.
+        /// The rules together take exactly what the filter takes, among frames without a tag.
         #[test]
         fn rules_take_what_their_filter_takes(
             ports in (0u16..20, 0u16..20),

@@ -20,17 +20,17 @@ pub enum Message {
     Ack,
     /// The server's greeting.
     Hello(Hello),
-    /// The client says which interface it wants.
+    /// The client asks for an interface.
     Init(Init),
-    /// The client offers memory; its descriptor comes along.
+    /// The client offers memory; its descriptor comes with the message.
     AddRegion(AddRegion),
-    /// The client offers a ring; the eventfd that its reader sleeps on comes along.
+    /// The client offers a ring; the eventfd of its reader comes with the message.
     AddRing(AddRing),
-    /// The client has said everything.
+    /// The client has sent everything.
     Connect(String),
     /// The server has accepted everything: packets may flow.
     Connected(String),
-    /// The end, with a reason for people.
+    /// The end, with a reason in words.
     Disconnect(String),
 }
 
@@ -62,7 +62,7 @@ pub struct Init {
     pub id: u32,
     /// [`MODE_ETHERNET`].
     pub mode: u8,
-    /// What only the right client knows.
+    /// The shared secret.
     pub secret: [u8; SECRET_BYTES],
     /// The program's name.
     pub name: String,
@@ -84,15 +84,15 @@ pub struct AddRing {
     pub to_server: bool,
     /// Its number among those of its direction.
     pub index: u16,
-    /// The region that it lies in.
+    /// The region that contains it.
     pub region: u16,
-    /// Where its header begins there.
+    /// Offset of its header there.
     pub offset: u32,
     /// Binary logarithm of its number of descriptors.
     pub log2_size: u8,
 }
 
-/// Bytes that are no message.
+/// Bytes that are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageError {
     /// Not [`MESSAGE_BYTES`] long.
@@ -104,14 +104,14 @@ pub enum MessageError {
 impl fmt::Display for MessageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MessageError::Length(n) => write!(f, "a message of {n} bytes"),
-            MessageError::Type(n) => write!(f, "a message of unknown type {n}"),
+            MessageError::Length(n) => write!(f, "a message has {n} bytes, not {MESSAGE_BYTES}"),
+            MessageError::Type(n) => write!(f, "a message has the unknown type {n}"),
         }
     }
 }
 
 impl Message {
-    /// What kind of message it is, for people.
+    /// Name of the message's type, for people.
     pub fn name(&self) -> &'static str {
         match self {
             Message::Ack => "ACK",
@@ -178,7 +178,7 @@ impl Message {
         w.bytes
     }
 
-    /// Reads what the peer sent.
+    /// Parses a message of the peer.
     pub fn decode(bytes: &[u8]) -> Result<Message, MessageError> {
         let bytes: &[u8; MESSAGE_BYTES] =
             bytes.try_into().map_err(|_| MessageError::Length(bytes.len()))?;
@@ -272,7 +272,7 @@ impl Reader<'_> {
         u32::from_ne_bytes(self.take())
     }
 
-    /// Text up to the first zero byte, fit to be shown: what is not printable becomes `?`.
+    /// Text up to the first zero byte; characters that are not printable become `?`.
     fn text(&mut self, room: usize) -> String {
         let field = &self.bytes[self.at..self.at + room];
         self.at += room;
@@ -338,7 +338,7 @@ mod tests {
         }
     }
 
-    /// Where the fields stand in the packed structures of the protocol's other implementations.
+    /// Offsets of the fields in the packed structures of the protocol's other implementations.
     #[test]
     fn stands_where_others_look() {
         let secret = *b"secretsecretsecretsecret";

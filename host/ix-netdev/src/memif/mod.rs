@@ -1,6 +1,6 @@
 //! `memif`'s control side: taking a role, and the control socket ([`control`]).
 //!
-//! The protocol, its roles, and what is not trusted are told in [`ix_nic::memif`].
+//! [`ix_nic::memif`] describes the protocol, its roles, and what is not trusted.
 mod control;
 mod message;
 mod socket;
@@ -15,7 +15,7 @@ use crate::device::{OpenOptions, OpenedDevice};
 use crate::error::OpenError;
 use control::Listener;
 use ix_nic::memif::mode;
-use ix_nic::{MemifRole, NicInfo, Steering};
+use ix_nic::{MemifRole, NicInfo, NicKind, Steering};
 use ix_sys::event;
 use std::fs::File;
 use std::io;
@@ -23,10 +23,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// What offsets of the protocol reach.
+/// Largest shared memory that the protocol's offsets can address.
 const SHARED_BYTES_MAX: usize = 1 << 32;
 
-/// Takes the role that is free, or the one asked for.
+/// Takes the free role, or the given one.
 pub(crate) fn open(spec: &MemifSpec, options: &OpenOptions) -> Result<OpenedDevice, OpenError> {
     let name = &spec.path;
     let bells = (0..spec.queues).map(|_| event::open()).collect::<io::Result<Vec<_>>>();
@@ -49,7 +49,7 @@ pub(crate) fn open(spec: &MemifSpec, options: &OpenOptions) -> Result<OpenedDevi
     let role = if client { MemifRole::Client } else { MemifRole::Server };
     let reta = (spec.queues > 1).then(|| control.reta());
     let info = NicInfo {
-        kind: "memif",
+        kind: NicKind::Memif,
         name: name.clone(),
         mode: mode(role, spec.queues, None),
         queues: spec.queues,
@@ -59,15 +59,14 @@ pub(crate) fn open(spec: &MemifSpec, options: &OpenOptions) -> Result<OpenedDevi
         partial_checksums: false,
         shared_frames: client,
         table_fd: false,
-        xdp: None,
     };
     Ok(OpenedDevice::new(info, bells, reta).with_memif(control))
 }
 
-/// An Ethernet address that stays the same when the program starts anew, so that the peer's
-/// neighbour entries hold; the two ends differ.
+/// An Ethernet address that stays the same when the program restarts, so that the peer's neighbour
+/// entries stay valid; the two ends differ.
 fn mac(spec: &MemifSpec, role: MemifRole) -> [u8; 6] {
-    // FNV-1a, which is as good as any other for this.
+    // FNV-1a, which is good enough here.
     let bytes = spec.path.bytes().chain(spec.id.to_ne_bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -82,7 +81,7 @@ fn mac(spec: &MemifSpec, role: MemifRole) -> [u8; 6] {
 
 enum Taken {
     Server(Listener),
-    /// With a socket if somebody listened.
+    /// With a socket if a server listens.
     Client(Option<OwnedFd>),
 }
 
@@ -92,14 +91,15 @@ fn take_role(spec: &MemifSpec) -> Result<Taken, OpenError> {
     }
     let path = &spec.path;
     let failed = |e| OpenError::system("listen at", path, e);
-    // Two that start at once must not both find nobody, and one remove the other's file.
+    // Two processes that start at once must not both find no server, and one remove the other's
+    // file.
     let _lock = lock(path).map_err(failed)?;
     match socket::connect(path) {
         Ok(_) if spec.role == Some(MemifRole::Server) => {
             return Err(OpenError::InUse { name: path.clone() });
         }
         Ok(connected) => return Ok(Taken::Client(Some(connected))),
-        // A listener that does not accept is one nevertheless.
+        // A listener that does not accept is a listener, too.
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
             return Err(OpenError::InUse { name: path.clone() });
         }
@@ -112,7 +112,7 @@ fn take_role(spec: &MemifSpec) -> Result<Taken, OpenError> {
     Ok(Taken::Server(Listener { socket, path: path.clone() }))
 }
 
-/// Keeps others out of the socket's directory; nothing to lock for one without a file.
+/// Locks the socket's directory against others; a socket without a file needs no lock.
 fn lock(path: &str) -> io::Result<Option<File>> {
     if path.starts_with('@') {
         return Ok(None);

@@ -6,11 +6,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 const KIND: i32 = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK;
 
-/// What came in.
+/// Result of a read.
 pub enum Received {
-    /// Nothing now.
+    /// Nothing is there.
     Nothing,
-    /// The peer is gone.
+    /// The peer has closed the connection.
     Closed,
     /// Some bytes, at most one more than a message has, and descriptors.
     Packet(Vec<u8>, Vec<OwnedFd>),
@@ -26,7 +26,7 @@ pub fn connect(path: &str) -> io::Result<OwnedFd> {
     socket::connect_unix(KIND, path)
 }
 
-/// The next client that wants to connect.
+/// Accepts the next client.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     socket::accept(listener)
 }
@@ -40,7 +40,7 @@ pub fn send(
     socket::send_with_fds(to, message, fd.as_slice(), libc::MSG_DONTWAIT).map(drop)
 }
 
-/// Takes the next message.
+/// Reads the next message.
 pub fn receive(from: BorrowedFd<'_>) -> io::Result<Received> {
     let mut bytes = vec![0u8; MESSAGE_BYTES + 1];
     match socket::receive_with_fds(from, &mut bytes, libc::MSG_DONTWAIT) {

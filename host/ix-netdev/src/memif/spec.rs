@@ -9,13 +9,13 @@ use std::str::FromStr;
 pub struct MemifSpec {
     /// The control socket: a path, or `@NAME` for a socket without a file.
     pub path: String,
-    /// Which interface behind the socket.
+    /// Number of the interface behind the socket.
     pub id: u32,
     /// `None`: client if somebody listens at the path, else server.
     pub role: Option<MemifRole>,
     /// Queue pairs.
     pub queues: usize,
-    /// What both sides must know; at most [`SECRET_BYTES`].
+    /// Secret of both sides; at most [`SECRET_BYTES`].
     pub secret: String,
     /// Largest IP packet, bytes.
     pub mtu: usize,
@@ -23,13 +23,13 @@ pub struct MemifSpec {
 
 /// Bytes of a secret in the protocol.
 pub const SECRET_BYTES: usize = 24;
-/// What the address of a Unix socket has room for.
+/// Longest path in the address of a Unix socket.
 const PATH_BYTES_MAX: usize = 107;
 const MTU_DEFAULT: usize = 1500;
-/// What IPv4 demands of a link (RFC 791).
+/// Least MTU of a link for IPv4 (RFC 791).
 const MTU_MIN: usize = 68;
 
-/// What is wrong with the text behind `memif:`.
+/// Error in the text after `memif:`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The messages say what each is.
 pub enum MemifSpecError {
@@ -90,7 +90,7 @@ impl FromStr for MemifSpec {
     }
 }
 
-/// All but the secret, which has no business in logs.
+/// All but the secret, which must not appear in logs.
 impl fmt::Display for MemifSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "memif:{},id={},queues={}", self.path, self.id, self.queues)?;
@@ -109,19 +109,22 @@ impl fmt::Display for MemifSpecError {
         use MemifSpecError::*;
         match self {
             Path => {
-                write!(f, "a memif's socket is a path of 1 to {PATH_BYTES_MAX} bytes without space")
+                write!(
+                    f,
+                    "the path of a memif's socket must have 1 to {PATH_BYTES_MAX} bytes without space"
+                )
             }
             Option(word) => write!(
                 f,
-                "unknown option `{}`; memif has id=N, role=server|client, queues=N, secret=S and \
+                "unknown option `{}`; use id=N, role=server|client, queues=N, secret=S and \
                  mtu=N",
                 word.escape_debug()
             ),
-            Id => write!(f, "id=N takes a number from 0 to {}", u32::MAX),
-            Role => write!(f, "role= takes server or client"),
-            Queues => write!(f, "queues=N takes a number from 1 to {QUEUES_MAX} for a memif"),
-            Secret => write!(f, "secret=S takes 1 to {SECRET_BYTES} bytes without a comma"),
-            Mtu => write!(f, "mtu=N takes a number from {MTU_MIN} to {}", MTU_MAX),
+            Id => write!(f, "id=N must be a number from 0 to {}", u32::MAX),
+            Role => write!(f, "role= must be server or client"),
+            Queues => write!(f, "queues=N must be a number from 1 to {QUEUES_MAX} for a memif"),
+            Secret => write!(f, "secret=S must have 1 to {SECRET_BYTES} bytes without a comma"),
+            Mtu => write!(f, "mtu=N must be a number from {MTU_MIN} to {}", MTU_MAX),
         }
     }
 }

@@ -2,12 +2,12 @@
 #![allow(dead_code)] // Each test file uses a part.
 
 use crate::common::{Host, KEY};
-use ix_mem::{PacketMemory, Sizes, memory_fd};
+use ix_mem::{MemoryFds, PacketMemory, Sizes};
 use ix_netdev::{
     DeviceEvent, DeviceSpec, OpenError, OpenOptions, OpenedDevice, SharedMemory, open,
 };
 use ix_nic::{RingSizes, attach, read_update};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,13 +37,13 @@ impl End {
 
     pub fn with(spec: &str, rings: RingSizes, key: [u64; 2]) -> Result<End, OpenError> {
         let spec: DeviceSpec = spec.parse().expect("a spec");
-        let fd = Arc::new(memory_fd(SIZES).expect("memory"));
-        let shared = SharedMemory { fd: fd.clone(), sizes: SIZES };
+        let fds = Arc::new(MemoryFds::new(SIZES).expect("memory"));
+        let shared = SharedMemory { fds: fds.clone(), sizes: SIZES };
         let options =
             OpenOptions { flow_hash_key: key, memory: Some(shared), ..OpenOptions::default() };
         let mut device = open(&spec, &options)?;
         let memory = match device.shares_memory() {
-            true => PacketMemory::map(fd.as_fd(), SIZES),
+            true => PacketMemory::map(fds.as_fds(), SIZES),
             false => PacketMemory::new(SIZES),
         };
         let mut host = Host::over(memory.expect("maps"));
@@ -68,7 +68,7 @@ impl End {
                 }
                 DeviceEvent::Update(update) => {
                     let Host { memory, rx, tx, nics, .. } = &mut self.host;
-                    let parts = read_update(&self.device.info, &update.line, update.fds, memory);
+                    let parts = read_update(&self.device.info, update.change, update.fds, memory);
                     for (nic, part) in nics.iter_mut().zip(parts.expect("readable")) {
                         nic.update(part, memory, rx, tx);
                     }

@@ -1,6 +1,7 @@
-//! Two packet queues, one of them of high priority, with every doorbell that there is: for the test that
-//! listens to each of them over a real link. `ix-doorbells` says `both` when it wants a packet for either
-//! queue and then SIGUSR2, `one` when it wants one for the usual queue alone, and `ok` at the end.
+//! Two packet queues, one of high priority, with every kind of doorbell: for the test that listens
+//! to each doorbell over a real link. `ix-doorbells` prints `both` when it needs a packet for each
+//! queue and then SIGUSR2, `one` when it needs a packet for the usual queue alone, and `ok` at the
+//! end.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, ensure};
@@ -24,13 +25,13 @@ const ETHERNET_BYTES: usize = 14;
 /// For what rings by way of Linux.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often each signal came: frames for the queue of high priority came in; those of the other one were
-/// sent; go on.
+/// Counts of each signal: frames arrived at the queue of high priority; frames of the other queue
+/// were sent; continue.
 const CAME: i32 = libc::SIGUSR1;
 const LEFT: i32 = libc::SIGALRM;
 const GO: i32 = libc::SIGUSR2;
 
-/// What the loop's callbacks have heard, in order.
+/// Callbacks of the loop, in order.
 #[derive(Default)]
 struct Heard {
     came: Vec<u64>,
@@ -56,19 +57,19 @@ struct Doorbells {
     own_mac: [u8; 6],
     usual: u64,
     high: u64,
-    /// Of the eventfds.
+    /// Listeners of the eventfds.
     usual_came: Listener,
     high_left: Listener,
 }
 
-/// An eventfd's rings, as a thread that runs no event loop has read them.
+/// Rings of an eventfd, as read by a thread without an event loop.
 struct Listener {
     rung: Arc<AtomicU64>,
-    /// The eventfd, to be rung by us.
+    /// The eventfd, for our own rings.
     own: File,
 }
 
-/// What stands for nothing but [`Listener::settle`]; below it are rings.
+/// A value that only [`Listener::settle`] adds; smaller values are rings.
 const MARK: u64 = 1 << 32;
 
 impl Listener {
@@ -76,7 +77,7 @@ impl Listener {
         self.rung.load(SeqCst) % MARK
     }
 
-    /// Waits until all rings until now have been read.
+    /// Waits until all rings so far have been read.
     fn settle(&mut self) -> Result<()> {
         self.own.write_all(&MARK.to_ne_bytes())?;
         let end = Instant::now() + PATIENCE;
@@ -88,7 +89,7 @@ impl Listener {
     }
 }
 
-/// An eventfd to be rung, and who listens to it.
+/// An eventfd for rings, and its listener.
 fn listened() -> Result<(OwnedFd, Listener)> {
     let fd = event::open_blocking().context("no eventfd")?;
     let (mut reader, own) = (File::from(fd.try_clone()?), File::from(fd.try_clone()?));
@@ -108,7 +109,7 @@ impl Doorbells {
         for number in [CAME, LEFT, GO] {
             signal::catch_and_go_on(number)?;
         }
-        // First of all: threads of an elastic thread would not take signals, as it does not.
+        // First of all: threads of an elastic thread would block signals, as it does.
         let ((usual_fd, usual_came), (high_fd, high_left)) = (listened()?, listened()?);
         let thread = Thread::enter(&Process::find()?, 0)?;
         let mut events = EventLoop::new(thread, Heard::default());
@@ -123,13 +124,13 @@ impl Doorbells {
         Ok(Doorbells { events, own_mac, usual, high, usual_came, high_left })
     }
 
-    /// Rings until now: the usual queue's came and left, the other's came and left.
+    /// Rings so far: the usual queue's arrived and sent, the other's arrived and sent.
     fn rings(&self) -> [u64; 4] {
         let [came, left] = [&self.usual_came, &self.high_left].map(Listener::rings);
         [came, signal::count(LEFT).into(), signal::count(CAME).into(), left]
     }
 
-    /// Whichever comes first of several queues; of those that have frames the one of high priority.
+    /// Waits for several queues: the first with frames, and among those the one of high priority.
     fn wait(&mut self, us: u64) -> Result<Option<u64>> {
         Ok(self.events.wait_queues(&[self.usual, self.high], Wait::Us(us))?)
     }
@@ -138,21 +139,21 @@ impl Doorbells {
         [self.usual, self.high].map(|queue| self.events.io().packets_waiting(queue))
     }
 
-    /// Both queues have frames in the same cycle: the one of high priority is told of first.
+    /// Both queues have frames in the same cycle: the one of high priority comes first.
     fn both(&mut self) -> Result<()> {
         let mut pause = Duration::ZERO;
         loop {
             let gone = signal::count(GO);
             self.events.handler().came.clear();
             println!("both");
-            // Outside of IX all the while: what comes waits in the device.
+            // The thread stays outside of IX meanwhile: packets wait in the device.
             while signal::count(GO) == gone {
                 std::thread::yield_now();
             }
             std::thread::sleep(pause);
             let first = self.wait(1_000_000)?;
             if self.waiting().contains(&0) {
-                // One was late: once more without either, with more time for both.
+                // One was late: repeats without either, with more time for both.
                 ensure!(pause < PATIENCE, "two frames never come together");
                 pause = pause * 2 + Duration::from_millis(1);
                 while self.waiting().contains(&0) && self.wait(10_000)?.is_some() {
@@ -175,7 +176,7 @@ impl Doorbells {
         Ok(self.events.turn(Wait::Poll)?)
     }
 
-    /// Each frame goes back to where it came from; each queue hears that its frame was sent.
+    /// Sends each frame back; each queue reports that its frame was sent.
     fn answer(&mut self) -> Result<()> {
         for queue in [self.usual, self.high] {
             let io = self.events.io();
@@ -227,7 +228,7 @@ impl Doorbells {
             self.events.turn(Wait::Us(1000))?;
         }
         self.one()?;
-        // What nobody wants to hear any more does not ring, and comes all the same.
+        // A queue without doorbells does not ring, and still receives.
         for queue in [self.usual, self.high] {
             for occasion in [Occasion::Arrived, Occasion::Sent] {
                 self.events.io().set_bell(queue, occasion, None)?;
@@ -237,7 +238,7 @@ impl Doorbells {
         self.high_left.settle()?;
         let twice = before[0] + 2;
         ensure!(self.rings()[0] >= twice, "rung {:?} times for {twice} cycles", self.rings());
-        // Signals are heard by threads that a busy machine lets wait.
+        // On a busy machine threads get signals late.
         let mut silent = self.rings();
         loop {
             std::thread::sleep(Duration::from_millis(100));

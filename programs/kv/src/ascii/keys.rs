@@ -1,4 +1,4 @@
-//! Keys of a `get`, answered one by one as they come.
+//! Keys of a `get`, each replied to as it is read.
 use super::BAD_LINE;
 use crate::context::Context;
 use crate::reply::Reply;
@@ -14,7 +14,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Answers the keys that are there; also what comes after the last one.
+    /// Replies to the keys that are there; also writes the end after the last one.
     pub(crate) fn read(
         self,
         input: &[u8],
@@ -51,7 +51,7 @@ impl Keys {
         (Step::Done(done), None)
     }
 
-    /// Answers one key: its value, or nothing.
+    /// Replies to one key: its value, or nothing.
     #[inline]
     pub(super) fn answer(self, key: &[u8], context: &Context<'_>, reply: &mut Reply) {
         let head = |view: &View, reply: &mut Reply| self.head(key, view, reply);

@@ -1,5 +1,5 @@
-//! memcached's ASCII protocol (its doc/protocol.txt), errors included: what a client did wrong is
-//! answered in memcached's words, and read on where memcached would.
+//! memcached's ASCII protocol (its doc/protocol.txt), with its errors: the reply to a client's
+//! error has memcached's text, and reading continues where memcached's would.
 mod keys;
 mod words;
 
@@ -14,7 +14,7 @@ use words::Words;
 
 pub(crate) use keys::Keys;
 
-/// A request without its end must be a long `get` beyond this.
+/// An incomplete request beyond this length must be a long `get`.
 const LINE_MAX: usize = 2048;
 
 const ERROR: &[u8] = b"ERROR\r\n";
@@ -25,7 +25,7 @@ const BAD_DELETE: &[u8] =
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 
-/// One request, or the begin of a long one.
+/// One request, or the beginning of a long one.
 #[inline]
 pub(crate) fn request(
     session: &mut Session,
@@ -67,7 +67,7 @@ pub(crate) fn request(
     Step::Done(at)
 }
 
-/// What a command does with keys, and how many words stand before them; `None`: it reads none.
+/// What a command does with keys, and the number of words before them; `None`: it reads none.
 fn retrieval(
     words: &Words<'_>,
     context: &Context<'_>,
@@ -85,7 +85,7 @@ fn retrieval(
     })
 }
 
-/// A line whose end has not come.
+/// An incomplete line.
 fn unfinished(session: &mut Session, input: &[u8]) -> Step {
     if input.len() <= LINE_MAX {
         return Step::More;
@@ -153,7 +153,7 @@ fn store(
     let (Some(flags), Some(time), Some(len)) = numbers else {
         return say(noreply, BAD_LINE, reply);
     };
-    // As C's assignment to 32 bits has it.
+    // As in C's assignment to 32 bits.
     let (flags, time, len) = (flags as u32, i64::from(time as i32), len as i32);
     let (Some(unique), true) = (unique, key.len() <= KEY_MAX && (0..=i32::MAX - 2).contains(&len))
     else {
@@ -164,7 +164,7 @@ fn store(
     let fresh = Fresh { key, hash: store.hash(key), flags, expires_s, value_len };
     match store.draft(me, &fresh, now) {
         Ok(draft) => {
-            // An item of number 0 does not exist: a `cas` with it never holds.
+            // No item has the number 0: a `cas` with it always fails.
             let cas = if is_cas && unique == 0 { u64::MAX } else { unique };
             let (len, answer) = (value_len as usize, Answer::Ascii { noreply });
             let tail = [0; 2];
@@ -181,7 +181,7 @@ fn store(
     }
 }
 
-/// What became of a value.
+/// Replies with the result of storing a value.
 pub(crate) fn stored(outcome: Outcome, noreply: bool, reply: &mut Reply) {
     let text: &[u8] = match outcome {
         Outcome::Stored(_) => b"STORED\r\n",
@@ -192,7 +192,7 @@ pub(crate) fn stored(outcome: Outcome, noreply: bool, reply: &mut Reply) {
     say(noreply, text, reply);
 }
 
-/// A value was not followed by the end of a line.
+/// A value is not followed by the end of a line.
 pub(crate) fn bad_chunk(noreply: bool, reply: &mut Reply) {
     say(noreply, b"CLIENT_ERROR bad data chunk\r\n", reply);
 }
@@ -223,7 +223,7 @@ fn count_command(words: &Words<'_>, up: bool, context: &Context<'_>, reply: &mut
 
 fn delete(words: &Words<'_>, context: &Context<'_>, reply: &mut Reply) {
     let (key, noreply) = (words.list[1], words.noreply());
-    // A time of 0 is what very old clients send.
+    // Very old clients send a time of 0.
     let fine = match words.count {
         2 => true,
         3 => words.list[2] == b"0" || noreply,

@@ -1,6 +1,6 @@
 //! A line and its words.
 
-/// Words of a command that are looked at.
+/// Most words of a command that are listed.
 const WORDS_MAX: usize = 8;
 
 /// The words of a line.
@@ -22,13 +22,13 @@ impl<'a> Words<'a> {
         words
     }
 
-    /// Whether the last word is that.
+    /// Whether the last word is `word`.
     pub(super) fn noreply(&self) -> bool {
         self.count <= WORDS_MAX && self.count > 0 && self.list[self.count - 1] == b"noreply"
     }
 }
 
-/// Where the words behind the first `count` begin.
+/// Offset of the words after the first `count`.
 pub(super) fn behind(line: &[u8], count: usize) -> usize {
     let mut at = 0;
     for _ in 0..count {

@@ -11,7 +11,7 @@ use wire::{HEADER_BYTES, Op, Status, is_valid, operation};
 
 pub(crate) use wire::{REQUEST, Request};
 
-/// Expiration time of a counter that must not be made.
+/// Expiration time of a counter that must not be created.
 const NO_INITIAL: u32 = 0xffff_ffff;
 
 /// One request, or its part before the value.
@@ -48,7 +48,7 @@ pub(crate) fn request(
     Step::Done(HEADER_BYTES + value_at)
 }
 
-/// Carries out a request whose parts are there: extras, key and the length of the value.
+/// Carries out a request whose parts are complete: extras, key and the length of the value.
 #[inline]
 fn carry_out(
     session: &mut Session,
@@ -85,7 +85,7 @@ fn carry_out(
     }
 }
 
-/// After a request that cannot be right, nothing on the connection can be trusted.
+/// After a malformed request the rest of the connection cannot be parsed.
 fn refuse(
     session: &mut Session,
     request: &Request,
@@ -190,7 +190,7 @@ fn count(
 ) {
     let Context { store, me, now } = *context;
     let (delta, initial, expires) = (long(extras, 0), long(extras, 8), word(extras, 16));
-    // Whoever makes the counter first wins; the others count it.
+    // One client creates the counter; the others change it.
     for _ in 0..2 {
         match store.count(me, key, delta, up, request.cas, now) {
             Counted::Value(value, cas) => {

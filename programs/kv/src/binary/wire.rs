@@ -7,7 +7,7 @@ pub const REQUEST: u8 = 0x80;
 const RESPONSE: u8 = 0x81;
 pub(super) const HEADER_BYTES: usize = 24;
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Clone, Copy)]
 pub(super) enum Status {
     Ok = 0,
@@ -37,7 +37,7 @@ impl Status {
     }
 }
 
-/// What a request asks for.
+/// Operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
     Get { key: bool },
@@ -53,7 +53,7 @@ pub(super) enum Op {
     Quit,
 }
 
-/// The operation of a code, and whether its usual outcome is not answered.
+/// The operation of a code, and whether its usual result gets no reply.
 pub(super) fn operation(code: u8) -> Option<(Op, bool)> {
     Some(match code {
         0x00 => (Op::Get { key: false }, false),
@@ -140,13 +140,13 @@ impl Request {
         reply.put(&header);
     }
 
-    /// Appends a response that says only what became of the request.
+    /// Appends a response that has only a result.
     pub(super) fn say(&self, status: Status, reply: &mut Reply) {
         self.head(status, [0, 0, status.text().len()], 0, reply);
         reply.put(status.text());
     }
 
-    /// As expected: not answered where the client wants it so.
+    /// The expected result: no reply if the client asked for none.
     pub(super) fn fine(&self, cas: u64, value: &[u8], reply: &mut Reply) {
         if !self.quiet {
             self.head(Status::Ok, [0, 0, value.len()], cas, reply);
@@ -154,7 +154,7 @@ impl Request {
         }
     }
 
-    /// What became of a value.
+    /// Replies with the result of storing a value.
     pub(crate) fn stored(&self, outcome: Outcome, how: How, reply: &mut Reply) {
         let joins = matches!(how, How::Append | How::Prepend);
         let status = match outcome {
@@ -169,7 +169,7 @@ impl Request {
     }
 }
 
-/// Whether a request has the parts that its operation wants.
+/// Whether a request has the parts that its operation needs.
 pub(super) fn is_valid(op: Op, request: &Request, value_len: u64) -> bool {
     let (extras, key) = (request.extras_len, request.key_len);
     let key_fits = (1..=KEY_MAX).contains(&key);

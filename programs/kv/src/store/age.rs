@@ -1,22 +1,22 @@
-//! Whose time is over: items that expired, and those from before a `flush_all`.
+//! Items that have ended: expired ones, and those from before a `flush_all`.
 use super::Store;
 use crate::counters::Counters;
 use crate::expiry::Now;
 use crate::item::Item;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// `flush_all`: what is older is gone.
+/// `flush_all`: older items have ended.
 #[derive(Default)]
 pub(super) struct Flush {
-    /// Changes up to this number are.
+    /// Changes up to this number have ended.
     cas: AtomicU64,
-    /// Items stored before this second are.
+    /// Items stored before this second have ended.
     past_s: AtomicU32,
-    /// Items stored before this second are, once it has come; 0: none asked for.
+    /// Items stored before this second end when it comes; 0: none requested.
     pending_s: AtomicU32,
 }
 
-/// Why an item is over.
+/// Why an item has ended.
 #[derive(Clone, Copy)]
 pub(super) enum Death {
     Expired,
@@ -37,8 +37,7 @@ impl Store {
         flushed.then_some(Death::Flushed)
     }
 
-    /// Ends all items, now (`at_s` 0) or at a second; a later call replaces an earlier one whose
-    /// time has not come.
+    /// Ends all items, now (`at_s` 0) or at a second; a later call replaces a pending one.
     pub fn flush(&self, me: &Counters, at_s: u32, now: Now) {
         me.cmd_flush.add(1);
         let pending_s = self.flush.pending_s.load(Relaxed);

@@ -1,41 +1,41 @@
-//! Changes of items that are there: counters, expiration times, ends.
+//! Changes of existing items: counters, expiration times, deletion.
 use super::Store;
 use crate::counters::Counters;
 use crate::expiry::Now;
 use crate::item::Fresh;
 use crate::number;
 
-/// A number's longest text that is understood, leading zeroes and spaces included.
+/// Longest text of a number that is accepted, with leading zeros and spaces.
 const NUMBER_MAX: usize = 64;
 
-/// What became of a counter.
+/// Result of changing a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     /// Its new value, and number.
     Value(u64, u64),
-    /// There is none.
+    /// There is no item.
     NotFound,
-    /// The value is no number.
+    /// The value is not a number.
     NotANumber,
-    /// The item was changed since.
+    /// The item has changed since.
     Exists,
     /// No memory for a longer number.
     Refused,
 }
 
-/// What became of a deletion.
+/// Result of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
-    /// It is gone.
+    /// The item was deleted.
     Yes,
     /// There was none.
     NotFound,
-    /// The item was changed since.
+    /// The item has changed since.
     Exists,
 }
 
 impl Store {
-    /// Adds to a number, modulo 2^64, or takes from it, down to 0.
+    /// Adds to a number, modulo 2^64, or subtracts from it, down to 0.
     pub fn count(
         &self,
         me: &Counters,
@@ -77,7 +77,7 @@ impl Store {
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(value).as_bytes();
         if digits.len() <= len && old.references() == 0 {
-            // In place; what is left of a longer number is spaces.
+            // In place; the rest of a longer number becomes spaces.
             text.fill(b' ');
             text[..digits.len()].copy_from_slice(digits);
             old.write_value(0, &text);
@@ -94,7 +94,7 @@ impl Store {
         Counted::Value(value, self.link(me, &locked, item, now))
     }
 
-    /// Changes when an item ends; answers whether there is one.
+    /// Sets when an item ends; returns whether there is one.
     pub fn touch(&self, me: &Counters, key: &[u8], expires_s: u32, now: Now) -> bool {
         let hash = self.index.hash(key);
         let locked = self.index.lock(hash);
@@ -109,7 +109,7 @@ impl Store {
         true
     }
 
-    /// Ends an item.
+    /// Deletes an item.
     pub fn delete(&self, me: &Counters, key: &[u8], cas: u64, now: Now) -> Deleted {
         let hash = self.index.hash(key);
         let locked = self.index.lock(hash);
@@ -125,7 +125,7 @@ impl Store {
         Deleted::Yes
     }
 
-    /// Ends the item under a key that could not be set, so that the old value does not stay.
+    /// Deletes the item of a key that could not be set, so that the old value does not stay.
     pub fn forget(&self, me: &Counters, key: &[u8]) {
         let hash = self.index.hash(key);
         let locked = self.index.lock(hash);

@@ -1,13 +1,13 @@
-//! How large the cache and what is in it may be.
+//! Limits of the cache and of its items.
 
-/// How large things may be.
+/// The limits.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Memory for items, bytes.
     pub memory_bytes: u64,
     /// One item with its key and header, bytes.
     pub item_bytes: u64,
-    /// Throw old items away for new ones, rather than refuse.
+    /// Evict old items for new ones; otherwise refuse new ones.
     pub evict: bool,
     /// Growth of chunk sizes.
     pub factor: f64,
@@ -33,7 +33,7 @@ impl Limits {
         self.item_bytes.max(1 << 20).next_multiple_of(1 << 20)
     }
 
-    /// Bytes of item memory to give to [`Store::new`]: whole pages, and the words before them.
+    /// Bytes of item memory for [`Store::new`]: whole pages, and the words before them.
     pub fn region_bytes(&self) -> u64 {
         self.memory_bytes.max(self.page_bytes()) / self.page_bytes() * self.page_bytes() + 4096
     }

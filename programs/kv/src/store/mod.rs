@@ -1,4 +1,4 @@
-//! The cache: what each command does to the items, whoever speaks which protocol.
+//! The cache: what each command does to the items, in any protocol.
 mod age;
 mod change;
 mod limits;
@@ -24,13 +24,13 @@ pub use write::{Draft, How, Outcome, Refusal};
 /// Longest key.
 pub const KEY_MAX: usize = 250;
 
-/// All items, and what the threads count. Lives as long as the process: values that are being sent
-/// refer to it.
+/// All items, and the counters of the threads. It lives as long as the process: values that are
+/// being sent refer to it.
 pub struct Store {
     words: Words,
     index: Index,
     slabs: Slabs,
-    /// As it was made.
+    /// Its limits.
     pub limits: Limits,
     cas: AtomicU64,
     flush: Flush,
@@ -40,7 +40,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// An empty cache in this memory, for good. `power`: of the number of hash buckets.
+    /// An empty cache in this memory, for the life of the process. `power`: logarithm of the number
+    /// of hash buckets.
     pub fn new(words: Words, limits: Limits, power: u32, seed: u64) -> &'static Store {
         let counters = (0..limits.threads).map(|_| Counters::default()).collect();
         Box::leak(Box::new(Store {
@@ -90,7 +91,7 @@ impl Store {
         self.cas.fetch_add(1, Relaxed) + 1
     }
 
-    /// The item with this key unless its time is over, which ends it.
+    /// The item with this key, unless it has ended; then it is removed.
     fn live(
         &self,
         me: &Counters,
@@ -117,7 +118,7 @@ impl Store {
         class.bytes.sub(shape.bytes());
     }
 
-    /// Ends an item; its memory is free once nobody sends it any more.
+    /// Removes an item; its memory is free once it is no longer sent.
     fn remove(&self, me: &Counters, locked: &Locked<'_>, item: Item) {
         self.unlink(me, locked, item);
         if item.references() == 0 {

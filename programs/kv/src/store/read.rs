@@ -1,10 +1,10 @@
-//! Items shown, and lent: `get` looks without a lock, `lease` keeps a value in place.
+//! Reading and lending items: `get` reads without a lock, `lease` keeps a value in place.
 use super::Store;
 use super::age::Death;
 use crate::counters::Counters;
 use crate::expiry::Now;
 use crate::item::Item;
-use crate::words::Words;
+use crate::words::{Span, Words};
 
 /// An item as [`Store::get`] shows it.
 #[derive(Clone, Copy)]
@@ -31,20 +31,20 @@ impl View {
         self.words.read(self.word, self.len, to);
     }
 
-    /// Where the value is, for somebody who holds a [`Lease`].
-    pub fn lend(&self) -> Option<&'static [std::sync::atomic::AtomicU8]> {
+    /// Address of the value, for a holder of a [`Lease`].
+    pub fn lend(&self) -> Option<Span> {
         self.words.lend(self.word, self.len)
     }
 }
 
-/// Keeps a value unchanged and its memory in place.
+/// Keeps a value unchanged, and its memory in place.
 pub struct Lease {
     store: &'static Store,
     at: u32,
 }
 
 impl Lease {
-    /// The name by which [`Store::release`] ends it.
+    /// The number by which [`Store::release`] ends it.
     pub fn into_token(self) -> u64 {
         core::mem::ManuallyDrop::new(self).at.into()
     }
@@ -63,8 +63,8 @@ enum Seen {
 }
 
 impl Store {
-    /// Shows the item with this key and answers whether there is one. `show` may be called several
-    /// times; only the last counts.
+    /// Shows the item with this key; returns whether there is one. `show` may be called several
+    /// times; only the last call counts.
     #[inline]
     pub fn get(&self, me: &Counters, key: &[u8], now: Now, mut show: impl FnMut(&View)) -> bool {
         let hash = self.index.hash(key);
@@ -74,7 +74,7 @@ impl Store {
                 return Seen::Dead(death);
             }
             let shape = item.shape();
-            // A longer one is garbage, and will be seen again.
+            // A longer one is garbage, and will be read again.
             if u64::from(shape.value_len()) <= self.limits.item_bytes {
                 show(&View::new(self.words, item));
             }
@@ -100,7 +100,7 @@ impl Store {
         }
     }
 
-    /// Shows the item with this key, whatever its age, and counts nothing.
+    /// Shows the item with this key, whatever its age, without counting.
     pub fn peek(&self, key: &[u8], mut show: impl FnMut(&View)) {
         self.index.read(self.index.hash(key), key, |item| {
             if let Some(item) = item {
@@ -127,7 +127,7 @@ impl Store {
         self.live(me, &locked, hash, key, now);
     }
 
-    /// Like [`Store::get`], and the value stays where it is until the lease ends.
+    /// Like [`Store::get`], but the value stays in place until the lease ends.
     pub fn lease(&'static self, key: &[u8], now: Now) -> Option<(View, Lease)> {
         let hash = self.index.hash(key);
         let locked = self.index.lock(hash);
@@ -140,10 +140,10 @@ impl Store {
         Some((View::new(self.words, item), Lease { store: self, at: item.at }))
     }
 
-    /// Ends a lease by its name.
+    /// Ends a lease by its number.
     pub fn release(&self, token: u64) {
         let item = Item::new(self.words, token as u32);
-        // The hash of an item that is referred to does not change.
+        // The hash of a referenced item does not change.
         let locked = self.index.lock(item.link().1);
         let references = item.references() - 1;
         item.set_references(references);

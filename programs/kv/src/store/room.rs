@@ -1,4 +1,4 @@
-//! Memory for new items, and which old ones make way for them.
+//! Memory for new items, and eviction of old ones.
 use super::{Refusal, Store};
 use crate::counters::Counters;
 use crate::expiry::Now;
@@ -25,15 +25,15 @@ impl Store {
             me.classes.of(class.into()).outofmemory.add(1);
             return Err(Refusal::NoMemory);
         };
-        // A reader that is still at the item that was here must not see the new one's words
-        // without seeing as well that it was unlinked.
+        // A reader that still reads the old item must not see the new one's words without also
+        // seeing that the old one was unlinked.
         fence(Release);
         item.begin(fresh, class);
         Ok(item)
     }
 
-    /// The clock's hand is at an item: whether it goes. The allocator is locked, and stripes come
-    /// before it: no waiting here.
+    /// The clock's hand is at an item: decides whether to evict it. The allocator is locked, and
+    /// stripes are locked before it: so this must not wait.
     fn judge(&self, me: &Counters, item: Item, now: Now) -> Verdict {
         let (_, hash) = item.link();
         let Some(locked) = self.index.try_lock(hash) else { return Verdict::Busy };

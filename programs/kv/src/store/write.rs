@@ -1,10 +1,10 @@
-//! New values: a draft is written where it will lie, then becomes an item.
+//! New values: a draft is written in place, then becomes an item.
 use super::{KEY_MAX, Store};
 use crate::counters::Counters;
 use crate::expiry::Now;
 use crate::item::{Fresh, Item};
 
-/// An item in the making. Dropped, its memory goes back.
+/// An item under construction. Dropping it frees its memory.
 pub struct Draft {
     store: &'static Store,
     item: Item,
@@ -26,37 +26,37 @@ impl Drop for Draft {
 /// Why there is no draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Larger than an item may be.
+    /// Larger than the largest item.
     TooLarge,
-    /// No memory, and nothing to be thrown away.
+    /// No memory, and nothing to evict.
     NoMemory,
 }
 
-/// When a draft becomes an item.
+/// Condition for a draft to become an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// In any case.
+    /// Always.
     Set,
-    /// Unless there is one.
+    /// If there is none.
     Add,
     /// If there is one.
     Replace,
-    /// Behind the value there is.
+    /// After the existing value.
     Append,
-    /// Before the value there is.
+    /// Before the existing value.
     Prepend,
 }
 
-/// What became of a draft.
+/// Result of a draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It is an item, with this number.
     Stored(u64),
     /// The condition did not hold.
     NotStored,
-    /// The item was changed since.
+    /// The item has changed since.
     Exists,
-    /// There is none to be changed.
+    /// There is no item to change.
     NotFound,
     /// No memory for the joined value, or it would be too large.
     Refused(Refusal),
@@ -74,7 +74,8 @@ impl Store {
         Ok(Draft { store: self, item })
     }
 
-    /// Makes a draft an item if the condition holds. `cas` 0: whatever number the present one has.
+    /// Turns a draft into an item if the condition holds. `cas` 0: whatever number the present item
+    /// has.
     pub fn commit(&self, me: &Counters, draft: Draft, how: How, cas: u64, now: Now) -> Outcome {
         let mut buffer = [0; KEY_MAX + 6];
         let item = draft.item;

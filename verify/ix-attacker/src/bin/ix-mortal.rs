@@ -1,8 +1,8 @@
-//! An echo server that ends as its clients tell it: for tests of what is left then.
+//! An echo server that ends as its clients ask, to test what is left then.
 //!
-//! `ix-mortal PORT`. The first byte of what it receives says how: `a`bort, `s`egmentation fault,
-//! `e`xit with status 3, SIG`K`ILL, e`x`ecute another program, `c`ompute for ever; all else is
-//! echoed. `!` leaves what came unread.
+//! `ix-mortal PORT`. The first received byte says how it ends: `a`bort, `s`egmentation fault,
+//! `e`xit with status 3, SIG`K`ILL, e`x`ecute another program, `c`ompute without end; other bytes
+//! are echoed. `!` leaves the received bytes unread.
 use libix::event::{Conn, EventLoop, Handler, Io};
 use libix::raw::{Process, Thread};
 use std::error::Error;
@@ -10,13 +10,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 struct Mortal;
 
-/// An address that nobody has anything at.
+/// An address without any mapping.
 const NOWHERE: usize = 0x1234;
 
 fn end_by(way: u8) {
     match way {
         b'a' => std::process::abort(),
-        // SAFETY: none; it is to fault.
+        // SAFETY: none; it must fault.
         b's' => unsafe { (NOWHERE as *mut u8).write_volatile(0) },
         b'e' => std::process::exit(3),
         b'K' => {
@@ -25,7 +25,7 @@ fn end_by(way: u8) {
         }
         b'x' => {
             use std::os::unix::process::CommandExt;
-            // It comes back only where there is no such program.
+            // It returns only if there is no such program.
             let _ = std::process::Command::new("sleep").arg("1").exec();
         }
         b'c' => loop {

@@ -1,9 +1,9 @@
-//! The contract across the wall: an application that writes anything into its call array and its
-//! transmit memory, while a peer opens connections, sends, resets and answers. Whatever it does, the
-//! dataplane answers with codes, tells nothing that is not so, and has everything back in the end.
+//! The contract: an application that writes anything into its call array and its transmit memory,
+//! while a peer opens connections, sends, resets and replies. In every case the dataplane returns
+//! codes, reports only true events, and has all resources back at the end.
 use super::rig::{OWN, OWN_MAC, PEER, PEER_MAC, Rig};
 use crate::bytes::Bytes;
-use ix_abi::{CallSlot, EventSlot, call_op, event_kind};
+use ix_abi::{Call, CallError, CallSlot, Endpoint, Event, EventSlot};
 use ix_wire::{
     Checksum, ChecksumMode, FrameHeader, IpAddr, Parsed, RxChecks, Seq, TcpFlags, TcpHeader,
     TcpOptions, parse,
@@ -15,7 +15,10 @@ const PORT: u16 = 7;
 /// Numbers that an application may have kept.
 const KEPT_MAX: usize = 64;
 
-/// What the peer knows of one of its connections.
+/// The call that names something.
+type CallOf = fn(u64) -> Call;
+
+/// The peer's knowledge of one of its connections.
 #[derive(Clone, Copy, Default)]
 struct Remote {
     port: u16,
@@ -26,7 +29,7 @@ struct Remote {
 
 struct Application {
     rig: Rig,
-    /// Handles, identifiers, addresses: all that ever came back.
+    /// Handles, ids, addresses: all that was ever returned.
     kept: Vec<u64>,
     handles: Vec<u64>,
     sockets: Vec<u64>,
@@ -34,12 +37,12 @@ struct Application {
     listeners: Vec<u64>,
     timers: Vec<u64>,
     calls: Vec<CallSlot>,
-    /// Frames that the application made itself and nobody has seen yet: they may be anything.
+    /// Frames that the application made and no one has checked yet: they may be anything.
     own_frames: usize,
     remotes: [Remote; PORTS],
 }
 
-/// Runs what the input says, then ends everything and looks that nothing is left.
+/// Runs the input, then ends everything and checks that nothing is left.
 pub fn run(input: &[u8]) {
     let mut bytes = Bytes::new(input);
     let mut app = Application::new();
@@ -64,8 +67,8 @@ impl Application {
             own_frames: 0,
             remotes: std::array::from_fn(remote),
         };
-        let args = [0, 0, u64::from(PORT), 5, 0, 0];
-        app.calls.push(CallSlot { op: call_op::LISTEN, args, ..CallSlot::default() });
+        let at = Endpoint { port: PORT, ..Endpoint::default() };
+        app.calls.push(Call::Listen { at, backlog: 5, cookie: 0 }.encode());
         app.cycle();
         app
     }
@@ -86,7 +89,7 @@ impl Application {
         }
     }
 
-    /// A number that means something, or one that does not.
+    /// A significant number, or a random one.
     fn number(&self, bytes: &mut Bytes<'_>) -> u64 {
         let (base, len) = self.rig.arena;
         match bytes.u8() % 8 {
@@ -98,6 +101,7 @@ impl Application {
         }
     }
 
+    /// A call of any words.
     fn call(&self, bytes: &mut Bytes<'_>) -> CallSlot {
         let op = u32::from(bytes.u8() % 31);
         let mut args = [0; 6];
@@ -106,13 +110,12 @@ impl Application {
         CallSlot { op, args, ..CallSlot::default() }
     }
 
-    /// Writes two words somewhere into transmit memory: mostly an entry of a scatter-gather array.
+    /// Writes two words into transmit memory: mostly an entry of a scatter-gather array.
     fn poke(&mut self, bytes: &mut Bytes<'_>) {
         let (base, len) = self.rig.arena;
         let at = base + ((bytes.scaled(23) % (len - 16)) & !7);
         let words = [self.number(bytes), self.number(bytes)];
-        // SAFETY: within transmit memory, aligned; the application owns it.
-        unsafe { (at as *mut [u64; 2]).write_volatile(words) };
+        self.rig.write(at, words);
         self.keep(at);
     }
 
@@ -126,19 +129,22 @@ impl Application {
     fn cycle(&mut self) {
         let calls = std::mem::take(&mut self.calls);
         let (rets, events) = self.rig.cycle(&calls);
-        for (call, ret) in calls.iter().zip(rets) {
-            self.own_frames += usize::from(call.op == call_op::PACKET_SENDV && ret >= 0);
-            let list = match call.op {
-                call_op::LISTEN => &mut self.listeners,
-                call_op::UDP_BIND => &mut self.sockets,
-                call_op::TIMER_SET => &mut self.timers,
-                call_op::CONNECT => &mut self.handles,
+        for (slot, ret) in calls.iter().zip(rets) {
+            let Ok(name) = CallError::check(ret) else { continue };
+            let call = Call::decode(slot).expect("only a call that makes sense is carried out");
+            let list = match call {
+                Call::PacketSendV { .. } => {
+                    self.own_frames += 1;
+                    continue;
+                }
+                Call::Listen { .. } => &mut self.listeners,
+                Call::UdpBind { .. } => &mut self.sockets,
+                Call::TimerSet { .. } => &mut self.timers,
+                Call::Connect { .. } => &mut self.handles,
                 _ => continue,
             };
-            if ret >= 0 {
-                list.push(ret as u64);
-                self.keep(ret as u64);
-            }
+            list.push(name);
+            self.keep(name);
         }
         events.iter().for_each(|event| self.event(event));
         while let Some(frame) = self.rig.device.next_sent() {
@@ -147,21 +153,24 @@ impl Application {
         self.rig.clock.advance(20);
     }
 
-    fn event(&mut self, event: &EventSlot) {
-        let kinds = event_kind::KNOCK..=event_kind::SIGNAL;
-        assert!(kinds.contains(&event.kind), "an event of no kind: {event:?}");
-        match event.kind {
-            event_kind::KNOCK | event_kind::CONNECTED => self.handles.push(event.handle),
-            event_kind::UDP_RECV | event_kind::PACKET_RECV => self.datagrams.push(event.data),
+    fn event(&mut self, slot: &EventSlot) {
+        match Event::decode(slot).unwrap_or_else(|why| panic!("{why}: {slot:?}")) {
+            Event::Knock { handle, .. } | Event::Connected { handle, .. } => {
+                self.handles.push(handle);
+            }
+            Event::UdpRecv { data, .. } | Event::PacketRecv { data, .. } => {
+                self.datagrams.push(data.addr);
+            }
             _ => {}
         }
-        self.keep(event.handle);
-        if event.data != 0 {
-            self.keep(event.data);
+        // Whatever they mean.
+        self.keep(slot.handle);
+        if slot.data != 0 {
+            self.keep(slot.data);
         }
     }
 
-    /// The peer reads what the dataplane sends: it must be a good packet.
+    /// The peer reads what the dataplane sends: each must be a valid packet.
     fn read(&mut self, frame: &[u8]) {
         let checks = RxChecks { transport: ChecksumMode::Verify };
         let parsed = match parse(frame, checks) {
@@ -176,7 +185,7 @@ impl Application {
         let header = packet.header;
         let known = self.remotes.iter_mut().find(|remote| remote.port == header.dst_port);
         let Some(remote) = known else {
-            // The application connects: one of the peer's ports answers from now on.
+            // The application connects: one of the peer's ports replies from now on.
             self.remotes[0] = Remote {
                 port: header.dst_port,
                 ours: header.src_port,
@@ -193,7 +202,7 @@ impl Application {
         }
     }
 
-    /// The peer says something.
+    /// The peer sends something.
     fn hear(&mut self, bytes: &mut Bytes<'_>) {
         let remote = self.remotes[usize::from(bytes.u8()) % PORTS];
         let what = bytes.u8() % 12;
@@ -261,30 +270,29 @@ impl Application {
         self.rig.device.deliver(frame);
     }
 
-    fn calls_of(&mut self, op: u32, numbers: Vec<u64>) {
-        let call = |number| CallSlot { op, args: [number, 0, 0, 0, 0, 0], ..CallSlot::default() };
+    fn calls_of(&mut self, call: CallOf, numbers: Vec<u64>) {
         for numbers in numbers.chunks(ix_abi::CALLS_MAX) {
-            self.calls = numbers.iter().map(|number| call(*number)).collect();
+            self.calls = numbers.iter().map(|number| call(*number).encode()).collect();
             self.cycle();
         }
     }
 
-    /// Aborts, closes and gives back everything, and waits for what may last.
+    /// Aborts, closes and gives back everything, and waits for timeouts.
     fn end(mut self) {
         self.cycle();
         while self.rig.device.next_sent().is_some() {}
         for _ in 0..4 {
-            let calls = [
-                (call_op::UNLISTEN, std::mem::take(&mut self.listeners)),
-                (call_op::TIMER_CANCEL, std::mem::take(&mut self.timers)),
-                (call_op::REJECT, self.handles.clone()),
-                (call_op::ABORT, std::mem::take(&mut self.handles)),
-                (call_op::UDP_RECV_DONE, std::mem::take(&mut self.datagrams)),
-                (call_op::UDP_UNBIND, std::mem::take(&mut self.sockets)),
+            let ends: [(CallOf, Vec<u64>); 6] = [
+                (|listener| Call::Unlisten { listener }, std::mem::take(&mut self.listeners)),
+                (|timer| Call::TimerCancel { timer }, std::mem::take(&mut self.timers)),
+                (|handle| Call::Reject { handle }, self.handles.clone()),
+                (|handle| Call::Abort { handle }, std::mem::take(&mut self.handles)),
+                (|data| Call::UdpRecvDone { data }, std::mem::take(&mut self.datagrams)),
+                (|id| Call::UdpUnbind { socket: id as u32 }, std::mem::take(&mut self.sockets)),
             ];
-            calls.into_iter().for_each(|(op, numbers)| self.calls_of(op, numbers));
+            ends.into_iter().for_each(|(call, numbers)| self.calls_of(call, numbers));
         }
-        // SYN-RECEIVED, TIME-WAIT, and what an application closed whose peer is silent.
+        // SYN-RECEIVED, TIME-WAIT, and closed flows whose peer is silent.
         for _ in 0..600 {
             self.rig.clock.advance(1_000_000);
             self.cycle();

@@ -1,9 +1,10 @@
-//! The control socket: clients that say anything, in any pieces, come and go as they like, and need not
-//! read. What they hear is well-formed and in order, and a good client among them is served.
+//! The control socket: clients that send anything, in any pieces, come and go at any time, and need
+//! not read. Replies to them are well-formed and in order, and a good client among them is served.
 use crate::bytes::Bytes;
-use ix_broker::control::{Access, Answer, Backend, Refusal, Request, Role, Server, Ticket, Topic};
-use ix_broker::control::{INTERVAL_MAX_MS, read_only};
-use serde_json::{Value, json};
+use ix_broker::control::{Access, Backend, Name, Response, Server, Ticket, read_only};
+use ix_proto::control::vnic::FiltersRevoked;
+use ix_proto::control::{Answer, INTERVAL_MAX_MS, Look, Refusal, Request, Role, Status, Topic};
+use serde_json::Value;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,11 +12,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What one input lets happen at most.
+/// Most events of one input.
 const STEPS_MAX: usize = 200;
-/// Turns of the server in which a good client is served, whoever else is there.
+/// Turns of the server within which a good client is served, whatever other clients do.
 const TURNS_MAX: usize = 400;
-/// Requests that are well-formed, so that more than the reader of lines is tried.
+/// Well-formed requests, so that more than the parser of lines is tested.
 const GOOD: &[&str] = &[
     "status",
     "stats",
@@ -26,24 +27,28 @@ const GOOD: &[&str] = &[
     "vnic",
 ];
 
-/// A dataplane that answers late, and says which requests only operators may make.
+/// An answer that only operators get.
+const OPERATORS: usize = 77;
+
+/// A dataplane that replies late, and says which requests only operators may make.
 #[derive(Default)]
 struct Fake {
     later: VecDeque<Ticket>,
 }
 
 impl Backend for Fake {
-    fn name(&self) -> Value {
-        json!({ "program": "fake", "pid": 7 })
+    fn name(&self) -> Name {
+        Name { program: "fake".to_owned(), pid: 7 }
     }
 
-    fn look(&mut self, topic: Topic) -> Answer {
-        Ok(json!({ "topic": format!("{topic:?}") }))
+    fn look(&mut self, topic: Topic) -> Result<Look, Refusal> {
+        let program = format!("{topic:?}");
+        Ok(Look::Running(Box::new(Status { program, ..Status::default() })))
     }
 
-    fn begin(&mut self, request: &Request, ticket: Ticket) -> Option<Answer> {
+    fn begin(&mut self, request: &Request, ticket: Ticket) -> Option<Response> {
         if request.allowed(Role::ReadOnly) {
-            return Some(Ok(json!("anybody's")));
+            return Some(Ok(Answer::Done {}));
         }
         match request {
             Request::Park { thread } if thread % 2 == 1 => {
@@ -51,25 +56,25 @@ impl Backend for Fake {
                 None
             }
             Request::Park { thread } => Some(Err(Refusal::NoSuchThread(*thread, 3))),
-            _ => Some(Ok(json!("operator's"))),
+            _ => Some(Ok(FiltersRevoked { revoked: OPERATORS }.into())),
         }
     }
 }
 
-/// A client, and what it knows of its conversation.
+/// A client, and the state of its conversation.
 struct Client {
     stream: UnixStream,
     role: Role,
-    /// What came and has no end of line yet.
+    /// The beginning of an incomplete line.
     heard: Vec<u8>,
     greeted: bool,
-    /// Lines that it has begun to say; each gets one answer at most.
+    /// Lines that it has begun to send; each gets at most one reply.
     said: usize,
     answered: usize,
 }
 
 impl Client {
-    /// Reads what there is; panics at a line that no server may say.
+    /// Reads what there is; panics at a line that a server must not send.
     fn hear(&mut self) {
         let mut bytes = [0; 4096];
         loop {
@@ -95,17 +100,17 @@ impl Client {
             Some("snapshot") => {}
             Some("ok" | "error") => {
                 self.answered += 1;
-                // One more: whoever must make room for another one is told so.
+                // One more: a client that must make room for another one is told so.
                 assert!(self.answered <= self.said + 1, "an answer to nothing: {value}");
             }
             _ => panic!("what is {value}?"),
         }
-        let forbidden = self.role == Role::ReadOnly && value["ok"] == "operator's";
+        let forbidden = self.role == Role::ReadOnly && value["ok"]["revoked"] == OPERATORS;
         assert!(!forbidden, "somebody who may only look was obeyed");
     }
 
     fn say(&mut self, bytes: &[u8]) {
-        // What has no room, or nobody to hear it, is not said.
+        // Replies without room, or without a client, are not sent.
         let n = (&self.stream).write(bytes).unwrap_or(0);
         self.said += bytes[..n].iter().filter(|&&byte| byte == b'\n').count();
         // The last line may lack its end.
@@ -142,13 +147,13 @@ impl Rig {
         self.server.serve(&mut self.fake, self.now);
     }
 
-    /// One thing happens.
+    /// One event.
     fn step(&mut self, bytes: &mut Bytes<'_>) {
         let (what, who) = (bytes.u8(), usize::from(bytes.u8()));
         if what.is_multiple_of(8) || self.clients.is_empty() {
             let role = if who.is_multiple_of(2) { Role::Operator } else { Role::ReadOnly };
             self.clients.push(self.connect(role));
-            // The queue of those that wait to be accepted is bounded.
+            // The queue of connections that wait to be accepted is bounded.
             return self.turn();
         }
         let at = who % self.clients.len();
@@ -169,7 +174,7 @@ impl Rig {
                 let ms = u64::from(bytes.u16()).min(INTERVAL_MAX_MS);
                 self.now += Duration::from_millis(ms);
                 if let Some(ticket) = self.fake.later.pop_front() {
-                    self.server.answer(ticket, Ok(json!("late")));
+                    self.server.answer(ticket, Ok(Answer::Done {}));
                 }
             }
         }
@@ -177,7 +182,7 @@ impl Rig {
     }
 }
 
-/// Clients of all kinds; at the end a good one.
+/// Clients of all kinds; finally a good one.
 pub fn run(input: &[u8]) {
     requests_are_read_as_they_are_written(input);
     let mut bytes = Bytes::new(input);
@@ -201,11 +206,11 @@ pub fn run(input: &[u8]) {
     rig.clients.iter_mut().for_each(Client::hear);
 }
 
-/// What can be read is the same when it is written and read again.
+/// A request that can be parsed is the same after writing and parsing it again.
 fn requests_are_read_as_they_are_written(input: &[u8]) {
     for line in input.split_inclusive(|&byte| byte == b'\n') {
         if let Ok(request) = Request::read(line) {
-            let again = Request::read(request.line().as_bytes());
+            let again = Request::read(request.line().expect("JSON").as_bytes());
             let same = matches!(&again, Ok(again) if *again == request);
             assert!(same, "{request:?} became {again:?}");
         }

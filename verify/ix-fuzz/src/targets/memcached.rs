@@ -1,4 +1,4 @@
-//! ix-kv's protocols: requests of anybody, cut into pieces in any way.
+//! ix-kv's protocols: any requests, cut into any pieces.
 use crate::bytes::Bytes;
 use ix_kv::context::Context;
 use ix_kv::expiry::Now;
@@ -8,7 +8,7 @@ use ix_kv::store::{Limits, Store};
 use ix_kv::words::Words;
 use std::cell::Cell;
 
-/// A store lives as long as the process; what earlier inputs left in it is emptied out.
+/// A store lives as long as the process; what earlier inputs left in it is removed.
 fn store() -> &'static Store {
     thread_local! {
         static STORE: Cell<Option<&'static Store>> = const { Cell::new(None) };
@@ -23,7 +23,7 @@ fn store() -> &'static Store {
 }
 
 /// Feeds the requests in pieces: a session takes everything, or stops because its reply is full or
-/// the conversation is over.
+/// the connection is closed.
 pub fn run(input: &[u8]) {
     let store = store();
     let mut bytes = Bytes::new(input);

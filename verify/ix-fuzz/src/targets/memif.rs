@@ -1,4 +1,4 @@
-//! The memif control socket of a server, against a client that says anything.
+//! The memif control socket of a server, against a client that sends anything.
 use crate::bytes::Bytes;
 use ix_netdev::{Utterance, memif_conversation};
 

@@ -1,4 +1,4 @@
-//! Structures against naive models, which stand beside them in their crates.
+//! Structures compared with naive models, which are beside them in their crates.
 use crate::bytes::Bytes;
 use ix_dataplane::fuzzing::{FlowStep, WheelStep};
 use ix_tcp::fuzzing::ScoreboardStep;
@@ -14,7 +14,7 @@ fn steps<T>(bytes: &mut Bytes<'_>, mut step: impl FnMut(&mut Bytes<'_>) -> T) ->
     steps
 }
 
-/// The timing wheel does what a sorted map does.
+/// The timing wheel behaves like a sorted map.
 pub fn wheel(input: &[u8]) {
     let mut bytes = Bytes::new(input);
     let start_us = bytes.scaled(55);
@@ -25,7 +25,7 @@ pub fn wheel(input: &[u8]) {
     ix_dataplane::fuzzing::wheel_is_a_sorted_map(start_us, &steps);
 }
 
-/// The flow table does what a hash map does.
+/// The flow table behaves like a hash map.
 pub fn flow_table(input: &[u8]) {
     let mut bytes = Bytes::new(input);
     let steps = steps(&mut bytes, |bytes| match bytes.u8() % 5 {
@@ -39,7 +39,7 @@ pub fn flow_table(input: &[u8]) {
     ix_dataplane::fuzzing::flow_table_is_a_hash_map(&steps);
 }
 
-/// Reassembly keeps what a map of octets keeps, and reports its blocks.
+/// Reassembly keeps the same octets as a map of octets, and reports its blocks.
 pub fn reassembly(input: &[u8]) {
     let mut bytes = Bytes::new(input);
     let base = bytes.u32();

@@ -1,10 +1,10 @@
-//! One elastic thread in virtual time, small enough to be filled: the fuzz target is its
+//! One elastic thread in virtual time, small enough to be filled; the fuzz target is its
 //! application.
 use ix_abi::{CallSlot, EVENTS_MAX, EventSlot};
 use ix_dataplane::Config;
 use ix_dataplane::config::AddressCheck;
 use ix_mem::Sizes;
-use ix_rig::{RigOptions, SimDevice, SimOptions, VirtualClock};
+use ix_rig::{BareRig, RigOptions, SimDevice, SimOptions, VirtualClock};
 use ix_wire::IpAddr;
 
 const FRAMES: usize = 128;
@@ -15,17 +15,17 @@ pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 pub const OWN: [u8; 4] = [10, 0, 0, 1];
 pub const PEER: [u8; 4] = [10, 0, 0, 2];
 
-/// What must be zero when nothing is left, and what always is. (Entries of the wheel may stay:
-/// nothing removes one, and an application sets timers of years.)
+/// Counters that must be zero when nothing is left, and those that always are. (Entries of the
+/// wheel may stay: nothing removes one, and an application sets timers of years.)
 const GAUGES: [&str; 6] =
     ["flows", "half_open", "time_wait", "rx_frames_in_use", "tx_frames_in_use", "misrouted"];
 
-/// The thread and what belongs to it.
+/// The thread and its surroundings.
 pub struct Rig {
-    rig: ix_rig::Rig,
+    rig: BareRig,
     pub device: SimDevice,
     pub clock: VirtualClock,
-    /// Transmit memory: first address and length.
+    /// Transmit memory: first address and bytes.
     pub arena: (u64, u64),
 }
 
@@ -45,19 +45,24 @@ impl Rig {
         let device = SimDevice::new(options, &clock);
         let sizes = Sizes { rx_frames: FRAMES, tx_frames: FRAMES, arena_bytes: ARENA_BYTES };
         let options = RigOptions { config, sizes: Some(sizes), clock: clock.clone() };
-        let rig = ix_rig::Rig::new(options, device.nics());
-        let (base, len) = rig.shared.memory.arena();
-        Rig { rig, device, clock, arena: (base as u64, len as u64) }
+        let rig = BareRig::new(options, device.nics());
+        let arena = rig.transmit_memory();
+        Rig { rig, device, clock, arena }
     }
 
     /// One cycle with these calls: their return codes, and the events.
     pub fn cycle(&mut self, calls: &[CallSlot]) -> (Vec<i64>, Vec<EventSlot>) {
-        let (codes, events) = self.rig.threads[0].run(calls, self.clock.now_us());
+        let (codes, events) = self.rig.run(0, calls, self.clock.now_us());
         assert!(events.len() <= EVENTS_MAX);
         (codes, events)
     }
 
-    /// What should be zero and is not.
+    /// Writes words into transmit memory.
+    pub fn write(&mut self, at: u64, words: [u64; 2]) {
+        self.rig.write(at, &words);
+    }
+
+    /// Counters that should be zero and are not.
     pub fn left(&self) -> Vec<(&'static str, u64)> {
         let metrics = self.rig.metrics();
         let totals = GAUGES.iter().map(|name| (*name, metrics.total(name).unwrap_or(u64::MAX)));

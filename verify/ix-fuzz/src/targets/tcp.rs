@@ -1,6 +1,6 @@
-//! Two TCP endpoints that talk to each other, while the input loses, repeats, delays and changes
-//! what is on its way. Applications check every octet, an audit every segment that is sent, and at
-//! the end every buffer must have come back.
+//! Two connected TCP endpoints, while the input loses, repeats, delays and changes packets in
+//! flight. Applications check every octet, an audit checks every sent segment, and at the end every
+//! buffer must be back.
 use crate::bytes::Bytes;
 use ix_tcp::{Config, CongestionControl, PathError, State};
 use ix_tcp_rig::{Endpoint, Node, Segment, bytes_at, reversed, tuple};
@@ -8,22 +8,22 @@ use ix_wire::{Seq, TcpFlags};
 use std::collections::VecDeque;
 
 const SEEDS: [u32; 2] = [1, 2];
-/// More than that are on their way at once only by a storm.
+/// Only a storm puts more packets than this in flight.
 const IN_FLIGHT_MAX: usize = 10_000;
 
 struct Pair {
     ends: [Endpoint; 2],
-    /// On their way to each end.
+    /// Packets in flight to each end.
     wires: [VecDeque<Segment>; 2],
     now_us: u64,
 }
 
-/// Runs what the input says, then lets both ends go.
+/// Runs the input, then lets both ends finish.
 pub fn run(input: &[u8]) {
     play(input, |_| {});
 }
 
-/// The same; `see` hears of the states that the ends are in.
+/// Runs the input; `see` is called with the states of the ends.
 fn play(input: &[u8], mut see: impl FnMut(State)) {
     let mut bytes = Bytes::new(input);
     let mut pair = Pair::new(&mut bytes);
@@ -75,12 +75,12 @@ impl Pair {
         }
     }
 
-    /// One thing happens.
+    /// One event.
     fn step(&mut self, bytes: &mut Bytes<'_>) {
         let what = bytes.u8();
         let end = usize::from(what >> 7);
         match what & 31 {
-            // Mostly the network does what it should.
+            // Mostly the network works.
             0..=11 => self.deliver(end, 0),
             12 => self.deliver(end, usize::from(bytes.u8())),
             13 => drop(self.wires[end].pop_front()),
@@ -142,7 +142,7 @@ impl Pair {
         turn(&mut self.ends[end], self.now_us);
     }
 
-    /// Time passes, with every timer on its time.
+    /// Time passes, and every timer fires on time.
     fn wait(&mut self, us: u64) {
         let until_us = self.now_us.saturating_add(us);
         for _ in 0..1_000 {
@@ -163,9 +163,9 @@ fn deadline_us(end: &Endpoint) -> u64 {
     end.tcb.as_ref().map_or(u64::MAX, |tcb| tcb.deadline())
 }
 
-/// Timers that are due, and output. An application does nothing by itself: the input says what.
+/// Timers that are due, and output. The application acts only as the input says.
 fn turn(end: &mut Endpoint, now_us: u64) {
-    // Timers must not chase themselves.
+    // Timers must not re-arm themselves without end.
     for _ in 0..8 {
         if deadline_us(end) <= now_us {
             end.with(|tcb, cfg, out| tcb.timer(cfg, now_us, out));
@@ -178,8 +178,8 @@ fn turn(end: &mut Endpoint, now_us: u64) {
     panic!("a timer stays due at {now_us} µs");
 }
 
-/// Changes the header; octets stay those of the stream at their place, as they would be if the
-/// sender had meant it.
+/// Changes the header; the octets are those of the stream at the changed position, as if the sender
+/// had meant it.
 fn change(segment: &mut Segment, seed: u32, bytes: &mut Bytes<'_>) {
     let hdr = &mut segment.hdr;
     let near = bytes.scaled(32) as u32;
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
     use ix_tcp_rig::lab::STATES;
 
-    /// What does not get there finds nothing there.
+    /// A packet for a closed connection gets the reply of a closed port.
     #[test]
     fn the_corpus_reaches_every_state() {
         let mut seen = Vec::new();

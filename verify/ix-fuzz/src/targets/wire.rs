@@ -1,11 +1,11 @@
-//! Parsers of frames: total, and whatever they accept stands within the frame.
+//! Parsers of frames: they are total, and every accepted part is within the frame.
 use crate::bytes::Bytes;
 use ix_wire::{
     ArpPacket, ChecksumMode, Parsed, Payload, RxChecks, TcpHeader, TcpOptions, parse, parse_copied,
     parse_ip,
 };
 
-/// As a frame, and as each of the things in it.
+/// As a frame, and as each of the parts in it.
 pub fn run(input: &[u8]) {
     let mut bytes = Bytes::new(input);
     let modes = [ChecksumMode::Verify, ChecksumMode::AcceptPartial, ChecksumMode::Skip];
@@ -14,7 +14,7 @@ pub fn run(input: &[u8]) {
     let frame = bytes.take(usize::MAX);
     if let Ok(parsed) = parse(frame, RxChecks { transport }) {
         within(&parsed, frame);
-        // Octets behind the packet change nothing.
+        // Octets after the packet change nothing.
         let padded = [frame, &[0x55; 7]].concat();
         if let Ok(again) = parse(&padded, RxChecks { transport }) {
             within(&again, &padded);
@@ -46,7 +46,7 @@ fn within(parsed: &Parsed, frame: &[u8]) {
     assert_eq!(payload.more, 0, "nothing follows");
 }
 
-/// What a copy of the front says of a frame is what the frame says.
+/// A parsed copy of the headers agrees with the frame.
 fn copied(frame: &[u8], cut: usize, checks: RxChecks) {
     let mut parsed = Parsed::NONE;
     let head = &frame[..cut.min(frame.len())];
@@ -56,7 +56,7 @@ fn copied(frame: &[u8], cut: usize, checks: RxChecks) {
     }
 }
 
-/// Options that were understood are written and read again as they were, unless they do not fit.
+/// Accepted options are the same after writing and parsing them again, unless they do not fit.
 fn same_again(options: TcpOptions) {
     let mut out = [0xaa; 40];
     let len = options.emit(&mut out);

@@ -260,7 +260,7 @@ impl<'a> Runner<'a> {
     }
 
     fn assert(&mut self, line: usize, code: &str) -> Result<(), Failure> {
-        let handle = self.sockets.get(self.under_test).map_or(0, |socket| socket.handle);
+        let handle = self.sockets.get(self.under_test).map_or(0, |socket| socket.flow.handle);
         let info = if self.sockets.started() { self.sockets.stack().inspect(handle) } else { None };
         let checked = assertion::check(code, |name| {
             let (info, loss) = info.as_ref().ok_or("there is no connection to ask")?;

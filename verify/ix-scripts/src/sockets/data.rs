@@ -5,16 +5,16 @@ use libix::raw::call;
 use std::net::{IpAddr, SocketAddr};
 
 /// Bytes given to the stack at once.
-const PIECE_BYTES: usize = 16 << 10;
+const PIECE_BYTES: u64 = 16 << 10;
 
 impl Sockets {
-    /// `write` of the next `len` octets of the stream; answers how many were taken.
+    /// `write` of the next `len` octets of the stream; returns how many were taken.
     pub fn write(&mut self, fd: c_int, len: usize) -> Answer {
         let from = self.get(fd)?.written;
         self.write_bytes(fd, &octets(from, len))
     }
 
-    /// `write` of these octets; answers how many were taken.
+    /// `write` of these octets; returns how many were taken.
     pub fn write_bytes(&mut self, fd: c_int, bytes: &[u8]) -> Answer {
         let len = bytes.len();
         let socket = self.get_mut(fd)?;
@@ -22,17 +22,19 @@ impl Sockets {
             return Err(std::mem::take(&mut socket.error));
         }
         match socket.role {
-            _ if socket.shut_write || socket.dead.is_some() => return Err(libc::EPIPE),
+            _ if socket.flow.is_shut() || socket.dead.is_some() => return Err(libc::EPIPE),
             Role::Connection => {}
             Role::Connecting => return Err(libc::EAGAIN),
             _ => return Err(libc::ENOTCONN),
         }
-        let buffered = socket.unsent.len() + socket.in_flight_bytes;
-        let taken = len.min(socket.send_buffer.saturating_sub(buffered));
+        let buffered = socket.flow.send.len() as usize;
+        let room = len.min(socket.send_buffer.saturating_sub(buffered));
+        let Sockets { sockets, stack: Some(stack), .. } = self else { return Err(libc::EBADF) };
+        let Some(socket) = sockets.get_mut(&fd) else { return Err(libc::EBADF) };
+        let taken = stack.write(&mut socket.flow, &bytes[..room]);
         if taken == 0 && len > 0 {
             return Err(libc::EAGAIN);
         }
-        socket.unsent.extend(&bytes[..taken]);
         socket.written += taken as u64;
         self.push(fd);
         self.settle();
@@ -54,7 +56,7 @@ impl Sockets {
                 return Ok(socket.received.iter().take(n).copied().collect());
             }
             let bytes: Vec<u8> = socket.received.drain(..n).collect();
-            let handle = socket.handle;
+            let handle = socket.flow.handle;
             socket.read += n as u64;
             if socket.dead.is_none() {
                 self.stack().call(call::recv_done(handle, n as u64)).ok();
@@ -126,32 +128,22 @@ impl Sockets {
 
     /// Gives the stack what a socket still has to send, and the end of its stream after it.
     pub(super) fn push(&mut self, fd: c_int) {
-        loop {
-            let Some(socket) = self.sockets.get_mut(&fd) else { return };
-            if socket.role != Role::Connection || socket.dead.is_some() {
-                return;
-            }
-            let handle = socket.handle;
-            if socket.unsent.is_empty() {
-                if socket.shut_write && !socket.closing && !socket.fin_given {
-                    socket.fin_given = true;
-                    self.stack().call(call::shutdown(handle)).ok();
-                }
+        let Sockets { sockets, stack: Some(stack), .. } = self else { return };
+        let Some(socket) = sockets.get_mut(&fd) else { return };
+        if socket.role != Role::Connection || socket.dead.is_some() {
+            return;
+        }
+        let flow = &mut socket.flow;
+        while flow.send.unsent() > 0 && !flow.is_blocked() {
+            let before = flow.send.unsent();
+            stack.carry_out(flow, PIECE_BYTES);
+            if flow.send.unsent() == before {
                 break;
             }
-            let piece: Vec<u8> = socket.unsent.iter().take(PIECE_BYTES).copied().collect();
-            let Some(buffer) = self.stack().buffer(&piece) else { break };
-            let offered = buffer.len();
-            let taken = self.stack().send(handle, &buffer).unwrap_or(0) as usize;
-            let Some(socket) = self.sockets.get_mut(&fd) else { return };
-            if taken > 0 {
-                socket.unsent.drain(..taken);
-                socket.in_flight.push_back((buffer, taken));
-                socket.in_flight_bytes += taken;
-            }
-            if taken < offered {
-                break;
-            }
+        }
+        // A flow that was closed ends by `close`.
+        if flow.send.unsent() == 0 && flow.is_shut() && !flow.has_sent_fin() && !socket.closing {
+            stack.carry_out(flow, 0);
         }
         self.finish_close(fd);
     }
@@ -159,14 +151,14 @@ impl Sockets {
     /// The last word on a socket that was closed: all is given to the stack.
     pub(super) fn finish_close(&mut self, fd: c_int) {
         let Some(socket) = self.sockets.get_mut(&fd) else { return };
-        if socket.closing && socket.unsent.is_empty() && socket.dead.is_none() && !socket.fin_given
-        {
-            socket.fin_given = true;
-            let handle = socket.handle;
+        let flow = &socket.flow;
+        let ends = flow.send.unsent() == 0 && !flow.has_sent_fin();
+        if socket.closing && ends && socket.dead.is_none() {
+            let handle = flow.handle;
             self.stack().call(call::close(handle)).ok();
             // Its memory stays with the process until the flow is gone; nobody hears when.
             if let Some(socket) = self.sockets.remove(&fd) {
-                self.buried.extend(socket.in_flight.into_iter().map(|(buffer, _)| buffer));
+                self.buried.push(socket.flow.send);
             }
         }
     }

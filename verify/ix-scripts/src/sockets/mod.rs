@@ -9,7 +9,8 @@ mod told;
 use crate::settings::Settings;
 use crate::stack::{Addresses, Stack};
 use libc::c_int;
-use libix::raw::{TxBuf, call};
+use libix::engine::{Flow, SendQueue};
+use libix::raw::call;
 use libix::{Dead, Error};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -39,8 +40,8 @@ pub struct Socket {
     /// `O_NONBLOCK`.
     pub nonblocking: bool,
     datagrams: bool,
-    /// The dataplane's name of the flow.
-    pub handle: u64,
+    /// Its flow: what it sends and how it ends. Received octets are copied when they come.
+    pub flow: Flow,
     /// The peer of a connection that was accepted, or that `connect` gave a UDP socket.
     pub peer: Option<SocketAddr>,
     listener: u64,
@@ -48,9 +49,6 @@ pub struct Socket {
     knocking: VecDeque<(u64, SocketAddr)>,
     received: VecDeque<u8>,
     datagrams_in: VecDeque<(Vec<u8>, SocketAddr)>,
-    unsent: VecDeque<u8>,
-    in_flight: VecDeque<(TxBuf, usize)>,
-    in_flight_bytes: usize,
     /// Octets of the stream written so far: the place of the next one.
     pub written: u64,
     /// Octets of the stream read so far.
@@ -59,9 +57,7 @@ pub struct Socket {
     eof: bool,
     dead: Option<Dead>,
     error: c_int,
-    shut_write: bool,
     shut_read: bool,
-    fin_given: bool,
     closing: bool,
     linger: Option<u32>,
     nodelay: bool,
@@ -92,8 +88,8 @@ pub struct Sockets {
     start_us: u64,
     sockets: BTreeMap<c_int, Socket>,
     epolls: BTreeMap<c_int, Vec<Watch>>,
-    /// Transmit memory of flows that end without a socket.
-    buried: Vec<TxBuf>,
+    /// What flows that end without a socket have sent: its memory stays.
+    buried: Vec<SendQueue>,
     next: c_int,
     /// Gives each new descriptor its number, where these are not just counted.
     pub numbers: Option<fn() -> c_int>,
@@ -203,25 +199,20 @@ impl Sockets {
             role: Role::Fresh,
             nonblocking: false,
             datagrams,
-            handle: 0,
+            flow: Flow::default(),
             peer: None,
             listener: 0,
             port: 0,
             knocking: VecDeque::new(),
             received: VecDeque::new(),
             datagrams_in: VecDeque::new(),
-            unsent: VecDeque::new(),
-            in_flight: VecDeque::new(),
-            in_flight_bytes: 0,
             written: 0,
             read: 0,
             send_buffer: self.settings.send_buffer_bytes,
             eof: false,
             dead: None,
             error: 0,
-            shut_write: false,
             shut_read: false,
-            fin_given: false,
             closing: false,
             linger: None,
             nodelay: !self.settings.tcp.nagle,
@@ -299,7 +290,7 @@ impl Sockets {
                 continue;
             }
             let socket = self.get_mut(new)?;
-            (socket.role, socket.handle) = (Role::Connection, handle);
+            (socket.role, socket.flow) = (Role::Connection, Flow::new(handle, true));
             socket.peer = Some(peer);
             (socket.dscp, socket.ttl) = (dscp, ttl);
             let same = nodelay == socket.nodelay;
@@ -334,7 +325,7 @@ impl Sockets {
         let connect = call::connect(cookie(fd), to, local_port);
         let handle = self.stack().call(connect).map_err(errno_of)?;
         let socket = self.get_mut(fd)?;
-        (socket.role, socket.handle) = (Role::Connecting, handle);
+        (socket.role, socket.flow) = (Role::Connecting, Flow::new(handle, false));
         let (nodelay, keepalive, idle_s) =
             (socket.nodelay, socket.keepalive, socket.keepalive_idle_s);
         self.mark_packets(fd)?;
@@ -368,7 +359,7 @@ impl Sockets {
         let socket = self.get_mut(fd)?;
         if socket.role == Role::Connecting && how != libc::SHUT_RD {
             // Before the handshake is done this gives up (Linux does so too).
-            let handle = socket.handle;
+            let handle = socket.flow.handle;
             socket.role = Role::Fresh;
             self.stack().call(call::abort(handle)).ok();
             return Ok(0);
@@ -377,8 +368,8 @@ impl Sockets {
             return Err(libc::ENOTCONN);
         }
         socket.shut_read |= how != libc::SHUT_WR;
-        if how != libc::SHUT_RD && !socket.shut_write {
-            socket.shut_write = true;
+        if how != libc::SHUT_RD && !socket.flow.is_shut() {
+            socket.flow.shutdown();
             self.push(fd);
         }
         self.settle();
@@ -392,7 +383,7 @@ impl Sockets {
             return Ok(0);
         }
         let socket = self.get_mut(fd)?;
-        let handle = socket.handle;
+        let handle = socket.flow.handle;
         let abort = !socket.received.is_empty() || socket.linger == Some(0);
         match socket.role {
             Role::Connection if socket.dead.is_none() => {
@@ -400,7 +391,7 @@ impl Sockets {
                     self.stack().call(call::abort(handle)).ok();
                 } else {
                     socket.closing = true;
-                    socket.shut_write = true;
+                    socket.flow.shutdown();
                     self.push(fd);
                     self.finish_close(fd);
                 }

@@ -1,6 +1,6 @@
 //! Options of sockets, and figures about them.
 use super::{Answer, Role, Sockets};
-use ix_abi::flow_opt;
+use ix_abi::FlowOption;
 use libc::c_int;
 use libix::raw::call;
 
@@ -14,10 +14,9 @@ impl Sockets {
     pub(super) fn set_nodelay(&mut self, fd: c_int, on: bool) -> Answer {
         let socket = self.get_mut(fd)?;
         socket.nodelay = on;
-        let handle = socket.handle;
+        let handle = socket.flow.handle;
         if matches!(socket.role, Role::Connection | Role::Connecting) && socket.dead.is_none() {
-            let nagle = u64::from(!on);
-            self.stack().call(call::set_opt(handle, flow_opt::NAGLE, nagle)).ok();
+            self.stack().call(call::set_opt(handle, FlowOption::Nagle(!on))).ok();
             self.push(fd);
             self.settle();
         }
@@ -27,10 +26,10 @@ impl Sockets {
     pub(super) fn set_keepalive(&mut self, fd: c_int, on: bool, idle_s: u16) -> Answer {
         let socket = self.get_mut(fd)?;
         (socket.keepalive, socket.keepalive_idle_s) = (on, idle_s);
-        let handle = socket.handle;
+        let handle = socket.flow.handle;
         if matches!(socket.role, Role::Connection | Role::Connecting) && socket.dead.is_none() {
-            let seconds = if on { u64::from(idle_s) } else { 0 };
-            self.stack().call(call::set_opt(handle, flow_opt::KEEPALIVE_S, seconds)).ok();
+            let seconds = if on { idle_s } else { 0 };
+            self.stack().call(call::set_opt(handle, FlowOption::KeepaliveS(seconds))).ok();
         }
         Ok(0)
     }
@@ -38,16 +37,16 @@ impl Sockets {
     /// Gives the flow the type of service and hop limit of its socket.
     pub(super) fn mark_packets(&mut self, fd: c_int) -> Answer {
         let socket = self.get_mut(fd)?;
-        let (handle, dscp, ttl) = (socket.handle, socket.dscp, socket.ttl);
+        let (handle, dscp, ttl) = (socket.flow.handle, socket.dscp, socket.ttl);
         if let Role::Datagrams(id) = socket.role {
-            self.stack().call(call::udp_set_opt(id, flow_opt::DSCP, dscp.into())).ok();
-            self.stack().call(call::udp_set_opt(id, flow_opt::HOP_LIMIT, ttl.into())).ok();
+            self.stack().call(call::udp_set_opt(id, FlowOption::Dscp(dscp))).ok();
+            self.stack().call(call::udp_set_opt(id, FlowOption::HopLimit(ttl))).ok();
             return Ok(0);
         }
         let lives = matches!(socket.role, Role::Connection | Role::Connecting);
         if lives && socket.dead.is_none() {
-            self.stack().call(call::set_opt(handle, flow_opt::DSCP, dscp.into())).ok();
-            self.stack().call(call::set_opt(handle, flow_opt::HOP_LIMIT, ttl.into())).ok();
+            self.stack().call(call::set_opt(handle, FlowOption::Dscp(dscp))).ok();
+            self.stack().call(call::set_opt(handle, FlowOption::HopLimit(ttl))).ok();
         }
         Ok(0)
     }
@@ -111,7 +110,7 @@ impl Sockets {
 
     /// `getsockopt` of a number.
     pub fn option(&mut self, fd: c_int, level: c_int, name: c_int) -> Answer {
-        let handle = self.get(fd)?.handle;
+        let handle = self.get(fd)?.flow.handle;
         let mss = self.stack.as_ref().and_then(|stack| stack.inspect(handle));
         let default_mss = self.settings.tcp.mss;
         let receive_buffer = i64::from(self.settings.tcp.rcv_buf_bytes);
@@ -132,13 +131,13 @@ impl Sockets {
     /// Octets received and not read (of UDP the next datagram's), and written and not acknowledged.
     pub fn queued(&self, fd: c_int) -> Result<(i64, i64), c_int> {
         let socket = self.get(fd)?;
-        let unacknowledged = socket.unsent.len() + socket.in_flight_bytes;
+        let unacknowledged = socket.flow.send.len();
         let next = socket.datagrams_in.front().map_or(0, |(bytes, _)| bytes.len());
         Ok(((socket.received.len() + next) as i64, unacknowledged as i64))
     }
 
     /// Octets written and not given to the stack.
     pub fn unsent(&self, fd: c_int) -> Result<i64, c_int> {
-        Ok(self.get(fd)?.unsent.len() as i64)
+        Ok(self.get(fd)?.flow.send.unsent() as i64)
     }
 }

@@ -29,12 +29,13 @@ impl Sockets {
                 if ended {
                     ready |= read_end;
                 }
-                let buffered = socket.unsent.len() + socket.in_flight_bytes;
+                let buffered = socket.flow.send.len() as usize;
                 let room = socket.send_buffer.saturating_sub(buffered);
-                if room >= socket.send_buffer / 3 || socket.shut_write || socket.dead.is_some() {
+                if room >= socket.send_buffer / 3 || socket.flow.is_shut() || socket.dead.is_some()
+                {
                     ready |= output;
                 }
-                if socket.dead.is_some() || socket.eof && socket.shut_write {
+                if socket.dead.is_some() || socket.eof && socket.flow.is_shut() {
                     ready |= hang_up;
                 }
                 if socket.error != 0 {

@@ -1,8 +1,9 @@
 //! What the dataplane tells, and what it means to a socket.
-use super::{Role, Socket, Sockets, errno_of};
+use super::{Role, Sockets, errno_of};
 use crate::stack::Told;
 use libc::c_int;
 use libix::Dead;
+use libix::engine::SendQueue;
 use libix::raw::{Event, call};
 
 impl Sockets {
@@ -32,7 +33,7 @@ impl Sockets {
 
     pub(super) fn received(&mut self, fd: c_int, bytes: Vec<u8>) {
         let Some(socket) = self.sockets.get_mut(&fd) else { return };
-        let handle = socket.handle;
+        let handle = socket.flow.handle;
         socket.news += 1;
         if socket.shut_read {
             self.stack().call(call::recv_done(handle, bytes.len() as u64)).ok();
@@ -55,14 +56,16 @@ impl Sockets {
         socket.news += 1;
         match event {
             Event::UdpError { why, .. } => socket.error = errno_of(why),
-            Event::Connected { outcome: Ok(()), .. } => socket.role = Role::Connection,
+            Event::Connected { outcome: Ok(()), .. } => {
+                (socket.role, socket.flow.established) = (Role::Connection, true);
+            }
             Event::Connected { outcome: Err(error), .. } => {
                 socket.role = Role::Fresh;
                 socket.error = errno_of(error);
             }
             Event::Eof { .. } => socket.eof = true,
             Event::Sent { bytes, .. } => {
-                socket.acknowledged(bytes as usize);
+                socket.flow.acked(bytes.into());
                 self.push(fd);
             }
             Event::Dead { reason, .. } => {
@@ -75,24 +78,9 @@ impl Sockets {
                     Dead::Unreachable => libc::EHOSTUNREACH,
                     Dead::NotConnected(error) => errno_of(error),
                 };
-                socket.unsent.clear();
+                socket.flow.send = SendQueue::default();
             }
             _ => {}
-        }
-    }
-}
-
-impl Socket {
-    pub(super) fn acknowledged(&mut self, mut bytes: usize) {
-        self.in_flight_bytes -= bytes.min(self.in_flight_bytes);
-        while bytes > 0
-            && let Some((_, left)) = self.in_flight.front_mut()
-        {
-            let n = bytes.min(*left);
-            (*left, bytes) = (*left - n, bytes - n);
-            if *left == 0 {
-                self.in_flight.pop_front();
-            }
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What was seen of connections' lives: how long, how troubled, and through which states.
+//! Statistics of connections' lives: length, faults, and states.
 use std::fmt;
 
-/// States of RFC 9293 section 3.3.2, as far as they can be told from outside (LISTEN is CLOSED).
+/// States of RFC 9293 section 3.3.2, as far as they are visible from outside (LISTEN is CLOSED).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
     /// No connection.
@@ -27,9 +27,9 @@ pub enum State {
     TimeWait,
 }
 
-/// The transitions of RFC 9293 figure 5, and the reset of an open connection. Missing are those
-/// from and to LISTEN that no segment tells of: a listener that is opened or closed, and one that
-/// sends, for which there is no call.
+/// The transitions of RFC 9293 figure 5, and the reset of an open connection. Transitions from and
+/// to LISTEN that no segment shows are left out: opening and closing a listener, and sending from
+/// one, for which there is no call.
 pub const TRANSITIONS: [(State, State); 19] = {
     use State::*;
     [
@@ -60,10 +60,10 @@ const STATES: usize = 10;
 const SEGMENTS_MAX: usize = 512;
 const FAULTS_MAX: usize = 64;
 
-/// What was seen of many lives.
+/// Statistics of many connections' lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lives {
-    /// Connections that had a beginning.
+    /// Connections whose beginning was seen.
     pub count: u64,
     segments: Vec<u64>,
     faults: Vec<u64>,
@@ -82,19 +82,19 @@ impl Default for Lives {
 }
 
 impl Lives {
-    /// A life of so many segments, of which so many met a fault.
+    /// Counts a life with this many segments and faults.
     pub fn ended(&mut self, segments: u32, faults: u32) {
         self.count += 1;
         self.segments[(segments as usize).min(SEGMENTS_MAX - 1)] += 1;
         self.faults[(faults as usize).min(FAULTS_MAX - 1)] += 1;
     }
 
-    /// One end went from a state to another.
+    /// Counts a transition of one end.
     pub fn went(&mut self, from: State, to: State) {
         self.transitions[from as usize][to as usize] += 1;
     }
 
-    /// Adds those of another run.
+    /// Adds the statistics of another run.
     pub fn add(&mut self, other: &Lives) {
         let sum = |to: &mut [u64], from: &[u64]| to.iter_mut().zip(from).for_each(|(t, f)| *t += f);
         self.count += other.count;
@@ -105,22 +105,22 @@ impl Lives {
         }
     }
 
-    /// Half of all lives had so many segments or more.
+    /// Median number of segments.
     pub fn median_segments(&self) -> usize {
         median(&self.segments, self.count)
     }
 
-    /// Half of all lives had so many faults or more.
+    /// Median number of faults.
     pub fn median_faults(&self) -> usize {
         median(&self.faults, self.count)
     }
 
-    /// How often one end went from a state to another.
+    /// How often one end made a transition.
     pub fn transitions(&self, (from, to): (State, State)) -> u64 {
         self.transitions[from as usize][to as usize]
     }
 
-    /// Transitions that should have been seen and were not.
+    /// Transitions that were expected and not seen.
     pub fn missing(&self) -> Vec<(State, State)> {
         TRANSITIONS.into_iter().filter(|&pair| self.transitions(pair) == 0).collect()
     }
@@ -143,7 +143,7 @@ impl fmt::Display for Lives {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} connection lifetimes; median {} segments and {} faults a life",
+            "{} connection lifetimes; median {} segments and {} faults per life",
             self.count,
             self.median_segments(),
             self.median_faults()

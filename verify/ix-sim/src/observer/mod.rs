@@ -1,10 +1,10 @@
-//! Watches the wire: every segment that a host sends must be one that TCP may send, given all that
-//! has reached that host.
+//! Watches the wire. Every segment that a host sends must be one that TCP allows, given all
+//! segments that have reached the host.
 //!
-//! The observer knows no stack. It reads frames by itself, sees what each host sends before the
-//! network spoils it, and what arrives afterwards; from that it knows what a host can know. RFC
-//! 9293 (sequence numbers, windows, FIN), RFC 7323 (scaling, timestamps), RFC 2018 and RFC 2883
-//! (SACK).
+//! The observer shares no code with the stack: it parses frames itself. It sees what each host
+//! sends before the network adds faults, and what arrives afterwards, so it knows what a host can
+//! know. It checks RFC 9293 (sequence numbers, windows, FIN), RFC 7323 (scaling, timestamps), RFC
+//! 2018 and RFC 2883 (SACK).
 mod lives;
 mod segment;
 mod side;
@@ -17,17 +17,18 @@ use segment::{ACK, End, FIN, RST, SYN, Segment};
 use side::Side;
 use std::collections::HashMap;
 
-/// A connection, from its first SYN until another one takes its name.
+/// A connection, from its first SYN until another one has the same addresses and ports.
 #[derive(Debug, Default)]
 struct Flow {
     sides: [Side; 2],
-    /// Where earlier connections of this name began: late SYNs of theirs may still be answered.
+    /// Initial sequence numbers of earlier connections of this name: hosts may still reply to their
+    /// late SYNs.
     earlier: Vec<u32>,
     segments: u32,
     faults: u32,
 }
 
-/// Who watches.
+/// The observer.
 #[derive(Default)]
 pub struct Observer {
     flows: HashMap<(End, End), Flow>,
@@ -35,19 +36,19 @@ pub struct Observer {
     violations: Vec<String>,
 }
 
-/// The connection's name, and which of its ends is the sender.
+/// Addresses and ports of the connection, and the end that is the sender.
 fn name(segment: &Segment) -> Option<((End, End), usize)> {
     let (from, to) = (segment.from?, segment.to?);
     Some(if from <= to { ((from, to), 0) } else { ((to, from), 1) })
 }
 
 impl Observer {
-    /// Nothing was seen yet.
+    /// An observer that has seen nothing yet.
     pub fn new() -> Observer {
         Observer::default()
     }
 
-    /// A host sends a frame, which meets so many faults on its way.
+    /// A host sends a frame that meets this many faults.
     pub fn sent(&mut self, frame: &[u8], faults: u32) {
         let segment = match Segment::read(frame) {
             None => return,
@@ -80,11 +81,11 @@ impl Observer {
         self.look(name);
     }
 
-    /// An end sends the first segment of a connection, or sends it again.
+    /// An end sends the first segment of a connection, or retransmits it.
     fn opens(&mut self, name: (End, End), from: usize, number: u32) {
         let flow = self.flows.entry(name).or_default();
         let [mine, other] = [&flow.sides[from], &flow.sides[1 - from]];
-        // Both open at once: the other end has sent its SYN, and knows of nothing else.
+        // Simultaneous open: the other end has sent its SYN, and knows of no other segment.
         let meets = mine.iss.is_none() && other.state == State::SynSent;
         if flow.segments == 0 || meets || mine.iss == Some(number) {
             return;
@@ -95,15 +96,15 @@ impl Observer {
             side.leaves(&mut self.lives);
         }
         old.earlier.extend(old.sides.iter().filter_map(|side| side.iss));
-        // The other end may still be in the earlier one, and say so; and late segments of that
-        // are duplicates in this one. What applications receive is compared all the same.
+        // The other end may still be in the earlier connection, and send for that one. Its late
+        // segments are duplicates in this one. What applications receive is compared all the same.
         flow.sides.iter_mut().for_each(|side| side.doubtful = true);
         flow.earlier = old.earlier;
     }
 
     /// A frame arrives at a host.
     pub fn arrives(&mut self, frame: &[u8]) {
-        // What was damaged on the way is dropped there.
+        // A host drops a damaged frame.
         let Some(Ok(segment)) = Segment::read(frame) else { return };
         let Some((name, from)) = name(&segment) else { return };
         let Some(flow) = self.flows.get_mut(&name) else { return };
@@ -113,7 +114,7 @@ impl Observer {
         self.look(name);
     }
 
-    /// Counts what has changed.
+    /// Counts the transitions of both ends.
     fn look(&mut self, name: (End, End)) {
         let Some(flow) = self.flows.get_mut(&name) else { return };
         for side in &mut flow.sides {
@@ -125,12 +126,12 @@ impl Observer {
         }
     }
 
-    /// What was wrong since the last time.
+    /// Violations since the last call.
     pub fn take_violations(&mut self) -> Vec<String> {
         std::mem::take(&mut self.violations)
     }
 
-    /// What was seen of all lives, when no host has a connection left.
+    /// Statistics of all lives, once no host has a connection left.
     pub fn into_lives(mut self) -> Lives {
         for flow in self.flows.values() {
             self.lives.ended(flow.segments, flow.faults);
@@ -140,7 +141,7 @@ impl Observer {
     }
 }
 
-/// What an end sends, by what is known of both.
+/// Checks a segment that an end sends against all that is known of both ends.
 fn judge(side: &mut Side, peer: &mut Side, segment: &Segment) -> Result<(), String> {
     if segment.has(SYN) && segment.flags & (FIN | RST) != 0 {
         return Err("SYN together with FIN or RST".into());
@@ -160,7 +161,7 @@ fn judge(side: &mut Side, peer: &mut Side, segment: &Segment) -> Result<(), Stri
             _ => Err("a SYN-ACK that answers no SYN".into()),
         };
     }
-    // Of several SYN-ACKs the opener takes one.
+    // The opener accepts one of several SYN-ACKs.
     peer.settles(segment.ack.wrapping_sub(1));
     side.sends(peer, segment)
 }

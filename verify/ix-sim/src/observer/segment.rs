@@ -1,4 +1,4 @@
-//! A TCP segment as the observer reads it: by itself, not by the code under observation.
+//! A TCP segment as the observer parses it, without the code that it observes.
 use std::net::Ipv4Addr;
 
 /// FIN.
@@ -16,9 +16,9 @@ pub type End = (Ipv4Addr, u16);
 /// A segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segment<'a> {
-    /// Who sent it.
+    /// Sender.
     pub from: Option<End>,
-    /// Whom it is for.
+    /// Receiver.
     pub to: Option<End>,
     /// Sequence number.
     pub seq: u32,
@@ -26,7 +26,7 @@ pub struct Segment<'a> {
     pub ack: u32,
     /// Control bits.
     pub flags: u8,
-    /// The window as it stands there.
+    /// The window field.
     pub window: u16,
     /// The maximum segment size option.
     pub mss: Option<u16>,
@@ -48,7 +48,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The ones' complement sum (RFC 1071), of whole 16-bit words.
+/// The ones' complement sum (RFC 1071) of whole 16-bit words.
 fn sum(bytes: &[u8]) -> u32 {
     let words =
         bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | w.get(1).map_or(0, |b| u32::from(*b)));
@@ -61,7 +61,7 @@ fn sum(bytes: &[u8]) -> u32 {
 }
 
 impl<'a> Segment<'a> {
-    /// Of a frame: `None` if it carries no TCP; an error if it does, but is damaged.
+    /// Parses a frame. `None`: it carries no TCP. An error: it carries TCP and is damaged.
     pub fn read(frame: &'a [u8]) -> Option<Result<Segment<'a>, &'static str>> {
         if frame.len() < 34 || u16_at(frame, 12) != 0x0800 || frame[23] != 6 {
             return None;
@@ -114,7 +114,7 @@ impl<'a> Segment<'a> {
                 _ => {
                     let len = rest.first().map_or(0, |len| usize::from(*len));
                     if len < 2 || len > options.len() {
-                        return Err("an option's length");
+                        return Err("an option has a wrong length");
                     }
                     let body = &options[2..len];
                     match (kind, body.len()) {

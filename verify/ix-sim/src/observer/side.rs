@@ -1,4 +1,4 @@
-//! One end of a connection, as somebody knows it who sees all that it sends and all that reaches
+//! One end of a connection, as an observer knows it who sees all that it sends and all that reaches
 //! it.
 //!
 //! Positions are 64 bits wide and count from the end's initial sequence number, so that nothing
@@ -7,10 +7,10 @@ use super::lives::{Lives, State};
 use super::segment::{ACK, FIN, RST, SYN, Segment};
 use std::collections::BTreeMap;
 
-/// So much of each stream is kept, to compare retransmissions with.
+/// Octets of each stream that are kept, to compare retransmissions.
 const KEPT_BYTES: usize = 128 << 10;
 
-/// What a SYN-ACK says of its sender.
+/// What a SYN-ACK says about its sender.
 #[derive(Clone, Copy, Debug)]
 struct Offer {
     iss: u32,
@@ -18,43 +18,44 @@ struct Offer {
     shift: Option<u8>,
 }
 
-/// What is known of an end.
+/// What is known about an end.
 #[derive(Debug, Default)]
 pub struct Side {
     /// Initial sequence number, once it is certain.
     pub iss: Option<u32>,
-    /// Those of SYN-ACKs that it has sent: with cookies there may be several.
+    /// The SYN-ACKs that it has sent: with cookies there may be several.
     offered: Vec<Offer>,
     active: bool,
-    /// Behind the last octet that it ever sent.
+    /// Position after the last octet that it ever sent.
     pub snd_max: i64,
     /// Position of its FIN.
     pub fin: Option<i64>,
     /// Octets that it has sent, from position 1 on.
     stream: Vec<u8>,
-    /// Most that was acknowledged to it, and the furthest right edge of a window that reached it.
+    /// Highest acknowledgement, and furthest right edge of a window, that reached it.
     heard_ack: i64,
     heard_edge: i64,
-    /// What reached it of the other end's octets: starts and ends.
+    /// Ranges of the other end's octets that reached it: starts and ends.
     heard: BTreeMap<i64, i64>,
     heard_end: bool,
-    /// It had sent no FIN when the other end's reached it.
+    /// Whether the other end's FIN reached it before it had sent its own.
     heard_end_first: bool,
-    /// The most that it acknowledged, and the furthest edge that it offered.
+    /// The highest acknowledgement that it sent, and the furthest window edge.
     acked: i64,
     edge: i64,
-    /// What its SYN said.
+    /// The options of its SYN.
     pub mss: Option<u16>,
     pub shift: Option<u8>,
     last_stamp: Option<u32>,
     /// The latest of the other end's timestamps that reached it.
     heard_stamp: Option<u32>,
-    /// It has sent a reset, or one reached it.
+    /// Whether it has sent a reset, or one reached it.
     reset: bool,
     heard_reset: bool,
-    /// Which connection of this name a segment is of cannot be told: what it says is not judged.
+    /// Nobody can tell which connection of this name a segment belongs to: its segments are not
+    /// judged.
     pub doubtful: bool,
-    /// It has sent something else than SYNs.
+    /// Whether it has sent anything but SYNs.
     spoke: bool,
     pub state: State,
 }
@@ -64,14 +65,14 @@ fn later(a: u32, b: u32) -> bool {
 }
 
 impl Side {
-    /// Where a number is, near `close` to which it must be.
+    /// The position of a sequence number, which must be near `close`.
     fn position(&self, number: u32, close: i64) -> Option<i64> {
         let iss = self.iss?;
         let near = iss.wrapping_add(close as u32);
         Some(close + i64::from(number.wrapping_sub(near) as i32))
     }
 
-    /// It opens a connection with this number.
+    /// It opens a connection with the segment's sequence number.
     pub fn opens(&mut self, segment: &Segment) {
         self.active = true;
         self.iss = Some(segment.seq);
@@ -79,7 +80,7 @@ impl Side {
         self.snd_max = self.snd_max.max(1);
     }
 
-    /// It answers a SYN.
+    /// It replies to a SYN.
     pub fn offers(&mut self, segment: &Segment) {
         let Segment { seq: iss, mss, shift, .. } = *segment;
         if self.offered.iter().all(|offer| offer.iss != iss) {
@@ -95,7 +96,7 @@ impl Side {
         (self.iss, self.mss, self.shift) = (Some(offer.iss), offer.mss, offer.shift);
     }
 
-    /// Which of the numbers that it offered it goes on from.
+    /// Tells which of the offered initial sequence numbers it goes on from.
     pub fn settles(&mut self, number: u32) {
         if !self.active && self.offered.len() > 1 && self.snd_max <= 1 {
             let distance = |offer: &Offer| number.wrapping_sub(offer.iss);
@@ -104,15 +105,15 @@ impl Side {
         }
     }
 
-    /// A late copy of the first segment makes a connection out of one that has ended, as long as
-    /// its cookie is good. From outside nobody can tell which of the two a segment is of.
+    /// A late copy of the first segment makes a new connection of one that has ended, while its
+    /// cookie is valid. From outside nobody can tell which of the two a segment belongs to.
     fn may_begin_anew(&mut self, start: i64) {
         let ended = self.reset || self.heard_reset;
         let over = ended || matches!(self.state, State::Closed | State::TimeWait);
         self.doubtful |= !self.active && over && start == 1;
     }
 
-    /// The contiguous part of what reached it ends here, in the other end's positions.
+    /// The end of the contiguous part of what reached it, in the other end's positions.
     fn rcv_nxt(&self) -> i64 {
         match self.heard.first_key_value() {
             Some((&start, &end)) if start <= 0 => end,
@@ -137,7 +138,8 @@ impl Side {
     /// A segment of the other end reaches it.
     pub fn receives(&mut self, peer: &Side, segment: &Segment) {
         if segment.has(RST) {
-            // Whether it obeys is its business; what it sends afterwards is judged all the same.
+            // Whether it obeys the reset is not checked; what it sends afterwards is judged all the
+            // same.
             self.heard_reset = true;
             return;
         }
@@ -158,7 +160,7 @@ impl Side {
         {
             self.heard_stamp = Some(stamp);
         }
-        // With several offers a SYN-ACK is known by its number only.
+        // With several offers, only its number tells which SYN-ACK this is.
         let start =
             if segment.has(SYN) { Some(0) } else { peer.position(segment.seq, peer.snd_max) };
         let Some(start) = start else { return };
@@ -173,12 +175,12 @@ impl Side {
         }
     }
 
-    /// It sends a segment that is neither SYN nor RST: everything that it says must be true, and
-    /// everything that it does be allowed.
+    /// It sends a segment that is neither SYN nor RST. Everything that the segment says must be
+    /// true, and everything that it does must be allowed.
     pub fn sends(&mut self, peer: &Side, segment: &Segment) -> Result<(), String> {
         self.settles(segment.seq.wrapping_sub(1));
         self.spoke = true;
-        // Of an earlier connection of the same name, before this one has begun here.
+        // A segment of an earlier connection of the same name, before this one has begun here.
         let Some(start) = self.position(segment.seq, self.snd_max) else { return Ok(()) };
         if !segment.has(ACK) {
             return Err("no ACK on a synchronized connection".into());
@@ -189,8 +191,8 @@ impl Side {
             self.snd_max = self.snd_max.max(end + i64::from(segment.has(FIN)));
             return Ok(());
         }
-        // Data may die within its host (while ARP asks, one packet waits), but only such as the
-        // window let it send; FIN may stand behind that.
+        // Data may be lost within its host (while ARP waits for a reply, only one packet is kept).
+        // But the window must have allowed that data. A FIN may follow it.
         let furthest = self.snd_max.max(self.heard_edge + 1);
         if start < 0 || start > furthest {
             return Err(format!("sequence {start} outside of 0..={furthest}"));
@@ -249,7 +251,7 @@ impl Side {
         let scaled = self.shift.is_some() && peer.shift.is_some();
         let shift = if scaled { self.shift.unwrap_or(0) } else { 0 };
         let edge = ack + (i64::from(segment.window) << shift);
-        // Rounding to the scale's unit is no shrinking.
+        // Rounding to the unit of the scale does not count as shrinking.
         if edge + (1 << shift) <= self.edge {
             return Err(format!("the window's edge goes back from {} to {edge}", self.edge));
         }
@@ -258,7 +260,7 @@ impl Side {
             let place = |number| peer.position(number, ack);
             let (Some(left), Some(right)) = (place(left), place(right)) else { continue };
             let held = self.heard.range(..=left).next_back();
-            // The first may tell of a duplicate (RFC 2883).
+            // The first block may report a duplicate (RFC 2883).
             let duplicate = index == 0 && right <= nxt;
             if left >= right || held.is_none_or(|(_, &end)| right > end) {
                 return Err(format!("SACK {left}..{right}, which did not arrive"));
@@ -285,12 +287,12 @@ impl Side {
         Ok(())
     }
 
-    /// It resets the connection, or is reset.
+    /// It resets the connection, or the other end does.
     pub fn resets(&mut self) {
         self.reset = true;
     }
 
-    /// Nothing is left of it: states that no segment ends.
+    /// No segment will come: counts the states that only time ends.
     pub fn leaves(&self, lives: &mut Lives) {
         if matches!(self.state, State::SynSent | State::SynReceived | State::TimeWait) {
             lives.went(self.state, State::Closed);
@@ -306,7 +308,7 @@ impl Side {
         if self.heard_ack < 1 {
             return if self.active && !meets { State::SynSent } else { State::SynReceived };
         }
-        // Whether its end was wanted before, its next segment tells.
+        // Its next segment tells whether its application wanted to end the connection before.
         if meets && !self.spoke && !self.heard_end {
             return State::SynReceived;
         }

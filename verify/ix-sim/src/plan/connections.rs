@@ -2,7 +2,7 @@
 use super::{ConnectionPlan, End, Exchange, HostPlan, Options, Scenario};
 use ix_random::Rng;
 
-/// Those of a scenario.
+/// The connections of a scenario.
 pub fn of(
     rng: &mut Rng,
     scenario: Scenario,
@@ -19,7 +19,7 @@ pub fn of(
             (rng.below(3), rng.below(10), rng.spread(1, 100))
         }
     };
-    // Now and then everybody begins at once: floods of SYNs, full backlogs.
+    // Sometimes all begin at once: floods of SYNs, full backlogs.
     let span_us = if rng.chance(0.2) { 0 } else { span_us };
     let mut all = Vec::new();
     for _ in 0..bulk {
@@ -47,13 +47,13 @@ pub fn of(
     all
 }
 
-/// The first of the ports that both ends choose.
+/// The first of the ports that both ends use in a simultaneous open.
 const MEETING_PORTS: u16 = 20_000;
 
-/// Simultaneous opens, in half of all runs: between hosts whose SYNs can cross, for they take longer
-/// than a thread needs to come to its turn.
+/// Simultaneous opens, in half of all runs. They are between hosts whose SYNs can cross, because
+/// those take longer than a thread needs for its turn.
 pub fn meetings(seed: u64, hosts: &[HostPlan], span_us: u64) -> Vec<ConnectionPlan> {
-    // A stream of random numbers of its own, so that meetings do not change what else happens.
+    // A random stream of its own, so that simultaneous opens do not change what else happens.
     let rng = &mut Rng::new(seed ^ 0x6d65_6574);
     let slowest_us = hosts.iter().map(|host| host.cycle_us).max().unwrap_or(0);
     let far = |host: usize| hosts[host].faults.latency_us >= 3 * slowest_us;
@@ -61,7 +61,7 @@ pub fn meetings(seed: u64, hosts: &[HostPlan], span_us: u64) -> Vec<ConnectionPl
     let mut all = Vec::new();
     for number in 0..count {
         let exchange = match rng.below(3) {
-            // An end that is wanted before the beginning.
+            // The application wants to end the connection before it is open.
             0 => Exchange::Bulk { up: 0, down: rng.below(2) * 5_000 },
             1 => Exchange::Bulk { up: rng.below(20_000), down: rng.below(20_000) },
             _ => Exchange::Echo { size: rng.between(1, 2_000), count: rng.between(5, 9) },

@@ -4,5 +4,6 @@ pub mod dependencies;
 pub mod front_page;
 pub mod paths;
 pub mod targets;
+pub mod typed_words;
 pub mod unsafe_code;
 pub mod width;

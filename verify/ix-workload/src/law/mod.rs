@@ -107,7 +107,7 @@ impl FromStr for Law {
         let mut words = text.split([':', ',']);
         let name = words.next().unwrap_or_default();
         let numbers: Vec<f64> = words
-            .map(|word| word.parse().map_err(|_| format!("`{word}` in `{text}` is no number")))
+            .map(|word| word.parse().map_err(|_| format!("`{word}` in `{text}` is not a number")))
             .collect::<Result<_, _>>()?;
         let law = match (name, numbers[..].as_ref()) {
             ("fixed", [value]) => Law::Fixed(*value),
@@ -124,7 +124,7 @@ impl FromStr for Law {
             ("fb_ia", []) => FB_IA,
             _ => {
                 return Err(format!(
-                    "`{text}` is no distribution: say N, uniform:a:b, normal:m:s, exponential:l, \
+                    "`{text}` is not a distribution; use N, uniform:a:b, normal:m:s, exponential:l, \
                      pareto:loc:scale:shape, gev:loc:scale:shape, lognormal:m:s, bimodal:p:a:b, \
                      fb_key, fb_value, fb_ia or file:PATH"
                 ));
@@ -140,7 +140,7 @@ fn empirical(path: &str) -> Result<Law, String> {
     match numbers {
         Ok(numbers) if !numbers.is_empty() => Ok(Law::Empirical(numbers.into())),
         Ok(_) => Err(format!("{path} is empty: write one number a line")),
-        Err(_) => Err(format!("{path} has words that are no numbers: write one number a line")),
+        Err(_) => Err(format!("{path} has words that are not numbers; write one number per line")),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The memory that a capture is written to, mapped by its writer and its reader.
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
+use ix_proto::capture::RING_BYTES;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -9,15 +10,13 @@ use std::ptr::NonNull;
 const MAGIC: u64 = u64::from_le_bytes(*b"IXCAP\0\0\x01");
 /// Words in front of the rings: four of the memory, then a line of eight for each thread.
 const LINE_WORDS: usize = 8;
-/// Least and most bytes of a thread's ring.
-pub const RING_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
 
-/// Why memory cannot be a capture's.
+/// Why memory cannot hold a capture.
 #[derive(Debug)]
 pub enum CaptureError {
     /// A system call failed.
     System(&'static str, io::Error),
-    /// It has not the size or the beginning that it must have.
+    /// The memory has the wrong size or beginning.
     Shape,
 }
 
@@ -25,7 +24,9 @@ impl fmt::Display for CaptureError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CaptureError::System(call, e) => write!(f, "{call}: {e}"),
-            CaptureError::Shape => f.write_str("the memory of the capture has another shape"),
+            CaptureError::Shape => {
+                f.write_str("the memory of the capture has the wrong size or format")
+            }
         }
     }
 }
@@ -46,7 +47,7 @@ unsafe impl Send for CaptureMemory {}
 unsafe impl Sync for CaptureMemory {}
 
 impl CaptureMemory {
-    /// Bytes that a capture of so many threads needs.
+    /// Bytes that a capture of this many threads needs.
     pub fn bytes_for(threads: usize, ring_bytes: u64) -> u64 {
         ((1 + threads) * LINE_WORDS * 8) as u64 + threads as u64 * (ring_bytes & !7)
     }
@@ -99,7 +100,7 @@ impl CaptureMemory {
         }
     }
 
-    /// Elastic threads.
+    /// Number of elastic threads.
     pub fn threads(&self) -> usize {
         self.threads
     }
@@ -121,7 +122,8 @@ impl CaptureMemory {
         unsafe { self.words.add(index).as_ref() }
     }
 
-    /// A word of a thread's line: 0 published, 1 claimed, both positions in words ever written.
+    /// A word of a thread's line: 0 is published, 1 claimed, both as positions in words ever
+    /// written.
     pub(super) fn line(&self, thread: usize, which: usize) -> &AtomicU64 {
         self.word((1 + thread) * LINE_WORDS + which)
     }

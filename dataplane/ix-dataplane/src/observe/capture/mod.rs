@@ -1,8 +1,8 @@
-//! Captures: what the dataplane really sees and sends, for `ix pcap`.
+//! Captures: the packets that the dataplane receives and sends, for `ix pcap`.
 //!
-//! Off, a capture costs one look a batch. On, each elastic thread writes the packets that a filter
-//! takes into a ring of its own in shared memory, after it has handled them: so it can say which
-//! were dropped, and why.
+//! While no capture runs, this costs one test per batch. During a capture, each elastic thread
+//! writes the packets that the filter matches into a ring of its own in shared memory. It does so
+//! after it has processed them, so that it can say which were dropped, and why.
 mod memory;
 mod ring;
 mod sniffer;
@@ -10,7 +10,7 @@ mod subject;
 #[cfg(test)]
 mod tests;
 
-pub use memory::{CaptureError, CaptureMemory, RING_BYTES};
+pub use memory::{CaptureError, CaptureMemory};
 pub use ring::{Captured, Mark, RingReader, RingWriter};
 pub(crate) use sniffer::{Sniffer, Staged};
 pub use subject::Subject;
@@ -28,11 +28,11 @@ pub fn drop_names() -> impl Iterator<Item = &'static str> {
     DropReason::ALL.iter().map(|reason| reason.name()).chain(local)
 }
 
-/// The capture that all elastic threads shall write, if any.
+/// The capture that all elastic threads must write, if any.
 #[derive(Default)]
 pub struct Captures(Mutex<Option<Arc<Wanted>>>);
 
-/// What the threads shall capture.
+/// What the threads must capture.
 struct Wanted {
     memory: Arc<CaptureMemory>,
     filter: Filter,
@@ -40,8 +40,8 @@ struct Wanted {
 }
 
 impl Captures {
-    /// Begins or ends a capture; the threads must be told to look. `memory`: what a capture that
-    /// begins is written to.
+    /// Starts or ends a capture; the caller must make the threads look. `memory`: where a new
+    /// capture is written.
     pub(crate) fn obey(
         &self,
         order: CaptureOrder,
@@ -53,7 +53,7 @@ impl Captures {
             CaptureOrder::Stop => None,
             CaptureOrder::Start { snaplen, filter } => {
                 let Some(fd) = memory else {
-                    return refused("the memory of the capture did not come".to_owned());
+                    return refused("the memory of the capture is missing".to_owned());
                 };
                 let memory = match CaptureMemory::create(fd.as_fd(), threads) {
                     Ok(memory) => Arc::new(memory),

@@ -1,18 +1,17 @@
 //! The rings that a capture is written to, one for each elastic thread.
 //!
-//! A thread writes its ring and waits for nobody. Who reads maps the memory read-only, so that the
-//! dataplane depends on nothing that a reader does: a reader that is too slow loses records, and
-//! knows how many, because records have numbers. As in a sequence lock, the writer claims room
-//! before it overwrites what was there, and a reader that copied while its copy was claimed throws
-//! the copy away.
+//! A thread writes its ring and waits for no reader. A reader maps the memory read-only, so the
+//! dataplane does not depend on it. A reader that is too slow loses records, and knows how many,
+//! because records have numbers. As in a sequence lock, the writer claims room before it overwrites
+//! what was there, and a reader drops its copy if the room was claimed meanwhile.
 use super::memory::CaptureMemory;
 use crate::sync::{Arc, Ordering, fence};
 use ix_proto::capture::SNAPLEN_MAX;
 
-/// Words of a record in front of its bytes.
+/// Words of a record before its bytes.
 pub(super) const HEAD_WORDS: usize = 5;
 
-/// What a record says beside the packet's first bytes.
+/// What a record says about a packet beside its first bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     /// When, µs of the monotonic clock.
@@ -21,15 +20,15 @@ pub struct Mark {
     pub len: u32,
     /// Number of the device.
     pub port: u8,
-    /// Sent by us; else received.
+    /// Sent by this dataplane; else received.
     pub sent: bool,
-    /// The flow group, where it has one.
+    /// The flow group, if it has one.
     pub group: Option<u8>,
     /// It had waited while its flow group moved.
     pub held: bool,
     /// Another elastic thread had received it and handed it over.
     pub by_thread: Option<u8>,
-    /// Why it went no further: an index into [`super::drop_names`].
+    /// Why it was dropped: an index into [`super::drop_names`].
     pub dropped: Option<u8>,
 }
 
@@ -71,17 +70,18 @@ pub struct RingWriter {
 }
 
 impl RingWriter {
-    /// The end of this thread; there is one at most.
+    /// The writing end for this thread. There may be only one.
     pub fn new(memory: Arc<CaptureMemory>, thread: usize) -> RingWriter {
         RingWriter { memory, thread, published: 0, serial: 0, staged: 0 }
     }
 
-    /// Writes a packet's bytes, which come in pieces; nobody sees them until [`RingWriter::publish`].
+    /// Writes a packet's bytes, given in pieces. No reader sees them before
+    /// [`RingWriter::publish`].
     pub fn stage<'a>(&mut self, snaplen: u32, pieces: impl Iterator<Item = &'a [u8]>) {
         let room = u64::from(snaplen).div_ceil(8) + HEAD_WORDS as u64;
         let claim = self.memory.line(self.thread, 1);
         claim.store(self.published + room, Ordering::Relaxed);
-        // Whoever sees a word of this record sees the claim.
+        // A reader that sees a word of this record sees the claim.
         fence(Ordering::Release);
         let mut at = self.published + HEAD_WORDS as u64;
         let (mut word, mut filled, mut left) = ([0u8; 8], 0, snaplen as usize);
@@ -103,7 +103,7 @@ impl RingWriter {
         self.staged = snaplen - left as u32;
     }
 
-    /// Makes what was staged a record.
+    /// Publishes what was staged as a record.
     pub fn publish(&mut self, mark: &Mark) {
         let words = HEAD_WORDS as u64 + u64::from(self.staged).div_ceil(8);
         let [time, options] = mark.words();
@@ -122,16 +122,16 @@ impl RingWriter {
     }
 }
 
-/// A packet as a reader has it.
+/// A packet, as a reader gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
     /// The elastic thread that wrote it.
     pub thread: usize,
-    /// What the dataplane says of it.
+    /// What the dataplane says about it.
     pub mark: Mark,
     /// Its first bytes.
     pub bytes: Vec<u8>,
-    /// So many packets of this thread in front of it were overwritten before they were read.
+    /// Number of packets of this thread before it that were overwritten before they were read.
     pub lost_before: u64,
 }
 
@@ -146,7 +146,7 @@ pub struct RingReader {
 impl Iterator for RingReader {
     type Item = Captured;
 
-    /// The next packet, if there is one by now.
+    /// The next packet, if there is one.
     fn next(&mut self) -> Option<Captured> {
         loop {
             let published = self.memory.line(self.thread, 0).load(Ordering::Acquire);
@@ -154,7 +154,7 @@ impl Iterator for RingReader {
                 return None;
             }
             let Some((words, serial, captured)) = self.copy() else {
-                // Overwritten. The end of what is published is where a record begins.
+                // It was overwritten. A record begins at the end of what is published.
                 self.position = published;
                 continue;
             };
@@ -166,12 +166,13 @@ impl Iterator for RingReader {
 }
 
 impl RingReader {
-    /// From its beginning.
+    /// The reading end, from the beginning of the ring.
     pub fn new(memory: Arc<CaptureMemory>, thread: usize) -> RingReader {
         RingReader { memory, thread, position: 0, serial: 0 }
     }
 
-    /// A copy of the record here, its words and number; `None` if it is not what was written here.
+    /// Copies the record at the current position, with its length in words and its number; `None`
+    /// if it is not the record that was written there.
     fn copy(&self) -> Option<(u64, u64, Captured)> {
         let get =
             |at: u64| self.memory.slot(self.thread, self.position + at).load(Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! The sniffer: a layer of an elastic thread, at the edge to the devices and around the handling of
-//! each received packet. It writes what its capture's filter takes, with what became of it.
+//! The sniffer: a layer of an elastic thread, between the thread and its devices and around the
+//! processing of each received packet. It writes the packets that its capture's filter matches,
+//! each with its verdict.
 use super::ring::{Mark, RingWriter};
 use super::subject::Subject;
 use super::{Captures, Wanted, drop_names};
@@ -12,11 +13,12 @@ pub(crate) struct Sniffer {
     wanted: Arc<Wanted>,
     ring: RingWriter,
     thread: u8,
-    /// For each port, how many packets at the head of its queue were captured and wait to be sent.
+    /// For each port, the number of packets at the head of its queue that were captured and wait to
+    /// be sent.
     captured: Vec<usize>,
 }
 
-/// A received packet whose bytes are written and which is not judged yet.
+/// A received packet whose bytes are written and whose verdict is not known yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Staged {
     subject: Subject,
@@ -29,21 +31,22 @@ impl Staged {
         self.len
     }
 
-    /// Whether it is of a protocol that has flows.
+    /// Whether its protocol has flows.
     pub fn has_flow(&self) -> bool {
         matches!(self.subject.protocol, Some(Protocol::Tcp | Protocol::Udp))
     }
 }
 
 impl Sniffer {
-    /// The part of an elastic thread with so many ports in the capture that runs, if one does.
+    /// The part of an elastic thread with this many ports in the running capture, if there is one.
     pub fn new(captures: &Captures, thread: usize, ports: usize) -> Option<Box<Sniffer>> {
         let wanted = captures.wanted()?;
         let ring = RingWriter::new(wanted.memory.clone(), thread);
         Some(Box::new(Sniffer { wanted, ring, thread: thread as u8, captured: vec![0; ports] }))
     }
 
-    /// A received packet is about to be handled: writes its first bytes, of all its pieces.
+    /// To be called before a received packet is processed: writes its first bytes, of all its
+    /// pieces.
     pub fn arriving<'a>(
         &mut self,
         head: &'a [u8],
@@ -54,12 +57,12 @@ impl Sniffer {
         Staged { subject: Subject::of(head, false), len: len as u32 }
     }
 
-    /// It was handled; `mark` says what became of it.
+    /// To be called after it was processed; `mark` has the verdict.
     pub fn arrived(&mut self, staged: Staged, mark: Mark) {
         self.judge(staged.subject, mark);
     }
 
-    /// The devices are about to be given these frames of a port's queue.
+    /// To be called before the devices are given these frames of a port's queue.
     pub fn leaving<'a>(
         &mut self,
         port: usize,
@@ -82,7 +85,7 @@ impl Sniffer {
         }
     }
 
-    /// The device of a port has left so many in its queue.
+    /// To be called when the device of a port has left this many packets in its queue.
     pub fn left(&mut self, port: usize, waiting: usize) {
         self.captured[port] = waiting;
     }

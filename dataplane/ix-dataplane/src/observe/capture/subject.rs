@@ -1,11 +1,13 @@
-//! What a filter looks at: read leniently, for packets that the parser refused are captured, too.
+//! The properties of a packet that a filter tests. They are read leniently, because packets that
+//! the parser refused are captured, too.
 use ix_proto::capture::{Filter, Protocol};
 use ix_wire::{FlowTuple, IpAddr};
 
-/// A packet as a filter sees it. What a packet does not say, or says wrongly, is missing.
+/// A packet as a filter sees it. A property that the packet does not have, or has wrongly, is
+/// missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
-    /// What it carries.
+    /// The protocol that it carries.
     pub protocol: Option<Protocol>,
     /// The sender's address.
     pub src: Option<IpAddr>,
@@ -17,14 +19,14 @@ pub struct Subject {
     pub group: Option<u8>,
     /// The elastic thread.
     pub thread: u8,
-    /// It went no further.
+    /// It was dropped.
     pub dropped: bool,
-    /// Sent by us; else received.
+    /// Sent by this dataplane; else received.
     pub sent: bool,
 }
 
 impl Subject {
-    /// Whether a filter takes the packet.
+    /// Whether a filter matches the packet.
     pub fn is_taken_by(&self, filter: &Filter) -> bool {
         match filter {
             Filter::All => true,
@@ -43,7 +45,7 @@ impl Subject {
         }
     }
 
-    /// What a frame says by itself.
+    /// The properties that a frame itself has.
     pub fn of(frame: &[u8], sent: bool) -> Subject {
         let mut subject = Subject { sent, ..Subject::default() };
         let address = |at: usize| {
@@ -86,7 +88,7 @@ impl Subject {
         Some((address, port))
     }
 
-    /// The flow that it belongs to, as we name it.
+    /// The flow that it belongs to, as the dataplane names it.
     pub fn tuple(&self) -> Option<FlowTuple> {
         let (src, dst, (from, to)) = (self.src?, self.dst?, self.ports?);
         let (local, local_port, remote, remote_port) =

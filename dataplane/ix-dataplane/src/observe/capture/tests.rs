@@ -37,7 +37,7 @@ fn what_is_written_is_read_in_another_mapping() {
         let (a, b) = bytes.split_at(bytes.len() / 3);
         writer.stage(200, [a, b].into_iter());
         if i % 9 == 8 {
-            // A filter did not take it.
+            // The filter did not match it.
             continue;
         }
         writer.publish(&mark(i));
@@ -66,7 +66,7 @@ fn a_slow_reader_loses_and_knows_how_many() {
     assert_eq!(reader.next().map(|next| (next.lost_before, next.mark)), Some((0, mark(1001))));
 }
 
-/// A reader beside a writer that is faster sees whole packets, in order, and counts the others.
+/// A reader beside a faster writer sees whole packets, in order, and counts the others.
 #[test]
 fn no_record_is_torn() {
     const PACKETS: u64 = 40_000;

@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// `b"IXCTRL\0\0"` as a little-endian number; written last, so that it says "complete".
+/// `b"IXCTRL\0\0"` as a little-endian number. Written last: the page is complete.
 const MAGIC: u64 = u64::from_le_bytes(*b"IXCTRL\0\0");
 
 /// First bytes of the page. Blocks follow at a multiple of their alignment.
@@ -23,14 +23,14 @@ struct Header {
     wall: WallBlock,
 }
 
-/// What became of the control plane's commands. Written by whichever elastic thread holds the lock
-/// of the command that runs.
+/// The results of the control plane's commands. Written by the elastic thread that holds the lock
+/// of the running command.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct CommandBlock {
-    /// Number of the command that runs; 0: none does.
+    /// Number of the running command; 0: none.
     pub running: Metric,
-    /// Number of the last one that ended.
+    /// Number of the last command that ended.
     pub ended: Metric,
     /// Commands that were carried out.
     pub done: Metric,
@@ -59,11 +59,16 @@ impl fmt::Display for PageError {
             PageError::System(call, errno) => {
                 write!(f, "control page: {call} failed (errno {errno})")
             }
-            PageError::NotAPage => write!(f, "not a control page, or its dataplane is starting"),
-            PageError::Version(theirs) => {
-                write!(f, "control page of version {theirs}, this is {VERSION}; use the same `ix`")
+            PageError::NotAPage => {
+                write!(f, "not a control page, or its dataplane is still starting")
             }
-            PageError::Truncated => write!(f, "control page is truncated"),
+            PageError::Version(theirs) => {
+                write!(
+                    f,
+                    "the control page has version {theirs}, this `ix` has {VERSION}; use the same `ix` for both"
+                )
+            }
+            PageError::Truncated => write!(f, "the control page is truncated"),
         }
     }
 }
@@ -84,12 +89,12 @@ unsafe impl Send for ControlPage {}
 unsafe impl Sync for ControlPage {}
 
 impl ControlPage {
-    /// Bytes of a page for so many elastic threads.
+    /// Bytes of a page for this many elastic threads.
     pub fn bytes_for(threads: usize) -> usize {
         size_of::<Header>() + threads * size_of::<ThreadBlock>()
     }
 
-    /// A page in private memory, for tests and for hosts in virtual time.
+    /// A page in private memory, for tests and for simulators.
     pub fn anonymous(threads: usize) -> Result<ControlPage, PageError> {
         let bytes = Self::bytes_for(threads);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -98,11 +103,11 @@ impl ControlPage {
         Ok(unsafe { Self::format(header, bytes, threads, 0) })
     }
 
-    /// Makes a page of the file or memfd `fd`, which is empty or all zeroes. `ticks_per_us` is the
-    /// rate of the time stamp counter, 0 when unknown.
+    /// Makes a page in the file or memfd `fd`, which is empty or all zeros. `ticks_per_us` is the
+    /// rate of the time stamp counter; 0: unknown.
     pub fn create(fd: BorrowedFd, threads: usize, ticks_per_us: u64) -> Result<Self, PageError> {
         let bytes = Self::bytes_for(threads);
-        // The broker's memfd has its final, sealed size already.
+        // The broker's memfd already has its final, sealed size.
         if file_bytes(fd)? < bytes {
             // SAFETY: a plain system call on a descriptor that is open.
             let ret = unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) };
@@ -162,7 +167,7 @@ impl ControlPage {
         unsafe { self.header.as_ref() }
     }
 
-    /// Answers the number of threads of a page made by somebody else.
+    /// Returns the number of threads of a page that another process has made.
     fn check(&self) -> Result<usize, PageError> {
         let header = self.header();
         if header.magic.load(Acquire) != MAGIC {
@@ -176,12 +181,12 @@ impl ControlPage {
         if fits { Ok(threads) } else { Err(PageError::Truncated) }
     }
 
-    /// Elastic threads.
+    /// Number of elastic threads.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Ticks of the time stamp counter in a microsecond; 0: unknown.
+    /// Ticks of the time stamp counter per microsecond; 0: unknown.
     pub fn ticks_per_us(&self) -> u64 {
         self.header().ticks_per_us
     }
@@ -191,12 +196,12 @@ impl ControlPage {
         self.header().batch_bound.get() as u32
     }
 
-    /// Says what the batch bound is.
+    /// Sets the batch bound.
     pub(crate) fn set_batch_bound(&self, batch: usize) {
         self.header().batch_bound.set(batch as u64);
     }
 
-    /// So long may an application keep an elastic thread before it counts as non-responsive, µs.
+    /// How long an application may keep an elastic thread before it counts as non-responsive, µs.
     pub fn nonresponsive_us(&self) -> u64 {
         match self.header().nonresponsive_us.get() {
             0 => NONRESPONSIVE_US,
@@ -204,17 +209,17 @@ impl ControlPage {
         }
     }
 
-    /// Says how long that is; 0: as usual.
+    /// Sets that time; 0: the default.
     pub(crate) fn set_nonresponsive_us(&self, us: u64) {
         self.header().nonresponsive_us.set(us);
     }
 
-    /// What became of commands.
+    /// The results of commands.
     pub fn commands(&self) -> &CommandBlock {
         &self.header().commands
     }
 
-    /// What the wall refused.
+    /// What the wall has refused.
     pub fn wall(&self) -> &WallBlock {
         &self.header().wall
     }
@@ -224,7 +229,7 @@ impl ControlPage {
         (self.header.as_ptr() as usize, self.bytes.next_multiple_of(4096))
     }
 
-    /// Whether it may be written: a page from [`ControlPage::open`] may not.
+    /// True if it may be written: a page from [`ControlPage::open`] may not.
     pub fn writable(&self) -> bool {
         self.writable
     }
@@ -232,7 +237,7 @@ impl ControlPage {
     /// The block of one elastic thread.
     ///
     /// # Panics
-    /// When there is no such thread.
+    /// If there is no such thread.
     pub fn thread(&self, index: usize) -> &ThreadBlock {
         assert!(index < self.threads, "no elastic thread {index}");
         // SAFETY: within the mapping (`bytes_for` of `threads` was checked against its length);

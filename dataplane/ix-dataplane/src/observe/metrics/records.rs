@@ -14,17 +14,17 @@ const RECORD_WORDS: usize = WORDS + 8;
 pub struct RecordRing(WordRing<SLOTS, RECORD_WORDS>);
 
 impl RecordRing {
-    /// Writes one.
+    /// Adds a record.
     pub(super) fn push(&self, record: &MigrationRecord) {
         self.0.push(to_words(record));
     }
 
-    /// Records that were ever written.
+    /// Number of records that were ever written.
     pub fn written(&self) -> u64 {
         self.0.written()
     }
 
-    /// The last ones, oldest first.
+    /// The last records, oldest first.
     pub fn read(&self) -> Vec<MigrationRecord> {
         self.0.read().iter().map(from_words).collect()
     }
@@ -78,12 +78,9 @@ fn from_words(words: &[u64; RECORD_WORDS]) -> MigrationRecord {
         pause_us,
         packets,
         descheduled_us: rest[7] as u32,
-        end: ENDS.into_iter().find(|known| *known as u32 == end).unwrap_or_default(),
+        end: MigrationEnd::ALL.into_iter().find(|known| *known as u32 == end).unwrap_or_default(),
     }
 }
-
-const ENDS: [MigrationEnd; 4] =
-    [MigrationEnd::Early, MigrationEnd::Bound, MigrationEnd::Overdue, MigrationEnd::Refused];
 
 #[cfg(test)]
 mod tests {
@@ -105,7 +102,7 @@ mod tests {
             pause_us: n + 7,
             packets: n + 8,
             descheduled_us: n + 9,
-            end: ENDS[n as usize % ENDS.len()],
+            end: MigrationEnd::ALL[n as usize % MigrationEnd::ALL.len()],
         }
     }
 

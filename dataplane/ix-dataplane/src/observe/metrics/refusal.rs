@@ -3,7 +3,7 @@ use super::Metric;
 
 macro_rules! refusals {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)*) => {
-        /// Something of the application's that the wall did not let through.
+        /// Something that the wall did not let the application do.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Refusal {
             $($(#[doc = $doc])+ $variant,)*
@@ -12,7 +12,7 @@ macro_rules! refusals {
         impl Refusal {
             /// All kinds, in the order of their counters.
             pub const ALL: &'static [Refusal] = &[$(Refusal::$variant,)*];
-            /// How many there are.
+            /// Number of kinds.
             pub const COUNT: usize = Self::ALL.len();
 
             /// Name of the counter.
@@ -24,17 +24,17 @@ macro_rules! refusals {
 }
 
 refusals! {
-    /// A system call that is not on the list, or not with these arguments.
+    /// A system call that is not allowed, or not with these arguments.
     SystemCall = "system_call",
-    /// A descriptor of the dataplane's in a system call.
+    /// A system call on a descriptor of the dataplane.
     Descriptor = "descriptor",
-    /// A change of the dataplane's mappings.
+    /// A change of the dataplane's memory mappings.
     Memory = "memory",
-    /// Code that was not looked at, or that could change memory rights.
+    /// Code that was not inspected, or that could change memory rights.
     Code = "code",
 }
 
-/// What the wall counts. Its writers are all threads of the application, when they are stopped.
+/// The wall's counters. All threads of the application write them, while they are stopped.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct WallBlock {
@@ -46,7 +46,7 @@ pub struct WallBlock {
 }
 
 impl WallBlock {
-    /// Notes a fault of the program's.
+    /// Records a fault of the program.
     pub fn note_fault(&self, signal: u64, address: u64, instruction: u64) {
         let [first, second, third] = &self.fault;
         second.set(address);
@@ -54,18 +54,18 @@ impl WallBlock {
         first.set(signal);
     }
 
-    /// Address and instruction of the program's last fault, if it was one of this signal.
+    /// Address and instruction of the program's last fault, if it was this signal.
     pub fn fault(&self, signal: i32) -> Option<(u64, u64)> {
         let [first, second, third] = &self.fault;
         (first.get() == signal as u64).then(|| (second.get(), third.get()))
     }
 
-    /// Counts one.
+    /// Counts a refusal.
     pub fn refuse(&self, what: Refusal) {
         self.refused[what as usize].add_shared(1);
     }
 
-    /// How many there were, by name.
+    /// Number of refusals by name.
     pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Refusal::ALL.iter().map(|what| what.name()).zip(self.refused.iter().map(Metric::get))
     }

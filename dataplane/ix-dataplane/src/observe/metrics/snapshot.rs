@@ -1,38 +1,37 @@
-//! A copy of the control page at one time, in plain numbers, and its JSON.
+//! A copy of the control page at one time, in plain numbers.
 use super::{
     BATCH_BUCKETS, ControlPage, LocalDrop, Metric, Place, Stage, ThreadState, WindowMetrics,
 };
 use crate::observe::histogram::Histogram;
 use crate::observe::migration::MigrationRecord;
-use core::fmt;
 use ix_proto::GroupSet;
 use ix_tcp::TcpCounter;
 use ix_wire::{DropReason, FLOW_GROUPS};
 
 type Named = Vec<(&'static str, u64)>;
 
-/// All that a dataplane says of itself.
+/// All figures of a dataplane.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// When it was taken, µs of the monotonic clock.
     pub now_us: u64,
-    /// Ticks of the time stamp counter in a microsecond; 0: unknown.
+    /// Ticks of the time stamp counter per microsecond; 0: unknown.
     pub ticks_per_us: u64,
     /// Batch bound B.
     pub batch_bound: u32,
-    /// One a thread.
+    /// One for each thread.
     pub threads: Vec<ThreadSnapshot>,
-    /// One a flow group.
+    /// One for each flow group.
     pub groups: Vec<GroupSnapshot>,
-    /// What became of commands.
+    /// The results of commands.
     pub commands: CommandSnapshot,
     /// Whether there is a wall between application and dataplane.
     pub walled: bool,
-    /// What it refused.
+    /// What the wall has refused.
     pub refused: Named,
-    /// The last migrations, in the order in which they began. Of all there were, these are left.
+    /// The last migrations, in the order in which they began.
     pub migrations: Vec<MigrationRecord>,
-    /// How many there were.
+    /// Number of all migrations so far.
     pub migrations_ever: u64,
 }
 
@@ -41,16 +40,16 @@ pub struct Snapshot {
 pub struct GroupSnapshot {
     /// The elastic thread that owns it; `None` while it moves.
     pub owner: Option<usize>,
-    /// Packets of it that were handled, by whichever threads: its load is how this grows.
+    /// Number of its packets that were processed, by any thread. Its load is how fast this grows.
     pub packets: u64,
 }
 
-/// What became of the control plane's commands.
+/// The results of the control plane's commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommandSnapshot {
-    /// Number of the command that runs; 0: none does.
+    /// Number of the running command; 0: none.
     pub running: u64,
-    /// Number of the last one that ended.
+    /// Number of the last command that ended.
     pub ended: u64,
     /// Commands that were carried out.
     pub done: u64,
@@ -60,27 +59,26 @@ pub struct CommandSnapshot {
     pub timed_out: u64,
 }
 
-/// All of one elastic thread. Its [`Display`](fmt::Display) is a JSON object.
+/// All of one elastic thread.
 #[derive(Clone, Debug)]
 pub struct ThreadSnapshot {
-    /// What it is.
+    /// The state of the thread.
     pub state: ThreadState,
-    /// Where it is.
+    /// Where the thread is.
     pub place: Place,
     /// The hardware thread that it is pinned to.
     pub cpu: u32,
-    /// The flow groups it owns.
+    /// The flow groups that it owns.
     pub owned: GroupSet,
-    /// From the last command that woke it to its waking, ns; 0: none did, or unknown.
+    /// Time from the last command that woke it to its waking, ns; 0: none did, or unknown.
     pub wake_ns: u64,
-    /// Averages of the last windows; those that a sleeping thread could not write are counted as
-    /// idle.
+    /// Averages of the last windows. Windows that a sleeping thread could not write count as idle.
     pub window: WindowMetrics,
     /// Counters and gauges.
     pub counters: Named,
     /// Drops by reason: the parser's, then the dataplane's.
     pub drops: Named,
-    /// TCP.
+    /// Counters of TCP.
     pub tcp: Named,
     /// Ticks by stage.
     pub stage_ticks: Named,
@@ -96,21 +94,21 @@ impl Snapshot {
         Snapshot::at(page, crate::clock::monotonic_ns() / 1000)
     }
 
-    /// The same for one who has looked at the monotonic clock.
+    /// As [`Snapshot::of`], for a caller that knows the time.
     pub fn at(page: &ControlPage, now_us: u64) -> Snapshot {
         let blocks = || (0..page.threads()).map(|i| page.thread(i));
         let threads: Vec<_> =
             (0..page.threads()).map(|thread| ThreadSnapshot::at(page, thread, now_us)).collect();
         let group = |group: usize| GroupSnapshot {
             owner: threads.iter().position(|thread| thread.owned.contains(group)),
-            packets: blocks().map(|block| block.group_packets[group].get()).sum(),
+            packets: sum(blocks().map(|block| block.group_packets[group].get())),
         };
         let mut migrations: Vec<_> = blocks().flat_map(|block| block.migrations.read()).collect();
         migrations.sort_by_key(|record| record.start_us);
         let commands = page.commands();
         Snapshot {
             migrations,
-            migrations_ever: blocks().map(|block| block.migrations.written()).sum(),
+            migrations_ever: sum(blocks().map(|block| block.migrations.written())),
             now_us,
             ticks_per_us: page.ticks_per_us(),
             batch_bound: page.batch_bound(),
@@ -128,10 +126,16 @@ impl Snapshot {
         }
     }
 
-    /// Sum of a counter over all threads; `None` when there is no such name.
+    /// Sum of a counter over all threads; `None` if there is no counter of this name.
     pub fn total(&self, name: &str) -> Option<u64> {
-        self.threads.iter().map(|thread| thread.get(name)).sum()
+        let all: Option<Vec<u64>> = self.threads.iter().map(|thread| thread.get(name)).collect();
+        all.map(|all| sum(all.into_iter()))
     }
+}
+
+/// The numbers may be of a program that made them up.
+fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
 }
 
 impl ThreadSnapshot {
@@ -185,102 +189,4 @@ impl ThreadSnapshot {
 
 fn named<'a>(pairs: impl Iterator<Item = (&'static str, &'a Metric)>) -> Named {
     pairs.map(|(name, metric)| (name, metric.get())).collect()
-}
-
-/// JSON: `{"ticks_per_us": …, "batch_bound": …, "threads": [ … ], "groups": [ … ], …}`.
-impl fmt::Display for Snapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Snapshot { now_us, ticks_per_us, batch_bound, .. } = self;
-        write!(f, "{{\"now_us\":{now_us},\"ticks_per_us\":{ticks_per_us},")?;
-        write!(f, "\"batch_bound\":{batch_bound},\"threads\":[")?;
-        for (i, thread) in self.threads.iter().enumerate() {
-            let comma = if i > 0 { "," } else { "" };
-            write!(f, "{comma}{thread}")?;
-        }
-        f.write_str("],\"groups\":[")?;
-        for (i, GroupSnapshot { owner, packets }) in self.groups.iter().enumerate() {
-            let comma = if i > 0 { "," } else { "" };
-            let owner = owner.map_or("null".to_owned(), |owner| owner.to_string());
-            write!(f, "{comma}{{\"thread\":{owner},\"packets\":{packets}}}")?;
-        }
-        let CommandSnapshot { running, ended, done, refused, timed_out } = self.commands;
-        write!(
-            f,
-            "],\"commands\":{{\"running\":{running},\"ended\":{ended},\"done\":{done},\
-             \"refused\":{refused},\"timed_out\":{timed_out}}},\
-             \"wall\":{{\"stands\":{},\"refused\":{{",
-            self.walled
-        )?;
-        for (i, (name, count)) in self.refused.iter().enumerate() {
-            let comma = if i > 0 { "," } else { "" };
-            write!(f, "{comma}\"{name}\":{count}")?;
-        }
-        write!(f, "}}}},\"migrations_ever\":{},\"migrations\":[", self.migrations_ever)?;
-        for (i, record) in self.migrations.iter().enumerate() {
-            if i > 0 {
-                f.write_str(",")?;
-            }
-            write_migration(f, record)?;
-        }
-        f.write_str("]}")
-    }
-}
-
-fn write_migration(f: &mut fmt::Formatter<'_>, r: &MigrationRecord) -> fmt::Result {
-    write!(
-        f,
-        "{{\"command\":{},\"flow_groups\":\"{}\",\"from\":{},\"to\":{},\"flows\":{},\
-         \"start_us\":{},\"prepare_us\":{},\"wait_us\":{},\"rpc_us\":{},\"deferred_us\":{},\
-         \"total_us\":{},\"pause_us\":{},\"descheduled_us\":{},\"packets\":{},\"end\":\"{}\"}}",
-        r.command,
-        r.groups,
-        r.from,
-        r.to,
-        r.flows,
-        r.start_us,
-        r.prepare_us,
-        r.wait_us,
-        r.rpc_us,
-        r.deferred_us,
-        r.total_us,
-        r.pause_us,
-        r.descheduled_us,
-        r.packets,
-        r.end.name(),
-    )
-}
-
-impl fmt::Display for ThreadSnapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Names are identifiers, so nothing needs escaping.
-        let (state, cpu, owned) = (self.state.name(), self.cpu, self.owned);
-        write!(f, "{{\"state\":\"{state}\",\"cpu\":{cpu},\"flow_groups\":\"{owned}\",")?;
-        write!(f, "\"wake_ns\":{},", self.wake_ns)?;
-        f.write_str("\"window\":{")?;
-        for (i, (name, [a, b, c])) in self.window.by_name().into_iter().enumerate() {
-            let comma = if i > 0 { "," } else { "" };
-            write!(f, "{comma}\"{name}\":[{a:.3},{b:.3},{c:.3}]")?;
-        }
-        f.write_str("},")?;
-        for (name, value) in &self.counters {
-            write!(f, "\"{name}\":{value},")?;
-        }
-        let lists =
-            [("drops", &self.drops), ("tcp", &self.tcp), ("stage_ticks", &self.stage_ticks)];
-        for (title, list) in lists {
-            write!(f, "\"{title}\":{{")?;
-            for (i, (name, value)) in list.iter().enumerate() {
-                let comma = if i > 0 { "," } else { "" };
-                write!(f, "{comma}\"{name}\":{value}")?;
-            }
-            f.write_str("},")?;
-        }
-        write!(f, "\"batches\":{:?},", self.batches)?;
-        let h = &self.busy_cycle_ticks;
-        write!(f, "\"busy_cycle_ticks\":{{\"count\":{},\"mean\":{:.0}", h.count(), h.mean())?;
-        for (name, percent) in [("p50", 50.0), ("p99", 99.0), ("p999", 99.9)] {
-            write!(f, ",\"{name}\":{}", h.percentile(percent))?;
-        }
-        write!(f, ",\"max\":{}}}}}", h.max())
-    }
 }

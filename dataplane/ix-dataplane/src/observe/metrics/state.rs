@@ -1,54 +1,9 @@
-//! What an elastic thread is, and where it is just now.
+//! Where an elastic thread is now.
 use super::Metric;
 
-/// So long may an application keep an elastic thread before it counts as non-responsive, µs (TOCS
+/// How long an application may keep an elastic thread before it counts as non-responsive, µs (TOCS
 /// '16 section 4.5).
 pub const NONRESPONSIVE_US: u64 = 10_000;
-
-/// What an elastic thread is at the moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ThreadState {
-    /// No Linux thread is this elastic thread: it was not entered yet, or left for the background.
-    #[default]
-    Background,
-    /// It runs the cycle and owns flow groups.
-    Active,
-    /// Its application was told that it goes, its flow groups are leaving.
-    Parking,
-    /// It owns no flow group and sleeps.
-    Parked,
-    /// It is active, but its application has not come back for [`NONRESPONSIVE_US`]. Only readers
-    /// say so: the thread itself cannot.
-    NonResponsive,
-}
-
-impl ThreadState {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [ThreadState; 5] = [
-        ThreadState::Background,
-        ThreadState::Active,
-        ThreadState::Parking,
-        ThreadState::Parked,
-        ThreadState::NonResponsive,
-    ];
-
-    /// Its name in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ThreadState::Background => "background",
-            ThreadState::Active => "active",
-            ThreadState::Parking => "parking",
-            ThreadState::Parked => "parked",
-            ThreadState::NonResponsive => "non-responsive",
-        }
-    }
-
-    /// The one with this number; what is none is taken for the first.
-    pub(crate) fn of(number: u64) -> ThreadState {
-        let known = usize::try_from(number).ok().and_then(|n| ThreadState::ALL.get(n));
-        known.copied().unwrap_or_default()
-    }
-}
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +28,7 @@ pub enum Place {
 pub struct Whereabouts(Metric);
 
 impl Whereabouts {
-    /// Says where the thread is.
+    /// Sets where the thread is.
     #[inline]
     pub fn set(&self, place: Place) {
         self.0.set(match place {
@@ -83,7 +38,7 @@ impl Whereabouts {
         });
     }
 
-    /// Where it is.
+    /// Where the thread is.
     pub fn get(&self) -> Place {
         let word = self.0.get();
         let since_us = word >> 2;
@@ -101,10 +56,6 @@ mod tests {
 
     #[test]
     fn words_say_what_they_were_given() {
-        for (number, state) in ThreadState::ALL.into_iter().enumerate() {
-            assert_eq!((state as usize, ThreadState::of(number as u64)), (number, state));
-        }
-        assert_eq!(ThreadState::of(u64::MAX), ThreadState::Background);
         let whereabouts = Whereabouts::default();
         assert_eq!(whereabouts.get(), Place::Dataplane);
         for place in [

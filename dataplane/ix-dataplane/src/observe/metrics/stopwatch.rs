@@ -30,7 +30,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// How many there are.
+    /// Number of stages.
     pub const COUNT: usize = 7;
 
     /// All stages, in the order of their counters.
@@ -63,12 +63,12 @@ impl Stage {
     }
 }
 
-/// One cycle of so many is timed stage by stage: reading the counter costs as much as a tenth of a
-/// message. A prime, so that no rhythm of the cycles hides a part of them.
+/// One cycle of this many is timed stage by stage, because reading the counter costs a tenth of a
+/// message. It is a prime, so that no rhythm of the cycles hides a part of them.
 const SAMPLE_EVERY: u32 = 13;
 
-/// Most packets that may be thought to wait in a device that cannot tell: what the queue of a Linux
-/// interface holds.
+/// Most packets that are assumed to wait in a device that cannot tell: as many as the queue of a
+/// Linux interface holds.
 const FULL_RUN_MAX: u64 = 1_000;
 
 /// The writing end of one [`ThreadBlock`], and the stopwatch of the cycle's stages.
@@ -83,12 +83,12 @@ pub struct ThreadMetrics {
     cycle_ticks: [u64; Stage::COUNT],
     /// Whether this cycle is timed stage by stage.
     detailed: bool,
-    /// Cycles until the next that is.
+    /// Number of cycles until the next one that is timed stage by stage.
     until_detailed: u32,
     sample_every: u32,
     /// Ticks of cycles that did something and were not timed stage by stage.
     undivided: u64,
-    /// Batched system calls when the last cycle was over.
+    /// Number of batched system calls at the end of the last cycle.
     calls_seen: u64,
     window: Window,
     /// Packets since a device that cannot tell how many wait was last seen empty.
@@ -110,10 +110,10 @@ impl Deref for ThreadMetrics {
 }
 
 impl ThreadMetrics {
-    /// The writing end for elastic thread `index`. Whoever makes two for one thread loses counts.
+    /// The writing end for elastic thread `index`. With two for one thread, counts would be lost.
     ///
     /// # Panics
-    /// When the page has no such thread, or was mapped for reading only.
+    /// If the page has no such thread, or was mapped for reading only.
     pub fn new(page: &Arc<ControlPage>, index: usize) -> ThreadMetrics {
         assert!(page.writable(), "the page is mapped for reading only");
         let now = ticks();
@@ -134,7 +134,7 @@ impl ThreadMetrics {
         }
     }
 
-    /// From now on time is charged to `stage`.
+    /// Charges the time from now on to `stage`.
     #[inline]
     pub fn enter(&mut self, stage: Stage) {
         if !self.detailed && !self.stage.is_outside() && !stage.is_outside() {
@@ -149,8 +149,9 @@ impl ThreadMetrics {
         self.stage_since = now;
     }
 
-    /// A cycle is over. It received and sent so many packets; `worked`: it fired timers or left
-    /// events. The application is next, unless [`ThreadMetrics::waits`] says otherwise.
+    /// To be called at the end of a cycle that received and sent this many packets; `worked`: it
+    /// fired timers or left events. The application is next, unless [`ThreadMetrics::waits`] is
+    /// called.
     #[inline]
     pub fn cycle_done(&mut self, received: usize, sent: usize, worked: bool) {
         self.enter(Stage::App);
@@ -167,8 +168,8 @@ impl ThreadMetrics {
         self.charge(worked);
     }
 
-    /// A cycle took so many packets and left so many behind in devices that can tell. `blind`: one
-    /// that cannot gave all it was asked for, and may have more.
+    /// A cycle took `taken` packets and left `left` behind in devices that can tell. `blind`: a
+    /// device that cannot tell gave all that it was asked for, and may have more.
     #[inline]
     pub fn waited(&mut self, taken: usize, left: usize, blind: bool) {
         let sums = &mut self.window.sums;
@@ -180,7 +181,7 @@ impl ThreadMetrics {
         }
     }
 
-    /// Counts what came in since the device was last seen empty.
+    /// Counts the packets that arrived since the device was last seen empty.
     #[cold]
     fn waited_blindly(&mut self, taken: usize, blind: bool) {
         self.window.sums.depth += self.full_run;
@@ -203,38 +204,38 @@ impl ThreadMetrics {
         self.window.end(now, (busy_cycles, idle), &block.window);
     }
 
-    /// The thread is about to sleep.
+    /// To be called when the thread is about to sleep.
     pub fn sleeps(&mut self, now_us: u64) {
         self.whereabouts.set(Place::Asleep { since_us: now_us });
     }
 
-    /// It has slept since this reading of the time stamp counter.
+    /// To be called when it has slept since this value of the time stamp counter.
     pub fn slept(&mut self, since: u64) {
         self.whereabouts.set(Place::Dataplane);
         let now = ticks();
         if !self.window.is_long(since, now) {
             return;
         }
-        // The time before is a window of its own, so that a long sleep does not thin it.
+        // The time before is a window of its own, so that a long sleep does not dilute it.
         self.charge_idle(since);
         self.end_window(since);
         self.charge_idle(now);
         self.end_window(now);
     }
 
-    /// It was awake so long after it was called, µs.
+    /// Records that it was awake this long after it was rung, µs.
     pub fn woke_after_us(&self, us: u64) {
         self.wake_ticks.set(us.saturating_mul(self.page().ticks_per_us()));
     }
 
-    /// Charges the time up to `now` to idleness at once.
+    /// Charges the time up to `now` as idle, at once.
     fn charge_idle(&mut self, now: u64) {
         let idle = now.wrapping_sub(self.stage_since);
         self.stage_ticks[Stage::Idle as usize].add(idle);
         (self.stage, self.stage_since) = (Stage::Idle, now);
     }
 
-    /// A migration has ended here.
+    /// Records a migration that has ended here.
     pub fn migrated(&self, record: &MigrationRecord) {
         self.migrations.push(record);
     }
@@ -244,21 +245,21 @@ impl ThreadMetrics {
         &self.page
     }
 
-    /// Says which flow groups the thread owns.
+    /// Publishes which flow groups the thread owns.
     pub fn set_owned(&self, groups: &GroupSet) {
         for (word, bits) in self.owned.iter().zip(groups.words()) {
             word.set(bits);
         }
     }
 
-    /// The application is not next after all: the thread goes on looking for work.
+    /// The application is not next: the thread continues to look for work.
     #[inline]
     pub fn waits(&mut self) {
         self.stage = Stage::Idle;
     }
 
-    /// Charges the cycle's time where it belongs. Looking for packets in vain is no price of the
-    /// packets that come in the end.
+    /// Charges the cycle's time to its stages. Time spent looking for packets in vain is not
+    /// charged to the packets that arrive in the end.
     #[inline]
     fn charge(&mut self, worked: bool) {
         let cycle = std::mem::take(&mut self.cycle_ticks);
@@ -277,8 +278,8 @@ impl ThreadMetrics {
             if self.detailed { self.sample_every - 1 } else { self.until_detailed - 1 };
     }
 
-    /// Charges a cycle that was timed stage by stage, and in the same proportions those before it
-    /// that were not.
+    /// Charges a cycle that was timed stage by stage, and in the same proportions the cycles before
+    /// it that were not.
     fn divide(&mut self, cycle: &[u64; Stage::COUNT], inside: u64) {
         let undivided = std::mem::take(&mut self.undivided) as u128;
         for stage in Stage::ALL.into_iter().filter(|stage| !stage.is_outside()) {
@@ -288,19 +289,19 @@ impl ThreadMetrics {
         }
     }
 
-    /// The parser refused a packet.
+    /// Counts a packet that the parser has refused.
     #[inline]
     pub fn drop_packet(&self, reason: DropReason) {
         self.drops[reason.index()].add(1);
     }
 
-    /// Something notable happened to a connection.
+    /// Counts an event of a connection.
     #[inline]
     pub fn count_tcp(&self, what: TcpCounter) {
         self.tcp[what.index()].add(1);
     }
 
-    /// The dataplane dropped a packet.
+    /// Counts a packet that the dataplane has dropped.
     #[inline]
     pub fn drop_local(&self, reason: LocalDrop) {
         self.local_drops[reason as usize].add(1);
@@ -331,7 +332,7 @@ mod tests {
         let ticks = |stage: Stage| metrics.stage_ticks[stage as usize].get();
         assert!(ticks(Stage::Idle) > ticks(Stage::Timers));
         assert!(ticks(Stage::Timers) > ticks(Stage::Transmit));
-        // The time before the thread woke is no part of the cycle.
+        // The time before the thread woke is not part of the cycle.
         assert!(metrics.busy_cycle_ticks.read().max() <= ticks(Stage::Timers) * 2);
         assert!(metrics.busy_cycle_ticks.read().max() < ticks(Stage::Idle));
     }
@@ -359,7 +360,7 @@ mod tests {
         let [poll, process, ..] = ticks();
         assert!(poll > 0 && process > 0, "{:?}", ticks());
         assert_eq!(ticks()[Stage::Idle as usize], idle);
-        // Calls are work as well.
+        // Calls count as work as well.
         metrics.counters.calls.add(1);
         turn(&mut metrics, false);
         assert!(ticks()[0] > poll);
@@ -368,7 +369,7 @@ mod tests {
         assert_eq!(ticks()[0], poll, "the same calls are none");
     }
 
-    /// Ticks of each stage, and of all, when every cycle spends three times as long in one stage as
+    /// Ticks of each stage, and of all, if every cycle spends three times as long in one stage as
     /// in another.
     fn measure() -> ([u64; Stage::ALL.len()], u64) {
         let start = ticks();
@@ -391,8 +392,8 @@ mod tests {
 
     #[test]
     fn cycles_that_are_not_timed_by_stage_are_divided_like_those_that_are() {
-        // A cycle that was interrupted may be the one that stands for others, or the last one,
-        // which is not charged yet: one run of ten milliseconds that nothing disturbs is enough.
+        // A cycle that was interrupted may be one that stands for others, or the last one, which is
+        // not charged yet: one undisturbed run of ten milliseconds is enough.
         let undisturbed = (0..30).any(|_| {
             let (spent, all) = measure();
             let [poll, _, _, calls, ..] = spent;
@@ -423,7 +424,7 @@ mod tests {
 
     #[test]
     fn a_long_sleep_does_not_thin_the_window_before_it() {
-        // A slow counter, so that windows are long against what the test itself takes.
+        // A slow counter, so that windows are long compared with the time of the test.
         let page = Arc::new(ControlPage::anonymous(1).unwrap());
         let mut metrics = ThreadMetrics::new(&page, 0);
         let start = metrics.stage_since;

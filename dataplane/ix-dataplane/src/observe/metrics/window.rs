@@ -1,22 +1,22 @@
 //! The control plane's view of an elastic thread: averages over windows of 10 ms, smoothed by
 //! several factors at once (TOCS '16 section 4.4).
 //!
-//! A cycle that receives only adds to sums; the averages are made when a window is over, which is
-//! looked at about every millisecond. What they mean:
+//! A cycle that receives only adds to sums. The averages are computed when a window is over, which
+//! is checked about every millisecond. Their meaning:
 //!
-//! * *queue depth* Q: packets that waited when a cycle began to receive, those it took included;
-//!   the mean over the cycles that received any. A memif and an AF_XDP ring say how many wait. A
-//!   tap does not: after a full batch we count what came in since it was last seen empty, which is
-//!   an upper bound.
+//! * *queue depth* Q: packets that waited when a cycle began to receive, with those that it took;
+//!   the mean over the cycles that received any. A memif and an AF_XDP ring tell how many wait. A
+//!   tap does not: after a full batch the packets since it was last seen empty are counted, which
+//!   is an upper bound.
 //! * *batch size*: packets that such a cycle took.
-//! * *iteration time* τ: time that was not idle, over the cycles that received or sent; the
-//!   application is part of it.
-//! * *queueing delay*: Q over batch size, times τ: how long a packet that came last waits until the
-//!   batch that takes it is through the application. No device tells when a packet came, but this
-//!   is what Little's law makes of what they do tell.
+//! * *iteration time* τ: time that was not idle, divided by the number of cycles that received or
+//!   sent. The application is part of it.
+//! * *queueing delay*: Q divided by the batch size, times τ: how long a packet that came last waits
+//!   until the application has processed its batch. No device tells when a packet came; this is
+//!   Little's law for what devices do tell.
 //! * *idle*: share of the time in which there was nothing to do, asleep or not.
 //!
-//! A window without packets has zero for all but idle.
+//! In a window without packets all values but idle are zero.
 use super::Metric;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -29,10 +29,10 @@ pub const ALPHAS: [f64; 3] = [0.5, 0.25, 0.125];
 /// A moving average under each factor of [`ALPHAS`].
 pub type Smoothed = [f64; ALPHAS.len()];
 
-/// What a thread's windows say.
+/// The averages of a thread's windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WindowMetrics {
-    /// From a packet's arrival to the end of its batch, µs.
+    /// Time from a packet's arrival to the end of its batch, µs.
     pub queueing_delay_us: Smoothed,
     /// Queue depth Q, packets.
     pub queue_depth: Smoothed,
@@ -42,7 +42,7 @@ pub struct WindowMetrics {
     pub iteration_us: Smoothed,
     /// Share of the time without work, 0 to 1.
     pub idle: Smoothed,
-    /// Packets received a second.
+    /// Packets received per second.
     pub rate_per_s: Smoothed,
 }
 
@@ -56,31 +56,19 @@ impl WindowMetrics {
         batches.ceil() * self.iteration_us[factor]
     }
 
-    /// Each with its name, in the order of declaration.
-    pub fn by_name(&self) -> [(&'static str, Smoothed); FIELDS] {
-        [
-            ("queueing_delay_us", self.queueing_delay_us),
-            ("queue_depth", self.queue_depth),
-            ("batch", self.batch),
-            ("iteration_us", self.iteration_us),
-            ("idle", self.idle),
-            ("rate_per_s", self.rate_per_s),
-        ]
-    }
-
-    /// What it is after `windows` windows more that all had these values.
+    /// Updates the averages after `windows` more windows with these values.
     fn smooth(&mut self, value: &Averages, windows: u64) {
         let fields = self.fields_mut();
         for (field, value) in fields.into_iter().zip(value.fields()) {
             for (old, alpha) in field.iter_mut().zip(ALPHAS) {
-                // For one window this is the rule itself.
+                // For one window this is the formula itself.
                 let kept = (1.0 - alpha).powi(windows.min(1_000) as i32);
                 *old = (1.0 - kept) * value + kept * *old;
             }
         }
     }
 
-    /// What it is when the thread did nothing for this long.
+    /// The averages after the thread did nothing for this long.
     pub fn after_idle_us(mut self, idle_us: u64) -> WindowMetrics {
         let windows = idle_us / WINDOW_US;
         if windows > 0 {
@@ -115,7 +103,7 @@ impl Averages {
     }
 }
 
-/// What a window adds up.
+/// The sums of a window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
     /// Cycles that received packets.
@@ -127,8 +115,8 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// The averages of a window of this length with so many cycles that received or sent, and so
-    /// many ticks without work.
+    /// The averages of a window of this length, with this many cycles that received or sent, and
+    /// this many ticks without work.
     fn averages(
         &self,
         (busy_cycles, idle_ticks): (u64, u64),
@@ -149,7 +137,7 @@ impl Sums {
     }
 }
 
-/// The window that is open, and the averages of those before it.
+/// The current window, and the averages of those before it.
 pub(super) struct Window {
     pub sums: Sums,
     /// When it began, and when it may end at the earliest, ticks.
@@ -162,7 +150,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// From now on. `ticks_per_us` 0: unknown, and so there are no windows.
+    /// A window that begins now. `ticks_per_us` 0: unknown, so there are no windows.
     pub fn new(now: u64, ticks_per_us: u64) -> Window {
         let length_ticks = if ticks_per_us == 0 { u64::MAX } else { WINDOW_US * ticks_per_us };
         Window {
@@ -181,8 +169,8 @@ impl Window {
         now.wrapping_sub(self.since) >= self.length_ticks
     }
 
-    /// Ends it and publishes the averages; one that was very long counts as several. `counters`: of
-    /// cycles that received or sent, and of ticks without work.
+    /// Ends it and publishes the averages; a very long window counts as several. `counters`: cycles
+    /// that received or sent, and ticks without work.
     #[cold]
     pub fn end(&mut self, now: u64, counters: (u64, u64), block: &WindowBlock) {
         let length = now.wrapping_sub(self.since);
@@ -195,7 +183,7 @@ impl Window {
         block.publish(&self.metrics);
     }
 
-    /// Whether a time is a window's at least.
+    /// Whether a time is at least as long as a window.
     pub fn is_long(&self, from: u64, to: u64) -> bool {
         to.wrapping_sub(from) >= self.length_ticks
     }
@@ -210,7 +198,7 @@ pub struct WindowBlock {
     words: [Metric; FIELDS * ALPHAS.len()],
 }
 
-/// Times that a reader tries again while the writer is at it.
+/// Number of tries of a reader while the writer is writing.
 const READS_MAX: u32 = 1_000;
 
 impl WindowBlock {
@@ -226,7 +214,7 @@ impl WindowBlock {
         self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 
-    /// A copy; `None` when the writer died in the midst of writing.
+    /// A copy; `None` if the writer died while it was writing.
     pub fn read(&self) -> Option<WindowMetrics> {
         for _ in 0..READS_MAX {
             let before = self.sequence.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! The arithmetic against a naive model, and reading while somebody writes.
+//! The arithmetic against a naive model, and reading while another thread writes.
 use super::*;
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ struct Step {
     cycles: Vec<(u64, u64)>,
     /// Share of the window that was idle, percent.
     idle: u64,
-    /// How many windows long it was.
+    /// Length in windows.
     windows: u64,
 }
 
@@ -90,7 +90,7 @@ proptest! {
         }
         let (q, tau) = (metrics.queue_depth[0], metrics.iteration_us[0]);
         prop_assert_eq!(metrics.tail_us(64, 0), (q / 64.0).ceil() * tau);
-        // A reader that comes late sees the idle windows that nobody has written.
+        // A late reader sees the idle windows that were not written.
         let late = metrics.after_idle_us(3 * WINDOW_US + 1);
         depths.extend([0.0; 3]);
         idles.extend([1.0; 3]);
@@ -116,7 +116,7 @@ fn a_reader_never_sees_half_of_an_update() {
         });
         let mut last = 0.0;
         while !writer.is_finished() {
-            // The writer never pauses: that a read fails now and then is right.
+            // The writer never pauses: a read may fail now and then.
             let Some(mut metrics) = block.read() else { continue };
             let first = metrics.queue_depth[0];
             assert!(metrics.fields_mut().into_iter().flatten().all(|value| *value == first));
@@ -124,7 +124,7 @@ fn a_reader_never_sees_half_of_an_update() {
             last = first;
         }
     });
-    // A writer that died in the midst.
+    // A writer that died while it was writing.
     block.sequence.store(7, Ordering::Relaxed);
     assert_eq!(block.read(), None);
 }

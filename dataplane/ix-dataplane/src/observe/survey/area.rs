@@ -4,76 +4,9 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use ix_proto::GroupSet;
+use ix_proto::survey::{DONE, FlowRecord, Header, bytes_for};
 use ix_wire::FLOW_GROUPS;
 use std::os::fd::{AsRawFd, BorrowedFd};
-
-/// What is known of a connection. Times are µs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct FlowRecord {
-    /// Its name; 0: there is no record here yet.
-    pub handle: u64,
-    /// Our address, IPv4 mapped.
-    pub local: [u8; 16],
-    /// The peer's.
-    pub peer: [u8; 16],
-    /// Payload that came in order.
-    pub bytes_in: u64,
-    /// Payload that the peer has acknowledged.
-    pub bytes_out: u64,
-    /// Since its first segment.
-    pub age_us: u64,
-    /// Since a segment came or data went.
-    pub idle_us: u64,
-    /// Our port.
-    pub local_port: u16,
-    /// The peer's.
-    pub peer_port: u16,
-    /// The elastic thread that owns it.
-    pub thread: u16,
-    /// Its flow group.
-    pub flow_group: u16,
-    /// Number of its [`ix_tcp::State`].
-    pub state: u32,
-    /// Largest payload of a segment.
-    pub mss_bytes: u32,
-    /// Congestion window.
-    pub cwnd_bytes: u32,
-    /// Slow-start threshold.
-    pub ssthresh_bytes: u32,
-    /// Smoothed round-trip time; 0: not measured yet.
-    pub srtt_us: u32,
-    /// Its variation.
-    pub rttvar_us: u32,
-    /// Retransmission timeout.
-    pub rto_us: u32,
-    /// The peer's window.
-    pub snd_wnd_bytes: u32,
-    /// Ours.
-    pub rcv_wnd_bytes: u32,
-    /// Sent, and neither acknowledged nor taken for lost.
-    pub in_flight_bytes: u32,
-    /// Given to send and not acknowledged.
-    pub snd_queued_bytes: u32,
-    /// Received in order, and with the application.
-    pub rcv_queued_bytes: u32,
-    /// Segments sent again.
-    pub retransmits: u32,
-    /// Makes the size a multiple of eight.
-    pub reserved: u32,
-}
-
-/// Begins the memory. All zero: nothing was surveyed.
-#[repr(C)]
-struct Header {
-    /// Records that were begun, those beyond the end included.
-    claimed: AtomicU64,
-    /// The next slot of each group, or [`DONE`].
-    progress: [AtomicU64; FLOW_GROUPS],
-}
-
-/// Progress of a group that was surveyed.
-const DONE: u64 = u64::MAX;
 
 /// A mapping of it.
 pub struct SurveyArea {
@@ -91,7 +24,7 @@ unsafe impl Sync for SurveyArea {}
 impl SurveyArea {
     /// Bytes for so many records.
     pub const fn bytes_for(records: usize) -> usize {
-        size_of::<Header>() + records * size_of::<FlowRecord>()
+        bytes_for(records)
     }
 
     /// Maps the sealed memfd `fd`, all zero when the survey begins.
@@ -127,8 +60,8 @@ impl SurveyArea {
     /// The record `index`, below the capacity.
     fn record(&self, index: usize) -> *mut FlowRecord {
         debug_assert!(index < self.capacity);
-        // SAFETY: within the mapping (`map` has computed the capacity from its length), which begins
-        // at a page and so is aligned for records.
+        // SAFETY: within the mapping (`map` has computed the capacity from its length), which
+        // begins at a page and so is aligned for records.
         unsafe { self.header.add(1).cast::<FlowRecord>().as_ptr().add(index) }
     }
 
@@ -197,9 +130,6 @@ impl Drop for SurveyArea {
 fn failed(call: &'static str) -> PageError {
     PageError::System(call, std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
 }
-
-const _: () = assert!(size_of::<Header>().is_multiple_of(align_of::<FlowRecord>()));
-const _: () = assert!(size_of::<FlowRecord>().is_multiple_of(8));
 
 #[cfg(test)]
 pub(super) mod tests {

@@ -1,20 +1,21 @@
-//! A survey: what is known of each connection, told on demand.
+//! A survey: a record of each connection, on demand.
 //!
-//! The broker sends memory with a request. Each elastic thread goes through the flow groups that it
-//! owns, some slots between two cycles, and lays a record for each flow down there. How far a group
-//! was surveyed stands in the memory as well, so that it goes on where it was when the group moves
-//! to another thread, and the broker sees what is missing when time is over.
+//! The broker sends memory with a request. Each elastic thread goes through its flow groups, some
+//! slots between two cycles, and writes a record for each flow there. The memory also has the
+//! progress of each group. So the survey continues when the group moves to another thread, and the
+//! broker sees what is missing when the time is over.
 mod area;
 
-pub use area::{FlowRecord, SurveyArea};
+pub use area::SurveyArea;
+pub use ix_proto::survey::FlowRecord;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Slots that are looked at between two cycles: about as long as a few packets take.
+/// Number of slots that are checked between two cycles: this takes about as long as a few packets.
 pub(crate) const SLICE: usize = 32;
 
-/// The survey that runs, if one does.
+/// The running survey, if there is one.
 #[derive(Default)]
 pub(crate) struct Surveys {
     running: Mutex<Option<Survey>>,
@@ -25,7 +26,7 @@ pub(crate) struct Surveys {
 #[derive(Clone)]
 pub(crate) struct Survey {
     pub serial: u64,
-    /// Nobody waits for it any more after this, µs.
+    /// The result is not needed after this time, µs.
     pub until_us: u64,
     pub area: Arc<SurveyArea>,
 }
@@ -35,23 +36,23 @@ impl Surveys {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the place of one that was not finished.
+    /// Begins a survey. It replaces one that was not finished.
     pub fn begin(&self, survey: Survey) {
         *self.lock() = Some(survey);
         self.is_running.store(true, Ordering::SeqCst);
     }
 
-    /// Whether one runs.
+    /// Whether a survey is running.
     pub fn is_running(&self) -> bool {
         self.is_running.load(Ordering::Relaxed)
     }
 
-    /// The one that runs.
+    /// The running survey.
     pub fn get(&self) -> Option<Survey> {
         self.lock().clone()
     }
 
-    /// It is over; answers false when it was before.
+    /// Ends a survey; false if it had ended before.
     pub fn end(&self, serial: u64) -> bool {
         let mut running = self.lock();
         let ends = running.as_ref().is_some_and(|survey| survey.serial == serial);

@@ -1,12 +1,13 @@
-//! The client's rings: the buffers are our own frames, so nothing is copied either way.
-use super::super::PACKETS_REGION;
+//! The client's rings: the buffers are the client's own frames, so nothing is copied in either
+//! direction.
 use super::super::ring::{DESC_NEXT, Desc, Ring};
+use super::super::{HEADERS_REGION, RECEIVE_REGION};
 use super::{Context, REFILL_BURST, RxRing, TxRing};
 use crate::RxPacket;
 use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool, prefetch_read};
 
-/// Receive buffers begin at one of so many lines of their frame, by the frame's number: were it
-/// always the same, all of them would share a few sets of the cache.
+/// A receive buffer begins at one of this many cache lines of its frame, depending on the frame's
+/// number. If it were always the same line, all buffers would share a few sets of the cache.
 const COLORS: u32 = 8;
 const LINE_BYTES: u32 = 64;
 /// Bytes of a receive buffer.
@@ -18,23 +19,24 @@ fn color(frame: u32) -> u32 {
     frame % COLORS * LINE_BYTES
 }
 
-/// A ring towards us: we offer frames at the head, the server fills them at the tail.
+/// A ring towards the client: the client offers frames at the head, the server fills them at the
+/// tail.
 pub struct ClientRx {
     ring: Ring,
-    /// The frame offered in each slot: what the descriptor says of it is never read again.
+    /// The frame offered in each slot. What the descriptor says about it is never read back.
     frames: Box<[u32]>,
     head: u16,
     next: u16,
-    /// Most frames on offer.
+    /// Most frames that are offered at a time.
     target: u16,
-    /// A frame of several buffers, which is dropped whole: none that fits the MTU is so long.
+    /// Within a frame of several buffers, which is dropped: no frame within the MTU needs several.
     in_chain: bool,
-    /// The server says that it filled buffers that it never had.
+    /// The server claims to have filled buffers that were not offered.
     lies: bool,
 }
 
 impl ClientRx {
-    /// An empty ring, that will have at most `frames` frames.
+    /// An empty ring for at most `frames` frames.
     pub fn new(ring: Ring, frames: usize) -> ClientRx {
         let size = ring.size();
         ClientRx {
@@ -48,7 +50,7 @@ impl ClientRx {
         }
     }
 
-    /// Offers frames, many at a time.
+    /// Offers more frames, many at a time.
     pub fn refill(&mut self, pool: &mut Pool) {
         let room = self.target - self.head.wrapping_sub(self.next);
         if room < REFILL_BURST.min(self.target) {
@@ -62,7 +64,7 @@ impl ClientRx {
             let offset = frame * FRAME_BYTES as u32 + color(frame);
             let length = BUFFER_BYTES as u32;
             self.ring
-                .set_desc(self.head, Desc { flags: 0, region: PACKETS_REGION, length, offset });
+                .set_desc(self.head, Desc { flags: 0, region: RECEIVE_REGION, length, offset });
             self.head = self.head.wrapping_add(1);
             offered = true;
         }
@@ -71,7 +73,7 @@ impl ClientRx {
         }
     }
 
-    /// Filled buffers.
+    /// Number of filled buffers.
     fn filled(&self) -> Option<u16> {
         let filled = self.ring.tail().wrapping_sub(self.next);
         (filled <= self.head.wrapping_sub(self.next)).then_some(filled)
@@ -155,13 +157,13 @@ impl RxRing for ClientRx {
     }
 }
 
-/// A ring towards the server: we append at the head, the server takes at the tail.
+/// A ring towards the server: the client appends at the head, the server takes at the tail.
 pub struct ClientTx {
     ring: Ring,
     frames: Box<[u32]>,
     head: u16,
     published: u16,
-    /// Frames before it are ours again.
+    /// Frames before this index were taken back.
     reclaimed: u16,
 }
 
@@ -188,10 +190,10 @@ impl ClientTx {
         }
     }
 
-    /// Looks how far the server is.
+    /// Reads how far the server is.
     fn look(&mut self, pool: &mut Pool) {
         let tail = self.ring.tail();
-        // It cannot have taken more than we showed it; if it says so it is not believed.
+        // The server cannot have taken more than was published; such an index is ignored.
         if tail.wrapping_sub(self.reclaimed) <= self.published.wrapping_sub(self.reclaimed) {
             self.take_back(pool, tail);
         }
@@ -210,8 +212,13 @@ impl TxRing for ClientTx {
         let (offset, length) = (mbuf.offset() as u32, mbuf.len() as u32);
         let frame = mbuf.into_frame();
         self.frames[self.ring.slot(self.head)] = frame;
-        let offset = frame * FRAME_BYTES as u32 + offset;
-        self.ring.set_desc(self.head, Desc { flags: 0, region: PACKETS_REGION, length, offset });
+        // A frame that was received may go out again.
+        let (region, first) = match frame.checked_sub(cx.memory.tx_frames().start) {
+            Some(number) => (HEADERS_REGION, number),
+            None => (RECEIVE_REGION, frame),
+        };
+        let offset = first * FRAME_BYTES as u32 + offset;
+        self.ring.set_desc(self.head, Desc { flags: 0, region, length, offset });
         self.head = self.head.wrapping_add(1);
         Ok(())
     }
@@ -229,7 +236,8 @@ impl TxRing for ClientTx {
         self.published
     }
 
-    /// Not too often: the tail's line is the server's. An eighth of the ring is not missed.
+    /// Not too often, because the server writes the tail's cache line: an eighth of the ring can
+    /// wait.
     fn reclaim(&mut self, pool: &mut Pool) {
         if self.in_flight() >= self.ring.size() / 8 {
             self.look(pool);

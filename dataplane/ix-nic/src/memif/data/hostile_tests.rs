@@ -1,10 +1,10 @@
 //! Both sides against a peer that writes anything into the shared memory.
-use super::super::ring::{DESC_BYTES, HEADER_BYTES};
 use super::*;
 use crate::device::RingSizes;
 use crate::update::{Change, QueueUpdate};
-use crate::{Nic, NicInfo, Steering};
-use ix_mem::{HEADROOM_BYTES, Sizes, memory_fd};
+use crate::{Nic, NicInfo, NicKind, Steering};
+use ix_mem::{HEADROOM_BYTES, MemoryFds, Sizes};
+use ix_proto::memif::{DESC_BYTES, RING_HEADER_BYTES};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -25,8 +25,8 @@ struct Victim {
 
 fn victim(role: MemifRole) -> Victim {
     let client = role == MemifRole::Client;
-    let memory_fd = memory_fd(SIZES).unwrap();
-    let memory = PacketMemory::map(memory_fd.as_fd(), SIZES).unwrap();
+    let memory_fds = MemoryFds::new(SIZES).unwrap();
+    let memory = PacketMemory::map(memory_fds.as_fds(), SIZES).unwrap();
     // SAFETY: the only pools of this memory.
     let (mut rx, mut tx) =
         unsafe { (Pool::new(memory.rx_frames()), Pool::new(memory.tx_frames())) };
@@ -51,7 +51,7 @@ fn victim(role: MemifRole) -> Victim {
         fds.drain(1..3);
     }
     let info = NicInfo {
-        kind: "memif",
+        kind: NicKind::Memif,
         name: "test".into(),
         mode: String::new(),
         queues: 1,
@@ -61,7 +61,6 @@ fn victim(role: MemifRole) -> Victim {
         partial_checksums: false,
         shared_frames: client,
         table_fd: false,
-        xdp: None,
     };
     for at in [0, 4096] {
         let base = rings.at::<[u64; 2]>(at, RING_BYTES / 16).cast();
@@ -107,7 +106,7 @@ impl Victim {
     }
 }
 
-/// Where a peer writes what: anywhere, an index, or a descriptor that makes some sense.
+/// What a peer writes and where: anywhere, an index, or a plausible descriptor.
 fn any_poke() -> impl Strategy<Value = (usize, usize, Vec<u8>)> {
     let near = (0..64u16).prop_map(|n| n.to_ne_bytes().to_vec());
     let index = prop_oneof![near, any::<u16>().prop_map(|n| n.to_ne_bytes().to_vec())];
@@ -120,7 +119,7 @@ fn any_poke() -> impl Strategy<Value = (usize, usize, Vec<u8>)> {
         bytes.extend(offset.to_ne_bytes());
         bytes
     });
-    let desc_at = (0..1usize << LOG2_SIZE).prop_map(|slot| HEADER_BYTES + DESC_BYTES * slot);
+    let desc_at = (0..1usize << LOG2_SIZE).prop_map(|slot| RING_HEADER_BYTES + DESC_BYTES * slot);
     let poke = prop_oneof![
         3 => (prop_oneof![Just(6usize), Just(64)], index),
         6 => (desc_at, desc),
@@ -174,7 +173,7 @@ fn chains_of_buffers_are_frames() {
         (0, 64, 0),
     ];
     for (i, (flags, length, offset)) in descs.into_iter().enumerate() {
-        victim.poke(0, HEADER_BYTES + DESC_BYTES * i, &desc(flags, length, offset));
+        victim.poke(0, RING_HEADER_BYTES + DESC_BYTES * i, &desc(flags, length, offset));
     }
     victim.poke(0, 6, &8u16.to_ne_bytes());
     let mut out = Vec::new();
@@ -184,7 +183,7 @@ fn chains_of_buffers_are_frames() {
 
     // Our frame of 500 bytes into buffers of 200: three of them.
     for i in 0..3 {
-        victim.poke(1, HEADER_BYTES + DESC_BYTES * i, &desc(0, 200, 1000 * i as u32));
+        victim.poke(1, RING_HEADER_BYTES + DESC_BYTES * i, &desc(0, 200, 1000 * i as u32));
     }
     victim.poke(1, 6, &3u16.to_ne_bytes());
     let mut mbuf = victim.tx.take().unwrap();

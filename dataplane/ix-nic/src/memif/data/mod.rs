@@ -8,10 +8,9 @@ mod server;
 pub(super) use client::BUFFER_BYTES;
 pub(crate) use nic::MemifNic;
 
-use super::MemifRole;
 use super::page::{Direction, Receiver, Sender, Taken};
-use super::plan::{Plan, RingPlace};
-use super::ring::{Ring, ring_bytes};
+use super::ring::Ring;
+use super::{MemifRole, Plan, RingPlace, ring_bytes};
 use crate::{DeviceDrops, Fence, RxPacket, SetReta};
 use ix_mem::{Mbuf, PacketMemory, Pool};
 use ix_sys::Mapping;
@@ -20,10 +19,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// Fewest frames worth giving to a ring at once: four descriptors to a line, eight lines.
+/// Fewest frames worth offering at once: four descriptors per cache line, eight lines.
 const REFILL_BURST: u16 = 32;
 
-/// What a device needs of its thread to receive or send.
+/// What a device needs from its thread to receive or send.
 struct Context<'a> {
     memory: &'a PacketMemory,
     pool: &'a mut Pool,
@@ -31,41 +30,41 @@ struct Context<'a> {
     drops: &'a mut DeviceDrops,
 }
 
-/// A ring that we receive from.
+/// A ring to receive from.
 trait RxRing {
-    /// Appends at most `max` packets; the device has its frames again.
+    /// Appends at most `max` packets, and gives the device new frames for them.
     fn receive(&mut self, cx: &mut Context<'_>, max: usize, out: &mut Vec<RxPacket>);
-    /// How many packets wait.
+    /// Number of waiting packets.
     fn waiting(&self) -> usize;
     /// Everything before this index was taken.
     fn next(&self) -> u16;
     /// The ring itself.
     fn ring(&self) -> &Ring;
-    /// Frames that the ring holds.
+    /// Number of frames that the ring holds.
     fn held(&self) -> usize;
-    /// Gives them back.
+    /// Returns them to the pool.
     fn close(&mut self, pool: &mut Pool);
 }
 
-/// A ring that we send to.
+/// A ring to send to.
 trait TxRing {
-    /// Appends a packet, which the peer sees after `publish`. Gives it back when there is no room.
+    /// Appends a packet, which the peer sees after `publish`. Returns it if there is no room.
     fn push(&mut self, cx: &mut Context<'_>, mbuf: Mbuf) -> Result<(), Mbuf>;
-    /// Shows the peer what was appended; false if there is nothing new.
+    /// Publishes what was appended; false if there is nothing new.
     fn publish(&mut self) -> bool;
-    /// Everything before this index was shown to the peer.
+    /// Everything before this index is published.
     fn published(&self) -> u16;
     /// Takes back the frames of packets that the peer has taken.
     fn reclaim(&mut self, pool: &mut Pool);
     /// The ring itself.
     fn ring(&self) -> &Ring;
-    /// Frames that the ring holds.
+    /// Number of frames that the ring holds.
     fn held(&self) -> usize;
-    /// Gives them back.
+    /// Returns them to the pool.
     fn close(&mut self, pool: &mut Pool);
 }
 
-/// What a link maps, for all queues.
+/// The mapped memory of a link, for all queues.
 pub(crate) struct LinkMemory {
     regions: Vec<Mapping>,
     /// Wakes the peer's queues.
@@ -77,7 +76,7 @@ pub(crate) struct LinkMemory {
 unsafe impl Sync for LinkMemory {}
 
 impl LinkMemory {
-    /// Maps the regions of a checked plan. Answers also the eventfds of our queues, if they come
+    /// Maps the regions of a checked plan. Returns also the eventfds of our queues, if they come
     /// along.
     fn new(plan: &Plan, mut fds: Vec<OwnedFd>) -> io::Result<(LinkMemory, Vec<OwnedFd>)> {
         let ours = if plan.role == MemifRole::Server { plan.queues } else { 0 };
@@ -114,7 +113,7 @@ pub(crate) struct QueueLink {
     taken: Option<Taken>,
 }
 
-/// Our redirection table, in the steering page of a link.
+/// The dataplane's redirection table in the steering page of a link.
 struct PageTable {
     receiver: Receiver<Arc<LinkMemory>>,
     queues: usize,

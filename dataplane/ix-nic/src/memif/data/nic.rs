@@ -15,22 +15,22 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// Packets that may wait for a peer that takes none; later ones are lost, as on a wire, so that a
-/// peer that sleeps for ever cannot have all our frames.
+/// Most packets that wait for a peer that takes none. Later ones are lost, as on a wire, so that a
+/// peer that never wakes cannot hold all frames.
 const WAITING_MAX: usize = 1024;
 
-/// A queue pair. Without a peer it loses what is sent and receives nothing.
+/// A queue pair. Without a peer it receives nothing, and what is sent is lost.
 pub(crate) struct MemifNic {
     info: NicInfo,
     queue: usize,
-    /// The doorbell of a client's queue; a server's rings with a link.
+    /// The doorbell of a client's queue. A server gets its doorbell with the link.
     bell: OwnedFd,
-    /// Most receive frames that the device has.
+    /// Most receive frames that the device holds.
     rx_frames: usize,
     link: Option<Link>,
-    /// We said that we sleep.
+    /// The peer was told that this thread sleeps.
     armed: bool,
-    /// Packets wait for room in a ring, for which no bell rings.
+    /// Packets wait for room in a ring, for which there is no doorbell.
     blocked: bool,
     drops: DeviceDrops,
 }
@@ -40,10 +40,10 @@ struct Link {
     sender: Option<Sender>,
     table: Option<Arc<dyn SetReta>>,
     taken: Option<Taken>,
-    /// Numbers of the peer's queues that `tx` leads to.
+    /// Numbers of the peer's queues that the rings of `tx` lead to.
     theirs: Vec<usize>,
     rx_bell: Option<OwnedFd>,
-    /// The ring that is asked first for packets.
+    /// The ring that is polled first.
     first: usize,
     memory: Arc<LinkMemory>,
 }
@@ -83,7 +83,7 @@ impl MemifNic {
         }
     }
 
-    /// Only the client shares its frames.
+    /// The role that decides whether frames are shared: only the client's are.
     fn role(&self) -> MemifRole {
         if self.info.shared_frames { MemifRole::Client } else { MemifRole::Server }
     }
@@ -113,7 +113,7 @@ impl MemifNic {
     }
 }
 
-/// Polls the rings, a different one first each time.
+/// Polls the rings, beginning with another one each time.
 fn poll<R: RxRing>(
     rings: &mut [R],
     first: &mut usize,
@@ -134,7 +134,7 @@ fn poll<R: RxRing>(
     }
 }
 
-/// Sends from the front of `packets` as long as there is room.
+/// Sends from the front of `packets` while there is room.
 fn send<T: TxRing>(
     rings: &mut [T],
     sender: Option<&Sender>,
@@ -151,7 +151,7 @@ fn send<T: TxRing>(
         let ring = several.map_or(0, |sender| sender.queue_of(mbuf.bytes(cx.memory)));
         match rings[ring].push(cx, mbuf) {
             Ok(()) => {}
-            // Other queues must not wait for a full one: it loses the packet, as in a network card.
+            // Other queues must not wait for a full one: the packet is lost, as in a network card.
             Err(mbuf) if several.is_some() => {
                 cx.drops.tx_failed += 1;
                 cx.pool.put(mbuf);
@@ -170,7 +170,7 @@ fn send<T: TxRing>(
     }
 }
 
-/// Shows the peer what was sent, and wakes the queues of it that sleep.
+/// Publishes what was sent, and wakes the peer's queues that sleep.
 fn publish<T: TxRing>(rings: &mut [T], theirs: &[usize], memory: &LinkMemory) {
     let mut published = 0u32;
     for (i, ring) in rings.iter_mut().enumerate() {
@@ -179,8 +179,8 @@ fn publish<T: TxRing>(rings: &mut [T], theirs: &[usize], memory: &LinkMemory) {
     if published == 0 {
         return;
     }
-    // The index must be seen before the flag is read: the peer sets the flag, then looks at the
-    // index, and one of the two sees the other.
+    // The index must be visible before the flag is read. The peer sets the flag, then reads the
+    // index, so at least one of the two sees the other's change.
     fence(Ordering::SeqCst);
     for (i, ring) in rings.iter().enumerate() {
         if published >> i & 1 != 0 && ring.ring().wants_interrupt() {
@@ -258,7 +258,8 @@ impl Nic for MemifNic {
 
     fn fence(&mut self) -> Option<Box<dyn Fence>> {
         let link = self.link.as_ref()?;
-        // Other peers link queue to queue: where their packets go is theirs to say.
+        // With other peers each queue is linked to one queue: the peer decides where its packets
+        // go.
         let (sender, queue) = (link.sender.as_ref()?, self.queue);
         let server = matches!(link.side, Side::Server(_));
         let rings = on_side!(&link.side, rings => {
@@ -301,7 +302,7 @@ impl Nic for MemifNic {
         }
         on_side!(&mut link.side, rings => {
             rings.rx.iter().for_each(|ring| ring.ring().mask_interrupts(false));
-            // The flag must be seen before the index is read, as in `publish`.
+            // The flag must be visible before the index is read, as in `publish`.
             fence(Ordering::SeqCst);
             self.armed = true;
             rings.rx.iter().all(|ring| ring.waiting() == 0)

@@ -1,24 +1,24 @@
-//! The server's rings: the buffers are the client's, in memory that it can change at any time. Each
-//! descriptor is read once and checked; packets are copied out and in.
+//! The server's rings: the buffers are the client's, in memory that the client can change at any
+//! time. Each descriptor is read once and checked; packets are copied in both directions.
 use super::super::ring::{DESC_NEXT, Desc, Ring};
 use super::{Context, RxRing, TxRing};
 use crate::RxPacket;
 use ix_mem::{HEADROOM_BYTES, Mbuf, Pool, ROOM_BYTES, prefetch_read, prefetch_write};
 use ix_sys::Mapping;
 
-/// Descriptors that are read ahead of copying.
+/// Number of descriptors that are prefetched before copying.
 const LOOK_AHEAD: usize = 64;
-/// Most buffers for one frame of ours; a client whose buffers are smaller gets none.
+/// Most buffers for one sent frame. A client with smaller buffers gets no such frame.
 const CHAIN_MAX: u16 = 8;
 
-/// A checked buffer of the client's.
+/// A checked buffer of the client.
 #[derive(Clone, Copy)]
 struct Buffer {
     at: *mut u8,
     bytes: usize,
 }
 
-/// The buffer that a descriptor names, if it lies within a region.
+/// The buffer that a descriptor names, if it is within a region.
 #[inline]
 fn buffer(desc: Desc, regions: &[Mapping]) -> Option<Buffer> {
     let region = regions.get(usize::from(desc.region))?;
@@ -26,15 +26,15 @@ fn buffer(desc: Desc, regions: &[Mapping]) -> Option<Buffer> {
     Some(Buffer { at, bytes: desc.length as usize })
 }
 
-/// A ring towards us: the client appends at the head, we take at the tail.
+/// A ring towards the server: the client appends at the head, the server takes at the tail.
 pub struct ServerRx {
     ring: Ring,
     next: u16,
-    /// The beginning of a frame whose other buffers are not read yet.
+    /// The beginning of a frame whose other buffers were not read yet.
     partial: Option<Mbuf>,
-    /// The rest of a frame that was dropped is still to be passed over.
+    /// The rest of a dropped frame must still be skipped.
     skipping: bool,
-    /// The client says that it appended more than there is room for.
+    /// The client claims to have appended more than there is room for.
     lies: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct ServerRx {
 unsafe impl Send for ServerRx {}
 
 impl ServerRx {
-    /// Takes from the ring's present tail on.
+    /// Takes packets from the ring's current tail on.
     pub fn new(ring: Ring) -> ServerRx {
         ServerRx { next: ring.tail(), ring, partial: None, skipping: false, lies: false }
     }
@@ -61,7 +61,7 @@ impl ServerRx {
         self.skipping = more;
     }
 
-    /// Takes one buffer. False when there is no frame of ours for it.
+    /// Takes one buffer. False if no frame is free for it.
     fn take(
         &mut self,
         buffer: Option<Buffer>,
@@ -153,23 +153,24 @@ impl RxRing for ServerRx {
     }
 }
 
-/// A ring towards the client: it offers buffers at the head, we fill them at the tail.
+/// A ring towards the client: the client offers buffers at the head, the server fills them at the
+/// tail.
 pub struct ServerTx {
     ring: Ring,
     next: u16,
     published: u16,
-    /// The head when we last looked.
+    /// The head when it was last read.
     head: u16,
 }
 
 impl ServerTx {
-    /// Fills from the ring's present tail on.
+    /// Fills buffers from the ring's current tail on.
     pub fn new(ring: Ring) -> ServerTx {
         let next = ring.tail();
         ServerTx { ring, next, published: next, head: next }
     }
 
-    /// Buffers that wait from `index` on.
+    /// Number of offered buffers from `index` on.
     #[inline]
     fn offered(&mut self, index: u16) -> u16 {
         let known = self.head.wrapping_sub(index);
@@ -177,7 +178,7 @@ impl ServerTx {
             return known;
         }
         let head = self.ring.head();
-        // More than the ring has is a lie, and as good as nothing.
+        // A claim of more than the ring has is false, and counts as none.
         if head.wrapping_sub(self.published) > self.ring.size() {
             return 0;
         }
@@ -185,7 +186,7 @@ impl ServerTx {
         head.wrapping_sub(index)
     }
 
-    /// Fetches a buffer that will be filled soon.
+    /// Prefetches a buffer that will be filled soon.
     #[inline]
     fn prefetch(&self, index: u16, regions: &[Mapping]) {
         if self.head.wrapping_sub(index) as i16 > 0
@@ -196,8 +197,8 @@ impl ServerTx {
         }
     }
 
-    /// Copies a frame into as many buffers as it takes, from `next` on. Answers where the next
-    /// frame begins, or `None` if the buffers do not suffice now.
+    /// Copies a frame into as many buffers as it needs, from `next` on. Returns where the next
+    /// frame begins, or `None` if there are not enough buffers now.
     fn fill(&mut self, frame: &[u8], regions: &[Mapping]) -> Option<Filled> {
         let (mut rest, mut index) = (frame, self.next);
         loop {
@@ -224,9 +225,9 @@ impl ServerTx {
 }
 
 enum Filled {
-    /// The next frame begins there.
+    /// The next frame begins at this index.
     Until(u16),
-    /// The buffers are no good.
+    /// The buffers are invalid.
     Never,
 }
 
@@ -237,7 +238,7 @@ impl TxRing for ServerTx {
             Some(Filled::Until(index)) => self.next = index,
             None => return Err(mbuf),
             Some(Filled::Never) => {
-                // An empty buffer is what the client gets for one that was none.
+                // An invalid buffer is returned to the client as an empty one.
                 let desc = self.ring.desc(self.next);
                 self.ring.set_desc_length(self.next, Desc { flags: 0, length: 0, ..desc });
                 self.next = self.next.wrapping_add(1);
@@ -275,7 +276,7 @@ impl TxRing for ServerTx {
     fn close(&mut self, _: &mut Pool) {}
 }
 
-/// Copies a buffer of the client's, which may change meanwhile: the copy is what counts.
+/// Copies a buffer of the client. The client may change it meanwhile: the copy is what counts.
 #[inline]
 fn copy_out(from: Buffer, to: &mut [u8]) {
     assert_eq!(from.bytes, to.len());
@@ -284,7 +285,7 @@ fn copy_out(from: Buffer, to: &mut [u8]) {
     unsafe { std::ptr::copy_nonoverlapping(from.at, to.as_mut_ptr(), from.bytes) }
 }
 
-/// Copies into a buffer of the client's.
+/// Copies into a buffer of the client.
 #[inline]
 fn copy_in(from: &[u8], to: Buffer) {
     assert!(from.len() <= to.bytes);

@@ -1,4 +1,4 @@
-//! The client's side of the handshake: it brings all the memory.
+//! The client's side of the handshake: the client provides all the memory.
 use super::super::message::{AddRegion, AddRing, Hello, Init, MODE_ETHERNET, Message, VERSION};
 use super::super::spec::MemifSpec;
 use super::refusal::Refusal;
@@ -7,26 +7,26 @@ use super::{Established, Step, our_name, queues_of_ix};
 use crate::device::SharedMemory;
 use ix_nic::MemifRole;
 use ix_nic::memif::PAGE_BYTES;
-use ix_nic::memif::{PACKETS_REGION, initialize_ring, ring_bytes};
+use ix_nic::memif::{HEADERS_REGION, RECEIVE_REGION, initialize_ring, ring_bytes};
 use ix_nic::memif::{Plan, RingPlace};
 use ix_sys::{Mapping, event, fd};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Binary logarithm of our rings' size.
+/// Binary logarithm of the size of our rings.
 const LOG2_RING_SIZE: u8 = 10;
-/// Region numbers: the rings and the steering page. The dataplane's packet memory lies between
+/// Region numbers: the rings and the steering page. The dataplane's frames are between
 /// them.
 const RINGS: u16 = 0;
-const STEERING: u16 = 2;
+const STEERING: u16 = 3;
 
-/// A handshake under way.
+/// A handshake in progress.
 pub struct ClientSession {
     spec: MemifSpec,
     memory: SharedMemory,
     /// The eventfd of each of our queues, to pass on.
     bells: Vec<OwnedFd>,
-    /// What is still to be said, one message an ACK; `None` before HELLO.
+    /// Messages to send, one per ACK; `None` before HELLO.
     offers: Option<VecDeque<(Message, Option<OwnedFd>)>>,
     agreed: Option<Established>,
     page_taken: bool,
@@ -45,7 +45,7 @@ impl ClientSession {
         }
     }
 
-    /// Answers a message.
+    /// Handles a message.
     pub fn on_message(&mut self, message: Message, fds: Vec<OwnedFd>) -> Result<Step, Refusal> {
         let name = message.name();
         if !fds.is_empty() {
@@ -66,8 +66,8 @@ impl ClientSession {
         }
     }
 
-    /// The steering page and the number of the peer's queues, once, when HELLO has come: our table
-    /// must stand in it before the peer has it.
+    /// The steering page and the number of the peer's queues, once, after HELLO: our table must be
+    /// in the page before the peer has it.
     pub fn take_page(&mut self) -> Option<(Option<Mapping>, usize)> {
         self.agreed
             .as_mut()
@@ -97,13 +97,13 @@ impl ClientSession {
         }
         let theirs = ix_queues.unwrap_or(ours);
         let mesh = ours * theirs > 1 && ix_queues.is_some();
-        if hello.max_region < PACKETS_REGION + u16::from(mesh) {
+        if hello.max_region < HEADERS_REGION + u16::from(mesh) {
             return Err(Refusal::RegionOrder(hello.max_region + 1));
         }
         self.offer(hello, theirs, mesh, log2_size)
     }
 
-    /// Makes rings and page, and writes down what to say.
+    /// Makes rings and page, and the list of messages to send.
     fn offer(
         &mut self,
         hello: &Hello,
@@ -123,17 +123,19 @@ impl ClientSession {
         let their_bells = (0..theirs).map(|_| event::open()).collect::<Result<Vec<_>, _>>()?;
 
         let mut offers = VecDeque::from([(self.init(), None)]);
-        let packets = self.memory.sizes.bytes() as u64;
+        let [received, headers, _] = self.memory.sizes.areas().map(|bytes| bytes as u64);
         let mut region = |index, bytes, fd: &OwnedFd| {
             let message = Message::AddRegion(AddRegion { index, bytes });
             fd.try_clone().map(|fd| offers.push_back((message, Some(fd))))
         };
         region(RINGS, bytes, &rings)?;
-        region(PACKETS_REGION, packets, &self.memory.fd)?;
+        // The application's transmit memory is none of the peer's business.
+        region(RECEIVE_REGION, received, &self.memory.fds.rx)?;
+        region(HEADERS_REGION, headers, &self.memory.fds.tx)?;
         if let Some(page) = &page {
             region(STEERING, PAGE_BYTES as u64, page)?;
         }
-        // All rings that lead to one queue ring that queue's bell.
+        // All rings that lead to one queue ring that queue's doorbell.
         for (to_server, places, bells) in [(true, tx, &their_bells), (false, rx, &self.bells)] {
             let senders = each_way / bells.len();
             for (i, place) in places.iter().enumerate() {
@@ -177,14 +179,15 @@ impl ClientSession {
     }
 }
 
-/// Rings one behind the other.
+/// Rings one after another.
 fn places(count: usize, log2_size: u8) -> Vec<RingPlace> {
-    // A line of the next ring's header is fetched along with a ring's last descriptors: keep apart.
+    // The cache line after a ring's last descriptors is fetched along with them: keep the next
+    // header off it.
     let stride = (ring_bytes(log2_size) as u32).next_multiple_of(128);
     (0..count as u32).map(|i| RingPlace { region: RINGS, offset: i * stride, log2_size }).collect()
 }
 
-/// A fresh region with empty rings: what an old peer still has mapped is another one.
+/// A new region with empty rings: a former peer may still have the old one mapped.
 fn rings(places: &[RingPlace], log2_size: u8) -> Result<(OwnedFd, u64), Refusal> {
     let last = places.last().map_or(0, |place| place.offset as usize);
     let bytes = (last + ring_bytes(log2_size)).next_multiple_of(4096);

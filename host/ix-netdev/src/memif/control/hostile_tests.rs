@@ -57,7 +57,7 @@ fn each_lie_is_refused_by_name_and_the_link_is_offered_again() {
         ),
         (
             0,
-            "IX of another version",
+            "another version of IX",
             Box::new(|m, _| {
                 let Message::Init(init) = m else { return };
                 init.name = "ix 1 queues=999".into();
@@ -65,30 +65,34 @@ fn each_lie_is_refused_by_name_and_the_link_is_offered_again() {
         ),
         (
             0,
-            "ADD_REGION out of turn",
+            "ADD_REGION out of order",
             Box::new(|m, fd| (*m, *fd) = good(&"@x".parse().unwrap(), 1)),
         ),
         (1, "ADD_REGION came with 0", Box::new(|_, fd| *fd = None)),
-        (1, "has not", Box::new(move |m, _| region(m, 1 << 40))),
-        (1, "has not", Box::new(move |m, _| region(m, 8193))),
-        (1, "has not", Box::new(move |m, _| region(m, 0))),
+        (1, "fewer than the stated", Box::new(move |m, _| region(m, 1 << 40))),
+        (1, "fewer than the stated", Box::new(move |m, _| region(m, 8193))),
+        (1, "fewer than the stated", Box::new(move |m, _| region(m, 0))),
         (1, "F_SEAL_SHRINK", Box::new(|_, fd| *fd = Some(memory(false)))),
-        (1, "has not", Box::new(|_, fd| *fd = Some(ix_sys::event::open().unwrap()))),
+        (1, "fewer than the stated", Box::new(|_, fd| *fd = Some(ix_sys::event::open().unwrap()))),
         (2, "no region 7", Box::new(move |m, _| ring(m, &|r| r.region = 7))),
         (2, "within its region", Box::new(move |m, _| ring(m, &|r| r.offset = u32::MAX))),
         (2, "within its region", Box::new(move |m, _| ring(m, &|r| r.log2_size = 200))),
         (2, "cookie", Box::new(move |m, _| ring(m, &|r| r.offset = 1024))),
         (2, "out of order", Box::new(move |m, _| ring(m, &|r| r.index = 1))),
-        (2, "no eventfd", Box::new(|_, fd| *fd = Some(memory(true)))),
+        (2, "not an eventfd", Box::new(|_, fd| *fd = Some(memory(true)))),
         (3, "queues=N", Box::new(|m, fd| (*m, *fd) = good(&"@x".parse().unwrap(), 4))),
         (
             4,
-            "HELLO out of turn",
+            "HELLO out of order",
             Box::new(|m, _| {
                 *m = ServerSession::hello(&"@x".parse().unwrap());
             }),
         ),
-        (4, "refuses us: tired", Box::new(|m, _| *m = Message::Disconnect("tired".into()))),
+        (
+            4,
+            "refused the connection: tired",
+            Box::new(|m, _| *m = Message::Disconnect("tired".into())),
+        ),
     ];
     for (i, (at, says, change)) in lies.into_iter().enumerate() {
         let line = refusal(&format!("lie-{i}"), at, change);

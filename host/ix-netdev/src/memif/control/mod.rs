@@ -1,5 +1,5 @@
-//! The control channel of a memif, as the broker serves it: connects or accepts, shakes hands,
-//! notices the peer's end, and offers the link again. Never blocks.
+//! The control channel of a memif, as the broker serves it. It connects or accepts, shakes hands,
+//! notices when the peer closes, and offers the link again. It never blocks.
 mod client;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod conversation;
@@ -13,35 +13,35 @@ use super::socket::{self, Received};
 use super::spec::MemifSpec;
 use crate::device::{DeviceEvent, DeviceUpdate, SharedMemory};
 use client::ClientSession;
-use ix_nic::memif::{DOWN_LINE, Direction, Plan, QUEUES_MAX, Receiver};
-use ix_nic::{MemifRole, SetReta, initial_queue};
+use ix_nic::memif::{Direction, Plan, QUEUES_MAX, Receiver};
+use ix_nic::{DeviceChange, MemifRole, SetReta, initial_queue};
 use ix_sys::Mapping;
 use ix_wire::FLOW_GROUPS;
 use refusal::Refusal;
 use server::ServerSession;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two attempts of a client to connect.
+/// Time between two attempts of a client to connect.
 const RETRY: Duration = Duration::from_millis(100);
-/// From the connection to the agreement, at most. A client that says nothing keeps others out; a
-/// server may be starting still, and DPDK's falls over a client that leaves midway.
+/// Longest time from the connection to the end of the handshake. A silent client keeps others out.
+/// A server may still be starting, and DPDK's server fails when a client leaves in the middle.
 const CLIENT_SPEAKS_WITHIN: Duration = Duration::from_secs(5);
 const SERVER_SPEAKS_WITHIN: Duration = Duration::from_secs(30);
-/// Messages read in one go: more than any handshake has.
+/// At most this many messages are read at once: more than any handshake has.
 const MESSAGES_AT_ONCE: usize = 4096;
 
-/// Begins the name by which IX knows IX; the number of queues follows.
+/// Prefix of the name by which IX recognises IX; the number of queues follows.
 const IX_NAME: &str = "ix 1 queues=";
 
-/// What we call ourselves.
+/// The name that we send.
 fn our_name(queues: usize) -> String {
     format!("{IX_NAME}{queues}")
 }
 
-/// The queues of a peer that is IX.
+/// The number of queues of a peer that is IX.
 fn queues_of_ix(name: &str) -> Result<Option<usize>, Refusal> {
     if !name.starts_with("ix ") {
         return Ok(None);
@@ -51,11 +51,11 @@ fn queues_of_ix(name: &str) -> Result<Option<usize>, Refusal> {
     queues.map(Some).ok_or_else(|| Refusal::Name(name.to_owned()))
 }
 
-/// What a message leads to.
+/// The result of a message.
 enum Step {
-    /// This answer.
+    /// Send this reply.
     Reply(Message, Option<OwnedFd>),
-    /// A link.
+    /// There is a link.
     Established(Box<Established>),
 }
 
@@ -82,7 +82,7 @@ impl Session {
         }
     }
 
-    /// Whether the peer's leaving is worth a line: not of one that only knocked.
+    /// Whether the peer's end is worth a line: not if it only connected and closed.
     fn is_serious(&self) -> bool {
         match self {
             Session::Server(session) => session.introduced(),
@@ -92,11 +92,11 @@ impl Session {
 }
 
 enum State {
-    /// No peer; a client tries again then.
+    /// There is no peer; a client tries again at this time.
     Waiting { retry_at: Instant },
-    /// A peer that must hurry.
+    /// A peer in the handshake, which must end by this time.
     Handshake { socket: OwnedFd, session: Box<Session>, deadline: Instant },
-    /// A link.
+    /// There is a link.
     Up { socket: OwnedFd },
 }
 
@@ -113,11 +113,11 @@ pub struct Control {
     reta: Arc<Reta>,
     flow_hash_key: [u64; 2],
     state: State,
-    /// The last line, which is not said twice in a row.
+    /// The last line. It is not repeated directly.
     said: String,
 }
 
-/// A listening socket; its file goes with it.
+/// A listening socket. Its file is removed with it.
 pub struct Listener {
     pub socket: OwnedFd,
     pub path: String,
@@ -172,24 +172,24 @@ impl Control {
         }
     }
 
-    /// The redirection table of our queues, for the sender.
+    /// The redirection table of our queues, which the peer reads.
     pub fn reta(&self) -> Box<dyn SetReta> {
         Box::new(SharedReta(self.reta.clone()))
     }
 
-    /// Whether our packet memory is the link's.
+    /// Whether our packet memory is that of the link.
     pub fn shares_memory(&self) -> bool {
         self.role == MemifRole::Client
     }
 
     /// See [`crate::OpenedDevice::watch_fds`].
-    pub fn watch_fds(&self) -> Vec<RawFd> {
-        let listener = self.listener.as_ref().map(|l| l.socket.as_raw_fd());
+    pub fn watch_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let listener = self.listener.as_ref().map(|l| l.socket.as_fd());
         let peer = match &self.state {
             State::Waiting { .. } => None,
-            State::Handshake { socket, .. } | State::Up { socket } => Some(socket.as_raw_fd()),
+            State::Handshake { socket, .. } | State::Up { socket } => Some(socket.as_fd()),
         };
-        listener.into_iter().chain(peer).collect()
+        listener.into_iter().chain(peer)
     }
 
     /// See [`crate::OpenedDevice::service_in_ms`].
@@ -216,7 +216,7 @@ impl Control {
         events
     }
 
-    /// One line for the user, unless it is the same again.
+    /// A line for the user, unless it repeats the last one.
     fn say(&mut self, what: &str, events: &mut Vec<DeviceEvent>) {
         if self.said != what {
             what.clone_into(&mut self.said);
@@ -224,7 +224,7 @@ impl Control {
         }
     }
 
-    /// Takes whoever knocks; a second peer at a time is told that there is one.
+    /// Accepts a peer. A second peer is told that there is one already.
     fn accept(&mut self, now: Instant) {
         while let Some(listener) = &self.listener
             && let Ok(socket) = socket::accept(listener.socket.as_fd())
@@ -275,7 +275,7 @@ impl Control {
             }
             _ => {
                 let hello = ServerSession::hello(&self.spec).encode();
-                // One that is gone already shows so when we read.
+                // If the peer has closed already, the next read says so.
                 let _ = socket::send(socket.as_fd(), &hello, None);
                 Session::Server(ServerSession::new(&self.spec))
             }
@@ -283,7 +283,7 @@ impl Control {
         self.state = State::Handshake { socket, session: Box::new(session), deadline };
     }
 
-    /// Reads what the peer says.
+    /// Reads the peer's messages.
     fn serve_peer(&mut self, now: Instant, events: &mut Vec<DeviceEvent>) {
         for _ in 0..MESSAGES_AT_ONCE {
             let (State::Handshake { socket, .. } | State::Up { socket }) = &self.state else {
@@ -325,7 +325,7 @@ impl Control {
         events: &mut Vec<DeviceEvent>,
     ) -> Result<(), Refusal> {
         let State::Handshake { socket, session, .. } = &mut self.state else { return Ok(()) };
-        // The table stands in the page before the peer may look at it.
+        // The table must be in the page before the peer may read it.
         if let Session::Client(session) = &mut **session
             && let Some((page, senders)) = session.take_page()
         {
@@ -345,13 +345,13 @@ impl Control {
                 if let Some(message) = reply {
                     socket::send(socket.as_fd(), &message.encode(), None)?;
                 }
-                self.bring_up(&plan, fds, events);
+                self.bring_up(plan, fds, events);
             }
         }
         Ok(())
     }
 
-    fn bring_up(&mut self, plan: &Plan, fds: Vec<OwnedFd>, events: &mut Vec<DeviceEvent>) {
+    fn bring_up(&mut self, plan: Plan, fds: Vec<OwnedFd>, events: &mut Vec<DeviceEvent>) {
         let waiting = State::Waiting { retry_at: Instant::now() };
         if let State::Handshake { socket, .. } = std::mem::replace(&mut self.state, waiting) {
             self.state = State::Up { socket };
@@ -360,10 +360,10 @@ impl Control {
         let line = format!("peer connected ({}, {} queue{plural})", plan.peer, plan.peer_queues);
         self.said.clear();
         self.say(&line, events);
-        events.push(DeviceEvent::Update(DeviceUpdate { line: plan.to_line(), fds }));
+        events.push(DeviceEvent::Update(DeviceUpdate { change: DeviceChange::PeerUp(plan), fds }));
     }
 
-    /// Tells the peer why, and drops it.
+    /// Tells the peer the reason, and closes.
     fn refuse(&mut self, refusal: Refusal, now: Instant, events: &mut Vec<DeviceEvent>) {
         if let State::Handshake { socket, .. } | State::Up { socket } = &self.state
             && !matches!(refusal, Refusal::Peer(_))
@@ -374,7 +374,7 @@ impl Control {
         self.lose(&refusal.to_string(), now, events);
     }
 
-    /// The peer is gone, for this reason if it is known.
+    /// The peer has closed, for this reason if it is known.
     fn lose(&mut self, reason: &str, now: Instant, events: &mut Vec<DeviceEvent>) {
         let state = std::mem::replace(&mut self.state, State::Waiting { retry_at: now + RETRY });
         let what = match (&state, reason) {
@@ -389,13 +389,13 @@ impl Control {
         }
         if matches!(state, State::Up { .. }) {
             self.reta.withdraw();
-            let line = DOWN_LINE.to_owned();
-            events.push(DeviceEvent::Update(DeviceUpdate { line, fds: Vec::new() }));
+            let change = DeviceChange::PeerDown;
+            events.push(DeviceEvent::Update(DeviceUpdate { change, fds: Vec::new() }));
         }
     }
 }
 
-/// Our redirection table: kept here, and shown to a peer that is IX.
+/// Sets our redirection table: kept here, and shown to a peer that is IX.
 struct Reta {
     queues: usize,
     shown: Mutex<Shown>,

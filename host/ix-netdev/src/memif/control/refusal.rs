@@ -62,43 +62,48 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use Refusal::*;
         match self {
-            Message(e) => write!(f, "it sent {e}; memif has messages of 128 bytes"),
-            Unexpected(what) => write!(f, "it sent {what} out of turn"),
+            Message(e) => write!(f, "{e}"),
+            Unexpected(what) => write!(f, "it sent {what} out of order"),
             Version { min, max } if min == max => {
-                write!(f, "it speaks version {} of memif and we speak 2.0", version(*min))
+                write!(f, "it speaks version {} of memif, IX speaks 2.0", version(*min))
             }
             Version { min, max } => {
                 let (min, max) = (version(*min), version(*max));
-                write!(f, "it speaks versions {min} to {max} of memif and we speak 2.0")
+                write!(f, "it speaks versions {min} to {max} of memif, IX speaks 2.0")
             }
-            Interface { asked, ours } => write!(f, "it asks for id={asked} and this is id={ours}"),
-            Mode(mode) => write!(f, "its mode is {mode} and only Ethernet (0) works here"),
-            Secret => write!(f, "its secret= is not ours; give both sides the same"),
-            Name(name) => write!(f, "it is `{name}`, an IX of another version"),
-            RegionOrder(n) => write!(f, "region {n} is out of order or one too many"),
+            Interface { asked, ours } => {
+                write!(f, "it asks for id={asked}, but this side has id={ours}")
+            }
+            Mode(mode) => write!(f, "its mode is {mode}, but only Ethernet (0) is supported"),
+            Secret => write!(f, "its secret= differs; give both sides the same"),
+            Name(name) => write!(f, "it is `{name}`, which is another version of IX"),
+            RegionOrder(n) => write!(f, "region {n} is out of order, or beyond the last"),
             RegionSize { region, bytes } => {
-                write!(f, "region {region} is said to have {bytes} bytes, which it has not")
+                write!(f, "region {region} has fewer than the stated {bytes} bytes")
             }
             RegionMissing(n) => write!(f, "there is no region {n}"),
             RegionShrinks(n) => {
-                write!(f, "region {n} can shrink under us; it must be sealed (F_SEAL_SHRINK)")
+                write!(f, "region {n} could shrink; it must be sealed (F_SEAL_SHRINK)")
             }
-            RingOrder(n) => write!(f, "ring {n} is out of order or one too many"),
-            RingPlace(n) => write!(f, "ring {n} does not lie within its region"),
+            RingOrder(n) => write!(f, "ring {n} is out of order, or beyond the last"),
+            RingPlace(n) => write!(f, "ring {n} is not within its region"),
             RingCookie(n) => write!(f, "ring {n} does not begin with memif's cookie"),
             RingCount { peer, ours } => {
                 let plural = if *peer == 1 { "" } else { "s" };
-                write!(f, "it has {peer} queue{plural}, we have {ours}; give both queues=N")
+                write!(
+                    f,
+                    "it has {peer} queue{plural}, this side has {ours}; give both the same queues=N"
+                )
             }
             RingSize => write!(f, "it allows no ring of 2 descriptors or more"),
-            NoEventfd => write!(f, "the descriptor of a ring is no eventfd"),
+            NoEventfd => write!(f, "the descriptor of a ring is not an eventfd"),
             Descriptors { message, count } => {
                 write!(f, "its {message} came with {count} descriptors")
             }
             Steering => write!(f, "its steering page is missing"),
-            Slow => write!(f, "it was connected and said too little for seconds"),
-            Peer(reason) if reason.is_empty() => write!(f, "it refuses us"),
-            Peer(reason) => write!(f, "it refuses us: {reason}"),
+            Slow => write!(f, "it did not complete the handshake in time"),
+            Peer(reason) if reason.is_empty() => write!(f, "it refused the connection"),
+            Peer(reason) => write!(f, "it refused the connection: {reason}"),
             System(e) => write!(f, "{e}"),
         }
     }

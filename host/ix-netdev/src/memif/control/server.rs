@@ -1,5 +1,5 @@
-//! The server's side of the handshake: what a hostile client says is checked here, message by
-//! message, before anything of it reaches the dataplane.
+//! The server's side of the handshake: each message of a possibly hostile client is checked here
+//! before any of it reaches the dataplane.
 use super::super::message::{AddRegion, AddRing, Hello, Init, MODE_ETHERNET, Message, VERSION};
 use super::super::spec::{MemifSpec, SECRET_BYTES};
 use super::refusal::Refusal;
@@ -12,10 +12,10 @@ use ix_sys::{Mapping, fd};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// A handshake under way.
+/// A handshake in progress.
 pub struct ServerSession {
     spec: MemifSpec,
-    /// INIT came.
+    /// INIT was received.
     introduced: bool,
     peer: String,
     /// The queues of a peer that is IX.
@@ -53,12 +53,12 @@ impl ServerSession {
         })
     }
 
-    /// Whether the client has said what it wants.
+    /// Whether the client has sent INIT.
     pub fn introduced(&self) -> bool {
         self.introduced
     }
 
-    /// Answers a message.
+    /// Handles a message.
     pub fn on_message(&mut self, message: Message, mut fds: Vec<OwnedFd>) -> Result<Step, Refusal> {
         let (name, count) = (message.name(), fds.len());
         let wants_fd = matches!(message, Message::AddRegion(_) | Message::AddRing(_));
@@ -107,7 +107,7 @@ impl ServerSession {
         if bytes == 0 || bytes > REGION_BYTES_MAX || bytes > fd::file_bytes(memory.as_fd())? {
             return Err(Refusal::RegionSize { region: index, bytes });
         }
-        // An access behind the end of a file that shrank is a SIGBUS.
+        // An access beyond the end of a file that was shrunk is a SIGBUS.
         if !fd::cannot_shrink(memory.as_fd()) {
             return Err(Refusal::RegionShrinks(index));
         }
@@ -126,7 +126,7 @@ impl ServerSession {
             return Err(Refusal::RegionMissing(region));
         };
         let place = RingPlace { region, offset, log2_size };
-        // `fits` looks the region up by its number.
+        // `fits` looks up the region by its number.
         if !(RingPlace { region: 0, ..place }).fits(&[*bytes]) {
             return Err(Refusal::RingPlace(index));
         }
@@ -138,7 +138,7 @@ impl ServerSession {
         Ok(())
     }
 
-    /// Everything is there, or the first thing that is not.
+    /// Checks that everything is there; fails with the first thing that is missing.
     fn establish(&mut self) -> Result<Established, Refusal> {
         let ours = self.spec.queues;
         let peer_queues = self.ix_queues.unwrap_or(self.to_server.len().min(self.to_client.len()));
@@ -157,7 +157,7 @@ impl ServerSession {
             Some(last) => Some(Mapping::of_fd(regions[usize::from(last)].as_fd(), PAGE_BYTES, 0)?),
             None => None,
         };
-        // Of the rings of one receiving queue the first one's eventfd stands for all.
+        // Of the rings of one receiving queue, the first one's eventfd stands for all.
         let senders = |of: usize| if mesh { of } else { 1 };
         let (rx, rx_bells): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.to_server).into_iter().unzip();
@@ -177,27 +177,27 @@ impl ServerSession {
             rx,
             tx,
         };
-        plan.check().map_err(Refusal::Unexpected)?;
+        plan.check().map_err(|e| Refusal::Unexpected(e.name()))?;
         let reply = Some(Message::Connected("ix".to_owned()));
         Ok(Established { plan, fds, page, reply })
     }
 }
 
-/// A secret as it stands in INIT.
+/// A secret as it is in INIT.
 pub fn padded(secret: &str) -> [u8; SECRET_BYTES] {
     let mut bytes = [0; SECRET_BYTES];
     bytes.iter_mut().zip(secret.bytes()).for_each(|(to, from)| *to = from);
     bytes
 }
 
-/// The word at an offset of a region, without mapping it.
+/// The word at an offset of a region, read without mapping it.
 fn first_word(region: BorrowedFd<'_>, offset: u32) -> io::Result<u32> {
     let mut bytes = [0u8; 4];
     let n = fd::read_at(region, &mut bytes, i64::from(offset))?;
     if n == bytes.len() { Ok(u32::from_ne_bytes(bytes)) } else { Ok(0) }
 }
 
-/// Refuses what is no eventfd: reads and writes of other things could block the dataplane.
+/// Refuses descriptors that are not eventfds: reads and writes of others could block the dataplane.
 fn make_nonblocking_eventfd(event: BorrowedFd<'_>) -> Result<(), Refusal> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", event.as_raw_fd()))?;
     if link.as_os_str() != "anon_inode:[eventfd]" {

@@ -1,9 +1,9 @@
 //! Which connections somebody wants to know of, and in which order.
-use ix_dataplane::FlowRecord;
-use ix_proto::GroupSet;
+use super::text;
+use crate::GroupSet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::str::FromStr;
 
 /// Most connections of one answer.
@@ -20,13 +20,13 @@ pub struct Query {
     /// Only those of this elastic thread.
     pub thread: Option<usize>,
     /// Only those of these flow groups, such as `0-15`.
-    #[serde(with = "some_groups")]
+    #[serde(with = "text::option")]
     pub groups: Option<GroupSet>,
     /// Only those to this peer: an address, a network, or an address with a port.
-    #[serde(with = "as_text")]
+    #[serde(with = "text::option")]
     pub peer: Option<PeerFilter>,
     /// Only those in this state; RFC 9293's name.
-    #[serde(with = "as_text")]
+    #[serde(with = "text::option")]
     pub state: Option<StateFilter>,
     /// The order: `rate`, `rtt`, `retransmits`, `queued`, `bytes`, `age` or `idle`.
     pub sort: Sort,
@@ -62,19 +62,10 @@ impl Query {
         }
         Ok(())
     }
-
-    /// Whether a connection is asked for.
-    pub fn wants(&self, record: &FlowRecord) -> bool {
-        self.thread.is_none_or(|thread| usize::from(record.thread) == thread)
-            && self.groups.is_none_or(|groups| groups.contains(record.flow_group.into()))
-            && self.peer.is_none_or(|peer| peer.matches(address(&record.peer), record.peer_port))
-            && self.state.is_none_or(|StateFilter(state)| record.state == state)
-    }
 }
 
 /// The order of an answer; what is most stands first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Sort {
     /// Payload a second, both ways.
@@ -105,24 +96,25 @@ impl Sort {
         Sort::Age,
         Sort::Idle,
     ];
-
-    /// By what connections are compared; `moved` is payload since the look before.
-    pub fn key(self, record: &FlowRecord, moved: u64) -> u64 {
-        match self {
-            Sort::Rate => moved,
-            Sort::Rtt => record.srtt_us.into(),
-            Sort::Retransmits => record.retransmits.into(),
-            Sort::Queued => u64::from(record.snd_queued_bytes) + u64::from(record.rcv_queued_bytes),
-            Sort::Bytes => record.bytes_in.saturating_add(record.bytes_out),
-            Sort::Age => record.age_us,
-            Sort::Idle => record.idle_us,
-        }
-    }
 }
 
-impl fmt::Display for Sort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Sort {
+    /// What it compares.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Sort::Rate => "Payload a second, both ways",
+            Sort::Rtt => "Smoothed round-trip time",
+            Sort::Retransmits => "Segments sent again",
+            Sort::Queued => "Bytes that wait, both ways",
+            Sort::Bytes => "Payload so far, both ways",
+            Sort::Age => "Age",
+            Sort::Idle => "Time without segments",
+        }
+    }
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
             Sort::Rate => "rate",
             Sort::Rtt => "rtt",
             Sort::Retransmits => "retransmits",
@@ -130,7 +122,13 @@ impl fmt::Display for Sort {
             Sort::Bytes => "bytes",
             Sort::Age => "age",
             Sort::Idle => "idle",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Sort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -193,94 +191,80 @@ impl fmt::Display for PeerFilter {
     }
 }
 
-/// The states' names in RFC 9293, by their numbers in `ix_tcp::State`.
-const STATES: [&str; 12] = [
-    "?",
-    "LISTEN",
-    "SYN-SENT",
-    "SYN-RECEIVED",
-    "ESTABLISHED",
-    "FIN-WAIT-1",
-    "FIN-WAIT-2",
-    "CLOSE-WAIT",
-    "CLOSING",
-    "LAST-ACK",
-    "TIME-WAIT",
-    "CLOSED",
-];
+/// A state of a TCP connection, by its number in `ix_tcp::State`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpState(usize);
 
-/// The name of a state.
-pub fn state_name(state: u32) -> &'static str {
-    STATES.get(state as usize).copied().unwrap_or(STATES[0])
+impl TcpState {
+    /// The states' names in RFC 9293, by their numbers; first what is none.
+    const NAMES: [&str; 12] = [
+        "?",
+        "LISTEN",
+        "SYN-SENT",
+        "SYN-RECEIVED",
+        "ESTABLISHED",
+        "FIN-WAIT-1",
+        "FIN-WAIT-2",
+        "CLOSE-WAIT",
+        "CLOSING",
+        "LAST-ACK",
+        "TIME-WAIT",
+        "CLOSED",
+    ];
+
+    /// The state of this number.
+    pub fn of(number: u32) -> TcpState {
+        let known = usize::try_from(number).ok().filter(|number| *number < TcpState::NAMES.len());
+        TcpState(known.unwrap_or(0))
+    }
+
+    /// Its name in RFC 9293.
+    pub fn name(self) -> &'static str {
+        TcpState::NAMES[self.0]
+    }
 }
 
-/// A state of RFC 9293.
+impl FromStr for TcpState {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TcpState, String> {
+        let named = TcpState::NAMES.iter().position(|name| name.eq_ignore_ascii_case(text));
+        named.map(TcpState).ok_or_else(|| format!("`{text}` is no state"))
+    }
+}
+
+impl fmt::Display for TcpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A state that a connection may be asked for by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateFilter(u32);
+pub struct StateFilter(TcpState);
+
+impl StateFilter {
+    /// Whether a connection in this state is asked for.
+    pub fn matches(self, state: TcpState) -> bool {
+        self.0 == state
+    }
+}
 
 impl FromStr for StateFilter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<StateFilter, String> {
-        let named = STATES.iter().skip(2).position(|name| name.eq_ignore_ascii_case(text));
-        let names = || STATES[2..11].join(", ").to_lowercase();
-        let state = named.ok_or_else(|| format!("`{text}` is no state; say one of {}", names()))?;
-        Ok(StateFilter(state as u32 + 2))
+        // No connection listens.
+        let state = text.parse().ok().filter(|TcpState(number)| *number >= 2);
+        let names = || TcpState::NAMES[2..11].join(", ").to_lowercase();
+        let none = || format!("`{text}` is no state; say one of {}", names());
+        state.map(StateFilter).ok_or_else(none)
     }
 }
 
 impl fmt::Display for StateFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(state_name(self.0))
-    }
-}
-
-/// An address as people write it.
-pub fn address(bytes: &[u8; 16]) -> IpAddr {
-    Ipv6Addr::from(*bytes).to_canonical()
-}
-
-/// A filter as its text.
-mod as_text {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    pub fn serialize<T: Display, S: Serializer>(
-        value: &Option<T>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        match value {
-            Some(value) => to.collect_str(value),
-            None => to.serialize_none(),
-        }
-    }
-
-    pub fn deserialize<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
-    where
-        T: FromStr<Err = String>,
-        D: Deserializer<'de>,
-    {
-        let text = Option::<String>::deserialize(from)?;
-        text.map(|text| text.parse().map_err(Error::custom)).transpose()
-    }
-}
-
-/// Flow groups as their text, or none.
-mod some_groups {
-    use ix_proto::GroupSet;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub fn serialize<S: Serializer>(value: &Option<GroupSet>, to: S) -> Result<S::Ok, S::Error> {
-        match value {
-            Some(value) => to.collect_str(value),
-            None => to.serialize_none(),
-        }
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<GroupSet>, D::Error> {
-        let text = Option::<String>::deserialize(from)?;
-        text.map(|text| text.parse().map_err(Error::custom)).transpose()
+        self.0.fmt(f)
     }
 }
 
@@ -288,35 +272,24 @@ mod some_groups {
 mod tests {
     use super::*;
 
-    fn record() -> FlowRecord {
-        let peer = Ipv6Addr::from([0, 0, 0, 0, 0, 0xffff, 0x0a00, 0x0001]).octets();
-        let (thread, flow_group, peer_port, state) = (1, 7, 4000, 4);
-        FlowRecord { peer, peer_port, thread, flow_group, state, ..FlowRecord::default() }
-    }
-
     #[test]
     fn filters_pick_what_they_name() {
-        let query = |text: &str| serde_json::from_str::<Query>(text).expect(text);
+        let peer = IpAddr::from([10, 0, 0, 1]);
         for (text, picked) in [
-            ("{}", true),
-            (r#"{"thread":1}"#, true),
-            (r#"{"thread":0}"#, false),
-            (r#"{"groups":"0-7"}"#, true),
-            (r#"{"groups":"8"}"#, false),
-            (r#"{"peer":"10.0.0.1"}"#, true),
-            (r#"{"peer":"10.0.0.1:4000"}"#, true),
-            (r#"{"peer":"10.0.0.1:4001"}"#, false),
-            (r#"{"peer":"10.0.0.2"}"#, false),
-            (r#"{"peer":"10.0.0.2/30"}"#, true),
-            (r#"{"peer":"0.0.0.0/0"}"#, true),
-            (r#"{"peer":"::1"}"#, false),
-            (r#"{"state":"established"}"#, true),
-            (r#"{"state":"TIME-WAIT"}"#, false),
+            ("10.0.0.1", true),
+            ("10.0.0.1:4000", true),
+            ("10.0.0.1:4001", false),
+            ("10.0.0.2", false),
+            ("10.0.0.2/30", true),
+            ("0.0.0.0/0", true),
+            ("::1", false),
         ] {
-            let query = query(text);
-            assert_eq!(query.wants(&record()), picked, "{text}");
-            let again = serde_json::to_string(&query).expect("JSON");
-            assert_eq!(serde_json::from_str::<Query>(&again).expect(&again), query);
+            let filter: PeerFilter = text.parse().expect(text);
+            assert_eq!(filter.matches(peer, 4000), picked, "{text}");
+        }
+        for (text, picked) in [("established", true), ("TIME-WAIT", false)] {
+            let filter: StateFilter = text.parse().expect(text);
+            assert_eq!(filter.matches(TcpState::of(4)), picked, "{text}");
         }
     }
 
@@ -342,7 +315,7 @@ mod tests {
     #[test]
     fn states_have_the_numbers_of_the_state_machine() {
         // Of ix_tcp::State, in the order of RFC 9293 section 3.3.2.
-        assert_eq!([4, 10].map(state_name), ["ESTABLISHED", "TIME-WAIT"]);
-        assert_eq!(state_name(99), "?");
+        assert_eq!([4, 10].map(|n| TcpState::of(n).name()), ["ESTABLISHED", "TIME-WAIT"]);
+        assert_eq!(TcpState::of(99).name(), "?");
     }
 }

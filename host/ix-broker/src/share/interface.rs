@@ -2,18 +2,23 @@
 //! the kernel.
 use super::has_ended;
 use super::link::Link;
-use crate::control::{Answer, Backend, Refusal, Request, Ticket, Topic, VnicDevice};
+use crate::control::{Backend, Name, Response, Ticket};
 use crate::vnic::{Enforcer, Granted, Made, Place, draw, linux_addresses, read_rate, refuse};
 use ix_netdev::Exchange;
 use ix_netdev::Namespace;
+use ix_proto::control::vnic::{
+    FilterAssigned, FilterCreated, FilterDerived, FiltersCreated, FiltersRevoked, Limit, Limits,
+    RatesSet, SharedFilter, SharedInterface, SharedRates, SharedRatesSet, SharedVnic, VnicCreated,
+    VnicDeleted,
+};
+use ix_proto::control::{Look, Refusal, Request, Topic, VnicDevice, vnic};
 use ix_vnic::{Direction, Filter, Policy, Rate, Registry, VnicId};
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// The registry of one interface, and what carries it out.
-pub struct Desk {
+pub struct InterfaceShare {
     here: Namespace,
     exchange: Exchange,
     granted: Granted,
@@ -32,20 +37,20 @@ const WEIGHT_MAX: u32 = 1000;
 /// The least rate that the kernel's programs tell apart, bits a second.
 const RATE_MIN: u64 = 1000;
 
-impl Desk {
+impl InterfaceShare {
     /// Nobody has a vNIC yet.
-    pub fn new(here: Namespace, exchange: Exchange, policy: Policy) -> Desk {
+    pub fn new(here: Namespace, exchange: Exchange, policy: Policy) -> InterfaceShare {
         let (granted, links) = (Granted::new(Registry::new(policy)), BTreeMap::new());
-        Desk { here, exchange, granted, links, share_out: None }
+        InterfaceShare { here, exchange, granted, links, share_out: None }
     }
 
     /// What polls readable when an owner has ended.
-    pub fn owner_fds(&self) -> Vec<RawFd> {
+    pub fn owner_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let owners = self.links.values().filter_map(|link| link.owner.as_ref());
-        owners.map(|(_, fd)| fd.as_raw_fd()).collect()
+        owners.map(|(_, fd)| fd.as_fd())
     }
 
-    /// When [`Desk::share_out`] is to be called, if it is.
+    /// When [`InterfaceShare::share_out`] is to be called, if it is.
     pub fn due(&self) -> Option<Instant> {
         self.share_out
     }
@@ -138,10 +143,10 @@ impl Desk {
         queues: usize,
         owner: Option<u32>,
         device: VnicDevice,
-    ) -> Answer {
+    ) -> Response {
         let key = draw().map_err(Refusal::Vnic)?;
         let id = self.granted.registry.create_vnic(name, queues, key.clone()).map_err(refuse)?;
-        let Desk { here, exchange, .. } = self;
+        let InterfaceShare { here, exchange, .. } = self;
         let made = Link::new(name, device, queues, here, exchange).and_then(|mut link| {
             let owned = owner.map_or(Ok(()), |pid| link.set_owner(pid));
             if owned.is_err() {
@@ -152,17 +157,15 @@ impl Desk {
         });
         match made {
             Ok(link) => {
-                let (far, device) = (&link.far, &link.device);
-                let capability = key.reveal();
-                let answer = json!({
-                    "vnic": name,
-                    "link": far,
-                    "device": device,
-                    "capability": capability,
-                });
+                let answer = VnicCreated {
+                    vnic: name.to_owned(),
+                    link: link.far.clone(),
+                    device: link.device.clone(),
+                    capability: key.reveal(),
+                };
                 self.links.insert(id, link);
                 self.begin_sharing();
-                Ok(answer)
+                Ok(answer.into())
             }
             Err(why) => {
                 self.granted.registry.delete_vnic(id);
@@ -171,7 +174,8 @@ impl Desk {
         }
     }
 
-    /// First its traffic is Linux's, then its filters leave the programs, then its link goes.
+    /// First its traffic is Linux's, then its filters leave the programs, then its link goes. An
+    /// error says what of the filters stayed; the vNIC is gone.
     fn delete(&mut self, id: VnicId) -> Result<(), String> {
         if let Some(link) = self.links.get(&id) {
             self.exchange.cut(&link.near);
@@ -193,7 +197,7 @@ impl Desk {
         rx: Option<&str>,
         tx: Option<&str>,
         weight: Option<u32>,
-    ) -> Answer {
+    ) -> Response {
         let id = self.granted.registry.vnic_named(name).map_err(refuse)?;
         let speed = self.exchange.link_bits_per_s();
         let Some(link) = self.links.get_mut(&id) else { return Err(gone(name)) };
@@ -211,31 +215,29 @@ impl Desk {
         set.map_err(|e| Refusal::Vnic(e.to_string()))?;
         link.rates = rates;
         link.tell(&self.here);
-        let mut answer = json!({ "vnic": name });
-        put_rates(&mut answer, link);
-        if !link.hears {
-            answer["note"] = DEAF.into();
-        }
-        Ok(answer)
+        let note = (!link.hears).then(|| DEAF.to_owned());
+        let set = SharedRatesSet { vnic: name.to_owned(), rates: rates_of(link), note };
+        Ok(RatesSet::Shared(set).into())
     }
 
     /// Grants filters, to a vNIC at once if one is named; all or none.
-    fn grant(&mut self, filters: &[Filter], holder: &str, vnic: Option<&str>) -> Answer {
+    fn grant(&mut self, filters: &[Filter], holder: &str, vnic: Option<&str>) -> Response {
         let named = |name| self.granted.registry.vnic_named(name).map_err(refuse);
         let place = Place { vnic: vnic.map(named).transpose()?, queue: None };
         let (granted, mut kernel) = self.parts();
         let made = granted.create(&mut kernel, filters, holder, place, linux_addresses())?;
-        let each = |(filter, made): (&Filter, &Made)| {
-            let (id, text) = (made.id.0, filter.to_string());
-            json!({ "filter": id, "text": text, "capability": made.capability })
+        let each = |(filter, made): (&Filter, Made)| FilterCreated {
+            filter: made.id.0,
+            text: filter.clone(),
+            queue: None,
+            capability: made.capability,
         };
-        let all: Vec<Value> = filters.iter().zip(&made).map(each).collect();
-        Ok(json!({ "filters": all }))
+        Ok(FiltersCreated { filters: filters.iter().zip(made).map(each).collect() }.into())
     }
 
     /// What is granted, and the kernel that puts it into force.
     fn parts(&mut self) -> (&mut Granted, Kernel<'_>) {
-        let Desk { exchange, granted, links, .. } = self;
+        let InterfaceShare { exchange, granted, links, .. } = self;
         (granted, Kernel { exchange, links })
     }
 
@@ -246,59 +248,57 @@ impl Desk {
     }
 
     /// Everything but the capabilities.
-    fn view(&self) -> Value {
+    fn view(&self) -> SharedInterface {
         let link = |id: VnicId| self.links.get(&id);
         let vnic = |view: ix_vnic::VnicView| {
-            let counts = link(view.id).map(|link| self.exchange.counts(&link.near));
-            let counts = counts.unwrap_or_default();
-            let mut value = json!({
-                "vnic": view.name,
-                "queues": view.queues,
-                "link": link(view.id).map(|link| &link.far),
-                "device": link(view.id).map(|link| &link.device),
-                "owner": link(view.id).and_then(|link| Some(link.owner.as_ref()?.0)),
-                "sent": counts.sent,
-                "sent_bytes": counts.sent_bytes,
-                "received": counts.received,
-                "foreign_mac": counts.foreign_mac,
-                "foreign": counts.foreign,
-                "over_rate": counts.over_rate,
-                "over_share": counts.over_share,
-                "received_over_rate": counts.received_over_rate,
-            });
-            link(view.id).iter().for_each(|link| put_rates(&mut value, link));
-            value
+            let link = link(view.id);
+            let counts = link.map(|link| self.exchange.counts(&link.near)).unwrap_or_default();
+            SharedVnic {
+                vnic: view.name,
+                queues: view.queues,
+                link: link.map(|link| link.far.clone()),
+                device: link.map(|link| link.device.clone()),
+                owner: link.and_then(|link| Some(link.owner.as_ref()?.0)),
+                sent: counts.sent,
+                sent_bytes: counts.sent_bytes,
+                received: counts.received,
+                foreign_mac: counts.foreign_mac,
+                foreign: counts.foreign,
+                over_rate: counts.over_rate,
+                over_share: counts.over_share,
+                received_over_rate: counts.received_over_rate,
+                rates: link.map(rates_of),
+            }
         };
-        let filter = |view: ix_vnic::FilterView| {
-            json!({
-                "filter": view.id.0,
-                "text": view.filter.to_string(),
-                "holder": view.holder,
-                "derived_from": view.parent.map(|id| id.0),
-                "vnic": view.assigned.and_then(link).map(|link| &link.name),
-            })
+        let filter = |view: ix_vnic::FilterView| SharedFilter {
+            filter: view.id.0,
+            text: view.filter,
+            holder: view.holder,
+            derived_from: view.parent.map(|id| id.0),
+            vnic: view.assigned.and_then(link).map(|link| link.name.clone()),
         };
         let policy = self.granted.registry.policy();
-        json!({
-            "vnics": self.granted.registry.vnics().into_iter().map(vnic).collect::<Vec<_>>(),
-            "filters": self.granted.registry.filters().into_iter().map(filter).collect::<Vec<_>>(),
-            "limits": {
-                "vnics": policy.vnics_max,
-                "queues": policy.queues_max,
-                "filters": policy.filters_max,
-                "derived_of_a_holder": policy.derived_max,
-                "overlap": policy.may_overlap,
+        SharedInterface {
+            vnics: self.granted.registry.vnics().into_iter().map(vnic).collect(),
+            filters: self.granted.registry.filters().into_iter().map(filter).collect(),
+            limits: Limits {
+                vnics: policy.vnics_max,
+                queues: policy.queues_max,
+                filters: policy.filters_max,
+                derived_of_a_holder: policy.derived_max,
+                overlap: policy.may_overlap,
             },
-            "linux": linux_addresses(),
-            "in_hardware": [],
-            "in_software": ["filters", "rates", "weights"],
-            "link_bits_per_s": self.exchange.link_bits_per_s(),
-        })
+            linux: linux_addresses(),
+            in_hardware: Vec::new(),
+            in_software: vec![Limit::Filters, Limit::Rates, Limit::Weights],
+            link_bits_per_s: self.exchange.link_bits_per_s(),
+            refused: BTreeMap::new(),
+        }
     }
 
-    fn answer(&mut self, request: &Request) -> Answer {
+    fn answer(&mut self, request: &Request) -> Response {
         match request {
-            Request::Vnic => Ok(self.view()),
+            Request::Vnic => Ok(vnic::View::Shared(Box::new(self.view())).into()),
             Request::VnicCreate { name, queues, owner, device } => {
                 self.create(name, *queues, *owner, *device)
             }
@@ -315,8 +315,11 @@ impl Desk {
             )),
             Request::VnicDelete { name } => {
                 let id = self.granted.registry.vnic_named(name).map_err(refuse)?;
-                self.delete(id).map_err(Refusal::Vnic)?;
-                Ok(json!({ "deleted": name }))
+                // It is gone in any case: a refusal would let the client try again.
+                if let Err(e) = self.delete(id) {
+                    eprintln!("ix: vNIC {name} is deleted, but not all that it left behind: {e}");
+                }
+                Ok(VnicDeleted { deleted: name.clone() }.into())
             }
             Request::FilterCreate { filters, holder, vnic, queue: None } => {
                 let holder = holder.as_deref().or(vnic.as_deref()).unwrap_or("operator");
@@ -325,20 +328,20 @@ impl Desk {
             Request::FilterDerive { capability: from, filter } => {
                 let (granted, mut kernel) = self.parts();
                 let made = granted.derive(&mut kernel, from, filter.clone(), None)?;
-                Ok(json!({ "filter": made.id.0, "capability": made.capability }))
+                Ok(FilterDerived { filter: made.id.0, capability: made.capability }.into())
             }
             Request::FilterAssign { capability: filter, vnic: Some(vnic), queue: None } => {
                 let (granted, mut kernel) = self.parts();
                 let id = granted.assign_vnic(&mut kernel, filter, vnic)?;
-                Ok(json!({ "filter": id.0 }))
+                Ok(FilterAssigned { filter: id.0, queue: None }.into())
             }
             Request::FilterRevoke { capability: what } => {
                 let (granted, mut kernel) = self.parts();
-                Ok(json!({ "revoked": granted.revoke(&mut kernel, what)? }))
+                Ok(FiltersRevoked { revoked: granted.revoke(&mut kernel, what)? }.into())
             }
             Request::FilterRemove { filter } => {
                 let (granted, mut kernel) = self.parts();
-                Ok(json!({ "revoked": granted.remove(&mut kernel, *filter)? }))
+                Ok(FiltersRevoked { revoked: granted.remove(&mut kernel, *filter)? }.into())
             }
             _ => Err(Refusal::Unsupported("do that: it shares an interface, and runs no program")),
         }
@@ -387,30 +390,31 @@ fn within(rate: Option<Rate>) -> Result<Option<Rate>, Refusal> {
     }
 }
 
-fn put_rates(value: &mut Value, link: &Link) {
-    let text = |rate: Option<Rate>| rate.map(|rate| rate.to_string());
-    value["rx_rate"] = json!(text(link.rates.rx));
-    value["tx_rate"] = json!(text(link.rates.tx));
-    value["weight"] = link.rates.weight.into();
-    value["part_bits_per_s"] = json!(link.part);
+fn rates_of(link: &Link) -> SharedRates {
+    SharedRates {
+        rx_rate: link.rates.rx,
+        tx_rate: link.rates.tx,
+        weight: link.rates.weight,
+        part_bits_per_s: link.part,
+    }
 }
 
-impl Backend for Desk {
-    fn name(&self) -> Value {
-        json!({ "program": "ix share", "pid": std::process::id() })
+impl Backend for InterfaceShare {
+    fn name(&self) -> Name {
+        Name { program: "ix share".to_owned(), pid: std::process::id() }
     }
 
-    fn look(&mut self, _topic: Topic) -> Answer {
+    fn look(&mut self, _topic: Topic) -> Result<Look, Refusal> {
         Err(Refusal::Unsupported("tell that: `ix ctl vnic` says what it does"))
     }
 
-    fn begin(&mut self, request: &Request, _ticket: Ticket) -> Option<Answer> {
+    fn begin(&mut self, request: &Request, _ticket: Ticket) -> Option<Response> {
         Some(self.answer(request))
     }
 }
 
 /// The links go with the vNICs.
-impl Drop for Desk {
+impl Drop for InterfaceShare {
     fn drop(&mut self) {
         for link in self.links.values() {
             link.remove(&self.here);

@@ -1,10 +1,10 @@
-//! Elastic threads that nobody is: who looks after what they still have.
+//! Elastic threads that no thread runs: what they still have is looked after.
 //!
 //! An elastic thread that the program has not entered, or has left, may still have flow groups, and
-//! a device whose redirection table we cannot write goes on to put packets into its queue. So
-//! whichever elastic thread is awake looks after it about every millisecond: it claims the thread,
-//! as one who enters it must, and for that moment is it: hands its packets over and sends its flow
-//! groups away. There is no application to hear of it.
+//! a device whose redirection table cannot be written continues to put packets into its queue. So
+//! any elastic thread that is awake looks after it about every millisecond. It claims the thread,
+//! as one that enters it must, runs it for a moment, hands over its packets and sends away its flow
+//! groups. There is no application that could be told.
 use crate::observe::survey::SLICE;
 use crate::run::runner::Runner;
 use core::cell::UnsafeCell;
@@ -14,11 +14,11 @@ const NOBODY: u8 = 0;
 const ENTERED: u8 = 1;
 const CARED_FOR: u8 = 2;
 
-/// Who uses each elastic thread.
+/// Which Linux thread uses each elastic thread.
 pub(crate) struct Claims(Box<[AtomicU8]>);
 
 impl Claims {
-    /// Nobody uses any of so many.
+    /// No thread is used.
     pub fn new(threads: usize) -> Claims {
         Claims((0..threads).map(|_| AtomicU8::new(NOBODY)).collect())
     }
@@ -29,7 +29,7 @@ impl Claims {
         self.0[thread].load(Ordering::Relaxed) == ENTERED
     }
 
-    /// The program enters a thread. Waits while somebody looks after it, which is soon over.
+    /// The program enters a thread. Waits for a short time if another thread is looking after it.
     #[cold]
     pub fn enter(&self, thread: usize) {
         while !self.is_entered(thread) {
@@ -47,8 +47,8 @@ impl Claims {
         self.0[thread].store(NOBODY, Ordering::Release);
     }
 
-    /// Looks after all threads that nobody is, if there is anything to do.
-    pub fn care(&self, runners: &[UnsafeCell<Runner>], now_us: u64) {
+    /// Looks after all threads that are not entered, if there is anything to do.
+    pub fn look_after(&self, runners: &[UnsafeCell<Runner>], now_us: u64) {
         for (claim, runner) in self.0.iter().zip(runners) {
             let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
             if claim.load(relaxed) != NOBODY
@@ -57,25 +57,25 @@ impl Claims {
                 continue;
             }
             // SAFETY: whoever uses a runner has its claim, and we have it now.
-            unsafe { (*runner.get()).care(now_us) };
+            unsafe { (*runner.get()).look_after(now_us) };
             claim.store(NOBODY, Ordering::Release);
         }
     }
 }
 
-/// Cycles that one look takes at most: those of a migration that nothing holds up.
+/// Most cycles of one look: as many as a migration takes that nothing delays.
 const CYCLES_MAX: usize = 16;
 
 impl Runner {
-    /// Does what this thread, which nobody is, has to do.
-    fn care(&mut self, now_us: u64) {
+    /// Does what this thread, which is not entered, has to do.
+    fn look_after(&mut self, now_us: u64) {
         if self.thread.shared.updates.is_surveyed(self.thread.io.cx.index) {
             self.thread.attend_survey(CYCLES_MAX * SLICE, now_us);
         }
         let groups = !self.thread.groups_here().is_empty();
         let strays = self.thread.io.ports.iter().any(|port| port.reta.is_none());
         let unsettled = self.thread.shared.lives.is_unsettled();
-        // Flow groups that are to stay may have somebody soon: their packets wait in the devices.
+        // Flow groups that are to stay may soon have a thread: their packets wait in the devices.
         let stays = groups && !unsettled;
         if stays || !(groups || strays || !self.thread.at_rest()) {
             return;

@@ -1,23 +1,22 @@
-//! One dataplane as the controller keeps it between ticks.
+//! One dataplane's state in the controller between ticks.
 use crate::climber::{Climber, Load};
 use crate::placement::{balance, choose_threads, running, unevenness, weights};
 use crate::policy::{Policy, Rungs};
 use crate::{Configuration, Decision, Machine, Observation, Step, ThreadState};
 use std::collections::BTreeSet;
 
-/// Ticks for which other threads may run than were chosen, before that is taken as given: steps
-/// take their time.
+/// Ticks for which other threads may run than were chosen before that is accepted: steps take time.
 const STRANGE_TICKS: u32 = 3;
-/// More cores than before count only when they were there for so long, µs: others come and go.
+/// More cores than before count only after this long, µs, because other dataplanes come and go.
 const MORE_AFTER_US: u64 = 2_000_000;
-/// Between two evenings-out of load on one rung, µs.
+/// Least time between two times of balancing load on one rung, µs.
 const EVEN_EVERY_US: u64 = 1_000_000;
-/// The heaviest thread's load to its share, from which on it is evened out.
+/// Load is balanced if the heaviest thread has more than this multiple of its share.
 const UNEVEN: f64 = 1.06;
-/// With less than this on the busiest thread it does not matter, as a busy share of the time.
+/// Load is not balanced if the busiest thread is busy for less than this share of the time.
 const UNEVEN_BUSY: f64 = 0.5;
 
-/// How many cores a dataplane may have, and hardware threads of each.
+/// Number of cores that a dataplane may have, and of hardware threads of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limits {
     cores: u32,
@@ -25,46 +24,46 @@ struct Limits {
 }
 
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Managed {
     climber: Climber,
     rungs: Rungs,
     limits: Limits,
-    /// More cores are there since.
+    /// Since when more cores are available.
     more_since_us: Option<u64>,
-    /// Threads that were chosen last.
+    /// The threads that were chosen last.
     chosen: BTreeSet<u16>,
     strange_ticks: u32,
     evened_us: u64,
-    /// Nothing is decided before: a step failed.
+    /// No decision before this time: a step failed.
     not_before_us: u64,
-    /// Failed steps in a row.
+    /// Number of failed steps in a row.
     pub(super) failures: u32,
     pub(super) seen_us: u64,
-    /// Cores that it runs on, if it did what it was told.
+    /// Cores that it runs on, if all steps were carried out.
     pub(super) held: BTreeSet<usize>,
-    /// Came as the how manieth.
+    /// Number of its arrival.
     pub(super) order: u64,
-    /// Cores that it may have for now, and until when: others need some.
+    /// Number of cores that it may have for now, and until when: another dataplane needs some.
     pub(super) cap: Option<(usize, u64)>,
     /// It needed more than its limits allow.
     pub(super) hungry: bool,
 }
 
-/// What is the same for all dataplanes at a tick.
+/// Values of a tick that all dataplanes share.
 pub(super) struct Tick<'a> {
     pub(super) now_us: u64,
     pub(super) policy: &'a Policy,
     pub(super) machine: &'a Machine,
 }
 
-impl Seat {
-    /// Takes over a dataplane as it is. The line says from where it goes on.
+impl Managed {
+    /// Takes over a dataplane in its present state; the decision's line describes it.
     pub(super) fn new(
         tick: &Tick<'_>,
         seen: &Observation,
         may_use: &BTreeSet<usize>,
         order: u64,
-    ) -> (Seat, Decision) {
+    ) -> (Managed, Decision) {
         let limits = limits(seen, tick.machine, may_use);
         let Limits { cores, threads_per_core } = limits;
         let Policy { ladder, gain, .. } = tick.policy;
@@ -79,7 +78,7 @@ impl Seat {
         if !rungs.skipped.is_empty() {
             why += &format!("; without {}", rungs.skipped.join(", "));
         }
-        let mut seat = Seat {
+        let mut managed = Managed {
             climber: Climber::at(rung),
             rungs,
             limits,
@@ -95,22 +94,22 @@ impl Seat {
             cap: None,
             hungry: false,
         };
-        let steps = seat.place(tick, seen, may_use, true);
-        let decision = seat.decision(seen, rung, steps, why);
-        (seat, decision)
+        let steps = managed.place(tick, seen, may_use, true);
+        let decision = managed.decision(seen, rung, steps, why);
+        (managed, decision)
     }
 
     pub(super) fn configuration(&self) -> Configuration {
         self.rungs.list[self.climber.rung()]
     }
 
-    /// Cores that the chosen threads are on.
+    /// Cores of the chosen threads.
     pub(super) fn cores(&self, seen: &Observation, machine: &Machine) -> BTreeSet<usize> {
         let core = |thread: &u16| machine.core_of(seen.threads.get(usize::from(*thread))?.cpu);
         self.chosen.iter().filter_map(core).collect()
     }
 
-    /// Steps failed: try again later, each time later still.
+    /// Steps failed: try again later, each time after a longer time.
     pub(super) fn failed(&mut self, now_us: u64) {
         self.failures += 1;
         let wait_us = 500_000u64 << self.failures.min(6);
@@ -131,7 +130,7 @@ impl Seat {
         let before = self.climber.rung();
         if self.limits_changed(tick, seen, may_use) {
             let Limits { cores, threads_per_core } = self.limits;
-            let why = format!("there are {cores} cores for it, of {threads_per_core} threads each");
+            let why = format!("it may use {cores} cores of {threads_per_core} threads each");
             self.relearn(tick, seen);
             let steps = self.place(tick, seen, may_use, true);
             return Some(self.decision(seen, before, steps, why));
@@ -160,7 +159,8 @@ impl Seat {
         Some(self.decision(seen, before, steps, why.to_string()))
     }
 
-    /// The rungs anew, after limits, machine or policy changed; the place on them by what is seen.
+    /// Makes new rungs after limits, machine or policy have changed; the observation gives the
+    /// place on them.
     pub(super) fn relearn(&mut self, tick: &Tick<'_>, seen: &Observation) {
         let Limits { cores, threads_per_core } = self.limits;
         let Policy { ladder, gain, .. } = tick.policy;
@@ -192,7 +192,8 @@ impl Seat {
         true
     }
 
-    /// All cores that were chosen are another's, who came first, and there are free ones.
+    /// Whether all chosen cores belong to another dataplane that came earlier, while others are
+    /// free.
     fn displaced(
         &self,
         tick: &Tick<'_>,
@@ -205,8 +206,8 @@ impl Seat {
         others.then(|| format!("core {} belongs to another dataplane", crate::ranges(&cores)))
     }
 
-    /// Other threads run than were chosen, and not only for a moment: somebody else has changed it,
-    /// or a step did not do what it said.
+    /// Whether other threads run than were chosen, and not only for a moment: someone else has
+    /// changed them, or a step had another effect.
     fn strange(
         &mut self,
         tick: &Tick<'_>,
@@ -222,11 +223,11 @@ impl Seat {
         let (before, expected) = (self.climber.rung(), list(&self.chosen));
         self.relearn(tick, seen);
         let steps = self.place(tick, seen, may_use, true);
-        let why = format!("threads {} run, not {expected}: going on from there", list(&runs));
+        let why = format!("threads {} run, not {expected}: continuing from there", list(&runs));
         Some(self.decision(seen, before, steps, why))
     }
 
-    /// Moves flow groups and nothing else, where one thread has much more than its share.
+    /// Moves flow groups only, if one thread has much more than its share.
     fn even_out(&mut self, tick: &Tick<'_>, seen: &Observation, load: &Load) -> Option<Decision> {
         let due = tick.now_us >= self.evened_us + EVEN_EVERY_US;
         if !due || self.chosen.len() < 2 || 1.0 - load.idle_least < UNEVEN_BUSY {
@@ -245,16 +246,17 @@ impl Seat {
             }
         }
         let after = unevenness(&after, &weights);
-        // A single heavy group cannot be parted.
+        // A single heavy group cannot be divided.
         if after > 1.0 + (before - 1.0) / 2.0 {
             return None;
         }
         self.evened_us = tick.now_us;
-        let why = format!("the busiest thread has {before:.2} of its share, will have {after:.2}");
+        let why =
+            format!("the busiest thread has {before:.2} times its share, and will have {after:.2}");
         Some(self.decision(seen, self.climber.rung(), steps, why))
     }
 
-    /// Threads and flow groups for the present rung. `first` says that what runs may be anything.
+    /// Threads and flow groups for the present rung. With `first`, any threads may run now.
     fn place(
         &mut self,
         tick: &Tick<'_>,
@@ -276,7 +278,8 @@ impl Seat {
         let weights = weights(seen, tick.machine, &self.chosen, &tick.policy.gain);
         let resumed = self.chosen.difference(&runs).map(|&thread| Step::Resume { thread });
         let parked = runs.difference(&self.chosen).map(|&thread| Step::Park { thread });
-        // On an unchanged set of threads the load is evened out when it matters, not here.
+        // If the set of threads is unchanged, the load is balanced only when that matters, not
+        // here.
         let moves = if runs == self.chosen && !owned_by_others(seen, &runs) {
             Vec::new()
         } else {
@@ -285,7 +288,7 @@ impl Seat {
         resumed.chain(moves).chain(parked).collect()
     }
 
-    /// A decision to stay, for what the host shall do.
+    /// A decision to stay, with steps for the host.
     pub(super) fn standing(&self, seen: &Observation, why: String) -> Decision {
         self.decision(seen, self.climber.rung(), Vec::new(), why)
     }
@@ -318,7 +321,7 @@ fn list(threads: &BTreeSet<u16>) -> String {
     if numbers.is_empty() { "none".to_owned() } else { numbers.join(",") }
 }
 
-/// What a dataplane may have of these cores.
+/// Resources that a dataplane may use of these cores.
 fn limits(seen: &Observation, machine: &Machine, may_use: &BTreeSet<usize>) -> Limits {
     let threads = |core: usize| {
         let ours = seen.threads.iter().filter(|thread| thread.is_ours());
@@ -329,7 +332,7 @@ fn limits(seen: &Observation, machine: &Machine, may_use: &BTreeSet<usize>) -> L
     Limits { cores: own.len() as u32, threads_per_core }
 }
 
-/// What a dataplane has now. The clock counts where it is known.
+/// The present configuration of a dataplane. The clock counts if it is known.
 fn present(seen: &Observation, machine: &Machine) -> Configuration {
     let runs: Vec<_> =
         seen.threads.iter().filter(|thread| thread.state == ThreadState::Elastic).collect();

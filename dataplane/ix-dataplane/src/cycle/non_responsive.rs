@@ -1,14 +1,14 @@
-//! An application keeps its elastic thread for too long: the network is served meanwhile.
+//! Serves the network while the application is non-responsive.
 //!
-//! The guard (`run/guard.rs`) runs these turns on the thread's behalf. They are the cycle with
-//! fewer parts. The application may be reading its events and writing its calls, so both arrays are
-//! left alone: packets of connections that are established are acknowledged and their data kept,
-//! timers retransmit, ARP and echo requests are answered, and the receive ring is refilled.
-//! Everything that only the application can go on with (new connections, ends of connections,
-//! datagrams, its timers) waits, and so does the word of what was received and sent. Flow control
-//! does the rest: data that the application does not take closes the windows. What the broker says
-//! is heard, for another gate holds from the next cycle on; what it asks of threads they do when
-//! they are back.
+//! The guard (`run/guard.rs`) runs these turns for the thread. They are the cycle with fewer parts.
+//! The application may be reading its events and writing its calls, so neither array is touched.
+//! Packets of established connections are acknowledged and their data is kept, timers retransmit,
+//! ARP and echo requests get replies, and the receive ring is refilled. Everything that needs the
+//! application (new connections, ends of connections, datagrams, its timers) waits, and so do the
+//! events about received and acknowledged data. Flow control does the rest: data that the
+//! application does not take closes the windows. Commands of the broker are read, because new rules
+//! of the vNIC take effect in the next cycle; threads carry out other commands when the application
+//! has returned.
 use super::ElasticThread;
 use crate::flows::Flows;
 use crate::flows::flow::{Flow, Holder};
@@ -23,53 +23,53 @@ use ix_tcp::icmp::IcmpError;
 use ix_wire::{Parsed, TcpFlags, TcpPacket};
 use std::collections::VecDeque;
 
-/// Batches in one turn, at most.
+/// Most batches in one turn.
 const BATCHES_MAX: usize = 16;
-/// A timer that may end a connection is looked at again after this time, µs.
+/// A timer that may end a connection is checked again after this time, µs.
 const PUT_OFF_US: u64 = 10_000;
-/// Bits of segments that may change what a connection is.
+/// Flags of segments that may change the state of a connection.
 const CHANGES: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::RST.0 | TcpFlags::FIN.0);
 
-/// What waits for the application to come back.
+/// What waits for the application to return.
 #[derive(Default)]
-pub(super) struct Away {
-    /// Something may wait.
-    pub was: bool,
+pub(super) struct Deferred {
+    /// Whether something may wait.
+    pub may_wait: bool,
     /// Packets, each with its device.
     kept: VecDeque<(u8, RxPacket)>,
-    /// Application timers that have fired, as the wheel names them.
+    /// Fired timers of the application, by their names in the wheel.
     timers: Vec<u64>,
 }
 
-impl Away {
-    /// Whether packets wait.
+impl Deferred {
+    /// True if packets wait.
     pub fn has_kept(&self) -> bool {
         !self.kept.is_empty()
     }
 
-    /// Whether more than a quarter of so many frames waits.
+    /// True if more than a quarter of `owned` frames wait.
     pub fn is_full(&self, owned: usize) -> bool {
         self.kept.len() > owned / 4
     }
 
-    /// The packet that came first.
+    /// Removes the oldest packet.
     pub fn pop(&mut self) -> Option<(u8, RxPacket)> {
         self.kept.pop_front()
     }
 
-    /// The application hears of this timer when it is back.
+    /// Stores a timer, which the application gets when it returns.
     pub fn put_off_timer(&mut self, token: u64) {
         self.timers.push(token);
     }
 }
 
-/// What becomes of a packet while the application is away.
+/// What is done with a packet while the application is non-responsive.
 enum Turn {
-    /// It is handled.
+    /// It is processed.
     Now,
-    /// It is handled; the application hears of this flow later.
+    /// It is processed; the events of this flow wait.
     Flow(FlowId),
-    /// It is kept.
+    /// It waits.
     Later,
 }
 
@@ -90,7 +90,7 @@ impl Turn {
     }
 }
 
-/// The connection that a segment neither opens nor ends, if it is the application's.
+/// The connection of a segment that neither opens nor ends it, if the application has accepted it.
 fn goes_on_with(flows: &mut Flows, work: &Work, packet: &TcpPacket) -> Option<FlowId> {
     if packet.header.flags.0 & CHANGES.0 != 0 {
         return None;
@@ -102,12 +102,12 @@ fn goes_on_with(flows: &mut Flows, work: &Work, packet: &TcpPacket) -> Option<Fl
     goes_on.then_some(flow.side.id)
 }
 
-/// Whether a connection in this state goes on as it is while no segment opens or ends anything.
+/// Whether a connection in this state stays as it is while no segment opens or ends it.
 fn goes_on(state: State) -> bool {
     matches!(state, State::Established | State::CloseWait)
 }
 
-/// Whether a timer of this flow says nothing to the application.
+/// Whether a timer of this flow causes no event.
 fn is_harmless(flow: &Flow) -> bool {
     match flow.side.holder {
         Holder::Orphan => true,
@@ -117,14 +117,15 @@ fn is_harmless(flow: &Flow) -> bool {
 }
 
 impl ElasticThread {
-    /// Serves the network while the application has this thread. Only the caller uses it meanwhile.
+    /// Serves the network while the application has this thread. Only the caller uses the thread
+    /// meanwhile.
     #[cold]
-    pub fn turn_while_away(&mut self, now_us: u64) {
+    pub fn turn_non_responsive(&mut self, now_us: u64) {
         self.io.cx.metrics.enter(Stage::Poll);
-        // What may not leave any more does not leave from here either.
+        // What may not be sent any more may not be sent by the guard either.
         self.io.read_updates(now_us);
         self.begin_cycle(now_us);
-        self.away.was = true;
+        self.deferred.may_wait = true;
         self.io.cx.events.set_muted(true);
         for batch in 0..=BATCHES_MAX {
             self.send::<false>(now_us);
@@ -142,19 +143,20 @@ impl ElasticThread {
         self.io.cx.metrics.enter(Stage::App);
     }
 
-    /// The application has come back, and its calls are carried out: what waited goes on.
+    /// To be called when the application has returned and its calls are carried out: processes what
+    /// has waited.
     #[cold]
-    pub(super) fn end_away(&mut self) {
-        self.away.was = false;
+    pub(super) fn process_deferred(&mut self) {
+        self.deferred.may_wait = false;
         self.io.cx.events.unmute_all();
         let now_us = self.io.cx.now_us;
-        for token in std::mem::take(&mut self.away.timers) {
+        for token in std::mem::take(&mut self.deferred.timers) {
             self.flows.wheel.insert(now_us, token);
         }
     }
 
     #[cold]
-    pub(super) fn fire_flow_timer_away(&mut self, id: FlowId) {
+    pub(super) fn fire_flow_timer_non_responsive(&mut self, id: FlowId) {
         if self.flows.get(id).is_none_or(|flow| is_harmless(flow)) {
             self.tcp.fire(&mut self.io, &mut self.flows, id);
         } else {
@@ -162,9 +164,10 @@ impl ElasticThread {
         }
     }
 
-    /// Handles a packet, or keeps it. One that is kept is counted and captured when it is handled.
+    /// Processes a packet, or stores it. A stored packet is counted and captured when it is
+    /// processed.
     #[cold]
-    pub(super) fn process_away(&mut self, work: &Work, mbuf: Mbuf) {
+    pub(super) fn process_or_defer(&mut self, work: &Work, mbuf: Mbuf) {
         match Turn::of(&mut self.flows, &self.shared.memory, work, &mbuf) {
             Turn::Now => self.process(work, mbuf),
             Turn::Flow(id) => {
@@ -175,7 +178,7 @@ impl ElasticThread {
         }
     }
 
-    /// The application hears what is new of a flow when it is back.
+    /// Stores that this flow has events for the application.
     fn announce_later(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get(id) else { return };
         if flow.side.has_news() && !flow.side.announce_later {
@@ -186,10 +189,10 @@ impl ElasticThread {
 
     fn keep(&mut self, work: &Work, mbuf: Mbuf) {
         let port = work.port;
-        self.away.kept.push_back((port, RxPacket { mbuf, more: work.tails > 0 }));
+        self.deferred.kept.push_back((port, RxPacket { mbuf, more: work.tails > 0 }));
         for left in (0..work.tails).rev() {
             let Some(mbuf) = self.receive.batch.pop_tail() else { break };
-            self.away.kept.push_back((port, RxPacket { mbuf, more: left > 0 }));
+            self.deferred.kept.push_back((port, RxPacket { mbuf, more: left > 0 }));
         }
     }
 }

@@ -1,12 +1,52 @@
-//! What both sides have agreed on, as one line of text, to travel from the broker to the dataplane.
-use super::ring::{DESC_BYTES, LOG2_SIZE_MAX, ring_bytes};
-use super::{MemifRole, QUEUES_MAX};
-use std::fmt::Write;
+//! A memif link that both sides have agreed on, as the broker tells the dataplane of it.
+use crate::codec::{codec_enum, codec_struct};
+use core::fmt;
 
+/// Most queue pairs of a memif: between two IX there is a ring for each pair of queues.
+pub const QUEUES_MAX: usize = 16;
 /// Most regions of a peer.
 pub const REGIONS_MAX: usize = 64;
 /// Largest region of a peer: what the offsets of the protocol reach is 4 GB.
 pub const REGION_BYTES_MAX: u64 = 1 << 36;
+/// Bytes in front of a ring's descriptors.
+pub const RING_HEADER_BYTES: usize = 128;
+/// Bytes of a descriptor.
+pub const DESC_BYTES: usize = 16;
+/// Binary logarithm of the largest ring: the indices must tell a full ring from an empty one.
+pub const LOG2_SIZE_MAX: u8 = 14;
+/// Bytes of the steering page.
+pub const PAGE_BYTES: usize = 8192;
+
+/// Bytes of a ring of `1 << log2_size` descriptors.
+pub const fn ring_bytes(log2_size: u8) -> usize {
+    RING_HEADER_BYTES + (DESC_BYTES << log2_size)
+}
+
+/// The two ends of a memif, by the names that other programs use today.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemifRole {
+    /// Listens, and maps the client's memory (the protocol's master).
+    Server,
+    /// Connects, and brings the memory (the protocol's slave).
+    Client,
+}
+
+codec_enum!(MemifRole { 0 = Server, 1 = Client });
+
+impl MemifRole {
+    /// As in `role=`.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemifRole::Server => "server",
+            MemifRole::Client => "client",
+        }
+    }
+
+    /// The role that [`MemifRole::name`] names so.
+    pub fn from_name(name: &str) -> Option<MemifRole> {
+        [MemifRole::Server, MemifRole::Client].into_iter().find(|role| role.name() == name)
+    }
+}
 
 /// A link that stands. Its descriptors, in order: the regions', the eventfd of each of our queues
 /// (absent for a client, which has its own), the eventfd of each of the peer's queues.
@@ -32,6 +72,8 @@ pub struct Plan {
     pub tx: Vec<RingPlace>,
 }
 
+codec_struct!(Plan { role, peer, queues, peer_queues, steering, regions, rx, tx } if check);
+
 /// Where a ring lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPlace {
@@ -42,6 +84,47 @@ pub struct RingPlace {
     /// Binary logarithm of its number of descriptors.
     pub log2_size: u8,
 }
+
+codec_struct!(RingPlace { region, offset, log2_size });
+
+/// The part of a [`Plan`] that cannot be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanError {
+    /// None, too many, or one of a size that cannot be.
+    Regions,
+    /// Ours: none or too many.
+    Queues,
+    /// The peer's: none, too many, or not as many as ours where they must be.
+    PeerQueues,
+    /// A ring that we receive from is missing or lies outside of its region.
+    Rx,
+    /// A ring that we send to is missing or lies outside of its region.
+    Tx,
+    /// The steering page is no region, or does not fit into it.
+    Steering,
+}
+
+impl PlanError {
+    /// The part, in a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            PlanError::Regions => "regions",
+            PlanError::Queues => "queues",
+            PlanError::PeerQueues => "peer_queues",
+            PlanError::Rx => "rx",
+            PlanError::Tx => "tx",
+            PlanError::Steering => "steering",
+        }
+    }
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` of the link cannot be", self.name())
+    }
+}
+
+impl std::error::Error for PlanError {}
 
 impl RingPlace {
     /// Whether a ring can lie there.
@@ -54,92 +137,35 @@ impl RingPlace {
 }
 
 impl Plan {
-    /// One line without a line break; `peer`, which is the peer's prose, comes last.
-    pub fn to_line(&self) -> String {
-        let steering = self.steering.map_or("none".to_owned(), |region| region.to_string());
-        let mut line = format!(
-            "memif up role={} queues={} peer_queues={} steering={steering} regions=",
-            self.role.name(),
-            self.queues,
-            self.peer_queues
-        );
-        let numbers: Vec<_> = self.regions.iter().map(u64::to_string).collect();
-        line += &numbers.join(",");
-        for (key, rings) in [("rx", &self.rx), ("tx", &self.tx)] {
-            let _ = write!(line, " {key}=");
-            for (i, ring) in rings.iter().enumerate() {
-                let comma = if i == 0 { "" } else { "," };
-                let _ = write!(line, "{comma}{}:{}:{}", ring.region, ring.offset, ring.log2_size);
-            }
-        }
-        let _ = write!(line, " peer={}", self.peer.replace(['\n', '\r'], " "));
-        line
-    }
-
-    /// Reads what [`Plan::to_line`] wrote and checks all of it. The error names what is wrong.
-    pub fn from_line(line: &str) -> Result<Plan, &'static str> {
-        let words = line.strip_prefix("memif up ").ok_or("update")?;
-        let (words, peer) = words.split_once(" peer=").ok_or("peer")?;
-        let get = |key: &'static str| {
-            let mut pairs = words.split(' ').filter_map(|word| word.split_once('='));
-            pairs.find(|(k, _)| *k == key).map(|(_, value)| value).ok_or(key)
-        };
-        let queues = |key| {
-            let number = get(key)?.parse().ok().filter(|n| (1..=QUEUES_MAX).contains(n));
-            number.ok_or(key)
-        };
-        let regions: Option<Vec<u64>> =
-            get("regions")?.split(',').map(|n| n.parse().ok()).collect();
-        let rings = |key| {
-            let places: Option<Vec<_>> = get(key)?.split(',').map(place).collect();
-            places.ok_or(key)
-        };
-        let plan = Plan {
-            role: MemifRole::from_name(get("role")?).ok_or("role")?,
-            peer: peer.to_owned(),
-            queues: queues("queues")?,
-            peer_queues: queues("peer_queues")?,
-            steering: match get("steering")? {
-                "none" => None,
-                number => Some(number.parse().map_err(|_| "steering")?),
-            },
-            regions: regions.ok_or("regions")?,
-            rx: rings("rx")?,
-            tx: rings("tx")?,
-        };
-        plan.check()?;
-        Ok(plan)
-    }
-
-    /// Whether it can be carried out; the error names what is wrong.
-    pub fn check(&self) -> Result<(), &'static str> {
+    /// Refuses what cannot be carried out.
+    pub fn check(&self) -> Result<(), PlanError> {
         if !(1..=REGIONS_MAX).contains(&self.regions.len())
             || self.regions.iter().any(|n| *n == 0 || *n > REGION_BYTES_MAX)
         {
-            return Err("regions");
+            return Err(PlanError::Regions);
         }
-        let (queues, peer_queues) = (1..=QUEUES_MAX, 1..=QUEUES_MAX);
-        if !queues.contains(&self.queues) || !peer_queues.contains(&self.peer_queues) {
-            return Err("queues");
+        if !(1..=QUEUES_MAX).contains(&self.queues) {
+            return Err(PlanError::Queues);
         }
-        let each_way = self.rings_each_way().ok_or("peer_queues")?;
-        for (key, rings) in [("rx", &self.rx), ("tx", &self.tx)] {
+        let each_way = self.rings_each_way().ok_or(PlanError::PeerQueues)?;
+        for (rings, error) in [(&self.rx, PlanError::Rx), (&self.tx, PlanError::Tx)] {
             if rings.len() != each_way || !rings.iter().all(|ring| ring.fits(&self.regions)) {
-                return Err(key);
+                return Err(error);
             }
         }
         match self.steering.map(|region| self.regions.get(usize::from(region))) {
             None => Ok(()),
-            Some(Some(bytes)) if *bytes >= super::page::PAGE_BYTES as u64 => Ok(()),
-            Some(_) => Err("steering"),
+            Some(Some(bytes)) if *bytes >= PAGE_BYTES as u64 => Ok(()),
+            Some(_) => Err(PlanError::Steering),
         }
     }
 
-    /// A ring for each pair of queues, or for each queue.
+    /// A ring for each pair of queues, or for each queue; `None`: the peer's queues cannot be.
     fn rings_each_way(&self) -> Option<usize> {
+        let peers = Some(self.peer_queues).filter(|n| (1..=QUEUES_MAX).contains(n))?;
         match self.steering {
-            Some(_) => Some(self.queues * self.peer_queues),
-            None => (self.queues == self.peer_queues).then_some(self.queues),
+            Some(_) => Some(self.queues * peers),
+            None => (self.queues == peers).then_some(self.queues),
         }
     }
 
@@ -169,24 +195,15 @@ impl Plan {
     }
 }
 
-fn place(text: &str) -> Option<RingPlace> {
-    let mut numbers = text.split(':');
-    let place = RingPlace {
-        region: numbers.next()?.parse().ok()?,
-        offset: numbers.next()?.parse().ok()?,
-        log2_size: numbers.next()?.parse().ok()?,
-    };
-    numbers.next().is_none().then_some(place)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::super::page::PAGE_BYTES;
+pub(crate) mod tests {
     use super::*;
+    use crate::codec::tests::{harmless, survives};
+    use crate::codec::{Codec, DecodeError};
     use proptest::prelude::*;
 
-    fn any_plan() -> impl Strategy<Value = Plan> {
-        (any::<bool>(), 1..4usize, 1..4usize, any::<bool>(), 1..12u8, "[ -~]{0,31}").prop_map(
+    pub(crate) fn any_plan() -> impl Strategy<Value = Plan> {
+        (any::<bool>(), 1..4usize, 1..4usize, any::<bool>(), 1..12u8, ".{0,31}").prop_map(
             |(server, queues, peer_queues, mesh, log2_size, peer)| {
                 let peer_queues = if mesh { peer_queues } else { queues };
                 let count = if mesh { queues * peer_queues } else { queues };
@@ -210,18 +227,50 @@ mod tests {
         )
     }
 
+    /// A plan with some part of it changed, mostly into one that cannot be.
+    fn changed_plan() -> impl Strategy<Value = Plan> {
+        (any_plan(), 0..9, any::<u32>()).prop_map(|(mut plan, part, to)| {
+            match part {
+                0 => plan.queues = to as usize % 20,
+                1 => plan.peer_queues = to as usize % 20,
+                2 => plan.steering = Some(to as u16 % 4),
+                3 => plan.steering = None,
+                4 => plan.regions.truncate(to as usize % 2),
+                5 => plan.regions[0] = u64::from(to),
+                6 => plan.rx.truncate(to as usize % 9),
+                7 => plan.tx[0].offset = to,
+                _ => plan.tx[0].log2_size = to as u8,
+            }
+            plan
+        })
+    }
+
     proptest! {
         #[test]
-        fn survives_the_journey(plan in any_plan()) {
-            let line = plan.to_line();
-            prop_assert!(!line.contains('\n'));
-            prop_assert_eq!(Plan::from_line(&line), Ok(plan));
+        fn plans_survive(plan in any_plan()) {
+            prop_assert_eq!(plan.check(), Ok(()));
+            survives(&plan);
+        }
+
+        /// What is decoded can be carried out, and each of its queues has its rings.
+        #[test]
+        fn no_plan_that_cannot_be_is_read(plan in changed_plan()) {
+            let read = Plan::decode(&plan.encode());
+            match plan.check() {
+                Ok(()) => {
+                    (0..plan.queues).for_each(|queue| {
+                        plan.rx_of(queue);
+                        plan.tx_of(queue);
+                    });
+                    prop_assert_eq!(read, Ok(plan));
+                }
+                Err(_) => prop_assert_eq!(read, Err(DecodeError::Value)),
+            }
         }
 
         #[test]
-        fn any_text_is_an_answer(text in "\\PC*") {
-            let _ = Plan::from_line(&text);
-            let _ = Plan::from_line(&format!("memif up {text}"));
+        fn no_bytes_harm(bytes in prop::collection::vec(0u8..20, 0..80)) {
+            harmless::<Plan>(&bytes);
         }
 
         #[test]

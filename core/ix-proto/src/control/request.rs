@@ -1,29 +1,11 @@
-//! Requests, who may make them, and why they are refused.
-use super::{CaptureWish, PROTOCOL, Query, Report};
-use ix_proto::GroupSet;
+//! Requests, and who may make them.
+use super::text;
+use super::{PROTOCOL, Query, Refusal, Report, Role};
+use crate::GroupSet;
+use crate::capture::{self, RING_BYTES, SNAPLEN_MAX};
 use ix_vnic::Filter;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use std::fmt;
-
-/// What a client may do, by the socket that it has opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Everything.
-    Operator,
-    /// Look.
-    ReadOnly,
-}
-
-impl Role {
-    /// Its name in the greeting.
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Operator => "operator",
-            Role::ReadOnly => "read-only",
-        }
-    }
-}
+use serde_json::{Map, Value};
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,7 +30,7 @@ pub enum Request {
     /// Moves flow groups to a thread.
     Migrate {
         /// The flow groups, such as `0-15,32`.
-        #[serde(with = "group_text")]
+        #[serde(with = "text::some_groups")]
         groups: GroupSet,
         /// The elastic thread.
         to: usize,
@@ -92,7 +74,7 @@ pub enum Request {
     /// Grants filters and returns a capability for each.
     FilterCreate {
         /// The filters, each as text.
-        #[serde(with = "filter_texts")]
+        #[serde(with = "text::list")]
         filters: Vec<Filter>,
         /// Name of the holder.
         #[serde(default)]
@@ -140,7 +122,7 @@ pub enum Request {
         /// The filter's capability. No other right is needed.
         capability: String,
         /// The part; none: the whole filter.
-        #[serde(default, with = "filter_text")]
+        #[serde(default, with = "text::option")]
         filter: Option<Filter>,
     },
     /// Ends a capability and everything that was derived from it.
@@ -186,10 +168,10 @@ pub enum Request {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Topic {
-    /// As [`Request::Status`] answers.
+    /// What [`Request::Status`] returns.
     #[default]
     Status,
-    /// As [`Request::Stats`] answers.
+    /// What [`Request::Stats`] returns.
     Stats,
 }
 
@@ -201,30 +183,39 @@ impl Request {
     pub fn read(line: &[u8]) -> Result<Request, Refusal> {
         let nonsense = |why: String| Refusal::BadRequest(why);
         let text = std::str::from_utf8(line).map_err(|e| nonsense(e.to_string()))?.trim();
-        let mut value: Value = if text.starts_with('{') {
+        let mut keys: Map<String, Value> = if text.starts_with('{') {
             serde_json::from_str(text).map_err(|e| nonsense(e.to_string()))?
         } else {
-            json!({ "do": text })
+            Map::from_iter([("do".to_owned(), text.into())])
         };
-        let theirs = value.as_object_mut().and_then(|map| map.remove("protocol"));
+        let theirs = keys.remove("protocol");
         if let Some(theirs) = theirs.filter(|version| *version != PROTOCOL) {
             return Err(Refusal::Version(theirs.to_string()));
         }
+        let other = keys.keys().find(|key| *key != "do").cloned();
         let request: Request =
-            serde_json::from_value(value).map_err(|e| nonsense(e.to_string()))?;
-        match request {
-            Request::Subscribe { interval_ms, .. } if !INTERVALS_MS.contains(&interval_ms) => {
-                Err(nonsense(format!("interval_ms {interval_ms} is not 10 to 3600000")))
+            serde_json::from_value(keys.into()).map_err(|e| nonsense(e.to_string()))?;
+        // serde refuses unknown keys only where there are known ones.
+        if let Some(key) = other.filter(|_| request.has_no_keys()) {
+            return Err(nonsense(format!("unknown field `{key}`")));
+        }
+        request.check().map_err(nonsense)?;
+        Ok(request)
+    }
+
+    fn has_no_keys(&self) -> bool {
+        matches!(self, Request::Status | Request::Stats | Request::Unsubscribe | Request::Vnic)
+    }
+
+    /// Why no dataplane could do it.
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Request::Subscribe { interval_ms, .. } if !INTERVALS_MS.contains(interval_ms) => {
+                Err(format!("interval_ms {interval_ms} is not 10 to 3600000"))
             }
-            Request::Connections(query) => {
-                query.check().map_err(nonsense)?;
-                Ok(Request::Connections(query))
-            }
-            Request::Capture { wish } => {
-                wish.check().map_err(nonsense)?;
-                Ok(Request::Capture { wish })
-            }
-            fine => Ok(fine),
+            Request::Connections(query) => query.check(),
+            Request::Capture { wish } => wish.check(),
+            _ => Ok(()),
         }
     }
 
@@ -250,122 +241,17 @@ impl Request {
     }
 
     /// As a line, without its end.
-    pub fn line(&self) -> String {
-        let mut value = serde_json::to_value(self).unwrap_or_default();
-        value["protocol"] = PROTOCOL.into();
-        value.to_string()
+    pub fn line(&self) -> serde_json::Result<String> {
+        serde_json::to_string(&Versioned { request: self, protocol: PROTOCOL })
     }
 }
 
-/// Why a request is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The line is not a request.
-    BadRequest(String),
-    /// The line is longer than any request may be.
-    TooLong,
-    /// The request is written for another version of the protocol.
-    Version(String),
-    /// The read-only socket does not allow it.
-    NotAllowed,
-    /// There are too many clients.
-    Busy,
-    /// No elastic thread has this number: the number asked for, and how many threads there are.
-    NoSuchThread(usize, usize),
-    /// No controller is in charge of this dataplane.
-    NoController,
-    /// Another controller is in charge: this process.
-    Controlled(u32),
-    /// Another process captures: this one.
-    Captured(u32),
-    /// The dataplane did not answer in time.
-    NoAnswer,
-    /// The dataplane refuses; the reason is in `why`.
-    Dataplane(String),
-    /// This dataplane has no such function.
-    Unsupported(&'static str),
-    /// The capability is forged, revoked, or for something else.
-    NoCapability,
-    /// This part of the header space is not available; the reason is in `why`.
-    Vnic(String),
-}
-
-impl Refusal {
-    /// Its name for programs.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Refusal::BadRequest(_) => "bad-request",
-            Refusal::TooLong => "too-long",
-            Refusal::Version(_) => "version",
-            Refusal::NotAllowed => "not-allowed",
-            Refusal::Busy => "busy",
-            Refusal::NoSuchThread(..) => "no-such-thread",
-            Refusal::NoController => "no-controller",
-            Refusal::Controlled(_) => "controlled",
-            Refusal::Captured(_) => "captured",
-            Refusal::NoAnswer => "no-answer",
-            Refusal::Dataplane(_) => "refused",
-            Refusal::Unsupported(_) => "unsupported",
-            Refusal::NoCapability => "no-capability",
-            Refusal::Vnic(_) => "vnic",
-        }
-    }
-
-    /// What the user can do about it; empty where nothing is known.
-    pub fn mend(&self) -> String {
-        match self {
-            Refusal::BadRequest(_) | Refusal::TooLong => {
-                "requests are listed by `ix ctl --help`".into()
-            }
-            Refusal::Version(_) => "use the `ix` that started the dataplane".into(),
-            Refusal::NotAllowed => "ask through the operator socket".into(),
-            Refusal::Busy => "try again later".into(),
-            Refusal::NoSuchThread(_, threads) => match threads {
-                0 | 1 => "its only thread is 0".into(),
-                n => format!("its threads are 0 to {}", n - 1),
-            },
-            Refusal::NoController => "start one with `ix run --policy …` or `ix cp`".into(),
-            Refusal::Captured(pid) => format!("end process {pid}, or share its file"),
-            Refusal::Controlled(pid) => format!("end process {pid} first"),
-            Refusal::NoAnswer => {
-                "the program may have stayed away from the dataplane; look with `ix ctl status`"
-                    .into()
-            }
-            Refusal::NoCapability => "ask its holder, or an operator, for another".into(),
-            Refusal::Vnic(_) => "`ix ctl vnic` lists what is held".into(),
-            Refusal::Dataplane(_) | Refusal::Unsupported(_) => String::new(),
-        }
-    }
-
-    /// As it is sent.
-    pub fn to_json(&self) -> Value {
-        json!({ "code": self.code(), "why": self.to_string(), "mend": self.mend() })
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refusal::BadRequest(why) => write!(f, "not a request: {why}"),
-            Refusal::TooLong => write!(f, "a request that long there is none"),
-            Refusal::Version(theirs) => {
-                write!(f, "the request is of protocol {theirs}, this dataplane speaks {PROTOCOL}")
-            }
-            Refusal::NotAllowed => write!(f, "this socket is for looking only"),
-            Refusal::Busy => write!(f, "too many clients"),
-            Refusal::NoSuchThread(thread, _) => write!(f, "no elastic thread {thread}"),
-            Refusal::NoController => write!(f, "no controller runs for this dataplane"),
-            Refusal::Controlled(pid) => {
-                write!(f, "another controller is in charge of it: process {pid}")
-            }
-            Refusal::Captured(pid) => write!(f, "process {pid} captures already"),
-            Refusal::NoAnswer => write!(f, "the dataplane did not answer in time"),
-            Refusal::Dataplane(why) => write!(f, "{why}"),
-            Refusal::Unsupported(what) => write!(f, "this dataplane cannot {what}"),
-            Refusal::NoCapability => f.write_str("no such capability: forged or revoked"),
-            Refusal::Vnic(why) => f.write_str(why),
-        }
-    }
+/// A request with the version that it is written for.
+#[derive(Serialize)]
+struct Versioned<'a> {
+    #[serde(flatten)]
+    request: &'a Request,
+    protocol: u64,
 }
 
 fn one() -> usize {
@@ -374,7 +260,6 @@ fn one() -> usize {
 
 /// What the link of a vNIC is to its dataplane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum VnicDevice {
     /// An interface for AF_XDP.
@@ -384,57 +269,68 @@ pub enum VnicDevice {
     Tap,
 }
 
-/// Filters as their texts.
-mod filter_texts {
-    use ix_vnic::Filter;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+impl VnicDevice {
+    /// Both.
+    pub const ALL: [VnicDevice; 2] = [VnicDevice::Afxdp, VnicDevice::Tap];
 
-    pub fn serialize<S: Serializer>(filters: &[Filter], to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(filters.iter().map(Filter::to_string))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Filter>, D::Error> {
-        let texts = Vec::<String>::deserialize(from)?;
-        texts.iter().map(|text| text.parse().map_err(Error::custom)).collect()
-    }
-}
-
-/// A filter as its text, or none.
-mod filter_text {
-    use ix_vnic::Filter;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub fn serialize<S: Serializer>(filter: &Option<Filter>, to: S) -> Result<S::Ok, S::Error> {
-        match filter {
-            Some(filter) => to.collect_str(filter),
-            None => to.serialize_none(),
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            VnicDevice::Afxdp => "afxdp",
+            VnicDevice::Tap => "tap",
         }
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Filter>, D::Error> {
-        let text = Option::<String>::deserialize(from)?;
-        text.map(|text| text.parse().map_err(Error::custom)).transpose()
+    /// What it is.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            VnicDevice::Afxdp => "An interface for AF_XDP",
+            VnicDevice::Tap => "A tap, which asks nothing of the kernel",
+        }
     }
 }
 
-/// Flow groups as their text, `0-15,32`.
-mod group_text {
-    use ix_proto::GroupSet;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+/// What shall be captured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CaptureWish {
+    /// The process that reads it.
+    pub pid: u32,
+    /// For [`capture::Filter`].
+    #[serde(default)]
+    pub filter: String,
+    /// Bytes of a packet, at most.
+    pub snaplen: u32,
+    /// Memory for each elastic thread, bytes.
+    pub ring_bytes: u64,
+}
 
-    pub fn serialize<S: Serializer>(groups: &GroupSet, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(groups)
+impl CaptureWish {
+    /// Checks what can be checked without the dataplane.
+    pub fn check(&self) -> Result<(), String> {
+        if self.snaplen == 0 || self.snaplen > SNAPLEN_MAX {
+            return Err(format!("snaplen {} is not 1 to {SNAPLEN_MAX}", self.snaplen));
+        }
+        if !RING_BYTES.contains(&self.ring_bytes) || self.ring_bytes < 4 * u64::from(self.snaplen) {
+            return Err(format!(
+                "a ring of {} bytes is not {} to {}, and at least four packets",
+                self.ring_bytes,
+                RING_BYTES.start(),
+                RING_BYTES.end()
+            ));
+        }
+        self.parsed_filter().map(drop)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<GroupSet, D::Error> {
-        let groups: GroupSet = String::deserialize(from)?.parse().map_err(Error::custom)?;
-        let none = || Error::custom("no flow groups; for example 0-15,32");
-        if groups.is_empty() { Err(none()) } else { Ok(groups) }
+    /// Which packets.
+    pub fn parsed_filter(&self) -> Result<capture::Filter, String> {
+        self.filter.parse().map_err(|e| format!("filter: {e}"))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Code;
     use super::*;
     use proptest::prelude::*;
 
@@ -448,7 +344,7 @@ mod tests {
         assert_eq!(read(r#"{"do":"status","protocol":1}"#), Ok(Request::Status));
         let migrate = Request::Migrate { groups: [0, 1, 2, 7].into_iter().collect(), to: 1 };
         assert_eq!(read(r#"{"do":"migrate","groups":"7,0-2","to":1}"#), Ok(migrate.clone()));
-        assert_eq!(read(&migrate.line()), Ok(migrate));
+        assert_eq!(read(&migrate.line().expect("JSON")), Ok(migrate));
     }
 
     #[test]
@@ -461,18 +357,23 @@ mod tests {
             (r#"{"do":"park"}"#, "bad-request", "thread"),
             (r#"{"do":"park","thread":-1}"#, "bad-request", "-1"),
             (r#"{"do":"park","thread":1,"force":true}"#, "bad-request", "force"),
+            (r#"{"do":"status","force":true}"#, "bad-request", "force"),
             (r#"{"do":"migrate","groups":"5-2","to":0}"#, "bad-request", "5-2"),
             (r#"{"do":"migrate","groups":"128","to":0}"#, "bad-request", "128"),
             (r#"{"do":"migrate","groups":"-","to":0}"#, "bad-request", "no flow groups"),
             (r#"{"do":"subscribe","interval_ms":1}"#, "bad-request", "interval_ms 1"),
-            (r#"{"do":"filter-create","filters":["rx any"]}"#, "bad-request", "`rx any` is no"),
+            (
+                r#"{"do":"filter-create","filters":["rx any"]}"#,
+                "bad-request",
+                "invalid filter `rx any`",
+            ),
             (r#"{"do":"status","protocol":7}"#, "version", "protocol 7, this dataplane speaks 1"),
         ] {
             let refusal = read(line).expect_err(line);
-            assert_eq!(refusal.code(), code, "{line}: {refusal}");
+            assert_eq!(refusal.code().name(), code, "{line}: {refusal}");
             assert!(refusal.to_string().contains(says), "{line}: {refusal}");
         }
-        assert_eq!(Request::read(b"\xff\xfe").expect_err("not text").code(), "bad-request");
+        assert_eq!(Request::read(b"\xff\xfe").expect_err("not text").code(), Code::BadRequest);
     }
 
     #[test]

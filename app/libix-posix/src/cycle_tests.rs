@@ -1,0 +1,132 @@
+//! Calls out and answers in, against libix's model of a dataplane.
+use crate::mem::Gather;
+use crate::slab::Id;
+use crate::socket::{Kind, Socket};
+use crate::state::{Core, Pending};
+use crate::stream::{Phase, Stream};
+use crate::sync::Locked;
+use libix::loopback::{Config, Loopback};
+use libix::raw::{Event, Thread, TxBuf, Wait, call};
+use std::net::SocketAddr;
+
+/// The sockets of a program with one elastic thread.
+struct Program {
+    core: Box<Core>,
+    thread: Thread,
+}
+
+impl Program {
+    fn new(model: &Loopback) -> Program {
+        let (mut core, thread) = (Box::new(Core::new()), model.enter(0).unwrap());
+        core.lanes[0].tx = Some(Locked(*thread.tx()));
+        Program { core, thread }
+    }
+
+    fn connect(&mut self, to: SocketAddr) -> Id {
+        let stream = Stream::new(Phase::ToConnect, 0, to, None);
+        let id = self.core.sockets.insert(Socket::new(Kind::Stream(stream.into()), false, true));
+        self.core.touch(id);
+        id
+    }
+
+    fn stream(&mut self, id: Id) -> &mut Stream {
+        self.core.sockets.get_mut(id).and_then(Socket::stream).unwrap()
+    }
+
+    /// Writes as much as transmit memory is there for; returns how many bytes.
+    fn write(&mut self, id: Id, data: &[u8]) -> usize {
+        let piece = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+        let list = [piece];
+        // SAFETY: a slice that nobody writes meanwhile.
+        let mut from = unsafe { Gather::new(&list) };
+        let tx = *self.thread.tx();
+        let n = self.stream(id).write(&tx, &mut from, data.len());
+        self.core.touch(id);
+        n
+    }
+
+    /// One cycle; whether it has asked for transmit memory.
+    fn turn(&mut self) -> bool {
+        self.core.emit(0, &mut self.thread);
+        let pending = self.core.lanes[0].batch.pending();
+        let asks = pending.iter().any(|pending| matches!(pending, Pending::Memory));
+        let events = self.thread.run_io(Wait::Poll).unwrap();
+        self.core.settle(0, &mut self.thread);
+        self.core.dispatch(0, &self.thread, events);
+        asks
+    }
+}
+
+/// The other end: accepts every connection and takes all its bytes.
+struct Peer {
+    thread: Thread,
+    bytes: Vec<u8>,
+}
+
+impl Peer {
+    fn new(model: &Loopback, at: SocketAddr) -> Peer {
+        let mut thread = model.enter(1).unwrap();
+        thread.push(call::listen(at, 0, 0));
+        thread.run_io(Wait::Poll).unwrap();
+        Peer { thread, bytes: Vec::new() }
+    }
+
+    fn turn(&mut self) {
+        let events = self.thread.run_io(Wait::Poll).unwrap();
+        for index in 0..events {
+            match self.thread.event(index) {
+                Event::Knock { handle, .. } => drop(self.thread.push(call::accept(handle, 1))),
+                Event::Recv { handle, data, .. } => {
+                    // SAFETY: given back by the next cycle.
+                    self.bytes.extend_from_slice(unsafe { data.bytes() });
+                    self.thread.push(call::recv_done(handle, data.len().into()));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn at() -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1], 80))
+}
+
+#[test]
+fn memory_that_was_refused_is_asked_for_again() {
+    let model = Loopback::new(1, Config { tx_steps: 1, ..Config::default() });
+    let mut program = Program::new(&model);
+    // Until the arena wants more, which the model does not have.
+    let mut taken: Vec<TxBuf> = Vec::new();
+    while !program.thread.tx().wants_memory() {
+        taken.extend(program.thread.tx().alloc(128 << 10));
+    }
+    assert!(program.turn());
+    let refused_us = program.thread.now_us();
+    assert!(!program.turn(), "asked again at once");
+    while !program.turn() {
+        assert!(program.thread.now_us() < refused_us + 1_000_000, "never asked again");
+    }
+}
+
+#[test]
+fn bytes_that_found_no_resources_are_sent_later() {
+    let model = Loopback::new(2, Config { refuse_one_in: 2, ..Config::default() });
+    let mut peer = Peer::new(&model, at());
+    let mut program = Program::new(&model);
+    let id = program.connect(at());
+    let data: Vec<u8> = (0..50_000usize).map(|at| (at * 31 % 251) as u8).collect();
+    while program.stream(id).phase != Phase::Open {
+        program.turn();
+    }
+    for piece in data.chunks(1000) {
+        assert_eq!(program.write(id, piece), piece.len());
+        program.turn();
+        peer.turn();
+        assert_eq!(program.core.sockets.get(id).unwrap().error, 0);
+    }
+    for _ in 0..1000 {
+        program.turn();
+        peer.turn();
+    }
+    assert!(peer.bytes == data, "{} of {} bytes arrived", peer.bytes.len(), data.len());
+}

@@ -1,0 +1,323 @@
+//! What `ix run` shall do: configuration file and flags, merged and checked.
+mod file;
+mod values;
+
+use crate::args::RunArgs;
+use file::File;
+use ix_broker::control::Access;
+use ix_broker::vnic::Vnic;
+use ix_netdev::DeviceSpec;
+use ix_proto::Config;
+use ix_proto::config::bounds;
+use ix_report::problem::{Problem, Result};
+use ix_sys::cpu;
+use ix_wire::IpAddr;
+use std::fmt::Display;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::str::FromStr;
+use values::{Address, Cpus, Metrics, Network, Word};
+
+/// A checked configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Device specifications.
+    pub devices: Vec<String>,
+    /// Who may open the control socket, and where metrics are.
+    pub access: Access,
+    /// What the dataplane begins with, but for its secrets.
+    pub config: Config,
+}
+
+impl Settings {
+    /// Reads the file that the flags name, and puts the flags over it.
+    pub fn from_args(args: &RunArgs) -> Result<Settings> {
+        let mut settings = Settings::default();
+        if let Some(path) = &args.config {
+            settings.read_file(path)?;
+        }
+        settings.put_flags(args)?;
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn read_file(&mut self, path: &Path) -> Result<()> {
+        let path_text = path.display();
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            Problem::new(format!("cannot use the configuration {path_text}"), e)
+                .mend("give an existing file with -c")
+        })?;
+        let file = File::read(&text).map_err(|e| {
+            let what = format!("cannot use `{}` ({path_text}, line {})", e.words, e.line);
+            let problem = Problem::new(what, &e.why);
+            let words = ["for example", "there are", "out of range", "not one of"];
+            let teaches = words.iter().any(|words| e.why.contains(words));
+            if teaches { problem } else { problem.mend("see `ix run --help` for an example") }
+        })?;
+        file.apply(&mut self.devices, &mut self.access, &mut self.config);
+        Ok(())
+    }
+
+    fn put_flags(&mut self, args: &RunArgs) -> Result<()> {
+        let config = &mut self.config;
+        if !args.nic.is_empty() {
+            self.devices.clone_from(&args.nic);
+        }
+        if let Some(Metrics(address)) = flag("--metrics", &args.metrics)? {
+            self.access.metrics = Some(address);
+        }
+        if let Some(Network(addr, prefix)) = flag("--addr", &args.addr)? {
+            config.host_addrs = vec![(addr, prefix)];
+        }
+        if let Some(Address(addr)) = flag("--gateway", &args.gateway)? {
+            config.gateway_addr = Some(addr);
+        }
+        if let Some(Cpus(cpus)) = flag("--cpus", &args.cpus)? {
+            config.cpus = cpus;
+        }
+        if let Some(batch) = args.batch {
+            let checked = bounds::BATCH.check(batch as u64);
+            checked.map_err(|e| refused("--batch", &batch, e))?;
+            config.batch = batch;
+        }
+        if let Some(Word(kind)) = flag("--congestion", &args.congestion)? {
+            config.tcp.congestion = kind;
+        }
+        if let Some(Word(mode)) = flag("--ecn", &args.ecn)? {
+            config.tcp.ecn = mode;
+        }
+        Ok(())
+    }
+
+    /// Nothing but hardware threads and devices.
+    #[cfg(test)]
+    pub(crate) fn for_test(cpus: &str, devices: &[&str]) -> Settings {
+        let devices = devices.iter().map(|d| (*d).to_owned()).collect();
+        let mut settings = Settings { devices, ..Settings::default() };
+        settings.config.cpus = cpus.parse::<Cpus>().expect("a list").0;
+        settings
+    }
+
+    /// The dataplane's addresses.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.config.host_addrs.iter().map(|(addr, _)| *addr).collect()
+    }
+
+    /// The dataplane's IPv4 addresses.
+    pub fn v4_addresses(&self) -> Vec<Ipv4Addr> {
+        self.addresses().into_iter().filter_map(IpAddr::as_v4).map(Ipv4Addr::from).collect()
+    }
+
+    /// The Linux interface that the device of each address is; empty where it is none (memif).
+    pub fn interfaces(&self) -> Vec<String> {
+        let name = |device: &String| match device.parse() {
+            Ok(DeviceSpec::Tap { name, .. }) => name,
+            Ok(DeviceSpec::Afxdp { ifname, .. }) => ifname,
+            _ => String::new(),
+        };
+        let names: Vec<String> = self.devices.iter().map(name).collect();
+        // As the dataplane has it: what is left over is the first device's.
+        let of = |nth: usize| names.get(nth).or(names.first()).cloned().unwrap_or_default();
+        (0..self.config.host_addrs.len()).map(of).collect()
+    }
+
+    /// Hardware threads of the elastic threads.
+    pub fn cpus(&self) -> Vec<usize> {
+        self.config.cpus.iter().map(|cpu| *cpu as usize).collect()
+    }
+
+    /// Refuses what cannot work, before anything is touched.
+    fn check(&mut self) -> Result<()> {
+        if self.devices.is_empty() {
+            return Err(Problem::new("no device", "neither --nic nor `devices` names one")
+                .mend("for example --nic tap:ix0"));
+        }
+        if self.config.host_addrs.is_empty() {
+            return Err(Problem::new("no address", "neither --addr nor `host_addr` names one")
+                .mend("for example --addr 10.0.0.2/24"));
+        }
+        self.check_cpus()?;
+        let config = &self.config;
+        config.check().map_err(|e| {
+            Problem::new("cannot use the configuration", e).mend("see `ix run --help`")
+        })?;
+        config.gate.check().map_err(vnic_refused)?;
+        Vnic::new(&config.gate, config.cpus.len()).map_err(vnic_refused)?;
+        match config.gateway_addr {
+            Some(gateway)
+                if !config.host_addrs.iter().any(|(a, p)| a.same_network(gateway, *p)) =>
+            {
+                let what = format!("cannot use the gateway {gateway}");
+                Err(Problem::new(what, "it is on none of the dataplane's networks")
+                    .mend("give an address on the network of --addr"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Every elastic thread needs a hardware thread that this process may run on. `ix run` warns of
+    /// one that several share.
+    fn check_cpus(&mut self) -> Result<()> {
+        let allowed = cpu::allowed();
+        if self.config.cpus.is_empty() {
+            self.config.cpus = allowed.iter().take(1).map(|cpu| *cpu as u32).collect();
+        }
+        for cpu in self.cpus() {
+            if !allowed.contains(&cpu) {
+                let allowed: Vec<_> = allowed.iter().map(usize::to_string).collect();
+                let why = format!("this process may run on {}", allowed.join(","));
+                return Err(Problem::new(format!("cannot use hardware thread {cpu}"), why)
+                    .mend("choose others with --cpus"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Default for Settings {
+    /// No device, no address, no hardware thread.
+    fn default() -> Settings {
+        let config = Config { cpus: Vec::new(), ..Config::default() };
+        Settings { devices: Vec::new(), access: Access::default(), config }
+    }
+}
+
+/// The value of a flag that was given.
+fn flag<T: FromStr<Err: Display>>(name: &str, text: &Option<String>) -> Result<Option<T>> {
+    let Some(text) = text else { return Ok(None) };
+    text.parse().map(Some).map_err(|e| refused(name, text, e))
+}
+
+fn refused(flag: &str, value: &dyn Display, why: impl Display) -> Problem {
+    Problem::new(format!("cannot use `{flag} {value}`"), why)
+}
+
+/// What the configuration asks of the vNIC cannot be had.
+pub fn vnic_refused(why: String) -> Problem {
+    Problem::new("cannot use [vnic] of the configuration", why)
+        .mend("see `ix run --help` for an example, and `ix ctl filter --help`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> Settings {
+        let mut settings = Settings::default();
+        let file = File::read(text).expect("a file that can be used");
+        file.apply(&mut settings.devices, &mut settings.access, &mut settings.config);
+        settings
+    }
+
+    #[test]
+    fn the_file_keeps_ixs_names_and_allows_lists() {
+        let settings = file(
+            "host_addr = '10.0.0.2/24'\ndevices = 'tap:ix0'\ncpu = [1, '3-4']\nbatch = 16\n\
+             gateway_addr = '10.0.0.1'\nttl = '17'\nloader_path = 'lib/ld.so'\n\
+             arp = [{ ip = '10.0.0.9', mac = '02:00:00:00:00:09' }]\n[tcp]\nmin_rto_us = 1000\n\
+             congestion = 'dctcp'\n",
+        );
+        assert_eq!(settings.devices, ["tap:ix0"]);
+        let v4 = |last| IpAddr::v4([10, 0, 0, last]);
+        let tcp = ix_tcp::Config {
+            min_rto_us: 1000,
+            congestion: ix_tcp::CongestionControl::Dctcp,
+            ..ix_tcp::Config::default()
+        };
+        let expected = Config {
+            cpus: vec![1, 3, 4],
+            batch: 16,
+            gateway_addr: Some(v4(1)),
+            ttl: 17,
+            arp: vec![(v4(9), [2, 0, 0, 0, 0, 9])],
+            tcp,
+            ..Config::with_address(v4(2), 24)
+        };
+        assert_eq!(settings.config, expected);
+        assert_eq!(settings.v4_addresses(), [Ipv4Addr::new(10, 0, 0, 2)]);
+        assert_eq!(file("cpu = '2,4-5'").config.cpus, [2, 4, 5]);
+        assert_eq!(file("cpu = 7\narena_mb = 3").config.arena_bytes, 3 << 20);
+        let arp = "arp = { ip = '10.0.0.9', mac = '02:00:00:00:00:09' }";
+        assert_eq!(file(arp).config.arp, expected.arp);
+    }
+
+    #[test]
+    fn who_may_ask_stands_in_a_part_of_its_own() {
+        let access = file(
+            "[control]\nmode = '0660'\ngroup = 'ix'\nread_only_mode = '0666'\nmetrics = '9464'",
+        )
+        .access;
+        assert_eq!((access.mode, access.read_only_mode), (0o660, 0o666));
+        assert_eq!((access.group.as_deref(), access.read_only_group), (Some("ix"), None));
+        assert_eq!(access.metrics.expect("an address").to_string(), "127.0.0.1:9464");
+    }
+
+    #[test]
+    fn queues_of_the_vnic_have_parts_of_their_own() {
+        let gate = file(
+            "[vnic]\ntx_rate = '1Gbit'\nfilters = 'tx udp service 10.0.0.1:53'\n[vnic.queue.1]\n\
+             filters = ['tx udp service 10.0.0.2:53', 'tx tcp service 10.0.0.2:7']\n\
+             tx_rate = '20Mbit'\n[vnic.queue.0]\nflow_rate = '1Mbit'\nrx_rate = '9kpps'\n",
+        )
+        .config
+        .gate;
+        let same = "tx udp service 10.0.0.1:53; rate tx 1Gbit; queue 1 rate tx 20Mbit; \
+                    queue 0 rate rx 9kpps; queue 0 rate flow 1Mbit; \
+                    queue 1 tx udp service 10.0.0.2:53; queue 1 tx tcp service 10.0.0.2:7";
+        assert_eq!(gate, same.parse().expect("a gate"));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named_with_its_line() {
+        for (text, line, words, why) in [
+            ("batch = 16\nbatch = 17", 2, "batch = 17", "duplicate key"),
+            ("host_addr = ", 1, "host_addr =", ""),
+            ("# one\nhost_addr = 5", 2, "host_addr = 5", "expected a text in quotes"),
+            ("host_addr = \"10.0.0.2/24\\nsecret=0\"", 1, "host_addr =", "ADDRESS/PREFIX"),
+            ("batch = 1.5", 1, "batch = 1.5", "expected a whole number"),
+            ("batch = -1", 1, "batch = -1", "out of range"),
+            ("batch = 0 # none", 1, "batch = 0", "0 is out of range: 1 to 1024"),
+            ("batch = 'many'", 1, "batch = 'many'", "not a number"),
+            ("ttl = 256", 1, "ttl = 256", "1 to 255"),
+            ("nonresponsive_us = 9", 1, "nonresponsive_us = 9", "0, or 1000 to 3600000000"),
+            ("arena_mb = true", 1, "arena_mb = true", "expected a whole number"),
+            ("secret = '0'", 1, "secret = '0'", "no such key: `secret`; there are `devices`"),
+            ("tcp = 1", 1, "tcp = 1", "expected the part [tcp]"),
+            ("cpu = 'a'", 1, "cpu = 'a'", "not a list of hardware threads"),
+            ("arp = ['10.0.0.1']", 1, "arp = ['10.0.0.1']", "expected { ip = …, mac = … }"),
+            ("arp = [{ ip = '10.0.0.1' }]", 1, "arp", "missing field `mac`"),
+            ("address_check = 'on'", 1, "address_check", "not one of off, announce, probe"),
+            ("[tcp]\necn = 'on'", 2, "ecn = 'on'", "accept-accurate"),
+            ("[tcp]\nrto = 1", 2, "rto = 1", "no such key: `rto`; there are `congestion`"),
+            (
+                "[vnic]\nfilters = [\n  'rx ip service 10.0.0.1',\n  'rx ip service 10.0.0.x',\n]",
+                4,
+                "'rx ip service 10.0.0.x',",
+                "invalid filter",
+            ),
+            ("[vnic]\ngate = 'none rx'", 2, "gate = 'none rx'", "no such key: `gate`"),
+            ("[vnic]\nqueue = 1", 2, "queue = 1", "[vnic.queue.0]"),
+            ("[vnic]\nqueue = [{ tx_rate = '1Mbit' }]", 2, "queue = [", "[vnic.queue.0]"),
+            ("[vnic.queue]\ntx_rate = '1Mbit'", 2, "tx_rate = '1Mbit'", "[vnic.queue.0]"),
+            ("[vnic.queue.x]\ntx_rate = '1Mbit'", 1, "[vnic.queue.x]", "`x` is no queue's"),
+            ("[vnic.queue.01]\ntx_rate = '1Mbit'", 1, "[vnic.queue.01]", "`01` is no queue's"),
+            ("[vnic.queue.-1]\ntx_rate = '1Mbit'", 1, "[vnic.queue.-1]", "`-1` is no queue's"),
+            ("[vnic.queue.1]\nspeed = '1Mbit'", 2, "speed = '1Mbit'", "no such key: `speed`"),
+            ("[vnic.queue.1]\nfilters = 'rate tx 1Mbit'", 2, "filters =", "rx or tx"),
+            ("[vnic.queue.1]\ntx_rate = '0bit'", 2, "tx_rate = '0bit'", "0 lets nothing pass"),
+            ("[control]\nmode = 'rwx'", 2, "mode = 'rwx'", "not a mode"),
+            ("[control]\nmetrics = 'here'", 2, "metrics = 'here'", "ADDRESS:PORT"),
+            ("[control]\nuser = 'me'", 2, "user = 'me'", "no such key: `user`"),
+        ] {
+            let Err(e) = File::read(text) else { panic!("{text} was taken") };
+            assert!(e.line == line && e.why.contains(why), "{text}: {e:?}");
+            assert!(e.words.starts_with(words), "{text}: {e:?}");
+        }
+    }
+
+    #[test]
+    fn long_lines_are_cut() {
+        let e = File::read(&format!("host_addr = '{}'", "x".repeat(500))).expect_err("no address");
+        assert_eq!(e.words.chars().count(), 81, "{e:?}");
+    }
+}

@@ -1,0 +1,79 @@
+//! Options of flows and UDP sockets as typed values, and their encoding in two words of a call.
+use crate::{CallError, Congestion, flow_opt};
+
+/// An option with its value. The constants of [`flow_opt`] say what each one does, and which are
+/// for UDP sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowOption {
+    /// Nagle's algorithm.
+    Nagle(bool),
+    /// Idle time before keepalive, seconds, up to 0x7fff; 0: none.
+    KeepaliveS(u16),
+    /// Longest time that data may stay unacknowledged, ms; 0: two minutes.
+    UserTimeoutMs(u32),
+    /// Congestion control.
+    Congestion(Congestion),
+    /// Differentiated services code point, up to 63.
+    Dscp(u8),
+    /// Hop limit, from 1 on.
+    HopLimit(u8),
+    /// Received bytes that may stay unread; 0: as configured.
+    ReceiveBytes(u32),
+    /// Seconds between keepalive probes, up to 0x7fff; 0: as configured.
+    KeepaliveIntervalS(u16),
+    /// Unanswered keepalive probes that end the connection, up to 127; 0: as configured.
+    KeepaliveProbes(u8),
+    /// Longest datagram that goes in one piece, bytes, from 68 on; 0: none goes in fragments.
+    FragmentBytes(u16),
+    /// Longest segment, bytes, from 88 on; 0: as it is.
+    SegmentBytes(u16),
+}
+
+impl FlowOption {
+    /// Number and value. A value outside the option's range is encoded as it is, and refused where
+    /// it is decoded.
+    #[inline]
+    pub const fn encode(self) -> [u64; 2] {
+        match self {
+            FlowOption::Nagle(on) => [flow_opt::NAGLE, on as u64],
+            FlowOption::KeepaliveS(seconds) => [flow_opt::KEEPALIVE_S, seconds as u64],
+            FlowOption::UserTimeoutMs(ms) => [flow_opt::USER_TIMEOUT_MS, ms as u64],
+            FlowOption::Congestion(algorithm) => [flow_opt::CONGESTION, algorithm.number()],
+            FlowOption::Dscp(point) => [flow_opt::DSCP, point as u64],
+            FlowOption::HopLimit(hops) => [flow_opt::HOP_LIMIT, hops as u64],
+            FlowOption::ReceiveBytes(bytes) => [flow_opt::RECEIVE_BYTES, bytes as u64],
+            FlowOption::KeepaliveIntervalS(seconds) => {
+                [flow_opt::KEEPALIVE_INTERVAL_S, seconds as u64]
+            }
+            FlowOption::KeepaliveProbes(probes) => [flow_opt::KEEPALIVE_PROBES, probes as u64],
+            FlowOption::FragmentBytes(bytes) => [flow_opt::FRAGMENT_BYTES, bytes as u64],
+            FlowOption::SegmentBytes(bytes) => [flow_opt::SEGMENT_BYTES, bytes as u64],
+        }
+    }
+
+    /// The option that a number and a value say, whatever they are.
+    ///
+    /// # Errors
+    /// [`CallError::Invalid`]: there is no such option, or it has no such value.
+    pub const fn decode(option: u64, value: u64) -> Result<FlowOption, CallError> {
+        Ok(match (option, value) {
+            (flow_opt::NAGLE, 0 | 1) => FlowOption::Nagle(value == 1),
+            (flow_opt::KEEPALIVE_S, 0..=0x7fff) => FlowOption::KeepaliveS(value as u16),
+            (flow_opt::USER_TIMEOUT_MS, 0..=0xffff_ffff) => FlowOption::UserTimeoutMs(value as u32),
+            (flow_opt::CONGESTION, _) => match Congestion::from_number(value) {
+                Some(algorithm) => FlowOption::Congestion(algorithm),
+                None => return Err(CallError::Invalid),
+            },
+            (flow_opt::DSCP, 0..=63) => FlowOption::Dscp(value as u8),
+            (flow_opt::HOP_LIMIT, 1..=255) => FlowOption::HopLimit(value as u8),
+            (flow_opt::RECEIVE_BYTES, 0..=0xffff_ffff) => FlowOption::ReceiveBytes(value as u32),
+            (flow_opt::KEEPALIVE_INTERVAL_S, 0..=0x7fff) => {
+                FlowOption::KeepaliveIntervalS(value as u16)
+            }
+            (flow_opt::KEEPALIVE_PROBES, 0..=127) => FlowOption::KeepaliveProbes(value as u8),
+            (flow_opt::FRAGMENT_BYTES, 0 | 68..=0xffff) => FlowOption::FragmentBytes(value as u16),
+            (flow_opt::SEGMENT_BYTES, 0 | 88..=0xffff) => FlowOption::SegmentBytes(value as u16),
+            _ => return Err(CallError::Invalid),
+        })
+    }
+}

@@ -1,0 +1,524 @@
+//! Everything that is fixed when a dataplane starts. The `ix` command makes it of flags and file,
+//! the broker sends it, the dataplane keeps it. Names are those of IX's `ix.conf` where it has
+//! them.
+pub mod bounds;
+mod start;
+
+pub use bounds::{Bounds, OutOfRange};
+pub use start::{DEVICES_MAX, DevicesError, Start, WallPart};
+
+use crate::codec::{codec_enum, codec_struct};
+use core::fmt;
+use ix_wire::{IpAddr, MacAddr};
+
+/// Everything that is fixed when a dataplane starts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Our addresses with their prefix lengths; at least one.
+    pub host_addrs: Vec<(IpAddr, u8)>,
+    /// Default gateway.
+    pub gateway_addr: Option<IpAddr>,
+    /// Hardware threads, one for each elastic thread.
+    pub cpus: Vec<u32>,
+    /// Batch bound B.
+    pub batch: usize,
+    /// Key of our flow hash.
+    pub flow_hash_key: [u64; 2],
+    /// Secret of cookies, ports and challenges: another one each time.
+    pub secret: [u8; 16],
+    /// Secret of sequence numbers and timestamps: the same one while the host is up, so that those
+    /// of a dataplane go on where an earlier one's stopped (RFC 6528 section 3, RFC 6191).
+    pub isn_secret: [u8; 16],
+    /// Static ARP entries.
+    pub arp: Vec<(IpAddr, MacAddr)>,
+    /// Address conflict detection (RFC 5227).
+    pub address_check: AddressCheck,
+    /// Time without work before an elastic thread sleeps, µs.
+    pub idle_spin_us: u64,
+    /// So long may an application keep an elastic thread before the guard serves the network in its
+    /// place; 0: for ever.
+    pub nonresponsive_us: u64,
+    /// Receive frames of each elastic thread.
+    pub rx_frames: usize,
+    /// Frames for built packets of each elastic thread.
+    pub tx_frames: usize,
+    /// Transmit memory of the application, bytes.
+    pub arena_bytes: usize,
+    /// Flows of each elastic thread at most.
+    pub flows_max: usize,
+    /// Application timers of each elastic thread at most.
+    pub timers_max: usize,
+    /// Backlog of a listener that asks for the default.
+    pub backlog: u32,
+    /// Local ports of outgoing connections, the first and the last: below Linux' own range, which
+    /// shares the address on some devices.
+    pub local_ports: (u16, u16),
+    /// TCP's own.
+    pub tcp: ix_tcp::Config,
+    /// Packets that wait in a thread's receive queue from which on ECN-capable ones count as
+    /// marked, and from which on some payload of others is dropped; 0: never.
+    pub mark_queue: usize,
+    /// See [`Self::mark_queue`].
+    pub drop_queue: usize,
+    /// Hop limit of packets, unless a flow has its own (RFC 1122 section 3.2.1.7).
+    pub ttl: u8,
+    /// What may be sent and received at the start.
+    pub gate: ix_vnic::Gate,
+}
+
+codec_struct!(Config {
+    host_addrs,
+    gateway_addr,
+    cpus,
+    batch,
+    flow_hash_key,
+    secret,
+    isn_secret,
+    arp,
+    address_check,
+    idle_spin_us,
+    nonresponsive_us,
+    rx_frames,
+    tx_frames,
+    arena_bytes,
+    flows_max,
+    timers_max,
+    backlog,
+    local_ports,
+    tcp,
+    mark_queue,
+    drop_queue,
+    ttl,
+    gate,
+} if check);
+
+/// How much of RFC 5227 is done when the dataplane starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressCheck {
+    /// Nothing.
+    Off,
+    /// Announce at once, and defend the address.
+    Announce,
+    /// Probe first (several seconds), then announce and defend.
+    Probe,
+}
+
+codec_enum!(AddressCheck { 0 = Off, 1 = Announce, 2 = Probe });
+
+impl AddressCheck {
+    /// Every choice, by name.
+    pub const ALL: [(&str, AddressCheck); 3] = [
+        ("off", AddressCheck::Off),
+        ("announce", AddressCheck::Announce),
+        ("probe", AddressCheck::Probe),
+    ];
+}
+
+/// An address and a prefix length that no host can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostError {
+    /// The address is not an IPv4 one.
+    Ipv6,
+    /// The prefix length.
+    Prefix(OutOfRange),
+    /// The address is that of a group, of this host itself, or of none.
+    NoHost,
+}
+
+impl fmt::Display for HostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostError::Ipv6 => f.write_str("IPv6 is not built yet"),
+            HostError::Prefix(e) => write!(f, "the prefix length {e}"),
+            HostError::NoHost => f.write_str("not an address of a host"),
+        }
+    }
+}
+
+impl std::error::Error for HostError {}
+
+/// Refuses an address that a dataplane cannot have.
+pub fn check_host(addr: IpAddr, prefix: u8) -> Result<(), HostError> {
+    if addr.as_v4().is_none() {
+        return Err(HostError::Ipv6);
+    }
+    bounds::PREFIX.check(prefix.into()).map_err(HostError::Prefix)?;
+    if addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() || addr.is_broadcast() {
+        return Err(HostError::NoHost);
+    }
+    Ok(())
+}
+
+/// Why a dataplane cannot have a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The number of this name is beyond its bounds. Of lists it is their length.
+    Number(&'static str, OutOfRange),
+    /// One of our addresses.
+    Address(IpAddr, HostError),
+    /// The first port is 0, or behind the last.
+    LocalPorts,
+    /// Transmit memory is no whole number of MB.
+    Arena,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::Number(name, e) => write!(f, "`{name}`: {e}"),
+            ConfigError::Address(addr, e) => write!(f, "`{addr}`: {e}"),
+            ConfigError::LocalPorts => {
+                f.write_str("`local_ports`: not a range of ports, such as 10000-32767")
+            }
+            ConfigError::Arena => f.write_str("`arena_mb`: not a number of MB"),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            host_addrs: Vec::new(),
+            gateway_addr: None,
+            cpus: vec![0],
+            batch: 64,
+            flow_hash_key: [0x6a09_e667_f3bc_c908, 0xbb67_ae85_84ca_a73b],
+            secret: [0; 16],
+            isn_secret: [0; 16],
+            arp: Vec::new(),
+            address_check: AddressCheck::Announce,
+            idle_spin_us: 100,
+            nonresponsive_us: 10_000,
+            rx_frames: 16384,
+            tx_frames: 8192,
+            arena_bytes: 64 << 20,
+            flows_max: 1 << 20,
+            timers_max: 1 << 16,
+            backlog: 4096,
+            local_ports: (10_000, 32_767),
+            tcp: ix_tcp::Config::default(),
+            mark_queue: 256,
+            drop_queue: 0,
+            ttl: ix_wire::ipv4::DEFAULT_TTL,
+            gate: ix_vnic::Gate::default(),
+        }
+    }
+}
+
+impl Config {
+    /// The usual one, with this address and prefix length.
+    pub fn with_address(addr: IpAddr, prefix: u8) -> Config {
+        Config { host_addrs: vec![(addr, prefix)], ..Config::default() }
+    }
+
+    /// Refuses what a dataplane cannot have.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let tcp = &self.tcp;
+        let numbers = [
+            ("host_addr", bounds::ADDRESSES, self.host_addrs.len() as u64),
+            ("cpu", bounds::THREADS, self.cpus.len() as u64),
+            ("arp", bounds::ARP_ENTRIES, self.arp.len() as u64),
+            ("batch", bounds::BATCH, self.batch as u64),
+            ("idle_spin_us", bounds::IDLE_SPIN_US, self.idle_spin_us),
+            ("nonresponsive_us", bounds::NONRESPONSIVE_US, self.nonresponsive_us),
+            ("rx_frames", bounds::FRAMES, self.rx_frames as u64),
+            ("tx_frames", bounds::FRAMES, self.tx_frames as u64),
+            ("arena_mb", bounds::ARENA_MB, (self.arena_bytes >> 20) as u64),
+            ("flows_max", bounds::FLOWS, self.flows_max as u64),
+            ("timers_max", bounds::TIMERS, self.timers_max as u64),
+            ("backlog", bounds::BACKLOG, self.backlog.into()),
+            ("mark_queue", bounds::QUEUE, self.mark_queue as u64),
+            ("drop_queue", bounds::QUEUE, self.drop_queue as u64),
+            ("ttl", bounds::TTL, self.ttl.into()),
+            ("min_rto_us", bounds::MIN_RTO_US, tcp.min_rto_us.into()),
+            ("delack_us", bounds::DELACK_US, tcp.delack_us.into()),
+            ("delack_max_us", bounds::DELACK_US, tcp.delack_max_us.into()),
+            ("time_wait_us", bounds::TIME_WAIT_US, tcp.time_wait_us.into()),
+            ("rcv_buffers", bounds::RCV_BUFFERS, tcp.rcv_buffers_max.into()),
+        ];
+        for (name, bounds, number) in numbers {
+            bounds.check(number).map_err(|e| ConfigError::Number(name, e))?;
+        }
+        for (addr, prefix) in &self.host_addrs {
+            check_host(*addr, *prefix).map_err(|e| ConfigError::Address(*addr, e))?;
+        }
+        if self.local_ports.0 == 0 || self.local_ports.0 > self.local_ports.1 {
+            return Err(ConfigError::LocalPorts);
+        }
+        if !self.arena_bytes.is_multiple_of(1 << 20) {
+            return Err(ConfigError::Arena);
+        }
+        Ok(())
+    }
+
+    /// The device that connections from this address of ours leave by, of so many: addresses and
+    /// devices belong to each other in the order of the configuration, further addresses to the
+    /// first device.
+    pub fn device_of(&self, local: IpAddr, devices: usize) -> u8 {
+        let position = self.host_addrs.iter().position(|(own, _)| *own == local);
+        position.filter(|p| *p < devices).unwrap_or(0) as u8
+    }
+
+    /// Whether an address is one of ours.
+    pub fn is_local(&self, addr: IpAddr) -> bool {
+        self.host_addrs.iter().any(|(own, _)| *own == addr)
+    }
+
+    /// Whether an address names more than one host: multicast, or a broadcast, also of a network of
+    /// ours. Nobody connects to one (RFC 9293 section 3.9.1.1, MUST-46).
+    pub fn is_group(&self, addr: IpAddr) -> bool {
+        let broadcast =
+            |(own, prefix): &(IpAddr, u8)| *own != addr && addr.is_broadcast_of(*own, *prefix);
+        addr.is_multicast() || addr.is_broadcast() || self.host_addrs.iter().any(broadcast)
+    }
+
+    /// Our address and the next hop for packets to `remote`; `None` without a route.
+    pub fn route(&self, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
+        let direct = self.host_addrs.iter().find(|(own, prefix)| own.same_network(remote, *prefix));
+        if let Some((own, _)) = direct {
+            return Some((*own, remote));
+        }
+        let gateway = self.gateway_addr?;
+        let via = self.host_addrs.iter().find(|(own, prefix)| own.same_network(gateway, *prefix));
+        via.map(|(own, _)| (*own, gateway))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::tests::{harmless, survives};
+    use crate::codec::{Codec, DecodeError};
+    use crate::device::tests::any_info;
+    use ix_tcp::{CongestionControl, EcnMode};
+    use proptest::prelude::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn any_host() -> impl Strategy<Value = (IpAddr, u8)> {
+        let octets = (1..=126u8, any::<[u8; 3]>());
+        (octets, 0..=32u8).prop_map(|((a, [b, c, d]), prefix)| (IpAddr::v4([a, b, c, d]), prefix))
+    }
+
+    fn any_lists() -> impl Strategy<Value = Config> {
+        let arp = (any_host(), any::<MacAddr>()).prop_map(|((addr, _), mac)| (addr, mac));
+        (
+            prop::collection::vec(any_host(), 1..4),
+            prop::option::of(any_host()),
+            prop::collection::vec(any::<u32>(), 1..6),
+            any::<([u64; 2], [u8; 16], [u8; 16])>(),
+            prop::collection::vec(arp, 0..4),
+        )
+            .prop_map(|(host_addrs, gateway, cpus, keys, arp)| Config {
+                host_addrs,
+                gateway_addr: gateway.map(|(addr, _)| addr),
+                cpus,
+                flow_hash_key: keys.0,
+                secret: keys.1,
+                isn_secret: keys.2,
+                arp,
+                ..Config::default()
+            })
+    }
+
+    fn any_number(bounds: Bounds) -> impl Strategy<Value = u64> {
+        bounds.least..=bounds.most
+    }
+
+    fn any_tcp() -> impl Strategy<Value = ix_tcp::Config> {
+        let choices = (0..CongestionControl::ALL.len(), 0..EcnMode::ALL.len(), any::<[bool; 5]>());
+        let times = (
+            any_number(bounds::MIN_RTO_US),
+            any_number(bounds::DELACK_US),
+            any_number(bounds::DELACK_US),
+            any_number(bounds::TIME_WAIT_US),
+            any_number(bounds::RCV_BUFFERS),
+        );
+        (choices, times, any::<[u32; 10]>(), any::<([u8; 7], [u16; 2])>()).prop_map(
+            |((congestion, ecn, flags), times, words, (bytes, halves))| ix_tcp::Config {
+                mss: halves[0],
+                rcv_buf_bytes: words[0],
+                rcv_buffers_max: times.4 as u32,
+                snd_buf_bytes: words[1],
+                min_rto_us: times.0 as u32,
+                max_rto_us: words[2],
+                initial_rto_us: words[3],
+                rto_jitter_percent: bytes[0],
+                min_pto_us: words[4],
+                delayed_ack_allowance_us: words[5],
+                max_ack_delay_us: words[6],
+                delack_us: times.1 as u32,
+                delack_max_us: times.2 as u32,
+                quick_acks: bytes[1],
+                max_stretch_segments: bytes[2],
+                time_wait_us: times.3 as u32,
+                fin_wait2_us: words[7],
+                keepalive_idle_s: halves[1],
+                keepalive_interval_us: words[8],
+                keepalive_probes: bytes[3],
+                syn_retries: bytes[4],
+                syn_ack_retries: bytes[5],
+                r2_us: words[9],
+                sack: flags[0],
+                timestamps: flags[1],
+                window_scaling: flags[2],
+                window_shift_min: bytes[6],
+                congestion: CongestionControl::ALL[congestion].1,
+                ecn: EcnMode::ALL[ecn].1,
+                path_search: flags[3],
+                initial_window_segments: words[0],
+                nagle: flags[4],
+            },
+        )
+    }
+
+    fn any_config() -> impl Strategy<Value = Config> {
+        let sizes = (
+            any_number(bounds::FRAMES),
+            any_number(bounds::FRAMES),
+            any_number(bounds::ARENA_MB),
+            any_number(bounds::FLOWS),
+            any_number(bounds::TIMERS),
+            any_number(bounds::BACKLOG),
+        );
+        let numbers = (
+            any_number(bounds::BATCH),
+            any_number(bounds::IDLE_SPIN_US),
+            prop_oneof![Just(0), any_number(bounds::NONRESPONSIVE_US)],
+            any_number(bounds::QUEUE),
+            any_number(bounds::QUEUE),
+            any_number(bounds::TTL),
+        );
+        let choices = (0..AddressCheck::ALL.len(), (1..=u16::MAX, any::<u16>()));
+        (any_lists(), sizes, numbers, choices, any_tcp()).prop_map(
+            |(config, sizes, numbers, (address_check, ports), tcp)| Config {
+                batch: numbers.0 as usize,
+                address_check: AddressCheck::ALL[address_check].1,
+                idle_spin_us: numbers.1,
+                nonresponsive_us: numbers.2,
+                rx_frames: sizes.0 as usize,
+                tx_frames: sizes.1 as usize,
+                arena_bytes: (sizes.2 as usize) << 20,
+                flows_max: sizes.3 as usize,
+                timers_max: sizes.4 as usize,
+                backlog: sizes.5 as u32,
+                local_ports: (ports.0.min(ports.1.max(1)), ports.0.max(ports.1)),
+                tcp,
+                mark_queue: numbers.3 as usize,
+                drop_queue: numbers.4 as usize,
+                ttl: numbers.5 as u8,
+                gate: "rx tcp service 10.0.0.5:80; queue 1 rate tx 1Mbit".parse().expect("a gate"),
+                ..config
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_a_dataplane_begins_with_survives(
+            config in any_config(),
+            devices in prop::collection::vec(any_info(), 0..4),
+            parts in prop::collection::vec(0..4usize, 0..4),
+        ) {
+            prop_assert_eq!(config.check(), Ok(()));
+            let without = parts.into_iter().map(|part| WallPart::ALL[part]).collect();
+            survives(&Start { config, devices, without });
+        }
+
+        #[test]
+        fn no_bytes_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            harmless::<Config>(&bytes);
+            harmless::<Start>(&bytes);
+        }
+
+        /// A byte that changes on the way makes another configuration that can be, or none.
+        #[test]
+        fn no_changed_byte_harms(config in any_config(), at in any::<usize>(), to in any::<u8>()) {
+            let mut bytes = config.encode();
+            let at = at % bytes.len();
+            bytes[at] = to;
+            harmless::<Config>(&bytes);
+            if let Ok(read) = Config::decode(&bytes) {
+                prop_assert_eq!(read.check(), Ok(()));
+            }
+        }
+    }
+
+    fn usual() -> Config {
+        Config::with_address(ip("10.1.2.3"), 24)
+    }
+
+    #[test]
+    fn the_usual_configuration_can_be() {
+        assert_eq!(usual().check(), Ok(()));
+        assert_eq!(usual().ttl, 64);
+    }
+
+    #[test]
+    fn what_cannot_be_is_neither_accepted_nor_read() {
+        let with = |change: fn(&mut Config)| {
+            let mut config = usual();
+            change(&mut config);
+            config
+        };
+        for (config, says) in [
+            (Config::default(), "`host_addr`: 0 is out of range: 1 to 256"),
+            (with(|c| c.host_addrs[0].0 = ip("224.0.0.1")), "not an address of a host"),
+            (with(|c| c.host_addrs[0].0 = ip("255.255.255.255")), "not an address of a host"),
+            (with(|c| c.host_addrs[0].0 = ip("::1")), "IPv6"),
+            (with(|c| c.host_addrs[0].1 = 33), "33 is out of range: 0 to 32"),
+            (with(|c| c.host_addrs = vec![c.host_addrs[0]; 257]), "1 to 256"),
+            (with(|c| c.cpus.clear()), "`cpu`"),
+            (with(|c| c.cpus = vec![0; 257]), "`cpu`"),
+            (with(|c| c.arp = vec![(ip("10.1.2.9"), [2; 6]); 513]), "`arp`"),
+            (with(|c| c.batch = 0), "`batch`: 0 is out of range: 1 to 1024"),
+            (with(|c| c.ttl = 0), "`ttl`"),
+            (with(|c| c.nonresponsive_us = 999), "0, or 1000 to"),
+            (with(|c| c.arena_bytes = 1 << 20), "2 to 65536"),
+            (with(|c| c.arena_bytes += 1), "MB"),
+            (with(|c| c.local_ports = (0, 9)), "range of ports"),
+            (with(|c| c.local_ports = (9, 8)), "range of ports"),
+            (with(|c| c.tcp.rcv_buffers_max = 7), "`rcv_buffers`"),
+        ] {
+            let why = config.check().expect_err(says).to_string();
+            assert!(why.contains(says), "{why}");
+            assert_eq!(Config::decode(&config.encode()), Err(DecodeError::Value), "{why}");
+        }
+        let devices = |count| {
+            let info = crate::device::NicInfo {
+                kind: crate::device::NicKind::Sim,
+                name: "sim".to_owned(),
+                mode: String::new(),
+                queues: 1,
+                mac: [2; 6],
+                mtu: 1500,
+                steering: crate::device::Steering::Software,
+                partial_checksums: false,
+                shared_frames: false,
+                table_fd: false,
+            };
+            Start { config: usual(), devices: vec![info; count], without: Vec::new() }
+        };
+        survives(&devices(0));
+        assert!(Start::decode(&devices(DEVICES_MAX).encode()).is_ok());
+        let bytes = devices(DEVICES_MAX + 1).encode();
+        assert_eq!(Start::decode(&bytes), Err(DecodeError::Value));
+    }
+
+    #[test]
+    fn routes_by_mask_then_gateway() {
+        let by = |own: &str, hop: &str| Some((ip(own), ip(hop)));
+        let mut config = usual();
+        config.host_addrs.push((ip("10.9.0.3"), 16));
+        assert_eq!(config.route(ip("10.1.2.200")), by("10.1.2.3", "10.1.2.200"));
+        assert_eq!(config.route(ip("10.9.200.1")), by("10.9.0.3", "10.9.200.1"));
+        assert_eq!(config.route(ip("10.1.3.1")), None);
+        config.gateway_addr = Some(ip("10.9.0.1"));
+        assert_eq!(config.route(ip("10.1.3.1")), by("10.9.0.3", "10.9.0.1"));
+        assert!(config.is_local(ip("10.9.0.3")) && !config.is_local(ip("10.9.0.1")));
+    }
+}

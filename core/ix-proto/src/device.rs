@@ -1,0 +1,265 @@
+//! What a device is, as the broker that opened it tells the dataplane that uses it, and how it
+//! changes while the dataplane runs.
+use crate::codec::{codec_enum, codec_struct};
+use crate::memif::Plan;
+use core::fmt;
+
+/// Most queue pairs of a device.
+pub const QUEUES_MAX: usize = 128;
+
+/// What a device is and does; the same for all its queue pairs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicInfo {
+    /// Of which kind it is.
+    pub kind: NicKind,
+    /// Its name on the host (`tap0`, `eth1`), for messages.
+    pub name: String,
+    /// The mode really in use, for people: "native, copy, need-wakeup".
+    pub mode: String,
+    /// Queue pairs in use, numbered from 0.
+    pub queues: usize,
+    /// Our Ethernet address on it.
+    pub mac: [u8; 6],
+    /// Largest IP packet, bytes.
+    pub mtu: usize,
+    /// How the device spreads packets over queues.
+    pub steering: Steering,
+    /// The peer may hand over frames whose transport checksum is only the pseudo-header sum
+    /// (a Linux stack on the same machine, over veth or virtio).
+    pub partial_checksums: bool,
+    /// The peer can change a received frame after we have it (`memif`, client): headers must be
+    /// copied before they are parsed.
+    pub shared_frames: bool,
+    /// Behind the queues' descriptors there is one of the redirection table, for
+    /// `ix_nic::attach_table`.
+    pub table_fd: bool,
+}
+
+codec_struct!(NicInfo {
+    kind,
+    name,
+    mode,
+    queues,
+    mac,
+    mtu,
+    steering,
+    partial_checksums,
+    shared_frames,
+    table_fd,
+} if check);
+
+/// A device that cannot be: it has no queue, or more than [`QUEUES_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuesError(pub usize);
+
+impl fmt::Display for QueuesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} queues are not from 1 to {QUEUES_MAX}", self.0)
+    }
+}
+
+impl std::error::Error for QueuesError {}
+
+impl NicInfo {
+    /// Refuses a device that cannot be.
+    pub fn check(&self) -> Result<(), QueuesError> {
+        let fits = (1..=QUEUES_MAX).contains(&self.queues);
+        if fits { Ok(()) } else { Err(QueuesError(self.queues)) }
+    }
+}
+
+/// Kinds of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NicKind {
+    /// An Ethernet link to the Linux stack of this machine.
+    Tap,
+    /// A Linux interface, by AF_XDP.
+    Afxdp(XdpBind),
+    /// A link through shared memory to another process.
+    Memif,
+    /// In memory, for tests. It has no descriptors.
+    Sim,
+}
+
+codec_enum!(NicKind { 0 = Tap, 1 = Afxdp(bind), 2 = Memif, 3 = Sim });
+
+impl NicKind {
+    /// As the user writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            NicKind::Tap => "tap",
+            NicKind::Afxdp(_) => "afxdp",
+            NicKind::Memif => "memif",
+            NicKind::Sim => "sim",
+        }
+    }
+}
+
+impl fmt::Display for NicKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Who decides which queue a packet goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Steering {
+    /// Nobody we know: packets of a flow group may come in on any queue, and the elastic thread
+    /// that polled one hands it to the owner of its flow group.
+    Software,
+    /// The device looks up our table with the dataplane's own flow hash (`ix_wire::FlowHash`); the
+    /// table is changed with `ix_nic::SetReta`.
+    Table,
+    /// The device hashes as RSS does, with this Toeplitz key.
+    Rss([u8; 40]),
+}
+
+codec_enum!(Steering { 0 = Software, 1 = Table, 2 = Rss(key) });
+
+/// How AF_XDP sockets move packets: what the user insists on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// The fastest that works: zero-copy, else copying in the driver, else in the stack.
+    Auto,
+    /// Zero-copy or nothing.
+    ZeroCopy,
+    /// Copying in the driver.
+    Copy,
+    /// Copying, with the program in the stack behind the driver (works with every driver).
+    Generic,
+}
+
+codec_enum!(XdpMode { 0 = Auto, 1 = ZeroCopy, 2 = Copy, 3 = Generic });
+
+impl XdpMode {
+    const ALL: [XdpMode; 4] = [XdpMode::Auto, XdpMode::ZeroCopy, XdpMode::Copy, XdpMode::Generic];
+
+    /// As in `mode=`.
+    pub fn name(self) -> &'static str {
+        match self {
+            XdpMode::Auto => "auto",
+            XdpMode::ZeroCopy => "zerocopy",
+            XdpMode::Copy => "copy",
+            XdpMode::Generic => "generic",
+        }
+    }
+
+    /// The mode that [`XdpMode::name`] names so.
+    pub fn from_name(name: &str) -> Option<XdpMode> {
+        XdpMode::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+}
+
+/// How the sockets of an interface bind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpBind {
+    /// The interface's number in the network namespace of the sockets.
+    pub ifindex: u32,
+    /// Ways that are still to be tried; `Generic` and `Copy` leave only copying.
+    pub mode: XdpMode,
+    /// The program takes frames of several buffers, so sockets shall ask for them.
+    pub frags: bool,
+}
+
+codec_struct!(XdpBind { ifindex, mode, frags });
+
+/// What changes for a device while the dataplane runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceChange {
+    /// The interface is there again, and is this now; a new socket for each queue comes along.
+    Reopened(NicInfo),
+    /// The memif has a peer; the descriptors that [`Plan`] names come along.
+    PeerUp(Plan),
+    /// The memif has no peer any more.
+    PeerDown,
+}
+
+codec_enum!(DeviceChange { 0 = Reopened(info), 1 = PeerUp(plan), 2 = PeerDown });
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::codec::tests::{harmless, survives};
+    use crate::codec::{Codec, DecodeError};
+    use crate::memif::tests::any_plan;
+    use proptest::prelude::*;
+
+    fn any_kind() -> impl Strategy<Value = NicKind> {
+        let bind = (any::<u32>(), 0..4usize, any::<bool>());
+        prop_oneof![
+            Just(NicKind::Tap),
+            Just(NicKind::Memif),
+            Just(NicKind::Sim),
+            bind.prop_map(|(ifindex, mode, frags)| {
+                NicKind::Afxdp(XdpBind { ifindex, mode: XdpMode::ALL[mode], frags })
+            }),
+        ]
+    }
+
+    pub(crate) fn any_info() -> impl Strategy<Value = NicInfo> {
+        let steering = prop_oneof![
+            Just(Steering::Software),
+            Just(Steering::Table),
+            prop::collection::vec(any::<u8>(), 40)
+                .prop_map(|key| Steering::Rss(key.try_into().expect("40 bytes"))),
+        ];
+        let numbers = (1..=QUEUES_MAX, any::<([u8; 6], usize, [bool; 3])>());
+        (any_kind(), (".{0,15}", ".*"), numbers, steering).prop_map(
+            |(kind, (name, mode), (queues, (mac, mtu, flags)), steering)| {
+                let [partial_checksums, shared_frames, table_fd] = flags;
+                NicInfo {
+                    kind,
+                    name,
+                    mode,
+                    queues,
+                    mac,
+                    mtu,
+                    steering,
+                    partial_checksums,
+                    shared_frames,
+                    table_fd,
+                }
+            },
+        )
+    }
+
+    pub(crate) fn any_change() -> impl Strategy<Value = DeviceChange> {
+        prop_oneof![
+            any_info().prop_map(DeviceChange::Reopened),
+            any_plan().prop_map(DeviceChange::PeerUp),
+            Just(DeviceChange::PeerDown),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn devices_and_their_changes_survive(info in any_info(), change in any_change()) {
+            survives(&info);
+            survives(&change);
+        }
+
+        #[test]
+        fn a_device_has_queues_and_not_too_many(info in any_info(), queues in any::<usize>()) {
+            let info = NicInfo { queues, ..info };
+            let read = NicInfo::decode(&info.encode());
+            match info.check() {
+                Ok(()) => prop_assert_eq!(read, Ok(info)),
+                Err(_) => prop_assert_eq!(read, Err(DecodeError::Value)),
+            }
+        }
+
+        #[test]
+        fn no_bytes_harm(bytes in prop::collection::vec(0u8..8, 0..90)) {
+            harmless::<NicInfo>(&bytes);
+            harmless::<DeviceChange>(&bytes);
+        }
+    }
+
+    #[test]
+    fn modes_have_names() {
+        for mode in XdpMode::ALL {
+            assert_eq!(XdpMode::from_name(mode.name()), Some(mode));
+        }
+        assert_eq!(XdpMode::from_name("fast"), None);
+    }
+}

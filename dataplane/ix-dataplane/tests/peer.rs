@@ -1,0 +1,29 @@
+//! A peer's TCP segments, byte by byte.
+use ix_wire::{Checksum, FrameHeader, IpAddr, Seq, TcpFlags, TcpHeader, TcpOptions, ipv4};
+
+/// The dataplane's address.
+pub const OURS: IpAddr = IpAddr::v4([10, 0, 0, 2]);
+/// The peer's address.
+pub const PEER: IpAddr = IpAddr::v4([10, 0, 0, 1]);
+/// The peer's Ethernet address.
+pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+/// A segment without data from `src_port` of the peer to port 80, in a frame to `mac`.
+pub fn segment(mac: [u8; 6], src_port: u16, flags: TcpFlags, seq: Seq, ack: Seq) -> Vec<u8> {
+    let link = FrameHeader {
+        eth_src: PEER_MAC,
+        eth_dst: mac,
+        src: PEER,
+        dst: OURS,
+        ttl: ipv4::DEFAULT_TTL,
+        tos: 0,
+        ident: 1,
+    };
+    let (dst_port, options) = (80, TcpOptions::NONE);
+    let header =
+        TcpHeader { src_port, dst_port, seq, ack, flags, window: 1000, urgent: 0, options };
+    let mut frame = vec![0; 64];
+    let len = link.emit_tcp(&mut frame, &header, 0, Checksum::new());
+    frame.truncate(len.max(60));
+    frame
+}

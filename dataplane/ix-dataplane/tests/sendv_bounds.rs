@@ -1,0 +1,51 @@
+//! Scatter-gather arrays that reach beyond transmit memory: what stands before is taken and said,
+//! so that the dataplane never keeps pieces that the connection does not count.
+use crate::peer::{OURS, PEER, PEER_MAC, segment};
+use ix_abi::{Call, CallError, Endpoint, SG_MAX, SgArray};
+use ix_dataplane::Config;
+use ix_mem::Sizes;
+use ix_rig::{BareRig, RigOptions, SimDevice, SimOptions, VirtualClock};
+use ix_wire::{Parsed, RxChecks, Seq, TcpFlags};
+
+/// Bytes of an entry of the array.
+const ENTRY: u64 = 16;
+
+#[test]
+fn an_array_over_the_end_of_transmit_memory_sends_what_stands_before() {
+    let clock = VirtualClock::default();
+    let device = SimDevice::new(SimOptions::default(), &clock);
+    let mac = device.options().mac;
+    let config = Config { arp: vec![(PEER, PEER_MAC)], ..Config::with_address(OURS, 24) };
+    let sizes = Some(Sizes { rx_frames: 64, tx_frames: 64, arena_bytes: 2 << 20 });
+    let mut rig = BareRig::new(RigOptions { config, sizes, clock }, device.nics());
+    let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 80 };
+    let (codes, _) = rig.run(0, &[Call::Listen { at, backlog: 0, cookie: 1 }.encode()], 0);
+    assert!(codes[0] > 0);
+    device.take_sent();
+    device.deliver(segment(mac, 1000, TcpFlags::SYN, Seq(1), Seq(0)));
+    rig.run(0, &[], 0);
+    rig.run(0, &[], 0);
+    let reply = device.next_sent().expect("a SYN-ACK");
+    let Ok(Parsed::Tcp(reply)) = ix_wire::parse(&reply, RxChecks::default()) else {
+        panic!("no segment")
+    };
+    device.deliver(segment(mac, 1000, TcpFlags::ACK, Seq(2), reply.header.seq + 1));
+    let (_, events) = rig.run(0, &[], 0);
+    let handle = events.first().expect("a knock").handle;
+    rig.run(0, &[Call::Accept { handle, cookie: 7 }.encode()], 0);
+
+    // All entries but the last lie in transmit memory, at its very end; each names one byte apart.
+    let (base, bytes) = rig.transmit_memory();
+    let within = SG_MAX as u64 - 1;
+    let array = base + bytes - within * ENTRY;
+    for entry in 0..within {
+        rig.write(array + entry * ENTRY, &[base + 2 * entry, 1]);
+    }
+    let sg = SgArray { addr: array, entries: SG_MAX as u64 };
+    let (codes, _) = rig.run(0, &[Call::SendV { handle, sg }.encode()], 0);
+    assert_eq!(codes, [within as i64]);
+    // Nothing stands before: a fault, and nothing is kept.
+    let beyond = SgArray { addr: base + bytes, entries: 1 };
+    let (codes, _) = rig.run(0, &[Call::SendV { handle, sg: beyond }.encode()], 0);
+    assert_eq!(codes, [CallError::encode(Err(CallError::Fault))]);
+}
