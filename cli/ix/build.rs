@@ -1,9 +1,10 @@
 //! Builds the dataplane image and the library for unmodified programs, which the command contains
 //! (`IX_IMAGE`, `IX_POSIX_LIBRARY`).
-include!("../../dataplane/ix-image/build_image.rs");
+use ix_build::Builder;
+use std::path::PathBuf;
 
 /// The folders of the crates that the two are built from.
-const ROOMS: [&str; 5] = ["sys", "core", "dataplane", "host", "app"];
+const ROOMS: [&str; 4] = ["sys", "core", "dataplane", "app"];
 
 fn main() {
     let variable = |name: &str| std::env::var_os(name).expect("cargo sets it");
@@ -19,20 +20,15 @@ fn main() {
     for file in ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml"] {
         println!("cargo::rerun-if-changed={}", workspace.join(file).display());
     }
-    println!(
-        "cargo::rerun-if-changed={}",
-        workspace.join("dataplane/ix-image/build_image.rs").display()
-    );
     println!("cargo::rerun-if-changed=build.rs");
 
     // TARGET/PROFILE/build/ix-HASH/out: one image and library for all profiles.
     let out = PathBuf::from(variable("OUT_DIR"));
     let target = out.ancestors().nth(4).expect("cargo's layout");
-    let (cargo, library_dir) = (variable("CARGO"), target.join("posix"));
-    let built = build_image(&cargo, &workspace, &target.join("image")).and_then(|image| {
-        // The library uses the C library of the program that loads it.
-        build(&cargo, &workspace, &library_dir, "libix-posix", &[])?;
-        Ok((image, library_dir.join(TARGET).join("release/libix_posix.so")))
+    let builder = Builder { cargo: &variable("CARGO"), workspace: &workspace };
+    let built = builder.image(&target.join("image")).and_then(|image| {
+        let library = builder.posix_library(&target.join("posix"))?;
+        Ok((image, library))
     });
     match built {
         Ok((image, library)) => {

@@ -2,7 +2,8 @@
 use crate::args::Posix;
 use crate::settings::Settings;
 use ix_broker::run::Preload;
-use ix_launch::{ReservedFds, memfd};
+use ix_entry::ReservedFds;
+use ix_launch::memfd;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE};
 use ix_sys::process;
 use ix_wire::IpAddr;

@@ -184,7 +184,7 @@ fn vnic(gate: &Gate, queues: usize, devices: &[OpenedDevice]) -> Result<Vnic> {
 
 /// The dataplane's descriptors have their own numbers, besides those that the program may use.
 fn has_descriptors(program: &Path) -> Result<()> {
-    const LEAST: u64 = 2 * ix_launch::RESERVED_FDS as u64;
+    const LEAST: u64 = 2 * ix_entry::RESERVED_FDS as u64;
     let few = limits::get(Resource::Descriptors).ok().filter(|limit| limit.soft < LEAST);
     let Some(limit) = few else { return Ok(()) };
     let why =

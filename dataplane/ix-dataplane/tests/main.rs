@@ -1,9 +1,5 @@
-//! Elastic threads from outside: calls, life and death, and peers.
+//! Elastic threads from outside: hostile calls, backlogs, bounds.
 mod backlog;
 mod hostile_calls;
-mod life;
-mod linux_peer;
-mod memif_peer;
 mod peer;
 mod sendv_bounds;
-mod support;

@@ -58,7 +58,7 @@ impl Arguments {
     }
 
     fn parse([name, entry, stack, channel, when, domain]: [&str; 6]) -> Option<Arguments> {
-        if name != ix_launch::IMAGE_ARGV0 {
+        if name != ix_entry::IMAGE_ARGV0 {
             return None;
         }
         let entry = usize::from_str_radix(entry, 16).ok()?;

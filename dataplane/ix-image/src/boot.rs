@@ -12,7 +12,7 @@ use crate::wall;
 use ix_abi::{CALLS_MAX, ProcessHeader, error};
 use ix_dataplane::metrics::ControlPage;
 use ix_dataplane::{Clock, Dataplane, Device, memory_sizes};
-use ix_launch::{Channel, ReservedFds};
+use ix_entry::{Channel, ReservedFds};
 use ix_mem::PacketMemory;
 use ix_nic::NicInfo;
 use ix_proto::{Codec, FromImage, Start, ToImage};

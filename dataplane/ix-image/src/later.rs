@@ -10,7 +10,7 @@ use crate::sys;
 use core::arch::asm;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use ix_abi::{ABI_VERSION, STARTER_MAGIC, Starter};
-use ix_launch::{RESERVED_FDS, ReservedFds};
+use ix_entry::{RESERVED_FDS, ReservedFds};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 

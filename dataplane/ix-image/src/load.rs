@@ -3,9 +3,9 @@
 //! planted. The stack that Linux has made stays the image's; the program gets a new one.
 use crate::arguments::{Arguments, Domain};
 use crate::wall::maps::mappings;
-use ix_launch::elf::{Layout, PAGE, Program, Segment, page_down, page_up};
-use ix_launch::stack::InitialStack;
-use ix_launch::{Auxv, IMAGE_ARGV0, LOAD};
+use ix_entry::elf::{Layout, PAGE, Program, Segment, page_down, page_up};
+use ix_entry::stack::InitialStack;
+use ix_entry::{Auxv, IMAGE_ARGV0, LOAD};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::fs::File;
 use std::io;
@@ -29,7 +29,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads the request from the image's command line (`ix_launch::load`); `None` if that is a
+    /// Reads the request from the image's command line ([`ix_entry::LOAD`]); `None` if that is a
     /// different one.
     ///
     /// # Safety

@@ -12,7 +12,7 @@
 //!
 //! From then on it runs only when the program calls the [`gate`].
 //!
-//! Built by `build_image.rs` with `+crt-static`. It is also a member of the workspace, where it
+//! Built by `ix_build` with `+crt-static`. It is also a member of the workspace, where it
 //! compiles as an ordinary program that is never run.
 #![cfg_attr(not(test), no_main)]
 #![cfg_attr(test, allow(dead_code))]
@@ -35,7 +35,7 @@ mod updates;
 mod wall;
 
 use arguments::Arguments;
-use ix_launch::{Channel, ReservedFds};
+use ix_entry::{Channel, ReservedFds};
 use ix_proto::{Codec, FromImage};
 use load::Request;
 use std::ffi::{c_char, c_int};

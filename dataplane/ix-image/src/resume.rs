@@ -5,7 +5,7 @@ use crate::{sys, wall};
 use core::arch::asm;
 use core::ffi::{CStr, c_char};
 use ix_abi::ENV_HEADER;
-use ix_launch::ABI_PLACEHOLDER;
+use ix_entry::ABI_PLACEHOLDER;
 
 /// Where to jump. In memory, because a new program starts with all registers zero.
 static mut ENTRY: usize = 0;

@@ -19,7 +19,7 @@ use crate::sys;
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use ix_dataplane::Dataplane;
-use ix_launch::ReservedFds;
+use ix_entry::ReservedFds;
 use ix_proto::{Codec, FromImage};
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};

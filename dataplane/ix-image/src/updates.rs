@@ -1,7 +1,7 @@
 //! Updates of devices and commands of the control plane: the broker's messages, and the replies.
 use crate::wall::{self, arrivals};
 use ix_dataplane::{FromBroker, OrderMessage, Update, UpdateOutcome, UpdateSource};
-use ix_launch::{Channel, ReservedFds};
+use ix_entry::{Channel, ReservedFds};
 use ix_proto::{Codec, FromImage, Outcome, ToImage};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};

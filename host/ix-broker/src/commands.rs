@@ -1,7 +1,7 @@
 //! Commands of the control plane to the running dataplane, as its broker keeps them. The broker
 //! sends one after the other. Each has exactly one outcome, even when the client or the dataplane
 //! has gone.
-use ix_launch::Channel;
+use ix_entry::Channel;
 use ix_proto::capture::CaptureOrder;
 use ix_proto::{BEGIN_US, Codec, Command, FromImage, Order, Outcome, ToImage};
 use ix_vnic::Gate;

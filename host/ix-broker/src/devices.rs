@@ -1,7 +1,7 @@
 //! The devices of a running dataplane, as its broker keeps them: peers that come and go, interfaces
 //! that are removed and made again. What changes is said to the user and sent to the dataplane.
 use crate::vnic::FilteredDevices;
-use ix_launch::Channel;
+use ix_entry::Channel;
 use ix_netdev::LinkChange;
 use ix_netdev::{DeviceEvent, DeviceUpdate, OpenedDevice};
 use ix_proto::device::NicKind;

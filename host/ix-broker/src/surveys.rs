@@ -2,7 +2,7 @@
 //! waited for it. One at a time; a rate takes two of them.
 use crate::control::{Answers, Ticket};
 use ix_dataplane::SurveyArea;
-use ix_launch::Channel;
+use ix_entry::Channel;
 use ix_proto::control::{Connection, Connections, Query, Refusal, Sort, TcpState};
 use ix_proto::survey::FlowRecord;
 use ix_proto::{Codec, FromImage, GroupSet, ToImage};

@@ -1,6 +1,6 @@
 //! The process that closes the program's connections when the program has ended (the image's
 //! `survivor`), as its broker sees it. If it is killed earlier, the dataplane starts another.
-use ix_launch::Channel;
+use ix_entry::Channel;
 use ix_proto::{Codec, ToImage};
 use ix_sys::process;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,6 +1,6 @@
 //! The dataplane image in the launcher: a descriptor to map from, and its layout.
-use crate::elf::{ElfError, Layout};
-use crate::scan::{BYTES_MAX, Instruction, disarm, scan};
+use ix_entry::elf::{ElfError, Layout};
+use ix_entry::scan::{BYTES_MAX, Instruction, disarm, scan};
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -1,14 +1,14 @@
 //! Starts a program with the dataplane in it, and waits for it.
-use crate::ABI_PLACEHOLDER;
-use crate::channel::Channel;
 use crate::error::{LaunchError, system};
 use crate::exit::Exit;
-use crate::fds::ReservedFds;
 use crate::image::Image;
 use crate::load::Exec;
 use crate::plant::plant;
 use crate::program::{check, diagnose};
 use crate::tracee::Tracee;
+use ix_entry::ABI_PLACEHOLDER;
+use ix_entry::Channel;
+use ix_entry::ReservedFds;
 use ix_proto::{Codec, FromImage, Outcome};
 use std::ffi::OsString;
 use std::io;

@@ -3,8 +3,9 @@
 //! The dataplane is *planted*: [`launch`] starts the program under ptrace. At the stop after its
 //! `execve`, before a single instruction of the program or of its dynamic loader has run, it maps
 //! the image beside the program, gives the image its own stack and auxiliary vector, and lets it
-//! run first. The image boots, talks to the broker over the [`Channel`], and jumps to the entry
-//! point that the kernel had chosen. The program, gdb and `/proc` see nothing unusual.
+//! run first. The image boots, talks to the broker over the [`Channel`](ix_entry::Channel), and
+//! jumps to the entry point that the kernel had chosen. The program, gdb and `/proc` see nothing
+//! unusual.
 //!
 //! ```text
 //!  broker (`ix run`)                     the program's process
@@ -21,41 +22,23 @@
 //!
 //! With [`Domain::None`] the program can access the dataplane's memory. All of the image is in its
 //! own page-aligned mappings; with [`Domain::Pku`] it raises the wall around them before the
-//! program runs, by [`policy`] and [`scan`].
-mod auxv;
-mod channel;
-pub mod elf;
+//! program runs.
+//!
+//! What launcher and image agree on is in [`ix_entry`].
 mod error;
 mod exit;
-mod fds;
 mod image;
 mod launch;
 mod load;
 mod plant;
-pub mod policy;
 mod program;
-pub mod scan;
 mod serve;
 mod signals;
-pub mod stack;
 mod tracee;
 
-pub use auxv::Auxv;
-pub use channel::{Channel, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
 pub use error::LaunchError;
 pub use exit::Exit;
-pub use fds::{RESERVED_FDS, ReservedFds};
 pub use image::{Image, ImageError, memfd, seal_size};
 pub use launch::{Child, Domain, Entry, LaunchConfig, Occurrence, launch};
-pub use load::LOAD;
 pub use serve::{ServeError, equip, serve};
 pub use signals::SignalForwarding;
-
-/// The image's command line, between [`launch`] and the image's `main`: `ix-image ENTRY STACK
-/// CHANNEL now|later DOMAIN`. The first two are hexadecimal; then a descriptor's number; then
-/// whether the dataplane begins at once or when the program first needs it; then `none`, or `pku:`
-/// and the program's mappings as `START-END`, separated by commas.
-pub const IMAGE_ARGV0: &str = "ix-image";
-
-/// Value of `IX_ABI` until the image writes the address of its header over the digits.
-pub const ABI_PLACEHOLDER: &str = "0000000000000000";

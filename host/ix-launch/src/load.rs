@@ -1,20 +1,13 @@
 //! The other way in: Linux executes the image, which maps the dynamic loader and the program.
-//!
-//! `ix-image load PROGRAM CHANNEL now|later none|pku TUNABLES ARGV0 ARGUMENTS…`, with the program's
-//! environment. TUNABLES is the former `GLIBC_TUNABLES`, because the image has its own; a `-`
-//! precedes it, and is alone if there was none.
 use crate::launch::{Domain, LaunchConfig};
 use crate::plant::IMAGE_ENV;
 use crate::program::resolve;
-use crate::{ABI_PLACEHOLDER, IMAGE_ARGV0};
+use ix_entry::{ABI_PLACEHOLDER, IMAGE_ARGV0, LOAD};
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-
-/// The image's first argument in this case.
-pub const LOAD: &str = "load";
 
 const TUNABLES: &str = "GLIBC_TUNABLES";
 

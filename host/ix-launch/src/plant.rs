@@ -4,14 +4,14 @@
 //! span of the kernel's choice (one reservation, so everything of the image is contiguous):
 //!   guard │ image's first stack, 1 MB │ guard │ R │ RX │ RW (relro) │ RW, bss
 //! ```
-use crate::IMAGE_ARGV0;
-use crate::auxv::Auxv;
-use crate::elf::{Layout, PAGE, Segment};
 use crate::error::{LaunchError, system};
 use crate::image::Image;
 use crate::launch::{Domain, LaunchConfig};
-use crate::stack::InitialStack;
 use crate::tracee::Tracee;
+use ix_entry::Auxv;
+use ix_entry::IMAGE_ARGV0;
+use ix_entry::elf::{Layout, PAGE, Segment};
+use ix_entry::stack::InitialStack;
 use std::io;
 use std::os::fd::RawFd;
 

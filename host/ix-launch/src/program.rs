@@ -1,6 +1,6 @@
 //! Finds the file of a program's name, and why Linux would not run it.
 use crate::LaunchError;
-use crate::elf::{FileKind, file_kind};
+use ix_entry::elf::{FileKind, file_kind};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};

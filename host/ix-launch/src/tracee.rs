@@ -1,7 +1,7 @@
 //! A process stopped at its first instruction, and what ptrace can do with it there.
-use crate::elf::PAGE;
 use crate::error::{LaunchError, system};
 use crate::exit::Exit;
+use ix_entry::elf::PAGE;
 use std::io;
 
 /// `syscall`, as the low bytes of a word of code.

@@ -122,7 +122,7 @@ fn a_rust_program() {
         .collect();
     let sum: u64 = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
     assert!(sum > 0);
-    assert!(std::env::var("IX_ABI").is_ok_and(|value| value != ix_launch::ABI_PLACEHOLDER));
+    assert!(std::env::var("IX_ABI").is_ok_and(|value| value != ix_entry::ABI_PLACEHOLDER));
 }
 
 #[test]

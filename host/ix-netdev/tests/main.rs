@@ -1,5 +1,6 @@
 //! Devices against Linux, DPDK and each other, in namespaces of their own.
 mod common;
+mod dataplane;
 #[path = "common/memif.rs"]
 mod ends;
 mod exchange;

@@ -21,6 +21,15 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
 }
 
+/// Copies a descriptor to the lowest free number from `lowest` on, close-on-exec (fcntl(2),
+/// F_DUPFD_CLOEXEC).
+pub fn copy_from(fd: BorrowedFd<'_>, lowest: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let copy = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) })?;
+    // SAFETY: a new descriptor that no other value owns.
+    Ok(unsafe { own(copy) })
+}
+
 /// Length of a file in bytes (fstat(2)).
 pub fn file_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: all-zero bytes are a valid stat.

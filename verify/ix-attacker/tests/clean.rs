@@ -1,5 +1,5 @@
 //! Programs of ours run behind the wall: their code has no key switch, not even by chance.
-use ix_launch::scan::scan_file;
+use ix_entry::scan::scan_file;
 use std::path::Path;
 
 /// Packages whose program has their name.

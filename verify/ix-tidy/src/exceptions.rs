@@ -4,19 +4,10 @@
 use crate::rules::{dependencies, paths, width};
 
 /// Packages that use a room that they must not use.
-pub const DEPENDENCIES: &[dependencies::Exception] = &[
-    ("ix-dataplane", "ix-netdev", "its tests open real devices"),
-    ("ix-image", "ix-launch", "the layouts of the channel between launcher and image"),
-];
+pub const DEPENDENCIES: &[dependencies::Exception] = &[];
 
 /// Files that include a source file of another package.
-pub const PATHS: &[paths::Exception] = &[
-    ("cli/ix/build.rs", "the image is built by the command, and by tests of the launcher"),
-    (
-        "host/ix-launch/tests/common/mod.rs",
-        "the image is built by the command, and by tests of the launcher",
-    ),
-];
+pub const PATHS: &[paths::Exception] = &[];
 
 /// Largest number of comments that are wider than code, by room.
 pub const WIDE_COMMENTS: &[width::Exception] = &[("app", 17)];

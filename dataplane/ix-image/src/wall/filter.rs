@@ -1,15 +1,15 @@
-//! The application's system calls, one at a time. [`ix_launch::policy`] says which go on to the
+//! The application's system calls, one at a time. [`super::policy`] says which go on to the
 //! kernel unchanged and which must be checked, and refuses all others.
 use super::asm::app_syscall;
 use super::deliver::{self, from_app, to_app};
 use super::handler::{refuse, set_mask};
 use super::parts::{Part, stands};
+use super::policy::{Kind, Verdict, verdict};
 use super::record::Record;
 use super::{arrivals, memory, threads};
 use crate::sys;
 use core::sync::atomic::{AtomicI32, Ordering};
 use ix_dataplane::metrics::Refusal;
-use ix_launch::policy::{Kind, Verdict, verdict};
 
 /// Descriptors from this number on are the dataplane's.
 pub static FD_BASE: AtomicI32 = AtomicI32::new(i32::MAX);

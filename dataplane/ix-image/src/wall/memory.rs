@@ -9,7 +9,7 @@ use super::record::Record;
 use crate::sys;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ix_dataplane::metrics::Refusal;
-use ix_launch::scan;
+use ix_entry::scan;
 
 const PAGE: u64 = 4096;
 const RANGES: usize = 512;

@@ -15,6 +15,7 @@ pub mod handler;
 pub mod maps;
 pub mod memory;
 pub mod parts;
+pub mod policy;
 pub mod record;
 pub mod seccomp;
 pub mod threads;
@@ -136,7 +137,7 @@ fn refuse_privilege() -> Result<(), String> {
 /// Memory with a descriptor could be mapped a second time, without a key: by the descriptor's name
 /// in `/proc`, even if no system call may use its number.
 fn refuse_open_memory(fd_base: i32) -> Result<(), String> {
-    for fd in fd_base..fd_base + ix_launch::RESERVED_FDS {
+    for fd in fd_base..fd_base + ix_entry::RESERVED_FDS {
         // SAFETY: all zero is a valid `stat`, which is only filled.
         let is_file = unsafe {
             let mut stat: libc::stat = core::mem::zeroed();

@@ -1,6 +1,6 @@
 //! The second line behind Syscall User Dispatch: the kernel refuses system calls that neither side
 //! ever needs, in this process and all that it starts.
-use ix_launch::policy::TERMINAL_INPUT;
+use super::policy::TERMINAL_INPUT;
 use std::io;
 
 /// Flags of `clone` for namespaces. A user namespace would bring capabilities.

@@ -7,7 +7,7 @@ mod tests;
 pub use filters::{Enforcer, Granted, Made, Place, capability, draw, refuse};
 
 use crate::link_rates::LinkRates;
-use ix_launch::MESSAGE_BYTES_MAX;
+use ix_entry::MESSAGE_BYTES_MAX;
 use ix_proto::control::vnic::{
     FilterAssigned, FilterCreated, FilterDerived, FiltersCreated, FiltersRevoked, Limit, OwnFilter,
     OwnRates, OwnVnic, QueueRates, RatesSet, View,

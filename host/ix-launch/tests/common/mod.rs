@@ -1,13 +1,14 @@
 //! Builds the image and test programs, and runs programs on a dataplane without devices.
 #![allow(dead_code)]
+use ix_build::Builder;
 use ix_launch::{Child, Entry, Exit, Image, LaunchConfig, LaunchError, launch, memfd, serve};
 use ix_proto::{Config, Start};
 use ix_wire::IpAddr;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::OnceLock;
-
-include!("../../../../dataplane/ix-image/build_image.rs");
 
 /// Two elastic threads, little memory.
 pub fn begin() -> Start {
@@ -37,7 +38,8 @@ pub fn image() -> &'static Image {
     static IMAGE: OnceLock<Image> = OnceLock::new();
     IMAGE.get_or_init(|| {
         let workspace = crate_dir().join("../..");
-        let built = build_image(&env!("CARGO").into(), &workspace, &target_dir().join("image"));
+        let builder = Builder { cargo: env!("CARGO").as_ref(), workspace: &workspace };
+        let built = builder.image(&target_dir().join("image"));
         let bytes = std::fs::read(built.expect("image")).expect("image");
         Image::from_bytes(&bytes, true).expect("a static PIE")
     })

@@ -144,7 +144,7 @@ fn with_service(
     let tcp = ix_tcp::Config { time_wait_us: 100_000, ..ix_tcp::Config::default() };
     let config = Config::with_address(IpAddr::v4([10, 78, 0, 2]), 24);
     let config = Config { cpus: vec![0; wishes.len()], tcp, ..config };
-    let (namespaces, mut opened) = crate::support::link(test, kind, "10.78.0.1", &config)?;
+    let (namespaces, mut opened) = super::link::link(test, kind, "10.78.0.1", &config)?;
     let device =
         Device { info: opened.info.clone(), queues: std::mem::take(&mut opened.queue_fds) };
     let page = Arc::new(ControlPage::anonymous(wishes.len()).unwrap());

@@ -1,7 +1,9 @@
 //! The dataplane's descriptors keep away from the program's: they are at the top of the numbers
 //! that its limit allows, where neither "lowest free number" nor a fixed number is.
+use ix_sys::fd::copy_from;
+use ix_sys::limits::{self, Limit, Resource};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Number of reserved numbers.
 pub const RESERVED_FDS: RawFd = 64;
@@ -25,12 +27,7 @@ impl ReservedFds {
 
     /// The range of this process and its children.
     pub fn of_this_process() -> io::Result<ReservedFds> {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: fills the struct we own.
-        if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(ReservedFds::for_limit(limit.rlim_cur))
+        Ok(ReservedFds::for_limit(limits::get(Resource::Descriptors)?.soft))
     }
 
     /// The first reserved number.
@@ -38,42 +35,29 @@ impl ReservedFds {
         self.base
     }
 
+    /// The number behind the last reserved one.
+    fn end(self) -> u64 {
+        (self.base + RESERVED_FDS) as u64
+    }
+
     /// Copies a descriptor into the range, close-on-exec.
     pub fn copy(self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-        ReservedFds::copy_from(self.base, fd)
+        copy_from(fd, self.base)
     }
 
     /// Copies a descriptor of the program near the end of its own numbers, close-on-exec.
     pub fn copy_below(self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         const ROOM: RawFd = 16;
-        ReservedFds::copy_from((self.base - ROOM).max(3), fd)
-    }
-
-    fn copy_from(lowest: RawFd, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-        // SAFETY: no pointers; the descriptor is borrowed.
-        let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) };
-        if copy < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a new descriptor without another owner.
-        Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+        copy_from(fd, (self.base - ROOM).max(3))
     }
 
     /// Ends the program's own range below ours: with the lowered limit neither `open` nor `dup2`
     /// nor a loop that closes "all" descriptors reaches our range. Afterwards no descriptor can be
     /// moved into the range.
     pub fn fence(self) -> io::Result<()> {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: fills the struct we own.
-        if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        if limit.rlim_cur == (self.base + RESERVED_FDS) as u64 {
-            limit.rlim_cur = self.base as u64;
-            // SAFETY: reads the struct we own.
-            if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } < 0 {
-                return Err(io::Error::last_os_error());
-            }
+        let limit = limits::get(Resource::Descriptors)?;
+        if limit.soft == self.end() {
+            limits::set(Resource::Descriptors, Limit { soft: self.base as u64, ..limit })?;
         }
         Ok(())
     }
@@ -81,25 +65,21 @@ impl ReservedFds {
     /// Runs a function for which descriptors must be moved into the range after
     /// [`ReservedFds::fence`].
     pub fn unfenced<T>(self, work: impl FnOnce() -> T) -> T {
-        let needed = (self.base + RESERVED_FDS) as u64;
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: fills the struct we own.
-        let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
-        if !known || limit.rlim_cur >= needed {
-            return work();
-        }
-        let lifted = libc::rlimit { rlim_cur: needed.min(limit.rlim_max), ..limit };
-        // SAFETY: reads the struct we own. If it fails, the function does what it can.
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &lifted) };
+        let limit = match limits::get(Resource::Descriptors) {
+            Ok(limit) if limit.soft < self.end() => limit,
+            _ => return work(),
+        };
+        let lifted = Limit { soft: self.end().min(limit.hard), ..limit };
+        // If it fails, the function does what it can.
+        let _ = limits::set(Resource::Descriptors, lifted);
         let result = work();
-        // SAFETY: reads the struct we own; a lower limit is always allowed.
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+        // A lower limit is always allowed.
+        let _ = limits::set(Resource::Descriptors, limit);
         result
     }
 
     /// Moves a descriptor into the range; its old number is free again.
     pub fn take(self, fd: OwnedFd) -> io::Result<OwnedFd> {
-        use std::os::fd::AsFd;
         self.copy(fd.as_fd())
     }
 }
@@ -107,13 +87,13 @@ impl ReservedFds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn the_range_follows_the_limit_within_reason() {
         assert_eq!(ReservedFds::for_limit(1024).base(), 960);
         assert_eq!(ReservedFds::for_limit(20_000).base(), 16_320);
-        assert_eq!(ReservedFds::for_limit(libc::RLIM_INFINITY).base(), 16_320);
+        assert_eq!(ReservedFds::for_limit(limits::INFINITE).base(), 16_320);
         assert_eq!(ReservedFds::for_limit(10).base(), 3);
     }
 
@@ -122,8 +102,10 @@ mod tests {
         let range = ReservedFds::of_this_process().unwrap();
         let moved = range.take(std::io::stdin().as_fd().try_clone_to_owned().unwrap()).unwrap();
         assert!(moved.as_raw_fd() >= range.base());
-        // SAFETY: no pointers.
-        let flags = unsafe { libc::fcntl(moved.as_raw_fd(), libc::F_GETFD) };
-        assert_eq!(flags, libc::FD_CLOEXEC);
+        let about = format!("/proc/self/fdinfo/{}", moved.as_raw_fd());
+        let about = std::fs::read_to_string(about).unwrap();
+        let flags = about.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+        let flags = i32::from_str_radix(flags.trim(), 8).unwrap();
+        assert!(flags & libc::O_CLOEXEC != 0, "{about}");
     }
 }

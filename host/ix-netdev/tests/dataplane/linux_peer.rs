@@ -18,7 +18,7 @@ fn with_echo(kind: &str, queues: usize, client: impl FnOnce() + Send) -> Option<
     let tcp = ix_tcp::Config { time_wait_us: 200_000, ..ix_tcp::Config::default() };
     let config = Config::with_address(IpAddr::v4([10, 77, 0, 2]), 24);
     let config = Config { cpus: vec![0; queues], tcp, ..config };
-    let (namespaces, mut opened) = crate::support::link("linux_peer", kind, "10.77.0.1", &config)?;
+    let (namespaces, mut opened) = super::link::link("linux_peer", kind, "10.77.0.1", &config)?;
     let namespace = &namespaces[0];
     let device =
         Device { info: opened.info.clone(), queues: std::mem::take(&mut opened.queue_fds) };

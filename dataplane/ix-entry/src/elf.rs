@@ -1,5 +1,6 @@
 //! The part of ELF that planting and loading need: the loadable segments of the image and of
 //! programs.
+use core::fmt;
 
 /// A page of the x86-64.
 pub const PAGE: u64 = 4096;
@@ -13,21 +14,30 @@ const ET_DYN: u16 = 3;
 const EM_X86_64: u16 = 62;
 
 /// Why bytes are not a usable image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElfError {
     /// Too short, wrong magic, or headers outside the file.
-    #[error("not a well-formed ELF file")]
     Malformed,
     /// Another class, byte order or machine.
-    #[error("not an x86-64 ELF file")]
     WrongMachine,
     /// Not position-independent, or it needs a dynamic loader.
-    #[error("not a static position-independent executable")]
     NotStaticPie,
     /// A segment is both writable and executable.
-    #[error("a segment is both writable and executable")]
     WritableCode,
 }
+
+impl fmt::Display for ElfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ElfError::Malformed => "not a well-formed ELF file",
+            ElfError::WrongMachine => "not an x86-64 ELF file",
+            ElfError::NotStaticPie => "not a static position-independent executable",
+            ElfError::WritableCode => "a segment is both writable and executable",
+        })
+    }
+}
+
+impl std::error::Error for ElfError {}
 
 /// A loadable segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

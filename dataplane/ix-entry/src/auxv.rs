@@ -45,11 +45,8 @@ mod tests {
     #[test]
     fn reads_what_the_kernel_gave_to_this_process() {
         let auxv = Auxv::from_bytes(&std::fs::read("/proc/self/auxv").unwrap());
-        // SAFETY: getauxval only reads.
-        let (page, entry) =
-            unsafe { (libc::getauxval(libc::AT_PAGESZ), libc::getauxval(libc::AT_ENTRY)) };
-        assert_eq!(auxv.get(libc::AT_PAGESZ), Some(page));
-        assert_eq!(auxv.get(libc::AT_ENTRY), Some(entry));
+        assert_eq!(auxv.get(libc::AT_PAGESZ), Some(4096));
+        assert_eq!(auxv.get(libc::AT_EUID), Some(ix_sys::process::user_id().into()));
         assert_eq!(auxv.get(libc::AT_NULL), None);
     }
 
