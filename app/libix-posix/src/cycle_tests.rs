@@ -1,10 +1,11 @@
-//! Calls out and answers in, against libix's model of a dataplane.
+//! Calls and results of cycles, against libix's model of a dataplane.
+use crate::confined::Locked;
+use crate::elastic_thread::Pending;
 use crate::mem::Gather;
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
-use crate::state::{Core, Pending};
+use crate::state::Core;
 use crate::stream::{Phase, Stream};
-use crate::sync::Locked;
 use libix::loopback::{Config, Loopback};
 use libix::raw::{Event, Thread, TxBuf, Wait, call};
 use std::net::SocketAddr;
@@ -18,14 +19,14 @@ struct Program {
 impl Program {
     fn new(model: &Loopback) -> Program {
         let (mut core, thread) = (Box::new(Core::new()), model.enter(0).unwrap());
-        core.lanes[0].tx = Some(Locked(*thread.tx()));
+        core.elastic_threads[0].tx = Some(Locked(*thread.tx()));
         Program { core, thread }
     }
 
     fn connect(&mut self, to: SocketAddr) -> Id {
         let stream = Stream::new(Phase::ToConnect, 0, to, None);
         let id = self.core.sockets.insert(Socket::new(Kind::Stream(stream.into()), false, true));
-        self.core.touch(id);
+        self.core.mark_dirty(id);
         id
     }
 
@@ -33,22 +34,22 @@ impl Program {
         self.core.sockets.get_mut(id).and_then(Socket::stream).unwrap()
     }
 
-    /// Writes as much as transmit memory is there for; returns how many bytes.
+    /// Writes as many bytes as there is transmit memory for. Returns how many.
     fn write(&mut self, id: Id, data: &[u8]) -> usize {
         let piece = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
         let list = [piece];
-        // SAFETY: a slice that nobody writes meanwhile.
+        // SAFETY: a slice that is not written meanwhile.
         let mut from = unsafe { Gather::new(&list) };
         let tx = *self.thread.tx();
         let n = self.stream(id).write(&tx, &mut from, data.len());
-        self.core.touch(id);
+        self.core.mark_dirty(id);
         n
     }
 
-    /// One cycle; whether it has asked for transmit memory.
+    /// Runs one cycle. Returns whether it has asked for transmit memory.
     fn turn(&mut self) -> bool {
         self.core.emit(0, &mut self.thread);
-        let pending = self.core.lanes[0].batch.pending();
+        let pending = self.core.elastic_threads[0].batch.pending();
         let asks = pending.iter().any(|pending| matches!(pending, Pending::Memory));
         let events = self.thread.run_io(Wait::Poll).unwrap();
         self.core.settle(0, &mut self.thread);
@@ -57,7 +58,7 @@ impl Program {
     }
 }
 
-/// The other end: accepts every connection and takes all its bytes.
+/// The other end: accepts every connection and reads all its bytes.
 struct Peer {
     thread: Thread,
     bytes: Vec<u8>,
@@ -77,7 +78,7 @@ impl Peer {
             match self.thread.event(index) {
                 Event::Knock { handle, .. } => drop(self.thread.push(call::accept(handle, 1))),
                 Event::Recv { handle, data, .. } => {
-                    // SAFETY: given back by the next cycle.
+                    // SAFETY: the next cycle returns the buffer.
                     self.bytes.extend_from_slice(unsafe { data.bytes() });
                     self.thread.push(call::recv_done(handle, data.len().into()));
                 }
@@ -95,7 +96,7 @@ fn at() -> SocketAddr {
 fn memory_that_was_refused_is_asked_for_again() {
     let model = Loopback::new(1, Config { tx_steps: 1, ..Config::default() });
     let mut program = Program::new(&model);
-    // Until the arena wants more, which the model does not have.
+    // Until the arena asks for more, which the model does not have.
     let mut taken: Vec<TxBuf> = Vec::new();
     while !program.thread.tx().wants_memory() {
         taken.extend(program.thread.tx().alloc(128 << 10));

@@ -1,101 +1,107 @@
-//! Before a cycle: what the program has done becomes batched system calls. After it: their answers.
-use crate::lane::{Lane, Name};
+//! Before a cycle: what the program has done becomes batched system calls. After it: their results.
+use crate::elastic_thread::{ElasticThread, Pending, cookie};
+use crate::options::{FlowOptions, Options, SendOptions};
+use crate::port::PortHandle;
 use crate::slab::Id;
-use crate::socket::{FlowOptions, Kind, Manner, Options, Outgoing, Socket};
-use crate::state::{Core, Pending, cookie};
+use crate::socket::{Kind, Outgoing, Socket};
+use crate::state::Core;
 use crate::stream::{CORK_US, Phase, Stream};
+use crate::{clock, errno, log};
 use ix_abi::{FlowOption, Handle, SgEntry};
 use libix::Error;
 use libix::engine::{Batch, Emitted, Ending};
 use libix::raw::{Thread, call};
 use std::net::SocketAddr;
 
-/// Calls that one socket makes in one cycle at most.
+/// Most calls of one socket in one cycle.
 const CALLS_A_SOCKET: usize = 16;
-/// Calls that one datagram makes at most.
+/// Most calls of one datagram.
 const CALLS_A_DATAGRAM: usize = 4;
 
-/// What became of a socket in `emit`.
+/// What is left of a socket after [`Core::emit`].
 enum Left {
-    /// Nothing is left to do.
+    /// No calls.
     Nothing,
-    /// It has more calls to make in the next cycle.
+    /// Calls for the next cycle.
     More,
-    /// What follows depends on the answers of its calls.
+    /// Calls that depend on the results of those in this cycle.
     Unfinished,
-    /// It is gone.
+    /// Nothing: it has ended.
     Gone,
 }
 
 impl Core {
-    /// Appends the calls that wait to the batch. Returns whether another cycle must follow soon: some
-    /// calls were left, or something depends on their answers.
-    pub fn emit(&mut self, lane: usize, thread: &mut Thread) -> bool {
-        self.lanes[lane].batch.refill(thread);
-        self.ask_for_memory(lane, thread);
-        self.touch_corked(lane);
-        self.accept_deferred(lane);
-        self.emit_waiting(lane, thread)
+    /// Appends the calls of dirty sockets to the batch. Returns whether another cycle must follow
+    /// at once: some calls are left, or something depends on their results.
+    pub fn emit(&mut self, elastic: usize, thread: &mut Thread) -> bool {
+        self.elastic_threads[elastic].batch.refill(thread);
+        self.ask_for_memory(elastic, thread);
+        self.mark_corked_dirty(elastic);
+        self.accept_deferred(elastic);
+        self.emit_waiting(elastic, thread)
     }
 
-    /// The same for the first batch, behind a call that is not ours: listeners and UDP sockets that
-    /// were noted so far.
-    pub fn emit_first(&mut self, lane: usize, thread: &mut Thread) {
-        self.lanes[lane].batch.pushed(Pending::Nothing);
-        self.emit_waiting(lane, thread);
+    /// The same for the first batch, after a call that is not ours: opens the ports that were noted
+    /// before the dataplane ran.
+    pub fn emit_first(&mut self, elastic: usize, thread: &mut Thread) {
+        self.elastic_threads[elastic].batch.pushed(Pending::Nothing);
+        self.emit_waiting(elastic, thread);
     }
 
-    /// Connections that hold bytes back look whether it is time.
-    fn touch_corked(&mut self, lane: usize) {
-        if self.lanes[lane].corked.is_empty() {
+    /// Marks corked connections whose time has come.
+    fn mark_corked_dirty(&mut self, elastic: usize) {
+        if self.elastic_threads[elastic].corked.is_empty() {
             return;
         }
-        let now_us = crate::drive::now_us();
-        for id in core::mem::take(&mut self.lanes[lane].corked) {
+        let now_us = clock::now_us();
+        for id in core::mem::take(&mut self.elastic_threads[elastic].corked) {
             let stream = self.sockets.get_mut(id).and_then(Socket::stream);
             match stream.and_then(|stream| stream.held_us) {
                 Some(since_us) if now_us < since_us + CORK_US => {
-                    self.lanes[lane].corked.push(id);
+                    self.elastic_threads[elastic].corked.push(id);
                 }
-                Some(_) => self.touch(id),
+                Some(_) => self.mark_dirty(id),
                 None => {}
             }
         }
     }
 
-    /// Connections whose peers have said nothing for so long are accepted all the same.
-    fn accept_deferred(&mut self, lane: usize) {
-        if self.lanes[lane].deferred.is_empty() {
+    /// Queues deferred connections that have received nothing in their time.
+    fn accept_deferred(&mut self, elastic: usize) {
+        if self.elastic_threads[elastic].deferred.is_empty() {
             return;
         }
-        let now_us = crate::drive::now_us();
-        for id in core::mem::take(&mut self.lanes[lane].deferred) {
+        let now_us = clock::now_us();
+        for id in core::mem::take(&mut self.elastic_threads[elastic].deferred) {
             let stream = self.sockets.get_mut(id).and_then(Socket::stream);
             match stream.and_then(|stream| stream.deferred_until_us) {
-                Some(until_us) if now_us < until_us => self.lanes[lane].deferred.push(id),
+                Some(until_us) if now_us < until_us => {
+                    self.elastic_threads[elastic].deferred.push(id)
+                }
                 Some(_) => self.enters_queue(id),
                 None => {}
             }
         }
     }
 
-    fn emit_waiting(&mut self, lane: usize, thread: &mut Thread) -> bool {
+    fn emit_waiting(&mut self, elastic: usize, thread: &mut Thread) -> bool {
         let (mut more, mut unfinished) = (Vec::new(), false);
-        while self.lanes[lane].batch.has_room(thread, CALLS_A_SOCKET) {
-            let Some(id) = self.lanes[lane].dirty.pop_front() else { break };
-            // One that was refused here stands in the list of another one now.
-            let here = |socket: &&mut Socket| socket.lane == lane;
+        while self.elastic_threads[elastic].batch.has_room(thread, CALLS_A_SOCKET) {
+            let Some(id) = self.elastic_threads[elastic].dirty.pop_front() else { break };
+            // A connection that was refused here is in the list of another elastic thread now.
+            let here = |socket: &&mut Socket| socket.elastic == elastic;
             let Some(socket) = self.sockets.get_mut(id).filter(here) else { continue };
             socket.dirty = false;
-            match self.emit_socket(lane, thread, id) {
+            match self.emit_socket(elastic, thread, id) {
                 Left::Nothing => {}
                 Left::More => more.push(id),
                 Left::Unfinished => unfinished = true,
                 Left::Gone => drop(self.sockets.remove(id)),
             }
         }
-        // `UNLISTEN` refuses who was not accepted: first those are.
-        let Lane { dirty, old_ports, old_udp_ports, batch, .. } = &mut self.lanes[lane];
+        // `UNLISTEN` refuses connections that were not accepted, so these are accepted first.
+        let ElasticThread { dirty, old_ports, old_udp_ports, batch, .. } =
+            &mut self.elastic_threads[elastic];
         if dirty.is_empty() {
             for listener in old_ports.drain(..) {
                 batch.push(thread, call::unlisten(listener), Pending::Nothing);
@@ -104,33 +110,33 @@ impl Core {
                 batch.push(thread, call::udp_unbind(port), Pending::Nothing);
             }
         }
-        // A new listener may have the port of one that has just been closed.
+        // A new listener may use the port of one that was just closed.
         if old_ports.is_empty() && old_udp_ports.is_empty() {
-            self.emit_new_ports(lane, thread);
+            self.emit_new_ports(elastic, thread);
         }
-        let left = unfinished || !more.is_empty() || self.lanes[lane].has_calls();
-        more.into_iter().for_each(|id| self.touch(id));
-        left || self.lanes[lane].batch.pending().iter().any(Pending::is_urgent)
+        let left = unfinished || !more.is_empty() || self.elastic_threads[elastic].has_calls();
+        more.into_iter().for_each(|id| self.mark_dirty(id));
+        left || self.elastic_threads[elastic].batch.pending().iter().any(Pending::is_urgent)
     }
 
-    fn emit_new_ports(&mut self, lane: usize, thread: &mut Thread) {
-        let Core { ports, udp_ports, lanes, .. } = self;
-        let Lane { new_ports, new_udp_ports, batch, .. } = &mut lanes[lane];
+    fn emit_new_ports(&mut self, elastic: usize, thread: &mut Thread) {
+        let Core { ports, udp_ports, elastic_threads, .. } = self;
+        let ElasticThread { new_ports, new_udp_ports, batch, .. } = &mut elastic_threads[elastic];
         while let Some(id) = new_ports.pop() {
             let Some(port) = ports.get_mut(id) else { continue };
-            port.names.set(lane, Name::Asked);
+            port.handles.set(elastic, PortHandle::Asked);
             let listen = call::listen(port.at, port.backlog, id | cookie::PORT);
             batch.push(thread, listen, Pending::Listen(id));
         }
         while let Some(id) = new_udp_ports.pop() {
             let Some(port) = udp_ports.get_mut(id) else { continue };
-            port.names.set(lane, Name::Asked);
+            port.handles.set(elastic, PortHandle::Asked);
             batch.push(thread, call::udp_bind(port.at, id), Pending::UdpBind(id));
         }
     }
 
     fn ask_for_memory(&mut self, index: usize, thread: &mut Thread) {
-        let Lane { tx, memory, batch, .. } = &mut self.lanes[index];
+        let ElasticThread { tx, memory, batch, .. } = &mut self.elastic_threads[index];
         if tx.as_ref().is_some_and(|tx| memory.is_short(&tx.0))
             && let Some(ask) = memory.request(thread.now_us())
         {
@@ -138,12 +144,12 @@ impl Core {
         }
     }
 
-    fn emit_socket(&mut self, lane: usize, thread: &mut Thread, id: Id) -> Left {
+    fn emit_socket(&mut self, elastic: usize, thread: &mut Thread, id: Id) -> Left {
         if self.close_datagrams(id) {
             return Left::Gone;
         }
-        let Core { sockets, lanes, lent, mss, udp_ports, .. } = self;
-        let Lane { batch, tx, corked: held, .. } = &mut lanes[lane];
+        let Core { sockets, elastic_threads, lent, mss, udp_ports, .. } = self;
+        let ElasticThread { batch, tx, corked: held, .. } = &mut elastic_threads[elastic];
         let Some(socket) = sockets.get_mut(id) else { return Left::Nothing };
         let mut calls = Calls { thread, batch };
         let corked = socket.options.cork;
@@ -159,28 +165,29 @@ impl Core {
                             let name = lent.insert((memory, id)) | cookie::MEMORY;
                             calls.push(ask, Pending::Info(name));
                         }
-                        // No event says when there is memory again.
+                        // No event reports free memory, so the next cycle tries again.
                         None => asks_again = true,
                     }
                 }
                 let unheld = stream.held_us.is_none();
-                let limit = stream.sendable(corked, *mss, crate::drive::now_us);
+                let limit = stream.sendable(corked, *mss, clock::now_us);
                 if unheld && stream.held_us.is_some() {
                     held.push(id);
                 }
-                match calls.stream(id, stream, bound, limit, &socket.options) {
+                let left = calls.stream(id, stream, bound, limit, &socket.options);
+                match left {
                     Left::Nothing if asks_again => Left::More,
                     left => left,
                 }
             }
             Kind::Datagrams(udp) => {
                 let Some(port) = udp_ports.get_mut(udp.port) else { return Left::Nothing };
-                // Its answer brings the socket back here.
-                let Some(socket) = port.names.get(lane) else { return Left::Nothing };
+                // The answer to `UDP_BIND` brings the socket back here.
+                let Some(socket) = port.handles.get(elastic) else { return Left::Nothing };
                 while calls.has_room(CALLS_A_DATAGRAM)
-                    && let Some(Outgoing { memory, to, manner }) = udp.outbox.pop_front()
+                    && let Some(Outgoing { memory, to, send_options }) = udp.outbox.pop_front()
                 {
-                    calls.datagram_options(socket, port.told(lane), manner);
+                    calls.datagram_options(socket, port.told(elastic), send_options);
                     let piece = SgEntry { base: memory.base(), len: memory.len() as u64 };
                     let name = lent.insert((memory, id)) | cookie::MEMORY;
                     calls.datagram((socket, to), piece, name);
@@ -191,66 +198,68 @@ impl Core {
         }
     }
 
-    /// The program is done with a UDP socket: what it has goes back, and so does the port if nobody else
-    /// is there. False: it is not so.
+    /// If the program has closed this UDP socket, returns its buffers and removes it from its port.
+    /// Returns whether it was closed.
     fn close_datagrams(&mut self, id: Id) -> bool {
-        let Core { sockets, lanes, .. } = self;
+        let Core { sockets, elastic_threads, .. } = self;
         let udp = sockets.get_mut(id).and_then(Socket::datagrams).filter(|udp| udp.closing);
         let Some(udp) = udp else { return false };
         for waiting in udp.inbox.drain(..) {
-            lanes[waiting.lane].give_back(waiting.data);
+            elastic_threads[waiting.elastic].give_back(waiting.data);
         }
         self.leave_udp_port(id);
         true
     }
 
-    /// Takes the answers of the batch in.
-    pub fn settle(&mut self, lane: usize, thread: &mut Thread) {
-        self.lanes[lane].batch.carried_out();
-        while let Some((slot, pending, answer)) = self.lanes[lane].batch.next_answer(thread) {
+    /// Takes in the results of the batch.
+    pub fn settle(&mut self, elastic: usize, thread: &mut Thread) {
+        self.elastic_threads[elastic].batch.carried_out();
+        while let Some((slot, pending, answer)) =
+            self.elastic_threads[elastic].batch.next_answer(thread)
+        {
             match pending {
                 Pending::Nothing => {}
-                Pending::Sendv(id, offered) => self.sendv_answered(lane, id, offered, answer),
+                Pending::Sendv(id, offered) => self.sendv_answered(elastic, id, offered, answer),
                 Pending::Connect(id) => match answer {
                     Ok(handle) => {
                         let Some(socket) = self.sockets.get_mut(id) else { continue };
                         let wanted = socket.options.of_attempt();
                         if let Some(stream) = socket.stream() {
                             stream.flow.handle = handle;
-                            // What holds for the attempt is said at once, the rest with it.
+                            // Options for the attempt are set at once, the rest with the outcome.
                             let tells = stream.options_changed && stream.told != wanted;
                             if stream.flow.ending != Ending::No || tells {
-                                self.touch(id);
+                                self.mark_dirty(id);
                             }
                         }
                     }
                     Err(Error::Invalid | Error::NoResource) if self.connect_elsewhere(id) => {}
-                    // All local ports are taken.
+                    // All local ports are in use.
                     Err(Error::NoResource) => self.died(id, libc::EADDRNOTAVAIL),
-                    Err(error) => self.died(id, errno_of(error)),
+                    Err(error) => self.died(id, errno::of_error(error)),
                 },
                 Pending::Accept(id) => {
                     if answer.is_err() {
                         self.died(id, libc::ECONNRESET);
                     }
                 }
-                Pending::Listen(id) => self.listen_answered(lane, id, answer),
-                Pending::UdpBind(id) => self.udp_bind_answered(lane, id, answer),
+                Pending::Listen(id) => self.listen_answered(elastic, id, answer),
+                Pending::UdpBind(id) => self.udp_bind_answered(elastic, id, answer),
                 Pending::UdpSendv(name) => {
                     if let Err(error) = answer {
-                        self.datagram_left(name, errno_of(error));
+                        self.datagram_left(name, errno::of_error(error));
                     }
                 }
                 Pending::Info(name) => self.info_came(name, answer.is_ok()),
                 Pending::Memory => {
                     let adopted = thread.adopt_tx(slot).is_ok();
-                    self.lanes[lane].memory.answered(adopted, thread.now_us());
+                    self.elastic_threads[elastic].memory.answered(adopted, thread.now_us());
                 }
             }
         }
     }
 
-    /// Information of a flow is in the memory of this name, if it was given.
+    /// `GET_INFO` has returned. If `given`, its result is in the memory under this cookie.
     fn info_came(&mut self, name: u64, given: bool) {
         let Some((memory, id)) = self.lent.remove(name & !cookie::MEMORY) else { return };
         if let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream)
@@ -259,81 +268,82 @@ impl Core {
             let ip = std::net::Ipv6Addr::from(info.local_addr).to_canonical();
             stream.local = Some(SocketAddr::new(ip, info.local_port));
             stream.info = Some(Box::new(info));
-            self.tell(id, 0);
+            self.notify(id, 0);
         }
     }
 
-    fn sendv_answered(&mut self, lane: usize, id: Id, offered: u64, answer: Result<u64, Error>) {
+    fn sendv_answered(&mut self, elastic: usize, id: Id, offered: u64, answer: Result<u64, Error>) {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let limit = socket.options.send_buffer;
         let Some(stream) = socket.stream() else { return };
         let was_writable = stream.is_writable(limit);
-        // `NoResource`: nothing was taken, and no event says when there are buffers again.
+        // `NoResource`: nothing was taken, and no event reports free buffers.
         let refused = answer == Err(Error::NoResource);
         match stream.flow.sendv_answered(offered, answer) {
             Ok(()) => {
                 let becomes_writable = !was_writable && stream.is_writable(limit);
                 let held = stream.held_us.is_some() && !refused;
                 if !held && stream.flow.has_calls() {
-                    self.touch(id);
+                    self.mark_dirty(id);
                 }
                 if becomes_writable {
-                    self.tell(id, libc::EPOLLOUT | libc::EPOLLWRNORM);
+                    self.notify(id, libc::EPOLLOUT | libc::EPOLLWRNORM);
                 }
-                self.lanes[lane].starved |= refused;
+                self.elastic_threads[elastic].starved |= refused;
             }
-            // `DEAD` says why.
+            // The `DEAD` event has the reason.
             Err(Error::BadHandle) => {}
             Err(error) => {
                 let abort = call::abort(stream.flow.handle);
-                self.lanes[lane].batch.put_off(abort, Pending::Nothing);
-                self.died(id, errno_of(error));
+                self.elastic_threads[elastic].batch.put_off(abort, Pending::Nothing);
+                self.died(id, errno::of_error(error));
             }
         }
     }
 
-    /// A connection from a port that the program has chosen belongs to the elastic thread whose flow
-    /// group it falls into, and another one may have a port left: the next one is asked, and at last
-    /// this one again, for ports that were given back in this cycle. False: all have been.
+    /// Asks the next elastic thread to connect, after one has refused. A connection from a port
+    /// that the program has chosen belongs to the elastic thread of its flow group; and another
+    /// elastic thread may have a free port. The first one is asked again at last, for ports that
+    /// were freed in this cycle. Returns false if all were asked.
     fn connect_elsewhere(&mut self, id: Id) -> bool {
-        let lanes = self.lane_count;
+        let elastic_threads = self.elastic_count;
         let Some(socket) = self.sockets.get_mut(id) else { return false };
-        let next = (socket.lane + 1) % lanes;
+        let next = (socket.elastic + 1) % elastic_threads;
         let Some(stream) = socket.stream() else { return false };
         stream.refused_by += 1;
-        if stream.refused_by > lanes || stream.flow.ending != Ending::No {
+        if stream.refused_by > elastic_threads || stream.flow.ending != Ending::No {
             return false;
         }
         stream.phase = Phase::ToConnect;
-        (socket.lane, socket.dirty) = (next, false);
-        self.touch(id);
+        (socket.elastic, socket.dirty) = (next, false);
+        self.mark_dirty(id);
         true
     }
 
-    fn listen_answered(&mut self, lane: usize, id: Id, answer: Result<u64, Error>) {
+    fn listen_answered(&mut self, elastic: usize, id: Id, answer: Result<u64, Error>) {
         let Some(port) = self.ports.get(id) else { return };
         if let Err(error) = answer {
-            crate::log::line(&format!("cannot listen at {}: {error}", port.at));
+            log::line(&format!("cannot listen at {}: {error}", port.at));
         }
         let members = port.members.clone();
-        self.opened(lane, id, answer, false);
-        members.into_iter().for_each(|member| self.tell(member, 0));
+        self.opened(elastic, id, answer, false);
+        members.into_iter().for_each(|member| self.notify(member, 0));
     }
 
-    fn udp_bind_answered(&mut self, lane: usize, id: Id, answer: Result<u64, Error>) {
+    fn udp_bind_answered(&mut self, elastic: usize, id: Id, answer: Result<u64, Error>) {
         let Some(port) = self.udp_ports.get(id) else { return };
         let members = port.members.clone();
-        self.opened(lane, id, answer, true);
+        self.opened(elastic, id, answer, true);
         for member in members {
             if let (Err(error), Some(socket)) = (answer, self.sockets.get_mut(member)) {
-                socket.error = errno_of(error);
+                socket.error = errno::of_error(error);
             }
-            self.touch(member);
-            self.tell(member, 0);
+            self.mark_dirty(member);
+            self.notify(member, 0);
         }
     }
 
-    /// The memory of a datagram is free; with an errno, it was not sent.
+    /// The memory of a datagram is free. With an errno the datagram was not sent.
     pub fn datagram_left(&mut self, name: u64, errno: i32) {
         let Some((memory, id)) = self.lent.remove(name & !cookie::MEMORY) else { return };
         let Some(socket) = self.sockets.get_mut(id) else { return };
@@ -342,15 +352,15 @@ impl Core {
             socket.error = errno;
         }
         if let Some(udp) = socket.datagrams() {
-            udp.flying -= memory.len().max(1).min(udp.flying);
+            udp.in_flight_bytes -= memory.len().max(1).min(udp.in_flight_bytes);
         }
         if full || errno != 0 {
-            self.tell(id, libc::EPOLLOUT | if errno != 0 { libc::EPOLLERR } else { 0 });
+            self.notify(id, libc::EPOLLOUT | if errno != 0 { libc::EPOLLERR } else { 0 });
         }
     }
 }
 
-/// The calls of one socket, on their way into the batch.
+/// Appends the calls of one socket to the batch.
 struct Calls<'a> {
     thread: &'a mut Thread,
     batch: &'a mut Batch<Pending>,
@@ -365,13 +375,13 @@ impl Calls<'_> {
         self.batch.has_room(self.thread, calls)
     }
 
-    /// `name` is the cookie of its memory.
+    /// Appends the calls of one datagram. `name` is the cookie of its memory.
     fn datagram(&mut self, (socket, to): (u64, SocketAddr), piece: SgEntry, name: u64) {
         let pending = Pending::UdpSendv(name);
         self.batch.push_datagram(self.thread, (socket, to), piece, name, pending);
     }
 
-    /// Tells the dataplane what has changed of a flow's options.
+    /// Sets the options of a flow that have changed.
     fn flow_options(&mut self, handle: Handle, before: FlowOptions, now: FlowOptions) {
         for (before, now) in before.each().into_iter().zip(now.each()) {
             if before != now {
@@ -384,9 +394,9 @@ impl Calls<'_> {
         }
     }
 
-    /// The same of the port that a datagram leaves by: each may have its own.
-    fn datagram_options(&mut self, socket: u64, told: &mut Manner, wanted: Manner) {
-        let Manner { marks: before, fragment_bytes } = core::mem::replace(told, wanted);
+    /// Sets the options of a UDP port that the next datagram wants differently.
+    fn datagram_options(&mut self, socket: u64, told: &mut SendOptions, wanted: SendOptions) {
+        let SendOptions { marks: before, fragment_bytes } = core::mem::replace(told, wanted);
         if fragment_bytes != wanted.fragment_bytes {
             let option = FlowOption::FragmentBytes(wanted.fragment_bytes);
             let set = call::udp_set_opt(socket, option);
@@ -451,25 +461,5 @@ impl Calls<'_> {
             Emitted::Unfinished => Left::Unfinished,
             Emitted::Gone => Left::Gone,
         }
-    }
-}
-
-/// Linux's name of a refusal.
-pub fn errno_of(error: Error) -> i32 {
-    match error {
-        Error::NoSys => libc::ENOSYS,
-        Error::Invalid => libc::EINVAL,
-        Error::BadHandle => libc::EBADF,
-        Error::Fault => libc::EFAULT,
-        Error::NoResource => libc::ENOBUFS,
-        Error::InUse => libc::EADDRINUSE,
-        Error::NotLocal => libc::EADDRNOTAVAIL,
-        Error::Unreachable => libc::EHOSTUNREACH,
-        Error::Refused => libc::ECONNREFUSED,
-        Error::TimedOut => libc::ETIMEDOUT,
-        Error::Reset => libc::ECONNRESET,
-        Error::State => libc::EPIPE,
-        Error::TooLong => libc::EMSGSIZE,
-        _ => libc::EIO,
     }
 }

@@ -1,428 +1,278 @@
-//! Epoll sets: IX's sockets by events, Linux's descriptors by the real set under the descriptor.
-//!
-//! Readiness is computed from the socket when it is reported, so a spurious entry in the list of
-//! the ready costs a look and nothing else.
-use crate::lane::Waiter;
-use crate::slab::{Id, Slab};
-use crate::socket::{Socket, Watch};
-use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, epoll_event};
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+//! The `epoll` calls: IX's descriptors and Linux's in the same set.
+use crate::epoll_set::{self, NESTED_MAX, ReportedBy, Set, Target};
+use crate::fds::{self, Entry};
+use crate::lock::{Guard, lock};
+use crate::ops::{self, Instead, Outcome, socket_of};
+use crate::slab::Id;
+use crate::socket::{Kind, Watch};
+use crate::state::Core;
+use crate::wait::{self, Interest, Stop, WaitSpec};
+use crate::{clock, quiet_sets, real, serving};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
 use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
 
-/// Bits that say how to wait, not what for.
-const MODES: u32 =
-    EPOLLET as u32 | EPOLLONESHOT as u32 | libc::EPOLLWAKEUP as u32 | libc::EPOLLEXCLUSIVE as u32;
+/// How often Linux's descriptors of a set are checked while IX's are always ready, µs.
+const CHECK_US: u64 = 100;
 
-/// Descriptors are small numbers: any spread will do.
-#[derive(Default)]
-pub struct FdHasher(u64);
-
-impl Hasher for FdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_i32(i32::from(*byte)));
-    }
-
-    fn write_i32(&mut self, number: i32) {
-        self.0 = (self.0 ^ number as u32 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
-
-/// Who tells of a socket in a set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Teller {
-    /// We do.
-    Ours,
-    /// The real set, until the socket becomes ours.
-    Linux,
-    /// Both.
-    Both,
-}
-
-/// What is in a set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    /// A socket.
-    Socket(Id),
-    /// Another set, and whether something is ready in it.
-    Set(Id, bool),
-}
-
-/// A descriptor in a set.
-struct Item {
-    teller: Teller,
-    what: What,
-    events: u32,
-    data: u64,
-    /// It stands in the list of the ready.
-    queued: bool,
-    /// `EPOLLONESHOT` has fired.
-    spent: bool,
-    /// The cycle in which it was reported last.
-    reported: u64,
-}
-
-impl Item {
-    fn readiness(&self, sockets: &Slab<Socket>) -> u32 {
-        match self.what {
-            What::Socket(id) => sockets.get(id).map_or(0, Socket::readiness),
-            What::Set(_, true) => (libc::EPOLLIN | libc::EPOLLRDNORM) as u32,
-            What::Set(_, false) => 0,
-        }
-    }
-
-    /// What would be reported of it.
-    fn wanted(&self, sockets: &Slab<Socket>) -> u32 {
-        if self.spent {
-            return 0;
-        }
-        self.readiness(sockets) & self.asked()
-    }
-
-    /// The bits that are waited for: errors always are.
-    fn asked(&self) -> u32 {
-        self.events & !MODES | (EPOLLERR | EPOLLHUP) as u32
-    }
-}
-
-/// Tells of what is watched: puts it into the list of the ready of its set, and that set into the
-/// lists of those that it is in. `ring` hears of threads that should look.
-pub fn tell(sets: &mut Slab<Set>, watch: Watch, bits: u32, ring: &mut impl FnMut(Waiter)) {
-    fn tell(
-        sets: &mut Slab<Set>,
-        watch: Watch,
-        bits: u32,
-        ring: &mut impl FnMut(Waiter),
-        depth: u32,
-    ) {
-        let Some(set) = sets.get_mut(watch.set) else { return };
-        if !set.queue(watch.fd, bits) {
-            return;
-        }
-        set.waiters.drain(..).for_each(&mut *ring);
-        if depth == 0 || set.watches.is_empty() {
-            return;
-        }
-        for outer in set.watches.clone() {
-            tell(sets, outer, (libc::EPOLLIN | libc::EPOLLRDNORM) as u32, ring, depth - 1);
-        }
-    }
-    tell(sets, watch, bits, ring, NESTED_MAX);
-}
-
-/// Looks which of the sets in this one have something ready.
-pub fn look_into(sets: &mut Slab<Set>, sockets: &Slab<Socket>, id: Id, depth: u32) {
-    let Some(set) = sets.get(id) else { return };
-    if depth == 0 || set.nested.is_empty() {
+/// The program has made an epoll set: the real set is under its descriptor.
+pub fn set_made(fd: RawFd) {
+    if !serving::is_offered() || fd as usize >= fds::FDS_MAX {
         return;
     }
-    for (fd, inner) in set.nested.clone() {
-        look_into(sets, sockets, inner, depth - 1);
-        let is_ready = sets.get(inner).is_some_and(|inner| inner.is_ready(sockets));
-        if let Some(set) = sets.get_mut(id) {
-            set.look_into(fd, is_ready);
+    let Some(real) = fds::copy_out_of_the_way(fd) else { return };
+    let mut core = lock();
+    let id = core.sets.insert(Set::new(real));
+    let before = fds::replace(fd, Entry::Epoll(fds::index_of(id)));
+    ops::drop_entry(&mut core, before);
+}
+
+/// The set behind a descriptor.
+fn set_of(core: &Core, fd: RawFd) -> Outcome<Id> {
+    match fds::get(fd) {
+        Entry::Epoll(index) => core.sets.id_at(index).ok_or(Instead::Linux),
+        _ => Err(Instead::Linux),
+    }
+}
+
+/// `epoll_ctl`. `on_linux` makes the same call for the real set.
+pub fn control(
+    set_fd: RawFd,
+    op: i32,
+    fd: RawFd,
+    event: Option<epoll_event>,
+    on_linux: impl FnOnce() -> i32,
+) -> Outcome<i32> {
+    let mut core = lock();
+    let set_id = set_of(&core, set_fd)?;
+    if let Entry::Epoll(inner) = fds::get(fd) {
+        return control_nested(&mut core, set_id, op, (fd, inner), event, on_linux);
+    }
+    let Entry::Socket(_) = fds::get(fd) else {
+        if fds::get(fd) == Entry::Kept {
+            return Err(libc::EBADF.into());
         }
-    }
-}
-
-/// How deep sets lie in each other at most, as on Linux.
-pub const NESTED_MAX: u32 = 5;
-
-/// An epoll set.
-pub struct Set {
-    /// Descriptors that name it.
-    pub fds: u32,
-    /// Our own descriptor of the real set.
-    pub real: RawFd,
-    items: HashMap<RawFd, Item, BuildHasherDefault<FdHasher>>,
-    /// How many of them we tell of.
-    ours: usize,
-    ready: VecDeque<RawFd>,
-    /// Sets that this one is in.
-    pub watches: Vec<Watch>,
-    /// Sets that are in this one.
-    pub nested: Vec<(RawFd, Id)>,
-    /// There was something in the real set.
-    pub has_linux: bool,
-    /// Threads that wait.
-    pub waiters: Vec<Waiter>,
-    /// The elastic thread of whoever waited last.
-    pub lane: Option<usize>,
-    /// What is known of the real set.
-    pub linux: Looks,
-}
-
-/// When to look at the real set. That is a call to Linux, so it is not made as long as the set is
-/// known to be quiet: nothing was ready there for a while, no call of the program has gone to Linux
-/// since, and the helper, which watches it, has not said anything.
-#[derive(Clone, Copy, Debug)]
-pub struct Looks {
-    /// When it was last looked at, µs.
-    pub at_us: u64,
-    /// Calls that had gone to Linux by then.
-    pub calls: u64,
-    /// Nothing was ready so many times.
-    empty: u32,
-    /// The helper watches it.
-    watched: bool,
-}
-
-/// After so many looks that found nothing the helper watches a set.
-const EMPTY_LOOKS: u32 = 4;
-
-impl Looks {
-    /// Whether something may be ready.
-    pub fn may_be_ready(&self, calls: u64) -> bool {
-        !self.watched || calls != self.calls
-    }
-
-    /// It was looked at, and so many were ready. Returns whether the helper should watch it now.
-    pub fn looked(&mut self, at_us: u64, calls: u64, ready: usize) -> bool {
-        (self.at_us, self.calls) = (at_us, calls);
-        self.empty = if ready == 0 { self.empty.saturating_add(1) } else { 0 };
-        // It stays ready until the program does something about it.
-        self.watched &= ready == 0;
-        !self.watched && self.empty >= EMPTY_LOOKS
-    }
-
-    /// The helper watches it, until it has said something.
-    pub fn watch(&mut self, watched: bool) {
-        (self.watched, self.empty) = (watched, 0);
-    }
-}
-
-impl Drop for Set {
-    fn drop(&mut self) {
-        if self.real >= 0 {
-            crate::sync::close_private(self.real);
+        if let Some(set) = core.sets.get_mut(set_id) {
+            set.has_linux |= op == EPOLL_CTL_ADD;
         }
+        return Err(Instead::Linux);
+    };
+    let id = socket_of(&core, fd)?;
+    if core.sockets.get(id).is_some_and(|socket| matches!(socket.kind, Kind::Idle { .. })) {
+        // The real set reports it until it is decided whose the socket is.
+        ops::use_linux(&mut core, fd)?;
     }
-}
-
-impl Set {
-    /// An empty one over a real one.
-    pub fn new(real: RawFd) -> Set {
-        Set {
-            fds: 1,
-            real,
-            items: HashMap::default(),
-            ours: 0,
-            ready: VecDeque::new(),
-            watches: Vec::new(),
-            nested: Vec::new(),
-            has_linux: false,
-            waiters: Vec::new(),
-            lane: None,
-            linux: Looks { at_us: 0, calls: 0, empty: 0, watched: false },
+    let Core { sockets, sets, wakeups, .. } = &mut *core;
+    let (Some(set), Some(socket)) = (sets.get_mut(set_id), sockets.get_mut(id)) else {
+        return Err(libc::EBADF.into());
+    };
+    let reported_by = match &socket.kind {
+        Kind::Linux => {
+            set.has_linux |= op == EPOLL_CTL_ADD;
+            return Err(Instead::Linux);
         }
-    }
-
-    /// In a forked child: nobody watches.
-    pub fn unwatched(&mut self) {
-        self.linux.watch(false);
-    }
-
-    /// Whether sockets of IX are in it.
-    pub fn has_items(&self) -> bool {
-        self.ours > 0
-    }
-
-    /// Who tells of it; `None`: it is not in it.
-    pub fn teller(&self, fd: RawFd) -> Option<Teller> {
-        self.items.get(&fd).map(|item| item.teller)
-    }
-
-    /// A socket that was Linux's is ours now.
-    pub fn becomes_ours(&mut self, fd: RawFd) {
-        if let Some(item) = self.items.get_mut(&fd) {
-            self.ours += usize::from(item.teller == Teller::Linux);
-            item.teller = Teller::Ours;
-            // SAFETY: no pointers. That it is gone already is as good.
-            unsafe {
-                libc::syscall(libc::SYS_epoll_ctl, self.real, libc::EPOLL_CTL_DEL, fd, 0);
+        Kind::Idle { .. } => ReportedBy::Linux,
+        Kind::Listener(listener) if listener.both => ReportedBy::Both,
+        _ => ReportedBy::Ours,
+    };
+    let known = set.reported_by(fd);
+    let ours_only = known.unwrap_or(reported_by) == ReportedBy::Ours;
+    let watch = Watch { set: set_id, fd };
+    match op {
+        EPOLL_CTL_ADD => {
+            let event = event.ok_or(libc::EFAULT)?;
+            if known.is_some() {
+                return Err(libc::EEXIST.into());
             }
-        }
-    }
-
-    /// A socket that was Linux's is served by both now.
-    pub fn becomes_both(&mut self, fd: RawFd) {
-        if let Some(item) = self.items.get_mut(&fd) {
-            self.ours += usize::from(item.teller == Teller::Linux);
-            item.teller = Teller::Both;
-        }
-    }
-
-    /// Puts something in; false: it is there already.
-    pub fn add(&mut self, fd: RawFd, what: What, teller: Teller, events: u32, data: u64) -> bool {
-        if self.items.contains_key(&fd) {
-            return false;
-        }
-        let (queued, spent, reported) = (false, false, u64::MAX);
-        self.ours += usize::from(teller != Teller::Linux);
-        self.items.insert(fd, Item { teller, what, events, data, queued, spent, reported });
-        if let What::Set(set, _) = what {
-            self.nested.push((fd, set));
-        }
-        true
-    }
-
-    /// Whether something is ready in a set that is in this one.
-    pub fn look_into(&mut self, fd: RawFd, is_ready: bool) {
-        if let Some(Item { what: What::Set(_, ready), .. }) = self.items.get_mut(&fd) {
-            *ready = is_ready;
-        }
-    }
-
-    /// Changes what is waited for; false: it is not there.
-    pub fn modify(&mut self, fd: RawFd, events: u32, data: u64) -> bool {
-        let Some(item) = self.items.get_mut(&fd) else { return false };
-        (item.events, item.data, item.spent, item.reported) = (events, data, false, u64::MAX);
-        true
-    }
-
-    /// Takes it out; false: it was not there.
-    pub fn forget(&mut self, fd: RawFd) -> bool {
-        self.nested.retain(|(other, _)| *other != fd);
-        // Its entry in the list of the ready is found to be nobody's later.
-        let item = self.items.remove(&fd);
-        self.ours -= usize::from(item.as_ref().is_some_and(|item| item.teller != Teller::Linux));
-        item.is_some()
-    }
-
-    /// Something about it has changed: puts it into the list of the ready if these bits are waited
-    /// for. Returns whether a waiting thread should look.
-    pub fn queue(&mut self, fd: RawFd, bits: u32) -> bool {
-        let Some(item) = self.items.get_mut(&fd) else { return false };
-        if item.spent || item.asked() & bits == 0 || item.teller == Teller::Linux {
-            return false;
-        }
-        // It is news: to be reported even if it was in this cycle.
-        item.reported = u64::MAX;
-        if !item.queued {
-            item.queued = true;
-            self.ready.push_back(fd);
-        }
-        true
-    }
-
-    /// Whether the next to be reported was so in this cycle already. What the program has dealt
-    /// with since leaves the list of the ready.
-    pub fn is_stale(&mut self, sockets: &Slab<Socket>, cycle: u64) -> bool {
-        while let Some(fd) = self.ready.front() {
-            match self.items.get_mut(fd) {
-                Some(item) if item.reported != cycle => return false,
-                Some(item) if item.queued && item.wanted(sockets) != 0 => return true,
-                Some(item) => item.queued = false,
-                None => {}
+            if !ours_only {
+                if on_linux() < 0 {
+                    return Err(real::errno().into());
+                }
+                set.has_linux = true;
             }
-            self.ready.pop_front();
+            set.add(fd, Target::Socket(id), reported_by, event.events, event.u64);
+            socket.watches.push(watch);
         }
-        false
-    }
-
-    /// Whether something would be reported.
-    pub fn is_ready(&self, sockets: &Slab<Socket>) -> bool {
-        let mut ready = self.ready.iter().filter_map(|fd| self.items.get(fd));
-        ready.any(|item| item.queued && item.wanted(sockets) != 0)
-    }
-
-    /// Whether anything stands in the list of the ready.
-    pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
-    /// Reports what is ready; returns how many.
-    pub fn report(&mut self, sockets: &Slab<Socket>, cycle: u64, to: &mut [epoll_event]) -> usize {
-        let mut count = 0;
-        for _ in 0..self.ready.len() {
-            if count == to.len() {
-                break;
+        EPOLL_CTL_MOD => {
+            let event = event.ok_or(libc::EFAULT)?;
+            let known = known.ok_or(libc::ENOENT)?;
+            if known != ReportedBy::Ours && on_linux() < 0 {
+                return Err(real::errno().into());
             }
-            let Some(fd) = self.ready.pop_front() else { break };
-            let Some(item) = self.items.get_mut(&fd).filter(|item| item.queued) else { continue };
-            let bits = item.wanted(sockets);
-            if bits == 0 {
-                item.queued = false;
-                continue;
-            }
-            to[count] = epoll_event { events: bits, u64: item.data };
-            count += 1;
-            item.reported = cycle;
-            item.spent = item.events & EPOLLONESHOT as u32 != 0;
-            if item.spent || item.events & EPOLLET as u32 != 0 {
-                item.queued = false;
-            } else {
-                // Level-triggered: it is looked at again.
-                self.ready.push_back(fd);
-            }
+            set.modify(fd, event.events, event.u64);
         }
-        count
+        EPOLL_CTL_DEL => {
+            let known = known.ok_or(libc::ENOENT)?;
+            set.forget(fd);
+            socket.watches.retain(|other| *other != watch);
+            if known != ReportedBy::Ours && on_linux() < 0 {
+                return Err(real::errno().into());
+            }
+            return Ok(0);
+        }
+        _ => return Err(libc::EINVAL.into()),
+    }
+    // It may already be ready.
+    let now = socket.readiness();
+    epoll_set::notify(sets, watch, now, &mut |waiter| wakeups.add(waiter));
+    if ours_only && let Some(set) = core.sets.get_mut(set_id) {
+        // Threads that wait in the real set alone must also look here now.
+        let waiters = core::mem::take(&mut set.waiters);
+        waiters.into_iter().for_each(|waiter| core.wakeups.add(waiter));
+    }
+    Ok(0)
+}
+
+/// The same for a set in a set. The real sets are nested in the same way and report Linux's
+/// descriptors; our sets report IX's. Linux decides which nestings are allowed.
+fn control_nested(
+    core: &mut Guard,
+    set_id: Id,
+    op: i32,
+    (fd, inner): (RawFd, u32),
+    event: Option<epoll_event>,
+    on_linux: impl FnOnce() -> i32,
+) -> Outcome<i32> {
+    if on_linux() < 0 {
+        return Err(real::errno().into());
+    }
+    let Core { sets, sockets, wakeups, .. } = &mut **core;
+    let inner_id = sets.id_at(inner).ok_or(libc::EBADF)?;
+    let set = sets.get_mut(set_id).ok_or(libc::EBADF)?;
+    let watch = Watch { set: set_id, fd };
+    match (op, event) {
+        (EPOLL_CTL_ADD, Some(event)) => {
+            set.has_linux = true;
+            set.add(fd, Target::Set(inner_id, false), ReportedBy::Both, event.events, event.u64);
+            sets.get_mut(inner_id).ok_or(libc::EBADF)?.watches.push(watch);
+        }
+        (EPOLL_CTL_MOD, Some(event)) => drop(set.modify(fd, event.events, event.u64)),
+        _ => {
+            set.forget(fd);
+            sets.get_mut(inner_id).ok_or(libc::EBADF)?.watches.retain(|other| *other != watch);
+            return Ok(0);
+        }
+    }
+    epoll_set::refresh_nested(sets, sockets, set_id, NESTED_MAX);
+    if sets.get(inner_id).is_some_and(|inner| inner.is_ready(sockets)) {
+        epoll_set::notify(sets, watch, libc::EPOLLIN as u32, &mut |waiter| wakeups.add(waiter));
+    }
+    Ok(0)
+}
+
+/// `epoll_wait`. `timeout` is `None` for no limit.
+pub fn wait_set(
+    set_fd: RawFd,
+    events: &mut [epoll_event],
+    timeout: Option<Duration>,
+) -> Outcome<usize> {
+    let polls = timeout == Some(Duration::ZERO);
+    // When the wait is over. The clock is read only if the thread has to wait.
+    let mut over = None;
+    let mut core = lock();
+    let id = set_of(&core, set_fd)?;
+    loop {
+        let drives = core.sets.get(id).is_some_and(Set::has_items);
+        let home = if drives { core.home() } else { 0 };
+        let cycle = core.elastic_threads[home].cycle;
+        let Core { sets, sockets, .. } = &mut *core;
+        let Some(set) = sets.get_mut(id) else { return Err(libc::EBADF.into()) };
+        set.elastic = drives.then_some(home);
+        if drives && (set.is_stale(sockets, cycle) || polls && !set.has_ready()) {
+            // Everything ready was reported in this cycle, or nothing is ready: runs another cycle.
+            core = wait::poll(core, home);
+        }
+        let count = report(&mut core, id, home, events);
+        if count > 0 {
+            return Ok(count);
+        }
+        if polls {
+            let ready = may_be_ready(&core, id);
+            return Ok(if ready { check_linux(&mut core, id, events) } else { 0 });
+        }
+        let until = match (over, timeout) {
+            (None, Some(timeout)) => Instant::now().checked_add(timeout),
+            (over, _) => over,
+        };
+        over = until;
+        let Some(set) = core.sets.get(id) else { return Err(libc::EBADF.into()) };
+        let linux = set.real;
+        let how = WaitSpec { interest: Interest::Set(id), until, linux: Some(linux), drives };
+        let (back, result) = wait::wait(core, how, |core| {
+            let Core { sets, sockets, .. } = core;
+            epoll_set::refresh_nested(sets, sockets, id, NESTED_MAX);
+            match sets.get(id) {
+                // The first socket of IX was added: the wait starts again, as one that may drive.
+                Some(set) if !drives && set.has_items() => Some(()),
+                Some(set) => set.is_ready(sockets).then_some(()),
+                None => Some(()),
+            }
+        });
+        core = back;
+        match result {
+            Ok(()) => {}
+            Err(Stop::Linux | Stop::TimedOut) => {
+                let count = check_linux(&mut core, id, events);
+                if count > 0 {
+                    return Ok(count);
+                }
+                if result == Err(Stop::TimedOut) || until.is_some_and(is_over) {
+                    return Ok(report(&mut core, id, home, events));
+                }
+            }
+            Err(Stop::Interrupted) => return Err(libc::EINTR.into()),
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::socket::{Datagrams, Kind};
-    use libc::{EPOLLIN, EPOLLOUT};
+/// Whether a wait is over.
+pub fn is_over(until: Instant) -> bool {
+    until <= Instant::now()
+}
 
-    fn one(events: i32) -> (Slab<Socket>, Set, Id) {
-        let mut sockets = Slab::new();
-        let udp = Box::new(Datagrams::default());
-        let id = sockets.insert(Socket::new(Kind::Datagrams(udp), false, false));
-        let mut set = Set::new(-1);
-        assert!(set.add(5, What::Socket(id), Teller::Ours, events as u32, 77));
-        assert!(!set.add(5, What::Socket(id), Teller::Ours, 0, 0));
-        (sockets, set, id)
+/// Reports what is ready on IX, and on Linux if it was not checked for a while.
+fn report(core: &mut Guard, id: Id, home: usize, events: &mut [epoll_event]) -> usize {
+    let Core { sets, sockets, elastic_threads, .. } = &mut **core;
+    epoll_set::refresh_nested(sets, sockets, id, NESTED_MAX);
+    let Some(set) = sets.get_mut(id) else { return 0 };
+    let count = set.report(sockets, elastic_threads[home].cycle, events);
+    if count == 0 || count == events.len() || !may_be_ready(core, id) {
+        return count;
     }
-
-    fn report(set: &mut Set, sockets: &Slab<Socket>) -> Vec<u32> {
-        let mut to = [epoll_event { events: 0, u64: 0 }; 4];
-        let n = set.report(sockets, 1, &mut to);
-        to[..n].iter().map(|event| event.events).collect()
+    let checked_us = core.sets.get(id).map_or(0, |set| set.linux.at_us);
+    if clock::now_us() < checked_us + CHECK_US {
+        return count;
     }
+    count + check_linux(core, id, &mut events[count..])
+}
 
-    #[test]
-    fn level_edge_and_oneshot() {
-        let out = EPOLLOUT as u32;
-        let (sockets, mut set, _) = one(EPOLLOUT);
-        assert_eq!(report(&mut set, &sockets), []);
-        assert!(set.queue(5, out));
-        assert_eq!(report(&mut set, &sockets), [out]);
-        assert!(set.is_stale(&sockets, 1) && !set.is_stale(&sockets, 2));
-        assert_eq!(report(&mut set, &sockets), [out]);
-
-        let (sockets, mut set, _) = one(EPOLLOUT | EPOLLET);
-        set.queue(5, out);
-        set.queue(5, out);
-        assert_eq!(report(&mut set, &sockets), [out]);
-        assert_eq!(report(&mut set, &sockets), []);
-
-        let (sockets, mut set, _) = one(EPOLLOUT | EPOLLONESHOT);
-        set.queue(5, out);
-        assert_eq!(report(&mut set, &sockets), [out]);
-        assert!(!set.queue(5, out));
-        assert!(set.modify(5, out, 78) && set.queue(5, out));
-        assert_eq!(report(&mut set, &sockets), [out]);
+/// Reports what is ready in the real set.
+fn check_linux(core: &mut Guard, id: Id, events: &mut [epoll_event]) -> usize {
+    let now_us = clock::now_us();
+    let Some(set) = core.sets.get_mut(id) else { return 0 };
+    if !set.has_linux {
+        return 0;
     }
-
-    #[test]
-    fn what_is_not_waited_for_or_no_longer_so_is_not_reported() {
-        let (mut sockets, mut set, id) = one(EPOLLIN);
-        assert!(!set.queue(5, EPOLLOUT as u32));
-        assert!(set.queue(5, EPOLLIN as u32));
-        assert_eq!(report(&mut set, &sockets), [], "nothing to read after all");
-        assert!(!set.has_ready());
-        set.queue(5, EPOLLIN as u32);
-        assert!(set.forget(5) && !set.forget(5));
-        assert_eq!(report(&mut set, &sockets), []);
-        set.add(6, What::Socket(id), Teller::Ours, EPOLLIN as u32, 0);
-        set.queue(6, EPOLLIN as u32);
-        sockets.remove(id);
-        assert_eq!(report(&mut set, &sockets), []);
+    let (fd, room) = (set.real, events.len().min(i32::MAX as usize));
+    // SAFETY: a slice with its length.
+    let count =
+        unsafe { real::epoll_pwait(fd, events.as_mut_ptr(), room as i32, 0, core::ptr::null()) };
+    let count = count.max(0) as usize;
+    if set.linux.checked(now_us, real::calls(), count)
+        && let Some(quiet_sets) = core.quiet_sets
+    {
+        quiet_sets::watch(core, quiet_sets, id);
     }
+    count
+}
+
+/// Whether something of Linux's may be ready in a set.
+fn may_be_ready(core: &Core, id: Id) -> bool {
+    core.sets.get(id).is_some_and(|set| set.has_linux && set.linux.may_be_ready(real::calls()))
+}
+
+/// When a wait of `timeout_ms` is over; `None` (never) if it is negative.
+pub fn until_ms(timeout_ms: i32) -> Option<Instant> {
+    let time = u64::try_from(timeout_ms).ok()?;
+    Some(Instant::now() + Duration::from_millis(time))
 }

@@ -1,22 +1,25 @@
-//! Which descriptors are ours: one word each, read without a lock by every intercepted call.
+//! Which descriptors are ours: one word for each, which every intercepted call reads without a
+//! lock.
+use crate::numbers;
 use crate::slab::Id;
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::RawFd;
 
-/// Descriptors beyond this number are Linux's: we do not hand out such.
+/// Descriptors from this number on are Linux's: sockets of IX have lower ones.
 pub const FDS_MAX: usize = 1 << 20;
 
-/// What a descriptor stands for.
+/// What a descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// Linux's, or closed.
     Linux,
-    /// An Internet socket: of IX, or not decided yet. The index in the table of sockets.
+    /// An Internet socket, IX's or not decided yet: its index in the table of sockets.
     Socket(u32),
-    /// An epoll set. The index in the table of sets.
+    /// An epoll set: its index in the table of sets.
     Epoll(u32),
     /// Closed by the program, and kept for its next socket ([`crate::numbers`]).
     Kept,
-    /// Our own, none of the program's business.
+    /// A descriptor of this library. The program cannot use it.
     Private,
 }
 
@@ -24,7 +27,7 @@ const PRIVATE: u32 = u32::MAX;
 const KEPT: u32 = u32::MAX - 1;
 const EPOLL: u32 = 1 << 31;
 
-/// 0: Linux's. Zero pages of the program's memory until they are written.
+/// One word for each descriptor; 0 is Linux's. Pages take no memory until they are written.
 static TABLE: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
 
 fn decode(word: u32) -> Entry {
@@ -47,20 +50,20 @@ fn encode(entry: Entry) -> u32 {
     }
 }
 
-/// What stands at this number.
+/// What a descriptor is.
 #[inline]
 pub fn get(fd: i32) -> Entry {
     // A negative number is a large one here.
     TABLE.get(fd as u32 as usize).map_or(Entry::Linux, |word| decode(word.load(Ordering::Acquire)))
 }
 
-/// Whether it is ours.
+/// Whether a descriptor is not simply Linux's.
 #[inline]
 pub fn is_ours(fd: i32) -> bool {
     TABLE.get(fd as u32 as usize).is_some_and(|word| word.load(Ordering::Acquire) != 0)
 }
 
-/// Writes an entry, returns the one before. False numbers stay Linux's.
+/// Writes an entry and returns the previous one. Numbers out of range stay Linux's.
 pub fn replace(fd: i32, entry: Entry) -> Entry {
     match TABLE.get(fd as u32 as usize) {
         Some(word) => decode(word.swap(encode(entry), Ordering::AcqRel)),
@@ -68,7 +71,7 @@ pub fn replace(fd: i32, entry: Entry) -> Entry {
     }
 }
 
-/// Those of ours within a range.
+/// The entries from `first` to `last` that are not Linux's.
 pub fn within(first: u32, last: u32) -> Vec<(i32, Entry)> {
     let end = (last as usize).saturating_add(1).min(FDS_MAX);
     let numbers = (first as usize).min(end)..end;
@@ -76,9 +79,34 @@ pub fn within(first: u32, last: u32) -> Vec<(i32, Entry)> {
     entries.filter(|(_, entry)| *entry != Entry::Linux).collect()
 }
 
-/// The index that the table of sockets or sets has an object under.
+/// The index of an object in the table of sockets or sets.
 pub fn index_of(id: Id) -> u32 {
     id as u32
+}
+
+/// A copy of a descriptor at a high number, so that the program's next descriptor has the number
+/// that it expects. `None` if the process has no descriptor left.
+pub fn copy_out_of_the_way(fd: RawFd) -> Option<RawFd> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills a local; the second call has no pointers.
+    let copy = unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        let from = limit.rlim_cur.min(16384).saturating_sub(256).max(3);
+        libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) as RawFd
+    };
+    if copy < 0 {
+        return None;
+    }
+    replace(copy, Entry::Private);
+    Some(copy)
+}
+
+/// Closes a descriptor of this library.
+pub fn close_private(fd: RawFd) {
+    replace(fd, Entry::Linux);
+    // SAFETY: ours alone.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+    numbers::freed(fd);
 }
 
 #[cfg(test)]

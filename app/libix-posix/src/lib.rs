@@ -1,58 +1,87 @@
-//! Sockets, epoll and their kin on IX, for unmodified dynamically linked programs.
+//! Sockets, epoll and related calls on IX, for unmodified dynamically linked programs.
 //!
-//! `ix run` loads this library in front of the C library. What a program calls comes here first
-//! (`ffi`); what is not about a socket of IX goes on to the C library. The table in `table.rs` says
-//! which call goes where.
+//! `ix run` loads this library in front of the C library. Calls of the program arrive here first
+//! (`ffi`). A call that is not about a socket of IX goes on to the C library. The table in
+//! `table.rs` says which call goes where.
 //!
-//! * `fds` knows which descriptors are ours, without a lock. Under each lies one of Linux's, so
-//!   that numbers, `fstat` and `select` are as ever; `numbers` keeps those of closed sockets for
-//!   the next ones, and `ops::under` makes real sockets of them where Linux is asked after all.
-//! * `ops`, `transfer`, `options`, `poll` and `ready` are the calls, in safe code, on what `state`
-//!   holds.
-//! * `seat` says which process of the program has the dataplane, and begins it.
-//! * `drive` runs the dataplane on whichever thread has to wait; `emit` and `dispatch` are its two
-//!   ends: calls in, events out. Calls under way, transmit memory and flows are kept by the parts
-//!   of `libix::engine`.
-//! * `signals` keeps the program's handlers out of the dataplane.
+//! The modules are in layers, lowest first; none uses one of a layer above:
+//!
+//! * **Linux**: which descriptors are ours, read without a lock (`fds`); the C library's functions
+//!   (`real`); the program's memory (`mem`). Under each of our descriptors there is a Linux file,
+//!   so that numbers, `fstat` and `select` work as usual; `numbers` keeps those of closed sockets
+//!   for the next ones.
+//! * **State**: sockets, connections, ports and epoll sets, all in `state::Core`, and what happens
+//!   to them (`ports`, `accept_queue`, `closing`, `local_pair`).
+//! * **Driver**: `emit` turns what the program has done into batched system calls, and `dispatch`
+//!   takes in the events. `cycle` runs both around one cycle; `wait` does so on whichever thread
+//!   has to wait, `helper` while none does. `serving` decides which process of the program runs the
+//!   dataplane. `lock` has the one lock, and `signals` keeps the program's handlers out of the
+//!   dataplane. Calls under way, transmit memory and flows are parts of `libix::engine`.
+//! * **Calls**: `ops`, `transfer`, `sockopt`, `poll` and `epoll` are the calls, in safe code.
 //!
 //! The path of a request on a busy server has no system call: `epoll_wait` runs a cycle, `read`
-//! copies out of the receive buffer, `write` into transmit memory, the next `epoll_wait` sends.
-// Without the C names, which a test must not carry, nobody calls most of it.
+//! copies from the receive buffer, `write` copies to transmit memory, and the next `epoll_wait`
+//! sends.
+// Tests leave the C names out, so most functions have no caller there.
 #![cfg_attr(test, allow(dead_code))]
 
-mod control;
-#[cfg(test)]
-mod cycle_tests;
-mod dispatch;
-mod drive;
-mod emit;
-mod epoll;
+// Linux.
+mod clock;
+mod confined;
+mod errno;
+mod error_queue;
 mod fds;
-#[cfg(not(test))]
-mod ffi;
 mod icmp;
 mod interface;
-mod lacking;
-mod lane;
+mod kick;
 mod log;
 mod mem;
 mod numbers;
-mod ops;
-mod options;
-mod pair;
 mod paths;
-mod poll;
-mod process;
-mod ready;
+mod pid;
 mod real;
 mod route;
-mod seat;
-mod signals;
 mod slab;
+mod wake;
+
+// State.
+mod accept_queue;
+mod closing;
+mod elastic_thread;
+mod epoll_set;
+mod local_pair;
+mod options;
+mod port;
+mod ports;
 mod socket;
 mod state;
 mod stream;
-mod sync;
+mod waiter;
+
+// Driver.
+mod cycle;
+#[cfg(test)]
+mod cycle_tests;
+mod dispatch;
+mod emit;
+mod helper;
+mod kept_numbers;
+mod lock;
+mod quiet_sets;
+mod serving;
+mod signals;
+mod wait;
+
+// Calls.
+mod cmsg;
+mod epoll;
+#[cfg(not(test))]
+mod ffi;
+mod ops;
+mod poll;
+mod process;
+mod sockopt;
 #[cfg(test)]
 mod table;
 mod transfer;
+mod unsupported;

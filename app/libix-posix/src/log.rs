@@ -1,43 +1,43 @@
-//! What the user must hear, once.
+//! Messages to the user of the program, on standard error.
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// What can be said; each at most once.
+/// Messages that are written at most once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Once {
     /// A forked child uses a socket of its parent.
     ChildUses,
-    /// Another process of the program has the dataplane.
+    /// Another process of the program serves.
     Waits,
-    /// splice, tee.
+    /// `splice`, `tee`.
     Splice,
     /// Signals for input and output.
     AsyncIo,
-    /// A datagram to the other world.
+    /// A UDP socket of IX sends to an address of Linux's.
     Datagram,
     /// Too many descriptors.
     Descriptors,
     /// A forked child behind the wall makes a socket.
     ChildBehindWall,
-    /// Control messages that do not come.
+    /// Control messages that IX does not have.
     Control,
 }
 
 static SAID: AtomicU64 = AtomicU64::new(0);
 
-/// The first bit of options that IX lacks.
+/// The bit of the first option that IX lacks.
 const OPTIONS_AT: usize = 32;
 
-/// Says, once, that a program wants an option that IX does not have.
+/// Reports once that a program wants an option that IX does not have.
 #[cold]
-pub fn lacks(index: usize, name: &str) {
+pub fn unsupported(index: usize, name: &str) {
     let text = format!(
-        "{name} is no option of a socket of IX: ENOPROTOOPT, as of a kernel without it; \
-         let the program do without"
+        "sockets of IX have no option {name}: it returns ENOPROTOOPT, as on a kernel without it; \
+         configure the program without it"
     );
     first(1 << (OPTIONS_AT + index), &text);
 }
 
-/// Says it, if it was not said yet: what, why, what to do.
+/// Writes a message once: what, why, what to do.
 #[cold]
 pub fn once(what: Once, text: &str) {
     first(1 << what as u32, text);
@@ -49,14 +49,14 @@ fn first(bit: u64, text: &str) {
     }
 }
 
-/// Says a line, at once and whole.
+/// Writes one line by one system call.
 pub fn line(text: &str) {
     let line = format!("ix: {text}\n");
-    // SAFETY: a string and its length; the bare system call, for `write` is ours.
+    // SAFETY: a string and its length; the system call itself, because `write` is ours.
     unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len()) };
 }
 
-/// Nothing works without it.
+/// Writes the message and aborts the process.
 #[cold]
 pub fn fatal(text: &str) -> ! {
     line(text);

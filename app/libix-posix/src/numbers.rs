@@ -1,31 +1,41 @@
-//! Numbers of closed sockets, kept to be used again without a call to Linux.
+//! Numbers of closed sockets, kept for the next sockets so that these need no call to Linux.
 //!
-//! A socket of IX needs a number that Linux gives to no other file, so something of Linux's stands
-//! there. When the program closes the socket, that something stays for the next one: the number is
-//! free for the program and taken for Linux. The program is owed the lowest number that is free, so
+//! A socket of IX needs a number that Linux gives to no other file, so a file of Linux's is open at
+//! that number. When the program closes the socket, that file stays open for the next socket: the
+//! number is free for the program and taken for Linux. The program expects the lowest free number,
+//! so
 //!
 //! * a kept number is only used while no lower one can be free on Linux ([`Freed`] knows), and
-//! * before anything else takes a number from Linux, the lowest kept ones go back to it.
+//! * before anything else takes a number from Linux, the lowest kept ones are closed there.
 //!
-//! Only a few are kept: what the C library opens within its own functions is not seen here.
+//! Only a few are kept, because descriptors that the C library opens inside its own functions are
+//! not seen here.
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::os::fd::RawFd;
 
-/// How many are kept at most.
+/// Most numbers that are kept.
 pub const KEPT_MAX: usize = 256;
 
-/// What of Linux is needed here.
+/// What this module needs of Linux.
 pub trait Linux {
-    /// Takes the lowest free number; an errno if there is none.
+    /// Opens a file at the lowest free number, or returns an errno.
     fn open(&mut self) -> Result<RawFd, i32>;
     /// Frees a number.
     fn close(&mut self, fd: RawFd);
 }
 
-/// Below which number none is free on Linux, as far as is known. It is told of each number after
-/// that was freed, and may know of too many. Low half: the number; high half: how often one was
-/// freed.
+/// The number below which no number is free on Linux, as far as is known. It is reported each
+/// number after Linux has freed it, and may assume too many to be free. Low half: the number; high
+/// half: a count of reports.
 pub struct Freed(AtomicU64);
+
+/// The numbers that Linux has freed in this process.
+pub static FREED: Freed = Freed::new();
+
+/// Linux has freed this number.
+pub fn freed(fd: RawFd) {
+    FREED.at(fd);
+}
 
 impl Freed {
     /// Any number may be free.
@@ -33,13 +43,13 @@ impl Freed {
         Freed(AtomicU64::new(0))
     }
 
-    /// This number was freed.
+    /// Linux has freed this number.
     pub fn at(&self, fd: RawFd) {
         let lower = |word: u64| {
             let below = (word as u32).min(fd.max(0) as u32);
             Some((word >> 32).wrapping_add(1) << 32 | u64::from(below))
         };
-        // It always answers `Some`, so it cannot fail.
+        // The closure always returns `Some`, so the update cannot fail.
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, lower);
     }
 
@@ -47,7 +57,7 @@ impl Freed {
         self.0.load(Ordering::Acquire)
     }
 
-    /// None below `fd` is free, unless one was freed since `seen`.
+    /// No number below `fd` is free, unless one was freed since `seen`.
     fn none_below(&self, fd: RawFd, seen: u64) {
         let word = seen >> 32 << 32 | u64::from(fd.max(0) as u32);
         let _ = self.0.compare_exchange(seen, word, Ordering::AcqRel, Ordering::Acquire);
@@ -57,9 +67,9 @@ impl Freed {
 /// A number for a new socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// What `open` has made is there.
+    /// A new file of Linux's is open there.
     Opened(RawFd),
-    /// It was kept: whatever was left is there.
+    /// It was kept: the file that a closed socket has left is open there.
     Kept(RawFd),
 }
 
@@ -68,17 +78,17 @@ pub struct Numbers {
     /// Highest first.
     kept: Vec<RawFd>,
     max: usize,
-    /// How often one was kept or taken.
+    /// How often a number was kept or used again.
     pub changes: u64,
 }
 
 impl Numbers {
-    /// None.
+    /// Keeps no number.
     pub const fn new() -> Numbers {
         Numbers { kept: Vec::new(), max: 0, changes: 0 }
     }
 
-    /// How many may be kept: few beside the most descriptors that the program may have.
+    /// Sets how many may be kept, from the process's limit of descriptors.
     pub fn limit(&mut self, descriptors: u64) {
         self.max = KEPT_MAX.min((descriptors / 8) as usize);
         self.kept.reserve(KEPT_MAX);
@@ -94,7 +104,7 @@ impl Numbers {
         self.kept.last().copied()
     }
 
-    /// The lowest number that is free for the program.
+    /// Takes the lowest number that is free for the program.
     pub fn take(&mut self, freed: &Freed, linux: &mut impl Linux) -> Result<Taken, i32> {
         let seen = freed.seen();
         let Some(lowest) = self.lowest() else {
@@ -113,7 +123,7 @@ impl Numbers {
                     linux.close(fd);
                     freed.none_below(fd, seen);
                 }
-                // Linux has none, but we have.
+                // Linux has no free number, but one is kept.
                 Err(libc::EMFILE) => {}
                 Err(errno) => return Err(errno),
             }
@@ -131,13 +141,13 @@ impl Numbers {
         if self.kept.len() > self.max { Some(self.kept.remove(0)) } else { None }
     }
 
-    /// Takes out the lowest kept number from `least` on, to be closed on Linux.
+    /// Removes the lowest kept number that is at least `least`. The caller must close it on Linux.
     pub fn give_back(&mut self, least: RawFd) -> Option<RawFd> {
         let at = self.kept.partition_point(|other| *other >= least);
         (at > 0).then(|| self.kept.remove(at - 1))
     }
 
-    /// Takes this one out; false: it is not kept.
+    /// Removes this number. Returns whether it was kept.
     pub fn remove(&mut self, fd: RawFd) -> bool {
         let at = self.kept.iter().position(|other| *other == fd);
         at.is_some_and(|at| self.kept.remove(at) == fd)
@@ -150,7 +160,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// Descriptors of a process: this is the model, and with a limit it is Linux, too.
+    /// Descriptors of a process: the model; with a limit also Linux.
     #[derive(Default)]
     struct Table {
         used: BTreeSet<RawFd>,
@@ -184,15 +194,15 @@ mod tests {
         Socket,
         /// `close` of the nth socket of IX.
         Close(usize),
-        /// `open`, as many as said.
+        /// `open`, this many times.
         Open(usize),
-        /// `fcntl(F_DUPFD)` from a number on.
+        /// `fcntl(F_DUPFD)` with this least number.
         From(RawFd),
-        /// `close` of the nth of Linux's.
+        /// `close` of the nth descriptor of Linux's.
         CloseLinux(usize),
         /// `dup2` over any number.
         Over(RawFd),
-        /// All go back.
+        /// All kept numbers are released.
         Quiet,
     }
 
@@ -209,7 +219,7 @@ mod tests {
         proptest::collection::vec(step, 0..200)
     }
 
-    /// The library beside Linux and beside what the program expects.
+    /// The library with Linux, and what the program expects.
     struct World {
         linux: Table,
         expected: Table,
@@ -307,7 +317,7 @@ mod tests {
 
     #[test]
     fn connections_come_and_go_without_linux() {
-        // All are kept for a moment, and all are used for a moment.
+        // At some moment all are kept, at another none.
         let mut world = world(100, 64);
         (0..20).for_each(|_| world.step(&Step::Socket));
         let churn = |world: &mut World| {

@@ -1,512 +1,288 @@
-//! Socket options. The few that servers set on each connection are only noted here. For all others
-//! the Linux socket under the descriptor is asked first: it knows which options there are, what
-//! values they take, and remembers them. What means something on IX is noted here as well.
-use crate::dispatch::unsent_low;
-use crate::lacking;
-use crate::log;
-use crate::ops::{self, Instead, Outcome, socket_of};
-use crate::real;
-use crate::slab::Id;
-use crate::socket::{Discovery, Kind, Options, Socket, Under};
-use crate::state::Core;
-use crate::stream::Phase;
-use crate::sync::lock;
-use ix_abi::Congestion;
-use libc::{
-    IP_PKTINFO, IP_RECVERR, IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP,
-    IPV6_RECVPKTINFO, IPV6_V6ONLY, SO_BINDTODEVICE, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE, SO_LINGER,
-    SO_PROTOCOL, SO_RCVBUF, SO_RCVLOWAT, SO_RCVTIMEO, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF,
-    SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_CORK, TCP_INFO, TCP_KEEPCNT,
-    TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_MAXSEG, TCP_NODELAY, TCP_QUICKACK, TCP_USER_TIMEOUT, c_void,
-    socklen_t,
-};
+//! Values of socket options.
+use ix_abi::{Congestion, FlowOption};
 use std::ffi::CString;
-use std::os::fd::RawFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Smallest buffers, as on Linux, which knows the largest (`net.core.wmem_max`).
-const SEND_BUFFER_MIN: usize = 4608;
-const RECEIVE_BUFFER_MIN: usize = 2304;
-/// Bytes of a congestion control's name, the zero behind it included.
-const CONGESTION_NAME_MAX: usize = 16;
+/// Most unacknowledged bytes of a connection, unless the program sets `SO_SNDBUF`.
+pub const SEND_BUFFER: usize = 256 << 10;
+/// Most bytes of unread datagrams, unless the program sets `SO_RCVBUF`.
+pub const RECEIVE_BUFFER: usize = 212_992;
+/// Longest idle time before keepalive that the dataplane accepts, seconds.
+const KEEP_IDLE_MAX_S: u32 = 0x7fff;
 
-/// `setsockopt` of what needs no Linux socket. `Linux`: it needs one, and [`changed`] afterwards.
-pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
-    let int = |at: usize| {
-        let bytes = value.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-        bytes.map(i32::from_ne_bytes).ok_or(Instead::Linux)
-    };
-    let mut core = lock();
-    let id = socket_of(&core, fd)?;
-    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
-    if lacking::refuses(&socket.kind, level, name) {
-        return Err(libc::ENOPROTOOPT.into());
-    }
-    if (level, name) == (SOL_SOCKET, SO_BINDTODEVICE) {
-        return bind_to_device(&mut core, id, value);
-    }
-    let tcp = socket.is_tcp();
-    if (level, name) == (IPPROTO_TCP, TCP_CONGESTION) && tcp && !matches!(socket.kind, Kind::Linux)
-    {
-        set_congestion(socket, value)?;
-        core.touch(id);
-        return Ok(());
-    }
-    if socket.under == Under::Used {
-        return Err(Instead::Linux);
-    }
-    let options = &mut socket.options;
-    match (level, name) {
-        (SOL_SOCKET, SO_REUSEADDR) => options.reuse_address = int(0)? != 0,
-        (SOL_SOCKET, SO_KEEPALIVE) => {
-            options.keepalive = int(0)? != 0;
-            if let Some(stream) = socket.stream() {
-                stream.options_changed = true;
-                core.touch(id);
-            }
-        }
-        (SOL_SOCKET, SO_LINGER) => {
-            let (on, seconds) = (int(0)? != 0, int(4)?);
-            options.linger = on.then(|| Duration::from_secs(seconds.max(0) as u64));
-        }
-        (IPPROTO_TCP, TCP_NODELAY) if tcp => options.no_delay = int(0)? != 0,
-        (IPPROTO_TCP, TCP_CORK) if tcp => {
-            options.cork = int(0)? != 0;
-            core.touch(id);
-        }
-        // How soon an acknowledgement goes is the dataplane's: with the answer, or at its end of a
-        // cycle.
-        (IPPROTO_TCP, TCP_QUICKACK) if tcp => drop(int(0)?),
-        _ => return Err(Instead::Linux),
-    }
-    Ok(())
+/// Options that IX acts on. The Linux socket under the descriptor has all others.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `SO_RCVTIMEO`.
+    pub receive_timeout: Option<Duration>,
+    /// `SO_SNDTIMEO`.
+    pub send_timeout: Option<Duration>,
+    /// `SO_LINGER`.
+    pub linger: Option<Duration>,
+    /// `SO_REUSEADDR`.
+    pub reuse_address: bool,
+    /// `SO_REUSEPORT`.
+    pub reuse_port: bool,
+    /// `SO_KEEPALIVE`.
+    pub keepalive: bool,
+    /// `TCP_KEEPIDLE`, seconds.
+    pub keep_idle_s: u32,
+    /// `TCP_KEEPINTVL`, seconds.
+    pub keep_interval_s: u32,
+    /// `TCP_KEEPCNT`.
+    pub keep_count: u32,
+    /// `TCP_USER_TIMEOUT`, ms; 0: as configured.
+    pub user_timeout_ms: u32,
+    /// `TCP_CONGESTION`, if the program has set it.
+    pub congestion: Option<Congestion>,
+    /// `TCP_NODELAY`.
+    pub no_delay: bool,
+    /// `TCP_CORK`.
+    pub cork: bool,
+    /// `SO_SNDBUF` in force.
+    pub send_buffer: usize,
+    /// `SO_RCVBUF` in force.
+    pub receive_buffer: usize,
+    /// The program has set `SO_RCVBUF`.
+    pub receive_buffer_set: bool,
+    /// `SO_RCVLOWAT`.
+    pub receive_low: usize,
+    /// `IPV6_V6ONLY`.
+    pub v6_only: bool,
+    /// `IP_TTL` and `IP_TOS`.
+    pub marks: Marks,
+    /// `IP_PKTINFO`.
+    pub packet_info: bool,
+    /// `IPV6_RECVPKTINFO`.
+    pub packet_info_v6: bool,
+    /// `IP_RECVERR`.
+    pub receive_errors: bool,
+    /// `IP_MTU_DISCOVER`.
+    pub discovery: Discovery,
+    /// `TCP_DEFER_ACCEPT`, seconds.
+    pub defer_accept_s: u32,
+    /// `TCP_SYNCNT`; 0: as configured.
+    pub syn_count: u8,
+    /// `TCP_MAXSEG`; 0: as the path allows.
+    pub segment_bytes: u16,
+    /// `TCP_WINDOW_CLAMP`; 0: none.
+    pub window_clamp: u32,
+    /// `TCP_NOTSENT_LOWAT`; 0: none.
+    pub unsent_low: u32,
+    /// `SO_BINDTODEVICE`, if it names a device of the dataplane.
+    pub device: Option<CString>,
 }
 
-/// `SO_BINDTODEVICE`. One of the dataplane's, which Linux need not have, makes the socket IX's;
-/// any other is Linux's to judge.
-fn bind_to_device(core: &mut Core, id: Id, value: &[u8]) -> Outcome<()> {
-    let name = &value[..value.len().min(libc::IF_NAMESIZE - 1)];
-    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-    let name = CString::new(name).unwrap_or_default();
-    let Core { sockets, interfaces, .. } = core;
-    let Some(socket) = sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
-    let undecided = matches!(socket.kind, Kind::Idle { ix: false, .. });
-    match socket.kind {
-        Kind::Linux => Err(Instead::Linux),
-        _ if interfaces.has(&name) => {
-            socket.options.device = Some(name);
-            Ok(())
-        }
-        _ if name.is_empty() || undecided => {
-            socket.options.device = None;
-            Err(Instead::Linux)
-        }
-        _ => Err(libc::ENODEV.into()),
+/// Fields of the IP header that the program sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// Time to live.
+    pub ttl: u8,
+    /// Type of service. Its lower two bits are the dataplane's (RFC 3168).
+    pub tos: u8,
+}
+
+impl Default for Marks {
+    fn default() -> Self {
+        Marks { ttl: 64, tos: 0 }
     }
 }
 
-/// `TCP_CONGESTION`: Linux may have others than IX, so it is not asked; as long as it is open whose the
-/// connection will be, its socket hears of it.
-fn set_congestion(socket: &mut Socket, value: &[u8]) -> Outcome<()> {
-    if value.is_empty() {
-        // A pointer or a length that cannot be: Linux says what is wrong with it.
-        return Err(Instead::Linux);
+impl Marks {
+    /// Differentiated services code point (RFC 2474).
+    pub fn dscp(self) -> u8 {
+        self.tos >> 2
     }
-    let name = &value[..value.len().min(CONGESTION_NAME_MAX - 1)];
-    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-    let congestion = Congestion::named(name).ok_or(libc::ENOENT)?;
-    socket.options.congestion = Some(congestion);
-    if socket.under == Under::Used {
-        tell_congestion(socket.number, congestion);
-    }
-    if let Some(stream) = socket.stream() {
-        stream.options_changed = true;
-    }
-    Ok(())
 }
 
-/// Tells the Linux socket, which need not have it.
-fn tell_congestion(fd: RawFd, congestion: Congestion) {
-    let (name, len) = (congestion.name().as_ptr().cast::<c_void>(), congestion.name().len());
-    // SAFETY: a string with its length.
-    unsafe { real::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, len as socklen_t) };
+/// How a datagram is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendOptions {
+    /// Fields of its IP header.
+    pub marks: Marks,
+    /// 0: with DF. Otherwise without DF, in fragments of at most this size, bytes with the IP
+    /// header.
+    pub fragment_bytes: u16,
 }
 
-/// Tells the Linux socket under a descriptor, which was not asked so far, what the program has set.
-pub fn replay(socket: &Socket) {
-    let (options, none) = (&socket.options, Options::default());
-    let put = |level: i32, name: i32, value: &[i32]| {
-        let (at, len) = (value.as_ptr().cast::<c_void>(), size_of_val(value) as socklen_t);
-        // SAFETY: a slice with its length.
-        unsafe { real::setsockopt(socket.number, level, name, at, len) };
-    };
-    let flag = |level, name, on: bool| {
-        if on {
-            put(level, name, &[1]);
-        }
-    };
-    flag(SOL_SOCKET, SO_REUSEADDR, options.reuse_address);
-    flag(SOL_SOCKET, SO_REUSEPORT, options.reuse_port);
-    flag(SOL_SOCKET, SO_KEEPALIVE, options.keepalive);
-    if let Some(time) = options.linger {
-        put(SOL_SOCKET, SO_LINGER, &[1, time.as_secs().min(i32::MAX as u64) as i32]);
+/// `IP_MTU_DISCOVER`: whether datagrams may be fragmented, by this machine and by routers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discovery {
+    /// By both.
+    Dont,
+    /// By this machine if a datagram is too long for the path; never by routers.
+    #[default]
+    Want,
+    /// Never: a datagram too long for the path is an error.
+    Do,
+    /// Never: a datagram too long for the device is an error.
+    Probe,
+    /// By routers only: a datagram too long for the device is an error. ICMP messages about the
+    /// path's MTU are ignored.
+    Interface,
+    /// By this machine for the device's MTU, and by routers. ICMP messages about the path's MTU are
+    /// ignored.
+    Omit,
+}
+
+impl Discovery {
+    /// The setting with this number of Linux's.
+    pub fn numbered(number: i32) -> Discovery {
+        use Discovery::*;
+        let all = [Dont, Want, Do, Probe, Interface, Omit];
+        usize::try_from(number).ok().and_then(|n| all.get(n)).copied().unwrap_or_default()
     }
-    for (name, bytes, usual) in [
-        (SO_SNDBUF, options.send_buffer, none.send_buffer),
-        (SO_RCVBUF, options.receive_buffer, none.receive_buffer),
-    ] {
-        if bytes != usual {
-            // Linux doubles what it is told.
-            put(SOL_SOCKET, name, &[(bytes / 2) as i32]);
-        }
+
+    /// Whether ICMP messages about the path's MTU count.
+    pub fn believes(self) -> bool {
+        !matches!(self, Discovery::Interface | Discovery::Omit)
     }
-    for (name, time) in
-        [(SO_RCVTIMEO, options.receive_timeout), (SO_SNDTIMEO, options.send_timeout)]
-    {
-        if let Some(time) = time {
-            let (seconds, rest) = (time.as_secs() as i64, i64::from(time.subsec_micros()));
-            let halves = |value: i64| [value as i32, (value >> 32) as i32];
-            put(SOL_SOCKET, name, &[halves(seconds), halves(rest)].concat());
-        }
+
+    /// Whether the path's MTU matters besides the device's.
+    fn asks_path(self) -> bool {
+        matches!(self, Discovery::Dont | Discovery::Want | Discovery::Do)
     }
-    if options.receive_low != none.receive_low {
-        put(SOL_SOCKET, SO_RCVLOWAT, &[options.receive_low as i32]);
-    }
-    if socket.is_tcp() {
-        flag(IPPROTO_TCP, TCP_NODELAY, options.no_delay);
-        flag(IPPROTO_TCP, TCP_CORK, options.cork);
-        for (name, value, usual) in [
-            (TCP_KEEPIDLE, options.keep_idle_s, none.keep_idle_s),
-            (TCP_KEEPINTVL, options.keep_interval_s, none.keep_interval_s),
-            (TCP_KEEPCNT, options.keep_count, none.keep_count),
-            (TCP_USER_TIMEOUT, options.user_timeout_ms, none.user_timeout_ms),
-        ] {
-            if value != usual {
-                put(IPPROTO_TCP, name, &[value as i32]);
-            }
-        }
-        if let Some(congestion) = options.congestion {
-            tell_congestion(socket.number, congestion);
-        }
-    }
-    flag(IPPROTO_IPV6, IPV6_V6ONLY, socket.ipv6 && options.v6_only);
-    if options.marks != none.marks {
-        put(IPPROTO_IP, IP_TTL, &[options.marks.ttl.into()]);
-        put(IPPROTO_IP, IP_TOS, &[options.marks.tos.into()]);
-    }
-    // SAFETY: no pointers.
-    unsafe {
-        if socket.nonblocking {
-            real::fcntl(socket.number, libc::F_SETFL, libc::O_NONBLOCK as usize);
-        }
-        if !socket.close_on_exec {
-            real::fcntl(socket.number, libc::F_SETFD, 0);
+
+    /// The [`SendOptions::fragment_bytes`] of a datagram of `bytes` bytes with its headers, for the
+    /// MTUs of path and device. `Err` is the MTU that the datagram is too long for.
+    pub fn cut(self, bytes: usize, path: u16, device: u16) -> Result<u16, u16> {
+        let fits = |mtu: u16, then| if bytes <= mtu.into() { Ok(then) } else { Err(mtu) };
+        match self {
+            // No IP packet is longer.
+            _ if bytes > usize::from(u16::MAX) => Err(if self.asks_path() { path } else { device }),
+            Discovery::Dont => Ok(path),
+            Discovery::Want => Ok(if bytes <= path.into() { 0 } else { path }),
+            Discovery::Do => fits(path, 0),
+            Discovery::Probe => fits(device, 0),
+            Discovery::Interface => fits(device, device),
+            Discovery::Omit => Ok(device),
         }
     }
 }
 
-/// `setsockopt` was done on the Linux socket: does the same on IX.
-pub fn changed(fd: RawFd, level: i32, name: i32) {
-    let read = |name| number(fd, level, name);
-    let mut core = lock();
-    let Ok(id) = socket_of(&core, fd) else { return };
-    let Some(socket) = core.sockets.get_mut(id) else { return };
-    let is_linux = socket.is_linux();
-    let options = &mut socket.options;
-    let mut tell = false;
-    match (level, name) {
-        (SOL_SOCKET, SO_REUSEADDR) => options.reuse_address = read(name) != 0,
-        (SOL_SOCKET, SO_REUSEPORT) => options.reuse_port = read(name) != 0,
-        (SOL_SOCKET, SO_KEEPALIVE) => {
-            options.keepalive = read(name) != 0;
-            tell = true;
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            receive_timeout: None,
+            send_timeout: None,
+            linger: None,
+            reuse_address: false,
+            reuse_port: false,
+            keepalive: false,
+            keep_idle_s: 7200,
+            keep_interval_s: 75,
+            keep_count: 9,
+            user_timeout_ms: 0,
+            congestion: None,
+            no_delay: false,
+            cork: false,
+            send_buffer: SEND_BUFFER,
+            receive_buffer: RECEIVE_BUFFER,
+            receive_buffer_set: false,
+            receive_low: 1,
+            v6_only: false,
+            marks: Marks::default(),
+            packet_info: false,
+            packet_info_v6: false,
+            receive_errors: false,
+            discovery: Discovery::default(),
+            defer_accept_s: 0,
+            syn_count: 0,
+            segment_bytes: 0,
+            window_clamp: 0,
+            unsent_low: 0,
+            device: None,
         }
-        (SOL_SOCKET, SO_RCVTIMEO) => options.receive_timeout = time(fd, name),
-        (SOL_SOCKET, SO_SNDTIMEO) => options.send_timeout = time(fd, name),
-        (SOL_SOCKET, SO_LINGER) => options.linger = linger(fd),
-        // Linux doubles what was asked for, and counts its own overhead in it; so do we.
-        (SOL_SOCKET, SO_SNDBUF) => {
-            options.send_buffer = (read(name) as usize).max(SEND_BUFFER_MIN);
-        }
-        (SOL_SOCKET, SO_RCVBUF) => {
-            options.receive_buffer = (read(name) as usize).max(RECEIVE_BUFFER_MIN);
-            options.receive_buffer_set = true;
-            tell = true;
-        }
-        (SOL_SOCKET, SO_RCVLOWAT) => options.receive_low = read(name).max(1) as usize,
-        (IPPROTO_IPV6, IPV6_V6ONLY) => options.v6_only = read(name) != 0,
-        (IPPROTO_IP, IP_TTL) => {
-            options.marks.ttl = read(name).clamp(1, 255) as u8;
-            tell = true;
-        }
-        (IPPROTO_IP, IP_TOS) => {
-            options.marks.tos = read(name) as u8;
-            tell = true;
-        }
-        (IPPROTO_IP, IP_PKTINFO) => options.packet_info = read(name) != 0,
-        (IPPROTO_IPV6, IPV6_RECVPKTINFO) => options.packet_info_v6 = read(name) != 0,
-        (IPPROTO_IP, IP_RECVERR) => {
-            options.receive_errors = read(name) != 0;
-            if !options.receive_errors
-                && let Some(udp) = socket.datagrams()
-            {
-                udp.errors.clear();
-            }
-        }
-        _ if wants_control_messages(level, name) && !is_linux => {
-            let text = "control messages of this kind do not come with datagrams of IX, but for \
-                        IP_PKTINFO and IP_RECVERR; let the program do without";
-            log::once(log::Once::Control, text);
-        }
-        (IPPROTO_IP, libc::IP_MTU_DISCOVER) => {
-            options.discovery = Discovery::numbered(read(name));
-        }
-        // To one of Linux's, or to none.
-        (SOL_SOCKET, SO_BINDTODEVICE) if has_device(fd) => {
-            if matches!(socket.kind, Kind::Idle { ix: false, .. }) {
-                let _ = ops::leave_to_linux(&mut core, fd, id);
-            }
-            return;
-        }
-        (IPPROTO_TCP, TCP_NODELAY) => options.no_delay = read(name) != 0,
-        (IPPROTO_TCP, TCP_CORK) => {
-            options.cork = read(name) != 0;
-            core.touch(id);
-            return;
-        }
-        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
-            options.defer_accept_s = read(name).max(0) as u32;
-        }
-        (IPPROTO_TCP, libc::TCP_SYNCNT) => {
-            options.syn_count = read(name).clamp(0, 127) as u8;
-            tell = true;
-        }
-        // Holds for connections that are made afterwards, as on Linux.
-        (IPPROTO_TCP, libc::TCP_MAXSEG) if !matches!(socket.kind, Kind::Stream(_)) => {
-            options.segment_bytes = read(name).clamp(0, 0xffff) as u16;
-        }
-        (IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => {
-            options.window_clamp = read(name).max(0) as u32;
-            tell = true;
-        }
-        (IPPROTO_TCP, TCP_NOTSENT_LOWAT) => {
-            options.unsent_low = read(name) as u32;
-            let low = unsent_low(options);
-            if let Some(stream) = socket.stream() {
-                stream.unsent_low = low;
-            }
-        }
-        (IPPROTO_TCP, TCP_KEEPIDLE | TCP_KEEPINTVL | TCP_KEEPCNT | TCP_USER_TIMEOUT) => {
-            *match name {
-                TCP_KEEPIDLE => &mut options.keep_idle_s,
-                TCP_KEEPINTVL => &mut options.keep_interval_s,
-                TCP_KEEPCNT => &mut options.keep_count,
-                _ => &mut options.user_timeout_ms,
-            } = read(name) as u32;
-            tell = true;
-        }
-        _ => {}
-    }
-    if tell && let Some(stream) = socket.stream() {
-        stream.options_changed = true;
-        core.touch(id);
     }
 }
 
-/// Options that have Linux tell something of each datagram that IX does not know.
-fn wants_control_messages(level: i32, name: i32) -> bool {
-    match level {
-        SOL_SOCKET => {
-            [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMPING].contains(&name)
+impl Options {
+    /// How many unsent bytes a connection may have for the program to write more
+    /// (`TCP_NOTSENT_LOWAT`).
+    pub fn unsent_limit(&self) -> u64 {
+        if self.unsent_low == 0 { u64::MAX } else { self.unsent_low.into() }
+    }
+
+    /// The options of a flow while it connects.
+    pub fn of_attempt(&self) -> FlowOptions {
+        let mut told = FlowOptions { segment_bytes: 0, ..self.of_flow() };
+        if self.syn_count > 0 {
+            // The first retransmission is after a second, and each wait is twice as long as the
+            // one before.
+            let span_ms = (2u64 << self.syn_count.min(31)).saturating_sub(1) * 1000;
+            let span_ms = u32::try_from(span_ms).unwrap_or(u32::MAX);
+            let limit_ms = told.user_timeout_ms;
+            told.user_timeout_ms = if limit_ms == 0 { span_ms } else { limit_ms.min(span_ms) };
         }
-        IPPROTO_IP => [libc::IP_RECVTTL, libc::IP_RECVTOS, libc::IP_RECVOPTS].contains(&name),
-        IPPROTO_IPV6 => [libc::IPV6_RECVHOPLIMIT, libc::IPV6_RECVTCLASS].contains(&name),
-        _ => false,
+        told
+    }
+
+    /// The options of an open flow.
+    pub fn of_flow(&self) -> FlowOptions {
+        let idle_s = self.keep_idle_s.min(KEEP_IDLE_MAX_S);
+        // Linux has doubled the program's value, for its own overhead.
+        let receive_bytes = self.receive_buffer as u64 / 2;
+        let receive_bytes = if self.receive_buffer_set { receive_bytes } else { 0 };
+        let receive_bytes = match u64::from(self.window_clamp) {
+            0 => receive_bytes,
+            clamp if receive_bytes == 0 => clamp,
+            clamp => receive_bytes.min(clamp),
+        };
+        FlowOptions {
+            keepalive_s: if self.keepalive { idle_s } else { 0 },
+            keep_interval_s: self.keep_interval_s,
+            keep_count: self.keep_count,
+            user_timeout_ms: self.user_timeout_ms,
+            congestion: self.congestion,
+            marks: self.marks,
+            receive_bytes,
+            segment_bytes: self.segment_bytes,
+        }
     }
 }
 
-/// Linux's number, which the `libc` crate lacks.
-const TCP_NOTSENT_LOWAT: i32 = 25;
+/// Options of a flow, as the dataplane knows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowOptions {
+    /// Idle time before keepalive probes, seconds; 0: no keepalive.
+    pub keepalive_s: u32,
+    /// Time between keepalive probes, seconds.
+    pub keep_interval_s: u32,
+    /// How many unanswered probes end the connection.
+    pub keep_count: u32,
+    /// How long data may stay unacknowledged, ms; 0: as configured.
+    pub user_timeout_ms: u32,
+    /// Congestion control; `None`: as configured.
+    pub congestion: Option<Congestion>,
+    /// IP header fields of all its packets but the first.
+    pub marks: Marks,
+    /// Most received bytes that the program has not read; 0: as many as the dataplane allows.
+    pub receive_bytes: u64,
+    /// Longest segment, options not counted; 0: as the path allows.
+    pub segment_bytes: u16,
+}
 
-/// `getsockopt` of what IX knows better; `None`: the Linux socket under the descriptor answers.
-pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
-    let mut core = lock();
-    let id = socket_of(&core, fd)?;
-    let configured = core.congestion;
-    let mtu = core.has_begun().then(|| core.device_mtu());
-    let Core { sockets, paths, .. } = &mut *core;
-    let Some(socket) = sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
-    let int = |value: i32| Ok(Some(value.to_ne_bytes().to_vec()));
-    if socket.under != Under::Used
-        && let Some(value) = noted(socket, level, name)
-    {
-        return int(value);
-    }
-    if (level, name) == (SOL_SOCKET, SO_BINDTODEVICE) {
-        return Ok(socket.options.device.as_ref().map(|name| name.as_bytes_with_nul().to_vec()));
-    }
-    let undecided = !matches!(socket.kind, Kind::Linux) && socket.is_tcp();
-    if (level, name) == (IPPROTO_TCP, TCP_CONGESTION) && undecided {
-        let mut value = socket.options.congestion.unwrap_or(configured).name().as_bytes().to_vec();
-        value.resize(CONGESTION_NAME_MAX, 0);
-        return Ok(Some(value));
-    }
-    if socket.is_linux() {
-        return Ok(None);
-    }
-    match (level, name) {
-        (SOL_SOCKET, SO_ERROR) => match (socket.take_error(), socket.stream()) {
-            (0, Some(stream)) => int(core::mem::take(&mut stream.soft_error)),
-            (errno, _) => int(errno),
-        },
-        (SOL_SOCKET, libc::SO_ACCEPTCONN) => int(matches!(socket.kind, Kind::Listener(_)).into()),
-        (SOL_SOCKET, SO_SNDBUF) => int(socket.options.send_buffer as i32),
-        // Only of a socket with a peer; of others the Linux socket says so.
-        (IPPROTO_IP, libc::IP_MTU) => match (mtu, socket.peer()) {
-            (Some(mtu), Some(peer)) => {
-                let known = paths.mtu(peer.ip(), Instant::now());
-                int(known.map_or(mtu, |path| mtu.min(path.into())) as i32)
-            }
-            _ => Ok(None),
-        },
-        (IPPROTO_TCP, TCP_INFO) => {
-            let Some(stream) = socket.stream() else { return Ok(None) };
-            let dead = stream.phase == Phase::Dead;
-            let info = if dead { None } else { ops::info(core, id) };
-            Ok(Some(tcp_info(info)))
-        }
-        (IPPROTO_TCP, TCP_MAXSEG) if matches!(socket.kind, Kind::Stream(_)) => {
-            let mss = ops::info(core, id).map_or(536, |info| info.mss_bytes);
-            int(mss as i32)
-        }
-        _ => Ok(None),
+impl FlowOptions {
+    /// All options except congestion control, which may be unset. A value too large for its field
+    /// becomes the largest one, which the dataplane refuses.
+    pub fn each(self) -> [FlowOption; 8] {
+        let short = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
+        [
+            FlowOption::KeepaliveS(short(self.keepalive_s)),
+            FlowOption::KeepaliveIntervalS(short(self.keep_interval_s)),
+            FlowOption::KeepaliveProbes(self.keep_count.try_into().unwrap_or(u8::MAX)),
+            FlowOption::UserTimeoutMs(self.user_timeout_ms),
+            FlowOption::HopLimit(self.marks.ttl),
+            FlowOption::Dscp(self.marks.dscp()),
+            FlowOption::ReceiveBytes(self.receive_bytes.try_into().unwrap_or(u32::MAX)),
+            FlowOption::SegmentBytes(self.segment_bytes),
+        ]
     }
 }
 
-/// What is known of a socket without a Linux one.
-fn noted(socket: &Socket, level: i32, name: i32) -> Option<i32> {
-    let (tcp, options) = (socket.is_tcp(), &socket.options);
-    let value = match (level, name) {
-        (SOL_SOCKET, SO_TYPE) => {
-            if tcp {
-                libc::SOCK_STREAM
-            } else {
-                libc::SOCK_DGRAM
-            }
-        }
-        (SOL_SOCKET, SO_PROTOCOL) => {
-            if tcp {
-                IPPROTO_TCP
-            } else {
-                libc::IPPROTO_UDP
-            }
-        }
-        (SOL_SOCKET, SO_DOMAIN) => {
-            if socket.ipv6 {
-                libc::AF_INET6
-            } else {
-                libc::AF_INET
-            }
-        }
-        (SOL_SOCKET, SO_REUSEADDR) => options.reuse_address.into(),
-        (SOL_SOCKET, SO_KEEPALIVE) => options.keepalive.into(),
-        (IPPROTO_TCP, TCP_NODELAY) if tcp => options.no_delay.into(),
-        (IPPROTO_TCP, TCP_CORK) if tcp => options.cork.into(),
-        _ => return None,
-    };
-    Some(value)
-}
-
-/// `struct tcp_info` in Linux's layout, with what IX counts; the rest is zero.
-fn tcp_info(info: Option<ix_abi::FlowInfo>) -> Vec<u8> {
-    /// Linux's `TCP_CLOSE`.
-    const CLOSE: u8 = 7;
-    /// Linux's number of each state of RFC 9293, 3.3.2: from LISTEN to CLOSED.
-    const STATES: [u8; 11] = [10, 2, 3, 1, 4, 5, 8, 11, 9, 6, CLOSE];
-    let mut bytes = vec![0u8; 104];
-    let Some(info) = info else {
-        bytes[0] = CLOSE;
-        return bytes;
-    };
-    bytes[0] = STATES.get(usize::from(info.state).wrapping_sub(1)).copied().unwrap_or(CLOSE);
-    let mss = info.mss_bytes.max(1);
-    // tcpi_options: timestamps, SACK and window scaling.
-    bytes[5] = 7;
-    let mut put = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
-    put(8, info.rto_us);
-    put(16, mss);
-    put(20, mss);
-    put(24, info.in_flight_bytes.div_ceil(mss));
-    put(68, info.srtt_us);
-    put(72, info.rttvar_us);
-    put(76, info.ssthresh_bytes / mss);
-    put(80, (info.cwnd_bytes / mss).max(1));
-    put(84, mss);
-    put(100, info.retransmits);
-    bytes
-}
-
-/// Whether the Linux socket under a descriptor is bound to an interface.
-fn has_device(fd: RawFd) -> bool {
-    let mut name = [0u8; libc::IF_NAMESIZE];
-    let mut len = name.len() as socklen_t;
-    let at = name.as_mut_ptr().cast::<c_void>();
-    // SAFETY: room of ours with its length.
-    let got = unsafe { real::getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, at, &mut len) };
-    got == 0 && len > 0 && name[0] != 0
-}
-
-fn number(fd: RawFd, level: i32, name: i32) -> i32 {
-    let mut value = 0i32;
-    let mut len = 4 as socklen_t;
-    // SAFETY: a local with its length.
-    unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast::<c_void>(), &mut len) };
-    value
-}
-
-fn time(fd: RawFd, name: i32) -> Option<Duration> {
-    let mut value = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    let mut len = size_of_val(&value) as socklen_t;
-    // SAFETY: a local with its length.
-    unsafe { real::getsockopt(fd, SOL_SOCKET, name, (&raw mut value).cast::<c_void>(), &mut len) };
-    let micros = value.tv_sec as u64 * 1_000_000 + value.tv_usec as u64;
-    (micros > 0).then(|| Duration::from_micros(micros))
-}
-
-fn linger(fd: RawFd) -> Option<Duration> {
-    let mut value = libc::linger { l_onoff: 0, l_linger: 0 };
-    let mut len = size_of_val(&value) as socklen_t;
-    // SAFETY: a local with its length.
-    unsafe {
-        real::getsockopt(fd, SOL_SOCKET, SO_LINGER, (&raw mut value).cast::<c_void>(), &mut len)
-    };
-    (value.l_onoff != 0).then(|| Duration::from_secs(value.l_linger.max(0) as u64))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tcp_info_has_linuxs_layout() {
-        let base = core::mem::MaybeUninit::<libc::tcp_info>::zeroed();
-        let base = base.as_ptr();
-        // SAFETY: only addresses of fields are taken.
-        unsafe {
-            let at = |field: *const u32| field.addr() - base.addr();
-            assert_eq!(at(&raw const (*base).tcpi_rto), 8);
-            assert_eq!(at(&raw const (*base).tcpi_snd_mss), 16);
-            assert_eq!(at(&raw const (*base).tcpi_unacked), 24);
-            assert_eq!(at(&raw const (*base).tcpi_rtt), 68);
-            assert_eq!(at(&raw const (*base).tcpi_rttvar), 72);
-            assert_eq!(at(&raw const (*base).tcpi_snd_ssthresh), 76);
-            assert_eq!(at(&raw const (*base).tcpi_snd_cwnd), 80);
-            assert_eq!(at(&raw const (*base).tcpi_advmss), 84);
-            assert_eq!(at(&raw const (*base).tcpi_total_retrans), 100);
-            assert!(size_of::<libc::tcp_info>() >= 104);
-        }
-        assert_eq!(tcp_info(None)[0], 7);
-        let open = ix_abi::FlowInfo { state: 4, mss_bytes: 1448, ..Default::default() };
-        assert_eq!(tcp_info(Some(open))[0], 1);
+impl Default for FlowOptions {
+    /// The options of a new flow.
+    fn default() -> Self {
+        Options::default().of_flow()
     }
 }

@@ -1,32 +1,31 @@
 //! `poll` and `select`: IX's descriptors and Linux's in the same call.
-use crate::drive::{self, How, Interest, Stop};
-use crate::epoll::{self, NESTED_MAX};
+use crate::epoll::is_over;
+use crate::epoll_set::{self, NESTED_MAX};
 use crate::fds::{self, Entry};
+use crate::lock::lock;
 use crate::ops::{self, Instead, Outcome};
-use crate::ready::is_over;
-use crate::real;
-use crate::signals;
 use crate::slab::Id;
 use crate::state::Core;
-use crate::sync::lock;
+use crate::wait::{self, Interest, Stop, WaitSpec};
+use crate::{real, signals};
 use libc::{EPOLL_CTL_ADD, epoll_event, pollfd};
 use std::os::fd::RawFd;
 use std::time::Instant;
 
-/// Parts of a `poll` by whose they are.
+/// The descriptors of a `poll`, by owner.
 #[derive(Default)]
 struct Parts {
-    /// Sockets of IX: index in the array, name.
+    /// Sockets of IX, each with its index in the array.
     ours: Vec<(usize, Id)>,
     sockets: Vec<Id>,
     sets: Vec<Id>,
-    /// Epoll sets: index in the array, name.
+    /// Epoll sets, each with its index in the array.
     nested: Vec<(usize, Id)>,
-    /// Indexes of Linux's.
+    /// Indexes of Linux's descriptors.
     linux: Vec<usize>,
 }
 
-/// `poll`. `Linux`: none of the descriptors is IX's.
+/// `poll`. Returns `Linux` if no descriptor is IX's.
 pub fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
     if !fds.iter().any(|poll| fds::is_ours(poll.fd)) {
         return Err(Instead::Linux);
@@ -42,11 +41,11 @@ pub fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
     loop {
         let mut count = ours_ready(&mut core, &parts, fds);
         if count == 0 && !asked {
-            // One that never waits gets a cycle, too.
+            // A program that never waits gets a cycle too.
             asked = true;
             if until.is_some_and(is_over) {
                 let home = core.home();
-                core = drive::poll(core, home);
+                core = wait::poll(core, home);
                 count = ours_ready(&mut core, &parts, fds);
             }
         }
@@ -55,9 +54,9 @@ pub fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
             return Ok(count);
         }
         let interest = Interest::Several(&parts.sockets, &parts.sets);
-        let how = How { interest, until, linux: watched.fd(), drives: true };
+        let how = WaitSpec { interest, until, linux: watched.fd(), drives: true };
         let (back, result) =
-            drive::wait(core, how, |core| (ours_ready(core, &parts, fds) > 0).then_some(()));
+            wait::wait(core, how, |core| (ours_ready(core, &parts, fds) > 0).then_some(()));
         core = back;
         if result == Err(Stop::Interrupted) {
             return Err(libc::EINTR.into());
@@ -75,11 +74,11 @@ fn parts(core: &mut Core, fds: &[pollfd]) -> Parts {
                 let Some(socket) = core.sockets.get_mut(id) else { continue };
                 let is_linux = socket.is_linux();
                 let both = socket.listener().is_some_and(|listener| {
-                    listener.lane = Some(home);
+                    listener.elastic = Some(home);
                     listener.both
                 });
                 if is_linux || both {
-                    // Without a descriptor for it, it is asked as it is.
+                    // If no descriptor is free for a real socket, Linux is asked without one.
                     let _ = ops::use_linux(core, poll.fd);
                     parts.linux.push(index);
                 }
@@ -95,7 +94,7 @@ fn parts(core: &mut Core, fds: &[pollfd]) -> Parts {
                     parts.nested.push((index, id));
                 }
             }
-            // The program has closed it; no socket has this name.
+            // The program has closed it; no socket has this id.
             Entry::Kept => parts.ours.push((index, 0)),
             _ => parts.linux.push(index),
         }
@@ -111,7 +110,7 @@ fn ours_ready(core: &mut Core, parts: &Parts, fds: &mut [pollfd]) -> usize {
         poll.revents = bits & (poll.events | ALWAYS | libc::POLLNVAL);
     }
     for (index, id) in &parts.nested {
-        epoll::look_into(&mut core.sets, &core.sockets, *id, NESTED_MAX);
+        epoll_set::refresh_nested(&mut core.sets, &core.sockets, *id, NESTED_MAX);
         let ready = core.sets.get(*id).is_some_and(|set| set.is_ready(&core.sockets));
         let poll = &mut fds[*index];
         poll.revents = if ready { poll.events & libc::POLLIN } else { 0 };
@@ -125,7 +124,7 @@ fn linux_ready(linux: &mut [pollfd], parts: &Parts, fds: &mut [pollfd]) -> usize
         return 0;
     }
     real::own_call();
-    // SAFETY: a slice with its length; the bare call, that no other layer may change.
+    // SAFETY: a slice with its length; the system call itself, which no library can replace.
     let ready = unsafe { libc::syscall(libc::SYS_poll, linux.as_mut_ptr(), linux.len(), 0) };
     let mut count = 0;
     for (poll, index) in linux.iter().zip(&parts.linux) {
@@ -139,12 +138,12 @@ fn linux_ready(linux: &mut [pollfd], parts: &Parts, fds: &mut [pollfd]) -> usize
     count
 }
 
-/// Something that is readable when one of Linux's descriptors is ready.
+/// A descriptor that is readable when one of Linux's descriptors is ready.
 enum Watched {
     Nothing,
-    /// The only one, and it is to be read.
+    /// The only one, if the program waits to read it.
     One(RawFd),
-    /// An epoll set of them, ours alone.
+    /// An epoll set of them, which is ours.
     Set(RawFd),
 }
 
@@ -157,7 +156,7 @@ impl Watched {
             _ => {}
         }
         // SAFETY: no pointers, then events of ours. A descriptor that cannot be watched (a file) is
-        // always ready, and the first look has said so.
+        // always ready, which the first check has reported.
         unsafe {
             let set = libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) as RawFd;
             for poll in linux.iter().filter(|poll| poll.fd >= 0) {
@@ -185,7 +184,7 @@ impl Drop for Watched {
     }
 }
 
-/// `select` by way of `poll`: the sets hold a bit for each descriptor below `count`.
+/// `select`, by `poll`. The sets have a bit for each descriptor below `count`.
 pub fn select(
     count: i32,
     read: &mut [u64],

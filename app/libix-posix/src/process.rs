@@ -1,15 +1,13 @@
-//! The library's beginning and end in a process, and forked children.
-use crate::drive;
-use crate::fds;
+//! The start and the end of this library in a process, and in forked children.
+use crate::elastic_thread::{self, ElasticThread, Role};
 use crate::interface::Interfaces;
-use crate::lane::Role;
-use crate::log::{self, Once};
-use crate::real;
+use crate::lock::{Guard, lock};
 use crate::route::{self, Network, Routes};
-use crate::seat;
-use crate::signals;
-use crate::socket::Kind;
-use crate::sync::{Guard, lock, out_of_the_way};
+use crate::slab::Slab;
+use crate::socket::{Datagrams, Kind, Socket};
+use crate::state::Core;
+use crate::waiter::Wakeups;
+use crate::{cycle, fds, kick, log, ops, pid, real, serving, signals, wait};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use ix_abi::Congestion;
@@ -18,14 +16,12 @@ use std::net::Ipv4Addr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-/// How long the end of the program waits until the peers have what it has sent.
+/// Longest time that the end of the program waits for acknowledgements of what it has sent.
 const LEAVE: Duration = Duration::from_secs(2);
-/// How many numbers the dataplane's own descriptors have.
+/// How many descriptors the dataplane may have.
 const RESERVED_FDS: i32 = 64;
 
-/// The process that this library was loaded into.
-static PID: AtomicI32 = AtomicI32::new(0);
-/// The user's wish to hear of calls that go on to Linux.
+/// Environment variable: if set, the program's end reports calls that went on to Linux.
 const COUNT_CALLS: &str = "IX_POSIX_CALLS";
 static COUNTS: AtomicBool = AtomicBool::new(false);
 /// See [`reserved_end`].
@@ -41,9 +37,9 @@ static BEGIN: extern "C" fn() = begin;
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
-/// Before the program's first instruction: what `ix run` says, and what Linux has.
+/// Before the program's first instruction: reads what `ix run` has set, and what Linux has.
 extern "C" fn begin() {
-    PID.store(pid(), Ordering::Relaxed);
+    pid::note();
     COUNTS.store(std::env::var_os(COUNT_CALLS).is_some(), Ordering::Relaxed);
     let Ok(text) = std::env::var(route::ENV) else { return };
     let number = |nth| text.split(';').nth(nth).and_then(|fd| fd.parse().ok());
@@ -59,25 +55,25 @@ extern "C" fn begin() {
     let part = |nth| text.splitn(6, ';').nth(nth).unwrap_or_default();
     core.interfaces = Interfaces::parse(part(0), part(5));
     core.congestion = Congestion::named(part(4).as_bytes()).unwrap_or(core.congestion);
-    core.ephemeral = crate::ops::ephemeral_ports();
+    core.ephemeral = ops::ephemeral_ports();
     drop(core);
-    // The library's file goes on as the one that is locked.
-    let Some(file) = out_of_the_way(library) else {
+    // The library's file is the one to be locked for the right to serve.
+    let Some(file) = fds::copy_out_of_the_way(library) else {
         return log::line("no descriptor for the dataplane: raise `ulimit -n`");
     };
     // SAFETY: ours alone.
     unsafe { libc::syscall(libc::SYS_close, library) };
-    seat::offer(starter, file);
+    serving::offer(starter, file);
     // SAFETY: functions without arguments.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_forked)) };
 }
 
-/// The program's children are not ours: they get neither the library nor its variables.
+/// Other programs that this one executes get neither the library nor its variables.
 fn hide(library: RawFd) {
     let preload = std::env::var("LD_PRELOAD").unwrap_or_default();
     let own = format!("/proc/self/fd/{library}");
     let rest: Vec<_> = preload.split([':', ' ']).filter(|part| *part != own).collect();
-    // SAFETY: the program has one thread yet.
+    // SAFETY: the program still has one thread.
     unsafe {
         if rest.iter().all(|part| part.is_empty()) {
             std::env::remove_var("LD_PRELOAD");
@@ -88,7 +84,7 @@ fn hide(library: RawFd) {
     }
 }
 
-/// The dataplane's descriptors lie from this number on; what closes "all" must leave them.
+/// The dataplane's descriptors have numbers from `base` on. Calls that close all must leave them.
 fn reserve(base: RawFd) {
     let end = base.saturating_add(RESERVED_FDS);
     RESERVED_END.store(end, Ordering::Relaxed);
@@ -97,18 +93,18 @@ fn reserve(base: RawFd) {
     });
 }
 
-/// Below which number the dataplane's descriptors are; 0: there are none.
+/// All descriptors of the dataplane have numbers below this one; 0: it has none.
 pub fn reserved_end() -> u64 {
     RESERVED_END.load(Ordering::Relaxed) as u64
 }
 
-/// The networks that Linux's interfaces are on.
+/// The networks of Linux's interfaces.
 fn linux_networks() -> Vec<Network> {
     let mut networks = Vec::new();
     let mut first = core::ptr::null_mut();
-    // SAFETY: the list is read as the C library has made it, and freed once.
+    // SAFETY: the list is the C library's; it is read, and freed once.
     unsafe {
-        if crate::real::getifaddrs(&mut first) != 0 {
+        if real::getifaddrs(&mut first) != 0 {
             return networks;
         }
         let mut next = first;
@@ -124,14 +120,9 @@ fn linux_networks() -> Vec<Network> {
             let prefix = ip(interface.ifa_netmask).to_bits().count_ones() as u8;
             networks.push(Network { address: ip(interface.ifa_addr), prefix });
         }
-        crate::real::freeifaddrs(first);
+        real::freeifaddrs(first);
     }
     networks
-}
-
-fn pid() -> i32 {
-    // SAFETY: no arguments. The bare call, because a library may answer from memory.
-    unsafe { libc::syscall(libc::SYS_getpid) as i32 }
 }
 
 /// The lock, held across a fork.
@@ -144,8 +135,8 @@ unsafe impl Sync for Held {}
 static HELD: Held = Held(UnsafeCell::new(None));
 
 extern "C" fn before_fork() {
-    let mut guard = drive::everyone_outside();
-    crate::ops::before_fork(&mut guard);
+    let mut guard = wait::everyone_outside();
+    ops::before_fork(&mut guard);
     // SAFETY: `Held`.
     unsafe { *HELD.0.get() = Some(guard) };
 }
@@ -155,47 +146,35 @@ extern "C" fn after_fork() {
     drop(unsafe { (*HELD.0.get()).take() });
 }
 
-/// Rings and pools are not inherited: the child has what it has noted of its sockets, and may take the
-/// dataplane when it is free.
+/// A child does not inherit rings and pools. It keeps what is noted of its sockets, and may serve
+/// when no other process does.
 extern "C" fn in_forked() {
     signals::forked();
-    PID.store(pid(), Ordering::Relaxed);
+    pid::note();
     // SAFETY: `Held`.
     let guard = unsafe { (*HELD.0.get()).take() };
     if let Some(mut core) = guard {
         core.forked();
-        seat::forked();
+        serving::forked();
     }
 }
 
-/// A forked child uses a connection of its parent: the errno for it.
-pub fn in_child() -> i32 {
-    let text = "a forked child uses a connection of its parent: those of IX do not go to children, \
-                and answer EBADF there; let the child accept it itself, or use threads";
-    log::once(Once::ChildUses, text);
-    libc::EBADF
-}
-
-/// The number of this process.
-pub fn own_pid() -> i32 {
-    PID.load(Ordering::Relaxed)
-}
-
-/// At the program's end: what it has sent shall arrive, and its peers shall hear that it ends.
+/// At the program's end: delivers what it has sent, and closes its connections.
 extern "C" fn end() {
     leave();
 }
 
-/// Says how many calls went on to Linux, where the user wants to know.
+/// Reports how many calls went on to Linux, if the user wants to know.
 fn tell_calls() {
     if COUNTS.load(Ordering::Relaxed) {
         log::line(&format!("calls forwarded to Linux: {}", real::calls_made()));
     }
 }
 
-/// Closes all sockets and runs the dataplane until all is sent and acknowledged, for a bounded time.
+/// Closes all sockets and runs the dataplane until all is sent and acknowledged, for a bounded
+/// time.
 pub fn leave() {
-    if PID.load(Ordering::Relaxed) != pid() {
+    if !pid::is_noted() {
         return;
     }
     let mut core = lock();
@@ -205,7 +184,7 @@ pub fn leave() {
     core.leaving = true;
     tell_calls();
     for id in core.sockets.ids() {
-        let open = |socket: &&mut crate::socket::Socket| {
+        let open = |socket: &&mut Socket| {
             socket.fds > 0 && !matches!(socket.kind, Kind::Linux | Kind::Idle { .. })
         };
         if core.sockets.get_mut(id).filter(open).is_some() {
@@ -215,20 +194,68 @@ pub fn leave() {
     let end = Instant::now() + LEAVE;
     let mut last = false;
     while !last && Instant::now() < end {
-        // One more cycle for what the last answers brought about.
+        // One more cycle for calls that follow from the last results.
         last = !core.is_leaving();
         let wait = if last { Wait::Poll } else { Wait::Us(1_000) };
-        for lane in 0..core.lane_count {
-            if core.lanes[lane].role == Role::Free {
-                // The others' turn is now, too.
-                let wait = if core.lane_count > 1 { Wait::Poll } else { wait };
-                (core, _) = drive::turn(core, lane, wait, None, Role::Program);
+        for elastic in 0..core.elastic_count {
+            if core.elastic_threads[elastic].role == Role::Free {
+                // The other elastic threads need their cycles too.
+                let wait = if core.elastic_count > 1 { Wait::Poll } else { wait };
+                (core, _) = cycle::run(core, elastic, wait, None, Role::Program);
             } else {
                 drop(core);
-                drive::kick(lane);
+                kick::kick(elastic);
                 std::thread::sleep(Duration::from_micros(100));
                 core = lock();
             }
         }
+    }
+}
+
+impl Core {
+    /// In a forked child. Listeners and UDP sockets are records that a dataplane of the child can
+    /// start with; connections stay with the parent. Everything in the parent's packet memory is
+    /// forgotten, because that memory is not mapped here.
+    pub fn forked(&mut self) {
+        use core::mem::forget;
+        self.elastic_threads.iter_mut().for_each(ElasticThread::forked);
+        elastic_thread::forked();
+        (self.wakeups, self.stay_out, self.waits_to_serve) = (Wakeups::none(), 0, false);
+        if let Some(fd) = self.quiet_sets.take() {
+            fds::close_private(fd);
+        }
+        forget(core::mem::replace(&mut self.lent, Slab::new()));
+        for id in self.sockets.ids() {
+            let Some(socket) = self.sockets.get_mut(id) else { continue };
+            socket.waiters.clear();
+            (socket.dirty, socket.elastic) = (false, 0);
+            if socket.fds == 0 {
+                forget(self.sockets.remove(id));
+                continue;
+            }
+            match &mut socket.kind {
+                Kind::Listener(listener) => {
+                    listener.queue.clear();
+                    listener.deferred = 0;
+                    listener.elastic = None;
+                }
+                Kind::Stream(_) => forget(core::mem::replace(&mut socket.kind, Kind::Lost)),
+                Kind::Datagrams(udp) => {
+                    let (peer, read_shut, port) = (udp.peer, udp.read_shut, udp.port);
+                    let fresh = Datagrams { peer, read_shut, port, ..Datagrams::default() };
+                    forget(core::mem::replace(udp.as_mut(), fresh));
+                    self.mark_dirty(id);
+                }
+                Kind::Linux | Kind::Idle { .. } | Kind::Lost => {}
+            }
+        }
+        for id in self.sets.ids() {
+            if let Some(set) = self.sets.get_mut(id) {
+                set.waiters.clear();
+                set.unwatched();
+            }
+        }
+        // Until the child's own dataplane runs.
+        self.open_ports_on(1);
     }
 }

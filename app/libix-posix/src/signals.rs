@@ -1,23 +1,25 @@
-//! Signal handlers of the program, which must run neither inside the dataplane (another
-//! thread-local storage is in force there) nor while this library holds its lock.
+//! Signal handlers of the program. They must run neither inside the dataplane, where another
+//! thread-local storage is in force, nor while this library holds its lock.
 //!
 //! `sigaction` puts our own handler in front of the program's. It runs the program's at once if it
-//! may. Otherwise it keeps the signal and asks the dataplane to come back; as soon as the thread is
-//! out, it sends the signal to itself once more, and the kernel delivers it as the program wants
-//! it. Nothing is blocked, so default actions, `signalfd` and masks work as ever.
-use crate::lane::LANES_MAX;
-use crate::real;
+//! may. Otherwise it keeps the signal and makes the dataplane return. As soon as the thread is
+//! outside, it sends the signal to itself again, and the kernel delivers it as the program wants.
+//! No signal is blocked, so default actions, `signalfd` and masks work as usual.
+use crate::confined::ELASTIC_THREADS_MAX;
+use crate::{kick, log, real, wake};
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, compiler_fence};
 use libc::{
     SA_NODEFER, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, c_int, c_void, siginfo_t,
 };
+use std::os::fd::RawFd;
+use std::time::Duration;
 
 const SIGNALS: usize = 65;
-/// Signals that one thread can have kept; a real-time signal beyond them is lost.
+/// Most signals that are kept for one thread. Further real-time signals are lost.
 const KEPT_MAX: usize = 32;
 
-/// What the program has set.
+/// The action that the program has set for a signal.
 struct Action {
     handler: AtomicUsize,
     flags: AtomicI32,
@@ -26,18 +28,19 @@ struct Action {
 static ACTIONS: [Action; SIGNALS] =
     [const { Action { handler: AtomicUsize::new(SIG_DFL), flags: AtomicI32::new(0) } }; SIGNALS];
 
-/// Linux's number of the thread that is inside each elastic thread, 0: none.
-static INSIDE: [AtomicI32; LANES_MAX] = [const { AtomicI32::new(0) }; LANES_MAX];
-/// What was kept for the threads that are inside. Written by handlers on that thread, read by it.
-static KEPT_INSIDE: [Kept; LANES_MAX] = [const { Kept::new() }; LANES_MAX];
+/// The thread id of the driver inside each elastic thread; 0: none.
+static INSIDE: [AtomicI32; ELASTIC_THREADS_MAX] =
+    [const { AtomicI32::new(0) }; ELASTIC_THREADS_MAX];
+/// Signals kept for the drivers inside. Handlers on the driver's thread write them; it reads them.
+static KEPT_INSIDE: [Kept; ELASTIC_THREADS_MAX] = [const { Kept::new() }; ELASTIC_THREADS_MAX];
 
 struct Kept {
     count: AtomicUsize,
     infos: UnsafeCell<[core::mem::MaybeUninit<siginfo_t>; KEPT_MAX]>,
 }
 
-// SAFETY: touched only by the thread that is inside and by handlers that interrupt it, which add
-// behind `count`; the thread reads when it is outside.
+// SAFETY: used only by the thread that is inside and by handlers that interrupt it. Handlers add at
+// `count`; the thread reads when it is outside.
 unsafe impl Sync for Kept {}
 
 impl Kept {
@@ -49,19 +52,19 @@ impl Kept {
     fn add(&self, info: &siginfo_t) {
         let index = self.count.fetch_add(1, Ordering::SeqCst);
         if index < KEPT_MAX {
-            // SAFETY: the place is this handler's alone.
+            // SAFETY: only this handler uses the place.
             unsafe { (*self.infos.get())[index].write(*info) };
         }
     }
 
-    /// Sends all to the calling thread.
+    /// Sends all kept signals to the calling thread.
     fn send_again(&self) {
         let count = self.count.swap(0, Ordering::SeqCst).min(KEPT_MAX);
-        // Copied first: handlers run in between, and may keep more.
+        // Copied first, because handlers run in between and may keep more.
         // SAFETY: written by handlers that have returned.
         let infos = unsafe { *self.infos.get() };
         for info in &infos[..count] {
-            // SAFETY: written by `add`. Linux lets a process send itself any information.
+            // SAFETY: `add` has written it. Linux lets a process send any information to itself.
             unsafe {
                 let info = info.assume_init_ref();
                 let (pid, tid) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
@@ -71,17 +74,17 @@ impl Kept {
     }
 }
 
-/// What a thread has to do with signals.
+/// The state of one thread.
 struct Own {
-    /// How often the lock is held.
+    /// How many [`Hold`]s there are.
     held: Cell<u32>,
-    /// A handler has run: 1, or 2 when calls are not to be restarted.
+    /// A handler has run: 1, or 2 if calls must not be restarted.
     interrupted: Cell<u32>,
     waits: AtomicBool,
     kept: Kept,
     tid: Cell<i32>,
-    /// The bell that the thread sleeps on, -1: it does not.
-    bell: Cell<i32>,
+    /// The wake descriptor that the thread sleeps on; -1: it does not sleep.
+    wake_fd: Cell<i32>,
 }
 
 thread_local! {
@@ -92,18 +95,18 @@ thread_local! {
             waits: AtomicBool::new(false),
             kept: Kept::new(),
             tid: Cell::new(0),
-            bell: Cell::new(-1),
+            wake_fd: Cell::new(-1),
         }
     };
 }
 
-/// Handlers of the program wait on this thread as long as there is one.
+/// While there is one, handlers of the program wait on this thread.
 pub struct Hold(*const Own);
 
-/// From now on handlers of the program wait on this thread.
+/// From now on, handlers of the program wait on this thread.
 #[inline]
 pub fn hold() -> Hold {
-    // A thread that ends has none any more; it handles no signals either.
+    // A thread that ends has no state any more, and handles no signals.
     let own = OWN.try_with(|own| {
         own.held.set(own.held.get() + 1);
         core::ptr::from_ref(own)
@@ -114,8 +117,8 @@ pub fn hold() -> Hold {
 impl Drop for Hold {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: null, or this thread's own, for a `Hold` goes to no other; it needs no
-        // destructor, so it is there as long as the thread.
+        // SAFETY: null, or this thread's state: a `Hold` stays on its thread. The state has no
+        // destructor, so it lives as long as the thread.
         let Some(own) = (unsafe { self.0.as_ref() }) else { return };
         own.held.set(own.held.get() - 1);
         compiler_fence(Ordering::SeqCst);
@@ -126,7 +129,7 @@ impl Drop for Hold {
     }
 }
 
-/// Linux's number of the calling thread.
+/// The thread id of the calling thread.
 fn tid_of(own: &Own) -> i32 {
     if own.tid.get() == 0 {
         // SAFETY: no arguments.
@@ -135,61 +138,92 @@ fn tid_of(own: &Own) -> i32 {
     own.tid.get()
 }
 
-/// A forked child has another number.
+/// In a forked child, whose thread has another id.
 pub fn forked() {
     OWN.with(|own| own.tid.set(0));
     INSIDE.iter().for_each(|inside| inside.store(0, Ordering::SeqCst));
 }
 
-/// Goes inside an elastic thread: `visit` runs there. `may_wait` is false when a handler has run on
-/// this thread since [`reset`], for then nobody may sleep.
-pub fn inside<R>(lane: usize, visit: impl FnOnce(bool) -> R) -> R {
+/// Runs `visit` inside an elastic thread. Its argument is false if a handler has run on this thread
+/// since [`reset`]; then it must not sleep.
+pub fn inside<R>(elastic: usize, visit: impl FnOnce(bool) -> R) -> R {
     OWN.with(|own| {
-        // Only this thread's own handlers look for its number, so only the compiler's order
-        // matters.
-        INSIDE[lane].store(tid_of(own), Ordering::Relaxed);
+        // Only handlers on this thread look for its id, so only the compiler's order matters.
+        INSIDE[elastic].store(tid_of(own), Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         let result = visit(own.interrupted.get() == 0);
         compiler_fence(Ordering::SeqCst);
-        INSIDE[lane].store(0, Ordering::Relaxed);
+        INSIDE[elastic].store(0, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        if KEPT_INSIDE[lane].count.load(Ordering::SeqCst) != 0 {
-            KEPT_INSIDE[lane].send_again();
+        if KEPT_INSIDE[elastic].count.load(Ordering::SeqCst) != 0 {
+            KEPT_INSIDE[elastic].send_again();
         }
         result
     })
 }
 
-/// Sleeps on a bell: `sleep` runs unless a handler has run since [`reset`], and ends if one does,
-/// for then the bell is rung.
-pub fn asleep(bell: i32, sleep: impl FnOnce()) {
-    OWN.with(|own| own.bell.set(bell));
+/// Sleeps until the wake descriptor is written or `linux` is readable; returns whether `linux` may
+/// be. Does not sleep if a handler has run since [`reset`], and stops if one runs.
+pub fn sleep(wake_fd: RawFd, linux: Option<RawFd>, left: Option<Duration>) -> bool {
+    let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut polls = [poll(wake_fd), poll(linux.unwrap_or(-1))];
+    let time = left.map(|left| libc::timespec {
+        tv_sec: left.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: left.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    real::own_call();
+    // From here on a handler that runs on this thread writes the wake descriptor.
+    OWN.with(|own| own.wake_fd.set(wake_fd));
     if interrupted() == 0 {
-        sleep();
+        // SAFETY: an array with its length, a time or null, no mask.
+        unsafe { libc::syscall(libc::SYS_ppoll, polls.as_mut_ptr(), 2, time, 0, 8) };
     }
-    OWN.with(|own| own.bell.set(-1));
+    OWN.with(|own| own.wake_fd.set(-1));
+    if polls[0].revents != 0 {
+        wake::clear(wake_fd);
+    }
+    polls[1].revents != 0
 }
 
-/// Forgets which handlers have run on this thread.
+/// Starts a thread of ours, with all signals blocked: the program's handlers run on its own
+/// threads.
+pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
+    // SAFETY: sets of ours; the calls cannot fail with these arguments.
+    unsafe {
+        let (mut all, mut before) = core::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
+        if let Err(error) = started {
+            log::line(&format!(
+                "cannot start thread {name} ({error}): connections stall while the program computes"
+            ));
+        }
+    }
+}
+
+/// Forgets that handlers have run on this thread.
 pub fn reset() {
     OWN.with(|own| own.interrupted.set(0));
 }
 
-/// Whether a handler has run since: 0, 1, or 2 when it does not want calls to be restarted.
+/// Whether a handler has run since [`reset`]: 0, 1, or 2 if calls must not be restarted.
 pub fn interrupted() -> u32 {
     OWN.with(|own| own.interrupted.get())
 }
 
-/// Stands in front of the program's handlers.
+/// The handler in front of the program's handlers.
 extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // Nothing here may use thread-local storage before we know that it is ours.
-    if let Some(lane) = lane_inside() {
+    // Thread-local storage may be the dataplane's: nothing uses it before that is known.
+    if let Some(elastic) = elastic_inside() {
         if is_fault(signal) {
             end_by_fault();
         }
-        // SAFETY: the kernel passes information.
-        KEPT_INSIDE[lane].add(unsafe { &*info });
-        crate::drive::kick(lane);
+        // SAFETY: the kernel passes valid information.
+        KEPT_INSIDE[elastic].add(unsafe { &*info });
+        kick::kick(elastic);
         return;
     }
     let held = OWN.try_with(|own| {
@@ -207,8 +241,8 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     run(signal, info, context);
 }
 
-/// The elastic thread that the calling thread is inside of.
-fn lane_inside() -> Option<usize> {
+/// The elastic thread that the calling thread is inside.
+fn elastic_inside() -> Option<usize> {
     if INSIDE.iter().all(|inside| inside.load(Ordering::SeqCst) == 0) {
         return None;
     }
@@ -226,10 +260,10 @@ fn run(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let _ = OWN.try_with(|own| {
         let weight = if flags & SA_RESTART != 0 { 1 } else { 2 };
         own.interrupted.set(own.interrupted.get().max(weight));
-        if own.bell.get() >= 0 {
-            // It may be just about to sleep.
+        if own.wake_fd.get() >= 0 {
+            // The thread may be about to sleep.
             let errno = real::errno();
-            crate::sync::ring(own.bell.get());
+            wake::wake(own.wake_fd.get());
             real::set_errno(errno);
         }
     });
@@ -239,8 +273,8 @@ fn run(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     if handler == SIG_DFL || handler == SIG_IGN {
         return;
     }
-    // SAFETY: the program has set a function of this type; without SA_SIGINFO it looks at the first
-    // argument only.
+    // SAFETY: the program has set a function of this type. Without SA_SIGINFO it reads only the
+    // first argument.
     let handler = unsafe {
         core::mem::transmute::<usize, extern "C" fn(c_int, *mut siginfo_t, *mut c_void)>(handler)
     };
@@ -252,7 +286,7 @@ fn is_fault(signal: c_int) -> bool {
     [SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT].contains(&signal)
 }
 
-/// `gettid` without errno.
+/// `gettid`, without writing errno.
 fn bare_gettid() -> i32 {
     let mut result = libc::SYS_gettid;
     // SAFETY: no arguments; the kernel changes rax, rcx and r11.
@@ -265,7 +299,7 @@ fn bare_gettid() -> i32 {
     result as i32
 }
 
-/// A fault inside the dataplane: the program's handler can do nothing about it.
+/// Ends the process after a fault inside the dataplane, which the program's handler cannot repair.
 fn end_by_fault() -> ! {
     let text = b"ix: a fault inside the dataplane\n";
     // SAFETY: writes a constant and ends the process, without thread-local storage.
@@ -280,7 +314,7 @@ fn end_by_fault() -> ! {
 }
 
 fn set_default(signal: c_int) {
-    // SAFETY: all-zero is a valid value; the default action needs no more.
+    // SAFETY: all zero is a valid value, and the default action.
     unsafe {
         let default: libc::sigaction = core::mem::zeroed();
         real::sigaction(signal, &default, core::ptr::null_mut());

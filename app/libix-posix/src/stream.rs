@@ -1,7 +1,8 @@
-//! A TCP connection as the program sees it: what came in, what is to go out, and how it ends.
+//! A TCP connection as the program sees it: bytes received, bytes to send, and its end.
+use crate::error_queue::Refused;
 use crate::mem::{Gather, Scatter};
+use crate::options::FlowOptions;
 use crate::slab::Id;
-use crate::socket::{FlowOptions, Refused};
 use ix_abi::Handle;
 use libix::engine::{Ending, Flow};
 use libix::raw::TxArena;
@@ -11,72 +12,73 @@ use std::net::SocketAddr;
 /// How long `TCP_CORK` holds a short segment back, as on Linux.
 pub const CORK_US: u64 = 200_000;
 
-/// Where a connection is in its life.
+/// The phases of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// `CONNECT` has to be called.
+    /// `CONNECT` is to be called.
     ToConnect,
-    /// Called; its outcome is awaited.
+    /// `CONNECT` was called; its outcome is not known yet.
     Connecting,
-    /// There is a flow that has to be accepted.
+    /// The dataplane has a flow; `ACCEPT` is to be called.
     ToAccept,
-    /// It is open, in one direction at least.
+    /// Open, in one direction at least.
     Open,
-    /// The flow is gone.
+    /// The flow has ended.
     Dead,
 }
 
 /// A connection.
 pub struct Stream {
-    /// The dataplane's flow, as long as there is one: what goes out, what came in, how it ends.
+    /// The dataplane's flow, as long as it has one.
     pub flow: Flow,
-    /// The peer.
+    /// The peer's address.
     pub peer: SocketAddr,
-    /// Our end, once it is known.
+    /// The local address, once it is known.
     pub local: Option<SocketAddr>,
-    /// Where it is.
+    /// Where it is in its life.
     pub phase: Phase,
-    /// Unread bytes that lie in no buffer of the dataplane, before those of the flow: the flow is
-    /// gone, or they came from a socket of this process.
+    /// Unread bytes that are in no buffer of the dataplane; they come before those of the flow. The
+    /// flow has ended, or the bytes came from a local peer.
     saved: VecDeque<u8>,
-    /// Bytes written that the other end, a socket of this process, has not read.
-    with_mate: u64,
-    /// The peer sends no more.
+    /// Bytes written that the local peer has not read.
+    unread_by_local_peer: u64,
+    /// The peer has sent its FIN.
     pub eof: bool,
-    /// The program reads no more.
+    /// `shutdown(SHUT_RD)`.
     pub read_shut: bool,
-    /// It waits in the accept queue of this listener.
+    /// The listener that it waits at to be accepted.
     pub queued_at: Option<Id>,
-    /// Not yet there, for nothing was received: until then (`TCP_DEFER_ACCEPT`).
+    /// Nothing was received yet, so it is not in the accept queue before this time
+    /// (`TCP_DEFER_ACCEPT`).
     pub deferred_until_us: Option<u64>,
-    /// Errno of what somebody says of packets that are unanswered since.
+    /// Errno of an ICMP message; the peer has acknowledged nothing since.
     pub soft_error: i32,
-    /// What has ended the attempt to connect, as `MSG_ERRQUEUE` tells.
+    /// The ICMP message that has ended the attempt to connect, for `MSG_ERRQUEUE`.
     pub complaint: Option<Refused>,
-    /// The program may write while no more than this is unsent (`TCP_NOTSENT_LOWAT`).
+    /// The program may write while fewer bytes than this are unsent (`TCP_NOTSENT_LOWAT`).
     pub unsent_low: u64,
-    /// Since when `TCP_CORK` holds the end of what is unsent back, µs.
+    /// Since when `TCP_CORK` holds back the last, short segment, µs.
     pub held_us: Option<u64>,
-    /// The other end, if that is a socket of this process.
-    pub mate: Option<Id>,
-    /// So many elastic threads have refused to connect it.
+    /// The other end, if it is a socket of this process.
+    pub local_peer: Option<Id>,
+    /// How many elastic threads have refused to connect it.
     pub refused_by: usize,
-    /// Options have changed since the dataplane last heard of them.
+    /// Options have changed since the dataplane was last told.
     pub options_changed: bool,
-    /// What it has heard.
+    /// The options that the dataplane was last told.
     pub told: FlowOptions,
     /// It was open once.
     pub was_open: bool,
-    /// `connect` has said how it went.
+    /// `connect` has returned the outcome.
     pub announced: bool,
-    /// `GET_INFO` is asked for.
+    /// `GET_INFO` is to be called.
     pub wants_info: bool,
-    /// What it last answered.
+    /// The last result of `GET_INFO`.
     pub info: Option<Box<ix_abi::FlowInfo>>,
 }
 
 impl Stream {
-    /// One that is about to be in this phase.
+    /// A connection in this phase.
     pub fn new(
         phase: Phase,
         handle: Handle,
@@ -89,7 +91,7 @@ impl Stream {
             local,
             phase,
             saved: VecDeque::new(),
-            with_mate: 0,
+            unread_by_local_peer: 0,
             eof: false,
             read_shut: false,
             queued_at: None,
@@ -98,7 +100,7 @@ impl Stream {
             complaint: None,
             unsent_low: u64::MAX,
             held_us: None,
-            mate: None,
+            local_peer: None,
             refused_by: 0,
             options_changed: false,
             told: FlowOptions::default(),
@@ -114,7 +116,7 @@ impl Stream {
         self.saved.len() + self.flow.receive.len()
     }
 
-    /// Copies the first unread bytes out, and forgets them unless it is only a look (`MSG_PEEK`).
+    /// Copies the first unread bytes to the program. Unless `peek`, they are no longer unread.
     pub fn read(&mut self, to: &mut Scatter<'_>, peek: bool) -> usize {
         let (a, b) = self.saved.as_slices();
         let of_saved = to.put(a) + to.put(b);
@@ -132,7 +134,7 @@ impl Stream {
         of_saved + of_flow
     }
 
-    /// Forgets up to `n` of the first unread bytes (`MSG_TRUNC`).
+    /// Drops up to `n` of the first unread bytes (`MSG_TRUNC`).
     pub fn discard(&mut self, n: usize) -> usize {
         let of_saved = n.min(self.saved.len());
         let of_flow = (n - of_saved).min(self.flow.receive.len());
@@ -147,13 +149,13 @@ impl Stream {
         self.flow.receive.consume(of_flow);
     }
 
-    /// Takes bytes in from the other end, a socket of this process.
+    /// Takes in bytes from the local peer.
     pub fn append(&mut self, bytes: &[u8]) {
         self.saved.extend(bytes);
     }
 
-    /// The flow is gone, and its buffers are with the next cycle: what is unread is copied, what
-    /// was not acknowledged is dropped.
+    /// The flow has ended, and the next cycle takes its buffers: copies unread bytes, drops those
+    /// that were not acknowledged.
     pub fn flow_is_gone(&mut self) {
         for bytes in self.flow.receive.slices() {
             self.saved.extend(bytes);
@@ -161,11 +163,11 @@ impl Stream {
         self.flow.handle = 0;
         self.flow.receive = Default::default();
         self.flow.send = Default::default();
-        self.with_mate = 0;
+        self.unread_by_local_peer = 0;
     }
 
-    /// Copies up to `limit` bytes behind what is to be sent; returns for how many transmit memory
-    /// was there.
+    /// Appends up to `limit` bytes to those to be sent. Returns how many; fewer if transmit memory
+    /// runs out.
     pub fn write(&mut self, tx: &TxArena, from: &mut Gather<'_>, limit: usize) -> usize {
         let all = limit.min(from.left());
         let mut left = all;
@@ -182,22 +184,22 @@ impl Stream {
         all - left
     }
 
-    /// So many bytes are with the other end until it has read them.
-    pub fn lend_to_mate(&mut self, bytes: usize) {
-        self.with_mate += bytes as u64;
+    /// The local peer was given this many bytes to read.
+    pub fn gave_to_local_peer(&mut self, bytes: usize) {
+        self.unread_by_local_peer += bytes as u64;
     }
 
-    /// The other end has read so many.
-    pub fn mate_took(&mut self, bytes: usize) {
-        self.with_mate = self.with_mate.saturating_sub(bytes as u64);
+    /// The local peer has read this many bytes.
+    pub fn local_peer_read(&mut self, bytes: usize) {
+        self.unread_by_local_peer = self.unread_by_local_peer.saturating_sub(bytes as u64);
     }
 
-    /// Bytes written that are not acknowledged, or not read by the other end.
+    /// Bytes written that are not acknowledged, or not read by the local peer.
     pub fn held(&self) -> u64 {
-        self.flow.send.len() + self.with_mate
+        self.flow.send.len() + self.unread_by_local_peer
     }
 
-    /// How many unsent bytes go out now: with `TCP_CORK` whole segments only, until what is left
+    /// How many unsent bytes may be sent now: with `TCP_CORK` only whole segments, until the rest
     /// has waited for [`CORK_US`] (tcp(7)).
     pub fn sendable(&mut self, corked: bool, mss: u64, now_us: impl FnOnce() -> u64) -> u64 {
         let unsent = self.flow.send.unsent();
@@ -215,12 +217,12 @@ impl Stream {
         unsent - rest
     }
 
-    /// Whether the connection attempt goes on.
+    /// Whether the attempt to connect is under way.
     pub fn is_connecting(&self) -> bool {
         matches!(self.phase, Phase::ToConnect | Phase::Connecting)
     }
 
-    /// Room for the program's bytes, as long as they are bounded by this many.
+    /// How many more bytes the program may write, with a send buffer of this size.
     pub fn space(&self, send_buffer: usize) -> usize {
         if self.flow.send.unsent() >= self.unsent_low {
             return 0;
@@ -228,8 +230,8 @@ impl Stream {
         (send_buffer as u64).saturating_sub(self.held()) as usize
     }
 
-    /// Whether `poll` says that it can be written: a third of the buffer is free, and less than
-    /// half of what may be is unsent, as on Linux.
+    /// Whether `poll` reports it writable: a third of the buffer is free, and fewer than half of
+    /// the bytes that may be unsent are, as on Linux.
     pub fn is_writable(&self, send_buffer: usize) -> bool {
         if self.flow.send.unsent().saturating_mul(2) >= self.unsent_low {
             return false;
@@ -247,7 +249,7 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::atomic::AtomicU8;
 
-    /// Bytes that are sent from where they are.
+    /// Bytes that are sent without a copy.
     static DATA: [AtomicU8; 4096] = [const { AtomicU8::new(0) }; 4096];
 
     struct Nobody;
@@ -256,7 +258,7 @@ mod tests {
         fn release(&self, _: u64) {}
     }
 
-    /// An open connection that was given so many bytes to send.
+    /// An open connection with this many bytes to send.
     fn with_unsent(bytes: usize) -> Stream {
         let mut stream = Stream::new(Phase::Open, 1, "10.0.0.1:1".parse().unwrap(), None);
         stream.flow.send.push_lent((&DATA[..bytes]).into(), Lease::new(&Nobody, 0));

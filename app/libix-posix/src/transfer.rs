@@ -1,16 +1,17 @@
 //! Bytes in and out: what `read`, `write` and their kin come down to. An error is an errno.
-use crate::dispatch::charged;
-use crate::drive::{self, How, Interest, Stop};
-use crate::lane::Lane;
+use crate::elastic_thread::ElasticThread;
+use crate::error_queue::{ERRORS_MAX, Refused};
+use crate::lock::{Guard, lock};
 use crate::mem::{self, Gather, Scatter};
 use crate::ops::{self, Instead, Outcome, socket_of};
+use crate::options::{Marks, Options, SendOptions};
 use crate::route::Whose;
-use crate::signals;
 use crate::slab::Id;
-use crate::socket::{ERRORS_MAX, Kind, Manner, Marks, Options, Outgoing, Refused, Socket};
+use crate::socket::{Kind, Outgoing, Socket, charged};
 use crate::state::Core;
 use crate::stream::Phase;
-use crate::sync::{Guard, lock};
+use crate::wait::{self, Interest, Stop, WaitSpec};
+use crate::{log, signals};
 use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
@@ -33,12 +34,12 @@ pub struct Received {
     /// `MSG_*` bits for `msg_flags`.
     pub flags: i32,
     /// What it tells of it in control messages.
-    pub notes: Notes,
+    pub receive_control: ReceiveControl,
 }
 
 /// Control messages of a receiving call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Notes {
+pub struct ReceiveControl {
     /// `IP_PKTINFO`: where it came in.
     pub local: Option<Arrival>,
     /// The same for `IPV6_RECVPKTINFO`.
@@ -58,7 +59,7 @@ pub struct Arrival {
 
 /// What a sending call says in control messages of the datagram that it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct SendControl {
     /// `IP_TTL`.
     pub ttl: Option<u8>,
     /// `IP_TOS`.
@@ -77,9 +78,9 @@ fn block<T>(
     mut attempt: impl FnMut(&mut Core) -> Option<Result<T, i32>>,
 ) -> Result<T, i32> {
     let until = timeout.map(|timeout| Instant::now() + timeout);
-    let how = How { interest: Interest::Socket(id), until, linux: None, drives: true };
+    let how = WaitSpec { interest: Interest::Socket(id), until, linux: None, drives: true };
     loop {
-        let (back, result) = drive::wait(core, how, &mut attempt);
+        let (back, result) = wait::wait(core, how, &mut attempt);
         match result {
             Ok(result) => return result,
             Err(Stop::TimedOut) => return Err(libc::EAGAIN),
@@ -155,9 +156,10 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
 /// What became of the oldest datagram that did not arrive, and what is known of its bytes.
 fn take_error(socket: &mut Socket, to: &mut Scatter<'_>) -> Result<Received, i32> {
     if let Some(refused) = socket.stream().and_then(|stream| stream.complaint.take()) {
-        let notes = Notes { refused: Some(refused), ..Notes::default() };
+        let receive_control =
+            ReceiveControl { refused: Some(refused), ..ReceiveControl::default() };
         let (from, flags) = (Some(refused.to), MSG_ERRQUEUE);
-        return Ok(Received { from, flags, notes, ..Received::default() });
+        return Ok(Received { from, flags, receive_control, ..Received::default() });
     }
     let udp = socket.datagrams().ok_or(libc::EAGAIN)?;
     let (refused, quoted) = udp.errors.pop_front().ok_or(libc::EAGAIN)?;
@@ -172,9 +174,9 @@ fn take_error(socket: &mut Socket, to: &mut Scatter<'_>) -> Result<Received, i32
     }
     let bytes = to.put(&quoted);
     let cut = if bytes < quoted.len() { MSG_TRUNC } else { 0 };
-    let notes = Notes { refused: Some(refused), ..Notes::default() };
+    let receive_control = ReceiveControl { refused: Some(refused), ..ReceiveControl::default() };
     let (from, flags) = (Some(refused.to), MSG_ERRQUEUE | cut);
-    Ok(Received { bytes, from, flags, notes, ..Received::default() })
+    Ok(Received { bytes, from, flags, receive_control, ..Received::default() })
 }
 
 /// Reads what a connection has. `None`: nothing yet, or not all that `whole` asks for.
@@ -204,15 +206,15 @@ fn take_bytes(
     *total += n;
     // The window is opened in large steps: the rest of what is read now goes along.
     let touch = stream.flow.receive.has_done();
-    let mate = stream.mate.filter(|_| n > 0 && !peek);
+    let local_peer = stream.local_peer.filter(|_| n > 0 && !peek);
     let eof = stream.eof;
     let ended = eof || stream.read_shut || stream.phase == Phase::Dead;
     let connecting = stream.is_connecting();
     if touch {
-        core.touch(id);
+        core.mark_dirty(id);
     }
-    if let Some(mate) = mate {
-        core.took_from_mate(mate, n);
+    if let Some(local_peer) = local_peer {
+        core.read_from_local_peer(local_peer, n);
     }
     if to.left() == 0 || (*total > 0 && !whole) {
         return Some(Ok(()));
@@ -242,7 +244,7 @@ fn take_datagram(
     to: &mut Scatter<'_>,
     flags: i32,
 ) -> Option<Result<Received, i32>> {
-    let Core { sockets, lanes, interfaces, .. } = core;
+    let Core { sockets, elastic_threads, interfaces, .. } = core;
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     match socket.take_error() {
         0 => {}
@@ -255,10 +257,10 @@ fn take_datagram(
     };
     if to.is_wrong() {
         // Linux has taken it out by then.
-        let (data, lane) = (first.data, first.lane);
+        let (data, elastic) = (first.data, first.elastic);
         udp.inbox.pop_front();
         udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
-        lanes[lane].give_back(data);
+        elastic_threads[elastic].give_back(data);
         return Some(Err(libc::EFAULT));
     }
     // SAFETY: not given back: it is queued, and the lock is held.
@@ -273,24 +275,24 @@ fn take_datagram(
         from: Some(first.from),
         ipv6: false,
         flags: if cut { MSG_TRUNC } else { 0 },
-        notes: Notes {
+        receive_control: ReceiveControl {
             local: v4.then_some(arrival),
             local_v6: v6.then_some(arrival),
             refused: None,
         },
     };
     if flags & MSG_PEEK == 0 {
-        let (data, lane) = (first.data, first.lane);
+        let (data, elastic) = (first.data, first.elastic);
         udp.inbox.pop_front();
         udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
-        lanes[lane].give_back(data);
+        elastic_threads[elastic].give_back(data);
     }
     Some(Ok(received))
 }
 
 /// `send`, `write` and all simpler calls.
 pub fn send(fd: RawFd, from: Gather<'_>, flags: i32, to: Option<SocketAddr>) -> Outcome<usize> {
-    send_as(fd, from, flags, to, Ok(Wishes::default()))
+    send_as(fd, from, flags, to, Ok(SendControl::default()))
 }
 
 /// `sendmsg`. What control messages say, or an errno for them, is a datagram's.
@@ -299,7 +301,7 @@ pub fn send_as(
     mut from: Gather<'_>,
     flags: i32,
     to: Option<SocketAddr>,
-    wishes: Result<Wishes, i32>,
+    send_control: Result<SendControl, i32>,
 ) -> Outcome<usize> {
     signals::reset();
     let mut core = lock();
@@ -313,13 +315,14 @@ pub fn send_as(
         Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Idle { stream: false, .. } => {
             become_ours(core, fd, id, to)?;
-            return send_as(fd, from, flags, to, wishes);
+            return send_as(fd, from, flags, to, send_control);
         }
         Kind::Idle { .. } if to_ix => return Err(libc::EOPNOTSUPP.into()),
         Kind::Idle { .. } => return Err(Instead::Linux),
         Kind::Listener(_) => return Err(libc::EPIPE.into()),
         Kind::Datagrams(_) => {
-            let datagram = Datagram { to, wishes: wishes?, len: from.left(), fragment_bytes: 0 };
+            let datagram =
+                Datagram { to, send_control: send_control?, len: from.left(), fragment_bytes: 0 };
             return send_datagram(core, id, &mut from, datagram, nonblocking, timeout);
         }
         Kind::Stream(_) => {}
@@ -352,10 +355,10 @@ fn give_bytes(
     from: &mut Gather<'_>,
     total: &mut usize,
 ) -> Option<Result<(), i32>> {
-    let Core { sockets, lanes, .. } = core;
+    let Core { sockets, elastic_threads, .. } = core;
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     let limit = socket.options.send_buffer;
-    let Lane { tx, starved, .. } = &mut lanes[socket.lane];
+    let ElasticThread { tx, starved, .. } = &mut elastic_threads[socket.elastic];
     if socket.error != 0 {
         let errno = socket.error;
         if *total == 0 {
@@ -376,8 +379,8 @@ fn give_bytes(
     if from.is_wrong() {
         return Some(Err(libc::EFAULT));
     }
-    if let Some(mate) = stream.mate {
-        *total += core.give_to_mate(id, mate, from);
+    if let Some(local_peer) = stream.local_peer {
+        *total += core.send_to_local_peer(id, local_peer, from);
         return (from.left() == 0).then_some(Ok(()));
     }
     let Some(tx) = tx else { return Some(Err(libc::ENOBUFS)) };
@@ -386,7 +389,7 @@ fn give_bytes(
     *starved |= n < room.min(from.left() + n);
     *total += n;
     if n > 0 {
-        core.touch(id);
+        core.mark_dirty(id);
     }
     (from.left() == 0).then_some(Ok(()))
 }
@@ -409,15 +412,15 @@ fn become_ours(mut core: Guard, fd: RawFd, id: Id, to: Option<SocketAddr>) -> Ou
 #[derive(Clone, Copy)]
 struct Datagram {
     to: Option<SocketAddr>,
-    wishes: Wishes,
+    send_control: SendControl,
     len: usize,
-    /// As [`Manner::fragment_bytes`].
+    /// As [`SendOptions::fragment_bytes`].
     fragment_bytes: u16,
 }
 
 /// Whether a datagram can leave by the interface that the program names.
 fn by_interface(core: &mut Core, id: Id, datagram: &Datagram) -> Result<(), i32> {
-    let wanted = datagram.wishes.interface;
+    let wanted = datagram.send_control.interface;
     if wanted == 0 {
         return Ok(());
     }
@@ -445,16 +448,16 @@ fn send_datagram(
     let whose = datagram.to.map(|to| core.whose(id, to.ip())).transpose()?;
     if whose == Some(Whose::Linux) {
         let text = "a UDP socket of IX sends to Linux's side: it cannot; use a socket for each";
-        crate::log::once(crate::log::Once::Datagram, text);
+        log::once(log::Once::Datagram, text);
         return Err(libc::ENETUNREACH.into());
     }
-    if let Some(from) = datagram.wishes.from
+    if let Some(from) = datagram.send_control.from
         && own_address(&mut core, id, datagram.to) != Some(from.into())
     {
         return Err(libc::ENETUNREACH.into());
     }
     by_interface(&mut core, id, &datagram)?;
-    drive::enter(&mut core)?;
+    wait::enter(&mut core)?;
     let fragment_bytes = cut(&mut core, id, &datagram)?;
     let datagram = Datagram { fragment_bytes, ..datagram };
     let mut attempt = |core: &mut Core| give_datagram(core, id, from, datagram);
@@ -496,7 +499,7 @@ fn cut(core: &mut Core, id: Id, datagram: &Datagram) -> Result<u16, i32> {
     let refused = Refused { to, errno: libc::EMSGSIZE, said: None, info };
     if receive_errors && udp.errors.len() < ERRORS_MAX {
         udp.errors.push_back((refused, Vec::new()));
-        core.tell(id, libc::EPOLLERR);
+        core.notify(id, libc::EPOLLERR);
     }
     Err(libc::EMSGSIZE)
 }
@@ -507,11 +510,11 @@ fn give_datagram(
     from: &mut Gather<'_>,
     datagram: Datagram,
 ) -> Option<Result<usize, i32>> {
-    let Core { sockets, lanes, .. } = core;
+    let Core { sockets, elastic_threads, .. } = core;
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     let limit = socket.options.send_buffer;
     let usual = socket.options.marks;
-    let Lane { tx, starved, .. } = &mut lanes[socket.lane];
+    let ElasticThread { tx, starved, .. } = &mut elastic_threads[socket.elastic];
     match socket.take_error() {
         0 => {}
         errno => return Some(Err(errno)),
@@ -527,7 +530,7 @@ fn give_datagram(
     if from.is_wrong() {
         return Some(Err(libc::EFAULT));
     }
-    if udp.flying >= limit {
+    if udp.in_flight_bytes >= limit {
         return None;
     }
     let len = datagram.len;
@@ -539,12 +542,12 @@ fn give_datagram(
         let n = memory.extend(from.front());
         from.advance(n);
     }
-    udp.flying += len.max(1);
-    let Wishes { ttl, tos, .. } = datagram.wishes;
+    udp.in_flight_bytes += len.max(1);
+    let SendControl { ttl, tos, .. } = datagram.send_control;
     let marks = Marks { ttl: ttl.unwrap_or(usual.ttl), tos: tos.unwrap_or(usual.tos) };
-    let manner = Manner { marks, fragment_bytes: datagram.fragment_bytes };
-    udp.outbox.push_back(Outgoing { memory, to, manner });
-    core.touch(id);
+    let send_options = SendOptions { marks, fragment_bytes: datagram.fragment_bytes };
+    udp.outbox.push_back(Outgoing { memory, to, send_options });
+    core.mark_dirty(id);
     Some(Ok(len))
 }
 
@@ -555,11 +558,12 @@ pub fn queued(fd: RawFd) -> Outcome<(usize, usize)> {
     match &core.sockets.get_mut(id).ok_or(libc::EBADF)?.kind {
         Kind::Linux | Kind::Idle { .. } | Kind::Lost => Err(Instead::Linux),
         Kind::Listener(_) => Err(libc::EINVAL.into()),
-        Kind::Stream(stream) if stream.mate.is_some() => Ok((stream.unread(), 0)),
+        Kind::Stream(stream) if stream.local_peer.is_some() => Ok((stream.unread(), 0)),
         Kind::Stream(stream) => Ok((stream.unread(), stream.held() as usize)),
-        Kind::Datagrams(udp) => {
-            Ok((udp.inbox.front().map_or(0, |first| first.data.len() as usize), udp.flying))
-        }
+        Kind::Datagrams(udp) => Ok((
+            udp.inbox.front().map_or(0, |first| first.data.len() as usize),
+            udp.in_flight_bytes,
+        )),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `getifaddrs(3)`: servers that listen at each address of the machine find those of the dataplane
 //! too, behind Linux's.
+use crate::lock::lock;
 use crate::real;
-use crate::sync::lock;
 use libc::{c_char, c_int, c_uint, c_void, ifaddrs, sockaddr, sockaddr_in};
 use std::net::Ipv4Addr;
 
@@ -70,7 +70,7 @@ fn entry(address: Ipv4Addr, prefix: u8, name: Option<&std::ffi::CStr>) -> *mut i
 pub unsafe extern "C" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
     // SAFETY: the program's own argument.
     let result = unsafe { real::getifaddrs(list) };
-    if result != 0 || !crate::seat::is_offered() {
+    if result != 0 || !crate::serving::is_offered() {
         return result;
     }
     let core = lock();

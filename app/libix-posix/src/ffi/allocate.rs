@@ -1,5 +1,6 @@
 //! Calls that take numbers of descriptors from Linux, or free some: the kept ones make room first.
-use crate::ops::{freed, make_room};
+use crate::kept_numbers::make_room;
+use crate::numbers::freed;
 use crate::real;
 use libc::{c_char, c_int, c_uint, c_void, mode_t, pid_t, sigset_t};
 

@@ -1,9 +1,9 @@
 //! Descriptors as such.
 use super::{answer, fail};
 use crate::fds::{self, Entry};
+use crate::lock::lock;
 use crate::ops::{self, Instead};
-use crate::sync::lock;
-use crate::{log, mem, real, transfer};
+use crate::{kept_numbers, log, mem, numbers, real, transfer};
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, O_NONBLOCK, c_int, c_uint, c_ulong};
 
 /// Linux's number, which the `libc` crate lacks.
@@ -17,7 +17,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
         Entry::Linux => {
             // SAFETY: the C library's `close` gets the program's own arguments.
             let result = unsafe { real::close(fd) };
-            ops::freed(fd);
+            numbers::freed(fd);
             return result;
         }
         Entry::Private | Entry::Kept => return fail(libc::EBADF) as c_int,
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
         // SAFETY: the C library's `close_range` gets the program's own arguments.
         if from > to { 0 } else { unsafe { real::close_range(from, to, flags) } }
     };
-    ops::make_room(usize::MAX, 0);
+    kept_numbers::make_room(usize::MAX, 0);
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
         for (fd, _) in fds::within(first, last) {
             let _ = ops::descriptor_flags(fd, Some(libc::FD_CLOEXEC));
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
         }
     }
     let result = if from > last { result } else { result | on_linux(from, last) };
-    ops::freed(first.min(c_int::MAX as c_uint) as c_int);
+    numbers::freed(first.min(c_int::MAX as c_uint) as c_int);
     result
 }
 
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    ops::make_room(1, 0);
+    kept_numbers::make_room(1, 0);
     if let Err(errno) = ops::before_linux(fd) {
         return fail(errno) as c_int;
     }
@@ -87,10 +87,10 @@ fn over(fd: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> c_int {
     if let Err(errno) = ops::before_linux(fd) {
         return fail(errno) as c_int;
     }
-    let was_kept = ops::taken_over(to);
+    let was_kept = kept_numbers::taken_over(to);
     let new = dup();
     if new < 0 && was_kept {
-        ops::not_taken_over(to);
+        kept_numbers::close(to);
     }
     new
 }
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     if command == F_DUPFD || command == F_DUPFD_CLOEXEC {
-        ops::make_room(1, argument as c_int);
+        kept_numbers::make_room(1, argument as c_int);
     }
     if !fds::is_ours(fd) {
         // SAFETY: the C library's `fcntl` gets the program's own arguments.

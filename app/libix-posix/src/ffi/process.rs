@@ -1,6 +1,6 @@
 //! Processes, users and signals.
-use crate::sync::lock;
-use crate::{drive, ops, process, real, seat, signals};
+use crate::lock::lock;
+use crate::{kept_numbers, pid, process, real, serving, signals, wait};
 use libc::{c_int, gid_t, pid_t, rlimit, sighandler_t, size_t, uid_t};
 
 #[unsafe(no_mangle)]
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn prlimit(
     new: *const rlimit,
     old: *mut rlimit,
 ) -> c_int {
-    let own = pid == 0 || pid == process::own_pid();
+    let own = pid == 0 || pid == pid::own();
     // SAFETY: the caller passes limits, or null for what it does not want.
     unsafe {
         let room = if own { with_room(resource, new) } else { Room(None) };
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn prlimit(
 /// Fewer or more numbers may be kept now.
 fn limit_changed(resource: c_int) {
     if resource == libc::RLIMIT_NOFILE as c_int {
-        ops::limit_kept(&mut lock());
+        kept_numbers::limit(&mut lock());
     }
 }
 
@@ -162,8 +162,8 @@ macro_rules! outside {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => { $(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-            let mut nobody_inside = drive::everyone_outside();
-            seat::before_rights_go(&mut nobody_inside);
+            let mut nobody_inside = wait::everyone_outside();
+            serving::before_rights_go(&mut nobody_inside);
             // SAFETY: the C library's function of this name gets the program's own arguments.
             unsafe { real::$name($($argument),*) }
         }

@@ -1,7 +1,7 @@
 //! Making sockets and connections.
 use super::{answer, fail};
 use crate::ops::{self, Instead, Outcome};
-use crate::{fds, mem, options, real};
+use crate::{fds, kept_numbers, mem, real, sockopt};
 use libc::{AF_UNSPEC, c_int, c_void, sockaddr, socklen_t};
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     if ops::may_be_ours(domain, kind, protocol) {
         return ops::socket(domain, kind).unwrap_or_else(|errno| fail(errno) as c_int);
     }
-    ops::make_room(1, 0);
+    kept_numbers::make_room(1, 0);
     // SAFETY: the C library's `socket` gets the program's own arguments.
     unsafe { real::socket(domain, kind, protocol) }
 }
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn accept4(
 ) -> c_int {
     // SAFETY: the C library's `accept4` gets the program's own arguments.
     let as_it_comes = || unsafe { real::accept4(fd, address, len, flags) };
-    let on_linux = || ops::lowest(as_it_comes(), flags);
+    let on_linux = || kept_numbers::lowest(as_it_comes(), flags);
     if !fds::is_ours(fd) {
         return on_linux();
     }
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn accept4(
             unsafe { mem::write_address(peer, ipv6, address, len) };
             new
         }
-        Ok((new, None)) => ops::lowest(new, flags),
+        Ok((new, None)) => kept_numbers::lowest(new, flags),
         Err(Instead::Linux) => linux(fd, on_linux),
         Err(Instead::Errno(errno)) => fail(errno) as c_int,
     }
@@ -184,11 +184,11 @@ pub unsafe extern "C" fn setsockopt(
         // SAFETY: the program passes a value of this length.
         unsafe { core::slice::from_raw_parts(value.cast(), len as usize) }
     };
-    let outcome = options::set(fd, level, name, bytes).map(|()| 0);
+    let outcome = sockopt::set(fd, level, name, bytes).map(|()| 0);
     let forwarded = outcome == Err(Instead::Linux);
     let result = answer(fd, outcome, || on_linux() as isize) as c_int;
     if forwarded && result == 0 {
-        options::changed(fd, level, name);
+        sockopt::changed(fd, level, name);
     }
     result
 }
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn getsockopt(
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    let bytes = match options::get(fd, level, name) {
+    let bytes = match sockopt::get(fd, level, name) {
         Ok(Some(bytes)) => bytes,
         Ok(None) | Err(Instead::Linux) => return linux(fd, on_linux),
         Err(Instead::Errno(errno)) => return fail(errno) as c_int,

@@ -4,7 +4,7 @@ use crate::fds::{self, Entry};
 use crate::mem::{self, Gather, Scatter, is_possible};
 use crate::ops::{Instead, Outcome};
 use crate::transfer::{self, Received};
-use crate::{control, log, real};
+use crate::{cmsg, log, real};
 use libc::{
     MSG_NOSIGNAL, MSG_WAITFORONE, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t,
     sockaddr, socklen_t, ssize_t, timespec,
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
         unsafe { write_sender(received.from, received.ipv6, header.msg_name.cast(), len) };
         header.msg_flags = received.flags | flags & libc::MSG_CMSG_CLOEXEC;
         // SAFETY: the program has room there as the header says.
-        unsafe { control::tell(header, &received.notes, received.ipv6) };
+        unsafe { cmsg::write(header, &received.receive_control, received.ipv6) };
     }
     answer(fd, received.map(|received| received.bytes), on_linux)
 }
@@ -342,10 +342,10 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
         Err(errno) => return fail(errno),
     };
     // SAFETY: a message of the program's, which waits for this call.
-    let wishes = unsafe { control::wishes(header) };
+    let send_control = unsafe { cmsg::read(header) };
     // SAFETY: the program leaves its pieces alone during this call.
     let gather = unsafe { Gather::new(pieces) };
-    sent(fd, transfer::send_as(fd, gather, flags, to, wishes), flags, on_linux)
+    sent(fd, transfer::send_as(fd, gather, flags, to, send_control), flags, on_linux)
 }
 
 #[unsafe(no_mangle)]

@@ -2,7 +2,7 @@
 use super::answer;
 use crate::mem::is_possible;
 use crate::ops::{self, Instead, Outcome};
-use crate::{fds, log, poll, ready, real, signals};
+use crate::{epoll, fds, kept_numbers, log, poll, real, signals};
 use core::ptr::null_mut;
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use std::time::{Duration, Instant};
@@ -71,11 +71,11 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
-    ops::make_room(1, 0);
+    kept_numbers::make_room(1, 0);
     // SAFETY: the C library's `epoll_create1` gets the program's own arguments.
     let fd = unsafe { real::epoll_create1(flags) };
     if fd >= 0 {
-        ready::set_made(fd);
+        epoll::set_made(fd);
     }
     fd
 }
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn epoll_ctl(
     let has_event = is_possible(event, size_of::<epoll_event>());
     // SAFETY: a structure of the program's, which waits for this call.
     let event = has_event.then(|| unsafe { event.read_unaligned() });
-    let outcome = ready::control(set, op, fd, event, on_linux).map(|n| n as isize);
+    let outcome = epoll::control(set, op, fd, event, on_linux).map(|n| n as isize);
     if outcome == Err(Instead::Linux)
         && let Err(errno) = ops::before_linux(fd)
     {
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn epoll_pwait(
     let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
     let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
     // SAFETY: null, or a mask of the program's.
-    let outcome = unsafe { with_mask(mask, || ready::wait_set(set, slice, timeout)) };
+    let outcome = unsafe { with_mask(mask, || epoll::wait_set(set, slice, timeout)) };
     answer(set, outcome, on_linux) as c_int
 }
 
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn epoll_pwait2(
     // SAFETY: the program has room for so many events there.
     let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
     // SAFETY: null, or a mask of the program's.
-    let outcome = unsafe { with_mask(mask, || ready::wait_set(set, slice, timeout)) };
+    let outcome = unsafe { with_mask(mask, || epoll::wait_set(set, slice, timeout)) };
     answer(set, outcome, on_linux) as c_int
 }
 
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int
     signals::reset();
     // SAFETY: the program passes an array of so many descriptors.
     let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    answer(-1, poll::poll(slice, ready::until_ms(timeout_ms)), on_linux) as c_int
+    answer(-1, poll::poll(slice, epoll::until_ms(timeout_ms)), on_linux) as c_int
 }
 
 #[unsafe(no_mangle)]

@@ -1,25 +1,22 @@
-//! Where a socket is bound.
+//! `bind`.
 use super::{
     Instead, Outcome, leave_to_linux, linux_name, move_watches, socket_of, soon, use_linux,
 };
-use crate::drive::Interest;
-use crate::emit::errno_of;
-use crate::real;
+use crate::lock::{Guard, lock};
 use crate::route::Whose;
 use crate::slab::Id;
 use crate::socket::Kind;
-use crate::state::Core;
-use crate::sync::{Guard, lock};
+use crate::wait::Interest;
+use crate::{errno, real};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
 
-/// Where Linux says which ports a program is given that does not say one.
+/// Linux's range of ports for programs that name none.
 const EPHEMERAL_FILE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 /// Linux's default.
 const EPHEMERAL: (u16, u16) = (32768, 60999);
 
-/// The first and the last of the ports that a program is given which does not say one: Linux's, so
-/// that they can be set in one place.
+/// First and last port for programs that name none: Linux's, so that they are set in one place.
 pub fn ephemeral_ports() -> (u16, u16) {
     let text = std::fs::read_to_string(EPHEMERAL_FILE).unwrap_or_default();
     let mut ports = text.split_whitespace().map_while(|port| port.parse().ok());
@@ -36,12 +33,12 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
     let whose = core.routes.bind(at.ip());
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
     let Kind::Idle { stream, ix: false, both: false } = socket.kind else {
-        // It has a name already.
+        // It is bound already.
         let linux = matches!(socket.kind, Kind::Linux);
         return Err(if linux { Instead::Linux } else { libc::EINVAL.into() });
     };
     let v6_only = socket.ipv6 && socket.options.v6_only;
-    // All addresses of one device of the dataplane: that is one.
+    // All addresses of one device of the dataplane: it has one.
     let device = socket.options.device.as_deref().filter(|_| whose == Whose::Both && !v6_only);
     if let Some(own) = device.and_then(|device| core.interfaces.address_of(device)) {
         let ip = if core.routes.single().is_some() { at.ip() } else { own.into() };
@@ -53,24 +50,24 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
             use_linux(&mut core, fd)?;
             if on_linux() < 0 {
                 let errno = real::errno();
-                // A low port is root's on Linux, as whom nothing runs behind the wall; on IX it is
-                // the program's.
+                // Low ports need root on Linux, and the program is not root behind the wall. On IX
+                // it may have them.
                 let low = errno == libc::EACCES && at.port() != 0;
                 return if low { on_ix_alone(core, id, at, stream) } else { Err(errno.into()) };
             }
             let at = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), linux_name(fd)?.port());
             let options = core.sockets.get(id).map(|socket| socket.options.clone());
-            if in_use(&core, id, at, stream, &options.unwrap_or_default()) {
+            if core.is_in_use(id, at, stream, &options.unwrap_or_default()) {
                 return Err(libc::EADDRINUSE.into());
             }
-            // One that Linux has chosen is a client's.
+            // A port that Linux has chosen is a client's.
             let (first, last) = core.ephemeral;
             let given = !stream && at.port() != 0 && !(first..=last).contains(&at.port());
             if let Some(socket) = core.sockets.get_mut(id) {
                 socket.bound = Some(at);
                 socket.kind = Kind::Idle { stream, ix: stream, both: true };
             }
-            // A UDP server; a client's socket waits for its first destination.
+            // A UDP server's socket is IX's now; a client's is decided by its first destination.
             if given {
                 return become_datagrams(core, id);
             }
@@ -78,7 +75,7 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
         }
         _ => {
             use_linux(&mut core, fd)?;
-            // Until it has a name it is nobody's: the next one that is tried may be ours.
+            // If `bind` fails, the socket stays undecided: the next address may be IX's.
             if on_linux() < 0 {
                 return Err(real::errno().into());
             }
@@ -92,11 +89,11 @@ fn on_ix_alone(mut core: Guard, id: Id, at: SocketAddr, stream: bool) -> Outcome
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
     let options = socket.options.clone();
     let port = match at.port() {
-        0 => free_port(&core, id, at.ip(), stream)?,
+        0 => core.free_port(id, at.ip(), stream)?,
         port => port,
     };
     let at = SocketAddr::new(at.ip(), port);
-    if in_use(&core, id, at, stream, &options) {
+    if core.is_in_use(id, at, stream, &options) {
         return Err(libc::EADDRINUSE.into());
     }
     if let Some(socket) = core.sockets.get_mut(id) {
@@ -109,52 +106,12 @@ fn on_ix_alone(mut core: Guard, id: Id, at: SocketAddr, stream: bool) -> Outcome
     Ok(())
 }
 
-/// Whether another socket of this process is bound there in a way that excludes this one.
-fn in_use(
-    core: &Core,
-    id: Id,
-    at: SocketAddr,
-    stream: bool,
-    options: &crate::socket::Options,
-) -> bool {
-    core.sockets.ids().into_iter().filter(|other| *other != id).any(|other| {
-        let Some(other) = core.sockets.get(other) else { return false };
-        let Some(theirs) = other.bound else { return false };
-        let overlaps = theirs.port() == at.port()
-            && (theirs.ip() == at.ip() || theirs.ip().is_unspecified() || at.ip().is_unspecified());
-        let other_stream = match other.kind {
-            Kind::Idle { stream, .. } => stream,
-            Kind::Datagrams(_) => false,
-            Kind::Linux | Kind::Lost => return false,
-            _ => true,
-        };
-        let listens = matches!(other.kind, Kind::Listener(_));
-        let share_address =
-            options.reuse_address && other.options.reuse_address && !(stream && listens);
-        let share_port = options.reuse_port && other.options.reuse_port;
-        overlaps && other_stream == stream && other.fds > 0 && !share_address && !share_port
-    })
-}
-
-/// A port for a socket that says none.
-pub fn free_port(core: &Core, id: Id, ip: IpAddr, stream: bool) -> Result<u16, i32> {
-    let (first, last) = core.ephemeral;
-    let span = u32::from(last - first) + 1;
-    let mut random = 0u16;
-    // SAFETY: two bytes of ours.
-    unsafe { libc::getrandom((&raw mut random).cast(), 2, libc::GRND_NONBLOCK) };
-    let strict = crate::socket::Options::default();
-    let mut ports = (0..span).map(|n| first + ((u32::from(random) + n) % span) as u16);
-    let free = |port: &u16| !in_use(core, id, SocketAddr::new(ip, *port), stream, &strict);
-    ports.find(free).ok_or(libc::EADDRINUSE)
-}
-
-/// From now on it is a UDP socket of IX.
+/// Makes a socket a UDP socket of IX.
 pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
     if socket.bound.is_none() {
         let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        let port = free_port(&core, id, any, false)?;
+        let port = core.free_port(id, any, false)?;
         if let Some(socket) = core.sockets.get_mut(id) {
             socket.bound = Some(SocketAddr::new(any, port));
         }
@@ -163,13 +120,13 @@ pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
     let home = core.home();
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     socket.kind = Kind::Datagrams(Box::default());
-    socket.lane = home;
+    socket.elastic = home;
     let at = socket.bound.unwrap_or(any);
     core.join_udp_port(id, at);
     move_watches(&mut core, id);
-    core.touch(id);
+    core.mark_dirty(id);
     if !core.has_begun() {
-        // Noted: it begins in the process that waits or sends.
+        // Noted: the dataplane starts in the process that waits or sends.
         return Ok(());
     }
     let (_core, result) = soon(core, Interest::Socket(id), |core| {
@@ -177,7 +134,11 @@ pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
         match socket.take_error() {
             0 => {
                 let port = socket.datagrams()?.port;
-                core.udp_ports.get(port)?.names.outcome().map(|answer| answer.map_err(errno_of))
+                core.udp_ports
+                    .get(port)?
+                    .handles
+                    .outcome()
+                    .map(|answer| answer.map_err(errno::of_error))
             }
             errno => Some(Err(errno)),
         }

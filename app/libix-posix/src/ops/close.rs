@@ -1,11 +1,10 @@
-//! Half and whole ends of connections.
+//! `shutdown`, and `close` with `SO_LINGER`.
 use super::{Instead, Outcome, socket_of};
-use crate::drive::{self, How, Interest};
-use crate::real;
-use crate::signals;
+use crate::lock::lock;
 use crate::socket::{Kind, Socket};
-use crate::stream::Phase;
-use crate::sync::lock;
+use crate::stream::{Phase, Stream};
+use crate::wait::{self, Interest, WaitSpec};
+use crate::{real, signals};
 use std::os::fd::RawFd;
 use std::time::Instant;
 
@@ -47,17 +46,18 @@ pub fn shutdown(fd: RawFd, how: i32) -> Outcome<()> {
             if write {
                 stream.flow.shutdown();
             }
-            if let Some(mate) = stream.mate.filter(|_| write) {
-                core.mate_ended(mate);
+            if let Some(local_peer) = stream.local_peer.filter(|_| write) {
+                core.end_of_local_stream(local_peer);
             }
         }
     }
-    core.touch(id);
-    core.tell(id, !0);
+    core.mark_dirty(id);
+    core.notify(id, !0);
     Ok(())
 }
 
-/// `close` of a connection with `SO_LINGER` waits until all is acknowledged, for so long.
+/// Before `close` of a connection with `SO_LINGER`: waits until everything is acknowledged, for at
+/// most that time.
 pub fn linger(fd: RawFd) {
     let mut core = lock();
     let Ok(id) = socket_of(&core, fd) else { return };
@@ -67,19 +67,19 @@ pub fn linger(fd: RawFd) {
         return;
     }
     let Some(stream) = socket.stream() else { return };
-    if stream.phase != Phase::Open || stream.unread() > 0 || stream.mate.is_some() {
+    if stream.phase != Phase::Open || stream.unread() > 0 || stream.local_peer.is_some() {
         return;
     }
     stream.flow.shutdown();
-    core.touch(id);
+    core.mark_dirty(id);
     signals::reset();
     let until = Some(Instant::now() + time);
-    let how = How { interest: Interest::Socket(id), until, linux: None, drives: true };
-    let _ = drive::wait(core, how, |core| {
-        let Some(stream) = core.sockets.get_mut(id).and_then(Socket::stream) else {
-            return Some(());
+    let how = WaitSpec { interest: Interest::Socket(id), until, linux: None, drives: true };
+    let _ = wait::wait(core, how, |core| {
+        let stream = core.sockets.get_mut(id).and_then(Socket::stream);
+        let is_delivered = |stream: &mut Stream| {
+            stream.phase == Phase::Dead || (stream.held() == 0 && stream.flow.has_sent_fin())
         };
-        (stream.phase == Phase::Dead || (stream.held() == 0 && stream.flow.has_sent_fin()))
-            .then_some(())
+        stream.is_none_or(is_delivered).then_some(())
     });
 }

@@ -1,14 +1,13 @@
-//! Connecting.
+//! `connect`.
 use super::{Instead, Outcome, become_datagrams, leave_to_linux, move_watches, socket_of};
-use crate::dispatch::unsent_low;
-use crate::drive::{self, How, Interest, Stop};
+use crate::lock::lock;
 use crate::route::Whose;
 use crate::signals;
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
 use crate::stream::{Phase, Stream};
-use crate::sync::lock;
+use crate::wait::{self, Interest, Stop, WaitSpec};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::Instant;
@@ -53,34 +52,34 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
                 }
                 return Ok(connected(&mut core, id).unwrap_or(Ok(()))?);
             }
-            drive::enter(&mut core)?;
+            wait::enter(&mut core)?;
             let home = core.home();
             if let Some(socket) = core.sockets.get_mut(id) {
                 let stream = Stream::new(Phase::ToConnect, 0, to, None);
                 socket.kind = Kind::Stream(Box::new(stream));
-                socket.lane = home;
-                let unsent_low = unsent_low(&socket.options);
+                socket.elastic = home;
+                let unsent_low = socket.options.unsent_limit();
                 if let Some(stream) = socket.stream() {
                     stream.options_changed = true;
                     stream.unsent_low = unsent_low;
                 }
             }
             move_watches(&mut core, id);
-            core.touch(id);
+            core.mark_dirty(id);
             if nonblocking {
-                // The SYN goes now, or it is known that there is no port for it.
-                let lane = core.home();
-                core = drive::instead_of_helper(core, lane);
-                // Every elastic thread may be asked, and this one once more.
-                for _ in 0..2 * core.lane_count {
-                    core = drive::poll(core, lane);
+                // Sends the SYN now, or finds that there is no port for it.
+                let elastic = core.home();
+                core = wait::instead_of_helper(core, elastic);
+                // Every elastic thread may be asked, and the first one once more.
+                for _ in 0..2 * core.elastic_count {
+                    core = wait::poll(core, elastic);
                     let stream = core.sockets.get_mut(id).and_then(Socket::stream);
                     if stream.is_none_or(|stream| stream.phase != Phase::ToConnect) {
                         break;
                     }
                 }
                 let socket = core.sockets.get_mut(id).ok_or(libc::EBADF)?;
-                // Without a port nothing has left; all else is heard of later.
+                // Without a port nothing was sent. Other errors are reported later.
                 let no_port = socket.error == libc::EADDRNOTAVAIL;
                 let errno = if no_port { failed_to_connect(socket) } else { libc::EINPROGRESS };
                 return Err(errno.into());
@@ -93,7 +92,7 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
                 let first = !core::mem::replace(&mut stream.announced, true);
                 return if first { Ok(()) } else { Err(libc::EISCONN.into()) };
             }
-            // The attempt failed: that is said once, then a new one may begin.
+            // The attempt failed: this is reported once, then a new one may begin.
             Phase::Dead | Phase::Open => return Err(failed_to_connect(socket).into()),
             Phase::ToConnect | Phase::Connecting if nonblocking => {
                 return Err(libc::EALREADY.into());
@@ -102,9 +101,9 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
         },
     }
     let until = timeout.map(|timeout| Instant::now() + timeout);
-    let how = How { interest: Interest::Socket(id), until, linux: None, drives: true };
+    let how = WaitSpec { interest: Interest::Socket(id), until, linux: None, drives: true };
     loop {
-        let (back, result) = drive::wait(core, how, |core| connected(core, id));
+        let (back, result) = wait::wait(core, how, |core| connected(core, id));
         match result {
             Ok(outcome) => return Ok(outcome?),
             Err(Stop::TimedOut) => return Err(libc::EINPROGRESS.into()),
@@ -118,7 +117,7 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
     }
 }
 
-/// How a connection attempt went, once that is known.
+/// The outcome of an attempt to connect, once it is known.
 fn connected(core: &mut Core, id: Id) -> Option<Result<(), i32>> {
     let socket = core.sockets.get_mut(id)?;
     match socket.stream()?.phase {
@@ -131,7 +130,7 @@ fn connected(core: &mut Core, id: Id) -> Option<Result<(), i32>> {
     }
 }
 
-/// A connection attempt has failed, and the program hears why: the socket is as good as new.
+/// An attempt to connect has failed: returns the errno and makes the socket undecided again.
 fn failed_to_connect(socket: &mut Socket) -> i32 {
     socket.kind = Kind::Idle { stream: true, ix: true, both: false };
     match socket.take_error() {
@@ -140,7 +139,7 @@ fn failed_to_connect(socket: &mut Socket) -> i32 {
     }
 }
 
-/// `connect` to no address: a UDP socket has no peer any more.
+/// `connect` with `AF_UNSPEC`: a UDP socket has no peer any more.
 pub fn disconnect(fd: RawFd) -> Outcome<()> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
@@ -151,7 +150,7 @@ pub fn disconnect(fd: RawFd) -> Outcome<()> {
             udp.peer = None;
             Ok(())
         }
-        // What Linux answers where a protocol cannot.
+        // As Linux, where a protocol cannot disconnect.
         Kind::Listener(_) | Kind::Stream(_) => Err(libc::EOPNOTSUPP.into()),
     }
 }

@@ -1,23 +1,20 @@
-//! Listening and accepting.
+//! `listen` and `accept`.
 use super::{Instead, Outcome, again, linux_name, place, socket_of, soon, use_linux};
-use crate::drive::{self, How, Interest, Stop};
-use crate::lane::Names;
-use crate::real;
-use crate::signals;
+use crate::lock::{Guard, lock};
 use crate::slab::Id;
 use crate::socket::{Kind, Listener, Socket};
-use crate::state::{Core, Port};
-use crate::sync::{Guard, lock};
+use crate::wait::{self, Interest, Stop, WaitSpec};
+use crate::{errno, real, signals};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::Instant;
 
-/// Most connections that wait at a listener, as Linux's `net.core.somaxconn`.
+/// Longest accept queue, as Linux's `net.core.somaxconn`.
 const BACKLOG_MAX: i32 = 4096;
 
-/// `listen`. `on_linux` does the same to the Linux socket under the descriptor.
+/// `listen`. `on_linux` makes the same call for the Linux socket under the descriptor.
 pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcome<()> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
@@ -31,7 +28,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
             return Ok(());
         }
         Kind::Idle { stream: true, ix, both } if *ix => (socket.bound, *both),
-        // Without `bind`, Linux chooses a port; so for all addresses.
+        // Without `bind`, Linux chooses a port at all addresses.
         Kind::Idle { stream: true, .. } if !(socket.ipv6 && socket.options.v6_only) => (None, true),
         Kind::Idle { .. } => return Err(Instead::Linux),
         Kind::Stream(_) => return Err(libc::EINVAL.into()),
@@ -39,7 +36,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
     };
     if both {
         use_linux(&mut core, fd)?;
-        // It must not block: connections come from two sides.
+        // It must not block, because connections come from two sides.
         // SAFETY: no pointers.
         unsafe {
             let flags = real::fcntl(fd, libc::F_GETFL, 0);
@@ -54,7 +51,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         Some(at) => at,
         None => SocketAddr::new(any, linux_name(fd)?.port()),
     };
-    let port = join_port(&mut core, id, at, backlog, reuse_port)?;
+    let port = core.join_port(id, at, backlog.max(1) as u32, reuse_port)?;
     if let Some(socket) = core.sockets.get_mut(id) {
         socket.bound = Some(at);
         let (queue, backlog) = (VecDeque::new(), backlog as usize);
@@ -65,7 +62,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
             deferred: 0,
             both,
             shut: false,
-            lane: None,
+            elastic: None,
         });
     }
     for watch in core.sockets.get(id).map_or(Vec::new(), |socket| socket.watches.clone()) {
@@ -74,11 +71,11 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         }
     }
     if !core.has_begun() {
-        // Noted: it begins in the process that waits for connections.
+        // Noted: the dataplane starts in the process that waits for connections.
         return Ok(());
     }
     let (mut core, result) = soon(core, Interest::Socket(id), |core| {
-        core.ports.get(port)?.names.outcome().map(|answer| answer.map_err(crate::emit::errno_of))
+        core.ports.get(port)?.handles.outcome().map(|answer| answer.map_err(errno::of_error))
     });
     if result.is_err() {
         if let Some(entry) = core.ports.get_mut(port) {
@@ -92,35 +89,8 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
     Ok(result?)
 }
 
-fn join_port(
-    core: &mut Core,
-    id: Id,
-    at: SocketAddr,
-    backlog: i32,
-    reuse_port: bool,
-) -> Result<Id, i32> {
-    let same = core.ports.ids().into_iter().find(|port| {
-        core.ports.get(*port).is_some_and(|port| port.at == at && !port.members.is_empty())
-    });
-    let Some(port) = same else {
-        let backlog = backlog.max(1) as u32;
-        let (members, next) = (vec![id], 0);
-        let names = Names::unasked(core.lane_count);
-        let port = core.ports.insert(Port { names, members, next, at, backlog });
-        let lanes = core.lane_count;
-        core.lanes[..lanes].iter_mut().for_each(|lane| lane.new_ports.push(port));
-        return Ok(port);
-    };
-    let Some(entry) = core.ports.get_mut(port).filter(|_| reuse_port) else {
-        return Err(libc::EADDRINUSE);
-    };
-    entry.members.push(id);
-    Ok(port)
-}
-
-/// `accept4`. `on_linux` asks the Linux socket under the descriptor, which does not block, and
-/// returns a descriptor, or an errno below 0. Returns the new descriptor, and its peer if the
-/// connection is IX's.
+/// `accept4`. `on_linux` makes the call for the Linux socket under the descriptor, which does not
+/// block. Returns the new descriptor, and the peer if the connection is IX's.
 pub fn accept(
     fd: RawFd,
     flags: i32,
@@ -142,7 +112,7 @@ pub fn accept(
     };
     let until = timeout.map(|timeout| Instant::now() + timeout);
     let linux = both.then_some(fd);
-    let how = How { interest: Interest::Socket(id), until, linux, drives: true };
+    let how = WaitSpec { interest: Interest::Socket(id), until, linux, drives: true };
     loop {
         if let Some(accepted) = take_connection(&mut core, id, flags)? {
             return Ok(accepted);
@@ -166,9 +136,9 @@ pub fn accept(
         }
         let home = core.home();
         if let Some(listener) = core.sockets.get_mut(id).and_then(Socket::listener) {
-            listener.lane = Some(home);
+            listener.elastic = Some(home);
         }
-        let (back, result) = drive::wait(core, how, |core| {
+        let (back, result) = wait::wait(core, how, |core| {
             let socket = core.sockets.get_mut(id)?;
             let ready = socket.listener().is_none_or(|l| l.shut || !l.queue.is_empty());
             ready.then_some(())
@@ -195,7 +165,7 @@ fn take_connection(core: &mut Guard, id: Id, flags: i32) -> Outcome<Option<Accep
         return Err(libc::EINVAL.into());
     }
     let Some(accepted) = listener.queue.front().copied() else { return Ok(None) };
-    // The lock is held: the number must not be somebody else's in between.
+    // Under the lock, so that no other thread takes the number meanwhile.
     let fd = place(core, accepted, flags)?;
     if let Some(listener) = core.sockets.get_mut(id).and_then(Socket::listener) {
         listener.queue.pop_front();

@@ -1,8 +1,8 @@
-//! Making connections, from `bind` to `close`. An error is an errno.
+//! The calls that make and end connections, from `bind` to `close`. Errors are errnos.
 //!
-//! `bind`, `connect` or `sendto` decide whether a new socket is IX's or Linux's. Until then, and for
-//! all sockets of Linux, calls go to a real Linux socket under the descriptor (`under`).
-// As in `lib.rs`: without the C names nobody calls most of it.
+//! `bind`, `connect` or `sendto` decide whether a new socket is IX's or Linux's. Until then, and
+//! for all sockets of Linux, calls go to a real Linux socket under the descriptor (`under`).
+// As in `lib.rs`: tests leave the C names out, so most of these have no caller there.
 #![cfg_attr(test, allow(unused_imports))]
 
 mod bind;
@@ -10,39 +10,38 @@ mod close;
 mod connect;
 mod listen;
 mod names;
+mod replay;
 mod under;
 
-use crate::drive::{self, How, Interest, Stop};
 use crate::fds::{self, Entry};
-use crate::real;
-use crate::signals;
+use crate::lock::{Guard, lock};
+use crate::log::{self, Once};
 use crate::slab::Id;
 use crate::socket::{Kind, Socket, Under};
 use crate::state::Core;
-use crate::sync::{Guard, lock};
-pub use bind::{become_datagrams, bind, ephemeral_ports, free_port};
+use crate::wait::{self, Interest, Stop, WaitSpec};
+use crate::{mem, real, serving, signals};
+pub use bind::{become_datagrams, bind, ephemeral_ports};
 pub use close::{linger, shutdown};
 pub use connect::{connect, disconnect};
 use libc::{AF_INET, AF_INET6, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, socklen_t};
 pub use listen::{accept, listen};
 pub use names::{info, own_name, peer_name};
+pub use replay::set_congestion;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
-pub use under::{
-    before_exec, before_fork, before_linux, close_number, freed, give_back, limit_kept, lowest,
-    make_room, not_taken_over, place, taken_over, use_linux,
-};
+pub use under::{before_exec, before_fork, before_linux, close_number, place, use_linux};
 
-/// What an intercepted call does: it was done here, or the C library has to do it.
+/// The outcome of an intercepted call: done here, or why not.
 pub type Outcome<T> = Result<T, Instead>;
 
-/// Why it was not done here.
+/// Why a call was not done here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instead {
-    /// It fails with this errno.
+    /// It failed with this errno.
     Errno(i32),
-    /// The socket is Linux's.
+    /// The socket is Linux's: the C library has to make the call.
     Linux,
 }
 
@@ -58,7 +57,7 @@ pub fn socket_of(core: &Core, fd: RawFd) -> Outcome<Id> {
         Entry::Socket(index) => {
             let id = core.sockets.id_at(index).ok_or(Instead::Errno(libc::EBADF))?;
             match core.sockets.get(id).map(|socket| &socket.kind) {
-                Some(Kind::Lost) => Err(crate::process::in_child().into()),
+                Some(Kind::Lost) => Err(lost_in_fork().into()),
                 _ => Ok(id),
             }
         }
@@ -67,7 +66,15 @@ pub fn socket_of(core: &Core, fd: RawFd) -> Outcome<Id> {
     }
 }
 
-/// A new socket of the program.
+/// An operation on a connection of the parent process: reports it once and returns the errno.
+fn lost_in_fork() -> i32 {
+    let text = "a forked child uses a connection of its parent: connections of IX do not go to \
+                children, and return EBADF there; let the child accept it itself, or use threads";
+    log::once(Once::ChildUses, text);
+    libc::EBADF
+}
+
+/// Makes a socket that may become IX's.
 pub fn socket(domain: i32, kind: i32) -> Result<RawFd, i32> {
     let stream = kind & 0xf == SOCK_STREAM;
     let idle = Kind::Idle { stream, ix: false, both: false };
@@ -76,17 +83,17 @@ pub fn socket(domain: i32, kind: i32) -> Result<RawFd, i32> {
     place(&mut core, id, kind).inspect_err(|_| drop(core.sockets.remove(id)))
 }
 
-/// Whether `socket` makes one that may become IX's.
+/// Whether a socket with these arguments may become IX's.
 pub fn may_be_ours(domain: i32, kind: i32, protocol: i32) -> bool {
     let plain = match kind & !(SOCK_NONBLOCK | SOCK_CLOEXEC) {
         SOCK_STREAM => protocol == 0 || protocol == libc::IPPROTO_TCP,
         SOCK_DGRAM => protocol == 0 || protocol == libc::IPPROTO_UDP,
         _ => false,
     };
-    plain && (domain == AF_INET || domain == AF_INET6) && crate::seat::takes_sockets()
+    plain && (domain == AF_INET || domain == AF_INET6) && serving::takes_sockets()
 }
 
-/// One descriptor less for what stood there.
+/// An entry of the descriptor table is gone: closes the socket or epoll set if it was the last.
 pub fn drop_entry(core: &mut Core, entry: Entry) {
     match entry {
         Entry::Linux | Entry::Private | Entry::Kept => {}
@@ -114,7 +121,7 @@ pub fn drop_entry(core: &mut Core, entry: Entry) {
     }
 }
 
-/// One more descriptor for what `from` names.
+/// `to` names the same as `from` now.
 pub fn duplicated(from: RawFd, to: RawFd) {
     let mut core = lock();
     let entry = fds::get(from);
@@ -139,7 +146,7 @@ pub fn duplicated(from: RawFd, to: RawFd) {
     drop_entry(&mut core, before);
 }
 
-/// The socket is Linux's for good.
+/// Makes a socket Linux's for good.
 pub fn leave_to_linux(core: &mut Core, fd: RawFd, id: Id) -> Result<(), i32> {
     use_linux(core, fd)?;
     if let Some(socket) = core.sockets.get_mut(id) {
@@ -148,7 +155,7 @@ pub fn leave_to_linux(core: &mut Core, fd: RawFd, id: Id) -> Result<(), i32> {
     Ok(())
 }
 
-/// The descriptor flags of a socket that Linux does not know of; `None`: ask Linux.
+/// Gets the descriptor flags, or with `set` sets them. Returns `Linux` if Linux has them.
 pub fn descriptor_flags(fd: RawFd, set: Option<i32>) -> Outcome<i32> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
@@ -163,7 +170,7 @@ pub fn descriptor_flags(fd: RawFd, set: Option<i32>) -> Outcome<i32> {
     Ok(if socket.close_on_exec { libc::FD_CLOEXEC } else { 0 })
 }
 
-/// The same for the flags of the open file, of which sockets have one that means something.
+/// The same for the file status flags. Only `O_NONBLOCK` has a meaning for sockets.
 pub fn file_flags(fd: RawFd, set: Option<i32>) -> Outcome<i32> {
     const OTHERS: i32 = libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
     let mut core = lock();
@@ -179,7 +186,7 @@ pub fn file_flags(fd: RawFd, set: Option<i32>) -> Outcome<i32> {
     Ok(libc::O_RDWR | if socket.nonblocking { libc::O_NONBLOCK } else { 0 })
 }
 
-/// Where Linux has bound the socket under a descriptor.
+/// The address to which Linux has bound the socket under a descriptor.
 fn linux_name(fd: RawFd) -> Result<SocketAddr, i32> {
     let mut room = [0u64; 16];
     let mut len = size_of_val(&room) as socklen_t;
@@ -188,11 +195,11 @@ fn linux_name(fd: RawFd) -> Result<SocketAddr, i32> {
         if real::getsockname(fd, room.as_mut_ptr().cast(), &mut len) < 0 {
             return Err(real::errno());
         }
-        crate::mem::read_address(room.as_ptr().cast(), len)
+        mem::read_address(room.as_ptr().cast(), len)
     }
 }
 
-/// What was put into epoll sets as Linux's is IX's now.
+/// A socket has become IX's: so do its entries in epoll sets.
 fn move_watches(core: &mut Core, id: Id) {
     let Some(socket) = core.sockets.get(id) else { return };
     for watch in socket.watches.clone() {
@@ -200,23 +207,23 @@ fn move_watches(core: &mut Core, id: Id) {
             set.becomes_ours(watch.fd);
         }
     }
-    core.tell(id, !0);
+    core.notify(id, !0);
 }
 
-/// Waits for an answer of the dataplane that comes with the next cycle.
+/// Waits for a result of the dataplane that comes with the next cycle.
 fn soon<T>(
     core: Guard,
     interest: Interest<'_>,
     mut ready: impl FnMut(&mut Core) -> Option<Result<T, i32>>,
 ) -> (Guard, Result<T, i32>) {
     let until = Some(Instant::now() + Duration::from_secs(5));
-    let how = How { interest, until, linux: None, drives: true };
+    let how = WaitSpec { interest, until, linux: None, drives: true };
     let mut core = core;
     loop {
-        let (back, result) = drive::wait(core, how, &mut ready);
+        let (back, result) = wait::wait(core, how, &mut ready);
         match result {
             Ok(value) => return (back, value),
-            // It does not take long: the handler has run, the call goes on.
+            // It does not take long, so the call goes on after the handler.
             Err(Stop::Interrupted | Stop::Linux) => signals::reset(),
             Err(Stop::TimedOut) => return (back, Err(libc::ENETDOWN)),
         }
@@ -224,22 +231,22 @@ fn soon<T>(
     }
 }
 
-/// A call has found nothing to do. One that asks a second time within a cycle gets a cycle: it may
-/// be a program that only asks, and never waits.
+/// A non-blocking call has found nothing to do. If this was so before in the same cycle, runs a
+/// cycle: the program may never wait.
 pub fn again(core: Guard, id: Id) -> Guard {
     let mut core = core;
-    let Core { sockets, lanes, .. } = &mut *core;
+    let Core { sockets, elastic_threads, .. } = &mut *core;
     let Some(socket) = sockets.get_mut(id) else { return core };
-    let cycle = lanes[socket.lane].cycle;
+    let cycle = elastic_threads[socket.elastic].cycle;
     if socket.idle_cycle == cycle {
-        let lane = socket.lane;
-        return drive::poll(core, lane);
+        let elastic = socket.elastic;
+        return wait::poll(core, elastic);
     }
     socket.idle_cycle = cycle;
     core
 }
 
-/// A listener that serves both sides never blocks on Linux's, whatever the program has asked for.
+/// Keeps the Linux socket of a listener of both sides non-blocking, whatever the program sets.
 pub fn keep_nonblocking(fd: RawFd) {
     let core = lock();
     let Ok(id) = socket_of(&core, fd) else { return };

@@ -1,14 +1,14 @@
-//! What is known of a connection.
+//! `getsockname`, `getpeername`, and information about a connection.
 use super::{Instead, Outcome, socket_of, soon};
-use crate::drive::Interest;
+use crate::lock::{Guard, lock};
 use crate::slab::Id;
 use crate::socket::Kind;
 use crate::stream::Phase;
-use crate::sync::{Guard, lock};
+use crate::wait::Interest;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
 
-/// `getsockname`: the address, and whether the program wants it as one of IPv6.
+/// `getsockname`: the address, and whether the program expects an IPv6 address.
 pub fn own_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
@@ -35,7 +35,7 @@ pub fn own_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
             stream.wants_info = true;
         }
     }
-    core.touch(id);
+    core.mark_dirty(id);
     let (_core, local) = soon(core, Interest::Socket(id), |core| {
         let stream = core.sockets.get_mut(id)?.stream()?;
         match stream.local {
@@ -46,7 +46,7 @@ pub fn own_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
     Ok((local?, ipv6))
 }
 
-/// `getpeername`, in the same way.
+/// `getpeername`, with the same result.
 pub fn peer_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
@@ -63,22 +63,22 @@ pub fn peer_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
     }
 }
 
-/// `GET_INFO` of a connection, as it is now.
+/// The current `GET_INFO` of a connection.
 pub fn info(core: Guard, id: Id) -> Option<ix_abi::FlowInfo> {
     let mut core = core;
     let stream = core.sockets.get_mut(id)?.stream()?;
     if stream.phase == Phase::Dead {
         return None;
     }
-    if stream.mate.is_some() {
-        /// `ESTABLISHED`.
+    if stream.local_peer.is_some() {
+        /// The number of state ESTABLISHED.
         const OPEN: u16 = 4;
         let mss_bytes = core.mss as u32;
         return Some(ix_abi::FlowInfo { state: OPEN, mss_bytes, ..Default::default() });
     }
     stream.wants_info = true;
     stream.info = None;
-    core.touch(id);
+    core.mark_dirty(id);
     let (_core, info) = soon(core, Interest::Socket(id), |core| {
         let stream = core.sockets.get_mut(id)?.stream()?;
         match &stream.info {

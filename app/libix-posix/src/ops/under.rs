@@ -1,29 +1,24 @@
-//! What of Linux is under the descriptors of sockets: a real socket where Linux was ever asked, and
-//! something that keeps the number where it was not. On the path of connections that are IX's from
-//! `socket` or `accept` to `close` Linux is not called at all.
+//! The Linux file under the descriptor of a socket: a real socket once Linux was asked something,
+//! otherwise any file that keeps the number. A connection that is IX's from `socket` or `accept` to
+//! `close` needs no call to Linux.
 use super::drop_entry;
+use super::replay::replay;
 use crate::fds::{self, Entry};
-use crate::numbers::{Freed, Linux, Taken};
-use crate::options;
-use crate::real;
+use crate::lock::lock;
+use crate::numbers::{FREED, Linux, Taken, freed};
 use crate::slab::Id;
 use crate::socket::{Kind, Socket, Under};
 use crate::state::Core;
-use crate::sync::lock;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use crate::{kept_numbers, log, real};
 use libc::{AF_INET, AF_INET6, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM};
 use std::os::fd::RawFd;
 
-static FREED: Freed = Freed::new();
-/// How many numbers are kept, to be looked at without the lock.
-static KEPT: AtomicUsize = AtomicUsize::new(0);
-
-/// Linux, as it makes sockets of one kind.
+/// Linux's sockets of one domain and type.
 struct Sockets(i32, i32);
 
 impl Linux for Sockets {
     fn open(&mut self) -> Result<RawFd, i32> {
-        // What the program wants to leave to other programs is said when it executes one.
+        // Before the program executes another one, sockets that it may inherit lose the flag.
         // SAFETY: no pointers.
         let fd = unsafe { real::socket(self.0, self.1 | SOCK_CLOEXEC, 0) };
         if fd < 0 { Err(real::errno()) } else { Ok(fd) }
@@ -35,102 +30,32 @@ impl Linux for Sockets {
     }
 }
 
-/// The program has freed this number on Linux.
-pub fn freed(fd: RawFd) {
-    FREED.at(fd);
-}
-
-/// How many numbers may be kept, from now on: it depends on how many descriptors there may be.
-pub fn limit_kept(core: &mut Core) {
-    give_back(core, usize::MAX, 0);
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills a local.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    core.numbers.limit(limit.rlim_cur);
-}
-
-/// Gives so many kept numbers back to Linux, the lowest from `least` on.
-pub fn give_back(core: &mut Core, count: usize, least: RawFd) {
-    for _ in 0..count {
-        let Some(fd) = core.numbers.give_back(least) else { break };
-        give_back_one(fd);
-    }
-    KEPT.store(core.numbers.len(), Ordering::Release);
-}
-
-fn give_back_one(fd: RawFd) {
-    // From here on a new descriptor of this number is Linux's.
-    fds::replace(fd, Entry::Linux);
-    // SAFETY: the program has closed it.
-    unsafe { real::close(fd) };
-    FREED.at(fd);
-}
-
-/// Something is about to take so many numbers from Linux, from `least` on: it finds the lowest.
-#[inline]
-pub fn make_room(count: usize, least: RawFd) {
-    if KEPT.load(Ordering::Relaxed) > 0 {
-        give_back(&mut lock(), count, least);
-    }
-}
-
-/// A descriptor that Linux has just made, or none: at the lowest number that is free for the
-/// program. The caller does not have the lock.
-pub fn lowest(fd: RawFd, flags: i32) -> RawFd {
-    if fd < 0 || KEPT.load(Ordering::Relaxed) == 0 {
-        return fd;
-    }
-    let mut core = lock();
-    let Some(to) = core.numbers.lowest().filter(|lowest| *lowest < fd) else { return fd };
-    core.numbers.remove(to);
-    KEPT.store(core.numbers.len(), Ordering::Release);
-    let flags = if flags & SOCK_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
-    fds::replace(to, Entry::Linux);
-    // SAFETY: no pointers; nobody knows of `fd` yet.
-    unsafe {
-        real::dup3(fd, to, flags);
-        real::close(fd);
-    }
-    FREED.at(fd);
-    to
-}
-
-/// Before a `dup2` over this number: if it was kept, it is not any more.
-pub fn taken_over(to: RawFd) -> bool {
-    if fds::get(to) != Entry::Kept {
-        return false;
-    }
-    let mut core = lock();
-    let was_kept = core.numbers.remove(to);
-    KEPT.store(core.numbers.len(), Ordering::Release);
-    was_kept
-}
-
-/// ... and if the `dup2` failed, it is closed.
-pub fn not_taken_over(to: RawFd) {
-    give_back_one(to);
-}
-
-/// A new socket of IX, or one that may become so, gets its number.
+/// Gives a descriptor number to a new socket that is or may become IX's.
 pub fn place(core: &mut Core, id: Id, flags: i32) -> Result<RawFd, i32> {
+    let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF) };
+    let mut linux = linux_kind(socket);
+    let taken = core.numbers.take(&FREED, &mut linux);
+    kept_numbers::changed(core);
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF) };
-    let taken = core.numbers.take(&FREED, &mut linux_kind(socket));
-    KEPT.store(core.numbers.len(), Ordering::Release);
     let (fd, under) = match taken? {
         Taken::Opened(fd) => (fd, Under::Untouched),
         Taken::Kept(fd) => (fd, Under::Number),
     };
     if fd as usize >= fds::FDS_MAX {
-        // SAFETY: no pointers; nobody knows of it yet.
+        // SAFETY: no pointers; the program does not know the descriptor yet.
         unsafe { real::close(fd) };
-        let text = format!("sockets have numbers below {}, and all are taken", fds::FDS_MAX);
-        crate::log::once(crate::log::Once::Descriptors, &text);
+        let text = format!(
+            "no descriptor for a socket: its number must be below {}, and all of those are in use",
+            fds::FDS_MAX
+        );
+        log::once(log::Once::Descriptors, &text);
         return Err(libc::EMFILE);
     }
     (socket.fds, socket.number, socket.under) = (1, fd, under);
     socket.nonblocking = flags & SOCK_NONBLOCK != 0;
     socket.close_on_exec = flags & SOCK_CLOEXEC != 0;
-    // A number that comes anew from Linux while we still have it was closed behind our back.
+    // If the number is still in our table, the program has closed it by a call that is not seen
+    // here.
     let before = fds::replace(fd, Entry::Socket(fds::index_of(id)));
     drop_entry(core, before);
     Ok(fd)
@@ -141,7 +66,7 @@ fn linux_kind(socket: &Socket) -> Sockets {
     Sockets(domain, if socket.is_tcp() { SOCK_STREAM } else { SOCK_DGRAM })
 }
 
-/// Closes a number of ours that is not Linux's; returns what stood there, which the caller drops.
+/// Closes a descriptor that is not simply Linux's. Returns its entry, which the caller drops.
 pub fn close_number(core: &mut Core, fd: RawFd) -> Entry {
     let entry = fds::get(fd);
     let begun = core.has_begun();
@@ -156,9 +81,9 @@ pub fn close_number(core: &mut Core, fd: RawFd) -> Entry {
     if kept.filter(may_be_kept).is_some() {
         fds::replace(fd, Entry::Kept);
         if let Some(over) = core.numbers.keep(fd) {
-            give_back_one(over);
+            kept_numbers::close(over);
         }
-        KEPT.store(core.numbers.len(), Ordering::Release);
+        kept_numbers::changed(core);
     } else {
         fds::replace(fd, Entry::Linux);
         // SAFETY: the program closes it.
@@ -168,15 +93,15 @@ pub fn close_number(core: &mut Core, fd: RawFd) -> Entry {
     entry
 }
 
-/// The Linux socket under a descriptor is about to be asked: sees to it that there is one, and that
-/// it knows what the program has set so far.
+/// Makes sure that there is a Linux socket under a descriptor, with all options that the program
+/// has set so far.
 pub fn use_linux(core: &mut Core, fd: RawFd) -> Result<(), i32> {
     let Entry::Socket(index) = fds::get(fd) else { return Ok(()) };
     let Some(id) = core.sockets.id_at(index) else { return Ok(()) };
     let Some(socket) = core.sockets.get_mut(id) else { return Ok(()) };
     if socket.under == Under::Number {
         let new = linux_kind(socket).open()?;
-        // SAFETY: no pointers; nobody knows of `new`.
+        // SAFETY: no pointers; only this function knows of `new`.
         unsafe {
             real::dup3(new, socket.number, libc::O_CLOEXEC);
             real::close(new);
@@ -184,12 +109,12 @@ pub fn use_linux(core: &mut Core, fd: RawFd) -> Result<(), i32> {
     }
     if socket.under != Under::Used {
         socket.under = Under::Used;
-        options::replay(socket);
+        replay(socket);
     }
     Ok(())
 }
 
-/// The same for a call that goes on to Linux as a whole.
+/// The same, for a call that goes on to Linux as a whole.
 pub fn before_linux(fd: RawFd) -> Result<(), i32> {
     match fds::get(fd) {
         Entry::Socket(_) => use_linux(&mut lock(), fd),
@@ -198,25 +123,25 @@ pub fn before_linux(fd: RawFd) -> Result<(), i32> {
     }
 }
 
-/// Before a fork: what is undecided becomes a real socket, which both will have; what keeps numbers
-/// is no longer ours alone.
+/// Before a fork: undecided sockets become real sockets, which both processes will have. Files that
+/// keep numbers will be shared.
 pub fn before_fork(core: &mut Core) {
-    give_back(core, usize::MAX, 0);
+    kept_numbers::give_back(core, usize::MAX, 0);
     for id in core.sockets.ids() {
         let Some(socket) = core.sockets.get_mut(id) else { continue };
         socket.alone = false;
         let (number, idle) = (socket.number, matches!(socket.kind, Kind::Idle { .. }));
         if idle && socket.fds > 0 {
-            // Without room for it the child has one of its own, later.
+            // If no descriptor is free, each process makes one of its own later.
             let _ = use_linux(core, number);
         }
     }
 }
 
-/// Before another program is executed, here or in a child: it finds what it would find on Linux.
+/// Before another program is executed, here or in a child: it inherits what it would on Linux.
 pub fn before_exec() {
     let mut core = lock();
-    give_back(&mut core, usize::MAX, 0);
+    kept_numbers::give_back(&mut core, usize::MAX, 0);
     for id in core.sockets.ids() {
         let Some(socket) = core.sockets.get_mut(id) else { continue };
         let differs = !socket.close_on_exec || !socket.alone;

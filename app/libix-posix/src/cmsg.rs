@@ -1,8 +1,8 @@
-//! Control messages (cmsg(3)) of datagrams: what the program says of one that it sends, and what it
-//! is told of one that came, or that did not arrive.
+//! Control messages (cmsg(3)) of datagrams: those that the program sends, and those of a received
+//! datagram or of one that did not arrive.
+use crate::error_queue::Refused;
 use crate::mem::{self, is_possible};
-use crate::socket::Refused;
-use crate::transfer::{Arrival, Notes, Wishes};
+use crate::transfer::{Arrival, ReceiveControl, SendControl};
 use libc::{
     CMSG_DATA, CMSG_LEN, CMSG_SPACE, IP_PKTINFO, IP_RECVERR, IP_TOS, IP_TTL, IPPROTO_IP,
     IPPROTO_IPV6, IPV6_PKTINFO, IPV6_RECVERR, MSG_CTRUNC, SCM_RIGHTS, SOL_SOCKET, c_int, cmsghdr,
@@ -12,81 +12,86 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const HEADER: usize = size_of::<cmsghdr>();
 
-/// What is said of a datagram; an errno where Linux has one for it.
+/// Reads the control messages of a datagram to send. Errors are Linux's errnos.
 ///
 /// # Safety
 /// The program's message, which waits for this call.
-pub unsafe fn wishes(message: &msghdr) -> Result<Wishes, i32> {
-    let mut wishes = Wishes::default();
+pub unsafe fn read(message: &msghdr) -> Result<SendControl, i32> {
+    let mut send_control = SendControl::default();
     let len = message.msg_controllen;
     if len == 0 {
-        return Ok(wishes);
+        return Ok(send_control);
     }
     if !is_possible(message.msg_control, len) {
         return Err(libc::EFAULT);
     }
-    // SAFETY: so many bytes of the program's, which it leaves alone during this call.
+    // SAFETY: this many bytes of the program's, which does not change them during this call.
     let all: &[u8] = unsafe { core::slice::from_raw_parts(message.msg_control.cast(), len) };
     let mut at = 0;
     while let Some(head) = all.get(at..at + HEADER) {
-        // SAFETY: so many bytes, and any are a header.
+        // SAFETY: enough bytes, and any are a valid header.
         let head = unsafe { head.as_ptr().cast::<cmsghdr>().read_unaligned() };
         let value = all.get(at + HEADER..at.saturating_add(head.cmsg_len)).ok_or(libc::EINVAL)?;
-        take(&mut wishes, head.cmsg_level, head.cmsg_type, value)?;
+        take(&mut send_control, head.cmsg_level, head.cmsg_type, value)?;
         at = at.saturating_add(head.cmsg_len.next_multiple_of(size_of::<size_t>()));
     }
-    Ok(wishes)
+    Ok(send_control)
 }
 
-/// Notes one that has this value.
-fn take(wishes: &mut Wishes, level: c_int, kind: c_int, value: &[u8]) -> Result<(), i32> {
+/// Takes in one control message.
+fn take(
+    send_control: &mut SendControl,
+    level: c_int,
+    kind: c_int,
+    value: &[u8],
+) -> Result<(), i32> {
     let int = |bytes: &[u8]| bytes.try_into().map(i32::from_ne_bytes).map_err(|_| libc::EINVAL);
     match (level, kind) {
         (IPPROTO_IP, IP_TTL) => match int(value)? {
-            ttl @ 1..=255 => wishes.ttl = Some(ttl as u8),
+            ttl @ 1..=255 => send_control.ttl = Some(ttl as u8),
             _ => return Err(libc::EINVAL),
         },
         (IPPROTO_IP, IP_TOS) => match value {
-            [tos] => wishes.tos = Some(*tos),
-            _ => wishes.tos = Some(u8::try_from(int(value)?).map_err(|_| libc::EINVAL)?),
+            [tos] => send_control.tos = Some(*tos),
+            _ => send_control.tos = Some(u8::try_from(int(value)?).map_err(|_| libc::EINVAL)?),
         },
         (IPPROTO_IP, IP_PKTINFO) => {
             let &[i, j, k, l, a, b, c, d, _, _, _, _] = value else { return Err(libc::EINVAL) };
-            wishes.interface = u32::from_ne_bytes([i, j, k, l]);
+            send_control.interface = u32::from_ne_bytes([i, j, k, l]);
             let from = Ipv4Addr::new(a, b, c, d);
-            wishes.from = (!from.is_unspecified()).then_some(from);
+            send_control.from = (!from.is_unspecified()).then_some(from);
         }
         (IPPROTO_IPV6, IPV6_PKTINFO) => {
             let address = value.first_chunk::<16>().filter(|_| value.len() == 20);
             let address = Ipv6Addr::from(*address.ok_or(libc::EINVAL)?);
             let index = value.last_chunk().copied().unwrap_or_default();
-            wishes.interface = u32::from_ne_bytes(index);
+            send_control.interface = u32::from_ne_bytes(index);
             if !address.is_unspecified() {
-                wishes.from = Some(address.to_ipv4_mapped().ok_or(libc::EINVAL)?);
+                send_control.from = Some(address.to_ipv4_mapped().ok_or(libc::EINVAL)?);
             }
         }
         (SOL_SOCKET, SCM_RIGHTS | libc::SCM_CREDENTIALS) => {}
-        // What else there is depends on the kernel.
+        // Which others there are depends on the kernel.
         (SOL_SOCKET | IPPROTO_IP | libc::SOL_UDP, _) => return Err(libc::EINVAL),
         _ => {}
     }
     Ok(())
 }
 
-/// Tells the program of a datagram, and how many bytes that took; `MSG_CTRUNC` if there was no
-/// room.
+/// Writes the control messages of a received datagram, and their length; `MSG_CTRUNC` if there is
+/// not enough room.
 ///
 /// # Safety
 /// The program's message has room where it says.
-pub unsafe fn tell(message: &mut msghdr, notes: &Notes, ipv6: bool) {
+pub unsafe fn write(message: &mut msghdr, receive_control: &ReceiveControl, ipv6: bool) {
     let mut room = Room { message, used: 0 };
-    if let Some(Arrival { address: IpAddr::V4(local), interface }) = notes.local {
+    if let Some(Arrival { address: IpAddr::V4(local), interface }) = receive_control.local {
         let local = local.octets();
         let info = [interface.to_ne_bytes(), local, local].concat();
         // SAFETY: the caller's promise.
         unsafe { room.put(IPPROTO_IP, IP_PKTINFO, &info) };
     }
-    if let Some(Arrival { address, interface }) = notes.local_v6 {
+    if let Some(Arrival { address, interface }) = receive_control.local_v6 {
         let mapped = match address {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
             IpAddr::V6(v6) => v6,
@@ -95,7 +100,7 @@ pub unsafe fn tell(message: &mut msghdr, notes: &Notes, ipv6: bool) {
         // SAFETY: the caller's promise.
         unsafe { room.put(IPPROTO_IPV6, IPV6_PKTINFO, &info) };
     }
-    if let Some(refused) = &notes.refused {
+    if let Some(refused) = &receive_control.refused {
         let (level, kind) =
             if ipv6 { (IPPROTO_IPV6, IPV6_RECVERR) } else { (IPPROTO_IP, IP_RECVERR) };
         // SAFETY: the caller's promise.
@@ -105,7 +110,7 @@ pub unsafe fn tell(message: &mut msghdr, notes: &Notes, ipv6: bool) {
     message.msg_controllen = used;
 }
 
-/// `struct sock_extended_err`, and behind it who says so.
+/// `struct sock_extended_err`, followed by the sender of the ICMP message.
 fn extended_error(refused: &Refused, ipv6: bool) -> Vec<u8> {
     let mut bytes = refused.errno.to_ne_bytes().to_vec();
     bytes.extend(match refused.said {
@@ -133,7 +138,7 @@ struct Room<'a> {
 }
 
 impl Room<'_> {
-    /// Appends one, as much of it as there is room for.
+    /// Appends a control message, as much of it as there is room for.
     ///
     /// # Safety
     /// The program's message has room where it says.
@@ -143,14 +148,14 @@ impl Room<'_> {
             self.message.msg_flags |= MSG_CTRUNC;
             return;
         }
-        // SAFETY: sizes only.
+        // SAFETY: only computes sizes.
         let (whole, space) =
             unsafe { (CMSG_LEN(value.len() as u32), CMSG_SPACE(value.len() as u32)) };
         let len = left.min(whole as usize);
         if len < whole as usize {
             self.message.msg_flags |= MSG_CTRUNC;
         }
-        // SAFETY: `len` of the `left` bytes that there is room for, from here on.
+        // SAFETY: `len` of the `left` bytes of room from here on.
         unsafe {
             let at = self.message.msg_control.cast::<u8>().add(self.used).cast::<cmsghdr>();
             let head = cmsghdr { cmsg_len: len, cmsg_level: level, cmsg_type: kind };
@@ -189,17 +194,17 @@ mod tests {
     fn what_is_told_can_be_said() {
         let address = IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3));
         let local = Some(Arrival { address, interface: 7 });
-        let notes = Notes { local, local_v6: local, refused: None };
+        let receive_control = ReceiveControl { local, local_v6: local, refused: None };
         let mut room = [0u8; 100];
         let mut message = message(&mut room);
         // SAFETY: room of ours.
-        unsafe { tell(&mut message, &notes, false) };
+        unsafe { write(&mut message, &receive_control, false) };
         assert_eq!((message.msg_controllen, message.msg_flags), (32 + 40, 0));
         // `ipi_spec_dst` is what the next datagram comes from.
-        // SAFETY: as it was told.
-        let wishes = unsafe { wishes(&message) }.unwrap();
+        // SAFETY: as it was written.
+        let send_control = unsafe { read(&message) }.unwrap();
         let from = Some(Ipv4Addr::new(10, 1, 2, 3));
-        assert_eq!(wishes, Wishes { from, interface: 7, ..Wishes::default() });
+        assert_eq!(send_control, SendControl { from, interface: 7, ..SendControl::default() });
     }
 
     #[test]
@@ -207,12 +212,12 @@ mod tests {
         let said = |len, level, kind, value: &[u8]| {
             let mut bytes = [header(len, level, kind), value.to_vec()].concat();
             // SAFETY: bytes of ours.
-            unsafe { wishes(&message(&mut bytes)) }
+            unsafe { read(&message(&mut bytes)) }
         };
         let ttl = |value: i32| said(20, IPPROTO_IP, IP_TTL, &value.to_ne_bytes());
-        assert_eq!(ttl(7), Ok(Wishes { ttl: Some(7), ..Wishes::default() }));
+        assert_eq!(ttl(7), Ok(SendControl { ttl: Some(7), ..SendControl::default() }));
         assert_eq!((ttl(0), ttl(256)), (Err(libc::EINVAL), Err(libc::EINVAL)));
-        let tos = Ok(Wishes { tos: Some(8), ..Wishes::default() });
+        let tos = Ok(SendControl { tos: Some(8), ..SendControl::default() });
         assert_eq!(said(17, IPPROTO_IP, IP_TOS, &[8]), tos);
         assert_eq!(said(20, IPPROTO_IP, IP_TOS, &8i32.to_ne_bytes()), tos);
         assert_eq!(said(20, IPPROTO_IP, 999, &[0; 4]), Err(libc::EINVAL));
@@ -226,14 +231,14 @@ mod tests {
             Err(libc::EINVAL),
             "shorter than a header"
         );
-        assert_eq!(said(16, SOL_SOCKET, SCM_RIGHTS, &[]), Ok(Wishes::default()));
+        assert_eq!(said(16, SOL_SOCKET, SCM_RIGHTS, &[]), Ok(SendControl::default()));
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_an_answer(mut bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             // SAFETY: bytes of ours.
-            let _ = unsafe { wishes(&message(&mut bytes)) };
+            let _ = unsafe { read(&message(&mut bytes)) };
         }
 
         #[test]
@@ -242,11 +247,11 @@ mod tests {
             let said = Some(Said { kind: 3, code: 3, detail: 0, by: to.ip() });
             let refused = Some(Refused { to, errno: libc::ECONNREFUSED, said, info: 0 });
             let arrival = Arrival { address: to.ip(), interface: 1 };
-            let notes = Notes { local: Some(arrival), local_v6: None, refused };
+            let receive_control = ReceiveControl { local: Some(arrival), local_v6: None, refused };
             let mut bytes = [0xa5u8; 120];
             let mut message = message(&mut bytes[..room]);
             // SAFETY: room of ours.
-            unsafe { tell(&mut message, &notes, ipv6) };
+            unsafe { write(&mut message, &receive_control, ipv6) };
             let (used, flags) = (message.msg_controllen, message.msg_flags);
             prop_assert!(used <= room);
             prop_assert!(bytes[room..].iter().all(|byte| *byte == 0xa5));

@@ -1,4 +1,4 @@
-//! Options that sockets of IX do not have: programs get the errno of a kernel without them, rather
+//! Options that sockets of IX do not have. Programs get the errno of a kernel without them, rather
 //! than a success that means nothing.
 use crate::socket::Kind;
 use libc::{IPPROTO_IP, IPPROTO_TCP, SOL_SOCKET, SOL_UDP};
@@ -13,7 +13,7 @@ const TCP_AO_ADD_KEY: i32 = 38;
 const TCP_AO_DEL_KEY: i32 = 39;
 const TCP_AO_INFO: i32 = 40;
 
-/// Level, number, and the name that the user hears.
+/// Level, number, and the name in the message.
 const ALL: [(i32, i32, &str); 15] = [
     (SOL_SOCKET, SO_ZEROCOPY, "SO_ZEROCOPY"),
     (SOL_SOCKET, libc::SO_ATTACH_FILTER, "SO_ATTACH_FILTER"),
@@ -29,12 +29,12 @@ const ALL: [(i32, i32, &str); 15] = [
     (IPPROTO_TCP, TCP_AO_ADD_KEY, "TCP_AO_ADD_KEY"),
     (IPPROTO_TCP, TCP_AO_DEL_KEY, "TCP_AO_DEL_KEY"),
     (IPPROTO_TCP, TCP_AO_INFO, "TCP_AO_INFO"),
-    // Only once a socket is IX's: what Linux hears of groups is Linux's.
+    // Refused only once a socket is IX's: before that, groups are Linux's.
     (IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, GROUPS),
 ];
 const GROUPS: &str = "IP_ADD_MEMBERSHIP";
 
-/// Whether a socket of this kind lacks an option; said once of each.
+/// Whether a socket of this kind lacks an option. Reports each option once.
 pub fn refuses(kind: &Kind, level: i32, name: i32) -> bool {
     let found = ALL.iter().position(|(of, number, _)| (*of, *number) == (level, name));
     let Some(index) = found else { return false };
@@ -45,7 +45,7 @@ pub fn refuses(kind: &Kind, level: i32, name: i32) -> bool {
         _ => false,
     };
     if !has {
-        crate::log::lacks(index, text);
+        crate::log::unsupported(index, text);
     }
     !has
 }

@@ -1,0 +1,93 @@
+//! One cycle of an elastic thread, run by its driver: the calls of all threads of the program go
+//! in, and the events for all of them come out.
+use crate::confined::THREADS;
+use crate::elastic_thread::Role;
+use crate::lock::{Guard, lock};
+use crate::stream::CORK_US;
+use crate::{log, signals};
+use libix::raw::Wait;
+use std::os::fd::RawFd;
+
+/// Longest sleep of a driver while a sender waits for transmit memory, µs.
+const STARVED_US: u64 = 1_000;
+/// Longest sleep of a driver while a connection waits for its first bytes (`TCP_DEFER_ACCEPT`), µs.
+const DEFERRED_US: u64 = 100_000;
+
+/// Why a driver has come out of the dataplane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CycleEnd {
+    /// There were events.
+    Events,
+    /// There were events for a thread that sleeps and drives this elastic thread when it waits
+    /// next.
+    ForOthers,
+    /// There were no events, and another thread wanted the driver to come out.
+    Kicked,
+    /// There were no events: the time is over, or Linux's descriptor is readable.
+    Otherwise,
+}
+
+/// Runs a cycle, or several until there are events. The elastic thread must have no driver. The
+/// dataplane also wakes up when `linux` is readable.
+pub fn run(
+    mut core: Guard,
+    index: usize,
+    wait: Wait,
+    linux: Option<RawFd>,
+    role: Role,
+) -> (Guard, CycleEnd) {
+    debug_assert!(core.elastic_threads[index].role == Role::Free);
+    // SAFETY: this thread is the driver from here until the role is free again below.
+    let Some(thread) = (unsafe { THREADS[index].get() }) else {
+        return (core, CycleEnd::Otherwise);
+    };
+    core.elastic_threads[index].role = role;
+    let left = core.emit(index, thread);
+    let elastic = &mut core.elastic_threads[index];
+    // Acknowledgements free memory, and the dataplane may give more without an event.
+    let starved = core::mem::take(&mut elastic.starved);
+    let wait = if starved { at_most(wait, STARVED_US) } else { wait };
+    let wait = if elastic.corked.is_empty() { wait } else { at_most(wait, CORK_US) };
+    let wait = if elastic.deferred.is_empty() { wait } else { at_most(wait, DEFERRED_US) };
+    let watches_other = elastic.watched != linux;
+    elastic.watched = linux;
+    drop(core);
+    let events = signals::inside(index, |may_wait| {
+        if watches_other {
+            let _ = thread.watch(linux);
+        }
+        thread.run_io(if left || !may_wait { Wait::Poll } else { wait })
+    });
+    let mut core = lock();
+    let events = events.unwrap_or_else(|error| log::fatal(&format!("the dataplane: {error}")));
+    let kicked = core.came_out(index);
+    core.elastic_threads[index].cycle += 1;
+    core.settle(index, thread);
+    core.dispatch(index, thread, events);
+    core.wakeups.came_out(index);
+    let for_others = core.wakeups.is_at_home(index);
+    core.elastic_threads[index].role = Role::Free;
+    if let Some(wake_fd) = core.elastic_threads[index].wants_role.first().copied() {
+        core.wake(wake_fd);
+    }
+    if role == Role::Program
+        && let Some(wake_fd) = core.elastic_threads[index].helper_sleeps.take()
+    {
+        core.wake(wake_fd);
+    }
+    let end = match events {
+        0 if kicked => CycleEnd::Kicked,
+        0 => CycleEnd::Otherwise,
+        _ if for_others => CycleEnd::ForOthers,
+        _ => CycleEnd::Events,
+    };
+    (core, end)
+}
+
+fn at_most(wait: Wait, limit_us: u64) -> Wait {
+    match wait {
+        Wait::Forever => Wait::Us(limit_us),
+        Wait::Us(us) => Wait::Us(us.min(limit_us)),
+        Wait::Poll => Wait::Poll,
+    }
+}

@@ -1,0 +1,131 @@
+//! A port as the dataplane knows it: one that is listened at, or one that is bound for UDP.
+use crate::options::SendOptions;
+use crate::slab::Id;
+use libix::Error;
+use std::net::SocketAddr;
+
+/// The handle of a port on one elastic thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortHandle {
+    /// Not requested yet.
+    Unasked,
+    /// Requested.
+    Asked,
+    /// The outcome of the request.
+    Is(Result<u64, Error>),
+}
+
+/// The handles of a port: every elastic thread opens it for its own flow groups.
+pub struct PortHandles(Vec<PortHandle>);
+
+impl PortHandles {
+    /// Not requested yet, on this many elastic threads.
+    pub fn unasked(count: usize) -> PortHandles {
+        PortHandles(vec![PortHandle::Unasked; count])
+    }
+
+    /// The handle on one elastic thread, if it has one.
+    pub fn get(&self, elastic: usize) -> Option<u64> {
+        match self.0.get(elastic) {
+            Some(PortHandle::Is(answer)) => answer.ok(),
+            _ => None,
+        }
+    }
+
+    /// Sets what is known of one.
+    pub fn set(&mut self, elastic: usize, handle: PortHandle) {
+        if self.0.len() <= elastic {
+            self.0.resize(elastic + 1, PortHandle::Unasked);
+        }
+        self.0[elastic] = handle;
+    }
+
+    /// Whether the outcome of a request is outstanding.
+    pub fn is_awaited(&self) -> bool {
+        self.0.contains(&PortHandle::Asked)
+    }
+
+    /// The first error, or success, once every elastic thread has answered.
+    pub fn outcome(&self) -> Option<Result<(), Error>> {
+        let mut outcome = Ok(());
+        for handle in &self.0 {
+            let PortHandle::Is(answer) = handle else { return None };
+            outcome = outcome.and(answer.map(drop));
+        }
+        Some(outcome)
+    }
+
+    /// All handles, each with the index of its elastic thread.
+    pub fn all(&self) -> impl Iterator<Item = (usize, u64)> {
+        (0..self.0.len()).filter_map(|elastic| self.get(elastic).map(|handle| (elastic, handle)))
+    }
+}
+
+/// A port that the dataplane listens at, for all sockets of this process that listen there.
+pub struct Port {
+    /// Its handles.
+    pub handles: PortHandles,
+    /// Its listening sockets.
+    pub members: Vec<Id>,
+    /// Index of the member whose turn it is.
+    pub next: usize,
+    /// The address of the `LISTEN` call.
+    pub at: SocketAddr,
+    /// The backlog of the `LISTEN` call.
+    pub backlog: u32,
+}
+
+/// A bound UDP port, for all sockets of this process that are bound to the same address. As Linux
+/// allows (`SO_REUSEADDR`), a server has one socket for new peers and one connected to each peer.
+pub struct UdpPort {
+    /// Its handles.
+    pub handles: PortHandles,
+    /// Its sockets, oldest first.
+    pub members: Vec<Id>,
+    /// The address of the `UDP_BIND` call.
+    pub at: SocketAddr,
+    /// The options that each elastic thread was last told.
+    told: Vec<SendOptions>,
+}
+
+impl UdpPort {
+    /// A port without members, which no elastic thread was asked for yet.
+    pub fn new(at: SocketAddr, elastic_count: usize) -> UdpPort {
+        let handles = PortHandles::unasked(elastic_count);
+        UdpPort { handles, members: Vec::new(), at, told: Vec::new() }
+    }
+
+    /// The dataplane starts with this many elastic threads, none of which was told anything.
+    pub fn restart(&mut self, elastic_count: usize) {
+        self.handles = PortHandles::unasked(elastic_count);
+        self.told.clear();
+    }
+
+    /// The options that an elastic thread was last told for this port.
+    pub fn told(&mut self, elastic: usize) -> &mut SendOptions {
+        if self.told.len() <= elastic {
+            self.told.resize(elastic + 1, SendOptions::default());
+        }
+        &mut self.told[elastic]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_open_when_all_have_answered() {
+        let mut handles = PortHandles::unasked(2);
+        assert_eq!((handles.outcome(), handles.is_awaited()), (None, false));
+        handles.set(1, PortHandle::Asked);
+        assert!(handles.is_awaited());
+        handles.set(1, PortHandle::Is(Ok(7)));
+        assert_eq!((handles.outcome(), handles.get(1), handles.get(0)), (None, Some(7), None));
+        handles.set(0, PortHandle::Is(Err(Error::InUse)));
+        assert_eq!(handles.outcome(), Some(Err(Error::InUse)));
+        assert_eq!(handles.all().collect::<Vec<_>>(), [(1, 7)]);
+        handles.set(0, PortHandle::Is(Ok(3)));
+        assert_eq!(handles.outcome(), Some(Ok(())));
+    }
+}

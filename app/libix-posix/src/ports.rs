@@ -1,0 +1,167 @@
+//! Which ports of this process the dataplane has open. A port serves several sockets, and has a
+//! handle on every elastic thread.
+use crate::confined::ELASTIC_THREADS_MAX;
+use crate::options::Options;
+use crate::port::{Port, PortHandle, PortHandles, UdpPort};
+use crate::slab::Id;
+use crate::socket::{Kind, Socket};
+use crate::state::Core;
+use libix::Error;
+use std::net::{IpAddr, SocketAddr};
+
+impl Core {
+    /// The dataplane starts with this many elastic threads: each opens all ports known so far.
+    pub fn open_ports_on(&mut self, count: usize) {
+        self.elastic_count = count.clamp(1, ELASTIC_THREADS_MAX);
+        for elastic in &mut self.elastic_threads[..self.elastic_count] {
+            (elastic.new_ports, elastic.new_udp_ports) = (self.ports.ids(), self.udp_ports.ids());
+        }
+        for id in self.ports.ids() {
+            if let Some(port) = self.ports.get_mut(id) {
+                port.handles = PortHandles::unasked(self.elastic_count);
+            }
+        }
+        for id in self.udp_ports.ids() {
+            if let Some(port) = self.udp_ports.get_mut(id) {
+                port.restart(self.elastic_count);
+            }
+        }
+    }
+
+    /// Closes a port without members. While a request for it is outstanding, its answer closes it.
+    pub fn close_port(&mut self, id: Id) {
+        let Some(port) = self.ports.get(id).filter(|port| port.members.is_empty()) else { return };
+        for elastic in &mut self.elastic_threads {
+            elastic.new_ports.retain(|port| *port != id);
+        }
+        if !port.handles.is_awaited() {
+            for (elastic, handle) in port.handles.all() {
+                self.elastic_threads[elastic].old_ports.push(handle);
+            }
+            self.ports.remove(id);
+        }
+    }
+
+    /// Adds a listening socket to its port, which is opened if it is the first there.
+    pub fn join_port(
+        &mut self,
+        id: Id,
+        at: SocketAddr,
+        backlog: u32,
+        reuse_port: bool,
+    ) -> Result<Id, i32> {
+        let same = self.ports.ids().into_iter().find(|port| {
+            self.ports.get(*port).is_some_and(|port| port.at == at && !port.members.is_empty())
+        });
+        let Some(port) = same else {
+            let (members, next) = (vec![id], 0);
+            let handles = PortHandles::unasked(self.elastic_count);
+            let port = self.ports.insert(Port { handles, members, next, at, backlog });
+            let active = &mut self.elastic_threads[..self.elastic_count];
+            active.iter_mut().for_each(|elastic| elastic.new_ports.push(port));
+            return Ok(port);
+        };
+        let Some(entry) = self.ports.get_mut(port).filter(|_| reuse_port) else {
+            return Err(libc::EADDRINUSE);
+        };
+        entry.members.push(id);
+        Ok(port)
+    }
+
+    /// Adds a UDP socket to its port, which is bound if it is the first there.
+    pub fn join_udp_port(&mut self, id: Id, at: SocketAddr) {
+        let same = self.udp_ports.ids().into_iter().find(|port| {
+            self.udp_ports.get(*port).is_some_and(|port| port.at == at && !port.members.is_empty())
+        });
+        let port = same.unwrap_or_else(|| {
+            let port = self.udp_ports.insert(UdpPort::new(at, self.elastic_count));
+            let active = &mut self.elastic_threads[..self.elastic_count];
+            active.iter_mut().for_each(|elastic| elastic.new_udp_ports.push(port));
+            port
+        });
+        if let Some(port) = self.udp_ports.get_mut(port) {
+            port.members.push(id);
+        }
+        if let Some(udp) = self.sockets.get_mut(id).and_then(Socket::datagrams) {
+            udp.port = port;
+        }
+    }
+
+    /// Removes a UDP socket from its port, which is unbound if it was the last there.
+    pub fn leave_udp_port(&mut self, id: Id) {
+        let udp = self.sockets.get_mut(id).and_then(Socket::datagrams);
+        let Some(port_id) = udp.map(|udp| udp.port) else { return };
+        if let Some(port) = self.udp_ports.get_mut(port_id) {
+            port.members.retain(|member| *member != id);
+            self.close_udp_port(port_id);
+        }
+    }
+
+    /// Unbinds a UDP port without members. While a request for it is outstanding, its answer
+    /// unbinds it.
+    pub fn close_udp_port(&mut self, id: Id) {
+        let Some(port) = self.udp_ports.get(id).filter(|port| port.members.is_empty()) else {
+            return;
+        };
+        for elastic in &mut self.elastic_threads {
+            elastic.new_udp_ports.retain(|port| *port != id);
+        }
+        if !port.handles.is_awaited() {
+            for (elastic, handle) in port.handles.all() {
+                self.elastic_threads[elastic].old_udp_ports.push(handle);
+            }
+            self.udp_ports.remove(id);
+        }
+    }
+
+    /// Takes in what an elastic thread has answered to the request to open a port, or with `udp` to
+    /// bind a UDP port.
+    pub fn opened(&mut self, elastic: usize, id: Id, answer: Result<u64, Error>, udp: bool) {
+        let handles = match udp {
+            true => self.udp_ports.get_mut(id).map(|port| &mut port.handles),
+            false => self.ports.get_mut(id).map(|port| &mut port.handles),
+        };
+        if let Some(handles) = handles {
+            handles.set(elastic, PortHandle::Is(answer));
+        }
+        // All members may have left meanwhile.
+        if udp { self.close_udp_port(id) } else { self.close_port(id) }
+    }
+
+    /// Whether another socket of this process is bound to an address in a way that excludes this
+    /// one.
+    pub fn is_in_use(&self, id: Id, at: SocketAddr, stream: bool, options: &Options) -> bool {
+        self.sockets.ids().into_iter().filter(|other| *other != id).any(|other| {
+            let Some(other) = self.sockets.get(other) else { return false };
+            let Some(theirs) = other.bound else { return false };
+            let overlaps = theirs.port() == at.port()
+                && (theirs.ip() == at.ip()
+                    || theirs.ip().is_unspecified()
+                    || at.ip().is_unspecified());
+            let other_stream = match other.kind {
+                Kind::Idle { stream, .. } => stream,
+                Kind::Datagrams(_) => false,
+                Kind::Linux | Kind::Lost => return false,
+                _ => true,
+            };
+            let listens = matches!(other.kind, Kind::Listener(_));
+            let share_address =
+                options.reuse_address && other.options.reuse_address && !(stream && listens);
+            let share_port = options.reuse_port && other.options.reuse_port;
+            overlaps && other_stream == stream && other.fds > 0 && !share_address && !share_port
+        })
+    }
+
+    /// A free port for a socket whose program names none.
+    pub fn free_port(&self, id: Id, ip: IpAddr, stream: bool) -> Result<u16, i32> {
+        let (first, last) = self.ephemeral;
+        let span = u32::from(last - first) + 1;
+        let mut random = 0u16;
+        // SAFETY: two bytes of ours.
+        unsafe { libc::getrandom((&raw mut random).cast(), 2, libc::GRND_NONBLOCK) };
+        let strict = Options::default();
+        let mut ports = (0..span).map(|n| first + ((u32::from(random) + n) % span) as u16);
+        let free = |port: &u16| !self.is_in_use(id, SocketAddr::new(ip, *port), stream, &strict);
+        ports.find(free).ok_or(libc::EADDRINUSE)
+    }
+}

@@ -1,0 +1,156 @@
+//! The serving process: the one process of the program that runs the dataplane. It is the first one
+//! that needs the dataplane; when it ends, the next one that does.
+//!
+//! Programs fork before they serve: a daemon's parent ends, a master binds and its children accept.
+//! So `bind` and `listen` are only noted until a thread waits or connects; then the dataplane
+//! starts in that process. The right to serve is a record lock on a file of ours. Forked children
+//! do not inherit it, and Linux releases it however a process ends, and when it executes another
+//! program.
+use crate::confined::{Locked, THREADS};
+use crate::lock::lock;
+use crate::log::{self, Once};
+use crate::state::Core;
+use crate::{helper, kick, signals};
+use core::sync::atomic::{AtomicI32, Ordering};
+use libix::raw::{Process, Starter, Thread};
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
+
+static STARTER: OnceLock<Starter> = OnceLock::new();
+/// The file that is locked; -1 if this process has no IX.
+static FILE: AtomicI32 = AtomicI32::new(-1);
+/// In place of the file: the dataplane stays with the parent of this process.
+const NEVER: RawFd = -2;
+
+/// From now on this process may serve.
+pub fn offer(starter: Starter, file: RawFd) {
+    let _ = STARTER.set(starter);
+    FILE.store(file, Ordering::Release);
+}
+
+/// Whether sockets of this process can be IX's at all.
+#[inline]
+pub fn is_offered() -> bool {
+    FILE.load(Ordering::Acquire) >= 0
+}
+
+/// Makes this process serve. Returns false if another process does: a thread of ours then waits for
+/// its end, and `wants_role` lists the threads to wake afterwards.
+pub fn start(core: &mut Core) -> bool {
+    if core.has_begun() {
+        return true;
+    }
+    if !is_offered() || core.waits_to_serve {
+        return false;
+    }
+    if lock_file(libc::F_SETLK) {
+        start_dataplane(core);
+        return true;
+    }
+    let text = "another process of this program has the dataplane; this one serves when that ends";
+    log::once(Once::Waits, text);
+    core.waits_to_serve = true;
+    signals::spawn("ix-successor", wait_to_serve);
+    false
+}
+
+/// The program is about to give up its rights. Where memory cannot be locked without them, because
+/// `ix run` could not lift the limit, the dataplane starts now. Elsewhere it starts later: once it
+/// runs here, a child of this process cannot start one.
+pub fn before_rights_go(core: &mut Core) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills a local; no arguments.
+    let privileged = unsafe {
+        libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit);
+        libc::geteuid() == 0
+    };
+    if privileged && limit.rlim_cur != libc::RLIM_INFINITY && is_offered() {
+        start(core);
+    }
+}
+
+fn wait_to_serve() {
+    while !lock_file(libc::F_SETLKW) {}
+    let mut core = lock();
+    core.waits_to_serve = false;
+    start_dataplane(&mut core);
+    core.wake_would_be_drivers();
+}
+
+fn lock_file(how: i32) -> bool {
+    // SAFETY: all zero is a valid value, and names the whole file.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    // SAFETY: reads a local. The system call itself: `fcntl` is ours.
+    unsafe {
+        libc::syscall(libc::SYS_fcntl, FILE.load(Ordering::Relaxed), how, &raw const lock) == 0
+    }
+}
+
+/// Starts the dataplane. This process has the right to serve.
+fn start_dataplane(core: &mut Core) {
+    let started = signals::inside(0, |_| {
+        // SAFETY: the core is locked, this process serves, and handlers wait.
+        unsafe { STARTER.get()?.start() }
+    });
+    let Some(process) = started else {
+        // `ix run` reports the reason.
+        // SAFETY: ends the process, without its handlers.
+        unsafe { libc::syscall(libc::SYS_exit_group, 1) };
+        return;
+    };
+    core.address = Some(process.local_addr());
+    core.mss = process.mss_bytes().into();
+    core.open_ports_on(process.threads() as usize);
+    for elastic in 0..core.elastic_count {
+        share(core, &process, elastic);
+    }
+    kick::set_process(process);
+    helper::start(core);
+}
+
+/// Shares one elastic thread between all threads of the program. Its first batch opens the ports
+/// that were noted so far.
+fn share(core: &mut Core, process: &Process, elastic: usize) {
+    let index = elastic as u32;
+    let shared = signals::inside(elastic, |_| {
+        Thread::share(process, index, |thread| core.emit_first(elastic, thread))
+    });
+    let (mut thread, events) = shared.unwrap_or_else(|error| {
+        log::fatal(&format!("the program cannot use the dataplane: {error}"))
+    });
+    core.elastic_threads[elastic].tx = Some(Locked(*thread.tx()));
+    core.elastic_threads[elastic].cycle += 1;
+    core.settle(elastic, &mut thread);
+    core.dispatch(elastic, &thread, events);
+    // SAFETY: the lock is held, and no thread could drive before the dataplane ran.
+    unsafe { THREADS[elastic].set(thread) };
+}
+
+/// In a forked child, which does not have its parent's dataplane.
+pub fn forked() {
+    kick::forked();
+    for thread in &THREADS {
+        // SAFETY: the only thread of this process. What the parent's elastic threads hold is
+        // forgotten, not returned.
+        unsafe { thread.forget() };
+    }
+    if let Some(starter) = STARTER.get() {
+        // SAFETY: `Core::forked` has run, so nothing of the parent's dataplane is used.
+        let can_serve = unsafe { starter.forked() };
+        if !can_serve {
+            FILE.store(NEVER, Ordering::Release);
+        }
+    }
+}
+
+/// Whether a new socket may become IX's. In a forked child behind the wall none does, which is
+/// reported to the user once.
+pub fn takes_sockets() -> bool {
+    if FILE.load(Ordering::Acquire) == NEVER {
+        let text = "a forked child behind the wall has Linux's sockets; run the program in the \
+                    foreground, or say --domain none";
+        log::once(Once::ChildBehindWall, text);
+    }
+    is_offered()
+}
