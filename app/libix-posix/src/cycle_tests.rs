@@ -6,6 +6,7 @@ use crate::slab::Id;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
 use crate::stream::{Phase, Stream};
+use crate::waiter::Waiter;
 use libix::loopback::{Config, Loopback};
 use libix::raw::{Event, Thread, TxBuf, Wait, call};
 use std::net::SocketAddr;
@@ -130,4 +131,60 @@ fn bytes_that_found_no_resources_are_sent_later() {
         peer.turn();
     }
     assert!(peer.bytes == data, "{} of {} bytes arrived", peer.bytes.len(), data.len());
+}
+
+/// An open connection with a listening peer.
+fn connected(model: &Loopback) -> (Program, Peer, Id) {
+    let peer = Peer::new(model, at());
+    let mut program = Program::new(model);
+    let id = program.connect(at());
+    for _ in 0..100 {
+        program.turn();
+    }
+    assert_eq!(program.stream(id).phase, Phase::Open);
+    (program, peer, id)
+}
+
+/// What `close` with `SO_LINGER` does before it waits. Another thread drives, so it sleeps.
+fn linger(program: &mut Program, id: Id, wake_fd: i32) {
+    let stream = program.stream(id);
+    stream.flow.shutdown();
+    stream.lingers = true;
+    program.core.mark_dirty(id);
+    let socket = program.core.sockets.get_mut(id).unwrap();
+    socket.waiters.push(Waiter::Sleeper(wake_fd, 0));
+}
+
+#[test]
+fn a_lingering_close_is_woken_by_the_last_acknowledgement() {
+    let model = Loopback::new(3, Config::default());
+    let (mut program, mut peer, id) = connected(&model);
+    program.write(id, &[7; 1000]);
+    linger(&mut program, id, 9);
+    for _ in 0..100 {
+        program.turn();
+        peer.turn();
+        if !program.core.wakeups.take_wake_fds().is_empty() {
+            assert!(program.stream(id).is_delivered(), "woken too early");
+            assert_eq!(peer.bytes.len(), 1000);
+            return;
+        }
+    }
+    panic!("never woken");
+}
+
+#[test]
+fn a_lingering_close_returns_at_once_if_all_is_acknowledged() {
+    let model = Loopback::new(4, Config::default());
+    let (mut program, mut peer, id) = connected(&model);
+    program.write(id, &[7; 1000]);
+    while program.stream(id).held() > 0 {
+        program.turn();
+        peer.turn();
+    }
+    linger(&mut program, id, 9);
+    // No event follows the FIN, so the cycle must not wait for one.
+    assert!(program.core.emit(0, &mut program.thread));
+    assert!(program.stream(id).is_delivered());
+    assert_eq!(program.core.wakeups.take_wake_fds(), [9]);
 }

@@ -82,11 +82,14 @@ impl Core {
         }
         let ends = stream.flow.ending != Ending::No;
         let becomes_writable = !was_writable && stream.is_writable(limit);
+        let is_delivered = stream.lingers && stream.is_delivered();
         if stream.flow.send.unsent() > 0 || (ends && stream.flow.send.len() == 0) {
             self.mark_dirty(id);
         }
         if becomes_writable {
             self.notify(id, OUT);
+        } else if is_delivered {
+            self.notify(id, 0);
         }
     }
 

@@ -175,7 +175,14 @@ impl Core {
                     held.push(id);
                 }
                 let left = calls.stream(id, stream, bound, limit, &socket.options);
+                let is_delivered = stream.lingers && stream.is_delivered();
                 match left {
+                    Left::Gone => Left::Gone,
+                    // No event follows a FIN, and `close` waits for it.
+                    _ if is_delivered => {
+                        self.notify(id, 0);
+                        Left::Unfinished
+                    }
                     Left::Nothing if asks_again => Left::More,
                     left => left,
                 }

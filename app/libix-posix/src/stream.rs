@@ -69,6 +69,8 @@ pub struct Stream {
     pub told: FlowOptions,
     /// It was open once.
     pub was_open: bool,
+    /// `close` waits until everything is delivered (`SO_LINGER`).
+    pub lingers: bool,
     /// `connect` has returned the outcome.
     pub announced: bool,
     /// `GET_INFO` is to be called.
@@ -105,6 +107,7 @@ impl Stream {
             options_changed: false,
             told: FlowOptions::default(),
             was_open: phase == Phase::ToAccept,
+            lingers: false,
             announced: phase == Phase::ToAccept,
             wants_info: false,
             info: None,
@@ -197,6 +200,12 @@ impl Stream {
     /// Bytes written that are not acknowledged, or not read by the local peer.
     pub fn held(&self) -> u64 {
         self.flow.send.len() + self.unread_by_local_peer
+    }
+
+    /// Whether a lingering `close` may return: the flow has ended, or the peer has acknowledged
+    /// every byte and FIN was sent.
+    pub fn is_delivered(&self) -> bool {
+        self.phase == Phase::Dead || (self.held() == 0 && self.flow.has_sent_fin())
     }
 
     /// How many unsent bytes may be sent now: with `TCP_CORK` only whole segments, until the rest

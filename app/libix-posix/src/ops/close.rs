@@ -2,7 +2,7 @@
 use super::{Instead, Outcome, socket_of};
 use crate::lock::lock;
 use crate::socket::{Kind, Socket};
-use crate::stream::{Phase, Stream};
+use crate::stream::Phase;
 use crate::wait::{self, Interest, WaitSpec};
 use crate::{real, signals};
 use std::os::fd::RawFd;
@@ -71,15 +71,13 @@ pub fn linger(fd: RawFd) {
         return;
     }
     stream.flow.shutdown();
+    stream.lingers = true;
     core.mark_dirty(id);
     signals::reset();
     let until = Some(Instant::now() + time);
     let how = WaitSpec { interest: Interest::Socket(id), until, linux: None, drives: true };
     let _ = wait::wait(core, how, |core| {
         let stream = core.sockets.get_mut(id).and_then(Socket::stream);
-        let is_delivered = |stream: &mut Stream| {
-            stream.phase == Phase::Dead || (stream.held() == 0 && stream.flow.has_sent_fin())
-        };
-        stream.is_none_or(is_delivered).then_some(())
+        stream.is_none_or(|stream| stream.is_delivered()).then_some(())
     });
 }

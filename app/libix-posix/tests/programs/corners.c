@@ -349,6 +349,19 @@ static void half_close(void)
     write(fd, "bye", 3);
     SAY(close(fd));
     SAY(tell("recv 3"));
+    /* A lingering close lasts until all is acknowledged, not its whole time: with data on its way,
+     * and with all of it acknowledged before. */
+    for (int wait_ms = 0; wait_ms <= 200; wait_ms += 200) {
+        fd = accepted();
+        hard.l_linger = 5;
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+        write(fd, "bye", 3);
+        sleep_ms(wait_ms);
+        long start = now_ms();
+        SAY(close(fd));
+        SAY(now_ms() - start < 2000);
+        SAY(tell("recv 3"));
+    }
 }
 
 static void connecting(void)

@@ -1,12 +1,5 @@
 /* Cases of `corners` about options of connections. */
 
-static long now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static void say_option(int fd, int level, int name)
 {
     int value = -1;

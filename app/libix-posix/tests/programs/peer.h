@@ -39,6 +39,13 @@ static inline void sleep_ms(int ms)
         ;
 }
 
+static inline long now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
 static inline struct sockaddr_in address(const char *ip, int port)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
