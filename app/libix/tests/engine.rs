@@ -20,13 +20,13 @@ fn byte(position: usize) -> u8 {
 struct Attached;
 
 impl User for Attached {
-    type Connection = Side;
+    type Connection = Transfer;
     type Socket = ();
     type Call = u32;
 }
 
 /// What a connection has to do.
-struct Side {
+struct Transfer {
     /// Bytes to send in all, and how many were given.
     total: usize,
     given: usize,
@@ -50,14 +50,14 @@ impl End {
         End { engine, total, finished: 0, answered: vec![], dead: vec![], gone: vec![] }
     }
 
-    fn side(&self) -> Side {
-        Side { total: self.total, given: 0, seen: 0 }
+    fn transfer(&self) -> Transfer {
+        Transfer { total: self.total, given: 0, seen: 0 }
     }
 
     fn turn(&mut self) {
         self.engine.refill();
         self.engine.emit(|_, connection, tx| {
-            let Side { total, given, .. } = connection.state;
+            let Transfer { total, given, .. } = connection.state;
             if !connection.is_established() || !connection.can_send() {
                 return false;
             }
@@ -90,10 +90,10 @@ impl Observer for End {
 
     fn received(&mut self, cookie: u64) {
         let Some(connection) = self.engine.get_mut(cookie) else { return };
-        let (side, pieces) = connection.state_and_received();
+        let (transfer, pieces) = connection.state_and_received();
         for piece in pieces {
-            assert!(piece.iter().zip(side.seen..).all(|(value, place)| *value == byte(place)));
-            side.seen += piece.len();
+            assert!(piece.iter().zip(transfer.seen..).all(|(value, place)| *value == byte(place)));
+            transfer.seen += piece.len();
         }
         connection.consume(usize::MAX);
         self.engine.touch(cookie);
@@ -112,15 +112,15 @@ impl Observer for End {
     }
 
     fn dead(&mut self, cookie: u64, why: Dead) {
-        let side = &self.engine.get(cookie).unwrap().state;
-        self.finished += usize::from(side.given == side.total);
+        let transfer = &self.engine.get(cookie).unwrap().state;
+        self.finished += usize::from(transfer.given == transfer.total);
         self.dead.push(why);
         self.gone.push(cookie);
     }
 
     fn knocked(&mut self, _: u64, handle: u64, peer: SocketAddr) {
-        let side = self.side();
-        let cookie = self.engine.accept(handle, peer, side);
+        let transfer = self.transfer();
+        let cookie = self.engine.accept(handle, peer, transfer);
         self.engine.visit(cookie);
     }
 
@@ -154,8 +154,8 @@ proptest! {
         let mut server = listening(&model, back);
         let mut client = End::new(&model, 1, there);
         for _ in 0..connections {
-            let side = client.side();
-            client.engine.connect(at(7), 0, side);
+            let transfer = client.transfer();
+            client.engine.connect(at(7), 0, transfer);
         }
         for _ in 0..20_000 {
             client.turn();
@@ -178,8 +178,8 @@ fn a_reset_ends_both_ends_and_their_cookies() {
     let model = Loopback::new(2, Config::default());
     let mut server = listening(&model, 100_000);
     let mut client = End::new(&model, 1, 10);
-    let side = client.side();
-    let cookie = client.engine.connect(at(7), 0, side);
+    let transfer = client.transfer();
+    let cookie = client.engine.connect(at(7), 0, transfer);
     for _ in 0..3 {
         client.turn();
         server.turn();
@@ -203,8 +203,8 @@ fn a_listener_that_is_ended_before_it_has_a_name_ends() {
     server.turn();
     server.turn();
     let mut client = End::new(&model, 1, 1);
-    let side = client.side();
-    client.engine.connect(at(7), 0, side);
+    let transfer = client.transfer();
+    client.engine.connect(at(7), 0, transfer);
     for _ in 0..3 {
         client.turn();
         server.turn();

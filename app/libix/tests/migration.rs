@@ -195,22 +195,22 @@ impl Handler for Echo {
 }
 
 /// All threads of a model, each with a loop that listens.
-struct Bed {
+struct Rig {
     model: Loopback,
     loops: Vec<EventLoop<Echo>>,
     groups: usize,
     random: Rng,
 }
 
-impl Bed {
-    fn new(threads: usize, config: Config, how: How) -> Bed {
+impl Rig {
+    fn new(threads: usize, config: Config, how: How) -> Rig {
         let model = Loopback::new(threads, config);
         let team = Team::new(threads as u32);
         let mut loops: Vec<_> = (0..threads as u32)
             .map(|index| EventLoop::in_team(model.enter(index).unwrap(), Echo::new(how), &team))
             .collect();
         loops.iter_mut().for_each(|one| assert!(one.listen(at(7), 0).is_ok()));
-        Bed { model, loops, groups: config.groups, random: Rng::new(config.seed) }
+        Rig { model, loops, groups: config.groups, random: Rng::new(config.seed) }
     }
 
     fn random(&mut self, below: usize) -> usize {
@@ -299,15 +299,15 @@ proptest! {
         let longest = sizes.iter().max().copied().unwrap_or(0) as u64;
         let window_bytes = window_bytes.max(longest / 8);
         let config = Config { seed, window_bytes, step_bytes, refuse_one_in, ..Config::default() };
-        let mut bed = Bed::new(threads, Config { tx_steps: threads, groups, ..config }, how);
-        bed.loops.iter_mut().for_each(|one| one.io().set_send_limit(send_limit));
+        let mut rig = Rig::new(threads, Config { tx_steps: threads, groups, ..config }, how);
+        rig.loops.iter_mut().for_each(|one| one.io().set_send_limit(send_limit));
         for (name, &total) in sizes.iter().enumerate() {
-            let thread = bed.random(threads);
-            bed.dial(thread, name as u64, total);
+            let thread = rig.random(threads);
+            rig.dial(thread, name as u64, total);
         }
-        bed.settle(migrations);
-        prop_assert_eq!(bed.sum(|echo| echo.finished), sizes.len());
-        prop_assert_eq!(bed.sum(|echo| echo.dead.len()), 0);
+        rig.settle(migrations);
+        prop_assert_eq!(rig.sum(|echo| echo.finished), sizes.len());
+        prop_assert_eq!(rig.sum(|echo| echo.dead.len()), 0);
     }
 
     /// The network fails meanwhile: each connection's end is told once, somewhere.
@@ -318,21 +318,21 @@ proptest! {
         turns in prop::collection::vec(0..20usize, 1..10),
     ) {
         let config = Config { seed, step_bytes: 2000, refuse_one_in: 7, ..Config::default() };
-        let mut bed = Bed::new(3, config, how);
+        let mut rig = Rig::new(3, config, how);
         let mut dialled = 0;
         for &turns in &turns {
             for thread in 0..3 {
-                bed.dial(thread, dialled, 20_000);
+                rig.dial(thread, dialled, 20_000);
                 dialled += 1;
             }
             for _ in 0..turns {
-                bed.migrate_some(2);
-                bed.turn();
+                rig.migrate_some(2);
+                rig.turn();
             }
-            bed.model.reset_all();
+            rig.model.reset_all();
         }
-        bed.settle(1);
-        prop_assert_eq!(bed.sum(|echo| echo.finished + echo.dead.len()), dialled as usize);
+        rig.settle(1);
+        prop_assert_eq!(rig.sum(|echo| echo.finished + echo.dead.len()), dialled as usize);
     }
 }
 
@@ -342,14 +342,14 @@ proptest! {
 fn very_many_connections_of_one_group() {
     for (migrations, seed) in [(0, 1), (1, 2), (2, 3)] {
         let config = Config { groups: 3, rx_buffers: 20_000, seed, ..Config::default() };
-        let mut bed = Bed::new(2, config, How::Lend);
+        let mut rig = Rig::new(2, config, How::Lend);
         for name in 0..2500 {
-            bed.dial(0, name, 640);
+            rig.dial(0, name, 640);
         }
-        bed.loops[0].turn(Wait::Poll).unwrap();
-        bed.settle(migrations);
-        assert_eq!((bed.sum(|echo| echo.finished), bed.sum(|echo| echo.dead.len())), (2500, 0));
-        assert_eq!(migrations == 0, bed.sum(|echo| echo.moved.0 as usize) == 0);
+        rig.loops[0].turn(Wait::Poll).unwrap();
+        rig.settle(migrations);
+        assert_eq!((rig.sum(|echo| echo.finished), rig.sum(|echo| echo.dead.len())), (2500, 0));
+        assert_eq!(migrations == 0, rig.sum(|echo| echo.moved.0 as usize) == 0);
     }
 }
 
@@ -378,25 +378,25 @@ fn a_loop_of_its_own_resets_what_it_cannot_take_along() {
 
 #[test]
 fn a_thread_hears_that_it_is_taken_away_and_given_back() {
-    let mut bed = Bed::new(2, Config::default(), How::Copy);
-    bed.model.revoke(1, ix_abi::Revoke::Goes);
-    bed.model.revoke(1, ix_abi::Revoke::Back);
-    bed.loops.iter_mut().for_each(|one| one.turn(Wait::Poll).unwrap());
-    assert_eq!(bed.loops[1].handler().revoked, [true, false]);
-    assert!(bed.loops[0].handler().revoked.is_empty());
+    let mut rig = Rig::new(2, Config::default(), How::Copy);
+    rig.model.revoke(1, ix_abi::Revoke::Goes);
+    rig.model.revoke(1, ix_abi::Revoke::Back);
+    rig.loops.iter_mut().for_each(|one| one.turn(Wait::Poll).unwrap());
+    assert_eq!(rig.loops[1].handler().revoked, [true, false]);
+    assert!(rig.loops[0].handler().revoked.is_empty());
 }
 
 #[test]
 fn an_elastic_thread_works_in_the_background_and_comes_back() {
-    let mut bed = Bed::new(2, Config { step_bytes: 500, ..Config::default() }, How::Lend);
+    let mut rig = Rig::new(2, Config { step_bytes: 500, ..Config::default() }, How::Lend);
     for name in 0..20 {
-        bed.dial(name as usize % 2, name, 50_000);
+        rig.dial(name as usize % 2, name, 50_000);
     }
-    (0..20).for_each(|_| bed.turn());
-    let before = bed.loops[0].io().connections();
+    (0..20).for_each(|_| rig.turn());
+    let before = rig.loops[0].io().connections();
     assert!(before > 0);
     // The other thread of the model turns when we turn it.
-    let Bed { model, loops, .. } = &mut bed;
+    let Rig { model, loops, .. } = &mut rig;
     let [first, second] = &mut loops[..] else { panic!("two loops") };
     first.io().set_timer(5_000, 7);
     first.turn(Wait::Poll).unwrap();
@@ -414,8 +414,8 @@ fn an_elastic_thread_works_in_the_background_and_comes_back() {
         first.turn(Wait::Us(1000)).unwrap();
     }
     assert!(model.migrate(0, 0));
-    bed.settle(1);
-    assert_eq!(bed.sum(|echo| echo.finished), 20);
+    rig.settle(1);
+    assert_eq!(rig.sum(|echo| echo.finished), 20);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUN
 use ix_report::report::write_json;
 use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::{Interface, process, random};
-use ix_vnic::Gate;
+use ix_vnic::VnicRules;
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -55,8 +55,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         Entry::Loading => ix_launch::Entry::Loading,
     };
     let user = if walled { user_of(args.user)? } else { None };
-    let (cpus, access, gate) =
-        (settings.cpus(), settings.access.clone(), settings.config.gate.clone());
+    let (cpus, access, rules) =
+        (settings.cpus(), settings.access.clone(), settings.config.vnic_rules.clone());
     let without: Vec<WallPart> = args.without.into_iter().collect();
     for part in &without {
         let part = part.name();
@@ -78,7 +78,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         Ok(DataplaneSetup { config, without: without.clone(), devices, memory })
     });
     let setup = again()?;
-    let vnic = vnic(&gate, cpus.len(), &setup.devices)?;
+    let vnic = vnic(&rules, cpus.len(), &setup.devices)?;
     match user {
         _ if !walled => eprintln!("ix: domain none: the program can access the dataplane's memory"),
         Some((user, _)) => {
@@ -168,8 +168,8 @@ fn domain_of(wanted: Option<Domain>) -> Result<Domain> {
 }
 
 /// Makes the vNIC with the filters and rates of the configuration.
-fn vnic(gate: &Gate, queues: usize, devices: &[OpenedDevice]) -> Result<Vnic> {
-    let mut vnic = Vnic::new(gate, queues).map_err(vnic_refused)?;
+fn vnic(rules: &VnicRules, queues: usize, devices: &[OpenedDevice]) -> Result<Vnic> {
+    let mut vnic = Vnic::new(rules, queues).map_err(vnic_refused)?;
     // Only a real interface knows its speed; a tap's speed is a number that somebody set.
     let real = devices.iter().filter(|device| matches!(device.info.kind, NicKind::Afxdp(_)));
     let speed = |device: &OpenedDevice| Interface::new(&device.info.name).ok()?.speed_bits_per_s();
@@ -336,7 +336,7 @@ fn open_devices(
     let options = OpenOptions {
         addresses: settings.addresses(),
         flow_hash_key: keys.flow_hash_key(),
-        filters: ix_broker::vnic::receive_filters(&settings.config.gate),
+        filters: ix_broker::vnic::receive_filters(&settings.config.vnic_rules),
         memory: memory.clone(),
         has_keeper: true,
     };

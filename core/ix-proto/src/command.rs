@@ -3,7 +3,7 @@ use crate::capture::CaptureOrder;
 use crate::codec::codec_enum;
 use crate::groups::GroupSet;
 use core::fmt;
-use ix_vnic::Gate;
+use ix_vnic::VnicRules;
 
 /// The broker gives a dataplane so long to begin a command, µs: what it must not be begun after is
 /// so much later than it was sent.
@@ -74,12 +74,12 @@ pub enum Order {
     /// Changes threads and flow groups.
     Command(Command),
     /// What the vNIC may send and receive from the next cycle on.
-    Gate(Gate),
+    VnicRules(VnicRules),
     /// A capture begins or ends.
     Capture(CaptureOrder),
 }
 
-codec_enum!(Order { 0 = Command(command), 1 = Gate(gate), 2 = Capture(order) });
+codec_enum!(Order { 0 = Command(command), 1 = VnicRules(rules), 2 = Capture(order) });
 
 /// What became of an [`Order`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,8 +114,8 @@ mod tests {
         #[test]
         fn everything_survives(command in any_command(), why in ".*") {
             survives(&Order::Command(command));
-            let gate = "rx tcp service 10.0.0.5:80; rate tx 1Mbit".parse().expect("a gate");
-            survives(&Order::Gate(gate));
+            let rules = "rx tcp service 10.0.0.5:80; rate tx 1Mbit".parse().expect("rules");
+            survives(&Order::VnicRules(rules));
             let filter = "tcp and not (port 80 or host 10.0.0.9)".parse().expect("a filter");
             survives(&Order::Capture(CaptureOrder::Start { snaplen: 96, filter }));
             survives(&Order::Capture(CaptureOrder::Stop));

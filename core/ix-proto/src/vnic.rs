@@ -1,6 +1,6 @@
-//! The codec of filters, rates and gates.
+//! The codec of a vNIC's filters, rates and rules.
 use crate::codec::{Codec, DecodeError, Reader, Sink, codec_enum, codec_struct};
-use ix_vnic::{Direction, Field, Filter, Gate, Level, Ranges, Rate, Rates};
+use ix_vnic::{Direction, Field, Filter, Level, Ranges, Rate, Rates, VnicRules};
 use ix_wire::IpAddr;
 
 codec_enum!(Direction { 0 = Receive, 1 = Transmit });
@@ -70,9 +70,10 @@ impl Codec for Rate {
     }
 }
 
-impl Codec for Gate {
+impl Codec for VnicRules {
     fn write(&self, to: &mut impl Sink) {
-        let Gate { filters, rx_rate, tx_rate, flow_rate, closed, assigned, queue_rates } = self;
+        let VnicRules { filters, rx_rate, tx_rate, flow_rate, closed, assigned, queue_rates } =
+            self;
         filters.write(to);
         (Rates { rx: *rx_rate, tx: *tx_rate, flow: *flow_rate }).write(to);
         closed.write(to);
@@ -80,13 +81,14 @@ impl Codec for Gate {
         queue_rates.write(to);
     }
 
-    fn read(from: &mut Reader<'_>) -> Result<Gate, DecodeError> {
+    fn read(from: &mut Reader<'_>) -> Result<VnicRules, DecodeError> {
         let filters = Codec::read(from)?;
         let Rates { rx: rx_rate, tx: tx_rate, flow: flow_rate } = Codec::read(from)?;
         let (closed, assigned) = (Codec::read(from)?, Codec::read(from)?);
         let queue_rates = Codec::read(from)?;
-        let gate = Gate { filters, rx_rate, tx_rate, flow_rate, closed, assigned, queue_rates };
-        if gate.check().is_ok() { Ok(gate) } else { Err(DecodeError::Value) }
+        let rules =
+            VnicRules { filters, rx_rate, tx_rate, flow_rate, closed, assigned, queue_rates };
+        if rules.check().is_ok() { Ok(rules) } else { Err(DecodeError::Value) }
     }
 }
 
@@ -96,7 +98,7 @@ mod tests {
     use crate::codec::tests::{harmless, survives};
     use proptest::prelude::*;
 
-    /// Parts of a gate's text, which is the longer form of each.
+    /// Parts of the rules' text, which is the longer form of each.
     const PARTS: [&str; 10] = [
         "rx tcp service 10.0.0.5:80",
         "tx tcp service 10.0.0.5:80-90,443 peer 10.1.0.0/16:1-9",
@@ -112,7 +114,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn gates_survive(
+        fn rules_survive(
             parts in prop::collection::vec((0..PARTS.len(), prop::option::of(0..9usize)), 0..20),
         ) {
             let part = |(part, queue): &(usize, Option<usize>)| match queue {
@@ -120,15 +122,15 @@ mod tests {
                 _ => PARTS[*part].to_owned(),
             };
             let text = parts.iter().map(part).collect::<Vec<_>>().join("; ");
-            let gate: Gate = text.parse().expect(&text);
-            survives(&gate);
+            let rules: VnicRules = text.parse().expect(&text);
+            survives(&rules);
             // The bound on filters counts letters, and a message bytes.
-            prop_assert!(gate.encode().len() <= text.len() + 64 + 20 * parts.len());
+            prop_assert!(rules.encode().len() <= text.len() + 64 + 20 * parts.len());
         }
 
         #[test]
         fn no_bytes_harm(bytes in prop::collection::vec(0u8..20, 0..60)) {
-            harmless::<Gate>(&bytes);
+            harmless::<VnicRules>(&bytes);
             harmless::<Filter>(&bytes);
         }
     }

@@ -9,31 +9,31 @@
 //! * [`Rate`], [`Shaper`]: a limit in bits and packets per second, and when the next packet may
 //!   pass.
 //! * [`Pacer`]: a rate for each flow, and the packets that wait.
-//! * [`Gate`]: the rules of one vNIC, as one line of text.
+//! * [`VnicRules`]: the rules of one vNIC, as one line of text.
 //!
 //! Nothing here reads a clock, draws a random number or touches a device.
 #![forbid(unsafe_code)]
 
 mod capability;
 mod filter;
-mod gate;
 mod header;
 mod pacer;
 mod ranges;
 mod rate;
 mod registry;
+mod rules;
 mod set;
 mod shaper;
 mod text;
 
 pub use capability::{Capability, CapabilityError};
 pub use filter::{Direction, Field, Filter, Level};
-pub use gate::{Gate, Rates, check_count};
 pub use header::{ArpHeader, Header, IpHeader, UNTAGGED};
 pub use pacer::{Offered, Pacer, flow_of};
 pub use ranges::{RANGES_MAX, Ranges};
 pub use rate::{Rate, RateError};
 pub use registry::{Assigned, FilterId, FilterView, Policy, Refusal, Registry, VnicId, VnicView};
+pub use rules::{Rates, VnicRules, check_count};
 pub use set::{FILTERS_MAX, FilterSet, Foreign};
 pub use shaper::{LATE_NS, Shaper};
 pub use text::FilterError;

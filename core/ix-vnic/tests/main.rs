@@ -1,4 +1,4 @@
 //! Filters, the registry of vNICs and the shaping of rates, from outside.
 mod filters;
-mod gate;
 mod registry;
+mod rules;

@@ -4,6 +4,7 @@
 //! `cycle/` has the six steps and knows all parts; each part has a folder or a file of its own
 //! (ARCHITECTURE.md lists them). [`Runner`] is `run_io` on Linux: a clock, bounded spinning, sleep
 //! on the doorbells.
+mod broker;
 mod calls;
 mod clock;
 pub mod config;
@@ -33,9 +34,9 @@ mod tcp;
 mod test_rig;
 mod timers;
 mod udp;
-mod updates;
 mod verdict;
 
+pub use broker::{FromBroker, OrderMessage, Update, UpdateOutcome, UpdateSource, Updates};
 pub use calls::CallArray;
 pub use clock::{Clock, ticks};
 pub use config::{Config, memory_sizes};
@@ -55,4 +56,3 @@ pub use run::boot::{AppAccess, BootError, Dataplane, Device};
 pub use run::runner::{RunOutcome, Runner};
 pub use run::winding_up::WoundUp;
 pub use shared::{Shared, Waker};
-pub use updates::{FromBroker, OrderMessage, Update, UpdateOutcome, UpdateSource, Updates};

@@ -4,7 +4,7 @@
 use ix_entry::Channel;
 use ix_proto::capture::CaptureOrder;
 use ix_proto::{BEGIN_US, Codec, Command, FromImage, Order, Outcome, ToImage};
-use ix_vnic::Gate;
+use ix_vnic::VnicRules;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,7 +41,7 @@ struct Waiting {
 impl Waiting {
     /// Whether it says what the vNIC may do from now on.
     fn is_state(&self) -> bool {
-        matches!(self.order, Order::Gate(_))
+        matches!(self.order, Order::VnicRules(_))
     }
 }
 
@@ -78,8 +78,8 @@ impl Commands {
     /// The same for what the vNIC may send and receive from now on. That is a state, so a newer one
     /// replaces one that still waits. None is refused, because nothing else would undo the state
     /// before.
-    pub fn submit_gate(&mut self, gate: Gate, reply: Reply) {
-        let order = Order::Gate(gate);
+    pub fn submit_rules(&mut self, rules: VnicRules, reply: Reply) {
+        let order = Order::VnicRules(rules);
         match self.queue.iter_mut().find(|waiting| waiting.is_state()) {
             Some(waiting) => {
                 waiting.order = order;
@@ -120,7 +120,7 @@ impl Commands {
             let until_us = monotonic_us() + BEGIN_US;
             let message = ToImage::Order { serial, until_us, order: order.clone() };
             let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
-            let is_state = matches!(order, Order::Gate(_));
+            let is_state = matches!(order, Order::VnicRules(_));
             match channel.try_send(&message.encode(), &fds) {
                 Ok(()) => {
                     self.serial = serial;
@@ -197,7 +197,7 @@ mod tests {
         Order::Command(Command::Park { thread })
     }
 
-    fn gate(text: &str) -> Gate {
+    fn rules(text: &str) -> VnicRules {
         text.parse().expect(text)
     }
 
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn of_gates_that_wait_the_newest_is_sent_and_all_hear_of_it() {
+    fn of_rules_that_wait_the_newest_is_sent_and_all_hear_of_it() {
         let (broker, image) = Channel::pair().expect("channel");
         let (mut commands, log) = (Commands::default(), Log::default());
         (0..QUEUE_MAX + 1).for_each(|thread| submit(&mut commands, &log, thread));
@@ -235,7 +235,7 @@ mod tests {
         for number in 0..3 {
             let log = log.clone();
             let reply = move |outcome: &Outcome| log.borrow_mut().push((number, outcome.clone()));
-            commands.submit_gate(gate(&format!("rate tx {}Mbit", number + 1)), Box::new(reply));
+            commands.submit_rules(rules(&format!("rate tx {}Mbit", number + 1)), Box::new(reply));
         }
         assert!(log.borrow().is_empty(), "none is refused");
         let said = |serial| FromImage::Outcome { serial, outcome: Outcome::Done };
@@ -245,13 +245,13 @@ mod tests {
             commands.heard(&said(serial), Some(&broker));
         }
         log.take();
-        let newest = Order::Gate(gate("rate tx 3Mbit"));
+        let newest = Order::VnicRules(rules("rate tx 3Mbit"));
         assert_eq!(next(&image), Some((QUEUE_MAX as u64 + 1, newest)));
         // A state that comes now waits as a command of its own.
-        commands.submit_gate(gate("none rx"), Box::new(|_| {}));
+        commands.submit_rules(rules("none rx"), Box::new(|_| {}));
         commands.heard(&said(QUEUE_MAX as u64 + 1), Some(&broker));
         assert_eq!(log.take().iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(next(&image).map(|(_, order)| order), Some(Order::Gate(gate("none rx"))));
+        assert_eq!(next(&image).map(|(_, order)| order), Some(Order::VnicRules(rules("none rx"))));
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
             let (mut commands, log) = (Commands::default(), Log::default());
             let said = log.clone();
             let reply = move |outcome: &Outcome| said.borrow_mut().push((7, outcome.clone()));
-            commands.submit_gate(gate("rate tx 1Mbit"), Box::new(reply));
+            commands.submit_rules(rules("rate tx 1Mbit"), Box::new(reply));
             commands.service((!waits).then_some(&broker));
             submit(&mut commands, &log, 1);
             commands.service(None);

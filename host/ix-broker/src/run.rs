@@ -189,12 +189,12 @@ impl Running {
         fds.extend(queues.iter().flatten().map(|fd| fd.as_fd()));
         // A later dataplane begins with what is in force now, not with what was configured.
         let start = Start {
-            config: Config { gate: self.vnic.gate(), ..setup.config },
+            config: Config { vnic_rules: self.vnic.rules(), ..setup.config },
             devices: devices.iter().map(|device| device.info.clone()).collect(),
             without: setup.without,
         };
         for device in &mut devices {
-            let filters = crate::vnic::receive_filters(&start.config.gate);
+            let filters = crate::vnic::receive_filters(&start.config.vnic_rules);
             let line = device
                 .set_filters(filters)
                 .map_err(|e| Problem::new("cannot begin a dataplane", e))?;
@@ -419,9 +419,9 @@ impl Running {
             return None;
         }
         let (before, rates) = (self.vnic.link_rates(), LinkRates::read(text));
-        if let Some(gate) = self.vnic.set_link_rates(rates) {
+        if let Some(rules) = self.vnic.set_link_rates(rates) {
             // A dataplane that is gone needs no rate.
-            self.commands.submit_gate(gate, Box::new(|_| {}));
+            self.commands.submit_rules(rules, Box::new(|_| {}));
             self.commands.service(self.child.channel());
         }
         let now = rates.limit.map_or("none any more".to_owned(), |rate| rate.to_string());

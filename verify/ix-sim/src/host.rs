@@ -64,15 +64,15 @@ const SLEEP_MAX_US: u64 = 2_000;
 /// When a thread has work again, not before `ready_us`; `u64::MAX`: only when it is woken.
 fn next_run_us(core: &mut Core<ThreadState>, ready_us: u64) -> u64 {
     let (CycleReport { events, busy }, now_us) = (core.report, core.clock.now_us());
-    let (elastic, side) = (&mut core.thread.elastic, &core.watch);
+    let (elastic, watch) = (&mut core.thread.elastic, &core.watch);
     if events > 0 || busy || !elastic.may_sleep() || elastic.is_called() {
         return ready_us;
     }
     let mut due_us = elastic.next_deadline_us().unwrap_or(u64::MAX);
-    if side.life.is_some() && elastic.needs_look() {
+    if watch.life.is_some() && elastic.needs_look() {
         due_us = due_us.min(now_us + SLEEP_MAX_US);
     }
-    due_us.min(now_us.saturating_add(side.wait_us)).max(ready_us)
+    due_us.min(now_us.saturating_add(watch.wait_us)).max(ready_us)
 }
 
 /// How often an application uses the handle of an ended flow: the probability for each batch.
@@ -216,7 +216,7 @@ impl Host {
         };
         host.shared.updates.set_source(Box::new(host.broker.clone()));
         for (number, thread) in threads.into_iter().enumerate() {
-            let core = Core::new(thread, &host.clock, host.side(number));
+            let core = Core::new(thread, &host.clock, host.thread_state(number));
             let rng = host.rng.fork();
             let peer = Peer::new(ledger.clone(), servers.clone(), rng, now_us);
             let started = host.start(core, peer, number, &team);
@@ -247,7 +247,7 @@ impl Host {
         }
     }
 
-    fn side(&self, thread: usize) -> ThreadState {
+    fn thread_state(&self, thread: usize) -> ThreadState {
         let (rx_base, rx_len) = self.shared.memory.rx_area();
         let seed = self.clock.now_us() ^ u64::from(self.device.options().mac[5]) << 8;
         ThreadState {

@@ -10,7 +10,7 @@ pub enum Role {
     Server,
 }
 
-/// State of one side of a connection.
+/// How far one end of a connection has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Progress {
     /// Not begun.
@@ -22,9 +22,9 @@ pub enum Progress {
     Done,
 }
 
-/// One side of a connection.
+/// What was observed at one end of a connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Side {
+pub struct EndRecord {
     /// How far it has come.
     pub progress: Progress,
     /// Bytes given to send.
@@ -39,7 +39,7 @@ pub struct Side {
 pub struct Ledger {
     /// The connections, as planned.
     pub plans: Vec<ConnectionPlan>,
-    sides: Vec<[Side; 2]>,
+    ends: Vec<[EndRecord; 2]>,
     violations: Vec<String>,
     replays: u64,
 }
@@ -50,13 +50,13 @@ const VIOLATIONS_MAX: usize = 20;
 impl Ledger {
     /// A ledger without observations.
     pub fn new(plans: Vec<ConnectionPlan>) -> Ledger {
-        let sides = vec![[Side::default(); 2]; plans.len()];
-        Ledger { plans, sides, violations: Vec::new(), replays: 0 }
+        let ends = vec![[EndRecord::default(); 2]; plans.len()];
+        Ledger { plans, ends, violations: Vec::new(), replays: 0 }
     }
 
-    /// One side of a connection.
-    pub fn side(&mut self, plan: usize, role: Role) -> &mut Side {
-        &mut self.sides[plan][role as usize]
+    /// What was observed at one end of a connection.
+    pub fn end(&mut self, plan: usize, role: Role) -> &mut EndRecord {
+        &mut self.ends[plan][role as usize]
     }
 
     /// Records that a server has read a greeting. Returns false if a connection had this greeting
@@ -65,12 +65,12 @@ impl Ledger {
     /// A SYN cookie can be replayed while it is valid: a late copy of the first segment turns a
     /// connection that has ended into a new one. Without cookies that must not happen.
     pub fn open_server(&mut self, plan: usize) -> bool {
-        let side = self.side(plan, Role::Server);
-        if side.progress != Progress::Waiting {
+        let end = self.end(plan, Role::Server);
+        if end.progress != Progress::Waiting {
             self.replays += 1;
             return false;
         }
-        side.progress = Progress::Open;
+        end.progress = Progress::Open;
         true
     }
 
@@ -91,10 +91,10 @@ impl Ledger {
         &self.violations
     }
 
-    /// Whether both sides of this connection have ended. If the connection was reset, its server
+    /// Whether both ends of this connection have ended. If the connection was reset, its server
     /// may never have known of it.
     pub fn is_over(&self, plan: usize) -> bool {
-        let [client, server] = &self.sides[plan];
+        let [client, server] = &self.ends[plan];
         let never_heard = self.plans[plan].end.is_abort() && server.progress == Progress::Waiting;
         client.progress == Progress::Done && (server.progress == Progress::Done || never_heard)
     }
@@ -106,12 +106,12 @@ impl Ledger {
 
     /// A line about a connection.
     pub fn describe(&self, plan: usize) -> String {
-        let [client, server] = &self.sides[plan];
+        let [client, server] = &self.ends[plan];
         format!("connection {plan} {:?}: client {client:?}, server {server:?}", self.plans[plan])
     }
 
     /// Bytes that arrived, in both directions of all connections.
     pub fn bytes(&self) -> u64 {
-        self.sides.iter().flatten().map(|side| side.received).sum()
+        self.ends.iter().flatten().map(|end| end.received).sum()
     }
 }

@@ -1,6 +1,6 @@
 //! The application on every host: client and server of the planned connections, on libix.
 //!
-//! A client greets with the number of its connection. Then both sides follow the plan, and check
+//! A client greets with the number of its connection. Then both ends follow the plan, and check
 //! every byte they receive.
 use crate::content;
 use crate::ledger::{Ledger, Progress, Role};
@@ -20,14 +20,14 @@ const GREETING: usize = 16;
 /// Bytes given to send at a time.
 const CHUNK: usize = 16 << 10;
 
-/// How long a lazy side leaves data unread at most, µs: longer than any delayed or repeated
+/// How long a lazy end leaves data unread at most, µs: longer than any delayed or repeated
 /// acknowledgement, so that windows close and must be probed.
 const LAZY_US: u64 = 2_000_000;
 
 /// Time between two attempts at a simultaneous open, µs. Both ends try at the same times.
 const MEET_EVERY_US: u64 = 1_000_000;
 
-/// One side of a connection.
+/// One end of a connection.
 pub struct Talk {
     role: Role,
     /// A server learns it from the greeting.
@@ -43,13 +43,13 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// One side with a greeting, which a server needs to learn its plan.
+    /// One end with a greeting, which a server needs to learn its plan.
     fn new(role: Role, plan: Option<usize>) -> Talk {
         let greeting = plan.map(greeting_of).unwrap_or_default();
         Talk { greeting, ..Talk::known(role, plan) }
     }
 
-    /// One side of a plan that both ends know.
+    /// One end of a plan that both ends know.
     fn known(role: Role, plan: Option<usize>) -> Talk {
         let greeting = Vec::new();
         let (sent, received, eof, shut, reading_later) = (0, 0, false, false, false);
@@ -127,7 +127,7 @@ impl Peer {
 
     /// Tries to meet the other end, which tries at the same time, and will try again then.
     fn meet(&mut self, io: &mut Io<Talk>, number: usize, role: Role) {
-        if self.ledger.borrow_mut().side(number, role).progress != Progress::Waiting {
+        if self.ledger.borrow_mut().end(number, role).progress != Progress::Waiting {
             return;
         }
         let plan = self.plan(number);
@@ -176,7 +176,7 @@ impl Peer {
             talk.received += slice.len() as u64;
         }
         let (received, bytes) = (talk.received, (talk.received - start) as usize);
-        self.ledger.borrow_mut().side(plan, role).received = received;
+        self.ledger.borrow_mut().end(plan, role).received = received;
         if let Some(at) = wrong {
             self.violation(Some(plan), format_args!("{role:?} got a wrong byte at {at}"));
         }
@@ -263,7 +263,7 @@ impl Peer {
             }
         }
         let talk = conn.state();
-        self.ledger.borrow_mut().side(plan, role).sent = talk.sent;
+        self.ledger.borrow_mut().end(plan, role).sent = talk.sent;
         self.end(conn, plan, total);
     }
 
@@ -302,7 +302,7 @@ impl Peer {
     }
 
     fn done(&self, plan: usize, role: Role) {
-        self.ledger.borrow_mut().side(plan, role).progress = Progress::Done;
+        self.ledger.borrow_mut().end(plan, role).progress = Progress::Done;
     }
 }
 
@@ -316,7 +316,7 @@ impl Handler for Peer {
     fn on_connected(&mut self, conn: &mut Conn<'_, Talk>) {
         let talk = conn.state();
         let (role, Some(plan)) = (talk.role, talk.plan) else { return };
-        self.ledger.borrow_mut().side(plan, role).progress = Progress::Open;
+        self.ledger.borrow_mut().end(plan, role).progress = Progress::Open;
         self.pump(conn);
     }
 
@@ -363,7 +363,7 @@ impl Handler for Peer {
         let (role, Some(plan)) = (talk.role, talk.plan) else { return };
         if let Dead::NotConnected(_) = why {
             // The network may be cut: the application tries again.
-            self.ledger.borrow_mut().side(plan, role).failed_attempts += 1;
+            self.ledger.borrow_mut().end(plan, role).failed_attempts += 1;
             if self.plan(plan).meets.is_some() {
                 return;
             }

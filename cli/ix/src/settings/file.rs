@@ -6,7 +6,7 @@ use ix_broker::control::Access;
 use ix_proto::Config;
 use ix_proto::config::AddressCheck;
 use ix_tcp::{CongestionControl, EcnMode};
-use ix_vnic::{Filter, Gate, Rate, Rates};
+use ix_vnic::{Filter, Rate, Rates, VnicRules};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use std::collections::BTreeMap;
@@ -332,7 +332,7 @@ impl File {
         put(self.mark_queue, |n| config.mark_queue = n.get());
         put(self.drop_queue, |n| config.drop_queue = n.get());
         self.tcp.apply(&mut config.tcp);
-        self.vnic.apply(&mut config.gate);
+        self.vnic.apply(&mut config.vnic_rules);
         self.control.apply(access);
     }
 }
@@ -357,18 +357,18 @@ impl Tcp {
 }
 
 impl Vnic {
-    fn apply(self, gate: &mut Gate) {
-        gate.filters.extend(filters(self.filters));
+    fn apply(self, rules: &mut VnicRules) {
+        rules.filters.extend(filters(self.filters));
         let rate = |text: Option<Text<Rate>>| text.map(|Text(rate)| rate);
-        gate.rx_rate = rate(self.rx_rate);
-        gate.tx_rate = rate(self.tx_rate);
-        gate.flow_rate = rate(self.flow_rate);
+        rules.rx_rate = rate(self.rx_rate);
+        rules.tx_rate = rate(self.tx_rate);
+        rules.flow_rate = rate(self.flow_rate);
         for (number, queue) in self.queue.0 {
-            gate.assigned.extend(filters(queue.filters).map(|filter| (number, filter)));
+            rules.assigned.extend(filters(queue.filters).map(|filter| (number, filter)));
             let (rx, tx) = (rate(queue.rx_rate), rate(queue.tx_rate));
             let rates = Rates { rx, tx, flow: rate(queue.flow_rate) };
             if !rates.is_empty() {
-                gate.queue_rates.insert(number, rates);
+                rules.queue_rates.insert(number, rates);
             }
         }
     }

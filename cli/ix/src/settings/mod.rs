@@ -141,8 +141,8 @@ impl Settings {
         config.check().map_err(|e| {
             Problem::new("cannot use the configuration", e).mend("see `ix run --help`")
         })?;
-        config.gate.check().map_err(vnic_refused)?;
-        Vnic::new(&config.gate, config.cpus.len()).map_err(vnic_refused)?;
+        config.vnic_rules.check().map_err(vnic_refused)?;
+        Vnic::new(&config.vnic_rules, config.cpus.len()).map_err(vnic_refused)?;
         match config.gateway_addr {
             Some(gateway)
                 if !config.host_addrs.iter().any(|(a, p)| a.same_network(gateway, *p)) =>
@@ -254,17 +254,17 @@ mod tests {
 
     #[test]
     fn queues_of_the_vnic_have_parts_of_their_own() {
-        let gate = file(
+        let rules = file(
             "[vnic]\ntx_rate = '1Gbit'\nfilters = 'tx udp service 10.0.0.1:53'\n[vnic.queue.1]\n\
              filters = ['tx udp service 10.0.0.2:53', 'tx tcp service 10.0.0.2:7']\n\
              tx_rate = '20Mbit'\n[vnic.queue.0]\nflow_rate = '1Mbit'\nrx_rate = '9kpps'\n",
         )
         .config
-        .gate;
+        .vnic_rules;
         let same = "tx udp service 10.0.0.1:53; rate tx 1Gbit; queue 1 rate tx 20Mbit; \
                     queue 0 rate rx 9kpps; queue 0 rate flow 1Mbit; \
                     queue 1 tx udp service 10.0.0.2:53; queue 1 tx tcp service 10.0.0.2:7";
-        assert_eq!(gate, same.parse().expect("a gate"));
+        assert_eq!(rules, same.parse().expect("rules"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::support;
 use crate::support::process::Process;
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service};
+use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, Service, TestNet};
 use ix_skip::{Need, skip, skip_part};
 use std::io::{Read, Write};
 use std::process::Command;
@@ -13,12 +13,12 @@ const PORT: u16 = 80;
 const FORWARDED: &str = "ix: calls forwarded to Linux: ";
 
 /// A web server on Linux with a page that is its name, and one that all servers have.
-fn back_end(bed: &Bed, name: &str, port: u16) -> Process {
-    let pages = bed.file(name);
+fn back_end(net: &TestNet, name: &str, port: u16) -> Process {
+    let pages = net.file(name);
     std::fs::create_dir_all(&pages).expect("a folder");
     std::fs::write(pages.join("name.txt"), name).expect("a page");
     std::fs::write(pages.join("same.txt"), "same ".repeat(200)).expect("a page");
-    let mut command = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+    let mut command = net.client.command(env!("CARGO_BIN_EXE_ix"), None);
     command.args(["httpd", "--linux", "--port", &port.to_string()]).arg(pages);
     let process = Process::start(command);
     process.wait_for("ready", PATIENCE);
@@ -26,8 +26,8 @@ fn back_end(bed: &Bed, name: &str, port: u16) -> Process {
 }
 
 /// haproxy, with these flags, in front of two servers.
-fn balancer(bed: &Bed, flags: &[&str]) -> Service {
-    let file = bed.file("haproxy.cfg");
+fn balancer(net: &TestNet, flags: &[&str]) -> Service {
+    let file = net.file("haproxy.cfg");
     // With several, they wake each other over Linux's pipes.
     let threads = if flags == ["-db"] { 1 } else { 2 };
     let config = format!(
@@ -39,18 +39,18 @@ fn balancer(bed: &Bed, flags: &[&str]) -> Service {
     );
     std::fs::write(&file, config).expect("a configuration");
     let words = [&["haproxy", "-f", file.to_str().expect("text")], flags].concat();
-    let mut service = bed.start_env(&[("IX_POSIX_CALLS", "1")], &[], &words);
+    let mut service = net.start_env(&[("IX_POSIX_CALLS", "1")], &[], &words);
     support::eventually("haproxy answers", || {
         service.process.check();
-        get(bed, "").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+        get(net, "").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
     });
     service
 }
 
 /// One request on a connection of its own, with this header; the whole answer.
-fn get(bed: &Bed, header: &str) -> Option<String> {
+fn get(net: &TestNet, header: &str) -> Option<String> {
     let at = (*SERVICE.ip(), PORT).into();
-    let stream = bed.client.run(|| std::net::TcpStream::connect_timeout(&at, PATIENCE));
+    let stream = net.client.run(|| std::net::TcpStream::connect_timeout(&at, PATIENCE));
     let mut stream = stream.ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     let request =
@@ -70,22 +70,22 @@ fn haproxy_balances_on_ix() {
     }
     // In the foreground; as a daemon; with a master and a worker.
     for (nic, flags) in [(Nic::Tap, &["-db"][..]), (Nic::Afxdp, &["-D"]), (Nic::Tap, &["-W"])] {
-        let Some(bed) = Bed::new(test, nic, 1) else { return };
-        let _servers = [back_end(&bed, "a", 8001), back_end(&bed, "b", 8002)];
-        let service = balancer(&bed, flags);
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        let _servers = [back_end(&net, "a", 8001), back_end(&net, "b", 8002)];
+        let service = balancer(&net, flags);
         // Without a cookie they take turns; with one it decides.
-        let first = get(&bed, "").expect("an answer");
-        let second = get(&bed, "").expect("an answer");
+        let first = get(&net, "").expect("an answer");
+        let second = get(&net, "").expect("an answer");
         let named = |answer: &str| answer.chars().last();
         assert_ne!(named(&first), named(&second), "{first}\n{second}");
         for name in ["a", "b", "a", "a", "b"] {
-            let answer = get(&bed, &format!("Cookie: SRV={name}\r\n")).expect("an answer");
+            let answer = get(&net, &format!("Cookie: SRV={name}\r\n")).expect("an answer");
             assert!(answer.ends_with(name), "asked for {name}: {answer}");
         }
         let url = format!("http://{}:{PORT}/same.txt", SERVICE.ip());
         for keep in [&[][..], &["-k"]] {
             let words = [&["-q", "-n", "3000", "-c", "16"], keep, &[&url]].concat();
-            let Ok(output) = bed.client.command("ab", None).args(words).output() else {
+            let Ok(output) = net.client.command("ab", None).args(words).output() else {
                 skip_part(test, Need::Program("apt-get install apache2-utils"), "no ab");
                 break;
             };
@@ -93,7 +93,7 @@ fn haproxy_balances_on_ix() {
             assert!(said.contains("Complete requests:      3000"), "{flags:?}: {said}");
             assert!(said.contains("Failed requests:        0"), "{flags:?}: {said}");
         }
-        let mut load = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+        let mut load = net.client.command(env!("CARGO_BIN_EXE_ix"), None);
         load.args(["load", &format!("{}:{PORT}", SERVICE.ip()), "--protocol", "http"]);
         load.args(["--path", "/same.txt", "--connections", "32", "--seconds", "0.5"]);
         let output = load.output().expect("ix load");

@@ -3,7 +3,9 @@
 //! libevent's name.
 
 use crate::support::process::Process;
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, build_others, connect_to, eventually};
+use crate::support::{
+    CLIENT, Nic, PATIENCE, SERVICE, TestNet, build_others, connect_to, eventually,
+};
 use ix_skip::{Need, skip, skip_part};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -63,10 +65,10 @@ fn a_line_server_on_ix_answers_libevents_client() {
     let test = "a_line_server_on_ix_answers_libevents_client";
     let Some((theirs, ours)) = compile(test, "lines") else { return };
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new(test, nic, 1) else { return };
-        let service = bed.start(&[&ours, "server", "10.88.0.2:7"]);
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        let service = net.start(&[&ours, "server", "10.88.0.2:7"]);
         service.process.wait_for("ready", PATIENCE);
-        let mut client = bed.client.command(&theirs, None);
+        let mut client = net.client.command(&theirs, None);
         client.args(["client", &SERVICE.to_string(), "50"]);
         let (status, said) = Process::start(client).wait(PATIENCE);
         let heard_all = status.success() && said == [ALL_HEARD];
@@ -84,13 +86,13 @@ fn a_line_server_on_ix_answers_libevents_client() {
 fn a_client_on_ix_talks_to_libevents_line_server() {
     let test = "a_client_on_ix_talks_to_libevents_line_server";
     let Some((theirs, ours)) = compile(test, "lines") else { return };
-    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
-    let mut server = bed.client.command(&theirs, None);
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+    let mut server = net.client.command(&theirs, None);
     server.args(["server", "0.0.0.0:7700"]);
     let server = Process::start(server);
     server.wait_for("ready", PATIENCE);
     let at = format!("{CLIENT}:7700");
-    let service = bed.start(&[&ours, "client", &at, "50"]);
+    let service = net.start(&[&ours, "client", &at, "50"]);
     let (status, said) = service.process.wait(PATIENCE);
     assert!(status.success() && said.contains(&ALL_HEARD.to_owned()), "{status}: {said:#?}");
 }
@@ -99,10 +101,10 @@ fn a_client_on_ix_talks_to_libevents_line_server() {
 fn sockets_and_threads_of_the_program_work_on_ix() {
     let test = "sockets_and_threads_of_the_program_work_on_ix";
     let Some((_, ours)) = compile(test, "workers") else { return };
-    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
-    let service = bed.start(&[&ours, "7", "2"]);
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+    let service = net.start(&[&ours, "7", "2"]);
     service.process.wait_for("ready", PATIENCE);
-    let mut streams: Vec<_> = (0..8).map(|_| bed.client.run(|| connect_to(SERVICE))).collect();
+    let mut streams: Vec<_> = (0..8).map(|_| net.client.run(|| connect_to(SERVICE))).collect();
     // More than fits, so that it waits for room to write.
     let sent: Vec<u8> = (0..1_000_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
     for stream in &mut streams {
@@ -130,16 +132,16 @@ fn memcached_runs_with_our_library_under_libevents_name() {
     }
     let folder = library();
     let at = MEMCACHED.ip().to_string();
-    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
     let env = [("LD_LIBRARY_PATH", folder.to_str().expect("text"))];
     let program = ["memcached", "-u", "nobody", "-l", &at, "-m", "64", "-t", "2"];
-    let mut service = bed.start_env(&env, &[], &program);
-    eventually("memcached listens", || bed.client.run(|| TcpStream::connect(MEMCACHED)).is_ok());
+    let mut service = net.start_env(&env, &[], &program);
+    eventually("memcached listens", || net.client.run(|| TcpStream::connect(MEMCACHED)).is_ok());
     service.process.check();
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", service.program()));
     let maps = maps.expect("the program runs");
     assert!(maps.contains("libix_event.so") && !maps.contains("libevent-2.1.so"), "{maps}");
-    let mut words = bed.client.command("memccapable", None);
+    let mut words = net.client.command("memccapable", None);
     match words.args(["-h", &at, "-p", "11211"]).output() {
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stdout);
@@ -147,7 +149,7 @@ fn memcached_runs_with_our_library_under_libevents_name() {
         }
         Err(_) => skip_part(test, MEMCACHED_TOOLS, "no memccapable"),
     }
-    let mut load = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+    let mut load = net.client.command(env!("CARGO_BIN_EXE_ix"), None);
     load.args(["load", &MEMCACHED.to_string(), "--protocol", "memcached", "--json", "-"]);
     let output = load.args(["--seconds", "0.5", "--connections", "64"]).output().expect("ix load");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

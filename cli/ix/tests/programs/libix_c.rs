@@ -5,7 +5,7 @@ use crate::support::raw::{Raw, ring_doorbells};
 use crate::support::stats::Stats;
 use crate::support::traffic::{close, echo};
 use crate::support::{
-    Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, build_others, connect, eventually,
+    CLIENT, Nic, PATIENCE, SERVICE, Service, TestNet, build_others, connect, eventually,
 };
 use ix_skip::{Need, skip};
 use std::io::{Read, Write};
@@ -61,9 +61,9 @@ pub fn compile(test: &str, words: &[&str], source: &str) -> Option<PathBuf> {
 }
 
 /// The same dialogue with any echo server; returns what its dataplane has counted.
-fn talk(bed: &Bed, service: &Service) -> Stats {
+fn talk(net: &TestNet, service: &Service) -> Stats {
     for id in 0..4 {
-        let mut stream = bed.client.run(connect);
+        let mut stream = net.client.run(connect);
         for round in 0..50 {
             echo(&mut stream, id * 100 + round, 64);
         }
@@ -77,19 +77,19 @@ fn the_example_echoes_as_ix_echo_does() {
     let test = "the_example_echoes_as_ix_echo_does";
     let Some(program) = compile(test, &["cc"], "examples/echo.c") else { return };
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new(test, nic, 1) else { return };
-        let service = bed.serve(&["64"]);
-        let rust = talk(&bed, &service);
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        let service = net.serve(&["64"]);
+        let rust = talk(&net, &service);
         service.process.terminate();
-        let service = bed.start(&[program.to_str().expect("text"), "7"]);
+        let service = net.start(&[program.to_str().expect("text"), "7"]);
         service.process.wait_for("ready", PATIENCE);
-        let c = talk(&bed, &service);
+        let c = talk(&net, &service);
         // Not packets or bytes: how many acknowledgements Linux sends is a matter of time.
         for what in ["knocks", "accepted", "closed"] {
             assert_eq!(c.total(what), rust.total(what), "{what}: {c}\n{rust}");
         }
         // Long messages, with back-pressure.
-        let mut stream = bed.client.run(connect);
+        let mut stream = net.client.run(connect);
         let sent: Vec<u8> = (0..3_000_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
         let (mut writer, data) = (stream.try_clone().expect("clone"), sent.clone());
         let writes = std::thread::spawn(move || writer.write_all(&data).expect("write"));
@@ -110,10 +110,10 @@ fn the_example_echoes_as_ix_echo_does() {
 fn the_raw_contract_serves_from_c() {
     let test = "the_raw_contract_serves_from_c";
     let Some(program) = compile(test, &["cc"], "tests/programs/raw.c") else { return };
-    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
-    let service = bed.start(&[program.to_str().expect("text")]);
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+    let service = net.start(&[program.to_str().expect("text")]);
     service.process.wait_for("ready", PATIENCE);
-    talk(&bed, &service);
+    talk(&net, &service);
     service.finish(PATIENCE);
 }
 
@@ -174,14 +174,14 @@ fn every_function_does_what_the_header_says() {
     let test = "every_function_does_what_the_header_says";
     for words in [&["cc", "-xc"][..], &["c++", "-xc++"], &["gcc", "-xc", "-DSTATIC"]] {
         let Some(program) = compile(test, words, "tests/programs/calls.c") else { continue };
-        let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
-        let (listener, socket) = bed.client.run(|| {
+        let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+        let (listener, socket) = net.client.run(|| {
             let any = ("0.0.0.0", 0);
             (TcpListener::bind(any).expect("a listener"), UdpSocket::bind(any).expect("a socket"))
         });
         let tcp = format!("{CLIENT}:{}", listener.local_addr().expect("an address").port());
         let udp = format!("{CLIENT}:{}", socket.local_addr().expect("an address").port());
-        let closed = format!("{CLIENT}:{}", bed.client.run(free_port));
+        let closed = format!("{CLIENT}:{}", net.client.run(free_port));
         let serves = std::thread::spawn(move || {
             let (datagram, from, header) = receive_with_header(&socket);
             assert_eq!(header, [7, 46 << 2], "hop limit and type of service of {datagram:?}");
@@ -196,7 +196,7 @@ fn every_function_does_what_the_header_says() {
             }
         });
         let own = format!("{}:0", SERVICE.ip());
-        let service = bed.start(&[program.to_str().expect("text"), &tcp, &udp, &closed, &own]);
+        let service = net.start(&[program.to_str().expect("text"), &tcp, &udp, &closed, &own]);
         let (status, said) = service.process.wait(PATIENCE);
         assert!(status.success() && said.contains(&"ok".to_owned()), "{words:?}: {said:#?}");
         serves.join().expect("the peer");
@@ -209,10 +209,10 @@ fn a_program_in_c_brings_its_own_protocol() {
     for words in [&["cc", "-xc"][..], &["c++", "-xc++"]] {
         let Some(program) = compile(test, words, "tests/programs/packets.c") else { continue };
         for nic in Nic::ALL {
-            let Some(bed) = Bed::new(test, nic, 1) else { return };
-            let service = bed.start(&[program.to_str().expect("text")]);
+            let Some(net) = TestNet::new(test, nic, 1) else { return };
+            let service = net.start(&[program.to_str().expect("text")]);
             service.process.wait_for("ready", PATIENCE);
-            let raw = Raw::open(&bed);
+            let raw = Raw::open(&net);
             let question = b"a question";
             assert_eq!(raw.ask(question, |answer| answer == question), question);
             // The second one is answered in a foreign name, which does not leave.
@@ -233,8 +233,8 @@ fn every_doorbell_rings_in_c() {
     let test = "every_doorbell_rings_in_c";
     let Some(program) = compile(test, &["cc"], "tests/programs/bells.c") else { return };
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new(test, nic, 1) else { return };
-        ring_doorbells(&bed, bed.start(&[program.to_str().expect("text")]));
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        ring_doorbells(&net, net.start(&[program.to_str().expect("text")]));
     }
 }
 

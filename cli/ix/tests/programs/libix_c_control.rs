@@ -4,7 +4,7 @@ use super::libix_c::compile;
 use crate::support::process::Process;
 use crate::support::stats::Stats;
 use crate::support::traffic::echo;
-use crate::support::{self, Bed, Nic, PATIENCE, SERVICE, eventually};
+use crate::support::{self, Nic, PATIENCE, SERVICE, TestNet, eventually};
 use std::path::Path;
 use std::process::Command;
 
@@ -31,9 +31,9 @@ fn held(control: &Path) -> (usize, usize) {
 fn c_programs_make_vnics_and_hand_on_filters() {
     let test = "c_programs_make_vnics_and_hand_on_filters";
     let Some(program) = compile(test, &["cc"], "tests/programs/control.c") else { return };
-    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
-    let (namespace, link) = bed.service_link();
-    let control = bed.file("share.sock");
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let (namespace, link) = net.service_link();
+    let control = net.file("share.sock");
     let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
     command.args(["share", link, "--queues", "2", "--control"]).arg(&control);
     let shares = Process::start(command);
@@ -46,15 +46,15 @@ fn c_programs_make_vnics_and_hand_on_filters() {
     eventually("its vNIC is gone with it", || held(&control).0 == 1);
     assert_eq!(held(&control), (1, 4), "one for what comes, two of it, one for what leaves");
 
-    let cpu = bed.cpus()[0].to_string();
-    let (stats, program_on_it) = (bed.file("web.sock"), support::build_echo());
+    let cpu = net.cpus()[0].to_string();
+    let (stats, program_on_it) = (net.file("web.sock"), support::build_echo());
     let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
     command.args(["run", "--domain", "none", "--nic", "afxdp:ixv-web", "--cpus", &cpu]);
     command.args(["--addr", &format!("{}/16", SERVICE.ip()), "--control"]).arg(&stats);
     command.arg("--").arg(program_on_it).arg("64");
     let tenant = Process::start(command);
     tenant.wait_for("ready", PATIENCE);
-    let mut stream = bed.connect();
+    let mut stream = net.connect();
     (0..10).for_each(|round| echo(&mut stream, round, 64));
     assert_eq!(Stats::ask(&stats).total("flows"), 1);
     assert_eq!(run(&program, &["dataplane", stats.to_str().expect("text")]), "done\n");

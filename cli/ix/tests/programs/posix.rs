@@ -3,7 +3,7 @@
 
 use crate::support;
 use crate::support::process::Process;
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, connect_to};
+use crate::support::{CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, TestNet, connect_to};
 use ix_skip::{Need, skip, skip_part};
 use ix_testbed::Namespace;
 use std::ffi::OsStr;
@@ -61,10 +61,10 @@ fn an_epoll_server_serves_ix_and_linux() {
     let test = "an_epoll_server_serves_ix_and_linux";
     let Some(program) = compile(test, "echo") else { return };
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new(test, nic, 1) else { return };
-        let mut service = bed.start(&[program.to_str().expect("text"), "7"]);
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        let mut service = net.start(&[program.to_str().expect("text"), "7"]);
         service.process.wait_for("ready", PATIENCE);
-        let mut streams: Vec<_> = (0..8).map(|_| bed.client.run(|| connect_to(SERVICE))).collect();
+        let mut streams: Vec<_> = (0..8).map(|_| net.client.run(|| connect_to(SERVICE))).collect();
         let sent: Vec<u8> = (0..100_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
         for stream in &mut streams {
             let mut writer = stream.try_clone().expect("clone");
@@ -76,7 +76,7 @@ fn an_epoll_server_serves_ix_and_linux() {
             writes.join().expect("the writer");
         }
         // Bound to all addresses, it serves Linux's loopback as well.
-        let (namespace, _) = bed.service_link();
+        let (namespace, _) = net.service_link();
         namespace.set_up("lo", true).expect("loopback");
         let local = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7);
         let mut stream = namespace.run(|| connect_to(local));
@@ -100,28 +100,28 @@ fn corner_cases_are_linuxs() {
     let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
     let port = PEER_PORT.to_string();
     let run = [program, "run", own.as_str(), peer.as_str(), port.as_str()];
-    let start_peer = |bed: &Bed| {
-        let mut command = bed.client.command(program, None);
+    let start_peer = |net: &TestNet| {
+        let mut command = net.client.command(program, None);
         command.args(["peer", &port]);
         let process = Process::start(command);
         process.wait_for("peer ready", PATIENCE);
         process
     };
     // Few enough that a case can use all of them.
-    let narrow = |bed: &Bed| {
+    let narrow = |net: &TestNet| {
         let file = "/proc/sys/net/ipv4/ip_local_port_range";
-        bed.service_link().0.run(|| std::fs::write(file, "40000 40499")).expect("a range of ports");
+        net.service_link().0.run(|| std::fs::write(file, "40000 40499")).expect("a range of ports");
     };
     let said = |lines: &[String]| -> Vec<String> {
         let lines = lines.iter().filter(|line| !line.starts_with("ix: "));
         lines.cloned().collect()
     };
     let on_linux = || {
-        let bed = Bed::new(test, Nic::Afxdp, 1)?;
-        let (server, link) = bed.service_link();
+        let net = TestNet::new(test, Nic::Afxdp, 1)?;
+        let (server, link) = net.service_link();
         server.add_address(link, *SERVICE.ip(), PREFIX).expect("an address");
-        narrow(&bed);
-        let _peer = start_peer(&bed);
+        narrow(&net);
+        let _peer = start_peer(&net);
         let mut command = server.command(run[0], None);
         command.args(&run[1..]);
         let (status, lines) = Process::start(command).wait(Duration::from_secs(120));
@@ -129,10 +129,10 @@ fn corner_cases_are_linuxs() {
         Some(said(&lines))
     };
     let on_ix = |nic| {
-        let bed = Bed::new(test, nic, 1)?;
-        narrow(&bed);
-        let _peer = start_peer(&bed);
-        let service = bed.start_after("local_ports = '40000-40499'", &run);
+        let net = TestNet::new(test, nic, 1)?;
+        narrow(&net);
+        let _peer = start_peer(&net);
+        let service = net.start_after("local_ports = '40000-40499'", &run);
         let (status, lines) = service.process.wait(Duration::from_secs(120));
         assert!(status.success(), "on IX: {lines:#?}");
         Some(said(&lines))
@@ -161,15 +161,15 @@ fn dctcp_asks_for_ecn_before_it_connects() {
     let test = "dctcp_asks_for_ecn_before_it_connects";
     let Some(program) = compile(test, "corners") else { return };
     let program = program.to_str().expect("text");
-    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
     let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
     let port = PEER_PORT.to_string();
-    let mut command = bed.client.command(program, None);
+    let mut command = net.client.command(program, None);
     command.args(["peer", &port]);
     let process = Process::start(command);
     process.wait_for("peer ready", PATIENCE);
     let (status, lines) =
-        bed.start(&[program, "run", &own, &peer, &port, "dctcp"]).process.wait(PATIENCE);
+        net.start(&[program, "run", &own, &peer, &port, "dctcp"]).process.wait(PATIENCE);
     assert!(status.success(), "{lines:#?}");
     let of = |start: &str| -> Vec<&str> {
         lines.iter().filter_map(|line| line.strip_prefix(start)).collect()
@@ -185,15 +185,15 @@ fn options_that_ix_lacks_are_refused_and_named() {
     let test = "options_that_ix_lacks_are_refused_and_named";
     let Some(program) = compile(test, "corners") else { return };
     let program = program.to_str().expect("text");
-    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
     let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
     let port = PEER_PORT.to_string();
-    let mut command = bed.client.command(program, None);
+    let mut command = net.client.command(program, None);
     command.args(["peer", &port]);
     let process = Process::start(command);
     process.wait_for("peer ready", PATIENCE);
     let (status, lines) =
-        bed.start(&[program, "run", &own, &peer, &port, "lacks"]).process.wait(PATIENCE);
+        net.start(&[program, "run", &own, &peer, &port, "lacks"]).process.wait(PATIENCE);
     assert!(status.success(), "{lines:#?}");
     let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
     assert_eq!(count(": -1 ENOPROTOOPT"), 10, "{lines:#?}");
@@ -203,21 +203,21 @@ fn options_that_ix_lacks_are_refused_and_named() {
 }
 
 /// `threads` with two threads of each shape, on two elastic threads.
-fn threads(test: &str, nic: Nic, shape: &str) -> Option<(Bed, Service)> {
+fn threads(test: &str, nic: Nic, shape: &str) -> Option<(TestNet, Service)> {
     let program = compile(test, "threads")?;
-    let bed = Bed::new(test, nic, 2)?;
+    let net = TestNet::new(test, nic, 2)?;
     let program = [program.to_str().expect("text"), shape, "2", "7"];
-    let service = bed.start(&program);
+    let service = net.start(&program);
     let ready = if shape == "listeners" { 2 } else { 1 };
     service.process.wait_for_nth("ready", ready, PATIENCE);
-    Some((bed, service))
+    Some((net, service))
 }
 
 /// Sixteen connections at once; of each its own port, and which of the program's threads has it.
-fn answered_by(bed: &Bed) -> Vec<(TcpStream, u8)> {
+fn answered_by(net: &TestNet) -> Vec<(TcpStream, u8)> {
     let clients: Vec<_> = (0..16u8)
         .map(|_| {
-            let mut stream = bed.client.run(|| connect_to(SERVICE));
+            let mut stream = net.client.run(|| connect_to(SERVICE));
             std::thread::spawn(move || {
                 let mut name = [0];
                 for round in 0..20usize {
@@ -244,9 +244,9 @@ fn answered_by(bed: &Bed) -> Vec<(TcpStream, u8)> {
 fn a_listener_a_thread_shares_nothing() {
     let test = "a_listener_a_thread_shares_nothing";
     for nic in Nic::ALL {
-        let Some((bed, service)) = threads(test, nic, "listeners") else { return };
+        let Some((net, service)) = threads(test, nic, "listeners") else { return };
         support::eventually("each thread has the connections of one elastic thread", || {
-            let streams = answered_by(&bed);
+            let streams = answered_by(&net);
             let answer = service.client().ask("{\"do\":\"connections\"}").expect("connections");
             let elastic_thread = |stream: &TcpStream| {
                 let own = stream.local_addr().expect("an address").to_string();
@@ -273,10 +273,10 @@ fn a_listener_a_thread_shares_nothing() {
 fn connections_go_from_thread_to_thread() {
     let test = "connections_go_from_thread_to_thread";
     for nic in Nic::ALL {
-        let Some((bed, service)) = threads(test, nic, "handing") else { return };
-        let mut streams = answered_by(&bed);
+        let Some((net, service)) = threads(test, nic, "handing") else { return };
+        let mut streams = answered_by(&net);
         support::eventually("both elastic threads have connections", || {
-            streams.extend(answered_by(&bed));
+            streams.extend(answered_by(&net));
             service.stats().each("accepted").iter().all(|accepted| *accepted > 0)
         });
         for worker in *b"AB" {
@@ -296,22 +296,22 @@ fn connections_go_from_thread_to_thread() {
 #[test]
 fn a_thread_for_each_connection_and_signals() {
     let test = "a_thread_for_each_connection_and_signals";
-    let Some((bed, service)) = threads(test, Nic::Tap, "each") else { return };
+    let Some((net, service)) = threads(test, Nic::Tap, "each") else { return };
     for _ in 0..10 {
-        drop(answered_by(&bed));
+        drop(answered_by(&net));
     }
     service.finish(PATIENCE);
 }
 
 /// memcached as Debian ships it, with so many workers.
-fn memcached(bed: &Bed, workers: &str) -> Option<Service> {
+fn memcached(net: &TestNet, workers: &str) -> Option<Service> {
     let at = MEMCACHED.ip().to_string();
     let program =
         ["memcached", "-u", "nobody", "-l", &at, "-U", "11211", "-m", "64", "-t", workers];
-    let mut service = bed.start(&program);
+    let mut service = net.start(&program);
     support::eventually("memcached listens", || {
         service.process.check();
-        bed.client.run(|| TcpStream::connect_timeout(&MEMCACHED.into(), PATIENCE)).is_ok()
+        net.client.run(|| TcpStream::connect_timeout(&MEMCACHED.into(), PATIENCE)).is_ok()
     });
     Some(service)
 }
@@ -327,16 +327,16 @@ fn memcached_passes_its_clients_tests() {
     for (workers, nic, threads) in
         [("1", Nic::Tap, 1), ("2", Nic::Afxdp, 1), ("2", Nic::Tap, 2), ("2", Nic::Afxdp, 2)]
     {
-        let Some(bed) = Bed::new(test, nic, threads) else { return };
-        let Some(service) = memcached(&bed, workers) else { return };
+        let Some(net) = TestNet::new(test, nic, threads) else { return };
+        let Some(service) = memcached(&net, workers) else { return };
         let at = MEMCACHED.ip().to_string();
         let words = ["memccapable", "-h", &at, "-p", "11211"];
-        let Some(output) = client(test, &bed.client, "libmemcached-tools", &words) else { return };
+        let Some(output) = client(test, &net.client, "libmemcached-tools", &words) else { return };
         assert!(text(&output).contains("All tests passed"), "{}", text(&output));
         service.comes_to_rest(PATIENCE);
         let before = descriptors(&service);
-        put_load(&bed, "0.5");
-        datagrams_are_answered(&bed);
+        put_load(&net, "0.5");
+        datagrams_are_answered(&net);
         nothing_is_left(service, before);
     }
 }
@@ -354,18 +354,18 @@ fn pylibmc_sees_under_load_what_it_sees_on_linux() {
         skip(test, need, "no memcached or no pylibmc");
         return;
     }
-    let Some(bed) = Bed::new(test, Nic::Afxdp, 2) else { return };
-    let Some(service) = memcached(&bed, "2") else { return };
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 2) else { return };
+    let Some(service) = memcached(&net, "2") else { return };
     service.comes_to_rest(PATIENCE);
     let before = descriptors(&service);
     let session = |at: SocketAddrV4| {
         let output =
-            bed.client.command("/usr/bin/python3", None).args([script, &at.to_string()]).output();
+            net.client.command("/usr/bin/python3", None).args([script, &at.to_string()]).output();
         let output = output.expect("python3");
         assert!(output.status.success(), "{}", text(&output));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let mut load = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+    let mut load = net.client.command(env!("CARGO_BIN_EXE_ix"), None);
     load.args(["load", &MEMCACHED.to_string(), "--protocol", "memcached", "--connections", "96"]);
     load.args(["--rate", "5000", "--seconds", "60", "--quiet"]);
     // What it misses is what the client deletes.
@@ -377,10 +377,10 @@ fn pylibmc_sees_under_load_what_it_sees_on_linux() {
     load.kill().expect("kill");
     load.wait().expect("wait");
     let own = SocketAddrV4::new(CLIENT, 11311);
-    let mut linux = bed.client.command("memcached", None);
+    let mut linux = net.client.command("memcached", None);
     linux.args(["-u", "nobody", "-l", &CLIENT.to_string(), "-p", "11311", "-m", "64", "-t", "2"]);
     let mut linux = linux.spawn().expect("memcached");
-    support::eventually("memcached listens", || bed.client.run(|| TcpStream::connect(own)).is_ok());
+    support::eventually("memcached listens", || net.client.run(|| TcpStream::connect(own)).is_ok());
     let on_linux = session(own);
     linux.kill().expect("kill");
     linux.wait().expect("wait");
@@ -399,25 +399,25 @@ fn memcached_serves_for_minutes_and_leaks_nothing() {
         return;
     }
     for (workers, threads) in [("1", 1), ("2", 1), ("2", 2)] {
-        let Some(bed) = Bed::new(test, Nic::Afxdp, threads) else { return };
-        let Some(service) = memcached(&bed, workers) else { return };
+        let Some(net) = TestNet::new(test, Nic::Afxdp, threads) else { return };
+        let Some(service) = memcached(&net, workers) else { return };
         service.comes_to_rest(PATIENCE);
         let before = descriptors(&service);
-        put_load(&bed, "20");
+        put_load(&net, "20");
         nothing_is_left(service, before);
     }
 }
 
 /// Loads of so many seconds in text, binary, on many short connections, and in datagrams. Every
 /// answer is checked, as is that nothing is missing.
-fn put_load(bed: &Bed, seconds: &str) {
+fn put_load(net: &TestNet, seconds: &str) {
     for (protocol, more) in [
         ("memcached", &["--connections", "64"][..]),
         ("memcached-binary", &["--connections", "64", "--depth", "4"]),
         ("memcached", &["--connections", "8", "--messages-per-connection", "3"]),
         ("memcached", &["--connections", "4", "--udp"]),
     ] {
-        let mut load = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+        let mut load = net.client.command(env!("CARGO_BIN_EXE_ix"), None);
         load.args(["load", &MEMCACHED.to_string(), "--protocol", protocol, "--json", "-"]);
         let output = load.args(["--seconds", seconds]).args(more).output().expect("ix load");
         assert!(output.status.success(), "{protocol} {more:?}: {}", text(&output));
@@ -454,11 +454,11 @@ fn nothing_is_left(service: Service, before: Vec<u32>) {
 fn intercepted_calls_do_not_enter_linux() {
     let test = "intercepted_calls_do_not_enter_linux";
     let Some(program) = compile(test, "calls") else { return };
-    let Some(bed) = Bed::alone(test, Nic::Tap, 1) else { return };
+    let Some(net) = TestNet::alone(test, Nic::Tap, 1) else { return };
     let words = [program.to_str().expect("text"), "7"];
-    let service = bed.start_env(&[("IX_POSIX_CALLS", "1")], &[], &words);
+    let service = net.start_env(&[("IX_POSIX_CALLS", "1")], &[], &words);
     service.process.wait_for("ready", PATIENCE);
-    let mut stream = bed.client.run(|| connect_to(SERVICE));
+    let mut stream = net.client.run(|| connect_to(SERVICE));
     stream.write_all(b"x").expect("a byte");
     service.process.wait_for("ioctl ", PATIENCE);
     drop(stream);
@@ -471,8 +471,8 @@ fn intercepted_calls_do_not_enter_linux() {
     assert!(count.is_some_and(|count| count < 50), "{forwarded}");
 }
 
-fn datagrams_are_answered(bed: &Bed) {
-    let socket = bed.client.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
+fn datagrams_are_answered(net: &TestNet) {
+    let socket = net.client.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
     socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
     socket.send_to(b"\0\x07\0\0\0\x01\0\0version\r\n", MEMCACHED).expect("ask");
     let mut answer = [0; 200];
@@ -484,12 +484,12 @@ fn datagrams_are_answered(bed: &Bed) {
 #[test]
 fn curl_and_ab_run_on_ix() {
     let test = "curl_and_ab_run_on_ix";
-    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
-    let pages = bed.file("pages");
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+    let pages = net.file("pages");
     std::fs::create_dir(&pages).expect("a folder");
     let page: Vec<u8> = (0..300_000u32).map(|n| b'a' + (n % 26) as u8).collect();
     std::fs::write(pages.join("page.txt"), &page).expect("a page");
-    let mut command = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+    let mut command = net.client.command(env!("CARGO_BIN_EXE_ix"), None);
     let at = format!("{CLIENT}:8000");
     command.args(["httpd", "--linux", "--port", "8000"]).arg(&pages);
     let server = Process::start(command);
@@ -505,7 +505,7 @@ fn curl_and_ab_run_on_ix() {
             skip_part(test, need, format_args!("no {}", words[0]));
             continue;
         }
-        let service = bed.start(words);
+        let service = net.start(words);
         let (status, said) = service.process.wait(Duration::from_secs(60));
         assert!(status.success(), "{words:?}: {said:#?}");
         let said = said.join("\n");
@@ -579,9 +579,9 @@ fn programs_that_fail_at_their_start_say_why() {
     let test = "programs_that_fail_at_their_start_say_why";
     let Some(program) = compile(test, "echo") else { return };
     // Not a tap: that goes with its program, before the test finds it.
-    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
     let run = |words: &[&str]| {
-        let (status, said) = bed.start(words).process.wait(PATIENCE);
+        let (status, said) = net.start(words).process.wait(PATIENCE);
         let own = |line: &&String| !line.starts_with("ix: domain none");
         (status.code(), said.iter().filter(own).cloned().collect::<Vec<_>>())
     };
@@ -606,7 +606,7 @@ fn programs_that_fail_at_their_start_say_why() {
     std::fs::write(&script, content).expect("a script");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&script, mode).expect("executable");
-    let service = bed.start(&[script.to_str().expect("text")]);
+    let service = net.start(&[script.to_str().expect("text")]);
     let told = format!("ix: {} executed another program, outside of IX", script.display());
     service.process.wait_for(&told, PATIENCE);
     service.process.signal(libc::SIGTERM);
@@ -631,11 +631,11 @@ fn programs_that_fail_at_their_start_say_why() {
 }
 
 /// The greeting of whoever accepts; asked for until somebody does.
-fn greeting(bed: &Bed) -> String {
+fn greeting(net: &TestNet) -> String {
     let mut said = String::new();
     support::eventually("somebody greets", || {
         said.clear();
-        let stream = bed.client.run(|| TcpStream::connect_timeout(&SERVICE.into(), PATIENCE));
+        let stream = net.client.run(|| TcpStream::connect_timeout(&SERVICE.into(), PATIENCE));
         let Ok(mut stream) = stream else { return false };
         stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
         stream.read_to_string(&mut said).is_ok() && !said.is_empty()
@@ -649,11 +649,11 @@ fn a_daemon_serves_on_ix_and_ends_with_ix_run() {
     let test = "a_daemon_serves_on_ix_and_ends_with_ix_run";
     let Some(program) = compile(test, "forks") else { return };
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new(test, nic, 1) else { return };
-        let service = bed.start(&[program.to_str().expect("text"), "daemon", "7"]);
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        let service = net.start(&[program.to_str().expect("text"), "daemon", "7"]);
         service.process.wait_for("ready", PATIENCE);
         for _ in 0..3 {
-            assert_eq!(greeting(&bed), "daemon");
+            assert_eq!(greeting(&net), "daemon");
         }
         // `ix run` lives as long as the daemon, and passes signals on to it.
         service.process.signal(libc::SIGTERM);
@@ -668,11 +668,11 @@ fn children_serve_and_after_them_their_parent() {
     let test = "children_serve_and_after_them_their_parent";
     let Some(program) = compile(test, "forks") else { return };
     // A tap that nobody keeps goes with the process that has it.
-    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
-    let service = bed.start(&[program.to_str().expect("text"), "master", "7"]);
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let service = net.start(&[program.to_str().expect("text"), "master", "7"]);
     service.process.wait_for("ready", PATIENCE);
     for name in ["child", "other", "parent"] {
-        assert_eq!(greeting(&bed), name);
+        assert_eq!(greeting(&net), name);
     }
     let (status, said) = service.process.wait(PATIENCE);
     assert!(status.success(), "{said:#?}");
@@ -683,13 +683,13 @@ fn children_serve_and_after_them_their_parent() {
 fn a_listener_of_a_process_that_does_not_serve_gets_no_connections() {
     let test = "a_listener_of_a_process_that_does_not_serve_gets_no_connections";
     let Some(program) = compile(test, "forks") else { return };
-    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
-    let service = bed.start(&[program.to_str().expect("text"), "own", "7"]);
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+    let service = net.start(&[program.to_str().expect("text"), "own", "7"]);
     service.process.wait_for("ready", PATIENCE);
-    let name = greeting(&bed);
+    let name = greeting(&net);
     for _ in 0..7 {
         let mut said = String::new();
-        let mut stream = bed.client.run(|| connect_to(SERVICE));
+        let mut stream = net.client.run(|| connect_to(SERVICE));
         stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
         stream.read_to_string(&mut said).expect("a greeting");
         assert_eq!(said, name);
@@ -704,10 +704,10 @@ fn a_listener_of_a_process_that_does_not_serve_gets_no_connections() {
 fn connections_stay_with_the_process_that_accepted_them() {
     let test = "connections_stay_with_the_process_that_accepted_them";
     let Some(program) = compile(test, "forks") else { return };
-    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
-    let service = bed.start(&[program.to_str().expect("text"), "connection", "7"]);
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+    let service = net.start(&[program.to_str().expect("text"), "connection", "7"]);
     service.process.wait_for("ready", PATIENCE);
-    let mut stream = bed.client.run(|| connect_to(SERVICE));
+    let mut stream = net.client.run(|| connect_to(SERVICE));
     service.process.wait_for("child: EBADF", PATIENCE);
     stream.write_all(b"x").expect("a byte");
     let mut said = String::new();

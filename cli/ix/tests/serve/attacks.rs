@@ -4,7 +4,7 @@ use crate::support::frames::{
 };
 use crate::support::stats::Stats;
 use crate::support::traffic::Steady;
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE};
+use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, TestNet};
 use ix_random::Rng;
 use ix_testbed::PacketSocket;
 use std::net::SocketAddrV4;
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 #[test]
 fn malformed_packets_are_counted() {
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new("malformed_packets_are_counted", nic, 1) else { return };
-        let service = bed.serve(&["100"]);
-        let (wire, macs) = (bed.wire(), bed.macs());
-        bed.client.run(|| {
+        let Some(net) = TestNet::new("malformed_packets_are_counted", nic, 1) else { return };
+        let service = net.serve(&["100"]);
+        let (wire, macs) = (net.wire(), net.macs());
+        net.client.run(|| {
             Steady::during(100, |steady| {
                 for (reason, reaches_afxdp, frame) in malformed(macs) {
                     if nic == Nic::Afxdp && !reaches_afxdp {
@@ -155,10 +155,12 @@ fn insert_ip_options(frame: &mut Vec<u8>, options: &[u8]) {
 #[test]
 fn a_connection_under_fire_is_untouched() {
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new("a_connection_under_fire_is_untouched", nic, 1) else { return };
-        let service = bed.serve(&["100"]);
-        let (wire, macs) = (bed.wire(), bed.macs());
-        let sent = bed.client.run(|| {
+        let Some(net) = TestNet::new("a_connection_under_fire_is_untouched", nic, 1) else {
+            return;
+        };
+        let service = net.serve(&["100"]);
+        let (wire, macs) = (net.wire(), net.macs());
+        let sent = net.client.run(|| {
             Steady::during(100, |steady| {
                 let mut sent = 0;
                 for volley in [flips, truncations, control_bits, garbage, options, icmp_errors] {
@@ -320,10 +322,10 @@ fn icmp_errors(macs: Macs, now: Seen) -> Vec<Vec<u8>> {
 fn damaged_copies_of_real_segments_are_dropped() {
     for nic in Nic::ALL {
         let name = "damaged_copies_of_real_segments_are_dropped";
-        let Some(bed) = Bed::new(name, nic, 1) else { return };
-        let service = bed.serve(&["100"]);
-        let (wire, macs) = (bed.wire(), bed.macs());
-        bed.client.run(|| {
+        let Some(net) = TestNet::new(name, nic, 1) else { return };
+        let service = net.serve(&["100"]);
+        let (wire, macs) = (net.wire(), net.macs());
+        net.client.run(|| {
             Steady::during(100, |steady| {
                 for i in 0..500u64 {
                     let now = sniff(&wire, steady.local);

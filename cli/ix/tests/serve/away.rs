@@ -2,7 +2,7 @@
 //! served all the same.
 use crate::support::frames::{self, Macs};
 use crate::support::traffic::{close, expect, message};
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, eventually};
+use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, Service, TestNet, eventually};
 use ix_testbed::PacketSocket;
 use std::io::Write;
 use std::net::TcpStream;
@@ -63,10 +63,10 @@ fn acknowledged(stream: &TcpStream) -> bool {
 }
 
 fn serves_while_away(test: &str, nic: Nic) {
-    let Some(bed) = Bed::alone(test, nic, 1) else { return };
-    let service = bed.serve(&[&SIZE.to_string(), "--work-us", WORK_US]);
-    let (wire, macs) = (bed.wire(), bed.macs());
-    let (mut bulk, mut other) = (bed.connect(), bed.connect());
+    let Some(net) = TestNet::alone(test, nic, 1) else { return };
+    let service = net.serve(&[&SIZE.to_string(), "--work-us", WORK_US]);
+    let (wire, macs) = (net.wire(), net.macs());
+    let (mut bulk, mut other) = (net.connect(), net.connect());
     let mut sender = bulk.try_clone().expect("a second handle");
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -117,14 +117,14 @@ fn the_network_is_served_while_the_application_computes_on_afxdp() {
 /// Somebody who comes while the application is away is let in when it is back.
 #[test]
 fn who_comes_meanwhile_is_served_afterwards() {
-    let Some(bed) = Bed::alone("who_comes_meanwhile_is_served_afterwards", Nic::Tap, 1) else {
+    let Some(net) = TestNet::alone("who_comes_meanwhile_is_served_afterwards", Nic::Tap, 1) else {
         return;
     };
-    let service = bed.serve(&[&SIZE.to_string(), "--work-us", WORK_US]);
-    let mut first = bed.connect();
+    let service = net.serve(&[&SIZE.to_string(), "--work-us", WORK_US]);
+    let mut first = net.connect();
     first.write_all(&message(1, SIZE)).expect("it takes all");
     eventually("it is away", || is_away(&service));
-    let mut later: Vec<TcpStream> = (0..8).map(|_| bed.connect()).collect();
+    let mut later: Vec<TcpStream> = (0..8).map(|_| net.connect()).collect();
     expect(&mut first, &message(1, SIZE));
     // Of all there is one, and it ends.
     later.drain(..).for_each(close);

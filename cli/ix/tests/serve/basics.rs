@@ -2,7 +2,7 @@
 //! threads behind one port.
 use crate::support;
 use crate::support::traffic::{self, Steady, close, echo, message};
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, frames};
+use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, TestNet, frames};
 use ix_skip::{Need, skip};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 #[test]
 fn ping_is_answered() {
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new("ping_is_answered", nic, 1) else { return };
-        let service = bed.serve(&["64"]);
-        let mut ping = bed.client.command("ping", None);
+        let Some(net) = TestNet::new("ping_is_answered", nic, 1) else { return };
+        let service = net.serve(&["64"]);
+        let mut ping = net.client.command("ping", None);
         ping.args(["-n", "-q", "-c", "3", "-i", "0.2", "-W", "10", "-s", "1000"]);
         ping.arg(SERVICE.ip().to_string());
         let output = match ping.output() {
@@ -33,8 +33,8 @@ fn ping_is_answered() {
 #[test]
 fn two_elastic_threads_may_share_a_hardware_thread() {
     let test = "two_elastic_threads_may_share_a_hardware_thread";
-    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
-    let (namespace, link) = bed.service_link();
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+    let (namespace, link) = net.service_link();
     let cpu = ix_testbed::cpu::allowed()[0];
     let config = format!(
         "host_addr = \"{}/16\"\ncpu = [{cpu}, {cpu}]\ndevices = [\"tap:{link},queues=2\"]\n\
@@ -42,12 +42,12 @@ fn two_elastic_threads_may_share_a_hardware_thread() {
         SERVICE.ip()
     );
     let program = support::build_echo();
-    let mut service = bed.start_with(&config, &[program.to_str().expect("text"), "64"]);
+    let mut service = net.start_with(&config, &[program.to_str().expect("text"), "64"]);
     service.raise_tap(namespace, link, CLIENT, 16);
     let said = service.process.wait_for("ix: hardware thread", PATIENCE);
     assert!(said.contains(&format!("{cpu} is shared by 2 elastic threads")), "{said}");
     service.process.wait_for("ready", PATIENCE);
-    let mut streams: Vec<TcpStream> = (0..20).map(|_| bed.connect()).collect();
+    let mut streams: Vec<TcpStream> = (0..20).map(|_| net.connect()).collect();
     for id in 0..20 {
         streams.iter_mut().for_each(|stream| echo(stream, id, 64));
     }
@@ -61,9 +61,9 @@ fn two_elastic_threads_may_share_a_hardware_thread() {
 #[test]
 fn small_transfers_of_every_size() {
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new("small_transfers_of_every_size", nic, 1) else { return };
-        let service = bed.serve(&["1"]);
-        bed.client.run(|| {
+        let Some(net) = TestNet::new("small_transfers_of_every_size", nic, 1) else { return };
+        let service = net.serve(&["1"]);
+        net.client.run(|| {
             for size in [1, 2, 63, 64, 1000, 1460, 1461, 2920, 5000, 20_000, 60_000] {
                 let mut stream = support::connect();
                 echo(&mut stream, size, size as usize);
@@ -83,9 +83,9 @@ fn small_transfers_of_every_size() {
 #[test]
 fn closed_ports_refuse() {
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new("closed_ports_refuse", nic, 1) else { return };
-        let service = bed.serve(&["64"]);
-        bed.client.run(|| {
+        let Some(net) = TestNet::new("closed_ports_refuse", nic, 1) else { return };
+        let service = net.serve(&["64"]);
+        net.client.run(|| {
             let closed = (*SERVICE.ip(), 4321);
             let e = TcpStream::connect_timeout(&closed.into(), PATIENCE).expect_err("no listener");
             assert_eq!(e.kind(), ErrorKind::ConnectionRefused, "{nic:?}");
@@ -109,9 +109,11 @@ fn two_elastic_threads_serve_one_listener() {
         return;
     }
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new("two_elastic_threads_serve_one_listener", nic, 2) else { return };
-        let service = bed.serve(&["500"]);
-        bed.client.run(|| {
+        let Some(net) = TestNet::new("two_elastic_threads_serve_one_listener", nic, 2) else {
+            return;
+        };
+        let service = net.serve(&["500"]);
+        net.client.run(|| {
             let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| support::connect()).collect();
             for round in 0..10 {
                 for (i, stream) in streams.iter_mut().enumerate() {
@@ -133,13 +135,13 @@ fn an_address_that_another_host_claims_is_defended() {
     let thief = [2, 0, 0, 0, 0, 0x66];
     for nic in Nic::ALL {
         let name = "an_address_that_another_host_claims_is_defended";
-        let Some(bed) = Bed::new(name, nic, 1) else { return };
-        let service = bed.serve(&["64"]);
-        let wire = bed.wire();
-        let mac = bed.service_mac();
+        let Some(net) = TestNet::new(name, nic, 1) else { return };
+        let service = net.serve(&["64"]);
+        let wire = net.wire();
+        let mac = net.service_mac();
         // Not the announcements of the start.
         while wire.receive(Duration::from_millis(2500)).expect("receive").is_some() {}
-        bed.client.run(|| {
+        net.client.run(|| {
             Steady::during(64, |steady| {
                 let macs = frames::Macs { to: mac, from: thief };
                 let claim = (thief, *SERVICE.ip());
@@ -157,7 +159,7 @@ fn an_address_that_another_host_claims_is_defended() {
         service.wait_until("conflicts are counted", PATIENCE, |stats| {
             stats.total("address_conflicts") == 21
         });
-        traffic::close(bed.connect());
+        traffic::close(net.connect());
         service.finish(PATIENCE);
     }
 }

@@ -1,7 +1,7 @@
 //! `ix ctl connections` beside what Linux' `ss` says of the other ends of the same connections.
 use crate::support::command::errors;
 use crate::support::traffic::{close, echo};
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, eventually};
+use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, Service, TestNet, eventually};
 use ix_skip::{Need, skip, skip_part};
 use ix_testbed::cpu;
 use serde_json::Value;
@@ -21,12 +21,12 @@ pub fn list(answer: &Value) -> &[Value] {
     answer["connections"].as_array().expect("a list")
 }
 
-fn two_threads(test: &str, nic: Nic) -> Option<Bed> {
+fn two_threads(test: &str, nic: Nic) -> Option<TestNet> {
     if cpu::allowed().len() < 2 {
         skip(test, Need::Cpus(2), "one CPU");
         return None;
     }
-    Bed::new(test, nic, 2)
+    TestNet::new(test, nic, 2)
 }
 
 fn local_port(stream: &TcpStream) -> u64 {
@@ -40,8 +40,8 @@ fn peer_port(connection: &Value) -> u64 {
 
 /// What Linux says of its connections: `name:value` by local port; `None`, said loudly, without
 /// `ss`.
-fn of_linux(bed: &Bed) -> Option<HashMap<u64, HashMap<String, String>>> {
-    let output = bed.client.command("ss", None).args(["-tinOH"]).output();
+fn of_linux(net: &TestNet) -> Option<HashMap<u64, HashMap<String, String>>> {
+    let output = net.client.command("ss", None).args(["-tinOH"]).output();
     let Ok(output) = output else {
         skip_part("the comparison with Linux", Need::Program("apt-get install iproute2"), "no ss");
         return None;
@@ -62,9 +62,9 @@ fn of_linux(bed: &Bed) -> Option<HashMap<u64, HashMap<String, String>>> {
 #[test]
 fn both_ends_say_the_same_of_a_connection() {
     for nic in Nic::ALL {
-        let Some(bed) = two_threads("both_ends_say_the_same_of_a_connection", nic) else { return };
-        let service = bed.serve(&["64"]);
-        let mut streams: Vec<TcpStream> = (0..20).map(|_| bed.connect()).collect();
+        let Some(net) = two_threads("both_ends_say_the_same_of_a_connection", nic) else { return };
+        let service = net.serve(&["64"]);
+        let mut streams: Vec<TcpStream> = (0..20).map(|_| net.connect()).collect();
         for (n, stream) in streams.iter_mut().enumerate() {
             (0..=n as u64).for_each(|id| echo(stream, id, 64));
         }
@@ -83,7 +83,7 @@ fn both_ends_say_the_same_of_a_connection() {
         // The order: most bytes first.
         let told: Vec<u64> = list(&answer).iter().filter_map(|c| c["bytes_in"].as_u64()).collect();
         assert!(told.is_sorted_by(|a, b| a >= b), "{told:?}");
-        let linux = of_linux(&bed);
+        let linux = of_linux(&net);
         for connection in list(&answer) {
             let port = peer_port(connection);
             assert_eq!(connection["state"], "ESTABLISHED");
@@ -109,9 +109,9 @@ fn both_ends_say_the_same_of_a_connection() {
 #[test]
 fn filters_name_threads_groups_peers_and_states() {
     let test = "filters_name_threads_groups_peers_and_states";
-    let Some(bed) = two_threads(test, Nic::Tap) else { return };
-    let service = bed.serve(&["64"]);
-    let mut streams: Vec<TcpStream> = (0..40).map(|_| bed.connect()).collect();
+    let Some(net) = two_threads(test, Nic::Tap) else { return };
+    let service = net.serve(&["64"]);
+    let mut streams: Vec<TcpStream> = (0..40).map(|_| net.connect()).collect();
     streams.iter_mut().for_each(|stream| echo(stream, 1, 64));
     let count = |filter: &str| list(&connections(&service, filter)).len();
     eventually("all are there", || count("") == 40);
@@ -136,9 +136,9 @@ fn filters_name_threads_groups_peers_and_states() {
 /// Parked threads are asked as well, and connections are told on the thread that has them now.
 #[test]
 fn a_parked_thread_hides_no_connection() {
-    let Some(bed) = two_threads("a_parked_thread_hides_no_connection", Nic::Afxdp) else { return };
-    let service = bed.serve(&["64"]);
-    let mut streams: Vec<TcpStream> = (0..40).map(|_| bed.connect()).collect();
+    let Some(net) = two_threads("a_parked_thread_hides_no_connection", Nic::Afxdp) else { return };
+    let service = net.serve(&["64"]);
+    let mut streams: Vec<TcpStream> = (0..40).map(|_| net.connect()).collect();
     streams.iter_mut().for_each(|stream| echo(stream, 1, 64));
     service.client().thread("park", 1).expect("parks");
     let answer = connections(&service, "");
@@ -158,11 +158,11 @@ fn a_parked_thread_hides_no_connection() {
 /// The command itself, through the socket for looking only, with rates.
 #[test]
 fn the_busiest_connection_stands_first() {
-    let Some(bed) = two_threads("the_busiest_connection_stands_first", Nic::Tap) else { return };
-    let service = bed.serve(&["64"]);
-    let mut idle: Vec<TcpStream> = (0..10).map(|_| bed.connect()).collect();
+    let Some(net) = two_threads("the_busiest_connection_stands_first", Nic::Tap) else { return };
+    let service = net.serve(&["64"]);
+    let mut idle: Vec<TcpStream> = (0..10).map(|_| net.connect()).collect();
     idle.iter_mut().for_each(|stream| (0..50).for_each(|id| echo(stream, id, 64)));
-    let mut busy = bed.connect();
+    let mut busy = net.connect();
     let read_only = service.control().with_extension("ro.sock");
     let ask = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
@@ -197,9 +197,9 @@ fn the_busiest_connection_stands_first() {
 /// Bytes that a peer does not read wait here, and are told.
 #[test]
 fn what_waits_is_told() {
-    let Some(bed) = two_threads("what_waits_is_told", Nic::Tap) else { return };
-    let service = bed.serve(&["64"]);
-    let mut stream = bed.connect();
+    let Some(net) = two_threads("what_waits_is_told", Nic::Tap) else { return };
+    let service = net.serve(&["64"]);
+    let mut stream = net.connect();
     stream.set_nonblocking(true).expect("non-blocking");
     let chunk = [7; 65_536];
     let queued = || {

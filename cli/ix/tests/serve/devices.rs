@@ -3,7 +3,7 @@
 use crate::support::process::Process;
 use crate::support::process::open_files;
 use crate::support::traffic::{Steady, close, echo};
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, build_echo};
+use crate::support::{CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, TestNet, build_echo};
 use crate::support::{connect, connect_to, eventually};
 use ix_skip::{Need, skip_part};
 use ix_testbed::VethEnd;
@@ -11,13 +11,13 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::Command;
 use std::time::Duration;
 
-/// Makes the pair as [`Bed::new`] does.
-pub fn make_pair(bed: &Bed, queues: u32) {
+/// Makes the pair as [`TestNet::new`] does.
+pub fn make_pair(net: &TestNet, queues: u32) {
     let end = |name| VethEnd::new(name).queues(queues);
-    bed.server.add_veth(&end("ixs0"), &bed.client, &end("ixc0")).expect("a veth pair");
-    bed.client.add_address("ixc0", CLIENT, PREFIX).expect("an address");
-    bed.server.set_up("ixs0", true).expect("up");
-    bed.client.set_up("ixc0", true).expect("up");
+    net.server.add_veth(&end("ixs0"), &net.client, &end("ixc0")).expect("a veth pair");
+    net.client.add_address("ixc0", CLIENT, PREFIX).expect("an address");
+    net.server.set_up("ixs0", true).expect("up");
+    net.client.set_up("ixc0", true).expect("up");
 }
 
 #[test]
@@ -28,17 +28,17 @@ fn an_interface_that_was_removed_and_made_again_serves_again() {
             skip_part(name, Need::Cpus(queues), "too few CPUs");
             continue;
         }
-        let Some(bed) = Bed::new(name, Nic::Afxdp, queues) else { return };
-        let service = bed.serve(&["64"]);
-        let mut stream = bed.connect();
+        let Some(net) = TestNet::new(name, Nic::Afxdp, queues) else { return };
+        let service = net.serve(&["64"]);
+        let mut stream = net.connect();
         echo(&mut stream, 0, 64);
         let mut files = None;
         for round in 1..=4 {
-            bed.server.delete_link("ixs0").expect("removed");
+            net.server.delete_link("ixs0").expect("removed");
             service.process.wait_for("ix: link ixs0 is gone", PATIENCE);
-            make_pair(&bed, queues as u32);
+            make_pair(&net, queues as u32);
             service.process.wait_for_nth("ix: link ixs0 is up again", round, PATIENCE);
-            bed.client.run(|| {
+            net.client.run(|| {
                 for id in 0..20 {
                     let mut new = connect();
                     echo(&mut new, id, 64);
@@ -64,15 +64,15 @@ fn an_interface_that_was_removed_and_made_again_serves_again() {
 #[test]
 fn an_interface_that_was_moved_away_and_back_serves_again() {
     let name = "an_interface_that_was_moved_away_and_back_serves_again";
-    let Some(bed) = Bed::new(name, Nic::Afxdp, 1) else { return };
-    let service = bed.serve(&["64"]);
-    let mut stream = bed.connect();
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+    let service = net.serve(&["64"]);
+    let mut stream = net.connect();
     echo(&mut stream, 0, 64);
-    bed.server.move_link("ixs0", &bed.client).expect("moved");
+    net.server.move_link("ixs0", &net.client).expect("moved");
     service.process.wait_for("ix: link ixs0 is gone", PATIENCE);
     std::thread::sleep(Duration::from_millis(100));
-    bed.client.move_link("ixs0", &bed.server).expect("moved back");
-    bed.server.set_up("ixs0", true).expect("up");
+    net.client.move_link("ixs0", &net.server).expect("moved back");
+    net.server.set_up("ixs0", true).expect("up");
     service.process.wait_for("ix: link ixs0 is up again", PATIENCE);
     echo(&mut stream, 1, 64);
     close(stream);
@@ -84,10 +84,10 @@ fn an_interface_that_was_moved_away_and_back_serves_again() {
 fn an_interface_that_is_renamed_under_load_goes_on() {
     for nic in Nic::ALL {
         let name = "an_interface_that_is_renamed_under_load_goes_on";
-        let Some(bed) = Bed::new(name, nic, 1) else { return };
-        let mut service = bed.serve(&["100"]);
-        let (namespace, link) = bed.service_link();
-        bed.client.run(|| {
+        let Some(net) = TestNet::new(name, nic, 1) else { return };
+        let mut service = net.serve(&["100"]);
+        let (namespace, link) = net.service_link();
+        net.client.run(|| {
             Steady::during(100, |steady| {
                 for (from, to) in [(link, "other0"), ("other0", link)] {
                     namespace.rename_link(from, to).expect("renamed");
@@ -107,7 +107,7 @@ const BY_TAP: Ipv4Addr = Ipv4Addr::new(10, 89, 0, 1);
 const SERVICE_BY_TAP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 89, 0, 2), 7);
 
 /// A program on one dataplane with an interface and a tap, each with an address of its own.
-fn start_on_both(bed: &Bed, queues: usize, program: &[&str]) -> Service {
+fn start_on_both(net: &TestNet, queues: usize, program: &[&str]) -> Service {
     let cpus: Vec<_> = ix_testbed::cpu::allowed().iter().take(queues).copied().collect();
     let config = format!(
         "host_addr = [\"{}/{PREFIX}\", \"{}/24\"]\ncpu = {cpus:?}\n\
@@ -115,8 +115,8 @@ fn start_on_both(bed: &Bed, queues: usize, program: &[&str]) -> Service {
         SERVICE.ip(),
         SERVICE_BY_TAP.ip(),
     );
-    let mut service = bed.start_with(&config, program);
-    service.raise_tap(&bed.server, "ixt0", BY_TAP, 24);
+    let mut service = net.start_with(&config, program);
+    service.raise_tap(&net.server, "ixt0", BY_TAP, 24);
     service
 }
 
@@ -128,12 +128,12 @@ fn one_program_serves_two_devices_at_once() {
             skip_part(name, Need::Cpus(queues), "too few CPUs");
             continue;
         }
-        let Some(bed) = Bed::new(name, Nic::Afxdp, queues) else { return };
+        let Some(net) = TestNet::new(name, Nic::Afxdp, queues) else { return };
         let echo_file = build_echo();
-        let service = start_on_both(&bed, queues, &[echo_file.to_str().expect("text"), "64"]);
+        let service = start_on_both(&net, queues, &[echo_file.to_str().expect("text"), "64"]);
         service.process.wait_for("ready", PATIENCE);
         std::thread::scope(|scope| {
-            for (namespace, at) in [(&bed.client, SERVICE), (&bed.server, SERVICE_BY_TAP)] {
+            for (namespace, at) in [(&net.client, SERVICE), (&net.server, SERVICE_BY_TAP)] {
                 for client in 0..3 {
                     scope.spawn(move || namespace.run(|| talk(at, client)));
                 }
@@ -148,10 +148,10 @@ fn one_program_serves_two_devices_at_once() {
 #[test]
 fn one_program_serves_an_interface_a_tap_and_a_memif_at_once() {
     let name = "one_program_serves_an_interface_a_tap_and_a_memif_at_once";
-    let Some(bed) = Bed::new(name, Nic::Afxdp, 1) else { return };
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
     let cpus = ix_testbed::cpu::allowed();
     let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
-    let link = bed.file("link.memif");
+    let link = net.file("link.memif");
     let config = format!(
         "host_addr = [\"{}/{PREFIX}\", \"{}/24\", \"10.99.0.1/24\"]\ncpu = [{first}]\n\
          devices = [\"afxdp:ixs0\", \"tap:ixt0\", \"memif:{},role=server\"]\n[tcp]\n\
@@ -162,8 +162,8 @@ fn one_program_serves_an_interface_a_tap_and_a_memif_at_once() {
     );
     let echo_file = build_echo();
     let echo_file = echo_file.to_str().expect("text");
-    let mut service = bed.start_with(&config, &[echo_file, "64"]);
-    service.raise_tap(&bed.server, "ixt0", BY_TAP, 24);
+    let mut service = net.start_with(&config, &[echo_file, "64"]);
+    service.raise_tap(&net.server, "ixt0", BY_TAP, 24);
     service.process.wait_for("ready", PATIENCE);
     let mut asker = Command::new(env!("CARGO_BIN_EXE_ix"));
     asker.args([
@@ -174,11 +174,11 @@ fn one_program_serves_an_interface_a_tap_and_a_memif_at_once() {
         &format!("memif:{},role=client", link.display()),
     ]);
     asker.args(["--addr", "10.99.0.2/24", "--cpus", &last.to_string()]);
-    asker.arg("--control").arg(bed.file("asker.sock")).arg("--").arg(echo_file);
+    asker.arg("--control").arg(net.file("asker.sock")).arg("--").arg(echo_file);
     asker.args(["--client", "10.99.0.1:7", "--connections", "8", "--seconds", "1", "--json"]);
     let asker = Process::start(asker);
     std::thread::scope(|scope| {
-        for (namespace, at) in [(&bed.client, SERVICE), (&bed.server, SERVICE_BY_TAP)] {
+        for (namespace, at) in [(&net.client, SERVICE), (&net.server, SERVICE_BY_TAP)] {
             scope.spawn(move || namespace.run(|| talk(at, 1)));
         }
     });
@@ -202,10 +202,10 @@ fn talk(at: SocketAddrV4, client: u64) {
 #[test]
 fn a_client_reaches_peers_on_both_devices() {
     let name = "a_client_reaches_peers_on_both_devices";
-    let Some(bed) = Bed::new(name, Nic::Afxdp, 1) else { return };
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
     let echo_file = build_echo();
     let echo_file = echo_file.to_str().expect("text");
-    let peers = [(&bed.client, CLIENT), (&bed.server, BY_TAP)];
+    let peers = [(&net.client, CLIENT), (&net.server, BY_TAP)];
     for (namespace, address) in peers {
         let mut command = namespace.command(echo_file, None);
         command.args(["64", "--linux", "--port", "7777"]);
@@ -214,7 +214,7 @@ fn a_client_reaches_peers_on_both_devices() {
         let at = format!("{address}:7777");
         let load = ["--client", &at, "--connections", "4", "--seconds", "0.3", "--json"];
         let program: Vec<_> = [echo_file].into_iter().chain(load).collect();
-        let service = start_on_both(&bed, 1, &program);
+        let service = start_on_both(&net, 1, &program);
         let (status, said) = service.process.wait(PATIENCE);
         assert!(status.success(), "{address}: {said:?}");
     }

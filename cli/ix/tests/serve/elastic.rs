@@ -1,7 +1,7 @@
 //! Elastic threads that are parked, resumed and drained under connections from Linux.
 use crate::support::process::cpu_time_on;
 use crate::support::traffic::{Crowd, close, echo};
-use crate::support::{Bed, Nic, PATIENCE, SERVICE, Service};
+use crate::support::{Nic, PATIENCE, SERVICE, Service, TestNet};
 use ix_testbed::cpu;
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ fn state_of(service: &Service, thread: usize) -> String {
 }
 
 /// Echoes on many connections, old ones and new ones, while `work` runs.
-fn under_traffic(bed: &Bed, work: impl FnOnce() + Send) -> u64 {
-    Crowd { service: SERVICE, size: SIZE, turnover: true }.during(&bed.client, work)
+fn under_traffic(net: &TestNet, work: impl FnOnce() + Send) -> u64 {
+    Crowd { service: SERVICE, size: SIZE, turnover: true }.during(&net.client, work)
 }
 
 fn parked_and_resumed(test: &str, nic: Nic) {
-    let Some(bed) = Bed::alone(test, nic, 2) else { return };
-    let service = bed.serve(&[&SIZE.to_string()]);
+    let Some(net) = TestNet::alone(test, nic, 2) else { return };
+    let service = net.serve(&[&SIZE.to_string()]);
     let rounds = 20;
-    let echoed = under_traffic(&bed, || {
+    let echoed = under_traffic(&net, || {
         let mut client = service.client();
         for round in 0..rounds {
             let thread = round % 2;
@@ -59,10 +59,10 @@ fn no_connection_breaks_when_threads_are_parked_and_resumed_over_afxdp() {
 
 #[test]
 fn a_parked_thread_sleeps_and_wakes_at_once() {
-    let Some(bed) = Bed::alone("a_parked_thread_sleeps_and_wakes_at_once", Nic::Tap, 2) else {
+    let Some(net) = TestNet::alone("a_parked_thread_sleeps_and_wakes_at_once", Nic::Tap, 2) else {
         return;
     };
-    let service = bed.serve(&[&SIZE.to_string()]);
+    let service = net.serve(&[&SIZE.to_string()]);
     let mut client = service.client();
     let (program, second) = (service.program(), cpu::allowed()[1]);
     let mut wakes_us = Vec::new();
@@ -79,7 +79,7 @@ fn a_parked_thread_sleeps_and_wakes_at_once() {
     assert!(median < 2_000.0, "{wakes_us:?}");
     client.thread("park", 1).expect("parks");
     let before = cpu_time_on(program, second);
-    let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| bed.connect()).collect();
+    let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| net.connect()).collect();
     let end = std::time::Instant::now() + Duration::from_secs(2);
     let mut id = 0;
     while std::time::Instant::now() < end {
@@ -100,9 +100,9 @@ fn a_parked_thread_sleeps_and_wakes_at_once() {
 #[test]
 fn rubbish_and_clients_that_die_leave_the_dataplane_as_it_should_be() {
     let test = "rubbish_and_clients_that_die_leave_the_dataplane_as_it_should_be";
-    let Some(bed) = Bed::alone(test, Nic::Tap, 2) else { return };
-    let service = bed.serve(&[&SIZE.to_string()]);
-    under_traffic(&bed, || {
+    let Some(net) = TestNet::alone(test, Nic::Tap, 2) else { return };
+    let service = net.serve(&[&SIZE.to_string()]);
+    under_traffic(&net, || {
         let mut client = service.client();
         for (line, why) in [
             ("{\"do\":\"park\",\"thread\":2}", "2"),

@@ -4,7 +4,7 @@ use crate::support;
 use crate::support::frames::{self, ACK, Macs, PSH, RST, SYN, Seen, Segment};
 use crate::support::process::{cpu_time, is_alive, signal, state_and_parent};
 use crate::support::traffic::{self, Steady, close, echo, message};
-use crate::support::{Bed, Nic, PATIENCE, SERVICE, Service, connect, eventually};
+use crate::support::{Nic, PATIENCE, SERVICE, Service, TestNet, connect, eventually};
 use ix_testbed::PacketSocket;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 fn connections_outlive_a_link_that_goes_down() {
     for nic in Nic::ALL {
         let name = "connections_outlive_a_link_that_goes_down";
-        let Some(bed) = Bed::new(name, nic, 1) else { return };
-        let service = bed.serve(&["1000"]);
-        let (namespace, link) = bed.service_link();
-        bed.client.run(|| {
+        let Some(net) = TestNet::new(name, nic, 1) else { return };
+        let service = net.serve(&["1000"]);
+        let (namespace, link) = net.service_link();
+        net.client.run(|| {
             Steady::during(1000, |steady| {
                 for down_ms in [0, 50, 500] {
                     steady.goes_on();
@@ -37,14 +37,16 @@ fn connections_outlive_a_link_that_goes_down() {
 /// Only the Linux end goes down: the carrier is lost.
 #[test]
 fn connections_outlive_a_lost_carrier() {
-    let Some(bed) = Bed::new("connections_outlive_a_lost_carrier", Nic::Afxdp, 1) else { return };
-    let service = bed.serve(&["1000"]);
-    bed.client.run(|| {
+    let Some(net) = TestNet::new("connections_outlive_a_lost_carrier", Nic::Afxdp, 1) else {
+        return;
+    };
+    let service = net.serve(&["1000"]);
+    net.client.run(|| {
         Steady::during(1000, |steady| {
             steady.goes_on();
-            bed.client.set_up(bed.client_link(), false).expect("down");
+            net.client.set_up(net.client_link(), false).expect("down");
             std::thread::sleep(Duration::from_millis(300));
-            bed.client.set_up(bed.client_link(), true).expect("up");
+            net.client.set_up(net.client_link(), true).expect("up");
             steady.goes_on();
         });
     });
@@ -56,11 +58,11 @@ fn connections_outlive_a_lost_carrier() {
 fn an_interface_that_is_removed_is_told() {
     for nic in Nic::ALL {
         let name = "an_interface_that_is_removed_is_told";
-        let Some(bed) = Bed::new(name, nic, 1) else { return };
-        let mut service = bed.serve(&["64"]);
-        let mut stream = bed.connect();
+        let Some(net) = TestNet::new(name, nic, 1) else { return };
+        let mut service = net.serve(&["64"]);
+        let mut stream = net.connect();
         echo(&mut stream, 1, 64);
-        let (namespace, link) = bed.service_link();
+        let (namespace, link) = net.service_link();
         namespace.delete_link(link).expect("removed");
         service.process.wait_for(&format!("ix: link {link} is gone"), PATIENCE);
         std::thread::sleep(Duration::from_millis(500));
@@ -80,9 +82,9 @@ fn peers_that_lost_their_memory_are_forgotten() {
     const SIZE: usize = 200_000;
     for nic in Nic::ALL {
         let name = "peers_that_lost_their_memory_are_forgotten";
-        let Some(bed) = Bed::new(name, nic, 1) else { return };
-        let service = bed.serve(&[&SIZE.to_string()]);
-        bed.client.run(|| {
+        let Some(net) = TestNet::new(name, nic, 1) else { return };
+        let service = net.serve(&[&SIZE.to_string()]);
+        net.client.run(|| {
             Steady::during(SIZE, |steady| {
                 for id in 0..20 {
                     use std::io::Write;
@@ -114,8 +116,8 @@ impl Phantom<'_> {
     const IP: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 77);
 
     /// Opens a connection and asks for `size` bytes; never acknowledges the answer.
-    fn ask(bed: &Bed, wire: &PacketSocket, size: usize) -> Seen {
-        let macs = Macs { to: bed.service_mac(), from: [2, 0, 0, 0, 0, 0x77] };
+    fn ask(net: &TestNet, wire: &PacketSocket, size: usize) -> Seen {
+        let macs = Macs { to: net.service_mac(), from: [2, 0, 0, 0, 0, 0x77] };
         let host = Phantom { wire, macs, at: SocketAddrV4::new(Phantom::IP, 7777) };
         let known = (macs.to, *SERVICE.ip());
         wire.send(&frames::arp(macs, 2, (macs.from, Phantom::IP), known)).expect("send");
@@ -158,19 +160,21 @@ impl Phantom<'_> {
 #[test]
 fn a_peer_that_vanishes_hurts_nobody_else() {
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new("a_peer_that_vanishes_hurts_nobody_else", nic, 1) else { return };
-        let service = bed.serve(&["100"]);
-        let wire = bed.wire();
-        bed.client.run(|| {
+        let Some(net) = TestNet::new("a_peer_that_vanishes_hurts_nobody_else", nic, 1) else {
+            return;
+        };
+        let service = net.serve(&["100"]);
+        let wire = net.wire();
+        net.client.run(|| {
             Steady::during(100, |steady| {
-                let answer = Phantom::ask(&bed, &wire, 100);
+                let answer = Phantom::ask(&net, &wire, 100);
                 service.wait_until("it tries again", PATIENCE, |stats| {
                     stats.total("tcp.retransmits") >= 5
                 });
                 steady.goes_on();
                 assert_eq!(service.stats().total("flows"), 2, "{nic:?}: given up too early");
                 // It starts anew, and does not know the connection.
-                let macs = Macs { to: bed.service_mac(), from: [2, 0, 0, 0, 0, 0x77] };
+                let macs = Macs { to: net.service_mac(), from: [2, 0, 0, 0, 0, 0x77] };
                 let reborn = Phantom { wire: &wire, macs, at: answer.to };
                 let again = reborn.wait_for(|seen| seen.len > 0);
                 reborn.send(RST, again.ack, 0, Vec::new());
@@ -185,11 +189,11 @@ fn a_peer_that_vanishes_hurts_nobody_else() {
 #[test]
 #[ignore = "long; .ci/run nightly"]
 fn a_silent_peer_is_given_up() {
-    let Some(bed) = Bed::new("a_silent_peer_is_given_up", Nic::Tap, 1) else { return };
-    let service = bed.serve(&["100"]);
-    let wire = bed.wire();
+    let Some(net) = TestNet::new("a_silent_peer_is_given_up", Nic::Tap, 1) else { return };
+    let service = net.serve(&["100"]);
+    let wire = net.wire();
     let start = Instant::now();
-    Phantom::ask(&bed, &wire, 100);
+    Phantom::ask(&net, &wire, 100);
     service.wait_until("given up", Duration::from_secs(300), |stats| stats.total("flows") == 0);
     assert!(start.elapsed() >= Duration::from_secs(100), "after {:?}", start.elapsed());
     let stats = service.finish(PATIENCE);
@@ -199,16 +203,18 @@ fn a_silent_peer_is_given_up() {
 #[test]
 fn a_crash_is_one_line_and_leaves_nothing() {
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new("a_crash_is_one_line_and_leaves_nothing", nic, 1) else { return };
-        let Service { process, .. } = bed.start(&["/bin/sh", "-c", "sleep 0.2; kill -SEGV $$"]);
+        let Some(net) = TestNet::new("a_crash_is_one_line_and_leaves_nothing", nic, 1) else {
+            return;
+        };
+        let Service { process, .. } = net.start(&["/bin/sh", "-c", "sleep 0.2; kill -SEGV $$"]);
         let (status, said) = process.wait(PATIENCE);
         assert_eq!(status.code(), Some(139), "{said:?}");
         assert_crash_line(&said, "/bin/sh", "SIGSEGV");
-        assert_nothing_left(&bed, nic);
+        assert_nothing_left(&net, nic);
 
         // While it serves, with a client.
-        let service = bed.serve(&["64"]);
-        let mut stream = bed.connect();
+        let service = net.serve(&["64"]);
+        let mut stream = net.connect();
         echo(&mut stream, 1, 64);
         // Not SIGSEGV, the first of which a Rust program takes for a question about its stack.
         // SAFETY: signals a process that we have started.
@@ -216,8 +222,8 @@ fn a_crash_is_one_line_and_leaves_nothing() {
         let (status, said) = service.process.wait(PATIENCE);
         assert_eq!(status.code(), Some(128 + libc::SIGILL), "{said:?}");
         assert_crash_line(&said, "ix-echo", "SIGILL");
-        assert_nothing_left(&bed, nic);
-        serves_again(&bed, stream);
+        assert_nothing_left(&net, nic);
+        serves_again(&net, stream);
     }
 }
 
@@ -231,41 +237,41 @@ fn assert_crash_line(said: &[String], program: &str, signal: &str) {
 #[test]
 fn killing_the_command_leaves_nothing() {
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new("killing_the_command_leaves_nothing", nic, 1) else { return };
-        let service = bed.serve(&["64"]);
-        let mut stream = bed.connect();
+        let Some(net) = TestNet::new("killing_the_command_leaves_nothing", nic, 1) else { return };
+        let service = net.serve(&["64"]);
+        let mut stream = net.connect();
         echo(&mut stream, 1, 64);
         if nic == Nic::Afxdp {
-            assert_ne!(bed.has_xdp(), Some(false), "no XDP program while it serves");
+            assert_ne!(net.has_xdp(), Some(false), "no XDP program while it serves");
         }
         let program = service.program();
         service.process.signal(libc::SIGKILL);
         eventually("the program is gone", || !is_alive(program));
         drop(service);
-        assert_nothing_left(&bed, nic);
-        serves_again(&bed, stream);
+        assert_nothing_left(&net, nic);
+        serves_again(&net, stream);
     }
 }
 
 /// Neither tap nor XDP program.
 #[track_caller]
-fn assert_nothing_left(bed: &Bed, nic: Nic) {
-    let (namespace, link) = bed.service_link();
+fn assert_nothing_left(net: &TestNet, nic: Nic) {
+    let (namespace, link) = net.service_link();
     match nic {
         Nic::Tap => {
             eventually("the tap is gone", || namespace.link(link).expect("ask").is_none());
         }
         Nic::Afxdp => {
-            eventually("the XDP program is gone", || bed.has_xdp() != Some(true));
+            eventually("the XDP program is gone", || net.has_xdp() != Some(true));
         }
     }
 }
 
 /// A new run serves new clients, and resets those of the old one.
 #[track_caller]
-fn serves_again(bed: &Bed, old: TcpStream) {
-    let service = bed.serve(&["64"]);
-    let mut stream = bed.connect();
+fn serves_again(net: &TestNet, old: TcpStream) {
+    let service = net.serve(&["64"]);
+    let mut stream = net.connect();
     echo(&mut stream, 2, 64);
     close(stream);
     use std::io::{Read, Write};
@@ -280,10 +286,10 @@ fn serves_again(bed: &Bed, old: TcpStream) {
 fn a_second_dataplane_on_the_same_interface_is_refused() {
     for nic in Nic::ALL {
         let name = "a_second_dataplane_on_the_same_interface_is_refused";
-        let Some(bed) = Bed::new(name, nic, 1) else { return };
-        let service = bed.serve(&["64"]);
-        let (namespace, link) = bed.service_link();
-        bed.client.run(|| {
+        let Some(net) = TestNet::new(name, nic, 1) else { return };
+        let service = net.serve(&["64"]);
+        let (namespace, link) = net.service_link();
+        net.client.run(|| {
             Steady::during(64, |steady| {
                 let kind = if nic == Nic::Tap { "tap" } else { "afxdp" };
                 let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
@@ -304,18 +310,18 @@ fn a_second_dataplane_on_the_same_interface_is_refused() {
 fn a_client_on_ix_says_why_it_reaches_nobody() {
     for nic in Nic::ALL {
         let name = "a_client_on_ix_says_why_it_reaches_nobody";
-        let Some(bed) = Bed::new(name, nic, 1) else { return };
+        let Some(net) = TestNet::new(name, nic, 1) else { return };
         let echo = support::build_echo();
         // A host without a listener, and no host at all.
         for (peer, seconds) in [("10.88.0.1:9", "1"), ("10.88.0.99:9", "1")] {
             let program = echo.to_str().expect("text");
             let args = [program, "--client", peer, "--seconds", seconds, "--json"];
-            let Service { process, .. } = bed.start(&args);
+            let Service { process, .. } = net.start(&args);
             let (status, said) = process.wait(PATIENCE);
             assert_eq!(status.code(), Some(1), "{nic:?} {peer}: {said:?}");
             let last = said.last().expect("a line");
             assert!(last.starts_with("ix-echo: ") && last.contains(peer), "{nic:?}: {said:?}");
-            assert_nothing_left(&bed, nic);
+            assert_nothing_left(&net, nic);
         }
     }
 }
@@ -367,14 +373,14 @@ fn connections_of_a_program_that_ended_are_closed() {
     let mortal = mortal.to_str().expect("text");
     for nic in Nic::ALL {
         let name = "connections_of_a_program_that_ended_are_closed";
-        let Some(bed) = Bed::new(name, nic, 1) else { return };
-        let second = bed.serve_second(&["64"]);
+        let Some(net) = TestNet::new(name, nic, 1) else { return };
+        let second = net.serve_second(&["64"]);
         for (way, status, end) in ways {
-            let service = bed.start(&[mortal, "7"]);
+            let service = net.start(&[mortal, "7"]);
             service.process.wait_for("ready", PATIENCE);
-            let mut other = bed.service_link().0.run(|| support::connect_to(support::SECOND));
+            let mut other = net.service_link().0.run(|| support::connect_to(support::SECOND));
             echo(&mut other, 1, 64);
-            let mut streams: Vec<_> = (0..4).map(|_| bed.connect()).collect();
+            let mut streams: Vec<_> = (0..4).map(|_| net.connect()).collect();
             // One is idle, one has had an answer, one has sent what nobody reads.
             streams[1].write_all(b"hello").expect("write");
             traffic::expect(&mut streams[1], b"hello");
@@ -388,7 +394,7 @@ fn connections_of_a_program_that_ended_are_closed() {
                 let told = |line: &String| line.contains("SIGSEGV at address 0x1234, instruction");
                 assert!(said.iter().any(told), "{said:?}");
             }
-            assert_nothing_left(&bed, nic);
+            assert_nothing_left(&net, nic);
             echo(&mut other, 2, 64);
             close(other);
         }

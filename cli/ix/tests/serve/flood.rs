@@ -1,7 +1,7 @@
 //! A SYN flood while honest clients come and go.
 use crate::support::frames::{self, ACK, Macs, RST, SYN, Segment, stranger};
 use crate::support::traffic::{close, echo};
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, connect};
+use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, Service, TestNet, connect};
 use ix_random::Rng;
 use ix_testbed::PacketSocket;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 /// SYNs from everywhere, more than any backlog, while honest clients come and go.
 fn syn_flood(test: &str, nic: Nic) {
     const SYNS: u64 = 100_000;
-    let Some(mut bed) = Bed::alone(test, nic, 1) else { return };
-    let service = bed.serve(&["64"]);
-    let (wire, macs) = (bed.wire(), bed.macs());
+    let Some(mut net) = TestNet::alone(test, nic, 1) else { return };
+    let service = net.serve(&["64"]);
+    let (wire, macs) = (net.wire(), net.macs());
     let (over, served) = (AtomicBool::new(false), AtomicU64::new(0));
-    bed.client.run(|| {
+    net.client.run(|| {
         std::thread::scope(|scope| {
             let client = || {
                 while !over.load(Ordering::SeqCst) {
@@ -37,7 +37,7 @@ fn syn_flood(test: &str, nic: Nic) {
     let served = served.into_inner();
     eprintln!("{nic:?}: {served} clients served under the flood");
     assert!(served > 20, "{nic:?}: only {served} clients were served");
-    bed.share();
+    net.share();
     answer_half_open(&service, &wire, macs);
     let stats = service.finish(PATIENCE);
     assert!(stats.total("syn_cookies") > 0, "{nic:?}: no flood: {stats}");

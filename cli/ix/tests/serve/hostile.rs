@@ -2,7 +2,7 @@
 //! honest clients go on. Prints the clients' rate under each attack beside that in peace.
 use crate::support::frames::{ACK, Macs, PSH, RST, SYN, Seen, Segment, read_tcp, stranger};
 use crate::support::traffic::{Steady, close, echo};
-use crate::support::{Bed, Nic, PATIENCE, Service, connect, eventually};
+use crate::support::{Nic, PATIENCE, Service, TestNet, connect, eventually};
 use ix_random::Rng;
 use ix_skip::{Need, skip};
 use ix_testbed::PacketSocket;
@@ -70,11 +70,11 @@ impl Drop for Running {
 }
 
 impl Attack {
-    fn begin(&self, bed: &Bed) -> Running {
-        let mut command = bed.client.command(self.tool, None);
+    fn begin(&self, net: &TestNet) -> Running {
+        let mut command = net.client.command(self.tool, None);
         command.args(self.arguments.split(' '));
         if self.tool == "/usr/bin/python3" {
-            let mac = bed.service_mac().map(|byte| format!("{byte:02x}")).join(":");
+            let mac = net.service_mac().map(|byte| format!("{byte:02x}")).join(":");
             command.arg(SCAPY.replace("MAC", &mac));
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -169,11 +169,11 @@ fn under_attack(
     least: u64,
     seconds: f64,
 ) -> Option<Vec<(&'static str, f64, f64)>> {
-    let bed = Bed::alone(test, Nic::Tap, 1)?;
-    let service = bed.serve(&["64"]);
+    let net = TestNet::alone(test, Nic::Tap, 1)?;
+    let service = net.serve(&["64"]);
     let (over, echoes) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut rates = Vec::new();
-    bed.client.run(|| {
+    net.client.run(|| {
         std::thread::scope(|scope| {
             let _stop = StopAtEnd(&over);
             for _ in 0..2 {
@@ -185,7 +185,7 @@ fn under_attack(
             let before = memory_bytes(pid);
             for attack in ATTACKS.iter().filter(|attack| attack.is_there()) {
                 let peace = honest.rate(least, seconds);
-                let running = attack.begin(&bed);
+                let running = attack.begin(&net);
                 let rate = honest.rate(least, seconds);
                 drop(running);
                 rates.push((attack.name, rate, peace));
@@ -240,10 +240,10 @@ fn honest_clients_keep_four_fifths_of_their_rate() {
 #[test]
 fn a_blind_sweep_neither_resets_nor_injects() {
     let test = "a_blind_sweep_neither_resets_nor_injects";
-    let Some(bed) = Bed::alone(test, Nic::Tap, 1) else { return };
-    let service = bed.serve(&["100"]);
-    let (wire, macs) = (bed.wire(), bed.macs());
-    bed.client.run(|| {
+    let Some(net) = TestNet::alone(test, Nic::Tap, 1) else { return };
+    let service = net.serve(&["100"]);
+    let (wire, macs) = (net.wire(), net.macs());
+    net.client.run(|| {
         Steady::during(100, |steady| {
             let mut rng = Rng::new(11);
             for flags in [RST, SYN, ACK | PSH, RST | ACK] {
@@ -290,9 +290,9 @@ fn sniff(wire: &PacketSocket, client: SocketAddrV4) -> Seen {
 /// A reader that reads nothing for long gets everything in the end.
 #[test]
 fn a_slow_reader_gets_every_octet() {
-    let Some(bed) = Bed::alone("a_slow_reader_gets_every_octet", Nic::Tap, 1) else { return };
-    let service = bed.serve(&["64"]);
-    bed.client.run(|| {
+    let Some(net) = TestNet::alone("a_slow_reader_gets_every_octet", Nic::Tap, 1) else { return };
+    let service = net.serve(&["64"]);
+    net.client.run(|| {
         let mut stream = connect();
         stream.set_nonblocking(true).expect("a mode");
         let mut sent = 0;

@@ -2,7 +2,7 @@
 //! Debian's memcached, large values without a copy, datagrams.
 
 use crate::support;
-use crate::support::{Bed, Nic, PATIENCE, SERVICE, Service};
+use crate::support::{Nic, PATIENCE, SERVICE, Service, TestNet};
 use ix_skip::{Need, skip};
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream, UdpSocket};
@@ -11,10 +11,10 @@ const MISSING: Need<'_> =
     Need::Program("apt-get install memcached libmemcached-tools python3-pylibmc");
 
 /// Starts the server that the command carries inside itself.
-fn serve(bed: &Bed, arguments: &[&str]) -> Service {
+fn serve(net: &TestNet, arguments: &[&str]) -> Service {
     let mut program = vec![env!("CARGO_BIN_EXE_ix"), "kv", "-p", "7", "-U", "7"];
     program.extend(arguments);
-    let service = bed.start(&program);
+    let service = net.start(&program);
     service.process.wait_for("ready", PATIENCE);
     service
 }
@@ -34,10 +34,10 @@ fn value(len: usize) -> Vec<u8> {
 #[test]
 fn libmemcacheds_own_tests_pass() {
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new("libmemcacheds_own_tests_pass", nic, 1) else { return };
-        let service = serve(&bed, &["-m", "16"]);
+        let Some(net) = TestNet::new("libmemcacheds_own_tests_pass", nic, 1) else { return };
+        let service = serve(&net, &["-m", "16"]);
         let at = SERVICE.ip().to_string();
-        let mut command = bed.client.command("memccapable", None);
+        let mut command = net.client.command("memccapable", None);
         let Ok(output) = command.args(["-h", &at, "-p", "7"]).output() else {
             skip("libmemcacheds_own_tests_pass", MISSING, "no memccapable");
             return;
@@ -52,31 +52,31 @@ fn libmemcacheds_own_tests_pass() {
 #[test]
 fn libmemcacheds_client_sees_what_it_sees_of_memcached() {
     let name = "libmemcacheds_client_sees_what_it_sees_of_memcached";
-    let Some(bed) = Bed::new(name, Nic::Afxdp, 1) else { return };
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../programs/kv/tests/client.py");
     let client = |at: String| {
-        let output = bed.client.command("/usr/bin/python3", None).args([script, &at]).output();
+        let output = net.client.command("/usr/bin/python3", None).args([script, &at]).output();
         let output = output.expect("python3");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let there =
-        bed.client.command("/usr/bin/python3", None).args(["-c", "import pylibmc"]).output();
+        net.client.command("/usr/bin/python3", None).args(["-c", "import pylibmc"]).output();
     if !there.is_ok_and(|output| output.status.success()) {
         skip(name, MISSING, "no pylibmc");
         return;
     }
-    let service = serve(&bed, &["-m", "16"]);
+    let service = serve(&net, &["-m", "16"]);
     let ours = client(SERVICE.to_string());
     let own = support::CLIENT.to_string();
-    let mut command = bed.client.command("memcached", None);
+    let mut command = net.client.command("memcached", None);
     let Ok(mut memcached) = command.args(["-u", "nobody", "-l", &own, "-p", "11311"]).spawn()
     else {
         skip(name, MISSING, "no memcached to compare with");
         return;
     };
     let at = SocketAddrV4::new(support::CLIENT, 11311);
-    support::eventually("memcached listens", || bed.client.run(|| TcpStream::connect(at)).is_ok());
+    support::eventually("memcached listens", || net.client.run(|| TcpStream::connect(at)).is_ok());
     let theirs = client(at.to_string());
     memcached.kill().expect("kill");
     memcached.wait().expect("wait");
@@ -88,9 +88,9 @@ fn libmemcacheds_client_sees_what_it_sees_of_memcached() {
 #[test]
 fn two_threads_share_one_table_and_lend_large_values() {
     let name = "two_threads_share_one_table_and_lend_large_values";
-    let Some(bed) = Bed::new(name, Nic::Afxdp, 2) else { return };
-    let service = serve(&bed, &["-m", "24", "-c", "20"]);
-    let mut streams: Vec<TcpStream> = (0..20).map(|_| bed.connect()).collect();
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 2) else { return };
+    let service = serve(&net, &["-m", "24", "-c", "20"]);
+    let mut streams: Vec<TcpStream> = (0..20).map(|_| net.connect()).collect();
     for (number, stream) in streams.iter_mut().enumerate() {
         let (key, len) = (format!("key{number}"), 1 << number);
         let set = [format!("set {key} 0 0 {len}\r\n").as_bytes(), &value(len), b"\r\n"].concat();
@@ -108,7 +108,7 @@ fn two_threads_share_one_table_and_lend_large_values() {
     }
     // One connection too many, and a place that becomes free.
     let mut said = String::new();
-    bed.connect().read_to_string(&mut said).expect("told");
+    net.connect().read_to_string(&mut said).expect("told");
     assert_eq!(said, "ERROR Too many open connections\r\n");
     // A client that goes away in the midst of a large answer gives its leases back: the items that
     // were under them can be replaced for ever.
@@ -121,7 +121,7 @@ fn two_threads_share_one_table_and_lend_large_values() {
         drop(stream);
         let mut said = [0; 7];
         support::eventually("a place is free", || {
-            let mut stream = bed.connect();
+            let mut stream = net.connect();
             stream.write_all(b"version\r\n").expect("ask");
             let free = stream.read_exact(&mut said).is_ok() && &said == b"VERSION";
             if free {
@@ -140,12 +140,12 @@ fn two_threads_share_one_table_and_lend_large_values() {
 #[test]
 fn datagrams() {
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new("datagrams", nic, 1) else { return };
-        let service = serve(&bed, &["-m", "16"]);
-        let mut stream = bed.connect();
+        let Some(net) = TestNet::new("datagrams", nic, 1) else { return };
+        let service = serve(&net, &["-m", "16"]);
+        let mut stream = net.connect();
         let set = [&b"set large 0 0 20000\r\n"[..], &value(20_000), b"\r\n"].concat();
         ask(&mut stream, &set, b"STORED\r\n");
-        let socket = bed.client.run(|| UdpSocket::bind((support::CLIENT, 0))).expect("a socket");
+        let socket = net.client.run(|| UdpSocket::bind((support::CLIENT, 0))).expect("a socket");
         socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
         socket.connect(SERVICE).expect("connect");
         socket.send(b"\0\x07\0\0\0\x01\0\0get large\r\n").expect("ask");

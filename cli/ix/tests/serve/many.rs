@@ -1,7 +1,7 @@
 //! Many connections: ten thousand at once, many in a row, and ten thousand that are silent.
 use crate::support::process::cpu_time;
 use crate::support::traffic::{self, close, echo, expect, expect_eof, message};
-use crate::support::{Bed, Nic, PATIENCE, Service, connect};
+use crate::support::{Nic, PATIENCE, Service, TestNet, connect};
 use ix_skip::{Need, skip_part};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
@@ -12,9 +12,9 @@ const SIZE: usize = 64;
 const CLIENTS: u64 = 4;
 
 /// Opens many connections and lets each carry a message, all written before any is read.
-fn open_many(bed: &Bed) -> Vec<TcpStream> {
+fn open_many(net: &TestNet) -> Vec<TcpStream> {
     traffic::raise_descriptor_limit(MANY + 1000);
-    bed.client.run(|| {
+    net.client.run(|| {
         let mut streams = Vec::new();
         std::thread::scope(|scope| {
             let share = |_| scope.spawn(|| (0..MANY / CLIENTS).map(|_| connect()).collect());
@@ -41,9 +41,9 @@ fn exchange(streams: &mut [TcpStream], id: u64) {
 }
 
 fn ten_thousand(test: &str, nic: Nic) {
-    let Some(bed) = Bed::alone(test, nic, 1) else { return };
-    let service = bed.serve(&["64"]);
-    let mut streams = open_many(&bed);
+    let Some(net) = TestNet::alone(test, nic, 1) else { return };
+    let service = net.serve(&["64"]);
+    let mut streams = open_many(&net);
     service.wait_until("all are open", PATIENCE, |stats| stats.total("flows") == MANY);
     exchange(&mut streams, MANY);
     streams.iter().for_each(|stream| stream.shutdown(Shutdown::Write).expect("shutdown"));
@@ -65,9 +65,9 @@ fn ten_thousand_connections_over_afxdp() {
 }
 
 fn silence(test: &str, nic: Nic) {
-    let Some(bed) = Bed::alone(test, nic, 1) else { return };
-    let service = bed.serve(&["64"]);
-    let mut streams = open_many(&bed);
+    let Some(net) = TestNet::alone(test, nic, 1) else { return };
+    let service = net.serve(&["64"]);
+    let mut streams = open_many(&net);
     let program = service.program();
     std::thread::sleep(Duration::from_secs(1));
     let before = cpu_time(program);
@@ -101,10 +101,10 @@ enum End {
     Reset,
 }
 
-fn churn(bed: &Bed, service: Service, ends: &[End]) {
+fn churn(net: &TestNet, service: Service, ends: &[End]) {
     const ROUNDS: u64 = 500;
     let connections = ROUNDS * CLIENTS * ends.len() as u64;
-    bed.client.run(|| {
+    net.client.run(|| {
         std::thread::scope(|scope| {
             for client in 0..CLIENTS {
                 scope.spawn(move || {
@@ -117,9 +117,9 @@ fn churn(bed: &Bed, service: Service, ends: &[End]) {
     });
     let stats = service.finish(PATIENCE);
     // A reset may overtake the knock, and a connection that waits in no backlog was never accepted.
-    assert_eq!(stats.total("closed"), connections, "{bed} {ends:?}: {stats}");
+    assert_eq!(stats.total("closed"), connections, "{net} {ends:?}: {stats}");
     let peak = stats.total("flows_peak");
-    assert!(peak < connections / 4, "{bed} {ends:?}: ended flows pile up: {peak}");
+    assert!(peak < connections / 4, "{net} {ends:?}: ended flows pile up: {peak}");
 }
 
 fn one(end: End, id: u64) {
@@ -147,9 +147,9 @@ fn clients_come_and_go() {
                 skip_part("clients_come_and_go", Need::Cpus(queues), "too few CPUs");
                 continue;
             }
-            let Some(bed) = Bed::alone("clients_come_and_go", nic, queues) else { return };
-            let service = bed.serve(&["64"]);
-            churn(&bed, service, ends);
+            let Some(net) = TestNet::alone("clients_come_and_go", nic, queues) else { return };
+            let service = net.serve(&["64"]);
+            churn(&net, service, ends);
         }
     }
 }
@@ -159,9 +159,9 @@ fn clients_come_and_go() {
 fn the_server_closes_first() {
     const CONNECTIONS: u64 = 2000;
     for nic in Nic::ALL {
-        let Some(bed) = Bed::alone("the_server_closes_first", nic, 1) else { return };
-        let service = bed.serve(&["64", "--messages-per-connection", "2"]);
-        let waited = bed.client.run(|| {
+        let Some(net) = TestNet::alone("the_server_closes_first", nic, 1) else { return };
+        let service = net.serve(&["64", "--messages-per-connection", "2"]);
+        let waited = net.client.run(|| {
             let mut waited = 0;
             for id in 0..CONNECTIONS {
                 let mut stream = connect();
@@ -186,11 +186,11 @@ fn the_server_closes_first() {
 #[test]
 fn a_port_is_used_again_at_once() {
     for nic in Nic::ALL {
-        let Some(bed) = Bed::alone("a_port_is_used_again_at_once", nic, 1) else { return };
+        let Some(net) = TestNet::alone("a_port_is_used_again_at_once", nic, 1) else { return };
         // Two ports to choose from, and the server is in TIME-WAIT: both are used again and again.
-        bed.client.set_sysctl("net/ipv4/ip_local_port_range", "40000 40001").expect("sysctl");
-        let service = bed.serve(&["64", "--messages-per-connection", "1"]);
-        bed.client.run(|| {
+        net.client.set_sysctl("net/ipv4/ip_local_port_range", "40000 40001").expect("sysctl");
+        let service = net.serve(&["64", "--messages-per-connection", "1"]);
+        net.client.run(|| {
             for id in 0..300 {
                 let mut stream = connect();
                 echo(&mut stream, id, SIZE);

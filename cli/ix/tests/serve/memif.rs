@@ -1,7 +1,7 @@
 //! Service and load, each on a dataplane of its own, over shared memory.
 use super::connections::{connections, list};
 use crate::support;
-use crate::support::memif::{Host, MemifBed, answer};
+use crate::support::memif::{Host, MemifNet, answer};
 use crate::support::process::{cpu_time, signal};
 use crate::support::{PATIENCE, Service};
 use serde_json::Value;
@@ -19,17 +19,17 @@ fn assert_clean(result: &Value) {
 fn echoes_come_back_whoever_listens_and_whoever_starts_first() {
     for (theirs, ours) in [ROLES[0], ROLES[1], ("", "")] {
         let name = "echoes_come_back_whoever_listens_and_whoever_starts_first";
-        let Some(bed) = MemifBed::new(name, 1) else { return };
+        let Some(net) = MemifNet::new(name, 1) else { return };
         let load = ["--connections", "16", "--seconds", "0.5"];
-        let service = bed.serve(theirs, &["64"]);
-        assert_clean(&answer(bed.ask(ours, &load), PATIENCE));
+        let service = net.serve(theirs, &["64"]);
+        assert_clean(&answer(net.ask(ours, &load), PATIENCE));
         service.finish(PATIENCE);
 
-        let asker = bed.ask(ours, &load);
+        let asker = net.ask(ours, &load);
         asker.process.wait_for("ix: device memif:", PATIENCE);
-        let service = bed.serve(theirs, &["64"]);
+        let service = net.serve(theirs, &["64"]);
         assert_clean(&answer(asker, PATIENCE));
-        service.process.wait_for(&format!("ix: memif:{}: peer", bed.path().display()), PATIENCE);
+        service.process.wait_for(&format!("ix: memif:{}: peer", net.path().display()), PATIENCE);
         service.finish(PATIENCE);
     }
 }
@@ -38,11 +38,11 @@ fn echoes_come_back_whoever_listens_and_whoever_starts_first() {
 fn bulk_goes_both_ways() {
     let bytes = 64 << 20;
     for (theirs, ours) in ROLES {
-        let Some(bed) = MemifBed::new("bulk_goes_both_ways", 1) else { return };
-        let service = bed.serve(theirs, &["bulk"]);
+        let Some(net) = MemifNet::new("bulk_goes_both_ways", 1) else { return };
+        let service = net.serve(theirs, &["bulk"]);
         for direction in ["send", "recv", "both"] {
             let load = ["--bulk", direction, "--bytes", &bytes.to_string()];
-            let result = answer(bed.ask(ours, &load), Duration::from_secs(60));
+            let result = answer(net.ask(ours, &load), Duration::from_secs(60));
             let wanted = |wants: bool| if wants { bytes } else { 0 };
             assert_eq!(result["bytes_sent"], wanted(direction != "recv"), "{result}");
             assert_eq!(result["bytes_received"], wanted(direction != "send"), "{result}");
@@ -55,10 +55,10 @@ fn bulk_goes_both_ways() {
 #[test]
 fn ten_thousand_connections() {
     for (theirs, ours) in ROLES {
-        let Some(bed) = MemifBed::new("ten_thousand_connections", 1) else { return };
-        let service = bed.serve(theirs, &["64"]);
+        let Some(net) = MemifNet::new("ten_thousand_connections", 1) else { return };
+        let service = net.serve(theirs, &["64"]);
         let load = ["--connections", "10000", "--in-flight", "256", "--seconds", "1"];
-        assert_clean(&answer(bed.ask(ours, &load), PATIENCE));
+        assert_clean(&answer(net.ask(ours, &load), PATIENCE));
         // The asker's host vanishes with ten thousand resets under way: more than the link holds,
         // and nobody is left to say anew that the connections are gone.
         let stats = service.stats();
@@ -70,12 +70,12 @@ fn ten_thousand_connections() {
 #[test]
 fn flows_come_in_on_the_thread_that_owns_them() {
     for (theirs, ours) in ROLES {
-        let Some(bed) = MemifBed::new("flows_come_in_on_the_thread_that_owns_them", 2) else {
+        let Some(net) = MemifNet::new("flows_come_in_on_the_thread_that_owns_them", 2) else {
             return;
         };
-        let service = bed.serve(theirs, &["64"]);
+        let service = net.serve(theirs, &["64"]);
         let load = ["--connections", "64", "--seconds", "1"];
-        assert_clean(&answer(bed.ask(ours, &load), PATIENCE));
+        assert_clean(&answer(net.ask(ours, &load), PATIENCE));
         let stats = service.finish(PATIENCE);
         assert!(stats.each("accepted").iter().all(|accepted| *accepted > 0), "{stats}");
         assert_eq!(stats.total("forwarded"), 0, "the peer follows our table: {stats}");
@@ -86,9 +86,9 @@ fn flows_come_in_on_the_thread_that_owns_them() {
 /// and nothing is left in the end.
 fn restarts(name: &str, killed: Host, times: usize) {
     for (theirs, ours) in ROLES {
-        let Some(bed) = MemifBed::new(name, 1) else { return };
-        let serve = || bed.serve(theirs, &["64"]);
-        let ask = || bed.ask(ours, &["--connections", "16", "--seconds", "600"]);
+        let Some(net) = MemifNet::new(name, 1) else { return };
+        let serve = || net.serve(theirs, &["64"]);
+        let ask = || net.ask(ours, &["--connections", "16", "--seconds", "600"]);
         let (mut service, mut asker) = (serve(), ask());
         for _ in 0..times {
             goes_on(&service, &asker);
@@ -106,7 +106,7 @@ fn restarts(name: &str, killed: Host, times: usize) {
         // sends again with resets; on a busy machine that is only after seconds.
         kill(asker, &service);
         let is_over = ["1.5", "3", "5", "20"].iter().any(|seconds| {
-            let done = bed.ask(ours, &["--connections", "1", "--seconds", seconds]);
+            let done = net.ask(ours, &["--connections", "1", "--seconds", seconds]);
             let (status, said) = done.process.wait(PATIENCE * 2);
             assert!(status.success(), "{said:#?}");
             within(Duration::from_secs(2), || service.stats().leftovers().is_empty())
@@ -178,11 +178,11 @@ fn both_may_be_killed_and_restarted_twenty_times() {
 #[test]
 fn a_silent_link_costs_nothing() {
     for (theirs, ours) in ROLES {
-        let Some(bed) = MemifBed::new("a_silent_link_costs_nothing", 1) else { return };
-        let service = bed.serve(theirs, &["64"]);
+        let Some(net) = MemifNet::new("a_silent_link_costs_nothing", 1) else { return };
+        let service = net.serve(theirs, &["64"]);
         // A host that says nothing is another server.
         let echo = support::build_echo();
-        let other = bed.start(Host::Asker, ours, &[echo.to_str().expect("text"), "64"]);
+        let other = net.start(Host::Asker, ours, &[echo.to_str().expect("text"), "64"]);
         other.process.wait_for("ready", PATIENCE);
         std::thread::sleep(Duration::from_secs(1));
         let asleep = Duration::from_secs(2);
@@ -194,7 +194,7 @@ fn a_silent_link_costs_nothing() {
             assert!(used < asleep / 100, "{theirs}: {used:?} of CPU time in {asleep:?} of silence");
         }
         other.process.terminate();
-        assert_clean(&answer(bed.ask(ours, &["--seconds", "0.3"]), PATIENCE));
+        assert_clean(&answer(net.ask(ours, &["--seconds", "0.3"]), PATIENCE));
         service.finish(PATIENCE);
     }
 }
@@ -204,10 +204,10 @@ fn a_silent_link_costs_nothing() {
 fn a_peer_that_does_not_fit_is_refused_in_one_line() {
     for (wrong, says) in [("role=client,secret=b", "secret"), ("role=client,secret=a,id=7", "id")] {
         let name = "a_peer_that_does_not_fit_is_refused_in_one_line";
-        let Some(bed) = MemifBed::new(name, 1) else { return };
-        let service = bed.serve("role=server,secret=a", &["64"]);
-        let stranger = bed.ask(wrong, &["--seconds", "0.5"]);
-        let prefix = format!("ix: memif:{}", bed.path().display());
+        let Some(net) = MemifNet::new(name, 1) else { return };
+        let service = net.serve("role=server,secret=a", &["64"]);
+        let stranger = net.ask(wrong, &["--seconds", "0.5"]);
+        let prefix = format!("ix: memif:{}", net.path().display());
         for process in [&service.process, &stranger.process] {
             support::eventually("it is told", || {
                 let said = process.said();
@@ -216,7 +216,7 @@ fn a_peer_that_does_not_fit_is_refused_in_one_line() {
         }
         stranger.process.signal(libc::SIGKILL);
         drop(stranger);
-        let right = bed.ask("role=client,secret=a", &["--seconds", "0.3"]);
+        let right = net.ask("role=client,secret=a", &["--seconds", "0.3"]);
         assert_clean(&answer(right, PATIENCE));
         // Asked again and again, told once.
         let lines = service.process.said();

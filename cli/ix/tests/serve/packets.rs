@@ -3,7 +3,7 @@ use crate::support;
 use crate::support::command::errors;
 use crate::support::frames::{self, Macs};
 use crate::support::raw::{Raw, ring_doorbells};
-use crate::support::{Bed, Nic, PATIENCE, SERVICE, Service, eventually};
+use crate::support::{Nic, PATIENCE, SERVICE, Service, TestNet, eventually};
 use libix::control::{Capability, Control, ControlError, Granted};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 /// The EtherType for experiments, as `ix-frames` uses it.
 const ETHER_TYPE: u16 = 0x88b5;
 
-pub fn serve(bed: &Bed, carrier: &str) -> Service {
+pub fn serve(net: &TestNet, carrier: &str) -> Service {
     let program = support::build_program("ix-frames");
-    let service = bed.start(&[program.to_str().expect("text"), carrier]);
+    let service = net.start(&[program.to_str().expect("text"), carrier]);
     service.process.wait_for("ready", PATIENCE);
     service
 }
@@ -39,9 +39,9 @@ pub fn ask(raw: &Raw, name: &[u8; 4], numbers: &[u32]) -> Vec<u8> {
 fn linux_is_answered_by_a_protocol_that_only_the_program_knows() {
     let test = "linux_is_answered_by_a_protocol_that_only_the_program_knows";
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new(test, nic, 1) else { return };
-        let service = serve(&bed, "ip");
-        let raw = Raw::open(&bed);
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        let service = serve(&net, "ip");
+        let raw = Raw::open(&net);
         let many: Vec<u32> = (0..350).collect();
         for (name, numbers, sum) in
             [(b"none", &[][..], 0), (b"two ", &[40, 2], 42), (b"many", &many, 350 * 349 / 2)]
@@ -61,9 +61,9 @@ fn linux_is_answered_by_a_protocol_that_only_the_program_knows() {
 fn the_vnics_filters_hold_for_a_programs_own_protocol() {
     let test = "the_vnics_filters_hold_for_a_programs_own_protocol";
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new(test, nic, 1) else { return };
-        let service = serve(&bed, "ip");
-        let raw = Raw::open(&bed);
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        let service = serve(&net, "ip");
+        let raw = Raw::open(&net);
         assert_eq!(ask(&raw, b"one ", &[1]), answer(b"one ", 1));
         let mut control = Control::connect(service.control()).expect("a control socket");
         let elsewhere = "tx ip proto 253 service 10.88.0.2 peer 10.88.9.9";
@@ -133,28 +133,28 @@ fn ctl(service: &Service, args: &[&str]) {
 #[test]
 fn frames_of_a_type_of_their_own_come_where_linux_does_not_keep_them() {
     let test = "frames_of_a_type_of_their_own_come_where_linux_does_not_keep_them";
-    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
-    let service = serve(&bed, "ether");
-    let (wire, own) = (bed.wire(), bed.client_mac());
-    is_answered_on_the_wire(&bed);
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+    let service = serve(&net, "ether");
+    let (wire, own) = (net.wire(), net.client_mac());
+    is_answered_on_the_wire(&net);
     // Somebody else's frame is none of ours.
     let before = service.stats().total("drops.eth_not_for_us");
     let macs = Macs { to: [2, 0, 0, 0, 0, 0x77], from: own };
     wire.send(&frames::ethernet(macs, ETHER_TYPE, &question(b"wire", &[1]))).expect("sends");
     service.wait_until("it was dropped", PATIENCE, |s| s.total("drops.eth_not_for_us") > before);
     service.finish(PATIENCE);
-    drop(bed);
-    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    drop(net);
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
     let program = support::build_program("ix-frames");
     let program = [program.to_str().expect("text"), "ether"];
-    let service = bed.start(&program);
+    let service = net.start(&program);
     let (status, said) = service.process.wait(PATIENCE);
     assert!(!status.success() && said.iter().any(|l| l.contains("Linux keeps them")), "{said:?}");
     // A filter that names their type gives them to the dataplane.
-    let (_, link) = bed.service_link();
-    let service = bed.start_with(&config_of_frames(link, SERVICE.ip()), &program);
+    let (_, link) = net.service_link();
+    let service = net.start_with(&config_of_frames(link, SERVICE.ip()), &program);
     service.process.wait_for("ready", PATIENCE);
-    is_answered_on_the_wire(&bed);
+    is_answered_on_the_wire(&net);
     service.finish(PATIENCE);
 }
 
@@ -169,8 +169,8 @@ pub fn config_of_frames(link: &str, ip: &std::net::Ipv4Addr) -> String {
 
 /// The program answers a frame of a type of its own.
 #[track_caller]
-pub fn is_answered_on_the_wire(bed: &Bed) {
-    let (wire, own) = (bed.wire(), bed.client_mac());
+pub fn is_answered_on_the_wire(net: &TestNet) {
+    let (wire, own) = (net.wire(), net.client_mac());
     let macs = Macs { to: [0xff; 6], from: own };
     let asked = frames::ethernet(macs, ETHER_TYPE, &question(b"wire", &[20, 3]));
     let end = Instant::now() + PATIENCE;
@@ -191,9 +191,9 @@ pub fn is_answered_on_the_wire(bed: &Bed) {
 #[test]
 fn every_doorbell_rings() {
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new("every_doorbell_rings", nic, 1) else { return };
+        let Some(net) = TestNet::new("every_doorbell_rings", nic, 1) else { return };
         let program = support::build_program("ix-frames").with_file_name("ix-doorbells");
-        ring_doorbells(&bed, bed.start(&[program.to_str().expect("text")]));
+        ring_doorbells(&net, net.start(&[program.to_str().expect("text")]));
     }
 }
 
@@ -203,9 +203,9 @@ fn every_doorbell_rings() {
 fn an_idle_program_sleeps_until_a_packet_comes() {
     let test = "an_idle_program_sleeps_until_a_packet_comes";
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new(test, nic, 1) else { return };
-        let service = serve(&bed, "ip");
-        let raw = Raw::open(&bed);
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        let service = serve(&net, "ip");
+        let raw = Raw::open(&net);
         let ask = |number: u32| {
             let start = Instant::now();
             assert_eq!(ask(&raw, &number.to_be_bytes(), &[number]).len(), 12);

@@ -5,7 +5,9 @@ use crate::support::command::errors;
 use crate::support::frames::{self, L4, stranger};
 use crate::support::process::Process;
 use crate::support::traffic::{close, echo};
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, connect, eventually};
+use crate::support::{
+    CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, TestNet, connect, eventually,
+};
 use ix_skip::{Need, skip};
 use ix_testbed::cpu;
 use std::path::Path;
@@ -13,7 +15,7 @@ use std::process::Command;
 
 /// A service behind a tap that merges nothing, so that both ends see the same packets; two elastic
 /// threads.
-fn start(test: &str) -> Option<(Bed, Service)> {
+fn start(test: &str) -> Option<(TestNet, Service)> {
     if cpu::allowed().len() < 2 {
         skip(test, Need::Cpus(2), "one CPU");
         return None;
@@ -22,7 +24,7 @@ fn start(test: &str) -> Option<(Bed, Service)> {
         skip(test, Need::Program("apt-get install tcpdump"), "no tcpdump");
         return None;
     }
-    let bed = Bed::new(test, Nic::Tap, 2)?;
+    let net = TestNet::new(test, Nic::Tap, 2)?;
     let cpus = &cpu::allowed()[..2];
     let config = format!(
         "host_addr = \"{}/{PREFIX}\"\ncpu = {cpus:?}\n\
@@ -30,10 +32,10 @@ fn start(test: &str) -> Option<(Bed, Service)> {
         SERVICE.ip()
     );
     let program = support::build_echo();
-    let mut service = bed.start_with(&config, &[program.to_str().expect("text"), "64"]);
-    service.raise_tap(&bed.client, "ixt0", CLIENT, PREFIX);
+    let mut service = net.start_with(&config, &[program.to_str().expect("text"), "64"]);
+    service.raise_tap(&net.client, "ixt0", CLIENT, PREFIX);
     service.process.wait_for("ready", PATIENCE);
-    Some((bed, service))
+    Some((net, service))
 }
 
 fn pcap(service: &Service, file: &Path, args: &[&str]) -> Process {
@@ -83,18 +85,18 @@ fn contains(file: &Path, text: &str) -> bool {
 
 #[test]
 fn a_capture_is_what_linux_saw() {
-    let Some((bed, service)) = start("a_capture_is_what_linux_saw") else { return };
-    let (ours, theirs) = (bed.file("ix.pcapng"), bed.file("linux.pcap"));
-    drop(bed.connect());
+    let Some((net, service)) = start("a_capture_is_what_linux_saw") else { return };
+    let (ours, theirs) = (net.file("ix.pcapng"), net.file("linux.pcap"));
+    drop(net.connect());
     service.comes_to_rest(PATIENCE);
     let capture = pcap(&service, &ours, &[]);
-    let mut linux = bed.client.command("tcpdump", None);
+    let mut linux = net.client.command("tcpdump", None);
     // Room for all packets: with its usual snapshot length its buffer has a handful of slots.
     linux.args(["-s", "2000", "-B", "16384", "-U", "--immediate-mode", "-Z", "root"]);
     linux.args(["-i", "ixt0", "-w"]).arg(&theirs);
     let linux = Process::start(linux);
     linux.wait_for("tcpdump: listening", PATIENCE);
-    bed.client.run(|| {
+    net.client.run(|| {
         for id in 0..20 {
             let mut stream = connect();
             echo(&mut stream, id, 64);
@@ -127,11 +129,11 @@ fn a_capture_is_what_linux_saw() {
 
 #[test]
 fn drops_and_moves_are_remarked_and_filters_filter() {
-    let Some((bed, service)) = start("drops_and_moves_are_remarked_and_filters_filter") else {
+    let Some((net, service)) = start("drops_and_moves_are_remarked_and_filters_filter") else {
         return;
     };
-    let (wire, macs) = (bed.wire(), bed.macs());
-    let (all, drops) = (bed.file("all.pcapng"), bed.file("drops.pcapng"));
+    let (wire, macs) = (net.wire(), net.macs());
+    let (all, drops) = (net.file("all.pcapng"), net.file("drops.pcapng"));
     let capture = pcap(&service, &all, &["--snaplen", "60"]);
     // There is one capture at a time.
     let mut second = Command::new(env!("CARGO_BIN_EXE_ix"));
@@ -140,7 +142,7 @@ fn drops_and_moves_are_remarked_and_filters_filter() {
     assert!(!second.status.success() && errors(&second).contains("captures already"));
     let mut bad = stranger(macs).frame();
     bad[L4 + 30] ^= 4;
-    bed.client.run(|| {
+    net.client.run(|| {
         let mut stream = connect();
         for to in [0, 1, 0, 1] {
             let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
@@ -160,7 +162,7 @@ fn drops_and_moves_are_remarked_and_filters_filter() {
     assert_eq!(words, Some(30), "16-bit words of 60 bytes");
     // The first has ended: another may begin.
     let capture = pcap(&service, &drops, &["--count", "3", "drops", "and", "host", "10.88.0.1"]);
-    bed.client.run(|| echo(&mut connect(), 1, 64));
+    net.client.run(|| echo(&mut connect(), 1, 64));
     (0..3).for_each(|_| wire.send(&bad).expect("send"));
     let (status, said) = capture.wait(PATIENCE);
     assert!(status.success(), "{said:?}");
@@ -170,23 +172,23 @@ fn drops_and_moves_are_remarked_and_filters_filter() {
 
 #[test]
 fn a_ring_of_files_keeps_the_last_packets() {
-    let Some((bed, service)) = start("a_ring_of_files_keeps_the_last_packets") else { return };
-    let file = bed.file("ring.pcapng");
+    let Some((net, service)) = start("a_ring_of_files_keeps_the_last_packets") else { return };
+    let file = net.file("ring.pcapng");
     let ring = ["--ring-files", "2", "--ring-bytes", "5000", "icmp"];
     let capture = pcap(&service, &file, &ring);
-    let (wire, macs) = (bed.wire(), bed.macs());
+    let (wire, macs) = (net.wire(), net.macs());
     for id in 0..200u32 {
         let ping = frames::ping(macs, CLIENT, *SERVICE.ip(), &id.to_be_bytes());
         wire.send(&ping).expect("send");
     }
-    let sizes = || ["ring.0.pcapng", "ring.1.pcapng"].map(|name| bed.file(name).metadata());
+    let sizes = || ["ring.0.pcapng", "ring.1.pcapng"].map(|name| net.file(name).metadata());
     eventually("both files are there", || sizes().iter().all(Result::is_ok));
     service.wait_until("all are answered", PATIENCE, |s| s.total("tx_packets") >= 200);
     end(capture);
     for size in sizes() {
         assert!(size.expect("a file").len() < 5_300);
     }
-    let kept = ["ring.0.pcapng", "ring.1.pcapng"].map(|name| packets(&bed.file(name), "icmp"));
+    let kept = ["ring.0.pcapng", "ring.1.pcapng"].map(|name| packets(&net.file(name), "icmp"));
     let last = format!("{:04x}", 199);
     assert!(kept.iter().flatten().any(|bytes| bytes.ends_with(&last)), "the last one is kept");
     assert!(kept.iter().flatten().count() < 150);
@@ -196,8 +198,8 @@ fn a_ring_of_files_keeps_the_last_packets() {
 /// Who reads a capture may die: the dataplane does not write for ever.
 #[test]
 fn a_capture_ends_with_who_reads_it() {
-    let Some((bed, service)) = start("a_capture_ends_with_who_reads_it") else { return };
-    let capture = pcap(&service, &bed.file("x.pcapng"), &[]);
+    let Some((net, service)) = start("a_capture_ends_with_who_reads_it") else { return };
+    let capture = pcap(&service, &net.file("x.pcapng"), &[]);
     let writes = || {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", service.program()));
         maps.expect("maps").contains("ix-capture")
@@ -205,7 +207,7 @@ fn a_capture_ends_with_who_reads_it() {
     eventually("the dataplane writes", writes);
     capture.signal(libc::SIGKILL);
     eventually("the memory is given back", || {
-        bed.client.run(|| echo(&mut connect(), 1, 64));
+        net.client.run(|| echo(&mut connect(), 1, 64));
         !writes()
     });
     service.finish(PATIENCE);

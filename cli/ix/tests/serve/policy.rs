@@ -3,7 +3,7 @@
 use crate::support;
 use crate::support::process::Process;
 use crate::support::traffic::Crowd;
-use crate::support::{Bed, Nic, PATIENCE, SERVICE, eventually};
+use crate::support::{Nic, PATIENCE, SERVICE, TestNet, eventually};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -20,21 +20,21 @@ const POLICY: &str = "name = \"test\"\nslo_us = 300000\n\
     [ladder]\nadd = [\"everything\"]\n\
     [up]\nbusy_max = 0.5\n[down]\nbusy_max = 0.3\nwindow_ms = 300\nmargin = 1.0\nregret_s = 0\n";
 
-fn policy(bed: &Bed) -> String {
-    let file = bed.file("policy.toml");
+fn policy(net: &TestNet) -> String {
+    let file = net.file("policy.toml");
     std::fs::write(&file, POLICY).expect("written");
     file.display().to_string()
 }
 
-fn control(bed: &Bed, args: &[&str]) -> Process {
+fn control(net: &TestNet, args: &[&str]) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
-    command.arg("cp").arg("--control").arg(bed.file("control.sock")).args(args);
+    command.arg("cp").arg("--control").arg(net.file("control.sock")).args(args);
     Process::start(command)
 }
 
 /// One request to the control socket.
-fn ask(bed: &Bed, line: &str) -> Result<Value, String> {
-    let stream = UnixStream::connect(bed.file("control.sock")).expect("the control socket");
+fn ask(net: &TestNet, line: &str) -> Result<Value, String> {
+    let stream = UnixStream::connect(net.file("control.sock")).expect("the control socket");
     stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
     writeln!(&stream, "{line}").expect("it listens");
     let mut answers = BufReader::new(&stream).lines().map(|line| line.expect("an answer"));
@@ -46,42 +46,42 @@ fn ask(bed: &Bed, line: &str) -> Result<Value, String> {
     }
 }
 
-fn status(bed: &Bed) -> Value {
-    ask(bed, "status").expect("a status")
+fn status(net: &TestNet) -> Value {
+    ask(net, "status").expect("a status")
 }
 
-fn states(bed: &Bed) -> Vec<String> {
-    let status = status(bed);
+fn states(net: &TestNet) -> Vec<String> {
+    let status = status(net);
     let state = |thread: usize| status["threads"][thread]["state"].as_str().map(str::to_owned);
     (0..2).map(|thread| state(thread).expect("a state")).collect()
 }
 
 #[track_caller]
-fn runs(bed: &Bed, threads: usize) {
+fn runs(net: &TestNet, threads: usize) {
     let serves = |state: &str| state == "active" || state == "non-responsive";
-    let count = || states(bed).iter().filter(|state| serves(state)).count();
+    let count = || states(net).iter().filter(|state| serves(state)).count();
     let end = Instant::now() + SOON;
     while count() != threads {
-        assert!(Instant::now() < end, "{threads} threads should run: {}", status(bed));
+        assert!(Instant::now() < end, "{threads} threads should run: {}", status(net));
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 /// As many messages as go, each compared, while `work` runs.
-fn loaded(bed: &Bed, work: impl FnOnce() + Send) {
-    Crowd { service: SERVICE, size: SIZE, turnover: false }.during(&bed.client, work);
+fn loaded(net: &TestNet, work: impl FnOnce() + Send) {
+    Crowd { service: SERVICE, size: SIZE, turnover: false }.during(&net.client, work);
 }
 
 #[test]
 fn without_load_a_thread_parks_and_with_load_it_comes_back() {
     let test = "without_load_a_thread_parks_and_with_load_it_comes_back";
-    let Some(bed) = Bed::alone(test, Nic::Tap, 2) else { return };
-    let service = bed.serve(&[&SIZE.to_string()]);
-    let controller = control(&bed, &["--policy", &policy(&bed)]);
-    runs(&bed, 1);
+    let Some(net) = TestNet::alone(test, Nic::Tap, 2) else { return };
+    let service = net.serve(&[&SIZE.to_string()]);
+    let controller = control(&net, &["--policy", &policy(&net)]);
+    runs(&net, 1);
     for _ in 0..2 {
-        loaded(&bed, || runs(&bed, 2));
-        runs(&bed, 1);
+        loaded(&net, || runs(&net, 2));
+        runs(&net, 1);
     }
     let said = controller.said();
     let decided = |word: &str| said.iter().filter(|line| line.contains(word)).count();
@@ -95,7 +95,7 @@ fn without_load_a_thread_parks_and_with_load_it_comes_back() {
     controller.signal(libc::SIGTERM);
     let (status, said) = controller.wait(PATIENCE);
     assert!(status.success(), "{said:?}");
-    runs(&bed, 1);
+    runs(&net, 1);
     let stats = service.finish(PATIENCE);
     assert_eq!(stats.drops(), 0, "{stats}");
 }
@@ -103,13 +103,13 @@ fn without_load_a_thread_parks_and_with_load_it_comes_back() {
 #[test]
 fn the_controller_inside_ix_run_does_the_same() {
     let test = "the_controller_inside_ix_run_does_the_same";
-    let Some(bed) = Bed::alone(test, Nic::Tap, 2) else { return };
-    let service = bed.serve_with(&["--policy", &policy(&bed)], &[&SIZE.to_string()]);
-    runs(&bed, 1);
-    loaded(&bed, || runs(&bed, 2));
-    runs(&bed, 1);
+    let Some(net) = TestNet::alone(test, Nic::Tap, 2) else { return };
+    let service = net.serve_with(&["--policy", &policy(&net)], &[&SIZE.to_string()]);
+    runs(&net, 1);
+    loaded(&net, || runs(&net, 2));
+    runs(&net, 1);
     // It is in charge, and another one hears so.
-    let second = control(&bed, &["--policy", "energy"]);
+    let second = control(&net, &["--policy", "energy"]);
     let (status, said) = second.wait(PATIENCE);
     let pid = service.process.pid();
     assert_eq!(status.code(), Some(1), "{said:?}");
@@ -124,72 +124,72 @@ fn the_controller_inside_ix_run_does_the_same() {
 #[test]
 fn a_controller_that_is_killed_leaves_the_dataplane_running_and_another_goes_on() {
     let test = "a_controller_that_is_killed_leaves_the_dataplane_running_and_another_goes_on";
-    let Some(bed) = Bed::alone(test, Nic::Tap, 2) else { return };
-    let service = bed.serve(&[&SIZE.to_string()]);
-    let policy = policy(&bed);
-    loaded(&bed, || {
+    let Some(net) = TestNet::alone(test, Nic::Tap, 2) else { return };
+    let service = net.serve(&[&SIZE.to_string()]);
+    let policy = policy(&net);
+    loaded(&net, || {
         for _ in 0..5 {
-            let controller = control(&bed, &["--policy", &policy]);
+            let controller = control(&net, &["--policy", &policy]);
             controller.wait_for("ix: control: ix-echo", SOON);
             // Dropped: killed, at whatever it is doing.
         }
     });
-    eventually("it is forgotten", || status(&bed)["controller"].is_null());
-    let controller = control(&bed, &["--policy", &policy]);
+    eventually("it is forgotten", || status(&net)["controller"].is_null());
+    let controller = control(&net, &["--policy", &policy]);
     controller.wait_for("ix: control: ix-echo", SOON);
-    runs(&bed, 1);
+    runs(&net, 1);
     service.finish(PATIENCE);
 }
 
 #[test]
 fn a_dry_run_changes_nothing_and_says_what_it_would_do() {
     let test = "a_dry_run_changes_nothing_and_says_what_it_would_do";
-    let Some(bed) = Bed::alone(test, Nic::Tap, 2) else { return };
-    let service = bed.serve(&[&SIZE.to_string()]);
-    let dry = control(&bed, &["--policy", &policy(&bed), "--dry-run"]);
+    let Some(net) = TestNet::alone(test, Nic::Tap, 2) else { return };
+    let service = net.serve(&[&SIZE.to_string()]);
+    let dry = control(&net, &["--policy", &policy(&net), "--dry-run"]);
     let line = dry.wait_for("ix: control: ix-echo", SOON);
     assert!(line.contains("took over 2×1"), "{line}");
     let line = dry.wait_for("ix: control: dry run: ix-echo", SOON);
     assert!(line.contains("down to 1×1") && line.ends_with("park 1"), "{line}");
-    assert_eq!(states(&bed), ["active", "active"]);
+    assert_eq!(states(&net), ["active", "active"]);
     service.finish(PATIENCE);
 }
 
 #[test]
 fn the_policy_may_change_while_it_runs() {
     let test = "the_policy_may_change_while_it_runs";
-    let Some(bed) = Bed::alone(test, Nic::Tap, 2) else { return };
-    let service = bed.serve(&[&SIZE.to_string()]);
-    let file = policy(&bed);
-    let controller = control(&bed, &["--policy", &file, "--json"]);
+    let Some(net) = TestNet::alone(test, Nic::Tap, 2) else { return };
+    let service = net.serve(&[&SIZE.to_string()]);
+    let file = policy(&net);
+    let controller = control(&net, &["--policy", &file, "--json"]);
     let said = |what: &str| {
         let lines = controller.said();
         let objects = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         objects.filter(|object| object.to_string().contains(what)).count()
     };
-    runs(&bed, 1);
+    runs(&net, 1);
     eventually("states", || said("\"event\":\"state\"") > 0);
     std::fs::write(&file, POLICY.replace("slo_us = 300000", "slo_us = 0")).expect("written");
     controller.signal(libc::SIGHUP);
     eventually("nonsense is refused", || said("slo_us: 0 is not between") == 1);
     std::fs::write(&file, POLICY.replace("\"test\"", "\"other\"")).expect("written");
     eventually("read by itself", || said("took over 1×1, policy other") == 1);
-    let refused = ask(&bed, "{\"do\":\"policy\",\"slo_us\":-1}").expect_err("nonsense");
+    let refused = ask(&net, "{\"do\":\"policy\",\"slo_us\":-1}").expect_err("nonsense");
     assert!(refused.contains("slo_us: -1 is not between"), "{refused}");
-    ask(&bed, "{\"do\":\"policy\",\"slo_us\":123456}").expect("heard");
+    ask(&net, "{\"do\":\"policy\",\"slo_us\":123456}").expect("heard");
     eventually("as asked", || said("policy other, at most 123456 µs, for") == 1);
-    eventually("reported", || status(&bed)["controller"]["slo_us"] == 123_456.0);
-    runs(&bed, 1);
+    eventually("reported", || status(&net)["controller"]["slo_us"] == 123_456.0);
+    runs(&net, 1);
     service.finish(PATIENCE);
 }
 
 #[test]
 fn one_that_does_not_answer_holds_nobody_up() {
     let test = "one_that_does_not_answer_holds_nobody_up";
-    let Some(bed) = Bed::alone(test, Nic::Tap, 2) else { return };
-    let service = bed.serve(&[&SIZE.to_string()]);
-    let controller = control(&bed, &["--policy", &policy(&bed)]);
-    runs(&bed, 1);
+    let Some(net) = TestNet::alone(test, Nic::Tap, 2) else { return };
+    let service = net.serve(&[&SIZE.to_string()]);
+    let controller = control(&net, &["--policy", &policy(&net)]);
+    runs(&net, 1);
     service.process.signal(libc::SIGSTOP);
     let line = controller.wait_for("ix: control: ix-echo (", SOON);
     assert!(line.contains("took over"), "{line}");
@@ -200,7 +200,7 @@ fn one_that_does_not_answer_holds_nobody_up() {
             .any(|line| line.contains("does not answer") || line.contains("is gone"))
     });
     service.process.signal(libc::SIGCONT);
-    loaded(&bed, || runs(&bed, 2));
+    loaded(&net, || runs(&net, 2));
     service.finish(PATIENCE);
 }
 

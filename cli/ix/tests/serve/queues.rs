@@ -4,7 +4,7 @@ use super::vnic::{capability, ctl, refused};
 use crate::support::command::errors;
 use crate::support::raw::Raw;
 use crate::support::traffic::{Steady, close, echo};
-use crate::support::{Bed, Nic, PATIENCE, Service, eventually};
+use crate::support::{Nic, PATIENCE, Service, TestNet, eventually};
 use ix_skip::{Need, skip};
 use serde_json::Value;
 use std::net::TcpStream;
@@ -43,11 +43,11 @@ fn queue_of(service: &Service, stream: &TcpStream) -> usize {
 }
 
 /// A connection at each of two queues.
-fn one_at_each(bed: &Bed, service: &Service) -> [TcpStream; 2] {
+fn one_at_each(net: &TestNet, service: &Service) -> [TcpStream; 2] {
     let mut found = [None, None];
     // By the hash each goes to either; none of forty at one of them is 2^-39.
     for _ in 0..40 {
-        let mut stream = bed.connect();
+        let mut stream = net.connect();
         echo(&mut stream, 0, MESSAGE);
         match &mut found[queue_of(service, &stream)] {
             place @ None => *place = Some(stream),
@@ -89,9 +89,9 @@ fn one_queue_is_limited_and_the_other_is_not() {
         return;
     }
     for nic in Nic::ALL {
-        let Some(bed) = Bed::alone(test, nic, 2) else { return };
-        let service = bed.serve(&[&MESSAGE.to_string()]);
-        let mut streams = one_at_each(&bed, &service);
+        let Some(net) = TestNet::alone(test, nic, 2) else { return };
+        let service = net.serve(&[&MESSAGE.to_string()]);
+        let mut streams = one_at_each(&net, &service);
         for limited in [0, 1] {
             let queue = limited.to_string();
             let set = says(&service, &["rate", "--queue", &queue, "--tx", "20Mbit"]);
@@ -127,19 +127,19 @@ fn the_configuration_gives_queues_filters_and_rates() {
         return;
     }
     for nic in Nic::ALL {
-        let Some(bed) = Bed::alone(test, nic, 2) else { return };
+        let Some(net) = TestNet::alone(test, nic, 2) else { return };
         let parts = "[vnic]\nfilters = [\"rx ip service 10.88.0.2\", \"tx tcp service 10.88.0.2:7\"]\n\
              [vnic.queue.1]\nfilters = \"tx udp service 10.88.0.2:53\"\ntx_rate = \"20Mbit\"\n";
         let echo = crate::support::build_echo();
         let program = [echo.to_str().expect("text"), &MESSAGE.to_string()];
-        let service = bed.start_before(parts, &program);
+        let service = net.start_before(parts, &program);
         service.process.wait_for("ready", PATIENCE);
         let shown = says(&service, &["vnic"]);
         let filters = shown["filters"].as_array().expect("a list");
         let queues: Vec<_> = filters.iter().map(|filter| filter["queue"].as_u64()).collect();
         assert_eq!(queues, [None, None, Some(1)], "{shown}");
         assert_eq!(shown["queue_rates"][0]["tx_rate"], "20Mbit,burst=3028", "{shown}");
-        let mut streams = one_at_each(&bed, &service);
+        let mut streams = one_at_each(&net, &service);
         let rates = received(&mut streams);
         assert!(rates[1] <= 20e6 * 1.02 && rates[0] >= 2.0 * 20e6, "{nic:?}: {rates:?}");
         says(&service, &["rate", "--queue", "1", "--tx", "none"]);
@@ -156,9 +156,9 @@ fn a_hundred_changes_of_queues_disturb_nobody() {
     if !has_two_cpus(test) {
         return;
     }
-    let Some(bed) = Bed::new(test, Nic::Tap, 2) else { return };
-    let service = bed.serve(&["100"]);
-    bed.client.run(|| {
+    let Some(net) = TestNet::new(test, Nic::Tap, 2) else { return };
+    let service = net.serve(&["100"]);
+    net.client.run(|| {
         Steady::during(100, |steady| {
             let mut client = service.client();
             let mut ask =
@@ -203,9 +203,9 @@ fn packets_are_given_to_the_queue_that_holds_their_filter() {
         return;
     }
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new(test, nic, 2) else { return };
-        let service = packets::serve(&bed, "ip");
-        let raw = Raw::open(&bed);
+        let Some(net) = TestNet::new(test, nic, 2) else { return };
+        let service = packets::serve(&net, "ip");
+        let raw = Raw::open(&net);
         let is_answered = |id: u32| {
             let name = id.to_be_bytes();
             assert_eq!(ask(&raw, &name, &[id, 1]), packets::answer(&name, id + 1), "{nic:?}");
@@ -252,8 +252,8 @@ fn packets_are_given_to_the_queue_that_holds_their_filter() {
 #[test]
 fn queues_that_are_not_there_and_rights_that_nobody_has_are_refused() {
     let test = "queues_that_are_not_there_and_rights_that_nobody_has_are_refused";
-    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
-    let service = bed.serve(&["64"]);
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+    let service = net.serve(&["64"]);
     let operator = service.control().to_owned();
     let filter = "tx tcp service 10.88.0.2:7";
     let key = capability(&says(&service, &["filter", "create", filter, "--holder", "web"]));
@@ -294,7 +294,7 @@ fn queues_that_are_not_there_and_rights_that_nobody_has_are_refused() {
     assert!(part["capability"].is_string());
     let shown = says(&service, &["vnic"]);
     assert_eq!(shown["filters"][1]["queue"], 0, "what is derived is the same queue's: {shown}");
-    let mut stream = bed.connect();
+    let mut stream = net.connect();
     echo(&mut stream, 1, 64);
     says(&service, &["filter", "revoke", &key]);
     let why = refused(readers.clone(), &assign);

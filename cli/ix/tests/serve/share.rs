@@ -5,7 +5,7 @@ use crate::support::control::Client;
 use crate::support::process::{Process, cpu_time};
 use crate::support::stats::Stats;
 use crate::support::traffic::echo;
-use crate::support::{self, Bed, CLIENT, Nic, PATIENCE};
+use crate::support::{self, CLIENT, Nic, PATIENCE, TestNet};
 use libix::control::{Control, ControlError};
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -23,10 +23,10 @@ struct Tenant {
     stats: PathBuf,
 }
 
-/// Shares the bed's interface; returns the process and where it listens.
-fn share(bed: &Bed, flags: &[&str]) -> (Process, PathBuf) {
-    let (namespace, link) = bed.service_link();
-    let control = bed.file("share.sock");
+/// Shares the net's interface; returns the process and where it listens.
+fn share(net: &TestNet, flags: &[&str]) -> (Process, PathBuf) {
+    let (namespace, link) = net.service_link();
+    let control = net.file("share.sock");
     let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
     command.args(["share", link]).args(flags).arg("--control").arg(&control);
     let process = Process::start(command);
@@ -51,14 +51,20 @@ fn told(control: &Path, args: &[&str]) -> Value {
 }
 
 /// Makes a vNIC, grants it all of an address, and starts the echo service on it.
-fn tenant(bed: &Bed, control: &Path, name: &'static str, ip: Ipv4Addr, flags: &[&str]) -> Tenant {
+fn tenant(
+    net: &TestNet,
+    control: &Path,
+    name: &'static str,
+    ip: Ipv4Addr,
+    flags: &[&str],
+) -> Tenant {
     let create: Vec<_> = ["vnic", "create", name].iter().chain(flags).copied().collect();
     let device = told(control, &create)["device"].as_str().expect("a device").to_owned();
     let filter = format!("rx ip service {ip}");
     told(control, &["filter", "create", &filter, "--both", "--vnic", name]);
-    let cpu = bed.cpus()[0].to_string();
-    let (stats, echo) = (bed.file(&format!("{name}.sock")), support::build_echo());
-    let mut command = bed.service_link().0.command(env!("CARGO_BIN_EXE_ix"), None);
+    let cpu = net.cpus()[0].to_string();
+    let (stats, echo) = (net.file(&format!("{name}.sock")), support::build_echo());
+    let mut command = net.service_link().0.command(env!("CARGO_BIN_EXE_ix"), None);
     command.args(["run", "--domain", "none", "--nic", &device, "--addr", &format!("{ip}/16")]);
     command.args(["--cpus", &cpu, "--control"]).arg(&stats).arg("--").arg(echo).arg("64");
     let process = Process::start(command);
@@ -71,20 +77,20 @@ fn tenant(bed: &Bed, control: &Path, name: &'static str, ip: Ipv4Addr, flags: &[
 #[test]
 fn three_dataplanes_and_linux_share_an_interface() {
     let test = "three_dataplanes_and_linux_share_an_interface";
-    let Some(bed) = Bed::alone(test, Nic::Afxdp, 1) else { return };
-    let (namespace, link) = bed.service_link();
+    let Some(net) = TestNet::alone(test, Nic::Afxdp, 1) else { return };
+    let (namespace, link) = net.service_link();
     let own = Ipv4Addr::new(10, 88, 0, 100);
     namespace.add_address(link, own, 16).expect("Linux' own address");
-    let (process, control) = share(&bed, &[]);
+    let (process, control) = share(&net, &[]);
     let mut owner = Command::new("sleep").arg("1000").spawn().expect("sleep");
     let pid = owner.id().to_string();
     let ip = |n: u8| Ipv4Addr::new(10, 88, 0, n);
     let tenants = [
-        tenant(&bed, &control, "a", ip(2), &[]),
-        tenant(&bed, &control, "b", ip(3), &["--device", "tap"]),
-        tenant(&bed, &control, "c", ip(4), &["--owner", &pid]),
+        tenant(&net, &control, "a", ip(2), &[]),
+        tenant(&net, &control, "b", ip(3), &["--device", "tap"]),
+        tenant(&net, &control, "c", ip(4), &["--owner", &pid]),
     ];
-    let connect = |ip| bed.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
+    let connect = |ip| net.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
     let mut streams: Vec<_> = tenants.iter().map(|tenant| connect(tenant.ip)).collect();
     for round in 0..100 {
         streams.iter_mut().for_each(|stream| echo(stream, round, 64));
@@ -127,17 +133,17 @@ fn three_dataplanes_and_linux_share_an_interface() {
 #[test]
 fn a_tenant_has_ethertypes_and_hears_of_its_rate() {
     let test = "a_tenant_has_ethertypes_and_hears_of_its_rate";
-    let Some(bed) = Bed::alone(test, Nic::Afxdp, 1) else { return };
-    let (process, control) = share(&bed, &["--speed", "10Gbit"]);
+    let Some(net) = TestNet::alone(test, Nic::Afxdp, 1) else { return };
+    let (process, control) = share(&net, &["--speed", "10Gbit"]);
     told(&control, &["vnic", "create", "f"]);
     told(&control, &["filter", "create", "rx eth type 0x88b5", "--both", "--vnic", "f"]);
     let ip = Ipv4Addr::new(10, 88, 0, 2);
     let program = support::build_program("ix-frames");
     let program = [program.to_str().expect("text"), "ether"];
     let config = super::packets::config_of_frames("ixv-f", &ip);
-    let service = bed.start_with(&config, &program);
+    let service = net.start_with(&config, &program);
     service.process.wait_for("ready", PATIENCE);
-    super::packets::is_answered_on_the_wire(&bed);
+    super::packets::is_answered_on_the_wire(&net);
     // What the kernel would drop waits in the dataplane, which so must know of it.
     let says = |what: &str| {
         let rate = || told(service.control(), &["vnic"])["link_rate"].clone();
@@ -147,7 +153,7 @@ fn a_tenant_has_ethertypes_and_hears_of_its_rate() {
     says("\"50Mbit,burst=3028\"");
     told(&control, &["rate", "--vnic", "f", "--tx", "none"]);
     says("null");
-    super::packets::is_answered_on_the_wire(&bed);
+    super::packets::is_answered_on_the_wire(&net);
     service.finish(PATIENCE);
     ends(process);
 }
@@ -157,10 +163,10 @@ fn a_tenant_has_ethertypes_and_hears_of_its_rate() {
 #[test]
 fn a_moved_link_hears_of_its_rate_by_its_owner() {
     let test = "a_moved_link_hears_of_its_rate_by_its_owner";
-    let Some(bed) = Bed::alone(test, Nic::Afxdp, 1) else { return };
-    let (process, control) = share(&bed, &["--speed", "10Gbit"]);
+    let Some(net) = TestNet::alone(test, Nic::Afxdp, 1) else { return };
+    let (process, control) = share(&net, &["--speed", "10Gbit"]);
     let elsewhere = ix_testbed::Namespace::new().expect("a namespace");
-    let namespace = bed.service_link().0;
+    let namespace = net.service_link().0;
     let mut owner = elsewhere.command("sleep", None).arg("1000").spawn().expect("sleep");
     let pid = owner.id().to_string();
     // It is in its namespace when it sleeps: until then it is this process.
@@ -194,13 +200,13 @@ struct Sink {
 }
 
 impl Sink {
-    fn new(bed: &Bed, ip: Ipv4Addr) -> Sink {
-        let (namespace, link) = bed.service_link();
+    fn new(net: &TestNet, ip: Ipv4Addr) -> Sink {
+        let (namespace, link) = net.service_link();
         namespace.add_address(link, ip, 16).expect("an address");
         let mac = namespace.link(link).expect("ask").expect("there").mac;
-        bed.client.add_neighbour(bed.client_link(), ip, mac).expect("a neighbour");
+        net.client.add_neighbour(net.client_link(), ip, mac).expect("a neighbour");
         let linux = namespace.run(|| UdpSocket::bind((ip, 9))).expect("Linux' socket");
-        let from = bed.client.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
+        let from = net.client.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
         let done = std::sync::Arc::<std::sync::atomic::AtomicBool>::default();
         let told = done.clone();
         let sender = std::thread::spawn(move || {
@@ -230,10 +236,10 @@ impl Drop for Sink {
 #[test]
 fn what_a_dead_owner_held_is_linux_s_at_once() {
     let test = "what_a_dead_owner_held_is_linux_s_at_once";
-    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
     let ip = Ipv4Addr::new(10, 88, 0, 2);
-    let (process, control) = share(&bed, &["--overlap"]);
-    let sink = Sink::new(&bed, ip);
+    let (process, control) = share(&net, &["--overlap"]);
+    let sink = Sink::new(&net, ip);
     let mut times = Vec::new();
     for _ in 0..100 {
         let mut owner = Command::new("sleep").arg("1000").spawn().expect("sleep");
@@ -285,11 +291,11 @@ fn cpu_time_of_all(pid: i32) -> Duration {
 #[test]
 fn an_idle_tenant_needs_no_processor_and_wakes_for_a_packet() {
     let test = "an_idle_tenant_needs_no_processor_and_wakes_for_a_packet";
-    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
-    let (process, control) = share(&bed, &[]);
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let (process, control) = share(&net, &[]);
     let ip = Ipv4Addr::new(10, 88, 0, 2);
-    let tenant = tenant(&bed, &control, "a", ip, &[]);
-    let mut stream = bed.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
+    let tenant = tenant(&net, &control, "a", ip, &[]);
+    let mut stream = net.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
     for round in 0..3 {
         echo(&mut stream, round, 64);
         let (end, pid) = (Instant::now() + PATIENCE, tenant.process.pid());
@@ -309,11 +315,12 @@ fn an_idle_tenant_needs_no_processor_and_wakes_for_a_packet() {
 /// What makes no sense is refused in a line that says why, and changes nothing.
 #[test]
 fn what_a_shared_interface_cannot_do_is_refused() {
-    let Some(bed) = Bed::new("what_a_shared_interface_cannot_do_is_refused", Nic::Afxdp, 1) else {
+    let Some(net) = TestNet::new("what_a_shared_interface_cannot_do_is_refused", Nic::Afxdp, 1)
+    else {
         return;
     };
     let flags = ["--vnics", "2", "--queues", "2", "--filters", "3", "--speed", "1Gbit"];
-    let (process, control) = share(&bed, &flags);
+    let (process, control) = share(&net, &flags);
     let made = told(&control, &["vnic", "create", "a"]);
     let vnic_key = made["capability"].as_str().expect("a capability").to_owned();
     let filter = "rx tcp service 10.88.0.2:80";
@@ -371,8 +378,8 @@ fn what_a_shared_interface_cannot_do_is_refused() {
 #[test]
 fn a_program_asks_for_all_that_an_operator_may() {
     let test = "a_program_asks_for_all_that_an_operator_may";
-    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
-    let (process, control) = share(&bed, &["--speed", "1Gbit"]);
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let (process, control) = share(&net, &["--speed", "1Gbit"]);
     let mut broker = Control::connect(&control).expect("a control socket");
     let made = broker.create_tap_vnic("t", None).expect("a vNIC");
     assert_eq!(made.link, "ixv-t");
@@ -390,7 +397,7 @@ fn a_program_asks_for_all_that_an_operator_may() {
         broker.delete_vnic(name).expect("deleted");
     }
     let ip = Ipv4Addr::new(10, 88, 0, 2);
-    let tenant = tenant(&bed, &control, "b", ip, &[]);
+    let tenant = tenant(&net, &control, "b", ip, &[]);
     let mut dataplane = Control::connect(&tenant.stats).expect("a control socket");
     let granted = dataplane
         .create_filters_of_queue(&["tx tcp service 10.88.0.2:7"], Some("web"), 0)
@@ -402,7 +409,7 @@ fn a_program_asks_for_all_that_an_operator_may() {
     );
     dataplane.rate_of_flows("50Mbit").expect("within the link's");
     assert_eq!(told(&tenant.stats, &["vnic"])["flow_rate"], "50Mbit,burst=3028");
-    let mut stream = bed.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
+    let mut stream = net.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
     echo(&mut stream, 1, 64);
     dataplane.rate_of_flows("none").expect("lifted");
     dataplane.assign_queue(&granted[0].capability, None).expect("all queues");
@@ -415,15 +422,15 @@ fn a_program_asks_for_all_that_an_operator_may() {
 /// other tenant notices. Then the interface itself is removed.
 #[test]
 fn a_tenants_link_may_be_renamed_and_removed() {
-    let Some(bed) = Bed::new("a_tenants_link_may_be_renamed_and_removed", Nic::Afxdp, 1) else {
+    let Some(net) = TestNet::new("a_tenants_link_may_be_renamed_and_removed", Nic::Afxdp, 1) else {
         return;
     };
-    let (namespace, link) = bed.service_link();
-    let (process, control) = share(&bed, &[]);
+    let (namespace, link) = net.service_link();
+    let (process, control) = share(&net, &[]);
     let ips = [Ipv4Addr::new(10, 88, 0, 2), Ipv4Addr::new(10, 88, 0, 3)];
     let mut tenants =
-        [tenant(&bed, &control, "a", ips[0], &[]), tenant(&bed, &control, "b", ips[1], &[])];
-    let connect = |ip| bed.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
+        [tenant(&net, &control, "a", ips[0], &[]), tenant(&net, &control, "b", ips[1], &[])];
+    let connect = |ip| net.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
     let mut streams = ips.map(connect);
     streams.iter_mut().for_each(|stream| echo(stream, 1, 64));
     namespace.rename_link("ixv-a", "mine").expect("renamed");
@@ -451,12 +458,12 @@ fn a_tenants_link_may_be_renamed_and_removed() {
 #[test]
 fn a_shared_interface_may_be_renamed_go_down_and_vanish() {
     let test = "a_shared_interface_may_be_renamed_go_down_and_vanish";
-    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
-    let (namespace, link) = bed.service_link();
-    let (process, control) = share(&bed, &[]);
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let (namespace, link) = net.service_link();
+    let (process, control) = share(&net, &[]);
     let ip = Ipv4Addr::new(10, 88, 0, 2);
-    let mut tenant = tenant(&bed, &control, "a", ip, &[]);
-    let mut stream = bed.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
+    let mut tenant = tenant(&net, &control, "a", ip, &[]);
+    let mut stream = net.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
     echo(&mut stream, 1, 64);
     namespace.rename_link(link, "other").expect("renamed");
     process.wait_for(&format!("ix: the interface {link} is called other now"), PATIENCE);

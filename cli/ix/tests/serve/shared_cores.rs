@@ -1,7 +1,7 @@
 //! Two dataplanes on the same cores under one controller.
 use crate::support::process::{Process, signal};
 use crate::support::traffic::Crowd;
-use crate::support::{Bed, Nic, PATIENCE, SECOND, SERVICE, Service};
+use crate::support::{Nic, PATIENCE, SECOND, SERVICE, Service, TestNet};
 use ix_skip::{Need, skip, skip_part};
 use ix_testbed::cpu;
 use std::net::SocketAddrV4;
@@ -19,8 +19,8 @@ const POLICY: &str = "name = \"test\"\nslo_us = 300000\n\
     [base]\ncores = 1\nthreads_per_core = 1\nclock = \"lowest\"\n[ladder]\nadd = [\"cores\"]\n\
     [up]\nbusy_max = 0.5\n[down]\nbusy_max = 0.3\nwindow_ms = 300\nmargin = 1.0\nregret_s = 0\n";
 
-fn control(bed: &Bed, dataplanes: [&Service; 2]) -> Process {
-    let file = bed.file("policy.toml");
+fn control(net: &TestNet, dataplanes: [&Service; 2]) -> Process {
+    let file = net.file("policy.toml");
     std::fs::write(&file, POLICY).expect("written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
     command.arg("cp").arg("--policy").arg(file);
@@ -36,8 +36,8 @@ fn running(service: &Service, threads: usize) -> Vec<usize> {
     (0..threads).filter(|thread| stats.state(*thread) == "active").collect()
 }
 
-fn loaded(bed: &Bed, service: SocketAddrV4, work: impl FnOnce() + Send) {
-    Crowd { service, size: SIZE, turnover: false }.during(&bed.client, work);
+fn loaded(net: &TestNet, service: SocketAddrV4, work: impl FnOnce() + Send) {
+    Crowd { service, size: SIZE, turnover: false }.during(&net.client, work);
 }
 
 #[test]
@@ -51,9 +51,9 @@ fn load_takes_its_cores_along_and_who_dies_leaves_them() {
     if cores < CORES_MAX {
         skip_part(test, Need::Cpus(CORES_MAX), "with two CPUs each dataplane keeps its only one");
     }
-    let Some(bed) = Bed::alone(test, Nic::Tap, cores) else { return };
-    let a = bed.serve(&[&SIZE.to_string()]);
-    let b = bed.serve_second(&[&SIZE.to_string()]);
+    let Some(net) = TestNet::alone(test, Nic::Tap, cores) else { return };
+    let a = net.serve(&[&SIZE.to_string()]);
+    let b = net.serve_second(&[&SIZE.to_string()]);
     let parted = |of_a: usize, of_b: usize| {
         let end = Instant::now() + SOON;
         loop {
@@ -66,15 +66,15 @@ fn load_takes_its_cores_along_and_who_dies_leaves_them() {
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    let controller = control(&bed, [&a, &b]);
+    let controller = control(&net, [&a, &b]);
     parted(1, 1);
     for _ in 0..2 {
-        loaded(&bed, SERVICE, || parted(cores - 1, 1));
-        loaded(&bed, SECOND, || parted(1, cores - 1));
+        loaded(&net, SERVICE, || parted(cores - 1, 1));
+        loaded(&net, SECOND, || parted(1, cores - 1));
     }
     // Killed, and another one: it picks both up.
     drop(controller);
-    let controller = control(&bed, [&a, &b]);
+    let controller = control(&net, [&a, &b]);
     let took_over = || {
         let said = controller.said();
         said.iter().filter(|line| line.contains("took over ")).count()
@@ -84,11 +84,11 @@ fn load_takes_its_cores_along_and_who_dies_leaves_them() {
         assert!(Instant::now() < end, "{controller}");
         std::thread::sleep(Duration::from_millis(20));
     }
-    loaded(&bed, SECOND, || parted(1, cores - 1));
+    loaded(&net, SECOND, || parted(1, cores - 1));
     signal(b.program(), libc::SIGKILL);
     let (status, said) = b.process.wait(PATIENCE);
     assert!(!status.success(), "{said:?}");
-    loaded(&bed, SERVICE, || {
+    loaded(&net, SERVICE, || {
         let end = Instant::now() + SOON;
         while running(&a, cores).len() < cores {
             assert!(Instant::now() < end, "all cores are its own now: {controller}");

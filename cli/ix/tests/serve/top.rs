@@ -2,7 +2,7 @@
 //! must be left as it was found.
 use crate::support::command::errors;
 use crate::support::traffic::{close, echo};
-use crate::support::{Bed, Nic, PATIENCE, Service};
+use crate::support::{Nic, PATIENCE, Service, TestNet};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -10,20 +10,20 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-fn served(test: &str) -> Option<(Bed, Service)> {
-    let bed = Bed::new(test, Nic::Tap, 1)?;
-    let service = bed.serve(&["64"]);
-    Some((bed, service))
+fn served(test: &str) -> Option<(TestNet, Service)> {
+    let net = TestNet::new(test, Nic::Tap, 1)?;
+    let service = net.serve(&["64"]);
+    Some((net, service))
 }
 
 #[test]
 fn one_picture_is_text() {
-    let Some((bed, service)) = served("one_picture_is_text") else { return };
-    let mut stream = bed.connect();
+    let Some((net, service)) = served("one_picture_is_text") else { return };
+    let mut stream = net.connect();
     echo(&mut stream, 1, 64);
     let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
     command.args(["top", "--once", "--interval", "0.1", "--size", "100x30", "--control"]);
-    let output = command.arg(bed.file("control.sock")).output().expect("it starts");
+    let output = command.arg(net.file("control.sock")).output().expect("it starts");
     assert!(output.status.success(), "{}", errors(&output));
     let text = String::from_utf8(output.stdout).expect("text");
     for says in ["ix-echo", "tap:", "active", "128 flow groups", "drops", "commands", "q quit"] {
@@ -37,9 +37,9 @@ fn one_picture_is_text() {
 
 #[test]
 fn without_a_terminal_it_says_what_to_do() {
-    let Some((bed, service)) = served("without_a_terminal_it_says_what_to_do") else { return };
+    let Some((net, service)) = served("without_a_terminal_it_says_what_to_do") else { return };
     let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
-    let output = command.args(["top", "--control"]).arg(bed.file("control.sock")).output();
+    let output = command.args(["top", "--control"]).arg(net.file("control.sock")).output();
     let output = output.expect("it starts");
     let said = errors(&output);
     assert!(!output.status.success() && said.contains("--once"), "{said}");
@@ -57,7 +57,7 @@ struct Live {
 }
 
 impl Live {
-    fn start(bed: &Bed) -> Live {
+    fn start(net: &TestNet) -> Live {
         let (mut ours, mut theirs) = (0, 0);
         let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: writes two descriptors; no name, no settings, a size.
@@ -70,7 +70,7 @@ impl Live {
         let (ours, theirs) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
         let end = || Stdio::from(theirs.try_clone().expect("a copy"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
-        command.args(["top", "--interval", "0.1", "--control"]).arg(bed.file("control.sock"));
+        command.args(["top", "--interval", "0.1", "--control"]).arg(net.file("control.sock"));
         command.env("TERM", "xterm-256color").stdin(end()).stdout(end()).stderr(end());
         let child = command.spawn().expect("it starts");
         let keys = File::from(ours);
@@ -140,8 +140,8 @@ impl Drop for Live {
 #[test]
 fn the_live_view_shows_what_happens_and_gives_the_terminal_back() {
     let test = "the_live_view_shows_what_happens_and_gives_the_terminal_back";
-    let Some((bed, service)) = served(test) else { return };
-    let mut live = Live::start(&bed);
+    let Some((net, service)) = served(test) else { return };
+    let mut live = Live::start(&net);
     live.wait_for("flow groups");
     live.press("?");
     live.wait_for("batches that wait");
@@ -153,9 +153,9 @@ fn the_live_view_shows_what_happens_and_gives_the_terminal_back() {
 
 #[test]
 fn signals_give_the_terminal_back_as_well() {
-    let Some((bed, service)) = served("signals_give_the_terminal_back_as_well") else { return };
+    let Some((net, service)) = served("signals_give_the_terminal_back_as_well") else { return };
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        let live = Live::start(&bed);
+        let live = Live::start(&net);
         live.wait_for("flow groups");
         // SAFETY: signals a child of ours that was not waited for yet.
         assert_eq!(unsafe { libc::kill(live.child.id() as i32, signal) }, 0);
@@ -167,8 +167,8 @@ fn signals_give_the_terminal_back_as_well() {
 #[test]
 fn a_dataplane_that_ends_is_told_and_the_view_stays() {
     let test = "a_dataplane_that_ends_is_told_and_the_view_stays";
-    let Some((bed, service)) = served(test) else { return };
-    let mut live = Live::start(&bed);
+    let Some((net, service)) = served(test) else { return };
+    let mut live = Live::start(&net);
     live.wait_for("flow groups");
     service.finish(PATIENCE);
     live.wait_for("the dataplane at");

@@ -4,7 +4,7 @@ use crate::support::command::errors;
 use crate::support::frames;
 use crate::support::stats::Stats;
 use crate::support::traffic::{Steady, close, echo};
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service};
+use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, Service, TestNet};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream, UdpSocket};
@@ -52,15 +52,15 @@ pub fn capability(answer: &Value) -> String {
 fn a_filter_carries_its_own_and_nothing_when_it_is_revoked() {
     let test = "a_filter_carries_its_own_and_nothing_when_it_is_revoked";
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new(test, nic, 1) else { return };
-        let service = bed.serve(&["64"]);
-        let mut stream = bed.connect();
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        let service = net.serve(&["64"]);
+        let mut stream = net.connect();
         echo(&mut stream, 1, 64);
         let made = says(&service, &["filter", "create", ECHO_ONLY, "--both", "--holder", "web"]);
         echo(&mut stream, 2, 64);
         // Other ports and protocols are not heard, whoever asks: a tap has nobody else to leave
         // them to, and AF_XDP leaves them to Linux.
-        let (wire, macs) = (bed.wire(), bed.macs());
+        let (wire, macs) = (net.wire(), net.macs());
         let (from, to) = (SocketAddrV4::new(CLIENT, 999), SocketAddrV4::new(*SERVICE.ip(), 53));
         let before = service.stats().total("drops.rx_filtered");
         if nic == Nic::Tap {
@@ -110,9 +110,11 @@ fn revoke_and_lift(nic: Nic, service: &Service, stream: &mut TcpStream, made: &V
 
 #[test]
 fn what_is_not_sent_is_counted_by_reason() {
-    let Some(bed) = Bed::new("what_is_not_sent_is_counted_by_reason", Nic::Tap, 1) else { return };
-    let service = bed.serve(&["64"]);
-    let mut stream = bed.connect();
+    let Some(net) = TestNet::new("what_is_not_sent_is_counted_by_reason", Nic::Tap, 1) else {
+        return;
+    };
+    let service = net.serve(&["64"]);
+    let mut stream = net.connect();
     echo(&mut stream, 1, 64);
     // It hears its own port and may answer from others only: a spoofer's packets.
     says(&service, &["filter", "create", "tx tcp service 10.88.0.2:8"]);
@@ -131,8 +133,8 @@ fn what_is_not_sent_is_counted_by_reason() {
 #[test]
 fn what_is_held_or_makes_no_sense_is_refused_by_name() {
     let test = "what_is_held_or_makes_no_sense_is_refused_by_name";
-    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
-    let service = bed.serve(&["64"]);
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+    let service = net.serve(&["64"]);
     says(&service, &["filter", "create", ECHO_ONLY, "--holder", "web"]);
     let operator = service.control().to_owned();
     for (args, word) in [
@@ -161,11 +163,13 @@ fn what_is_held_or_makes_no_sense_is_refused_by_name() {
 #[test]
 fn what_is_revoked_does_not_leave_any_more() {
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new("what_is_revoked_does_not_leave_any_more", nic, 1) else { return };
-        let service = bed.serve(&["64"]);
-        let wire = bed.wire();
+        let Some(net) = TestNet::new("what_is_revoked_does_not_leave_any_more", nic, 1) else {
+            return;
+        };
+        let service = net.serve(&["64"]);
+        let wire = net.wire();
         for round in 0..5 {
-            let mut stream = bed.connect();
+            let mut stream = net.connect();
             let made = says(&service, &["filter", "create", "tx tcp service 10.88.0.2:7"]);
             echo(&mut stream, round, 64);
             // Messages are under way all the time.
@@ -199,9 +203,9 @@ fn what_is_revoked_does_not_leave_any_more() {
 /// answer is wrong, and none is missing.
 #[test]
 fn a_thousand_changes_disturb_nobody() {
-    let Some(bed) = Bed::new("a_thousand_changes_disturb_nobody", Nic::Tap, 1) else { return };
-    let service = bed.serve(&["100"]);
-    bed.client.run(|| {
+    let Some(net) = TestNet::new("a_thousand_changes_disturb_nobody", Nic::Tap, 1) else { return };
+    let service = net.serve(&["100"]);
+    net.client.run(|| {
         Steady::during(100, |steady| {
             let mut client = service.client();
             let mut ask =
@@ -232,9 +236,9 @@ fn a_thousand_changes_disturb_nobody() {
 #[test]
 fn a_rate_bounds_what_leaves() {
     for nic in Nic::ALL {
-        let Some(bed) = Bed::alone("a_rate_bounds_what_leaves", nic, 1) else { return };
-        let service = bed.serve(&["100000"]);
-        let mut stream = bed.connect();
+        let Some(net) = TestNet::alone("a_rate_bounds_what_leaves", nic, 1) else { return };
+        let service = net.serve(&["100000"]);
+        let mut stream = net.connect();
         let answer = says(&service, &["rate", "--tx", "20Mbit"]);
         assert_eq!(answer["tx_rate"], "20Mbit,burst=3028", "{answer}");
         let start = Instant::now();
@@ -263,11 +267,11 @@ pub fn is_reset(stream: &mut TcpStream) {
 #[test]
 fn linux_keeps_what_nobody_holds_of_the_same_address() {
     let test = "linux_keeps_what_nobody_holds_of_the_same_address";
-    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
-    let (namespace, link) = bed.service_link();
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let (namespace, link) = net.service_link();
     namespace.add_address(link, *SERVICE.ip(), 16).expect("an address");
     // Who asks for the address hears IX; Linux cannot ask in its name, so it is told.
-    namespace.add_neighbour(link, CLIENT, bed.client_mac()).expect("a neighbour");
+    namespace.add_neighbour(link, CLIENT, net.client_mac()).expect("a neighbour");
     let cpu = ix_testbed::cpu::allowed()[0];
     let config = format!(
         "host_addr = \"{}/16\"\ncpu = {cpu}\ndevices = [\"afxdp:{link}\"]\n\
@@ -276,13 +280,13 @@ fn linux_keeps_what_nobody_holds_of_the_same_address() {
         SERVICE.ip()
     );
     let program = support::build_echo();
-    let service = bed.start_with(&config, &[program.to_str().expect("text"), "64"]);
+    let service = net.start_with(&config, &[program.to_str().expect("text"), "64"]);
     service.process.wait_for("ready", PATIENCE);
-    let mut stream = bed.connect();
+    let mut stream = net.connect();
     echo(&mut stream, 1, 64);
     let linux = SocketAddrV4::new(*SERVICE.ip(), 53);
     let server = namespace.run(|| UdpSocket::bind(linux)).expect("Linux' own port");
-    let client = bed.client.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
+    let client = net.client.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
     server.set_read_timeout(Some(PATIENCE)).expect("timeout");
     client.send_to(b"hello", linux).expect("sends");
     let mut bytes = [0; 16];

@@ -4,10 +4,10 @@ use super::devices::make_pair;
 use super::vnic::{capability, ctl, refused, says};
 use crate::support::command::errors;
 use crate::support::frames::{self, Macs};
-use crate::support::memif::{MemifBed, answer};
+use crate::support::memif::{MemifNet, answer};
 use crate::support::process::signal;
 use crate::support::traffic::{Steady, close, echo};
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, connect_to, eventually};
+use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, Service, TestNet, connect_to, eventually};
 use ix_testbed::{Namespace, PacketSocket};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
@@ -92,14 +92,14 @@ fn asks_for_what_cannot_be(service: &Service, own: &str, foreign: &str, beyond: 
 fn what_cannot_be_is_refused_while_others_are_served() {
     let test = "what_cannot_be_is_refused_while_others_are_served";
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new(test, nic, 1) else { return };
-        let service = bed.serve(&["100"]);
-        let other = bed.serve_second(&["64"]);
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        let service = net.serve(&["100"]);
+        let other = net.serve_second(&["64"]);
         let made = says(&other, &["filter", "create", "tx ip service 10.89.0.2"]);
         let foreign = capability(&made);
         // A veth says that it carries 10 Gbit/s; a tap's word is nobody's.
         let beyond = (nic == Nic::Afxdp).then_some("11Gbit");
-        bed.client.run(|| {
+        net.client.run(|| {
             Steady::during(100, |steady| {
                 asks_for_what_cannot_be(&service, "10.88.0.2", &foreign, beyond);
                 steady.goes_on();
@@ -117,13 +117,13 @@ fn what_cannot_be_is_refused_while_others_are_served() {
 #[test]
 fn what_cannot_be_is_refused_over_shared_memory_too() {
     let test = "what_cannot_be_is_refused_over_shared_memory_too";
-    let Some(bed) = MemifBed::new(test, 1) else { return };
-    let service = bed.serve("role=server", &["64"]);
-    let asker = bed.ask("role=client", &["--connections", "16", "--seconds", "4"]);
+    let Some(net) = MemifNet::new(test, 1) else { return };
+    let service = net.serve("role=server", &["64"]);
+    let asker = net.ask("role=client", &["--connections", "16", "--seconds", "4"]);
     service.wait_until("they talk", PATIENCE, |stats| stats.total("rx_packets") > 1000);
     let made = says(&asker, &["filter", "create", "tx ip service 10.99.0.2"]);
     asks_for_what_cannot_be(&service, "10.99.0.1", &capability(&made), None);
-    std::fs::remove_file(bed.path()).expect("removed");
+    std::fs::remove_file(net.path()).expect("removed");
     let result = answer(asker, PATIENCE);
     assert_eq!(result["errors"], 0, "{result}");
     let stats = service.finish(PATIENCE);
@@ -147,8 +147,8 @@ fn bound_descriptors(pid: i32, most: u64) -> u64 {
 #[test]
 fn what_the_kernel_refuses_is_refused_and_taken_back() {
     let test = "what_the_kernel_refuses_is_refused_and_taken_back";
-    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
-    let service = bed.serve(&["64"]);
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let service = net.serve(&["64"]);
     let mut control = UnixStream::connect(service.control()).expect("connected");
     let mut lines = BufReader::new(control.try_clone().expect("a copy")).lines();
     let greeting = lines.next().expect("a line").expect("read");
@@ -172,7 +172,7 @@ fn what_the_kernel_refuses_is_refused_and_taken_back() {
     bound_descriptors(broker, enough);
     let made = ask(create);
     assert!(made["ok"]["filters"][0]["capability"].is_string(), "{made}");
-    bed.client.run(|| {
+    net.client.run(|| {
         let mut stream = connect_to(SERVICE);
         echo(&mut stream, 1, 64);
         close(stream);
@@ -185,21 +185,21 @@ fn what_the_kernel_refuses_is_refused_and_taken_back() {
 #[test]
 fn filters_hold_when_an_interface_comes_back() {
     let test = "filters_hold_when_an_interface_comes_back";
-    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
     let elsewhere = Namespace::new().expect("a namespace");
-    let (namespace, link) = bed.service_link();
+    let (namespace, link) = net.service_link();
     // Who asks for the address hears IX; Linux cannot ask in its name, so it is told.
     let give_linux_the_address = || {
         namespace.add_address(link, *SERVICE.ip(), 16).expect("an address");
-        namespace.add_neighbour(link, CLIENT, bed.client_mac()).expect("a neighbour");
+        namespace.add_neighbour(link, CLIENT, net.client_mac()).expect("a neighbour");
     };
     give_linux_the_address();
     let parts =
         "[vnic]\nfilters = [\"rx tcp service 10.88.0.2:7\", \"tx tcp service 10.88.0.2:7\"]\n";
     let echo_file = crate::support::build_echo();
-    let service = bed.start_before(parts, &[echo_file.to_str().expect("text"), "64"]);
+    let service = net.start_before(parts, &[echo_file.to_str().expect("text"), "64"]);
     service.process.wait_for("ready", PATIENCE);
-    let mut stream = bed.connect();
+    let mut stream = net.connect();
     echo(&mut stream, 0, 64);
     let server = namespace.run(|| UdpSocket::bind((*SERVICE.ip(), 99))).expect("Linux' own port");
     server.set_read_timeout(Some(PATIENCE)).expect("timeout");
@@ -212,7 +212,7 @@ fn filters_hold_when_an_interface_comes_back() {
         let filter = format!("rx udp service 10.88.0.2:{port}");
         says(&service, &["filter", "create", &filter]);
         match round {
-            1 => make_pair(&bed, 1),
+            1 => make_pair(&net, 1),
             _ => {
                 elsewhere.move_link(link, namespace).expect("moved back");
                 namespace.set_up(link, true).expect("up");
@@ -221,7 +221,7 @@ fn filters_hold_when_an_interface_comes_back() {
         give_linux_the_address();
         service.process.wait_for_nth(&format!("ix: link {link} is up again"), round, PATIENCE);
         echo(&mut stream, round as u64, 64);
-        let client = bed.client.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
+        let client = net.client.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
         let before = service.stats().total("drops.udp_no_socket");
         eventually("what the new filter takes comes to the dataplane", || {
             let _ = client.send_to(b"ours", (*SERVICE.ip(), port));
@@ -264,15 +264,15 @@ fn is_pinged(wire: &PacketSocket, macs: Macs, number: u32) -> bool {
 fn who_does_not_come_back_loses_rights_all_the_same() {
     let test = "who_does_not_come_back_loses_rights_all_the_same";
     for nic in Nic::ALL {
-        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
         let program = crate::support::build_program("ix-attacker").with_file_name("ix-mortal");
-        let service = bed.start(&[program.to_str().expect("text"), "7"]);
+        let service = net.start(&[program.to_str().expect("text"), "7"]);
         service.process.wait_for("ready", PATIENCE);
-        let (wire, macs) = (bed.wire(), bed.macs());
+        let (wire, macs) = (net.wire(), net.macs());
         let key = capability(&says(&service, &["filter", "create", "tx ip service 10.88.0.2"]));
         let is_away = || service.stats().text("threads.0.state") == "non-responsive";
         // For ever.
-        bed.connect().write_all(b"c").expect("Linux takes it");
+        net.connect().write_all(b"c").expect("Linux takes it");
         let mut number = 0;
         let mut is_pinged = || {
             number += 1;
@@ -305,12 +305,12 @@ fn who_does_not_come_back_loses_rights_all_the_same() {
 /// A tap's queues are the dataplane's wherever its other end is; its filters go along.
 #[test]
 fn a_tap_may_be_moved_to_another_namespace() {
-    let Some(bed) = Bed::new("a_tap_may_be_moved_to_another_namespace", Nic::Tap, 1) else {
+    let Some(net) = TestNet::new("a_tap_may_be_moved_to_another_namespace", Nic::Tap, 1) else {
         return;
     };
-    let mut service = bed.serve(&["64"]);
-    let (here, link) = bed.service_link();
-    let mut stream = bed.connect();
+    let mut service = net.serve(&["64"]);
+    let (here, link) = net.service_link();
+    let mut stream = net.connect();
     echo(&mut stream, 1, 64);
     close(stream);
     let elsewhere = Namespace::new().expect("a namespace");
@@ -338,7 +338,7 @@ fn a_tap_may_be_moved_to_another_namespace() {
     here.set_up(link, true).expect("up");
     let is_back = format!("ix: link {link} is up");
     eventually("it is back", || service.process.said().last() == Some(&is_back));
-    close(bed.connect());
+    close(net.connect());
     service.process.check();
     service.finish(PATIENCE);
 }

@@ -21,23 +21,23 @@ pub enum Host {
 pub const SERVICE_AT: &str = "10.99.0.1:7";
 
 /// A place for a memif and what belongs to it.
-pub struct MemifBed {
+pub struct MemifNet {
     folder: Folder,
     /// Elastic threads of each host.
     threads: usize,
     _turn: Turn,
 }
 
-impl MemifBed {
+impl MemifNet {
     /// A place of its own; `None`, said loudly, where there are too few CPUs. Other
     /// tests run beside it.
-    pub fn new(test: &str, threads: usize) -> Option<MemifBed> {
+    pub fn new(test: &str, threads: usize) -> Option<MemifNet> {
         let turn = Turn::part(2 * threads);
         if cpu::allowed().len() < threads.max(2) {
             skip(test, Need::Cpus(threads.max(2)), "too few CPUs");
             return None;
         }
-        Some(MemifBed { folder: Folder::new(), threads, _turn: turn })
+        Some(MemifNet { folder: Folder::new(), threads, _turn: turn })
     }
 
     /// The memif's socket.

@@ -53,7 +53,7 @@ impl Nic {
 }
 
 /// A private link of one kind.
-pub struct Bed {
+pub struct TestNet {
     /// Where Linux clients live.
     pub client: Namespace,
     /// Where the dataplane lives on `afxdp`; on `tap` it lives with the clients.
@@ -71,15 +71,15 @@ pub struct Service {
     control: PathBuf,
 }
 
-impl Bed {
+impl TestNet {
     /// Makes the link; `None`, said loudly, where this process may not. Other tests run beside it.
-    pub fn new(test: &str, nic: Nic, queues: usize) -> Option<Bed> {
-        Bed::in_turn(Turn::part(queues), test, nic, queues)
+    pub fn new(test: &str, nic: Nic, queues: usize) -> Option<TestNet> {
+        TestNet::in_turn(Turn::part(queues), test, nic, queues)
     }
 
     /// The same with the machine for itself: for what is measured, or keeps every core busy.
-    pub fn alone(test: &str, nic: Nic, queues: usize) -> Option<Bed> {
-        Bed::in_turn(Turn::whole(), test, nic, queues)
+    pub fn alone(test: &str, nic: Nic, queues: usize) -> Option<TestNet> {
+        TestNet::in_turn(Turn::whole(), test, nic, queues)
     }
 
     /// What is left of a test that was alone leaves room for another.
@@ -87,7 +87,7 @@ impl Bed {
         self.turn.shrink();
     }
 
-    fn in_turn(turn: Turn, test: &str, nic: Nic, queues: usize) -> Option<Bed> {
+    fn in_turn(turn: Turn, test: &str, nic: Nic, queues: usize) -> Option<TestNet> {
         let client = command::namespace(&format!("{test} on {nic:?}"))?;
         let server = Namespace::new().expect("a second namespace");
         if nic == Nic::Afxdp {
@@ -98,7 +98,7 @@ impl Bed {
             client.set_up("ixc0", true).expect("up");
             server.wait_running("ixs0", PATIENCE).expect("carrier");
         }
-        Some(Bed { client, server, nic, queues, folder: Folder::new(), turn })
+        Some(TestNet { client, server, nic, queues, folder: Folder::new(), turn })
     }
 
     /// The interface at the Linux end.
@@ -417,7 +417,7 @@ impl Drop for Folder {
     }
 }
 
-impl fmt::Display for Bed {
+impl fmt::Display for TestNet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} with {} queues", self.nic, self.queues)
     }

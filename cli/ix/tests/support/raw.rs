@@ -1,5 +1,5 @@
 //! Packets of no protocol that Linux knows, out of a raw socket.
-use super::{Bed, PATIENCE, SERVICE, Service};
+use super::{PATIENCE, SERVICE, Service, TestNet};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,13 @@ pub struct Raw(OwnedFd);
 
 impl Raw {
     /// Opens one where the clients are, towards the service.
-    pub fn open(bed: &Bed) -> Raw {
-        Raw::open_for(bed, IP_PROTOCOL)
+    pub fn open(net: &TestNet) -> Raw {
+        Raw::open_for(net, IP_PROTOCOL)
     }
 
     /// The same for another protocol.
-    pub fn open_for(bed: &Bed, protocol: u8) -> Raw {
-        bed.client.run(|| {
+    pub fn open_for(net: &TestNet, protocol: u8) -> Raw {
+        net.client.run(|| {
             // SAFETY: a plain system call; the descriptor that it answers is nobody else's.
             let fd = unsafe {
                 let fd = libc::socket(libc::AF_INET, libc::SOCK_RAW, protocol.into());
@@ -85,9 +85,9 @@ impl Raw {
 /// Gives a program that listens to doorbells what it asks for: a packet for either queue (`both`),
 /// and then SIGUSR2, or one for the usual queue alone (`one`). It must end well.
 #[track_caller]
-pub fn ring_doorbells(bed: &Bed, service: Service) {
+pub fn ring_doorbells(net: &TestNet, service: Service) {
     service.process.wait_for("ready", PATIENCE);
-    let [usual, high] = [IP_PROTOCOL, IP_PROTOCOL + 1].map(|number| Raw::open_for(bed, number));
+    let [usual, high] = [IP_PROTOCOL, IP_PROTOCOL + 1].map(|number| Raw::open_for(net, number));
     let program = service.program();
     let (mut done, end) = (0, Instant::now() + PATIENCE);
     loop {

@@ -63,7 +63,7 @@ pub struct Config {
     /// Hop limit of packets, unless a flow has its own (RFC 1122 section 3.2.1.7).
     pub ttl: u8,
     /// What may be sent and received at the start.
-    pub gate: ix_vnic::Gate,
+    pub vnic_rules: ix_vnic::VnicRules,
 }
 
 codec_struct!(Config {
@@ -89,7 +89,7 @@ codec_struct!(Config {
     mark_queue,
     drop_queue,
     ttl,
-    gate,
+    vnic_rules,
 } if check);
 
 /// How much of RFC 5227 is done when the dataplane starts.
@@ -202,7 +202,7 @@ impl Default for Config {
             mark_queue: 256,
             drop_queue: 0,
             ttl: ix_wire::ipv4::DEFAULT_TTL,
-            gate: ix_vnic::Gate::default(),
+            vnic_rules: ix_vnic::VnicRules::default(),
         }
     }
 }
@@ -411,7 +411,9 @@ mod tests {
                 mark_queue: numbers.3 as usize,
                 drop_queue: numbers.4 as usize,
                 ttl: numbers.5 as u8,
-                gate: "rx tcp service 10.0.0.5:80; queue 1 rate tx 1Mbit".parse().expect("a gate"),
+                vnic_rules: "rx tcp service 10.0.0.5:80; queue 1 rate tx 1Mbit"
+                    .parse()
+                    .expect("rules"),
                 ..config
             },
         )

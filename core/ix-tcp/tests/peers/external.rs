@@ -2,7 +2,7 @@
 //! tell a program what its application does. It prints the result in one line: `got BYTES
 //! true|false end|reset|aborted`.
 use super::play::{App, Weather};
-use super::side::{Opening, Side};
+use super::stack::{Opening, Stack};
 use super::{Offer, Scenario, ours::Ours};
 use crate::support::pattern;
 use ix_random::Rng;

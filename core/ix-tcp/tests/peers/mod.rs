@@ -5,15 +5,15 @@
 mod external;
 mod ours;
 mod play;
-mod side;
 mod smol;
+mod stack;
 
 use ix_skip::{Need, skip};
 use ix_tcp::Config;
 use ours::Ours;
 use play::{App, Played, Weather};
-use side::{Opening, Side};
 use smol::Smoltcp;
+use stack::{Opening, Stack};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -137,7 +137,7 @@ fn config(offer: &Offer) -> Config {
 }
 
 /// Plays all scenarios with a peer that `make` makes; returns a line for each that failed.
-fn play_all(seeds: u64, make: impl Fn(&Offer) -> Box<dyn Side>) -> Vec<String> {
+fn play_all(seeds: u64, make: impl Fn(&Offer) -> Box<dyn Stack>) -> Vec<String> {
     const LIMIT_US: u64 = 1_800_000_000;
     let mut failures = Vec::new();
     for scenario in scenarios(STALL_US, BULK) {

@@ -1,5 +1,5 @@
 //! IX's end: the TCP core with packets of `ix-wire` around it.
-use super::side::{ADDRS, Opening, PORTS, Side};
+use super::stack::{ADDRS, Opening, PORTS, Stack};
 use crate::support::{End, Recorder, Sent};
 use ix_tcp::{Config, DeadReason, State, Tcb, TcpEvent};
 use ix_wire::{
@@ -35,7 +35,7 @@ impl Ours {
     }
 }
 
-impl Side for Ours {
+impl Stack for Ours {
     fn open(&mut self, now_us: u64, how: Opening) {
         self.listens = how == Opening::Passive;
         if how == Opening::Active {

@@ -1,5 +1,5 @@
 //! Plays a conversation between two ends over a link with faults, in virtual time, and judges it.
-use super::side::{Opening, Side};
+use super::stack::{Opening, Stack};
 use crate::support::pattern;
 use ix_random::Rng;
 use std::cmp::Reverse;
@@ -40,7 +40,7 @@ const BEGIN_US: u64 = 1_000_000;
 type UnderWay = Reverse<(u64, u64, usize, Vec<u8>)>;
 
 pub struct Played<'a> {
-    sides: [&'a mut dyn Side; 2],
+    stacks: [&'a mut dyn Stack; 2],
     apps: [App; 2],
     weather: Weather,
     random: Rng,
@@ -56,14 +56,14 @@ pub struct Played<'a> {
 
 impl<'a> Played<'a> {
     pub fn new(
-        ours: &'a mut dyn Side,
-        theirs: &'a mut dyn Side,
+        ours: &'a mut dyn Stack,
+        theirs: &'a mut dyn Stack,
         apps: [App; 2],
         weather: Weather,
         seed: u64,
     ) -> Self {
         Played {
-            sides: [ours, theirs],
+            stacks: [ours, theirs],
             apps,
             weather,
             random: Rng::new(seed),
@@ -80,15 +80,15 @@ impl<'a> Played<'a> {
 
     /// Plays to the end, at most `limit_us`. Returns the reason if it fails.
     pub fn run(mut self, limit_us: u64) -> Result<(), String> {
-        for side in [1, 0] {
-            self.sides[side].open(self.now_us, self.apps[side].opens);
+        for end in [1, 0] {
+            self.stacks[end].open(self.now_us, self.apps[end].opens);
         }
         let mut steps = 0;
         while !self.is_over() {
             // Twice: the application may wait for what its end does with the received packets.
-            for side in [0, 1, 0, 1] {
-                self.live(side);
-                self.collect(side);
+            for end in [0, 1, 0, 1] {
+                self.live(end);
+                self.collect(end);
             }
             if self.is_over() {
                 break;
@@ -102,7 +102,7 @@ impl<'a> Played<'a> {
             }
             while self.under_way.peek().is_some_and(|Reverse(p)| p.0 <= self.now_us) {
                 let Some(Reverse((_, _, to, packet))) = self.under_way.pop() else { break };
-                self.sides[to].input(self.now_us, &packet);
+                self.stacks[to].input(self.now_us, &packet);
             }
         }
         self.judge()
@@ -112,9 +112,9 @@ impl<'a> Played<'a> {
         let now_us = self.now_us;
         let packet_us = self.under_way.peek().map_or(u64::MAX, |Reverse(packet)| packet.0);
         let mut next_us = packet_us;
-        for side in [0, 1] {
-            next_us = next_us.min(self.sides[side].deadline(now_us));
-            let reads_us = BEGIN_US + self.apps[side].reads_from_us;
+        for end in [0, 1] {
+            next_us = next_us.min(self.stacks[end].deadline(now_us));
+            let reads_us = BEGIN_US + self.apps[end].reads_from_us;
             if reads_us > now_us {
                 next_us = next_us.min(reads_us);
             }
@@ -124,29 +124,29 @@ impl<'a> Played<'a> {
 
     /// Runs the application.
     fn live(&mut self, who: usize) {
-        let (side, app) = (&mut self.sides[who], &self.apps[who]);
+        let (stack, app) = (&mut self.stacks[who], &self.apps[who]);
         if self.aborted[who] {
             return;
         }
         if self.now_us >= BEGIN_US + app.reads_from_us {
-            self.got[who].extend(side.read());
+            self.got[who].extend(stack.read());
         }
-        if !side.is_open() {
+        if !stack.is_open() {
             return;
         }
         if app.aborts_at.is_some_and(|bytes| self.got[who].len() >= bytes) {
-            side.abort(self.now_us);
+            stack.abort(self.now_us);
             self.aborted[who] = true;
             return;
         }
         if !self.closed[who] {
             let rest = &self.data[who][self.sent[who]..];
             if !rest.is_empty() {
-                self.sent[who] += side.send(rest);
+                self.sent[who] += stack.send(rest);
             }
-            let may = !app.waits_for_end || side.at_end();
+            let may = !app.waits_for_end || stack.at_end();
             if self.sent[who] == app.sends && may && app.aborts_at.is_none() {
-                side.shutdown(self.now_us);
+                stack.shutdown(self.now_us);
                 self.closed[who] = true;
             }
         }
@@ -154,7 +154,7 @@ impl<'a> Played<'a> {
 
     /// Puts on the link what an end sends.
     fn collect(&mut self, who: usize) {
-        for packet in self.sides[who].output(self.now_us) {
+        for packet in self.stacks[who].output(self.now_us) {
             let weather = self.weather;
             if self.random.per_mille(weather.loss) {
                 continue;
@@ -179,7 +179,7 @@ impl<'a> Played<'a> {
 
     fn is_over(&self) -> bool {
         let whole = |who: usize| self.got[who].len() == self.data[1 - who].len();
-        self.sides.iter().all(|side| side.is_over())
+        self.stacks.iter().all(|stack| stack.is_over())
             && (self.aborts() || (whole(0) && whole(1)) && self.closed == [true; 2])
     }
 
@@ -190,10 +190,10 @@ impl<'a> Played<'a> {
             if !prefix || !self.aborts() && self.got[who] != *wanted {
                 return Err(self.say("a stream differs"));
             }
-            if self.aborted[who] && !self.sides[1 - who].was_reset() {
+            if self.aborted[who] && !self.stacks[1 - who].was_reset() {
                 return Err(self.say("a reset was not heard"));
             }
-            if !self.aborts() && self.sides[who].was_reset() {
+            if !self.aborts() && self.stacks[who].was_reset() {
                 return Err(self.say("reset out of order"));
             }
         }
@@ -207,8 +207,8 @@ impl<'a> Played<'a> {
             (self.now_us - BEGIN_US) / 1000,
             self.sent,
             self.closed,
-            self.sides[0].describe(),
-            self.sides[1].describe()
+            self.stacks[0].describe(),
+            self.stacks[1].describe()
         )
     }
 }

@@ -1,5 +1,5 @@
 //! smoltcp's end: its interface and one socket, in our virtual time.
-use super::side::{ADDRS, Opening, PORTS, Side};
+use super::stack::{ADDRS, Opening, PORTS, Stack};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
@@ -100,7 +100,7 @@ impl Smoltcp {
     }
 }
 
-impl Side for Smoltcp {
+impl Stack for Smoltcp {
     fn open(&mut self, _: u64, how: Opening) {
         let socket = self.sockets.get_mut::<Socket>(self.handle);
         match how {

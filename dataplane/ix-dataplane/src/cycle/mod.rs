@@ -59,7 +59,7 @@ pub struct ElasticThread {
     sniffer: Option<Box<Sniffer>>,
     read_on_cpu: ReadOnCpu,
     /// Version of the vNIC's rules that this thread uses.
-    gate_version: u64,
+    rules_version: u64,
     due: Vec<u64>,
     housekeeping_us: u64,
 }
@@ -95,7 +95,7 @@ impl ElasticThread {
             deferred: Deferred::default(),
             sniffer: None,
             read_on_cpu: OnCpu::in_virtual_time,
-            gate_version: u64::MAX,
+            rules_version: u64::MAX,
             due: Vec::with_capacity(TIMERS_PER_CYCLE),
             housekeeping_us: 0,
             shared,
@@ -150,20 +150,20 @@ impl ElasticThread {
         let Io { cx, ports, neighbors, .. } = &mut self.io;
         cx.now_us = now_us;
         neighbors.check(cx, ports);
-        if self.shared.gate.version() != self.gate_version {
-            self.renew_gate();
+        if self.shared.vnic_rules.version() != self.rules_version {
+            self.renew_rules();
         }
     }
 
     /// Applies the vNIC's newest rules.
     #[cold]
-    fn renew_gate(&mut self) {
-        self.gate_version = self.shared.gate.version();
-        let gate = self.shared.gate.get();
+    fn renew_rules(&mut self) {
+        self.rules_version = self.shared.vnic_rules.version();
+        let rules = self.shared.vnic_rules.get();
         let Io { cx, ports, .. } = &mut self.io;
-        self.egress.qdisc.renew(&gate, cx, ports);
+        self.egress.qdisc.renew(&rules, cx, ports);
         self.receive.admission =
-            Admission::new(&gate, cx.index, cx.shared.threads(), cx.now_us * 1000);
+            Admission::new(&rules, cx.index, cx.shared.threads(), cx.now_us * 1000);
     }
 
     /// Steps 5 and 6. `HERE`: the application waits for events; otherwise it is non-responsive, and

@@ -98,8 +98,8 @@ fn goes_on_with(flows: &mut Flows, work: &Work, packet: &TcpPacket) -> Option<Fl
     let group = flows.groups[usize::from(work.group)].as_mut()?;
     let slot = group.find(work.hash, &packet.tuple())?;
     let flow = group.at(slot)?;
-    let goes_on = flow.side.holder == Holder::Application && goes_on(flow.tcb.state());
-    goes_on.then_some(flow.side.id)
+    let goes_on = flow.socket.holder == Holder::Application && goes_on(flow.tcb.state());
+    goes_on.then_some(flow.socket.id)
 }
 
 /// Whether a connection in this state stays as it is while no segment opens or ends it.
@@ -109,7 +109,7 @@ fn goes_on(state: State) -> bool {
 
 /// Whether a timer of this flow causes no event.
 fn is_harmless(flow: &Flow) -> bool {
-    match flow.side.holder {
+    match flow.socket.holder {
         Holder::Orphan => true,
         Holder::Application => goes_on(flow.tcb.state()) && !flow.tcb.may_give_up(),
         Holder::Connecting | Holder::Embryonic | Holder::Knocking => false,
@@ -181,8 +181,8 @@ impl ElasticThread {
     /// Stores that this flow has events for the application.
     fn announce_later(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get(id) else { return };
-        if flow.side.has_news() && !flow.side.announce_later {
-            flow.side.announce_later = true;
+        if flow.socket.has_news() && !flow.socket.announce_later {
+            flow.socket.announce_later = true;
             self.flows.to_announce.push_back(id);
         }
     }

@@ -1,8 +1,8 @@
 //! Egress (step 6): built packets pass the queueing discipline, then the sniffer, and go to the
 //! devices.
-#[cfg(test)]
-mod gate_tests;
 pub mod qdisc;
+#[cfg(test)]
+mod qdisc_tests;
 
 use crate::context::Context;
 use crate::observe::capture::Sniffer;

@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::observe::metrics::LocalDrop;
 use crate::ports::Port;
 use ix_mem::Mbuf;
-use ix_vnic::{Direction, FilterSet, Foreign, Gate, Header, Offered, Pacer, Shaper, flow_of};
+use ix_vnic::{Direction, FilterSet, Foreign, Header, Offered, Pacer, Shaper, VnicRules, flow_of};
 use ix_wire::MacAddr;
 use std::collections::VecDeque;
 
@@ -96,9 +96,9 @@ fn reason(foreign: Foreign) -> LocalDrop {
 
 impl Qdisc {
     /// The queueing discipline of one of `queues` queues under these rules.
-    fn new(gate: &Gate, queue: usize, queues: usize, now_ns: u64) -> Qdisc {
-        let tx = gate.set_of(Direction::Transmit, queue);
-        let rates = gate.rates_of(queue, queues);
+    fn new(rules: &VnicRules, queue: usize, queues: usize, now_ns: u64) -> Qdisc {
+        let tx = rules.set_of(Direction::Transmit, queue);
+        let rates = rules.rates_of(queue, queues);
         if tx.is_none() && rates.tx.is_none() && rates.flow.is_none() {
             return Qdisc::default();
         }
@@ -114,8 +114,8 @@ impl Qdisc {
 
     /// Applies new rules. Packets that the old rules let pass and that are still here are checked
     /// again.
-    pub fn renew(&mut self, gate: &Gate, cx: &Context, ports: &mut [Port]) {
-        let new = Qdisc::new(gate, cx.index, cx.shared.threads(), cx.now_us * 1000);
+    pub fn renew(&mut self, rules: &VnicRules, cx: &Context, ports: &mut [Port]) {
+        let new = Qdisc::new(rules, cx.index, cx.shared.threads(), cx.now_us * 1000);
         if let Some(mut old) = std::mem::replace(self, new).checks {
             let paced = old.pacer.as_mut().map(Pacer::drain).unwrap_or_default();
             for (port, mbuf) in std::mem::take(&mut old.waiting).into_iter().chain(paced) {

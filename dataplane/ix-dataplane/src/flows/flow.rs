@@ -51,12 +51,13 @@ pub enum Waits {
 pub struct Flow {
     /// The state machine.
     pub tcb: Tcb<Payload>,
-    /// The rest of the flow, separate so that the state machine can use it.
-    pub side: Side,
+    /// The rest of the flow, separate so that the state machine can call it.
+    pub socket: TcpSocket,
 }
 
-/// What the dataplane keeps for a flow beside the state machine.
-pub struct Side {
+/// What the dataplane keeps for a flow beside the state machine, as in BSD: its holder, what waits
+/// to be sent and to be read, and how its packets are addressed.
+pub struct TcpSocket {
     /// The name of the flow.
     pub id: FlowId,
     /// What the application has given to send.
@@ -112,7 +113,7 @@ pub struct Side {
 impl Flow {
     /// A flow that was not touched yet.
     pub fn new(tcb: Tcb<Payload>, hash: u64, port: u8, holder: Holder, now_us: u64) -> Flow {
-        let side = Side {
+        let socket = TcpSocket {
             id: FlowId { group: 0, slot: 0, generation: 0 },
             sendq: SendQueue::default(),
             held: MbufList::new(),
@@ -139,14 +140,14 @@ impl Flow {
             eof_pending: false,
             window_opened: false,
         };
-        Flow { tcb, side }
+        Flow { tcb, socket }
     }
 }
 
-/// A unit of `Side::born` is 2^16 µs: enough for eight years.
+/// A unit of `TcpSocket::born` is 2^16 µs: enough for eight years.
 const BORN_SHIFT: u32 = 16;
 
-impl Side {
+impl TcpSocket {
     /// Time since its first segment.
     pub fn age_us(&self, now_us: u64) -> u64 {
         let units = ((now_us >> BORN_SHIFT) as u32).wrapping_sub(self.born);

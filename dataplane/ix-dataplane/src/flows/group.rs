@@ -134,10 +134,10 @@ impl FlowGroup {
 
     /// Adds a flow; `None` if the group is full.
     pub fn insert(&mut self, mut flow: Flow) -> Option<FlowId> {
-        let hash = flow.side.hash;
+        let hash = flow.socket.hash;
         let slot = self.free_slot()?;
         let id = self.id_of(slot);
-        flow.side.id = id;
+        flow.socket.id = id;
         let entry = self.slot_mut(slot)?;
         (entry.alarm_us, entry.flow) = (u64::MAX, Some(flow));
         self.table.insert(hash, slot);
@@ -205,7 +205,7 @@ impl FlowGroup {
         let entry = self.slot_mut(slot)?;
         let flow = entry.flow.take()?;
         entry.generation = FlowId::next_generation(entry.generation);
-        self.table.remove(flow.side.hash, slot);
+        self.table.remove(flow.socket.hash, slot);
         self.free.push(slot);
         Some(flow)
     }

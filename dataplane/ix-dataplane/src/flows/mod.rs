@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::receive::batch::Work;
 use crate::timers::APP_TIMER;
 use crate::timers::wheel::{SweepCursor, Wheel};
-use flow::{Flow, Side};
+use flow::{Flow, TcpSocket};
 use group::{FlowGroup, prefetch_flow};
 use handle::FlowId;
 use ix_proto::GroupSet;
@@ -99,7 +99,7 @@ impl Flows {
     pub fn touch(&mut self, id: FlowId) {
         let Flows { groups, touched, .. } = self;
         if let Some(flow) = flow_of(groups, id) {
-            touch(touched, &mut flow.side);
+            touch(touched, &mut flow.socket);
         }
     }
 
@@ -109,7 +109,7 @@ impl Flows {
         if self.count >= config.flows_max {
             return None;
         }
-        flow.side.ttl = config.ttl;
+        flow.socket.ttl = config.ttl;
         let id = self.groups[group].as_mut()?.insert(flow)?;
         self.count += 1;
         let counters = &cx.metrics.counters;
@@ -124,7 +124,7 @@ impl Flows {
         group.get(id)?;
         let flow = group.remove(id.slot)?;
         let counters = &cx.metrics.counters;
-        if flow.side.in_time_wait {
+        if flow.socket.in_time_wait {
             group.time_wait -= 1;
             counters.time_wait.set(counters.time_wait.get().saturating_sub(1));
         }
@@ -313,10 +313,10 @@ impl Flows {
 
 /// Puts a flow on the list of those that need `output` in this cycle.
 #[inline]
-pub(crate) fn touch(touched: &mut Vec<FlowId>, side: &mut Side) {
-    if !side.touched {
-        side.touched = true;
-        touched.push(side.id);
+pub(crate) fn touch(touched: &mut Vec<FlowId>, socket: &mut TcpSocket) {
+    if !socket.touched {
+        socket.touched = true;
+        touched.push(socket.id);
     }
 }
 
@@ -345,6 +345,6 @@ pub(crate) fn schedule(wheel: &mut Wheel, flow: &Flow, alarm_us: &mut u64) {
         if deadline_us.is_multiple_of(16) && ix_tcp::planted::is(ix_tcp::planted::Bug::LostTimer) {
             return;
         }
-        wheel.insert(deadline_us, flow.side.id.handle());
+        wheel.insert(deadline_us, flow.socket.id.handle());
     }
 }

@@ -31,15 +31,15 @@ impl Flows {
 }
 
 fn record(cx: &Context, group: &FlowGroup, slot: u32, flow: &Flow) -> FlowRecord {
-    let (side, tuple) = (&flow.side, flow.tcb.tuple());
+    let (socket, tuple) = (&flow.socket, flow.tcb.tuple());
     let info = flow.tcb.info(&cx.shared.config.tcp);
     FlowRecord {
         handle: group.id_of(slot).handle(),
         local: tuple.local.0,
         peer: tuple.remote.0,
-        bytes_in: side.bytes_in,
-        bytes_out: side.bytes_out,
-        age_us: side.age_us(cx.now_us),
+        bytes_in: socket.bytes_in,
+        bytes_out: socket.bytes_out,
+        age_us: socket.age_us(cx.now_us),
         idle_us: flow.tcb.idle_us(cx.now_us),
         local_port: tuple.local_port,
         peer_port: tuple.remote_port,

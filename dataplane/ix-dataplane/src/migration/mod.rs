@@ -34,7 +34,7 @@ mod record;
 mod routes;
 pub(crate) mod ship;
 #[cfg(test)]
-mod testbed;
+mod test_net;
 #[cfg(test)]
 mod tests;
 pub(crate) mod unsent;

@@ -1,7 +1,7 @@
 //! Flow groups move between elastic threads under traffic.
 use super::MigrateError;
 use super::message::Message;
-use super::testbed::*;
+use super::test_net::*;
 use crate::config::Config;
 use crate::flows::handle::FlowId;
 use crate::observe::migration::{MigrationEnd, MigrationRecord};
@@ -24,8 +24,8 @@ fn without_table(last: u8, threads: usize, bytes: usize) -> Kind {
 }
 
 /// On a perfect wire every lost or reordered segment shows.
-fn assert_nothing_lost(bed: &Bed) {
-    for host in &bed.hosts {
+fn assert_nothing_lost(net: &TestNet) {
+    for host in &net.hosts {
         for name in ["tcp.out_of_order", "tcp.retransmits", "tcp.rto", "drops.forward_full"] {
             assert_eq!(host.total(name), 0, "{name}");
         }
@@ -34,28 +34,28 @@ fn assert_nothing_lost(bed: &Bed) {
 
 /// Connections from all threads of one host to the other, while groups of both move: `most` at a
 /// time. Returns the migrations.
-fn move_around(bed: &mut Bed, conns: usize, bytes: usize, most: usize) -> Vec<MigrationRecord> {
+fn move_around(net: &mut TestNet, conns: usize, bytes: usize, most: usize) -> Vec<MigrationRecord> {
     for i in 0..conns {
-        let thread = i % bed.hosts[0].threads.len();
-        bed.hosts[0].connect(thread, 2, bytes);
+        let thread = i % net.hosts[0].threads.len();
+        net.hosts[0].connect(thread, 2, bytes);
     }
     for _ in 0..400 {
-        bed.spin(12);
-        bed.migrate_some(0, most);
-        bed.migrate_some(1, most);
+        net.spin(12);
+        net.migrate_some(0, most);
+        net.migrate_some(1, most);
     }
-    bed.finish();
+    net.finish();
     let ended = |host: &Host| host.threads.iter().map(|t| t.app.ended).sum::<usize>();
-    assert_eq!([ended(&bed.hosts[0]), ended(&bed.hosts[1])], [conns, conns]);
-    bed.hosts.iter().flat_map(Host::records).collect()
+    assert_eq!([ended(&net.hosts[0]), ended(&net.hosts[1])], [conns, conns]);
+    net.hosts.iter().flat_map(Host::records).collect()
 }
 
 #[test]
 fn groups_move_under_traffic_and_nothing_is_lost() {
-    let side = |last, threads| kind(last, threads, 300_000, Promise::Settled);
-    let mut bed = Bed::new(&side(1, 2), &side(2, 3), 1);
-    let records = move_around(&mut bed, 30, 300_000, 30);
-    assert_nothing_lost(&bed);
+    let host = |last, threads| kind(last, threads, 300_000, Promise::Settled);
+    let mut net = TestNet::new(&host(1, 2), &host(2, 3), 1);
+    let records = move_around(&mut net, 30, 300_000, 30);
+    assert_nothing_lost(&net);
     let moved: Vec<_> = records.iter().filter(|r| r.end == MigrationEnd::Early).collect();
     assert!(moved.len() > 100, "{} of {}", moved.len(), records.len());
     assert!(moved.iter().any(|r| r.flows > 0 && r.packets > 0));
@@ -68,10 +68,10 @@ fn groups_move_under_traffic_and_nothing_is_lost() {
 
 #[test]
 fn a_device_that_says_nothing_is_waited_for() {
-    let side = |last, threads| kind(last, threads, 100_000, Promise::Silent);
-    let mut bed = Bed::new(&side(1, 2), &side(2, 2), 2);
-    let records = move_around(&mut bed, 10, 100_000, 10);
-    assert_nothing_lost(&bed);
+    let host = |last, threads| kind(last, threads, 100_000, Promise::Silent);
+    let mut net = TestNet::new(&host(1, 2), &host(2, 2), 2);
+    let records = move_around(&mut net, 10, 100_000, 10);
+    assert_nothing_lost(&net);
     let bound = |r: &&MigrationRecord| r.end == MigrationEnd::Bound;
     assert!(records.iter().filter(bound).count() > 3);
     assert!(records.iter().filter(bound).all(|r| r.total_us >= 1000), "the bound is 1 ms");
@@ -79,10 +79,10 @@ fn a_device_that_says_nothing_is_waited_for() {
 
 #[test]
 fn the_first_packet_ends_a_migration_where_queues_keep_order() {
-    let side = |last, threads| kind(last, threads, 300_000, Promise::InOrder);
-    let mut bed = Bed::new(&side(1, 2), &side(2, 2), 3);
-    let records = move_around(&mut bed, 20, 300_000, 10);
-    assert_nothing_lost(&bed);
+    let host = |last, threads| kind(last, threads, 300_000, Promise::InOrder);
+    let mut net = TestNet::new(&host(1, 2), &host(2, 2), 3);
+    let records = move_around(&mut net, 20, 300_000, 10);
+    assert_nothing_lost(&net);
     let early = |r: &&MigrationRecord| r.end == MigrationEnd::Early;
     assert!(records.iter().filter(early).count() > 3);
 }
@@ -90,39 +90,39 @@ fn the_first_packet_ends_a_migration_where_queues_keep_order() {
 /// All packets arrive on queue 0: third threads hand them over, on ways that change.
 #[test]
 fn groups_move_without_a_table_too() {
-    let mut bed = Bed::new(&without_table(1, 3, 200_000), &without_table(2, 4, 200_000), 4);
-    let records = move_around(&mut bed, 30, 200_000, 20);
-    assert_nothing_lost(&bed);
+    let mut net = TestNet::new(&without_table(1, 3, 200_000), &without_table(2, 4, 200_000), 4);
+    let records = move_around(&mut net, 30, 200_000, 20);
+    assert_nothing_lost(&net);
     assert!(records.iter().filter(|r| r.end == MigrationEnd::Early).count() > 100);
 }
 
 /// Two hosts with one connection, and the group that it has at the server.
-fn one_connection(threads: usize, config: fn(&mut Config)) -> (Bed, usize) {
-    let side = |last, threads| Kind { config, ..kind(last, threads, 1000, Promise::Settled) };
-    connect_one(&side(1, 1), &side(2, threads))
+fn one_connection(threads: usize, config: fn(&mut Config)) -> (TestNet, usize) {
+    let host = |last, threads| Kind { config, ..kind(last, threads, 1000, Promise::Settled) };
+    connect_one(&host(1, 1), &host(2, threads))
 }
 
-fn connect_one(client: &Kind, server: &Kind) -> (Bed, usize) {
-    let mut bed = Bed::new(client, server, 5);
-    bed.hosts[0].connect(0, 2, 1000);
-    let server = |bed: &Bed| {
-        let mut conns = bed.hosts[1].threads.iter().flat_map(|t| t.app.conns.values());
+fn connect_one(client: &Kind, server: &Kind) -> (TestNet, usize) {
+    let mut net = TestNet::new(client, server, 5);
+    net.hosts[0].connect(0, 2, 1000);
+    let server = |net: &TestNet| {
+        let mut conns = net.hosts[1].threads.iter().flat_map(|t| t.app.conns.values());
         conns.next().map(|conn| usize::from(FlowId::from_handle(conn.handle).group))
     };
-    while server(&bed).is_none() {
-        bed.step();
+    while server(&net).is_none() {
+        net.step();
     }
-    let group = server(&bed).unwrap();
-    (bed, group)
+    let group = server(&net).unwrap();
+    (net, group)
 }
 
 /// Moves one group, and runs until it has arrived.
-fn move_group(bed: &mut Bed, group: usize, to: usize) {
+fn move_group(net: &mut TestNet, group: usize, to: usize) {
     let groups: GroupSet = [group].into_iter().collect();
-    assert_eq!(bed.hosts[1].migrate(&groups, to), 1);
-    let commands = bed.hosts[1].commands as usize;
-    while bed.hosts[1].records().len() < commands {
-        bed.step();
+    assert_eq!(net.hosts[1].migrate(&groups, to), 1);
+    let commands = net.hosts[1].commands as usize;
+    while net.hosts[1].records().len() < commands {
+        net.step();
     }
 }
 
@@ -131,82 +131,82 @@ fn move_group(bed: &mut Bed, group: usize, to: usize) {
 /// found this.
 #[test]
 fn a_late_offer_of_groups_that_are_here_changes_nothing() {
-    let (mut bed, group) = one_connection(3, |_| {});
-    let owner = bed.hosts[1].shared.owner(group);
+    let (mut net, group) = one_connection(3, |_| {});
+    let owner = net.hosts[1].shared.owner(group);
     let (other, serial) = ((owner + 1) % 3, 77);
     let groups: GroupSet = [group].into_iter().collect();
     for message in [Message::Offer(serial, groups), Message::Withdraw(serial)] {
-        bed.hosts[1].threads[owner].elastic.migrations.receive(other, message);
-        bed.spin(20);
-        let migrations = &bed.hosts[1].threads[owner].elastic.migrations;
+        net.hosts[1].threads[owner].elastic.migrations.receive(other, message);
+        net.spin(20);
+        let migrations = &net.hosts[1].threads[owner].elastic.migrations;
         assert!(migrations.is_home(group), "its packets would go to {other}, and come back");
     }
-    bed.finish();
-    assert_nothing_lost(&bed);
+    net.finish();
+    assert_nothing_lost(&net);
 }
 
 /// Whether the server's end of the wire is cut.
-fn cut(bed: &mut Bed, is_cut: bool) {
-    bed.faults.loss_percent = if is_cut { 100 } else { 0 };
+fn cut(net: &mut TestNet, is_cut: bool) {
+    net.faults.loss_percent = if is_cut { 100 } else { 0 };
 }
 
 #[test]
 fn a_retransmission_comes_from_the_new_thread() {
-    let (mut bed, group) = one_connection(2, |_| {});
-    let from = bed.hosts[1].shared.owner(group);
-    cut(&mut bed, true);
-    bed.spin(200);
-    let before = bed.hosts[1].count(1 - from, "tcp.retransmits");
-    assert!(bed.hosts[1].total("wheel_entries") < 10);
-    move_group(&mut bed, group, 1 - from);
+    let (mut net, group) = one_connection(2, |_| {});
+    let from = net.hosts[1].shared.owner(group);
+    cut(&mut net, true);
+    net.spin(200);
+    let before = net.hosts[1].count(1 - from, "tcp.retransmits");
+    assert!(net.hosts[1].total("wheel_entries") < 10);
+    move_group(&mut net, group, 1 - from);
     for _ in 0..200 {
-        bed.now_us += 1000;
-        bed.spin(10);
+        net.now_us += 1000;
+        net.spin(10);
     }
-    assert!(bed.hosts[1].count(1 - from, "tcp.retransmits") > before);
-    cut(&mut bed, false);
-    bed.finish();
+    assert!(net.hosts[1].count(1 - from, "tcp.retransmits") > before);
+    cut(&mut net, false);
+    net.finish();
 }
 
 #[test]
 fn time_wait_ends_on_the_new_thread() {
     // The side that closes first waits; here both do at about the same time.
-    let (mut bed, group) = one_connection(2, |config| config.tcp.time_wait_us = 500_000);
-    let from = bed.hosts[1].shared.owner(group);
-    while bed.conns() > 0 {
-        bed.spin(10);
+    let (mut net, group) = one_connection(2, |config| config.tcp.time_wait_us = 500_000);
+    let from = net.hosts[1].shared.owner(group);
+    while net.conns() > 0 {
+        net.spin(10);
     }
-    bed.spin(100);
-    let waits = |bed: &Bed, thread| bed.hosts[1].count(thread, "time_wait");
-    let waiting = waits(&bed, from);
-    move_group(&mut bed, group, 1 - from);
-    assert_eq!((waits(&bed, from), waits(&bed, 1 - from)), (0, waiting));
-    move_group(&mut bed, group, from);
-    move_group(&mut bed, group, 1 - from);
-    bed.finish();
-    for host in &bed.hosts {
+    net.spin(100);
+    let waits = |net: &TestNet, thread| net.hosts[1].count(thread, "time_wait");
+    let waiting = waits(&net, from);
+    move_group(&mut net, group, 1 - from);
+    assert_eq!((waits(&net, from), waits(&net, 1 - from)), (0, waiting));
+    move_group(&mut net, group, from);
+    move_group(&mut net, group, 1 - from);
+    net.finish();
+    for host in &net.hosts {
         assert_eq!(host.total("closed"), 1);
     }
 }
 
 #[test]
 fn keepalive_goes_on_on_the_new_thread() {
-    let (mut bed, group) = one_connection(2, |config| {
+    let (mut net, group) = one_connection(2, |config| {
         config.tcp.keepalive_idle_s = 1;
         config.tcp.keepalive_interval_us = 1_000_000;
     });
-    let from = bed.hosts[1].shared.owner(group);
-    bed.hosts.iter_mut().for_each(|host| host.idle = true);
-    bed.spin(300);
-    move_group(&mut bed, group, 1 - from);
+    let from = net.hosts[1].shared.owner(group);
+    net.hosts.iter_mut().for_each(|host| host.idle = true);
+    net.spin(300);
+    move_group(&mut net, group, 1 - from);
     for _ in 0..250 {
-        bed.now_us += 10_000;
-        bed.spin(10);
+        net.now_us += 10_000;
+        net.spin(10);
     }
-    let probes = [from, 1 - from].map(|t| bed.hosts[1].count(t, "tcp.keepalive_probes"));
+    let probes = [from, 1 - from].map(|t| net.hosts[1].count(t, "tcp.keepalive_probes"));
     assert!(probes[0] == 0 && probes[1] > 0, "{probes:?}");
-    bed.hosts.iter_mut().for_each(|host| host.idle = false);
-    bed.finish();
+    net.hosts.iter_mut().for_each(|host| host.idle = false);
+    net.finish();
 }
 
 /// However often groups with distant timers move back and forth, the wheels hold as many entries as
@@ -214,43 +214,43 @@ fn keepalive_goes_on_on_the_new_thread() {
 #[test]
 fn wheels_do_not_keep_what_has_left() {
     let config = |config: &mut Config| config.tcp.time_wait_us = 60_000_000;
-    let side = |last, threads| Kind { config, ..kind(last, threads, 2000, Promise::Settled) };
-    let mut bed = Bed::new(&side(1, 2), &side(2, 2), 6);
+    let host = |last, threads| Kind { config, ..kind(last, threads, 2000, Promise::Settled) };
+    let mut net = TestNet::new(&host(1, 2), &host(2, 2), 6);
     for i in 0..40 {
-        bed.hosts[0].connect(i % 2, 2, 2000);
+        net.hosts[0].connect(i % 2, 2, 2000);
     }
-    while bed.conns() > 0 {
-        bed.spin(10);
+    while net.conns() > 0 {
+        net.spin(10);
     }
     let everything = GroupSet::all();
     for round in 0..60 {
         for host in 0..2 {
-            bed.hosts[host].migrate(&everything, round % 2);
+            net.hosts[host].migrate(&everything, round % 2);
         }
-        bed.spin(60);
+        net.spin(60);
     }
-    for host in &mut bed.hosts {
+    for host in &mut net.hosts {
         for thread in &mut host.threads {
-            thread.elastic.run_housekeeping(bed.now_us, true);
+            thread.elastic.run_housekeeping(net.now_us, true);
         }
         let entries = host.total("wheel_entries");
         assert!(entries <= 2 * 40 + 4, "{entries} entries for {} flows", host.total("flows"));
     }
-    bed.now_us += 60_000_000;
-    bed.finish();
+    net.now_us += 60_000_000;
+    net.finish();
 }
 
 #[test]
 fn calls_on_what_has_left_answer_moved() {
-    let (mut bed, group) = one_connection(2, |_| {});
-    let from = bed.hosts[1].shared.owner(group);
-    let handle = bed.hosts[1].threads[from].app.conns.values().next().unwrap().handle;
-    bed.hosts.iter_mut().for_each(|host| host.idle = true);
-    bed.spin(200);
-    move_group(&mut bed, group, 1 - from);
+    let (mut net, group) = one_connection(2, |_| {});
+    let from = net.hosts[1].shared.owner(group);
+    let handle = net.hosts[1].threads[from].app.conns.values().next().unwrap().handle;
+    net.hosts.iter_mut().for_each(|host| host.idle = true);
+    net.spin(200);
+    move_group(&mut net, group, 1 - from);
     let mut ask = |thread: usize, handle: u64| {
         let call = Call::SetOpt { handle, option: FlowOption::Nagle(false) };
-        bed.hosts[1].threads[thread].ask(call, bed.now_us)
+        net.hosts[1].threads[thread].ask(call, net.now_us)
     };
     assert_eq!(ask(from, handle), Err(CallError::Moved));
     assert_eq!(ask(1 - from, handle), Ok(0));
@@ -261,62 +261,62 @@ fn calls_on_what_has_left_answer_moved() {
     for wrong in [0, no_group, u64::MAX] {
         assert_eq!(ask(from, wrong), Err(CallError::BadHandle), "{wrong:x}");
     }
-    bed.hosts.iter_mut().for_each(|host| host.idle = false);
-    bed.finish();
+    net.hosts.iter_mut().for_each(|host| host.idle = false);
+    net.finish();
 }
 
 #[test]
 fn a_target_that_does_not_answer_gets_nothing() {
-    let (mut bed, group) = one_connection(3, |_| {});
-    let from = bed.hosts[1].shared.owner(group);
+    let (mut net, group) = one_connection(3, |_| {});
+    let from = net.hosts[1].shared.owner(group);
     let to = (from + 1) % 3;
-    bed.stuck = Some((1, to, bed.now_us + 200_000));
-    move_group(&mut bed, group, to);
-    let record = bed.hosts[1].records()[0];
-    assert_eq!((record.end, bed.hosts[1].shared.owner(group)), (MigrationEnd::Refused, from));
+    net.stuck = Some((1, to, net.now_us + 200_000));
+    move_group(&mut net, group, to);
+    let record = net.hosts[1].records()[0];
+    assert_eq!((record.end, net.hosts[1].shared.owner(group)), (MigrationEnd::Refused, from));
     assert!(record.total_us >= 50_000 && record.total_us < 60_000, "{record:?}");
     // It is told later, and nothing is stuck.
-    while bed.stuck.is_some_and(|(_, _, until)| bed.now_us < until) {
-        bed.spin(10);
+    while net.stuck.is_some_and(|(_, _, until)| net.now_us < until) {
+        net.spin(10);
     }
-    bed.spin(100);
-    move_group(&mut bed, group, to);
-    assert_eq!(bed.hosts[1].shared.owner(group), to);
-    bed.finish();
+    net.spin(100);
+    move_group(&mut net, group, to);
+    assert_eq!(net.hosts[1].shared.owner(group), to);
+    net.finish();
 }
 
 #[test]
 fn a_thread_that_takes_none_gets_none() {
-    let (mut bed, group) = one_connection(2, |_| {});
-    let from = bed.hosts[1].shared.owner(group);
-    bed.hosts[1].threads[1 - from].elastic.set_takes_groups(false);
-    move_group(&mut bed, group, 1 - from);
-    assert_eq!(bed.hosts[1].records()[0].end, MigrationEnd::Refused);
-    assert_eq!(bed.hosts[1].shared.owner(group), from);
-    let elastic = &mut bed.hosts[1].threads[from].elastic;
+    let (mut net, group) = one_connection(2, |_| {});
+    let from = net.hosts[1].shared.owner(group);
+    net.hosts[1].threads[1 - from].elastic.set_takes_groups(false);
+    move_group(&mut net, group, 1 - from);
+    assert_eq!(net.hosts[1].records()[0].end, MigrationEnd::Refused);
+    assert_eq!(net.hosts[1].shared.owner(group), from);
+    let elastic = &mut net.hosts[1].threads[from].elastic;
     assert_eq!(elastic.migrate(GroupSet::all(), from, 9), Err(MigrateError::NoTarget));
     assert_eq!(elastic.migrate(GroupSet::all(), 2, 9), Err(MigrateError::NoTarget));
-    bed.finish();
+    net.finish();
 }
 
 /// A group is requested for another thread while it is still moving: it goes there next.
 #[test]
 fn a_chain_of_moves_ends_where_the_last_one_says() {
-    let (mut bed, group) = one_connection(4, |_| {});
+    let (mut net, group) = one_connection(4, |_| {});
     let groups: GroupSet = [group].into_iter().collect();
-    let from = bed.hosts[1].shared.owner(group);
+    let from = net.hosts[1].shared.owner(group);
     let mut at = from;
     for hop in 1..=40 {
         let to = (at + 1) % 4;
-        assert_eq!(bed.hosts[1].migrate(&groups, to), 1, "hop {hop}");
+        assert_eq!(net.hosts[1].migrate(&groups, to), 1, "hop {hop}");
         // Only until the owner changes: the migration itself has not ended.
-        while bed.hosts[1].shared.owner(group) != to {
-            bed.step();
+        while net.hosts[1].shared.owner(group) != to {
+            net.step();
         }
         at = to;
     }
-    bed.finish();
-    assert!(bed.hosts[1].records().iter().all(|r| r.end == MigrationEnd::Early));
+    net.finish();
+    assert!(net.hosts[1].records().iter().all(|r| r.end == MigrationEnd::Early));
 }
 
 proptest! {
@@ -332,80 +332,80 @@ proptest! {
         most in 1usize..128,
         pace in 1usize..60,
     ) {
-        let side = |last, threads| match device {
+        let host = |last, threads| match device {
             0 => kind(last, threads, 40_000, Promise::Settled),
             1 => kind(last, threads, 40_000, Promise::InOrder),
             2 => kind(last, threads, 40_000, Promise::Silent),
             _ => without_table(last, threads, 40_000),
         };
-        let mut bed = Bed::new(&side(1, threads.0), &side(2, threads.1), seed);
-        bed.faults = Faults { loss_percent: faults.0, late_percent: faults.1 };
+        let mut net = TestNet::new(&host(1, threads.0), &host(2, threads.1), seed);
+        net.faults = Faults { loss_percent: faults.0, late_percent: faults.1 };
         for i in 0..16 {
-            bed.hosts[0].connect(i % threads.0, 2, 40_000);
+            net.hosts[0].connect(i % threads.0, 2, 40_000);
         }
         for _ in 0..150 {
-            bed.spin(pace);
-            let host = bed.random.index(2);
-            bed.migrate_some(host, most);
-            if bed.random.chance(0.05) {
-                let host = bed.random.index(2);
-                let thread = bed.random.index(bed.hosts[host].threads.len());
-                let until = bed.now_us + bed.random.below(120_000);
-                bed.stuck = Some((host, thread, until));
+            net.spin(pace);
+            let host = net.random.index(2);
+            net.migrate_some(host, most);
+            if net.random.chance(0.05) {
+                let host = net.random.index(2);
+                let thread = net.random.index(net.hosts[host].threads.len());
+                let until = net.now_us + net.random.below(120_000);
+                net.stuck = Some((host, thread, until));
             }
         }
-        bed.finish();
+        net.finish();
     }
 }
 /// What the old thread has sent still waits for the wire: the new one sends nothing until it is
 /// taken.
 #[test]
 fn the_new_thread_does_not_overtake_the_old_one() {
-    let (mut bed, group) = one_connection(2, |_| {});
-    let from = bed.hosts[1].shared.owner(group);
-    bed.hosts[1].idle = true;
-    bed.spin(300);
-    bed.hosts[1].device.take_sent();
+    let (mut net, group) = one_connection(2, |_| {});
+    let from = net.hosts[1].shared.owner(group);
+    net.hosts[1].idle = true;
+    net.spin(300);
+    net.hosts[1].device.take_sent();
     // One segment from the old thread, which no peer takes.
-    let step = |bed: &mut Bed, thread: usize| {
-        bed.now_us += 5;
-        bed.hosts[1].run(thread, bed.now_us);
+    let step = |net: &mut TestNet, thread: usize| {
+        net.now_us += 5;
+        net.hosts[1].run(thread, net.now_us);
     };
     // The application sends this many bytes more, and then nothing.
-    let say = |bed: &mut Bed, thread: usize, total: usize| {
-        for conn in bed.hosts[1].threads[thread].app.conns.values_mut() {
+    let say = |net: &mut TestNet, thread: usize, total: usize| {
+        for conn in net.hosts[1].threads[thread].app.conns.values_mut() {
             (conn.total, conn.shut) = (total, true);
         }
-        bed.hosts[1].idle = false;
-        step(bed, thread);
-        bed.hosts[1].idle = true;
-        step(bed, thread);
+        net.hosts[1].idle = false;
+        step(net, thread);
+        net.hosts[1].idle = true;
+        step(net, thread);
     };
-    say(&mut bed, from, 2000);
+    say(&mut net, from, 2000);
     let groups: GroupSet = [group].into_iter().collect();
-    bed.hosts[1].migrate(&groups, 1 - from);
+    net.hosts[1].migrate(&groups, 1 - from);
     for _ in 0..20 {
-        step(&mut bed, from);
-        step(&mut bed, 1 - from);
+        step(&mut net, from);
+        step(&mut net, 1 - from);
     }
-    assert_eq!(bed.hosts[1].shared.owner(group), 1 - from);
-    say(&mut bed, 1 - from, 3000);
+    assert_eq!(net.hosts[1].shared.owner(group), 1 - from);
+    say(&mut net, 1 - from, 3000);
     for _ in 0..20 {
-        step(&mut bed, 1 - from);
+        step(&mut net, 1 - from);
     }
-    let sent = bed.hosts[1].device.take_sent();
+    let sent = net.hosts[1].device.take_sent();
     assert!(sent.iter().any(|(q, f)| *q == from && f.len() > 1000));
     assert!(!sent.iter().any(|(q, f)| *q != from && f.len() > 60), "overtaken");
     for _ in 0..5 {
-        step(&mut bed, 1 - from);
+        step(&mut net, 1 - from);
     }
-    let sent = bed.hosts[1].device.take_sent();
+    let sent = net.hosts[1].device.take_sent();
     assert!(sent.iter().any(|(q, f)| *q != from && f.len() > 60));
 }
 
 /// The server's threads alone, step by step: what it sends is taken when the test asks for it.
 struct Alone {
-    bed: Bed,
+    net: TestNet,
     from: usize,
     groups: GroupSet,
 }
@@ -414,47 +414,47 @@ impl Alone {
     /// One idle connection, on a device with room for this many sent frames.
     fn new(sent_frames: usize) -> Alone {
         let config = |config: &mut Config| config.tcp.timestamps = true;
-        let side = |last, threads| Kind { config, ..kind(last, threads, 1000, Promise::Settled) };
-        let mut server = side(2, 2);
+        let host = |last, threads| Kind { config, ..kind(last, threads, 1000, Promise::Settled) };
+        let mut server = host(2, 2);
         server.options.wire = sent_frames;
-        let (mut bed, group) = connect_one(&side(1, 1), &server);
-        bed.hosts[1].idle = true;
-        bed.spin(300);
-        bed.hosts[1].device.take_sent();
-        let from = bed.hosts[1].shared.owner(group);
-        Alone { bed, from, groups: [group].into_iter().collect() }
+        let (mut net, group) = connect_one(&host(1, 1), &server);
+        net.hosts[1].idle = true;
+        net.spin(300);
+        net.hosts[1].device.take_sent();
+        let from = net.hosts[1].shared.owner(group);
+        Alone { net, from, groups: [group].into_iter().collect() }
     }
 
     fn step(&mut self, thread: usize) {
-        self.bed.now_us += 5;
-        self.bed.hosts[1].run(thread, self.bed.now_us);
+        self.net.now_us += 5;
+        self.net.hosts[1].run(thread, self.net.now_us);
     }
 
     /// The application sends this many bytes, and then nothing.
     fn say(&mut self, thread: usize, total: usize) {
-        for conn in self.bed.hosts[1].threads[thread].app.conns.values_mut() {
+        for conn in self.net.hosts[1].threads[thread].app.conns.values_mut() {
             (conn.total, conn.shut) = (total, true);
         }
-        self.bed.hosts[1].idle = false;
+        self.net.hosts[1].idle = false;
         self.step(thread);
-        self.bed.hosts[1].idle = true;
+        self.net.hosts[1].idle = true;
         self.step(thread);
     }
 
     fn migrate(&mut self) {
         let to = 1 - self.from;
-        self.bed.hosts[1].migrate(&self.groups, to);
+        self.net.hosts[1].migrate(&self.groups, to);
         for _ in 0..20 {
             self.step(self.from);
             self.step(to);
         }
         let group = self.groups.iter().next().unwrap();
-        assert_eq!(self.bed.hosts[1].shared.owner(group), to);
+        assert_eq!(self.net.hosts[1].shared.owner(group), to);
     }
 
     /// Queues and sequence numbers of the data that was sent since the last call.
     fn sent(&mut self) -> Vec<(usize, u32)> {
-        let sent = self.bed.hosts[1].device.take_sent();
+        let sent = self.net.hosts[1].device.take_sent();
         let number = |frame: &[u8]| u32::from_be_bytes(frame[38..42].try_into().unwrap());
         let data = sent.iter().filter(|(_, frame)| frame.len() > 80 && frame[23] == 6);
         data.map(|(queue, frame)| (*queue, number(frame))).collect()
@@ -466,23 +466,23 @@ impl Alone {
 fn what_waits_for_a_next_hop_goes_along() {
     let mut alone = Alone::new(4096);
     let mac = [2, 0, 0, 0, 0, 2];
-    alone.bed.hosts[1].shared.neighbors.links_changed(&[mac], alone.bed.now_us);
+    alone.net.hosts[1].shared.neighbors.links_changed(&[mac], alone.net.now_us);
     alone.say(alone.from, 2000);
-    let asked = alone.bed.hosts[1].device.take_sent();
+    let asked = alone.net.hosts[1].device.take_sent();
     assert!(!asked.is_empty() && asked.iter().all(|(_, frame)| frame[12..14] == [8, 6]));
     alone.migrate();
     alone.say(1 - alone.from, 3000);
     assert_eq!(alone.sent(), []);
-    assert_eq!(alone.bed.hosts[1].threads[alone.from].elastic.io.cx.tx_pool.in_use(), 0);
+    assert_eq!(alone.net.hosts[1].threads[alone.from].elastic.io.cx.tx_pool.in_use(), 0);
     // The reply arrives; the new thread is the last to learn of it.
     for (_, frame) in asked {
-        alone.bed.hosts[0].device.deliver(frame);
+        alone.net.hosts[0].device.deliver(frame);
     }
     for _ in 0..3 {
-        alone.bed.hosts[0].run(0, alone.bed.now_us);
+        alone.net.hosts[0].run(0, alone.net.now_us);
     }
-    for (_, frame) in alone.bed.hosts[0].device.take_sent() {
-        alone.bed.hosts[1].device.deliver(frame);
+    for (_, frame) in alone.net.hosts[0].device.take_sent() {
+        alone.net.hosts[1].device.deliver(frame);
     }
     for _ in 0..4 {
         alone.step(alone.from);
@@ -494,7 +494,7 @@ fn what_waits_for_a_next_hop_goes_along() {
     let sent = alone.sent();
     assert!(sent.len() == 2 && sent.is_sorted(), "{sent:?}");
     assert!(sent.iter().all(|(queue, _)| *queue == 1 - alone.from), "{sent:?}");
-    for host in &alone.bed.hosts {
+    for host in &alone.net.hosts {
         assert_eq!(host.total("tcp.retransmits") + host.total("drops.arp_pending"), 0);
     }
 }
@@ -502,16 +502,16 @@ fn what_waits_for_a_next_hop_goes_along() {
 /// Also packets that wait for a rate.
 #[test]
 fn what_waits_for_a_rate_goes_along() {
-    for gate in ["rate tx 100kbit", "rate flow 100kbit"] {
+    for rules in ["rate tx 100kbit", "rate flow 100kbit"] {
         let mut alone = Alone::new(4096);
-        let shared = alone.bed.hosts[1].shared.clone();
-        shared.gate.set(gate.parse().unwrap());
+        let shared = alone.net.hosts[1].shared.clone();
+        shared.vnic_rules.set(rules.parse().unwrap());
         alone.say(alone.from, 9000);
         let first = alone.sent();
-        assert!(first.len() < 5, "{gate}: {first:?}");
+        assert!(first.len() < 5, "{rules}: {first:?}");
         alone.migrate();
         alone.say(1 - alone.from, 10_000);
-        shared.gate.set(Default::default());
+        shared.vnic_rules.set(Default::default());
         for _ in 0..4 {
             alone.step(alone.from);
         }
@@ -519,9 +519,9 @@ fn what_waits_for_a_rate_goes_along() {
             alone.step(1 - alone.from);
         }
         let rest = alone.sent();
-        assert!(rest.iter().all(|(queue, _)| *queue == 1 - alone.from), "{gate}: {rest:?}");
+        assert!(rest.iter().all(|(queue, _)| *queue == 1 - alone.from), "{rules}: {rest:?}");
         let numbers: Vec<u32> = first.iter().chain(&rest).map(|(_, n)| *n).collect();
-        assert!(numbers.len() == 7 && numbers.is_sorted(), "{gate}: {numbers:?}");
+        assert!(numbers.len() == 7 && numbers.is_sorted(), "{rules}: {numbers:?}");
     }
 }
 
@@ -546,7 +546,7 @@ fn what_waits_for_a_device_leaves_first() {
     let numbers: Vec<u32> = all.iter().map(|(_, number)| *number).collect();
     assert!(numbers.len() == 7 && numbers.is_sorted(), "{numbers:?}");
     assert_eq!(all.last().unwrap().0, 1 - alone.from);
-    assert_eq!(alone.bed.hosts[1].total("tcp.retransmits"), 0);
+    assert_eq!(alone.net.hosts[1].total("tcp.retransmits"), 0);
 }
 
 /// Virtual time may be that of Linux's clock, and is read from nowhere else.
@@ -554,12 +554,12 @@ fn what_waits_for_a_device_leaves_first() {
 fn a_migration_reads_no_clock() {
     let at_us = crate::clock::Clock::new().now_us();
     let records = || {
-        let (mut bed, group) = one_connection(2, |_| {});
-        bed.now_us = at_us;
-        bed.spin(1000);
-        let to = 1 - bed.hosts[1].shared.owner(group);
-        move_group(&mut bed, group, to);
-        bed.hosts[1].records()
+        let (mut net, group) = one_connection(2, |_| {});
+        net.now_us = at_us;
+        net.spin(1000);
+        let to = 1 - net.hosts[1].shared.owner(group);
+        move_group(&mut net, group, to);
+        net.hosts[1].records()
     };
     let first = records();
     assert!(first.iter().all(|r| r.total_us < 10_000 && r.descheduled_us == 0), "{first:?}");

@@ -32,17 +32,17 @@ pub(crate) struct Host {
     now_us: u64,
 }
 
-pub(crate) fn host(threads: usize, gate: &str) -> Host {
+pub(crate) fn host(threads: usize, rules: &str) -> Host {
     let device = device(threads);
     let mut config = Config::with_address(IpAddr::v4([10, 0, 0, 2]), 24);
     config.address_check = crate::config::AddressCheck::Off;
-    config.gate = gate.parse().unwrap();
+    config.vnic_rules = rules.parse().unwrap();
     let TestRig { threads, shared, page } = TestRig::new(config, SIZES, &device);
     let arena = shared.memory.arena().0 as u64;
     let seat = |TestThread { elastic, arrays }| Seat { thread: elastic, arrays };
     let seats = threads.into_iter().map(seat).collect();
     let mut host = Host { device, seats, page, arena, now_us: 0 };
-    // Takes the gate over.
+    // Takes the rules over.
     host.cycle(0);
     host
 }
@@ -152,8 +152,8 @@ impl Host {
         heard
     }
 
-    fn set_gate(&mut self, gate: &str) {
-        self.seats[0].thread.shared.gate.set(gate.parse().unwrap());
+    fn set_rules(&mut self, rules: &str) {
+        self.seats[0].thread.shared.vnic_rules.set(rules.parse().unwrap());
         (0..self.seats.len()).for_each(|thread| drop(self.cycle(thread)));
     }
 }
@@ -179,13 +179,13 @@ fn a_filter_gives_packets_to_its_queue() {
     assert_eq!(host.heard_by(&frame), [0], "where it comes in");
     for round in 0..100 {
         let queue = round % 2;
-        host.set_gate(&format!("queue {queue} rx eth type 0x88b5"));
+        host.set_rules(&format!("queue {queue} rx eth type 0x88b5"));
         assert_eq!(host.heard_by(&frame), [queue], "round {round}");
     }
-    host.set_gate("rx eth type 0x88b5");
+    host.set_rules("rx eth type 0x88b5");
     assert_eq!(host.heard_by(&frame), [0]);
     // Others' filters and rates hold where it is heard.
-    host.set_gate("queue 1 rx eth type 0x88b5 peer 02:00:00:00:00:09; queue 1 rate rx 1kpps");
+    host.set_rules("queue 1 rx eth type 0x88b5 peer 02:00:00:00:00:09; queue 1 rate rx 1kpps");
     host.now_us += 1_000_000;
     let heard: usize = (0..10).map(|_| host.heard_by(&frame).len()).sum();
     assert_eq!((heard, host.drops_of(1, "rx_rate"), host.drops_of(0, "rx_rate")), (3, 7, 0));
@@ -193,7 +193,7 @@ fn a_filter_gives_packets_to_its_queue() {
     assert!(host.heard_by(&stranger).is_empty());
     assert_eq!(host.drops_of(0, "rx_filtered"), 1);
     // What is nobody's queue's there is dropped there, and its frame comes back.
-    host.set_gate("queue 1 rx eth type 0x88b5-0x88b6");
+    host.set_rules("queue 1 rx eth type 0x88b5-0x88b6");
     let other = of_type(MAC, PEER_MAC, 0x88b6);
     assert!(host.heard_by(&other).is_empty());
     assert_eq!(host.drops_of(1, "eth_unknown_type"), 1);
@@ -239,7 +239,7 @@ fn only_the_queue_that_has_a_transmit_filter_sends_by_it() {
     let (own, common) = (of_type(PEER_MAC, MAC, 0x88b5), of_type(PEER_MAC, MAC, 0x88b6));
     for round in 0..100 {
         let holder = round % 2;
-        host.set_gate(&format!("queue {holder} tx eth type 0x88b5; tx eth type 0x88b6"));
+        host.set_rules(&format!("queue {holder} tx eth type 0x88b5; tx eth type 0x88b6"));
         let before = host.drops_of(1 - holder, "tx_foreign_queue");
         assert_eq!(host.send_at(holder, queues[holder], &own), 60);
         assert_eq!(host.send_at(1 - holder, queues[1 - holder], &own), -error::FILTERED);
@@ -395,15 +395,15 @@ fn what_is_sent_is_in_our_name() {
 /// Beside Linux a frame's type is had by a filter that names it, and sent by one that does.
 #[test]
 fn filters_give_ethertypes_beside_linux() {
-    let shared = |gate: &str| {
-        let mut host = host(1, gate);
+    let shared = |rules: &str| {
+        let mut host = host(1, rules);
         host.seats[0].thread.io.ports[0].info.kind =
             NicKind::Afxdp(XdpBind { ifindex: 1, mode: XdpMode::Auto, frags: false });
         host
     };
-    for gate in ["", "rx ip", "rx eth", "tx eth type 0x88b5", "rx eth type 0x88b6"] {
-        let refused = shared(gate).bind(packet_kind::ETHER_TYPE, 0x88b5, 0);
-        assert_eq!(refused, -error::NOT_LOCAL, "{gate}");
+    for rules in ["", "rx ip", "rx eth", "tx eth type 0x88b5", "rx eth type 0x88b6"] {
+        let refused = shared(rules).bind(packet_kind::ETHER_TYPE, 0x88b5, 0);
+        assert_eq!(refused, -error::NOT_LOCAL, "{rules}");
     }
     let mut host = shared("rx eth type 0x88b0-0x88b5");
     let queue = host.bind(packet_kind::ETHER_TYPE, 0x88b5, 7);
@@ -414,11 +414,11 @@ fn filters_give_ethertypes_beside_linux() {
     let own = of_type(PEER_MAC, MAC, 0x88b5);
     assert_eq!(host.send(queue, &own), -error::FILTERED);
     let both = "rx eth type 0x88b5; tx eth type 0x88b5".parse().unwrap();
-    host.seats[0].thread.shared.gate.set(both);
+    host.seats[0].thread.shared.vnic_rules.set(both);
     host.cycle(0);
     assert_eq!(host.send(queue, &own), own.len() as i64);
     // Without the filter the queue hears nothing any more.
-    host.seats[0].thread.shared.gate.set("none rx".parse().unwrap());
+    host.seats[0].thread.shared.vnic_rules.set("none rx".parse().unwrap());
     host.cycle(0);
     assert!(host.hears(&of_type(MAC, PEER_MAC, 0x88b5)).is_empty());
 }
@@ -436,7 +436,7 @@ fn transmit_filters_take_the_place_of_that() {
     assert_eq!((info.mac, info.frame_bytes_max), (MAC, 1514));
     assert_eq!(info.flags, packet_flag::TX_FILTERED | packet_flag::ANY_ETHER_TYPE);
     assert_eq!(host.call(0, Call::PacketInfo { queue: queue as u32, to: 16 }), -error::FAULT);
-    host.seats[0].thread.shared.gate.set("none tx".parse().unwrap());
+    host.seats[0].thread.shared.vnic_rules.set("none tx".parse().unwrap());
     host.cycle(0);
     assert_eq!(host.send(queue, &of_type(PEER_MAC, MAC, 0x88b5)), -error::FILTERED, "revoked");
 }

@@ -1,7 +1,9 @@
 //! What this vNIC may receive: filters, a rate, and the queue of packets that belong to no flow.
 //! Checked after parsing. A dataplane without these rules has one test for each packet.
 use crate::observe::metrics::LocalDrop;
-use ix_vnic::{ArpHeader, Direction, Filter, FilterSet, Gate, Header, IpHeader, Shaper, UNTAGGED};
+use ix_vnic::{
+    ArpHeader, Direction, Filter, FilterSet, Header, IpHeader, Shaper, UNTAGGED, VnicRules,
+};
 use ix_wire::{IpAddr, IpMeta, Parsed};
 
 /// The receive side of the vNIC's rules in one elastic thread.
@@ -21,9 +23,9 @@ pub(crate) struct Checks {
 
 impl Admission {
     /// The rules for one of `queues` queues.
-    pub fn new(gate: &Gate, queue: usize, queues: usize, now_ns: u64) -> Admission {
-        let (rx, steering) = (gate.set(Direction::Receive), gate.steering());
-        let policer = gate.rates_of(queue, queues).rx.map(|rate| Shaper::new(rate, now_ns));
+    pub fn new(rules: &VnicRules, queue: usize, queues: usize, now_ns: u64) -> Admission {
+        let (rx, steering) = (rules.set(Direction::Receive), rules.steering());
+        let policer = rules.rates_of(queue, queues).rx.map(|rate| Shaper::new(rate, now_ns));
         if rx.is_none() && steering.is_empty() && policer.is_none() {
             return Admission::default();
         }

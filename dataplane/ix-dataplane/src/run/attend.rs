@@ -1,4 +1,5 @@
 //! An elastic thread looks at the directory and does its part of what the control plane wants.
+use crate::broker::OrderMessage;
 use crate::calls::Answer;
 use crate::cycle::ElasticThread;
 use crate::io::Io;
@@ -6,7 +7,6 @@ use crate::life::ENTER_US;
 use crate::life::directory::{Directory, Orders, Sight, command_of};
 use crate::observe::metrics::{ControlPage, ThreadState};
 use crate::observe::migration::MigrationRecord;
-use crate::updates::OrderMessage;
 use ix_abi::{CallError, Event, Revoke};
 use ix_proto::{BEGIN_US, Command, Order, Outcome};
 use std::sync::TryLockError;
@@ -106,9 +106,9 @@ impl Io {
         let OrderMessage { serial, until_us, order, memory } = message;
         match order {
             Order::Command(command) => self.begin_command(serial, until_us, command, now_us),
-            Order::Gate(gate) => {
+            Order::VnicRules(rules) => {
                 // Every thread applies it in its next cycle, and a sleeping one when it wakes.
-                self.cx.shared.gate.set(gate);
+                self.cx.shared.vnic_rules.set(rules);
                 Some(self.ended(Outcome::Done, serial))
             }
             // Captures are not counted: the control page shows their state.

@@ -1,5 +1,6 @@
 //! Makes elastic threads that can be entered, of a configuration and descriptors, once, when a
 //! dataplane starts. Needs no privilege; everything is allocated here.
+use crate::broker::UpdateSource;
 use crate::calls::CallArray;
 use crate::clock::Clock;
 use crate::config::{Config, memory_sizes};
@@ -11,7 +12,6 @@ use crate::run::guard::home;
 use crate::run::runner::Runner;
 use crate::run::unentered::Claims;
 use crate::shared::{Shared, Waker};
-use crate::updates::UpdateSource;
 use core::cell::UnsafeCell;
 use ix_abi::{
     ABI_MAGIC, ABI_VERSION, CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot, ProcessHeader, ThreadArea,

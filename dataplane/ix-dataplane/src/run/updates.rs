@@ -1,8 +1,8 @@
 //! An elastic thread reads the broker's messages, and applies what concerns its own queues.
+use crate::broker::{FromBroker, Part, Update, UpdateOutcome};
 use crate::io::Io;
 use crate::observe::survey::{Survey, SurveyArea};
 use crate::ports::refresh_table;
-use crate::updates::{FromBroker, Part, Update, UpdateOutcome};
 use ix_nic::Steering;
 use ix_proto::Outcome;
 use ix_proto::capture::CaptureOrder;

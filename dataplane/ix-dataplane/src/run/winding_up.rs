@@ -88,10 +88,10 @@ impl ElasticThread {
         self.begin_cycle(now_us);
         self.io.cx.events.reset();
         self.io.cx.events.set_muted(false);
-        for id in self.flows.ids_where(|flow| flow.side.holder != Holder::Orphan) {
+        for id in self.flows.ids_where(|flow| flow.socket.holder != Holder::Orphan) {
             let Some(flow) = self.flows.get(id) else { continue };
-            let is_ours = matches!(flow.side.holder, Holder::Application | Holder::Knocking);
-            let is_read = flow.side.holder == Holder::Application && flow.side.held.is_empty();
+            let is_ours = matches!(flow.socket.holder, Holder::Application | Holder::Knocking);
+            let is_read = flow.socket.holder == Holder::Application && flow.socket.held.is_empty();
             let how = if may_close && is_read { End::Close } else { End::Abort };
             done.open += usize::from(is_ours);
             done.reset += usize::from(is_ours && how == End::Abort);

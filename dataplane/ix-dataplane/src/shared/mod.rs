@@ -1,16 +1,16 @@
 //! What the elastic threads of one dataplane share. On the common path they only read it.
 mod app_memory;
 pub mod arena;
-pub mod gate_board;
 pub mod neighbor_table;
 pub mod spare;
+pub mod vnic_rules;
 pub mod waker;
 
+use crate::broker::Updates;
 use crate::config::Config;
 use crate::shared::neighbor_table::NeighborTable;
 use crate::shared::spare::Spare;
 pub use crate::shared::waker::Waker;
-use crate::updates::Updates;
 use ix_mem::PacketMemory;
 use ix_proto::GroupSet;
 use ix_tcp::isn::Key;
@@ -43,7 +43,7 @@ pub struct Shared {
     /// The running captures.
     pub captures: crate::observe::capture::Captures,
     /// The vNIC's rules: what may be sent and received.
-    pub(crate) gate: gate_board::Board,
+    pub(crate) vnic_rules: vnic_rules::SharedRules,
     /// The state of each thread, and the owners of flow groups.
     pub lives: crate::life::Lives,
 }
@@ -69,7 +69,7 @@ impl Shared {
             updates: Updates::new(wakers.len()),
             captures: Default::default(),
             lives: crate::life::Lives::new(wakers.len(), |group| group % usize::from(threads)),
-            gate: gate_board::Board::new(config.gate.clone()),
+            vnic_rules: vnic_rules::SharedRules::new(config.vnic_rules.clone()),
             config,
             memory,
             arena,

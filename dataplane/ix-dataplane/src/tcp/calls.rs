@@ -23,7 +23,7 @@ impl Tcp {
         let shared = &cx.io.cx.shared;
         let Flows { groups, touched, .. } = &mut *cx.flows;
         let flow = own_flow(groups, handle)?;
-        if !flow.tcb.state().sends() || flow.side.holder != Holder::Application {
+        if !flow.tcb.state().sends() || flow.socket.holder != Holder::Application {
             return Err(CallError::State);
         }
         let mut space = flow.tcb.send_space(&self.config) as u64;
@@ -39,7 +39,7 @@ impl Tcp {
                 return Err(CallError::Fault);
             };
             let n = entry.len.min(space);
-            flow.side.sendq.push(entry.base, n as u32);
+            flow.socket.sendq.push(entry.base, n as u32);
             taken += n;
             space -= n;
             if n < entry.len {
@@ -47,7 +47,7 @@ impl Tcp {
             }
         }
         flow.tcb.append(taken as u32);
-        touch(touched, &mut flow.side);
+        touch(touched, &mut flow.socket);
         Ok(taken)
     }
 
@@ -57,13 +57,13 @@ impl Tcp {
         let flow = own_flow(groups, handle)?;
         let Context { shared, rx_pool, flow_frames, .. } = cx;
         let freed = flow
-            .side
+            .socket
             .release(&shared.memory, bytes, |mbuf| rx_pool.put(mbuf))
             .ok_or(CallError::Invalid)?;
-        flow_frames[usize::from(flow.side.id.group)] -= freed;
+        flow_frames[usize::from(flow.socket.id.group)] -= freed;
         flow.tcb.recv_done(&self.config, bytes as u32, freed);
         if flow.tcb.needs_output() {
-            touch(touched, &mut flow.side);
+            touch(touched, &mut flow.socket);
         }
         Ok(0)
     }
@@ -71,14 +71,14 @@ impl Tcp {
     pub fn accept(&mut self, cx: &mut TcpContext<'_>, handle: u64, cookie: u64) -> Answer {
         let id = FlowId::from_handle(handle);
         let flow = named_flow(&mut cx.flows.groups, id)?;
-        match flow.side.holder {
+        match flow.socket.holder {
             Holder::Knocking => {}
             Holder::Application | Holder::Connecting => return Err(CallError::State),
             Holder::Embryonic | Holder::Orphan => return Err(CallError::BadHandle),
         }
-        flow.side.cookie = cookie;
-        flow.side.holder = Holder::Application;
-        if flow.side.unannounced() {
+        flow.socket.cookie = cookie;
+        flow.socket.holder = Holder::Application;
+        if flow.socket.unannounced() {
             cx.flows.to_announce.push_back(id);
         }
         self.stop_waiting(cx.flows, id);
@@ -89,7 +89,7 @@ impl Tcp {
     pub fn reject(&mut self, cx: &mut TcpContext<'_>, handle: u64) -> Answer {
         let id = FlowId::from_handle(handle);
         let flow = named_flow(&mut cx.flows.groups, id)?;
-        if flow.side.holder != Holder::Knocking {
+        if flow.socket.holder != Holder::Knocking {
             return Err(CallError::State);
         }
         self.stop_waiting(cx.flows, id);
@@ -117,7 +117,7 @@ impl Tcp {
             return Err(CallError::State);
         }
         let (cfg, now_us) = (&self.config, io.cx.now_us);
-        flow.tcb.shutdown(cfg, now_us, &mut io.of(&mut flow.side));
+        flow.tcb.shutdown(cfg, now_us, &mut io.of(&mut flow.socket));
         cx.flows.touch(FlowId::from_handle(handle));
         Ok(0)
     }
@@ -132,8 +132,8 @@ impl Tcp {
             }
             FlowOption::UserTimeoutMs(ms) => flow.tcb.set_user_timeout(ms),
             // RFC 9293 sections 3.9.1.9 and 3.9.2: the application may choose these.
-            FlowOption::Dscp(point) => flow.side.tos = point << 2,
-            FlowOption::HopLimit(hops) => flow.side.ttl = hops,
+            FlowOption::Dscp(point) => flow.socket.tos = point << 2,
+            FlowOption::HopLimit(hops) => flow.socket.ttl = hops,
             FlowOption::ReceiveBytes(bytes) => {
                 flow.tcb.set_receive_limit(&self.config, bytes);
                 cx.flows.touch(FlowId::from_handle(handle));
@@ -149,7 +149,7 @@ impl Tcp {
     }
 
     pub fn set_cookie(&mut self, cx: &mut TcpContext<'_>, handle: u64, cookie: u64) -> Answer {
-        own_flow(&mut cx.flows.groups, handle)?.side.cookie = cookie;
+        own_flow(&mut cx.flows.groups, handle)?.socket.cookie = cookie;
         Ok(0)
     }
 
@@ -212,7 +212,8 @@ impl Tcp {
     /// Refuses all flows that wait at the listener, then removes it.
     pub fn unlisten(&mut self, cx: &mut TcpContext<'_>, id: u64) -> Answer {
         let slot = self.listeners.slot_of(id).ok_or(CallError::BadHandle)?;
-        let waiting = |flow: &Flow| flow.side.waits != Waits::Nowhere && flow.side.listener == slot;
+        let waiting =
+            |flow: &Flow| flow.socket.waits != Waits::Nowhere && flow.socket.listener == slot;
         let ids: Vec<FlowId> =
             cx.flows.groups.iter().flatten().flat_map(|group| group.ids_where(waiting)).collect();
         for id in ids {
@@ -283,7 +284,7 @@ impl Tcp {
             tcb.set_congestion(congestion(algorithm));
         }
         let mut flow = Flow::new(tcb, hash, device, Holder::Connecting, cx.io.cx.now_us);
-        flow.side.cookie = cookie;
+        flow.socket.cookie = cookie;
         let id = cx.flows.insert(&cx.io.cx, group, flow).ok_or(CallError::NoResource)?;
         cx.flows.touch(id);
         cx.io.cx.metrics.counters.connects.add(1);
@@ -357,7 +358,7 @@ fn named_flow(groups: &mut [Option<Box<FlowGroup>>], id: FlowId) -> Result<&mut 
 
 fn own_flow(groups: &mut [Option<Box<FlowGroup>>], handle: u64) -> Result<&mut Flow, CallError> {
     let flow = named_flow(groups, FlowId::from_handle(handle))?;
-    match flow.side.holder {
+    match flow.socket.holder {
         Holder::Application | Holder::Connecting => Ok(flow),
         Holder::Knocking => Err(CallError::State),
         Holder::Embryonic | Holder::Orphan => Err(CallError::BadHandle),

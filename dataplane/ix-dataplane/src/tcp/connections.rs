@@ -25,15 +25,15 @@ impl Tcp {
     /// Removes a flow with all that it holds; its handle is stale from now on.
     pub fn remove(&mut self, io: &mut Io, flows: &mut Flows, id: FlowId) {
         let Some(mut flow) = flows.remove(&io.cx, id) else { return };
-        self.listeners.stop_waiting(&mut flow.side);
-        flow.tcb.release(&mut io.of(&mut flow.side));
-        io.cx.bury(&mut flow.side);
+        self.listeners.stop_waiting(&mut flow.socket);
+        flow.tcb.release(&mut io.of(&mut flow.socket));
+        io.cx.bury(&mut flow.socket);
     }
 
     /// Removes a flow from its listener's backlog.
     pub fn stop_waiting(&mut self, flows: &mut Flows, id: FlowId) {
         if let Some(flow) = flows.get(id) {
-            self.listeners.stop_waiting(&mut flow.side);
+            self.listeners.stop_waiting(&mut flow.socket);
         }
     }
 
@@ -58,14 +58,14 @@ impl Tcp {
     fn flush_flow(&mut self, io: &mut Io, flows: &mut Flows, id: FlowId) {
         let Flows { groups, wheel, .. } = flows;
         let Some((flow, alarm_us)) = flow_and_alarm(groups, id) else { return };
-        flow.side.touched = false;
+        flow.socket.touched = false;
         let now_us = io.cx.now_us;
-        flow.tcb.output(&self.config, now_us, &mut io.of(&mut flow.side));
+        flow.tcb.output(&self.config, now_us, &mut io.of(&mut flow.socket));
         if flow.tcb.is_dead() {
             self.remove(io, flows, id);
         } else {
-            let newly_waits = flow.tcb.state() == State::TimeWait && !flow.side.in_time_wait;
-            flow.side.in_time_wait |= newly_waits;
+            let newly_waits = flow.tcb.state() == State::TimeWait && !flow.socket.in_time_wait;
+            flow.socket.in_time_wait |= newly_waits;
             schedule(wheel, flow, alarm_us);
             if newly_waits {
                 flows.count_time_wait(&io.cx, id);
@@ -115,13 +115,13 @@ impl Tcp {
             return;
         }
         *alarm_us = u64::MAX;
-        let out = &mut io.of(&mut flow.side);
+        let out = &mut io.of(&mut flow.socket);
         if flow.tcb.deadline() > now_us || flow.tcb.acknowledge_late(&self.config, now_us, out) {
             schedule(wheel, flow, alarm_us);
             return;
         }
         flow.tcb.timer(&self.config, now_us, out);
-        touch(touched, &mut flow.side);
+        touch(touched, &mut flow.socket);
     }
 
     /// Gives an ICMP error about a sent segment to its flow, which checks it (RFC 5927), and to the
@@ -135,11 +135,11 @@ impl Tcp {
         let now_us = io.cx.now_us;
         let (kind, seq) = (error.kind.path_error(), error.quoted_seq);
         if flow.tcb.believes_error(seq) {
-            io.cx.announce_error(&flow.side, error);
+            io.cx.announce_error(&flow.socket, error);
         }
-        let out = &mut io.of(&mut flow.side);
+        let out = &mut io.of(&mut flow.socket);
         flow.tcb.icmp_error(&self.config, now_us, kind, seq, out);
-        touch(touched, &mut flow.side);
+        touch(touched, &mut flow.socket);
     }
 
     /// The application gives up a flow, which ends by itself.
@@ -148,13 +148,13 @@ impl Tcp {
         let Some(flow) = flow_of(groups, id) else { return };
         let now_us = io.cx.now_us;
         let cfg = &self.config;
-        flow.side.holder = Holder::Orphan;
+        flow.socket.holder = Holder::Orphan;
         match how {
-            End::Close => flow.tcb.close(cfg, now_us, &mut io.of(&mut flow.side)),
-            End::Abort => flow.tcb.abort(cfg, now_us, &mut io.of(&mut flow.side)),
+            End::Close => flow.tcb.close(cfg, now_us, &mut io.of(&mut flow.socket)),
+            End::Abort => flow.tcb.abort(cfg, now_us, &mut io.of(&mut flow.socket)),
         }
-        io.cx.bury_received(&mut flow.side);
-        touch(touched, &mut flow.side);
+        io.cx.bury_received(&mut flow.socket);
+        touch(touched, &mut flow.socket);
     }
 }
 
@@ -164,24 +164,25 @@ pub(crate) fn announce_early_data(cx: &mut Context, flows: &mut Flows) {
     while cx.events.has_room() {
         let Some(id) = flows.to_announce.pop_front() else { return };
         let Some(flow) = flows.get(id) else { continue };
-        if flow.side.holder != Holder::Application {
+        if flow.socket.holder != Holder::Application {
             continue;
         }
         let Context { shared, events, .. } = &mut *cx;
-        let side = &mut flow.side;
-        let held = std::mem::take(&mut side.held);
-        let skip = side.announced as usize;
+        let socket = &mut flow.socket;
+        let held = std::mem::take(&mut socket.held);
+        let skip = socket.announced as usize;
         held.for_each(&shared.memory, skip, |addr, len| {
-            announce(events, side, addr, len as u32);
+            announce(events, socket, addr, len as u32);
         });
-        side.held = held;
-        if side.eof_pending {
-            cx.announce_eof(side);
+        socket.held = held;
+        if socket.eof_pending {
+            cx.announce_eof(socket);
         }
-        if std::mem::take(&mut side.announce_later) && (side.acked_bytes > 0 || side.window_opened)
+        if std::mem::take(&mut socket.announce_later)
+            && (socket.acked_bytes > 0 || socket.window_opened)
         {
             let space = flow.tcb.send_space(&cx.shared.config.tcp);
-            cx.announce_sent(side, space);
+            cx.announce_sent(socket, space);
         }
     }
 }

@@ -51,15 +51,15 @@ impl Tcp {
         let Some(flow) = cx.flows.groups[group].as_mut().and_then(|g| g.at(slot)) else {
             return Ok(());
         };
-        let id = flow.side.id;
+        let id = flow.socket.id;
         let opens = TcpFlags::SYN.0 == packet.header.flags.0 & (TcpFlags::SYN | TcpFlags::ACK).0;
         if opens && flow.tcb.gives_way_to(&packet.header) {
             let floor = flow.tcb.successor_floor();
             self.remove(cx.io, cx.flows, id);
             return self.open_passively(cx, seg, mbuf, Some(floor));
         }
-        if flow.side.waits == Waits::HalfOpen && !flow.tcb.is_answered_by(&packet.header) {
-            let slot = flow.side.listener;
+        if flow.socket.waits == Waits::HalfOpen && !flow.tcb.is_answered_by(&packet.header) {
+            let slot = flow.socket.listener;
             let flags = packet.header.flags.0 & OPENING.0;
             if flags == TcpFlags::ACK.0 && self.expects_cookies(slot, cx.io.cx.now_us) {
                 return self.handle_other_answer(cx, id, slot, seg, mbuf);
@@ -109,7 +109,7 @@ impl Tcp {
         }
         if flow.tcb.minds_mark(ecn) {
             let len = u32::from(packet.payload.len) + u32::from(packet.payload.more);
-            flow.tcb.mark(cfg, now_us, &packet.header, len, ecn, &mut io.of(&mut flow.side));
+            flow.tcb.mark(cfg, now_us, &packet.header, len, ecn, &mut io.of(&mut flow.socket));
         }
         let mut verdict = Ok(());
         let payload = packet.payload;
@@ -124,15 +124,15 @@ impl Tcp {
             }
             let flags = without_end(packet.header.flags);
             let header = TcpHeader { flags, ..packet.header };
-            flow.tcb.segment(cfg, now_us, &header, None, &mut io.of(&mut flow.side));
+            flow.tcb.segment(cfg, now_us, &header, None, &mut io.of(&mut flow.socket));
         } else if payload.len == 0 && work.tails == 0 {
             io.cx.rx_pool.put(mbuf);
-            flow.tcb.segment(cfg, now_us, &packet.header, None, &mut io.of(&mut flow.side));
+            flow.tcb.segment(cfg, now_us, &packet.header, None, &mut io.of(&mut flow.socket));
         } else if work.tails == 0 {
             mbuf.set_range(mbuf.offset() + payload.start as usize, payload.len as usize);
             io.cx.flow_frames[usize::from(id.group)] += 1;
             let buf = Some(Payload(mbuf));
-            flow.tcb.segment(cfg, now_us, &packet.header, buf, &mut io.of(&mut flow.side));
+            flow.tcb.segment(cfg, now_us, &packet.header, buf, &mut io.of(&mut flow.socket));
         } else {
             mbuf.set_range(mbuf.offset() + payload.start as usize, payload.len as usize);
             let first = Payload(mbuf);
@@ -146,7 +146,7 @@ impl Tcp {
                 let len = buf.0.len() as u32;
                 header.flags = if left > 0 { without_end(last_flags) } else { last_flags };
                 io.cx.flow_frames[usize::from(id.group)] += 1;
-                flow.tcb.segment(cfg, now_us, &header, Some(buf), &mut io.of(&mut flow.side));
+                flow.tcb.segment(cfg, now_us, &header, Some(buf), &mut io.of(&mut flow.socket));
                 header.seq += len;
                 if left > 0 {
                     part = batch.take_tail(&mut more).map(Payload);
@@ -158,22 +158,22 @@ impl Tcp {
                 }
             }
         }
-        touch(touched, &mut flow.side);
-        let side = &mut flow.side;
-        match side.holder {
-            Holder::Application if side.acked_bytes > 0 || side.window_opened => {
-                io.cx.announce_sent(side, flow.tcb.send_space(cfg));
+        touch(touched, &mut flow.socket);
+        let socket = &mut flow.socket;
+        match socket.holder {
+            Holder::Application if socket.acked_bytes > 0 || socket.window_opened => {
+                io.cx.announce_sent(socket, flow.tcb.send_space(cfg));
             }
-            Holder::Knocking if side.waits != Waits::Knocking => {
-                let Some(listening) = listeners.get(side.listener) else {
+            Holder::Knocking if socket.waits != Waits::Knocking => {
+                let Some(listening) = listeners.get(socket.listener) else {
                     // It came from a thread with a listener; this thread has none.
                     self.end(io, flows, id, End::Abort);
                     return verdict;
                 };
-                if side.waits == Waits::HalfOpen {
+                if socket.waits == Waits::HalfOpen {
                     listening.backlog.established();
                 }
-                side.waits = Waits::Knocking;
+                socket.waits = Waits::Knocking;
                 let tuple = flow.tcb.tuple();
                 io.cx.metrics.counters.knocks.add(1);
                 io.cx.events.push(Event::Knock {
@@ -227,8 +227,8 @@ impl Tcp {
                 let mut tcb = self.new_passive(&cx.io.cx, &packet.header, tuple, floor);
                 tcb.syn_mark(packet.ip.ecn);
                 let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Embryonic, now_us);
-                flow.side.listener = slot;
-                flow.side.waits = Waits::HalfOpen;
+                flow.socket.listener = slot;
+                flow.socket.waits = Waits::HalfOpen;
                 match cx.flows.insert(&cx.io.cx, usize::from(work.group), flow) {
                     Some(id) => {
                         cx.flows.touch(id);
@@ -276,7 +276,7 @@ impl Tcp {
             return cx.done(seg, mbuf).and(Err(LocalDrop::Backlog.into()));
         }
         let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Knocking, now_us);
-        flow.side.listener = slot;
+        flow.socket.listener = slot;
         match cx.flows.insert(&cx.io.cx, usize::from(work.group), flow) {
             Some(id) => self.segment(cx, id, seg, mbuf),
             None => {

@@ -1,6 +1,6 @@
 //! The listeners of one elastic thread. A listener serves the flow groups of its thread; an
 //! application that wants all connections listens on every elastic thread.
-use crate::flows::flow::{Side, Waits};
+use crate::flows::flow::{TcpSocket, Waits};
 use crate::flows::flow_of;
 use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
@@ -114,9 +114,9 @@ impl Listeners {
     }
 
     /// Removes a flow from its listener's backlog, if it waits there.
-    pub fn stop_waiting(&mut self, side: &mut Side) {
-        let waits = std::mem::replace(&mut side.waits, Waits::Nowhere);
-        let Some(listening) = self.get(side.listener) else { return };
+    pub fn stop_waiting(&mut self, socket: &mut TcpSocket) {
+        let waits = std::mem::replace(&mut socket.waits, Waits::Nowhere);
+        let Some(listening) = self.get(socket.listener) else { return };
         match waits {
             Waits::HalfOpen => listening.backlog.half_open_died(),
             Waits::Knocking => listening.backlog.accepted(),
@@ -165,11 +165,11 @@ impl Listeners {
         }
         for number in leaving.iter() {
             let Some(group) = groups[number].as_mut() else { continue };
-            for id in group.ids_where(|flow| flow.side.waits != Waits::Nowhere) {
+            for id in group.ids_where(|flow| flow.socket.waits != Waits::Nowhere) {
                 let Some(flow) = group.get(id) else { continue };
-                let Some(listening) = self.get(flow.side.listener) else { continue };
+                let Some(listening) = self.get(flow.socket.listener) else { continue };
                 waiting.push((id, listening.addr, listening.port));
-                listening.count_moved(flow.side.waits, false);
+                listening.count_moved(flow.socket.waits, false);
             }
         }
         waiting
@@ -188,12 +188,12 @@ impl Listeners {
             let Some(flow) = flow_of(groups, *id) else { continue };
             match slot.and_then(|slot| Some((slot, self.get(slot)?))) {
                 Some((slot, listening)) => {
-                    flow.side.listener = slot;
-                    listening.count_moved(flow.side.waits, true);
+                    flow.socket.listener = slot;
+                    listening.count_moved(flow.socket.waits, true);
                 }
                 None => {
-                    flow.side.listener = u16::MAX;
-                    flow.side.waits = Waits::Nowhere;
+                    flow.socket.listener = u16::MAX;
+                    flow.socket.waits = Waits::Nowhere;
                 }
             }
         }

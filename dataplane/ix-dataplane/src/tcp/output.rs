@@ -1,7 +1,7 @@
 //! The output of a flow: segments become packets, progress becomes event conditions.
 use crate::context::Context;
 use crate::events::EventWriter;
-use crate::flows::flow::{Holder, Payload, Side};
+use crate::flows::flow::{Holder, Payload, TcpSocket};
 use crate::icmp::call_error;
 use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
@@ -15,21 +15,21 @@ use ix_wire::{Checksum, FlowTuple, FrameHeader, UsualTcp, ethernet, ipv4};
 /// The outside, as one flow sees it.
 pub struct FlowOutput<'a> {
     pub(crate) io: &'a mut Io,
-    pub(crate) side: &'a mut Side,
+    pub(crate) socket: &'a mut TcpSocket,
 }
 
 impl Io {
     /// The outside, as one flow sees it.
     #[inline]
-    pub fn of<'a>(&'a mut self, side: &'a mut Side) -> FlowOutput<'a> {
-        FlowOutput { io: self, side }
+    pub fn of<'a>(&'a mut self, socket: &'a mut TcpSocket) -> FlowOutput<'a> {
+        FlowOutput { io: self, socket }
     }
 }
 
 impl Output<Payload> for FlowOutput<'_> {
     fn transmit(&mut self, tuple: &FlowTuple, seg: &SegmentOut) -> bool {
-        let FlowOutput { io, side } = self;
-        let resolved = io.refresh_mac((&mut side.mac, &mut side.mac_version), tuple.remote);
+        let FlowOutput { io, socket } = self;
+        let resolved = io.refresh_mac((&mut socket.mac, &mut socket.mac_version), tuple.remote);
         let Some(mut mbuf) = io.cx.tx_pool.take() else {
             io.cx.metrics.drop_local(LocalDrop::NoTxFrame);
             return false;
@@ -42,12 +42,12 @@ impl Output<Payload> for FlowOutput<'_> {
         };
         let payload_len = seg.payload_len as usize;
         mbuf.set_range(HEADROOM_BYTES, headers_len + payload_len);
-        let (ttl, tos) = (side.ttl, side.tos | seg.ecn);
-        let frame = FrameHeader { ttl, tos, ..io.frame_header(side.port, side.mac, tuple) };
+        let (ttl, tos) = (socket.ttl, socket.tos | seg.ecn);
+        let frame = FrameHeader { ttl, tos, ..io.frame_header(socket.port, socket.mac, tuple) };
         let memory = &io.cx.shared.memory;
         let (headers, payload) = mbuf.bytes_mut(memory).split_at_mut(headers_len);
         let mut sum = Checksum::new();
-        if payload_len > 0 && !copy_payload(side, memory, seg.payload_offset, payload, &mut sum) {
+        if payload_len > 0 && !copy_payload(socket, memory, seg.payload_offset, payload, &mut sum) {
             debug_assert!(false, "a segment outside the send queue");
             io.cx.tx_pool.put(mbuf);
             return false;
@@ -68,46 +68,46 @@ impl Output<Payload> for FlowOutput<'_> {
             _ => drop(frame.emit_tcp(headers, &seg.header(tuple), payload_len, sum)),
         }
         if resolved {
-            io.ports[side.port as usize].queue.push_back(mbuf);
+            io.ports[socket.port as usize].queue.push_back(mbuf);
         } else {
-            io.wait_for_neighbor(tuple.remote, side.port, mbuf);
+            io.wait_for_neighbor(tuple.remote, socket.port, mbuf);
         }
         true
     }
 
     fn deliver(&mut self, buf: Payload) {
-        let FlowOutput { io, side } = self;
+        let FlowOutput { io, socket } = self;
         let (addr, len) = (io.cx.shared.memory.addr_of(&buf.0), buf.0.len() as u32);
-        side.bytes_in += u64::from(len);
-        side.held.push(&io.cx.shared.memory, buf.0);
-        if side.holder == Holder::Application {
-            announce(&mut io.cx.events, side, addr, len);
+        socket.bytes_in += u64::from(len);
+        socket.held.push(&io.cx.shared.memory, buf.0);
+        if socket.holder == Holder::Application {
+            announce(&mut io.cx.events, socket, addr, len);
         }
     }
 
     fn discard(&mut self, buf: Payload) {
-        self.io.cx.flow_frames[usize::from(self.side.id.group)] -= 1;
+        self.io.cx.flow_frames[usize::from(self.socket.id.group)] -= 1;
         self.io.cx.rx_pool.put(buf.0);
     }
 
     fn acked(&mut self, bytes: u32) {
-        self.side.sendq.pop(bytes);
-        self.side.acked_bytes += bytes;
-        self.side.bytes_out += u64::from(bytes);
+        self.socket.sendq.pop(bytes);
+        self.socket.acked_bytes += bytes;
+        self.socket.bytes_out += u64::from(bytes);
     }
 
     fn event(&mut self, event: TcpEvent) {
-        let FlowOutput { io, side } = self;
+        let FlowOutput { io, socket } = self;
         match event {
-            TcpEvent::Established => io.cx.flow_established(side),
+            TcpEvent::Established => io.cx.flow_established(socket),
             TcpEvent::Eof => {
-                side.eof_pending = true;
-                if side.holder == Holder::Application {
-                    io.cx.announce_eof(side);
+                socket.eof_pending = true;
+                if socket.holder == Holder::Application {
+                    io.cx.announce_eof(socket);
                 }
             }
-            TcpEvent::WindowOpen => side.window_opened = true,
-            TcpEvent::Dead(reason) => io.cx.flow_dead(side, reason),
+            TcpEvent::WindowOpen => socket.window_opened = true,
+            TcpEvent::Dead(reason) => io.cx.flow_dead(socket, reason),
         }
     }
 
@@ -130,91 +130,91 @@ const FETCH_BYTES: usize = 192;
 /// the stack, because reading it from the frame would wait for the frame's cache lines.
 #[inline]
 fn copy_payload(
-    side: &Side,
+    socket: &TcpSocket,
     memory: &PacketMemory,
     offset: u32,
     payload: &mut [u8],
     sum: &mut Checksum,
 ) -> bool {
     if payload.len() > SMALL_BYTES {
-        let copied = side.sendq.copy_to(memory, offset, payload);
+        let copied = socket.sendq.copy_to(memory, offset, payload);
         sum.add_bytes(payload);
         return copied;
     }
     let mut small = [0; SMALL_BYTES];
     let small = &mut small[..payload.len()];
-    let copied = side.sendq.copy_to(memory, offset, small);
+    let copied = socket.sendq.copy_to(memory, offset, small);
     sum.add_bytes(small);
     payload.copy_from_slice(small);
     copied
 }
 
 /// Announces received data, which is already in `held`.
-pub(crate) fn announce(events: &mut EventWriter, side: &mut Side, addr: u64, len: u32) {
+pub(crate) fn announce(events: &mut EventWriter, socket: &mut TcpSocket, addr: u64, len: u32) {
     if events.is_muted() {
         return;
     }
-    side.announced += 1;
-    side.announced_bytes += len;
-    let (cookie, handle) = (side.cookie, side.id.handle());
+    socket.announced += 1;
+    socket.announced_bytes += len;
+    let (cookie, handle) = (socket.cookie, socket.id.handle());
     events.push(Event::Recv { cookie, handle, data: RxData { addr, len } });
 }
 
 impl Context {
-    pub(crate) fn announce_eof(&mut self, side: &mut Side) {
+    pub(crate) fn announce_eof(&mut self, socket: &mut TcpSocket) {
         if self.events.is_muted() {
             return;
         }
-        side.eof_pending = false;
-        self.events.push(Event::Eof { cookie: side.cookie, handle: side.id.handle() });
+        socket.eof_pending = false;
+        self.events.push(Event::Eof { cookie: socket.cookie, handle: socket.id.handle() });
     }
 
     /// Announces acknowledged data, and how much the application may send now.
-    pub(crate) fn announce_sent(&mut self, side: &mut Side, send_space: u32) {
+    pub(crate) fn announce_sent(&mut self, socket: &mut TcpSocket, send_space: u32) {
         if self.events.is_muted() {
             return;
         }
-        let (cookie, handle, bytes) = (side.cookie, side.id.handle(), side.acked_bytes);
-        side.acked_bytes = 0;
-        side.window_opened = false;
+        let (cookie, handle, bytes) = (socket.cookie, socket.id.handle(), socket.acked_bytes);
+        socket.acked_bytes = 0;
+        socket.window_opened = false;
         self.events.push(Event::Sent { cookie, handle, bytes, window: send_space.into() });
     }
 
-    fn flow_established(&mut self, side: &mut Side) {
-        match side.holder {
+    fn flow_established(&mut self, socket: &mut TcpSocket) {
+        match socket.holder {
             Holder::Connecting => {
-                side.holder = Holder::Application;
-                self.announce_connected(side, Ok(()));
+                socket.holder = Holder::Application;
+                self.announce_connected(socket, Ok(()));
             }
             // The `KNOCK` event needs the peer's address. The receive path has it, and checks for
             // this state.
-            Holder::Embryonic => side.holder = Holder::Knocking,
+            Holder::Embryonic => socket.holder = Holder::Knocking,
             _ => {}
         }
     }
 
     /// Announces an ICMP error about a flow that the application knows. It is a hint: it is dropped
     /// while no event may be written.
-    pub(crate) fn announce_error(&mut self, side: &Side, said: &IcmpError) {
-        let known = matches!(side.holder, Holder::Connecting | Holder::Application);
+    pub(crate) fn announce_error(&mut self, socket: &TcpSocket, said: &IcmpError) {
+        let known = matches!(socket.holder, Holder::Connecting | Holder::Application);
         if !known || self.events.is_muted() {
             return;
         }
         self.events.push(Event::FlowError {
-            cookie: side.cookie,
-            handle: side.id.handle(),
+            cookie: socket.cookie,
+            handle: socket.id.handle(),
             why: call_error(said),
             icmp: IcmpMessage::new(said.said, said.by.0),
         });
     }
 
-    fn announce_connected(&mut self, side: &Side, outcome: Result<(), CallError>) {
-        let (cookie, handle) = (side.cookie, side.id.handle());
+    fn announce_connected(&mut self, socket: &TcpSocket, outcome: Result<(), CallError>) {
+        let (cookie, handle) = (socket.cookie, socket.id.handle());
         self.events.push(Event::Connected { cookie, handle, outcome });
     }
 
-    fn flow_dead(&mut self, side: &mut Side, reason: DeadReason) {
-        match side.holder {
+    fn flow_dead(&mut self, socket: &mut TcpSocket, reason: DeadReason) {
+        match socket.holder {
             Holder::Connecting => {
                 let error = match reason {
                     DeadReason::Refused | DeadReason::Reset | DeadReason::Closed => {
@@ -223,7 +223,7 @@ impl Context {
                     DeadReason::TimedOut => CallError::TimedOut,
                     DeadReason::Unreachable => CallError::Unreachable,
                 };
-                self.announce_connected(side, Err(error));
+                self.announce_connected(socket, Err(error));
             }
             Holder::Application => {
                 let reason = match reason {
@@ -232,30 +232,30 @@ impl Context {
                     DeadReason::TimedOut => ix_abi::DeadReason::TimedOut,
                     DeadReason::Unreachable => ix_abi::DeadReason::Unreachable,
                 };
-                let (cookie, handle) = (side.cookie, side.id.handle());
+                let (cookie, handle) = (socket.cookie, socket.id.handle());
                 self.events.push(Event::Dead { cookie, handle, reason });
             }
             Holder::Knocking | Holder::Embryonic | Holder::Orphan => {}
         }
-        side.holder = Holder::Orphan;
-        self.bury(side);
+        socket.holder = Holder::Orphan;
+        self.bury(socket);
     }
 
     /// Takes back what the application was lent, once it has returned from the events that it may
     /// be reading now.
-    pub(crate) fn bury(&mut self, side: &mut Side) {
-        side.sendq.clear();
-        self.bury_received(side);
+    pub(crate) fn bury(&mut self, socket: &mut TcpSocket) {
+        socket.sendq.clear();
+        self.bury_received(socket);
     }
 
     /// The same for received buffers alone: what was given to send is still being sent.
-    pub(crate) fn bury_received(&mut self, side: &mut Side) {
-        side.announced = 0;
-        side.announced_bytes = 0;
-        side.front_done = 0;
-        if !side.held.is_empty() {
-            self.flow_frames[usize::from(side.id.group)] -= side.held.count() as u32;
-            self.graveyard.push(std::mem::take(&mut side.held));
+    pub(crate) fn bury_received(&mut self, socket: &mut TcpSocket) {
+        socket.announced = 0;
+        socket.announced_bytes = 0;
+        socket.front_done = 0;
+        if !socket.held.is_empty() {
+            self.flow_frames[usize::from(socket.id.group)] -= socket.held.count() as u32;
+            self.graveyard.push(std::mem::take(&mut socket.held));
         }
     }
 }

@@ -89,9 +89,9 @@ impl Backend for Dataplane<'_> {
         }
         if let Some(change) = self.change(request) {
             return match change {
-                Ok(vnic::Change { answer, gate: None }) => Some(Ok(answer)),
-                Ok(vnic::Change { answer, gate: Some(gate) }) => {
-                    self.commands.submit_gate(gate, self.reply_of_gate(ticket, answer));
+                Ok(vnic::Change { answer, rules: None }) => Some(Ok(answer)),
+                Ok(vnic::Change { answer, rules: Some(rules) }) => {
+                    self.commands.submit_rules(rules, self.reply_of_rules(ticket, answer));
                     None
                 }
                 Err(refusal) => Some(Err(refusal)),
@@ -123,7 +123,7 @@ impl Dataplane<'_> {
 
     /// The same of filters and rates: they hold from the next cycle on, whenever that is. A
     /// dataplane that stands still sends nothing before.
-    fn reply_of_gate(&self, ticket: Ticket, done: Answer) -> Reply {
+    fn reply_of_rules(&self, ticket: Ticket, done: Answer) -> Reply {
         let answers = self.answers.clone();
         Box::new(move |outcome: &Outcome| {
             let answer = match outcome {
@@ -138,7 +138,7 @@ impl Dataplane<'_> {
     /// it is about something else.
     fn change(&mut self, request: &Request) -> Option<Result<vnic::Change, Refusal>> {
         Some(match request {
-            Request::Vnic => Ok(vnic::Change { answer: self.vnic.look().into(), gate: None }),
+            Request::Vnic => Ok(vnic::Change { answer: self.vnic.look().into(), rules: None }),
             Request::FilterCreate { vnic: Some(_), .. }
             | Request::FilterAssign { vnic: Some(_), .. }
             | Request::VnicCreate { .. }

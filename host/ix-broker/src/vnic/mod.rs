@@ -15,8 +15,8 @@ use ix_proto::control::vnic::{
 use ix_proto::control::{Answer, Refusal};
 use ix_sys::socket::local_ipv4_addresses;
 use ix_vnic::{
-    Assigned, Direction, FILTERS_MAX, Filter, FilterId, FilterView, Gate, Policy, Rate, RateError,
-    Rates, Refusal as Why, Registry, VnicId, check_count,
+    Assigned, Direction, FILTERS_MAX, Filter, FilterId, FilterView, Policy, Rate, RateError, Rates,
+    Refusal as Why, Registry, VnicId, VnicRules, check_count,
 };
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -58,32 +58,32 @@ pub struct Vnic {
 pub struct Change {
     /// For who asked.
     pub answer: Answer,
-    /// The dataplane gets another gate.
-    pub gate: Option<Gate>,
+    /// Rules that the dataplane has to apply before the user gets the answer.
+    pub rules: Option<VnicRules>,
 }
 
 impl Vnic {
     /// With what the configuration grants, to the whole of it and to single queues.
-    pub fn new(gate: &Gate, queues: usize) -> Result<Vnic, String> {
+    pub fn new(rules: &VnicRules, queues: usize) -> Result<Vnic, String> {
         let name = |e: Why| e.to_string();
         let mut registry = Registry::new(Policy { queues_max: usize::MAX, ..Policy::default() });
         let id = registry.create_vnic("dataplane", queues, draw()?).map_err(name)?;
         let mut vnic = Vnic {
             granted: Granted::new(registry),
             id,
-            rates: Rates { rx: gate.rx_rate, tx: gate.tx_rate, flow: gate.flow_rate },
+            rates: Rates { rx: rules.rx_rate, tx: rules.tx_rate, flow: rules.flow_rate },
             queue_rates: BTreeMap::new(),
             link_rates: LinkRates::default(),
             in_hardware: Vec::new(),
             queues,
             link_bits_per_s: None,
         };
-        for queue in gate.queue_rates.keys() {
+        for queue in rules.queue_rates.keys() {
             vnic.granted.registry.check_queue(id, *queue).map_err(name)?;
         }
-        vnic.queue_rates.clone_from(&gate.queue_rates);
-        let all = gate.filters.iter().map(|filter| (None, filter));
-        let assigned = gate.assigned.iter().map(|(queue, filter)| (Some(*queue), filter));
+        vnic.queue_rates.clone_from(&rules.queue_rates);
+        let all = rules.filters.iter().map(|filter| (None, filter));
+        let assigned = rules.assigned.iter().map(|(queue, filter)| (Some(*queue), filter));
         for (queue, filter) in all.chain(assigned) {
             let place = Place { vnic: Some(id), queue };
             let made = vnic.granted.grant(HOLDER, filter.clone(), place);
@@ -177,12 +177,12 @@ impl Vnic {
     }
 
     /// What whoever shares the link lets through: packets shall wait here rather than be lost
-    /// there. Answers the gate that the dataplane gets, if it is another one.
-    pub fn set_link_rates(&mut self, rates: LinkRates) -> Option<Gate> {
-        let before = self.gate();
+    /// there. Returns the rules that the dataplane is to apply, if they change.
+    pub fn set_link_rates(&mut self, rates: LinkRates) -> Option<VnicRules> {
+        let before = self.rules();
         self.link_rates = rates;
-        let gate = self.gate();
-        (gate != before).then_some(gate)
+        let rules = self.rules();
+        (rules != before).then_some(rules)
     }
 
     fn check(&self, rate: Rate) -> Result<Rate, String> {
@@ -219,7 +219,7 @@ impl Vnic {
                 RatesSet::Own(self.all_rates())
             }
         };
-        Ok(Change { answer: answer.into(), gate: Some(self.gate()) })
+        Ok(Change { answer: answer.into(), rules: Some(self.rules()) })
     }
 
     fn all_rates(&self) -> OwnRates {
@@ -268,15 +268,15 @@ impl Vnic {
     /// The kernel has the change; now it is the dataplane's turn.
     fn changed(&mut self, devices: &dyn FilteredDevices, answer: impl Into<Answer>) -> Change {
         self.in_hardware = devices.filters_in_hardware();
-        Change { answer: answer.into(), gate: Some(self.gate()) }
+        Change { answer: answer.into(), rules: Some(self.rules()) }
     }
 
     /// What the dataplane is to let pass.
-    pub fn gate(&self) -> Gate {
+    pub fn rules(&self) -> VnicRules {
         let Rates { rx: rx_rate, tx, flow: flow_rate } = self.rates;
         let tx_rate = tx.into_iter().chain(self.link_rates.both()).reduce(Rate::and);
         let queue_rates = self.queue_rates.clone();
-        Gate { rx_rate, tx_rate, flow_rate, queue_rates, ..filters_of(&self.granted) }
+        VnicRules { rx_rate, tx_rate, flow_rate, queue_rates, ..filters_of(&self.granted) }
     }
 }
 
@@ -323,8 +323,8 @@ fn fits(granted: &Granted) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The gate of what is granted, without rates.
-fn filters_of(granted: &Granted) -> Gate {
+/// The rules of what is granted, without rates.
+fn filters_of(granted: &Granted) -> VnicRules {
     let rules = |direction| granted.registry.rules(direction);
     fn at(rule: &Assigned) -> (Option<usize>, &Filter) {
         (rule.queue, &rule.filter)
@@ -345,7 +345,7 @@ fn filters_of(granted: &Granted) -> Gate {
             None => filters.push(rule.filter),
         }
     }
-    Gate { filters, closed, assigned, ..Gate::default() }
+    VnicRules { filters, closed, assigned, ..VnicRules::default() }
 }
 
 /// Whether the second filter, of all queues or of one, adds nothing to the first. Of received
@@ -382,8 +382,8 @@ pub fn read_rate(
 }
 
 /// What a device that leaves the rest to Linux is to take; none: everything.
-pub fn receive_filters(gate: &Gate) -> Option<Vec<Filter>> {
-    gate.set(Direction::Receive).map(|set| set.filters().to_vec())
+pub fn receive_filters(rules: &VnicRules) -> Option<Vec<Filter>> {
+    rules.set(Direction::Receive).map(|set| set.filters().to_vec())
 }
 
 /// Linux' own IPv4 addresses in this network namespace, but those of the loopback.

@@ -44,7 +44,7 @@ fn what_the_kernel_refuses_is_refused_and_taken_back_as_a_whole() {
     let refusal = vnic.create(&mut devices, &both, None, None, vec![]).err().expect("refused");
     assert_eq!(refusal, Refusal::Vnic("the kernel refuses".to_owned()));
     assert_eq!(vnic.own().filters, [], "none of both");
-    assert_eq!((vnic.own().rx_filtered, vnic.gate()), (false, Gate::default()));
+    assert_eq!((vnic.own().rx_filtered, vnic.rules()), (false, VnicRules::default()));
     assert_eq!(devices.in_force, None, "as before");
     // Nothing of it is in the way of what the kernel takes.
     let change = vnic.create(&mut devices, &both[..1], None, None, vec![]);
@@ -76,11 +76,11 @@ fn filters(text: &str) -> Vec<Filter> {
 
 /// What the dataplane is told, as text.
 fn told(change: &Change) -> Option<String> {
-    change.gate.as_ref().map(Gate::to_string)
+    change.rules.as_ref().map(VnicRules::to_string)
 }
 
 fn vnic() -> Vnic {
-    Vnic::new(&Gate::default(), 2).expect("a vNIC")
+    Vnic::new(&VnicRules::default(), 2).expect("a vNIC")
 }
 
 /// Puts everything into force.
@@ -124,7 +124,7 @@ fn what_was_filtered_once_is_closed_without_filters() {
     assert_eq!(told(&change).as_deref(), Some("rx tcp service 10.0.0.5:80"));
     let key = capability_of(&change);
     let part = vnic.derive(&mut Calm, &key, None).expect("derived");
-    assert_eq!(part.gate, change.gate, "the same packets");
+    assert_eq!(part.rules, change.rules, "the same packets");
     assert_eq!(vnic.revoke(&mut Calm, "ff").err(), Some(Refusal::NoCapability));
     let gone = vnic.revoke(&mut Calm, &key).expect("revoked");
     assert_eq!(
@@ -179,10 +179,10 @@ fn capability_of(change: &Change) -> String {
 }
 
 /// What a dataplane reads of a change.
-fn gate_of(change: Result<Change, Refusal>) -> Gate {
-    let gate = change.expect("fine").gate.expect("a gate");
-    assert_eq!(Gate::decode(&gate.encode()), Ok(gate.clone()), "the dataplane takes it");
-    gate
+fn rules_of(change: Result<Change, Refusal>) -> VnicRules {
+    let rules = change.expect("fine").rules.expect("rules");
+    assert_eq!(VnicRules::decode(&rules.encode()), Ok(rules.clone()), "the dataplane takes it");
+    rules
 }
 
 #[test]
@@ -194,21 +194,21 @@ fn a_dataplane_is_never_told_more_filters_than_it_takes() {
     };
     let key =
         key_of(vnic.create(&mut Calm, &filters("tx ip service 10.0.0.5"), None, None, vec![]));
-    gate_of(vnic.create(&mut Calm, &ports(1, 31), None, None, vec![]));
+    rules_of(vnic.create(&mut Calm, &ports(1, 31), None, None, vec![]));
     // All of these were told by the first one alone. That may go, so they count.
     let refusal =
         vnic.create(&mut Calm, &ports(32, 33), None, None, vec![]).err().expect("refused");
     assert!(refusal.to_string().contains("34 tx filters are too many"), "{refusal}");
     assert_eq!(vnic.own().filters.len(), 32, "all or none");
     // The other direction has room, and what is derived goes with what covers it.
-    gate_of(vnic.create(&mut Calm, &filters("rx ip service 10.0.0.5"), None, None, vec![]));
+    rules_of(vnic.create(&mut Calm, &filters("rx ip service 10.0.0.5"), None, None, vec![]));
     let derived = key_of(vnic.derive(&mut Calm, &key, ports(40, 40).pop()));
     let refusal = vnic.assign(&mut Calm, &key, Some(0)).err().expect("refused");
     assert!(refusal.to_string().contains("33 tx filters"), "{refusal}");
-    assert_eq!(gate_of(vnic.rate(None, None, None, None)).assigned, [], "it is as it was");
-    gate_of(vnic.revoke(&mut Calm, &derived));
-    gate_of(vnic.assign(&mut Calm, &key, Some(0)));
-    let left = gate_of(vnic.revoke(&mut Calm, &key));
+    assert_eq!(rules_of(vnic.rate(None, None, None, None)).assigned, [], "it is as it was");
+    rules_of(vnic.revoke(&mut Calm, &derived));
+    rules_of(vnic.assign(&mut Calm, &key, Some(0)));
+    let left = rules_of(vnic.revoke(&mut Calm, &key));
     assert_eq!(left.set(Direction::Transmit).map(|set| set.filters().len()), Some(31));
 }
 
@@ -230,8 +230,8 @@ fn filters_are_no_longer_than_the_dataplane_takes() {
     let mut told = 0;
     let refusal = (1..=32).flat_map(|n| [long("rx", n), long("tx", n)]).find_map(|filter| {
         let change = vnic.create(&mut Calm, &[filter], None, None, vec![]);
-        let gate = change.as_ref().ok().and_then(|change| change.gate.as_ref());
-        told = gate.map_or(told, |gate| gate.to_string().len().max(gate.encode().len()));
+        let rules = change.as_ref().ok().and_then(|change| change.rules.as_ref());
+        told = rules.map_or(told, |rules| rules.to_string().len().max(rules.encode().len()));
         change.err()
     });
     let refusal = refusal.expect("refused at last").to_string();
@@ -241,11 +241,11 @@ fn filters_are_no_longer_than_the_dataplane_takes() {
 
 #[test]
 fn queues_of_the_configuration_have_what_it_says() {
-    let new = |text: &str| Vnic::new(&text.parse().expect("a gate"), 2);
+    let new = |text: &str| Vnic::new(&text.parse().expect("rules"), 2);
     let text = "rx eth type 0x88b5; queue 1 tx udp service 10.0.0.5; \
                 queue 0 rate tx 2Mbit,burst=3028";
     let vnic = new(&text.replace("  ", " ")).expect("fine");
-    assert_eq!(vnic.gate(), text.parse().expect("a gate"));
+    assert_eq!(vnic.rules(), text.parse().expect("rules"));
     assert_eq!(vnic.own().filters[1].queue, Some(1));
     for (wrong, word) in [
         ("queue 2 rate tx 1Mbit", "has no queue 2: its queues are 0 to 1"),
@@ -266,17 +266,17 @@ fn what_is_a_queues_is_told_the_dataplane() {
     let made =
         vnic.create(&mut Calm, &filters("tx tcp service 10.0.0.5:80-90"), None, None, vec![]);
     let key = &key_of(made);
-    let gate = |change: Result<Change, Refusal>| told(&change.expect("fine")).expect("a gate");
+    let rules = |change: Result<Change, Refusal>| told(&change.expect("fine")).expect("rules");
     let whole = "tx tcp service 10.0.0.5:80-90";
-    assert_eq!(gate(vnic.assign(&mut Calm, key, Some(1))), format!("queue 1 {whole}"));
+    assert_eq!(rules(vnic.assign(&mut Calm, key, Some(1))), format!("queue 1 {whole}"));
     // What another filter of the same queue contains adds nothing; at another it does.
     let part = "tx tcp service 10.0.0.5:80";
     let derived = vnic.derive(&mut Calm, key, filters(part).pop()).expect("a part");
     assert_eq!(told(&derived), Some(format!("queue 1 {whole}")));
     let part_key = capability_of(&derived);
     let both = format!("queue 0 {part}; queue 1 {whole}");
-    assert_eq!(gate(vnic.assign(&mut Calm, &part_key, Some(0))), both);
-    assert_eq!(gate(vnic.assign(&mut Calm, key, None)), whole);
+    assert_eq!(rules(vnic.assign(&mut Calm, &part_key, Some(0))), both);
+    assert_eq!(rules(vnic.assign(&mut Calm, key, None)), whole);
     let beyond = vnic.assign(&mut Calm, key, Some(2)).err().expect("refused").to_string();
     assert!(beyond.contains("no queue 2"), "{beyond}");
     assert_eq!(told(&vnic.revoke(&mut Calm, key).expect("its own")).as_deref(), Some("none tx"));
@@ -289,12 +289,13 @@ fn received_packets_stay_at_their_queue_beside_wider_filters() {
     let wide = filters("rx eth type 0x88b5-0x88b9");
     vnic.create(&mut Calm, &wide, Some("web"), None, vec![]).expect("granted");
     let narrow = filters("rx eth type 0x88b5");
-    let gate = vnic.create(&mut Calm, &narrow, Some("web"), Some(1), vec![]).expect("granted").gate;
-    let gate = gate.expect("a gate");
-    assert!(gate.to_string().contains("; queue 1 rx eth"), "{gate}");
+    let rules =
+        vnic.create(&mut Calm, &narrow, Some("web"), Some(1), vec![]).expect("granted").rules;
+    let rules = rules.expect("rules");
+    assert!(rules.to_string().contains("; queue 1 rx eth"), "{rules}");
     let flows = vnic.create(&mut Calm, &filters("rx tcp service 10.0.0.5"), None, Some(0), vec![]);
     assert!(flows.err().expect("refused").to_string().contains("flow group"));
-    assert_eq!(vnic.rate(None, None, None, None).expect("fine").gate, Some(gate));
+    assert_eq!(vnic.rate(None, None, None, None).expect("fine").rules, Some(rules));
     let mut vnic = self::vnic();
     let both = filters("tx udp service 10.0.0.5;rx udp service 10.0.0.5");
     assert!(vnic.create(&mut Calm, &both, None, Some(0), vec![]).is_err());
@@ -338,14 +339,14 @@ fn rates_change_one_by_one() {
     assert!(refusal.contains("more than the link's 1Gbit"), "{refusal}");
     // The link's own rate holds beside ours.
     let five = LinkRates::read("ix tx 5Mbit");
-    let gate = vnic.set_link_rates(five).expect("another gate");
-    assert_eq!(gate.to_string(), "rate rx 1kpps,burst=3028; rate tx 5Mbit,burst=3028");
+    let rules = vnic.set_link_rates(five).expect("other rules");
+    assert_eq!(rules.to_string(), "rate rx 1kpps,burst=3028; rate tx 5Mbit,burst=3028");
     assert_eq!(vnic.set_link_rates(five), None, "the same");
     let part = vnic.set_link_rates(LinkRates::read("ix tx 5Mbit; ix part 3Mbit"));
-    assert!(part.is_some_and(|gate| gate.to_string().ends_with("rate tx 3Mbit,burst=3028")));
+    assert!(part.is_some_and(|rules| rules.to_string().ends_with("rate tx 3Mbit,burst=3028")));
     assert!(vnic.set_link_rates(five).is_some(), "the interface is not full any more");
     let change = vnic.rate(None, None, Some("2Mbit"), None).expect("fine");
-    assert!(told(&change).is_some_and(|gate| gate.ends_with("rate tx 2Mbit,burst=3028")));
+    assert!(told(&change).is_some_and(|rules| rules.ends_with("rate tx 2Mbit,burst=3028")));
     let none = LinkRates::read("my eth0");
     assert_eq!(vnic.set_link_rates(none), None, "ours is less anyway");
     let refusal = vnic.rate(None, Some("0bit"), None, None).err().expect("refused").to_string();

@@ -77,20 +77,20 @@ impl Handler for Client {
 const GROUPS: usize = 16;
 
 /// The client's thread comes after the server's.
-struct Bed {
+struct Rig {
     model: Loopback,
     servers: Vec<EventLoop<Httpd>>,
     client: EventLoop<Client>,
     turns: usize,
 }
 
-impl Bed {
-    fn new(config: Config, patience: Patience, client: Client) -> Bed {
-        Bed::with_threads(1, config, patience, client)
+impl Rig {
+    fn new(config: Config, patience: Patience, client: Client) -> Rig {
+        Rig::with_threads(1, config, patience, client)
     }
 
     /// With several threads the server's connections are never long on the same one.
-    fn with_threads(threads: u32, config: Config, patience: Patience, client: Client) -> Bed {
+    fn with_threads(threads: u32, config: Config, patience: Patience, client: Client) -> Rig {
         let model = Loopback::new(threads as usize + 1, Config { groups: GROUPS, ..config });
         let team = Team::new(threads);
         let server = |index| {
@@ -100,7 +100,7 @@ impl Bed {
         let servers = (0..threads).map(server).collect();
         let mut client = EventLoop::new(model.enter(threads).unwrap(), client);
         client.io().connect(at(), ());
-        Bed { model, servers, client, turns: 0 }
+        Rig { model, servers, client, turns: 0 }
     }
 
     fn turn(&mut self) {
@@ -118,7 +118,7 @@ impl Bed {
     }
 
     #[track_caller]
-    fn run_until(&mut self, holds: impl Fn(&mut Bed) -> bool) {
+    fn run_until(&mut self, holds: impl Fn(&mut Rig) -> bool) {
         for _ in 0..200_000 {
             if holds(self) {
                 return;
@@ -131,9 +131,9 @@ impl Bed {
     /// Everything is gone on both sides.
     #[track_caller]
     fn comes_to_rest(&mut self) {
-        self.run_until(|bed| {
-            let connections: usize = bed.servers.iter_mut().map(|s| s.io().connections()).sum();
-            bed.model.flows() == 0 && connections == 0
+        self.run_until(|rig| {
+            let connections: usize = rig.servers.iter_mut().map(|s| s.io().connections()).sum();
+            rig.model.flows() == 0 && connections == 0
         });
         (0..3).for_each(|_| self.turn());
         assert_eq!((self.model.held_buffers(), self.live()), (0, 0));
@@ -172,26 +172,26 @@ fn pipelined_requests_are_answered_in_order_whatever_the_windows() {
         let seed = seed as u64;
         let config = Config { seed, window_bytes, step_bytes, refuse_one_in, ..Config::default() };
         let threads = 1 + seed as u32 / 2 % 2;
-        let mut bed = Bed::with_threads(threads, config, PATIENCE, client(&requests));
-        bed.run_until(|bed| bed.client.handler().eof);
-        let got = answers(&bed.client.handler().got);
+        let mut rig = Rig::with_threads(threads, config, PATIENCE, client(&requests));
+        rig.run_until(|rig| rig.client.handler().eof);
+        let got = answers(&rig.client.handler().got);
         let wanted = [("200", 1000), ("200", 300_000), ("404", 13), ("200", 10), ("200", 10)];
         assert!(got.iter().map(|(code, n)| (code.as_str(), *n)).eq(wanted), "{got:?}");
-        bed.comes_to_rest();
+        rig.comes_to_rest();
     }
 }
 
 #[test]
 fn answers_still_come_after_the_client_has_shut_its_half() {
     let requests = get("/300000").repeat(4);
-    let mut bed = Bed::new(
+    let mut rig = Rig::new(
         Config { window_bytes: 3000, ..Config::default() },
         PATIENCE,
         Client { shuts: true, ..client(&requests) },
     );
-    bed.run_until(|bed| bed.client.handler().eof);
-    assert_eq!(answers(&bed.client.handler().got), vec![("200".to_owned(), 300_000); 4]);
-    bed.comes_to_rest();
+    rig.run_until(|rig| rig.client.handler().eof);
+    assert_eq!(answers(&rig.client.handler().got), vec![("200".to_owned(), 300_000); 4]);
+    rig.comes_to_rest();
 }
 
 #[test]
@@ -199,10 +199,10 @@ fn pages_are_sent_from_where_they_lie() {
     // One step of transmit memory, 2 MB, holds the pages, and could not hold these answers.
     let requests = get("/300000").repeat(50);
     let config = Config { tx_steps: 2, ..Config::default() };
-    let mut bed = Bed::new(config, PATIENCE, Client { shuts: true, ..client(&requests) });
-    bed.run_until(|bed| bed.client.handler().eof);
-    assert_eq!(answers(&bed.client.handler().got).len(), 50);
-    bed.comes_to_rest();
+    let mut rig = Rig::new(config, PATIENCE, Client { shuts: true, ..client(&requests) });
+    rig.run_until(|rig| rig.client.handler().eof);
+    assert_eq!(answers(&rig.client.handler().got).len(), 50);
+    rig.comes_to_rest();
 }
 
 #[test]
@@ -210,16 +210,16 @@ fn a_flood_that_does_not_read_is_not_read_and_is_cut_off() {
     let patience = Patience { idle_us: 20_000, request_us: 20_000 };
     let requests = get("/1000").repeat(20_000);
     let flood = Client { reads: false, ..client(&requests) };
-    let mut bed = Bed::new(Config { step_bytes: 1 << 16, ..Config::default() }, patience, flood);
+    let mut rig = Rig::new(Config { step_bytes: 1 << 16, ..Config::default() }, patience, flood);
     let mut most = 0;
-    while bed.client.handler().dead.is_none() {
-        bed.turn();
-        let conn = bed.servers[0].io().conn(FIRST_ID);
+    while rig.client.handler().dead.is_none() {
+        rig.turn();
+        let conn = rig.servers[0].io().conn(FIRST_ID);
         most = most.max(conn.map_or(0, |conn| conn.unsent_bytes() + conn.unacked_bytes()));
     }
     assert!((SEND_LIMIT_BYTES..SEND_LIMIT_BYTES + 2048).contains(&most), "{most}");
-    assert_eq!(bed.client.handler().dead, Some(Dead::Reset));
-    bed.comes_to_rest();
+    assert_eq!(rig.client.handler().dead, Some(Dead::Reset));
+    rig.comes_to_rest();
 }
 
 #[test]
@@ -232,24 +232,24 @@ fn half_requests_and_idle_connections_end() {
         (String::new(), &[]),
     ];
     for (threads, (requests, wanted)) in (1..3).flat_map(|n| cases.iter().map(move |c| (n, c))) {
-        let mut bed = Bed::with_threads(threads, Config::default(), patience, client(requests));
-        bed.run_until(|bed| bed.client.handler().eof);
-        let got = answers(&bed.client.handler().got);
+        let mut rig = Rig::with_threads(threads, Config::default(), patience, client(requests));
+        rig.run_until(|rig| rig.client.handler().eof);
+        let got = answers(&rig.client.handler().got);
         assert!(got.iter().map(|(code, _)| code).eq(*wanted), "{requests:?}: {got:?}");
-        bed.comes_to_rest();
+        rig.comes_to_rest();
     }
 }
 
 #[test]
 fn too_many_connections_are_refused() {
-    let mut bed = Bed::new(Config::default(), PATIENCE, client(""));
+    let mut rig = Rig::new(Config::default(), PATIENCE, client(""));
     for _ in 0..5 {
-        bed.client.io().connect(at(), ());
+        rig.client.io().connect(at(), ());
     }
-    bed.run_until(|bed| bed.client.handler().dead.is_some());
-    assert_eq!(bed.live(), 4);
-    bed.client.io().abort_all();
-    bed.comes_to_rest();
+    rig.run_until(|rig| rig.client.handler().dead.is_some());
+    assert_eq!(rig.live(), 4);
+    rig.client.io().abort_all();
+    rig.comes_to_rest();
 }
 
 #[test]

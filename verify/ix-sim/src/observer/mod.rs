@@ -5,22 +5,22 @@
 //! sends before the network adds faults, and what arrives afterwards, so it knows what a host can
 //! know. It checks RFC 9293 (sequence numbers, windows, FIN), RFC 7323 (scaling, timestamps), RFC
 //! 2018 and RFC 2883 (SACK).
+mod end_state;
 mod lives;
 mod segment;
-mod side;
 #[cfg(test)]
 mod tests;
 
 pub use lives::{Lives, State, TRANSITIONS};
 
+use end_state::EndState;
 use segment::{ACK, End, FIN, RST, SYN, Segment};
-use side::Side;
 use std::collections::HashMap;
 
 /// A connection, from its first SYN until another one has the same addresses and ports.
 #[derive(Debug, Default)]
 struct Flow {
-    sides: [Side; 2],
+    ends: [EndState; 2],
     /// Initial sequence numbers of earlier connections of this name: hosts may still reply to their
     /// late SYNs.
     earlier: Vec<u32>,
@@ -71,9 +71,9 @@ impl Observer {
         if segment.has(SYN | ACK) && flow.earlier.contains(&answers) {
             return;
         }
-        let [first, second] = &mut flow.sides;
-        let (side, peer) = if from == 0 { (first, second) } else { (second, first) };
-        if let Err(what) = judge(side, peer, &segment) {
+        let [first, second] = &mut flow.ends;
+        let (end, peer) = if from == 0 { (first, second) } else { (second, first) };
+        if let Err(what) = judge(end, peer, &segment) {
             let short = Segment { payload: &[], ..segment.clone() };
             let len = segment.payload.len();
             self.violations.push(format!("on the wire: {what}; {len} octets, {short:?}"));
@@ -84,7 +84,7 @@ impl Observer {
     /// An end sends the first segment of a connection, or retransmits it.
     fn opens(&mut self, name: (End, End), from: usize, number: u32) {
         let flow = self.flows.entry(name).or_default();
-        let [mine, other] = [&flow.sides[from], &flow.sides[1 - from]];
+        let [mine, other] = [&flow.ends[from], &flow.ends[1 - from]];
         // Simultaneous open: the other end has sent its SYN, and knows of no other segment.
         let meets = mine.iss.is_none() && other.state == State::SynSent;
         if flow.segments == 0 || meets || mine.iss == Some(number) {
@@ -92,13 +92,13 @@ impl Observer {
         }
         let mut old = std::mem::take(flow);
         self.lives.ended(old.segments, old.faults);
-        for side in &old.sides {
-            side.leaves(&mut self.lives);
+        for end in &old.ends {
+            end.leaves(&mut self.lives);
         }
-        old.earlier.extend(old.sides.iter().filter_map(|side| side.iss));
+        old.earlier.extend(old.ends.iter().filter_map(|end| end.iss));
         // The other end may still be in the earlier connection, and send for that one. Its late
         // segments are duplicates in this one. What applications receive is compared all the same.
-        flow.sides.iter_mut().for_each(|side| side.doubtful = true);
+        flow.ends.iter_mut().for_each(|end| end.doubtful = true);
         flow.earlier = old.earlier;
     }
 
@@ -108,7 +108,7 @@ impl Observer {
         let Some(Ok(segment)) = Segment::read(frame) else { return };
         let Some((name, from)) = name(&segment) else { return };
         let Some(flow) = self.flows.get_mut(&name) else { return };
-        let [first, second] = &mut flow.sides;
+        let [first, second] = &mut flow.ends;
         let (to, peer) = if from == 0 { (second, first) } else { (first, second) };
         to.receives(peer, &segment);
         self.look(name);
@@ -117,11 +117,11 @@ impl Observer {
     /// Counts the transitions of both ends.
     fn look(&mut self, name: (End, End)) {
         let Some(flow) = self.flows.get_mut(&name) else { return };
-        for side in &mut flow.sides {
-            let now = side.state_now();
-            if now != side.state {
-                self.lives.went(side.state, now);
-                side.state = now;
+        for end in &mut flow.ends {
+            let now = end.state_now();
+            if now != end.state {
+                self.lives.went(end.state, now);
+                end.state = now;
             }
         }
     }
@@ -135,27 +135,27 @@ impl Observer {
     pub fn into_lives(mut self) -> Lives {
         for flow in self.flows.values() {
             self.lives.ended(flow.segments, flow.faults);
-            flow.sides.iter().for_each(|side| side.leaves(&mut self.lives));
+            flow.ends.iter().for_each(|end| end.leaves(&mut self.lives));
         }
         self.lives
     }
 }
 
 /// Checks a segment that an end sends against all that is known of both ends.
-fn judge(side: &mut Side, peer: &mut Side, segment: &Segment) -> Result<(), String> {
+fn judge(end: &mut EndState, peer: &mut EndState, segment: &Segment) -> Result<(), String> {
     if segment.has(SYN) && segment.flags & (FIN | RST) != 0 {
         return Err("SYN together with FIN or RST".into());
     }
     if segment.has(RST) {
-        side.resets();
+        end.resets();
         return Ok(());
     }
     if segment.has(SYN) && !segment.has(ACK) {
-        side.opens(segment);
+        end.opens(segment);
         return Ok(());
     }
     if segment.has(SYN) {
-        side.offers(segment);
+        end.offers(segment);
         return match peer.iss {
             Some(iss) if segment.ack == iss.wrapping_add(1) => Ok(()),
             _ => Err("a SYN-ACK that answers no SYN".into()),
@@ -163,5 +163,5 @@ fn judge(side: &mut Side, peer: &mut Side, segment: &Segment) -> Result<(), Stri
     }
     // The opener accepts one of several SYN-ACKs.
     peer.settles(segment.ack.wrapping_sub(1));
-    side.sends(peer, segment)
+    end.sends(peer, segment)
 }

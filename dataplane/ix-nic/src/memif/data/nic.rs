@@ -36,7 +36,7 @@ pub(crate) struct MemifNic {
 }
 
 struct Link {
-    side: Side,
+    rings: LinkRings,
     sender: Option<Sender>,
     table: Option<Arc<dyn SetReta>>,
     taken: Option<Taken>,
@@ -48,7 +48,7 @@ struct Link {
     memory: Arc<LinkMemory>,
 }
 
-enum Side {
+enum LinkRings {
     Client(Rings<ClientRx, ClientTx>),
     Server(Rings<ServerRx, ServerTx>),
 }
@@ -58,12 +58,12 @@ struct Rings<R, T> {
     tx: Vec<T>,
 }
 
-/// The same for both sides, whose rings are of different types.
-macro_rules! on_side {
-    ($side:expr, $rings:ident => $what:expr) => {
-        match $side {
-            Side::Client($rings) => $what,
-            Side::Server($rings) => $what,
+/// The same for both roles, whose rings are of different types.
+macro_rules! on_rings {
+    ($link_rings:expr, $rings:ident => $what:expr) => {
+        match $link_rings {
+            LinkRings::Client($rings) => $what,
+            LinkRings::Server($rings) => $what,
         }
     };
 }
@@ -94,22 +94,22 @@ impl MemifNic {
         let (tx, theirs): (Vec<_>, Vec<_>) = plan.tx_of(self.queue).into_iter().unzip();
         let tx: Vec<Ring> = tx.iter().map(|place| memory.ring(place)).collect();
         rx.iter().for_each(|ring| ring.mask_interrupts(true));
-        let side = match plan.role {
+        let rings = match plan.role {
             MemifRole::Client => {
                 let each = self.rx_frames / rx.len().max(1);
                 let mut rx: Vec<_> = rx.into_iter().map(|r| ClientRx::new(r, each)).collect();
                 rx.iter_mut().for_each(|ring| ring.refill(rx_pool));
-                Side::Client(Rings { rx, tx: tx.into_iter().map(ClientTx::new).collect() })
+                LinkRings::Client(Rings { rx, tx: tx.into_iter().map(ClientTx::new).collect() })
             }
             MemifRole::Server => {
                 let rx = rx.into_iter().map(ServerRx::new).collect();
-                Side::Server(Rings { rx, tx: tx.into_iter().map(ServerTx::new).collect() })
+                LinkRings::Server(Rings { rx, tx: tx.into_iter().map(ServerTx::new).collect() })
             }
         };
         let steered = sender.is_some() && plan.queues > 1;
         self.info.steering = if steered { Steering::Table } else { Steering::Software };
         self.info.mode = super::super::mode(plan.role, self.info.queues, Some(&plan.peer));
-        self.link = Some(Link { side, sender, table, taken, theirs, rx_bell, first: 0, memory });
+        self.link = Some(Link { rings, sender, table, taken, theirs, rx_bell, first: 0, memory });
     }
 }
 
@@ -203,7 +203,7 @@ impl Nic for MemifNic {
     ) -> usize {
         let Some(link) = &mut self.link else { return 0 };
         let before = out.len();
-        on_side!(&mut link.side, rings => {
+        on_rings!(&mut link.rings, rings => {
             if self.armed {
                 rings.rx.iter().for_each(|ring| ring.ring().mask_interrupts(true));
                 self.armed = false;
@@ -220,7 +220,7 @@ impl Nic for MemifNic {
 
     fn waiting(&self) -> Option<usize> {
         let Some(link) = &self.link else { return Some(0) };
-        on_side!(&link.side, rings => Some(rings.rx.iter().map(RxRing::waiting).sum()))
+        on_rings!(&link.rings, rings => Some(rings.rx.iter().map(RxRing::waiting).sum()))
     }
 
     fn transmit(
@@ -236,7 +236,7 @@ impl Nic for MemifNic {
         if let Some(sender) = &mut link.sender {
             sender.begin();
         }
-        on_side!(&mut link.side, rings => {
+        on_rings!(&mut link.rings, rings => {
             let (regions, drops) = (&link.memory.regions[..], &mut self.drops);
             let mut cx = Context { memory, pool: tx_pool, regions, drops };
             send(&mut rings.tx, link.sender.as_ref(), &mut cx, packets);
@@ -246,7 +246,7 @@ impl Nic for MemifNic {
 
     fn kick(&mut self, _memory: &PacketMemory, tx_pool: &mut Pool) {
         let Some(link) = &mut self.link else { return };
-        on_side!(&mut link.side, rings => {
+        on_rings!(&mut link.rings, rings => {
             publish(&mut rings.tx, &link.theirs, &link.memory);
             rings.tx.iter_mut().for_each(|ring| ring.reclaim(tx_pool));
         });
@@ -261,8 +261,8 @@ impl Nic for MemifNic {
         // With other peers each queue is linked to one queue: the peer decides where its packets
         // go.
         let (sender, queue) = (link.sender.as_ref()?, self.queue);
-        let server = matches!(link.side, Side::Server(_));
-        let rings = on_side!(&link.side, rings => {
+        let server = matches!(link.rings, LinkRings::Server(_));
+        let rings = on_rings!(&link.rings, rings => {
             let ring = |(ring, theirs): (&_, &usize)| RingFence {
                 ring: *TxRing::ring(ring),
                 taken: server.then(|| sender.taken_by(*theirs)),
@@ -281,7 +281,7 @@ impl Nic for MemifNic {
 
     fn frames_held(&self) -> (usize, usize) {
         let Some(link) = &self.link else { return (0, 0) };
-        on_side!(&link.side, rings => {
+        on_rings!(&link.rings, rings => {
             (rings.rx.iter().map(RxRing::held).sum(), rings.tx.iter().map(TxRing::held).sum())
         })
     }
@@ -300,7 +300,7 @@ impl Nic for MemifNic {
         if let Some(sender) = &mut link.sender {
             sender.sleep();
         }
-        on_side!(&mut link.side, rings => {
+        on_rings!(&mut link.rings, rings => {
             rings.rx.iter().for_each(|ring| ring.ring().mask_interrupts(false));
             // The flag must be visible before the index is read, as in `publish`.
             fence(Ordering::SeqCst);
@@ -329,7 +329,7 @@ impl Nic for MemifNic {
 
     fn close(&mut self, rx_pool: &mut Pool, tx_pool: &mut Pool) {
         let Some(mut link) = self.link.take() else { return };
-        on_side!(&mut link.side, rings => {
+        on_rings!(&mut link.rings, rings => {
             rings.rx.iter_mut().for_each(|ring| ring.close(rx_pool));
             rings.tx.iter_mut().for_each(|ring| ring.close(tx_pool));
         });

@@ -21,16 +21,16 @@ struct Host {
     page: Arc<ControlPage>,
 }
 
-fn host(gate: &str) -> Host {
-    host_at(gate, 0, 1)
+fn host(rules: &str) -> Host {
+    host_at(rules, 0, 1)
 }
 
 /// One of several elastic threads.
-fn host_at(gate: &str, index: usize, threads: usize) -> Host {
+fn host_at(rules: &str, index: usize, threads: usize) -> Host {
     let device = device(threads);
     let mut config = Config::with_address(OURS, 24);
     config.address_check = crate::config::AddressCheck::Off;
-    config.gate = gate.parse().unwrap();
+    config.vnic_rules = rules.parse().unwrap();
     let mut rig = TestRig::new(config, SIZES, &device);
     let TestThread { elastic: mut thread, arrays } = rig.threads.remove(index);
     // Starts the counting of rates.
@@ -129,12 +129,15 @@ fn what_is_foreign_never_leaves_and_is_counted() {
 }
 
 #[test]
-fn another_gate_holds_from_the_next_cycle_on() {
+fn other_rules_hold_from_the_next_cycle_on() {
     let mut host = host("");
     let (mut delivered, mut dropped, mut last) = (0, 0, 0);
     for round in 0..1000u64 {
         let port = 1000 + (round * 7 % 13) as u16;
-        host.thread.shared.gate.set(format!("tx tcp service 10.0.0.2:{port}").parse().unwrap());
+        host.thread
+            .shared
+            .vnic_rules
+            .set(format!("tx tcp service 10.0.0.2:{port}").parse().unwrap());
         host.queue(&segment(100, port, |_| {}));
         host.queue(&segment(100, if last == 0 { 1 } else { last }, |_| {}));
         host.thread.turn(round);
@@ -144,7 +147,7 @@ fn another_gate_holds_from_the_next_cycle_on() {
         (delivered, dropped, last) = (delivered + 1, dropped + 1, port);
     }
     assert_eq!((delivered, host.drops("tx_foreign_port")), (1000, dropped));
-    host.thread.shared.gate.set("none tx".parse().unwrap());
+    host.thread.shared.vnic_rules.set("none tx".parse().unwrap());
     host.queue(&segment(100, last, |_| {}));
     host.thread.turn(2000);
     assert_eq!(host.sent(), 0, "revoked");
@@ -164,24 +167,24 @@ fn a_limit_holds_within_two_percent_over_a_second() {
 /// at all.
 #[test]
 fn a_queue_has_its_own_rate_within_its_part() {
-    for (gate, wanted) in [
+    for (rules, wanted) in [
         ("queue 1 rate tx 20Mbit", [None, Some(20e6)]),
         ("rate tx 100Mbit; queue 1 rate tx 20Mbit", [Some(50e6), Some(20e6)]),
         ("rate tx 100Mbit; queue 1 rate tx 80Mbit", [Some(50e6), Some(50e6)]),
     ] {
         for (index, wanted) in wanted.into_iter().enumerate() {
-            let mut host = host_at(gate, index, 2);
+            let mut host = host_at(rules, index, 2);
             let Some(bits) = wanted else {
                 assert!(
                     host.thread.receive.admission.checks().is_none()
                         && host.thread.egress.qdisc.is_open(),
-                    "{gate}: nothing to ask"
+                    "{rules}: nothing to ask"
                 );
                 continue;
             };
             let (bytes, _) = host.flood(0, 1_000_000, 20);
             let error = (bytes as f64 - bits / 8.0).abs() - 2.0 * FULL as f64;
-            assert!(error <= 0.02 * bits / 8.0, "{gate}, queue {index}: {bytes} bytes");
+            assert!(error <= 0.02 * bits / 8.0, "{rules}, queue {index}: {bytes} bytes");
         }
     }
 }
@@ -195,7 +198,7 @@ fn a_queues_rate_changes_under_packets_that_wait() {
     for round in 0..100u64 {
         let rates =
             ["queue 1 rate tx 2Mbit", "queue 1 rate flow 2Mbit", "queue 0 rate tx 1kbit", ""];
-        host.thread.shared.gate.set(rates[round as usize % 4].parse().unwrap());
+        host.thread.shared.vnic_rules.set(rates[round as usize % 4].parse().unwrap());
         // The new rate is applied at the start of a cycle, before anything is built.
         host.thread.turn(1_000 * (round + 1));
         for _ in 0..3 {
@@ -206,7 +209,7 @@ fn a_queues_rate_changes_under_packets_that_wait() {
         host.thread.turn(1_000 * (round + 1) + 1);
         left.extend(host.device.take_sent());
     }
-    host.thread.shared.gate.set(ix_vnic::Gate::default());
+    host.thread.shared.vnic_rules.set(ix_vnic::VnicRules::default());
     host.thread.turn(200_000);
     left.extend(host.device.take_sent());
     let number = |frame: &[u8]| u32::from_be_bytes([frame[60], frame[61], frame[62], frame[63]]);
@@ -243,7 +246,7 @@ fn a_paced_thread_knows_when_its_next_packet_is_due() {
     host.thread.turn(1_012_112);
     assert_eq!(host.device.take_sent().len(), 1);
     // Without rules the rest is sent at once.
-    host.thread.shared.gate.set(ix_vnic::Gate::default());
+    host.thread.shared.vnic_rules.set(ix_vnic::VnicRules::default());
     host.thread.turn(1_012_113);
     assert_eq!(host.device.take_sent().len(), 6);
 }
@@ -301,7 +304,7 @@ fn flows_are_paced_one_by_one() {
     host.thread.turn(1_004_002);
     assert_eq!(host.device.take_sent().len(), 2);
     // Without rules all waiting packets are sent, in their order.
-    host.thread.shared.gate.set(ix_vnic::Gate::default());
+    host.thread.shared.vnic_rules.set(ix_vnic::VnicRules::default());
     host.thread.turn(1_004_003);
     host.thread.turn(1_004_004);
     assert_eq!(host.thread.io.cx.tx_pool.in_use(), 0);

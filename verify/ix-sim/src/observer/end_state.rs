@@ -20,7 +20,7 @@ struct Offer {
 
 /// What is known about an end.
 #[derive(Debug, Default)]
-pub struct Side {
+pub struct EndState {
     /// Initial sequence number, once it is certain.
     pub iss: Option<u32>,
     /// The SYN-ACKs that it has sent: with cookies there may be several.
@@ -64,7 +64,7 @@ fn later(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
 
-impl Side {
+impl EndState {
     /// The position of a sequence number, which must be near `close`.
     fn position(&self, number: u32, close: i64) -> Option<i64> {
         let iss = self.iss?;
@@ -136,7 +136,7 @@ impl Side {
     }
 
     /// A segment of the other end reaches it.
-    pub fn receives(&mut self, peer: &Side, segment: &Segment) {
+    pub fn receives(&mut self, peer: &EndState, segment: &Segment) {
         if segment.has(RST) {
             // Whether it obeys the reset is not checked; what it sends afterwards is judged all the
             // same.
@@ -177,7 +177,7 @@ impl Side {
 
     /// It sends a segment that is neither SYN nor RST. Everything that the segment says must be
     /// true, and everything that it does must be allowed.
-    pub fn sends(&mut self, peer: &Side, segment: &Segment) -> Result<(), String> {
+    pub fn sends(&mut self, peer: &EndState, segment: &Segment) -> Result<(), String> {
         self.settles(segment.seq.wrapping_sub(1));
         self.spoke = true;
         // A segment of an earlier connection of the same name, before this one has begun here.
@@ -205,7 +205,7 @@ impl Side {
 
     fn checks_data(
         &mut self,
-        peer: &Side,
+        peer: &EndState,
         segment: &Segment,
         start: i64,
         end: i64,
@@ -238,7 +238,7 @@ impl Side {
         Ok(())
     }
 
-    fn checks_acknowledgement(&mut self, peer: &Side, segment: &Segment) -> Result<(), String> {
+    fn checks_acknowledgement(&mut self, peer: &EndState, segment: &Segment) -> Result<(), String> {
         let Some(ack) = peer.position(segment.ack, peer.snd_max) else { return Ok(()) };
         let nxt = self.rcv_nxt();
         if ack > nxt {

@@ -1,7 +1,7 @@
 //! Which packets a vNIC's rules let pass, and when.
 use ix_vnic::{
-    ArpHeader, Direction, Filter, FilterSet, Foreign, Gate, Header, Offered, Pacer, Rate, Rates,
-    Shaper,
+    ArpHeader, Direction, Filter, FilterSet, Foreign, Header, Offered, Pacer, Rate, Rates, Shaper,
+    VnicRules,
 };
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -36,18 +36,18 @@ fn arp(sender_mac: [u8; 6], sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
     frame
 }
 
-fn verdict(gate: &Gate, frame: &[u8]) -> Result<(), Foreign> {
-    let set = gate.set(Direction::Transmit).expect("filters");
+fn verdict(rules: &VnicRules, frame: &[u8]) -> Result<(), Foreign> {
+    let set = rules.set(Direction::Transmit).expect("filters");
     Header::read(frame).ok_or(Foreign::Other).and_then(|header| set.admits(&header, MAC))
 }
 
 #[test]
 fn what_is_foreign_is_named() {
-    let gate: Gate = "tx tcp service 10.0.0.5:80 peer 10.0.0.0/24".parse().expect("a gate");
+    let rules: VnicRules = "tx tcp service 10.0.0.5:80 peer 10.0.0.0/24".parse().expect("rules");
     let changed = |at: usize, bytes: &[u8]| {
         let mut frame = segment();
         frame[at..at + bytes.len()].copy_from_slice(bytes);
-        verdict(&gate, &frame)
+        verdict(&rules, &frame)
     };
     assert_eq!(changed(0, &[]), Ok(()));
     assert_eq!(changed(6, &[4]), Err(Foreign::Mac));
@@ -57,11 +57,11 @@ fn what_is_foreign_is_named() {
     assert_eq!(changed(23, &[17]), Err(Foreign::Other), "another protocol");
     assert_eq!(changed(20, &[0x20]), Err(Foreign::Other), "a fragment has no ports");
     assert_eq!(changed(14, &[0x65]), Err(Foreign::Other), "not IPv4");
-    assert_eq!(verdict(&gate, &segment()[..33]), Err(Foreign::Other), "cut off");
+    assert_eq!(verdict(&rules, &segment()[..33]), Err(Foreign::Other), "cut off");
     let mut tagged = segment();
     tagged.splice(12..12, [0x81, 0, 0, 7]);
-    assert_eq!(verdict(&gate, &tagged), Err(Foreign::Vlan));
-    let tags: Gate = "tx tcp service 10.0.0.5:80 vlan 7".parse().expect("a gate");
+    assert_eq!(verdict(&rules, &tagged), Err(Foreign::Vlan));
+    let tags: VnicRules = "tx tcp service 10.0.0.5:80 vlan 7".parse().expect("rules");
     assert_eq!(verdict(&tags, &tagged), Ok(()));
     assert_eq!(verdict(&tags, &segment()), Err(Foreign::Vlan));
     let options: Vec<u8> = {
@@ -70,18 +70,19 @@ fn what_is_foreign_is_named() {
         frame.splice(34..34, [1, 1, 1, 1]);
         frame
     };
-    assert_eq!(verdict(&gate, &options), Ok(()), "behind options");
+    assert_eq!(verdict(&rules, &options), Ok(()), "behind options");
 }
 
 #[test]
 fn arp_is_spoken_in_our_own_name_only() {
-    let gate: Gate = "tx tcp service 10.0.0.5:80; rx tcp service 10.0.0.5:80".parse().expect("");
-    assert_eq!(verdict(&gate, &arp(MAC, OURS, THEIRS)), Ok(()));
-    assert_eq!(verdict(&gate, &arp(MAC, [0; 4], OURS)), Ok(()), "a probe");
-    assert_eq!(verdict(&gate, &arp(MAC, [0; 4], THEIRS)), Err(Foreign::Address));
-    assert_eq!(verdict(&gate, &arp(MAC, THEIRS, OURS)), Err(Foreign::Address), "poison");
-    assert_eq!(verdict(&gate, &arp(PEER, OURS, THEIRS)), Err(Foreign::Mac), "for another");
-    let set = gate.set(Direction::Receive).expect("filters");
+    let rules: VnicRules =
+        "tx tcp service 10.0.0.5:80; rx tcp service 10.0.0.5:80".parse().expect("");
+    assert_eq!(verdict(&rules, &arp(MAC, OURS, THEIRS)), Ok(()));
+    assert_eq!(verdict(&rules, &arp(MAC, [0; 4], OURS)), Ok(()), "a probe");
+    assert_eq!(verdict(&rules, &arp(MAC, [0; 4], THEIRS)), Err(Foreign::Address));
+    assert_eq!(verdict(&rules, &arp(MAC, THEIRS, OURS)), Err(Foreign::Address), "poison");
+    assert_eq!(verdict(&rules, &arp(PEER, OURS, THEIRS)), Err(Foreign::Mac), "for another");
+    let set = rules.set(Direction::Receive).expect("filters");
     let hears = |sender, target| {
         let arp = ArpHeader { sender_mac: PEER, sender, target };
         let (eth_src, eth_dst, ip) = (PEER, MAC, None);
@@ -94,9 +95,9 @@ fn arp_is_spoken_in_our_own_name_only() {
 
 #[test]
 fn no_filters_carry_everything_and_revoked_ones_nothing() {
-    let open = Gate::default();
+    let open = VnicRules::default();
     assert!(open.is_open() && open.set(Direction::Transmit).is_none());
-    let revoked: Gate = "none tx".parse().expect("a gate");
+    let revoked: VnicRules = "none tx".parse().expect("rules");
     assert!(revoked.set(Direction::Receive).is_none());
     assert!(
         verdict(&revoked, &segment()).is_err()
@@ -105,7 +106,7 @@ fn no_filters_carry_everything_and_revoked_ones_nothing() {
 }
 
 #[test]
-fn a_gate_survives_its_text() {
+fn rules_survive_their_text() {
     for text in [
         "",
         "rx tcp service 10.0.0.5:80; tx tcp service 10.0.0.5:80",
@@ -114,8 +115,8 @@ fn a_gate_survives_its_text() {
         "tx ip; rate tx 1Gbit,burst=3028; queue 1 tx tcp; queue 0 rx ip proto 253; \
          queue 0 rate tx 20Mbit,burst=3028; queue 0 rate flow 1kpps,burst=3028",
     ] {
-        let gate: Gate = text.parse().expect(text);
-        assert_eq!(gate.to_string(), text);
+        let rules: VnicRules = text.parse().expect(text);
+        assert_eq!(rules.to_string(), text);
     }
     let many = "rx udp;".repeat(33);
     let spread = "queue 3 rx udp;".repeat(33);
@@ -135,7 +136,7 @@ fn a_gate_survives_its_text() {
         many.as_str(),
         spread.as_str(),
     ] {
-        assert!(text.parse::<Gate>().is_err(), "{text}");
+        assert!(text.parse::<VnicRules>().is_err(), "{text}");
     }
 }
 
@@ -316,8 +317,8 @@ proptest! {
 
 #[test]
 fn a_set_knows_its_addresses() {
-    let gate: Gate = "rx tcp service 10.0.0.5:80; rx eth type 0x88b5".parse().expect("a gate");
-    let set = FilterSet::new(Direction::Receive, &gate.filters);
+    let rules: VnicRules = "rx tcp service 10.0.0.5:80; rx eth type 0x88b5".parse().expect("rules");
+    let set = FilterSet::new(Direction::Receive, &rules.filters);
     assert!(set.has_address(0x0a00_0005) && !set.has_address(0x0a00_0006));
 }
 
@@ -440,23 +441,23 @@ proptest! {
         chosen in prop::collection::vec((0..FILTERS.len(), prop::option::of(0usize..3)), 0..6),
         closed in any::<bool>(),
     ) {
-        let mut gate = Gate::default();
+        let mut rules = VnicRules::default();
         let mut held: Vec<(Option<usize>, Filter)> = Vec::new();
         for (index, queue) in chosen {
             let filter: Filter = FILTERS[index].parse().expect("a filter");
             held.push((queue, filter.clone()));
             match queue {
-                Some(queue) => gate.assigned.push((queue, filter)),
-                None => gate.filters.push(filter),
+                Some(queue) => rules.assigned.push((queue, filter)),
+                None => rules.filters.push(filter),
             }
         }
         if closed {
-            gate.closed.push(Direction::Transmit);
+            rules.closed.push(Direction::Transmit);
         }
-        prop_assert_eq!(gate.to_string().parse::<Gate>(), Ok(gate.clone()));
+        prop_assert_eq!(rules.to_string().parse::<VnicRules>(), Ok(rules.clone()));
         let sends: Vec<_> = held.iter().filter(|(_, f)| f.direction() == Direction::Transmit).collect();
         for queue in 0..3 {
-            let set = gate.set_of(Direction::Transmit, queue);
+            let set = rules.set_of(Direction::Transmit, queue);
             prop_assert_eq!(set.is_none(), sends.is_empty() && !closed);
             let Some(set) = set else { continue };
             for frame in frames() {
@@ -472,12 +473,12 @@ proptest! {
                         .has_address(arp.sender)
                 });
                 let verdict = set.admits(&header, MAC);
-                prop_assert_eq!(verdict.is_ok(), here || named, "queue {} of {}", queue, gate);
+                prop_assert_eq!(verdict.is_ok(), here || named, "queue {} of {}", queue, rules);
                 prop_assert_eq!(verdict == Err(Foreign::Queue), there && !here && !named);
             }
         }
         // A received packet goes to the queue of the first matching filter.
-        let steering = gate.steering();
+        let steering = rules.steering();
         for frame in frames() {
             let header = Header::read(&frame).expect("a header");
             let receives = |f: &Filter| f.direction() == Direction::Receive && f.matches(&header);
@@ -495,17 +496,17 @@ proptest! {
         own in prop::collection::vec(prop::option::of(1u64..200), 1..4),
     ) {
         let mbit = |n: u64| Rate::bits(n * 1_000_000);
-        let mut gate = Gate { tx_rate: whole.map(mbit), ..Gate::default() };
+        let mut rules = VnicRules { tx_rate: whole.map(mbit), ..VnicRules::default() };
         for (queue, rate) in own.iter().enumerate() {
             let rates = Rates { tx: rate.map(mbit), ..Rates::default() };
-            gate.queue_rates.insert(queue, rates);
+            rules.queue_rates.insert(queue, rates);
         }
-        gate.queue_rates.retain(|_, rates| !rates.is_empty());
-        prop_assert_eq!(gate.to_string().parse::<Gate>(), Ok(gate.clone()));
+        rules.queue_rates.retain(|_, rates| !rates.is_empty());
+        prop_assert_eq!(rules.to_string().parse::<VnicRules>(), Ok(rules.clone()));
         let queues = own.len();
         let mut sum = 0;
         for (queue, rate) in own.iter().enumerate() {
-            let rates = gate.rates_of(queue, queues);
+            let rates = rules.rates_of(queue, queues);
             prop_assert_eq!((rates.rx, rates.flow), (None, None));
             let part = whole.map(|n| n * 1_000_000 / queues as u64);
             let wanted = part.into_iter().chain(rate.map(|n| n * 1_000_000)).min();

@@ -8,9 +8,9 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Filters and rates of one vNIC. A direction without filters is not restricted; neither is
-/// anything in [`Gate::default`].
+/// anything in [`VnicRules::default`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gate {
+pub struct VnicRules {
     /// Filters of both directions that hold for all queues.
     pub filters: Vec<Filter>,
     /// Rate of what the vNIC may receive.
@@ -39,10 +39,10 @@ pub struct Rates {
     pub flow: Option<Rate>,
 }
 
-impl Gate {
+impl VnicRules {
     /// True if nothing is restricted.
     pub fn is_open(&self) -> bool {
-        *self == Gate::default()
+        *self == VnicRules::default()
     }
 
     /// Returns an error if a direction has more than [`FILTERS_MAX`] filters.
@@ -117,7 +117,7 @@ impl Rates {
     }
 }
 
-impl fmt::Display for Gate {
+impl fmt::Display for VnicRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let filters = self.filters.iter().map(Filter::to_string);
         let closed = self.closed.iter().map(|d| format!("none {}", name(*d)));
@@ -149,38 +149,38 @@ fn name(direction: Direction) -> &'static str {
     }
 }
 
-impl FromStr for Gate {
+impl FromStr for VnicRules {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Gate, String> {
-        let (mut gate, mut rates) = (Gate::default(), Rates::default());
+    fn from_str(text: &str) -> Result<VnicRules, String> {
+        let (mut rules, mut rates) = (VnicRules::default(), Rates::default());
         for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
             let (queue, rest) = queue_of(part)?;
             let words: Vec<_> = rest.split(' ').collect();
             match words[..] {
                 ["rate", what, rate] => {
                     let rates = match queue {
-                        Some(queue) => gate.queue_rates.entry(queue).or_default(),
+                        Some(queue) => rules.queue_rates.entry(queue).or_default(),
                         None => &mut rates,
                     };
                     let none = || format!("`{part}`: a rate must be for rx, tx or flow");
                     let place = rates.place(what).ok_or_else(none)?;
                     *place = Some(rate.parse().map_err(|e: crate::RateError| e.to_string())?);
                 }
-                ["none", "rx"] if queue.is_none() => gate.closed.push(Direction::Receive),
-                ["none", "tx"] if queue.is_none() => gate.closed.push(Direction::Transmit),
+                ["none", "rx"] if queue.is_none() => rules.closed.push(Direction::Receive),
+                ["none", "tx"] if queue.is_none() => rules.closed.push(Direction::Transmit),
                 _ => {
                     let filter = rest.parse().map_err(|e: crate::FilterError| e.to_string())?;
                     match queue {
-                        Some(queue) => gate.assigned.push((queue, filter)),
-                        None => gate.filters.push(filter),
+                        Some(queue) => rules.assigned.push((queue, filter)),
+                        None => rules.filters.push(filter),
                     }
                 }
             }
         }
-        (gate.rx_rate, gate.tx_rate, gate.flow_rate) = (rates.rx, rates.tx, rates.flow);
-        gate.check()?;
-        Ok(gate)
+        (rules.rx_rate, rules.tx_rate, rules.flow_rate) = (rates.rx, rates.tx, rates.flow);
+        rules.check()?;
+        Ok(rules)
     }
 }
 

@@ -416,7 +416,7 @@ pub struct Faults {
 }
 
 /// Two hosts on a wire, in virtual time.
-pub struct Bed {
+pub struct TestNet {
     pub hosts: [Host; 2],
     pub now_us: u64,
     pub random: Rng,
@@ -426,11 +426,11 @@ pub struct Bed {
     pub stuck: Option<(usize, usize, u64)>,
 }
 
-impl Bed {
-    pub fn new(client: &Kind, server: &Kind, seed: u64) -> Bed {
+impl TestNet {
+    pub fn new(client: &Kind, server: &Kind, seed: u64) -> TestNet {
         let mut hosts = [Host::new(client), Host::new(server)];
         hosts[1].listen();
-        let mut bed = Bed {
+        let mut net = TestNet {
             hosts,
             now_us: 1_000_000,
             random: Rng::new(seed),
@@ -438,8 +438,8 @@ impl Bed {
             flying: VecDeque::new(),
             stuck: None,
         };
-        bed.spin(50);
-        bed
+        net.spin(50);
+        net
     }
 
     /// One cycle of a random thread.

@@ -1,4 +1,4 @@
-//! The interface of both ends of a conversation, whoever wrote their TCP.
+//! What each of two TCP stacks is to this test, whoever wrote it.
 
 /// The addresses and ports of a conversation: ours first.
 pub const ADDRS: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
@@ -11,8 +11,8 @@ pub enum Opening {
     Passive,
 }
 
-/// One end: IP packets below, a byte stream above. Times are microseconds.
-pub trait Side {
+/// One end of a connection: IP packets below, a byte stream above. Times are microseconds.
+pub trait Stack {
     /// Begins to connect or to listen.
     fn open(&mut self, now_us: u64, how: Opening);
     /// A packet arrives.
