@@ -6,7 +6,7 @@
 //! * [`command`]: what the control plane asks of a running dataplane, and what came of it.
 //! * [`capture`]: which packets a capture takes.
 //! * [`groups`]: a set of flow groups.
-//! * [`observed`]: what elastic threads are, and how migrations end.
+//! * [`observed`]: what elastic threads are, and what migrations were.
 //! * `control` (a feature): requests and answers of the control socket, as lines of JSON.
 //! * [`survey`]: what is known of each connection, in memory that both sides map.
 //! * [`codec`]: how a value becomes bytes. Both ends are of the same release, so there is no
@@ -37,4 +37,4 @@ pub use command::{BEGIN_US, Command, Order, Outcome};
 pub use config::{Config, Start};
 pub use device::{DeviceChange, NicInfo};
 pub use groups::{GroupSet, GroupSetError};
-pub use observed::{MigrationEnd, ThreadState};
+pub use observed::{MigrationEnd, MigrationRecord, ThreadState};

@@ -1,5 +1,6 @@
-//! What elastic threads are, and how migrations end: words that the dataplane writes down and tools
+//! What elastic threads are and what migrations were: records that the dataplane writes and tools
 //! show.
+use crate::GroupSet;
 
 /// The state of an elastic thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +86,47 @@ impl MigrationEnd {
             MigrationEnd::Refused => "refused",
         }
     }
+}
+
+/// One finished migration (the papers' phases: TOCS '16, Table V). The phases follow each other and
+/// add up to `total_us`; times are those of the cycles in which things happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "control", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "control", serde(default))]
+pub struct MigrationRecord {
+    /// Number of the command that it belongs to.
+    pub command: u64,
+    /// The flow groups that moved.
+    #[cfg_attr(feature = "control", serde(with = "crate::control::text::one"))]
+    pub flow_groups: GroupSet,
+    /// The old elastic thread.
+    pub from: u16,
+    /// The new elastic thread.
+    pub to: u16,
+    /// Flows that moved.
+    pub flows: u32,
+    /// When the groups were offered to the target, µs of the host's monotonic clock.
+    pub start_us: u64,
+    /// Until the old thread holds the groups' packets and has changed the redirection tables.
+    pub prepare_us: u32,
+    /// Until the old thread's application was told and has returned, and the groups were sent.
+    pub wait_us: u32,
+    /// Until the new thread has them, and its application was told and has returned.
+    pub rpc_us: u32,
+    /// Until the deferred packets are processed and no earlier packet can arrive any more.
+    pub deferred_us: u32,
+    /// The whole migration.
+    pub total_us: u32,
+    /// How long no thread processed packets of the groups: from the first packet that the old
+    /// thread could have held to the first that the new one could process.
+    pub pause_us: u32,
+    /// The part of the pause in which the thread concerned did not run. Never too much, but
+    /// possibly too little.
+    pub descheduled_us: u32,
+    /// Number of packets that were deferred, at either end.
+    pub packets: u32,
+    /// How it ended.
+    pub end: MigrationEnd,
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use core::sync::atomic::AtomicU64;
 use ix_wire::FLOW_GROUPS;
 
-/// A record of one connection. Times are µs.
+/// A record of one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct FlowRecord {
@@ -13,14 +13,6 @@ pub struct FlowRecord {
     pub local: [u8; 16],
     /// The peer's address.
     pub peer: [u8; 16],
-    /// Payload received in order, bytes.
-    pub bytes_in: u64,
-    /// Payload acknowledged by the peer, bytes.
-    pub bytes_out: u64,
-    /// Time since its first segment.
-    pub age_us: u64,
-    /// Time since a segment was received or data was sent.
-    pub idle_us: u64,
     /// The local port.
     pub local_port: u16,
     /// The peer's port.
@@ -31,11 +23,30 @@ pub struct FlowRecord {
     pub flow_group: u16,
     /// Number of its [`ix_tcp::State`].
     pub state: u32,
+    /// Aligns what follows.
+    pub reserved: u32,
+    /// What was measured.
+    pub figures: FlowFigures,
+}
+
+/// What is measured of one connection: in a [`FlowRecord`], and in what tools read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "control", derive(serde::Serialize, serde::Deserialize))]
+#[repr(C)]
+pub struct FlowFigures {
+    /// Payload received in order.
+    pub bytes_in: u64,
+    /// Payload acknowledged by the peer.
+    pub bytes_out: u64,
+    /// Time since its first segment.
+    pub age_us: u64,
+    /// Time since a segment was received or data was sent.
+    pub idle_us: u64,
     /// Largest payload of a segment.
     pub mss_bytes: u32,
     /// Congestion window.
     pub cwnd_bytes: u32,
-    /// Slow-start threshold.
+    /// Slow-start threshold; the largest number: there is none yet.
     pub ssthresh_bytes: u32,
     /// Smoothed round-trip time; 0: not measured yet.
     pub srtt_us: u32,
@@ -45,18 +56,16 @@ pub struct FlowRecord {
     pub rto_us: u32,
     /// The peer's window.
     pub snd_wnd_bytes: u32,
-    /// Ours.
+    /// Our window.
     pub rcv_wnd_bytes: u32,
-    /// Sent, and neither acknowledged nor taken for lost.
+    /// Bytes sent, and neither acknowledged nor taken for lost.
     pub in_flight_bytes: u32,
-    /// Given to send and not acknowledged.
+    /// Bytes that the application has given and the peer has not acknowledged.
     pub snd_queued_bytes: u32,
-    /// Received in order, and with the application.
+    /// Bytes received in order that the application has not given back.
     pub rcv_queued_bytes: u32,
     /// Segments sent again.
     pub retransmits: u32,
-    /// Makes the size a multiple of eight.
-    pub reserved: u32,
 }
 
 /// Begins the memory. All zero: nothing was surveyed.
@@ -88,10 +97,11 @@ mod tests {
     #[test]
     fn the_memory_has_no_gaps() {
         assert_eq!(offset_of!(FlowRecord, handle), 0, "it says whether the record is there");
-        assert_eq!(offset_of!(FlowRecord, bytes_in), 40);
-        assert_eq!(offset_of!(FlowRecord, local_port), 72);
-        assert_eq!(offset_of!(FlowRecord, state), 80);
-        assert_eq!(size_of::<FlowRecord>(), 80 + 14 * 4);
+        assert_eq!(offset_of!(FlowRecord, local_port), 40);
+        assert_eq!(offset_of!(FlowRecord, state), 48);
+        assert_eq!(offset_of!(FlowRecord, figures), 56);
+        assert_eq!(offset_of!(FlowFigures, mss_bytes), 32);
+        assert_eq!(size_of::<FlowRecord>(), 56 + 32 + 12 * 4);
         assert_eq!(bytes_for(0), 8 * (1 + FLOW_GROUPS));
         assert_eq!(bytes_for(3) - bytes_for(2), size_of::<FlowRecord>());
     }

@@ -45,10 +45,11 @@ pub use events::EventWriter;
 pub use flows::handle;
 pub use forwarding::{Forwarding, forwarding};
 pub use io::Io;
-pub use ix_proto::{BEGIN_US, Command, GroupSet, GroupSetError, Order, Outcome};
+pub use ix_proto::{
+    BEGIN_US, Command, GroupSet, GroupSetError, MigrationEnd, MigrationRecord, Order, Outcome,
+};
 pub use life::Lives;
 pub use migration::MigrateError;
-pub use observe::migration::{MigrationEnd, MigrationRecord};
 pub use observe::survey::SurveyArea;
 pub use observe::{capture, histogram, metrics};
 pub use run::assembly::{ThreadParts, elastic_threads, equal_parts, pools};

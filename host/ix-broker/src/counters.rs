@@ -2,12 +2,9 @@
 //!
 //! The hardware's are counted for the elastic threads' hardware threads as a whole, dataplane,
 //! application and kernel together, and read when somebody asks: the packet path pays nothing.
-use ix_dataplane::MigrationRecord;
 use ix_dataplane::histogram::Histogram;
 use ix_dataplane::metrics::{ControlPage, Snapshot, ThreadSnapshot, WindowMetrics};
-use ix_proto::control::{
-    Commands, CycleTicks, Group, Hardware, Migration, Status, Thread, Wall, Window,
-};
+use ix_proto::control::{Commands, CycleTicks, Group, Hardware, Status, Thread, Wall, Window};
 use ix_sys::fd::fixed_memfd;
 use ix_sys::meter::{Count, Meter};
 use std::collections::BTreeMap;
@@ -91,7 +88,7 @@ pub fn status_of(snapshot: &Snapshot) -> Status {
         },
         wall: Wall { stands: snapshot.walled, refused: named(&snapshot.refused) },
         migrations_ever: snapshot.migrations_ever,
-        migrations: snapshot.migrations.iter().map(migration).collect(),
+        migrations: snapshot.migrations.clone(),
         ..Status::default()
     }
 }
@@ -134,26 +131,6 @@ fn cycle_ticks(lengths: &Histogram) -> CycleTicks {
         p99: lengths.percentile(99.0),
         p999: lengths.percentile(99.9),
         max: lengths.max(),
-    }
-}
-
-fn migration(record: &MigrationRecord) -> Migration {
-    Migration {
-        command: record.command,
-        flow_groups: record.groups,
-        from: record.from,
-        to: record.to,
-        flows: record.flows,
-        start_us: record.start_us,
-        prepare_us: record.prepare_us,
-        wait_us: record.wait_us,
-        rpc_us: record.rpc_us,
-        deferred_us: record.deferred_us,
-        total_us: record.total_us,
-        pause_us: record.pause_us,
-        descheduled_us: record.descheduled_us,
-        packets: record.packets,
-        end: record.end,
     }
 }
 

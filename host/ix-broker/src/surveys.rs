@@ -239,19 +239,21 @@ fn wants(query: &Query, record: &FlowRecord) -> bool {
 
 /// Payload in both directions. The dataplane says the numbers, which can be any.
 fn payload(record: &FlowRecord) -> u64 {
-    record.bytes_in.saturating_add(record.bytes_out)
+    record.figures.bytes_in.saturating_add(record.figures.bytes_out)
 }
 
 /// By what connections are compared; `moved` is payload since the look before.
 fn key(sort: Sort, record: &FlowRecord, moved: u64) -> u64 {
     match sort {
         Sort::Rate => moved,
-        Sort::Rtt => record.srtt_us.into(),
-        Sort::Retransmits => record.retransmits.into(),
-        Sort::Queued => u64::from(record.snd_queued_bytes) + u64::from(record.rcv_queued_bytes),
+        Sort::Rtt => record.figures.srtt_us.into(),
+        Sort::Retransmits => record.figures.retransmits.into(),
+        Sort::Queued => {
+            u64::from(record.figures.snd_queued_bytes) + u64::from(record.figures.rcv_queued_bytes)
+        }
         Sort::Bytes => payload(record),
-        Sort::Age => record.age_us,
-        Sort::Idle => record.idle_us,
+        Sort::Age => record.figures.age_us,
+        Sort::Idle => record.figures.idle_us,
     }
 }
 
@@ -267,22 +269,7 @@ fn connection(record: &FlowRecord, bytes_per_s: Option<f64>) -> Connection {
         state: TcpState::of(record.state),
         thread: record.thread,
         flow_group: record.flow_group,
-        cwnd_bytes: record.cwnd_bytes,
-        ssthresh_bytes: record.ssthresh_bytes,
-        mss_bytes: record.mss_bytes,
-        srtt_us: record.srtt_us,
-        rttvar_us: record.rttvar_us,
-        rto_us: record.rto_us,
-        snd_wnd_bytes: record.snd_wnd_bytes,
-        rcv_wnd_bytes: record.rcv_wnd_bytes,
-        in_flight_bytes: record.in_flight_bytes,
-        bytes_in: record.bytes_in,
-        bytes_out: record.bytes_out,
-        retransmits: record.retransmits,
-        snd_queued_bytes: record.snd_queued_bytes,
-        rcv_queued_bytes: record.rcv_queued_bytes,
-        age_us: record.age_us,
-        idle_us: record.idle_us,
+        figures: record.figures,
         bytes_per_s,
     }
 }
@@ -290,13 +277,17 @@ fn connection(record: &FlowRecord, bytes_per_s: Option<f64>) -> Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ix_proto::survey::FlowFigures;
 
     fn survey(count: u64) -> Survey {
         let record = |handle: u64| FlowRecord {
             handle,
-            bytes_in: handle * 10,
-            srtt_us: 1000 - handle as u32,
             thread: (handle % 2) as u16,
+            figures: FlowFigures {
+                bytes_in: handle * 10,
+                srtt_us: 1000 - handle as u32,
+                ..FlowFigures::default()
+            },
             ..FlowRecord::default()
         };
         let records = (1..=count).map(record).collect();
@@ -308,12 +299,12 @@ mod tests {
         let survey = survey(100);
         let query = Query { max: 3, ..Query::default() };
         let answer = survey.answer(&query, None);
-        let bytes: Vec<u64> = answer.connections.iter().map(|c| c.bytes_in).collect();
+        let bytes: Vec<u64> = answer.connections.iter().map(|c| c.figures.bytes_in).collect();
         assert_eq!(bytes, [1000, 990, 980]);
         assert_eq!((answer.total, answer.matched), (100, 100));
         let query = Query { max: 2, thread: Some(1), sort: Sort::Rtt, ..Query::default() };
         let answer = survey.answer(&query, None);
-        let rtts: Vec<u32> = answer.connections.iter().map(|c| c.srtt_us).collect();
+        let rtts: Vec<u32> = answer.connections.iter().map(|c| c.figures.srtt_us).collect();
         assert_eq!(rtts, [999, 997]);
         assert_eq!(answer.matched, 50);
         assert_eq!(survey.answer(&Query { max: 0, ..query }, None).connections, []);
@@ -321,7 +312,9 @@ mod tests {
 
     #[test]
     fn any_numbers_of_the_dataplane_can_be_answered() {
-        let most = FlowRecord { bytes_in: u64::MAX, bytes_out: u64::MAX, ..FlowRecord::default() };
+        let figures =
+            FlowFigures { bytes_in: u64::MAX, bytes_out: u64::MAX, ..FlowFigures::default() };
+        let most = FlowRecord { figures, ..FlowRecord::default() };
         let survey = Survey { records: vec![most], overflow: u64::MAX, ..survey(0) };
         for sort in [Sort::Bytes, Sort::Rate] {
             let answer = survey.answer(&Query { sort, ..Query::default() }, None);

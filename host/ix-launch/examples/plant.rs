@@ -1,9 +1,10 @@
 //! Runs a program on a dataplane without devices: `plant IMAGE none|pku PROGRAM [ARGUMENTS]`, as
 //! user and group 65534 behind a wall; with `LOADED` in the environment the image loads the
 //! program. For tests in a guest, which have no cargo.
+#[path = "../tests/common/start.rs"]
+mod start;
+
 use ix_launch::{Domain, Entry, Exit, Image, LaunchConfig, launch, memfd, serve};
-use ix_proto::{Config, Start};
-use ix_wire::IpAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -48,15 +49,6 @@ fn run(
     };
     let mut child = launch(&image, &config)?;
     let page = memfd(c"ix-controller")?;
-    let config = Config {
-        cpus: vec![0, 1],
-        rx_frames: 256,
-        tx_frames: 256,
-        arena_bytes: 2 << 20,
-        flows_max: 64,
-        ..Config::with_address(IpAddr::v4([10, 9, 0, 2]), 24)
-    };
-    let start = Start { config, devices: Vec::new(), without: Vec::new() };
-    serve(&mut child, start, &[page.as_fd()], &mut |_, _| Ok(()))?;
+    serve(&mut child, start::begin(), &[page.as_fd()], &mut |_, _| Ok(()))?;
     Ok(child.wait()?)
 }

@@ -2,7 +2,8 @@
 use super::judge::patiently;
 use ix_broker::control::Client;
 use ix_dataplane::GroupSet;
-use ix_proto::control::{Group, Migration, Request, Status};
+use ix_proto::MigrationRecord;
+use ix_proto::control::{Group, Request, Status};
 use ix_random::Rng;
 use ix_report::problem::Result;
 use std::collections::BTreeSet;
@@ -27,7 +28,7 @@ pub struct Driver {
     refused_in_a_row: u64,
     /// Commands since the last reading.
     unseen: usize,
-    records: Vec<Migration>,
+    records: Vec<MigrationRecord>,
     /// Start time and source of the records of the last reading.
     seen: BTreeSet<(u64, u16)>,
 }
@@ -107,7 +108,7 @@ impl Driver {
     }
 
     /// The records since the last call.
-    pub fn take_records(&mut self) -> Result<Vec<Migration>> {
+    pub fn take_records(&mut self) -> Result<Vec<MigrationRecord>> {
         self.look()?;
         Ok(std::mem::take(&mut self.records))
     }
@@ -129,7 +130,7 @@ impl Driver {
             owner.or_else(|| self.owners.get(group).copied()).unwrap_or(0)
         };
         self.owners = status.groups.iter().enumerate().map(owner).collect();
-        let name = |record: &Migration| (record.start_us, record.from);
+        let name = |record: &MigrationRecord| (record.start_us, record.from);
         let new = status.migrations.iter().filter(|record| !self.seen.contains(&name(record)));
         self.records.extend(new.cloned());
         self.seen = status.migrations.iter().map(name).collect();

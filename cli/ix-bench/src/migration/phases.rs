@@ -1,12 +1,11 @@
 //! The phases of migrations, as in the papers' table.
-use ix_proto::MigrationEnd;
-use ix_proto::control::Migration;
+use ix_proto::{MigrationEnd, MigrationRecord};
 
 /// A column of the table: its name, its value from a record, and what the papers measured while a
 /// core was added (TOCS '16, Table V): average, 95th percentile, maximum, standard deviation.
 struct Phase {
     name: &'static str,
-    of: fn(&Migration) -> f64,
+    of: fn(&MigrationRecord) -> f64,
     paper: [f64; 4],
 }
 
@@ -21,11 +20,11 @@ const PHASES: [Phase; 6] = [
 
 /// Records of migrations that took place.
 #[derive(Default)]
-pub struct Phases(Vec<Migration>);
+pub struct Phases(Vec<MigrationRecord>);
 
 impl Phases {
     /// Adds records, without those of refused migrations.
-    pub fn add(&mut self, records: Vec<Migration>) {
+    pub fn add(&mut self, records: Vec<MigrationRecord>) {
         self.0.extend(records.into_iter().filter(|record| record.end != MigrationEnd::Refused));
     }
 
@@ -79,7 +78,7 @@ impl Phases {
         lines
     }
 
-    fn sorted(&self, of: impl Fn(&Migration) -> f64) -> Vec<f64> {
+    fn sorted(&self, of: impl Fn(&MigrationRecord) -> f64) -> Vec<f64> {
         let mut values: Vec<f64> = self.0.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
         values
@@ -108,12 +107,12 @@ mod tests {
 
     #[test]
     fn quantiles_are_of_those_that_took_place() {
-        let record = |n: u32, end| Migration {
+        let record = |n: u32, end| MigrationRecord {
             pause_us: n,
             descheduled_us: if n > 90 { n * 2 } else { 1 },
             packets: n % 2,
             end,
-            ..Migration::default()
+            ..MigrationRecord::default()
         };
         let mut phases = Phases::default();
         phases.add((1..=100).map(|n| record(n, MigrationEnd::Early)).collect());

@@ -19,26 +19,30 @@ pub fn table(answer: &Connections) -> String {
     table.text()
 }
 
-fn row(c: &Connection, rates: bool) -> Vec<String> {
-    // As large as can be: there is no threshold yet.
-    let ssthresh = match c.ssthresh_bytes {
+fn row(connection: &Connection, rates: bool) -> Vec<String> {
+    let Connection { peer, local, state, thread, flow_group, figures, bytes_per_s } = connection;
+    let ssthresh = match figures.ssthresh_bytes {
         bytes if bytes >= u32::MAX / 2 => "-".to_owned(),
         bytes => count(bytes.into()),
     };
-    let measured = |us: u32| match c.srtt_us {
+    let measured = |us: u32| match figures.srtt_us {
         0 => "-".to_owned(),
         _ => micros(us.into()),
     };
-    let mut row = vec![c.peer.to_string(), c.local.port().to_string(), c.state.to_string()];
-    row.extend([c.thread, c.flow_group].map(|n| count(n.into())));
-    row.extend([count(c.cwnd_bytes.into()), ssthresh]);
-    row.extend([measured(c.srtt_us), measured(c.rttvar_us), micros(c.rto_us.into())]);
-    row.extend([c.snd_wnd_bytes, c.rcv_wnd_bytes].map(|bytes| count(bytes.into())));
-    row.extend([c.bytes_in, c.bytes_out].map(|bytes| count(bytes as f64)));
-    row.extend(rates.then(|| count(c.bytes_per_s.unwrap_or(0.0))));
-    row.push(count(c.retransmits.into()));
-    row.push(count(f64::from(c.snd_queued_bytes) + f64::from(c.rcv_queued_bytes)));
-    row.extend([c.age_us, c.idle_us].map(|us| duration(us as f64)));
+    let mut row = vec![peer.to_string(), local.port().to_string(), state.to_string()];
+    row.extend([*thread, *flow_group].map(|n| count(n.into())));
+    row.extend([count(figures.cwnd_bytes.into()), ssthresh]);
+    row.extend([
+        measured(figures.srtt_us),
+        measured(figures.rttvar_us),
+        micros(figures.rto_us.into()),
+    ]);
+    row.extend([figures.snd_wnd_bytes, figures.rcv_wnd_bytes].map(|bytes| count(bytes.into())));
+    row.extend([figures.bytes_in, figures.bytes_out].map(|bytes| count(bytes as f64)));
+    row.extend(rates.then(|| count(bytes_per_s.unwrap_or(0.0))));
+    row.push(count(figures.retransmits.into()));
+    row.push(count(f64::from(figures.snd_queued_bytes) + f64::from(figures.rcv_queued_bytes)));
+    row.extend([figures.age_us, figures.idle_us].map(|us| duration(us as f64)));
     row
 }
 
@@ -77,6 +81,7 @@ pub fn remarks(answer: &Connections) -> Vec<String> {
 mod tests {
     use super::*;
     use ix_proto::control::Sort;
+    use ix_proto::survey::FlowFigures;
 
     #[test]
     fn a_line_says_what_is_known() {
@@ -86,22 +91,18 @@ mod tests {
             state: "ESTABLISHED".parse().expect("a state"),
             thread: 1,
             flow_group: 17,
-            cwnd_bytes: 14_600,
-            ssthresh_bytes: u32::MAX,
-            mss_bytes: 1460,
-            srtt_us: 120,
-            rttvar_us: 3,
-            rto_us: 5000,
-            snd_wnd_bytes: 0,
-            rcv_wnd_bytes: 0,
-            in_flight_bytes: 0,
-            bytes_in: 12_345,
-            bytes_out: 0,
-            retransmits: 0,
-            snd_queued_bytes: 0,
-            rcv_queued_bytes: 0,
-            age_us: 90_000_000,
-            idle_us: 2500,
+            figures: FlowFigures {
+                cwnd_bytes: 14_600,
+                ssthresh_bytes: u32::MAX,
+                mss_bytes: 1460,
+                srtt_us: 120,
+                rttvar_us: 3,
+                rto_us: 5000,
+                bytes_in: 12_345,
+                age_us: 90_000_000,
+                idle_us: 2500,
+                ..FlowFigures::default()
+            },
             bytes_per_s: None,
         };
         let answer = Connections {

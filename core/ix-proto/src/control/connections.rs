@@ -2,6 +2,7 @@
 use super::text;
 use super::{Sort, TcpState};
 use crate::GroupSet;
+use crate::survey::FlowFigures;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -39,38 +40,9 @@ pub struct Connection {
     pub thread: u16,
     /// Its flow group.
     pub flow_group: u16,
-    /// Congestion window.
-    pub cwnd_bytes: u32,
-    /// Slow-start threshold; as large as can be: there is none yet.
-    pub ssthresh_bytes: u32,
-    /// Longest segment.
-    pub mss_bytes: u32,
-    /// Smoothed round-trip time; 0: not measured yet.
-    pub srtt_us: u32,
-    /// Its variation.
-    pub rttvar_us: u32,
-    /// Retransmission timeout.
-    pub rto_us: u32,
-    /// The peer's window.
-    pub snd_wnd_bytes: u32,
-    /// Our window.
-    pub rcv_wnd_bytes: u32,
-    /// Bytes sent and not acknowledged.
-    pub in_flight_bytes: u32,
-    /// Payload received.
-    pub bytes_in: u64,
-    /// Payload sent.
-    pub bytes_out: u64,
-    /// Segments sent again.
-    pub retransmits: u32,
-    /// Bytes that the application has given and the peer has not acknowledged.
-    pub snd_queued_bytes: u32,
-    /// Bytes received that the application has not given back.
-    pub rcv_queued_bytes: u32,
-    /// Its age.
-    pub age_us: u64,
-    /// Time without segments.
-    pub idle_us: u64,
+    /// What was measured of it.
+    #[serde(flatten)]
+    pub figures: FlowFigures,
     /// Payload a second, both ways; none: nobody asked for rates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_s: Option<f64>,

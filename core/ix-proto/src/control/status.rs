@@ -3,7 +3,7 @@
 //! Reading is lenient: what is missing is zero or empty, what is new is passed over. Counters,
 //! drops and stages have the names that the dataplane gives them, so they are maps.
 use super::{Report, text};
-use crate::{GroupSet, MigrationEnd, ThreadState};
+use crate::{GroupSet, MigrationRecord, ThreadState};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ pub struct Status {
     /// Migrations so far.
     pub migrations_ever: u64,
     /// The last of them, oldest first.
-    pub migrations: Vec<Migration>,
+    pub migrations: Vec<MigrationRecord>,
     /// The controller in charge.
     pub controller: Option<Report>,
     /// Devices.
@@ -187,43 +187,6 @@ pub struct Group {
     pub thread: Option<usize>,
     /// Packets of it so far.
     pub packets: u64,
-}
-
-/// One finished migration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Migration {
-    /// Number of the command.
-    pub command: u64,
-    /// Which flow groups moved.
-    #[serde(with = "text::one")]
-    pub flow_groups: GroupSet,
-    /// From this elastic thread.
-    pub from: u16,
-    /// To this one.
-    pub to: u16,
-    /// Flows that moved.
-    pub flows: u32,
-    /// When it began, µs of the host's monotonic clock.
-    pub start_us: u64,
-    /// The first phase: preparation at the old thread.
-    pub prepare_us: u32,
-    /// The second: until the groups were shipped.
-    pub wait_us: u32,
-    /// The third: until the new thread has them.
-    pub rpc_us: u32,
-    /// The last: until the deferred packets are processed.
-    pub deferred_us: u32,
-    /// All of it.
-    pub total_us: u32,
-    /// For so long no thread handled packets of the groups.
-    pub pause_us: u32,
-    /// Of that: the thread whose turn it was did not run.
-    pub descheduled_us: u32,
-    /// Packets that were deferred, at either end.
-    pub packets: u32,
-    /// How it ended.
-    pub end: MigrationEnd,
 }
 
 /// What else a thread says, as far as it is a count.

@@ -2,7 +2,8 @@
 use super::vnic::*;
 use super::*;
 use crate::capture::{RING_BYTES, SNAPLEN_MAX};
-use crate::{GroupSet, MigrationEnd, ThreadState};
+use crate::survey::FlowFigures;
+use crate::{GroupSet, MigrationEnd, MigrationRecord, ThreadState};
 use ix_vnic::{Filter, Rate};
 use ix_wire::FLOW_GROUPS;
 use proptest::collection::{btree_map, vec};
@@ -180,10 +181,10 @@ fn thread() -> impl Strategy<Value = Thread> {
         )
 }
 
-fn migration() -> impl Strategy<Value = Migration> {
+fn migration() -> impl Strategy<Value = MigrationRecord> {
     let end = select(MigrationEnd::ALL.to_vec());
     (any::<[u32; 9]>(), any::<(u64, u64, u16, u16)>(), groups(), end).prop_map(
-        |(us, (command, start_us, from, to), flow_groups, end)| Migration {
+        |(us, (command, start_us, from, to), flow_groups, end)| MigrationRecord {
             command,
             flow_groups,
             from,
@@ -259,22 +260,24 @@ fn connection() -> impl Strategy<Value = Connection> {
                 state: TcpState::of(state),
                 thread,
                 flow_group,
-                cwnd_bytes: n[0],
-                ssthresh_bytes: n[1],
-                mss_bytes: n[2],
-                srtt_us: n[3],
-                rttvar_us: n[4],
-                rto_us: n[5],
-                snd_wnd_bytes: n[6],
-                rcv_wnd_bytes: n[7],
-                in_flight_bytes: n[8],
-                bytes_in: long[0],
-                bytes_out: long[1],
-                retransmits: n[9],
-                snd_queued_bytes: n[10],
-                rcv_queued_bytes: n[11],
-                age_us: long[2],
-                idle_us: long[3],
+                figures: FlowFigures {
+                    bytes_in: long[0],
+                    bytes_out: long[1],
+                    age_us: long[2],
+                    idle_us: long[3],
+                    cwnd_bytes: n[0],
+                    ssthresh_bytes: n[1],
+                    mss_bytes: n[2],
+                    srtt_us: n[3],
+                    rttvar_us: n[4],
+                    rto_us: n[5],
+                    snd_wnd_bytes: n[6],
+                    rcv_wnd_bytes: n[7],
+                    in_flight_bytes: n[8],
+                    retransmits: n[9],
+                    snd_queued_bytes: n[10],
+                    rcv_queued_bytes: n[11],
+                },
                 bytes_per_s,
             }
         })

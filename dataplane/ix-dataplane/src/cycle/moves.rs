@@ -5,12 +5,12 @@ use crate::io::Io;
 use crate::migration::message::Message;
 use crate::migration::on_cpu::{OnCpu, ReadOnCpu};
 use crate::migration::{Action, Input, MigrateError, Sight, Table, Way, ship, unsent};
-use crate::observe::migration::MigrationRecord;
 use crate::ports::{self, Port};
 use crate::receive::batch::Origin;
 use ix_abi::Event;
 use ix_nic::RxPacket;
 use ix_proto::GroupSet;
+use ix_proto::MigrationRecord;
 
 /// The thread, as the state machine sees it.
 struct View<'a> {

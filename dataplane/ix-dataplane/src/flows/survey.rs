@@ -4,6 +4,7 @@ use super::flow::Flow;
 use super::group::FlowGroup;
 use crate::context::Context;
 use crate::observe::survey::{FlowRecord, SurveyArea};
+use ix_proto::survey::FlowFigures;
 
 impl Flows {
     /// Surveys some more slots; returns whether all flow groups here are done.
@@ -37,27 +38,29 @@ fn record(cx: &Context, group: &FlowGroup, slot: u32, flow: &Flow) -> FlowRecord
         handle: group.id_of(slot).handle(),
         local: tuple.local.0,
         peer: tuple.remote.0,
-        bytes_in: socket.bytes_in,
-        bytes_out: socket.bytes_out,
-        age_us: socket.age_us(cx.now_us),
-        idle_us: flow.tcb.idle_us(cx.now_us),
         local_port: tuple.local_port,
         peer_port: tuple.remote_port,
         thread: cx.index as u16,
         flow_group: group.id(),
         state: info.state as u32,
-        mss_bytes: info.mss_bytes,
-        cwnd_bytes: info.cwnd_bytes,
-        ssthresh_bytes: info.ssthresh_bytes,
-        srtt_us: info.srtt_us,
-        rttvar_us: info.rttvar_us,
-        rto_us: info.rto_us,
-        snd_wnd_bytes: info.snd_wnd_bytes,
-        rcv_wnd_bytes: info.rcv_wnd_bytes,
-        in_flight_bytes: info.in_flight_bytes,
-        snd_queued_bytes: info.snd_queued_bytes,
-        rcv_queued_bytes: info.rcv_queued_bytes,
-        retransmits: info.retransmits,
         reserved: 0,
+        figures: FlowFigures {
+            bytes_in: socket.bytes_in,
+            bytes_out: socket.bytes_out,
+            age_us: socket.age_us(cx.now_us),
+            idle_us: flow.tcb.idle_us(cx.now_us),
+            mss_bytes: info.mss_bytes,
+            cwnd_bytes: info.cwnd_bytes,
+            ssthresh_bytes: info.ssthresh_bytes,
+            srtt_us: info.srtt_us,
+            rttvar_us: info.rttvar_us,
+            rto_us: info.rto_us,
+            snd_wnd_bytes: info.snd_wnd_bytes,
+            rcv_wnd_bytes: info.rcv_wnd_bytes,
+            in_flight_bytes: info.in_flight_bytes,
+            snd_queued_bytes: info.snd_queued_bytes,
+            rcv_queued_bytes: info.rcv_queued_bytes,
+            retransmits: info.retransmits,
+        },
     }
 }

@@ -3,9 +3,9 @@
 //! what it sees and gets what it must do.
 use super::plan::Plan;
 use crate::observe::metrics::ThreadState;
-use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use ix_proto::GroupSet;
 use ix_proto::{Command, Outcome};
+use ix_proto::{MigrationEnd, MigrationRecord};
 use ix_wire::FLOW_GROUPS;
 
 /// A command that has begun must end within this time after the last moment to begin, or is undone,

@@ -76,7 +76,8 @@ impl World {
     /// A migration ends, or its target refuses.
     fn arrive(&mut self, at: usize, refuse: bool) {
         let (number, groups, to) = self.moving.swap_remove(at);
-        let mut record = MigrationRecord { command: number, groups, ..Default::default() };
+        let mut record =
+            MigrationRecord { command: number, flow_groups: groups, ..Default::default() };
         if refuse || !self.takes[to] {
             record.end = MigrationEnd::Refused;
         } else {

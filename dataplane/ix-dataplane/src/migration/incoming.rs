@@ -5,10 +5,10 @@ use super::routes::HELD;
 use super::unsent::Unsent;
 use super::{Action, Migrations, OVERDUE_US, QUIET_US, Sight, since};
 use crate::flows::handle::FlowId;
-use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use crate::receive::batch::Origin;
 use ix_nic::Fence;
 use ix_proto::GroupSet;
+use ix_proto::{MigrationEnd, MigrationRecord};
 use std::collections::VecDeque;
 
 /// Flow groups that arrive.

@@ -4,11 +4,11 @@
 use super::message::{Forwarded, Message, Ship};
 use super::on_cpu::OnCpu;
 use super::{Action, Input, MigrateError, Migrations, Sight, Table, Way};
-use crate::observe::migration::MigrationEnd;
 use crate::receive::batch::Origin;
 use ix_mem::Mbuf;
 use ix_nic::RxPacket;
 use ix_proto::GroupSet;
+use ix_proto::MigrationEnd;
 use ix_random::Rng;
 use std::collections::VecDeque;
 

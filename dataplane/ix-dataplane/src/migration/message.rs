@@ -3,10 +3,10 @@
 use super::unsent::Unsent;
 use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
-use crate::observe::migration::MigrationRecord;
 use ix_mem::Pool;
 use ix_nic::{Fence, RxPacket};
 use ix_proto::GroupSet;
+use ix_proto::MigrationRecord;
 use ix_wire::IpAddr;
 use std::collections::VecDeque;
 

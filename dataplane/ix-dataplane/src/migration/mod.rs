@@ -42,11 +42,11 @@ pub(crate) mod unsent;
 pub(crate) use routes::Way;
 
 use crate::flows::handle::FlowId;
-use crate::observe::migration::MigrationRecord;
 use core::fmt;
 use incoming::Incoming;
 use ix_nic::RxPacket;
 use ix_proto::GroupSet;
+use ix_proto::MigrationRecord;
 use ix_wire::FLOW_GROUPS;
 use message::{Forwarded, Message, Ship};
 use on_cpu::OnCpu;

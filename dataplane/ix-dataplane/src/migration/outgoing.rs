@@ -3,8 +3,8 @@ use super::message::{Forwarded, Message};
 use super::on_cpu::OnCpu;
 use super::routes::HELD;
 use super::{Action, BOUND_US, Migrations, OFFER_US, OVERDUE_US, Request, Sight, Table, since};
-use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use ix_proto::GroupSet;
+use ix_proto::{MigrationEnd, MigrationRecord};
 use std::collections::VecDeque;
 
 /// Number of packets assumed in a queue that cannot tell how many wait; more than any queue holds.
@@ -104,7 +104,7 @@ impl Migrations {
         let serial = self.serial;
         let record = MigrationRecord {
             command,
-            groups,
+            flow_groups: groups,
             from: self.index as u16,
             to: to as u16,
             start_us: now_us,

@@ -1,5 +1,5 @@
 //! Records of the migrations that ended on this thread, until they are taken.
-use crate::observe::migration::MigrationRecord;
+use ix_proto::MigrationRecord;
 use std::collections::VecDeque;
 
 /// Records that were not taken yet. If there are too many, the oldest are dropped.

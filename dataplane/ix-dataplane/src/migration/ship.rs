@@ -3,9 +3,9 @@ use super::message::{Forwarded, Ship};
 use crate::context::Context;
 use crate::flows::Flows;
 use crate::flows::handle::FlowId;
-use crate::observe::migration::MigrationRecord;
 use crate::tcp::listeners::Listeners;
 use ix_proto::GroupSet;
+use ix_proto::MigrationRecord;
 use std::collections::VecDeque;
 
 /// Removes groups from this thread. The packets that were built for them and not sent must still be

@@ -4,7 +4,6 @@ use crate::config::{AddressCheck, Config};
 use crate::cycle::ElasticThread;
 use crate::flows::handle::FlowId;
 use crate::observe::metrics::{ControlPage, Snapshot};
-use crate::observe::migration::MigrationRecord;
 use crate::shared::Shared;
 use crate::test_rig::{TestRig, TestThread};
 use ix_abi::{
@@ -12,6 +11,7 @@ use ix_abi::{
 };
 use ix_mem::Sizes;
 use ix_proto::GroupSet;
+use ix_proto::MigrationRecord;
 use ix_random::Rng;
 use ix_rig::{Arrays, SimDevice, SimOptions, VirtualClock};
 use ix_wire::{FLOW_GROUPS, IpAddr};

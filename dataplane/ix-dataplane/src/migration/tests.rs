@@ -4,9 +4,9 @@ use super::message::Message;
 use super::test_net::*;
 use crate::config::Config;
 use crate::flows::handle::FlowId;
-use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use ix_abi::{Call, CallError, FlowOption};
 use ix_proto::GroupSet;
+use ix_proto::{MigrationEnd, MigrationRecord};
 use ix_rig::{Promise, SimOptions, Spread};
 use ix_wire::{FLOW_GROUPS, FlowHash};
 use proptest::prelude::*;
@@ -62,7 +62,7 @@ fn groups_move_under_traffic_and_nothing_is_lost() {
     for record in moved {
         let phases = record.prepare_us + record.wait_us + record.rpc_us + record.deferred_us;
         assert!(phases.abs_diff(record.total_us) <= 1, "{record:?}");
-        assert!(record.pause_us <= record.total_us && !record.groups.is_empty());
+        assert!(record.pause_us <= record.total_us && !record.flow_groups.is_empty());
     }
 }
 

@@ -3,5 +3,4 @@
 pub mod capture;
 pub mod histogram;
 pub mod metrics;
-pub mod migration;
 pub mod survey;

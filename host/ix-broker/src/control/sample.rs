@@ -1,6 +1,6 @@
 //! What a dataplane says of itself, for tests of its readers.
-use ix_proto::control::{Commands, Group, Migration, Report, Status, Thread, Window};
-use ix_proto::{GroupSet, MigrationEnd, ThreadState};
+use ix_proto::control::{Commands, Group, Report, Status, Thread, Window};
+use ix_proto::{GroupSet, MigrationEnd, MigrationRecord, ThreadState};
 use std::collections::BTreeMap;
 
 /// Two threads, one of them parked, at a time in µs, under a load that grows with it.
@@ -21,7 +21,7 @@ pub fn sample(now_us: u64) -> Status {
         groups: (0..128).map(|g| Group { thread: Some(0), packets: n * g }).collect(),
         commands: Commands { done: 2, refused: 1, ended: 3, ..Commands::default() },
         migrations_ever: 12,
-        migrations: vec![Migration {
+        migrations: vec![MigrationRecord {
             flow_groups: (0..64).collect(),
             from: 1,
             flows: 31,
@@ -32,7 +32,7 @@ pub fn sample(now_us: u64) -> Status {
             total_us: 76,
             pause_us: 60,
             end: MigrationEnd::Early,
-            ..Migration::default()
+            ..MigrationRecord::default()
         }],
         controller: Some(Report {
             pid: 99,

@@ -1,27 +1,16 @@
 //! Builds the image and test programs, and runs programs on a dataplane without devices.
 #![allow(dead_code)]
+mod start;
+
 use ix_build::Builder;
 use ix_launch::{Child, Entry, Exit, Image, LaunchConfig, LaunchError, launch, memfd, serve};
-use ix_proto::{Config, Start};
-use ix_wire::IpAddr;
+use ix_proto::Start;
+pub use start::begin;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-
-/// Two elastic threads, little memory.
-pub fn begin() -> Start {
-    let config = Config {
-        cpus: vec![0, 1],
-        rx_frames: 256,
-        tx_frames: 256,
-        arena_bytes: 2 << 20,
-        flows_max: 64,
-        ..Config::with_address(IpAddr::v4([10, 9, 0, 2]), 24)
-    };
-    Start { config, devices: Vec::new(), without: Vec::new() }
-}
 
 fn crate_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -305,7 +305,7 @@ pub struct ThreadBlock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::migration::MigrationRecord;
+    use ix_proto::MigrationRecord;
     use std::os::fd::{AsFd, FromRawFd, OwnedFd};
     use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The last migrations that ended on a thread, in shared memory.
 use super::word_ring::WordRing;
-use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use ix_proto::groups::{GroupSet, WORDS};
+use ix_proto::{MigrationEnd, MigrationRecord};
 
 /// Slots of a ring; a reader gets one fewer.
 const SLOTS: usize = 32;
@@ -42,7 +42,7 @@ fn to_words(record: &MigrationRecord) -> [u64; RECORD_WORDS] {
     let r = record;
     let mut words = [0; RECORD_WORDS];
     let (groups, rest) = words.split_at_mut(WORDS);
-    groups.copy_from_slice(&r.groups.words());
+    groups.copy_from_slice(&r.flow_groups.words());
     rest.copy_from_slice(&[
         r.command,
         pair(u32::from(r.from) << 16 | u32::from(r.to), r.flows),
@@ -65,7 +65,7 @@ fn from_words(words: &[u64; RECORD_WORDS]) -> MigrationRecord {
     let (packets, end) = halves(rest[6]);
     MigrationRecord {
         command: rest[0],
-        groups: GroupSet::from_words(core::array::from_fn(|i| groups[i])),
+        flow_groups: GroupSet::from_words(core::array::from_fn(|i| groups[i])),
         from: (threads >> 16) as u16,
         to: threads as u16,
         flows,
@@ -89,7 +89,7 @@ mod tests {
     fn record(n: u32) -> MigrationRecord {
         MigrationRecord {
             command: u64::from(n) << 33,
-            groups: [n as usize % 128, 127].into_iter().collect(),
+            flow_groups: [n as usize % 128, 127].into_iter().collect(),
             from: n as u16,
             to: !(n as u16),
             flows: n + 1,

@@ -3,8 +3,8 @@ use super::{
     BATCH_BUCKETS, ControlPage, LocalDrop, Metric, Place, Stage, ThreadState, WindowMetrics,
 };
 use crate::observe::histogram::Histogram;
-use crate::observe::migration::MigrationRecord;
 use ix_proto::GroupSet;
+use ix_proto::MigrationRecord;
 use ix_tcp::TcpCounter;
 use ix_wire::{DropReason, FLOW_GROUPS};
 

@@ -2,10 +2,10 @@
 use super::window::Window;
 use super::{BATCH_BUCKETS, ControlPage, LocalDrop, Place, ThreadBlock};
 use crate::clock::ticks;
-use crate::observe::migration::MigrationRecord;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use ix_proto::GroupSet;
+use ix_proto::MigrationRecord;
 use ix_tcp::TcpCounter;
 use ix_wire::DropReason;
 use std::sync::Arc;

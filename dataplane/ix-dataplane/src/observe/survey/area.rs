@@ -157,14 +157,15 @@ pub(super) mod tests {
         let theirs = SurveyArea::map(fd.as_fd()).expect("mapped again");
         assert_eq!((theirs.missing().len(), theirs.records().count()), (FLOW_GROUPS, 0));
         for handle in 1..=5 {
-            theirs.push(&FlowRecord { handle, bytes_in: 7 * handle, ..FlowRecord::default() });
+            let thread = 7 * handle as u16;
+            theirs.push(&FlowRecord { handle, thread, ..FlowRecord::default() });
         }
         theirs.set_progress(5, Some(16));
         theirs.set_progress(6, None);
         assert_eq!((ours.progress(5), ours.progress(6)), (Some(16), None));
         assert!(!ours.missing().contains(6) && ours.missing().contains(5));
         assert_eq!(ours.overflow(), 2);
-        let read: Vec<_> = ours.records().map(|record| (record.handle, record.bytes_in)).collect();
+        let read: Vec<_> = ours.records().map(|record| (record.handle, record.thread)).collect();
         assert_eq!(read, [(1, 7), (2, 14), (3, 21)]);
     }
 }
