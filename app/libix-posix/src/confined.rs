@@ -1,5 +1,5 @@
-//! Values that only one thread may use at a time, by a rule that the compiler cannot check: whoever
-//! holds the lock, or whoever drives an elastic thread.
+//! Values that only one thread may use at a time, by a rule that the compiler cannot check: the
+//! holder of the lock, or the driver of an elastic thread.
 use core::cell::UnsafeCell;
 use libix::raw::Thread;
 

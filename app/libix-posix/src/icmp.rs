@@ -1,15 +1,15 @@
-//! What ICMP messages are to programs: Linux's errno of each (RFC 792, RFC 1812), and what it does.
+//! What ICMP messages mean for programs: Linux's errno for each (RFC 792, RFC 1812).
 
 /// "Destination unreachable".
 pub const UNREACHABLE: u8 = 3;
 /// Its code for a datagram that was too long for a link.
 pub const TOO_LONG: u8 = 4;
-/// A packet lived too long, or did not become whole in time.
+/// "Time exceeded": of the packet's time to live, or of reassembly.
 const TIME_EXCEEDED: u8 = 11;
-/// A header that somebody did not understand.
+/// "Parameter problem": a header that a router or host did not understand.
 const PARAMETER_PROBLEM: u8 = 12;
 
-/// Errno of each code of [`UNREACHABLE`], and whether it is for good.
+/// The errno of each code of [`UNREACHABLE`], and whether the error is permanent.
 const CODES: [(i32, bool); 16] = [
     (libc::ENETUNREACH, false),
     (libc::EHOSTUNREACH, false),
@@ -29,12 +29,12 @@ const CODES: [(i32, bool); 16] = [
     (libc::EHOSTUNREACH, true),
 ];
 
-/// The errno of a message, and whether it is for good, which a connected UDP socket hears of in any
-/// case. `None`: Linux keeps it to itself.
+/// The errno of a message, and whether the error is permanent. A connected UDP socket always gets
+/// permanent errors. `None` if Linux does not report the message.
 pub fn errno(kind: u8, code: u8) -> Option<(i32, bool)> {
     match (kind, code) {
         (UNREACHABLE, code) => CODES.get(usize::from(code)).copied(),
-        // Fragments that did not come in time are nobody's fault.
+        // Linux does not report the time of reassembly (code 1).
         (TIME_EXCEEDED, 0) => Some((libc::EHOSTUNREACH, false)),
         (PARAMETER_PROBLEM, _) => Some((libc::EPROTO, true)),
         _ => None,

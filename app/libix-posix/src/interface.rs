@@ -1,4 +1,4 @@
-//! The Linux interface that each of the dataplane's devices is: what `IP_PKTINFO` numbers.
+//! The Linux interfaces of the dataplane's devices, whose numbers `IP_PKTINFO` has.
 use std::ffi::{CStr, CString};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -6,24 +6,24 @@ use std::net::{IpAddr, Ipv4Addr};
 struct Interface {
     address: Ipv4Addr,
     prefix: u8,
-    /// `None`: the device is no interface of Linux's (memif).
+    /// `None` if Linux does not have the interface (memif).
     name: Option<CString>,
-    /// 0: not known yet.
+    /// Linux's number; 0 if it is not known yet.
     index: u32,
 }
 
-/// Interfaces by the address that they have for IX.
+/// The interfaces, by the dataplane's address on each.
 #[derive(Default)]
 pub struct Interfaces(Vec<Interface>);
 
 impl Interfaces {
-    /// None.
+    /// No interface.
     pub const fn none() -> Interfaces {
         Interfaces(Vec::new())
     }
 
-    /// Reads what `ix run` says: addresses with prefix lengths, and as many names; an empty one:
-    /// none.
+    /// Reads lists from `ix run`: addresses with prefix lengths, and as many names. An empty name
+    /// is no interface of Linux's.
     pub fn parse(addresses: &str, names: &str) -> Interfaces {
         let network = |text: &str| {
             let (address, prefix) = text.split_once('/')?;
@@ -38,25 +38,25 @@ impl Interfaces {
         Interfaces(list.collect())
     }
 
-    /// Addresses with the lengths of their prefixes, and the names of their interfaces.
+    /// All addresses, each with its prefix length and the name of its interface.
     pub fn all(&self) -> impl Iterator<Item = (Ipv4Addr, u8, Option<&CStr>)> {
         self.0.iter().map(|one| (one.address, one.prefix, one.name.as_deref()))
     }
 
-    /// Whether one of the dataplane's devices is this interface of Linux's.
+    /// Whether a device of the dataplane is this Linux interface.
     pub fn has(&self, name: &CStr) -> bool {
         self.0.iter().any(|one| one.name.as_deref() == Some(name))
     }
 
-    /// The address that the dataplane has by this one.
+    /// The dataplane's address on this interface.
     pub fn address_of(&self, name: &CStr) -> Option<Ipv4Addr> {
         let found = self.0.iter().find(|one| one.name.as_deref() == Some(name));
         found.map(|one| one.address)
     }
 
     /// Returns the number, in the program's namespace, of the interface that reaches an address of
-    /// the dataplane; 0 where no interface does. The interface may be younger than the program, so
-    /// the first caller asks Linux.
+    /// the dataplane; 0 if no interface does. The interface may be made after the program has
+    /// started, so the first call asks Linux.
     pub fn index_of(&mut self, address: IpAddr) -> u32 {
         let found = self.0.iter_mut().find(|one| IpAddr::V4(one.address) == address.to_canonical());
         let Some(Interface { name: Some(name), index, .. }) = found else { return 0 };

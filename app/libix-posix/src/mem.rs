@@ -1,8 +1,7 @@
-//! Memory that the program names by pointers, and how it is read and written. All that is unsafe
-//! about it is here.
+//! Reading and writing memory that the program passes by pointers. All unsafe code for it is here.
 //!
-//! The program promises of its pointers what it promises Linux. What can be no address of a program
-//! at all, null above all, is EFAULT as on Linux; any other wrong pointer is a fault here.
+//! The program's pointers must be valid, as for Linux. An address that no program can have, such as
+//! null, returns EFAULT as on Linux. Any other wrong pointer is a fault here.
 use core::mem::MaybeUninit;
 use libc::{AF_INET, AF_INET6, iovec, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -25,10 +24,10 @@ pub struct Gather<'a> {
 
 /// The lowest address that Linux gives to a program.
 const LOWEST: usize = 0x1000;
-/// Behind the highest (with 47 bits).
+/// The end of the highest addresses (47 bits).
 const BEHIND: usize = 0x7fff_ffff_f000;
 
-/// Whether these bytes can be a program's.
+/// Whether a program can have memory at this address, of this length.
 pub fn is_possible<T>(at: *const T, len: usize) -> bool {
     let first = at.addr();
     len == 0 || (first >= LOWEST && first.checked_add(len).is_some_and(|end| end <= BEHIND))
@@ -38,10 +37,11 @@ fn is_wrong(pieces: &[iovec]) -> bool {
     pieces.iter().any(|piece| !is_possible(piece.iov_base, piece.iov_len))
 }
 
-/// The pieces at `iov`. `Err` is the errno of Linux's answer; `too_many` that for too many of them.
+/// The pieces at `iov`. `Err` is the errno that Linux returns; `too_many` is the one for too many
+/// pieces.
 ///
 /// # Safety
-/// `iov` points to `count` structures that stay as they are during `'a`.
+/// `iov` points to `count` structures that do not change during `'a`.
 pub unsafe fn pieces<'a>(
     iov: *const iovec,
     count: usize,
@@ -76,7 +76,7 @@ impl<'a> Scatter<'a> {
         Scatter { pieces, offset: 0, left: sum(pieces), wrong: is_wrong(pieces) }
     }
 
-    /// Whether there is a piece that can be no memory of the program: EFAULT.
+    /// Whether a piece is at an impossible address: EFAULT.
     #[inline]
     pub fn is_wrong(&self) -> bool {
         self.wrong
@@ -88,14 +88,14 @@ impl<'a> Scatter<'a> {
         self.left
     }
 
-    /// Copies as much of `bytes` as fits; returns how much that was.
+    /// Copies as many of `bytes` as fit. Returns how many.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let mut from = bytes;
         while !from.is_empty() {
             let Some(piece) = self.pieces.first() else { break };
             let n = from.len().min(piece.iov_len - self.offset);
-            // SAFETY: `n` bytes within a piece that may be written (`new`). What is read are
-            // received bytes or our own, no memory that the program can name as writable.
+            // SAFETY: `n` bytes within a piece that may be written (`new`). The source is received
+            // bytes or our own memory, which the program's pieces cannot overlap.
             unsafe {
                 let to = piece.iov_base.cast::<u8>().add(self.offset);
                 to.copy_from_nonoverlapping(from.as_ptr(), n);
@@ -106,7 +106,7 @@ impl<'a> Scatter<'a> {
         bytes.len() - from.len()
     }
 
-    /// Leaves out as much as `n` bytes would take; for what shall only be counted.
+    /// Skips the room of up to `n` bytes without writing. Returns how many.
     pub fn skip(&mut self, n: usize) -> usize {
         let n = n.min(self.left);
         let mut rest = n;
@@ -130,24 +130,24 @@ impl<'a> Scatter<'a> {
 
 impl<'a> Gather<'a> {
     /// # Safety
-    /// Each piece names memory that may be read during `'a` and that nobody writes meanwhile.
+    /// Each piece names memory that may be read during `'a` and is not written meanwhile.
     pub unsafe fn new(pieces: &'a [iovec]) -> Gather<'a> {
         Gather { pieces, offset: 0, left: sum(pieces), wrong: is_wrong(pieces) }
     }
 
-    /// Whether there is a piece that can be no memory of the program: EFAULT.
+    /// Whether a piece is at an impossible address: EFAULT.
     #[inline]
     pub fn is_wrong(&self) -> bool {
         self.wrong
     }
 
-    /// Bytes that were not taken yet.
+    /// How many bytes are left.
     #[inline]
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// The bytes that come next, as far as they lie together.
+    /// The next bytes, as far as they are contiguous.
     #[inline]
     pub fn front(&self) -> &'a [u8] {
         let Some(piece) = self.pieces.iter().find(|piece| piece.iov_len > 0) else { return &[] };
@@ -159,7 +159,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// The next `n` bytes (of [`Gather::front`]) are done with.
+    /// Skips the next `n` bytes (of [`Gather::front`]).
     #[inline]
     pub fn advance(&mut self, mut n: usize) {
         self.left -= n;
@@ -176,7 +176,7 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// Reads an Internet address. `Err` is the errno of Linux's answer.
+/// Reads an Internet address. `Err` is the errno that Linux returns.
 ///
 /// # Safety
 /// `address` points to `len` readable bytes.
@@ -211,7 +211,7 @@ pub unsafe fn read_address(address: *const sockaddr, len: socklen_t) -> Result<S
     }
 }
 
-/// The family of an address; `None`: none.
+/// The family of an address; `None` if there is no address.
 ///
 /// # Safety
 /// As [`read_address`].
@@ -224,7 +224,7 @@ pub unsafe fn family(address: *const sockaddr, len: socklen_t) -> Option<i32> {
     Some(i32::from(unsafe { address.cast::<libc::sa_family_t>().read_unaligned() }))
 }
 
-/// Writes an address as Linux does: as much as there is room for, and its whole length.
+/// Writes an address as Linux does: as many bytes as there is room for, and its full length.
 ///
 /// # Safety
 /// Both are null, or `len` can be read and written and says how many bytes can be written at `to`.
@@ -264,7 +264,7 @@ pub unsafe fn write_address(at: SocketAddr, ipv6: bool, to: *mut sockaddr, len: 
     }
 }
 
-/// Received bytes, for a moment.
+/// Received bytes from `skip` on.
 ///
 /// # Safety
 /// As [`libix::raw::Received::bytes`].

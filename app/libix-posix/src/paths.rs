@@ -1,14 +1,14 @@
-//! MTUs of paths to peers, as far as routers have said (RFC 1191). A hint, as from anybody who can
-//! send a message about a datagram: bounded from below, in number and in time.
+//! MTUs of paths to peers, as routers report them (RFC 1191). Anyone may send such a message, so it
+//! is only a hint: the MTU has a lower bound, and number and lifetime of entries are limited.
 use crate::icmp;
 use libix::raw::Said;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// The smallest that is believed, and how long one holds: Linux's `min_pmtu` and `mtu_expires`.
+/// Smallest MTU that is believed, and lifetime of an entry: Linux's `min_pmtu` and `mtu_expires`.
 const MTU_MIN: u16 = 552;
 const HOLDS: Duration = Duration::from_secs(600);
-/// So many are known: the oldest goes for a new one.
+/// Most entries. A new entry replaces the oldest.
 const PATHS_MAX: usize = 256;
 
 struct Path {
@@ -17,17 +17,17 @@ struct Path {
     since: Instant,
 }
 
-/// What is known of them.
+/// The known MTUs.
 #[derive(Default)]
 pub struct Paths(Vec<Path>);
 
 impl Paths {
-    /// Nothing.
+    /// No MTU is known.
     pub const fn new() -> Paths {
         Paths(Vec::new())
     }
 
-    /// Takes in what ICMP says of a packet to a peer: never a larger one than what holds.
+    /// Takes in an ICMP message about a packet to a peer. It never raises a valid MTU.
     pub fn said(&mut self, to: IpAddr, said: Said, now: Instant) {
         if (said.kind, said.code) != (icmp::UNREACHABLE, icmp::TOO_LONG) {
             return;
@@ -44,7 +44,7 @@ impl Paths {
         self.0.push(Path { to, mtu, since: now });
     }
 
-    /// The MTU of the path to a peer, if it is known to be smaller than the device's.
+    /// The MTU of the path to a peer, if a router has reported one.
     pub fn mtu(&self, to: IpAddr, now: Instant) -> Option<u16> {
         let path = self.0.iter().find(|path| path.to == to)?;
         (now.saturating_duration_since(path.since) < HOLDS).then_some(path.mtu)

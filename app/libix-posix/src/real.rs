@@ -1,5 +1,5 @@
-//! The functions that ours stand in front of: the next ones in the order of loading, the C
-//! library's.
+//! The functions that ours replace for the program: the next ones in the order of loading, which
+//! are the C library's.
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use libc::{
@@ -20,7 +20,7 @@ pub fn find(name: &CStr) -> *mut c_void {
 
 macro_rules! next {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
-        /// The calls that go on to Linux.
+        /// Functions that calls go on to.
         #[allow(non_camel_case_types)]
         #[derive(Clone, Copy)]
         enum Call { $($name),* }
@@ -188,19 +188,19 @@ next! {
     fstat64(fd: c_int, to: *mut libc::stat) -> c_int;
 }
 
-/// How often each was called: beside a system call a count costs nothing.
+/// How often each was called. A count costs little compared with a system call.
 static MADE: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
-/// All of them together.
+/// The sum of all counts.
 static ALL: AtomicU64 = AtomicU64::new(0);
-/// System calls of the library's own: threads that wake each other and wait.
+/// The library's own system calls, by which threads wake each other and wait.
 static OWN: AtomicU64 = AtomicU64::new(0);
 
-/// The library makes a system call for itself.
+/// Counts a system call of the library's own.
 pub fn own_call() {
     OWN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Calls until the program had its first connection on IX, and one; 0: it had none.
+/// One more than the calls before the program's first connection on IX; 0: it had none yet.
 static FIRST: AtomicU64 = AtomicU64::new(0);
 
 /// The program has a connection on IX.
@@ -210,12 +210,12 @@ pub fn has_connection() {
     }
 }
 
-/// How many calls went on to Linux until now.
+/// How many calls have gone on to Linux.
 pub fn calls() -> u64 {
     ALL.load(Ordering::Relaxed)
 }
 
-/// The same in words, the most frequent by name.
+/// The counts as text, the most frequent calls by name.
 pub fn calls_made() -> String {
     const NAMED: usize = 12;
     let counts = NAMES.iter().zip(&MADE).map(|(name, made)| (made.load(Ordering::Relaxed), *name));
@@ -234,7 +234,7 @@ pub fn calls_made() -> String {
 
 /// The calling thread's errno.
 pub fn errno() -> i32 {
-    // SAFETY: the C library answers a valid address.
+    // SAFETY: the C library returns a valid address.
     unsafe { *libc::__errno_location() }
 }
 

@@ -1,17 +1,16 @@
-//! Which addresses are IX's. A pure function of what `ix run` says and of Linux's own interfaces.
+//! Which addresses are IX's: a pure function of the settings of `ix run` and of Linux's interfaces.
 //!
-//! * **bind**: an address of the dataplane is IX's. The wildcard address is both: IX's, and Linux's
-//!   as well for the interfaces that are not IX's (loopback among them). Any other is Linux's.
-//! * **connect, sendto**: loopback is Linux's; a network of the dataplane is IX's; a network that
-//!   one of Linux's interfaces is on is Linux's; what is left goes to IX when the dataplane has a
-//!   gateway.
+//! * **bind**: an address of the dataplane is IX's. The wildcard address is both IX's and, for
+//!   interfaces that are not IX's such as loopback, Linux's. Any other address is Linux's.
+//! * **connect, sendto**: loopback is Linux's; a network of the dataplane is IX's; a network of one
+//!   of Linux's interfaces is Linux's; any other address is IX's if the dataplane has a gateway.
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Environment variable by which `ix run` tells: `10.0.0.2/24,10.1.0.2/16;10.0.0.1` (addresses with
-/// prefix lengths; the gateway, or nothing), then for [`crate::process`], each behind a `;`: the
-/// number of the library's descriptor, the first of those that are the dataplane's, the congestion
-/// control that is configured, and for each address the Linux interface that its device is, or
-/// nothing.
+/// Environment variable that `ix run` sets, such as `10.0.0.2/24,10.1.0.2/16;10.0.0.1`: addresses
+/// with prefix lengths; the gateway or nothing. More parts follow for [`crate::process`], each
+/// after a `;`: the number of the library's descriptor, the first number of the dataplane's
+/// descriptors, the configured congestion control, and for each address the Linux interface of its
+/// device, or nothing.
 pub const ENV: &str = "IX_POSIX";
 
 /// Whose a socket is.
@@ -25,10 +24,10 @@ pub enum Whose {
     Both,
 }
 
-/// A network by an address in it.
+/// A network, by an address in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// The own address.
+    /// The local address in it.
     pub address: Ipv4Addr,
     /// Length of its prefix.
     pub prefix: u8,
@@ -47,7 +46,7 @@ impl Network {
     }
 }
 
-/// Addresses and networks of both sides.
+/// The addresses and networks of IX and of Linux.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     ours: Vec<Network>,
@@ -56,7 +55,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Reads what `ix run` says.
+    /// Reads the value of [`ENV`].
     pub fn parse(text: &str) -> Option<Routes> {
         let mut parts = text.split(';');
         let (ours, gateway) = (parts.next()?, parts.next().unwrap_or_default());
@@ -65,17 +64,17 @@ impl Routes {
         Some(Routes { ours: ours?, gateway, linux: Vec::new() })
     }
 
-    /// No address is ours.
+    /// No address is IX's.
     pub const fn none() -> Routes {
         Routes { ours: Vec::new(), gateway: None, linux: Vec::new() }
     }
 
-    /// With the networks that Linux's interfaces are on.
+    /// Adds the networks of Linux's interfaces.
     pub fn with_linux(self, linux: Vec<Network>) -> Routes {
         Routes { linux, ..self }
     }
 
-    /// The dataplane's only address; `None` when it has several.
+    /// The dataplane's only address; `None` if it has several.
     pub fn single(&self) -> Option<Ipv4Addr> {
         match self.ours[..] {
             [only] => Some(only.address),
@@ -83,7 +82,7 @@ impl Routes {
         }
     }
 
-    /// Whose a socket is that is bound to this address.
+    /// Whose a socket becomes that is bound to this address.
     pub fn bind(&self, to: IpAddr) -> Whose {
         match to {
             _ if to.is_unspecified() => Whose::Both,
@@ -92,7 +91,7 @@ impl Routes {
         }
     }
 
-    /// Whose a socket is that goes to this address; never both.
+    /// Whose a socket becomes that connects or sends to this address; never both.
     pub fn connect(&self, to: IpAddr) -> Whose {
         let IpAddr::V4(to) = to else { return Whose::Linux };
         let on = |networks: &[Network]| networks.iter().any(|network| network.contains(to));
@@ -105,7 +104,7 @@ impl Routes {
         if on(&self.linux) || self.gateway.is_none() { Whose::Linux } else { Whose::Ix }
     }
 
-    /// The dataplane's address that packets to this one come from.
+    /// The dataplane's source address for packets to this address.
     pub fn own_towards(&self, to: IpAddr) -> Option<Ipv4Addr> {
         let IpAddr::V4(to) = to else { return None };
         let on = |to: Ipv4Addr| self.ours.iter().find(|network| network.contains(to));
@@ -113,7 +112,7 @@ impl Routes {
         Some(network.address)
     }
 
-    /// Whether it is an address of the dataplane's own.
+    /// Whether this is an address of the dataplane.
     pub fn is_ours(&self, address: Ipv4Addr) -> bool {
         self.ours.iter().any(|network| network.address == address)
     }

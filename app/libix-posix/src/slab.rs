@@ -1,6 +1,6 @@
-//! Objects under numbers that are used again, each time with another generation.
+//! A table of objects. Indexes are used again, each time with another generation.
 
-/// Low half: index. High half: generation.
+/// An object's id. Low half: its index. High half: the generation.
 pub type Id = u64;
 
 struct Slot<T> {
@@ -15,33 +15,33 @@ pub struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Nothing in it.
+    /// An empty table.
     pub const fn new() -> Slab<T> {
         Slab { slots: Vec::new(), free: Vec::new() }
     }
 
-    /// Puts one in; its name is never 0.
+    /// Inserts an object. Its id is never 0.
     pub fn insert(&mut self, value: T) -> Id {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, value: None });
             self.slots.len() as u32 - 1
         });
         let slot = &mut self.slots[index as usize];
-        // The upper bits stay free: cookies say there what they name.
+        // The upper two bits stay free for cookies, which say there what they name.
         slot.generation = (slot.generation + 1) & 0x3fff_ffff;
         slot.generation = slot.generation.max(1);
         slot.value = Some(value);
         u64::from(slot.generation) << 32 | u64::from(index)
     }
 
-    /// Takes it out.
+    /// Removes an object.
     pub fn remove(&mut self, id: Id) -> Option<T> {
         self.get_mut(id)?;
         self.free.push(id as u32);
         self.slots[id as u32 as usize].value.take()
     }
 
-    /// The one of that name, if it is still there.
+    /// The object with this id, if it is still there.
     #[inline]
     pub fn get(&self, id: Id) -> Option<&T> {
         let slot = self.slots.get(id as u32 as usize)?;
@@ -51,7 +51,7 @@ impl<T> Slab<T> {
         slot.value.as_ref()
     }
 
-    /// The one of that name, to be changed.
+    /// The object with this id, to be changed.
     #[inline]
     pub fn get_mut(&mut self, id: Id) -> Option<&mut T> {
         let slot = self.slots.get_mut(id as u32 as usize)?;
@@ -61,7 +61,7 @@ impl<T> Slab<T> {
         slot.value.as_mut()
     }
 
-    /// The full name of the object that now has this index.
+    /// The id of the object that has this index now.
     #[inline]
     pub fn id_at(&self, index: u32) -> Option<Id> {
         let slot = self.slots.get(index as usize)?;
@@ -69,7 +69,7 @@ impl<T> Slab<T> {
         Some(u64::from(slot.generation) << 32 | u64::from(index))
     }
 
-    /// All names.
+    /// All ids.
     pub fn ids(&self) -> Vec<Id> {
         (0..self.slots.len() as u32).filter_map(|index| self.id_at(index)).collect()
     }

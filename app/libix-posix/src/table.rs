@@ -1,8 +1,8 @@
-//! Which call goes where: the one place where it is written down. `docs/posix.md` is made of it;
-//! the test below fails when the page is not what the table says, and writes it with `IX_BLESS=1`.
+//! The table of which call goes where. `docs/posix.md` is generated from it: the test below fails
+//! if the page differs, and writes it with `IX_BLESS=1`.
 
-/// A row: calls, what becomes of them on a socket of IX, and the test that shows it
-/// (`corners` cases are in `tests/programs/corners.c`, run by `cli/ix/tests/programs/posix.rs`).
+/// A row: calls, what they do on a socket of IX, and the test that shows it (`corners` cases are in
+/// `tests/programs/corners.c`, run by `cli/ix/tests/programs/posix.rs`).
 pub type Row = (&'static str, &'static str, &'static str);
 
 /// The table.
@@ -150,7 +150,7 @@ pub const TABLE: &[Row] = &[
     ("Unix sockets, raw and packet sockets, IPv6 addresses", "Linux's", "none"),
 ];
 
-/// What no row says.
+/// The rest of the page.
 #[cfg(test)]
 const MORE: &str = "
 ## Threads

@@ -1,4 +1,5 @@
-//! Bytes in and out: what `read`, `write` and their kin come down to. An error is an errno.
+//! The calls that read and write: `read`, `write`, and all that come down to them. Errors are
+//! errnos.
 use crate::elastic_thread::ElasticThread;
 use crate::error_queue::{ERRORS_MAX, Refused};
 use crate::lock::{Guard, lock};
@@ -17,30 +18,30 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-/// Longest datagram, headers and all. What is longer even without them is no length at all.
+/// Longest IP packet, bytes. A datagram that is longer even without headers cannot be sent.
 const DATAGRAM_MAX: usize = 65_535;
-/// Bytes of IPv4's and UDP's headers.
+/// Length of the IPv4 and UDP headers.
 const HEADERS_BYTES: usize = 28;
 
-/// What a receiving call brings.
+/// The result of a call that receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes, as the call answers them.
+    /// The number of bytes that the call returns.
     pub bytes: usize,
     /// The sender of a datagram.
     pub from: Option<SocketAddr>,
-    /// The program wants addresses as those of IPv6.
+    /// The program expects IPv6 addresses.
     pub ipv6: bool,
     /// `MSG_*` bits for `msg_flags`.
     pub flags: i32,
-    /// What it tells of it in control messages.
+    /// Its control messages.
     pub receive_control: ReceiveControl,
 }
 
-/// Control messages of a receiving call.
+/// The control messages of a call that receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiveControl {
-    /// `IP_PKTINFO`: where it came in.
+    /// `IP_PKTINFO`: where the datagram arrived.
     pub local: Option<Arrival>,
     /// The same for `IPV6_RECVPKTINFO`.
     pub local_v6: Option<Arrival>,
@@ -48,29 +49,29 @@ pub struct ReceiveControl {
     pub refused: Option<Refused>,
 }
 
-/// Where a datagram came in.
+/// Where a datagram arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// The address of ours that it was sent to.
+    /// The local address that it was sent to.
     pub address: IpAddr,
-    /// Linux's number of the interface; 0: it is none of Linux's.
+    /// Linux's number of the interface; 0 if Linux does not have it.
     pub interface: u32,
 }
 
-/// What a sending call says in control messages of the datagram that it sends.
+/// The control messages of a call that sends a datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendControl {
     /// `IP_TTL`.
     pub ttl: Option<u8>,
     /// `IP_TOS`.
     pub tos: Option<u8>,
-    /// `IP_PKTINFO`: from this address.
+    /// `IP_PKTINFO`: the source address.
     pub from: Option<Ipv4Addr>,
-    /// And by this interface of Linux's; 0: by the one that there is.
+    /// `IP_PKTINFO`: Linux's number of the interface; 0: any.
     pub interface: u32,
 }
 
-/// Waits as a blocking call on a socket does, until `attempt` answers something.
+/// Waits as a blocking call on a socket does, until `attempt` returns something.
 fn block<T>(
     mut core: Guard,
     id: Id,
@@ -85,7 +86,7 @@ fn block<T>(
             Ok(result) => return result,
             Err(Stop::TimedOut) => return Err(libc::EAGAIN),
             Err(Stop::Linux) => {}
-            // With a timeout a call is never restarted (signal(7)).
+            // A call with a timeout is never restarted (signal(7)).
             Err(Stop::Interrupted) if signals::interrupted() == 1 && timeout.is_none() => {
                 signals::reset();
             }
@@ -106,7 +107,7 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
     let is_stream = match &socket.kind {
         Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Idle { stream: false, both: true, .. } => {
-            // A UDP socket that is bound and waits: it waits for IX, too.
+            // A bound UDP socket that waits also waits for datagrams of IX.
             ops::become_datagrams(core, id)?;
             return receive(fd, to, flags);
         }
@@ -131,7 +132,7 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
         return Ok(Received { ipv6, ..block(core, id, timeout, attempt)? });
     }
     if flags & libc::MSG_OOB != 0 {
-        // Urgent data comes in line here.
+        // Urgent data is received in line.
         return Err(libc::EINVAL.into());
     }
     let mut total = 0;
@@ -153,7 +154,7 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
     Ok(Received { bytes: total, ipv6, ..Received::default() })
 }
 
-/// What became of the oldest datagram that did not arrive, and what is known of its bytes.
+/// Takes the oldest entry of the error queue.
 fn take_error(socket: &mut Socket, to: &mut Scatter<'_>) -> Result<Received, i32> {
     if let Some(refused) = socket.stream().and_then(|stream| stream.complaint.take()) {
         let receive_control =
@@ -165,7 +166,7 @@ fn take_error(socket: &mut Socket, to: &mut Scatter<'_>) -> Result<Received, i32
     let (refused, quoted) = udp.errors.pop_front().ok_or(libc::EAGAIN)?;
     let next = udp.errors.front().filter(|(next, _)| next.said.is_some());
     let next = next.map_or(0, |(next, _)| next.errno);
-    // What was found out here is no error of the socket.
+    // An error that was found here, not reported by ICMP, is no error of the socket.
     if refused.said.is_some() || next != 0 {
         socket.error = next;
     }
@@ -179,7 +180,7 @@ fn take_error(socket: &mut Socket, to: &mut Scatter<'_>) -> Result<Received, i32
     Ok(Received { bytes, from, flags, receive_control, ..Received::default() })
 }
 
-/// Reads what a connection has. `None`: nothing yet, or not all that `whole` asks for.
+/// Reads from a connection. `None`: nothing yet, or with `whole` not all yet.
 fn take_bytes(
     core: &mut Core,
     id: Id,
@@ -204,7 +205,7 @@ fn take_bytes(
         }
     };
     *total += n;
-    // The window is opened in large steps: the rest of what is read now goes along.
+    // Buffers are returned in large steps, which open the window.
     let touch = stream.flow.receive.has_done();
     let local_peer = stream.local_peer.filter(|_| n > 0 && !peek);
     let eof = stream.eof;
@@ -219,7 +220,7 @@ fn take_bytes(
     if to.left() == 0 || (*total > 0 && !whole) {
         return Some(Ok(()));
     }
-    // Whoever has read the end goes on reading it, whatever came after it.
+    // After the end of the stream a read returns the end again, also after a later error.
     if error != 0 && !eof {
         if *total == 0
             && let Some(socket) = core.sockets.get_mut(id)
@@ -256,14 +257,14 @@ fn take_datagram(
         return udp.read_shut.then(|| Ok(Received::default()));
     };
     if to.is_wrong() {
-        // Linux has taken it out by then.
+        // As on Linux, the datagram is lost.
         let (data, elastic) = (first.data, first.elastic);
         udp.inbox.pop_front();
         udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
         elastic_threads[elastic].give_back(data);
         return Some(Err(libc::EFAULT));
     }
-    // SAFETY: not given back: it is queued, and the lock is held.
+    // SAFETY: the buffer was not returned: it is queued, and the lock is held.
     let bytes = unsafe { mem::received(first.data, 0) };
     let copied = to.put(bytes);
     let cut = copied < bytes.len();
@@ -295,7 +296,7 @@ pub fn send(fd: RawFd, from: Gather<'_>, flags: i32, to: Option<SocketAddr>) -> 
     send_as(fd, from, flags, to, Ok(SendControl::default()))
 }
 
-/// `sendmsg`. What control messages say, or an errno for them, is a datagram's.
+/// `sendmsg`. `send_control` has the control messages, which only datagrams use, or their errno.
 pub fn send_as(
     fd: RawFd,
     mut from: Gather<'_>,
@@ -306,7 +307,7 @@ pub fn send_as(
     signals::reset();
     let mut core = lock();
     let id = socket_of(&core, fd)?;
-    // Data with the first packet of a connection.
+    // TCP Fast Open: data with the SYN.
     let to_ix = flags & libc::MSG_FASTOPEN != 0 && is_ours(&core, to);
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let timeout = socket.options.send_timeout;
@@ -348,7 +349,7 @@ fn is_ours(core: &Core, to: Option<SocketAddr>) -> bool {
     to.is_some_and(|to| core.routes.connect(to.ip()) == Whose::Ix)
 }
 
-/// Copies what there is room for. `None`: not all of it.
+/// Copies as many bytes as there is room for. `None`: not all of them.
 fn give_bytes(
     core: &mut Core,
     id: Id,
@@ -394,11 +395,11 @@ fn give_bytes(
     (from.left() == 0).then_some(Ok(()))
 }
 
-/// The destination of an undecided socket's first datagram decides whose it is.
+/// The destination of the first datagram decides whose an undecided socket is.
 fn become_ours(mut core: Guard, fd: RawFd, id: Id, to: Option<SocketAddr>) -> Outcome<()> {
     let Some(to) = to else { return Err(Instead::Linux) };
     if core.whose(id, to.ip())? == Whose::Linux {
-        // A bound one stays open for both until IX is asked for.
+        // A bound socket stays undecided until it sends to IX.
         let bound = core.sockets.get(id).is_some_and(|socket| socket.bound.is_some());
         if !bound {
             ops::leave_to_linux(&mut core, fd, id)?;
@@ -447,7 +448,8 @@ fn send_datagram(
     }
     let whose = datagram.to.map(|to| core.whose(id, to.ip())).transpose()?;
     if whose == Some(Whose::Linux) {
-        let text = "a UDP socket of IX sends to Linux's side: it cannot; use a socket for each";
+        let text =
+            "a UDP socket of IX cannot send to an address of Linux's: use a socket for each side";
         log::once(log::Once::Datagram, text);
         return Err(libc::ENETUNREACH.into());
     }
@@ -471,8 +473,8 @@ fn send_datagram(
     Ok(block(core, id, timeout, attempt)?)
 }
 
-/// Where a datagram comes from: the address that the socket is bound to, else the one that the way
-/// to the peer begins at.
+/// The source address of a datagram: the bound address, else the local address of the route to the
+/// peer.
 fn own_address(core: &mut Core, id: Id, to: Option<SocketAddr>) -> Option<IpAddr> {
     let socket = core.sockets.get_mut(id)?;
     let bound = socket.bound.map(|at| at.ip()).filter(|ip| !ip.is_unspecified());
@@ -480,8 +482,8 @@ fn own_address(core: &mut Core, id: Id, to: Option<SocketAddr>) -> Option<IpAddr
     bound.or_else(|| core.routes.own_towards(to.ip()).map(IpAddr::V4))
 }
 
-/// How a datagram goes that need not fit into a packet; an errno where the program wants none that
-/// does not, told in the queue of errors as well.
+/// The [`SendOptions::fragment_bytes`] of a datagram, or an errno if it is too long and the program
+/// wants no fragments. The error also goes into the error queue.
 fn cut(core: &mut Core, id: Id, datagram: &Datagram) -> Result<u16, i32> {
     let device = u16::try_from(core.device_mtu()).unwrap_or(u16::MAX);
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF) };
@@ -551,7 +553,7 @@ fn give_datagram(
     Some(Ok(len))
 }
 
-/// Unread bytes, as `FIONREAD` tells; and those not acknowledged, as `TIOCOUTQ` does.
+/// The values of `FIONREAD` and `TIOCOUTQ`: unread bytes, and bytes not acknowledged.
 pub fn queued(fd: RawFd) -> Outcome<(usize, usize)> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
@@ -567,7 +569,7 @@ pub fn queued(fd: RawFd) -> Outcome<(usize, usize)> {
     }
 }
 
-/// `O_NONBLOCK` of a socket, if it is one of ours.
+/// Sets `O_NONBLOCK` of a socket, if it is ours.
 pub fn set_nonblocking(fd: RawFd, on: bool) {
     let mut core = lock();
     if let Ok(id) = socket_of(&core, fd)
@@ -577,7 +579,8 @@ pub fn set_nonblocking(fd: RawFd, on: bool) {
     }
 }
 
-/// The same, to be looked at; and whether the Linux socket under the descriptor has its own.
+/// Whether a socket has `O_NONBLOCK`; `Linux` if the Linux socket under the descriptor has the
+/// flag.
 pub fn is_nonblocking(fd: RawFd) -> Outcome<bool> {
     let core = lock();
     let id = socket_of(&core, fd)?;

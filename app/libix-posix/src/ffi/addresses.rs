@@ -1,13 +1,13 @@
-//! `getifaddrs(3)`: servers that listen at each address of the machine find those of the dataplane
-//! too, behind Linux's.
+//! `getifaddrs(3)`: a server that listens at each address of the machine also finds the
+//! dataplane's, after Linux's.
 use crate::lock::lock;
 use crate::real;
 use libc::{c_char, c_int, c_uint, c_void, ifaddrs, sockaddr, sockaddr_in};
 use std::net::Ipv4Addr;
 
-/// The interface of a device that is none of Linux's.
+/// The interface name of a device that Linux does not have.
 const NO_NAME: &std::ffi::CStr = c"ix0";
-/// Tells our entries from the C library's.
+/// Its address marks our entries.
 static OURS: u8 = 0;
 
 /// One entry with all that it points to.
@@ -33,7 +33,7 @@ fn is_ours(item: &ifaddrs) -> bool {
     item.ifa_data == (&raw const OURS).cast_mut().cast::<c_void>()
 }
 
-/// An entry of its own memory.
+/// A new entry in memory of its own.
 fn entry(address: Ipv4Addr, prefix: u8, name: Option<&std::ffi::CStr>) -> *mut ifaddrs {
     let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
     let mut text = [0; libc::IF_NAMESIZE];
@@ -41,7 +41,7 @@ fn entry(address: Ipv4Addr, prefix: u8, name: Option<&std::ffi::CStr>) -> *mut i
     for (to, from) in text.iter_mut().zip(bytes.iter().take(libc::IF_NAMESIZE - 1)) {
         *to = *from as c_char;
     }
-    // SAFETY: integers and pointers, of which all zeroes are values.
+    // SAFETY: integers and pointers, for which all zero is valid.
     let item: ifaddrs = unsafe { core::mem::zeroed() };
     let entry = Box::into_raw(Box::new(Entry {
         item,
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
 pub unsafe extern "C" fn freeifaddrs(list: *mut ifaddrs) {
     let mut first = list;
     let mut end = &raw mut first;
-    // SAFETY: a list that `getifaddrs` has made: ours stand behind the C library's.
+    // SAFETY: a list that `getifaddrs` has made: our entries follow the C library's.
     unsafe {
         while !(*end).is_null() && !is_ours(&**end) {
             end = &raw mut (**end).ifa_next;

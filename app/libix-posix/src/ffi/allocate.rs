@@ -1,10 +1,10 @@
-//! Calls that take numbers of descriptors from Linux, or free some: the kept ones make room first.
+//! Calls that take descriptor numbers from Linux, or free some. Kept numbers are released first.
 use crate::kept_numbers::make_room;
 use crate::numbers::freed;
 use crate::real;
 use libc::{c_char, c_int, c_uint, c_void, mode_t, pid_t, sigset_t};
 
-/// Functions that take so many of the lowest numbers.
+/// Functions that take the lowest free numbers, as many as said.
 macro_rules! takes {
     ($($count:literal $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => { $(
         #[unsafe(no_mangle)]
@@ -16,7 +16,8 @@ macro_rules! takes {
     )* };
 }
 
-// What has a mode for some flags only gets it always: whoever does not look at it has none.
+// Functions that need a mode only with some flags always pass it on: the C library ignores it
+// otherwise.
 takes! {
     1 open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
     1 open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
@@ -51,8 +52,7 @@ takes! {
     1 opendir(path: *const c_char) -> *mut c_void;
 }
 
-/// Functions that free numbers which are not seen here, any of them; these may be closed and
-/// opened.
+/// Functions that free numbers which are not seen here. They may also take one.
 macro_rules! frees {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => { $(
         #[unsafe(no_mangle)]
@@ -74,7 +74,7 @@ frees! {
     freopen64(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void;
 }
 
-/// Functions that are only counted: what they do may make a descriptor ready that is waited for.
+/// Functions that are only counted, because they may make a descriptor ready.
 macro_rules! counts {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => { $(
         #[unsafe(no_mangle)]
@@ -92,7 +92,7 @@ counts! {
     ) -> c_int;
 }
 
-/// `fstat`: what was closed is closed.
+/// `fstat`: a kept number is closed for the program.
 macro_rules! stats {
     ($($name:ident)*) => { $(
         #[unsafe(no_mangle)]

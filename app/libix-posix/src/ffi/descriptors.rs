@@ -1,4 +1,4 @@
-//! Descriptors as such.
+//! Calls about descriptors.
 use super::{answer, fail};
 use crate::fds::{self, Entry};
 use crate::lock::lock;
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     new
 }
 
-/// A `dup` over a number that may be kept.
+/// A `dup` that replaces a number, which may be kept.
 fn over(fd: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> c_int {
     if let Err(errno) = ops::before_linux(fd) {
         return fail(errno) as c_int;
@@ -155,7 +155,8 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
             ops::keep_nonblocking(fd);
         }
         libc::F_GETFL => {
-            // What serves both sides never blocks on Linux's, whatever the program wants.
+            // The Linux socket of a listener of both sides never blocks, so its flag is not the
+            // program's.
             return match transfer::is_nonblocking(fd) {
                 Ok(true) => result | O_NONBLOCK,
                 Ok(false) => result & !O_NONBLOCK,
@@ -163,8 +164,8 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
             };
         }
         libc::F_SETOWN | F_SETSIG if matches!(fds::get(fd), Entry::Socket(_)) => {
-            let text = "signals for input and output (F_SETOWN, O_ASYNC) do not come from sockets \
-                        of IX; let the program use epoll";
+            let text = "sockets of IX send no signals for input and output (F_SETOWN, O_ASYNC); \
+                        configure the program to use epoll";
             log::once(log::Once::AsyncIo, text);
         }
         _ => {}
@@ -214,7 +215,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             });
             answer(fd, queued, on_linux) as c_int
         }
-        // Urgent data comes in line, so nothing is before a mark.
+        // Urgent data is received in line, so there is never a mark.
         SIOCATMARK if transfer::queued(fd) != Err(Instead::Linux) => {
             // SAFETY: for this request the argument is a pointer to an int.
             unsafe { *(argument as *mut c_int) = 0 };

@@ -1,13 +1,12 @@
-//! `syscall(2)`. Libraries that are older than a call of the C library's make it so; of those that
-//! programs make about sockets, the ones that bring several datagrams are common. All others go on
-//! as they are.
+//! `syscall(2)`. Libraries use it for calls that older C libraries do not have. Of those about
+//! sockets, calls for several datagrams are common, and handled here. All others go on unchanged.
 use super::transfer::{recvmmsg, sendmmsg};
 use crate::fds;
 use libc::{c_int, c_long, c_uint};
 
 /// # Safety
-/// As the C library's `syscall`. It takes any number of arguments, and on this machine they lie
-/// where those of a function of seven do; what was not passed is not looked at by Linux either.
+/// As the C library's `syscall`. It takes any number of arguments. On x86-64 they are where those
+/// of a function with seven arguments are. Linux does not read arguments that were not passed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(
     number: c_long,
@@ -32,7 +31,7 @@ pub unsafe extern "C" fn syscall(
             _ => bare(number, [a, b, c, d, e, f]),
         }
     };
-    // Linux's errors are the last page of numbers.
+    // Linux returns an error as a number of the last page.
     if (-4095..0).contains(&result) {
         super::fail(-result as c_int);
         return -1;
@@ -40,7 +39,7 @@ pub unsafe extern "C" fn syscall(
     result
 }
 
-/// The instruction itself.
+/// The system call instruction.
 ///
 /// # Safety
 /// As the system call.

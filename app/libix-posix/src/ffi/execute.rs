@@ -1,4 +1,4 @@
-//! Executing other programs, here or in a child: they inherit what they would inherit on Linux.
+//! Executing other programs, here or in a child. They inherit what they would inherit on Linux.
 use crate::ops::before_exec;
 use crate::real;
 use core::ffi::CStr;
@@ -35,8 +35,8 @@ executes! {
     system(command: *const c_char) -> c_int;
 }
 
-/// Those with a list of arguments: some of it lies on the stack, so the C library's function is
-/// jumped to with everything as it was.
+/// Functions with a list of arguments, part of which is on the stack. They jump to the C library's
+/// function with registers and stack unchanged.
 macro_rules! jumps {
     ($($name:ident $find:ident)*) => { $(
         extern "C" fn $find() -> *mut c_void {

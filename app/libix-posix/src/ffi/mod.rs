@@ -1,8 +1,8 @@
 //! The functions that the program calls, by their C names. Each turns pointers into references and
-//! asks the safe code; what is Linux's goes on to the C library.
+//! calls safe code. Calls for Linux go on to the C library.
 //!
 //! # Safety
-//! All of them: as the function of this name demands, see its manual page.
+//! Each function demands what its manual page says.
 #![allow(clippy::missing_safety_doc)]
 #![allow(missing_docs)]
 
@@ -20,7 +20,7 @@ use crate::ops::{self, Instead, Outcome};
 use crate::real;
 use libc::c_int;
 
-/// The answer of a call that was done here, or the C library's.
+/// The return value of a call: of one done here, or the C library's.
 fn answer<T: TryInto<isize>>(
     fd: c_int,
     outcome: Outcome<T>,
@@ -36,7 +36,7 @@ fn answer<T: TryInto<isize>>(
     }
 }
 
-/// -1 with this errno.
+/// Sets errno and returns -1.
 #[cold]
 fn fail(errno: i32) -> isize {
     real::set_errno(errno);

@@ -5,7 +5,7 @@ use libc::{c_int, gid_t, pid_t, rlimit, sighandler_t, size_t, uid_t};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() -> pid_t {
-    // A child that shares our memory would close its parent's sockets.
+    // A child that shares our memory would close its parent's sockets, so it gets a copy.
     // SAFETY: no arguments.
     unsafe { real::fork() }
 }
@@ -65,8 +65,8 @@ pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: sighandler_t) -> 
 }
 
 unsafe fn set(number: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
-    // SAFETY: all zero is a valid action; `sigaddset` refuses what is no signal. The handler is the
-    // program's, as `sigaction` wants it.
+    // SAFETY: all zero is a valid action; `sigaddset` refuses a number that is no signal. The
+    // program's handler is one as `sigaction` wants it.
     unsafe {
         let mut new: libc::sigaction = core::mem::zeroed();
         let mut old: libc::sigaction = core::mem::zeroed();
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn prlimit(
     old: *mut rlimit,
 ) -> c_int {
     let own = pid == 0 || pid == pid::own();
-    // SAFETY: the caller passes limits, or null for what it does not want.
+    // SAFETY: the caller passes limits, or null for those that it does not want.
     unsafe {
         let room = if own { with_room(resource, new) } else { Room(None) };
         let result = real::prlimit(pid, resource, room.as_ptr_or(new), old);
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn prlimit(
     }
 }
 
-/// Fewer or more numbers may be kept now.
+/// The limit of descriptors has changed, and with it how many numbers may be kept.
 fn limit_changed(resource: c_int) {
     if resource == libc::RLIMIT_NOFILE as c_int {
         kept_numbers::limit(&mut lock());
@@ -141,7 +141,8 @@ impl Room {
     }
 }
 
-/// A program that lowers the hard limit of descriptors keeps room for the dataplane's.
+/// If the program lowers the hard limit of descriptors, the limit that leaves room for the
+/// dataplane's.
 ///
 /// # Safety
 /// `limit` is null or can be read.
@@ -156,8 +157,8 @@ unsafe fn with_room(resource: c_int, limit: *const rlimit) -> Room {
     )
 }
 
-/// The C library tells all threads of a change of user by a signal, whose handler must not run
-/// inside the dataplane.
+/// Functions that change the user. The C library sends a signal to all threads, whose handler must
+/// not run inside the dataplane.
 macro_rules! outside {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => { $(
         #[unsafe(no_mangle)]

@@ -1,11 +1,11 @@
-//! Making sockets and connections.
+//! Calls that make sockets and connections.
 use super::{answer, fail};
 use crate::ops::{self, Instead, Outcome};
 use crate::{fds, kept_numbers, mem, real, sockopt};
 use libc::{AF_UNSPEC, c_int, c_void, sockaddr, socklen_t};
 use std::net::SocketAddr;
 
-/// What Linux answers.
+/// Makes the call on Linux.
 fn linux(fd: c_int, on_linux: impl FnOnce() -> c_int) -> c_int {
     answer(fd, Err::<isize, _>(Instead::Linux), || on_linux() as isize) as c_int
 }
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // What is no Internet address has Linux's errno.
+    // If it is no Internet address, Linux returns the errno.
     // SAFETY: the program passes an address and its length, or null.
     let Ok(at) = (unsafe { mem::read_address(address, len) }) else {
         return linux(fd, on_linux);
@@ -83,10 +83,10 @@ pub unsafe extern "C" fn accept4(
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // The lock is held while Linux is asked, and the number is looked at without it.
+    // `accept` holds the lock while it asks Linux; `lowest` takes it afterwards.
     match ops::accept(fd, flags, as_it_comes) {
         Ok((new, Some(_))) if !address.is_null() && !has_room(address, len) => {
-            // SAFETY: as `close`: nobody knows of it.
+            // SAFETY: `close` demands no more; the program does not know the descriptor yet.
             unsafe { super::descriptors::close(new) };
             fail(libc::EFAULT) as c_int
         }
@@ -111,13 +111,13 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     answer(fd, ops::shutdown(fd, how).map(|()| 0), on_linux) as c_int
 }
 
-/// Whether an address can be written there.
+/// Whether `to` and `len` are possible addresses.
 fn has_room(to: *const sockaddr, len: *const socklen_t) -> bool {
     mem::is_possible(to, 1) && mem::is_possible(len, size_of::<socklen_t>())
 }
 
 /// # Safety
-/// As `mem::write_address`; what can be no address is EFAULT.
+/// As `mem::write_address`. Impossible addresses are EFAULT.
 unsafe fn write_name(
     name: Outcome<(SocketAddr, bool)>,
     to: *mut sockaddr,
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn setsockopt(
         return on_linux();
     }
     let bytes = if len as c_int <= 0 || !mem::is_possible(value, len as usize) {
-        // Linux says what is wrong with it.
+        // Linux returns the errno for it.
         &[]
     } else {
         // SAFETY: the program passes a value of this length.

@@ -1,4 +1,4 @@
-//! Bytes in and out.
+//! Calls that read and write.
 use super::{answer, fail};
 use crate::fds::{self, Entry};
 use crate::mem::{self, Gather, Scatter, is_possible};
@@ -14,7 +14,7 @@ fn piece(at: *const c_void, len: size_t) -> [iovec; 1] {
     [iovec { iov_base: at.cast_mut(), iov_len: len.min(isize::MAX as usize) }]
 }
 
-/// The answer of a call that writes: a broken pipe is a signal, too.
+/// The return value of a call that writes. A broken pipe also raises a signal.
 fn sent(
     fd: c_int,
     outcome: Outcome<usize>,
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssi
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // SAFETY: the program passes an array of so many pieces.
+    // SAFETY: the program passes an array of this many pieces.
     let pieces = match unsafe { mem::pieces(to, count as usize, libc::EINVAL) } {
         Ok(pieces) => pieces,
         Err(errno) => return fail(errno),
@@ -145,7 +145,7 @@ unsafe fn write_sender(
     match sender {
         // SAFETY: the program has room for an address there, or passes null.
         Some(sender) => unsafe { mem::write_address(sender, ipv6, to, len) },
-        // A connection's peer is known anyway.
+        // As on Linux, a connection has no sender to report.
         // SAFETY: the program's own length, which waits for this call.
         None if !len.is_null() => unsafe { *len = 0 },
         None => {}
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
     }
     // SAFETY: a structure of the program's, which waits for this call.
     let header = unsafe { &mut *message };
-    // SAFETY: the program passes an array of so many pieces.
+    // SAFETY: the program passes an array of this many pieces.
     let pieces = match unsafe { mem::pieces(header.msg_iov, header.msg_iovlen, libc::EMSGSIZE) } {
         Ok(pieces) => pieces,
         Err(errno) => return fail(errno),
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> s
         return on_linux();
     }
     let piece = piece(from, len);
-    // SAFETY: the program leaves its pieces alone during this call.
+    // SAFETY: the program does not change its pieces during this call.
     sent(fd, transfer::send(fd, unsafe { Gather::new(&piece) }, 0, None), 0, on_linux)
 }
 
@@ -252,12 +252,12 @@ pub unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> 
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // SAFETY: the program passes an array of so many pieces.
+    // SAFETY: the program passes an array of this many pieces.
     let pieces = match unsafe { mem::pieces(from, count as usize, libc::EINVAL) } {
         Ok(pieces) => pieces,
         Err(errno) => return fail(errno),
     };
-    // SAFETY: the program leaves its pieces alone during this call.
+    // SAFETY: the program does not change its pieces during this call.
     sent(fd, transfer::send(fd, unsafe { Gather::new(pieces) }, 0, None), 0, on_linux)
 }
 
@@ -274,7 +274,7 @@ pub unsafe extern "C" fn send(
         return on_linux();
     }
     let piece = piece(from, len);
-    // SAFETY: the program leaves its pieces alone during this call.
+    // SAFETY: the program does not change its pieces during this call.
     sent(fd, transfer::send(fd, unsafe { Gather::new(&piece) }, flags, None), flags, on_linux)
 }
 
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn sendto(
         Err(errno) => return fail(errno),
     };
     let piece = piece(from, len);
-    // SAFETY: the program leaves its pieces alone during this call.
+    // SAFETY: the program does not change its pieces during this call.
     sent(fd, transfer::send(fd, unsafe { Gather::new(&piece) }, flags, to), flags, on_linux)
 }
 
@@ -331,7 +331,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     }
     // SAFETY: a structure of the program's, which waits for this call.
     let header = unsafe { &*message };
-    // SAFETY: the program passes an array of so many pieces.
+    // SAFETY: the program passes an array of this many pieces.
     let pieces = match unsafe { mem::pieces(header.msg_iov, header.msg_iovlen, libc::EMSGSIZE) } {
         Ok(pieces) => pieces,
         Err(errno) => return fail(errno),
@@ -343,7 +343,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     };
     // SAFETY: a message of the program's, which waits for this call.
     let send_control = unsafe { cmsg::read(header) };
-    // SAFETY: the program leaves its pieces alone during this call.
+    // SAFETY: the program does not change its pieces during this call.
     let gather = unsafe { Gather::new(pieces) };
     sent(fd, transfer::send_as(fd, gather, flags, to, send_control), flags, on_linux)
 }
@@ -405,14 +405,14 @@ pub unsafe extern "C" fn sendfile(
             return if total > 0 || n == 0 { total as ssize_t } else { -1 };
         }
         let piece = piece(buffer.as_ptr().cast(), n as usize);
-        // SAFETY: the program leaves its pieces alone during this call.
+        // SAFETY: the program does not change its pieces during this call.
         let gather = unsafe { Gather::new(&piece) };
         let result = sent(out, transfer::send(out, gather, 0, None), 0, || -1);
         let taken = result.max(0);
         // SAFETY: null, or an offset of the program's, which waits for this call.
         match unsafe { offset.as_mut() } {
             Some(offset) => *offset += taken as off_t,
-            // What did not go is read again.
+            // Bytes that were not sent are read again.
             None if taken < n => {
                 // SAFETY: no pointer, or our own buffer with its length.
                 unsafe { libc::lseek(input, (taken - n) as off_t, libc::SEEK_CUR) };
@@ -449,8 +449,8 @@ pub unsafe extern "C" fn splice(
 ) -> ssize_t {
     let ours = |fd| fds::is_ours(fd) && transfer::queued(fd) != Err(Instead::Linux);
     if ours(input) || ours(out) {
-        let text = "splice does not know sockets of IX and says so to the program (EINVAL), which \
-                    will copy instead; if it does not, switch splicing off in its configuration";
+        let text = "splice does not work with sockets of IX and returns EINVAL, so that the program \
+                    copies instead; if it does not, switch splicing off in its configuration";
         log::once(log::Once::Splice, text);
         return fail(libc::EINVAL);
     }

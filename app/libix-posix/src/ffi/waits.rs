@@ -1,4 +1,4 @@
-//! Waiting for several descriptors.
+//! Calls that wait for several descriptors.
 use super::answer;
 use crate::mem::is_possible;
 use crate::ops::{self, Instead, Outcome};
@@ -7,7 +7,7 @@ use core::ptr::null_mut;
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use std::time::{Duration, Instant};
 
-/// Runs a call with another signal mask, as `ppoll` and its like do.
+/// Runs a call with another signal mask, as `ppoll` does.
 ///
 /// # Safety
 /// `mask` is null or points to a mask.
@@ -20,7 +20,7 @@ unsafe fn with_mask<R>(mask: *const sigset_t, call: impl FnOnce() -> Outcome<R>)
         return Err(libc::EFAULT.into());
     }
     let mut before = core::mem::MaybeUninit::<sigset_t>::zeroed();
-    // A handler that waits for its turn runs in the first of these, and ends the call.
+    // The handler of a pending signal runs as soon as the mask is set, and ends the call.
     // SAFETY: the program's mask, or the one that was in force before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, before.as_mut_ptr()) };
     let result = call();
@@ -31,7 +31,7 @@ unsafe fn with_mask<R>(mask: *const sigset_t, call: impl FnOnce() -> Outcome<R>)
     result
 }
 
-/// When a wait of `time` is over; `None` for null: never.
+/// When a wait of `time` is over; `None` (never) for null.
 ///
 /// # Safety
 /// `time` is null or can be read.
@@ -41,7 +41,7 @@ unsafe fn until(time: *const timespec) -> Result<Option<Instant>, i32> {
     Ok(time.and_then(|time| Instant::now().checked_add(time)))
 }
 
-/// How long a wait is; `None` for null: for ever.
+/// How long a wait is; `None` (no limit) for null.
 ///
 /// # Safety
 /// `time` is null or can be read.
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn epoll_pwait(
     if !is_possible(events, count as usize * size_of::<epoll_event>()) {
         return super::fail(libc::EFAULT) as c_int;
     }
-    // SAFETY: the program has room for so many events there.
+    // SAFETY: the program has room for this many events there.
     let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
     let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
     // SAFETY: null, or a mask of the program's.
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the program's own arguments, by the bare call.
+    // SAFETY: the program's own arguments, by the system call itself.
     let on_linux = || unsafe {
         libc::syscall(libc::SYS_epoll_pwait2, set, events, count, timeout, mask, 8) as isize
     };
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn epoll_pwait2(
         Ok(timeout) => timeout,
         Err(errno) => return super::fail(errno) as c_int,
     };
-    // SAFETY: the program has room for so many events there.
+    // SAFETY: the program has room for this many events there.
     let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
     // SAFETY: null, or a mask of the program's.
     let outcome = unsafe { with_mask(mask, || epoll::wait_set(set, slice, timeout)) };
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int
         return on_linux() as c_int;
     }
     signals::reset();
-    // SAFETY: the program passes an array of so many descriptors.
+    // SAFETY: the program passes an array of this many descriptors.
     let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
     answer(-1, poll::poll(slice, epoll::until_ms(timeout_ms)), on_linux) as c_int
 }
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn ppoll(
         Ok(until) => until,
         Err(errno) => return super::fail(errno) as c_int,
     };
-    // SAFETY: the program passes an array of so many descriptors.
+    // SAFETY: the program passes an array of this many descriptors.
     let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
     // SAFETY: null, or a mask of the program's.
     let outcome = unsafe { with_mask(mask, || poll::poll(slice, until)) };
@@ -235,13 +235,13 @@ pub unsafe extern "C" fn __ppoll_chk(
     unsafe { ppoll(fds, count, timeout, mask) }
 }
 
-/// Whether each of these is null or can be a set of `count` bits.
+/// Whether each of these is null or at a possible address for a set of `count` bits.
 fn are_sets(sets: [*mut fd_set; 3], count: c_int) -> bool {
     let bytes = (count.max(0) as usize).div_ceil(64) * 8;
     sets.into_iter().all(|set| set.is_null() || is_possible(set, bytes))
 }
 
-/// The words of a set that hold bits below `count`.
+/// The words of a set that have the bits below `count`.
 ///
 /// # Safety
 /// `set` is null or points to that many bits.
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn select(
     // SAFETY: each is null, or a set of `count` bits.
     let sets = unsafe { (words(read, count), words(write, count), words(except, count)) };
     let outcome = poll::select(count, sets.0, sets.1, sets.2, until);
-    // Linux writes down how much time is left.
+    // As Linux does, writes how much time is left.
     if let (Some(limit), Some(timeout), true) =
         // SAFETY: null, or a time of the program's.
         (limit, unsafe { timeout.as_mut() }, outcome != Err(crate::ops::Instead::Linux))
