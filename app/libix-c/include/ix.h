@@ -45,7 +45,7 @@ extern "C" {
 /* args: listener id. */
 #define IX_CALL_UNLISTEN 2
 /* args: cookie, address high, address low, port | congestion control << 16 (0: as configured,
- * else 1 + a number of IX_OPT_* number), local port (0: any). Returns a handle. The
+ * else 1 + a number of IX_OPT_*), local port (0: any). Returns a handle. The
  * outcome comes as event CONNECTED. DCTCP must be chosen here, because the handshake
  * negotiates ECN for it. */
 #define IX_CALL_CONNECT 3
@@ -65,7 +65,7 @@ extern "C" {
 #define IX_CALL_CLOSE 9
 /* args: handle. Resets the connection. The handle is stale at once. */
 #define IX_CALL_ABORT 10
-/* args: handle, option (IX_OPT_* number), value. */
+/* args: handle, option (IX_OPT_*), value. */
 #define IX_CALL_SET_OPT 11
 /* args: handle, pointer to a ix_flow_info in transmit memory, which is written. */
 #define IX_CALL_GET_INFO 12
@@ -95,7 +95,7 @@ extern "C" {
  * IX_EVENT_REVOKE with IX_REVOKE_DRAINED. Returns STATE if no other
  * thread is active. */
 #define IX_CALL_DRAIN 22
-/* args: device (0: the first), what it takes (IX_PACKET_KIND_* number), its number, cookie.
+/* args: device (0: the first), what it takes (IX_PACKET_KIND_*), its number, cookie.
  * Returns the id of a packet queue of this elastic thread. Frames of that kind that this
  * thread's queue pair of the device receives come whole, as PACKET_RECV; the dataplane does
  * not process or answer them. Returns IN_USE if another queue or a socket receives them,
@@ -195,7 +195,7 @@ extern "C" {
 /* A peer finished its handshake with a listener: cookie of the listener, handle of the new
  * flow, addr and port of the peer. */
 #define IX_EVENT_KNOCK 1
-/* Outcome of CONNECT: cookie, handle; code is 0 or a IX_ERROR_* number. */
+/* Outcome of CONNECT: cookie, handle; code is 0 or an IX_ERROR_* number. */
 #define IX_EVENT_CONNECTED 2
 /* In-order data: cookie, handle, data (address), len. The application's until
  * RECV_DONE. */
@@ -205,7 +205,7 @@ extern "C" {
 /* The peer acknowledged data: cookie, handle, len bytes; data is how much the window
  * has room for now. len 0: the window has opened after SENDV took less than it was given. */
 #define IX_EVENT_SENT 5
-/* The flow is gone and its handle stale: cookie, handle; code is a IX_DEAD_* number. */
+/* The flow is gone and its handle stale: cookie, handle; code is an IX_DEAD_* number. */
 #define IX_EVENT_DEAD 6
 /* A datagram: cookie of the socket, data, len, addr and port of the sender; handle
  * and more are high and low half of the address that it was sent to (local_addr). */
@@ -214,10 +214,10 @@ extern "C" {
 #define IX_EVENT_UDP_SENT 8
 /* An application timer fired: cookie. */
 #define IX_EVENT_TIMER 9
-/* A flow group moves: len is the group, code a IX_MIGRATED_* number, data the other
+/* A flow group moves: len is the group, code an IX_MIGRATED_* number, data the other
  * thread. After IX_MIGRATED_LEAVES no events of its flows come in this event array. */
 #define IX_EVENT_MIGRATED 10
-/* This elastic thread is taken away or given back: data is a IX_REVOKE_* number. */
+/* This elastic thread is taken away or given back: data is an IX_REVOKE_* number. */
 #define IX_EVENT_REVOKE 11
 /* A frame: cookie of the packet queue, data (address of its Ethernet header), len. The
  * application's until PACKET_RECV_DONE. */
@@ -228,7 +228,7 @@ extern "C" {
 #define IX_EVENT_SIGNAL 14
 /* An ICMP message reports an error for a datagram that was sent (RFC 1122 4.1.3.3). cookie
  * is the socket's; addr and port are the datagram's destination. code is an
- * IX_ERROR_* number: REFUSED (no socket has the port), TOO_LONG or UNREACHABLE. notes
+ * IX_ERROR_*: REFUSED (no socket has the port), TOO_LONG or UNREACHABLE. notes
  * are ICMP's type and code (RFC 792), then, with TOO_LONG, the MTU of the link (bytes with
  * the IP header; 0: not given), or the octet at fault of a "parameter problem". handle and
  * more are the address of the message's sender (local_addr). data and len are the part
@@ -337,19 +337,19 @@ extern "C" {
 /* One batched system call; a cache line. The application fills op and args. The dataplane
  * reads the slot once and overwrites ret: a value >= 0, or minus an IX_ERROR_* number. */
 typedef struct __attribute__((aligned(64))) ix_call {
-    /* 0: A number of IX_CALL_* number. */
+    /* 0: A number of IX_CALL_*. */
     uint32_t op;
     /* 4: Must be 0. */
     uint32_t reserved;
     /* 8: Return value, written by the dataplane. */
     int64_t ret;
-    /* 16: Arguments; IX_CALL_* number says what they mean. */
+    /* 16: Arguments; IX_CALL_* says what they mean. */
     uint64_t args[6];
 } ix_call; /* 64 bytes */
 
-/* One event condition; a cache line. IX_EVENT_* number says which fields each kind uses. */
+/* One event condition; a cache line. IX_EVENT_* says which fields each kind uses. */
 typedef struct __attribute__((aligned(64))) ix_event {
-    /* 0: A number of IX_EVENT_* number. */
+    /* 0: A number of IX_EVENT_*. */
     uint16_t kind;
     /* 2: Outcome or reason, where the kind has one. */
     uint16_t code;
@@ -424,7 +424,7 @@ typedef struct ix_packet_info {
     uint16_t device;
     /* 8: Longest frame that can be sent, in bytes with the Ethernet header. */
     uint32_t frame_bytes_max;
-    /* 12: Bits of IX_PACKET_FLAG_* number. */
+    /* 12: Bits of IX_PACKET_FLAG_*. */
     uint32_t flags;
     /* 16: Most packet queues of an elastic thread. */
     uint32_t queues_max;
@@ -442,7 +442,7 @@ typedef struct ix_process_header {
     /* 12: Elastic threads of this dataplane. */
     uint32_t threads;
     /* 16: Address of the gate: extern "C" fn(op: u64, a: u64, b: u64, c: u64) -> i64 with
-     * numbers of IX_GATE_* number. */
+     * numbers of IX_GATE_*. */
     uint64_t gate;
     /* 24: Address of an array of threads ix_thread_areas. */
     uint64_t thread_areas;
@@ -504,11 +504,11 @@ typedef struct ix_control ix_control;
 
 /* An address, 128 bits wide in network byte order (IPv4 mapped: ::ffff:a.b.c.d), and a port. */
 typedef struct ix_endpoint {
-    /* 0: The address; all zero: all addresses of the dataplane. */
+    /* 0: The address. All zero stands for all addresses of the dataplane. */
     uint8_t addr[16];
     /* 16: The port, host byte order. */
     uint16_t port;
-    /* 18: Zero. */
+    /* 18: Must be 0. */
     uint16_t reserved[3];
 } ix_endpoint; /* 24 bytes */
 
@@ -518,8 +518,8 @@ typedef struct ix_callbacks {
     /* 0: sizeof(struct ix_callbacks): a program that was built with an older header has fewer
      * callbacks. */
     size_t size;
-    /* 8: A peer connected to a listener: any result but 0 accepts it, and what was written to state
-     * is its state. 0, which is the default, refuses it. */
+    /* 8: A peer has connected to a listener. Returns non-zero to accept the connection, whose state
+     * is then the value written to *state, or 0 to refuse it. The default refuses. */
     int (*accepted)(ix_loop *loop, uint64_t listener, const ix_endpoint *peer, void **state);
     /* 16: An accepted or outgoing connection is open. */
     void (*connected)(ix_loop *loop, uint64_t conn, void *state);
@@ -532,18 +532,18 @@ typedef struct ix_callbacks {
     void (*writable)(ix_loop *loop, uint64_t conn, void *state);
     /* 48: The peer has closed its direction. The default closes the connection. */
     void (*eof)(ix_loop *loop, uint64_t conn, void *state);
-    /* 56: The connection has ended; this is the last callback for it, so its state is freed here. Not
-     * called after ix_close and ix_abort. reason: an IX_DEAD_ number; minus an IX_ERROR_ number if
-     * the attempt failed, or a call on it was refused. */
+    /* 56: The connection has ended. This is its last callback, so the program frees its state here. It
+     * is not called after ix_close and ix_abort. reason is an IX_DEAD_ number, or minus an
+     * IX_ERROR_ number if the attempt to connect failed or the dataplane refused a call. */
     void (*dead)(ix_loop *loop, uint64_t conn, void *state, int64_t reason);
-    /* 64: A datagram arrived at a UDP socket. Its bytes are there for this call only. */
+    /* 64: A datagram arrived at a UDP socket. Its bytes are valid only during the callback. */
     void (*datagram)(
         ix_loop *loop, uint64_t socket, const ix_endpoint *from, const void *data, size_t bytes);
-    /* 72: The timer that was set with token has fired. */
+    /* 72: The timer that was set with this token has fired. */
     void (*timer)(ix_loop *loop, uint64_t token);
     /* 80: All events of a cycle were handled; the next cycle follows. */
     void (*cycle)(ix_loop *loop);
-    /* 88: There were no events for the time of ix_loop_set_idle. */
+    /* 88: There were no events for the time set by ix_loop_set_idle. */
     void (*idle)(ix_loop *loop);
     /* 96: The connection is about to move to the loop of another elastic thread, with its state and
      * all unsent and unacknowledged bytes. Its number becomes invalid. */
@@ -554,16 +554,18 @@ typedef struct ix_callbacks {
     void (*revoke)(ix_loop *loop);
     /* 120: This elastic thread was resumed. */
     void (*restore)(ix_loop *loop);
-    /* 128: Frames arrived at a packet queue: ix_packet_receive takes them, now or later. */
+    /* 128: Frames arrived at a packet queue. The program takes them with ix_packet_receive, now or
+     * later. */
     void (*packets)(ix_loop *loop, uint64_t queue);
-    /* 136: The memory of a frame that was sent with cookie is free: 0, or minus the IX_ERROR_ number if
-     * it was not sent. */
+    /* 136: The memory of the frame that was sent with this cookie is free. outcome is 0, or minus an
+     * IX_ERROR_ number if the frame was not sent. */
     void (*packet_sent)(ix_loop *loop, uint64_t queue, uint64_t cookie, int64_t outcome);
-    /* 144: The loop of elastic thread from sent this number (ix_signal). */
+    /* 144: The loop of elastic thread from has sent value with ix_signal. */
     void (*signal)(ix_loop *loop, uint32_t from, uint64_t value);
-    /* 152: A host reports that a datagram of a UDP socket did not arrive. why: -IX_ERROR_REFUSED, the
-     * port is closed; -IX_ERROR_TOO_LONG, it is longer than the path's mtu (0: unknown);
-     * -IX_ERROR_UNREACHABLE, there is no route. This is a hint: any host can send such a message. */
+    /* 152: A host reports that a datagram of a UDP socket did not arrive. why is -IX_ERROR_REFUSED if
+     * the port is closed, -IX_ERROR_UNREACHABLE if there is no route, or -IX_ERROR_TOO_LONG if the
+     * datagram is longer than the path's mtu; mtu is 0 if unknown. This is only a hint: any host
+     * can send such a message. */
     void (*datagram_error)(
         ix_loop *loop, uint64_t socket, const ix_endpoint *to, int64_t why, uint16_t mtu);
 } ix_callbacks; /* 160 bytes */
@@ -574,13 +576,13 @@ typedef struct ix_packet {
     const void *data;
     /* 8: Number of bytes. */
     size_t bytes;
-    /* 16: For ix_packet_done and ix_packet_send. */
+    /* 16: The frame's number, for ix_packet_done and ix_packet_send. */
     uint64_t number;
 } ix_packet; /* 24 bytes */
 
 /* A piece of a frame to be sent. */
 typedef struct ix_packet_piece {
-    /* 0: A buffer whose first bytes are sent; NULL: a part of a received frame. */
+    /* 0: The buffer to send from, or NULL to send from a received frame. */
     ix_buffer *buffer;
     /* 8: The number of a received frame, if buffer is NULL. */
     uint64_t packet;
@@ -593,17 +595,17 @@ typedef struct ix_packet_piece {
 
 /* The event loop: one for each elastic thread.
  *
- * The actions of a callback are only noted. Before the next cycle every changed connection gives
- * back what was consumed and sends what was written, at once, however often it was read and
- * written. A function that is called where it must not be (a cycle within a callback, any function
- * within a release function) returns -IX_ERROR_STATE.
+ * The actions of a callback are only noted. Before the next cycle, each changed connection sends
+ * everything that was written and returns everything that was consumed, in one step. A function
+ * returns -IX_ERROR_STATE if it must not be called at this point: one that runs cycles within a
+ * callback, or any function of the loop within a release function.
  *
  * Signals of the program are handled on the loop's thread, between two cycles; a handler that
  * calls ix_loop_stop ends ix_loop_run. */
 
-/* Makes the calling Linux thread this elastic thread (the first one is 0), with a loop on it.
- * context belongs to the program. team may be NULL: then connections whose flow group moves to
- * another elastic thread are reset. NULL: see ix_last_error. */
+/* Makes the calling Linux thread the elastic thread with this number, counted from 0, and returns
+ * a loop on it. context is the program's. If team is NULL, connections whose flow group moves to
+ * another elastic thread are reset. On failure returns NULL, and ix_last_error has the reason. */
 ix_loop *ix_loop_new(
     uint32_t thread, const ix_callbacks *callbacks, void *context, const ix_team *team);
 
@@ -611,17 +613,19 @@ ix_loop *ix_loop_new(
  * ordinary Linux thread again. Must not be called within a callback. */
 void ix_loop_free(ix_loop *loop);
 
-/* Runs cycles until ix_loop_stop; then returns 0. */
+/* Runs cycles until ix_loop_stop is called, then returns 0. */
 int64_t ix_loop_run(ix_loop *loop);
 
-/* Runs one cycle: sends what was noted, waits at most wait_us for an event (0: not at all,
- * IX_GATE_WAIT_FOREVER: without bound), and calls back. For a program with its own loop. */
+/* Runs one cycle: sends what was noted, waits at most wait_us for an event, and calls the
+ * callbacks. A wait_us of 0 does not wait; IX_GATE_WAIT_FOREVER has no limit. For programs with a
+ * loop of their own. */
 int64_t ix_loop_turn(ix_loop *loop, uint64_t wait_us);
 
 /* Ends ix_loop_run after this cycle. Any thread and any signal handler may call it. */
 void ix_loop_stop(const ix_loop *loop);
 
-/* Makes ix_loop_run call idle after idle_us without events; IX_GATE_WAIT_FOREVER: never. */
+/* Makes ix_loop_run call the callback idle after idle_us without events. With IX_GATE_WAIT_FOREVER
+ * it is never called. */
 int64_t ix_loop_set_idle(ix_loop *loop, uint64_t idle_us);
 
 /* Returns the context that ix_loop_new was given. */
@@ -631,236 +635,244 @@ void *ix_loop_context(const ix_loop *loop);
 uint32_t ix_loop_thread(const ix_loop *loop);
 
 /* Opens a listener and returns its number. Runs cycles until it is open, so it must not be called
- * within a callback. backlog 0: the dataplane's default. */
+ * within a callback. A backlog of 0 is the dataplane's default. */
 int64_t ix_listen(ix_loop *loop, const ix_endpoint *at, uint32_t backlog);
 
 /* Opens a UDP socket and returns its number. Runs cycles until it is open, so it must not be
- * called within a callback. Port 0: any free one. */
+ * called within a callback. Port 0 stands for any free port. */
 int64_t ix_udp_bind(ix_loop *loop, const ix_endpoint *at);
 
 /* Returns a team for the elastic threads 0 to threads - 1. */
 ix_team *ix_team_new(uint32_t threads);
 
-/* Frees a team; loops that were made with it keep it. */
+/* Frees the program's reference to a team. Loops that were made with it keep it. */
 void ix_team_free(ix_team *team);
 
-/* The loop: connections that are to be, timers, datagrams. */
+/* Functions of the loop: new connections, timers and datagrams. */
 
-/* Time of this cycle, µs of the dataplane's monotonic clock. */
+/* Returns the time of this cycle, µs of the dataplane's monotonic clock. */
 uint64_t ix_now_us(ix_loop *loop);
 
-/* Connections of the loop, those that are closing included. */
+/* Returns the number of the loop's connections, including those that are closing. */
 size_t ix_connections(ix_loop *loop);
 
 /* Sets the most bytes that a connection may hold, unsent and unacknowledged together (default: 1
  * MB). */
 int64_t ix_set_send_limit(ix_loop *loop, uint64_t bytes);
 
-/* Opens a connection and writes its number to conn; connected or dead reports the outcome. Bytes
- * sent before that wait. */
+/* Opens a connection and writes its number to conn. The callback connected or dead reports the
+ * outcome. Bytes that the program sends before wait until the connection is open. */
 int64_t ix_connect(ix_loop *loop, const ix_endpoint *to, void *state, uint64_t *conn);
 
 /* Closes a listener. Its connections stay open. */
 int64_t ix_unlisten(ix_loop *loop, uint64_t listener);
 
-/* Sets a timer: the callback timer gets token once, after delay_us. The timer's number is written
- * to timer, which may be NULL. */
+/* Sets a timer: after delay_us, the callback timer is called once with token. Writes the timer's
+ * number to timer, unless it is NULL. */
 int64_t ix_set_timer(ix_loop *loop, uint64_t delay_us, uint64_t token, uint64_t *timer);
 
-/* Stops a timer; -IX_ERROR_BAD_HANDLE if it has fired. */
+/* Stops a timer. Returns -IX_ERROR_BAD_HANDLE if it has fired. */
 int64_t ix_cancel_timer(ix_loop *loop, uint64_t timer);
 
-/* Copies a datagram into transmit memory and sends it after this callback; as always with UDP, it
- * is lost if resources are missing on its way. -IX_ERROR_NO_RESOURCE: it was not taken. */
+/* Copies a datagram into transmit memory and sends it after this callback. Returns
+ * -IX_ERROR_NO_RESOURCE if there is no memory for it. As always with UDP, a datagram may be lost
+ * on its way. */
 int64_t ix_udp_send(
     ix_loop *loop, uint64_t socket, const ix_endpoint *to, const void *data, size_t bytes);
 
-/* Writes to at, within the callback datagram, our address to which the datagram was sent, with
- * port 0. It is useful for a socket bound to all addresses; to reply from that address, bind
- * another socket to it. -IX_ERROR_STATE: not within datagram. */
+/* Within the callback datagram, writes to at the local address that the datagram was sent to, with
+ * port 0. This is useful for a socket that is bound to all addresses. To reply from the address,
+ * bind another socket to it. Returns -IX_ERROR_STATE outside the callback datagram. */
 int64_t ix_udp_asked(ix_loop *loop, ix_endpoint *at);
 
-/* Sets an option of a UDP socket from now on: IX_OPT_DSCP (0 to 63) or IX_OPT_HOP_LIMIT (1 to
- * 255). */
+/* Sets an option of a UDP socket for later datagrams: IX_OPT_DSCP (0 to 63) or IX_OPT_HOP_LIMIT (1
+ * to 255). */
 int64_t ix_udp_set_option(ix_loop *loop, uint64_t socket, uint64_t option, uint64_t value);
 
-/* Returns the datagrams of the loop that were taken, and then refused by the dataplane: no
- * buffers, no route, too long for the link. */
+/* Returns how many datagrams of the loop the dataplane has refused after ix_udp_send took them:
+ * without a buffer or a route, or too long for the link. */
 uint64_t ix_udp_lost(ix_loop *loop);
 
 /* Closes a UDP socket. */
 int64_t ix_udp_unbind(ix_loop *loop, uint64_t socket);
 
-/* One connection, by its number: for use in a callback or between cycles.
+/* Functions of one connection, by its number. They may be called in a callback and between cycles.
  *
- * -IX_ERROR_BAD_HANDLE: the connection has ended, or was closed or aborted. */
+ * They return -IX_ERROR_BAD_HANDLE if the connection has ended, or was closed or aborted. */
 
-/* Returns the service's state of the connection; NULL if there is none. */
+/* Returns the program's state of the connection; NULL if it has none. */
 void *ix_state(ix_loop *loop, uint64_t conn);
 
-/* Sets the service's state of the connection. */
+/* Sets the program's state of the connection. */
 int64_t ix_set_state(ix_loop *loop, uint64_t conn, void *state);
 
-/* Writes the address of the peer. */
+/* Writes the address of the peer to peer. */
 int64_t ix_peer(ix_loop *loop, uint64_t conn, ix_endpoint *peer);
 
 /* Returns the number of received bytes that were not consumed. */
 int64_t ix_received_bytes(ix_loop *loop, uint64_t conn);
 
-/* Writes the addresses of the received bytes that were not consumed, in the packet buffers: at
- * most max pieces; returns their number. The bytes may be read until they are consumed or sent, or
- * the connection is closed or dead; they must not be written. */
+/* Writes where the received bytes that were not consumed are in the packet buffers, as at most max
+ * pieces, and returns the number of pieces. The program may read the bytes, but not write them,
+ * until they are consumed or sent, or the connection is closed or has ended. */
 int64_t ix_received(ix_loop *loop, uint64_t conn, struct iovec *pieces, size_t max);
 
-/* Consumes the first bytes received bytes (or all): the window opens. */
+/* Consumes the first received bytes, or all if there are fewer. This opens the window. */
 int64_t ix_consume(ix_loop *loop, uint64_t conn, size_t bytes);
 
-/* Copies received bytes to to and consumes them; returns their number, 0 if there are none now. */
+/* Copies at most this many received bytes to to and consumes them. Returns how many; 0 if none are
+ * there now. */
 int64_t ix_read(ix_loop *loop, uint64_t conn, void *to, size_t bytes);
 
-/* Copies the front of data into transmit memory to send it; returns the number of bytes. Fewer
- * than given is back-pressure, and writable follows. */
+/* Copies bytes of data into transmit memory to send them. Returns how many, from the front. If
+ * these are fewer than bytes, the callback writable is called when there is room again. */
 int64_t ix_send(ix_loop *loop, uint64_t conn, const void *data, size_t bytes);
 
-/* Sends the first bytes received bytes (or all) from the packet buffers, without a copy; returns
- * their number. They count against the receive window until they are acknowledged. */
+/* Sends the first received bytes, or all if there are fewer, from the packet buffers without a
+ * copy. Returns how many. They count against the receive window until they are acknowledged. */
 int64_t ix_send_received(ix_loop *loop, uint64_t conn, size_t bytes);
 
-/* Returns the bytes that can be given to send now. */
+/* Returns how many bytes can be given to send now. */
 int64_t ix_send_room(ix_loop *loop, uint64_t conn);
 
-/* Returns the bytes given to send that the window has not taken yet. */
+/* Returns how many bytes given to send the window has not taken yet. */
 int64_t ix_unsent_bytes(ix_loop *loop, uint64_t conn);
 
-/* Returns the bytes in flight that the peer has not acknowledged. */
+/* Returns how many sent bytes the peer has not acknowledged yet. */
 int64_t ix_unacked_bytes(ix_loop *loop, uint64_t conn);
 
-/* Sets an option, an IX_OPT_ number, once connected. */
+/* Sets an option, an IX_OPT_ number, of an open connection. Before the callback connected, the
+ * call may have no effect. */
 int64_t ix_set_option(ix_loop *loop, uint64_t conn, uint64_t option, uint64_t value);
 
 /* Sends FIN after the bytes given to send; receiving continues. */
 int64_t ix_shutdown(ix_loop *loop, uint64_t conn);
 
-/* Closes the connection after the bytes given to send. Received bytes are dropped, and no more
- * callbacks come for it, not even dead. */
+/* Closes the connection after the bytes given to send. Received bytes are dropped. No more
+ * callbacks are called for it, not even dead. */
 int64_t ix_close(ix_loop *loop, uint64_t conn);
 
-/* Resets the connection. No more callbacks come for it, not even dead. */
+/* Resets the connection. No more callbacks are called for it, not even dead. */
 int64_t ix_abort(ix_loop *loop, uint64_t conn);
 
 /* Memory that is sent without a copy.
  *
- * Sent memory must not change until the peer has acknowledged it. A buffer belongs to the
- * connection once it is sent; a shared buffer may be sent by several connections; memory that the
- * program keeps is lent, and a release function reports when it may change again. */
+ * Sent memory must not change until the peer has acknowledged it. There are three kinds. A buffer
+ * belongs to the connection once it is sent. A shared buffer may be sent by several connections.
+ * Lent memory stays the program's, and a release function reports when it may change again. */
 
-/* Returns a buffer with room for bytes, or for 128 KB if that is less. NULL: there is no transmit
- * memory for now. */
+/* Returns a buffer with room for this many bytes, but at most 128 KB. Returns NULL if there is no
+ * transmit memory at the moment. */
 ix_buffer *ix_buffer_new(ix_loop *loop, size_t bytes);
 
-/* Returns the address of its bytes, which may be written until it is sent. */
+/* Returns the address of the buffer's bytes. The program may write them until the buffer is sent. */
 void *ix_buffer_data(ix_buffer *buffer);
 
-/* Returns the bytes that it has room for. */
+/* Returns how many bytes the buffer has room for. */
 size_t ix_buffer_capacity(const ix_buffer *buffer);
 
 /* Frees a buffer that was not sent. */
 void ix_buffer_free(ix_buffer *buffer);
 
-/* Sends the first bytes bytes of a buffer without a copy. The buffer is always taken, so check
- * ix_send_room. It then belongs to the library, unless the result is -IX_ERROR_INVALID: its
- * capacity is less. */
+/* Sends the first bytes of a buffer without a copy. There is no limit on what is taken, so check
+ * ix_send_room first. The buffer then belongs to the library, whatever the result, except
+ * -IX_ERROR_INVALID: bytes is more than the buffer's capacity, and the program still owns it. */
 int64_t ix_send_buffer(ix_loop *loop, uint64_t conn, ix_buffer *buffer, size_t bytes);
 
-/* Turns the first bytes bytes of a buffer into a shared buffer, which several connections may send
- * and which can no longer be changed. NULL: its capacity is less, and it still is a buffer. */
+/* Turns the first bytes of a buffer into a shared buffer, which several connections may send and
+ * which must not be changed any more. Returns NULL if bytes is more than the buffer's capacity;
+ * the program then still owns the buffer. */
 ix_shared *ix_buffer_share(ix_buffer *buffer, size_t bytes);
 
-/* Sends bytes bytes of a shared buffer, beginning at byte from, without a copy. */
+/* Sends bytes of a shared buffer without a copy, beginning at offset from. */
 int64_t ix_send_shared(
     ix_loop *loop, uint64_t conn, const ix_shared *shared, size_t from, size_t bytes);
 
-/* Frees the program's reference to a shared buffer; sent bytes keep their own. */
+/* Frees the program's reference to a shared buffer. Bytes that were sent keep their own. */
 void ix_shared_free(ix_shared *shared);
 
-/* Returns transmit memory for the life of the program: all its threads may use it, and
- * ix_send_lent sends it. NULL: there is not enough (arena_mb in ix.toml). Runs cycles until it is
- * there, so it must not be called within a callback. */
+/* Returns transmit memory for the life of the program. All its threads may use it, and
+ * ix_send_lent sends it. Returns NULL if there is not enough (arena_mb in ix.toml). Runs cycles
+ * until the memory is there, so it must not be called within a callback. */
 void *ix_memory(ix_loop *loop, uint64_t bytes);
 
-/* Sends memory of ix_memory without a copy. The memory must not change until release, which may be
- * NULL, is called with argument: all was acknowledged, or the connection has ended, or the bytes
- * were not taken (the result is an error). release may be called within any function of the loop,
- * and must call none; if connections move, on any of the team's threads. */
+/* Sends memory of ix_memory without a copy. The memory must not change until release is called
+ * with argument; release may be NULL. It is called once: when all bytes were acknowledged, when
+ * the connection has ended, or when the bytes were not taken and the result is an error. It may be
+ * called within any function of the loop and must not call one itself. If connections move, it may
+ * run on any of the team's threads. */
 int64_t ix_send_lent(ix_loop *loop, uint64_t conn, const void *data, size_t bytes, void (*release)(
     void *argument), void *argument);
 
-/* Returns the most bytes that ix_buffer_new has room for. */
+/* Returns the largest capacity of a buffer of ix_buffer_new. */
 size_t ix_buffer_largest(void);
 
 /* Packets of the program's own protocol, doorbells, and signals between loops.
  *
  * A packet queue receives whole frames of a kind (an IX_PACKET_KIND_ number) that no other part of
- * the dataplane handles. The callback packets reports them, or ix_packet_wait waits for them, and
- * ix_packet_receive takes them in the packet buffers. The program makes the frames that it sends;
- * the vNIC's transmit filters decide whether they leave. */
+ * the dataplane handles. The callback packets reports them, or ix_packet_wait waits for them.
+ * ix_packet_receive takes a frame, which stays in its packet buffer. The program makes the frames
+ * that it sends; the vNIC's transmit filters decide whether they leave. */
 
-/* Opens a packet queue on a device (0: the first) for frames of a kind with this number, and
- * returns its number. Runs cycles until it is open, so it must not be called within a callback. If
- * high is not 0, its callbacks come before those of other queues. */
+/* Opens a packet queue on a device, counted from 0, for frames of this kind and number, and
+ * returns the queue's number. Runs cycles until it is open, so it must not be called within a
+ * callback. If high is not 0, its callbacks come before those of other queues. */
 int64_t ix_packet_bind(ix_loop *loop, uint32_t device, uint64_t kind, uint64_t number, int high);
 
-/* Closes a packet queue; its frames that were not taken are lost. */
+/* Closes a packet queue. Frames that the program has not taken are lost. */
 int64_t ix_packet_unbind(ix_loop *loop, uint64_t queue);
 
-/* Describes the device of a packet queue. Runs cycles until that is known, so it must not be
- * called within a callback. */
+/* Writes information about the device of a packet queue to to. Runs cycles until it is there, so
+ * it must not be called within a callback. */
 int64_t ix_packet_device(ix_loop *loop, uint64_t queue, ix_packet_info *to);
 
-/* Takes the oldest frame of a queue: 1, and the frame belongs to the program until ix_packet_done
- * or until it is sent; 0: there is none. */
+/* Takes the oldest frame of a queue and writes it to to. Returns 1, or 0 if the queue is empty.
+ * The frame belongs to the program until ix_packet_done or until it is sent. */
 int64_t ix_packet_receive(ix_loop *loop, uint64_t queue, ix_packet *to);
 
-/* Gives a frame back. A program that keeps too many frames receives no more. */
+/* Returns a frame to the dataplane. A program that holds too many frames receives no more. */
 int64_t ix_packet_done(ix_loop *loop, uint64_t number);
 
-/* Sends a frame of at most four pieces, one after another, by the device of a queue; packet_sent
- * gets cookie when their memory is free, or if the frame was not sent. The pieces' buffers and
- * packets then belong to the library, whatever the result. */
+/* Sends a frame of one to four pieces, in order, by the device of a queue. The callback
+ * packet_sent is called with cookie when the memory is free, or if the frame was not sent. The
+ * buffers and received frames of the pieces then belong to the library, whatever the result. */
 int64_t ix_packet_send(
     ix_loop *loop, uint64_t queue, const ix_packet_piece *pieces, size_t count, uint64_t cookie);
 
-/* Runs cycles until one of these packet queues has a frame, for at most wait_us (0: one cycle,
- * IX_GATE_WAIT_FOREVER: without bound), and returns which: one that is high before others. 0: none
- * has. Must not be called within a callback. */
+/* Runs cycles until one of these packet queues has a frame, for at most wait_us, and returns the
+ * queue's number, or 0 if none has a frame. Queues that are high come first. A wait_us of 0 runs
+ * one cycle; IX_GATE_WAIT_FOREVER has no limit. Must not be called within a callback. */
 int64_t ix_packet_wait(ix_loop *loop, const uint64_t *queues, size_t count, uint64_t wait_us);
 
-/* Adds one to an eventfd, once per cycle, when frames have come to a packet queue, or, if sent is
- * not 0, when frames have been sent. The descriptor is copied; -1: removes the doorbell. */
+/* Adds 1 to an eventfd, once per cycle, when frames have arrived at a packet queue, or if sent is
+ * not 0, when frames were sent. The library copies the descriptor. An fd of -1 removes the
+ * doorbell. */
 int64_t ix_packet_bell_fd(ix_loop *loop, uint64_t queue, int sent, int fd);
 
-/* As ix_packet_bell_fd, with a signal to the process; 0: removes the doorbell. */
+/* As ix_packet_bell_fd, but sends a signal to the process. A signal of 0 removes the doorbell. */
 int64_t ix_packet_bell_signal(ix_loop *loop, uint64_t queue, int sent, int signal);
 
-/* Sends a number to the callback signal of another elastic thread's loop, or of this one. Linux
- * takes part only if that thread sleeps. */
+/* Calls the callback signal with value on the loop of an elastic thread, another one or this one.
+ * This takes a system call of Linux only if that thread sleeps. */
 int64_t ix_signal(ix_loop *loop, uint32_t thread, uint64_t value);
 
 /* The control interface: vNICs, filters and rates.
  *
  * Requests go to the control socket of a dataplane (ix run --control) or of a shared interface (ix
- * share), from any thread, but one at a time for each connection. They grant capabilities: texts
- * of 32 digits, and a zero, that cannot be guessed and may be passed to another program. Filters
- * and rates are written as for ix ctl. After an error ix_last_error gives the reason. */
+ * share). Any thread may make them, one at a time for each connection. They grant capabilities:
+ * texts of 32 digits and a zero byte, which cannot be guessed and may be passed to another
+ * program. Filters and rates are written as for ix ctl. After an error ix_last_error has the
+ * reason. */
 
-/* Connects to a control socket. NULL: see ix_last_error. */
+/* Connects to a control socket. On failure returns NULL, and ix_last_error has the reason. */
 ix_control *ix_control_open(const char *path);
 
-/* Closes a connection; what was granted stays. */
+/* Closes a connection. Capabilities that it was granted stay valid. */
 void ix_control_close(ix_control *control);
 
-/* Creates a vNIC with queues queue pairs on a shared interface. It is removed when the process
- * owner ends; 0: it stays. Writes its link, for ix run --nic afxdp:LINK, and its capability. */
+/* Creates a vNIC with this many queue pairs on a shared interface. It is removed when the process
+ * with the id owner ends; with an owner of 0 it stays. Writes its link, for ix run --nic
+ * afxdp:LINK, and its capability. */
 int64_t ix_control_vnic_new(
     ix_control *control, const char *name, uint32_t queues, uint32_t owner, char *link, size_t link_bytes, char *capability);
 
@@ -869,58 +881,62 @@ int64_t ix_control_vnic_new(
 int64_t ix_control_vnic_new_tap(
     ix_control *control, const char *name, uint32_t owner, char *device, size_t device_bytes, char *capability);
 
-/* Deletes a vNIC; Linux gets its packets again. */
+/* Deletes a vNIC. Linux receives its packets again. */
 int64_t ix_control_vnic_delete(ix_control *control, const char *name);
 
-/* Grants a filter to a holder; returns its number and writes its capability. On a dataplane it is
- * assigned at once; on a shared interface to the vNIC of that name, or later by ix_control_assign.
- * holder and vnic may be NULL. */
+/* Grants a filter to a holder. Returns its number and writes its capability. A dataplane assigns
+ * it at once. On a shared interface it is assigned to the vNIC with this name, or if vnic is NULL,
+ * later by ix_control_assign. holder may be NULL. */
 int64_t ix_control_filter(
     ix_control *control, const char *filter, const char *holder, const char *vnic, char *capability);
 
-/* Grants a filter to a holder (or NULL) and assigns it to one queue of a dataplane's vNIC alone:
- * ix_control_filter and ix_control_assign_queue in one step. */
+/* Grants a filter to a holder and assigns it to one queue of a dataplane's vNIC only: the same as
+ * ix_control_filter and ix_control_assign_queue, in one step. holder may be NULL. */
 int64_t ix_control_filter_of_queue(
     ix_control *control, const char *filter, const char *holder, uint32_t queue, char *capability);
 
-/* Writes a capability for a part of a filter, or another one for all of it (part is NULL), to pass
- * on. It ends with the capability that it is derived from. Returns its number. */
+/* Derives a capability to pass on, for a part of a filter or, if part is NULL, for all of it.
+ * Writes it and returns its number. It becomes invalid with the capability that it is derived
+ * from. */
 int64_t ix_control_derive(
     ix_control *control, const char *from, const char *part, char *capability);
 
 /* Assigns a filter to a vNIC of a shared interface, both by their capabilities. */
 int64_t ix_control_assign(ix_control *control, const char *filter, const char *vnic);
 
-/* Assigns a filter to one queue of a dataplane's vNIC alone; a negative queue: to all queues
- * again. Receive filters that take TCP, UDP, ICMP or ARP are refused: their flow group decides the
- * queue. */
+/* Assigns a filter to one queue of a dataplane's vNIC only, or if queue is negative, to all queues
+ * again. Receive filters for TCP, UDP, ICMP or ARP are refused, because their flow group decides
+ * the queue. */
 int64_t ix_control_assign_queue(ix_control *control, const char *filter, int64_t queue);
 
-/* Revokes a filter's capability and all derived from it; returns how many those were. */
+/* Revokes a filter's capability and all capabilities derived from it. Returns how many. */
 int64_t ix_control_revoke(ix_control *control, const char *capability);
 
-/* Removes a filter by its number, for operators; a negative number: all filters, and then a
- * dataplane passes everything. */
+/* For operators: removes the filter with this number, or if it is negative, all filters. A
+ * dataplane without filters passes all packets. */
 int64_t ix_control_filter_remove(ix_control *control, int64_t filter);
 
-/* Sets rates of a dataplane's vNIC: "none" lifts one, NULL leaves it. */
+/* Sets rates of a dataplane's vNIC. "none" removes a rate; NULL leaves it as it is. */
 int64_t ix_control_rate(ix_control *control, const char *rx, const char *tx);
 
-/* Sets the rate of each flow of a dataplane's vNIC, whose packets leave evenly: "none" lifts it. */
+/* Sets the rate of each flow of a dataplane's vNIC, whose packets are then paced evenly. "none"
+ * removes it. */
 int64_t ix_control_rate_of_flows(ix_control *control, const char *flow);
 
-/* Sets rates of a vNIC of a shared interface, which the kernel enforces, and its weight relative
- * to the others' while the interface is full: 1 to 1000, or 0 to leave it. */
+/* Sets rates of a vNIC of a shared interface, which the kernel enforces, and its weight, 1 to
+ * 1000, relative to the other vNICs while the interface is full. A rate that is NULL and a weight
+ * of 0 stay as they are. */
 int64_t ix_control_rate_of_vnic(
     ix_control *control, const char *name, const char *rx, const char *tx, uint32_t weight);
 
-/* Sets rates of one queue of a dataplane's vNIC, within its part of the vNIC's rates, and of each
- * flow on it: "none" lifts one, NULL leaves it. */
+/* Sets rates of one queue of a dataplane's vNIC, within its share of the vNIC's rates, and of each
+ * flow on it. "none" removes a rate; NULL leaves it as it is. */
 int64_t ix_control_rate_of_queue(
     ix_control *control, uint32_t queue, const char *rx, const char *tx, const char *flow);
 
-/* Writes limits, filters and rates, and the numbers of refused requests, as one line of JSON with
- * a zero at its end, truncated if it does not fit. Returns its length without the zero. */
+/* Writes limits, filters, rates and the numbers of refused requests as one line of JSON, ended by
+ * a zero byte and truncated if it does not fit. Returns the length of the whole line without the
+ * zero. */
 int64_t ix_control_look(ix_control *control, char *to, size_t bytes);
 
 /* Addresses. */
@@ -928,38 +944,39 @@ int64_t ix_control_look(ix_control *control, char *to, size_t bytes);
 /* Parses "10.0.0.2:7" or "[::1]:7" into to. */
 int ix_endpoint_parse(const char *text, ix_endpoint *to);
 
-/* Writes an endpoint as text with a zero at its end, truncated if it does not fit; returns its
- * length. */
+/* Writes an endpoint as text, ended by a zero byte and truncated if it does not fit. Returns the
+ * length of the whole text without the zero. */
 size_t ix_endpoint_text(const ix_endpoint *at, char *to, size_t bytes);
 
 /* Errors.
  *
- * Functions that can fail return minus an IX_ERROR_ number, or NULL. ix_last_error describes the
- * last failure in one line, after NULL or after a function of ix_control. */
+ * Functions that can fail return minus an IX_ERROR_ number, or NULL. After NULL, and after an
+ * error of a function of ix_control, ix_last_error describes the failure in one line. */
 
-/* Returns why the last function of this thread that returned NULL, or function of ix_control that
- * returned an error, failed, in one line. The text is valid until the next failure. */
+/* Returns one line that says why the last function failed that returned NULL on this thread, or an
+ * error if it was a function of ix_control. The text is valid until the next failure. */
 const char *ix_last_error(void);
 
-/* Returns what a negative result means, in a few words; a constant. */
+/* Returns what a negative result means, in a few words. The text is a constant. */
 const char *ix_strerror(int64_t answer);
 
 /* The raw contract: the dataplane of this process, its gate and its elastic threads.
  *
  * A program without the event loop finds the header, becomes an elastic thread by IX_GATE_ENTER,
  * writes calls into its array, enters the gate with IX_GATE_RUN_IO and reads results and events,
- * as libix-contract(7) describes. Signals are blocked meanwhile: if the thread's status has
- * signal_pending, the program unblocks them for a moment (pthread_sigmask) and enters again. */
+ * as libix-contract(7) describes. Signals are blocked on an elastic thread. If the thread's status
+ * has signal_pending, the program unblocks them for a moment (pthread_sigmask) and enters again. */
 
-/* Returns the dataplane of this process. NULL: there is none, or one of another version;
- * ix_last_error says which. */
+/* Returns the dataplane of this process. Returns NULL if there is none or if it has another
+ * version; ix_last_error has the reason. */
 const ix_process_header *ix_find(void);
 
-/* Enters the gate: op is an IX_GATE_ number. Returns the gate's result: minus an IX_ERROR_ number,
- * or 0 and more. */
+/* Enters the gate with an operation, an IX_GATE_ number. Returns the operation's result, 0 or
+ * more, or minus an IX_ERROR_ number. */
 int64_t ix_gate(const ix_process_header *header, uint64_t op, uint64_t a, uint64_t b, uint64_t c);
 
-/* Returns the addresses of an elastic thread's arrays. NULL: the dataplane has no such thread. */
+/* Returns the addresses of an elastic thread's arrays, or NULL if the dataplane has no such
+ * thread. */
 const ix_thread_area *ix_area(const ix_process_header *header, uint32_t thread);
 
 /* Returns the number of elastic threads of this process's dataplane; 0 if there is none. */

@@ -1,8 +1,8 @@
 //! Memory that is sent without a copy.
 //!
-//! Sent memory must not change until the peer has acknowledged it. A buffer belongs to the
-//! connection once it is sent; a shared buffer may be sent by several connections; memory that the
-//! program keeps is lent, and a release function reports when it may change again.
+//! Sent memory must not change until the peer has acknowledged it. There are three kinds. A buffer
+//! belongs to the connection once it is sent. A shared buffer may be sent by several connections.
+//! Lent memory stays the program's, and a release function reports when it may change again.
 use crate::connection::conn;
 use crate::event_loop::{answer, ix_loop, with};
 use crate::types::State;
@@ -18,11 +18,11 @@ pub struct ix_buffer(TxBuf);
 /// A buffer in transmit memory that several connections may send.
 pub struct ix_shared(TxShared);
 
-/// Returns a buffer with room for bytes, or for 128 KB if that is less. NULL: there is no transmit
-/// memory for now.
+/// Returns a buffer with room for this many bytes, but at most 128 KB. Returns NULL if there is no
+/// transmit memory at the moment.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_buffer_new(loop_: *mut ix_loop, bytes: usize) -> *mut ix_buffer {
     let alloc = |this: &ix_loop| this.io(|io| io.tx().alloc(bytes));
@@ -33,10 +33,10 @@ pub unsafe extern "C" fn ix_buffer_new(loop_: *mut ix_loop, bytes: usize) -> *mu
     }
 }
 
-/// Returns the address of its bytes, which may be written until it is sent.
+/// Returns the address of the buffer's bytes. The program may write them until the buffer is sent.
 ///
 /// # Safety
-/// A buffer that was neither sent, shared nor freed.
+/// `buffer` is null or a buffer that was neither sent, shared nor freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_buffer_data(buffer: *mut ix_buffer) -> *mut c_void {
     // SAFETY: the caller's promise.
@@ -44,10 +44,10 @@ pub unsafe extern "C" fn ix_buffer_data(buffer: *mut ix_buffer) -> *mut c_void {
     core::ptr::with_exposed_provenance_mut(base as usize)
 }
 
-/// Returns the bytes that it has room for.
+/// Returns how many bytes the buffer has room for.
 ///
 /// # Safety
-/// A buffer that was neither sent, shared nor freed.
+/// `buffer` is null or a buffer that was neither sent, shared nor freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_buffer_capacity(buffer: *const ix_buffer) -> usize {
     // SAFETY: the caller's promise.
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn ix_buffer_capacity(buffer: *const ix_buffer) -> usize {
 /// Frees a buffer that was not sent.
 ///
 /// # Safety
-/// A buffer that was neither sent, shared nor freed, or null.
+/// `buffer` is null or a buffer that was neither sent, shared nor freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_buffer_free(buffer: *mut ix_buffer) {
     if !buffer.is_null() {
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn ix_buffer_free(buffer: *mut ix_buffer) {
 /// The buffer with its first `bytes` bytes as content; `None` if its capacity is less.
 ///
 /// # Safety
-/// As `ix_buffer_free`; the bytes were written.
+/// As `ix_buffer_free`, and the program has written the bytes.
 pub(crate) unsafe fn take(buffer: *mut ix_buffer, bytes: usize) -> Option<TxBuf> {
     // SAFETY: the caller's promise.
     let capacity = unsafe { ix_buffer_capacity(buffer) };
@@ -83,13 +83,13 @@ pub(crate) unsafe fn take(buffer: *mut ix_buffer, bytes: usize) -> Option<TxBuf>
     Some(buffer)
 }
 
-/// Sends the first bytes bytes of a buffer without a copy. The buffer is always taken, so check
-/// ix_send_room. It then belongs to the library, unless the result is -IX_ERROR_INVALID: its
-/// capacity is less.
+/// Sends the first bytes of a buffer without a copy. There is no limit on what is taken, so check
+/// ix_send_room first. The buffer then belongs to the library, whatever the result, except
+/// -IX_ERROR_INVALID: bytes is more than the buffer's capacity, and the program still owns it.
 ///
 /// # Safety
-/// A loop of this thread; a buffer that was neither sent, shared nor freed, with so many bytes
-/// written.
+/// `loop_` is null or a loop of this thread that was not freed. `buffer` is null or a buffer that
+/// was neither sent, shared nor freed, and the program has written its first `bytes` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_send_buffer(
     loop_: *mut ix_loop,
@@ -107,11 +107,13 @@ pub unsafe extern "C" fn ix_send_buffer(
     answer(unsafe { conn(loop_, conn_, send) })
 }
 
-/// Turns the first bytes bytes of a buffer into a shared buffer, which several connections may send
-/// and which can no longer be changed. NULL: its capacity is less, and it still is a buffer.
+/// Turns the first bytes of a buffer into a shared buffer, which several connections may send and
+/// which must not be changed any more. Returns NULL if bytes is more than the buffer's capacity;
+/// the program then still owns the buffer.
 ///
 /// # Safety
-/// A buffer that was neither sent, shared nor freed, with so many bytes written.
+/// `buffer` is null or a buffer that was neither sent, shared nor freed, and the program
+/// has written its first `bytes` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_buffer_share(buffer: *mut ix_buffer, bytes: usize) -> *mut ix_shared {
     // SAFETY: the caller's promise.
@@ -121,10 +123,11 @@ pub unsafe extern "C" fn ix_buffer_share(buffer: *mut ix_buffer, bytes: usize) -
     }
 }
 
-/// Sends bytes bytes of a shared buffer, beginning at byte from, without a copy.
+/// Sends bytes of a shared buffer without a copy, beginning at offset from.
 ///
 /// # Safety
-/// A loop of this thread, and a shared buffer that was not freed.
+/// `loop_` is null or a loop of this thread that was not freed. `shared` is null or a shared buffer
+/// that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_send_shared(
     loop_: *mut ix_loop,
@@ -144,10 +147,10 @@ pub unsafe extern "C" fn ix_send_shared(
     answer(unsafe { conn(loop_, conn_, send) })
 }
 
-/// Frees the program's reference to a shared buffer; sent bytes keep their own.
+/// Frees the program's reference to a shared buffer. Bytes that were sent keep their own.
 ///
 /// # Safety
-/// A shared buffer that was not freed, or null.
+/// `shared` is null or a shared buffer that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_shared_free(shared: *mut ix_shared) {
     if !shared.is_null() {
@@ -156,12 +159,12 @@ pub unsafe extern "C" fn ix_shared_free(shared: *mut ix_shared) {
     }
 }
 
-/// Returns transmit memory for the life of the program: all its threads may use it, and
-/// ix_send_lent sends it. NULL: there is not enough (arena_mb in ix.toml). Runs cycles until it is
-/// there, so it must not be called within a callback.
+/// Returns transmit memory for the life of the program. All its threads may use it, and
+/// ix_send_lent sends it. Returns NULL if there is not enough (arena_mb in ix.toml). Runs cycles
+/// until the memory is there, so it must not be called within a callback.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_memory(loop_: *mut ix_loop, bytes: u64) -> *mut c_void {
     let alloc = |this: &ix_loop| this.events(|events| events.shared_memory(bytes));
@@ -175,7 +178,7 @@ pub unsafe extern "C" fn ix_memory(loop_: *mut ix_loop, bytes: u64) -> *mut c_vo
     }
 }
 
-/// What a lease calls when it ends.
+/// The function that a lease calls when it ends.
 struct OnRelease {
     release: Option<unsafe extern "C" fn(argument: *mut c_void)>,
     argument: *mut c_void,
@@ -196,13 +199,15 @@ impl Release for Releases {
     }
 }
 
-/// Sends memory of ix_memory without a copy. The memory must not change until release, which may be
-/// NULL, is called with argument: all was acknowledged, or the connection has ended, or the bytes
-/// were not taken (the result is an error). release may be called within any function of the loop,
-/// and must call none; if connections move, on any of the team's threads.
+/// Sends memory of ix_memory without a copy. The memory must not change until release is called
+/// with argument; release may be NULL. It is called once: when all bytes were acknowledged, when
+/// the connection has ended, or when the bytes were not taken and the result is an error. It may be
+/// called within any function of the loop and must not call one itself. If connections move, it may
+/// run on any of the team's threads.
 ///
 /// # Safety
-/// A loop of this thread, bytes of ix_memory, and a function of this type.
+/// `loop_` is null or a loop of this thread that was not freed. `data` is null or the address of
+/// `bytes` bytes of `ix_memory`. `release` has this type.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_send_lent(
     loop_: *mut ix_loop,
@@ -227,7 +232,7 @@ pub unsafe extern "C" fn ix_send_lent(
     answer(unsafe { conn(loop_, conn_, send) })
 }
 
-/// Returns the most bytes that ix_buffer_new has room for.
+/// Returns the largest capacity of a buffer of ix_buffer_new.
 #[unsafe(no_mangle)]
 pub extern "C" fn ix_buffer_largest() -> usize {
     TxArena::LARGEST_BYTES as usize

@@ -1,6 +1,6 @@
-//! One connection, by its number: for use in a callback or between cycles.
+//! Functions of one connection, by its number. They may be called in a callback and between cycles.
 //!
-//! -IX_ERROR_BAD_HANDLE: the connection has ended, or was closed or aborted.
+//! They return -IX_ERROR_BAD_HANDLE if the connection has ended, or was closed or aborted.
 use crate::event_loop::{answer, ix_loop, with};
 use crate::io::slice;
 use crate::types::{State, ix_endpoint};
@@ -13,7 +13,7 @@ use libix::event::Conn;
 /// Calls a function with a connection of a loop.
 ///
 /// # Safety
-/// The loop is null, or one of this thread that was not freed.
+/// `loop_` is null or a loop of this thread that was not freed.
 pub(crate) unsafe fn conn<R>(
     loop_: *const ix_loop,
     conn: u64,
@@ -39,20 +39,20 @@ unsafe fn act(loop_: *const ix_loop, id: u64, work: impl FnOnce(&mut Conn<'_, St
     answer(unsafe { conn(loop_, id, work) })
 }
 
-/// Returns the service's state of the connection; NULL if there is none.
+/// Returns the program's state of the connection; NULL if it has none.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_state(loop_: *mut ix_loop, conn_: u64) -> *mut c_void {
     // SAFETY: the caller's promise.
     unsafe { conn(loop_, conn_, |conn| Ok(conn.state().0)) }.unwrap_or(core::ptr::null_mut())
 }
 
-/// Sets the service's state of the connection.
+/// Sets the program's state of the connection.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_set_state(loop_: *mut ix_loop, conn_: u64, state: *mut c_void) -> i64 {
     let set = |conn: &mut Conn<'_, State>| {
@@ -63,10 +63,11 @@ pub unsafe extern "C" fn ix_set_state(loop_: *mut ix_loop, conn_: u64, state: *m
     answer(unsafe { conn(loop_, conn_, set) })
 }
 
-/// Writes the address of the peer.
+/// Writes the address of the peer to peer.
 ///
 /// # Safety
-/// A loop of this thread, and a place for the endpoint.
+/// `loop_` is null or a loop of this thread that was not freed. `peer` is null or points to an
+/// endpoint.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_peer(loop_: *mut ix_loop, conn_: u64, peer: *mut ix_endpoint) -> i64 {
     let tell = |conn: &mut Conn<'_, State>| {
@@ -81,19 +82,20 @@ pub unsafe extern "C" fn ix_peer(loop_: *mut ix_loop, conn_: u64, peer: *mut ix_
 /// Returns the number of received bytes that were not consumed.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_received_bytes(loop_: *mut ix_loop, conn_: u64) -> i64 {
     // SAFETY: the caller's promise.
     answer(unsafe { conn(loop_, conn_, |conn| Ok(conn.received_bytes() as i64)) })
 }
 
-/// Writes the addresses of the received bytes that were not consumed, in the packet buffers: at
-/// most max pieces; returns their number. The bytes may be read until they are consumed or sent, or
-/// the connection is closed or dead; they must not be written.
+/// Writes where the received bytes that were not consumed are in the packet buffers, as at most max
+/// pieces, and returns the number of pieces. The program may read the bytes, but not write them,
+/// until they are consumed or sent, or the connection is closed or has ended.
 ///
 /// # Safety
-/// A loop of this thread, and a place for so many pieces.
+/// `loop_` is null or a loop of this thread that was not freed. `pieces` is null or has room for
+/// `max` pieces.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_received(
     loop_: *mut ix_loop,
@@ -118,10 +120,10 @@ pub unsafe extern "C" fn ix_received(
     answer(unsafe { conn(loop_, conn_, name) })
 }
 
-/// Consumes the first bytes received bytes (or all): the window opens.
+/// Consumes the first received bytes, or all if there are fewer. This opens the window.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_consume(loop_: *mut ix_loop, conn_: u64, bytes: usize) -> i64 {
     let consume = |conn: &mut Conn<'_, State>| {
@@ -132,10 +134,12 @@ pub unsafe extern "C" fn ix_consume(loop_: *mut ix_loop, conn_: u64, bytes: usiz
     answer(unsafe { conn(loop_, conn_, consume) })
 }
 
-/// Copies received bytes to to and consumes them; returns their number, 0 if there are none now.
+/// Copies at most this many received bytes to to and consumes them. Returns how many; 0 if none are
+/// there now.
 ///
 /// # Safety
-/// A loop of this thread, and a place for so many bytes.
+/// `loop_` is null or a loop of this thread that was not freed. `to` is null or has room
+/// for `bytes` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_read(
     loop_: *mut ix_loop,
@@ -150,8 +154,8 @@ pub unsafe extern "C" fn ix_read(
         let (mut to, mut left) = (to.cast::<u8>(), bytes);
         for slice in conn.received() {
             let n = slice.len().min(left);
-            // SAFETY: `n` of the bytes that are left of the caller's, who cannot have memory in a
-            // packet buffer to write to.
+            // SAFETY: there is room for at least `n` more bytes. The caller's memory is not in a
+            // packet buffer, which it cannot write.
             unsafe {
                 to.copy_from_nonoverlapping(slice.as_ptr(), n);
                 to = to.add(n);
@@ -165,11 +169,12 @@ pub unsafe extern "C" fn ix_read(
     answer(unsafe { conn(loop_, conn_, read) })
 }
 
-/// Copies the front of data into transmit memory to send it; returns the number of bytes. Fewer
-/// than given is back-pressure, and writable follows.
+/// Copies bytes of data into transmit memory to send them. Returns how many, from the front. If
+/// these are fewer than bytes, the callback writable is called when there is room again.
 ///
 /// # Safety
-/// A loop of this thread, and that many bytes.
+/// `loop_` is null or a loop of this thread that was not freed. `data` is null or points to `bytes`
+/// bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_send(
     loop_: *mut ix_loop,
@@ -181,21 +186,21 @@ pub unsafe extern "C" fn ix_send(
     answer(unsafe { conn(loop_, conn_, |conn| Ok(conn.send(slice(data, bytes)) as i64)) })
 }
 
-/// Sends the first bytes received bytes (or all) from the packet buffers, without a copy; returns
-/// their number. They count against the receive window until they are acknowledged.
+/// Sends the first received bytes, or all if there are fewer, from the packet buffers without a
+/// copy. Returns how many. They count against the receive window until they are acknowledged.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_send_received(loop_: *mut ix_loop, conn_: u64, bytes: usize) -> i64 {
     // SAFETY: the caller's promise.
     answer(unsafe { conn(loop_, conn_, |conn| Ok(conn.send_received(bytes) as i64)) })
 }
 
-/// Returns the bytes that can be given to send now.
+/// Returns how many bytes can be given to send now.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_send_room(loop_: *mut ix_loop, conn_: u64) -> i64 {
     let room = |conn: &mut Conn<'_, State>| Ok(conn.send_room().min(i64::MAX as u64) as i64);
@@ -203,30 +208,31 @@ pub unsafe extern "C" fn ix_send_room(loop_: *mut ix_loop, conn_: u64) -> i64 {
     answer(unsafe { conn(loop_, conn_, room) })
 }
 
-/// Returns the bytes given to send that the window has not taken yet.
+/// Returns how many bytes given to send the window has not taken yet.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_unsent_bytes(loop_: *mut ix_loop, conn_: u64) -> i64 {
     // SAFETY: the caller's promise.
     answer(unsafe { conn(loop_, conn_, |conn| Ok(conn.unsent_bytes() as i64)) })
 }
 
-/// Returns the bytes in flight that the peer has not acknowledged.
+/// Returns how many sent bytes the peer has not acknowledged yet.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_unacked_bytes(loop_: *mut ix_loop, conn_: u64) -> i64 {
     // SAFETY: the caller's promise.
     answer(unsafe { conn(loop_, conn_, |conn| Ok(conn.unacked_bytes() as i64)) })
 }
 
-/// Sets an option, an IX_OPT_ number, once connected.
+/// Sets an option, an IX_OPT_ number, of an open connection. Before the callback connected, the
+/// call may have no effect.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_set_option(
     loop_: *mut ix_loop,
@@ -245,28 +251,28 @@ pub unsafe extern "C" fn ix_set_option(
 /// Sends FIN after the bytes given to send; receiving continues.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_shutdown(loop_: *mut ix_loop, conn_: u64) -> i64 {
     // SAFETY: the caller's promise.
     unsafe { act(loop_, conn_, |conn| conn.shutdown()) }
 }
 
-/// Closes the connection after the bytes given to send. Received bytes are dropped, and no more
-/// callbacks come for it, not even dead.
+/// Closes the connection after the bytes given to send. Received bytes are dropped. No more
+/// callbacks are called for it, not even dead.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_close(loop_: *mut ix_loop, conn_: u64) -> i64 {
     // SAFETY: the caller's promise.
     unsafe { act(loop_, conn_, |conn| conn.close()) }
 }
 
-/// Resets the connection. No more callbacks come for it, not even dead.
+/// Resets the connection. No more callbacks are called for it, not even dead.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_abort(loop_: *mut ix_loop, conn_: u64) -> i64 {
     // SAFETY: the caller's promise.

@@ -1,9 +1,10 @@
 //! The control interface: vNICs, filters and rates.
 //!
 //! Requests go to the control socket of a dataplane (ix run --control) or of a shared interface (ix
-//! share), from any thread, but one at a time for each connection. They grant capabilities: texts
-//! of 32 digits, and a zero, that cannot be guessed and may be passed to another program. Filters
-//! and rates are written as for ix ctl. After an error ix_last_error gives the reason.
+//! share). Any thread may make them, one at a time for each connection. They grant capabilities:
+//! texts of 32 digits and a zero byte, which cannot be guessed and may be passed to another
+//! program. Filters and rates are written as for ix ctl. After an error ix_last_error has the
+//! reason.
 use crate::error::remember;
 use core::ffi::{CStr, c_char};
 use ix_abi::error;
@@ -12,10 +13,10 @@ use libix::control::{Capability, Control, ControlError};
 /// A connection to a control socket.
 pub struct ix_control(Control);
 
-/// Connects to a control socket. NULL: see ix_last_error.
+/// Connects to a control socket. On failure returns NULL, and ix_last_error has the reason.
 ///
 /// # Safety
-/// A C string.
+/// `path` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_open(path: *const c_char) -> *mut ix_control {
     // SAFETY: the caller's promise.
@@ -29,10 +30,10 @@ pub unsafe extern "C" fn ix_control_open(path: *const c_char) -> *mut ix_control
     }
 }
 
-/// Closes a connection; what was granted stays.
+/// Closes a connection. Capabilities that it was granted stay valid.
 ///
 /// # Safety
-/// A connection that was not closed, or null.
+/// `control` is null or a connection that was not closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_close(control: *mut ix_control) {
     if !control.is_null() {
@@ -41,11 +42,13 @@ pub unsafe extern "C" fn ix_control_close(control: *mut ix_control) {
     }
 }
 
-/// Creates a vNIC with queues queue pairs on a shared interface. It is removed when the process
-/// owner ends; 0: it stays. Writes its link, for ix run --nic afxdp:LINK, and its capability.
+/// Creates a vNIC with this many queue pairs on a shared interface. It is removed when the process
+/// with the id owner ends; with an owner of 0 it stays. Writes its link, for ix run --nic
+/// afxdp:LINK, and its capability.
 ///
 /// # Safety
-/// A connection, a C string, and places of that many bytes and of 33.
+/// `control` is null or a connection that was not closed. `name` is null or a C string. The other
+/// pointers are null or have room for as many bytes as their lengths say, `capability` for 33.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_vnic_new(
     control: *mut ix_control,
@@ -77,7 +80,8 @@ pub unsafe extern "C" fn ix_control_vnic_new(
 /// device, for ix run --nic DEVICE, and its capability.
 ///
 /// # Safety
-/// A connection, a C string, and places of that many bytes and of 33.
+/// `control` is null or a connection that was not closed. `name` is null or a C string. The other
+/// pointers are null or have room for as many bytes as their lengths say, `capability` for 33.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_vnic_new_tap(
     control: *mut ix_control,
@@ -103,10 +107,10 @@ pub unsafe extern "C" fn ix_control_vnic_new_tap(
     unsafe { with(control, make) }
 }
 
-/// Deletes a vNIC; Linux gets its packets again.
+/// Deletes a vNIC. Linux receives its packets again.
 ///
 /// # Safety
-/// A connection, and a C string.
+/// `control` is null or a connection that was not closed. The text is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_vnic_delete(
     control: *mut ix_control,
@@ -119,12 +123,13 @@ pub unsafe extern "C" fn ix_control_vnic_delete(
     unsafe { with(control, delete) }
 }
 
-/// Grants a filter to a holder; returns its number and writes its capability. On a dataplane it is
-/// assigned at once; on a shared interface to the vNIC of that name, or later by ix_control_assign.
-/// holder and vnic may be NULL.
+/// Grants a filter to a holder. Returns its number and writes its capability. A dataplane assigns
+/// it at once. On a shared interface it is assigned to the vNIC with this name, or if vnic is NULL,
+/// later by ix_control_assign. holder may be NULL.
 ///
 /// # Safety
-/// A connection, C strings, and a place of 33 bytes.
+/// `control` is null or a connection that was not closed. The texts are null or C strings.
+/// `capability` is null or has room for 33 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_filter(
     control: *mut ix_control,
@@ -146,11 +151,12 @@ pub unsafe extern "C" fn ix_control_filter(
     unsafe { with(control, grant) }
 }
 
-/// Grants a filter to a holder (or NULL) and assigns it to one queue of a dataplane's vNIC alone:
-/// ix_control_filter and ix_control_assign_queue in one step.
+/// Grants a filter to a holder and assigns it to one queue of a dataplane's vNIC only: the same as
+/// ix_control_filter and ix_control_assign_queue, in one step. holder may be NULL.
 ///
 /// # Safety
-/// A connection, C strings, and a place of 33 bytes.
+/// `control` is null or a connection that was not closed. The texts are null or C strings.
+/// `capability` is null or has room for 33 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_filter_of_queue(
     control: *mut ix_control,
@@ -172,11 +178,13 @@ pub unsafe extern "C" fn ix_control_filter_of_queue(
     unsafe { with(control, grant) }
 }
 
-/// Writes a capability for a part of a filter, or another one for all of it (part is NULL), to pass
-/// on. It ends with the capability that it is derived from. Returns its number.
+/// Derives a capability to pass on, for a part of a filter or, if part is NULL, for all of it.
+/// Writes it and returns its number. It becomes invalid with the capability that it is derived
+/// from.
 ///
 /// # Safety
-/// A connection, C strings, and a place of 33 bytes.
+/// `control` is null or a connection that was not closed. The texts are null or C strings.
+/// `capability` is null or has room for 33 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_derive(
     control: *mut ix_control,
@@ -199,7 +207,7 @@ pub unsafe extern "C" fn ix_control_derive(
 /// Assigns a filter to a vNIC of a shared interface, both by their capabilities.
 ///
 /// # Safety
-/// A connection, and C strings.
+/// `control` is null or a connection that was not closed. The texts are null or C strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_assign(
     control: *mut ix_control,
@@ -212,12 +220,12 @@ pub unsafe extern "C" fn ix_control_assign(
     unsafe { with(control, |control| control.assign(&filter?, &vnic?).map(|()| 0)) }
 }
 
-/// Assigns a filter to one queue of a dataplane's vNIC alone; a negative queue: to all queues
-/// again. Receive filters that take TCP, UDP, ICMP or ARP are refused: their flow group decides the
-/// queue.
+/// Assigns a filter to one queue of a dataplane's vNIC only, or if queue is negative, to all queues
+/// again. Receive filters for TCP, UDP, ICMP or ARP are refused, because their flow group decides
+/// the queue.
 ///
 /// # Safety
-/// A connection, and a C string.
+/// `control` is null or a connection that was not closed. The text is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_assign_queue(
     control: *mut ix_control,
@@ -231,10 +239,10 @@ pub unsafe extern "C" fn ix_control_assign_queue(
     unsafe { with(control, |control| control.assign_queue(&filter?, queue).map(|()| 0)) }
 }
 
-/// Revokes a filter's capability and all derived from it; returns how many those were.
+/// Revokes a filter's capability and all capabilities derived from it. Returns how many.
 ///
 /// # Safety
-/// A connection, and a C string.
+/// `control` is null or a connection that was not closed. The text is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_revoke(
     control: *mut ix_control,
@@ -246,11 +254,11 @@ pub unsafe extern "C" fn ix_control_revoke(
     unsafe { with(control, |control| control.revoke(&capability?).map(|gone| gone as i64)) }
 }
 
-/// Removes a filter by its number, for operators; a negative number: all filters, and then a
-/// dataplane passes everything.
+/// For operators: removes the filter with this number, or if it is negative, all filters. A
+/// dataplane without filters passes all packets.
 ///
 /// # Safety
-/// A connection.
+/// `control` is null or a connection that was not closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_filter_remove(control: *mut ix_control, filter: i64) -> i64 {
     let which = match u32::try_from(filter) {
@@ -263,10 +271,10 @@ pub unsafe extern "C" fn ix_control_filter_remove(control: *mut ix_control, filt
     unsafe { with(control, remove) }
 }
 
-/// Sets rates of a dataplane's vNIC: "none" lifts one, NULL leaves it.
+/// Sets rates of a dataplane's vNIC. "none" removes a rate; NULL leaves it as it is.
 ///
 /// # Safety
-/// A connection, and C strings.
+/// `control` is null or a connection that was not closed. The texts are null or C strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_rate(
     control: *mut ix_control,
@@ -279,10 +287,11 @@ pub unsafe extern "C" fn ix_control_rate(
     unsafe { with(control, |control| control.rate(rx?, tx?).map(|()| 0)) }
 }
 
-/// Sets the rate of each flow of a dataplane's vNIC, whose packets leave evenly: "none" lifts it.
+/// Sets the rate of each flow of a dataplane's vNIC, whose packets are then paced evenly. "none"
+/// removes it.
 ///
 /// # Safety
-/// A connection, and a C string.
+/// `control` is null or a connection that was not closed. The text is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_rate_of_flows(
     control: *mut ix_control,
@@ -295,11 +304,12 @@ pub unsafe extern "C" fn ix_control_rate_of_flows(
     unsafe { with(control, set) }
 }
 
-/// Sets rates of a vNIC of a shared interface, which the kernel enforces, and its weight relative
-/// to the others' while the interface is full: 1 to 1000, or 0 to leave it.
+/// Sets rates of a vNIC of a shared interface, which the kernel enforces, and its weight, 1 to
+/// 1000, relative to the other vNICs while the interface is full. A rate that is NULL and a weight
+/// of 0 stay as they are.
 ///
 /// # Safety
-/// A connection, and C strings.
+/// `control` is null or a connection that was not closed. The texts are null or C strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_rate_of_vnic(
     control: *mut ix_control,
@@ -319,11 +329,11 @@ pub unsafe extern "C" fn ix_control_rate_of_vnic(
     unsafe { with(control, set) }
 }
 
-/// Sets rates of one queue of a dataplane's vNIC, within its part of the vNIC's rates, and of each
-/// flow on it: "none" lifts one, NULL leaves it.
+/// Sets rates of one queue of a dataplane's vNIC, within its share of the vNIC's rates, and of each
+/// flow on it. "none" removes a rate; NULL leaves it as it is.
 ///
 /// # Safety
-/// A connection, and C strings.
+/// `control` is null or a connection that was not closed. The texts are null or C strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_rate_of_queue(
     control: *mut ix_control,
@@ -340,11 +350,13 @@ pub unsafe extern "C" fn ix_control_rate_of_queue(
     unsafe { with(control, set) }
 }
 
-/// Writes limits, filters and rates, and the numbers of refused requests, as one line of JSON with
-/// a zero at its end, truncated if it does not fit. Returns its length without the zero.
+/// Writes limits, filters, rates and the numbers of refused requests as one line of JSON, ended by
+/// a zero byte and truncated if it does not fit. Returns the length of the whole line without the
+/// zero.
 ///
 /// # Safety
-/// A connection, and a place of so many bytes, or NULL.
+/// `control` is null or a connection that was not closed. `to` is null or has room for `bytes`
+/// bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_look(
     control: *mut ix_control,
@@ -367,7 +379,7 @@ const CAPABILITY_BYTES: usize = 33;
 /// The connection behind a C program's pointer.
 ///
 /// # Safety
-/// A connection that was not closed, or null.
+/// `control` is null or a connection that was not closed.
 unsafe fn with(
     control: *mut ix_control,
     work: impl FnOnce(&mut Control) -> Result<i64, ControlError>,
@@ -388,7 +400,7 @@ unsafe fn with(
 /// A C string, if there is one. An invalid string must not count as none, which would ask for less.
 ///
 /// # Safety
-/// Null, or a C string that outlives the answer.
+/// `at` is null or a C string that outlives the result.
 unsafe fn text<'a>(at: *const c_char) -> Result<Option<&'a str>, ControlError> {
     if at.is_null() {
         return Ok(None);
@@ -398,7 +410,7 @@ unsafe fn text<'a>(at: *const c_char) -> Result<Option<&'a str>, ControlError> {
     text.map(Some).map_err(|_| ControlError::Invalid("a text is not UTF-8"))
 }
 
-/// A C string that there must be.
+/// A C string, or an error if it is null.
 fn must(text: Result<Option<&str>, ControlError>) -> Result<&str, ControlError> {
     text?.ok_or(ControlError::Invalid("a text is missing"))
 }
@@ -412,10 +424,10 @@ unsafe fn capability_at(at: *const c_char) -> Result<Capability, ControlError> {
     unsafe { text(at) }?.unwrap_or_default().parse()
 }
 
-/// Writes a text and a zero, cut off where bytes are too few.
+/// Writes a text and a zero byte, truncated if it does not fit.
 ///
 /// # Safety
-/// Null, or a place of so many bytes.
+/// `to` is null or has room for `bytes` bytes.
 unsafe fn write(text: &str, to: *mut c_char, bytes: usize) {
     if to.is_null() || bytes == 0 {
         return;

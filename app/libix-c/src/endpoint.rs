@@ -28,7 +28,7 @@ impl ix_endpoint {
 /// The endpoint behind a C program's pointer.
 ///
 /// # Safety
-/// It is null or points to an endpoint.
+/// `at` is null or points to an endpoint.
 pub(crate) unsafe fn read(at: *const ix_endpoint) -> Option<SocketAddr> {
     // SAFETY: the caller's promise.
     (!at.is_null()).then(|| unsafe { *at }.to_rust())
@@ -37,7 +37,7 @@ pub(crate) unsafe fn read(at: *const ix_endpoint) -> Option<SocketAddr> {
 /// Parses "10.0.0.2:7" or "[::1]:7" into to.
 ///
 /// # Safety
-/// Both point to objects of their types.
+/// Both are null or point to objects of their types.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_endpoint_parse(text: *const c_char, to: *mut ix_endpoint) -> c_int {
     if text.is_null() || to.is_null() {
@@ -51,11 +51,11 @@ pub unsafe extern "C" fn ix_endpoint_parse(text: *const c_char, to: *mut ix_endp
     0
 }
 
-/// Writes an endpoint as text with a zero at its end, truncated if it does not fit; returns its
-/// length.
+/// Writes an endpoint as text, ended by a zero byte and truncated if it does not fit. Returns the
+/// length of the whole text without the zero.
 ///
 /// # Safety
-/// at points to an endpoint, and to to that many bytes.
+/// `at` is null or points to an endpoint. `to` is null or has room for `bytes` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_endpoint_text(
     at: *const ix_endpoint,

@@ -1,7 +1,7 @@
 //! Errors.
 //!
-//! Functions that can fail return minus an IX_ERROR_ number, or NULL. ix_last_error describes the
-//! last failure in one line, after NULL or after a function of ix_control.
+//! Functions that can fail return minus an IX_ERROR_ number, or NULL. After NULL, and after an
+//! error of a function of ix_control, ix_last_error describes the failure in one line.
 use core::ffi::{CStr, c_char};
 use ix_abi::error;
 use libix::Error;
@@ -23,14 +23,14 @@ pub(crate) fn code(why: Error) -> i64 {
     Error::encode(Err(why))
 }
 
-/// Returns why the last function of this thread that returned NULL, or function of ix_control that
-/// returned an error, failed, in one line. The text is valid until the next failure.
+/// Returns one line that says why the last function failed that returned NULL on this thread, or an
+/// error if it was a function of ix_control. The text is valid until the next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn ix_last_error() -> *const c_char {
     LAST.with(|last| last.borrow().as_ptr())
 }
 
-/// Returns what a negative result means, in a few words; a constant.
+/// Returns what a negative result means, in a few words. The text is a constant.
 #[unsafe(no_mangle)]
 pub extern "C" fn ix_strerror(answer: i64) -> *const c_char {
     text(answer).as_ptr()

@@ -1,9 +1,9 @@
 //! The event loop: one for each elastic thread.
 //!
-//! The actions of a callback are only noted. Before the next cycle every changed connection gives
-//! back what was consumed and sends what was written, at once, however often it was read and
-//! written. A function that is called where it must not be (a cycle within a callback, any function
-//! within a release function) returns -IX_ERROR_STATE.
+//! The actions of a callback are only noted. Before the next cycle, each changed connection sends
+//! everything that was written and returns everything that was consumed, in one step. A function
+//! returns -IX_ERROR_STATE if it must not be called at this point: one that runs cycles within a
+//! callback, or any function of the loop within a release function.
 //!
 //! Signals of the program are handled on the loop's thread, between two cycles; a handler that
 //! calls ix_loop_stop ends ix_loop_run.
@@ -172,9 +172,9 @@ fn begin(
     Ok(ix_loop::on(entered, table, context, team, Some(process.gate())))
 }
 
-/// Makes the calling Linux thread this elastic thread (the first one is 0), with a loop on it.
-/// context belongs to the program. team may be NULL: then connections whose flow group moves to
-/// another elastic thread are reset. NULL: see ix_last_error.
+/// Makes the calling Linux thread the elastic thread with this number, counted from 0, and returns
+/// a loop on it. context is the program's. If team is NULL, connections whose flow group moves to
+/// another elastic thread are reset. On failure returns NULL, and ix_last_error has the reason.
 ///
 /// # Safety
 /// The table has the size that it states, its functions have their types, and team is null or was
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn ix_loop_new(
 /// ordinary Linux thread again. Must not be called within a callback.
 ///
 /// # Safety
-/// A loop of this thread that was not freed, or null; no callback of it runs.
+/// `loop_` is null or a loop of this thread that was not freed, and no callback of it runs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_loop_free(loop_: *mut ix_loop) {
     // SAFETY: the caller's promise.
@@ -221,21 +221,22 @@ pub unsafe extern "C" fn ix_loop_free(loop_: *mut ix_loop) {
     }
 }
 
-/// Runs cycles until ix_loop_stop; then returns 0.
+/// Runs cycles until ix_loop_stop is called, then returns 0.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_loop_run(loop_: *mut ix_loop) -> i64 {
     // SAFETY: the caller's promise.
     answer(unsafe { with(loop_, |this| this.run().map(|()| 0)) })
 }
 
-/// Runs one cycle: sends what was noted, waits at most wait_us for an event (0: not at all,
-/// IX_GATE_WAIT_FOREVER: without bound), and calls back. For a program with its own loop.
+/// Runs one cycle: sends what was noted, waits at most wait_us for an event, and calls the
+/// callbacks. A wait_us of 0 does not wait; IX_GATE_WAIT_FOREVER has no limit. For programs with a
+/// loop of their own.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_loop_turn(loop_: *mut ix_loop, wait_us: u64) -> i64 {
     let wait = match wait_us {
@@ -250,7 +251,7 @@ pub unsafe extern "C" fn ix_loop_turn(loop_: *mut ix_loop, wait_us: u64) -> i64 
 /// Ends ix_loop_run after this cycle. Any thread and any signal handler may call it.
 ///
 /// # Safety
-/// A loop that is not freed meanwhile, or null.
+/// `loop_` is null or a loop that is not freed during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_loop_stop(loop_: *const ix_loop) {
     if loop_.is_null() {
@@ -264,10 +265,11 @@ pub unsafe extern "C" fn ix_loop_stop(loop_: *const ix_loop) {
     }
 }
 
-/// Makes ix_loop_run call idle after idle_us without events; IX_GATE_WAIT_FOREVER: never.
+/// Makes ix_loop_run call the callback idle after idle_us without events. With IX_GATE_WAIT_FOREVER
+/// it is never called.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_loop_set_idle(loop_: *mut ix_loop, idle_us: u64) -> i64 {
     let set = |this: &ix_loop| {
@@ -281,7 +283,7 @@ pub unsafe extern "C" fn ix_loop_set_idle(loop_: *mut ix_loop, idle_us: u64) -> 
 /// Returns the context that ix_loop_new was given.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_loop_context(loop_: *const ix_loop) -> *mut c_void {
     // SAFETY: the caller's promise.
@@ -291,7 +293,7 @@ pub unsafe extern "C" fn ix_loop_context(loop_: *const ix_loop) -> *mut c_void {
 /// Returns the number of the loop's elastic thread.
 ///
 /// # Safety
-/// A loop.
+/// `loop_` is null or a loop that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_loop_thread(loop_: *const ix_loop) -> u32 {
     // SAFETY: the caller's promise.
@@ -299,10 +301,11 @@ pub unsafe extern "C" fn ix_loop_thread(loop_: *const ix_loop) -> u32 {
 }
 
 /// Opens a listener and returns its number. Runs cycles until it is open, so it must not be called
-/// within a callback. backlog 0: the dataplane's default.
+/// within a callback. A backlog of 0 is the dataplane's default.
 ///
 /// # Safety
-/// A loop of this thread, and an endpoint.
+/// `loop_` is null or a loop of this thread that was not freed. `at` is null or points to an
+/// endpoint.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_listen(
     loop_: *mut ix_loop,
@@ -319,10 +322,11 @@ pub unsafe extern "C" fn ix_listen(
 }
 
 /// Opens a UDP socket and returns its number. Runs cycles until it is open, so it must not be
-/// called within a callback. Port 0: any free one.
+/// called within a callback. Port 0 stands for any free port.
 ///
 /// # Safety
-/// A loop of this thread, and an endpoint.
+/// `loop_` is null or a loop of this thread that was not freed. `at` is null or points to an
+/// endpoint.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_udp_bind(
     loop_: *mut ix_loop,
@@ -343,10 +347,10 @@ pub extern "C" fn ix_team_new(threads: u32) -> *mut ix_team {
     Box::into_raw(Box::new(ix_team(Team::new(threads))))
 }
 
-/// Frees a team; loops that were made with it keep it.
+/// Frees the program's reference to a team. Loops that were made with it keep it.
 ///
 /// # Safety
-/// A team that was not freed, or null.
+/// `team` is null or a team that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_team_free(team: *mut ix_team) {
     if !team.is_null() {

@@ -51,8 +51,8 @@ pub(crate) fn reason(why: Dead) -> i64 {
     }
 }
 
-// The program promised that its callbacks are functions of these types (`ix_loop_new`); every
-// `SAFETY` below relies on that.
+// By the promise of `ix_loop_new`, the callbacks are functions of these types. Every `SAFETY` below
+// relies on that.
 impl Handler for Callbacks {
     type State = State;
 

@@ -1,4 +1,4 @@
-//! The loop: connections that are to be, timers, datagrams.
+//! Functions of the loop: new connections, timers and datagrams.
 use crate::endpoint::read;
 use crate::event_loop::{answer, ix_loop, with};
 use crate::types::{State, ix_endpoint};
@@ -7,20 +7,20 @@ use ix_abi::FlowOption;
 use libix::Error;
 use std::net::SocketAddr;
 
-/// Time of this cycle, µs of the dataplane's monotonic clock.
+/// Returns the time of this cycle, µs of the dataplane's monotonic clock.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_now_us(loop_: *mut ix_loop) -> u64 {
     // SAFETY: the caller's promise.
     unsafe { with(loop_, |this| this.io(|io| io.now_us())) }.unwrap_or(0)
 }
 
-/// Connections of the loop, those that are closing included.
+/// Returns the number of the loop's connections, including those that are closing.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_connections(loop_: *mut ix_loop) -> usize {
     // SAFETY: the caller's promise.
@@ -31,18 +31,19 @@ pub unsafe extern "C" fn ix_connections(loop_: *mut ix_loop) -> usize {
 /// MB).
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_set_send_limit(loop_: *mut ix_loop, bytes: u64) -> i64 {
     // SAFETY: the caller's promise.
     answer(unsafe { with(loop_, |this| this.io(|io| io.set_send_limit(bytes)).map(|()| 0)) })
 }
 
-/// Opens a connection and writes its number to conn; connected or dead reports the outcome. Bytes
-/// sent before that wait.
+/// Opens a connection and writes its number to conn. The callback connected or dead reports the
+/// outcome. Bytes that the program sends before wait until the connection is open.
 ///
 /// # Safety
-/// A loop of this thread, an endpoint, and a place for the number.
+/// `loop_` is null or a loop of this thread that was not freed. `to` is null or points to an
+/// endpoint, `conn` to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_connect(
     loop_: *mut ix_loop,
@@ -65,18 +66,19 @@ pub unsafe extern "C" fn ix_connect(
 /// Closes a listener. Its connections stay open.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_unlisten(loop_: *mut ix_loop, listener: u64) -> i64 {
     // SAFETY: the caller's promise.
     answer(unsafe { with(loop_, |this| this.io(|io| io.unlisten(listener)).map(|()| 0)) })
 }
 
-/// Sets a timer: the callback timer gets token once, after delay_us. The timer's number is written
-/// to timer, which may be NULL.
+/// Sets a timer: after delay_us, the callback timer is called once with token. Writes the timer's
+/// number to timer, unless it is NULL.
 ///
 /// # Safety
-/// A loop of this thread, and a place for the number or null.
+/// `loop_` is null or a loop of this thread that was not freed. `timer` is null or points to a
+/// number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_set_timer(
     loop_: *mut ix_loop,
@@ -96,10 +98,10 @@ pub unsafe extern "C" fn ix_set_timer(
     answer(unsafe { with(loop_, set) })
 }
 
-/// Stops a timer; -IX_ERROR_BAD_HANDLE if it has fired.
+/// Stops a timer. Returns -IX_ERROR_BAD_HANDLE if it has fired.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_cancel_timer(loop_: *mut ix_loop, timer: u64) -> i64 {
     let cancel = |this: &ix_loop| {
@@ -110,11 +112,13 @@ pub unsafe extern "C" fn ix_cancel_timer(loop_: *mut ix_loop, timer: u64) -> i64
     answer(unsafe { with(loop_, cancel) })
 }
 
-/// Copies a datagram into transmit memory and sends it after this callback; as always with UDP, it
-/// is lost if resources are missing on its way. -IX_ERROR_NO_RESOURCE: it was not taken.
+/// Copies a datagram into transmit memory and sends it after this callback. Returns
+/// -IX_ERROR_NO_RESOURCE if there is no memory for it. As always with UDP, a datagram may be lost
+/// on its way.
 ///
 /// # Safety
-/// A loop of this thread, an endpoint, and that many bytes.
+/// `loop_` is null or a loop of this thread that was not freed. `to` is null or points to an
+/// endpoint, `data` to `bytes` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_udp_send(
     loop_: *mut ix_loop,
@@ -133,12 +137,13 @@ pub unsafe extern "C" fn ix_udp_send(
     answer(unsafe { with(loop_, send) })
 }
 
-/// Writes to at, within the callback datagram, our address to which the datagram was sent, with
-/// port 0. It is useful for a socket bound to all addresses; to reply from that address, bind
-/// another socket to it. -IX_ERROR_STATE: not within datagram.
+/// Within the callback datagram, writes to at the local address that the datagram was sent to, with
+/// port 0. This is useful for a socket that is bound to all addresses. To reply from the address,
+/// bind another socket to it. Returns -IX_ERROR_STATE outside the callback datagram.
 ///
 /// # Safety
-/// A loop of this thread, and a place for an endpoint.
+/// `loop_` is null or a loop of this thread that was not freed. `at` is null or points to an
+/// endpoint.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_udp_asked(loop_: *mut ix_loop, at: *mut ix_endpoint) -> i64 {
     let asked = |this: &ix_loop| {
@@ -152,11 +157,11 @@ pub unsafe extern "C" fn ix_udp_asked(loop_: *mut ix_loop, at: *mut ix_endpoint)
     answer(unsafe { with(loop_, asked) })
 }
 
-/// Sets an option of a UDP socket from now on: IX_OPT_DSCP (0 to 63) or IX_OPT_HOP_LIMIT (1 to
-/// 255).
+/// Sets an option of a UDP socket for later datagrams: IX_OPT_DSCP (0 to 63) or IX_OPT_HOP_LIMIT (1
+/// to 255).
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_udp_set_option(
     loop_: *mut ix_loop,
@@ -176,11 +181,11 @@ pub unsafe extern "C" fn ix_udp_set_option(
     answer(unsafe { with(loop_, set) })
 }
 
-/// Returns the datagrams of the loop that were taken, and then refused by the dataplane: no
-/// buffers, no route, too long for the link.
+/// Returns how many datagrams of the loop the dataplane has refused after ix_udp_send took them:
+/// without a buffer or a route, or too long for the link.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_udp_lost(loop_: *mut ix_loop) -> u64 {
     // SAFETY: the caller's promise.
@@ -190,14 +195,14 @@ pub unsafe extern "C" fn ix_udp_lost(loop_: *mut ix_loop) -> u64 {
 /// Closes a UDP socket.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_udp_unbind(loop_: *mut ix_loop, socket: u64) -> i64 {
     // SAFETY: the caller's promise.
     answer(unsafe { with(loop_, |this| this.io(|io| io.udp_unbind(socket)).map(|()| 0)) })
 }
 
-/// The bytes at an address; null means none.
+/// The bytes at an address; none if it is null.
 ///
 /// # Safety
 /// They can be read, and do not change while the slice is used.

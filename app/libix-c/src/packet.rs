@@ -1,9 +1,9 @@
 //! Packets of the program's own protocol, doorbells, and signals between loops.
 //!
 //! A packet queue receives whole frames of a kind (an IX_PACKET_KIND_ number) that no other part of
-//! the dataplane handles. The callback packets reports them, or ix_packet_wait waits for them, and
-//! ix_packet_receive takes them in the packet buffers. The program makes the frames that it sends;
-//! the vNIC's transmit filters decide whether they leave.
+//! the dataplane handles. The callback packets reports them, or ix_packet_wait waits for them.
+//! ix_packet_receive takes a frame, which stays in its packet buffer. The program makes the frames
+//! that it sends; the vNIC's transmit filters decide whether they leave.
 use crate::buffer::{ix_buffer, take};
 use crate::event_loop::{answer, ix_loop, with};
 use crate::types::{ix_packet, ix_packet_piece};
@@ -14,12 +14,12 @@ use libix::event::{Bell, Claim, Frame, Occasion, PIECES_MAX, Piece, Priority};
 use libix::raw::{TxBuf, Wait};
 use std::os::fd::BorrowedFd;
 
-/// Opens a packet queue on a device (0: the first) for frames of a kind with this number, and
-/// returns its number. Runs cycles until it is open, so it must not be called within a callback. If
-/// high is not 0, its callbacks come before those of other queues.
+/// Opens a packet queue on a device, counted from 0, for frames of this kind and number, and
+/// returns the queue's number. Runs cycles until it is open, so it must not be called within a
+/// callback. If high is not 0, its callbacks come before those of other queues.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_packet_bind(
     loop_: *mut ix_loop,
@@ -37,21 +37,22 @@ pub unsafe extern "C" fn ix_packet_bind(
     answer(unsafe { with(loop_, open) })
 }
 
-/// Closes a packet queue; its frames that were not taken are lost.
+/// Closes a packet queue. Frames that the program has not taken are lost.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_packet_unbind(loop_: *mut ix_loop, queue: u64) -> i64 {
     // SAFETY: the caller's promise.
     answer(unsafe { with(loop_, |this| this.io(|io| io.packet_unbind(queue)).map(|()| 0)) })
 }
 
-/// Describes the device of a packet queue. Runs cycles until that is known, so it must not be
-/// called within a callback.
+/// Writes information about the device of a packet queue to to. Runs cycles until it is there, so
+/// it must not be called within a callback.
 ///
 /// # Safety
-/// A loop of this thread, and a place for it.
+/// `loop_` is null or a loop of this thread that was not freed. `to` is null or points to an object
+/// of its type.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_packet_device(
     loop_: *mut ix_loop,
@@ -68,11 +69,12 @@ pub unsafe extern "C" fn ix_packet_device(
     answer(unsafe { with(loop_, ask) })
 }
 
-/// Takes the oldest frame of a queue: 1, and the frame belongs to the program until ix_packet_done
-/// or until it is sent; 0: there is none.
+/// Takes the oldest frame of a queue and writes it to to. Returns 1, or 0 if the queue is empty.
+/// The frame belongs to the program until ix_packet_done or until it is sent.
 ///
 /// # Safety
-/// A loop of this thread, and a place for it.
+/// `loop_` is null or a loop of this thread that was not freed. `to` is null or points to an object
+/// of its type.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_packet_receive(
     loop_: *mut ix_loop,
@@ -93,10 +95,11 @@ pub unsafe extern "C" fn ix_packet_receive(
     answer(unsafe { with(loop_, receive) })
 }
 
-/// Gives a frame back. A program that keeps too many frames receives no more.
+/// Returns a frame to the dataplane. A program that holds too many frames receives no more.
 ///
 /// # Safety
-/// A loop of this thread; the frame's bytes are no longer used.
+/// `loop_` is null or a loop of this thread that was not freed. The program no longer uses the
+/// frame's bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_packet_done(loop_: *mut ix_loop, number: u64) -> i64 {
     let done = |this: &ix_loop| {
@@ -107,13 +110,14 @@ pub unsafe extern "C" fn ix_packet_done(loop_: *mut ix_loop, number: u64) -> i64
     answer(unsafe { with(loop_, done) })
 }
 
-/// Sends a frame of at most four pieces, one after another, by the device of a queue; packet_sent
-/// gets cookie when their memory is free, or if the frame was not sent. The pieces' buffers and
-/// packets then belong to the library, whatever the result.
+/// Sends a frame of one to four pieces, in order, by the device of a queue. The callback
+/// packet_sent is called with cookie when the memory is free, or if the frame was not sent. The
+/// buffers and received frames of the pieces then belong to the library, whatever the result.
 ///
 /// # Safety
-/// A loop of this thread, and that many pieces; buffers that were neither sent, shared nor freed,
-/// with so many bytes written.
+/// `loop_` is null or a loop of this thread that was not freed. `pieces` is null or points
+/// to `count` pieces. Their buffers were neither sent, shared nor freed, and the program has
+/// written the bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_packet_send(
     loop_: *mut ix_loop,
@@ -158,7 +162,7 @@ pub unsafe extern "C" fn ix_packet_send(
     answer(unsafe { with(loop_, send) })
 }
 
-/// A buffer's first bytes; the buffer is freed even if its capacity is less.
+/// A buffer's first bytes. If its capacity is less, the buffer is freed.
 ///
 /// # Safety
 /// As `take`.
@@ -166,18 +170,19 @@ unsafe fn buffer_of(buffer: *mut ix_buffer, bytes: usize) -> Option<TxBuf> {
     // SAFETY: the caller's promise.
     let taken = unsafe { take(buffer, bytes) };
     if taken.is_none() {
-        // SAFETY: it was not taken, so it still is a buffer.
+        // SAFETY: it was not taken, so it is still a buffer.
         unsafe { crate::buffer::ix_buffer_free(buffer) };
     }
     taken
 }
 
-/// Runs cycles until one of these packet queues has a frame, for at most wait_us (0: one cycle,
-/// IX_GATE_WAIT_FOREVER: without bound), and returns which: one that is high before others. 0: none
-/// has. Must not be called within a callback.
+/// Runs cycles until one of these packet queues has a frame, for at most wait_us, and returns the
+/// queue's number, or 0 if none has a frame. Queues that are high come first. A wait_us of 0 runs
+/// one cycle; IX_GATE_WAIT_FOREVER has no limit. Must not be called within a callback.
 ///
 /// # Safety
-/// A loop of this thread, and that many numbers.
+/// `loop_` is null or a loop of this thread that was not freed. `queues` is null or points
+/// to `count` numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_packet_wait(
     loop_: *mut ix_loop,
@@ -208,11 +213,13 @@ fn set_bell(this: &ix_loop, queue: u64, sent: c_int, bell: Option<Bell>) -> Resu
     this.io(|io| io.set_bell(queue, occasion, bell))?.map(|()| 0)
 }
 
-/// Adds one to an eventfd, once per cycle, when frames have come to a packet queue, or, if sent is
-/// not 0, when frames have been sent. The descriptor is copied; -1: removes the doorbell.
+/// Adds 1 to an eventfd, once per cycle, when frames have arrived at a packet queue, or if sent is
+/// not 0, when frames were sent. The library copies the descriptor. An fd of -1 removes the
+/// doorbell.
 ///
 /// # Safety
-/// A loop of this thread, and an open descriptor or -1.
+/// `loop_` is null or a loop of this thread that was not freed. `fd` is an open descriptor or
+/// negative.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_packet_bell_fd(
     loop_: *mut ix_loop,
@@ -233,10 +240,10 @@ pub unsafe extern "C" fn ix_packet_bell_fd(
     answer(unsafe { with(loop_, set) })
 }
 
-/// As ix_packet_bell_fd, with a signal to the process; 0: removes the doorbell.
+/// As ix_packet_bell_fd, but sends a signal to the process. A signal of 0 removes the doorbell.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_packet_bell_signal(
     loop_: *mut ix_loop,
@@ -249,11 +256,11 @@ pub unsafe extern "C" fn ix_packet_bell_signal(
     answer(unsafe { with(loop_, |this| set_bell(this, queue, sent, bell)) })
 }
 
-/// Sends a number to the callback signal of another elastic thread's loop, or of this one. Linux
-/// takes part only if that thread sleeps.
+/// Calls the callback signal with value on the loop of an elastic thread, another one or this one.
+/// This takes a system call of Linux only if that thread sleeps.
 ///
 /// # Safety
-/// A loop of this thread.
+/// `loop_` is null or a loop of this thread that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_signal(loop_: *mut ix_loop, thread: u32, value: u64) -> i64 {
     // SAFETY: the caller's promise.

@@ -2,14 +2,14 @@
 //!
 //! A program without the event loop finds the header, becomes an elastic thread by IX_GATE_ENTER,
 //! writes calls into its array, enters the gate with IX_GATE_RUN_IO and reads results and events,
-//! as libix-contract(7) describes. Signals are blocked meanwhile: if the thread's status has
-//! signal_pending, the program unblocks them for a moment (pthread_sigmask) and enters again.
+//! as libix-contract(7) describes. Signals are blocked on an elastic thread. If the thread's status
+//! has signal_pending, the program unblocks them for a moment (pthread_sigmask) and enters again.
 use crate::error::remember;
 use ix_abi::{ENV_HEADER, ProcessHeader, ThreadArea, error};
 use libix::raw::{Gate, Process};
 
-/// Returns the dataplane of this process. NULL: there is none, or one of another version;
-/// ix_last_error says which.
+/// Returns the dataplane of this process. Returns NULL if there is none or if it has another
+/// version; ix_last_error has the reason.
 #[unsafe(no_mangle)]
 pub extern "C" fn ix_find() -> *const ProcessHeader {
     if let Err(why) = Process::find() {
@@ -22,11 +22,11 @@ pub extern "C" fn ix_find() -> *const ProcessHeader {
     core::ptr::with_exposed_provenance(address.unwrap_or(0))
 }
 
-/// Enters the gate: op is an IX_GATE_ number. Returns the gate's result: minus an IX_ERROR_ number,
-/// or 0 and more.
+/// Enters the gate with an operation, an IX_GATE_ number. Returns the operation's result, 0 or
+/// more, or minus an IX_ERROR_ number.
 ///
 /// # Safety
-/// The header is ix_find's, and the arguments are as the contract says.
+/// `header` is null or the result of `ix_find`, and the arguments are as the contract demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_gate(
     header: *const ProcessHeader,
@@ -45,10 +45,11 @@ pub unsafe extern "C" fn ix_gate(
     }
 }
 
-/// Returns the addresses of an elastic thread's arrays. NULL: the dataplane has no such thread.
+/// Returns the addresses of an elastic thread's arrays, or NULL if the dataplane has no such
+/// thread.
 ///
 /// # Safety
-/// The header is ix_find's.
+/// `header` is null or the result of `ix_find`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_area(header: *const ProcessHeader, thread: u32) -> *const ThreadArea {
     // SAFETY: null or the dataplane's by the caller's promise.

@@ -17,11 +17,11 @@ impl ix_team {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ix_endpoint {
-    /// The address; all zero: all addresses of the dataplane.
+    /// The address. All zero stands for all addresses of the dataplane.
     pub addr: [u8; 16],
     /// The port, host byte order.
     pub port: u16,
-    /// Zero.
+    /// Must be 0.
     pub reserved: [u16; 3],
 }
 
@@ -33,8 +33,8 @@ pub struct ix_callbacks {
     /// sizeof(struct ix_callbacks): a program that was built with an older header has fewer
     /// callbacks.
     pub size: usize,
-    /// A peer connected to a listener: any result but 0 accepts it, and what was written to state
-    /// is its state. 0, which is the default, refuses it.
+    /// A peer has connected to a listener. Returns non-zero to accept the connection, whose state
+    /// is then the value written to *state, or 0 to refuse it. The default refuses.
     pub accepted: Option<
         unsafe extern "C" fn(
             loop_: *mut ix_loop,
@@ -56,13 +56,13 @@ pub struct ix_callbacks {
     pub writable: Option<unsafe extern "C" fn(loop_: *mut ix_loop, conn: u64, state: *mut c_void)>,
     /// The peer has closed its direction. The default closes the connection.
     pub eof: Option<unsafe extern "C" fn(loop_: *mut ix_loop, conn: u64, state: *mut c_void)>,
-    /// The connection has ended; this is the last callback for it, so its state is freed here. Not
-    /// called after ix_close and ix_abort. reason: an IX_DEAD_ number; minus an IX_ERROR_ number if
-    /// the attempt failed, or a call on it was refused.
+    /// The connection has ended. This is its last callback, so the program frees its state here. It
+    /// is not called after ix_close and ix_abort. reason is an IX_DEAD_ number, or minus an
+    /// IX_ERROR_ number if the attempt to connect failed or the dataplane refused a call.
     pub dead: Option<
         unsafe extern "C" fn(loop_: *mut ix_loop, conn: u64, state: *mut c_void, reason: i64),
     >,
-    /// A datagram arrived at a UDP socket. Its bytes are there for this call only.
+    /// A datagram arrived at a UDP socket. Its bytes are valid only during the callback.
     pub datagram: Option<
         unsafe extern "C" fn(
             loop_: *mut ix_loop,
@@ -72,11 +72,11 @@ pub struct ix_callbacks {
             bytes: usize,
         ),
     >,
-    /// The timer that was set with token has fired.
+    /// The timer that was set with this token has fired.
     pub timer: Option<unsafe extern "C" fn(loop_: *mut ix_loop, token: u64)>,
     /// All events of a cycle were handled; the next cycle follows.
     pub cycle: Option<unsafe extern "C" fn(loop_: *mut ix_loop)>,
-    /// There were no events for the time of ix_loop_set_idle.
+    /// There were no events for the time set by ix_loop_set_idle.
     pub idle: Option<unsafe extern "C" fn(loop_: *mut ix_loop)>,
     /// The connection is about to move to the loop of another elastic thread, with its state and
     /// all unsent and unacknowledged bytes. Its number becomes invalid.
@@ -89,17 +89,19 @@ pub struct ix_callbacks {
     pub revoke: Option<unsafe extern "C" fn(loop_: *mut ix_loop)>,
     /// This elastic thread was resumed.
     pub restore: Option<unsafe extern "C" fn(loop_: *mut ix_loop)>,
-    /// Frames arrived at a packet queue: ix_packet_receive takes them, now or later.
+    /// Frames arrived at a packet queue. The program takes them with ix_packet_receive, now or
+    /// later.
     pub packets: Option<unsafe extern "C" fn(loop_: *mut ix_loop, queue: u64)>,
-    /// The memory of a frame that was sent with cookie is free: 0, or minus the IX_ERROR_ number if
-    /// it was not sent.
+    /// The memory of the frame that was sent with this cookie is free. outcome is 0, or minus an
+    /// IX_ERROR_ number if the frame was not sent.
     pub packet_sent:
         Option<unsafe extern "C" fn(loop_: *mut ix_loop, queue: u64, cookie: u64, outcome: i64)>,
-    /// The loop of elastic thread from sent this number (ix_signal).
+    /// The loop of elastic thread from has sent value with ix_signal.
     pub signal: Option<unsafe extern "C" fn(loop_: *mut ix_loop, from: u32, value: u64)>,
-    /// A host reports that a datagram of a UDP socket did not arrive. why: -IX_ERROR_REFUSED, the
-    /// port is closed; -IX_ERROR_TOO_LONG, it is longer than the path's mtu (0: unknown);
-    /// -IX_ERROR_UNREACHABLE, there is no route. This is a hint: any host can send such a message.
+    /// A host reports that a datagram of a UDP socket did not arrive. why is -IX_ERROR_REFUSED if
+    /// the port is closed, -IX_ERROR_UNREACHABLE if there is no route, or -IX_ERROR_TOO_LONG if the
+    /// datagram is longer than the path's mtu; mtu is 0 if unknown. This is only a hint: any host
+    /// can send such a message.
     pub datagram_error: Option<
         unsafe extern "C" fn(
             loop_: *mut ix_loop,
@@ -119,7 +121,7 @@ pub struct ix_packet {
     pub data: *const c_void,
     /// Number of bytes.
     pub bytes: usize,
-    /// For ix_packet_done and ix_packet_send.
+    /// The frame's number, for ix_packet_done and ix_packet_send.
     pub number: u64,
 }
 
@@ -127,7 +129,7 @@ pub struct ix_packet {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ix_packet_piece {
-    /// A buffer whose first bytes are sent; NULL: a part of a received frame.
+    /// The buffer to send from, or NULL to send from a received frame.
     pub buffer: *mut ix_buffer,
     /// The number of a received frame, if buffer is NULL.
     pub packet: u64,

@@ -105,7 +105,15 @@ pub fn prose(line: &str) -> String {
     while let Some(start) = rest.find("[`") {
         let end = rest[start..].find("`]").expect("a link ends") + start;
         out.push_str(&rest[..start]);
-        out.push_str(&linked(&rest[start + 2..end]));
+        let link = linked(&rest[start + 2..end]);
+        // "a [`dead`]" is one of a module's constants; "numbers of [`dead`]" are all of them.
+        let one = out.ends_with("a ") || out.ends_with("an ");
+        if link.ends_with('*') && one {
+            out.truncate(out.trim_end_matches("a ").trim_end_matches("an ").len());
+            out.push_str("an ");
+        }
+        out.push_str(&link);
+        out.push_str(if link.ends_with('*') && one { " number" } else { "" });
         rest = &rest[end + 2..];
     }
     out.push_str(rest);
@@ -119,7 +127,7 @@ fn linked(path: &str) -> String {
             format!("{}{name}", prefix(module))
         }
         Some((_, field)) => field.to_owned(),
-        None if path.starts_with(char::is_lowercase) => format!("{}* number", prefix(path)),
+        None if path.starts_with(char::is_lowercase) => format!("{}*", prefix(path)),
         None if path.bytes().all(|b| b.is_ascii_uppercase() || b == b'_') => format!("IX_{path}"),
         None => structure(path),
     }
