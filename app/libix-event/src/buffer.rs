@@ -3,7 +3,7 @@ use core::ffi::c_void;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-/// A program's function that takes its memory back.
+/// A program's function that is called when its memory is no longer used.
 pub type Cleanup = unsafe extern "C" fn(data: *const c_void, bytes: usize, arg: *mut c_void);
 /// A program's function that is called after changes.
 pub type Changed =
@@ -25,7 +25,7 @@ pub struct evbuffer_cb_info {
     pub n_deleted: usize,
 }
 
-/// Memory of the program, given back when dropped.
+/// Memory of the program, which is returned to it when dropped.
 pub struct Lent {
     base: *const u8,
     bytes: usize,
@@ -42,7 +42,7 @@ impl Drop for Lent {
     }
 }
 
-/// Some bytes: `[start, end)` of memory that is ours or lent.
+/// Bytes `[start, end)` of memory that is ours or the program's.
 enum Chunk {
     Own { bytes: Vec<u8>, start: usize },
     Lent { memory: Lent, start: usize },
@@ -56,7 +56,8 @@ impl Chunk {
     fn get(&self) -> &[u8] {
         match self {
             Chunk::Own { bytes, start } => &bytes[*start..],
-            // SAFETY: the program promised that many readable bytes until they are given back.
+            // SAFETY: by the promise of `evbuffer_add_reference`'s caller, this many bytes can be
+            // read until they are returned.
             Chunk::Lent { memory, start } => unsafe {
                 core::slice::from_raw_parts(memory.base.add(*start), memory.bytes - *start)
             },
@@ -178,7 +179,7 @@ impl Chunks {
         }
     }
 
-    /// Copies bytes from `skip` on; returns their number.
+    /// Copies bytes from `skip` on. Returns how many.
     pub fn copy_out(&self, mut skip: usize, to: &mut [core::mem::MaybeUninit<u8>]) -> usize {
         let mut done = 0;
         for slice in self.slices() {
@@ -191,8 +192,8 @@ impl Chunks {
         done
     }
 
-    /// Removes the first `n` bytes, or all. Returns the lent memory that goes back, so that the
-    /// program's functions run while nothing is borrowed.
+    /// Removes the first `n` bytes, or all. Returns the program's memory that is no longer used:
+    /// the caller drops it, and so calls the program's functions, while nothing is borrowed.
     pub fn drain(&mut self, n: usize) -> Vec<Lent> {
         let (mut left, mut given_back) = (n.min(self.len), Vec::new());
         self.len -= left;
@@ -203,7 +204,7 @@ impl Chunks {
                 break;
             }
             left -= here;
-            // Keeps room that was reserved for bytes to come.
+            // Keeps reserved room.
             if self.chunks.len() == 1 && self.chunks[0].room() > 0 {
                 if let Some(Chunk::Own { bytes, start }) = self.chunks.front_mut() {
                     *start = bytes.len();
@@ -228,7 +229,7 @@ impl Chunks {
         while left > 0 {
             self.trim();
             let here = self.first_len();
-            // Lent memory moves along, however short: its owner waits until it is drained.
+            // The program's memory moves along, however short, because it waits for its return.
             let copies = here < SHORT_BYTES && matches!(self.chunks[0], Chunk::Own { .. });
             if here > left || copies {
                 let slice = self.chunks[0].get();
@@ -252,8 +253,8 @@ impl Chunks {
         ((), given_back)
     }
 
-    /// Joins the first `n` bytes into one piece and returns its address; `None`: there are fewer
-    /// bytes.
+    /// Joins the first `n` bytes into one piece and returns its address, or `None` if there are
+    /// fewer bytes.
     pub fn pull_up(&mut self, n: usize) -> Option<(*mut u8, Vec<Lent>)> {
         if n > self.len {
             return None;
@@ -263,7 +264,7 @@ impl Chunks {
         if self.first_len() < n {
             let mut joined = Vec::with_capacity(n.max(CHUNK_BYTES));
             self.copy_out(0, &mut joined.spare_capacity_mut()[..n]);
-            // SAFETY: that many bytes were there, and were copied.
+            // SAFETY: the copy above has written the first `n` bytes of the room.
             unsafe { joined.set_len(n) };
             given_back = self.drain(n);
             self.len += n;
@@ -432,7 +433,7 @@ mod tests {
     }
 
     proptest! {
-        /// A plain vector is the model.
+        /// The model is a plain vector.
         #[test]
         fn behaves_like_bytes(steps in prop::collection::vec((0..8u8, 0..1000usize), 1..200)) {
             let back = Cell::new(0usize);
@@ -464,7 +465,7 @@ mod tests {
                         5 => match here.pull_up(n) {
                             None => prop_assert!(n > model.len()),
                             Some((at, _)) if n > 0 => {
-                                // SAFETY: that many bytes in one piece.
+                                // SAFETY: `pull_up` has joined this many bytes.
                                 let first = unsafe { core::slice::from_raw_parts(at, n) };
                                 prop_assert_eq!(first, &model[..n]);
                             }

@@ -34,7 +34,7 @@ pub mod told {
 pub mod option {
     /// Closes the descriptor when freed.
     pub const CLOSE_ON_FREE: c_int = 1;
-    /// Calls back from the loop only.
+    /// Calls functions only from the loop.
     pub const DEFER_CALLBACKS: c_int = 4;
     use core::ffi::c_int;
 }
@@ -45,9 +45,9 @@ const AT_ONCE_BYTES: usize = 16 << 10;
 /// Low and high watermark of a direction.
 #[derive(Clone, Copy, Default)]
 pub struct Watermark {
-    /// Calls back from here on (reading), or down to here (writing).
+    /// Calls the function from this many bytes on (reading), or at most this many (writing).
     pub low: usize,
-    /// Stops reading at this many bytes; 0: no bound.
+    /// Stops reading at this many bytes; 0: no limit.
     pub high: usize,
 }
 
@@ -90,7 +90,7 @@ pub struct bufferevent {
     /// The program has freed it.
     dead: Cell<bool>,
     options: c_int,
-    /// Result of the last look-up of a name.
+    /// Result of the last name look-up.
     pub dns_error: Cell<c_int>,
 }
 
@@ -107,7 +107,7 @@ unsafe extern "C" fn on_later(_: c_int, _: c_short, arg: *mut c_void) {
 }
 
 impl bufferevent {
-    /// Makes it over a socket; -1: to be connected.
+    /// A bufferevent over a socket, or with -1 for one that is connected later.
     pub fn new(base: *mut event_base, fd: c_int, options: c_int) -> *mut bufferevent {
         let none = Callbacks { read: None, write: None, event: None, arg: core::ptr::null_mut() };
         let mark = || Cell::new(Watermark::default());
@@ -155,7 +155,7 @@ impl bufferevent {
         drop(unsafe { Rc::from_raw(this.cast_const()) });
     }
 
-    /// Frees it: no more callbacks.
+    /// Frees it. No more functions are called.
     pub fn free(&self) {
         if self.dead.replace(true) {
             return;
@@ -216,7 +216,7 @@ impl bufferevent {
         self.reads.base.get()
     }
 
-    /// Sets another base, unless it waits for something.
+    /// Sets another base, unless one of its events waits.
     pub fn set_base(&self, base: *mut event_base) -> bool {
         let idle = [&self.reads, &self.writes].iter().all(|ev| ev.flags.get() & 0x0f == 0);
         if idle {
@@ -267,7 +267,7 @@ impl bufferevent {
         }
     }
 
-    /// Sets the timeouts of reading and writing; `None`: none.
+    /// Sets the timeouts of reading and writing; `None` for no timeout.
     pub fn set_timeouts(&self, read_us: Option<u64>, write_us: Option<u64>) {
         self.timeouts_us[0].set(read_us);
         self.timeouts_us[1].set(write_us);
@@ -419,8 +419,8 @@ impl bufferevent {
         self.tell(event);
     }
 
-    /// Calls back about data if the watermarks allow it. `options`: as for a new one, or 0x10000 to
-    /// ignore the watermarks.
+    /// Calls the function for data if the watermarks allow it. `options` are those of a new one,
+    /// and 0x10000 to ignore the watermarks.
     pub fn trigger(self: &Rc<Self>, which: i16, options: c_int) {
         const ANYWAY: c_int = 0x10000;
         let anyway = options & ANYWAY != 0;
@@ -454,7 +454,7 @@ impl bufferevent {
         }
     }
 
-    /// Calls back about other events, now or (with the option) from the loop.
+    /// Calls the function for other events, now or (with the option) from the loop.
     pub fn tell(self: &Rc<Self>, event: i16) {
         if self.options & option::DEFER_CALLBACKS != 0 {
             self.late_events.set(self.late_events.get() | event);
@@ -490,7 +490,7 @@ impl Drop for bufferevent {
     }
 }
 
-/// Not an error: to be tried again.
+/// Whether an error only means to try again.
 fn is_passing(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
@@ -535,7 +535,7 @@ impl event {
         Ev(core::ptr::from_ref(self).cast_mut())
     }
 
-    /// Adds the event; `false`: it cannot wait.
+    /// Adds the event. Returns false if it cannot wait.
     pub fn add(&self, timeout_us: Option<u64>) -> bool {
         self.owner().is_some_and(|base| base.add(self.as_ev(), timeout_us).is_ok())
     }

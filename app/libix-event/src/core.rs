@@ -1,7 +1,8 @@
 //! Events and the loop.
 //!
 //! A base is a lock around plain state. The program's functions are called without the lock, so
-//! they, and other threads, may add, delete and free events; a bell wakes a loop that waits.
+//! they, and other threads, may add, delete and free events. A wake descriptor (an eventfd) ends
+//! the wait of a loop.
 use crate::event::{Ev, NEVER, list, what};
 use crate::poll::{self, Poll, Ready};
 use crate::signal;
@@ -26,10 +27,10 @@ pub struct event_base {
     registry: Mutex<Registry>,
     /// epoll descriptor, for waits without the lock.
     set: AtomicI32,
-    bell: c_int,
+    wake_fd: c_int,
     /// The thread in the loop; 0: none.
     looper: AtomicU64,
-    /// It may be waiting.
+    /// The loop may be waiting.
     waits: AtomicBool,
 }
 
@@ -77,9 +78,9 @@ fn this_thread() -> u64 {
 impl event_base {
     /// A base without events.
     pub fn new() -> io::Result<event_base> {
-        let (poll, bell) = (Poll::new()?, signal::new_bell()?);
+        let (poll, wake_fd) = (Poll::new()?, signal::new_wake_fd()?);
         let set = AtomicI32::new(poll.set());
-        poll.watch(bell)?;
+        poll.watch(wake_fd)?;
         let registry = Registry {
             poll,
             timers: BTreeMap::new(),
@@ -91,7 +92,7 @@ impl event_base {
             running: None,
         };
         let (looper, waits) = (AtomicU64::new(0), AtomicBool::new(false));
-        Ok(event_base { registry: Mutex::new(registry), set, bell, looper, waits })
+        Ok(event_base { registry: Mutex::new(registry), set, wake_fd, looper, waits })
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
@@ -102,13 +103,13 @@ impl event_base {
     fn wake(&self) {
         let looper = self.looper.load(Ordering::SeqCst);
         if looper != 0 && looper != this_thread() && self.waits.load(Ordering::SeqCst) {
-            signal::ring(self.bell);
+            signal::wake_up(self.wake_fd);
         }
     }
 
     /// Adds an event, with a time if it has one.
     pub fn add(&self, ev: Ev, timeout_us: Option<u64>) -> io::Result<()> {
-        let added = self.registry().add(ev, timeout_us, self.bell);
+        let added = self.registry().add(ev, timeout_us, self.wake_fd);
         self.wake();
         added
     }
@@ -136,7 +137,7 @@ impl event_base {
     pub fn renew(&self) -> io::Result<()> {
         let mut registry = self.registry();
         let mut poll = Poll::new()?;
-        poll.watch(self.bell)?;
+        poll.watch(self.wake_fd)?;
         for ev in registry.poll.all() {
             poll.add(ev)?;
         }
@@ -162,7 +163,7 @@ impl event_base {
         self.registry().waited_for
     }
 
-    /// Sets the number of priorities; `false`: events are already active.
+    /// Sets the number of priorities. Returns false if events are already active.
     pub fn set_priorities(&self, count: usize) -> bool {
         let mut registry = self.registry();
         let idle = registry.active.iter().all(VecDeque::is_empty);
@@ -212,7 +213,7 @@ impl event_base {
         }
     }
 
-    /// Runs the loop; returns 0, 1 (no events) or -1.
+    /// Runs the loop. Returns 0, 1 if there are no events, or -1.
     pub fn run(&self, flags: c_int) -> c_int {
         let free =
             self.looper.compare_exchange(0, this_thread(), Ordering::SeqCst, Ordering::SeqCst);
@@ -248,7 +249,7 @@ impl event_base {
                 crate::log::warn(&format!("epoll_wait: {error}"));
                 return -1;
             }
-            self.registry().collect(&ready, self.bell);
+            self.registry().collect(&ready, self.wake_fd);
             if self.registry().has_active() {
                 self.tell();
                 if flags & flag::ONCE != 0 && !self.registry().has_active() {
@@ -284,7 +285,7 @@ impl event_base {
 impl Drop for event_base {
     fn drop(&mut self) {
         // SAFETY: ours alone.
-        unsafe { libc::close(self.bell) };
+        unsafe { libc::close(self.wake_fd) };
     }
 }
 
@@ -337,13 +338,13 @@ impl Registry {
         }
     }
 
-    fn add(&mut self, ev: Ev, timeout_us: Option<u64>, bell: c_int) -> io::Result<()> {
+    fn add(&mut self, ev: Ev, timeout_us: Option<u64>, wake_fd: c_int) -> io::Result<()> {
         if !ev.is_in(list::INSERTED | list::ACTIVE) {
             if ev.wants(what::IO) {
                 self.poll.add(ev)?;
                 self.enter(ev, list::INSERTED);
             } else if ev.wants(what::SIGNAL) {
-                self.add_signal(ev, bell)?;
+                self.add_signal(ev, wake_fd)?;
                 self.enter(ev, list::INSERTED);
             }
         }
@@ -359,12 +360,12 @@ impl Registry {
         Ok(())
     }
 
-    fn add_signal(&mut self, ev: Ev, bell: c_int) -> io::Result<()> {
+    fn add_signal(&mut self, ev: Ev, wake_fd: c_int) -> io::Result<()> {
         let number = ev.fd.get();
         match self.signals.get_mut(&number) {
             Some(signal) => signal.events.push(ev),
             None => {
-                let before = signal::begin(number, bell)?;
+                let before = signal::begin(number, wake_fd)?;
                 self.signals.insert(number, Signal { events: vec![ev], before });
             }
         }
@@ -429,10 +430,10 @@ impl Registry {
     }
 
     /// Handles the results of a wait, and the timers that are due.
-    fn collect(&mut self, ready: &Ready, bell: c_int) {
+    fn collect(&mut self, ready: &Ready, wake_fd: c_int) {
         for (fd, result) in ready {
-            if *fd == bell {
-                signal::hush(bell);
+            if *fd == wake_fd {
+                signal::clear_wake_fd(wake_fd);
                 self.collect_signals();
                 continue;
             }
@@ -473,7 +474,8 @@ impl Registry {
         }
     }
 
-    /// The event will be called next: a wait that does not persist ends before.
+    /// The event's function will be called next. Unless the event is persistent, its wait ends
+    /// first.
     fn begin(&mut self, ev: Ev) -> Call {
         self.leave(ev, list::ACTIVE);
         let call = Call {

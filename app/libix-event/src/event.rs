@@ -7,9 +7,9 @@ use libc::timeval;
 /// A program's function.
 pub type Callback = unsafe extern "C" fn(fd: c_int, what: c_short, arg: *mut c_void);
 
-/// What an event waits for, and what its function is told (`EV_*`).
+/// Conditions of an event: those that it waits for, and those that its function gets (`EV_*`).
 pub mod what {
-    /// The time is over.
+    /// Its time is over.
     pub const TIMEOUT: i16 = 0x01;
     /// Readable.
     pub const READ: i16 = 0x02;
@@ -73,7 +73,7 @@ pub struct event {
     pub unused: Cell<usize>,
     /// What it waits for: [`what`].
     pub events: Cell<i16>,
-    /// What its function is told.
+    /// What its function gets.
     pub result: Cell<i16>,
     /// Not used.
     pub timeout: Cell<timeval>,

@@ -1,10 +1,10 @@
 //! libevent 2.1's calls, for programs that were written for libevent: they are compiled against
 //! libevent's own headers and linked with this library instead, or find it under libevent's name.
 //!
-//! Descriptors are what the C library's socket calls make of them. Under `ix run` those are
-//! `libix-posix`'s, so that everything a libevent program does with descriptors (its own `socket`
-//! and `accept4`, pipes and eventfds beside connections) works as it did; on plain Linux they are
-//! Linux's. docs/guide/libevent.md says what there is and what is not.
+//! This library uses descriptors by the C library's socket calls. Under `ix run` these are
+//! `libix-posix`'s, so everything that a libevent program does with descriptors works as before:
+//! its own `socket` and `accept4`, pipes and eventfds. On plain Linux the calls are Linux's.
+//! docs/guide/libevent.md says what there is and what is missing.
 //!
 //! * `core`: events and the loop, in memory that programs own ([`event::event`]).
 //! * `buffer`: evbuffers, as a queue of chunks.

@@ -1,4 +1,4 @@
-//! Listeners that accept by themselves.
+//! Listeners, which accept connections and pass them to the program.
 use crate::core::event_base;
 use crate::event::{event, what};
 use crate::util;
@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_short, c_void};
 use libc::{sockaddr, sockaddr_storage, socklen_t};
 use std::rc::Rc;
 
-/// A program's function that takes a connection.
+/// A program's function for a new connection.
 pub type Accepted = unsafe extern "C" fn(
     listener: *mut evconnlistener,
     fd: c_int,
@@ -15,35 +15,35 @@ pub type Accepted = unsafe extern "C" fn(
     bytes: c_int,
     arg: *mut c_void,
 );
-/// A program's function that hears of an error.
+/// A program's function for an error of `accept`.
 pub type Failed = unsafe extern "C" fn(listener: *mut evconnlistener, arg: *mut c_void);
 
 /// Options (`LEV_OPT_*`).
 pub mod option {
-    /// Accepted sockets block.
+    /// Accepted sockets are blocking.
     pub const BLOCKING: u32 = 1;
-    /// Closes the socket when it is freed.
+    /// Closes the socket when the listener is freed.
     pub const CLOSE_ON_FREE: u32 = 2;
-    /// Not inherited by other programs.
+    /// Sockets are close-on-exec.
     pub const CLOSE_ON_EXEC: u32 = 4;
-    /// The address may be used again at once.
+    /// `SO_REUSEADDR`.
     pub const REUSEABLE: u32 = 8;
-    /// Does not listen yet.
+    /// Does not accept before it is enabled.
     pub const DISABLED: u32 = 32;
-    /// Accepts when there is data.
+    /// `TCP_DEFER_ACCEPT`.
     pub const DEFERRED: u32 = 64;
-    /// Others may listen there as well.
+    /// `SO_REUSEPORT`.
     pub const REUSEABLE_PORT: u32 = 128;
     /// IPv6 only.
     pub const IPV6_ONLY: u32 = 256;
 }
 
-/// A listener: what programs hold a pointer to.
+/// A listener: programs hold a pointer to this.
 pub struct evconnlistener {
     readable: event,
-    /// Takes connections.
+    /// The function for connections.
     pub accepted: Cell<Option<Accepted>>,
-    /// Hears of errors.
+    /// The function for errors.
     pub failed: Cell<Option<Failed>>,
     /// Their argument.
     pub arg: Cell<*mut c_void>,
@@ -57,7 +57,7 @@ unsafe extern "C" fn on_readable(_: c_int, _: c_short, arg: *mut c_void) {
 }
 
 impl evconnlistener {
-    /// Of a socket that listens already.
+    /// A listener for a socket that listens already.
     pub fn new(
         base: *mut event_base,
         accepted: Option<Accepted>,
@@ -82,9 +82,9 @@ impl evconnlistener {
         Rc::into_raw(made).cast_mut()
     }
 
-    /// One reference more, while there is one.
+    /// Adds a reference, while there is one.
     pub fn hold(this: *const evconnlistener) -> Rc<evconnlistener> {
-        // SAFETY: programs and events of ours name listeners that were not freed, which `new` made
+        // SAFETY: programs and our events refer to listeners that were not freed, which `new` made
         // by `Rc::into_raw`.
         unsafe {
             Rc::increment_strong_count(this);
@@ -92,9 +92,9 @@ impl evconnlistener {
         }
     }
 
-    /// Ends it.
+    /// Frees the listener.
     pub fn free(this: *mut evconnlistener) {
-        // SAFETY: as in `hold`; the reference that `new` gave away.
+        // SAFETY: as in `hold`; this is the program's reference.
         let listener = unsafe { Rc::from_raw(this.cast_const()) };
         listener.dead.set(true);
         listener.readable.delete();
@@ -108,24 +108,24 @@ impl evconnlistener {
         self.readable.fd.get()
     }
 
-    /// Whose it is.
+    /// Its base.
     pub fn base(&self) -> *mut event_base {
         self.readable.base.get()
     }
 
-    /// Accepts from now on.
+    /// Starts to accept.
     pub fn enable(&self) -> bool {
         self.enabled.set(true);
         self.accepted.get().is_none() || self.readable.add(None)
     }
 
-    /// Accepts no more.
+    /// Stops accepting.
     pub fn disable(&self) {
         self.enabled.set(false);
         self.readable.delete();
     }
 
-    /// Another function; one that was missing begins to accept.
+    /// Sets another function for connections. If there was none, starts to accept.
     pub fn set_accepted(&self, accepted: Option<Accepted>, arg: *mut c_void) {
         self.accepted.set(accepted);
         self.arg.set(arg);

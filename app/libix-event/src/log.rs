@@ -1,4 +1,4 @@
-//! What the library says, and to whom.
+//! Messages of the library to the program or the user.
 use core::ffi::{c_char, c_int};
 use std::ffi::CString;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ static LOGGER: Mutex<Option<Logger>> = Mutex::new(None);
 
 const WARN: c_int = 2;
 
-/// Says something that a programmer should know.
+/// Writes a warning for the program's author.
 pub fn warn(text: &str) {
     let logger = *LOGGER.lock().unwrap_or_else(|e| e.into_inner());
     match (logger, CString::new(text)) {
@@ -20,7 +20,7 @@ pub fn warn(text: &str) {
     }
 }
 
-/// Where messages go.
+/// Sets the function for messages.
 pub fn set(logger: Option<Logger>) {
     *LOGGER.lock().unwrap_or_else(|e| e.into_inner()) = logger;
 }

@@ -4,13 +4,13 @@ use core::ffi::c_int;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
 use std::io;
 
-/// Descriptors that one wait tells of at most.
+/// Most descriptors that one wait reports.
 const READY_MAX: usize = 256;
 
 #[derive(Default)]
 struct Watched {
     events: Vec<Ev>,
-    /// What the set was told.
+    /// The mask that the kernel's set has.
     mask: u32,
 }
 
@@ -20,7 +20,7 @@ pub struct Poll {
     by_fd: Vec<Watched>,
 }
 
-/// What one wait brought: descriptors, and what they are.
+/// The result of a wait: descriptors, and for what they are ready.
 pub type Ready = Vec<(c_int, i16)>;
 
 impl Poll {
@@ -36,7 +36,7 @@ impl Poll {
         self.set
     }
 
-    /// Has waits end when a descriptor of the library is readable.
+    /// Makes waits end when a descriptor of the library is readable.
     pub fn watch(&self, fd: c_int) -> io::Result<()> {
         self.control(EPOLL_CTL_ADD, fd as usize, libc::EPOLLIN as u32)
     }
@@ -60,7 +60,8 @@ impl Poll {
         told
     }
 
-    /// An event waits no more. What the kernel says does not matter: programs may have closed it.
+    /// An event waits no more. An error of the kernel does not matter: the program may have closed
+    /// the descriptor.
     pub fn remove(&mut self, ev: Ev) {
         let fd = ev.fd.get() as usize;
         let Some(watched) = self.by_fd.get_mut(fd) else { return };
@@ -87,7 +88,7 @@ impl Poll {
         };
         let told = self.control(op, fd, wanted).or_else(|error| {
             match (op, error.raw_os_error()) {
-                // Closed and opened again meanwhile, or a copy of it is still in the set.
+                // It was closed and opened again, or a copy of it is still in the set.
                 (EPOLL_CTL_MOD, Some(libc::ENOENT)) => self.control(EPOLL_CTL_ADD, fd, wanted),
                 (EPOLL_CTL_ADD, Some(libc::EEXIST)) => self.control(EPOLL_CTL_MOD, fd, wanted),
                 _ => Err(error),
@@ -122,7 +123,7 @@ fn mask_of(events: i16) -> u32 {
         | bit(what::ET, libc::EPOLLET)
 }
 
-/// Waits, without any lock, for descriptors of a set. `timeout_us`: `u64::MAX` is for ever.
+/// Waits without a lock for descriptors of a set. A `timeout_us` of `u64::MAX` has no limit.
 pub fn wait(set: c_int, timeout_us: u64, ready: &mut Ready) -> io::Result<()> {
     ready.clear();
     let mut told = [epoll_event { events: 0, u64: 0 }; READY_MAX];

@@ -1,20 +1,20 @@
-//! Sockets, with outcomes.
+//! Socket calls with typed results.
 use crate::buffer::evbuffer;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, sockaddr, socklen_t};
 use std::io;
 
-/// Pieces that one write has at most.
+/// Most pieces of one write.
 const PIECES: usize = 64;
 
-/// What became of a connection that was begun.
+/// The state of a connection after `connect`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Connecting {
-    /// It is under way.
+    /// The attempt is under way.
     Begun,
-    /// It is there.
+    /// It is open.
     Done,
-    /// Nobody listens.
+    /// The peer refused it.
     Refused,
 }
 
@@ -32,7 +32,7 @@ pub fn set_errno(errno: c_int) {
 
 /// Closes a descriptor.
 pub fn close(fd: c_int) {
-    // SAFETY: whoever calls owns it; an error changes nothing.
+    // SAFETY: the caller owns it; an error changes nothing.
     unsafe { libc::close(fd) };
 }
 
@@ -40,11 +40,11 @@ fn outcome(answer: isize) -> io::Result<usize> {
     usize::try_from(answer).map_err(|_| io::Error::last_os_error())
 }
 
-/// Reads at most `most` bytes behind those of a buffer.
+/// Reads at most `most` bytes to the end of a buffer.
 pub fn read_into(buffer: &evbuffer, fd: c_int, most: usize) -> io::Result<usize> {
     buffer.change(|chunks| {
         let room = chunks.reserve(most);
-        // SAFETY: so much room.
+        // SAFETY: reserved above.
         let read = outcome(unsafe { libc::read(fd, room.as_mut_ptr().cast(), most) });
         if let Ok(n) = read {
             // SAFETY: written just now.
@@ -70,12 +70,12 @@ pub fn write_from(buffer: &evbuffer, fd: c_int, most: usize) -> io::Result<usize
         // SAFETY: pieces of the buffer, which is borrowed meanwhile.
         outcome(unsafe { libc::writev(fd, pieces.as_ptr(), pieces.len() as c_int) })?
     };
-    // What comes of giving memory back is not what this answers.
+    // Errors of the program's functions that take memory back are not the result of the write.
     buffer.change(|chunks| ((), chunks.drain(written)));
     Ok(written)
 }
 
-/// The error that a socket has, 0 for none; `EINPROGRESS`: it is still connecting.
+/// The error of a socket; 0 if it has none, `EINPROGRESS` if it is still connecting.
 pub fn socket_error(fd: c_int) -> c_int {
     let (mut error, mut bytes): (c_int, _) = (0, size_of::<c_int>() as socklen_t);
     let at = (&raw mut error).cast::<c_void>();
@@ -84,10 +84,10 @@ pub fn socket_error(fd: c_int) -> c_int {
     if answer == 0 { error } else { errno() }
 }
 
-/// Begins a connection.
+/// Starts to connect.
 ///
 /// # Safety
-/// `to` points to an address of so many bytes.
+/// `to` points to an address of this length.
 pub unsafe fn connect(fd: c_int, to: *const sockaddr, bytes: c_int) -> io::Result<Connecting> {
     // SAFETY: the caller's promise.
     if unsafe { libc::connect(fd, to, bytes as socklen_t) } == 0 {

@@ -3,7 +3,7 @@
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int};
 
-/// What `va_list` is.
+/// A `va_list`.
 #[repr(C)]
 #[derive(Clone)]
 pub struct VaList {
@@ -14,7 +14,7 @@ pub struct VaList {
 }
 
 unsafe extern "C" {
-    /// The C library's.
+    /// The C library's function.
     pub fn vsnprintf(
         to: *mut c_char,
         bytes: usize,
@@ -23,7 +23,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Saves the registers of arguments, makes a list that begins behind the named ones, and calls.
+/// Saves the argument registers, makes a list that begins after the named arguments, and calls.
 macro_rules! with_list {
     ($named:literal, $list:literal, $call:literal) => {
         naked_asm!(

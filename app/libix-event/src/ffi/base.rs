@@ -58,7 +58,7 @@ unsafe extern "C" fn event_base_free(base: *mut event_base) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn event_base_free_nofinalize(base: *mut event_base) {
-    // SAFETY: what this was called with.
+    // SAFETY: this function's own arguments.
     unsafe { event_base_free(base) };
 }
 
@@ -90,13 +90,13 @@ unsafe extern "C" fn on_exit(_: c_int, _: c_short, base: *mut c_void) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn event_base_loopexit(base: *mut event_base, time: *const timeval) -> c_int {
-    // SAFETY: what this was called with.
+    // SAFETY: this function's own arguments.
     unsafe { event_base_once(base, -1, what::TIMEOUT, Some(on_exit), base.cast(), time) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn event_loopexit(time: *const timeval) -> c_int {
-    // SAFETY: what this was called with.
+    // SAFETY: this function's own arguments.
     unsafe { event_base_loopexit(CURRENT.load(Ordering::SeqCst), time) }
 }
 

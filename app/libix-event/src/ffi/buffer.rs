@@ -1,4 +1,4 @@
-//! evbuffers: bytes in and out.
+//! evbuffers: adding and removing bytes.
 use super::at;
 use crate::buffer::{Changed, Cleanup, Lent, evbuffer, evbuffer_cb_entry};
 use crate::core::event_base;
@@ -10,21 +10,21 @@ use core::ptr::null_mut;
 use libc::iovec;
 use std::rc::Rc;
 
-/// Bytes of the program.
+/// The program's bytes at an address.
 pub(super) fn bytes<'a>(data: *const c_void, bytes: usize) -> &'a [u8] {
     if data.is_null() || bytes == 0 {
         return &[];
     }
-    // SAFETY: so many bytes, as libevent asks (see the module).
+    // SAFETY: this many bytes, as libevent asks (see the module).
     unsafe { core::slice::from_raw_parts(data.cast(), bytes) }
 }
 
-/// Room for bytes in the program.
+/// The program's room at an address.
 fn place<'a>(to: *mut c_void, bytes: usize) -> &'a mut [MaybeUninit<u8>] {
     if to.is_null() || bytes == 0 {
         return &mut [];
     }
-    // SAFETY: room for so many bytes, as libevent asks (see the module).
+    // SAFETY: room for this many bytes, as libevent asks (see the module).
     unsafe { core::slice::from_raw_parts_mut(to.cast(), bytes) }
 }
 
@@ -41,7 +41,7 @@ pub(super) fn copy_from(from: &evbuffer, skip: usize, to: *mut c_void, bytes: us
     from.chunks.borrow().copy_out(skip, place(to, bytes))
 }
 
-/// Moves bytes to the end of another buffer; `None`: both are the same, or one is frozen there.
+/// Moves bytes to the end of another buffer. `None` if both are the same, or one is frozen there.
 pub(super) fn move_all(from: &evbuffer, to: &evbuffer, most: usize) -> Option<usize> {
     if core::ptr::eq(from, to) || from.frozen[0].get() || to.frozen[1].get() {
         return None;
@@ -126,7 +126,7 @@ unsafe extern "C" fn evbuffer_add_iovec(
     buffer.change(|chunks| {
         let before = chunks.len();
         for n in 0..count.max(0) as usize {
-            // SAFETY: so many pieces, as libevent asks.
+            // SAFETY: this many pieces, as libevent asks.
             let piece = unsafe { *pieces.add(n) };
             chunks.extend(bytes(piece.iov_base, piece.iov_len));
         }
@@ -156,7 +156,7 @@ unsafe extern "C" fn evbuffer_add_file(
         while left > 0 {
             let n = left.min(1 << 20) as usize;
             let room = chunks.reserve(n);
-            // SAFETY: so much room.
+            // SAFETY: reserved above.
             let read = unsafe { libc::pread(fd, room.as_mut_ptr().cast(), n, at) };
             if read <= 0 {
                 break;
@@ -305,7 +305,7 @@ unsafe extern "C" fn evbuffer_read(buffer: *mut evbuffer, fd: c_int, most: c_int
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn evbuffer_write(buffer: *mut evbuffer, fd: c_int) -> c_int {
-    // SAFETY: what this was called with.
+    // SAFETY: this function's own arguments.
     unsafe { evbuffer_write_atmost(buffer, fd, -1) }
 }
 
@@ -441,7 +441,8 @@ unsafe extern "C" fn evbuffer_add_vprintf(
         let mut want = 256;
         loop {
             let room = chunks.reserve(want);
-            // SAFETY: a list of arguments, which a try uses up and so gets as a copy; so much room.
+            // SAFETY: a copy of the list of arguments, because each try uses one up; and the room
+            // that was reserved.
             let n = unsafe {
                 let mut copy = (*args).clone();
                 crate::variadic::vsnprintf(room.as_mut_ptr().cast(), room.len(), format, &mut copy)
@@ -472,7 +473,7 @@ unsafe extern "C" fn evbuffer_peek(
         Some(start) => start.pos as usize,
         None => 0,
     };
-    // As many pieces as that many bytes need; without a number as many as there is room for.
+    // As many pieces as the bytes need; without a number of bytes, as many as there is room for.
     let mut left = usize::try_from(len).unwrap_or(usize::MAX);
     let (mut needed, room) = (0, count.max(0) as usize);
     for slice in chunks.slices() {

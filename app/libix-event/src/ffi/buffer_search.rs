@@ -4,7 +4,7 @@ use crate::buffer::{Chunks, evbuffer};
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
 
-/// A position in a buffer; -1: not found.
+/// A position in a buffer; -1 if not found.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct evbuffer_ptr {
@@ -74,7 +74,7 @@ unsafe extern "C" fn evbuffer_readln(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn evbuffer_readline(buffer: *mut evbuffer) -> *mut c_char {
-    // SAFETY: what this was called with.
+    // SAFETY: this function's own arguments.
     unsafe { evbuffer_readln(buffer, null_mut(), eol::ANY) }
 }
 
@@ -92,7 +92,7 @@ unsafe extern "C" fn evbuffer_search(
     len: usize,
     start: *const evbuffer_ptr,
 ) -> evbuffer_ptr {
-    // SAFETY: what this was called with.
+    // SAFETY: this function's own arguments.
     unsafe { evbuffer_search_range(buffer, pattern, len, start, core::ptr::null()) }
 }
 

@@ -53,7 +53,7 @@ unsafe extern "C" fn bufferevent_socket_connect(
         if this.fd() < 0 {
             return -1;
         }
-        // The program has begun to connect.
+        // The program has started to connect.
         this.begin_connecting(util::Connecting::Begun);
         return 0;
     }
@@ -67,7 +67,7 @@ unsafe extern "C" fn bufferevent_socket_connect(
             return -1;
         }
     }
-    // SAFETY: an address of so many bytes, as libevent asks.
+    // SAFETY: an address of this many bytes, as libevent asks.
     match unsafe { util::connect(fd, address, bytes) } {
         Ok(outcome) => {
             if made {
@@ -98,18 +98,18 @@ unsafe extern "C" fn bufferevent_socket_connect_hostname(
 ) -> c_int {
     let Some(this) = at!(bev) else { return -1 };
     let port = std::ffi::CString::new(port.to_string()).unwrap_or_default();
-    // SAFETY: all-zero are hints that want nothing.
+    // SAFETY: all zero is valid: hints without a demand.
     let mut hints: addrinfo = unsafe { core::mem::zeroed() };
     (hints.ai_family, hints.ai_socktype) = (family, libc::SOCK_STREAM);
     let mut found = null_mut();
-    // SAFETY: C strings, hints, and a place for the answer.
+    // SAFETY: C strings, hints, and a local for the result.
     let error = unsafe { libc::getaddrinfo(name, port.as_ptr(), &hints, &mut found) };
     this.dns_error.set(error);
     if error != 0 {
         bufferevent::hold(bev).tell(told::ERROR);
         return 0;
     }
-    // SAFETY: an answer has at least one address, and is freed once.
+    // SAFETY: a result has at least one address, and is freed once.
     unsafe {
         let first = &*found;
         let answer = bufferevent_socket_connect(bev, first.ai_addr, first.ai_addrlen as c_int);

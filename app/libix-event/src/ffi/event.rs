@@ -46,7 +46,7 @@ unsafe extern "C" fn event_set(
     callback: Option<Callback>,
     arg: *mut c_void,
 ) {
-    // SAFETY: what this was called with.
+    // SAFETY: this function's own arguments.
     unsafe { event_assign(ev, null_mut(), fd, events, callback, arg) };
 }
 
@@ -72,7 +72,7 @@ unsafe extern "C" fn event_new(
     let ev = Box::into_raw(Box::new(event::zeroed()));
     // SAFETY: just made.
     if unsafe { event_assign(ev, base, fd, events, callback, arg) } != 0 {
-        // SAFETY: just made, and nobody else has it.
+        // SAFETY: just made; there is no other reference.
         drop(unsafe { Box::from_raw(ev) });
         return null_mut();
     }
@@ -114,7 +114,7 @@ unsafe extern "C" fn event_del(ev: *mut event) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn event_del_block(ev: *mut event) -> c_int {
-    // SAFETY: what this was called with.
+    // SAFETY: this function's own arguments.
     unsafe { event_del(ev) }
 }
 
@@ -237,7 +237,7 @@ struct Once {
 }
 
 unsafe extern "C" fn on_once(fd: c_int, result: c_short, arg: *mut c_void) {
-    // SAFETY: of `Box::into_raw` below; it is told once.
+    // SAFETY: of `Box::into_raw` below; it is called once.
     let once = unsafe { Box::from_raw(arg.cast::<Once>()) };
     once.ev.delete();
     if let Some(callback) = once.callback {
@@ -263,7 +263,7 @@ pub(super) unsafe extern "C" fn event_base_once(
         return -1;
     }
     let once = Box::into_raw(Box::new(Once { ev: event::zeroed(), callback, arg }));
-    // SAFETY: just made; it is freed when it is told.
+    // SAFETY: just made; it is freed when it is called.
     let ev = unsafe { &(*once).ev };
     let (fd, events) = if is_time { (-1, 0) } else { (fd, events & what::IO) };
     ev.assign(base, fd, events, Some(on_once), once.cast());
@@ -274,7 +274,7 @@ pub(super) unsafe extern "C" fn event_base_once(
     if ev.add(span_us(timeout)) {
         return 0;
     }
-    // SAFETY: it waits for nothing, so nobody else has it.
+    // SAFETY: it waits for nothing, so there is no other reference.
     drop(unsafe { Box::from_raw(once) });
     -1
 }
@@ -288,6 +288,6 @@ unsafe extern "C" fn event_once(
     timeout: *const timeval,
 ) -> c_int {
     let base = CURRENT.load(Ordering::SeqCst);
-    // SAFETY: what this was called with.
+    // SAFETY: this function's own arguments.
     unsafe { event_base_once(base, fd, events, callback, arg, timeout) }
 }

@@ -60,10 +60,10 @@ unsafe extern "C" fn evconnlistener_new_bind(
             set(level, name);
         }
     }
-    // SAFETY: an address of so many bytes, as libevent asks.
+    // SAFETY: an address of this many bytes, as libevent asks.
     let bound = unsafe { libc::bind(fd, address, bytes as socklen_t) } == 0;
     let made = if bound {
-        // SAFETY: what this was called with.
+        // SAFETY: this function's own arguments.
         unsafe { evconnlistener_new(base, accepted, arg, flags, backlog, fd) }
     } else {
         null_mut()

@@ -1,6 +1,6 @@
-//! The calls, by libevent's names. What libevent's headers ask of those who call them is what every
-//! `SAFETY` comment here rests on: pointers are null where that is allowed, or name what their
-//! types say and was not freed; functions are of the types that they are passed as.
+//! The calls, by libevent's names. Every `SAFETY` comment here relies on what libevent's headers
+//! demand of callers: a pointer is null where that is allowed, or points to an object of its type
+//! that was not freed; a function has the type that it is passed as.
 
 mod base;
 mod buffer;
@@ -10,7 +10,7 @@ mod event;
 mod listener;
 mod util;
 
-/// What a pointer of the program names; `None` for null.
+/// The object that a pointer of the program points to; `None` for null.
 macro_rules! at {
     ($pointer:expr) => {
         // SAFETY: null or good, as libevent asks (see the module).
@@ -18,7 +18,7 @@ macro_rules! at {
     };
 }
 
-/// Writes to a place of the program, if there is one.
+/// Writes to an object of the program, unless the pointer is null.
 macro_rules! put {
     ($place:expr, $value:expr) => {
         // SAFETY: null or good, as libevent asks (see the module).
@@ -40,7 +40,7 @@ fn span_us(time: *const timeval) -> Option<u64> {
     })
 }
 
-/// The same the other way.
+/// A span of µs as a `timeval`.
 fn timeval_of(us: u64) -> timeval {
     timeval { tv_sec: (us / 1_000_000) as i64, tv_usec: (us % 1_000_000) as i64 }
 }

@@ -1,4 +1,4 @@
-//! evutil: what programs use beside events.
+//! evutil: helpers that programs use besides events.
 use super::{at, put};
 use crate::util::{add_flag, set_option};
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -47,7 +47,7 @@ unsafe extern "C" fn evutil_socketpair(
     protocol: c_int,
     pair: *mut c_int,
 ) -> c_int {
-    // SAFETY: a place for two, as libevent asks.
+    // SAFETY: room for two, as libevent asks.
     unsafe { libc::socketpair(family, kind, protocol, pair) }
 }
 
@@ -58,7 +58,7 @@ unsafe extern "C" fn evutil_inet_ntop(
     to: *mut c_char,
     bytes: usize,
 ) -> *const c_char {
-    // SAFETY: what this was called with.
+    // SAFETY: this function's own arguments.
     unsafe { libc_inet_ntop(family, from, to, bytes as socklen_t) }
 }
 
@@ -68,7 +68,7 @@ unsafe extern "C" fn evutil_inet_pton(
     from: *const c_char,
     to: *mut c_void,
 ) -> c_int {
-    // SAFETY: what this was called with.
+    // SAFETY: this function's own arguments.
     unsafe { libc_inet_pton(family, from, to) }
 }
 
@@ -100,10 +100,10 @@ unsafe extern "C" fn evutil_parse_sockaddr_port(
     let at: Option<std::net::SocketAddr> = text
         .parse()
         .ok()
-        // Port 0 is an error to libevent.
+        // libevent takes port 0 for an error.
         .filter(|at: &std::net::SocketAddr| at.port() != 0)
         .or_else(|| bare.parse::<std::net::IpAddr>().ok().map(|ip| (ip, 0).into()));
-    // SAFETY: all-zero are addresses; there is room for as many bytes as `bytes` says.
+    // SAFETY: all zero is a valid address; there is room for `bytes` bytes.
     unsafe {
         match at {
             Some(std::net::SocketAddr::V4(at)) => {
@@ -125,10 +125,10 @@ unsafe extern "C" fn evutil_parse_sockaddr_port(
     }
 }
 
-/// Writes an address where there is room for it.
+/// Writes an address, if there is room for it.
 ///
 /// # Safety
-/// `to` has room for as many bytes as `bytes` says.
+/// `to` has room for `bytes` bytes.
 unsafe fn write<T>(from: &T, to: *mut sockaddr, bytes: *mut c_int) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
@@ -169,7 +169,7 @@ unsafe extern "C" fn evutil_strtoll(
     end: *mut *mut c_char,
     base: c_int,
 ) -> i64 {
-    // SAFETY: what this was called with.
+    // SAFETY: this function's own arguments.
     unsafe { libc::strtoll(text, end, base) }
 }
 
@@ -180,7 +180,7 @@ unsafe extern "C" fn evutil_vsnprintf(
     format: *const c_char,
     args: *mut crate::variadic::VaList,
 ) -> c_int {
-    // SAFETY: what this was called with.
+    // SAFETY: this function's own arguments.
     unsafe { crate::variadic::vsnprintf(to, bytes, format, args) }
 }
 
@@ -191,7 +191,7 @@ unsafe extern "C" fn evutil_getaddrinfo(
     hints: *const addrinfo,
     found: *mut *mut addrinfo,
 ) -> c_int {
-    // SAFETY: what this was called with.
+    // SAFETY: this function's own arguments.
     unsafe { libc::getaddrinfo(name, service, hints, found) }
 }
 
@@ -205,7 +205,7 @@ unsafe extern "C" fn evutil_freeaddrinfo(found: *mut addrinfo) {
 
 #[unsafe(no_mangle)]
 extern "C" fn evutil_gai_strerror(error: c_int) -> *const c_char {
-    // SAFETY: answers constants.
+    // SAFETY: returns constants.
     unsafe { libc::gai_strerror(error) }
 }
 
@@ -257,7 +257,7 @@ extern "C" fn evutil_secure_rng_init() -> c_int {
 unsafe extern "C" fn evutil_secure_rng_get_bytes(to: *mut c_void, bytes: usize) {
     let mut done = 0;
     while done < bytes {
-        // SAFETY: room for so many bytes, as libevent asks.
+        // SAFETY: room for this many bytes, as libevent asks.
         let n = unsafe { libc::getrandom(to.cast::<u8>().add(done).cast(), bytes - done, 0) };
         done += n.max(0) as usize;
     }
