@@ -2,7 +2,6 @@
 //!
 //! They return -IX_ERROR_BAD_HANDLE if the connection has ended, or was closed or aborted.
 use crate::event_loop::{answer, ix_loop, with};
-use crate::io::slice;
 use crate::types::{State, ix_endpoint};
 use core::ffi::c_void;
 use ix_abi::FlowOption;
@@ -277,4 +276,16 @@ pub unsafe extern "C" fn ix_close(loop_: *mut ix_loop, conn_: u64) -> i64 {
 pub unsafe extern "C" fn ix_abort(loop_: *mut ix_loop, conn_: u64) -> i64 {
     // SAFETY: the caller's promise.
     unsafe { act(loop_, conn_, |conn| conn.abort()) }
+}
+
+/// The bytes at an address; none if it is null.
+///
+/// # Safety
+/// They can be read, and do not change while the slice is used.
+pub(crate) unsafe fn slice<'a>(data: *const c_void, bytes: usize) -> &'a [u8] {
+    if data.is_null() || bytes == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { core::slice::from_raw_parts(data.cast(), bytes) }
 }

@@ -1,4 +1,5 @@
 //! Functions of the loop: new connections, timers and datagrams.
+use crate::connection::slice;
 use crate::endpoint::read;
 use crate::event_loop::{answer, ix_loop, with};
 use crate::types::{State, ix_endpoint};
@@ -200,16 +201,4 @@ pub unsafe extern "C" fn ix_udp_lost(loop_: *mut ix_loop) -> u64 {
 pub unsafe extern "C" fn ix_udp_unbind(loop_: *mut ix_loop, socket: u64) -> i64 {
     // SAFETY: the caller's promise.
     answer(unsafe { with(loop_, |this| this.io(|io| io.udp_unbind(socket)).map(|()| 0)) })
-}
-
-/// The bytes at an address; none if it is null.
-///
-/// # Safety
-/// They can be read, and do not change while the slice is used.
-pub(crate) unsafe fn slice<'a>(data: *const c_void, bytes: usize) -> &'a [u8] {
-    if data.is_null() || bytes == 0 {
-        return &[];
-    }
-    // SAFETY: the caller's promise.
-    unsafe { core::slice::from_raw_parts(data.cast(), bytes) }
 }

@@ -14,7 +14,6 @@ pub mod control;
 pub mod endpoint;
 pub mod error;
 pub mod event_loop;
-pub mod handler;
 pub mod io;
 pub mod packet;
 pub mod process;

@@ -6,13 +6,38 @@
 //! that it sends; the vNIC's transmit filters decide whether they leave.
 use crate::buffer::{ix_buffer, take};
 use crate::event_loop::{answer, ix_loop, with};
-use crate::types::{ix_packet, ix_packet_piece};
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 use ix_abi::{PacketInfo, gate_op};
 use libix::Error;
 use libix::event::{Bell, Claim, Frame, Occasion, PIECES_MAX, Piece, Priority};
 use libix::raw::{TxBuf, Wait};
 use std::os::fd::BorrowedFd;
+
+/// A received frame.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ix_packet {
+    /// Its Ethernet header and all that follows. Read-only.
+    pub data: *const c_void,
+    /// Number of bytes.
+    pub bytes: usize,
+    /// The frame's number, for ix_packet_done and ix_packet_send.
+    pub number: u64,
+}
+
+/// A piece of a frame to be sent.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ix_packet_piece {
+    /// The buffer to send from, or NULL to send from a received frame.
+    pub buffer: *mut ix_buffer,
+    /// The number of a received frame, if buffer is NULL.
+    pub packet: u64,
+    /// Offset of the first byte to send.
+    pub from: usize,
+    /// Number of bytes.
+    pub bytes: usize,
+}
 
 /// Opens a packet queue on a device, counted from 0, for frames of this kind and number, and
 /// returns the queue's number. Runs cycles until it is open, so it must not be called within a

@@ -359,6 +359,12 @@ pub enum Role {
     Output,
 }
 
+/// The owner of a buffer, which is called after changes.
+pub trait Owner {
+    /// The buffer with this role has changed. `more` says that bytes were added.
+    fn buffer_changed(&self, role: Role, more: bool);
+}
+
 /// A buffer: programs hold a pointer to this.
 #[derive(Default)]
 pub struct evbuffer {
@@ -367,7 +373,7 @@ pub struct evbuffer {
     /// Functions that are called after changes.
     pub callbacks: RefCell<Vec<std::rc::Rc<evbuffer_cb_entry>>>,
     /// The bufferevent that it belongs to.
-    pub owner: Cell<Option<(*const crate::bufferevent::bufferevent, Role)>>,
+    pub owner: Cell<Option<(*const dyn Owner, Role)>>,
     /// Whether adding is refused at the beginning and at the end.
     pub frozen: [Cell<bool>; 2],
 }

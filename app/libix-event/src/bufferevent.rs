@@ -1,7 +1,7 @@
 //! bufferevents over stream sockets.
-use crate::buffer::{Role, evbuffer};
+use crate::buffer::{Owner, Role, evbuffer};
 use crate::core::event_base;
-use crate::event::{Ev, event, what};
+use crate::event::{event, what};
 use crate::util;
 use core::cell::Cell;
 use core::ffi::{c_int, c_short, c_void};
@@ -131,8 +131,9 @@ impl bufferevent {
             options,
             dns_error: Cell::new(0),
         });
-        made.input.owner.set(Some((&raw const *made, Role::Input)));
-        made.output.owner.set(Some((&raw const *made, Role::Output)));
+        let owner: *const dyn Owner = &raw const *made;
+        made.input.owner.set(Some((owner, Role::Input)));
+        made.output.owner.set(Some((owner, Role::Output)));
         made.input.frozen[1].set(true);
         made.output.frozen[0].set(true);
         made.assign(base, fd);
@@ -213,14 +214,14 @@ impl bufferevent {
 
     /// Its base.
     pub fn base(&self) -> *mut event_base {
-        self.reads.base.get()
+        self.reads.base_ptr()
     }
 
     /// Sets another base, unless one of its events waits.
     pub fn set_base(&self, base: *mut event_base) -> bool {
         let idle = [&self.reads, &self.writes].iter().all(|ev| ev.flags.get() & 0x0f == 0);
         if idle {
-            [&self.reads, &self.writes, &self.later].iter().for_each(|ev| ev.base.set(base));
+            [&self.reads, &self.writes, &self.later].iter().for_each(|ev| ev.base.set(base.cast()));
         }
         idle
     }
@@ -302,21 +303,6 @@ impl bufferevent {
             self.reads.delete();
         } else if self.enabled.get() & what::READ != 0 {
             self.enable(what::READ);
-        }
-    }
-
-    /// One of its buffers has changed.
-    pub fn buffer_changed(&self, role: Role, more: bool) {
-        match role {
-            Role::Output => {
-                let waits = self.writes.is_in(crate::event::list::INSERTED);
-                let may = self.enabled.get() & what::WRITE != 0 && self.fd() >= 0;
-                if more && may && !waits {
-                    self.writes.add(self.timeouts_us[1].get());
-                }
-            }
-            Role::Input if !more => self.look_at_room(),
-            Role::Input => {}
         }
     }
 
@@ -495,69 +481,18 @@ fn is_passing(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-impl event {
-    /// A zeroed event.
-    pub fn zeroed() -> event {
-        // SAFETY: numbers, null pointers and no function.
-        unsafe { core::mem::zeroed() }
-    }
-
-    /// `event_assign`.
-    pub fn assign(
-        &self,
-        base: *mut event_base,
-        fd: c_int,
-        events: i16,
-        callback: Option<crate::event::Callback>,
-        arg: *mut c_void,
-    ) {
-        self.fd.set(fd);
-        self.base.set(base);
-        self.events.set(events);
-        self.callback.set(callback);
-        self.arg.set(arg);
-        self.flags.set(crate::event::list::INIT);
-        self.interval_us.set(crate::event::NEVER);
-        self.result.set(0);
-        self.calls.set(0);
-        // SAFETY: null or a base that was not freed, which libevent demands of its callers.
-        let priorities = unsafe { base.as_ref() }.map_or(1, event_base::priorities);
-        self.priority.set((priorities / 2).min(255) as u8);
-    }
-
-    /// Its base; `None` before there is one.
-    pub fn owner(&self) -> Option<&event_base> {
-        // SAFETY: as in `assign`; a base outlives its events.
-        unsafe { self.base.get().as_ref() }
-    }
-
-    fn as_ev(&self) -> Ev {
-        Ev(core::ptr::from_ref(self).cast_mut())
-    }
-
-    /// Adds the event. Returns false if it cannot wait.
-    pub fn add(&self, timeout_us: Option<u64>) -> bool {
-        self.owner().is_some_and(|base| base.add(self.as_ev(), timeout_us).is_ok())
-    }
-
-    /// Removes the event.
-    pub fn delete(&self) {
-        if let Some(base) = self.owner() {
-            base.remove(self.as_ev());
-        }
-    }
-
-    /// Removes its timeout.
-    pub fn stop_timer(&self) {
-        if let Some(base) = self.owner() {
-            base.remove_time(self.as_ev());
-        }
-    }
-
-    /// Activates the event.
-    pub fn activate(&self, result: i16) {
-        if let Some(base) = self.owner() {
-            base.activate(self.as_ev(), result);
+impl Owner for bufferevent {
+    fn buffer_changed(&self, role: Role, more: bool) {
+        match role {
+            Role::Output => {
+                let waits = self.writes.is_in(crate::event::list::INSERTED);
+                let may = self.enabled.get() & what::WRITE != 0 && self.fd() >= 0;
+                if more && may && !waits {
+                    self.writes.add(self.timeouts_us[1].get());
+                }
+            }
+            Role::Input if !more => self.look_at_room(),
+            Role::Input => {}
         }
     }
 }

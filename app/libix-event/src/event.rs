@@ -1,5 +1,4 @@
 //! `struct event`, which programs allocate themselves, in libevent 2.1's layout.
-use crate::core::event_base;
 use core::cell::Cell;
 use core::ffi::{c_int, c_short, c_void};
 use libc::timeval;
@@ -61,8 +60,8 @@ pub struct event {
     pub due: [Cell<u64>; 2],
     /// Descriptor or signal.
     pub fd: Cell<c_int>,
-    /// Its base.
-    pub base: Cell<*mut event_base>,
+    /// Its base, an `event_base`.
+    pub base: Cell<*mut c_void>,
     /// Signals since the last callback.
     pub calls: Cell<usize>,
     /// Not used.

@@ -12,6 +12,7 @@
 //! * `ffi`: the calls.
 #![allow(non_camel_case_types)]
 
+mod assigned;
 mod buffer;
 mod bufferevent;
 mod config;

@@ -110,7 +110,7 @@ impl evconnlistener {
 
     /// Its base.
     pub fn base(&self) -> *mut event_base {
-        self.readable.base.get()
+        self.readable.base_ptr()
     }
 
     /// Starts to accept.

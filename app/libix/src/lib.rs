@@ -41,6 +41,7 @@ pub mod control;
 pub mod engine;
 mod error;
 pub mod event;
+mod fifo;
 #[cfg(feature = "loopback")]
 #[allow(unsafe_code)]
 pub mod loopback;

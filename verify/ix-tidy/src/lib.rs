@@ -46,7 +46,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     all.extend(rules::unsafe_code::check(tree));
     all.extend(rules::width::check(tree, exceptions::WIDE_COMMENTS));
     all.extend(rules::paths::check(tree, exceptions::PATHS));
-    all.extend(rules::circles::check(tree, exceptions::CIRCLE));
+    all.extend(rules::circles::check(tree, exceptions::CIRCLES));
     all.extend(rules::front_page::check(tree));
     all.extend(rules::targets::check(tree));
     all.extend(rules::typed_words::check(tree));

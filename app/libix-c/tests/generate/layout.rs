@@ -2,7 +2,9 @@
 use ix_abi::{
     CallSlot, EventSlot, FlowInfo, PacketInfo, ProcessHeader, SgEntry, ThreadArea, ThreadStatus,
 };
-use ix_c::types::{ix_callbacks, ix_endpoint, ix_packet, ix_packet_piece};
+use ix_c::event_loop::ix_callbacks;
+use ix_c::packet::{ix_packet, ix_packet_piece};
+use ix_c::types::ix_endpoint;
 use std::mem::offset_of;
 
 /// A structure: its name, size and alignment, and of each field name, offset and size.

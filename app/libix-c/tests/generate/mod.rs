@@ -16,7 +16,8 @@ pub fn contract() -> Vec<Part> {
 pub fn library() -> Vec<Part> {
     [
         include_str!("../../src/types.rs"),
-        include_str!("../../src/event_loop.rs"),
+        include_str!("../../src/event_loop/callbacks.rs"),
+        include_str!("../../src/event_loop/mod.rs"),
         include_str!("../../src/io.rs"),
         include_str!("../../src/connection.rs"),
         include_str!("../../src/buffer.rs"),

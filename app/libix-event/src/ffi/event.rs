@@ -56,7 +56,7 @@ unsafe extern "C" fn event_base_set(base: *mut event_base, ev: *mut event) -> c_
     if this.flags.get() != list::INIT {
         return -1;
     }
-    this.base.set(base);
+    this.base.set(base.cast());
     this.priority.set((whose.priorities() / 2).min(255) as u8);
     0
 }
@@ -189,7 +189,7 @@ unsafe extern "C" fn event_get_fd(ev: *const event) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn event_get_base(ev: *const event) -> *mut event_base {
-    at!(ev).map_or(null_mut(), |this| this.base.get())
+    at!(ev).map_or(null_mut(), |this| this.base_ptr())
 }
 
 #[unsafe(no_mangle)]
@@ -217,7 +217,7 @@ unsafe extern "C" fn event_get_assignment(
     arg: *mut *mut c_void,
 ) {
     let Some(this) = at!(ev) else { return };
-    put!(base, this.base.get());
+    put!(base, this.base_ptr());
     put!(fd, this.fd.get());
     put!(events, this.events.get());
     put!(callback, this.callback.get());

@@ -55,7 +55,6 @@
 mod batch;
 mod connection;
 mod cycle;
-mod fifo;
 mod flow;
 mod groups;
 mod memory;
@@ -72,7 +71,6 @@ pub use batch::Batch;
 pub use connection::Connection;
 pub(crate) use cycle::tell_failures;
 pub use cycle::{Observer, tell};
-pub(crate) use fifo::Fifo;
 pub use flow::{EMIT_CALLS, Emitted, Ending, Flow};
 use groups::Groups;
 use ix_abi::{Cookie, FlowOption, Handle, SgEntry, group_of};

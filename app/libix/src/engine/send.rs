@@ -1,5 +1,5 @@
 //! What a connection has been given to send, from the oldest unacknowledged byte on.
-use super::fifo::Fifo;
+use crate::fifo::Fifo;
 use crate::raw::{Lent, Received, TxArena, TxBuf, TxShared};
 use ix_abi::SgEntry;
 use std::ops::Range;

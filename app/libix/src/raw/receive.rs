@@ -1,7 +1,7 @@
 //! The received bytes of one flow that the application has not given back yet.
 use super::Received;
 use super::call::{self, Batched};
-use crate::engine::Fifo;
+use crate::fifo::Fifo;
 
 /// In order of arrival: bytes already given back, then bytes that the handler is done with or has
 /// lent to the send queue (waiting for `Sent`), then unread bytes.

@@ -1,6 +1,6 @@
 //! The service of a C program as an event loop's handler.
-use crate::event_loop::ix_loop;
-use crate::types::{State, ix_callbacks, ix_endpoint};
+use super::{ix_callbacks, ix_loop};
+use crate::types::{State, ix_endpoint};
 use core::ffi::c_void;
 use ix_abi::dead;
 use libix::event::{Conn, Handler, Io};

@@ -7,12 +7,16 @@
 //!
 //! Signals of the program are handled on the loop's thread, between two cycles; a handler that
 //! calls ix_loop_stop ends ix_loop_run.
+mod callbacks;
+mod handler;
+
 use crate::error::{code, remember};
-use crate::handler::Callbacks;
-use crate::types::{State, ix_callbacks, ix_team};
+use crate::types::{State, ix_endpoint};
+pub use callbacks::ix_callbacks;
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
+use handler::Callbacks;
 use ix_abi::gate_op;
 use libix::Error;
 use libix::event::{EventLoop, Io, Team};
@@ -27,6 +31,16 @@ enum Access {
     Lent(*mut Io<State>),
     /// A cycle or a function of the loop runs: no other use.
     Taken,
+}
+
+/// The loops of a service on several elastic threads, between which connections move.
+pub struct ix_team(pub(crate) Team<State>);
+
+impl ix_team {
+    /// The team, for tests that make loops themselves.
+    pub fn inner(&self) -> &Team<State> {
+        &self.0
+    }
 }
 
 /// An event loop on an elastic thread. It belongs to the Linux thread that made it: only
@@ -309,7 +323,7 @@ pub unsafe extern "C" fn ix_loop_thread(loop_: *const ix_loop) -> u32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_listen(
     loop_: *mut ix_loop,
-    at: *const crate::types::ix_endpoint,
+    at: *const ix_endpoint,
     backlog: u32,
 ) -> i64 {
     let open = |this: &ix_loop| {
@@ -328,10 +342,7 @@ pub unsafe extern "C" fn ix_listen(
 /// `loop_` is null or a loop of this thread that was not freed. `at` is null or points to an
 /// endpoint.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ix_udp_bind(
-    loop_: *mut ix_loop,
-    at: *const crate::types::ix_endpoint,
-) -> i64 {
+pub unsafe extern "C" fn ix_udp_bind(loop_: *mut ix_loop, at: *const ix_endpoint) -> i64 {
     let open = |this: &ix_loop| {
         // SAFETY: the caller's promise.
         let at = unsafe { crate::endpoint::read(at) }.ok_or(Error::Invalid)?;
