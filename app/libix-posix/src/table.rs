@@ -108,7 +108,7 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "fork, vfork, daemon",
-        "the dataplane begins in the process that first waits or connects, and after its end in the next one; children inherit listeners and UDP sockets, but not connections (EBADF, and the log says so once). One process serves at a time, the others wait",
+        "the dataplane starts in the process that first waits or connects, and after its end in the next one; children inherit listeners and UDP sockets, but not connections (EBADF, and the log says so once). One process serves at a time, the others wait",
         "a_daemon_serves_on_ix_and_ends_with_ix_run, children_serve_and_after_them_their_parent, connections_stay_with_the_process_that_accepted_them",
     ),
     (
@@ -127,7 +127,7 @@ pub const TABLE: &[Row] = &[
         "curl_and_ab_run_on_ix",
     ),
     (
-        "setuid and its kin",
+        "setuid and related calls",
         "the call waits until no thread is inside the dataplane",
         "memcached_passes_its_clients_tests",
     ),

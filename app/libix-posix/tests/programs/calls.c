@@ -1,5 +1,5 @@
 /* What an intercepted call costs: reads of a byte that stays where it is, so that nothing but the call
- * itself is measured. `calls PORT` accepts one connection, waits for a byte, says nanoseconds, and ends
+ * itself is measured. `calls PORT` accepts one connection, waits for a byte, prints nanoseconds, and ends
  * when the peer does. */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ static int asks(int fd)
 	return ioctl(fd, FIONREAD, &unread) == 0 && unread == 1;
 }
 
-/* The least of some rounds: what else the machine does is not the call's. */
+/* The smallest of several rounds, because other work of the machine does not count. */
 static void measure(const char *name, int (*call)(int), int fd)
 {
 	double least = 1e18;
@@ -61,7 +61,7 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	int fd = accept(listener, NULL, NULL);
 	char byte;
-	/* Waits for the byte, and leaves it. */
+	/* Waits for the byte without taking it. */
 	if (fd < 0 || recv(fd, &byte, 1, MSG_PEEK) != 1)
 		return 1;
 	measure("recv", peeks, fd);

@@ -1,11 +1,11 @@
-/* For programs whose calls all succeed, or that have nothing more to do. */
+/* For programs that end when a call fails. */
 #pragma once
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What a call answers; says which one failed, and ends the program. */
+/* The result of a call. If it failed, names it and ends the program. */
 #define CHECK(call)                                                          \
     ({                                                                       \
         long result_ = (call);                                               \

@@ -1,6 +1,6 @@
 /* Corner cases of the socket API. `corners peer PORT` is the other end, always on Linux;
- * `corners run OWN-IP PEER-IP PORT` goes through the cases and prints what every call answers. Run on
- * Linux and on IX, the output must be the same. */
+ * `corners run OWN-IP PEER-IP PORT` runs the cases and prints the result of every call. The output
+ * must be the same on Linux and on IX. */
 #include "peer.h"
 
 static const char *own_ip, *peer_ip;
@@ -14,7 +14,7 @@ static const char *name_of(int error)
     return name ? name : "?";
 }
 
-/* Prints what a call answered, and its errno. */
+/* Prints the result of a call and its errno. */
 static long say(const char *what, long result)
 {
     int error = errno;
@@ -68,7 +68,7 @@ static void nonblocking(int fd)
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
-/* A listener at the own address, or at all. */
+/* A listener at the own address, or at all addresses. */
 static int listener(const char *ip, int backlog)
 {
     int fd = tcp(), one = 1;
@@ -81,7 +81,7 @@ static int listener(const char *ip, int backlog)
     return fd;
 }
 
-/* Two ends of a connection: ours is the answer, the peer's is its `d`. */
+/* Makes a connection. Returns our end; the peer's end is its `d`. */
 static int accepted(void)
 {
     int l = listener(own_ip, 8);
@@ -115,7 +115,7 @@ static int ready(int fd, int events, int ms)
     return n < 0 ? n : poll_.revents;
 }
 
-/* Waits for the time that things take to arrive, at most. */
+/* Waits until something arrives, with a limit. */
 static int soon(int fd, int events)
 {
     return ready(fd, events, 3000);
@@ -235,7 +235,7 @@ static void corks(void)
 {
     int fd = dialled(), on = 1, off = 0;
     SAY(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
-    /* A short segment waits, but not for ever. */
+    /* A short segment waits for a limited time. */
     SAY(write(fd, "hello", 5));
     SAY(tell("recv 5"));
     SAY(write(fd, "abc", 3));
@@ -325,7 +325,7 @@ static void half_close(void)
     SAY(tell("recv 1"));
     SAY(ready(fd, POLLIN | POLLOUT | POLLRDHUP, 0));
     close(fd);
-    /* Close with data that the peer has not read, and with data that we have not. */
+    /* Close with data that the peer has not read, and with data that we have not read. */
     fd = accepted();
     write(fd, buffer, 50000);
     SAY(close(fd));
@@ -402,7 +402,7 @@ static void connecting(void)
     tell("accept");
     tell("unlisten");
     close(fd);
-    /* Bound first. */
+    /* After bind. */
     port = tell("listen 8");
     at = address(peer_ip, port);
     fd = tcp();
@@ -457,7 +457,7 @@ static void accepting(void)
     SAY(recv(fd, buffer, 10, 0));
     SAY(accept4(l, NULL, NULL, 0x7));
     close(fd);
-    /* Gone before it is accepted. */
+    /* It ends before it is accepted. */
     tell("dial %d", port_of(l));
     tell("send 4");
     tell("rst");
@@ -480,7 +480,7 @@ static void accepting(void)
     SAY(bind(other, (struct sockaddr *)&at, sizeof at));
     at = address("192.0.2.77", 0);
     SAY(bind(other, (struct sockaddr *)&at, sizeof at));
-    /* What failed has decided nothing, and a name is for good. */
+    /* A bind that failed decides nothing; one that succeeded is permanent. */
     at = address(own_ip, 0);
     SAY(bind(other, (struct sockaddr *)&at, sizeof at));
     SAY(port_of(other) > 0);
@@ -570,7 +570,7 @@ static void epolls(void)
     EVENTS(0);
     recv(fd, buffer, 100, 0);
     EVENTS(0);
-    /* Edges. */
+    /* Edge-triggered. */
     in.events = EPOLLIN | EPOLLOUT | EPOLLET;
     in.data.u32 = 2;
     SAY(epoll_ctl(set, EPOLL_CTL_MOD, fd, &in));
@@ -594,7 +594,7 @@ static void epolls(void)
     ioctl(fd, TIOCOUTQ, &queued);
     tell("recv 300000");
     sleep_ms(50);
-    /* Once. */
+    /* One shot. */
     in.events = EPOLLIN | EPOLLONESHOT;
     in.data.u32 = 3;
     SAY(epoll_ctl(set, EPOLL_CTL_MOD, fd, &in));
@@ -604,7 +604,7 @@ static void epolls(void)
     SAY(epoll_ctl(set, EPOLL_CTL_MOD, fd, &in));
     EVENTS(0);
     EVENTS(0);
-    /* With Linux's. */
+    /* With a descriptor of Linux's. */
     struct epoll_event bell_in = {EPOLLIN, {.u32 = 9}};
     SAY(epoll_ctl(set, EPOLL_CTL_ADD, bell, &bell_in));
     EVENTS(0);
@@ -613,7 +613,7 @@ static void epolls(void)
     in.events = EPOLLIN;
     epoll_ctl(set, EPOLL_CTL_MOD, fd, &in);
     int n = epoll_wait(set, events, 8, 3000);
-    /* The two may come one by one, but neither may starve the other. */
+    /* The two may be reported one after the other, but neither may starve the other. */
     int seen = 0;
     time_t start = time(NULL);
     while (seen != 3 && time(NULL) < start + 3) {
@@ -630,7 +630,7 @@ static void epolls(void)
     int twin = dup(fd);
     SAY(epoll_ctl(set, EPOLL_CTL_ADD, twin, &in));
     tell("send 1");
-    /* Who is woken by the first of the two may be quicker than the second. */
+    /* The first of the two may wake us before the second has happened. */
     soon(fd, POLLIN);
     usleep(10000);
     n = epoll_wait(set, events, 8, 3000);
@@ -651,7 +651,7 @@ static void epolls(void)
     EVENTS(3000);
     close(fd);
     EVENTS(0);
-    /* Waiting in the set before it is connected. */
+    /* In the set before it is connected. */
     fd = tcp();
     nonblocking(fd);
     in.events = EPOLLOUT;
@@ -746,7 +746,7 @@ static void descriptors(void)
     close(90);
     tell("send 2");
     SAY(recv(twin, buffer, 9, 0));
-    /* The lowest free number, also over another one. */
+    /* The lowest free number, also by dup2 over another one. */
     int pipes[2];
     SAY(pipe(pipes));
     SAY(pipes[0] == fd);
@@ -767,7 +767,7 @@ static void descriptors(void)
     close(file);
 }
 
-/* Numbers of closed sockets are used again, and Linux's calls find the lowest that is free. */
+/* Numbers of closed sockets are used again, and Linux's calls find the lowest free number. */
 static void numbers(void)
 {
     int a = accepted(), b = accepted(), c = accepted(), one = 1, value = 0;
@@ -816,7 +816,7 @@ static void numbers(void)
     SAY(dup(c) == a);
     for (n = a; n < c + 8; n++)
         close(n);
-    /* What was set is there when Linux is asked after all, whatever stood there before. */
+    /* The Linux socket has the options that were set, whatever the number was before. */
     a = accepted();
     close(a);
     n = tcp();
@@ -845,7 +845,7 @@ static void numbers(void)
     SAY(soon(n, POLLIN));
     SAY(recv(n, buffer, 10, MSG_DONTWAIT));
     close(n);
-    /* Other programs find what they may inherit, and no more. */
+    /* Other programs find what they may inherit and nothing else. */
     n = accepted();
     m = accepted();
     fcntl(m, F_SETFD, FD_CLOEXEC);
@@ -914,7 +914,7 @@ static void options(void)
     close(fd);
 }
 
-/* With buffers of this size, set at the listener, which hands them on, both ends send until nothing goes
+/* With buffers of this size, inherited from the listener, both ends send until nothing goes
  * any more, before either reads. */
 static void taken_unread(int bytes)
 {
@@ -932,7 +932,7 @@ static void taken_unread(int bytes)
     SAY(value);
     SAY(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &value, &len));
     SAY(value);
-    /* Sent while nobody reads there: less than twice the buffer, as Linux counts it. */
+    /* Sent while the peer does not read: less than twice the buffer, as Linux counts it. */
     nonblocking(fd);
     long sent = 0, n;
     while ((n = write(fd, buffer, sizeof buffer)) > 0)
@@ -940,10 +940,10 @@ static void taken_unread(int bytes)
     SAY(sent > 0);
     close(l);
     long taken = tell("fill");
-    /* The peer may have been told of a window before anybody could say how small it should be. */
+    /* The peer may have a window from before the buffer was set. */
     SAY(taken <= 2 * bytes + 65536);
     SAY(tell("recv %ld", sent) == sent);
-    /* It opens again as it is read. */
+    /* The window opens again as the program reads. */
     long have = 0;
     while (have < taken && soon(fd, POLLIN) && (n = read(fd, buffer, sizeof buffer)) > 0)
         have += n;
@@ -1044,7 +1044,7 @@ static void itself(void)
     close(fd);
 }
 
-/* Urgent data in line, where the program wants it so. */
+/* Urgent data in line (SO_OOBINLINE). */
 static void urgent(void)
 {
     int fd = accepted(), one = 1, value = -1;
@@ -1074,7 +1074,7 @@ static void urgent(void)
     SAY(recv(fd, buffer, 1, MSG_OOB | MSG_DONTWAIT));
     SAY(ioctl(fd, SIOCATMARK, &value));
     SAY(value);
-    /* The other way. */
+    /* In the other direction. */
     SAY(tell("inline"));
     SAY(send(fd, "ab", 2, 0));
     SAY(send(fd, "!", 1, MSG_OOB));
@@ -1157,7 +1157,7 @@ static void datagrams(void)
     close(fd);
     SAY(bind(other, (struct sockaddr *)&at, sizeof at));
     close(other);
-    /* Not bound: the first datagram does it. */
+    /* Not bound: the first datagram binds it. */
     fd = socket(AF_INET, SOCK_DGRAM, 0);
     at = address(peer_ip, port);
     SAY(sendto(fd, "first", 5, 0, (struct sockaddr *)&at, sizeof at));
@@ -1166,7 +1166,7 @@ static void datagrams(void)
     close(fd);
 }
 
-/* One port, two sockets: who is connected to the sender hears it, else the other. */
+/* One port, two sockets: the one connected to the sender receives a datagram, else the other. */
 static void shared_datagrams(void)
 {
     int pair[2], one = 1, port = 0;
@@ -1282,7 +1282,7 @@ static void faults(void)
     struct msghdr message = {.msg_iov = wrong, .msg_iovlen = 1};
     SAY(sendmsg(fd, &message, 0));
     SAY(recvmsg(fd, &message, 0));
-    /* Waits that have something to say. */
+    /* Waits that have an event to report. */
     struct epoll_event in = {EPOLLOUT};
     int set = epoll_create1(0);
     SAY(epoll_ctl(set, EPOLL_CTL_ADD, fd, NULL));
@@ -1321,7 +1321,7 @@ static void faults(void)
 #include "option_cases.h"
 #include "icmp_cases.h"
 
-/* All ports of the range that programs are given are bound. */
+/* All ephemeral ports are bound. */
 static void ports(void)
 {
     static int fds[1200];
@@ -1345,7 +1345,7 @@ static void ports(void)
     }
 }
 
-/* The same for connections to one peer, which has no need to accept them. */
+/* The same for connections to one peer, which need not accept them. */
 static void no_ports(void)
 {
     static int fds[600];
@@ -1364,7 +1364,7 @@ static void no_ports(void)
     fds[++count] = tcp();
     nonblocking(fds[count]);
     SAY(connect(fds[count], (struct sockaddr *)&at, sizeof at));
-    /* One is free again. A reset leaves no TIME-WAIT behind. */
+    /* One is free again: after a reset there is no TIME-WAIT. */
     struct linger hard = {1, 0};
     for (; count >= 0; count--) {
         setsockopt(fds[count], SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
@@ -1403,7 +1403,7 @@ static void interrupts(void)
     SAY(recv(fd, buffer, 1, 0));
     sleep_ms(60);
     SAY(caught);
-    /* A signal that is let in by the call only. */
+    /* A signal that only the call's mask lets in. */
     sigset_t blocked, none;
     sigemptyset(&none);
     sigemptyset(&blocked);
@@ -1427,7 +1427,7 @@ static void interrupts(void)
 
 static void exhaustion(void)
 {
-    /* A descriptor too many. */
+    /* No descriptor is left. */
     int l = listener(own_ip, 8);
     SAY(tell("dial %d", port_of(l)));
     soon(l, POLLIN);
@@ -1487,7 +1487,7 @@ int main(int argc, char **argv)
         {"complaints_of_connections", complaints_of_connections},
         {"long_datagrams", long_datagrams},
     };
-    /* What only some Linux has is run by its name. */
+    /* Cases that only some Linux kernels can run are named on the command line. */
     if (argc > 5 && !strcmp(argv[5], "dctcp"))
         dctcp();
     if (argc > 5 && !strcmp(argv[5], "lacks"))

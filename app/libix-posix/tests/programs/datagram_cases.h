@@ -1,7 +1,7 @@
-/* Cases of `corners` about what stands in IP headers, and about datagrams that do not arrive. */
+/* Cases of `corners` about fields of the IP header, and about datagrams that do not arrive. */
 #include <linux/errqueue.h>
 
-/* IP_TTL and IP_TOS, of both kinds of sockets. */
+/* IP_TTL and IP_TOS of both kinds of sockets. */
 static void marks(void)
 {
     static const int names[] = {IP_TTL, IP_TOS}, values[] = {0, 1, 37, 64, 255, 256, -1, 0x48};
@@ -11,7 +11,7 @@ static void marks(void)
     value = 0x20;
     SAY(setsockopt(l, IPPROTO_IP, IP_TOS, &value, sizeof value));
     tell("dial %d", port_of(l));
-    /* Handed on by the listener. */
+    /* Inherited from the listener. */
     int fd = accept(l, NULL, NULL), fds[] = {fd, udp};
     close(l);
     struct sockaddr_in at = address(own_ip, 0);
@@ -39,7 +39,7 @@ static void marks(void)
     SAY(setsockopt(udp, IPPROTO_IP, IP_TOS, &value, sizeof value));
     SAY(sendto(udp, "x", 1, 0, (struct sockaddr *)&to, sizeof to));
     SAY(tell("umarks"));
-    /* Two of one port need not be the same. */
+    /* Two sockets of one port may differ. */
     char room[100] = {0};
     struct iovec piece = {"y", 1};
     struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = &to,
@@ -93,7 +93,7 @@ static void say_control(struct msghdr *message)
     printf("  flags %x\n", message->msg_flags);
 }
 
-/* IP_PKTINFO: which address a datagram was sent to, and which one the answer comes from. */
+/* IP_PKTINFO: the address that a datagram was sent to, and the one that the reply comes from. */
 static void packet_info(void)
 {
     int fd = socket(AF_INET, SOCK_DGRAM, 0), one = 1, value = 0;
@@ -121,7 +121,7 @@ static void packet_info(void)
         else
             SAY(message.msg_flags);
     }
-    /* What was heard is said back. */
+    /* The received control message is sent back. */
     tell("usend 5");
     SAY(soon(fd, POLLIN));
     message.msg_control = room;
@@ -150,7 +150,7 @@ static void packet_info(void)
     close(fd);
 }
 
-/* Several at once, without the C library's own functions. */
+/* Several datagrams at once, by syscall(2). */
 static void direct(void)
 {
     int fd = socket(AF_INET, SOCK_DGRAM, 0);
@@ -179,7 +179,7 @@ static void direct(void)
     tell("uclose");
 }
 
-/* Takes an error from the queue. */
+/* Takes an error from the error queue. */
 static void say_error(int fd)
 {
     char room[200];
@@ -198,7 +198,7 @@ static void say_error(int fd)
     say_control(&message);
 }
 
-/* Datagrams to a port that nobody has. */
+/* Datagrams to a port without a socket. */
 static void refused(void)
 {
     for (int connected = 1; connected >= 0; connected--) {

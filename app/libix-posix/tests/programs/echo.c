@@ -1,5 +1,5 @@
-/* An echo server as any book has it: epoll, non-blocking, level-triggered. echo PORT [SECONDS]: computes
- * so long before it answers. */
+/* An echo server as in any textbook: epoll, non-blocking, level-triggered. echo PORT [SECONDS]: computes
+ * for that long before it replies. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -33,7 +33,7 @@ static void compute(void)
         ;
 }
 
-/* What the peer does not take waits here; one connection at a time may fall behind. */
+/* Bytes that the peer has not taken yet. Only one connection at a time may fall behind. */
 static void echo(int set, int fd)
 {
     for (;;) {

@@ -1,9 +1,9 @@
 /* Servers that fork. forks daemon|master|connection|own PORT
- *   daemon      listens, forks, and the parent ends; the child greets whoever connects, for ever
+ *   daemon      listens, forks, and the parent ends; the child greets every client, without end
  *   master      listens and forks; two children greet, the parent waits for them and then greets itself
  *   connection  accepts, and forks a child that tries to use the connection
- *   own         two children, each with a listener of its own at the port, greet for ever
- * A greeting is who it comes from. */
+ *   own         two children, each with a listener of its own at the port, greet without end
+ * A greeting names the process that it comes from. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -65,7 +65,7 @@ static int connection(void)
     return status;
 }
 
-/* A listener at the port for each of two children, made before they are. */
+/* A listener at the port for each of two children, made before the children. */
 static int own(struct sockaddr_in *at)
 {
     int on = 1, listeners[2], status;

@@ -1,4 +1,4 @@
-/* Cases of `corners` about what routers say of packets, and how long these may be. */
+/* Cases of `corners` about routers' ICMP messages, and about the lengths of packets. */
 
 static const struct {
     int type, code, detail;
@@ -12,7 +12,7 @@ static long complains(int kind)
     return tell("icmp %ld", (long)kinds[kind].type << 24 | kinds[kind].code << 16 | kinds[kind].detail);
 }
 
-/* Waits for a datagram, whatever errors come before it. */
+/* Waits for a datagram and ignores errors before it. */
 static void until_it_came(int fd)
 {
     int n = 0;
@@ -24,7 +24,7 @@ static void until_it_came(int fd)
     SAY(n);
 }
 
-/* Every kind of message, to sockets that are connected or not, and want to hear of all or not. */
+/* Every kind of message, to sockets connected or not, with and without IP_RECVERR. */
 static void complaints(void)
 {
     for (int how = 0; how < 4; how++) {
@@ -52,7 +52,7 @@ static void complaints(void)
             while (recv(fd, buffer, 10, MSG_DONTWAIT) >= 0)
                 ;
         }
-        /* Two wait, and the first one's bytes are cut. */
+        /* Two are queued, and the first one's bytes are truncated. */
         for (int n = 0; n < 2; n++) {
             sendto(fd, n ? "second" : "the very first", n ? 6 : 14, 0,
                    connected ? NULL : (struct sockaddr *)&to, len);
@@ -71,7 +71,7 @@ static void complaints(void)
     }
 }
 
-/* The same of connections: of attempts, and of open ones. */
+/* The same for connections: attempts and open ones. */
 static void complaints_of_connections(void)
 {
     for (int kind = 0; kind < KINDS; kind++) {
@@ -111,8 +111,8 @@ static void complaints_of_connections(void)
     }
 }
 
-/* What is longer than a packet, or than the path takes once a router has said so. The last case: what is
- * known of a path stays known. */
+/* Datagrams longer than a packet, or than the MTU of the path that a router has reported. The last case,
+ * because a reported MTU stays in force. */
 static void long_datagrams(void)
 {
     static const int sizes[] = {100, 950, 973, 1200, 1472, 1473, 4000, 65507, 65508};

@@ -8,8 +8,8 @@ static void say_option(int fd, int level, int name)
     printf("  %d, %d bytes\n", value, (int)len);
 }
 
-/* Waits for the end of a connection that nobody answers. Linux counts from its first retransmission, a
- * fifth of a second later than IX; nothing may come before the time that was asked for. */
+/* Waits for the end of a connection whose peer does not reply. Linux counts from its first
+ * retransmission, a fifth of a second later than IX; nothing may be reported before the time is over. */
 static void say_end(int fd, long since, int least, int most)
 {
     SAY(soon(fd, POLLIN));
@@ -41,7 +41,7 @@ static void user_timeout(void)
     SAY(write(fd, "nobody", 6));
     say_end(fd, since, ms, ms + 900);
     tell("close");
-    /* Handed on by the listener, with data under way when it is changed. */
+    /* Inherited from the listener, and changed while data is under way. */
     l = listener(own_ip, 8);
     ms = 60000;
     SAY(setsockopt(l, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms));
@@ -65,7 +65,7 @@ static void user_timeout(void)
     SAY(write(fd, "nobody", 6));
     say_end(fd, since, ms, ms + 900);
     tell("close");
-    /* Before connecting, to somebody who does not answer. */
+    /* Before connecting to a peer that does not reply. */
     struct sockaddr_in at = address(peer_ip, tell("listen 8"));
     SAY(tell("ldeaf"));
     ms = 1500;
@@ -78,7 +78,7 @@ static void user_timeout(void)
     SAY(took >= ms && took < ms + 700);
     close(other);
     tell("unlisten");
-    /* A window that stays closed, though the peer answers. */
+    /* A window that stays closed although the peer replies. */
     fd = dialled();
     nonblocking(fd);
     ms = 1000;
@@ -89,7 +89,7 @@ static void user_timeout(void)
     tell("close");
 }
 
-/* The name behind `len` bytes of room, and how long Linux says that it is. */
+/* The name, read with room for `len` bytes, and its length as Linux reports it. */
 static void say_congestion(int fd, int room)
 {
     char name[20] = "###################";
@@ -107,7 +107,7 @@ static void congestion(void)
     } names[] = {{"reno", 4}, {"cubic", 5},  {"cubic", 6}, {"cubicle", 5}, {"cubicle", 7},
                  {"reno", 3}, {"reno\0x", 6}, {"", 1},     {"reno", 0},    {"reno", -1},
                  {"none", 4}, {"reno\0 and much more than that", 30}};
-    /* Which one it begins with is the administrator's choice. */
+    /* The administrator chooses the first one. */
     for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
         SAY(setsockopt(other, IPPROTO_TCP, TCP_CONGESTION, names[i].name, names[i].len));
         say_congestion(other, 20);
@@ -116,7 +116,7 @@ static void congestion(void)
     static const int rooms[] = {0, 1, 5, 16, 17, -1};
     for (unsigned i = 0; i < sizeof rooms / sizeof rooms[0]; i++)
         say_congestion(other, rooms[i]);
-    /* It goes into the connection, and lives with it. */
+    /* A connection takes it over and keeps it. */
     struct sockaddr_in at = address(peer_ip, tell("listen 8"));
     SAY(connect(other, (struct sockaddr *)&at, sizeof at));
     tell("accept");
@@ -165,7 +165,7 @@ static void dctcp(void)
     }
 }
 
-/* How keepalive goes on. */
+/* Keepalive probes. */
 static void keepalive(void)
 {
     static const int names[] = {TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT};
@@ -187,7 +187,7 @@ static void keepalive(void)
     tell("close");
 }
 
-/* Connections whose peers speak first come to the program when they have. */
+/* TCP_DEFER_ACCEPT: connections can be accepted when their first bytes have arrived. */
 static void defers(void)
 {
     static const int values[] = {0, 2, -1, 1};
@@ -203,18 +203,18 @@ static void defers(void)
     fd = accept(l, NULL, NULL);
     SAY(recv(fd, buffer, 10, MSG_DONTWAIT));
     close(fd);
-    /* One that ends without a word. */
+    /* One that ends without a byte. */
     SAY(tell("dial %d", port_of(l)));
     SAY(tell("close"));
     SAY(soon(l, POLLIN));
     fd = accept(l, NULL, NULL);
     SAY(recv(fd, buffer, 10, MSG_DONTWAIT));
     close(fd);
-    /* One that is reset is not heard of. */
+    /* One that is reset is not reported. */
     SAY(tell("dial %d", port_of(l)));
     SAY(tell("rst"));
     SAY(ready(l, POLLIN, 200));
-    /* One that waits is not forgotten. */
+    /* One without bytes is accepted at last. */
     SAY(tell("dial %d", port_of(l)));
     long since = now_ms();
     SAY(soon(l, POLLIN));
@@ -225,13 +225,13 @@ static void defers(void)
     SAY(tell("recv 5"));
     close(fd);
     tell("close");
-    /* One that waits when the listener goes. */
+    /* One without bytes when the listener is closed. */
     SAY(tell("dial %d", port_of(l)));
     SAY(close(l));
     tell("close");
 }
 
-/* How often a SYN goes, and how long segments are. */
+/* TCP_SYNCNT and TCP_MAXSEG. */
 static void attempts(void)
 {
     static const int counts[] = {0, 128, 127, 1}, sizes[] = {87, 32768, 0, 88, 500};
@@ -244,7 +244,7 @@ static void attempts(void)
         SAY(setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &sizes[i], sizeof sizes[i]));
         say_option(fd, IPPROTO_TCP, TCP_MAXSEG);
     }
-    /* Nobody answers: one more SYN, and then no more. */
+    /* Without a reply there is one more SYN, then none. */
     struct sockaddr_in at = address(peer_ip, tell("listen 8"));
     SAY(tell("ldeaf"));
     long since = now_ms();
@@ -266,7 +266,7 @@ static void attempts(void)
     tell("close");
 }
 
-/* TCP_NOTSENT_LOWAT: a buffer that has room takes nothing while so much waits for the peer. */
+/* TCP_NOTSENT_LOWAT: a buffer with room takes nothing while this many bytes are unsent. */
 static void unsent(void)
 {
     int fd = dialled(), bytes = 4000, none = 0;
@@ -295,7 +295,7 @@ static void unsent(void)
     tell("close");
 }
 
-/* A listener that is closed, and another one at its port at once. */
+/* A listener is closed, and another one opened at its port at once. */
 static void again(void)
 {
     int port = 0, one = 1;
@@ -314,7 +314,7 @@ static void again(void)
     }
 }
 
-/* The interface that the own address is reached by. */
+/* The interface of the own address. */
 static void devices(void)
 {
     char name[IF_NAMESIZE] = "", got[100], room[100];
@@ -351,14 +351,14 @@ static void devices(void)
     SAY(tell("recv 5"));
     close(fd);
     tell("close");
-    /* By the wrong one. */
+    /* By the wrong interface. */
     fd = tcp();
     SAY(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "lo", 2));
     nonblocking(fd);
     SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
     close(fd);
     tell("unlisten");
-    /* All addresses of this one. */
+    /* All addresses of this interface. */
     l = tcp();
     SAY(setsockopt(l, SOL_SOCKET, SO_BINDTODEVICE, name, strlen(name) + 1));
     at = address("0.0.0.0", 0);
@@ -373,7 +373,7 @@ static void devices(void)
     tell("close");
 }
 
-/* The own address is among those of the interfaces, once. */
+/* getifaddrs lists the own address exactly once. */
 static void addresses(void)
 {
     struct ifaddrs *list, *one;
@@ -394,7 +394,7 @@ static void addresses(void)
     }
 }
 
-/* What IX does not have, and Linux may. */
+/* Options that IX does not have and Linux may have. */
 static void lacks(void)
 {
     static const struct {

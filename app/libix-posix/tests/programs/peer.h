@@ -1,5 +1,5 @@
-/* A peer that does on Linux what it is told over a connection: one word and a number a line, one
- * line back. The subject of a test tells it; see corners.c. */
+/* A peer on Linux that obeys commands from the subject of a test (corners.c) over a connection: a
+ * word and a number a line, one line back. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -79,7 +79,7 @@ static long marks_of(int fd)
     return 1000l * ttl + tos;
 }
 
-/* Nothing that comes for a socket is heard or answered any more. */
+/* Makes a socket drop everything that arrives for it. */
 static int deafen(int fd)
 {
     struct sock_filter nothing = {BPF_RET | BPF_K, 0, 0, 0};
@@ -87,7 +87,7 @@ static int deafen(int fd)
     return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
 
-/* A router that is none: says of packets that the subject has sent what became of them. */
+/* A made-up router, which sends ICMP messages about packets of the subject. */
 static const char *const router_ip = "10.88.0.77";
 
 static unsigned short sum_of(const unsigned char *bytes, int len)
@@ -100,7 +100,7 @@ static unsigned short sum_of(const unsigned char *bytes, int len)
     return htons(~sum);
 }
 
-/* The latest packet to a port on a raw socket, the first of which is waited for. */
+/* The latest packet to a port on a raw socket. Waits for the first one. */
 static int latest(int raw, int port, unsigned char *packet, int room)
 {
     int len = -1;
@@ -115,7 +115,7 @@ static int latest(int raw, int port, unsigned char *packet, int room)
     }
 }
 
-/* Type, code and detail in one number, about a packet. */
+/* Sends an ICMP message about a packet; number has type, code and detail. */
 static int complain(long number, const unsigned char *packet, int len, struct sockaddr_in to)
 {
     unsigned char message[28 + 548] = {0}, *icmp = message + 20;
@@ -176,7 +176,7 @@ static int serve(int port)
         } else if (!strcmp(word, "inline")) {
             answer = setsockopt(d, SOL_SOCKET, SO_OOBINLINE, &one, sizeof one);
         } else if (!strcmp(word, "fill")) {
-            /* As much as the subject takes without reading, but for what waits here. */
+            /* As many bytes as the subject takes without reading, except those that wait here. */
             int small = 4608, kept = 0;
             setsockopt(d, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
             for (int still = 0; still < 10; still++) {
@@ -246,7 +246,7 @@ static int serve(int port)
         } else if (!strcmp(word, "umarks")) {
             answer = marks_of(u);
         } else if (!strcmp(word, "watch") || !strcmp(word, "uwatch")) {
-            /* From now on packets to this port are seen as they are. */
+            /* From now on a raw socket receives the packets to this port. */
             close(raw);
             raw = socket(AF_INET, SOCK_RAW, word[0] == 'u' ? IPPROTO_UDP : IPPROTO_TCP);
             watched = number;

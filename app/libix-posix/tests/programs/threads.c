@@ -28,7 +28,7 @@ enum { THREADS = 16, NUMBERS = 65536 };
 
 static int count, port;
 static int sets[THREADS];
-/* Of a connection: 1 more than how often it was served. */
+/* For each connection: 1 more than how often it was served. */
 static int served[NUMBERS];
 
 static int listening(int reuse_port)
