@@ -1,6 +1,6 @@
 //! Control messages (cmsg(3)) of datagrams: those that the program sends, and those of a received
 //! datagram or of one that did not arrive.
-use crate::error_queue::Refused;
+use crate::error_queue::ErrorEntry;
 use crate::mem::{self, is_possible};
 use crate::transfer::{Arrival, ReceiveControl, SendControl};
 use libc::{
@@ -100,29 +100,29 @@ pub unsafe fn write(message: &mut msghdr, receive_control: &ReceiveControl, ipv6
         // SAFETY: the caller's promise.
         unsafe { room.put(IPPROTO_IPV6, IPV6_PKTINFO, &info) };
     }
-    if let Some(refused) = &receive_control.refused {
+    if let Some(error_entry) = &receive_control.error_entry {
         let (level, kind) =
             if ipv6 { (IPPROTO_IPV6, IPV6_RECVERR) } else { (IPPROTO_IP, IP_RECVERR) };
         // SAFETY: the caller's promise.
-        unsafe { room.put(level, kind, &extended_error(refused, ipv6)) };
+        unsafe { room.put(level, kind, &extended_error(error_entry, ipv6)) };
     }
     let used = room.used;
     message.msg_controllen = used;
 }
 
 /// `struct sock_extended_err`, followed by the sender of the ICMP message.
-fn extended_error(refused: &Refused, ipv6: bool) -> Vec<u8> {
-    let mut bytes = refused.errno.to_ne_bytes().to_vec();
-    bytes.extend(match refused.said {
+fn extended_error(error_entry: &ErrorEntry, ipv6: bool) -> Vec<u8> {
+    let mut bytes = error_entry.errno.to_ne_bytes().to_vec();
+    bytes.extend(match error_entry.said {
         Some(said) => [libc::SO_EE_ORIGIN_ICMP, said.kind, said.code, 0],
         None => [libc::SO_EE_ORIGIN_LOCAL, 0, 0, 0],
     });
-    bytes.extend(u32::from(refused.info).to_ne_bytes());
+    bytes.extend(u32::from(error_entry.info).to_ne_bytes());
     bytes.extend([0; 4]);
     let mut offender = [0u8; size_of::<libc::sockaddr_in6>()];
     let mut len = if ipv6 { offender.len() } else { size_of::<libc::sockaddr_in>() } as u32;
     let at = &mut offender[..len as usize];
-    if let Some(said) = refused.said {
+    if let Some(said) = error_entry.said {
         let from = std::net::SocketAddr::new(said.by, 0);
         // SAFETY: room of ours with its length.
         unsafe { mem::write_address(from, ipv6, at.as_mut_ptr().cast::<sockaddr>(), &mut len) };
@@ -194,7 +194,7 @@ mod tests {
     fn what_is_told_can_be_said() {
         let address = IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3));
         let local = Some(Arrival { address, interface: 7 });
-        let receive_control = ReceiveControl { local, local_v6: local, refused: None };
+        let receive_control = ReceiveControl { local, local_v6: local, error_entry: None };
         let mut room = [0u8; 100];
         let mut message = message(&mut room);
         // SAFETY: room of ours.
@@ -245,9 +245,9 @@ mod tests {
         fn what_has_no_room_is_cut(room in 0usize..100, ipv6: bool) {
             let to: std::net::SocketAddr = "10.0.0.9:53".parse().unwrap();
             let said = Some(Said { kind: 3, code: 3, detail: 0, by: to.ip() });
-            let refused = Some(Refused { to, errno: libc::ECONNREFUSED, said, info: 0 });
+            let error_entry = Some(ErrorEntry { to, errno: libc::ECONNREFUSED, said, info: 0 });
             let arrival = Arrival { address: to.ip(), interface: 1 };
-            let receive_control = ReceiveControl { local: Some(arrival), local_v6: None, refused };
+            let receive_control = ReceiveControl { local: Some(arrival), local_v6: None, error_entry };
             let mut bytes = [0xa5u8; 120];
             let mut message = message(&mut bytes[..room]);
             // SAFETY: room of ours.

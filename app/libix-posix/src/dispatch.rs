@@ -1,9 +1,9 @@
 //! After a cycle: its event conditions change the sockets that they are about.
 use crate::elastic_thread::{Pending, cookie};
-use crate::error_queue::{ERRORS_MAX, Refused};
-use crate::options::Discovery;
+use crate::error_queue::{ERRORS_MAX, ErrorEntry};
+use crate::options::MtuDiscovery;
 use crate::slab::Id;
-use crate::socket::{Kind, Socket, Waiting, charged};
+use crate::socket::{Incoming, Kind, Socket, charged};
 use crate::state::Core;
 use crate::stream::{Phase, Stream};
 use crate::{clock, errno, icmp, mem, real};
@@ -36,7 +36,7 @@ impl Core {
                     self.connected(cookie, handle, outcome.err().map(errno::of_error));
                 }
                 Event::UdpRecv { cookie, data, peer, local } => {
-                    self.udp_received(cookie, Waiting { data, from: peer, local, elastic });
+                    self.udp_received(cookie, Incoming { data, from: peer, local, elastic });
                 }
                 Event::UdpError { cookie, peer, said, data, .. } => {
                     self.udp_failed(cookie, peer, said, data);
@@ -182,12 +182,12 @@ impl Core {
             return;
         };
         let Some(socket) = sockets.get_mut(id) else { return };
-        if socket.options.discovery.believes() {
+        if socket.options.mtu_discovery.heeds_icmp() {
             paths.said(to.ip(), said, Instant::now());
         }
         let wants_all = socket.options.receive_errors;
         let is_told = connected.is_some() && for_good;
-        let matters = errno != libc::EMSGSIZE || socket.options.discovery != Discovery::Dont;
+        let matters = errno != libc::EMSGSIZE || socket.options.mtu_discovery != MtuDiscovery::Dont;
         if !(wants_all || is_told) || !matters {
             return;
         }
@@ -198,8 +198,8 @@ impl Core {
         {
             // SAFETY: the caller returns the buffer afterwards.
             let bytes = quoted.map_or(&[][..], |data| unsafe { mem::received(data, 0) });
-            let refused = Refused { to, errno, said: Some(said), info: said.detail };
-            udp.errors.push_back((refused, bytes.to_vec()));
+            let error_entry = ErrorEntry { to, errno, said: Some(said), info: said.detail };
+            udp.errors.push_back((error_entry, bytes.to_vec()));
         }
         self.notify(id, IN | EPOLLERR);
     }
@@ -221,7 +221,8 @@ impl Core {
         if stream.is_connecting() {
             // Kept for `MSG_ERRQUEUE` even without `IP_RECVERR`.
             let to = stream.peer;
-            stream.complaint = Some(Refused { to, errno, said: Some(said), info: said.detail });
+            stream.connect_error =
+                Some(ErrorEntry { to, errno, said: Some(said), info: said.detail });
             if stream.flow.handle != 0 {
                 let abort = call::abort(stream.flow.handle);
                 self.elastic_threads[elastic].batch.put_off(abort, Pending::Nothing);
@@ -236,8 +237,8 @@ impl Core {
         }
     }
 
-    fn udp_received(&mut self, port: Id, waiting: Waiting) {
-        let Waiting { data, from, elastic, .. } = waiting;
+    fn udp_received(&mut self, port: Id, incoming: Incoming) {
+        let Incoming { data, from, elastic, .. } = incoming;
         let Some(id) = self.choose_datagrams(port, from) else { return };
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let limit = socket.options.receive_buffer;
@@ -248,7 +249,7 @@ impl Core {
             return self.elastic_threads[elastic].give_back(data);
         }
         udp.inbox_bytes += charged(data);
-        udp.inbox.push_back(waiting);
+        udp.inbox.push_back(incoming);
         self.notify(id, IN);
     }
 }

@@ -48,7 +48,7 @@ impl Core {
         self.emit_waiting(elastic, thread);
     }
 
-    /// Marks corked connections whose time has come.
+    /// Marks corked connections whose time has come as dirty.
     fn mark_corked_dirty(&mut self, elastic: usize) {
         if self.elastic_threads[elastic].corked.is_empty() {
             return;
@@ -211,8 +211,8 @@ impl Core {
         let Core { sockets, elastic_threads, .. } = self;
         let udp = sockets.get_mut(id).and_then(Socket::datagrams).filter(|udp| udp.closing);
         let Some(udp) = udp else { return false };
-        for waiting in udp.inbox.drain(..) {
-            elastic_threads[waiting.elastic].give_back(waiting.data);
+        for incoming in udp.inbox.drain(..) {
+            elastic_threads[incoming.elastic].give_back(incoming.data);
         }
         self.leave_udp_port(id);
         true
@@ -403,13 +403,13 @@ impl Calls<'_> {
 
     /// Sets the options of a UDP port that the next datagram wants differently.
     fn datagram_options(&mut self, socket: u64, told: &mut SendOptions, wanted: SendOptions) {
-        let SendOptions { marks: before, fragment_bytes } = core::mem::replace(told, wanted);
+        let SendOptions { ip_fields: before, fragment_bytes } = core::mem::replace(told, wanted);
         if fragment_bytes != wanted.fragment_bytes {
             let option = FlowOption::FragmentBytes(wanted.fragment_bytes);
             let set = call::udp_set_opt(socket, option);
             self.push(set, Pending::Nothing);
         }
-        let wanted = wanted.marks;
+        let wanted = wanted.ip_fields;
         if before.ttl != wanted.ttl {
             let set = call::udp_set_opt(socket, FlowOption::HopLimit(wanted.ttl));
             self.push(set, Pending::Nothing);

@@ -7,7 +7,7 @@ pub const ERRORS_MAX: usize = 64;
 
 /// Why a packet did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct ErrorEntry {
     /// The destination.
     pub to: SocketAddr,
     /// The error.

@@ -50,7 +50,7 @@ pub struct Options {
     /// `IPV6_V6ONLY`.
     pub v6_only: bool,
     /// `IP_TTL` and `IP_TOS`.
-    pub marks: Marks,
+    pub ip_fields: IpFields,
     /// `IP_PKTINFO`.
     pub packet_info: bool,
     /// `IPV6_RECVPKTINFO`.
@@ -58,7 +58,7 @@ pub struct Options {
     /// `IP_RECVERR`.
     pub receive_errors: bool,
     /// `IP_MTU_DISCOVER`.
-    pub discovery: Discovery,
+    pub mtu_discovery: MtuDiscovery,
     /// `TCP_DEFER_ACCEPT`, seconds.
     pub defer_accept_s: u32,
     /// `TCP_SYNCNT`; 0: as configured.
@@ -75,20 +75,20 @@ pub struct Options {
 
 /// Fields of the IP header that the program sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Marks {
+pub struct IpFields {
     /// Time to live.
     pub ttl: u8,
     /// Type of service. Its lower two bits are the dataplane's (RFC 3168).
     pub tos: u8,
 }
 
-impl Default for Marks {
+impl Default for IpFields {
     fn default() -> Self {
-        Marks { ttl: 64, tos: 0 }
+        IpFields { ttl: 64, tos: 0 }
     }
 }
 
-impl Marks {
+impl IpFields {
     /// Differentiated services code point (RFC 2474).
     pub fn dscp(self) -> u8 {
         self.tos >> 2
@@ -99,7 +99,7 @@ impl Marks {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendOptions {
     /// Fields of its IP header.
-    pub marks: Marks,
+    pub ip_fields: IpFields,
     /// 0: with DF. Otherwise without DF, in fragments of at most this size, bytes with the IP
     /// header.
     pub fragment_bytes: u16,
@@ -107,7 +107,7 @@ pub struct SendOptions {
 
 /// `IP_MTU_DISCOVER`: whether datagrams may be fragmented, by this machine and by routers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Discovery {
+pub enum MtuDiscovery {
     /// By both.
     Dont,
     /// By this machine if a datagram is too long for the path; never by routers.
@@ -125,37 +125,37 @@ pub enum Discovery {
     Omit,
 }
 
-impl Discovery {
+impl MtuDiscovery {
     /// The setting with this number of Linux's.
-    pub fn numbered(number: i32) -> Discovery {
-        use Discovery::*;
+    pub fn numbered(number: i32) -> MtuDiscovery {
+        use MtuDiscovery::*;
         let all = [Dont, Want, Do, Probe, Interface, Omit];
         usize::try_from(number).ok().and_then(|n| all.get(n)).copied().unwrap_or_default()
     }
 
     /// Whether ICMP messages about the path's MTU count.
-    pub fn believes(self) -> bool {
-        !matches!(self, Discovery::Interface | Discovery::Omit)
+    pub fn heeds_icmp(self) -> bool {
+        !matches!(self, MtuDiscovery::Interface | MtuDiscovery::Omit)
     }
 
     /// Whether the path's MTU matters besides the device's.
     fn asks_path(self) -> bool {
-        matches!(self, Discovery::Dont | Discovery::Want | Discovery::Do)
+        matches!(self, MtuDiscovery::Dont | MtuDiscovery::Want | MtuDiscovery::Do)
     }
 
     /// The [`SendOptions::fragment_bytes`] of a datagram of `bytes` bytes with its headers, for the
     /// MTUs of path and device. `Err` is the MTU that the datagram is too long for.
-    pub fn cut(self, bytes: usize, path: u16, device: u16) -> Result<u16, u16> {
+    pub fn fragment_bytes(self, bytes: usize, path: u16, device: u16) -> Result<u16, u16> {
         let fits = |mtu: u16, then| if bytes <= mtu.into() { Ok(then) } else { Err(mtu) };
         match self {
             // No IP packet is longer.
             _ if bytes > usize::from(u16::MAX) => Err(if self.asks_path() { path } else { device }),
-            Discovery::Dont => Ok(path),
-            Discovery::Want => Ok(if bytes <= path.into() { 0 } else { path }),
-            Discovery::Do => fits(path, 0),
-            Discovery::Probe => fits(device, 0),
-            Discovery::Interface => fits(device, device),
-            Discovery::Omit => Ok(device),
+            MtuDiscovery::Dont => Ok(path),
+            MtuDiscovery::Want => Ok(if bytes <= path.into() { 0 } else { path }),
+            MtuDiscovery::Do => fits(path, 0),
+            MtuDiscovery::Probe => fits(device, 0),
+            MtuDiscovery::Interface => fits(device, device),
+            MtuDiscovery::Omit => Ok(device),
         }
     }
 }
@@ -181,11 +181,11 @@ impl Default for Options {
             receive_buffer_set: false,
             receive_low: 1,
             v6_only: false,
-            marks: Marks::default(),
+            ip_fields: IpFields::default(),
             packet_info: false,
             packet_info_v6: false,
             receive_errors: false,
-            discovery: Discovery::default(),
+            mtu_discovery: MtuDiscovery::default(),
             defer_accept_s: 0,
             syn_count: 0,
             segment_bytes: 0,
@@ -234,7 +234,7 @@ impl Options {
             keep_count: self.keep_count,
             user_timeout_ms: self.user_timeout_ms,
             congestion: self.congestion,
-            marks: self.marks,
+            ip_fields: self.ip_fields,
             receive_bytes,
             segment_bytes: self.segment_bytes,
         }
@@ -255,7 +255,7 @@ pub struct FlowOptions {
     /// Congestion control; `None`: as configured.
     pub congestion: Option<Congestion>,
     /// IP header fields of all its packets but the first.
-    pub marks: Marks,
+    pub ip_fields: IpFields,
     /// Most received bytes that the program has not read; 0: as many as the dataplane allows.
     pub receive_bytes: u64,
     /// Longest segment, options not counted; 0: as the path allows.
@@ -272,8 +272,8 @@ impl FlowOptions {
             FlowOption::KeepaliveIntervalS(short(self.keep_interval_s)),
             FlowOption::KeepaliveProbes(self.keep_count.try_into().unwrap_or(u8::MAX)),
             FlowOption::UserTimeoutMs(self.user_timeout_ms),
-            FlowOption::HopLimit(self.marks.ttl),
-            FlowOption::Dscp(self.marks.dscp()),
+            FlowOption::HopLimit(self.ip_fields.ttl),
+            FlowOption::Dscp(self.ip_fields.dscp()),
             FlowOption::ReceiveBytes(self.receive_bytes.try_into().unwrap_or(u32::MAX)),
             FlowOption::SegmentBytes(self.segment_bytes),
         ]

@@ -161,7 +161,7 @@ extern "C" fn in_forked() {
 
 /// At the program's end: delivers what it has sent, and closes its connections.
 extern "C" fn end() {
-    leave();
+    finish();
 }
 
 /// Reports how many calls went on to Linux, if the user wants to know.
@@ -173,15 +173,15 @@ fn tell_calls() {
 
 /// Closes all sockets and runs the dataplane until all is sent and acknowledged, for a bounded
 /// time.
-pub fn leave() {
+pub fn finish() {
     if !pid::is_noted() {
         return;
     }
     let mut core = lock();
-    if !core.has_begun() || core.leaving {
+    if !core.has_begun() || core.finishing {
         return;
     }
-    core.leaving = true;
+    core.finishing = true;
     tell_calls();
     for id in core.sockets.ids() {
         let open = |socket: &&mut Socket| {
@@ -195,7 +195,7 @@ pub fn leave() {
     let mut last = false;
     while !last && Instant::now() < end {
         // One more cycle for calls that follow from the last results.
-        last = !core.is_leaving();
+        last = !core.has_unsent();
         let wait = if last { Wait::Poll } else { Wait::Us(1_000) };
         for elastic in 0..core.elastic_count {
             if core.elastic_threads[elastic].role == Role::Free {

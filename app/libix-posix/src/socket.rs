@@ -1,5 +1,5 @@
 //! Sockets that are IX's or may become so, and whether they are ready.
-use crate::error_queue::Refused;
+use crate::error_queue::ErrorEntry;
 use crate::options::{Options, SendOptions};
 use crate::slab::Id;
 use crate::stream::{Phase, Stream};
@@ -28,7 +28,7 @@ pub struct Listener {
 }
 
 /// A received datagram.
-pub struct Waiting {
+pub struct Incoming {
     /// Its bytes.
     pub data: Received,
     /// Its sender.
@@ -57,13 +57,13 @@ pub struct Datagrams {
     /// The only peer, after `connect`.
     pub peer: Option<SocketAddr>,
     /// Received datagrams that the program has not read.
-    pub inbox: VecDeque<Waiting>,
+    pub inbox: VecDeque<Incoming>,
     /// Bytes in `inbox`, as [`charged`] counts them.
     pub inbox_bytes: usize,
     /// Datagrams to be sent.
     pub outbox: VecDeque<Outgoing>,
     /// With `IP_RECVERR`: datagrams that did not arrive, and their bytes as far as they are known.
-    pub errors: VecDeque<(Refused, Vec<u8>)>,
+    pub errors: VecDeque<(ErrorEntry, Vec<u8>)>,
     /// Bytes of datagrams in `outbox` or given to `UDP_SENDV`.
     pub in_flight_bytes: usize,
     /// `shutdown(SHUT_RD)`.
@@ -242,7 +242,7 @@ impl Socket {
             }
             Kind::Stream(stream) => {
                 let dead = stream.phase == Phase::Dead;
-                bits |= when(stream.complaint.is_some(), EPOLLERR);
+                bits |= when(stream.connect_error.is_some(), EPOLLERR);
                 let no_more = stream.eof || stream.read_shut || dead;
                 bits |= when(dead || (no_more && stream.flow.is_shut()), EPOLLHUP);
                 bits |= when(no_more, IN | EPOLLRDHUP);

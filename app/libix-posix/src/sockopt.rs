@@ -3,7 +3,7 @@
 //! options and values there are, and keeps them. Those that IX acts on are noted here as well.
 use crate::lock::lock;
 use crate::ops::{self, Instead, Outcome, socket_of};
-use crate::options::Discovery;
+use crate::options::MtuDiscovery;
 use crate::slab::Id;
 use crate::socket::{Kind, Socket, Under};
 use crate::state::Core;
@@ -154,11 +154,11 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
         (SOL_SOCKET, SO_RCVLOWAT) => options.receive_low = read(name).max(1) as usize,
         (IPPROTO_IPV6, IPV6_V6ONLY) => options.v6_only = read(name) != 0,
         (IPPROTO_IP, IP_TTL) => {
-            options.marks.ttl = read(name).clamp(1, 255) as u8;
+            options.ip_fields.ttl = read(name).clamp(1, 255) as u8;
             tell = true;
         }
         (IPPROTO_IP, IP_TOS) => {
-            options.marks.tos = read(name) as u8;
+            options.ip_fields.tos = read(name) as u8;
             tell = true;
         }
         (IPPROTO_IP, IP_PKTINFO) => options.packet_info = read(name) != 0,
@@ -177,7 +177,7 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
             log::once(log::Once::Control, text);
         }
         (IPPROTO_IP, libc::IP_MTU_DISCOVER) => {
-            options.discovery = Discovery::numbered(read(name));
+            options.mtu_discovery = MtuDiscovery::numbered(read(name));
         }
         // A device of Linux's, or none.
         (SOL_SOCKET, SO_BINDTODEVICE) if has_device(fd) => {

@@ -56,7 +56,7 @@ pub struct Core {
     /// An epoll set of ours, with the program's real sets that are quiet.
     pub quiet_sets: Option<RawFd>,
     /// The program is about to end.
-    pub leaving: bool,
+    pub finishing: bool,
     /// A thread of ours waits until the serving process ends.
     pub waits_to_serve: bool,
 }
@@ -83,7 +83,7 @@ impl Core {
             stay_out: 0,
             wakeups: Wakeups::none(),
             quiet_sets: None,
-            leaving: false,
+            finishing: false,
             waits_to_serve: false,
         }
     }
@@ -188,7 +188,7 @@ impl Core {
     }
 
     /// Whether bytes or ends of connections are still to be sent.
-    pub fn is_leaving(&self) -> bool {
+    pub fn has_unsent(&self) -> bool {
         let unfinished = |socket: &Socket| match &socket.kind {
             Kind::Stream(stream) => stream.phase != Phase::Dead && stream.flow.ending != Ending::No,
             Kind::Datagrams(datagrams) => !datagrams.outbox.is_empty(),

@@ -1,5 +1,5 @@
 //! A TCP connection as the program sees it: bytes received, bytes to send, and its end.
-use crate::error_queue::Refused;
+use crate::error_queue::ErrorEntry;
 use crate::mem::{Gather, Scatter};
 use crate::options::FlowOptions;
 use crate::slab::Id;
@@ -54,7 +54,7 @@ pub struct Stream {
     /// Errno of an ICMP message; the peer has acknowledged nothing since.
     pub soft_error: i32,
     /// The ICMP message that has ended the attempt to connect, for `MSG_ERRQUEUE`.
-    pub complaint: Option<Refused>,
+    pub connect_error: Option<ErrorEntry>,
     /// The program may write while fewer bytes than this are unsent (`TCP_NOTSENT_LOWAT`).
     pub unsent_low: u64,
     /// Since when `TCP_CORK` holds back the last, short segment, µs.
@@ -99,7 +99,7 @@ impl Stream {
             queued_at: None,
             deferred_until_us: None,
             soft_error: 0,
-            complaint: None,
+            connect_error: None,
             unsent_low: u64::MAX,
             held_us: None,
             local_peer: None,

@@ -1,11 +1,11 @@
 //! The calls that read and write: `read`, `write`, and all that come down to them. Errors are
 //! errnos.
 use crate::elastic_thread::ElasticThread;
-use crate::error_queue::{ERRORS_MAX, Refused};
+use crate::error_queue::{ERRORS_MAX, ErrorEntry};
 use crate::lock::{Guard, lock};
 use crate::mem::{self, Gather, Scatter};
 use crate::ops::{self, Instead, Outcome, socket_of};
-use crate::options::{Marks, Options, SendOptions};
+use crate::options::{IpFields, Options, SendOptions};
 use crate::route::Whose;
 use crate::slab::Id;
 use crate::socket::{Kind, Outgoing, Socket, charged};
@@ -46,7 +46,7 @@ pub struct ReceiveControl {
     /// The same for `IPV6_RECVPKTINFO`.
     pub local_v6: Option<Arrival>,
     /// `IP_RECVERR`.
-    pub refused: Option<Refused>,
+    pub error_entry: Option<ErrorEntry>,
 }
 
 /// Where a datagram arrived.
@@ -125,7 +125,7 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
             return Ok(Received { ipv6, ..received? });
         }
         if nonblocking {
-            core = ops::again(core, id);
+            core = ops::poll_if_repeated(core, id);
             let received = attempt(&mut core).unwrap_or(Err(libc::EAGAIN))?;
             return Ok(Received { ipv6, ..received });
         }
@@ -141,7 +141,7 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
     let done = match attempt(&mut core) {
         Some(done) => done,
         None if nonblocking => {
-            core = ops::again(core, id);
+            core = ops::poll_if_repeated(core, id);
             attempt(&mut core).unwrap_or(Err(libc::EAGAIN))
         }
         None => block(core, id, timeout, attempt),
@@ -156,27 +156,28 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
 
 /// Takes the oldest entry of the error queue.
 fn take_error(socket: &mut Socket, to: &mut Scatter<'_>) -> Result<Received, i32> {
-    if let Some(refused) = socket.stream().and_then(|stream| stream.complaint.take()) {
+    if let Some(error_entry) = socket.stream().and_then(|stream| stream.connect_error.take()) {
         let receive_control =
-            ReceiveControl { refused: Some(refused), ..ReceiveControl::default() };
-        let (from, flags) = (Some(refused.to), MSG_ERRQUEUE);
+            ReceiveControl { error_entry: Some(error_entry), ..ReceiveControl::default() };
+        let (from, flags) = (Some(error_entry.to), MSG_ERRQUEUE);
         return Ok(Received { from, flags, receive_control, ..Received::default() });
     }
     let udp = socket.datagrams().ok_or(libc::EAGAIN)?;
-    let (refused, quoted) = udp.errors.pop_front().ok_or(libc::EAGAIN)?;
+    let (error_entry, quoted) = udp.errors.pop_front().ok_or(libc::EAGAIN)?;
     let next = udp.errors.front().filter(|(next, _)| next.said.is_some());
     let next = next.map_or(0, |(next, _)| next.errno);
     // An error that was found here, not reported by ICMP, is no error of the socket.
-    if refused.said.is_some() || next != 0 {
+    if error_entry.said.is_some() || next != 0 {
         socket.error = next;
     }
     if to.is_wrong() && !quoted.is_empty() {
         return Err(libc::EFAULT);
     }
     let bytes = to.put(&quoted);
-    let cut = if bytes < quoted.len() { MSG_TRUNC } else { 0 };
-    let receive_control = ReceiveControl { refused: Some(refused), ..ReceiveControl::default() };
-    let (from, flags) = (Some(refused.to), MSG_ERRQUEUE | cut);
+    let truncated = if bytes < quoted.len() { MSG_TRUNC } else { 0 };
+    let receive_control =
+        ReceiveControl { error_entry: Some(error_entry), ..ReceiveControl::default() };
+    let (from, flags) = (Some(error_entry.to), MSG_ERRQUEUE | truncated);
     Ok(Received { bytes, from, flags, receive_control, ..Received::default() })
 }
 
@@ -267,7 +268,7 @@ fn take_datagram(
     // SAFETY: the buffer was not returned: it is queued, and the lock is held.
     let bytes = unsafe { mem::received(first.data, 0) };
     let copied = to.put(bytes);
-    let cut = copied < bytes.len();
+    let truncated = copied < bytes.len();
     let address = first.local;
     let interface = if v4 || v6 { interfaces.index_of(address) } else { 0 };
     let arrival = Arrival { address, interface };
@@ -275,11 +276,11 @@ fn take_datagram(
         bytes: if flags & MSG_TRUNC != 0 { bytes.len() } else { copied },
         from: Some(first.from),
         ipv6: false,
-        flags: if cut { MSG_TRUNC } else { 0 },
+        flags: if truncated { MSG_TRUNC } else { 0 },
         receive_control: ReceiveControl {
             local: v4.then_some(arrival),
             local_v6: v6.then_some(arrival),
-            refused: None,
+            error_entry: None,
         },
     };
     if flags & MSG_PEEK == 0 {
@@ -333,7 +334,7 @@ pub fn send_as(
     let done = match attempt(&mut core) {
         Some(done) => done,
         None if nonblocking => {
-            core = ops::again(core, id);
+            core = ops::poll_if_repeated(core, id);
             attempt(&mut core).unwrap_or(Err(libc::EAGAIN))
         }
         None => block(core, id, timeout, attempt),
@@ -460,14 +461,14 @@ fn send_datagram(
     }
     by_interface(&mut core, id, &datagram)?;
     wait::enter(&mut core)?;
-    let fragment_bytes = cut(&mut core, id, &datagram)?;
+    let fragment_bytes = fragment_bytes_of(&mut core, id, &datagram)?;
     let datagram = Datagram { fragment_bytes, ..datagram };
     let mut attempt = |core: &mut Core| give_datagram(core, id, from, datagram);
     if let Some(done) = attempt(&mut core) {
         return Ok(done?);
     }
     if nonblocking {
-        core = ops::again(core, id);
+        core = ops::poll_if_repeated(core, id);
         return Ok(attempt(&mut core).unwrap_or(Err(libc::EAGAIN))?);
     }
     Ok(block(core, id, timeout, attempt)?)
@@ -484,23 +485,23 @@ fn own_address(core: &mut Core, id: Id, to: Option<SocketAddr>) -> Option<IpAddr
 
 /// The [`SendOptions::fragment_bytes`] of a datagram, or an errno if it is too long and the program
 /// wants no fragments. The error also goes into the error queue.
-fn cut(core: &mut Core, id: Id, datagram: &Datagram) -> Result<u16, i32> {
+fn fragment_bytes_of(core: &mut Core, id: Id, datagram: &Datagram) -> Result<u16, i32> {
     let device = u16::try_from(core.device_mtu()).unwrap_or(u16::MAX);
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF) };
-    let Options { discovery, receive_errors, .. } = socket.options;
+    let Options { mtu_discovery, receive_errors, .. } = socket.options;
     let Some(udp) = socket.datagrams() else { return Err(libc::EBADF) };
     let peer = udp.peer;
     let Some(to) = datagram.to.or(peer) else { return Ok(0) };
-    let known = core.paths.mtu(to.ip(), Instant::now()).filter(|_| discovery.believes());
+    let known = core.paths.mtu(to.ip(), Instant::now()).filter(|_| mtu_discovery.heeds_icmp());
     let path = known.map_or(device, |path| path.min(device));
-    let info = match discovery.cut(datagram.len + HEADERS_BYTES, path, device) {
-        Ok(cut) => return Ok(cut),
+    let info = match mtu_discovery.fragment_bytes(datagram.len + HEADERS_BYTES, path, device) {
+        Ok(fragment_bytes) => return Ok(fragment_bytes),
         Err(mtu) => mtu,
     };
     let to = SocketAddr::new(to.ip(), peer.map_or(0, |peer| peer.port()));
-    let refused = Refused { to, errno: libc::EMSGSIZE, said: None, info };
+    let error_entry = ErrorEntry { to, errno: libc::EMSGSIZE, said: None, info };
     if receive_errors && udp.errors.len() < ERRORS_MAX {
-        udp.errors.push_back((refused, Vec::new()));
+        udp.errors.push_back((error_entry, Vec::new()));
         core.notify(id, libc::EPOLLERR);
     }
     Err(libc::EMSGSIZE)
@@ -515,7 +516,7 @@ fn give_datagram(
     let Core { sockets, elastic_threads, .. } = core;
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     let limit = socket.options.send_buffer;
-    let usual = socket.options.marks;
+    let usual = socket.options.ip_fields;
     let ElasticThread { tx, starved, .. } = &mut elastic_threads[socket.elastic];
     match socket.take_error() {
         0 => {}
@@ -546,8 +547,8 @@ fn give_datagram(
     }
     udp.in_flight_bytes += len.max(1);
     let SendControl { ttl, tos, .. } = datagram.send_control;
-    let marks = Marks { ttl: ttl.unwrap_or(usual.ttl), tos: tos.unwrap_or(usual.tos) };
-    let send_options = SendOptions { marks, fragment_bytes: datagram.fragment_bytes };
+    let ip_fields = IpFields { ttl: ttl.unwrap_or(usual.ttl), tos: tos.unwrap_or(usual.tos) };
+    let send_options = SendOptions { ip_fields, fragment_bytes: datagram.fragment_bytes };
     udp.outbox.push_back(Outgoing { memory, to, send_options });
     core.mark_dirty(id);
     Some(Ok(len))

@@ -12,7 +12,7 @@ pub unsafe extern "C" fn vfork() -> pid_t {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
-    process::leave();
+    process::finish();
     // SAFETY: the C library's `_exit` gets the program's own arguments.
     unsafe { real::_exit(status) };
     std::process::abort()

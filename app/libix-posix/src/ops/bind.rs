@@ -1,6 +1,7 @@
 //! `bind`.
 use super::{
-    Instead, Outcome, leave_to_linux, linux_name, move_watches, socket_of, soon, use_linux,
+    Instead, Outcome, leave_to_linux, linux_name, move_watches, socket_of, use_linux,
+    wait_for_answer,
 };
 use crate::lock::{Guard, lock};
 use crate::route::Whose;
@@ -129,7 +130,7 @@ pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
         // Noted: the dataplane starts in the process that waits or sends.
         return Ok(());
     }
-    let (_core, result) = soon(core, Interest::Socket(id), |core| {
+    let (_core, result) = wait_for_answer(core, Interest::Socket(id), |core| {
         let socket = core.sockets.get_mut(id)?;
         match socket.take_error() {
             0 => {

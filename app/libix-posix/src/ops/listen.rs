@@ -1,5 +1,8 @@
 //! `listen` and `accept`.
-use super::{Instead, Outcome, again, linux_name, place, socket_of, soon, use_linux};
+use super::{
+    Instead, Outcome, give_number, linux_name, poll_if_repeated, socket_of, use_linux,
+    wait_for_answer,
+};
 use crate::lock::{Guard, lock};
 use crate::slab::Id;
 use crate::socket::{Kind, Listener, Socket};
@@ -74,7 +77,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         // Noted: the dataplane starts in the process that waits for connections.
         return Ok(());
     }
-    let (mut core, result) = soon(core, Interest::Socket(id), |core| {
+    let (mut core, result) = wait_for_answer(core, Interest::Socket(id), |core| {
         core.ports.get(port)?.handles.outcome().map(|answer| answer.map_err(errno::of_error))
     });
     if result.is_err() {
@@ -128,7 +131,7 @@ pub fn accept(
             }
         }
         if nonblocking {
-            core = again(core, id);
+            core = poll_if_repeated(core, id);
             return match take_connection(&mut core, id, flags)? {
                 Some(accepted) => Ok(accepted),
                 None => Err(libc::EAGAIN.into()),
@@ -166,7 +169,7 @@ fn take_connection(core: &mut Guard, id: Id, flags: i32) -> Outcome<Option<Accep
     }
     let Some(accepted) = listener.queue.front().copied() else { return Ok(None) };
     // Under the lock, so that no other thread takes the number meanwhile.
-    let fd = place(core, accepted, flags)?;
+    let fd = give_number(core, accepted, flags)?;
     if let Some(listener) = core.sockets.get_mut(id).and_then(Socket::listener) {
         listener.queue.pop_front();
     }

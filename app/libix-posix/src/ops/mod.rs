@@ -31,7 +31,7 @@ pub use replay::set_congestion;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
-pub use under::{before_exec, before_fork, before_linux, close_number, place, use_linux};
+pub use under::{before_exec, before_fork, before_linux, close_number, give_number, use_linux};
 
 /// The outcome of an intercepted call: done here, or why not.
 pub type Outcome<T> = Result<T, Instead>;
@@ -80,7 +80,7 @@ pub fn socket(domain: i32, kind: i32) -> Result<RawFd, i32> {
     let idle = Kind::Idle { stream, ix: false, both: false };
     let mut core = lock();
     let id = core.sockets.insert(Socket::new(idle, domain == AF_INET6, false));
-    place(&mut core, id, kind).inspect_err(|_| drop(core.sockets.remove(id)))
+    give_number(&mut core, id, kind).inspect_err(|_| drop(core.sockets.remove(id)))
 }
 
 /// Whether a socket with these arguments may become IX's.
@@ -211,7 +211,7 @@ fn move_watches(core: &mut Core, id: Id) {
 }
 
 /// Waits for a result of the dataplane that comes with the next cycle.
-fn soon<T>(
+fn wait_for_answer<T>(
     core: Guard,
     interest: Interest<'_>,
     mut ready: impl FnMut(&mut Core) -> Option<Result<T, i32>>,
@@ -233,7 +233,7 @@ fn soon<T>(
 
 /// A non-blocking call has found nothing to do. If this was so before in the same cycle, runs a
 /// cycle: the program may never wait.
-pub fn again(core: Guard, id: Id) -> Guard {
+pub fn poll_if_repeated(core: Guard, id: Id) -> Guard {
     let mut core = core;
     let Core { sockets, elastic_threads, .. } = &mut *core;
     let Some(socket) = sockets.get_mut(id) else { return core };

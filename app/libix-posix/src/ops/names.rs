@@ -1,5 +1,5 @@
 //! `getsockname`, `getpeername`, and information about a connection.
-use super::{Instead, Outcome, socket_of, soon};
+use super::{Instead, Outcome, socket_of, wait_for_answer};
 use crate::lock::{Guard, lock};
 use crate::slab::Id;
 use crate::socket::Kind;
@@ -36,7 +36,7 @@ pub fn own_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
         }
     }
     core.mark_dirty(id);
-    let (_core, local) = soon(core, Interest::Socket(id), |core| {
+    let (_core, local) = wait_for_answer(core, Interest::Socket(id), |core| {
         let stream = core.sockets.get_mut(id)?.stream()?;
         match stream.local {
             None if stream.phase == Phase::Dead => Some(Err(libc::ENOTCONN)),
@@ -79,7 +79,7 @@ pub fn info(core: Guard, id: Id) -> Option<ix_abi::FlowInfo> {
     stream.wants_info = true;
     stream.info = None;
     core.mark_dirty(id);
-    let (_core, info) = soon(core, Interest::Socket(id), |core| {
+    let (_core, info) = wait_for_answer(core, Interest::Socket(id), |core| {
         let stream = core.sockets.get_mut(id)?.stream()?;
         match &stream.info {
             None if stream.phase == Phase::Dead => Some(Err(libc::ENOTCONN)),

@@ -76,9 +76,9 @@ pub fn replay(socket: &Socket) {
         }
     }
     flag(IPPROTO_IPV6, IPV6_V6ONLY, socket.ipv6 && options.v6_only);
-    if options.marks != default.marks {
-        put(IPPROTO_IP, IP_TTL, &[options.marks.ttl.into()]);
-        put(IPPROTO_IP, IP_TOS, &[options.marks.tos.into()]);
+    if options.ip_fields != default.ip_fields {
+        put(IPPROTO_IP, IP_TTL, &[options.ip_fields.ttl.into()]);
+        put(IPPROTO_IP, IP_TOS, &[options.ip_fields.tos.into()]);
     }
     // SAFETY: no pointers.
     unsafe {

@@ -31,7 +31,7 @@ impl Linux for Sockets {
 }
 
 /// Gives a descriptor number to a new socket that is or may become IX's.
-pub fn place(core: &mut Core, id: Id, flags: i32) -> Result<RawFd, i32> {
+pub fn give_number(core: &mut Core, id: Id, flags: i32) -> Result<RawFd, i32> {
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF) };
     let mut linux = linux_kind(socket);
     let taken = core.numbers.take(&FREED, &mut linux);
