@@ -73,7 +73,7 @@ impl Core {
     fn take_deferred(&mut self, listener: Id) -> Vec<Id> {
         let Core { elastic_threads, sockets, .. } = self;
         let mut all: Vec<Id> =
-            elastic_threads.iter().flat_map(|elastic| elastic.deferred.iter().copied()).collect();
+            elastic_threads.iter().flat_map(|thread| thread.deferred.iter().copied()).collect();
         all.retain(|id| {
             let stream = sockets.get_mut(*id).and_then(Socket::stream);
             stream.is_some_and(|stream| {

@@ -2,7 +2,8 @@
 //! datagram or of one that did not arrive.
 use crate::error_queue::ErrorEntry;
 use crate::mem::{self, is_possible};
-use crate::transfer::{Arrival, ReceiveControl, SendControl};
+use crate::receive::{Arrival, ReceiveControl};
+use crate::send_datagram::SendControl;
 use libc::{
     CMSG_DATA, CMSG_LEN, CMSG_SPACE, IP_PKTINFO, IP_RECVERR, IP_TOS, IP_TTL, IPPROTO_IP,
     IPPROTO_IPV6, IPV6_PKTINFO, IPV6_RECVERR, MSG_CTRUNC, SCM_RIGHTS, SOL_SOCKET, c_int, cmsghdr,

@@ -43,14 +43,14 @@ pub fn run(
     };
     core.elastic_threads[index].role = role;
     let left = core.emit(index, thread);
-    let elastic = &mut core.elastic_threads[index];
+    let own = &mut core.elastic_threads[index];
     // Acknowledgements free memory, and the dataplane may give more without an event.
-    let starved = core::mem::take(&mut elastic.starved);
+    let starved = core::mem::take(&mut own.starved);
     let wait = if starved { at_most(wait, STARVED_US) } else { wait };
-    let wait = if elastic.corked.is_empty() { wait } else { at_most(wait, CORK_US) };
-    let wait = if elastic.deferred.is_empty() { wait } else { at_most(wait, DEFERRED_US) };
-    let watches_other = elastic.watched != linux;
-    elastic.watched = linux;
+    let wait = if own.corked.is_empty() { wait } else { at_most(wait, CORK_US) };
+    let wait = if own.deferred.is_empty() { wait } else { at_most(wait, DEFERRED_US) };
+    let watches_other = own.watched != linux;
+    own.watched = linux;
     drop(core);
     let events = signals::inside(index, |may_wait| {
         if watches_other {
@@ -59,7 +59,8 @@ pub fn run(
         thread.run_io(if left || !may_wait { Wait::Poll } else { wait })
     });
     let mut core = lock();
-    let events = events.unwrap_or_else(|error| log::fatal(&format!("the dataplane: {error}")));
+    let events =
+        events.unwrap_or_else(|error| log::fatal(&format!("the dataplane failed: {error}")));
     let kicked = core.came_out(index);
     core.elastic_threads[index].cycle += 1;
     core.settle(index, thread);

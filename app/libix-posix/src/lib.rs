@@ -17,7 +17,8 @@
 //!   has to wait, `helper` while none does. `serving` decides which process of the program runs the
 //!   dataplane. `lock` has the one lock, and `signals` keeps the program's handlers out of the
 //!   dataplane. Calls under way, transmit memory and flows are parts of `libix::engine`.
-//! * **Calls**: `ops`, `transfer`, `sockopt`, `poll` and `epoll` are the calls, in safe code.
+//! * **Calls**: `ops`, `receive`, `send`, `sockopt`, `poll` and `epoll` are the calls, in safe
+//!   code.
 //!
 //! The path of a request on a busy server has no system call: `epoll_wait` runs a cycle, `read`
 //! copies from the receive buffer, `write` copies to transmit memory, and the next `epoll_wait`
@@ -80,8 +81,10 @@ mod ffi;
 mod ops;
 mod poll;
 mod process;
+mod receive;
+mod send;
+mod send_datagram;
 mod sockopt;
 #[cfg(test)]
 mod table;
-mod transfer;
 mod unsupported;

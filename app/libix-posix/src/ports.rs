@@ -13,8 +13,8 @@ impl Core {
     /// The dataplane starts with this many elastic threads: each opens all ports known so far.
     pub fn open_ports_on(&mut self, count: usize) {
         self.elastic_count = count.clamp(1, ELASTIC_THREADS_MAX);
-        for elastic in &mut self.elastic_threads[..self.elastic_count] {
-            (elastic.new_ports, elastic.new_udp_ports) = (self.ports.ids(), self.udp_ports.ids());
+        for thread in &mut self.elastic_threads[..self.elastic_count] {
+            (thread.new_ports, thread.new_udp_ports) = (self.ports.ids(), self.udp_ports.ids());
         }
         for id in self.ports.ids() {
             if let Some(port) = self.ports.get_mut(id) {
@@ -31,8 +31,8 @@ impl Core {
     /// Closes a port without members. While a request for it is outstanding, its answer closes it.
     pub fn close_port(&mut self, id: Id) {
         let Some(port) = self.ports.get(id).filter(|port| port.members.is_empty()) else { return };
-        for elastic in &mut self.elastic_threads {
-            elastic.new_ports.retain(|port| *port != id);
+        for thread in &mut self.elastic_threads {
+            thread.new_ports.retain(|port| *port != id);
         }
         if !port.handles.is_awaited() {
             for (elastic, handle) in port.handles.all() {
@@ -58,7 +58,7 @@ impl Core {
             let handles = PortHandles::unasked(self.elastic_count);
             let port = self.ports.insert(Port { handles, members, next, at, backlog });
             let active = &mut self.elastic_threads[..self.elastic_count];
-            active.iter_mut().for_each(|elastic| elastic.new_ports.push(port));
+            active.iter_mut().for_each(|thread| thread.new_ports.push(port));
             return Ok(port);
         };
         let Some(entry) = self.ports.get_mut(port).filter(|_| reuse_port) else {
@@ -76,7 +76,7 @@ impl Core {
         let port = same.unwrap_or_else(|| {
             let port = self.udp_ports.insert(UdpPort::new(at, self.elastic_count));
             let active = &mut self.elastic_threads[..self.elastic_count];
-            active.iter_mut().for_each(|elastic| elastic.new_udp_ports.push(port));
+            active.iter_mut().for_each(|thread| thread.new_udp_ports.push(port));
             port
         });
         if let Some(port) = self.udp_ports.get_mut(port) {
@@ -103,8 +103,8 @@ impl Core {
         let Some(port) = self.udp_ports.get(id).filter(|port| port.members.is_empty()) else {
             return;
         };
-        for elastic in &mut self.elastic_threads {
-            elastic.new_udp_ports.retain(|port| *port != id);
+        for thread in &mut self.elastic_threads {
+            thread.new_udp_ports.retain(|port| *port != id);
         }
         if !port.handles.is_awaited() {
             for (elastic, handle) in port.handles.all() {

@@ -126,13 +126,13 @@ impl Core {
     pub fn take_kicks(&mut self) -> u64 {
         let (called, mut drivers) = (self.wakeups.take_drivers(), 0);
         let active = &mut self.elastic_threads[..self.elastic_count];
-        for (index, elastic) in active.iter_mut().enumerate() {
-            if elastic.role == Role::Free || elastic.kicked {
+        for (index, thread) in active.iter_mut().enumerate() {
+            if thread.role == Role::Free || thread.kicked {
                 continue;
             }
             let is_called = called >> index & 1 != 0;
-            if is_called || elastic.has_calls() || !elastic.wants_role.is_empty() {
-                elastic.kicked = true;
+            if is_called || thread.has_calls() || !thread.wants_role.is_empty() {
+                thread.kicked = true;
                 drivers |= 1 << index;
             }
         }
@@ -172,8 +172,8 @@ impl Core {
 
     /// The dataplane runs now: wakes every thread that wants to drive it.
     pub fn wake_would_be_drivers(&mut self) {
-        for elastic in &mut self.elastic_threads {
-            elastic.wants_role.drain(..).for_each(|wake_fd| self.wakeups.add_fd(wake_fd));
+        for thread in &mut self.elastic_threads {
+            thread.wants_role.drain(..).for_each(|wake_fd| self.wakeups.add_fd(wake_fd));
         }
     }
 

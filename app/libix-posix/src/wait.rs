@@ -155,8 +155,8 @@ fn wait_at<T>(
         let linux = signals::sleep(wake_fd, how.linux, left);
         core = lock();
         aside = false;
-        for elastic in &mut core.elastic_threads {
-            elastic.wants_role.retain(|other| *other != wake_fd);
+        for thread in &mut core.elastic_threads {
+            thread.wants_role.retain(|other| *other != wake_fd);
         }
         how.interest.each(&mut core, |waiters| waiters.retain(|other| *other != waiter));
         if linux {
@@ -169,9 +169,9 @@ impl Core {
     /// A thread that was woken to drive an elastic thread returns instead: wakes the next one that
     /// wants to drive it.
     fn pass_on(&mut self, elastic: usize) {
-        let elastic = &self.elastic_threads[elastic];
-        if elastic.role == Role::Free
-            && let Some(wake_fd) = elastic.wants_role.first().copied()
+        let thread = &self.elastic_threads[elastic];
+        if thread.role == Role::Free
+            && let Some(wake_fd) = thread.wants_role.first().copied()
         {
             self.wake(wake_fd);
         }
@@ -220,7 +220,7 @@ pub fn everyone_outside() -> Guard {
     let mut core = lock();
     // No thread becomes a driver meanwhile, nor does a helper.
     core.stay_out += 1;
-    let is_driven = |elastic: &ElasticThread| elastic.role != Role::Free;
+    let is_driven = |thread: &ElasticThread| thread.role != Role::Free;
     while let Some(busy) = core.all_elastic_threads().iter().position(is_driven) {
         let wake_fd = wake::own_fd();
         core.elastic_threads[busy].wants_role.push(wake_fd);

@@ -3,7 +3,7 @@ use super::{answer, fail};
 use crate::fds::{self, Entry};
 use crate::lock::lock;
 use crate::ops::{self, Instead};
-use crate::{kept_numbers, log, mem, numbers, real, transfer};
+use crate::{kept_numbers, log, mem, numbers, real, receive};
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, O_NONBLOCK, c_int, c_uint, c_ulong};
 
 /// Linux's number, which the `libc` crate lacks.
@@ -151,13 +151,13 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
     match command {
         F_DUPFD | F_DUPFD_CLOEXEC => ops::duplicated(fd, result),
         libc::F_SETFL => {
-            transfer::set_nonblocking(fd, argument as c_int & O_NONBLOCK != 0);
+            ops::set_nonblocking(fd, argument as c_int & O_NONBLOCK != 0);
             ops::keep_nonblocking(fd);
         }
         libc::F_GETFL => {
             // The Linux socket of a listener of both sides never blocks, so its flag is not the
             // program's.
-            return match transfer::is_nonblocking(fd) {
+            return match ops::is_nonblocking(fd) {
                 Ok(true) => result | O_NONBLOCK,
                 Ok(false) => result & !O_NONBLOCK,
                 Err(_) => result,
@@ -201,13 +201,13 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             }
             let result = on_linux();
             if result == 0 {
-                transfer::set_nonblocking(fd, on);
+                ops::set_nonblocking(fd, on);
                 ops::keep_nonblocking(fd);
             }
             result as c_int
         }
         libc::FIONREAD | libc::TIOCOUTQ => {
-            let queued = transfer::queued(fd).map(|(unread, unsent)| {
+            let queued = receive::queued(fd).map(|(unread, unsent)| {
                 let bytes = if request == libc::FIONREAD { unread } else { unsent };
                 // SAFETY: for this request the argument is a pointer to an int.
                 unsafe { *(argument as *mut c_int) = bytes.min(c_int::MAX as usize) as c_int };
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             answer(fd, queued, on_linux) as c_int
         }
         // Urgent data is received in line, so there is never a mark.
-        SIOCATMARK if transfer::queued(fd) != Err(Instead::Linux) => {
+        SIOCATMARK if receive::queued(fd) != Err(Instead::Linux) => {
             // SAFETY: for this request the argument is a pointer to an int.
             unsafe { *(argument as *mut c_int) = 0 };
             0

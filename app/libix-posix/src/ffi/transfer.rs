@@ -3,8 +3,8 @@ use super::{answer, fail};
 use crate::fds::{self, Entry};
 use crate::mem::{self, Gather, Scatter, is_possible};
 use crate::ops::{Instead, Outcome};
-use crate::transfer::{self, Received};
-use crate::{cmsg, log, real};
+use crate::receive::{self, Received};
+use crate::{cmsg, log, real, send};
 use libc::{
     MSG_NOSIGNAL, MSG_WAITFORONE, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t,
     sockaddr, socklen_t, ssize_t, timespec,
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_
     }
     let piece = piece(to, len);
     // SAFETY: the program lets this call write to its pieces.
-    let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, 0);
+    let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, 0);
     answer(fd, received.map(|received| received.bytes), on_linux)
 }
 
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssi
     if scatter.left() == 0 {
         return 0;
     }
-    answer(fd, transfer::receive(fd, scatter, 0).map(|received| received.bytes), on_linux)
+    answer(fd, receive::receive(fd, scatter, 0).map(|received| received.bytes), on_linux)
 }
 
 #[unsafe(no_mangle)]
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_
     }
     let piece = piece(to, len);
     // SAFETY: the program lets this call write to its pieces.
-    let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, flags);
+    let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, flags);
     answer(fd, received.map(|received| received.bytes), on_linux)
 }
 
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn recvfrom(
     }
     let piece = piece(to, len);
     // SAFETY: the program lets this call write to its pieces.
-    let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, flags);
+    let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, flags);
     if let Ok(Received { from: sender, ipv6, .. }) = received {
         let has_room = is_possible(from, 1) && is_possible(from_len, size_of::<socklen_t>());
         if !from.is_null() && !has_room {
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
         Err(errno) => return fail(errno),
     };
     // SAFETY: the program lets this call write to its pieces.
-    let received = transfer::receive(fd, unsafe { Scatter::new(pieces) }, flags);
+    let received = receive::receive(fd, unsafe { Scatter::new(pieces) }, flags);
     if let Ok(received) = received {
         let len = &raw mut header.msg_namelen;
         // SAFETY: the program has room for an address there, or passes null.
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> s
     }
     let piece = piece(from, len);
     // SAFETY: the program does not change its pieces during this call.
-    sent(fd, transfer::send(fd, unsafe { Gather::new(&piece) }, 0, None), 0, on_linux)
+    sent(fd, send::send(fd, unsafe { Gather::new(&piece) }, 0, None), 0, on_linux)
 }
 
 #[unsafe(no_mangle)]
@@ -258,7 +258,7 @@ pub unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> 
         Err(errno) => return fail(errno),
     };
     // SAFETY: the program does not change its pieces during this call.
-    sent(fd, transfer::send(fd, unsafe { Gather::new(pieces) }, 0, None), 0, on_linux)
+    sent(fd, send::send(fd, unsafe { Gather::new(pieces) }, 0, None), 0, on_linux)
 }
 
 #[unsafe(no_mangle)]
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn send(
     }
     let piece = piece(from, len);
     // SAFETY: the program does not change its pieces during this call.
-    sent(fd, transfer::send(fd, unsafe { Gather::new(&piece) }, flags, None), flags, on_linux)
+    sent(fd, send::send(fd, unsafe { Gather::new(&piece) }, flags, None), flags, on_linux)
 }
 
 #[unsafe(no_mangle)]
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn sendto(
     };
     let piece = piece(from, len);
     // SAFETY: the program does not change its pieces during this call.
-    sent(fd, transfer::send(fd, unsafe { Gather::new(&piece) }, flags, to), flags, on_linux)
+    sent(fd, send::send(fd, unsafe { Gather::new(&piece) }, flags, to), flags, on_linux)
 }
 
 /// # Safety
@@ -345,7 +345,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     let send_control = unsafe { cmsg::read(header) };
     // SAFETY: the program does not change its pieces during this call.
     let gather = unsafe { Gather::new(pieces) };
-    sent(fd, transfer::send_as(fd, gather, flags, to, send_control), flags, on_linux)
+    sent(fd, send::send_as(fd, gather, flags, to, send_control), flags, on_linux)
 }
 
 #[unsafe(no_mangle)]
@@ -385,7 +385,7 @@ pub unsafe extern "C" fn sendfile(
 ) -> ssize_t {
     // SAFETY: the C library's `sendfile` gets the program's own arguments.
     let on_linux = || unsafe { real::sendfile(out, input, offset, count) };
-    if !fds::is_ours(out) || transfer::queued(out) == Err(Instead::Linux) {
+    if !fds::is_ours(out) || receive::queued(out) == Err(Instead::Linux) {
         return on_linux();
     }
     let mut total = 0;
@@ -407,7 +407,7 @@ pub unsafe extern "C" fn sendfile(
         let piece = piece(buffer.as_ptr().cast(), n as usize);
         // SAFETY: the program does not change its pieces during this call.
         let gather = unsafe { Gather::new(&piece) };
-        let result = sent(out, transfer::send(out, gather, 0, None), 0, || -1);
+        let result = sent(out, send::send(out, gather, 0, None), 0, || -1);
         let taken = result.max(0);
         // SAFETY: null, or an offset of the program's, which waits for this call.
         match unsafe { offset.as_mut() } {
@@ -447,7 +447,7 @@ pub unsafe extern "C" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    let ours = |fd| fds::is_ours(fd) && transfer::queued(fd) != Err(Instead::Linux);
+    let ours = |fd| fds::is_ours(fd) && receive::queued(fd) != Err(Instead::Linux);
     if ours(input) || ours(out) {
         let text = "splice does not work with sockets of IX and returns EINVAL, so that the program \
                     copies instead; if it does not, switch splicing off in its configuration";

@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(unused_imports))]
 
 mod bind;
+mod blocking;
 mod close;
 mod connect;
 mod listen;
@@ -22,6 +23,7 @@ use crate::state::Core;
 use crate::wait::{self, Interest, Stop, WaitSpec};
 use crate::{mem, real, serving, signals};
 pub use bind::{become_datagrams, bind, ephemeral_ports};
+pub use blocking::{block, is_nonblocking, set_nonblocking};
 pub use close::{linger, shutdown};
 pub use connect::{connect, disconnect};
 use libc::{AF_INET, AF_INET6, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, socklen_t};

@@ -1,0 +1,260 @@
+//! The calls that read: `read`, `recvmsg`, and all that come down to them. Errors are errnos.
+use crate::error_queue::ErrorEntry;
+use crate::lock::lock;
+use crate::mem::{self, Scatter};
+use crate::ops::{self, Instead, Outcome, socket_of};
+use crate::signals;
+use crate::slab::Id;
+use crate::socket::{Kind, Socket, charged};
+use crate::state::Core;
+use crate::stream::Phase;
+use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+
+/// The result of a call that receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// The number of bytes that the call returns.
+    pub bytes: usize,
+    /// The sender of a datagram.
+    pub from: Option<SocketAddr>,
+    /// The program expects IPv6 addresses.
+    pub ipv6: bool,
+    /// `MSG_*` bits for `msg_flags`.
+    pub flags: i32,
+    /// Its control messages.
+    pub receive_control: ReceiveControl,
+}
+
+/// The control messages of a call that receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceiveControl {
+    /// `IP_PKTINFO`: where the datagram arrived.
+    pub local: Option<Arrival>,
+    /// The same for `IPV6_RECVPKTINFO`.
+    pub local_v6: Option<Arrival>,
+    /// `IP_RECVERR`.
+    pub error_entry: Option<ErrorEntry>,
+}
+
+/// Where a datagram arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The local address that it was sent to.
+    pub address: IpAddr,
+    /// Linux's number of the interface; 0 if Linux does not have it.
+    pub interface: u32,
+}
+
+/// `recvmsg` and all simpler calls.
+pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> {
+    signals::reset();
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let (ipv6, timeout) = (socket.ipv6, socket.options.receive_timeout);
+    let nonblocking = socket.nonblocking || flags & MSG_DONTWAIT != 0;
+    let is_stream = match &socket.kind {
+        Kind::Linux | Kind::Lost => return Err(Instead::Linux),
+        Kind::Idle { stream: false, both: true, .. } => {
+            // A bound UDP socket that waits also waits for datagrams of IX.
+            ops::become_datagrams(core, id)?;
+            return receive(fd, to, flags);
+        }
+        Kind::Idle { .. } => return Err(Instead::Linux),
+        Kind::Listener(_) => return Err(libc::ENOTCONN.into()),
+        Kind::Stream(_) => true,
+        Kind::Datagrams(_) => false,
+    };
+    if flags & MSG_ERRQUEUE != 0 {
+        return Ok(Received { ipv6, ..take_error(socket, &mut to)? });
+    }
+    if !is_stream {
+        let mut attempt = |core: &mut Core| take_datagram(core, id, &mut to, flags);
+        if let Some(received) = attempt(&mut core) {
+            return Ok(Received { ipv6, ..received? });
+        }
+        if nonblocking {
+            core = ops::poll_if_repeated(core, id);
+            let received = attempt(&mut core).unwrap_or(Err(libc::EAGAIN))?;
+            return Ok(Received { ipv6, ..received });
+        }
+        return Ok(Received { ipv6, ..ops::block(core, id, timeout, attempt)? });
+    }
+    if flags & libc::MSG_OOB != 0 {
+        // Urgent data is received in line.
+        return Err(libc::EINVAL.into());
+    }
+    let mut total = 0;
+    let whole = flags & MSG_WAITALL != 0 && flags & MSG_PEEK == 0;
+    let mut attempt = |core: &mut Core| take_bytes(core, id, &mut to, flags, &mut total, whole);
+    let done = match attempt(&mut core) {
+        Some(done) => done,
+        None if nonblocking => {
+            core = ops::poll_if_repeated(core, id);
+            attempt(&mut core).unwrap_or(Err(libc::EAGAIN))
+        }
+        None => ops::block(core, id, timeout, attempt),
+    };
+    match done {
+        Err(_) if total > 0 => {}
+        Err(errno) => return Err(errno.into()),
+        Ok(()) => {}
+    }
+    Ok(Received { bytes: total, ipv6, ..Received::default() })
+}
+
+/// Takes the oldest entry of the error queue.
+fn take_error(socket: &mut Socket, to: &mut Scatter<'_>) -> Result<Received, i32> {
+    if let Some(error_entry) = socket.stream().and_then(|stream| stream.connect_error.take()) {
+        let receive_control =
+            ReceiveControl { error_entry: Some(error_entry), ..ReceiveControl::default() };
+        let (from, flags) = (Some(error_entry.to), MSG_ERRQUEUE);
+        return Ok(Received { from, flags, receive_control, ..Received::default() });
+    }
+    let udp = socket.datagrams().ok_or(libc::EAGAIN)?;
+    let (error_entry, quoted) = udp.errors.pop_front().ok_or(libc::EAGAIN)?;
+    let next = udp.errors.front().filter(|(next, _)| next.said.is_some());
+    let next = next.map_or(0, |(next, _)| next.errno);
+    // An error that was found here, not reported by ICMP, is no error of the socket.
+    if error_entry.said.is_some() || next != 0 {
+        socket.error = next;
+    }
+    if to.is_wrong() && !quoted.is_empty() {
+        return Err(libc::EFAULT);
+    }
+    let bytes = to.put(&quoted);
+    let truncated = if bytes < quoted.len() { MSG_TRUNC } else { 0 };
+    let receive_control =
+        ReceiveControl { error_entry: Some(error_entry), ..ReceiveControl::default() };
+    let (from, flags) = (Some(error_entry.to), MSG_ERRQUEUE | truncated);
+    Ok(Received { bytes, from, flags, receive_control, ..Received::default() })
+}
+
+/// Reads from a connection. `None`: nothing yet, or with `whole` not all yet.
+fn take_bytes(
+    core: &mut Core,
+    id: Id,
+    to: &mut Scatter<'_>,
+    flags: i32,
+    total: &mut usize,
+    whole: bool,
+) -> Option<Result<(), i32>> {
+    let Some(socket) = core.sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
+    let error = socket.error;
+    let Some(stream) = socket.stream() else { return Some(Err(libc::ENOTCONN)) };
+    let peek = flags & MSG_PEEK != 0;
+    if to.is_wrong() && flags & MSG_TRUNC == 0 && stream.unread() > 0 {
+        return Some(Err(libc::EFAULT));
+    }
+    let n = match flags & MSG_TRUNC {
+        0 => stream.read(to, peek),
+        _ if peek => to.skip(stream.unread()),
+        _ => {
+            let n = stream.discard(to.left());
+            to.skip(n)
+        }
+    };
+    *total += n;
+    // Buffers are returned in large steps, which open the window.
+    let touch = stream.flow.receive.has_done();
+    let local_peer = stream.local_peer.filter(|_| n > 0 && !peek);
+    let eof = stream.eof;
+    let ended = eof || stream.read_shut || stream.phase == Phase::Dead;
+    let connecting = stream.is_connecting();
+    if touch {
+        core.mark_dirty(id);
+    }
+    if let Some(local_peer) = local_peer {
+        core.read_from_local_peer(local_peer, n);
+    }
+    if to.left() == 0 || (*total > 0 && !whole) {
+        return Some(Ok(()));
+    }
+    // After the end of the stream a read returns the end again, also after a later error.
+    if error != 0 && !eof {
+        if *total == 0
+            && let Some(socket) = core.sockets.get_mut(id)
+        {
+            socket.take_error();
+        }
+        return Some(Err(error));
+    }
+    if ended {
+        return Some(Ok(()));
+    }
+    if connecting {
+        return None;
+    }
+    None
+}
+
+/// Reads the first datagram.
+fn take_datagram(
+    core: &mut Core,
+    id: Id,
+    to: &mut Scatter<'_>,
+    flags: i32,
+) -> Option<Result<Received, i32>> {
+    let Core { sockets, elastic_threads, interfaces, .. } = core;
+    let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
+    match socket.take_error() {
+        0 => {}
+        errno => return Some(Err(errno)),
+    }
+    let (v4, v6) = (socket.options.packet_info, socket.options.packet_info_v6);
+    let Some(udp) = socket.datagrams() else { return Some(Err(libc::EBADF)) };
+    let Some(first) = udp.inbox.front() else {
+        return udp.read_shut.then(|| Ok(Received::default()));
+    };
+    if to.is_wrong() {
+        // As on Linux, the datagram is lost.
+        let (data, elastic) = (first.data, first.elastic);
+        udp.inbox.pop_front();
+        udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
+        elastic_threads[elastic].give_back(data);
+        return Some(Err(libc::EFAULT));
+    }
+    // SAFETY: the buffer was not returned: it is queued, and the lock is held.
+    let bytes = unsafe { mem::received(first.data, 0) };
+    let copied = to.put(bytes);
+    let truncated = copied < bytes.len();
+    let address = first.local;
+    let interface = if v4 || v6 { interfaces.index_of(address) } else { 0 };
+    let arrival = Arrival { address, interface };
+    let received = Received {
+        bytes: if flags & MSG_TRUNC != 0 { bytes.len() } else { copied },
+        from: Some(first.from),
+        ipv6: false,
+        flags: if truncated { MSG_TRUNC } else { 0 },
+        receive_control: ReceiveControl {
+            local: v4.then_some(arrival),
+            local_v6: v6.then_some(arrival),
+            error_entry: None,
+        },
+    };
+    if flags & MSG_PEEK == 0 {
+        let (data, elastic) = (first.data, first.elastic);
+        udp.inbox.pop_front();
+        udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
+        elastic_threads[elastic].give_back(data);
+    }
+    Some(Ok(received))
+}
+
+/// The values of `FIONREAD` and `TIOCOUTQ`: unread bytes, and bytes not acknowledged.
+pub fn queued(fd: RawFd) -> Outcome<(usize, usize)> {
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    match &core.sockets.get_mut(id).ok_or(libc::EBADF)?.kind {
+        Kind::Linux | Kind::Idle { .. } | Kind::Lost => Err(Instead::Linux),
+        Kind::Listener(_) => Err(libc::EINVAL.into()),
+        Kind::Stream(stream) if stream.local_peer.is_some() => Ok((stream.unread(), 0)),
+        Kind::Stream(stream) => Ok((stream.unread(), stream.held() as usize)),
+        Kind::Datagrams(udp) => Ok((
+            udp.inbox.front().map_or(0, |first| first.data.len() as usize),
+            udp.in_flight_bytes,
+        )),
+    }
+}

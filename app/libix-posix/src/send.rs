@@ -1,0 +1,133 @@
+//! The calls that write: `write`, `sendmsg`, and all that come down to them. Errors are errnos.
+use crate::elastic_thread::ElasticThread;
+use crate::lock::{Guard, lock};
+use crate::mem::Gather;
+use crate::ops::{self, Instead, Outcome, socket_of};
+use crate::route::Whose;
+use crate::send_datagram::{Datagram, SendControl, send_datagram};
+use crate::signals;
+use crate::slab::Id;
+use crate::socket::Kind;
+use crate::state::Core;
+use crate::stream::Phase;
+use libc::MSG_DONTWAIT;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+/// `send`, `write` and all simpler calls.
+pub fn send(fd: RawFd, from: Gather<'_>, flags: i32, to: Option<SocketAddr>) -> Outcome<usize> {
+    send_as(fd, from, flags, to, Ok(SendControl::default()))
+}
+
+/// `sendmsg`. `send_control` has the control messages, which only datagrams use, or their errno.
+pub fn send_as(
+    fd: RawFd,
+    mut from: Gather<'_>,
+    flags: i32,
+    to: Option<SocketAddr>,
+    send_control: Result<SendControl, i32>,
+) -> Outcome<usize> {
+    signals::reset();
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    // TCP Fast Open: data with the SYN.
+    let to_ix = flags & libc::MSG_FASTOPEN != 0 && is_ours(&core, to);
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let timeout = socket.options.send_timeout;
+    let nonblocking = socket.nonblocking || flags & MSG_DONTWAIT != 0;
+    match &socket.kind {
+        Kind::Linux | Kind::Lost => return Err(Instead::Linux),
+        Kind::Idle { stream: false, .. } => {
+            become_ours(core, fd, id, to)?;
+            return send_as(fd, from, flags, to, send_control);
+        }
+        Kind::Idle { .. } if to_ix => return Err(libc::EOPNOTSUPP.into()),
+        Kind::Idle { .. } => return Err(Instead::Linux),
+        Kind::Listener(_) => return Err(libc::EPIPE.into()),
+        Kind::Datagrams(_) => {
+            let datagram =
+                Datagram { to, send_control: send_control?, len: from.left(), fragment_bytes: 0 };
+            return send_datagram(core, id, &mut from, datagram, nonblocking, timeout);
+        }
+        Kind::Stream(_) => {}
+    }
+    let mut total = 0;
+    let mut attempt = |core: &mut Core| give_bytes(core, id, &mut from, &mut total);
+    let done = match attempt(&mut core) {
+        Some(done) => done,
+        None if nonblocking => {
+            core = ops::poll_if_repeated(core, id);
+            attempt(&mut core).unwrap_or(Err(libc::EAGAIN))
+        }
+        None => ops::block(core, id, timeout, attempt),
+    };
+    match done {
+        Err(errno) if total == 0 => Err(errno.into()),
+        _ => Ok(total),
+    }
+}
+
+/// Whether a destination is IX's.
+fn is_ours(core: &Core, to: Option<SocketAddr>) -> bool {
+    to.is_some_and(|to| core.routes.connect(to.ip()) == Whose::Ix)
+}
+
+/// Copies as many bytes as there is room for. `None`: not all of them.
+fn give_bytes(
+    core: &mut Core,
+    id: Id,
+    from: &mut Gather<'_>,
+    total: &mut usize,
+) -> Option<Result<(), i32>> {
+    let Core { sockets, elastic_threads, .. } = core;
+    let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
+    let limit = socket.options.send_buffer;
+    let ElasticThread { tx, starved, .. } = &mut elastic_threads[socket.elastic];
+    if socket.error != 0 {
+        let errno = socket.error;
+        if *total == 0 {
+            socket.take_error();
+        }
+        return Some(Err(errno));
+    }
+    let Some(stream) = socket.stream() else { return Some(Err(libc::ENOTCONN)) };
+    if stream.phase == Phase::Dead || stream.flow.is_shut() {
+        return Some(Err(libc::EPIPE));
+    }
+    if stream.is_connecting() {
+        return None;
+    }
+    if from.left() == 0 {
+        return Some(Ok(()));
+    }
+    if from.is_wrong() {
+        return Some(Err(libc::EFAULT));
+    }
+    if let Some(local_peer) = stream.local_peer {
+        *total += core.send_to_local_peer(id, local_peer, from);
+        return (from.left() == 0).then_some(Ok(()));
+    }
+    let Some(tx) = tx else { return Some(Err(libc::ENOBUFS)) };
+    let room = stream.space(limit);
+    let n = stream.write(&tx.0, from, room);
+    *starved |= n < room.min(from.left() + n);
+    *total += n;
+    if n > 0 {
+        core.mark_dirty(id);
+    }
+    (from.left() == 0).then_some(Ok(()))
+}
+
+/// The destination of the first datagram decides whose an undecided socket is.
+fn become_ours(mut core: Guard, fd: RawFd, id: Id, to: Option<SocketAddr>) -> Outcome<()> {
+    let Some(to) = to else { return Err(Instead::Linux) };
+    if core.whose(id, to.ip())? == Whose::Linux {
+        // A bound socket stays undecided until it sends to IX.
+        let bound = core.sockets.get(id).is_some_and(|socket| socket.bound.is_some());
+        if !bound {
+            ops::leave_to_linux(&mut core, fd, id)?;
+        }
+        return Err(Instead::Linux);
+    }
+    ops::become_datagrams(core, id)
+}
