@@ -6,11 +6,11 @@
 mod queues;
 
 use ix_broker::control::{Client, read_only};
-use ix_proto::control::vnic::{FilterDerived, FiltersCreated, View, VnicCreated};
+use ix_proto::control::vnic::{FilterDerived, FiltersCreated, RateChange, View, VnicCreated};
 use ix_proto::control::{Request, VnicDevice};
 use ix_report::problem::{Problem, Result};
 use ix_testbed::{Namespace, PacketSocket, VethEnd};
-use ix_vnic::Policy;
+use ix_vnic::{Policy, Rate};
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -291,9 +291,9 @@ impl Stage {
             ),
         ];
         let rate = Request::Rate {
-            rx: None,
-            tx: Some("1kpps".to_owned()),
-            flow: None,
+            rx: RateChange::Keep,
+            tx: RateChange::Set(Rate::packets(1000)),
+            flow: RateChange::Keep,
             vnic: Some("good".to_owned()),
             queue: None,
             weight: None,

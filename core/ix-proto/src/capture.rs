@@ -30,9 +30,10 @@ pub enum Protocol {
 codec_enum!(Protocol { 0 = Tcp, 1 = Udp, 2 = Icmp, 3 = Arp });
 
 /// An expression.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Filter {
     /// Every packet.
+    #[default]
     All,
     /// Sender or receiver has this address (in ARP as well).
     Host(IpAddr),
@@ -92,7 +93,7 @@ pub enum CaptureOrder {
 
 codec_enum!(CaptureOrder { 0 = Start { snaplen, filter }, 1 = Stop });
 
-/// What is wrong with an expression.
+/// The error for an invalid expression, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterError(String);
 
@@ -100,6 +101,73 @@ impl fmt::Display for FilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+impl Protocol {
+    /// Its word in an expression.
+    fn name(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Icmp => "icmp",
+            Protocol::Arp => "arp",
+        }
+    }
+}
+
+/// The expression, with no more parentheses than it needs. It is parsed to the same filter.
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Filter::All => Ok(()),
+            Filter::Host(address) => write!(f, "host {address}"),
+            Filter::Port(port) => write!(f, "port {port}"),
+            Filter::Flow(address, port) => match address.as_v4() {
+                Some(_) => write!(f, "flow {address}:{port}"),
+                None => write!(f, "flow [{address}]:{port}"),
+            },
+            Filter::Is(protocol) => f.write_str(protocol.name()),
+            Filter::Group(group) => write!(f, "group {group}"),
+            Filter::Thread(thread) => write!(f, "thread {thread}"),
+            Filter::Drops => f.write_str("drops"),
+            Filter::In => f.write_str("in"),
+            Filter::Out => f.write_str("out"),
+            Filter::Not(filter) => {
+                f.write_str("not ")?;
+                filter.write_part(f, filter.joins())
+            }
+            Filter::And(parts) => join(f, parts, " and ", Filter::joins),
+            Filter::Or(parts) => join(f, parts, " or ", |part| matches!(part, Filter::Or(_))),
+        }
+    }
+}
+
+impl Filter {
+    fn joins(&self) -> bool {
+        matches!(self, Filter::And(_) | Filter::Or(_))
+    }
+
+    fn write_part(&self, f: &mut fmt::Formatter<'_>, in_parentheses: bool) -> fmt::Result {
+        match in_parentheses {
+            true => write!(f, "({self})"),
+            false => write!(f, "{self}"),
+        }
+    }
+}
+
+fn join(
+    f: &mut fmt::Formatter<'_>,
+    parts: &[Filter],
+    word: &str,
+    in_parentheses: fn(&Filter) -> bool,
+) -> fmt::Result {
+    for (index, part) in parts.iter().enumerate() {
+        if index > 0 {
+            f.write_str(word)?;
+        }
+        part.write_part(f, in_parentheses(part))?;
+    }
+    Ok(())
 }
 
 impl std::error::Error for FilterError {}
@@ -110,21 +178,36 @@ impl core::str::FromStr for Filter {
     /// Words: `host A`, `port N`, `flow A:N`, `tcp`, `udp`, `icmp`, `arp`, `group N`, `thread N`,
     /// `drops`, `in`, `out`; joined by `and`, `or`, `not` and parentheses. Nothing: every packet.
     fn from_str(text: &str) -> Result<Filter, FilterError> {
-        if text.len() > TEXT_MAX {
-            return Err(FilterError(format!("longer than {TEXT_MAX} characters")));
-        }
-        let spaced = text.replace('(', " ( ").replace(')', " ) ");
-        let words: Vec<&str> = spaced.split_whitespace().collect();
-        if words.is_empty() {
-            return Ok(Filter::All);
-        }
-        let mut parser = Parser { words: &words, depth: 0 };
-        let filter = parser.either()?;
-        match parser.words.first() {
-            None => Ok(filter),
-            Some(word) => Err(FilterError(format!("`{word}` where `and` or `or` was expected"))),
-        }
+        parse(text).map_err(|FilterError(why)| {
+            let shown: String = text.chars().take(SHOWN_MAX).collect();
+            let more = if shown.len() < text.len() { "…" } else { "" };
+            FilterError(format!("invalid filter `{}{more}`: {why}", shown.escape_debug()))
+        })
     }
+}
+
+/// Most characters of an invalid expression that its error repeats.
+const SHOWN_MAX: usize = 100;
+
+fn parse(text: &str) -> Result<Filter, FilterError> {
+    if text.len() > TEXT_MAX {
+        return Err(FilterError(format!("longer than {TEXT_MAX} characters")));
+    }
+    let spaced = text.replace('(', " ( ").replace(')', " ) ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    if words.is_empty() {
+        return Ok(Filter::All);
+    }
+    let mut parser = Parser { words: &words, depth: 0 };
+    let filter = parser.either()?;
+    if let Some(word) = parser.words.first() {
+        return Err(FilterError(format!("`{word}` where `and` or `or` was expected")));
+    }
+    // Whoever gets the filter parses this text, in which an address may be longer.
+    if filter.to_string().len() > TEXT_MAX {
+        return Err(FilterError(format!("longer than {TEXT_MAX} characters, written in full")));
+    }
+    Ok(filter)
 }
 
 struct Parser<'a> {
@@ -233,7 +316,79 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_expression_is_written_as_it_was_read() {
+        for text in [
+            "",
+            "tcp and port 80 and not host 10.0.0.9",
+            "in or out and drops",
+            "(in or out) and not (udp or arp)",
+            "(in and (out and icmp)) and thread 3",
+            "in or (out or group 127)",
+            "not not not flow [fe80::1]:7",
+            "flow 10.0.0.1:80 or host fe80::1",
+        ] {
+            let filter: Filter = text.parse().expect(text);
+            assert_eq!(filter.to_string(), text);
+        }
+        let fully: Filter = "((in)and( (out)or(drops) ))".parse().expect("spaces are free");
+        assert_eq!(fully.to_string(), "in and (out or drops)");
+    }
+
+    #[test]
+    fn what_is_invalid_is_named() {
+        for (text, says) in [
+            ("port 80 tcp", "invalid filter `port 80 tcp`: `tcp` where `and`"),
+            ("tcp and", "invalid filter `tcp and`: it ends too early"),
+            ("host nobody", "`host nobody`: an address was expected"),
+            ("group 128", "there is no flow group 128"),
+        ] {
+            let error = text.parse::<Filter>().expect_err(text).to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        let long = vec!["in"; TEXT_MAX].join(" and ");
+        let error = long.parse::<Filter>().expect_err("long").to_string();
+        assert!(error.len() < 2 * SHOWN_MAX && error.contains("…`: longer than 1000"), "{error}");
+    }
+
+    fn any_filter() -> impl Strategy<Value = Filter> {
+        let leaf = prop_oneof![
+            any::<[u8; 16]>().prop_map(|a| Filter::Host(IpAddr(a))),
+            any::<[u8; 4]>().prop_map(|a| Filter::Host(IpAddr::v4(a))),
+            any::<u16>().prop_map(Filter::Port),
+            any::<([u8; 16], u16)>().prop_map(|(a, port)| Filter::Flow(IpAddr(a), port)),
+            any::<([u8; 4], u16)>().prop_map(|(a, port)| Filter::Flow(IpAddr::v4(a), port)),
+            (0..FLOW_GROUPS as u8).prop_map(Filter::Group),
+            any::<u8>().prop_map(Filter::Thread),
+            prop::sample::select(vec![
+                Filter::Is(Protocol::Tcp),
+                Filter::Is(Protocol::Udp),
+                Filter::Is(Protocol::Icmp),
+                Filter::Is(Protocol::Arp),
+                Filter::Drops,
+                Filter::In,
+                Filter::Out,
+            ]),
+        ];
+        leaf.prop_recursive(4, 12, 3, |inner| {
+            prop_oneof![
+                inner.clone().prop_map(|filter| Filter::Not(filter.into())),
+                prop::collection::vec(inner.clone(), 2..4).prop_map(Filter::And),
+                prop::collection::vec(inner, 2..4).prop_map(Filter::Or),
+            ]
+        })
+    }
+
     proptest! {
+        #[test]
+        fn every_filter_has_a_text(filter in any_filter()) {
+            let text = filter.to_string();
+            match text.parse::<Filter>() {
+                Ok(read) => prop_assert_eq!(read, filter),
+                Err(e) => prop_assert!(text.len() > TEXT_MAX, "{}", e),
+            }
+        }
+
         #[test]
         fn no_text_and_no_bytes_harm(
             text in "[a-z0-9 ().:]{0,80}",
@@ -242,6 +397,7 @@ mod tests {
         ) {
             if let Ok(filter) = text.parse::<Filter>() {
                 survives(&filter);
+                prop_assert_eq!(filter.to_string().parse(), Ok(filter));
             }
             harmless::<CaptureOrder>(&bytes);
             prop_assert!(nested.len() < 2 || Filter::decode(&nested).is_err());

@@ -45,6 +45,8 @@ pub enum FromImage {
     UpdateFailed {
         /// Number of the device in the configuration.
         device: usize,
+        /// The update's number.
+        serial: u64,
         /// The reason.
         why: String,
     },
@@ -74,7 +76,7 @@ codec_enum!(FromImage {
     3 = Failed(why),
     4 = Taken { device, serial },
     5 = Updated { device, queue, serial },
-    6 = UpdateFailed { device, why },
+    6 = UpdateFailed { device, serial, why },
     7 = Outcome { serial, outcome },
     8 = Surveyed { serial },
     9 = Survivor { pid },
@@ -161,7 +163,7 @@ mod tests {
                 FromImage::Failed(text.clone()),
                 FromImage::Taken { device, serial },
                 FromImage::Updated { device, queue, serial },
-                FromImage::UpdateFailed { device, why: text.clone() },
+                FromImage::UpdateFailed { device, serial, why: text.clone() },
                 FromImage::Outcome { serial, outcome: Outcome::Refused(text.clone()) },
                 FromImage::Surveyed { serial },
                 FromImage::Survivor { pid },

@@ -43,6 +43,11 @@ impl Rate {
         Rate { bits_per_s: Some(bits_per_s), packets_per_s: None, burst_bytes: BURST_USUAL }
     }
 
+    /// A limit in packets per second, with the default burst.
+    pub fn packets(packets_per_s: u64) -> Rate {
+        Rate { bits_per_s: None, packets_per_s: Some(packets_per_s), burst_bytes: BURST_USUAL }
+    }
+
     /// The rate of one of `queues` queues that share this rate equally.
     pub fn share(self, queues: u64) -> Rate {
         let part = |n: u64| (n / queues.max(1)).max(1);

@@ -35,7 +35,12 @@ pub enum UpdateOutcome {
         serial: u64,
     },
     /// It could not be applied, and why; the device has not changed.
-    Failed(String),
+    Failed {
+        /// The update's number.
+        serial: u64,
+        /// Why.
+        why: String,
+    },
 }
 
 /// A received order of the control plane.

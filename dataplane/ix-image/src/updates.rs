@@ -132,7 +132,9 @@ impl UpdateSource for ChannelUpdates {
             UpdateOutcome::Updated { queue, serial } => {
                 FromImage::Updated { device, queue, serial }
             }
-            UpdateOutcome::Failed(why) => FromImage::UpdateFailed { device, why },
+            UpdateOutcome::Failed { serial, why } => {
+                FromImage::UpdateFailed { device, serial, why }
+            }
         });
     }
 

@@ -1,5 +1,5 @@
-//! The devices of a running dataplane, as its broker keeps them: peers that come and go, interfaces
-//! that are removed and made again. What changes is said to the user and sent to the dataplane.
+//! The broker's part of a running dataplane's devices: peers come and go, interfaces are removed and
+//! created again. The broker tells the user and sends each change to the dataplane.
 use crate::vnic::FilteredDevices;
 use ix_entry::Channel;
 use ix_netdev::LinkChange;
@@ -10,7 +10,7 @@ use ix_vnic::Filter;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Between tries to hand an update over while the channel is full.
+/// Time between two attempts to send an update while the channel is full, ms.
 const RETRY_MS: u64 = 10;
 
 /// All devices, in the order of the configuration.
@@ -18,18 +18,18 @@ pub struct Devices(Vec<Device>);
 
 struct Device {
     opened: OpenedDevice,
-    /// What its link does, for people.
+    /// State of its link, in words.
     state: String,
     /// The interface was removed.
-    gone: bool,
-    /// Queues of the interface that is back, that the dataplane has not attached yet.
+    removed: bool,
+    /// Number of queues of a new interface that the dataplane has not attached yet.
     missing: usize,
     /// Number of the last update that was sent.
     serial: u64,
-    /// The last update that was sent is not read yet. The dataplane gets one at a time, so that
-    /// one that nobody enters for long does not fill the channel.
+    /// The dataplane has not read the last update. It gets one at a time: otherwise a dataplane
+    /// that no thread enters for a long time would fill the channel.
     unread: bool,
-    /// The newest change that is still to be sent. It stands for all before it.
+    /// The newest change that was not sent yet. It replaces all earlier ones.
     next: Option<DeviceUpdate>,
 }
 
@@ -39,7 +39,7 @@ impl Devices {
         let device = |opened| Device {
             opened,
             state: "up".to_owned(),
-            gone: false,
+            removed: false,
             missing: 0,
             serial: 0,
             unread: false,
@@ -48,7 +48,7 @@ impl Devices {
         Devices(opened.into_iter().map(device).collect())
     }
 
-    /// What polls readable when [`Devices::service`] has something to do.
+    /// Descriptors that poll readable when [`Devices::service`] has something to do.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.0.iter().flat_map(|device| device.opened.watch_fds())
     }
@@ -63,7 +63,7 @@ impl Devices {
         due.min().map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
     }
 
-    /// Serves the devices' control channels; answers the lines for the user.
+    /// Serves the devices' control channels; returns lines for the user.
     pub fn service(&mut self, channel: Option<&Channel>) -> Vec<String> {
         let mut lines = Vec::new();
         for (number, device) in self.0.iter_mut().enumerate() {
@@ -81,7 +81,8 @@ impl Devices {
         lines
     }
 
-    /// A link of the host changed; answers the line for the user if it is one of ours.
+    /// Handles a change of a link of the host; returns a line for the user if the link is one of
+    /// these devices.
     pub fn link_changed(
         &mut self,
         change: &LinkChange,
@@ -100,17 +101,17 @@ impl Devices {
         line
     }
 
-    /// Whether a link is the only way by which packets leave.
+    /// Whether the link of this name is the only device.
     pub fn is_only_link(&self, name: &str) -> bool {
         matches!(&self.0[..], [device] if device.is_called(name))
     }
 
-    /// Gives the interfaces back to Linux: the dataplane has ended.
+    /// Gives the interfaces back to Linux, when the dataplane has ended.
     pub fn close(&mut self) {
         self.0.iter_mut().for_each(|device| device.opened.close());
     }
 
-    /// The dataplane says something about its devices; answers the line for the user.
+    /// Handles a message of the dataplane about its devices; returns a line for the user.
     pub fn heard(&mut self, message: &FromImage, channel: Option<&Channel>) -> Option<String> {
         match message {
             FromImage::Taken { device: number, serial } => {
@@ -121,7 +122,7 @@ impl Devices {
             }
             FromImage::Updated { device, queue, serial } => {
                 let device = self.0.get_mut(*device)?;
-                // A later update is on its way: this one's descriptors are of no use any more.
+                // A newer update was sent, which replaces this one.
                 if device.serial != *serial {
                     return None;
                 }
@@ -132,8 +133,11 @@ impl Devices {
                 device.missing = device.missing.saturating_sub(1);
                 last.then(|| device.now("up", " again"))
             }
-            FromImage::UpdateFailed { device, why } => {
+            FromImage::UpdateFailed { device, serial, why } => {
                 let device = self.0.get_mut(*device)?;
+                if device.serial != *serial {
+                    return None;
+                }
                 device.state = why.clone();
                 Some(format!("device {}: {why}", device.name()))
             }
@@ -141,19 +145,20 @@ impl Devices {
         }
     }
 
-    /// `kind:name` of each.
+    /// The devices' names, as `kind:name`.
     pub fn names(&self) -> Vec<String> {
         self.0.iter().map(Device::name).collect()
     }
 
-    /// What each one's link does.
+    /// States of the devices' links, in words.
     pub fn states(&self) -> Vec<String> {
         self.0.iter().map(|device| device.state.clone()).collect()
     }
 }
 
 impl FilteredDevices for Devices {
-    /// What a network card refuses is said to the user: its program asks all filters in any case.
+    /// Tells the user which filters a network card refuses. The XDP program checks all filters in
+    /// any case.
     fn set_receive_filters(&mut self, filters: Option<&[Filter]>) -> Result<(), String> {
         for device in &mut self.0 {
             let set = device.opened.set_filters(filters.map(<[Filter]>::to_vec));
@@ -173,45 +178,48 @@ impl Device {
         format!("{}:{}", self.opened.info.kind, self.opened.info.name)
     }
 
-    /// Lines begin with the device's name.
+    /// A line without the device's name at its beginning.
     fn without_name<'a>(&self, line: &'a str) -> &'a str {
         line.strip_prefix(&self.name()).map_or(line, |rest| rest.trim_start_matches([':', ' ']))
     }
 
-    /// It is the link of the host that has this name.
+    /// Whether this device is the link of the host with this name.
     fn is_called(&self, name: &str) -> bool {
         matches!(self.opened.info.kind, NicKind::Afxdp(_) | NicKind::Tap)
             && self.opened.info.name == *name
     }
 
-    /// Its interface changed: answers the line about it.
+    /// Handles a change of its interface; returns a line for the user.
     fn follow(&mut self, change: &LinkChange) -> Option<String> {
         Some(match change {
             LinkChange::Alias { .. } => return None,
             LinkChange::Down(_) => self.now("down", ": packets are lost until it is up again"),
             LinkChange::Renamed { to, .. } => {
-                // The queues are the interface's, whatever its name.
+                // The queues stay with the interface.
                 let from = &self.opened.info.name;
-                let line = format!("link {from} is called {to} now, and goes on");
+                let line =
+                    format!("link {from} is called {to} now; the dataplane uses it as before");
                 self.opened.info.name = to.clone();
                 line
             }
             LinkChange::Removed(_) if self.opened.info.kind == NicKind::Tap => {
-                self.now("gone", ": start `ix run` anew")
+                self.now("gone", ": another process removed it; start `ix run` again")
             }
-            // Its queues are the dataplane's, wherever the other end is.
+            // The dataplane keeps the tap's queues in any namespace.
             LinkChange::Moved(_) if self.opened.info.kind == NicKind::Tap => {
-                self.now("elsewhere", ": it goes on in another namespace, where nobody watches it")
+                let more = ": it was moved to another namespace; the dataplane still uses it, but \
+                            does not notice there whether it is up";
+                self.now("elsewhere", more)
             }
             LinkChange::Removed(_) | LinkChange::Moved(_) => {
-                (self.gone, self.missing) = (true, 0);
-                self.now("gone", ": packets are lost until there is one of this name again")
+                (self.removed, self.missing) = (true, 0);
+                self.now("gone", ": packets are lost until a link of this name exists again")
             }
-            LinkChange::Up(_) if !self.gone => self.now("up", ""),
+            LinkChange::Up(_) if !self.removed => self.now("up", ""),
             LinkChange::Up(_) => match self.opened.reopen() {
-                // Told when the dataplane has attached all queues.
+                // The user gets the line when the dataplane has attached all queues.
                 Ok(update) => {
-                    (self.gone, self.missing) = (false, self.opened.info.queues);
+                    (self.removed, self.missing) = (false, self.opened.info.queues);
                     self.next = update;
                     return None;
                 }
@@ -220,13 +228,13 @@ impl Device {
         })
     }
 
-    /// The line about a new state of the interface.
+    /// Sets the state of the interface; returns the line about it.
     fn now(&mut self, state: &str, more: &str) -> String {
         self.state = state.to_owned();
         format!("link {} is {state}{more}", self.opened.info.name)
     }
 
-    /// Hands the newest change to the dataplane, unless it has one to read.
+    /// Sends the newest change to the dataplane, unless it has one to read.
     fn send_next(&mut self, number: usize, channel: Option<&Channel>) {
         if self.unread {
             return;
@@ -238,8 +246,29 @@ impl Device {
         match channel.try_send(&message.encode(), &fds) {
             Ok(()) => (self.serial, self.unread) = (serial, true),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.next = Some(update),
-            // The process ends; that is told elsewhere.
+            // The process has ended; the broker notices that by itself.
             Err(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ix_netdev::{OpenOptions, open};
+
+    #[test]
+    fn an_old_failure_changes_nothing() {
+        let spec = format!("memif:@ix-devices-{}", std::process::id());
+        let opened = open(&spec.parse().expect("a device"), &OpenOptions::default());
+        let mut devices = Devices::new(vec![opened.expect("no privilege is needed")]);
+        let failed = |serial| FromImage::UpdateFailed { device: 0, serial, why: "no".to_owned() };
+        // A newer update, number 2, was sent.
+        devices.0[0].serial = 2;
+        assert_eq!(devices.handle(&failed(1), None), None);
+        assert_eq!(devices.states(), ["up"]);
+        let line = devices.handle(&failed(2), None).expect("a line");
+        assert!(line.starts_with("device memif:@ix-devices") && line.ends_with(": no"), "{line}");
+        assert_eq!(devices.states(), ["no"]);
     }
 }

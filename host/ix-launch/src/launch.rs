@@ -388,8 +388,8 @@ fn said(channel: &Channel) -> io::Result<Option<FromImage>> {
         FromImage::Hello { .. } => FromImage::Hello { pid: sender.ok_or_else(invalid)? },
         FromImage::Survivor { .. } => FromImage::Survivor { pid: sender.ok_or_else(invalid)? },
         FromImage::Failed(why) => FromImage::Failed(printable(&why)),
-        FromImage::UpdateFailed { device, why } => {
-            FromImage::UpdateFailed { device, why: printable(&why) }
+        FromImage::UpdateFailed { device, serial, why } => {
+            FromImage::UpdateFailed { device, serial, why: printable(&why) }
         }
         FromImage::Outcome { serial, outcome } => {
             let outcome = match outcome {
@@ -480,7 +480,7 @@ mod tests {
         let outcome = |outcome| FromImage::Outcome { serial: 1, outcome };
         for of in [
             FromImage::Failed,
-            |why| FromImage::UpdateFailed { device: 0, why },
+            |why| FromImage::UpdateFailed { device: 0, serial: 0, why },
             |why| FromImage::Outcome { serial: 1, outcome: Outcome::Refused(why) },
             |why| FromImage::Outcome { serial: 1, outcome: Outcome::TimedOut(why) },
         ] {

@@ -3,10 +3,12 @@ use super::{limit, quantile, rounded};
 use crate::lab::{CLIENT_LINK, Host, Lab};
 use crate::path::flows::Receivers;
 use crate::serve::Serve;
+use ix_proto::control::vnic::RateChange;
 use ix_report::problem::{Problem, Result};
 use ix_sys::socket::set_receive_timeout;
 use ix_sys::stamps;
 use ix_testbed::PacketSocket;
+use ix_vnic::Rate;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
@@ -31,11 +33,10 @@ pub(super) fn measure(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     for (flows, paced) in [(1, true), (4, true), (4, false)] {
         let kind = if paced { "each flow" } else { "all flows" };
         eprintln!("ix: {flows} flows, {FLOW_MBIT_PER_S} Mbit/s for {kind}");
-        let one = format!("{FLOW_MBIT_PER_S}Mbit");
-        let all = format!("{}Mbit", FLOW_MBIT_PER_S * flows as u64);
+        let mbit = |rate: u64| RateChange::Set(Rate::bits(rate * 1_000_000));
         match paced {
-            true => limit(&control, Some("none"), Some(&one))?,
-            false => limit(&control, Some(&all), Some("none"))?,
+            true => limit(&control, RateChange::Remove, mbit(FLOW_MBIT_PER_S))?,
+            false => limit(&control, mbit(FLOW_MBIT_PER_S * flows as u64), RateChange::Remove)?,
         }
         let receivers = Receivers::start(lab.client_namespace(), &vec![server.address(); flows])?;
         std::thread::sleep(SETTLE);

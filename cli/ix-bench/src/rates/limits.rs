@@ -4,7 +4,9 @@ use super::{limit, quantile, rounded};
 use crate::lab::{CLIENT_LINK, Host, Lab};
 use crate::path::flows::Receivers;
 use crate::serve::Serve;
+use ix_proto::control::vnic::RateChange;
 use ix_report::problem::{Problem, Result};
+use ix_vnic::Rate;
 use serde_json::{Value, json};
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
@@ -24,14 +26,14 @@ const READS: usize = 50;
 pub(super) fn measure(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     let server = lab.start(Host::Ix, &Serve::echo(&["bulk".to_owned()]))?;
     let control = server.control().unwrap_or_default();
-    let set = |rate: u64| limit(&control, Some(&format!("{rate}bit")), None);
+    let set = |rate: u64| limit(&control, RateChange::Set(Rate::bits(rate)), RateChange::Keep);
     let limited = Limited { by: "its dataplane", set: &set, dropped: &|| Ok(None) };
     let mut rows = all_rates(lab, quick, server.address(), &limited)?;
     server.stop();
 
     let shared = Shared::start(lab, "100Gbit")?;
     let tenant = shared.tenant("limited", TENANTS[0], lab.cpus.0, "bulk")?;
-    let set = |rate: u64| shared.rate("limited", Some(&format!("{rate}bit")), 1);
+    let set = |rate: u64| shared.rate("limited", RateChange::Set(Rate::bits(rate)), 1);
     let dropped = || shared.dropped().map(Some);
     let limited = Limited { by: "it and the kernel", set: &set, dropped: &dropped };
     rows.extend(all_rates(lab, quick, SocketAddrV4::new(TENANTS[0], PORT), &limited)?);

@@ -10,6 +10,7 @@ pub(crate) mod shared;
 use crate::args::{Device, RatesArgs};
 use crate::lab::Lab;
 use ix_broker::control::Client;
+use ix_proto::control::vnic::RateChange;
 use ix_proto::control::{Answer, Request};
 use ix_report::machine::Machine;
 use ix_report::problem::{Problem, Result};
@@ -71,11 +72,10 @@ fn ask(control: &Path, request: &Request) -> Result<Answer> {
     Client::connect(control)?.ask(request)
 }
 
-/// Sets rates of a dataplane or of a vNIC.
-fn limit(control: &Path, tx: Option<&str>, flow: Option<&str>) -> Result<()> {
-    let text = |rate: Option<&str>| rate.map(str::to_owned);
-    let (tx, flow) = (text(tx), text(flow));
-    let request = Request::Rate { rx: None, tx, flow, vnic: None, queue: None, weight: None };
+/// Changes rates of a dataplane.
+fn limit(control: &Path, tx: RateChange, flow: RateChange) -> Result<()> {
+    let rx = RateChange::Keep;
+    let request = Request::Rate { rx, tx, flow, vnic: None, queue: None, weight: None };
     ask(control, &request).map(drop)
 }
 

@@ -5,9 +5,10 @@ use crate::path::flows::Receivers;
 use crate::process::Process;
 use crate::stalls::Stalls;
 use ix_broker::control::Client;
-use ix_proto::control::vnic::{FiltersCreated, SharedVnic, View, VnicCreated};
+use ix_proto::control::vnic::{FiltersCreated, RateChange, SharedVnic, View, VnicCreated};
 use ix_proto::control::{Request, VnicDevice};
 use ix_report::problem::{Problem, Result};
+use ix_vnic::Rate;
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::PathBuf;
@@ -84,11 +85,11 @@ impl<'a> Shared<'a> {
         Ok((created.device, capability))
     }
 
-    pub(super) fn rate(&self, name: &str, tx: Option<&str>, weight: u32) -> Result<()> {
+    pub(super) fn rate(&self, name: &str, tx: RateChange, weight: u32) -> Result<()> {
         let request = Request::Rate {
-            rx: None,
-            tx: tx.map(str::to_owned),
-            flow: None,
+            rx: RateChange::Keep,
+            tx,
+            flow: RateChange::Keep,
             vnic: Some(name.to_owned()),
             queue: None,
             weight: Some(weight),
@@ -157,8 +158,8 @@ pub(super) fn neighbour(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     let flood = shared.tenant("flood", TENANTS[1], lab.cpus.1, "bulk")?;
     let pinned = ix_sys::cpu::pin(lab.cpus.1);
     pinned.map_err(|e| Problem::new("cannot choose a hardware thread", e))?;
-    shared.rate("paced", Some("100Mbit"), 1)?;
-    shared.rate("flood", Some("none"), 1)?;
+    shared.rate("paced", RateChange::Set(Rate::bits(100_000_000)), 1)?;
+    shared.rate("flood", RateChange::Remove, 1)?;
     let (mut alone, mut beside, mut mbits) = (Vec::new(), Vec::new(), Vec::new());
     let figure = |value: &Value, key: &str| value[key].as_f64().unwrap_or(0.0);
     for run in 1..=runs {
@@ -209,7 +210,7 @@ pub(super) fn weights(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for weight in [1, 3] {
         eprintln!("ix: two tenants with weights of 1 and {weight}");
-        shared.rate("other", None, weight)?;
+        shared.rate("other", RateChange::Keep, weight)?;
         let servers = TENANTS.map(|ip| SocketAddrV4::new(ip, PORT));
         // Several flows each, so that one slow flow matters less.
         let all: Vec<_> = servers.iter().flat_map(|server| [*server; 4]).collect();

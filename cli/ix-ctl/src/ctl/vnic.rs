@@ -3,7 +3,8 @@ use super::args::{FilterCommand, LookArgs, QueueChoice, RateArgs, VnicArgs, Vnic
 use super::{connect, print_json};
 use ix_proto::control::vnic::{
     FilterCreated, FilterDerived, FiltersCreated, FiltersRevoked, OwnFilter, OwnRates, OwnVnic,
-    QueueRates, Rates, RatesSet, SharedFilter, SharedInterface, SharedRates, View, VnicCreated,
+    QueueRates, RateChange, Rates, RatesSet, SharedFilter, SharedInterface, SharedRates, View,
+    VnicCreated,
 };
 use ix_proto::control::{Answer, Code, Request, Status};
 use ix_report::problem::Result;
@@ -271,12 +272,13 @@ fn show_shared_rates(vnic: &str, rates: &SharedRates) {
 pub fn rate(args: &RateArgs) -> Result<()> {
     let RateArgs { rx, tx, flow, vnic, queue, weight, .. } = args;
     let asks = rx.is_none() && tx.is_none() && flow.is_none() && weight.is_none();
+    let change = |change: &Option<RateChange>| change.unwrap_or_default();
     let request = match asks && vnic.is_none() && queue.is_none() {
         true => Request::Vnic,
         false => Request::Rate {
-            rx: rx.clone(),
-            tx: tx.clone(),
-            flow: flow.clone(),
+            rx: change(rx),
+            tx: change(tx),
+            flow: change(flow),
             vnic: vnic.clone(),
             queue: *queue,
             weight: *weight,

@@ -12,6 +12,7 @@ use files::Files;
 use format::Entry;
 use ix_broker::control::Client;
 use ix_dataplane::capture::{CaptureMemory, Captured, RingReader};
+use ix_proto::capture::FilterError;
 use ix_proto::control::{CaptureStarted, CaptureWish, Request};
 use ix_report::problem::{Problem, Result};
 use ix_sys::{clock, signal};
@@ -83,8 +84,10 @@ const KEEP: Duration = Duration::from_secs(1);
 pub fn main(args: &PcapArgs) -> Result<()> {
     let pid = std::process::id();
     let (snaplen, ring_bytes) = (args.snaplen, args.buffer);
-    let wish = CaptureWish { pid, filter: args.filter.join(" "), snaplen, ring_bytes };
-    wish.check().map_err(|why| Problem::new("cannot capture", why).mend("see `ix pcap --help`"))?;
+    let refused = |why| Problem::new("cannot capture", why).mend("see `ix pcap --help`");
+    let filter = args.filter.join(" ").parse().map_err(|e: FilterError| refused(e.to_string()))?;
+    let wish = CaptureWish { pid, filter, snaplen, ring_bytes };
+    wish.check().map_err(refused)?;
     if args.ring_files == Some(0) {
         return Err(Problem::new("cannot capture", "--ring-files is 0").mend("give at least 1"));
     }

@@ -3,11 +3,12 @@
 //! sockets that every user may open.
 use super::{Outcome, START, flip, outcome, row};
 use ix_broker::control::{Client, read_only};
-use ix_proto::control::vnic::{FiltersCreated, OwnVnic, QueueRates, View};
+use ix_proto::control::vnic::{FiltersCreated, OwnVnic, QueueRates, RateChange, View};
 use ix_proto::control::{Code, Line, Request};
 use ix_report::problem::{Problem, Result};
 use ix_report::wall::attacker;
 use ix_testbed::{Namespace, PacketSocket, cpu};
+use ix_vnic::Rate;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
@@ -245,20 +246,24 @@ impl Stage {
 
     /// Sets and lifts rates of queues, which no capability allows.
     fn limit(&self) -> Result<Vec<Value>> {
-        let rate = |tx: &str| Request::Rate {
-            rx: None,
-            tx: Some(tx.to_owned()),
-            flow: None,
+        let rate = |tx: RateChange| Request::Rate {
+            rx: RateChange::Keep,
+            tx,
+            flow: RateChange::Keep,
             vnic: None,
             queue: Some(0),
             weight: None,
         };
         let mut rows = Vec::new();
         for (attack, of, tx) in [
-            ("slow a neighbour's queue down", &self.neighbour, "1kpps"),
-            ("lift the rate of a neighbour's queue", &self.neighbour, "none"),
-            ("set a rate of its own queue", &self.evil, "1Gbit"),
-            ("lift the rate of its own queue", &self.evil, "none"),
+            (
+                "slow a neighbour's queue down",
+                &self.neighbour,
+                RateChange::Set(Rate::packets(1000)),
+            ),
+            ("lift the rate of a neighbour's queue", &self.neighbour, RateChange::Remove),
+            ("set a rate of its own queue", &self.evil, RateChange::Set(Rate::bits(1_000_000_000))),
+            ("lift the rate of its own queue", &self.evil, RateChange::Remove),
         ] {
             let before = of.rates()?;
             let mut tried = outcome(&read_only(&of.control), &rate(tx));
@@ -272,9 +277,9 @@ impl Stage {
         let with_key = line(&format!(r#","capability":"{}""#, self.ours));
         rows.push(row(
             "lift a queue's rate by a filter's capability",
-            &say(&read_only(&self.evil.control), &with_key, &rate("none"))?,
+            &say(&read_only(&self.evil.control), &with_key, &rate(RateChange::Remove))?,
             "the operators' socket",
-            &say(&self.evil.control, &line(""), &rate("none"))?,
+            &say(&self.evil.control, &line(""), &rate(RateChange::Remove))?,
         ));
         Ok(rows)
     }

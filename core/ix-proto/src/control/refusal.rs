@@ -6,7 +6,7 @@ use std::fmt;
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The line is not a request.
+    /// The line is not a request, or has a value that no request can have.
     BadRequest(String),
     /// The line is longer than a request may be: at most this many bytes.
     TooLong(usize),
@@ -167,7 +167,7 @@ impl From<&Refusal> for Refused {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::BadRequest(why) => write!(f, "not a request: {why}"),
+            Refusal::BadRequest(why) => write!(f, "invalid request: {why}"),
             Refusal::TooLong(most) => write!(f, "request too long: at most {most} bytes"),
             Refusal::Version(theirs) => {
                 write!(f, "the request is of protocol {theirs}, this dataplane speaks {PROTOCOL}")

@@ -1,5 +1,6 @@
 //! Requests, and who may make them.
 use super::text;
+use super::vnic::RateChange;
 use super::{PROTOCOL, Query, Refusal, Report, Role};
 use crate::GroupSet;
 use crate::capture::{self, RING_BYTES, SNAPLEN_MAX};
@@ -139,14 +140,14 @@ pub enum Request {
     /// Changes limits; `none` removes one.
     Rate {
         /// Limit of what is received, such as `100Mbit`.
-        #[serde(default)]
-        rx: Option<String>,
+        #[serde(default, skip_serializing_if = "RateChange::is_keep")]
+        rx: RateChange,
         /// Limit of what is sent.
-        #[serde(default)]
-        tx: Option<String>,
+        #[serde(default, skip_serializing_if = "RateChange::is_keep")]
+        tx: RateChange,
         /// Limit of what each flow sends.
-        #[serde(default)]
-        flow: Option<String>,
+        #[serde(default, skip_serializing_if = "RateChange::is_keep")]
+        flow: RateChange,
         /// The vNIC, on a shared interface.
         #[serde(default)]
         vnic: Option<String>,
@@ -296,9 +297,9 @@ impl VnicDevice {
 pub struct CaptureWish {
     /// The process that reads it.
     pub pid: u32,
-    /// For [`capture::Filter`].
-    #[serde(default)]
-    pub filter: String,
+    /// Which packets.
+    #[serde(default, with = "text::one")]
+    pub filter: capture::Filter,
     /// Bytes of a packet, at most.
     pub snaplen: u32,
     /// Memory for each elastic thread, bytes.
@@ -319,12 +320,7 @@ impl CaptureWish {
                 RING_BYTES.end()
             ));
         }
-        self.parsed_filter().map(drop)
-    }
-
-    /// Which packets.
-    pub fn parsed_filter(&self) -> Result<capture::Filter, String> {
-        self.filter.parse().map_err(|e| format!("filter: {e}"))
+        Ok(())
     }
 }
 
@@ -332,6 +328,7 @@ impl CaptureWish {
 mod tests {
     use super::super::Code;
     use super::*;
+    use ix_vnic::Rate;
     use proptest::prelude::*;
 
     fn read(line: &str) -> Result<Request, Refusal> {
@@ -367,6 +364,18 @@ mod tests {
                 "bad-request",
                 "invalid filter `rx any`",
             ),
+            (
+                r#"{"do":"rate","tx":"fast"}"#,
+                "bad-request",
+                "invalid request: invalid rate `fast`: unknown part `fast`",
+            ),
+            (r#"{"do":"rate","rx":"0bit"}"#, "bad-request", "0 lets nothing pass"),
+            (r#"{"do":"rate","rx":7}"#, "bad-request", "string"),
+            (
+                r#"{"do":"capture","wish":{"pid":1,"filter":"tcp in","snaplen":9,"ring_bytes":65536}}"#,
+                "bad-request",
+                "invalid filter `tcp in`: `in` where `and` or `or` was expected",
+            ),
             (r#"{"do":"status","protocol":7}"#, "version", "protocol 7, this dataplane speaks 1"),
         ] {
             let refusal = read(line).expect_err(line);
@@ -386,10 +395,19 @@ mod tests {
             Request::FilterCreate { filters: Vec::new(), holder: None, vnic: None, queue: None },
             Request::VnicDelete { name: String::new() },
             Request::FilterRemove { filter: None },
-            Request::Rate { rx: None, tx: None, flow: None, vnic: None, queue: None, weight: None },
+            read(r#"{"do":"rate"}"#).expect("no rate changes"),
         ];
         assert!(changes.iter().all(|r| r.allowed(Role::Operator) && !r.allowed(Role::ReadOnly)));
         assert!(Request::Stats.allowed(Role::ReadOnly) && Request::Status.allowed(Role::ReadOnly));
+    }
+
+    #[test]
+    fn a_rate_stays_is_removed_or_is_set() {
+        let request = read(r#"{"do":"rate","rx":null,"tx":"none","flow":"2Mbit"}"#);
+        let Ok(Request::Rate { rx, tx, flow, .. }) = request else { panic!("{request:?}") };
+        let old = Some(Rate::bits(7));
+        let new = [rx, tx, flow].map(|change| change.apply(old));
+        assert_eq!(new, [old, None, Some(Rate::bits(2_000_000))]);
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! What one end writes the other reads back equal: every request and every answer.
 use super::vnic::*;
 use super::*;
-use crate::capture::{RING_BYTES, SNAPLEN_MAX};
+use crate::capture::{self, RING_BYTES, SNAPLEN_MAX};
 use crate::survey::FlowFigures;
 use crate::{GroupSet, MigrationEnd, MigrationRecord, ThreadState};
 use ix_vnic::{Filter, Rate};
@@ -33,6 +33,15 @@ fn filter() -> impl Strategy<Value = Filter> {
         "rx eth type 0x88b5",
         "tx ip proto 253 service 10.0.0.5",
     ];
+    select(filters.map(|text| text.parse().expect(text)).to_vec())
+}
+
+fn change() -> impl Strategy<Value = RateChange> {
+    prop_oneof![Just(RateChange::Keep), Just(RateChange::Remove), rate().prop_map(RateChange::Set)]
+}
+
+fn capture_filter() -> impl Strategy<Value = capture::Filter> {
+    let filters = ["", "tcp and port 80", "not (drops or host ::1)"];
     select(filters.map(|text| text.parse().expect(text)).to_vec())
 }
 
@@ -83,7 +92,7 @@ fn query() -> impl Strategy<Value = Query> {
 fn request() -> impl Strategy<Value = Request> {
     let topic = || select(vec![Topic::Status, Topic::Stats]);
     let device = select(vec![VnicDevice::Afxdp, VnicDevice::Tap]);
-    let wish = (any::<u32>(), 1..=SNAPLEN_MAX, select(vec!["", "tcp and port 80", "not drops"]));
+    let wish = (any::<u32>(), 1..=SNAPLEN_MAX, capture_filter());
     let thread = 0usize..64;
     prop_oneof![
         Just(Request::Status),
@@ -98,7 +107,7 @@ fn request() -> impl Strategy<Value = Request> {
         thread.prop_map(|thread| Request::Resume { thread }),
         (of(word()), of(figure())).prop_map(|(text, slo_us)| Request::Policy { text, slo_us }),
         wish.prop_map(|(pid, snaplen, filter)| {
-            let (filter, ring_bytes) = (filter.to_owned(), *RING_BYTES.end());
+            let ring_bytes = *RING_BYTES.end();
             Request::Capture { wish: CaptureWish { pid, filter, snaplen, ring_bytes } }
         }),
         any::<u32>().prop_map(|pid| Request::CaptureStop { pid }),
@@ -117,7 +126,7 @@ fn request() -> impl Strategy<Value = Request> {
             .prop_map(|(capability, filter)| Request::FilterDerive { capability, filter }),
         word().prop_map(|capability| Request::FilterRevoke { capability }),
         of(any::<u32>()).prop_map(|filter| Request::FilterRemove { filter }),
-        (of(word()), of(word()), of(word()), of(word()), of(0usize..9), of(any::<u32>())).prop_map(
+        (change(), change(), change(), of(word()), of(0usize..9), of(any::<u32>())).prop_map(
             |(rx, tx, flow, vnic, queue, weight)| Request::Rate {
                 rx,
                 tx,

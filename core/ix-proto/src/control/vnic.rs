@@ -1,9 +1,10 @@
 //! Filters and rates, as they are granted, changed and shown.
 use super::{Code, text};
-use ix_vnic::{Filter, Rate};
-use serde::{Deserialize, Serialize};
+use ix_vnic::{Filter, Rate, RateError};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::str::FromStr;
 
 /// What [`Vnic`](super::Request::Vnic) returns: everything but the capabilities.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -54,6 +55,62 @@ pub enum Limit {
     Rates,
     /// Parts of a full interface.
     Weights,
+}
+
+/// What becomes of one rate: in JSON a text, `none` or a rate; absent where it stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RateChange {
+    /// It stays.
+    #[default]
+    Keep,
+    /// It is removed: no limit any more.
+    Remove,
+    /// It is replaced by this one.
+    Set(Rate),
+}
+
+impl RateChange {
+    /// True for [`RateChange::Keep`].
+    pub fn is_keep(&self) -> bool {
+        *self == RateChange::Keep
+    }
+
+    /// The rate after the change.
+    pub fn apply(self, old: Option<Rate>) -> Option<Rate> {
+        match self {
+            RateChange::Keep => old,
+            RateChange::Remove => None,
+            RateChange::Set(rate) => Some(rate),
+        }
+    }
+}
+
+/// `none` or a rate, as people write it.
+impl FromStr for RateChange {
+    type Err = RateError;
+
+    fn from_str(text: &str) -> Result<RateChange, RateError> {
+        match text {
+            "none" => Ok(RateChange::Remove),
+            text => text.parse().map(RateChange::Set),
+        }
+    }
+}
+
+impl Serialize for RateChange {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            RateChange::Keep => to.serialize_none(),
+            RateChange::Remove => to.serialize_str("none"),
+            RateChange::Set(rate) => to.collect_str(rate),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RateChange {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<RateChange, D::Error> {
+        text::option::deserialize(from).map(Option::unwrap_or_default)
+    }
 }
 
 /// Rates; none: no limit.

@@ -46,7 +46,10 @@ impl Io {
             };
             let Some(port) = self.ports.get(device) else { continue };
             match ix_nic::read_update(&port.info, change, fds, &shared.memory) {
-                Err(e) => source.tell(device, UpdateOutcome::Failed(e.to_string())),
+                Err(e) => {
+                    let why = e.to_string();
+                    source.tell(device, UpdateOutcome::Failed { serial, why });
+                }
                 Ok(parts) => {
                     for (thread, update) in parts.into_iter().enumerate().take(shared.threads()) {
                         shared.updates.put(thread, device, Part { serial, update });

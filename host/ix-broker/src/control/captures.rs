@@ -43,10 +43,6 @@ impl Captures {
             running.heard = now;
             return Some(Ok(CaptureStarted::default()));
         }
-        let filter = match wish.parsed_filter() {
-            Ok(filter) => filter,
-            Err(why) => return Some(Err(Refusal::BadRequest(why))),
-        };
         let bytes = CaptureMemory::bytes_for(threads, wish.ring_bytes);
         let made = memory(bytes).and_then(|memory| Ok((memory.try_clone()?, memory)));
         let (fd, memory) = match made {
@@ -58,7 +54,7 @@ impl Captures {
         *self.0.borrow_mut() = Some(Running { pid: wish.pid, memory, heard: now });
         let captures = self.clone();
         let done = move |outcome: &Outcome| reply(captures.started(outcome));
-        let order = CaptureOrder::Start { snaplen: wish.snaplen, filter };
+        let order = CaptureOrder::Start { snaplen: wish.snaplen, filter: wish.filter.clone() };
         commands.submit_capture(order, Some(fd), Box::new(done));
         None
     }

@@ -3,7 +3,7 @@
 use super::{Backend, Captures, Charge, Name, Response, Ticket};
 use crate::commands::{Commands, Reply};
 use crate::surveys::Surveys;
-use crate::vnic::{self, FilteredDevices, Vnic};
+use crate::vnic::{self, FilteredDevices, RateChanges, Vnic};
 use ix_proto::control::{Answer, Look, Refusal, Report, Request, Topic};
 use ix_proto::{Command, Outcome};
 use std::cell::RefCell;
@@ -163,7 +163,7 @@ impl Dataplane<'_> {
             Request::FilterRevoke { capability } => self.vnic.revoke(self.devices, capability),
             Request::FilterRemove { filter } => self.vnic.remove(self.devices, *filter),
             Request::Rate { rx, tx, flow, queue, .. } => {
-                self.vnic.rate(*queue, rx.as_deref(), tx.as_deref(), flow.as_deref())
+                self.vnic.rate(*queue, RateChanges { rx: *rx, tx: *tx, flow: *flow })
             }
             _ => return None,
         })

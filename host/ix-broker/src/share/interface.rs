@@ -3,13 +3,13 @@
 use super::has_ended;
 use super::link::Link;
 use crate::control::{Backend, Name, Response, Ticket};
-use crate::vnic::{Enforcer, Granted, Made, Place, draw, linux_addresses, read_rate, refuse};
+use crate::vnic::{Enforcer, Granted, Made, Place, changed_rate, draw, linux_addresses, refuse};
 use ix_netdev::Exchange;
 use ix_netdev::Namespace;
 use ix_proto::control::vnic::{
     FilterAssigned, FilterCreated, FilterDerived, FiltersCreated, FiltersRevoked, Limit, Limits,
-    RatesSet, SharedFilter, SharedInterface, SharedRates, SharedRatesSet, SharedVnic, VnicCreated,
-    VnicDeleted,
+    RateChange, RatesSet, SharedFilter, SharedInterface, SharedRates, SharedRatesSet, SharedVnic,
+    VnicCreated, VnicDeleted,
 };
 use ix_proto::control::{Look, Refusal, Request, Topic, VnicDevice, vnic};
 use ix_vnic::{Direction, Filter, Policy, Rate, Registry, VnicId};
@@ -194,16 +194,16 @@ impl InterfaceShare {
     fn rate(
         &mut self,
         name: &str,
-        rx: Option<&str>,
-        tx: Option<&str>,
+        rx: RateChange,
+        tx: RateChange,
         weight: Option<u32>,
     ) -> Response {
         let id = self.granted.registry.vnic_named(name).map_err(refuse)?;
         let speed = self.exchange.link_bits_per_s();
         let Some(link) = self.links.get_mut(&id) else { return Err(gone(name)) };
         let mut rates = link.rates;
-        rates.rx = within(read_rate(rx, rates.rx, speed)?)?;
-        rates.tx = within(read_rate(tx, rates.tx, speed)?)?;
+        rates.rx = within(changed_rate(rx, rates.rx, speed)?)?;
+        rates.tx = within(changed_rate(tx, rates.tx, speed)?)?;
         if let Some(weight) = weight {
             if !(1..=WEIGHT_MAX).contains(&weight) {
                 let why = format!("a weight of {weight} is not between 1 and {WEIGHT_MAX}");
@@ -302,9 +302,14 @@ impl InterfaceShare {
             Request::VnicCreate { name, queues, owner, device } => {
                 self.create(name, *queues, *owner, *device)
             }
-            Request::Rate { vnic: Some(name), rx, tx, weight, flow: None, queue: None } => {
-                self.rate(name, rx.as_deref(), tx.as_deref(), *weight)
-            }
+            Request::Rate {
+                vnic: Some(name),
+                rx,
+                tx,
+                weight,
+                flow: RateChange::Keep,
+                queue: None,
+            } => self.rate(name, *rx, *tx, *weight),
             Request::Rate { .. } => Err(Refusal::Unsupported(
                 "limit that: it knows vNICs (`ix ctl rate --vnic NAME`), and neither flows nor queues",
             )),

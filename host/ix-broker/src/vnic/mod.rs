@@ -10,12 +10,12 @@ use crate::link_rates::LinkRates;
 use ix_entry::MESSAGE_BYTES_MAX;
 use ix_proto::control::vnic::{
     FilterAssigned, FilterCreated, FilterDerived, FiltersCreated, FiltersRevoked, Limit, OwnFilter,
-    OwnRates, OwnVnic, QueueRates, RatesSet, View,
+    OwnRates, OwnVnic, QueueRates, RateChange, RatesSet, View,
 };
 use ix_proto::control::{Answer, Refusal};
 use ix_sys::socket::local_ipv4_addresses;
 use ix_vnic::{
-    Assigned, Direction, FILTERS_MAX, Filter, FilterId, FilterView, Policy, Rate, RateError, Rates,
+    Assigned, Direction, FILTERS_MAX, Filter, FilterId, FilterView, Policy, Rate, Rates,
     Refusal as Why, Registry, VnicId, VnicRules, check_count,
 };
 use std::collections::BTreeMap;
@@ -52,6 +52,17 @@ pub struct Vnic {
     queues: usize,
     /// Speed of the slowest link, bits a second, if that is known.
     link_bits_per_s: Option<u64>,
+}
+
+/// What becomes of the rates of a vNIC or of a queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RateChanges {
+    /// Of what it may receive.
+    pub rx: RateChange,
+    /// Of what it may send.
+    pub tx: RateChange,
+    /// Of what each of its flows may send.
+    pub flow: RateChange,
 }
 
 /// What comes of a request: what the user hears, and whether the dataplane must hear it first.
@@ -190,15 +201,10 @@ impl Vnic {
         within.map_err(|e| e.to_string())
     }
 
-    /// Other rates of the vNIC, or of one queue of it; `none` lifts one.
-    pub fn rate(
-        &mut self,
-        queue: Option<usize>,
-        rx: Option<&str>,
-        tx: Option<&str>,
-        flow: Option<&str>,
-    ) -> Result<Change, Refusal> {
-        let read = |text, old| read_rate(text, old, self.link_bits_per_s);
+    /// Changes rates of the vNIC, or of one queue of it.
+    pub fn rate(&mut self, queue: Option<usize>, changes: RateChanges) -> Result<Change, Refusal> {
+        let RateChanges { rx, tx, flow } = changes;
+        let changed = |change, old| changed_rate(change, old, self.link_bits_per_s);
         let old = match queue {
             Some(queue) => {
                 self.granted.registry.check_queue(self.id, queue).map_err(refuse)?;
@@ -206,8 +212,11 @@ impl Vnic {
             }
             None => self.rates,
         };
-        let rates =
-            Rates { rx: read(rx, old.rx)?, tx: read(tx, old.tx)?, flow: read(flow, old.flow)? };
+        let rates = Rates {
+            rx: changed(rx, old.rx)?,
+            tx: changed(tx, old.tx)?,
+            flow: changed(flow, old.flow)?,
+        };
         let answer = match queue {
             Some(queue) => {
                 self.queue_rates.insert(queue, rates);
@@ -362,23 +371,17 @@ fn told(rates: &Rates) -> ix_proto::control::vnic::Rates {
     ix_proto::control::vnic::Rates { rx_rate, tx_rate, flow_rate }
 }
 
-/// A rate as it was asked for: nothing leaves the old one, `none` lifts it, and more than the link
-/// carries is refused.
-pub fn read_rate(
-    text: Option<&str>,
+/// A rate after a change. More than the link carries is refused.
+pub fn changed_rate(
+    change: RateChange,
     old: Option<Rate>,
     link_bits_per_s: Option<u64>,
 ) -> Result<Option<Rate>, Refusal> {
-    match text {
-        None => Ok(old),
-        Some("none") => Ok(None),
-        Some(text) => {
-            let rate: Rate =
-                text.parse().map_err(|e: RateError| Refusal::BadRequest(e.to_string()))?;
-            let within = rate.within(link_bits_per_s.unwrap_or(u64::MAX));
-            within.map(Some).map_err(|e| Refusal::Vnic(e.to_string()))
-        }
+    if let RateChange::Set(rate) = change {
+        let within = rate.within(link_bits_per_s.unwrap_or(u64::MAX));
+        within.map_err(|e| Refusal::Vnic(e.to_string()))?;
     }
+    Ok(change.apply(old))
 }
 
 /// What a device that leaves the rest to Linux is to take; none: everything.
