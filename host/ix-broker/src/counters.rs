@@ -149,6 +149,8 @@ fn add_hardware(status: &mut Status, counts: impl Iterator<Item = Count>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ix_dataplane::metrics::LocalDrop;
+    use ix_wire::DropReason;
 
     #[test]
     fn they_come_from_the_page_that_the_dataplane_makes() {
@@ -178,6 +180,17 @@ mod tests {
         let all = Hardware { cycles: 5, instructions: 6, cache_misses: Some(7) };
         assert_eq!(status.threads[0].hardware, Some(all));
         assert_eq!(status.threads[1].hardware.and_then(|counted| counted.cache_misses), None);
+    }
+
+    #[test]
+    fn metrics_have_every_drop_reason() {
+        let status = status_of(&Snapshot::of(&ControlPage::anonymous(1).expect("memory")));
+        let page = crate::control::exposition::text(&status);
+        let parser = DropReason::ALL.iter().map(|reason| reason.name());
+        for name in parser.chain(LocalDrop::ALL.iter().map(|reason| reason.name())) {
+            let line = format!("ix_dropped_packets_total{{thread=\"0\",reason=\"{name}\"}} 0\n");
+            assert_eq!(page.matches(&line).count(), 1, "{name}: {page}");
+        }
     }
 
     #[test]

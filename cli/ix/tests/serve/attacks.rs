@@ -7,6 +7,8 @@ use crate::support::traffic::Steady;
 use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, TestNet};
 use ix_random::Rng;
 use ix_testbed::PacketSocket;
+use ix_wire::DropReason;
+use std::collections::BTreeSet;
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
@@ -35,6 +37,25 @@ fn malformed_packets_are_counted() {
         });
         service.finish(PATIENCE);
     }
+}
+
+/// Drop reasons that no frame of [`malformed`] causes, and why.
+const NOT_MALFORMED: [(DropReason, &str); 1] =
+    [(DropReason::EthTruncated, "Linux sends no frame that is shorter than its header")];
+
+/// Whoever adds a drop reason adds a frame that causes it on a real device, or says why there is
+/// none.
+#[test]
+fn every_drop_reason_has_a_malformed_frame() {
+    let macs = Macs { to: [2, 0, 0, 0, 0, 2], from: [2, 0, 0, 0, 0, 1] };
+    let caused: BTreeSet<_> = malformed(macs).into_iter().map(|(reason, ..)| reason).collect();
+    let excused = NOT_MALFORMED.map(|(reason, _)| reason.name());
+    for reason in DropReason::ALL {
+        let name = reason.name();
+        assert_ne!(caused.contains(name), excused.contains(&name), "{name}");
+    }
+    let known = |name: &&str| DropReason::ALL.iter().any(|reason| reason.name() == *name);
+    assert!(caused.iter().all(known), "frames for a reason that does not exist: {caused:?}");
 }
 
 /// Drop reason, whether the XDP program takes such a frame for ours, and the frame.
@@ -80,6 +101,7 @@ fn link_malformed(macs: Macs, good: &[u8]) -> Vec<(&'static str, bool, Vec<u8>)>
     changed("eth_bad_source", true, &|f| f[6] |= 1);
     changed("eth_not_for_us", true, &|f| f[5] ^= 0x40);
     changed("eth_unknown_type", false, &|f| f[12..14].copy_from_slice(&[0x88, 0xb5]));
+    changed("eth_vlan", false, &|f| drop(f.splice(12..12, [0x81, 0, 0, 7])));
     changed("eth_ipv6", false, &|f| f[12..14].copy_from_slice(&[0x86, 0xdd]));
     changed("ip_truncated", false, &|f| f.truncate(ETHERNET + 19));
     changed("ip_bad_version", true, &|f| f[ETHERNET] = 0x65);
