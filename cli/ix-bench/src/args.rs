@@ -1,5 +1,6 @@
 //! Flags of `ix bench`.
 use clap::{Args, ValueEnum};
+use ix_proto::device::DeviceKind;
 use ix_report::domain::Domain;
 use std::path::PathBuf;
 
@@ -18,9 +19,9 @@ impl Device {
     /// Name in results and device specifications.
     pub fn name(self) -> &'static str {
         match self {
-            Device::Afxdp => "afxdp",
-            Device::Tap => "tap",
-            Device::Memif => "memif",
+            Device::Afxdp => DeviceKind::Afxdp.name(),
+            Device::Tap => DeviceKind::Tap.name(),
+            Device::Memif => DeviceKind::Memif.name(),
         }
     }
 }
@@ -223,4 +224,18 @@ pub struct GateArgs {
     /// Only time socket calls against this `ix-echo` (the part that runs under `ix run`)
     #[arg(long, value_name = "ADDR", hide = true)]
     pub calls_to: Option<std::net::SocketAddr>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn benchmarks_know_every_kind_of_device() {
+        for kind in DeviceKind::ALL {
+            let device = Device::from_str(kind.name(), false);
+            assert_eq!(device.map(Device::name), Ok(kind.name()));
+        }
+        assert_eq!(Device::value_variants().len(), DeviceKind::ALL.len());
+    }
 }

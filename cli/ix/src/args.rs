@@ -4,6 +4,7 @@ use ix_bench::args::Device;
 use ix_bench::command::BenchCommand;
 use ix_ctl::ctl::args::CtlCommand;
 use ix_proto::config::WallPart;
+use ix_proto::device::DeviceKind;
 use ix_report::domain::Domain;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -135,15 +136,20 @@ pub enum Entry {
     Loading,
 }
 
+/// The help of `--nic`.
+fn nic_help() -> String {
+    let form = |kind: DeviceKind| format!("`{}{}`", kind.short_form(), kind.options());
+    format!("Device: {}; may be repeated", DeviceKind::ALL.map(form).join(" or "))
+}
+
 /// Flags of `ix run`.
 #[derive(Args, Debug, Default)]
 pub struct RunArgs {
     /// Configuration file
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Device: `afxdp:IFNAME[,queues=N]`, `tap:NAME[,queues=N][,offloads=off]` or
-    /// `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S]`; may be repeated
-    #[arg(long, value_name = "SPEC")]
+    /// Device; may be repeated
+    #[arg(long, value_name = "SPEC", help = nic_help())]
     pub nic: Vec<String>,
     /// Address of the dataplane with prefix length: `10.0.0.2/24`
     #[arg(long, value_name = "CIDR")]

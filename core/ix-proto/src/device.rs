@@ -68,7 +68,55 @@ impl NicInfo {
     }
 }
 
-/// Kinds of devices.
+/// The kinds of devices that users name: the list that all others are made from or compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// An Ethernet link to the Linux stack of this machine.
+    Tap,
+    /// A Linux interface, by AF_XDP.
+    Afxdp,
+    /// A link through shared memory to another process.
+    Memif,
+}
+
+impl DeviceKind {
+    /// All kinds.
+    pub const ALL: [DeviceKind; 3] = [DeviceKind::Tap, DeviceKind::Afxdp, DeviceKind::Memif];
+
+    /// Its name, with which a specification begins.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DeviceKind::Tap => "tap",
+            DeviceKind::Afxdp => "afxdp",
+            DeviceKind::Memif => "memif",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn from_name(name: &str) -> Option<DeviceKind> {
+        DeviceKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The shortest specification, such as `tap:NAME`.
+    pub const fn short_form(self) -> &'static str {
+        match self {
+            DeviceKind::Tap => "tap:NAME",
+            DeviceKind::Afxdp => "afxdp:IFNAME",
+            DeviceKind::Memif => "memif:PATH",
+        }
+    }
+
+    /// All options of a specification, which follow the short form.
+    pub const fn options(self) -> &'static str {
+        match self {
+            DeviceKind::Tap => "[,queues=N][,offloads=on|off][,mac=ADDRESS]",
+            DeviceKind::Afxdp => "[,queues=N][,mode=zerocopy|copy|generic]",
+            DeviceKind::Memif => "[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N]",
+        }
+    }
+}
+
+/// What a device is to the dataplane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NicKind {
     /// An Ethernet link to the Linux stack of this machine.
@@ -87,9 +135,9 @@ impl NicKind {
     /// As the user writes it.
     pub fn name(self) -> &'static str {
         match self {
-            NicKind::Tap => "tap",
-            NicKind::Afxdp(_) => "afxdp",
-            NicKind::Memif => "memif",
+            NicKind::Tap => DeviceKind::Tap.name(),
+            NicKind::Afxdp(_) => DeviceKind::Afxdp.name(),
+            NicKind::Memif => DeviceKind::Memif.name(),
             NicKind::Sim => "sim",
         }
     }

@@ -24,7 +24,9 @@ mod update;
 pub use afxdp::{TableAnswer, TableRequest};
 pub use device::{RingSizes, attach, attach_table};
 pub use error::{AttachError, UpdateError};
-pub use ix_proto::device::{DeviceChange, NicInfo, NicKind, Steering, XdpBind, XdpMode};
+pub use ix_proto::device::{
+    DeviceChange, DeviceKind, NicInfo, NicKind, Steering, XdpBind, XdpMode,
+};
 pub use ix_proto::memif::MemifRole;
 pub use steering::{frame_flow_group, initial_queue};
 pub use update::{QueueUpdate, read_update};

@@ -12,8 +12,8 @@ pub enum OpenError {
     Privilege { what: &'static str, name: String, needs: &'static str },
     /// Another program uses the interface.
     InUse { name: String },
-    /// The interface exists and is not a multi-queue tap.
-    NotOurKind { name: String },
+    /// Something of this name exists and is not what the device needs.
+    WrongKind { name: String, needs: &'static str },
     /// More queues were asked for than the interface has.
     TooManyQueues { name: String, asked: usize, has: usize },
     /// Packets would come in on queues that were not asked for.
@@ -28,8 +28,8 @@ pub enum OpenError {
     ProgramPresent { name: String },
     /// The driver refuses the mode that the user asked for.
     ModeRefused { name: String, mode: &'static str, source: io::Error },
-    /// A memif client has no packet memory to share.
-    SharedMemory { name: String, why: &'static str },
+    /// The device cannot do this, and why: for whatever only one kind of device knows.
+    Refused { action: &'static str, name: String, why: String },
     /// The kernel does not accept a program that long.
     TooManyFilters { action: &'static str, name: String },
     /// Another error of the system.
@@ -58,8 +58,8 @@ impl fmt::Display for OpenError {
             InUse { name } => {
                 write!(f, "`{name}` is in use by another program; stop it or use another name")
             }
-            NotOurKind { name } => {
-                write!(f, "`{name}` exists and is not a multi-queue tap; use another name")
+            WrongKind { name, needs } => {
+                write!(f, "`{name}` exists and is not {needs}; use another name")
             }
             TooManyQueues { name, asked, has } => {
                 let plural = if *has == 1 { "" } else { "s" };
@@ -102,9 +102,7 @@ impl fmt::Display for OpenError {
                 )?;
                 write!(f, "accepts; use fewer filters, or shorter lists")
             }
-            SharedMemory { name, why } => {
-                write!(f, "cannot share packet memory over memif `{name}`: {why}")
-            }
+            Refused { action, name, why } => write!(f, "cannot {action} `{name}`: {why}"),
             System { action, name, source } => write!(f, "cannot {action} `{name}`: {source}"),
         }
     }

@@ -1,14 +1,13 @@
 //! The text that names a device.
 use crate::{MemifSpec, MemifSpecError};
-use ix_nic::{XdpMode, memif};
+use ix_nic::{DeviceKind, XdpMode, memif};
 use std::fmt;
 use std::str::FromStr;
 
-/// A device as the user writes it.
+/// A device as the user writes it. [`DeviceKind`] has the text of each kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSpec {
-    /// `tap:NAME[,queues=N][,offloads=on|off][,mac=ADDRESS]`: an Ethernet link to the Linux stack
-    /// of this machine.
+    /// An Ethernet link to the Linux stack of this machine.
     Tap {
         /// The interface's name; the interface is made if there is none.
         name: String,
@@ -19,7 +18,7 @@ pub enum DeviceSpec {
         /// Our Ethernet address; by default it is derived from the kernel end's.
         mac: Option<[u8; 6]>,
     },
-    /// `afxdp:IFNAME[,queues=N][,mode=zerocopy|copy|generic]`: an interface of Linux.
+    /// An interface of Linux.
     Afxdp {
         /// The interface's name.
         ifname: String,
@@ -28,8 +27,7 @@ pub enum DeviceSpec {
         /// [`XdpMode::Auto`] by default.
         mode: XdpMode,
     },
-    /// `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N]`: a link through
-    /// shared memory to another process.
+    /// A link through shared memory to another process.
     Memif(MemifSpec),
 }
 
@@ -55,6 +53,15 @@ enum Reason {
 const MAX_QUEUES: usize = 128;
 
 impl DeviceSpec {
+    /// Its kind.
+    pub fn kind(&self) -> DeviceKind {
+        match self {
+            DeviceSpec::Tap { .. } => DeviceKind::Tap,
+            DeviceSpec::Afxdp { .. } => DeviceKind::Afxdp,
+            DeviceSpec::Memif(_) => DeviceKind::Memif,
+        }
+    }
+
     /// Queue pairs asked for.
     pub fn queues(&self) -> usize {
         match self {
@@ -101,12 +108,10 @@ impl FromStr for DeviceSpec {
     fn from_str(spec: &str) -> Result<DeviceSpec, SpecError> {
         let error = |reason| SpecError { spec: spec.to_owned(), reason };
         let (kind, rest) = spec.split_once(':').ok_or_else(|| error(Reason::Kind))?;
-        if kind == "memif" {
+        let kind = DeviceKind::from_name(kind).ok_or_else(|| error(Reason::Kind))?;
+        if kind == DeviceKind::Memif {
             let memif = rest.parse().map_err(|e| error(Reason::Memif(e)))?;
             return Ok(DeviceSpec::Memif(memif));
-        }
-        if !matches!(kind, "tap" | "afxdp") {
-            return Err(error(Reason::Kind));
         }
         let mut words = rest.split(',');
         let name = words.next().unwrap_or_default().to_owned();
@@ -120,24 +125,24 @@ impl FromStr for DeviceSpec {
                     let number = value.parse().ok().filter(|n| (1..=MAX_QUEUES).contains(n));
                     queues = number.ok_or_else(|| error(Reason::Queues))?;
                 }
-                Some(("mode", value)) if kind == "afxdp" => {
+                Some(("mode", value)) if kind == DeviceKind::Afxdp => {
                     mode = XdpMode::from_name(value).ok_or_else(|| error(Reason::Mode))?;
                 }
-                Some(("offloads", value)) if kind == "tap" => {
+                Some(("offloads", value)) if kind == DeviceKind::Tap => {
                     offloads = match value {
                         "on" => true,
                         "off" => false,
                         _ => return Err(error(Reason::Offloads)),
                     };
                 }
-                Some(("mac", value)) if kind == "tap" => {
+                Some(("mac", value)) if kind == DeviceKind::Tap => {
                     mac = Some(read_mac(value).ok_or_else(|| error(Reason::Mac))?);
                 }
                 _ => return Err(error(Reason::Option(word.to_owned()))),
             }
         }
         Ok(match kind {
-            "tap" => DeviceSpec::Tap { name, queues, offloads, mac },
+            DeviceKind::Tap => DeviceSpec::Tap { name, queues, offloads, mac },
             _ => DeviceSpec::Afxdp { ifname: name, queues, mode },
         })
     }
@@ -148,13 +153,13 @@ impl fmt::Display for DeviceSpec {
         match self {
             DeviceSpec::Memif(spec) => spec.fmt(f),
             DeviceSpec::Tap { name, queues, offloads, mac } => {
-                write!(f, "tap:{name},queues={queues}")?;
+                write!(f, "{}:{name},queues={queues}", self.kind().name())?;
                 f.write_str(if *offloads { "" } else { ",offloads=off" })?;
                 let Some([a, b, c, d, e, g]) = mac else { return Ok(()) };
                 write!(f, ",mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
             }
             DeviceSpec::Afxdp { ifname, queues, mode } => {
-                write!(f, "afxdp:{ifname},queues={queues}")?;
+                write!(f, "{}:{ifname},queues={queues}", self.kind().name())?;
                 if *mode == XdpMode::Auto { Ok(()) } else { write!(f, ",mode={}", mode.name()) }
             }
         }
@@ -166,7 +171,8 @@ impl fmt::Display for SpecError {
         write!(f, "device `{}`: ", self.spec.escape_debug())?;
         match &self.reason {
             Reason::Kind => {
-                write!(f, "no such kind of device; write tap:NAME, afxdp:IFNAME or memif:PATH")
+                let forms = DeviceKind::ALL.map(DeviceKind::short_form);
+                write!(f, "no such kind of device; write one of {}", forms.join(", "))
             }
             Reason::Memif(e) => e.fmt(f),
             Reason::Name => {
@@ -239,12 +245,35 @@ mod tests {
         assert_eq!(xdp(2, XdpMode::Auto).to_string().parse(), Ok(xdp(2, XdpMode::Auto)));
     }
 
+    /// Each option that a kind lists is one that its parser takes.
+    #[test]
+    fn every_kind_is_read_with_all_its_options() {
+        for kind in DeviceKind::ALL {
+            let (_, name) = kind.short_form().split_once(':').expect("a name");
+            let mut text = format!("{}:{}", kind.name(), name.to_ascii_lowercase());
+            for option in kind.options().split_terminator(']') {
+                let option = option.strip_prefix('[').expect("in brackets");
+                let (key, value) = option.split_once('=').expect("a value");
+                let value = match value {
+                    "N" => "100",
+                    "ADDRESS" => "02:00:00:00:00:01",
+                    values => values.split('|').next().expect("one"),
+                };
+                let value = if key == ",queues" { "2" } else { value };
+                text.push_str(&format!("{key}={value}"));
+            }
+            let spec: DeviceSpec = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
+            assert_eq!((spec.kind(), spec.queues()), (kind, 2), "{text}");
+            assert_eq!(spec.to_string().parse(), Ok(spec));
+        }
+    }
+
     #[test]
     fn refuses_in_one_line_that_says_what_to_write() {
         for (spec, says) in [
-            ("", "write tap:NAME"),
-            ("eth0", "write tap:NAME"),
-            ("dpdk:0", "write tap:NAME"),
+            ("", "write one of tap:NAME, afxdp:IFNAME, memif:PATH"),
+            ("eth0", "write one of tap:NAME"),
+            ("dpdk:0", "write one of tap:NAME"),
             ("tap:", "1 to 15 characters"),
             ("tap:a-name-far-too-long", "1 to 15 characters"),
             ("tap:a b", "1 to 15 characters"),

@@ -130,7 +130,9 @@ fn open_queue(name: &str, offloads: bool) -> Result<File, OpenError> {
                 needs: "CAP_NET_ADMIN in this network namespace",
             },
             Some(libc::EBUSY) => OpenError::InUse { name: name.to_owned() },
-            Some(libc::EINVAL) => OpenError::NotOurKind { name: name.to_owned() },
+            Some(libc::EINVAL) => {
+                OpenError::WrongKind { name: name.to_owned(), needs: "a multi-queue tap" }
+            }
             _ => OpenError::system("make the tap interface", name, e),
         }),
     }

@@ -3,6 +3,7 @@ use crate::rust_items::{Member, kebab, members};
 use crate::tree;
 use ix_dataplane::metrics::LocalDrop;
 use ix_proto::config::bounds;
+use ix_proto::device::DeviceKind;
 use ix_tcp::TcpCounter;
 use ix_wire::DropReason;
 use std::fmt::Write;
@@ -33,6 +34,25 @@ fn source_with(marks: &[&str]) -> String {
 /// Text for a cell of a table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "\\<").replace("[`", "`").replace("`]", "`")
+}
+
+/// Help texts and guides list the kinds of devices by hand.
+#[test]
+fn every_kind_of_device_is_documented() {
+    let page = |path: &str| fs::read_to_string(tree::root().join(path)).expect(path);
+    let (guide, flags) = (page("docs/guide/operating.md"), page("docs/reference/command-line.md"));
+    let flags: Vec<_> = flags.lines().filter(|line| line.starts_with("| `--nic ")).collect();
+    let keys = page("docs/reference/configuration.md");
+    let devices = keys.lines().find(|line| line.starts_with("| `devices` |")).expect("a key");
+    for kind in DeviceKind::ALL {
+        let (form, whole) = (kind.short_form(), format!("{}{}", kind.short_form(), kind.options()));
+        let row = format!("| `{}` |", cell(&whole));
+        assert!(guide.contains(&row), "docs/guide/operating.md has no row {row}");
+        for line in flags.iter().copied().chain([devices]) {
+            assert!(line.contains(&format!("`{form}")), "no {form}: {line}");
+        }
+    }
+    assert!(!flags.is_empty(), "the page of flags has no --nic");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::vnic::RateChange;
 use super::{PROTOCOL, Query, Refusal, Report, Role};
 use crate::GroupSet;
 use crate::capture::{self, RING_BYTES, SNAPLEN_MAX};
+use crate::device::DeviceKind;
 use ix_vnic::Filter;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -274,12 +275,17 @@ impl VnicDevice {
     /// Both.
     pub const ALL: [VnicDevice; 2] = [VnicDevice::Afxdp, VnicDevice::Tap];
 
+    /// The kind of device that its dataplane opens.
+    pub const fn kind(self) -> DeviceKind {
+        match self {
+            VnicDevice::Afxdp => DeviceKind::Afxdp,
+            VnicDevice::Tap => DeviceKind::Tap,
+        }
+    }
+
     /// Its name.
     pub const fn name(self) -> &'static str {
-        match self {
-            VnicDevice::Afxdp => "afxdp",
-            VnicDevice::Tap => "tap",
-        }
+        self.kind().name()
     }
 
     /// What it is.
@@ -399,6 +405,14 @@ mod tests {
         ];
         assert!(changes.iter().all(|r| r.allowed(Role::Operator) && !r.allowed(Role::ReadOnly)));
         assert!(Request::Stats.allowed(Role::ReadOnly) && Request::Status.allowed(Role::ReadOnly));
+    }
+
+    #[test]
+    fn devices_of_vnics_are_named_as_everywhere() {
+        for device in VnicDevice::ALL {
+            let word = serde_json::to_value(device).expect("JSON");
+            assert_eq!(word, device.kind().name());
+        }
     }
 
     #[test]

@@ -35,7 +35,9 @@ pub(crate) fn open(spec: &MemifSpec, options: &OpenOptions) -> Result<OpenedDevi
     let control = match take_role(spec)? {
         Taken::Server(listener) => Control::server(spec, listener, key),
         Taken::Client(connected) => {
-            let refused = |why| OpenError::SharedMemory { name: name.clone(), why };
+            let action = "share packet memory over memif";
+            let refused =
+                |why: &str| OpenError::Refused { action, name: name.clone(), why: why.to_owned() };
             let memory = options.memory.clone().ok_or_else(|| refused("there is none"))?;
             if memory.sizes.bytes() > SHARED_BYTES_MAX {
                 return Err(refused("it is larger than 4 GB; give fewer buffers"));
