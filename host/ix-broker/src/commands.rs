@@ -137,7 +137,7 @@ impl Commands {
     }
 
     /// Handles a message of the dataplane; returns false when it is not about a command.
-    pub fn heard(&mut self, message: &FromImage, channel: Option<&Channel>) -> bool {
+    pub fn handle(&mut self, message: &FromImage, channel: Option<&Channel>) -> bool {
         let FromImage::Outcome { serial, outcome } = message else { return false };
         // An outcome may arrive after its command has timed out.
         if let Some(sent) = self.sent.take_if(|sent| sent.serial == *serial) {
@@ -211,13 +211,13 @@ mod tests {
         assert_eq!(next(&image), None, "one at a time");
         let said = |serial, outcome| FromImage::Outcome { serial, outcome };
         let last = Outcome::Refused("it is the last".to_owned());
-        assert!(!commands.heard(&FromImage::Ready, Some(&broker)));
-        assert!(commands.heard(&said(9, Outcome::Done), Some(&broker)), "nobody waits for it");
+        assert!(!commands.handle(&FromImage::Ready, Some(&broker)));
+        assert!(commands.handle(&said(9, Outcome::Done), Some(&broker)), "nobody waits for it");
         assert!(log.borrow().is_empty());
-        commands.heard(&said(1, last.clone()), Some(&broker));
-        commands.heard(&said(1, Outcome::Done), Some(&broker));
+        commands.handle(&said(1, last.clone()), Some(&broker));
+        commands.handle(&said(1, Outcome::Done), Some(&broker));
         assert_eq!(next(&image), Some((2, park(1))));
-        commands.heard(&said(2, Outcome::Done), Some(&broker));
+        commands.handle(&said(2, Outcome::Done), Some(&broker));
         drop(commands);
         let log = log.take();
         assert_eq!(log[0], (0, last));
@@ -242,14 +242,14 @@ mod tests {
         commands.service(Some(&broker));
         for serial in 1..=QUEUE_MAX as u64 {
             assert_eq!(next(&image), Some((serial, park(serial as usize - 1))));
-            commands.heard(&said(serial), Some(&broker));
+            commands.handle(&said(serial), Some(&broker));
         }
         log.take();
         let newest = Order::VnicRules(rules("rate tx 3Mbit"));
         assert_eq!(next(&image), Some((QUEUE_MAX as u64 + 1, newest)));
         // A state that comes now waits as a command of its own.
         commands.submit_rules(rules("none rx"), Box::new(|_| {}));
-        commands.heard(&said(QUEUE_MAX as u64 + 1), Some(&broker));
+        commands.handle(&said(QUEUE_MAX as u64 + 1), Some(&broker));
         assert_eq!(log.take().iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(next(&image).map(|(_, order)| order), Some(Order::VnicRules(rules("none rx"))));
     }

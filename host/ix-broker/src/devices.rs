@@ -112,7 +112,7 @@ impl Devices {
     }
 
     /// Handles a message of the dataplane about its devices; returns a line for the user.
-    pub fn heard(&mut self, message: &FromImage, channel: Option<&Channel>) -> Option<String> {
+    pub fn handle(&mut self, message: &FromImage, channel: Option<&Channel>) -> Option<String> {
         match message {
             FromImage::Taken { device: number, serial } => {
                 let device = self.0.get_mut(*number)?;

@@ -1,7 +1,7 @@
-//! The broker: starts the program with the dataplane in it, and stays until it ends, to answer
-//! `ix ctl` and to serve the devices: links that go down and come back, peers that come and go.
+//! The broker starts the program with the dataplane in it and stays until the program ends. It
+//! answers `ix ctl` and serves the devices: links go down and come back, peers come and go.
 use crate::commands::Commands;
-use crate::control::{Access, Answers, Captures, Charge, Dataplane, Name, Server};
+use crate::control::{Access, ActiveController, Answers, Captures, Dataplane, Name, Server};
 use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::link_rates::LinkRates;
@@ -22,30 +22,30 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long devices may take to be free again.
+/// Longest that Linux may take to free the devices of a dataplane that has ended.
 const REOPEN: Duration = Duration::from_secs(3);
-/// From the first sign of a process's end to its end, at most.
+/// Longest time from the first sign of a process's end to its end, ms.
 const ENDING_MS: i32 = 100;
 
-/// What makes a program load the library that puts its sockets on IX.
+/// What makes an unmodified program load `libix-posix`.
 #[derive(Default)]
 pub struct Preload {
-    /// Variables of its environment.
+    /// Additional variables of its environment.
     pub env: Vec<(OsString, OsString)>,
-    /// Descriptors that it inherits under these numbers.
+    /// Descriptors that it inherits, with the same numbers.
     pub inherited: Vec<OwnedFd>,
 }
 
 impl Preload {
-    /// Whether the program is an unmodified one, whose dataplane begins when it first needs it.
+    /// Whether the program is unmodified. Its dataplane starts when the program first needs it.
     pub fn is_wanted(&self) -> bool {
         !self.env.is_empty()
     }
 }
 
-/// A program that is to be started, and what its dataplane gets.
+/// A program to start, and what its dataplane gets.
 pub struct Broker {
-    /// The dataplane as an executable of its own, that is planted into the program's process.
+    /// The dataplane as an executable, which is put into the program's process.
     pub image: &'static [u8],
     /// Its file.
     pub program: PathBuf,
@@ -55,27 +55,27 @@ pub struct Broker {
     pub cpus: Vec<usize>,
     /// What its dataplane begins with.
     pub setup: DataplaneSetup,
-    /// Makes another one, for a dataplane that begins after the first has ended.
+    /// Makes another setup, for a dataplane that starts after the first one has ended.
     pub again: Box<dyn Fn() -> Result<DataplaneSetup>>,
-    /// Who may ask it, and whether metrics are served.
+    /// Who may open the control sockets, and whether metrics are served.
     pub access: Access,
     /// What makes an unmodified program load the library for sockets.
     pub preload: Preload,
-    /// What stands between the two.
+    /// The wall between program and dataplane.
     pub domain: ix_launch::Domain,
-    /// The way of the one into the other's process.
+    /// How the dataplane gets into the program's process.
     pub entry: ix_launch::Entry,
     /// What it may send and receive.
     pub vnic: Vnic,
-    /// Whom the program runs as, when not as ourselves.
+    /// User and group of the program, if they differ from the broker's.
     pub user: Option<(u32, u32)>,
 }
 
 /// What a dataplane begins with.
 pub struct DataplaneSetup {
-    /// Its configuration, but for what the vNIC may.
+    /// Its configuration, without the vNIC's rules.
     pub config: Config,
-    /// Parts of the wall that are not to stand.
+    /// Parts of the wall to leave out.
     pub without: Vec<WallPart>,
     /// Its devices.
     pub devices: Vec<OpenedDevice>,
@@ -83,14 +83,14 @@ pub struct DataplaneSetup {
     pub memory: Option<SharedMemory>,
 }
 
-/// A program that runs.
+/// A running program.
 pub struct Running {
     child: Child,
     control: Server,
-    /// Of commands that came through the control socket.
+    /// Answers to commands from the control socket.
     answers: Answers,
     /// The controller, if there is one.
-    charge: Charge,
+    controller: ActiveController,
     /// The capture, if there is one.
     captures: Captures,
     watch: LinkWatch,
@@ -102,16 +102,17 @@ pub struct Running {
     vnic: Vnic,
     name: String,
     signals: SignalForwarding,
-    /// For the first beginning.
+    /// For the first dataplane.
     setup: Option<DataplaneSetup>,
     again: Box<dyn Fn() -> Result<DataplaneSetup>>,
 }
 
 impl Broker {
-    /// Starts the program; answers when its dataplane stands, or waits until the program needs it.
+    /// Starts the program. Returns when its dataplane is ready, or when it waits until the program
+    /// needs it.
     pub fn start(mut self, control: Option<&Path>) -> Result<Running> {
-        // AF_XDP charges packet memory to this limit, in the program's process. The device says so
-        // where it stays too low.
+        // AF_XDP charges packet memory to this limit, in the program's process. If it stays too low,
+        // attaching the device fails with a message that says so.
         let _ = ix_sys::limits::raise_memlock();
         let name = self.program.display().to_string();
         let problem = |e: &dyn std::fmt::Display| Problem::new(format!("cannot run {name}"), e);
@@ -144,7 +145,7 @@ impl Broker {
             child,
             control,
             answers: Answers::default(),
-            charge: Charge::default(),
+            controller: ActiveController::default(),
             captures: Captures::default(),
             watch,
             counters,
@@ -165,7 +166,7 @@ impl Broker {
     }
 }
 
-/// What answers the image's questions: [`ix_launch::serve`], or [`ix_launch::equip`] after its
+/// Answers the requests of a starting image: [`ix_launch::serve`], or [`ix_launch::equip`] after its
 /// hello.
 type Serve = fn(
     &mut Child,
@@ -175,7 +176,7 @@ type Serve = fn(
 ) -> std::result::Result<(), ServeError>;
 
 impl Running {
-    /// Gives a dataplane that begins what it asks for.
+    /// Gives a starting dataplane what it asks for.
     fn equip(&mut self, serve: Serve) -> Result<()> {
         let setup = match self.setup.take() {
             Some(setup) => setup,
@@ -187,7 +188,7 @@ impl Running {
         let mut devices = setup.devices;
         let queues: Vec<_> = devices.iter_mut().map(|d| d.take_fds()).collect();
         fds.extend(queues.iter().flatten().map(|fd| fd.as_fd()));
-        // A later dataplane begins with what is in force now, not with what was configured.
+        // A later dataplane starts with the vNIC's current rules, not with the configured ones.
         let start = Start {
             config: Config { vnic_rules: self.vnic.rules(), ..setup.config },
             devices: devices.iter().map(|device| device.info.clone()).collect(),
@@ -197,7 +198,7 @@ impl Running {
             let filters = crate::vnic::receive_filters(&start.config.vnic_rules);
             let line = device
                 .set_filters(filters)
-                .map_err(|e| Problem::new("cannot begin a dataplane", e))?;
+                .map_err(|e| Problem::new("cannot start a dataplane", e))?;
             line.iter().for_each(|line| eprintln!("ix: {line}"));
         }
         let mut attached = |device: usize, queue: usize| {
@@ -215,7 +216,7 @@ impl Running {
             eprintln!("ix: device {}:{}: {}", info.kind, info.name, info.mode);
         }
         eprintln!("ix: packet memory: {}", pages_of(self.child.heir()));
-        // A queue lives as long as any copy of its descriptor: let the dataplane have the only one.
+        // A queue exists as long as any copy of its descriptor: the dataplane must have the only one.
         drop(queues);
         self.devices = Devices::new(devices);
         self.vnic.set_in_hardware(self.devices.filters_in_hardware());
@@ -223,8 +224,8 @@ impl Running {
         Ok(())
     }
 
-    /// For a dataplane in another process, after the first one's has ended. Linux may take a moment
-    /// to take the devices from that.
+    /// The setup of a dataplane in another process, after the process of the first one has ended.
+    /// Linux may take a moment to free its devices.
     fn setup_again(&mut self) -> Result<DataplaneSetup> {
         self.devices = Devices::new(Vec::new());
         let end = Instant::now() + REOPEN;
@@ -243,7 +244,7 @@ impl Running {
             let timeout_ms = self.service_in_ms();
             let mut also = vec![self.watch.fd()];
             also.extend(self.devices.fds());
-            // The last: the first that is ready has its turn, and clients may be many and busy.
+            // Last, because the first ready descriptor is served, and there may be many busy clients.
             also.push(self.control.fd());
             let control = also.len() - 1;
             also.extend(self.survivor.fd());
@@ -277,7 +278,7 @@ impl Running {
                     self.child.inherited_by(pid);
                     self.equip(ix_launch::equip)?;
                 }
-                Occurrence::Said(message) => self.heard(&message),
+                Occurrence::Said(message) => self.handle(&message),
             }
             self.signals.turn_to(self.child.leader());
             for (ticket, answer) in self.answers.take() {
@@ -286,7 +287,7 @@ impl Running {
         }
     }
 
-    /// Where the program has faulted that ended so; empty: that is not known.
+    /// Where the program has faulted, if that ended it; empty if not known.
     pub fn where_it_faulted(&self, exit: Exit) -> String {
         let Exit::Signal(signal) = exit else { return String::new() };
         let fault = self.counters.fault(signal);
@@ -295,13 +296,13 @@ impl Running {
         })
     }
 
-    /// Clients of the control socket.
+    /// Serves the clients of the control socket.
     fn serve_control(&mut self) {
         let Running {
             child,
             control,
             answers,
-            charge,
+            controller: active,
             captures,
             counters,
             devices,
@@ -312,15 +313,15 @@ impl Running {
             ..
         } = self;
         captures.look(commands, Instant::now());
-        let whose = whose(name, child, devices);
+        let identity = identity(name, child, devices);
         let mut dataplane = Dataplane {
             name: Name { program: name.clone(), pid: child.pid() },
             threads: counters.threads(),
-            snapshot: &|controller| look(counters, Starting { controller, ..whose.clone() }),
+            snapshot: &|controller| look(counters, Starting { controller, ..identity.clone() }),
             commands,
             surveys,
             answers,
-            charge,
+            controller: active,
             captures,
             vnic,
             devices,
@@ -344,35 +345,36 @@ impl Running {
         self.commands.service(self.child.channel());
     }
 
-    /// How long to wait for somebody to say something; negative: for ever.
+    /// Longest time to wait for the next event, ms; negative: no limit.
     fn service_in_ms(&self) -> i32 {
         let devices = u64::try_from(self.devices.service_in_ms()).ok();
         let due = self.control.due().into_iter().chain(self.surveys.due());
         let control = due.chain(self.captures.due()).min();
         let control = control.map(|due| {
-            // Rounded up: not awake a moment too early, again and again.
+            // Rounded up, so that the broker does not wake too early several times.
             due.saturating_duration_since(Instant::now()).as_millis() as u64 + 1
         });
         let due = devices.into_iter().chain(self.commands.service_in_ms()).chain(control).min();
         due.map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
     }
 
-    fn heard(&mut self, message: &FromImage) {
+    fn handle(&mut self, message: &FromImage) {
         if let FromImage::Survivor { pid } = message {
             return self.survivor.is(*pid);
         }
-        if self.surveys.heard(message) {
+        if self.surveys.handle(message) {
             return self.serve_surveys();
         }
-        if self.commands.heard(message, self.child.channel()) {
+        if self.commands.handle(message, self.child.channel()) {
             return;
         }
-        if let Some(line) = self.devices.heard(message, self.child.channel()) {
+        if let Some(line) = self.devices.handle(message, self.child.channel()) {
             eprintln!("ix: {line}");
         }
     }
 
-    /// When a process ends, its channel and its taps go a moment before: not worth telling then.
+    /// Prints lines, unless the process ends now: shortly before its end its channel and its taps
+    /// disappear, which the user need not know.
     fn say_unless_it_ends(&mut self, lines: &[String]) -> Result<Option<Exit>> {
         if lines.is_empty() {
             return Ok(None);
@@ -381,21 +383,21 @@ impl Running {
         match ends.map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))? {
             Occurrence::Exited(exit) => return Ok(Some(exit)),
             Occurrence::Left => return self.say_unless_it_ends(lines),
-            Occurrence::Said(message) => self.heard(&message),
+            Occurrence::Said(message) => self.handle(&message),
             Occurrence::Readable(_) | Occurrence::Nothing => {}
         }
         lines.iter().for_each(|line| eprintln!("ix: {line}"));
         Ok(None)
     }
 
-    /// Where operators ask.
+    /// Path of the operators' socket.
     pub fn control_path(&self) -> &Path {
         self.control.path()
     }
 
-    /// The dataplane's counters and what they belong to.
+    /// The dataplane's counters, with its program and devices.
     pub fn snapshot(&self) -> Look {
-        look(&self.counters, whose(&self.name, &self.child, &self.devices))
+        look(&self.counters, identity(&self.name, &self.child, &self.devices))
     }
 
     fn link_changes(&mut self) -> Vec<String> {
@@ -407,8 +409,8 @@ impl Running {
         lines
     }
 
-    /// Whoever shares our link has written on it what we may send. Its part of a full interface
-    /// changes with what others send, and is nothing to tell the user.
+    /// Applies the rates that `ix share` has written as the link's alias. Returns a line for the user
+    /// if the limit changes; the part of a full interface changes too often for that.
     fn link_rate_changed(&mut self, change: &LinkChange) -> Option<String> {
         let (name, text) = match change {
             LinkChange::Alias { name, text } => (name, text.as_str()),
@@ -420,22 +422,25 @@ impl Running {
         }
         let (before, rates) = (self.vnic.link_rates(), LinkRates::read(text));
         if let Some(rules) = self.vnic.set_link_rates(rates) {
-            // A dataplane that is gone needs no rate.
+            // A dataplane that has ended needs no rate.
             self.commands.submit_rules(rules, Box::new(|_| {}));
             self.commands.service(self.child.channel());
         }
-        let now = rates.limit.map_or("none any more".to_owned(), |rate| rate.to_string());
-        (rates.limit != before.limit).then(|| format!("link {name} has a rate of its own: {now}"))
+        let changed = rates.limit != before.limit;
+        changed.then(|| match rates.limit {
+            Some(rate) => format!("link {name} is limited to {rate} by `ix share`"),
+            None => format!("link {name} has no rate limit any more"),
+        })
     }
 
-    /// The program has ended: its interfaces are Linux's before we end.
+    /// Gives the interfaces back to Linux, when the program has ended.
     pub fn close_devices(&mut self) {
         self.devices.close();
     }
 }
 
-/// What a look shows beside counters.
-fn whose(name: &str, child: &Child, devices: &Devices) -> Starting {
+/// What a snapshot shows beside counters.
+fn identity(name: &str, child: &Child, devices: &Devices) -> Starting {
     Starting {
         program: name.to_owned(),
         pid: child.pid(),
@@ -445,19 +450,19 @@ fn whose(name: &str, child: &Child, devices: &Devices) -> Starting {
     }
 }
 
-/// What clients see of a dataplane that may have no control page yet.
-fn look(counters: &Counters, whose: Starting) -> Look {
+/// A snapshot of a dataplane, which may have no control page yet.
+fn look(counters: &Counters, identity: Starting) -> Look {
     let status = match counters.status() {
         Ok(status) => status,
-        Err(error) => return Look::Starting(Box::new(Starting { error, ..whose })),
+        Err(error) => return Look::Starting(Box::new(Starting { error, ..identity })),
     };
-    let Starting { error: _, program, pid, controller, devices, device_states } = whose;
+    let Starting { error: _, program, pid, controller, devices, device_states } = identity;
     let status = Status { program, pid, controller, devices, device_states, ..status };
     Look::Running(Box::new(status))
 }
 
-/// Which pages back the packet memory of a process: by far the first thing that it would have in
-/// large ones.
+/// The page size of a process's packet memory, in words. Packet memory is the first that gets large
+/// pages.
 fn pages_of(pid: u32) -> &'static str {
     pages_in(&std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default())
 }
@@ -471,13 +476,13 @@ fn pages_in(smaps: &str) -> &'static str {
     if has("KernelPageSize:", |kb| kb == 2048) {
         "2 MB pages"
     } else if has("ShmemPmdMapped:", |kb| kb > 0) || has("AnonHugePages:", |kb| kb > 0) {
-        "2 MB pages that Linux puts together (none are reserved: `ix doctor` says how)"
+        "2 MB pages, transparent (none are reserved; `ix doctor` says how to reserve them)"
     } else {
-        "4 KB pages, for no 2 MB pages are reserved (`ix doctor` says how)"
+        "4 KB pages (no 2 MB pages are reserved; `ix doctor` says how to reserve them)"
     }
 }
 
-/// How an AF_XDP socket that has been bound moves packets; `None` for other descriptors.
+/// Whether a bound AF_XDP socket copies packets, in words; `None` for other descriptors.
 fn bound_mode(socket: &OwnedFd) -> Option<&'static str> {
     let options = get_option::<libc::xdp_options>(socket.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS);
     match options.ok()?.flags & libc::XDP_OPTIONS_ZEROCOPY {
@@ -493,7 +498,7 @@ fn watch_links() -> Result<LinkWatch> {
         .map_err(|e| Problem::new("cannot watch the links", e))
 }
 
-/// The launcher's errors are whole lines already; ours is the exit status.
+/// The problem for an error of the launcher. Its text is a complete line; this adds the exit status.
 fn launch_problem(error: LaunchError) -> Problem {
     let status = match error {
         LaunchError::NotFound(_) => STATUS_NOT_FOUND,
@@ -521,7 +526,9 @@ mod tests {
         };
         assert_eq!(pages_in(&lines(2048, 0, 0)), "2 MB pages");
         let merged = pages_in(&lines(4, 2048, 0));
-        assert!(merged.starts_with("2 MB pages that") && merged == pages_in(&lines(4, 0, 4096)));
+        assert!(
+            merged.starts_with("2 MB pages, transparent") && merged == pages_in(&lines(4, 0, 4096))
+        );
         assert!(pages_in(&lines(4, 0, 0)).starts_with("4 KB") && pages_in("").starts_with("4 KB"));
     }
 }

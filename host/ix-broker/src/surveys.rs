@@ -1,5 +1,5 @@
-//! Surveys of all connections: the broker asks the dataplane for one, and answers everybody who
-//! waited for it. One at a time; a rate takes two of them.
+//! Surveys of all connections: the broker asks the dataplane for one and answers all requests that
+//! wait for it. One survey runs at a time; rates need two surveys.
 use crate::control::{Answers, Ticket};
 use ix_dataplane::SurveyArea;
 use ix_entry::Channel;
@@ -13,16 +13,17 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// What threads have not told by then is missing in the answer.
+/// Longest that a survey may take. Flow groups that were not surveyed by then are missing in the
+/// answer.
 const TIME_MAX: Duration = Duration::from_millis(1200);
-/// Room for more connections than there are: they come while they are told.
+/// Records beyond the number of connections, because new connections arrive during a survey.
 const ROOM_MIN: usize = 4096;
-/// Most connections that are told.
+/// Most connections of a survey.
 const ROOM_MAX: usize = 2 << 20;
-/// Requests that wait, at most.
+/// Most requests that wait.
 const QUEUE_MAX: usize = 64;
 
-/// Requests for connections, and the survey that runs.
+/// Requests for connections, and the running survey.
 #[derive(Default)]
 pub struct Surveys {
     waiting: Vec<(Query, Ticket)>,
@@ -30,41 +31,43 @@ pub struct Surveys {
     serial: u64,
 }
 
-/// A request that is answered by this survey or the next.
+/// Requests that this survey or the next one answers.
 type Asked = Vec<(Query, Ticket)>;
 
-/// Payload so far, by connection.
+/// Payload so far, by the connection's handle.
 type Before = HashMap<u64, u64>;
 
 #[derive(Default)]
 enum Stage {
-    /// Nobody asks.
+    /// No survey runs.
     #[default]
     Rest,
-    /// The dataplane goes through its connections.
+    /// The dataplane surveys its connections.
     Runs { area: SurveyArea, until: Instant, began: Instant, asked: Asked, before: Option<Look> },
-    /// Until the second look.
+    /// The wait between two surveys.
     Pause { until: Instant, asked: Asked, before: Look },
 }
 
-/// The first of two looks.
+/// The first of two surveys.
 struct Look {
     at: Instant,
     bytes: Before,
 }
 
 impl Surveys {
-    /// Somebody asks; the answer comes later.
+    /// Accepts a request, which is answered later.
     pub fn ask(&mut self, query: &Query, ticket: Ticket) -> Result<(), Refusal> {
         if self.waiting.len() >= QUEUE_MAX {
-            return Err(Refusal::Dataplane("too many ask for connections".to_owned()));
+            return Err(Refusal::Dataplane(format!(
+                "{QUEUE_MAX} requests for connections are waiting; try again later"
+            )));
         }
         self.waiting.push((query.clone(), ticket));
         Ok(())
     }
 
-    /// The dataplane says something; answers false when it is not about a survey.
-    pub fn heard(&mut self, message: &FromImage) -> bool {
+    /// Handles a message of the dataplane; returns false if it is not about a survey.
+    pub fn handle(&mut self, message: &FromImage) -> bool {
         let FromImage::Surveyed { serial } = message else { return false };
         if let Stage::Runs { until, .. } = &mut self.stage
             && *serial == self.serial
@@ -74,7 +77,7 @@ impl Surveys {
         true
     }
 
-    /// When to call [`Surveys::service`] even if nothing was heard.
+    /// When to call [`Surveys::service`] even if no message arrives.
     pub fn due(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Rest => (!self.waiting.is_empty()).then(Instant::now),
@@ -82,12 +85,12 @@ impl Surveys {
         }
     }
 
-    /// Does what is due. `flows`: how many connections there are, about.
+    /// Does what is due. `flows` is the approximate number of connections.
     pub fn service(&mut self, channel: Option<&Channel>, flows: usize, answers: &Answers) {
         let now = Instant::now();
         self.stage = match std::mem::take(&mut self.stage) {
             Stage::Runs { area, until, began, asked, before } if until <= now => {
-                self.looked(&area, began, asked, before, answers)
+                self.finish(&area, began, asked, before, answers)
             }
             Stage::Pause { until, asked, before } if until <= now => {
                 self.begin(channel, flows, asked, Some(before), answers)
@@ -111,14 +114,16 @@ impl Surveys {
         self.serial += 1;
         let now = Instant::now();
         let until_us = crate::commands::monotonic_us() + TIME_MAX.as_micros() as u64;
-        let sent = channel.ok_or_else(|| "the dataplane is gone".to_owned()).and_then(|channel| {
-            let file = memory(flows).map_err(|e| format!("no memory for the answer: {e}"))?;
-            let area = SurveyArea::map(file.as_fd()).map_err(|e| e.to_string())?;
-            let message = ToImage::Survey { serial: self.serial, until_us };
-            let sent = channel.try_send(&message.encode(), &[file.as_fd()]);
-            sent.map_err(|e| format!("the dataplane does not listen: {e}"))?;
-            Ok(area)
-        });
+        let sent =
+            channel.ok_or_else(|| "the dataplane has ended".to_owned()).and_then(|channel| {
+                let file = memory(flows)
+                    .map_err(|e| format!("cannot reserve memory for a survey: {e}"))?;
+                let area = SurveyArea::map(file.as_fd()).map_err(|e| e.to_string())?;
+                let message = ToImage::Survey { serial: self.serial, until_us };
+                let sent = channel.try_send(&message.encode(), &[file.as_fd()]);
+                sent.map_err(|e| format!("cannot send to the dataplane: {e}"))?;
+                Ok(area)
+            });
         match sent {
             Ok(area) => Stage::Runs { area, until: now + TIME_MAX, began: now, asked, before },
             Err(why) => {
@@ -129,8 +134,8 @@ impl Surveys {
         }
     }
 
-    /// A look is over: answers those who wanted no more.
-    fn looked(
+    /// A survey has ended: answers the requests that need no second one.
+    fn finish(
         &mut self,
         area: &SurveyArea,
         began: Instant,
@@ -161,7 +166,7 @@ impl Surveys {
     }
 }
 
-/// A connection that moved while it was told may have been told twice: the last word counts.
+/// A connection that migrated during the survey may have two records; one of them is kept.
 fn distinct(area: &SurveyArea) -> Vec<FlowRecord> {
     let mut records: Vec<FlowRecord> = area.records().collect();
     records.sort_by_key(|record| record.handle);
@@ -169,18 +174,18 @@ fn distinct(area: &SurveyArea) -> Vec<FlowRecord> {
     records
 }
 
-/// Memory of a fixed size, so that no side can make the other one fault by truncating it. Reserved
-/// now, so that an elastic thread does not find out that there is none.
+/// Memory of a fixed size: otherwise one side could truncate it, and the other would fault. It is
+/// reserved now, so that an elastic thread cannot fail to get it.
 fn memory(flows: usize) -> io::Result<OwnedFd> {
     fixed_memfd(c"ix-survey", SurveyArea::bytes_for(room(flows)), true)
 }
 
-/// For how many connections there is room, with `flows` of them now.
+/// Number of records of a survey when there are `flows` connections.
 fn room(flows: usize) -> usize {
     flows.saturating_add(flows / 4).saturating_add(ROOM_MIN).min(ROOM_MAX)
 }
 
-/// What a survey brought.
+/// The result of a survey.
 struct Survey {
     records: Vec<FlowRecord>,
     missing: GroupSet,
@@ -189,9 +194,9 @@ struct Survey {
 }
 
 impl Survey {
-    /// What one who asked hears. `before`: an earlier look, and when this one was.
+    /// The answer to a query. `before`: an earlier survey, and the time of this one.
     fn answer(&self, query: &Query, before: Option<(&Look, Instant)>) -> Connections {
-        // What came since has moved all it has.
+        // Of a connection that is new since the earlier survey, all payload counts.
         let moved = |record: &FlowRecord| {
             let bytes = payload(record);
             let earlier = before.and_then(|(look, _)| look.bytes.get(&record.handle));
@@ -228,7 +233,7 @@ impl Survey {
     }
 }
 
-/// Whether a connection is asked for.
+/// Whether a query selects a connection.
 fn wants(query: &Query, record: &FlowRecord) -> bool {
     let state = TcpState::of(record.state);
     query.thread.is_none_or(|thread| usize::from(record.thread) == thread)
@@ -237,12 +242,12 @@ fn wants(query: &Query, record: &FlowRecord) -> bool {
         && query.state.is_none_or(|filter| filter.matches(state))
 }
 
-/// Payload in both directions. The dataplane says the numbers, which can be any.
+/// Payload in both directions. The dataplane writes these numbers, so they can be anything.
 fn payload(record: &FlowRecord) -> u64 {
     record.figures.bytes_in.saturating_add(record.figures.bytes_out)
 }
 
-/// By what connections are compared; `moved` is payload since the look before.
+/// The sort key of a connection; `moved` is its payload since the earlier survey.
 fn key(sort: Sort, record: &FlowRecord, moved: u64) -> u64 {
     match sort {
         Sort::Rate => moved,
@@ -257,7 +262,7 @@ fn key(sort: Sort, record: &FlowRecord, moved: u64) -> u64 {
     }
 }
 
-/// An address as people write it.
+/// An address in its usual form.
 fn address(bytes: &[u8; 16]) -> IpAddr {
     Ipv6Addr::from(*bytes).to_canonical()
 }

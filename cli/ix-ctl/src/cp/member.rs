@@ -5,7 +5,7 @@ use ix_broker::control::Change;
 use ix_controller::{
     DataplaneId, GroupObservation, Observation, Step, ThreadObservation, ThreadState,
 };
-use ix_proto::control::{Group, Report, Status, Thread, Wish};
+use ix_proto::control::{Group, PolicyRequest, Report, Status, Thread};
 use ix_report::problem::Problem;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{
@@ -43,7 +43,7 @@ pub(super) struct Member {
     gone: Option<String>,
     /// What it is told of the controller.
     pub(super) report: Report,
-    wish: Option<Wish>,
+    wish: Option<PolicyRequest>,
     wish_serial: u64,
 }
 
@@ -114,11 +114,11 @@ impl Member {
             (Some((problem, _)), _) => Err(problem),
             (None, Some(why)) => {
                 let what = format!("cannot reach the dataplane at {}", self.path.display());
-                Err(Problem::new(what, why).mend("is its `ix run` alive?"))
+                Err(Problem::new(what, why).mend("check that its `ix run` is running"))
             }
             (None, None) if self.name.is_none() => {
-                Err(Problem::new(self.title(), "it does not answer")
-                    .mend("is its `ix run` stopped?"))
+                Err(Problem::new(format!("cannot control {}", self.title()), "it does not answer")
+                    .mend("check that its `ix run` is not stopped"))
             }
             (None, None) => Ok(()),
         }
@@ -135,7 +135,7 @@ impl Member {
     }
 
     /// What is newly wished.
-    pub(super) fn take_wish(&mut self) -> Option<Wish> {
+    pub(super) fn take_wish(&mut self) -> Option<PolicyRequest> {
         self.wish.take()
     }
 
@@ -201,7 +201,7 @@ impl Member {
                 self.refused = Some((problem, may_pass));
             }
             Heard::Look(status) => self.saw(*status),
-            Heard::Wish(wish) => {
+            Heard::PolicyRequest(wish) => {
                 if wish.serial != self.wish_serial {
                     self.wish_serial = wish.serial;
                     self.wish = Some(wish);

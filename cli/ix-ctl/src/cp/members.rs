@@ -7,7 +7,7 @@ use ix_controller::linux::{Dataplanes, Linux};
 use ix_controller::{
     DataplaneId, Event, Machine, Observation, Platform, Policy, Step, StepError, ThreadState,
 };
-use ix_proto::control::Wish;
+use ix_proto::control::PolicyRequest;
 use ix_report::problem::{Problem, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -139,7 +139,7 @@ impl Members {
         &mut self,
         policy: impl Fn(DataplaneId) -> Policy,
         power_w: Option<f64>,
-    ) -> Vec<(DataplaneId, Wish)> {
+    ) -> Vec<(DataplaneId, PolicyRequest)> {
         let mut wishes = Vec::new();
         for member in &mut self.list {
             let Some(id) = member.id() else { continue };

@@ -1,7 +1,7 @@
 //! Where a policy comes from: a file that may change, or one that the command carries.
 use ix_controller::Policy;
 use ix_controller::policy::BUILT_IN;
-use ix_proto::control::Wish;
+use ix_proto::control::PolicyRequest;
 use ix_report::problem::{Problem, Result};
 use std::path::PathBuf;
 
@@ -77,7 +77,7 @@ impl PolicySource {
 }
 
 /// What an operator wishes for one dataplane.
-pub(super) fn wished(policy: &Policy, wish: &Wish) -> Result<Policy> {
+pub(super) fn wished(policy: &Policy, wish: &PolicyRequest) -> Result<Policy> {
     let problem = |e| Problem::new("cannot do as asked", e);
     let policy = match &wish.policy {
         Some(text) => Policy::parse(text).map_err(problem)?,
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn wishes_stand_over_what_the_file_says() {
         let policy = Policy::built_in("energy").expect("known");
-        let wish = |policy: Option<&str>, slo_us| Wish {
+        let wish = |policy: Option<&str>, slo_us| PolicyRequest {
             serial: 1,
             policy: policy.map(str::to_owned),
             slo_us,

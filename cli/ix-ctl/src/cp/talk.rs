@@ -3,7 +3,7 @@
 use ix_broker::control::Client;
 use ix_controller::Step;
 use ix_proto::GroupSet;
-use ix_proto::control::{Answer, Report, Request, Role, Status, Wish};
+use ix_proto::control::{Answer, PolicyRequest, Report, Request, Role, Status};
 use ix_report::problem::{Problem, Result};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub(super) enum Heard {
     /// What it does.
     Look(Box<Status>),
     /// What its operators ask for.
-    Wish(Wish),
+    PolicyRequest(PolicyRequest),
     /// It has ended.
     Gone(String),
 }
@@ -103,7 +103,7 @@ impl Talk {
             ));
         }
         // If another controller is in charge, this is refused.
-        let wish = client.get::<Wish>(&Request::Control { report: self.report.clone() });
+        let wish = client.get::<PolicyRequest>(&Request::Control { report: self.report.clone() });
         let wish_serial = wish.map_err(|problem| Heard::Refused(problem, true))?.serial;
         let program = hello.program.rsplit('/').next().unwrap_or(&hello.program).to_owned();
         Ok((client, Heard::Attached { pid: hello.pid, program, wish_serial }))
@@ -120,7 +120,7 @@ impl Talk {
                 Work::Report(report) => {
                     self.report = report;
                     match client.get(&Request::Control { report: self.report.clone() }) {
-                        Ok(wish) => Heard::Wish(wish),
+                        Ok(wish) => Heard::PolicyRequest(wish),
                         // Whatever it is: attaching again will say.
                         Err(_) => return Some(()),
                     }

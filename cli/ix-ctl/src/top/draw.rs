@@ -190,7 +190,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         let mut state = state();
-        state.lost = Some("lost the dataplane at /run/ix/7.sock: it has hung up".to_owned());
+        state.lost =
+            Some("lost the dataplane at /run/ix/7.sock: it closed the connection".to_owned());
         assert!(picture(&state, 80, 24).contains("lost the dataplane"));
         state.lost = None;
         state.halted = true;

@@ -216,7 +216,10 @@ fn wrong_input_is_told_in_one_line_before_anything_is_touched() {
     refuses(&["--policy", "/nowhere.toml"], &["/nowhere.toml", "energy, consolidation, minmax"]);
     refuses(&["--slo-us", "0"], &["cannot use --slo-us: 0 is not between", "write microseconds"]);
     refuses(&["--pid", "1"], &["process 1 has none that we may reach", "--control"]);
-    refuses(&["--control", "/nowhere.sock"], &["/nowhere.sock", "is its `ix run` alive?"]);
+    refuses(
+        &["--control", "/nowhere.sock"],
+        &["/nowhere.sock", "check that its `ix run` is running"],
+    );
     refuses(&["--background", "999999999"], &["`999999999`: no "]);
     refuses(&["--background", "/no/such/group"], &["`/no/such/group`: no c"]);
     let cpus = &["--background", "1", "--background-cpus"][..];

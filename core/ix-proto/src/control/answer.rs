@@ -3,7 +3,7 @@ use super::vnic::{
     FilterAssigned, FilterDerived, FiltersCreated, FiltersRevoked, RatesSet, VnicCreated,
     VnicDeleted,
 };
-use super::{Connections, Look, Request, Wish, vnic};
+use super::{Connections, Look, PolicyRequest, Request, vnic};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, from_value};
 
@@ -66,7 +66,7 @@ answers! {
     /// The controller was told.
     PolicySet(PolicySet),
     /// What operators ask of the controller.
-    Wish(Wish),
+    PolicyRequest(PolicyRequest),
     /// A capture.
     Capture(CaptureStarted),
     /// Filters and rates.
@@ -100,7 +100,7 @@ impl Answer {
             Request::Status | Request::Stats => Answer::Look(Look::read(value)?),
             Request::Connections(_) => Answer::Connections(from_value(value)?),
             Request::Policy { .. } => Answer::PolicySet(from_value(value)?),
-            Request::Control { .. } => Answer::Wish(from_value(value)?),
+            Request::Control { .. } => Answer::PolicyRequest(from_value(value)?),
             Request::Capture { .. } => Answer::Capture(from_value(value)?),
             Request::Vnic => Answer::Vnic(match has("vnics") {
                 true => vnic::View::Shared(from_value(value)?),

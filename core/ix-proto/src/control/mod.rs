@@ -23,7 +23,7 @@ pub mod vnic;
 
 pub use answer::{Answer, CaptureStarted, PolicySet};
 pub use connections::{Connection, Connections};
-pub use controller::{Report, Wish};
+pub use controller::{PolicyRequest, Report};
 pub use line::{Greeting, Hello, Line, Role};
 pub use query::{CONNECTIONS_MAX, INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter, TcpState};
 pub use refusal::{Code, Refusal, Refused};

@@ -451,7 +451,7 @@ fn answer_to(request: Request) -> BoxedStrategy<Answer> {
             })
             .boxed(),
         Request::Control { .. } => (any::<u64>(), of(word()), of(figure()))
-            .prop_map(|(serial, policy, slo_us)| Wish { serial, policy, slo_us }.into())
+            .prop_map(|(serial, policy, slo_us)| PolicyRequest { serial, policy, slo_us }.into())
             .boxed(),
         Request::Capture { .. } => {
             of(word()).prop_map(|path| CaptureStarted { path }.into()).boxed()

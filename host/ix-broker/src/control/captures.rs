@@ -1,5 +1,5 @@
-//! The capture that a dataplane writes, as its broker keeps it: one at a time, for as long as who
-//! wants it says so once a second. So one whose reader dies ends by itself.
+//! The broker's part of a capture. One capture runs at a time, as long as its reader repeats the
+//! request once a second; so it ends by itself when its reader has died.
 use crate::commands::Commands;
 use ix_dataplane::capture::CaptureMemory;
 use ix_proto::Outcome;
@@ -12,23 +12,24 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// A reader that has said nothing for so long reads no more.
+/// Time after the reader's last request at which its capture ends.
 const SILENT: Duration = Duration::from_secs(5);
 
-/// One that runs.
+/// A running capture.
 struct Running {
     pid: u32,
     memory: OwnedFd,
-    heard: Instant,
+    last_request: Instant,
 }
 
-/// The broker's knowledge of it.
+/// The capture of a dataplane, if one runs.
 #[derive(Clone, Default)]
 pub struct Captures(Rc<RefCell<Option<Running>>>);
 
 impl Captures {
-    /// A process wants a capture, or goes on wanting it. `reply` gets the answer if it comes later.
-    pub fn wish(
+    /// Starts a capture for a process, or keeps its capture running. Returns the answer, or gives it
+    /// to `reply` later.
+    pub fn start(
         &self,
         wish: &CaptureWish,
         threads: usize,
@@ -40,7 +41,7 @@ impl Captures {
             if running.pid != wish.pid {
                 return Some(Err(Refusal::Captured(running.pid)));
             }
-            running.heard = now;
+            running.last_request = now;
             return Some(Ok(CaptureStarted::default()));
         }
         let bytes = CaptureMemory::bytes_for(threads, wish.ring_bytes);
@@ -48,10 +49,12 @@ impl Captures {
         let (fd, memory) = match made {
             Ok(both) => both,
             Err(e) => {
-                return Some(Err(Refusal::Dataplane(format!("no memory to capture to: {e}"))));
+                return Some(Err(Refusal::Dataplane(format!(
+                    "cannot reserve memory for a capture: {e}; use a smaller --buffer"
+                ))));
             }
         };
-        *self.0.borrow_mut() = Some(Running { pid: wish.pid, memory, heard: now });
+        *self.0.borrow_mut() = Some(Running { pid: wish.pid, memory, last_request: now });
         let captures = self.clone();
         let done = move |outcome: &Outcome| reply(captures.started(outcome));
         let order = CaptureOrder::Start { snaplen: wish.snaplen, filter: wish.filter.clone() };
@@ -59,7 +62,7 @@ impl Captures {
         None
     }
 
-    /// The dataplane writes, or says why it does not.
+    /// The answer once the dataplane has started the capture or refused it.
     fn started(&self, outcome: &Outcome) -> Result<CaptureStarted, Refusal> {
         if let Outcome::Refused(why) | Outcome::TimedOut(why) = outcome {
             *self.0.borrow_mut() = None;
@@ -67,13 +70,13 @@ impl Captures {
         }
         let running = self.0.borrow();
         let Some(running) = running.as_ref() else { return Err(Refusal::NoAnswer) };
-        // A kernel without the seal leaves the reader able to write what it reads.
+        // Without the seal (an old kernel) the reader could also write to the memory.
         let _ = seal_writes(running.memory.as_fd());
         let (process, fd) = (std::process::id(), running.memory.as_raw_fd());
         Ok(CaptureStarted { path: Some(format!("/proc/{process}/fd/{fd}")) })
     }
 
-    /// A process wants it no more.
+    /// Ends the capture of a process.
     pub fn stop(&self, pid: u32, commands: &mut Commands) {
         let theirs = self.0.borrow().as_ref().is_some_and(|running| running.pid == pid);
         if theirs {
@@ -81,17 +84,18 @@ impl Captures {
         }
     }
 
-    /// Ends one whose reader is silent.
+    /// Ends a capture whose reader is silent.
     pub fn look(&self, commands: &mut Commands, now: Instant) {
-        let silent = |running: &Running| now.saturating_duration_since(running.heard) >= SILENT;
+        let silent =
+            |running: &Running| now.saturating_duration_since(running.last_request) >= SILENT;
         if self.0.borrow().as_ref().is_some_and(silent) {
             self.end(commands);
         }
     }
 
-    /// When to look.
+    /// When to call [`Captures::look`].
     pub fn due(&self) -> Option<Instant> {
-        self.0.borrow().as_ref().map(|running| running.heard + SILENT)
+        self.0.borrow().as_ref().map(|running| running.last_request + SILENT)
     }
 
     fn end(&self, commands: &mut Commands) {
@@ -100,7 +104,7 @@ impl Captures {
     }
 }
 
-/// Memory whose size cannot change.
+/// Memory of a fixed size.
 fn memory(bytes: u64) -> io::Result<OwnedFd> {
     let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
     fixed_memfd(c"ix-capture", bytes, false)

@@ -1,4 +1,4 @@
-//! Asking a running dataplane.
+//! The client's end of the control socket.
 use ix_problem::{Problem, Result};
 use ix_proto::control::{Answer, Greeting, Hello, Line, Look, PROTOCOL, Refused, Request, Status};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -6,11 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest wait for the greeting, and for what the broker knows by itself.
+/// Longest wait for the greeting, and for answers that the broker gives without the dataplane.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest wait for an answer of the dataplane: somewhat longer than the broker waits for it.
+/// Longest wait for an answer of the dataplane: a little longer than the broker waits.
 const TIMEOUT: Duration = Duration::from_secs(6);
-/// Longest line that we take.
+/// Longest line that a client accepts.
 const LINE_MAX: u64 = 16 << 20;
 
 /// A connection to the control socket of a dataplane.
@@ -18,7 +18,7 @@ const LINE_MAX: u64 = 16 << 20;
 pub struct Client {
     lines: Lines,
     hello: Hello,
-    /// What was asked last: it says how answers are read.
+    /// The last request, which decides how the answer is read.
     asked: Request,
 }
 
@@ -30,13 +30,15 @@ struct Lines {
 }
 
 impl Client {
-    /// Connects, and checks that both sides speak the same protocol.
+    /// Connects, and checks that both ends have the same version of the protocol.
     pub fn connect(path: &Path) -> Result<Client> {
         let problem = |e: io::Error| {
             let what = format!("cannot reach the dataplane at {}", path.display());
             let mend = match e.kind() {
-                ErrorKind::PermissionDenied => "ask as its user, or open it with [control]",
-                _ => "is its `ix run` alive?",
+                ErrorKind::PermissionDenied => {
+                    "run this as its user, or allow more users in [control]"
+                }
+                _ => "check that its `ix run` is running",
             };
             Problem::new(what, e).mend(mend)
         };
@@ -48,9 +50,9 @@ impl Client {
         match Greeting::read(&line).map_err(|e| lines.unreadable(&e))? {
             Greeting::Hello(hello) => Ok(Client { lines, hello, asked: Request::Unsubscribe }),
             Greeting::Other { protocol, ix } => {
-                let why = format!("its ix {ix} speaks control protocol {protocol}");
+                let why = format!("its ix {ix} uses control protocol {protocol}");
                 let mend = format!(
-                    "this is ix {} with protocol {PROTOCOL}: use the one that runs it",
+                    "this is ix {} with protocol {PROTOCOL}: use the `ix` that started the dataplane",
                     env!("CARGO_PKG_VERSION")
                 );
                 let what = format!("cannot talk to {}", path.display());
@@ -59,7 +61,7 @@ impl Client {
         }
     }
 
-    /// Where it is connected to.
+    /// Path of the socket.
     pub fn path(&self) -> &Path {
         &self.lines.path
     }
@@ -69,7 +71,7 @@ impl Client {
         &self.hello
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for its answer.
     pub fn ask(&mut self, request: &Request) -> Result<Answer> {
         let timeout = match request {
             Request::Status | Request::Stats => LOOK_TIMEOUT,
@@ -86,22 +88,24 @@ impl Client {
             match self.line()? {
                 Line::Ok(answer) => return Ok(answer),
                 Line::Error(refused) => return Err(problem(refused)),
-                // A snapshot that was under way.
+                // A snapshot that was sent before the answer.
                 Line::Snapshot(_) | Line::Hello(_) => {}
             }
         }
     }
 
-    /// Asks for what has an answer of this type.
+    /// Sends a request whose answer has this type, and waits for it.
     pub fn get<T: TryFrom<Answer>>(&mut self, request: &Request) -> Result<T> {
         let answer = self.ask(request)?;
         T::try_from(answer).map_err(|_| {
-            let what = format!("cannot use what the dataplane at {} says", self.path().display());
-            Problem::new(what, "it is the answer to something else")
+            let what =
+                format!("cannot use the answer of the dataplane at {}", self.path().display());
+            Problem::new(what, "it belongs to another request")
+                .mend("use the `ix` that started the dataplane")
         })
     }
 
-    /// What the dataplane does now.
+    /// The state of the dataplane.
     pub fn status(&mut self) -> Result<Status> {
         self.look(&Request::Status)
     }
@@ -115,7 +119,7 @@ impl Client {
         self.get::<Look>(request)?.running().map_err(Problem::line)
     }
 
-    /// The next snapshot of a subscription that was asked for last.
+    /// Waits for the next snapshot; the last request was a subscription.
     pub fn next_snapshot(&mut self) -> Result<Status> {
         loop {
             match self.line()? {
@@ -159,7 +163,8 @@ impl Lines {
     }
 
     fn unreadable(&self, e: &serde_json::Error) -> Problem {
-        Problem::new(format!("cannot read {}", self.path.display()), e)
+        Problem::new(format!("cannot read the answer from {}", self.path.display()), e)
+            .mend("use the `ix` that started the dataplane")
     }
 
     fn lost(&self, e: io::Error) -> Problem {
@@ -169,11 +174,10 @@ impl Lines {
                 let seconds = self.reader.get_ref().read_timeout().ok().flatten();
                 let seconds = seconds.unwrap_or(TIMEOUT).as_secs();
                 Problem::new(what, format!("no answer within {seconds} s"))
-                    .mend("is its `ix run` stopped, or of another version?")
+                    .mend("check that its `ix run` is not stopped and is of this version")
             }
-            ErrorKind::UnexpectedEof => {
-                Problem::new(what, "it has hung up").mend("has its program ended?")
-            }
+            ErrorKind::UnexpectedEof => Problem::new(what, "it closed the connection")
+                .mend("check that its program is still running"),
             _ => Problem::new(what, e),
         }
     }

@@ -1,6 +1,6 @@
-//! What stands behind the control socket of `ix run`: the control page, which is only read, and
-//! commands to the dataplane, which are answered later.
-use super::{Backend, Captures, Charge, Name, Response, Ticket};
+//! What the control socket of `ix run` serves: the control page, which it only reads, and commands
+//! to the dataplane, which it answers later.
+use super::{ActiveController, Backend, Captures, Name, Response, Ticket};
 use crate::commands::{Commands, Reply};
 use crate::surveys::Surveys;
 use crate::vnic::{self, FilteredDevices, RateChanges, Vnic};
@@ -10,43 +10,43 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// Answers of commands that have ended, on their way to who asked.
+/// Answers to commands that have ended, which wait to be sent.
 #[derive(Clone, Default)]
 pub struct Answers(Rc<RefCell<Vec<(Ticket, Response)>>>);
 
 impl Answers {
-    /// Takes them.
+    /// Takes all of them.
     pub fn take(&self) -> Vec<(Ticket, Response)> {
         self.0.take()
     }
 
-    /// One more.
+    /// Adds an answer.
     pub fn push(&self, answer: (Ticket, Response)) {
         self.0.borrow_mut().push(answer);
     }
 }
 
-/// The dataplane for the time of a look at the control socket.
+/// The dataplane while the control socket is served.
 pub struct Dataplane<'a> {
     /// Program and process.
     pub name: Name,
-    /// Elastic threads, in whatever state.
+    /// Number of elastic threads, in any state.
     pub threads: usize,
-    /// All that the control page says, beside the controller in charge.
+    /// Reads the control page. It takes the report of the active controller.
     pub snapshot: &'a dyn Fn(Option<Report>) -> Look,
-    /// Where commands go.
+    /// Commands to the dataplane.
     pub commands: &'a mut Commands,
-    /// Where requests for connections go.
+    /// Requests for connections.
     pub surveys: &'a mut Surveys,
-    /// Where their outcomes come.
+    /// Answers that come later.
     pub answers: &'a Answers,
     /// Its controller.
-    pub charge: &'a mut Charge,
+    pub controller: &'a mut ActiveController,
     /// Its capture.
     pub captures: &'a Captures,
     /// Its filters and rates.
     pub vnic: &'a mut Vnic,
-    /// Where its receive filters are put into force.
+    /// Its devices, which apply its receive filters.
     pub devices: &'a mut dyn FilteredDevices,
 }
 
@@ -56,17 +56,19 @@ impl Backend for Dataplane<'_> {
     }
 
     fn look(&mut self, _topic: Topic) -> Result<Look, Refusal> {
-        Ok((self.snapshot)(self.charge.current(Instant::now()).cloned()))
+        Ok((self.snapshot)(self.controller.current(Instant::now()).cloned()))
     }
 
     fn begin(&mut self, request: &Request, ticket: Ticket) -> Option<Response> {
         match request {
             Request::Policy { text, slo_us } => {
-                let told = self.charge.wish(text.as_deref(), *slo_us, Instant::now());
+                let told = self.controller.request(text.as_deref(), *slo_us, Instant::now());
                 return Some(told.map(Answer::PolicySet));
             }
             Request::Control { report } => {
-                return Some(self.charge.report(report, Instant::now()).map(Answer::Wish));
+                return Some(
+                    self.controller.report(report, Instant::now()).map(Answer::PolicyRequest),
+                );
             }
             Request::Connections(query) => {
                 let known = query.thread.map_or(Ok(0), |thread| self.thread(thread));
@@ -78,7 +80,7 @@ impl Backend for Dataplane<'_> {
                 let reply = move |started: Result<_, Refusal>| {
                     answers.push((ticket, started.map(Answer::Capture)));
                 };
-                let begun = self.captures.wish(wish, self.threads, self.commands, now, reply);
+                let begun = self.captures.start(wish, self.threads, self.commands, now, reply);
                 return begun.map(|begun| begun.map(Answer::Capture));
             }
             Request::CaptureStop { pid } => {
@@ -107,7 +109,7 @@ impl Backend for Dataplane<'_> {
 }
 
 impl Dataplane<'_> {
-    /// What becomes of a command.
+    /// Answers a command with its outcome.
     fn reply(&self, ticket: Ticket) -> Reply {
         let answers = self.answers.clone();
         Box::new(move |outcome: &Outcome| {
@@ -121,8 +123,8 @@ impl Dataplane<'_> {
         })
     }
 
-    /// The same of filters and rates: they hold from the next cycle on, whenever that is. A
-    /// dataplane that stands still sends nothing before.
+    /// The same for filters and rates. They apply from the next cycle on, even if it comes late: a
+    /// dataplane that runs no cycle sends nothing.
     fn reply_of_rules(&self, ticket: Ticket, done: Answer) -> Reply {
         let answers = self.answers.clone();
         Box::new(move |outcome: &Outcome| {
@@ -134,8 +136,8 @@ impl Dataplane<'_> {
         })
     }
 
-    /// What a request about the vNIC changes, in force in the kernel when this returns; `None` when
-    /// it is about something else.
+    /// Carries out a request about the vNIC; the kernel applies it when this returns. `None` if the
+    /// request is about something else.
     fn change(&mut self, request: &Request) -> Option<Result<vnic::Change, Refusal>> {
         Some(match request {
             Request::Vnic => Ok(vnic::Change { answer: self.vnic.look().into(), rules: None }),
@@ -169,7 +171,7 @@ impl Dataplane<'_> {
         })
     }
 
-    /// The command that a request asks for, if it can be one.
+    /// The command to the dataplane that a request asks for.
     fn command(&self, request: &Request) -> Result<Command, Refusal> {
         match request {
             Request::Migrate { groups, to } => {

@@ -1,4 +1,4 @@
-//! One client of the control socket, and the bytes on their way from and to it.
+//! One client of the control socket, with its received and unsent bytes.
 use ix_proto::control::{Role, Topic};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 /// Longest request.
 pub const REQUEST_MAX: usize = 4096;
-/// Most bytes that wait for a client to read them. Larger than any one answer.
+/// Most bytes that a client has not read yet. Larger than any answer.
 pub const WAITING_MAX: usize = 4 << 20;
 
-/// What a client wants again and again.
+/// What is sent to a client at intervals.
 pub struct Subscription {
     pub topic: Topic,
     pub interval: Duration,
@@ -20,28 +20,28 @@ pub struct Subscription {
 pub struct Peer {
     pub stream: UnixStream,
     pub role: Role,
-    /// What has been read and not answered.
+    /// Bytes that were read and not answered.
     input: Vec<u8>,
-    /// What has been answered and not sent, from `sent` on.
+    /// Answers; those from `sent` on were not sent yet.
     output: Vec<u8>,
     sent: usize,
-    /// Last time it said something.
-    pub heard: Instant,
-    /// Its request is with the dataplane: until when that may take.
+    /// When it last sent something.
+    pub last_input: Instant,
+    /// When the dataplane must have answered its request, if it has to answer one.
     pub pending: Option<Instant>,
-    /// Requests of it so far: the number of its last one.
+    /// Number of its last request: how many it has sent.
     pub requests: u64,
     pub subscription: Option<Subscription>,
-    /// It sends no more; goes when it has its answers.
+    /// It sends nothing more, and is closed when it has its answers.
     ended: bool,
 }
 
-/// What a peer's input says next.
+/// The next part of a client's input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Input {
     /// A whole line.
     Line(Vec<u8>),
-    /// A line that is too long, so that what follows is nothing.
+    /// A line that is too long; what follows it is ignored.
     TooLong,
     /// Nothing yet.
     Nothing,
@@ -56,7 +56,7 @@ impl Peer {
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
-            heard: now,
+            last_input: now,
             pending: None,
             requests: 0,
             subscription: None,
@@ -64,10 +64,10 @@ impl Peer {
         })
     }
 
-    /// Reads what there is room for. An error: the peer is of no use any more.
+    /// Reads as much as there is room for. After an error the client cannot be served any more.
     pub fn receive(&mut self, now: Instant) -> io::Result<()> {
         let mut bytes = [0; REQUEST_MAX];
-        // A byte more than the longest line: so that one that is longer can be told.
+        // One byte more than the longest line, to notice lines that are longer.
         let room = (REQUEST_MAX + 1).saturating_sub(self.input.len()).min(bytes.len());
         if room == 0 || self.ended {
             return Ok(());
@@ -76,7 +76,7 @@ impl Peer {
             Ok(0) => self.ended = true,
             Ok(n) => {
                 self.input.extend(&bytes[..n]);
-                self.heard = now;
+                self.last_input = now;
             }
             Err(e) if is_later(&e) => {}
             Err(e) => return Err(e),

@@ -1,4 +1,4 @@
-//! How many requests were refused, by reason: whoever tries what is not theirs is seen.
+//! Counts of refused requests, by reason. They show attempts to do what is not allowed.
 use ix_proto::control::{Code, Refusal};
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 pub(super) struct Refusals(BTreeMap<Code, u64>);
 
 impl Refusals {
-    /// One more.
+    /// Counts a refusal.
     pub(super) fn count(&mut self, refusal: &Refusal) {
         *self.0.entry(refusal.code()).or_default() += 1;
     }
 
-    /// By the names that refusals have for programs.
+    /// The counts, by code.
     pub(super) fn counts(&self) -> BTreeMap<Code, u64> {
         self.0.clone()
     }

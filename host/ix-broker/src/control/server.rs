@@ -1,4 +1,4 @@
-//! The broker's end of the control socket: serves many clients without ever waiting for one.
+//! The broker's end of the control socket. It serves many clients and never waits for one.
 use super::exposition;
 use super::peer::{Input, Peer, REQUEST_MAX, Subscription};
 use super::place::{Access, Sockets};
@@ -17,23 +17,23 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest that a request may take: commands have their own, shorter limits, but may have to wait
-/// for others. The client waits a moment longer.
+/// Longest that a request may take. Commands have shorter limits of their own, but may have to wait
+/// for others. The client waits a little longer.
 const PENDING_MAX: Duration = Duration::from_secs(5);
-/// Most clients of one socket. One more takes the place of whoever was silent for longest.
+/// Most clients of one socket. A further one replaces the client that was silent for longest.
 const PEERS_MAX: usize = 32;
-/// Tokens of the poller; clients have higher ones.
+/// Tokens of the poller; those of clients are higher.
 const OPERATOR: u64 = 0;
 const READ_ONLY: u64 = 1;
 const METRICS: u64 = 2;
 const FIRST_PEER: u64 = 3;
-/// Most scrapes at a time.
+/// Most scrapes at the same time.
 const SCRAPES_MAX: usize = 16;
 
-/// What a request comes to.
+/// The result of a request.
 pub type Response = std::result::Result<Answer, Refusal>;
 
-/// Who stands behind the socket.
+/// Whose control socket this is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     /// The program.
@@ -42,7 +42,7 @@ pub struct Name {
     pub pid: u32,
 }
 
-/// Names a request that will be answered later, through [`Server::answer`].
+/// A request that is answered later, with [`Server::answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
     peer: u64,
@@ -50,19 +50,19 @@ pub struct Ticket {
     request: u64,
 }
 
-/// What stands behind the socket.
+/// What serves the requests.
 pub trait Backend {
-    /// Who this is, for the greeting.
+    /// Program and process, for the greeting.
     fn name(&self) -> Name;
 
-    /// What [`Request::Status`] or [`Request::Stats`] returns: reads memory, waits for nothing.
+    /// What [`Request::Status`] or [`Request::Stats`] returns. It reads memory and never waits.
     fn look(&mut self, topic: Topic) -> std::result::Result<Look, Refusal>;
 
-    /// Begins any other request. `None`: the answer comes later.
+    /// Carries out any other request. `None`: it is answered later.
     fn begin(&mut self, request: &Request, ticket: Ticket) -> Option<Response>;
 }
 
-/// The control sockets of one dataplane with all their clients.
+/// The control sockets of one dataplane, with their clients.
 pub struct Server {
     sockets: Sockets,
     poller: Poller,
@@ -74,7 +74,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path`, or at the usual place of process `pid`.
+    /// Listens at `path`, or at the default path of process `pid`.
     pub fn listen(path: Option<&Path>, pid: i32, access: &Access) -> Result<Server> {
         let sockets = Sockets::listen(path, pid, access)?;
         let poller = || -> io::Result<Poller> {
@@ -95,7 +95,7 @@ impl Server {
         })
     }
 
-    /// Answers scrapes of the metrics as well.
+    /// Also serves the metrics over HTTP.
     pub fn expose(&mut self, listener: TcpListener) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         self.poller.add(listener.as_fd(), METRICS)?;
@@ -103,7 +103,7 @@ impl Server {
         Ok(())
     }
 
-    /// Where operators ask.
+    /// Path of the operators' socket.
     pub fn path(&self) -> &Path {
         self.sockets.path()
     }
@@ -123,7 +123,7 @@ impl Server {
         self.peers.values().filter_map(due).chain(scrapes).min()
     }
 
-    /// Does what can be done now: one step for each client that is ready.
+    /// Does one step for each client that is ready.
     pub fn serve(&mut self, backend: &mut impl Backend, now: Instant) {
         for (token, gone) in self.poller.ready() {
             match token {
@@ -145,10 +145,11 @@ impl Server {
         self.keep_time(backend, now);
     }
 
-    /// The answer to a request that was begun; of no effect when nobody waits for it any more.
+    /// Answers a request that was not answered at once. Does nothing if its client does not wait for
+    /// it any more.
     pub fn answer(&mut self, ticket: Ticket, answer: Response) {
         self.with(ticket.peer, |peer, refusals| {
-            // It may be late, and the client waits for the answer to its next request.
+            // The answer may be late, when the client already waits for its next one.
             if peer.pending.is_none() || peer.requests != ticket.request {
                 return Ok(());
             }
@@ -216,20 +217,20 @@ impl Server {
         }
     }
 
-    /// One more client must fit: the one that was silent for longest goes.
+    /// Makes room for one more client by closing the one that was silent for longest.
     fn make_room(&mut self, role: Role) {
         let of_role = || self.peers.iter().filter(|(_, peer)| peer.role == role);
         if of_role().count() < PEERS_MAX {
             return;
         }
-        let oldest = of_role().min_by_key(|(_, peer)| peer.heard).map(|(token, _)| *token);
+        let oldest = of_role().min_by_key(|(_, peer)| peer.last_input).map(|(token, _)| *token);
         if let Some(token) = oldest {
             self.with(token, |peer, refusals| say(peer, Err(Refusal::Busy), refusals));
             self.peers.remove(&token);
         }
     }
 
-    /// Snapshots that are due, and requests that the dataplane did not answer.
+    /// Sends snapshots that are due, and ends requests that the dataplane did not answer in time.
     fn keep_time(&mut self, backend: &mut impl Backend, now: Instant) {
         self.scrapes.retain(|_, scrape| scrape.until > now);
         let tokens: Vec<u64> = self.peers.keys().copied().collect();
@@ -244,11 +245,12 @@ impl Server {
         }
     }
 
-    /// Does something with a client; whoever cannot be served goes.
+    /// Calls `f` with a client; closes a client that cannot be served.
     fn with(&mut self, token: u64, f: impl FnOnce(&mut Peer, &mut Refusals) -> io::Result<()>) {
         let Some(peer) = self.peers.get_mut(&token) else { return };
         let done = f(peer, &mut self.refusals).is_err() || peer.is_done();
-        // A request that is read already makes no noise: being able to write stands for it.
+        // A request that was read already does not make the descriptor readable, so the poller
+        // waits until it is writable, which it is at once.
         let write = peer.has_output() || peer.has_request();
         let (read, fd) = (peer.listens(), peer.stream.as_fd());
         if done || self.poller.change(fd, token, read, write).is_err() {
@@ -257,7 +259,7 @@ impl Server {
     }
 }
 
-/// Takes a client's next request, if there is one.
+/// Serves a client's next request, if there is one.
 fn step(
     peer: &mut Peer,
     token: u64,
@@ -311,7 +313,7 @@ fn step(
     }
 }
 
-/// Sends a snapshot if one is due. Who has not read the last one yet does without it.
+/// Sends a snapshot if one is due, except to a client that has not read the last one yet.
 fn snapshot(
     peer: &mut Peer,
     backend: &mut impl Backend,
@@ -322,7 +324,7 @@ fn snapshot(
     let Some(subscription) = peer.subscription.as_mut().filter(|s| s.next <= now) else {
         return Ok(());
     };
-    // From now on, not from when it was due: no hurry after a delay.
+    // Counted from now, not from when it was due: missed snapshots are not sent later.
     subscription.next = now + subscription.interval;
     if busy {
         return Ok(());
@@ -333,7 +335,7 @@ fn snapshot(
     }
 }
 
-/// Sends an answer; a refusal is counted.
+/// Sends an answer, and counts refusals.
 fn say(peer: &mut Peer, answer: Response, refusals: &mut Refusals) -> io::Result<()> {
     let line = match answer {
         Ok(answer) => Line::Ok(answer),

@@ -61,13 +61,13 @@ fn what_the_kernel_refuses_is_refused_and_taken_back_as_a_whole() {
 }
 
 #[test]
-fn what_cannot_be_put_back_is_said() {
+fn what_cannot_be_restored_is_said() {
     let (mut vnic, mut devices) = (vnic(), Picky::default());
     let three = filters(
         "rx tcp service 10.0.0.5:80;rx tcp service 10.0.0.5:81;rx tcp service 10.0.0.5:666",
     );
     let refusal = vnic.create(&mut devices, &three, None, None, vec![]).err().expect("refused");
-    assert!(refusal.to_string().contains("cannot be put back"), "{refusal}");
+    assert!(refusal.to_string().contains("cannot be restored"), "{refusal}");
 }
 
 fn filters(text: &str) -> Vec<Filter> {
