@@ -264,7 +264,9 @@ mod tests {
             }
             let spec: DeviceSpec = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
             assert_eq!((spec.kind(), spec.queues()), (kind, 2), "{text}");
-            assert_eq!(spec.to_string().parse(), Ok(spec));
+            // The text of a memif has no secret.
+            let again: DeviceSpec = spec.to_string().parse().expect("its own text");
+            assert_eq!((again.kind(), again.name()), (kind, spec.name()), "{text}");
         }
     }
 

@@ -3,7 +3,6 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use ix_broker::control::find;
 use ix_dataplane::GroupSet;
-use ix_proto::control::vnic::RateChange;
 use ix_proto::control::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter, VnicDevice};
 use ix_vnic::Filter;
 use std::path::PathBuf;
@@ -522,13 +521,13 @@ pub struct FilterRemoveArgs {
 pub struct RateArgs {
     /// Rate of received packets: 100Mbit, 20kpps, or none
     #[arg(long, value_name = "RATE")]
-    pub rx: Option<RateChange>,
+    pub rx: Option<String>,
     /// Rate of sent packets
     #[arg(long, value_name = "RATE")]
-    pub tx: Option<RateChange>,
+    pub tx: Option<String>,
     /// Rate of sent packets of each flow, evenly spread
     #[arg(long, value_name = "RATE", conflicts_with = "vnic")]
-    pub flow: Option<RateChange>,
+    pub flow: Option<String>,
     /// For this vNIC of a shared interface
     #[arg(long, value_name = "NAME")]
     pub vnic: Option<String>,

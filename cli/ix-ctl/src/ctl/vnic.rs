@@ -7,7 +7,7 @@ use ix_proto::control::vnic::{
     VnicCreated,
 };
 use ix_proto::control::{Answer, Code, Request, Status};
-use ix_report::problem::Result;
+use ix_report::problem::{Problem, Result};
 use ix_vnic::{Filter, Rate};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -272,13 +272,20 @@ fn show_shared_rates(vnic: &str, rates: &SharedRates) {
 pub fn rate(args: &RateArgs) -> Result<()> {
     let RateArgs { rx, tx, flow, vnic, queue, weight, .. } = args;
     let asks = rx.is_none() && tx.is_none() && flow.is_none() && weight.is_none();
-    let change = |change: &Option<RateChange>| change.unwrap_or_default();
+    let change = |flag, text: &Option<String>| {
+        let change: Option<RateChange> = text
+            .as_deref()
+            .map(str::parse)
+            .transpose()
+            .map_err(|e| Problem::new(format!("cannot use {flag}"), e))?;
+        Ok::<_, Problem>(change.unwrap_or_default())
+    };
     let request = match asks && vnic.is_none() && queue.is_none() {
         true => Request::Vnic,
         false => Request::Rate {
-            rx: change(rx),
-            tx: change(tx),
-            flow: change(flow),
+            rx: change("--rx", rx)?,
+            tx: change("--tx", tx)?,
+            flow: change("--flow", flow)?,
             vnic: vnic.clone(),
             queue: *queue,
             weight: *weight,

@@ -1,5 +1,5 @@
-//! What is asked of `ix share`, and done: vNICs with their links, filters in the registry and in
-//! the kernel.
+//! Carries out the requests to `ix share`: creates and deletes vNICs with their links, and changes
+//! filters in the registry and in the kernel.
 use super::has_ended;
 use super::link::Link;
 use crate::control::{Backend, Name, Response, Ticket};
@@ -17,51 +17,51 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// The registry of one interface, and what carries it out.
+/// A shared interface: the registry, the vNICs' links, and the kernel's programs.
 pub struct InterfaceShare {
     here: Namespace,
     exchange: Exchange,
     granted: Granted,
     links: BTreeMap<VnicId, Link>,
-    /// When shares are looked at next, while there is somebody to share with.
+    /// When to divide the interface again; none while there is nobody to share with.
     share_out: Option<Instant>,
 }
 
-/// So often shares are given to those that use them.
+/// Time between two divisions of the interface.
 const SHARE_OUT: Duration = Duration::from_millis(100);
-/// What becomes of rates whose link is out of reach.
-const DEAF: &str = "its dataplane does not hear of its rates, as its link is in another namespace, and not in \
-    its owner's: what is beyond them is dropped and counted (over_rate, over_share)";
-/// Weights at most.
+/// What happens to rates whose link cannot be reached.
+const DEAF: &str = "its dataplane cannot learn its rates, because its link is in another namespace, which is not \
+    its owner's: packets beyond the rates are dropped and counted (over_rate, over_share)";
+/// Largest weight.
 const WEIGHT_MAX: u32 = 1000;
-/// The least rate that the kernel's programs tell apart, bits a second.
+/// The smallest rate that the kernel's programs can enforce, bits per second.
 const RATE_MIN: u64 = 1000;
 
 impl InterfaceShare {
-    /// Nobody has a vNIC yet.
+    /// An interface without vNICs.
     pub fn new(here: Namespace, exchange: Exchange, policy: Policy) -> InterfaceShare {
         let (granted, links) = (Granted::new(Registry::new(policy)), BTreeMap::new());
         InterfaceShare { here, exchange, granted, links, share_out: None }
     }
 
-    /// What polls readable when an owner has ended.
+    /// Descriptors that poll readable when an owner has ended.
     pub fn owner_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let owners = self.links.values().filter_map(|link| link.owner.as_ref());
         owners.map(|(_, fd)| fd.as_fd())
     }
 
-    /// When [`InterfaceShare::share_out`] is to be called, if it is.
+    /// When to call [`InterfaceShare::share_out`]; none: not at all.
     pub fn due(&self) -> Option<Instant> {
         self.share_out
     }
 
-    /// Gives what some leave of a full interface to those that want more, and tells their
-    /// dataplanes; answers what went wrong.
+    /// Divides a full interface: what some vNICs do not use goes to those that want more. Tells their
+    /// dataplanes; returns a line about each error.
     pub fn share_out(&mut self, now: Instant) -> Vec<String> {
         if self.share_out.is_none_or(|due| due > now) {
             return Vec::new();
         }
-        // One that is alone now is looked at once more, and held to nothing.
+        // A vNIC that is alone now is looked at once more, to lift its limit.
         self.share_out = self.shares().then_some(now + SHARE_OUT);
         let changed = match self.exchange.share_out(now) {
             Ok(changed) => changed,
@@ -72,7 +72,7 @@ impl InterfaceShare {
                 continue;
             };
             link.part = part;
-            // Whoever does not hear is not called ten times a second.
+            // A dataplane that cannot be told is not tried ten times a second.
             if link.hears {
                 link.tell(&self.here);
             }
@@ -91,8 +91,8 @@ impl InterfaceShare {
         }
     }
 
-    /// Deletes the vNICs whose owners have ended; answers a line about each. First of all their
-    /// traffic is Linux's: the rest takes the kernel some milliseconds each.
+    /// Deletes the vNICs whose owners have ended; returns a line about each. First Linux gets all
+    /// their traffic back, because the rest takes the kernel some milliseconds for each vNIC.
     pub fn bury_orphans(&mut self) -> Vec<String> {
         let is_orphan = |link: &Link| link.owner.as_ref().is_some_and(|(_, fd)| has_ended(fd));
         let ended = self.links.iter().filter(|(_, link)| is_orphan(link)).map(|(id, _)| *id);
@@ -111,15 +111,15 @@ impl InterfaceShare {
         lines
     }
 
-    /// Somebody removed a link of the host; answers a line if it was one of ours.
+    /// Handles the removal of a link of the host; returns a line if it was a vNIC's link.
     pub fn link_gone(&mut self, name: &str) -> Vec<String> {
         let ours = self.links.iter_mut().find(|(_, link)| link.near == name || link.far == name);
         let Some((id, link)) = ours else { return Vec::new() };
-        // An end that was moved to another namespace is a tenant's right; ours is always here.
+        // A tenant may move its end to another namespace; our end always stays here.
         if link.far == name && matches!(self.here.link(&link.near), Ok(Some(_))) {
             link.tell(&self.here);
             let rates = match link.hears {
-                true => "its dataplane hears of its rates by its owner's",
+                true => "its dataplane learns its rates there, through its owner",
                 false => DEAF,
             };
             let line =
@@ -130,7 +130,7 @@ impl InterfaceShare {
         [Some(line), self.delete(id).err()].into_iter().flatten().collect()
     }
 
-    /// Somebody gave a link of the host another name.
+    /// Handles a link of the host that was renamed.
     pub fn link_renamed(&mut self, from: &str, to: &str) {
         for link in self.links.values_mut().filter(|link| link.far == from && link.near != from) {
             link.far = to.to_owned();
@@ -174,8 +174,9 @@ impl InterfaceShare {
         }
     }
 
-    /// First its traffic is Linux's, then its filters leave the programs, then its link goes. An
-    /// error says what of the filters stayed; the vNIC is gone.
+    /// Deletes a vNIC: first Linux gets its traffic back, then its filters are removed from the
+    /// programs, then its link is removed. After an error the vNIC is deleted as well; the error says
+    /// which filters stayed.
     fn delete(&mut self, id: VnicId) -> Result<(), String> {
         if let Some(link) = self.links.get(&id) {
             self.exchange.cut(&link.near);
@@ -190,7 +191,7 @@ impl InterfaceShare {
         applied.map_err(|e| e.to_string())
     }
 
-    /// Other rates or another weight of a vNIC.
+    /// Changes the rates or the weight of a vNIC.
     fn rate(
         &mut self,
         name: &str,
@@ -206,7 +207,7 @@ impl InterfaceShare {
         rates.tx = within(changed_rate(tx, rates.tx, speed)?)?;
         if let Some(weight) = weight {
             if !(1..=WEIGHT_MAX).contains(&weight) {
-                let why = format!("a weight of {weight} is not between 1 and {WEIGHT_MAX}");
+                let why = format!("a weight of {weight} is not from 1 to {WEIGHT_MAX}");
                 return Err(Refusal::BadRequest(why));
             }
             rates.weight = weight;
@@ -220,7 +221,7 @@ impl InterfaceShare {
         Ok(RatesSet::Shared(set).into())
     }
 
-    /// Grants filters, to a vNIC at once if one is named; all or none.
+    /// Grants all of these filters, or none; assigns them to the vNIC that is named.
     fn grant(&mut self, filters: &[Filter], holder: &str, vnic: Option<&str>) -> Response {
         let named = |name| self.granted.registry.vnic_named(name).map_err(refuse);
         let place = Place { vnic: vnic.map(named).transpose()?, queue: None };
@@ -235,13 +236,13 @@ impl InterfaceShare {
         Ok(FiltersCreated { filters: filters.iter().zip(made).map(each).collect() }.into())
     }
 
-    /// What is granted, and the kernel that puts it into force.
+    /// The granted filters, and the kernel's programs that apply them.
     fn parts(&mut self) -> (&mut Granted, Kernel<'_>) {
         let InterfaceShare { exchange, granted, links, .. } = self;
         (granted, Kernel { exchange, links })
     }
 
-    /// Puts what is granted into the kernel.
+    /// Makes the kernel apply all granted filters.
     fn apply(&mut self) -> Result<(), Refusal> {
         let (granted, mut kernel) = self.parts();
         kernel.apply(granted)
@@ -311,18 +312,18 @@ impl InterfaceShare {
                 queue: None,
             } => self.rate(name, *rx, *tx, *weight),
             Request::Rate { .. } => Err(Refusal::Unsupported(
-                "limit that: it knows vNICs (`ix ctl rate --vnic NAME`), and neither flows nor queues",
+                "limit that: it limits vNICs (`ix ctl rate --vnic NAME`), and neither flows nor queues",
             )),
             Request::FilterCreate { queue: Some(_), .. }
             | Request::FilterAssign { queue: Some(_), .. }
             | Request::FilterAssign { vnic: None, .. } => Err(Refusal::Unsupported(
-                "assign that: it knows vNICs (--vnic, --to), whose dataplanes know their queues",
+                "assign that: it assigns filters to vNICs (--vnic, --to), not to queues",
             )),
             Request::VnicDelete { name } => {
                 let id = self.granted.registry.vnic_named(name).map_err(refuse)?;
-                // It is gone in any case: a refusal would let the client try again.
+                // The vNIC is deleted in any case: after a refusal the client would try again.
                 if let Err(e) = self.delete(id) {
-                    eprintln!("ix: vNIC {name} is deleted, but not all that it left behind: {e}");
+                    eprintln!("ix: vNIC {name} is deleted, but some of its filters stay: {e}");
                 }
                 Ok(VnicDeleted { deleted: name.clone() }.into())
             }
@@ -348,7 +349,7 @@ impl InterfaceShare {
                 let (granted, mut kernel) = self.parts();
                 Ok(FiltersRevoked { revoked: granted.remove(&mut kernel, *filter)? }.into())
             }
-            _ => Err(Refusal::Unsupported("do that: it shares an interface, and runs no program")),
+            _ => Err(Refusal::Unsupported("do that: it shares an interface and runs no program")),
         }
     }
 }
@@ -385,11 +386,11 @@ fn gone(name: &str) -> Refusal {
     Refusal::Vnic(format!("there is no vNIC `{name}` any more"))
 }
 
-/// Refuses what the kernel's programs would not tell from less.
+/// Refuses a rate that is too small for the kernel's programs.
 fn within(rate: Option<Rate>) -> Result<Option<Rate>, Refusal> {
     match rate.and_then(|rate| rate.bits_per_s) {
         Some(bits) if bits < RATE_MIN => {
-            Err(Refusal::Vnic(format!("{bits}bit a second is too little: {RATE_MIN}bit at least")))
+            Err(Refusal::Vnic(format!("a rate of {bits}bit is too low: at least {RATE_MIN}bit")))
         }
         _ => Ok(rate),
     }
@@ -410,7 +411,7 @@ impl Backend for InterfaceShare {
     }
 
     fn look(&mut self, _topic: Topic) -> Result<Look, Refusal> {
-        Err(Refusal::Unsupported("tell that: `ix ctl vnic` says what it does"))
+        Err(Refusal::Unsupported("show that: use `ix ctl vnic`"))
     }
 
     fn begin(&mut self, request: &Request, _ticket: Ticket) -> Option<Response> {
@@ -418,7 +419,7 @@ impl Backend for InterfaceShare {
     }
 }
 
-/// The links go with the vNICs.
+/// Removes the vNICs' links.
 impl Drop for InterfaceShare {
     fn drop(&mut self) {
         for link in self.links.values() {

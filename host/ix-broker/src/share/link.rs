@@ -8,28 +8,28 @@ use ix_vnic::Rate;
 use std::fmt::Write;
 use std::os::fd::OwnedFd;
 
-/// A vNIC's link, and whose end it shares.
+/// A vNIC's link, with its owner.
 pub struct Link {
     /// The vNIC's name.
     pub name: String,
-    /// What its dataplane opens.
+    /// The device that its dataplane opens.
     pub far: String,
-    /// Where the exchange's program hangs: of a tap, the same.
+    /// The interface with the exchange's program; for a tap, the tap itself.
     pub near: String,
-    /// Process, and what polls readable when it has ended.
+    /// The owner's process, and a descriptor that polls readable when it has ended.
     pub owner: Option<(u32, OwnedFd)>,
-    /// For `ix run --nic`.
+    /// The device specification for `ix run --nic`.
     pub device: String,
-    /// What the operator has asked for it.
+    /// The rates and the weight that the operator has set.
     pub rates: PortRates,
-    /// What it may send of the interface while that is full, bits a second.
+    /// Its part of a full interface, bits per second.
     pub part: Option<u64>,
-    /// Whether its dataplane hears of both, as far as is known.
+    /// Whether its dataplane can learn both, as far as is known.
     pub hears: bool,
 }
 
 impl Link {
-    /// Makes one that nobody has yet, and joins it to the exchange.
+    /// Creates a link without an owner, and joins it to the exchange.
     pub fn new(
         name: &str,
         kind: VnicDevice,
@@ -43,7 +43,9 @@ impl Link {
         };
         let there = |name: &str| matches!(here.link(name), Ok(Some(_)));
         if there(&near) || there(&far) {
-            return Err(format!("there is a link {near} or {far} already: `ip link del {near}`"));
+            return Err(format!(
+                "a link {near} or {far} exists already; remove it with `ip link del {near}`"
+            ));
         }
         let device = match kind {
             VnicDevice::Afxdp => make_veth(&near, &far, queues, here, exchange.mac())?,
@@ -54,8 +56,8 @@ impl Link {
         Ok(Link { name, far, near, owner: None, device, rates, part: None, hears: true })
     }
 
-    /// Writes on the tenant's end what may be sent there: packets wait in its dataplane then for
-    /// what would be dropped here. An end in another namespace is within reach where its owner is.
+    /// Writes the rates as the alias of the tenant's end. Its dataplane then lets packets wait that
+    /// would be dropped here. An end in another namespace can be reached if its owner is there.
     pub fn tell(&mut self, here: &Namespace) {
         let limit = self.rates.tx;
         let text = LinkRates { limit, part: self.part.map(Rate::bits) }.written();
@@ -69,16 +71,16 @@ impl Link {
         self.hears = here.set_alias(&self.far, &text).is_ok() || there().is_some();
     }
 
-    /// It goes with the end of this process.
+    /// Makes this process the owner: the vNIC is deleted when it ends.
     pub fn set_owner(&mut self, pid: u32) -> Result<(), String> {
         let fd = open_pidfd(pid).map_err(|e| format!("cannot watch process {pid}: {e}"))?;
         self.owner = Some((pid, fd));
         Ok(())
     }
 
-    /// Our end of it.
+    /// Removes the link.
     pub fn remove(&self, here: &Namespace) {
-        // It may be gone already.
+        // It may have been removed already.
         let _ = here.delete_link(&self.near);
     }
 }
@@ -102,9 +104,8 @@ fn make_veth(
 /// the exchange leaves as it is.
 fn make_tap(name: &str, queues: usize, here: &Namespace, mac: [u8; 6]) -> Result<String, String> {
     if queues != 1 {
-        // The kernel hands redirected packets to the queue of the processor that it happens to be
-        // on.
-        return Err("a vNIC on a tap has one queue pair: leave --queues out".to_owned());
+        // The kernel gives redirected packets to the queue of the processor that it runs on.
+        return Err("a vNIC on a tap has one queue pair; remove --queues".to_owned());
     }
     here.add_tap(name).map_err(|e| e.to_string())?;
     let mut device = format!("tap:{name},offloads=off,mac=");
@@ -117,7 +118,7 @@ fn make_tap(name: &str, queues: usize, here: &Namespace, mac: [u8; 6]) -> Result
 
 fn join(near: &str, far: &str, here: &Namespace, exchange: &mut Exchange) -> Result<(), String> {
     for end in [near, far] {
-        // Linux is to say nothing of its own there. Refused where there is no IPv6 at all.
+        // Linux must not send packets of its own there. Fails where Linux has no IPv6.
         let _ = here.set_sysctl(&format!("net/ipv6/conf/{end}/disable_ipv6"), "1");
         here.set_up(end, true).map_err(|e| e.to_string())?;
     }

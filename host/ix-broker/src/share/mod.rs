@@ -77,18 +77,20 @@ fn follow(change: &LinkChange, name: &mut String, share: &mut InterfaceShare) ->
     match change {
         LinkChange::Removed(gone) | LinkChange::Moved(gone) if gone == name => {
             let what = format!("the interface {name} is gone");
-            let why = "it was removed or moved, and all vNICs are gone with it";
+            let why = "it was removed or moved, and with it all vNICs";
             return Err(Problem::new(what, why).mend("start `ix share` anew when it is back"));
         }
         LinkChange::Removed(gone) | LinkChange::Moved(gone) => say(share.link_gone(gone)),
         // The kernel programs stay on the interface when its name changes.
         LinkChange::Renamed { from, to } if from == name => {
-            say(vec![format!("the interface {from} is called {to} now; all goes on")]);
+            say(vec![format!("the interface {from} is called {to} now; it is shared as before")]);
             name.clone_from(to);
         }
         LinkChange::Renamed { from, to } => share.link_renamed(from, to),
         LinkChange::Down(down) if down == name => {
-            say(vec![format!("the interface {name} is down: nothing passes until it is up again")]);
+            say(vec![format!(
+                "the interface {name} is down: no packet passes until it is up again"
+            )]);
         }
         LinkChange::Up(up) if up == name => say(vec![format!("the interface {name} is up again")]),
         LinkChange::Down(_) | LinkChange::Up(_) | LinkChange::Alias { .. } => {}

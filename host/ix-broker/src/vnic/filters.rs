@@ -1,29 +1,29 @@
-//! Who holds which part of the header space, for `ix run` and `ix share` alike: a change is in
-//! force before it is answered, or nothing of it has happened.
+//! Who holds which part of the header space, for both `ix run` and `ix share`. A change is applied
+//! completely before it is answered, or not at all.
 use ix_proto::control::Refusal;
 use ix_vnic::{Capability, Direction, Filter, FilterId, Refusal as Why, Registry, VnicId};
 use std::net::Ipv4Addr;
 
-/// What puts granted filters into force: the kernel's programs.
+/// What applies granted filters: the kernel's programs.
 pub trait Enforcer {
-    /// Refuses what could not be held; touches nothing.
+    /// Refuses filters that cannot be applied. Changes nothing.
     fn check(&self, granted: &Granted) -> Result<(), Refusal>;
 
-    /// Puts into force what is granted. After an error some of it may be in force; the caller then
-    /// applies what was granted before.
+    /// Applies the granted filters. After an error some of them may be applied; the caller then
+    /// applies those that were granted before.
     fn apply(&mut self, granted: &Granted) -> Result<(), Refusal>;
 }
 
 /// All filters that are granted.
 #[derive(Clone, Debug)]
 pub struct Granted {
-    /// Who holds them, and where they are at work.
+    /// Their holders, and the vNICs and queues that they are assigned to.
     pub registry: Registry,
-    /// Directions that filters were granted for: what is not in one of them does not pass.
+    /// Directions that filters were granted for. There only packets that a filter takes may pass.
     pub filtered: Vec<Direction>,
 }
 
-/// Where a filter is at work.
+/// What a filter is assigned to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
     /// The vNIC; none: the filter is only held.
@@ -37,18 +37,18 @@ pub struct Place {
 pub struct Made {
     /// Its number.
     pub id: FilterId,
-    /// As text, to hand on.
+    /// Its capability, as text.
     pub capability: String,
 }
 
 impl Granted {
-    /// Nothing but what this registry has.
+    /// The filters of this registry.
     pub fn new(registry: Registry) -> Granted {
         Granted { registry, filtered: Vec::new() }
     }
 
-    /// Makes a change and puts it into force. Where any part of it is refused, nothing of it is
-    /// left, neither here nor in the kernel.
+    /// Makes a change and applies it. If any part of it is refused, nothing changes, neither here nor
+    /// in the kernel.
     pub fn attempt<T>(
         &mut self,
         enforcer: &mut impl Enforcer,
@@ -61,7 +61,7 @@ impl Granted {
             return Err(match enforcer.apply(self) {
                 Ok(()) => refusal,
                 Err(worse) => Refusal::Vnic(format!(
-                    "{refusal}; and what was in force cannot be put back: {worse}"
+                    "{refusal}; the filters before cannot be restored either: {worse}"
                 )),
             });
         }
@@ -69,7 +69,7 @@ impl Granted {
         Ok(answer)
     }
 
-    /// Grants filters to a holder, all or none. `linux`: the addresses that Linux has.
+    /// Grants all of these filters to a holder, or none. `linux`: Linux' own addresses.
     pub fn create(
         &mut self,
         enforcer: &mut impl Enforcer,
@@ -84,12 +84,12 @@ impl Granted {
         })
     }
 
-    /// Grants one filter, without putting it into force.
+    /// Grants one filter, without applying it.
     pub fn grant(&mut self, holder: &str, filter: Filter, place: Place) -> Result<Made, Refusal> {
         let (key, direction) = (draw().map_err(Refusal::Dataplane)?, filter.direction());
         let id = self.registry.grant(holder, filter, key.clone()).map_err(refuse)?;
         self.registry.assign_by_id(id, place.vnic).map_err(refuse)?;
-        // A filter that is only held has no queues.
+        // A filter that is not assigned has no queues.
         if place.queue.is_some() {
             self.registry.assign_queue(id, place.queue).map_err(refuse)?;
         }
@@ -99,8 +99,8 @@ impl Granted {
         Ok(Made { id, capability: key.reveal() })
     }
 
-    /// A narrower filter, or the same, with a capability to hand on. With a vNIC it is at work
-    /// there at once, at the queue of the filter that it comes from.
+    /// Derives a narrower filter, or the same one, with another capability. With a vNIC the new filter
+    /// is assigned to it at once, to the same queue as the filter that it is derived from.
     pub fn derive(
         &mut self,
         enforcer: &mut impl Enforcer,
@@ -121,7 +121,7 @@ impl Granted {
         })
     }
 
-    /// Only this queue holds the filter from now on; none: all do.
+    /// Assigns the filter to this queue alone; none: to all queues.
     pub fn assign_queue(
         &mut self,
         enforcer: &mut impl Enforcer,
@@ -136,7 +136,7 @@ impl Granted {
         })
     }
 
-    /// Assigns a filter to a vNIC, both by their capabilities.
+    /// Assigns a filter to a vNIC. Needs the capabilities of both.
     pub fn assign_vnic(
         &mut self,
         enforcer: &mut impl Enforcer,
@@ -150,13 +150,14 @@ impl Granted {
         })
     }
 
-    /// Ends what the capability stands for; returns how many filters ended.
+    /// Revokes the capability's filter with all that were derived from it; returns how many filters
+    /// ended.
     pub fn revoke(&mut self, enforcer: &mut impl Enforcer, what: &str) -> Result<usize, Refusal> {
         let key = capability(what)?;
         self.attempt(enforcer, |granted| granted.registry.revoke(&key).map_err(refuse))
     }
 
-    /// The same by number; none: there are no filters any more, and everything passes.
+    /// Removes a filter by its number; none: removes all filters, and everything passes.
     pub fn remove(
         &mut self,
         enforcer: &mut impl Enforcer,
@@ -182,7 +183,7 @@ pub fn refuse(why: Why) -> Refusal {
     }
 }
 
-/// From its text; one that is none is as good as a forged one.
+/// Parses a capability. An invalid text is refused as a forged capability is.
 pub fn capability(text: &str) -> Result<Capability, Refusal> {
     text.parse().map_err(|_| Refusal::NoCapability)
 }

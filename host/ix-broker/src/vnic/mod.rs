@@ -1,5 +1,5 @@
-//! The filters and rates of a dataplane, as its broker keeps them: one vNIC, and who holds what of
-//! its part of the header space.
+//! The filters and rates of a dataplane's vNIC, with the holders of the filters. The broker owns
+//! them.
 mod filters;
 #[cfg(test)]
 mod tests;
@@ -21,19 +21,18 @@ use ix_vnic::{
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-/// Whom a filter is granted to when nobody is named.
+/// The holder of a filter that is granted to nobody in particular.
 const HOLDER: &str = "operator";
-/// Letters of all filters together: they reach the dataplane in one message, with rates and
-/// whatever else.
+/// Most characters of all filters together, because one message to the dataplane has all of them.
 const FILTER_BYTES_MAX: usize = MESSAGE_BYTES_MAX / 4 * 3;
 
-/// The devices of a dataplane that leave to Linux what its receive filters do not take.
+/// The devices of a dataplane that leave packets which its receive filters do not take to Linux.
 pub trait FilteredDevices {
-    /// Puts other receive filters into force; none: everything is the dataplane's. After an error
-    /// some devices may have them.
+    /// Applies other receive filters; none: the dataplane gets all packets. After an error some
+    /// devices may have applied them.
     fn set_receive_filters(&mut self, filters: Option<&[Filter]>) -> Result<(), String>;
 
-    /// The receive filters that network cards ask as well.
+    /// The receive filters that network cards apply as well.
     fn filters_in_hardware(&self) -> Vec<Filter>;
 }
 
@@ -47,7 +46,7 @@ pub struct Vnic {
     queue_rates: BTreeMap<usize, Rates>,
     /// What whoever shares the link lets it send.
     link_rates: LinkRates,
-    /// Receive filters that a network card asks as well.
+    /// Receive filters that a network card applies as well.
     in_hardware: Vec<Filter>,
     queues: usize,
     /// Speed of the slowest link, bits a second, if that is known.
@@ -65,16 +64,16 @@ pub struct RateChanges {
     pub flow: RateChange,
 }
 
-/// What comes of a request: what the user hears, and whether the dataplane must hear it first.
+/// The result of a request: the answer to the user, and what the dataplane must apply before.
 pub struct Change {
-    /// For who asked.
+    /// The answer.
     pub answer: Answer,
     /// Rules that the dataplane has to apply before the user gets the answer.
     pub rules: Option<VnicRules>,
 }
 
 impl Vnic {
-    /// With what the configuration grants, to the whole of it and to single queues.
+    /// A vNIC with the rules of the configuration.
     pub fn new(rules: &VnicRules, queues: usize) -> Result<Vnic, String> {
         let name = |e: Why| e.to_string();
         let mut registry = Registry::new(Policy { queues_max: usize::MAX, ..Policy::default() });
@@ -182,13 +181,12 @@ impl Vnic {
         self.in_hardware = filters;
     }
 
-    /// What whoever shares the link lets through.
+    /// The rates of the shared link.
     pub fn link_rates(&self) -> LinkRates {
         self.link_rates
     }
 
-    /// What whoever shares the link lets through: packets shall wait here rather than be lost
-    /// there. Returns the rules that the dataplane is to apply, if they change.
+    /// Sets the rates of the shared link: packets wait here instead of being dropped there. Returns the rules that the dataplane is to apply, if they change.
     pub fn set_link_rates(&mut self, rates: LinkRates) -> Option<VnicRules> {
         let before = self.rules();
         self.link_rates = rates;
@@ -221,7 +219,7 @@ impl Vnic {
             Some(queue) => {
                 self.queue_rates.insert(queue, rates);
                 self.queue_rates.retain(|_, rates| !rates.is_empty());
-                RatesSet::Queue(QueueRates { queue, rates: told(&rates) })
+                RatesSet::Queue(QueueRates { queue, rates: shown(&rates) })
             }
             None => {
                 self.rates = rates;
@@ -233,9 +231,9 @@ impl Vnic {
 
     fn all_rates(&self) -> OwnRates {
         let of =
-            |(queue, rates): (&usize, &Rates)| QueueRates { queue: *queue, rates: told(rates) };
+            |(queue, rates): (&usize, &Rates)| QueueRates { queue: *queue, rates: shown(rates) };
         OwnRates {
-            rates: told(&self.rates),
+            rates: shown(&self.rates),
             link_rate: self.link_rates.limit,
             link_part: self.link_rates.part,
             queue_rates: self.queue_rates.iter().map(of).collect(),
@@ -268,19 +266,19 @@ impl Vnic {
             rx_filtered: held(Direction::Receive),
             tx_filtered: held(Direction::Transmit),
             in_hardware: self.in_hardware.clone(),
-            // These ask them all.
+            // These apply all of them.
             in_software: vec![Limit::Filters, Limit::Rates],
             refused: BTreeMap::new(),
         }
     }
 
-    /// The kernel has the change; now it is the dataplane's turn.
+    /// The result of a change that the kernel has applied, and the dataplane not yet.
     fn changed(&mut self, devices: &dyn FilteredDevices, answer: impl Into<Answer>) -> Change {
         self.in_hardware = devices.filters_in_hardware();
         Change { answer: answer.into(), rules: Some(self.rules()) }
     }
 
-    /// What the dataplane is to let pass.
+    /// The rules that the dataplane applies.
     pub fn rules(&self) -> VnicRules {
         let Rates { rx: rx_rate, tx, flow: flow_rate } = self.rates;
         let tx_rate = tx.into_iter().chain(self.link_rates.both()).reduce(Rate::and);
@@ -289,7 +287,7 @@ impl Vnic {
     }
 }
 
-/// The kernel's part in it: receive filters of the devices that share their interface with Linux.
+/// The kernel's part: receive filters of devices that share their interface with Linux.
 struct Enforced<'a>(&'a mut dyn FilteredDevices);
 
 impl Enforcer for Enforced<'_> {
@@ -303,9 +301,9 @@ impl Enforcer for Enforced<'_> {
     }
 }
 
-/// Whether the dataplane can hold these filters, and what is left of them when some are revoked: to
-/// revoke may never fail. What is derived ends with what it comes from, so it counts only where
-/// that does not cover it.
+/// Whether the dataplane can hold these filters, and also what is left when some of them are
+/// revoked, because revoking must never fail. A derived filter ends with the one that it is derived
+/// from, so it counts only where that does not cover it.
 fn fits(granted: &Granted) -> Result<(), Refusal> {
     let all = granted.registry.filters();
     let named = |id: FilterId| all.iter().find(|view| view.id == id);
@@ -325,7 +323,7 @@ fn fits(granted: &Granted) -> Result<(), Refusal> {
     let bytes: usize = counted.iter().map(|view| view.filter.to_string().len()).sum();
     if bytes > FILTER_BYTES_MAX {
         let why = format!(
-            "all filters together have {bytes} letters, and {FILTER_BYTES_MAX} at most: make lists shorter"
+            "all filters together have {bytes} characters, at most {FILTER_BYTES_MAX}; make lists shorter"
         );
         return Err(Refusal::Vnic(why));
     }
@@ -357,16 +355,16 @@ fn filters_of(granted: &Granted) -> VnicRules {
     VnicRules { filters, closed, assigned, ..VnicRules::default() }
 }
 
-/// Whether the second filter, of all queues or of one, adds nothing to the first. Of received
-/// packets a filter of a queue says whose they are, also where another takes them.
+/// Whether the second filter, of all queues or of one, adds nothing to the first. A receive filter
+/// of one queue steers packets, so it adds something even if another filter takes the same packets.
 fn covers(wide: (Option<usize>, &Filter), narrow: (Option<usize>, &Filter)) -> bool {
     let everywhere = wide.0.is_none() || wide.0 == narrow.0;
     let steers = narrow.1.direction() == Direction::Receive && narrow.0.is_some();
     everywhere && !steers && wide.1.contains(narrow.1)
 }
 
-/// Rates as clients read them.
-fn told(rates: &Rates) -> ix_proto::control::vnic::Rates {
+/// Rates in the form that clients read.
+fn shown(rates: &Rates) -> ix_proto::control::vnic::Rates {
     let Rates { rx: rx_rate, tx: tx_rate, flow: flow_rate } = *rates;
     ix_proto::control::vnic::Rates { rx_rate, tx_rate, flow_rate }
 }
@@ -384,12 +382,12 @@ pub fn changed_rate(
     Ok(change.apply(old))
 }
 
-/// What a device that leaves the rest to Linux is to take; none: everything.
+/// The receive filters of a device that leaves other packets to Linux; none: it takes all packets.
 pub fn receive_filters(rules: &VnicRules) -> Option<Vec<Filter>> {
     rules.set(Direction::Receive).map(|set| set.filters().to_vec())
 }
 
-/// Linux' own IPv4 addresses in this network namespace, but those of the loopback.
+/// Linux' own IPv4 addresses in this network namespace, without those of the loopback.
 pub fn linux_addresses() -> Vec<Ipv4Addr> {
     let mut found = local_ipv4_addresses().unwrap_or_default();
     found.retain(|address| !address.is_loopback());

@@ -249,7 +249,7 @@ fn filters_are_no_longer_than_the_dataplane_takes() {
         change.err()
     });
     let refusal = refusal.expect("refused at last").to_string();
-    assert!(refusal.contains("letters"), "{refusal}");
+    assert!(refusal.contains("characters"), "{refusal}");
     assert!((FILTER_BYTES_MAX - 4096..MESSAGE_BYTES_MAX).contains(&told), "{told}");
 }
 
