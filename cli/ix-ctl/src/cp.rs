@@ -153,7 +153,7 @@ impl<'a> Driver<'a> {
         Ok(Driver { control: ControlLoop::new(policy, platform), source, log })
     }
 
-    /// Ten turns a second until `ended`.
+    /// Runs ten rounds per second until `ended`.
     fn run(&mut self, ended: &dyn Fn() -> bool) -> Result<()> {
         let start = Instant::now();
         let mut turns = 0u64;
@@ -170,7 +170,7 @@ impl<'a> Driver<'a> {
             }
             self.report(&events, now_us);
             turns += 1;
-            // A turn that took too long is not made up for.
+            // A round that took too long is not repeated.
             turns = turns.max(start.elapsed().as_micros() as u64 / TICK_US);
             let next = start + Duration::from_micros(turns * TICK_US);
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -187,12 +187,12 @@ impl<'a> Driver<'a> {
                 self.control.controller().set_policy(policy);
             }
             Some(Err(problem)) => {
-                self.log.say(&format!("{problem}; the old policy stays in force"))
+                self.log.say(&format!("{problem}; the policy before stays in force"))
             }
         }
     }
 
-    /// Tells dataplanes who is in charge, and hears what their operators want.
+    /// Reports to the dataplanes, and carries out what their operators ask for.
     fn report(&mut self, events: &[ix_controller::Event], now_us: u64) {
         let log = &self.log;
         let linux = &mut self.control.platform().platform;
@@ -205,17 +205,17 @@ impl<'a> Driver<'a> {
         let watts = linux.watts(now_us);
         let (controller, platform) = self.control.parts();
         let members = platform.platform.dataplanes();
-        let wishes = members.report(|id| controller.policy_of(id).clone(), watts);
+        let requests = members.report(|id| controller.policy_of(id).clone(), watts);
         let policy = controller.policy().clone();
         for state in members.states(watts) {
             self.log.state(&state);
         }
-        for (id, wish) in wishes {
-            match policy::wished(&policy, &wish) {
+        for (id, request) in requests {
+            match policy::requested(&policy, &request) {
                 Ok(policy) => {
                     let (name, slo_us) = (&policy.name, policy.slo_us);
                     let line = format!(
-                        "policy {name}, at most {slo_us} µs, for {}: set by its operator",
+                        "policy {name}, at most {slo_us} µs, for {}: its operator has set it",
                         id.0
                     );
                     self.log.say(&line);

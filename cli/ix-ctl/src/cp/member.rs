@@ -1,6 +1,6 @@
-//! One dataplane, as the controller's own thread has it: what a thread beside it has heard from the
-//! dataplane's control socket, so that one that does not answer holds nobody up.
-use super::talk::{self, Heard, Work};
+//! One dataplane, for the controller's own thread. Another thread talks to the dataplane's control
+//! socket, so that a dataplane that does not answer delays nothing else.
+use super::talk::{self, Message, Work};
 use ix_broker::control::Change;
 use ix_controller::{
     DataplaneId, GroupObservation, Observation, Step, ThreadObservation, ThreadState,
@@ -13,52 +13,52 @@ use std::sync::mpsc::{
 };
 use std::time::{Duration, Instant};
 
-/// A step takes no longer than this: the broker's own limit and some.
+/// Longest that a step may take: a little longer than the broker's own limit.
 const STEP_WITHIN: Duration = Duration::from_millis(2500);
-/// One that has not answered for so long is said to be silent.
+/// Time without an answer after which the log says that the dataplane does not answer.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
-/// Group loads are of what came in this time at least, µs: short ones are mostly chance.
+/// Shortest time over which loads of flow groups are measured, µs: shorter ones are mostly noise.
 const LOAD_OF_US: u64 = 200_000;
-/// Their smoothing factor: flow groups should not move for what is chance.
+/// Their smoothing factor: flow groups should not migrate because of noise.
 const LOAD_ALPHA: f64 = 0.3;
-/// Jobs that wait for the thread beside; one that answers has none waiting.
+/// Most jobs that wait for the other thread. None waits while the dataplane answers.
 const JOBS: usize = 2;
 
-/// A dataplane that is attached to, or is to be.
+/// A dataplane that the controller is attached to, or attaches to.
 pub(super) struct Member {
     path: PathBuf,
-    /// Its process and program, while we are in charge of it.
+    /// Its process and program, while the controller is attached.
     name: Option<(u32, String)>,
     jobs: SyncSender<Work>,
-    heard: Receiver<Heard>,
-    /// The last look, and one some time before it, for loads.
+    messages: Receiver<Message>,
+    /// The last state, and an earlier one, to measure loads.
     last: Option<Status>,
     before: Option<Status>,
     loads: Vec<f64>,
     answered: Instant,
     silent: bool,
-    /// Why it cannot be attached to.
+    /// Why it refuses the controller, and whether a later attempt may succeed.
     refused: Option<(Problem, bool)>,
-    /// It has ended, and how that was noticed.
+    /// How the controller noticed that it has ended.
     gone: Option<String>,
-    /// What it is told of the controller.
+    /// The controller's report to it.
     pub(super) report: Report,
-    wish: Option<PolicyRequest>,
-    wish_serial: u64,
+    request: Option<PolicyRequest>,
+    request_serial: u64,
 }
 
 impl Member {
     /// Begins to attach to the dataplane of a control socket.
     pub(super) fn new(path: &Path) -> Result<Member, Problem> {
         let (jobs, work) = sync_channel(JOBS);
-        let (say, heard) = channel();
+        let (say, messages) = channel();
         let report = Report { pid: std::process::id(), ..Report::default() };
         talk::start(path, report.clone(), work, say)?;
         Ok(Member {
             path: path.to_owned(),
             name: None,
             jobs,
-            heard,
+            messages,
             last: None,
             before: None,
             loads: Vec::new(),
@@ -67,12 +67,12 @@ impl Member {
             refused: None,
             gone: None,
             report,
-            wish: None,
-            wish_serial: 0,
+            request: None,
+            request_serial: 0,
         })
     }
 
-    /// `None` while we are not in charge of it.
+    /// `None` while the controller is not attached.
     pub(super) fn id(&self) -> Option<DataplaneId> {
         self.name.as_ref().map(|(pid, _)| DataplaneId(*pid))
     }
@@ -85,7 +85,7 @@ impl Member {
         self.name.as_ref().map_or("", |(_, program)| program)
     }
 
-    /// How it is called in the log.
+    /// Its name in the log.
     pub(super) fn title(&self) -> String {
         match &self.name {
             Some((pid, program)) => format!("{program} ({pid})"),
@@ -93,20 +93,20 @@ impl Member {
         }
     }
 
-    /// Why it has ended, if it has.
+    /// How the controller noticed that it has ended, if it has.
     pub(super) fn gone(&self) -> Option<&str> {
         self.gone.as_deref()
     }
 
-    /// Waits until it is attached to, or it is clear that it will not be.
+    /// Waits until the controller is attached, or it is certain that it cannot be.
     pub(super) fn wait(&mut self, until: Instant) -> Result<(), Problem> {
         let clear = |member: &Member| match member.refused {
             Some((_, may_pass)) => !may_pass,
             None => member.name.is_some() || member.gone.is_some(),
         };
         while !clear(self) {
-            match self.heard.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(heard) => self.hear(heard, &mut Vec::new()),
+            match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(message) => self.handle(message, &mut Vec::new()),
                 Err(_) => break,
             }
         }
@@ -124,29 +124,29 @@ impl Member {
         }
     }
 
-    /// Asks for a look; the answer is for [`Member::take_look`].
+    /// Asks for the state; [`Member::take_look`] returns it.
     pub(super) fn look(&mut self) {
         self.ask(Work::Look);
     }
 
-    /// Says what the controller does; hears what is wished, some time.
+    /// Sends the controller's report. The answer comes later ([`Member::take_request`]).
     pub(super) fn tell(&mut self) {
         self.ask(Work::Report(self.report.clone()));
     }
 
-    /// What is newly wished.
-    pub(super) fn take_wish(&mut self) -> Option<PolicyRequest> {
-        self.wish.take()
+    /// What its operators have newly asked for.
+    pub(super) fn take_request(&mut self) -> Option<PolicyRequest> {
+        self.request.take()
     }
 
-    /// One that is still busy with the last job is not asked.
+    /// Does nothing if the other thread is still busy with earlier work.
     fn ask(&mut self, work: Work) {
         if let Err(TrySendError::Disconnected(_)) = self.jobs.try_send(work) {
             self.hung_up();
         }
     }
 
-    /// What it is now, if it answers until then. Lines for the log.
+    /// Its state, if it answers until then. Adds lines for the log.
     pub(super) fn take_look(
         &mut self,
         until: Instant,
@@ -156,10 +156,10 @@ impl Member {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let wait = if fresh || self.name.is_none() { Duration::ZERO } else { left };
-            match self.heard.recv_timeout(wait) {
-                Ok(heard) => {
-                    fresh |= matches!(heard, Heard::Look(_));
-                    self.hear(heard, lines);
+            match self.messages.recv_timeout(wait) {
+                Ok(message) => {
+                    fresh |= matches!(message, Message::Look(_));
+                    self.handle(message, lines);
                 }
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => {
@@ -184,30 +184,30 @@ impl Member {
         None
     }
 
-    fn hear(&mut self, heard: Heard, lines: &mut Vec<String>) {
-        match heard {
-            Heard::Attached { pid, program, wish_serial } => {
+    fn handle(&mut self, message: Message, lines: &mut Vec<String>) {
+        match message {
+            Message::Attached { pid, program, request_serial } => {
                 self.name = Some((pid, program));
                 self.answered = Instant::now();
                 self.refused = None;
-                // What was asked of another controller is not asked of this one.
-                self.wish_serial = wish_serial;
+                // Requests to an earlier controller are not for this one.
+                self.request_serial = request_serial;
             }
-            Heard::Refused(problem, may_pass) => {
+            Message::Refused(problem, may_pass) => {
                 self.name = None;
                 if self.refused.as_ref().is_none_or(|(old, _)| *old != problem) {
                     lines.push(format!("{}: {problem}", self.path.display()));
                 }
                 self.refused = Some((problem, may_pass));
             }
-            Heard::Look(status) => self.saw(*status),
-            Heard::PolicyRequest(wish) => {
-                if wish.serial != self.wish_serial {
-                    self.wish_serial = wish.serial;
-                    self.wish = Some(wish);
+            Message::Look(status) => self.saw(*status),
+            Message::Request(request) => {
+                if request.serial != self.request_serial {
+                    self.request_serial = request.serial;
+                    self.request = Some(request);
                 }
             }
-            Heard::Gone(why) => self.gone = Some(why),
+            Message::Gone(why) => self.gone = Some(why),
         }
     }
 
@@ -232,11 +232,11 @@ impl Member {
         self.gone.get_or_insert_with(|| "its thread has ended".to_owned());
     }
 
-    /// What it was when it answered last.
+    /// Its last known state.
     pub(super) fn last(&self) -> Option<Observation> {
         let (status, (pid, program)) = (self.last.as_ref()?, self.name.as_ref()?);
         let group = |(number, group): (usize, &Group)| GroupObservation {
-            // One that moves just now is nobody's for a moment; the first thread will do.
+            // A group that migrates has no owner for a moment; any thread will do.
             thread: group.thread.unwrap_or(0) as u16,
             load: self.loads.get(number).copied().unwrap_or(0.0),
         };
@@ -249,7 +249,7 @@ impl Member {
         })
     }
 
-    /// Has a step done; waits for it.
+    /// Carries out a step, and waits for it.
     pub(super) fn apply(&mut self, step: &Step) -> Result<(), String> {
         let Some(request) = talk::request(step) else { return Ok(()) };
         let until = Instant::now() + STEP_WITHIN;
@@ -262,7 +262,7 @@ impl Member {
                 Err(TrySendError::Full(_)) => return Err("it does not answer".to_owned()),
                 Err(TrySendError::Disconnected(_)) => {
                     self.hung_up();
-                    return Err("it is gone".to_owned());
+                    return Err("it has ended".to_owned());
                 }
             }
             std::thread::sleep(Duration::from_millis(1));

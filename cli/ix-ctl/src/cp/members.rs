@@ -1,5 +1,5 @@
-//! The dataplanes of this machine, as the controller reaches them: those that come are attached to,
-//! those that end are let go.
+//! The dataplanes that the controller controls. It attaches to new ones, and forgets those that have
+//! ended.
 use super::events::State;
 use super::member::Member;
 use ix_broker::control::all;
@@ -13,20 +13,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// New dataplanes are looked for so often, µs; and those that are known are told who is in charge.
+/// Time between two searches for new dataplanes, and between two reports to the known ones, µs.
 const EVERY_US: u64 = 1_000_000;
-/// So long a turn waits for dataplanes to say what they do.
+/// Longest time that a round waits for the dataplanes' states.
 const LOOK_WITHIN: Duration = Duration::from_millis(40);
-/// So long a dataplane that was named may take to answer at the start.
+/// Longest time until a dataplane that the user has named must answer at the start.
 const ATTACH_WITHIN: Duration = Duration::from_secs(5);
 
-/// Which dataplanes are ours.
+/// Which dataplanes to control.
 enum Which {
     /// All of them.
     All,
-    /// Those of these programs.
+    /// Those of these processes.
     Pids(Vec<i32>),
-    /// Those that listen there.
+    /// Those of these control sockets.
     Paths(Vec<PathBuf>),
 }
 
@@ -37,12 +37,12 @@ pub(super) struct Members {
     searched_us: Option<u64>,
     reported_us: Option<u64>,
     lines: Vec<String>,
-    /// Hardware threads that two run on; each is told once.
+    /// Hardware threads that two dataplanes run on; each is reported once.
     shared: BTreeSet<u32>,
 }
 
 impl Members {
-    /// All, or those that are named; named ones must be there.
+    /// Attaches to all dataplanes, or to those that are named, which must exist.
     pub(super) fn new(pids: &[i32], paths: &[PathBuf]) -> Result<Members> {
         if !paths.is_empty() {
             return Members::named(Which::Paths(paths.to_vec()));
@@ -52,7 +52,7 @@ impl Members {
         }
         let there = all();
         if let Some(pid) = pids.iter().find(|pid| !there.iter().any(|found| found.pid == **pid)) {
-            let why = format!("process {pid} has none that we may reach");
+            let why = format!("process {pid} has none that this user may reach");
             return Err(
                 Problem::new("no such dataplane", why).mend("name its socket with --control")
             );
@@ -60,12 +60,12 @@ impl Members {
         Members::named(Which::Pids(pids.to_vec()))
     }
 
-    /// The one that listens there.
+    /// Attaches to the dataplane of a control socket.
     pub(super) fn of(path: PathBuf) -> Result<Members> {
         Members::named(Which::Paths(vec![path]))
     }
 
-    /// What is named must be had now.
+    /// Waits until all of them are attached.
     fn named(which: Which) -> Result<Members> {
         let mut members = Members::none(which);
         members.search();
@@ -105,12 +105,12 @@ impl Members {
         }
     }
 
-    /// Lines for the log that have come up.
+    /// New lines for the log.
     pub(super) fn take_lines(&mut self) -> Vec<String> {
         std::mem::take(&mut self.lines)
     }
 
-    /// What was decided, for the reports.
+    /// Keeps a decision for the reports.
     pub(super) fn notice(&mut self, events: &[Event]) {
         for event in events {
             let Some(decision) = event.decision() else { continue };
@@ -134,13 +134,13 @@ impl Members {
         due
     }
 
-    /// Tells all dataplanes who is in charge; returns what is newly wished.
+    /// Reports to all dataplanes; returns what operators have newly asked for.
     pub(super) fn report(
         &mut self,
         policy: impl Fn(DataplaneId) -> Policy,
         power_w: Option<f64>,
     ) -> Vec<(DataplaneId, PolicyRequest)> {
-        let mut wishes = Vec::new();
+        let mut requests = Vec::new();
         for member in &mut self.list {
             let Some(id) = member.id() else { continue };
             let policy = policy(id);
@@ -148,12 +148,12 @@ impl Members {
             member.report.slo_us = policy.slo_us_of(member.program());
             member.report.power_w = power_w;
             member.tell();
-            wishes.extend(member.take_wish().map(|wish| (id, wish)));
+            requests.extend(member.take_request().map(|request| (id, request)));
         }
-        wishes
+        requests
     }
 
-    /// What each dataplane does now.
+    /// The state of each dataplane.
     pub(super) fn states(&self, power_w: Option<f64>) -> Vec<State> {
         let state = |member: &Member| {
             Some(State { seen: member.last()?, report: member.report.clone(), power_w })
@@ -161,7 +161,7 @@ impl Members {
         self.list.iter().filter_map(state).collect()
     }
 
-    /// Two that run on one hardware thread take time from each other.
+    /// Reports dataplanes that share a hardware thread, because they take time from each other.
     fn tell_shared(&mut self, seen: &[Observation]) {
         let mut owners: BTreeMap<u32, Vec<String>> = BTreeMap::new();
         for observation in seen {
@@ -198,7 +198,7 @@ impl Dataplanes for Members {
             self.list.iter_mut().filter_map(|member| member.take_look(until, lines)).collect();
         for member in &self.list {
             if let Some(why) = member.gone().filter(|_| member.id().is_some()) {
-                lines.push(format!("{} is gone: {why}", member.title()));
+                lines.push(format!("{} has ended: {why}", member.title()));
             }
         }
         self.list.retain(|member| member.gone().is_none());
@@ -208,15 +208,15 @@ impl Dataplanes for Members {
 
     fn apply(&mut self, dataplane: DataplaneId, step: &Step) -> std::result::Result<(), StepError> {
         let member = self.list.iter_mut().find(|member| member.id() == Some(dataplane));
-        let done = member.map_or(Err("it is gone".to_owned()), |member| member.apply(step));
+        let done = member.map_or(Err("it has ended".to_owned()), |member| member.apply(step));
         done.map_err(|line| StepError { line })
     }
 }
 
-/// A platform that can be kept from being changed.
+/// The platform, or for a dry run one that changes nothing.
 pub(super) struct DryRun<P> {
     pub(super) platform: P,
-    /// Nothing is done.
+    /// Nothing is changed.
     pub(super) on: bool,
 }
 

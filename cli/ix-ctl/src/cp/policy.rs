@@ -1,17 +1,17 @@
-//! Where a policy comes from: a file that may change, or one that the command carries.
+//! The source of a policy: a file, which may change, or one that is built in.
 use ix_controller::Policy;
 use ix_controller::policy::BUILT_IN;
 use ix_proto::control::PolicyRequest;
 use ix_report::problem::{Problem, Result};
 use std::path::PathBuf;
 
-/// A policy's text and the bound that stands over it.
+/// A policy's text, and the bound that replaces the policy's own.
 pub(super) struct PolicySource {
     name: String,
-    /// `None`: the command carries it.
+    /// `None`: the policy is built in.
     file: Option<PathBuf>,
     slo_us: Option<f64>,
-    /// What was read last, right or wrong.
+    /// The text that was read last, even if it is invalid.
     text: String,
 }
 
@@ -30,7 +30,7 @@ impl PolicySource {
         &self.name
     }
 
-    /// The policy of what was read last.
+    /// Parses the text that was read last.
     pub(super) fn read(&self) -> Result<Policy> {
         let problem = |e: ix_controller::policy::PolicyError| {
             let key = if e.key.is_empty() { String::new() } else { format!("{}: ", e.key) };
@@ -44,11 +44,11 @@ impl PolicySource {
             .map_err(|e| Problem::new("cannot use --slo-us", e.why).mend(e.mend))
     }
 
-    /// Another policy than before, if the file has another text.
+    /// The new policy, if the file's text has changed.
     pub(super) fn changed(&mut self) -> Option<Result<Policy>> {
         self.file.as_ref()?;
         let text = match self.load() {
-            // An editor may be about to put it back.
+            // An editor may be replacing the file.
             Err(_) if self.text.is_empty() => return None,
             Err(problem) => {
                 self.text.clear();
@@ -76,15 +76,15 @@ impl PolicySource {
     }
 }
 
-/// What an operator wishes for one dataplane.
-pub(super) fn wished(policy: &Policy, wish: &PolicyRequest) -> Result<Policy> {
-    let problem = |e| Problem::new("cannot do as asked", e);
-    let policy = match &wish.policy {
+/// The policy of one dataplane after its operator's request.
+pub(super) fn requested(policy: &Policy, request: &PolicyRequest) -> Result<Policy> {
+    let problem = |e| Problem::new("cannot use the operator's policy", e);
+    let policy = match &request.policy {
         Some(text) => Policy::parse(text).map_err(problem)?,
         None => policy.clone(),
     };
-    let Some(slo_us) = wish.slo_us else { return Ok(policy) };
-    // For this dataplane alone, so its program's own bound gives way too.
+    let Some(slo_us) = request.slo_us else { return Ok(policy) };
+    // It is for this dataplane alone, so it also replaces the bound of its program.
     let mut policy = policy.with_slo_us(slo_us).map_err(problem)?;
     policy.dataplanes.iter_mut().for_each(|exception| exception.slo_us = None);
     Ok(policy)
@@ -127,14 +127,14 @@ mod tests {
     #[test]
     fn wishes_stand_over_what_the_file_says() {
         let policy = Policy::built_in("energy").expect("known");
-        let wish = |policy: Option<&str>, slo_us| PolicyRequest {
+        let request = |policy: Option<&str>, slo_us| PolicyRequest {
             serial: 1,
             policy: policy.map(str::to_owned),
             slo_us,
         };
-        assert_eq!(wished(&policy, &wish(None, Some(50.0))).expect("fine").slo_us, 50.0);
-        let minmax = wished(&policy, &wish(Some(BUILT_IN[2].1), None)).expect("fine");
+        assert_eq!(requested(&policy, &request(None, Some(50.0))).expect("fine").slo_us, 50.0);
+        let minmax = requested(&policy, &request(Some(BUILT_IN[2].1), None)).expect("fine");
         assert_eq!((minmax.name.as_str(), minmax.slo_us), ("minmax", 300.0));
-        assert!(wished(&policy, &wish(Some("x"), None)).is_err());
+        assert!(requested(&policy, &request(Some("x"), None)).is_err());
     }
 }

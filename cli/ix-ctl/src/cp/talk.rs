@@ -1,5 +1,5 @@
-//! The thread that talks to one dataplane's control socket: attaches, asks, and attaches again when
-//! an answer did not come. Whatever it has to wait for, the controller does not.
+//! The thread for one dataplane's control socket. It attaches, sends requests, and attaches again
+//! when an answer is missing. The controller's own thread never waits for a dataplane.
 use ix_broker::control::Client;
 use ix_controller::Step;
 use ix_proto::GroupSet;
@@ -10,49 +10,49 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-/// Between two tries to attach.
+/// Time between two attempts to attach.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What the thread is asked to do.
+/// Work for the thread.
 pub(super) enum Work {
-    /// See what the dataplane does.
+    /// Get the dataplane's state.
     Look,
-    /// Say who is in charge.
+    /// Send the controller's report.
     Report(Report),
-    /// Change something; the answer goes there.
+    /// Send a request; the answer goes to this channel.
     Do(Request, Sender<Result<Answer>>),
 }
 
-/// What the thread has heard.
-pub(super) enum Heard {
-    /// We are in charge of this program's dataplane.
-    Attached { pid: u32, program: String, wish_serial: u64 },
-    /// We are not, why, and whether that may pass: a controller that was killed counts as alive for
-    /// a while.
+/// A message from the thread.
+pub(super) enum Message {
+    /// The controller is now the active one of this program's dataplane.
+    Attached { pid: u32, program: String, request_serial: u64 },
+    /// The dataplane refuses the controller: the reason, and whether a later attempt may succeed. A
+    /// controller that was killed counts as active for some seconds.
     Refused(Problem, bool),
-    /// What it does.
+    /// The dataplane's state.
     Look(Box<Status>),
-    /// What its operators ask for.
-    PolicyRequest(PolicyRequest),
+    /// What its operators have asked for.
+    Request(PolicyRequest),
     /// It has ended.
     Gone(String),
 }
 
-/// Starts it. It ends with the dataplane, or when nobody listens any more.
+/// Starts the thread. It ends with the dataplane, or when the controller has ended.
 pub(super) fn start(
     path: &Path,
     report: Report,
     jobs: Receiver<Work>,
-    heard: Sender<Heard>,
+    message: Sender<Message>,
 ) -> Result<()> {
     let path = path.to_owned();
-    let mut talk = Talk { path, report, jobs, heard };
+    let mut talk = Talk { path, report, jobs, message };
     let thread = std::thread::Builder::new().name("ix-cp-talk".to_owned());
     let thread = thread.spawn(move || while talk.attach_and_serve().is_some() {});
     thread.map(|_| ()).map_err(|e| Problem::new("cannot start a thread", e))
 }
 
-/// The request that is a step; `None`: it is not for the dataplane.
+/// The request that carries out a step; `None`: the step is not the dataplane's.
 pub(super) fn request(step: &Step) -> Option<Request> {
     match step {
         Step::Resume { thread } => Some(Request::Resume { thread: usize::from(*thread) }),
@@ -69,66 +69,68 @@ struct Talk {
     path: PathBuf,
     report: Report,
     jobs: Receiver<Work>,
-    heard: Sender<Heard>,
+    message: Sender<Message>,
 }
 
 impl Talk {
-    /// `None`: that was all.
+    /// `None`: the thread ends.
     fn attach_and_serve(&mut self) -> Option<()> {
         if let Err(e) = UnixStream::connect(&self.path) {
-            let _ = self.heard.send(Heard::Gone(e.to_string()));
+            let _ = self.message.send(Message::Gone(e.to_string()));
             return None;
         }
         match self.attach() {
             Ok((client, attached)) => {
-                self.heard.send(attached).ok()?;
+                self.message.send(attached).ok()?;
                 self.serve(client)
             }
             Err(refused) => {
-                self.heard.send(refused).ok()?;
+                self.message.send(refused).ok()?;
                 self.refuse_for(AGAIN)
             }
         }
     }
 
-    fn attach(&self) -> std::result::Result<(Client, Heard), Heard> {
-        let for_ever = |problem| Heard::Refused(problem, false);
+    fn attach(&self) -> std::result::Result<(Client, Message), Message> {
+        let for_ever = |problem| Message::Refused(problem, false);
         let mut client = Client::connect(&self.path).map_err(for_ever)?;
         let hello = client.hello().clone();
         if hello.role != Role::Operator {
             let what = format!("cannot control the dataplane at {}", self.path.display());
             return Err(for_ever(
-                Problem::new(what, "its socket is for looking only")
+                Problem::new(what, "its socket is read-only")
                     .mend("run the controller as its user or as root"),
             ));
         }
-        // If another controller is in charge, this is refused.
-        let wish = client.get::<PolicyRequest>(&Request::Control { report: self.report.clone() });
-        let wish_serial = wish.map_err(|problem| Heard::Refused(problem, true))?.serial;
+        // The dataplane refuses this if another controller is active.
+        let request =
+            client.get::<PolicyRequest>(&Request::Control { report: self.report.clone() });
+        let request_serial = request.map_err(|problem| Message::Refused(problem, true))?.serial;
         let program = hello.program.rsplit('/').next().unwrap_or(&hello.program).to_owned();
-        Ok((client, Heard::Attached { pid: hello.pid, program, wish_serial }))
+        Ok((client, Message::Attached { pid: hello.pid, program, request_serial }))
     }
 
-    /// Until an answer does not come: what comes later would be taken for the next one's.
+    /// Serves requests until an answer is missing. After that, a late answer would be taken for the
+    /// next request's.
     fn serve(&mut self, mut client: Client) -> Option<()> {
         loop {
-            let heard = match self.jobs.recv().ok()? {
+            let message = match self.jobs.recv().ok()? {
                 Work::Look => {
                     let Ok(status) = client.status() else { return Some(()) };
-                    Heard::Look(Box::new(status))
+                    Message::Look(Box::new(status))
                 }
                 Work::Report(report) => {
                     self.report = report;
                     match client.get(&Request::Control { report: self.report.clone() }) {
-                        Ok(wish) => Heard::PolicyRequest(wish),
-                        // Whatever it is: attaching again will say.
+                        Ok(request) => Message::Request(request),
+                        // Attaching again shows the reason.
                         Err(_) => return Some(()),
                     }
                 }
                 Work::Do(request, answer) => {
                     let done = client.ask(&request);
                     let lost = done.is_err() && !is_alive(&mut client);
-                    // Who asked may have given up.
+                    // The controller may have stopped waiting.
                     let _ = answer.send(done);
                     if lost {
                         return Some(());
@@ -136,17 +138,17 @@ impl Talk {
                     continue;
                 }
             };
-            self.heard.send(heard).ok()?;
+            self.message.send(message).ok()?;
         }
     }
 
-    /// Nothing can be done for a while.
+    /// Waits before the next attempt; refuses all work meanwhile.
     fn refuse_for(&mut self, time: Duration) -> Option<()> {
         let until = Instant::now() + time;
         loop {
             match self.jobs.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(Work::Do(_, answer)) => {
-                    let _ = answer.send(Err(Problem::line("we are not in charge of it")));
+                    let _ = answer.send(Err(Problem::line("another controller controls it")));
                 }
                 Ok(Work::Report(report)) => self.report = report,
                 Ok(Work::Look) => {}
@@ -157,7 +159,7 @@ impl Talk {
     }
 }
 
-/// A step that was refused leaves the connection in order, one that was not answered does not.
+/// After a refused step the connection can be used; after a missing answer it cannot.
 fn is_alive(client: &mut Client) -> bool {
     client.status().is_ok()
 }

@@ -50,7 +50,7 @@ pub fn main(command: &CtlCommand) -> Result<()> {
         CtlCommand::Filter(command) => vnic::filter(command),
         CtlCommand::Rate(args) => vnic::rate(args),
         CtlCommand::Policy(args) => policy(args),
-        CtlCommand::Slo(args) => wish(&args.look, None, args.set, look::slo),
+        CtlCommand::Slo(args) => policy_request(&args.look, None, args.set, look::slo),
         CtlCommand::Stats(args) => stats::main(args),
         CtlCommand::Metrics(args) => {
             print!("{}", exposition::text(&connect(args)?.stats()?));
@@ -107,12 +107,12 @@ fn policy(args: &PolicyArgs) -> Result<()> {
                 .mend(format!("give a file, or one of {names}"))
         })?,
     };
-    wish(&args.look, Some(text), None, look::policy)
+    policy_request(&args.look, Some(text), None, look::policy)
 }
 
-/// Tells the controller what is wanted of it, and prints how it stands; it may take a second until
-/// it has heard.
-fn wish(
+/// Asks the controller for another policy or bound, which it applies within a second; without
+/// either, prints the present ones.
+fn policy_request(
     args: &LookArgs,
     text: Option<String>,
     slo_us: Option<f64>,
@@ -128,12 +128,12 @@ fn wish(
     } else {
         let bound =
             slo_us.map_or(String::new(), |slo| format!(", at most {} µs", table::micros(slo)));
-        println!("told controller {}: policy {}{bound}", answer.controller, answer.policy);
+        println!("controller {} gets policy {}{bound}", answer.controller, answer.policy);
     }
     Ok(())
 }
 
-/// Has something done, and prints what there is then.
+/// Carries out a request, and prints the state afterwards.
 fn order(args: &LookArgs, request: &Request, says: impl Fn(&Status) -> String) -> Result<()> {
     let mut client = connect(&args.dataplane)?;
     let answer = client.ask(request)?;
@@ -145,14 +145,14 @@ fn order(args: &LookArgs, request: &Request, says: impl Fn(&Status) -> String) -
     Ok(())
 }
 
-/// What was done, and what there is then.
+/// The answer, and the state afterwards.
 #[derive(Serialize)]
 struct Done {
     answer: Answer,
     status: Status,
 }
 
-/// What an elastic thread is now.
+/// The state of an elastic thread, in words.
 fn now_is(status: &Status, thread: usize) -> String {
     let (state, groups) = status
         .threads

@@ -1,4 +1,4 @@
-//! The picture: a function of what is known and of the terminal's size.
+//! Draws the view. It depends only on the state and on the terminal's size.
 use super::parts::{self, ACCENT, DIM, WARN};
 use super::state::{Page, State};
 use ratatui::Frame;
@@ -8,7 +8,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-/// Draws all of it.
+/// Draws the whole view.
 pub fn draw(frame: &mut Frame<'_>, state: &State) {
     let area = frame.area();
     if area.height == 0 || area.width == 0 {
@@ -35,16 +35,16 @@ fn body_lines(state: &State, width: usize, height: usize) -> Vec<Line<'static>> 
     lines
 }
 
-/// Sections from the most to the least wanted: what does not fit is at the end.
+/// The sections, most important first, so that the least important ones do not fit.
 fn overview(lines: &mut Vec<Line<'static>>, state: &State, width: usize, height: usize) {
     let Some(view) = &state.now else {
-        lines.push(Line::styled(" waiting for its first word", DIM));
+        lines.push(Line::styled(" waiting for the first snapshot", DIM));
         return;
     };
     lines.extend(parts::load(state, view, width));
     lines.push(Line::default());
     let groups = parts::flow_groups(state, view, width);
-    // What else must fit, so that many threads leave room for it.
+    // Lines of the other sections, so that many threads leave room for them.
     let rest = groups.len() + 7;
     let room = height.saturating_sub(lines.len() + rest).max(3);
     lines.extend(parts::threads(state, view, width, room));
@@ -57,7 +57,7 @@ fn overview(lines: &mut Vec<Line<'static>>, state: &State, width: usize, height:
     lines.extend(parts::migrations(view, room));
 }
 
-/// Who this is, and how its links are.
+/// The program, its process and the states of its links.
 fn header(state: &State, width: usize) -> Line<'static> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let mut spans = vec![Span::raw(" ")];
@@ -83,9 +83,9 @@ fn header(state: &State, width: usize) -> Line<'static> {
     let (at, of) = state.place();
     let mut right = Vec::new();
     if state.lost.is_some() {
-        right.push(Span::styled("no news", WARN));
-    } else if state.halted {
-        right.push(Span::styled("halted", WARN));
+        right.push(Span::styled("no data", WARN));
+    } else if state.paused {
+        right.push(Span::styled("paused", WARN));
     } else {
         right.push(Span::styled(format!("every {} s", state.interval.as_secs_f64()), DIM));
     }
@@ -97,14 +97,14 @@ fn header(state: &State, width: usize) -> Line<'static> {
 }
 
 fn footer_line(state: &State) -> Line<'static> {
-    let mut keys = vec![("q", "quit"), ("space", "halt")];
+    let mut keys = vec![("q", "quit"), ("space", "pause")];
     if state.place().1 > 1 {
         keys.push(("tab", "next dataplane"));
     }
     match state.page {
         Page::Overview => keys.extend([("c", "connections"), ("+ -", "interval"), ("?", "help")]),
         Page::Connections => {
-            keys.extend([("c", "again"), ("s", "sort"), ("↑ ↓", "scroll"), ("esc", "back")])
+            keys.extend([("c", "refresh"), ("s", "sort"), ("↑ ↓", "scroll"), ("esc", "back")])
         }
         Page::Help => keys.push(("esc", "back")),
     }
@@ -116,7 +116,7 @@ fn footer_line(state: &State) -> Line<'static> {
     Line::from(spans)
 }
 
-/// The characters of a picture, without colours.
+/// The characters of a view, without colours.
 pub fn as_text(buffer: &Buffer) -> String {
     let mut out = String::new();
     for y in 0..buffer.area.height {
@@ -194,8 +194,8 @@ mod tests {
             Some("lost the dataplane at /run/ix/7.sock: it closed the connection".to_owned());
         assert!(picture(&state, 80, 24).contains("lost the dataplane"));
         state.lost = None;
-        state.halted = true;
-        assert!(picture(&state, 80, 24).contains("halted"));
+        state.paused = true;
+        assert!(picture(&state, 80, 24).contains("paused"));
         state.page = Page::Connections;
         state.connections = Some(Err("this dataplane cannot list them".to_owned()));
         assert!(picture(&state, 80, 24).contains("cannot list them"));

@@ -1,4 +1,4 @@
-//! News of one dataplane, gathered by a thread of its own.
+//! Snapshots of one dataplane, read by a thread of their own.
 use ix_broker::control::{Client, Found};
 use ix_proto::control::{Connections, Query, Request, Status, Topic};
 use ix_report::problem::Result;
@@ -8,16 +8,16 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Between two tries to reach a dataplane that is not there.
+/// Time between two attempts to reach a dataplane.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Something new.
+/// A message of the thread.
 pub enum News {
-    /// How the dataplane is now.
+    /// A snapshot of the dataplane.
     Look(Box<Status>),
-    /// Its TCP connections, or why they cannot be told.
+    /// Its TCP connections, or why they cannot be listed.
     Connections(std::result::Result<Connections, String>),
-    /// It cannot be reached, and why.
+    /// Why it cannot be reached.
     Lost(String),
 }
 
@@ -30,7 +30,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// From now on.
+    /// Starts the thread.
     pub fn start(of: &Found, interval: Duration) -> Feed {
         let (sender, news) = channel();
         let (ended, path) = (Arc::new(AtomicBool::new(false)), of.path.clone());
@@ -52,19 +52,19 @@ impl Feed {
         feed
     }
 
-    /// What is new, if anything is.
+    /// The next message, if there is one.
     pub fn next(&self) -> Option<News> {
         self.news.try_recv().ok()
     }
 
-    /// The connections will be among the news.
+    /// Asks for the connections, which a later message has.
     pub fn want_connections(&self, query: Query) {
         let (path, sender) = (self.path.clone(), self.sender.clone());
         std::thread::spawn(move || {
             let ask = || Client::connect(&path)?.get(&Request::Connections(query));
             let answer = ask().map_err(|problem| problem.to_string());
             let sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
-            // Nobody may be there any more to hear it.
+            // The receiver may have been dropped.
             let _ = sender.send(News::Connections(answer));
         });
     }
@@ -76,7 +76,7 @@ impl Drop for Feed {
     }
 }
 
-/// Passes snapshots on until nobody wants them (`Ok`) or there are none any more.
+/// Passes snapshots on until the receiver is dropped (`Ok`) or the connection is lost.
 fn follow(path: &Path, interval: Duration, to: &Sender<News>, ended: &AtomicBool) -> Result<()> {
     let mut client = Client::connect(path)?;
     let interval_ms = interval.as_millis() as u64;

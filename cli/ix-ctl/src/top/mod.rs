@@ -1,9 +1,9 @@
 //! `ix top`: a running dataplane on the terminal, live.
 //!
-//! * `feed`: asks the dataplane, on a thread of its own, so that the view never waits.
-//! * `state`: what is known, and what keys do.
-//! * `draw`: the picture, a function of the state.
-//! * `screen`: the terminal, given back as it was whatever happens.
+//! * `feed`: reads snapshots on a thread of its own, so that the view never waits.
+//! * `state`: the state of the view, and what keys do.
+//! * `draw`: draws the state.
+//! * `screen`: the terminal, which is always restored.
 mod draw;
 mod feed;
 mod parts;
@@ -34,7 +34,7 @@ pub const HELP: &str = "Shows a running dataplane live: rate, queueing delay, th
     ix top --pid 4711 --interval 0.2\n  \
     ix top --once            # one view as text, for scripts";
 
-/// Between two looks at the terminal's keys and the dataplane's news.
+/// Time between two checks for keys and snapshots.
 const TURN: Duration = Duration::from_millis(40);
 
 /// Flags of `ix top`.
@@ -79,7 +79,7 @@ pub fn main(args: &TopArgs) -> Result<ExitCode> {
     live(state)
 }
 
-/// The dataplanes that there are, and which to begin with.
+/// All dataplanes, and the one to show first.
 fn dataplanes(args: &CtlArgs) -> Result<(Vec<Found>, usize)> {
     if let Some(path) = &args.control {
         return Ok((vec![Found { path: path.clone(), pid: 0 }], 0));
@@ -91,12 +91,12 @@ fn dataplanes(args: &CtlArgs) -> Result<(Vec<Found>, usize)> {
     };
     match first {
         Some(first) => Ok((found, first)),
-        // Says which there are, or where it has looked.
+        // The error lists the dataplanes, or the folders that were searched.
         None => args.find().map(|path| (vec![Found { path, pid: 0 }], 0)),
     }
 }
 
-/// One picture, as text.
+/// One view, as text.
 fn once(mut state: State, (width, height): (u16, u16)) -> Result<String> {
     let mut client = Client::connect(&state.selected().path)?;
     for look in 0..2 {
@@ -106,13 +106,13 @@ fn once(mut state: State, (width, height): (u16, u16)) -> Result<String> {
         state.take(client.stats()?);
     }
     let terminal = Terminal::new(TestBackend::new(width, height));
-    let mut terminal = terminal.map_err(|e| Problem::new("cannot draw", e))?;
+    let mut terminal = terminal.map_err(|e| Problem::new("cannot draw the view", e))?;
     let drawn = terminal.draw(|frame| draw::draw(frame, &state));
-    drawn.map_err(|e| Problem::new("cannot draw", e))?;
+    drawn.map_err(|e| Problem::new("cannot draw the view", e))?;
     Ok(draw::as_text(terminal.backend().buffer()))
 }
 
-/// Pictures until somebody has enough.
+/// Shows the view until the user quits.
 fn live(mut state: State) -> Result<ExitCode> {
     let mut screen = Screen::open()?;
     let mut feed = Feed::start(state.selected(), state.interval);

@@ -1,4 +1,4 @@
-//! The picture's parts.
+//! The parts of the view.
 use super::state::{Point, State};
 use crate::ctl::table::{count, micros, percent, plural};
 use ix_broker::control::{Change, Shares};
@@ -7,19 +7,19 @@ use ix_proto::control::{Commands, Status, Thread};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
-/// What is only there to be understood.
+/// Labels.
 pub const DIM: Style = Style::new().fg(Color::DarkGray);
-/// What one looks for.
+/// Values.
 pub const ACCENT: Style = Style::new().fg(Color::Cyan);
-/// What should not be.
+/// Problems.
 pub const WARN: Style = Style::new().fg(Color::Yellow);
 
-/// Colours of elastic threads, again and again.
+/// Colours of elastic threads, repeated when there are more threads.
 const OWNERS: [Color; 6] =
     [Color::Cyan, Color::Green, Color::Magenta, Color::Blue, Color::Yellow, Color::LightRed];
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// One side left, the other right.
+/// A line with one part on the left and one on the right.
 pub fn spread(
     mut left: Vec<Span<'static>>,
     right: Vec<Span<'static>>,
@@ -66,7 +66,7 @@ pub fn load(state: &State, status: &Status, width: usize) -> Vec<Line<'static>> 
     lines.collect()
 }
 
-/// The last values as a curve of so many characters.
+/// The last values as a curve of `room` characters.
 fn curve(points: &[f64], room: usize) -> String {
     let shown = &points[points.len().saturating_sub(room)..];
     let most = shown.iter().copied().fold(0.0, f64::max);
@@ -79,7 +79,7 @@ fn curve(points: &[f64], room: usize) -> String {
     shown.iter().map(level).collect()
 }
 
-/// A line for each elastic thread, as many as there is room for.
+/// A line for each elastic thread, as far as there is room.
 pub fn threads(state: &State, status: &Status, width: usize, room: usize) -> Vec<Line<'static>> {
     let change = state.change();
     let title = format!(
@@ -144,7 +144,7 @@ fn owner(thread: usize) -> Style {
     Style::new().fg(OWNERS[thread % OWNERS.len()])
 }
 
-/// Where the time goes: dataplane, application, nothing.
+/// A thread's time: dataplane, application, idle.
 fn bar(shares: Shares, room: usize) -> Vec<Span<'static>> {
     let cells = |share: f64| (share * room as f64).round() as usize;
     let dataplane = cells(shares.dataplane).min(room);
@@ -168,10 +168,10 @@ pub fn flow_groups(state: &State, status: &Status, width: usize) -> Vec<Line<'st
         status.threads.iter().enumerate().filter(|(_, t)| !t.flow_groups.is_empty()).take(8)
     {
         title.push(Span::styled(format!(" {i}"), owner(i)));
-        title.push(Span::styled(format!(" has {} ", thread.flow_groups.len()), DIM));
+        title.push(Span::styled(format!(" owns {} ", thread.flow_groups.len()), DIM));
     }
     let mut lines = vec![Line::from(title)];
-    // Rows of a round length, so that numbers can be counted.
+    // The length of a row is a round number, so that groups can be counted.
     let fits = |columns: &usize| columns + 6 <= width;
     let columns = [128, 64, 32, 16, 8].into_iter().find(fits).unwrap_or(8);
     for (row, groups) in status.groups.chunks(columns).enumerate() {
@@ -192,7 +192,7 @@ pub fn flow_groups(state: &State, status: &Status, width: usize) -> Vec<Line<'st
     lines
 }
 
-/// Drops and what else should be rare, a second; and since the start where there are none now.
+/// Drops and incidents per second; if there are none now, those since the start.
 pub fn incidents(state: &State, status: &Status, width: usize) -> Vec<Line<'static>> {
     let rates = state.change().map(|change| change.drop_rates()).unwrap_or_default();
     let now: Vec<String> =
@@ -276,7 +276,7 @@ pub fn migrations(status: &Status, room: usize) -> Vec<Line<'static>> {
 /// TCP connections, a line each.
 pub fn connections(state: &State, width: usize, room: usize) -> Vec<Line<'static>> {
     let answer = match &state.connections {
-        None => return vec![Line::styled(" asking for them", DIM)],
+        None => return vec![Line::styled(" waiting for the list", DIM)],
         Some(Err(why)) => return vec![Line::styled(format!(" {why}"), WARN)],
         Some(Ok(answer)) => answer,
     };
@@ -294,27 +294,27 @@ pub fn connections(state: &State, width: usize, room: usize) -> Vec<Line<'static
     out
 }
 
-/// What everything means.
+/// The help page.
 pub fn help() -> Vec<Line<'static>> {
     const TEXT: [(&str, &str); 18] = [
-        ("rate", "packets received a second"),
+        ("rate", "packets received per second"),
         ("delay", "from a packet's arrival to the end of its batch; the worst thread's"),
-        ("p99 estimate", "the papers' ⌈Q/B⌉·τ: batches that wait, times the length of one"),
+        ("p99 estimate", "the papers' ⌈Q/B⌉·τ: waiting batches, times the length of one"),
         ("", ""),
         ("state", "active: runs the cycle; parking: its flow groups are leaving;"),
-        ("", "parked: sleeps, its hardware thread is Linux's;"),
-        ("", "background: is no elastic thread now;"),
-        ("", "no answer: its application has not come back for 10 ms"),
-        ("Q", "packets that waited when a cycle began"),
-        ("batch", "packets that a cycle took"),
-        ("τ", "length of a cycle that did something, application included"),
-        ("time", "█ dataplane  ▒ application  · nothing to do"),
-        ("flow groups", "load against that of the busiest, in the owner's colour;"),
-        ("", "· nothing came, ↔ on the way to another thread"),
+        ("", "parked: sleeps, and Linux has its hardware thread;"),
+        ("", "background: an ordinary Linux thread now;"),
+        ("", "no answer: its application has not returned for 10 ms"),
+        ("Q", "packets waiting when a cycle began"),
+        ("batch", "packets of a cycle"),
+        ("τ", "length of a cycle with work, with the application's part"),
+        ("time", "█ dataplane  ▒ application  · idle"),
+        ("flow groups", "load relative to the busiest group, in the owner's colour;"),
+        ("", "· no packets, ↔ migrates to another thread"),
         ("", ""),
-        ("keys", "q: end   space: halt   tab: next dataplane   c: connections   s: sort them"),
+        ("keys", "q: quit   space: pause   tab: next dataplane   c: connections   s: sort them"),
         ("", "+ -: shorter and longer interval   ↑ ↓: scroll   esc: back"),
-        ("averages", "of windows of 10 ms, the newest counting half"),
+        ("averages", "of windows of 10 ms; the newest has half the weight"),
     ];
     let line = |(name, text): &(&'static str, &'static str)| {
         Line::from(vec![Span::styled(format!(" {name:<14}"), ACCENT), Span::raw(*text)])

@@ -1,4 +1,4 @@
-//! The terminal: taken over for the live view, and given back as it was, whatever ends us.
+//! The terminal of the live view. It is always restored, however the command ends.
 use ix_report::problem::{Problem, Result};
 use ix_sys::signal;
 use ratatui::crossterm::cursor::Show;
@@ -12,10 +12,10 @@ use std::io::{IsTerminal, stdout};
 use std::sync::Once;
 use std::time::Duration;
 
-/// Signals that would end us with the terminal left in disorder.
+/// Signals that would end the command without restoring the terminal.
 const SIGNALS: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
-/// The terminal, while it is ours.
+/// The terminal during the live view.
 pub struct Screen {
     terminal: DefaultTerminal,
 }
@@ -24,8 +24,11 @@ impl Screen {
     /// Takes the terminal over.
     pub fn open() -> Result<Screen> {
         if !stdout().is_terminal() {
-            return Err(Problem::new("cannot show a live view", "standard output is no terminal")
-                .mend("use `ix top --once`, or `ix ctl status`"));
+            return Err(Problem::new(
+                "cannot show a live view",
+                "standard output is not a terminal",
+            )
+            .mend("use `ix top --once`, or `ix ctl status`"));
         }
         catch_signals();
         restore_on_panic();
@@ -43,13 +46,13 @@ impl Screen {
         }
     }
 
-    /// Shows a picture.
+    /// Shows a view.
     pub fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> Result<()> {
         let drawn = self.terminal.draw(picture);
         drawn.map(drop).map_err(|e| Problem::new("cannot draw on the terminal", e))
     }
 
-    /// Keys that were pressed, waiting so long for the first.
+    /// Pressed keys. Waits for the first one for at most this time.
     pub fn keys(&mut self, wait: Duration) -> Result<Vec<KeyEvent>> {
         let mut keys = Vec::new();
         let mut wait = wait;
@@ -65,7 +68,7 @@ impl Screen {
         Ok(keys)
     }
 
-    /// The signal that wants us to end.
+    /// The signal that asks the command to end, if one has arrived.
     pub fn signal(&self) -> Option<u8> {
         let came = SIGNALS.into_iter().find(|number| signal::count(*number) > 0);
         came.and_then(|number| u8::try_from(number).ok())
@@ -78,13 +81,13 @@ impl Drop for Screen {
     }
 }
 
-/// Errors mean that the terminal is gone, and there is nothing to restore.
+/// Ignores errors: without a terminal there is nothing to restore.
 fn restore() {
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();
 }
 
-/// The message of a panic must be read on the terminal as it was.
+/// Restores the terminal before the message of a panic is printed.
 fn restore_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! What the live view knows, and what keys do to it.
+//! The state of the live view, and how keys change it.
 use super::feed::News;
 use ix_broker::control::{Change, Found};
 use ix_proto::control::{Connections, Query, Sort, Status};
@@ -6,39 +6,39 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Looks that are remembered for the curves.
+/// Number of snapshots that the curves show.
 const HISTORY_MAX: usize = 512;
-/// Intervals that `+` and `-` go through.
+/// Intervals between which `+` and `-` change.
 const INTERVALS_MS: [u64; 7] = [100, 200, 500, 1000, 2000, 5000, 10_000];
 
-/// What the picture is of.
+/// The page of the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
     /// The dataplane.
     Overview,
     /// Its TCP connections.
     Connections,
-    /// What everything means.
+    /// The help.
     Help,
 }
 
-/// What a key asks of others.
+/// What the caller has to do for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Nothing.
     Nothing,
-    /// The end.
+    /// End the command.
     Quit,
-    /// A list of connections.
+    /// Ask for the connections.
     Connections,
-    /// News of another dataplane, or at other times.
+    /// Read another dataplane, or at another interval.
     Restart,
 }
 
-/// What was, for the curves; newest last.
+/// Earlier values for the curves, newest last.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Point {
-    /// Packets a second.
+    /// Packets per second.
     pub rate: f64,
     /// Queueing delay, µs.
     pub delay_us: f64,
@@ -46,34 +46,34 @@ pub struct Point {
     pub tail_us: f64,
 }
 
-/// All of it.
+/// The state of the view.
 pub struct State {
     found: Vec<Found>,
     selected: usize,
-    /// Between two looks.
+    /// Time between two snapshots.
     pub interval: Duration,
-    /// The last look but one.
+    /// The snapshot before the last one.
     before: Option<Status>,
-    /// The last look.
+    /// The last snapshot.
     pub now: Option<Status>,
-    /// Earlier ones.
+    /// Values of earlier snapshots.
     pub history: VecDeque<Point>,
-    /// Why there is no news.
+    /// Why there are no snapshots.
     pub lost: Option<String>,
-    /// What is shown.
+    /// The page that is shown.
     pub page: Page,
-    /// Nothing new is taken in.
-    pub halted: bool,
-    /// Its connections, or why they are not known.
+    /// New snapshots are ignored.
+    pub paused: bool,
+    /// Its connections, or why they cannot be listed.
     pub connections: Option<Result<Connections, String>>,
     /// Their order.
     pub sort: Sort,
-    /// First connection that is shown.
+    /// The first connection that is shown.
     pub scroll: usize,
 }
 
 impl State {
-    /// Knows nothing yet but where to look.
+    /// A view of these dataplanes, without a snapshot.
     pub fn new(found: Vec<Found>, selected: usize, interval: Duration) -> State {
         State {
             found,
@@ -84,7 +84,7 @@ impl State {
             history: VecDeque::new(),
             lost: None,
             page: Page::Overview,
-            halted: false,
+            paused: false,
             connections: None,
             sort: Sort::Rate,
             scroll: 0,
@@ -96,27 +96,27 @@ impl State {
         &self.found[self.selected]
     }
 
-    /// Its place among those there are, and how many these are.
+    /// Its number among all dataplanes, and how many there are.
     pub fn place(&self) -> (usize, usize) {
         (self.selected + 1, self.found.len())
     }
 
-    /// What happened between the last two looks.
+    /// The difference of the last two snapshots.
     pub fn change(&self) -> Option<Change<'_>> {
         Change::between(self.before.as_ref()?, self.now.as_ref()?)
     }
 
-    /// Takes news in.
+    /// Handles a message of the feed.
     pub fn hear(&mut self, news: News) {
         match news {
-            News::Look(status) if !self.halted => self.take(*status),
+            News::Look(status) if !self.paused => self.take(*status),
             News::Look(_) => {}
             News::Connections(answer) => self.connections = Some(answer),
             News::Lost(why) => self.lost = Some(why),
         }
     }
 
-    /// Takes a look in.
+    /// Handles a snapshot.
     pub fn take(&mut self, status: Status) {
         self.lost = None;
         self.before = self.now.replace(status);
@@ -132,7 +132,7 @@ impl State {
         self.history.push_back(point);
     }
 
-    /// Does what a key says.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> Action {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return if key.code == KeyCode::Char('c') { Action::Quit } else { Action::Nothing };
@@ -142,7 +142,7 @@ impl State {
             KeyCode::Esc if self.page == Page::Overview => return Action::Quit,
             KeyCode::Esc => self.page = Page::Overview,
             KeyCode::Char('?' | 'h') => self.turn_to(Page::Help),
-            KeyCode::Char(' ') => self.halted = !self.halted,
+            KeyCode::Char(' ') => self.paused = !self.paused,
             KeyCode::Char('c') => {
                 self.turn_to(Page::Connections);
                 return Action::Connections;
@@ -165,7 +165,7 @@ impl State {
         Action::Nothing
     }
 
-    /// Which connections are asked for.
+    /// The query for connections.
     pub fn query(&self) -> Query {
         Query { max: 500, sort: self.sort, interval_ms: 500, ..Query::default() }
     }
@@ -232,7 +232,7 @@ pub mod tests {
             state.take(sample(3_000_000 + i * 1000));
         }
         assert_eq!(state.history.len(), HISTORY_MAX);
-        state.halted = true;
+        state.paused = true;
         let now = state.now.as_ref().expect("a look").now_us;
         state.hear(News::Look(Box::new(sample(900_000_000))));
         assert_eq!(state.now.as_ref().expect("a look").now_us, now);
@@ -261,7 +261,7 @@ pub mod tests {
         assert_eq!(state.interval, Duration::from_secs(10));
         assert_eq!(press(&mut state, KeyCode::Char('-')), Action::Nothing);
         press(&mut state, KeyCode::Char(' '));
-        assert!(state.halted);
+        assert!(state.paused);
         let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         assert_eq!(state.key(control_c), Action::Quit);
         assert_eq!(press(&mut state, KeyCode::Esc), Action::Quit);
