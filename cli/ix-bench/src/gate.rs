@@ -233,14 +233,16 @@ fn load(
         load.extend(words.map(Into::into));
         load.extend(["--json", "-", "--seconds", seconds].map(Into::into));
         let result = lab.run_load(client, &mut server, &load, timeout)?;
-        result["rows"].as_array().and_then(|rows| rows.last()).cloned().unwrap_or(Value::Null)
+        let summary = result.summary();
+        (summary.msgs_per_s, summary.latency.p50_us.unwrap_or(0.0))
     } else {
         let words = ["--size", "64", "--connections", CONNECTIONS, "--seconds", seconds];
-        lab.run_client(client, &mut server, &words.map(str::to_owned), timeout)?
+        let result = lab.run_client(client, &mut server, &words.map(str::to_owned), timeout)?;
+        let number = |key: &str| result[key].as_f64().unwrap_or(0.0);
+        (number("msgs_per_s"), number("p50_us"))
     };
     server.stop();
-    let number = |key: &str| result[key].as_f64().unwrap_or(0.0);
-    Ok((number("msgs_per_s"), number("p50_us")))
+    Ok(result)
 }
 
 fn publish(args: &GateArgs, rows: &[Value], notes: &[String]) -> Result<()> {

@@ -13,9 +13,10 @@ use super::runner::Setup;
 use super::serve::{Program, Serve};
 use super::tenants::{self, Tenants};
 use crate::args::{BenchArgs, Client, Device};
+use ix_load::row::LoadResult;
 use ix_report::problem::{Problem, Result};
 use ix_report::report::Row;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -193,7 +194,7 @@ impl Series {
         let timeout = Duration::from_secs_f64(seconds * 2.0) + SLACK;
         let mut figures = Vec::new();
         for (load, balancer) in loads.into_iter().zip(&mut balancers.servers) {
-            figures.push(summary(&load.finish(balancer, timeout)?)?);
+            figures.push(summary(&load.finish_load(balancer, timeout)?));
         }
         let mut figures = tenants::merge(&figures);
         let rate = figures.iter().find(|(key, _)| *key == "msgs_per_s").map_or(0.0, |(_, v)| *v);
@@ -238,13 +239,17 @@ impl Series {
 }
 
 /// The load's summary over its whole time.
-fn summary(result: &Value) -> Result<Vec<(&'static str, f64)>> {
-    let rows = result.get("rows").and_then(Value::as_array);
-    let summary = rows.and_then(|rows| rows.last()).ok_or_else(|| {
-        Problem::new("cannot read the result of the load generator", "it has no rows")
-    })?;
-    let keys = ["msgs_per_s", "p50_us", "p99_us", "errors"];
-    Ok(keys.into_iter().filter_map(|key| Some((key, summary.get(key)?.as_f64()?))).collect())
+fn summary(result: &LoadResult) -> Vec<(&'static str, f64)> {
+    let summary = result.summary();
+    [
+        ("msgs_per_s", Some(summary.msgs_per_s)),
+        ("p50_us", summary.latency.p50_us),
+        ("p99_us", summary.latency.p99_us),
+        ("errors", Some(summary.errors as f64)),
+    ]
+    .into_iter()
+    .filter_map(|(key, value)| Some((key, value?)))
+    .collect()
 }
 
 fn warm_up(seconds: f64) -> f64 {

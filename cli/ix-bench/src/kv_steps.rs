@@ -78,7 +78,7 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
             let timeout = Duration::from_secs_f64(seconds * 2.0) + SLACK;
             let mut load = lab.start_load(client, &args)?;
             let spent = spend(lab, &server, &mut load, seconds)?;
-            let mut figures = figures(&load.finish(&mut server, timeout)?)?;
+            let mut figures = figures(&load.finish_load(&mut server, timeout)?);
             server.stop();
             figures.extend(spent);
             let of = |key| figures.iter().find(|(name, _)| *name == key).map_or(0.0, |f| f.1);

@@ -12,7 +12,7 @@ use super::serve::{Program, Serve};
 use crate::args::{BenchArgs, Client, ServerKind};
 use ix_report::problem::{Problem, Result};
 use ix_report::report::Row;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -273,11 +273,7 @@ impl Series {
         }
         let timeout = Duration::from_secs_f64(plan.seconds * 2.0) + SLACK;
         let result = lab.run_load(self.setup.client, server, &args, timeout)?;
-        let rows = result.get("rows").and_then(Value::as_array);
-        let summary = rows.and_then(|rows| rows.last()).ok_or_else(|| {
-            Problem::new("cannot read the result of the load generator", "it has no rows")
-        })?;
-        let figures = figures(summary, rate_per_s.is_some());
+        let figures = figures(result.summary(), rate_per_s.is_some());
         self.requests += value(&figures, "msgs_per_s") * plan.seconds;
         Ok(figures)
     }
@@ -304,21 +300,17 @@ impl Series {
 }
 
 /// Figures of a load's summary; the latency of an open loop is the measuring client's.
-fn figures(summary: &Value, open: bool) -> Figures {
-    let number = |key: &str| summary.get(key).and_then(Value::as_f64);
-    let prefix = if open { "measure_" } else { "" };
-    let latency = |key: &str| number(&format!("{prefix}{key}"));
-    let reached =
-        summary.get("reached").and_then(Value::as_bool).map(|yes| f64::from(u8::from(yes)));
+fn figures(summary: &ix_load::row::Row, open: bool) -> Figures {
+    let latency = if open { summary.measure.into() } else { summary.latency };
     [
-        ("wanted_per_s", number("wanted_per_s")),
-        ("msgs_per_s", number("msgs_per_s")),
-        ("avg_us", latency("avg_us")),
-        ("p50_us", latency("p50_us")),
-        ("p99_us", latency("p99_us")),
-        ("hit_rate", number("hit_rate")),
-        ("reached", reached),
-        ("errors", number("errors")),
+        ("wanted_per_s", summary.wanted_per_s),
+        ("msgs_per_s", Some(summary.msgs_per_s)),
+        ("avg_us", latency.avg_us),
+        ("p50_us", latency.p50_us),
+        ("p99_us", latency.p99_us),
+        ("hit_rate", summary.hit_rate),
+        ("reached", summary.reached.map(|yes| f64::from(u8::from(yes)))),
+        ("errors", Some(summary.errors as f64)),
     ]
     .into_iter()
     .filter_map(|(key, value)| Some((key, value?)))
@@ -342,12 +334,19 @@ fn judge(figures: Figures, rate: f64, best: &mut Option<Figures>, lowest_bad: &m
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ix_load::row::Latency;
 
     fn at(rate: f64, p99_us: f64, reached: bool) -> Figures {
-        let summary = json!({
-            "wanted_per_s": rate, "msgs_per_s": rate, "measure_p99_us": p99_us, "p99_us": 1.0,
-            "reached": reached, "errors": 0, "hit_rate": 1.0,
-        });
+        let latency = |us| Latency { p99_us: Some(us), ..Latency::default() };
+        let summary = ix_load::row::Row {
+            wanted_per_s: Some(rate),
+            msgs_per_s: rate,
+            latency: latency(1.0),
+            measure: latency(p99_us).into(),
+            hit_rate: Some(1.0),
+            reached: Some(reached),
+            ..Default::default()
+        };
         figures(&summary, true)
     }
 
@@ -366,7 +365,9 @@ mod tests {
     #[test]
     fn latencies_are_the_measuring_clients() {
         assert_eq!(value(&at(1.0, 80.0, true), "p99_us"), 80.0);
-        let closed = figures(&json!({"p99_us": 5.0, "msgs_per_s": 2.0}), false);
-        assert_eq!(closed, [("msgs_per_s", 2.0), ("p99_us", 5.0)]);
+        let latency = Latency { p99_us: Some(5.0), ..Latency::default() };
+        let closed = ix_load::row::Row { msgs_per_s: 2.0, latency, ..Default::default() };
+        let wanted = [("msgs_per_s", 2.0), ("p99_us", 5.0), ("errors", 0.0)];
+        assert_eq!(figures(&closed, false), wanted);
     }
 }

@@ -9,9 +9,10 @@ use crate::plan::{length, or};
 use crate::runner::Setup;
 use crate::serve::{Program, Serve};
 use crate::tenants::{self, Tenants};
+use ix_load::row::LoadResult;
 use ix_report::problem::{Problem, Result};
 use ix_report::report::Row;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::ffi::OsString;
 use std::net::SocketAddrV4;
 use std::time::Duration;
@@ -98,7 +99,7 @@ impl Series {
         }
         let mut figures = Vec::new();
         for (load, server) in loads.into_iter().zip(&mut tenants.servers) {
-            figures.push(self::figures(&load.finish(server, timeout)?)?);
+            figures.push(self::figures(&load.finish_load(server, timeout)?));
         }
         tenants.stop();
         let figures = tenants::merge(&figures);
@@ -178,11 +179,18 @@ fn row(lab: &Lab, program: Program, setup: Setup, sockets: usize, processes: usi
     setup.row(lab, sockets, VALUE_BYTES, also, settings)
 }
 
-pub(crate) fn figures(result: &Value) -> Result<Vec<(&'static str, f64)>> {
-    let rows = result.get("rows").and_then(Value::as_array);
-    let summary = rows.and_then(|rows| rows.last()).ok_or_else(|| {
-        Problem::new("cannot read the result of the load generator", "it has no rows")
-    })?;
-    let keys = ["msgs_per_s", "avg_us", "p50_us", "p99_us", "hit_rate", "errors"];
-    Ok(keys.into_iter().filter_map(|key| Some((key, summary.get(key)?.as_f64()?))).collect())
+/// Figures of a load's whole measured time.
+pub(crate) fn figures(result: &LoadResult) -> Vec<(&'static str, f64)> {
+    let summary = result.summary();
+    [
+        ("msgs_per_s", Some(summary.msgs_per_s)),
+        ("avg_us", summary.latency.avg_us),
+        ("p50_us", summary.latency.p50_us),
+        ("p99_us", summary.latency.p99_us),
+        ("hit_rate", summary.hit_rate),
+        ("errors", Some(summary.errors as f64)),
+    ]
+    .into_iter()
+    .filter_map(|(key, value)| Some((key, value?)))
+    .collect()
 }

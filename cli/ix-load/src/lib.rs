@@ -3,7 +3,7 @@
 //! From pure to impure: distributions of sizes, gaps and rates (`ix_workload`) · protocols as
 //! functions of bytes ([`protocol`], [`records`]) · the engine, a whole generator in virtual time
 //! ([`engine`]) · its two back ends ([`linux`], [`ix`]) · threads and their common start
-//! ([`worker`], [`run`]) · the result ([`report`]).
+//! ([`worker`], [`run`]) · the result ([`report`], [`row`]).
 #![forbid(unsafe_code)]
 pub mod agent;
 pub mod args;
@@ -17,6 +17,7 @@ pub mod plan;
 pub mod protocol;
 pub mod records;
 pub mod report;
+pub mod row;
 pub mod run;
 pub mod wire;
 pub mod worker;

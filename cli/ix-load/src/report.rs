@@ -1,7 +1,8 @@
 //! The measurement as lines, as a table and as JSON.
 use crate::engine::{Class, DRAIN, Interval, Sample};
 use crate::plan::Plan;
-use serde_json::{Map, Value, json};
+use crate::row::{Latency, Row};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// A result needs at least this share of hits.
@@ -28,7 +29,7 @@ pub struct Collected {
 /// One second of all threads.
 pub struct Second {
     /// Its figures.
-    pub row: Value,
+    pub row: Row,
     /// Why the run must stop, if it must.
     pub stop: Option<String>,
 }
@@ -120,28 +121,26 @@ impl Collected {
         Some(rate.mean(from_s, to_s + self.plan.warmup_s, self.plan.args.seed))
     }
 
-    fn row(&self, interval: &Interval, from_s: f64, length_s: f64) -> Value {
-        let mut row = Map::new();
-        let mut put = |key: &str, value: Value| drop(row.insert(key.to_owned(), value));
-        put("second", json!(from_s));
-        if let Some(wanted) = self.wanted(from_s, from_s + length_s) {
-            put("wanted_per_s", json!(round(wanted)));
-        }
+    fn row(&self, interval: &Interval, from_s: f64, length_s: f64) -> Row {
         let load = &interval.classes[Class::Load as usize];
-        put("msgs_per_s", json!(round(load.answers as f64 / length_s)));
-        quantiles(load, "", &mut put);
         let measure = &interval.classes[Class::Measure as usize];
-        if self.plan.measure_connections > 0 {
-            put("measure_msgs_per_s", json!(round(measure.answers as f64 / length_s)));
-            quantiles(measure, "measure_", &mut put);
-        }
         let counts = &interval.counts;
-        put("errors", json!(counts.faults.total()));
+        let mut row = Row {
+            second: Some(from_s),
+            wanted_per_s: self.wanted(from_s, from_s + length_s).map(round),
+            msgs_per_s: round(load.answers as f64 / length_s),
+            latency: latency(load),
+            errors: counts.faults.total(),
+            hit_rate: hit_rate(interval).map(|rate| (rate * 1e5).round() / 1e5),
+            ..Row::default()
+        };
+        if self.plan.measure_connections > 0 {
+            row.measure_msgs_per_s = Some(round(measure.answers as f64 / length_s));
+            row.measure = latency(measure).into();
+        }
+        let mut put = |key: &str, value: Value| drop(row.more.insert(key.to_owned(), value));
         for (fault, count, _) in counts.faults.kinds() {
             put(fault.name(), json!(count));
-        }
-        if let Some(hit_rate) = hit_rate(interval) {
-            put("hit_rate", json!((hit_rate * 1e5).round() / 1e5));
         }
         if self.plan.args.messages_per_connection.is_some() {
             put("connections_per_s", json!(round(counts.opened as f64 / length_s)));
@@ -151,22 +150,21 @@ impl Collected {
             put("overdue_most", json!(counts.overdue_most));
             put("stalls_per_s", json!(round(counts.stalls as f64 / length_s)));
             put("stalled_share", json!(round(counts.stalled_ns as f64 / 1e9 / length_s)));
-            put("stall_most_us", json!(round(counts.stall_most_ns as f64 / 1000.0)));
             awake(load, "", &mut put);
             awake(measure, "measure_", &mut put);
+            row.stall_most_us = Some(round(counts.stall_most_ns as f64 / 1000.0));
         }
-        Value::Object(row)
+        row
     }
 
     /// The whole measured time as one row.
-    pub fn summary(&self) -> Map<String, Value> {
+    pub fn summary(&self) -> Row {
         let args = &self.plan.args;
         let length_s = self.measured_s.max(1e-9);
-        let Value::Object(mut row) = self.row(&self.total, 0.0, length_s) else {
-            return Map::new();
-        };
-        row.remove("second");
-        let mut put = |key: &str, value: Value| drop(row.insert(key.to_owned(), value));
+        let mut row = self.row(&self.total, 0.0, length_s);
+        row.second = None;
+        row.reached = self.plan.rate.is_some().then(|| self.reached());
+        let mut put = |key: &str, value: Value| drop(row.more.insert(key.to_owned(), value));
         put("summary", json!(true));
         put("system", json!(args.system));
         put("device", json!(device(args.place.nic.as_deref(), self.client)));
@@ -187,7 +185,6 @@ impl Collected {
         if let Some(rate) = &self.plan.rate {
             put("pattern", json!(rate.to_string()));
             put("arrival", json!(self.plan.arrival));
-            put("reached", json!(self.reached()));
             put("unfinished", json!(self.total.counts.unfinished));
             put("dropped", json!(self.total.counts.dropped));
         }
@@ -223,12 +220,12 @@ impl Collected {
     }
 
     /// A row for each second, and the summary.
-    pub fn rows(&self) -> Vec<Value> {
+    pub fn rows(&self) -> Vec<Row> {
         let row = |(second, length_s, interval): &(i64, f64, Interval)| {
             self.row(interval, *second as f64, *length_s)
         };
-        let mut rows: Vec<Value> = self.seconds.iter().map(row).collect();
-        rows.push(Value::Object(self.summary()));
+        let mut rows: Vec<Row> = self.seconds.iter().map(row).collect();
+        rows.push(self.summary());
         rows
     }
 
@@ -288,19 +285,22 @@ fn hit_rate(interval: &Interval) -> Option<f64> {
     (reads > 0).then(|| interval.counts.hits as f64 / reads as f64)
 }
 
-fn quantiles(sample: &Sample, prefix: &str, put: &mut impl FnMut(&str, Value)) {
-    let latency = &sample.latency_ns;
-    if latency.is_empty() {
-        return;
+fn latency(sample: &Sample) -> Latency {
+    let all = &sample.latency_ns;
+    if all.is_empty() {
+        return Latency::default();
     }
-    let us = |ns: f64| json!(round(ns / 1000.0));
-    put(&format!("{prefix}avg_us"), us(latency.mean()));
-    for (name, quantile) in
-        [("p50_us", 0.5), ("p90_us", 0.9), ("p95_us", 0.95), ("p99_us", 0.99), ("p999_us", 0.999)]
-    {
-        put(&format!("{prefix}{name}"), us(latency.value_at_quantile(quantile) as f64));
+    let us = |ns: f64| Some(round(ns / 1000.0));
+    let quantile = |quantile| us(all.value_at_quantile(quantile) as f64);
+    Latency {
+        avg_us: us(all.mean()),
+        p50_us: quantile(0.5),
+        p90_us: quantile(0.9),
+        p95_us: quantile(0.95),
+        p99_us: quantile(0.99),
+        p999_us: quantile(0.999),
+        max_us: us(all.max() as f64),
     }
-    put(&format!("{prefix}max_us"), us(latency.max() as f64));
 }
 
 /// Adds figures of requests in flight during no stall of the generator.
@@ -327,34 +327,34 @@ fn round(value: f64) -> f64 {
 }
 
 /// Returns one line of progress.
-pub fn progress(row: &Value) -> String {
-    let number = |key: &str| row.get(key).and_then(Value::as_f64);
-    let mut line = match number("second") {
+pub fn progress(row: &Row) -> String {
+    let mut line = match row.second {
         Some(second) if second < 0.0 => "warm-up".to_string(),
         Some(second) => format!("{:>4} s ", second + 1.0),
         None => String::new(),
     };
-    line += &format!(" {:>9.0}/s", number("msgs_per_s").unwrap_or_default());
-    if let Some(wanted) = number("wanted_per_s") {
+    line += &format!(" {:>9.0}/s", row.msgs_per_s);
+    if let Some(wanted) = row.wanted_per_s {
         line += &format!(" of {wanted:.0}");
     }
-    if let (Some(p50), Some(p99)) = (number("p50_us"), number("p99_us")) {
+    if let (Some(p50), Some(p99)) = (row.latency.p50_us, row.latency.p99_us) {
         line += &format!(", p50 {p50:.1} µs, p99 {p99:.1} µs");
     }
-    if let Some(p99) = number("measure_p99_us") {
+    if let Some(p99) = row.measure.p99_us {
         line += &format!(", measured p99 {p99:.1} µs");
     }
-    if let Some(rate) = number("hit_rate") {
+    if let Some(rate) = row.hit_rate {
         line += &format!(", hits {:.2} %", rate * 100.0);
     }
-    match number("errors") {
-        Some(errors) if errors > 0.0 => line + &format!(", {errors} errors"),
-        _ => line,
+    match row.errors {
+        0 => line,
+        errors => line + &format!(", {errors} errors"),
     }
 }
 
 /// The summary as a table: one line per figure, the most important first.
-pub fn table(summary: &Map<String, Value>) -> String {
+pub fn table(summary: &Row) -> String {
+    let summary = summary.figures();
     const FIRST: [&str; 19] = [
         "protocol",
         "transport",

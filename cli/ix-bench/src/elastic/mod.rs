@@ -13,6 +13,7 @@ use super::plan::{MESSAGE_BYTES, or};
 use super::serve::Serve;
 use crate::args::BenchArgs;
 use actors::{Background, Controller, Watch};
+use ix_load::row::LoadResult;
 use ix_report::problem::{Problem, Result};
 use ix_report::report::Row;
 use machine::{Aside, put_first};
@@ -112,7 +113,7 @@ impl Run<'_> {
         // Measures the rate of one thread, and of the background job on the other one.
         watch.park(1)?;
         let closed = self.load(&mut server, None, CALIBRATE_S)?;
-        let one_thread = closed.last().and_then(|row| row["msgs_per_s"].as_f64()).unwrap_or(0.0);
+        let one_thread = closed.summary().msgs_per_s;
         let mut job = Background::start(self.lab.ix_file(), self.spare_cpu)?;
         let alone = job.alone(Duration::from_secs_f64(CALIBRATE_S))?;
         eprintln!(
@@ -128,37 +129,33 @@ impl Run<'_> {
         let load = self.lab.start_load(Host::BLOCKING, &args)?;
         let seen = watch.each_second(&mut job, load.pid(), WARMUP_S, self.period_s);
         let limit = Duration::from_secs_f64(self.period_s * 1.5) + SLACK;
-        let result = load.finish(&mut server, limit)?;
+        let result = load.finish_load(&mut server, limit)?;
         drop(aside);
         let decisions = controller.stop();
         server.stop();
-        let rows = rows_of(&result)?;
-        let seconds = rows[..rows.len() - 1].iter().zip(seen).map(|(row, seen)| {
-            let number = |key: &str| row[key].as_f64().unwrap_or(0.0);
-            Second {
-                wanted_per_s: number("wanted_per_s"),
-                msgs_per_s: number("msgs_per_s"),
-                p50_us: number("p50_us"),
-                p99_us: number("p99_us"),
-                errors: number("errors"),
-                stall_ms: number("stall_most_us") / 1000.0,
-                seen,
-            }
+        let seconds = result.seconds().iter().zip(seen).map(|(row, seen)| Second {
+            wanted_per_s: row.wanted_per_s.unwrap_or(0.0),
+            msgs_per_s: row.msgs_per_s,
+            p50_us: row.latency.p50_us.unwrap_or(0.0),
+            p99_us: row.latency.p99_us.unwrap_or(0.0),
+            errors: row.errors as f64,
+            stall_ms: row.stall_most_us.unwrap_or(0.0) / 1000.0,
+            seen,
         });
         let (seconds, wakes_us) = (seconds.collect(), watch.wakes_us);
         Ok(Timeline { seconds, alone, slo_us: SLO_US, decisions, wakes_us })
     }
 
-    /// Runs one load to its end; returns the generator's rows.
+    /// Runs one load to its end.
     fn load(
         &self,
         server: &mut super::lab::Server,
         pattern: Option<&str>,
         seconds: f64,
-    ) -> Result<Vec<Value>> {
+    ) -> Result<LoadResult> {
         let args = self.arguments(server, pattern, seconds);
         let limit = Duration::from_secs_f64(seconds * 1.5) + SLACK;
-        rows_of(&self.lab.run_load(Host::BLOCKING, server, &args, limit)?)
+        self.lab.run_load(Host::BLOCKING, server, &args, limit)
     }
 
     fn arguments(
@@ -226,12 +223,4 @@ impl Drop for PolicyFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
-}
-
-/// The generator's rows: one per second, and the summary.
-fn rows_of(result: &Value) -> Result<Vec<Value>> {
-    let rows = result.get("rows").and_then(Value::as_array).filter(|rows| !rows.is_empty());
-    rows.cloned().ok_or_else(|| {
-        Problem::new("cannot read the result of the load generator", "it has no rows")
-    })
 }

@@ -2,6 +2,7 @@
 use super::{Host, IX_CLIENT, Lab, Server};
 use crate::process::Process;
 use crate::serve::linux_flags;
+use ix_load::row::LoadResult;
 use ix_report::problem::{Problem, Result};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -23,23 +24,22 @@ impl Lab {
         timeout: Duration,
     ) -> Result<Value> {
         let args = self.echo_client(host, server, arguments);
-        self.run_load(host, server, &args, timeout)
+        self.start_load(host, &args)?.finish(server, timeout)
     }
 
-    /// Runs the `ix` command with `args` at the client's end, to its end, on Linux or under `ix
-    /// run`; returns the object that it prints.
+    /// Runs `ix load` with `args` at the client's end, to its end, on Linux or under `ix run`;
+    /// returns its result.
     pub fn run_load(
         &self,
         host: Host,
         server: &mut Server,
         args: &[OsString],
         timeout: Duration,
-    ) -> Result<Value> {
-        let load = self.start_load(host, args)?;
-        load.finish(server, timeout)
+    ) -> Result<LoadResult> {
+        self.start_load(host, args)?.finish_load(server, timeout)
     }
 
-    /// Starts such a load.
+    /// Starts the `ix` command with `args` at the client's end, on Linux or under `ix run`.
     pub fn start_load(&self, host: Host, args: &[OsString]) -> Result<Load> {
         let cpu = self.cpus.1;
         let command = match host {
@@ -112,5 +112,11 @@ impl Load {
     pub fn finish(self, server: &mut Server, timeout: Duration) -> Result<Value> {
         let result = self.process.result(timeout);
         server.process.check().and(result)
+    }
+
+    /// The same for `ix load`.
+    pub fn finish_load(self, server: &mut Server, timeout: Duration) -> Result<LoadResult> {
+        LoadResult::read(self.finish(server, timeout)?)
+            .map_err(|why| Problem::new("cannot read the result of the load generator", why))
     }
 }
