@@ -21,9 +21,9 @@ const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const ETHERNET_BYTES: usize = 14;
 
-/// Something that the dataplane told, with received bytes copied out.
+/// An event of the dataplane, with received bytes copied out.
 #[derive(Clone, Debug)]
-pub enum Told {
+pub enum StackEvent {
     /// A flow waits at a listener: cookie of the listener, handle, peer.
     Knock(u64, u64, std::net::SocketAddr),
     /// Bytes of a flow: cookie, bytes.
@@ -56,8 +56,8 @@ pub struct Stack {
     core: Rc<RefCell<Core>>,
     device: SimDevice,
     clock: VirtualClock,
-    /// What was told and not taken.
-    pub told: VecDeque<Told>,
+    /// Events that were not taken yet.
+    pub events: VecDeque<StackEvent>,
     /// IP packets that were sent, each with its time, and not taken.
     pub sent: VecDeque<(u64, Vec<u8>)>,
 }
@@ -96,7 +96,7 @@ impl Stack {
             core,
             device,
             clock,
-            told: VecDeque::new(),
+            events: VecDeque::new(),
             sent: VecDeque::new(),
         };
         while !stack.is_at_rest() {
@@ -228,8 +228,8 @@ impl Stack {
             }
         }
         for index in 0..count {
-            let told = self.take(index);
-            self.told.push_back(told);
+            let event = self.take(index);
+            self.events.push_back(event);
         }
         let now_us = self.now_us();
         while let Some(frame) = self.device.next_sent() {
@@ -239,23 +239,23 @@ impl Stack {
         }
     }
 
-    fn take(&mut self, index: usize) -> Told {
+    fn take(&mut self, index: usize) -> StackEvent {
         let event = self.thread.event(index);
         match event {
-            Event::Knock { listener, handle, peer } => Told::Knock(listener, handle, peer),
+            Event::Knock { listener, handle, peer } => StackEvent::Knock(listener, handle, peer),
             Event::Recv { cookie, .. } => {
-                Told::Received(cookie, self.thread.received(index).to_vec())
+                StackEvent::Received(cookie, self.thread.received(index).to_vec())
             }
             Event::UdpRecv { cookie, data, peer, .. } => {
                 let bytes = self.thread.received(index).to_vec();
                 self.batch.put_off(call::udp_recv_done(data), Pending::Nothing);
-                Told::Datagram(cookie, bytes, peer)
+                StackEvent::Datagram(cookie, bytes, peer)
             }
             Event::UdpError { data: Some(data), .. } => {
                 self.batch.put_off(call::udp_recv_done(data), Pending::Nothing);
-                Told::Other(event)
+                StackEvent::Other(event)
             }
-            other => Told::Other(other),
+            other => StackEvent::Other(other),
         }
     }
 }

@@ -1,16 +1,16 @@
 //! Connections that move with their flow group, from the loop of one elastic thread to another's.
-use super::told::Told;
+use super::observer::LoopObserver;
 use super::{EventLoop, Handler};
 use crate::engine::{FETCH_AHEAD, tell_failures};
 
 impl<H: Handler> EventLoop<H> {
     pub(super) fn group_leaves(&mut self, group: u32, to: u32) {
         // A connection with a refused call stays here, with the reset that follows.
-        tell_failures(&mut Told(self));
+        tell_failures(&mut LoopObserver(self));
         let Some(team) = self.io.team.clone().filter(|team| team.has(to)) else {
             // No loop on the other thread would know these connections.
             self.io.engine.reset_group(group);
-            return tell_failures(&mut Told(self));
+            return tell_failures(&mut LoopObserver(self));
         };
         let cookies = self.io.engine.take_group(group);
         for (at, &cookie) in cookies.iter().enumerate() {

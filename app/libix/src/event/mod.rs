@@ -29,17 +29,17 @@ mod bell;
 mod conn;
 mod io;
 mod migrate;
+mod observer;
 mod packets;
 mod team;
-mod told;
 mod udp;
 
 use crate::error::{Dead, Error};
 use crate::raw::{Thread, Wait, call};
 use io::Pending;
+use observer::LoopObserver;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
-use told::Told;
 
 pub use crate::engine::{Lease, Release};
 pub use bell::{Bell, Occasion};
@@ -298,7 +298,7 @@ impl<H: Handler> EventLoop<H> {
     pub fn turn(&mut self, wait: Wait) -> Result<(), Error> {
         self.io.run_io(wait)?;
         self.io.settle();
-        crate::engine::tell(&mut Told(self));
+        crate::engine::tell(&mut LoopObserver(self));
         if self.io.engine.has_starved() {
             self.feed_starved();
         }

@@ -2,7 +2,7 @@
 //! conditions.
 mod back_ends;
 mod emit;
-mod told;
+mod observer;
 
 use crate::clock::Clock;
 use crate::engine::{End, Engine};
@@ -13,10 +13,10 @@ use back_ends::{BackEnds, Served};
 use ix_httpd::site::Site;
 use libix::engine::Ending;
 use libix::raw::{Thread, Wait};
+use observer::LoadObserver;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use told::Told;
 
 /// Longest sleep, so that the thread notices the end of a run.
 const SLEEP_US: u64 = 10_000;
@@ -232,7 +232,7 @@ impl<P: Protocol> Backend<P> for OnIx<P> {
             back_ends.check(&mut self.net)?;
         }
         self.check_sockets(now_ns);
-        libix::engine::tell(&mut Told { on: self, now_ns });
+        libix::engine::tell(&mut LoadObserver { on: self, now_ns });
         Ok(())
     }
 

@@ -1,6 +1,5 @@
 //! Packet queues and signals in virtual time: what the application is told, and what leaves.
 use crate::config::Config;
-use crate::cycle::ElasticThread;
 use crate::observe::metrics::{ControlPage, Snapshot};
 use crate::test_rig::{TestRig, TestThread, device};
 use ix_abi::{
@@ -8,7 +7,7 @@ use ix_abi::{
 };
 use ix_mem::Sizes;
 use ix_nic::{NicKind, XdpBind, XdpMode};
-use ix_rig::{Arrays, SimDevice};
+use ix_rig::SimDevice;
 use ix_wire::{Checksum, FrameHeader, IpAddr, ipv4};
 use std::sync::Arc;
 
@@ -19,14 +18,9 @@ pub(crate) const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const FRAMES: usize = 64;
 const SIZES: Sizes = Sizes { rx_frames: FRAMES, tx_frames: FRAMES, arena_bytes: 2 << 20 };
 
-pub(crate) struct Seat {
-    pub(crate) thread: ElasticThread,
-    arrays: Arrays,
-}
-
 pub(crate) struct Host {
     pub(crate) device: SimDevice,
-    pub(crate) seats: Vec<Seat>,
+    pub(crate) threads: Vec<TestThread>,
     page: Arc<ControlPage>,
     pub(crate) arena: u64,
     now_us: u64,
@@ -39,9 +33,7 @@ pub(crate) fn host(threads: usize, rules: &str) -> Host {
     config.vnic_rules = rules.parse().unwrap();
     let TestRig { threads, shared, page } = TestRig::new(config, SIZES, &device);
     let arena = shared.memory.arena().0 as u64;
-    let seat = |TestThread { elastic, arrays }| Seat { thread: elastic, arrays };
-    let seats = threads.into_iter().map(seat).collect();
-    let mut host = Host { device, seats, page, arena, now_us: 0 };
+    let mut host = Host { device, threads, page, arena, now_us: 0 };
     // Takes the rules over.
     host.cycle(0);
     host
@@ -78,7 +70,7 @@ fn of_type(dst: [u8; 6], src: [u8; 6], ethertype: u16) -> Vec<u8> {
 
 impl Host {
     fn call(&mut self, thread: usize, call: Call) -> i64 {
-        CallError::encode(self.seats[thread].thread.run_call(call))
+        CallError::encode(self.threads[thread].elastic.run_call(call))
     }
 
     fn bind(&mut self, kind: u64, number: u64, cookie: u64) -> i64 {
@@ -88,11 +80,11 @@ impl Host {
     /// The events of a cycle; those of the calls before it as well.
     pub(crate) fn cycle(&mut self, thread: usize) -> Vec<Event> {
         self.now_us += 10;
-        let seat = &mut self.seats[thread];
-        let report = seat.thread.turn(self.now_us);
-        let slots = seat.arrays.first_events(report.events);
+        let thread = &mut self.threads[thread];
+        let report = thread.elastic.turn(self.now_us);
+        let slots = thread.arrays.first_events(report.events);
         let events = slots.map(|slot| Event::decode(&slot).expect("an event")).collect();
-        seat.thread.io.cx.events.reset();
+        thread.elastic.io.cx.events.reset();
         events
     }
 
@@ -153,8 +145,8 @@ impl Host {
     }
 
     fn set_rules(&mut self, rules: &str) {
-        self.seats[0].thread.shared.vnic_rules.set(rules.parse().unwrap());
-        (0..self.seats.len()).for_each(|thread| drop(self.cycle(thread)));
+        self.threads[0].elastic.shared.vnic_rules.set(rules.parse().unwrap());
+        (0..self.threads.len()).for_each(|thread| drop(self.cycle(thread)));
     }
 }
 
@@ -208,7 +200,7 @@ fn a_queue_that_nobody_serves_does_not_take_all_frames() {
         Call::PacketBind { device: 0, kind: packet_kind::IP_PROTOCOL, number: 253, cookie: 7 },
     );
     assert!(bound > 0);
-    for _ in 0..host.seats[0].thread.io.cx.rx_pool.owned() {
+    for _ in 0..host.threads[0].elastic.io.cx.rx_pool.owned() {
         host.device.deliver_on(0, of_type(MAC, PEER_MAC, 0x88b5));
         host.cycle(0);
     }
@@ -275,11 +267,11 @@ fn a_queue_takes_what_is_nobodys() {
     assert!(own > 0);
     assert_eq!(host.bind(packet_kind::ETHER_TYPE, 0x88b5, 2), -error::IN_USE);
     let any = |port| Endpoint { addr: [0; 16], port };
-    assert!(host.seats[0].thread.run_call(Call::UdpBind { at: any(7), cookie: 0 }).is_ok());
+    assert!(host.threads[0].elastic.run_call(Call::UdpBind { at: any(7), cookie: 0 }).is_ok());
     assert_eq!(host.bind(packet_kind::UDP_PORT, 7, 2), -error::IN_USE);
     assert!(host.bind(packet_kind::UDP_PORT, 8, 2) > 0);
     assert_eq!(
-        host.seats[0].thread.run_call(Call::UdpBind { at: any(8), cookie: 0 }),
+        host.threads[0].elastic.run_call(Call::UdpBind { at: any(8), cookie: 0 }),
         Err(CallError::InUse)
     );
     assert_eq!(host.call(0, Call::PacketUnbind { queue: own as u32 }), 0);
@@ -330,7 +322,7 @@ fn frames_come_whole_and_go_back() {
         assert_eq!(host.drops(reason), before + 1, "{reason}");
     }
     // What is held is bounded, and the dataplane goes on.
-    let most = host.seats[0].thread.io.cx.lent_max();
+    let most = host.threads[0].elastic.io.cx.lent_max();
     let held = (0..most + 5).filter(|_| !host.hears(&datagram(7)).is_empty()).count();
     assert_eq!((held, host.drops("packet_queue_full")), (most, 5));
 }
@@ -389,7 +381,7 @@ fn what_is_sent_is_in_our_name() {
     assert_eq!(host.call(0, nowhere), -error::FAULT);
     host.cycle(0);
     assert_eq!(host.device.take_sent().len(), 1, "only the one of another type");
-    assert_eq!(host.seats[0].thread.io.cx.tx_pool.in_use(), 0);
+    assert_eq!(host.threads[0].elastic.io.cx.tx_pool.in_use(), 0);
 }
 
 /// Beside Linux a frame's type is had by a filter that names it, and sent by one that does.
@@ -397,7 +389,7 @@ fn what_is_sent_is_in_our_name() {
 fn filters_give_ethertypes_beside_linux() {
     let shared = |rules: &str| {
         let mut host = host(1, rules);
-        host.seats[0].thread.io.ports[0].info.kind =
+        host.threads[0].elastic.io.ports[0].info.kind =
             NicKind::Afxdp(XdpBind { ifindex: 1, mode: XdpMode::Auto, frags: false });
         host
     };
@@ -414,11 +406,11 @@ fn filters_give_ethertypes_beside_linux() {
     let own = of_type(PEER_MAC, MAC, 0x88b5);
     assert_eq!(host.send(queue, &own), -error::FILTERED);
     let both = "rx eth type 0x88b5; tx eth type 0x88b5".parse().unwrap();
-    host.seats[0].thread.shared.vnic_rules.set(both);
+    host.threads[0].elastic.shared.vnic_rules.set(both);
     host.cycle(0);
     assert_eq!(host.send(queue, &own), own.len() as i64);
     // Without the filter the queue hears nothing any more.
-    host.seats[0].thread.shared.vnic_rules.set("none rx".parse().unwrap());
+    host.threads[0].elastic.shared.vnic_rules.set("none rx".parse().unwrap());
     host.cycle(0);
     assert!(host.hears(&of_type(MAC, PEER_MAC, 0x88b5)).is_empty());
 }
@@ -436,7 +428,7 @@ fn transmit_filters_take_the_place_of_that() {
     assert_eq!((info.mac, info.frame_bytes_max), (MAC, 1514));
     assert_eq!(info.flags, packet_flag::TX_FILTERED | packet_flag::ANY_ETHER_TYPE);
     assert_eq!(host.call(0, Call::PacketInfo { queue: queue as u32, to: 16 }), -error::FAULT);
-    host.seats[0].thread.shared.vnic_rules.set("none tx".parse().unwrap());
+    host.threads[0].elastic.shared.vnic_rules.set("none tx".parse().unwrap());
     host.cycle(0);
     assert_eq!(host.send(queue, &of_type(PEER_MAC, MAC, 0x88b5)), -error::FILTERED, "revoked");
 }

@@ -11,7 +11,7 @@ const ROUTER: [u8; 4] = [10, 0, 0, 77];
 impl Host {
     fn udp_socket(&mut self) -> u32 {
         let at = Endpoint { addr: ix_abi::v4([0; 4]), port: PORT };
-        self.seats[0].thread.run_call(Call::UdpBind { at, cookie: 5 }).expect("a socket") as u32
+        self.threads[0].elastic.run_call(Call::UdpBind { at, cookie: 5 }).expect("a socket") as u32
     }
 
     /// Sends bytes in three pieces; the frames that leave.
@@ -29,7 +29,7 @@ impl Host {
         }
         let to = Endpoint { addr: ix_abi::v4(PEER), port: 9 };
         let sg = SgArray { addr: array, entries: 3 };
-        let sent = self.seats[0].thread.run_call(Call::UdpSendV { socket, to, sg, cookie: 77 });
+        let sent = self.threads[0].elastic.run_call(Call::UdpSendV { socket, to, sg, cookie: 77 });
         self.cycle(0);
         (sent, self.device.take_sent().into_iter().map(|(_, frame)| frame).collect())
     }
@@ -68,7 +68,7 @@ fn what_routers_say_is_handed_on() {
         let icmp = IcmpMessage { kind, code, detail, by: ix_abi::v4(ROUTER) };
         assert_eq!(event, Event::UdpError { cookie: 5, peer, why, icmp, quoted });
         assert_eq!(bytes_of(quoted), b"question");
-        let thread = &mut host.seats[0].thread;
+        let thread = &mut host.threads[0].elastic;
         assert_eq!(thread.run_call(Call::UdpRecvDone { data: quoted.addr }), Ok(0));
         assert_eq!(
             thread.run_call(Call::UdpRecvDone { data: quoted.addr }),
@@ -78,14 +78,17 @@ fn what_routers_say_is_handed_on() {
     // Eight bytes behind the IP header are all that need be quoted.
     let short = host.hears(&complaint(3, 3, [0; 4], b""));
     assert_eq!((short.len(), quoted(&short[0])), (1, RxData::default()));
-    let most = host.seats[0].thread.io.cx.lent_max();
+    let most = host.threads[0].elastic.io.cx.lent_max();
     let said: Vec<Event> =
         (0..most + 5).flat_map(|_| host.hears(&complaint(3, 3, [0; 4], b"x"))).collect();
     let said: Vec<RxData> = said.iter().map(quoted).collect();
     assert_eq!(said.len(), most + 5, "each is told");
     assert_eq!(said.iter().filter(|quoted| quoted.len == 1).count(), most, "not all with bytes");
     for quoted in said.iter().filter(|quoted| quoted.len == 1) {
-        assert_eq!(host.seats[0].thread.run_call(Call::UdpRecvDone { data: quoted.addr }), Ok(0));
+        assert_eq!(
+            host.threads[0].elastic.run_call(Call::UdpRecvDone { data: quoted.addr }),
+            Ok(0)
+        );
     }
     assert_eq!(
         quoted(&host.hears(&complaint(3, 3, [0; 4], b"y"))[0]).len,
@@ -130,7 +133,7 @@ fn long_datagrams_are_cut_where_that_is_asked_for() {
     assert_eq!(host.sends(socket, &bytes[..1473]).0, Err(CallError::TooLong));
     let set = |host: &mut Host, bytes: u16| {
         let option = FlowOption::FragmentBytes(bytes);
-        host.seats[0].thread.run_call(Call::UdpSetOpt { socket, option })
+        host.threads[0].elastic.run_call(Call::UdpSetOpt { socket, option })
     };
     for (mtu, len) in
         [(0xffff, 0), (0xffff, 1472), (0xffff, 1473), (0xffff, 20_000), (1000, 973), (69, 500)]
@@ -143,12 +146,12 @@ fn long_datagrams_are_cut_where_that_is_asked_for() {
         assert_eq!(put_together(&frames), bytes[..len], "{mtu} {len}");
     }
     // Nothing is left behind by what cannot be sent.
-    let free = host.seats[0].thread.io.cx.tx_pool.free();
+    let free = host.threads[0].elastic.io.cx.tx_pool.free();
     let (sent, frames) = host.sends(socket, &vec![0; 66_000]);
     assert_eq!((sent, frames.len()), (Err(CallError::TooLong), 0));
     let (sent, frames) = host.sends(socket, &vec![0; 60_000]);
     assert_eq!((sent, frames.len()), (Err(CallError::NoResource), 0), "more frames than there are");
-    assert_eq!(host.seats[0].thread.io.cx.tx_pool.free(), free);
+    assert_eq!(host.threads[0].elastic.io.cx.tx_pool.free(), free);
     assert_eq!(set(&mut host, 0), Ok(0));
     assert_eq!(host.sends(socket, &bytes[..1473]).0, Err(CallError::TooLong));
 }

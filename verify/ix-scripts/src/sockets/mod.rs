@@ -2,9 +2,9 @@
 //! through its plug-in interface, calls. No call waits here: one that would answers `EAGAIN`, and
 //! its caller lets time pass.
 mod data;
+mod events;
 mod options;
 mod ready;
-mod told;
 
 use crate::settings::Settings;
 use crate::stack::{Addresses, Stack};

@@ -9,12 +9,12 @@ use libix::raw::Event;
 use std::net::{IpAddr, SocketAddr};
 
 /// The generator at a point in time.
-pub(super) struct Told<'a, P> {
+pub(super) struct LoadObserver<'a, P> {
     pub(super) on: &'a mut OnIx<P>,
     pub(super) now_ns: u64,
 }
 
-impl<P: Protocol> Told<'_, P> {
+impl<P: Protocol> LoadObserver<'_, P> {
     /// The number of a connection of the load, unless it was given up.
     #[inline]
     fn live(&self, cookie: u64) -> Option<u32> {
@@ -23,7 +23,7 @@ impl<P: Protocol> Told<'_, P> {
     }
 }
 
-impl<P: Protocol> Observer for Told<'_, P> {
+impl<P: Protocol> Observer for LoadObserver<'_, P> {
     type User = Attached;
 
     #[inline]
@@ -129,7 +129,7 @@ impl<P: Protocol> Observer for Told<'_, P> {
     }
 }
 
-impl<P: Protocol> Told<'_, P> {
+impl<P: Protocol> LoadObserver<'_, P> {
     /// Measured connections stay with their thread. If a flow group is taken away its connections
     /// end, and that is an error of the run.
     #[cold]

@@ -7,9 +7,9 @@ use crate::raw::Event;
 use std::net::{IpAddr, SocketAddr};
 
 /// An event loop that receives the events of a cycle.
-pub(super) struct Told<'a, H: Handler>(pub(super) &'a mut EventLoop<H>);
+pub(super) struct LoopObserver<'a, H: Handler>(pub(super) &'a mut EventLoop<H>);
 
-impl<H: Handler> Observer for Told<'_, H> {
+impl<H: Handler> Observer for LoopObserver<'_, H> {
     type User = Attached<H::State>;
 
     #[inline]

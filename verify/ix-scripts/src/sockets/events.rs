@@ -1,24 +1,24 @@
 //! What the dataplane tells, and what it means to a socket.
 use super::{Role, Sockets, errno_of};
-use crate::stack::Told;
+use crate::stack::StackEvent;
 use libc::c_int;
 use libix::Dead;
 use libix::engine::SendQueue;
 use libix::raw::{Event, call};
 
 impl Sockets {
-    /// Takes in what the dataplane has told.
+    /// Handles the events of the dataplane.
     pub fn digest(&mut self) {
-        while let Some(told) = self.stack.as_mut().and_then(|stack| stack.told.pop_front()) {
-            match told {
-                Told::Knock(listener, handle, peer) => {
+        while let Some(event) = self.stack.as_mut().and_then(|stack| stack.events.pop_front()) {
+            match event {
+                StackEvent::Knock(listener, handle, peer) => {
                     if let Some(socket) = self.sockets.get_mut(&(listener as c_int)) {
                         socket.knocking.push_back((handle, peer));
                         socket.news += 1;
                     }
                 }
-                Told::Received(cookie, bytes) => self.received(cookie as c_int, bytes),
-                Told::Datagram(cookie, bytes, peer) => {
+                StackEvent::Received(cookie, bytes) => self.received(cookie as c_int, bytes),
+                StackEvent::Datagram(cookie, bytes, peer) => {
                     if let Some(socket) = self.sockets.get_mut(&(cookie as c_int))
                         && socket.peer.is_none_or(|of| of == peer)
                     {
@@ -26,7 +26,7 @@ impl Sockets {
                         socket.news += 1;
                     }
                 }
-                Told::Other(event) => self.event(event),
+                StackEvent::Other(event) => self.event(event),
             }
         }
     }
