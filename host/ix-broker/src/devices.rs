@@ -1,5 +1,5 @@
-//! The broker's part of a running dataplane's devices: peers come and go, interfaces are removed and
-//! created again. The broker tells the user and sends each change to the dataplane.
+//! The broker's part of a running dataplane's devices: peers come and go, interfaces are removed
+//! and created again. The broker tells the user and sends each change to the dataplane.
 use crate::vnic::FilteredDevices;
 use ix_entry::Channel;
 use ix_netdev::LinkChange;

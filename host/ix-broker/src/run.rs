@@ -111,8 +111,8 @@ impl Broker {
     /// Starts the program. Returns when its dataplane is ready, or when it waits until the program
     /// needs it.
     pub fn start(mut self, control: Option<&Path>) -> Result<Running> {
-        // AF_XDP charges packet memory to this limit, in the program's process. If it stays too low,
-        // attaching the device fails with a message that says so.
+        // AF_XDP charges packet memory to this limit, in the program's process. If it stays too
+        // low, attaching the device fails with a message that says so.
         let _ = ix_sys::limits::raise_memlock();
         let name = self.program.display().to_string();
         let problem = |e: &dyn std::fmt::Display| Problem::new(format!("cannot run {name}"), e);
@@ -166,8 +166,8 @@ impl Broker {
     }
 }
 
-/// Answers the requests of a starting image: [`ix_launch::serve`], or [`ix_launch::equip`] after its
-/// hello.
+/// Answers the requests of a starting image: [`ix_launch::serve`], or [`ix_launch::equip`] after
+/// its hello.
 type Serve = fn(
     &mut Child,
     Start,
@@ -216,7 +216,8 @@ impl Running {
             eprintln!("ix: device {}:{}: {}", info.kind, info.name, info.mode);
         }
         eprintln!("ix: packet memory: {}", pages_of(self.child.heir()));
-        // A queue exists as long as any copy of its descriptor: the dataplane must have the only one.
+        // A queue exists as long as any copy of its descriptor: the dataplane must have the only
+        // one.
         drop(queues);
         self.devices = Devices::new(devices);
         self.vnic.set_in_hardware(self.devices.filters_in_hardware());
@@ -244,7 +245,8 @@ impl Running {
             let timeout_ms = self.service_in_ms();
             let mut also = vec![self.watch.fd()];
             also.extend(self.devices.fds());
-            // Last, because the first ready descriptor is served, and there may be many busy clients.
+            // Last, because the first ready descriptor is served, and there may be many busy
+            // clients.
             also.push(self.control.fd());
             let control = also.len() - 1;
             also.extend(self.survivor.fd());
@@ -409,8 +411,8 @@ impl Running {
         lines
     }
 
-    /// Applies the rates that `ix share` has written as the link's alias. Returns a line for the user
-    /// if the limit changes; the part of a full interface changes too often for that.
+    /// Applies the rates that `ix share` has written as the link's alias. Returns a line for the
+    /// user if the limit changes; the part of a full interface changes too often for that.
     fn link_rate_changed(&mut self, change: &LinkChange) -> Option<String> {
         let (name, text) = match change {
             LinkChange::Alias { name, text } => (name, text.as_str()),
@@ -498,7 +500,8 @@ fn watch_links() -> Result<LinkWatch> {
         .map_err(|e| Problem::new("cannot watch the links", e))
 }
 
-/// The problem for an error of the launcher. Its text is a complete line; this adds the exit status.
+/// The problem for an error of the launcher. Its text is a complete line; this adds the exit
+/// status.
 fn launch_problem(error: LaunchError) -> Problem {
     let status = match error {
         LaunchError::NotFound(_) => STATUS_NOT_FOUND,

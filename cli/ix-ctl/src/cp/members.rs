@@ -1,5 +1,5 @@
-//! The dataplanes that the controller controls. It attaches to new ones, and forgets those that have
-//! ended.
+//! The dataplanes that the controller controls. It attaches to new ones, and forgets those that
+//! have ended.
 use super::events::State;
 use super::member::Member;
 use ix_broker::control::all;

@@ -215,7 +215,7 @@ fn wrong_input_is_told_in_one_line_before_anything_is_touched() {
     };
     refuses(&["--policy", "/nowhere.toml"], &["/nowhere.toml", "energy, consolidation, minmax"]);
     refuses(&["--slo-us", "0"], &["cannot use --slo-us: 0 is not between", "write microseconds"]);
-    refuses(&["--pid", "1"], &["process 1 has none that we may reach", "--control"]);
+    refuses(&["--pid", "1"], &["process 1 has none that this user may reach", "--control"]);
     refuses(
         &["--control", "/nowhere.sock"],
         &["/nowhere.sock", "check that its `ix run` is running"],

@@ -95,7 +95,7 @@ fn load_takes_its_cores_along_and_who_dies_leaves_them() {
             std::thread::sleep(Duration::from_millis(20));
         }
     });
-    assert!(controller.said().iter().any(|line| line.contains("is gone")), "{controller}");
+    assert!(controller.said().iter().any(|line| line.contains("has ended")), "{controller}");
     let stats = a.finish(PATIENCE);
     assert_eq!(stats.drops(), 0, "{stats}");
 }

@@ -21,19 +21,19 @@ pub struct PolicySet {
 /// What [`Capture`](Request::Capture) returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureStarted {
-    /// Where the memory of a capture is that has just begun; none: it goes on.
+    /// Path of the memory of a capture that has just started; none: it was running already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 }
 
-/// Declares [`Answer`] with a variant for each type, and the way from and to the types.
+/// Declares [`Answer`] with a variant for each type, and conversions from and to the types.
 macro_rules! answers {
     ($($(#[$doc:meta])* $variant:ident($type:ty)),* $(,)?) => {
         /// What a request returns. [`Answer::read`] says which request returns what.
         #[derive(Clone, Debug, PartialEq, Serialize)]
         #[serde(untagged)]
         pub enum Answer {
-            /// It was done, and there is nothing to say.
+            /// The request was carried out; there is nothing to return.
             Done {},
             $($(#[$doc])* $variant($type),)*
         }
@@ -47,7 +47,7 @@ macro_rules! answers {
         impl TryFrom<Answer> for $type {
             type Error = Answer;
 
-            /// Gives back what is of another type.
+            /// Returns the answer if it is of another type.
             fn try_from(answer: Answer) -> Result<$type, Answer> {
                 match answer {
                     Answer::$variant(value) => Ok(value),
@@ -59,13 +59,13 @@ macro_rules! answers {
 }
 
 answers! {
-    /// What a dataplane does.
+    /// A dataplane's state.
     Look(Look),
     /// Its connections.
     Connections(Connections),
-    /// The controller was told.
+    /// The controller has the request.
     PolicySet(PolicySet),
-    /// What operators ask of the controller.
+    /// What operators have asked of the controller.
     PolicyRequest(PolicyRequest),
     /// A capture.
     Capture(CaptureStarted),
@@ -87,13 +87,13 @@ answers! {
     VnicDeleted(VnicDeleted),
 }
 
-/// [`Answer::Done`] as it is sent.
+/// [`Answer::Done`] in JSON.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Nothing {}
 
 impl Answer {
-    /// The answer to a request, from JSON.
+    /// Reads the answer to a request from JSON.
     pub(super) fn read(request: &Request, value: Value) -> serde_json::Result<Answer> {
         let has = |key: &str| value.get(key).is_some();
         Ok(match request {

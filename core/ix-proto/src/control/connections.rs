@@ -1,4 +1,4 @@
-//! TCP connections, as they are listed.
+//! The list of TCP connections.
 use super::text;
 use super::{Sort, TcpState};
 use crate::GroupSet;
@@ -9,20 +9,20 @@ use std::net::SocketAddr;
 /// What [`Connections`](super::Request::Connections) returns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Connections {
-    /// Connections that there are.
+    /// Number of all connections.
     pub total: u64,
-    /// Those that the query takes.
+    /// Number of connections that the query selects.
     pub matched: usize,
     /// Their order.
     pub sort: Sort,
-    /// How long it took to gather them, µs.
+    /// Duration of the survey, µs.
     pub took_us: u64,
-    /// Flow groups whose thread did not come by in time.
+    /// Flow groups that were not surveyed in time.
     #[serde(with = "text::one")]
     pub missing_flow_groups: GroupSet,
-    /// Connections that came too quickly to be told.
+    /// Connections for which the survey had no room, because they arrived during it.
     pub left_out: u64,
-    /// The first of them, at most as many as were asked for.
+    /// The first of the selected connections, at most as many as were asked for.
     pub connections: Vec<Connection>,
 }
 
@@ -31,7 +31,7 @@ pub struct Connections {
 pub struct Connection {
     /// Address and port of the peer.
     pub peer: SocketAddr,
-    /// Our own.
+    /// Local address and port.
     pub local: SocketAddr,
     /// Its state.
     #[serde(with = "text::one")]
@@ -43,7 +43,7 @@ pub struct Connection {
     /// What was measured of it.
     #[serde(flatten)]
     pub figures: FlowFigures,
-    /// Payload a second, both ways; none: nobody asked for rates.
+    /// Payload per second in both directions; none: the query asks for no rates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_s: Option<f64>,
 }

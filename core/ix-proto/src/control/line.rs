@@ -1,4 +1,4 @@
-//! What the broker sends: a greeting, answers and snapshots, a line each.
+//! The lines that the broker sends: a greeting, answers and snapshots.
 use super::{Answer, Look, PROTOCOL, Refused, Request};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,9 +7,9 @@ use serde_json::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// Everything.
+    /// Make all requests.
     Operator,
-    /// Look.
+    /// Read.
     ReadOnly,
 }
 
@@ -28,12 +28,12 @@ pub struct Hello {
     pub program: String,
 }
 
-/// What a greeting comes to.
+/// A greeting that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Greeting {
-    /// Of our version.
+    /// Of this version of the protocol.
     Hello(Hello),
-    /// Of another one, whose greeting may have other keys.
+    /// Of another version, whose greeting may have other keys.
     Other {
         /// Version of the protocol.
         protocol: u64,
@@ -42,21 +42,21 @@ pub enum Greeting {
     },
 }
 
-/// A line of the broker's.
+/// A line from the broker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Line {
     /// The greeting.
     Hello(Hello),
-    /// What the client's next request returns.
+    /// The answer to the client's next request.
     Ok(Answer),
     /// Why the client's next request is refused.
     Error(Refused),
-    /// What was subscribed to.
+    /// A snapshot of a subscription.
     Snapshot(Look),
 }
 
-/// A line of which it is not known yet what it holds.
+/// A line whose content is not read yet.
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Raw {
@@ -66,7 +66,7 @@ enum Raw {
     Snapshot(Value),
 }
 
-/// What every version's greeting has.
+/// The keys that the greeting of every version has.
 #[derive(Deserialize)]
 struct Versions {
     protocol: u64,
@@ -88,12 +88,12 @@ impl Greeting {
 }
 
 impl Line {
-    /// As it is sent, without its end.
+    /// The line's text, without its end.
     pub fn write(&self) -> serde_json::Result<String> {
         serde_json::to_string(self)
     }
 
-    /// Reads a line that comes after this request.
+    /// Reads a line that follows this request.
     pub fn read(line: &str, after: &Request) -> serde_json::Result<Line> {
         Ok(match serde_json::from_str(line)? {
             Raw::Hello(hello) => Line::Hello(serde_json::from_value(hello)?),

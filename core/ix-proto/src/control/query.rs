@@ -1,4 +1,4 @@
-//! Which connections somebody wants to know of, and in which order.
+//! The query for connections: which ones, and in which order.
 use super::text;
 use crate::GroupSet;
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,10 @@ use std::str::FromStr;
 
 /// Most connections of one answer.
 pub const CONNECTIONS_MAX: usize = 5000;
-/// Longest time between the two looks that make a rate, ms.
+/// Longest time between the two surveys of a rate, ms.
 pub const INTERVAL_MAX_MS: u64 = 1000;
 
-/// What is asked for.
+/// A query for connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Query {
@@ -30,7 +30,7 @@ pub struct Query {
     pub state: Option<StateFilter>,
     /// The order: `rate`, `rtt`, `retransmits`, `queued`, `bytes`, `age` or `idle`.
     pub sort: Sort,
-    /// Milliseconds between two looks, for rates; 0: one look, without rates.
+    /// Milliseconds between two surveys, for rates; 0: one survey, without rates.
     pub interval_ms: u64,
 }
 
@@ -49,7 +49,7 @@ impl Default for Query {
 }
 
 impl Query {
-    /// Why it cannot be answered.
+    /// Returns an error if the query cannot be answered.
     pub fn check(&self) -> Result<(), String> {
         if self.max > CONNECTIONS_MAX {
             return Err(format!("max {} is more than {CONNECTIONS_MAX}", self.max));
@@ -64,19 +64,19 @@ impl Query {
     }
 }
 
-/// The order of an answer; what is most stands first.
+/// The order of an answer; the largest values come first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sort {
-    /// Payload a second, both ways.
+    /// Payload per second, in both directions.
     Rate,
     /// Smoothed round-trip time.
     Rtt,
     /// Segments sent again.
     Retransmits,
-    /// Bytes that wait, both ways.
+    /// Waiting bytes, in both directions.
     Queued,
-    /// Payload so far, both ways.
+    /// Payload so far, in both directions.
     #[default]
     Bytes,
     /// Age.
@@ -86,7 +86,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// All of them, in the order in which `ix top` goes through them.
+    /// All orders; `ix top` switches between them in this order.
     pub const ALL: [Sort; 7] = [
         Sort::Rate,
         Sort::Rtt,
@@ -99,14 +99,14 @@ impl Sort {
 }
 
 impl Sort {
-    /// What it compares.
+    /// What it sorts by, for help texts.
     pub const fn describe(self) -> &'static str {
         match self {
-            Sort::Rate => "Payload a second, both ways",
+            Sort::Rate => "Payload per second, in both directions",
             Sort::Rtt => "Smoothed round-trip time",
             Sort::Retransmits => "Segments sent again",
-            Sort::Queued => "Bytes that wait, both ways",
-            Sort::Bytes => "Payload so far, both ways",
+            Sort::Queued => "Waiting bytes, in both directions",
+            Sort::Bytes => "Payload so far, in both directions",
             Sort::Age => "Age",
             Sort::Idle => "Time without segments",
         }
@@ -141,7 +141,7 @@ pub struct PeerFilter {
 }
 
 impl PeerFilter {
-    /// Whether a peer is one of them.
+    /// Whether a peer is one of these.
     pub fn matches(&self, peer: IpAddr, port: u16) -> bool {
         let same = match (self.address, peer) {
             (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
@@ -196,7 +196,7 @@ impl fmt::Display for PeerFilter {
 pub struct TcpState(usize);
 
 impl TcpState {
-    /// The states' names in RFC 9293, by their numbers; first what is none.
+    /// The states' names in RFC 9293, by their numbers; the first is for an unknown number.
     const NAMES: [&str; 12] = [
         "?",
         "LISTEN",
@@ -239,12 +239,12 @@ impl fmt::Display for TcpState {
     }
 }
 
-/// A state that a connection may be asked for by.
+/// The state that a query selects connections by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateFilter(TcpState);
 
 impl StateFilter {
-    /// Whether a connection in this state is asked for.
+    /// Whether the query selects connections in this state.
     pub fn matches(self, state: TcpState) -> bool {
         self.0 == state
     }

@@ -18,9 +18,9 @@ pub enum Refusal {
     Busy,
     /// No elastic thread has this number: the number asked for, and how many threads there are.
     NoSuchThread(usize, usize),
-    /// No controller is in charge of this dataplane.
+    /// No controller controls this dataplane.
     NoController,
-    /// Another controller is in charge: this process.
+    /// Another controller controls it: this process.
     Controlled(u32),
     /// Another process captures: this one.
     Captured(u32),
@@ -148,8 +148,7 @@ impl Refusal {
             Refusal::Captured(pid) => format!("end process {pid}, or share its file"),
             Refusal::Controlled(pid) => format!("end process {pid} first"),
             Refusal::NoAnswer => {
-                "the program may have stayed away from the dataplane; look with `ix ctl status`"
-                    .into()
+                "the program may not have entered the dataplane; check with `ix ctl threads`".into()
             }
             Refusal::NoCapability => "ask its holder, or an operator, for another".into(),
             Refusal::Vnic(_) => "`ix ctl vnic` lists what is held".into(),
@@ -177,7 +176,7 @@ impl fmt::Display for Refusal {
             Refusal::NoSuchThread(thread, _) => write!(f, "no elastic thread {thread}"),
             Refusal::NoController => write!(f, "no controller runs for this dataplane"),
             Refusal::Controlled(pid) => {
-                write!(f, "another controller is in charge of it: process {pid}")
+                write!(f, "another controller controls it: process {pid}")
             }
             Refusal::Captured(pid) => write!(f, "process {pid} captures already"),
             Refusal::NoAnswer => write!(f, "the dataplane did not answer in time"),

@@ -159,7 +159,8 @@ pub enum Request {
         #[serde(default)]
         weight: Option<u32>,
     },
-    /// A controller reports that it is in charge. The reply says what operators want of it.
+    /// A controller reports that it controls the dataplane. Returns what operators have asked of
+    /// it.
     Control {
         /// Its report.
         report: Report,
@@ -209,7 +210,7 @@ impl Request {
         matches!(self, Request::Status | Request::Stats | Request::Unsubscribe | Request::Vnic)
     }
 
-    /// Why no dataplane could do it.
+    /// Returns an error if no dataplane could do it.
     fn check(&self) -> Result<(), String> {
         match self {
             Request::Subscribe { interval_ms, .. } if !INTERVALS_MS.contains(interval_ms) => {
@@ -221,7 +222,7 @@ impl Request {
         }
     }
 
-    /// Whether somebody of this role may ask it.
+    /// Whether a client with this role may make it.
     pub fn allowed(&self, role: Role) -> bool {
         let looks = matches!(
             self,
@@ -242,7 +243,7 @@ impl Request {
         looks || has_capability || role == Role::Operator
     }
 
-    /// As a line, without its end.
+    /// The line's text, without its end.
     pub fn line(&self) -> serde_json::Result<String> {
         serde_json::to_string(&Versioned { request: self, protocol: PROTOCOL })
     }
@@ -260,7 +261,7 @@ fn one() -> usize {
     1
 }
 
-/// What the link of a vNIC is to its dataplane.
+/// The device that a vNIC's dataplane opens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VnicDevice {
@@ -297,7 +298,7 @@ impl VnicDevice {
     }
 }
 
-/// What shall be captured.
+/// What to capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureWish {

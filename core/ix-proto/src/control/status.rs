@@ -1,14 +1,15 @@
-//! What a dataplane says of itself: the answer to `status` and `stats`, and what is subscribed to.
+//! The state of a dataplane: the answer to `status` and `stats`, and the snapshots of
+//! subscriptions.
 //!
-//! Reading is lenient: what is missing is zero or empty, what is new is passed over. Counters,
-//! drops and stages have the names that the dataplane gives them, so they are maps.
+//! Reading is lenient: missing keys are zero or empty, unknown keys are ignored. Counters, drops
+//! and stages have the names that the dataplane gives them, so they are maps.
 use super::{Report, text};
 use crate::{GroupSet, MigrationRecord, ThreadState};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What one sees who looks at a dataplane.
+/// A snapshot of a dataplane.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Look {
@@ -21,17 +22,17 @@ pub enum Look {
 /// A dataplane that has no control page yet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Starting {
-    /// What it lacks.
+    /// Why it has none.
     pub error: String,
     /// Its program.
     pub program: String,
     /// The program's process.
     pub pid: u32,
-    /// The controller in charge.
+    /// The active controller.
     pub controller: Option<Report>,
     /// Devices.
     pub devices: Vec<String>,
-    /// What each one's link does.
+    /// States of the devices' links, in words.
     pub device_states: Vec<String>,
 }
 
@@ -43,7 +44,7 @@ pub struct Status {
     pub program: String,
     /// The program's process.
     pub pid: u32,
-    /// When it was looked at, µs of its host's monotonic clock.
+    /// Time of the snapshot, µs of the host's monotonic clock.
     pub now_us: u64,
     /// Ticks of the time stamp counter in a microsecond; 0: unknown.
     pub ticks_per_us: u64,
@@ -53,7 +54,7 @@ pub struct Status {
     pub threads: Vec<Thread>,
     /// Flow groups.
     pub groups: Vec<Group>,
-    /// Commands of the control plane, by what became of them.
+    /// Commands of the control plane, by outcome.
     pub commands: Commands,
     /// The wall between program and dataplane.
     pub wall: Wall,
@@ -61,13 +62,13 @@ pub struct Status {
     pub migrations_ever: u64,
     /// The last of them, oldest first.
     pub migrations: Vec<MigrationRecord>,
-    /// The controller in charge.
+    /// The active controller.
     pub controller: Option<Report>,
     /// Devices.
     pub devices: Vec<String>,
-    /// What each one's link does.
+    /// States of the devices' links, in words.
     pub device_states: Vec<String>,
-    /// Why there are no hardware counters, where there are none.
+    /// Why there are no hardware counters, if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware_missing: Option<String>,
 }
@@ -76,9 +77,9 @@ pub struct Status {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Commands {
-    /// Number of the command that runs; 0: none does.
+    /// Number of the running command; 0: none.
     pub running: u64,
-    /// Number of the last one that ended.
+    /// Number of the last command that has ended.
     pub ended: u64,
     /// Commands that were carried out.
     pub done: u64,
@@ -94,7 +95,7 @@ pub struct Commands {
 pub struct Wall {
     /// Whether there is one.
     pub stands: bool,
-    /// What it did not let through, by kind.
+    /// What it has refused, by kind.
     pub refused: BTreeMap<String, u64>,
 }
 
@@ -102,14 +103,14 @@ pub struct Wall {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Thread {
-    /// What it is.
+    /// Its state.
     pub state: ThreadState,
     /// Its hardware thread.
     pub cpu: u32,
     /// The flow groups it owns.
     #[serde(with = "text::one")]
     pub flow_groups: GroupSet,
-    /// From the last command that woke it to its waking, ns; 0: none did, or unknown.
+    /// Time from the last command that woke it until it was awake, ns; 0: unknown, or never.
     pub wake_ns: u64,
     /// Averages of the last windows of 10 ms.
     pub window: Window,
@@ -121,9 +122,9 @@ pub struct Thread {
     pub stage_ticks: BTreeMap<String, u64>,
     /// Cycles by packets received: 0, 1, 2..4, 4..8, …
     pub batches: Vec<u64>,
-    /// Length of cycles that did something.
+    /// Length of cycles with work.
     pub busy_cycle_ticks: CycleTicks,
-    /// What its hardware thread executed, where that is counted.
+    /// What its hardware thread has executed, if that is counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware: Option<Hardware>,
     /// All other counters and gauges.
@@ -139,13 +140,13 @@ pub struct Window {
     pub queueing_delay_us: [f64; 3],
     /// Queue depth Q, packets.
     pub queue_depth: [f64; 3],
-    /// Packets of a cycle that took any.
+    /// Packets of a cycle, of cycles with packets.
     pub batch: [f64; 3],
     /// Iteration time τ, µs.
     pub iteration_us: [f64; 3],
     /// Share of the time without work.
     pub idle: [f64; 3],
-    /// Packets received a second.
+    /// Packets received per second.
     pub rate_per_s: [f64; 3],
 }
 
@@ -153,28 +154,28 @@ pub struct Window {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CycleTicks {
-    /// How many cycles.
+    /// Number of cycles.
     pub count: u64,
-    /// Their average.
+    /// Average.
     pub mean: u64,
-    /// The median.
+    /// Median.
     pub p50: u64,
-    /// 99 of 100 are no longer.
+    /// 99th percentile.
     pub p99: u64,
-    /// 999 of 1000 are no longer.
+    /// 99.9th percentile.
     pub p999: u64,
-    /// The longest.
+    /// Maximum.
     pub max: u64,
 }
 
-/// What a hardware thread executed.
+/// What a hardware thread has executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hardware {
     /// Cycles.
     pub cycles: u64,
     /// Instructions.
     pub instructions: u64,
-    /// Misses of the last cache, where they can be counted.
+    /// Misses of the last cache, if they can be counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_misses: Option<u64>,
 }
@@ -183,13 +184,13 @@ pub struct Hardware {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Group {
-    /// Its owner; none while it moves.
+    /// Its owner; none while it migrates.
     pub thread: Option<usize>,
     /// Packets of it so far.
     pub packets: u64,
 }
 
-/// What else a thread says, as far as it is a count.
+/// A thread's other keys, as far as they are counts.
 fn counters<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, u64>, D::Error> {
     let all = BTreeMap::<String, Value>::deserialize(from)?;
     Ok(all.into_iter().filter_map(|(name, value)| Some((name, value.as_u64()?))).collect())
@@ -204,7 +205,7 @@ impl Look {
         }
     }
 
-    /// What a running dataplane says; or why it says nothing.
+    /// The state of a running dataplane, or why there is none.
     pub fn running(self) -> Result<Status, String> {
         match self {
             Look::Running(status) => Ok(*status),
@@ -245,7 +246,7 @@ impl Status {
         self.threads.iter().filter(|thread| thread.state.serves())
     }
 
-    /// Dropped packets by reason, of all threads together, those that there were.
+    /// Dropped packets of all threads by reason, without zeros.
     pub fn drops(&self) -> BTreeMap<&str, u64> {
         let mut sum = BTreeMap::new();
         for (reason, &count) in self.threads.iter().flat_map(|thread| &thread.drops) {
@@ -267,7 +268,7 @@ impl Status {
         self.serving().map(|thread| thread.tail_us(self.batch_bound)).fold(0.0, f64::max)
     }
 
-    /// Packets received a second.
+    /// Packets received per second.
     pub fn rate_per_s(&self) -> f64 {
         self.serving().map(|thread| thread.window.rate_per_s[0]).sum()
     }

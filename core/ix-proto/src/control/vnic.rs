@@ -1,4 +1,4 @@
-//! Filters and rates, as they are granted, changed and shown.
+//! Filters and rates: requests' values and answers.
 use super::{Code, text};
 use ix_vnic::{Filter, Rate, RateError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -26,20 +26,20 @@ pub struct OwnVnic {
     pub queues: usize,
     /// Its filters.
     pub filters: Vec<OwnFilter>,
-    /// Filters at most.
+    /// Most filters.
     pub filters_max: usize,
-    /// Filters that one holder may derive, at most.
+    /// Most filters that one holder may derive.
     pub derived_of_a_holder_max: usize,
-    /// Filters of one direction at most.
+    /// Most filters of one direction.
     pub filters_of_a_direction_max: usize,
     /// Whether only packets that a filter takes are received.
     pub rx_filtered: bool,
     /// Whether only packets that a filter takes are sent.
     pub tx_filtered: bool,
-    /// Receive filters that a network card asks as well.
+    /// Receive filters that a network card applies as well.
     #[serde(with = "text::list")]
     pub in_hardware: Vec<Filter>,
-    /// What is enforced in software.
+    /// What software enforces.
     pub in_software: Vec<Limit>,
     /// Requests that the control socket has refused, by reason.
     pub refused: BTreeMap<Code, u64>,
@@ -143,10 +143,10 @@ pub struct OwnRates {
     /// Of all queues together.
     #[serde(flatten)]
     pub rates: Rates,
-    /// What whoever shares the link lets it send.
+    /// The limit that `ix share` has set for the link.
     #[serde(with = "text::option")]
     pub link_rate: Option<Rate>,
-    /// Its part of the interface while that is full.
+    /// Its part of the shared interface while that is full.
     #[serde(with = "text::option")]
     pub link_part: Option<Rate>,
     /// Of single queues.
@@ -167,7 +167,7 @@ pub struct OwnFilter {
     pub derived_from: Option<u32>,
     /// The queue that holds it alone; none: all do.
     pub queue: Option<usize>,
-    /// Whether a network card asks it as well.
+    /// Whether a network card applies it as well.
     pub in_hardware: bool,
 }
 
@@ -178,7 +178,7 @@ pub struct SharedInterface {
     pub vnics: Vec<SharedVnic>,
     /// All filters.
     pub filters: Vec<SharedFilter>,
-    /// How many vNICs, queues and filters there may be.
+    /// Most vNICs, queues and filters.
     pub limits: Limits,
     /// Addresses that Linux has.
     pub linux: Vec<Ipv4Addr>,
@@ -186,13 +186,13 @@ pub struct SharedInterface {
     pub in_hardware: Vec<Limit>,
     /// What the kernel's programs enforce.
     pub in_software: Vec<Limit>,
-    /// What the interface carries, where that is known.
+    /// Speed of the interface, if it is known.
     pub link_bits_per_s: Option<u64>,
     /// Requests that the control socket has refused, by reason.
     pub refused: BTreeMap<Code, u64>,
 }
 
-/// What a shared interface holds at most.
+/// Limits of a shared interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Its vNICs.
@@ -252,7 +252,7 @@ pub struct SharedRates {
     pub tx_rate: Option<Rate>,
     /// Its part of a full interface, beside the others' weights.
     pub weight: u32,
-    /// What that is now, bits a second; none: the interface is not full.
+    /// That part now, bits per second; none: the interface is not full.
     pub part_bits_per_s: Option<u64>,
 }
 
@@ -272,7 +272,7 @@ pub struct SharedFilter {
     pub vnic: Option<String>,
 }
 
-/// What [`Rate`](super::Request::Rate) returns: the rates that hold now.
+/// What [`Rate`](super::Request::Rate) returns: the rates after the change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum RatesSet {
@@ -292,7 +292,7 @@ pub struct SharedRatesSet {
     /// The rates.
     #[serde(flatten)]
     pub rates: SharedRates,
-    /// What an operator should know.
+    /// A note for the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -300,7 +300,7 @@ pub struct SharedRatesSet {
 /// What [`FilterCreate`](super::Request::FilterCreate) returns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FiltersCreated {
-    /// Each, in the order of the request.
+    /// The filters, in the order of the request.
     pub filters: Vec<FilterCreated>,
 }
 
@@ -367,7 +367,7 @@ pub struct VnicDeleted {
 }
 
 impl View {
-    /// Says how many requests were refused, by reason.
+    /// Sets how many requests were refused, by reason.
     pub fn set_refused(&mut self, counts: BTreeMap<Code, u64>) {
         match self {
             View::Own(own) => own.refused = counts,

@@ -27,8 +27,8 @@ struct Running {
 pub struct Captures(Rc<RefCell<Option<Running>>>);
 
 impl Captures {
-    /// Starts a capture for a process, or keeps its capture running. Returns the answer, or gives it
-    /// to `reply` later.
+    /// Starts a capture for a process, or keeps its capture running. Returns the answer, or gives
+    /// it to `reply` later.
     pub fn start(
         &self,
         wish: &CaptureWish,

@@ -5,12 +5,12 @@
 //! it.
 //!
 //! Everything is lines of JSON. The broker greets a client with
-//! `{"hello":{"protocol":1,"ix":"0.1.0","role":"operator","pid":7,"program":"ix-echo"}}`. The client
-//! sends one request per line, such as `{"do":"migrate","groups":"0-15","to":1}`, or only the word
-//! of a request without arguments (`status`). It may send many, and gets as many answers, in order:
-//! `{"ok":…}` or `{"error":{"code":"no-such-thread","why":…,"mend":…}}`. After `subscribe` there are
-//! `{"snapshot":…}` lines between them. A request may name the `protocol` that it was written for;
-//! one of another version is refused.
+//! `{"hello":{"protocol":1,"ix":"0.1.0","role":"operator","pid":7,"program":"ix-echo"}}`. The
+//! client sends one request per line, such as `{"do":"migrate","groups":"0-15","to":1}`, or only
+//! the word of a request without arguments (`status`). It may send many, and gets as many answers,
+//! in order: `{"ok":…}` or `{"error":{"code":"no-such-thread","why":…,"mend":…}}`. After
+//! `subscribe` there are `{"snapshot":…}` lines between them. A request may name the `protocol`
+//! that it was written for; one of another version is refused.
 //!
 //! Requests and answers are types of [`ix_proto::control`].
 //!

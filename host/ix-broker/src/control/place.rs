@@ -195,7 +195,7 @@ pub struct Found {
     pub pid: i32,
 }
 
-/// All dataplanes that we may reach, by process number.
+/// All dataplanes that this user may reach, by process number.
 pub fn all() -> Vec<Found> {
     let mut folders = folders();
     if !folders.iter().any(|folder| folder == Path::new(SYSTEM)) {
@@ -225,8 +225,11 @@ pub fn find(path: Option<&Path>, pid: Option<i32>) -> Result<PathBuf> {
     if let Some(pid) = pid {
         let found = alive.into_iter().find(|found| found.pid == pid);
         return found.map(|found| found.path).ok_or_else(|| {
-            Problem::new("no such dataplane", format!("process {pid} has none that we may reach"))
-                .mend("name its socket with --control")
+            Problem::new(
+                "no such dataplane",
+                format!("process {pid} has none that this user may reach"),
+            )
+            .mend("name its socket with --control")
         });
     }
     match alive.len() {

@@ -145,8 +145,8 @@ impl Server {
         self.keep_time(backend, now);
     }
 
-    /// Answers a request that was not answered at once. Does nothing if its client does not wait for
-    /// it any more.
+    /// Answers a request that was not answered at once. Does nothing if its client does not wait
+    /// for it any more.
     pub fn answer(&mut self, ticket: Ticket, answer: Response) {
         self.with(ticket.peer, |peer, refusals| {
             // The answer may be late, when the client already waits for its next one.

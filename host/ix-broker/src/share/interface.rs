@@ -55,8 +55,8 @@ impl InterfaceShare {
         self.share_out
     }
 
-    /// Divides a full interface: what some vNICs do not use goes to those that want more. Tells their
-    /// dataplanes; returns a line about each error.
+    /// Divides a full interface: what some vNICs do not use goes to those that want more. Tells
+    /// their dataplanes; returns a line about each error.
     pub fn share_out(&mut self, now: Instant) -> Vec<String> {
         if self.share_out.is_none_or(|due| due > now) {
             return Vec::new();
@@ -175,8 +175,8 @@ impl InterfaceShare {
     }
 
     /// Deletes a vNIC: first Linux gets its traffic back, then its filters are removed from the
-    /// programs, then its link is removed. After an error the vNIC is deleted as well; the error says
-    /// which filters stayed.
+    /// programs, then its link is removed. After an error the vNIC is deleted as well; the error
+    /// says which filters stayed.
     fn delete(&mut self, id: VnicId) -> Result<(), String> {
         if let Some(link) = self.links.get(&id) {
             self.exchange.cut(&link.near);

@@ -47,8 +47,8 @@ impl Granted {
         Granted { registry, filtered: Vec::new() }
     }
 
-    /// Makes a change and applies it. If any part of it is refused, nothing changes, neither here nor
-    /// in the kernel.
+    /// Makes a change and applies it. If any part of it is refused, nothing changes, neither here
+    /// nor in the kernel.
     pub fn attempt<T>(
         &mut self,
         enforcer: &mut impl Enforcer,
@@ -99,8 +99,8 @@ impl Granted {
         Ok(Made { id, capability: key.reveal() })
     }
 
-    /// Derives a narrower filter, or the same one, with another capability. With a vNIC the new filter
-    /// is assigned to it at once, to the same queue as the filter that it is derived from.
+    /// Derives a narrower filter, or the same one, with another capability. With a vNIC the new
+    /// filter is assigned to it at once, to the same queue as the filter that it is derived from.
     pub fn derive(
         &mut self,
         enforcer: &mut impl Enforcer,

@@ -186,7 +186,8 @@ impl Vnic {
         self.link_rates
     }
 
-    /// Sets the rates of the shared link: packets wait here instead of being dropped there. Returns the rules that the dataplane is to apply, if they change.
+    /// Sets the rates of the shared link: packets wait here instead of being dropped there. Returns
+    /// the rules that the dataplane is to apply, if they change.
     pub fn set_link_rates(&mut self, rates: LinkRates) -> Option<VnicRules> {
         let before = self.rules();
         self.link_rates = rates;
