@@ -347,7 +347,7 @@ fn what_a_shared_interface_cannot_do_is_refused() {
         (&["filter", "derive", &key, "rx tcp service 10.88.0.2"], "wider than the granted filter"),
         (&["rate", "--vnic", "a", "--tx", "0bit"], "0 lets nothing pass"),
         (&["rate", "--vnic", "a", "--tx", "2Gbit"], "more than the link's 1Gbit"),
-        (&["rate", "--vnic", "a", "--rx", "999bit"], "too low"),
+        (&["rate", "--vnic", "a", "--rx", "999bit"], "too little"),
         (&["rate", "--vnic", "a", "--weight", "0"], "weight of 0"),
         (&["rate", "--vnic", "a", "--weight", "1001"], "weight of 1001"),
         (&["rate", "--vnic", "c", "--tx", "1Mbit"], "no vNIC `c`"),

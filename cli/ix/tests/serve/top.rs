@@ -144,7 +144,7 @@ fn the_live_view_shows_what_happens_and_gives_the_terminal_back() {
     let mut live = Live::start(&net);
     live.wait_for("flow groups");
     live.press("?");
-    live.wait_for("batches that wait");
+    live.wait_for("waiting batches");
     live.press("\u{1b}");
     live.press("q");
     live.ends(0);

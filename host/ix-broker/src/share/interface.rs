@@ -317,7 +317,7 @@ impl InterfaceShare {
             Request::FilterCreate { queue: Some(_), .. }
             | Request::FilterAssign { queue: Some(_), .. }
             | Request::FilterAssign { vnic: None, .. } => Err(Refusal::Unsupported(
-                "assign that: it assigns filters to vNICs (--vnic, --to), not to queues",
+                "assign that: name a vNIC (--vnic, --to); only dataplanes know their queues",
             )),
             Request::VnicDelete { name } => {
                 let id = self.granted.registry.vnic_named(name).map_err(refuse)?;
@@ -390,7 +390,7 @@ fn gone(name: &str) -> Refusal {
 fn within(rate: Option<Rate>) -> Result<Option<Rate>, Refusal> {
     match rate.and_then(|rate| rate.bits_per_s) {
         Some(bits) if bits < RATE_MIN => {
-            Err(Refusal::Vnic(format!("a rate of {bits}bit is too low: at least {RATE_MIN}bit")))
+            Err(Refusal::Vnic(format!("a rate of {bits}bit is too little: at least {RATE_MIN}bit")))
         }
         _ => Ok(rate),
     }
