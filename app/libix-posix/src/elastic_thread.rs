@@ -49,8 +49,8 @@ pub enum Pending {
     UdpBind(Id),
     /// An error: the memory under this cookie is free.
     UdpSendv(u64),
-    /// Information about a flow, in the memory under this cookie.
-    Info(u64),
+    /// Information about the flow.
+    Info(Id),
     /// Transmit memory.
     Memory,
 }

@@ -7,7 +7,7 @@ use crate::socket::{Kind, Outgoing, Socket};
 use crate::state::Core;
 use crate::stream::{CORK_US, Phase, Stream};
 use crate::{clock, errno, log};
-use ix_abi::{FlowOption, Handle, SgEntry};
+use ix_abi::{FlowInfo, FlowOption, Handle, SgEntry};
 use libix::Error;
 use libix::engine::{Batch, Emitted, Ending};
 use libix::raw::{Thread, call};
@@ -149,7 +149,7 @@ impl Core {
             return Left::Gone;
         }
         let Core { sockets, elastic_threads, lent, mss, udp_ports, .. } = self;
-        let ElasticThread { batch, tx, corked: held, .. } = &mut elastic_threads[elastic];
+        let ElasticThread { batch, corked: held, .. } = &mut elastic_threads[elastic];
         let Some(socket) = sockets.get_mut(id) else { return Left::Nothing };
         let mut calls = Calls { thread, batch };
         let corked = socket.options.cork;
@@ -158,16 +158,8 @@ impl Core {
             Kind::Stream(stream) => {
                 let mut asks_again = false;
                 if stream.wants_info && stream.flow.handle != 0 {
-                    match tx.as_ref().and_then(|tx| tx.0.alloc(512)) {
-                        Some(mut memory) => {
-                            stream.wants_info = false;
-                            let ask = call::get_info(stream.flow.handle, &mut memory);
-                            let name = lent.insert((memory, id)) | cookie::MEMORY;
-                            calls.push(ask, Pending::Info(name));
-                        }
-                        // No event reports free memory, so the next cycle tries again.
-                        None => asks_again = true,
-                    }
+                    stream.wants_info = !calls.get_info(stream.flow.handle, Pending::Info(id));
+                    asks_again = stream.wants_info;
                 }
                 let unheld = stream.held_us.is_none();
                 let limit = stream.sendable(corked, *mss, clock::now_us);
@@ -257,7 +249,7 @@ impl Core {
                         self.datagram_left(name, errno::of_error(error));
                     }
                 }
-                Pending::Info(name) => self.info_came(name, answer.is_ok()),
+                Pending::Info(id) => self.info_came(id, thread.flow_info(slot)),
                 Pending::Memory => {
                     let adopted = thread.adopt_tx(slot).is_ok();
                     self.elastic_threads[elastic].memory.answered(adopted, thread.now_us());
@@ -266,11 +258,10 @@ impl Core {
         }
     }
 
-    /// `GET_INFO` has returned. If `given`, its result is in the memory under this cookie.
-    fn info_came(&mut self, name: u64, given: bool) {
-        let Some((memory, id)) = self.lent.remove(name & !cookie::MEMORY) else { return };
+    /// `GET_INFO` of a socket's flow has returned.
+    fn info_came(&mut self, id: Id, info: Result<FlowInfo, Error>) {
         if let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream)
-            && let Some(info) = call::flow_info(&memory).filter(|_| given)
+            && let Ok(info) = info
         {
             let ip = std::net::Ipv6Addr::from(info.local_addr).to_canonical();
             stream.local = Some(SocketAddr::new(ip, info.local_port));
@@ -376,6 +367,11 @@ struct Calls<'a> {
 impl Calls<'_> {
     fn push(&mut self, call: call::Batched, pending: Pending) {
         self.batch.push(self.thread, call, pending);
+    }
+
+    /// False: not in this batch, there is no room.
+    fn get_info(&mut self, handle: Handle, pending: Pending) -> bool {
+        self.batch.push_get_info(self.thread, handle, pending)
     }
 
     fn has_room(&self, calls: usize) -> bool {

@@ -2,7 +2,7 @@
 use libix::Error;
 use libix::event::{Bell, Claim, Conn, EventLoop, Frame, Handler, Io, Occasion, Piece, Priority};
 use libix::loopback::{Config, Loopback};
-use libix::raw::Wait;
+use libix::raw::{Wait, call};
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -168,4 +168,37 @@ fn loops_hear_each_other_and_none_is_lost() {
     signals.sort_unstable();
     let expected = (0..500).map(|value| (0, value)).chain([(1, 9)]);
     assert!(signals.into_iter().eq(expected));
+}
+
+/// The dataplane writes the answer during the cycle. Whatever the program does with its buffers
+/// before that, none of them is changed.
+#[test]
+fn an_answer_is_written_into_no_buffer_of_the_program() {
+    const PATTERN: [u8; 512] = [0xa5; 512];
+    let model = Loopback::new(1, Config { tx_steps: 1, ..Config::default() });
+    let mut thread = model.enter(0).expect("a thread");
+    assert!(thread.push_packet_info(0).is_some());
+    assert_eq!(thread.run_io(Wait::Poll), Ok(0));
+    assert_eq!(thread.packet_info(0).err(), Some(Error::BadHandle), "there is no such queue");
+
+    let kind = ix_abi::packet_kind::ETHER_TYPE;
+    thread.push(call::packet_bind(0, kind, ETHER_TYPE.into(), 1)).expect("room");
+    thread.run_io(Wait::Poll).expect("runs");
+    let queue = thread.answer(0).expect("bound");
+    let before = thread.tx().alloc(PATTERN.len()).expect("memory");
+    let slots: Vec<usize> =
+        (0..100).map(|_| thread.push_packet_info(queue).expect("room")).collect();
+    drop(before);
+    let all: Vec<_> = std::iter::from_fn(|| thread.tx().alloc(PATTERN.len()))
+        .map(|mut buf| {
+            assert_eq!(buf.extend(&PATTERN), PATTERN.len());
+            buf
+        })
+        .collect();
+    thread.run_io(Wait::Poll).expect("runs");
+    for slot in slots {
+        assert_eq!(thread.packet_info(slot).map(|info| info.frame_bytes_max), Ok(1514));
+        assert_eq!(thread.flow_info(slot).err(), Some(Error::Invalid), "another call");
+    }
+    assert!(all.len() > 1000 && all.iter().all(|buf| buf[..] == PATTERN));
 }

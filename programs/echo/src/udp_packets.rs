@@ -41,11 +41,9 @@ impl PacketEcho {
         let slot = thread.push(bind).context("the first call has room")?;
         thread.run_io(Wait::Poll)?;
         let queue = thread.answer(slot).with_context(|| format!("cannot have port {port}"))?;
-        let mut to = thread.tx().alloc(size_of::<PacketInfo>()).context("no transmit memory")?;
-        let slot = thread.push(call::packet_info(queue, &mut to)).context("there is room")?;
+        let slot = thread.push_packet_info(queue).context("there is room")?;
         thread.run_io(Wait::Poll)?;
-        thread.answer(slot)?;
-        let info = call::packet_info_in(&to).context("it was written")?;
+        let info = thread.packet_info(slot)?;
         Ok(PacketEcho {
             thread,
             queue,

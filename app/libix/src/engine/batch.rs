@@ -2,7 +2,7 @@
 use crate::error::Error;
 use crate::raw::Thread;
 use crate::raw::call::Batched;
-use ix_abi::{CALLS_MAX, SgEntry, group_of};
+use ix_abi::{CALLS_MAX, Handle, SgEntry, group_of};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -92,6 +92,21 @@ impl<P: Copy> Batch<P> {
         let Some((_, offered)) = thread.push_sendv(handle, pieces) else { return 0 };
         self.pending.push(pending(offered));
         offered
+    }
+
+    /// Appends a question about a flow, which [`Thread::flow_info`] returns the answer of. False:
+    /// not in this batch, there is no room.
+    pub fn push_get_info(&mut self, thread: &mut Thread, handle: Handle, pending: P) -> bool {
+        let pushed = self.has_room(thread, 1) && thread.push_get_info(handle).is_some();
+        self.pending.extend(pushed.then_some(pending));
+        pushed
+    }
+
+    /// The same about the device of a packet queue, for [`Thread::packet_info`].
+    pub(crate) fn push_packet_info(&mut self, thread: &mut Thread, queue: u64, pending: P) -> bool {
+        let pushed = self.has_room(thread, 1) && thread.push_packet_info(queue).is_some();
+        self.pending.extend(pushed.then_some(pending));
+        pushed
     }
 
     /// Appends a datagram; there is room. `cookie` is what `UdpSent` names.

@@ -221,6 +221,12 @@ impl<U: User> Engine<U> {
         }
     }
 
+    /// Appends a question about the device of a packet queue; the call's answer comes with `tag`,
+    /// and [`Thread::packet_info`] has the rest. False: not in this batch, there is no room.
+    pub(crate) fn push_packet_info(&mut self, queue: u64, tag: U::Call) -> bool {
+        self.batch.push_packet_info(&mut self.thread, queue, Pending::User(tag))
+    }
+
     /// Whether one more call with a scatter-gather array goes out with the next cycle.
     pub fn has_room(&self) -> bool {
         self.batch.has_room(&self.thread, 1)

@@ -225,7 +225,9 @@ impl<S> Io<S> {
         while let Some((slot, pending, answer)) = self.engine.next_answer() {
             match pending {
                 Pending::PacketBind(id) => self.packet_bind_answered(id, answer),
-                Pending::PacketInfo => self.packets.info_answer = Some(answer),
+                Pending::PacketInfo => {
+                    self.packets.info = Some(self.engine.thread().packet_info(slot));
+                }
                 Pending::Packet(id) => {
                     if let Err(error) = answer {
                         self.packet_left(id, Err(error));

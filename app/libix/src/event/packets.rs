@@ -143,9 +143,8 @@ pub(super) struct Packets {
     outcomes: Vec<(u64, u64, Result<(), Error>)>,
     /// Frames that the program refers to by number.
     kept: Table<Packet>,
-    /// The last description of the device.
-    info: Option<TxBuf>,
-    pub(super) info_answer: Option<Result<u64, Error>>,
+    /// The description of a device that was asked for.
+    pub(super) info: Option<Result<PacketInfo, Error>>,
 }
 
 impl Packets {
@@ -160,7 +159,6 @@ impl Packets {
             outcomes: Vec::new(),
             kept: Table::new(thread),
             info: None,
-            info_answer: None,
         }
     }
 
@@ -358,14 +356,13 @@ impl<H: Handler> EventLoop<H> {
             Some(Some(Ok(name))) => name,
             _ => return Err(Error::BadHandle),
         };
-        let mut to = self.io.tx().alloc(size_of::<PacketInfo>()).ok_or(Error::NoResource)?;
-        self.io.engine.push(call::packet_info(name, &mut to), Pending::PacketInfo);
-        self.io.packets.info = Some(to);
+        while !self.io.engine.push_packet_info(name, Pending::PacketInfo) {
+            self.turn(Wait::Poll)?;
+        }
         loop {
             self.turn(Wait::Poll)?;
-            if let Some(answer) = self.io.packets.info_answer.take() {
-                let to = self.io.packets.info.take().ok_or(Error::State)?;
-                return answer.and_then(|_| call::packet_info_in(&to).ok_or(Error::State));
+            if let Some(info) = self.io.packets.info.take() {
+                return info;
             }
         }
     }

@@ -1,7 +1,6 @@
 //! Constructors of batched system calls. [`ix_abi::Call`] describes them.
-use super::TxBuf;
 use crate::addr;
-use ix_abi::{Call, Congestion, Cookie, FlowInfo, FlowOption, Handle, PacketInfo};
+use ix_abi::{Call, Congestion, Cookie, FlowOption, Handle};
 use std::net::SocketAddr;
 
 /// A batched system call, ready for [`super::Thread::push`].
@@ -107,21 +106,6 @@ pub fn set_opt(handle: Handle, option: FlowOption) -> Batched {
     Batched(Call::SetOpt { handle, option })
 }
 
-/// Writes an [`ix_abi::FlowInfo`] into `to`, for [`flow_info`] after the call has returned. Keep
-/// the buffer until then.
-pub fn get_info(handle: Handle, to: &mut TxBuf) -> Batched {
-    to.clear();
-    to.extend(&[0; size_of::<FlowInfo>()]);
-    Batched(Call::GetInfo { handle, to: to.base() })
-}
-
-/// Reads what [`get_info`] has written.
-pub fn flow_info(from: &TxBuf) -> Option<FlowInfo> {
-    let bytes = from.get(..size_of::<FlowInfo>())?;
-    // SAFETY: that many bytes are readable, and any bytes are a `FlowInfo`.
-    Some(unsafe { bytes.as_ptr().cast::<FlowInfo>().read_unaligned() })
-}
-
 /// Returns a UDP socket id.
 pub fn udp_bind(at: SocketAddr, cookie: Cookie) -> Batched {
     Batched(Call::UdpBind { at: addr::endpoint(at), cookie })
@@ -156,21 +140,6 @@ pub fn packet_unbind(queue: u64) -> Batched {
 /// Gives the buffer of a frame back.
 pub fn packet_recv_done(data: super::Received) -> Batched {
     Batched(Call::PacketRecvDone { data: data.base() })
-}
-
-/// Writes an [`ix_abi::PacketInfo`] into `to`, for [`packet_info_in`] after the call has returned.
-/// Keep the buffer until then.
-pub fn packet_info(queue: u64, to: &mut TxBuf) -> Batched {
-    to.clear();
-    to.extend(&[0; size_of::<PacketInfo>()]);
-    Batched(Call::PacketInfo { queue: id(queue), to: to.base() })
-}
-
-/// Reads what [`packet_info`] has written.
-pub fn packet_info_in(from: &TxBuf) -> Option<PacketInfo> {
-    let bytes = from.get(..size_of::<PacketInfo>())?;
-    // SAFETY: that many bytes are readable, and any bytes are a `PacketInfo`.
-    Some(unsafe { bytes.as_ptr().cast::<PacketInfo>().read_unaligned() })
 }
 
 /// Sends a number to another elastic thread.

@@ -8,8 +8,8 @@ use core::fmt;
 use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::AtomicU64;
 use ix_abi::{
-    CALLS_MAX, Call, CallSlot, Cookie, EVENTS_MAX, EventSlot, Handle, SG_MAX, SgArray, SgEntry,
-    ThreadArea, ThreadStatus, gate_op,
+    CALLS_MAX, Call, CallSlot, Cookie, EVENTS_MAX, EventSlot, FlowInfo, Handle, PacketInfo, SG_MAX,
+    SgArray, SgEntry, ThreadArea, ThreadStatus, gate_op,
 };
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -143,6 +143,9 @@ impl Thread {
         let signals = SignalMask::of_this_thread();
         let entered = gate.call(how, index.into(), 0, 0);
         Error::check(entered).map_err(EnterError::Refused)?;
+        // For the first batch. It is no transmit memory, so the dataplane neither reads nor writes
+        // it, and a call with an array there is an error.
+        let mut refused = vec![SgEntry { base: 0, len: 0 }; SG_SCRATCH];
         let mut thread = Thread {
             gate,
             index,
@@ -153,7 +156,7 @@ impl Thread {
             answered: 0,
             ready: 0,
             tx: TxArena::default(),
-            sg: core::ptr::null_mut(),
+            sg: refused.as_mut_ptr(),
             sg_used: 0,
             signals,
         };
@@ -255,6 +258,34 @@ impl Thread {
         Some((slot, bytes))
     }
 
+    /// Appends a question about a flow; [`Thread::flow_info`] returns the answer. `None`: run a
+    /// cycle first.
+    pub fn push_get_info(&mut self, handle: Handle) -> Option<usize> {
+        let to = self.answer_room::<FlowInfo>()?;
+        self.push(Batched(Call::GetInfo { handle, to }))
+    }
+
+    /// Appends a question about the device of a packet queue; [`Thread::packet_info`] returns the
+    /// answer. `None`: run a cycle first.
+    pub fn push_packet_info(&mut self, queue: u64) -> Option<usize> {
+        let to = self.answer_room::<PacketInfo>()?;
+        self.push(Batched(Call::PacketInfo { queue: call::id(queue), to }))
+    }
+
+    /// Room for an answer that is longer than a slot. It is the thread's own and not a
+    /// [`super::TxBuf`] of the caller, because the dataplane writes there during the cycle, when
+    /// such a buffer could be dropped already and belong to somebody else.
+    fn answer_room<T>(&mut self) -> Option<u64> {
+        const { assert!(size_of::<T>() <= SG_MAX * size_of::<SgEntry>()) };
+        if !self.sg_room() || self.call_room() == 0 {
+            return None;
+        }
+        // SAFETY: `sg_room`: SG_MAX of the SG_SCRATCH entries at `sg` are free from here on.
+        let room = unsafe { self.sg.add(self.sg_used) };
+        self.sg_used += size_of::<T>().div_ceil(size_of::<SgEntry>());
+        Some(room.expose_provenance() as u64)
+    }
+
     /// Writes pieces into transmit memory; returns their array and the bytes in it.
     #[inline]
     fn gather(&mut self, pieces: impl Iterator<Item = SgEntry>) -> Option<(SgArray, u64)> {
@@ -323,6 +354,46 @@ impl Thread {
         assert!(slot < self.answered, "no answer in this slot");
         // SAFETY: slot is below CALLS_MAX, and the dataplane writes only within a gate call.
         Error::check(unsafe { (*self.calls.add(slot)).ret })
+    }
+
+    /// What [`Thread::push_get_info`] in `slot` of the last batch was told.
+    ///
+    /// # Panics
+    /// As [`Thread::answer`].
+    pub fn flow_info(&self, slot: usize) -> Result<FlowInfo, Error> {
+        let Call::GetInfo { to, .. } = self.carried_out(slot)? else { return Err(Error::Invalid) };
+        // SAFETY: `push_get_info` made the call, with room for this.
+        Ok(unsafe { Thread::read_answer(to) })
+    }
+
+    /// What [`Thread::push_packet_info`] in `slot` of the last batch was told.
+    ///
+    /// # Panics
+    /// As [`Thread::answer`].
+    pub fn packet_info(&self, slot: usize) -> Result<PacketInfo, Error> {
+        let Call::PacketInfo { to, .. } = self.carried_out(slot)? else {
+            return Err(Error::Invalid);
+        };
+        // SAFETY: `push_packet_info` made the call, with room for this.
+        Ok(unsafe { Thread::read_answer(to) })
+    }
+
+    /// The call in `slot` of the last batch, if it was carried out.
+    fn carried_out(&self, slot: usize) -> Result<Call, Error> {
+        self.answer(slot)?;
+        // SAFETY: as in `answer`; the dataplane changes nothing of a slot but its result.
+        Call::decode(unsafe { &*self.calls.add(slot) }).map_err(|_| Error::Invalid)
+    }
+
+    /// Reads what the dataplane has written into [`Thread::answer_room`]: nothing was pushed since
+    /// the cycle, or `answer` would have refused, so the room has not been given out again.
+    ///
+    /// # Safety
+    /// `room` is from `answer_room::<T>`, and any bytes are a `T`.
+    unsafe fn read_answer<T: Copy>(room: u64) -> T {
+        // SAFETY: the caller's promise; a block is never given back, and its memory was zero before
+        // anything was written to it.
+        unsafe { with_exposed_provenance::<T>(room as usize).read_unaligned() }
     }
 
     /// Event condition `index` of the last cycle.
@@ -398,7 +469,8 @@ impl Thread {
         let call = unsafe { &mut *self.calls.add(slot) };
         let Ok(Call::TxAlloc { bytes }) = Call::decode(call) else { return Err(Error::Invalid) };
         *call = CallSlot { ret: Error::encode(Err(Error::Invalid)), ..Call::Nop.encode() };
-        Ok((base, bytes))
+        // A cycle that the dataplane refused leaves 0 there, which is no memory.
+        if base == 0 { Err(Error::State) } else { Ok((base, bytes)) }
     }
 }
 
