@@ -2,6 +2,7 @@
 //! lock.
 use crate::numbers;
 use crate::slab::Id;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::os::fd::RawFd;
 
@@ -84,6 +85,17 @@ pub fn index_of(id: Id) -> u32 {
     id as u32
 }
 
+/// The first number of the dataplane's descriptors, which a forked child closes.
+static RESERVED_BASE: AtomicU32 = AtomicU32::new(16384);
+
+/// The dataplane's descriptors have these numbers. Calls that close all must leave them.
+pub fn reserve(numbers: Range<RawFd>) {
+    RESERVED_BASE.store(numbers.start as u32, Ordering::Relaxed);
+    numbers.for_each(|fd| {
+        replace(fd, Entry::Private);
+    });
+}
+
 /// A copy of a descriptor at a high number, so that the program's next descriptor has the number
 /// that it expects. `None` if the process has no descriptor left.
 pub fn copy_out_of_the_way(fd: RawFd) -> Option<RawFd> {
@@ -91,7 +103,8 @@ pub fn copy_out_of_the_way(fd: RawFd) -> Option<RawFd> {
     // SAFETY: fills a local; the second call has no pointers.
     let copy = unsafe {
         libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
-        let from = limit.rlim_cur.min(16384).saturating_sub(256).max(3);
+        let reserved = RESERVED_BASE.load(Ordering::Relaxed) as u64;
+        let from = limit.rlim_cur.min(reserved).saturating_sub(256).max(3);
         libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) as RawFd
     };
     if copy < 0 {

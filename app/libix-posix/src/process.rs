@@ -9,6 +9,7 @@ use crate::state::Core;
 use crate::waiter::Wakeups;
 use crate::{cycle, fds, kick, log, ops, pid, real, serving, signals, wait};
 use core::cell::UnsafeCell;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use ix_abi::Congestion;
 use libix::raw::{Starter, Wait};
@@ -18,8 +19,6 @@ use std::time::{Duration, Instant};
 
 /// Longest time that the end of the program waits for acknowledgements of what it has sent.
 const LEAVE: Duration = Duration::from_secs(2);
-/// How many descriptors the dataplane may have.
-const RESERVED_FDS: i32 = 64;
 
 /// Environment variable: if set, the program's end reports calls that went on to Linux.
 const COUNT_CALLS: &str = "IX_POSIX_CALLS";
@@ -43,13 +42,17 @@ extern "C" fn begin() {
     COUNTS.store(std::env::var_os(COUNT_CALLS).is_some(), Ordering::Relaxed);
     let Ok(text) = std::env::var(route::ENV) else { return };
     let number = |nth| text.split(';').nth(nth).and_then(|fd| fd.parse().ok());
-    let (Some(routes), Ok(starter), Some(library), Some(base)) =
-        (Routes::parse(&text), Starter::find(), number(2), number(3))
+    let reserved = || {
+        let (base, end) = text.split(';').nth(3)?.split_once('-')?;
+        Some(base.parse().ok()?..end.parse().ok()?)
+    };
+    let (Some(routes), Ok(starter), Some(library), Some(reserved)) =
+        (Routes::parse(&text), Starter::find(), number(2), reserved())
     else {
         return log::line("no dataplane for this program's sockets: they are Linux's");
     };
     hide(library);
-    reserve(base);
+    reserve(reserved);
     let mut core = lock();
     core.routes = routes.with_linux(linux_networks());
     let part = |nth| text.splitn(6, ';').nth(nth).unwrap_or_default();
@@ -84,13 +87,10 @@ fn hide(library: RawFd) {
     }
 }
 
-/// The dataplane's descriptors have numbers from `base` on. Calls that close all must leave them.
-fn reserve(base: RawFd) {
-    let end = base.saturating_add(RESERVED_FDS);
-    RESERVED_END.store(end, Ordering::Relaxed);
-    (base..end).for_each(|fd| {
-        fds::replace(fd, fds::Entry::Private);
-    });
+/// The dataplane's descriptors have these numbers.
+fn reserve(numbers: Range<RawFd>) {
+    RESERVED_END.store(numbers.end, Ordering::Relaxed);
+    fds::reserve(numbers);
 }
 
 /// All descriptors of the dataplane have numbers below this one; 0: it has none.

@@ -109,11 +109,16 @@ fn prepare(settings: &Settings, walled: bool) -> std::io::Result<Preload> {
     let network = |(addr, prefix): &(IpAddr, u8)| format!("{addr}/{prefix}");
     let addresses = config.host_addrs.iter().map(network).collect::<Vec<_>>().join(",");
     let gateway = config.gateway_addr.map_or(String::new(), |addr| addr.to_string());
-    let (base, congestion) = (reserved.base(), config.tcp.congestion.name());
+    let (numbers, congestion) = (reserved_text(reserved), config.tcp.congestion.name());
     let interfaces = settings.interfaces().join(",");
-    let told = format!("{addresses};{gateway};{number};{base};{congestion};{interfaces}");
+    let told = format!("{addresses};{gateway};{number};{numbers};{congestion};{interfaces}");
     let env = vec![("LD_PRELOAD".into(), libraries), ("IX_POSIX".into(), told.into())];
     Ok(Preload { env, inherited: vec![fd] })
+}
+
+/// The dataplane's numbers of descriptors: the first one, and the one behind the last.
+fn reserved_text(reserved: ReservedFds) -> String {
+    format!("{}-{}", reserved.base(), reserved.end())
 }
 
 fn look_at(program: &Path) -> Program {

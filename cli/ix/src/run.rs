@@ -11,10 +11,11 @@ use ix_broker::run::{Broker, DataplaneSetup};
 use ix_broker::vnic::Vnic;
 use ix_controller::linux::{Latency, Tree};
 use ix_ctl::cp::Embedded;
+use ix_entry::ReservedFds;
 use ix_netdev::Namespace;
 use ix_netdev::{DeviceSpec, OpenError, OpenOptions, OpenedDevice, SharedMemory};
 use ix_proto::Config;
-use ix_proto::config::WallPart;
+use ix_proto::config::{WallPart, queues_max};
 use ix_proto::device::NicKind;
 use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
@@ -39,11 +40,11 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     }
     let specs = device_specs(&settings)?;
     let program = find_program(args.program.first().map_or(OsStr::new(""), |p| p))?;
-    has_descriptors(&program)?;
     let walled = domain_of(args.domain)? == Domain::Pku;
     if walled {
         raise_descriptors();
     }
+    has_descriptors(&program, &specs, settings.cpus().len())?;
     let preload = crate::posix::preload(args.posix, &program, &settings, walled)?;
     let mut keys = Keys::random()?;
     let kept = ix_broker::control::folder().ok();
@@ -183,13 +184,30 @@ fn vnic(rules: &VnicRules, queues: usize, devices: &[OpenedDevice]) -> Result<Vn
 }
 
 /// The dataplane's descriptors have their own numbers, besides those that the program may use.
-fn has_descriptors(program: &Path) -> Result<()> {
-    const LEAST: u64 = 2 * ix_entry::RESERVED_FDS as u64;
-    let few = limits::get(Resource::Descriptors).ok().filter(|limit| limit.soft < LEAST);
-    let Some(limit) = few else { return Ok(()) };
-    let why =
-        format!("the limit of {} descriptors is too low: the dataplane alone uses 64", limit.soft);
-    Err(Problem::new(format!("cannot run {}", program.display()), why).mend("ulimit -n 1024"))
+fn has_descriptors(program: &Path, specs: &[DeviceSpec], threads: usize) -> Result<()> {
+    let Ok(Limit { soft, .. }) = limits::get(Resource::Descriptors) else { return Ok(()) };
+    let (has, what) =
+        (ReservedFds::for_limit(soft).count(), format!("cannot run {}", program.display()));
+    if soft < ReservedFds::LIMIT_MIN {
+        let why = format!("the limit of {soft} descriptors is too low: the dataplane uses {has}");
+        return Err(Problem::new(what, why).mend("ulimit -n 1024"));
+    }
+    let memory = if specs.iter().any(DeviceSpec::may_share_memory) { 3 } else { 0 };
+    let queues: usize = specs.iter().map(DeviceSpec::queues).sum();
+    let needed = ReservedFds::needed(1 + memory + queues, threads);
+    if needed <= has {
+        return Ok(());
+    }
+    let why = format!(
+        "{threads} elastic threads with {} devices use {needed} descriptors, and of {soft} (ulimit \
+         -n) the dataplane has {has}",
+        specs.len()
+    );
+    let fewer = "give fewer hardware threads with --cpus";
+    Err(Problem::new(what, why).mend(match ReservedFds::limit_for(needed) {
+        Some(limit) => format!("ulimit -n {limit}, or {fewer}"),
+        None => fewer.to_owned(),
+    }))
 }
 
 /// Behind the wall a program cannot use descriptor numbers from its soft limit on, where the
@@ -240,11 +258,12 @@ fn device_specs(settings: &Settings) -> Result<Vec<DeviceSpec>> {
     let mut specs: Vec<DeviceSpec> = Vec::new();
     for text in &settings.devices {
         let says = text.split(',').any(|word| word.starts_with("queues="));
-        let read = text.parse().and_then(|spec: DeviceSpec| match says {
-            true => Ok(spec),
-            false => spec.with_queues(threads),
-        });
-        let spec = read.map_err(|e| Problem::new("cannot use a device", e))?;
+        let spec: DeviceSpec = text.parse().map_err(|e| Problem::new("cannot use a device", e))?;
+        let spec = if says { Ok(spec) } else { spec.with_queues(threads) }.map_err(|most| {
+            let why = format!("{threads} queues, one for each elastic thread, at most {most}");
+            Problem::new(format!("cannot use the device `{text}`"), why)
+                .mend("give fewer hardware threads with --cpus")
+        })?;
         if spec.queues() != threads {
             let why = format!("it has {} queues for {threads} elastic threads", spec.queues());
             return Err(Problem::new(format!("cannot use the device `{text}`"), why)
@@ -255,6 +274,13 @@ fn device_specs(settings: &Settings) -> Result<Vec<DeviceSpec>> {
             return Err(Problem::new(format!("cannot use the device `{text}`"), why));
         }
         specs.push(spec);
+    }
+    let (queues, most) = (threads * specs.len(), queues_max(specs.len()));
+    if queues > most {
+        let all: Vec<String> = settings.devices.iter().map(|d| format!("--nic {d}")).collect();
+        let why = format!("{}: {queues} queues in all, at most {most}", all.join(" "));
+        return Err(Problem::new("cannot use the devices", why)
+            .mend("use fewer devices, or fewer hardware threads with --cpus"));
     }
     Ok(specs)
 }
@@ -392,6 +418,18 @@ mod tests {
             (&["dpdk:a"], "`dpdk:a`: no such kind"),
         ] {
             let e = device_specs(&settings(wrong)).expect_err("refused").to_string();
+            assert!(e.contains(says), "{e}");
+        }
+        let cpus = |count: usize| vec!["0"; count].join(",");
+        let many =
+            |count, devices: &[&str]| device_specs(&Settings::for_test(&cpus(count), devices));
+        assert!(many(128, &["tap:a"]).is_ok() && many(123, &["tap:a", "tap:b"]).is_ok());
+        for (count, devices, says) in [
+            (130, &["tap:a"][..], "130 queues, one for each elastic thread, at most 128"),
+            (128, &["tap:a", "tap:b"], "--nic tap:a --nic tap:b: 256 queues in all, at most 247"),
+            (17, &["memif:/tmp/a"], "17 queues, one for each elastic thread, at most 16"),
+        ] {
+            let e = many(count, devices).expect_err("refused").to_string();
             assert!(e.contains(says), "{e}");
         }
     }

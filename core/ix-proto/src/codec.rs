@@ -66,6 +66,15 @@ impl Sink for Fixed<'_> {
     }
 }
 
+/// Only counts.
+struct Count(usize);
+
+impl Sink for Count {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0 += bytes.len();
+    }
+}
+
 /// Encoded bytes on their way back to a value.
 #[derive(Debug)]
 pub struct Reader<'a> {
@@ -123,6 +132,13 @@ pub trait Codec: Sized {
         self.write(&mut fixed);
         let length = fixed.length;
         buffer.get(..length)
+    }
+
+    /// Number of its bytes.
+    fn encoded_len(&self) -> usize {
+        let mut count = Count(0);
+        self.write(&mut count);
+        count.0
     }
 
     /// The value of all these bytes.
@@ -354,6 +370,7 @@ pub(crate) mod tests {
     /// Whether a value comes back as it was, from all of its bytes and from no part of them.
     pub(crate) fn survives<T: Codec + PartialEq + fmt::Debug>(value: &T) {
         let bytes = value.encode();
+        assert_eq!(bytes.len(), value.encoded_len());
         assert_eq!(T::decode(&bytes).as_ref(), Ok(value));
         for cut in 0..bytes.len() {
             assert!(T::decode(&bytes[..cut]).is_err(), "{value:?} from {cut} bytes");

@@ -1,6 +1,7 @@
 //! The messages that IX's own processes send each other, as types, and the one codec for both ends.
 //!
 //! * [`channel`]: what the broker and the dataplane say to each other.
+//! * [`limits`]: how much one message carries.
 //! * [`config`]: what a dataplane begins with.
 //! * [`device`]: what a device is, and how it changes; [`memif`]: the same of a memif's link.
 //! * [`command`]: what the control plane asks of a running dataplane, and what came of it.
@@ -25,6 +26,7 @@ pub mod config;
 pub mod control;
 pub mod device;
 pub mod groups;
+pub mod limits;
 pub mod memif;
 pub mod observed;
 pub mod survey;

@@ -1,6 +1,7 @@
 //! The channel between broker and image: a SEQPACKET socket that carries short messages
 //! (`ix_proto::channel`) and descriptors. Used when a dataplane starts and when a device changes,
 //! never for packets.
+use ix_proto::limits::{MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
 use ix_sys::fd::hide_memory;
 use ix_sys::poll::{PollFd, poll};
 use ix_sys::socket::{self, Message};
@@ -8,10 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Longest message.
-pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Most descriptors in one message (Linux allows 253).
-pub const MESSAGE_FDS_MAX: usize = 128;
+const _: () = assert!(MESSAGE_FDS_MAX == socket::MESSAGE_FDS_MAX);
 
 /// One end of the socket. Both ends belong to the same release, so there is no version to agree on.
 #[derive(Debug)]

@@ -14,8 +14,8 @@ pub mod scan;
 pub mod stack;
 
 pub use auxv::Auxv;
-pub use channel::{Channel, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
-pub use fds::{RESERVED_FDS, ReservedFds};
+pub use channel::Channel;
+pub use fds::ReservedFds;
 
 /// The image's command line, between `ix_launch::launch` and the image's `main`: `ix-image ENTRY
 /// STACK CHANNEL now|later DOMAIN`. The first two are hexadecimal; then a descriptor's number; then

@@ -62,7 +62,7 @@ pub fn start(
     reserved.fence().map_err(|e| text("setrlimit", e))?;
     if let Domain::Pku(program) = domain {
         let (ranges, shared) = (dataplane.app_ranges(), dataplane.lasting_ranges());
-        wall::raise(program, &ranges, shared, reserved.base())?;
+        wall::raise(program, &ranges, shared, reserved)?;
     }
     channel.send(&FromImage::Ready.encode(), &[]).map_err(broken)?;
     let header = dataplane.header();

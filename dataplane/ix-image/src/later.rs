@@ -10,7 +10,7 @@ use crate::sys;
 use core::arch::asm;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use ix_abi::{ABI_VERSION, STARTER_MAGIC, Starter};
-use ix_entry::{RESERVED_FDS, ReservedFds};
+use ix_entry::ReservedFds;
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
@@ -56,13 +56,13 @@ pub fn reserved() -> ReservedFds {
 /// To be called in a forked child, on the program's side of the gate: closes the descriptors of the
 /// parent's dataplane, except for the channel.
 extern "C" fn forked() {
-    let (base, channel) = (reserved().base(), channel());
+    let (reserved, channel) = (reserved(), channel());
     let close = |first: RawFd, last: RawFd| {
         if first <= last {
             // SAFETY: no pointers. The range is the dataplane's alone.
             unsafe { sys::syscall(libc::SYS_close_range, [first as u64, last as u64, 0, 0, 0, 0]) };
         }
     };
-    close(base, channel - 1);
-    close(channel + 1, base + RESERVED_FDS - 1);
+    close(reserved.base(), channel - 1);
+    close(channel + 1, reserved.end() - 1);
 }

@@ -115,6 +115,9 @@ impl Broker {
         // low, attaching the device fails with a message that says so.
         let _ = ix_sys::limits::raise_memlock();
         let name = self.program.display().to_string();
+        start_of(&self.setup, &self.vnic)
+            .check()
+            .map_err(|e| Problem::new("cannot begin a dataplane", e))?;
         let problem = |e: &dyn std::fmt::Display| Problem::new(format!("cannot run {name}"), e);
         let metrics = self.access.bind_metrics()?;
         let watch = watch_links()?;
@@ -166,6 +169,16 @@ impl Broker {
     }
 }
 
+/// What a dataplane is told. A later one starts with the vNIC's current rules, not with the
+/// configured ones.
+fn start_of(setup: &DataplaneSetup, vnic: &Vnic) -> Start {
+    Start {
+        config: Config { vnic_rules: vnic.rules(), ..setup.config.clone() },
+        devices: setup.devices.iter().map(|device| device.info.clone()).collect(),
+        without: setup.without.clone(),
+    }
+}
+
 /// Answers the requests of a starting image: [`ix_launch::serve`], or [`ix_launch::equip`] after
 /// its hello.
 type Serve = fn(
@@ -182,18 +195,15 @@ impl Running {
             Some(setup) => setup,
             None => self.setup_again()?,
         };
+        let start = start_of(&setup, &self.vnic);
+        // Filters may have been added since the configuration was checked.
+        start.check().map_err(|e| Problem::new("cannot begin a dataplane", e))?;
         // The control page comes first, then packet memory, then every device's queues.
         let mut fds: Vec<BorrowedFd<'_>> = vec![self.counters.fd()];
         fds.extend(setup.memory.iter().flat_map(|memory| memory.fds.as_fds()));
         let mut devices = setup.devices;
         let queues: Vec<_> = devices.iter_mut().map(|d| d.take_fds()).collect();
         fds.extend(queues.iter().flatten().map(|fd| fd.as_fd()));
-        // A later dataplane starts with the vNIC's current rules, not with the configured ones.
-        let start = Start {
-            config: Config { vnic_rules: self.vnic.rules(), ..setup.config },
-            devices: devices.iter().map(|device| device.info.clone()).collect(),
-            without: setup.without,
-        };
         for device in &mut devices {
             let filters = crate::vnic::receive_filters(&start.config.vnic_rules);
             let line = device

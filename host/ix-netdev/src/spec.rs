@@ -70,11 +70,8 @@ impl DeviceSpec {
         }
     }
 
-    /// The same device with so many queue pairs.
-    ///
-    /// # Errors
-    /// No device of this kind has so many.
-    pub fn with_queues(mut self, wanted: usize) -> Result<DeviceSpec, SpecError> {
+    /// The same device with so many queue pairs; the error is how many its kind has at most.
+    pub fn with_queues(mut self, wanted: usize) -> Result<DeviceSpec, usize> {
         let (most, queues) = match &mut self {
             DeviceSpec::Tap { queues, .. } | DeviceSpec::Afxdp { queues, .. } => {
                 (MAX_QUEUES, queues)
@@ -82,14 +79,12 @@ impl DeviceSpec {
             DeviceSpec::Memif(spec) => (memif::QUEUES_MAX, &mut spec.queues),
         };
         *queues = wanted;
-        if (1..=most).contains(&wanted) {
-            return Ok(self);
-        }
-        let reason = match &self {
-            DeviceSpec::Memif(_) => Reason::Memif(MemifSpecError::Queues),
-            _ => Reason::Queues,
-        };
-        Err(SpecError { spec: self.to_string(), reason })
+        if (1..=most).contains(&wanted) { Ok(self) } else { Err(most) }
+    }
+
+    /// Whether its peer may work in the dataplane's packet memory.
+    pub fn may_share_memory(&self) -> bool {
+        matches!(self, DeviceSpec::Memif(_))
     }
 
     /// The interface's name, or a memif's socket.

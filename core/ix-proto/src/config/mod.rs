@@ -5,7 +5,7 @@ pub mod bounds;
 mod start;
 
 pub use bounds::{Bounds, OutOfRange};
-pub use start::{DEVICES_MAX, DevicesError, Start, WallPart};
+pub use start::{DEVICES_MAX, Start, StartError, WallPart, queues_max};
 
 use crate::codec::{codec_enum, codec_struct};
 use core::fmt;
@@ -490,10 +490,10 @@ mod tests {
             assert!(why.contains(says), "{why}");
             assert_eq!(Config::decode(&config.encode()), Err(DecodeError::Value), "{why}");
         }
-        let devices = |count| {
+        let start = |count, cpus: usize, name: &str| {
             let info = crate::device::NicInfo {
-                kind: crate::device::NicKind::Sim,
-                name: "sim".to_owned(),
+                kind: crate::device::NicKind::Tap,
+                name: name.to_owned(),
                 mode: String::new(),
                 queues: 1,
                 mac: [2; 6],
@@ -503,12 +503,25 @@ mod tests {
                 shared_frames: false,
                 table_fd: false,
             };
-            Start { config: usual(), devices: vec![info; count], without: Vec::new() }
+            let config = Config { cpus: vec![0; cpus], ..usual() };
+            Start { config, devices: vec![info; count], without: Vec::new() }
         };
-        survives(&devices(0));
-        assert!(Start::decode(&devices(DEVICES_MAX).encode()).is_ok());
-        let bytes = devices(DEVICES_MAX + 1).encode();
-        assert_eq!(Start::decode(&bytes), Err(DecodeError::Value));
+        survives(&start(0, 1, ""));
+        // What one message carries: in devices, in descriptors, in bytes.
+        for (most, beyond, why) in [
+            (
+                start(DEVICES_MAX, 1, "tap0"),
+                start(DEVICES_MAX + 1, 1, "tap0"),
+                "65 devices, at most 64",
+            ),
+            (start(2, 126, "tap0"), start(2, 127, "tap0"), "255 descriptors of queues and memory"),
+            (start(64, 1, &"n".repeat(900)), start(64, 1, &"n".repeat(1100)), "at most 65536"),
+        ] {
+            assert!(most.check().is_ok() && Start::decode(&most.encode()).is_ok(), "{why}");
+            assert!(beyond.check().is_err_and(|e| e.to_string().contains(why)), "{why}");
+            assert_eq!(Start::decode(&beyond.encode()), Err(DecodeError::Value), "{why}");
+        }
+        assert_eq!(queues_max(2) / 2, 123, "with packet memory and two tables");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What a dataplane begins with.
-use crate::codec::{codec_enum, codec_struct};
+use crate::codec::{Codec, codec_enum, codec_struct};
 use crate::config::Config;
-use crate::device::NicInfo;
+use crate::device::{NicInfo, NicKind};
+use crate::limits::{MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
+use core::fmt;
 
 /// Most devices of a dataplane.
 pub const DEVICES_MAX: usize = 64;
@@ -22,15 +24,71 @@ pub struct Start {
 
 codec_struct!(Start { config, devices, without } if check);
 
-/// More devices than [`DEVICES_MAX`].
+/// Descriptors of the control page, and of packet memory.
+const PAGE_FDS: usize = 1;
+const MEMORY_FDS: usize = 3;
+
+/// Why a dataplane cannot begin so: more than one message carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DevicesError;
+pub enum StartError {
+    /// So many devices.
+    Devices(usize),
+    /// So many descriptors.
+    Descriptors(usize),
+    /// So many bytes.
+    Bytes(usize),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Devices(count) => write!(f, "{count} devices, at most {DEVICES_MAX}"),
+            StartError::Descriptors(count) => write!(
+                f,
+                "{count} descriptors of queues and memory, at most {MESSAGE_FDS_MAX}: use fewer \
+                 devices, or fewer elastic threads"
+            ),
+            StartError::Bytes(count) => write!(
+                f,
+                "the configuration has {count} bytes, at most {MESSAGE_BYTES_MAX}: use fewer \
+                 filters, ARP entries or devices"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// Most queues that all devices of a dataplane have together, if there are so many devices.
+pub const fn queues_max(devices: usize) -> usize {
+    MESSAGE_FDS_MAX.saturating_sub(PAGE_FDS + MEMORY_FDS + devices)
+}
 
 impl Start {
-    /// Refuses more devices than there can be.
-    pub fn check(&self) -> Result<(), DevicesError> {
-        let fits = self.devices.len() <= DEVICES_MAX;
-        if fits { Ok(()) } else { Err(DevicesError) }
+    /// Number of descriptors that travel with it.
+    pub fn fds(&self) -> usize {
+        let shared = self.devices.iter().any(|info| info.shared_frames);
+        let of_device = |info: &NicInfo| match info.kind {
+            NicKind::Sim => 0,
+            _ => self.config.cpus.len() + usize::from(info.table_fd),
+        };
+        let memory = if shared { MEMORY_FDS } else { 0 };
+        PAGE_FDS + memory + self.devices.iter().map(of_device).sum::<usize>()
+    }
+
+    /// Refuses more than one message carries.
+    pub fn check(&self) -> Result<(), StartError> {
+        if self.devices.len() > DEVICES_MAX {
+            return Err(StartError::Devices(self.devices.len()));
+        }
+        if self.fds() > MESSAGE_FDS_MAX {
+            return Err(StartError::Descriptors(self.fds()));
+        }
+        // One byte says that the message is this one.
+        match 1 + self.encoded_len() {
+            bytes if bytes > MESSAGE_BYTES_MAX => Err(StartError::Bytes(bytes)),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -30,6 +30,7 @@ use handler::{FP_BYTES, FP_RIGHTS};
 use ix_abi::{error, gate_op};
 use ix_dataplane::AppAccess;
 use ix_dataplane::metrics::Refusal;
+use ix_entry::ReservedFds;
 use parts::{Part, stands};
 use record::{FP_MAX, Incoming, LIVE, NOBODY, RECORDS, Record, Shown};
 use std::fmt::Display;
@@ -50,14 +51,14 @@ pub fn raise(
     program: &[(usize, usize)],
     ranges: &[(usize, usize, AppAccess)],
     shared: [(usize, usize); 2],
-    fd_base: i32,
+    reserved: ReservedFds,
 ) -> Result<(), String> {
     refuse_privilege()?;
-    refuse_open_memory(fd_base)?;
+    refuse_open_memory(reserved)?;
     allocate_keys()?;
     asm::raise_rights();
     asm::measure_vectors();
-    filter::FD_BASE.store(fd_base, Ordering::Relaxed);
+    filter::FD_BASE.store(reserved.base(), Ordering::Relaxed);
     let own_fs: u64;
     // SAFETY: FSGSBASE was checked at the start.
     unsafe { core::arch::asm!("rdfsbase {}", out(reg) own_fs) };
@@ -136,8 +137,8 @@ fn refuse_privilege() -> Result<(), String> {
 
 /// Memory with a descriptor could be mapped a second time, without a key: by the descriptor's name
 /// in `/proc`, even if no system call may use its number.
-fn refuse_open_memory(fd_base: i32) -> Result<(), String> {
-    for fd in fd_base..fd_base + ix_entry::RESERVED_FDS {
+fn refuse_open_memory(reserved: ReservedFds) -> Result<(), String> {
+    for fd in reserved.base()..reserved.end() {
         // SAFETY: all zero is a valid `stat`, which is only filled.
         let is_file = unsafe {
             let mut stat: libc::stat = core::mem::zeroed();

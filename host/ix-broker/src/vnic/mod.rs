@@ -7,12 +7,12 @@ mod tests;
 pub use filters::{Enforcer, Granted, Made, Place, capability, draw, refuse};
 
 use crate::link_rates::LinkRates;
-use ix_entry::MESSAGE_BYTES_MAX;
 use ix_proto::control::vnic::{
     FilterAssigned, FilterCreated, FilterDerived, FiltersCreated, FiltersRevoked, Limit, OwnFilter,
     OwnRates, OwnVnic, QueueRates, RateChange, RatesSet, View,
 };
 use ix_proto::control::{Answer, Refusal};
+use ix_proto::limits::MESSAGE_BYTES_MAX;
 use ix_sys::socket::local_ipv4_addresses;
 use ix_vnic::{
     Assigned, Direction, FILTERS_MAX, Filter, FilterId, FilterView, Policy, Rate, Rates,
