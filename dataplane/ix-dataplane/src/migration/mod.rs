@@ -30,6 +30,7 @@ mod machine_tests;
 pub(crate) mod message;
 pub(crate) mod on_cpu;
 mod outgoing;
+mod planted;
 mod record;
 mod routes;
 pub(crate) mod ship;

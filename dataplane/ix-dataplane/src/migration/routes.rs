@@ -1,5 +1,6 @@
 //! Which way packets of a group take from here, and how a third thread changes it.
 use super::message::{Forwarded, Message};
+use super::planted::{self, Bug};
 use super::{Action, Migrations, OVERDUE_US, Sight};
 use crate::receive::batch::Origin;
 use ix_nic::RxPacket;
@@ -86,7 +87,7 @@ impl Migrations {
         if owner == usize::from(route) || owner == *index {
             sent.insert(group);
             Way::To(usize::from(route))
-        } else if !sent.contains(group) {
+        } else if !sent.contains(group) || planted::is(Bug::NoQuestion) {
             // The old way is empty.
             routes[group] = owner as u16;
             sent.insert(group);
