@@ -4,6 +4,7 @@
 use ix_proto::limits::{MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
 use ix_sys::fd::hide_memory;
 use ix_sys::poll::{PollFd, poll};
+use ix_sys::process::Process;
 use ix_sys::socket::{self, Message};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -55,14 +56,15 @@ impl Channel {
     }
 
     /// From now on [`Channel::receive_from`] says which process sent a message.
-    /// [`Channel::brings_descriptors`] is of no use for this end then.
-    pub fn tell_senders(&self) -> io::Result<()> {
+    /// [`Channel::brings_descriptors`] is of no use for this end then. Returns whether the kernel
+    /// says it by descriptors ([`socket::tell_senders`]).
+    pub fn tell_senders(&self) -> io::Result<bool> {
         socket::tell_senders(self.as_fd())
     }
 
     /// Waits for one message, and returns it with the process that sent it, as the kernel says;
     /// descriptors are closed. `None` when the other end is closed.
-    pub fn receive_from(&self) -> io::Result<Option<(Vec<u8>, Option<u32>)>> {
+    pub fn receive_from(&self) -> io::Result<Option<(Vec<u8>, Option<Process>)>> {
         let mut bytes = vec![0u8; MESSAGE_BYTES_MAX];
         let message = self.receive_into(&mut bytes, 0)?;
         Ok(message.map(|message| {

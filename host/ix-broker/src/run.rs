@@ -16,6 +16,7 @@ use ix_problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_proto::config::WallPart;
 use ix_proto::control::{Look, Starting, Status};
 use ix_proto::{Config, FromImage, Start};
+use ix_sys::process::Process;
 use ix_sys::socket::get_option;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -138,7 +139,14 @@ impl Broker {
         };
         let child = ix_launch::launch(&image, &config).map_err(launch_problem)?;
         let pid = child.pid();
-        let signals = SignalForwarding::to(pid).map_err(|e| problem(&e))?;
+        let signals = SignalForwarding::to(child.leader()).map_err(|e| problem(&e))?;
+        if !child.knows_senders() {
+            eprintln!(
+                "ix: this kernel does not say by descriptor which process sent a message (Linux \
+                 6.5 does): if a process of the program ends, its number may get another one \
+                 signals that were meant for it"
+            );
+        }
         let mut control = Server::listen(control, pid as i32, &self.access)?;
         if let Some(address) = metrics.as_ref().and_then(|m| m.local_addr().ok()) {
             eprintln!("ix: metrics at http://{address}/metrics");
@@ -225,7 +233,7 @@ impl Running {
             let info = &device.info;
             eprintln!("ix: device {}:{}: {}", info.kind, info.name, info.mode);
         }
-        eprintln!("ix: packet memory: {}", pages_of(self.child.heir()));
+        eprintln!("ix: packet memory: {}", pages_of(self.child.heir().pid()));
         // A queue exists as long as any copy of its descriptor: the dataplane must have the only
         // one.
         drop(queues);
@@ -286,11 +294,11 @@ impl Running {
                         return Ok(exit);
                     }
                 }
-                Occurrence::Said(FromImage::Hello { pid }) => {
-                    self.child.inherited_by(pid);
+                Occurrence::Said(FromImage::Hello { .. }, Some(process)) => {
+                    self.child.inherited_by(process);
                     self.equip(ix_launch::equip)?;
                 }
-                Occurrence::Said(message) => self.handle(&message),
+                Occurrence::Said(message, sender) => self.handle(&message, sender),
             }
             self.signals.turn_to(self.child.leader());
             for (ticket, answer) in self.answers.take() {
@@ -370,9 +378,9 @@ impl Running {
         due.map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
     }
 
-    fn handle(&mut self, message: &FromImage) {
-        if let FromImage::Survivor { pid } = message {
-            return self.survivor.is(*pid);
+    fn handle(&mut self, message: &FromImage, sender: Option<Process>) {
+        if let (FromImage::Survivor { .. }, Some(process)) = (message, sender) {
+            return self.survivor.is(process);
         }
         if self.surveys.handle(message) {
             return self.serve_surveys();
@@ -395,7 +403,7 @@ impl Running {
         match ends.map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))? {
             Occurrence::Exited(exit) => return Ok(Some(exit)),
             Occurrence::Left => return self.say_unless_it_ends(lines),
-            Occurrence::Said(message) => self.handle(&message),
+            Occurrence::Said(message, sender) => self.handle(&message, sender),
             Occurrence::Readable(_) | Occurrence::Nothing => {}
         }
         lines.iter().for_each(|line| eprintln!("ix: {line}"));

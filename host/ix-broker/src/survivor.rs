@@ -2,29 +2,29 @@
 //! `survivor`), as its broker sees it. If it is killed earlier, the dataplane starts another.
 use ix_entry::Channel;
 use ix_proto::{Codec, ToImage};
-use ix_sys::process;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use ix_sys::process::Process;
+use std::os::fd::{AsFd, BorrowedFd};
 
-/// The newest survivor, by number and descriptor.
+/// The newest survivor.
 #[derive(Default)]
-pub struct Survivor(Option<(u32, OwnedFd)>);
+pub struct Survivor(Option<Process>);
 
 impl Survivor {
-    /// Sets the number of the newest survivor.
-    pub fn is(&mut self, pid: u32) {
+    /// Sets the newest survivor.
+    pub fn is(&mut self, process: Process) {
         self.reap();
-        self.0 = process::open_pidfd(pid).ok().map(|fd| (pid, fd));
+        self.0 = Some(process);
     }
 
     /// Readable when it has ended.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.0.as_ref().map(|(_, fd)| fd.as_fd())
+        self.0.as_ref().map(Process::as_fd)
     }
 
     /// It has ended: tells the dataplane, which starts another. Without a dataplane none is needed.
     pub fn ended(&mut self, channel: Option<&Channel>) {
         self.reap();
-        let Some((pid, _)) = self.0.take() else { return };
+        let Some(pid) = self.0.take().map(|process| process.pid()) else { return };
         // A channel that stays full belongs to a program that never enters the dataplane: it has no
         // connections to close.
         let told = channel.map(|c| c.try_send(&ToImage::SurvivorEnded { pid }.encode(), &[]));
@@ -40,8 +40,8 @@ impl Survivor {
     /// Waits for it if it is our child. Otherwise a fork of the program made it, and it has its own
     /// parent.
     fn reap(&self) {
-        if let Some((pid, _)) = &self.0 {
-            let _ = process::wait(*pid as i32, false);
+        if let Some(process) = &self.0 {
+            let _ = process.wait(false);
         }
     }
 }

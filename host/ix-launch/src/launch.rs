@@ -6,16 +6,16 @@ use crate::load::Exec;
 use crate::plant::plant;
 use crate::program::{check, diagnose};
 use crate::tracee::Tracee;
-use ix_entry::ABI_PLACEHOLDER;
-use ix_entry::Channel;
-use ix_entry::ReservedFds;
+use ix_entry::{ABI_PLACEHOLDER, Channel, ReservedFds};
 use ix_proto::{Codec, FromImage, Outcome};
+use ix_sys::process::Process;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest time from the first sign of a process's end to its end.
@@ -68,15 +68,16 @@ pub struct LaunchConfig {
 /// A program with the dataplane planted into it. Dropping it kills the program if it still runs.
 #[derive(Debug)]
 pub struct Child {
-    pid: libc::pid_t,
-    pidfd: OwnedFd,
+    process: Arc<Process>,
     channel: Option<Channel>,
+    /// The kernel says by descriptors which process a message is of.
+    knows_senders: bool,
     /// The process that was started.
     exit: Option<Exit>,
     /// Its descendants may have the dataplane after it.
     later: bool,
     /// The process that has the dataplane, if it is another one.
-    heir: Option<libc::pid_t>,
+    heir: Option<Arc<Process>>,
     /// All processes have ended, which was reported.
     over: Option<Exit>,
 }
@@ -84,8 +85,9 @@ pub struct Child {
 /// Result of [`Child::next`].
 #[derive(Debug)]
 pub enum Occurrence {
-    /// The image has sent a message.
-    Said(FromImage),
+    /// The image has sent a message; with the process that did, for a hello and for the survivor's
+    /// word.
+    Said(FromImage, Option<Process>),
     /// The image is no longer in the process: the program executed another one.
     Left,
     /// The descriptor of this index in `also` is readable or closed.
@@ -113,7 +115,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         }
     }
     let (ours, theirs) = Channel::pair().map_err(system("socketpair"))?;
-    ours.tell_senders().map_err(system("setsockopt(SO_PASSCRED)"))?;
+    let knows_senders = ours.tell_senders().map_err(system("setsockopt(SO_PASSCRED)"))?;
     // Copies at the numbers they will have in the child; there they lose close-on-exec.
     let theirs = reserved.copy(theirs.as_fd()).map_err(system("dup"))?;
     let image_copy = reserved.copy(image.fd()).map_err(system("dup"))?;
@@ -151,13 +153,13 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
             command.spawn().map_err(system("execveat of the image"))
         }
     }?;
-    let pid = child.id() as libc::pid_t;
-    // Dropped here: our own `Child` waits for it from now on.
+    let pid = child.id();
+    // Dropped here: our own `Child` waits for it from now on. Until then the number stays its own.
     drop(child);
     let mut child = Child {
-        pid,
-        pidfd: pidfd(pid).map_err(system("pidfd_open"))?,
+        process: Arc::new(Process::open(pid).map_err(system("pidfd_open"))?),
         channel: Some(ours),
+        knows_senders,
         exit: None,
         later: config.later,
         heir: None,
@@ -166,7 +168,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     if config.entry == Entry::Loading {
         return Ok(child);
     }
-    let planted = Tracee::at_exec(pid).and_then(|tracee| {
+    let planted = Tracee::at_exec(pid as libc::pid_t).and_then(|tracee| {
         if tracee.is_64_bit() {
             plant(tracee, image, image_fd, channel_fd, config)
         } else {
@@ -221,20 +223,16 @@ fn executes(exec: Exec, keep: Vec<RawFd>) -> impl FnMut() -> io::Result<()> + Se
     }
 }
 
-fn pidfd(pid: libc::pid_t) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor without another owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
-}
-
 impl Child {
     /// The program's process.
     pub fn pid(&self) -> u32 {
-        self.pid as u32
+        self.process.pid()
+    }
+
+    /// Whether the kernel says by descriptors which process a message is of (Linux 6.5). Otherwise
+    /// the process that has its number when the message is read is taken for it.
+    pub fn knows_senders(&self) -> bool {
+        self.knows_senders
     }
 
     /// Whether the dataplane begins when the program needs it.
@@ -249,21 +247,23 @@ impl Child {
 
     /// The process that gets signals: the one that was started, or the one that has the dataplane
     /// after it.
-    pub fn leader(&self) -> u32 {
+    pub fn leader(&self) -> &Arc<Process> {
         match self.exit {
-            Some(_) => self.heir.unwrap_or(self.pid) as u32,
-            None => self.pid as u32,
+            Some(_) => self.heir(),
+            None => &self.process,
         }
     }
 
     /// The process that has the dataplane.
-    pub fn heir(&self) -> u32 {
-        self.heir.unwrap_or(self.pid) as u32
+    pub fn heir(&self) -> &Arc<Process> {
+        self.heir.as_ref().unwrap_or(&self.process)
     }
 
     /// The dataplane begins in this process.
-    pub fn inherited_by(&mut self, pid: u32) {
-        self.heir = Some(pid as libc::pid_t).filter(|pid| *pid != self.pid);
+    pub fn inherited_by(&mut self, process: Process) {
+        // The number of the process that was started stays its own until it was waited for.
+        let is_first = self.exit.is_none() && process.pid() == self.process.pid();
+        self.heir = (!is_first).then(|| Arc::new(process));
     }
 
     /// Waits for the first of: a message of the image, the program's end, one of `also`, or
@@ -277,7 +277,7 @@ impl Child {
         let poll = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // poll ignores a negative descriptor.
         let channel = self.channel.as_ref().map_or(-1, |channel| channel.as_fd().as_raw_fd());
-        let process = if self.exit.is_none() { self.pidfd.as_raw_fd() } else { -1 };
+        let process = if self.exit.is_none() { self.process.as_fd().as_raw_fd() } else { -1 };
         let mut polls = vec![poll(channel), poll(process)];
         polls.extend(also.iter().map(|fd| poll(fd.as_raw_fd())));
         // SAFETY: a slice with its length.
@@ -290,9 +290,9 @@ impl Child {
         // The image's last messages come before the end.
         if polls[0].revents != 0 {
             if let Some(channel) = &self.channel
-                && let Some(message) = said(channel)?
+                && let Some((message, sender)) = said(channel)?
             {
-                return Ok(Occurrence::Said(message));
+                return Ok(Occurrence::Said(message, sender));
             }
             self.channel = None;
             if self.exit.is_none() && !self.ends_soon() {
@@ -309,8 +309,8 @@ impl Child {
 
     /// A process that ends closes its descriptors a moment before.
     fn ends_soon(&self) -> bool {
-        let mut poll =
-            libc::pollfd { fd: self.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let fd = self.process.as_fd().as_raw_fd();
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: one struct.
         unsafe { libc::poll(&mut poll, 1, ENDING_MS) > 0 }
     }
@@ -320,7 +320,7 @@ impl Child {
         loop {
             match self.next(&[], -1)? {
                 Occurrence::Exited(exit) => return Ok(exit),
-                Occurrence::Said(_) | Occurrence::Left | Occurrence::Nothing => {}
+                Occurrence::Said(..) | Occurrence::Left | Occurrence::Nothing => {}
                 Occurrence::Readable(_) => {}
             }
         }
@@ -328,13 +328,13 @@ impl Child {
 
     /// Ends the program.
     pub fn kill(&self) {
+        // Errors: it has ended.
         if self.exit.is_none() {
-            // SAFETY: no pointers; the child is not reaped, so the pid still names it.
-            unsafe { libc::kill(self.pid, libc::SIGKILL) };
+            let _ = self.process.signal(libc::SIGKILL);
         }
-        if let Some(heir) = self.heir.filter(|_| self.channel.is_some() && self.over.is_none()) {
-            // SAFETY: no pointers. It lives, or only we could reap it: it holds the channel.
-            unsafe { libc::kill(heir, libc::SIGKILL) };
+        let on_ix = self.channel.is_some() && self.over.is_none();
+        if let Some(heir) = self.heir.as_ref().filter(|_| on_ix) {
+            let _ = heir.signal(libc::SIGKILL);
         }
     }
 
@@ -362,7 +362,7 @@ impl Child {
     fn reap(&mut self) -> io::Result<Occurrence> {
         let exit = match self.exit {
             Some(exit) => exit,
-            None => *self.exit.insert(wait_for(self.pid)?),
+            None => *self.exit.insert(wait_for(&self.process)?),
         };
         // A process that could have the dataplane later holds the channel.
         if self.later && self.channel.as_ref().is_some_and(|channel| !channel.is_closed()) {
@@ -370,23 +370,26 @@ impl Child {
         }
         self.wait_for_survivor();
         // An heir that is not our child has another parent, which is told how it ended.
-        let exit = self.heir.and_then(|heir| wait_for(heir).ok()).unwrap_or(exit);
+        let heir = self.heir.as_ref();
+        let exit = heir.and_then(|heir| wait_for(heir).ok()).unwrap_or(exit);
         self.over = Some(exit);
         Ok(Occurrence::Exited(exit))
     }
 }
 
-/// The next message of the image; `None` when nobody has the other end any more.
+/// The next message of the image, with its sender if that matters; `None` when nobody has the other
+/// end any more.
 ///
 /// A process says its own number, but the kernel knows better: the broker signals that process with
 /// its own rights, and the program may send whatever it likes.
-fn said(channel: &Channel) -> io::Result<Option<FromImage>> {
+fn said(channel: &Channel) -> io::Result<Option<(FromImage, Option<Process>)>> {
     let Some((bytes, sender)) = channel.receive_from()? else { return Ok(None) };
     let invalid = || io::Error::from_raw_os_error(libc::EBADMSG);
     let message = FromImage::decode(&bytes).map_err(|_| invalid())?;
-    Ok(Some(match message {
-        FromImage::Hello { .. } => FromImage::Hello { pid: sender.ok_or_else(invalid)? },
-        FromImage::Survivor { .. } => FromImage::Survivor { pid: sender.ok_or_else(invalid)? },
+    let known = || sender.as_ref().map(Process::pid).ok_or_else(invalid);
+    let message = match message {
+        FromImage::Hello { .. } => FromImage::Hello { pid: known()? },
+        FromImage::Survivor { .. } => FromImage::Survivor { pid: known()? },
         FromImage::Failed(why) => FromImage::Failed(printable(&why)),
         FromImage::UpdateFailed { device, serial, why } => {
             FromImage::UpdateFailed { device, serial, why: printable(&why) }
@@ -400,7 +403,9 @@ fn said(channel: &Channel) -> io::Result<Option<FromImage>> {
             FromImage::Outcome { serial, outcome }
         }
         other => other,
-    }))
+    };
+    let matters = matches!(message, FromImage::Hello { .. } | FromImage::Survivor { .. });
+    Ok(Some((message, sender.filter(|_| matters))))
 }
 
 /// A text of the image without what a terminal would obey.
@@ -425,19 +430,9 @@ fn continue_children() {
 }
 
 /// Waits for the end of a child.
-fn wait_for(pid: libc::pid_t) -> io::Result<Exit> {
-    loop {
-        let mut status = 0;
-        // SAFETY: fills a local.
-        if unsafe { libc::waitpid(pid, &mut status, 0) } < 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        } else if let Some(exit) = Exit::from_wait_status(status) {
-            return Ok(exit);
-        }
-    }
+fn wait_for(child: &Process) -> io::Result<Exit> {
+    let status = child.wait(true)?.map(ExitStatus::into_raw);
+    status.and_then(Exit::from_wait_status).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 impl Drop for Child {
@@ -445,7 +440,7 @@ impl Drop for Child {
         self.kill();
         if self.exit.is_none() {
             // An error can be ignored: the child is no longer ours.
-            let _ = wait_for(self.pid);
+            let _ = wait_for(&self.process);
         }
     }
 }
@@ -461,15 +456,21 @@ mod tests {
         let own = std::process::id();
         // As signed numbers: this process's group, init, and every process.
         for pid in [0, 1, u32::MAX] {
-            theirs.send(&FromImage::Hello { pid }.encode(), &[]).unwrap();
-            assert_eq!(said(&ours).unwrap(), Some(FromImage::Hello { pid: own }));
-            theirs.send(&FromImage::Survivor { pid }.encode(), &[]).unwrap();
-            assert_eq!(said(&ours).unwrap(), Some(FromImage::Survivor { pid: own }));
+            for (told, known) in [
+                (FromImage::Hello { pid }, FromImage::Hello { pid: own }),
+                (FromImage::Survivor { pid }, FromImage::Survivor { pid: own }),
+            ] {
+                theirs.send(&told.encode(), &[]).unwrap();
+                let (message, sender) = said(&ours).unwrap().unwrap();
+                assert_eq!(message, known);
+                sender.expect("known").signal(0).unwrap();
+            }
         }
         theirs.send(&FromImage::Ready.encode(), &[]).unwrap();
-        assert_eq!(said(&ours).unwrap(), Some(FromImage::Ready));
+        let (message, sender) = said(&ours).unwrap().unwrap();
+        assert!(message == FromImage::Ready && sender.is_none());
         drop(theirs);
-        assert_eq!(said(&ours).unwrap(), None);
+        assert!(said(&ours).unwrap().is_none());
     }
 
     #[test]
@@ -485,10 +486,10 @@ mod tests {
             |why| FromImage::Outcome { serial: 1, outcome: Outcome::TimedOut(why) },
         ] {
             theirs.send(&of(sent.clone()).encode(), &[]).unwrap();
-            assert_eq!(said(&ours).unwrap(), Some(of(shown.clone())));
+            assert_eq!(said(&ours).unwrap().unwrap().0, of(shown.clone()));
         }
         theirs.send(&outcome(Outcome::Done).encode(), &[]).unwrap();
-        assert_eq!(said(&ours).unwrap(), Some(outcome(Outcome::Done)));
+        assert_eq!(said(&ours).unwrap().unwrap().0, outcome(Outcome::Done));
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub fn equip(
 fn next_message(child: &mut Child) -> Result<FromImage, ServeError> {
     loop {
         match child.next(&[], -1)? {
-            Occurrence::Said(message) => return Ok(message),
+            Occurrence::Said(message, _) => return Ok(message),
             Occurrence::Exited(exit) => return Err(ServeError::Died(exit)),
             Occurrence::Left => return Err(ServeError::Died(child.wait()?)),
             Occurrence::Readable(_) | Occurrence::Nothing => {}

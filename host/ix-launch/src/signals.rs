@@ -1,13 +1,18 @@
 //! Signals that ask the broker to end are forwarded to the program, which decides.
+use ix_sys::process::{Process, signal_pidfd};
+use std::cell::RefCell;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// Signals that are forwarded.
 const FORWARDED: [i32; 6] =
     [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
 
-/// The process that gets them; 0: none.
-static TARGET: AtomicI32 = AtomicI32::new(0);
+/// The descriptor of the process that gets them.
+static TARGET: AtomicI32 = AtomicI32::new(NOBODY);
+const NOBODY: RawFd = -1;
 
 /// Signals that ask for an end and were forwarded: one bit for each.
 static ENDING: AtomicU64 = AtomicU64::new(0);
@@ -16,15 +21,20 @@ static ENDING: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug)]
 pub struct SignalForwarding {
     before: Vec<(i32, libc::sigaction)>,
+    /// All processes that were the target, the newest last. A handler on another thread may still
+    /// use a former one's descriptor, so all stay open.
+    targets: RefCell<Vec<Arc<Process>>>,
 }
 
 impl SignalForwarding {
-    /// Begins to forward to `pid`.
-    pub fn to(pid: u32) -> io::Result<SignalForwarding> {
-        if TARGET.compare_exchange(0, pid as i32, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+    /// Begins to forward to a process.
+    pub fn to(process: &Arc<Process>) -> io::Result<SignalForwarding> {
+        let fd = process.as_fd().as_raw_fd();
+        if TARGET.compare_exchange(NOBODY, fd, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return Err(io::Error::from_raw_os_error(libc::EBUSY));
         }
-        let mut forwarding = SignalForwarding { before: Vec::new() };
+        let targets = RefCell::new(vec![Arc::clone(process)]);
+        let mut forwarding = SignalForwarding { before: Vec::new(), targets };
         let handler = forward as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
         for signal in FORWARDED {
             // SAFETY: all-zero bytes are a valid `sigaction` (empty mask, default action).
@@ -45,16 +55,17 @@ impl SignalForwarding {
 impl SignalForwarding {
     /// Forwards to this process from now on. The former process may not have handled a request to
     /// end, so this one gets it as well.
-    pub fn turn_to(&self, pid: u32) {
-        // 0 and negative numbers are groups of processes.
-        let Some(pid) = i32::try_from(pid).ok().filter(|pid| *pid > 0) else { return };
-        if TARGET.swap(pid, Ordering::SeqCst) == pid {
+    pub fn turn_to(&self, process: &Arc<Process>) {
+        let mut targets = self.targets.borrow_mut();
+        if targets.last().is_some_and(|last| Arc::ptr_eq(last, process)) {
             return;
         }
+        targets.push(Arc::clone(process));
+        TARGET.store(process.as_fd().as_raw_fd(), Ordering::SeqCst);
         let asked = ENDING.load(Ordering::SeqCst);
         for signal in (1..64).filter(|signal| asked >> signal & 1 != 0) {
-            // SAFETY: no pointers; the process is a descendant that nobody but us reaps.
-            unsafe { libc::kill(pid, signal) };
+            // An error: it has ended.
+            let _ = process.signal(signal);
         }
     }
 }
@@ -65,7 +76,7 @@ impl Drop for SignalForwarding {
             // SAFETY: puts back what `sigaction` had answered.
             unsafe { libc::sigaction(*signal, old, core::ptr::null_mut()) };
         }
-        TARGET.store(0, Ordering::SeqCst);
+        TARGET.store(NOBODY, Ordering::SeqCst);
         ENDING.store(0, Ordering::SeqCst);
     }
 }
@@ -75,14 +86,14 @@ extern "C" fn forward(signal: i32, info: *mut libc::siginfo_t, _context: *mut li
     let code = unsafe { (*info).si_code };
     // A key press at the terminal (SI_KERNEL) reaches the whole process group, the child included.
     let target = TARGET.load(Ordering::SeqCst);
-    if target > 0 && code <= 0 {
+    if target != NOBODY && code <= 0 {
         if [libc::SIGINT, libc::SIGTERM, libc::SIGQUIT].contains(&signal) {
             ENDING.fetch_or(1 << signal, Ordering::SeqCst);
         }
-        // SAFETY: errno is put back, kill is safe in a handler.
+        // SAFETY: errno is put back; the call between is only a system call.
         unsafe {
             let errno = *libc::__errno_location();
-            libc::kill(target, signal);
+            let _ = signal_pidfd(target, signal);
             *libc::__errno_location() = errno;
         }
     }

@@ -44,8 +44,8 @@ fn signals_to_the_broker_go_on_to_the_program() {
     let name = format!("{}/trap-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
     let mut child = start("sh", &["-c", script, "sh", &name]).expect("starts");
     boot(&mut child);
-    let forwarding = SignalForwarding::to(child.pid()).expect("forwards");
-    assert!(SignalForwarding::to(1).is_err(), "one at a time");
+    let forwarding = SignalForwarding::to(child.leader()).expect("forwards");
+    assert!(SignalForwarding::to(child.leader()).is_err(), "one at a time");
     while !std::path::Path::new(&name).exists() {
         std::thread::sleep(Duration::from_millis(5));
     }

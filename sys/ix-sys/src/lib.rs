@@ -44,3 +44,13 @@ use std::io;
 pub fn check<T: Copy + PartialEq + From<i8>>(ret: T) -> io::Result<T> {
     if ret == T::from(-1) { Err(io::Error::last_os_error()) } else { Ok(ret) }
 }
+
+/// Repeats a call that a signal interrupted.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}

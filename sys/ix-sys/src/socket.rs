@@ -1,5 +1,6 @@
 //! Sockets: opening, options, and messages with descriptors.
-use crate::{check, fd};
+use crate::process::Process;
+use crate::{check, fd, retry};
 use std::io;
 use std::mem::{offset_of, zeroed};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -265,15 +266,23 @@ fn file_address(path: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)>
 /// Descriptors in one message at most (the kernel's SCM_MAX_FD).
 pub const MESSAGE_FDS_MAX: usize = 253;
 
+/// The option that has each message bring a descriptor of the process that sent it, and the kind of
+/// control data that this descriptor comes in (Linux 6.5).
+const SO_PASSPIDFD: libc::c_int = 76;
+const SCM_PIDFD: libc::c_int = 4;
+
 /// Room for the descriptors of a message and for who sent it, aligned for their headers.
 #[repr(C, align(8))]
-struct Control([u8; 1072]);
+struct Control([u8; 1088]);
 
 const _: () = {
-    let (fds, sender) = (MESSAGE_FDS_MAX * size_of::<RawFd>(), size_of::<libc::ucred>());
-    // SAFETY: computes sizes only.
-    let space = unsafe { libc::CMSG_SPACE(fds as u32) + libc::CMSG_SPACE(sender as u32) };
-    assert!(size_of::<Control>() >= space as usize);
+    const fn space(bytes: usize) -> u32 {
+        // SAFETY: computes sizes only.
+        unsafe { libc::CMSG_SPACE(bytes as u32) }
+    }
+    let one = size_of::<RawFd>();
+    let all = space(MESSAGE_FDS_MAX * one) + space(size_of::<libc::ucred>()) + space(one);
+    assert!(size_of::<Control>() >= all as usize);
 };
 
 /// Sends a message with copies of descriptors, without a SIGPIPE; `flags` as `MSG_DONTWAIT`.
@@ -327,16 +336,23 @@ pub struct Message {
     pub bytes: usize,
     /// The descriptors that came with it, close-on-exec.
     pub fds: Vec<OwnedFd>,
-    /// The process that sent it, as the kernel says, if [`tell_senders`] asked for it.
-    pub sender: Option<u32>,
+    /// The process that sent it, as the kernel says, if [`tell_senders`] asked for it. `None` as
+    /// well when it is gone: it has ended and was waited for.
+    pub sender: Option<Process>,
     /// It was longer than the buffer, or had more descriptors than [`MESSAGE_FDS_MAX`].
     pub is_cut: bool,
 }
 
-/// From now on each message that comes in says which process sent it (unix(7), SO_PASSCRED).
-/// [`next_brings_fds`] is of no use for such a socket.
-pub fn tell_senders(fd: BorrowedFd<'_>) -> io::Result<()> {
-    set_option(fd, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)
+/// From now on each message that comes in says which process sent it (unix(7), SO_PASSCRED), by a
+/// descriptor (SO_PASSPIDFD). [`next_brings_fds`] is of no use for such a socket. Returns whether
+/// the kernel has such descriptors; if not, a sender is opened by its number when the message is
+/// taken, and may be another process by then that got the same number.
+pub fn tell_senders(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)?;
+    match set_option(fd, libc::SOL_SOCKET, SO_PASSPIDFD, 1) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),
+        result => result.map(|()| true),
+    }
 }
 
 /// Takes the next message with its descriptors; `flags` as `MSG_DONTWAIT`. A signal does not end it
@@ -359,7 +375,13 @@ pub fn receive_with_fds(
         check(unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut header, flags) })
     })? as usize;
     // SAFETY: the kernel filled the header and the control buffer just now.
-    let (fds, sender) = unsafe { contents(&header) };
+    let Contents { fds, sender, process } = unsafe { contents(&header) };
+    let sender = match (sender, process) {
+        (Some(pid), Some(Ok(fd))) => Some(Process::of(pid, fd)),
+        // A kernel without such descriptors.
+        (Some(pid), None) => Process::open(pid).ok(),
+        _ => None,
+    };
     let is_cut = header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
     Ok(Message { bytes, fds, sender, is_cut })
 }
@@ -382,35 +404,51 @@ pub fn next_brings_fds(from: BorrowedFd<'_>) -> bool {
     peeked.is_ok() && header.msg_flags & libc::MSG_CTRUNC != 0
 }
 
-/// The descriptors and the sender in a received control buffer. A process that is not seen from
-/// here has no number.
+/// What was in a received control buffer.
+#[derive(Default)]
+struct Contents {
+    fds: Vec<OwnedFd>,
+    /// The sender's number. A process that is not seen from here has none.
+    sender: Option<u32>,
+    /// The sender's descriptor; an error if it is gone already.
+    process: Option<io::Result<OwnedFd>>,
+}
+
+/// Takes what is in a received control buffer.
 ///
 /// # Safety
 /// `header` was filled by `recvmsg`, and no value owns its descriptors yet.
-unsafe fn contents(header: &libc::msghdr) -> (Vec<OwnedFd>, Option<u32>) {
-    let (mut fds, mut sender) = (Vec::new(), None);
+unsafe fn contents(header: &libc::msghdr) -> Contents {
+    let mut contents = Contents::default();
     // SAFETY: the caller's promise; the macros walk within `msg_controllen`.
     unsafe {
         let mut entry = libc::CMSG_FIRSTHDR(header);
         while let Some(cmsg) = entry.as_ref() {
             let bytes = cmsg.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
-            let kind = (cmsg.cmsg_level, cmsg.cmsg_type);
-            if kind == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS)
-                && bytes >= size_of::<libc::ucred>()
-            {
-                let data = libc::CMSG_DATA(entry).cast::<libc::ucred>();
-                sender = u32::try_from(data.read_unaligned().pid).ok().filter(|pid| *pid != 0);
-            }
-            if kind == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                let data = libc::CMSG_DATA(entry).cast::<RawFd>();
-                for i in 0..bytes / size_of::<RawFd>() {
-                    fds.push(fd::own(data.add(i).read_unaligned()));
+            let data = libc::CMSG_DATA(entry);
+            match (cmsg.cmsg_level, cmsg.cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if bytes >= size_of::<libc::ucred>() => {
+                    let pid = data.cast::<libc::ucred>().read_unaligned().pid;
+                    contents.sender = u32::try_from(pid).ok().filter(|pid| *pid != 0);
                 }
+                (libc::SOL_SOCKET, SCM_PIDFD) if bytes >= size_of::<RawFd>() => {
+                    let number = data.cast::<RawFd>().read_unaligned();
+                    contents.process = Some(match number {
+                        0.. => Ok(fd::own(number)),
+                        error => Err(io::Error::from_raw_os_error(-error)),
+                    });
+                }
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    for i in 0..bytes / size_of::<RawFd>() {
+                        contents.fds.push(fd::own(data.cast::<RawFd>().add(i).read_unaligned()));
+                    }
+                }
+                _ => {}
             }
             entry = libc::CMSG_NXTHDR(header, entry);
         }
     }
-    (fds, sender)
+    contents
 }
 
 /// Sends bytes without descriptors and without a SIGPIPE (send(2)).
@@ -471,16 +509,6 @@ fn bind<T>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> {
     check(unsafe { libc::bind(fd.as_raw_fd(), address, len) }).map(drop)
 }
 
-/// Repeats a call that a signal interrupted.
-fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -518,13 +546,34 @@ mod tests {
         let (ours, theirs) = pair(libc::SOCK_SEQPACKET).unwrap();
         let mut buffer = [0; 8];
         send_with_fds(theirs.as_fd(), b"before", &[], 0).unwrap();
-        assert_eq!(receive_with_fds(ours.as_fd(), &mut buffer, 0).unwrap().sender, None);
+        assert!(receive_with_fds(ours.as_fd(), &mut buffer, 0).unwrap().sender.is_none());
         tell_senders(ours.as_fd()).unwrap();
         let many = [theirs.as_fd(); MESSAGE_FDS_MAX];
         send_with_fds(theirs.as_fd(), b"after", &many, 0).unwrap();
         let message = receive_with_fds(ours.as_fd(), &mut buffer, 0).unwrap();
-        assert_eq!(message.sender, Some(std::process::id()));
+        let sender = message.sender.unwrap();
+        assert_eq!(sender.pid(), std::process::id());
+        sender.signal(0).unwrap();
         assert_eq!((message.fds.len(), message.is_cut), (MESSAGE_FDS_MAX, false));
+    }
+
+    /// The number of a process that was waited for may be another's: nobody is taken for it.
+    #[test]
+    fn a_sender_that_is_gone_is_nobody() {
+        let (ours, theirs) = pair(libc::SOCK_SEQPACKET).unwrap();
+        if !tell_senders(ours.as_fd()).unwrap() {
+            return; // Linux before 6.5.
+        }
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "printf hello"])
+            .stdout(theirs)
+            .spawn()
+            .unwrap();
+        child.wait().unwrap();
+        let mut buffer = [0; 8];
+        let message = receive_with_fds(ours.as_fd(), &mut buffer, 0).unwrap();
+        assert_eq!(&buffer[..message.bytes], b"hello");
+        assert!(message.sender.is_none_or(|process| process.signal(0).is_err()));
     }
 
     #[test]

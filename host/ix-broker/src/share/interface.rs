@@ -12,6 +12,7 @@ use ix_proto::control::vnic::{
     VnicCreated, VnicDeleted,
 };
 use ix_proto::control::{Look, Refusal, Request, Topic, VnicDevice, vnic};
+use ix_sys::process::Process;
 use ix_vnic::{Direction, Filter, Policy, Rate, Registry, VnicId};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -47,7 +48,7 @@ impl InterfaceShare {
     /// Descriptors that poll readable when an owner has ended.
     pub fn owner_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let owners = self.links.values().filter_map(|link| link.owner.as_ref());
-        owners.map(|(_, fd)| fd.as_fd())
+        owners.map(|owner| owner.as_fd())
     }
 
     /// When to call [`InterfaceShare::share_out`]; none: not at all.
@@ -94,7 +95,7 @@ impl InterfaceShare {
     /// Deletes the vNICs whose owners have ended; returns a line about each. First Linux gets all
     /// their traffic back, because the rest takes the kernel some milliseconds for each vNIC.
     pub fn bury_orphans(&mut self) -> Vec<String> {
-        let is_orphan = |link: &Link| link.owner.as_ref().is_some_and(|(_, fd)| has_ended(fd));
+        let is_orphan = |link: &Link| link.owner.as_ref().is_some_and(has_ended);
         let ended = self.links.iter().filter(|(_, link)| is_orphan(link)).map(|(id, _)| *id);
         let orphans: Vec<VnicId> = ended.collect();
         for link in orphans.iter().filter_map(|id| self.links.get(id)) {
@@ -103,7 +104,7 @@ impl InterfaceShare {
         let mut lines = Vec::new();
         for id in orphans {
             if let Some(link) = self.links.get(&id) {
-                let pid = link.owner.as_ref().map_or(0, |(pid, _)| *pid);
+                let pid = link.owner.as_ref().map_or(0, Process::pid);
                 lines.push(format!("vNIC {} is gone: process {pid} ended", link.name));
             }
             lines.extend(self.delete(id).err());
@@ -259,7 +260,7 @@ impl InterfaceShare {
                 queues: view.queues,
                 link: link.map(|link| link.far.clone()),
                 device: link.map(|link| link.device.clone()),
-                owner: link.and_then(|link| Some(link.owner.as_ref()?.0)),
+                owner: link.and_then(|link| Some(link.owner.as_ref()?.pid())),
                 sent: counts.sent,
                 sent_bytes: counts.sent_bytes,
                 received: counts.received,

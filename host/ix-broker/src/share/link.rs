@@ -3,10 +3,9 @@ use crate::link_rates::LinkRates;
 use ix_netdev::{Exchange, PortRates};
 use ix_netdev::{Namespace, VethEnd};
 use ix_proto::control::VnicDevice;
-use ix_sys::process::open_pidfd;
+use ix_sys::process::Process;
 use ix_vnic::Rate;
 use std::fmt::Write;
-use std::os::fd::OwnedFd;
 
 /// A vNIC's link, with its owner.
 pub struct Link {
@@ -16,8 +15,8 @@ pub struct Link {
     pub far: String,
     /// The interface with the exchange's program; for a tap, the tap itself.
     pub near: String,
-    /// The owner's process, and a descriptor that polls readable when it has ended.
-    pub owner: Option<(u32, OwnedFd)>,
+    /// The owner's process.
+    pub owner: Option<Process>,
     /// The device specification for `ix run --nic`.
     pub device: String,
     /// The rates and the weight that the operator has set.
@@ -62,9 +61,11 @@ impl Link {
         let limit = self.rates.tx;
         let text = LinkRates { limit, part: self.part.map(Rate::bits) }.written();
         let there = || {
-            let (pid, _) = self.owner.as_ref()?;
+            let owner = self.owner.as_ref()?;
             let peer = here.link(&self.near).ok()??.peer;
-            let there = Namespace::of_process(*pid).ok()?;
+            let there = Namespace::of_process(owner.pid()).ok()?;
+            // It still exists, so the number was its own.
+            owner.signal(0).ok()?;
             let end = there.links().ok()?.into_iter().find(|link| link.index == peer)?;
             there.set_alias(&end.name, &text).ok()
         };
@@ -73,8 +74,8 @@ impl Link {
 
     /// Makes this process the owner: the vNIC is deleted when it ends.
     pub fn set_owner(&mut self, pid: u32) -> Result<(), String> {
-        let fd = open_pidfd(pid).map_err(|e| format!("cannot watch process {pid}: {e}"))?;
-        self.owner = Some((pid, fd));
+        let owner = Process::open(pid);
+        self.owner = Some(owner.map_err(|e| format!("cannot watch process {pid}: {e}"))?);
         Ok(())
     }
 

@@ -13,9 +13,10 @@ use ix_netdev::Exchange;
 use ix_netdev::{LinkChange, LinkWatch, Namespace};
 use ix_problem::{Problem, Result};
 use ix_sys::poll::{PollFd, is_readable};
+use ix_sys::process::Process;
 use ix_sys::signal;
 use ix_vnic::{Policy, Rate};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -112,6 +113,6 @@ fn poll(fds: &[BorrowedFd<'_>], due: Option<Instant>) -> Vec<bool> {
 }
 
 /// Whether the process of this descriptor has ended.
-fn has_ended(process: &OwnedFd) -> bool {
-    is_readable(process, Duration::ZERO).unwrap_or(false)
+fn has_ended(process: &Process) -> bool {
+    is_readable(&process.as_fd(), Duration::ZERO).unwrap_or(false)
 }
