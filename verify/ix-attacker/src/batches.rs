@@ -1,7 +1,7 @@
 //! Random batched calls: any operation with significant arguments, several in a batch. The
 //! dataplane must refuse or carry out each of them, and continue.
 use crate::calls::Calls;
-use ix_abi::call_op;
+use ix_abi::{Call, call_op};
 use ix_random::Rng;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ type Given = Vec<(u32, u64)>;
 /// Makes this many of them; as a control, one that is accepted.
 pub fn attack(c: &Calls) -> Result<String, String> {
     if c.control {
-        return match c.call(call_op::NOP, &[]) {
+        return match c.call(Call::Nop) {
             0.. => Ok("a plain one is accepted".to_owned()),
             code => Err(format!("a plain one answers {code}")),
         };
@@ -58,7 +58,7 @@ fn one(c: &Calls, random: &mut Rng, given: &mut Given) -> Result<(), i64> {
         if is_clients {
             *op = call_op::NOP;
         }
-        c.put(slot, *op, &args);
+        c.put_wild(slot, *op, args);
     }
     let answer = c.run(CALLS);
     if answer < 0 {
@@ -100,12 +100,11 @@ fn argument(c: &Calls, random: &mut Rng, given: &[(u32, u64)]) -> u64 {
 fn give_back(c: &Calls, given: &[(u32, u64)]) {
     const STEP: u64 = 2 << 20;
     for (op, what) in given {
-        let (give, more) = match *op {
-            call_op::CONNECT => (call_op::ABORT, 0),
-            call_op::UDP_BIND => (call_op::UDP_UNBIND, 0),
-            call_op::TIMER_SET => (call_op::TIMER_CANCEL, 0),
-            _ => (call_op::TX_FREE, STEP),
-        };
-        c.call(give, &[*what, more]);
+        c.call(match *op {
+            call_op::CONNECT => Call::Abort { handle: *what },
+            call_op::UDP_BIND => Call::UdpUnbind { socket: *what as u32 },
+            call_op::TIMER_SET => Call::TimerCancel { timer: *what },
+            _ => Call::TxFree { addr: *what, bytes: STEP },
+        });
     }
 }

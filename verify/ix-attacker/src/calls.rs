@@ -13,7 +13,10 @@ use crate::raw::{
     call_and_look, call_on_bare_stack, call_with_bases, call_with_flags, call_with_vectors,
 };
 use crate::serve::{self, Echo};
-use ix_abi::{CALLS_MAX, CallSlot, EventSlot, FlowInfo, SgEntry, call_op, error, gate_op};
+use ix_abi::{
+    CALLS_MAX, Call, CallSlot, Endpoint, EventSlot, FlowInfo, Handle, SgArray, SgEntry, call_op,
+    error, gate_op, v4,
+};
 use ix_random::Rng;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,11 +61,16 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("a stale handle", stale_handle),
     ("random handles of 64 bits", random_handles),
     ("cookies that are the dataplane's addresses", cookies::wild),
-    ("listen at another's address", |c| c.outcome(call_op::LISTEN, &c.foreign(7001, 0))),
-    ("send from another's address", |c| c.outcome(call_op::UDP_BIND, &c.foreign(7002, 0))),
+    ("listen at another's address", |c| {
+        c.outcome(Call::Listen { at: c.foreign(7001), backlog: 0, cookie: 0 })
+    }),
+    ("send from another's address", |c| {
+        c.outcome(Call::UdpBind { at: c.foreign(7002), cookie: 0 })
+    }),
     ("calls rewritten while they are read", race),
     ("all timers", |c| {
-        exhaust(c, CALLS_MAX, call_op::TIMER_SET, &[1, 3_600_000_000], call_op::TIMER_CANCEL)
+        let hour = Call::TimerSet { cookie: 1, delay_us: 3_600_000_000 };
+        exhaust(c, CALLS_MAX, hour, |timer| Call::TimerCancel { timer })
     }),
     ("all transmit memory", all_memory),
     ("all connections", all_connections),
@@ -91,9 +99,9 @@ pub const LOCAL: [u8; 4] = [10, 9, 0, 2];
 const PEER: [u8; 4] = [10, 9, 0, 3];
 const STRANGER: [u8; 4] = [10, 9, 0, 77];
 
-pub fn words(address: [u8; 4]) -> [u64; 2] {
-    let low = 0xffff_u64 << 32 | u64::from(u32::from_be_bytes(address));
-    [0, low]
+/// A port of an address.
+pub const fn at(address: [u8; 4], port: u16) -> Endpoint {
+    Endpoint { addr: v4(address), port }
 }
 
 /// Makes all attacks; reports each outcome when the client was served after it.
@@ -115,7 +123,7 @@ impl Calls {
     ) -> Result<Calls, String> {
         let echo = RefCell::new(Echo::new(array, events));
         let mut calls = Calls { gate, array, data, tx_end, control, descriptor, own: 0, echo };
-        match calls.call(call_op::TX_ALLOC, &[OWN_BYTES]) {
+        match calls.call(Call::TxAlloc { bytes: OWN_BYTES }) {
             own if own > 0 => calls.own = own as u64,
             code => return Err(format!("there is no transmit memory: {code}")),
         }
@@ -165,9 +173,16 @@ impl Calls {
     }
 
     /// Writes a call.
-    pub fn put(&self, slot: usize, op: u32, args: &[u64]) {
-        let mut call = CallSlot { op, ..CallSlot::default() };
-        call.args[..args.len()].copy_from_slice(args);
+    pub fn put(&self, slot: usize, call: Call) {
+        self.put_slot(slot, call.encode());
+    }
+
+    /// Writes what need not be a call.
+    pub fn put_wild(&self, slot: usize, op: u32, args: [u64; 6]) {
+        self.put_slot(slot, CallSlot { op, args, ..CallSlot::default() });
+    }
+
+    fn put_slot(&self, slot: usize, call: CallSlot) {
         // SAFETY: a slot of the array, which is the application's to write.
         unsafe { self.array.add(slot).write_volatile(call) };
     }
@@ -188,16 +203,21 @@ impl Calls {
     }
 
     /// One call in a cycle of its own.
-    pub fn call(&self, op: u32, args: &[u64]) -> i64 {
-        self.put(0, op, args);
+    pub fn call(&self, call: Call) -> i64 {
+        self.put(0, call);
+        self.run_one()
+    }
+
+    /// What is in the first slot, in a cycle of its own.
+    fn run_one(&self) -> i64 {
         match self.run(1) {
             code if code < 0 => code,
             _ => self.ret(0),
         }
     }
 
-    fn outcome(&self, op: u32, args: &[u64]) -> Result<String, String> {
-        say(self.call(op, args))
+    fn outcome(&self, call: Call) -> Result<String, String> {
+        say(self.call(call))
     }
 
     fn gate_call(&self, op: u64, index: u64, calls: u64) -> Result<String, String> {
@@ -209,10 +229,9 @@ impl Calls {
         say(answer)
     }
 
-    /// Address, port and cookie as arguments of `LISTEN` and `UDP_BIND`.
-    fn foreign(&self, port: u64, cookie: u64) -> [u64; 5] {
-        let [high, low] = words(if self.control { LOCAL } else { STRANGER });
-        [high, low, port, cookie, 0]
+    /// A port of an address that is another's.
+    fn foreign(&self, port: u16) -> Endpoint {
+        at(if self.control { LOCAL } else { STRANGER }, port)
     }
 
     /// Transmit memory for attacks.
@@ -241,23 +260,28 @@ impl Calls {
 
     /// A datagram to the peer.
     fn send(&self, list: u64, entries: u64) -> Result<String, String> {
-        let [high, low] = words(LOCAL);
-        let socket = self.call(call_op::UDP_BIND, &[high, low, 7000, 0]);
-        if socket < 0 {
+        let socket = self.call(Call::UdpBind { at: at(LOCAL, 7000), cookie: 0 });
+        let Ok(socket) = u32::try_from(socket) else {
             return Ok(format!("no socket: {socket}"));
-        }
-        let [high, low] = words(PEER);
-        let to = socket as u64 | 9 << 32;
-        let sent = self.outcome(call_op::UDP_SENDV, &[to, list, entries, high, low, 0]);
-        self.call(call_op::UDP_UNBIND, &[socket as u64]);
+        };
+        let sg = SgArray { addr: list, entries };
+        let sent = self.outcome(Call::UdpSendV { socket, to: at(PEER, 9), sg, cookie: 0 });
+        self.call(Call::UdpUnbind { socket });
         sent
     }
 
     /// A connection attempt that fails later, but has a handle.
     fn connect(&self) -> i64 {
-        let [high, low] = words(PEER);
-        self.call(call_op::CONNECT, &[0, high, low, 9, 0])
+        self.call(CONNECT)
     }
+}
+
+/// A connection attempt that nobody answers.
+const CONNECT: Call = Call::Connect { cookie: 0, to: at(PEER, 9), congestion: None, local_port: 0 };
+
+/// Resets a connection.
+fn abort(handle: Handle) -> Call {
+    Call::Abort { handle }
 }
 
 fn say(answer: i64) -> Result<String, String> {
@@ -294,15 +318,15 @@ fn answer_into(c: &Calls) -> Result<String, String> {
     let own = c.own + 8192;
     let to = if c.control { own } else { c.data as u64 & !4095 };
     const { assert!(size_of::<FlowInfo>() < 4096) };
-    let outcome = c.outcome(call_op::GET_INFO, &[handle as u64, to]);
-    c.call(call_op::ABORT, &[handle as u64]);
+    let outcome = c.outcome(Call::GetInfo { handle: handle as u64, to });
+    c.call(abort(handle as u64));
     outcome
 }
 
 fn stale_handle(c: &Calls) -> Result<String, String> {
     let handle = c.connect();
-    let first = c.outcome(call_op::ABORT, &[handle as u64]);
-    if c.control { first } else { c.outcome(call_op::ABORT, &[handle as u64]) }
+    let first = c.outcome(abort(handle as u64));
+    if c.control { first } else { c.outcome(abort(handle as u64)) }
 }
 
 /// Calls whose first argument is a handle.
@@ -328,7 +352,7 @@ fn random_handles(c: &Calls) -> Result<String, String> {
     // A real one, so that there is a target, and for the control.
     let real = c.connect();
     if c.control {
-        return c.outcome(call_op::ABORT, &[real as u64]);
+        return c.outcome(abort(real as u64));
     }
     for _ in 0..ROUNDS {
         for slot in 0..CALLS_MAX {
@@ -338,44 +362,47 @@ fn random_handles(c: &Calls) -> Result<String, String> {
             let handle = if random.below(2) == 0 { near } else { random.next_u64() };
             // The client's handle could be hit by chance, and rightly.
             let handle = if c.serves(handle) { !0 } else { handle };
-            c.put(slot, op, &[handle, random.next_u64(), random.next_u64()]);
+            c.put_wild(slot, op, [handle, random.next_u64(), random.next_u64(), 0, 0, 0]);
         }
         c.run(CALLS_MAX);
         if let Some(slot) = (0..CALLS_MAX).find(|&slot| c.ret(slot) >= 0) {
             return Ok(format!("one of them was accepted: {}", c.ret(slot)));
         }
     }
-    c.call(call_op::ABORT, &[real as u64]);
+    c.call(abort(real as u64));
     Err(format!("{} calls, all refused", ROUNDS * CALLS_MAX))
 }
 
 /// Another thread writes calls and scatter-gather entries, good and bad ones, all the time.
 fn race(c: &Calls) -> Result<String, String> {
     const ROUNDS: usize = 2000;
-    let [high, low] = words(LOCAL);
-    let socket = c.call(call_op::UDP_BIND, &[high, low, 7003, 0]);
+    let socket = c.call(Call::UdpBind { at: at(LOCAL, 7003), cookie: 0 });
+    let Ok(socket) = u32::try_from(socket) else { return Ok(format!("no socket: {socket}")) };
     if c.control {
-        return say(c.call(call_op::UDP_UNBIND, &[socket as u64]));
+        return say(c.call(Call::UdpUnbind { socket }));
     }
     let list = c.entry(c.own + 4096, 64);
     let stop = AtomicBool::new(false);
-    let [to_high, to_low] = words(PEER);
-    let good = [socket as u64 | 9 << 32, list, 1, to_high, to_low, 0];
+    let sg = SgArray { addr: list, entries: 1 };
+    let good = Call::UdpSendV { socket, to: at(PEER, 9), sg, cookie: 0 };
     let (array, data, own) = (c.array as usize, c.data as u64, c.own + 4096);
     // Former calls are still there, replies to the client among them.
-    (0..64).for_each(|slot| c.put(slot, call_op::UDP_SENDV, &good));
+    (0..64).for_each(|slot| c.put(slot, good));
     let mut refused = 0;
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut random = Rng::new(99);
             while !stop.load(Ordering::Relaxed) {
                 let slot = random.below(64) as usize;
-                let mut call = CallSlot { op: call_op::UDP_SENDV, ..CallSlot::default() };
-                call.args = good;
+                let elsewhere = SgArray { addr: data, entries: 1 };
+                let mut call = match random.below(4) {
+                    1 => Call::UdpSendV { socket, to: at(PEER, 9), sg: elsewhere, cookie: 0 },
+                    _ => good,
+                }
+                .encode();
                 match random.below(4) {
                     0 => call.args[random.below(6) as usize] = random.next_u64(),
-                    1 => call.args[1] = data,
-                    2 => call.op = random.next_u64() as u32,
+                    1 => call.op = random.next_u64() as u32,
                     _ => {}
                 }
                 let entry = match random.below(3) {
@@ -396,18 +423,18 @@ fn race(c: &Calls) -> Result<String, String> {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    c.call(call_op::UDP_UNBIND, &[socket as u64]);
+    c.call(Call::UdpUnbind { socket });
     Err(format!("{ROUNDS} rounds, {refused} calls refused, and it goes on"))
 }
 
 /// Takes a resource until there is no more, and gives all back. The dataplane must refuse for lack
 /// of it, and have it again afterwards.
-fn exhaust(c: &Calls, batch: usize, take: u32, args: &[u64], give: u32) -> Result<String, String> {
+fn exhaust(c: &Calls, batch: usize, take: Call, give: fn(u64) -> Call) -> Result<String, String> {
     const MOST: usize = 3_000_000;
     let mut taken = Vec::new();
     let lack = loop {
         let batch = if c.control { 1 } else { batch };
-        (0..batch).for_each(|slot| c.put(slot, take, args));
+        (0..batch).for_each(|slot| c.put(slot, take));
         c.run(batch);
         let answers = (0..batch).map(|slot| c.ret(slot));
         let before = taken.len();
@@ -420,12 +447,12 @@ fn exhaust(c: &Calls, batch: usize, take: u32, args: &[u64], give: u32) -> Resul
         }
     };
     for some in taken.chunks(CALLS_MAX) {
-        some.iter().enumerate().for_each(|(slot, id)| c.put(slot, give, &[*id]));
+        some.iter().enumerate().for_each(|(slot, id)| c.put(slot, give(*id)));
         c.run(some.len());
     }
-    let again = c.call(take, args);
+    let again = c.call(take);
     if again >= 0 {
-        c.call(give, &[again as u64]);
+        c.call(give(again as u64));
     }
     match lack {
         0 => Ok(format!("{} without an end", taken.len())),
@@ -439,7 +466,7 @@ fn all_memory(c: &Calls) -> Result<String, String> {
     const STEP: u64 = 2 << 20;
     let mut taken = Vec::new();
     let lack = loop {
-        match c.call(call_op::TX_ALLOC, &[STEP]) {
+        match c.call(Call::TxAlloc { bytes: STEP }) {
             at if at > 0 => taken.push(at as u64),
             lack => break lack,
         }
@@ -448,7 +475,7 @@ fn all_memory(c: &Calls) -> Result<String, String> {
         }
     };
     for at in &taken {
-        if c.call(call_op::TX_FREE, &[*at, STEP]) < 0 {
+        if c.call(Call::TxFree { addr: *at, bytes: STEP }) < 0 {
             return Ok("it does not take it back".to_owned());
         }
     }
@@ -459,9 +486,8 @@ fn all_memory(c: &Calls) -> Result<String, String> {
 }
 
 fn all_connections(c: &Calls) -> Result<String, String> {
-    let [high, low] = words(PEER);
     // In small steps: finding that no port is free checks each of them.
-    exhaust(c, 16, call_op::CONNECT, &[0, high, low, 9, 0], call_op::ABORT)
+    exhaust(c, 16, CONNECT, abort)
 }
 
 /// The gate ends waits when a descriptor is readable; it must not do so for the dataplane's own.
@@ -487,7 +513,8 @@ fn no_operations(c: &Calls) -> Result<String, String> {
             return Ok(format!("{op} was accepted"));
         }
         let op = 100 + random.next_u64() as u32 % (1 << 30);
-        if c.call(op, &[random.next_u64(), random.next_u64()]) >= 0 {
+        c.put_wild(0, op, [random.next_u64(), random.next_u64(), 0, 0, 0, 0]);
+        if c.run_one() >= 0 {
             return Ok(format!("call {op} was accepted"));
         }
     }

@@ -1,6 +1,6 @@
 //! Wild cookies: the dataplane must return the application's cookies unchanged, whatever they are.
 use crate::calls::{Calls, PATIENCE};
-use ix_abi::call_op;
+use ix_abi::Call;
 use ix_random::Rng;
 use std::time::Instant;
 
@@ -15,8 +15,9 @@ pub fn wild(c: &Calls) -> Result<String, String> {
         _ => random.next_u64(),
     };
     let mut wanted: Vec<u64> = (0..COOKIES).map(&mut cookie).collect();
-    let soon_us = 1;
-    let set = |(slot, cookie): (usize, &u64)| c.put(slot, call_op::TIMER_SET, &[*cookie, soon_us]);
+    let set = |(slot, cookie): (usize, &u64)| {
+        c.put(slot, Call::TimerSet { cookie: *cookie, delay_us: 1 });
+    };
     c.echo.borrow_mut().timers.clear();
     wanted.iter().enumerate().for_each(set);
     c.run(COOKIES);

@@ -1,29 +1,26 @@
 //! Attacks that keep received packets. All programs share packet memory: the attacker may receive
 //! no more, but others must not suffer, and all memory must be free again afterwards.
-use crate::calls::{Calls, LOCAL, PATIENCE, words};
+use crate::calls::{Calls, LOCAL, PATIENCE, at};
 use crate::serve::{KEPT, STREAM};
-use ix_abi::{CALLS_MAX, call_op};
+use ix_abi::{CALLS_MAX, Call};
 use std::time::{Duration, Instant};
 
 /// `ix attack` sends datagrams to this port between two lines with its name.
-const FLOODED_PORT: u64 = 7010;
+const FLOODED_PORT: u16 = 7010;
 const FLOOD: &str = "!flood";
 /// Many connections of `ix attack` send to this port without end between two lines with its name.
-const STREAMED_PORT: u64 = 7011;
+const STREAMED_PORT: u16 = 7011;
 const STREAMS: &str = "!streams";
 /// After this time without packets no more will come.
 const QUIET: Duration = Duration::from_millis(500);
 
 /// A peer floods, and no datagram is given back.
 pub fn datagrams(c: &Calls) -> Result<String, String> {
-    let [high, low] = words(LOCAL);
-    let socket = c.call(call_op::UDP_BIND, &[high, low, FLOODED_PORT, KEPT]);
-    if socket < 0 {
-        return Ok(format!("no socket: {socket}"));
-    }
+    let socket = c.call(Call::UdpBind { at: at(LOCAL, FLOODED_PORT), cookie: KEPT });
+    let Ok(socket) = u32::try_from(socket) else { return Ok(format!("no socket: {socket}")) };
     c.echo.borrow_mut().keep(!c.control);
     let outcome = hold_datagrams(c);
-    c.call(call_op::UDP_UNBIND, &[socket as u64]);
+    c.call(Call::UdpUnbind { socket });
     outcome
 }
 
@@ -44,8 +41,8 @@ fn hold_datagrams(c: &Calls) -> Result<String, String> {
     println!("{FLOOD}\t0");
     c.echo.borrow_mut().keep(false);
     let kept = std::mem::take(&mut c.echo.borrow_mut().kept);
-    let calls: Vec<_> = kept.iter().map(|data| [*data, 0]).collect();
-    if !give_back(c, call_op::UDP_RECV_DONE, &calls) {
+    let calls: Vec<Call> = kept.iter().map(|data| Call::UdpRecvDone { data: *data }).collect();
+    if !all_taken(c, &calls) {
         return Ok("it does not take them back".to_owned());
     }
     match (kept.len(), count().1) {
@@ -61,8 +58,8 @@ fn hold_datagrams(c: &Calls) -> Result<String, String> {
 
 /// Many connections send, and none of their bytes are given back: their windows close.
 pub fn streams(c: &Calls) -> Result<String, String> {
-    let [high, low] = words(LOCAL);
-    let listener = c.call(call_op::LISTEN, &[high, low, STREAMED_PORT, 0, STREAM]);
+    let listen = Call::Listen { at: at(LOCAL, STREAMED_PORT), backlog: 0, cookie: STREAM };
+    let listener = c.call(listen);
     if listener < 0 {
         return Ok(format!("no listener: {listener}"));
     }
@@ -71,11 +68,11 @@ pub fn streams(c: &Calls) -> Result<String, String> {
     let outcome = hold_streams(c);
     println!("{STREAMS}\t0");
     c.echo.borrow_mut().keep(false);
-    c.call(call_op::UNLISTEN, &[listener as u64]);
+    c.call(Call::Unlisten { listener: listener as u64 });
     let handles = std::mem::take(&mut c.echo.borrow_mut().streams);
     c.echo.borrow_mut().held.clear();
     for handle in handles {
-        c.call(call_op::ABORT, &[handle]);
+        c.call(Call::Abort { handle });
     }
     outcome
 }
@@ -98,7 +95,9 @@ fn hold_streams(c: &Calls) -> Result<String, String> {
     }
     c.echo.borrow_mut().keep(false);
     let lent = std::mem::take(&mut c.echo.borrow_mut().held);
-    if !give_back(c, call_op::RECV_DONE, &lent) {
+    let done = |[handle, bytes]: [u64; 2]| Call::RecvDone { handle, bytes };
+    let calls: Vec<Call> = lent.into_iter().map(done).collect();
+    if !all_taken(c, &calls) {
         return Ok("it does not take it back".to_owned());
     }
     let begin = Instant::now();
@@ -129,10 +128,10 @@ fn until_quiet(c: &Calls, count: impl Fn() -> (u64, bool)) {
     }
 }
 
-/// Makes one call for each item; returns whether all were accepted.
-fn give_back(c: &Calls, op: u32, what: &[[u64; 2]]) -> bool {
-    what.chunks(CALLS_MAX / 2).all(|some| {
-        some.iter().enumerate().for_each(|(slot, args)| c.put(slot, op, args));
+/// Makes these calls; returns whether all were accepted.
+fn all_taken(c: &Calls, calls: &[Call]) -> bool {
+    calls.chunks(CALLS_MAX / 2).all(|some| {
+        some.iter().enumerate().for_each(|(slot, call)| c.put(slot, *call));
         c.run(some.len());
         (0..some.len()).all(|slot| c.ret(slot) >= 0)
     })
