@@ -5,8 +5,9 @@ use crate::expiry::Now;
 use crate::item::Fresh;
 use crate::number;
 
-/// Longest text of a number that is accepted, with leading zeros and spaces.
-const NUMBER_MAX: usize = 64;
+/// Longest text of a number that is accepted, with leading zeros and with spaces: memcached refuses
+/// values that it keeps in several pieces.
+const NUMBER_MAX: usize = 500_000;
 
 /// Result of changing a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,20 +77,21 @@ impl Store {
         }
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(value).as_bytes();
-        if digits.len() <= len && old.references() == 0 {
-            // In place; the rest of a longer number becomes spaces.
-            text.fill(b' ');
-            text[..digits.len()].copy_from_slice(digits);
+        // The rest of a longer number becomes spaces.
+        text.fill(b' ');
+        text.resize(len.max(digits.len()), b' ');
+        text[..digits.len()].copy_from_slice(digits);
+        if text.len() == len && old.references() == 0 {
             old.write_value(0, &text);
             let cas = self.next_cas();
             old.set_cas(cas);
             return Counted::Value(value, cas);
         }
         let (expires_s, flags) = old.expires_and_flags();
-        let value_len = digits.len() as u32;
+        let value_len = text.len() as u32;
         let fresh = Fresh { key, hash, flags, expires_s, value_len };
         let Ok(item) = self.allocate(me, &fresh, now) else { return Counted::Refused };
-        item.write_value(0, digits);
+        item.write_value(0, &text);
         self.remove(me, &locked, old);
         Counted::Value(value, self.link(me, &locked, item, now))
     }
