@@ -1,6 +1,6 @@
 //! `ix bench gate`: the cost of crossing into the dataplane, beside the cost of other walls: a
-//! system call, and two processes that wake each other. With protection keys, programs are measured
-//! behind the wall and without it, too, alternating in one run.
+//! system call, and two processes that wake each other. Programs are measured in each domain that
+//! the machine has, alternating in one run.
 use super::calls;
 use super::lab::{Host, Lab};
 use super::serve::{Program, Serve};
@@ -24,7 +24,9 @@ const SYSTEM_CALLS: u32 = 1000;
 const ROUND_TRIPS: u32 = 100;
 /// Longest time beyond a load's length.
 const SLACK: Duration = Duration::from_secs(30);
-const CONNECTIONS: &str = "16";
+/// Programs that are measured in each domain, with numbers of connections.
+const LOADS: [(Program, &str); 4] =
+    [(Program::Echo, "1"), (Program::Echo, "64"), (Program::Echo, "1024"), (Program::Kv, "64")];
 const NO_KEYS: &str = "this machine has no protection keys";
 
 /// Measures and prints.
@@ -34,7 +36,7 @@ pub fn main(args: &GateArgs) -> Result<()> {
     }
     let keys = has_keys().is_ok();
     let ticks_per_us = ix_dataplane::Clock::new().ticks_per_us() as f64;
-    let mut rows = vec![crossing("none", ticks_per_us)?];
+    let mut rows = vec![crossing("none", ticks_per_us)?, crossing("process", ticks_per_us)?];
     rows.push(match keys {
         true => crossing("pku", ticks_per_us)?,
         false => {
@@ -155,19 +157,20 @@ fn intercepted(args: &GateArgs, ticks_per_us: f64) -> Result<Vec<Value>> {
     calls::rows(&Lab::new(device)?, ticks_per_us)
 }
 
-/// Measures echo and key-value server, alternating with the wall, if the machine has keys, and
-/// without it.
+/// Measures echo and key-value server, alternating between the domains that the machine has.
 fn programs(args: &GateArgs, keys: bool) -> Result<Vec<Value>> {
     let (device, _) = super::choose_device(args.device.or(Some(Device::Memif)))?;
     let lab = Lab::new(device)?;
     let (runs, seconds) = if args.quick { (1, "0.3") } else { (5, "1") };
     let client = if lab.has_ix_client() { Host::Ix } else { Host::BLOCKING };
-    let mut samples: BTreeMap<(&str, &str), Vec<(f64, f64)>> = BTreeMap::new();
+    let domains = ["none", "process", "pku"].into_iter().filter(|d| keys || *d != "pku");
+    // In the order of the loads, and the domains of each together.
+    let mut samples: BTreeMap<(usize, &str), Vec<(f64, f64)>> = BTreeMap::new();
     for _ in 0..runs {
-        for program in [Program::Echo, Program::Kv] {
-            for domain in ["none", "pku"].into_iter().filter(|domain| keys || *domain == "none") {
-                let figures = load(&lab, client, program, domain, seconds)?;
-                samples.entry((program.name(), domain)).or_default().push(figures);
+        for (number, (program, connections)) in LOADS.into_iter().enumerate() {
+            for domain in domains.clone() {
+                let figures = load(&lab, client, program, connections, domain, seconds)?;
+                samples.entry((number, domain)).or_default().push(figures);
             }
         }
     }
@@ -181,10 +184,12 @@ fn programs(args: &GateArgs, keys: bool) -> Result<Vec<Value>> {
         (rate, median(figures.iter().map(|f| f.1).collect()))
     };
     let mut rows = Vec::new();
-    for ((program, domain), figures) in &samples {
+    for ((number, domain), figures) in &samples {
         let (rate, p50_us) = medians(figures);
+        let (program, connections) = LOADS[*number];
         let mut row = json!({
-            "what": program,
+            "what": program.name(),
+            "connections": connections.parse::<u32>().unwrap_or(0),
             "domain": domain,
             "device": device.name(),
             "client": client.system(),
@@ -192,14 +197,11 @@ fn programs(args: &GateArgs, keys: bool) -> Result<Vec<Value>> {
             "p50_us": p50_us,
             "runs": figures.len(),
         });
-        match samples.get(&(*program, "none")) {
-            Some(none) if *domain == "pku" => {
+        match samples.get(&(*number, "none")) {
+            Some(none) if *domain != "none" => {
                 let (none_rate, none_us) = medians(none);
                 row["ratio_to_none"] = json!((rate / none_rate * 1000.0).round() / 1000.0);
                 row["more_p50_us"] = json!(((p50_us - none_us) * 1000.0).round() / 1000.0);
-            }
-            _ if !keys => {
-                rows.push(json!({ "what": program, "domain": "pku", "missing": NO_KEYS }))
             }
             _ => {}
         }
@@ -213,6 +215,7 @@ fn load(
     lab: &Lab,
     client: Host,
     program: Program,
+    connections: &str,
     domain: &str,
     seconds: &str,
 ) -> Result<(f64, f64)> {
@@ -229,14 +232,14 @@ fn load(
         let address = server.address().to_string();
         let words = ["load", &address, "--protocol", "memcached-binary", "--workload", "usr"];
         let mut load: Vec<OsString> = words.map(Into::into).into();
-        let words = ["--records", "10000", "--quiet", "--connections", CONNECTIONS];
+        let words = ["--records", "10000", "--quiet", "--connections", connections];
         load.extend(words.map(Into::into));
         load.extend(["--json", "-", "--seconds", seconds].map(Into::into));
         let result = lab.run_load(client, &mut server, &load, timeout)?;
         let summary = result.summary();
         (summary.msgs_per_s, summary.latency.p50_us.unwrap_or(0.0))
     } else {
-        let words = ["--size", "64", "--connections", CONNECTIONS, "--seconds", seconds];
+        let words = ["--size", "64", "--connections", connections, "--seconds", seconds];
         let result = lab.run_client(client, &mut server, &words.map(str::to_owned), timeout)?;
         let number = |key: &str| result[key].as_f64().unwrap_or(0.0);
         (number("msgs_per_s"), number("p50_us"))
@@ -265,7 +268,8 @@ fn publish(args: &GateArgs, rows: &[Value], notes: &[String]) -> Result<()> {
 }
 
 fn table(rows: &[Value]) -> String {
-    const COLUMNS: [&str; 9] = [
+    const COLUMNS: [&str; 10] = [
+        "connections",
         "domain",
         "cycles",
         "ns",

@@ -7,6 +7,8 @@ pub enum Domain {
     /// Nothing: the program can access the dataplane's memory
     #[default]
     None,
+    /// A process boundary: the dataplane is a process of its own
+    Process,
     /// Memory protection keys of the processor, and a filter for system calls
     Pku,
 }

@@ -160,14 +160,18 @@ pub struct RunArgs {
     /// Hardware threads, one for each elastic thread: `2,4-7`
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<String>,
-    /// What keeps the program out of the dataplane's memory (default: pku, which needs a processor
-    /// with protection keys)
+    /// Hardware threads of the program, like 2,4-5, with `--domain process` (default: those that
+    /// --cpus does not name, or the same ones where there are no others)
+    #[arg(long, value_name = "LIST")]
+    pub program_cpus: Option<String>,
+    /// What keeps the program out of the dataplane's memory (default: process)
     #[arg(long, value_enum)]
     pub domain: Option<Domain>,
     /// How the dataplane gets into the program's process
     #[arg(long, value_enum, default_value_t = Entry::Planted)]
     pub entry: Entry,
-    /// User ID to run the program as, with `--domain pku` (default: 65534, nobody)
+    /// User ID to run the program as, behind a wall (default: the caller's own with `--domain
+    /// process`, 65534 (nobody) with `--domain pku`)
     #[arg(long, value_name = "UID")]
     pub user: Option<u32>,
     /// A part of the wall to leave out: keys, calls, code, files (for `ix attack`)

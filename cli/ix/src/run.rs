@@ -40,7 +40,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     }
     let specs = device_specs(&settings)?;
     let program = find_program(args.program.first().map_or(OsStr::new(""), |p| p))?;
-    let walled = domain_of(args.domain)? == Domain::Pku;
+    let wall = domain_of(args.domain)?;
+    let walled = wall == Domain::Pku;
     if walled {
         raise_descriptors();
     }
@@ -50,12 +51,24 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let kept = ix_broker::control::folder().ok();
     keys.isn_secret =
         isn_key::of_addresses(kept.as_deref(), &settings.v4_addresses(), keys.isn_secret);
-    let domain = if walled { ix_launch::Domain::Pku } else { ix_launch::Domain::None };
+    let domain = match wall {
+        Domain::None => ix_launch::Domain::None,
+        Domain::Process => ix_launch::Domain::Process,
+        Domain::Pku => ix_launch::Domain::Pku,
+    };
     let entry = match args.entry {
         Entry::Planted => ix_launch::Entry::Planted,
         Entry::Loading => ix_launch::Entry::Loading,
     };
-    let user = if walled { user_of(args.user)? } else { None };
+    let user = match wall {
+        Domain::None => None,
+        Domain::Process => args.user.map(|user| (user, user)),
+        Domain::Pku => user_of(args.user)?,
+    };
+    let program_cpus = match wall {
+        Domain::Process => program_cpus(&settings.cpus(), args.program_cpus.as_deref())?,
+        _ => Vec::new(),
+    };
     let (cpus, access, rules) =
         (settings.cpus(), settings.access.clone(), settings.config.vnic_rules.clone());
     let without: Vec<WallPart> = args.without.into_iter().collect();
@@ -66,7 +79,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         );
     }
     let again: Box<dyn Fn() -> Result<DataplaneSetup>> = Box::new(move || {
-        let memory = shared_memory(&specs, &settings)?;
+        let memory = shared_memory(&specs, &settings, wall)?;
         let devices = open_devices(&specs, &settings, &keys, &memory)?;
         let config = Config {
             flow_hash_key: keys.flow_hash_key(),
@@ -74,14 +87,26 @@ pub fn main(args: &RunArgs) -> Result<u8> {
             isn_secret: keys.isn_secret,
             ..settings.config.clone()
         };
-        let shares = devices.iter().any(OpenedDevice::shares_memory);
+        let shares = wall == Domain::Process || devices.iter().any(OpenedDevice::shares_memory);
         let memory = memory.filter(|_| shares);
         Ok(DataplaneSetup { config, without: without.clone(), devices, memory })
     });
     let setup = again()?;
     let vnic = vnic(&rules, cpus.len(), &setup.devices)?;
     match user {
-        _ if !walled => eprintln!("ix: domain none: the program can access the dataplane's memory"),
+        _ if wall == Domain::None => {
+            eprintln!("ix: domain none: the program can access the dataplane's memory");
+        }
+        _ if wall == Domain::Process => {
+            let cpus = listed(&program_cpus);
+            eprintln!("ix: domain process: the program runs on hardware threads {cpus}");
+            if args.user.map_or(process::is_root(), |user| user == 0) {
+                eprintln!(
+                    "ix: the program runs as root, which may trace any process: the wall holds \
+                     against its unprivileged children only; name another user with --user"
+                );
+            }
+        }
         Some((user, _)) => {
             eprintln!("ix: domain pku: the program runs as user {user}")
         }
@@ -104,6 +129,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         entry,
         vnic,
         user,
+        program_cpus,
     };
     let mut running = broker.start(args.control.as_deref())?;
     let controller = args
@@ -153,19 +179,15 @@ impl Drop for WakeUps {
     }
 }
 
-/// Returns the wall to use; fails if this machine lacks it. A program runs without a wall only if
-/// the user asks for that.
+/// Returns the wall to use; fails if this machine lacks it. Every machine has that between
+/// processes.
 fn domain_of(wanted: Option<Domain>) -> Result<Domain> {
-    if wanted == Some(Domain::None) {
-        return Ok(Domain::None);
+    let wanted = wanted.unwrap_or(Domain::Process);
+    match crate::doctor::wall::lacking().filter(|_| wanted == Domain::Pku) {
+        None => Ok(wanted),
+        Some(why) => Err(Problem::new("cannot use --domain pku", why)
+            .mend("leave --domain out: a process of its own protects the dataplane everywhere")),
     }
-    let Some(why) = crate::doctor::wall::lacking() else { return Ok(Domain::Pku) };
-    let what = match wanted {
-        Some(_) => "cannot use --domain pku",
-        None => "cannot keep the program out of its dataplane's memory",
-    };
-    Err(Problem::new(what, why)
-        .mend("use --domain none, which lets the program access that memory"))
 }
 
 /// Makes the vNIC with the filters and rates of the configuration.
@@ -235,6 +257,31 @@ fn user_of(wanted: Option<u32>) -> Result<Option<(u32, u32)>> {
         user if own == 0 => Ok(Some((user, user))),
         _ => Ok(None),
     }
+}
+
+/// The hardware threads of a program whose dataplane has `cpus` and is another process: those that
+/// the user names, else the others that it may use, else the same.
+fn program_cpus(cpus: &[usize], wanted: Option<&str>) -> Result<Vec<usize>> {
+    let allowed = ix_sys::cpu::allowed();
+    let Some(text) = wanted else {
+        let others: Vec<_> = allowed.into_iter().filter(|cpu| !cpus.contains(cpu)).collect();
+        return Ok(if others.is_empty() { cpus.to_vec() } else { others });
+    };
+    let refused = |why: String| {
+        Problem::new(format!("cannot use --program-cpus {text}"), why)
+            .mend(format!("choose among {}", listed(&allowed)))
+    };
+    let wanted = ix_sys::cpu::parse_list(text).filter(|cpus| !cpus.is_empty());
+    let wanted = wanted.ok_or_else(|| refused("it is not a list like 2,4-5".to_owned()))?;
+    match wanted.iter().find(|cpu| !allowed.contains(cpu)) {
+        None => Ok(wanted),
+        Some(cpu) => Err(refused(format!("hardware thread {cpu} is not one that it may use"))),
+    }
+}
+
+/// Numbers as the user gives them.
+fn listed(cpus: &[usize]) -> String {
+    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Returns a line for each hardware thread that several elastic threads share.
@@ -343,12 +390,20 @@ impl Keys {
 }
 
 /// Makes the packet memory that a peer may map, if a device needs that (memif).
-fn shared_memory(specs: &[DeviceSpec], settings: &Settings) -> Result<Option<SharedMemory>> {
-    if !specs.iter().any(|spec| spec.to_string().starts_with("memif:")) {
+fn shared_memory(
+    specs: &[DeviceSpec],
+    settings: &Settings,
+    wall: Domain,
+) -> Result<Option<SharedMemory>> {
+    let sizes = ix_dataplane::memory_sizes(&settings.config);
+    let apart = wall == Domain::Process;
+    if !apart && !specs.iter().any(|spec| spec.to_string().starts_with("memif:")) {
         return Ok(None);
     }
-    let sizes = ix_dataplane::memory_sizes(&settings.config);
-    let fds = ix_mem::MemoryFds::new(sizes);
+    let fds = match apart {
+        true => ix_mem::MemoryFds::for_another_process(sizes),
+        false => ix_mem::MemoryFds::new(sizes),
+    };
     let fds = fds.map_err(|e| Problem::new("cannot allocate packet memory", e))?;
     Ok(Some(SharedMemory { fds: Arc::new(fds), sizes }))
 }

@@ -3,6 +3,7 @@
 use crate::codec::codec_enum;
 use crate::command::{Order, Outcome};
 use crate::config::Start;
+use crate::crossing::Attach;
 use crate::device::DeviceChange;
 
 /// What the image says.
@@ -121,6 +122,10 @@ pub enum ToImage {
         /// Then no client waits for it any more, µs of the monotonic clock.
         until_us: u64,
     },
+    /// The dataplane is in another process and stands: map what it shares with the program. Its
+    /// descriptors: receive memory, transmit memory, the pages that the program writes, those that
+    /// it reads, and the program's end of each elastic thread's bell.
+    Attach(Attach),
     /// The process of this number, which was to close the program's connections, has ended before
     /// it.
     SurvivorEnded {
@@ -137,6 +142,7 @@ codec_enum!(ToImage {
     4 = Order { serial, until_us, order },
     5 = Survey { serial, until_us },
     6 = SurvivorEnded { pid },
+    7 = Attach(attach),
 });
 
 #[cfg(test)]
@@ -144,7 +150,7 @@ mod tests {
     use super::*;
     use crate::codec::Codec;
     use crate::codec::tests::{harmless, survives};
-    use crate::config::{Config, WallPart};
+    use crate::config::{Config, Place, WallPart};
     use crate::device::tests::{any_change, any_info};
     use proptest::prelude::*;
 
@@ -174,7 +180,8 @@ mod tests {
             let order = Order::Command(crate::Command::Park { thread: queue });
             let addr = ix_wire::IpAddr::v4([10, 0, 0, 2]);
             let config = Config::with_address(addr, 24);
-            let start = Start { config, devices: vec![info], without: vec![WallPart::Code] };
+            let (without, place) = (vec![WallPart::Code], Place::Apart);
+            let start = Start { config, devices: vec![info], without, place };
             for message in [
                 ToImage::Start(Box::new(start)),
                 ToImage::Ok,
@@ -183,6 +190,11 @@ mod tests {
                 ToImage::Order { serial, until_us, order },
                 ToImage::Survey { serial, until_us },
                 ToImage::SurvivorEnded { pid },
+                ToImage::Attach(Attach {
+                    threads: 1 + queue % 256,
+                    packet_bytes: [1, 2, 3],
+                    pins: true,
+                }),
             ] {
                 survives(&message);
             }

@@ -8,6 +8,7 @@
 //! * [`capture`]: which packets a capture takes.
 //! * [`groups`]: a set of flow groups.
 //! * [`observed`]: what elastic threads are, and what migrations were.
+//! * [`crossing`]: the words by which a program and a dataplane in another process cross the wall.
 //! * `control` (a feature): requests and answers of the control socket, as lines of JSON.
 //! * [`survey`]: what is known of each connection, in memory that both sides map.
 //! * [`codec`]: how a value becomes bytes. Both ends are of the same release, so there is no
@@ -24,6 +25,7 @@ pub mod command;
 pub mod config;
 #[cfg(feature = "control")]
 pub mod control;
+pub mod crossing;
 pub mod device;
 pub mod groups;
 pub mod limits;

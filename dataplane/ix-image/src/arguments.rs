@@ -6,6 +6,8 @@ use std::ffi::{CStr, c_char, c_int};
 pub enum Domain {
     /// Nothing: `none`.
     None,
+    /// The dataplane is in another process: `process`.
+    Process,
     /// Protection keys: `pku:START-END,…`, the program's mappings.
     Pku(Vec<(usize, usize)>),
 }
@@ -14,6 +16,9 @@ impl Domain {
     fn parse(text: &str) -> Option<Domain> {
         if text == "none" {
             return Some(Domain::None);
+        }
+        if text == "process" {
+            return Some(Domain::Process);
         }
         let hex = |text: &str| usize::from_str_radix(text, 16).ok();
         let range = |text: &str| {
@@ -69,8 +74,8 @@ impl Arguments {
             _ => return None,
         };
         let (channel, domain) = (channel.parse().ok()?, Domain::parse(domain)?);
-        // The wall stands before the program's first instruction.
-        if later && domain != Domain::None {
+        // This wall stands before the program's first instruction.
+        if later && matches!(domain, Domain::Pku(_)) {
             return None;
         }
         Some(Arguments { entry, stack, channel, later, domain })
@@ -90,7 +95,12 @@ mod tests {
         let expected = Arguments { entry, stack, channel: 960, later: false, domain };
         assert_eq!(Arguments::parse(good), Some(expected));
         let none = Arguments { entry: 1, stack: 2, channel: 3, later: true, domain: Domain::None };
-        assert_eq!(Arguments::parse(["ix-image", "1", "2", "3", "later", "none"]), Some(none));
+        assert_eq!(
+            Arguments::parse(["ix-image", "1", "2", "3", "later", "none"]),
+            Some(none.clone())
+        );
+        let apart = Arguments { domain: Domain::Process, ..none };
+        assert_eq!(Arguments::parse(["ix-image", "1", "2", "3", "later", "process"]), Some(apart));
         assert_eq!(Arguments::parse(["/bin/ix-image", "1", "2", "3", "now", "none"]), None);
         assert_eq!(Arguments::parse(["ix-image", "1", "x", "3", "now", "none"]), None);
         assert_eq!(Arguments::parse(["ix-image", "1", "2", "3", "soon", "none"]), None);

@@ -4,6 +4,8 @@ use crate::elastic;
 use crate::faults;
 use crate::gate;
 use crate::later;
+use crate::linux_thread;
+use crate::program;
 use crate::signals::SignalWatch;
 use crate::survivor::{self, Provisions};
 use crate::sys;
@@ -11,7 +13,7 @@ use crate::updates::ChannelUpdates;
 use crate::wall;
 use ix_abi::{CALLS_MAX, ProcessHeader, error};
 use ix_dataplane::metrics::ControlPage;
-use ix_dataplane::{Clock, Dataplane, Device, memory_sizes};
+use ix_dataplane::{Clock, Dataplane, Device, Reach, memory_sizes};
 use ix_entry::{Channel, ReservedFds};
 use ix_mem::PacketMemory;
 use ix_nic::NicInfo;
@@ -85,7 +87,11 @@ pub fn start_later() -> i64 {
     // SAFETY: the number is reserved for it as long as the process lives.
     let fd = unsafe { OwnedFd::from_raw_fd(later::channel()) };
     let channel = ManuallyDrop::new(Channel::from_fd(fd));
-    match start(&channel, later::reserved(), &Domain::None, true) {
+    let started = match later::domain() {
+        Domain::Process => program::attach(&channel, later::reserved()),
+        domain => start(&channel, later::reserved(), domain, true),
+    };
+    match started {
         Ok(header) => header.expose_provenance() as i64,
         Err(why) => {
             let _ = channel.send(&FromImage::Failed(why).encode(), &[]);
@@ -191,23 +197,13 @@ fn start_guard(dataplane: &'static Dataplane) {
 extern "C" fn guard(dataplane: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
     // SAFETY: no pointers but to a constant; a thread's name is for people only.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"ix-guard".as_ptr()) };
-    drop_capabilities();
+    linux_thread::drop_capabilities();
     // SAFETY: what `start_guard` passed on, which lives as long as the process.
     unsafe { (*dataplane.cast::<Dataplane>()).guard() };
     core::ptr::null_mut()
 }
 
 const GUARD_STACK: usize = 256 << 10;
-
-/// Gives up all capabilities. The guard needs none, and the program, which does not know of this
-/// thread, may give up its own later.
-fn drop_capabilities() {
-    const VERSION_3: u32 = 0x2008_0522;
-    let (header, none) = ([VERSION_3, 0], [0u32; 6]);
-    let args = [header.as_ptr() as u64, none.as_ptr() as u64, 0, 0, 0, 0];
-    // SAFETY: both are arrays of the sizes that this version has; it changes this thread only.
-    unsafe { sys::syscall(libc::SYS_capset, args) };
-}
 
 type Prepared = (Dataplane, Vec<SignalWatch>, Provisions);
 
@@ -218,7 +214,7 @@ fn prepare(
     later: bool,
 ) -> Result<Prepared, String> {
     let (start, fds) = ask(channel)?;
-    let Start { config, devices: infos, without } = start;
+    let Start { config, devices: infos, without, place: _ } = start;
     wall::parts::leave_out(&without);
     let mut fds = fds
         .into_iter()
@@ -245,27 +241,21 @@ fn prepare(
         ControlPage::create(page_fd.as_fd(), threads, ticks_per_us).map_err(|e| e.to_string())?;
     let attached = |device, queue| finish_attachment(channel, device, queue);
     let page = Arc::new(page);
-    let dataplane = Dataplane::boot_in(
-        memory,
-        config,
-        devices,
-        &page,
-        gate::address(*domain != Domain::None),
-        reserved.base(),
-        attached,
-    )
-    .map_err(|e| e.to_string())?;
+    let gate = gate::address(*domain != Domain::None);
+    let reach = Reach { gate, fd_base: reserved.base(), pages: None };
+    let dataplane = Dataplane::boot_in(memory, config, devices, &page, reach, attached)
+        .map_err(|e| e.to_string())?;
     let signals = open_gate(&dataplane, reserved)?;
     let provisions = survivor::provide(reserved, later).map_err(|e| text("no survivor", e))?;
     match domain {
-        Domain::None => faults::note_on(&page),
+        Domain::None | Domain::Process => faults::note_on(&page),
         Domain::Pku(_) => wall::count_on(&page),
     }
     Ok((dataplane, signals, provisions))
 }
 
 /// Sends the hello message, and waits for the description of the dataplane.
-fn ask(channel: &Channel) -> Result<(Start, Vec<OwnedFd>), String> {
+pub fn ask(channel: &Channel) -> Result<(Start, Vec<OwnedFd>), String> {
     // SAFETY: no arguments. The bare call: the C library may answer for the parent.
     let pid = unsafe { sys::syscall(libc::SYS_getpid, [0; 6]) } as u32;
     channel.send(&FromImage::Hello { pid }.encode(), &[]).map_err(broken)?;
@@ -283,7 +273,7 @@ fn ask(channel: &Channel) -> Result<(Start, Vec<OwnedFd>), String> {
 }
 
 /// The devices, each with a queue for every elastic thread.
-fn devices(
+pub fn devices(
     infos: Vec<NicInfo>,
     threads: usize,
     fds: &mut impl Iterator<Item = OwnedFd>,
@@ -296,7 +286,7 @@ fn devices(
 }
 
 /// Makes the broker do the part of an attachment that needs privilege.
-fn finish_attachment(channel: &Channel, device: usize, queue: usize) -> Result<(), String> {
+pub fn finish_attachment(channel: &Channel, device: usize, queue: usize) -> Result<(), String> {
     channel.send(&FromImage::Attached { device, queue }.encode(), &[]).map_err(broken)?;
     let (message, _) = channel.receive().map_err(broken)?.ok_or("the broker is gone")?;
     match ToImage::decode(&message) {
@@ -329,10 +319,10 @@ fn open_gate(dataplane: &Dataplane, reserved: ReservedFds) -> Result<Vec<SignalW
     if gate::open(&contexts) { Ok(signals) } else { Err("no memory for the gate".to_owned()) }
 }
 
-fn text(what: &str, error: impl Display) -> String {
+pub fn text(what: &str, error: impl Display) -> String {
     format!("{what}: {error}")
 }
 
-fn broken(error: std::io::Error) -> String {
+pub fn broken(error: std::io::Error) -> String {
     text("the channel to the broker broke", error)
 }

@@ -8,6 +8,7 @@ use core::arch::naked_asm;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use ix_dataplane::metrics::ControlPage;
+use ix_proto::crossing::FaultNote;
 use std::sync::Arc;
 
 /// Those that an instruction causes and that have an address.
@@ -21,6 +22,8 @@ unsafe impl Sync for Actions {}
 /// The actions that the program had set.
 static BEFORE: Actions = Actions(UnsafeCell::new([Action::DEFAULT; FAULTS.len()]));
 static PAGE: AtomicPtr<ControlPage> = AtomicPtr::new(core::ptr::null_mut());
+/// Where a program whose dataplane is in another process finds the place for its note.
+static NOTE: AtomicPtr<AtomicPtr<FaultNote>> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Records faults on this page.
 pub fn note_on(page: &Arc<ControlPage>) {
@@ -28,10 +31,16 @@ pub fn note_on(page: &Arc<ControlPage>) {
     PAGE.store(Arc::into_raw(page.clone()).cast_mut(), Ordering::Release);
 }
 
-/// Installs the handlers at the first call, if there is a page.
+/// Records faults at the place that is there then; null: nowhere.
+pub fn note_at(place: &'static AtomicPtr<FaultNote>) {
+    NOTE.store((&raw const *place).cast_mut(), Ordering::Release);
+}
+
+/// Installs the handlers at the first call, if there is a place for notes.
 pub fn watch() {
     static WATCHED: AtomicBool = AtomicBool::new(false);
-    if PAGE.load(Ordering::Acquire).is_null() || WATCHED.swap(true, Ordering::Relaxed) {
+    let nowhere = PAGE.load(Ordering::Acquire).is_null() && NOTE.load(Ordering::Acquire).is_null();
+    if nowhere || WATCHED.swap(true, Ordering::Relaxed) {
         return;
     }
     for (index, signal) in FAULTS.into_iter().enumerate() {
@@ -73,11 +82,20 @@ extern "C" fn on_fault(
     // SAFETY: the kernel passes both; the page is null or never freed.
     unsafe {
         let by_instruction = (*info).si_code > 0;
-        if let Some(page) = PAGE.load(Ordering::Acquire).as_ref()
-            && by_instruction
-        {
+        if by_instruction {
             let instruction = (*context).uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
-            page.wall().note_fault(signal as u64, (*info).si_addr() as u64, instruction);
+            let (signal, address) = (signal as u64, (*info).si_addr() as u64);
+            if let Some(page) = PAGE.load(Ordering::Acquire).as_ref() {
+                page.wall().note_fault(signal, address, instruction);
+            }
+            // In a forked child there is no such place.
+            if let Some(place) = NOTE.load(Ordering::Acquire).as_ref()
+                && let Some(note) = place.load(Ordering::Acquire).as_ref()
+            {
+                note.address.store(address, Ordering::Relaxed);
+                note.instruction.store(instruction, Ordering::Relaxed);
+                note.signal.store(signal, Ordering::Relaxed);
+            }
         }
     }
     let index = FAULTS.iter().position(|&fault| fault == signal).unwrap_or(0);

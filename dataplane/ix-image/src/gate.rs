@@ -20,6 +20,7 @@
 use crate::boot;
 use crate::elastic::Context;
 use crate::later;
+use crate::linux_thread::{Before, is_alive, own_id, place};
 use crate::signals::BLOCKED;
 use crate::sys;
 use core::arch::naked_asm;
@@ -30,8 +31,6 @@ use ix_abi::{error, gate_op};
 
 /// Most elastic threads.
 pub const THREADS_MAX: usize = 256;
-/// Number of hardware threads in an affinity mask.
-const CPUS_MAX: usize = 1024;
 const SLOT_BYTES: usize = 256;
 /// The owner of a shared elastic thread while no thread is inside. It is not a valid fs base.
 pub const SHARED: u64 = 1;
@@ -53,12 +52,6 @@ struct Slot {
     is_shared: AtomicBool,
     /// What the owner had before it entered; touched by the owner only.
     before: UnsafeCell<Before>,
-}
-
-#[derive(Clone, Copy)]
-struct Before {
-    signal_mask: u64,
-    affinity: [u64; CPUS_MAX / 64],
 }
 
 #[repr(C, align(256))]
@@ -180,7 +173,7 @@ pub extern "C" fn start() -> u64 {
         cpu: 0,
         owner_id: AtomicU32::new(0),
         is_shared: AtomicBool::new(false),
-        before: UnsafeCell::new(Before { signal_mask: 0, affinity: [0; CPUS_MAX / 64] }),
+        before: UnsafeCell::new(Before::NOTHING),
     };
     let app_fs: u64;
     // SAFETY: reads a register; `main` has seen to it that the processor lets it.
@@ -276,17 +269,11 @@ fn enter(index: u64, slot: &Slot, app_fs: u64) -> i64 {
     slot.owner_id.store(own_id(), Ordering::Release);
     // SAFETY: we are the owner now.
     let before = unsafe { &mut *slot.before.get() };
-    before.signal_mask = sys::set_signal_mask(BLOCKED);
-    before.affinity = [0; CPUS_MAX / 64];
-    let bytes = size_of_val(&before.affinity) as u64;
-    let (own_thread, mask) = (0, &raw mut before.affinity as u64);
-    // SAFETY: fills an array of ours.
-    unsafe { sys::syscall(libc::SYS_sched_getaffinity, [own_thread, bytes, mask, 0, 0, 0]) };
-    let mut result = -error::NO_RESOURCE;
-    if pin(slot.cpu) {
-        set_slice(SLICE_NS);
-        result = cross(gate_op::ENTER, index, before.signal_mask, 0, slot, app_fs);
-    }
+    *before = Before::entering();
+    let result = match place(slot.cpu) {
+        true => cross(gate_op::ENTER, index, before.signal_mask(), 0, slot, app_fs),
+        false => -error::NO_RESOURCE,
+    };
     if result < 0 {
         give_back(slot);
     }
@@ -296,7 +283,7 @@ fn enter(index: u64, slot: &Slot, app_fs: u64) -> i64 {
 /// The owner leaves: restores its affinity and its signal mask.
 fn give_back(slot: &Slot) {
     let before = free(slot);
-    sys::set_signal_mask(before.signal_mask);
+    sys::set_signal_mask(before.signal_mask());
 }
 
 /// Number of elastic threads.
@@ -328,18 +315,9 @@ pub fn enter_walled(index: u64, owner: u64, tid: u64, mask: u64, fs: u64) -> Res
     }
     slot.owner_id.store(tid as u32, Ordering::Release);
     // SAFETY: we are the owner now.
-    let before = unsafe { &mut *slot.before.get() };
-    before.signal_mask = mask;
-    before.affinity = [0; CPUS_MAX / 64];
-    let bytes = size_of_val(&before.affinity) as u64;
-    let at = &raw mut before.affinity as u64;
-    // SAFETY: fills an array of ours.
-    unsafe { sys::syscall(libc::SYS_sched_getaffinity, [0, bytes, at, 0, 0, 0]) };
-    let result = match pin(slot.cpu) {
-        true => {
-            set_slice(SLICE_NS);
-            cross(gate_op::ENTER, index, mask, 0, slot, fs)
-        }
+    unsafe { *slot.before.get() = Before::with_mask(mask) };
+    let result = match place(slot.cpu) {
+        true => cross(gate_op::ENTER, index, mask, 0, slot, fs),
         false => -error::NO_RESOURCE,
     };
     if result < 0 {
@@ -353,7 +331,7 @@ pub fn enter_walled(index: u64, owner: u64, tid: u64, mask: u64, fs: u64) -> Res
 pub fn leave_walled(index: u64, fs: u64) -> u64 {
     let Some(slot) = slot(index) else { return 0 };
     cross(gate_op::LEAVE, index, 0, 0, slot, fs);
-    free(slot).signal_mask
+    free(slot).signal_mask()
 }
 
 /// `WATCH` behind the wall, by the owner.
@@ -390,75 +368,6 @@ fn free(slot: &Slot) -> Before {
     let before = unsafe { *slot.before.get() };
     slot.owner_id.store(0, Ordering::Relaxed);
     slot.owner.store(0, Ordering::Release);
-    set_affinity(&before.affinity);
-    set_slice(USUAL_SLICE);
+    before.place_back();
     before
-}
-
-fn own_id() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { sys::syscall(libc::SYS_gettid, [0; 6]) as u32 }
-}
-
-/// Whether a thread of this process is alive. If its number is not known yet, it is.
-fn is_alive(id: u32) -> bool {
-    // SAFETY: no pointers; signal 0 only asks.
-    id == 0
-        || unsafe {
-            let process = sys::syscall(libc::SYS_getpid, [0; 6]) as u64;
-            sys::syscall(libc::SYS_tgkill, [process, id.into(), 0, 0, 0, 0]) == 0
-        }
-}
-
-fn pin(cpu: u32) -> bool {
-    let mut mask = [0u64; CPUS_MAX / 64];
-    match mask.get_mut(cpu as usize / 64) {
-        Some(word) => *word = 1 << (cpu % 64),
-        None => return false,
-    }
-    set_affinity(&mask)
-}
-
-/// The argument of `sched_setattr` (version 0).
-#[repr(C)]
-#[derive(Default)]
-struct SchedAttr {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime_ns: u64,
-    deadline_ns: u64,
-    period_ns: u64,
-}
-
-/// Time slice of an elastic thread. Linux's scheduler (EEVDF) runs a waking thread with a shorter
-/// slice earlier, for less time each: right for a thread that sleeps until a packet arrives. This
-/// is the shortest possible slice.
-const SLICE_NS: u64 = 100_000;
-/// Slice of all other threads: the default.
-const USUAL_SLICE: u64 = 0;
-
-/// Sets the slice of the calling thread to `runtime_ns` (0: the default), with the same nice value.
-/// A thread with another kind of policy is not changed; a kernel without slices ignores it.
-fn set_slice(runtime_ns: u64) {
-    let mut attr = SchedAttr::default();
-    let bytes = size_of::<SchedAttr>() as u64;
-    let to = &raw mut attr as u64;
-    // SAFETY: fills a structure of ours; 0 is the calling thread.
-    let got = unsafe { sys::syscall(libc::SYS_sched_getattr, [0, to, bytes, 0, 0, 0]) };
-    if got != 0 || attr.policy != libc::SCHED_OTHER as u32 {
-        return;
-    }
-    let attr = SchedAttr { size: bytes as u32, runtime_ns, ..attr };
-    let from = &raw const attr as u64;
-    // SAFETY: reads a structure of ours; 0 is the calling thread. A refusal changes nothing.
-    unsafe { sys::syscall(libc::SYS_sched_setattr, [0, from, 0, 0, 0, 0]) };
-}
-
-fn set_affinity(mask: &[u64; CPUS_MAX / 64]) -> bool {
-    let args = [0, size_of_val(mask) as u64, &raw const *mask as u64, 0, 0, 0];
-    // SAFETY: reads an array of ours; 0 is the calling thread.
-    unsafe { sys::syscall(libc::SYS_sched_setaffinity, args) == 0 }
 }

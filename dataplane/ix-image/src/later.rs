@@ -5,6 +5,7 @@
 //! process that registered it. So the image waits in the process in which the launcher has planted
 //! it, and is copied by fork like the program. The first process that calls [`STARTER`]'s function
 //! gets the dataplane. It starts there on the image's first stack, to whose frames no code returns.
+use crate::arguments::Domain;
 use crate::gate;
 use crate::sys;
 use core::arch::asm;
@@ -25,9 +26,10 @@ static STACK_TOP: AtomicU64 = AtomicU64::new(0);
 static FS_BASE: AtomicU64 = AtomicU64::new(0);
 static CHANNEL: AtomicI32 = AtomicI32::new(-1);
 static RESERVED: OnceLock<ReservedFds> = OnceLock::new();
+static DOMAIN: OnceLock<Domain> = OnceLock::new();
 
 /// Stores what [`gate::start`] needs. Called by `main`, which never returns.
-pub fn prepare(channel: RawFd, reserved: ReservedFds) {
+pub fn prepare(channel: RawFd, reserved: ReservedFds, domain: Domain) {
     let (stack, fs_base): (u64, u64);
     // SAFETY: reads two registers; `main` has seen to it that the processor lets it.
     unsafe { asm!("mov {}, rsp", "rdfsbase {}", out(reg) stack, out(reg) fs_base) };
@@ -35,6 +37,7 @@ pub fn prepare(channel: RawFd, reserved: ReservedFds) {
     FS_BASE.store(fs_base, Ordering::Relaxed);
     CHANNEL.store(channel, Ordering::Relaxed);
     let _ = RESERVED.set(reserved);
+    let _ = DOMAIN.set(domain);
 }
 
 /// Stack and fs base for the start.
@@ -51,6 +54,12 @@ pub fn channel() -> RawFd {
 pub fn reserved() -> ReservedFds {
     // `prepare` was called before.
     RESERVED.get().copied().unwrap_or_else(|| ReservedFds::for_limit(0))
+}
+
+/// What stands between program and dataplane.
+pub fn domain() -> &'static Domain {
+    // `prepare` was called before.
+    DOMAIN.get().unwrap_or(&Domain::None)
 }
 
 /// To be called in a forked child, on the program's side of the gate: closes the descriptors of the

@@ -22,7 +22,7 @@ pub struct Request {
     /// The channel's descriptor.
     pub channel: i32,
     later: bool,
-    walled: bool,
+    domain: Domain,
     args: Vec<Vec<u8>>,
     env: Vec<Vec<u8>>,
     auxv: Auxv,
@@ -57,10 +57,13 @@ impl Request {
         if name != IMAGE_ARGV0.as_bytes() || load != LOAD.as_bytes() || args.is_empty() {
             return None;
         }
-        let (later, walled) = match (&when[..], &domain[..]) {
-            (b"now", b"none") => (false, false),
-            (b"later", b"none") => (true, false),
-            (b"now", b"pku") => (false, true),
+        let (later, domain) = match (&when[..], &domain[..]) {
+            (b"now", b"none") => (false, Domain::None),
+            (b"later", b"none") => (true, Domain::None),
+            (b"now", b"process") => (false, Domain::Process),
+            (b"later", b"process") => (true, Domain::Process),
+            // Its mappings are known once the program is loaded.
+            (b"now", b"pku") => (false, Domain::Pku(Vec::new())),
             _ => return None,
         };
         let mut env: Vec<_> = env.into_iter().filter(|text| !text.starts_with(TUNABLES)).collect();
@@ -69,7 +72,7 @@ impl Request {
             env.push([TUNABLES, tunables].concat());
         }
         let channel = core::str::from_utf8(channel).ok()?.parse().ok()?;
-        Some(Request { file: file.clone(), channel, later, walled, args: args.to_vec(), env, auxv })
+        Some(Request { file: file.clone(), channel, later, domain, args: args.to_vec(), env, auxv })
     }
 
     /// Loads the program; returns where it begins.
@@ -84,7 +87,7 @@ impl Request {
         }
         let stack = stack().map_err(|e| cannot(&self.file, "no stack", e))?;
         ranges.push(stack);
-        let Request { file, channel, later, walled, args, env, mut auxv } = self;
+        let Request { file, channel, later, domain, args, env, mut auxv } = self;
         auxv.set(libc::AT_PHDR, base + program.layout.phdr);
         auxv.set(libc::AT_PHENT, Layout::PHENT);
         auxv.set(libc::AT_PHNUM, program.layout.phnum);
@@ -105,9 +108,11 @@ impl Request {
             cannot(&file, "arguments and environment", "too long for its stack (ulimit -s)")
         })?;
         set_name(&file);
-        let domain = match walled {
-            true => Domain::Pku(with_linux(ranges).map_err(|e| cannot(&file, "its mappings", e))?),
-            false => Domain::None,
+        let domain = match domain {
+            Domain::Pku(_) => {
+                Domain::Pku(with_linux(ranges).map_err(|e| cannot(&file, "its mappings", e))?)
+            }
+            other => other,
         };
         Ok(Arguments { entry: entry as usize, stack, channel, later, domain })
     }
@@ -316,7 +321,8 @@ mod tests {
         let parse = |line: &[&str]| Request::parse(&words(line), env.clone(), Auxv::default());
         let good = ["ix-image", "load", "/bin/it", "960", "now", "pku", "-a=b", "it", "x y"];
         let request = parse(&good).expect("well-formed");
-        assert_eq!((request.channel, request.later, request.walled), (960, false, true));
+        assert_eq!((request.channel, request.later), (960, false));
+        assert_eq!(request.domain, Domain::Pku(Vec::new()));
         assert_eq!(request.args, words(&["it", "x y"]));
         assert_eq!(request.env, words(&["A=1", "GLIBC_TUNABLES=a=b"]));
         let other = |at: usize, word: &'static str| {

@@ -10,6 +10,10 @@
 //! 3. [`elastic`]: make a stack and thread-local storage for each elastic thread;
 //! 4. [`resume`]: write the header's address into `IX_ABI`, and jump to the program's entry.
 //!
+//! With a dataplane in a process of its own the image in the program's process only maps what is
+//! shared and is the gate ([`program`]); the same image, executed alone, is that process
+//! ([`dataplane`]).
+//!
 //! From then on it runs only when the program calls the [`gate`].
 //!
 //! Built by `ix_build` with `+crt-static`. It is also a member of the workspace, where it
@@ -21,12 +25,15 @@ mod arguments;
 mod boot;
 #[cfg(not(test))]
 mod c_symbols;
+mod dataplane;
 mod elastic;
 mod faults;
 mod gate;
 mod heap;
 mod later;
+mod linux_thread;
 mod load;
+mod program;
 mod resume;
 mod signals;
 mod survivor;
@@ -34,7 +41,7 @@ mod sys;
 mod updates;
 mod wall;
 
-use arguments::Arguments;
+use arguments::{Arguments, Domain};
 use ix_entry::{Channel, ReservedFds};
 use ix_proto::{Codec, FromImage};
 use load::Request;
@@ -49,8 +56,10 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char, env: *const *const c
     let planted = unsafe { Arguments::read(argc, argv) };
     // SAFETY: as above; behind the environment is what Linux has put there.
     let loading = unsafe { Request::read(argc, argv, env) };
-    let number = planted.as_ref().map(|a| a.channel).or(loading.as_ref().map(|r| r.channel));
-    let Some(number) = number else {
+    // SAFETY: as above.
+    let alone = unsafe { dataplane::channel_of(argc, argv) };
+    let with_program = planted.as_ref().map(|a| a.channel).or(loading.as_ref().map(|r| r.channel));
+    let Some(number) = alone.or(with_program) else {
         eprintln!("ix-image: this is the dataplane of `ix run`; it cannot be started by hand");
         return 2;
     };
@@ -62,6 +71,9 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char, env: *const *const c
     // SAFETY: no pointers.
     unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
     let channel = Channel::from_fd(fd);
+    if alone.is_some() {
+        return dataplane::main(channel);
+    }
     let arguments = match (planted, loading) {
         (Some(arguments), _) => Ok(arguments),
         (None, Some(request)) => request.load(),
@@ -87,11 +99,14 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char, env: *const *const c
 fn begin(channel: &Channel, arguments: &Arguments) -> Result<usize, String> {
     let reserved = reserved()?;
     if arguments.later {
-        later::prepare(arguments.channel, reserved);
+        later::prepare(arguments.channel, reserved, arguments.domain.clone());
         reserved.fence().map_err(|e| format!("setrlimit: {e}"))?;
         return Ok((&raw const later::STARTER).addr());
     }
-    let header = boot::start(channel, reserved, &arguments.domain, false)?;
+    let header = match &arguments.domain {
+        Domain::Process => program::attach(channel, reserved)?,
+        domain => boot::start(channel, reserved, domain, false)?,
+    };
     Ok(header.expose_provenance())
 }
 

@@ -25,7 +25,7 @@ pub unsafe fn program(arguments: &Arguments, header: usize) -> ! {
         sys::syscall(libc::SYS_set_robust_list, [0, 24, 0, 0, 0, 0]);
         sys::syscall(libc::SYS_set_tid_address, [0; 6]);
     }
-    if arguments.domain != Domain::None {
+    if matches!(arguments.domain, Domain::Pku(_)) {
         // SAFETY: the wall was raised, the caller's promise is the same.
         unsafe { wall::start(arguments.entry as u64, arguments.stack as u64) }
     }

@@ -47,7 +47,17 @@ impl SignalWatch {
     /// Watches for the signals that the application itself has not blocked; the others must wait
     /// anyway.
     pub fn set_application_mask(&self, mask: u64) -> io::Result<()> {
-        signalfd(self.fd(), BLOCKED & !mask).map(drop)
+        SignalWatch::show(self.fd(), mask)
+    }
+
+    /// The same of a watch that lives as long as the process. Uses no thread-local storage.
+    pub fn show(fd: RawFd, mask: u64) -> io::Result<()> {
+        signalfd(fd, BLOCKED & !mask).map(drop)
+    }
+
+    /// The descriptor alone.
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{FRAME_BYTES, Mbuf, Pool};
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
-use ix_sys::fd::sealed_memfd;
+use ix_sys::fd::{fixed_memfd, sealed_memfd};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -58,6 +58,8 @@ pub enum MemoryError {
     Make(i32, usize),
     /// The descriptor has the first number of bytes, the sizes need the second.
     TooShort(u64, usize),
+    /// The process uses addresses that packet memory of this many bytes must have.
+    Occupied(usize),
 }
 
 impl fmt::Display for MemoryError {
@@ -78,6 +80,11 @@ impl fmt::Display for MemoryError {
                 "the descriptor of packet memory has {has} bytes instead of {bytes}; both sides \
                  must be of the same version"
             ),
+            MemoryError::Occupied(bytes) => write!(
+                f,
+                "cannot map {bytes} bytes of packet memory at its address; lower the number of \
+                 buffers"
+            ),
         }
     }
 }
@@ -86,7 +93,7 @@ impl std::error::Error for MemoryError {}
 
 /// Descriptors of packet memory that other processes map too: one for each area, so that a process
 /// can be given one of them and not the others. Each is a memfd, sealed so that no process can
-/// change its size.
+/// change its size. Writes to receive frames may be sealed later (`ix_sys::fd::seal_writes`).
 #[derive(Debug)]
 pub struct MemoryFds {
     /// Frames that devices receive into.
@@ -106,10 +113,21 @@ impl MemoryFds {
             .map_err(|e| MemoryError::Make(e.raw_os_error().unwrap_or(0), sizes.bytes()))
     }
 
+    /// Makes packet memory of these sizes whose transmit memory a program in another process
+    /// writes. A program can give pages of a memfd back to the system. Reserved 2 MB pages might
+    /// be missing when the dataplane next touches them, so these are small ones.
+    pub fn for_another_process(sizes: Sizes) -> Result<MemoryFds, MemoryError> {
+        MemoryFds::with(sizes, 0)
+            .map_err(|e| MemoryError::Make(e.raw_os_error().unwrap_or(0), sizes.bytes()))
+    }
+
     fn with(sizes: Sizes, flags: u32) -> io::Result<MemoryFds> {
         let [rx, tx, arena] = sizes.areas();
         Ok(MemoryFds {
-            rx: sealed_memfd(c"ix-receive", rx, flags)?,
+            rx: match flags {
+                0 => fixed_memfd(c"ix-receive", rx, false)?,
+                _ => sealed_memfd(c"ix-receive", rx, flags)?,
+            },
             tx: sealed_memfd(c"ix-headers", tx, flags)?,
             arena: sealed_memfd(c"ix-transmit", arena, flags)?,
         })
@@ -169,6 +187,26 @@ impl PacketMemory {
             Err(error) => {
                 // SAFETY: exactly what `reserve` mapped, whatever lies in it now.
                 unsafe { libc::munmap(start.cast(), bytes + TWO_MB) };
+                Err(error)
+            }
+        }
+    }
+
+    /// As [`PacketMemory::map`], at this address (a multiple of 2 MB), where nothing is mapped yet.
+    pub fn map_at(
+        at: usize,
+        fds: [BorrowedFd<'_>; 3],
+        sizes: Sizes,
+    ) -> Result<PacketMemory, MemoryError> {
+        let bytes = sizes.bytes();
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let at = core::ptr::without_provenance_mut(at);
+        let base = map(at, bytes, flags, -1).ok_or(MemoryError::Occupied(bytes))?;
+        match map_areas(base, fds, sizes) {
+            Ok(pages) => Ok(PacketMemory::over(base, (base, bytes), pages, sizes)),
+            Err(error) => {
+                // SAFETY: exactly what was mapped above, whatever lies in it now.
+                unsafe { libc::munmap(base.cast(), bytes) };
                 Err(error)
             }
         }

@@ -146,15 +146,17 @@ pub trait Nic: Send {
     }
 
     /// Changes to a new link between two cycles; frames that the old link held return to the pools.
-    /// [`Nic::info`] may be different afterwards.
+    /// [`Nic::info`] may be different afterwards. If the new link cannot be used, the device loses
+    /// all packets until the next update.
     fn update(
         &mut self,
         update: QueueUpdate,
         memory: &PacketMemory,
         rx_pool: &mut Pool,
         tx_pool: &mut Pool,
-    ) {
+    ) -> Result<(), AttachError> {
         let _ = (update, memory, rx_pool, tx_pool);
+        Ok(())
     }
 
     /// Returns all frames, for an orderly end.

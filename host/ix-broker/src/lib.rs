@@ -8,16 +8,19 @@
 //!   it for several vNICs on one interface.
 //! * [`commands`]: commands of the control plane to the dataplane; [`surveys`]: lists of its
 //!   connections.
+//! * [`apart`]: a dataplane in a process of its own; `own_user`: its user.
 //! * `devices`: links that go down and come back, peers that come and go.
 //! * `counters`: the control page; `survivor`: the process that closes connections at the end.
 #![forbid(unsafe_code)]
 
+pub mod apart;
 pub mod commands;
 pub mod control;
 mod counters;
 mod devices;
 pub mod leftovers;
 pub mod link_rates;
+mod own_user;
 pub mod run;
 pub mod share;
 pub mod surveys;

@@ -1,5 +1,6 @@
 //! The broker starts the program with the dataplane in it and stays until the program ends. It
 //! answers `ix ctl` and serves the devices: links go down and come back, peers come and go.
+use crate::apart::Apart;
 use crate::commands::Commands;
 use crate::control::{Access, ActiveController, Answers, Captures, Dataplane, Name, Server};
 use crate::counters::Counters;
@@ -8,18 +9,20 @@ use crate::link_rates::LinkRates;
 use crate::surveys::Surveys;
 use crate::survivor::Survivor;
 use crate::vnic::{FilteredDevices, Vnic};
+use ix_entry::Channel;
 use ix_launch::{
-    Child, Exit, Image, LaunchConfig, LaunchError, Occurrence, ServeError, SignalForwarding,
+    Child, Conversation, Exit, Image, LaunchConfig, LaunchError, Occurrence, ServeError,
+    SignalForwarding,
 };
 use ix_netdev::{LinkChange, LinkWatch, Namespace, OpenedDevice, SharedMemory};
 use ix_problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
-use ix_proto::config::WallPart;
+use ix_proto::config::{Place, WallPart};
 use ix_proto::control::{Look, Starting, Status};
 use ix_proto::{Config, FromImage, Start};
 use ix_sys::process::Process;
 use ix_sys::socket::get_option;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -70,6 +73,8 @@ pub struct Broker {
     pub vnic: Vnic,
     /// User and group of the program, if they differ from the broker's.
     pub user: Option<(u32, u32)>,
+    /// The program's hardware threads; empty: all that we may use.
+    pub program_cpus: Vec<usize>,
 }
 
 /// What a dataplane begins with.
@@ -87,6 +92,8 @@ pub struct DataplaneSetup {
 /// A running program.
 pub struct Running {
     child: Child,
+    /// The dataplane, if it has a process of its own.
+    apart: Option<Apart>,
     control: Server,
     /// Answers to commands from the control socket.
     answers: Answers,
@@ -116,7 +123,9 @@ impl Broker {
         // low, attaching the device fails with a message that says so.
         let _ = ix_sys::limits::raise_memlock();
         let name = self.program.display().to_string();
-        start_of(&self.setup, &self.vnic)
+        let is_apart = self.domain == ix_launch::Domain::Process;
+        let place = if is_apart { Place::Apart } else { Place::Within };
+        start_of(&self.setup, &self.vnic, place)
             .check()
             .map_err(|e| Problem::new("cannot begin a dataplane", e))?;
         let problem = |e: &dyn std::fmt::Display| Problem::new(format!("cannot run {name}"), e);
@@ -127,17 +136,21 @@ impl Broker {
         let counters = Counters::new(&self.cpus).map_err(|e| problem(&e))?;
         // The wall stands before the program's first instruction.
         let later = self.preload.is_wanted() && !walled;
+        let pins = self.program_cpus == self.cpus;
         let config = LaunchConfig {
             program: self.program.clone(),
             args: self.args,
             env: std::mem::take(&mut self.preload.env),
             inherited: self.preload.inherited.iter().map(AsRawFd::as_raw_fd).collect(),
             later,
+            cpus: self.program_cpus,
             domain: self.domain,
             entry: self.entry,
             user: self.user,
         };
         let child = ix_launch::launch(&image, &config).map_err(launch_problem)?;
+        let apart = is_apart.then(|| Apart::new(image, pins)).transpose();
+        let apart = apart.map_err(|e| problem(&e))?;
         let pid = child.pid();
         let signals = SignalForwarding::to(child.leader()).map_err(|e| problem(&e))?;
         if !child.knows_senders() {
@@ -154,6 +167,7 @@ impl Broker {
         metrics.map_or(Ok(()), |metrics| control.expose(metrics)).map_err(|e| problem(&e))?;
         let mut running = Running {
             child,
+            apart,
             control,
             answers: Answers::default(),
             controller: ActiveController::default(),
@@ -171,7 +185,7 @@ impl Broker {
             again: self.again,
         };
         if !later {
-            running.equip(ix_launch::serve)?;
+            running.begin()?;
         }
         Ok(running)
     }
@@ -179,39 +193,42 @@ impl Broker {
 
 /// What a dataplane is told. A later one starts with the vNIC's current rules, not with the
 /// configured ones.
-fn start_of(setup: &DataplaneSetup, vnic: &Vnic) -> Start {
+fn start_of(setup: &DataplaneSetup, vnic: &Vnic, place: Place) -> Start {
     Start {
         config: Config { vnic_rules: vnic.rules(), ..setup.config.clone() },
         devices: setup.devices.iter().map(|device| device.info.clone()).collect(),
         without: setup.without.clone(),
+        place,
     }
 }
 
-/// Answers the requests of a starting image: [`ix_launch::serve`], or [`ix_launch::equip`] after
-/// its hello.
-type Serve = fn(
-    &mut Child,
-    Start,
-    &[BorrowedFd<'_>],
-    &mut dyn FnMut(usize, usize) -> std::result::Result<(), String>,
-) -> std::result::Result<(), ServeError>;
-
 impl Running {
-    /// Gives a starting dataplane what it asks for.
-    fn equip(&mut self, serve: Serve) -> Result<()> {
+    /// Waits for the image's hello, and gives it what it asks for.
+    fn begin(&mut self) -> Result<()> {
+        let problem = |e| Problem::new(format!("cannot run {}", self.name), e);
+        match self.child.next_message().map_err(problem)? {
+            FromImage::Hello { .. } => self.equip(),
+            FromImage::Failed(why) => {
+                self.child.refused().map_err(problem)?;
+                Err(problem(ServeError::Refused(why)))
+            }
+            _ => Err(problem(ServeError::Protocol)),
+        }
+    }
+
+    /// Gives a dataplane that begins what it asks for.
+    fn equip(&mut self) -> Result<()> {
         let setup = match self.setup.take() {
             Some(setup) => setup,
             None => self.setup_again()?,
         };
-        let start = start_of(&setup, &self.vnic);
+        let place = if self.apart.is_some() { Place::Apart } else { Place::Within };
+        let start = start_of(&setup, &self.vnic, place);
         // Filters may have been added since the configuration was checked.
         start.check().map_err(|e| Problem::new("cannot begin a dataplane", e))?;
-        // The control page comes first, then packet memory, then every device's queues.
-        let mut fds: Vec<BorrowedFd<'_>> = vec![self.counters.fd()];
-        fds.extend(setup.memory.iter().flat_map(|memory| memory.fds.as_fds()));
         let mut devices = setup.devices;
         let queues: Vec<_> = devices.iter_mut().map(|d| d.take_fds()).collect();
-        fds.extend(queues.iter().flatten().map(|fd| fd.as_fd()));
+        let queue_fds: Vec<_> = queues.iter().flatten().map(|fd| fd.as_fd()).collect();
         for device in &mut devices {
             let filters = crate::vnic::receive_filters(&start.config.vnic_rules);
             let line = device
@@ -227,13 +244,30 @@ impl Running {
             }
             device.finish(queue).map_err(|e| e.to_string())
         };
-        serve(&mut self.child, start, &fds, &mut attached)
-            .map_err(|e| Problem::new(format!("cannot run {}", self.name), e))?;
+        let problem = |e: &dyn std::fmt::Display| {
+            Problem::new(format!("cannot run {}", self.name), e.to_string())
+        };
+        let page = self.counters.fd();
+        match (&mut self.apart, &setup.memory) {
+            (Some(apart), Some(memory)) => apart
+                .begin(&mut self.child, start, memory, [&[page], &queue_fds], &mut attached)
+                .map_err(|e| problem(&e))?,
+            (_, memory) => {
+                // The control page comes first, then packet memory, then every device's queues.
+                let mut fds = vec![page];
+                fds.extend(memory.iter().flat_map(|memory| memory.fds.as_fds()));
+                fds.extend(queue_fds);
+                ix_launch::equip(&mut self.child, start, &fds, &mut attached)
+                    .map_err(|e| problem(&e))?;
+            }
+        }
         for device in &devices {
             let info = &device.info;
             eprintln!("ix: device {}:{}: {}", info.kind, info.name, info.mode);
         }
-        eprintln!("ix: packet memory: {}", pages_of(self.child.heir().pid()));
+        let apart = self.apart.as_ref().and_then(Apart::pid);
+        let process = apart.unwrap_or(self.child.heir().pid());
+        eprintln!("ix: packet memory: {}", pages_of(process));
         // A queue exists as long as any copy of its descriptor: the dataplane must have the only
         // one.
         drop(queues);
@@ -246,6 +280,10 @@ impl Running {
     /// The setup of a dataplane in another process, after the process of the first one has ended.
     /// Linux may take a moment to free its devices.
     fn setup_again(&mut self) -> Result<DataplaneSetup> {
+        if let Some(apart) = &mut self.apart {
+            let ended = apart.end();
+            ended.map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))?;
+        }
         self.devices = Devices::new(Vec::new());
         let end = Instant::now() + REOPEN;
         loop {
@@ -267,13 +305,19 @@ impl Running {
             // clients.
             also.push(self.control.fd());
             let control = also.len() - 1;
+            let apart = also.len();
+            also.extend(self.apart.as_ref().and_then(Apart::fd));
+            let survivor = also.len();
             also.extend(self.survivor.fd());
             let occurrence = self
                 .child
                 .next(&also, timeout_ms)
                 .map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))?;
             match occurrence {
-                Occurrence::Exited(exit) => return Ok(exit),
+                Occurrence::Exited(exit) => {
+                    self.end_apart();
+                    return Ok(exit);
+                }
                 Occurrence::Readable(0) => {
                     let lines = self.link_changes();
                     if let Some(exit) = self.say_unless_it_ends(&lines)? {
@@ -281,7 +325,10 @@ impl Running {
                     }
                 }
                 Occurrence::Readable(n) if n == control => self.serve_control(),
-                Occurrence::Readable(n) if n > control => self.survivor.ended(self.child.channel()),
+                Occurrence::Readable(n) if n == survivor => {
+                    self.survivor.ended(channel(&self.child, self.apart.as_ref()));
+                }
+                Occurrence::Readable(n) if n == apart => self.hear_apart()?,
                 Occurrence::Readable(_) => self.serve_devices(),
                 Occurrence::Nothing => {
                     self.serve_devices();
@@ -296,7 +343,7 @@ impl Running {
                 }
                 Occurrence::Said(FromImage::Hello { .. }, Some(process)) => {
                     self.child.inherited_by(process);
-                    self.equip(ix_launch::equip)?;
+                    self.equip()?;
                 }
                 Occurrence::Said(message, sender) => self.handle(&message, sender),
             }
@@ -310,10 +357,29 @@ impl Running {
     /// Where the program has faulted, if that ended it; empty if not known.
     pub fn where_it_faulted(&self, exit: Exit) -> String {
         let Exit::Signal(signal) = exit else { return String::new() };
-        let fault = self.counters.fault(signal);
+        let fault = match &self.apart {
+            Some(apart) => apart.fault(signal),
+            None => self.counters.fault(signal),
+        };
         fault.map_or(String::new(), |(address, instruction)| {
             format!(" at address {address:#x}, instruction {instruction:#x}")
         })
+    }
+
+    /// The dataplane's process has said something, or has ended.
+    fn hear_apart(&mut self) -> Result<()> {
+        let Some(apart) = &mut self.apart else { return Ok(()) };
+        let problem = |e| Problem::new("the channel to the dataplane broke", e);
+        match apart.hear().map_err(problem)? {
+            Ok(message) => self.handle(&message, None),
+            Err(exit) => say_how_it_ended(exit),
+        }
+        Ok(())
+    }
+
+    /// The program has ended: waits until its connections are closed.
+    fn end_apart(&mut self) {
+        say_how_it_ended(self.apart.as_mut().and_then(|apart| apart.end().ok().flatten()));
     }
 
     /// Serves the clients of the control socket.
@@ -347,7 +413,7 @@ impl Running {
             devices,
         };
         control.serve(&mut dataplane, Instant::now());
-        self.commands.service(self.child.channel());
+        self.commands.service(channel(&self.child, self.apart.as_ref()));
         self.serve_surveys();
     }
 
@@ -355,14 +421,14 @@ impl Running {
         let is_due = |due: Instant| due <= Instant::now();
         if self.surveys.due().is_some_and(is_due) {
             let flows = self.counters.flows();
-            self.surveys.service(self.child.channel(), flows, &self.answers);
+            self.surveys.service(channel(&self.child, self.apart.as_ref()), flows, &self.answers);
         }
     }
 
     fn serve_devices(&mut self) {
-        let lines = self.devices.service(self.child.channel());
+        let lines = self.devices.service(channel(&self.child, self.apart.as_ref()));
         lines.iter().for_each(|line| eprintln!("ix: {line}"));
-        self.commands.service(self.child.channel());
+        self.commands.service(channel(&self.child, self.apart.as_ref()));
     }
 
     /// Longest time to wait for the next event, ms; negative: no limit.
@@ -385,10 +451,11 @@ impl Running {
         if self.surveys.handle(message) {
             return self.serve_surveys();
         }
-        if self.commands.handle(message, self.child.channel()) {
+        if self.commands.handle(message, channel(&self.child, self.apart.as_ref())) {
             return;
         }
-        if let Some(line) = self.devices.handle(message, self.child.channel()) {
+        if let Some(line) = self.devices.handle(message, channel(&self.child, self.apart.as_ref()))
+        {
             eprintln!("ix: {line}");
         }
     }
@@ -424,7 +491,9 @@ impl Running {
         let mut lines = Vec::new();
         for change in self.watch.changes() {
             lines.extend(self.link_rate_changed(&change));
-            lines.extend(self.devices.link_changed(&change, self.child.channel()));
+            lines.extend(
+                self.devices.link_changed(&change, channel(&self.child, self.apart.as_ref())),
+            );
         }
         lines
     }
@@ -444,7 +513,7 @@ impl Running {
         if let Some(rules) = self.vnic.set_link_rates(rates) {
             // A dataplane that has ended needs no rate.
             self.commands.submit_rules(rules, Box::new(|_| {}));
-            self.commands.service(self.child.channel());
+            self.commands.service(channel(&self.child, self.apart.as_ref()));
         }
         let changed = rates.limit != before.limit;
         changed.then(|| match rates.limit {
@@ -456,6 +525,21 @@ impl Running {
     /// Gives the interfaces back to Linux, when the program has ended.
     pub fn close_devices(&mut self) {
         self.devices.close();
+    }
+}
+
+/// The channel to the dataplane, wherever it is.
+fn channel<'a>(child: &'a Child, apart: Option<&'a Apart>) -> Option<&'a Channel> {
+    match apart {
+        Some(apart) => apart.channel(),
+        None => child.channel(),
+    }
+}
+
+/// Says what the user must know of the end of the dataplane's process.
+fn say_how_it_ended(exit: Option<Exit>) {
+    if let Some(exit) = exit.filter(|exit| *exit != Exit::Status(0)) {
+        eprintln!("ix: the dataplane ended ({exit}): its connections are lost");
     }
 }
 

@@ -2,9 +2,10 @@
 use ix_entry::elf::{ElfError, Layout};
 use ix_entry::scan::{BYTES_MAX, Instruction, disarm, scan};
 use std::ffi::CStr;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 /// Why there is no image.
@@ -59,6 +60,19 @@ impl Image {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// A copy that others may execute and not read. A process that executes it cannot be traced or
+    /// dumped by its own user, from its first instruction on.
+    pub(crate) fn unreadable(&self) -> io::Result<OwnedFd> {
+        let from = File::from(self.fd.try_clone()?);
+        let mut bytes = vec![0; from.metadata()?.len() as usize];
+        from.read_exact_at(&mut bytes, 0)?;
+        let mut file = File::from(memfd(c"ix-dataplane")?);
+        file.write_all(&bytes)?;
+        file.set_permissions(Permissions::from_mode(0o111))?;
+        seal(file.as_fd(), libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)?;
+        Ok(file.into())
     }
 
     pub(crate) fn layout(&self) -> &Layout {

@@ -29,8 +29,21 @@ pub enum Domain {
     /// Nothing: the application can access the dataplane's memory.
     #[default]
     None,
+    /// A process boundary: the dataplane is a [`crate::DataplaneProcess`].
+    Process,
     /// Protection keys and a filter for system calls.
     Pku,
+}
+
+impl Domain {
+    /// As the image reads it. [`crate::plant`] adds the program's mappings to `pku`.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Domain::None => "none",
+            Domain::Process => "process",
+            Domain::Pku => "pku",
+        }
+    }
 }
 
 /// How the image gets into the program's process.
@@ -50,6 +63,8 @@ pub struct LaunchConfig {
     pub program: PathBuf,
     /// Its arguments with the first (`argv[0]`); empty: only the program's name.
     pub args: Vec<OsString>,
+    /// Hardware threads that the program may use; empty: the broker's.
+    pub cpus: Vec<usize>,
     /// Variables that are added to the broker's environment.
     pub env: Vec<(OsString, OsString)>,
     /// Descriptors of the broker that the program inherits under the same numbers.
@@ -140,6 +155,10 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         // Other groups are dropped, too: `Command` does that when it changes the user as root.
         command.gid(group).uid(user);
     }
+    if let Some(cpus) = cpu_set(&config.cpus) {
+        // SAFETY: the function only makes a system call.
+        unsafe { command.pre_exec(move || run_on(&cpus)) };
+    }
     let child = match config.entry {
         Entry::Planted => {
             // SAFETY: the function only makes system calls, as a child of a threaded process must.
@@ -196,29 +215,100 @@ fn before_exec(keep: &[RawFd]) -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into())
 }
 
+/// `None`: no restriction.
+fn cpu_set(cpus: &[usize]) -> Option<libc::cpu_set_t> {
+    // SAFETY: all zero is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    for cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
+        // SAFETY: the number is within the set.
+        unsafe { libc::CPU_SET(*cpu, &mut set) };
+    }
+    (!cpus.is_empty()).then_some(set)
+}
+
+fn run_on(cpus: &libc::cpu_set_t) -> io::Result<()> {
+    // SAFETY: reads the set; 0 is the calling thread.
+    let rc = unsafe { libc::sched_setaffinity(0, size_of_val(cpus), cpus) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Becomes this user, without other groups. Keeps one right, `CAP_IPC_LOCK`, across the exec: where
+/// the limit on locked memory cannot be lifted, a device could not be opened without it.
+fn become_locker(user: u32, group: u32) -> io::Result<()> {
+    const CAP_IPC_LOCK: u32 = 14;
+    const VERSION_3: u32 = 0x2008_0522;
+    let check = |rc: i64| if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    // SAFETY: numbers, null for an empty list, and arrays of the sizes that this version of
+    // `capset` has.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0).into())?;
+        check(libc::syscall(libc::SYS_setgroups, 0, core::ptr::null::<u32>()))?;
+        check(libc::syscall(libc::SYS_setresgid, group, group, group))?;
+        check(libc::syscall(libc::SYS_setresuid, user, user, user))?;
+        let (header, bit) = ([VERSION_3, 0], 1u32 << CAP_IPC_LOCK);
+        let sets = [bit, bit, bit, 0, 0, 0];
+        // Without the right there is none to keep.
+        if libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) == 0 {
+            let raise = libc::PR_CAP_AMBIENT_RAISE;
+            libc::prctl(libc::PR_CAP_AMBIENT, raise, CAP_IPC_LOCK, 0, 0);
+        }
+    }
+    Ok(())
+}
+
 fn be_traced() -> io::Result<()> {
     // SAFETY: no pointers.
     let rc = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Arguments and environment of an image, as `execve` takes them.
+struct Pointers([Vec<*const libc::c_char>; 2]);
+
+// SAFETY: into strings on the heap, which the `Exec` beside it keeps and does not change.
+unsafe impl Send for Pointers {}
+// SAFETY: as above.
+unsafe impl Sync for Pointers {}
+
+impl Pointers {
+    /// A method, so that closures capture the whole.
+    fn both(&self) -> &[Vec<*const libc::c_char>; 2] {
+        &self.0
+    }
+}
+
 /// In the child: executes the image.
 fn executes(exec: Exec, keep: Vec<RawFd>) -> impl FnMut() -> io::Result<()> + Send + Sync {
-    struct Pointers([Vec<*const libc::c_char>; 2]);
-    // SAFETY: into strings on the heap, which `exec` keeps and does not change.
-    unsafe impl Send for Pointers {}
-    // SAFETY: as above.
-    unsafe impl Sync for Pointers {}
-    impl Pointers {
-        /// A method, so that the closure captures the whole.
-        fn both(&self) -> &[Vec<*const libc::c_char>; 2] {
-            &self.0
-        }
-    }
     let pointers = Pointers(exec.pointers());
     move || {
         let [args, env] = pointers.both();
         before_exec(&keep)?;
+        Err(exec.run(args, env))
+    }
+}
+
+/// In the child: executes the image of a dataplane. All its signals are blocked, for no signal is
+/// meant for it. It is not killed with the broker: it closes the program's connections first.
+pub(crate) fn before_exec_of_dataplane(
+    exec: Exec,
+    channel: RawFd,
+    user: Option<(u32, u32)>,
+) -> impl FnMut() -> io::Result<()> + Send + Sync {
+    let pointers = Pointers(exec.pointers());
+    move || {
+        let [args, env] = pointers.both();
+        if let Some((user, group)) = user {
+            become_locker(user, group)?;
+        }
+        // SAFETY: no pointers, then locals only; all zero is a set of signals.
+        unsafe {
+            if libc::fcntl(channel, libc::F_SETFD, 0) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let mut all: libc::sigset_t = core::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::sigprocmask(libc::SIG_SETMASK, &all, core::ptr::null_mut());
+        }
         Err(exec.run(args, env))
     }
 }
@@ -382,7 +472,7 @@ impl Child {
 ///
 /// A process says its own number, but the kernel knows better: the broker signals that process with
 /// its own rights, and the program may send whatever it likes.
-fn said(channel: &Channel) -> io::Result<Option<(FromImage, Option<Process>)>> {
+pub(crate) fn said(channel: &Channel) -> io::Result<Option<(FromImage, Option<Process>)>> {
     let Some((bytes, sender)) = channel.receive_from()? else { return Ok(None) };
     let invalid = || io::Error::from_raw_os_error(libc::EBADMSG);
     let message = FromImage::decode(&bytes).map_err(|_| invalid())?;
@@ -430,7 +520,7 @@ fn continue_children() {
 }
 
 /// Waits for the end of a child.
-fn wait_for(child: &Process) -> io::Result<Exit> {
+pub(crate) fn wait_for(child: &Process) -> io::Result<Exit> {
     let status = child.wait(true)?.map(ExitStatus::into_raw);
     status.and_then(Exit::from_wait_status).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

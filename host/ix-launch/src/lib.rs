@@ -20,11 +20,15 @@
 //! With [`Entry::Loading`] Linux executes the image, which maps the dynamic loader and the program
 //! itself: nothing is traced.
 //!
+//! With [`Domain::Process`] the image in the program's process is only the gate: the dataplane is a
+//! [`DataplaneProcess`], which executes the same image alone.
+//!
 //! With [`Domain::None`] the program can access the dataplane's memory. All of the image is in its
 //! own page-aligned mappings; with [`Domain::Pku`] it raises the wall around them before the
 //! program runs.
 //!
 //! What launcher and image agree on is in [`ix_entry`].
+mod apart;
 mod error;
 mod exit;
 mod image;
@@ -36,9 +40,10 @@ mod serve;
 mod signals;
 mod tracee;
 
+pub use apart::DataplaneProcess;
 pub use error::LaunchError;
 pub use exit::Exit;
 pub use image::{Image, ImageError, memfd, seal_size};
 pub use launch::{Child, Domain, Entry, LaunchConfig, Occurrence, launch};
-pub use serve::{ServeError, equip, serve};
+pub use serve::{Conversation, ServeError, equip, serve};
 pub use signals::SignalForwarding;

@@ -2,7 +2,7 @@
 use crate::launch::{Domain, LaunchConfig};
 use crate::plant::IMAGE_ENV;
 use crate::program::resolve;
-use ix_entry::{ABI_PLACEHOLDER, IMAGE_ARGV0, LOAD};
+use ix_entry::{ABI_PLACEHOLDER, DATAPLANE, IMAGE_ARGV0, LOAD};
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::RawFd;
@@ -28,7 +28,7 @@ impl Exec {
         let mut told = OsString::from("-");
         told.push(tunables.as_deref().unwrap_or_default());
         let channel = channel.to_string();
-        let domain = if config.domain == Domain::Pku { "pku" } else { "none" };
+        let domain = config.domain.word();
         let when = if config.later { "later" } else { "now" };
         let own = [OsStr::new(IMAGE_ARGV0), OsStr::new(LOAD), program.as_os_str()];
         let own = own.into_iter().chain([&channel, when, domain].map(OsStr::new)).chain([&*told]);
@@ -40,6 +40,14 @@ impl Exec {
             args: args.collect::<io::Result<_>>()?,
             env: environment(config).collect::<io::Result<_>>()?,
         })
+    }
+
+    /// For a dataplane in a process of its own, with nothing of the broker's environment.
+    pub fn of_dataplane(image: RawFd, channel: RawFd) -> io::Result<Exec> {
+        let channel = channel.to_string();
+        let args = [IMAGE_ARGV0, DATAPLANE, &channel].map(OsStr::new).map(text);
+        let args = args.into_iter().collect::<io::Result<_>>()?;
+        Ok(Exec { image, args, env: vec![text(OsStr::new(IMAGE_ENV))?] })
     }
 
     /// Executes the image; returns only if that fails. Makes only a system call.

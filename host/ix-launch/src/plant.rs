@@ -33,7 +33,7 @@ pub fn plant(
 ) -> Result<(), LaunchError> {
     let layout = image.layout();
     let domain = match config.domain {
-        Domain::None => "none".to_owned(),
+        Domain::None | Domain::Process => config.domain.word().to_owned(),
         Domain::Pku => {
             let maps = tracee.maps().map_err(system("/proc/PID/maps"))?;
             let ranges = maps.lines().filter_map(|line| line.split(' ').next());

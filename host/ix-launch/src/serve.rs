@@ -1,6 +1,7 @@
 //! The broker's part while the image boots.
 use crate::exit::Exit;
 use crate::launch::{Child, Occurrence};
+use ix_entry::Channel;
 use ix_proto::{Codec, FromImage, Start, ToImage};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -22,16 +23,28 @@ pub enum ServeError {
     System(#[from] io::Error),
 }
 
+/// Whom the broker talks to while a dataplane begins.
+pub trait Conversation {
+    /// The channel; `None` once the image has ended.
+    fn channel(&self) -> Option<&Channel>;
+
+    /// Waits for the next message.
+    fn next_message(&mut self) -> Result<FromImage, ServeError>;
+
+    /// The image has said that it cannot start: waits for its process, if that ends then.
+    fn refused(&mut self) -> Result<(), ServeError>;
+}
+
 /// Waits for the image's request, and replies as [`equip`] does.
 pub fn serve(
-    child: &mut Child,
+    image: &mut dyn Conversation,
     start: Start,
     fds: &[BorrowedFd<'_>],
     attached: &mut dyn FnMut(usize, usize) -> Result<(), String>,
 ) -> Result<(), ServeError> {
-    match next_message(child)? {
-        FromImage::Hello { .. } => equip(child, start, fds, attached),
-        FromImage::Failed(why) => refused(child, why),
+    match image.next_message()? {
+        FromImage::Hello { .. } => equip(image, start, fds, attached),
+        FromImage::Failed(why) => refused(image, why),
         _ => Err(ServeError::Protocol),
     }
 }
@@ -40,24 +53,24 @@ pub fn serve(
 /// calls `attached(device, queue)` after each queue (the time for actions that need privilege), and
 /// returns when the dataplane has started.
 pub fn equip(
-    child: &mut Child,
+    image: &mut dyn Conversation,
     start: Start,
     fds: &[BorrowedFd<'_>],
     attached: &mut dyn FnMut(usize, usize) -> Result<(), String>,
 ) -> Result<(), ServeError> {
-    let answer = |child: &Child, answer: ToImage, fds: &[BorrowedFd<'_>]| {
-        let channel = child.channel().ok_or(ServeError::Protocol)?;
+    let answer = |image: &dyn Conversation, answer: ToImage, fds: &[BorrowedFd<'_>]| {
+        let channel = image.channel().ok_or(ServeError::Protocol)?;
         channel.send(&answer.encode(), fds).map_err(ServeError::from)
     };
-    answer(child, ToImage::Start(Box::new(start)), fds)?;
+    answer(image, ToImage::Start(Box::new(start)), fds)?;
     loop {
-        match next_message(child)? {
+        match image.next_message()? {
             FromImage::Attached { device, queue } => {
                 let done = attached(device, queue).map_or_else(ToImage::Refused, |()| ToImage::Ok);
-                answer(child, done, &[])?;
+                answer(image, done, &[])?;
             }
             FromImage::Ready => return Ok(()),
-            FromImage::Failed(why) => return refused(child, why),
+            FromImage::Failed(why) => return refused(image, why),
             // A message of the dataplane of a process that has ended since.
             FromImage::Taken { .. }
             | FromImage::Updated { .. }
@@ -70,21 +83,32 @@ pub fn equip(
     }
 }
 
-fn next_message(child: &mut Child) -> Result<FromImage, ServeError> {
-    loop {
-        match child.next(&[], -1)? {
-            Occurrence::Said(message, _) => return Ok(message),
-            Occurrence::Exited(exit) => return Err(ServeError::Died(exit)),
-            Occurrence::Left => return Err(ServeError::Died(child.wait()?)),
-            Occurrence::Readable(_) | Occurrence::Nothing => {}
-        }
-    }
+fn refused(image: &mut dyn Conversation, why: String) -> Result<(), ServeError> {
+    image.refused()?;
+    Err(ServeError::Refused(why))
 }
 
-/// The image ends its process after this message, unless the program already runs in it.
-fn refused(child: &mut Child, why: String) -> Result<(), ServeError> {
-    if !child.begins_later() {
-        child.wait()?;
+impl Conversation for Child {
+    fn channel(&self) -> Option<&Channel> {
+        Child::channel(self)
     }
-    Err(ServeError::Refused(why))
+
+    fn next_message(&mut self) -> Result<FromImage, ServeError> {
+        loop {
+            match self.next(&[], -1)? {
+                Occurrence::Said(message, _) => return Ok(message),
+                Occurrence::Exited(exit) => return Err(ServeError::Died(exit)),
+                Occurrence::Left => return Err(ServeError::Died(self.wait()?)),
+                Occurrence::Readable(_) | Occurrence::Nothing => {}
+            }
+        }
+    }
+
+    /// The image ends its process, unless the program already runs in it.
+    fn refused(&mut self) -> Result<(), ServeError> {
+        if !self.begins_later() {
+            self.wait()?;
+        }
+        Ok(())
+    }
 }

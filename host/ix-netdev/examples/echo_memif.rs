@@ -51,7 +51,8 @@ impl End {
                 let parts =
                     read_update(&self.device.info, update.change, update.fds, &self.memory)?;
                 for part in parts {
-                    self.nic.update(part, &self.memory, &mut self.rx, &mut self.tx);
+                    let taken = self.nic.update(part, &self.memory, &mut self.rx, &mut self.tx);
+                    taken.expect("a link");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Checks of what the wall (`--domain pku`) needs; docs/design/wall.md says what each part stops.
+//! Checks of what the walls need; docs/design/wall.md says what each part of `--domain pku` stops.
 use super::{Check, State};
 use ix_report::machine::read;
 use ix_sys::probe;
@@ -22,8 +22,8 @@ pub(super) fn checks() -> Vec<Check> {
     let lacking: Vec<_> = parts.iter().filter(is_missing).map(|check| check.name).collect();
     let whole = match lacking.as_slice() {
         [] => {
-            let what = "--domain pku, the default here, keeps programs out of the dataplane's memory \
-                        (`ix attack` tries it)";
+            let what = "--domain pku keeps programs out of the dataplane's memory, too, without a \
+                        second process (`ix attack` tries it)";
             Check::ok("pku", what)
         }
         lacking => {
@@ -39,7 +39,23 @@ pub(super) fn checks() -> Vec<Check> {
         }
         check
     };
-    std::iter::once(whole).chain(parts.map(limit)).collect()
+    [process(), whole].into_iter().chain(parts.map(limit)).collect()
+}
+
+/// The default: a dataplane that is a process of its own.
+fn process() -> Check {
+    match ix_sys::process::is_root() {
+        true => Check::ok(
+            "wall-process",
+            "--domain process, the default: the dataplane is a process and a user of its own",
+        ),
+        false => Check::limited(
+            "wall-process",
+            "--domain process, the default: the dataplane is a process of its own, of the program's \
+             user, which can end it",
+        )
+        .mend("run ix as root, which gives the dataplane a user of its own"),
+    }
 }
 
 fn keys() -> Check {

@@ -376,6 +376,10 @@ fn connections_of_a_program_that_ended_are_closed() {
         let Some(net) = TestNet::new(name, nic, 1) else { return };
         let second = net.serve_second(&["64"]);
         for (way, status, end) in ways {
+            // A dataplane in a process of its own has no survivor that could be replaced.
+            if way.ends_with("killed before") && support::domain() == "process" {
+                continue;
+            }
             let service = net.start(&[mortal, "7"]);
             service.process.wait_for("ready", PATIENCE);
             let mut other = net.service_link().0.run(|| support::connect_to(support::SECOND));

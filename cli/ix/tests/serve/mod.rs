@@ -18,6 +18,7 @@ mod memif;
 mod packets;
 mod pcap;
 mod policy;
+mod process_wall;
 mod queues;
 mod share;
 mod shared_cores;

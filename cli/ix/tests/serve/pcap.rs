@@ -201,7 +201,7 @@ fn a_capture_ends_with_who_reads_it() {
     let Some((net, service)) = start("a_capture_ends_with_who_reads_it") else { return };
     let capture = pcap(&service, &net.file("x.pcapng"), &[]);
     let writes = || {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", service.program()));
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", service.dataplane()));
         maps.expect("maps").contains("ix-capture")
     };
     eventually("the dataplane writes", writes);

@@ -65,7 +65,15 @@ fn tenant(
     let cpu = net.cpus()[0].to_string();
     let (stats, echo) = (net.file(&format!("{name}.sock")), support::build_echo());
     let mut command = net.service_link().0.command(env!("CARGO_BIN_EXE_ix"), None);
-    command.args(["run", "--domain", "none", "--nic", &device, "--addr", &format!("{ip}/16")]);
+    command.args([
+        "run",
+        "--domain",
+        &support::domain(),
+        "--nic",
+        &device,
+        "--addr",
+        &format!("{ip}/16"),
+    ]);
     command.args(["--cpus", &cpu, "--control"]).arg(&stats).arg("--").arg(echo).arg("64");
     let process = Process::start(command);
     process.wait_for("ready", PATIENCE);

@@ -52,7 +52,7 @@ impl MemifNet {
         let config = self.folder.0.join(format!("{host:?}.toml"));
         std::fs::write(&config, self.config(host, options)).expect("write the configuration");
         command
-            .args(["run", "--domain", "none"])
+            .args(["run", "--domain", &super::domain()])
             .arg("-c")
             .arg(&config)
             .arg("--control")

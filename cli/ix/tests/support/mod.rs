@@ -38,6 +38,12 @@ pub const PREFIX: u8 = 16;
 /// TIME-WAIT of the dataplane; the usual minute is too long to wait for.
 const TIME_WAIT_US: u32 = 300_000;
 
+/// What stands between programs and dataplanes of tests that do not choose it: the value of
+/// `IX_TEST_DOMAIN`, else the wall that ships.
+pub fn domain() -> String {
+    std::env::var("IX_TEST_DOMAIN").unwrap_or_else(|_| "process".to_owned())
+}
+
 /// Kinds of device under the dataplane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nic {
@@ -196,7 +202,10 @@ impl TestNet {
         std::fs::write(&file, config).expect("write the configuration");
         let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
         command.envs(env.iter().copied());
-        command.args(["run", "--domain", "none"]).arg("-c").arg(file).args(flags);
+        command.arg("run").arg("-c").arg(file).args(flags);
+        if !flags.contains(&"--domain") {
+            command.args(["--domain", &domain()]);
+        }
         command.arg("--control").arg(&control).arg("--").args(program);
         Service { process: Process::start(command), control }
     }
@@ -339,6 +348,18 @@ impl Service {
         let stats = self.stats();
         assert_eq!(stats.total("misrouted"), 0, "{stats}");
         stats
+    }
+
+    /// The process that has the dataplane: a child of the broker, or the program's.
+    pub fn dataplane(&self) -> i32 {
+        let is_dataplane = |pid: &i32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.trim() == "ix-dataplane"
+        };
+        let path = format!("/proc/{0}/task/{0}/children", self.process.pid());
+        let children = std::fs::read_to_string(path).expect("children");
+        let mut pids = children.split_ascii_whitespace().filter_map(|word| word.parse().ok());
+        pids.find(is_dataplane).unwrap_or_else(|| self.program())
     }
 
     /// The program's process.

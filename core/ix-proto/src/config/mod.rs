@@ -5,7 +5,7 @@ pub mod bounds;
 mod start;
 
 pub use bounds::{Bounds, OutOfRange};
-pub use start::{DEVICES_MAX, Start, StartError, WallPart, queues_max};
+pub use start::{DEVICES_MAX, Place, Start, StartError, WallPart, queues_max};
 
 use crate::codec::{codec_enum, codec_struct};
 use core::fmt;
@@ -427,8 +427,11 @@ mod tests {
             parts in prop::collection::vec(0..4usize, 0..4),
         ) {
             prop_assert_eq!(config.check(), Ok(()));
-            let without = parts.into_iter().map(|part| WallPart::ALL[part]).collect();
-            survives(&Start { config, devices, without });
+            let without: Vec<_> = parts.into_iter().map(|part| WallPart::ALL[part]).collect();
+            for place in [Place::Within, Place::Apart] {
+                let (config, devices, without) = (config.clone(), devices.clone(), without.clone());
+                survives(&Start { config, devices, without, place });
+            }
         }
 
         #[test]
@@ -504,7 +507,8 @@ mod tests {
                 table_fd: false,
             };
             let config = Config { cpus: vec![0; cpus], ..usual() };
-            Start { config, devices: vec![info; count], without: Vec::new() }
+            let devices = vec![info; count];
+            Start { config, devices, without: Vec::new(), place: Place::Within }
         };
         survives(&start(0, 1, ""));
         // What one message carries: in devices, in descriptors, in bytes.

@@ -9,9 +9,11 @@ use core::fmt;
 pub const DEVICES_MAX: usize = 64;
 
 /// What a dataplane begins with. Its descriptors travel with it: an empty memfd for the control
-/// page; packet memory, if a device shares its frames with a peer; then the queues of each device,
-/// one for each elastic thread, and the device's redirection table where [`NicInfo::table_fd`] says
-/// so.
+/// page; packet memory, if a device shares its frames with a peer or the program is in another
+/// process; in that case the pages that the program writes, those that it reads, the program's
+/// process (a pidfd) and the dataplane's end of each elastic thread's bell; then the queues of each
+/// device, one for each elastic thread, and the device's redirection table where
+/// [`NicInfo::table_fd`] says so.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
     /// What is fixed from then on.
@@ -20,13 +22,29 @@ pub struct Start {
     pub devices: Vec<NicInfo>,
     /// Parts of the wall that are not to stand.
     pub without: Vec<WallPart>,
+    /// Where the program is.
+    pub place: Place,
 }
 
-codec_struct!(Start { config, devices, without } if check);
+codec_struct!(Start { config, devices, without, place } if check);
+
+/// Where the dataplane is, as seen from its program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// In the program's process.
+    #[default]
+    Within,
+    /// In a process of its own.
+    Apart,
+}
+
+codec_enum!(Place { 0 = Within, 1 = Apart });
 
 /// Descriptors of the control page, and of packet memory.
 const PAGE_FDS: usize = 1;
 const MEMORY_FDS: usize = 3;
+/// Descriptors of the pages that a program in another process shares, and of its process.
+const CROSSING_FDS: usize = 3;
 
 /// Why a dataplane cannot begin so: more than one message carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +90,12 @@ impl Start {
             NicKind::Sim => 0,
             _ => self.config.cpus.len() + usize::from(info.table_fd),
         };
-        let memory = if shared { MEMORY_FDS } else { 0 };
-        PAGE_FDS + memory + self.devices.iter().map(of_device).sum::<usize>()
+        let apart = match self.place {
+            Place::Within => 0,
+            Place::Apart => CROSSING_FDS + self.config.cpus.len(),
+        };
+        let memory = if shared || apart > 0 { MEMORY_FDS } else { 0 };
+        PAGE_FDS + memory + apart + self.devices.iter().map(of_device).sum::<usize>()
     }
 
     /// Refuses more than one message carries.

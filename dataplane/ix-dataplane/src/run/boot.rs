@@ -7,9 +7,10 @@ use crate::config::{Config, memory_sizes};
 use crate::events::EventWriter;
 use crate::observe::metrics::ControlPage;
 use crate::run::assembly::{ThreadParts, elastic_threads, equal_parts, pools};
+use crate::run::crossing::CrossingPages;
 use crate::run::door::Door;
 use crate::run::guard::home;
-use crate::run::runner::Runner;
+use crate::run::runner::{RunOutcome, Runner};
 use crate::run::unentered::Claims;
 use crate::shared::{Shared, Waker};
 use core::cell::UnsafeCell;
@@ -22,6 +23,7 @@ use ix_nic::{AttachError, Nic, NicInfo, RingSizes, SetReta};
 use std::fmt;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// A device that the broker has opened.
 pub struct Device {
@@ -72,17 +74,42 @@ impl fmt::Display for BootError {
 
 impl std::error::Error for BootError {}
 
-/// The arrays that application and dataplane share for one elastic thread. The application writes
-/// the first one and only reads the others, so they begin on a page.
-#[repr(C)]
+/// What application and dataplane share for one elastic thread, each on pages of its own.
+#[derive(Clone, Copy)]
 struct Area {
-    calls: [CallSlot; CALLS_MAX],
-    events: [EventSlot; EVENTS_MAX],
-    status: ThreadStatus,
+    /// [`CALLS_MAX`] slots, which the application writes.
+    calls: *mut CallSlot,
+    /// [`EVENTS_MAX`] slots, which it only reads.
+    events: *mut EventSlot,
+    /// What it only reads, too. The program's side of a process wall has a copy of its own.
+    status: *mut ThreadStatus,
 }
 
+const CALLS_BYTES: usize = CALLS_MAX * size_of::<CallSlot>();
+const EVENTS_BYTES: usize = EVENTS_MAX * size_of::<EventSlot>();
 const PAGE: usize = 4096;
-const _: () = assert!(core::mem::offset_of!(Area, events).is_multiple_of(PAGE));
+const _: () = assert!(CALLS_BYTES.is_multiple_of(PAGE));
+
+impl Area {
+    /// In memory of this process.
+    fn new() -> Result<Area, BootError> {
+        let pages = map_pages(CALLS_BYTES + EVENTS_BYTES + size_of::<ThreadStatus>())?;
+        // SAFETY: within the pages just mapped.
+        unsafe {
+            Ok(Area {
+                calls: pages.cast(),
+                events: pages.add(CALLS_BYTES).cast(),
+                status: pages.add(CALLS_BYTES + EVENTS_BYTES).cast(),
+            })
+        }
+    }
+
+    /// In memory that a program in another process maps, too.
+    fn in_pages(pages: &CrossingPages, thread: usize) -> Result<Area, BootError> {
+        let status = map_pages(size_of::<ThreadStatus>())?.cast();
+        Ok(Area { calls: pages.calls(thread), events: pages.events(thread), status })
+    }
+}
 
 /// What the application may do with a range of the dataplane's memory. It may not use any other
 /// memory of the dataplane.
@@ -94,15 +121,30 @@ pub enum AppAccess {
     Read,
 }
 
+/// How the application reaches the dataplane.
+#[derive(Default)]
+pub struct Reach {
+    /// The address that it calls.
+    pub gate: u64,
+    /// The dataplane's own descriptors get numbers from this one on.
+    pub fd_base: RawFd,
+    /// What a program in another process shares; `None`: it is in this one.
+    pub pages: Option<CrossingPages>,
+}
+
 /// A dataplane, ready to be entered.
 pub struct Dataplane {
     /// On pages of its own, followed by what `thread_areas` points to. Never unmapped.
     header: *const ProcessHeader,
-    status: Vec<*mut ThreadStatus>,
+    areas: Vec<Area>,
+    /// The words by which a program in another process crosses.
+    pub(crate) pages: Option<CrossingPages>,
     pub(crate) runners: Box<[UnsafeCell<Runner>]>,
     pub(crate) claims: Claims,
     /// One door for each thread, between its owner and the guard.
     pub(crate) doors: Box<[Door]>,
+    /// The guard is to stay outside.
+    pub(crate) guard_ends: AtomicBool,
     pub(crate) page: Arc<ControlPage>,
     /// Where the process may run.
     pub(crate) home: libc::cpu_set_t,
@@ -128,21 +170,21 @@ impl Dataplane {
         attached: impl FnMut(usize, usize) -> Result<(), String>,
     ) -> Result<Dataplane, BootError> {
         let memory = PacketMemory::new(memory_sizes(&config)).map_err(BootError::Memory)?;
-        Dataplane::boot_in(memory, config, devices, page, gate, 0, attached)
+        let reach = Reach { gate, ..Reach::default() };
+        Dataplane::boot_in(memory, config, devices, page, reach, attached)
     }
 
     /// As [`Dataplane::boot`], in packet memory of [`memory_sizes`] that exists already, because a
-    /// device shares it with its peer. The dataplane's own descriptors get numbers from `fd_base`
-    /// on.
+    /// device shares it with its peer or a program in another process uses it.
     pub fn boot_in(
         memory: PacketMemory,
         config: Config,
         mut devices: Vec<Device>,
         page: &Arc<ControlPage>,
-        gate: u64,
-        fd_base: RawFd,
+        reach: Reach,
         mut attached: impl FnMut(usize, usize) -> Result<(), String>,
     ) -> Result<Dataplane, BootError> {
+        let fd_base = reach.fd_base;
         let threads = config.cpus.len();
         let tables = attach_tables(&mut devices, threads)?;
         for device in &devices {
@@ -165,13 +207,14 @@ impl Dataplane {
         let mut areas = Vec::new();
         let mut parts = Vec::new();
         for (index, (nics, pools)) in nics.into_iter().zip(pools).enumerate() {
-            let area = map_pages(size_of::<Area>())?.cast::<Area>();
+            let area = match &reach.pages {
+                Some(pages) => Area::in_pages(pages, index)?,
+                None => Area::new()?,
+            };
             // SAFETY: the area was mapped just now, is never unmapped, and only this writer and
             // this call array are made for it.
-            let (events, calls) = unsafe {
-                let events = EventWriter::new((&raw mut (*area).events).cast());
-                (events, CallArray::new((&raw mut (*area).calls).cast()))
-            };
+            let (events, calls) =
+                unsafe { (EventWriter::new(area.events), CallArray::new(area.calls)) };
             parts.push(ThreadParts { nics, pools, calls, events });
             areas.push((area, shared.config.cpus[index]));
         }
@@ -183,30 +226,28 @@ impl Dataplane {
         let runners = threads.into_iter().map(runner).collect();
         shared.guard.set_fd(timer(fd_base)?);
         page.set_nonresponsive_us(shared.config.nonresponsive_us);
-        Dataplane::new(shared, page.clone(), gate, runners, areas)
+        Dataplane::new(shared, page.clone(), reach, runners, areas)
     }
 
     fn new(
         shared: Arc<Shared>,
         page: Arc<ControlPage>,
-        gate: u64,
+        reach: Reach,
         runners: Vec<UnsafeCell<Runner>>,
-        areas: Vec<(*mut Area, u32)>,
+        own_areas: Vec<(Area, u32)>,
     ) -> Result<Dataplane, BootError> {
-        // SAFETY: only the fields' addresses are taken.
-        let status = areas.iter().map(|(area, _)| unsafe { &raw mut (**area).status }).collect();
-        let describe = |(area, cpu): &(*mut Area, u32)| {
-            let base = *area as u64;
-            ThreadArea {
-                calls: base + core::mem::offset_of!(Area, calls) as u64,
-                events: base + core::mem::offset_of!(Area, events) as u64,
-                status: base + core::mem::offset_of!(Area, status) as u64,
-                cpu: *cpu,
-                reserved: 0,
-            }
+        let describe = |(area, cpu): &(Area, u32)| ThreadArea {
+            calls: area.calls as u64,
+            events: area.events as u64,
+            status: area.status as u64,
+            cpu: *cpu,
+            reserved: 0,
         };
-        let areas: Vec<ThreadArea> = areas.iter().map(describe).collect();
-        let pages = map_pages(HEADER_BYTES + size_of_val(&*areas))?;
+        let areas: Vec<ThreadArea> = own_areas.iter().map(describe).collect();
+        let pages = match &reach.pages {
+            Some(pages) => pages.header(),
+            None => map_pages(HEADER_BYTES + size_of_val(&*areas))?,
+        };
         // SAFETY: within the pages just mapped, aligned, and nobody else's.
         let (header, thread_areas) = unsafe {
             let behind = pages.add(HEADER_BYTES).cast::<ThreadArea>();
@@ -219,7 +260,7 @@ impl Dataplane {
             magic: ABI_MAGIC,
             version: ABI_VERSION,
             threads: areas.len() as u32,
-            gate,
+            gate: reach.gate,
             thread_areas: thread_areas as u64,
             rx_base: rx_base as u64,
             rx_len: rx_len as u64,
@@ -235,7 +276,21 @@ impl Dataplane {
         let doors = runners.iter().map(|_| Door::default()).collect();
         let runners = runners.into();
         let home = home();
-        Ok(Dataplane { header, status, runners, claims, doors, page, home, shared })
+        let areas = own_areas.into_iter().map(|(area, _)| area).collect();
+        let pages = reach.pages;
+        let guard_ends = AtomicBool::new(false);
+        Ok(Dataplane {
+            header,
+            areas,
+            pages,
+            runners,
+            claims,
+            doors,
+            guard_ends,
+            page,
+            home,
+            shared,
+        })
     }
 
     /// The header, which the application finds through `IX_ABI`.
@@ -246,8 +301,7 @@ impl Dataplane {
     /// The ranges that the application may use: address, length (whole pages) and access. It may
     /// not use any other memory of the dataplane.
     pub fn app_ranges(&self) -> Vec<(usize, usize, AppAccess)> {
-        let calls_bytes = core::mem::offset_of!(Area, events);
-        let read_bytes = (size_of::<Area>() - calls_bytes).next_multiple_of(PAGE);
+        let read_bytes = (EVENTS_BYTES + size_of::<ThreadStatus>()).next_multiple_of(PAGE);
         let header_bytes = HEADER_BYTES + self.runners.len() * size_of::<ThreadArea>();
         let header_bytes = header_bytes.next_multiple_of(PAGE);
         let (rx, arena) = (self.shared.memory.rx_area(), self.shared.memory.arena());
@@ -256,10 +310,9 @@ impl Dataplane {
             (rx.0, rx.1, AppAccess::Read),
             (arena.0, arena.1, AppAccess::Write),
         ];
-        for status in &self.status {
-            let area = *status as usize - core::mem::offset_of!(Area, status);
-            ranges.push((area, calls_bytes, AppAccess::Write));
-            ranges.push((area + calls_bytes, read_bytes, AppAccess::Read));
+        for area in &self.areas {
+            ranges.push((area.calls as usize, CALLS_BYTES, AppAccess::Write));
+            ranges.push((area.events as usize, read_bytes, AppAccess::Read));
         }
         ranges
     }
@@ -359,23 +412,41 @@ impl Dataplane {
     /// # Safety
     /// No other thread uses this elastic thread during the call.
     pub unsafe fn run_io(&self, thread: usize, calls: usize, wait_us: u64) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { self.run_io_and(thread, calls, wait_us, &|| {}) }.events
+    }
+
+    /// As [`Dataplane::run_io`]; calls `look` about every millisecond as well.
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn run_io_and(
+        &self,
+        thread: usize,
+        calls: usize,
+        wait_us: u64,
+        look: &dyn Fn(),
+    ) -> RunOutcome {
         if !self.claims.is_entered(thread) {
             self.claims.enter(thread);
         }
         let door = &self.doors[thread];
         door.enter();
-        let look_after = |now_us| self.claims.look_after(&self.runners, now_us);
+        let look_after = |now_us| {
+            look();
+            self.claims.look_after(&self.runners, now_us);
+        };
         // SAFETY: the caller's promise, nobody looks after a thread that was claimed, and the guard
         // is outside.
         let outcome = unsafe { (*self.runners[thread].get()).run_io(calls, wait_us, &look_after) };
-        let status = self.status[thread];
+        let status = self.areas[thread].status;
         // SAFETY: mapped for the life of the process; the application only reads it.
         unsafe {
             (&raw mut (*status).now_us).write_volatile(outcome.now_us);
             (&raw mut (*status).signal_pending).write_volatile(u32::from(outcome.signal));
         }
         door.leave();
-        outcome.events
+        outcome
     }
 }
 

@@ -58,6 +58,11 @@ impl Door {
         false
     }
 
+    /// Whether the guard is inside, or about to look whether it may.
+    pub fn is_held(&self) -> bool {
+        self.held.load(Ordering::SeqCst)
+    }
+
     /// The guard leaves.
     pub fn release(&self) {
         self.held.store(false, Ordering::Release);

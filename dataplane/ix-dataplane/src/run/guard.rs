@@ -6,7 +6,7 @@
 use crate::clock::monotonic_ns;
 use crate::observe::metrics::Place;
 use crate::run::boot::Dataplane;
-use crate::sync::{Ordering, fence, has_heavy_barrier};
+use crate::sync::{Ordering, fence, has_heavy_barrier, let_others_run};
 
 /// Time between two turns for a non-responsive application, µs: like a delayed acknowledgement.
 const TURN_US: u64 = 1_000;
@@ -75,8 +75,10 @@ impl Dataplane {
         let holds = door.hold();
         if holds {
             // The application may have left the thread before the door was held, and another thread
-            // may look after it.
-            if self.claims.is_entered(thread) {
+            // may look after it. Or all ends: the store above and this load are ordered against
+            // those of `end_guard`.
+            let ends = self.guard_ends.load(Ordering::SeqCst);
+            if self.claims.is_entered(thread) && !ends {
                 run_on(&only(self.cpu(thread)));
                 // SAFETY: the owner is outside and waits until the door is released; nobody else
                 // looks after a thread that is entered.
@@ -85,6 +87,16 @@ impl Dataplane {
             door.release();
         }
         holds
+    }
+
+    /// From now on the guard serves nothing more; returns when it is outside.
+    pub fn end_guard(&self) {
+        self.guard_ends.store(true, Ordering::SeqCst);
+        for door in &self.doors {
+            while door.is_held() {
+                let_others_run();
+            }
+        }
     }
 
     /// Sleeps until an elastic thread wakes.
@@ -118,7 +130,7 @@ pub(crate) fn home() -> libc::cpu_set_t {
 
 /// One hardware thread. The guard works where the elastic thread does, because its memory is in the
 /// cache there and no other elastic thread is disturbed.
-fn only(cpu: u32) -> libc::cpu_set_t {
+pub(crate) fn only(cpu: u32) -> libc::cpu_set_t {
     // SAFETY: all zero is an empty set.
     let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
     if (cpu as usize) < libc::CPU_SETSIZE as usize {
@@ -129,7 +141,7 @@ fn only(cpu: u32) -> libc::cpu_set_t {
 }
 
 /// Pins the calling thread to this set. If that is not allowed, nothing changes.
-fn run_on(set: &libc::cpu_set_t) {
+pub(crate) fn run_on(set: &libc::cpu_set_t) {
     // SAFETY: reads the set; 0 is the calling thread.
     unsafe { libc::sched_setaffinity(0, size_of_val(set), set) };
 }

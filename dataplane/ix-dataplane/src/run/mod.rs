@@ -1,7 +1,9 @@
 //! What runs the cycle on Linux: `run_io`, the guard, the start and the end of a dataplane.
+pub mod apart;
 pub mod assembly;
 pub mod attend;
 pub mod boot;
+pub mod crossing;
 pub mod door;
 pub mod guard;
 pub mod hosted;

@@ -84,12 +84,12 @@ impl Io {
         let shared = self.cx.shared.clone();
         for (device, part) in shared.updates.take(self.cx.index).into_iter().enumerate() {
             let (Some(part), Some(port)) = (part, self.ports.get_mut(device)) else { continue };
-            port.nic.update(
-                part.update,
-                &shared.memory,
-                &mut self.cx.rx_pool,
-                &mut self.cx.tx_pool,
-            );
+            let (rx_pool, tx_pool) = (&mut self.cx.rx_pool, &mut self.cx.tx_pool);
+            if let Err(e) = port.nic.update(part.update, &shared.memory, rx_pool, tx_pool) {
+                let (serial, why) = (part.serial, e.to_string());
+                shared.updates.tell(device, UpdateOutcome::Failed { serial, why });
+                continue;
+            }
             port.info = port.nic.info().clone();
             // The broker restores the table of a network card that is back.
             if !matches!(port.info.steering, Steering::Rss(_)) {

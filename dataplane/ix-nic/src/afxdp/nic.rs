@@ -287,22 +287,21 @@ impl Nic for AfxdpNic {
         }
     }
 
-    /// Continues with the new interface. If that refuses the socket, the device loses all packets
-    /// until the next update.
+    /// Continues with the new interface.
     fn update(
         &mut self,
         update: QueueUpdate,
         memory: &PacketMemory,
         rx_pool: &mut Pool,
         tx_pool: &mut Pool,
-    ) {
-        let QueueUpdate(Change::Reopened { info, fd }) = update else { return };
+    ) -> Result<(), AttachError> {
+        let QueueUpdate(Change::Reopened { info, fd }) = update else { return Ok(()) };
         self.close(rx_pool, tx_pool);
-        let NicKind::Afxdp(bind) = info.kind else { return };
+        let NicKind::Afxdp(bind) = info.kind else { return Ok(()) };
         let (queue, sizes) = (self.queue, self.sizes);
-        if let Ok(nic) = AfxdpNic::attach(&info, bind, queue, fd, memory, rx_pool, sizes) {
-            *self = AfxdpNic { counted: self.counted, ..nic };
-        }
+        let nic = AfxdpNic::attach(&info, bind, queue, fd, memory, rx_pool, sizes)?;
+        *self = AfxdpNic { counted: self.counted, ..nic };
+        Ok(())
     }
 
     /// In copy mode the frames are ours again at once. A zero-copy driver may write to receive

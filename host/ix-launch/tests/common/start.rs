@@ -1,4 +1,5 @@
 //! What a dataplane without devices begins with, in tests and in `examples/plant.rs`.
+use ix_proto::config::Place;
 use ix_proto::{Config, Start};
 use ix_wire::IpAddr;
 
@@ -12,5 +13,5 @@ pub fn begin() -> Start {
         flows_max: 64,
         ..Config::with_address(IpAddr::v4([10, 9, 0, 2]), 24)
     };
-    Start { config, devices: Vec::new(), without: Vec::new() }
+    Start { config, devices: Vec::new(), without: Vec::new(), place: Place::Within }
 }

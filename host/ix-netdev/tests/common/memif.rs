@@ -70,7 +70,7 @@ impl End {
                     let Host { memory, rx, tx, nics, .. } = &mut self.host;
                     let parts = read_update(&self.device.info, update.change, update.fds, memory);
                     for (nic, part) in nics.iter_mut().zip(parts.expect("readable")) {
-                        nic.update(part, memory, rx, tx);
+                        nic.update(part, memory, rx, tx).expect("a link");
                     }
                 }
             }

@@ -75,8 +75,9 @@ impl End {
         let queues: Vec<OwnedFd> = std::mem::take(&mut opened.queue_fds);
         let device = Device { info: opened.info.clone(), queues };
         let page = Arc::new(ControlPage::anonymous(1).unwrap());
+        let reach = ix_dataplane::Reach::default();
         let dataplane =
-            Dataplane::boot_in(memory, config, vec![device], &page, 0, 0, |_, _| Ok(())).unwrap();
+            Dataplane::boot_in(memory, config, vec![device], &page, reach, |_, _| Ok(())).unwrap();
         let (reader, bell) = std::io::pipe().unwrap();
         let (updates, receiver) = channel();
         dataplane.set_update_source(Box::new(Queue { updates: receiver, bell: reader }));

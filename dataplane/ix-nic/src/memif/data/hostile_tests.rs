@@ -69,7 +69,7 @@ fn victim(role: MemifRole) -> Victim {
     }
     let mut nic: Box<dyn Nic> = Box::new(MemifNic::new(info, 0, bell(), RingSizes::default()));
     let link = link(plan, fds).unwrap().pop().map(Box::new);
-    nic.update(QueueUpdate(Change::Memif(link)), &memory, &mut rx, &mut tx);
+    nic.update(QueueUpdate(Change::Memif(link)), &memory, &mut rx, &mut tx).expect("taken");
     Victim { nic, memory, rx, tx, rings, queued: VecDeque::new() }
 }
 

@@ -7,7 +7,9 @@ use super::server::{ServerRx, ServerTx};
 use super::{Context, LinkFence, LinkMemory, QueueLink, RingFence, RxRing, TxRing};
 use crate::device::RingSizes;
 use crate::update::{Change, QueueUpdate};
-use crate::{DeviceDrops, Fence, NEVER_RINGS, Nic, NicInfo, RxPacket, SetReta, Steering};
+use crate::{
+    AttachError, DeviceDrops, Fence, NEVER_RINGS, Nic, NicInfo, RxPacket, SetReta, Steering,
+};
 use ix_mem::{Mbuf, PacketMemory, Pool};
 use ix_sys::event;
 use std::collections::VecDeque;
@@ -319,12 +321,13 @@ impl Nic for MemifNic {
         _memory: &PacketMemory,
         rx_pool: &mut Pool,
         tx_pool: &mut Pool,
-    ) {
-        let QueueUpdate(Change::Memif(link)) = update else { return };
+    ) -> Result<(), AttachError> {
+        let QueueUpdate(Change::Memif(link)) = update else { return Ok(()) };
         self.close(rx_pool, tx_pool);
         if let Some(link) = link {
             self.connect(*link, rx_pool);
         }
+        Ok(())
     }
 
     fn close(&mut self, rx_pool: &mut Pool, tx_pool: &mut Pool) {

@@ -1,0 +1,113 @@
+//! The dataplane in a process of its own: what its program, and others, can do to it, and what is
+//! left when one of the processes is killed.
+use crate::support::process::{is_alive, signal};
+use crate::support::traffic::echo;
+use crate::support::{self, Nic, PATIENCE, TestNet, eventually};
+use ix_skip::{Need, skip};
+use std::io::Read;
+use std::path::Path;
+use std::process::Command;
+
+const DOMAIN: [&str; 2] = ["--domain", "process"];
+/// A user without rights.
+const USER: &str = "65534";
+
+fn echoes(net: &TestNet) {
+    net.client.run(|| echo(&mut support::connect(), 10, 64));
+}
+
+/// What a shell of this user prints, both ways.
+fn as_user(user: &str, script: &str) -> String {
+    let words = ["--reuid", user, "--clear-groups", "sh", "-c", script];
+    let output = Command::new("setpriv").args(words).output().expect("setpriv");
+    let both = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}
+
+/// Neither the program's user nor the dataplane's own can read, trace or open the dataplane; the
+/// program's cannot even signal it.
+#[test]
+fn others_can_neither_read_nor_signal_a_dataplane() {
+    let name = "others_can_neither_read_nor_signal_a_dataplane";
+    if !Path::new("/usr/bin/setpriv").exists() {
+        return skip(name, Need::Program("apt install util-linux"), "no setpriv");
+    }
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let flags = [&DOMAIN[..], &["--user", USER]].concat();
+    let service = net.serve_with(&flags, &["64"]);
+    echoes(&net);
+    let dataplane = service.dataplane();
+    let status = std::fs::read_to_string(format!("/proc/{dataplane}/status")).expect("status");
+    let uid = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("a user");
+    let own = uid.split_whitespace().next().expect("a number");
+    assert!(![USER, "0"].contains(&own), "a user of its own: {own}");
+    for user in [USER, own] {
+        for file in ["mem", "maps", "environ", "fd/0", "syscall", "auxv"] {
+            let said = as_user(user, &format!("exec 3</proc/{dataplane}/{file} && echo opened"));
+            assert!(!said.contains("opened"), "user {user} has opened {file}: {said}");
+        }
+        let pieces = as_user(user, &format!("ls /proc/{dataplane}/fd && echo listed"));
+        assert!(!pieces.contains("listed"), "{pieces}");
+    }
+    let said = as_user(USER, &format!("kill -0 {dataplane} && echo signalled"));
+    assert!(!said.contains("signalled"), "{said}");
+    echoes(&net);
+    service.finish(PATIENCE);
+}
+
+/// What the program shares is what it may use, and no more: it can write calls and transmit memory,
+/// and it can read the rest. None of the dataplane's own memory is there.
+#[test]
+fn a_program_has_only_what_is_shared() {
+    let Some(net) = TestNet::new("a_program_has_only_what_is_shared", Nic::Tap, 1) else { return };
+    let service = net.serve_with(&DOMAIN, &["64"]);
+    echoes(&net);
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", service.program())).expect("maps");
+    let shared: Vec<(&str, &str)> = maps
+        .lines()
+        .filter_map(|line| {
+            let name = line.split("/memfd:").nth(1)?.split(' ').next()?;
+            Some((name, line.split(' ').nth(1)?))
+        })
+        .filter(|(name, _)| *name != "ix-image")
+        .collect();
+    let expected = [
+        ("ix-receive", "r--s"),
+        ("ix-transmit", "rw-s"),
+        ("ix-calls", "rw-s"),
+        ("ix-events", "r--s"),
+    ];
+    assert_eq!(shared, expected, "{maps}");
+    service.finish(PATIENCE);
+}
+
+/// Whoever is killed takes the others along, and the port is served again.
+#[test]
+fn after_any_process_was_killed_the_port_is_served_again() {
+    let name = "after_any_process_was_killed_the_port_is_served_again";
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+    for round in 0..6 {
+        let service = net.serve_with(&DOMAIN, &["64"]);
+        let mut stream = net.connect();
+        net.client.run(|| echo(&mut stream, 1, 64));
+        let dataplane = service.dataplane();
+        let (broker, program) = (service.process.pid(), service.program());
+        match round % 3 {
+            0 => signal(program, libc::SIGKILL),
+            1 => signal(dataplane, libc::SIGKILL),
+            _ => signal(broker, libc::SIGKILL),
+        }
+        if round % 3 == 1 {
+            // This program ends when its dataplane does.
+            service.process.wait_for("ix: the dataplane ended (killed by SIGKILL)", PATIENCE);
+        } else {
+            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            let ended = matches!(stream.read(&mut [0; 64]), Ok(0) | Err(_));
+            assert!(ended, "round {round}: the peer is told");
+        }
+        service.process.wait(PATIENCE);
+        eventually("no process is left", || {
+            [broker, program, dataplane].iter().all(|p| !is_alive(*p))
+        });
+    }
+}

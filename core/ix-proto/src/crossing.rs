@@ -1,0 +1,155 @@
+//! How a program and its dataplane cross the wall between two processes: words in memory that both
+//! map, one group of them for each elastic thread.
+//!
+//! Whoever writes a word is the only one who can: a [`Request`] is on pages that the program writes
+//! and a [`Reply`] is on pages that it can only read. The program is never trusted: the dataplane
+//! reads each word of a request once and checks what it got.
+//!
+//! One request is under way at a time. The program writes its words and then [`Request::serial`];
+//! the dataplane carries it out, writes the words of the reply and then [`Reply::serial`]. Each
+//! side says before it sleeps that it does (`is_asleep`), and looks once more; the other side rings
+//! its bell, a socket, after it has published. Both do this with a full fence between their store
+//! and their load, so at least one of them sees the other.
+use crate::codec::codec_struct;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use ix_abi::{CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot, ProcessHeader, ThreadArea};
+
+/// Address of everything that both processes map, in both of them. Programs, sanitizers' shadows
+/// and the heaps of Go and Java leave it free.
+pub const WINDOW: usize = 0x5500_0000_0000;
+/// Most bytes of packet memory.
+pub const PACKETS_MAX: usize = 1 << 38;
+/// Address of the pages that the program writes.
+pub const WRITTEN_AT: usize = WINDOW + PACKETS_MAX;
+/// Address of the pages that the program only reads.
+pub const READ_AT: usize = WRITTEN_AT + (1 << 36);
+
+/// What a program's side needs to know to map what it shares with its dataplane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attach {
+    /// Number of elastic threads.
+    pub threads: usize,
+    /// Bytes of receive memory, of what the dataplane keeps for itself, and of transmit memory. In
+    /// this order they begin at [`WINDOW`].
+    pub packet_bytes: [u64; 3],
+    /// Program and dataplane share hardware threads: a thread that enters an elastic thread is
+    /// pinned to that one's.
+    pub pins: bool,
+}
+
+codec_struct!(Attach { threads, packet_bytes, pins } if check);
+
+/// More than [`THREADS_MAX`] threads, or more packet memory than the window has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttachError;
+
+impl Attach {
+    /// Refuses what does not fit into the window.
+    pub fn check(&self) -> Result<(), AttachError> {
+        let bytes = self.packet_bytes.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes));
+        let fits = bytes.is_some_and(|bytes| bytes <= PACKETS_MAX as u64);
+        if fits && (1..=THREADS_MAX).contains(&self.threads) { Ok(()) } else { Err(AttachError) }
+    }
+}
+
+/// What the program asks of one elastic thread. The program writes it.
+#[repr(C, align(64))]
+pub struct Request {
+    /// Number of the request, from 1 on. Written last.
+    pub serial: AtomicU64,
+    /// One of [`ix_abi::gate_op`].
+    pub op: AtomicU64,
+    /// Number of calls in the array (`RUN_IO`).
+    pub calls: AtomicU64,
+    /// Longest wait, µs (`RUN_IO`).
+    pub wait_us: AtomicU64,
+    /// The hardware thread on which the caller waits.
+    pub cpu: AtomicU32,
+    /// 1: the caller sleeps until its bell rings.
+    pub is_asleep: AtomicU32,
+    /// Grows when a wait is to end early: whatever request is under way then ends.
+    pub kick: AtomicU64,
+}
+
+/// What became of the request. The dataplane writes it.
+#[repr(C, align(64))]
+pub struct Reply {
+    /// Number of the request that was carried out last. Written last.
+    pub serial: AtomicU64,
+    /// What it returns: see [`ix_abi::gate_op`].
+    pub result: AtomicU64,
+    /// Time of the last cycle, µs of the dataplane's monotonic clock.
+    pub now_us: AtomicU64,
+    /// 1: the elastic thread sleeps until its bell rings.
+    pub is_asleep: AtomicU32,
+    /// Always 0.
+    pub reserved: AtomicU32,
+}
+
+/// Where the program has faulted, for the broker to tell the user. Nothing else depends on it.
+#[repr(C, align(64))]
+pub struct FaultNote {
+    /// The signal; 0: none.
+    pub signal: AtomicU64,
+    /// The address that was accessed.
+    pub address: AtomicU64,
+    /// The instruction's address.
+    pub instruction: AtomicU64,
+}
+
+/// What the program writes for one elastic thread.
+#[repr(C, align(4096))]
+pub struct WrittenPages {
+    /// The call array.
+    pub calls: [CallSlot; CALLS_MAX],
+    /// The request.
+    pub request: Request,
+    /// Written for the first elastic thread only.
+    pub fault: FaultNote,
+}
+
+/// What the program only reads of one elastic thread.
+#[repr(C, align(4096))]
+pub struct ReadPages {
+    /// The event array.
+    pub events: [EventSlot; EVENTS_MAX],
+    /// The reply.
+    pub reply: Reply,
+}
+
+/// Pages before the [`ReadPages`]: a [`ProcessHeader`] without a gate, which the program's side
+/// copies, and the [`ThreadArea`]s behind it.
+pub const HEADER_BYTES: usize = 16 << 10;
+
+/// Most elastic threads whose areas fit behind the header.
+pub const THREADS_MAX: usize = 256;
+
+const _: () =
+    assert!(size_of::<ProcessHeader>() + THREADS_MAX * size_of::<ThreadArea>() <= HEADER_BYTES);
+const _: () = assert!(THREADS_MAX * size_of::<WrittenPages>() < READ_AT - WRITTEN_AT);
+
+/// Bytes of the memory that the program writes, for so many elastic threads.
+pub const fn written_bytes(threads: usize) -> usize {
+    threads * size_of::<WrittenPages>()
+}
+
+/// Bytes of the memory that the program only reads, for so many elastic threads.
+pub const fn read_bytes(threads: usize) -> usize {
+    HEADER_BYTES + threads * size_of::<ReadPages>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem::offset_of;
+
+    #[test]
+    fn arrays_begin_on_a_page_and_words_on_a_line_of_their_own() {
+        assert_eq!(offset_of!(WrittenPages, calls), 0);
+        assert_eq!(offset_of!(ReadPages, events), 0);
+        assert!(offset_of!(WrittenPages, request).is_multiple_of(64));
+        assert!(offset_of!(ReadPages, reply).is_multiple_of(64));
+        assert_eq!((size_of::<Request>(), size_of::<Reply>()), (64, 64));
+        assert!(READ_AT + read_bytes(THREADS_MAX) < 0x5555_5555_4000, "below any program");
+    }
+}

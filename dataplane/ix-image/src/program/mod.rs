@@ -1,0 +1,329 @@
+//! The image in a process of the program whose dataplane is in another one: maps what the two
+//! share, and is the gate. It has no rights that the program lacks, and the dataplane does not
+//! trust it.
+//!
+//! The gate runs on the caller's stack, with the caller's thread-local storage, and uses none. It
+//! keeps what it knows of each elastic thread in a table that the kernel wipes in a forked child.
+mod wait;
+
+use crate::faults;
+use crate::linux_thread::{Before, is_alive, own_id, place};
+use crate::signals::SignalWatch;
+use crate::sys;
+use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::ptr::{null_mut, without_provenance_mut};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use ix_abi::{ProcessHeader, ThreadArea, ThreadStatus, error, gate_op};
+use ix_entry::{Channel, ReservedFds};
+use ix_proto::crossing::{
+    Attach, FaultNote, HEADER_BYTES, READ_AT, ReadPages, THREADS_MAX, WINDOW, WRITTEN_AT,
+    WrittenPages, read_bytes, written_bytes,
+};
+use ix_proto::{Codec, FromImage, ToImage};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use wait::{Crossing, Outcome};
+
+/// The owner of a shared elastic thread while no thread is inside. It is not a valid fs base.
+const SHARED: u64 = 1;
+
+/// What the gate knows of one elastic thread.
+struct Slot {
+    /// fs base of the Linux thread that has entered; 0: none.
+    owner: AtomicU64,
+    /// Linux' number of the owner, to tell whether it still lives; 0: not written yet.
+    owner_id: AtomicU32,
+    /// Said by `SHARE`, for good.
+    is_shared: AtomicBool,
+    /// A thread that enters is pinned to the elastic thread's hardware thread.
+    pins: bool,
+    crossing: Crossing,
+    /// Shows the owner's signals.
+    signals: i32,
+    /// What the application reads after each call.
+    status: *mut ThreadStatus,
+    /// What the owner had before it entered; touched by the owner only.
+    before: UnsafeCell<Before>,
+}
+
+struct Table {
+    threads: usize,
+    /// Where a fault is noted.
+    note: AtomicPtr<FaultNote>,
+    slots: [Slot; THREADS_MAX],
+}
+
+static TABLE: AtomicPtr<Table> = AtomicPtr::new(null_mut());
+
+/// Asks the broker for a dataplane, maps what it shares and opens the gate. Returns the address of
+/// the header.
+pub fn attach(channel: &Channel, reserved: ReservedFds) -> Result<*const ProcessHeader, String> {
+    let (attach, fds) = ask(channel)?;
+    let mut fds = fds.into_iter();
+    let mut next = || fds.next().ok_or("the broker sent too few descriptors; build ix again");
+    let [rx, arena, written, read] = [next()?, next()?, next()?, next()?];
+    let bells = (0..attach.threads).map(|_| next()).collect::<Result<Vec<_>, _>>()?;
+    map_all(&attach, [&rx, &arena, &written, &read])?;
+    let header = reserved.unfenced(|| open(&attach, bells, reserved))?;
+    reserved.fence().map_err(|e| format!("setrlimit: {e}"))?;
+    channel.send(&FromImage::Ready.encode(), &[]).map_err(broken)?;
+    Ok(header)
+}
+
+/// Waits for the dataplane.
+fn ask(channel: &Channel) -> Result<(Attach, Vec<OwnedFd>), String> {
+    // The number that the broker believes is the kernel's.
+    channel.send(&FromImage::Hello { pid: 0 }.encode(), &[]).map_err(broken)?;
+    loop {
+        let (message, fds) = channel.receive().map_err(broken)?.ok_or("the broker is gone")?;
+        match ToImage::decode(&message) {
+            Ok(ToImage::Attach(attach)) => return Ok((attach, fds)),
+            Ok(ToImage::Refused(why)) => return Err(why),
+            Ok(_) => {}
+            Err(e) => {
+                return Err(format!("the broker sent an invalid message: {e}; build ix again"));
+            }
+        }
+    }
+}
+
+fn broken(error: std::io::Error) -> String {
+    format!("the channel to the broker broke: {error}")
+}
+
+fn map_all(attach: &Attach, [rx, arena, written, read]: [&OwnedFd; 4]) -> Result<(), String> {
+    const READ: i32 = libc::PROT_READ;
+    const WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+    let [rx_bytes, kept_bytes, arena_bytes] = attach.packet_bytes.map(|bytes| bytes as usize);
+    let arena_at = WINDOW + rx_bytes + kept_bytes;
+    for (what, fd, at, bytes, prot) in [
+        ("receive memory", rx, WINDOW, rx_bytes, READ),
+        ("transmit memory", arena, arena_at, arena_bytes, WRITE),
+        ("call arrays", written, WRITTEN_AT, written_bytes(attach.threads), WRITE),
+        ("event arrays", read, READ_AT, read_bytes(attach.threads), READ),
+    ] {
+        map(fd, at, bytes, prot)
+            .map_err(|e| format!("cannot map the {what} of the dataplane at {at:#x}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// Maps a file at this address. What an earlier dataplane of this process had there is gone.
+fn map(fd: &OwnedFd, at: usize, bytes: usize, prot: i32) -> std::io::Result<()> {
+    let had_one = !TABLE.load(Ordering::Acquire).is_null();
+    let how = if had_one { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
+    let flags = libc::MAP_SHARED | how | libc::MAP_POPULATE;
+    let place = without_provenance_mut(at);
+    // SAFETY: a mapping where nothing is, or where the same thing was that nobody uses any more.
+    let mapped = unsafe { libc::mmap(place, bytes, prot, flags, fd.as_raw_fd(), 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the mapping just made. A forked child has none of it.
+    unsafe { libc::madvise(mapped, bytes, libc::MADV_DONTFORK) };
+    Ok(())
+}
+
+/// Makes the table and the program's own header. Called when all is mapped.
+fn open(
+    attach: &Attach,
+    bells: Vec<OwnedFd>,
+    reserved: ReservedFds,
+) -> Result<*const ProcessHeader, String> {
+    let no_memory = |errno: i64| format!("no memory for the gate (errno {})", -errno);
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let table_bytes = size_of::<Table>();
+    let own_bytes = HEADER_BYTES + attach.threads * size_of::<ThreadStatus>();
+    let table: *mut Table = sys::map(table_bytes, prot).map_err(no_memory)?.cast();
+    let own = sys::map(own_bytes, prot).map_err(no_memory)?;
+    // SAFETY: both lie within the mapping of `HEADER_BYTES` and more; the dataplane has written
+    // what is copied, which this process does not trust more than the program's own memory.
+    let (header, areas, status) = unsafe {
+        core::ptr::copy_nonoverlapping(READ_AT as *const u8, own, HEADER_BYTES);
+        let header = own.cast::<ProcessHeader>();
+        let from_start = (*header).thread_areas as usize - READ_AT;
+        let areas = own.add(from_start.min(HEADER_BYTES)).cast::<ThreadArea>();
+        (header, areas, own.add(HEADER_BYTES).cast::<ThreadStatus>())
+    };
+    for (index, bell) in bells.into_iter().enumerate() {
+        let bell = reserved.take(bell).map_err(|e| format!("no descriptor for a bell: {e}"))?;
+        let watch = SignalWatch::new().and_then(|watch| watch.placed(|fd| reserved.take(fd)));
+        let watch = watch.map_err(|e| format!("signalfd: {e}"))?;
+        // SAFETY: `attach.threads`, at most THREADS_MAX, have room in the table, behind the header
+        // and on the mapped pages.
+        unsafe {
+            let area = areas.add(index);
+            (*area).status = status.add(index) as u64;
+            let written = (WRITTEN_AT as *const WrittenPages).add(index);
+            let read = ((READ_AT + HEADER_BYTES) as *const ReadPages).add(index);
+            (&raw mut (*table).slots[index]).write(Slot {
+                owner: AtomicU64::new(0),
+                owner_id: AtomicU32::new(0),
+                is_shared: AtomicBool::new(false),
+                pins: attach.pins,
+                crossing: Crossing {
+                    request: &raw const (*written).request,
+                    reply: &raw const (*read).reply,
+                    bell: bell.into_raw_fd(),
+                    cpu: (*area).cpu,
+                    signals: AtomicI32::new(-1),
+                    watched: AtomicI32::new(-1),
+                    serial: AtomicU64::new(0),
+                    looked_ticks: AtomicU64::new(0),
+                },
+                signals: watch.into_fd().into_raw_fd(),
+                status: status.add(index),
+                before: UnsafeCell::new(Before::NOTHING),
+            });
+        }
+    }
+    // SAFETY: the table is a fresh mapping of ours.
+    unsafe {
+        (*table).threads = attach.threads;
+        let note = &raw mut (*(WRITTEN_AT as *mut WrittenPages)).fault;
+        (*table).note.store(note, Ordering::Relaxed);
+        (*header).gate = gate as *const () as u64;
+        (*header).thread_areas = areas as u64;
+        let wipe = [table as u64, table_bytes as u64, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
+        if sys::syscall(libc::SYS_madvise, wipe) != 0 {
+            return Err("no gate: the kernel cannot wipe memory in a forked child".to_owned());
+        }
+    }
+    TABLE.store(table, Ordering::Release);
+    // SAFETY: the table is never unmapped.
+    faults::note_at(unsafe { &(*table).note });
+    Ok(header)
+}
+
+fn slot(index: u64) -> Option<&'static Slot> {
+    let table = TABLE.load(Ordering::Acquire);
+    // SAFETY: null, or a table that is never unmapped. In a forked child it is all zero, and has
+    // no threads.
+    unsafe {
+        let is_one = !table.is_null() && index < (*table).threads as u64;
+        is_one.then(|| &(&(*table).slots)[index as usize])
+    }
+}
+
+/// `extern "C" fn(op, a, b, c) -> i64`, see [`gate_op`]; `a` is always the elastic thread's index.
+extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
+    let Some(slot) = slot(index) else { return -error::INVALID };
+    let caller = fs_base();
+    match op {
+        gate_op::RUN_IO => slot.owned(caller, || slot.ask(op, b, c)),
+        gate_op::WATCH => slot.owned(caller, || slot.watch(b)),
+        gate_op::KICK => {
+            slot.crossing.kick();
+            0
+        }
+        gate_op::ENTER => {
+            faults::watch();
+            slot.enter(caller)
+        }
+        gate_op::LEAVE if slot.owner.load(Ordering::Relaxed) == caller => {
+            slot.ask(op, 0, 0);
+            slot.give_back();
+            0
+        }
+        gate_op::LEAVE => -error::STATE,
+        gate_op::SHARE => {
+            faults::watch();
+            slot.share()
+        }
+        _ => -error::NO_SYS,
+    }
+}
+
+impl Slot {
+    /// Runs a call of the owner. The caller of a shared elastic thread owns it for this call.
+    fn owned(&self, caller: u64, call: impl FnOnce() -> i64) -> i64 {
+        if self.owner.load(Ordering::Relaxed) == caller {
+            return call();
+        }
+        if !self.is_shared.load(Ordering::Acquire) || caller == 0 {
+            return -error::STATE;
+        }
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        if self.owner.compare_exchange(SHARED, caller, acquire, relaxed).is_err() {
+            return -error::IN_USE;
+        }
+        let result = call();
+        self.owner.store(SHARED, Ordering::Release);
+        result
+    }
+
+    fn ask(&self, op: u64, b: u64, c: u64) -> i64 {
+        let Outcome { result, now_us, signal } = self.crossing.ask(op, b, c);
+        let status = ThreadStatus { now_us, signal_pending: signal.into(), reserved: 0 };
+        // SAFETY: on a page of ours; only the owner gets here.
+        unsafe { self.status.write_volatile(status) };
+        result
+    }
+
+    fn watch(&self, fd_plus_1: u64) -> i64 {
+        let Ok(fd) = i32::try_from(fd_plus_1) else { return -error::INVALID };
+        self.crossing.watched.store(fd - 1, Ordering::Relaxed);
+        0
+    }
+
+    fn enter(&self, caller: u64) -> i64 {
+        if caller == 0 {
+            // Without thread-local storage the caller cannot be identified.
+            return -error::INVALID;
+        }
+        let take =
+            |from| self.owner.compare_exchange(from, caller, Ordering::Acquire, Ordering::Relaxed);
+        let nobody = 0;
+        if let Err(owner) = take(nobody)
+            && (is_alive(self.owner_id.load(Ordering::Acquire)) || take(owner).is_err())
+        {
+            return -error::IN_USE;
+        }
+        self.owner_id.store(own_id(), Ordering::Release);
+        let before = Before::entering();
+        // SAFETY: we are the owner now.
+        unsafe { *self.before.get() = before };
+        let watches = SignalWatch::show(self.signals, before.signal_mask()).is_ok();
+        if !watches || self.pins && !place(self.crossing.cpu) {
+            self.give_back();
+            return -error::NO_RESOURCE;
+        }
+        self.crossing.signals.store(self.signals, Ordering::Relaxed);
+        0
+    }
+
+    /// The owner leaves: restores its affinity and its signal mask.
+    fn give_back(&self) {
+        // SAFETY: called by the owner. It is a copy, for the next owner may come at once.
+        let before = unsafe { *self.before.get() };
+        self.crossing.signals.store(-1, Ordering::Relaxed);
+        self.owner_id.store(0, Ordering::Relaxed);
+        self.owner.store(0, Ordering::Release);
+        if self.pins {
+            before.place_back();
+        }
+        sys::set_signal_mask(before.signal_mask());
+    }
+
+    fn share(&self) -> i64 {
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        if self.is_shared.load(Ordering::Relaxed) {
+            return 0;
+        }
+        // The first caller owns it while the dataplane is told.
+        if self.owner.compare_exchange(0, fs_base(), acquire, relaxed).is_err() {
+            return -error::IN_USE;
+        }
+        let result = self.ask(gate_op::SHARE, 0, 0);
+        self.is_shared.store(result == 0, Ordering::Release);
+        self.owner.store(if result == 0 { SHARED } else { 0 }, Ordering::Release);
+        result
+    }
+}
+
+fn fs_base() -> u64 {
+    let fs: u64;
+    // SAFETY: reads a register; `main` has seen to it that the processor lets it.
+    unsafe { asm!("rdfsbase {}", out(reg) fs, options(nomem, nostack, preserves_flags)) };
+    fs
+}

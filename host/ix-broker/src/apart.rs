@@ -1,0 +1,196 @@
+//! A dataplane in a process of its own, as its broker sees it: starts it, gives it what it begins
+//! with, and gives the program what the two share.
+use crate::own_user::OwnUser;
+use ix_entry::Channel;
+use ix_launch::{Child, Conversation, DataplaneProcess, Exit, Image, LaunchError, ServeError};
+use ix_netdev::SharedMemory;
+use ix_proto::crossing::{Attach, FaultNote, WrittenPages, read_bytes, written_bytes};
+use ix_proto::{Codec, FromImage, Start, ToImage};
+use ix_sys::process::Process;
+use ix_sys::{fd, socket};
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// What is needed to start a dataplane, and the one that runs.
+pub struct Apart {
+    image: Image,
+    /// Whom dataplanes run as; `None`: the broker's own user.
+    user: Option<OwnUser>,
+    /// Program and dataplane share hardware threads.
+    pins: bool,
+    running: Option<DataplaneProcess>,
+    /// The pages that the program writes.
+    written: Option<OwnedFd>,
+}
+
+/// Why a dataplane in a process of its own could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum BeginError {
+    /// Its process could not be started.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// It could not begin, or the program could not map what it shares.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// A system call failed.
+    #[error("cannot share memory with the program: {0}")]
+    System(#[from] io::Error),
+    /// Another process of the program has the dataplane.
+    #[error(
+        "process {0} of the program has the dataplane already, and the program's processes cannot \
+         share one yet"
+    )]
+    Taken(u32),
+}
+
+/// What program and dataplane share, beside packet memory. The dataplane's end of a bell comes
+/// first.
+struct Shared {
+    written: OwnedFd,
+    read: OwnedFd,
+    bells: Vec<(OwnedFd, OwnedFd)>,
+}
+
+impl Apart {
+    /// Of this image.
+    pub fn new(image: Image, pins: bool) -> io::Result<Apart> {
+        Ok(Apart { image, user: OwnUser::claim()?, pins, running: None, written: None })
+    }
+
+    /// Whom dataplanes run as; `None`: the broker's own user.
+    pub fn user(&self) -> Option<u32> {
+        self.user.as_ref().map(OwnUser::id)
+    }
+
+    /// The channel to the dataplane that runs.
+    pub fn channel(&self) -> Option<&Channel> {
+        self.running.as_ref().map(DataplaneProcess::channel)
+    }
+
+    /// Readable when the dataplane has said something or has ended.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.channel().map(AsFd::as_fd)
+    }
+
+    /// The process of the dataplane that runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.running.as_ref().map(DataplaneProcess::pid)
+    }
+
+    /// What the dataplane has said; `Err` with how it ended, if it has.
+    pub fn hear(&mut self) -> io::Result<Result<FromImage, Option<Exit>>> {
+        let Some(dataplane) = &mut self.running else { return Ok(Err(None)) };
+        if let Some(message) = dataplane.next()? {
+            return Ok(Ok(message));
+        }
+        self.end().map(Err)
+    }
+
+    /// Waits until the dataplane of a program that has ended has closed the program's connections.
+    pub fn end(&mut self) -> io::Result<Option<Exit>> {
+        self.running.take().map(|mut dataplane| dataplane.wait()).transpose()
+    }
+
+    /// Where the program has faulted that this signal has ended: address and instruction.
+    pub fn fault(&self, signal: i32) -> Option<(u64, u64)> {
+        let mut words = [0; size_of::<FaultNote>()];
+        let at = offset_of!(WrittenPages, fault) as i64;
+        let read = fd::read_at(self.written.as_ref()?.as_fd(), &mut words, at).ok()?;
+        let word = |offset: usize| {
+            let bytes = words[..read].get(offset..offset + 8)?.try_into().ok()?;
+            Some(u64::from_ne_bytes(bytes))
+        };
+        let is_it = word(offset_of!(FaultNote, signal))? == signal as u64;
+        let both =
+            (word(offset_of!(FaultNote, address))?, word(offset_of!(FaultNote, instruction))?);
+        is_it.then_some(both)
+    }
+
+    /// Starts a dataplane for the process of the program that has asked for one. `first` are the
+    /// descriptors before and `last` those behind what this function adds ([`Start`]).
+    pub fn begin(
+        &mut self,
+        child: &mut Child,
+        start: Start,
+        memory: &SharedMemory,
+        [first, last]: [&[BorrowedFd<'_>]; 2],
+        attached: &mut dyn FnMut(usize, usize) -> Result<(), String>,
+    ) -> Result<(), BeginError> {
+        let begun =
+            self.begin_dataplane(&child.heir().clone(), start, memory, [first, last], attached);
+        let told = match &begun {
+            Ok((attach, shared)) => tell(child, *attach, memory, shared),
+            Err(why) => {
+                let refused = ToImage::Refused(why.to_string());
+                child.channel().map_or(Ok(()), |channel| channel.send(&refused.encode(), &[]))
+            }
+        };
+        let (_, shared) = begun?;
+        told?;
+        self.written = Some(shared.written);
+        loop {
+            match child.next_message()? {
+                FromImage::Ready => return Ok(()),
+                FromImage::Failed(why) => {
+                    self.running = None;
+                    child.refused()?;
+                    return Err(ServeError::Refused(why).into());
+                }
+                // Another process of the program asks in vain.
+                _ => {}
+            }
+        }
+    }
+
+    fn begin_dataplane(
+        &mut self,
+        program: &Process,
+        start: Start,
+        memory: &SharedMemory,
+        [first, last]: [&[BorrowedFd<'_>]; 2],
+        attached: &mut dyn FnMut(usize, usize) -> Result<(), String>,
+    ) -> Result<(Attach, Shared), BeginError> {
+        let threads = start.config.cpus.len();
+        let bytes = memory.sizes.areas().map(|bytes| bytes as u64);
+        let attach = Attach { threads, packet_bytes: bytes, pins: self.pins };
+        let shared = Shared {
+            written: fd::fixed_memfd(c"ix-calls", written_bytes(threads), true)?,
+            read: fd::fixed_memfd(c"ix-events", read_bytes(threads), true)?,
+            bells: (0..threads)
+                .map(|_| socket::pair(libc::SOCK_STREAM))
+                .collect::<io::Result<_>>()?,
+        };
+        let mut fds = first.to_vec();
+        fds.extend(memory.fds.as_fds());
+        fds.extend([&shared.written, &shared.read].map(AsFd::as_fd));
+        fds.push(program.as_fd());
+        fds.extend(shared.bells.iter().map(|(ours, _)| ours.as_fd()));
+        fds.extend(last);
+        let shares_frames = start.devices.iter().any(|device| device.shared_frames);
+        let mut dataplane = DataplaneProcess::start(&self.image, self.user().map(|id| (id, id)))?;
+        ix_launch::serve(&mut dataplane, start, &fds, attached)?;
+        // The dataplane has mapped what it writes; nobody else will.
+        fd::seal_writes(shared.read.as_fd())?;
+        if !shares_frames {
+            fd::seal_writes(memory.fds.rx.as_fd())?;
+        }
+        self.running = Some(dataplane);
+        Ok((attach, shared))
+    }
+}
+
+/// Tells the program's process what it shares with the dataplane.
+fn tell(child: &Child, attach: Attach, memory: &SharedMemory, shared: &Shared) -> io::Result<()> {
+    let Some(channel) = child.channel() else { return Ok(()) };
+    let (rx, read) = (read_only(memory.fds.rx.as_fd())?, read_only(shared.read.as_fd())?);
+    let mut fds = vec![rx.as_fd(), memory.fds.arena.as_fd(), shared.written.as_fd(), read.as_fd()];
+    fds.extend(shared.bells.iter().map(|(_, theirs)| theirs.as_fd()));
+    channel.send(&ToImage::Attach(attach).encode(), &fds)
+}
+
+/// Another descriptor of this memory, which cannot write.
+fn read_only(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).map(OwnedFd::from)
+}
