@@ -133,7 +133,7 @@ fn row(
     (kind, processes): (&str, usize),
 ) -> Row {
     let settings = match setup.server {
-        Host::Ix => "1 pinned thread, domain none".to_owned(),
+        Host::Ix => format!("1 pinned thread, domain {}", lab.domain.name()),
         Host::Linux { .. } => {
             format!("1 pinned thread, epoll, {}, offloads on", lab.congestion_control())
         }

@@ -94,7 +94,7 @@ fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<
     if path::BENCHES.contains(&name) {
         return path::run(name, args, device, command);
     }
-    let lab = Lab::new(device)?;
+    let lab = Lab::in_domain(device, args.domain)?;
     let machine = Machine::read();
     eprintln!("ix: {}", machine.summary());
     let mut notes = common_notes(&lab);
@@ -222,7 +222,7 @@ pub fn common_notes(lab: &Lab) -> Vec<String> {
     let mut notes = vec![
         "cycles/msg: of the dataplane without the application, by the time stamp counter"
             .to_owned(),
-        "domain none: the program can access the dataplane's memory".to_owned(),
+        lab.domain.note().to_owned(),
         format!("Linux's congestion control on the link: {}", lab.congestion_control()),
         "Linux's rows: pinned threads, SO_REUSEPORT, TCP_NODELAY, offloads on unless a row says \
          off; no busy polling of the device, because a veth does not profit from it"

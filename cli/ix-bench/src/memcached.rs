@@ -154,7 +154,7 @@ impl Series {
         value_bytes: u64,
     ) -> Series {
         let settings = match setup.server {
-            Host::Ix => "1 pinned thread, domain none".to_owned(),
+            Host::Ix => format!("1 pinned thread, domain {}", lab.domain.name()),
             Host::Linux { .. } => format!(
                 "1 pinned thread, epoll, TCP_NODELAY, {}, offloads on",
                 lab.congestion_control()

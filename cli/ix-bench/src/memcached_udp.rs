@@ -172,7 +172,7 @@ fn serve(program: Program, port: u16) -> Serve {
 
 fn row(lab: &Lab, program: Program, setup: Setup, sockets: usize, processes: usize) -> Row {
     let settings = match setup.server {
-        Host::Ix => "1 pinned thread each, domain none".to_owned(),
+        Host::Ix => format!("1 pinned thread each, domain {}", lab.domain.name()),
         Host::Linux { .. } => "1 pinned thread each, sleeping, offloads on".to_owned(),
     };
     let also = vec![("server", json!(program.name())), ("processes", json!(processes))];

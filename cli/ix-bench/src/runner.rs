@@ -166,7 +166,7 @@ fn settings(lab: &Lab, server: Host, point: &Point) -> String {
     let pinned = format!("{} pinned thread(s)", point.server.threads());
     let Host::Linux { spin } = server else {
         let batch = point.server.batch.map_or(String::new(), |b| format!(", batch {b}"));
-        return format!("{pinned}, domain none{batch}");
+        return format!("{pinned}, domain {}{batch}", lab.domain.name());
     };
     let udp = point.figures == Figures::Breakdown;
     format!(

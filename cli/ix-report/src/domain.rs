@@ -12,3 +12,26 @@ pub enum Domain {
     /// Memory protection keys of the processor, and a filter for system calls
     Pku,
 }
+
+impl Domain {
+    /// As in `--domain`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Domain::None => "none",
+            Domain::Process => "process",
+            Domain::Pku => "pku",
+        }
+    }
+
+    /// What the user must know of it.
+    pub fn note(self) -> &'static str {
+        match self {
+            Domain::None => "domain none: the program can access the dataplane's memory",
+            Domain::Process => {
+                "domain process: the server's dataplane is a process of its own, which shares the \
+                 hardware thread with the program"
+            }
+            Domain::Pku => "domain pku: protection keys keep the program out of the dataplane",
+        }
+    }
+}

@@ -19,9 +19,11 @@ pub struct OwnUser {
 }
 
 impl OwnUser {
-    /// Claims one; `None` if this process is not root, and so cannot become another user.
+    /// Claims one; `None` if this process cannot become another user: it is not root, or only root
+    /// of a namespace that has no such users.
     pub fn claim() -> io::Result<Option<OwnUser>> {
-        if !process::is_root() {
+        let map = fs::read_to_string("/proc/self/uid_map")?;
+        if !process::is_root() || !has_users(&map) {
             return Ok(None);
         }
         OwnUser::claim_in(Path::new(FOLDER), &users_of_processes()).map(Some)
@@ -48,6 +50,18 @@ impl OwnUser {
     }
 }
 
+/// Whether a namespace with this map has all [`USERS`] (user_namespaces(7)).
+fn has_users(map: &str) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+        let (Some(first), Some(_), Some(count)) = (numbers.next(), numbers.next(), numbers.next())
+        else {
+            return false;
+        };
+        first <= u64::from(*USERS.start()) && u64::from(*USERS.end()) < first + count
+    })
+}
+
 /// The users of all processes: one may have been left behind.
 fn users_of_processes() -> Vec<u32> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
@@ -57,6 +71,15 @@ fn users_of_processes() -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_namespace_without_such_users_has_none() {
+        assert!(has_users("         0          0 4294967295\n"));
+        assert!(has_users("0 1000 1\n1 100000 65536\n"));
+        for map in ["0 0 1\n", "0 1000 1\n1 100000 60000\n", "", "0 x 4294967295\n"] {
+            assert!(!has_users(map), "{map}");
+        }
+    }
 
     #[test]
     fn a_user_has_one_owner_at_a_time() {

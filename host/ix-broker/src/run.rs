@@ -151,6 +151,12 @@ impl Broker {
         let child = ix_launch::launch(&image, &config).map_err(launch_problem)?;
         let apart = is_apart.then(|| Apart::new(image, pins)).transpose();
         let apart = apart.map_err(|e| problem(&e))?;
+        if apart.as_ref().is_some_and(|apart| apart.user().is_none()) {
+            eprintln!(
+                "ix: the dataplane has no user of its own, which takes root: another process of \
+                 this user can end it"
+            );
+        }
         let pid = child.pid();
         let signals = SignalForwarding::to(child.leader()).map_err(|e| problem(&e))?;
         if !child.knows_senders() {

@@ -10,6 +10,7 @@ mod server;
 
 use super::serve::list;
 use crate::args::Device;
+use ix_report::domain::Domain;
 use ix_report::machine::split_cpus;
 use ix_report::problem::{Problem, Result};
 use ix_testbed::{Namespace, VethEnd};
@@ -78,6 +79,8 @@ pub struct Lab {
     pub server_cpus: Vec<usize>,
     /// All hardware threads of the client's end.
     pub client_cpus: Vec<usize>,
+    /// What stands between server programs and their dataplanes. Clients have no wall.
+    pub domain: Domain,
     ix: PathBuf,
     control: PathBuf,
     /// Last value of [`Lab::set_offloads`]: each server makes a new tap.
@@ -89,6 +92,13 @@ impl Lab {
     pub fn new(device: Device) -> Result<Lab> {
         let ix = std::env::current_exe();
         Lab::of(ix.map_err(|e| Problem::new("cannot find the executable of ix", e))?, device)
+    }
+
+    /// The same, with server programs behind this wall.
+    pub fn in_domain(device: Device, domain: Domain) -> Result<Lab> {
+        let mut lab = Lab::new(device)?;
+        lab.domain = domain;
+        Ok(lab)
     }
 
     /// Makes a lab whose processes run the command in the file `ix`.
@@ -133,6 +143,7 @@ impl Lab {
             cpus,
             server_cpus,
             client_cpus,
+            domain: Domain::None,
             ix,
             control,
             offloads: AtomicBool::new(true),

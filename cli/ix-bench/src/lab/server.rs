@@ -177,6 +177,9 @@ impl Lab {
         };
         let mut flags = batch.unwrap_or_default();
         flags.extend(serve.run_flags.iter().map(std::ffi::OsString::from));
+        if !flags.iter().any(|flag| flag == "--domain") {
+            flags.extend(["--domain", self.domain.name()].map(Into::into));
+        }
         self.ix_command(namespace, nic, address, cpus, &flags, &args)
     }
 }

@@ -128,7 +128,8 @@ pub fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Res
         return Err(Problem::new(format!("cannot measure {name} on {}", device.name()), why)
             .mend("run it as root, with --device afxdp"));
     }
-    let (lab, middle) = Lab::apart()?;
+    let (mut lab, middle) = Lab::apart()?;
+    lab.domain = args.domain;
     let place = Place { lab, middle };
     let machine = Machine::read();
     eprintln!("ix: {}", machine.summary());
@@ -140,7 +141,7 @@ pub fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Res
             2 * DELAY_NS / 1_000_000,
             QUEUE_BYTES / 1000
         ),
-        "domain none: the program can access the dataplane's memory".to_owned(),
+        args.domain.note().to_owned(),
     ];
     let rows = match name {
         "fairness" => fairness::measure(&place, args, &mut notes)?,

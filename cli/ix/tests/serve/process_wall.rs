@@ -1,6 +1,6 @@
 //! The dataplane in a process of its own: what its program, and others, can do to it, and what is
 //! left when one of the processes is killed.
-use crate::support::process::{is_alive, signal};
+use crate::support::process::{Process, is_alive, signal};
 use crate::support::traffic::echo;
 use crate::support::{self, Nic, PATIENCE, TestNet, eventually};
 use ix_skip::{Need, skip};
@@ -110,4 +110,23 @@ fn after_any_process_was_killed_the_port_is_served_again() {
             [broker, program, dataplane].iter().all(|p| !is_alive(*p))
         });
     }
+}
+
+/// Root of a namespace without other users: the dataplane cannot have its own, and a line says so.
+#[test]
+fn without_other_users_the_dataplane_runs_as_its_program() {
+    let echo = support::build_echo();
+    let folder = std::env::temp_dir().join(format!("ix-unshared-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--net", env!("CARGO_BIN_EXE_ix"), "run"]);
+    command.args(DOMAIN).args(["--addr", "10.77.0.2/24", "--nic"]);
+    command.arg(format!("memif:{}", folder.join("link").display()));
+    command.arg("--control").arg(folder.join("control.sock"));
+    command.arg("--").arg(echo).arg("64");
+    let process = Process::start(command);
+    process.wait_for("ix: the dataplane has no user of its own", PATIENCE);
+    process.wait_for("ready", PATIENCE);
+    process.terminate();
+    std::fs::remove_dir_all(folder).expect("removed");
 }
