@@ -24,8 +24,10 @@ pub struct Config {
     pub rcv_buffers_max: u32,
     /// Most bytes of a flow that were accepted for sending and are not acknowledged.
     pub snd_buf_bytes: u32,
-    /// Lower bound of the retransmission timeout. RFC 6298 has 1 s; in a data centre round trips
-    /// take microseconds, and delayed ACKs have an allowance of their own.
+    /// Lower bound of what the retransmission timeout is longer than the round-trip time, and so of
+    /// the timeout. RFC 6298 has 1 s for the latter; in a data centre round trips take
+    /// microseconds, and delayed ACKs have an allowance of their own. On longer paths it grows (see
+    /// `rtt.rs`).
     pub min_rto_us: u32,
     /// Upper bound of the retransmission timeout, backoff included (RFC 6298 2.5: >= 60 s).
     pub max_rto_us: u32,

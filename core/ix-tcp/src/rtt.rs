@@ -13,6 +13,9 @@ const SPREAD_SHIFT_MAX: u32 = 5;
 /// The minimum is taken over the last one to two windows, so that it follows a path change.
 const MIN_WINDOW_MS: u32 = 30_000;
 const BACKOFF_MAX: u8 = 20;
+/// The part of the timeout beyond the mean is as long as a round trip, up to this, Linux's bound.
+/// On a long path whose round trips were alike the variance alone would leave no room for jitter.
+const VARIANCE_FLOOR_MAX_US: u32 = 200_000;
 
 /// Round-trip time estimator of one connection.
 ///
@@ -113,15 +116,19 @@ impl RttEstimator {
 
     /// Retransmission timeout with its backoff, within `min_us..=max_us`. Before the first sample
     /// it is `initial_us` (for data after a retransmitted SYN that is 3 s, RFC 6298 section 5.7).
+    ///
+    /// `min_us` bounds the variance term, not the sum (as on Linux): with steady round trips the
+    /// variance goes to zero, and the sum would become the round-trip time itself.
     #[inline]
     pub fn rto_us(&self, min_us: u32, max_us: u32, initial_us: u32) -> u32 {
         let base_us = if self.has_sample() {
-            // G, the clock's granularity, is one microsecond.
-            self.srtt_us() + (4 * self.rttvar_us()).max(1)
+            let srtt_us = self.srtt_us();
+            let floor_us = min_us.max(srtt_us.min(VARIANCE_FLOOR_MAX_US));
+            srtt_us + (4 * self.rttvar_us()).max(floor_us)
         } else {
-            initial_us
+            initial_us.max(min_us)
         };
-        let backed_off_us = u64::from(base_us.max(min_us)) << self.backoff;
+        let backed_off_us = u64::from(base_us) << self.backoff;
         backed_off_us.min(u64::from(max_us)) as u32
     }
 
@@ -241,16 +248,31 @@ mod tests {
         let mut rtt = RttEstimator::new();
         rtt.sample(100, 1, 0);
         let at = |rtt: &RttEstimator| rtt.rto_us(5_000, MAX_US, INITIAL_US);
-        assert_eq!(at(&rtt), 5_000);
+        assert_eq!(at(&rtt), 5_100);
         for doublings in 1..=30u32 {
             rtt.back_off();
-            assert_eq!(u64::from(at(&rtt)), (5_000u64 << doublings.min(20)).min(60_000_000));
+            assert_eq!(u64::from(at(&rtt)), (5_100u64 << doublings.min(20)).min(60_000_000));
         }
         rtt.sample(100, 1, 0);
-        assert_eq!(at(&rtt), 5_000);
+        assert_eq!(at(&rtt), 5_100);
         rtt.back_off();
         rtt.clear_backoff();
-        assert_eq!((at(&rtt), rtt.backoff()), (5_000, 0));
+        assert_eq!((at(&rtt), rtt.backoff()), (5_100, 0));
+    }
+
+    #[test]
+    fn steady_round_trips_leave_room_for_others() {
+        for (rtt_us, rto_us) in
+            [(50, 5_050), (8_000, 16_000), (80_000, 160_000), (300_000, 500_000)]
+        {
+            let mut rtt = RttEstimator::new();
+            for _ in 0..100 {
+                rtt.sample(rtt_us, 1, 0);
+            }
+            assert_eq!(rtt.rto_us(5_000, MAX_US, INITIAL_US), rto_us);
+            // Linux's bound, if it is configured.
+            assert_eq!(rtt.rto_us(200_000, MAX_US, INITIAL_US), rtt_us + 200_000);
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::output::{Output, RxBuf, SegmentOut};
 use crate::records::TxRecord;
 use crate::state::State;
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, NEVER, Phase, Tcb};
+use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb};
 use ix_wire::{SackBlocks, Seq, TcpFlags, TcpOptions};
 
 /// Blocks beside a timestamp (RFC 2018 section 3), and without.
@@ -29,7 +29,10 @@ impl<B: RxBuf> Tcb<B> {
             }
             let sent = self.retransmit_lost(cfg, now_us, out) | self.send_new(cfg, now_us, out);
             self.acknowledge(cfg, now_us, out);
-            if sent || self.flags.has(Flags::REARM) || self.loss_at_us == NEVER {
+            // The timer of an idle connection comes too late for what now waits for the window.
+            let asleep = self.loss_at_us == NEVER
+                || self.loss_timer == LossTimer::Idle && self.waits_without_flight();
+            if sent || self.flags.has(Flags::REARM) || asleep {
                 self.arm_loss_timer(cfg, now_us);
             }
         } else {

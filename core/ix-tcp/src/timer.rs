@@ -133,10 +133,9 @@ impl<B: RxBuf> Tcb<B> {
                 (self.loss_timer, self.loss_at_us) = (LossTimer::Reorder, reorder_at_us);
             }
         } else if self.may_probe_tail() {
+            // Where the timeout comes first, the probe takes its place (RFC 8985 section 7.2).
             let pto_at_us = now_us.saturating_add(self.probe_timeout_us(cfg));
-            if pto_at_us < rto_at_us {
-                (self.loss_timer, self.loss_at_us) = (LossTimer::Tlp, pto_at_us);
-            }
+            (self.loss_timer, self.loss_at_us) = (LossTimer::Tlp, pto_at_us.min(rto_at_us));
         }
     }
 
@@ -152,9 +151,15 @@ impl<B: RxBuf> Tcb<B> {
             && self.loss.as_ref().is_none_or(|loss| loss.tlp_end.is_none())
     }
 
+    /// True if something is to be sent while nothing is in flight whose acknowledgement would let
+    /// it out.
+    pub(crate) fn waits_without_flight(&self) -> bool {
+        self.records.is_empty()
+            && (self.unsent_bytes() > 0 || self.fin_unsent() || !self.handshake_done())
+    }
+
     fn arm_without_flight(&mut self, cfg: &Config, now_us: u64) {
-        let waits = self.unsent_bytes() > 0 || self.fin_unsent() || !self.handshake_done();
-        if waits {
+        if self.waits_without_flight() {
             let closed = self.handshake_done() && self.snd_wnd == 0;
             let wait_us = if closed { self.rto_us(cfg) } else { OVERRIDE_US };
             if self.loss_timer != LossTimer::Persist || self.loss_at_us == NEVER {
@@ -329,15 +334,15 @@ impl<B: RxBuf> Tcb<B> {
             let options = self.plain_options(now_us);
             self.send_one(cfg, now_us, len, options, out)
         };
-        let sent = fresh || self.retransmit(self.records.len() - 1, cfg, now_us, out);
-        if !sent {
-            return;
+        let again = !fresh && self.retransmit(self.records.len() - 1, cfg, now_us, out);
+        if fresh || again {
+            out.count(TcpCounter::Tlp);
         }
-        out.count(TcpCounter::Tlp);
+        // A probe for which no buffer was free counts as lost: the timeout comes next.
         let end = self.snd_nxt;
         let loss = self.loss_mut();
         loss.tlp_end = Some(end);
-        loss.tlp_retransmit = !fresh;
+        loss.tlp_retransmit = again;
         self.rto_base_us = now_us;
     }
 

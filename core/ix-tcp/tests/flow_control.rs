@@ -237,6 +237,33 @@ fn closed_window_is_probed_for_hours() {
     assert_eq!(script.count(TcpCounter::Rto), 0);
 }
 
+/// A flow that has had many segments in flight and is idle: the first probe of the closed window,
+/// and the override of silly-window avoidance, come as soon as on any other.
+#[test]
+fn what_waits_for_the_window_of_an_idle_bulk_flow_is_not_late() {
+    // The window that the last acknowledgement offers, and how long the next data waits then.
+    for (window, at_most_us) in [(0, 60_000), (100, 100_000)] {
+        let mut script = Script::settled(cfg(), Offer::ALL);
+        assert_eq!(script.send(&pattern(5_000)), 5_000);
+        script.output();
+        script.run_for(100);
+        script.window = window;
+        script.ack_all();
+        script.output();
+        script.run_for(1_000);
+        script.expect_nothing();
+        script.send(&pattern(1_000));
+        script.output();
+        script.expect_nothing();
+        let appended_us = script.now_us;
+        script.run_to_deadline();
+        assert!(script.now_us - appended_us <= at_most_us, "{}", script.now_us - appended_us);
+        let sent = script.expect(ACK);
+        assert_eq!(sent.payload, pattern(1_000)[..sent.payload.len()]);
+        assert!(!sent.payload.is_empty());
+    }
+}
+
 /// But not for an application that has closed: a peer could hold our memory forever.
 #[test]
 fn closed_window_does_not_hold_an_orphan() {

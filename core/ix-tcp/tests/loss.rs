@@ -308,7 +308,8 @@ fn retransmission_timeout_backs_off() {
     // Less than two segments are out: the peer's delayed ACK is allowed for, once, not doubled.
     let allowance = u64::from(cfg().delayed_ack_allowance_us);
     let bare: Vec<_> = gaps.iter().map(|gap| gap - allowance).collect();
-    assert_eq!(bare, [5000, 10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 640_000]);
+    // A round trip of 100 us, and 5 ms.
+    assert_eq!(bare, [5100, 10_200, 20_400, 40_800, 81_600, 163_200, 326_400, 652_800]);
     script.run_for(1_000_000_000);
     assert_eq!(script.dead(), Some(DeadReason::TimedOut));
 }

@@ -6,6 +6,7 @@ mod flow_control;
 mod handshake;
 mod hostile_segments;
 mod interop_model_peer;
+mod long_path;
 mod loss;
 mod peers;
 mod props_soup;

@@ -129,7 +129,7 @@ pub struct Tcp {
     ///
     /// Value: `off`, `accept`, `ask`, `accept-accurate`, `ask-accurate`. Default: `accept`.
     pub ecn: Option<Text<Word<EcnMode>>>,
-    /// Lower bound of the retransmission timeout.
+    /// Lower bound of what the retransmission timeout is longer than the round-trip time.
     ///
     /// Value: 100 to 60,000,000 µs. Default: 5000.
     pub min_rto_us: Option<within!(MIN_RTO_US)>,
