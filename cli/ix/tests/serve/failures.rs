@@ -371,16 +371,22 @@ fn connections_of_a_program_that_ended_are_closed() {
     support::build_program("ix-attacker");
     let mortal = support::build_echo().with_file_name("ix-mortal");
     let mortal = mortal.to_str().expect("text");
-    for nic in Nic::ALL {
+    let places = [
+        (Nic::Tap, "process"),
+        (Nic::Afxdp, "process"),
+        (Nic::Tap, "none"),
+        (Nic::Afxdp, "none"),
+    ];
+    for (nic, domain) in places {
         let name = "connections_of_a_program_that_ended_are_closed";
         let Some(net) = TestNet::new(name, nic, 1) else { return };
         let second = net.serve_second(&["64"]);
         for (way, status, end) in ways {
             // A dataplane in a process of its own has no survivor that could be replaced.
-            if way.ends_with("killed before") && support::domain() == "process" {
+            if way.ends_with("killed before") && domain == "process" {
                 continue;
             }
-            let service = net.start(&[mortal, "7"]);
+            let service = net.start_env(&[], &["--domain", domain], &[mortal, "7"]);
             service.process.wait_for("ready", PATIENCE);
             let mut other = net.service_link().0.run(|| support::connect_to(support::SECOND));
             echo(&mut other, 1, 64);
@@ -391,9 +397,9 @@ fn connections_of_a_program_that_ended_are_closed() {
             streams[2].write_all(b"!").expect("write");
             let mut teller = streams.pop().expect("four");
             let took = until_all_ended(|| end(&service, &mut teller), streams);
-            eprintln!("{nic:?}, {way}: all connections ended after {took:?}");
+            eprintln!("{nic:?}, {domain}, {way}: all connections ended after {took:?}");
             let (ended, said) = service.process.wait(PATIENCE);
-            assert_eq!(ended.code(), Some(status), "{nic:?}, {way}: {said:?}");
+            assert_eq!(ended.code(), Some(status), "{nic:?}, {domain}, {way}: {said:?}");
             if way == "fault" {
                 let told = |line: &String| line.contains("SIGSEGV at address 0x1234, instruction");
                 assert!(said.iter().any(told), "{said:?}");
