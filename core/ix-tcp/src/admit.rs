@@ -125,8 +125,9 @@ impl<B: RxBuf> Tcb<B> {
         if seg_len > 0 {
             self.flags.set(Flags::ACK_NOW);
         } else {
-            // Limited, because two ends that disagree would reply to each other forever.
-            self.challenge(now_us, out);
+            // Most often a keepalive probe. Limited, because two ends that disagree would reply to
+            // each other forever.
+            self.answer_spaced(now_us, out);
         }
         false
     }
@@ -179,6 +180,20 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
+    /// Acknowledges at the next output, at most once in [`SPACING_MS`]. The clock is the
+    /// connection's own: of many peers each gets its answer, and what one has used tells nothing
+    /// about another.
+    ///
+    /// [`SPACING_MS`]: crate::ack_limit::SPACING_MS
+    pub(crate) fn answer_spaced(&mut self, now_us: u64, out: &mut impl Output<B>) {
+        if self.rare_mut().challenge_spacing.allow(now_us) {
+            out.count(TcpCounter::ChallengeAcks);
+            self.flags.set(Flags::ACK_NOW);
+        } else {
+            out.count(TcpCounter::ChallengeAcksLimited);
+        }
+    }
+
     /// Replies to an acknowledgement of something that this connection never sent: RST with SEQ =
     /// SEG.ACK, but never to a RST (RFC 9293 section 3.10.7.3).
     pub(crate) fn refuse(&mut self, hdr: &TcpHeader, out: &mut impl Output<B>) {
@@ -213,17 +228,11 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Refuses a SYN that is not known to be new (see [`Self::gives_way_to`]) with an
-    /// acknowledgement. A peer that does not know this connection then resets it. One
-    /// acknowledgement for each SYN is limit enough; the global limit would keep out most
-    /// connections of a peer that restarts.
+    /// acknowledgement. A peer that does not know this connection then resets it. The global limit
+    /// would keep out most connections of a peer that restarts.
     fn refuse_syn(&mut self, now_us: u64, out: &mut impl Output<B>) {
         self.flags.set(Flags::SYN_REFUSED);
-        if self.rare_mut().challenge_spacing.allow(now_us) {
-            out.count(TcpCounter::ChallengeAcks);
-            self.flags.set(Flags::ACK_NOW);
-        } else {
-            out.count(TcpCounter::ChallengeAcksLimited);
-        }
+        self.answer_spaced(now_us, out);
     }
 
     /// Processes a reset in TIME-WAIT. It may not end TIME-WAIT early, because old duplicates cause

@@ -340,3 +340,25 @@ fn segment_soup_in_every_state() {
         }
     }
 }
+
+/// The answer to a keepalive probe needs nothing of the budget that connections share: thousands of
+/// clients with keepalive would be given up. Each connection answers twice a second at most.
+#[test]
+fn a_keepalive_probe_is_answered_whatever_other_connections_have_used() {
+    let mut script = Script::settled(Config::default(), Offer::ALL);
+    script.out.no_challenges = true;
+    for _ in 0..10 {
+        script.run_for(1_000_000);
+        for _ in 0..3 {
+            script.give_at(-1, ACK, b"");
+            script.output();
+        }
+        script.expect_ack();
+        script.expect_nothing();
+    }
+    // A blind attacker's reset does.
+    script.run_for(1_000_000);
+    script.give_at(100, RST, b"");
+    script.output();
+    script.expect_nothing();
+}

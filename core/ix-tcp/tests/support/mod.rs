@@ -61,6 +61,8 @@ pub struct Recorder {
     /// Bytes and buffers delivered and not returned.
     pub held: (u32, u32),
     pub no_buffers: bool,
+    /// Other connections have used up the challenge ACKs of this second.
+    pub no_challenges: bool,
     /// Buffers inside the core.
     pub inside: Rc<Cell<i64>>,
 }
@@ -99,6 +101,9 @@ impl Output<Buf> for Recorder {
     }
     fn count(&mut self, counter: TcpCounter) {
         self.stats.count(counter);
+    }
+    fn may_challenge(&mut self, _: u64) -> bool {
+        !self.no_challenges
     }
 }
 
