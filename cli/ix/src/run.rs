@@ -34,6 +34,8 @@ const LEAVING: Duration = Duration::from_millis(200);
 
 /// Runs the program; returns its exit status.
 pub fn main(args: &RunArgs) -> Result<u8> {
+    // The program may be of the same user, and this process has what it must not have.
+    process::forbid_tracing().map_err(|e| Problem::new("cannot protect the broker", e))?;
     let settings = Settings::from_args(args)?;
     if let Some(policy) = &args.policy {
         Embedded::check(policy, args.slo_us)?;

@@ -8,10 +8,11 @@ use ix_proto::crossing::{Attach, FaultNote, WrittenPages, read_bytes, written_by
 use ix_proto::{Codec, FromImage, Start, ToImage};
 use ix_sys::process::Process;
 use ix_sys::{fd, socket};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 
 /// What is needed to start a dataplane, and the one that runs.
 pub struct Apart {
@@ -190,7 +191,12 @@ fn tell(child: &Child, attach: Attach, memory: &SharedMemory, shared: &Shared) -
     channel.send(&ToImage::Attach(attach).encode(), &fds)
 }
 
-/// Another descriptor of this memory, which cannot write.
+/// Another descriptor of this memory, which cannot write. Its mode forbids everybody to open it
+/// anew (`ix_sys::fd::hide_memory`), so it is another one for a moment.
 fn read_only(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).map(OwnedFd::from)
+    let memory = File::from(fd.try_clone_to_owned()?);
+    memory.set_permissions(Permissions::from_mode(0o400))?;
+    let copy = File::open(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    memory.set_permissions(Permissions::from_mode(0o000))?;
+    copy.map(OwnedFd::from)
 }

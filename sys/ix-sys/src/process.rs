@@ -28,6 +28,13 @@ pub fn is_root() -> bool {
     user_id() == 0
 }
 
+/// From now on no other process of the same user can trace this one, read its memory or take its
+/// descriptors, and it dumps no core (prctl(2), PR_SET_DUMPABLE).
+pub fn forbid_tracing() -> io::Result<()> {
+    // SAFETY: takes numbers.
+    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }).map(drop)
+}
+
 /// The calling thread's number (gettid(2)).
 pub fn thread_id() -> i32 {
     // SAFETY: no arguments, and it cannot fail.

@@ -371,12 +371,8 @@ fn connections_of_a_program_that_ended_are_closed() {
     support::build_program("ix-attacker");
     let mortal = support::build_echo().with_file_name("ix-mortal");
     let mortal = mortal.to_str().expect("text");
-    let places = [
-        (Nic::Tap, "process"),
-        (Nic::Afxdp, "process"),
-        (Nic::Tap, "none"),
-        (Nic::Afxdp, "none"),
-    ];
+    let places =
+        [(Nic::Tap, "process"), (Nic::Afxdp, "process"), (Nic::Tap, "none"), (Nic::Afxdp, "none")];
     for (nic, domain) in places {
         let name = "connections_of_a_program_that_ended_are_closed";
         let Some(net) = TestNet::new(name, nic, 1) else { return };

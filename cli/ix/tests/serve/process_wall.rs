@@ -130,3 +130,32 @@ fn without_other_users_the_dataplane_runs_as_its_program() {
     process.terminate();
     std::fs::remove_dir_all(folder).expect("removed");
 }
+
+/// A broker without rights has the user of its program. It has what the program must not have.
+#[test]
+fn a_program_cannot_read_a_broker_of_its_own_user() {
+    let name = "a_program_cannot_read_a_broker_of_its_own_user";
+    if !ix_sys::process::is_root() {
+        return skip(name, Need::Root, "cannot become another user");
+    }
+    let echo = support::build_echo();
+    let folder = std::env::temp_dir().join(format!("ix-nobody-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&folder, everybody).expect("a mode");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", USER, "--clear-groups", env!("CARGO_BIN_EXE_ix"), "run"]);
+    command.args(DOMAIN).args(["--addr", "10.78.0.2/24", "--nic"]);
+    command.arg(format!("memif:{}", folder.join("link").display()));
+    command.arg("--control").arg(folder.join("control.sock"));
+    command.arg("--").arg(echo).arg("64");
+    let process = Process::start(command);
+    process.wait_for("ready", PATIENCE);
+    for file in ["mem", "maps", "fd/0"] {
+        let script = format!("exec 3</proc/{}/{file} && echo opened", process.pid());
+        let said = as_user(USER, &script);
+        assert!(!said.contains("opened"), "{file}: {said}");
+    }
+    process.terminate();
+    std::fs::remove_dir_all(folder).expect("removed");
+}
