@@ -5,7 +5,7 @@
 //! rings any more, or when the broker has ended; then it closes the program's connections first.
 use crate::boot::{self, text};
 use crate::updates::ChannelUpdates;
-use crate::{linux_thread, sys};
+use crate::{dataplane_calls, linux_thread, sys};
 use ix_dataplane::metrics::ControlPage;
 use ix_dataplane::{Clock, CrossingPages, Dataplane, Reach, memory_sizes};
 use ix_entry::{Channel, DATAPLANE, IMAGE_ARGV0, ReservedFds};
@@ -67,16 +67,17 @@ struct Begun {
 fn run(channel: &Channel) -> Result<(), String> {
     let Begun { dataplane, bells, program } = begin(channel)?;
     linux_thread::keep_memory_locks();
+    let reserved = ReservedFds::of_this_process().map_err(|e| text("getrlimit", e))?;
+    let (last, gone) = std::io::pipe().map_err(|e| text("pipe", e))?;
+    dataplane_calls::confine().map_err(|e| text("seccomp", e))?;
     channel.send(&FromImage::Ready.encode(), &[]).map_err(boot::broken)?;
     // The same socket twice: elastic threads read the broker's messages, this one waits for its
     // end.
     let copy = channel.as_fd().try_clone_to_owned().map_err(|e| text("dup", e))?;
-    let reserved = ReservedFds::of_this_process().map_err(|e| text("getrlimit", e))?;
     let updates = ChannelUpdates::new(Channel::from_fd(copy), reserved, false);
     dataplane.set_update_source(Box::new(updates));
     let ends = AtomicBool::new(false);
     let left = AtomicUsize::new(bells.len());
-    let (last, gone) = std::io::pipe().map_err(|e| text("pipe", e))?;
     let gone = std::sync::Mutex::new(Some(gone));
     std::thread::scope(|scope| {
         for (thread, bell) in bells.iter().enumerate() {

@@ -26,6 +26,7 @@ mod boot;
 #[cfg(not(test))]
 mod c_symbols;
 mod dataplane;
+mod dataplane_calls;
 mod elastic;
 mod faults;
 mod gate;
@@ -35,6 +36,7 @@ mod linux_thread;
 mod load;
 mod program;
 mod resume;
+mod seccomp;
 mod signals;
 mod survivor;
 mod sys;

@@ -1,6 +1,9 @@
 //! The second line behind Syscall User Dispatch: the kernel refuses system calls that neither side
 //! ever needs, in this process and all that it starts.
 use super::policy::TERMINAL_INPUT;
+use crate::seccomp::{
+    self, ARCH, ARCH_I386, ARCH_X86_64, NUMBER, X32, answer, argument, fails, jump, load,
+};
 use std::io;
 
 /// Flags of `clone` for namespaces. A user namespace would bring capabilities.
@@ -53,36 +56,12 @@ const DENIED: [i64; 40] = [
 /// `open_tree_attr`, Linux 6.15.
 const SYS_OPEN_TREE_ATTR: i64 = 467;
 
-const ARCH_X86_64: u32 = 0xc000_003e;
-const ARCH_I386: u32 = 0x4000_0003;
 /// The only 32-bit call: it sets a thread's identity.
 const I386_SET_THREAD_AREA: u32 = 243;
-/// Numbers from here on belong to the x32 interface.
-const X32: u32 = 0x4000_0000;
-
 fn program() -> Vec<libc::sock_filter> {
-    let load = |offset: u32| libc::sock_filter {
-        code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16,
-        jt: 0,
-        jf: 0,
-        k: offset,
-    };
-    let jump = |test: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
-        code: (libc::BPF_JMP | test | libc::BPF_K) as u16,
-        jt,
-        jf,
-        k,
-    };
-    let answer =
-        |k: u32| libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k };
     let allow = answer(libc::SECCOMP_RET_ALLOW);
-    let deny = answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
-    let absent = answer(libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32);
-    const NUMBER: u32 = 0;
-    const ARCH: u32 = 4;
-    // The lower halves of the first two arguments.
-    const FIRST: u32 = 16;
-    const SECOND: u32 = 24;
+    let deny = fails(libc::EPERM);
+    let absent = fails(libc::ENOSYS);
     let mut program = vec![
         load(ARCH),
         jump(libc::BPF_JEQ, ARCH_X86_64, 5, 0),
@@ -105,12 +84,12 @@ fn program() -> Vec<libc::sock_filter> {
         jump(libc::BPF_JEQ, libc::SYS_clone3 as u32, 0, 1),
         absent,
         jump(libc::BPF_JEQ, libc::SYS_clone as u32, 0, 4),
-        load(FIRST),
+        load(argument(0)),
         jump(libc::BPF_JSET, NAMESPACES, 0, 1),
         deny,
         allow,
         jump(libc::BPF_JEQ, libc::SYS_ioctl as u32, 0, 4),
-        load(SECOND),
+        load(argument(1)),
         jump(libc::BPF_JEQ, sti, 1, 0),
         jump(libc::BPF_JEQ, linux, 0, 1),
         deny,
@@ -121,10 +100,5 @@ fn program() -> Vec<libc::sock_filter> {
 
 /// Installs the filter on the calling thread, which is the only one.
 pub fn install() -> io::Result<()> {
-    let mut program = program();
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program outlives the call.
-    let answer =
-        unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    seccomp::install(program(), 0)
 }
