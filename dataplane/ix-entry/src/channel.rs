@@ -62,6 +62,12 @@ impl Channel {
         socket::tell_senders(self.as_fd())
     }
 
+    /// From now on the other end can send no descriptors, where the kernel can refuse them
+    /// ([`socket::refuse_descriptors`]).
+    pub fn refuse_descriptors(&self) -> io::Result<bool> {
+        socket::refuse_descriptors(self.as_fd())
+    }
+
     /// Waits for one message, and returns it with the process that sent it, as the kernel says;
     /// descriptors are closed. `None` when the other end is closed.
     pub fn receive_from(&self) -> io::Result<Option<(Vec<u8>, Option<Process>)>> {
@@ -163,6 +169,17 @@ mod tests {
         let (broker, _image) = Channel::pair().unwrap();
         let refused = (0..1_000_000).find_map(|_| broker.try_send(b"ok", &[]).err());
         assert_eq!(refused.expect("it fills up").kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn an_end_that_refuses_descriptors_gets_none() {
+        let (broker, image) = Channel::pair().unwrap();
+        if !broker.refuse_descriptors().unwrap() {
+            return; // A kernel before Linux 6.16.
+        }
+        assert!(image.send(b"ok", &[image.as_fd()]).is_err());
+        image.send(b"ok", &[]).unwrap();
+        broker.send(b"ok", &[broker.as_fd()]).unwrap();
     }
 
     #[test]

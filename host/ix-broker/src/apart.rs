@@ -2,7 +2,8 @@
 //! with, and gives the program what the two share.
 use crate::own_user::OwnUser;
 use ix_entry::Channel;
-use ix_launch::{Child, Conversation, DataplaneProcess, Exit, Image, LaunchError, ServeError};
+use ix_launch::{Child, Conversation, DataplaneProcess, Exit, Image};
+use ix_launch::{LaunchError, Occurrence, ServeError};
 use ix_netdev::SharedMemory;
 use ix_proto::crossing::{Attach, FaultNote, WrittenPages, read_bytes, written_bytes};
 use ix_proto::{Codec, FromImage, Start, ToImage};
@@ -13,6 +14,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
 
 /// What is needed to start a dataplane, and the one that runs.
 pub struct Apart {
@@ -38,13 +40,18 @@ pub enum BeginError {
     /// A system call failed.
     #[error("cannot share memory with the program: {0}")]
     System(#[from] io::Error),
-    /// Another process of the program has the dataplane.
+    /// The program does not map what it has asked for.
     #[error(
-        "process {0} of the program has the dataplane already, and the program's processes cannot \
-         share one yet"
+        "the program has asked for a dataplane and has not mapped it within {} s: one of its \
+         processes was stopped, or asked without the image",
+        MAPPING.as_secs()
     )]
-    Taken(u32),
+    Silent,
 }
+
+/// How long a program may take to map what it shares with its dataplane. Nothing else of its run
+/// is served meanwhile.
+const MAPPING: Duration = Duration::from_secs(10);
 
 /// What program and dataplane share, beside packet memory. The dataplane's end of a bell comes
 /// first.
@@ -124,25 +131,32 @@ impl Apart {
         let told = match &begun {
             Ok((attach, shared)) => tell(child, *attach, memory, shared),
             Err(why) => {
-                let refused = ToImage::Refused(why.to_string());
-                child.channel().map_or(Ok(()), |channel| channel.send(&refused.encode(), &[]))
+                refuse(child, why.to_string());
+                Ok(())
             }
         };
         let (_, shared) = begun?;
         told?;
         self.written = Some(shared.written);
-        loop {
-            match child.next_message()? {
-                FromImage::Ready => return Ok(()),
-                FromImage::Failed(why) => {
+        let end = Instant::now() + MAPPING;
+        while let left_ms @ 1.. = end.saturating_duration_since(Instant::now()).as_millis() as i32 {
+            let program = child.heir().clone();
+            match child.next(&[program.as_fd()], left_ms)? {
+                Occurrence::Said(FromImage::Ready, _) => return Ok(()),
+                // It has ended, and another process of the program may ask. The dataplane ends.
+                Occurrence::Readable(_) => return Ok(()),
+                Occurrence::Said(FromImage::Failed(why), _) => {
                     self.running = None;
                     child.refused()?;
                     return Err(ServeError::Refused(why).into());
                 }
+                Occurrence::Exited(exit) => return Err(ServeError::Died(exit).into()),
+                Occurrence::Left => return Err(ServeError::Protocol.into()),
                 // Another process of the program asks in vain.
                 _ => {}
             }
         }
+        Err(BeginError::Silent)
     }
 
     fn begin_dataplane(
@@ -160,7 +174,11 @@ impl Apart {
             written: fd::fixed_memfd(c"ix-calls", written_bytes(threads), true)?,
             read: fd::fixed_memfd(c"ix-events", read_bytes(threads), true)?,
             bells: (0..threads)
-                .map(|_| socket::pair(libc::SOCK_STREAM))
+                .map(|_| {
+                    let (ours, theirs) = socket::pair(libc::SOCK_STREAM)?;
+                    socket::refuse_descriptors(ours.as_fd())?;
+                    Ok((ours, theirs))
+                })
                 .collect::<io::Result<_>>()?,
         };
         let mut fds = first.to_vec();
@@ -182,13 +200,21 @@ impl Apart {
     }
 }
 
+/// Tells the process of the program that has asked for a dataplane why it gets none. Does not wait:
+/// a program that asks without end may never read.
+pub fn refuse(child: &Child, why: String) {
+    if let Some(channel) = child.channel() {
+        let _ = channel.try_send(&ToImage::Refused(why).encode(), &[]);
+    }
+}
+
 /// Tells the program's process what it shares with the dataplane.
 fn tell(child: &Child, attach: Attach, memory: &SharedMemory, shared: &Shared) -> io::Result<()> {
     let Some(channel) = child.channel() else { return Ok(()) };
     let (rx, read) = (read_only(memory.fds.rx.as_fd())?, read_only(shared.read.as_fd())?);
     let mut fds = vec![rx.as_fd(), memory.fds.arena.as_fd(), shared.written.as_fd(), read.as_fd()];
     fds.extend(shared.bells.iter().map(|(_, theirs)| theirs.as_fd()));
-    channel.send(&ToImage::Attach(attach).encode(), &fds)
+    channel.try_send(&ToImage::Attach(attach).encode(), &fds)
 }
 
 /// Another descriptor of this memory, which cannot write. Its mode forbids everybody to open it

@@ -30,6 +30,10 @@ use std::time::{Duration, Instant};
 const REOPEN: Duration = Duration::from_secs(3);
 /// Longest time from the first sign of a process's end to its end, ms.
 const ENDING_MS: i32 = 100;
+/// How long a process of the program waits for another one that has the dataplane to end.
+const HANDOVER: Duration = Duration::from_secs(2);
+/// Time between looks at whether it has ended, ms.
+const WAITING_MS: u64 = 10;
 
 /// What makes an unmodified program load `libix-posix`.
 #[derive(Default)]
@@ -113,6 +117,9 @@ pub struct Running {
     /// For the first dataplane.
     setup: Option<DataplaneSetup>,
     again: Box<dyn Fn() -> Result<DataplaneSetup>>,
+    /// A process of the program that has asked for the dataplane while another one has it, and when
+    /// it is refused.
+    waiting: Option<(Process, Instant)>,
 }
 
 impl Broker {
@@ -189,6 +196,7 @@ impl Broker {
             signals,
             setup: Some(self.setup),
             again: self.again,
+            waiting: None,
         };
         if !later {
             running.begin()?;
@@ -304,6 +312,7 @@ impl Running {
     pub fn wait(&mut self) -> Result<Exit> {
         self.serve_devices();
         loop {
+            self.begin_waiting()?;
             let timeout_ms = self.service_in_ms();
             let mut also = vec![self.watch.fd()];
             also.extend(self.devices.fds());
@@ -347,17 +356,73 @@ impl Running {
                         return Ok(exit);
                     }
                 }
-                Occurrence::Said(FromImage::Hello { .. }, Some(process)) => {
-                    self.child.inherited_by(process);
-                    self.equip()?;
-                }
-                Occurrence::Said(message, sender) => self.handle(&message, sender),
+                Occurrence::Said(FromImage::Hello { .. }, Some(process)) => self.ask(process)?,
+                Occurrence::Said(message, sender) => self.hear_program(&message, sender),
+                Occurrence::Nonsense => self.hear_nonsense()?,
             }
             self.signals.turn_to(self.child.leader());
             for (ticket, answer) in self.answers.take() {
                 self.control.answer(ticket, answer);
             }
         }
+    }
+
+    /// A process of the program asks for a dataplane. If another one has it, that one may end soon,
+    /// as the parent of a daemon does.
+    fn ask(&mut self, process: Process) -> Result<()> {
+        if self.waiting.is_some() {
+            self.refuse();
+        } else {
+            self.waiting = Some((process, Instant::now() + HANDOVER));
+        }
+        self.begin_waiting()
+    }
+
+    /// Begins a dataplane for the process that waits for one, once no other process has it.
+    fn begin_waiting(&mut self) -> Result<()> {
+        let Some((process, until)) = self.waiting.take() else { return Ok(()) };
+        let is_taken = self.apart.as_ref().is_some_and(|apart| apart.pid().is_some())
+            && !self.child.heir().has_ended();
+        if process.has_ended() {
+            return Ok(());
+        }
+        if !is_taken {
+            self.child.inherited_by(process);
+            return self.equip();
+        }
+        if Instant::now() < until {
+            self.waiting = Some((process, until));
+        } else {
+            self.refuse();
+        }
+        Ok(())
+    }
+
+    fn refuse(&self) {
+        let why = format!(
+            "process {} of the program has the dataplane already, and the program's processes \
+             cannot share one yet",
+            self.child.heir().pid()
+        );
+        crate::apart::refuse(&self.child, why);
+    }
+
+    /// A message from the program's process, which is the dataplane's only where it is in there.
+    /// With a dataplane of its own process, a program that says what a dataplane says is not
+    /// believed.
+    fn hear_program(&mut self, message: &FromImage, sender: Option<Process>) {
+        if self.apart.is_none() {
+            self.handle(message, sender);
+        }
+    }
+
+    /// What is no message comes from the program, if the dataplane is elsewhere.
+    fn hear_nonsense(&self) -> Result<()> {
+        if self.apart.is_some() {
+            return Ok(());
+        }
+        let problem = Problem::new(format!("cannot wait for {}", self.name), ServeError::Protocol);
+        Err(problem)
     }
 
     /// Where the program has faulted, if that ended it; empty if not known.
@@ -446,7 +511,9 @@ impl Running {
             // Rounded up, so that the broker does not wake too early several times.
             due.saturating_duration_since(Instant::now()).as_millis() as u64 + 1
         });
-        let due = devices.into_iter().chain(self.commands.service_in_ms()).chain(control).min();
+        let waiting = self.waiting.as_ref().map(|_| WAITING_MS);
+        let due = devices.into_iter().chain(self.commands.service_in_ms()).chain(control);
+        let due = due.chain(waiting).min();
         due.map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
     }
 
@@ -476,7 +543,8 @@ impl Running {
         match ends.map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))? {
             Occurrence::Exited(exit) => return Ok(Some(exit)),
             Occurrence::Left => return self.say_unless_it_ends(lines),
-            Occurrence::Said(message, sender) => self.handle(&message, sender),
+            Occurrence::Said(message, sender) => self.hear_program(&message, sender),
+            Occurrence::Nonsense => self.hear_nonsense()?,
             Occurrence::Readable(_) | Occurrence::Nothing => {}
         }
         lines.iter().for_each(|line| eprintln!("ix: {line}"));

@@ -23,6 +23,9 @@ const ENDING_MS: i32 = 100;
 /// Longest time from the program's end until its connections are closed.
 const WINDING_UP: Duration = Duration::from_millis(2500);
 
+/// Most messages of the channel before something else that waits is looked at.
+const IN_A_ROW_MAX: u32 = 64;
+
 /// What keeps the application out of the dataplane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Domain {
@@ -95,6 +98,8 @@ pub struct Child {
     heir: Option<Arc<Process>>,
     /// All processes have ended, which was reported.
     over: Option<Exit>,
+    /// Messages since something else was looked at.
+    in_a_row: u32,
 }
 
 /// Result of [`Child::next`].
@@ -105,6 +110,8 @@ pub enum Occurrence {
     Said(FromImage, Option<Process>),
     /// The image is no longer in the process: the program executed another one.
     Left,
+    /// Somebody has sent what is no message. The program has the image's end of the channel too.
+    Nonsense,
     /// The descriptor of this index in `also` is readable or closed.
     Readable(usize),
     /// The program ended.
@@ -130,6 +137,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         }
     }
     let (ours, theirs) = Channel::pair().map_err(system("socketpair"))?;
+    ours.refuse_descriptors().map_err(system("setsockopt(SO_PASSRIGHTS)"))?;
     let knows_senders = ours.tell_senders().map_err(system("setsockopt(SO_PASSCRED)"))?;
     // Copies at the numbers they will have in the child; there they lose close-on-exec.
     let theirs = reserved.copy(theirs.as_fd()).map_err(system("dup"))?;
@@ -183,6 +191,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         later: config.later,
         heir: None,
         over: None,
+        in_a_row: 0,
     };
     if config.entry == Entry::Loading {
         return Ok(child);
@@ -377,12 +386,24 @@ impl Child {
             let interrupted = error.kind() == io::ErrorKind::Interrupted;
             return if interrupted { Ok(Occurrence::Nothing) } else { Err(error) };
         }
-        // The image's last messages come before the end.
-        if polls[0].revents != 0 {
-            if let Some(channel) = &self.channel
-                && let Some((message, sender)) = said(channel)?
-            {
-                return Ok(Occurrence::Said(message, sender));
+        let ready = polls[2..].iter().position(|poll| poll.revents != 0);
+        // The image's last messages come before the end. But whoever sends without end does not
+        // keep the broker from everything else.
+        let others_wait = polls[1].revents != 0 || ready.is_some();
+        let is_their_turn = others_wait && self.in_a_row >= IN_A_ROW_MAX;
+        self.in_a_row = if is_their_turn { 0 } else { self.in_a_row.saturating_add(1) };
+        if polls[0].revents != 0 && !is_their_turn {
+            match self.channel.as_ref().map(said).transpose() {
+                Ok(Some(Some((message, sender)))) => return Ok(Occurrence::Said(message, sender)),
+                Err(e) if e.raw_os_error() == Some(libc::EBADMSG) => {
+                    return Ok(Occurrence::Nonsense);
+                }
+                // Empty, which is not the channel's end.
+                Ok(_) if self.channel.as_ref().is_some_and(|channel| !channel.is_closed()) => {
+                    return Ok(Occurrence::Nonsense);
+                }
+                Ok(_) => {}
+                Err(e) => return Err(e),
             }
             self.channel = None;
             if self.exit.is_none() && !self.ends_soon() {
@@ -393,7 +414,6 @@ impl Child {
         if polls[1].revents != 0 {
             return self.reap();
         }
-        let ready = polls[2..].iter().position(|poll| poll.revents != 0);
         Ok(ready.map_or(Occurrence::Nothing, Occurrence::Readable))
     }
 
@@ -411,7 +431,7 @@ impl Child {
             match self.next(&[], -1)? {
                 Occurrence::Exited(exit) => return Ok(exit),
                 Occurrence::Said(..) | Occurrence::Left | Occurrence::Nothing => {}
-                Occurrence::Readable(_) => {}
+                Occurrence::Readable(_) | Occurrence::Nonsense => {}
             }
         }
     }
@@ -435,16 +455,15 @@ impl Child {
         // The program may have stopped it.
         continue_children();
         let end = Instant::now() + WINDING_UP;
-        loop {
-            let left = end.saturating_duration_since(Instant::now()).as_millis() as i32;
+        // A process that is left may send without end.
+        while let left @ 1.. = end.saturating_duration_since(Instant::now()).as_millis() as i32 {
             let mut poll =
                 libc::pollfd { fd: channel.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one struct.
             let n = unsafe { libc::poll(&mut poll, 1, left) };
-            if n > 0 && matches!(channel.receive(), Ok(Some(_))) || n < 0 && left > 0 {
-                continue;
+            if n == 0 || n > 0 && !matches!(channel.receive(), Ok(Some(_))) {
+                return;
             }
-            return;
         }
     }
 

@@ -99,6 +99,7 @@ impl Conversation for Child {
                 Occurrence::Said(message, _) => return Ok(message),
                 Occurrence::Exited(exit) => return Err(ServeError::Died(exit)),
                 Occurrence::Left => return Err(ServeError::Died(self.wait()?)),
+                Occurrence::Nonsense => return Err(ServeError::Protocol),
                 Occurrence::Readable(_) | Occurrence::Nothing => {}
             }
         }

@@ -1,9 +1,11 @@
 //! Processes: identities, signals, and waiting for their end.
+use crate::poll::{PollFd, poll};
 use crate::{check, fd, retry};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 /// The effective user (geteuid(2)); 0 is root.
 pub fn user_id() -> u32 {
@@ -89,6 +91,12 @@ impl Process {
         signal_pidfd(self.fd.as_raw_fd(), signal)
     }
 
+    /// Whether it has ended, child or not. A child that was not waited for has ended too.
+    pub fn has_ended(&self) -> bool {
+        let mut ends = [PollFd::new(&self.fd, libc::POLLIN)];
+        poll(&mut ends, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
+    }
+
     /// Waits for its end, if it is a child; without `block` it does not wait. `None`: it has not
     /// ended (waitid(2)).
     pub fn wait(&self, block: bool) -> io::Result<Option<ExitStatus>> {
@@ -163,7 +171,9 @@ mod tests {
         }
         let process = start("sleep", &["9"]);
         assert!(process.wait(false).unwrap().is_none());
+        assert!(!process.has_ended());
         process.signal(libc::SIGKILL).unwrap();
         assert!(process.wait(true).unwrap().is_some());
+        assert!(process.has_ended());
     }
 }

@@ -269,6 +269,8 @@ pub const MESSAGE_FDS_MAX: usize = 253;
 /// The option that has each message bring a descriptor of the process that sent it, and the kind of
 /// control data that this descriptor comes in (Linux 6.5).
 const SO_PASSPIDFD: libc::c_int = 76;
+/// `SO_PASSRIGHTS` of Linux, which `libc` lacks.
+const SO_PASSRIGHTS: libc::c_int = 83;
 const SCM_PIDFD: libc::c_int = 4;
 
 /// Room for the descriptors of a message and for who sent it, aligned for their headers.
@@ -350,6 +352,16 @@ pub struct Message {
 pub fn tell_senders(fd: BorrowedFd<'_>) -> io::Result<bool> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)?;
     match set_option(fd, libc::SOL_SOCKET, SO_PASSPIDFD, 1) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),
+        result => result.map(|()| true),
+    }
+}
+
+/// From now on nobody can send descriptors to this socket (SO_PASSRIGHTS). Whoever takes a message
+/// closes its descriptors, and to close one can last: a socket that lingers, a file of a server in
+/// user space. Returns whether the kernel can refuse them (Linux 6.16).
+pub fn refuse_descriptors(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    match set_option(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, 0) {
         Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),
         result => result.map(|()| true),
     }

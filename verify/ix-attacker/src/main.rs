@@ -16,6 +16,7 @@ mod memory;
 mod queues;
 mod raw;
 mod serve;
+mod shared;
 mod system;
 
 use calls::Calls;
@@ -63,7 +64,8 @@ pub type Attack = fn(&Targets) -> Result<String, String>;
 
 /// `ix-attacker FUZZ SEED IMAGE [PART]`: random system calls, their seed, the dataplane's code. (Or
 /// `ix-attacker crossing` or `cycle`, for `ix bench gate`; or `ix-attacker calls SECONDS SEED`, a
-/// fuzzer of batched calls, with or without a wall; or `ix-attacker queues`, for `ix attack
+/// fuzzer of batched calls, with or without a wall; or `ix-attacker shared SECONDS SEED`, attacks
+/// on a dataplane in a process of its own; or `ix-attacker queues`, for `ix attack
 /// --vnic`.)
 struct Args {
     fuzz: u32,
@@ -111,6 +113,7 @@ fn main() {
     }
     match first.as_deref() {
         Some("calls") => return fuzz_calls(),
+        Some("shared") => return attack_shared(),
         Some("queues") => {
             if let Err(why) = queues::run() {
                 eprintln!("ix-attacker: {why}");
@@ -211,6 +214,21 @@ fn main() {
     let left = elastic.join().unwrap_or(-error::STATE);
     if !goes_on || left != 0 {
         println!("the dataplane stands still\tsucceeded\tRUN_IO returned {left}\t0");
+        std::process::exit(1);
+    }
+}
+
+/// Attacks what a program shares with a dataplane in a process of its own.
+fn attack_shared() {
+    let number = |nth| std::env::args().nth(nth).and_then(|text| text.parse::<u64>().ok());
+    let (Some(seconds), Some(seed), Some(header)) = (number(2), number(3), header()) else {
+        eprintln!("ix-attacker: write `shared SECONDS SEED`, under `ix run`");
+        std::process::exit(2);
+    };
+    // SAFETY: the dataplane's own description of itself.
+    let gate = unsafe { gate_of(header) };
+    if let Err(why) = shared::attack(header, gate, seconds, seed) {
+        eprintln!("ix-attacker: {why}; seed {seed}");
         std::process::exit(1);
     }
 }

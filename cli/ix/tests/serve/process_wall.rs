@@ -2,12 +2,15 @@
 //! left when one of the processes is killed.
 use crate::support::process::{Process, is_alive, signal};
 use crate::support::traffic::echo;
-use crate::support::{self, Nic, PATIENCE, TestNet, eventually};
+use crate::support::{self, Nic, PATIENCE, Service, TestNet, eventually};
 use ix_skip::{Need, skip};
 use std::io::Read;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+/// The attacker says so when it has attacked.
+const ATTACKED: &str = "requests, calls, holes, rings, messages, forks: ";
 const DOMAIN: [&str; 2] = ["--domain", "process"];
 /// A user without rights.
 const USER: &str = "65534";
@@ -22,6 +25,21 @@ fn as_user(user: &str, script: &str) -> String {
     let output = Command::new("setpriv").args(words).output().expect("setpriv");
     let both = [output.stdout, output.stderr].concat();
     String::from_utf8_lossy(&both).into_owned()
+}
+
+/// Number and status of each thread of a process.
+fn statuses_of_threads(process: i32) -> Vec<(String, String)> {
+    let folder = format!("/proc/{process}/task");
+    let threads: Vec<(String, String)> = std::fs::read_dir(folder)
+        .expect("threads")
+        .map(|entry| {
+            let entry = entry.expect("a thread");
+            let status = std::fs::read_to_string(entry.path().join("status")).expect("status");
+            (entry.file_name().to_string_lossy().into_owned(), status)
+        })
+        .collect();
+    assert!(threads.len() >= 2, "{threads:?}");
+    threads
 }
 
 /// Neither the program's user nor the dataplane's own can read, trace or open the dataplane; the
@@ -41,6 +59,11 @@ fn others_can_neither_read_nor_signal_a_dataplane() {
     let uid = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("a user");
     let own = uid.split_whitespace().next().expect("a number");
     assert!(![USER, "0"].contains(&own), "a user of its own: {own}");
+    for (thread, status) in statuses_of_threads(dataplane) {
+        for line in ["Seccomp:\t2", "NoNewPrivs:\t1"] {
+            assert!(status.lines().any(|other| other == line), "thread {thread}: {status}");
+        }
+    }
     for user in [USER, own] {
         for file in ["mem", "maps", "environ", "fd/0", "syscall", "auxv"] {
             let said = as_user(user, &format!("exec 3</proc/{dataplane}/{file} && echo opened"));
@@ -79,6 +102,48 @@ fn a_program_has_only_what_is_shared() {
     ];
     assert_eq!(shared, expected, "{maps}");
     service.finish(PATIENCE);
+}
+
+/// A program that uses all that it has of its dataplane to attack it: memory that both map, bells,
+/// and the image's end of the channel to the broker. Its broker and its dataplane go on, and
+/// another dataplane on the same hardware thread serves its client.
+#[test]
+fn a_hostile_program_stops_neither_its_dataplane_nor_another_one() {
+    const SECONDS: &str = "5";
+    const SEED: &str = "1";
+    const ASKED: Duration = Duration::from_secs(3);
+    let name = "a_hostile_program_stops_neither_its_dataplane_nor_another_one";
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let honest = net.serve_second(&["64"]);
+    let attacker = support::build_program("ix-attacker");
+    let flags = [&DOMAIN[..], &["--user", USER, "--posix", "off"]].concat();
+    let program = [attacker.to_str().expect("text"), "shared", SECONDS, SEED];
+    let service = net.start_env(&[], &flags, &program);
+    service.process.wait_for("ix: packet memory", PATIENCE);
+    let mut stream = net.client.run(|| support::connect_to(support::SECOND));
+    let said =
+        |service: &Service, start| service.process.said().iter().any(|l| l.starts_with(start));
+    let (mut answered, mut asked, since) = (0, 0, Instant::now());
+    while !said(&service, "seed ") && !said(&service, "ix-attacker: ") {
+        echo(&mut stream, answered, 64);
+        // Not at its end, when the operators' socket goes.
+        if since.elapsed() < ASKED {
+            service.stats();
+            asked += 1;
+        }
+        answered += 1;
+    }
+    assert!(asked > 0, "no operator was served during the attack");
+    let (status, lines) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{lines:#?}");
+    let harm = ["succeeded", "ended", "fault", "panicked"];
+    let harmed = lines.iter().find(|line| harm.iter().any(|word| line.contains(word)));
+    assert_eq!(harmed, None, "{lines:#?}");
+    assert!(lines.iter().any(|line| line.starts_with(ATTACKED)), "{lines:#?}");
+    assert_eq!(lines.iter().filter(|line| line.contains("\trefused\t")).count(), 18, "{lines:#?}");
+    echo(&mut stream, answered, 64);
+    drop(stream);
+    honest.finish(PATIENCE);
 }
 
 /// Whoever is killed takes the others along, and the port is served again.
