@@ -20,7 +20,7 @@ static LIBRARY: &[u8] = include_bytes!(env!("IX_POSIX_LIBRARY"));
 
 /// Bytes of a program's file that are read to classify it: the headers and the notes behind them.
 const HEAD_BYTES: u64 = 64 << 10;
-/// Most elastic threads that the library uses (`libix-posix/src/lane.rs`).
+/// Most elastic threads that the library uses (`ELASTIC_THREADS_MAX` in libix-posix).
 const THREADS_MAX: usize = 64;
 
 /// What a program's file is.

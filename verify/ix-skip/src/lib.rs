@@ -32,6 +32,8 @@ pub enum Need<'a> {
     Kernel(&'a str),
     /// A feature of the hardware, with what it is.
     Hardware(&'a str),
+    /// A build whose code lies elsewhere, with how to get one.
+    Layout(&'a str),
 }
 
 impl Need<'_> {
@@ -43,6 +45,7 @@ impl Need<'_> {
             Need::Program(_) => "program",
             Need::Kernel(_) => "kernel",
             Need::Hardware(_) => "hardware",
+            Need::Layout(_) => "layout",
         }
     }
 
@@ -51,9 +54,10 @@ impl Need<'_> {
         match self {
             Need::Root => "run it as root: sudo -E cargo test".to_owned(),
             Need::Cpus(count) => format!("run it on {count} or more CPUs"),
-            Need::Program(remedy) | Need::Kernel(remedy) | Need::Hardware(remedy) => {
-                (*remedy).to_owned()
-            }
+            Need::Program(remedy)
+            | Need::Kernel(remedy)
+            | Need::Hardware(remedy)
+            | Need::Layout(remedy) => (*remedy).to_owned(),
         }
     }
 }
