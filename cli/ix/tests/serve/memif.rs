@@ -136,25 +136,31 @@ fn goes_on(service: &Service, asker: &Service) {
     service.wait_until(&what, PATIENCE, |stats| stats.total("rx_packets") > at);
 }
 
-/// Kills the command, and waits until its program is gone too. That dies at a moment when the other
-/// end has something to send on every connection: to who has all that he asked for nothing is sent
-/// again, and nobody would ever know that he is gone. (While an application is away, its dataplane
-/// acknowledges.)
+/// Kills the command, its program and its dataplane, and waits until they are gone. They die at a
+/// moment when the other end has something to send on every connection: to who has all that he
+/// asked for nothing is sent again, and nobody would ever know that he is gone. (While an
+/// application is away, its dataplane acknowledges, so both are stopped.)
 fn kill(service: Service, other: &Service) {
-    let program = service.program();
+    let victims = [service.dataplane(), service.program()];
+    let signal_all = |number| victims.iter().for_each(|pid| signal(*pid, number));
     let owes = |c: &Value| c["snd_queued_bytes"] != 0 || c["in_flight_bytes"] != 0;
     support::eventually("it is owed something on every connection", || {
-        signal(program, libc::SIGSTOP);
+        signal_all(libc::SIGSTOP);
         let answer = || connections(other, "");
         let is_owed = within(Duration::from_millis(200), || list(&answer()).iter().all(owes));
         if !is_owed {
-            signal(program, libc::SIGCONT);
+            signal_all(libc::SIGCONT);
         }
         is_owed
     });
     service.process.signal(libc::SIGKILL);
+    // The program dies with the command. A dataplane of its own would close the connections first.
+    if victims[0] != victims[1] {
+        signal(victims[0], libc::SIGKILL);
+    }
     drop(service);
-    support::eventually("the program is gone", || !support::process::is_alive(program));
+    let is_over = || victims.iter().all(|pid| !support::process::is_alive(*pid));
+    support::eventually("all are gone", is_over);
 }
 
 #[test]
