@@ -524,6 +524,7 @@ fn bind<T>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::poll::{PollFd, poll};
     use std::ffi::OsStr;
     use std::os::unix::fs::PermissionsExt;
 
@@ -549,6 +550,9 @@ mod tests {
         assert!(receive_with_fds(server.as_fd(), &mut buffer, 0).unwrap().is_cut);
         assert!(!next_brings_fds(server.as_fd()), "no message");
         drop(client);
+        // A child that another test starts has a copy until it executes its program.
+        let mut ends = [PollFd::new(&server, libc::POLLIN)];
+        assert_eq!(poll(&mut ends, Some(Duration::from_secs(10))).unwrap(), 1);
         assert_eq!(receive(server.as_fd(), &mut buffer, 0).unwrap(), 0);
         assert!(unix_address("").is_err() && unix_address(&"x".repeat(200)).is_err());
     }
