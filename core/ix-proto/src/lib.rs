@@ -32,6 +32,7 @@ pub mod limits;
 pub mod memif;
 pub mod observed;
 pub mod survey;
+mod sync;
 mod tcp;
 mod vnic;
 

@@ -1,4 +1,5 @@
-//! Models of concurrency: files of `ix-mem` and `ix-dataplane`, with loom's atomics in place of the
+//! Models of concurrency: files of `ix-mem`, `ix-dataplane` and
+//! `ix-proto`, with loom's atomics in place of the
 //! processor's, and for each what must hold in every execution. CONTRIBUTING.md lists what is not
 //! here.
 #![cfg(test)]
@@ -6,6 +7,8 @@
 
 #[path = "../../../dataplane/ix-dataplane/src/run/door.rs"]
 mod door;
+#[path = "../../../core/ix-proto/src/crossing/direction.rs"]
+mod direction;
 #[path = "../../../dataplane/ix-mem/src/spsc.rs"]
 mod spsc;
 #[path = "../../../dataplane/ix-dataplane/src/shared/waker.rs"]

@@ -1,10 +1,11 @@
 //! What must hold in every execution.
 use crate::capture::memory::CaptureMemory;
 use crate::capture::ring::{Mark, RingReader, RingWriter};
+use crate::direction::Direction;
 use crate::door::Door;
 use crate::metrics::word_ring::WordRing;
 use crate::spsc;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::waker::Waker;
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -112,6 +113,76 @@ fn nobody_sleeps_though_kicked() {
         let rung = kicker.join().expect("the kicker");
         assert!(seen || rung);
         assert!(seen != waker.take_kick());
+    });
+}
+
+/// One direction of a crossing, its bell, and the words of a message.
+#[derive(Default)]
+struct Post {
+    serial: AtomicU64,
+    is_asleep: AtomicU32,
+    rings: AtomicU64,
+    words: AtomicU64,
+}
+
+impl Post {
+    fn direction(&self) -> Direction<'_> {
+        Direction { serial: &self.serial, is_asleep: &self.is_asleep }
+    }
+
+    fn send(&self, serial: u64) {
+        self.words.store(serial * 10, Ordering::Relaxed);
+        if self.direction().publish(serial) {
+            self.rings.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Waits for the message of this number. The bell is a counter here: whoever would sleep in
+    /// `poll` for ever never comes out, and loom says so.
+    fn receive(&self, serial: u64) {
+        let direction = self.direction();
+        let mut heard = 0;
+        while direction.going_to_sleep() != serial {
+            while self.rings.load(Ordering::Acquire) == heard {
+                thread::yield_now();
+            }
+            heard = self.rings.load(Ordering::Acquire);
+        }
+        direction.awake();
+        assert_eq!(self.words.load(Ordering::Relaxed), serial * 10, "the words of its message");
+    }
+}
+
+/// Whoever goes to sleep for a message has seen it, or is rung: no wake-up is lost.
+#[test]
+fn no_message_of_a_crossing_is_slept_through() {
+    loom::model(|| {
+        let post = Arc::new(Post::default());
+        let theirs = Arc::clone(&post);
+        let sender = thread::spawn(move || theirs.send(1));
+        let seen = post.direction().going_to_sleep() == 1;
+        sender.join().expect("the sender");
+        let rung = post.rings.load(Ordering::Relaxed) > 0;
+        assert!(seen || rung, "asleep beside a message");
+    });
+}
+
+/// A request goes one way and its reply the other; both sides sleep whenever they wait, and both
+/// come to an end. Words are those of their message.
+#[test]
+fn a_crossing_goes_there_and_back() {
+    loom::model(|| {
+        let both = Arc::new([Post::default(), Post::default()]);
+        let theirs = Arc::clone(&both);
+        let dataplane = thread::spawn(move || {
+            let [requests, replies] = &*theirs;
+            requests.receive(1);
+            replies.send(1);
+        });
+        let [requests, replies] = &*both;
+        requests.send(1);
+        replies.receive(1);
+        dataplane.join().expect("the dataplane");
     });
 }
 

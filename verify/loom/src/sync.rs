@@ -1,6 +1,6 @@
 //! What `crate::sync` is in the crates, of loom's parts.
 pub use loom::sync::Arc;
-pub use loom::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use loom::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use core::mem::MaybeUninit;
 use loom::cell::UnsafeCell;

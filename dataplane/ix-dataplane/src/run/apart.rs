@@ -11,10 +11,10 @@ use crate::run::guard::{only, run_on};
 use crate::shared::Waker;
 use crate::sync::let_others_run;
 use ix_abi::{CALLS_MAX, error, gate_op};
-use ix_proto::crossing::{Reply, Request};
+use ix_proto::crossing::{Direction, Reply, Request, replies, requests};
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Number of looks at a request between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
@@ -161,10 +161,14 @@ impl Crossing<'_> {
         }
     }
 
+    fn requests(&self) -> Direction<'_> {
+        requests(self.request, self.reply)
+    }
+
     /// The next request, if it is there.
     fn look(&mut self) -> Option<Asked> {
         let request = self.request;
-        let serial = request.serial.load(Ordering::Acquire);
+        let serial = self.requests().newest();
         if serial == self.done {
             return None;
         }
@@ -183,10 +187,7 @@ impl Crossing<'_> {
         let reply = self.reply;
         reply.now_us.store(now_us, Ordering::Relaxed);
         reply.result.store(result as u64, Ordering::Relaxed);
-        reply.serial.store(asked.serial, Ordering::Release);
-        // The caller stores that it sleeps and then looks for the reply.
-        fence(Ordering::SeqCst);
-        if self.request.is_asleep.load(Ordering::Relaxed) != 0 {
+        if replies(self.request, reply).publish(asked.serial) {
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
             // SAFETY: one byte of a constant. A socket that is full was rung; one that is closed
             // is noticed by who waits.
@@ -196,10 +197,7 @@ impl Crossing<'_> {
 
     /// Sleeps until the application or the waker rings. False: there will be no request.
     fn sleep(&self) -> bool {
-        self.reply.is_asleep.store(1, Ordering::Relaxed);
-        // The application publishes a request and then looks whether this thread sleeps.
-        fence(Ordering::SeqCst);
-        let waits = self.request.serial.load(Ordering::Relaxed) != self.done;
+        let waits = self.requests().going_to_sleep() != self.done;
         if !waits && !self.ends.load(Ordering::Relaxed) {
             let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let mut polls = [poll(self.bell.as_raw_fd()), poll(self.waker.fd())];
@@ -207,7 +205,7 @@ impl Crossing<'_> {
             unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) };
             crate::doorbell::drain(self.waker.fd());
         }
-        self.reply.is_asleep.store(0, Ordering::Relaxed);
+        self.requests().awake();
         self.silence()
     }
 

@@ -2,9 +2,9 @@
 //! with their thread-local storage, and uses none.
 use crate::sys;
 use core::arch::x86_64::{__rdtscp, _rdtsc};
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use ix_abi::error;
-use ix_proto::crossing::{Reply, Request};
+use ix_proto::crossing::{Direction, Reply, Request, replies, requests};
 
 /// Longest time that a caller on a hardware thread of its own looks at memory before it sleeps, in
 /// ticks of the time stamp counter: about 20 µs.
@@ -67,10 +67,7 @@ impl Crossing {
         request.calls.store(calls, Ordering::Relaxed);
         request.wait_us.store(wait_us, Ordering::Relaxed);
         request.cpu.store(here, Ordering::Relaxed);
-        request.serial.store(serial, Ordering::Release);
-        // The elastic thread stores that it sleeps and then looks for a request.
-        fence(Ordering::SeqCst);
-        if reply.is_asleep.load(Ordering::Relaxed) != 0 {
+        if requests(request, reply).publish(serial) {
             self.ring();
         }
         let mut signal = false;
@@ -90,8 +87,12 @@ impl Crossing {
         self.ring();
     }
 
+    fn replies(&self) -> Direction<'_> {
+        replies(self.request(), self.reply())
+    }
+
     fn has_replied(&self, serial: u64) -> bool {
-        self.reply().serial.load(Ordering::Acquire) == serial
+        self.replies().newest() == serial
     }
 
     /// Waits for a bounded time without sleep; false if there is no reply yet.
@@ -122,10 +123,7 @@ impl Crossing {
     fn sleep(&self, serial: u64, signal: &mut bool) -> bool {
         let mut others = [&self.signals, &self.watched].map(|fd| fd.load(Ordering::Relaxed));
         let replied = loop {
-            self.request().is_asleep.store(1, Ordering::Relaxed);
-            // The elastic thread publishes a reply and then looks whether the caller sleeps.
-            fence(Ordering::SeqCst);
-            if self.has_replied(serial) {
+            if self.replies().going_to_sleep() == serial {
                 break true;
             }
             // `poll` ignores a negative descriptor.
@@ -145,7 +143,7 @@ impl Crossing {
                 self.kick();
             }
         };
-        self.request().is_asleep.store(0, Ordering::Relaxed);
+        self.replies().awake();
         replied
     }
 

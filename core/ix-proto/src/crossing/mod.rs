@@ -6,12 +6,14 @@
 //! reads each word of a request once and checks what it got.
 //!
 //! One request is under way at a time. The program writes its words and then [`Request::serial`];
-//! the dataplane carries it out, writes the words of the reply and then [`Reply::serial`]. Each
-//! side says before it sleeps that it does (`is_asleep`), and looks once more; the other side rings
-//! its bell, a socket, after it has published. Both do this with a full fence between their store
-//! and their load, so at least one of them sees the other.
+//! the dataplane carries it out, writes the words of the reply and then [`Reply::serial`]. How each
+//! of them publishes and sleeps is in [`Direction`]; the bell is a socket.
+mod direction;
+
+pub use direction::Direction;
+
 use crate::codec::codec_struct;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64};
 use ix_abi::{CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot, ProcessHeader, ThreadArea};
 
 /// Address of everything that both processes map, in both of them. Programs, sanitizers' shadows
@@ -95,6 +97,16 @@ pub struct FaultNote {
     pub address: AtomicU64,
     /// The instruction's address.
     pub instruction: AtomicU64,
+}
+
+/// From the program to the dataplane.
+pub fn requests<'a>(request: &'a Request, reply: &'a Reply) -> Direction<'a> {
+    Direction { serial: &request.serial, is_asleep: &reply.is_asleep }
+}
+
+/// From the dataplane to the program.
+pub fn replies<'a>(request: &'a Request, reply: &'a Reply) -> Direction<'a> {
+    Direction { serial: &reply.serial, is_asleep: &request.is_asleep }
 }
 
 /// What the program writes for one elastic thread.
