@@ -103,6 +103,7 @@ fn bench_args(args: &AllArgs) -> BenchArgs {
         client: args.client,
         seconds: args.seconds,
         runs: args.runs,
+        domain: args.domain.clone(),
         quick: args.quick,
         ..BenchArgs::default()
     }
@@ -118,6 +119,8 @@ fn command(name: &str, args: &AllArgs) -> String {
     };
     flag("device", args.device.map(|device| device.name().to_owned()));
     flag("client", args.client.map(|client| client.name().to_owned()));
+    let domains = args.domain.iter().map(|domain| domain.name()).collect::<Vec<_>>();
+    flag("domain", Some(domains.join(",")));
     flag("seconds", args.seconds.map(|seconds| seconds.to_string()));
     flag("runs", args.runs.map(|runs| runs.to_string()));
     if args.quick {
@@ -139,6 +142,7 @@ fn progress(elapsed: Duration, done: f64) -> String {
 mod tests {
     use super::*;
     use crate::args::Client;
+    use ix_report::domain::Domain;
 
     fn args() -> AllArgs {
         AllArgs {
@@ -149,12 +153,14 @@ mod tests {
             client: Some(Client::Ix),
             seconds: None,
             runs: Some(2),
+            domain: vec![Domain::None, Domain::Process],
         }
     }
 
     #[test]
     fn the_command_of_each_is_told() {
-        let text = "ix bench short --device afxdp --client ix --runs 2 --quick";
+        let text =
+            "ix bench short --device afxdp --client ix --domain none,process --runs 2 --quick";
         assert_eq!(command("short", &args()), text);
     }
 

@@ -138,6 +138,15 @@ pub struct AllArgs {
     /// Measurements of each point; the medians are reported
     #[arg(long, value_name = "N")]
     pub runs: Option<usize>,
+    /// What keeps the program out of the dataplane's memory, side by side
+    #[arg(
+        long,
+        value_enum,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "none,process"
+    )]
+    pub domain: Vec<Domain>,
 }
 
 /// Flags that all benchmarks share.
@@ -178,9 +187,10 @@ pub struct BenchArgs {
     /// Measurements of each point; the medians are reported
     #[arg(long, value_name = "N")]
     pub runs: Option<usize>,
-    /// What keeps the program out of the dataplane's memory
-    #[arg(long, value_enum, default_value = "none")]
-    pub domain: Domain,
+    /// What keeps the program out of the dataplane's memory; several are measured side by side:
+    /// `none,process`
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_value = "none")]
+    pub domain: Vec<Domain>,
     /// Fewer points and short runs
     #[arg(long)]
     pub quick: bool,

@@ -37,7 +37,7 @@ const ROWS: [(&str, Option<&str>); 6] = [
 /// Measures in the lab; returns the rows.
 pub fn rows(lab: &Lab, ticks_per_us: f64) -> Result<Vec<Value>> {
     let serve = Serve::echo(&[MESSAGE.to_string()]);
-    let server = lab.start(Host::Ix, &serve)?;
+    let server = lab.start(Host::IX, &serve)?;
     let ix = lab.ix_file().as_os_str().to_owned();
     let address = server.address().to_string();
     let words = [ix, "bench".into(), "gate".into(), "--calls-to".into(), address.into()];

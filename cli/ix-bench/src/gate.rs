@@ -162,7 +162,7 @@ fn programs(args: &GateArgs, keys: bool) -> Result<Vec<Value>> {
     let (device, _) = super::choose_device(args.device.or(Some(Device::Memif)))?;
     let lab = Lab::new(device)?;
     let (runs, seconds) = if args.quick { (1, "0.3") } else { (5, "1") };
-    let client = if lab.has_ix_client() { Host::Ix } else { Host::BLOCKING };
+    let client = if lab.has_ix_client() { Host::IX } else { Host::BLOCKING };
     let domains = ["none", "process", "pku"].into_iter().filter(|d| keys || *d != "pku");
     // In the order of the loads, and the domains of each together.
     let mut samples: BTreeMap<(usize, &str), Vec<(f64, f64)>> = BTreeMap::new();
@@ -226,7 +226,7 @@ fn load(
     };
     let file = Some(file_of(program)?);
     let serve = Serve { program, arguments, run_flags, file, ..Serve::default() };
-    let mut server = lab.start(Host::Ix, &serve)?;
+    let mut server = lab.start(Host::IX, &serve)?;
     let timeout = SLACK;
     let result = if program == Program::Kv {
         let address = server.address().to_string();

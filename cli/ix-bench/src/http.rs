@@ -62,7 +62,7 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
     let page_bytes = or(&args.size, &[PAGE_BYTES])[0];
     let folder = prepare(page_bytes)?;
     let client = client(lab, args)?;
-    let on_ix = client == Host::Ix;
+    let on_ix = client.is_ix();
     // One process needs no shared interface.
     let numbers = match args.processes.as_slice() {
         [] if args.quick || on_ix => Vec::new(),
@@ -110,10 +110,10 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
 fn setups(lab: &Lab, client: Host) -> Vec<Setup> {
     let linux = Setup { server: Host::BLOCKING, client: Host::BLOCKING };
     // A load on IX leaves its end less work; Linux's server must profit from that, too.
-    let both = client == Host::Ix && lab.has_linux_client();
+    let both = client.is_ix() && lab.has_linux_client();
     let same_client = both.then_some(Setup { client, ..linux });
-    let ix = Setup { server: Host::Ix, client };
-    [Some(linux), same_client, Some(ix)].into_iter().flatten().collect()
+    let on_linux = [Some(linux), same_client].into_iter().flatten();
+    on_linux.chain(lab.each_on_ix().map(|server| Setup { server, client })).collect()
 }
 
 /// Where the load runs: Linux by default, if the device allows it.
@@ -122,7 +122,7 @@ fn client(lab: &Lab, args: &BenchArgs) -> Result<Host> {
         super::check_client(lab, client)?;
     }
     let on_ix = args.client == Some(Client::Ix) || !lab.has_linux_client();
-    Ok(if on_ix { Host::Ix } else { Host::BLOCKING })
+    Ok(if on_ix { Host::IX } else { Host::BLOCKING })
 }
 
 fn row(
@@ -133,7 +133,7 @@ fn row(
     (kind, processes): (&str, usize),
 ) -> Row {
     let settings = match setup.server {
-        Host::Ix => format!("1 pinned thread, domain {}", lab.domain.name()),
+        Host::Ix(domain) => format!("1 pinned thread, domain {}", domain.name()),
         Host::Linux { .. } => {
             format!("1 pinned thread, epoll, {}, offloads on", lab.congestion_control())
         }
@@ -172,7 +172,7 @@ impl Series {
         lab.set_offloads(true)?;
         let config = folder.0.join("haproxy.cfg").display().to_string();
         let arguments = vec!["-db".to_owned(), "-f".to_owned(), config];
-        let behind_on_ix = self.setup.client == Host::Ix;
+        let behind_on_ix = self.setup.client.is_ix();
         let program = Program::Haproxy;
         let serve = Serve { program, arguments, behind_on_ix, ..Serve::default() };
         let serve = |_| serve.clone();
@@ -227,7 +227,7 @@ impl Series {
         args.extend(["--protocol", "http", "--path", "/page.txt", "--quiet"].map(Into::into));
         args.extend(["--connections".into(), self.connections.to_string().into()]);
         args.extend(self.flags.iter().map(Into::into));
-        if self.setup.client == Host::Ix {
+        if self.setup.client.is_ix() {
             let ports: Vec<_> = (0..BACK_ENDS).map(|n| (BACK_PORT + n).to_string()).collect();
             let at = format!("{}@{}", folder.0.display(), ports.join(","));
             args.extend(["--back-ends".into(), at.into()]);
@@ -260,7 +260,7 @@ fn warm_up(seconds: f64) -> f64 {
 fn busy_share(cpu: usize, load: &Load, client: Host, seconds: f64) -> Option<f64> {
     // A client on IX takes a while to start.
     let end = Instant::now() + SLACK;
-    while client == Host::Ix && !load.has_said("ix: device ") && Instant::now() < end {
+    while client.is_ix() && !load.has_said("ix: device ") && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
     std::thread::sleep(Duration::from_secs_f64(warm_up(seconds) + seconds * 0.3));

@@ -24,14 +24,15 @@ use std::time::{Duration, Instant};
 /// `ix-kv`.
 struct Step {
     name: &'static str,
-    host: Host,
+    /// The server is on IX; otherwise on Linux.
+    on_ix: bool,
     run_flags: &'static [&'static str],
     only_ix: &'static [&'static str],
 }
 
 const STEPS: [Step; 6] = [
-    Step { name: "Linux' sockets", host: Host::BLOCKING, run_flags: &[], only_ix: &[] },
-    Step { name: "sockets", host: Host::Ix, run_flags: &["--posix", "on"], only_ix: &["--linux"] },
+    Step { name: "Linux' sockets", on_ix: false, run_flags: &[], only_ix: &[] },
+    Step { name: "sockets", on_ix: true, run_flags: &["--posix", "on"], only_ix: &["--linux"] },
     native("native, copied", &["--udp-steps", "none"]),
     native("native receive", &["--udp-steps", "receive"]),
     native("native transmit", &["--udp-steps", "transmit"]),
@@ -39,7 +40,7 @@ const STEPS: [Step; 6] = [
 ];
 
 const fn native(name: &'static str, only_ix: &'static [&'static str]) -> Step {
-    Step { name, host: Host::Ix, run_flags: &[], only_ix }
+    Step { name, on_ix: true, run_flags: &[], only_ix }
 }
 
 /// Sockets of the client: one to measure latency, and enough to keep the server busy.
@@ -52,28 +53,35 @@ const BEGUN: u64 = 300;
 /// Measures all points; returns the rows.
 pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
     let (seconds, runs) = length(args);
-    let client = if lab.has_linux_client() { Host::BLOCKING } else { Host::Ix };
-    if client == Host::Ix {
+    let client = if lab.has_linux_client() { Host::BLOCKING } else { Host::IX };
+    if client.is_ix() {
         notes.push(
             "over memif the load is on a dataplane, so only the server's work limits the rate; \
              Linux cannot be measured on such a link"
                 .to_owned(),
         );
     }
-    let steps = || STEPS.iter().filter(|step| client != Host::Ix || step.host == Host::Ix);
+    let steps = || STEPS.iter().filter(|step| !client.is_ix() || step.on_ix);
     let mut all = Vec::new();
     for sockets in or(&args.connections, &SOCKETS) {
         for step in steps() {
-            let setup = Setup { server: step.host, client };
-            let also = vec![("server", json!(step.name))];
-            let settings = "1 pinned thread, offloads on".to_owned();
-            all.push((step, setup.row(lab, sockets, VALUE_BYTES, also, settings)));
+            let hosts = match step.on_ix {
+                true => lab.each_on_ix().collect(),
+                false => vec![Host::BLOCKING],
+            };
+            for server in hosts {
+                let setup = Setup { server, client };
+                let also = vec![("server", json!(step.name))];
+                let settings = "1 pinned thread, offloads on".to_owned();
+                let row = setup.row(lab, sockets, VALUE_BYTES, also, settings);
+                all.push((step, server, row));
+            }
         }
     }
     for run in 1..=runs {
-        for (step, row) in &mut all {
+        for (step, host, row) in &mut all {
             lab.set_offloads(true)?;
-            let mut server = lab.start(step.host, &serve(step))?;
+            let mut server = lab.start(*host, &serve(step))?;
             let args = load(server.address(), row.connections, seconds);
             let timeout = Duration::from_secs_f64(seconds * 2.0) + SLACK;
             let mut load = lab.start_load(client, &args)?;
@@ -107,7 +115,7 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
          similar batches"
             .to_owned(),
     );
-    Ok(all.into_iter().map(|(_, row)| row).collect())
+    Ok(all.into_iter().map(|(_, _, row)| row).collect())
 }
 
 /// Time per request of the server, and busy share of the client, in the middle of a load.

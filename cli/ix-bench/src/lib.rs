@@ -75,11 +75,16 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Soak(args) => return soak::main(args),
         BenchCommand::All(args) => return all::main(args),
     };
-    if args.domain == Domain::Pku {
+    if args.domain.contains(&Domain::Pku) {
         let why = "this benchmark runs with --domain none";
         return Err(Problem::new("cannot measure with --domain pku", why).mend(
             "`ix bench gate` measures echo and key-value server with the wall and without it",
         ));
+    }
+    if args.domain.len() > 1 && ONE_WALL.contains(&name) {
+        let why = format!("{name} measures one domain at a time");
+        return Err(Problem::new("cannot measure several domains", why)
+            .mend("name one with --domain, and run it again with another"));
     }
     // A link whose ends lose no packets shows best what migrations do.
     let usual = (name == "migration").then_some(Device::Memif);
@@ -89,12 +94,15 @@ pub fn main(command: &BenchCommand) -> Result<()> {
     report.publish(args.json.as_deref())
 }
 
+/// Benchmarks that measure programs in one domain only.
+const ONE_WALL: [&str; 4] = ["elastic", "migration", "loss", "fairness"];
+
 /// Runs the benchmark `name` on a private link.
 fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<Report> {
     if path::BENCHES.contains(&name) {
         return path::run(name, args, device, command);
     }
-    let lab = Lab::in_domain(device, args.domain)?;
+    let lab = Lab::in_domains(device, &args.domain)?;
     let machine = Machine::read();
     eprintln!("ix: {}", machine.summary());
     let mut notes = common_notes(&lab);
@@ -176,8 +184,8 @@ fn setups(lab: &Lab, args: &BenchArgs) -> Result<Vec<Setup>> {
     let Some(client) = args.client else { return Ok(all) };
     check_client(lab, client)?;
     let wanted = |s: &Setup| match client {
-        Client::Ix => s.client == Host::Ix || s.server != Host::Ix,
-        Client::Linux => s.client != Host::Ix,
+        Client::Ix => s.client.is_ix() || !s.server.is_ix(),
+        Client::Linux => !s.client.is_ix(),
     };
     Ok(all.into_iter().filter(wanted).collect())
 }
@@ -208,27 +216,30 @@ pub fn all_setups(lab: &Lab) -> Vec<Setup> {
         Setup { server: Host::SPINNING, client: Host::SPINNING },
     ];
     if lab.has_linux_client() {
-        setups.push(Setup { server: Host::Ix, client: Host::BLOCKING });
-        setups.push(Setup { server: Host::Ix, client: Host::SPINNING });
+        for server in lab.each_on_ix() {
+            setups.push(Setup { server, client: Host::BLOCKING });
+            setups.push(Setup { server, client: Host::SPINNING });
+        }
     }
     if lab.has_ix_client() {
-        setups.push(Setup { server: Host::Ix, client: Host::Ix });
+        setups.extend(lab.each_on_ix().map(|server| Setup { server, client: Host::IX }));
     }
     setups
 }
 
 /// Notes for every comparison.
 pub fn common_notes(lab: &Lab) -> Vec<String> {
-    let mut notes = vec![
+    let mut notes: Vec<String> =
+        lab.domains.iter().map(|domain| domain.note().to_owned()).collect();
+    notes.extend([
         "cycles/msg: of the dataplane without the application, by the time stamp counter"
             .to_owned(),
-        lab.domain.note().to_owned(),
         format!("Linux's congestion control on the link: {}", lab.congestion_control()),
         "Linux's rows: pinned threads, SO_REUSEPORT, TCP_NODELAY, offloads on unless a row says \
          off; no busy polling of the device, because a veth does not profit from it"
             .to_owned(),
-    ];
-    if lab.device_of(Host::Ix) == "tap" {
+    ]);
+    if lab.device_of(Host::IX) == "tap" {
         notes.push(
             "IX is behind a tap, Linux's server behind a veth, because Linux cannot use the program's end of a \
              tap; in a row with offloads off, both ends of the device have none"

@@ -131,13 +131,15 @@ fn contestants(
     }
     for program in on_ix {
         if lab.has_linux_client() && wanted(Client::Linux) {
-            all.push((program, Setup { server: Host::Ix, client: Host::BLOCKING }));
+            let client = Host::BLOCKING;
+            all.extend(lab.each_on_ix().map(|server| (program, Setup { server, client })));
         }
         if lab.has_ix_client() && wanted(Client::Ix) {
-            all.push((program, Setup { server: Host::Ix, client: Host::Ix }));
+            let client = Host::IX;
+            all.extend(lab.each_on_ix().map(|server| (program, Setup { server, client })));
         }
     }
-    if all.iter().any(|(_, setup)| setup.server == Host::Ix) {
+    if all.iter().any(|(_, setup)| setup.server.is_ix()) {
         return Ok(all);
     }
     Err(Problem::new("cannot put this load on IX", "this device does not support that client")
@@ -154,7 +156,7 @@ impl Series {
         value_bytes: u64,
     ) -> Series {
         let settings = match setup.server {
-            Host::Ix => format!("1 pinned thread, domain {}", lab.domain.name()),
+            Host::Ix(domain) => format!("1 pinned thread, domain {}", domain.name()),
             Host::Linux { .. } => format!(
                 "1 pinned thread, epoll, TCP_NODELAY, {}, offloads on",
                 lab.congestion_control()
@@ -169,7 +171,7 @@ impl Series {
             ];
             let row = setup.row(lab, plan.connections, value_bytes, also, settings.clone());
             let system = match (program, setup.server) {
-                (Program::Memcached, Host::Ix) => "memcached on ix".to_owned(),
+                (Program::Memcached, Host::Ix(_)) => "memcached on ix".to_owned(),
                 (Program::Memcached, _) => "memcached".to_owned(),
                 _ => return row,
             };

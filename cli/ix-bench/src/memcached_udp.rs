@@ -132,9 +132,9 @@ fn contestants(
     args: &BenchArgs,
     notes: &mut Vec<String>,
 ) -> Result<Vec<(Program, Setup)>> {
-    let client = if lab.has_linux_client() { Host::BLOCKING } else { Host::Ix };
+    let client = if lab.has_linux_client() { Host::BLOCKING } else { Host::IX };
     let (other, why, mend) = match client {
-        Host::Ix => {
+        Host::Ix(_) => {
             (Client::Linux, "memif connects IX to IX only", "use --client ix or --device afxdp")
         }
         Host::Linux { .. } => {
@@ -154,14 +154,15 @@ fn contestants(
     }
     let on_linux = |&program: &Program| (program, Setup { server: Host::BLOCKING, client });
     // Linux cannot use a memif.
-    let on_linux = programs.iter().filter(|_| client != Host::Ix).map(on_linux);
+    let on_linux = programs.iter().filter(|_| !client.is_ix()).map(on_linux);
     let mut all: Vec<_> = on_linux.collect();
     let asked = |program: &Program| match args.server {
         None => true,
         Some(kind) => program.is_unmodified() == (kind == ServerKind::Posix),
     };
-    let on_ix = |program| (program, Setup { server: Host::Ix, client });
-    all.extend(programs.into_iter().filter(asked).map(on_ix));
+    for program in programs.into_iter().filter(asked) {
+        all.extend(lab.each_on_ix().map(|server| (program, Setup { server, client })));
+    }
     Ok(all)
 }
 
@@ -172,7 +173,7 @@ fn serve(program: Program, port: u16) -> Serve {
 
 fn row(lab: &Lab, program: Program, setup: Setup, sockets: usize, processes: usize) -> Row {
     let settings = match setup.server {
-        Host::Ix => format!("1 pinned thread each, domain {}", lab.domain.name()),
+        Host::Ix(domain) => format!("1 pinned thread each, domain {}", domain.name()),
         Host::Linux { .. } => "1 pinned thread each, sleeping, offloads on".to_owned(),
     };
     let also = vec![("server", json!(program.name())), ("processes", json!(processes))];

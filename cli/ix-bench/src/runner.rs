@@ -48,14 +48,14 @@ impl Setup {
     fn takes(self, point: &Point) -> bool {
         match point.on {
             On::All => true,
-            On::Ix => self.server == Host::Ix,
-            On::Linux => self.server != Host::Ix,
+            On::Ix => self.server.is_ix(),
+            On::Linux => !self.server.is_ix(),
         }
     }
 
     /// Most connections that a Linux end can have.
     fn connections_max(self) -> usize {
-        if (self.server, self.client) == (Host::Ix, Host::Ix) {
+        if self.server.is_ix() && self.client.is_ix() {
             return usize::MAX;
         }
         descriptors_max().saturating_sub(200)
@@ -125,7 +125,7 @@ fn descriptors_max() -> usize {
 /// How an end waits for work.
 fn mode(host: Host) -> &'static str {
     match host {
-        Host::Ix => "run to completion",
+        Host::Ix(_) => "run to completion",
         Host::Linux { spin: true } => "spinning",
         Host::Linux { spin: false } => "blocking",
     }
@@ -143,6 +143,7 @@ impl Setup {
     ) -> Row {
         Row {
             system: self.server.system().to_owned(),
+            domain: self.server.domain(),
             mode: mode(self.server).to_owned(),
             device: lab.device_of(self.server).to_owned(),
             client: self.client.system().to_owned(),
@@ -164,9 +165,12 @@ fn row(lab: &Lab, setup: Setup, point: &Point) -> Row {
 /// Settings of the server's system.
 fn settings(lab: &Lab, server: Host, point: &Point) -> String {
     let pinned = format!("{} pinned thread(s)", point.server.threads());
-    let Host::Linux { spin } = server else {
-        let batch = point.server.batch.map_or(String::new(), |b| format!(", batch {b}"));
-        return format!("{pinned}, domain {}{batch}", lab.domain.name());
+    let spin = match server {
+        Host::Linux { spin } => spin,
+        Host::Ix(domain) => {
+            let batch = point.server.batch.map_or(String::new(), |b| format!(", batch {b}"));
+            return format!("{pinned}, domain {}{batch}", domain.name());
+        }
     };
     let udp = point.figures == Figures::Breakdown;
     format!(
@@ -215,8 +219,9 @@ fn note_mode(server: &Server, notes: &mut Vec<String>) {
 /// Prints one line of progress.
 fn tell(row: &Row, figures: &[(&'static str, f64)]) -> String {
     let value = |key| figures.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+    let wall = row.wall();
     let what = format!(
-        "{} ({}), {} client ({}), {} × {} B",
+        "{} ({}{wall}), {} client ({}), {} × {} B",
         row.system, row.mode, row.client, row.client_mode, row.connections, row.size
     );
     match (value("msgs_per_s"), value("p50_us"), value("mbit_per_s")) {

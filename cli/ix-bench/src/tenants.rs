@@ -64,7 +64,7 @@ impl<'a> Tenants<'a> {
         if count == 0 {
             return Ok(Tenants { servers: vec![lab.start(host, &serve(PORT))?], shared: None });
         }
-        let shared = (host == Host::Ix).then(|| Shared::start(lab, SPEED)).transpose()?;
+        let shared = (host.is_ix()).then(|| Shared::start(lab, SPEED)).transpose()?;
         let cpus = lab.cpus_for(count);
         let mut servers = Vec::new();
         for (number, cpu) in cpus.into_iter().enumerate() {

@@ -30,12 +30,8 @@ const START: Duration = Duration::from_secs(20);
 const BARE: &str = "eventfd";
 /// How a server receives datagrams: by a blocking Linux socket; on IX by the event loop's callback,
 /// or by waiting for a packet queue (Arrakis' `event_wait_queues`).
-const SERVERS: [(Host, &str); 4] = [
-    (Host::BLOCKING, BARE),
-    (Host::BLOCKING, "socket"),
-    (Host::Ix, "callback"),
-    (Host::Ix, "wait_queues"),
-];
+const ON_LINUX: [&str; 2] = [BARE, "socket"];
+const ON_IX: [&str; 2] = ["callback", "wait_queues"];
 /// What the server's hardware thread does while the service is idle: it halts, or waits in any
 /// state that Linux chooses; Linux's idle loop polls on it (`ix run --wake-us 0`); or another
 /// program computes.
@@ -58,7 +54,10 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
         neighbours.retain(|neighbour| *neighbour != POLLS);
     }
     let mut rows = Vec::new();
-    for (server, kind) in SERVERS {
+    let on_linux = ON_LINUX.map(|kind| (Host::BLOCKING, kind)).into_iter();
+    let on_ix = lab.each_on_ix().flat_map(|server| ON_IX.map(|kind| (server, kind)));
+    let servers: Vec<(Host, &str)> = on_linux.chain(on_ix).collect();
+    for &(server, kind) in &servers {
         let setup = Setup { server, client: Host::SPINNING };
         for &neighbour in &neighbours {
             let also = vec![("server", json!(kind)), ("neighbour", json!(neighbour))];
@@ -73,7 +72,7 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
     for run in 1..=runs {
         let mut bare_us = vec![0.0; neighbours.len()];
         for (index, row) in rows.iter_mut().enumerate() {
-            let (server, kind) = SERVERS[index / neighbours.len()];
+            let (server, kind) = servers[index / neighbours.len()];
             let bare_us = &mut bare_us[index % neighbours.len()];
             let neighbour = neighbours[index % neighbours.len()];
             let _bound = (neighbour == POLLS).then(|| Bound::new(lab.cpus.0)).transpose()?;

@@ -1,4 +1,5 @@
 //! Results: medians, the table on the terminal, and the JSON object.
+use crate::domain::Domain;
 use crate::machine::Machine;
 use crate::problem::{Problem, Result};
 use ix_sys::clock::{self, DateTime};
@@ -77,6 +78,8 @@ const FIGURES: [(&str, &str, usize); 63] = [
 pub struct Row {
     /// `ix` or `linux`: the server's system.
     pub system: String,
+    /// What keeps the server's program out of its dataplane; `None`: it has none.
+    pub domain: Option<Domain>,
     /// Mode of the system: `blocking`, `spinning`, or the device's.
     pub mode: String,
     /// `afxdp`, `tap` or `veth`.
@@ -134,6 +137,9 @@ impl Row {
     fn to_json(&self, blocking: Option<&Row>, spinning: Option<&Row>) -> Value {
         let mut row = Map::new();
         row.insert("system".into(), json!(self.system));
+        if let Some(domain) = self.domain {
+            row.insert("domain".into(), json!(domain.name()));
+        }
         row.insert("mode".into(), json!(self.mode));
         row.insert("device".into(), json!(self.device));
         row.insert("client".into(), json!(self.client));
@@ -159,6 +165,12 @@ impl Row {
             }
         }
         Value::Object(row)
+    }
+
+    /// The wall, as a reader sees it behind a server's name.
+    pub fn wall(&self) -> String {
+        let behind = self.domain.filter(|domain| *domain != Domain::None);
+        behind.map_or(String::new(), |domain| format!(", {}", domain.name()))
     }
 
     /// Our rate over Linux's.
@@ -242,9 +254,10 @@ impl Report {
     fn table_line(&self, row: &Row, figures: &[&(&str, &str, usize)]) -> Vec<String> {
         let mut line = vec![
             format!(
-                "{} ({})",
+                "{} ({}{})",
                 row.system,
-                if row.system == "ix" { &row.device } else { &row.mode }
+                if row.system == "ix" { &row.device } else { &row.mode },
+                row.wall()
             ),
             if row.client == "ix" {
                 row.client.clone()

@@ -98,7 +98,7 @@ impl Run<'_> {
     fn measure(&self) -> Result<Timeline> {
         let arguments = [self.size.to_string(), "--work-us".to_owned(), WORK_US.to_string()];
         let serve = Serve { threads: 2, ..Serve::echo(&arguments) };
-        let mut server = self.lab.start(Host::Ix, &serve)?;
+        let mut server = self.lab.start(self.lab.on_ix(), &serve)?;
         let path = server.control().ok_or_else(|| Problem::line("no control socket"))?;
         let mut watch = Watch::new(&path)?;
         // Processes started from here on run there, too, with this priority, unless they change it.
@@ -184,8 +184,9 @@ impl Run<'_> {
     fn rows(&self, timeline: &Timeline) -> Vec<Row> {
         let row = |second: Value| Row {
             system: "ix".to_owned(),
+            domain: self.lab.on_ix().domain(),
             mode: "consolidation".to_owned(),
-            device: self.lab.device_of(Host::Ix).to_owned(),
+            device: self.lab.device_of(Host::IX).to_owned(),
             client: "linux".to_owned(),
             client_mode: "blocking".to_owned(),
             connections: self.connections,

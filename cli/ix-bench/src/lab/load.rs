@@ -48,7 +48,7 @@ impl Lab {
                 command.args(args);
                 command
             }
-            Host::Ix => {
+            Host::Ix(_) => {
                 let args = [&[self.ix.clone().into_os_string()], args].concat();
                 self.ix_command(&self.client, &self.nic(false), IX_CLIENT, &[cpu], &[], &args)
             }

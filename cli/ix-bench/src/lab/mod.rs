@@ -47,8 +47,8 @@ const START: Duration = Duration::from_secs(15);
 /// System at one end of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// IX.
-    Ix,
+    /// IX, with this wall between program and dataplane.
+    Ix(Domain),
     /// Linux sockets; waiting in epoll or spinning.
     Linux {
         /// Whether it spins.
@@ -57,6 +57,8 @@ pub enum Host {
 }
 
 impl Host {
+    /// IX without a wall: every client on IX.
+    pub const IX: Host = Host::Ix(Domain::None);
     /// Linux sockets, waiting in epoll.
     pub const BLOCKING: Host = Host::Linux { spin: false };
     /// Linux sockets, spinning.
@@ -64,7 +66,20 @@ impl Host {
 
     /// `ix` or `linux`.
     pub fn system(self) -> &'static str {
-        if self == Host::Ix { "ix" } else { "linux" }
+        if self.is_ix() { "ix" } else { "linux" }
+    }
+
+    /// Whether it is IX, behind any wall.
+    pub fn is_ix(self) -> bool {
+        matches!(self, Host::Ix(_))
+    }
+
+    /// What keeps a program out of its dataplane there.
+    pub fn domain(self) -> Option<Domain> {
+        match self {
+            Host::Ix(domain) => Some(domain),
+            Host::Linux { .. } => None,
+        }
     }
 }
 
@@ -79,8 +94,9 @@ pub struct Lab {
     pub server_cpus: Vec<usize>,
     /// All hardware threads of the client's end.
     pub client_cpus: Vec<usize>,
-    /// What stands between server programs and their dataplanes. Clients have no wall.
-    pub domain: Domain,
+    /// What stands between server programs and their dataplanes: each is measured, or the first
+    /// where a benchmark measures one. Never empty. Clients have no wall.
+    pub domains: Vec<Domain>,
     ix: PathBuf,
     control: PathBuf,
     /// Last value of [`Lab::set_offloads`]: each server makes a new tap.
@@ -94,11 +110,23 @@ impl Lab {
         Lab::of(ix.map_err(|e| Problem::new("cannot find the executable of ix", e))?, device)
     }
 
-    /// The same, with server programs behind this wall.
-    pub fn in_domain(device: Device, domain: Domain) -> Result<Lab> {
+    /// The same, with server programs behind each of these walls.
+    pub fn in_domains(device: Device, domains: &[Domain]) -> Result<Lab> {
         let mut lab = Lab::new(device)?;
-        lab.domain = domain;
+        if !domains.is_empty() {
+            lab.domains = domains.to_vec();
+        }
         Ok(lab)
+    }
+
+    /// The server's end on IX, where a benchmark measures one.
+    pub fn on_ix(&self) -> Host {
+        Host::Ix(self.domains.first().copied().unwrap_or_default())
+    }
+
+    /// The server's end on IX, behind each wall.
+    pub fn each_on_ix(&self) -> impl Iterator<Item = Host> {
+        self.domains.iter().copied().map(Host::Ix)
     }
 
     /// Makes a lab whose processes run the command in the file `ix`.
@@ -143,7 +171,7 @@ impl Lab {
             cpus,
             server_cpus,
             client_cpus,
-            domain: Domain::None,
+            domains: vec![Domain::None],
             ix,
             control,
             offloads: AtomicBool::new(true),
@@ -153,7 +181,7 @@ impl Lab {
     /// Kind of the link under a host: Linux always has the pair.
     pub fn device_of(&self, host: Host) -> &'static str {
         match host {
-            Host::Ix => self.device.name(),
+            Host::Ix(_) => self.device.name(),
             Host::Linux { .. } => "veth",
         }
     }

@@ -6,6 +6,7 @@ use super::{
 use crate::args::Device;
 use crate::process::Process;
 use crate::serve::{Program, Serve};
+use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result};
 use ix_testbed::Namespace;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -67,13 +68,13 @@ impl Lab {
                 command.args(serve.of_linux(port, spin, &cpus));
                 (command, LINUX_SERVER, false)
             }
-            (Host::Ix, _) if serve.program == Program::Driver => {
+            (Host::Ix(_), _) if serve.program == Program::Driver => {
                 let mut command = self.server.command(&self.ix, Some(cpus[0]));
                 command.args(["bench", "device-echo", "--nic", &self.nic(true), "--addr"]);
                 command.args([IX_SERVER.to_string(), "--port".into(), port.to_string()]);
                 (command, IX_SERVER, false)
             }
-            (Host::Ix, device) => {
+            (Host::Ix(domain), device) => {
                 let on_tap = device == Device::Tap;
                 let (namespace, address) = match on_tap {
                     true => (&self.client, TAP_IX),
@@ -81,7 +82,8 @@ impl Lab {
                 };
                 let vnic = spot.and_then(|spot| spot.vnic.clone());
                 let (nic, address) = vnic.unwrap_or_else(|| (self.nic(true), address));
-                (self.serve_ix(namespace, &nic, (address, port), &cpus, serve), address, on_tap)
+                let at = (address, port);
+                (self.serve_ix(namespace, &nic, at, (&cpus, domain), serve), address, on_tap)
             }
         };
         let mut command = command;
@@ -102,7 +104,7 @@ impl Lab {
             program if !program.is_unmodified() => {
                 drop(process.wait_for_line("ready", START)?);
             }
-            _ if host == Host::Ix => wait_for_dataplane(&mut process)?,
+            _ if host.is_ix() => wait_for_dataplane(&mut process)?,
             _ => self.wait_for_listener(&mut process, (address, port))?,
         }
         // On SIGTERM haproxy ends without closing its connections.
@@ -167,7 +169,7 @@ impl Lab {
         namespace: &Namespace,
         nic: &str,
         (address, port): (Ipv4Addr, u16),
-        cpus: &[usize],
+        (cpus, domain): (&[usize], Domain),
         serve: &Serve,
     ) -> Command {
         let batch = serve.batch.map(|b| vec!["--batch".into(), b.to_string().into()]);
@@ -178,7 +180,7 @@ impl Lab {
         let mut flags = batch.unwrap_or_default();
         flags.extend(serve.run_flags.iter().map(std::ffi::OsString::from));
         if !flags.iter().any(|flag| flag == "--domain") {
-            flags.extend(["--domain", self.domain.name()].map(Into::into));
+            flags.extend(["--domain", domain.name()].map(Into::into));
         }
         self.ix_command(namespace, nic, address, cpus, &flags, &args)
     }
@@ -208,7 +210,7 @@ impl Server {
 
     /// The dataplane's control socket; `None` on Linux.
     pub fn control(&self) -> Option<PathBuf> {
-        (self.host == Host::Ix).then(|| self.control.clone())
+        (self.host.is_ix()).then(|| self.control.clone())
     }
 
     /// Mode of the device, as `ix run` printed it.
@@ -240,7 +242,7 @@ impl Server {
     /// forwarded to Linux.
     pub fn stop(self) -> Option<u64> {
         let said = match self.host {
-            Host::Ix => {
+            Host::Ix(_) => {
                 let said = self.process.stop_and_hear(self.stop, CALLS);
                 if let Some(said) = &said {
                     eprintln!("{CALLS}{said}");

@@ -64,7 +64,7 @@ impl<'a> Ends<'a> {
     pub fn look(&self, server: &mut Driver) -> Result<Counters> {
         let mut counters = Counters::default();
         counters.add_dataplane(&server.look()?);
-        if self.client == Host::Ix {
+        if self.client.is_ix() {
             counters.add_dataplane(&patiently(|| {
                 Client::connect(&self.lab.client_control())?.stats()
             })?);

@@ -49,7 +49,7 @@ struct Outcome {
 /// Moves flow groups under load until there are enough.
 pub(super) fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
     let clients: &[Host] = match (lab.has_ix_client(), args.client) {
-        (true, None | Some(Client::Ix)) => &[Host::Ix],
+        (true, None | Some(Client::Ix)) => &[Host::IX],
         (false, Some(Client::Ix)) => {
             return Err(Problem::new("cannot run the client on IX", "a tap has one end only")
                 .mend("use --device memif, or --client linux"));
@@ -85,7 +85,7 @@ impl Point<'_> {
         let quick = self.args.quick;
         let wanted = if quick { MIGRATIONS.1 } else { MIGRATIONS.0 };
         let serve = Serve { threads: THREADS, ..Serve::echo(&[self.size.to_string()]) };
-        let mut server = self.lab.start(Host::Ix, &serve)?;
+        let mut server = self.lab.start(self.lab.on_ix(), &serve)?;
         let mode = server.mode().unwrap_or_default();
         let path = server.control().ok_or_else(|| Problem::line("no control socket"))?;
         let mut outcome = Outcome::default();
@@ -98,7 +98,7 @@ impl Point<'_> {
         }
         server.stop();
         outcome.refused = driver.refused();
-        let lines = outcome.lines(self.lab.device_of(Host::Ix), &driver);
+        let lines = outcome.lines(self.lab.device_of(Host::IX), &driver);
         Ok((self.row(mode, &outcome, driver.moved()), lines))
     }
 
@@ -145,10 +145,11 @@ impl Point<'_> {
     fn row(&self, mode: String, outcome: &Outcome, moved: u64) -> Row {
         let mut row = Row {
             system: "ix".to_owned(),
+            domain: self.lab.on_ix().domain(),
             mode,
-            device: self.lab.device_of(Host::Ix).to_owned(),
+            device: self.lab.device_of(Host::IX).to_owned(),
             client: self.client.system().to_owned(),
-            client_mode: if self.client == Host::Ix { "ix" } else { "blocking" }.to_owned(),
+            client_mode: if self.client.is_ix() { "ix" } else { "blocking" }.to_owned(),
             connections: self.connections,
             size: self.size,
             ..Row::default()

@@ -6,7 +6,7 @@ mod fairness;
 pub(crate) mod flows;
 mod loss;
 
-use super::lab::{Host, Lab, MIDDLE_CLIENT, MIDDLE_SERVER, Server};
+use super::lab::{Lab, MIDDLE_CLIENT, MIDDLE_SERVER, Server};
 use super::serve::Serve;
 use crate::args::{BenchArgs, Device};
 use flows::LinuxSource;
@@ -81,7 +81,7 @@ impl Place {
     fn ix(&self, congestion: &str) -> Result<Server> {
         let run_flags = ["--congestion", congestion].map(str::to_owned).to_vec();
         let bulk = Serve { run_flags, ..Serve::echo(&["bulk".to_owned()]) };
-        self.lab.start(Host::Ix, &bulk)
+        self.lab.start(self.lab.on_ix(), &bulk)
     }
 
     /// Starts one on Linux sockets.
@@ -129,7 +129,8 @@ pub fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Res
             .mend("run it as root, with --device afxdp"));
     }
     let (mut lab, middle) = Lab::apart()?;
-    lab.domain = args.domain;
+    let domain = args.domain.first().copied().unwrap_or_default();
+    lab.domains = vec![domain];
     let place = Place { lab, middle };
     let machine = Machine::read();
     eprintln!("ix: {}", machine.summary());
@@ -141,11 +142,14 @@ pub fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Res
             2 * DELAY_NS / 1_000_000,
             QUEUE_BYTES / 1000
         ),
-        args.domain.note().to_owned(),
+        domain.note().to_owned(),
     ];
-    let rows = match name {
+    let mut rows = match name {
         "fairness" => fairness::measure(&place, args, &mut notes)?,
         _ => loss::measure(&place, args, &mut notes)?,
     };
+    for row in rows.iter_mut().filter(|row| row.system == "ix") {
+        row.domain = Some(domain);
+    }
     Ok(Report { bench: name.to_owned(), machine, rows, notes, command })
 }

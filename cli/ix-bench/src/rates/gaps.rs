@@ -27,7 +27,7 @@ const DATA_BYTES: usize = 1000;
 
 pub(super) fn measure(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     let seconds = Duration::from_secs(if quick { 1 } else { 5 });
-    let server = lab.start(Host::Ix, &Serve::echo(&["bulk".to_owned()]))?;
+    let server = lab.start(Host::IX, &Serve::echo(&["bulk".to_owned()]))?;
     let control = server.control().unwrap_or_default();
     let mut rows = Vec::new();
     for (flows, paced) in [(1, true), (4, true), (4, false)] {

@@ -24,7 +24,7 @@ const READ: Duration = Duration::from_micros(200);
 const READS: usize = 50;
 
 pub(super) fn measure(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
-    let server = lab.start(Host::Ix, &Serve::echo(&["bulk".to_owned()]))?;
+    let server = lab.start(Host::IX, &Serve::echo(&["bulk".to_owned()]))?;
     let control = server.control().unwrap_or_default();
     let set = |rate: u64| limit(&control, RateChange::Set(Rate::bits(rate)), RateChange::Keep);
     let limited = Limited { by: "its dataplane", set: &set, dropped: &|| Ok(None) };

@@ -69,7 +69,7 @@ pub fn server(row: &Row, all: &[&Row]) -> String {
     let same = || all.iter().copied().filter(|other| word(other, "system") == system);
     let several = |key: &str| distinct(same().map(|other| word(other, key))).len() > 1;
     let mut name = with_mode(system, "");
-    for key in ["server", "device"] {
+    for key in ["server", "device", "domain"] {
         if several(key) && !word(row, key).is_empty() {
             name += &format!(" {}", word(row, key));
         }

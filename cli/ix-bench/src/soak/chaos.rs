@@ -300,7 +300,7 @@ impl<'a> Chaos<'a> {
 }
 
 fn start(lab: &Lab) -> Result<Server> {
-    lab.start(Host::Ix, &Serve { threads: THREADS, ..Serve::echo(&[SIZE.to_string()]) })
+    lab.start(Host::IX, &Serve { threads: THREADS, ..Serve::echo(&[SIZE.to_string()]) })
 }
 
 fn kill(pid: i32) {

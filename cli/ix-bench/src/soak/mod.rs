@@ -164,8 +164,9 @@ impl Soak {
     fn rows(&self, lab: &Lab) -> Vec<Row> {
         let row = |from_s: Value, verdict: Value| Row {
             system: "ix".to_owned(),
+            domain: Host::IX.domain(),
             mode: self.mode.clone(),
-            device: lab.device_of(Host::Ix).to_owned(),
+            device: lab.device_of(Host::IX).to_owned(),
             client: "linux".to_owned(),
             client_mode: "blocking".to_owned(),
             connections: clients::CONNECTIONS,

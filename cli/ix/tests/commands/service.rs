@@ -12,7 +12,7 @@ fn serves(test: &str, device: Device) {
     if !may_make_links(test) {
         return;
     }
-    let service = Service::start(device, Host::Ix, &["1000"]);
+    let service = Service::start(device, Host::IX, &["1000"]);
     let mut streams: Vec<_> = (0..10).map(|_| service.connect()).collect();
     for round in 0..20 {
         streams.iter_mut().for_each(|stream| echo(stream, round, 1000));
@@ -43,11 +43,11 @@ fn ix_serves_ix() {
     if !may_make_links("ix_serves_ix") {
         return;
     }
-    let mut service = Service::start(Device::Afxdp, Host::Ix, &["64"]);
+    let mut service = Service::start(Device::Afxdp, Host::IX, &["64"]);
     let args = ["--size", "64", "--connections", "5", "--seconds", "0.2"].map(str::to_owned);
     let result = service
         .lab
-        .run_client(Host::Ix, &mut service.server, &args, PATIENCE)
+        .run_client(Host::IX, &mut service.server, &args, PATIENCE)
         .unwrap_or_else(|e| panic!("{e}"));
     assert!(result["msgs_per_s"].as_f64().expect("rate") > 100.0, "{result}");
     assert_eq!(result["errors"], 0);
@@ -60,7 +60,7 @@ fn bulk_data_is_whole_in_both_directions() {
         return;
     }
     for device in [Device::Tap, Device::Afxdp] {
-        let mut service = Service::start(device, Host::Ix, &["bulk"]);
+        let mut service = Service::start(device, Host::IX, &["bulk"]);
         for direction in ["send", "recv"] {
             // The client compares every byte.
             let args = ["--bulk", direction, "--bytes", "20000000"].map(str::to_owned);
@@ -79,7 +79,7 @@ fn a_link_may_go_down_and_come_back() {
     if !may_make_links("a_link_may_go_down_and_come_back") {
         return;
     }
-    let service = Service::start(Device::Afxdp, Host::Ix, &["64"]);
+    let service = Service::start(Device::Afxdp, Host::IX, &["64"]);
     let mut stream = service.connect();
     echo(&mut stream, 1, 64);
     service.lab.set_server_link(false).expect("down");
@@ -96,7 +96,7 @@ fn killing_the_broker_leaves_nothing() {
     if !may_make_links("killing_the_broker_leaves_nothing") {
         return;
     }
-    let service = Service::start(Device::Tap, Host::Ix, &["64"]);
+    let service = Service::start(Device::Tap, Host::IX, &["64"]);
     let program = service.stats().pid();
     let tap = || service.lab.client_namespace().link("ix-tap").expect("ask").is_some();
     assert!(tap());
@@ -105,7 +105,7 @@ fn killing_the_broker_leaves_nothing() {
     eventually("the program is gone", || !process::is_alive(program));
     eventually("the tap is gone", || !tap());
     // The next one takes the dead one's control socket over.
-    let next = service.lab.start_server(Host::Ix, &["64".to_owned()]);
+    let next = service.lab.start_server(Host::IX, &["64".to_owned()]);
     next.unwrap_or_else(|e| panic!("{e}")).stop();
 }
 
