@@ -14,7 +14,7 @@
  * Linux. A program that is to have them on IX as well defines IX_NO_NOTE. */
 #if defined(__GNUC__) && defined(__x86_64__) && !defined(IX_NO_NOTE)
 __asm__(".pushsection .note.ix,\"a\",@note\n"
-        "\t.balign 4\n\t.long 3, 4, 1\n\t.asciz \"IX\"\n\t.long 3\n"
+        "\t.balign 4\n\t.long 3, 4, 1\n\t.asciz \"IX\"\n\t.long 4\n"
         "\t.popsection");
 #endif
 
@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 /* Version of all layouts and numbers here. */
-#define IX_ABI_VERSION 3
+#define IX_ABI_VERSION 4
 /* The letters IXABI and three zeroes, read as a little-endian number: the first field of
  * ix_process_header. */
 #define IX_ABI_MAGIC UINT64_C(0x4942415849)
@@ -39,8 +39,10 @@ extern "C" {
 /* Numbers of the batched system calls (op). */
 /* Does nothing. The dataplane skips the slot. */
 #define IX_CALL_NOP 0
-/* args: address high, address low, port, backlog (0: default), cookie. Returns a listener id.
- * The unspecified address stands for every address of the dataplane. */
+/* args: address high, address low, port, backlog (0: default), cookie, and 1 for places that
+ * are held. Returns a listener id. The unspecified address stands for every address of the
+ * dataplane. A connection that knocks has a place in the backlog until it is accepted or
+ * rejected, or ends; a place that is held is free when BACKLOG says so. */
 #define IX_CALL_LISTEN 1
 /* args: listener id. */
 #define IX_CALL_UNLISTEN 2
@@ -124,6 +126,9 @@ extern "C" {
  * Returns NOT_LOCAL if the address is not the dataplane's, UNREACHABLE if it belongs to
  * another device than the route to the peer. */
 #define IX_CALL_CONNECT_FROM 30
+/* args: listener id, backlog (0: as it is), number of held places that are free now. For a
+ * program that has an accept queue of its own. */
+#define IX_CALL_BACKLOG 31
 
 /* What a packet queue takes (IX_CALL_PACKET_BIND). */
 /* Frames of an EtherType that the dataplane does not process itself: the number is at least

@@ -61,11 +61,13 @@ impl Core {
                 stream.flow.ending = Ending::Abort;
                 stream.queued_at = None;
             }
+            self.leaves_queue(waiting);
             self.end_unaccepted(waiting);
         }
         if let Some(port) = self.ports.get_mut(port_id) {
             port.members.retain(|member| *member != id);
             self.close_port(port_id);
+            self.size_backlog(port_id);
         }
     }
 
@@ -125,6 +127,7 @@ impl Core {
             listener.deferred = listener.deferred.saturating_sub(1);
         }
         if orphan {
+            self.leaves_queue(id);
             self.sockets.remove(id);
             return;
         }

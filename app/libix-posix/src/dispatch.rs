@@ -120,7 +120,8 @@ impl Core {
     }
 
     fn knocked(&mut self, elastic: usize, port: u64, handle: u64, peer: SocketAddr) {
-        let Some(listener) = self.choose_listener(elastic, port & !cookie::PORT) else {
+        let port = port & !cookie::PORT;
+        let Some(listener) = self.choose_listener(elastic, port) else {
             // The last listener was closed in this cycle: `UNLISTEN` refuses the connection.
             return;
         };
@@ -133,7 +134,7 @@ impl Core {
         });
         let local = local.filter(|at| !at.ip().is_unspecified());
         let mut stream = Stream::new(Phase::ToAccept, handle, peer, local);
-        stream.queued_at = Some(listener);
+        (stream.queued_at, stream.place_at) = (Some(listener), Some(port));
         stream.unsent_low = options.unsent_limit();
         let defer_us = u64::from(options.defer_accept_s) * 1_000_000;
         if defer_us > 0 {

@@ -92,6 +92,8 @@ pub struct ElasticThread {
     pub deferred: Vec<Id>,
     /// Ports to be opened.
     pub new_ports: Vec<Id>,
+    /// Ports whose backlog has changed.
+    pub backlogs: Vec<Id>,
     /// Handles of listeners to be closed.
     pub old_ports: Vec<u64>,
     /// UDP ports to be bound.
@@ -119,6 +121,7 @@ impl ElasticThread {
             corked: Vec::new(),
             deferred: Vec::new(),
             new_ports: Vec::new(),
+            backlogs: Vec::new(),
             old_ports: Vec::new(),
             new_udp_ports: Vec::new(),
             old_udp_ports: Vec::new(),
@@ -130,6 +133,7 @@ impl ElasticThread {
     pub fn has_calls(&self) -> bool {
         !self.dirty.is_empty()
             || !self.new_ports.is_empty()
+            || !self.backlogs.is_empty()
             || !self.old_ports.is_empty()
             || !self.new_udp_ports.is_empty()
             || !self.old_udp_ports.is_empty()

@@ -1,7 +1,7 @@
 //! Before a cycle: what the program has done becomes batched system calls. After it: their results.
 use crate::elastic_thread::{ElasticThread, Pending, cookie};
 use crate::options::{FlowOptions, Options, SendOptions};
-use crate::port::PortHandle;
+use crate::port::{BacklogNews, PortHandle};
 use crate::slab::Id;
 use crate::socket::{Kind, Outgoing, Socket};
 use crate::state::Core;
@@ -99,6 +99,9 @@ impl Core {
                 Left::Gone => drop(self.sockets.remove(id)),
             }
         }
+        if !self.elastic_threads[elastic].backlogs.is_empty() {
+            self.emit_backlogs(elastic, thread);
+        }
         // `UNLISTEN` refuses connections that were not accepted, so these are accepted first.
         let ElasticThread { dirty, old_ports, old_udp_ports, batch, .. } =
             &mut self.elastic_threads[elastic];
@@ -119,13 +122,32 @@ impl Core {
         left || self.elastic_threads[elastic].batch.pending().iter().any(Pending::is_urgent)
     }
 
+    /// Tells the dataplane what the backlogs of ports are now, and how many places are free again.
+    fn emit_backlogs(&mut self, elastic: usize, thread: &mut Thread) {
+        let Core { ports, elastic_threads, .. } = self;
+        let ElasticThread { backlogs, batch, .. } = &mut elastic_threads[elastic];
+        backlogs.retain(|id| {
+            let Some(port) = ports.get_mut(*id) else { return false };
+            let handle = port.handles.get(elastic);
+            // Before the answer to `LISTEN` there is no name for it.
+            let Some(listener) = handle else { return port.handles.is_awaited() };
+            let backlog = port.backlog;
+            let news = core::mem::take(port.news(elastic));
+            if news != BacklogNews::default() {
+                let backlog = if news.resized { backlog } else { 0 };
+                batch.push(thread, call::backlog(listener, backlog, news.freed), Pending::Nothing);
+            }
+            false
+        });
+    }
+
     fn emit_new_ports(&mut self, elastic: usize, thread: &mut Thread) {
         let Core { ports, udp_ports, elastic_threads, .. } = self;
         let ElasticThread { new_ports, new_udp_ports, batch, .. } = &mut elastic_threads[elastic];
         while let Some(id) = new_ports.pop() {
             let Some(port) = ports.get_mut(id) else { continue };
             port.handles.set(elastic, PortHandle::Asked);
-            let listen = call::listen(port.at, port.backlog, id | cookie::PORT);
+            let listen = call::listen_holding(port.at, port.backlog, id | cookie::PORT);
             batch.push(thread, listen, Pending::Listen(id));
         }
         while let Some(id) = new_udp_ports.pop() {

@@ -40,6 +40,11 @@ impl PortHandles {
         self.0[elastic] = handle;
     }
 
+    /// Whether one was requested.
+    pub fn is_asked(&self, elastic: usize) -> bool {
+        self.0.get(elastic).is_some_and(|handle| *handle != PortHandle::Unasked)
+    }
+
     /// Whether the outcome of a request is outstanding.
     pub fn is_awaited(&self) -> bool {
         self.0.contains(&PortHandle::Asked)
@@ -71,8 +76,41 @@ pub struct Port {
     pub next: usize,
     /// The address of the `LISTEN` call.
     pub at: SocketAddr,
-    /// The backlog of the `LISTEN` call.
+    /// Connections that may wait at its listeners, all together.
     pub backlog: u32,
+    /// What each elastic thread was not told yet of its backlog.
+    news: Vec<BacklogNews>,
+}
+
+/// What an elastic thread is to be told of the backlog of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BacklogNews {
+    /// Connections that wait no more.
+    pub freed: u32,
+    /// It has another length now.
+    pub resized: bool,
+}
+
+impl Port {
+    /// A port with one listening socket, which no elastic thread was asked for yet.
+    pub fn new(at: SocketAddr, member: Id, elastic_count: usize) -> Port {
+        let handles = PortHandles::unasked(elastic_count);
+        Port { handles, members: vec![member], next: 0, at, backlog: 1, news: Vec::new() }
+    }
+
+    /// The dataplane starts with this many elastic threads.
+    pub fn restart(&mut self, elastic_count: usize) {
+        self.handles = PortHandles::unasked(elastic_count);
+        self.news.clear();
+    }
+
+    /// What an elastic thread is to be told.
+    pub fn news(&mut self, elastic: usize) -> &mut BacklogNews {
+        if self.news.len() <= elastic {
+            self.news.resize(elastic + 1, BacklogNews::default());
+        }
+        &mut self.news[elastic]
+    }
 }
 
 /// A bound UDP port, for all sockets of this process that are bound to the same address. As Linux

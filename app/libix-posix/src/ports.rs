@@ -2,7 +2,7 @@
 //! handle on every elastic thread.
 use crate::confined::ELASTIC_THREADS_MAX;
 use crate::options::Options;
-use crate::port::{Port, PortHandle, PortHandles, UdpPort};
+use crate::port::{BacklogNews, Port, PortHandle, UdpPort};
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
@@ -18,7 +18,7 @@ impl Core {
         }
         for id in self.ports.ids() {
             if let Some(port) = self.ports.get_mut(id) {
-                port.handles = PortHandles::unasked(self.elastic_count);
+                port.restart(self.elastic_count);
             }
         }
         for id in self.udp_ports.ids() {
@@ -43,20 +43,12 @@ impl Core {
     }
 
     /// Adds a listening socket to its port, which is opened if it is the first there.
-    pub fn join_port(
-        &mut self,
-        id: Id,
-        at: SocketAddr,
-        backlog: u32,
-        reuse_port: bool,
-    ) -> Result<Id, i32> {
+    pub fn join_port(&mut self, id: Id, at: SocketAddr, reuse_port: bool) -> Result<Id, i32> {
         let same = self.ports.ids().into_iter().find(|port| {
             self.ports.get(*port).is_some_and(|port| port.at == at && !port.members.is_empty())
         });
         let Some(port) = same else {
-            let (members, next) = (vec![id], 0);
-            let handles = PortHandles::unasked(self.elastic_count);
-            let port = self.ports.insert(Port { handles, members, next, at, backlog });
+            let port = self.ports.insert(Port::new(at, id, self.elastic_count));
             let active = &mut self.elastic_threads[..self.elastic_count];
             active.iter_mut().for_each(|thread| thread.new_ports.push(port));
             return Ok(port);
@@ -66,6 +58,42 @@ impl Core {
         };
         entry.members.push(id);
         Ok(port)
+    }
+
+    /// The listeners of a port, or their backlogs, have changed. As on Linux, one more connection
+    /// than a listener's backlog waits there.
+    pub fn size_backlog(&mut self, id: Id) {
+        let Core { ports, sockets, elastic_threads, elastic_count, .. } = self;
+        let Some(port) = ports.get_mut(id) else { return };
+        let mut places = |member: &Id| {
+            let listener = sockets.get_mut(*member).and_then(Socket::listener);
+            listener.map_or(0, |listener| listener.backlog as u32 + 1)
+        };
+        let backlog = port.members.iter().map(&mut places).sum::<u32>().max(1);
+        if backlog == port.backlog {
+            return;
+        }
+        port.backlog = backlog;
+        for (elastic, thread) in elastic_threads[..*elastic_count].iter_mut().enumerate() {
+            if port.handles.is_asked(elastic) {
+                port.news(elastic).resized = true;
+                thread.backlogs.push(id);
+            }
+        }
+    }
+
+    /// A connection leaves the accept queue of its listener, if it is in one: its place is free.
+    pub fn leaves_queue(&mut self, id: Id) {
+        let Core { ports, sockets, elastic_threads, .. } = self;
+        let Some(socket) = sockets.get_mut(id) else { return };
+        let elastic = socket.elastic;
+        let Some(id) = socket.stream().and_then(|stream| stream.place_at.take()) else { return };
+        let Some(port) = ports.get_mut(id) else { return };
+        let news = port.news(elastic);
+        if *news == BacklogNews::default() {
+            elastic_threads[elastic].backlogs.push(id);
+        }
+        news.freed += 1;
     }
 
     /// Adds a UDP socket to its port, which is bound if it is the first there.

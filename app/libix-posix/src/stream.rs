@@ -48,6 +48,8 @@ pub struct Stream {
     pub read_shut: bool,
     /// The listener that it waits at to be accepted.
     pub queued_at: Option<Id>,
+    /// The port in whose backlog the dataplane keeps a place for it.
+    pub place_at: Option<Id>,
     /// Nothing was received yet, so it is not in the accept queue before this time
     /// (`TCP_DEFER_ACCEPT`).
     pub deferred_until_us: Option<u64>,
@@ -97,6 +99,7 @@ impl Stream {
             eof: false,
             read_shut: false,
             queued_at: None,
+            place_at: None,
             deferred_until_us: None,
             soft_error: 0,
             connect_error: None,

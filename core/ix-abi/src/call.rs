@@ -14,6 +14,17 @@ pub enum Call {
         backlog: u32,
         /// The application's name of the listener.
         cookie: Cookie,
+        /// A connection that knocks keeps its place until [`Call::Backlog`] frees it.
+        holds: bool,
+    },
+    /// Frees places of a listener that holds them, and changes how many there are.
+    Backlog {
+        /// Its id.
+        listener: u64,
+        /// Connections that may wait to be accepted from now on; 0: as before.
+        backlog: u32,
+        /// How many places are free now.
+        freed: u32,
     },
     /// Ends a listener.
     Unlisten {
@@ -282,9 +293,13 @@ impl Call {
     pub const fn encode(self) -> CallSlot {
         let (op, args) = match self {
             Call::Nop => (call_op::NOP, [0; 6]),
-            Call::Listen { at, backlog, cookie } => {
+            Call::Listen { at, backlog, cookie, holds } => {
                 let [high, low] = words(at.addr);
-                (call_op::LISTEN, [high, low, at.port as u64, backlog as u64, cookie, 0])
+                let args = [high, low, at.port as u64, backlog as u64, cookie, holds as u64];
+                (call_op::LISTEN, args)
+            }
+            Call::Backlog { listener, backlog, freed } => {
+                (call_op::BACKLOG, [listener, backlog as u64, freed as u64, 0, 0, 0])
             }
             Call::Unlisten { listener } => (call_op::UNLISTEN, [listener, 0, 0, 0, 0, 0]),
             Call::Connect { cookie, to, congestion, local_port } => {
@@ -385,7 +400,15 @@ impl Call {
                 at: Endpoint { addr: addr(a[0], a[1]), port: number(a[2])? },
                 backlog: number(a[3])?,
                 cookie: a[4],
+                holds: match a[5] {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(CallError::Invalid),
+                },
             },
+            call_op::BACKLOG => {
+                Call::Backlog { listener: a[0], backlog: number(a[1])?, freed: number(a[2])? }
+            }
             call_op::UNLISTEN => Call::Unlisten { listener: a[0] },
             call_op::SET_COOKIE => Call::SetCookie { handle: a[0], cookie: a[1] },
             call_op::DRAIN => Call::Drain,

@@ -32,7 +32,7 @@ pub use flow_option::FlowOption;
 pub use starter::{STARTER_MAGIC, Starter};
 
 /// Version of all layouts and numbers here.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// The letters IXABI and three zeroes, read as a little-endian number: the first field of
 /// [`ProcessHeader`].
@@ -69,8 +69,10 @@ pub type Cookie = u64;
 pub mod call_op {
     /// Does nothing. The dataplane skips the slot.
     pub const NOP: u32 = 0;
-    /// args: address high, address low, port, backlog (0: default), cookie. Returns a listener id.
-    /// The unspecified address stands for every address of the dataplane.
+    /// args: address high, address low, port, backlog (0: default), cookie, and 1 for places that
+    /// are held. Returns a listener id. The unspecified address stands for every address of the
+    /// dataplane. A connection that knocks has a place in the backlog until it is accepted or
+    /// rejected, or ends; a place that is held is free when `BACKLOG` says so.
     pub const LISTEN: u32 = 1;
     /// args: listener id.
     pub const UNLISTEN: u32 = 2;
@@ -154,6 +156,9 @@ pub mod call_op {
     /// Returns `NOT_LOCAL` if the address is not the dataplane's, `UNREACHABLE` if it belongs to
     /// another device than the route to the peer.
     pub const CONNECT_FROM: u32 = 30;
+    /// args: listener id, backlog (0: as it is), number of held places that are free now. For a
+    /// program that has an accept queue of its own.
+    pub const BACKLOG: u32 = 31;
 }
 
 /// What a packet queue takes ([`call_op::PACKET_BIND`]).

@@ -42,12 +42,12 @@ fn option() -> impl Strategy<Value = FlowOption> {
 fn call() -> impl Strategy<Value = Call> {
     let common = (any::<[u64; 3]>(), endpoint(), endpoint(), sg(), congestion());
     let small = (any::<(u32, u32, u16)>(), option());
-    (0..31u32, common, small).prop_map(|(op, common, ((id, backlog, local_port), option))| {
+    (0..32u32, common, small).prop_map(|(op, common, ((id, backlog, local_port), option))| {
         let ([a, b, cookie], at, from, sg, congestion) = common;
         let (handle, to) = (a, at);
         match op {
             0 => Call::Nop,
-            1 => Call::Listen { at, backlog, cookie },
+            1 => Call::Listen { at, backlog, cookie, holds: a & 1 == 0 },
             2 => Call::Unlisten { listener: a },
             3 => Call::Connect { cookie, to, congestion, local_port },
             4 => Call::Accept { handle, cookie },
@@ -76,6 +76,7 @@ fn call() -> impl Strategy<Value = Call> {
             27 => Call::PacketInfo { queue: id, to: a },
             28 => Call::Signal { thread: id, value: a },
             29 => Call::UdpSetOpt { socket: id, option },
+            30 => Call::Backlog { listener: a, backlog, freed: id },
             _ => Call::ConnectFrom { cookie, to, congestion, from },
         }
     })

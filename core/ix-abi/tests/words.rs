@@ -22,7 +22,16 @@ fn calls() {
     let (cookie, handle) = (ANY, 0x0005_0000_0100_0007);
     let table = [
         (Call::Nop, 0, [0; 6]),
-        (Call::Listen { at: PEER, backlog: 128, cookie }, 1, [0, LOW, 0x1f90, 128, ANY, 0]),
+        (
+            Call::Listen { at: PEER, backlog: 128, cookie, holds: false },
+            1,
+            [0, LOW, 0x1f90, 128, ANY, 0],
+        ),
+        (
+            Call::Listen { at: PEER, backlog: 128, cookie, holds: true },
+            1,
+            [0, LOW, 0x1f90, 128, ANY, 1],
+        ),
         (Call::Unlisten { listener: 9 }, 2, [9, 0, 0, 0, 0, 0]),
         (
             Call::Connect { cookie, to: WIDE, congestion: None, local_port: 7 },
@@ -83,6 +92,7 @@ fn calls() {
             30,
             [ANY, 0, LOW, 0xffff_0003_1f90, WIDE_HIGH, WIDE_LOW],
         ),
+        (Call::Backlog { listener: 9, backlog: 5, freed: 2 }, 31, [9, 5, 2, 0, 0, 0]),
     ];
     for (call, op, args) in table {
         let slot = call.encode();
@@ -91,7 +101,7 @@ fn calls() {
     }
     let mut ops: Vec<u32> = table.iter().map(|(_, op, _)| *op).collect();
     ops.dedup();
-    assert_eq!(ops, (0..=30).collect::<Vec<u32>>(), "every operation is in the table");
+    assert_eq!(ops, (0..=31).collect::<Vec<u32>>(), "every operation is in the table");
 }
 
 #[test]
@@ -148,11 +158,15 @@ fn options() {
 fn wrong_arguments_have_their_error() {
     let decode = |op, args| Call::decode(&CallSlot { op, args, ..CallSlot::default() });
     for (op, args, error) in [
-        (31, [0; 6], CallError::NoSys),
+        (32, [0; 6], CallError::NoSys),
         (u32::MAX, [0; 6], CallError::NoSys),
-        // LISTEN: port and backlog.
+        // LISTEN: port, backlog, and whether places are held.
         (1, [0, 0, 0x1_0000, 0, 0, 0], CallError::Invalid),
         (1, [0, 0, 80, 1 << 32, 0, 0], CallError::Invalid),
+        (1, [0, 0, 80, 128, 0, 2], CallError::Invalid),
+        // BACKLOG: its length, and the places that are free.
+        (31, [9, 1 << 32, 0, 0, 0, 0], CallError::Invalid),
+        (31, [9, 0, 1 << 32, 0, 0, 0], CallError::Invalid),
         // CONNECT: bits above the congestion control, one that does not exist, local port.
         (3, [0, 0, 0, 1 << 40 | 80, 0, 0], CallError::Invalid),
         (3, [0, 0, 0, 4 << 16 | 80, 0, 0], CallError::Invalid),

@@ -143,10 +143,21 @@ impl Listener {
         Listener { backlog: backlog.max(1), half_open_max, half_open: 0, knocking: 0 }
     }
 
+    /// Changes the limits. What waits beyond them stays.
+    pub fn set_limits(&mut self, backlog: u32, half_open_max: u32) {
+        (self.backlog, self.half_open_max) = (backlog.max(1), half_open_max);
+    }
+
+    /// Whether no more connections may wait to be accepted. A handshake then does not finish: the
+    /// last acknowledgement is ignored, and the SYN-ACK sent again, until there is room.
+    pub fn is_full(&self) -> bool {
+        self.knocking >= self.backlog
+    }
+
     /// Decides on an arriving SYN. After `Accept` a connection is half open until
     /// [`Self::established`] or [`Self::half_open_died`].
     pub fn on_syn(&mut self) -> SynVerdict {
-        if self.knocking >= self.backlog {
+        if self.is_full() {
             SynVerdict::Drop
         } else if self.half_open >= self.half_open_max {
             SynVerdict::Cookie
@@ -160,7 +171,7 @@ impl Listener {
     /// because its sequence number cannot be chosen above the old connection's. The new connection
     /// takes no more memory than the old one.
     pub fn on_syn_again(&mut self) -> SynVerdict {
-        if self.knocking >= self.backlog {
+        if self.is_full() {
             return SynVerdict::Drop;
         }
         self.half_open += 1;
@@ -170,7 +181,7 @@ impl Listener {
     /// Whether a connection from a valid SYN cookie may be made. If so, it counts as waiting until
     /// [`Self::accepted`].
     pub fn on_cookie(&mut self) -> bool {
-        let room = self.knocking < self.backlog;
+        let room = !self.is_full();
         self.knocking += u32::from(room);
         room
     }
@@ -191,6 +202,11 @@ impl Listener {
     pub fn accepted(&mut self) {
         debug_assert!(self.knocking > 0, "waiting connections miscounted");
         self.knocking = self.knocking.saturating_sub(1);
+    }
+
+    /// At most `count` waiting connections wait no more.
+    pub fn free(&mut self, count: u32) {
+        self.knocking = self.knocking.saturating_sub(count);
     }
 
     /// Counts a half-open connection that comes from another thread's listener, even beyond the

@@ -19,7 +19,8 @@ fn an_array_over_the_end_of_transmit_memory_sends_what_stands_before() {
     let sizes = Some(Sizes { rx_frames: 64, tx_frames: 64, arena_bytes: 2 << 20 });
     let mut rig = BareRig::new(RigOptions { config, sizes, clock }, device.nics());
     let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 80 };
-    let (codes, _) = rig.run(0, &[Call::Listen { at, backlog: 0, cookie: 1 }.encode()], 0);
+    let (codes, _) =
+        rig.run(0, &[Call::Listen { at, backlog: 0, cookie: 1, holds: false }.encode()], 0);
     assert!(codes[0] > 0);
     device.take_sent();
     device.deliver(segment(mac, 1000, TcpFlags::SYN, Seq(1), Seq(0)));

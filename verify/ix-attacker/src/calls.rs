@@ -62,7 +62,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("random handles of 64 bits", random_handles),
     ("cookies that are the dataplane's addresses", cookies::wild),
     ("listen at another's address", |c| {
-        c.outcome(Call::Listen { at: c.foreign(7001), backlog: 0, cookie: 0 })
+        c.outcome(Call::Listen { at: c.foreign(7001), backlog: 0, cookie: 0, holds: false })
     }),
     ("send from another's address", |c| {
         c.outcome(Call::UdpBind { at: c.foreign(7002), cookie: 0 })

@@ -58,7 +58,8 @@ fn hold_datagrams(c: &Calls) -> Result<String, String> {
 
 /// Many connections send, and none of their bytes are given back: their windows close.
 pub fn streams(c: &Calls) -> Result<String, String> {
-    let listen = Call::Listen { at: at(LOCAL, STREAMED_PORT), backlog: 0, cookie: STREAM };
+    let listen =
+        Call::Listen { at: at(LOCAL, STREAMED_PORT), backlog: 0, cookie: STREAM, holds: false };
     let listener = c.call(listen);
     if listener < 0 {
         return Ok(format!("no listener: {listener}"));

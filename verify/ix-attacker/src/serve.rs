@@ -59,7 +59,8 @@ impl Echo {
     pub fn new(array: *mut CallSlot, events: *const EventSlot) -> Echo {
         let handles = [0; CLIENTS];
         let at = Endpoint { port: PORT, ..Endpoint::default() };
-        let waiting = VecDeque::from([Call::Listen { at, backlog: 0, cookie: COOKIE }]);
+        let waiting =
+            VecDeque::from([Call::Listen { at, backlog: 0, cookie: COOKIE, holds: false }]);
         Echo {
             array,
             events,

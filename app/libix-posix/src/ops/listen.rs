@@ -28,6 +28,8 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Listener(listener) => {
             listener.backlog = backlog as usize;
+            let port = listener.port;
+            core.size_backlog(port);
             return Ok(());
         }
         Kind::Idle { stream: true, ix, both } if *ix => (socket.bound, *both),
@@ -54,7 +56,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         Some(at) => at,
         None => SocketAddr::new(any, linux_name(fd)?.port()),
     };
-    let port = core.join_port(id, at, backlog.max(1) as u32, reuse_port)?;
+    let port = core.join_port(id, at, reuse_port)?;
     if let Some(socket) = core.sockets.get_mut(id) {
         socket.bound = Some(at);
         let (queue, backlog) = (VecDeque::new(), backlog as usize);
@@ -68,6 +70,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
             elastic: None,
         });
     }
+    core.size_backlog(port);
     for watch in core.sockets.get(id).map_or(Vec::new(), |socket| socket.watches.clone()) {
         if let Some(set) = core.sets.get_mut(watch.set) {
             if both { set.becomes_both(watch.fd) } else { set.becomes_ours(watch.fd) }
@@ -177,5 +180,6 @@ fn take_connection(core: &mut Guard, id: Id, flags: i32) -> Outcome<Option<Accep
     let Some(stream) = socket.stream() else { return Err(libc::EBADF.into()) };
     stream.queued_at = None;
     let peer = stream.peer;
+    core.leaves_queue(accepted);
     Ok(Some((fd, Some((peer, ipv6)))))
 }

@@ -1448,6 +1448,8 @@ static void exhaustion(void)
     close(l);
 }
 
+#include "queue_cases.h"
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && !strcmp(argv[1], "peer"))
@@ -1485,7 +1487,7 @@ int main(int argc, char **argv)
         {"defers", defers},           {"attempts", attempts},   {"unsent", unsent},
         {"again", again},             {"direct", direct},       {"addresses", addresses},             {"devices", devices},     {"complaints", complaints},
         {"complaints_of_connections", complaints_of_connections},
-        {"long_datagrams", long_datagrams},
+        {"long_datagrams", long_datagrams}, {"backlogs", backlogs},
     };
     /* Cases that only some Linux kernels can run are named on the command line. */
     if (argc > 5 && !strcmp(argv[5], "dctcp"))

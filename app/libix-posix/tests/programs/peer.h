@@ -138,6 +138,46 @@ static int complain(long number, const unsigned char *packet, int len, struct so
     return sent < 0 ? -errno : 0;
 }
 
+/* Connections that the peer begins one after the other, without waiting for those before. */
+static struct pollfd crowd[64];
+static int crowd_size;
+
+/* Begins so many more, and gives each a moment. */
+static void gather(struct sockaddr_in to, int count)
+{
+    for (int i = 0; i < count && crowd_size < 64; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        connect(fd, (struct sockaddr *)&to, sizeof to);
+        crowd[crowd_size] = (struct pollfd){fd, POLLOUT, 0};
+        poll(&crowd[crowd_size++], 1, 150);
+    }
+}
+
+/* How many of them are connected. */
+static int gathered(void)
+{
+    int count = 0;
+    poll(crowd, crowd_size, 0);
+    for (int i = 0; i < crowd_size; i++) {
+        int error = -1;
+        socklen_t len = sizeof error;
+        getsockopt(crowd[i].fd, SOL_SOCKET, SO_ERROR, &error, &len);
+        count += (crowd[i].revents & POLLOUT) && !(crowd[i].revents & POLLHUP) && error == 0;
+    }
+    return count;
+}
+
+/* Resets them. */
+static void disperse(void)
+{
+    struct linger hard = {1, 0};
+    while (crowd_size > 0) {
+        int fd = crowd[--crowd_size].fd;
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+        close(fd);
+    }
+}
+
 /* The peer: serves one subject, then ends. */
 static int serve(int port)
 {
@@ -167,6 +207,15 @@ static int serve(int port)
             setsockopt(d, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
             subject.sin_port = htons(number);
             answer = connect(d, (struct sockaddr *)&subject, sizeof subject) < 0 ? -errno : 0;
+        } else if (!strcmp(word, "crowd")) {
+            subject.sin_port = htons(number / 100);
+            gather(subject, number % 100);
+            answer = gathered();
+        } else if (!strcmp(word, "crowded")) {
+            sleep_ms(number);
+            answer = gathered();
+        } else if (!strcmp(word, "disperse")) {
+            disperse();
         } else if (!strcmp(word, "send")) {
             for (long i = 0; i < number; i++)
                 bytes[i % sizeof bytes] = 'a' + i % 26;

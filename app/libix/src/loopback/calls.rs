@@ -18,6 +18,10 @@ impl World {
         match Call::decode(slot)? {
             Call::Nop => Ok(0),
             Call::Listen { at, cookie, .. } => self.listen(thread, at.port, cookie),
+            Call::Backlog { listener, .. } => match self.listeners.get(&listener) {
+                Some(_) => Ok(0),
+                None => Err(CallError::BadHandle),
+            },
             Call::Unlisten { listener } => match self.listeners.remove(&listener) {
                 Some(_) => Ok(0),
                 None => Err(CallError::BadHandle),

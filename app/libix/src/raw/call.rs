@@ -46,7 +46,18 @@ impl Batched {
 
 /// Returns a listener id. `backlog` 0: the dataplane's default.
 pub fn listen(at: SocketAddr, backlog: u32, cookie: Cookie) -> Batched {
-    Batched(Call::Listen { at: addr::endpoint(at), backlog, cookie })
+    Batched(Call::Listen { at: addr::endpoint(at), backlog, cookie, holds: false })
+}
+
+/// The same, where a connection that knocks keeps its place in the backlog until [`backlog`] frees
+/// it.
+pub fn listen_holding(at: SocketAddr, backlog: u32, cookie: Cookie) -> Batched {
+    Batched(Call::Listen { at: addr::endpoint(at), backlog, cookie, holds: true })
+}
+
+/// Changes the backlog of a listener (0: leaves it), and frees places that it holds.
+pub fn backlog(listener: u64, backlog: u32, freed: u32) -> Batched {
+    Batched(Call::Backlog { listener, backlog, freed })
 }
 
 /// Closes a listener.

@@ -50,7 +50,10 @@ impl ElasticThread {
             Call::ConnectFrom { cookie, to, congestion, from } => {
                 tcp.connect_from(cx, home, cookie, to, congestion, from)
             }
-            Call::Listen { at, backlog, cookie } => tcp.listen(cx, at, backlog, cookie),
+            Call::Listen { at, backlog, cookie, holds } => {
+                tcp.listen(cx, at, backlog, cookie, holds)
+            }
+            Call::Backlog { listener, backlog, freed } => tcp.backlog(listener, backlog, freed),
             Call::Unlisten { listener } => tcp.unlisten(cx, listener),
             Call::SetCookie { handle, cookie } => tcp.set_cookie(cx, handle, cookie),
             Call::Drain => self.call_drain(),

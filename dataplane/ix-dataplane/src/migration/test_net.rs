@@ -134,7 +134,7 @@ impl Host {
     pub fn listen(&mut self) {
         for thread in &mut self.threads {
             let at = Endpoint { addr: v4([0; 4]), port: PORT };
-            thread.app.calls.push(Call::Listen { at, backlog: 0, cookie: 0 });
+            thread.app.calls.push(Call::Listen { at, backlog: 0, cookie: 0, holds: false });
         }
     }
 

@@ -187,6 +187,7 @@ impl Tcp {
         at: Endpoint,
         backlog: u32,
         cookie: Cookie,
+        holds: bool,
     ) -> Answer {
         let (addr, port) = (IpAddr(at.addr), at.port);
         let config = &cx.io.cx.shared.config;
@@ -201,12 +202,26 @@ impl Tcp {
             n => n.min(BACKLOG_MAX),
         };
         let addr = if addr.is_unspecified() { IpAddr::UNSPECIFIED } else { addr };
-        let backlog = Listener::new(backlog, backlog.max(HALF_OPEN_MIN));
-        let listening = Listening { addr, port, cookie, backlog, cookies_until_us: 0 };
+        let backlog = Listener::new(backlog, backlog);
+        let listening = Listening { addr, port, cookie, backlog, holds, cookies_until_us: 0 };
         self.listeners.add(listening).map_err(|e| match e {
             ListenError::InUse => CallError::InUse,
             ListenError::TooMany => CallError::NoResource,
         })
+    }
+
+    /// Changes the backlog of a listener, and frees places in it.
+    pub fn backlog(&mut self, id: u64, backlog: u32, freed: u32) -> Answer {
+        let slot = self.listeners.slot_of(id).ok_or(CallError::BadHandle)?;
+        let listening = self.listeners.get(slot).ok_or(CallError::BadHandle)?;
+        if backlog != 0 {
+            let backlog = backlog.min(BACKLOG_MAX);
+            listening.backlog.set_limits(backlog, backlog);
+        }
+        if listening.holds {
+            listening.backlog.free(freed);
+        }
+        Ok(0)
     }
 
     /// Refuses all flows that wait at the listener, then removes it.
@@ -335,8 +350,6 @@ impl Tcp {
 
 /// Largest backlog that an application may ask for.
 const BACKLOG_MAX: u32 = 1 << 20;
-/// Unfinished handshakes that are allowed even with a small backlog before cookies are used.
-const HALF_OPEN_MIN: u32 = 128;
 
 /// `ix-tcp`'s name of a congestion control algorithm.
 fn congestion(algorithm: Congestion) -> Kind {

@@ -58,11 +58,17 @@ impl Tcp {
             self.remove(cx.io, cx.flows, id);
             return self.open_passively(cx, seg, mbuf, Some(floor));
         }
-        if flow.socket.waits == Waits::HalfOpen && !flow.tcb.is_answered_by(&packet.header) {
+        let answers = packet.header.flags.0 & OPENING.0 == TcpFlags::ACK.0;
+        if flow.socket.waits == Waits::HalfOpen && answers {
             let slot = flow.socket.listener;
-            let flags = packet.header.flags.0 & OPENING.0;
-            if flags == TcpFlags::ACK.0 && self.expects_cookies(slot, cx.io.cx.now_us) {
-                return self.handle_other_answer(cx, id, slot, seg, mbuf);
+            if !flow.tcb.is_answered_by(&packet.header) {
+                if self.expects_cookies(slot, cx.io.cx.now_us) {
+                    return self.handle_other_answer(cx, id, slot, seg, mbuf);
+                }
+            } else if self.listeners.get(slot).is_some_and(|l| l.backlog.is_full()) {
+                // As on Linux: the peer believes that it is connected. It hears again from the
+                // SYN-ACK, and its answer to that is taken once there is room.
+                return cx.done(seg, mbuf).and(Err(LocalDrop::Backlog.into()));
             }
         }
         self.segment(cx, id, seg, mbuf)

@@ -19,6 +19,8 @@ pub struct Listening {
     pub cookie: u64,
     /// The bounded backlog.
     pub backlog: Listener,
+    /// A connection that knocks keeps its place in the backlog until the application frees it.
+    pub holds: bool,
     /// Until this time, µs, ACKs of SYN cookies may arrive; 0: none was sent.
     pub cookies_until_us: u64,
 }
@@ -29,6 +31,8 @@ impl Listening {
         match (waits, comes) {
             (Waits::HalfOpen, true) => self.backlog.half_open_came(),
             (Waits::HalfOpen, false) => self.backlog.half_open_died(),
+            // The place stays with the thread at which it knocked, and is freed there.
+            (Waits::Knocking, _) if self.holds => {}
             (Waits::Knocking, true) => self.backlog.knocking_came(),
             (Waits::Knocking, false) => self.backlog.accepted(),
             (Waits::Nowhere, _) => {}
@@ -119,6 +123,7 @@ impl Listeners {
         let Some(listening) = self.get(socket.listener) else { return };
         match waits {
             Waits::HalfOpen => listening.backlog.half_open_died(),
+            Waits::Knocking if listening.holds => {}
             Waits::Knocking => listening.backlog.accepted(),
             Waits::Nowhere => {}
         }
@@ -216,6 +221,7 @@ mod tests {
             port,
             cookie: 0,
             backlog: Listener::new(8, 8),
+            holds: false,
             cookies_until_us: 0,
         }
     }

@@ -238,7 +238,7 @@ impl<'a> Echo<'a> {
                 LEAVES => self.call(Call::Drain),
                 _ if !listens => {
                     let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 7 };
-                    self.call(Call::Listen { at, backlog: 0, cookie: 99 });
+                    self.call(Call::Listen { at, backlog: 0, cookie: 99, holds: false });
                 }
                 _ => {}
             }

@@ -80,7 +80,7 @@ impl<'a> Echo<'a> {
 
     fn run(mut self, stop: &AtomicBool) {
         let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 7 };
-        self.call(Call::Listen { at, backlog: 0, cookie: 99 });
+        self.call(Call::Listen { at, backlog: 0, cookie: 99, holds: false });
         let mut listening = false;
         while !stop.load(Ordering::SeqCst) {
             // SAFETY: this Linux thread is the only one to use this elastic thread.

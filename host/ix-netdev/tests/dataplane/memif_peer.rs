@@ -188,7 +188,7 @@ fn at(address: [u8; 4], port: u16) -> Endpoint {
 
 fn echo_server(end: &End, stop: &AtomicBool) {
     let mut app = App::new(end);
-    app.call(Call::Listen { at: at([0; 4], 7), backlog: 0, cookie: 99 });
+    app.call(Call::Listen { at: at([0; 4], 7), backlog: 0, cookie: 99, holds: false });
     app.call(Call::UdpBind { at: at([0; 4], 9), cookie: 98 });
     let mut datagrams = 0;
     app.run_io(Duration::ZERO);

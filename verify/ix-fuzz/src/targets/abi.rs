@@ -68,7 +68,7 @@ impl Application {
             remotes: std::array::from_fn(remote),
         };
         let at = Endpoint { port: PORT, ..Endpoint::default() };
-        app.calls.push(Call::Listen { at, backlog: 5, cookie: 0 }.encode());
+        app.calls.push(Call::Listen { at, backlog: 5, cookie: 0, holds: false }.encode());
         app.cycle();
         app
     }
@@ -103,7 +103,7 @@ impl Application {
 
     /// A call of any words.
     fn call(&self, bytes: &mut Bytes<'_>) -> CallSlot {
-        let op = u32::from(bytes.u8() % 31);
+        let op = u32::from(bytes.u8() % 32);
         let mut args = [0; 6];
         let count = bytes.u8() % 7;
         args.iter_mut().take(count.into()).for_each(|arg| *arg = self.number(bytes));
