@@ -9,7 +9,7 @@ pub fn has_keys() -> Result<()> {
     }
     let why = "no memory protection keys here (processor, kernel, or virtual machine)";
     Err(Problem::new("cannot use --domain pku", why)
-        .mend("use --domain none: then the program can access the dataplane's memory"))
+        .mend("use --domain process, the default, which needs none"))
 }
 
 /// The attacking program: beside this one, or along `PATH`.

@@ -249,6 +249,9 @@ pub struct AttackArgs {
     /// Seed of the fuzzer
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// The wall to attack: process or pku (default: process, and pku on a machine that has keys)
+    #[arg(long, value_enum)]
+    pub domain: Option<Domain>,
     /// How the dataplane gets into the attacking process (default: each way in turn)
     #[arg(long, value_enum)]
     pub entry: Option<Entry>,

@@ -6,6 +6,7 @@ mod peer;
 
 use crate::args::{AttackArgs, Entry};
 use client::{Client, LINK, OWN, PREFIX, Served};
+use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result};
 use ix_report::wall::{attacker, has_keys};
 use ix_testbed::Namespace;
@@ -18,6 +19,15 @@ use std::process::Stdio;
 /// Parts of the wall that are left out in turn, to show what each one stops. An attack that no
 /// single part stops is repeated without any wall.
 const PARTS: [&str; 4] = ["keys", "calls", "code", "files"];
+
+/// Walls that are attacked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wall {
+    /// A process of the dataplane's own.
+    Process,
+    /// Protection keys.
+    Keys,
+}
 
 /// Result of one attack.
 struct Row {
@@ -39,12 +49,29 @@ pub fn main(args: &AttackArgs) -> Result<()> {
     if args.vnic {
         return crate::attack_vnic::main(args.json);
     }
-    has_keys()?;
+    let walls = match args.domain {
+        Some(Domain::Process) => vec![Wall::Process],
+        Some(Domain::None) => {
+            let why = "--domain none is no wall";
+            return Err(Problem::new("cannot attack", why).mend("write process or pku"));
+        }
+        Some(Domain::Pku) => {
+            has_keys()?;
+            vec![Wall::Keys]
+        }
+        None if has_keys().is_ok() => vec![Wall::Process, Wall::Keys],
+        None => {
+            eprintln!("ix: domain pku is not attacked: this machine has no protection keys");
+            vec![Wall::Process]
+        }
+    };
     let attacker = attacker()?;
     let entries = args.entry.map_or(vec![Entry::Planted, Entry::Loading], |entry| vec![entry]);
     let mut reports = Vec::new();
-    for entry in entries {
-        reports.push(attack(args, &attacker, entry)?);
+    for wall in walls {
+        for &entry in &entries {
+            reports.push(attack(args, &attacker, wall, entry)?);
+        }
     }
     show(args, &reports);
     reports.iter().try_for_each(judge)
@@ -52,6 +79,7 @@ pub fn main(args: &AttackArgs) -> Result<()> {
 
 /// Results of all attacks on a program that was started in one way.
 struct Report {
+    domain: &'static str,
     entry: &'static str,
     rows: Vec<Value>,
     client: Served,
@@ -59,23 +87,31 @@ struct Report {
     complete: bool,
 }
 
-fn attack(args: &AttackArgs, attacker: &Path, entry: Entry) -> Result<Report> {
+fn attack(args: &AttackArgs, attacker: &Path, wall: Wall, entry: Entry) -> Result<Report> {
     let entry = match entry {
         Entry::Planted => "planted",
         Entry::Loading => "loading",
     };
-    let Outcome { rows: walled, client } = run(args, attacker, entry, "pku", None)?;
+    let run = |domain, without, word| run(args, attacker, entry, (domain, without), word);
     let mut control = Vec::new();
-    for part in PARTS {
-        let rows = run(args, attacker, entry, "pku", Some(part))?.rows;
-        control.extend(rows.into_iter().map(|row| (part, row)));
-    }
-    let rows = run(args, attacker, entry, "none", None)?.rows;
+    let (domain, Outcome { rows: walled, client }, word) = match wall {
+        Wall::Process => ("process", run("process", None, Some("apart"))?, "apart-control"),
+        Wall::Keys => {
+            let outcome = run("pku", None, None)?;
+            for part in PARTS {
+                let rows = run("pku", Some(part), Some(part))?.rows;
+                control.extend(rows.into_iter().map(|row| (part, row)));
+            }
+            ("pku", outcome, "none")
+        }
+    };
+    let rows = run("none", None, Some(word))?.rows;
     control.extend(rows.into_iter().map(|row| ("wall", row)));
     let row = |row: &Row| {
         let open = control.iter().find(|(_, other)| other.attack == row.attack);
         json!({
             "attack": row.attack,
+            "domain": domain,
             "entry": entry,
             "refused": !row.succeeded,
             "detail": row.detail,
@@ -86,7 +122,7 @@ fn attack(args: &AttackArgs, attacker: &Path, entry: Entry) -> Result<Report> {
         })
     };
     let complete = !walled.is_empty() && control.len() == walled.len();
-    Ok(Report { entry, rows: walled.iter().map(row).collect(), client, complete })
+    Ok(Report { domain, entry, rows: walled.iter().map(row).collect(), client, complete })
 }
 
 /// Judges whether the wall holds and the client was served.
@@ -122,6 +158,7 @@ fn show(args: &AttackArgs, reports: &[Report]) {
     let client = |report: &Report| {
         let Served { answered, lost, longest_ms, why } = &report.client;
         json!({
+            "domain": report.domain,
             "entry": report.entry,
             "answered": answered,
             "lost": lost,
@@ -135,8 +172,8 @@ fn show(args: &AttackArgs, reports: &[Report]) {
 }
 
 fn print(report: &Report) {
-    let Report { entry, rows, .. } = report;
-    println!("from inside a program on a dataplane, --entry {entry}:");
+    let Report { domain, entry, rows, .. } = report;
+    println!("from inside a program on a dataplane, --domain {domain} --entry {entry}:");
     for row in rows {
         let text = |key: &str| row[key].as_str().unwrap_or("").to_owned();
         let verdict = if row["refused"] == true { "refused" } else { "SUCCEEDED" };
@@ -168,8 +205,8 @@ fn run(
     args: &AttackArgs,
     attacker: &Path,
     entry: &str,
-    domain: &str,
-    without: Option<&str>,
+    (domain, without): (&str, Option<&str>),
+    word: Option<&str>,
 ) -> Result<Outcome> {
     let what = || match without {
         Some(part) => format!("cannot attack a wall without {part}"),
@@ -192,7 +229,7 @@ fn run(
         .arg(attacker)
         .args([args.fuzz.to_string(), args.seed.to_string()])
         .arg(&image.0)
-        .args(without.or((domain == "none").then_some("none")))
+        .args(word)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

@@ -81,6 +81,10 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("an elastic thread that is none", |c| c.gate_call(gate_op::RUN_IO, 1 << 40, 0)),
     ("operations that are none", no_operations),
     ("an elastic thread of another's", foreign_thread),
+];
+
+/// Misuse of the gate where the dataplane is in the same process, with its rights and descriptors.
+const ON_GATE: &[(&str, Attack)] = &[
     ("watch a descriptor of the dataplane", watch_descriptor),
     ("a crossing with wild flags", |c| c.came_back(call_with_flags(c.gate, c.control))),
     ("a crossing with wild control words", |c| c.came_back(call_with_vectors(c.gate, c.control))),
@@ -104,9 +108,11 @@ pub const fn at(address: [u8; 4], port: u16) -> Endpoint {
     Endpoint { addr: v4(address), port }
 }
 
-/// Makes all attacks; reports each outcome when the client was served after it.
-pub fn attack_all(calls: &Calls, mut tell: impl FnMut(&str, Result<String, String>)) {
-    for (name, attack) in ATTACKS {
+/// Makes all attacks; reports each outcome when the client was served after it. `apart`: the
+/// dataplane is in another process, so the gate changes no rights.
+pub fn attack_all(calls: &Calls, apart: bool, mut tell: impl FnMut(&str, Result<String, String>)) {
+    let on_gate = if apart { &[] } else { ON_GATE };
+    for (name, attack) in ATTACKS.iter().chain(on_gate) {
         let outcome = attack(calls);
         tell(name, if calls.serves_on() { outcome } else { Ok(serve::UNSERVED.to_owned()) });
     }

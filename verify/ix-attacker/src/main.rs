@@ -4,6 +4,7 @@
 //!
 //! It is small, and not part of `ix`: behind the wall no program starts whose code contains the
 //! bytes of a key switch, as a large one sometimes does by chance.
+mod apart;
 mod batches;
 mod calls;
 mod code;
@@ -62,7 +63,8 @@ pub enum Part {
 /// An attack: `Ok` if it succeeded, else what stopped it.
 pub type Attack = fn(&Targets) -> Result<String, String>;
 
-/// `ix-attacker FUZZ SEED IMAGE [PART]`: random system calls, their seed, the dataplane's code. (Or
+/// `ix-attacker FUZZ SEED IMAGE [PART]`: random system calls, their seed, the dataplane's code.
+/// Instead of a part: `apart` or, without a wall, `apart-control`. (Or
 /// `ix-attacker crossing` or `cycle`, for `ix bench gate`; or `ix-attacker calls SECONDS SEED`, a
 /// fuzzer of batched calls, with or without a wall; or `ix-attacker shared SECONDS SEED`, attacks
 /// on a dataplane in a process of its own; or `ix-attacker queues`, for `ix attack
@@ -71,6 +73,8 @@ struct Args {
     fuzz: u32,
     seed: u64,
     image: &'static [u8],
+    /// The dataplane is in a process of its own, or this is the control of attacks on such a one.
+    apart: bool,
     /// The part of the wall that is left out: only attacks that it stops are tried. Without any
     /// wall, those that no single part stops; and for those that the dataplane's own checks stop,
     /// the allowed action instead.
@@ -82,8 +86,11 @@ impl Args {
         let mut words = std::env::args().skip(1);
         let (fuzz, seed) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
         let image = std::fs::read(words.next()?).ok()?.leak();
-        let part = match words.next().as_deref() {
-            None => None,
+        let word = words.next();
+        let apart = word.as_deref().is_some_and(|word| word.starts_with("apart"));
+        let part = match word.as_deref() {
+            None | Some("apart") => None,
+            Some("apart-control") => Some(Part::Other),
             Some("keys") => Some(Part::Keys),
             Some("calls") => Some(Part::Calls),
             Some("code") => Some(Part::Code),
@@ -91,7 +98,7 @@ impl Args {
             Some("none") => Some(Part::Other),
             Some(_) => return None,
         };
-        Some(Args { fuzz, seed, image, part })
+        Some(Args { fuzz, seed, image, apart, part })
     }
 }
 
@@ -139,7 +146,7 @@ fn main() {
         let area = &*areas;
         (area.calls as usize, area.events as usize, (*header).tx_base + (*header).tx_len)
     };
-    let part = args.part;
+    let (part, apart) = (args.part, args.apart);
     let elastic = std::thread::spawn(move || {
         if gate(gate_op::ENTER, 0, 0, 0) != 0 {
             return -1;
@@ -155,7 +162,7 @@ fn main() {
             }
         };
         if part.is_none_or(|part| part == Part::Other) {
-            calls::attack_all(&calls, print);
+            calls::attack_all(&calls, apart, print);
         }
         while !STOP.load(Ordering::Relaxed) {
             let result = calls.cycle(1000);
@@ -172,32 +179,9 @@ fn main() {
     if elastic.is_finished() {
         std::process::exit(1);
     }
-    let all = memory::ATTACKS.iter().chain(system::ATTACKS).chain(code::ATTACKS);
-    if args.part.is_none_or(|part| part == Part::Keys) {
-        print("write received packets", served_on(|| memory::write_received(&targets)));
-    }
-    let tries = |stops: Part| args.part.is_none_or(|part| part == stops);
-    if later::ATTACKS.iter().any(|(_, stops, _)| tries(*stops)) {
-        let later = later::Later::come();
-        for (nth, (name, stops, attack)) in later::ATTACKS.iter().enumerate() {
-            if tries(*stops) {
-                let outcome = match &later {
-                    Ok(later) => served_on(|| later.attack(nth, *attack)),
-                    Err(why) => Ok(why.clone()),
-                };
-                print(name, outcome);
-            }
-        }
-    }
-    // There is one since a thread has entered, and a new one since a device has changed.
-    let targets = Targets { survivor: survivor(), ..targets };
-    for (name, stops, attack) in all {
-        if args.part.is_none_or(|part| part == *stops) {
-            print(name, served_on(|| in_a_copy(|| attack(&targets))));
-        }
-    }
-    if args.part.is_none_or(|part| part == Part::Other) {
-        print("random system calls", served_on(|| fuzz_all(&targets, &args)));
+    match args.apart {
+        true => attack_apart(&targets, header, part.is_some()),
+        false => attack_within(&targets, &args),
     }
     let before = ROUNDS.load(Ordering::Relaxed);
     // SAFETY: the status is mapped for ever.
@@ -215,6 +199,68 @@ fn main() {
     if !goes_on || left != 0 {
         println!("the dataplane stands still\tsucceeded\tRUN_IO returned {left}\t0");
         std::process::exit(1);
+    }
+}
+
+/// Attacks by a program whose process the dataplane is in: all that keys and the examination of
+/// system calls stop.
+fn attack_within(targets: &Targets, args: &Args) {
+    let all = memory::ATTACKS.iter().chain(system::ATTACKS).chain(code::ATTACKS);
+    if args.part.is_none_or(|part| part == Part::Keys) {
+        print("write received packets", served_on(|| memory::write_received(targets)));
+    }
+    let tries = |stops: Part| args.part.is_none_or(|part| part == stops);
+    if later::ATTACKS.iter().any(|(_, stops, _)| tries(*stops)) {
+        let later = later::Later::come();
+        for (nth, (name, stops, attack)) in later::ATTACKS.iter().enumerate() {
+            if tries(*stops) {
+                let outcome = match &later {
+                    Ok(later) => served_on(|| later.attack(nth, *attack)),
+                    Err(why) => Ok(why.clone()),
+                };
+                print(name, outcome);
+            }
+        }
+    }
+    // There is one since a thread has entered, and a new one since a device has changed.
+    let targets = &Targets { survivor: survivor(), ..*targets };
+    for (name, stops, attack) in all {
+        if args.part.is_none_or(|part| part == *stops) {
+            print(name, served_on(|| in_a_copy(|| attack(targets))));
+        }
+    }
+    if args.part.is_none_or(|part| part == Part::Other) {
+        print("random system calls", served_on(|| fuzz_all(targets, args)));
+    }
+}
+
+/// Attacks on a dataplane in another process, and on memory of it that the program only reads.
+fn attack_apart(targets: &Targets, header: *const ProcessHeader, control: bool) {
+    let survivor = if control { 0 } else { survivor() };
+    let process = apart::process_of(&Targets { survivor, ..*targets }, control);
+    // SAFETY: the dataplane's own description of itself.
+    let events = unsafe {
+        let events = (*((*header).thread_areas as *const ThreadArea)).events as *const EventSlot;
+        // A slot that this program does not need.
+        events.add(ix_abi::EVENTS_MAX - 1) as usize
+    };
+    let write = |name: &str, what: &str, attack: shared::OnMemory, at: usize| {
+        let outcome = served_on(|| attack(at).map(|()| "written".to_owned()));
+        print(&format!("{name}: {what}"), outcome);
+    };
+    for (name, attack) in shared::ON_MEMORY {
+        let has_file = !control || !shared::ON_FILES.contains(name);
+        let own = || std::ptr::from_ref(shared_counter()) as usize;
+        let at = if has_file { targets.received } else { own() };
+        write(name, "receive memory", *attack, at);
+    }
+    for (name, attack) in
+        shared::ON_MEMORY.iter().filter(|(name, _)| !shared::ON_FILES.contains(name))
+    {
+        write(name, "event array", *attack, events);
+    }
+    for (name, attack) in apart::ON_PROCESS {
+        print(name, served_on(|| in_a_copy(|| attack(process))));
     }
 }
 

@@ -45,7 +45,7 @@ pub fn attack(
         channel: kind(libc::SOCK_SEQPACKET).ok_or("there is no channel")?,
     };
     for (what, at) in [("receive memory", shared.received), ("event arrays", READ_AT)] {
-        for (name, attack) in ON_MEMORY {
+        for (name, attack) in ON_MEMORY.iter().chain(BY_NAME) {
             let name = format!("{name}: {what}");
             // Not in a copy, which does not have this memory.
             crate::print(&name, attack(at).map(|()| "it can be written".to_owned()));
@@ -61,20 +61,25 @@ pub fn attack(
 }
 
 /// `Ok` if the program could write memory that it may only read.
-type OnMemory = fn(usize) -> Result<(), String>;
+pub type OnMemory = fn(usize) -> Result<(), String>;
 
-const ON_MEMORY: &[(&str, OnMemory)] = &[
+/// Those of [`ON_MEMORY`] that need memory with a file, which packet memory has here and may not
+/// have without a wall.
+pub const ON_FILES: [&str; 2] = ["MADV_REMOVE", "mremap, then mprotect"];
+
+/// Name and attack.
+pub const ON_MEMORY: &[(&str, OnMemory)] = &[
     ("a system call that fills it", |at| {
         call(libc::SYS_getrandom, [at as u64, 8, 0, 0, 0, 0]).map(drop)
     }),
     ("mprotect", |at| {
         let write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        call(libc::SYS_mprotect, [at as u64, PAGE as u64, write, 0, 0, 0]).map(drop)
+        call(libc::SYS_mprotect, [page_of(at), PAGE as u64, write, 0, 0, 0]).map(drop)
     }),
     ("MADV_REMOVE", |at| advise(at, libc::MADV_REMOVE)),
     ("MADV_POPULATE_WRITE", |at| advise(at, libc::MADV_POPULATE_WRITE)),
     ("mremap, then mprotect", |at| {
-        let copy = [at as u64, 0, PAGE as u64, libc::MREMAP_MAYMOVE as u64, 0, 0];
+        let copy = [page_of(at), 0, PAGE as u64, libc::MREMAP_MAYMOVE as u64, 0, 0];
         let copy = call(libc::SYS_mremap, copy)?;
         let write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         call(libc::SYS_mprotect, [copy, PAGE as u64, write, 0, 0, 0]).map(drop)
@@ -93,6 +98,10 @@ const ON_MEMORY: &[(&str, OnMemory)] = &[
         let memory = memory.map_err(|e| e.to_string())?;
         memory.write_all_at(&[1; 8], at as u64).map_err(|e| e.to_string())
     }),
+];
+
+/// By the memory's name in `/proc`, which takes a right over all processes.
+const BY_NAME: &[(&str, OnMemory)] = &[
     ("its file, written", |at| {
         use std::io::Write;
         reopened(at)?.write_all(&[1; 8]).map_err(|e| e.to_string())
@@ -100,8 +109,12 @@ const ON_MEMORY: &[(&str, OnMemory)] = &[
     ("its file, cut", |at| reopened(at)?.set_len(0).map_err(|e| e.to_string())),
 ];
 
+fn page_of(at: usize) -> u64 {
+    (at & !(PAGE - 1)) as u64
+}
+
 fn advise(at: usize, advice: i32) -> Result<(), String> {
-    call(libc::SYS_madvise, [at as u64, PAGE as u64, advice as u64, 0, 0, 0]).map(drop)
+    call(libc::SYS_madvise, [page_of(at), PAGE as u64, advice as u64, 0, 0, 0]).map(drop)
 }
 
 fn reopened(at: usize) -> Result<std::fs::File, String> {

@@ -35,7 +35,7 @@ fn every_attack_is_refused_and_succeeds_without_the_wall() {
     let attacker = support::build_program("ix-attacker");
     let attacker = attacker.to_str().expect("text");
     if let Some((success, text)) =
-        in_a_guest(name, &["-f", attacker, ix, "attack", "--fuzz", "100000"])
+        in_a_guest(name, &["-f", attacker, ix, "attack", "--domain", "pku", "--fuzz", "100000"])
     {
         assert!(success, "{text}");
     }
@@ -88,6 +88,33 @@ fn programs_run_behind_the_wall() {
     if let Some((success, said)) = in_a_guest(name, &words) {
         assert!(success, "{said}");
     }
+}
+
+/// On this machine, whatever it has: by both ways into a process, each attack beside its control,
+/// and a client of the same dataplane is served all the while.
+#[test]
+fn every_attack_on_a_dataplane_of_its_own_process_is_refused() {
+    const LEAST: usize = 2 * 60;
+    let _turn = Turn::part(2);
+    let name = "every_attack_on_a_dataplane_of_its_own_process_is_refused";
+    if support::command::namespace(name).is_none() {
+        return;
+    }
+    support::build_program("ix-attacker");
+    let ix = Command::new(env!("CARGO_BIN_EXE_ix"))
+        .args(["attack", "--domain", "process", "--json"])
+        .output();
+    let output = ix.expect("the command starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    assert!(rows.len() >= LEAST, "{} rows: {text}", rows.len());
+    for row in rows {
+        assert!(row["refused"] == true && row["control_succeeds"] == true, "{row}");
+        assert!(row["client_answers"].as_u64() > Some(0), "{row}");
+    }
+    assert_eq!(report["clients"].as_array().map(Vec::len), Some(2), "{text}");
 }
 
 /// Tenants of a shared interface, on this machine: what a hostile one tries is refused, and what it
