@@ -65,7 +65,7 @@ pub type Attack = fn(&Targets) -> Result<String, String>;
 
 /// `ix-attacker FUZZ SEED IMAGE [PART]`: random system calls, their seed, the dataplane's code.
 /// Instead of a part: `apart` or, without a wall, `apart-control`. (Or
-/// `ix-attacker crossing` or `cycle`, for `ix bench gate`; or `ix-attacker calls SECONDS SEED`, a
+/// `ix-attacker crossing`, `wake` or `cycle`, for `ix bench gate`; or `ix-attacker calls SECONDS SEED`, a
 /// fuzzer of batched calls, with or without a wall; or `ix-attacker shared SECONDS SEED`, attacks
 /// on a dataplane in a process of its own; or `ix-attacker queues`, for `ix attack
 /// --vnic`.)
@@ -106,12 +106,12 @@ type Gate = extern "C" fn(u64, u64, u64, u64) -> i64;
 
 fn main() {
     let first = std::env::args().nth(1);
-    if let Some("crossing" | "cycle") = first.as_deref() {
+    if let Some(what) = first.as_deref().and_then(crossing::What::of) {
         // SAFETY: the dataplane's own description of itself.
         let gate = header().map(|header| unsafe { gate_of(header) });
         let done = gate
             .ok_or("no dataplane here".to_owned())
-            .and_then(|gate| crossing::measure(gate, first.as_deref() == Some("cycle")));
+            .and_then(|gate| crossing::measure(gate, what));
         if let Err(why) = done {
             eprintln!("ix-attacker: {why}");
             std::process::exit(1);
