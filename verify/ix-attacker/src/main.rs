@@ -64,11 +64,12 @@ pub enum Part {
 pub type Attack = fn(&Targets) -> Result<String, String>;
 
 /// `ix-attacker FUZZ SEED IMAGE [PART]`: random system calls, their seed, the dataplane's code.
-/// Instead of a part: `apart` or, without a wall, `apart-control`. (Or
-/// `ix-attacker crossing`, `wake` or `cycle`, for `ix bench gate`; or `ix-attacker calls SECONDS SEED`, a
-/// fuzzer of batched calls, with or without a wall; or `ix-attacker shared SECONDS SEED`, attacks
-/// on a dataplane in a process of its own; or `ix-attacker queues`, for `ix attack
-/// --vnic`.)
+/// Instead of a part: `apart` or, without a wall, `apart-control`. Other first words:
+///
+/// * `crossing`, `wake` and `cycle`: for `ix bench gate`;
+/// * `calls SECONDS SEED`: a fuzzer of batched calls, with a wall or without;
+/// * `shared SECONDS SEED`: attacks on a dataplane in a process of its own, all at once;
+/// * `queues`: for `ix attack --vnic`.
 struct Args {
     fuzz: u32,
     seed: u64,
