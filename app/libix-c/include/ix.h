@@ -287,6 +287,9 @@ extern "C" {
 #define IX_ERROR_MOVED 14
 /* The vNIC may not send this. */
 #define IX_ERROR_FILTERED 15
+/* The dataplane has ended, and with it every flow, listener, socket and timer. Transmit memory
+ * stays. IX_GATE_RENEW gets another dataplane. */
+#define IX_ERROR_LOST 16
 
 /* Values of code of IX_EVENT_MIGRATED: which end of the migration this is. */
 /* On the old thread: no event of the group's flows comes after this one. Calls on their
@@ -336,6 +339,12 @@ extern "C" {
 /* a = thread index, b = a descriptor + 1 (0: none). From now on, RUN_IO also returns when
  * the descriptor becomes readable. */
 #define IX_GATE_WATCH 6
+/* a = any thread index. After RUN_IO has returned IX_ERROR_* (LOST): gets another
+ * dataplane in place of the one that has ended, and returns once it is there; at once if
+ * another thread has got it. Everything is at the same addresses; elastic threads are to be
+ * entered or shared anew. Received memory has other content afterwards: IN_USE while a
+ * thread has entered an elastic thread and not left it, or is inside one that is shared. */
+#define IX_GATE_RENEW 7
 /* A wait of RUN_IO without a limit. */
 #define IX_GATE_WAIT_FOREVER UINT64_MAX
 

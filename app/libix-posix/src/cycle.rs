@@ -4,7 +4,8 @@ use crate::confined::THREADS;
 use crate::elastic_thread::Role;
 use crate::lock::{Guard, lock};
 use crate::stream::CORK_US;
-use crate::{log, signals};
+use crate::{log, lost, signals};
+use libix::Error;
 use libix::raw::Wait;
 use std::os::fd::RawFd;
 
@@ -59,8 +60,11 @@ pub fn run(
         thread.run_io(if left || !may_wait { Wait::Poll } else { wait })
     });
     let mut core = lock();
-    let events =
-        events.unwrap_or_else(|error| log::fatal(&format!("the dataplane failed: {error}")));
+    let events = match events {
+        Ok(events) => events,
+        Err(Error::Lost) => return (lost::recover(core, index), CycleEnd::Events),
+        Err(error) => log::fatal(&format!("the dataplane failed: {error}")),
+    };
     let kicked = core.came_out(index);
     core.elastic_threads[index].cycle += 1;
     core.settle(index, thread);

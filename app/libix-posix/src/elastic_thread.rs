@@ -11,6 +11,10 @@ use libix::engine::{Batch, Memory};
 use libix::raw::{Received, TxArena, call};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// How long no cycle must have run before the helper runs one.
+pub const TICK: Duration = Duration::from_millis(1);
 
 /// The driver of an elastic thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

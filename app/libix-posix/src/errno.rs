@@ -14,7 +14,7 @@ pub fn of_error(error: Error) -> i32 {
         Error::Unreachable => libc::EHOSTUNREACH,
         Error::Refused => libc::ECONNREFUSED,
         Error::TimedOut => libc::ETIMEDOUT,
-        Error::Reset => libc::ECONNRESET,
+        Error::Reset | Error::Lost => libc::ECONNRESET,
         Error::State => libc::EPIPE,
         Error::TooLong => libc::EMSGSIZE,
         _ => libc::EIO,

@@ -1,15 +1,12 @@
 //! The helper: a thread of ours for each elastic thread. It drives when no thread of the program
 //! has run a cycle for a millisecond, so that peers are answered while the program computes.
-use crate::elastic_thread::Role;
+use crate::elastic_thread::{Role, TICK};
 use crate::lock::lock;
 use crate::state::Core;
 use crate::{cycle, fds, kept_numbers, quiet_sets, signals, wake};
 use libix::raw::Wait;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
-
-/// How long no cycle must have run before the helper runs one.
-pub const TICK: Duration = Duration::from_millis(1);
 
 /// Starts a helper for each elastic thread.
 pub fn start(core: &mut Core) {

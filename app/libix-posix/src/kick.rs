@@ -16,12 +16,16 @@ pub fn forked() {
     PROCESS.store(core::ptr::null_mut(), Ordering::Release);
 }
 
+/// The dataplane of this process, if it runs here.
+pub fn process() -> Option<&'static Process> {
+    // SAFETY: null, or a value that is never freed.
+    unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
+}
+
 /// Makes the driver of an elastic thread come out. Signal handlers call this, also on a thread that
 /// is inside the dataplane.
 pub fn kick(elastic: usize) {
-    // SAFETY: null, or a value that is never freed.
-    let process = unsafe { PROCESS.load(Ordering::Acquire).as_ref() };
-    if let Some(process) = process {
+    if let Some(process) = process() {
         process.gate().call(gate_op::KICK, elastic as u64, 0, 0);
     }
 }

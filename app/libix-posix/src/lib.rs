@@ -68,6 +68,8 @@ mod emit;
 mod helper;
 mod kept_numbers;
 mod lock;
+mod lost;
+mod outside;
 mod quiet_sets;
 mod serving;
 mod signals;

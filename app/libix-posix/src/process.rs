@@ -7,7 +7,7 @@ use crate::slab::Slab;
 use crate::socket::{Datagrams, Kind, Socket};
 use crate::state::Core;
 use crate::waiter::Wakeups;
-use crate::{cycle, fds, kick, log, ops, pid, real, serving, signals, wait};
+use crate::{cycle, fds, kick, log, ops, outside, pid, real, serving, signals};
 use core::cell::UnsafeCell;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -135,7 +135,7 @@ unsafe impl Sync for Held {}
 static HELD: Held = Held(UnsafeCell::new(None));
 
 extern "C" fn before_fork() {
-    let mut guard = wait::everyone_outside();
+    let mut guard = outside::everyone_outside();
     ops::before_fork(&mut guard);
     // SAFETY: `Held`.
     unsafe { *HELD.0.get() = Some(guard) };

@@ -55,6 +55,8 @@ pub struct Core {
     pub wakeups: Wakeups,
     /// An epoll set of ours, with the program's real sets that are quiet.
     pub quiet_sets: Option<RawFd>,
+    /// The dataplane has ended, and there is no other one yet.
+    pub is_lost: bool,
     /// The program is about to end.
     pub finishing: bool,
     /// A thread of ours waits until the serving process ends.
@@ -83,6 +85,7 @@ impl Core {
             stay_out: 0,
             wakeups: Wakeups::none(),
             quiet_sets: None,
+            is_lost: false,
             finishing: false,
             waits_to_serve: false,
         }

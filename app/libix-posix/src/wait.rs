@@ -9,8 +9,7 @@
 //! for something else, the helper ([`crate::helper`]) drives until one comes back. So connections
 //! are acknowledged and retransmitted meanwhile, as a kernel would do it.
 use crate::cycle::{self, CycleEnd};
-use crate::elastic_thread::{ElasticThread, Role};
-use crate::helper::TICK;
+use crate::elastic_thread::{Role, TICK};
 use crate::lock::{Guard, lock};
 use crate::slab::Id;
 use crate::state::Core;
@@ -213,22 +212,4 @@ pub fn instead_of_helper(mut core: Guard, elastic: usize) -> Guard {
 /// Starts the dataplane if it does not run. Returns an errno if another process serves.
 pub fn enter(core: &mut Core) -> Result<(), i32> {
     if serving::start(core) { Ok(()) } else { Err(libc::ENETDOWN) }
-}
-
-/// Takes the lock when no thread is inside the dataplane. None enters it while the lock is held.
-pub fn everyone_outside() -> Guard {
-    let mut core = lock();
-    // No thread becomes a driver meanwhile, nor does a helper.
-    core.stay_out += 1;
-    let is_driven = |thread: &ElasticThread| thread.role != Role::Free;
-    while let Some(busy) = core.all_elastic_threads().iter().position(is_driven) {
-        let wake_fd = wake::own_fd();
-        core.elastic_threads[busy].wants_role.push(wake_fd);
-        drop(core);
-        signals::sleep(wake_fd, None, Some(TICK));
-        core = lock();
-        core.elastic_threads[busy].wants_role.retain(|other| *other != wake_fd);
-    }
-    core.stay_out -= 1;
-    core
 }

@@ -7,7 +7,7 @@ use crate::image::IMAGE;
 use crate::isn_key;
 use crate::settings::{Settings, vnic_refused};
 use ix_broker::link_rates::LinkRates;
-use ix_broker::run::{Broker, DataplaneSetup};
+use ix_broker::run::{Again, Broker, DataplaneSetup};
 use ix_broker::vnic::Vnic;
 use ix_controller::linux::{Latency, Tree};
 use ix_ctl::cp::Embedded;
@@ -24,6 +24,7 @@ use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::{Interface, process, random};
 use ix_vnic::VnicRules;
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,8 +81,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
             "ix: the wall is incomplete, without its {part}: the program can access the dataplane"
         );
     }
-    let again: Box<dyn Fn() -> Result<DataplaneSetup>> = Box::new(move || {
-        let memory = shared_memory(&specs, &settings, wall)?;
+    let again: Again = Box::new(move |arena| {
+        let memory = shared_memory(&specs, &settings, wall, arena)?;
         let devices = open_devices(&specs, &settings, &keys, &memory)?;
         let config = Config {
             flow_hash_key: keys.flow_hash_key(),
@@ -93,7 +94,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         let memory = memory.filter(|_| shares);
         Ok(DataplaneSetup { config, without: without.clone(), devices, memory })
     });
-    let setup = again()?;
+    let setup = again(None)?;
     let vnic = vnic(&rules, cpus.len(), &setup.devices)?;
     match user {
         _ if wall == Domain::None => {
@@ -391,11 +392,13 @@ impl Keys {
     }
 }
 
-/// Makes the packet memory that a peer may map, if a device needs that (memif).
+/// Makes the packet memory that a peer may map, if a device needs that (memif), or a program in
+/// another process. `arena` is the program's transmit memory, if it has that already.
 fn shared_memory(
     specs: &[DeviceSpec],
     settings: &Settings,
     wall: Domain,
+    arena: Option<BorrowedFd<'_>>,
 ) -> Result<Option<SharedMemory>> {
     let sizes = ix_dataplane::memory_sizes(&settings.config);
     let apart = wall == Domain::Process;
@@ -406,7 +409,11 @@ fn shared_memory(
         true => ix_mem::MemoryFds::for_another_process(sizes),
         false => ix_mem::MemoryFds::new(sizes),
     };
-    let fds = fds.map_err(|e| Problem::new("cannot allocate packet memory", e))?;
+    let mut fds = fds.map_err(|e| Problem::new("cannot allocate packet memory", e))?;
+    if let Some(arena) = arena {
+        let copy = arena.try_clone_to_owned();
+        fds.arena = copy.map_err(|e| Problem::new("cannot keep packet memory", e))?;
+    }
     Ok(Some(SharedMemory { fds: Arc::new(fds), sizes }))
 }
 

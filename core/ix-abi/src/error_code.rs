@@ -36,11 +36,13 @@ pub enum CallError {
     Moved = error::MOVED as u8,
     /// The vNIC may not send this.
     Filtered = error::FILTERED as u8,
+    /// The dataplane has ended, and all connections with it.
+    Lost = error::LOST as u8,
 }
 
 impl CallError {
     /// Every error, in the order of the codes.
-    pub const ALL: [CallError; 15] = [
+    pub const ALL: [CallError; 16] = [
         CallError::NoSys,
         CallError::Invalid,
         CallError::BadHandle,
@@ -56,6 +58,7 @@ impl CallError {
         CallError::TooLong,
         CallError::Moved,
         CallError::Filtered,
+        CallError::Lost,
     ];
 
     /// The positive code of [`error`].
@@ -112,6 +115,7 @@ impl fmt::Display for CallError {
             CallError::TooLong => "the datagram is longer than the path allows",
             CallError::Moved => "the flow group belongs to another elastic thread",
             CallError::Filtered => "the vNIC's rules forbid sending this",
+            CallError::Lost => "the dataplane has ended, and all connections with it",
         })
     }
 }

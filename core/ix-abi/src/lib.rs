@@ -329,6 +329,9 @@ pub mod error {
     pub const MOVED: i64 = 14;
     /// The vNIC may not send this.
     pub const FILTERED: i64 = 15;
+    /// The dataplane has ended, and with it every flow, listener, socket and timer. Transmit memory
+    /// stays. [`crate::gate_op::RENEW`] gets another dataplane.
+    pub const LOST: i64 = 16;
 }
 
 /// Values of [`EventSlot::code`] of [`event_kind::MIGRATED`]: which end of the migration this is.
@@ -552,6 +555,12 @@ pub mod gate_op {
     /// a = thread index, b = a descriptor + 1 (0: none). From now on, `RUN_IO` also returns when
     /// the descriptor becomes readable.
     pub const WATCH: u64 = 6;
+    /// a = any thread index. After `RUN_IO` has returned [`crate::error`] (`LOST`): gets another
+    /// dataplane in place of the one that has ended, and returns once it is there; at once if
+    /// another thread has got it. Everything is at the same addresses; elastic threads are to be
+    /// entered or shared anew. Received memory has other content afterwards: `IN_USE` while a
+    /// thread has entered an elastic thread and not left it, or is inside one that is shared.
+    pub const RENEW: u64 = 7;
     /// A wait of `RUN_IO` without a limit.
     pub const WAIT_FOREVER: u64 = u64::MAX;
 }

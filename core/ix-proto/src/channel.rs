@@ -181,7 +181,7 @@ mod tests {
             let addr = ix_wire::IpAddr::v4([10, 0, 0, 2]);
             let config = Config::with_address(addr, 24);
             let (without, place) = (vec![WallPart::Code], Place::Apart);
-            let start = Start { config, devices: vec![info], without, place };
+            let start = Start { config, devices: vec![info], without, place, given_bytes: 0 };
             for message in [
                 ToImage::Start(Box::new(start)),
                 ToImage::Ok,

@@ -88,7 +88,7 @@ pub fn start_later() -> i64 {
     let fd = unsafe { OwnedFd::from_raw_fd(later::channel()) };
     let channel = ManuallyDrop::new(Channel::from_fd(fd));
     let started = match later::domain() {
-        Domain::Process => program::attach(&channel, later::reserved()),
+        Domain::Process => program::attach(&channel, later::reserved(), later::STARTER.start),
         domain => start(&channel, later::reserved(), domain, true),
     };
     match started {
@@ -214,7 +214,7 @@ fn prepare(
     later: bool,
 ) -> Result<Prepared, String> {
     let (start, fds) = ask(channel)?;
-    let Start { config, devices: infos, without, place: _ } = start;
+    let Start { config, devices: infos, without, place: _, given_bytes: _ } = start;
     wall::parts::leave_out(&without);
     let mut fds = fds
         .into_iter()
@@ -242,7 +242,7 @@ fn prepare(
     let attached = |device, queue| finish_attachment(channel, device, queue);
     let page = Arc::new(page);
     let gate = gate::address(*domain != Domain::None);
-    let reach = Reach { gate, fd_base: reserved.base(), pages: None };
+    let reach = Reach { gate, fd_base: reserved.base(), ..Reach::default() };
     let dataplane = Dataplane::boot_in(memory, config, devices, &page, reach, attached)
         .map_err(|e| e.to_string())?;
     let signals = open_gate(&dataplane, reserved)?;

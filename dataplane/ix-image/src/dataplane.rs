@@ -125,7 +125,7 @@ fn wait_for_end(program: BorrowedFd<'_>, last: BorrowedFd<'_>, channel: Borrowed
 /// Makes the dataplane that the broker describes.
 fn begin(channel: &Channel) -> Result<Begun, String> {
     let (start, fds) = boot::ask(channel)?;
-    let Start { config, devices: infos, without: _, place } = start;
+    let Start { config, devices: infos, without: _, place, given_bytes } = start;
     if place != Place::Apart {
         return Err("the broker started the wrong kind of dataplane; build ix again".to_owned());
     }
@@ -146,7 +146,7 @@ fn begin(channel: &Channel) -> Result<Begun, String> {
     let page = ControlPage::create(page_fd.as_fd(), threads, ticks_per_us);
     let page = Arc::new(page.map_err(|e| e.to_string())?);
     let attached = |device, queue| boot::finish_attachment(channel, device, queue);
-    let reach = Reach { pages: Some(pages), ..Reach::default() };
+    let reach = Reach { pages: Some(pages), given_bytes, ..Reach::default() };
     let dataplane = Dataplane::boot_in(memory, config, devices, &page, reach, attached);
     Ok(Begun { dataplane: dataplane.map_err(|e| e.to_string())?, bells, program })
 }

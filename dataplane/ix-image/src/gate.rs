@@ -161,8 +161,9 @@ extern "C" fn cross(op: u64, index: u64, b: u64, c: u64, slot: *const Slot, app_
     )
 }
 
-/// `Starter::start`: runs on the image's first stack, with the first thread's storage. Signals are
-/// blocked meanwhile, because the threads that the start makes and ends would receive them.
+/// `Starter::start`, and `RENEW` of a dataplane in another process: runs on the image's first
+/// stack, with the first thread's storage. Signals are blocked meanwhile, because the threads that
+/// the start makes and ends would receive them.
 pub extern "C" fn start() -> u64 {
     let before = sys::set_signal_mask(BLOCKED);
     let (stack_top, fs_base) = later::context();

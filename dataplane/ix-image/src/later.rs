@@ -5,6 +5,9 @@
 //! process that registered it. So the image waits in the process in which the launcher has planted
 //! it, and is copied by fork like the program. The first process that calls [`STARTER`]'s function
 //! gets the dataplane. It starts there on the image's first stack, to whose frames no code returns.
+//!
+//! A dataplane in another process that takes the place of one that has ended is asked for in the
+//! same way.
 use crate::arguments::Domain;
 use crate::gate;
 use crate::sys;

@@ -100,13 +100,16 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char, env: *const *const c
 /// Starts the dataplane, now or later; returns the address that the program gets.
 fn begin(channel: &Channel, arguments: &Arguments) -> Result<usize, String> {
     let reserved = reserved()?;
-    if arguments.later {
+    // A dataplane in another process may end, and this one then asks for the next.
+    if arguments.later || matches!(arguments.domain, Domain::Process) {
         later::prepare(arguments.channel, reserved, arguments.domain.clone());
+    }
+    if arguments.later {
         reserved.fence().map_err(|e| format!("setrlimit: {e}"))?;
         return Ok((&raw const later::STARTER).addr());
     }
     let header = match &arguments.domain {
-        Domain::Process => program::attach(channel, reserved)?,
+        Domain::Process => program::attach(channel, reserved, later::STARTER.start)?,
         domain => boot::start(channel, reserved, domain, false)?,
     };
     Ok(header.expose_provenance())

@@ -5,15 +5,17 @@ use ix_entry::Channel;
 use ix_launch::{Child, Conversation, DataplaneProcess, Exit, Image};
 use ix_launch::{LaunchError, Occurrence, ServeError};
 use ix_netdev::SharedMemory;
-use ix_proto::crossing::{Attach, FaultNote, WrittenPages, read_bytes, written_bytes};
+use ix_proto::crossing::{Attach, FaultNote, LEGACY_AT, WrittenPages, read_bytes, written_bytes};
 use ix_proto::{Codec, FromImage, Start, ToImage};
 use ix_sys::process::Process;
 use ix_sys::{fd, socket};
+use std::collections::VecDeque;
 use std::fs::{File, Permissions};
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What is needed to start a dataplane, and the one that runs.
@@ -26,6 +28,27 @@ pub struct Apart {
     running: Option<DataplaneProcess>,
     /// The pages that the program writes.
     written: Option<OwnedFd>,
+    /// Of the last dataplane, for the next one of the same process.
+    left: Option<Left>,
+    /// When dataplanes died that their programs survived.
+    deaths: VecDeque<Instant>,
+}
+
+/// What a dataplane leaves to the next one of its program.
+struct Left {
+    program: Arc<Process>,
+    /// The program's transmit memory.
+    arena: OwnedFd,
+    /// The pages that the program only reads.
+    read: OwnedFd,
+}
+
+/// What the next dataplane of a program begins with.
+pub struct Legacy {
+    /// The program's transmit memory, which stays mapped there.
+    pub arena: OwnedFd,
+    /// So much of it may belong to the program, bytes from its beginning.
+    pub given_bytes: u64,
 }
 
 /// Why a dataplane in a process of its own could not begin.
@@ -49,6 +72,10 @@ pub enum BeginError {
     Silent,
 }
 
+/// A dataplane is started in place of one that has died, so often within this time.
+const DEATHS: usize = 5;
+const DEATHS_WITHIN: Duration = Duration::from_secs(60);
+
 /// How long a program may take to map what it shares with its dataplane. Nothing else of its run
 /// is served meanwhile.
 const MAPPING: Duration = Duration::from_secs(10);
@@ -64,7 +91,9 @@ struct Shared {
 impl Apart {
     /// Of this image.
     pub fn new(image: Image, pins: bool) -> io::Result<Apart> {
-        Ok(Apart { image, user: OwnUser::claim()?, pins, running: None, written: None })
+        let user = OwnUser::claim()?;
+        let deaths = VecDeque::new();
+        Ok(Apart { image, user, pins, running: None, written: None, left: None, deaths })
     }
 
     /// Whom dataplanes run as; `None`: the broker's own user.
@@ -99,6 +128,40 @@ impl Apart {
     /// Waits until the dataplane of a program that has ended has closed the program's connections.
     pub fn end(&mut self) -> io::Result<Option<Exit>> {
         self.running.take().map(|mut dataplane| dataplane.wait()).transpose()
+    }
+
+    /// A dataplane has died that its program survives: no other one may follow if that has happened
+    /// too often.
+    pub fn has_died(&mut self) {
+        let now = Instant::now();
+        self.deaths.push_back(now);
+        self.deaths.retain(|at| now.duration_since(*at) < DEATHS_WITHIN);
+    }
+
+    /// Why no other dataplane is started, if it is so.
+    pub fn gives_up(&self) -> Option<String> {
+        let died = self.deaths.len();
+        let seconds = DEATHS_WITHIN.as_secs();
+        (died > DEATHS).then(|| {
+            format!(
+                "its dataplane has died {died} times within {seconds} s and is not started again; \
+                 the lines above say how it died"
+            )
+        })
+    }
+
+    /// What the last dataplane has left to the next one of this process; `None` if it was that of
+    /// another one.
+    pub fn legacy(&mut self, program: &Process) -> io::Result<Option<Legacy>> {
+        // A number is that of the same process as long as that has not ended.
+        let is_same = |left: &mut Left| left.program.pid() == program.pid();
+        let Some(left) = self.left.take_if(is_same).filter(|left| !left.program.has_ended()) else {
+            return Ok(None);
+        };
+        let Left { arena, read, .. } = left;
+        let mut bytes = [0; 8];
+        fd::read_at(read.as_fd(), &mut bytes, LEGACY_AT as i64)?;
+        Ok(Some(Legacy { arena, given_bytes: u64::from_ne_bytes(bytes) }))
     }
 
     /// Where the program has faulted that this signal has ended: address and instruction.
@@ -137,6 +200,11 @@ impl Apart {
         };
         let (_, shared) = begun?;
         told?;
+        self.left = Some(Left {
+            program: child.heir().clone(),
+            arena: memory.fds.arena.try_clone()?,
+            read: shared.read,
+        });
         self.written = Some(shared.written);
         let end = Instant::now() + MAPPING;
         while let left_ms @ 1.. = end.saturating_duration_since(Instant::now()).as_millis() as i32 {

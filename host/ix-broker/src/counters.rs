@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 
 /// A control page: the broker makes the memory, the dataplane fills it.
 pub struct Counters {
@@ -38,6 +39,12 @@ impl Counters {
     /// The descriptor for the dataplane.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// Forgets what a dataplane that has ended has counted, flows that it had above all. The next
+    /// one begins with a page of zeroes.
+    pub fn clear(&self) -> io::Result<()> {
+        self.file.write_all_at(&vec![0; ControlPage::bytes_for(self.threads)], 0)
     }
 
     /// Address and instruction of the program's last fault, if it was one of this signal.

@@ -22,7 +22,7 @@ use ix_proto::{Config, FromImage, Start};
 use ix_sys::process::Process;
 use ix_sys::socket::get_option;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -64,7 +64,7 @@ pub struct Broker {
     /// What its dataplane begins with.
     pub setup: DataplaneSetup,
     /// Makes another setup, for a dataplane that starts after the first one has ended.
-    pub again: Box<dyn Fn() -> Result<DataplaneSetup>>,
+    pub again: Again,
     /// Who may open the control sockets, and whether metrics are served.
     pub access: Access,
     /// What makes an unmodified program load the library for sockets.
@@ -80,6 +80,9 @@ pub struct Broker {
     /// The program's hardware threads; empty: all that we may use.
     pub program_cpus: Vec<usize>,
 }
+
+/// Makes a setup; with this transmit memory, which the program has already, if there is one.
+pub type Again = Box<dyn Fn(Option<BorrowedFd<'_>>) -> Result<DataplaneSetup>>;
 
 /// What a dataplane begins with.
 pub struct DataplaneSetup {
@@ -116,7 +119,7 @@ pub struct Running {
     signals: SignalForwarding,
     /// For the first dataplane.
     setup: Option<DataplaneSetup>,
-    again: Box<dyn Fn() -> Result<DataplaneSetup>>,
+    again: Again,
     /// A process of the program that has asked for the dataplane while another one has it, and when
     /// it is refused.
     waiting: Option<(Process, Instant)>,
@@ -213,6 +216,7 @@ fn start_of(setup: &DataplaneSetup, vnic: &Vnic, place: Place) -> Start {
         devices: setup.devices.iter().map(|device| device.info.clone()).collect(),
         without: setup.without.clone(),
         place,
+        given_bytes: 0,
     }
 }
 
@@ -232,12 +236,12 @@ impl Running {
 
     /// Gives a dataplane that begins what it asks for.
     fn equip(&mut self) -> Result<()> {
-        let setup = match self.setup.take() {
-            Some(setup) => setup,
+        let (setup, given_bytes) = match self.setup.take() {
+            Some(setup) => (setup, 0),
             None => self.setup_again()?,
         };
         let place = if self.apart.is_some() { Place::Apart } else { Place::Within };
-        let start = start_of(&setup, &self.vnic, place);
+        let start = Start { given_bytes, ..start_of(&setup, &self.vnic, place) };
         // Filters may have been added since the configuration was checked.
         start.check().map_err(|e| Problem::new("cannot begin a dataplane", e))?;
         let mut devices = setup.devices;
@@ -291,19 +295,29 @@ impl Running {
         Ok(())
     }
 
-    /// The setup of a dataplane in another process, after the process of the first one has ended.
-    /// Linux may take a moment to free its devices.
-    fn setup_again(&mut self) -> Result<DataplaneSetup> {
-        if let Some(apart) = &mut self.apart {
-            let ended = apart.end();
-            ended.map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))?;
+    /// The setup of another dataplane, after the process of the last one has ended, and how much of
+    /// its transmit memory belongs to the program already. Linux may take a moment to free its
+    /// devices.
+    fn setup_again(&mut self) -> Result<(DataplaneSetup, u64)> {
+        let name = self.name.clone();
+        let problem = |e| Problem::new(format!("cannot wait for {name}"), e);
+        if let Some(exit) = self.apart.as_mut().and_then(|apart| apart.end().transpose()) {
+            let exit = exit.map_err(problem)?;
+            self.apart_has_ended(Some(exit))?;
         }
+        let mut legacy = None;
+        if let Some(apart) = &mut self.apart {
+            legacy = apart.legacy(self.child.heir()).map_err(problem)?;
+        }
+        let arena = legacy.as_ref().map(|legacy| legacy.arena.as_fd());
+        let given_bytes = legacy.as_ref().map_or(0, |legacy| legacy.given_bytes);
         self.devices = Devices::new(Vec::new());
+        self.counters.clear().map_err(problem)?;
         let end = Instant::now() + REOPEN;
         loop {
-            match (self.again)() {
+            match (self.again)(arena) {
                 Err(_) if Instant::now() < end => std::thread::sleep(REOPEN / 100),
-                setup => return setup,
+                setup => return setup.map(|setup| (setup, given_bytes)),
             }
         }
     }
@@ -443,9 +457,22 @@ impl Running {
         let problem = |e| Problem::new("the channel to the dataplane broke", e);
         match apart.hear().map_err(problem)? {
             Ok(message) => self.handle(&message, None),
-            Err(exit) => say_how_it_ended(exit),
+            Err(exit) => self.apart_has_ended(exit)?,
         }
         Ok(())
+    }
+
+    /// The dataplane's process has ended. If it has died and the program has not, the program's
+    /// next call asks for another one.
+    fn apart_has_ended(&mut self, exit: Option<Exit>) -> Result<()> {
+        say_how_it_ended(exit);
+        let died = exit.is_some_and(|exit| exit != Exit::Status(0));
+        let Some(apart) = self.apart.as_mut().filter(|_| died) else { return Ok(()) };
+        apart.has_died();
+        match apart.gives_up() {
+            Some(why) => Err(Problem::new(format!("cannot go on with {}", self.name), why)),
+            None => Ok(()),
+        }
     }
 
     /// The program has ended: waits until its connections are closed.

@@ -1,6 +1,6 @@
 //! Processes, users and signals.
 use crate::lock::lock;
-use crate::{kept_numbers, pid, process, real, serving, signals, wait};
+use crate::{kept_numbers, outside, pid, process, real, serving, signals};
 use libc::{c_int, gid_t, pid_t, rlimit, sighandler_t, size_t, uid_t};
 
 #[unsafe(no_mangle)]
@@ -163,7 +163,7 @@ macro_rules! outside {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => { $(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-            let mut nobody_inside = wait::everyone_outside();
+            let mut nobody_inside = outside::everyone_outside();
             serving::before_rights_go(&mut nobody_inside);
             // SAFETY: the C library's function of this name gets the program's own arguments.
             unsafe { real::$name($($argument),*) }

@@ -151,6 +151,25 @@ impl<P: Copy> Batch<P> {
         VecDeque::into(taken)
     }
 
+    /// Forgets all calls. New ones wait until [`Batch::resume`].
+    pub(crate) fn hold(&mut self)
+    where
+        P: Default,
+    {
+        self.pending.clear();
+        self.backlog.clear();
+        self.answered.clear();
+        // An answer that is not read.
+        self.answered.push(P::default());
+        self.read = 0;
+    }
+
+    /// The next batch can be written.
+    pub(crate) fn resume(&mut self) {
+        self.answered.clear();
+        self.read = 0;
+    }
+
     /// What the answers of the calls in the array are for.
     pub fn pending(&self) -> &[P] {
         &self.pending

@@ -244,7 +244,7 @@ impl<U: User> Engine<U> {
             Pending::Rename(cookie, old) => self.renamed(cookie, old, answer),
             Pending::Connect(cookie) => self.connect_answered(cookie, answer),
             Pending::Listen(id) => match (self.listeners.get_mut(id), answer) {
-                (Some(listener), answer) => *listener = Some(answer),
+                (Some(listener), answer) => listener.name = Some(answer),
                 // Ended before it had a name.
                 (None, Ok(name)) => self.push_quietly(call::unlisten(name)),
                 (None, Err(_)) => {}

@@ -20,6 +20,13 @@ pub(crate) struct Parcel<S> {
     calls: Vec<Batched>,
 }
 
+impl<S> Parcel<S> {
+    /// The connections alone.
+    pub(super) fn into_connections(self) -> impl Iterator<Item = Connection<S>> {
+        self.connections.into_iter().map(|moved| moved.connection)
+    }
+}
+
 /// A connection on its way.
 struct Moved<S> {
     /// The dataplane's cookie of it; `None`: it was not accepted yet.

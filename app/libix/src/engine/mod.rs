@@ -57,6 +57,7 @@ mod connection;
 mod cycle;
 mod flow;
 mod groups;
+mod lost;
 mod memory;
 mod migrate;
 mod send;
@@ -87,6 +88,13 @@ pub(crate) const FETCH_AHEAD: usize = 4;
 
 /// What the dataplane calls a listener or a socket, once it is known.
 pub(crate) type Name = Option<Result<u64, Error>>;
+
+/// A listener, and what it was asked for with.
+struct Listener {
+    name: Name,
+    at: SocketAddr,
+    backlog: u32,
+}
 
 /// What a user of the engine attaches.
 pub trait User {
@@ -122,7 +130,7 @@ pub(crate) enum Pending<C> {
 /// The connections, listeners and UDP sockets of one elastic thread.
 pub struct Engine<U: User> {
     connections: Table<Connection<U::Connection>>,
-    listeners: Table<Name>,
+    listeners: Table<Listener>,
     udp: Udp<U::Socket>,
     /// Connections with calls to append, each once.
     dirty: VecDeque<Cookie>,
@@ -320,14 +328,14 @@ impl<U: User> Engine<U> {
     /// Opens a listener and returns its id, which [`Observer::knocked`] names;
     /// [`Engine::listener_outcome`] says what came of it. `backlog` 0: the dataplane's default.
     pub fn listen(&mut self, at: SocketAddr, backlog: u32) -> u64 {
-        let id = self.listeners.insert(None);
+        let id = self.listeners.insert(Listener { name: None, at, backlog });
         self.make(call::listen(at, backlog, id), Pending::Listen(id));
         id
     }
 
     /// Whether the listener was opened, once that is known; a refused one is forgotten.
     pub fn listener_outcome(&mut self, id: u64) -> Option<Result<(), Error>> {
-        let outcome = *self.listeners.get(id)?;
+        let outcome = self.listeners.get(id)?.name;
         if let Some(Err(_)) = outcome {
             self.listeners.remove(id);
         }
@@ -336,7 +344,7 @@ impl<U: User> Engine<U> {
 
     /// Ends a listener. Its connections live on.
     pub fn unlisten(&mut self, id: u64) {
-        if let Some(Some(Ok(name))) = self.listeners.remove(id) {
+        if let Some(Listener { name: Some(Ok(name)), .. }) = self.listeners.remove(id) {
             self.push_quietly(call::unlisten(name));
         }
     }

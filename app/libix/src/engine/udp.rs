@@ -17,6 +17,7 @@ struct Outgoing {
 
 struct Socket<T> {
     name: Name,
+    at: SocketAddr,
     state: T,
 }
 
@@ -81,6 +82,26 @@ impl<T> Udp<T> {
         }
     }
 
+    /// The dataplane has ended: datagrams on their way are lost. Returns the sockets to be bound
+    /// again.
+    pub(super) fn lose(&mut self) -> Vec<(u64, SocketAddr)> {
+        self.lost += self.waiting.len() as u64;
+        self.waiting.clear();
+        for id in self.sending.ids().collect::<Vec<_>>() {
+            self.sending.remove(id);
+        }
+        let mut again = Vec::new();
+        for id in self.sockets.ids().collect::<Vec<_>>() {
+            if let Some(socket) = self.sockets.get_mut(id)
+                && !matches!(socket.name, Some(Err(_)))
+            {
+                socket.name = None;
+                again.push((id, socket.at));
+            }
+        }
+        again
+    }
+
     pub(super) fn sent(&mut self, id: u64) {
         self.sending.remove(id);
     }
@@ -90,7 +111,7 @@ impl<U: User> Engine<U> {
     /// Opens a UDP socket of this elastic thread and returns its id; [`Engine::udp_outcome`] says
     /// what came of it. Port 0: any that is free.
     pub fn udp_bind(&mut self, at: SocketAddr, state: U::Socket) -> u64 {
-        let id = self.udp.sockets.insert(Socket { name: None, state });
+        let id = self.udp.sockets.insert(Socket { name: None, at, state });
         self.make(call::udp_bind(at, id), Pending::UdpBind(id));
         id
     }

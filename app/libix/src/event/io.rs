@@ -54,6 +54,8 @@ pub struct Io<S> {
     /// The flow groups of this thread have left, as [`Io::drain`] asked.
     pub(super) drained: bool,
     pub(super) drain_refused: Option<Error>,
+    /// How many dataplanes have ended.
+    pub(super) lost: u64,
     /// The address to which the datagram in the present callback was sent.
     pub(super) asked: Option<IpAddr>,
     /// `None`: connections never move.
@@ -77,6 +79,7 @@ impl<S> Io<S> {
             stop: false,
             drained: false,
             drain_refused: None,
+            lost: 0,
             asked: None,
             team: team.cloned(),
             engine,
@@ -218,6 +221,24 @@ impl<S> Io<S> {
         self.packets.flush(&mut self.engine);
         self.engine.emit(|_, _, _| false);
         self.engine.run_io(if self.packets.has_backlog() { Wait::Poll } else { wait })
+    }
+
+    /// The dataplane has ended: connections are dead with the next failures that are told. What
+    /// the next one must have is asked for.
+    pub(super) fn lose(&mut self) {
+        self.lost += 1;
+        self.engine.lose();
+        self.restart_timers();
+        self.lose_packets();
+    }
+
+    /// Takes in connections that were on their way here when the dataplane ended; `is_new`: there
+    /// is another one.
+    pub(super) fn unpack_lost(&mut self, is_new: bool) -> Vec<u64> {
+        let here = self.thread_index();
+        let parcels = self.team.as_ref().map(|team| team.receive_all(here));
+        let parcels = parcels.into_iter().flatten();
+        parcels.flat_map(|parcel| self.engine.unpack_lost(parcel, is_new)).collect()
     }
 
     /// Handles the results of the last batch.

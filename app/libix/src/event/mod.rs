@@ -24,6 +24,9 @@
 //!   by [`Handler::on_packets`] or [`EventLoop::wait_queues`], and leave by [`Io::packet_send`].
 //!   Doorbells ([`Io::set_bell`]) notify other threads of the program.
 //! * **Signals** go from loop to loop ([`Io::signal`], [`Handler::on_signal`]).
+//! * **Renewal**: if the dataplane ends, in a process of its own, all connections are dead, and the
+//!   loop goes on with another one ([`Handler::on_renewed`]). It waits until the loops of all
+//!   elastic threads have noticed.
 
 mod bell;
 mod conn;
@@ -34,6 +37,7 @@ mod packets;
 mod team;
 mod udp;
 
+use crate::engine::tell_failures;
 use crate::error::{Dead, Error};
 use crate::raw::{Thread, Wait, call};
 use io::Pending;
@@ -179,6 +183,14 @@ pub trait Handler {
     fn on_restore(&mut self, io: &mut Io<Self::State>) {
         let _ = io;
     }
+
+    /// The dataplane had ended, and there is another one. [`Handler::on_dead`] was called for all
+    /// connections before ([`Error::Lost`]). Listeners, UDP sockets, packet queues and timers are
+    /// the same as before; what was on its way to peers or other threads is lost. Frames that were
+    /// taken from packet queues have other content.
+    fn on_renewed(&mut self, io: &mut Io<Self::State>) {
+        let _ = io;
+    }
 }
 
 /// A service on one elastic thread.
@@ -242,8 +254,12 @@ impl<H: Handler> EventLoop<H> {
     /// Transmit memory that all threads of the program may use, for the life of the program
     /// ([`Conn::send_lent`]); runs cycles until it is there.
     pub fn shared_memory(&mut self, bytes: u64) -> Result<&'static [AtomicU64], Error> {
-        self.io.engine.push(call::tx_alloc(bytes), Pending::SharedMemory);
+        let mut asked = None;
         loop {
+            // The dataplane that was asked may end.
+            if asked.replace(self.io.lost) != Some(self.io.lost) {
+                self.io.engine.push(call::tx_alloc(bytes), Pending::SharedMemory);
+            }
             self.turn(Wait::Poll)?;
             if let Some(outcome) = self.io.shared.take() {
                 return outcome;
@@ -273,12 +289,17 @@ impl<H: Handler> EventLoop<H> {
 
     /// Makes this an ordinary Linux thread while `work` runs, and then the elastic thread again.
     /// Before that its connections move to the other threads, if the loop is in a team; its timers
-    /// and UDP sockets wait. `Err`: it is the last active thread ([`Error::State`]), and `work` did
-    /// not run; or the dataplane does not take the thread back, and the loop has ended.
+    /// and UDP sockets wait. `Err`: `work` did not run, because it is the last active thread
+    /// ([`Error::State`]) or the dataplane has ended meanwhile ([`Error::Lost`]); or the dataplane
+    /// does not take the thread back, and the loop has ended.
     pub fn in_background<R>(&mut self, work: impl FnOnce(&mut H) -> R) -> Result<R, Error> {
         self.io.drain();
+        let lost = self.io.lost;
         while !self.io.drained {
             self.turn(Wait::Forever)?;
+            if self.io.lost != lost {
+                return Err(Error::Lost);
+            }
             if let Some(refused) = self.io.drain_refused.take() {
                 return Err(refused);
             }
@@ -296,7 +317,10 @@ impl<H: Handler> EventLoop<H> {
     /// Runs one cycle: the batch is carried out, then the handler is called for all events. An
     /// error means that the dataplane refuses to run this thread.
     pub fn turn(&mut self, wait: Wait) -> Result<(), Error> {
-        self.io.run_io(wait)?;
+        match self.io.run_io(wait) {
+            Err(Error::Lost) => return self.renew(),
+            outcome => outcome?,
+        }
         self.io.settle();
         crate::engine::tell(&mut LoopObserver(self));
         if self.io.engine.has_starved() {
@@ -305,6 +329,27 @@ impl<H: Handler> EventLoop<H> {
         self.report_packets();
         self.handler.on_cycle(&mut self.io);
         Ok(())
+    }
+
+    /// The dataplane has ended: tells of the end of all connections, and waits for another one.
+    #[cold]
+    fn renew(&mut self) -> Result<(), Error> {
+        self.io.lose();
+        self.tell_lost(false);
+        self.report_packets();
+        self.io.engine.renew()?;
+        // Other threads may have sent some connections before they knew.
+        self.tell_lost(true);
+        self.handler.on_renewed(&mut self.io);
+        Ok(())
+    }
+
+    fn tell_lost(&mut self, is_new: bool) {
+        let here = self.io.thread_index();
+        for id in self.io.unpack_lost(is_new) {
+            self.tell(id, |handler, conn| handler.on_migrate_in(conn, here));
+        }
+        tell_failures(&mut LoopObserver(self));
     }
 
     /// Calls the handler about a connection that it has not ended.

@@ -112,6 +112,9 @@ impl Frame {
 
 /// A packet queue.
 struct Queue {
+    /// What it was asked for with.
+    device: u32,
+    claim: Claim,
     /// The dataplane's name of it, once known.
     name: Option<Result<u64, Error>>,
     priority: Priority,
@@ -222,6 +225,8 @@ impl<S> Io<S> {
     /// the same: each gets the packets of its own queue pair.
     pub fn packet_bind(&mut self, device: u32, claim: Claim, priority: Priority) -> u64 {
         let id = self.packets.queues.insert(Queue {
+            device,
+            claim,
             name: None,
             priority,
             arrived: VecDeque::new(),
@@ -229,10 +234,34 @@ impl<S> Io<S> {
             has_come: false,
             has_left: false,
         });
+        self.ask_for_queue(id, device, claim);
+        id
+    }
+
+    fn ask_for_queue(&mut self, id: u64, device: u32, claim: Claim) {
         let (kind, number) = claim.to_abi();
         let bind = call::packet_bind(device, kind, number, id);
         self.engine.push(bind, Pending::PacketBind(id));
-        id
+    }
+
+    /// The dataplane has ended: frames that were not sent are told, those that were not taken are
+    /// lost, and the queues are asked for again.
+    pub(super) fn lose_packets(&mut self) {
+        self.packets.waiting.clear();
+        for id in self.packets.sending.ids().collect::<Vec<_>>() {
+            self.packet_left(id, Err(Error::Lost));
+        }
+        for id in self.packets.queues.ids().collect::<Vec<_>>() {
+            let Some(queue) = self.packets.queues.get_mut(id) else { continue };
+            queue.arrived.clear();
+            if !matches!(queue.name, Some(Err(_))) {
+                queue.name = None;
+                let (device, claim) = (queue.device, queue.claim);
+                self.ask_for_queue(id, device, claim);
+            }
+        }
+        // Frames that the program still has are not the next dataplane's.
+        self.packets.home = Rc::default();
     }
 
     /// Whether the queue was opened, once that is known; a refused queue is forgotten.
@@ -356,15 +385,17 @@ impl<H: Handler> EventLoop<H> {
             Some(Some(Ok(name))) => name,
             _ => return Err(Error::BadHandle),
         };
+        let lost = self.io.lost;
         while !self.io.engine.push_packet_info(name, Pending::PacketInfo) {
             self.turn(Wait::Poll)?;
         }
-        loop {
+        while self.io.lost == lost {
             self.turn(Wait::Poll)?;
             if let Some(info) = self.io.packets.info.take() {
                 return info;
             }
         }
+        Err(Error::Lost)
     }
 
     /// Runs cycles until one of these packet queues has a frame, and returns which: one of high

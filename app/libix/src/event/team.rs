@@ -38,6 +38,11 @@ impl<S> Team<S> {
         }
     }
 
+    /// Takes all connections that were sent to this thread.
+    pub(super) fn receive_all(&self, here: u32) -> Vec<Parcel<S>> {
+        self.mailbox(here).map(|mut mailbox| core::mem::take(&mut *mailbox)).unwrap_or_default()
+    }
+
     /// Takes the connections of a flow group that were sent to this thread.
     pub(super) fn receive(&self, here: u32, group: u32) -> Vec<Parcel<S>> {
         let Some(mut mailbox) = self.mailbox(here) else { return Vec::new() };

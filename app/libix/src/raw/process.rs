@@ -1,9 +1,11 @@
 //! Finding the dataplane of this process.
 use super::Gate;
+use crate::error::Error;
 use core::fmt;
 use core::ptr::with_exposed_provenance;
 use ix_abi::{
     ABI_MAGIC, ABI_VERSION, ENV_HEADER, ProcessHeader, STARTER_MAGIC, Starter as Words, ThreadArea,
+    gate_op,
 };
 use std::net::IpAddr;
 
@@ -117,6 +119,13 @@ impl Process {
     /// The gate of this process.
     pub fn gate(&self) -> ProcessGate {
         ProcessGate { address: self.header.gate as usize }
+    }
+
+    /// Gets another dataplane in place of the one that has ended ([`Error::Lost`]); at once if
+    /// another thread has got it. Received memory has other content afterwards, so every thread
+    /// must have left its elastic thread before ([`Error::InUse`]).
+    pub fn renew(&self) -> Result<(), Error> {
+        Error::check(self.gate().call(gate_op::RENEW, 0, 0, 0)).map(drop)
     }
 
     /// Addresses of the arrays of elastic thread `index`.

@@ -105,6 +105,36 @@ impl Thread {
         unsafe { Thread::begin(Box::new(gate), area, index, gate_op::SHARE, first) }
     }
 
+    /// After [`Error::Lost`] and [`Process::renew`]: shares the elastic thread of the new
+    /// dataplane. Flows, listeners and sockets are gone; transmit memory is what it was. `first` is
+    /// as for [`Thread::share`].
+    pub fn share_again(&mut self, first: impl FnOnce(&mut Thread)) -> Result<usize, EnterError> {
+        let entered = self.gate.call(gate_op::SHARE, self.index.into(), 0, 0);
+        Error::check(entered).map_err(EnterError::Refused)?;
+        (self.pushed, self.answered, self.ready, self.sg_used) = (0, 0, 0, 0);
+        self.push(Batched(Call::Nop));
+        first(self);
+        self.run_io(Wait::Poll).map_err(EnterError::Refused)
+    }
+
+    /// After [`Error::Lost`]: leaves the elastic thread, gets another dataplane once all threads of
+    /// the program have left theirs, and enters it. Flows, listeners, sockets and timers are gone;
+    /// transmit memory is what it was. Received bytes must not be looked at any more.
+    pub(crate) fn renew(&mut self) -> Result<(), Error> {
+        let (pause, index) = (std::time::Duration::from_millis(1), self.index.into());
+        self.gate.call(gate_op::LEAVE, index, 0, 0);
+        loop {
+            match Error::check(self.gate.call(gate_op::RENEW, index, 0, 0)) {
+                // Another thread does not know yet, or gets it right now.
+                Err(Error::InUse) => std::thread::sleep(pause),
+                outcome => break outcome.map(drop)?,
+            }
+        }
+        Error::check(self.gate.call(gate_op::ENTER, index, 0, 0))?;
+        (self.pushed, self.answered, self.ready, self.sg_used) = (0, 0, 0, 0);
+        Ok(())
+    }
+
     /// Makes waits also end when this descriptor is readable.
     pub fn watch(&mut self, fd: Option<RawFd>) -> Result<(), Error> {
         let fd_plus_1 = fd.map_or(0, |fd| fd as u64 + 1);

@@ -4,4 +4,4 @@ mod haproxy;
 mod libevent;
 mod libix_c;
 mod libix_c_control;
-mod posix;
+pub mod posix;

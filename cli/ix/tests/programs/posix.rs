@@ -22,7 +22,7 @@ const MEMCACHED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, 2), 1
 
 /// Compiles one of the programs in `app/libix-posix/tests/programs`; `None`, said loudly, where
 /// there is no C compiler.
-fn compile(test: &str, name: &str) -> Option<PathBuf> {
+pub fn compile(test: &str, name: &str) -> Option<PathBuf> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../app/libix-posix/tests/programs");
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{name}"));
     let source = format!("{folder}/{name}.c");

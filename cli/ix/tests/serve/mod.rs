@@ -20,6 +20,7 @@ mod pcap;
 mod policy;
 mod process_wall;
 mod queues;
+mod restart;
 mod share;
 mod shared_cores;
 mod top;

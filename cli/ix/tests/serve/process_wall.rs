@@ -2,9 +2,10 @@
 //! left when one of the processes is killed.
 use crate::support::process::{Process, is_alive, signal};
 use crate::support::traffic::echo;
-use crate::support::{self, Nic, PATIENCE, Service, TestNet, eventually};
+use crate::support::{self, Nic, PATIENCE, SERVICE, Service, TestNet, eventually};
 use ix_skip::{Need, skip};
 use std::io::Read;
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -163,14 +164,18 @@ fn after_any_process_was_killed_the_port_is_served_again() {
             _ => signal(broker, libc::SIGKILL),
         }
         if round % 3 == 1 {
-            // This program ends when its dataplane does.
+            // This program goes on with another one.
             service.process.wait_for("ix: the dataplane ended (killed by SIGKILL)", PATIENCE);
+            eventually("it serves again", || {
+                net.client.run(|| TcpStream::connect(SERVICE).is_ok())
+            });
+            service.process.terminate();
         } else {
             stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
             let ended = matches!(stream.read(&mut [0; 64]), Ok(0) | Err(_));
             assert!(ended, "round {round}: the peer is told");
+            service.process.wait(PATIENCE);
         }
-        service.process.wait(PATIENCE);
         eventually("no process is left", || {
             [broker, program, dataplane].iter().all(|p| !is_alive(*p))
         });

@@ -429,8 +429,11 @@ mod tests {
             prop_assert_eq!(config.check(), Ok(()));
             let without: Vec<_> = parts.into_iter().map(|part| WallPart::ALL[part]).collect();
             for place in [Place::Within, Place::Apart] {
-                let (config, devices, without) = (config.clone(), devices.clone(), without.clone());
-                survives(&Start { config, devices, without, place });
+                for given_bytes in [0, u64::MAX] {
+                    let (config, devices) = (config.clone(), devices.clone());
+                    let without = without.clone();
+                    survives(&Start { config, devices, without, place, given_bytes });
+                }
             }
         }
 
@@ -508,7 +511,7 @@ mod tests {
             };
             let config = Config { cpus: vec![0; cpus], ..usual() };
             let devices = vec![info; count];
-            Start { config, devices, without: Vec::new(), place: Place::Within }
+            Start { config, devices, without: Vec::new(), place: Place::Within, given_bytes: 0 }
         };
         survives(&start(0, 1, ""));
         // What one message carries: in devices, in descriptors, in bytes.

@@ -24,9 +24,12 @@ pub struct Start {
     pub without: Vec<WallPart>,
     /// Where the program is.
     pub place: Place,
+    /// Transmit memory before this offset belongs to the program already: an earlier dataplane has
+    /// given it out. Bytes.
+    pub given_bytes: u64,
 }
 
-codec_struct!(Start { config, devices, without, place } if check);
+codec_struct!(Start { config, devices, without, place, given_bytes } if check);
 
 /// Where the dataplane is, as seen from its program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

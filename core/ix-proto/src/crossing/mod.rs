@@ -129,6 +129,17 @@ pub struct ReadPages {
     pub reply: Reply,
 }
 
+/// What a dataplane leaves to the next one of its program, if it ends before the program does. The
+/// dataplane writes it, behind the thread areas.
+#[repr(C, align(64))]
+pub struct Legacy {
+    /// Transmit memory before this offset may belong to the program, bytes.
+    pub given_bytes: AtomicU64,
+}
+
+/// Where the [`Legacy`] is in the memory that the program only reads.
+pub const LEGACY_AT: usize = HEADER_BYTES - size_of::<Legacy>();
+
 /// Pages before the [`ReadPages`]: a [`ProcessHeader`] without a gate, which the program's side
 /// copies, and the [`ThreadArea`]s behind it.
 pub const HEADER_BYTES: usize = 16 << 10;
@@ -137,7 +148,7 @@ pub const HEADER_BYTES: usize = 16 << 10;
 pub const THREADS_MAX: usize = 256;
 
 const _: () =
-    assert!(size_of::<ProcessHeader>() + THREADS_MAX * size_of::<ThreadArea>() <= HEADER_BYTES);
+    assert!(size_of::<ProcessHeader>() + THREADS_MAX * size_of::<ThreadArea>() <= LEGACY_AT);
 const _: () = assert!(THREADS_MAX * size_of::<WrittenPages>() < READ_AT - WRITTEN_AT);
 
 /// Bytes of the memory that the program writes, for so many elastic threads.

@@ -130,6 +130,8 @@ pub struct Reach {
     pub fd_base: RawFd,
     /// What a program in another process shares; `None`: it is in this one.
     pub pages: Option<CrossingPages>,
+    /// Transmit memory before this offset belongs to such a program already, bytes.
+    pub given_bytes: u64,
 }
 
 /// A dataplane, ready to be entered.
@@ -202,7 +204,11 @@ impl Dataplane {
         let wakers: Result<Vec<Waker>, BootError> =
             (0..threads).map(|_| Ok(Waker::new(eventfd(fd_base)?))).collect();
         let now_us = clock.now_us();
-        let shared = Arc::new(Shared::new(config, memory, wakers?, &macs, now_us));
+        let mut shared = Shared::new(config, memory, wakers?, &macs, now_us);
+        if let Some(pages) = &reach.pages {
+            shared.continue_from(reach.given_bytes, pages.legacy());
+        }
+        let shared = Arc::new(shared);
         page.set_batch_bound(shared.config.batch);
         let mut areas = Vec::new();
         let mut parts = Vec::new();

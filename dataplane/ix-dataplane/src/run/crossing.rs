@@ -4,8 +4,8 @@
 use crate::run::boot::BootError;
 use ix_abi::{CallSlot, EventSlot};
 use ix_proto::crossing::{
-    HEADER_BYTES, READ_AT, ReadPages, Reply, Request, THREADS_MAX, WRITTEN_AT, WrittenPages,
-    read_bytes, written_bytes,
+    HEADER_BYTES, LEGACY_AT, Legacy, READ_AT, ReadPages, Reply, Request, THREADS_MAX, WRITTEN_AT,
+    WrittenPages, read_bytes, written_bytes,
 };
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::without_provenance_mut;
@@ -46,6 +46,12 @@ impl CrossingPages {
     /// Where the process header is, with the thread areas behind it.
     pub(crate) fn header(&self) -> *mut u8 {
         self.read
+    }
+
+    /// What the next dataplane of the program is left.
+    pub(crate) fn legacy(&self) -> &'static Legacy {
+        // SAFETY: within the mapping, aligned, never unmapped; an atomic.
+        unsafe { &*self.read.add(LEGACY_AT).cast::<Legacy>() }
     }
 
     fn written_pages(&self, thread: usize) -> *mut WrittenPages {

@@ -1,6 +1,7 @@
 //! Structures that the application leaves in transmit memory: checked, then read once.
 use crate::shared::Shared;
 use ix_abi::{CallError, SgArray, SgEntry};
+use std::sync::atomic::Ordering;
 
 impl Shared {
     /// Entry `index` of a scatter-gather array; `None` if it is not in transmit memory.
@@ -48,7 +49,12 @@ impl Shared {
     /// Gives transmit memory to the application; returns its address.
     pub(crate) fn tx_alloc(&self, bytes: u64) -> Result<u64, CallError> {
         let mut arena = self.arena.lock().map_err(|_| CallError::NoResource)?;
-        arena.allocate(bytes).ok_or(CallError::NoResource)
+        let address = arena.allocate(bytes).ok_or(CallError::NoResource)?;
+        if let Some(legacy) = self.legacy {
+            // Before the program knows of it: the call returns later.
+            legacy.given_bytes.fetch_max(arena.end(), Ordering::Relaxed);
+        }
+        Ok(address)
     }
 
     /// Takes transmit memory back.

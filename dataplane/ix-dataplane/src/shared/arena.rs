@@ -15,6 +15,19 @@ impl Arena {
         Arena { base, used: vec![false; bytes / STEP] }
     }
 
+    /// From now on what lies before this offset is allocated.
+    pub fn give(&mut self, bytes: u64) {
+        let steps = usize::try_from(bytes.div_ceil(STEP as u64)).unwrap_or(usize::MAX);
+        let steps = steps.min(self.used.len());
+        self.used[..steps].fill(true);
+    }
+
+    /// Offset of the end of the last allocation, bytes.
+    pub fn end(&self) -> u64 {
+        let steps = self.used.iter().rposition(|used| *used).map_or(0, |last| last + 1);
+        (steps * STEP) as u64
+    }
+
     /// Allocates `bytes`, rounded up to whole steps; returns the address.
     pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
         let steps = usize::try_from(bytes.div_ceil(STEP as u64)).ok()?.max(1);
@@ -60,5 +73,19 @@ mod tests {
         assert!(arena.free(b, 2 * STEP as u64));
         assert!(!arena.free(b, 2 * STEP as u64));
         assert_eq!(arena.allocate(3 * STEP as u64), Some(b));
+    }
+
+    #[test]
+    fn what_an_earlier_dataplane_gave_out_is_not_given_again() {
+        let mut first = Arena::new((0x40_0000, 4 * STEP));
+        let a = first.allocate(1).unwrap();
+        first.allocate(1).unwrap();
+        assert!(first.free(a, 1));
+        let mut second = Arena::new((0x40_0000, 4 * STEP));
+        second.give(first.end());
+        assert_eq!((first.end(), second.end()), (2 * STEP as u64, 2 * STEP as u64));
+        assert_eq!(second.allocate(1), Some(0x40_0000 + 2 * STEP as u64));
+        second.give(u64::MAX);
+        assert_eq!((second.allocate(1), second.end()), (None, 4 * STEP as u64));
     }
 }

@@ -13,6 +13,7 @@ use crate::shared::spare::Spare;
 pub use crate::shared::waker::Waker;
 use ix_mem::PacketMemory;
 use ix_proto::GroupSet;
+use ix_proto::crossing::Legacy;
 use ix_tcp::isn::Key;
 use ix_wire::{FLOW_GROUPS, FlowHash, MacAddr};
 use std::sync::Mutex;
@@ -32,6 +33,8 @@ pub struct Shared {
     owners: [AtomicU16; FLOW_GROUPS],
     /// Transmit memory that the application has not allocated.
     pub arena: Mutex<crate::shared::arena::Arena>,
+    /// Where the next dataplane of the program reads how much of it was given out.
+    legacy: Option<&'static Legacy>,
     /// Receive frames between the threads' pools.
     pub spare: Spare,
     /// Sleeping elastic threads and how to wake them.
@@ -73,8 +76,18 @@ impl Shared {
             config,
             memory,
             arena,
+            legacy: None,
             wakers,
         }
+    }
+
+    /// Transmit memory before this offset belongs to the program already. From now on the end of
+    /// what was given out is published.
+    pub(crate) fn continue_from(&mut self, given_bytes: u64, legacy: &'static Legacy) {
+        self.legacy = Some(legacy);
+        let arena = self.arena.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        arena.give(given_bytes);
+        legacy.given_bytes.store(arena.end(), Ordering::Relaxed);
     }
 
     /// Number of elastic threads.

@@ -4,6 +4,11 @@
 //!
 //! The gate runs on the caller's stack, with the caller's thread-local storage, and uses none. It
 //! keeps what it knows of each elastic thread in a table that the kernel wipes in a forked child.
+//!
+//! When the dataplane has ended, calls return `LOST`, and `RENEW` asks the broker for another one.
+//! That is mapped over the old one at the same addresses, so the header, the gate and the arrays
+//! stay where they are. The old one's receive memory is there until then. Transmit memory is the
+//! same before and after.
 mod wait;
 
 use crate::faults;
@@ -26,6 +31,8 @@ use wait::{Crossing, Outcome};
 
 /// The owner of a shared elastic thread while no thread is inside. It is not a valid fs base.
 const SHARED: u64 = 1;
+/// The owner of every elastic thread while a dataplane takes the place of another one.
+const RENEWING: u64 = 2;
 
 /// What the gate knows of one elastic thread.
 struct Slot {
@@ -46,8 +53,18 @@ struct Slot {
     before: UnsafeCell<Before>,
 }
 
+/// `Starter::start`.
+type Start = extern "C" fn() -> u64;
+
 struct Table {
     threads: usize,
+    /// What the dataplane shares, which the next one must share as well.
+    attach: Attach,
+    /// It has ended.
+    is_lost: AtomicBool,
+    header: *const ProcessHeader,
+    /// Calls [`attach`] on a stack and with thread-local storage of the image.
+    start: Start,
     /// Where a fault is noted.
     note: AtomicPtr<FaultNote>,
     slots: [Slot; THREADS_MAX],
@@ -57,14 +74,29 @@ static TABLE: AtomicPtr<Table> = AtomicPtr::new(null_mut());
 
 /// Asks the broker for a dataplane, maps what it shares and opens the gate. Returns the address of
 /// the header.
-pub fn attach(channel: &Channel, reserved: ReservedFds) -> Result<*const ProcessHeader, String> {
-    let (attach, fds) = ask(channel)?;
-    let mut fds = fds.into_iter();
-    let mut next = || fds.next().ok_or("the broker sent too few descriptors; build ix again");
-    let [rx, arena, written, read] = [next()?, next()?, next()?, next()?];
-    let bells = (0..attach.threads).map(|_| next()).collect::<Result<Vec<_>, _>>()?;
-    map_all(&attach, [&rx, &arena, &written, &read])?;
-    let header = reserved.unfenced(|| open(&attach, bells, reserved))?;
+/// `start` calls this function, to renew a dataplane.
+pub fn attach(
+    channel: &Channel,
+    reserved: ReservedFds,
+    start: Start,
+) -> Result<*const ProcessHeader, String> {
+    let before = table().filter(|table| table.is_lost.load(Ordering::Relaxed));
+    // A program may have as many descriptors as it can.
+    let header = reserved.unfenced(|| {
+        let (attach, fds) = ask(channel)?;
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().ok_or("the broker sent too few descriptors; build ix again");
+        let [rx, arena, written, read] = [next()?, next()?, next()?, next()?];
+        let bells = (0..attach.threads).map(|_| next()).collect::<Result<Vec<_>, _>>()?;
+        if before.is_some_and(|before| before.attach != attach) {
+            return Err("the next dataplane differs from the one that has ended".to_owned());
+        }
+        map_all(&attach, [&rx, &arena, &written, &read])?;
+        match before {
+            Some(table) => reopen(table, bells),
+            None => open(&attach, bells, reserved, start),
+        }
+    })?;
     reserved.fence().map_err(|e| format!("setrlimit: {e}"))?;
     channel.send(&FromImage::Ready.encode(), &[]).map_err(broken)?;
     Ok(header)
@@ -129,6 +161,7 @@ fn open(
     attach: &Attach,
     bells: Vec<OwnedFd>,
     reserved: ReservedFds,
+    start: Start,
 ) -> Result<*const ProcessHeader, String> {
     let no_memory = |errno: i64| format!("no memory for the gate (errno {})", -errno);
     let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -180,6 +213,9 @@ fn open(
     // SAFETY: the table is a fresh mapping of ours.
     unsafe {
         (*table).threads = attach.threads;
+        (*table).header = header;
+        (&raw mut (*table).start).write(start);
+        (&raw mut (*table).attach).write(*attach);
         let note = &raw mut (*(WRITTEN_AT as *mut WrittenPages)).fault;
         (*table).note.store(note, Ordering::Relaxed);
         (*header).gate = gate as *const () as u64;
@@ -195,19 +231,65 @@ fn open(
     Ok(header)
 }
 
-fn slot(index: u64) -> Option<&'static Slot> {
+/// Gives the bells of the next dataplane the numbers of the old ones. Called when all is mapped and
+/// nobody is inside.
+fn reopen(table: &Table, bells: Vec<OwnedFd>) -> Result<*const ProcessHeader, String> {
+    for (slot, bell) in table.slots.iter().zip(&bells) {
+        // SAFETY: no pointers. The number is the image's own.
+        let moved = unsafe { libc::dup3(bell.as_raw_fd(), slot.crossing.bell, libc::O_CLOEXEC) };
+        if moved < 0 {
+            let why = std::io::Error::last_os_error();
+            return Err(format!("no descriptor for a bell: {why}"));
+        }
+    }
+    Ok(table.header)
+}
+
+/// What is known of the elastic threads; `None`: this process has no dataplane.
+fn table() -> Option<&'static Table> {
     let table = TABLE.load(Ordering::Acquire);
     // SAFETY: null, or a table that is never unmapped. In a forked child it is all zero, and has
-    // no threads.
-    unsafe {
-        let is_one = !table.is_null() && index < (*table).threads as u64;
-        is_one.then(|| &(&(*table).slots)[index as usize])
+    // no threads: nothing else of it is used then.
+    unsafe { (!table.is_null() && (*table).threads > 0).then(|| &*table) }
+}
+
+fn slot(index: u64) -> Option<&'static Slot> {
+    let table = table()?;
+    (index < table.threads as u64).then(|| &table.slots[index as usize])
+}
+
+/// `RENEW`.
+fn renew() -> i64 {
+    let Some(table) = table() else { return -error::INVALID };
+    if !table.is_lost.load(Ordering::Acquire) {
+        return 0;
     }
+    let slots = &table.slots[..table.threads];
+    let taken = slots.iter().take_while(|slot| slot.is_taken_to_renew()).count();
+    let result = if taken < slots.len() {
+        -error::IN_USE
+    } else if !table.is_lost.load(Ordering::Acquire) {
+        0
+    } else if (table.start)() == 0 {
+        -error::NO_RESOURCE
+    } else {
+        slots.iter().for_each(|slot| slot.is_shared.store(false, Ordering::Relaxed));
+        table.is_lost.store(false, Ordering::Release);
+        0
+    };
+    for slot in &slots[..taken] {
+        let was_shared = slot.is_shared.load(Ordering::Relaxed);
+        slot.owner.store(if was_shared { SHARED } else { 0 }, Ordering::Release);
+    }
+    result
 }
 
 /// `extern "C" fn(op, a, b, c) -> i64`, see [`gate_op`]; `a` is always the elastic thread's index.
 extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
     let Some(slot) = slot(index) else { return -error::INVALID };
+    if op == gate_op::RENEW {
+        return renew();
+    }
     let caller = fs_base();
     match op {
         gate_op::RUN_IO => slot.owned(caller, || slot.ask(op, b, c)),
@@ -252,8 +334,29 @@ impl Slot {
         result
     }
 
+    /// Whether nobody has entered this elastic thread and nobody can before it is given back.
+    fn is_taken_to_renew(&self) -> bool {
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        let take = |from| self.owner.compare_exchange(from, RENEWING, acquire, relaxed).is_ok();
+        let owner = self.owner.load(relaxed);
+        // A thread that has ended without `LEAVE` does not count.
+        let is_nobody = owner <= SHARED
+            || owner != RENEWING && !is_alive(self.owner_id.load(Ordering::Acquire));
+        let taken = is_nobody && take(owner);
+        if taken {
+            // Nobody can tell that this owner has ended.
+            self.owner_id.store(0, Ordering::Release);
+        }
+        taken
+    }
+
     fn ask(&self, op: u64, b: u64, c: u64) -> i64 {
         let Outcome { result, now_us, signal } = self.crossing.ask(op, b, c);
+        if result == -error::LOST
+            && let Some(table) = table()
+        {
+            table.is_lost.store(true, Ordering::Release);
+        }
         let status = ThreadStatus { now_us, signal_pending: signal.into(), reserved: 0 };
         // SAFETY: on a page of ours; only the owner gets here.
         unsafe { self.status.write_volatile(status) };

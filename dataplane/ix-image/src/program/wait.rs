@@ -72,7 +72,9 @@ impl Crossing {
         }
         let mut signal = false;
         if !self.spin(serial, here == self.cpu) && !self.sleep(serial, &mut signal) {
-            return Outcome { result: -error::RESET, now_us: 0, signal };
+            // As the program may see an older time otherwise.
+            let now_us = reply.now_us.load(Ordering::Relaxed);
+            return Outcome { result: -error::LOST, now_us, signal };
         }
         Outcome {
             result: reply.result.load(Ordering::Relaxed) as i64,

@@ -13,5 +13,5 @@ pub fn begin() -> Start {
         flows_max: 64,
         ..Config::with_address(IpAddr::v4([10, 9, 0, 2]), 24)
     };
-    Start { config, devices: Vec::new(), without: Vec::new(), place: Place::Within }
+    Start { config, devices: Vec::new(), without: Vec::new(), place: Place::Within, given_bytes: 0 }
 }
