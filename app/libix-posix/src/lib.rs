@@ -9,7 +9,7 @@
 //! * **Linux**: which descriptors are ours, read without a lock (`fds`); the C library's functions
 //!   (`real`); the program's memory (`mem`). Under each of our descriptors there is a Linux file,
 //!   so that numbers, `fstat` and `select` work as usual; `numbers` keeps those of closed sockets
-//!   for the next ones.
+//!   for the next ones. `low_ports` has the broker bind what the program may not.
 //! * **State**: sockets, connections, ports and epoll sets, all in `state::Core`, and what happens
 //!   to them (`ports`, `accept_queue`, `closing`, `local_pair`).
 //! * **Driver**: `emit` turns what the program has done into batched system calls, and `dispatch`
@@ -36,6 +36,7 @@ mod icmp;
 mod interface;
 mod kick;
 mod log;
+mod low_ports;
 mod mem;
 mod numbers;
 mod paths;

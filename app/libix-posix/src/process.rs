@@ -7,7 +7,7 @@ use crate::slab::Slab;
 use crate::socket::{Datagrams, Kind, Socket};
 use crate::state::Core;
 use crate::waiter::Wakeups;
-use crate::{cycle, fds, kick, log, ops, outside, pid, real, serving, signals};
+use crate::{cycle, fds, kick, log, low_ports, ops, outside, pid, real, serving, signals};
 use core::cell::UnsafeCell;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -55,11 +55,14 @@ extern "C" fn begin() {
     reserve(reserved);
     let mut core = lock();
     core.routes = routes.with_linux(linux_networks());
-    let part = |nth| text.splitn(6, ';').nth(nth).unwrap_or_default();
-    core.interfaces = Interfaces::parse(part(0), part(5));
+    let part = |nth| text.splitn(7, ';').nth(nth).unwrap_or_default();
+    core.interfaces = Interfaces::parse(part(0), part(6));
     core.congestion = Congestion::named(part(4).as_bytes()).unwrap_or(core.congestion);
     core.ephemeral = ops::ephemeral_ports();
     drop(core);
+    if let Some(broker) = number(5) {
+        low_ports::offer(broker);
+    }
     // The library's file is the one to be locked for the right to serve.
     let Some(file) = fds::copy_out_of_the_way(library) else {
         return log::line("no descriptor for the dataplane: raise `ulimit -n`");

@@ -9,8 +9,9 @@ use std::net::{IpAddr, Ipv4Addr};
 /// Environment variable that `ix run` sets, such as `10.0.0.2/24,10.1.0.2/16;10.0.0.1`: addresses
 /// with prefix lengths; the gateway or nothing. More parts follow for [`crate::process`], each
 /// after a `;`: the number of the library's descriptor, the first number of the dataplane's
-/// descriptors, the configured congestion control, and for each address the Linux interface of its
-/// device, or nothing.
+/// descriptors, the configured congestion control, the number of the descriptor for
+/// [`crate::low_ports`] or nothing, and for each address the Linux interface of its device, or
+/// nothing.
 pub const ENV: &str = "IX_POSIX";
 
 /// Whose a socket is.

@@ -170,10 +170,11 @@ pub struct RunArgs {
     /// How the dataplane gets into the program's process
     #[arg(long, value_enum, default_value_t = Entry::Planted)]
     pub entry: Entry,
-    /// User ID to run the program as, behind a wall (default: the caller's own with `--domain
-    /// process`, 65534 (nobody) with `--domain pku`)
-    #[arg(long, value_name = "UID")]
-    pub user: Option<u32>,
+    /// User ID to run the program as, behind a wall; `own`: a user for this run alone; `root`: the
+    /// machine's root, against whom the wall does not hold. Without it: with `--domain process` the
+    /// caller's own, or, for root, root of a user namespace; with `--domain pku` `own`
+    #[arg(long, value_name = "UID", value_parser = program_user)]
+    pub user: Option<ProgramUser>,
     /// A part of the wall to leave out: keys, calls, code, files (for `ix attack`)
     #[arg(long, hide = true, value_name = "PART", value_parser = wall_part)]
     pub without: Option<WallPart>,
@@ -279,6 +280,31 @@ pub struct SimArgs {
     /// Arguments of the command
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<OsString>,
+}
+
+/// Whom a program runs as (`--user`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramUser {
+    /// A user that no other run has.
+    Own,
+    /// The user of this number; 0 is root.
+    Number(u32),
+}
+
+/// A user by its number or by a word.
+fn program_user(text: &str) -> Result<ProgramUser, String> {
+    match text {
+        "own" => Ok(ProgramUser::Own),
+        "root" => Ok(ProgramUser::Number(0)),
+        // The last number is no user's (setresuid(2)).
+        _ => match text.parse() {
+            Ok(id) if id != u32::MAX => Ok(ProgramUser::Number(id)),
+            _ => {
+                Err("it is neither a user's number (`id -u NAME` prints one), nor `own` or `root`"
+                    .to_owned())
+            }
+        },
+    }
 }
 
 /// A part of the wall by its name.

@@ -1,14 +1,16 @@
-//! `ix attack`: attacks the dataplane from inside a program that runs on it. Each attack is
-//! repeated without the wall, where it must succeed (the positive control). Meanwhile a client
-//! ([`client`]) must get every reply from the dataplane.
+//! `ix attack`: attacks the dataplane from inside a program that runs on it, also by the rights of
+//! root ([`rights`]). Each attack is repeated without the wall, where it must succeed (the positive
+//! control). Meanwhile a client ([`client`]) must get every reply from the dataplane.
 mod client;
 mod peer;
+mod rights;
 
 use crate::args::{AttackArgs, Entry};
 use client::{Client, LINK, OWN, PREFIX, Served};
 use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result};
 use ix_report::wall::{attacker, has_keys};
+use ix_sys::process;
 use ix_testbed::Namespace;
 use peer::Peer;
 use serde_json::{Value, json};
@@ -71,6 +73,9 @@ pub fn main(args: &AttackArgs) -> Result<()> {
     for wall in walls {
         for &entry in &entries {
             reports.push(attack(args, &attacker, wall, entry)?);
+        }
+        if wall == Wall::Process && process::is_root() {
+            reports.push(rights::attack(&attacker)?);
         }
     }
     show(args, &reports);
@@ -208,28 +213,37 @@ fn run(
     (domain, without): (&str, Option<&str>),
     word: Option<&str>,
 ) -> Result<Outcome> {
-    let what = || match without {
+    let what = match without {
         Some(part) => format!("cannot attack a wall without {part}"),
         None => format!("cannot attack with --domain {domain} --entry {entry}"),
     };
-    let problem = |e: &dyn std::fmt::Display| Problem::new(what(), e);
+    let image = ImageFile::new().map_err(|e| Problem::new(&what, e))?;
+    let mut flags = vec!["--domain", domain, "--entry", entry, "--user", "65534"];
+    flags.extend(without.iter().flat_map(|part| ["--without", part]));
+    let (fuzz, seed) = (args.fuzz.to_string(), args.seed.to_string());
+    let image = image.0.to_string_lossy();
+    let mut words = vec![fuzz.as_str(), &seed, &image];
+    words.extend(word);
+    run_with(&what, attacker, &flags, &words)
+}
+
+/// Runs the attacker with these words, under `ix run` with these flags.
+fn run_with(what: &str, attacker: &Path, flags: &[&str], words: &[&str]) -> Result<Outcome> {
+    let problem = |e: &dyn std::fmt::Display| Problem::new(what, e);
     let ix = std::env::current_exe().map_err(|e| problem(&e))?;
-    let image = ImageFile::new().map_err(|e| problem(&e))?;
     let namespace = Namespace::new().map_err(|e| problem(&e).mend("run it as root"))?;
     let link = std::env::temp_dir().join(format!("ix-attack-{}.memif", std::process::id()));
     let mut child = namespace
         .command(&ix, None)
-        .args(["run", "--domain", domain, "--entry", entry, "--posix", "off", "--user", "65534"])
-        .args(without.iter().flat_map(|part| ["--without", part]))
+        .args(["run", "--posix", "off"])
+        .args(flags)
         .arg("--addr")
         .arg(format!("{OWN}/{PREFIX}"))
         .args(["--cpus", "0", "--nic", &format!("tap:{LINK}"), "--nic"])
         .arg(format!("memif:{},role=server", link.display()))
         .arg("--")
         .arg(attacker)
-        .args([args.fuzz.to_string(), args.seed.to_string()])
-        .arg(&image.0)
-        .args(word)
+        .args(words)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

@@ -1,6 +1,7 @@
 //! The library that gives unmodified programs sockets on IX, and the decision when to use it.
 use crate::args::Posix;
 use crate::settings::Settings;
+use ix_broker::program_root::ProgramRoot;
 use ix_broker::run::Preload;
 use ix_entry::ReservedFds;
 use ix_launch::memfd;
@@ -41,8 +42,14 @@ enum Program {
 /// Decides whether the program gets the library, and prepares that.
 ///
 /// `walled`: behind the wall the dataplane's descriptors exist before the library is loaded; the
-/// library's own descriptor must not be among their numbers.
-pub fn preload(how: Posix, program: &Path, settings: &Settings, walled: bool) -> Result<Preload> {
+/// library's own descriptor must not be among their numbers. `root`: binds low ports for it.
+pub fn preload(
+    how: Posix,
+    program: &Path,
+    settings: &Settings,
+    walled: bool,
+    root: Option<&mut ProgramRoot>,
+) -> Result<Preload> {
     let kind = look_at(program);
     let name = program.display();
     let wanted = match (how, kind) {
@@ -74,7 +81,7 @@ pub fn preload(how: Posix, program: &Path, settings: &Settings, walled: bool) ->
         let what = format!("cannot run {name} on {threads} elastic threads");
         return Err(Problem::new(what, why).mend("give fewer hardware threads with --cpus"));
     }
-    prepare(settings, walled)
+    prepare(settings, walled, root)
         .map_err(|e| Problem::new("cannot pass the socket library to the program", e))
 }
 
@@ -93,7 +100,11 @@ fn refuse_other_identity(program: &Path) -> Result<()> {
         .with_status(STATUS_NOT_EXECUTABLE))
 }
 
-fn prepare(settings: &Settings, walled: bool) -> std::io::Result<Preload> {
+fn prepare(
+    settings: &Settings,
+    walled: bool,
+    root: Option<&mut ProgramRoot>,
+) -> std::io::Result<Preload> {
     let mut file = File::from(memfd(c"libix-posix.so")?);
     file.write_all(LIBRARY)?;
     // The descriptor gets the number that it has in the program, which closes it.
@@ -111,9 +122,12 @@ fn prepare(settings: &Settings, walled: bool) -> std::io::Result<Preload> {
     let gateway = config.gateway_addr.map_or(String::new(), |addr| addr.to_string());
     let (numbers, congestion) = (reserved_text(reserved), config.tcp.congestion.name());
     let interfaces = settings.interfaces().join(",");
-    let told = format!("{addresses};{gateway};{number};{numbers};{congestion};{interfaces}");
+    let ports = root.map(ProgramRoot::offer_low_ports).transpose()?;
+    let ports = ports.map(|fd| reserved.copy(fd.as_fd())).transpose()?;
+    let asks = ports.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());
+    let told = format!("{addresses};{gateway};{number};{numbers};{congestion};{asks};{interfaces}");
     let env = vec![("LD_PRELOAD".into(), libraries), ("IX_POSIX".into(), told.into())];
-    Ok(Preload { env, inherited: vec![fd] })
+    Ok(Preload { env, inherited: [fd].into_iter().chain(ports).collect() })
 }
 
 /// The dataplane's numbers of descriptors: the first one, and the one behind the last.

@@ -2,11 +2,13 @@
 //!
 //! Checks everything before it changes anything, opens the devices (which needs privilege), and
 //! becomes the program's broker. Ends when the program ends.
-use crate::args::{Entry, RunArgs};
+use crate::args::{Entry, ProgramUser, RunArgs};
 use crate::image::IMAGE;
 use crate::isn_key;
 use crate::settings::{Settings, vnic_refused};
 use ix_broker::link_rates::LinkRates;
+use ix_broker::own_user::OwnUser;
+use ix_broker::program_root::ProgramRoot;
 use ix_broker::run::{Again, Broker, DataplaneSetup};
 use ix_broker::vnic::Vnic;
 use ix_controller::linux::{Latency, Tree};
@@ -21,7 +23,8 @@ use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_report::report::write_json;
 use ix_sys::limits::{self, Limit, Resource};
-use ix_sys::{Interface, process, random};
+use ix_sys::process::{self, USERS_FOR_A_TIME};
+use ix_sys::{Interface, random};
 use ix_vnic::VnicRules;
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
@@ -30,6 +33,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// The user of a program where there is none for it alone.
+const NOBODY: u32 = 65534;
 /// Time that the XDP program of a killed process may take to go.
 const LEAVING: Duration = Duration::from_millis(200);
 
@@ -49,7 +54,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         raise_descriptors();
     }
     has_descriptors(&program, &specs, settings.cpus().len())?;
-    let preload = crate::posix::preload(args.posix, &program, &settings, walled)?;
+    let Whom { user, mut root, own_user } = whom(wall, args.user)?;
+    let preload = crate::posix::preload(args.posix, &program, &settings, walled, root.as_mut())?;
     let mut keys = Keys::random()?;
     let kept = ix_broker::control::folder().ok();
     keys.isn_secret =
@@ -62,11 +68,6 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let entry = match args.entry {
         Entry::Planted => ix_launch::Entry::Planted,
         Entry::Loading => ix_launch::Entry::Loading,
-    };
-    let user = match wall {
-        Domain::None => None,
-        Domain::Process => args.user.map(|user| (user, user)),
-        Domain::Pku => user_of(args.user)?,
     };
     let program_cpus = match wall {
         Domain::Process => program_cpus(&settings.cpus(), args.program_cpus.as_deref())?,
@@ -96,24 +97,22 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     });
     let setup = again(None)?;
     let vnic = vnic(&rules, cpus.len(), &setup.devices)?;
-    match user {
-        _ if wall == Domain::None => {
+    match wall {
+        Domain::None => {
             eprintln!("ix: domain none: the program can access the dataplane's memory");
         }
-        _ if wall == Domain::Process => {
+        Domain::Process => {
             let cpus = listed(&program_cpus);
-            eprintln!("ix: domain process: the program runs on hardware threads {cpus}");
-            if args.user.map_or(process::is_root(), |user| user == 0) {
-                eprintln!(
-                    "ix: the program runs as root, which may trace any process: the wall holds \
-                     against its unprivileged children only; name another user with --user"
-                );
-            }
+            let user = user.map_or(String::new(), |(user, _)| format!(" as user {user}"));
+            eprintln!("ix: domain process: the program runs{user} on hardware threads {cpus}");
         }
-        Some((user, _)) => {
-            eprintln!("ix: domain pku: the program runs as user {user}")
-        }
-        None => eprintln!("ix: domain pku"),
+        Domain::Pku => match user {
+            Some((user, _)) => eprintln!("ix: domain pku: the program runs as user {user}"),
+            None => eprintln!("ix: domain pku"),
+        },
+    }
+    if let Some(line) = line_about_root(wall, user, root.is_some()) {
+        eprintln!("ix: {line}");
     }
     let name = program.display().to_string();
     shared_cpus(&cpus).iter().for_each(|line| eprintln!("ix: {line}"));
@@ -132,6 +131,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         entry,
         vnic,
         user,
+        root,
         program_cpus,
     };
     let mut running = broker.start(args.control.as_deref())?;
@@ -142,7 +142,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let controller = controller.transpose()?;
     let exit = running.wait()?;
     running.close_devices();
-    drop(wake_ups);
+    drop((wake_ups, own_user));
     ix_broker::leftovers::reap();
     drop(controller);
     if let Some(path) = &args.stats {
@@ -248,18 +248,84 @@ fn raise_descriptors() {
     }
 }
 
-/// Returns user and group of a program behind the wall: never root, and never with root's groups.
-fn user_of(wanted: Option<u32>) -> Result<Option<(u32, u32)>> {
-    const NOBODY: u32 = 65534;
-    let own = process::user_id();
-    match wanted.unwrap_or(NOBODY) {
-        0 => {
-            Err(Problem::new("cannot run as root with --domain pku", "root may trace any process")
-                .mend("give another user with --user"))
+/// Whom a program runs as.
+struct Whom {
+    /// User and group, if they differ from the caller's.
+    user: Option<(u32, u32)>,
+    /// The namespace whose root it is.
+    root: Option<ProgramRoot>,
+    /// Keeps the user from other runs.
+    own_user: Option<OwnUser>,
+}
+
+fn whom(wall: Domain, wanted: Option<ProgramUser>) -> Result<Whom> {
+    let nobody_else = Whom { user: None, root: None, own_user: None };
+    let is_root = process::is_root();
+    match (wall, wanted) {
+        (Domain::None, _) => Ok(nobody_else),
+        (Domain::Process, None) => {
+            let root = if is_root { ProgramRoot::make()? } else { None };
+            Ok(Whom { root, ..nobody_else })
         }
-        user if own == 0 => Ok(Some((user, user))),
-        _ => Ok(None),
+        (Domain::Pku, None) => {
+            let own_user = claim()?;
+            let nobody = is_root.then_some((NOBODY, NOBODY));
+            let user = own_user.as_ref().map(|user| (user.id(), user.id())).or(nobody);
+            Ok(Whom { user, own_user, ..nobody_else })
+        }
+        (_, Some(ProgramUser::Own)) => {
+            let why = "this takes root, in a user namespace that has users 61184 to 65519";
+            let problem = || Problem::new("cannot give the program a user of its own", why);
+            let user = claim()?.ok_or_else(|| problem().mend("start `ix run` as root"))?;
+            Ok(Whom { user: Some((user.id(), user.id())), own_user: Some(user), ..nobody_else })
+        }
+        (_, Some(ProgramUser::Number(id))) => {
+            may_be(wall, id)?;
+            Ok(Whom { user: (is_root && id != 0).then_some((id, id)), ..nobody_else })
+        }
     }
+}
+
+fn claim() -> Result<Option<OwnUser>> {
+    OwnUser::claim().map_err(|e| Problem::new("cannot give the program a user of its own", e))
+}
+
+/// Whether a program may run as the user of this number.
+fn may_be(wall: Domain, id: u32) -> Result<()> {
+    let refused = |why: &str| Problem::new(format!("cannot run the program as user {id}"), why);
+    if id == 0 && wall == Domain::Pku {
+        return Err(Problem::new(
+            "cannot run as root with --domain pku",
+            "root may trace any process",
+        )
+        .mend("give another user with --user"));
+    }
+    if USERS_FOR_A_TIME.contains(&id) {
+        let (first, last) = (USERS_FOR_A_TIME.start(), USERS_FOR_A_TIME.end());
+        let why = format!("users {first} to {last} are given out, each to one run");
+        return Err(refused(&why).mend("name another user, or --user own"));
+    }
+    if !process::is_root() && id != process::user_id() {
+        return Err(refused("only root can run a program as another user")
+            .mend("leave --user out, or start `ix run` as root"));
+    }
+    Ok(())
+}
+
+/// What root's program must know of its rights, and of the wall.
+fn line_about_root(wall: Domain, user: Option<(u32, u32)>, has_namespace: bool) -> Option<String> {
+    let is_root = wall == Domain::Process && process::is_root() && user.is_none();
+    let line = match has_namespace {
+        true => {
+            "the program runs as root of a user namespace, without root's rights over the system, \
+             its network and its dataplane (--user root gives it those)"
+        }
+        false => {
+            "the program runs as root, which may trace any process: the wall holds against its \
+             unprivileged children only; name another user with --user"
+        }
+    };
+    is_root.then(|| line.to_owned())
 }
 
 /// The hardware threads of a program whose dataplane has `cpus` and is another process: those that

@@ -14,7 +14,7 @@ use std::fs::{File, Permissions};
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, fchown};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -192,7 +192,7 @@ impl Apart {
         let begun =
             self.begin_dataplane(&child.heir().clone(), start, memory, [first, last], attached);
         let told = match &begun {
-            Ok((attach, shared)) => tell(child, *attach, memory, shared),
+            Ok((attach, shared)) => tell(child, *attach, memory, shared, self.user()),
             Err(why) => {
                 refuse(child, why.to_string());
                 Ok(())
@@ -277,17 +277,28 @@ pub fn refuse(child: &Child, why: String) {
 }
 
 /// Tells the program's process what it shares with the dataplane.
-fn tell(child: &Child, attach: Attach, memory: &SharedMemory, shared: &Shared) -> io::Result<()> {
+fn tell(
+    child: &Child,
+    attach: Attach,
+    memory: &SharedMemory,
+    shared: &Shared,
+    owner: Option<u32>,
+) -> io::Result<()> {
     let Some(channel) = child.channel() else { return Ok(()) };
-    let (rx, read) = (read_only(memory.fds.rx.as_fd())?, read_only(shared.read.as_fd())?);
+    let rx = read_only(memory.fds.rx.as_fd(), owner)?;
+    let read = read_only(shared.read.as_fd(), owner)?;
     let mut fds = vec![rx.as_fd(), memory.fds.arena.as_fd(), shared.written.as_fd(), read.as_fd()];
     fds.extend(shared.bells.iter().map(|(_, theirs)| theirs.as_fd()));
     channel.try_send(&ToImage::Attach(attach).encode(), &fds)
 }
 
 /// Another descriptor of this memory, which cannot write. Its mode forbids everybody to open it
-/// anew (`ix_sys::fd::hide_memory`), so it is another one for a moment.
-fn read_only(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+/// anew (`ix_sys::fd::hide_memory`), so it is another one for a moment. Root of a user namespace is
+/// bound by modes only where the file belongs to a user that the namespace lacks: `owner`.
+fn read_only(fd: BorrowedFd<'_>, owner: Option<u32>) -> io::Result<OwnedFd> {
+    if let Some(owner) = owner {
+        fchown(fd, Some(owner), Some(owner))?;
+    }
     let memory = File::from(fd.try_clone_to_owned()?);
     memory.set_permissions(Permissions::from_mode(0o400))?;
     let copy = File::open(format!("/proc/self/fd/{}", fd.as_raw_fd()));

@@ -8,7 +8,8 @@
 //!   it for several vNICs on one interface.
 //! * [`commands`]: commands of the control plane to the dataplane; [`surveys`]: lists of its
 //!   connections.
-//! * [`apart`]: a dataplane in a process of its own; `own_user`: its user.
+//! * [`apart`]: a dataplane in a process of its own; [`own_user`]: its user.
+//! * [`program_root`]: a program that must be root; [`low_ports`] binds ports for it.
 //! * `devices`: links that go down and come back, peers that come and go.
 //! * `counters`: the control page; `survivor`: the process that closes connections at the end.
 #![forbid(unsafe_code)]
@@ -20,7 +21,9 @@ mod counters;
 mod devices;
 pub mod leftovers;
 pub mod link_rates;
-mod own_user;
+pub mod low_ports;
+pub mod own_user;
+pub mod program_root;
 pub mod run;
 pub mod share;
 pub mod surveys;

@@ -1,14 +1,11 @@
-//! A user for one dataplane alone, so that no other process of the machine may signal, trace or
-//! read it: as systemd's DynamicUser, and of the same range, which no other user has.
-use ix_sys::process;
+//! A user for one dataplane or program alone, so that no other process of the machine may signal,
+//! trace or read it: as systemd's DynamicUser, and of the same range, which no other user has.
+use ix_sys::process::{self, USER_OF_NO_PROCESS, USERS_FOR_A_TIME};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::ops::RangeInclusive;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Users that systemd gives out for a time.
-const USERS: RangeInclusive<u32> = 61184..=65519;
 /// Has a file for each user that was claimed; whoever holds its lock has the user.
 const FOLDER: &str = "/run/ix/users";
 
@@ -22,16 +19,22 @@ impl OwnUser {
     /// Claims one; `None` if this process cannot become another user: it is not root, or only root
     /// of a namespace that has no such users.
     pub fn claim() -> io::Result<Option<OwnUser>> {
-        let map = fs::read_to_string("/proc/self/uid_map")?;
-        if !process::is_root() || !has_users(&map) {
+        if !OwnUser::can_be() {
             return Ok(None);
         }
         OwnUser::claim_in(Path::new(FOLDER), &users_of_processes()).map(Some)
     }
 
+    /// Whether this process can become such a user: it is root, and its namespace has them.
+    pub fn can_be() -> bool {
+        let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        process::is_root() && has_users(&map)
+    }
+
     fn claim_in(folder: &Path, taken: &[u32]) -> io::Result<OwnUser> {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
-        for id in USERS.filter(|id| !taken.contains(id)) {
+        let free = |id: &u32| *id != USER_OF_NO_PROCESS && !taken.contains(id);
+        for id in USERS_FOR_A_TIME.filter(free) {
             let path = folder.join(id.to_string());
             let mut options = OpenOptions::new();
             let lock = options.write(true).create(true).truncate(false).mode(0o600).open(path)?;
@@ -41,7 +44,7 @@ impl OwnUser {
                 Err(TryLockError::Error(e)) => return Err(e),
             }
         }
-        Err(io::Error::other("every user for a dataplane is in use"))
+        Err(io::Error::other("every user that IX gives out is in use"))
     }
 
     /// Its number.
@@ -50,7 +53,7 @@ impl OwnUser {
     }
 }
 
-/// Whether a namespace with this map has all [`USERS`] (user_namespaces(7)).
+/// Whether a namespace with this map has all [`USERS_FOR_A_TIME`] (user_namespaces(7)).
 fn has_users(map: &str) -> bool {
     map.lines().any(|line| {
         let mut numbers = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
@@ -58,7 +61,8 @@ fn has_users(map: &str) -> bool {
         else {
             return false;
         };
-        first <= u64::from(*USERS.start()) && u64::from(*USERS.end()) < first + count
+        let (start, end) = (*USERS_FOR_A_TIME.start(), *USERS_FOR_A_TIME.end());
+        first <= u64::from(start) && u64::from(end) < first + count
     })
 }
 
@@ -84,7 +88,7 @@ mod tests {
     #[test]
     fn a_user_has_one_owner_at_a_time() {
         let folder = std::env::temp_dir().join(format!("ix-users-{}", std::process::id()));
-        let first = *USERS.start();
+        let first = *USERS_FOR_A_TIME.start();
         let taken = [first + 1];
         let claim = || OwnUser::claim_in(&folder, &taken).expect("claimed");
         let (one, other) = (claim(), claim());

@@ -6,6 +6,7 @@ use crate::control::{Access, ActiveController, Answers, Captures, Dataplane, Nam
 use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::link_rates::LinkRates;
+use crate::program_root::ProgramRoot;
 use crate::surveys::Surveys;
 use crate::survivor::Survivor;
 use crate::vnic::{FilteredDevices, Vnic};
@@ -19,6 +20,7 @@ use ix_problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_proto::config::{Place, WallPart};
 use ix_proto::control::{Look, Starting, Status};
 use ix_proto::{Config, FromImage, Start};
+use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::process::Process;
 use ix_sys::socket::get_option;
 use std::ffi::OsString;
@@ -77,6 +79,8 @@ pub struct Broker {
     pub vnic: Vnic,
     /// User and group of the program, if they differ from the broker's.
     pub user: Option<(u32, u32)>,
+    /// The namespace whose root it is; `None`: it is whom `user` says in the broker's own.
+    pub root: Option<ProgramRoot>,
     /// The program's hardware threads; empty: all that we may use.
     pub program_cpus: Vec<usize>,
 }
@@ -129,11 +133,12 @@ impl Broker {
     /// Starts the program. Returns when its dataplane is ready, or when it waits until the program
     /// needs it.
     pub fn start(mut self, control: Option<&Path>) -> Result<Running> {
-        // AF_XDP charges packet memory to this limit, in the program's process. If it stays too
+        let is_apart = self.domain == ix_launch::Domain::Process;
+        let limits = self.limits_of_program(is_apart);
+        // AF_XDP charges packet memory to this limit, in the dataplane's process. If it stays too
         // low, attaching the device fails with a message that says so.
         let _ = ix_sys::limits::raise_memlock();
         let name = self.program.display().to_string();
-        let is_apart = self.domain == ix_launch::Domain::Process;
         let place = if is_apart { Place::Apart } else { Place::Within };
         start_of(&self.setup, &self.vnic, place)
             .check()
@@ -157,8 +162,13 @@ impl Broker {
             domain: self.domain,
             entry: self.entry,
             user: self.user,
+            namespace: self.root.as_ref().map(ProgramRoot::namespace),
+            limits,
         };
         let child = ix_launch::launch(&image, &config).map_err(launch_problem)?;
+        // The program has its end of this now, and the broker has it no more.
+        self.preload.inherited.clear();
+        self.root.as_mut().map_or(Ok(()), ProgramRoot::serve).map_err(|e| problem(&e))?;
         let apart = is_apart.then(|| Apart::new(image, pins)).transpose();
         let apart = apart.map_err(|e| problem(&e))?;
         if apart.as_ref().is_some_and(|apart| apart.user().is_none()) {
@@ -205,6 +215,15 @@ impl Broker {
             running.begin()?;
         }
         Ok(running)
+    }
+}
+
+impl Broker {
+    /// A program whose dataplane is elsewhere locks no memory for it, and has what its caller had.
+    fn limits_of_program(&self, is_apart: bool) -> Vec<(Resource, Limit)> {
+        let own = || Some((Resource::LockedMemory, limits::get(Resource::LockedMemory).ok()?));
+        let own = is_apart.then(own).flatten();
+        own.into_iter().chain(self.root.iter().flat_map(ProgramRoot::limits)).collect()
     }
 }
 

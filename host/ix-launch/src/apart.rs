@@ -36,7 +36,7 @@ impl DataplaneProcess {
     pub fn start(image: &Image, user: Option<(u32, u32)>) -> Result<DataplaneProcess, LaunchError> {
         let (ours, theirs) = Channel::pair().map_err(system("socketpair"))?;
         ours.tell_senders().map_err(system("setsockopt(SO_PASSCRED)"))?;
-        let executable = image.unreadable().map_err(system("memfd_create"))?;
+        let executable = image.unreadable(c"ix-dataplane").map_err(system("memfd_create"))?;
         let (channel_fd, image_fd) = (theirs.as_fd().as_raw_fd(), executable.as_raw_fd());
         let exec = Exec::of_dataplane(image_fd, channel_fd).map_err(system("execveat"))?;
         // Never executed by this name: the closure below executes the image.

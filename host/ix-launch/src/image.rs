@@ -62,13 +62,13 @@ impl Image {
         self.fd.as_fd()
     }
 
-    /// A copy that others may execute and not read. A process that executes it cannot be traced or
-    /// dumped by its own user, from its first instruction on.
-    pub(crate) fn unreadable(&self) -> io::Result<OwnedFd> {
+    /// A copy of this name that others may execute and not read. A process that executes it cannot
+    /// be traced or dumped by its own user, from its first instruction on.
+    pub(crate) fn unreadable(&self, name: &CStr) -> io::Result<OwnedFd> {
         let from = File::from(self.fd.try_clone()?);
         let mut bytes = vec![0; from.metadata()?.len() as usize];
         from.read_exact_at(&mut bytes, 0)?;
-        let mut file = File::from(memfd(c"ix-dataplane")?);
+        let mut file = File::from(memfd(name)?);
         file.write_all(&bytes)?;
         file.set_permissions(Permissions::from_mode(0o111))?;
         seal(file.as_fd(), libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)?;

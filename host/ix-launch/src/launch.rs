@@ -8,7 +8,9 @@ use crate::program::{check, diagnose};
 use crate::tracee::Tracee;
 use ix_entry::{ABI_PLACEHOLDER, Channel, ReservedFds};
 use ix_proto::{Codec, FromImage, Outcome};
+use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::process::Process;
+use ix_sys::user_namespace::{self, UserNamespace};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -78,6 +80,10 @@ pub struct LaunchConfig {
     pub entry: Entry,
     /// User and group of the program, without other groups; `None`: the broker's.
     pub user: Option<(u32, u32)>,
+    /// The user namespace whose root the program is; `None`: the broker's own.
+    pub namespace: Option<Arc<UserNamespace>>,
+    /// Limits of the program that differ from the broker's.
+    pub limits: Vec<(Resource, Limit)>,
     /// The dataplane begins when the program first needs it, in the process that does: programs may
     /// fork before, and again when that process has ended.
     pub later: bool,
@@ -141,7 +147,12 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     let knows_senders = ours.tell_senders().map_err(system("setsockopt(SO_PASSCRED)"))?;
     // Copies at the numbers they will have in the child; there they lose close-on-exec.
     let theirs = reserved.copy(theirs.as_fd()).map_err(system("dup"))?;
-    let image_copy = reserved.copy(image.fd()).map_err(system("dup"))?;
+    let hidden = (config.domain == Domain::Pku && config.entry == Entry::Loading)
+        .then(|| image.unreadable(c"ix-image"))
+        .transpose()
+        .map_err(system("memfd_create"))?;
+    let executable = hidden.as_ref().map_or(image.fd(), AsFd::as_fd);
+    let image_copy = reserved.copy(executable).map_err(system("dup"))?;
     let (channel_fd, image_fd) = (theirs.as_raw_fd(), image_copy.as_raw_fd());
 
     let mut command = Command::new(&config.program);
@@ -166,6 +177,16 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     if let Some(cpus) = cpu_set(&config.cpus) {
         // SAFETY: the function only makes a system call.
         unsafe { command.pre_exec(move || run_on(&cpus)) };
+    }
+    let (limits, namespace) = (config.limits.clone(), config.namespace.clone());
+    // SAFETY: the function only makes system calls. The limits come first: to raise one takes
+    // rights that root of a namespace lacks.
+    unsafe {
+        command.pre_exec(move || {
+            // What root itself may not raise stays.
+            limits.iter().for_each(|(what, limit)| drop(limits::set(*what, *limit)));
+            namespace.as_ref().map_or(Ok(()), |namespace| user_namespace::join(namespace.as_fd()))
+        });
     }
     let child = match config.entry {
         Entry::Planted => {

@@ -12,6 +12,7 @@ use ix_entry::Auxv;
 use ix_entry::IMAGE_ARGV0;
 use ix_entry::elf::{Layout, PAGE, Segment};
 use ix_entry::stack::InitialStack;
+use ix_sys::process;
 use std::io;
 use std::os::fd::RawFd;
 
@@ -41,6 +42,12 @@ pub fn plant(
         }
     };
     tracee.borrow_code()?;
+    if config.domain == Domain::Pku && process::is_root() {
+        // Before anything of the image is there: no other process of the program's user may reach
+        // what the wall does not keep yet. Without root's rights we could not reach it either; the
+        // image does it then.
+        tracee.forbid_tracing()?;
+    }
     let span_bytes = PAGE + STACK_BYTES + PAGE + layout.span_bytes;
     let span = reserve(&mut tracee, span_bytes)?;
     let stack = span + PAGE;

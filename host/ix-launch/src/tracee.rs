@@ -2,7 +2,9 @@
 use crate::error::{LaunchError, system};
 use crate::exit::Exit;
 use ix_entry::elf::PAGE;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::FileExt;
 
 /// `syscall`, as the low bytes of a word of code.
 const SYSCALL_CODE: u64 = 0x050f;
@@ -17,6 +19,9 @@ pub struct Tracee {
     entry: libc::user_regs_struct,
     /// The word of code at the entry point.
     code: u64,
+    /// Its memory, for when tracing no longer gives the right to write it
+    /// ([`Tracee::forbid_tracing`]); `None`: only tracing ever did.
+    memory: Option<File>,
     /// Signals that came in between; they are sent again when the process goes on.
     deferred: Vec<i32>,
 }
@@ -34,7 +39,15 @@ impl Tracee {
         ptrace(libc::PTRACE_SETOPTIONS, pid, 0, options).map_err(system("PTRACE_SETOPTIONS"))?;
         let entry = registers(pid).map_err(system("PTRACE_GETREGS"))?;
         let code = peek(pid, entry.rip).map_err(system("PTRACE_PEEKTEXT"))?;
-        Ok(Tracee { pid, entry, code, deferred })
+        let memory = OpenOptions::new().write(true).open(format!("/proc/{pid}/mem")).ok();
+        Ok(Tracee { pid, entry, code, memory, deferred })
+    }
+
+    /// From now on no other process of its user can trace it, open its memory or take its
+    /// descriptors. Only root can continue to plant.
+    pub fn forbid_tracing(&mut self) -> Result<(), LaunchError> {
+        let args = [libc::PR_SET_DUMPABLE as u64, 0, 0, 0, 0, 0];
+        self.syscall("prctl", libc::SYS_prctl, args).map(drop)
     }
 
     /// Whether it runs 64-bit code.
@@ -65,13 +78,21 @@ impl Tracee {
     /// Lets the process make system calls: for that the code at its entry point is replaced until
     /// [`Tracee::restore_code`].
     pub fn borrow_code(&mut self) -> Result<(), LaunchError> {
-        let word = (self.code & !0xffff) | SYSCALL_CODE;
-        poke(self.pid, self.entry.rip, word).map_err(system("PTRACE_POKETEXT"))
+        self.write_code((self.code & !0xffff) | SYSCALL_CODE)
     }
 
     /// Puts back what [`Tracee::borrow_code`] replaced.
     pub fn restore_code(&mut self) -> Result<(), LaunchError> {
-        poke(self.pid, self.entry.rip, self.code).map_err(system("PTRACE_POKETEXT"))
+        self.write_code(self.code)
+    }
+
+    fn write_code(&self, word: u64) -> Result<(), LaunchError> {
+        let (poked, rip) = (poke(self.pid, self.entry.rip, word), self.entry.rip);
+        let written = match (poked, &self.memory) {
+            (Err(_), Some(memory)) => memory.write_all_at(&word.to_ne_bytes(), rip),
+            (poked, _) => poked,
+        };
+        written.map_err(system("PTRACE_POKETEXT"))
     }
 
     /// Has the process make one system call. `what` names it in the error.

@@ -4,7 +4,7 @@ use crate::error::OpenError;
 use crate::steering::SteeringProgram;
 use ix_mem::ROOM_BYTES;
 use ix_nic::{NicInfo, NicKind, SetReta, Steering};
-use ix_sys::{Interface, tun};
+use ix_sys::{Interface, process, tun};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -67,13 +67,15 @@ fn claim(name: &str) -> Result<UnixDatagram, OpenError> {
     })
 }
 
-/// Makes the calling user the interface's owner if it has none: Linux lets any user add a queue to
-/// an interface without an owner, and so take a part of its packets.
+/// Gives an interface without an owner one: Linux lets any user add a queue to an interface that
+/// has none, and so take a part of its packets.
 fn own(queue: &File, name: &str) -> Result<(), OpenError> {
     // An owner that an administrator has set stays. (This folder does not show the interfaces of
-    // another network namespace; there the caller becomes the owner.)
+    // another network namespace; there the owner is set anew.) Root as the owner is no better than
+    // none: root of a user namespace is that user.
     let owner = std::fs::read_to_string(format!("/sys/class/net/{name}/owner"));
-    if owner.is_ok_and(|uid| uid.trim() != "-1") {
+    let is_set = |uid: &str| uid != "-1" && !(uid == "0" && process::is_root());
+    if owner.is_ok_and(|uid| is_set(uid.trim())) {
         return Ok(());
     }
     tun::own(queue).map_err(|e| OpenError::system("own the tap interface", name, e))

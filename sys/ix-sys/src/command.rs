@@ -2,6 +2,7 @@
 //!
 //! Only system calls are allowed there, so the steps are data, not code.
 use crate::scheduling::{Policy, set_policy};
+use crate::user_namespace::{self, UserNamespace};
 use crate::{check, cpu, network_namespace};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,6 +15,8 @@ use std::sync::Arc;
 pub enum Step {
     /// Moves into this network namespace.
     EnterNetwork(Arc<OwnedFd>),
+    /// Becomes root of this user namespace.
+    BecomeRootOf(Arc<UserNamespace>),
     /// Runs on this CPU only.
     Pin(usize),
     /// Is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG).
@@ -36,6 +39,7 @@ impl Step {
     fn take(&self, parent: libc::pid_t) -> io::Result<()> {
         match self {
             Step::EnterNetwork(namespace) => network_namespace::enter(namespace.as_fd()),
+            Step::BecomeRootOf(namespace) => user_namespace::join(namespace.as_fd()),
             Step::Pin(cpu) => cpu::pin(*cpu),
             Step::DieWithParent => die_with(parent),
             Step::OnlyWhenIdle => set_policy(0, Policy::Idle),

@@ -2,6 +2,7 @@
 use crate::poll::{PollFd, poll};
 use crate::{check, fd, retry};
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -29,6 +30,13 @@ pub fn group_id() -> u32 {
 pub fn is_root() -> bool {
     user_id() == 0
 }
+
+/// Users that systemd gives out for a time (DynamicUser), of which IX takes some for its dataplanes
+/// and programs; no file belongs to one.
+pub const USERS_FOR_A_TIME: RangeInclusive<u32> = 61184..=65519;
+
+/// The last of [`USERS_FOR_A_TIME`]. IX gives it to no process: it owns what no process should.
+pub const USER_OF_NO_PROCESS: u32 = *USERS_FOR_A_TIME.end();
 
 /// From now on no other process of the same user can trace this one, read its memory or take its
 /// descriptors, and it dumps no core (prctl(2), PR_SET_DUMPABLE).

@@ -17,6 +17,8 @@ pub unsafe trait Plain: Copy {}
 
 // SAFETY: integers.
 unsafe impl Plain for i32 {}
+// SAFETY: an integer.
+unsafe impl Plain for u64 {}
 // SAFETY: integers of 64 bits only.
 unsafe impl Plain for libc::xdp_mmap_offsets {}
 // SAFETY: integers of 64 bits only.

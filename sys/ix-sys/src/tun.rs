@@ -1,6 +1,7 @@
 //! Ethernet interfaces whose other end is a process: `/dev/net/tun` (linux/if_tun.h).
 use crate::check;
 use crate::interface::request;
+use crate::process;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -36,12 +37,19 @@ pub fn keep(queue: &File) -> io::Result<()> {
     check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETPERSIST as _, 1) }).map(drop)
 }
 
-/// Makes the calling user the owner of the queue's interface. Linux lets any user add a queue to an
-/// interface that has no owner, and gives that queue a part of the packets.
+/// Gives the queue's interface an owner. Linux lets any user add a queue to an interface that has
+/// none, and gives that queue a part of the packets. Root makes it a user whom no process has,
+/// because root of a user namespace may be the same user as we are.
 pub fn own(queue: &File) -> io::Result<()> {
-    // SAFETY: no arguments; TUNSETOWNER takes a number.
-    check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETOWNER as _, libc::geteuid()) })
-        .map(drop)
+    let own = |user: u32| {
+        // SAFETY: TUNSETOWNER takes a number.
+        check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETOWNER as _, user) }).map(drop)
+    };
+    // The root of a namespace may have no such user.
+    if process::is_root() && own(process::USER_OF_NO_PROCESS).is_ok() {
+        return Ok(());
+    }
+    own(process::user_id())
 }
 
 /// True if the driver supports `virtio_net_hdr`; `file` need not be a queue yet.

@@ -1,6 +1,11 @@
-//! Root's rights over own network namespaces, for any user (user_namespaces(7)).
-use crate::Error;
-use std::fs;
+//! User namespaces (user_namespaces(7)): root's rights over own network namespaces, for any user;
+//! and a root that lacks some users of this namespace, for a program that must be root.
+use crate::{Error, check, fd, process, socket};
+use std::fs::{self, File};
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 /// Moves the process into a new user and network namespace, where it is root over what it makes:
 /// namespaces, veth, tap, but no XDP and no steering programs. Must be called before the process
@@ -22,6 +27,129 @@ pub fn enter() -> Result<(), Error> {
         fs::write(&path, text).map_err(|e| Error::new(format!("cannot write {path}"), e))?;
     }
     Ok(())
+}
+
+/// Users, or groups, that have the same number inside of a namespace and outside: the first one,
+/// and how many.
+pub type Extent = (u32, u32);
+
+/// The numbers of a map of this process's namespace (the text of `uid_map` or `gid_map`), without
+/// those of `without`.
+pub fn extents(map: &str, without: &RangeInclusive<u32>) -> Vec<Extent> {
+    let mut extents = Vec::new();
+    for line in map.lines() {
+        let mut numbers = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+        let (Some(first), Some(_), Some(count)) = (numbers.next(), numbers.next(), numbers.next())
+        else {
+            continue;
+        };
+        let (from, to) = (u64::from(*without.start()), u64::from(*without.end()) + 1);
+        let end = first + count;
+        for (first, end) in [(first, end.min(from)), (first.max(to), end)] {
+            if first < end {
+                extents.push((first as u32, (end - first) as u32));
+            }
+        }
+    }
+    extents
+}
+
+/// A user namespace that no process need be in.
+#[derive(Debug)]
+pub struct UserNamespace {
+    fd: OwnedFd,
+    inode: u64,
+}
+
+impl UserNamespace {
+    /// Makes one, below this process's own, in which users and groups have the numbers that they
+    /// have here, and in which `without` do not exist. Its root has root's rights over what these
+    /// users own, and none over the system, over namespaces that were made outside, or over
+    /// processes of other users. Takes root's rights.
+    pub fn without(without: &RangeInclusive<u32>) -> Result<UserNamespace, Error> {
+        let (ours, theirs) =
+            socket::pair(libc::SOCK_STREAM).map_err(|e| Error::new("cannot make a socket", e))?;
+        // SAFETY: the child makes system calls only, whatever threads we have, until it is killed.
+        let pid = check(unsafe { libc::fork() }).map_err(|e| Error::new("cannot fork", e))?;
+        if pid == 0 {
+            be_first_in(theirs.as_fd());
+        }
+        drop(theirs);
+        let made = UserNamespace::of_first(ours.as_fd(), pid, without);
+        // Errors mean that it has ended.
+        let _ = process::kill(pid, libc::SIGKILL);
+        let _ = process::wait(pid, true);
+        made
+    }
+
+    fn of_first(
+        child: BorrowedFd<'_>,
+        pid: i32,
+        without: &RangeInclusive<u32>,
+    ) -> Result<UserNamespace, Error> {
+        const WHAT: &str = "cannot make a user namespace";
+        let mut errno = [0; 4];
+        match fd::read(child, &mut errno) {
+            Ok(4) => {}
+            Ok(_) => return Err(Error::new(WHAT, io::ErrorKind::UnexpectedEof.into())),
+            Err(e) => return Err(Error::new(WHAT, e)),
+        }
+        match i32::from_ne_bytes(errno) {
+            0 => {}
+            errno => return Err(Error::new(WHAT, io::Error::from_raw_os_error(errno))),
+        }
+        for file in ["uid_map", "gid_map"] {
+            let own = format!("/proc/self/{file}");
+            let own = fs::read_to_string(&own).map_err(|e| Error::new(own, e))?;
+            let lines = extents(&own, without);
+            let lines = lines.iter().map(|(first, count)| format!("{first} {first} {count}"));
+            let path = format!("/proc/{pid}/{file}");
+            // In one write, as the kernel wants it.
+            fs::write(&path, lines.collect::<Vec<_>>().join("\n"))
+                .map_err(|e| Error::new(format!("cannot write {path}"), e))?;
+        }
+        let path = format!("/proc/{pid}/ns/user");
+        let open = || {
+            let file = File::open(&path)?;
+            Ok((file.metadata()?.ino(), file))
+        };
+        let (inode, file) = open().map_err(|e: io::Error| Error::new(path.clone(), e))?;
+        Ok(UserNamespace { fd: file.into(), inode })
+    }
+
+    /// Whether a process is in it, and not in one below it.
+    pub fn has(&self, pid: u32) -> bool {
+        fs::metadata(format!("/proc/{pid}/ns/user")).is_ok_and(|m| m.ino() == self.inode)
+    }
+}
+
+impl AsFd for UserNamespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// In a child: makes the namespace, says so, and waits for its end.
+fn be_first_in(parent: BorrowedFd<'_>) -> ! {
+    // SAFETY: system calls without memory.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    // SAFETY: as above; the child has one thread.
+    let made = check(unsafe { libc::unshare(libc::CLONE_NEWUSER) });
+    let errno = made.err().and_then(|e| e.raw_os_error()).unwrap_or(0);
+    // If nobody reads it, the end comes all the same.
+    let _ = fd::write_bare(parent, &errno.to_ne_bytes());
+    let mut byte = [0];
+    // Returns when the parent has ended.
+    let _ = fd::read(parent, &mut byte);
+    // SAFETY: ends the child without running the parent's exit handlers.
+    unsafe { libc::_exit(0) }
+}
+
+/// Moves the process, which must have one thread, into the namespace of a descriptor (setns(2)).
+/// Makes only a system call, so it may be used between fork and exec.
+pub fn join(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWUSER) }).map(drop)
 }
 
 /// Tests in a child process whether [`enter`] would work.
@@ -51,5 +179,55 @@ pub fn try_enter() -> Result<(), Error> {
             "cannot make a user namespace",
             std::io::Error::from_raw_os_error(errno),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WITHOUT: RangeInclusive<u32> = 61184..=65519;
+
+    #[test]
+    fn a_map_loses_numbers_wherever_they_are() {
+        for (map, expected) in [
+            ("         0          0 4294967295\n", &[(0, 61184), (65520, 4_294_901_775)][..]),
+            ("0 1000 1\n1 100000 65536\n", &[(0, 1), (1, 61183), (65520, 17)]),
+            ("0 0 61184\n", &[(0, 61184)]),
+            ("61184 0 10\n70000 5 2\n", &[(70000, 2)]),
+            ("0 x 7\n\n", &[]),
+        ] {
+            assert_eq!(extents(map, &WITHOUT), expected, "{map}");
+        }
+    }
+
+    /// Root of the namespace becomes each user but those that it lacks.
+    #[test]
+    fn a_namespace_lacks_the_users_that_it_was_made_without() {
+        if !process::is_root() {
+            let name = "a_namespace_lacks_the_users_that_it_was_made_without";
+            return ix_skip::skip(name, ix_skip::Need::Root, "only root maps users");
+        }
+        let namespace = UserNamespace::without(&WITHOUT).expect("made");
+        assert!(!namespace.has(std::process::id()));
+        let inside = |become_user: u32| {
+            // SAFETY: the child makes system calls only.
+            match check(unsafe { libc::fork() }).expect("a child") {
+                0 => {
+                    let joined = join(namespace.as_fd()).is_ok();
+                    // SAFETY: numbers only.
+                    let changed = unsafe { libc::setresuid(become_user, become_user, become_user) };
+                    // SAFETY: as above.
+                    unsafe { libc::_exit(i32::from(!joined) * 2 + i32::from(changed != 0)) }
+                }
+                pid => process::wait(pid, true).expect("waited").expect("ended").1.code(),
+            }
+        };
+        for user in [0, 1000, 61183, 65520, 65534] {
+            assert_eq!(inside(user), Some(0), "user {user}");
+        }
+        for user in [61184, 63000, 65519] {
+            assert_eq!(inside(user), Some(1), "user {user}");
+        }
     }
 }

@@ -16,6 +16,7 @@ mod later;
 mod memory;
 mod queues;
 mod raw;
+mod rights;
 mod serve;
 mod shared;
 mod system;
@@ -24,6 +25,7 @@ use calls::Calls;
 use ix_abi::{
     CallSlot, ENV_HEADER, EventSlot, ProcessHeader, ThreadArea, ThreadStatus, error, gate_op,
 };
+use rights::{Aim, Whom};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Targets of an attack.
@@ -69,6 +71,7 @@ pub type Attack = fn(&Targets) -> Result<String, String>;
 /// * `crossing`, `wake` and `cycle`: for `ix bench gate`;
 /// * `calls SECONDS SEED`: a fuzzer of batched calls, with a wall or without;
 /// * `shared SECONDS SEED`: attacks on a dataplane in a process of its own, all at once;
+/// * `rights WHOM LINK [NOT...]`: attacks on such a one by its program's rights, without these;
 /// * `queues`: for `ix attack --vnic`.
 struct Args {
     fuzz: u32,
@@ -122,6 +125,7 @@ fn main() {
     match first.as_deref() {
         Some("calls") => return fuzz_calls(),
         Some("shared") => return attack_shared(),
+        Some("rights") => return attack_by_rights(),
         Some("queues") => {
             if let Err(why) = queues::run() {
                 eprintln!("ix-attacker: {why}");
@@ -276,6 +280,64 @@ fn attack_shared() {
     let gate = unsafe { gate_of(header) };
     if let Err(why) = shared::attack(header, gate, seconds, seed) {
         eprintln!("ix-attacker: {why}; seed {seed}");
+        std::process::exit(1);
+    }
+}
+
+/// Serves a client, and meanwhile attacks a dataplane in a process of its own by the rights of its
+/// program.
+fn attack_by_rights() {
+    let mut words = std::env::args().skip(2);
+    let (whom, link) = (words.next().and_then(|word| Whom::named(&word)), words.next());
+    // What the machine's root lacks here shows nothing.
+    let left_out: Vec<String> = words.collect();
+    let (Some(whom), Some(link), Some(header)) = (whom, link, header()) else {
+        eprintln!("ix-attacker: `ix attack` runs this program; it cannot be started by hand");
+        std::process::exit(2);
+    };
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static ROUNDS: AtomicU64 = AtomicU64::new(0);
+    let targets = targets(header, &[]);
+    // SAFETY: the dataplane's own description of itself.
+    let (gate, array, events) = unsafe {
+        let area = &*((*header).thread_areas as *const ThreadArea);
+        (gate_of(header), area.calls as usize, area.events as usize)
+    };
+    let elastic = std::thread::spawn(move || -> Result<(), String> {
+        let arrays = (array as *mut CallSlot, events as *const EventSlot);
+        let entered = gate(gate_op::ENTER, 0, 0, 0);
+        if entered != 0 {
+            return Err(format!("cannot enter: {entered}"));
+        }
+        let calls = Calls::begin(gate, arrays, (targets.data, 0), -1, false)?.with_client()?;
+        while !STOP.load(Ordering::Relaxed) {
+            let result = calls.cycle(1000);
+            if result < 0 {
+                return Err(format!("RUN_IO returned {result}"));
+            }
+            ROUNDS.fetch_add(1, Ordering::Relaxed);
+        }
+        gate(gate_op::LEAVE, 0, 0, 0);
+        Ok(())
+    });
+    while ROUNDS.load(Ordering::Relaxed) == 0 && !elastic.is_finished() {
+        std::thread::yield_now();
+    }
+    match Aim::find(whom, &link) {
+        Ok(aim) if !elastic.is_finished() => {
+            let is_tried = |name: &str| left_out.iter().all(|other| other != name);
+            for (name, attack) in rights::ATTACKS.iter().filter(|(name, _)| is_tried(name)) {
+                let attack = || aim.become_whom().and_then(|()| attack(&aim));
+                let done = || attack().map(|()| "it may".to_owned());
+                print(name, served_on(|| in_a_copy(done)));
+            }
+        }
+        Ok(_) => {}
+        Err(why) => println!("the dataplane's process\tsucceeded\t{why}\t0"),
+    }
+    STOP.store(true, Ordering::Relaxed);
+    if let Err(why) = elastic.join().unwrap_or(Err("a panic".to_owned())) {
+        println!("the dataplane stands still\tsucceeded\t{why}\t0");
         std::process::exit(1);
     }
 }

@@ -1,7 +1,7 @@
 //! Calls that make sockets and connections.
 use super::{answer, fail};
 use crate::ops::{self, Instead, Outcome};
-use crate::{fds, kept_numbers, mem, real, sockopt};
+use crate::{fds, kept_numbers, low_ports, mem, real, sockopt};
 use libc::{AF_UNSPEC, c_int, c_void, sockaddr, socklen_t};
 use std::net::SocketAddr;
 
@@ -22,8 +22,8 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: the C library's `bind` gets the program's own arguments.
-    let on_linux = || unsafe { real::bind(fd, address, len) };
+    // SAFETY: the program's own arguments.
+    let on_linux = || unsafe { low_ports::bind(fd, address, len) };
     if !fds::is_ours(fd) {
         return on_linux();
     }

@@ -1,5 +1,7 @@
 //! Checks of what the walls need; docs/design/wall.md says what each part of `--domain pku` stops.
 use super::{Check, State};
+use ix_broker::own_user::OwnUser;
+use ix_broker::program_root::ProgramRoot;
 use ix_report::machine::read;
 use ix_sys::probe;
 
@@ -39,7 +41,7 @@ pub(super) fn checks() -> Vec<Check> {
         }
         check
     };
-    [process(), whole].into_iter().chain(parts.map(limit)).collect()
+    [process(), root(), whole].into_iter().chain(parts.map(limit)).collect()
 }
 
 /// The default: a dataplane that is a process of its own.
@@ -55,6 +57,26 @@ fn process() -> Check {
              user, which can end it",
         )
         .mend("run ix as root, which gives the dataplane a user of its own"),
+    }
+}
+
+/// How a program that is root is kept from its dataplane.
+fn root() -> Check {
+    let name = "wall-root";
+    if !OwnUser::can_be() {
+        return Check::limited(
+            name,
+            "root's programs cannot be kept from their dataplanes here: users 61184 to 65519 are \
+             missing",
+        )
+        .mend("run ix as root, outside of user namespaces that lack these users");
+    }
+    match ProgramRoot::make() {
+        Ok(_) => Check::ok(
+            name,
+            "programs that must be root are root of a user namespace without the dataplane's user",
+        ),
+        Err(why) => Check::limited(name, why.to_string()),
     }
 }
 

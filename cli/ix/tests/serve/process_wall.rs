@@ -4,10 +4,13 @@ use crate::support::process::{Process, is_alive, signal};
 use crate::support::traffic::echo;
 use crate::support::{self, Nic, PATIENCE, SERVICE, Service, TestNet, eventually};
 use ix_skip::{Need, skip};
+use ix_sys::command::{Step, before_exec};
+use ix_sys::user_namespace::UserNamespace;
 use std::io::Read;
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The attacker says so when it has attacked.
@@ -147,6 +150,59 @@ fn a_hostile_program_stops_neither_its_dataplane_nor_another_one() {
     honest.finish(PATIENCE);
 }
 
+/// What a program that is root asks of Linux, each as a line with what came of it.
+const ROOT: &str = "
+import os, socket
+def tries(name, action):
+    try: action(); print(name, 'done', flush=True)
+    except Exception as e: print(name, 'refused', flush=True)
+def bind(family, at):
+    def action(): socket.socket(family).bind(at)
+    return action
+tries('low', bind(socket.AF_INET, ('127.0.0.1', 80)))
+tries('low6', bind(socket.AF_INET6, ('::', 83)))
+tries('both', bind(socket.AF_INET, ('0.0.0.0', 443)))
+tries('taken', bind(socket.AF_INET, ('10.255.0.1', 81)))
+tries('packets', lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
+tries('groups', lambda: os.initgroups('nobody', 65534))
+tries('dataplane', lambda: os.setresuid(61184, 61184, 61184))
+tries('last', lambda: os.setresuid(65519, 65519, 65519))
+tries('user', lambda: (os.setgid(65534), os.setuid(65534)))
+tries('worker', bind(socket.AF_INET, ('127.0.0.1', 82)))
+print('over', flush=True)
+";
+
+/// Root without `--user` is root of a namespace that lacks the dataplanes' users. Its broker binds
+/// low ports of Linux for it, and for nobody who could not bind them as root of the machine.
+#[test]
+fn a_root_program_is_root_of_a_namespace_without_the_dataplanes_user() {
+    let name = "a_root_program_is_root_of_a_namespace_without_the_dataplanes_user";
+    if !Path::new("/usr/bin/python3").exists() {
+        return skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let python = ["/usr/bin/python3", "-c", ROOT];
+    let service = net.start_env(&[], &DOMAIN, &python);
+    service.process.wait_for("over", PATIENCE);
+    let (_, lines) = service.process.wait(PATIENCE);
+    for line in [
+        "low done",
+        "low6 done",
+        "both done",
+        "taken refused",
+        "packets refused",
+        "groups done",
+        "dataplane refused",
+        "last refused",
+        "user done",
+        "worker refused",
+        "ix: the program runs as root of a user namespace, without root's rights over the system, \
+         its network and its dataplane (--user root gives it those)",
+    ] {
+        assert!(lines.iter().any(|other| other == line), "{line}: {lines:#?}");
+    }
+}
+
 /// Whoever is killed takes the others along, and the port is served again.
 #[test]
 fn after_any_process_was_killed_the_port_is_served_again() {
@@ -198,6 +254,118 @@ fn without_other_users_the_dataplane_runs_as_its_program() {
     process.wait_for("ix: the dataplane has no user of its own", PATIENCE);
     process.wait_for("ready", PATIENCE);
     process.terminate();
+    std::fs::remove_dir_all(folder).expect("removed");
+}
+
+/// Root of a namespace that has all users, but in which no other namespace can be made.
+#[test]
+fn without_a_namespace_for_root_nothing_runs_and_a_line_says_why() {
+    let name = "without_a_namespace_for_root_nothing_runs_and_a_line_says_why";
+    if !ix_sys::process::is_root() {
+        return skip(name, Need::Root, "cannot map users");
+    }
+    #[allow(clippy::reversed_empty_ranges, reason = "no user is left out")]
+    let all = UserNamespace::without(&(1..=0)).expect("a namespace");
+    let folder = std::env::temp_dir().join(format!("ix-unnamed-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_ix"), "run"]);
+    command.args(["--addr", "10.77.0.2/24", "--nic"]);
+    command.arg(format!("memif:{}", folder.join("link").display()));
+    command.args(["--", "/bin/echo", "it runs"]);
+    before_exec(&mut command, vec![Step::BecomeRootOf(Arc::new(all))]);
+    let output = command.output().expect("sh");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{text}");
+    assert_eq!(
+        text.trim_end(),
+        "ix: cannot keep a program that runs as root from its dataplane: cannot make a user \
+         namespace: No space left on device (os error 28); sysctl user.max_user_namespaces=1000, \
+         name another user with --user, or say --user root, which gives up the wall against the \
+         program itself"
+    );
+    std::fs::remove_dir_all(folder).expect("removed");
+}
+
+/// A user that cannot be the program's is refused, before anything runs.
+#[test]
+fn users_that_a_program_cannot_have_are_refused_in_a_line() {
+    let name = "users_that_a_program_cannot_have_are_refused_in_a_line";
+    if !ix_sys::process::is_root() {
+        return skip(name, Need::Root, "cannot become another user");
+    }
+    let ix = [env!("CARGO_BIN_EXE_ix"), "run", "--addr", "10.77.0.2/24", "--nic", "memif:/x/y"];
+    let as_nobody = ["setpriv", "--reuid", USER, "--clear-groups"];
+    for (before, user, line) in [
+        (
+            &[][..],
+            "61184",
+            "ix: cannot run the program as user 61184: users 61184 to 65519 are given out, each to \
+             one run; name another user, or --user own",
+        ),
+        (
+            &as_nobody[..],
+            "own",
+            "ix: cannot give the program a user of its own: this takes root, in a user namespace \
+             that has users 61184 to 65519; start `ix run` as root",
+        ),
+        (
+            &as_nobody[..],
+            "33",
+            "ix: cannot run the program as user 33: only root can run a program as another user; \
+             leave --user out, or start `ix run` as root",
+        ),
+    ] {
+        let words = [before, &ix, &["--user", user, "--", "/bin/true"]].concat();
+        let output = Command::new(words[0]).args(&words[1..]).output().expect("it starts");
+        assert!(!output.status.success());
+        assert_eq!(String::from_utf8_lossy(&output.stderr).trim_end(), line);
+    }
+}
+
+/// What a tenant's program tries on the processes that it is given.
+const TENANT: &str = "
+import os, sys
+def tries(name, action):
+    try: action(); print('succeeded:', name, flush=True)
+    except OSError as e: print('refused:', name, flush=True)
+for pid in map(int, sys.argv[1:]):
+    for name in ['mem', 'maps', 'environ', 'fd/0']:
+        tries(name, lambda: open('/proc/%d/%s' % (pid, name)).read(1))
+    tries('kill', lambda: os.kill(pid, 9))
+    tries('stop', lambda: os.kill(pid, 19))
+    tries('renice', lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))
+    tries('pin', lambda: os.sched_setaffinity(pid, {0}))
+    tries('idle', lambda: os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0)))
+print('over', flush=True)
+";
+
+/// Each of two tenants has a user of its own, and so has each one's dataplane.
+#[test]
+fn a_tenant_reaches_neither_another_ones_program_nor_its_dataplane() {
+    let name = "a_tenant_reaches_neither_another_ones_program_nor_its_dataplane";
+    if !Path::new("/usr/bin/python3").exists() {
+        return skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let own = [&DOMAIN[..], &["--user", "own"]].concat();
+    let service = net.serve_with(&own, &["64"]);
+    echoes(&net);
+    let pids = [service.program(), service.dataplane()].map(|pid| pid.to_string());
+    let folder = std::env::temp_dir().join(format!("ix-tenant-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+    command.arg("run").args(&own).args(["--addr", "10.79.0.2/24", "--nic"]);
+    command.arg(format!("memif:{}", folder.join("link").display()));
+    command.args(["--", "/usr/bin/python3", "-c", TENANT]).args(&pids);
+    let output = command.output().expect("ix run");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let refused = said.lines().filter(|line| line.starts_with("refused: ")).count();
+    assert!(said.contains("over") && !said.contains("succeeded"), "{said}");
+    assert_eq!(refused, 2 * 9, "{said}");
+    echoes(&net);
+    service.finish(PATIENCE);
     std::fs::remove_dir_all(folder).expect("removed");
 }
 

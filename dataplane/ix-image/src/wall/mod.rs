@@ -347,7 +347,9 @@ fn confine() -> Result<(), String> {
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
             return Err(last("no_new_privs"));
         }
-        if stands(Part::Files) && libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 {
+        // The launcher may have done it before anything else, also where this part is left out.
+        let dumpable = libc::c_ulong::from(!stands(Part::Files));
+        if libc::prctl(libc::PR_SET_DUMPABLE, dumpable, 0, 0, 0) < 0 {
             return Err(last("PR_SET_DUMPABLE"));
         }
     }

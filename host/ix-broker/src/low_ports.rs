@@ -1,0 +1,156 @@
+//! Binds Linux sockets to low ports for a program that is root of a user namespace: the machine's
+//! network namespace does not count its rights. It does not know more than root of the machine
+//! would let the program do: who asks must have the right to bind such ports in the program's own
+//! namespace, and the socket must be of this network namespace.
+//!
+//! A request is the address, with the socket and an end of a pair on which the errno comes back; 0
+//! is none. A thread of its own carries them out, one at a time: a program that sends what takes
+//! long to close keeps only itself waiting.
+use ix_sys::process::Process;
+use ix_sys::socket::{self, bind_inet, get_option, pair, receive_with_fds, tell_senders};
+use ix_sys::user_namespace::UserNamespace;
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// `CAP_NET_BIND_SERVICE`, as a bit of `CapEff`.
+const MAY_BIND: u64 = 1 << 10;
+/// `SO_NETNS_COOKIE`, which `libc` lacks.
+const SO_NETNS_COOKIE: libc::c_int = 71;
+/// The longest address: `sockaddr_in6`.
+const ADDRESS_BYTES_MAX: usize = 28;
+/// Ports below this one are root's, if the system says nothing else.
+const UNPRIVILEGED: u16 = 1024;
+
+/// The broker's end.
+pub struct LowPorts {
+    requests: OwnedFd,
+    namespace: Arc<UserNamespace>,
+}
+
+impl LowPorts {
+    /// Both ends; the other one is for the processes of this namespace.
+    pub fn pair(namespace: Arc<UserNamespace>) -> io::Result<(LowPorts, OwnedFd)> {
+        let (requests, theirs) = pair(libc::SOCK_SEQPACKET)?;
+        tell_senders(requests.as_fd())?;
+        Ok((LowPorts { requests, namespace }, theirs))
+    }
+
+    /// Carries out requests, on a thread of its own, until nobody has the other end.
+    pub fn serve(self) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name("ix-ports".to_owned());
+        thread.spawn(move || while self.next().is_some() {}).map(drop)
+    }
+
+    /// Carries out the next request; `None` at the end.
+    fn next(&self) -> Option<()> {
+        let mut address = [0; ADDRESS_BYTES_MAX];
+        let message = receive_with_fds(self.requests.as_fd(), &mut address, 0).ok()?;
+        if message.bytes == 0 && message.fds.is_empty() {
+            return None;
+        }
+        let [socket, answer] = &message.fds[..] else { return Some(()) };
+        let address = address.get(..message.bytes).filter(|_| !message.is_cut);
+        let errno = match self.bind(socket.as_fd(), address, message.sender.as_ref()) {
+            Ok(()) => 0,
+            Err(e) => e.raw_os_error().unwrap_or(libc::EACCES),
+        };
+        // Whoever does not read it has asked in vain.
+        let _ = socket::send(answer.as_fd(), &errno.to_ne_bytes(), libc::MSG_DONTWAIT);
+        Some(())
+    }
+
+    fn bind(
+        &self,
+        socket: BorrowedFd<'_>,
+        address: Option<&[u8]>,
+        sender: Option<&Process>,
+    ) -> io::Result<()> {
+        let refused = || io::Error::from_raw_os_error(libc::EACCES);
+        let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+        let at = address.and_then(read_address).ok_or_else(invalid)?;
+        let option = |option| get_option::<i32>(socket, libc::SOL_SOCKET, option);
+        let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let kinds = [libc::SOCK_STREAM, libc::SOCK_DGRAM];
+        if option(libc::SO_DOMAIN)? != family || !kinds.contains(&option(libc::SO_TYPE)?) {
+            return Err(invalid());
+        }
+        let is_low = (1..first_unprivileged()).contains(&at.port());
+        let may = sender.is_some_and(|sender| self.may_bind(sender));
+        if !is_low || !may || cookie(socket)? != own_cookie()? {
+            return Err(refused());
+        }
+        bind_inet(socket, at)
+    }
+
+    /// Whether this process may bind low ports in its own namespace, which is the program's.
+    fn may_bind(&self, process: &Process) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", process.pid()));
+        let status = status.unwrap_or_default();
+        let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let rights = rights.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+        let has = rights.is_some_and(|bits| bits & MAY_BIND != 0);
+        // At last: until here its number was its own.
+        has && self.namespace.has(process.pid()) && !process.has_ended()
+    }
+}
+
+/// The first port that is everybody's, in this network namespace.
+fn first_unprivileged() -> u16 {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(UNPRIVILEGED)
+}
+
+/// The network namespace of a socket.
+fn cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    get_option(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE)
+}
+
+fn own_cookie() -> io::Result<u64> {
+    cookie(socket::open(libc::AF_INET, libc::SOCK_DGRAM)?.as_fd())
+}
+
+/// An address as a program gives it to `bind`.
+fn read_address(bytes: &[u8]) -> Option<SocketAddr> {
+    let family = u16::from_ne_bytes([*bytes.first()?, *bytes.get(1)?]);
+    let port = u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?]);
+    match i32::from(family) {
+        libc::AF_INET => {
+            let ip: [u8; 4] = bytes.get(4..8)?.try_into().ok()?;
+            Some((Ipv4Addr::from(ip), port).into())
+        }
+        libc::AF_INET6 => {
+            let flow = u32::from_ne_bytes(bytes.get(4..8)?.try_into().ok()?);
+            let ip: [u8; 16] = bytes.get(8..24)?.try_into().ok()?;
+            let scope = bytes
+                .get(24..28)
+                .map_or(Some(0), |four| Some(u32::from_ne_bytes(four.try_into().ok()?)))?;
+            Some(SocketAddrV6::new(Ipv6Addr::from(ip), port, flow, scope).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_what_a_program_gives() {
+        let mut v4 = vec![2, 0, 0, 80, 10, 0, 0, 1];
+        assert_eq!(read_address(&v4), Some("10.0.0.1:80".parse().expect("an address")));
+        v4.pop();
+        assert_eq!(read_address(&v4), None);
+        let mut v6 = vec![10, 0, 1, 187, 0, 0, 0, 0];
+        v6.extend([0; 15]);
+        assert_eq!(read_address(&v6), None);
+        v6.push(1);
+        assert_eq!(read_address(&v6), Some("[::1]:443".parse().expect("an address")));
+        v6.extend([3, 0, 0, 0]);
+        assert_eq!(read_address(&v6), Some("[::1%3]:443".parse().expect("an address")));
+        assert_eq!(read_address(&[1, 0, 0, 80, 0, 0, 0, 0]), None);
+        assert_eq!(read_address(&[]), None);
+    }
+}

@@ -1,0 +1,77 @@
+//! A program that must be root, and must not reach its dataplane: root of a user namespace in which
+//! every user has its own number, but in which the users that IX gives out do not exist. So it can
+//! neither become its dataplane's user nor use root's rights on a process of that user.
+use crate::low_ports::LowPorts;
+use crate::own_user::OwnUser;
+use ix_problem::{Problem, Result};
+use ix_sys::limits::{self, Limit, Resource};
+use ix_sys::process::USERS_FOR_A_TIME;
+use ix_sys::user_namespace::UserNamespace;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// The namespace of a program, and what is done for its root.
+pub struct ProgramRoot {
+    namespace: Arc<UserNamespace>,
+    /// Binds ports that only root of the machine may bind.
+    low_ports: Option<LowPorts>,
+}
+
+impl ProgramRoot {
+    /// Makes the namespace; `None` if dataplanes have no users of their own here: then there is
+    /// nobody to keep from the program.
+    pub fn make() -> Result<Option<ProgramRoot>> {
+        if !OwnUser::can_be() {
+            return Ok(None);
+        }
+        let refused = |e| {
+            Problem::new("cannot keep a program that runs as root from its dataplane", e)
+                .mend(mend(&read("/proc/sys/user/max_user_namespaces")))
+        };
+        let namespace = UserNamespace::without(&USERS_FOR_A_TIME).map_err(refused)?;
+        Ok(Some(ProgramRoot { namespace: Arc::new(namespace), low_ports: None }))
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> Arc<UserNamespace> {
+        Arc::clone(&self.namespace)
+    }
+
+    /// Returns the end of [`LowPorts`] for the program's processes.
+    pub fn offer_low_ports(&mut self) -> std::io::Result<OwnedFd> {
+        let (ours, theirs) = LowPorts::pair(self.namespace())?;
+        self.low_ports = Some(ours);
+        Ok(theirs)
+    }
+
+    /// Starts to bind ports for the program.
+    pub fn serve(&mut self) -> std::io::Result<()> {
+        self.low_ports.take().map_or(Ok(()), LowPorts::serve)
+    }
+
+    /// Limits that root of the machine can raise, and root of a namespace cannot.
+    pub fn limits(&self) -> Vec<(Resource, Limit)> {
+        let Ok(limit) = limits::get(Resource::Descriptors) else { return Vec::new() };
+        let most = read("/proc/sys/fs/nr_open").trim().parse().unwrap_or(0);
+        vec![(Resource::Descriptors, Limit { hard: limit.hard.max(most), ..limit })]
+    }
+}
+
+/// What to do where no namespace can be made.
+fn mend(max_user_namespaces: &str) -> &'static str {
+    match max_user_namespaces.trim() {
+        "0" => {
+            "sysctl user.max_user_namespaces=1000, name another user with --user, or say --user \
+             root, which gives up the wall against the program itself"
+        }
+        _ => {
+            "name another user with --user, or say --user root, which gives up the wall against \
+             the program itself"
+        }
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
