@@ -175,6 +175,13 @@ pub struct RunArgs {
     /// caller's own, or, for root, root of a user namespace; with `--domain pku` `own`
     #[arg(long, value_name = "UID", value_parser = program_user)]
     pub user: Option<ProgramUser>,
+    /// Most processes and threads of the program (default: half of what the machine can have, where
+    /// a control group can be made)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub pids_max: Option<u64>,
+    /// Most memory of the program, like 512M, by a control group (default: no bound)
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub memory_max: Option<u64>,
     /// A part of the wall to leave out: keys, calls, code, files (for `ix attack`)
     #[arg(long, hide = true, value_name = "PART", value_parser = wall_part)]
     pub without: Option<WallPart>,
@@ -305,6 +312,18 @@ fn program_user(text: &str) -> Result<ProgramUser, String> {
             }
         },
     }
+}
+
+/// A number of bytes, with K, M or G for powers of 1024.
+fn bytes(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 1 << 30),
+        _ => (text, 1u64),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "write a number of bytes, like 512M".to_owned())
 }
 
 /// A part of the wall by its name.

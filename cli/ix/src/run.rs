@@ -6,6 +6,7 @@ use crate::args::{Entry, ProgramUser, RunArgs};
 use crate::image::IMAGE;
 use crate::isn_key;
 use crate::settings::{Settings, vnic_refused};
+use ix_broker::group::{Bounds, Group};
 use ix_broker::link_rates::LinkRates;
 use ix_broker::own_user::OwnUser;
 use ix_broker::program_root::ProgramRoot;
@@ -73,6 +74,11 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         Domain::Process => program_cpus(&settings.cpus(), args.program_cpus.as_deref())?,
         _ => Vec::new(),
     };
+    let group = Group::make(&Bounds {
+        pids: args.pids_max,
+        memory_bytes: args.memory_max,
+        cpus: program_cpus.clone(),
+    })?;
     let (cpus, access, rules) =
         (settings.cpus(), settings.access.clone(), settings.config.vnic_rules.clone());
     let without: Vec<WallPart> = args.without.into_iter().collect();
@@ -132,6 +138,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         vnic,
         user,
         root,
+        group,
         program_cpus,
     };
     let mut running = broker.start(args.control.as_deref())?;

@@ -9,6 +9,7 @@
 //! * [`commands`]: commands of the control plane to the dataplane; [`surveys`]: lists of its
 //!   connections.
 //! * [`apart`]: a dataplane in a process of its own; [`own_user`]: its user.
+//! * [`group`]: the control group of a program.
 //! * [`program_root`]: a program that must be root; [`low_ports`] binds ports for it.
 //! * `devices`: links that go down and come back, peers that come and go.
 //! * `counters`: the control page; `survivor`: the process that closes connections at the end.
@@ -19,6 +20,7 @@ pub mod commands;
 pub mod control;
 mod counters;
 mod devices;
+pub mod group;
 pub mod leftovers;
 pub mod link_rates;
 pub mod low_ports;

@@ -5,6 +5,7 @@ use crate::commands::Commands;
 use crate::control::{Access, ActiveController, Answers, Captures, Dataplane, Name, Server};
 use crate::counters::Counters;
 use crate::devices::Devices;
+use crate::group::Group;
 use crate::link_rates::LinkRates;
 use crate::program_root::ProgramRoot;
 use crate::surveys::Surveys;
@@ -81,6 +82,8 @@ pub struct Broker {
     pub user: Option<(u32, u32)>,
     /// The namespace whose root it is; `None`: it is whom `user` says in the broker's own.
     pub root: Option<ProgramRoot>,
+    /// Bounds the program; removed at the end.
+    pub group: Group,
     /// The program's hardware threads; empty: all that we may use.
     pub program_cpus: Vec<usize>,
 }
@@ -121,6 +124,8 @@ pub struct Running {
     vnic: Vnic,
     name: String,
     signals: SignalForwarding,
+    /// Removed with this.
+    _group: Group,
     /// For the first dataplane.
     setup: Option<DataplaneSetup>,
     again: Again,
@@ -163,9 +168,11 @@ impl Broker {
             entry: self.entry,
             user: self.user,
             namespace: self.root.as_ref().map(ProgramRoot::namespace),
+            groups: self.group.joins(),
             limits,
         };
         let child = ix_launch::launch(&image, &config).map_err(launch_problem)?;
+        self.group.must_hold(child.pid())?;
         // The program has its end of this now, and the broker has it no more.
         self.preload.inherited.clear();
         self.root.as_mut().map_or(Ok(()), ProgramRoot::serve).map_err(|e| problem(&e))?;
@@ -207,6 +214,7 @@ impl Broker {
             vnic: self.vnic,
             name,
             signals,
+            _group: self.group,
             setup: Some(self.setup),
             again: self.again,
             waiting: None,

@@ -8,10 +8,12 @@ use crate::program::{check, diagnose};
 use crate::tracee::Tracee;
 use ix_entry::{ABI_PLACEHOLDER, Channel, ReservedFds};
 use ix_proto::{Codec, FromImage, Outcome};
+use ix_sys::fd;
 use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::process::Process;
 use ix_sys::user_namespace::{self, UserNamespace};
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -82,6 +84,8 @@ pub struct LaunchConfig {
     pub user: Option<(u32, u32)>,
     /// The user namespace whose root the program is; `None`: the broker's own.
     pub namespace: Option<Arc<UserNamespace>>,
+    /// Control groups that the program joins, by their `cgroup.procs`.
+    pub groups: Vec<Arc<File>>,
     /// Limits of the program that differ from the broker's.
     pub limits: Vec<(Resource, Limit)>,
     /// The dataplane begins when the program first needs it, in the process that does: programs may
@@ -179,10 +183,15 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         unsafe { command.pre_exec(move || run_on(&cpus)) };
     }
     let (limits, namespace) = (config.limits.clone(), config.namespace.clone());
+    let groups = config.groups.clone();
     // SAFETY: the function only makes system calls. The limits come first: to raise one takes
     // rights that root of a namespace lacks.
     unsafe {
         command.pre_exec(move || {
+            for group in &groups {
+                // Whoever needs the group looks afterwards.
+                let _ = fd::write_bare(group.as_fd(), b"0");
+            }
             // What root itself may not raise stays.
             limits.iter().for_each(|(what, limit)| drop(limits::set(*what, *limit)));
             namespace.as_ref().map_or(Ok(()), |namespace| user_namespace::join(namespace.as_fd()))

@@ -369,6 +369,57 @@ fn a_tenant_reaches_neither_another_ones_program_nor_its_dataplane() {
     std::fs::remove_dir_all(folder).expect("removed");
 }
 
+/// Starts children until Linux refuses, and says how many there were.
+const FORKS: &str = "
+import os, signal
+count = 0
+try:
+    while count < 200:
+        if os.fork() == 0: signal.alarm(5); signal.pause()
+        count += 1
+except OSError: pass
+print('children:', count, flush=True)
+signal.pause()
+";
+
+/// A program is in a control group of its run alone, where one can be made. It is removed with the
+/// run, or by the next one if the run was killed.
+#[test]
+fn a_program_is_bounded_by_a_group_that_goes_with_its_run() {
+    let name = "a_program_is_bounded_by_a_group_that_goes_with_its_run";
+    if !Path::new("/usr/bin/python3").exists() {
+        return skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let probe = net.serve_with(&DOMAIN, &["64"]);
+    let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", probe.program()));
+    let groups = groups.expect("groups");
+    let broker = probe.process.pid();
+    let has = |line: &&str| line.contains("pids") && line.ends_with(&format!("/ix-{broker}"));
+    let Some(place) = groups.lines().find(has).map(str::to_owned) else {
+        return skip(name, Need::Kernel("control groups that can be written"), "no group was made");
+    };
+    probe.finish(PATIENCE);
+    let path = place.rsplit(':').next().expect("a path").rsplit_once('/').expect("a parent").0;
+    let folder = Path::new("/sys/fs/cgroup/pids").join(path.trim_start_matches('/'));
+    let left = |pid: i32| folder.join(format!("ix-{pid}")).exists();
+    assert!(!left(broker), "removed with the run");
+    let flags = [&DOMAIN[..], &["--pids-max", "50", "--posix", "off"]].concat();
+    let service = net.start_env(&[], &flags, &["/usr/bin/python3", "-c", FORKS]);
+    let line = service.process.wait_for("children:", PATIENCE);
+    let count: u32 = line.rsplit(' ').next().expect("a word").parse().expect("a number");
+    assert!((20..50).contains(&count), "{count} children");
+    let killed = service.process.pid();
+    signal(killed, libc::SIGKILL);
+    service.process.wait(PATIENCE);
+    assert!(left(killed), "nobody has removed it yet");
+    // Its orphans have its group for a moment.
+    eventually("the group is removed by another run", || {
+        net.serve_with(&DOMAIN, &["64"]).finish(PATIENCE);
+        !left(killed)
+    });
+}
+
 /// A broker without rights has the user of its program. It has what the program must not have.
 #[test]
 fn a_program_cannot_read_a_broker_of_its_own_user() {
