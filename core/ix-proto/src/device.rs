@@ -111,7 +111,9 @@ impl DeviceKind {
         match self {
             DeviceKind::Tap => "[,queues=N][,offloads=on|off][,mac=ADDRESS]",
             DeviceKind::Afxdp => "[,queues=N][,mode=zerocopy|copy|generic]",
-            DeviceKind::Memif => "[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N]",
+            DeviceKind::Memif => {
+                "[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N][,peer-user=N]"
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Opens a device, and serves it for its broker afterwards.
 use crate::error::OpenError;
 use crate::hardware::HardwareFilters;
+use crate::tap::Claim;
 use crate::{DeviceSpec, afxdp, memif, tap};
 use ix_mem::{MemoryFds, Sizes};
 use ix_nic::{DeviceChange, NicInfo, SetReta};
@@ -8,7 +9,6 @@ use ix_vnic::Filter;
 use ix_wire::IpAddr;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
 /// What a device must know of its user.
@@ -77,7 +77,7 @@ pub struct OpenedDevice {
     /// What the caller of `open` gave, to open the device again.
     again: Option<(DeviceSpec, OpenOptions)>,
     /// Tells other users of this crate that the interface is in use.
-    _claim: Option<UnixDatagram>,
+    _claim: Option<Claim>,
 }
 
 impl OpenedDevice {
@@ -102,7 +102,7 @@ impl OpenedDevice {
         OpenedDevice { table_fd, ..self }
     }
 
-    pub(crate) fn with_claim(self, claim: UnixDatagram) -> OpenedDevice {
+    pub(crate) fn with_claim(self, claim: Claim) -> OpenedDevice {
         OpenedDevice { _claim: Some(claim), ..self }
     }
 

@@ -5,17 +5,21 @@ use crate::steering::SteeringProgram;
 use ix_mem::ROOM_BYTES;
 use ix_nic::{NicInfo, NicKind, SetReta, Steering};
 use ix_sys::{Interface, process, tun};
-use std::fs::File;
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
 
 /// What Linux may leave unfinished: checksums, and the segmentation of TCP over IPv4. Packets that
 /// we could not parse (IPv6, tunnels) or could not tell apart (UDP) come finished.
 const CHECKSUMS_AND_SEGMENTS: u32 = libc::TUN_F_CSUM | libc::TUN_F_TSO4;
 const NOTHING: u32 = 0;
 const ETHERNET_BYTES: usize = 14;
+/// Has a file for each interface that root's dataplanes use; whoever holds its lock has that one.
+const CLAIMS: &str = "/run/ix/taps";
 
 /// Opens the interface's queues; makes the interface if no interface has this name.
 pub(crate) fn open(
@@ -56,15 +60,62 @@ pub(crate) fn open(
     Ok(OpenedDevice::new(info, queues, reta).with_table_fd(table_fd).with_claim(claim))
 }
 
+/// Whoever has it has the interface, in this network namespace.
+pub(crate) enum Claim {
+    /// Root's: a locked file, in a folder where nobody else can make one.
+    Locked { _file: File, path: PathBuf },
+    /// Anybody else's: an abstract socket, which has one owner and is freed with it.
+    Named { _socket: UnixDatagram },
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Claim::Locked { path, .. } = self {
+            // While it is locked. An error leaves a file that the next one locks.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
 /// Claims the interface's name in this network namespace. Otherwise the kernel would let a second
-/// dataplane add its queues to ours and take some of our packets. An abstract socket has one owner,
-/// and is freed with it.
-fn claim(name: &str) -> Result<UnixDatagram, OpenError> {
+/// dataplane add its queues to ours and take some of our packets.
+fn claim(name: &str) -> Result<Claim, OpenError> {
+    if process::is_root() {
+        match lock(name) {
+            Ok(Some(claim)) => return Ok(claim),
+            Ok(None) => return Err(OpenError::InUse { name: name.to_owned() }),
+            // Root of a user namespace, whose the folder is not.
+            Err(_) => {}
+        }
+    }
     let socket = SocketAddr::from_abstract_name(format!("ix-tap/{name}"));
-    socket.and_then(|address| UnixDatagram::bind_addr(&address)).map_err(|e| match e.kind() {
+    let socket = socket.and_then(|address| UnixDatagram::bind_addr(&address));
+    socket.map(|_socket| Claim::Named { _socket }).map_err(|e| match e.kind() {
         io::ErrorKind::AddrInUse => OpenError::InUse { name: name.to_owned() },
         _ => OpenError::system("claim", name, e),
     })
+}
+
+/// `None`: another one has it.
+fn lock(name: &str) -> io::Result<Option<Claim>> {
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(CLAIMS)?;
+    let network = fs::metadata("/proc/thread-self/ns/net")?.ino();
+    let path = Path::new(CLAIMS).join(format!("{network}-{name}"));
+    loop {
+        let mut options = fs::OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(e)) => return Err(e),
+        }
+        // The one before may have removed it since.
+        let is_it =
+            fs::metadata(&path).is_ok_and(|m| file.metadata().is_ok_and(|f| f.ino() == m.ino()));
+        if is_it {
+            return Ok(Some(Claim::Locked { _file: file, path }));
+        }
+    }
 }
 
 /// Gives an interface without an owner one: Linux lets any user add a queue to an interface that

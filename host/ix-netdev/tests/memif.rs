@@ -281,3 +281,46 @@ fn a_process_that_is_killed_midway_is_replaced() {
         end.host.assert_nothing_leaks();
     }
 }
+
+/// Acts as another user, on a thread of its own.
+fn as_nobody<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    const NOBODY: libc::uid_t = 65534;
+    // Of this thread alone: the C library's function would change the user of all threads.
+    std::thread::scope(|scope| {
+        let done = scope.spawn(|| {
+            // SAFETY: no pointers.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+            assert_eq!(changed, 0, "root becomes nobody");
+            act()
+        });
+        done.join().expect("no panic")
+    })
+}
+
+/// Everybody can make an abstract socket, and listen at a path where everybody may make files.
+#[test]
+fn a_process_of_another_user_is_not_taken_for_the_peer() {
+    let name = "a_process_of_another_user_is_not_taken_for_the_peer";
+    if !ix_sys::process::is_root() {
+        return ix_skip::skip(name, ix_skip::Need::Root, "cannot become another user");
+    }
+    let path = format!("@ix-memif-squat-{}", std::process::id());
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK;
+    let squatter = as_nobody(|| ix_sys::socket::listen_unix(kind, &path).expect("listens"));
+    let why = End::try_open(&format!("memif:{path}")).err().expect("refused").to_string();
+    assert!(why.contains("user 65534 is not taken for the peer"), "{why}");
+    let mut client = End::open(&format!("memif:{path},role=client"));
+    client.until("it says why", |end| end.said_last("user 65534 is not taken for the peer"));
+    assert!(!client.is_up());
+    drop(client);
+    End::open(&format!("memif:{path},peer-user=65534"));
+    drop(squatter);
+    // As a server.
+    let mut server = End::open(&format!("memif:{path},role=server"));
+    let guest = as_nobody(|| ix_sys::socket::connect_unix(kind, &path).expect("connects"));
+    server.until("it says why", |end| end.said_last("user 65534 is not taken for the peer"));
+    drop(guest);
+    assert!(!server.is_up());
+    let mut client = End::open(&format!("memif:{path},role=client"));
+    connect(&mut server, &mut client);
+}

@@ -82,6 +82,25 @@ fn no_other_user_takes_a_queue() {
     }
 }
 
+/// Anybody may make an abstract socket: it must not keep root from an interface.
+#[test]
+fn a_name_that_another_user_has_taken_keeps_nobody_from_the_interface() {
+    let name = "a_name_that_another_user_has_taken_keeps_nobody_from_the_interface";
+    let Some((ns, device)) = link(name, "tap:tap0") else { return };
+    if !ix_sys::process::is_root() {
+        return skip(name, Need::Root, "has no folder for claims");
+    }
+    let listen = || ix_sys::socket::listen_unix(libc::SOCK_DGRAM, "@ix-tap/tap1");
+    let _squatter = ns.run(listen);
+    let open = |spec: &str| ns.run(|| ix_netdev::open(&spec.parse().expect("a spec"), &options()));
+    drop(open("tap:tap1").expect("free"));
+    // Its own name is claimed as long as it lives, and not longer.
+    let taken = open("tap:tap0").expect_err("in use").to_string();
+    assert!(taken.contains("in use") || taken.contains("another"), "{taken}");
+    drop(device);
+    open("tap:tap0").expect("free again");
+}
+
 /// Sends frames from Linux's end and checks that each comes in where `queue_of` says.
 fn assert_steered(
     raw: &PacketSocket,

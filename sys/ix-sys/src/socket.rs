@@ -74,6 +74,19 @@ pub fn get_option<T: Plain>(fd: BorrowedFd<'_>, level: i32, option: i32) -> io::
     check(ret).map(|_| value)
 }
 
+/// The user of the process at the other end of a Unix connection, when it connected or began to
+/// listen (unix(7), SO_PEERCRED). A user that this namespace lacks is another one here.
+pub fn peer_user(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    get_option::<Credentials>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED).map(|who| who.0.uid)
+}
+
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Credentials(libc::ucred);
+
+// SAFETY: integers of 32 bits only.
+unsafe impl Plain for Credentials {}
+
 /// Closing resets the connection, which leaves no TIME-WAIT behind (socket(7), SO_LINGER).
 pub fn reset_on_close(fd: &impl AsFd) -> io::Result<()> {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };

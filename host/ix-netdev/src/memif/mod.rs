@@ -17,11 +17,12 @@ use control::Listener;
 use ix_nic::memif::mode;
 use ix_nic::{MemifRole, NicInfo, NicKind, Steering};
 use ix_sys::event;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Largest shared memory that the protocol's offsets can address.
 const SHARED_BYTES_MAX: usize = 1 << 32;
@@ -81,6 +82,9 @@ fn mac(spec: &MemifSpec, role: MemifRole) -> [u8; 6] {
     [0x02, a, b, c, d, e & !1 | end]
 }
 
+/// Longest wait for a process that takes its role.
+const LOCK: Duration = Duration::from_secs(2);
+
 enum Taken {
     Server(Listener),
     /// With a socket if a server listens.
@@ -100,7 +104,13 @@ fn take_role(spec: &MemifSpec) -> Result<Taken, OpenError> {
         Ok(_) if spec.role == Some(MemifRole::Server) => {
             return Err(OpenError::InUse { name: path.clone() });
         }
-        Ok(connected) => return Ok(Taken::Client(Some(connected))),
+        Ok(connected) => {
+            let (action, name) = ("be the client of a memif", path.clone());
+            return match spec.check_peer(connected.as_fd()) {
+                Ok(()) => Ok(Taken::Client(Some(connected))),
+                Err(why) => Err(OpenError::Refused { action, name, why }),
+            };
+        }
         // A listener that does not accept is a listener, too.
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
             return Err(OpenError::InUse { name: path.clone() });
@@ -121,6 +131,19 @@ fn lock(path: &str) -> io::Result<Option<File>> {
     }
     let parent = Path::new(path).parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = File::open(parent.unwrap_or(Path::new(".")))?;
-    directory.lock()?;
+    // Whoever may read the directory may lock it, for ever too.
+    let end = Instant::now() + LOCK;
+    while let Err(e) = directory.try_lock() {
+        match e {
+            TryLockError::WouldBlock if Instant::now() < end => {
+                std::thread::sleep(LOCK / 200);
+            }
+            TryLockError::WouldBlock => {
+                let why = "its folder is locked by another process; choose a folder of your own";
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+            }
+            TryLockError::Error(e) => return Err(e),
+        }
+    }
     Ok(Some(directory))
 }

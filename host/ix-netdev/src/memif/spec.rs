@@ -1,7 +1,10 @@
-//! `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N]`.
+//! `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N][,peer-user=N]`.
 use ix_nic::MemifRole;
 use ix_nic::memif::{MTU_MAX, QUEUES_MAX};
+use ix_sys::process;
+use ix_sys::socket::peer_user;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 
 /// A memif as the user names it.
@@ -19,6 +22,20 @@ pub struct MemifSpec {
     pub secret: String,
     /// Largest IP packet, bytes.
     pub mtu: usize,
+    /// A user whose process may be the peer, besides our own and root.
+    pub peer_user: Option<u32>,
+}
+
+impl MemifSpec {
+    /// Refuses the process at the other end of a control socket, with a reason, if its user is none
+    /// of those that may be the peer: everybody may make a socket at some paths.
+    pub fn check_peer(&self, socket: BorrowedFd<'_>) -> Result<(), String> {
+        let user = peer_user(socket).map_err(|e| e.to_string())?;
+        if user == 0 || user == process::user_id() || Some(user) == self.peer_user {
+            return Ok(());
+        }
+        Err(format!("user {user} is not taken for the peer; peer-user={user} would allow that"))
+    }
 }
 
 /// Bytes of a secret in the protocol.
@@ -40,6 +57,7 @@ pub enum MemifSpecError {
     Queues,
     Secret,
     Mtu,
+    PeerUser,
 }
 
 impl FromStr for MemifSpec {
@@ -63,6 +81,7 @@ impl FromStr for MemifSpec {
             queues: 1,
             secret: String::new(),
             mtu: MTU_DEFAULT,
+            peer_user: None,
         };
         let in_range = |value: &str, range: std::ops::RangeInclusive<usize>| {
             value.parse().ok().filter(|n| range.contains(n))
@@ -83,6 +102,9 @@ impl FromStr for MemifSpec {
                 ("mtu", value) => {
                     spec.mtu = in_range(value, MTU_MIN..=MTU_MAX).ok_or(Mtu)?;
                 }
+                ("peer-user", value) => {
+                    spec.peer_user = Some(value.parse().map_err(|_| PeerUser)?);
+                }
                 _ => return Err(Option(word.to_owned())),
             }
         }
@@ -100,6 +122,9 @@ impl fmt::Display for MemifSpec {
         if self.mtu != MTU_DEFAULT {
             write!(f, ",mtu={}", self.mtu)?;
         }
+        if let Some(user) = self.peer_user {
+            write!(f, ",peer-user={user}")?;
+        }
         Ok(())
     }
 }
@@ -116,14 +141,15 @@ impl fmt::Display for MemifSpecError {
             }
             Option(word) => write!(
                 f,
-                "unknown option `{}`; use id=N, role=server|client, queues=N, secret=S and \
-                 mtu=N",
+                "unknown option `{}`; use id=N, role=server|client, queues=N, secret=S, \
+                 mtu=N and peer-user=N",
                 word.escape_debug()
             ),
             Id => write!(f, "id=N must be a number from 0 to {}", u32::MAX),
             Role => write!(f, "role= must be server or client"),
             Queues => write!(f, "queues=N must be a number from 1 to {QUEUES_MAX} for a memif"),
             Secret => write!(f, "secret=S must have 1 to {SECRET_BYTES} bytes without a comma"),
+            PeerUser => write!(f, "peer-user=N must be a user's number (`id -u NAME` prints it)"),
             Mtu => write!(f, "mtu=N must be a number from {MTU_MIN} to {}", MTU_MAX),
         }
     }
@@ -135,8 +161,11 @@ mod tests {
 
     #[test]
     fn reads_what_it_writes() {
-        for text in ["/run/a.sock", "/a,id=7,role=client,queues=3,mtu=576", "@abstract,role=server"]
-        {
+        for text in [
+            "/run/a.sock",
+            "/a,id=7,role=client,queues=3,mtu=576",
+            "@abstract,role=server,peer-user=1000",
+        ] {
             let spec: MemifSpec = text.parse().unwrap();
             let again = spec.to_string();
             assert_eq!(again.strip_prefix("memif:").unwrap().parse(), Ok(spec), "{again}");
@@ -161,6 +190,7 @@ mod tests {
             ("/a,secret=", "1 to 24"),
             ("/a,secret=1234567890123456789012345", "1 to 24"),
             ("/a,mtu=9000", "mtu=N"),
+            ("/a,peer-user=root", "a user's number"),
             ("/a,", "unknown option ``"),
             ("/a,zero-copy", "unknown option `zero-copy`"),
         ] {

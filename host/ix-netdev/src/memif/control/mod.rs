@@ -209,7 +209,7 @@ impl Control {
         let now = Instant::now();
         self.serve_peer(now, &mut events);
         match self.role {
-            MemifRole::Server => self.accept(now),
+            MemifRole::Server => self.accept(now, &mut events),
             MemifRole::Client => self.connect(now, &mut events),
         }
         self.serve_peer(now, &mut events);
@@ -224,12 +224,17 @@ impl Control {
         }
     }
 
-    /// Accepts a peer. A second peer is told that there is one already.
-    fn accept(&mut self, now: Instant) {
+    /// Accepts a peer. A second peer is told that there is one already, and a process of another
+    /// user that it may not be the peer.
+    fn accept(&mut self, now: Instant, events: &mut Vec<DeviceEvent>) {
         while let Some(listener) = &self.listener
             && let Ok(socket) = socket::accept(listener.socket.as_fd())
         {
-            if matches!(self.state, State::Waiting { .. }) {
+            if let Err(why) = self.spec.check_peer(socket.as_fd()) {
+                let refused = Message::Disconnect("your user may not be the peer".to_owned());
+                let _ = socket::send(socket.as_fd(), &refused.encode(), None);
+                self.say(&why, events);
+            } else if matches!(self.state, State::Waiting { .. }) {
                 self.greet(socket, now);
             } else {
                 let busy = Message::Disconnect("there is a peer already".to_owned());
@@ -243,7 +248,13 @@ impl Control {
             return;
         }
         match socket::connect(&self.spec.path) {
-            Ok(socket) => self.greet(socket, now),
+            Ok(socket) => match self.spec.check_peer(socket.as_fd()) {
+                Ok(()) => self.greet(socket, now),
+                Err(why) => {
+                    self.state = State::Waiting { retry_at: now + RETRY };
+                    self.say(&format!("no server yet ({why}); trying on"), events);
+                }
+            },
             Err(e) => {
                 self.state = State::Waiting { retry_at: now + RETRY };
                 let why = match e.kind() {
