@@ -12,6 +12,7 @@ mod failures;
 mod flood;
 mod hostile;
 mod http;
+mod kills;
 mod kv;
 mod many;
 mod memif;
