@@ -98,7 +98,9 @@ impl<B: RxBuf> Tcb<B> {
         let mut control = 0;
         let (mut sample_sent_us, mut again_us) = (None, None);
         let samples = self.records.len() as u32;
+        let mut fresh = false;
         while let Some(record) = self.records.first().copied() {
+            fresh |= !record.has(TxRecord::RETRANSMITTED);
             if record.end().gt(ack) {
                 self.retire_part(ack, &mut report, &mut control);
                 break;
@@ -118,7 +120,14 @@ impl<B: RxBuf> Tcb<B> {
         }
         report.acked = acked;
         self.snd_una = ack;
-        self.rtt.clear_backoff();
+        if fresh {
+            // RFC 8961 section 4, (4): data that was sent once has arrived. What was sent again
+            // tells nothing of the path unless there is a sample: without it the timeout would be
+            // as short as before, and expire again in vain.
+            self.rtt.clear_backoff();
+        } else {
+            self.rtt.keep_backoff(self.phase == Phase::Open);
+        }
         if let Some(sent_us) = again_us {
             // Whatever else is acknowledged has waited for the retransmission: it gives no sample.
             self.sample_retransmission(sent_us, now_us, hdr);
@@ -189,16 +198,33 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Takes a sample from a retransmitted segment. Only the echoed timestamp tells which copy was
-    /// acknowledged (RFC 7323 section 4). If it echoes an earlier copy, or the acknowledgement was
-    /// caused by something sent later, the time measures our timeouts and lost acknowledgements,
-    /// not the path.
+    /// acknowledged (RFC 7323 section 4). If the acknowledgement was caused by something sent later,
+    /// the time measures our timeouts and lost acknowledgements, not the path. So does the
+    /// acknowledgement of a duplicate, which echoes an earlier copy (RFC 7323 section 4.3) and which
+    /// a peer with SACK reports.
     fn sample_retransmission(&mut self, sent_us: u64, now_us: u64, hdr: &TcpHeader) {
-        if self.flags.has(Flags::TIMESTAMPS)
-            && let Some((_, ecr)) = hdr.options.timestamp
-            && ecr == self.ts_at(sent_us)
-            && ms_of(sent_us) == self.last_snd_ms
-        {
-            self.sample_rtt(now_us.saturating_sub(sent_us), 1, now_us);
+        let Some((_, ecr)) = hdr.options.timestamp.filter(|_| self.flags.has(Flags::TIMESTAMPS))
+        else {
+            return;
+        };
+        if ecr == self.ts_at(sent_us) {
+            if ms_of(sent_us) == self.last_snd_ms {
+                self.sample_rtt(now_us.saturating_sub(sent_us), 1, now_us);
+            }
+            return;
+        }
+        let is_earlier = (self.ts_at(sent_us).wrapping_sub(ecr) as i32) > 0;
+        let caused_by_it =
+            self.flags.has(Flags::SACK) && !is_dsack(hdr.options.sack.as_slice(), hdr.ack);
+        let round_trip_ms = self.ts_at(now_us).wrapping_sub(ecr);
+        if is_earlier && caused_by_it && (round_trip_ms as i32) > 0 {
+            let round_trip_us = round_trip_ms.saturating_mul(1000);
+            if self.rtt.backoff() > 0 {
+                // The timeout was spurious (RFC 4015 section 3.2).
+                self.rtt.sample_longer_path(round_trip_us, now_us);
+            } else {
+                self.sample_rtt(u64::from(round_trip_us), 1, now_us);
+            }
         }
     }
 

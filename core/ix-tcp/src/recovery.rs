@@ -249,6 +249,8 @@ impl<B: RxBuf> Tcb<B> {
         let lost_syn = self.loss.take().is_some_and(|loss| loss.unanswered_syn);
         self.phase = Phase::Open;
         self.dupacks = 0;
+        // RFC 6298 section 5.7: after a lost SYN, data begins with a timeout of three seconds.
+        self.rtt.clear_backoff();
         let segments = if lost_syn { 1 } else { cfg.initial_window_segments };
         self.cc = crate::cc::Control::new(self.cc.kind(), self.mss, segments);
     }

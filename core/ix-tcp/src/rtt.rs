@@ -13,6 +13,8 @@ const SPREAD_SHIFT_MAX: u32 = 5;
 /// The minimum is taken over the last one to two windows, so that it follows a path change.
 const MIN_WINDOW_MS: u32 = 30_000;
 const BACKOFF_MAX: u8 = 20;
+/// RFC 6298 section 2.4 takes no timeout shorter than this to be safe.
+const RTO_SAFE_US: u64 = 1_000_000;
 /// The part of the timeout beyond the mean is as long as a round trip, up to this, Linux's bound.
 /// On a long path whose round trips were alike the variance alone would leave no room for jitter.
 const VARIANCE_FLOOR_MAX_US: u32 = 200_000;
@@ -32,6 +34,8 @@ pub struct RttEstimator {
     window_began_ms: u32,
     /// Number of times the timeout was doubled.
     backoff: u8,
+    /// The peer has acknowledged something since, but nothing that tells how long a round trip is.
+    keeps_backoff: bool,
 }
 
 impl Default for RttEstimator {
@@ -50,6 +54,7 @@ impl RttEstimator {
             min_before_us: u32::MAX,
             window_began_ms: 0,
             backoff: 0,
+            keeps_backoff: false,
         }
     }
 
@@ -61,7 +66,7 @@ impl RttEstimator {
     pub fn sample(&mut self, rtt_us: u32, samples_per_rtt: u32, now_us: u64) {
         let rtt_us = rtt_us.clamp(1, SAMPLE_MAX_US);
         self.sample_minimum(rtt_us, now_us);
-        self.backoff = 0;
+        self.clear_backoff();
         let rtt_scaled = rtt_us << FRACTION_BITS;
         if self.srtt_scaled == 0 {
             self.srtt_scaled = rtt_scaled;
@@ -73,6 +78,17 @@ impl RttEstimator {
         // The variance first, because it uses the old mean (RFC 6298 section 2.3).
         approach(&mut self.rttvar_scaled, deviation_scaled, BETA_SHIFT + spread_shift);
         approach(&mut self.srtt_scaled, rtt_scaled, ALPHA_SHIFT + spread_shift);
+    }
+
+    /// The same for a round trip so long that the timer has expired in vain. The path has changed:
+    /// the estimates begin anew, unless they are longer (RFC 4015 section 3.2, (7) and (8)).
+    pub fn sample_longer_path(&mut self, rtt_us: u32, now_us: u64) {
+        let rtt_us = rtt_us.clamp(1, SAMPLE_MAX_US);
+        self.sample_minimum(rtt_us, now_us);
+        self.clear_backoff();
+        let rtt_scaled = rtt_us << FRACTION_BITS;
+        self.srtt_scaled = self.srtt_scaled.max(rtt_scaled);
+        self.rttvar_scaled = self.rttvar_scaled.max(rtt_scaled / 2);
     }
 
     fn sample_minimum(&mut self, rtt_us: u32, now_us: u64) {
@@ -133,15 +149,30 @@ impl RttEstimator {
     }
 
     /// Doubles the timeout, because the timer has expired (RFC 6298 section 5.5).
-    pub fn back_off(&mut self) {
-        self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
+    /// Where the peer has acknowledged something since, a timeout of a second or more stays as it is:
+    /// the path works, and something was lost anew. On a path that loses much, hours would pass
+    /// otherwise before anything that was sent once arrives.
+    pub fn back_off(&mut self, rto_us: u64) {
+        let stays = self.keeps_backoff && rto_us >= RTO_SAFE_US;
+        self.backoff = (self.backoff + u8::from(!stays)).min(BACKOFF_MAX);
+        self.keeps_backoff = false;
     }
 
-    /// Ends the backoff, because the peer has acknowledged something new, though no round-trip time
-    /// could be measured.
+    /// The peer has acknowledged only what was sent again: the timeout stays as long as it is.
+    /// `only_probed`: that was a tail loss probe, which may have been needless. The timeout becomes
+    /// longer, and no probe is sent, so that the next flight has the time to give a sample.
+    #[inline]
+    pub fn keep_backoff(&mut self, only_probed: bool) {
+        self.backoff = self.backoff.max(u8::from(only_probed));
+        self.keeps_backoff = true;
+    }
+
+    /// Ends the backoff, because the peer has acknowledged what was sent once, though no round-trip
+    /// time could be measured.
     #[inline]
     pub fn clear_backoff(&mut self) {
         self.backoff = 0;
+        self.keeps_backoff = false;
     }
 
     /// Number of times the timeout was doubled since the last sample.
@@ -250,12 +281,12 @@ mod tests {
         let at = |rtt: &RttEstimator| rtt.rto_us(5_000, MAX_US, INITIAL_US);
         assert_eq!(at(&rtt), 5_100);
         for doublings in 1..=30u32 {
-            rtt.back_off();
+            rtt.back_off(0);
             assert_eq!(u64::from(at(&rtt)), (5_100u64 << doublings.min(20)).min(60_000_000));
         }
         rtt.sample(100, 1, 0);
         assert_eq!(at(&rtt), 5_100);
-        rtt.back_off();
+        rtt.back_off(0);
         rtt.clear_backoff();
         assert_eq!((at(&rtt), rtt.backoff()), (5_100, 0));
     }
@@ -330,7 +361,7 @@ mod tests {
                 prop_assert!(rtt.min_rtt_us() > 0);
             }
             for _ in 0..backoffs {
-                rtt.back_off();
+                rtt.back_off(0);
             }
             let rto_us = rtt.rto_us(min_us, MAX_US, INITIAL_US);
             prop_assert!((min_us..=MAX_US).contains(&rto_us));

@@ -217,7 +217,7 @@ impl<B: RxBuf> Tcb<B> {
             self.loss_mut().unanswered_syn = true;
             out.count(TcpCounter::Rto);
             self.mark_lost(0);
-            self.rtt.back_off();
+            self.rtt.back_off(self.rto_us(cfg));
             self.rto_base_us = now_us;
             self.output(cfg, now_us, out);
             return;
@@ -226,7 +226,7 @@ impl<B: RxBuf> Tcb<B> {
             self.suspect_black_hole(now_us, out);
         }
         self.take_timeout(now_us, out);
-        self.rtt.back_off();
+        self.rtt.back_off(self.rto_us(cfg));
         self.rto_base_us = now_us;
         self.retransmit(0, cfg, now_us, out);
     }
@@ -366,7 +366,7 @@ impl<B: RxBuf> Tcb<B> {
             return self.die_unanswered(out);
         }
         self.send_window_probe(cfg, now_us, out);
-        self.rtt.back_off();
+        self.rtt.back_off(self.rto_us(cfg));
         self.rto_base_us = now_us;
     }
 

@@ -22,7 +22,12 @@ fn exchange(script: &mut Script, bytes: &[u8], round_trip_us: u64) {
 
 /// A connection after 20 requests on a path whose round trips are all the same.
 fn steady(round_trip_us: u64) -> Script {
-    let mut script = Script::syn_received(cfg(), Offer::SACK);
+    steady_with(Offer::SACK, round_trip_us)
+}
+
+/// The same with a peer that offers this.
+fn steady_with(offer: Offer, round_trip_us: u64) -> Script {
+    let mut script = Script::syn_received(cfg(), offer);
     script.run_for(round_trip_us);
     script.give(ACK, b"");
     script.output();
@@ -74,6 +79,52 @@ fn the_tail_is_probed_where_the_timeout_comes_first() {
     script.run_to_deadline();
     assert_eq!(script.now_us, sent_us + 2 * rto_us);
     assert_eq!((script.count(TcpCounter::Tlp), script.count(TcpCounter::Rto)), (1, 1));
+}
+
+/// A path whose round trip grows from 1 to 300 ms. The timeout expires in vain, and the answer
+/// tells, by the timestamp of the first copy or by arriving within the longer timeout, how long the
+/// path is now. Linux sends two needless copies.
+#[test]
+fn a_round_trip_that_grows_is_learnt() {
+    for (offer, copies_max) in [(Offer::ALL, 4), (Offer::SACK, 12)] {
+        let mut script = steady_with(offer, 1_000);
+        for _ in 0..15 {
+            script.send(b"request");
+            script.output();
+            let stamp = script.out.sent.front().and_then(|sent| sent.seg.options.timestamp);
+            script.run_for(300_000);
+            let ends =
+                script.end.out.sent.drain(..).map(|sent| sent.seg.seq + sent.seg.payload_len);
+            script.ack = ends.fold(script.ack, ix_wire::Seq::max);
+            let mut hdr = script.header(ACK);
+            if let (Some((ours, _)), Some((_, ecr))) = (stamp, &mut hdr.options.timestamp) {
+                *ecr = ours;
+            }
+            script.end.segment(&hdr, b"");
+            script.output();
+        }
+        let copies = script.count(TcpCounter::Retransmits);
+        assert!(copies <= copies_max, "{offer:?}: {copies} needless copies");
+        let info = script.tcb.info(&cfg());
+        assert!(info.srtt_us > 150_000, "{offer:?}: {info:?}");
+    }
+}
+
+/// RFC 8961 section 4: the timeout stays long until something that was sent once is acknowledged.
+#[test]
+fn the_back_off_outlives_an_acknowledgement_of_what_was_sent_again() {
+    let mut script = steady(1_000);
+    script.send(b"request");
+    script.output();
+    for _ in 0..4 {
+        script.run_to_deadline();
+    }
+    let backoff = script.tcb.loss_info().backoff;
+    assert!(backoff >= 2, "{backoff}");
+    script.ack_all();
+    assert_eq!(script.tcb.loss_info().backoff, backoff);
+    exchange(&mut script, b"request", 1_000);
+    assert_eq!(script.tcb.loss_info().backoff, 0);
 }
 
 /// A client that thinks for some milliseconds between its requests is not idle.
