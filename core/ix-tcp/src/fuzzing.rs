@@ -39,14 +39,14 @@ pub fn reassembly_is_a_map_of_octets(base: u32, inserts: &[(usize, usize)]) {
     let at = |offset: usize| base + offset as u32;
     let mut have = vec![false; 300];
     let mut queue = Reassembly::new();
-    let (mut given, mut freed) = (0, 0);
+    let (mut given, mut wire) = (0, Wire::default());
     for &(from, len) in inserts {
         let again = runs(&have[from..from + len]).first().map(|run| (from + run.0, from + run.1));
         let fresh = have[from..from + len].iter().filter(|it| !**it).count();
         have[from..from + len].fill(true);
         let buf: Vec<u8> = (from..from + len).map(|offset| offset as u8).collect();
         given += 1;
-        let done = queue.insert(at(from), buf, 1000, |_| freed += 1);
+        let done = queue.insert(at(from), buf, 1000, &mut wire);
         let whole = runs(&have);
         let latest = whole.iter().find(|run| run.0 <= from && from < run.1).copied();
         assert!(fresh == 0 || done == Inserted::Queued);
@@ -66,16 +66,16 @@ pub fn reassembly_is_a_map_of_octets(base: u32, inserts: &[(usize, usize)]) {
     // A gap of one octet before each block is filled from outside.
     for (from, to) in runs(&have) {
         let mut next = from;
-        while let Some(buf) = queue.pop(at(next), |_| freed += 1) {
+        while let Some(buf) = queue.pop(at(next), |_| wire.freed += 1) {
             for octet in buf {
                 assert_eq!(octet, next as u8);
                 next += 1;
             }
-            freed += 1;
+            wire.freed += 1;
         }
         assert_eq!(next, to);
     }
-    assert_eq!((queue.len(), freed), (0, given));
+    assert_eq!((queue.len(), wire.freed), (0, given));
 }
 
 /// What happens to a connection.
@@ -94,6 +94,8 @@ pub enum ScoreboardStep {
 #[derive(Default)]
 struct Wire {
     reneged: bool,
+    /// Buffers that came back.
+    freed: usize,
 }
 
 impl Output<Vec<u8>> for Wire {
@@ -101,7 +103,17 @@ impl Output<Vec<u8>> for Wire {
         true
     }
     fn deliver(&mut self, _: Vec<u8>) {}
-    fn discard(&mut self, _: Vec<u8>) {}
+    fn append(&mut self, buf: Vec<u8>) -> Result<(), Vec<u8>> {
+        Err(buf)
+    }
+    fn join(&mut self, front: &mut Vec<u8>, back: Vec<u8>) -> Result<(), Vec<u8>> {
+        front.extend(back);
+        self.freed += 1;
+        Ok(())
+    }
+    fn discard(&mut self, _: Vec<u8>) {
+        self.freed += 1;
+    }
     fn acked(&mut self, _: u32) {}
     fn event(&mut self, _: TcpEvent) {}
     fn count(&mut self, counter: TcpCounter) {

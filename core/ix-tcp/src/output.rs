@@ -29,6 +29,19 @@ pub trait Output<B> {
     /// Delivers the next in-order payload to the application. It is never empty.
     fn deliver(&mut self, buf: B);
 
+    /// The same, by appending it to the buffer that was delivered last. Returns the buffer if the
+    /// application does not hold that one any more, or if it has too little room.
+    ///
+    /// # Errors
+    /// The buffer, as it was.
+    fn append(&mut self, buf: B) -> Result<(), B>;
+
+    /// Appends `back` to `front`, and frees its buffer, if there is room.
+    ///
+    /// # Errors
+    /// `back`, as it was.
+    fn join(&mut self, front: &mut B, back: B) -> Result<(), B>;
+
     /// Frees a buffer that is not needed: a duplicate, out of window, or over the limit.
     fn discard(&mut self, buf: B);
 

@@ -8,6 +8,11 @@ use crate::stats::TcpCounter;
 use crate::tcb::{Flags, Tcb};
 use ix_wire::Seq;
 
+/// With so many buffers held, in order or not, what comes next is joined to the last one if there
+/// is room. Two buffers in a row then hold more than one has room for, however short the segments
+/// are, so what is truly held is bounded by the window, and nothing within the window is dropped.
+pub(crate) const JOIN_FROM: usize = 4;
+
 impl<B: RxBuf> Tcb<B> {
     /// Sequence number of the next octet for the application.
     pub fn rcv_nxt(&self) -> Seq {
@@ -23,7 +28,7 @@ impl<B: RxBuf> Tcb<B> {
     /// Takes payload that begins exactly at `rcv_nxt` and is within the window.
     #[inline]
     pub(crate) fn take_in_order(&mut self, cfg: &Config, buf: B, out: &mut impl Output<B>) {
-        if u32::from(self.rcv_held_bufs) >= cfg.rcv_buffers_max {
+        if self.rcv_held_bufs == u16::MAX {
             out.count(TcpCounter::RcvBufferLimit);
             self.flags.set(Flags::ACK_NOW);
             out.discard(buf);
@@ -37,7 +42,7 @@ impl<B: RxBuf> Tcb<B> {
                 reassembly.note_overlap(left, right);
             }
             self.hand_over(buf, out);
-            self.drain_reassembly(cfg, out);
+            self.drain_reassembly(out);
             // RFC 5681 section 4.2: acknowledge at once when a segment fills all or part of a gap.
             self.flags.set(Flags::ACK_NOW);
         } else {
@@ -52,14 +57,26 @@ impl<B: RxBuf> Tcb<B> {
         debug_assert!(len > 0 && len <= self.rcv_wnd());
         self.rcv_nxt += len;
         self.rcv_held_bytes += len;
-        self.rcv_held_bufs += 1;
-        out.deliver(buf);
+        if usize::from(self.rcv_held_bufs) < JOIN_FROM {
+            self.rcv_held_bufs += 1;
+            return out.deliver(buf);
+        }
+        self.hand_over_joined(buf, out);
     }
 
-    /// Delivers what a gap, or the limit on buffers, has held back.
-    pub(crate) fn drain_reassembly(&mut self, cfg: &Config, out: &mut impl Output<B>) {
+    #[cold]
+    #[inline(never)]
+    fn hand_over_joined(&mut self, buf: B, out: &mut impl Output<B>) {
+        if let Err(buf) = out.append(buf) {
+            self.rcv_held_bufs += 1;
+            out.deliver(buf);
+        }
+    }
+
+    /// Delivers what a gap has held back.
+    pub(crate) fn drain_reassembly(&mut self, out: &mut impl Output<B>) {
         let Some(mut reassembly) = self.reassembly.take() else { return };
-        while u32::from(self.rcv_held_bufs) < cfg.rcv_buffers_max
+        while self.rcv_held_bufs < u16::MAX
             && let Some(buf) = reassembly.pop(self.rcv_nxt, |buf| out.discard(buf))
         {
             self.hand_over(buf, out);
@@ -94,7 +111,7 @@ impl<B: RxBuf> Tcb<B> {
             out.count(TcpCounter::OutOfOrderDropped);
             out.discard(last);
         }
-        let counter = match reassembly.insert(seq, buf, room, |buf| out.discard(buf)) {
+        let counter = match reassembly.insert(seq, buf, room, out) {
             Inserted::Queued => TcpCounter::OutOfOrder,
             Inserted::Duplicate => TcpCounter::DuplicateSegments,
             Inserted::NoRoom => TcpCounter::RcvBufferLimit,

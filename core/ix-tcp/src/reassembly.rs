@@ -1,6 +1,7 @@
 //! Payload that arrived out of order (RFC 9293 section 3.10.7.4), and how it is reported to the
 //! peer (RFC 2018, RFC 2883).
-use crate::output::RxBuf;
+use crate::output::{Output, RxBuf};
+use crate::rcv::JOIN_FROM;
 use ix_wire::{SackBlocks, Seq};
 use std::collections::VecDeque;
 
@@ -100,14 +101,14 @@ impl<B: RxBuf> Reassembly<B> {
     }
 
     /// Queues `buf`, whose first octet is `seq`, in at most `room` buffers. What is already there
-    /// stays (the peer must send the same bytes again). `free` gets buffers that the new one covers
+    /// stays (the peer must send the same bytes again). `out` gets buffers that the new one covers
     /// completely, and the new buffer itself if it is not needed.
     pub fn insert(
         &mut self,
         mut seq: Seq,
         mut buf: B,
         room: usize,
-        mut free: impl FnMut(B),
+        out: &mut impl Output<B>,
     ) -> Inserted {
         let whole = (seq, seq + buf.len() as u32);
         let mut end = whole.1;
@@ -118,7 +119,7 @@ impl<B: RxBuf> Reassembly<B> {
         {
             if piece.end().ge(end) {
                 self.note_recent(seq);
-                free(buf);
+                out.discard(buf);
                 return Inserted::Duplicate;
             }
             buf.trim_front((piece.end() - seq) as usize);
@@ -134,16 +135,29 @@ impl<B: RxBuf> Reassembly<B> {
                 break;
             }
             if let Some(piece) = self.pieces.remove(at) {
-                free(piece.buf);
+                out.discard(piece.buf);
             }
         }
         if end == seq {
             self.note_recent(whole.0);
-            free(buf);
+            out.discard(buf);
             return Inserted::Duplicate;
         }
+        if self.pieces.len() >= JOIN_FROM
+            && let Some(before) = at.checked_sub(1).and_then(|at| self.pieces.get_mut(at))
+            && before.end() == seq
+        {
+            match out.join(&mut before.buf, buf) {
+                Ok(()) => {
+                    before.len += (end - seq) as u32;
+                    self.note_recent(seq);
+                    return Inserted::Queued;
+                }
+                Err(back) => buf = back,
+            }
+        }
         if self.pieces.len() >= room {
-            free(buf);
+            out.discard(buf);
             return Inserted::NoRoom;
         }
         self.pieces.insert(at, Piece { seq, len: (end - seq) as u32, buf });

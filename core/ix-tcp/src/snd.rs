@@ -24,7 +24,7 @@ impl<B: RxBuf> Tcb<B> {
         self.flags.clear(Flags::TX_BLOCKED);
         if self.handshake_done() {
             if self.reassembly.is_some() && self.state.receives() {
-                self.drain_reassembly(cfg, out);
+                self.drain_reassembly(out);
                 self.take_fin(cfg, now_us, false, out);
             }
             let sent = self.retransmit_lost(cfg, now_us, out) | self.send_new(cfg, now_us, out);

@@ -1,6 +1,6 @@
 //! A first-in-first-out list of owned mbufs. It takes twelve bytes in a flow: the links are in a
 //! table beside the frames, so that a flow can hold any number of buffers without allocating.
-use crate::{Mbuf, PacketMemory};
+use crate::{FRAME_BYTES, Mbuf, PacketMemory};
 
 /// The entry of a frame in the link table.
 #[derive(Clone, Copy, Default)]
@@ -42,10 +42,29 @@ impl MbufList {
         if self.count == 0 {
             self.head = frame;
         } else {
-            memory.relink(self.tail, frame);
+            memory.relink(self.tail, memory.link(self.tail).with_next(frame));
         }
         self.tail = frame;
         self.count += 1;
+    }
+
+    /// Appends these bytes to the newest mbuf, behind those in use. Returns their address; `None` if
+    /// there is no mbuf, or too little room in its frame.
+    pub fn append(&mut self, memory: &PacketMemory, bytes: &[u8]) -> Option<u64> {
+        if self.count == 0 {
+            return None;
+        }
+        let link = memory.link(self.tail);
+        let end = usize::from(link.off) + usize::from(link.len);
+        if end + bytes.len() > FRAME_BYTES {
+            return None;
+        }
+        memory.relink(self.tail, Link { len: link.len + bytes.len() as u16, ..link });
+        let to = memory.frame_ptr(self.tail).wrapping_add(end);
+        // SAFETY: within the frame, which the list owns. Whoever was lent its first bytes knows
+        // nothing of these; `bytes` are of another frame, because this one has no other mbuf.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Some(to as u64)
     }
 
     /// Removes the oldest mbuf.

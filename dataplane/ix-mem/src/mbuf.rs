@@ -74,6 +74,18 @@ impl Mbuf {
         }
     }
 
+    /// Appends these bytes behind those in use. False, and nothing changes, if the frame has too
+    /// little room.
+    pub fn append(&mut self, memory: &PacketMemory, bytes: &[u8]) -> bool {
+        let len = self.len();
+        if self.offset() + len + bytes.len() > FRAME_BYTES {
+            return false;
+        }
+        self.len += bytes.len() as u16;
+        self.bytes_mut(memory)[len..].copy_from_slice(bytes);
+        true
+    }
+
     /// The bytes in use, for writing.
     pub fn bytes_mut<'a>(&'a mut self, memory: &'a PacketMemory) -> &'a mut [u8] {
         // SAFETY: as in `bytes`; `&mut self` makes this the only reference.

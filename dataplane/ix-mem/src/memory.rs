@@ -320,9 +320,8 @@ impl PacketMemory {
         unsafe { *self.links[frame as usize].get() }
     }
 
-    /// Changes the next frame of a frame that the calling list owns.
-    pub(crate) fn relink(&self, frame: u32, next: u32) {
-        let link = self.link(frame).with_next(next);
+    /// Changes the link of a frame that the calling list owns.
+    pub(crate) fn relink(&self, frame: u32, link: Link) {
         // SAFETY: only the list that owns the frame calls this, under an exclusive borrow of
         // itself.
         unsafe { *self.links[frame as usize].get() = link }

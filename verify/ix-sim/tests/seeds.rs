@@ -128,7 +128,7 @@ fn gaps_everywhere_do_not_use_up_the_receive_frames() {
     for seed in 1400..1402 {
         let mut plan = flood(seed, 0);
         for host in &mut plan.hosts {
-            host.rx_frames = 512;
+            host.rx_frames = 256;
             host.batch = 64;
             host.tcp.sack = true;
             // Nothing that is dropped early, at the edge.

@@ -54,6 +54,25 @@ pub struct Surroundings {
     pub ledger: Rc<Ledger>,
 }
 
+/// Room of a buffer, as in a dataplane, roughly.
+const ROOM_BYTES: usize = 1700;
+
+impl Surroundings {
+    /// Checks that the application may get this now, and that it is the stream's next part.
+    fn check_delivered(&mut self, buf: &Buf) {
+        assert!(!buf.bytes().is_empty(), "empty delivery");
+        assert!(!self.eof, "data after Eof");
+        assert!(self.dead.is_none(), "data after Dead");
+        assert!(!self.closed, "data for an application that closed");
+        let irs = self.irs.expect("data before a SYN");
+        for (offset, &byte) in buf.bytes().iter().enumerate() {
+            let at = irs + 1 + (self.delivered as u32).wrapping_add(offset as u32);
+            assert_eq!(byte, byte_at(self.peer_seed, at), "wrong byte at {at:?}");
+        }
+        self.delivered += buf.bytes().len() as u64;
+    }
+}
+
 impl Output<Buf> for Surroundings {
     fn transmit(&mut self, tuple: &FlowTuple, seg: &SegmentOut) -> bool {
         if self.tx_fails > 0 && self.rng.per_mille(self.tx_fails) {
@@ -69,18 +88,29 @@ impl Output<Buf> for Surroundings {
     }
 
     fn deliver(&mut self, buf: Buf) {
-        assert!(!buf.bytes().is_empty(), "empty delivery");
-        assert!(!self.eof, "data after Eof");
-        assert!(self.dead.is_none(), "data after Dead");
-        assert!(!self.closed, "data for an application that closed");
-        let irs = self.irs.expect("data before a SYN");
-        for (offset, &byte) in buf.bytes().iter().enumerate() {
-            let at = irs + 1 + (self.delivered as u32).wrapping_add(offset as u32);
-            assert_eq!(byte, byte_at(self.peer_seed, at), "wrong byte at {at:?}");
-        }
-        self.delivered += buf.bytes().len() as u64;
+        self.check_delivered(&buf);
         self.held.push_back(buf.bytes().len());
         buf.give_back();
+    }
+
+    fn append(&mut self, buf: Buf) -> Result<(), Buf> {
+        let len = buf.bytes().len();
+        match self.held.back_mut().filter(|last| **last + len <= ROOM_BYTES) {
+            Some(last) => *last += len,
+            None => return Err(buf),
+        }
+        self.check_delivered(&buf);
+        buf.give_back();
+        Ok(())
+    }
+
+    fn join(&mut self, front: &mut Buf, back: Buf) -> Result<(), Buf> {
+        if front.bytes().len() + back.bytes().len() > ROOM_BYTES {
+            return Err(back);
+        }
+        front.extend(back.bytes());
+        back.give_back();
+        Ok(())
     }
 
     fn discard(&mut self, buf: Buf) {

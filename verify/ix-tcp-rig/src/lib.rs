@@ -88,6 +88,11 @@ impl Buf {
         &self.bytes[self.start..]
     }
 
+    /// Adds bytes at its end.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
     /// Comes back to its owner.
     pub fn give_back(mut self) {
         self.returned = true;

@@ -1488,6 +1488,7 @@ int main(int argc, char **argv)
         {"again", again},             {"direct", direct},       {"addresses", addresses},             {"devices", devices},     {"complaints", complaints},
         {"complaints_of_connections", complaints_of_connections},
         {"long_datagrams", long_datagrams}, {"backlogs", backlogs},
+        {"drips", drips},
     };
     /* Cases that only some Linux kernels can run are named on the command line. */
     if (argc > 5 && !strcmp(argv[5], "dctcp"))

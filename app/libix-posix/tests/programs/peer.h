@@ -220,6 +220,19 @@ static int serve(int port)
             for (long i = 0; i < number; i++)
                 bytes[i % sizeof bytes] = 'a' + i % 26;
             answer = send(d, bytes, number, 0);
+        } else if (!strcmp(word, "drip")) {
+            /* Segments of a byte each. */
+            setsockopt(d, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+            for (long i = 0; i < number; i++) {
+                bytes[0] = 'a' + i % 26;
+                answer += send(d, bytes, 1, 0);
+                usleep(50);
+            }
+        } else if (!strcmp(word, "unacked")) {
+            int kept = -1;
+            sleep_ms(number);
+            ioctl(d, TIOCOUTQ, &kept);
+            answer = kept;
         } else if (!strcmp(word, "oob")) {
             answer = send(d, "!", 1, MSG_OOB);
         } else if (!strcmp(word, "inline")) {

@@ -1,4 +1,4 @@
-/* Cases of the accept queue: how long it is, and what becomes of those who wait. */
+/* Cases of the accept queue and of received data: how much waits, and what becomes of it. */
 
 /* Takes a connection, if one is there. */
 static int taken(int l)
@@ -53,4 +53,21 @@ static void backlogs(void)
     close(taken(l));
     tell("disperse");
     close(l);
+}
+
+/* What arrives in segments of a byte each is all taken while the program does not read. */
+static void drips(void)
+{
+    int fd = accepted(), right = 0;
+    SAY(tell("drip %d", 2000));
+    SAY(tell("unacked %d", 400));
+    SAY(recv(fd, buffer, 2000, MSG_WAITALL));
+    for (int i = 0; i < 2000; i++)
+        right += buffer[i] == 'a' + i % 26;
+    SAY(right);
+    /* The window is open again. */
+    SAY(tell("send %d", 100000));
+    SAY(recv(fd, buffer, 100000, MSG_WAITALL));
+    tell("close");
+    close(fd);
 }

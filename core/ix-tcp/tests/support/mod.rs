@@ -49,6 +49,9 @@ impl Sent {
     }
 }
 
+/// Room of a buffer for payload, as in the dataplane, roughly.
+pub const BUFFER_BYTES: usize = 1700;
+
 /// Records everything; holds the send stream.
 #[derive(Default)]
 pub struct Recorder {
@@ -60,6 +63,8 @@ pub struct Recorder {
     pub acked: u64,
     /// Bytes and buffers delivered and not returned.
     pub held: (u32, u32),
+    /// Bytes in the last buffer delivered.
+    pub last: usize,
     pub no_buffers: bool,
     /// Other connections have used up the challenge ACKs of this second.
     pub no_challenges: bool,
@@ -83,8 +88,27 @@ impl Output<Buf> for Recorder {
         assert!(!self.events.contains(&TcpEvent::Eof), "data after the end");
         self.held.0 += buf.bytes.len() as u32;
         self.held.1 += 1;
+        self.last = buf.bytes.len();
         self.delivered.extend_from_slice(&buf.bytes);
         self.inside.set(self.inside.get() - 1);
+    }
+    fn append(&mut self, buf: Buf) -> Result<(), Buf> {
+        if self.held.1 == 0 || self.last + buf.bytes.len() > BUFFER_BYTES {
+            return Err(buf);
+        }
+        self.held.0 += buf.bytes.len() as u32;
+        self.last += buf.bytes.len();
+        self.delivered.extend_from_slice(&buf.bytes);
+        self.inside.set(self.inside.get() - 1);
+        Ok(())
+    }
+    fn join(&mut self, front: &mut Buf, back: Buf) -> Result<(), Buf> {
+        if front.bytes.len() + back.bytes.len() > BUFFER_BYTES {
+            return Err(back);
+        }
+        front.bytes.extend_from_slice(&back.bytes);
+        self.inside.set(self.inside.get() - 1);
+        Ok(())
     }
     fn discard(&mut self, _: Buf) {
         self.inside.set(self.inside.get() - 1);

@@ -58,8 +58,9 @@ impl Tcp {
             self.remove(cx.io, cx.flows, id);
             return self.open_passively(cx, seg, mbuf, Some(floor));
         }
-        let answers = packet.header.flags.0 & OPENING.0 == TcpFlags::ACK.0;
-        if flow.socket.waits == Waits::HalfOpen && answers {
+        if flow.socket.waits == Waits::HalfOpen
+            && packet.header.flags.0 & OPENING.0 == TcpFlags::ACK.0
+        {
             let slot = flow.socket.listener;
             if !flow.tcb.is_answered_by(&packet.header) {
                 if self.expects_cookies(slot, cx.io.cx.now_us) {

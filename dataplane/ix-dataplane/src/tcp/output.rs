@@ -85,6 +85,36 @@ impl Output<Payload> for FlowOutput<'_> {
         }
     }
 
+    fn append(&mut self, buf: Payload) -> Result<(), Payload> {
+        let FlowOutput { io, socket } = self;
+        let is_told = socket.announced as usize == socket.held.count();
+        let may_tell = socket.holder == Holder::Application && !io.cx.events.is_muted();
+        if is_told && !may_tell {
+            // Of one buffer all is announced, or nothing.
+            return Err(buf);
+        }
+        let memory = &io.cx.shared.memory;
+        let bytes = buf.0.bytes(memory);
+        let Some(addr) = socket.held.append(memory, bytes) else { return Err(buf) };
+        let len = bytes.len() as u32;
+        socket.bytes_in += u64::from(len);
+        if is_told {
+            socket.announced_bytes += len;
+            io.cx.announce_part(socket, addr, len);
+        }
+        self.discard(buf);
+        Ok(())
+    }
+
+    fn join(&mut self, front: &mut Payload, back: Payload) -> Result<(), Payload> {
+        let memory = &self.io.cx.shared.memory;
+        if !front.0.append(memory, back.0.bytes(memory)) {
+            return Err(back);
+        }
+        self.discard(back);
+        Ok(())
+    }
+
     fn discard(&mut self, buf: Payload) {
         self.io.cx.flow_frames[usize::from(self.socket.id.group)] -= 1;
         self.io.cx.rx_pool.put(buf.0);
@@ -161,6 +191,12 @@ pub(crate) fn announce(events: &mut EventWriter, socket: &mut TcpSocket, addr: u
 }
 
 impl Context {
+    /// Announces data that was appended to a buffer that is announced already.
+    fn announce_part(&mut self, socket: &TcpSocket, addr: u64, len: u32) {
+        let (cookie, handle) = (socket.cookie, socket.id.handle());
+        self.events.push(Event::Recv { cookie, handle, data: RxData { addr, len } });
+    }
+
     pub(crate) fn announce_eof(&mut self, socket: &mut TcpSocket) {
         if self.events.is_muted() {
             return;
