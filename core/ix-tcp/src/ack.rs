@@ -198,10 +198,10 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Takes a sample from a retransmitted segment. Only the echoed timestamp tells which copy was
-    /// acknowledged (RFC 7323 section 4). If the acknowledgement was caused by something sent later,
-    /// the time measures our timeouts and lost acknowledgements, not the path. So does the
-    /// acknowledgement of a duplicate, which echoes an earlier copy (RFC 7323 section 4.3) and which
-    /// a peer with SACK reports.
+    /// acknowledged (RFC 7323 section 4). If the acknowledgement was caused by something sent
+    /// later, the time measures our timeouts and lost acknowledgements, not the path. So does the
+    /// acknowledgement of a duplicate, which echoes an earlier copy (RFC 7323 section 4.3) and
+    /// which a peer with SACK reports.
     fn sample_retransmission(&mut self, sent_us: u64, now_us: u64, hdr: &TcpHeader) {
         let Some((_, ecr)) = hdr.options.timestamp.filter(|_| self.flags.has(Flags::TIMESTAMPS))
         else {

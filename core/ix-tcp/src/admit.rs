@@ -11,6 +11,9 @@ use ix_wire::{Seq, TcpFlags, TcpHeader};
 /// A `ts_recent` that is older, in units of 2^20 µs, is not compared any more (RFC 7323 section
 /// 5.5: 24 days).
 const TS_RECENT_LIFE: u32 = 1_977_539;
+/// How long a connection of ours is in TIME-WAIT before its port is used again, as on Linux
+/// (`tcp_tw_reuse`).
+const REOPEN_AFTER_US: u64 = 1_000_000;
 
 impl<B: RxBuf> Tcb<B> {
     /// Whether a segment may be processed: RFC 9293 section 3.10.7.4, first to fourth, and the
@@ -249,6 +252,16 @@ impl<B: RxBuf> Tcb<B> {
     /// numbers (RFC 9293 section 3.6.1).
     pub fn successor_floor(&self) -> Seq {
         self.snd_nxt + 1
+    }
+
+    /// Whether this connection, in TIME-WAIT, may be deleted in favour of a new one that we open
+    /// from the same port. With timestamps, which go on, the peer takes nothing old for new after
+    /// a second (RFC 6191; RFC 7323 section 5.4: a clock of at most a second).
+    pub fn may_be_reopened(&self, cfg: &Config, now_us: u64) -> bool {
+        let since_us = self.state_at_us.saturating_sub(u64::from(cfg.time_wait_us));
+        self.state == State::TimeWait
+            && self.flags.has(Flags::TIMESTAMPS)
+            && now_us >= since_us.saturating_add(REOPEN_AFTER_US)
     }
 
     /// Whether this connection, in TIME-WAIT, may be deleted in favour of a new SYN of the peer

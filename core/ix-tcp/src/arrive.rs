@@ -195,6 +195,10 @@ impl<B: RxBuf> Tcb<B> {
             return None;
         }
         let fin = hdr.flags.contains(TcpFlags::FIN);
+        if self.state == State::TimeWait && (len > 0 || fin) {
+            // RFC 9293 section 3.10.7.4, eighth. What is older was acknowledged already.
+            self.answer_spaced(now_us, out);
+        }
         self.trim_left(data_seq, payload, fin, out)
     }
 

@@ -2,16 +2,11 @@
 //! eighth.
 use crate::config::Config;
 use crate::output::{DeadReason, Output, RxBuf, TcpEvent};
-use crate::reassembly::{Inserted, Reassembly};
+use crate::reassembly::{Inserted, JOIN_FROM, Reassembly};
 use crate::state::State;
 use crate::stats::TcpCounter;
 use crate::tcb::{Flags, Tcb};
 use ix_wire::Seq;
-
-/// With so many buffers held, in order or not, what comes next is joined to the last one if there
-/// is room. Two buffers in a row then hold more than one has room for, however short the segments
-/// are, so what is truly held is bounded by the window, and nothing within the window is dropped.
-pub(crate) const JOIN_FROM: usize = 4;
 
 impl<B: RxBuf> Tcb<B> {
     /// Sequence number of the next octet for the application.
@@ -57,20 +52,21 @@ impl<B: RxBuf> Tcb<B> {
         debug_assert!(len > 0 && len <= self.rcv_wnd());
         self.rcv_nxt += len;
         self.rcv_held_bytes += len;
-        if usize::from(self.rcv_held_bufs) < JOIN_FROM {
-            self.rcv_held_bufs += 1;
-            return out.deliver(buf);
-        }
-        self.hand_over_joined(buf, out);
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn hand_over_joined(&mut self, buf: B, out: &mut impl Output<B>) {
-        if let Err(buf) = out.append(buf) {
+        let buf = match usize::from(self.rcv_held_bufs) < JOIN_FROM {
+            true => Some(buf),
+            false => self.unless_joined(buf, out),
+        };
+        if let Some(buf) = buf {
             self.rcv_held_bufs += 1;
             out.deliver(buf);
         }
+    }
+
+    /// Appends the buffer to the last one if it fits, and else returns it.
+    #[cold]
+    #[inline(never)]
+    fn unless_joined(&self, buf: B, out: &mut impl Output<B>) -> Option<B> {
+        out.append(buf).err()
     }
 
     /// Delivers what a gap has held back.

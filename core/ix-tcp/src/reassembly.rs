@@ -1,9 +1,13 @@
 //! Payload that arrived out of order (RFC 9293 section 3.10.7.4), and how it is reported to the
 //! peer (RFC 2018, RFC 2883).
 use crate::output::{Output, RxBuf};
-use crate::rcv::JOIN_FROM;
 use ix_wire::{SackBlocks, Seq};
 use std::collections::VecDeque;
+
+/// With so many buffers held, in order or not, what comes next is joined to the last one if there
+/// is room. Two buffers in a row then hold more than one has room for, however short the segments
+/// are, so what is truly held is bounded by the window, and nothing within the window is dropped.
+pub(crate) const JOIN_FROM: usize = 4;
 
 /// Most blocks in one option.
 const SACK_BLOCKS_MAX: usize = 4;

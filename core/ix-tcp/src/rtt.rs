@@ -148,10 +148,10 @@ impl RttEstimator {
         backed_off_us.min(u64::from(max_us)) as u32
     }
 
-    /// Doubles the timeout, because the timer has expired (RFC 6298 section 5.5).
-    /// Where the peer has acknowledged something since, a timeout of a second or more stays as it is:
-    /// the path works, and something was lost anew. On a path that loses much, hours would pass
-    /// otherwise before anything that was sent once arrives.
+    /// Doubles the timeout, because the timer has expired (RFC 6298 section 5.5). Where the peer
+    /// has acknowledged something since, a timeout of a second or more stays as it is: the path
+    /// works, and something was lost anew. On a path that loses much, hours would pass otherwise
+    /// before anything that was sent once arrives.
     pub fn back_off(&mut self, rto_us: u64) {
         let stays = self.keeps_backoff && rto_us >= RTO_SAFE_US;
         self.backoff = (self.backoff + u8::from(!stays)).min(BACKOFF_MAX);

@@ -272,6 +272,27 @@ fn time_wait_acknowledges_the_fin_again() {
     assert!(script.tcb.is_dead());
 }
 
+/// RFC 9293 section 3.10.7.4: a peer that goes on after its FIN is told where we stand, as by
+/// Linux; once in half a second, because it may be told so for ever.
+#[test]
+fn time_wait_acknowledges_what_comes_within_the_window() {
+    let mut script = Script::time_wait(cfg(), Offer::ALL);
+    script.out.sent.clear();
+    for offset in [0, 10] {
+        script.give_at(offset, ACK, b"more");
+        script.output();
+        assert_eq!(script.expect(ACK).seg.ack, script.seq);
+        script.give_at(offset, ACK, b"more");
+        script.output();
+        assert!(script.out.sent.is_empty(), "too soon");
+        script.run_for(600_000);
+    }
+    // Nothing answers an acknowledgement, or two would answer each other.
+    script.give(ACK, b"");
+    script.output();
+    assert!(script.out.sent.is_empty());
+}
+
 /// RFC 6191 and RFC 9293 section 3.6.1: a new incarnation may begin early, an old SYN may not.
 #[test]
 fn time_wait_gives_way_to_a_newer_syn_only() {

@@ -1,5 +1,6 @@
-//! Elastic threads from outside: hostile calls, backlogs, bounds.
+//! Elastic threads from outside: hostile calls, backlogs, bounds, ports.
 mod backlog;
 mod hostile_calls;
+mod outgoing;
 mod peer;
 mod sendv_bounds;

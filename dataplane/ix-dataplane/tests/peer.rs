@@ -10,6 +10,14 @@ pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 /// A segment without data from `src_port` of the peer to port 80, in a frame to `mac`.
 pub fn segment(mac: [u8; 6], src_port: u16, flags: TcpFlags, seq: Seq, ack: Seq) -> Vec<u8> {
+    let (dst_port, options) = (80, TcpOptions::NONE);
+    let header =
+        TcpHeader { src_port, dst_port, seq, ack, flags, window: 1000, urgent: 0, options };
+    frame_of(mac, &header)
+}
+
+/// A segment of the peer with this header and without data, in a frame to `mac`.
+pub fn frame_of(mac: [u8; 6], header: &TcpHeader) -> Vec<u8> {
     let link = FrameHeader {
         eth_src: PEER_MAC,
         eth_dst: mac,
@@ -19,11 +27,8 @@ pub fn segment(mac: [u8; 6], src_port: u16, flags: TcpFlags, seq: Seq, ack: Seq)
         tos: 0,
         ident: 1,
     };
-    let (dst_port, options) = (80, TcpOptions::NONE);
-    let header =
-        TcpHeader { src_port, dst_port, seq, ack, flags, window: 1000, urgent: 0, options };
-    let mut frame = vec![0; 64];
-    let len = link.emit_tcp(&mut frame, &header, 0, Checksum::new());
+    let mut frame = vec![0; 128];
+    let len = link.emit_tcp(&mut frame, header, 0, Checksum::new());
     frame.truncate(len.max(60));
     frame
 }

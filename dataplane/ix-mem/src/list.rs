@@ -48,8 +48,8 @@ impl MbufList {
         self.count += 1;
     }
 
-    /// Appends these bytes to the newest mbuf, behind those in use. Returns their address; `None` if
-    /// there is no mbuf, or too little room in its frame.
+    /// Appends these bytes to the newest mbuf, behind those in use. Returns their address; `None`
+    /// if there is no mbuf, or too little room in its frame.
     pub fn append(&mut self, memory: &PacketMemory, bytes: &[u8]) -> Option<u64> {
         if self.count == 0 {
             return None;

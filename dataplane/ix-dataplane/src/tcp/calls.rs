@@ -13,7 +13,7 @@ use ix_abi::{
 };
 use ix_tcp::CongestionControl as Kind;
 use ix_tcp::{Listener, Tcb};
-use ix_wire::{FlowTuple, IpAddr};
+use ix_wire::{FlowTuple, IpAddr, Seq};
 
 impl Tcp {
     pub fn sendv(&mut self, cx: &mut TcpContext<'_>, handle: u64, sg: SgArray) -> Answer {
@@ -293,8 +293,12 @@ impl Tcp {
             return Err(CallError::Unreachable);
         }
         let tuple = FlowTuple { local, remote, local_port, remote_port };
-        let (tuple, group, hash) = self.choose_port(cx, home, tuple, device)?;
-        let mut tcb = self.new_active(&cx.io.cx, &tuple);
+        let (tuple, group, hash, old) = self.choose_port(cx, home, tuple, device)?;
+        let floor = old.and_then(|id| Some(cx.flows.get(id)?.tcb.successor_floor()));
+        if let Some(id) = old {
+            self.remove(cx.io, cx.flows, id);
+        }
+        let mut tcb = self.new_active(&cx.io.cx, &tuple, floor);
         if let Some(algorithm) = algorithm {
             tcb.set_congestion(congestion(algorithm));
         }
@@ -306,44 +310,50 @@ impl Tcp {
         Ok(id.handle())
     }
 
-    /// Completes the tuple with a free local port whose flow group is this thread's, so that the
-    /// replies, which arrive on `device`, arrive here (RFC 6056 for the choice).
+    /// Completes the tuple with a local port whose flow group is this thread's, so that the
+    /// replies, which arrive on `device`, arrive here (RFC 6056 section 3.3.4 for the choice). A
+    /// port is free for each destination by itself, and so is one whose connection there is in
+    /// TIME-WAIT and may be opened again: that flow comes last.
     fn choose_port(
         &mut self,
         cx: &TcpContext<'_>,
         home: impl Fn(usize) -> bool,
         mut tuple: FlowTuple,
         device: u8,
-    ) -> Result<(FlowTuple, usize, u64), CallError> {
+    ) -> Result<(FlowTuple, usize, u64, Option<FlowId>), CallError> {
         let (groups, port) = (&cx.flows.groups, &cx.io.ports[usize::from(device)]);
-        let shared = &cx.io.cx.shared;
+        let Context { shared, now_us, .. } = &cx.io.cx;
+        let cfg = &self.config;
         // Groups that are leaving get no new flows, because the new thread would not learn of them.
         let at_home = |group: usize| groups[group].as_ref().filter(|_| home(group));
         let place = |tuple: &FlowTuple| {
             let hash = shared.flow_hash.hash(tuple);
             (port.group_of(hash, tuple), hash)
         };
-        let fits = |tuple: &FlowTuple| {
+        let old_at = |tuple: &FlowTuple| {
             let (group, hash) = place(tuple);
-            at_home(group).is_some_and(|g| g.find(hash, tuple).is_none())
-        };
-        if tuple.local_port != 0 {
-            let (group, hash) = place(&tuple);
-            return match at_home(group) {
-                None => Err(CallError::Invalid),
-                Some(g) if g.find(hash, &tuple).is_some() => Err(CallError::InUse),
-                Some(_) => Ok((tuple, group, hash)),
+            let group = at_home(group).ok_or(CallError::Invalid)?;
+            let Some(slot) = group.find(hash, tuple) else { return Ok(None) };
+            let ended = |flow: &&Flow| {
+                flow.socket.holder == Holder::Orphan && flow.tcb.may_be_reopened(cfg, *now_us)
             };
+            let old = group.peek(slot).filter(ended);
+            old.map(|_| Some(group.id_of(slot))).ok_or(CallError::InUse)
+        };
+        if tuple.local_port == 0 {
+            let fits = |port| old_at(&FlowTuple { local_port: port, ..tuple }).is_ok();
+            let port = self.secrets.local_port(&tuple, fits);
+            tuple.local_port = port.ok_or(CallError::NoResource)?;
         }
-        let fits = |port| fits(&FlowTuple { local_port: port, ..tuple });
-        let port = self.secrets.local_port(&tuple, fits);
-        tuple.local_port = port.ok_or(CallError::NoResource)?;
+        let old = old_at(&tuple)?;
         let (group, hash) = place(&tuple);
-        Ok((tuple, group, hash))
+        Ok((tuple, group, hash, old))
     }
 
-    fn new_active(&self, cx: &Context, tuple: &FlowTuple) -> Tcb<Payload> {
+    /// `floor`: lowest sequence number of a flow that replaces one in TIME-WAIT.
+    fn new_active(&self, cx: &Context, tuple: &FlowTuple, floor: Option<Seq>) -> Tcb<Payload> {
         let (iss, ts_offset) = self.secrets.start_of(tuple, cx.now_us);
+        let iss = floor.map_or(iss, |floor| iss.max(floor));
         Tcb::connect(&self.config, *tuple, iss, ts_offset, cx.now_us)
     }
 }
