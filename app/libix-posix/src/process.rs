@@ -55,10 +55,11 @@ extern "C" fn begin() {
     reserve(reserved);
     let mut core = lock();
     core.routes = routes.with_linux(linux_networks());
-    let part = |nth| text.splitn(7, ';').nth(nth).unwrap_or_default();
-    core.interfaces = Interfaces::parse(part(0), part(6));
+    let part = |nth| text.splitn(8, ';').nth(nth).unwrap_or_default();
+    core.interfaces = Interfaces::parse(part(0), part(7));
     core.congestion = Congestion::named(part(4).as_bytes()).unwrap_or(core.congestion);
     core.ephemeral = ops::ephemeral_ports();
+    let locks_memory = part(6) == "1";
     drop(core);
     if let Some(broker) = number(5) {
         low_ports::offer(broker);
@@ -69,7 +70,7 @@ extern "C" fn begin() {
     };
     // SAFETY: ours alone.
     unsafe { libc::syscall(libc::SYS_close, library) };
-    serving::offer(starter, file);
+    serving::offer(starter, file, locks_memory);
     // SAFETY: functions without arguments.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_forked)) };
 }

@@ -11,7 +11,7 @@ use crate::lock::lock;
 use crate::log::{self, Once};
 use crate::state::Core;
 use crate::{helper, kick, signals};
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libix::raw::{Process, Starter, Thread};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
@@ -19,11 +19,14 @@ use std::sync::OnceLock;
 static STARTER: OnceLock<Starter> = OnceLock::new();
 /// The file that is locked; -1 if this process has no IX.
 static FILE: AtomicI32 = AtomicI32::new(-1);
+/// The dataplane is in this process, so packet memory is locked with this process's rights.
+static LOCKS_MEMORY: AtomicBool = AtomicBool::new(false);
 /// In place of the file: the dataplane stays with the parent of this process.
 const NEVER: RawFd = -2;
 
-/// From now on this process may serve.
-pub fn offer(starter: Starter, file: RawFd) {
+/// From now on this process may serve. `locks_memory`: its dataplane will be in the process itself.
+pub fn offer(starter: Starter, file: RawFd, locks_memory: bool) {
+    LOCKS_MEMORY.store(locks_memory, Ordering::Relaxed);
     let _ = STARTER.set(starter);
     FILE.store(file, Ordering::Release);
 }
@@ -58,6 +61,9 @@ pub fn start(core: &mut Core) -> bool {
 /// `ix run` could not lift the limit, the dataplane starts now. Elsewhere it starts later: once it
 /// runs here, a child of this process cannot start one.
 pub fn before_rights_go(core: &mut Core) {
+    if !LOCKS_MEMORY.load(Ordering::Relaxed) {
+        return;
+    }
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills a local; no arguments.
     let privileged = unsafe {

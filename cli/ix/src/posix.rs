@@ -5,6 +5,7 @@ use ix_broker::program_root::ProgramRoot;
 use ix_broker::run::Preload;
 use ix_entry::ReservedFds;
 use ix_launch::memfd;
+use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE};
 use ix_sys::process;
 use ix_wire::IpAddr;
@@ -41,13 +42,12 @@ enum Program {
 
 /// Decides whether the program gets the library, and prepares that.
 ///
-/// `walled`: behind the wall the dataplane's descriptors exist before the library is loaded; the
-/// library's own descriptor must not be among their numbers. `root`: binds low ports for it.
+/// `root`: binds low ports for it.
 pub fn preload(
     how: Posix,
     program: &Path,
     settings: &Settings,
-    walled: bool,
+    domain: Domain,
     root: Option<&mut ProgramRoot>,
 ) -> Result<Preload> {
     let kind = look_at(program);
@@ -81,7 +81,7 @@ pub fn preload(
         let what = format!("cannot run {name} on {threads} elastic threads");
         return Err(Problem::new(what, why).mend("give fewer hardware threads with --cpus"));
     }
-    prepare(settings, walled, root)
+    prepare(settings, domain, root)
         .map_err(|e| Problem::new("cannot pass the socket library to the program", e))
 }
 
@@ -102,14 +102,19 @@ fn refuse_other_identity(program: &Path) -> Result<()> {
 
 fn prepare(
     settings: &Settings,
-    walled: bool,
+    domain: Domain,
     root: Option<&mut ProgramRoot>,
 ) -> std::io::Result<Preload> {
     let mut file = File::from(memfd(c"libix-posix.so")?);
     file.write_all(LIBRARY)?;
     // The descriptor gets the number that it has in the program, which closes it.
     let reserved = ReservedFds::of_this_process()?;
-    let fd = if walled { reserved.copy_below(file.as_fd()) } else { reserved.copy(file.as_fd()) }?;
+    // Behind keys the dataplane's descriptors exist before the library is loaded: the library's own
+    // must not be among their numbers.
+    let fd = match domain {
+        Domain::Pku => reserved.copy_below(file.as_fd()),
+        Domain::None | Domain::Process => reserved.copy(file.as_fd()),
+    }?;
     let number = fd.as_raw_fd();
     let mut libraries = OsString::from(format!("/proc/self/fd/{number}"));
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -125,7 +130,11 @@ fn prepare(
     let ports = root.map(ProgramRoot::offer_low_ports).transpose()?;
     let ports = ports.map(|fd| reserved.copy(fd.as_fd())).transpose()?;
     let asks = ports.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());
-    let told = format!("{addresses};{gateway};{number};{numbers};{congestion};{asks};{interfaces}");
+    // Packet memory is locked by the process that has the dataplane.
+    let locks = u8::from(domain != Domain::Process);
+    let told = format!(
+        "{addresses};{gateway};{number};{numbers};{congestion};{asks};{locks};{interfaces}"
+    );
     let env = vec![("LD_PRELOAD".into(), libraries), ("IX_POSIX".into(), told.into())];
     Ok(Preload { env, inherited: [fd].into_iter().chain(ports).collect() })
 }

@@ -50,13 +50,12 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let specs = device_specs(&settings)?;
     let program = find_program(args.program.first().map_or(OsStr::new(""), |p| p))?;
     let wall = domain_of(args.domain)?;
-    let walled = wall == Domain::Pku;
-    if walled {
+    if wall == Domain::Pku {
         raise_descriptors();
     }
     has_descriptors(&program, &specs, settings.cpus().len())?;
     let Whom { user, mut root, own_user } = whom(wall, args.user)?;
-    let preload = crate::posix::preload(args.posix, &program, &settings, walled, root.as_mut())?;
+    let preload = crate::posix::preload(args.posix, &program, &settings, wall, root.as_mut())?;
     let mut keys = Keys::random()?;
     let kept = ix_broker::control::folder().ok();
     keys.isn_secret =

@@ -218,7 +218,8 @@ impl Apart {
                     child.refused()?;
                     return Err(ServeError::Refused(why).into());
                 }
-                Occurrence::Exited(exit) => return Err(ServeError::Died(exit).into()),
+                // The program has ended, which whoever waits for it hears next.
+                Occurrence::Exited(_) => return Ok(()),
                 Occurrence::Left => return Err(ServeError::Protocol.into()),
                 // Another process of the program asks in vain.
                 _ => {}

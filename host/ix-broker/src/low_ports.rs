@@ -6,6 +6,7 @@
 //! A request is the address, with the socket and an end of a pair on which the errno comes back; 0
 //! is none. A thread of its own carries them out, one at a time: a program that sends what takes
 //! long to close keeps only itself waiting.
+use ix_sys::poll::{PollFd, poll};
 use ix_sys::process::Process;
 use ix_sys::socket::{self, bind_inet, get_option, pair, receive_with_fds, tell_senders};
 use ix_sys::user_namespace::UserNamespace;
@@ -14,6 +15,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// `CAP_NET_BIND_SERVICE`, as a bit of `CapEff`.
 const MAY_BIND: u64 = 1 << 10;
@@ -21,6 +23,10 @@ const MAY_BIND: u64 = 1 << 10;
 const SO_NETNS_COOKIE: libc::c_int = 71;
 /// The longest address: `sockaddr_in6`.
 const ADDRESS_BYTES_MAX: usize = 28;
+/// The user of namespace and machine whose rights these are.
+const ROOT: u32 = 0;
+/// Time after an error that passes.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Ports below this one are root's, if the system says nothing else.
 const UNPRIVILEGED: u16 = 1024;
 
@@ -47,19 +53,33 @@ impl LowPorts {
     /// Carries out the next request; `None` at the end.
     fn next(&self) -> Option<()> {
         let mut address = [0; ADDRESS_BYTES_MAX];
-        let message = receive_with_fds(self.requests.as_fd(), &mut address, 0).ok()?;
+        let Ok(message) = receive_with_fds(self.requests.as_fd(), &mut address, 0) else {
+            // No memory, for a moment.
+            std::thread::sleep(PAUSE);
+            return Some(());
+        };
+        // Anybody can send nothing.
         if message.bytes == 0 && message.fds.is_empty() {
-            return None;
+            return (!self.is_closed()).then_some(());
         }
         let [socket, answer] = &message.fds[..] else { return Some(()) };
         let address = address.get(..message.bytes).filter(|_| !message.is_cut);
-        let errno = match self.bind(socket.as_fd(), address, message.sender.as_ref()) {
+        // Who sent it as another user may have executed a set-uid program since.
+        let sender = message.sender.as_ref().filter(|_| message.sender_user == Some(ROOT));
+        let errno = match self.bind(socket.as_fd(), address, sender) {
             Ok(()) => 0,
             Err(e) => e.raw_os_error().unwrap_or(libc::EACCES),
         };
         // Whoever does not read it has asked in vain.
         let _ = socket::send(answer.as_fd(), &errno.to_ne_bytes(), libc::MSG_DONTWAIT);
         Some(())
+    }
+
+    /// Whether nobody has the other end.
+    fn is_closed(&self) -> bool {
+        let mut ends = [PollFd::new(&self.requests, 0)];
+        let looked = poll(&mut ends, Some(Duration::ZERO));
+        looked.is_ok() && ends[0].happened() & libc::POLLHUP != 0
     }
 
     fn bind(

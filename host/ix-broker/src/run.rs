@@ -339,6 +339,8 @@ impl Running {
         let arena = legacy.as_ref().map(|legacy| legacy.arena.as_fd());
         let given_bytes = legacy.as_ref().map_or(0, |legacy| legacy.given_bytes);
         self.devices = Devices::new(Vec::new());
+        // The next one knows nothing of a capture: its reader is told, and may begin another.
+        self.captures = Captures::default();
         self.counters.clear().map_err(problem)?;
         let end = Instant::now() + REOPEN;
         loop {

@@ -356,6 +356,8 @@ pub struct Message {
     /// The process that sent it, as the kernel says, if [`tell_senders`] asked for it. `None` as
     /// well when it is gone: it has ended and was waited for.
     pub sender: Option<Process>,
+    /// The sender's real user when it sent the message, likewise.
+    pub sender_user: Option<u32>,
     /// It was longer than the buffer, or had more descriptors than [`MESSAGE_FDS_MAX`].
     pub is_cut: bool,
 }
@@ -402,7 +404,7 @@ pub fn receive_with_fds(
         check(unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut header, flags) })
     })? as usize;
     // SAFETY: the kernel filled the header and the control buffer just now.
-    let Contents { fds, sender, process } = unsafe { contents(&header) };
+    let Contents { fds, sender, user: sender_user, process } = unsafe { contents(&header) };
     let sender = match (sender, process) {
         (Some(pid), Some(Ok(fd))) => Some(Process::of(pid, fd)),
         // A kernel without such descriptors.
@@ -410,7 +412,7 @@ pub fn receive_with_fds(
         _ => None,
     };
     let is_cut = header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
-    Ok(Message { bytes, fds, sender, is_cut })
+    Ok(Message { bytes, fds, sender, sender_user, is_cut })
 }
 
 /// Whether the next message brings descriptors; it stays where it is. False also when none waits
@@ -437,6 +439,8 @@ struct Contents {
     fds: Vec<OwnedFd>,
     /// The sender's number. A process that is not seen from here has none.
     sender: Option<u32>,
+    /// The sender's user.
+    user: Option<u32>,
     /// The sender's descriptor; an error if it is gone already.
     process: Option<io::Result<OwnedFd>>,
 }
@@ -455,8 +459,9 @@ unsafe fn contents(header: &libc::msghdr) -> Contents {
             let data = libc::CMSG_DATA(entry);
             match (cmsg.cmsg_level, cmsg.cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if bytes >= size_of::<libc::ucred>() => {
-                    let pid = data.cast::<libc::ucred>().read_unaligned().pid;
-                    contents.sender = u32::try_from(pid).ok().filter(|pid| *pid != 0);
+                    let of = data.cast::<libc::ucred>().read_unaligned();
+                    contents.sender = u32::try_from(of.pid).ok().filter(|pid| *pid != 0);
+                    contents.user = Some(of.uid);
                 }
                 (libc::SOL_SOCKET, SCM_PIDFD) if bytes >= size_of::<RawFd>() => {
                     let number = data.cast::<RawFd>().read_unaligned();
@@ -582,6 +587,7 @@ mod tests {
         let many = [theirs.as_fd(); MESSAGE_FDS_MAX];
         send_with_fds(theirs.as_fd(), b"after", &many, 0).unwrap();
         let message = receive_with_fds(ours.as_fd(), &mut buffer, 0).unwrap();
+        assert_eq!(message.sender_user, Some(crate::process::user_id()));
         let sender = message.sender.unwrap();
         assert_eq!(sender.pid(), std::process::id());
         sender.signal(0).unwrap();

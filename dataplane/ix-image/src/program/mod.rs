@@ -323,7 +323,9 @@ impl Slot {
             return call();
         }
         if !self.is_shared.load(Ordering::Acquire) || caller == 0 {
-            return -error::STATE;
+            // A dataplane that ended before it was told to share the thread is lost all the same.
+            let is_lost = table().is_some_and(|table| table.is_lost.load(Ordering::Acquire));
+            return if is_lost { -error::LOST } else { -error::STATE };
         }
         let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
         if self.owner.compare_exchange(SHARED, caller, acquire, relaxed).is_err() {
