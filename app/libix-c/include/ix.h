@@ -129,6 +129,14 @@ extern "C" {
 /* args: listener id, backlog (0: as it is), number of held places that are free now. For a
  * program that has an accept queue of its own. */
 #define IX_CALL_BACKLOG 31
+/* args: handle, number of a process of the program (ix_thread_area), a number. Gives a
+ * connection to another process that shares this elastic thread: it hears GIVEN with the
+ * number, and accepts or rejects as after a knock. What was received and not returned is
+ * announced to it; the giver must not read it any more. What was given to send is sent, and
+ * still announced to the giver as SENT. Returns INVALID if there is no such process,
+ * STATE if it does not share this elastic thread, or if the connection is opening, or closed
+ * on either side by a call. */
+#define IX_CALL_GIVE 32
 
 /* What a packet queue takes (IX_CALL_PACKET_BIND). */
 /* Frames of an EtherType that the dataplane does not process itself: the number is at least
@@ -245,6 +253,10 @@ extern "C" {
  * message's sender. This too is a hint; the end of a flow comes as CONNECTED or DEAD. A
  * flow that was not accepted yet causes no such event. */
 #define IX_EVENT_FLOW_ERROR 16
+/* Another process of the program gives a connection to this one: cookie is the number that
+ * it sent, handle the flow, which is to be accepted or rejected, addr and port the peer,
+ * len the number of that process. */
+#define IX_EVENT_GIVEN 17
 
 /* Values of data of IX_EVENT_REVOKE. */
 /* The thread was given back, and has flow groups again. */
@@ -345,6 +357,13 @@ extern "C" {
  * entered or shared anew. Received memory has other content afterwards: IN_USE while a
  * thread has entered an elastic thread and not left it, or is inside one that is shared. */
 #define IX_GATE_RENEW 7
+/* In a forked child of a program whose dataplane is a process of its own: the child shares it
+ * from now on, under a number of its own (ix_thread_area), with arrays and transmit
+ * memory of its own. Returns the address of its ix_process_header, or minus an
+ * IX_ERROR_*: STATE if the caller's process shares it already, INVALID in another
+ * domain, NO_RESOURCE if it cannot (the broker has said why). One thread at a time, and no
+ * signal handler of the process may run meanwhile. */
+#define IX_GATE_ATTACH 8
 /* A wait of RUN_IO without a limit. */
 #define IX_GATE_WAIT_FOREVER UINT64_MAX
 
@@ -486,8 +505,8 @@ typedef struct ix_thread_area {
     uint64_t status;
     /* 24: The hardware thread that the elastic thread is pinned to when it is entered. */
     uint32_t cpu;
-    /* 28: Always 0. */
-    uint32_t reserved;
+    /* 28: The number of this process among those of the program that share the dataplane, from 0 on. */
+    uint32_t attachment;
 } ix_thread_area; /* 32 bytes */
 
 /* What the dataplane tells an elastic thread beside its events. */

@@ -225,9 +225,6 @@ pub struct GateArgs {
     /// Device of the programs that are compared (default: memif)
     #[arg(long, value_enum)]
     pub device: Option<Device>,
-    /// Only these walls: `process` (default: all that the machine has)
-    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
-    pub domain: Vec<Domain>,
     /// Short runs
     #[arg(long)]
     pub quick: bool,

@@ -6,7 +6,6 @@ use super::lab::{Host, Lab};
 use super::serve::{Program, Serve};
 use crate::args::{Device, GateArgs};
 use crate::samples::{percentiles, row};
-use ix_report::domain::Domain;
 use ix_report::machine::Machine;
 use ix_report::problem::{Problem, Result};
 use ix_report::report::{layout, own_command, write_json};
@@ -36,37 +35,27 @@ pub fn main(args: &GateArgs) -> Result<()> {
         return calls::subject(to);
     }
     let keys = has_keys().is_ok();
-    if args.domain.contains(&Domain::Pku) {
-        has_keys()?;
-    }
-    let wanted = |domain: &Domain| args.domain.is_empty() || args.domain.contains(domain);
-    let all = [Domain::None, Domain::Process, Domain::Pku].into_iter().filter(wanted);
-    let domains: Vec<Domain> = all.filter(|domain| keys || *domain != Domain::Pku).collect();
     let ticks_per_us = ix_dataplane::Clock::new().ticks_per_us() as f64;
-    let mut rows = Vec::new();
-    for domain in &domains {
-        for kind in KINDS.iter().filter(|kind| kind.exists(*domain)) {
-            rows.push(crossing(*domain, kind, ticks_per_us)?);
+    let mut rows = vec![crossing("none", ticks_per_us)?, crossing("process", ticks_per_us)?];
+    rows.push(match keys {
+        true => crossing("pku", ticks_per_us)?,
+        false => {
+            json!({ "what": "crossing", "domain": "pku", "missing": NO_KEYS })
         }
-    }
-    if !keys && wanted(&Domain::Pku) {
-        rows.push(json!({ "what": "crossing", "domain": "pku", "missing": NO_KEYS }));
-    }
+    });
     let getpid = getpid_ticks();
     rows.push(row("getpid", None, getpid, ticks_per_us));
     let eventfd = eventfd_ticks().map_err(|e| Problem::new("cannot measure eventfds", e))?;
     rows.push(row("eventfd round trip", None, eventfd, ticks_per_us));
-    let programs = programs(args, &domains);
+    let programs = programs(args, keys);
     let mut notes = vec![
         "cycles: of the time stamp counter, median; a crossing is a call of the gate with a number of \
-         calls that the dataplane refuses at once; with --domain process on a hardware thread each, where \
-         both look at memory, or on one, where they take turns; or after a pause, so that a bell wakes it"
+         calls that the dataplane refuses at once"
             .to_owned(),
         "eventfd round trip: two processes on one hardware thread wake each other".to_owned(),
     ];
-    match wanted(&Domain::None).then(|| intercepted(args, ticks_per_us)) {
-        None => {}
-        Some(Ok(more)) => {
+    match intercepted(args, ticks_per_us) {
+        Ok(more) => {
             rows.extend(more);
             notes.push(
                 "sockets: calls of an unmodified program whose bytes are already there; over_native_ns: \
@@ -74,63 +63,31 @@ pub fn main(args: &GateArgs) -> Result<()> {
                     .to_owned(),
             );
         }
-        Some(Err(why)) => notes.push(format!("calls of sockets are not measured: {why}")),
+        Err(why) => notes.push(format!("calls of sockets are not measured: {why}")),
     }
     match programs {
         Ok(more) => rows.extend(more),
         Err(why) => notes.push(format!("the programs are not compared: {why}")),
     }
-    if !keys && wanted(&Domain::Pku) {
+    if !keys {
         notes.push(format!("domain pku is not measured: {NO_KEYS}"));
     }
     publish(args, &rows, &notes)
 }
 
-/// A kind of crossing: its name, what the attacker measures, and whether program and dataplane
-/// share a hardware thread, if the dataplane is a process.
-struct Kind {
-    name: &'static str,
-    word: &'static str,
-    shares: bool,
-}
-
-/// The first is that of every domain.
-const KINDS: [Kind; 4] = [
-    Kind { name: "crossing", word: "crossing", shares: false },
-    Kind { name: "crossing, one hardware thread", word: "crossing", shares: true },
-    Kind { name: "crossing, wakes a sleeper", word: "wake", shares: false },
-    Kind { name: "crossing, wakes a sleeper there", word: "wake", shares: true },
-];
-
-impl Kind {
-    /// Whether it is different from the others in this domain, on this machine.
-    fn exists(&self, domain: Domain) -> bool {
-        match domain {
-            Domain::Process => self.shares || cpu::allowed().len() > 1,
-            Domain::None | Domain::Pku => !self.shares && self.word == "crossing",
-        }
-    }
-}
-
 /// Runs the attacker, here without attacks, on its own dataplane.
-fn crossing(domain: Domain, kind: &Kind, ticks_per_us: f64) -> Result<Value> {
-    let what = || format!("cannot measure a {} with --domain {}", kind.name, domain.name());
+fn crossing(domain: &str, ticks_per_us: f64) -> Result<Value> {
+    let what = || format!("cannot measure a crossing with --domain {domain}");
     let ix = std::env::current_exe().map_err(|e| Problem::new(what(), e))?;
-    let socket = std::env::temp_dir().join(format!("ix-gate-{}", std::process::id()));
-    let cpus = cpu::allowed();
-    let of_program = if kind.shares { cpus.first() } else { cpus.last() };
-    let list = |cpu: Option<&usize>| cpu.copied().unwrap_or(0).to_string();
-    let mut command = Command::new(&ix);
-    command.args(["run", "--domain", domain.name(), "--posix", "off"]);
-    if domain == Domain::Process {
-        command.args(["--program-cpus", &list(of_program)]);
-    }
-    let output = command
-        .args(["--addr", "10.9.0.2/24", "--cpus", &list(cpus.first()), "--nic"])
+    let socket = std::env::temp_dir().join(format!("ix-gate-{}-{domain}", std::process::id()));
+    let cpu = cpu::allowed()[0].to_string();
+    let output = Command::new(&ix)
+        .args(["run", "--domain", domain, "--posix", "off", "--addr", "10.9.0.2/24"])
+        .args(["--cpus", &cpu, "--nic"])
         .arg(format!("memif:{}", socket.display()))
         .arg("--")
         .arg(attacker()?)
-        .arg(kind.word)
+        .arg("crossing")
         .stdin(Stdio::null())
         .output();
     let _ = std::fs::remove_file(socket);
@@ -139,7 +96,7 @@ fn crossing(domain: Domain, kind: &Kind, ticks_per_us: f64) -> Result<Value> {
     let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     match <[f64; 3]>::try_from(numbers) {
         Ok(numbers) if output.status.success() => {
-            Ok(row(kind.name, Some(domain.name()), numbers, ticks_per_us))
+            Ok(row("crossing", Some(domain), numbers, ticks_per_us))
         }
         _ => {
             let said = String::from_utf8_lossy(&output.stderr);
@@ -201,17 +158,17 @@ fn intercepted(args: &GateArgs, ticks_per_us: f64) -> Result<Vec<Value>> {
 }
 
 /// Measures echo and key-value server, alternating between the domains that the machine has.
-fn programs(args: &GateArgs, domains: &[Domain]) -> Result<Vec<Value>> {
+fn programs(args: &GateArgs, keys: bool) -> Result<Vec<Value>> {
     let (device, _) = super::choose_device(args.device.or(Some(Device::Memif)))?;
     let lab = Lab::new(device)?;
     let (runs, seconds) = if args.quick { (1, "0.3") } else { (5, "1") };
     let client = if lab.has_ix_client() { Host::IX } else { Host::BLOCKING };
-    let domains = || domains.iter().map(|domain| domain.name());
+    let domains = ["none", "process", "pku"].into_iter().filter(|d| keys || *d != "pku");
     // In the order of the loads, and the domains of each together.
     let mut samples: BTreeMap<(usize, &str), Vec<(f64, f64)>> = BTreeMap::new();
     for _ in 0..runs {
         for (number, (program, connections)) in LOADS.into_iter().enumerate() {
-            for domain in domains() {
+            for domain in domains.clone() {
                 let figures = load(&lab, client, program, connections, domain, seconds)?;
                 samples.entry((number, domain)).or_default().push(figures);
             }

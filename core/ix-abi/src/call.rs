@@ -213,6 +213,15 @@ pub enum Call {
         /// Address in transmit memory that the structure is written to.
         to: u64,
     },
+    /// Gives a connection to another process of the program.
+    Give {
+        /// The flow.
+        handle: Handle,
+        /// The number of that process.
+        to: u32,
+        /// Comes with [`crate::Event::Given`].
+        token: Cookie,
+    },
     /// Sends a number to another elastic thread.
     Signal {
         /// Index of that thread.
@@ -361,6 +370,9 @@ impl Call {
             Call::PacketInfo { queue, to } => {
                 (call_op::PACKET_INFO, [queue as u64, to, 0, 0, 0, 0])
             }
+            Call::Give { handle, to, token } => {
+                (call_op::GIVE, [handle, to as u64, token, 0, 0, 0])
+            }
             Call::Signal { thread, value } => (call_op::SIGNAL, [thread as u64, value, 0, 0, 0, 0]),
         };
         CallSlot { op, reserved: 0, ret: 0, args }
@@ -444,6 +456,7 @@ impl Call {
             }
             call_op::PACKET_RECV_DONE => Call::PacketRecvDone { data: a[0] },
             call_op::PACKET_INFO => Call::PacketInfo { queue: id(a[0])?, to: a[1] },
+            call_op::GIVE => Call::Give { handle: a[0], to: number(a[1])?, token: a[2] },
             call_op::SIGNAL => Call::Signal { thread: number(a[0])?, value: a[1] },
             _ => return Err(CallError::NoSys),
         })
@@ -462,6 +475,7 @@ impl Call {
             | Call::Abort { handle }
             | Call::SetOpt { handle, .. }
             | Call::GetInfo { handle, .. }
+            | Call::Give { handle, .. }
             | Call::SetCookie { handle, .. } => Some(handle),
             _ => None,
         }

@@ -135,6 +135,17 @@ pub enum Event {
         /// Cookie of the call.
         cookie: Cookie,
     },
+    /// Another process of the program gives a connection to this one.
+    Given {
+        /// The number that came with [`crate::Call::Give`].
+        token: Cookie,
+        /// The flow, to be accepted or rejected.
+        handle: Handle,
+        /// The peer.
+        peer: Endpoint,
+        /// Number of the process that has given it.
+        from: u32,
+    },
     /// Another elastic thread has sent a number.
     Signal {
         /// Index of that thread.
@@ -319,6 +330,15 @@ impl Event {
             Event::PacketSent { cookie } => {
                 EventSlot { kind: event_kind::PACKET_SENT, cookie, ..EMPTY }
             }
+            Event::Given { token, handle, peer, from } => EventSlot {
+                kind: event_kind::GIVEN,
+                len: from,
+                cookie: token,
+                handle,
+                addr: peer.addr,
+                port: peer.port,
+                ..EMPTY
+            },
             Event::Signal { from, value } => {
                 EventSlot { kind: event_kind::SIGNAL, len: from, data: value, ..EMPTY }
             }
@@ -383,6 +403,7 @@ impl Event {
             },
             event_kind::PACKET_RECV => Event::PacketRecv { cookie, data },
             event_kind::PACKET_SENT => Event::PacketSent { cookie },
+            event_kind::GIVEN => Event::Given { token: cookie, handle, peer, from: slot.len },
             event_kind::SIGNAL => Event::Signal { from: slot.len, value: slot.data },
             kind => return Err(UnknownEvent { kind }),
         })

@@ -159,6 +159,14 @@ pub mod call_op {
     /// args: listener id, backlog (0: as it is), number of held places that are free now. For a
     /// program that has an accept queue of its own.
     pub const BACKLOG: u32 = 31;
+    /// args: handle, number of a process of the program ([`crate::ThreadArea`]), a number. Gives a
+    /// connection to another process that shares this elastic thread: it hears `GIVEN` with the
+    /// number, and accepts or rejects as after a knock. What was received and not returned is
+    /// announced to it; the giver must not read it any more. What was given to send is sent, and
+    /// still announced to the giver as `SENT`. Returns `INVALID` if there is no such process,
+    /// `STATE` if it does not share this elastic thread, or if the connection is opening, or closed
+    /// on either side by a call.
+    pub const GIVE: u32 = 32;
 }
 
 /// What a packet queue takes ([`call_op::PACKET_BIND`]).
@@ -283,6 +291,10 @@ pub mod event_kind {
     /// message's sender. This too is a hint; the end of a flow comes as `CONNECTED` or `DEAD`. A
     /// flow that was not accepted yet causes no such event.
     pub const FLOW_ERROR: u16 = 16;
+    /// Another process of the program gives a connection to this one: `cookie` is the number that
+    /// it sent, `handle` the flow, which is to be accepted or rejected, `addr` and `port` the peer,
+    /// `len` the number of that process.
+    pub const GIVEN: u16 = 17;
 }
 
 /// Values of [`EventSlot::data`] of [`event_kind::REVOKE`].
@@ -513,8 +525,8 @@ pub struct ThreadArea {
     pub status: u64,
     /// The hardware thread that the elastic thread is pinned to when it is entered.
     pub cpu: u32,
-    /// Always 0.
-    pub reserved: u32,
+    /// The number of this process among those of the program that share the dataplane, from 0 on.
+    pub attachment: u32,
 }
 
 /// What the dataplane tells an elastic thread beside its events.
@@ -561,6 +573,13 @@ pub mod gate_op {
     /// entered or shared anew. Received memory has other content afterwards: `IN_USE` while a
     /// thread has entered an elastic thread and not left it, or is inside one that is shared.
     pub const RENEW: u64 = 7;
+    /// In a forked child of a program whose dataplane is a process of its own: the child shares it
+    /// from now on, under a number of its own ([`crate::ThreadArea`]), with arrays and transmit
+    /// memory of its own. Returns the address of its [`crate::ProcessHeader`], or minus an
+    /// [`crate::error`]: `STATE` if the caller's process shares it already, `INVALID` in another
+    /// domain, `NO_RESOURCE` if it cannot (the broker has said why). One thread at a time, and no
+    /// signal handler of the process may run meanwhile.
+    pub const ATTACH: u64 = 8;
     /// A wait of `RUN_IO` without a limit.
     pub const WAIT_FOREVER: u64 = u64::MAX;
 }

@@ -42,7 +42,7 @@ fn option() -> impl Strategy<Value = FlowOption> {
 fn call() -> impl Strategy<Value = Call> {
     let common = (any::<[u64; 3]>(), endpoint(), endpoint(), sg(), congestion());
     let small = (any::<(u32, u32, u16)>(), option());
-    (0..32u32, common, small).prop_map(|(op, common, ((id, backlog, local_port), option))| {
+    (0..33u32, common, small).prop_map(|(op, common, ((id, backlog, local_port), option))| {
         let ([a, b, cookie], at, from, sg, congestion) = common;
         let (handle, to) = (a, at);
         match op {
@@ -77,6 +77,7 @@ fn call() -> impl Strategy<Value = Call> {
             28 => Call::Signal { thread: id, value: a },
             29 => Call::UdpSetOpt { socket: id, option },
             30 => Call::Backlog { listener: a, backlog, freed: id },
+            31 => Call::Give { handle, to: id, token: cookie },
             _ => Call::ConnectFrom { cookie, to, congestion, from },
         }
     })
@@ -92,7 +93,7 @@ fn event() -> impl Strategy<Value = Event> {
         by,
     });
     let fields = (any::<[u64; 3]>(), any::<[u32; 2]>(), endpoint(), any::<[u8; 16]>());
-    (0..20u32, fields, data, icmp, error()).prop_map(|(kind, fields, data, icmp, why)| {
+    (0..21u32, fields, data, icmp, error()).prop_map(|(kind, fields, data, icmp, why)| {
         let ([cookie, handle, window], [group, thread], peer, local) = fields;
         let reason = DeadReason::from_code((group % 4) as u16);
         match kind {
@@ -115,6 +116,7 @@ fn event() -> impl Strategy<Value = Event> {
             16 => Event::Revoke(Revoke::Drained),
             17 => Event::PacketRecv { cookie, data },
             18 => Event::PacketSent { cookie },
+            19 => Event::Given { token: cookie, handle, peer, from: thread },
             _ => Event::Signal { from: thread, value: window },
         }
     })
@@ -146,7 +148,7 @@ proptest! {
     /// Any words are a call or an error, and a call keeps its meaning when it is encoded again.
     #[test]
     fn any_words_of_a_call_are_decoded(
-        op in prop_oneof![0..32u32, any::<u32>()],
+        op in prop_oneof![0..33u32, any::<u32>()],
         reserved: u32,
         ret: i64,
         args in prop::array::uniform6(word()),

@@ -93,6 +93,7 @@ fn calls() {
             [ANY, 0, LOW, 0xffff_0003_1f90, WIDE_HIGH, WIDE_LOW],
         ),
         (Call::Backlog { listener: 9, backlog: 5, freed: 2 }, 31, [9, 5, 2, 0, 0, 0]),
+        (Call::Give { handle, to: 3, token: 9 }, 32, [handle, 3, 9, 0, 0, 0]),
     ];
     for (call, op, args) in table {
         let slot = call.encode();
@@ -101,7 +102,7 @@ fn calls() {
     }
     let mut ops: Vec<u32> = table.iter().map(|(_, op, _)| *op).collect();
     ops.dedup();
-    assert_eq!(ops, (0..=31).collect::<Vec<u32>>(), "every operation is in the table");
+    assert_eq!(ops, (0..=32).collect::<Vec<u32>>(), "every operation is in the table");
 }
 
 #[test]
@@ -158,7 +159,7 @@ fn options() {
 fn wrong_arguments_have_their_error() {
     let decode = |op, args| Call::decode(&CallSlot { op, args, ..CallSlot::default() });
     for (op, args, error) in [
-        (32, [0; 6], CallError::NoSys),
+        (33, [0; 6], CallError::NoSys),
         (u32::MAX, [0; 6], CallError::NoSys),
         // LISTEN: port, backlog, and whether places are held.
         (1, [0, 0, 0x1_0000, 0, 0, 0], CallError::Invalid),
@@ -189,6 +190,8 @@ fn wrong_arguments_have_their_error() {
         (27, [1 << 32, 0, 0, 0, 0, 0], CallError::BadHandle),
         // SIGNAL: thread.
         (28, [1 << 32, 0, 0, 0, 0, 0], CallError::Invalid),
+        // GIVE: process.
+        (32, [0, 1 << 32, 0, 0, 0, 0], CallError::Invalid),
     ] {
         assert_eq!(decode(op, args), Err(error), "{op} {args:x?}");
     }
@@ -279,6 +282,18 @@ fn events() {
             Event::FlowError { cookie, handle, why: CallError::Unreachable, icmp },
             EventSlot { kind: 16, code: 8, addr: WIDE.addr, notes: [3, 4, 1400], ..of_flow },
         ),
+        (
+            Event::Given { token: cookie, handle, peer: PEER, from: 3 },
+            EventSlot {
+                kind: 17,
+                len: 3,
+                cookie,
+                handle,
+                addr: PEER.addr,
+                port: PEER.port,
+                ..zero
+            },
+        ),
     ];
     for (event, words) in table {
         assert_eq!(event.encode(), words, "{event:?}");
@@ -286,10 +301,10 @@ fn events() {
     }
     let mut kinds: Vec<u16> = table.iter().map(|(_, words)| words.kind).collect();
     kinds.dedup();
-    assert_eq!(kinds, (1..=16).collect::<Vec<u16>>(), "every kind is in the table");
+    assert_eq!(kinds, (1..=17).collect::<Vec<u16>>(), "every kind is in the table");
     for unknown in [
         EventSlot { kind: 0, ..zero },
-        EventSlot { kind: 17, ..zero },
+        EventSlot { kind: 18, ..zero },
         EventSlot { kind: 10, code: 2, ..zero },
         EventSlot { kind: 11, data: 3, ..zero },
     ] {

@@ -13,6 +13,8 @@ pub enum FromImage {
     Hello {
         /// The process, as it knows itself. The broker uses the kernel's word instead.
         pid: u32,
+        /// Comes back with [`ToImage::Attach`], because a program's processes read from one socket.
+        asker: u64,
     },
     /// A queue is attached: do now what needs privilege. Answered by [`ToImage::Ok`] or
     /// [`ToImage::Refused`].
@@ -68,10 +70,28 @@ pub enum FromImage {
         /// This process. The broker uses the kernel's word instead.
         pid: u32,
     },
+    /// A process of the program shares the dataplane now: what [`ToImage::Join`] has brought is
+    /// mapped.
+    Joined {
+        /// Its number.
+        number: usize,
+    },
+    /// A process cannot share the dataplane, and why.
+    NotJoined {
+        /// Its number.
+        number: usize,
+        /// The reason.
+        why: String,
+    },
+    /// Nothing is left of a process that has ended: its number may be given to another one.
+    Parted {
+        /// Its number.
+        number: usize,
+    },
 }
 
 codec_enum!(FromImage {
-    0 = Hello { pid },
+    0 = Hello { pid, asker },
     1 = Attached { device, queue },
     2 = Ready,
     3 = Failed(why),
@@ -81,6 +101,9 @@ codec_enum!(FromImage {
     7 = Outcome { serial, outcome },
     8 = Surveyed { serial },
     9 = Survivor { pid },
+    10 = Joined { number },
+    11 = NotJoined { number, why },
+    12 = Parted { number },
 });
 
 /// What the broker says.
@@ -132,6 +155,23 @@ pub enum ToImage {
         /// As it has called itself.
         pid: u32,
     },
+    /// Another process of the program is to share the dataplane. Its descriptors: the pages that it
+    /// writes, those that it reads, its transmit memory, a pidfd, and the dataplane's end of each
+    /// elastic thread's bell. Answered by [`FromImage::Joined`] or [`FromImage::NotJoined`], and by
+    /// [`FromImage::Parted`] after its end.
+    Join {
+        /// Its number.
+        number: usize,
+        /// Its transmit memory before this offset is its own already, bytes.
+        given_bytes: u64,
+    },
+    /// The process that has asked with this number gets no dataplane, and why.
+    NotAttached {
+        /// What its [`FromImage::Hello`] said.
+        asker: u64,
+        /// The reason.
+        why: String,
+    },
 }
 
 codec_enum!(ToImage {
@@ -143,6 +183,8 @@ codec_enum!(ToImage {
     5 = Survey { serial, until_us },
     6 = SurvivorEnded { pid },
     7 = Attach(attach),
+    8 = Join { number, given_bytes },
+    9 = NotAttached { asker, why },
 });
 
 #[cfg(test)]
@@ -163,7 +205,10 @@ mod tests {
             change in any_change(),
         ) {
             for message in [
-                FromImage::Hello { pid },
+                FromImage::Hello { pid, asker: serial },
+                FromImage::Joined { number: device },
+                FromImage::NotJoined { number: device, why: text.clone() },
+                FromImage::Parted { number: device },
                 FromImage::Attached { device, queue },
                 FromImage::Ready,
                 FromImage::Failed(text.clone()),
@@ -185,12 +230,16 @@ mod tests {
             for message in [
                 ToImage::Start(Box::new(start)),
                 ToImage::Ok,
-                ToImage::Refused(text),
+                ToImage::Refused(text.clone()),
+                ToImage::Join { number: device, given_bytes: serial },
+                ToImage::NotAttached { asker: serial, why: text },
                 ToImage::Update { device, serial, change },
                 ToImage::Order { serial, until_us, order },
                 ToImage::Survey { serial, until_us },
                 ToImage::SurvivorEnded { pid },
                 ToImage::Attach(Attach {
+                    asker: serial,
+                    number: queue % 64,
                     threads: 1 + queue % 256,
                     packet_bytes: [1, 2, 3],
                     pins: true,

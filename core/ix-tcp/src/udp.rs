@@ -39,6 +39,8 @@ pub struct UdpSocket {
     pub port: u16,
     /// The application's name for it.
     pub cookie: u64,
+    /// The process of the program that it belongs to; 0 at first.
+    pub owner: u8,
     /// Type of service of what it sends, without the ECN bits (RFC 1122 section 4.1.4).
     pub tos: u8,
     /// Hop limit of what it sends; 0: as configured.
@@ -116,7 +118,8 @@ impl UdpTable {
         let Err(at) = self.place(addr, port) else { return Err(BindError::InUse) };
         let slot = self.free_slot().ok_or(BindError::TooMany)?;
         let id = UdpSocketId::new(usize::from(slot), self.slots[usize::from(slot)].generation);
-        let socket = UdpSocket { id, addr, port, cookie, tos: 0, ttl: 0, fragment_bytes: 0 };
+        let socket =
+            UdpSocket { id, addr, port, cookie, owner: 0, tos: 0, ttl: 0, fragment_bytes: 0 };
         self.slots[usize::from(slot)].socket = Some(socket);
         self.order.insert(at, (port, addr, slot));
         Ok(id)

@@ -5,6 +5,7 @@
 use ix_abi::{CallError, CallSlot};
 
 /// The call array of one elastic thread, in memory that the application writes at any time.
+#[derive(Clone, Copy)]
 pub struct CallArray(*mut CallSlot);
 
 // SAFETY: plain memory; the elastic thread that owns the array is the only one of ours to use it.
@@ -15,6 +16,11 @@ impl CallArray {
     /// `array` points to [`ix_abi::CALLS_MAX`] slots that outlive this.
     pub unsafe fn new(array: *mut CallSlot) -> CallArray {
         CallArray(array)
+    }
+
+    /// No array.
+    pub(crate) fn none() -> CallArray {
+        CallArray(core::ptr::null_mut())
     }
 
     /// Reads slot `index` (below `CALLS_MAX`). Each slot is read this way once.

@@ -1,8 +1,9 @@
 //! What every part of an elastic thread gets: time, memory, event array, counters.
-use crate::events::EventWriter;
+use crate::attachment::Attachments;
 use crate::observe::metrics::ThreadMetrics;
 use crate::shared::Shared;
-use ix_mem::{LentFrames, MbufList, Pool};
+use ix_mem::{LentFrames, Mbuf, Pool};
+use ix_proto::crossing::AttachmentId;
 use ix_wire::FLOW_GROUPS;
 use std::sync::Arc;
 
@@ -18,14 +19,16 @@ pub struct Context {
     pub rx_pool: Pool,
     /// Frames to build packets in.
     pub tx_pool: Pool,
-    /// The event array.
-    pub events: EventWriter,
+    /// The processes of the program.
+    pub attached: Attachments,
+    /// The one whose calls are carried out.
+    pub caller: AttachmentId,
+    /// What is added to its addresses in transmit memory.
+    pub shift: u64,
     /// Counters and histograms.
     pub metrics: ThreadMetrics,
     /// Number of receive frames that the flows of each group hold. They move with their group.
     pub flow_frames: Box<[u32; FLOW_GROUPS]>,
-    /// Buffers of flows that have ended, kept until the application has returned.
-    pub graveyard: Vec<MbufList>,
     /// Received datagrams and frames of packet queues that the application holds.
     pub lent: LentFrames,
 }
@@ -36,7 +39,7 @@ impl Context {
         shared: Arc<Shared>,
         index: usize,
         (rx_pool, tx_pool): (Pool, Pool),
-        events: EventWriter,
+        attached: Attachments,
         metrics: ThreadMetrics,
     ) -> Context {
         Context {
@@ -46,26 +49,30 @@ impl Context {
             now_us: 0,
             rx_pool,
             tx_pool,
-            events,
+            attached,
+            caller: 0,
+            shift: 0,
             metrics,
             flow_frames: Box::new([0; FLOW_GROUPS]),
-            graveyard: Vec::new(),
-        }
-    }
-
-    /// To be called when the application has returned: buffers that it could still read are freed
-    /// now.
-    pub fn empty_graveyard(&mut self) {
-        for mut held in self.graveyard.drain(..) {
-            while let Some(mbuf) = held.pop(&self.shared.memory) {
-                self.rx_pool.put(mbuf);
-            }
         }
     }
 
     /// Most frames outside of flows that the application may hold.
     pub fn lent_max(&self) -> usize {
         self.rx_pool.owned() / 2
+    }
+
+    /// Whether an attachment may hold one more frame outside of flows. None gets all of them if
+    /// there are several.
+    pub fn may_lend(&self, to: AttachmentId) -> bool {
+        let part = if self.attached.is_alone(to) { 1 } else { 2 };
+        self.lent.count() < self.lent_max() && self.attached[to].lent < self.lent_max() / part
+    }
+
+    /// Lends a frame to an attachment.
+    pub fn lend(&mut self, mbuf: Mbuf, to: AttachmentId) {
+        self.lent.lend(mbuf, to);
+        self.attached[to].lent += 1;
     }
 
     /// Wakes another elastic thread if it sleeps.

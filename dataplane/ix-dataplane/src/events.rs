@@ -1,5 +1,6 @@
 //! The event array of an elastic thread: filled by the dataplane, read by the application.
 use ix_abi::{EVENTS_MAX, Event, EventSlot};
+use std::collections::VecDeque;
 
 /// Event slots that must be free before another packet or timer is processed: more than one packet
 /// can need (all of a flow's out-of-order queue becomes readable, and a few more).
@@ -10,10 +11,12 @@ pub const RESERVE: usize = 640;
 pub struct EventWriter {
     array: *mut EventSlot,
     count: usize,
+    /// Slots of the array; 0: nobody reads it any more, and events are dropped.
+    room: usize,
     /// The application reads the array: no event may be written.
     muted: bool,
     /// Events that could not be written.
-    late: Vec<Event>,
+    late: VecDeque<Event>,
 }
 
 // SAFETY: the pointer is to memory that one elastic thread writes; the writer moves with it.
@@ -23,7 +26,18 @@ impl EventWriter {
     /// # Safety
     /// `array` points to [`EVENTS_MAX`] events that outlive the writer and that nobody else writes.
     pub unsafe fn new(array: *mut EventSlot) -> EventWriter {
-        EventWriter { array, count: 0, muted: false, late: Vec::new() }
+        EventWriter { array, count: 0, room: EVENTS_MAX, muted: false, late: VecDeque::new() }
+    }
+
+    /// The writer for an application that has ended: all events are dropped.
+    pub fn closed() -> EventWriter {
+        let array = core::ptr::null_mut();
+        EventWriter { array, count: 0, room: 0, muted: false, late: VecDeque::new() }
+    }
+
+    /// Number of events that could not be written yet.
+    pub fn late(&self) -> usize {
+        self.late.len()
     }
 
     /// Number of events since the last [`EventWriter::reset`].
@@ -52,26 +66,40 @@ impl EventWriter {
         self.muted = muted;
     }
 
-    /// Writes the events that could not be written before.
-    pub fn unmute_all(&mut self) {
-        self.muted = false;
-        for event in std::mem::take(&mut self.late) {
+    /// Writes the events that could not be written before, as many as there is room for.
+    #[inline]
+    pub fn write_late(&mut self) {
+        if !self.late.is_empty() {
+            self.write_all_late();
+        }
+    }
+
+    #[cold]
+    fn write_all_late(&mut self) {
+        while self.has_room() {
+            let Some(event) = self.late.pop_front() else { return };
             self.push(event);
         }
     }
 
-    /// Appends an event. Callers check [`EventWriter::has_room`] first, so an overflow is
-    /// impossible. If it did happen, the last slot would be kept and debug builds would panic.
+    /// Appends an event. Callers check [`EventWriter::has_room`] first for what packets and timers
+    /// cause. What other processes of the program cause may be more, and is written later.
     #[inline(always)]
     pub fn push(&mut self, event: Event) {
-        debug_assert!(self.count < EVENTS_MAX, "event array overflow");
-        if self.muted {
-            return self.late.push(event);
+        if self.muted || self.count >= self.room {
+            return self.push_late(event);
         }
-        if self.count < EVENTS_MAX {
-            // SAFETY: the index is below EVENTS_MAX, and the array is ours to write (`new`).
-            unsafe { self.array.add(self.count).write(event.encode()) };
-            self.count += 1;
+        // SAFETY: the index is below EVENTS_MAX, for `room` is at most that, and the array is ours
+        // to write (`new`).
+        unsafe { self.array.add(self.count).write(event.encode()) };
+        self.count += 1;
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_late(&mut self, event: Event) {
+        if self.room > 0 {
+            self.late.push_back(event);
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::migration::message::{Forwarded, Message};
 use ix_abi::CallError;
 use ix_mem::{Pool, spsc};
 use ix_nic::RxPacket;
+use ix_proto::crossing::AttachmentId;
 use std::collections::VecDeque;
 
 /// Rings between elastic threads: `outgoing[i]` leads to thread i, `incoming[i]` comes from it.
@@ -121,7 +122,12 @@ impl Forwarding {
 
     /// Appends a signal, unless something waits for room: an application that signals faster than
     /// another one reads must not delay the messages between threads.
-    pub(crate) fn push_signal(&mut self, to: usize, value: u64) -> Result<(), CallError> {
+    pub(crate) fn push_signal(
+        &mut self,
+        to: usize,
+        of: AttachmentId,
+        value: u64,
+    ) -> Result<(), CallError> {
         let (Some(Some(ring)), Some(waiting)) = (self.outgoing.get_mut(to), self.waiting.get(to))
         else {
             return Err(CallError::Invalid);
@@ -129,7 +135,8 @@ impl Forwarding {
         if !waiting.is_empty() {
             return Err(CallError::NoResource);
         }
-        ring.push(Forwarded::Message(Message::Signal(value))).map_err(|_| CallError::NoResource)
+        let signal = Forwarded::Message(Message::Signal(of, value));
+        ring.push(signal).map_err(|_| CallError::NoResource)
     }
 
     fn append(&mut self, to: usize, item: Forwarded, always: bool) -> Result<(), Forwarded> {

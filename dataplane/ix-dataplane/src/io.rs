@@ -1,7 +1,7 @@
 //! What protocols use to send: the context, the devices, next hops, and limits for unrequested
 //! packets.
+use crate::attachment::Attachments;
 use crate::context::Context;
-use crate::events::EventWriter;
 use crate::neighbors::Neighbors;
 use crate::observe::metrics::{LocalDrop, ThreadMetrics};
 use crate::ports::Port;
@@ -41,12 +41,12 @@ impl Io {
         index: usize,
         nics: Vec<Box<dyn Nic>>,
         pools: (Pool, Pool),
-        events: EventWriter,
+        attached: Attachments,
         metrics: ThreadMetrics,
     ) -> Io {
         let challenges = ChallengeLimit::new(key_of(&shared.config.secret), CHALLENGES_PER_S);
         Io {
-            cx: Context::new(shared, index, pools, events, metrics),
+            cx: Context::new(shared, index, pools, attached, metrics),
             ports: nics.into_iter().map(Port::new).collect(),
             neighbors: Neighbors::new(index),
             icmp_errors: ErrorLimiter::default(),

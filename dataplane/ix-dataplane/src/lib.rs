@@ -4,6 +4,7 @@
 //! `cycle/` has the six steps and knows all parts; each part has a folder or a file of its own
 //! (ARCHITECTURE.md lists them). [`Runner`] is `run_io` on Linux: a clock, bounded spinning, sleep
 //! on the doorbells.
+mod attachment;
 mod broker;
 mod calls;
 mod clock;
@@ -55,6 +56,7 @@ pub use observe::{capture, histogram, metrics};
 pub use run::assembly::{ThreadParts, elastic_threads, equal_parts, pools};
 pub use run::boot::{AppAccess, BootError, Dataplane, Device, Reach};
 pub use run::crossing::CrossingPages;
-pub use run::runner::{RunOutcome, Runner};
+pub use run::roster::{AttachRefused, Shares};
+pub use run::runner::{Alone, Callers, RunOutcome, Runner};
 pub use run::winding_up::WoundUp;
 pub use shared::{Shared, Waker};

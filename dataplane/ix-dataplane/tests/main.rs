@@ -1,4 +1,5 @@
-//! Elastic threads from outside: hostile calls, backlogs, bounds, ports.
+//! Elastic threads from outside: hostile calls, backlogs, bounds, ports, processes.
+mod attachments;
 mod backlog;
 mod hostile_calls;
 mod outgoing;

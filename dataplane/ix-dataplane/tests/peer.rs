@@ -10,14 +10,29 @@ pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 /// A segment without data from `src_port` of the peer to port 80, in a frame to `mac`.
 pub fn segment(mac: [u8; 6], src_port: u16, flags: TcpFlags, seq: Seq, ack: Seq) -> Vec<u8> {
+    segment_with(mac, src_port, flags, (seq, ack), &[])
+}
+
+/// The same, with data.
+pub fn segment_with(
+    mac: [u8; 6],
+    src_port: u16,
+    flags: TcpFlags,
+    (seq, ack): (Seq, Seq),
+    data: &[u8],
+) -> Vec<u8> {
     let (dst_port, options) = (80, TcpOptions::NONE);
     let header =
         TcpHeader { src_port, dst_port, seq, ack, flags, window: 1000, urgent: 0, options };
-    frame_of(mac, &header)
+    frame_with(mac, &header, data)
 }
 
 /// A segment of the peer with this header and without data, in a frame to `mac`.
 pub fn frame_of(mac: [u8; 6], header: &TcpHeader) -> Vec<u8> {
+    frame_with(mac, header, &[])
+}
+
+fn frame_with(mac: [u8; 6], header: &TcpHeader, data: &[u8]) -> Vec<u8> {
     let link = FrameHeader {
         eth_src: PEER_MAC,
         eth_dst: mac,
@@ -27,8 +42,9 @@ pub fn frame_of(mac: [u8; 6], header: &TcpHeader) -> Vec<u8> {
         tos: 0,
         ident: 1,
     };
-    let mut frame = vec![0; 128];
-    let len = link.emit_tcp(&mut frame, header, 0, Checksum::new());
-    frame.truncate(len.max(60));
+    let mut frame = vec![0; 128 + data.len()];
+    let headers = link.emit_tcp(&mut frame, header, data.len(), Checksum::of(data));
+    frame[headers..headers + data.len()].copy_from_slice(data);
+    frame.truncate((headers + data.len()).max(60));
     frame
 }

@@ -258,7 +258,7 @@ fn prepare(
 pub fn ask(channel: &Channel) -> Result<(Start, Vec<OwnedFd>), String> {
     // SAFETY: no arguments. The bare call: the C library may answer for the parent.
     let pid = unsafe { sys::syscall(libc::SYS_getpid, [0; 6]) } as u32;
-    channel.send(&FromImage::Hello { pid }.encode(), &[]).map_err(broken)?;
+    channel.send(&FromImage::Hello { pid, asker: 0 }.encode(), &[]).map_err(broken)?;
     loop {
         let (message, fds) = channel.receive().map_err(broken)?.ok_or("the broker is gone")?;
         match ToImage::decode(&message) {

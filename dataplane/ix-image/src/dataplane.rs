@@ -1,20 +1,22 @@
 //! The process of a dataplane whose program is in others.
 //!
 //! Linux executes the image for it, as a user of its own and without rights. It has a Linux thread
-//! for each elastic thread, and the guard. It ends when the program's process has ended or nobody
-//! rings any more, or when the broker has ended; then it closes the program's connections first.
+//! for each elastic thread, and the guard. It ends when the last of the program's processes that
+//! share it has ended ([`crate::attached`]), or when the broker has ended; then it closes the
+//! program's connections first.
+use crate::attached::{self, Attached};
 use crate::boot::{self, text};
 use crate::updates::ChannelUpdates;
 use crate::{dataplane_calls, linux_thread, sys};
 use ix_dataplane::metrics::ControlPage;
-use ix_dataplane::{Clock, CrossingPages, Dataplane, Reach, memory_sizes};
+use ix_dataplane::{Clock, CrossingPages, Dataplane, Reach, Shares, memory_sizes};
 use ix_entry::{Channel, DATAPLANE, IMAGE_ARGV0, ReservedFds};
 use ix_mem::PacketMemory;
 use ix_proto::config::Place;
 use ix_proto::crossing::WINDOW;
 use ix_proto::{Codec, FromImage, Start};
 use std::ffi::{CStr, c_char, c_int};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -59,16 +61,17 @@ pub fn main(channel: Channel) -> c_int {
 /// What the broker has given.
 struct Begun {
     dataplane: Dataplane,
-    bells: Vec<OwnedFd>,
-    /// A pidfd.
+    /// The program's first process, by a pidfd.
     program: OwnedFd,
+    /// Where the broker says that another process attaches.
+    joins: Channel,
 }
 
 fn run(channel: &Channel) -> Result<(), String> {
-    let Begun { dataplane, bells, program } = begin(channel)?;
+    let Begun { dataplane, program, joins } = begin(channel)?;
     linux_thread::keep_memory_locks();
     let reserved = ReservedFds::of_this_process().map_err(|e| text("getrlimit", e))?;
-    let (last, gone) = std::io::pipe().map_err(|e| text("pipe", e))?;
+    let closed = std::io::pipe().map_err(|e| text("pipe", e))?;
     dataplane_calls::confine().map_err(|e| text("seccomp", e))?;
     channel.send(&FromImage::Ready.encode(), &[]).map_err(boot::broken)?;
     // The same socket twice: elastic threads read the broker's messages, this one waits for its
@@ -77,22 +80,19 @@ fn run(channel: &Channel) -> Result<(), String> {
     let updates = ChannelUpdates::new(Channel::from_fd(copy), reserved, false);
     dataplane.set_update_source(Box::new(updates));
     let ends = AtomicBool::new(false);
-    let left = AtomicUsize::new(bells.len());
-    let gone = std::sync::Mutex::new(Some(gone));
+    let left = AtomicUsize::new(dataplane.threads());
     std::thread::scope(|scope| {
-        for (thread, bell) in bells.iter().enumerate() {
-            let (dataplane, ends, left, gone) = (&dataplane, &ends, &left, &gone);
+        let mut attached = Attached::new(&dataplane, program, joins, closed.0);
+        for thread in 0..dataplane.threads() {
+            let (dataplane, ends, left, closed) = (&dataplane, &ends, &left, &closed.1);
             scope.spawn(move || {
                 linux_thread::take_short_slices();
-                dataplane.serve_requests(thread, bell.as_fd(), ends);
-                if left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    // Closes it, which the first thread hears.
-                    gone.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-                }
+                dataplane.serve_requests(thread, ends, &|number| attached::note(closed, number));
+                left.fetch_sub(1, Ordering::AcqRel);
             });
         }
         scope.spawn(|| dataplane.guard());
-        wait_for_end(program.as_fd(), last.as_fd(), channel.as_fd());
+        attached.serve(channel.as_fd());
         ends.store(true, Ordering::SeqCst);
         dataplane.end_requests();
         while left.load(Ordering::Acquire) > 0 {
@@ -108,20 +108,6 @@ fn run(channel: &Channel) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns when the program's process has ended, no elastic thread runs any more, or the broker
-/// has ended.
-fn wait_for_end(program: BorrowedFd<'_>, last: BorrowedFd<'_>, channel: BorrowedFd<'_>) {
-    let poll = |fd: BorrowedFd<'_>, events| libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-    // Only the hang-up of the channel is of interest, which needs no asking.
-    let mut polls = [poll(program, libc::POLLIN), poll(last, libc::POLLIN), poll(channel, 0)];
-    loop {
-        // SAFETY: an array with its length.
-        if unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, -1) } > 0 {
-            return;
-        }
-    }
-}
-
 /// Makes the dataplane that the broker describes.
 fn begin(channel: &Channel) -> Result<Begun, String> {
     let (start, fds) = boot::ask(channel)?;
@@ -133,7 +119,7 @@ fn begin(channel: &Channel) -> Result<Begun, String> {
     let mut next = || fds.next().ok_or("the broker sent too few descriptors; build ix again");
     let page_fd = next()?;
     let areas = [next()?, next()?, next()?];
-    let (written, read, program) = (next()?, next()?, next()?);
+    let (written, read, program, joins) = (next()?, next()?, next()?, next()?);
     let threads = config.cpus.len();
     let bells = (0..threads).map(|_| next()).collect::<Result<Vec<_>, _>>()?;
     let memory =
@@ -146,7 +132,9 @@ fn begin(channel: &Channel) -> Result<Begun, String> {
     let page = ControlPage::create(page_fd.as_fd(), threads, ticks_per_us);
     let page = Arc::new(page.map_err(|e| e.to_string())?);
     let attached = |device, queue| boot::finish_attachment(channel, device, queue);
-    let reach = Reach { pages: Some(pages), given_bytes, ..Reach::default() };
+    let shares = Some(Shares::new(pages, bells));
+    let reach = Reach { shares, given_bytes, ..Reach::default() };
     let dataplane = Dataplane::boot_in(memory, config, devices, &page, reach, attached);
-    Ok(Begun { dataplane: dataplane.map_err(|e| e.to_string())?, bells, program })
+    let dataplane = dataplane.map_err(|e| e.to_string())?;
+    Ok(Begun { dataplane, program, joins: Channel::from_fd(joins) })
 }

@@ -65,6 +65,13 @@ pub fn domain() -> &'static Domain {
     DOMAIN.get().unwrap_or(&Domain::None)
 }
 
+/// In a forked child: leaves the parent's dataplane and attaches as a process of its own. Returns
+/// the header's address; 0: it could not.
+pub fn start_in_child() -> u64 {
+    forked();
+    gate::start()
+}
+
 /// To be called in a forked child, on the program's side of the gate: closes the descriptors of the
 /// parent's dataplane, except for the channel.
 extern "C" fn forked() {

@@ -22,6 +22,7 @@
 #![cfg_attr(test, allow(dead_code))]
 
 mod arguments;
+mod attached;
 mod boot;
 #[cfg(not(test))]
 mod c_symbols;
@@ -109,7 +110,12 @@ fn begin(channel: &Channel, arguments: &Arguments) -> Result<usize, String> {
         return Ok((&raw const later::STARTER).addr());
     }
     let header = match &arguments.domain {
-        Domain::Process => program::attach(channel, reserved, later::STARTER.start)?,
+        Domain::Process => {
+            // For forked children.
+            later::prepare(arguments.channel, reserved, arguments.domain.clone());
+            program::attach_children_by(later::start_in_child);
+            program::attach(channel, reserved, later::STARTER.start)?
+        }
         domain => boot::start(channel, reserved, domain, false)?,
     };
     Ok(header.expose_provenance())

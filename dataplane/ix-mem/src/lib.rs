@@ -17,7 +17,7 @@ mod sync;
 pub use lent::LentFrames;
 pub use list::MbufList;
 pub use mbuf::Mbuf;
-pub use memory::{MemoryError, MemoryFds, PacketMemory, PageKind, Sizes};
+pub use memory::{MemoryError, MemoryFds, OTHER_ARENAS, PacketMemory, PageKind, Sizes};
 pub use pool::Pool;
 pub use prefetch::{prefetch_read, prefetch_write};
 

@@ -86,6 +86,13 @@ impl MbufList {
         (self.count > 0).then(|| memory.link(self.head).len as usize)
     }
 
+    /// Drops the first `bytes` bytes of the oldest mbuf, which has more.
+    pub fn trim_front(&mut self, memory: &PacketMemory, bytes: u32) {
+        if bytes > 0 && !self.is_empty() {
+            memory.relink(self.head, memory.link(self.head).trimmed(bytes));
+        }
+    }
+
     /// Calls `f` with the address and the number of bytes of each mbuf, oldest first, without the
     /// first `skip`.
     pub fn for_each(&self, memory: &PacketMemory, skip: usize, mut f: impl FnMut(u64, usize)) {
@@ -101,6 +108,12 @@ impl MbufList {
 }
 
 impl Link {
+    /// Without the first `bytes` bytes, or all.
+    pub(crate) fn trimmed(self, bytes: u32) -> Link {
+        let bytes = bytes.min(self.len.into()) as u16;
+        Link { off: self.off + bytes, len: self.len - bytes, ..self }
+    }
+
     pub(crate) fn with_next(self, next: u32) -> Link {
         Link { next, ..self }
     }

@@ -3,7 +3,7 @@ use crate::list::Link;
 use crate::{FRAME_BYTES, Mbuf, Pool};
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ix_sys::fd::{fixed_memfd, sealed_memfd};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -12,6 +12,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 /// name for it.
 const MADV_COLLAPSE: i32 = 25;
 const TWO_MB: usize = 2 << 20;
+/// Most processes of a program, beside the first, whose transmit memory can be mapped.
+pub const OTHER_ARENAS: usize = 63;
 
 /// Size of each area. Each is rounded up to 2 MB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +154,8 @@ pub struct PacketMemory {
     pages: PageKind,
     /// True once its pools were made ([`PacketMemory::take_pools`]).
     has_pools: AtomicBool,
+    /// Where transmit memory of the program's other processes is mapped; 0: nowhere yet.
+    others: AtomicUsize,
     /// One link for each frame, for [`crate::MbufList`]; only the frame's owner touches it.
     links: Box<[UnsafeCell<Link>]>,
 }
@@ -222,7 +226,18 @@ impl PacketMemory {
         let frames = (rx_bytes + tx_bytes) / FRAME_BYTES;
         let links = (0..frames).map(|_| UnsafeCell::new(Link::default())).collect();
         let has_pools = AtomicBool::new(false);
-        PacketMemory { base, mapping, rx_bytes, tx_bytes, arena_bytes, pages, has_pools, links }
+        let others = AtomicUsize::new(0);
+        PacketMemory {
+            base,
+            mapping,
+            rx_bytes,
+            tx_bytes,
+            arena_bytes,
+            pages,
+            has_pools,
+            others,
+            links,
+        }
     }
 
     /// The pages that back it.
@@ -279,10 +294,12 @@ impl PacketMemory {
     }
 
     /// Copies memory of the application, within the receive area or the transmit memory, into `to`.
-    /// Returns false and copies nothing if the range is not within one of them. The application may
-    /// change the bytes meanwhile: they are payload, never trusted.
+    /// Returns false and copies nothing if the range is not within one of them, or within that of
+    /// another process ([`PacketMemory::add_arena`]). The application may change the bytes
+    /// meanwhile: they are payload, never trusted.
     pub fn copy_from_app(&self, addr: u64, to: &mut [u8]) -> bool {
-        if !self.app_may_send(addr, to.len() as u64) {
+        let len = to.len() as u64;
+        if !self.app_may_send(addr, len) && !self.in_other_arena(addr, len) {
             return false;
         }
         // SAFETY: source range checked above to lie in our mapping, which lives as long as self;
@@ -300,6 +317,90 @@ impl PacketMemory {
     /// True if `len` bytes at `addr` are wholly within transmit memory.
     pub fn in_arena(&self, addr: u64, len: u64) -> bool {
         within(addr, len, self.arena())
+    }
+
+    /// Maps the transmit memory of another process of the program, of the same size as that of the
+    /// first: number `number` of at most [`OTHER_ARENAS`]. Returns what must be added to an address
+    /// that the process uses, so that it is one of this process; the sum may wrap around.
+    pub fn add_arena(&self, number: usize, fd: BorrowedFd<'_>) -> Result<u64, MemoryError> {
+        let bytes = self.arena_bytes;
+        if number >= OTHER_ARENAS {
+            return Err(MemoryError::Map(libc::EINVAL, bytes));
+        }
+        let failed = || MemoryError::Map(errno(), bytes);
+        // SAFETY: all-zero bytes are a valid stat.
+        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+        // SAFETY: `stat` is writable for the length of the call.
+        if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } < 0 {
+            return Err(failed());
+        }
+        if stat.st_size < bytes as libc::off_t {
+            return Err(MemoryError::TooShort(stat.st_size as u64, bytes));
+        }
+        let mut first = self.others.load(Ordering::Acquire);
+        if first == 0 {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let all = map(core::ptr::null_mut(), OTHER_ARENAS * bytes, flags, -1);
+            first = all.ok_or_else(failed)?.expose_provenance();
+            self.others.store(first, Ordering::Release);
+        }
+        let at = core::ptr::with_exposed_provenance_mut(first + number * bytes);
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        map(at, bytes, flags, fd.as_raw_fd()).ok_or_else(failed)?;
+        Ok((at as u64).wrapping_sub(self.arena().0 as u64))
+    }
+
+    /// Takes away what [`PacketMemory::add_arena`] has mapped. What still refers to it reads
+    /// zeroes.
+    pub fn remove_arena(&self, number: usize) {
+        let first = self.others.load(Ordering::Acquire);
+        if first == 0 || number >= OTHER_ARENAS {
+            return;
+        }
+        let bytes = self.arena_bytes;
+        let at = core::ptr::with_exposed_provenance_mut(first + number * bytes);
+        let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // If there is no memory even for that, the old mapping stays.
+        map(at, bytes, anonymous | libc::MAP_FIXED, -1);
+    }
+
+    /// Gives the pages of the first process's transmit memory back to the system.
+    pub fn empty_arena(&self) {
+        let (start, bytes) = self.arena();
+        let start = core::ptr::with_exposed_provenance_mut(start);
+        // SAFETY: within our mapping; the bytes are zero from then on. Where it fails, for private
+        // memory, nothing changes.
+        unsafe { libc::madvise(start, bytes, libc::MADV_REMOVE) };
+    }
+
+    /// Where this process has the transmit memory of process `number` of the program: address and
+    /// bytes.
+    pub fn arena_of(&self, number: usize) -> (usize, usize) {
+        match number.checked_sub(1) {
+            None => self.arena(),
+            Some(other) => {
+                let first = self.others.load(Ordering::Relaxed);
+                (first + other * self.arena_bytes, self.arena_bytes)
+            }
+        }
+    }
+
+    /// The number of the process of the program whose transmit memory this address of ours is in.
+    pub fn arena_with(&self, addr: u64) -> Option<usize> {
+        if within(addr, 1, self.arena()) {
+            return Some(0);
+        }
+        let first = self.others.load(Ordering::Relaxed);
+        let is_other = first != 0 && within(addr, 1, (first, OTHER_ARENAS * self.arena_bytes));
+        is_other.then(|| 1 + (addr as usize - first) / self.arena_bytes)
+    }
+
+    /// True if `len` bytes at `addr` of this process are transmit memory of other processes than
+    /// the first.
+    #[cold]
+    fn in_other_arena(&self, addr: u64, len: u64) -> bool {
+        let first = self.others.load(Ordering::Relaxed);
+        first != 0 && within(addr, len, (first, OTHER_ARENAS * self.arena_bytes))
     }
 
     /// Frame number of an address in the receive area.
@@ -338,6 +439,12 @@ impl Drop for PacketMemory {
         let (start, bytes) = self.mapping;
         // SAFETY: unmaps exactly what `new` mapped; no Mbuf is used after its memory is gone.
         unsafe { libc::munmap(start.cast(), bytes) };
+        let others = *self.others.get_mut();
+        if others != 0 {
+            let others = core::ptr::with_exposed_provenance_mut(others);
+            // SAFETY: exactly what `add_arena` has reserved, whatever lies in it now.
+            unsafe { libc::munmap(others, OTHER_ARENAS * self.arena_bytes) };
+        }
     }
 }
 
@@ -440,6 +547,7 @@ fn errno() -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
 
     const SIZES: Sizes = Sizes { rx_frames: 100, tx_frames: 1, arena_bytes: 1 };
 
@@ -457,6 +565,28 @@ mod tests {
             mbuf.bytes_mut(memory).fill(byte);
             assert!(mbuf.bytes(&other).iter().all(|b| *b == byte));
         }
+    }
+
+    #[test]
+    fn transmit_memory_of_other_processes_is_read_where_it_is_mapped() {
+        let fds = MemoryFds::new(SIZES).unwrap();
+        let memory = PacketMemory::map(fds.as_fds(), SIZES).unwrap();
+        let other = MemoryFds::new(SIZES).unwrap();
+        let file = std::fs::File::from(other.arena.try_clone().unwrap());
+        file.write_all_at(b"theirs", 8).unwrap();
+        let shift = memory.add_arena(62, other.arena.as_fd()).unwrap();
+        assert!(memory.add_arena(63, other.arena.as_fd()).is_err());
+        let (base, len) = memory.arena();
+        let at = (base as u64 + 8).wrapping_add(shift);
+        let mut read = [0; 6];
+        assert!(memory.copy_from_app(at, &mut read) && read == *b"theirs");
+        let numbers = [at, base as u64, 1].map(|address| memory.arena_with(address));
+        assert_eq!(numbers, [Some(63), Some(0), None]);
+        // It is not what a program may name.
+        assert!(!memory.app_may_send(at, 6) && !memory.in_arena(at, 6));
+        assert!(!memory.copy_from_app(at + len as u64 - 8, &mut read), "behind the last");
+        memory.remove_arena(62);
+        assert!(memory.copy_from_app(at, &mut read) && read == [0; 6]);
     }
 
     #[test]

@@ -1,20 +1,19 @@
 //! A dataplane in a process of its own, as its broker sees it: starts it, gives it what it begins
 //! with, and gives the program what the two share.
+use crate::attached::{ASKERS_MAX, Attached, Shared, refuse};
 use crate::own_user::OwnUser;
 use ix_entry::Channel;
 use ix_launch::{Child, Conversation, DataplaneProcess, Exit, Image};
 use ix_launch::{LaunchError, Occurrence, ServeError};
 use ix_netdev::SharedMemory;
-use ix_proto::crossing::{Attach, FaultNote, LEGACY_AT, WrittenPages, read_bytes, written_bytes};
-use ix_proto::{Codec, FromImage, Start, ToImage};
+use ix_proto::crossing::{Attach, FaultNote, WrittenPages};
+use ix_proto::{FromImage, Start};
+use ix_sys::fd;
 use ix_sys::process::Process;
-use ix_sys::{fd, socket};
 use std::collections::VecDeque;
-use std::fs::{File, Permissions};
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{PermissionsExt, fchown};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,27 +27,12 @@ pub struct Apart {
     running: Option<DataplaneProcess>,
     /// The pages that the program writes.
     written: Option<OwnedFd>,
-    /// Of the last dataplane, for the next one of the same process.
-    left: Option<Left>,
     /// When dataplanes died that their programs survived.
     deaths: VecDeque<Instant>,
-}
-
-/// What a dataplane leaves to the next one of its program.
-struct Left {
-    program: Arc<Process>,
-    /// The program's transmit memory.
-    arena: OwnedFd,
-    /// The pages that the program only reads.
-    read: OwnedFd,
-}
-
-/// What the next dataplane of a program begins with.
-pub struct Legacy {
-    /// The program's transmit memory, which stays mapped there.
-    pub arena: OwnedFd,
-    /// So much of it may belong to the program, bytes from its beginning.
-    pub given_bytes: u64,
+    /// The processes of the program that share the dataplane.
+    attached: Attached,
+    /// Processes that have asked while the first one mapped what it shares.
+    early: Vec<(Process, u64)>,
 }
 
 /// Why a dataplane in a process of its own could not begin.
@@ -80,20 +64,12 @@ const DEATHS_WITHIN: Duration = Duration::from_secs(60);
 /// is served meanwhile.
 const MAPPING: Duration = Duration::from_secs(10);
 
-/// What program and dataplane share, beside packet memory. The dataplane's end of a bell comes
-/// first.
-struct Shared {
-    written: OwnedFd,
-    read: OwnedFd,
-    bells: Vec<(OwnedFd, OwnedFd)>,
-}
-
 impl Apart {
     /// Of this image.
     pub fn new(image: Image, pins: bool) -> io::Result<Apart> {
-        let user = OwnUser::claim()?;
-        let deaths = VecDeque::new();
-        Ok(Apart { image, user, pins, running: None, written: None, left: None, deaths })
+        let (attached, early) = (Attached::default(), Vec::new());
+        let (user, deaths) = (OwnUser::claim()?, VecDeque::new());
+        Ok(Apart { image, user, pins, running: None, written: None, deaths, attached, early })
     }
 
     /// Whom dataplanes run as; `None`: the broker's own user.
@@ -109,6 +85,11 @@ impl Apart {
     /// Readable when the dataplane has said something or has ended.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.channel().map(AsFd::as_fd)
+    }
+
+    /// Whether a dataplane runs that a process of the program has.
+    pub fn is_shared(&self) -> bool {
+        self.running.is_some() && self.attached.living().next().is_some()
     }
 
     /// The process of the dataplane that runs.
@@ -127,6 +108,8 @@ impl Apart {
 
     /// Waits until the dataplane of a program that has ended has closed the program's connections.
     pub fn end(&mut self) -> io::Result<Option<Exit>> {
+        // It ends now, whoever shares it.
+        self.attached.clear();
         self.running.take().map(|mut dataplane| dataplane.wait()).transpose()
     }
 
@@ -150,20 +133,6 @@ impl Apart {
         })
     }
 
-    /// What the last dataplane has left to the next one of this process; `None` if it was that of
-    /// another one.
-    pub fn legacy(&mut self, program: &Process) -> io::Result<Option<Legacy>> {
-        // A number is that of the same process as long as that has not ended.
-        let is_same = |left: &mut Left| left.program.pid() == program.pid();
-        let Some(left) = self.left.take_if(is_same).filter(|left| !left.program.has_ended()) else {
-            return Ok(None);
-        };
-        let Left { arena, read, .. } = left;
-        let mut bytes = [0; 8];
-        fd::read_at(read.as_fd(), &mut bytes, LEGACY_AT as i64)?;
-        Ok(Some(Legacy { arena, given_bytes: u64::from_ne_bytes(bytes) }))
-    }
-
     /// Where the program has faulted that this signal has ended: address and instruction.
     pub fn fault(&self, signal: i32) -> Option<(u64, u64)> {
         let mut words = [0; size_of::<FaultNote>()];
@@ -179,32 +148,44 @@ impl Apart {
         is_it.then_some(both)
     }
 
+    /// The processes of the program that share the dataplane.
+    pub fn attached(&mut self) -> &mut Attached {
+        &mut self.attached
+    }
+
+    /// The same, to look at.
+    pub fn shared_by(&self) -> &Attached {
+        &self.attached
+    }
+
+    /// Processes that have asked while the first one mapped what it shares.
+    pub fn take_early(&mut self) -> Vec<(Process, u64)> {
+        std::mem::take(&mut self.early)
+    }
+
     /// Starts a dataplane for the process of the program that has asked for one. `first` are the
     /// descriptors before and `last` those behind what this function adds ([`Start`]).
     pub fn begin(
         &mut self,
-        child: &mut Child,
+        (child, asker): (&mut Child, u64),
         start: Start,
         memory: &SharedMemory,
         [first, last]: [&[BorrowedFd<'_>]; 2],
         attached: &mut dyn FnMut(usize, usize) -> Result<(), String>,
     ) -> Result<(), BeginError> {
-        let begun =
-            self.begin_dataplane(&child.heir().clone(), start, memory, [first, last], attached);
+        let program = child.heir().clone();
+        let begun = self.begin_dataplane((&program, asker), start, memory, [first, last], attached);
         let told = match &begun {
             Ok((attach, shared)) => tell(child, *attach, memory, shared, self.user()),
             Err(why) => {
-                refuse(child, why.to_string());
+                refuse(child, asker, why.to_string());
                 Ok(())
             }
         };
         let (_, shared) = begun?;
         told?;
-        self.left = Some(Left {
-            program: child.heir().clone(),
-            arena: memory.fds.arena.try_clone()?,
-            read: shared.read,
-        });
+        let arena = memory.fds.arena.try_clone()?;
+        self.attached.leaves(child.heir().clone(), arena, shared.read);
         self.written = Some(shared.written);
         let end = Instant::now() + MAPPING;
         while let left_ms @ 1.. = end.saturating_duration_since(Instant::now()).as_millis() as i32 {
@@ -221,7 +202,11 @@ impl Apart {
                 // The program has ended, which whoever waits for it hears next.
                 Occurrence::Exited(_) => return Ok(()),
                 Occurrence::Left => return Err(ServeError::Protocol.into()),
-                // Another process of the program asks in vain.
+                Occurrence::Said(FromImage::Hello { asker, .. }, Some(process))
+                    if self.early.len() < ASKERS_MAX =>
+                {
+                    self.early.push((process, asker));
+                }
                 _ => {}
             }
         }
@@ -230,7 +215,7 @@ impl Apart {
 
     fn begin_dataplane(
         &mut self,
-        program: &Process,
+        (program, asker): (&Arc<Process>, u64),
         start: Start,
         memory: &SharedMemory,
         [first, last]: [&[BorrowedFd<'_>]; 2],
@@ -238,22 +223,14 @@ impl Apart {
     ) -> Result<(Attach, Shared), BeginError> {
         let threads = start.config.cpus.len();
         let bytes = memory.sizes.areas().map(|bytes| bytes as u64);
-        let attach = Attach { threads, packet_bytes: bytes, pins: self.pins };
-        let shared = Shared {
-            written: fd::fixed_memfd(c"ix-calls", written_bytes(threads), true)?,
-            read: fd::fixed_memfd(c"ix-events", read_bytes(threads), true)?,
-            bells: (0..threads)
-                .map(|_| {
-                    let (ours, theirs) = socket::pair(libc::SOCK_STREAM)?;
-                    socket::refuse_descriptors(ours.as_fd())?;
-                    Ok((ours, theirs))
-                })
-                .collect::<io::Result<_>>()?,
-        };
+        let pins = self.pins;
+        let attach = Attach { asker, number: 0, threads, packet_bytes: bytes, pins };
+        let (joins, theirs) = Channel::pair()?;
+        let shared = Shared::new(threads)?;
         let mut fds = first.to_vec();
         fds.extend(memory.fds.as_fds());
         fds.extend([&shared.written, &shared.read].map(AsFd::as_fd));
-        fds.push(program.as_fd());
+        fds.extend([program.as_fd(), theirs.as_fd()]);
         fds.extend(shared.bells.iter().map(|(ours, _)| ours.as_fd()));
         fds.extend(last);
         let shares_frames = start.devices.iter().any(|device| device.shared_frames);
@@ -265,15 +242,9 @@ impl Apart {
             fd::seal_writes(memory.fds.rx.as_fd())?;
         }
         self.running = Some(dataplane);
+        let rx = memory.fds.rx.try_clone()?;
+        self.attached.begin(attach, program.clone(), joins, (rx, self.user()));
         Ok((attach, shared))
-    }
-}
-
-/// Tells the process of the program that has asked for a dataplane why it gets none. Does not wait:
-/// a program that asks without end may never read.
-pub fn refuse(child: &Child, why: String) {
-    if let Some(channel) = child.channel() {
-        let _ = channel.try_send(&ToImage::Refused(why).encode(), &[]);
     }
 }
 
@@ -285,24 +256,5 @@ fn tell(
     shared: &Shared,
     owner: Option<u32>,
 ) -> io::Result<()> {
-    let Some(channel) = child.channel() else { return Ok(()) };
-    let rx = read_only(memory.fds.rx.as_fd(), owner)?;
-    let read = read_only(shared.read.as_fd(), owner)?;
-    let mut fds = vec![rx.as_fd(), memory.fds.arena.as_fd(), shared.written.as_fd(), read.as_fd()];
-    fds.extend(shared.bells.iter().map(|(_, theirs)| theirs.as_fd()));
-    channel.try_send(&ToImage::Attach(attach).encode(), &fds)
-}
-
-/// Another descriptor of this memory, which cannot write. Its mode forbids everybody to open it
-/// anew (`ix_sys::fd::hide_memory`), so it is another one for a moment. Root of a user namespace is
-/// bound by modes only where the file belongs to a user that the namespace lacks: `owner`.
-fn read_only(fd: BorrowedFd<'_>, owner: Option<u32>) -> io::Result<OwnedFd> {
-    if let Some(owner) = owner {
-        fchown(fd, Some(owner), Some(owner))?;
-    }
-    let memory = File::from(fd.try_clone_to_owned()?);
-    memory.set_permissions(Permissions::from_mode(0o400))?;
-    let copy = File::open(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-    memory.set_permissions(Permissions::from_mode(0o000))?;
-    copy.map(OwnedFd::from)
+    shared.tell(child, attach, [memory.fds.rx.as_fd(), memory.fds.arena.as_fd()], owner)
 }

@@ -8,7 +8,8 @@
 //!   it for several vNICs on one interface.
 //! * [`commands`]: commands of the control plane to the dataplane; [`surveys`]: lists of its
 //!   connections.
-//! * [`apart`]: a dataplane in a process of its own; [`own_user`]: its user.
+//! * [`apart`]: a dataplane in a process of its own; [`own_user`]: its user; [`attached`]: the
+//!   program's processes that share it; `kin`: which processes are the program's.
 //! * [`group`]: the control group of a program.
 //! * [`program_root`]: a program that must be root; [`low_ports`] binds ports for it.
 //! * `devices`: links that go down and come back, peers that come and go.
@@ -16,11 +17,13 @@
 #![forbid(unsafe_code)]
 
 pub mod apart;
+pub mod attached;
 pub mod commands;
 pub mod control;
 mod counters;
 mod devices;
 pub mod group;
+mod kin;
 pub mod leftovers;
 pub mod link_rates;
 pub mod low_ports;

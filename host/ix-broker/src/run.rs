@@ -1,6 +1,7 @@
 //! The broker starts the program with the dataplane in it and stays until the program ends. It
 //! answers `ix ctl` and serves the devices: links go down and come back, peers come and go.
 use crate::apart::Apart;
+use crate::attached::{ASKERS_MAX, refuse};
 use crate::commands::Commands;
 use crate::control::{Access, ActiveController, Answers, Captures, Dataplane, Name, Server};
 use crate::counters::Counters;
@@ -20,20 +21,23 @@ use ix_netdev::{LinkChange, LinkWatch, Namespace, OpenedDevice, SharedMemory};
 use ix_problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_proto::config::{Place, WallPart};
 use ix_proto::control::{Look, Starting, Status};
+use ix_proto::crossing::ATTACHMENTS_MAX;
 use ix_proto::{Config, FromImage, Start};
 use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::process::Process;
 use ix_sys::socket::get_option;
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest that Linux may take to free the devices of a dataplane that has ended.
 const REOPEN: Duration = Duration::from_secs(3);
 /// Longest time from the first sign of a process's end to its end, ms.
 const ENDING_MS: i32 = 100;
-/// How long a process of the program waits for another one that has the dataplane to end.
+/// How long a process of the program waits while too many others share the dataplane.
 const HANDOVER: Duration = Duration::from_secs(2);
 /// Time between looks at whether it has ended, ms.
 const WAITING_MS: u64 = 10;
@@ -129,9 +133,17 @@ pub struct Running {
     /// For the first dataplane.
     setup: Option<DataplaneSetup>,
     again: Again,
-    /// A process of the program that has asked for the dataplane while another one has it, and when
-    /// it is refused.
-    waiting: Option<(Process, Instant)>,
+    /// Processes of the program that have asked for the dataplane.
+    waiting: VecDeque<Asking>,
+}
+
+/// A process that has asked for the dataplane.
+struct Asking {
+    process: Arc<Process>,
+    /// What its hello said.
+    asker: u64,
+    /// When it is refused.
+    until: Instant,
 }
 
 impl Broker {
@@ -217,7 +229,7 @@ impl Broker {
             _group: self.group,
             setup: Some(self.setup),
             again: self.again,
-            waiting: None,
+            waiting: VecDeque::new(),
         };
         if !later {
             running.begin()?;
@@ -233,6 +245,11 @@ impl Broker {
         let own = is_apart.then(own).flatten();
         own.into_iter().chain(self.root.iter().flat_map(ProgramRoot::limits)).collect()
     }
+}
+
+/// Whether nobody has the other end of a channel any more.
+fn is_gone(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET))
 }
 
 /// What a dataplane is told. A later one starts with the vNIC's current rules, not with the
@@ -252,7 +269,11 @@ impl Running {
     fn begin(&mut self) -> Result<()> {
         let problem = |e| Problem::new(format!("cannot run {}", self.name), e);
         match self.child.next_message().map_err(problem)? {
-            FromImage::Hello { .. } => self.equip(),
+            FromImage::Hello { asker, .. } => {
+                self.equip(asker)?;
+                self.hear_early();
+                Ok(())
+            }
             FromImage::Failed(why) => {
                 self.child.refused().map_err(problem)?;
                 Err(problem(ServeError::Refused(why)))
@@ -262,7 +283,7 @@ impl Running {
     }
 
     /// Gives a dataplane that begins what it asks for.
-    fn equip(&mut self) -> Result<()> {
+    fn equip(&mut self, asker: u64) -> Result<()> {
         let (setup, given_bytes) = match self.setup.take() {
             Some(setup) => (setup, 0),
             None => self.setup_again()?,
@@ -295,7 +316,13 @@ impl Running {
         let page = self.counters.fd();
         match (&mut self.apart, &setup.memory) {
             (Some(apart), Some(memory)) => apart
-                .begin(&mut self.child, start, memory, [&[page], &queue_fds], &mut attached)
+                .begin(
+                    (&mut self.child, asker),
+                    start,
+                    memory,
+                    [&[page], &queue_fds],
+                    &mut attached,
+                )
                 .map_err(|e| problem(&e))?,
             (_, memory) => {
                 // The control page comes first, then packet memory, then every device's queues.
@@ -332,9 +359,10 @@ impl Running {
             let exit = exit.map_err(problem)?;
             self.apart_has_ended(Some(exit))?;
         }
+        self.ask_again();
         let mut legacy = None;
         if let Some(apart) = &mut self.apart {
-            legacy = apart.legacy(self.child.heir()).map_err(problem)?;
+            legacy = apart.attached().legacy(self.child.heir()).map_err(problem)?;
         }
         let arena = legacy.as_ref().map(|legacy| legacy.arena.as_fd());
         let given_bytes = legacy.as_ref().map_or(0, |legacy| legacy.given_bytes);
@@ -356,6 +384,7 @@ impl Running {
         self.serve_devices();
         loop {
             self.begin_waiting()?;
+            self.renew_heir();
             let timeout_ms = self.service_in_ms();
             let mut also = vec![self.watch.fd()];
             also.extend(self.devices.fds());
@@ -365,6 +394,8 @@ impl Running {
             let control = also.len() - 1;
             let apart = also.len();
             also.extend(self.apart.as_ref().and_then(Apart::fd));
+            let joins = also.len();
+            also.extend(self.apart.as_ref().and_then(|apart| apart.shared_by().fd()));
             let survivor = also.len();
             also.extend(self.survivor.fd());
             let occurrence = self
@@ -386,7 +417,8 @@ impl Running {
                 Occurrence::Readable(n) if n == survivor => {
                     self.survivor.ended(channel(&self.child, self.apart.as_ref()));
                 }
-                Occurrence::Readable(n) if n == apart => self.hear_apart()?,
+                Occurrence::Readable(n) if n == apart && apart < joins => self.hear_apart()?,
+                Occurrence::Readable(n) if n == joins && joins < survivor => self.hear_joins(),
                 Occurrence::Readable(_) => self.serve_devices(),
                 Occurrence::Nothing => {
                     self.serve_devices();
@@ -399,7 +431,9 @@ impl Running {
                         return Ok(exit);
                     }
                 }
-                Occurrence::Said(FromImage::Hello { .. }, Some(process)) => self.ask(process)?,
+                Occurrence::Said(FromImage::Hello { asker, .. }, Some(process)) => {
+                    self.ask(process, asker)?;
+                }
                 Occurrence::Said(message, sender) => self.hear_program(&message, sender),
                 Occurrence::Nonsense => self.hear_nonsense()?,
             }
@@ -410,44 +444,102 @@ impl Running {
         }
     }
 
-    /// A process of the program asks for a dataplane. If another one has it, that one may end soon,
-    /// as the parent of a daemon does.
-    fn ask(&mut self, process: Process) -> Result<()> {
-        if self.waiting.is_some() {
-            self.refuse();
-        } else {
-            self.waiting = Some((process, Instant::now() + HANDOVER));
-        }
+    /// A process of the program asks for a dataplane.
+    fn ask(&mut self, process: Process, asker: u64) -> Result<()> {
+        self.queue(process.into(), asker);
         self.begin_waiting()
     }
 
-    /// Begins a dataplane for the process that waits for one, once no other process has it.
-    fn begin_waiting(&mut self) -> Result<()> {
-        let Some((process, until)) = self.waiting.take() else { return Ok(()) };
-        let is_taken = self.apart.as_ref().is_some_and(|apart| apart.pid().is_some())
-            && !self.child.heir().has_ended();
-        if process.has_ended() {
-            return Ok(());
-        }
-        if !is_taken {
-            self.child.inherited_by(process);
-            return self.equip();
-        }
-        if Instant::now() < until {
-            self.waiting = Some((process, until));
+    fn queue(&mut self, process: Arc<Process>, asker: u64) {
+        if self.apart.is_some() && !crate::kin::descends_from_us(&process) {
+            let pid = process.pid();
+            let why = format!("process {pid} is not one of the program's");
+            eprintln!("ix: {why}, and gets no part of its dataplane");
+            refuse(&self.child, asker, why);
+        } else if self.waiting.len() >= ASKERS_MAX {
+            let why = format!("{ASKERS_MAX} processes of the program wait for its dataplane");
+            refuse(&self.child, asker, why);
         } else {
-            self.refuse();
+            let until = Instant::now() + HANDOVER;
+            self.waiting.push_back(Asking { process, asker, until });
+        }
+    }
+
+    /// Serves processes that have asked, in order: one shares the dataplane that runs, or gets
+    /// another one if nobody has one.
+    fn begin_waiting(&mut self) -> Result<()> {
+        while let Some(asking) = self.waiting.pop_front() {
+            if asking.process.has_ended() {
+                continue;
+            }
+            let shared = self.apart.as_mut().filter(|apart| apart.is_shared());
+            let Some(apart) = shared else {
+                self.child.inherited_by(asking.process);
+                self.equip(asking.asker)?;
+                self.hear_early();
+                continue;
+            };
+            let attached = apart.attached();
+            let has_one = attached.has(&asking.process);
+            if attached.may_join() && !has_one {
+                match attached.join(asking.process.clone(), asking.asker) {
+                    Ok(()) => {}
+                    // A dataplane that has died, which is heard of in a moment.
+                    Err(e) if is_gone(&e) && Instant::now() < asking.until => {
+                        self.waiting.push_front(asking);
+                        return Ok(());
+                    }
+                    Err(why) => {
+                        let why = format!("cannot share the dataplane with it: {why}");
+                        refuse(&self.child, asking.asker, why);
+                    }
+                }
+            } else if Instant::now() < asking.until || attached.is_joining() {
+                self.waiting.push_front(asking);
+                return Ok(());
+            } else {
+                let why = match has_one {
+                    true => "this process shares the dataplane already".to_owned(),
+                    false => format!(
+                        "{ATTACHMENTS_MAX} processes of the program share its dataplane already, \
+                         and no more can"
+                    ),
+                };
+                refuse(&self.child, asking.asker, why);
+            }
         }
         Ok(())
     }
 
-    fn refuse(&self) {
-        let why = format!(
-            "process {} of the program has the dataplane already, and the program's processes \
-             cannot share one yet",
-            self.child.heir().pid()
-        );
-        crate::apart::refuse(&self.child, why);
+    /// To be called when a dataplane has ended: who was to share it and does not yet gets another.
+    fn ask_again(&mut self) {
+        let joining = self.apart.as_mut().and_then(|apart| apart.attached().take_joining());
+        let until = Instant::now() + HANDOVER;
+        let again = joining.map(|(process, asker)| Asking { process, asker, until });
+        again.into_iter().for_each(|asking| self.waiting.push_front(asking));
+    }
+
+    /// Processes that have asked while a dataplane began.
+    fn hear_early(&mut self) {
+        let early = self.apart.as_mut().map(Apart::take_early).unwrap_or_default();
+        early.into_iter().for_each(|(process, asker)| self.queue(process.into(), asker));
+    }
+
+    /// The dataplane has said something about the processes that share it.
+    fn hear_joins(&mut self) {
+        if let Some(apart) = &mut self.apart {
+            apart.attached().hear(&self.child);
+        }
+    }
+
+    /// If the process that has the dataplane has ended, another one that shares it stands for the
+    /// program.
+    fn renew_heir(&mut self) {
+        let Some(apart) = &self.apart else { return };
+        if apart.pid().is_some() && self.child.heir().has_ended() {
+            let next = apart.shared_by().living().next().cloned();
+            next.into_iter().for_each(|process| self.child.inherited_by(process));
+        }
     }
 
     /// A message from the program's process, which is the dataplane's only where it is in there.
@@ -486,7 +578,10 @@ impl Running {
         let problem = |e| Problem::new("the channel to the dataplane broke", e);
         match apart.hear().map_err(problem)? {
             Ok(message) => self.handle(&message, None),
-            Err(exit) => self.apart_has_ended(exit)?,
+            Err(exit) => {
+                self.ask_again();
+                self.apart_has_ended(exit)?;
+            }
         }
         Ok(())
     }
@@ -567,7 +662,7 @@ impl Running {
             // Rounded up, so that the broker does not wake too early several times.
             due.saturating_duration_since(Instant::now()).as_millis() as u64 + 1
         });
-        let waiting = self.waiting.as_ref().map(|_| WAITING_MS);
+        let waiting = (!self.waiting.is_empty()).then_some(WAITING_MS);
         let due = devices.into_iter().chain(self.commands.service_in_ms()).chain(control);
         let due = due.chain(waiting).min();
         due.map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
@@ -599,6 +694,9 @@ impl Running {
         match ends.map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))? {
             Occurrence::Exited(exit) => return Ok(Some(exit)),
             Occurrence::Left => return self.say_unless_it_ends(lines),
+            Occurrence::Said(FromImage::Hello { asker, .. }, Some(process)) => {
+                self.queue(process.into(), asker);
+            }
             Occurrence::Said(message, sender) => self.hear_program(&message, sender),
             Occurrence::Nonsense => self.hear_nonsense()?,
             Occurrence::Readable(_) | Occurrence::Nothing => {}

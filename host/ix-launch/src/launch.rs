@@ -389,10 +389,11 @@ impl Child {
     }
 
     /// The dataplane begins in this process.
-    pub fn inherited_by(&mut self, process: Process) {
+    pub fn inherited_by(&mut self, process: impl Into<Arc<Process>>) {
+        let process = process.into();
         // The number of the process that was started stays its own until it was waited for.
         let is_first = self.exit.is_none() && process.pid() == self.process.pid();
-        self.heir = (!is_first).then(|| Arc::new(process));
+        self.heir = (!is_first).then_some(process);
     }
 
     /// Waits for the first of: a message of the image, the program's end, one of `also`, or
@@ -527,7 +528,7 @@ pub(crate) fn said(channel: &Channel) -> io::Result<Option<(FromImage, Option<Pr
     let message = FromImage::decode(&bytes).map_err(|_| invalid())?;
     let known = || sender.as_ref().map(Process::pid).ok_or_else(invalid);
     let message = match message {
-        FromImage::Hello { .. } => FromImage::Hello { pid: known()? },
+        FromImage::Hello { asker, .. } => FromImage::Hello { pid: known()?, asker },
         FromImage::Survivor { .. } => FromImage::Survivor { pid: known()? },
         FromImage::Failed(why) => FromImage::Failed(printable(&why)),
         FromImage::UpdateFailed { device, serial, why } => {
@@ -596,7 +597,7 @@ mod tests {
         // As signed numbers: this process's group, init, and every process.
         for pid in [0, 1, u32::MAX] {
             for (told, known) in [
-                (FromImage::Hello { pid }, FromImage::Hello { pid: own }),
+                (FromImage::Hello { pid, asker: 7 }, FromImage::Hello { pid: own, asker: 7 }),
                 (FromImage::Survivor { pid }, FromImage::Survivor { pid: own }),
             ] {
                 theirs.send(&told.encode(), &[]).unwrap();
@@ -634,7 +635,7 @@ mod tests {
     #[test]
     fn who_cannot_be_told_is_not_believed() {
         let (ours, theirs) = Channel::pair().unwrap();
-        theirs.send(&FromImage::Hello { pid: 1 }.encode(), &[]).unwrap();
+        theirs.send(&FromImage::Hello { pid: 1, asker: 1 }.encode(), &[]).unwrap();
         assert_eq!(said(&ours).unwrap_err().raw_os_error(), Some(libc::EBADMSG));
     }
 }

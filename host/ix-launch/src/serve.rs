@@ -77,6 +77,9 @@ pub fn equip(
             | FromImage::UpdateFailed { .. }
             | FromImage::Outcome { .. }
             | FromImage::Surveyed { .. }
+            | FromImage::Joined { .. }
+            | FromImage::NotJoined { .. }
+            | FromImage::Parted { .. }
             | FromImage::Survivor { .. } => {}
             FromImage::Hello { .. } => return Err(ServeError::Protocol),
         }

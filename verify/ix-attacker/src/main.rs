@@ -110,12 +110,12 @@ type Gate = extern "C" fn(u64, u64, u64, u64) -> i64;
 
 fn main() {
     let first = std::env::args().nth(1);
-    if let Some(what) = first.as_deref().and_then(crossing::What::of) {
+    if let Some("crossing" | "cycle") = first.as_deref() {
         // SAFETY: the dataplane's own description of itself.
         let gate = header().map(|header| unsafe { gate_of(header) });
         let done = gate
             .ok_or("no dataplane here".to_owned())
-            .and_then(|gate| crossing::measure(gate, what));
+            .and_then(|gate| crossing::measure(gate, first.as_deref() == Some("cycle")));
         if let Err(why) = done {
             eprintln!("ix-attacker: {why}");
             std::process::exit(1);

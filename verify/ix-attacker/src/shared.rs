@@ -233,7 +233,7 @@ fn say_anything(shared: Shared, random: &mut Rng) {
     let (device, queue, serial) = (number as usize, random.below(3) as usize, random.below(4));
     let text = || "\x1b[31mwild ".repeat(random_length(number));
     let message = match random.below(12) {
-        0 | 1 => FromImage::Hello { pid: number as u32 }.encode(),
+        0 | 1 => FromImage::Hello { pid: number as u32, asker: number }.encode(),
         2 => FromImage::Ready.encode(),
         3 => FromImage::Failed(text()).encode(),
         4 => FromImage::Attached { device, queue }.encode(),
@@ -257,7 +257,7 @@ fn random_length(number: u64) -> usize {
 
 /// Short lives, which inherit everything and say hello.
 fn forks(shared: Shared, _: &mut Rng) {
-    let hello = FromImage::Hello { pid: 1 }.encode();
+    let hello = FromImage::Hello { pid: 1, asker: 1 }.encode();
     // SAFETY: the child makes two system calls.
     unsafe {
         let child = libc::fork();

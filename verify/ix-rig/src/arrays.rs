@@ -32,7 +32,7 @@ impl Arrays {
             events: self.events().expose_provenance() as u64,
             status: self.status.expose_provenance() as u64,
             cpu: 0,
-            reserved: 0,
+            attachment: 0,
         }
     }
 

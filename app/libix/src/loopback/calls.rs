@@ -88,7 +88,7 @@ impl World {
             Call::TimerCancel { timer } => Ok(self.timers.remove(&timer).is_some().into()),
             Call::TxAlloc { bytes } => self.tx_alloc(bytes),
             Call::Drain => self.drain(thread),
-            Call::GetInfo { .. } | Call::TxFree { .. } => Err(CallError::NoSys),
+            Call::GetInfo { .. } | Call::TxFree { .. } | Call::Give { .. } => Err(CallError::NoSys),
         }
     }
 

@@ -181,7 +181,7 @@ impl Loopback {
                 events: thread.events.base(),
                 status: thread.status.base(),
                 cpu: 0,
-                reserved: 0,
+                attachment: 0,
             }
         };
         // SAFETY: the gate keeps the world, and so the arrays, alive as long as the thread; the

@@ -36,6 +36,7 @@ impl Batched {
                 | Call::ConnectFrom { .. }
                 | Call::Accept { .. }
                 | Call::SetCookie { .. }
+                | Call::Give { .. }
                 | Call::RecvDone { .. }
                 | Call::UdpRecvDone { .. }
                 | Call::Close { .. }
@@ -151,6 +152,13 @@ pub fn packet_unbind(queue: u64) -> Batched {
 /// Gives the buffer of a frame back.
 pub fn packet_recv_done(data: super::Received) -> Batched {
     Batched(Call::PacketRecvDone { data: data.base() })
+}
+
+/// Gives a connection to another process of the program ([`super::Process::attachment`]), which
+/// hears [`super::Event::Given`] with `token`. The caller reads nothing of it any more; `Sent` goes
+/// on to say when the memory is free of what it has sent.
+pub fn give(handle: Handle, to: u32, token: Cookie) -> Batched {
+    Batched(Call::Give { handle, to, token })
 }
 
 /// Sends a number to another elastic thread.

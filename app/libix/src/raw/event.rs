@@ -108,6 +108,17 @@ pub enum Event {
         /// Cookie of the call.
         cookie: Cookie,
     },
+    /// Another process of the program gives a connection to this one.
+    Given {
+        /// The number that it sent.
+        token: Cookie,
+        /// The flow, to be accepted or rejected.
+        handle: Handle,
+        /// The peer.
+        peer: SocketAddr,
+        /// Number of that process.
+        from: u32,
+    },
     /// Another elastic thread has sent a number.
     Signal {
         /// Its index.
@@ -249,6 +260,9 @@ impl Event {
                 Event::PacketRecv { cookie, data: data.into() }
             }
             ix_abi::Event::PacketSent { cookie } => Event::PacketSent { cookie },
+            ix_abi::Event::Given { token, handle, peer, from } => {
+                Event::Given { token, handle, peer: addr::socket_addr(peer), from }
+            }
             ix_abi::Event::Signal { from, value } => Event::Signal { from, value },
             ix_abi::Event::Timer { cookie } => Event::Timer { cookie },
             ix_abi::Event::GroupLeaves { group, to } => Event::GroupLeaves { group, to },

@@ -96,6 +96,28 @@ impl Process {
         Ok(Process { header })
     }
 
+    /// In a forked child of a program whose dataplane is a process of its own: shares that
+    /// dataplane with the program's other processes, with arrays and transmit memory of its own.
+    ///
+    /// # Errors
+    /// `State` where this process shares it already, `Invalid` where the dataplane is in the
+    /// parent, `NoResource` if it cannot be shared (`ix run` has said why).
+    ///
+    /// # Safety
+    /// This process uses nothing of its parent's elastic threads any more, one thread calls this,
+    /// and none of the program's signal handlers may run meanwhile.
+    pub unsafe fn attach(&self) -> Result<Process, Error> {
+        let address = Error::check(self.gate().call(gate_op::ATTACH, 0, 0, 0))?;
+        let header = with_exposed_provenance::<ProcessHeader>(address as usize);
+        // SAFETY: the gate returns the address of the header, for the rest of the process's life.
+        unsafe { Process::at(header) }.map_err(|_| Error::NoSys)
+    }
+
+    /// The number of this process among those of the program that share the dataplane, from 0 on.
+    pub fn attachment(&self) -> u32 {
+        self.area(0).map_or(0, |area| area.attachment)
+    }
+
     /// Number of elastic threads.
     pub fn threads(&self) -> u32 {
         self.header.threads

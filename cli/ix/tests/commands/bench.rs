@@ -51,34 +51,6 @@ fn check(result: &Value, bench: &str, rate: &str) {
     }
 }
 
-/// Each kind of crossing is measured behind the default wall, and a wake-up costs more than a look.
-#[test]
-fn crossings_of_all_kinds_are_measured() {
-    let name = "crossings_of_all_kinds_are_measured";
-    if !may_make_links(name) {
-        return;
-    }
-    let _turn = Turn::part(2);
-    crate::support::build_program("ix-attacker");
-    let output = ix(&["bench", "gate", "--domain", "process", "--quick", "--json", "-"]);
-    assert!(output.status.success(), "{}", errors(&output));
-    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let rows = report["rows"].as_array().expect("rows");
-    let cycles = |what: &str| {
-        let row = rows.iter().find(|row| row["what"] == what);
-        row.and_then(|row| row["cycles"].as_f64())
-    };
-    let turns = cycles("crossing, one hardware thread").expect("measured");
-    let woken = cycles("crossing, wakes a sleeper there").expect("measured");
-    assert!(0.0 < turns && turns < woken, "{rows:#?}");
-    if ix_sys::cpu::allowed().len() < 2 {
-        return skip_part(name, Need::Cpus(2), "a hardware thread each");
-    }
-    let looks = cycles("crossing").expect("measured");
-    assert!(0.0 < looks && looks < woken, "{rows:#?}");
-    assert!(cycles("crossing, wakes a sleeper").is_some(), "{rows:#?}");
-}
-
 /// Benchmarks of `ix bench all` that the two tests below run, and those that have tests of their
 /// own.
 const RUN_BELOW: [&[&str]; 2] =

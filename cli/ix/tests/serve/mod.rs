@@ -22,6 +22,7 @@ mod policy;
 mod process_wall;
 mod queues;
 mod restart;
+mod several;
 mod share;
 mod shared_cores;
 mod top;

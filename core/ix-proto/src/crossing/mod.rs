@@ -26,9 +26,19 @@ pub const WRITTEN_AT: usize = WINDOW + PACKETS_MAX;
 /// Address of the pages that the program only reads.
 pub const READ_AT: usize = WRITTEN_AT + (1 << 36);
 
+/// Number of one of the processes of a program that share a dataplane: an *attachment*. The first
+/// one has number 0.
+pub type AttachmentId = u8;
+/// Most processes of a program that share a dataplane at a time.
+pub const ATTACHMENTS_MAX: usize = 64;
+
 /// What a program's side needs to know to map what it shares with its dataplane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attach {
+    /// What the process's hello said.
+    pub asker: u64,
+    /// The process's number among those that share the dataplane.
+    pub number: usize,
     /// Number of elastic threads.
     pub threads: usize,
     /// Bytes of receive memory, of what the dataplane keeps for itself, and of transmit memory. In
@@ -39,17 +49,26 @@ pub struct Attach {
     pub pins: bool,
 }
 
-codec_struct!(Attach { threads, packet_bytes, pins } if check);
+codec_struct!(Attach { asker, number, threads, packet_bytes, pins } if check);
 
-/// More than [`THREADS_MAX`] threads, or more packet memory than the window has room for.
+/// More than [`THREADS_MAX`] threads or [`ATTACHMENTS_MAX`] processes, or more packet memory than
+/// the window has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttachError;
 
 impl Attach {
+    /// Whether what is at the addresses of the other one may be replaced by this: all but the asker
+    /// and the number is the same.
+    pub fn fits(&self, other: &Attach) -> bool {
+        let alike = Attach { asker: other.asker, number: other.number, ..*self };
+        alike == *other
+    }
+
     /// Refuses what does not fit into the window.
     pub fn check(&self) -> Result<(), AttachError> {
         let bytes = self.packet_bytes.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes));
         let fits = bytes.is_some_and(|bytes| bytes <= PACKETS_MAX as u64);
+        let fits = fits && self.number < ATTACHMENTS_MAX;
         if fits && (1..=THREADS_MAX).contains(&self.threads) { Ok(()) } else { Err(AttachError) }
     }
 }

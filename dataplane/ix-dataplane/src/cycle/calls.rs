@@ -6,16 +6,19 @@ use crate::tcp::TcpContext;
 use crate::timers::APP_TIMER;
 use crate::udp;
 use ix_abi::{Call, CallError};
+use ix_proto::crossing::AttachmentId;
 
 impl ElasticThread {
     /// Carries out the first `count` slots of the call array, at most `CALLS_MAX`.
     pub fn run_calls(&mut self, count: usize) {
+        let caller = self.io.cx.caller;
+        let Some(calls) = self.io.cx.attached[caller].calls else { return };
         let count = count.min(ix_abi::CALLS_MAX);
         for index in 0..count {
             if index + FLOWS_AHEAD < count {
-                self.flows.fetch_ahead(self.calls.glance(index + FLOWS_AHEAD));
+                self.flows.fetch_ahead(calls.glance(index + FLOWS_AHEAD));
             }
-            let answer = match Call::decode(&self.calls.read(index)) {
+            let answer = match Call::decode(&calls.read(index)) {
                 Ok(Call::Nop) => continue,
                 Ok(call) => self.run_call(call),
                 Err(error) => Err(error),
@@ -24,7 +27,7 @@ impl ElasticThread {
             if answer.is_err() {
                 self.io.cx.metrics.counters.call_errors.add(1);
             }
-            self.calls.answer(index, answer);
+            calls.answer(index, answer);
         }
     }
 
@@ -53,7 +56,9 @@ impl ElasticThread {
             Call::Listen { at, backlog, cookie, holds } => {
                 tcp.listen(cx, at, backlog, cookie, holds)
             }
-            Call::Backlog { listener, backlog, freed } => tcp.backlog(listener, backlog, freed),
+            Call::Backlog { listener, backlog, freed } => {
+                tcp.backlog(cx.io.cx.caller, listener, backlog, freed)
+            }
             Call::Unlisten { listener } => tcp.unlisten(cx, listener),
             Call::SetCookie { handle, cookie } => tcp.set_cookie(cx, handle, cookie),
             Call::Drain => self.call_drain(),
@@ -64,19 +69,19 @@ impl ElasticThread {
                 let random = || secrets.random();
                 udp::bind(udp, (&cx.io.cx, random), |port| packets.has_udp(port), at, cookie)
             }
-            Call::UdpUnbind { socket } => udp::unbind(udp, socket),
+            Call::UdpUnbind { socket } => udp::unbind(udp, &cx.io.cx, socket),
             Call::UdpSendV { socket, to, sg, cookie } => {
                 udp::sendv(udp, cx.io, socket, to, sg, cookie)
             }
             Call::UdpRecvDone { data } => udp::recv_done(&mut cx.io.cx, data),
-            Call::UdpSetOpt { socket, option } => udp::set_opt(udp, socket, option),
+            Call::UdpSetOpt { socket, option } => udp::set_opt(udp, &cx.io.cx, socket, option),
             Call::TimerSet { cookie, delay_us } => self.set_timer(cookie, delay_us),
-            Call::TimerCancel { timer } => match self.app_timers.cancel(timer) {
+            Call::TimerCancel { timer } => match self.app_timers.cancel(cx.io.cx.caller, timer) {
                 true => Ok(0),
                 false => Err(CallError::BadHandle),
             },
-            Call::TxAlloc { bytes } => self.shared.tx_alloc(bytes),
-            Call::TxFree { addr, bytes } => self.shared.tx_free(addr, bytes),
+            Call::TxAlloc { bytes } => self.shared.tx_alloc(cx.io.cx.caller, bytes),
+            Call::TxFree { addr, bytes } => self.shared.tx_free(cx.io.cx.caller, addr, bytes),
             call => self.run_packet_call(call),
         }
     }
@@ -93,8 +98,11 @@ impl ElasticThread {
             Call::PacketBind { device, kind, number, cookie } => {
                 packets.bind(io, (admission, udp), device, (kind, number), cookie)
             }
-            Call::PacketUnbind { queue } => packets.unbind(queue),
+            Call::PacketUnbind { queue } => packets.unbind(&io.cx, queue),
             Call::PacketInfo { queue, to } => packets.info(io, admission, qdisc, queue, to),
+            Call::Give { handle, to, token } => {
+                self.tcp.give(io, &mut self.flows, handle, to, token)
+            }
             Call::Signal { thread, value } => match thread as usize {
                 to if to < self.shared.threads() => self.signal_thread(to, value).map(|()| 0),
                 _ => Err(CallError::Invalid),
@@ -105,14 +113,15 @@ impl ElasticThread {
 
     fn set_timer(&mut self, cookie: u64, delay_us: u64) -> Answer {
         let deadline_us = self.io.cx.now_us.saturating_add(delay_us);
-        let id = self.app_timers.set(cookie, deadline_us).ok_or(CallError::NoResource)?;
+        let owner = self.io.cx.caller;
+        let id = self.app_timers.set(owner, cookie).ok_or(CallError::NoResource)?;
         self.flows.wheel.insert(deadline_us, id | APP_TIMER);
         Ok(id)
     }
 
-    /// Ends the application's timers, because the application has ended.
-    pub(crate) fn clear_app_timers(&mut self) {
-        self.app_timers.clear();
+    /// Ends the timers of a process that has ended or has left this thread.
+    pub(crate) fn clear_app_timers(&mut self, owner: AttachmentId) {
+        self.app_timers.clear(owner);
     }
 
     /// Figures of a flow, whoever holds it. For simulators.

@@ -4,16 +4,17 @@
 //! result; this module acts on the result. Nothing here reads a clock or waits: the caller passes
 //! the time and decides about sleeping (`run/` on Linux, the simulator in virtual time).
 //!
-//! `packets.rs` has steps 1 and 2, `calls.rs` step 4. `non_responsive.rs` leaves out what needs a
-//! non-responsive application, `moves.rs` carries out what migrations need, and `rest.rs` does what
-//! is due when no packet arrives.
+//! `packets.rs` has steps 1 and 2, `calls.rs` step 4. `absent.rs` puts off what needs a process of
+//! the program that computes, `non_responsive.rs` serves the network while all do, `moves.rs`
+//! carries out what migrations need, and `rest.rs` does what is due when no packet arrives.
+mod absent;
 mod calls;
 mod moves;
 mod non_responsive;
 mod packets;
 mod rest;
 
-use crate::calls::CallArray;
+use crate::context::Context;
 use crate::egress::Egress;
 use crate::flows::Flows;
 use crate::flows::handle::FlowId;
@@ -32,9 +33,10 @@ use crate::tcp::Tcp;
 use crate::tcp::connections::announce_early_data;
 use crate::timers::APP_TIMER;
 use crate::timers::app::AppTimers;
+use absent::Returned;
 use ix_abi::Event;
+use ix_proto::crossing::AttachmentId;
 use ix_tcp::udp::UdpTable;
-use non_responsive::Deferred;
 use std::sync::Arc;
 
 /// Most wheel entries that one cycle processes: the limit of step 5.
@@ -52,9 +54,8 @@ pub struct ElasticThread {
     pub(crate) udp: UdpTable,
     pub(crate) packets: PacketQueues,
     pub(crate) app_timers: AppTimers,
-    pub(crate) calls: CallArray,
     pub(crate) migrations: Migrations,
-    deferred: Deferred,
+    returned: Returned,
     /// The thread's part of a capture, if one is running.
     sniffer: Option<Box<Sniffer>>,
     read_on_cpu: ReadOnCpu,
@@ -75,7 +76,7 @@ pub struct CycleReport {
 
 impl ElasticThread {
     /// A thread that owns the flow groups that `shared` assigns to it.
-    pub fn new(io: Io, calls: CallArray, forwarding: Forwarding, now_us: u64) -> ElasticThread {
+    pub fn new(io: Io, forwarding: Forwarding, now_us: u64) -> ElasticThread {
         let (shared, index) = (io.cx.shared.clone(), io.cx.index);
         let config = &shared.config;
         let mut tcp = Tcp::new(config, index);
@@ -90,9 +91,8 @@ impl ElasticThread {
             udp: UdpTable::new(),
             packets: PacketQueues::default(),
             app_timers: AppTimers::new(config.timers_max),
-            calls,
             migrations: Migrations::new(index, |group| shared.owner(group)),
-            deferred: Deferred::default(),
+            returned: Returned::default(),
             sniffer: None,
             read_on_cpu: OnCpu::in_virtual_time,
             rules_version: u64::MAX,
@@ -115,20 +115,51 @@ impl ElasticThread {
         self.turn(now_us)
     }
 
-    /// Step 4: the application has returned with `calls` calls, so its old events are processed.
+    /// Step 4: the program's only process has returned with `calls` calls.
     pub fn begin(&mut self, calls: usize, now_us: u64) {
-        self.io.cx.events.reset();
-        self.io.cx.empty_graveyard();
+        self.begin_for(0, calls, now_us);
+    }
+
+    /// Step 4: a process of the program has returned with `calls` calls, so its old events are
+    /// processed. It is present from now on.
+    pub fn begin_for(&mut self, caller: AttachmentId, calls: usize, now_us: u64) {
+        let cx = &mut self.io.cx;
+        cx.caller = caller;
+        cx.attached.set_present(caller, true);
+        let attachment = &mut cx.attached[caller];
+        cx.shift = attachment.shift;
+        attachment.events.reset();
+        attachment.empty_graveyard(&cx.shared.memory, &mut cx.rx_pool);
+        (attachment.has_entered, attachment.owes_return) = (true, false);
         self.begin_cycle(now_us);
         self.io.cx.metrics.enter(Stage::Calls);
         self.run_calls(calls);
-        if self.deferred.may_wait {
-            self.process_deferred();
+        self.take_up(caller);
+        if self.migrations.is_active() && !self.io.cx.attached.owes_any_return() {
+            self.application_returned();
+        }
+        if !self.io.cx.attached[caller].to_announce.is_empty() {
+            announce_early_data(&mut self.io.cx, &mut self.flows, caller);
+        }
+    }
+
+    /// Begins a cycle without a process of the program: nobody runs this thread, and all events
+    /// count as processed.
+    pub(crate) fn begin_alone(&mut self, now_us: u64) {
+        self.begin_cycle(now_us);
+        self.io.cx.metrics.enter(Stage::Calls);
+        for number in self.io.cx.attached.numbers() {
+            let Context { attached, shared, rx_pool, .. } = &mut self.io.cx;
+            let attachment = &mut attached[number];
+            attachment.events.reset();
+            attachment.empty_graveyard(&shared.memory, rx_pool);
+            attachment.owes_return = false;
+            self.take_up(number);
         }
         if self.migrations.is_active() {
             self.application_returned();
         }
-        announce_early_data(&mut self.io.cx, &mut self.flows);
+        self.announce_to_present();
     }
 
     /// Steps 5, 6, 1 and 2, without new calls. May be repeated while there are no events.
@@ -166,8 +197,8 @@ impl ElasticThread {
             Admission::new(&rules, cx.index, cx.shared.threads(), cx.now_us * 1000);
     }
 
-    /// Steps 5 and 6. `HERE`: the application waits for events; otherwise it is non-responsive, and
-    /// what needs it is put off. Returns the number of sent packets, and whether timers fired.
+    /// Steps 5 and 6. `HERE`: a process of the program waits for events; otherwise all compute, and
+    /// what needs them is put off. Returns the number of sent packets, and whether timers fired.
     #[inline]
     fn send<const HERE: bool>(&mut self, now_us: u64) -> (usize, bool) {
         self.flush_touched();
@@ -195,9 +226,10 @@ impl ElasticThread {
         let received = self.receive_batch::<true>();
         if self.migrations.is_active() || self.flows.is_unsettled() {
             self.step_migrations();
+            self.announce_to_present();
         }
         self.flush_handover();
-        let events = self.io.cx.events.count();
+        let events = self.io.cx.attached.events();
         self.io.cx.metrics.cycle_done(received, sent, fired || events > 0);
         CycleReport { events, busy: received + sent > 0 || fired }
     }
@@ -212,21 +244,22 @@ impl ElasticThread {
 
     /// Step 5.
     fn run_timers<const HERE: bool>(&mut self, now_us: u64) -> bool {
-        if HERE && !self.io.cx.events.has_room() {
+        if HERE && !self.io.cx.attached.has_room() {
             return false;
         }
         let mut due = std::mem::take(&mut self.due);
+        let all_here = HERE && !self.io.cx.attached.is_any_absent();
         let fired = self.flows.take_due(now_us, TIMERS_PER_CYCLE, &mut due);
         for index in 0..due.len() {
             if let Some(&ahead) = due.get(index + crate::flows::FLOWS_AHEAD) {
                 self.flows.fetch_ahead(ahead);
             }
             let token = due[index];
-            match (token & APP_TIMER != 0, HERE) {
+            match (token & APP_TIMER != 0, all_here) {
                 (true, true) => self.fire_app_timer(token & !APP_TIMER),
-                (true, false) => self.deferred.put_off_timer(token),
+                (true, false) => self.fire_or_put_off(token),
                 (false, true) => self.fire_flow_timer(FlowId::from_handle(token)),
-                (false, false) => self.fire_flow_timer_non_responsive(FlowId::from_handle(token)),
+                (false, false) => self.fire_if_harmless(FlowId::from_handle(token)),
             }
         }
         due.clear();
@@ -244,8 +277,8 @@ impl ElasticThread {
     }
 
     fn fire_app_timer(&mut self, id: u64) {
-        if let Some(cookie) = self.app_timers.fire(id) {
-            self.io.cx.events.push(Event::Timer { cookie });
+        if let Some((owner, cookie)) = self.app_timers.fire(id) {
+            self.io.cx.attached.push(owner, Event::Timer { cookie });
         }
     }
 }

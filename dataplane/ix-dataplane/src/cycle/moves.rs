@@ -11,6 +11,7 @@ use ix_abi::Event;
 use ix_nic::RxPacket;
 use ix_proto::GroupSet;
 use ix_proto::MigrationRecord;
+use ix_proto::crossing::AttachmentId;
 
 /// The thread, as the state machine sees it.
 struct View<'a> {
@@ -34,7 +35,7 @@ impl Sight for View<'_> {
     }
 
     fn has_room(&self) -> bool {
-        self.cx.events.has_room()
+        self.cx.attached.has_room()
     }
 
     fn keeps_packets(&self) -> bool {
@@ -96,7 +97,7 @@ impl ElasticThread {
         !self.migrations.is_active()
             && !self.flows.is_unsettled()
             && !self.forwarding.has_backlog()
-            && !self.deferred.has_kept()
+            && !self.keeps_packets()
     }
 
     /// Sets whether this thread accepts flow groups. It does at first. A thread that is to be
@@ -116,15 +117,23 @@ impl ElasticThread {
 
     /// To be called when the application has returned and its calls are carried out.
     #[cold]
-    pub(super) fn application_returned(&mut self) {
+    pub(crate) fn application_returned(&mut self) {
         self.step(Input::Returned);
+    }
+
+    /// A process leaves this thread: no migration waits for its return any more.
+    pub(crate) fn owes_no_return(&mut self, who: AttachmentId) {
+        self.io.cx.attached[who].owes_return = false;
+        if self.migrations.is_active() && !self.io.cx.attached.owes_any_return() {
+            self.application_returned();
+        }
     }
 
     fn step(&mut self, input: Input) {
         let view = View {
             cx: &self.io.cx,
             ports: &self.io.ports,
-            keeps_packets: self.deferred.has_kept(),
+            keeps_packets: self.keeps_packets(),
             read_on_cpu: self.read_on_cpu,
         };
         self.migrations.step(input, &view);
@@ -137,7 +146,7 @@ impl ElasticThread {
         let view = View {
             cx: &self.io.cx,
             ports: &self.io.ports,
-            keeps_packets: self.deferred.has_kept(),
+            keeps_packets: self.keeps_packets(),
             read_on_cpu: self.read_on_cpu,
         };
         let way = self.migrations.way(group, from, &view);
@@ -177,7 +186,7 @@ impl ElasticThread {
                     let _ = reta.set(group, to);
                 }
                 let event = Event::GroupLeaves { group: group as u32, to: to as u32 };
-                self.io.cx.events.push(event);
+                self.io.cx.attached.tell_of_groups(event);
             }
             Action::Ship { to, serial, groups, held, record } => {
                 let ElasticThread { io, flows, tcp, .. } = self;
@@ -200,13 +209,16 @@ impl ElasticThread {
             Action::Unpack(ship) => {
                 let ElasticThread { io, flows, tcp, .. } = self;
                 ship::unpack(&mut io.cx, flows, &mut tcp.listeners, *ship);
+                if self.io.cx.attached.has_any_ended() {
+                    self.close_ended();
+                }
             }
             Action::Arrived { group, from } => {
                 let event = Event::GroupArrived { group: group as u32, from: from as u32 };
-                self.io.cx.events.push(event);
+                self.io.cx.attached.tell_of_groups(event);
             }
             Action::Touch(ids) => self.flows.touched.extend(ids),
-            Action::Announce(ids) => self.flows.to_announce.extend(ids),
+            Action::Announce(ids) => ids.into_iter().for_each(|id| self.announce_soon(id)),
             Action::Send(unsent) => unsent::send(&mut self.io, unsent),
             Action::Relink(groups) => self.flows.relink(&groups),
         }

@@ -27,13 +27,13 @@ const SIGNALS_MAX: usize = 32;
 impl ElasticThread {
     /// Receives and processes one batch; returns the number of packets.
     pub(super) fn receive_batch<const HERE: bool>(&mut self) -> usize {
-        if HERE && !self.io.cx.events.has_room() {
+        if HERE && !self.io.cx.attached.has_room() {
             self.io.cx.metrics.counters.event_back_pressure.add(1);
             return 0;
         }
         if HERE {
             self.poll_waiting();
-        } else if self.deferred.is_full(self.io.cx.rx_pool.owned()) {
+        } else if self.keeps_too_many() {
             return 0;
         }
         let polled = self.poll_devices();
@@ -46,8 +46,9 @@ impl ElasticThread {
         self.flows.prefetch(&mut self.receive.work);
         let mut work = std::mem::take(&mut self.receive.work);
         let mut mbufs = std::mem::take(&mut self.receive.mbufs);
+        let all_here = HERE && !self.io.cx.attached.is_any_absent();
         for (work, mbuf) in work.iter().zip(mbufs.drain(..)) {
-            match HERE {
+            match all_here {
                 true => self.process(work, mbuf),
                 false => self.process_or_defer(work, mbuf),
             }
@@ -63,7 +64,7 @@ impl ElasticThread {
         if self.migrations.is_active() {
             self.poll_replay();
         }
-        if self.deferred.has_kept() {
+        if self.returned.has_packets() {
             self.poll_kept();
         }
         self.poll_threads();
@@ -99,8 +100,8 @@ impl ElasticThread {
                         let origin = Origin { port, from: from as u8 };
                         receive.origins.resize(receive.burst.len(), origin);
                     }
-                    Taken::Message(Message::Signal(value)) => {
-                        io.cx.hear_signal(from, value);
+                    Taken::Message(Message::Signal(of, value)) => {
+                        io.cx.hear_signal(from, of, value);
                         signals += 1;
                         if signals == SIGNALS_MAX {
                             return;
@@ -139,7 +140,7 @@ impl ElasticThread {
     fn poll_kept(&mut self) {
         let mut more = false;
         while self.receive.has_room() || more {
-            let Some((port, packet)) = self.deferred.pop() else { break };
+            let Some((port, packet)) = self.returned.pop() else { break };
             more = packet.more;
             self.receive.push(Origin { port, from: Origin::DEVICE }, packet);
         }
@@ -324,10 +325,10 @@ impl ElasticThread {
     /// Sends a number to another thread, or to this one.
     pub(crate) fn signal_thread(&mut self, to: usize, value: u64) -> Result<(), CallError> {
         if to != self.io.cx.index {
-            self.forwarding.push_signal(to, value)?;
+            self.forwarding.push_signal(to, self.io.cx.caller, value)?;
             self.shared.ring_thread(to);
-        } else if self.io.cx.events.has_room() {
-            self.io.cx.hear_signal(to, value);
+        } else if self.io.cx.attached[self.io.cx.caller].events.has_room() {
+            self.io.cx.hear_signal(to, self.io.cx.caller, value);
         } else {
             return Err(CallError::NoResource);
         }

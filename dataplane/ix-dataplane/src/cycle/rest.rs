@@ -12,6 +12,7 @@ impl ElasticThread {
         }
         self.housekeeping_us = now_us + HOUSEKEEPING_US;
         self.receive.under_way.expire(&mut self.io);
+        self.mourn();
         let io = &mut self.io;
         let counters = &io.cx.metrics.counters;
         counters.rx_frames_in_use.set(io.cx.rx_pool.in_use() as u64);
@@ -42,8 +43,8 @@ impl ElasticThread {
     pub fn has_work(&self) -> bool {
         self.io.ports.iter().any(|port| port.nic.pending() || !port.queue.is_empty())
             || self.forwarding.has_backlog()
-            || self.deferred.has_kept()
-            || !self.flows.to_announce.is_empty()
+            || self.returned.has_packets()
+            || self.io.cx.attached.is_any_to_tell()
             || self.migrations.is_busy()
             || self.flows.is_unsettled()
             || self.io.neighbors.is_stale(&self.io.cx)
@@ -63,8 +64,8 @@ impl ElasticThread {
     pub fn may_sleep(&mut self) -> bool {
         let unsent = self.io.ports.iter().any(|port| !port.queue.is_empty());
         let moves = self.migrations.is_busy() || self.flows.is_unsettled();
-        let waits = self.forwarding.has_backlog() || moves || self.deferred.has_kept();
-        if unsent || waits || !self.flows.to_announce.is_empty() {
+        let waits = self.forwarding.has_backlog() || moves || self.returned.has_packets();
+        if unsent || waits || self.io.cx.attached.is_any_to_tell() {
             return false;
         }
         self.io.ports.iter_mut().all(|port| port.nic.arm())

@@ -2,6 +2,7 @@
 use crate::flows::handle::FlowId;
 use crate::flows::sendq::SendQueue;
 use ix_mem::{Mbuf, MbufList, PacketMemory};
+use ix_proto::crossing::AttachmentId;
 use ix_tcp::{RxBuf, Tcb};
 use ix_wire::{MacAddr, ipv4};
 
@@ -86,6 +87,8 @@ pub struct TcpSocket {
     pub mac: MacAddr,
     /// Version of the neighbour table that `mac` is from; 0: never looked up.
     pub mac_version: u32,
+    /// The process of the program that it belongs to.
+    pub owner: AttachmentId,
     /// Listener slot of a passive open.
     pub listener: u16,
     /// Device.
@@ -128,6 +131,7 @@ impl Flow {
             hash,
             mac: [0; 6],
             mac_version: 0,
+            owner: 0,
             listener: 0,
             port,
             ttl: ipv4::DEFAULT_TTL,

@@ -45,8 +45,6 @@ pub(crate) struct Flows {
     pub wheel: Wheel,
     /// Flows that need `output` before this cycle's transmission.
     pub touched: Vec<FlowId>,
-    /// Accepted flows whose early data is not announced yet.
-    pub to_announce: VecDeque<FlowId>,
     relink: VecDeque<Relink>,
     sweep: Option<Sweep>,
 }
@@ -73,7 +71,6 @@ impl Flows {
             count: 0,
             wheel: Wheel::new(now_us, 4096),
             touched: Vec::with_capacity(1024),
-            to_announce: VecDeque::new(),
             relink: VecDeque::new(),
             sweep: None,
         }

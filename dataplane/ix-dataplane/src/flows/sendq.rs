@@ -2,6 +2,7 @@
 //! to the application's memory, oldest first. The bytes are copied into packets whenever they are
 //! sent; the application leaves them unchanged until event `SENT`.
 use ix_mem::PacketMemory;
+use ix_proto::crossing::AttachmentId;
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,10 +17,33 @@ struct Piece {
 pub struct SendQueue {
     near: [Piece; 2],
     /// Boxed, because few of many flows need it.
-    #[allow(clippy::box_collection)]
-    rest: Option<Box<VecDeque<Piece>>>,
+    rest: Option<Box<Rest>>,
     bytes: u32,
 }
+
+/// What few flows need.
+#[derive(Debug, Default)]
+struct Rest {
+    /// Pieces behind those that are stored in place.
+    pieces: VecDeque<Piece>,
+    /// Whose the oldest bytes are, where they are not the owner's.
+    debts: VecDeque<Debt>,
+}
+
+/// Bytes that a process has given to send before it gave the flow away. It hears when they are
+/// acknowledged, and its memory is free.
+#[derive(Clone, Copy, Debug)]
+pub struct Debt {
+    /// The process.
+    pub to: AttachmentId,
+    /// Its name of the flow.
+    pub cookie: u64,
+    /// Bytes that were not announced to it as acknowledged.
+    pub bytes: u32,
+}
+
+/// Most processes that are owed bytes of one flow.
+const DEBTS_MAX: usize = 8;
 
 impl SendQueue {
     /// Bytes in the queue.
@@ -44,12 +68,12 @@ impl SendQueue {
         } else if self.near[1].len == 0 {
             self.near[1] = piece;
         } else {
-            self.rest.get_or_insert_with(Default::default).push_back(piece);
+            self.rest.get_or_insert_with(Default::default).pieces.push_back(piece);
         }
     }
 
     fn last_mut(&mut self) -> &mut Piece {
-        if let Some(last) = self.rest.as_mut().and_then(|rest| rest.back_mut()) {
+        if let Some(last) = self.rest.as_mut().and_then(|rest| rest.pieces.back_mut()) {
             return last;
         }
         if self.near[1].len > 0 { &mut self.near[1] } else { &mut self.near[0] }
@@ -68,11 +92,55 @@ impl SendQueue {
             if front.len == 0 {
                 self.near[0] = self.near[1];
                 self.near[1] = match &mut self.rest {
-                    Some(rest) => rest.pop_front().unwrap_or_default(),
+                    Some(rest) => rest.pieces.pop_front().unwrap_or_default(),
                     None => Piece::default(),
                 };
             }
         }
+    }
+
+    /// Whether bytes of it are within this range: address and bytes.
+    pub fn refers_to(&self, (start, bytes): (usize, usize)) -> bool {
+        let range = start as u64..(start + bytes) as u64;
+        self.addresses().any(|address| range.contains(&address))
+    }
+
+    /// Where its pieces begin.
+    pub fn addresses(&self) -> impl Iterator<Item = u64> {
+        let rest = self.rest.iter().flat_map(|rest| rest.pieces.iter());
+        let pieces = self.near.iter().chain(rest).filter(|piece| piece.len > 0);
+        pieces.map(|piece| piece.addr)
+    }
+
+    /// Whether some bytes are not the owner's.
+    #[inline]
+    pub fn owes(&self) -> bool {
+        self.rest.as_ref().is_some_and(|rest| !rest.debts.is_empty())
+    }
+
+    /// All bytes that are the owner's now are this process's from now on. False: too many processes
+    /// are owed bytes.
+    pub fn owe(&mut self, to: AttachmentId, cookie: u64) -> bool {
+        let rest = self.rest.get_or_insert_with(Default::default);
+        let owed: u32 = rest.debts.iter().map(|debt| debt.bytes).sum();
+        let bytes = self.bytes - owed;
+        let has_room = bytes == 0 || rest.debts.len() < DEBTS_MAX;
+        if bytes > 0 && has_room {
+            rest.debts.push_back(Debt { to, cookie, bytes });
+        }
+        has_room
+    }
+
+    /// Takes what is owed first, at most so many bytes of it.
+    pub fn pay(&mut self, bytes: u32) -> Option<Debt> {
+        let debts = &mut self.rest.as_mut()?.debts;
+        let first = debts.front_mut().filter(|_| bytes > 0)?;
+        let paid = Debt { bytes: first.bytes.min(bytes), ..*first };
+        first.bytes -= paid.bytes;
+        if first.bytes == 0 {
+            debts.pop_front();
+        }
+        Some(paid)
     }
 
     /// Empties the queue.
@@ -87,7 +155,7 @@ impl SendQueue {
         // The pieces stored in place first, one by one: most flows have no others.
         let near = copy.take(self.near[0]) && copy.take(self.near[1]);
         if near && !copy.to.is_empty() {
-            let rest = self.rest.iter().flat_map(|rest| rest.iter());
+            let rest = self.rest.iter().flat_map(|rest| rest.pieces.iter());
             for piece in rest {
                 if copy.to.is_empty() || !copy.take(*piece) {
                     break;

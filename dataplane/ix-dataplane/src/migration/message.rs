@@ -7,6 +7,7 @@ use ix_mem::Pool;
 use ix_nic::{Fence, RxPacket};
 use ix_proto::GroupSet;
 use ix_proto::MigrationRecord;
+use ix_proto::crossing::AttachmentId;
 use ix_wire::IpAddr;
 use std::collections::VecDeque;
 
@@ -57,8 +58,9 @@ pub enum Message {
         /// The group.
         group: u8,
     },
-    /// Not a step of a migration: a signal from one thread's application to another's.
-    Signal(u64),
+    /// Not a step of a migration: a signal from one thread's application to another's, in the same
+    /// process.
+    Signal(AttachmentId, u64),
 }
 
 impl Message {

@@ -367,7 +367,7 @@ impl Migrations {
             Message::Where { group, asks } => self.hear_question(group, asks, from),
             Message::Here { group } => self.hear_answer(group, from),
             // Not a step of a migration: the cycle passes it on.
-            Message::Signal(_) => {}
+            Message::Signal(..) => {}
         }
     }
 

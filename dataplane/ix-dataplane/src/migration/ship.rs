@@ -24,8 +24,9 @@ pub(crate) fn pack(
     record.flows = boxes.iter().map(|group| group.flows()).sum::<usize>() as u32;
     let of_them = |id: &FlowId| groups.contains(usize::from(id.group));
     let touched = flows.touched.extract_if(.., |id| of_them(id)).collect();
-    let to_announce = flows.to_announce.iter().copied().filter(of_them).collect();
-    flows.to_announce.retain(|id| !of_them(id));
+    let of_these = |handle: &u64| of_them(&FlowId::from_handle(*handle));
+    let to_announce = cx.attached.take_announcements(of_these);
+    let to_announce = to_announce.into_iter().map(FlowId::from_handle).collect();
     let frames: Vec<u32> =
         boxes.iter().map(|group| take_frames(cx, usize::from(group.id()))).collect();
     for item in &packets {
@@ -69,10 +70,6 @@ pub(crate) fn unpack(cx: &mut Context, flows: &mut Flows, listeners: &mut Listen
     }
     listeners.join(&mut flows.groups, &ship.waiting);
     for (addr, port, until_us) in ship.cookies {
-        if let Some(slot) = listeners.find_exact(addr, port)
-            && let Some(listening) = listeners.get(slot)
-        {
-            listening.cookies_until_us = listening.cookies_until_us.max(until_us);
-        }
+        listeners.expect_cookies_at(addr, port, until_us);
     }
 }

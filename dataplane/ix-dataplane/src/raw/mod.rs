@@ -7,6 +7,7 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
+use crate::attachment::Attachment;
 use crate::calls::Answer;
 use crate::context::Context;
 use crate::egress::qdisc::Qdisc;
@@ -22,12 +23,16 @@ use ix_abi::{
 };
 use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
 use ix_nic::NicKind;
+use ix_proto::crossing::AttachmentId;
 use ix_tcp::udp::UdpTable;
 use ix_vnic::{Header, UNTAGGED};
 use ix_wire::{DropReason, IpAddr, MacAddr, ethernet, is_group_mac};
 
 /// Most packet queues of one elastic thread.
 pub(crate) const QUEUES_MAX: usize = 64;
+
+/// Most signals that wait for a process that does not return.
+const SIGNALS_LATE_MAX: usize = 1 << 16;
 
 /// Smaller values of the field are lengths (IEEE 802.3).
 const ETHERTYPE_MIN: u16 = 0x0600;
@@ -70,6 +75,7 @@ struct Queue {
     id: u32,
     device: u8,
     claim: Claim,
+    owner: AttachmentId,
     cookie: u64,
 }
 
@@ -97,9 +103,20 @@ impl PacketQueues {
         self.queues.iter().any(|queue| queue.claim == Claim::UdpPort(port))
     }
 
-    fn get(&self, id: u32) -> Result<Queue, CallError> {
-        let found = self.queues.iter().find(|queue| queue.id == id);
+    /// A queue of the caller.
+    fn get(&self, cx: &Context, id: u32) -> Result<Queue, CallError> {
+        let found = self.queues.iter().find(|queue| (queue.id, queue.owner) == (id, cx.caller));
         found.copied().ok_or(CallError::BadHandle)
+    }
+
+    /// The process that receives the datagrams to this port of a device.
+    pub fn owner_of_udp(&self, device: u8, port: u16) -> Option<AttachmentId> {
+        self.find(device, Claim::UdpPort(port)).map(|queue| queue.owner)
+    }
+
+    /// Ends all queues of a process.
+    pub fn end_all_of(&mut self, owner: AttachmentId) {
+        self.queues.retain(|queue| queue.owner != owner);
     }
 }
 
@@ -135,13 +152,14 @@ impl PacketQueues {
         }
         self.last_id = self.last_id.wrapping_add(1);
         let id = self.last_id;
-        self.queues.push(Queue { id, device, claim, cookie });
+        let owner = io.cx.caller;
+        self.queues.push(Queue { id, device, claim, owner, cookie });
         Ok(id.into())
     }
 
     #[cold]
-    pub(crate) fn unbind(&mut self, id: u32) -> Answer {
-        let gone = self.get(id)?.id;
+    pub(crate) fn unbind(&mut self, cx: &Context, id: u32) -> Answer {
+        let gone = self.get(cx, id)?.id;
         self.queues.retain(|queue| queue.id != gone);
         Ok(0)
     }
@@ -155,18 +173,18 @@ impl PacketQueues {
         sg: SgArray,
         cookie: Cookie,
     ) -> Answer {
-        let device = usize::from(self.get(id)?.device);
+        let device = usize::from(self.get(&io.cx, id)?.device);
         if sg.entries > SG_MAX as u64 {
             return Err(CallError::Invalid);
         }
         // The bytes were copied, so their memory is free at once; its event needs room too.
-        if !io.cx.events.has_room() {
+        if !io.cx.attached[io.cx.caller].events.has_room() {
             return Err(CallError::NoResource);
         }
         let room = frame_bytes_max(&io.ports[device]);
         let mut mbuf = io.cx.tx_pool.take().ok_or(CallError::NoResource)?;
         mbuf.set_range(HEADROOM_BYTES, room);
-        let gathered = io.cx.shared.gather(sg, mbuf.bytes_mut(&io.cx.shared.memory));
+        let gathered = io.cx.shared.gather(io.cx.shift, sg, mbuf.bytes_mut(&io.cx.shared.memory));
         let judged = gathered.and_then(|len| {
             mbuf.truncate(len);
             if len < ethernet::HEADER_BYTES {
@@ -180,7 +198,7 @@ impl PacketQueues {
         match judged {
             Ok(len) => {
                 io.ports[device].queue.push_back(mbuf);
-                io.cx.events.push(Event::PacketSent { cookie });
+                io.cx.attached.push(io.cx.caller, Event::PacketSent { cookie });
                 Ok(len as u64)
             }
             Err(code) => {
@@ -199,7 +217,7 @@ impl PacketQueues {
         id: u32,
         to: u64,
     ) -> Answer {
-        let device = self.get(id)?.device;
+        let device = self.get(&io.cx, id)?.device;
         let port = &io.ports[usize::from(device)];
         let has = |yes, flag| if yes { flag } else { 0 };
         let tx = qdisc.filters().is_some();
@@ -217,7 +235,7 @@ impl PacketQueues {
             queues_max: QUEUES_MAX as u32,
             held_max: io.cx.lent_max() as u32,
         };
-        if io.cx.shared.write_info(to, info) { Ok(0) } else { Err(CallError::Fault) }
+        if io.cx.shared.write_info(io.cx.shift, to, info) { Ok(0) } else { Err(CallError::Fault) }
     }
 }
 
@@ -350,12 +368,12 @@ fn header_of_refused(cx: &Context, reason: Dropped, mbuf: &Mbuf) -> Result<Heade
 /// Lends a frame to the application and announces it. Returns the frame if the application holds
 /// too many, or if the frame is in several pieces.
 fn enqueue(cx: &mut Context, queue: Queue, tails: usize, mbuf: Mbuf) -> Option<Mbuf> {
-    if tails > 0 || cx.lent.count() >= cx.lent_max() {
+    if tails > 0 || !cx.may_lend(queue.owner) {
         return Some(mbuf);
     }
     let data = RxData { addr: cx.shared.memory.addr_of(&mbuf), len: mbuf.len() as u32 };
-    cx.events.push(Event::PacketRecv { cookie: queue.cookie, data });
-    cx.lent.lend(mbuf);
+    cx.attached.push(queue.owner, Event::PacketRecv { cookie: queue.cookie, data });
+    cx.lend(mbuf, queue.owner);
     None
 }
 
@@ -370,8 +388,13 @@ fn judge_foreign(io: &Io, qdisc: &Qdisc, device: usize, mbuf: &Mbuf) -> Result<(
 
 impl Context {
     /// Announces a number that another thread has sent.
-    pub(crate) fn hear_signal(&mut self, from: usize, value: u64) {
-        self.events.push(Event::Signal { from: from as u32, value });
+    /// Its process on this thread hears it.
+    pub(crate) fn hear_signal(&mut self, from: usize, of: AttachmentId, value: u64) {
+        // Whoever does not read does not fill our memory.
+        let hears = |one: &Attachment| one.calls.is_some() && one.events.late() < SIGNALS_LATE_MAX;
+        if self.attached.get(of).is_some_and(hears) {
+            self.attached.push(of, Event::Signal { from: from as u32, value });
+        }
     }
 }
 

@@ -84,7 +84,7 @@ impl Host {
         let report = thread.elastic.turn(self.now_us);
         let slots = thread.arrays.first_events(report.events);
         let events = slots.map(|slot| Event::decode(&slot).expect("an event")).collect();
-        thread.elastic.io.cx.events.reset();
+        thread.elastic.io.cx.attached[0].events.reset();
         events
     }
 

@@ -1,25 +1,36 @@
-//! Elastic threads whose application is in another process: each has a Linux thread of its own
-//! here, which carries out the requests that the application writes.
+//! Elastic threads whose program is in other processes: each has a Linux thread of its own here,
+//! which carries out the requests that the program's processes write.
 //!
-//! Where application and elastic thread have a hardware thread each, the one that waits looks at
+//! Where a process and the elastic thread have a hardware thread each, the one that waits looks at
 //! memory for a bounded time and then sleeps. Where they share one, the one that waits gives it
 //! away at once (`sched_yield`), so they take turns as if one had called the other.
+//!
+//! A process is present from the request that runs cycles until the reply to it. One that never
+//! asks, or asks nonsense, or closes its bell, keeps nobody else waiting.
+use crate::calls::CallArray;
 use crate::clock::{monotonic_ns, ticks};
+use crate::events::EventWriter;
 use crate::run::boot::Dataplane;
-use crate::run::crossing::CrossingPages;
 use crate::run::guard::{only, run_on};
+use crate::run::roster::Shares;
+use crate::run::runner::{Callers, Runner};
 use crate::shared::Waker;
 use crate::sync::let_others_run;
 use ix_abi::{CALLS_MAX, error, gate_op};
+use ix_proto::crossing::AttachmentId;
 use ix_proto::crossing::{Direction, Reply, Request, replies, requests};
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Number of looks at a request between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
 
-/// A request of the application, read once.
+/// How long flow groups that a process has not sent away may delay its leaving, µs.
+const LEAVE_US: u64 = 50_000;
+
+/// A request of a process, read once.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     serial: u64,
@@ -28,55 +39,73 @@ struct Asked {
     wait_us: u64,
 }
 
-/// One elastic thread's end of the crossing.
-struct Crossing<'a> {
-    request: &'a Request,
-    reply: &'a Reply,
-    /// Readable when the application has rung; closed when the last process with the other end has
-    /// ended or executed another program.
-    bell: BorrowedFd<'a>,
+/// A process that waits for events.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    serial: u64,
+    /// When the wait ends, ns of the monotonic clock; `None`: never.
+    end_ns: Option<u64>,
+    /// It does not wait: one cycle.
+    polls: bool,
+}
+
+/// One process of the program, as the Linux thread of one elastic thread sees it.
+struct Peer {
+    number: AttachmentId,
+    /// Keeps what the program shares mapped.
+    shares: Arc<Shares>,
+    thread: usize,
+    /// Number of the request that was carried out last.
+    done: u64,
+    /// Number of kicks that have ended a wait.
+    kicks: u64,
+    /// The caller of the last request sleeps, or runs on this hardware thread.
+    caller_is_here: bool,
+    waiting: Option<Waiting>,
+    /// Its bell may have rung.
+    rang: Cell<bool>,
+    /// Nobody has the other end of its bell any more.
+    is_closed: Cell<bool>,
+    /// That was said.
+    is_reported: Cell<bool>,
+}
+
+/// All of them.
+struct Peers<'a> {
+    all: Vec<Peer>,
+    dataplane: &'a Dataplane,
+    thread: usize,
+    /// Version of the roster that these are from.
+    version: u64,
     waker: &'a Waker,
     cpu: u32,
     spin_ticks: u64,
-    /// Number of the request that was carried out last.
-    done: u64,
-    /// Number of kicks that were passed on.
-    kicks: Cell<u64>,
-    /// The caller of the last request sleeps, or runs on this hardware thread.
-    caller_is_here: bool,
     /// Set when the thread is to end.
     ends: &'a AtomicBool,
+    /// Gets the numbers of processes whose bell is closed.
+    closed: &'a dyn Fn(usize),
 }
 
 impl Dataplane {
-    /// Carries out the requests of the application for this elastic thread. Called on a Linux
-    /// thread that does nothing else. Returns when nobody has the other end of `bell` any more, or
-    /// after [`Dataplane::end_requests`].
-    ///
-    /// # Panics
-    /// Without [`crate::Reach::pages`].
-    pub fn serve_requests(&self, thread: usize, bell: BorrowedFd<'_>, ends: &AtomicBool) {
-        let pages: &CrossingPages = self.pages.as_ref().expect("a program in another process");
+    /// Carries out the requests of the program's processes for this elastic thread. Called on a
+    /// Linux thread that does nothing else. Returns after [`Dataplane::end_requests`]. `closed`
+    /// gets the number of a process that has closed its bell: it has ended, or executed another
+    /// program.
+    pub fn serve_requests(&self, thread: usize, ends: &AtomicBool, closed: &dyn Fn(usize)) {
         run_on(&only(self.cpu(thread)));
         let per_us = self.page.ticks_per_us().max(1);
-        let mut crossing = Crossing {
-            request: pages.request(thread),
-            reply: pages.reply(thread),
-            bell,
+        let mut peers = Peers {
+            all: Vec::new(),
+            dataplane: self,
+            thread,
+            version: u64::MAX,
             waker: &self.shared.wakers[thread],
             cpu: self.cpu(thread),
             spin_ticks: self.shared.config.idle_spin_us.saturating_mul(per_us),
-            done: 0,
-            kicks: Cell::new(0),
-            caller_is_here: false,
             ends,
+            closed,
         };
-        // SAFETY: this thread alone runs the elastic thread.
-        unsafe { self.watch(thread, Some(bell.as_raw_fd())) };
-        while let Some(asked) = crossing.next() {
-            let (result, now_us) = self.carry_out(thread, &asked, &crossing);
-            crossing.answer(&asked, result, now_us);
-        }
+        while peers.serve() {}
     }
 
     /// Makes [`Dataplane::serve_requests`] of every thread return, once its `ends` is set.
@@ -87,93 +116,46 @@ impl Dataplane {
             crate::doorbell::ring(waker.fd());
         }
     }
-
-    /// Returns the result, and the time of the last cycle.
-    fn carry_out(&self, thread: usize, asked: &Asked, crossing: &Crossing<'_>) -> (i64, u64) {
-        let now_us = monotonic_ns() / 1000;
-        match asked.op {
-            gate_op::RUN_IO if asked.calls > CALLS_MAX as u64 => (-error::INVALID, now_us),
-            gate_op::RUN_IO => self.run_until_told(thread, asked, crossing),
-            gate_op::SHARE => {
-                self.share(thread);
-                (0, now_us)
-            }
-            gate_op::LEAVE => {
-                // SAFETY: the calling thread alone runs the elastic thread.
-                unsafe { self.leave(thread) };
-                (0, now_us)
-            }
-            _ => (-error::NO_SYS, now_us),
-        }
-    }
-
-    /// `RUN_IO`. A bell that rings wakes the thread, but only a kick ends the wait.
-    fn run_until_told(&self, thread: usize, asked: &Asked, crossing: &Crossing<'_>) -> (i64, u64) {
-        let forever = asked.wait_us == gate_op::WAIT_FOREVER;
-        let end_ns = monotonic_ns().saturating_add(asked.wait_us.saturating_mul(1000));
-        let (mut calls, mut wait_us) = (asked.calls as usize, asked.wait_us);
-        let kicked = Cell::new(false);
-        let look = || kicked.set(kicked.get() | crossing.pass_kick_on());
-        loop {
-            look();
-            // SAFETY: the calling thread alone runs the elastic thread.
-            let outcome = unsafe { self.run_io_and(thread, calls, wait_us, &look) };
-            if outcome.events > 0 || wait_us == 0 {
-                return (outcome.events as i64, outcome.now_us);
-            }
-            look();
-            if !forever {
-                wait_us = end_ns.saturating_sub(monotonic_ns()) / 1000;
-            }
-            if kicked.get() || wait_us == 0 || !crossing.silence() {
-                crossing.waker.take_kick();
-                return (0, outcome.now_us);
-            }
-            calls = 0;
-        }
-    }
 }
 
-impl Crossing<'_> {
-    /// Waits for the next request; `None`: there will be none.
-    fn next(&mut self) -> Option<Asked> {
-        let mut looks = 0;
-        let mut since = ticks();
-        loop {
-            if let Some(asked) = self.look() {
-                return Some(asked);
-            }
-            if self.caller_is_here {
-                let_others_run();
-            } else {
-                core::hint::spin_loop();
-                looks += 1;
-                if looks % LOOKS_PER_CLOCK != 0 {
-                    continue;
-                }
-            }
-            if ticks().wrapping_sub(since) >= self.spin_ticks {
-                if !self.sleep() {
-                    return None;
-                }
-                since = ticks();
-            }
-        }
+impl Peer {
+    fn request(&self) -> &Request {
+        self.shares.pages.request(self.thread)
+    }
+
+    fn reply(&self) -> &Reply {
+        self.shares.pages.reply(self.thread)
     }
 
     fn requests(&self) -> Direction<'_> {
-        requests(self.request, self.reply)
+        requests(self.request(), self.reply())
+    }
+
+    fn bell(&self) -> RawFd {
+        self.shares.bell(self.thread)
+    }
+
+    /// Whether there is a request that was not carried out.
+    #[inline]
+    fn asks(&self) -> bool {
+        self.requests().newest() != self.done
+    }
+
+    /// Whether its wait is to end early.
+    #[inline]
+    fn is_kicked(&self) -> bool {
+        self.waiting.is_some() && self.request().kick.load(Ordering::SeqCst) != self.kicks
     }
 
     /// The next request, if it is there.
-    fn look(&mut self) -> Option<Asked> {
-        let request = self.request;
-        let serial = self.requests().newest();
+    fn take_request(&mut self, cpu: u32) -> Option<Asked> {
+        let request = self.shares.pages.request(self.thread);
+        let serial = requests(request, self.shares.pages.reply(self.thread)).newest();
         if serial == self.done {
             return None;
         }
         self.done = serial;
-        self.caller_is_here = request.cpu.load(Ordering::Relaxed) == self.cpu;
+        self.caller_is_here = request.cpu.load(Ordering::Relaxed) == cpu;
         Some(Asked {
             serial,
             op: request.op.load(Ordering::Relaxed),
@@ -183,48 +165,307 @@ impl Crossing<'_> {
     }
 
     /// Publishes the reply, and wakes the caller if it sleeps.
-    fn answer(&self, asked: &Asked, result: i64, now_us: u64) {
-        let reply = self.reply;
+    fn answer(&self, serial: u64, result: i64, now_us: u64) {
+        let reply = self.reply();
         reply.now_us.store(now_us, Ordering::Relaxed);
         reply.result.store(result as u64, Ordering::Relaxed);
-        if replies(self.request, reply).publish(asked.serial) {
+        if replies(self.request(), reply).publish(serial) {
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
             // SAFETY: one byte of a constant. A socket that is full was rung; one that is closed
             // is noticed by who waits.
-            unsafe { libc::send(self.bell.as_raw_fd(), b"r".as_ptr().cast(), 1, flags) };
+            unsafe { libc::send(self.bell(), b"r".as_ptr().cast(), 1, flags) };
         }
     }
 
-    /// Sleeps until the application or the waker rings. False: there will be no request.
-    fn sleep(&self) -> bool {
-        let waits = self.requests().going_to_sleep() != self.done;
-        if !waits && !self.ends.load(Ordering::Relaxed) {
-            let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let mut polls = [poll(self.bell.as_raw_fd()), poll(self.waker.fd())];
-            // SAFETY: an array of two, without a limit of time.
-            unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) };
-            crate::doorbell::drain(self.waker.fd());
+    /// Takes what was rung, if anything was.
+    fn silence(&self) {
+        if !self.rang.take() {
+            return;
         }
-        self.requests().awake();
-        self.silence()
-    }
-
-    /// Takes what was rung. False: nobody has the other end any more, or the thread is to end.
-    fn silence(&self) -> bool {
         let mut rung = [0u8; 256];
         let (to, len) = (rung.as_mut_ptr().cast(), rung.len());
         // SAFETY: a local of that length.
-        let n = unsafe { libc::recv(self.bell.as_raw_fd(), to, len, libc::MSG_DONTWAIT) };
-        n != 0 && !self.ends.load(Ordering::Relaxed)
+        let n = unsafe { libc::recv(self.bell(), to, len, libc::MSG_DONTWAIT) };
+        self.is_closed.set(n == 0);
+    }
+}
+
+impl Peers<'_> {
+    /// Waits for requests and carries them out. False: the thread is to end.
+    fn serve(&mut self) -> bool {
+        self.renew();
+        if self.ends.load(Ordering::Relaxed) {
+            return false;
+        }
+        if self.all.iter().any(Peer::asks) {
+            self.inside(Peers::carry_out);
+        } else {
+            self.wait_for_requests();
+        }
+        true
     }
 
-    /// Whether the application has kicked since the last time. Its `RUN_IO` then returns.
-    fn pass_kick_on(&self) -> bool {
-        let kicks = self.request.kick.load(Ordering::SeqCst);
-        let is_new = self.kicks.replace(kicks) != kicks;
-        if is_new {
-            self.waker.kick();
+    /// Does something with the elastic thread, which is entered while a process of the program runs
+    /// it.
+    fn inside(&mut self, act: impl FnOnce(&mut Self, &mut Runner)) {
+        let (dataplane, thread) = (self.dataplane, self.thread);
+        let act = |runner: &mut Runner| {
+            act(self, runner);
+            if !runner.is_entered() {
+                dataplane.claims.leave(thread);
+            }
+        };
+        // SAFETY: this thread alone runs the elastic thread.
+        unsafe { dataplane.inside(thread, act) };
+    }
+
+    /// Carries out requests as long as a process waits for events.
+    fn carry_out(&mut self, runner: &mut Runner) {
+        loop {
+            self.take_requests(runner);
+            let Some(wait_us) = self.longest_wait_us() else { return };
+            let dataplane = self.dataplane;
+            let look_after = |now_us| dataplane.claims.look_after(&dataplane.runners, now_us);
+            let outcome = runner.wait(wait_us, &look_after, &*self);
+            self.answer_all(runner, outcome.now_us);
+            self.renew_inside(runner);
+            if self.ends.load(Ordering::Relaxed) {
+                return;
+            }
         }
-        is_new
+    }
+
+    /// Carries out what was asked since the last time.
+    fn take_requests(&mut self, runner: &mut Runner) {
+        for index in 0..self.all.len() {
+            let Some(asked) = self.all[index].take_request(self.cpu) else { continue };
+            let now_us = monotonic_ns() / 1000;
+            let peer = &mut self.all[index];
+            let result = match asked.op {
+                gate_op::RUN_IO if asked.calls > CALLS_MAX as u64 => -error::INVALID,
+                gate_op::RUN_IO => {
+                    let wait_ns = asked.wait_us.saturating_mul(1000);
+                    let forever = asked.wait_us == gate_op::WAIT_FOREVER;
+                    peer.waiting = Some(Waiting {
+                        serial: asked.serial,
+                        end_ns: (!forever).then(|| monotonic_ns().saturating_add(wait_ns)),
+                        polls: asked.wait_us == 0,
+                    });
+                    runner.begin_for(peer.number, asked.calls as usize);
+                    continue;
+                }
+                gate_op::SHARE => {
+                    self.dataplane.share(self.thread);
+                    0
+                }
+                gate_op::LEAVE => {
+                    if runner.is_entered() {
+                        runner.leave(self.all[index].number, LEAVE_US);
+                    }
+                    0
+                }
+                _ => -error::NO_SYS,
+            };
+            self.all[index].answer(asked.serial, result, now_us);
+        }
+    }
+
+    /// How long cycles may run at most, µs; `None` if nobody waits.
+    fn longest_wait_us(&self) -> Option<u64> {
+        let mut waiting = self.all.iter().filter_map(|peer| peer.waiting).peekable();
+        waiting.peek()?;
+        let end_ns = waiting.filter_map(|waiting| waiting.end_ns).min();
+        let left_us = |end_ns: u64| end_ns.saturating_sub(monotonic_ns()).div_ceil(1000);
+        Some(end_ns.map_or(gate_op::WAIT_FOREVER, left_us))
+    }
+
+    /// Replies to all that have events or whose wait is over.
+    fn answer_all(&mut self, runner: &mut Runner, now_us: u64) {
+        for peer in &mut self.all {
+            peer.silence();
+            let Some(waiting) = peer.waiting else { continue };
+            let attached = &mut runner.thread.io.cx.attached;
+            let events = attached[peer.number].events.count();
+            let kicks = peer.request().kick.load(Ordering::SeqCst);
+            let is_over =
+                || waiting.polls || waiting.end_ns.is_some_and(|end| monotonic_ns() >= end);
+            if events == 0 && kicks == peer.kicks && !is_over() && !peer.is_closed.get() {
+                continue;
+            }
+            if events == 0 {
+                peer.kicks = kicks;
+            }
+            peer.waiting = None;
+            attached.set_present(peer.number, false);
+            peer.answer(waiting.serial, events as i64, now_us);
+        }
+        self.report_closed();
+    }
+
+    /// Looks for the next request for a bounded time, then sleeps until one or the waker rings.
+    fn wait_for_requests(&mut self) {
+        let mut looks = 0;
+        let since = ticks();
+        let is_here = self.share_cpu();
+        loop {
+            if self.call() {
+                return;
+            }
+            if is_here {
+                let_others_run();
+            } else {
+                core::hint::spin_loop();
+                looks += 1;
+                if looks % LOOKS_PER_CLOCK != 0 {
+                    continue;
+                }
+            }
+            if ticks().wrapping_sub(since) >= self.spin_ticks {
+                return self.sleep();
+            }
+        }
+    }
+
+    fn sleep(&mut self) {
+        self.ring_from_now_on(true);
+        if !self.call() {
+            let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let bells = self.all.iter().filter(|peer| !peer.is_closed.get());
+            let mut polls: Vec<_> = bells.map(|peer| poll(peer.bell())).collect();
+            polls.push(poll(self.waker.fd()));
+            // SAFETY: an array with its length, without a limit of time.
+            unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, -1) };
+            crate::doorbell::drain(self.waker.fd());
+            for poll in polls.iter().filter(|poll| poll.revents != 0) {
+                self.rung(poll.fd);
+            }
+        }
+        self.ring_from_now_on(false);
+        self.all.iter().for_each(Peer::silence);
+        self.report_closed();
+    }
+
+    /// Says whose bells are closed. Nothing is asked of these any more.
+    fn report_closed(&self) {
+        for peer in self.all.iter().filter(|peer| peer.is_closed.get()) {
+            if !peer.is_reported.replace(true) {
+                (self.closed)(peer.number.into());
+            }
+        }
+    }
+
+    /// Does this thread's part of what has changed in the roster.
+    fn renew(&mut self) {
+        if self.version != self.dataplane.roster.version() {
+            self.inside(|peers, runner| {
+                peers.renew_inside(runner);
+                if runner.is_entered() {
+                    runner.goes_outside(monotonic_ns() / 1000);
+                }
+            });
+        }
+    }
+
+    fn renew_inside(&mut self, runner: &mut Runner) {
+        let version = self.dataplane.roster.version();
+        if version == self.version {
+            return;
+        }
+        self.version = version;
+        // It was kicked for this.
+        self.waker.take_kick();
+        self.compare(runner);
+    }
+
+    /// Compares the processes that are served with the roster.
+    #[cold]
+    fn compare(&mut self, runner: &mut Runner) {
+        let now_us = monotonic_ns() / 1000;
+        let mut roster = self.dataplane.roster.lock();
+        let goes_on = roster.iter().any(|entry| !entry.has_ended);
+        for entry in roster.iter_mut() {
+            let known = self.all.iter().position(|peer| Arc::ptr_eq(&peer.shares, &entry.shares));
+            match known {
+                None if !entry.has_ended => {
+                    match entry.number {
+                        0 => runner.thread.set_present(0, false),
+                        number => {
+                            let pages = &entry.shares.pages;
+                            // SAFETY: the peer below holds `shares` until the process has ended
+                            // here, and only this writer and this call array are made for them.
+                            let (calls, events) = unsafe {
+                                let calls = CallArray::new(pages.calls(self.thread));
+                                (calls, EventWriter::new(pages.events(self.thread)))
+                            };
+                            runner.thread.begin_attachment(number, calls, events, entry.shift);
+                        }
+                    }
+                    entry.begun_by[self.thread] = true;
+                    self.all.push(Peer::new(entry.number, entry.shares.clone(), self.thread));
+                }
+                Some(index) if entry.has_ended => {
+                    self.all.remove(index);
+                    runner.end_process(entry.number, goes_on, now_us);
+                    entry.closed_by[self.thread] = true;
+                }
+                None => {
+                    entry.begun_by[self.thread] = true;
+                    entry.closed_by[self.thread] = true;
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+impl Peer {
+    fn new(number: AttachmentId, shares: Arc<Shares>, thread: usize) -> Peer {
+        Peer {
+            number,
+            shares,
+            thread,
+            done: 0,
+            kicks: 0,
+            caller_is_here: false,
+            waiting: None,
+            rang: Cell::new(false),
+            is_closed: Cell::new(false),
+            is_reported: Cell::new(false),
+        }
+    }
+}
+
+impl Callers for Peers<'_> {
+    #[inline]
+    fn call(&self) -> bool {
+        let calls = |peer: &Peer| peer.asks() || peer.is_kicked() || peer.rang.get();
+        self.all.iter().any(calls)
+            || self.version != self.dataplane.roster.version()
+            || self.ends.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn share_cpu(&self) -> bool {
+        self.all.iter().any(|peer| peer.caller_is_here && peer.waiting.is_none())
+    }
+
+    fn ring_from_now_on(&self, yes: bool) {
+        for peer in &self.all {
+            match yes {
+                // Whether there is a newer one is looked at afterwards.
+                true => _ = peer.requests().going_to_sleep(),
+                false => peer.requests().awake(),
+            }
+        }
+    }
+
+    fn bells(&self, add: &mut dyn FnMut(RawFd)) {
+        let open = self.all.iter().filter(|peer| !peer.is_closed.get());
+        open.for_each(|peer| add(peer.bell()));
+    }
+
+    fn rung(&self, fd: RawFd) -> bool {
+        let of = self.all.iter().find(|peer| peer.bell() == fd);
+        of.inspect(|peer| peer.rang.set(true)).is_some()
     }
 }

@@ -1,5 +1,6 @@
 //! Makes elastic threads of their parts: the only place that does, for a dataplane that starts
 //! (`boot.rs`) and for tests.
+use crate::attachment::Attachments;
 use crate::calls::CallArray;
 use crate::cycle::ElasticThread;
 use crate::events::EventWriter;
@@ -37,9 +38,10 @@ pub fn elastic_threads(
     let build = |(index, (parts, rings)): (usize, (ThreadParts, _))| {
         let ThreadParts { nics, pools, calls, events } = parts;
         let metrics = ThreadMetrics::new(page, index);
-        let mut io = Io::new(shared.clone(), index, nics, pools, events, metrics);
+        let attached = Attachments::new(calls, events);
+        let mut io = Io::new(shared.clone(), index, nics, pools, attached, metrics);
         crate::ports::set_tables(&mut io.ports, tables);
-        ElasticThread::new(io, calls, rings, now_us)
+        ElasticThread::new(io, rings, now_us)
     };
     threads.map(build).collect()
 }

@@ -167,7 +167,7 @@ impl ElasticThread {
     /// Looks at the directory and does this thread's part. `run` counts the application's returns.
     #[cold]
     pub(crate) fn attend(&mut self, run: u64, now_us: u64) {
-        if !self.io.cx.events.has_room() {
+        if !self.io.cx.attached.has_room() {
             return;
         }
         let shared = self.shared.clone();
@@ -203,10 +203,10 @@ impl ElasticThread {
         }
         if let Some(goes) = orders.revoke {
             let what = if goes { Revoke::Goes } else { Revoke::Back };
-            self.io.cx.events.push(Event::Revoke(what));
+            self.io.cx.attached.push_all(Event::Revoke(what));
         }
         if orders.drained {
-            self.io.cx.events.push(Event::Revoke(Revoke::Drained));
+            self.io.cx.attached.push_all(Event::Revoke(Revoke::Drained));
         }
         for (groups, to, number) in &orders.send {
             if self.migrate(*groups, *to, *number).is_err() {
@@ -219,7 +219,9 @@ impl ElasticThread {
 
     /// Carries out `DRAIN`: the application wants to leave this thread.
     pub(crate) fn call_drain(&mut self) -> Answer {
-        if self.io.drain() { Ok(0) } else { Err(CallError::State) }
+        // The flow groups are those of all processes that run this thread.
+        let alone = self.io.cx.attached.is_alone(self.io.cx.caller);
+        if alone && self.io.drain() { Ok(0) } else { Err(CallError::State) }
     }
 
     /// Publishes in the control page which flow groups are here.

@@ -10,7 +10,8 @@ use crate::run::assembly::{ThreadParts, elastic_threads, equal_parts, pools};
 use crate::run::crossing::CrossingPages;
 use crate::run::door::Door;
 use crate::run::guard::home;
-use crate::run::runner::{RunOutcome, Runner};
+use crate::run::roster::{Roster, Shares};
+use crate::run::runner::{Alone, Runner};
 use crate::run::unentered::Claims;
 use crate::shared::{Shared, Waker};
 use core::cell::UnsafeCell;
@@ -129,7 +130,7 @@ pub struct Reach {
     /// The dataplane's own descriptors get numbers from this one on.
     pub fd_base: RawFd,
     /// What a program in another process shares; `None`: it is in this one.
-    pub pages: Option<CrossingPages>,
+    pub shares: Option<Shares>,
     /// Transmit memory before this offset belongs to such a program already, bytes.
     pub given_bytes: u64,
 }
@@ -139,8 +140,8 @@ pub struct Dataplane {
     /// On pages of its own, followed by what `thread_areas` points to. Never unmapped.
     header: *const ProcessHeader,
     areas: Vec<Area>,
-    /// The words by which a program in another process crosses.
-    pub(crate) pages: Option<CrossingPages>,
+    /// The processes of a program that is in others.
+    pub(crate) roster: Roster,
     pub(crate) runners: Box<[UnsafeCell<Runner>]>,
     pub(crate) claims: Claims,
     /// One door for each thread, between its owner and the guard.
@@ -204,17 +205,13 @@ impl Dataplane {
         let wakers: Result<Vec<Waker>, BootError> =
             (0..threads).map(|_| Ok(Waker::new(eventfd(fd_base)?))).collect();
         let now_us = clock.now_us();
-        let mut shared = Shared::new(config, memory, wakers?, &macs, now_us);
-        if let Some(pages) = &reach.pages {
-            shared.continue_from(reach.given_bytes, pages.legacy());
-        }
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared::new(config, memory, wakers?, &macs, now_us));
         page.set_batch_bound(shared.config.batch);
         let mut areas = Vec::new();
         let mut parts = Vec::new();
         for (index, (nics, pools)) in nics.into_iter().zip(pools).enumerate() {
-            let area = match &reach.pages {
-                Some(pages) => Area::in_pages(pages, index)?,
+            let area = match &reach.shares {
+                Some(shares) => Area::in_pages(&shares.pages, index)?,
                 None => Area::new()?,
             };
             // SAFETY: the area was mapped just now, is never unmapped, and only this writer and
@@ -247,11 +244,11 @@ impl Dataplane {
             events: area.events as u64,
             status: area.status as u64,
             cpu: *cpu,
-            reserved: 0,
+            attachment: 0,
         };
         let areas: Vec<ThreadArea> = own_areas.iter().map(describe).collect();
-        let pages = match &reach.pages {
-            Some(pages) => pages.header(),
+        let pages = match &reach.shares {
+            Some(shares) => shares.pages.header(),
             None => map_pages(HEADER_BYTES + size_of_val(&*areas))?,
         };
         // SAFETY: within the pages just mapped, aligned, and nobody else's.
@@ -283,12 +280,12 @@ impl Dataplane {
         let runners = runners.into();
         let home = home();
         let areas = own_areas.into_iter().map(|(area, _)| area).collect();
-        let pages = reach.pages;
+        let roster = Roster::default();
         let guard_ends = AtomicBool::new(false);
-        Ok(Dataplane {
+        let dataplane = Dataplane {
             header,
             areas,
-            pages,
+            roster,
             runners,
             claims,
             doors,
@@ -296,7 +293,10 @@ impl Dataplane {
             page,
             home,
             shared,
-        })
+        };
+        let given_bytes = reach.given_bytes;
+        reach.shares.into_iter().for_each(|shares| dataplane.attach_first(shares, given_bytes));
+        Ok(dataplane)
     }
 
     /// The header, which the application finds through `IX_ABI`.
@@ -405,7 +405,7 @@ impl Dataplane {
         if self.claims.is_entered(thread) {
             self.doors[thread].enter();
             // SAFETY: the caller's promise, and the guard is outside.
-            unsafe { (*self.runners[thread].get()).leave(LEAVE_US) };
+            unsafe { (*self.runners[thread].get()).leave(0, LEAVE_US) };
             self.claims.leave(thread);
             self.doors[thread].leave();
         }
@@ -419,40 +419,38 @@ impl Dataplane {
     /// No other thread uses this elastic thread during the call.
     pub unsafe fn run_io(&self, thread: usize, calls: usize, wait_us: u64) -> usize {
         // SAFETY: the caller's promise.
-        unsafe { self.run_io_and(thread, calls, wait_us, &|| {}) }.events
-    }
-
-    /// As [`Dataplane::run_io`]; calls `look` about every millisecond as well.
-    ///
-    /// # Safety
-    /// As there.
-    pub(crate) unsafe fn run_io_and(
-        &self,
-        thread: usize,
-        calls: usize,
-        wait_us: u64,
-        look: &dyn Fn(),
-    ) -> RunOutcome {
-        if !self.claims.is_entered(thread) {
-            self.claims.enter(thread);
-        }
-        let door = &self.doors[thread];
-        door.enter();
-        let look_after = |now_us| {
-            look();
-            self.claims.look_after(&self.runners, now_us);
+        let outcome = unsafe {
+            self.inside(thread, |runner| {
+                runner.begin_for(0, calls);
+                let look_after = |now_us| self.claims.look_after(&self.runners, now_us);
+                runner.wait(wait_us, &look_after, &Alone)
+            })
         };
-        // SAFETY: the caller's promise, nobody looks after a thread that was claimed, and the guard
-        // is outside.
-        let outcome = unsafe { (*self.runners[thread].get()).run_io(calls, wait_us, &look_after) };
         let status = self.areas[thread].status;
         // SAFETY: mapped for the life of the process; the application only reads it.
         unsafe {
             (&raw mut (*status).now_us).write_volatile(outcome.now_us);
             (&raw mut (*status).signal_pending).write_volatile(u32::from(outcome.signal));
         }
+        outcome.events
+    }
+
+    /// Does something with an elastic thread while nobody else uses it. It is entered from then on.
+    ///
+    /// # Safety
+    /// No other thread uses this elastic thread during the call, except for those that this type
+    /// makes.
+    pub(crate) unsafe fn inside<T>(&self, thread: usize, act: impl FnOnce(&mut Runner) -> T) -> T {
+        if !self.claims.is_entered(thread) {
+            self.claims.enter(thread);
+        }
+        let door = &self.doors[thread];
+        door.enter();
+        // SAFETY: the caller's promise, nobody looks after a thread that was claimed, and the guard
+        // is outside.
+        let done = act(unsafe { &mut *self.runners[thread].get() });
         door.leave();
-        outcome
+        done
     }
 }
 

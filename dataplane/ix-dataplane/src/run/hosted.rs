@@ -30,7 +30,7 @@ impl ElasticThread {
             }
             self.publish_groups();
         }
-        CycleReport { events: self.io.cx.events.count(), ..report }
+        CycleReport { events: self.io.cx.attached.events(), ..report }
     }
 
     /// Whether it must look at the directory before it sleeps.

@@ -7,6 +7,7 @@ pub mod crossing;
 pub mod door;
 pub mod guard;
 pub mod hosted;
+pub mod roster;
 pub mod runner;
 pub mod unentered;
 pub mod updates;

@@ -4,6 +4,7 @@ use crate::clock::{Clock, ticks};
 use crate::cycle::ElasticThread;
 use crate::observe::metrics::{Place, ThreadState};
 use crate::observe::survey::SLICE;
+use ix_proto::crossing::AttachmentId;
 use std::os::fd::RawFd;
 
 /// The result of `run_io`.
@@ -15,6 +16,44 @@ pub struct RunOutcome {
     pub now_us: u64,
     /// A signal is pending for the application.
     pub signal: bool,
+}
+
+/// Processes of the program that are not present, as the wait of the others sees them.
+pub trait Callers {
+    /// Whether one of them calls, or one that waits is to be woken.
+    fn call(&self) -> bool;
+    /// Whether one of them computes on the hardware thread of this elastic thread.
+    fn share_cpu(&self) -> bool;
+    /// Whoever calls must ring, or need not any more. What was said before is seen by
+    /// [`Callers::call`].
+    fn ring_from_now_on(&self, yes: bool);
+    /// Gives `add` the descriptors by which they ring.
+    fn bells(&self, add: &mut dyn FnMut(RawFd));
+    /// This descriptor was readable; whether it is a bell of theirs, which is silent again.
+    fn rung(&self, fd: RawFd) -> bool;
+}
+
+/// There are none: the program is in this process.
+pub struct Alone;
+
+impl Callers for Alone {
+    #[inline(always)]
+    fn call(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn share_cpu(&self) -> bool {
+        false
+    }
+
+    fn ring_from_now_on(&self, _: bool) {}
+
+    fn bells(&self, _: &mut dyn FnMut(RawFd)) {}
+
+    fn rung(&self, _: RawFd) -> bool {
+        false
+    }
 }
 
 /// An elastic thread with a clock and a way to sleep.
@@ -36,8 +75,10 @@ pub struct Runner {
     pub(crate) busy: bool,
     /// Number of turns for which an update of a device has waited.
     put_off: u32,
-    /// Number of times that the application has returned.
+    /// Number of times that a process of the program has returned.
     run: u64,
+    /// When the last one did, µs; `None` once this was used.
+    begun_us: Option<u64>,
     /// The application runs this thread.
     entered: bool,
     /// Another elastic thread is pinned to the same hardware thread.
@@ -81,6 +122,7 @@ impl Runner {
             busy: true,
             put_off: 0,
             run: 0,
+            begun_us: None,
             entered: false,
             parked: false,
         }
@@ -96,29 +138,49 @@ impl Runner {
         self.signal_fd = fd;
     }
 
-    /// Carries out the application's calls, then runs cycles until there are events, or for
-    /// `wait_us`. Calls `look_after` with the time about every millisecond, between two cycles.
-    pub fn run_io(&mut self, calls: usize, wait_us: u64, look_after: &dyn Fn(u64)) -> RunOutcome {
+    /// A process of the program has returned: carries out its calls. It is present from now on.
+    pub fn begin_for(&mut self, caller: AttachmentId, calls: usize) {
         self.thread.io.cx.metrics.whereabouts.set(Place::Dataplane);
         self.run += 1;
+        let now_us = self.clock.now_us();
         if !self.entered {
             self.entered = true;
-            let now_us = self.clock.now_us();
             self.thread.io.enter(now_us);
             self.ring_guard();
         }
-        let outcome = self.cycle(calls, wait_us, look_after);
-        let place = Place::Application { since_us: outcome.now_us };
-        self.thread.io.cx.metrics.whereabouts.set(place);
+        self.thread.begin_for(caller, calls, now_us);
+        self.begun_us = Some(now_us);
+    }
+
+    /// To be called when nobody is present any more: all processes compute.
+    pub(crate) fn goes_outside(&mut self, now_us: u64) {
+        self.thread.io.cx.metrics.whereabouts.set(Place::Application { since_us: now_us });
+    }
+
+    /// Runs cycles until there are events, or for `wait_us`, or until a process calls that is not
+    /// present. Calls `look_after` with the time about every millisecond, between two cycles.
+    pub fn wait<C: Callers>(
+        &mut self,
+        wait_us: u64,
+        look_after: &dyn Fn(u64),
+        callers: &C,
+    ) -> RunOutcome {
+        let outcome = self.cycle(wait_us, look_after, callers);
+        self.goes_outside(outcome.now_us);
         outcome
     }
 
-    /// To be called when the application has left this thread: sends the flow groups that it still
-    /// has to the others, for at most `patience_us`.
-    pub fn leave(&mut self, patience_us: u64) {
+    /// To be called when a process of the program has left this thread. With the last one the flow
+    /// groups that are still here go to the other threads, for at most `patience_us`.
+    pub fn leave(&mut self, who: AttachmentId, patience_us: u64) {
         let start_us = self.clock.now_us();
+        self.thread.clear_app_timers(who);
+        self.thread.io.cx.attached[who].has_entered = false;
+        if !self.thread.io.cx.attached.is_alone(who) {
+            self.thread.owes_no_return(who);
+            return;
+        }
         (self.entered, self.parked) = (false, false);
-        self.thread.clear_app_timers();
         self.thread.io.leave();
         let mut now_us = start_us;
         while now_us < start_us + patience_us {
@@ -137,6 +199,24 @@ impl Runner {
         self.thread.run_housekeeping(now_us, true);
         self.thread.publish_groups();
         self.thread.io.cx.metrics.whereabouts.set(Place::Dataplane);
+    }
+
+    /// Whether a process of the program runs this thread.
+    pub(crate) fn is_entered(&self) -> bool {
+        self.entered
+    }
+
+    /// A process of the program has ended: closes its connections. `goes_on`: there are others.
+    pub(crate) fn end_process(&mut self, number: AttachmentId, goes_on: bool, now_us: u64) {
+        self.thread.end_process(number, now_us);
+        // What it has left is sent, whether somebody is present or not.
+        self.thread.turn(now_us);
+        // The guard finishes what the last process here has left; it serves entered threads only.
+        let is_last = self.thread.io.cx.attached.is_alone(number);
+        let is_finished = !is_last || self.thread.unfinished() == 0;
+        if goes_on && self.entered && is_finished {
+            self.leave(number, 0);
+        }
     }
 
     /// Wakes the guard, which sleeps while all threads do. There is no hurry until an application
@@ -158,17 +238,21 @@ impl Runner {
     /// Runs a cycle without an application: all its events count as processed.
     pub(crate) fn turn_alone(&mut self, now_us: u64) {
         self.run += 1;
-        self.thread.begin(0, now_us);
+        self.thread.begin_alone(now_us);
         self.thread.attend(self.run, now_us);
         self.busy = self.thread.turn(now_us).busy;
     }
 
-    fn cycle(&mut self, calls: usize, wait_us: u64, look_after: &dyn Fn(u64)) -> RunOutcome {
-        let start_us = self.clock.now_us();
+    fn cycle<C: Callers>(
+        &mut self,
+        wait_us: u64,
+        look_after: &dyn Fn(u64),
+        callers: &C,
+    ) -> RunOutcome {
+        let start_us = self.begun_us.take().unwrap_or_else(|| self.clock.now_us());
         let until_us = start_us.saturating_add(wait_us);
         let parked_until_us = start_us.saturating_add(PARKED_WAIT_US);
         let spin_us = self.thread.shared.config.idle_spin_us;
-        self.thread.begin(calls, start_us);
         let mut busy_us = start_us;
         let mut now_us = start_us;
         let mut packets_wait = false;
@@ -196,7 +280,8 @@ impl Runner {
             if now_us >= self.check_us && self.look_outside(now_us, look_after) {
                 return self.come_back(now_us, true);
             }
-            if now_us >= until_us || self.thread.shared.wakers[index].take_kick() {
+            let called = self.thread.shared.wakers[index].take_kick() || callers.call();
+            if now_us >= until_us || called {
                 return self.come_back(now_us, false);
             }
             self.thread.io.cx.metrics.waits();
@@ -205,7 +290,7 @@ impl Runner {
             } else if looked {
                 // It was not a packet: a whole turn processes it.
             } else if self.parked || now_us - busy_us >= spin_us {
-                if self.sleep(now_us, until_us) {
+                if self.sleep(now_us, until_us, callers) {
                     now_us = self.clock.now_us();
                     return self.come_back(now_us, false);
                 }
@@ -217,15 +302,16 @@ impl Runner {
                 // One more round of polling before the next sleep, not the whole spinning time.
                 busy_us = now_us.saturating_sub(spin_us / 2);
                 continue;
-            } else if shares_cpu || self.thread.is_transmitting() {
-                // Another elastic thread on this processor may have work. Or the kernel has packets
+            } else if shares_cpu || callers.share_cpu() || self.thread.is_transmitting() {
+                // Another elastic thread on this processor may have work, or a process of the
+                // program. Or the kernel has packets
                 // of this thread, and may need the processor to send them (a softirq that was
                 // deferred to a kernel thread).
                 // SAFETY: a plain system call without arguments.
                 unsafe { libc::sched_yield() };
             } else {
                 let check_us = until_us.min(self.check_us).min(busy_us + spin_us);
-                (now_us, packets_wait) = self.look_for_work(check_us);
+                (now_us, packets_wait) = self.look_for_work(check_us, callers);
                 continue;
             }
             now_us = self.clock.now_us();
@@ -234,7 +320,7 @@ impl Runner {
 
     /// The outcome now. The check for signals and updates may have added events.
     fn come_back(&mut self, now_us: u64, signal: bool) -> RunOutcome {
-        let events = self.thread.io.cx.events.count();
+        let events = self.thread.io.cx.attached.events();
         self.thread.io.cx.metrics.counters.events.add(events as u64);
         RunOutcome { events, now_us, signal }
     }
@@ -242,7 +328,7 @@ impl Runner {
     /// Looks at memory only, until there may be something to do or until `until_us`. A whole turn
     /// costs as much as half a message, and would delay a packet that arrives just then by as much.
     /// Returns the time, and whether there is something to do.
-    fn look_for_work(&mut self, until_us: u64) -> (u64, bool) {
+    fn look_for_work<C: Callers>(&mut self, until_us: u64, callers: &C) -> (u64, bool) {
         let until_us = until_us.min(self.thread.next_deadline_us().unwrap_or(u64::MAX));
         loop {
             for _ in 0..LOOKS_PER_CLOCK {
@@ -251,7 +337,7 @@ impl Runner {
                 }
             }
             let now_us = self.clock.now_us();
-            if now_us >= until_us {
+            if now_us >= until_us || callers.call() {
                 return (now_us, false);
             }
         }
@@ -297,7 +383,7 @@ impl Runner {
 
     /// Sleeps until a doorbell rings, another thread or a signal wakes it, or something is due.
     /// Returns whether the watched descriptor is readable.
-    fn sleep(&mut self, now_us: u64, until_us: u64) -> bool {
+    fn sleep<C: Callers>(&mut self, now_us: u64, until_us: u64, callers: &C) -> bool {
         let thread = &mut self.thread;
         let mut wake_us = thread.next_deadline_us().unwrap_or(u64::MAX).min(until_us);
         if wake_us < now_us + NAP_MIN_US {
@@ -308,7 +394,8 @@ impl Runner {
         let waker = &thread.shared.wakers[index];
         waker.set_sleeping(true);
         // From here on an update rings the waker, and so does a kick.
-        let called = waker.is_kicked() || thread.shared.updates.waits(index);
+        callers.ring_from_now_on(true);
+        let called = waker.is_kicked() || callers.call() || thread.shared.updates.waits(index);
         if !called && thread.may_sleep() {
             thread.run_housekeeping(now_us, true);
             thread.publish_groups();
@@ -335,6 +422,7 @@ impl Runner {
             if let Some(fd) = self.watched_fd {
                 add(fd);
             }
+            callers.bells(&mut add);
             let since = ticks();
             thread.io.cx.metrics.sleeps(now_us);
             let wait_us = (wake_us < u64::MAX).then(|| wake_us.saturating_sub(now_us));
@@ -351,7 +439,12 @@ impl Runner {
             }
             self.heard = polled && !calls(source_fd) && !self.signal_fd.is_some_and(calls);
             watched = self.watched_fd.is_some_and(calls);
+            if polled {
+                let rung = self.polls.iter().filter(|poll| poll.revents != 0);
+                rung.for_each(|poll| watched |= callers.rung(poll.fd));
+            }
         }
+        callers.ring_from_now_on(false);
         thread.shared.wakers[index].set_sleeping(false);
         self.ring_guard();
         watched

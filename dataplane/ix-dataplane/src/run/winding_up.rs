@@ -1,4 +1,4 @@
-//! Closes the connections of a program that has ended, in whatever way.
+//! Closes the connections of a program, or of one of its processes, that has ended, however.
 //!
 //! It does as Linux does for a process's sockets. What was given to send is sent, and FIN after it.
 //! A connection with received data that was not read, and a handshake in progress, get RST (RFC
@@ -6,12 +6,15 @@
 //! nothing here will reply.
 use crate::clock::monotonic_ns;
 use crate::cycle::ElasticThread;
-use crate::flows::flow::Holder;
+use crate::events::EventWriter;
+use crate::flows::flow::{Flow, Holder};
+use crate::flows::handle::FlowId;
 use crate::observe::metrics::Place;
 use crate::run::boot::Dataplane;
 use crate::run::runner::Runner;
 use crate::tcp::connections::End;
 use crate::tcp::listeners::Listeners;
+use ix_proto::crossing::AttachmentId;
 use ix_tcp::State;
 
 /// Pause after a turn in which nothing happened, µs.
@@ -86,9 +89,16 @@ fn turn_until<'a, I: Iterator<Item = &'a mut Runner>>(
 impl ElasticThread {
     fn begin_winding_up(&mut self, may_close: bool, now_us: u64, done: &mut WoundUp) {
         self.begin_cycle(now_us);
-        self.io.cx.events.reset();
-        self.io.cx.events.set_muted(false);
-        for id in self.flows.ids_where(|flow| flow.socket.holder != Holder::Orphan) {
+        for number in self.io.cx.attached.numbers() {
+            self.tell_nothing_more(number);
+        }
+        let open = self.flows.ids_where(|flow| flow.socket.holder != Holder::Orphan);
+        self.close_all(open, may_close, done);
+        self.tcp.listeners = Listeners::default();
+    }
+
+    fn close_all(&mut self, flows: Vec<FlowId>, may_close: bool, done: &mut WoundUp) {
+        for id in flows {
             let Some(flow) = self.flows.get(id) else { continue };
             let is_ours = matches!(flow.socket.holder, Holder::Application | Holder::Knocking);
             let is_read = flow.socket.holder == Holder::Application && flow.socket.held.is_empty();
@@ -98,11 +108,89 @@ impl ElasticThread {
             self.tcp.stop_waiting(&mut self.flows, id);
             self.tcp.end(&mut self.io, &mut self.flows, id, how);
         }
-        self.tcp.listeners = Listeners::default();
+    }
+
+    /// A process of the program has ended, and others go on: closes its connections, and gives
+    /// those that wait at its listeners to others that listen there.
+    pub fn end_process(&mut self, number: AttachmentId, now_us: u64) {
+        self.begin_cycle(now_us);
+        self.tell_nothing_more(number);
+        for slot in self.tcp.listeners.of(number) {
+            self.tcp.end_listener(&mut self.io, &mut self.flows, slot);
+        }
+        let arena = self.shared.memory.arena_of(number.into());
+        let refers = |flow: &Flow| flow.socket.sendq.refers_to(arena);
+        let of_it =
+            |flow: &Flow| flow.socket.owner == number && flow.socket.holder != Holder::Orphan;
+        let open = self.flows.ids_where(of_it);
+        self.close_all(open, true, &mut WoundUp::default());
+        let sockets: Vec<_> = self.udp.iter().filter(|s| s.owner == number).map(|s| s.id).collect();
+        for id in sockets {
+            self.udp.unbind(id);
+        }
+        self.packets.end_all_of(number);
+        self.clear_app_timers(number);
+        self.end_attachment(number);
+        self.flush_touched();
+        let mourners = self.flows.ids_where(refers).into_iter().map(FlowId::handle);
+        self.shared.mourning.add(number, mourners.collect());
+        if self.migrations.is_active() && !self.io.cx.attached.owes_any_return() {
+            self.application_returned();
+        }
+    }
+
+    /// Closes flows of processes that have ended, which have come from another thread.
+    #[cold]
+    pub(crate) fn close_ended(&mut self) {
+        let attached = &self.io.cx.attached;
+        let of_ended = |flow: &Flow| {
+            let owner = attached.get(flow.socket.owner);
+            flow.socket.holder != Holder::Orphan && owner.is_none_or(|owner| owner.has_ended())
+        };
+        let open = self.flows.ids_where(of_ended);
+        self.close_all(open, true, &mut WoundUp::default());
+        // Those that still send what such a process has given them keep its memory.
+        let (memory, attached) = (&self.shared.memory, &self.io.cx.attached);
+        let ended_of = |address: u64| {
+            let number = memory.arena_with(address)? as AttachmentId;
+            attached.get(number).filter(|of| of.has_ended()).map(|_| number)
+        };
+        let giver = |flow: &Flow| flow.socket.sendq.addresses().find_map(ended_of);
+        for id in self.flows.ids_where(|flow| giver(flow).is_some()) {
+            let Some(number) = self.flows.get(id).and_then(|flow| giver(flow)) else { continue };
+            self.shared.mourning.add(number, vec![id.handle()]);
+        }
+    }
+
+    /// Events for this process are dropped from here on.
+    fn tell_nothing_more(&mut self, number: AttachmentId) {
+        self.io.cx.attached.set_present(number, true);
+        self.io.cx.attached[number].events = EventWriter::closed();
+    }
+
+    fn end_attachment(&mut self, number: AttachmentId) {
+        let cx = &mut self.io.cx;
+        cx.lent.take_all_back(number, |mbuf| cx.rx_pool.put(mbuf));
+        cx.attached.end(number, &cx.shared.memory, &mut cx.rx_pool);
+    }
+
+    /// Looks which flows still refer to the memory of processes that have ended.
+    pub(crate) fn mourn(&mut self) {
+        if !self.shared.mourning.is_any() {
+            return;
+        }
+        let (shared, flows) = (self.shared.clone(), &mut self.flows);
+        shared.mourning.review(|number, handle| {
+            let id = FlowId::from_handle(handle);
+            // Another thread, or the next one, looks at flows of groups that are not here.
+            let is_here = flows.groups.get(usize::from(id.group)).is_some_and(Option::is_some);
+            let arena = shared.memory.arena_of(number.into());
+            !is_here || flows.get(id).is_some_and(|flow| flow.socket.sendq.refers_to(arena))
+        });
     }
 
     /// Number of connections whose peers would wait forever.
-    fn unfinished(&self) -> usize {
+    pub(crate) fn unfinished(&self) -> usize {
         self.flows.ids_where(|flow| flow.tcb.state() != State::TimeWait).len()
     }
 

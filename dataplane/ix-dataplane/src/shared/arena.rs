@@ -28,6 +28,11 @@ impl Arena {
         (steps * STEP) as u64
     }
 
+    /// Makes all of it free.
+    pub fn clear(&mut self) {
+        self.used.fill(false);
+    }
+
     /// Allocates `bytes`, rounded up to whole steps; returns the address.
     pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
         let steps = usize::try_from(bytes.div_ceil(STEP as u64)).ok()?.max(1);

@@ -1,6 +1,7 @@
 //! What the elastic threads of one dataplane share. On the common path they only read it.
 mod app_memory;
 pub mod arena;
+pub mod mourning;
 pub mod neighbor_table;
 pub mod spare;
 pub mod vnic_rules;
@@ -8,16 +9,25 @@ pub mod waker;
 
 use crate::broker::Updates;
 use crate::config::Config;
+use crate::shared::arena::Arena;
+use crate::shared::mourning::Mourning;
 use crate::shared::neighbor_table::NeighborTable;
 use crate::shared::spare::Spare;
 pub use crate::shared::waker::Waker;
 use ix_mem::PacketMemory;
 use ix_proto::GroupSet;
-use ix_proto::crossing::Legacy;
+use ix_proto::crossing::{ATTACHMENTS_MAX, AttachmentId};
 use ix_tcp::isn::Key;
 use ix_wire::{FLOW_GROUPS, FlowHash, MacAddr};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
+
+/// The transmit memory of one process of the program.
+pub(crate) struct Lot {
+    pub arena: Arena,
+    /// Tells the next dataplane of the process how much of it was given out.
+    pub publish: Option<Box<dyn Fn(u64) + Send>>,
+}
 
 /// Shared by all elastic threads of a dataplane.
 pub struct Shared {
@@ -31,10 +41,10 @@ pub struct Shared {
     pub neighbors: NeighborTable,
     /// Which elastic thread owns each flow group.
     owners: [AtomicU16; FLOW_GROUPS],
-    /// Transmit memory that the application has not allocated.
-    pub arena: Mutex<crate::shared::arena::Arena>,
-    /// Where the next dataplane of the program reads how much of it was given out.
-    legacy: Option<&'static Legacy>,
+    /// Transmit memory that the processes of the program have not allocated, for each of them.
+    pub(crate) lots: [Mutex<Lot>; ATTACHMENTS_MAX],
+    /// Flows that refer to the memory of processes that have ended.
+    pub mourning: Mourning,
     /// Receive frames between the threads' pools.
     pub spare: Spare,
     /// Sleeping elastic threads and how to wake them.
@@ -62,11 +72,12 @@ impl Shared {
         now_us: u64,
     ) -> Shared {
         let threads = wakers.len() as u16;
-        let arena = Mutex::new(crate::shared::arena::Arena::new(memory.arena()));
+        let arena = memory.arena();
         Shared {
             flow_hash: FlowHash::new(config.flow_hash_key),
             neighbors: NeighborTable::new(&config, macs, now_us),
             owners: std::array::from_fn(|group| AtomicU16::new(group as u16 % threads)),
+            mourning: Mourning::default(),
             spare: Spare::new(wakers.len(), config.rx_frames),
             guard: Waker::new(-1),
             updates: Updates::new(wakers.len()),
@@ -75,19 +86,33 @@ impl Shared {
             vnic_rules: vnic_rules::SharedRules::new(config.vnic_rules.clone()),
             config,
             memory,
-            arena,
-            legacy: None,
+            lots: std::array::from_fn(|_| {
+                Mutex::new(Lot { arena: Arena::new(arena), publish: None })
+            }),
             wakers,
         }
     }
 
-    /// Transmit memory before this offset belongs to the program already. From now on the end of
-    /// what was given out is published.
-    pub(crate) fn continue_from(&mut self, given_bytes: u64, legacy: &'static Legacy) {
-        self.legacy = Some(legacy);
-        let arena = self.arena.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        arena.give(given_bytes);
-        legacy.given_bytes.store(arena.end(), Ordering::Relaxed);
+    /// Transmit memory of a process: what lies before this offset belongs to it already. From now
+    /// on `publish` gets the end of what was given out.
+    pub(crate) fn continue_from(
+        &self,
+        of: AttachmentId,
+        given_bytes: u64,
+        publish: Box<dyn Fn(u64) + Send>,
+    ) {
+        let lot = &self.lots[usize::from(of)];
+        let mut lot = lot.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        lot.arena.clear();
+        lot.arena.give(given_bytes);
+        publish(lot.arena.end());
+        lot.publish = Some(publish);
+    }
+
+    /// A process has ended: nothing of its transmit memory is given out any more.
+    pub(crate) fn end_lot(&self, of: AttachmentId) {
+        let lot = &self.lots[usize::from(of)];
+        lot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).publish = None;
     }
 
     /// Number of elastic threads.

@@ -8,9 +8,9 @@ use crate::flows::flow::{Flow, Holder, Payload, Waits};
 use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
 use crate::flows::{Flows, touch};
-use ix_abi::{
-    CallError, Congestion, Cookie, Endpoint, FlowInfo, FlowOption, SG_MAX, SgArray, SgEntry,
-};
+use crate::io::Io;
+use ix_abi::{CallError, Congestion, Cookie, Endpoint, FlowInfo, FlowOption, SG_MAX, SgArray};
+use ix_proto::crossing::AttachmentId;
 use ix_tcp::CongestionControl as Kind;
 use ix_tcp::{Listener, Tcb};
 use ix_wire::{FlowTuple, IpAddr, Seq};
@@ -20,17 +20,19 @@ impl Tcp {
         if sg.entries > SG_MAX as u64 {
             return Err(CallError::Invalid);
         }
-        let shared = &cx.io.cx.shared;
+        let Context { shared, caller, .. } = &cx.io.cx;
+        let (shared, caller, shift) = (shared, *caller, cx.io.cx.shift);
         let Flows { groups, touched, .. } = &mut *cx.flows;
-        let flow = own_flow(groups, handle)?;
+        let flow = own_flow(groups, handle, caller)?;
         if !flow.tcb.state().sends() || flow.socket.holder != Holder::Application {
             return Err(CallError::State);
         }
         let mut space = flow.tcb.send_space(&self.config) as u64;
         let mut taken = 0;
         for index in 0..sg.entries {
-            let may_send = |entry: &SgEntry| shared.memory.app_may_send(entry.base, entry.len);
-            let Some(entry) = shared.read_sg(sg, index).filter(may_send) else {
+            let found = shared.read_sg(shift, sg, index);
+            let found = found.and_then(|entry| Some((shared.sendable(shift, &entry)?, entry)));
+            let Some((base, entry)) = found else {
                 // What was before the bad entry is taken: return its length, and fault at the next
                 // call.
                 if taken > 0 {
@@ -39,7 +41,7 @@ impl Tcp {
                 return Err(CallError::Fault);
             };
             let n = entry.len.min(space);
-            flow.socket.sendq.push(entry.base, n as u32);
+            flow.socket.sendq.push(base, n as u32);
             taken += n;
             space -= n;
             if n < entry.len {
@@ -54,7 +56,7 @@ impl Tcp {
     pub fn recv_done(&mut self, cx: &mut TcpContext<'_>, handle: u64, bytes: u64) -> Answer {
         let Flows { groups, touched, .. } = &mut *cx.flows;
         let cx = &mut cx.io.cx;
-        let flow = own_flow(groups, handle)?;
+        let flow = own_flow(groups, handle, cx.caller)?;
         let Context { shared, rx_pool, flow_frames, .. } = cx;
         let freed = flow
             .socket
@@ -70,7 +72,7 @@ impl Tcp {
 
     pub fn accept(&mut self, cx: &mut TcpContext<'_>, handle: u64, cookie: u64) -> Answer {
         let id = FlowId::from_handle(handle);
-        let flow = named_flow(&mut cx.flows.groups, id)?;
+        let flow = named_flow(&mut cx.flows.groups, id, cx.io.cx.caller)?;
         match flow.socket.holder {
             Holder::Knocking => {}
             Holder::Application | Holder::Connecting => return Err(CallError::State),
@@ -79,7 +81,7 @@ impl Tcp {
         flow.socket.cookie = cookie;
         flow.socket.holder = Holder::Application;
         if flow.socket.unannounced() {
-            cx.flows.to_announce.push_back(id);
+            cx.io.cx.attached[flow.socket.owner].to_announce.push_back(handle);
         }
         self.stop_waiting(cx.flows, id);
         cx.io.cx.metrics.counters.accepted.add(1);
@@ -88,7 +90,7 @@ impl Tcp {
 
     pub fn reject(&mut self, cx: &mut TcpContext<'_>, handle: u64) -> Answer {
         let id = FlowId::from_handle(handle);
-        let flow = named_flow(&mut cx.flows.groups, id)?;
+        let flow = named_flow(&mut cx.flows.groups, id, cx.io.cx.caller)?;
         if flow.socket.holder != Holder::Knocking {
             return Err(CallError::State);
         }
@@ -98,13 +100,13 @@ impl Tcp {
     }
 
     pub fn close(&mut self, cx: &mut TcpContext<'_>, handle: u64) -> Answer {
-        own_flow(&mut cx.flows.groups, handle)?;
+        own_flow(&mut cx.flows.groups, handle, cx.io.cx.caller)?;
         self.end(cx.io, cx.flows, FlowId::from_handle(handle), End::Close);
         Ok(0)
     }
 
     pub fn abort(&mut self, cx: &mut TcpContext<'_>, handle: u64) -> Answer {
-        own_flow(&mut cx.flows.groups, handle)?;
+        own_flow(&mut cx.flows.groups, handle, cx.io.cx.caller)?;
         self.end(cx.io, cx.flows, FlowId::from_handle(handle), End::Abort);
         Ok(0)
     }
@@ -112,7 +114,7 @@ impl Tcp {
     pub fn shutdown(&mut self, cx: &mut TcpContext<'_>, handle: u64) -> Answer {
         let TcpContext { io, flows, .. } = cx;
         let groups = &mut flows.groups;
-        let flow = own_flow(groups, handle)?;
+        let flow = own_flow(groups, handle, io.cx.caller)?;
         if !flow.tcb.state().sends() {
             return Err(CallError::State);
         }
@@ -123,7 +125,7 @@ impl Tcp {
     }
 
     pub fn set_opt(&mut self, cx: &mut TcpContext<'_>, handle: u64, option: FlowOption) -> Answer {
-        let flow = own_flow(&mut cx.flows.groups, handle)?;
+        let flow = own_flow(&mut cx.flows.groups, handle, cx.io.cx.caller)?;
         match option {
             FlowOption::Nagle(on) => flow.tcb.set_nagle(on),
             FlowOption::KeepaliveS(seconds) => {
@@ -149,13 +151,13 @@ impl Tcp {
     }
 
     pub fn set_cookie(&mut self, cx: &mut TcpContext<'_>, handle: u64, cookie: u64) -> Answer {
-        own_flow(&mut cx.flows.groups, handle)?.socket.cookie = cookie;
+        own_flow(&mut cx.flows.groups, handle, cx.io.cx.caller)?.socket.cookie = cookie;
         Ok(0)
     }
 
     pub fn get_info(&mut self, cx: &mut TcpContext<'_>, handle: u64, to: u64) -> Answer {
         let id = FlowId::from_handle(handle);
-        let flow = own_flow(&mut cx.flows.groups, handle)?;
+        let flow = own_flow(&mut cx.flows.groups, handle, cx.io.cx.caller)?;
         let (tuple, info) = (*flow.tcb.tuple(), flow.tcb.info(&self.config));
         let answer = FlowInfo {
             local_addr: tuple.local.0,
@@ -175,7 +177,8 @@ impl Tcp {
             retransmits: info.retransmits,
             reserved: 0,
         };
-        if cx.io.cx.shared.write_info(to, answer) { Ok(0) } else { Err(CallError::Fault) }
+        let cx = &cx.io.cx;
+        if cx.shared.write_info(cx.shift, to, answer) { Ok(0) } else { Err(CallError::Fault) }
     }
 }
 
@@ -203,7 +206,9 @@ impl Tcp {
         };
         let addr = if addr.is_unspecified() { IpAddr::UNSPECIFIED } else { addr };
         let backlog = Listener::new(backlog, backlog);
-        let listening = Listening { addr, port, cookie, backlog, holds, cookies_until_us: 0 };
+        let owner = cx.io.cx.caller;
+        let listening =
+            Listening { addr, port, owner, cookie, backlog, holds, cookies_until_us: 0 };
         self.listeners.add(listening).map_err(|e| match e {
             ListenError::InUse => CallError::InUse,
             ListenError::TooMany => CallError::NoResource,
@@ -211,8 +216,11 @@ impl Tcp {
     }
 
     /// Changes the backlog of a listener, and frees places in it.
-    pub fn backlog(&mut self, id: u64, backlog: u32, freed: u32) -> Answer {
+    pub fn backlog(&mut self, caller: AttachmentId, id: u64, backlog: u32, freed: u32) -> Answer {
         let slot = self.listeners.slot_of(id).ok_or(CallError::BadHandle)?;
+        if self.listeners.owner_of(slot) != Some(caller) {
+            return Err(CallError::BadHandle);
+        }
         let listening = self.listeners.get(slot).ok_or(CallError::BadHandle)?;
         if backlog != 0 {
             let backlog = backlog.min(BACKLOG_MAX);
@@ -227,16 +235,35 @@ impl Tcp {
     /// Refuses all flows that wait at the listener, then removes it.
     pub fn unlisten(&mut self, cx: &mut TcpContext<'_>, id: u64) -> Answer {
         let slot = self.listeners.slot_of(id).ok_or(CallError::BadHandle)?;
+        if self.listeners.owner_of(slot) != Some(cx.io.cx.caller) {
+            return Err(CallError::BadHandle);
+        }
+        self.end_listener(cx.io, cx.flows, slot);
+        Ok(0)
+    }
+
+    /// Removes a listener. Flows that wait there go to a listener of another process at the same
+    /// address, or else are refused.
+    pub(crate) fn end_listener(&mut self, io: &mut Io, flows: &mut Flows, slot: u16) {
+        let Some(owner) = self.listeners.owner_of(slot) else { return };
         let waiting =
             |flow: &Flow| flow.socket.waits != Waits::Nowhere && flow.socket.listener == slot;
-        let ids: Vec<FlowId> =
-            cx.flows.groups.iter().flatten().flat_map(|group| group.ids_where(waiting)).collect();
-        for id in ids {
-            self.stop_waiting(cx.flows, id);
-            self.end(cx.io, cx.flows, id, End::Abort);
+        for id in flows.ids_where(waiting) {
+            let to = self.listeners.other_than(slot, owner);
+            match to.zip(flows.get(id)) {
+                Some((to, flow)) => {
+                    self.listeners.give(&mut flow.socket, to);
+                    if flow.socket.holder == Holder::Knocking {
+                        self.knock(io, flow);
+                    }
+                }
+                None => {
+                    self.stop_waiting(flows, id);
+                    self.end(io, flows, id, End::Abort);
+                }
+            }
         }
         self.listeners.remove(slot);
-        Ok(0)
     }
 
     pub fn connect(
@@ -304,6 +331,7 @@ impl Tcp {
         }
         let mut flow = Flow::new(tcb, hash, device, Holder::Connecting, cx.io.cx.now_us);
         flow.socket.cookie = cookie;
+        flow.socket.owner = cx.io.cx.caller;
         let id = cx.flows.insert(&cx.io.cx, group, flow).ok_or(CallError::NoResource)?;
         cx.flows.touch(id);
         cx.io.cx.metrics.counters.connects.add(1);
@@ -370,17 +398,27 @@ fn congestion(algorithm: Congestion) -> Kind {
     }
 }
 
-/// The flow with a name, which may be stale or forged, or belong to another thread.
-fn named_flow(groups: &mut [Option<Box<FlowGroup>>], id: FlowId) -> Result<&mut Flow, CallError> {
-    match groups.get_mut(usize::from(id.group)) {
-        Some(Some(group)) => group.get(id).ok_or(CallError::BadHandle),
-        Some(None) if id.generation != 0 => Err(CallError::Moved),
-        _ => Err(CallError::BadHandle),
-    }
+/// The caller's flow with a name, which may be stale or forged, or belong to another thread or
+/// another process of the program.
+fn named_flow(
+    groups: &mut [Option<Box<FlowGroup>>],
+    id: FlowId,
+    caller: AttachmentId,
+) -> Result<&mut Flow, CallError> {
+    let flow = match groups.get_mut(usize::from(id.group)) {
+        Some(Some(group)) => group.get(id).ok_or(CallError::BadHandle)?,
+        Some(None) if id.generation != 0 => return Err(CallError::Moved),
+        _ => return Err(CallError::BadHandle),
+    };
+    if flow.socket.owner == caller { Ok(flow) } else { Err(CallError::BadHandle) }
 }
 
-fn own_flow(groups: &mut [Option<Box<FlowGroup>>], handle: u64) -> Result<&mut Flow, CallError> {
-    let flow = named_flow(groups, FlowId::from_handle(handle))?;
+pub(super) fn own_flow(
+    groups: &mut [Option<Box<FlowGroup>>],
+    handle: u64,
+    caller: AttachmentId,
+) -> Result<&mut Flow, CallError> {
+    let flow = named_flow(groups, FlowId::from_handle(handle), caller)?;
     match flow.socket.holder {
         Holder::Application | Holder::Connecting => Ok(flow),
         Holder::Knocking => Err(CallError::State),

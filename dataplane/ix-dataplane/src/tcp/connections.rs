@@ -8,6 +8,7 @@ use crate::flows::handle::FlowId;
 use crate::flows::{Flows, flow_and_alarm, flow_of, schedule, touch};
 use crate::io::Io;
 use crate::receive::batch::Work;
+use ix_proto::crossing::AttachmentId;
 use ix_tcp::icmp::IcmpError;
 use ix_tcp::{State, Tcb};
 use ix_wire::{FlowTuple, Seq, TcpHeader, TcpPacket};
@@ -158,21 +159,20 @@ impl Tcp {
     }
 }
 
-/// Announces data that arrived before the application accepted the flow, or while it was
-/// non-responsive.
-pub(crate) fn announce_early_data(cx: &mut Context, flows: &mut Flows) {
-    while cx.events.has_room() {
-        let Some(id) = flows.to_announce.pop_front() else { return };
-        let Some(flow) = flows.get(id) else { continue };
-        if flow.socket.holder != Holder::Application {
+/// Announces to a process data that arrived before it accepted the flow, or while it computed.
+pub(crate) fn announce_early_data(cx: &mut Context, flows: &mut Flows, to: AttachmentId) {
+    while cx.attached[to].events.has_room() {
+        let Some(handle) = cx.attached[to].to_announce.pop_front() else { return };
+        let Some(flow) = flows.get(FlowId::from_handle(handle)) else { continue };
+        if flow.socket.holder != Holder::Application || flow.socket.owner != to {
             continue;
         }
-        let Context { shared, events, .. } = &mut *cx;
+        let Context { shared, attached, .. } = &mut *cx;
         let socket = &mut flow.socket;
         let held = std::mem::take(&mut socket.held);
         let skip = socket.announced as usize;
         held.for_each(&shared.memory, skip, |addr, len| {
-            announce(events, socket, addr, len as u32);
+            announce(attached, socket, addr, len as u32);
         });
         socket.held = held;
         if socket.eof_pending {

@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::flows::flow::{Flow, Holder, Payload, Waits};
 use crate::flows::handle::FlowId;
 use crate::flows::{Flows, flow_of, touch};
+use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
 use crate::receive::batch::Work;
 use crate::verdict::Verdict;
@@ -172,6 +173,9 @@ impl Tcp {
                 io.cx.announce_sent(socket, flow.tcb.send_space(cfg));
             }
             Holder::Knocking if socket.waits != Waits::Knocking => {
+                if !io.cx.attached.is_present(socket.owner) {
+                    listeners.give_to_present(socket, &io.cx.attached);
+                }
                 let Some(listening) = listeners.get(socket.listener) else {
                     // It came from a thread with a listener; this thread has none.
                     self.end(io, flows, id, End::Abort);
@@ -181,17 +185,24 @@ impl Tcp {
                     listening.backlog.established();
                 }
                 socket.waits = Waits::Knocking;
-                let tuple = flow.tcb.tuple();
-                io.cx.metrics.counters.knocks.add(1);
-                io.cx.events.push(Event::Knock {
-                    listener: listening.cookie,
-                    handle: id.handle(),
-                    peer: Endpoint { addr: tuple.remote.0, port: tuple.remote_port },
-                });
+                self.knock(io, flow);
             }
             _ => {}
         }
         verdict
+    }
+
+    /// Announces a flow to the process that listens.
+    pub(super) fn knock(&mut self, io: &mut Io, flow: &Flow) {
+        let (socket, tuple) = (&flow.socket, flow.tcb.tuple());
+        let Some(listening) = self.listeners.get(socket.listener) else { return };
+        io.cx.metrics.counters.knocks.add(1);
+        let event = Event::Knock {
+            listener: listening.cookie,
+            handle: socket.id.handle(),
+            peer: Endpoint { addr: tuple.remote.0, port: tuple.remote_port },
+        };
+        io.cx.attached.push(socket.owner, event);
     }
 
     /// Processes a segment without a flow: it goes to a listener, or is refused (RFC 9293 section
@@ -205,6 +216,7 @@ impl Tcp {
     ) -> Verdict {
         let flags = seg.packet.header.flags;
         let slot = self.listeners.find(seg.tuple.local, seg.tuple.local_port);
+        let slot = slot.map(|slot| self.listeners.share_out(slot, &cx.io.cx.attached));
         match (slot, flags.0 & OPENING.0) {
             (Some(slot), f) if f == TcpFlags::SYN.0 && !flags.contains(TcpFlags::FIN) => {
                 self.handle_syn(cx, slot, seg, mbuf, floor)
@@ -227,14 +239,14 @@ impl Tcp {
         let Segment { work, packet, tuple } = seg;
         let now_us = cx.io.cx.now_us;
         let Some(listening) = self.listeners.get(slot) else { return cx.done(seg, mbuf) };
-        let backlog = &mut listening.backlog;
+        let (owner, backlog) = (listening.owner, &mut listening.backlog);
         let verdict = match if floor.is_some() { backlog.on_syn_again() } else { backlog.on_syn() }
         {
             SynVerdict::Accept => {
                 let mut tcb = self.new_passive(&cx.io.cx, &packet.header, tuple, floor);
                 tcb.syn_mark(packet.ip.ecn);
                 let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Embryonic, now_us);
-                flow.socket.listener = slot;
+                (flow.socket.listener, flow.socket.owner) = (slot, owner);
                 flow.socket.waits = Waits::HalfOpen;
                 match cx.flows.insert(&cx.io.cx, usize::from(work.group), flow) {
                     Some(id) => {
@@ -250,7 +262,7 @@ impl Tcp {
                 }
             }
             SynVerdict::Cookie => {
-                listening.cookies_until_us = now_us + ix_tcp::syn_cookie::LIFETIME_US;
+                self.listeners.expect_cookies(slot, now_us + ix_tcp::syn_cookie::LIFETIME_US);
                 self.send_cookie(cx.io, work.port, packet, tuple);
                 Ok(())
             }
@@ -279,11 +291,12 @@ impl Tcp {
             return cx.done(seg, mbuf).and(Err(LocalDrop::NoCookie.into()));
         };
         let Some(listening) = self.listeners.get(slot) else { return cx.done(seg, mbuf) };
+        let owner = listening.owner;
         if !listening.backlog.on_cookie() {
             return cx.done(seg, mbuf).and(Err(LocalDrop::Backlog.into()));
         }
         let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Knocking, now_us);
-        flow.socket.listener = slot;
+        (flow.socket.listener, flow.socket.owner) = (slot, owner);
         match cx.flows.insert(&cx.io.cx, usize::from(work.group), flow) {
             Some(id) => self.segment(cx, id, seg, mbuf),
             None => {

@@ -1,10 +1,13 @@
 //! The listeners of one elastic thread. A listener serves the flow groups of its thread; an
-//! application that wants all connections listens on every elastic thread.
+//! application that wants all connections listens on every elastic thread. Several processes of the
+//! program may listen at one address: new connections go to them in turn.
+use crate::attachment::Attachments;
 use crate::flows::flow::{TcpSocket, Waits};
 use crate::flows::flow_of;
 use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
 use ix_proto::GroupSet;
+use ix_proto::crossing::AttachmentId;
 use ix_tcp::Listener;
 use ix_wire::IpAddr;
 use std::collections::BTreeMap;
@@ -15,6 +18,8 @@ pub struct Listening {
     pub addr: IpAddr,
     /// Local port.
     pub port: u16,
+    /// The process of the program that listens.
+    pub owner: AttachmentId,
     /// The application's name.
     pub cookie: u64,
     /// The bounded backlog.
@@ -50,6 +55,8 @@ struct Slot {
 pub struct Listeners {
     slots: Vec<Slot>,
     by_port: BTreeMap<u16, Vec<u16>>,
+    /// Grows with each connection to an address at which several listen.
+    turn: usize,
 }
 
 /// Most listeners of one thread.
@@ -58,7 +65,7 @@ const LISTENERS_MAX: usize = 4096;
 /// Why a listener cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenError {
-    /// Another listener has this address and port.
+    /// Another listener of the same process has this address and port.
     InUse,
     /// Too many listeners.
     TooMany,
@@ -68,8 +75,9 @@ impl Listeners {
     /// Adds a listener; returns its id.
     pub fn add(&mut self, listening: Listening) -> Result<u64, ListenError> {
         let port = listening.port;
-        let taken =
-            |slot: &u16| self.get_slot(*slot).is_some_and(|other| other.addr == listening.addr);
+        let (addr, owner) = (listening.addr, listening.owner);
+        let is_same = |other: &Listening| (other.addr, other.owner) == (addr, owner);
+        let taken = |slot: &u16| self.get_slot(*slot).is_some_and(is_same);
         if self.by_port.get(&port).is_some_and(|slots| slots.iter().any(taken)) {
             return Err(ListenError::InUse);
         }
@@ -84,6 +92,10 @@ impl Listeners {
         };
         self.slots[index].listening = Some(listening);
         self.by_port.entry(port).or_default().push(index as u16);
+        // Cookies of another process's listener are good for this one, too.
+        let others = self.all_at(addr, port).filter_map(|slot| self.get_slot(slot));
+        let until_us = others.map(|other| other.cookies_until_us).max().unwrap_or(0);
+        self.expect_cookies(index as u16, until_us);
         Ok((self.slots[index].generation as u64) << 16 | index as u64)
     }
 
@@ -129,10 +141,105 @@ impl Listeners {
         }
     }
 
-    /// The slot of the listener with exactly this address and port.
-    pub fn find_exact(&self, addr: IpAddr, port: u16) -> Option<u16> {
-        let mut slots = self.by_port.get(&port)?.iter().copied();
-        slots.find(|slot| self.get_slot(*slot).is_some_and(|l| l.addr == addr))
+    /// The slots of the listeners with exactly this address and port.
+    fn all_at(&self, addr: IpAddr, port: u16) -> impl Iterator<Item = u16> {
+        let slots = self.by_port.get(&port).into_iter().flatten().copied();
+        slots.filter(move |slot| self.get_slot(*slot).is_some_and(|l| l.addr == addr))
+    }
+
+    /// The slot of the listener with exactly this address and port: that of `owner`, or else of
+    /// another process.
+    pub fn find_exact(&self, addr: IpAddr, port: u16, owner: AttachmentId) -> Option<u16> {
+        let is_its = |slot: &u16| self.get_slot(*slot).is_some_and(|l| l.owner == owner);
+        let own = self.all_at(addr, port).find(is_its);
+        own.or_else(|| self.all_at(addr, port).next())
+    }
+
+    /// The slots of all listeners at the address of this one, itself included.
+    fn sharers(&self, slot: u16) -> Vec<u16> {
+        self.get_slot(slot).map_or(Vec::new(), |l| self.all_at(l.addr, l.port).collect())
+    }
+
+    /// Of the listeners at the address of this one the one that gets the next connection: they take
+    /// turns, those whose process is present first.
+    #[inline]
+    pub fn share_out(&mut self, slot: u16, attached: &Attachments) -> u16 {
+        let port = self.get_slot(slot).map_or(0, |l| l.port);
+        match self.by_port.get(&port) {
+            Some(slots) if slots.len() > 1 => self.next_of_several(slot, attached),
+            _ => slot,
+        }
+    }
+
+    #[cold]
+    fn next_of_several(&mut self, slot: u16, attached: &Attachments) -> u16 {
+        let all = self.sharers(slot);
+        let is_here =
+            |slot: &&u16| self.get_slot(**slot).is_some_and(|l| attached.is_present(l.owner));
+        let here: Vec<u16> = all.iter().filter(is_here).copied().collect();
+        let of = if here.is_empty() { all } else { here };
+        self.turn = self.turn.wrapping_add(1);
+        of.get(self.turn % of.len().max(1)).copied().unwrap_or(slot)
+    }
+
+    /// Whether the process of a listener at the address of this one is present.
+    pub fn is_any_present(&self, slot: u16, attached: &Attachments) -> bool {
+        let is_here = |slot: u16| self.get_slot(slot).is_some_and(|l| attached.is_present(l.owner));
+        self.sharers(slot).into_iter().any(is_here)
+    }
+
+    /// Another listener at the address of this one, not of this process.
+    pub fn other_than(&self, slot: u16, owner: AttachmentId) -> Option<u16> {
+        let is_other = |slot: &u16| self.get_slot(*slot).is_some_and(|l| l.owner != owner);
+        self.sharers(slot).into_iter().find(is_other)
+    }
+
+    /// Gives a flow that waits at a listener to another one at the same address.
+    pub fn give(&mut self, socket: &mut TcpSocket, to: u16) {
+        let waits = socket.waits;
+        if let Some(from) = self.get(socket.listener) {
+            from.count_moved(waits, false);
+        }
+        if let Some(listening) = self.get(to) {
+            listening.count_moved(waits, true);
+            (socket.listener, socket.owner) = (to, listening.owner);
+        }
+    }
+
+    /// Gives a flow that waits at a listener whose process is absent to one whose process is not.
+    #[cold]
+    pub fn give_to_present(&mut self, socket: &mut TcpSocket, attached: &Attachments) {
+        let to = self.share_out(socket.listener, attached);
+        if self.owner_of(to).is_some_and(|owner| attached.is_present(owner)) {
+            self.give(socket, to);
+        }
+    }
+
+    /// ACKs of SYN cookies may arrive until this time at the address of this listener.
+    pub fn expect_cookies(&mut self, slot: u16, until_us: u64) {
+        for slot in self.sharers(slot) {
+            if let Some(listening) = self.get(slot) {
+                listening.cookies_until_us = listening.cookies_until_us.max(until_us);
+            }
+        }
+    }
+
+    /// The same for the listeners with exactly this address and port.
+    pub fn expect_cookies_at(&mut self, addr: IpAddr, port: u16, until_us: u64) {
+        let slot = self.all_at(addr, port).next();
+        slot.into_iter().for_each(|slot| self.expect_cookies(slot, until_us));
+    }
+
+    /// Slots of the listeners of a process.
+    pub fn of(&self, owner: AttachmentId) -> Vec<u16> {
+        let all = (0..).zip(&self.slots);
+        let is_its = |slot: &Slot| slot.listening.as_ref().is_some_and(|l| l.owner == owner);
+        all.filter(|(_, slot)| is_its(slot)).map(|(index, _)| index).collect()
+    }
+
+    /// The process of a listener.
+    pub fn owner_of(&self, slot: u16) -> Option<AttachmentId> {
+        self.get_slot(slot).map(|listening| listening.owner)
     }
 
     /// Whether a flow waits at a listener.
@@ -189,12 +296,12 @@ impl Listeners {
         waiting: &[(FlowId, IpAddr, u16)],
     ) {
         for (id, addr, port) in waiting {
-            let slot = self.find_exact(*addr, *port);
             let Some(flow) = flow_of(groups, *id) else { continue };
+            let slot = self.find_exact(*addr, *port, flow.socket.owner);
             match slot.and_then(|slot| Some((slot, self.get(slot)?))) {
                 Some((slot, listening)) => {
-                    flow.socket.listener = slot;
                     listening.count_moved(flow.socket.waits, true);
+                    flow.socket.listener = slot;
                 }
                 None => {
                     flow.socket.listener = u16::MAX;
@@ -219,6 +326,7 @@ mod tests {
         Listening {
             addr: IpAddr::v4(addr),
             port,
+            owner: 0,
             cookie: 0,
             backlog: Listener::new(8, 8),
             holds: false,

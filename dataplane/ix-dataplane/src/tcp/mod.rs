@@ -2,6 +2,7 @@
 //! one connection; this module connects it to one elastic thread.
 pub mod calls;
 pub mod connections;
+mod give;
 pub mod inbound;
 pub mod listeners;
 pub mod output;

@@ -1,6 +1,6 @@
 //! The output of a flow: segments become packets, progress becomes event conditions.
+use crate::attachment::Attachments;
 use crate::context::Context;
-use crate::events::EventWriter;
 use crate::flows::flow::{Holder, Payload, TcpSocket};
 use crate::icmp::call_error;
 use crate::io::Io;
@@ -81,14 +81,15 @@ impl Output<Payload> for FlowOutput<'_> {
         socket.bytes_in += u64::from(len);
         socket.held.push(&io.cx.shared.memory, buf.0);
         if socket.holder == Holder::Application {
-            announce(&mut io.cx.events, socket, addr, len);
+            announce(&mut io.cx.attached, socket, addr, len);
         }
     }
 
     fn append(&mut self, buf: Payload) -> Result<(), Payload> {
         let FlowOutput { io, socket } = self;
         let is_told = socket.announced as usize == socket.held.count();
-        let may_tell = socket.holder == Holder::Application && !io.cx.events.is_muted();
+        let may_tell =
+            socket.holder == Holder::Application && io.cx.attached.is_present(socket.owner);
         if is_told && !may_tell {
             // Of one buffer all is announced, or nothing.
             return Err(buf);
@@ -123,6 +124,9 @@ impl Output<Payload> for FlowOutput<'_> {
     fn acked(&mut self, bytes: u32) {
         self.socket.sendq.pop(bytes);
         self.socket.acked_bytes += bytes;
+        if self.socket.sendq.owes() {
+            self.io.cx.pay(self.socket);
+        }
         self.socket.bytes_out += u64::from(bytes);
     }
 
@@ -180,7 +184,8 @@ fn copy_payload(
 }
 
 /// Announces received data, which is already in `held`.
-pub(crate) fn announce(events: &mut EventWriter, socket: &mut TcpSocket, addr: u64, len: u32) {
+pub(crate) fn announce(attached: &mut Attachments, socket: &mut TcpSocket, addr: u64, len: u32) {
+    let events = &mut attached[socket.owner].events;
     if events.is_muted() {
         return;
     }
@@ -194,26 +199,42 @@ impl Context {
     /// Announces data that was appended to a buffer that is announced already.
     fn announce_part(&mut self, socket: &TcpSocket, addr: u64, len: u32) {
         let (cookie, handle) = (socket.cookie, socket.id.handle());
-        self.events.push(Event::Recv { cookie, handle, data: RxData { addr, len } });
+        let data = RxData { addr, len };
+        self.attached.push(socket.owner, Event::Recv { cookie, handle, data });
     }
 
     pub(crate) fn announce_eof(&mut self, socket: &mut TcpSocket) {
-        if self.events.is_muted() {
+        if !self.attached.is_present(socket.owner) {
             return;
         }
         socket.eof_pending = false;
-        self.events.push(Event::Eof { cookie: socket.cookie, handle: socket.id.handle() });
+        let (cookie, handle) = (socket.cookie, socket.id.handle());
+        self.attached.push(socket.owner, Event::Eof { cookie, handle });
     }
 
     /// Announces acknowledged data, and how much the application may send now.
     pub(crate) fn announce_sent(&mut self, socket: &mut TcpSocket, send_space: u32) {
-        if self.events.is_muted() {
+        if !self.attached.is_present(socket.owner) {
             return;
         }
         let (cookie, handle, bytes) = (socket.cookie, socket.id.handle(), socket.acked_bytes);
         socket.acked_bytes = 0;
         socket.window_opened = false;
-        self.events.push(Event::Sent { cookie, handle, bytes, window: send_space.into() });
+        let window = send_space.into();
+        self.attached.push(socket.owner, Event::Sent { cookie, handle, bytes, window });
+    }
+
+    /// Tells those that had the flow before what of theirs is acknowledged. The rest is the
+    /// owner's.
+    #[cold]
+    pub(crate) fn pay(&mut self, socket: &mut TcpSocket) {
+        let handle = socket.id.handle();
+        while let Some(debt) = socket.sendq.pay(socket.acked_bytes) {
+            socket.acked_bytes -= debt.bytes;
+            let event = Event::Sent { cookie: debt.cookie, handle, bytes: debt.bytes, window: 0 };
+            // If it has ended, the event is dropped.
+            self.attached.push(debt.to, event);
+        }
     }
 
     fn flow_established(&mut self, socket: &mut TcpSocket) {
@@ -233,20 +254,21 @@ impl Context {
     /// while no event may be written.
     pub(crate) fn announce_error(&mut self, socket: &TcpSocket, said: &IcmpError) {
         let known = matches!(socket.holder, Holder::Connecting | Holder::Application);
-        if !known || self.events.is_muted() {
+        if !known || !self.attached.is_present(socket.owner) {
             return;
         }
-        self.events.push(Event::FlowError {
+        let event = Event::FlowError {
             cookie: socket.cookie,
             handle: socket.id.handle(),
             why: call_error(said),
             icmp: IcmpMessage::new(said.said, said.by.0),
-        });
+        };
+        self.attached.push(socket.owner, event);
     }
 
     fn announce_connected(&mut self, socket: &TcpSocket, outcome: Result<(), CallError>) {
         let (cookie, handle) = (socket.cookie, socket.id.handle());
-        self.events.push(Event::Connected { cookie, handle, outcome });
+        self.attached.push(socket.owner, Event::Connected { cookie, handle, outcome });
     }
 
     fn flow_dead(&mut self, socket: &mut TcpSocket, reason: DeadReason) {
@@ -269,7 +291,7 @@ impl Context {
                     DeadReason::Unreachable => ix_abi::DeadReason::Unreachable,
                 };
                 let (cookie, handle) = (socket.cookie, socket.id.handle());
-                self.events.push(Event::Dead { cookie, handle, reason });
+                self.attached.push(socket.owner, Event::Dead { cookie, handle, reason });
             }
             Holder::Knocking | Holder::Embryonic | Holder::Orphan => {}
         }
@@ -280,6 +302,12 @@ impl Context {
     /// Takes back what the application was lent, once it has returned from the events that it may
     /// be reading now.
     pub(crate) fn bury(&mut self, socket: &mut TcpSocket) {
+        if socket.sendq.owes() {
+            // Nothing of it is sent any more.
+            socket.acked_bytes = u32::MAX;
+            self.pay(socket);
+            socket.acked_bytes = 0;
+        }
         socket.sendq.clear();
         self.bury_received(socket);
     }
@@ -291,7 +319,11 @@ impl Context {
         socket.front_done = 0;
         if !socket.held.is_empty() {
             self.flow_frames[usize::from(socket.id.group)] -= socket.held.count() as u32;
-            self.graveyard.push(std::mem::take(&mut socket.held));
+            let attachment = &mut self.attached[socket.owner];
+            attachment.bury(std::mem::take(&mut socket.held));
+            if attachment.has_ended() {
+                attachment.empty_graveyard(&self.shared.memory, &mut self.rx_pool);
+            }
         }
     }
 }

@@ -1,4 +1,5 @@
 //! Timers of the application: bounded in number, fired once, named by slot and generation.
+use ix_proto::crossing::AttachmentId;
 
 /// Application timers of one elastic thread.
 pub struct AppTimers {
@@ -10,7 +11,14 @@ pub struct AppTimers {
 
 struct Slot {
     generation: u32,
-    armed: Option<(u64, u64)>,
+    armed: Option<Armed>,
+}
+
+/// A timer that is set.
+#[derive(Clone, Copy)]
+struct Armed {
+    owner: AttachmentId,
+    cookie: u64,
 }
 
 impl AppTimers {
@@ -24,8 +32,8 @@ impl AppTimers {
         self.armed
     }
 
-    /// Sets a timer for `deadline_us`; returns its id, or `None` if there are too many.
-    pub fn set(&mut self, cookie: u64, deadline_us: u64) -> Option<u64> {
+    /// Sets a timer of a process; returns its id, or `None` if there are too many.
+    pub fn set(&mut self, owner: AttachmentId, cookie: u64) -> Option<u64> {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.slots.len() < self.max => {
@@ -35,30 +43,38 @@ impl AppTimers {
             None => return None,
         };
         let slot = &mut self.slots[index as usize];
-        slot.armed = Some((cookie, deadline_us));
+        slot.armed = Some(Armed { owner, cookie });
         self.armed += 1;
         Some((slot.generation as u64) << 24 | index as u64)
     }
 
-    /// Stops a timer; false if there is no such timer any more.
-    pub fn cancel(&mut self, id: u64) -> bool {
-        self.take(id).is_some()
+    /// Stops a timer; false if the process has no such timer any more.
+    pub fn cancel(&mut self, owner: AttachmentId, id: u64) -> bool {
+        self.owner_of(id) == Some(owner) && self.take(id).is_some()
     }
 
-    /// To be called when the wheel has reached the timer: returns its cookie, if it is still set.
-    pub fn fire(&mut self, id: u64) -> Option<u64> {
-        self.take(id).map(|(cookie, _)| cookie)
+    /// The process whose timer this is, if it is still set.
+    pub fn owner_of(&self, id: u64) -> Option<AttachmentId> {
+        let slot = self.slots.get((id & 0xff_ffff) as usize)?;
+        let armed = slot.armed.filter(|_| slot.generation as u64 == id >> 24)?;
+        Some(armed.owner)
     }
 
-    /// Stops all timers.
-    pub fn clear(&mut self) {
+    /// To be called when the wheel has reached the timer: returns its process and its cookie, if it
+    /// is still set.
+    pub fn fire(&mut self, id: u64) -> Option<(AttachmentId, u64)> {
+        self.take(id).map(|armed| (armed.owner, armed.cookie))
+    }
+
+    /// Stops all timers of a process.
+    pub fn clear(&mut self, owner: AttachmentId) {
         for index in 0..self.slots.len() {
             let id = (self.slots[index].generation as u64) << 24 | index as u64;
-            self.cancel(id);
+            self.cancel(owner, id);
         }
     }
 
-    fn take(&mut self, id: u64) -> Option<(u64, u64)> {
+    fn take(&mut self, id: u64) -> Option<Armed> {
         let index = (id & 0xff_ffff) as usize;
         let slot = self.slots.get_mut(index)?;
         if slot.generation as u64 != id >> 24 {
@@ -80,21 +96,27 @@ mod tests {
     #[test]
     fn ids_go_stale_and_the_number_is_bounded() {
         let mut timers = AppTimers::new(2);
-        let a = timers.set(7, 100).unwrap();
-        let b = timers.set(8, 100).unwrap();
-        assert_eq!(timers.set(9, 100), None);
-        assert!(timers.cancel(a) && !timers.cancel(a));
-        let c = timers.set(9, 100).unwrap();
+        let a = timers.set(0, 7).unwrap();
+        let b = timers.set(1, 8).unwrap();
+        assert_eq!(timers.set(0, 9), None);
+        assert!(!timers.cancel(1, a), "of another process");
+        assert!(timers.cancel(0, a) && !timers.cancel(0, a));
+        let c = timers.set(0, 9).unwrap();
         assert_ne!(a, c);
-        assert_eq!((timers.fire(a), timers.fire(c), timers.fire(c)), (None, Some(9), None));
-        assert_eq!(timers.fire(b), Some(8));
+        assert_eq!(
+            (timers.owner_of(a), timers.owner_of(b), timers.owner_of(c)),
+            (None, Some(1), Some(0))
+        );
+        assert_eq!((timers.fire(a), timers.fire(c), timers.fire(c)), (None, Some((0, 9)), None));
+        assert_eq!(timers.fire(b), Some((1, 8)));
         for hostile in [0, 1, u64::MAX, 1 << 24, 0xff_ffff] {
-            assert!(!timers.cancel(hostile));
+            assert!(!timers.cancel(0, hostile));
         }
         assert_eq!(timers.armed(), 0);
-        let d = timers.set(7, 100).unwrap();
-        timers.clear();
-        assert_eq!((timers.armed(), timers.fire(d)), (0, None));
-        assert!(timers.set(7, 100).is_some() && timers.set(8, 100).is_some());
+        let d = timers.set(0, 7).unwrap();
+        let e = timers.set(1, 7).unwrap();
+        timers.clear(0);
+        assert_eq!((timers.armed(), timers.fire(d)), (1, None));
+        assert!(timers.set(0, 7).is_some() && timers.fire(e).is_some());
     }
 }

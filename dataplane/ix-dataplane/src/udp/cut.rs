@@ -37,8 +37,12 @@ pub(crate) fn cut(
     let mut pieces = Pieces { entries: [SgEntry::default(); SG_MAX], next: 0 };
     let mut len = 0u64;
     for index in 0..sg.entries {
-        let entry = io.cx.shared.read_sg(sg, index).ok_or(CallError::Fault)?;
+        let (shared, shift) = (&io.cx.shared, io.cx.shift);
+        let mut entry = shared.read_sg(shift, sg, index).ok_or(CallError::Fault)?;
         len = len.saturating_add(entry.len);
+        if entry.len > 0 && len <= PAYLOAD_BYTES_MAX {
+            entry.base = shared.sendable(shift, &entry).ok_or(CallError::Fault)?;
+        }
         *pieces.entries.get_mut(index as usize).ok_or(CallError::Invalid)? = entry;
     }
     if len > PAYLOAD_BYTES_MAX {

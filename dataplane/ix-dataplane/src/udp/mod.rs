@@ -41,18 +41,19 @@ pub(crate) fn receive(
         batch.give_back(&mut io.cx.rx_pool, work, mbuf);
         return Err(LocalDrop::UdpNoSocket.into());
     };
-    if work.tails > 0 || io.cx.lent.count() >= io.cx.lent_max() {
+    if work.tails > 0 || !io.cx.may_lend(socket.owner) {
         batch.give_back(&mut io.cx.rx_pool, work, mbuf);
         return Err(LocalDrop::UdpQueueFull.into());
     }
     let addr = io.cx.shared.memory.addr_of(&mbuf) + packet.payload.start as u64;
-    io.cx.events.push(Event::UdpRecv {
+    let event = Event::UdpRecv {
         cookie: socket.cookie,
         peer: Endpoint { addr: tuple.remote.0, port: tuple.remote_port },
         local: tuple.local.0,
         data: RxData { addr, len: packet.payload.len.into() },
-    });
-    io.cx.lent.lend(mbuf);
+    };
+    io.cx.attached.push(socket.owner, event);
+    io.cx.lend(mbuf, socket.owner);
     Ok(())
 }
 
@@ -78,19 +79,24 @@ pub(crate) fn path_error(
         icmp: IcmpMessage::new(said.said, said.by.0),
         quoted,
     };
-    let has_room = work.tails == 0 && io.cx.lent.count() < io.cx.lent_max();
+    let has_room = work.tails == 0 && io.cx.may_lend(socket.owner);
     if said.quoted.len == 0 || !has_room {
-        io.cx.events.push(event(RxData::default()));
+        io.cx.attached.push(socket.owner, event(RxData::default()));
         return batch.give_back(&mut io.cx.rx_pool, work, mbuf);
     }
     let addr = io.cx.shared.memory.addr_of(&mbuf) + u64::from(said.quoted.start);
-    io.cx.events.push(event(RxData { addr, len: said.quoted.len.into() }));
-    io.cx.lent.lend(mbuf);
+    io.cx.attached.push(socket.owner, event(RxData { addr, len: said.quoted.len.into() }));
+    io.cx.lend(mbuf, socket.owner);
 }
 
 /// RFC 1122 section 4.1.4: the application may choose type of service and hop limit.
-pub(crate) fn set_opt(sockets: &mut UdpTable, socket: u32, option: FlowOption) -> Answer {
-    let socket = sockets.get_mut(UdpSocketId(socket)).ok_or(CallError::BadHandle)?;
+pub(crate) fn set_opt(
+    sockets: &mut UdpTable,
+    cx: &Context,
+    socket: u32,
+    option: FlowOption,
+) -> Answer {
+    let socket = sockets.get_mut(own(sockets, cx, socket)?).ok_or(CallError::BadHandle)?;
     match option {
         FlowOption::Dscp(point) => socket.tos = point << 2,
         FlowOption::HopLimit(hops) => socket.ttl = hops,
@@ -120,6 +126,9 @@ pub(crate) fn bind(
     } else {
         sockets.bind(addr, port, cookie)
     };
+    if let Some(socket) = bound.ok().and_then(|id| sockets.get_mut(id)) {
+        socket.owner = cx.caller;
+    }
     bound.map(|id| u64::from(id.0)).map_err(|e| match e {
         BindError::InUse => CallError::InUse,
         BindError::NoPort | BindError::TooMany => CallError::NoResource,
@@ -127,8 +136,16 @@ pub(crate) fn bind(
 }
 
 /// Ends a socket.
-pub(crate) fn unbind(sockets: &mut UdpTable, socket: u32) -> Answer {
-    sockets.unbind(UdpSocketId(socket)).map(|_| 0).ok_or(CallError::BadHandle)
+pub(crate) fn unbind(sockets: &mut UdpTable, cx: &Context, socket: u32) -> Answer {
+    let id = own(sockets, cx, socket)?;
+    sockets.unbind(id).map(|_| 0).ok_or(CallError::BadHandle)
+}
+
+/// The caller's socket of this number.
+fn own(sockets: &UdpTable, cx: &Context, socket: u32) -> Result<UdpSocketId, CallError> {
+    let id = UdpSocketId(socket);
+    let is_its = sockets.get(id).is_some_and(|socket| socket.owner == cx.caller);
+    if is_its { Ok(id) } else { Err(CallError::BadHandle) }
 }
 
 /// Sends a datagram.
@@ -140,7 +157,7 @@ pub(crate) fn sendv(
     sg: SgArray,
     cookie: Cookie,
 ) -> Answer {
-    let socket = *sockets.get(UdpSocketId(socket)).ok_or(CallError::BadHandle)?;
+    let socket = *sockets.get(own(sockets, &io.cx, socket)?).ok_or(CallError::BadHandle)?;
     let (remote, remote_port) = (IpAddr(to.addr), to.port);
     if sg.entries > SG_MAX as u64 || remote_port == 0 {
         return Err(CallError::Invalid);
@@ -150,13 +167,13 @@ pub(crate) fn sendv(
         return Err(CallError::Unreachable);
     }
     // The bytes were copied, so their memory is free at once; its event needs room too.
-    if !io.cx.events.has_room() {
+    if !io.cx.attached[io.cx.caller].events.has_room() {
         return Err(CallError::NoResource);
     }
     let local = if socket.addr.is_unspecified() { local } else { socket.addr };
     let tuple = FlowTuple { local, remote, local_port: socket.port, remote_port };
     let sent = send_datagram(io, &socket, &tuple, sg)?;
-    io.cx.events.push(Event::UdpSent { cookie });
+    io.cx.attached.push(io.cx.caller, Event::UdpSent { cookie });
     Ok(sent as u64)
 }
 
@@ -195,7 +212,7 @@ fn send_datagram(
     let mut mbuf = io.cx.tx_pool.take().ok_or(CallError::NoResource)?;
     mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + payload_max);
     let (headers, payload) = mbuf.bytes_mut(&io.cx.shared.memory).split_at_mut(HEADERS_BYTES);
-    let len = match io.cx.shared.gather(sg, payload) {
+    let len = match io.cx.shared.gather(io.cx.shift, sg, payload) {
         Ok(len) => len,
         Err(code) => {
             io.cx.tx_pool.put(mbuf);
@@ -216,7 +233,8 @@ fn send_datagram(
 /// The application returns a received datagram or frame.
 pub(crate) fn recv_done(cx: &mut Context, data: u64) -> Answer {
     let frame = cx.shared.memory.rx_frame_of(data).ok_or(CallError::Fault)?;
-    let mbuf = cx.lent.take_back(frame).ok_or(CallError::BadHandle)?;
+    let mbuf = cx.lent.take_back(frame, cx.caller).ok_or(CallError::BadHandle)?;
+    cx.attached[cx.caller].lent -= 1;
     cx.rx_pool.put(mbuf);
     Ok(0)
 }

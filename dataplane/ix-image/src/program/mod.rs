@@ -26,7 +26,8 @@ use ix_proto::crossing::{
     WrittenPages, read_bytes, written_bytes,
 };
 use ix_proto::{Codec, FromImage, ToImage};
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use std::sync::OnceLock;
 use wait::{Crossing, Outcome};
 
 /// The owner of a shared elastic thread while no thread is inside. It is not a valid fs base.
@@ -88,7 +89,7 @@ pub fn attach(
         let mut next = || fds.next().ok_or("the broker sent too few descriptors; build ix again");
         let [rx, arena, written, read] = [next()?, next()?, next()?, next()?];
         let bells = (0..attach.threads).map(|_| next()).collect::<Result<Vec<_>, _>>()?;
-        if before.is_some_and(|before| before.attach != attach) {
+        if before.is_some_and(|before| !before.attach.fits(&attach)) {
             return Err("the next dataplane differs from the one that has ended".to_owned());
         }
         map_all(&attach, [&rx, &arena, &written, &read])?;
@@ -102,21 +103,83 @@ pub fn attach(
     Ok(header)
 }
 
-/// Waits for the dataplane.
+/// Waits for the dataplane. Processes of one program read from one socket, so one asks at a time.
 fn ask(channel: &Channel) -> Result<(Attach, Vec<OwnedFd>), String> {
-    // The number that the broker believes is the kernel's.
-    channel.send(&FromImage::Hello { pid: 0 }.encode(), &[]).map_err(broken)?;
+    let _turn = Turn::wait(channel)?;
+    // SAFETY: every x86-64 processor has this instruction.
+    let ticks = unsafe { core::arch::x86_64::_rdtsc() };
+    let asker = u64::from(own_id()) << 32 | ticks & 0xffff_ffff;
+    // The number of the process that the broker believes is the kernel's.
+    channel.send(&FromImage::Hello { pid: 0, asker }.encode(), &[]).map_err(broken)?;
     loop {
+        if !answers(channel) {
+            return Err("the broker does not answer, or another process of the program has read \
+                        its answer"
+                .to_owned());
+        }
         let (message, fds) = channel.receive().map_err(broken)?.ok_or("the broker is gone")?;
         match ToImage::decode(&message) {
-            Ok(ToImage::Attach(attach)) => return Ok((attach, fds)),
+            Ok(ToImage::Attach(attach)) if attach.asker == asker => return Ok((attach, fds)),
+            Ok(ToImage::NotAttached { asker: who, why }) if who == asker => return Err(why),
             Ok(ToImage::Refused(why)) => return Err(why),
+            // It was meant for a process that has ended meanwhile.
             Ok(_) => {}
             Err(e) => {
                 return Err(format!("the broker sent an invalid message: {e}; build ix again"));
             }
         }
     }
+}
+
+/// Longest that the broker may take, ms: it waits for devices, and for others that ask.
+const ANSWER_MS: i32 = 30_000;
+
+/// Whether the channel is readable within [`ANSWER_MS`].
+fn answers(channel: &Channel) -> bool {
+    let mut poll =
+        libc::pollfd { fd: channel.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let args = [&raw mut poll as u64, 1, ANSWER_MS as u64, 0, 0, 0];
+    // SAFETY: one struct.
+    unsafe { sys::syscall(libc::SYS_poll, args) != 0 }
+}
+
+/// The right to ask, which one process of the program has at a time: a record lock on the channel.
+/// Linux gives it back however the process ends.
+struct Turn<'a>(&'a Channel);
+
+/// How often the right is asked for, and the time between, ms: 20 s together.
+const TURNS: u32 = 20_000;
+const TURN_MS: i32 = 1;
+
+impl Turn<'_> {
+    fn wait(channel: &Channel) -> Result<Turn<'_>, String> {
+        for _ in 0..TURNS {
+            if lock(channel, libc::F_WRLCK) {
+                return Ok(Turn(channel));
+            }
+            // SAFETY: no descriptors.
+            unsafe { sys::syscall(libc::SYS_poll, [0, 0, TURN_MS as u64, 0, 0, 0]) };
+        }
+        Err("another process of the program asks for the dataplane and does not go on; end it, or \
+             continue it"
+            .to_owned())
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        lock(self.0, libc::F_UNLCK);
+    }
+}
+
+fn lock(channel: &Channel, kind: i32) -> bool {
+    // SAFETY: all zero is a valid value, and names the whole file.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    let fd = channel.as_fd().as_raw_fd() as u64;
+    let args = [fd, libc::F_SETLK as u64, &raw const lock as u64, 0, 0, 0];
+    // SAFETY: reads a local. The bare call: the program may have replaced the library's.
+    unsafe { sys::syscall(libc::SYS_fcntl, args) == 0 }
 }
 
 fn broken(error: std::io::Error) -> String {
@@ -128,23 +191,25 @@ fn map_all(attach: &Attach, [rx, arena, written, read]: [&OwnedFd; 4]) -> Result
     const WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
     let [rx_bytes, kept_bytes, arena_bytes] = attach.packet_bytes.map(|bytes| bytes as usize);
     let arena_at = WINDOW + rx_bytes + kept_bytes;
-    for (what, fd, at, bytes, prot) in [
-        ("receive memory", rx, WINDOW, rx_bytes, READ),
-        ("transmit memory", arena, arena_at, arena_bytes, WRITE),
-        ("call arrays", written, WRITTEN_AT, written_bytes(attach.threads), WRITE),
-        ("event arrays", read, READ_AT, read_bytes(attach.threads), READ),
+    // A program may have many processes, and each of them uses little of its transmit memory.
+    let fill = if attach.number == 0 { libc::MAP_POPULATE } else { 0 };
+    for (what, fd, at, bytes, (prot, fill)) in [
+        ("receive memory", rx, WINDOW, rx_bytes, (READ, libc::MAP_POPULATE)),
+        ("transmit memory", arena, arena_at, arena_bytes, (WRITE, fill)),
+        ("call arrays", written, WRITTEN_AT, written_bytes(attach.threads), (WRITE, fill)),
+        ("event arrays", read, READ_AT, read_bytes(attach.threads), (READ, fill)),
     ] {
-        map(fd, at, bytes, prot)
+        map(fd, at, bytes, prot, fill)
             .map_err(|e| format!("cannot map the {what} of the dataplane at {at:#x}: {e}"))?;
     }
     Ok(())
 }
 
 /// Maps a file at this address. What an earlier dataplane of this process had there is gone.
-fn map(fd: &OwnedFd, at: usize, bytes: usize, prot: i32) -> std::io::Result<()> {
+fn map(fd: &OwnedFd, at: usize, bytes: usize, prot: i32, fill: i32) -> std::io::Result<()> {
     let had_one = !TABLE.load(Ordering::Acquire).is_null();
     let how = if had_one { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
-    let flags = libc::MAP_SHARED | how | libc::MAP_POPULATE;
+    let flags = libc::MAP_SHARED | how | fill;
     let place = without_provenance_mut(at);
     // SAFETY: a mapping where nothing is, or where the same thing was that nobody uses any more.
     let mapped = unsafe { libc::mmap(place, bytes, prot, flags, fd.as_raw_fd(), 0) };
@@ -242,6 +307,20 @@ fn reopen(table: &Table, bells: Vec<OwnedFd>) -> Result<*const ProcessHeader, St
             return Err(format!("no descriptor for a bell: {why}"));
         }
     }
+    let header = table.header.cast_mut();
+    for index in 0..table.threads {
+        // SAFETY: both headers have an area for each elastic thread, `attach` was compared with
+        // what this process has; the own one is private memory that is written here only. The
+        // other one is the dataplane's to write, which this process trusts no less than itself.
+        unsafe {
+            let theirs = READ_AT as *const ProcessHeader;
+            let areas = ((*theirs).thread_areas as usize).clamp(READ_AT, READ_AT + HEADER_BYTES);
+            let from = (areas as *const ThreadArea).add(index);
+            let to = ((*header).thread_areas as *mut ThreadArea).add(index);
+            // It may have another number now.
+            (*to).attachment = (*from).attachment;
+        }
+    }
     Ok(table.header)
 }
 
@@ -284,8 +363,33 @@ fn renew() -> i64 {
     result
 }
 
+/// Attaches in a forked child, and returns the address of the header; 0: it could not.
+static IN_CHILD: OnceLock<fn() -> u64> = OnceLock::new();
+
+/// Forked children attach this way.
+pub fn attach_children_by(start: fn() -> u64) {
+    let _ = IN_CHILD.set(start);
+}
+
+/// `ATTACH`: in a forked child, whose table the kernel has wiped.
+fn attach_forked() -> i64 {
+    // SAFETY: a table that is never unmapped; all zero in a forked child.
+    let is_wiped = unsafe { (*TABLE.load(Ordering::Acquire)).threads == 0 };
+    if !is_wiped {
+        return -error::STATE;
+    }
+    let Some(start) = IN_CHILD.get() else { return -error::NO_SYS };
+    match start() {
+        0 => -error::NO_RESOURCE,
+        header => header as i64,
+    }
+}
+
 /// `extern "C" fn(op, a, b, c) -> i64`, see [`gate_op`]; `a` is always the elastic thread's index.
 extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
+    if op == gate_op::ATTACH {
+        return attach_forked();
+    }
     let Some(slot) = slot(index) else { return -error::INVALID };
     if op == gate_op::RENEW {
         return renew();

@@ -1,0 +1,309 @@
+//! The processes of the program that share a dataplane, as one elastic thread sees them.
+//!
+//! Each has arrays and transmit memory of its own. What it owns (flows, sockets, timers) has its
+//! number, and events go into its array. It is *present* while its `RUN_IO` waits here; otherwise
+//! it computes, and may be reading its array. What needs it then waits until it returns, and all
+//! others go on (`cycle/absent.rs`). With one process this is the cycle of the papers.
+use crate::calls::CallArray;
+use crate::events::EventWriter;
+use core::ops::{Index, IndexMut};
+use ix_abi::Event;
+use ix_mem::{MbufList, PacketMemory, Pool};
+use ix_nic::RxPacket;
+use ix_proto::crossing::{ATTACHMENTS_MAX, AttachmentId};
+use std::collections::VecDeque;
+
+// The first one's transmit memory is part of packet memory.
+const _: () = assert!(ATTACHMENTS_MAX == ix_mem::OTHER_ARENAS + 1);
+// Sets of them are bits.
+const _: () = assert!(ATTACHMENTS_MAX <= u64::BITS as usize);
+
+/// One process of the program, as one elastic thread sees it.
+pub struct Attachment {
+    /// Where it writes calls; `None` if it has ended.
+    pub calls: Option<CallArray>,
+    /// What is added to its addresses in transmit memory.
+    pub shift: u64,
+    /// Where it reads events.
+    pub events: EventWriter,
+    /// Handles of flows whose data, end or acknowledgements it was not told of yet.
+    pub to_announce: VecDeque<u64>,
+    /// Number of received datagrams and frames of packet queues that it holds.
+    pub lent: usize,
+    /// Packets that wait for it, each with its device.
+    pub kept: VecDeque<(u8, RxPacket)>,
+    /// Fired timers of its own, by their names in the wheel.
+    pub timers: Vec<u64>,
+    /// It was absent since its calls were carried out last: something may wait for it.
+    pub was_absent: bool,
+    /// It has run this elastic thread.
+    pub has_entered: bool,
+    /// It was told that flow groups leave or have arrived, and has not returned since.
+    pub owes_return: bool,
+    /// Buffers of flows that have ended, kept until it has returned.
+    graveyard: Vec<MbufList>,
+}
+
+impl Attachment {
+    fn ended() -> Attachment {
+        let events = EventWriter::closed();
+        Attachment { calls: None, ..Attachment::new(CallArray::none(), events) }
+    }
+
+    fn new(calls: CallArray, events: EventWriter) -> Attachment {
+        Attachment {
+            calls: Some(calls),
+            shift: 0,
+            events,
+            to_announce: VecDeque::new(),
+            lent: 0,
+            kept: VecDeque::new(),
+            timers: Vec::new(),
+            was_absent: false,
+            has_entered: false,
+            owes_return: false,
+            graveyard: Vec::new(),
+        }
+    }
+
+    /// Keeps buffers that it may be reading now.
+    pub fn bury(&mut self, held: MbufList) {
+        self.graveyard.push(held);
+    }
+
+    /// Whether the process has ended.
+    pub fn has_ended(&self) -> bool {
+        self.calls.is_none()
+    }
+
+    /// To be called when it has returned: buffers that it could still read are freed now.
+    pub fn empty_graveyard(&mut self, memory: &PacketMemory, pool: &mut Pool) {
+        for mut held in self.graveyard.drain(..) {
+            while let Some(mbuf) = held.pop(memory) {
+                pool.put(mbuf);
+            }
+        }
+    }
+}
+
+/// This one as number 0, and no others.
+fn only(first: Attachment) -> Box<[Attachment; ATTACHMENTS_MAX]> {
+    let mut all = Box::new(std::array::from_fn(|_| Attachment::ended()));
+    all[0] = first;
+    all
+}
+
+/// All attachments of one elastic thread.
+pub struct Attachments {
+    /// By number; those that have not begun or have ended hear nothing.
+    all: Box<[Attachment; ATTACHMENTS_MAX]>,
+    /// All numbers that were ever given are below this one.
+    used: usize,
+    /// Number of those that are not present.
+    absent: usize,
+    /// A process has ended here.
+    has_any_ended: bool,
+}
+
+impl Attachments {
+    /// One attachment, which is present.
+    pub fn new(calls: CallArray, events: EventWriter) -> Attachments {
+        Attachments {
+            all: only(Attachment::new(calls, events)),
+            used: 1,
+            absent: 0,
+            has_any_ended: false,
+        }
+    }
+
+    /// Appends an event for this attachment.
+    #[inline(always)]
+    pub fn push(&mut self, to: AttachmentId, event: Event) {
+        self[to].events.push(event);
+    }
+
+    /// The attachment of this number, if there was one.
+    pub fn get(&self, number: AttachmentId) -> Option<&Attachment> {
+        self.used().get(usize::from(number))
+    }
+
+    /// Appends an event for all attachments that run this elastic thread.
+    pub fn push_all(&mut self, event: Event) {
+        let several = self.used > 1;
+        for attachment in self.used_mut() {
+            if attachment.calls.is_some() && (attachment.has_entered || !several) {
+                attachment.events.push(event);
+            }
+        }
+    }
+
+    /// Whether another packet or timer may be processed in this cycle.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        if self.used == 1 { self.all[0].events.has_room() } else { self.have_all_room() }
+    }
+
+    #[cold]
+    fn have_all_room(&self) -> bool {
+        self.used().iter().all(|one| one.events.is_muted() || one.events.has_room())
+    }
+
+    fn used(&self) -> &[Attachment] {
+        &self.all[..self.used]
+    }
+
+    fn used_mut(&mut self) -> &mut [Attachment] {
+        &mut self.all[..self.used]
+    }
+
+    /// Number of events for the present attachments.
+    #[inline]
+    pub fn events(&self) -> usize {
+        if self.used == 1 { self.all[0].events.count() } else { self.events_of_all() }
+    }
+
+    #[cold]
+    fn events_of_all(&self) -> usize {
+        let events = |one: &Attachment| if one.events.is_muted() { 0 } else { one.events.count() };
+        self.used().iter().map(events).sum()
+    }
+
+    /// Whether an attachment is not present.
+    #[inline]
+    pub fn is_any_absent(&self) -> bool {
+        self.absent > 0
+    }
+
+    /// Whether an attachment is present.
+    #[inline]
+    pub fn is_present(&self, number: AttachmentId) -> bool {
+        !self[number].events.is_muted()
+    }
+
+    /// Numbers of all attachments that have not ended.
+    pub fn numbers(&self) -> impl Iterator<Item = AttachmentId> + use<> {
+        let living: Vec<AttachmentId> =
+            (0..).zip(self.used()).filter(|(_, one)| one.calls.is_some()).map(|(n, _)| n).collect();
+        living.into_iter()
+    }
+
+    /// Whether this is the only attachment that has run this elastic thread.
+    pub fn is_alone(&self, number: AttachmentId) -> bool {
+        let mut others = (0..).zip(self.used()).filter(|(other, _)| *other != number);
+        !others.any(|(_, one)| one.calls.is_some() && one.has_entered)
+    }
+
+    /// Sets whether an attachment is present.
+    #[inline]
+    pub fn set_present(&mut self, number: AttachmentId, present: bool) {
+        let events = &mut self[number].events;
+        if events.is_muted() == present {
+            events.set_muted(!present);
+            self[number].was_absent = true;
+            self.absent = if present { self.absent - 1 } else { self.absent + 1 };
+        }
+    }
+
+    /// Makes all attachments absent; returns the bits of those that were present.
+    pub fn send_away(&mut self) -> u64 {
+        let mut were_present = 0;
+        for number in self.numbers() {
+            were_present |= u64::from(self.is_present(number)) << number;
+            self.set_present(number, false);
+        }
+        were_present
+    }
+
+    /// Makes the attachments of these bits present.
+    pub fn bring_back(&mut self, numbers: u64) {
+        let all = self.numbers().filter(|number| numbers >> number & 1 != 0);
+        all.for_each(|number| self.set_present(number, true));
+    }
+
+    /// Whether flows of processes that have ended may arrive from other threads.
+    pub fn has_any_ended(&self) -> bool {
+        self.has_any_ended
+    }
+
+    /// Whether a present attachment was not told of something yet.
+    #[inline]
+    pub fn is_any_to_tell(&self) -> bool {
+        if self.used == 1 { !self.all[0].to_announce.is_empty() } else { self.are_any_to_tell() }
+    }
+
+    #[cold]
+    fn are_any_to_tell(&self) -> bool {
+        self.used().iter().any(|one| !one.to_announce.is_empty() && !one.events.is_muted())
+    }
+
+    /// Number of packets that wait for attachments.
+    pub fn kept(&self) -> usize {
+        self.used().iter().map(|one| one.kept.len()).sum()
+    }
+
+    /// Whether an attachment was told of moving flow groups and has not returned since.
+    pub fn owes_any_return(&self) -> bool {
+        self.used().iter().any(|one| one.calls.is_some() && one.owes_return)
+    }
+
+    /// Another process of the program attaches; it is absent at first.
+    ///
+    /// # Panics
+    /// If the number is not below [`ATTACHMENTS_MAX`].
+    pub fn begin(
+        &mut self,
+        number: AttachmentId,
+        calls: CallArray,
+        events: EventWriter,
+        shift: u64,
+    ) {
+        assert!(usize::from(number) < ATTACHMENTS_MAX);
+        self.used = self.used.max(usize::from(number) + 1);
+        self[number] = Attachment { shift, ..Attachment::new(calls, events) };
+        self.set_present(number, false);
+    }
+
+    /// A process has ended, and nothing of its own is left but flows that end by themselves. Its
+    /// arrays are not touched any more.
+    pub fn end(&mut self, number: AttachmentId, memory: &PacketMemory, pool: &mut Pool) {
+        self.set_present(number, true);
+        self.has_any_ended = true;
+        let mut ended = std::mem::replace(&mut self[number], Attachment::ended());
+        ended.empty_graveyard(memory, pool);
+        ended.kept.drain(..).for_each(|(_, packet)| pool.put(packet.mbuf));
+    }
+
+    /// All attachments are told of a moving flow group.
+    pub fn tell_of_groups(&mut self, event: Event) {
+        self.push_all(event);
+        let several = self.used > 1;
+        let told = self.used_mut().iter_mut().filter(|one| one.has_entered || !several);
+        told.for_each(|one| one.owes_return = true);
+    }
+
+    /// Removes from all lists of flows with news those that `of_them` selects, and returns them.
+    pub fn take_announcements(&mut self, of_them: impl Fn(&u64) -> bool) -> Vec<u64> {
+        let mut taken = Vec::new();
+        for one in self.used_mut() {
+            taken.extend(one.to_announce.iter().copied().filter(&of_them));
+            one.to_announce.retain(|id| !of_them(id));
+        }
+        taken
+    }
+}
+
+impl Index<AttachmentId> for Attachments {
+    type Output = Attachment;
+
+    #[inline(always)]
+    fn index(&self, number: AttachmentId) -> &Attachment {
+        &self.all[usize::from(number)]
+    }
+}
+
+impl IndexMut<AttachmentId> for Attachments {
+    #[inline(always)]
+    fn index_mut(&mut self, number: AttachmentId) -> &mut Attachment {
+        &mut self.all[usize::from(number)]
+    }
+}

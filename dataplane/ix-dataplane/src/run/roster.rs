@@ -1,0 +1,247 @@
+//! The processes of a program that share this dataplane: who comes and who goes.
+//!
+//! The dataplane's main thread hears of both and changes the roster; each elastic thread's Linux
+//! thread looks at it when its version has changed, and does its part. What a process shares is
+//! unmapped when the last thread has let go of it.
+use crate::calls::CallArray;
+use crate::cycle::ElasticThread;
+use crate::events::EventWriter;
+use crate::run::boot::{BootError, Dataplane};
+use crate::run::crossing::CrossingPages;
+use ix_proto::crossing::HEADER_BYTES;
+use ix_proto::crossing::{ATTACHMENTS_MAX, AttachmentId};
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time between looks at whether all elastic threads know a process.
+const BEGUN_LOOK: Duration = Duration::from_micros(20);
+/// The number of a process that has ended is not given to another one before.
+const REUSE: Duration = Duration::from_millis(200);
+
+/// What one process of the program shares.
+pub struct Shares {
+    /// Call arrays, event arrays, requests, replies.
+    pub(crate) pages: CrossingPages,
+    /// A socket for each elastic thread. The process has the other end.
+    bells: Vec<OwnedFd>,
+}
+
+impl Shares {
+    /// With a bell for each elastic thread.
+    pub fn new(pages: CrossingPages, bells: Vec<OwnedFd>) -> Shares {
+        Shares { pages, bells }
+    }
+
+    pub(crate) fn bell(&self, thread: usize) -> RawFd {
+        self.bells[thread].as_raw_fd()
+    }
+}
+
+/// A process of the program.
+pub(crate) struct Entry {
+    pub number: AttachmentId,
+    pub shares: Arc<Shares>,
+    /// What is added to its addresses in transmit memory.
+    pub shift: u64,
+    /// It has ended.
+    pub has_ended: bool,
+    /// When it ended, as this process has heard.
+    ended_at: Option<Instant>,
+    /// Elastic threads that know it.
+    pub begun_by: Vec<bool>,
+    /// Elastic threads that have closed its connections.
+    pub closed_by: Vec<bool>,
+}
+
+impl Entry {
+    fn new(number: AttachmentId, shares: Shares, shift: u64, threads: usize) -> Entry {
+        let (begun_by, closed_by) = (vec![false; threads], vec![false; threads]);
+        let (shares, ended_at) = (Arc::new(shares), None);
+        Entry { number, shares, shift, has_ended: false, ended_at, begun_by, closed_by }
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Roster {
+    entries: Mutex<Vec<Entry>>,
+    version: AtomicU64,
+}
+
+/// Why a process cannot attach.
+#[derive(Debug)]
+pub enum AttachRefused {
+    /// There is no such number, or another process has it.
+    Number,
+    /// Its memory cannot be mapped.
+    Memory(BootError),
+}
+
+impl fmt::Display for AttachRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttachRefused::Number => f.write_str("the number of the process is taken"),
+            AttachRefused::Memory(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for AttachRefused {}
+
+impl Roster {
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self) {
+        self.version.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Dataplane {
+    /// The program's first process, whose pages this dataplane was made with.
+    pub fn attach_first(&self, shares: Shares, given_bytes: u64) {
+        let entry = Entry::new(0, shares, 0, self.threads());
+        self.continue_lot(&entry, given_bytes);
+        self.roster.lock().push(entry);
+        self.roster.changed();
+    }
+
+    /// Another process of the program attaches under this number, from 1 on, with transmit memory
+    /// of its own, of which so many bytes are its own already if an earlier dataplane gave them
+    /// out. Its pages get the header; from then on it may ask.
+    pub fn attach(
+        &self,
+        number: usize,
+        shares: Shares,
+        (arena, given_bytes): (BorrowedFd<'_>, u64),
+    ) -> Result<(), AttachRefused> {
+        let is_taken = |entry: &Entry| usize::from(entry.number) == number;
+        let known = number == 0 || number >= ATTACHMENTS_MAX;
+        if known || self.roster.lock().iter().any(is_taken) {
+            return Err(AttachRefused::Number);
+        }
+        let memory = &self.shared.memory;
+        let shift = memory.add_arena(number - 1, arena);
+        let shift = shift.map_err(|e| AttachRefused::Memory(BootError::Memory(e)))?;
+        // SAFETY: both have that many bytes; the source does not change any more, the target is
+        // nobody else's yet.
+        unsafe {
+            let from = self.header().cast::<u8>();
+            shares.pages.header().copy_from_nonoverlapping(from, HEADER_BYTES);
+        }
+        shares.pages.set_attachment(number);
+        let number = number as AttachmentId;
+        let entry = Entry::new(number, shares, shift, self.threads());
+        self.continue_lot(&entry, given_bytes);
+        self.roster.lock().push(entry);
+        self.roster.changed();
+        self.call_all();
+        // A flow of the process may move to any elastic thread.
+        while !self.is_begun(number) {
+            std::thread::sleep(BEGUN_LOOK);
+        }
+        Ok(())
+    }
+
+    /// What lies before this offset of a process's transmit memory belongs to it already.
+    fn continue_lot(&self, entry: &Entry, given_bytes: u64) {
+        let shares = entry.shares.clone();
+        let publish = move |end| {
+            shares.pages.legacy().given_bytes.fetch_max(end, Ordering::Relaxed);
+        };
+        self.shared.continue_from(entry.number, given_bytes, Box::new(publish));
+    }
+
+    /// Whether all elastic threads know a process.
+    fn is_begun(&self, number: AttachmentId) -> bool {
+        let entries = self.roster.lock();
+        let mut of_it = entries.iter().filter(|entry| entry.number == number);
+        of_it.all(|entry| entry.begun_by.iter().all(|begun| *begun))
+    }
+
+    /// A process has ended: each elastic thread closes its connections. Returns the number of
+    /// processes that have not ended.
+    pub fn detach(&self, number: usize) -> usize {
+        let mut entries = self.roster.lock();
+        let of_it = entries.iter_mut().filter(|entry| usize::from(entry.number) == number);
+        of_it.for_each(|entry| {
+            (entry.has_ended, entry.ended_at) = (true, Some(Instant::now()));
+        });
+        let living = entries.iter().filter(|entry| !entry.has_ended).count();
+        drop(entries);
+        self.roster.changed();
+        self.call_all();
+        living
+    }
+
+    /// Numbers of processes that have ended and of which nothing is left; they may be given to
+    /// others. Each is returned once.
+    pub fn take_gone(&self) -> Vec<usize> {
+        let mut entries = self.roster.lock();
+        let is_gone = |entry: &mut Entry| {
+            let is_closed = entry.has_ended && entry.closed_by.iter().all(|closed| *closed);
+            // Flow groups with its flows may be on their way between elastic threads.
+            let pause = if entry.closed_by.len() > 1 { REUSE } else { Duration::ZERO };
+            let is_old = entry.ended_at.is_some_and(|at| at.elapsed() >= pause);
+            is_closed && is_old && !self.shared.mourning.is_mourned(entry.number)
+        };
+        let gone: Vec<usize> =
+            entries.extract_if(.., is_gone).map(|entry| usize::from(entry.number)).collect();
+        for number in &gone {
+            self.shared.end_lot(*number as AttachmentId);
+            match number {
+                0 => self.shared.memory.empty_arena(),
+                _ => self.shared.memory.remove_arena(number - 1),
+            }
+        }
+        gone
+    }
+
+    /// Whether a process has ended of which something is left.
+    pub fn waits_for_ends(&self) -> bool {
+        self.roster.lock().iter().any(|entry| entry.has_ended)
+    }
+
+    /// Makes every thread look at the roster.
+    fn call_all(&self) {
+        for waker in &self.shared.wakers {
+            waker.kick();
+            // It may sleep for a request, where it looks at nothing but the eventfd.
+            crate::doorbell::ring(waker.fd());
+        }
+    }
+}
+
+impl ElasticThread {
+    /// Another process of the program shares this thread. It computes at first.
+    ///
+    /// # Panics
+    /// If the number is not below [`ATTACHMENTS_MAX`].
+    pub fn begin_attachment(
+        &mut self,
+        number: AttachmentId,
+        calls: CallArray,
+        events: EventWriter,
+        shift: u64,
+    ) {
+        self.io.cx.attached.begin(number, calls, events, shift);
+    }
+
+    /// Whether this process waits for events here, or computes.
+    pub fn set_present(&mut self, number: AttachmentId, present: bool) {
+        self.io.cx.attached.set_present(number, present);
+    }
+
+    /// Number of events in the array of this process.
+    pub fn events_for(&self, number: AttachmentId) -> usize {
+        self.io.cx.attached[number].events.count()
+    }
+}

@@ -1,0 +1,387 @@
+//! Several processes of a program on one elastic thread: who owns what, what waits for one that
+//! computes, and what is left of one that has ended.
+use crate::peer::{OURS, PEER, PEER_MAC, segment, segment_with};
+use ix_abi::{Call, CallError, CallSlot, Endpoint, Event, Handle, SgArray};
+use ix_dataplane::{CallArray, Config, EventWriter};
+use ix_mem::{MemoryFds, Sizes};
+use ix_rig::{Arrays, Rig, RigOptions, SimDevice, SimOptions, VirtualClock};
+use ix_wire::{Checksum, FrameHeader, Parsed, RxChecks, Seq, TcpFlags, TcpPacket, ipv4};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+
+const PORT: u16 = 80;
+const SIZES: Sizes = Sizes { rx_frames: 1024, tx_frames: 1024, arena_bytes: 2 << 20 };
+
+/// A dataplane with two processes, of which the first is attachment 0.
+struct Two {
+    rig: Rig,
+    device: SimDevice,
+    mac: [u8; 6],
+    /// Of the second one.
+    arrays: Arrays,
+    /// Its transmit memory.
+    arena: File,
+    now_us: u64,
+}
+
+/// What the peer knows of its connection.
+struct Peer {
+    port: u16,
+    /// What it sends next, and what it expects.
+    seq: Seq,
+    ack: Seq,
+}
+
+impl Two {
+    fn new() -> Two {
+        let clock = VirtualClock::default();
+        let device = SimDevice::new(SimOptions::default(), &clock);
+        let mac = device.options().mac;
+        let config = Config { arp: vec![(PEER, PEER_MAC)], ..Config::with_address(OURS, 24) };
+        let options = RigOptions { config, sizes: Some(SIZES), clock };
+        let mut rig = Rig::new(options, device.nics());
+        let arrays = Arrays::new();
+        let fds = MemoryFds::for_another_process(SIZES).unwrap();
+        let shift = rig.shared.memory.add_arena(0, fds.arena.as_fd()).unwrap();
+        // SAFETY: the arrays outlive the rig's thread here, and are used for nothing else.
+        let (calls, events) =
+            unsafe { (CallArray::new(arrays.calls()), EventWriter::new(arrays.events())) };
+        rig.threads[0].elastic.begin_attachment(1, calls, events, shift);
+        let arena = File::from(fds.arena);
+        let mut two = Two { rig, device, mac, arrays, arena, now_us: 0 };
+        two.run(0, &[]);
+        two.device.take_sent(); // the announcement of our address
+        two
+    }
+
+    /// A process comes with calls, waits one cycle and computes again: codes and events.
+    fn run(&mut self, number: u8, calls: &[Call]) -> (Vec<i64>, Vec<Event>) {
+        let codes = self.come(number, calls);
+        self.turn();
+        (codes, self.go(number))
+    }
+
+    /// A process comes, and waits.
+    fn come(&mut self, number: u8, calls: &[Call]) -> Vec<i64> {
+        let thread = &mut self.rig.threads[0];
+        let arrays = if number == 0 { &mut thread.arrays } else { &mut self.arrays };
+        let slots: Vec<CallSlot> = calls.iter().map(|call| call.encode()).collect();
+        slots.iter().enumerate().for_each(|(index, slot)| arrays.set_call(index, *slot));
+        thread.elastic.begin_for(number, slots.len(), self.now_us);
+        arrays.first_calls(slots.len()).map(|slot| slot.ret).collect()
+    }
+
+    /// It has its events, and computes.
+    fn go(&mut self, number: u8) -> Vec<Event> {
+        let thread = &mut self.rig.threads[0];
+        thread.elastic.set_present(number, false);
+        let arrays = if number == 0 { &thread.arrays } else { &self.arrays };
+        let count = thread.elastic.events_for(number);
+        arrays.first_events(count).map(|slot| Event::decode(&slot).unwrap()).collect()
+    }
+
+    fn turn(&mut self) {
+        self.now_us += 10;
+        self.rig.threads[0].elastic.turn(self.now_us);
+    }
+
+    fn listen(&mut self, number: u8) {
+        let at = Endpoint { addr: ix_abi::v4([0; 4]), port: PORT };
+        let listen = Call::Listen { at, backlog: 0, cookie: 100 + u64::from(number), holds: false };
+        assert!(self.run(number, &[listen]).0[0] > 0);
+    }
+
+    /// The peer's next segment arrives, with data.
+    fn deliver(&mut self, peer: &mut Peer, flags: TcpFlags, data: &[u8]) {
+        let numbers = (peer.seq, peer.ack);
+        self.device.deliver(segment_with(self.mac, peer.port, flags, numbers, data));
+        peer.seq += data.len() as u32;
+    }
+
+    fn sent(&mut self) -> Option<TcpPacket> {
+        let frame = self.device.next_sent()?;
+        let Ok(Parsed::Tcp(packet)) = ix_wire::parse(&frame, RxChecks::default()) else {
+            panic!("no segment")
+        };
+        Some(packet)
+    }
+
+    /// A peer opens a connection while these processes wait; the knock, and who heard it.
+    fn knock(&mut self, port: u16, present: &[u8]) -> (Peer, u8, Handle) {
+        present.iter().for_each(|number| drop(self.come(*number, &[])));
+        self.device.deliver(segment(self.mac, port, TcpFlags::SYN, Seq(1), Seq(0)));
+        self.turn(); // receives
+        self.turn(); // sends
+        let reply = self.sent().expect("a SYN-ACK");
+        assert_eq!(reply.header.flags, TcpFlags::SYN | TcpFlags::ACK);
+        let mut peer = Peer { port, seq: Seq(2), ack: reply.header.seq + 1 };
+        self.deliver(&mut peer, TcpFlags::ACK, &[]);
+        self.turn();
+        let mut heard = Vec::new();
+        for number in present {
+            for event in self.go(*number) {
+                let Event::Knock { listener, handle, .. } = event else { panic!("{event:?}") };
+                assert_eq!(listener, 100 + u64::from(*number), "the cookie of its own listener");
+                heard.push((*number, handle));
+            }
+        }
+        let [(number, handle)] = heard[..] else { panic!("{heard:?}") };
+        (peer, number, handle)
+    }
+
+    /// A connection of this process, which then computes.
+    fn connection(&mut self, port: u16, number: u8) -> (Peer, Handle) {
+        let (peer, who, handle) = self.knock(port, &[number]);
+        assert_eq!(who, number);
+        assert_eq!(self.run(number, &[Call::Accept { handle, cookie: port.into() }]).0, [0]);
+        (peer, handle)
+    }
+}
+
+fn refused(error: CallError) -> i64 {
+    -error.code()
+}
+
+#[test]
+fn processes_that_listen_at_one_address_take_turns() {
+    let mut two = Two::new();
+    two.listen(0);
+    two.listen(1);
+    let at = Endpoint { addr: ix_abi::v4([0; 4]), port: PORT };
+    let again = two.run(1, &[Call::Listen { at, backlog: 0, cookie: 7, holds: false }]).0;
+    assert_eq!(again, [refused(CallError::InUse)], "only once each");
+    let heard: Vec<u8> = (0..6).map(|n| two.knock(1000 + n, &[0, 1]).1).collect();
+    assert_eq!(heard.iter().filter(|number| **number == 0).count(), 3, "{heard:?}");
+    // One that computes gets none.
+    assert!((0..6).all(|n| two.knock(2000 + n, &[1]).1 == 1));
+}
+
+#[test]
+fn a_process_cannot_name_what_is_not_its_own() {
+    let mut two = Two::new();
+    two.listen(0);
+    two.listen(1);
+    let (_, handle) = two.connection(1000, 1);
+    let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 9 };
+    let (own, _) = two.run(
+        1,
+        &[Call::UdpBind { at, cookie: 1 }, Call::TimerSet { cookie: 1, delay_us: 1_000_000 }],
+    );
+    let [socket, timer] = own[..] else { panic!("{own:?}") };
+    let foreign = [
+        Call::RecvDone { handle, bytes: 0 },
+        Call::Close { handle },
+        Call::Abort { handle },
+        Call::SetCookie { handle, cookie: 1 },
+        Call::Accept { handle, cookie: 1 },
+        Call::UdpUnbind { socket: socket as u32 },
+        Call::TimerCancel { timer: timer as u64 },
+    ];
+    let (codes, _) = two.run(0, &foreign);
+    assert_eq!(codes, [refused(CallError::BadHandle); 7]);
+    let (codes, _) = two.run(1, &foreign[..1]);
+    assert_eq!(codes, [0], "its own");
+}
+
+#[test]
+fn data_for_a_process_that_computes_is_acknowledged_and_waits_for_it() {
+    let mut two = Two::new();
+    two.listen(1);
+    let (mut peer, handle) = two.connection(1000, 1);
+    two.come(0, &[]);
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, b"first");
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, b"second");
+    two.turn();
+    two.turn();
+    assert_eq!(two.sent().expect("an acknowledgement").header.ack, peer.seq);
+    // Its end changes the connection, so that waits.
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::FIN, &[]);
+    two.turn();
+    two.turn();
+    assert!(two.sent().is_none(), "the end is not acknowledged yet");
+    assert_eq!(two.go(0), [], "nothing of this is the other one's");
+    let (_, events) = two.run(1, &[]);
+    let lens: Vec<u32> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Recv { cookie: 1000, handle: of, data } if *of == handle => Some(data.len),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(lens, [5, 6]);
+    assert_eq!(events.last(), Some(&Event::Eof { cookie: 1000, handle }));
+}
+
+#[test]
+fn datagrams_and_timers_wait_for_their_process() {
+    let mut two = Two::new();
+    let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 9 };
+    let bind = Call::UdpBind { at, cookie: 9 };
+    two.run(1, &[bind, Call::TimerSet { cookie: 10, delay_us: 20 }]);
+    two.come(0, &[]);
+    let header = FrameHeader {
+        eth_src: PEER_MAC,
+        eth_dst: two.mac,
+        src: PEER,
+        dst: OURS,
+        ttl: ipv4::DEFAULT_TTL,
+        tos: 0,
+        ident: 1,
+    };
+    let mut frame = vec![0; 60];
+    header.emit_udp(&mut frame, 5, 9, 18, Checksum::of(&[0; 18]));
+    // More than it may keep: the rest is lost, and harms nobody else.
+    for _ in 0..600 {
+        two.device.deliver(frame.clone());
+        two.turn();
+    }
+    assert_eq!(two.go(0), []);
+    let events: Vec<Event> = (0..20).flat_map(|_| two.run(1, &[]).1).collect();
+    assert!(events.contains(&Event::Timer { cookie: 10 }), "{events:?}");
+    let heard = |event: &&Event| matches!(event, Event::UdpRecv { cookie: 9, .. });
+    let count = events.iter().filter(heard).count();
+    assert!((60..300).contains(&count), "{count}");
+}
+
+#[test]
+fn what_is_sent_is_the_senders_own() {
+    let mut two = Two::new();
+    two.listen(1);
+    let (_, handle) = two.connection(1000, 1);
+    let (base, _) = two.rig.shared.memory.arena();
+    let base = base as u64;
+    let to = base + 4096;
+    let words = [to.to_ne_bytes(), 6u64.to_ne_bytes()].concat();
+    two.arena.write_all_at(&words, 0).unwrap();
+    two.arena.write_all_at(b"theirs", 4096).unwrap();
+    let sg = SgArray { addr: base, entries: 1 };
+    let info = Call::GetInfo { handle, to: base + 8192 };
+    let (codes, _) = two.run(1, &[Call::SendV { handle, sg }, info]);
+    assert_eq!(codes, [6, 0]);
+    two.come(1, &[]);
+    two.turn();
+    let mut frames = std::iter::from_fn(|| two.device.next_sent());
+    assert!(frames.any(|frame| frame.ends_with(b"theirs")));
+    let mut written = [0; 80];
+    two.arena.read_exact_at(&mut written, 8192).unwrap();
+    assert_ne!(written, [0; 80], "the information is in its own memory");
+}
+
+#[test]
+fn a_process_that_ends_takes_nothing_along() {
+    let mut two = Two::new();
+    two.listen(0);
+    two.listen(1);
+    let (_, of_first) = two.connection(999, 0);
+    let (mut read, _) = two.connection(1000, 1);
+    let (mut unread, _) = two.connection(1001, 1);
+    let (_, knocking, waits) = two.knock(1002, &[1]);
+    assert_eq!(knocking, 1);
+    two.come(1, &[]);
+    two.deliver(&mut unread, TcpFlags::ACK | TcpFlags::PSH, b"unread");
+    two.turn();
+    two.go(1);
+    two.turn();
+    while two.sent().is_some() {}
+    two.come(0, &[]);
+    two.rig.threads[0].elastic.end_process(1, two.now_us);
+    two.turn();
+    let mut ends: Vec<(u16, bool)> = std::iter::from_fn(|| two.sent())
+        .map(|packet| {
+            let flags = packet.header.flags;
+            (packet.header.dst_port, flags.contains(TcpFlags::RST))
+        })
+        .collect();
+    ends.sort_unstable();
+    assert_eq!(ends, [(1000, false), (1001, true)], "FIN, and RST for what was not read");
+    // Who has knocked there knocks at the other process.
+    let events = two.go(0);
+    let [Event::Knock { listener: 100, handle, .. }] = events[..] else { panic!("{events:?}") };
+    assert_eq!(handle, waits);
+    assert_eq!(two.run(0, &[Call::Accept { handle, cookie: 5 }]).0, [0]);
+    assert_eq!(two.run(0, &[Call::RecvDone { handle: of_first, bytes: 0 }]).0, [0]);
+    // The end goes on without a process.
+    two.come(0, &[]);
+    read.ack += 1;
+    two.deliver(&mut read, TcpFlags::ACK | TcpFlags::FIN, &[]);
+    two.turn();
+    two.turn();
+    assert_eq!(two.sent().expect("the last acknowledgement").header.ack, read.seq + 1);
+    assert_eq!(two.go(0), []);
+    // Frames that the process held are back.
+    two.now_us += 200_000;
+    two.come(0, &[]);
+    two.turn();
+    assert_eq!(two.rig.metrics().total("rx_frames_in_use"), Some(0));
+}
+
+#[test]
+fn a_connection_goes_to_another_process_with_what_was_not_read() {
+    let mut two = Two::new();
+    two.listen(1);
+    let (mut peer, handle) = two.connection(1000, 1);
+    let (base, _) = two.rig.shared.memory.arena();
+    let base = base as u64;
+    let words = [(base + 4096).to_ne_bytes(), 4u64.to_ne_bytes()].concat();
+    two.arena.write_all_at(&words, 0).unwrap();
+    two.arena.write_all_at(b"mine", 4096).unwrap();
+    two.come(1, &[]);
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, b"first");
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, b"second");
+    two.turn();
+    assert_eq!(two.go(1).len(), 2);
+    let give = |to| Call::Give { handle, to, token: 77 };
+    let refusals = two.run(1, &[give(1), give(2), give(64), give(u32::MAX)]).0;
+    assert_eq!(refusals, [refused(CallError::Invalid); 4], "no such process, or itself");
+    assert_eq!(two.run(0, &[give(1)]).0, [refused(CallError::BadHandle)], "not its own");
+    let sg = SgArray { addr: base, entries: 1 };
+    let calls = [Call::RecvDone { handle, bytes: 7 }, Call::SendV { handle, sg }, give(0)];
+    assert_eq!(two.run(1, &calls).0, [0, 4, 0]);
+    assert_eq!(two.run(1, &[give(0)]).0, [refused(CallError::BadHandle)], "given away");
+    let (_, events) = two.run(0, &[]);
+    let from = Endpoint { addr: PEER.0, port: 1000 };
+    assert_eq!(events, [Event::Given { token: 77, handle, peer: from, from: 1 }]);
+    let (codes, events) = two.run(0, &[Call::Accept { handle, cookie: 5 }]);
+    assert_eq!(codes, [0]);
+    let [Event::Recv { cookie: 5, data, .. }] = events[..] else { panic!("{events:?}") };
+    assert_eq!(data.len, 4, "without the seven bytes that were returned");
+    assert_eq!(two.run(0, &[Call::RecvDone { handle, bytes: 4 }]).0, [0]);
+    // What the giver has sent is acknowledged: it hears that, and nobody else.
+    two.come(0, &[]);
+    let mut frames = std::iter::from_fn(|| two.device.next_sent());
+    assert!(frames.any(|frame| frame.ends_with(b"mine")));
+    peer.ack += 4;
+    two.deliver(&mut peer, TcpFlags::ACK, &[]);
+    two.turn();
+    assert_eq!(two.go(0), []);
+    let (_, events) = two.run(1, &[]);
+    assert_eq!(events, [Event::Sent { cookie: 1000, handle, bytes: 4, window: 0 }]);
+    // What comes now is the other one's.
+    two.come(0, &[]);
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::FIN, b"last");
+    two.turn();
+    let events = two.go(0);
+    assert!(matches!(events[..], [Event::Recv { cookie: 5, .. }, Event::Eof { cookie: 5, .. }]));
+}
+
+#[test]
+fn the_end_of_a_stream_is_announced_to_who_gets_the_connection() {
+    let mut two = Two::new();
+    two.listen(1);
+    let (mut peer, handle) = two.connection(1000, 1);
+    two.come(1, &[]);
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::FIN, b"all");
+    two.turn();
+    assert_eq!(two.go(1).len(), 2);
+    assert_eq!(two.run(1, &[Call::Give { handle, to: 0, token: 1 }]).0, [0]);
+    // The giver ends before the other one has heard.
+    two.rig.threads[0].elastic.end_process(1, two.now_us);
+    let (_, events) = two.run(0, &[]);
+    assert!(matches!(events[..], [Event::Given { token: 1, .. }]), "{events:?}");
+    let (_, events) = two.run(0, &[Call::Accept { handle, cookie: 5 }]);
+    let [Event::Recv { data, .. }, Event::Eof { cookie: 5, .. }] = events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(data.len, 3);
+}

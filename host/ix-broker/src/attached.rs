@@ -1,0 +1,269 @@
+//! The processes of a program that share its dataplane, as the broker sees them: who asks gets
+//! memory of its own, first in the dataplane and then in its own process. Nothing here waits.
+use ix_entry::Channel;
+use ix_launch::Child;
+use ix_proto::crossing::{ATTACHMENTS_MAX, Attach, LEGACY_AT, read_bytes, written_bytes};
+use ix_proto::{Codec, FromImage, ToImage};
+use ix_sys::process::Process;
+use ix_sys::{fd, socket};
+use std::collections::BTreeMap;
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt, fchown};
+use std::sync::Arc;
+
+/// Most processes that may wait for a dataplane at a time.
+pub const ASKERS_MAX: usize = 256;
+
+/// What one process of a program and the dataplane share, beside packet memory. The dataplane's end
+/// of a bell comes first.
+pub struct Shared {
+    /// What the process writes.
+    pub written: OwnedFd,
+    /// What it only reads.
+    pub read: OwnedFd,
+    /// One for each elastic thread.
+    pub bells: Vec<(OwnedFd, OwnedFd)>,
+}
+
+impl Shared {
+    /// For so many elastic threads.
+    pub fn new(threads: usize) -> io::Result<Shared> {
+        Ok(Shared {
+            written: fd::fixed_memfd(c"ix-calls", written_bytes(threads), true)?,
+            read: fd::fixed_memfd(c"ix-events", read_bytes(threads), true)?,
+            bells: (0..threads)
+                .map(|_| {
+                    let (ours, theirs) = socket::pair(libc::SOCK_STREAM)?;
+                    socket::refuse_descriptors(ours.as_fd())?;
+                    Ok((ours, theirs))
+                })
+                .collect::<io::Result<_>>()?,
+        })
+    }
+
+    /// Tells the process what it shares with the dataplane. Does not wait for room in the channel.
+    pub fn tell(
+        &self,
+        child: &Child,
+        attach: Attach,
+        [rx, arena]: [BorrowedFd<'_>; 2],
+        owner: Option<u32>,
+    ) -> io::Result<()> {
+        let Some(channel) = child.channel() else { return Ok(()) };
+        let (rx, read) = (read_only(rx, owner)?, read_only(self.read.as_fd(), owner)?);
+        let mut fds = vec![rx.as_fd(), arena, self.written.as_fd(), read.as_fd()];
+        fds.extend(self.bells.iter().map(|(_, theirs)| theirs.as_fd()));
+        channel.try_send(&ToImage::Attach(attach).encode(), &fds)
+    }
+}
+
+/// Another descriptor of this memory, which cannot write. Its mode forbids everybody to open it
+/// anew (`ix_sys::fd::hide_memory`), so it is another one for a moment. Root of a user namespace is
+/// bound by modes only where the file belongs to a user that the namespace lacks: `owner`.
+fn read_only(fd: BorrowedFd<'_>, owner: Option<u32>) -> io::Result<OwnedFd> {
+    if let Some(owner) = owner {
+        fchown(fd, Some(owner), Some(owner))?;
+    }
+    let memory = File::from(fd.try_clone_to_owned()?);
+    memory.set_permissions(Permissions::from_mode(0o400))?;
+    let copy = File::open(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    memory.set_permissions(Permissions::from_mode(0o000))?;
+    copy.map(OwnedFd::from)
+}
+
+/// All processes that share the dataplane.
+#[derive(Default)]
+pub struct Attached {
+    /// Those of which something is left in the dataplane, by their numbers.
+    processes: BTreeMap<usize, Arc<Process>>,
+    to_dataplane: Option<ToDataplane>,
+    /// The one that the dataplane was told of and has not mapped yet.
+    joining: Option<Joining>,
+    /// Of the dataplane that runs or was the last one, for the next one of the same processes.
+    left: Vec<Left>,
+}
+
+/// What a dataplane leaves to the next one of a process.
+struct Left {
+    process: Arc<Process>,
+    /// The process's transmit memory.
+    arena: OwnedFd,
+    /// The pages that it only reads.
+    read: OwnedFd,
+}
+
+/// What the next dataplane of a process begins with.
+pub struct Legacy {
+    /// The process's transmit memory, which stays mapped there.
+    pub arena: OwnedFd,
+    /// So much of it may belong to the process, bytes from its beginning.
+    pub given_bytes: u64,
+}
+
+/// What a dataplane needs to hear of another process.
+struct ToDataplane {
+    joins: Channel,
+    /// What the first process was told.
+    first: Attach,
+    /// Receive memory.
+    rx: OwnedFd,
+    /// Whose memory becomes that the program only reads.
+    owner: Option<u32>,
+}
+
+struct Joining {
+    number: usize,
+    asker: u64,
+    process: Arc<Process>,
+    shared: Shared,
+    arena: OwnedFd,
+}
+
+impl Attached {
+    /// A dataplane begins, which was made for this process.
+    pub fn begin(
+        &mut self,
+        first: Attach,
+        process: Arc<Process>,
+        joins: Channel,
+        (rx, owner): (OwnedFd, Option<u32>),
+    ) {
+        self.processes = BTreeMap::from([(0, process)]);
+        self.to_dataplane = Some(ToDataplane { joins, first, rx, owner });
+    }
+
+    /// If the dataplane ends before this process, the next one continues with this memory.
+    pub fn leaves(&mut self, process: Arc<Process>, arena: OwnedFd, read: OwnedFd) {
+        let is_other = |left: &Left| left.process.pid() != process.pid();
+        self.left.retain(|left| !left.process.has_ended() && is_other(left));
+        self.left.push(Left { process, arena, read });
+    }
+
+    /// What the last dataplane has left to the next one of this process; `None` if it had none.
+    pub fn legacy(&mut self, process: &Process) -> io::Result<Option<Legacy>> {
+        // A number is that of the same process as long as that has not ended.
+        self.left.retain(|left| !left.process.has_ended());
+        let is_same = |left: &Left| left.process.pid() == process.pid();
+        let Some(left) = self.left.iter().find(|left| is_same(left)) else { return Ok(None) };
+        let mut bytes = [0; 8];
+        fd::read_at(left.read.as_fd(), &mut bytes, LEGACY_AT as i64)?;
+        // It stays here until the process has another dataplane.
+        let arena = left.arena.try_clone()?;
+        Ok(Some(Legacy { arena, given_bytes: u64::from_ne_bytes(bytes) }))
+    }
+
+    /// The processes that have not ended.
+    pub fn living(&self) -> impl Iterator<Item = &Arc<Process>> {
+        self.processes.values().filter(|process| !process.has_ended())
+    }
+
+    /// Readable when the dataplane has said something about a process.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.to_dataplane.as_ref().map(|to| to.joins.as_fd())
+    }
+
+    /// Whether another process can begin to attach now.
+    pub fn may_join(&self) -> bool {
+        self.joining.is_none() && self.to_dataplane.is_some() && self.free_number().is_some()
+    }
+
+    /// Whether one was told of to the dataplane, which has not mapped it yet.
+    pub fn is_joining(&self) -> bool {
+        self.joining.is_some()
+    }
+
+    /// Whether this process has a number already, and has not executed another program since. The
+    /// first one's is not given back before its dataplane ends.
+    pub fn has(&self, process: &Process) -> bool {
+        self.processes.range(1..).any(|(_, other)| other.pid() == process.pid())
+    }
+
+    /// Numbers are given out from 1 on: that of the first process stays its own.
+    fn free_number(&self) -> Option<usize> {
+        (1..ATTACHMENTS_MAX).find(|number| !self.processes.contains_key(number))
+    }
+
+    /// Makes memory for a process that has asked, and tells the dataplane.
+    pub fn join(&mut self, process: Arc<Process>, asker: u64) -> io::Result<()> {
+        let full = || io::Error::from_raw_os_error(libc::EAGAIN);
+        let number = self.free_number().ok_or_else(full)?;
+        let legacy = self.legacy(&process)?;
+        let to = self.to_dataplane.as_ref().ok_or_else(full)?;
+        let shared = Shared::new(to.first.threads)?;
+        let bytes = to.first.packet_bytes[2] as usize;
+        let Legacy { arena, given_bytes } = match legacy {
+            Some(legacy) => legacy,
+            None => {
+                let arena = fd::sealed_memfd(c"ix-transmit", bytes, 0)?;
+                Legacy { arena, given_bytes: 0 }
+            }
+        };
+        let mut fds = vec![shared.written.as_fd(), shared.read.as_fd(), arena.as_fd()];
+        fds.push(process.as_fd());
+        fds.extend(shared.bells.iter().map(|(ours, _)| ours.as_fd()));
+        to.joins.try_send(&ToImage::Join { number, given_bytes }.encode(), &fds)?;
+        self.processes.insert(number, process.clone());
+        self.joining = Some(Joining { number, asker, process, shared, arena });
+        Ok(())
+    }
+
+    /// Reads what the dataplane says about processes, and tells the one that it has mapped.
+    pub fn hear(&mut self, child: &Child) {
+        let Some(to) = &self.to_dataplane else { return };
+        // What is no message, or the end of the dataplane, is noticed elsewhere.
+        let Ok(Some((bytes, _))) = to.joins.try_receive() else {
+            return self.to_dataplane = None;
+        };
+        match FromImage::decode(&bytes) {
+            Ok(FromImage::Joined { number }) => self.tell(child, number),
+            Ok(FromImage::NotJoined { number, why }) => {
+                self.processes.remove(&number);
+                if let Some(joining) = self.joining.take() {
+                    refuse(child, joining.asker, why);
+                }
+            }
+            Ok(FromImage::Parted { number }) if number != 0 => {
+                self.processes.remove(&number);
+            }
+            _ => {}
+        }
+    }
+
+    fn tell(&mut self, child: &Child, number: usize) {
+        let Some(joining) = self.joining.take_if(|joining| joining.number == number) else {
+            return;
+        };
+        let Some(to) = &self.to_dataplane else { return };
+        let Joining { asker, process, shared, arena, .. } = joining;
+        let attach = Attach { asker, number, ..to.first };
+        // The dataplane has mapped what it writes; nobody else will.
+        let told = fd::seal_writes(shared.read.as_fd())
+            .and_then(|()| shared.tell(child, attach, [to.rx.as_fd(), arena.as_fd()], to.owner));
+        if let Err(why) = told {
+            // Its bells close now, so the dataplane lets go of it.
+            refuse(child, asker, format!("cannot share memory with it: {why}"));
+        }
+        self.leaves(process, arena, shared.read);
+    }
+
+    /// The process that the dataplane was told of and that had not attached when it ended.
+    pub fn take_joining(&mut self) -> Option<(Arc<Process>, u64)> {
+        self.joining.take().map(|joining| (joining.process, joining.asker))
+    }
+
+    /// Forgets all but [`Attached::take_joining`]: the dataplane has ended, or is to end.
+    pub fn clear(&mut self) {
+        self.processes.clear();
+        self.to_dataplane = None;
+    }
+}
+
+/// Tells the process of the program that has asked for a dataplane why it gets none. Does not wait:
+/// a program that asks without end may never read.
+pub fn refuse(child: &Child, asker: u64, why: String) {
+    if let Some(channel) = child.channel() {
+        let _ = channel.try_send(&ToImage::NotAttached { asker, why }.encode(), &[]);
+    }
+}
