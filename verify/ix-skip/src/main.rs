@@ -1,13 +1,16 @@
 //! Runs `cargo test` and says at the end how many tests ran, how many were skipped, and why.
 //!
-//! `ix-tests [--allow FILE] [--summary FILE] [WORDS OF cargo test]`; without words, `--workspace`.
+//! `ix-tests [--allow FILE] [--summary FILE] [--alone N] [WORDS OF cargo test]`; without words,
+//! `--workspace`.
 //! `--allow`: fails for a skipped test that is not on this list. `--summary`: writes the last lines
-//! to this file too.
+//! to this file too. `--alone`: runs all tests whatever fails, then those that failed once more,
+//! one at a time, if they are at most N. One that passes now is named at the end and counts as
+//! passed: many tests wait for packets, and a machine with few hardware threads may starve them.
 #![forbid(unsafe_code)]
 use ix_skip::{Allowed, RECORDS, Summary};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 fn main() -> ExitCode {
@@ -27,13 +30,20 @@ fn run() -> Result<bool, String> {
     let mut option = |name: &str| -> Result<Option<PathBuf>, String> {
         let Some(at) = words.iter().position(|word| word == name) else { return Ok(None) };
         if at + 1 == words.len() {
-            return Err(format!("{name} needs a file; write `{name} FILE`"));
+            return Err(format!("{name} needs a word after it; see the head of its source"));
         }
         let value = words.remove(at + 1);
         words.remove(at);
         Ok(Some(value.into()))
     };
     let (allow, summary_file) = (option("--allow")?, option("--summary")?);
+    let alone_max = match option("--alone")? {
+        None => 0,
+        Some(count) => {
+            let count = count.to_str().and_then(|count| count.parse().ok());
+            count.ok_or("--alone needs a number of tests; write `--alone 4`")?
+        }
+    };
     if words.is_empty() {
         words.push("--workspace".into());
     }
@@ -49,7 +59,7 @@ fn run() -> Result<bool, String> {
     let own = std::env::current_exe().map_err(|e| format!("cannot find its own path: {e}"))?;
     let records = own.with_file_name(format!("skipped-tests-{}", std::process::id()));
     std::fs::write(&records, "").map_err(|e| format!("cannot write {}: {e}", records.display()))?;
-    let tested = test(&words, &records);
+    let tested = test_twice(&words, &records, alone_max);
     let text = std::fs::read_to_string(&records);
     // A file that stays does no harm: its name has the process id.
     let _ = std::fs::remove_file(&records);
@@ -71,6 +81,7 @@ fn run() -> Result<bool, String> {
             path.display()
         );
     }
+    last += &summary.alone();
     last += &format!("{}\n{}\n", summary.sentence(), summary.counts());
     print!("{last}");
     if let Some(path) = summary_file {
@@ -80,9 +91,44 @@ fn run() -> Result<bool, String> {
     Ok(passed && surprises.is_empty())
 }
 
-/// Runs `cargo test` with these words, and prints what it prints. Returns the counts, and whether
-/// it succeeded.
-fn test(words: &[OsString], records: &std::path::Path) -> Result<(Summary, bool), String> {
+/// Runs the tests, and those that failed once more if they are at most `alone_max`. Returns the
+/// counts, and whether all passed.
+fn test_twice(
+    words: &[OsString],
+    records: &Path,
+    alone_max: usize,
+) -> Result<(Summary, bool), String> {
+    let mut summary = Summary::default();
+    let mut words = words.to_vec();
+    if words.iter().any(|word| word == "--") && alone_max > 0 {
+        return Err("--alone chooses tests itself; leave out `--` and what follows".into());
+    }
+    if alone_max > 0 {
+        words.insert(0, "--no-fail-fast".into());
+    }
+    let passed = test(&words, records, &mut summary)?;
+    let failures = summary.failures().filter(|failures| (1..=alone_max).contains(&failures.len()));
+    let (false, Some(failures)) = (passed, failures) else { return Ok((summary, passed)) };
+    println!("\nagain, one at a time: the tests that failed");
+    let mut again = Summary::default();
+    for failure in failures {
+        // Not `--test-threads=1`: it prints the name first, and the test's output before the
+        // verdict.
+        let words = words.iter().map(OsString::as_os_str);
+        let one: Vec<_> = words.chain(["--", "--exact", failure].map(OsStr::new)).collect();
+        test(&one, records, &mut again)?;
+    }
+    let passed = summary.ran_alone(&again);
+    Ok((summary, passed))
+}
+
+/// Runs `cargo test` with these words, prints what it prints, and counts. Returns whether it
+/// succeeded.
+fn test(
+    words: &[impl AsRef<OsStr>],
+    records: &Path,
+    summary: &mut Summary,
+) -> Result<bool, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     // The `cargo run` that started this command set these variables. They are not for the tests.
@@ -94,7 +140,6 @@ fn test(words: &[OsString], records: &std::path::Path) -> Result<(Summary, bool)
     command.arg("test").args(words).env(RECORDS, records).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|e| format!("cannot run cargo: {e}"))?;
     let output = child.stdout.take().expect("it was asked for");
-    let mut summary = Summary::default();
     let mut terminal = std::io::stdout();
     for line in BufReader::new(output).split(b'\n') {
         let line = line.map_err(|e| format!("cannot read what cargo prints: {e}"))?;
@@ -103,5 +148,5 @@ fn test(words: &[OsString], records: &std::path::Path) -> Result<(Summary, bool)
         summary.see(&String::from_utf8_lossy(&line));
     }
     let status = child.wait().map_err(|e| format!("cannot wait for cargo: {e}"))?;
-    Ok((summary, status.success()))
+    Ok(status.success())
 }

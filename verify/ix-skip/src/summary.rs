@@ -14,6 +14,14 @@ pub struct Summary {
     failed: usize,
     results: Vec<String>,
     skipped: BTreeSet<Record>,
+    /// Executables that have begun, and that have said their result.
+    begun: usize,
+    ended: usize,
+    /// Names of tests that failed, and of those that passed, each once.
+    failures: BTreeSet<String>,
+    successes: BTreeSet<String>,
+    /// Those that failed beside others, and passed when they ran again by themselves.
+    alone: BTreeSet<String>,
 }
 
 impl Summary {
@@ -28,9 +36,16 @@ impl Summary {
                 [" passed", " failed", " ignored"].map(|name| count(name).unwrap_or(0));
             self.passed += passed;
             self.failed += failed;
+            self.ended += 1;
             if passed + failed + ignored > 0 {
                 self.results.push(line.to_owned());
             }
+        } else if is_begin(line) {
+            self.begun += 1;
+        } else if let Some((test, "ok")) = verdict(line) {
+            self.successes.insert(test.to_owned());
+        } else if let Some((test, "FAILED")) = verdict(line) {
+            self.failures.insert(test.to_owned());
         } else if let Some((test, why)) = ignored(line) {
             self.skipped.insert(Record {
                 group: IGNORED.to_owned(),
@@ -46,6 +61,30 @@ impl Summary {
     /// Takes in the records that the tests of the run left.
     pub fn add(&mut self, records: &str) {
         self.skipped.extend(records.lines().filter_map(Record::parse));
+    }
+
+    /// Names of the tests that failed. `None`: something else failed too, such as an executable
+    /// that ended before its result, or two tests of one name.
+    pub fn failures(&self) -> Option<&BTreeSet<String>> {
+        let is_all = self.begun == self.ended && self.failures.len() == self.failed;
+        is_all.then_some(&self.failures)
+    }
+
+    /// Takes in a run of the tests that failed, each by itself: those that passed now are counted
+    /// as passed, and named. Returns whether none is left.
+    pub fn ran_alone(&mut self, again: &Summary) -> bool {
+        let passes =
+            |test: &&String| again.successes.contains(*test) && !again.failures.contains(*test);
+        self.alone = self.failures.iter().filter(passes).cloned().collect();
+        self.failed -= self.alone.len();
+        self.passed += self.alone.len();
+        self.failed == 0
+    }
+
+    /// A line for each test that passed only by itself.
+    pub fn alone(&self) -> String {
+        let line = |test| format!("failed beside other tests, passed by itself: {test}\n");
+        self.alone.iter().map(line).collect()
     }
 
     /// Each skipped test once: whole tests, or parts of tests that ran otherwise.
@@ -129,9 +168,20 @@ impl Summary {
     }
 }
 
+/// Whether an executable's tests begin with this line.
+fn is_begin(line: &str) -> bool {
+    let count = line.strip_prefix("running ").and_then(|rest| rest.split_once(" test"));
+    count.is_some_and(|(count, rest)| count.parse::<usize>().is_ok() && rest.len() <= 1)
+}
+
+/// Name and verdict, from libtest's line about a test.
+fn verdict(line: &str) -> Option<(&str, &str)> {
+    line.strip_prefix("test ")?.split_once(" ... ")
+}
+
 /// Name and reason, from libtest's line about an ignored test.
 fn ignored(line: &str) -> Option<(&str, &str)> {
-    let (test, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let (test, verdict) = verdict(line)?;
     let why = verdict.strip_prefix("ignored")?;
     Some((test, why.strip_prefix(", ").unwrap_or("for long runs")))
 }
@@ -181,6 +231,36 @@ test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         );
         assert!(list.contains("  ix ping (a part): no ping; apt-get install x\n"), "{list}");
         assert!(list.contains("ignored:\n  tap::long: a minute\n"), "{list}");
+    }
+
+    #[test]
+    fn a_test_that_passes_by_itself_is_named() {
+        let mut first = summary(&[]);
+        assert_eq!(first.failures(), Some(&BTreeSet::from(["other".to_owned()])));
+        let run = |lines: &str| {
+            let mut again = Summary::default();
+            lines.lines().for_each(|line| again.see(line));
+            again
+        };
+        let failed = run("running 1 test\ntest other ... FAILED\n");
+        assert!(!first.clone().ran_alone(&failed), "it failed twice");
+        assert!(!first.clone().ran_alone(&run("")), "it did not run");
+        let two = run("test other ... ok\ntest other ... FAILED\n");
+        assert!(!first.clone().ran_alone(&two), "one of two failed");
+        assert!(first.ran_alone(&run("running 1 test\ntest other ... ok\n")));
+        assert_eq!(first.counts(), "4 passed, 0 failed, 1 skipped");
+        assert_eq!(first.alone(), "failed beside other tests, passed by itself: other\n");
+    }
+
+    #[test]
+    fn a_crash_is_not_forgiven() {
+        let mut crashed = summary(&[]);
+        crashed.see("running 5 tests");
+        assert_eq!(crashed.failures(), None);
+        let mut twins = summary(&[]);
+        twins.see("test other ... FAILED");
+        twins.see("test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured");
+        assert_eq!(twins.failures(), None);
     }
 
     #[test]
