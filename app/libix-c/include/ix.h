@@ -151,6 +151,21 @@ extern "C" {
 #define IX_PACKET_KIND_UDP_PORT 3
 
 /* Bits of flags. */
+/* Timestamps (RFC 7323 section 3). */
+#define IX_FLOW_INFO_FLAG_TIMESTAMPS 1
+/* Selective acknowledgements (RFC 2018). */
+#define IX_FLOW_INFO_FLAG_SACK 2
+/* Window scaling (RFC 7323 section 2): the shift of the peer's windows is
+ * flags >> SND_SHIFT_AT & 15, that of ours flags >> RCV_SHIFT_AT & 15. */
+#define IX_FLOW_INFO_FLAG_WINDOW_SCALING 4
+/* Explicit congestion notification (RFC 3168, RFC 9768). */
+#define IX_FLOW_INFO_FLAG_ECN 8
+/* Where the shift of the peer's windows is. */
+#define IX_FLOW_INFO_FLAG_SND_SHIFT_AT 16
+/* Where the shift of our windows is. */
+#define IX_FLOW_INFO_FLAG_RCV_SHIFT_AT 20
+
+/* Bits of flags. */
 /* The checksum of a received UDP datagram may be only the sum of its pseudo-header, because
  * the sender is on this machine. */
 #define IX_PACKET_FLAG_PARTIAL_CHECKSUMS 1
@@ -313,7 +328,9 @@ extern "C" {
 /* On the new thread: the group's flows are here, with the same handles and cookies. Their
  * events begin after the next RUN_IO, and carry the cookies that its calls have set. A flow
  * that was not accepted yet knocks at the new thread's listener, unless the old thread was
- * told of it; in that case it can be accepted here. */
+ * told of it; in that case it can be accepted here. The old thread hears this too, with the
+ * number of the new one, if the flows stay: another process of the program did not return in
+ * time. */
 #define IX_MIGRATED_ARRIVED 1
 
 /* Values of code of IX_EVENT_DEAD: why the flow is gone. */
@@ -445,8 +462,8 @@ typedef struct ix_flow_info {
     uint32_t mss_bytes;
     /* 72: Segments retransmitted since the flow began. */
     uint32_t retransmits;
-    /* 76: Always 0. */
-    uint32_t reserved;
+    /* 76: What both ends have agreed on: bits of IX_FLOW_INFO_FLAG_*. */
+    uint32_t flags;
 } ix_flow_info; /* 80 bytes */
 
 /* What PACKET_INFO writes about the device of a packet queue. */

@@ -69,6 +69,7 @@ pub fn run(
     core.elastic_threads[index].cycle += 1;
     core.settle(index, thread);
     core.dispatch(index, thread, events);
+    core.feed_starving(index);
     core.wakeups.came_out(index);
     let for_others = core.wakeups.is_at_home(index);
     core.elastic_threads[index].role = Role::Free;

@@ -22,7 +22,7 @@ impl Core {
         for index in 0..events {
             match thread.event(index) {
                 Event::Recv { cookie, data, .. } => self.received(cookie, data),
-                Event::Sent { cookie, bytes, .. } => self.sent(cookie, bytes),
+                Event::Sent { cookie, bytes, window } => self.sent(cookie, bytes, window),
                 Event::Eof { cookie } => self.ended(cookie),
                 Event::Dead { cookie, reason } => {
                     self.died(cookie, errno::of_dead(reason));
@@ -69,24 +69,32 @@ impl Core {
         }
     }
 
-    fn sent(&mut self, id: Id, bytes: u32) {
+    fn sent(&mut self, id: Id, bytes: u32, window: u64) {
+        let limit = self.send_limit(id);
         let Some(socket) = self.sockets.get_mut(id) else { return };
-        let limit = socket.options.send_buffer;
+        let starving = socket.starving;
         let Some(stream) = socket.stream().filter(|stream| stream.phase != Phase::Dead) else {
             return;
         };
-        let was_writable = stream.is_writable(limit);
-        stream.flow.acked(bytes.into());
+        let was_writable = !starving && stream.is_writable(limit);
+        let path_bytes = stream.path_bytes;
+        stream.acked(bytes, window);
         if bytes > 0 {
             stream.soft_error = 0;
         }
         let ends = stream.flow.ending != Ending::No;
-        let becomes_writable = !was_writable && stream.is_writable(limit);
+        let mut becomes_writable = !was_writable && stream.is_writable(limit);
         let is_delivered = stream.lingers && stream.is_delivered();
+        let grew = stream.path_bytes > path_bytes;
         if stream.flow.send.unsent() > 0 || (ends && stream.flow.send.len() == 0) {
             self.mark_dirty(id);
         }
+        if grew && !was_writable && !becomes_writable {
+            let limit = self.send_limit(id);
+            becomes_writable = self.live_stream(id).is_some_and(|s| s.is_writable(limit));
+        }
         if becomes_writable {
+            self.no_longer_starves(id);
             self.notify(id, OUT);
         } else if is_delivered {
             self.notify(id, 0);

@@ -88,6 +88,10 @@ pub struct ElasticThread {
     pub memory: Memory,
     /// In this cycle a sender found no transmit memory.
     pub starved: bool,
+    /// Sockets that wait for transmit memory.
+    pub starving: Vec<Id>,
+    /// The least free transmit memory since they were last told of more, bytes.
+    pub spare_seen: u64,
     /// Sockets with calls to make.
     pub dirty: VecDeque<Id>,
     /// Connections that hold back a short segment (`TCP_CORK`).
@@ -121,6 +125,8 @@ impl ElasticThread {
             tx: None,
             memory: Memory::new(),
             starved: false,
+            starving: Vec::new(),
+            spare_seen: 0,
             dirty: VecDeque::new(),
             corked: Vec::new(),
             deferred: Vec::new(),

@@ -293,10 +293,11 @@ impl Core {
     }
 
     fn sendv_answered(&mut self, elastic: usize, id: Id, offered: u64, answer: Result<u64, Error>) {
+        let limit = self.send_limit(id);
         let Some(socket) = self.sockets.get_mut(id) else { return };
-        let limit = socket.options.send_buffer;
+        let starving = socket.starving;
         let Some(stream) = socket.stream() else { return };
-        let was_writable = stream.is_writable(limit);
+        let was_writable = !starving && stream.is_writable(limit);
         // `NoResource`: nothing was taken, and no event reports free buffers.
         let refused = answer == Err(Error::NoResource);
         match stream.flow.sendv_answered(offered, answer) {
@@ -307,6 +308,7 @@ impl Core {
                     self.mark_dirty(id);
                 }
                 if becomes_writable {
+                    self.no_longer_starves(id);
                     self.notify(id, libc::EPOLLOUT | libc::EPOLLWRNORM);
                 }
                 self.elastic_threads[elastic].starved |= refused;
@@ -478,6 +480,7 @@ impl Calls<'_> {
         if says && core::mem::take(options_changed) {
             let connecting = *phase == Phase::Connecting;
             let wanted = if connecting { options.of_attempt() } else { options.of_flow() };
+            flow.has_user_timeout(wanted.user_timeout_ms > 0);
             self.flow_options(flow.handle, core::mem::replace(told, wanted), wanted);
         }
         let sendv = |offered| Pending::Sendv(id, offered);

@@ -1,10 +1,10 @@
 //! The `epoll` calls: IX's descriptors and Linux's in the same set.
-use crate::epoll_set::{self, NESTED_MAX, ReportedBy, Set, Target};
+use crate::epoll_set::{self, NESTED_MAX, ReportedBy, Set};
 use crate::fds::{self, Entry};
 use crate::lock::{Guard, lock};
 use crate::ops::{self, Instead, Outcome, socket_of};
 use crate::slab::Id;
-use crate::socket::{Kind, Watch};
+use crate::socket::{File, Key, Kind, Watch};
 use crate::state::Core;
 use crate::wait::{self, Interest, Stop, WaitSpec};
 use crate::{clock, quiet_sets, real, serving};
@@ -75,9 +75,10 @@ pub fn control(
         Kind::Listener(listener) if listener.both => ReportedBy::Both,
         _ => ReportedBy::Ours,
     };
-    let known = set.reported_by(fd);
+    let key = Key { fd, file: File::Socket(id) };
+    let known = set.reported_by(key);
     let ours_only = known.unwrap_or(reported_by) == ReportedBy::Ours;
-    let watch = Watch { set: set_id, fd };
+    let watch = Watch { set: set_id, key };
     match op {
         EPOLL_CTL_ADD => {
             let event = event.ok_or(libc::EFAULT)?;
@@ -90,7 +91,7 @@ pub fn control(
                 }
                 set.has_linux = true;
             }
-            set.add(fd, Target::Socket(id), reported_by, event.events, event.u64);
+            set.add(key, reported_by, event.events, event.u64);
             socket.watches.push(watch);
         }
         EPOLL_CTL_MOD => {
@@ -99,11 +100,11 @@ pub fn control(
             if known != ReportedBy::Ours && on_linux() < 0 {
                 return Err(real::errno().into());
             }
-            set.modify(fd, event.events, event.u64);
+            set.modify(key, event.events, event.u64);
         }
         EPOLL_CTL_DEL => {
             let known = known.ok_or(libc::ENOENT)?;
-            set.forget(fd);
+            set.forget(key);
             socket.watches.retain(|other| *other != watch);
             if known != ReportedBy::Ours && on_linux() < 0 {
                 return Err(real::errno().into());
@@ -139,16 +140,17 @@ fn control_nested(
     let Core { sets, sockets, wakeups, .. } = &mut **core;
     let inner_id = sets.id_at(inner).ok_or(libc::EBADF)?;
     let set = sets.get_mut(set_id).ok_or(libc::EBADF)?;
-    let watch = Watch { set: set_id, fd };
+    let key = Key { fd, file: File::Set(inner_id) };
+    let watch = Watch { set: set_id, key };
     match (op, event) {
         (EPOLL_CTL_ADD, Some(event)) => {
             set.has_linux = true;
-            set.add(fd, Target::Set(inner_id, false), ReportedBy::Both, event.events, event.u64);
+            set.add(key, ReportedBy::Both, event.events, event.u64);
             sets.get_mut(inner_id).ok_or(libc::EBADF)?.watches.push(watch);
         }
-        (EPOLL_CTL_MOD, Some(event)) => drop(set.modify(fd, event.events, event.u64)),
+        (EPOLL_CTL_MOD, Some(event)) => drop(set.modify(key, event.events, event.u64)),
         _ => {
-            set.forget(fd);
+            set.forget(key);
             sets.get_mut(inner_id).ok_or(libc::EBADF)?.watches.retain(|other| *other != watch);
             return Ok(0);
         }
@@ -254,9 +256,10 @@ fn check_linux(core: &mut Guard, id: Id, events: &mut [epoll_event]) -> usize {
         return 0;
     }
     let (fd, room) = (set.real, events.len().min(i32::MAX as usize));
-    // SAFETY: a slice with its length.
-    let count =
-        unsafe { real::epoll_pwait(fd, events.as_mut_ptr(), room as i32, 0, core::ptr::null()) };
+    let at = events.as_mut_ptr();
+    // The C library's call is a cancellation point, and the lock is held.
+    // SAFETY: a slice with its length, and no mask.
+    let count = unsafe { libc::syscall(libc::SYS_epoll_wait, fd, at, room as i32, 0) };
     let count = count.max(0) as usize;
     if set.linux.checked(now_us, real::calls(), count)
         && let Some(quiet_sets) = core.quiet_sets

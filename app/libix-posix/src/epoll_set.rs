@@ -4,7 +4,7 @@
 //! Readiness is computed from the socket when it is reported, so an unneeded entry in the ready
 //! list costs one check and nothing else.
 use crate::slab::{Id, Slab};
-use crate::socket::{Socket, Watch};
+use crate::socket::{File, Key, Socket, Watch};
 use crate::waiter::Waiter;
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, epoll_event};
 use std::collections::{HashMap, VecDeque};
@@ -44,21 +44,16 @@ pub enum ReportedBy {
     Both,
 }
 
-/// What a descriptor in a set names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// A socket.
-    Socket(Id),
-    /// Another set, and whether something in it is ready.
-    Set(Id, bool),
-}
-
-/// A descriptor in a set.
+/// An entry of a set.
 struct Item {
     reported_by: ReportedBy,
-    what: Target,
+    what: File,
+    /// If it is a set: something in that is ready.
+    nested_ready: bool,
     events: u32,
     data: u64,
+    /// Its places in the ready list have this number. What was added again has another one.
+    serial: u64,
     /// It is in the ready list.
     queued: bool,
     /// `EPOLLONESHOT` has fired.
@@ -70,9 +65,9 @@ struct Item {
 impl Item {
     fn readiness(&self, sockets: &Slab<Socket>) -> u32 {
         match self.what {
-            Target::Socket(id) => sockets.get(id).map_or(0, Socket::readiness),
-            Target::Set(_, true) => (libc::EPOLLIN | libc::EPOLLRDNORM) as u32,
-            Target::Set(_, false) => 0,
+            File::Socket(id) => sockets.get(id).map_or(0, Socket::readiness),
+            File::Set(_) if self.nested_ready => (libc::EPOLLIN | libc::EPOLLRDNORM) as u32,
+            File::Set(_) => 0,
         }
     }
 
@@ -101,7 +96,7 @@ pub fn notify(sets: &mut Slab<Set>, watch: Watch, bits: u32, wake: &mut impl FnM
         depth: u32,
     ) {
         let Some(set) = sets.get_mut(watch.set) else { return };
-        if !set.queue(watch.fd, bits) {
+        if !set.queue(watch.key, bits) {
             return;
         }
         set.waiters.drain(..).for_each(&mut *wake);
@@ -121,11 +116,12 @@ pub fn refresh_nested(sets: &mut Slab<Set>, sockets: &Slab<Socket>, id: Id, dept
     if depth == 0 || set.nested.is_empty() {
         return;
     }
-    for (fd, inner) in set.nested.clone() {
+    for key in set.nested.clone() {
+        let File::Set(inner) = key.file else { continue };
         refresh_nested(sets, sockets, inner, depth - 1);
         let is_ready = sets.get(inner).is_some_and(|inner| inner.is_ready(sockets));
         if let Some(set) = sets.get_mut(id) {
-            set.refresh_nested(fd, is_ready);
+            set.refresh_nested(key, is_ready);
         }
     }
 }
@@ -139,14 +135,17 @@ pub struct Set {
     pub fds: u32,
     /// Our own descriptor of the real set.
     pub real: RawFd,
-    items: HashMap<RawFd, Item, BuildHasherDefault<FdHasher>>,
+    items: HashMap<Key, Item, BuildHasherDefault<FdHasher>>,
     /// How many of them this library reports.
     ours: usize,
-    ready: VecDeque<RawFd>,
+    /// Each with its item's serial. Places whose item has gone are dropped when they are next seen.
+    ready: VecDeque<(Key, u64)>,
+    /// The serial of the item that was added last.
+    serial: u64,
     /// Sets that this one is in.
     pub watches: Vec<Watch>,
     /// Sets that are in this one.
-    pub nested: Vec<(RawFd, Id)>,
+    pub nested: Vec<Key>,
     /// Something was added to the real set.
     pub has_linux: bool,
     /// Threads that wait.
@@ -213,6 +212,7 @@ impl Set {
             items: HashMap::default(),
             ours: 0,
             ready: VecDeque::new(),
+            serial: 0,
             watches: Vec::new(),
             nested: Vec::new(),
             has_linux: false,
@@ -227,76 +227,89 @@ impl Set {
         self.linux.watch(false);
     }
 
+    /// What is in it.
+    pub fn keys(&self) -> Vec<Key> {
+        self.items.keys().copied().collect()
+    }
+
     /// Whether this library reports anything in it.
     pub fn has_items(&self) -> bool {
         self.ours > 0
     }
 
-    /// What reports a descriptor; `None` if it is not in the set.
-    pub fn reported_by(&self, fd: RawFd) -> Option<ReportedBy> {
-        self.items.get(&fd).map(|item| item.reported_by)
+    /// What reports an entry; `None` if it is not in the set.
+    pub fn reported_by(&self, key: Key) -> Option<ReportedBy> {
+        self.items.get(&key).map(|item| item.reported_by)
     }
 
-    /// A socket that was Linux's has become IX's.
-    pub fn becomes_ours(&mut self, fd: RawFd) {
-        if let Some(item) = self.items.get_mut(&fd) {
-            self.ours += usize::from(item.reported_by == ReportedBy::Linux);
-            item.reported_by = ReportedBy::Ours;
+    /// A socket that was Linux's has become IX's. Returns whether its entry in the real set can
+    /// still be deleted: `is_named` says whether the entry's number names the socket.
+    #[must_use]
+    pub fn becomes_ours(&mut self, key: Key, is_named: bool) -> bool {
+        let Some(item) = self.items.get_mut(&key) else { return true };
+        let was = core::mem::replace(&mut item.reported_by, ReportedBy::Ours);
+        self.ours += usize::from(was == ReportedBy::Linux);
+        if was != ReportedBy::Ours && is_named {
             // SAFETY: no pointers. If it is not in the real set any more, nothing is to be done.
             unsafe {
-                libc::syscall(libc::SYS_epoll_ctl, self.real, libc::EPOLL_CTL_DEL, fd, 0);
+                libc::syscall(libc::SYS_epoll_ctl, self.real, libc::EPOLL_CTL_DEL, key.fd, 0);
             }
         }
+        was == ReportedBy::Ours || is_named
     }
 
     /// A socket that was Linux's is served by IX and Linux now.
-    pub fn becomes_both(&mut self, fd: RawFd) {
-        if let Some(item) = self.items.get_mut(&fd) {
+    pub fn becomes_both(&mut self, key: Key) {
+        if let Some(item) = self.items.get_mut(&key) {
             self.ours += usize::from(item.reported_by == ReportedBy::Linux);
             item.reported_by = ReportedBy::Both;
         }
     }
 
-    /// Adds a descriptor. Returns false if it is there already.
-    pub fn add(
-        &mut self,
-        fd: RawFd,
-        what: Target,
-        reported_by: ReportedBy,
-        events: u32,
-        data: u64,
-    ) -> bool {
-        if self.items.contains_key(&fd) {
+    /// Adds an entry. Returns false if it is there already.
+    pub fn add(&mut self, key: Key, reported_by: ReportedBy, events: u32, data: u64) -> bool {
+        if self.items.contains_key(&key) {
             return false;
         }
-        let (queued, spent, reported) = (false, false, u64::MAX);
         self.ours += usize::from(reported_by != ReportedBy::Linux);
-        self.items.insert(fd, Item { reported_by, what, events, data, queued, spent, reported });
-        if let Target::Set(set, _) = what {
-            self.nested.push((fd, set));
+        self.serial += 1;
+        let item = Item {
+            serial: self.serial,
+            reported_by,
+            what: key.file,
+            nested_ready: false,
+            events,
+            data,
+            queued: false,
+            spent: false,
+            reported: u64::MAX,
+        };
+        self.items.insert(key, item);
+        if matches!(key.file, File::Set(_)) {
+            self.nested.push(key);
         }
         true
     }
 
     /// Notes whether something is ready in a set that is in this one.
-    pub fn refresh_nested(&mut self, fd: RawFd, is_ready: bool) {
-        if let Some(Item { what: Target::Set(_, ready), .. }) = self.items.get_mut(&fd) {
-            *ready = is_ready;
+    pub fn refresh_nested(&mut self, key: Key, is_ready: bool) {
+        if let Some(item) = self.items.get_mut(&key) {
+            item.nested_ready = is_ready;
         }
     }
 
-    /// Changes what the program waits for. Returns false if the descriptor is not there.
-    pub fn modify(&mut self, fd: RawFd, events: u32, data: u64) -> bool {
-        let Some(item) = self.items.get_mut(&fd) else { return false };
+    /// Changes what the program waits for. Returns false if the entry is not there.
+    pub fn modify(&mut self, key: Key, events: u32, data: u64) -> bool {
+        let Some(item) = self.items.get_mut(&key) else { return false };
         (item.events, item.data, item.spent, item.reported) = (events, data, false, u64::MAX);
         true
     }
 
-    /// Removes a descriptor. Returns false if it was not there.
-    pub fn forget(&mut self, fd: RawFd) -> bool {
-        self.nested.retain(|(other, _)| *other != fd);
-        // Its entry in the ready list is dropped when it is next seen.
-        let item = self.items.remove(&fd);
+    /// Removes an entry. Returns false if it was not there.
+    pub fn forget(&mut self, key: Key) -> bool {
+        self.nested.retain(|other| *other != key);
+        // Its place in the ready list is dropped when it is next seen.
+        let item = self.items.remove(&key);
         self.ours -=
             usize::from(item.as_ref().is_some_and(|item| item.reported_by != ReportedBy::Linux));
         item.is_some()
@@ -304,8 +317,8 @@ impl Set {
 
     /// A descriptor has changed: puts it into the ready list if the program waits for one of these
     /// bits. Returns whether a waiting thread should look.
-    pub fn queue(&mut self, fd: RawFd, bits: u32) -> bool {
-        let Some(item) = self.items.get_mut(&fd) else { return false };
+    pub fn queue(&mut self, key: Key, bits: u32) -> bool {
+        let Some(item) = self.items.get_mut(&key) else { return false };
         if item.spent || item.asked() & bits == 0 || item.reported_by == ReportedBy::Linux {
             return false;
         }
@@ -313,7 +326,15 @@ impl Set {
         item.reported = u64::MAX;
         if !item.queued {
             item.queued = true;
-            self.ready.push_back(fd);
+            self.ready.push_back((key, item.serial));
+            // Each item has one place that counts: a program that adds and deletes without waiting
+            // leaves no more than as many others.
+            if self.ready.len() > 2 * self.items.len() + 16 {
+                let items = &self.items;
+                self.ready.retain(|(key, serial)| {
+                    items.get(key).is_some_and(|item| item.serial == *serial)
+                });
+            }
         }
         true
     }
@@ -321,8 +342,8 @@ impl Set {
     /// Whether the next descriptor to be reported was reported in this cycle already. Descriptors
     /// that are no longer ready leave the ready list.
     pub fn is_stale(&mut self, sockets: &Slab<Socket>, cycle: u64) -> bool {
-        while let Some(fd) = self.ready.front() {
-            match self.items.get_mut(fd) {
+        while let Some((key, serial)) = self.ready.front() {
+            match self.items.get_mut(key).filter(|item| item.serial == *serial) {
                 Some(item) if item.reported != cycle => return false,
                 Some(item) if item.queued && item.wanted(sockets) != 0 => return true,
                 Some(item) => item.queued = false,
@@ -335,7 +356,9 @@ impl Set {
 
     /// Whether there is something to report.
     pub fn is_ready(&self, sockets: &Slab<Socket>) -> bool {
-        let mut ready = self.ready.iter().filter_map(|fd| self.items.get(fd));
+        let item_of =
+            |(key, serial): &(Key, u64)| self.items.get(key).filter(|item| item.serial == *serial);
+        let mut ready = self.ready.iter().filter_map(item_of);
         ready.any(|item| item.queued && item.wanted(sockets) != 0)
     }
 
@@ -351,8 +374,9 @@ impl Set {
             if count == to.len() {
                 break;
             }
-            let Some(fd) = self.ready.pop_front() else { break };
-            let Some(item) = self.items.get_mut(&fd).filter(|item| item.queued) else { continue };
+            let Some((key, serial)) = self.ready.pop_front() else { break };
+            let counts = |item: &&mut Item| item.queued && item.serial == serial;
+            let Some(item) = self.items.get_mut(&key).filter(counts) else { continue };
             let bits = item.wanted(sockets);
             if bits == 0 {
                 item.queued = false;
@@ -366,7 +390,7 @@ impl Set {
                 item.queued = false;
             } else {
                 // Level-triggered: it is checked again next time.
-                self.ready.push_back(fd);
+                self.ready.push_back((key, serial));
             }
         }
         count
@@ -379,14 +403,15 @@ mod tests {
     use crate::socket::{Datagrams, Kind};
     use libc::{EPOLLIN, EPOLLOUT};
 
-    fn one(events: i32) -> (Slab<Socket>, Set, Id) {
+    fn one(events: i32) -> (Slab<Socket>, Set, Key) {
         let mut sockets = Slab::new();
         let udp = Box::new(Datagrams::default());
         let id = sockets.insert(Socket::new(Kind::Datagrams(udp), false, false));
         let mut set = Set::new(-1);
-        assert!(set.add(5, Target::Socket(id), ReportedBy::Ours, events as u32, 77));
-        assert!(!set.add(5, Target::Socket(id), ReportedBy::Ours, 0, 0));
-        (sockets, set, id)
+        let key = Key { fd: 5, file: File::Socket(id) };
+        assert!(set.add(key, ReportedBy::Ours, events as u32, 77));
+        assert!(!set.add(key, ReportedBy::Ours, 0, 0));
+        (sockets, set, key)
     }
 
     fn report(set: &mut Set, sockets: &Slab<Socket>) -> Vec<u32> {
@@ -398,39 +423,53 @@ mod tests {
     #[test]
     fn level_edge_and_oneshot() {
         let out = EPOLLOUT as u32;
-        let (sockets, mut set, _) = one(EPOLLOUT);
+        let (sockets, mut set, key) = one(EPOLLOUT);
         assert_eq!(report(&mut set, &sockets), []);
-        assert!(set.queue(5, out));
+        assert!(set.queue(key, out));
         assert_eq!(report(&mut set, &sockets), [out]);
         assert!(set.is_stale(&sockets, 1) && !set.is_stale(&sockets, 2));
         assert_eq!(report(&mut set, &sockets), [out]);
 
-        let (sockets, mut set, _) = one(EPOLLOUT | EPOLLET);
-        set.queue(5, out);
-        set.queue(5, out);
+        let (sockets, mut set, key) = one(EPOLLOUT | EPOLLET);
+        set.queue(key, out);
+        set.queue(key, out);
         assert_eq!(report(&mut set, &sockets), [out]);
         assert_eq!(report(&mut set, &sockets), []);
 
-        let (sockets, mut set, _) = one(EPOLLOUT | EPOLLONESHOT);
-        set.queue(5, out);
+        let (sockets, mut set, key) = one(EPOLLOUT | EPOLLONESHOT);
+        set.queue(key, out);
         assert_eq!(report(&mut set, &sockets), [out]);
-        assert!(!set.queue(5, out));
-        assert!(set.modify(5, out, 78) && set.queue(5, out));
+        assert!(!set.queue(key, out));
+        assert!(set.modify(key, out, 78) && set.queue(key, out));
         assert_eq!(report(&mut set, &sockets), [out]);
     }
 
     #[test]
+    fn what_was_deleted_and_added_again_is_reported_once() {
+        let (sockets, mut set, key) = one(EPOLLOUT);
+        for _ in 0..100 {
+            assert!(set.queue(key, EPOLLOUT as u32) && set.forget(key));
+            assert!(set.add(key, ReportedBy::Ours, EPOLLOUT as u32, 77));
+        }
+        assert!(set.ready.len() < 30, "{}", set.ready.len());
+        assert!(set.queue(key, EPOLLOUT as u32));
+        assert_eq!(report(&mut set, &sockets), [EPOLLOUT as u32]);
+    }
+
+    #[test]
     fn what_is_not_waited_for_or_no_longer_so_is_not_reported() {
-        let (mut sockets, mut set, id) = one(EPOLLIN);
-        assert!(!set.queue(5, EPOLLOUT as u32));
-        assert!(set.queue(5, EPOLLIN as u32));
+        let (mut sockets, mut set, key) = one(EPOLLIN);
+        assert!(!set.queue(key, EPOLLOUT as u32));
+        assert!(set.queue(key, EPOLLIN as u32));
         assert_eq!(report(&mut set, &sockets), [], "nothing to read after all");
         assert!(!set.has_ready());
-        set.queue(5, EPOLLIN as u32);
-        assert!(set.forget(5) && !set.forget(5));
+        set.queue(key, EPOLLIN as u32);
+        assert!(set.forget(key) && !set.forget(key));
         assert_eq!(report(&mut set, &sockets), []);
-        set.add(6, Target::Socket(id), ReportedBy::Ours, EPOLLIN as u32, 0);
-        set.queue(6, EPOLLIN as u32);
+        let twin = Key { fd: 6, ..key };
+        set.add(twin, ReportedBy::Ours, EPOLLIN as u32, 0);
+        set.queue(twin, EPOLLIN as u32);
+        let File::Socket(id) = key.file else { unreachable!() };
         sockets.remove(id);
         assert_eq!(report(&mut set, &sockets), []);
     }

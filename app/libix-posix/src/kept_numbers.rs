@@ -39,8 +39,7 @@ pub fn give_back(core: &mut Core, count: usize, least: RawFd) {
 pub fn close(fd: RawFd) {
     // From here on a new descriptor with this number is Linux's.
     fds::replace(fd, Entry::Linux);
-    // SAFETY: the program has closed it.
-    unsafe { real::close(fd) };
+    real::close_held(fd);
     freed(fd);
 }
 
@@ -67,19 +66,18 @@ pub fn lowest(fd: RawFd, flags: i32) -> RawFd {
     // SAFETY: no pointers; only this function knows of `fd`.
     unsafe {
         real::dup3(fd, to, flags);
-        real::close(fd);
+        real::close_held(fd);
     }
     freed(fd);
     to
 }
 
 /// A `dup2` is about to replace this number. Returns whether it was kept; it is not any more.
-pub fn taken_over(to: RawFd) -> bool {
+pub fn taken_over(core: &mut Core, to: RawFd) -> bool {
     if fds::get(to) != Entry::Kept {
         return false;
     }
-    let mut core = lock();
     let was_kept = core.numbers.remove(to);
-    changed(&core);
+    changed(core);
     was_kept
 }

@@ -16,7 +16,8 @@
 //!   takes in the events. `cycle` runs both around one cycle; `wait` does so on whichever thread
 //!   has to wait, `helper` while none does. `serving` decides which process of the program runs the
 //!   dataplane. `lock` has the one lock, and `signals` keeps the program's handlers out of the
-//!   dataplane. Calls under way, transmit memory and flows are parts of `libix::engine`.
+//!   dataplane. `cancel` lets threads that wait be cancelled. Calls under way, transmit memory and
+//!   flows are parts of `libix::engine`.
 //! * **Calls**: `ops`, `receive`, `send`, `sockopt`, `poll` and `epoll` are the calls, in safe
 //!   code.
 //!
@@ -61,6 +62,7 @@ mod stream;
 mod waiter;
 
 // Driver.
+mod cancel;
 mod cycle;
 #[cfg(test)]
 mod cycle_tests;
@@ -73,6 +75,7 @@ mod lost;
 mod outside;
 mod quiet_sets;
 mod serving;
+mod shares;
 mod signals;
 mod wait;
 

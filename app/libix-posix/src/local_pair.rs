@@ -70,7 +70,7 @@ impl Core {
     /// Copies as many bytes to the local peer as there is room for. Returns how many.
     pub fn send_to_local_peer(&mut self, id: Id, local_peer: Id, from: &mut Gather<'_>) -> usize {
         let Some(socket) = self.sockets.get_mut(id) else { return 0 };
-        let limit = socket.options.send_buffer;
+        let limit = socket.send_buffer();
         let Some(stream) = socket.stream() else { return 0 };
         let mut room = stream.space(limit).min(from.left());
         let given = room;
@@ -96,7 +96,7 @@ impl Core {
     /// Bytes of the local peer were read: it has room again.
     pub fn read_from_local_peer(&mut self, local_peer: Id, bytes: usize) {
         let Some(socket) = self.sockets.get_mut(local_peer) else { return };
-        let limit = socket.options.send_buffer;
+        let limit = socket.send_buffer();
         let Some(stream) = socket.stream() else { return };
         let was_writable = stream.is_writable(limit);
         stream.local_peer_read(bytes);

@@ -5,7 +5,7 @@
 //! as it is before the first one begins: listeners, UDP ports, attempts to connect, datagrams to be
 //! sent. Transmit memory is the program's and stays. Received memory is the old dataplane's until
 //! the new one takes its place, which it does when no thread reads there: unread bytes of
-//! connections are copied before, received datagrams that nobody has read are lost.
+//! connections are copied before. Received datagrams that the program has not read are lost.
 use crate::confined::THREADS;
 use crate::elastic_thread::{ElasticThread, Pending, Role, cookie};
 use crate::lock::Guard;
@@ -41,6 +41,14 @@ pub fn recover(mut core: Guard, elastic: usize) -> Guard {
         }
     }
     core
+}
+
+/// The dataplane has ended before the program had all of its elastic threads. The lock is held, and
+/// no thread is inside.
+#[cold]
+pub fn start_over(core: &mut Core) {
+    core.lose_flows();
+    renew(core);
 }
 
 /// Gets another dataplane in place of the one that has ended, and has it open what is noted. The

@@ -8,7 +8,7 @@ use libc::{c_int, sockaddr, socklen_t};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-/// The descriptor on which the broker is asked; negative: nobody can be.
+/// The descriptor on which the broker is asked; negative: the program has none.
 static BROKER: AtomicI32 = AtomicI32::new(-1);
 /// Longest wait for the broker, ms.
 const PATIENCE_MS: c_int = 2000;

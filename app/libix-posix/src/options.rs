@@ -3,8 +3,10 @@ use ix_abi::{Congestion, FlowOption};
 use std::ffi::CString;
 use std::time::Duration;
 
-/// Most unacknowledged bytes of a connection, unless the program sets `SO_SNDBUF`.
+/// Most unacknowledged bytes of a connection that begins, unless the program sets `SO_SNDBUF`.
 pub const SEND_BUFFER: usize = 256 << 10;
+/// The same of one whose path needs more, as on Linux (`tcp_wmem`).
+pub const SEND_BUFFER_MAX: usize = 4 << 20;
 /// Most bytes of unread datagrams, unless the program sets `SO_RCVBUF`.
 pub const RECEIVE_BUFFER: usize = 212_992;
 /// Longest idle time before keepalive that the dataplane accepts, seconds.
@@ -39,8 +41,12 @@ pub struct Options {
     pub no_delay: bool,
     /// `TCP_CORK`.
     pub cork: bool,
-    /// `SO_SNDBUF` in force.
+    /// `SO_SNDBUF` in force; that of a connection may have grown ([`Socket::send_buffer`]).
+    ///
+    /// [`Socket::send_buffer`]: crate::socket::Socket::send_buffer
     pub send_buffer: usize,
+    /// The program has set `SO_SNDBUF`.
+    pub send_buffer_set: bool,
     /// `SO_RCVBUF` in force.
     pub receive_buffer: usize,
     /// The program has set `SO_RCVBUF`.
@@ -177,6 +183,7 @@ impl Default for Options {
             no_delay: false,
             cork: false,
             send_buffer: SEND_BUFFER,
+            send_buffer_set: false,
             receive_buffer: RECEIVE_BUFFER,
             receive_buffer_set: false,
             receive_low: 1,

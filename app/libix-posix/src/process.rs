@@ -225,6 +225,7 @@ impl Core {
         self.elastic_threads.iter_mut().for_each(ElasticThread::forked);
         elastic_thread::forked();
         (self.wakeups, self.stay_out, self.waits_to_serve) = (Wakeups::none(), 0, false);
+        self.cancelled.clear();
         if let Some(fd) = self.quiet_sets.take() {
             fds::close_private(fd);
         }
@@ -232,7 +233,7 @@ impl Core {
         for id in self.sockets.ids() {
             let Some(socket) = self.sockets.get_mut(id) else { continue };
             socket.waiters.clear();
-            (socket.dirty, socket.elastic) = (false, 0);
+            (socket.dirty, socket.starving, socket.elastic) = (false, false, 0);
             if socket.fds == 0 {
                 forget(self.sockets.remove(id));
                 continue;

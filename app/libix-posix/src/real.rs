@@ -113,6 +113,8 @@ next! {
     epoll_pwait(
         set: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int, mask: *const sigset_t
     ) -> c_int;
+    pthread_cancel(thread: libc::pthread_t) -> c_int;
+    pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
     fork() -> pid_t;
     _exit(status: c_int) -> c_int;
     sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
@@ -186,6 +188,14 @@ next! {
     system(command: *const c_char) -> c_int;
     fstat(fd: c_int, to: *mut libc::stat) -> c_int;
     fstat64(fd: c_int, to: *mut libc::stat) -> c_int;
+}
+
+/// Closes a descriptor where the lock may be held: the C library's `close` is a cancellation point.
+pub fn close_held(fd: c_int) {
+    MADE[Call::close as usize].fetch_add(1, Ordering::Relaxed);
+    ALL.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
 }
 
 /// How often each was called. A count costs little compared with a system call.

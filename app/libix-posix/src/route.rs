@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Environment variable that `ix run` sets, such as `10.0.0.2/24,10.1.0.2/16;10.0.0.1`: addresses
-/// with prefix lengths; the gateway or nothing. More parts follow for [`crate::process`], each
+/// with prefix lengths; the gateways or nothing. More parts follow for [`crate::process`], each
 /// after a `;`: the number of the library's descriptor, the first number of the dataplane's
 /// descriptors, the configured congestion control, the number of the descriptor for
 /// [`crate::low_ports`] or nothing, and for each address the Linux interface of its device, or
@@ -51,7 +51,7 @@ impl Network {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     ours: Vec<Network>,
-    gateway: Option<Ipv4Addr>,
+    gateways: Vec<Ipv4Addr>,
     linux: Vec<Network>,
 }
 
@@ -59,15 +59,16 @@ impl Routes {
     /// Reads the value of [`ENV`].
     pub fn parse(text: &str) -> Option<Routes> {
         let mut parts = text.split(';');
-        let (ours, gateway) = (parts.next()?, parts.next().unwrap_or_default());
+        let (ours, gateways) = (parts.next()?, parts.next().unwrap_or_default());
         let ours: Option<Vec<_>> = ours.split(',').map(Network::parse).collect();
-        let gateway = if gateway.is_empty() { None } else { Some(gateway.parse().ok()?) };
-        Some(Routes { ours: ours?, gateway, linux: Vec::new() })
+        let gateways = gateways.split(',').filter(|text| !text.is_empty()).map(str::parse);
+        let gateways = gateways.collect::<Result<_, _>>().ok()?;
+        Some(Routes { ours: ours?, gateways, linux: Vec::new() })
     }
 
     /// No address is IX's.
     pub const fn none() -> Routes {
-        Routes { ours: Vec::new(), gateway: None, linux: Vec::new() }
+        Routes { ours: Vec::new(), gateways: Vec::new(), linux: Vec::new() }
     }
 
     /// Adds the networks of Linux's interfaces.
@@ -102,14 +103,14 @@ impl Routes {
         if on(&self.ours) {
             return Whose::Ix;
         }
-        if on(&self.linux) || self.gateway.is_none() { Whose::Linux } else { Whose::Ix }
+        if on(&self.linux) || self.gateways.is_empty() { Whose::Linux } else { Whose::Ix }
     }
 
     /// The dataplane's source address for packets to this address.
     pub fn own_towards(&self, to: IpAddr) -> Option<Ipv4Addr> {
         let IpAddr::V4(to) = to else { return None };
         let on = |to: Ipv4Addr| self.ours.iter().find(|network| network.contains(to));
-        let network = on(to).or_else(|| on(self.gateway?))?;
+        let network = on(to).or_else(|| self.gateways.iter().find_map(|gateway| on(*gateway)))?;
         Some(network.address)
     }
 
@@ -131,7 +132,7 @@ mod tests {
 
     #[test]
     fn whose_a_socket_is() {
-        let with = routes("10.88.0.2/16,10.9.0.2/24;10.88.0.9");
+        let with = routes("10.88.0.2/16,10.9.0.2/24;10.88.0.9,10.9.0.9");
         let without = routes("10.88.0.2/16;");
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         for (to, expected) in [

@@ -1,5 +1,4 @@
 //! The calls that write: `write`, `sendmsg`, and all that come down to them. Errors are errnos.
-use crate::elastic_thread::ElasticThread;
 use crate::lock::{Guard, lock};
 use crate::mem::Gather;
 use crate::ops::{self, Instead, Outcome, socket_of};
@@ -79,10 +78,11 @@ fn give_bytes(
     from: &mut Gather<'_>,
     total: &mut usize,
 ) -> Option<Result<(), i32>> {
+    let share = core.tx_share();
     let Core { sockets, elastic_threads, .. } = core;
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
-    let limit = socket.options.send_buffer;
-    let ElasticThread { tx, starved, .. } = &mut elastic_threads[socket.elastic];
+    let send_buffer = socket.send_buffer();
+    let elastic = &mut elastic_threads[socket.elastic];
     if socket.error != 0 {
         let errno = socket.error;
         if *total == 0 {
@@ -107,11 +107,17 @@ fn give_bytes(
         *total += core.send_to_local_peer(id, local_peer, from);
         return (from.left() == 0).then_some(Ok(()));
     }
-    let Some(tx) = tx else { return Some(Err(libc::ENOBUFS)) };
+    let limit = elastic.send_limit(share, send_buffer);
+    let Some(tx) = &elastic.tx else { return Some(Err(libc::ENOBUFS)) };
     let room = stream.space(limit);
     let n = stream.write(&tx.0, from, room);
-    *starved |= n < room.min(from.left() + n);
+    let refused = n < room.min(from.left() + n);
     *total += n;
+    elastic.starved |= refused;
+    if (refused || limit < send_buffer && from.left() > 0) && !socket.starving {
+        socket.starving = true;
+        elastic.starves(share, id);
+    }
     if n > 0 {
         core.mark_dirty(id);
     }

@@ -1,5 +1,4 @@
 //! Sending a datagram of IX. Errors are errnos.
-use crate::elastic_thread::ElasticThread;
 use crate::error_queue::{ERRORS_MAX, ErrorEntry};
 use crate::lock::Guard;
 use crate::mem::Gather;
@@ -138,11 +137,12 @@ fn give_datagram(
     from: &mut Gather<'_>,
     datagram: Datagram,
 ) -> Option<Result<usize, i32>> {
+    let share = core.tx_share();
     let Core { sockets, elastic_threads, .. } = core;
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     let limit = socket.options.send_buffer;
     let usual = socket.options.ip_fields;
-    let ElasticThread { tx, starved, .. } = &mut elastic_threads[socket.elastic];
+    let elastic = &mut elastic_threads[socket.elastic];
     match socket.take_error() {
         0 => {}
         errno => return Some(Err(errno)),
@@ -162,8 +162,11 @@ fn give_datagram(
         return None;
     }
     let len = datagram.len;
-    let Some(mut memory) = tx.as_ref().and_then(|tx| tx.0.alloc(len)) else {
-        *starved = true;
+    let Some(mut memory) = elastic.tx.as_ref().and_then(|tx| tx.0.alloc(len)) else {
+        elastic.starved = true;
+        if !core::mem::replace(&mut socket.starving, true) {
+            elastic.starves(share, id);
+        }
         return None;
     };
     while from.left() > 0 {

@@ -10,9 +10,10 @@ use crate::confined::{Locked, THREADS};
 use crate::lock::lock;
 use crate::log::{self, Once};
 use crate::state::Core;
-use crate::{helper, kick, signals};
+use crate::{helper, kick, lost, signals};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use libix::raw::{Process, Starter, Thread};
+use libix::Error;
+use libix::raw::{EnterError, Process, Starter, Thread};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
@@ -107,30 +108,37 @@ fn start_dataplane(core: &mut Core) {
     };
     core.address = Some(process.local_addr());
     core.mss = process.mss_bytes().into();
+    core.tx_bytes = process.tx_bytes();
     core.open_ports_on(process.threads() as usize);
-    for elastic in 0..core.elastic_count {
-        share(core, &process, elastic);
-    }
     kick::set_process(process);
+    let Some(process) = kick::process() else { return };
+    for elastic in 0..core.elastic_count {
+        while !share(core, process, elastic) {
+            lost::start_over(core);
+        }
+    }
     helper::start(core);
 }
 
 /// Shares one elastic thread between all threads of the program. Its first batch opens the ports
-/// that were noted so far.
-fn share(core: &mut Core, process: &Process, elastic: usize) {
+/// that were noted so far. False: the dataplane has ended already.
+fn share(core: &mut Core, process: &Process, elastic: usize) -> bool {
     let index = elastic as u32;
     let shared = signals::inside(elastic, |_| {
         Thread::share(process, index, |thread| core.emit_first(elastic, thread))
     });
-    let (mut thread, events) = shared.unwrap_or_else(|error| {
-        log::fatal(&format!("the program cannot use the dataplane: {error}"))
-    });
+    let (mut thread, events) = match shared {
+        Ok(shared) => shared,
+        Err(EnterError::Refused(Error::Lost)) => return false,
+        Err(error) => log::fatal(&format!("the program cannot use the dataplane: {error}")),
+    };
     core.elastic_threads[elastic].tx = Some(Locked(*thread.tx()));
     core.elastic_threads[elastic].cycle += 1;
     core.settle(elastic, &mut thread);
     core.dispatch(elastic, &thread, events);
     // SAFETY: the lock is held, and no thread could drive before the dataplane ran.
     unsafe { THREADS[elastic].set(thread) };
+    true
 }
 
 /// In a forked child, which does not have its parent's dataplane.

@@ -80,6 +80,12 @@ struct Own {
     held: Cell<u32>,
     /// A handler has run: 1, or 2 if calls must not be restarted.
     interrupted: Cell<u32>,
+    /// The thread was cancelled while it waited, and is on its way out.
+    cancelled: Cell<bool>,
+    /// Cancellation does not end the present wait.
+    deaf: Cell<bool>,
+    /// It has made a call that is a cancellation point since the first thread was cancelled.
+    known: Cell<bool>,
     waits: AtomicBool,
     kept: Kept,
     tid: Cell<i32>,
@@ -92,6 +98,9 @@ thread_local! {
         Own {
             held: Cell::new(0),
             interrupted: Cell::new(0),
+            cancelled: Cell::new(false),
+            deaf: Cell::new(false),
+            known: Cell::new(false),
             waits: AtomicBool::new(false),
             kept: Kept::new(),
             tid: Cell::new(0),
@@ -212,6 +221,40 @@ pub fn reset() {
 /// Whether a handler has run since [`reset`]: 0, 1, or 2 if calls must not be restarted.
 pub fn interrupted() -> u32 {
     OWN.with(|own| own.interrupted.get())
+}
+
+/// The calling thread was cancelled ([`crate::cancel`]): its call ends as if a handler had run, and
+/// is not restarted.
+pub fn note_cancelled() {
+    OWN.with(|own| {
+        own.interrupted.set(2);
+        own.cancelled.set(true);
+    });
+}
+
+/// Whether the calling thread was cancelled in this call. Forgets it.
+pub fn take_cancelled() -> bool {
+    OWN.try_with(|own| own.cancelled.replace(false)) == Ok(true)
+}
+
+/// Sets whether cancellation leaves the calling thread's waits alone. Returns what was set before.
+pub fn set_deaf(deaf: bool) -> bool {
+    OWN.try_with(|own| own.deaf.replace(deaf)) == Ok(true)
+}
+
+/// Whether cancellation leaves the calling thread's waits alone.
+pub fn is_deaf() -> bool {
+    OWN.with(|own| own.deaf.get())
+}
+
+/// Whether the calling thread asks this for the first time.
+pub fn is_new() -> bool {
+    OWN.try_with(|own| own.known.replace(true)) == Ok(false)
+}
+
+/// Linux's id of the calling thread.
+pub fn tid() -> i32 {
+    OWN.with(tid_of)
 }
 
 /// The handler in front of the program's handlers.

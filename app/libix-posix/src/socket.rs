@@ -6,6 +6,7 @@ use crate::stream::{Phase, Stream};
 use crate::waiter::Waiter;
 use libix::raw::{Received, TxBuf};
 use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
@@ -108,13 +109,40 @@ pub enum Under {
     Used,
 }
 
+/// An open file: what descriptors name, and what a set reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    /// A socket.
+    Socket(Id),
+    /// Another set.
+    Set(Id),
+}
+
+/// What an entry of a set is found by, as on Linux (epoll(7), questions 0 and 6): the descriptor
+/// that was added and the open file that it named then. So the entry lives on while another
+/// descriptor names the file, and the number can be added again when it names another file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// The descriptor.
+    pub fd: RawFd,
+    /// The open file.
+    pub file: File,
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        // Two files of one number are rare.
+        hasher.write_i32(self.fd);
+    }
+}
+
 /// An entry in an epoll set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
     /// The set.
     pub set: Id,
-    /// The descriptor that was added.
-    pub fd: RawFd,
+    /// What the entry is found by there.
+    pub key: Key,
 }
 
 /// A socket.
@@ -147,6 +175,8 @@ pub struct Socket {
     pub waiters: Vec<Waiter>,
     /// The elastic thread that has its flow, or sends its datagrams.
     pub elastic: usize,
+    /// It waits for transmit memory, and is not writable.
+    pub starving: bool,
     /// It is in the `dirty` list of its elastic thread: it has calls to make.
     pub dirty: bool,
     /// The cycle in which a call last found nothing to read or to write.
@@ -171,8 +201,19 @@ impl Socket {
             watches: Vec::new(),
             waiters: Vec::new(),
             elastic: 0,
+            starving: false,
             dirty: false,
             idle_cycle: u64::MAX,
+        }
+    }
+
+    /// How many bytes may be unacknowledged. A connection's grow with its path, unless the program
+    /// has set them.
+    pub fn send_buffer(&self) -> usize {
+        let set = self.options.send_buffer;
+        match &self.kind {
+            Kind::Stream(stream) if !self.options.send_buffer_set => set.max(stream.path_bytes),
+            _ => set,
         }
     }
 
@@ -250,7 +291,7 @@ impl Socket {
                     return bits as u32;
                 }
                 bits |= when(stream.unread() >= self.options.receive_low.max(1), IN);
-                let room = stream.is_writable(self.options.send_buffer);
+                let room = !self.starving && stream.is_writable(self.send_buffer());
                 bits |= when(dead || stream.flow.is_shut() || room, OUT);
             }
             Kind::Datagrams(datagrams) => {
@@ -258,7 +299,8 @@ impl Socket {
                 bits |= when(!datagrams.errors.is_empty(), EPOLLERR);
                 bits |= when(!datagrams.inbox.is_empty() || read_shut, IN);
                 bits |= when(read_shut, EPOLLRDHUP) | when(read_shut && write_shut, EPOLLHUP);
-                bits |= when(datagrams.in_flight_bytes < self.options.send_buffer, OUT);
+                let room = datagrams.in_flight_bytes < self.options.send_buffer;
+                bits |= when(room && !self.starving, OUT);
             }
         }
         bits as u32

@@ -10,6 +10,7 @@ use crate::state::Core;
 use crate::stream::Phase;
 use crate::{log, real, unsupported};
 use ix_abi::Congestion;
+use ix_abi::flow_info_flag;
 use libc::{
     IP_PKTINFO, IP_RECVERR, IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP,
     IPV6_RECVPKTINFO, IPV6_V6ONLY, SO_BINDTODEVICE, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE, SO_LINGER,
@@ -47,7 +48,7 @@ pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
     let tcp = socket.is_tcp();
     if (level, name) == (IPPROTO_TCP, TCP_CONGESTION) && tcp && !matches!(socket.kind, Kind::Linux)
     {
-        set_congestion(socket, value)?;
+        set_congestion(socket, fd, value)?;
         core.mark_dirty(id);
         return Ok(());
     }
@@ -105,7 +106,7 @@ fn bind_to_device(core: &mut Core, id: Id, value: &[u8]) -> Outcome<()> {
 
 /// `TCP_CONGESTION`. Linux may have other algorithms than IX, so it is not asked. If there is a
 /// Linux socket, it is set there too, because the connection may still become Linux's.
-fn set_congestion(socket: &mut Socket, value: &[u8]) -> Outcome<()> {
+fn set_congestion(socket: &mut Socket, fd: RawFd, value: &[u8]) -> Outcome<()> {
     if value.is_empty() {
         // An impossible pointer or length: Linux returns the errno.
         return Err(Instead::Linux);
@@ -115,7 +116,7 @@ fn set_congestion(socket: &mut Socket, value: &[u8]) -> Outcome<()> {
     let congestion = Congestion::named(name).ok_or(libc::ENOENT)?;
     socket.options.congestion = Some(congestion);
     if socket.under == Under::Used {
-        ops::set_congestion(socket.number, congestion);
+        ops::set_congestion(fd, congestion);
     }
     if let Some(stream) = socket.stream() {
         stream.options_changed = true;
@@ -145,6 +146,7 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
         // Linux doubles the program's value, for its own overhead. The doubled value counts here.
         (SOL_SOCKET, SO_SNDBUF) => {
             options.send_buffer = (read(name) as usize).max(SEND_BUFFER_MIN);
+            options.send_buffer_set = true;
         }
         (SOL_SOCKET, SO_RCVBUF) => {
             options.receive_buffer = (read(name) as usize).max(RECEIVE_BUFFER_MIN);
@@ -278,7 +280,7 @@ pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
             (errno, _) => int(errno),
         },
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => int(matches!(socket.kind, Kind::Listener(_)).into()),
-        (SOL_SOCKET, SO_SNDBUF) => int(socket.options.send_buffer as i32),
+        (SOL_SOCKET, SO_SNDBUF) => int(socket.send_buffer() as i32),
         // Without a peer the Linux socket returns the error.
         (IPPROTO_IP, libc::IP_MTU) => match (mtu, socket.peer()) {
             (Some(mtu), Some(peer)) => {
@@ -348,8 +350,10 @@ fn tcp_info(info: Option<ix_abi::FlowInfo>) -> Vec<u8> {
     };
     bytes[0] = STATES.get(usize::from(info.state).wrapping_sub(1)).copied().unwrap_or(CLOSE);
     let mss = info.mss_bytes.max(1);
-    // tcpi_options: timestamps, SACK and window scaling.
-    bytes[5] = 7;
+    // tcpi_options has Linux's bits for these four; then the two shifts, of four bits each.
+    bytes[5] = info.flags as u8 & 15;
+    let shift = |at: u32| (info.flags >> at) as u8 & 15;
+    bytes[6] = shift(flow_info_flag::SND_SHIFT_AT) | shift(flow_info_flag::RCV_SHIFT_AT) << 4;
     let mut put = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     put(8, info.rto_us);
     put(16, mss);
@@ -424,7 +428,10 @@ mod tests {
             assert!(size_of::<libc::tcp_info>() >= 104);
         }
         assert_eq!(tcp_info(None)[0], 7);
-        let open = ix_abi::FlowInfo { state: 4, mss_bytes: 1448, ..Default::default() };
-        assert_eq!(tcp_info(Some(open))[0], 1);
+        let flags = 15 | 7 << flow_info_flag::SND_SHIFT_AT | 3 << flow_info_flag::RCV_SHIFT_AT;
+        let open = ix_abi::FlowInfo { state: 4, mss_bytes: 1448, flags, ..Default::default() };
+        let open = tcp_info(Some(open));
+        // The bits of Linux's `TCPI_OPT_TIMESTAMPS`, `_SACK`, `_WSCALE` and `_ECN`.
+        assert_eq!((open[0], open[5], open[6]), (1, 1 | 2 | 4 | 8, 0x37));
     }
 }

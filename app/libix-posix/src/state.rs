@@ -49,10 +49,14 @@ pub struct Core {
     pub address: Option<IpAddr>,
     /// Largest TCP payload of one packet, bytes.
     pub mss: u64,
+    /// Transmit memory of all elastic threads together, bytes.
+    pub tx_bytes: u64,
     /// How many threads wait until no thread is inside the dataplane.
     pub stay_out: u32,
     /// Threads to be woken when the lock is released.
     pub wakeups: Wakeups,
+    /// Linux's ids of threads that were cancelled and have not yet found out here.
+    pub cancelled: Vec<i32>,
     /// An epoll set of ours, with the program's real sets that are quiet.
     pub quiet_sets: Option<RawFd>,
     /// The dataplane has ended, and there is no other one yet.
@@ -82,8 +86,10 @@ impl Core {
             paths: Paths::new(),
             address: None,
             mss: 1,
+            tx_bytes: 0,
             stay_out: 0,
             wakeups: Wakeups::none(),
+            cancelled: Vec::new(),
             quiet_sets: None,
             is_lost: false,
             finishing: false,
@@ -185,7 +191,7 @@ impl Core {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         for watch in core::mem::take(&mut socket.watches) {
             if let Some(set) = self.sets.get_mut(watch.set) {
-                set.forget(watch.fd);
+                set.forget(watch.key);
             }
         }
     }

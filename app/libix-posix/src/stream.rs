@@ -1,7 +1,7 @@
 //! A TCP connection as the program sees it: bytes received, bytes to send, and its end.
 use crate::error_queue::ErrorEntry;
 use crate::mem::{Gather, Scatter};
-use crate::options::FlowOptions;
+use crate::options::{FlowOptions, SEND_BUFFER_MAX};
 use crate::slab::Id;
 use ix_abi::Handle;
 use libix::engine::{Ending, Flow};
@@ -57,6 +57,9 @@ pub struct Stream {
     pub soft_error: i32,
     /// The ICMP message that has ended the attempt to connect, for `MSG_ERRQUEUE`.
     pub connect_error: Option<ErrorEntry>,
+    /// The most unacknowledged bytes that the dataplane would ever take: about twice what its path
+    /// holds.
+    pub path_bytes: usize,
     /// The program may write while fewer bytes than this are unsent (`TCP_NOTSENT_LOWAT`).
     pub unsent_low: u64,
     /// Since when `TCP_CORK` holds back the last, short segment, µs.
@@ -103,6 +106,7 @@ impl Stream {
             deferred_until_us: None,
             soft_error: 0,
             connect_error: None,
+            path_bytes: 0,
             unsent_low: u64::MAX,
             held_us: None,
             local_peer: None,
@@ -209,6 +213,15 @@ impl Stream {
     /// every byte and FIN was sent.
     pub fn is_delivered(&self) -> bool {
         self.phase == Phase::Dead || (self.held() == 0 && self.flow.has_sent_fin())
+    }
+
+    /// The peer has acknowledged these, and the dataplane takes `window` more. What it takes in all
+    /// is what the send buffer grows to, so that it always has the next bytes: Linux' autotuning.
+    /// It never shrinks.
+    pub fn acked(&mut self, bytes: u32, window: u64) {
+        self.flow.acked(bytes.into());
+        let takes = self.flow.send.unacked().saturating_add(window);
+        self.path_bytes = self.path_bytes.max(takes.min(SEND_BUFFER_MAX as u64) as usize);
     }
 
     /// How many unsent bytes may be sent now: with `TCP_CORK` only whole segments, until the rest

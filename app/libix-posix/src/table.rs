@@ -19,8 +19,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "listen, accept, accept4",
-        "IX; bound to the wildcard, Linux's loopback and other interfaces as well",
-        "an_epoll_server_serves_ix_and_linux",
+        "IX; bound to the wildcard, Linux's loopback and other interfaces as well. Who connects before the program first waits is served when it does",
+        "an_epoll_server_serves_ix_and_linux, who_connects_before_the_program_waits_is_served",
     ),
     (
         "connect",
@@ -30,8 +30,8 @@ pub const TABLE: &[Row] = &[
     ("connect (AF_UNSPEC)", "UDP: no peer any more. TCP: EOPNOTSUPP", "corners datagrams"),
     (
         "read, readv, recv, recvfrom, recvmsg, recvmmsg",
-        "IX; MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, MSG_TRUNC; urgent data comes in line, as with SO_OOBINLINE. An impossible pointer returns EFAULT, here and elsewhere; a pointer to unmapped memory is a fault",
-        "corners reading, urgent, datagrams, faults",
+        "IX; MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, MSG_TRUNC, MSG_WAITFORONE; `recvmmsg` looks at its time limit between datagrams, as on Linux; urgent data comes in line, as with SO_OOBINLINE. An impossible pointer returns EFAULT, here and elsewhere; a pointer to unmapped memory is a fault",
+        "corners reading, drips, urgent, datagrams, many, faults",
     ),
     (
         "recvmsg with control messages",
@@ -71,7 +71,7 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "setsockopt: in force on IX",
-        "SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: at most what `tcp_rcv_buffers` allows, from the first window on), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), IP_TTL and IP_TOS (except its lower two bits; TCP: not of the first segment), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IP_MTU_DISCOVER (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, TCP_MAXSEG before connecting (of sent segments; the peer is told the device's)",
+        "SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: at most 512 KB and what `rcv_buffers` allows, from the first window on; without these options the buffers grow), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), IP_TTL and IP_TOS (except its lower two bits; TCP: not of the first segment), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IP_MTU_DISCOVER (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, TCP_MAXSEG before connecting (of sent segments; the peer is told the device's)",
         "corners options, buffers, corks, marks, packet_info, refused, user_timeout, keepalive, defers, attempts, unsent, long_datagrams",
     ),
     (
@@ -91,20 +91,25 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "getsockopt",
-        "the value that was set (TCP_CONGESTION before that: the one of `ix run`). From IX: SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout), TCP_MAXSEG, IP_MTU (the path's where a router has reported it, otherwise the device's). SO_ERROR of a connection includes routers' errors, as on Linux",
-        "corners options, datagrams, user_timeout, congestion, keepalive, long_datagrams, complaints_of_connections",
+        "the value that was set (TCP_CONGESTION before that: the one of `ix run`). From IX: SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout, with the options that were negotiated), TCP_MAXSEG, IP_MTU (the path's where a router has reported it, otherwise the device's). SO_ERROR of a connection includes routers' errors, as on Linux",
+        "corners options, negotiated, datagrams, user_timeout, congestion, keepalive, long_datagrams, complaints_of_connections",
     ),
     ("getsockname, getpeername", "IX", "corners connecting, accepting"),
     ("poll, ppoll, select, pselect", "IX's and Linux's descriptors together", "corners selects"),
     (
         "epoll_create, epoll_create1, epoll_ctl, epoll_wait, epoll_pwait, epoll_pwait2",
-        "IX's descriptors by events, Linux's by a real set; level, edge, oneshot; sets in sets. EPOLLEXCLUSIVE wakes all waiters",
-        "corners epolls, nested",
+        "IX's descriptors by events, Linux's by a real set; level, edge, oneshot; sets in sets; an entry is of a number and the open file that it named. EPOLLEXCLUSIVE wakes all waiters",
+        "corners epolls, nested, files",
     ),
     (
         "sigaction, signal",
         "handlers wait until the thread is out of the dataplane; EINTR and SA_RESTART as on Linux",
         "corners interrupts",
+    ),
+    (
+        "pthread_cancel, pthread_setcanceltype",
+        "calls that block on IX are cancellation points, as on Linux; PTHREAD_CANCEL_ASYNCHRONOUS ends a thread there too, never inside",
+        "corners cancels",
     ),
     (
         "fork, vfork, daemon",
@@ -227,7 +232,9 @@ mod tests {
         let corners = read("tests/programs/corners.c")
             + &read("tests/programs/datagram_cases.h")
             + &read("tests/programs/option_cases.h")
-            + &read("tests/programs/icmp_cases.h");
+            + &read("tests/programs/icmp_cases.h")
+            + &read("tests/programs/queue_cases.h")
+            + &read("tests/programs/wait_cases.h");
         for (_, _, test) in TABLE {
             for name in test.split([',', ';']).map(str::trim) {
                 let case = name.strip_prefix("corners").unwrap_or(name).trim();

@@ -14,7 +14,7 @@ use crate::lock::{Guard, lock};
 use crate::slab::Id;
 use crate::state::Core;
 use crate::waiter::Waiter;
-use crate::{serving, signals, wake};
+use crate::{cancel, serving, signals, wake};
 use libix::raw::Wait;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ pub struct WaitSpec<'a> {
 pub enum Stop {
     /// The time is over.
     TimedOut,
-    /// A signal handler has run.
+    /// A signal handler has run, or the thread was cancelled.
     Interrupted,
     /// The Linux descriptor may be readable.
     Linux,
@@ -108,7 +108,7 @@ fn wait_at<T>(
         if let Some(value) = ready(&mut core) {
             return (core, Ok(value));
         }
-        if signals::interrupted() != 0 {
+        if signals::interrupted() != 0 || cancel::ends_caller(&mut core) {
             return (core, Err(Stop::Interrupted));
         }
         let left = how.until.map(|until| until.saturating_duration_since(Instant::now()));

@@ -208,7 +208,7 @@ fn processes(text: &str) -> Result<usize, String> {
 /// Flags of `ix bench rates`.
 #[derive(Args, Debug, Clone)]
 pub struct RatesArgs {
-    /// Only these parts: limits, gaps, neighbour, weights, handover
+    /// Only these parts: limits, gaps, neighbour, weights, handover, tenants
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Short runs

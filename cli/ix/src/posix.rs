@@ -124,7 +124,7 @@ fn prepare(
     let config = &settings.config;
     let network = |(addr, prefix): &(IpAddr, u8)| format!("{addr}/{prefix}");
     let addresses = config.host_addrs.iter().map(network).collect::<Vec<_>>().join(",");
-    let gateway = config.gateway_addr.map_or(String::new(), |addr| addr.to_string());
+    let gateways = config.gateway_addrs.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
     let (numbers, congestion) = (reserved_text(reserved), config.tcp.congestion.name());
     let interfaces = settings.interfaces().join(",");
     let ports = root.map(ProgramRoot::offer_low_ports).transpose()?;
@@ -133,7 +133,7 @@ fn prepare(
     // Packet memory is locked by the process that has the dataplane.
     let locks = u8::from(domain != Domain::Process);
     let told = format!(
-        "{addresses};{gateway};{number};{numbers};{congestion};{asks};{locks};{interfaces}"
+        "{addresses};{gateways};{number};{numbers};{congestion};{asks};{locks};{interfaces}"
     );
     let env = vec![("LD_PRELOAD".into(), libraries), ("IX_POSIX".into(), told.into())];
     Ok(Preload { env, inherited: [fd].into_iter().chain(ports).collect() })

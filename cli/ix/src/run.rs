@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The user of a program where there is none for it alone.
+/// The user of a program that cannot have one of its own.
 const NOBODY: u32 = 65534;
 /// Time that the XDP program of a killed process may take to go.
 const LEAVING: Duration = Duration::from_millis(200);
@@ -43,6 +43,7 @@ const LEAVING: Duration = Duration::from_millis(200);
 pub fn main(args: &RunArgs) -> Result<u8> {
     // The program may be of the same user, and this process has what it must not have.
     process::forbid_tracing().map_err(|e| Problem::new("cannot protect the broker", e))?;
+    process::hide_user().map_err(|e| Problem::new("cannot protect the broker", e))?;
     let settings = Settings::from_args(args)?;
     if let Some(policy) = &args.policy {
         Embedded::check(policy, args.slo_us)?;
@@ -118,6 +119,13 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     }
     if let Some(line) = line_about_root(wall, user, root.is_some()) {
         eprintln!("ix: {line}");
+    }
+    if root.as_ref().is_some_and(|root| !root.is_scoped()) {
+        eprintln!(
+            "ix: this kernel cannot keep signals of the program from other processes (Linux 6.12 \
+             with Landlock does): it can end its dataplane, and root's processes; name another \
+             user with --user to prevent that"
+        );
     }
     let name = program.display().to_string();
     shared_cpus(&cpus).iter().for_each(|line| eprintln!("ix: {line}"));

@@ -183,6 +183,23 @@ pub mod packet_kind {
     pub const UDP_PORT: u64 = 3;
 }
 
+/// Bits of [`FlowInfo::flags`].
+pub mod flow_info_flag {
+    /// Timestamps (RFC 7323 section 3).
+    pub const TIMESTAMPS: u32 = 1;
+    /// Selective acknowledgements (RFC 2018).
+    pub const SACK: u32 = 2;
+    /// Window scaling (RFC 7323 section 2): the shift of the peer's windows is
+    /// `flags >> SND_SHIFT_AT & 15`, that of ours `flags >> RCV_SHIFT_AT & 15`.
+    pub const WINDOW_SCALING: u32 = 4;
+    /// Explicit congestion notification (RFC 3168, RFC 9768).
+    pub const ECN: u32 = 8;
+    /// Where the shift of the peer's windows is.
+    pub const SND_SHIFT_AT: u32 = 16;
+    /// Where the shift of our windows is.
+    pub const RCV_SHIFT_AT: u32 = 20;
+}
+
 /// Bits of [`PacketInfo::flags`].
 pub mod packet_flag {
     /// The checksum of a received UDP datagram may be only the sum of its pseudo-header, because
@@ -357,7 +374,9 @@ pub mod migrated {
     /// On the new thread: the group's flows are here, with the same handles and cookies. Their
     /// events begin after the next `RUN_IO`, and carry the cookies that its calls have set. A flow
     /// that was not accepted yet knocks at the new thread's listener, unless the old thread was
-    /// told of it; in that case it can be accepted here.
+    /// told of it; in that case it can be accepted here. The old thread hears this too, with the
+    /// number of the new one, if the flows stay: another process of the program did not return in
+    /// time.
     pub const ARRIVED: u16 = 1;
 }
 
@@ -459,8 +478,8 @@ pub struct FlowInfo {
     pub mss_bytes: u32,
     /// Segments retransmitted since the flow began.
     pub retransmits: u32,
-    /// Always 0.
-    pub reserved: u32,
+    /// What both ends have agreed on: bits of [`flow_info_flag`].
+    pub flags: u32,
 }
 
 /// What `PACKET_INFO` writes about the device of a packet queue.

@@ -203,7 +203,7 @@ fn parse(text: &str) -> Result<Filter, FilterError> {
     if let Some(word) = parser.words.first() {
         return Err(FilterError(format!("`{word}` where `and` or `or` was expected")));
     }
-    // Whoever gets the filter parses this text, in which an address may be longer.
+    // The receiver of the filter parses this text, in which an address may be longer.
     if filter.to_string().len() > TEXT_MAX {
         return Err(FilterError(format!("longer than {TEXT_MAX} characters, written in full")));
     }

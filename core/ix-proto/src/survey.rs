@@ -23,8 +23,8 @@ pub struct FlowRecord {
     pub flow_group: u16,
     /// Number of its [`ix_tcp::State`].
     pub state: u32,
-    /// Aligns what follows.
-    pub reserved: u32,
+    /// The process of the program that it belongs to, by its number (`Sharer`).
+    pub process: u32,
     /// What was measured.
     pub figures: FlowFigures,
 }

@@ -7,8 +7,10 @@ codec_enum!(EcnMode { 0 = Off, 1 = Accept, 2 = Ask, 3 = AcceptAccurate, 4 = AskA
 codec_struct!(Config {
     mss,
     rcv_buf_bytes,
+    rcv_buf_max_bytes,
     rcv_buffers_max,
     snd_buf_bytes,
+    snd_buf_max_bytes,
     min_rto_us,
     max_rto_us,
     initial_rto_us,

@@ -36,7 +36,9 @@ impl<B: RxBuf> Tcb<B> {
             }
             self.acknowledged(cfg, now_us, hdr, payload.is_some(), out);
             if let Some(buf) = payload {
+                let before = self.rcv_nxt;
                 self.take_in_order(cfg, buf, out);
+                self.right_size_if_due(before, cfg, now_us, hdr.options.timestamp, out);
                 self.acknowledge_stretch(cfg, now_us, out);
             }
         } else {
@@ -306,7 +308,10 @@ impl<B: RxBuf> Tcb<B> {
         if let Some(buf) = arrived.payload {
             end += buf.len() as u32;
             if arrived.seq == self.rcv_nxt {
+                let before = self.rcv_nxt;
                 self.take_in_order(cfg, buf, out);
+                // What fills a gap echoes an older timestamp than the others.
+                self.right_size_if_due(before, cfg, now_us, None, out);
             } else {
                 self.take_out_of_order(cfg, arrived.seq, buf, out);
             }

@@ -13,17 +13,30 @@ pub const MSS_DEFAULT: u16 = 536;
 /// Bytes of IPv4 and TCP header without options: MTU minus this is the MSS.
 pub const HEADER_BYTES: u16 = 40;
 
+/// Unit of the size of a receive buffer. The largest one is four megabytes.
+pub(crate) const RCV_BUF_UNIT_BYTES: u32 = 64;
+/// The largest buffer holds at most this many times as many full segments as the first one.
+const FACTOR_MAX: u32 = 8;
+
 /// Parameters of TCP. Times are in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Largest payload in one packet: MTU - 40.
     pub mss: u16,
-    /// Most received bytes of a flow that `recv_done` has not returned.
+    /// Most received bytes that `recv_done` has not returned, of a flow that begins.
     pub rcv_buf_bytes: u32,
-    /// Most received buffers of a flow that were not returned; less than 65,536.
+    /// The same of a flow whose application takes much in a round trip, while memory is free; at
+    /// most four megabytes. Not more than `rcv_buf_bytes`: the size stays as it is.
+    pub rcv_buf_max_bytes: u32,
+    /// Most received buffers of a flow that were not returned, with a receive buffer of the first
+    /// size; less than 65,536.
     pub rcv_buffers_max: u32,
-    /// Most bytes of a flow that were accepted for sending and are not acknowledged.
+    /// Most bytes that were accepted for sending and are not acknowledged, of a flow with a small
+    /// congestion window.
     pub snd_buf_bytes: u32,
+    /// The same of one with a large one. Not more than `snd_buf_bytes`: the congestion window does
+    /// not matter.
+    pub snd_buf_max_bytes: u32,
     /// Lower bound of what the retransmission timeout is longer than the round-trip time, and so of
     /// the timeout. RFC 6298 has 1 s for the latter; in a data centre round trips take
     /// microseconds, and delayed ACKs have an allowance of their own. On longer paths it grows (see
@@ -98,8 +111,10 @@ impl Default for Config {
         Config {
             mss: 1460,
             rcv_buf_bytes: 512 << 10,
+            rcv_buf_max_bytes: 4_000_000,
             rcv_buffers_max: 384,
-            snd_buf_bytes: 1 << 20,
+            snd_buf_bytes: 256 << 10,
+            snd_buf_max_bytes: 4 << 20,
             min_rto_us: 5_000,
             max_rto_us: 60_000_000,
             initial_rto_us: 1_000_000,
@@ -133,10 +148,17 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Shift of our window: the smallest that can offer the whole receive buffer (RFC 7323 section
-    /// 2.3: at most 14).
+    /// Shift of our window: the smallest that can offer the whole receive buffer when it is largest
+    /// (RFC 7323 section 2.3: at most 14).
     pub fn window_shift(&self) -> u8 {
-        let bits = 32 - self.rcv_buf_bytes.leading_zeros() as u8;
+        let bits = 32 - self.rcv_buf_bytes.max(self.rcv_buf_most()).leading_zeros() as u8;
         bits.saturating_sub(16).max(self.window_shift_min).min(14)
+    }
+
+    /// The largest receive buffer of a connection.
+    pub(crate) fn rcv_buf_most(&self) -> u32 {
+        let by_buffers = self.rcv_buffers_max.saturating_mul(FACTOR_MAX * u32::from(self.mss));
+        let by_units = u32::from(u16::MAX) * RCV_BUF_UNIT_BYTES;
+        self.rcv_buf_max_bytes.min(by_buffers).min(by_units)
     }
 }

@@ -106,7 +106,7 @@ impl<B: RxBuf> Tcb<B> {
             snd_buf_bytes: 0,
             rcv_held_bytes: 0,
             rcv_held_bufs: 0,
-            rcv_limit: 0,
+            rcv_buf: 0,
             flags,
             state,
             phase: Phase::Open,

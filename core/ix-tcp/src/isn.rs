@@ -18,6 +18,7 @@ pub(crate) enum Purpose {
     PortOffset,
     PortIndex,
     ChallengeLimit,
+    Identification,
 }
 
 impl Key {

@@ -22,6 +22,7 @@ pub mod fragments;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod icmp;
+pub mod idents;
 pub mod isn;
 mod listen;
 mod loss;
@@ -34,8 +35,10 @@ pub mod ports;
 mod rack;
 mod rcv;
 mod reassembly;
+mod receive_buffer;
 mod records;
 mod recovery;
+mod right_size;
 pub mod rtt;
 mod snd;
 mod state;
@@ -50,6 +53,7 @@ pub use config::{Config, CongestionControl, EcnMode, HEADER_BYTES, MSS_DEFAULT, 
 pub use listen::{Listener, PeerOptions, SynVerdict, cookie_syn_ack, reset_for};
 pub use output::{DeadReason, Output, RxBuf, SegmentOut, TcpEvent};
 pub use pmtu::PathError;
+pub use receive_buffer::FURTHER_BUFFER_BYTES;
 pub use state::State;
 pub use stats::{TcpCounter, TcpStats};
 pub use tcb::{LossInfo, Tcb, TcbInfo};

@@ -56,6 +56,21 @@ pub trait Output<B> {
     /// healthy connection.
     fn count(&mut self, counter: TcpCounter);
 
+    /// How many bytes beyond the first size this connection's receive buffer may have: what free
+    /// memory has room for that was not promised to others. `promised` is what [`Self::promise`]
+    /// was last told of this connection. Asked now and then of connections with much data.
+    fn receive_room(&self, promised: u32) -> u32 {
+        let _ = promised;
+        u32::MAX
+    }
+
+    /// The peer of this connection may now send `now` bytes that are not returned yet, those that
+    /// are held included, where it could send `before`; 0: no more than any connection may. A
+    /// connection that was released has promised nothing.
+    fn promise(&mut self, before: u32, now: u32) {
+        let _ = (before, now);
+    }
+
     /// Whether a challenge ACK may be sent, by the limit that all connections share
     /// ([`crate::ack_limit::ChallengeLimit`]). The connection's own limit is checked before.
     fn may_challenge(&mut self, now_us: u64) -> bool {

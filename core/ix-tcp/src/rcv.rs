@@ -97,7 +97,8 @@ impl<B: RxBuf> Tcb<B> {
         out: &mut impl Output<B>,
     ) {
         self.flags.set(Flags::ACK_NOW);
-        let room = cfg.rcv_buffers_max.saturating_sub(u32::from(self.rcv_held_bufs)) as usize;
+        let most = self.buffers_behind_gap(cfg, out);
+        let room = most.saturating_sub(u32::from(self.rcv_held_bufs)) as usize;
         let mut reassembly = self.reassembly.take().unwrap_or_else(|| Box::new(Reassembly::new()));
         // Earlier data is worth more than later data: it is delivered first (cf. gvisor#9153).
         while reassembly.len() >= room.max(1)

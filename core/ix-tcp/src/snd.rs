@@ -37,6 +37,11 @@ impl<B: RxBuf> Tcb<B> {
             }
         } else {
             self.send_syn(cfg, now_us, out);
+            // In SYN-RECEIVED a segment that is not acceptable is acknowledged too (RFC 9293
+            // section 3.10.7.4), unless the SYN-ACK has just done it.
+            if self.flags.has(Flags::ACK_NOW) && !self.records.is_empty() {
+                self.send_ack(cfg, now_us, out);
+            }
         }
         self.check();
     }

@@ -1,8 +1,9 @@
 //! The transmission control block: the state of one connection, and its plain accessors.
 //!
 //! Its behaviour is in other files by role: `connect` (made), `admit` and `arrive` (a segment
-//! arrives), `ack` (its acknowledgement), `rcv` (its payload), `rack` and `recovery` (loss), `snd`
-//! (output), `window` (flow control), `timer`, `close`, `pmtu`.
+//! arrives), `ack` (its acknowledgement), `rcv` (its payload), `receive_buffer` (how much of it may
+//! wait), `rack` and `recovery` (loss), `snd` (output), `window` (flow control), `timer`, `close`,
+//! `pmtu`.
 use crate::accurate::Accurate;
 use crate::ack_limit::ChallengeSpacing;
 use crate::ack_pace::AckPace;
@@ -14,6 +15,7 @@ use crate::loss::LossState;
 use crate::output::{DeadReason, Output, RxBuf, TcpEvent};
 use crate::reassembly::Reassembly;
 use crate::records::TxRecords;
+use crate::right_size::RightSize;
 use crate::rtt::RttEstimator;
 use crate::state::State;
 use crate::stats::TcpCounter;
@@ -130,9 +132,8 @@ pub struct Tcb<B> {
     pub(crate) rcv_held_bytes: u32,
     /// Buffers delivered and not returned.
     pub(crate) rcv_held_bufs: u16,
-    /// The application's limit on the received bytes that it holds, in units of
-    /// [`RCV_LIMIT_UNIT_BYTES`]; 0: as configured.
-    pub(crate) rcv_limit: u16,
+    /// Size of the receive buffer, in units of `RCV_BUF_UNIT_BYTES`; 0: as configured.
+    pub(crate) rcv_buf: u16,
     pub(crate) flags: Flags,
     pub(crate) state: State,
     pub(crate) phase: Phase,
@@ -193,7 +194,7 @@ pub struct Tcb<B> {
     pub(crate) rare: Option<Box<Rare>>,
 }
 
-/// A connection's state for congestion marks, attacks and the application's timeouts.
+/// A connection's state for congestion marks, attacks, bulk data and the application's timeouts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rare {
     pub challenge_spacing: ChallengeSpacing,
@@ -209,6 +210,13 @@ pub(crate) struct Rare {
     pub keepalive_interval_s: u16,
     /// Unanswered keepalive probes that end the connection; 0: as configured.
     pub keepalive_probes: u8,
+    /// The measurement that the size of the receive buffer follows.
+    pub right_size: RightSize,
+    /// What [`Output::promise`] was told last.
+    pub promised: u32,
+    /// Payload was dropped because memory was short, and the peer was not told since that there is
+    /// some again.
+    pub is_starved: bool,
 }
 
 /// Figures of a connection, for `GET_INFO`.
@@ -240,6 +248,14 @@ pub struct TcbInfo {
     pub snd_queued_bytes: u32,
     /// Bytes delivered in order and not returned.
     pub rcv_queued_bytes: u32,
+    /// Timestamps are in use; this and what follows is known after the handshake.
+    pub timestamps: bool,
+    /// Selective acknowledgements are in use.
+    pub sack: bool,
+    /// Explicit congestion notification is in use.
+    pub ecn: bool,
+    /// Shifts of the peer's windows and of ours, when scaling is in use.
+    pub window_shifts: Option<(u8, u8)>,
 }
 
 /// State of loss recovery, for tests and simulators.
@@ -274,9 +290,6 @@ pub struct LossInfo {
 /// Unit of the user timeout. The longest one is nearly two hours.
 pub(crate) const USER_TIMEOUT_UNIT_US: u64 = 100_000;
 
-/// Unit of the limit on received bytes. The largest one is four megabytes.
-pub(crate) const RCV_LIMIT_UNIT_BYTES: u32 = 64;
-
 /// A time that never comes: no timer.
 pub(crate) const NEVER: u64 = u64::MAX;
 
@@ -301,6 +314,7 @@ impl<B: RxBuf> Tcb<B> {
 
     /// Figures for `GET_INFO`.
     pub fn info(&self, cfg: &Config) -> TcbInfo {
+        let agreed = |flag| self.handshake_done() && self.flags.has(flag);
         TcbInfo {
             state: self.state,
             srtt_us: self.rtt.srtt_us(),
@@ -315,6 +329,11 @@ impl<B: RxBuf> Tcb<B> {
             rcv_wnd_bytes: (self.rcv_adv - self.rcv_nxt).max(0) as u32,
             snd_queued_bytes: self.snd_buf_bytes,
             rcv_queued_bytes: self.rcv_held_bytes,
+            timestamps: agreed(Flags::TIMESTAMPS),
+            sack: agreed(Flags::SACK),
+            ecn: self.handshake_done() && self.uses_ecn(),
+            window_shifts: agreed(Flags::WINDOW_SCALING)
+                .then_some((self.snd_shift, self.rcv_shift)),
         }
     }
 
@@ -378,8 +397,10 @@ impl<B: RxBuf> Tcb<B> {
         self.cc.kind()
     }
 
-    /// Frees every queued buffer. Needed before a connection that is not dead is dropped.
+    /// Frees every queued buffer, and gives back what was promised beyond the first size. Needed
+    /// before a connection that is not dead is dropped.
     pub fn release(&mut self, out: &mut impl Output<B>) {
+        self.promise(0, out);
         if let Some(mut reassembly) = self.reassembly.take() {
             while let Some(buf) = reassembly.pop_last() {
                 out.discard(buf);

@@ -1,15 +1,16 @@
 //! Flow control both ways: RFC 9293 section 3.8.6, RFC 7323 section 2.
-use crate::config::Config;
+use crate::config::{Config, RCV_BUF_UNIT_BYTES};
 use crate::output::{Output, RxBuf, TcpEvent};
 use crate::records::TxRecord;
-use crate::tcb::{Flags, RCV_LIMIT_UNIT_BYTES, Tcb};
+use crate::tcb::{Flags, Tcb};
 use ix_wire::TcpHeader;
 
 /// A peer with a smaller window than this may be waiting for more.
 const STALL_BYTES: u32 = 32 << 10;
 
 impl<B: RxBuf> Tcb<B> {
-    /// How many bytes the sliding window takes now.
+    /// How many bytes the sliding window takes now: what the peer's window allows, up to twice the
+    /// congestion window, so that the next flight is there when this one is acknowledged.
     ///
     /// At least two segments are accepted even if the peer's window is closed, because something is
     /// needed to probe it with (RFC 9293 section 3.8.6.1).
@@ -22,8 +23,9 @@ impl<B: RxBuf> Tcb<B> {
             return 0;
         }
         let floor = 2 * u32::from(self.mss);
-        let limit = snd_wnd.max(floor).min(cfg.snd_buf_bytes);
-        limit.saturating_sub(self.snd_buf_bytes)
+        let two_flights = self.cc.cwnd_bytes().saturating_mul(2);
+        let most = two_flights.min(cfg.snd_buf_max_bytes).max(cfg.snd_buf_bytes);
+        snd_wnd.max(floor).min(most).saturating_sub(self.snd_buf_bytes)
     }
 
     /// Records that the application has appended `bytes` to the send stream, at most
@@ -43,26 +45,33 @@ impl<B: RxBuf> Tcb<B> {
         debug_assert!(buffers_freed <= u32::from(self.rcv_held_bufs));
         self.rcv_held_bytes = self.rcv_held_bytes.saturating_sub(bytes);
         self.rcv_held_bufs = self.rcv_held_bufs.saturating_sub(buffers_freed as u16);
-        if self.state.receives() && self.window_update_due(cfg) {
+        let wakes = buffers_freed > 0 && self.was_starved();
+        if self.state.receives() && (wakes || self.window_update_due(cfg)) {
             self.flags.set(Flags::ACK_NOW);
         }
     }
 
-    /// Limits how many received bytes, approximately, the application holds; 0, or more than is
-    /// configured: as configured. What was offered remains offered (RFC 9293 section 3.8.6).
+    /// Limits how many received bytes, approximately, the application holds, at most as many as a
+    /// connection begins with; 0: as configured, and the limit follows what the application needs.
+    /// What was offered remains offered (RFC 9293 section 3.8.6).
     pub fn set_receive_limit(&mut self, cfg: &Config, bytes: u32) {
+        let is_limit = bytes > 0 && bytes < cfg.rcv_buf_bytes;
+        let units = if is_limit { bytes.div_ceil(RCV_BUF_UNIT_BYTES) } else { 0 };
         // More than the units can express is more than any application has.
-        self.rcv_limit = u16::try_from(bytes.div_ceil(RCV_LIMIT_UNIT_BYTES)).unwrap_or(0);
+        self.rcv_buf = u16::try_from(units).unwrap_or(0);
+        if bytes > 0 || self.rare.is_some() {
+            self.rare_mut().right_size.is_fixed = bytes > 0;
+        }
         if self.state.receives() && self.window_update_due(cfg) {
             self.flags.set(Flags::ACK_NOW);
         }
     }
 
     #[inline]
-    fn rcv_buf_bytes(&self, cfg: &Config) -> u32 {
-        match self.rcv_limit {
+    pub(crate) fn rcv_buf_bytes(&self, cfg: &Config) -> u32 {
+        match self.rcv_buf {
             0 => cfg.rcv_buf_bytes,
-            units => cfg.rcv_buf_bytes.min(u32::from(units) * RCV_LIMIT_UNIT_BYTES),
+            units => u32::from(units) * RCV_BUF_UNIT_BYTES,
         }
     }
 
@@ -70,7 +79,7 @@ impl<B: RxBuf> Tcb<B> {
     #[inline]
     pub(crate) fn rcv_space(&self, cfg: &Config) -> u32 {
         let bytes = self.rcv_buf_bytes(cfg).saturating_sub(self.rcv_held_bytes);
-        let buffers = cfg.rcv_buffers_max.saturating_sub(u32::from(self.rcv_held_bufs));
+        let buffers = self.rcv_buffers_max(cfg).saturating_sub(u32::from(self.rcv_held_bufs));
         bytes.min(buffers.saturating_mul(u32::from(cfg.mss)))
     }
 
@@ -95,10 +104,12 @@ impl<B: RxBuf> Tcb<B> {
 
     /// The application has made room, and the peer may be waiting for it: send a window update.
     /// While much of the window is still open, the peer's next segment causes an acknowledgement
-    /// soon enough.
+    /// soon enough. Of a buffer that has grown that is little, and a peer that is told so late
+    /// waits for a round trip: it is also told when the window becomes three times as large.
     pub(crate) fn window_update_due(&self, cfg: &Config) -> bool {
-        self.rcv_wnd() < (self.rcv_buf_bytes(cfg) / 2).min(STALL_BYTES)
-            && self.rcv_gain(cfg) >= self.rcv_step(cfg)
+        let (wnd, buf, gain) = (self.rcv_wnd(), self.rcv_buf_bytes(cfg), self.rcv_gain(cfg));
+        wnd < (buf / 2).min(STALL_BYTES) && gain >= self.rcv_step(cfg)
+            || buf > cfg.rcv_buf_bytes && gain >= wnd.saturating_mul(2).max(buf / 4)
     }
 
     /// The window field of a segment sent now; records what it offers. The right edge never moves
@@ -108,7 +119,9 @@ impl<B: RxBuf> Tcb<B> {
     pub(crate) fn offer_window(&mut self, cfg: &Config) -> u16 {
         let gain = self.rcv_gain(cfg);
         let mut wnd = self.rcv_wnd();
-        if gain >= self.rcv_step(cfg) {
+        // A SYN-ACK that is sent again cannot say more than its field holds, and so nothing that
+        // was sent before it may.
+        if gain >= self.rcv_step(cfg) && self.handshake_done() {
             wnd = wnd.saturating_add(gain);
         }
         let field = (wnd >> self.rcv_shift).min(u32::from(u16::MAX));

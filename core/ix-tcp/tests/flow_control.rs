@@ -591,14 +591,56 @@ fn window_scale_extremes() {
     script.send(b"x");
     script.output();
     assert_eq!(script.expect_data(b"x").seg.window, 65_535);
-    let tiny = Config { rcv_buf_bytes: 1000, ..cfg() };
+    let tiny = Config { rcv_buf_bytes: 1000, rcv_buf_max_bytes: 0, ..cfg() };
     assert_eq!(tiny.window_shift(), 0);
+}
+
+/// The send space is about two flights of the congestion window: no less than at the start, however
+/// small that window is, and no more than the largest buffer. It never grows without an
+/// acknowledgement, which tells the application.
+#[test]
+fn send_space_follows_the_congestion_window() {
+    const FIRST: u32 = 256 << 10;
+    const MOST: u32 = 4 << 20;
+    let mut script = Script::settled(cfg(), Offer { window_scale: Some(14), ..Offer::ALL });
+    assert_eq!(script.tcb.send_space(&cfg()), FIRST);
+    let mut before = 0;
+    while script.tcb.info(&cfg()).cwnd_bytes < 3 << 20 {
+        let space = script.tcb.send_space(&cfg());
+        script.send(&pattern(space as usize));
+        assert_eq!(script.tcb.send_space(&cfg()), 0);
+        script.output();
+        script.run_for(1_000);
+        let in_flight = script.tcb.info(&cfg()).in_flight_bytes;
+        assert!(in_flight <= script.tcb.info(&cfg()).snd_queued_bytes);
+        script.ack_all();
+        let info = script.tcb.info(&cfg());
+        let limit = info.snd_queued_bytes + script.tcb.send_space(&cfg());
+        assert_eq!(limit, (2 * info.cwnd_bytes).clamp(FIRST, MOST));
+        assert!(limit >= before);
+        before = limit;
+    }
+    assert_eq!(before, MOST);
+    // After a timeout the congestion window is small, and what was taken is sent all the same.
+    let space = script.tcb.send_space(&cfg());
+    script.send(&pattern(space as usize));
+    script.output();
+    while script.count(TcpCounter::Rto) == 0 {
+        script.run_to_deadline();
+    }
+    assert_eq!(script.tcb.send_space(&cfg()), 0);
+    while script.tcb.info(&cfg()).snd_queued_bytes > 0 {
+        script.run_for(1_000);
+        script.ack_all();
+        script.output();
+    }
+    assert!(script.tcb.send_space(&cfg()) >= FIRST);
 }
 
 /// The send space is what the window leaves, bounded by the buffer.
 #[test]
 fn send_space_follows_the_window() {
-    let cfg = Config { snd_buf_bytes: 5000, ..cfg() };
+    let cfg = Config { snd_buf_bytes: 5000, snd_buf_max_bytes: 0, ..cfg() };
     let mut script = Script::settled(cfg.clone(), Offer::BARE);
     assert_eq!(script.tcb.send_space(&cfg), 5000);
     assert_eq!(script.send(&[0; 9000]), 5000);

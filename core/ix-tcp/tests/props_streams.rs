@@ -138,6 +138,7 @@ fn random_everything() {
             cfg.rcv_buf_bytes = [300, 5_000, 65_535, 1 << 20][rng.below(4) as usize];
             cfg.rcv_buffers_max = [1, 3, 20, 384][rng.below(4) as usize];
             cfg.snd_buf_bytes = [1, 2_000, 1 << 20][rng.below(3) as usize];
+            cfg.snd_buf_max_bytes = 0;
             cfg.delack_us = [1, 1_000, 200_000][rng.below(3) as usize];
             cfg.max_stretch_segments = 1 + rng.below(16) as u8;
             if rng.per_mille(500) {
@@ -221,7 +222,7 @@ fn both_windows_closed_for_an_hour() {
 
 #[test]
 fn a_blind_attacker_changes_nothing() {
-    // RFC 5961: whoever does not know the numbers cannot stop, delay or end the connection.
+    // RFC 5961: a host that does not know the numbers cannot stop, delay or end the connection.
     for seed in 0..20 {
         let setup = Setup { sends: [300_000, 300_000], seed, ..Setup::default() };
         let quiet_us = setup.run().1;

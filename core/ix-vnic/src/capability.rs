@@ -1,4 +1,4 @@
-//! Capabilities: 128 random bits. Whoever has them may use them and pass them on.
+//! Capabilities: 128 random bits. A process that has them may use them and pass them on.
 use std::fmt;
 use std::hint::black_box;
 use std::str::FromStr;

@@ -1,10 +1,10 @@
 //! Which holder has which part of the header space of one interface.
 //!
-//! An operator grants a filter to a holder and gets a capability for it. Whoever has the capability
-//! may assign the filter to a vNIC whose capability they have too, derive narrower filters, which
-//! have capabilities of their own to be passed on, and revoke the filter with all that was derived
-//! from it. Packets that match no assigned filter go to Linux. The caller supplies the random bits
-//! of capabilities.
+//! An operator grants a filter to a holder and gets a capability for it. A process with the
+//! capability may assign the filter to a vNIC whose capability it has too, derive narrower
+//! filters, which have capabilities of their own to be passed on, and revoke the filter with all
+//! that was derived from it. Packets that match no assigned filter go to Linux. The caller supplies
+//! the random bits of capabilities.
 use crate::capability::Capability;
 use crate::filter::{Direction, Filter, Level};
 use std::collections::BTreeMap;
@@ -28,8 +28,8 @@ pub struct Policy {
     pub queues_max: usize,
     /// Most filters that operators grant.
     pub filters_max: usize,
-    /// Most filters derived from those of one holder. So whoever has a capability cannot use up the
-    /// filters of others.
+    /// Most filters derived from those of one holder. So the holder of a capability cannot use up
+    /// the filters of others.
     pub derived_max: usize,
     /// Whether a new filter may overlap with another holder's, or with Linux. A packet that matches
     /// several goes to the older filter.
@@ -399,6 +399,12 @@ impl Registry {
         }
         self.filters.retain(|id, _| !gone.contains(id));
         Ok(before - self.filters.len())
+    }
+
+    /// Revokes the filters that were made since `before` was a copy of this registry.
+    pub fn forget_added_since(&mut self, before: &Registry) {
+        // Numbers are given out once.
+        self.filters.retain(|id, _| id.0 <= before.last);
     }
 
     /// The filter of a capability.

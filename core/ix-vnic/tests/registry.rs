@@ -118,7 +118,7 @@ fn limits_and_names_are_kept() {
     assert_eq!(third, Err(Refusal::TooManyFilters(2)));
 }
 
-/// Whoever has a capability uses up the limits of its holder only.
+/// A process with a capability uses up the limits of its holder only.
 #[test]
 fn derived_filters_are_their_holders_to_use_up() {
     let policy = Policy { filters_max: 3, derived_max: 2, ..Policy::default() };

@@ -33,7 +33,7 @@ pub use frame::{FrameHeader, UsualTcp};
 pub use hash::{FLOW_GROUPS, FlowHash, Toeplitz, flow_group};
 pub use parse::{
     ChecksumMode, Fragment, IcmpPacket, IpMeta, Parsed, Payload, RxChecks, TcpPacket, UdpPacket,
-    parse, parse_copied, parse_first, parse_fragment, parse_into, parse_ip,
+    parse, parse_copied, parse_first, parse_fragment, parse_into, parse_ip, verify_rest,
 };
 pub use seq::Seq;
 pub use tcp::{EcnBytes, SackBlocks, TcpFlags, TcpHeader, TcpOptions};

@@ -165,8 +165,8 @@ pub fn parse(frame: &[u8], checks: RxChecks) -> Result<Parsed, DropReason> {
 /// As [`parse`], for a frame of `total_len` bytes of which `frame` is the first buffer. All headers
 /// must be in it.
 ///
-/// If the packet does continue in other buffers, its transport checksum is not verified, but
-/// `partial` still says whether it is the sum of the pseudo-header.
+/// If the packet does continue in other buffers, its transport checksum is not verified yet:
+/// [`verify_rest`] does it. `partial` already says whether it is the sum of the pseudo-header.
 #[inline]
 pub fn parse_first(frame: &[u8], total_len: usize, checks: RxChecks) -> Result<Parsed, DropReason> {
     let mut parsed = Parsed::NONE;
@@ -259,6 +259,55 @@ pub fn parse_copied(
     sum.add_bytes(front);
     sum.add_bytes(&rest[..held]);
     if sum.is_valid() { Ok(()) } else { Err(failed) }
+}
+
+/// Verifies the transport checksum of a packet that continues in other buffers, as [`parse`] does
+/// for one that does not. `parsed` is what [`parse_first`] has returned for the buffer `first`,
+/// with the same `checks`; `rest` are the other buffers, in order.
+pub fn verify_rest<'a>(
+    first: &[u8],
+    parsed: &Parsed,
+    rest: impl Iterator<Item = &'a [u8]>,
+    checks: RxChecks,
+) -> Result<(), DropReason> {
+    let skipped = checks.transport == ChecksumMode::Skip;
+    let accept_partial = checks.transport == ChecksumMode::AcceptPartial;
+    let (ip, payload, protocol, verified, failed) = match parsed {
+        Parsed::Tcp(p) => {
+            let verified = skipped || accept_partial && p.partial;
+            (&p.ip, p.payload, ipv4::PROTOCOL_TCP, verified, DropReason::TcpBadChecksum)
+        }
+        Parsed::Udp(p) => {
+            // Zero means that the sender computed none (RFC 768).
+            let field = ethernet::HEADER_BYTES + usize::from(p.ip.header_len) + 6;
+            let none = first.get(field..field + 2).is_none_or(|sum| sum == [0, 0]);
+            let verified = skipped || none || accept_partial && p.partial;
+            (&p.ip, p.payload, ipv4::PROTOCOL_UDP, verified, DropReason::UdpBadChecksum)
+        }
+        Parsed::Icmp(p) => {
+            (&p.ip, p.payload, ipv4::PROTOCOL_ICMP, false, DropReason::IcmpBadChecksum)
+        }
+        Parsed::Arp(_) => return Ok(()),
+    };
+    if payload.more == 0 || verified {
+        return Ok(());
+    }
+    let start = ethernet::HEADER_BYTES + usize::from(ip.header_len);
+    let front = first.get(start..payload.range().end).unwrap_or(&[]);
+    let mut left = usize::from(payload.more);
+    let mut sum = match (protocol, ip.src.as_v4(), ip.dst.as_v4()) {
+        (ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP, Some(src), Some(dst)) => {
+            Checksum::pseudo_header_v4(src, dst, protocol, front.len() + left)
+        }
+        _ => Checksum::new(),
+    };
+    sum.add_bytes(front);
+    for piece in rest {
+        let piece = &piece[..piece.len().min(left)];
+        sum.add_bytes(piece);
+        left -= piece.len();
+    }
+    if left == 0 && sum.is_valid() { Ok(()) } else { Err(failed) }
 }
 
 /// A fragment of an IP datagram.

@@ -389,6 +389,48 @@ fn the_first_buffer_of_a_long_frame() {
 }
 
 #[test]
+fn the_other_buffers_of_a_long_frame_are_verified() {
+    let payload: Vec<u8> = (0..40_001u32).map(|n| (n * 7) as u8).collect();
+    let in_pieces = |frame: &[u8], each: usize, checks: RxChecks| {
+        let first = &frame[..each];
+        let parsed = parse_first(first, frame.len(), checks).expect("a first buffer");
+        verify_rest(first, &parsed, frame[each..].chunks(each), checks)
+    };
+    for (good, failed) in [
+        (tcp_frame(&payload), DropReason::TcpBadChecksum),
+        (udp_frame(&payload), DropReason::UdpBadChecksum),
+        (icmp_frame(&payload), DropReason::IcmpBadChecksum),
+    ] {
+        for each in [1999, 2000, 20_000] {
+            assert_eq!(in_pieces(&good, each, verify()), Ok(()));
+            for at in [each - 1, each, good.len() - 1] {
+                let mut bad = good.clone();
+                bad[at] ^= 1;
+                assert_eq!(in_pieces(&bad, each, verify()), Err(failed), "byte {at}");
+                assert_eq!(in_pieces(&bad, each, accept_partial()), Err(failed), "byte {at}");
+            }
+            // A buffer is missing.
+            let parsed = parse_first(&good[..each], good.len(), verify()).expect("a first buffer");
+            let rest = good[each..].chunks(each).skip(1);
+            assert_eq!(verify_rest(&good[..each], &parsed, rest, verify()), Err(failed));
+            // What follows the packet is no part of it.
+            let mut padded = good.clone();
+            padded.extend([9; 3000]);
+            assert_eq!(in_pieces(&padded, each, verify()), Ok(()));
+        }
+    }
+    // Linux leaves the sum of the pseudo-header, where no device finishes it.
+    let mut partial = tcp_frame(&payload);
+    make_partial(&mut partial);
+    assert_eq!(in_pieces(&partial, 2000, accept_partial()), Ok(()));
+    assert_eq!(in_pieces(&partial, 2000, verify()), Err(DropReason::TcpBadChecksum));
+    // A datagram without a checksum.
+    let mut none = udp_frame(&payload);
+    none[40..42].copy_from_slice(&[0, 0]);
+    assert_eq!(in_pieces(&none, 2000, verify()), Ok(()));
+}
+
+#[test]
 fn an_echo_reply_is_the_request_with_another_type() {
     for payload in [&b""[..], b"x", &[0xff; 1000]] {
         let mut frame = icmp_frame(payload);

@@ -8,7 +8,7 @@ use crate::calls::CallArray;
 use crate::events::EventWriter;
 use core::ops::{Index, IndexMut};
 use ix_abi::Event;
-use ix_mem::{MbufList, PacketMemory, Pool};
+use ix_mem::{Mbuf, MbufList, PacketMemory, Pool};
 use ix_nic::RxPacket;
 use ix_proto::crossing::{ATTACHMENTS_MAX, AttachmentId};
 use std::collections::VecDeque;
@@ -20,6 +20,8 @@ const _: () = assert!(ATTACHMENTS_MAX <= u64::BITS as usize);
 
 /// One process of the program, as one elastic thread sees it.
 pub struct Attachment {
+    /// Which one it is of those that have had its number.
+    pub life: u32,
     /// Where it writes calls; `None` if it has ended.
     pub calls: Option<CallArray>,
     /// What is added to its addresses in transmit memory.
@@ -38,8 +40,10 @@ pub struct Attachment {
     pub was_absent: bool,
     /// It has run this elastic thread.
     pub has_entered: bool,
-    /// It was told that flow groups leave or have arrived, and has not returned since.
+    /// Flow groups leave or have arrived, and it has not returned since it was told.
     pub owes_return: bool,
+    /// It was not even told, because it computed then.
+    pub has_late_news: bool,
     /// Buffers of flows that have ended, kept until it has returned.
     graveyard: Vec<MbufList>,
 }
@@ -52,6 +56,7 @@ impl Attachment {
 
     fn new(calls: CallArray, events: EventWriter) -> Attachment {
         Attachment {
+            life: 0,
             calls: Some(calls),
             shift: 0,
             events,
@@ -62,6 +67,7 @@ impl Attachment {
             was_absent: false,
             has_entered: false,
             owes_return: false,
+            has_late_news: false,
             graveyard: Vec::new(),
         }
     }
@@ -74,6 +80,12 @@ impl Attachment {
     /// Whether the process has ended.
     pub fn has_ended(&self) -> bool {
         self.calls.is_none()
+    }
+
+    /// It has returned. Unless it was not told of moving flow groups yet, no migration waits for it
+    /// any more.
+    pub fn returned(&mut self) {
+        (self.has_entered, self.owes_return) = (true, self.has_late_news);
     }
 
     /// To be called when it has returned: buffers that it could still read are freed now.
@@ -97,12 +109,15 @@ fn only(first: Attachment) -> Box<[Attachment; ATTACHMENTS_MAX]> {
 pub struct Attachments {
     /// By number; those that have not begun or have ended hear nothing.
     all: Box<[Attachment; ATTACHMENTS_MAX]>,
-    /// All numbers that were ever given are below this one.
+    /// The numbers of all that have not ended are below this one; it is at least 1.
     used: usize,
+    /// Several have shared this thread.
+    were_several: bool,
     /// Number of those that are not present.
     absent: usize,
-    /// A process has ended here.
-    has_any_ended: bool,
+    /// Frames that processes have left that have ended, each with its process. It may have sent
+    /// them on without a copy, so that flows still send them.
+    estates: Vec<(AttachmentId, Mbuf)>,
 }
 
 impl Attachments {
@@ -112,7 +127,8 @@ impl Attachments {
             all: only(Attachment::new(calls, events)),
             used: 1,
             absent: 0,
-            has_any_ended: false,
+            were_several: false,
+            estates: Vec::new(),
         }
     }
 
@@ -122,14 +138,15 @@ impl Attachments {
         self[to].events.push(event);
     }
 
-    /// The attachment of this number, if there was one.
+    /// The attachment of this number; `None`: it has ended, or there was none. One that has ended
+    /// may also be found.
     pub fn get(&self, number: AttachmentId) -> Option<&Attachment> {
         self.used().get(usize::from(number))
     }
 
     /// Appends an event for all attachments that run this elastic thread.
     pub fn push_all(&mut self, event: Event) {
-        let several = self.used > 1;
+        let several = self.were_several;
         for attachment in self.used_mut() {
             if attachment.calls.is_some() && (attachment.has_entered || !several) {
                 attachment.events.push(event);
@@ -220,11 +237,6 @@ impl Attachments {
         all.for_each(|number| self.set_present(number, true));
     }
 
-    /// Whether flows of processes that have ended may arrive from other threads.
-    pub fn has_any_ended(&self) -> bool {
-        self.has_any_ended
-    }
-
     /// Whether a present attachment was not told of something yet.
     #[inline]
     pub fn is_any_to_tell(&self) -> bool {
@@ -246,7 +258,8 @@ impl Attachments {
         self.used().iter().any(|one| one.calls.is_some() && one.owes_return)
     }
 
-    /// Another process of the program attaches; it is absent at first.
+    /// Another process of the program attaches; it is absent at first. `life` is another one for
+    /// each process that gets this number.
     ///
     /// # Panics
     /// If the number is not below [`ATTACHMENTS_MAX`].
@@ -255,30 +268,85 @@ impl Attachments {
         number: AttachmentId,
         calls: CallArray,
         events: EventWriter,
-        shift: u64,
+        (shift, life): (u64, u32),
     ) {
         assert!(usize::from(number) < ATTACHMENTS_MAX);
         self.used = self.used.max(usize::from(number) + 1);
-        self[number] = Attachment { shift, ..Attachment::new(calls, events) };
+        self.were_several |= self.used > 1;
+        self[number] = Attachment { shift, life, ..Attachment::new(calls, events) };
         self.set_present(number, false);
     }
 
     /// A process has ended, and nothing of its own is left but flows that end by themselves. Its
-    /// arrays are not touched any more.
+    /// arrays are not touched any more. The frames that it held are in its estate.
     pub fn end(&mut self, number: AttachmentId, memory: &PacketMemory, pool: &mut Pool) {
         self.set_present(number, true);
-        self.has_any_ended = true;
+        self.bequeath(number, memory);
         let mut ended = std::mem::replace(&mut self[number], Attachment::ended());
-        ended.empty_graveyard(memory, pool);
         ended.kept.drain(..).for_each(|(_, packet)| pool.put(packet.mbuf));
+        let last = self.used().iter().rposition(|one| !one.has_ended());
+        self.used = last.map_or(1, |last| last + 1);
     }
 
-    /// All attachments are told of a moving flow group.
+    /// Keeps a frame that a process has left.
+    pub fn leave_frame(&mut self, number: AttachmentId, mbuf: Mbuf) {
+        self.estates.push((number, mbuf));
+    }
+
+    /// Keeps all buffers that a process has left, which it may have sent on.
+    pub fn bequeath(&mut self, number: AttachmentId, memory: &PacketMemory) {
+        for mut held in std::mem::take(&mut self[number].graveyard) {
+            while let Some(mbuf) = held.pop(memory) {
+                self.leave_frame(number, mbuf);
+            }
+        }
+    }
+
+    /// Whether frames of processes that have ended are kept.
+    #[inline]
+    pub fn has_estates(&self) -> bool {
+        !self.estates.is_empty()
+    }
+
+    /// Frees the frames that processes have left and that are no longer sent. `needed` gets a
+    /// process, and returns its frames that are still sent; `None`: that is not known yet.
+    #[cold]
+    pub fn settle_estates(
+        &mut self,
+        needed: impl Fn(AttachmentId) -> Option<Vec<u32>>,
+        pool: &mut Pool,
+    ) {
+        let mut known: [Option<Option<Vec<u32>>>; ATTACHMENTS_MAX] = [const { None }; _];
+        for (number, mbuf) in std::mem::take(&mut self.estates) {
+            let needed = known[usize::from(number)].get_or_insert_with(|| {
+                needed(number).map(|mut frames| {
+                    frames.sort_unstable();
+                    frames
+                })
+            });
+            let is_needed =
+                needed.as_ref().is_none_or(|frames| frames.binary_search(&mbuf.frame()).is_ok());
+            match is_needed {
+                true => self.estates.push((number, mbuf)),
+                false => pool.put(mbuf),
+            }
+        }
+    }
+
+    /// All attachments are told of a moving flow group. Who computes is told when it returns.
     pub fn tell_of_groups(&mut self, event: Event) {
         self.push_all(event);
-        let several = self.used > 1;
+        let several = self.were_several;
         let told = self.used_mut().iter_mut().filter(|one| one.has_entered || !several);
-        told.for_each(|one| one.owes_return = true);
+        told.filter(|one| one.calls.is_some()).for_each(|one| {
+            one.owes_return = true;
+            one.has_late_news |= one.events.is_muted();
+        });
+    }
+
+    /// Whether several processes may share this thread.
+    pub fn are_several(&self) -> bool {
+        self.used > 1
     }
 
     /// Removes from all lists of flows with news those that `of_them` selects, and returns them.

@@ -1,6 +1,7 @@
 //! What every part of an elastic thread gets: time, memory, event array, counters.
 use crate::attachment::Attachments;
 use crate::observe::metrics::ThreadMetrics;
+use crate::promises::Promises;
 use crate::shared::Shared;
 use ix_mem::{LentFrames, Mbuf, Pool};
 use ix_proto::crossing::AttachmentId;
@@ -29,6 +30,8 @@ pub struct Context {
     pub metrics: ThreadMetrics,
     /// Number of receive frames that the flows of each group hold. They move with their group.
     pub flow_frames: Box<[u32; FLOW_GROUPS]>,
+    /// What flows with large windows have promised to their peers.
+    pub(crate) promises: Promises,
     /// Received datagrams and frames of packet queues that the application holds.
     pub lent: LentFrames,
 }
@@ -54,6 +57,7 @@ impl Context {
             shift: 0,
             metrics,
             flow_frames: Box::new([0; FLOW_GROUPS]),
+            promises: Promises::new(),
         }
     }
 

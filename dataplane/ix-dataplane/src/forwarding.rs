@@ -125,7 +125,7 @@ impl Forwarding {
     pub(crate) fn push_signal(
         &mut self,
         to: usize,
-        of: AttachmentId,
+        (of, life): (AttachmentId, u32),
         value: u64,
     ) -> Result<(), CallError> {
         let (Some(Some(ring)), Some(waiting)) = (self.outgoing.get_mut(to), self.waiting.get(to))
@@ -135,7 +135,7 @@ impl Forwarding {
         if !waiting.is_empty() {
             return Err(CallError::NoResource);
         }
-        let signal = Forwarded::Message(Message::Signal(of, value));
+        let signal = Forwarded::Message(Message::Signal { of, life, value });
         ring.push(signal).map_err(|_| CallError::NoResource)
     }
 

@@ -15,7 +15,7 @@ pub(crate) fn answer_echo(io: &mut Io, work: &Work, mbuf: &Mbuf, packet: &IcmpPa
     if usize::from(packet.payload.len) + usize::from(packet.payload.start) > mtu + 14 {
         return Ok(());
     }
-    let Some(mut reply) = io.cx.tx_pool.take() else {
+    let Some(mut reply) = io.take_tx_frame(work.port) else {
         return Err(LocalDrop::NoTxFrame.into());
     };
     let request = mbuf.bytes(&io.cx.shared.memory);

@@ -12,11 +12,16 @@ use ix_tcp::SegmentOut;
 use ix_tcp::ack_limit::ChallengeLimit;
 use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::{ErrorLimiter, ErrorMessage};
+use ix_tcp::idents::Idents;
 use ix_wire::{Checksum, FlowTuple, FrameHeader, IpAddr, MacAddr, ethernet, ipv4};
 use std::sync::Arc;
 
 /// Challenge acknowledgements per second of one elastic thread, on average (RFC 5961 section 7).
 const CHALLENGES_PER_S: u32 = 1000;
+
+/// Identification of packets that nobody may cut (RFC 6864 section 4.1). A count of all packets
+/// would tell each peer how many others get (RFC 7739).
+const ATOMIC: u16 = 0;
 
 /// The connections of one elastic thread to the outside.
 pub struct Io {
@@ -30,8 +35,8 @@ pub struct Io {
     pub icmp_errors: ErrorLimiter,
     /// Limit of the challenge acknowledgements of all connections (RFC 5961 section 7).
     pub challenges: ChallengeLimit,
-    /// Next IPv4 identification.
-    pub ip_ident: u16,
+    /// Identifications of datagrams that may be cut on their way.
+    pub idents: Idents,
 }
 
 impl Io {
@@ -44,34 +49,37 @@ impl Io {
         attached: Attachments,
         metrics: ThreadMetrics,
     ) -> Io {
-        let challenges = ChallengeLimit::new(key_of(&shared.config.secret), CHALLENGES_PER_S);
+        let key = key_of(&shared.config.secret);
+        let challenges = ChallengeLimit::new(key, CHALLENGES_PER_S);
+        let idents = Idents::new(key, index);
         Io {
             cx: Context::new(shared, index, pools, attached, metrics),
             ports: nics.into_iter().map(Port::new).collect(),
             neighbors: Neighbors::new(index),
             icmp_errors: ErrorLimiter::default(),
             challenges,
-            ip_ident: index as u16,
+            idents,
         }
     }
 
-    /// The Ethernet address for packets to `remote`.
-    pub(crate) fn resolve(&mut self, remote: IpAddr) -> Resolution {
-        self.neighbors.resolve(&mut self.cx, &mut self.ports, remote)
+    /// The Ethernet address for packets to `remote` by a device.
+    pub(crate) fn resolve(&mut self, remote: IpAddr, port: u8) -> Resolution {
+        self.neighbors.resolve(&mut self.cx, &mut self.ports, remote, port)
     }
 
-    /// Makes `mac`, from `version` of the neighbour table, the address of the next hop to `remote`.
-    /// False while that address is unknown.
+    /// Makes `mac`, from `version` of the neighbour table, the address of the next hop to `remote`
+    /// by a device. False while that address is unknown.
     #[inline]
     pub(crate) fn refresh_mac(
         &mut self,
         (mac, version): (&mut MacAddr, &mut u32),
         remote: IpAddr,
+        port: u8,
     ) -> bool {
         if *version == self.neighbors.version() {
             return true;
         }
-        match self.resolve(remote) {
+        match self.resolve(remote, port) {
             Resolution::Known(known) => {
                 (*mac, *version) = (known, self.neighbors.version());
                 true
@@ -85,6 +93,20 @@ impl Io {
         self.neighbors.wait_for(&mut self.cx, &mut self.ports, remote, port, mbuf);
     }
 
+    /// A frame to build a packet in that leaves by a device. When few are left, a device that has
+    /// more than its share gets none: one that takes nothing does not keep the others from sending.
+    #[inline]
+    pub(crate) fn take_tx_frame(&mut self, port: u8) -> Option<Mbuf> {
+        if self.ports.len() > 1 && self.cx.tx_pool.free() * 4 < self.cx.tx_pool.owned() {
+            let port = &self.ports[usize::from(port)];
+            let its = port.queue.len() + port.nic.frames_held().1;
+            if its * self.ports.len() > self.cx.tx_pool.owned() {
+                return None;
+            }
+        }
+        self.cx.tx_pool.take()
+    }
+
     /// Sends a segment that belongs to no flow to the sender of the packet that caused it.
     pub(crate) fn send_reply(
         &mut self,
@@ -93,7 +115,7 @@ impl Io {
         tuple: &FlowTuple,
         segment: &SegmentOut,
     ) {
-        let Some(mut mbuf) = self.cx.tx_pool.take() else {
+        let Some(mut mbuf) = self.take_tx_frame(port) else {
             self.cx.metrics.drop_local(LocalDrop::NoTxFrame);
             return;
         };
@@ -111,25 +133,23 @@ impl Io {
         if !self.icmp_errors.allow(self.cx.now_us) {
             return;
         }
-        let Some(mut mbuf) = self.cx.tx_pool.take() else {
+        let Some(mut mbuf) = self.take_tx_frame(port) else {
             return self.cx.metrics.drop_local(LocalDrop::NoTxFrame);
         };
         mbuf.set_range(HEADROOM_BYTES, ErrorMessage::FRAME_BYTES_MAX);
-        self.ip_ident = self.ip_ident.wrapping_add(1);
-        let len = message.emit(received, self.ip_ident, mbuf.bytes_mut(&self.cx.shared.memory));
+        let len = message.emit(received, ATOMIC, mbuf.bytes_mut(&self.cx.shared.memory));
         mbuf.truncate(len);
         self.ports[port as usize].queue.push_back(mbuf);
     }
 
-    /// Ethernet and IP header of the next packet to send.
+    /// Ethernet and IP header of a packet to send.
     #[inline]
     pub(crate) fn frame_header(
-        &mut self,
+        &self,
         port: u8,
         eth_dst: MacAddr,
         tuple: &FlowTuple,
     ) -> FrameHeader {
-        self.ip_ident = self.ip_ident.wrapping_add(1);
         FrameHeader {
             eth_src: self.ports[port as usize].info.mac,
             eth_dst,
@@ -137,7 +157,7 @@ impl Io {
             dst: tuple.remote,
             ttl: self.cx.shared.config.ttl,
             tos: 0,
-            ident: self.ip_ident,
+            ident: ATOMIC,
         }
     }
 }

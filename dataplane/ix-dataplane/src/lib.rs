@@ -25,6 +25,7 @@ mod migration;
 mod neighbors;
 mod observe;
 mod ports;
+mod promises;
 mod raw;
 mod receive;
 mod run;

@@ -18,8 +18,10 @@ struct Two {
     rig: Rig,
     device: SimDevice,
     mac: [u8; 6],
-    /// Of the second one.
-    arrays: Arrays,
+    /// The elastic thread that is meant.
+    at: usize,
+    /// Of the second one, for each elastic thread.
+    arrays: Vec<Arrays>,
     /// Its transmit memory.
     arena: File,
     now_us: u64,
@@ -35,22 +37,33 @@ struct Peer {
 
 impl Two {
     fn new() -> Two {
+        Two::with(1)
+    }
+
+    /// So many elastic threads.
+    fn with(threads: usize) -> Two {
         let clock = VirtualClock::default();
-        let device = SimDevice::new(SimOptions::default(), &clock);
+        let device =
+            SimDevice::new(SimOptions { queues: threads, ..SimOptions::default() }, &clock);
         let mac = device.options().mac;
         let config = Config { arp: vec![(PEER, PEER_MAC)], ..Config::with_address(OURS, 24) };
         let options = RigOptions { config, sizes: Some(SIZES), clock };
         let mut rig = Rig::new(options, device.nics());
-        let arrays = Arrays::new();
+        let arrays: Vec<Arrays> = (0..threads).map(|_| Arrays::new()).collect();
         let fds = MemoryFds::for_another_process(SIZES).unwrap();
         let shift = rig.shared.memory.add_arena(0, fds.arena.as_fd()).unwrap();
-        // SAFETY: the arrays outlive the rig's thread here, and are used for nothing else.
-        let (calls, events) =
-            unsafe { (CallArray::new(arrays.calls()), EventWriter::new(arrays.events())) };
-        rig.threads[0].elastic.begin_attachment(1, calls, events, shift);
+        for (thread, arrays) in rig.threads.iter_mut().zip(&arrays) {
+            // SAFETY: the arrays outlive the rig's thread here, and are used for nothing else.
+            let (calls, events) =
+                unsafe { (CallArray::new(arrays.calls()), EventWriter::new(arrays.events())) };
+            thread.elastic.begin_attachment(1, calls, events, (shift, 1));
+        }
         let arena = File::from(fds.arena);
-        let mut two = Two { rig, device, mac, arrays, arena, now_us: 0 };
-        two.run(0, &[]);
+        let mut two = Two { rig, device, mac, at: 0, arrays, arena, now_us: 0 };
+        for at in (0..threads).rev() {
+            two.at = at;
+            two.run(0, &[]);
+        }
         two.device.take_sent(); // the announcement of our address
         two
     }
@@ -64,8 +77,8 @@ impl Two {
 
     /// A process comes, and waits.
     fn come(&mut self, number: u8, calls: &[Call]) -> Vec<i64> {
-        let thread = &mut self.rig.threads[0];
-        let arrays = if number == 0 { &mut thread.arrays } else { &mut self.arrays };
+        let thread = &mut self.rig.threads[self.at];
+        let arrays = if number == 0 { &mut thread.arrays } else { &mut self.arrays[self.at] };
         let slots: Vec<CallSlot> = calls.iter().map(|call| call.encode()).collect();
         slots.iter().enumerate().for_each(|(index, slot)| arrays.set_call(index, *slot));
         thread.elastic.begin_for(number, slots.len(), self.now_us);
@@ -74,16 +87,28 @@ impl Two {
 
     /// It has its events, and computes.
     fn go(&mut self, number: u8) -> Vec<Event> {
-        let thread = &mut self.rig.threads[0];
+        let thread = &mut self.rig.threads[self.at];
         thread.elastic.set_present(number, false);
-        let arrays = if number == 0 { &thread.arrays } else { &self.arrays };
+        let arrays = if number == 0 { &thread.arrays } else { &self.arrays[self.at] };
         let count = thread.elastic.events_for(number);
         arrays.first_events(count).map(|slot| Event::decode(&slot).unwrap()).collect()
     }
 
     fn turn(&mut self) {
         self.now_us += 10;
-        self.rig.threads[0].elastic.turn(self.now_us);
+        self.rig.threads[self.at].elastic.turn(self.now_us);
+    }
+
+    /// All elastic threads make turns for this time.
+    fn spin(&mut self, us: u64) {
+        let (at, end_us) = (self.at, self.now_us + us);
+        while self.now_us < end_us {
+            for thread in 0..self.rig.threads.len() {
+                self.at = thread;
+                self.turn();
+            }
+        }
+        self.at = at;
     }
 
     fn listen(&mut self, number: u8) {
@@ -384,4 +409,269 @@ fn the_end_of_a_stream_is_announced_to_who_gets_the_connection() {
         panic!("{events:?}")
     };
     assert_eq!(data.len, 3);
+}
+
+/// Process 1 has received this on one connection, and sends it on by another one without a copy.
+const FORWARDED: &[u8] = b"sent on without a copy";
+
+impl Two {
+    /// The connection that it came on, and the one that it leaves by, with its handle.
+    fn forward(&mut self) -> (Peer, Peer, Handle) {
+        self.listen(0);
+        self.listen(1);
+        let (mut from, _) = self.connection(1000, 1);
+        let (to, handle) = self.connection(1001, 1);
+        self.come(1, &[]);
+        self.deliver(&mut from, TcpFlags::ACK | TcpFlags::PSH, FORWARDED);
+        self.turn();
+        let events = self.go(1);
+        let [Event::Recv { data, .. }] = events[..] else { panic!("{events:?}") };
+        assert_eq!(data.len as usize, FORWARDED.len());
+        self.send_received(handle, data.addr);
+        (from, to, handle)
+    }
+
+    fn send_received(&mut self, handle: Handle, addr: u64) {
+        let words = [addr.to_ne_bytes(), (FORWARDED.len() as u64).to_ne_bytes()].concat();
+        self.arena.write_all_at(&words, 0).unwrap();
+        let sg = SgArray { addr: self.rig.shared.memory.arena().0 as u64, entries: 1 };
+        let codes = self.run(1, &[Call::SendV { handle, sg }]).0;
+        assert_eq!(codes, [FORWARDED.len() as i64]);
+    }
+
+    /// Another process's data fills all receive frames that are free.
+    fn fill_frames(&mut self) {
+        while self.device.next_sent().is_some() {}
+        let (mut peer, handle) = self.connection(2000, 0);
+        for _ in 0..1200 {
+            self.come(0, &[Call::RecvDone { handle, bytes: 100 }]);
+            self.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, &[b'X'; 100]);
+            self.turn();
+            self.go(0);
+        }
+    }
+
+    /// Payloads that are sent again to this port of the peer after a time.
+    fn sent_again(&mut self, port: u16) -> Vec<Vec<u8>> {
+        while self.device.next_sent().is_some() {}
+        let mut payloads = Vec::new();
+        for _ in 0..200 {
+            self.now_us += 10_000;
+            self.come(0, &[]);
+            self.turn();
+            self.go(0);
+            while let Some(frame) = self.device.next_sent() {
+                let Ok(Parsed::Tcp(packet)) = ix_wire::parse(&frame, RxChecks::default()) else {
+                    continue;
+                };
+                let payload = packet.payload.of(&frame);
+                if packet.header.dst_port == port && !payload.is_empty() {
+                    payloads.push(payload.to_vec());
+                }
+            }
+        }
+        payloads
+    }
+
+    fn rx_frames_in_use(&mut self) -> Option<u64> {
+        self.now_us += 200_000;
+        self.come(0, &[]);
+        self.turn();
+        self.rig.metrics().total("rx_frames_in_use")
+    }
+}
+
+#[test]
+fn received_frames_that_are_sent_on_stay_until_they_are_acknowledged() {
+    let mut two = Two::new();
+    let (_, mut to, _) = two.forward();
+    two.rig.threads[0].elastic.end_process(1, two.now_us);
+    two.turn();
+    two.fill_frames();
+    let again = two.sent_again(to.port);
+    assert!(!again.is_empty(), "it was not acknowledged");
+    assert!(again.iter().all(|payload| payload == FORWARDED), "{again:?}");
+    // The data and FIN.
+    to.ack += FORWARDED.len() as u32 + 1;
+    two.deliver(&mut to, TcpFlags::ACK | TcpFlags::FIN, &[]);
+    two.come(0, &[]);
+    two.turn();
+    assert_eq!(two.rx_frames_in_use(), Some(1), "all but the one that fills");
+}
+
+#[test]
+fn received_frames_that_are_sent_on_by_a_connection_that_was_given_away_stay_too() {
+    let mut two = Two::new();
+    let (_, mut to, handle) = two.forward();
+    two.run(0, &[]);
+    assert_eq!(two.run(1, &[Call::Give { handle, to: 0, token: 1 }]).0, [0]);
+    let (_, events) = two.run(0, &[]);
+    assert!(matches!(events[..], [Event::Given { token: 1, .. }]), "{events:?}");
+    assert_eq!(two.run(0, &[Call::Accept { handle, cookie: 5 }]).0, [0]);
+    two.rig.threads[0].elastic.end_process(1, two.now_us);
+    two.turn();
+    assert!(two.rig.shared.mourning.is_mourned(1), "who gets its number would hear SENT of it");
+    two.fill_frames();
+    let again = two.sent_again(to.port);
+    assert!(!again.is_empty(), "it was not acknowledged");
+    assert!(again.iter().all(|payload| payload == FORWARDED), "{again:?}");
+    to.ack += FORWARDED.len() as u32;
+    two.deliver(&mut to, TcpFlags::ACK, &[]);
+    two.come(0, &[]);
+    two.turn();
+    assert_eq!(two.rx_frames_in_use(), Some(1), "all but the one that fills");
+    assert!(!two.rig.shared.mourning.is_mourned(1));
+}
+
+#[test]
+fn frames_of_a_process_come_back_where_what_it_sends_on_is_reset() {
+    let mut two = Two::new();
+    let (_, mut to, _) = two.forward();
+    two.rig.threads[0].elastic.end_process(1, two.now_us);
+    two.turn();
+    two.deliver(&mut to, TcpFlags::RST | TcpFlags::ACK, &[]);
+    two.come(0, &[]);
+    two.turn();
+    assert_eq!(two.rx_frames_in_use(), Some(0));
+    assert!(!two.rig.shared.mourning.is_mourned(1));
+}
+
+#[test]
+fn a_migration_does_not_wait_for_a_process_that_computes_for_too_long() {
+    let mut two = Two::with(2);
+    // A port whose connection is on the first elastic thread.
+    let at_first = |port: &u16| {
+        let probe = segment(two.mac, *port, TcpFlags::RST, Seq(1), Seq(0));
+        two.device.deliver(probe) == 0
+    };
+    let port = (1000..).find(at_first).unwrap();
+    two.listen(0);
+    let (mut peer, handle) = two.connection(port, 0);
+    for at in [1, 0] {
+        two.at = at;
+        two.run(1, &[]); // it computes from now on
+        two.come(0, &[]);
+    }
+    let groups = two.rig.threads[0].elastic.groups_here();
+    let count = groups.iter().count();
+    two.rig.threads[0].elastic.migrate(groups, 1, 7).unwrap();
+    two.spin(1_000);
+    let leaves = two.go(0);
+    let is_leaves = |event: &Event| matches!(event, Event::GroupLeaves { to: 1, .. });
+    assert!(leaves.len() == count && leaves.iter().all(is_leaves), "{leaves:?}");
+    two.come(0, &[]);
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, b"data");
+    two.spin(5_000);
+    assert_eq!(two.go(0), [], "the process that computes may still return");
+    two.come(0, &[]);
+    two.spin(6_000);
+    let arrived = two.go(0);
+    let is_back = |event: &Event| matches!(event, Event::GroupArrived { from: 1, .. });
+    assert!(arrived.len() == count && arrived.iter().all(is_back), "{arrived:?}");
+    // It may give its connections other names before it hears of them again.
+    two.come(0, &[Call::SetCookie { handle, cookie: 5 }]);
+    two.spin(11_000);
+    let events = two.go(0);
+    let [Event::Recv { cookie: 5, .. }] = events[..] else { panic!("{events:?}") };
+    let record = two.rig.threads[0].elastic.take_migration().expect("an end");
+    assert_eq!((record.end, record.command), (ix_proto::MigrationEnd::Refused, 7));
+    assert_eq!(two.rig.threads[0].elastic.groups_here(), groups);
+    // The other one hears of all that when it returns, and of nothing else.
+    let (_, events) = two.run(1, &[]);
+    let [leaves, arrived] = [&events[..count], &events[count..]];
+    assert!(leaves.iter().all(is_leaves) && arrived.iter().all(is_back), "{events:?}");
+    assert_eq!(arrived.len(), count);
+    // Nobody computes for long: the groups go.
+    two.run(1, &[]);
+    two.at = 1;
+    two.run(1, &[]);
+    two.come(1, &[]);
+    two.at = 0;
+    two.come(1, &[]);
+    two.come(0, &[]);
+    two.rig.threads[0].elastic.migrate(groups, 1, 8).unwrap();
+    for _ in 0..20 {
+        two.spin(200);
+        for at in [1, 0] {
+            two.at = at;
+            two.come(0, &[]);
+            two.come(1, &[]);
+        }
+    }
+    assert!(two.rig.threads[0].elastic.groups_here().is_empty());
+}
+
+#[test]
+fn the_last_process_is_alone_again_and_what_the_others_left_ends_where_it_arrives() {
+    let mut two = Two::with(2);
+    let at_first = |port: &u16| {
+        let probe = segment(two.mac, *port, TcpFlags::RST, Seq(1), Seq(0));
+        two.device.deliver(probe) == 0
+    };
+    let port = (1000..).find(at_first).unwrap();
+    two.listen(1);
+    two.connection(port, 1);
+    two.come(0, &[]);
+    two.at = 1;
+    two.run(0, &[]);
+    // The second elastic thread hears of the end before the first one.
+    two.rig.threads[1].elastic.end_process(1, two.now_us);
+    two.at = 0;
+    two.come(1, &[]);
+    let groups = two.rig.threads[0].elastic.groups_here();
+    two.rig.threads[0].elastic.migrate(groups, 1, 7).unwrap();
+    two.spin(1_000);
+    while two.sent().is_some() {}
+    // Both return on the first one; on the second one the only one does, and once more when it has
+    // heard.
+    two.come(1, &[]);
+    for at in [0, 1, 1] {
+        two.at = at;
+        two.come(0, &[]);
+        two.spin(200);
+    }
+    two.at = 0;
+    assert!(two.rig.threads[0].elastic.groups_here().is_empty());
+    let end = std::iter::from_fn(|| two.sent()).find(|packet| packet.header.dst_port == port);
+    let flags = end.expect("the end of its connection").header.flags;
+    assert!(flags.contains(TcpFlags::FIN) || flags.contains(TcpFlags::RST), "{flags:?}");
+    two.rig.threads[0].elastic.end_process(1, two.now_us);
+    // Who is alone gets all the time that it wants before groups leave.
+    two.at = 1;
+    two.come(0, &[]);
+    let groups = two.rig.threads[1].elastic.groups_here();
+    two.rig.threads[1].elastic.migrate(groups, 0, 8).unwrap();
+    two.spin(1_000);
+    assert!(!two.go(0).is_empty(), "it is told");
+    two.spin(50_000);
+    assert_eq!(two.rig.threads[1].elastic.groups_here(), groups, "it computes");
+    for _ in 0..20 {
+        for at in [0, 1] {
+            two.at = at;
+            two.come(0, &[]);
+        }
+        two.spin(200);
+    }
+    assert!(two.rig.threads[1].elastic.groups_here().is_empty());
+}
+
+#[test]
+fn a_process_that_computes_hears_of_moved_groups_before_anything_else() {
+    let mut two = Two::with(2);
+    for at in [1, 0] {
+        two.at = at;
+        two.run(1, &[]);
+        two.come(0, &[]);
+    }
+    let groups = two.rig.threads[0].elastic.groups_here();
+    two.rig.threads[0].elastic.migrate(groups, 1, 7).unwrap();
+    two.spin(1_000);
+    // It returns for the first time: it has not heard, so the groups do not go yet.
+    two.come(0, &[]);
+    let (_, events) = two.run(1, &[]);
+    assert!(events.iter().all(|event| matches!(event, Event::GroupLeaves { .. })), "{events:?}");
+    assert_eq!(two.rig.threads[0].elastic.groups_here(), groups);
+    // The second time it has.
+    two.run(1, &[]);
+    assert!(two.rig.threads[0].elastic.groups_here().is_empty());
 }

@@ -1,7 +1,11 @@
-//! Elastic threads from outside: hostile calls, backlogs, bounds, ports, processes.
+//! Elastic threads from outside: hostile calls, backlogs, bounds, ports, processes, devices.
 mod attachments;
 mod backlog;
+mod devices;
+mod ends;
 mod hostile_calls;
+mod long_frames;
 mod outgoing;
 mod peer;
 mod sendv_bounds;
+mod windows;

@@ -32,7 +32,8 @@ pub fn frame_of(mac: [u8; 6], header: &TcpHeader) -> Vec<u8> {
     frame_with(mac, header, &[])
 }
 
-fn frame_with(mac: [u8; 6], header: &TcpHeader, data: &[u8]) -> Vec<u8> {
+/// The same with data.
+pub fn frame_with(mac: [u8; 6], header: &TcpHeader, data: &[u8]) -> Vec<u8> {
     let link = FrameHeader {
         eth_src: PEER_MAC,
         eth_dst: mac,

@@ -3,12 +3,11 @@
 //! never for packets.
 use ix_proto::limits::{MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
 use ix_sys::fd::hide_memory;
-use ix_sys::poll::{PollFd, poll};
+use ix_sys::poll::has_hung_up;
 use ix_sys::process::Process;
 use ix_sys::socket::{self, Message};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 const _: () = assert!(MESSAGE_FDS_MAX == socket::MESSAGE_FDS_MAX);
 
@@ -50,9 +49,7 @@ impl Channel {
 
     /// Whether nobody has the other end any more.
     pub fn is_closed(&self) -> bool {
-        let mut ends = [PollFd::new(&self.fd, 0)];
-        let looked = poll(&mut ends, Some(Duration::ZERO));
-        looked.is_ok() && ends[0].happened() & libc::POLLHUP != 0
+        has_hung_up(&self.fd)
     }
 
     /// From now on [`Channel::receive_from`] says which process sent a message.

@@ -61,7 +61,7 @@ impl MbufList {
         }
         memory.relink(self.tail, Link { len: link.len + bytes.len() as u16, ..link });
         let to = memory.frame_ptr(self.tail).wrapping_add(end);
-        // SAFETY: within the frame, which the list owns. Whoever was lent its first bytes knows
+        // SAFETY: within the frame, which the list owns. The borrower of its first bytes knows
         // nothing of these; `bytes` are of another frame, because this one has no other mbuf.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Some(to as u64)

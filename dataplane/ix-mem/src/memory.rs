@@ -328,15 +328,7 @@ impl PacketMemory {
             return Err(MemoryError::Map(libc::EINVAL, bytes));
         }
         let failed = || MemoryError::Map(errno(), bytes);
-        // SAFETY: all-zero bytes are a valid stat.
-        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: `stat` is writable for the length of the call.
-        if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } < 0 {
-            return Err(failed());
-        }
-        if stat.st_size < bytes as libc::off_t {
-            return Err(MemoryError::TooShort(stat.st_size as u64, bytes));
-        }
+        has_room(fd, bytes)?;
         let mut first = self.others.load(Ordering::Acquire);
         if first == 0 {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -485,20 +477,25 @@ fn map_areas(
     Ok(worst)
 }
 
-fn map_area(base: *mut u8, fd: BorrowedFd<'_>, bytes: usize) -> Result<PageKind, MemoryError> {
-    let failed = || MemoryError::Map(errno(), bytes);
+/// What Linux knows of a memfd, which must have so many bytes.
+fn has_room(fd: BorrowedFd<'_>, bytes: usize) -> Result<libc::stat, MemoryError> {
     // SAFETY: all-zero bytes are a valid stat.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: `stat` is writable for the length of the call.
     if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } < 0 {
-        return Err(failed());
+        return Err(MemoryError::Map(errno(), bytes));
     }
     if stat.st_size < bytes as libc::off_t {
         return Err(MemoryError::TooShort(stat.st_size as u64, bytes));
     }
-    let huge = stat.st_blksize as usize == TWO_MB;
+    Ok(stat)
+}
+
+fn map_area(base: *mut u8, fd: BorrowedFd<'_>, bytes: usize) -> Result<PageKind, MemoryError> {
+    let huge = has_room(fd, bytes)?.st_blksize as usize == TWO_MB;
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | if huge { libc::MAP_POPULATE } else { 0 };
-    map(base, bytes, flags, fd.as_raw_fd()).ok_or_else(failed)?;
+    let mapped = map(base, bytes, flags, fd.as_raw_fd());
+    mapped.ok_or_else(|| MemoryError::Map(errno(), bytes))?;
     Ok(if huge { PageKind::Huge2M } else { populate(base, bytes) })
 }
 

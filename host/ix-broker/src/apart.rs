@@ -1,16 +1,19 @@
 //! A dataplane in a process of its own, as its broker sees it: starts it, gives it what it begins
 //! with, and gives the program what the two share.
-use crate::attached::{ASKERS_MAX, Attached, Shared, refuse};
+use crate::attached::{Attached, Shared};
+use crate::clients::Clients;
 use crate::own_user::OwnUser;
 use ix_entry::Channel;
-use ix_launch::{Child, Conversation, DataplaneProcess, Exit, Image};
-use ix_launch::{LaunchError, Occurrence, ServeError};
+use ix_launch::{Child, Conversation, DataplaneProcess, Exit, Image, LaunchError, ServeError};
 use ix_netdev::SharedMemory;
+use ix_proto::control::Sharing;
 use ix_proto::crossing::{Attach, FaultNote, WrittenPages};
 use ix_proto::{FromImage, Start};
 use ix_sys::fd;
+use ix_sys::poll::is_readable;
 use ix_sys::process::Process;
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,15 +27,37 @@ pub struct Apart {
     user: Option<OwnUser>,
     /// Program and dataplane share hardware threads.
     pins: bool,
+    /// Control groups that dataplanes join, by their `cgroup.procs`.
+    groups: Vec<Arc<File>>,
     running: Option<DataplaneProcess>,
     /// The pages that the program writes.
     written: Option<OwnedFd>,
     /// When dataplanes died that their programs survived.
     deaths: VecDeque<Instant>,
+    /// Number of all of them.
+    died: u64,
     /// The processes of the program that share the dataplane.
     attached: Attached,
-    /// Processes that have asked while the first one mapped what it shares.
-    early: Vec<(Process, u64)>,
+    /// The process that was told what it shares with the dataplane and has not mapped it yet.
+    mapping: Option<u32>,
+    /// The process that is to be told it.
+    untold: Option<Untold>,
+}
+
+/// What a process is told as soon as there is room in the channel.
+struct Untold {
+    process: Arc<Process>,
+    begun: Begun,
+    /// Receive and transmit memory.
+    packet_memory: [OwnedFd; 2],
+    until: Instant,
+}
+
+/// A dataplane that has begun, of which its program was not told yet.
+#[must_use]
+pub struct Begun {
+    attach: Attach,
+    shared: Shared,
 }
 
 /// Why a dataplane in a process of its own could not begin.
@@ -47,29 +72,48 @@ pub enum BeginError {
     /// A system call failed.
     #[error("cannot share memory with the program: {0}")]
     System(#[from] io::Error),
-    /// The program does not map what it has asked for.
-    #[error(
-        "the program has asked for a dataplane and has not mapped it within {} s: one of its \
-         processes was stopped, or asked without the image",
-        MAPPING.as_secs()
-    )]
-    Silent,
+    /// It takes too long.
+    #[error("the dataplane did not start within {} s", STARTING.as_secs())]
+    Late,
+}
+
+impl BeginError {
+    /// Whether another dataplane may begin in its place.
+    fn is_of_this_one(&self) -> bool {
+        matches!(self, BeginError::Serve(ServeError::Died(_)) | BeginError::Late)
+    }
 }
 
 /// A dataplane is started in place of one that has died, so often within this time.
 const DEATHS: usize = 5;
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long a program may take to map what it shares with its dataplane. Nothing else of its run
-/// is served meanwhile.
-const MAPPING: Duration = Duration::from_secs(10);
+/// How long a dataplane may take to start. A program that has asked for one waits for 30 s.
+pub const STARTING: Duration = Duration::from_secs(10);
+
+/// How long a process that has asked may leave what others were told in the channel.
+const TELLING: Duration = Duration::from_secs(5);
+
+/// A process that has closed its channel because it ends has ended after this time.
+const ENDED: Duration = Duration::from_millis(500);
 
 impl Apart {
     /// Of this image.
-    pub fn new(image: Image, pins: bool) -> io::Result<Apart> {
-        let (attached, early) = (Attached::default(), Vec::new());
+    pub fn new(image: Image, pins: bool, groups: Vec<Arc<File>>) -> io::Result<Apart> {
         let (user, deaths) = (OwnUser::claim()?, VecDeque::new());
-        Ok(Apart { image, user, pins, running: None, written: None, deaths, attached, early })
+        Ok(Apart {
+            image,
+            user,
+            pins,
+            groups,
+            running: None,
+            written: None,
+            deaths,
+            died: 0,
+            attached: Attached::default(),
+            mapping: None,
+            untold: None,
+        })
     }
 
     /// Whom dataplanes run as; `None`: the broker's own user.
@@ -97,6 +141,12 @@ impl Apart {
         self.running.as_ref().map(DataplaneProcess::pid)
     }
 
+    /// Makes the dataplane go on if somebody has stopped it, because it is to end; readable when it
+    /// has.
+    pub fn ending(&self) -> Option<BorrowedFd<'_>> {
+        self.running.as_ref().map(DataplaneProcess::ending)
+    }
+
     /// What the dataplane has said; `Err` with how it ended, if it has.
     pub fn hear(&mut self) -> io::Result<Result<FromImage, Option<Exit>>> {
         let Some(dataplane) = &mut self.running else { return Ok(Err(None)) };
@@ -108,17 +158,29 @@ impl Apart {
 
     /// Waits until the dataplane of a program that has ended has closed the program's connections.
     pub fn end(&mut self) -> io::Result<Option<Exit>> {
-        // It ends now, whoever shares it.
+        self.attached.let_go();
+        let exit = self.running.take().map(|mut dataplane| dataplane.wait()).transpose();
+        if matches!(exit, Ok(Some(Exit::Status(0)))) {
+            self.attached.all_parted();
+        }
         self.attached.clear();
-        self.running.take().map(|mut dataplane| dataplane.wait()).transpose()
+        (self.mapping, self.untold) = (None, None);
+        exit
     }
 
     /// A dataplane has died that its program survives: no other one may follow if that has happened
     /// too often.
     pub fn has_died(&mut self) {
         let now = Instant::now();
+        self.died += 1;
         self.deaths.push_back(now);
         self.deaths.retain(|at| now.duration_since(*at) < DEATHS_WITHIN);
+    }
+
+    /// Who shares the dataplane, and how often one has died.
+    pub fn sharing(&self) -> Sharing {
+        let (processes, refused) = self.attached.sharers();
+        Sharing { processes, refused, died: self.died }
     }
 
     /// Why no other dataplane is started, if it is so.
@@ -158,59 +220,81 @@ impl Apart {
         &self.attached
     }
 
-    /// Processes that have asked while the first one mapped what it shares.
-    pub fn take_early(&mut self) -> Vec<(Process, u64)> {
-        std::mem::take(&mut self.early)
-    }
-
     /// Starts a dataplane for the process of the program that has asked for one. `first` are the
-    /// descriptors before and `last` those behind what this function adds ([`Start`]).
+    /// descriptors before and `last` those behind what this function adds ([`Start`]). Clients are
+    /// served meanwhile. If it dies ([`BeginError::Late`], [`ServeError::Died`]), the program is
+    /// not told, and another one may be started.
     pub fn begin(
         &mut self,
-        (child, asker): (&mut Child, u64),
+        (child, asker): (&Child, u64),
         start: Start,
         memory: &SharedMemory,
         [first, last]: [&[BorrowedFd<'_>]; 2],
-        attached: &mut dyn FnMut(usize, usize) -> Result<(), String>,
-    ) -> Result<(), BeginError> {
-        let program = child.heir().clone();
-        let begun = self.begin_dataplane((&program, asker), start, memory, [first, last], attached);
-        let told = match &begun {
-            Ok((attach, shared)) => tell(child, *attach, memory, shared, self.user()),
-            Err(why) => {
-                refuse(child, asker, why.to_string());
-                Ok(())
-            }
-        };
-        let (_, shared) = begun?;
-        told?;
-        let arena = memory.fds.arena.try_clone()?;
-        self.attached.leaves(child.heir().clone(), arena, shared.read);
-        self.written = Some(shared.written);
-        let end = Instant::now() + MAPPING;
-        while let left_ms @ 1.. = end.saturating_duration_since(Instant::now()).as_millis() as i32 {
-            let program = child.heir().clone();
-            match child.next(&[program.as_fd()], left_ms)? {
-                Occurrence::Said(FromImage::Ready, _) => return Ok(()),
-                // It has ended, and another process of the program may ask. The dataplane ends.
-                Occurrence::Readable(_) => return Ok(()),
-                Occurrence::Said(FromImage::Failed(why), _) => {
-                    self.running = None;
-                    child.refused()?;
-                    return Err(ServeError::Refused(why).into());
-                }
-                // The program has ended, which whoever waits for it hears next.
-                Occurrence::Exited(_) => return Ok(()),
-                Occurrence::Left => return Err(ServeError::Protocol.into()),
-                Occurrence::Said(FromImage::Hello { asker, .. }, Some(process))
-                    if self.early.len() < ASKERS_MAX =>
-                {
-                    self.early.push((process, asker));
-                }
-                _ => {}
-            }
+        (attached, clients): (&mut AttachedQueue<'_>, &mut Clients<'_>),
+    ) -> Result<Begun, BeginError> {
+        let asks = (child.heir(), asker);
+        let begun = self.begin_dataplane(asks, start, memory, [first, last], (attached, clients));
+        match &begun {
+            // It may get another one.
+            Err(why) if why.is_of_this_one() => {}
+            Err(why) => self.attached.refuse(child, asker, why.to_string()),
+            Ok(_) => {}
         }
-        Err(BeginError::Silent)
+        begun
+    }
+
+    /// Tells the program's process what it shares with the dataplane that has begun, now or in
+    /// [`Apart::tell_again`]. The broker does not wait until the process has mapped it.
+    pub fn tell(&mut self, child: &Child, memory: &SharedMemory, begun: Begun) -> io::Result<()> {
+        let packet_memory = [memory.fds.rx.try_clone()?, memory.fds.arena.try_clone()?];
+        let (process, until) = (child.heir().clone(), Instant::now() + TELLING);
+        self.untold = Some(Untold { process, begun, packet_memory, until });
+        self.tell_again(child)
+    }
+
+    /// Whether the process is still to be told.
+    pub fn is_untold(&self) -> bool {
+        self.untold.is_some()
+    }
+
+    /// Tells it again what there was no room for. `WouldBlock`: for too long.
+    pub fn tell_again(&mut self, child: &Child) -> io::Result<()> {
+        let Some(untold) = self.untold.take() else { return Ok(()) };
+        let (Begun { attach, shared }, memory) = (&untold.begun, untold.packet_memory.each_ref());
+        match shared.tell(child, *attach, memory.map(AsFd::as_fd), self.user()) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < untold.until => {
+                self.untold = Some(untold);
+                return Ok(());
+            }
+            told => told?,
+        }
+        let Untold { process, begun: Begun { shared, .. }, packet_memory: [_, arena], .. } = untold;
+        self.mapping = Some(process.pid());
+        self.attached.leaves((0, process), arena, shared.read);
+        self.written = Some(shared.written);
+        Ok(())
+    }
+
+    /// Whether this process was told what it shares with the dataplane and has not mapped it yet.
+    pub fn is_mapping(&self, process: u32) -> bool {
+        self.mapping == Some(process)
+    }
+
+    /// This process has mapped what it was told of, or cannot.
+    pub fn has_mapped(&mut self, process: u32) {
+        self.mapping.take_if(|mapping| *mapping == process);
+    }
+
+    /// Whether another process than this one shares the dataplane.
+    pub fn is_shared_beside(&self, process: u32) -> bool {
+        self.attached.living().any(|other| other.pid() != process)
+    }
+
+    /// Ends the dataplane at once.
+    pub fn give_up(&mut self) {
+        self.attached.clear();
+        self.running = None;
+        (self.mapping, self.untold) = (None, None);
     }
 
     fn begin_dataplane(
@@ -219,8 +303,8 @@ impl Apart {
         start: Start,
         memory: &SharedMemory,
         [first, last]: [&[BorrowedFd<'_>]; 2],
-        attached: &mut dyn FnMut(usize, usize) -> Result<(), String>,
-    ) -> Result<(Attach, Shared), BeginError> {
+        (attached, clients): (&mut AttachedQueue<'_>, &mut Clients<'_>),
+    ) -> Result<Begun, BeginError> {
         let threads = start.config.cpus.len();
         let bytes = memory.sizes.areas().map(|bytes| bytes as u64);
         let pins = self.pins;
@@ -234,8 +318,21 @@ impl Apart {
         fds.extend(shared.bells.iter().map(|(ours, _)| ours.as_fd()));
         fds.extend(last);
         let shares_frames = start.devices.iter().any(|device| device.shared_frames);
-        let mut dataplane = DataplaneProcess::start(&self.image, self.user().map(|id| (id, id)))?;
-        ix_launch::serve(&mut dataplane, start, &fds, attached)?;
+        let user = self.user().map(|id| (id, id));
+        let process = DataplaneProcess::start(&self.image, user, &self.groups)?;
+        let until = Instant::now() + STARTING;
+        let mut starting = Starting { process, clients, until, is_late: false };
+        let served = ix_launch::serve(&mut starting, start, &fds, attached);
+        let Starting { process: mut dataplane, is_late, .. } = starting;
+        match served {
+            Ok(()) => {}
+            Err(_) if is_late => return Err(BeginError::Late),
+            // It has ended before it could read.
+            Err(ServeError::System(_)) if is_readable(&dataplane.ending(), ENDED)? => {
+                return Err(ServeError::Died(dataplane.wait()?).into());
+            }
+            Err(why) => return Err(why.into()),
+        }
         // The dataplane has mapped what it writes; nobody else will.
         fd::seal_writes(shared.read.as_fd())?;
         if !shares_frames {
@@ -244,17 +341,35 @@ impl Apart {
         self.running = Some(dataplane);
         let rx = memory.fds.rx.try_clone()?;
         self.attached.begin(attach, program.clone(), joins, (rx, self.user()));
-        Ok((attach, shared))
+        Ok(Begun { attach, shared })
     }
 }
 
-/// Tells the program's process what it shares with the dataplane.
-fn tell(
-    child: &Child,
-    attach: Attach,
-    memory: &SharedMemory,
-    shared: &Shared,
-    owner: Option<u32>,
-) -> io::Result<()> {
-    shared.tell(child, attach, [memory.fds.rx.as_fd(), memory.fds.arena.as_fd()], owner)
+/// Called after each queue of a device that a dataplane attaches ([`ix_launch::equip`]).
+pub type AttachedQueue<'a> = dyn FnMut(usize, usize) -> Result<(), String> + 'a;
+
+/// A dataplane that starts, while clients are served.
+struct Starting<'a, 'b> {
+    process: DataplaneProcess,
+    clients: &'a mut Clients<'b>,
+    until: Instant,
+    is_late: bool,
+}
+
+impl Conversation for Starting<'_, '_> {
+    fn channel(&self) -> Option<&Channel> {
+        Some(self.process.channel())
+    }
+
+    fn next_message(&mut self) -> Result<FromImage, ServeError> {
+        self.is_late = !self.clients.until(Some(self.process.channel().as_fd()), self.until)?;
+        match self.is_late {
+            true => Err(ServeError::Protocol),
+            false => self.process.next_message(),
+        }
+    }
+
+    fn refused(&mut self) -> Result<(), ServeError> {
+        self.process.refused()
+    }
 }

@@ -2,6 +2,7 @@
 //! memory of its own, first in the dataplane and then in its own process. Nothing here waits.
 use ix_entry::Channel;
 use ix_launch::Child;
+use ix_proto::control::Sharer;
 use ix_proto::crossing::{ATTACHMENTS_MAX, Attach, LEGACY_AT, read_bytes, written_bytes};
 use ix_proto::{Codec, FromImage, ToImage};
 use ix_sys::process::Process;
@@ -83,10 +84,18 @@ pub struct Attached {
     joining: Option<Joining>,
     /// Of the dataplane that runs or was the last one, for the next one of the same processes.
     left: Vec<Left>,
+    /// Number of processes that were refused.
+    refused: u64,
 }
+
+/// Most processes that a dataplane leaves something to: those that share it, and as many that
+/// shared the one before and have not asked again yet.
+const LEFT_MAX: usize = 2 * ATTACHMENTS_MAX;
 
 /// What a dataplane leaves to the next one of a process.
 struct Left {
+    /// The process's number in the dataplane.
+    number: usize,
     process: Arc<Process>,
     /// The process's transmit memory.
     arena: OwnedFd,
@@ -134,11 +143,43 @@ impl Attached {
         self.to_dataplane = Some(ToDataplane { joins, first, rx, owner });
     }
 
-    /// If the dataplane ends before this process, the next one continues with this memory.
-    pub fn leaves(&mut self, process: Arc<Process>, arena: OwnedFd, read: OwnedFd) {
+    /// If the dataplane ends before this process, which has this number, the next one continues
+    /// with this memory.
+    pub fn leaves(
+        &mut self,
+        (number, process): (usize, Arc<Process>),
+        arena: OwnedFd,
+        read: OwnedFd,
+    ) {
         let is_other = |left: &Left| left.process.pid() != process.pid();
         self.left.retain(|left| !left.process.has_ended() && is_other(left));
-        self.left.push(Left { process, arena, read });
+        if self.left.len() >= LEFT_MAX {
+            // The one that has waited for longest.
+            self.left.remove(0);
+        }
+        self.left.push(Left { number, process, arena, read });
+    }
+
+    /// Nothing of this process is left in the dataplane, which it has let go of: it needs nothing
+    /// of it any more, however long it lives.
+    fn part(&mut self, number: usize) {
+        let Some(process) = self.processes.remove(&number) else { return };
+        let is_its = |left: &Left| left.number == number && left.process.pid() == process.pid();
+        self.left.retain(|left| !is_its(left));
+    }
+
+    /// The dataplane has ended because each of its processes has let go of it.
+    pub fn all_parted(&mut self) {
+        // This one has not attached.
+        let joining = self.joining.as_ref().map(|joining| joining.number);
+        let numbers: Vec<usize> = self.processes.keys().copied().collect();
+        let parted = numbers.into_iter().filter(|number| Some(*number) != joining);
+        parted.for_each(|number| self.part(number));
+    }
+
+    /// Ends the dataplane, also if others share it.
+    pub fn let_go(&mut self) {
+        self.to_dataplane = None;
     }
 
     /// What the last dataplane has left to the next one of this process; `None` if it had none.
@@ -159,14 +200,33 @@ impl Attached {
         self.processes.values().filter(|process| !process.has_ended())
     }
 
+    /// Those that have not ended, with their numbers, and how many were refused.
+    pub fn sharers(&self) -> (Vec<Sharer>, u64) {
+        let living = self.processes.iter().filter(|(_, process)| !process.has_ended());
+        let sharer = |(number, process): (&usize, &Arc<Process>)| Sharer {
+            number: *number as u32,
+            pid: process.pid(),
+        };
+        (living.map(sharer).collect(), self.refused)
+    }
+
+    /// As [`refuse`], and counts it.
+    pub fn refuse(&mut self, child: &Child, asker: u64, why: String) {
+        self.refused += 1;
+        refuse(child, asker, why);
+    }
+
     /// Readable when the dataplane has said something about a process.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.to_dataplane.as_ref().map(|to| to.joins.as_fd())
     }
 
-    /// Whether another process can begin to attach now.
+    /// Whether another process can begin to attach now. A dataplane that has ended is heard of in a
+    /// moment.
     pub fn may_join(&self) -> bool {
-        self.joining.is_none() && self.to_dataplane.is_some() && self.free_number().is_some()
+        let is_there = |to: &ToDataplane| !to.joins.is_closed();
+        let has_dataplane = self.to_dataplane.as_ref().is_some_and(is_there);
+        self.joining.is_none() && has_dataplane && self.free_number().is_some()
     }
 
     /// Whether one was told of to the dataplane, which has not mapped it yet.
@@ -174,13 +234,12 @@ impl Attached {
         self.joining.is_some()
     }
 
-    /// Whether this process has a number already, and has not executed another program since. The
-    /// first one's is not given back before its dataplane ends.
+    /// Whether this process has a number already, and has not executed another program since.
     pub fn has(&self, process: &Process) -> bool {
         self.processes.range(1..).any(|(_, other)| other.pid() == process.pid())
     }
 
-    /// Numbers are given out from 1 on: that of the first process stays its own.
+    /// Numbers are given out from 1 on: that of the first process is nobody else's.
     fn free_number(&self) -> Option<usize> {
         (1..ATTACHMENTS_MAX).find(|number| !self.processes.contains_key(number))
     }
@@ -221,12 +280,10 @@ impl Attached {
             Ok(FromImage::NotJoined { number, why }) => {
                 self.processes.remove(&number);
                 if let Some(joining) = self.joining.take() {
-                    refuse(child, joining.asker, why);
+                    self.refuse(child, joining.asker, why);
                 }
             }
-            Ok(FromImage::Parted { number }) if number != 0 => {
-                self.processes.remove(&number);
-            }
+            Ok(FromImage::Parted { number }) => self.part(number),
             _ => {}
         }
     }
@@ -243,9 +300,9 @@ impl Attached {
             .and_then(|()| shared.tell(child, attach, [to.rx.as_fd(), arena.as_fd()], to.owner));
         if let Err(why) = told {
             // Its bells close now, so the dataplane lets go of it.
-            refuse(child, asker, format!("cannot share memory with it: {why}"));
+            return self.refuse(child, asker, format!("cannot share memory with it: {why}"));
         }
-        self.leaves(process, arena, shared.read);
+        self.leaves((number, process), arena, shared.read);
     }
 
     /// The process that the dataplane was told of and that had not attached when it ended.

@@ -22,6 +22,9 @@ const FINISH_MS: u64 = 1_000;
 /// Time between two attempts to send a command while the channel is full, ms.
 const RETRY_MS: u64 = 10;
 
+/// Why a command is refused while no dataplane runs.
+pub const AWAY: &str = "the dataplane has ended or is still starting; try again in a moment";
+
 /// Commands that have no outcome yet.
 #[derive(Default)]
 pub struct Commands {
@@ -104,7 +107,7 @@ impl Commands {
             for (is_state, reply) in sent.into_iter().chain(waiting) {
                 reply(&match is_state {
                     true => Outcome::Done,
-                    false => Outcome::Refused("the dataplane has ended".to_owned()),
+                    false => Outcome::Refused(AWAY.to_owned()),
                 });
             }
             return;

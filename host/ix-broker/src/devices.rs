@@ -156,16 +156,28 @@ impl Devices {
     }
 }
 
-impl FilteredDevices for Devices {
-    /// Tells the user which filters a network card refuses. The XDP program checks all filters in
-    /// any case.
+/// Tells the user which filters a network card refuses. The XDP program checks all filters in any
+/// case.
+fn set_filters(device: &mut OpenedDevice, filters: Option<&[Filter]>) -> Result<(), String> {
+    let line = device.set_filters(filters.map(<[Filter]>::to_vec)).map_err(|e| e.to_string())?;
+    line.iter().for_each(|line| eprintln!("ix: {line}"));
+    Ok(())
+}
+
+/// Devices of a dataplane that has not begun.
+impl FilteredDevices for Vec<OpenedDevice> {
     fn set_receive_filters(&mut self, filters: Option<&[Filter]>) -> Result<(), String> {
-        for device in &mut self.0 {
-            let set = device.opened.set_filters(filters.map(<[Filter]>::to_vec));
-            let line = set.map_err(|e| e.to_string())?;
-            line.iter().for_each(|line| eprintln!("ix: {line}"));
-        }
-        Ok(())
+        self.iter_mut().try_for_each(|device| set_filters(device, filters))
+    }
+
+    fn filters_in_hardware(&self) -> Vec<Filter> {
+        self.iter().flat_map(OpenedDevice::filters_in_hardware).collect()
+    }
+}
+
+impl FilteredDevices for Devices {
+    fn set_receive_filters(&mut self, filters: Option<&[Filter]>) -> Result<(), String> {
+        self.0.iter_mut().try_for_each(|device| set_filters(&mut device.opened, filters))
     }
 
     fn filters_in_hardware(&self) -> Vec<Filter> {

@@ -1,23 +1,49 @@
-//! A control group for the program of one run (cgroups(7)), so that its processes, its memory and
-//! its hardware threads are bounded as a whole. Version 2 and version 1 of the interface both
-//! serve, also side by side; where this process may make no group, there is none.
+//! Control groups of one run (cgroups(7)). The program's bounds its processes, its memory and its
+//! hardware threads as a whole. Program and dataplane together have one group's share of processor
+//! time: a tenant that starts a thousand threads gets as much of a hardware thread as one with a
+//! single thread. Version 2 and version 1 of the interface both serve, also side by side; where
+//! this process may make no group, there is none.
 //!
-//! The group is below this process's own, so that a service manager still finds the program. Its
-//! name has this process's number: it is removed at the end, or, if this process is killed, by
-//! another run.
+//! ```text
+//! version 2   ix-4711-9c0ffee1               share of processor time
+//!               program                      processes, memory, hardware threads
+//!               dataplane
+//!               broker                       this process, if it was alone in its group
+//! version 1   cpu/ix-4711-9c0ffee1           both
+//!             pids/ix-…, memory/…, cpuset/…  the program
+//! ```
+//!
+//! The groups are below this process's own, so that a service manager still finds the program.
+//! Their name has this process's number, and a random one, so that it is never that of an earlier
+//! process with this number: they are removed at the end, or, if this process is killed, by another
+//! run. That one knows it by a lock (flock) on the group's folder, which this process holds: a
+//! process's number says nothing to whoever is in another PID namespace.
 use ix_problem::{Problem, Result};
+use ix_sys::process::Process;
+use ix_sys::random;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Names of groups begin with this.
 const PREFIX: &str = "ix-";
-/// Controllers that are used.
-const CONTROLLERS: [&str; 3] = ["pids", "memory", "cpuset"];
+/// Controllers that bound the program.
+const BOUNDS: [&str; 3] = ["pids", "memory", "cpuset"];
+/// The one that divides processor time.
+const SHARE: &str = "cpu";
+/// In version 2: the groups below that of the run.
+const PROGRAM: &str = "program";
+const DATAPLANE: &str = "dataplane";
+const BROKER: &str = "broker";
 /// Longest time that processes which have ended stay in their group.
 const LEAVING: Duration = Duration::from_millis(100);
+/// Longest time to end all processes of a group.
+const ENDING: Duration = Duration::from_secs(1);
+
+/// A group is not removed by another run before this time: its owner may not have locked it yet.
+const LOCKING: Duration = Duration::from_secs(10);
 
 /// What bounds a program.
 #[derive(Clone, Debug, Default)]
@@ -30,13 +56,26 @@ pub struct Bounds {
     pub cpus: Vec<usize>,
 }
 
-/// The groups of one program, one in each hierarchy. Dropping this removes them.
-#[derive(Debug)]
+/// The groups of one run, in each hierarchy. Dropping this removes them.
+#[derive(Debug, Default)]
 pub struct Group {
-    folders: Vec<PathBuf>,
+    /// All but those of version 2 that have others below them.
+    all: Vec<PathBuf>,
+    /// The latter.
+    runs: Vec<PathBuf>,
+    /// Where this process was, and where it has moved.
+    moved: Option<(PathBuf, PathBuf)>,
+    /// Those of the program alone.
+    programs: Vec<PathBuf>,
+    /// By these files a process joins: those of the program, and those of the dataplane.
     joins: Vec<Arc<File>>,
+    dataplanes_joins: Vec<Arc<File>>,
     /// The user has asked for a bound.
     needed: bool,
+    /// Tells them from those of an earlier process with this one's number.
+    mark: u32,
+    /// Folders that no other run removes as long as these are open.
+    locks: Vec<File>,
 }
 
 /// Where this process's own group of a hierarchy is.
@@ -52,12 +91,17 @@ impl Group {
     /// Makes the groups. An error only if a bound was asked for that no group can have.
     pub fn make(bounds: &Bounds) -> Result<Group> {
         let needed = bounds.pids.is_some() || bounds.memory_bytes.is_some();
-        let mut group = Group { folders: Vec::new(), joins: Vec::new(), needed };
+        let mut mark = [0; 4];
+        // Without it, the number alone must do.
+        let _ = random::fill(&mut mark);
+        let mark = u32::from_ne_bytes(mark);
+        let mut group = Group::default();
+        (group.needed, group.mark) = (needed, mark);
         let (mut has_pids, mut has_memory) = (Err(none()), Err(none()));
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         for place in places(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo")) {
             sweep(&place.folder);
-            let Ok(folder) = group.add(&place) else { continue };
+            let Ok(Some(folder)) = group.add(&place) else { continue };
             let has = |name: &str| place.is_v2 || place.controllers.iter().any(|c| c == name);
             if has("pids") && has_pids.is_err() {
                 let most = bounds.pids.or_else(half_of_all);
@@ -81,8 +125,8 @@ impl Group {
             if let (Some(flag), Err(e)) = (flag, outcome) {
                 return Err(Problem::new(format!("cannot bound the program with {flag}"), e).mend(
                     format!(
-                        "start `ix run` as root with control groups (mount -t cgroup2), or leave \
-                         {flag} out"
+                        "start `ix run` as root with control groups (mount -t cgroup2), alone in \
+                         one of its own (systemd-run --scope ix run ...), or leave {flag} out"
                     ),
                 ));
             }
@@ -90,49 +134,89 @@ impl Group {
         Ok(group)
     }
 
-    /// The files by which a process joins the groups: it writes `0`.
+    /// The files by which the program joins its groups: it writes `0`.
     pub fn joins(&self) -> Vec<Arc<File>> {
         self.joins.clone()
     }
 
-    /// An error if this process is not in the groups and the user has asked for a bound.
-    pub fn must_hold(&self, pid: u32) -> Result<()> {
-        let pid = pid.to_string();
-        let holds = |folder: &PathBuf| {
-            let members = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-            members.lines().any(|line| line == pid)
-        };
-        if !self.needed || self.folders.iter().all(holds) {
+    /// The same for the dataplane.
+    pub fn dataplanes_joins(&self) -> Vec<Arc<File>> {
+        self.dataplanes_joins.clone()
+    }
+
+    /// An error if this process runs outside of the program's groups and the user has asked for a
+    /// bound.
+    pub fn must_hold(&self, process: &Process) -> Result<()> {
+        let holds = |folder: &PathBuf| has(folder, process.pid());
+        // One that has ended is in none.
+        if !self.needed || self.programs.iter().all(holds) || process.has_ended() {
             return Ok(());
         }
         Err(Problem::new("cannot bound the program", "it may not join its control group")
             .mend("start `ix run` as root, or leave --pids-max and --memory-max out"))
     }
 
-    fn add(&mut self, place: &Place) -> io::Result<PathBuf> {
-        if place.is_v2 {
-            for controller in CONTROLLERS {
-                // Without it, or if the parent has processes of its own, the group has no such
-                // bound.
-                let _ = write(&place.folder, "cgroup.subtree_control", &format!("+{controller}"));
+    /// Ends all processes of the program.
+    pub fn kill(&self) {
+        let end = Instant::now() + ENDING;
+        for folder in &self.programs {
+            // No new ones come. Errors: the kernel is older, or the hierarchy has no such file.
+            let _ = write(folder, "pids.max", "0");
+            let _ = write(folder, "cgroup.kill", "1");
+        }
+        for folder in &self.programs {
+            while Instant::now() < end && !end_members(folder) {
+                std::thread::sleep(ENDING / 500);
             }
         }
-        let folder = place.folder.join(format!("{PREFIX}{}", std::process::id()));
-        match fs::create_dir(&folder) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-            _ => {}
-        }
-        self.folders.push(folder.clone());
-        let join = OpenOptions::new().write(true).open(folder.join("cgroup.procs"))?;
-        self.joins.push(Arc::new(join));
-        Ok(folder)
     }
 
-    /// Removes the group that was added last.
+    /// Makes the groups of a hierarchy; returns that of the program alone, if there is one.
+    fn add(&mut self, place: &Place) -> io::Result<Option<PathBuf>> {
+        let name = format!("{PREFIX}{}-{:08x}", std::process::id(), self.mark);
+        let run = place.folder.join(name);
+        fs::create_dir(&run)?;
+        // Without it another run may remove the group while nobody is in it.
+        self.locks.extend(lock(&run).ok());
+        if !place.is_v2 {
+            self.all.push(run.clone());
+            self.joins.push(join_of(&run)?);
+            if !place.bounds() {
+                self.dataplanes_joins.push(join_of(&run)?);
+                return Ok(None);
+            }
+            self.programs.push(run.clone());
+            return Ok(Some(run));
+        }
+        self.runs.push(run.clone());
+        if is_alone(&place.folder) {
+            self.move_to(&place.folder, run.join(BROKER))?;
+        }
+        set(&place.folder, '+', BOUNDS.iter().chain([&SHARE]));
+        let [program, dataplane] = [PROGRAM, DATAPLANE].map(|name| run.join(name));
+        self.all.extend([program.clone(), dataplane.clone()]);
+        set(&run, '+', &BOUNDS);
+        fs::create_dir(&program)?;
+        fs::create_dir(&dataplane)?;
+        self.joins.push(join_of(&program)?);
+        self.dataplanes_joins.push(join_of(&dataplane)?);
+        self.programs.push(program.clone());
+        Ok(Some(program))
+    }
+
+    /// Moves this process out of a group: one that has processes gives those below it no
+    /// controllers.
+    fn move_to(&mut self, from: &Path, to: PathBuf) -> io::Result<()> {
+        fs::create_dir(&to)?;
+        self.moved = Some((from.to_owned(), to.clone()));
+        write(&to, "cgroup.procs", &std::process::id().to_string())
+    }
+
+    /// Removes the program's group that was added last.
     fn forget(&mut self, folder: &Path) {
         self.joins.pop();
-        self.folders.pop();
-        // An error means that it stays until another run.
+        self.programs.pop();
+        // An error means that it stays until the end, or until another run.
         let _ = fs::remove_dir(folder);
     }
 }
@@ -140,13 +224,48 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let end = Instant::now() + LEAVING;
-        for folder in &self.folders {
+        let remove = |folder: &PathBuf| {
             // A process that the program has left behind keeps it, and another run removes it.
             while fs::remove_dir(folder).is_err() && folder.exists() && Instant::now() < end {
                 std::thread::sleep(LEAVING / 50);
             }
+        };
+        self.all.iter().for_each(remove);
+        if let Some((home, own)) = &self.moved {
+            set(home, '-', BOUNDS.iter().chain([&SHARE]));
+            // An error leaves this process where it is, and the group to another run.
+            let _ = write(home, "cgroup.procs", &std::process::id().to_string());
+            remove(own);
         }
+        self.runs.iter().for_each(remove);
     }
+}
+
+impl Place {
+    /// Whether groups of this hierarchy bound a program.
+    fn bounds(&self) -> bool {
+        self.is_v2 || self.controllers.iter().any(|name| BOUNDS.contains(&name.as_str()))
+    }
+}
+
+/// The file by which a process joins a group.
+fn join_of(folder: &Path) -> io::Result<Arc<File>> {
+    OpenOptions::new().write(true).open(folder.join("cgroup.procs")).map(Arc::new)
+}
+
+/// Gives the groups below one these controllers ('+'), or takes them ('-').
+fn set<'a>(folder: &Path, sign: char, controllers: impl IntoIterator<Item = &'a &'static str>) {
+    for controller in controllers {
+        // Without it, or if the group has processes of its own, those below have no such bound.
+        let _ = write(folder, "cgroup.subtree_control", &format!("{sign}{controller}"));
+    }
+}
+
+/// Whether no other process is in this group, which is not the root of its hierarchy.
+fn is_alone(folder: &Path) -> bool {
+    let members = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    let own = std::process::id().to_string();
+    members.lines().eq([own.as_str()]) && folder.join("cgroup.type").exists()
 }
 
 fn none() -> io::Error {
@@ -178,17 +297,52 @@ fn bind(place: &Place, folder: &Path, cpus: &[usize]) -> io::Result<()> {
     if list.is_empty() { Ok(()) } else { write(folder, "cpuset.cpus", &list) }
 }
 
+/// Whether a process is in this group.
+fn has(folder: &Path, pid: u32) -> bool {
+    let members = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    members.lines().any(|line| line.parse() == Ok(pid))
+}
+
+/// Ends those who are in this group now; true if there is nobody.
+fn end_members(folder: &Path) -> bool {
+    let members = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    for pid in members.lines().filter_map(|line| line.parse::<u32>().ok()) {
+        // Errors mean that it has ended. Its number is another one's only before it was opened.
+        let process = Process::open(pid).ok().filter(|_| has(folder, pid));
+        let _ = process.map(|process| process.signal(libc::SIGKILL));
+    }
+    members.is_empty()
+}
+
 /// Removes the groups of runs that were killed.
 fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            // Fails as long as one of its processes runs.
-            let _ = fs::remove_dir(entry.path());
+        let name = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let pid = name.and_then(|name| name.split('-').next()?.parse::<u32>().ok());
+        let is_old = || {
+            let made = entry.metadata().and_then(|of| of.modified());
+            let age = made.ok().and_then(|made| SystemTime::now().duration_since(made).ok());
+            age.is_some_and(|age| age > LOCKING)
+        };
+        if pid.is_none() || !is_old() {
+            continue;
+        }
+        // Its owner has it as long as that lives.
+        let Ok(_lock) = lock(&entry.path()) else { continue };
+        // Fails as long as one of its processes runs.
+        for below in [PROGRAM, DATAPLANE, BROKER, ""] {
+            let _ = fs::remove_dir(entry.path().join(below));
         }
     }
+}
+
+/// Locks a folder as long as what this returns is open. Does not wait.
+fn lock(folder: &Path) -> io::Result<File> {
+    let folder = File::open(folder)?;
+    folder.try_lock()?;
+    Ok(folder)
 }
 
 /// The places of this process's own groups, of what the kernel says of a process and of its mounts
@@ -200,7 +354,8 @@ fn places(groups: &str, mounts: &str) -> Vec<Place> {
         let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
         let controllers: Vec<String> = controllers.split(',').map(str::to_owned).collect();
         let is_v2 = controllers == [""];
-        if !is_v2 && !controllers.iter().any(|c| CONTROLLERS.contains(&c.as_str())) {
+        let is_used = |name: &String| name == SHARE || BOUNDS.contains(&name.as_str());
+        if !is_v2 && !controllers.iter().any(is_used) {
             continue;
         }
         let folder = mounts.lines().find_map(|line| {
@@ -226,6 +381,7 @@ fn places(groups: &str, mounts: &str) -> Vec<Place> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn groups_are_found_below_the_mounts_of_their_hierarchies() {
@@ -246,6 +402,7 @@ mod tests {
             [
                 place("/sys/fs/cgroup/pids", &["pids"]),
                 place("/sys/fs/cgroup/memory/b", &["memory"]),
+                place("/sys/fs/cgroup/cpu,cpuacct/x", &["cpu", "cpuacct"]),
                 place("/sys/fs/cgroup/unified/user.slice/one.scope", &[]),
             ]
         );
@@ -254,21 +411,55 @@ mod tests {
         assert_eq!(places("x\n::\n", ""), []);
     }
 
+    /// Whoever has a group holds its lock, in whatever PID namespace that process is.
     #[test]
     fn what_killed_runs_leave_is_removed_and_nothing_else() {
         let parent = std::env::temp_dir().join(format!("ix-groups-{}", std::process::id()));
-        let own = format!("ix-{}", std::process::id());
-        // No process has so large a number.
-        for name in ["ix-4194305", "ix-x", "other", &own] {
+        let own = format!("ix-{}-0000abcd", std::process::id());
+        // No process has so large a number, at least here.
+        let [held, new] = ["ix-4194305-89abcdef", "ix-4194306"];
+        let program = "ix-4194305-01234567/program";
+        for name in ["ix-4194305", program, "ix-x", "other", &own, held, new] {
             fs::create_dir_all(parent.join(name)).expect("a folder");
         }
-        sweep(&parent);
-        let mut left: Vec<_> = fs::read_dir(&parent)
-            .expect("folder")
-            .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
-            .collect();
-        left.sort();
-        assert_eq!(left, [own.as_str(), "ix-x", "other"]);
+        let lock = lock(&parent.join(held)).expect("nobody has it");
+        let old = SystemTime::now() - 2 * LOCKING;
+        for entry in fs::read_dir(&parent).expect("folder").flatten() {
+            if entry.file_name() != new {
+                let folder = File::open(entry.path()).expect("a folder");
+                folder.set_modified(old).expect("its time");
+            }
+        }
+        let swept = || {
+            sweep(&parent);
+            let entries = fs::read_dir(&parent).expect("folder").flatten();
+            let mut left: Vec<_> =
+                entries.map(|entry| entry.file_name().into_string().expect("text")).collect();
+            left.sort();
+            left
+        };
+        assert_eq!(swept(), [held, new, "ix-x", "other"]);
+        drop(lock);
+        assert_eq!(swept(), [new, "ix-x", "other"]);
         fs::remove_dir_all(parent).expect("removed");
+    }
+
+    /// Needs no control groups: their files read like others.
+    #[test]
+    fn whoever_has_ended_need_be_in_no_group() {
+        let folder = std::env::temp_dir().join(format!("ix-members-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("cgroup.procs"), "1\n").expect("a file");
+        let mut group = Group::default();
+        (group.all, group.programs, group.needed) =
+            (vec![folder.clone()], vec![folder.clone()], true);
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+        let process = Process::open(child.id()).expect("a process");
+        let text = group.must_hold(&process).expect_err("it is outside").to_string();
+        assert!(text.contains("it may not join its control group"), "{text}");
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        group.must_hold(&process).expect("it has ended");
+        fs::remove_dir_all(folder).expect("removed");
     }
 }

@@ -11,13 +11,16 @@
 //! * [`apart`]: a dataplane in a process of its own; [`own_user`]: its user; [`attached`]: the
 //!   program's processes that share it; `kin`: which processes are the program's.
 //! * [`group`]: the control group of a program.
-//! * [`program_root`]: a program that must be root; [`low_ports`] binds ports for it.
+//! * [`program_root`]: a program that must be root; [`low_ports`] binds ports for it, and `view` is
+//!   what it sees of the machine's files.
 //! * `devices`: links that go down and come back, peers that come and go.
+//! * `presence`: neighbours learn the dataplane's addresses before it begins.
 //! * `counters`: the control page; `survivor`: the process that closes connections at the end.
 #![forbid(unsafe_code)]
 
 pub mod apart;
 pub mod attached;
+mod clients;
 pub mod commands;
 pub mod control;
 mod counters;
@@ -28,9 +31,12 @@ pub mod leftovers;
 pub mod link_rates;
 pub mod low_ports;
 pub mod own_user;
+mod pace;
+mod presence;
 pub mod program_root;
 pub mod run;
 pub mod share;
 pub mod surveys;
 mod survivor;
+mod view;
 pub mod vnic;

@@ -6,10 +6,10 @@
 //! A request is the address, with the socket and an end of a pair on which the errno comes back; 0
 //! is none. A thread of its own carries them out, one at a time: a program that sends what takes
 //! long to close keeps only itself waiting.
-use ix_sys::poll::{PollFd, poll};
+use ix_launch::NamespaceRoot;
+use ix_sys::poll::has_hung_up;
 use ix_sys::process::Process;
 use ix_sys::socket::{self, bind_inet, get_option, pair, receive_with_fds, tell_senders};
-use ix_sys::user_namespace::UserNamespace;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -33,15 +33,15 @@ const UNPRIVILEGED: u16 = 1024;
 /// The broker's end.
 pub struct LowPorts {
     requests: OwnedFd,
-    namespace: Arc<UserNamespace>,
+    root: Arc<NamespaceRoot>,
 }
 
 impl LowPorts {
     /// Both ends; the other one is for the processes of this namespace.
-    pub fn pair(namespace: Arc<UserNamespace>) -> io::Result<(LowPorts, OwnedFd)> {
+    pub fn pair(root: Arc<NamespaceRoot>) -> io::Result<(LowPorts, OwnedFd)> {
         let (requests, theirs) = pair(libc::SOCK_SEQPACKET)?;
         tell_senders(requests.as_fd())?;
-        Ok((LowPorts { requests, namespace }, theirs))
+        Ok((LowPorts { requests, root }, theirs))
     }
 
     /// Carries out requests, on a thread of its own, until nobody has the other end.
@@ -60,7 +60,7 @@ impl LowPorts {
         };
         // Anybody can send nothing.
         if message.bytes == 0 && message.fds.is_empty() {
-            return (!self.is_closed()).then_some(());
+            return (!has_hung_up(&self.requests)).then_some(());
         }
         let [socket, answer] = &message.fds[..] else { return Some(()) };
         let address = address.get(..message.bytes).filter(|_| !message.is_cut);
@@ -70,16 +70,9 @@ impl LowPorts {
             Ok(()) => 0,
             Err(e) => e.raw_os_error().unwrap_or(libc::EACCES),
         };
-        // Whoever does not read it has asked in vain.
+        // A process that does not read it has asked in vain.
         let _ = socket::send(answer.as_fd(), &errno.to_ne_bytes(), libc::MSG_DONTWAIT);
         Some(())
-    }
-
-    /// Whether nobody has the other end.
-    fn is_closed(&self) -> bool {
-        let mut ends = [PollFd::new(&self.requests, 0)];
-        let looked = poll(&mut ends, Some(Duration::ZERO));
-        looked.is_ok() && ends[0].happened() & libc::POLLHUP != 0
     }
 
     fn bind(
@@ -113,7 +106,7 @@ impl LowPorts {
         let rights = rights.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
         let has = rights.is_some_and(|bits| bits & MAY_BIND != 0);
         // At last: until here its number was its own.
-        has && self.namespace.has(process.pid()) && !process.has_ended()
+        has && self.root.namespace().has(process.pid()) && !process.has_ended()
     }
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Has a file for each user that was claimed; whoever holds its lock has the user.
+/// Has a file for each user that was claimed; the holder of its lock has the user.
 const FOLDER: &str = "/run/ix/users";
 
 /// A user that nobody else has as long as this lives.

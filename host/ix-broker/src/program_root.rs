@@ -1,9 +1,15 @@
 //! A program that must be root, and must not reach its dataplane: root of a user namespace in which
 //! every user has its own number, but in which the users that IX gives out do not exist. So it can
-//! neither become its dataplane's user nor use root's rights on a process of that user.
+//! neither become its dataplane's user nor use root's rights on a process of that user. Where the
+//! kernel asks for root's number and not for root's rights, its view of files (`view`) and a scope
+//! of its signals keep it from others.
 use crate::low_ports::LowPorts;
 use crate::own_user::OwnUser;
+use crate::view;
+use ix_launch::NamespaceRoot;
 use ix_problem::{Problem, Result};
+use ix_sys::Error;
+use ix_sys::landlock::SignalScope;
 use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::process::USERS_FOR_A_TIME;
 use ix_sys::user_namespace::UserNamespace;
@@ -13,7 +19,9 @@ use std::sync::Arc;
 
 /// The namespace of a program, and what is done for its root.
 pub struct ProgramRoot {
-    namespace: Arc<UserNamespace>,
+    root: Arc<NamespaceRoot>,
+    /// Its signals are kept from processes of others.
+    is_scoped: bool,
     /// Binds ports that only root of the machine may bind.
     low_ports: Option<LowPorts>,
 }
@@ -30,17 +38,29 @@ impl ProgramRoot {
                 .mend(mend(&read("/proc/sys/user/max_user_namespaces")))
         };
         let namespace = UserNamespace::without(&USERS_FOR_A_TIME).map_err(refused)?;
-        Ok(Some(ProgramRoot { namespace: Arc::new(namespace), low_ports: None }))
+        let view = view::of_root().map_err(|e| refused(Error::new("cannot read its mounts", e)))?;
+        // A kernel that has none is older, or has Landlock not among its security modules.
+        let scope = SignalScope::new().ok();
+        let is_scoped = scope.is_some();
+        let root = NamespaceRoot::new(namespace, view, scope);
+        root.try_it().map_err(refused)?;
+        Ok(Some(ProgramRoot { root: Arc::new(root), is_scoped, low_ports: None }))
     }
 
-    /// The namespace.
-    pub fn namespace(&self) -> Arc<UserNamespace> {
-        Arc::clone(&self.namespace)
+    /// What the program's process becomes.
+    pub fn root(&self) -> Arc<NamespaceRoot> {
+        Arc::clone(&self.root)
+    }
+
+    /// Whether it can signal no process of others. Otherwise it can signal every process of root,
+    /// and as the owner of a descriptor (`F_SETOWN`) every process, its dataplane too.
+    pub fn is_scoped(&self) -> bool {
+        self.is_scoped
     }
 
     /// Returns the end of [`LowPorts`] for the program's processes.
     pub fn offer_low_ports(&mut self) -> std::io::Result<OwnedFd> {
-        let (ours, theirs) = LowPorts::pair(self.namespace())?;
+        let (ours, theirs) = LowPorts::pair(self.root())?;
         self.low_ports = Some(ours);
         Ok(theirs)
     }

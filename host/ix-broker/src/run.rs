@@ -1,17 +1,20 @@
 //! The broker starts the program with the dataplane in it and stays until the program ends. It
 //! answers `ix ctl` and serves the devices: links go down and come back, peers come and go.
-use crate::apart::Apart;
+use crate::apart::{Apart, BeginError, STARTING};
 use crate::attached::{ASKERS_MAX, refuse};
+use crate::clients::{Clients, identity, look};
 use crate::commands::Commands;
-use crate::control::{Access, ActiveController, Answers, Captures, Dataplane, Name, Server};
+use crate::control::{Access, ActiveController, Answers, Captures, Server};
 use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::group::Group;
 use crate::link_rates::LinkRates;
+use crate::pace::Pace;
+use crate::presence::Presence;
 use crate::program_root::ProgramRoot;
 use crate::surveys::Surveys;
 use crate::survivor::Survivor;
-use crate::vnic::{FilteredDevices, Vnic};
+use crate::vnic::{FilteredDevices, Granted, Vnic};
 use ix_entry::Channel;
 use ix_launch::{
     Child, Conversation, Exit, Image, LaunchConfig, LaunchError, Occurrence, ServeError,
@@ -20,7 +23,7 @@ use ix_launch::{
 use ix_netdev::{LinkChange, LinkWatch, Namespace, OpenedDevice, SharedMemory};
 use ix_problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_proto::config::{Place, WallPart};
-use ix_proto::control::{Look, Starting, Status};
+use ix_proto::control::Look;
 use ix_proto::crossing::ATTACHMENTS_MAX;
 use ix_proto::{Config, FromImage, Start};
 use ix_sys::limits::{self, Limit, Resource};
@@ -35,6 +38,8 @@ use std::time::{Duration, Instant};
 
 /// Longest that Linux may take to free the devices of a dataplane that has ended.
 const REOPEN: Duration = Duration::from_secs(3);
+/// How long a dataplane may take to end before it is ended.
+const ENDING: Duration = Duration::from_secs(2);
 /// Longest time from the first sign of a process's end to its end, ms.
 const ENDING_MS: i32 = 100;
 /// How long a process of the program waits while too many others share the dataplane.
@@ -129,10 +134,13 @@ pub struct Running {
     name: String,
     signals: SignalForwarding,
     /// Removed with this.
-    _group: Group,
+    group: Group,
     /// For the first dataplane.
     setup: Option<DataplaneSetup>,
+    /// Announces its addresses until it begins.
+    presence: Presence,
     again: Again,
+    pace: Pace,
     /// Processes of the program that have asked for the dataplane.
     waiting: VecDeque<Asking>,
 }
@@ -179,16 +187,17 @@ impl Broker {
             domain: self.domain,
             entry: self.entry,
             user: self.user,
-            namespace: self.root.as_ref().map(ProgramRoot::namespace),
+            root: self.root.as_ref().map(ProgramRoot::root),
             groups: self.group.joins(),
             limits,
         };
         let child = ix_launch::launch(&image, &config).map_err(launch_problem)?;
-        self.group.must_hold(child.pid())?;
+        self.group.must_hold(child.leader())?;
         // The program has its end of this now, and the broker has it no more.
         self.preload.inherited.clear();
         self.root.as_mut().map_or(Ok(()), ProgramRoot::serve).map_err(|e| problem(&e))?;
-        let apart = is_apart.then(|| Apart::new(image, pins)).transpose();
+        let apart =
+            is_apart.then(|| Apart::new(image, pins, self.group.dataplanes_joins())).transpose();
         let apart = apart.map_err(|e| problem(&e))?;
         if apart.as_ref().is_some_and(|apart| apart.user().is_none()) {
             eprintln!(
@@ -226,9 +235,11 @@ impl Broker {
             vnic: self.vnic,
             name,
             signals,
-            _group: self.group,
+            group: self.group,
             setup: Some(self.setup),
+            presence: Presence::new(Instant::now()),
             again: self.again,
+            pace: Pace::default(),
             waiting: VecDeque::new(),
         };
         if !later {
@@ -245,11 +256,6 @@ impl Broker {
         let own = is_apart.then(own).flatten();
         own.into_iter().chain(self.root.iter().flat_map(ProgramRoot::limits)).collect()
     }
-}
-
-/// Whether nobody has the other end of a channel any more.
-fn is_gone(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET))
 }
 
 /// What a dataplane is told. A later one starts with the vNIC's current rules, not with the
@@ -269,11 +275,7 @@ impl Running {
     fn begin(&mut self) -> Result<()> {
         let problem = |e| Problem::new(format!("cannot run {}", self.name), e);
         match self.child.next_message().map_err(problem)? {
-            FromImage::Hello { asker, .. } => {
-                self.equip(asker)?;
-                self.hear_early();
-                Ok(())
-            }
+            FromImage::Hello { asker, .. } => self.equip(asker),
             FromImage::Failed(why) => {
                 self.child.refused().map_err(problem)?;
                 Err(problem(ServeError::Refused(why)))
@@ -282,12 +284,41 @@ impl Running {
         }
     }
 
-    /// Gives a dataplane that begins what it asks for.
+    /// Gives a dataplane that begins what it asks for. If it dies then, another one begins.
     fn equip(&mut self, asker: u64) -> Result<()> {
-        let (setup, given_bytes) = match self.setup.take() {
+        // No device has refused these filters.
+        let mut accepted = self.vnic.granted();
+        loop {
+            let how = match self.equip_once(asker, &mut accepted) {
+                Ok(()) => return Ok(()),
+                Err(Unbegun::Never(problem)) => return Err(problem),
+                Err(Unbegun::Died(how)) => how,
+            };
+            let Some(apart) = &mut self.apart else { return Ok(()) };
+            apart.has_died();
+            if let Some(why) = apart.gives_up() {
+                eprintln!("ix: {how}");
+                self.refuse(asker, why.clone());
+                return Err(Problem::new(format!("cannot go on with {}", self.name), why));
+            }
+            if self.child.heir().has_ended() {
+                eprintln!("ix: {how}");
+                return Ok(());
+            }
+            eprintln!("ix: {how}: another one is started");
+        }
+    }
+
+    fn equip_once(
+        &mut self,
+        asker: u64,
+        accepted: &mut Granted,
+    ) -> std::result::Result<(), Unbegun> {
+        let (mut setup, given_bytes) = match self.setup.take() {
             Some(setup) => (setup, 0),
             None => self.setup_again()?,
         };
+        self.renew_filters(&mut setup.devices, accepted)?;
         let place = if self.apart.is_some() { Place::Apart } else { Place::Within };
         let start = Start { given_bytes, ..start_of(&setup, &self.vnic, place) };
         // Filters may have been added since the configuration was checked.
@@ -295,13 +326,6 @@ impl Running {
         let mut devices = setup.devices;
         let queues: Vec<_> = devices.iter_mut().map(|d| d.take_fds()).collect();
         let queue_fds: Vec<_> = queues.iter().flatten().map(|fd| fd.as_fd()).collect();
-        for device in &mut devices {
-            let filters = crate::vnic::receive_filters(&start.config.vnic_rules);
-            let line = device
-                .set_filters(filters)
-                .map_err(|e| Problem::new("cannot start a dataplane", e))?;
-            line.iter().for_each(|line| eprintln!("ix: {line}"));
-        }
         let mut attached = |device: usize, queue: usize| {
             let sockets = queues.get(device).ok_or("no such device")?;
             let device = devices.get_mut(device).ok_or("no such device")?;
@@ -310,29 +334,36 @@ impl Running {
             }
             device.finish(queue).map_err(|e| e.to_string())
         };
-        let problem = |e: &dyn std::fmt::Display| {
-            Problem::new(format!("cannot run {}", self.name), e.to_string())
-        };
-        let page = self.counters.fd();
-        match (&mut self.apart, &setup.memory) {
-            (Some(apart), Some(memory)) => apart
-                .begin(
-                    (&mut self.child, asker),
+        let name = self.name.clone();
+        let problem =
+            |e: &dyn std::fmt::Display| Problem::new(format!("cannot run {name}"), e.to_string());
+        let rules = start.config.vnic_rules.clone();
+        let (mut clients, child, apart) = self.parts();
+        let page = clients.counters.fd();
+        let begun = match (apart, &setup.memory) {
+            (Some(apart), Some(memory)) => {
+                let begun = apart.begin(
+                    (child, asker),
                     start,
                     memory,
                     [&[page], &queue_fds],
-                    &mut attached,
-                )
-                .map_err(|e| problem(&e))?,
+                    (&mut attached, &mut clients),
+                );
+                let begun = begun.map_err(|e| match how_it_died(&e) {
+                    Some(how) => Unbegun::Died(how),
+                    None => Unbegun::Never(problem(&e)),
+                })?;
+                Some((begun, memory))
+            }
             (_, memory) => {
                 // The control page comes first, then packet memory, then every device's queues.
                 let mut fds = vec![page];
                 fds.extend(memory.iter().flat_map(|memory| memory.fds.as_fds()));
                 fds.extend(queue_fds);
-                ix_launch::equip(&mut self.child, start, &fds, &mut attached)
-                    .map_err(|e| problem(&e))?;
+                ix_launch::equip(child, start, &fds, &mut attached).map_err(|e| problem(&e))?;
+                None
             }
-        }
+        };
         for device in &devices {
             let info = &device.info;
             eprintln!("ix: device {}:{}: {}", info.kind, info.name, info.mode);
@@ -343,9 +374,39 @@ impl Running {
         // A queue exists as long as any copy of its descriptor: the dataplane must have the only
         // one.
         drop(queues);
+        self.commands = Commands::default();
+        if self.vnic.rules() != rules {
+            // They were changed while it began.
+            self.renew_filters(&mut devices, accepted)?;
+            self.commands.submit_rules(self.vnic.rules(), Box::new(|_| {}));
+        }
         self.devices = Devices::new(devices);
         self.vnic.set_in_hardware(self.devices.filters_in_hardware());
-        self.commands = Commands::default();
+        self.commands.service(channel(&self.child, self.apart.as_ref()));
+        // The program is told last: what operators have changed is on its way to the dataplane.
+        if let (Some(apart), Some((begun, memory))) = (&mut self.apart, begun) {
+            let told = apart.tell(&self.child, memory, begun);
+            told.map_err(|e| Problem::new("cannot share memory with the program", e))?;
+        }
+        Ok(())
+    }
+
+    /// Gives new devices the vNIC's receive filters. If one refuses them, those that were added
+    /// since the `accepted` ones are taken back.
+    fn renew_filters(
+        &mut self,
+        devices: &mut dyn FilteredDevices,
+        accepted: &mut Granted,
+    ) -> Result<()> {
+        let renewed = self.vnic.renew(devices, accepted);
+        let refused = renewed.map_err(|e| Problem::new("cannot start a dataplane", e))?;
+        if let Some(why) = refused {
+            eprintln!(
+                "ix: a device refuses the filters that were added while the dataplane started \
+                 ({why}); they are taken back"
+            );
+        }
+        *accepted = self.vnic.granted();
         Ok(())
     }
 
@@ -355,11 +416,19 @@ impl Running {
     fn setup_again(&mut self) -> Result<(DataplaneSetup, u64)> {
         let name = self.name.clone();
         let problem = |e| Problem::new(format!("cannot wait for {name}"), e);
+        let (mut clients, _, apart) = self.parts();
+        if let Some(ending) = apart.as_ref().and_then(Apart::ending) {
+            clients.until(Some(ending), Instant::now() + ENDING).map_err(problem)?;
+        }
         if let Some(exit) = self.apart.as_mut().and_then(|apart| apart.end().transpose()) {
             let exit = exit.map_err(problem)?;
             self.apart_has_ended(Some(exit))?;
         }
         self.ask_again();
+        let wait = self.pace.start(Instant::now());
+        if !wait.is_zero() {
+            self.parts().0.until(None, Instant::now() + wait).map_err(problem)?;
+        }
         let mut legacy = None;
         if let Some(apart) = &mut self.apart {
             legacy = apart.attached().legacy(self.child.heir()).map_err(problem)?;
@@ -373,18 +442,30 @@ impl Running {
         let end = Instant::now() + REOPEN;
         loop {
             match (self.again)(arena) {
-                Err(_) if Instant::now() < end => std::thread::sleep(REOPEN / 100),
+                Err(_) if Instant::now() < end => {
+                    let (mut clients, ..) = self.parts();
+                    clients.until(None, Instant::now() + REOPEN / 100).map_err(problem)?;
+                }
                 setup => return setup.map(|setup| (setup, given_bytes)),
             }
         }
     }
 
-    /// Waits for the program's end.
+    /// Waits for the program's end. An error means that it has none: all its processes are ended
+    /// that are in its control group, if it has one, because none of them can go on with IX.
     pub fn wait(&mut self) -> Result<Exit> {
+        self.wait_on().inspect_err(|_| self.group.kill())
+    }
+
+    fn wait_on(&mut self) -> Result<Exit> {
         self.serve_devices();
         loop {
             self.begin_waiting()?;
+            self.tell_again()?;
             self.renew_heir();
+            if let Some(setup) = &self.setup {
+                self.presence.announce(&setup.config, &setup.devices, Instant::now());
+            }
             let timeout_ms = self.service_in_ms();
             let mut also = vec![self.watch.fd()];
             also.extend(self.devices.fds());
@@ -410,6 +491,7 @@ impl Running {
                 Occurrence::Readable(0) => {
                     let lines = self.link_changes();
                     if let Some(exit) = self.say_unless_it_ends(&lines)? {
+                        self.end_apart();
                         return Ok(exit);
                     }
                 }
@@ -428,19 +510,37 @@ impl Running {
                 Occurrence::Left => {
                     let line = format!("{} executed another program, outside of IX", self.name);
                     if let Some(exit) = self.say_unless_it_ends(&[line])? {
+                        self.end_apart();
                         return Ok(exit);
                     }
                 }
                 Occurrence::Said(FromImage::Hello { asker, .. }, Some(process)) => {
                     self.ask(process, asker)?;
                 }
-                Occurrence::Said(message, sender) => self.hear_program(&message, sender),
+                Occurrence::Said(message, sender) => self.hear_program(&message, sender)?,
                 Occurrence::Nonsense => self.hear_nonsense()?,
             }
             self.signals.turn_to(self.child.leader());
             for (ticket, answer) in self.answers.take() {
                 self.control.answer(ticket, answer);
             }
+        }
+    }
+
+    /// Tells the process that has asked for the dataplane what they share, if there was no room in
+    /// the channel. One that does not read for too long has no dataplane.
+    fn tell_again(&mut self) -> Result<()> {
+        let Some(apart) = &mut self.apart else { return Ok(()) };
+        match apart.tell_again(&self.child) {
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                eprintln!(
+                    "ix: the process that has asked for a dataplane does not read what it is told: \
+                     its dataplane is ended"
+                );
+                apart.give_up();
+                Ok(())
+            }
+            told => told.map_err(|e| Problem::new("cannot share memory with the program", e)),
         }
     }
 
@@ -455,13 +555,21 @@ impl Running {
             let pid = process.pid();
             let why = format!("process {pid} is not one of the program's");
             eprintln!("ix: {why}, and gets no part of its dataplane");
-            refuse(&self.child, asker, why);
+            self.refuse(asker, why);
         } else if self.waiting.len() >= ASKERS_MAX {
             let why = format!("{ASKERS_MAX} processes of the program wait for its dataplane");
-            refuse(&self.child, asker, why);
+            self.refuse(asker, why);
         } else {
             let until = Instant::now() + HANDOVER;
             self.waiting.push_back(Asking { process, asker, until });
+        }
+    }
+
+    /// Tells a process why it gets no part of a dataplane.
+    fn refuse(&mut self, asker: u64, why: String) {
+        match &mut self.apart {
+            Some(apart) => apart.attached().refuse(&self.child, asker, why),
+            None => refuse(&self.child, asker, why),
         }
     }
 
@@ -476,7 +584,6 @@ impl Running {
             let Some(apart) = shared else {
                 self.child.inherited_by(asking.process);
                 self.equip(asking.asker)?;
-                self.hear_early();
                 continue;
             };
             let attached = apart.attached();
@@ -484,14 +591,14 @@ impl Running {
             if attached.may_join() && !has_one {
                 match attached.join(asking.process.clone(), asking.asker) {
                     Ok(()) => {}
-                    // A dataplane that has died, which is heard of in a moment.
-                    Err(e) if is_gone(&e) && Instant::now() < asking.until => {
+                    // It has just ended.
+                    Err(_) if !attached.may_join() && Instant::now() < asking.until => {
                         self.waiting.push_front(asking);
                         return Ok(());
                     }
                     Err(why) => {
                         let why = format!("cannot share the dataplane with it: {why}");
-                        refuse(&self.child, asking.asker, why);
+                        self.refuse(asking.asker, why);
                     }
                 }
             } else if Instant::now() < asking.until || attached.is_joining() {
@@ -505,7 +612,7 @@ impl Running {
                          and no more can"
                     ),
                 };
-                refuse(&self.child, asking.asker, why);
+                self.refuse(asking.asker, why);
             }
         }
         Ok(())
@@ -517,12 +624,6 @@ impl Running {
         let until = Instant::now() + HANDOVER;
         let again = joining.map(|(process, asker)| Asking { process, asker, until });
         again.into_iter().for_each(|asking| self.waiting.push_front(asking));
-    }
-
-    /// Processes that have asked while a dataplane began.
-    fn hear_early(&mut self) {
-        let early = self.apart.as_mut().map(Apart::take_early).unwrap_or_default();
-        early.into_iter().for_each(|(process, asker)| self.queue(process.into(), asker));
     }
 
     /// The dataplane has said something about the processes that share it.
@@ -545,10 +646,29 @@ impl Running {
     /// A message from the program's process, which is the dataplane's only where it is in there.
     /// With a dataplane of its own process, a program that says what a dataplane says is not
     /// believed.
-    fn hear_program(&mut self, message: &FromImage, sender: Option<Process>) {
-        if self.apart.is_none() {
+    fn hear_program(&mut self, message: &FromImage, sender: Option<Process>) -> Result<()> {
+        let Some(apart) = &mut self.apart else {
             self.handle(message, sender);
+            return Ok(());
+        };
+        // Nobody is believed who cannot be told: such a process has ended.
+        let Some(sender) = sender.map(|process| process.pid()) else { return Ok(()) };
+        match message {
+            FromImage::Ready => apart.has_mapped(sender),
+            FromImage::Failed(why) if apart.is_mapping(sender) => {
+                apart.has_mapped(sender);
+                if apart.is_shared_beside(sender) {
+                    eprintln!("ix: process {sender} gets no part of the dataplane: {why}");
+                    return Ok(());
+                }
+                apart.give_up();
+                // Its process may not end: a program can say this as well.
+                let why = ServeError::Refused(why.clone());
+                return Err(Problem::new(format!("cannot run {}", self.name), why));
+            }
+            _ => {}
         }
+        Ok(())
     }
 
     /// What is no message comes from the program, if the dataplane is elsewhere.
@@ -606,37 +726,28 @@ impl Running {
 
     /// Serves the clients of the control socket.
     fn serve_control(&mut self) {
-        let Running {
-            child,
-            control,
-            answers,
-            controller: active,
-            captures,
-            counters,
-            devices,
-            commands,
-            surveys,
-            vnic,
-            name,
-            ..
-        } = self;
-        captures.look(commands, Instant::now());
-        let identity = identity(name, child, devices);
-        let mut dataplane = Dataplane {
-            name: Name { program: name.clone(), pid: child.pid() },
-            threads: counters.threads(),
-            snapshot: &|controller| look(counters, Starting { controller, ..identity.clone() }),
-            commands,
-            surveys,
-            answers,
-            controller: active,
-            captures,
-            vnic,
-            devices,
+        let (mut clients, child, apart) = self.parts();
+        clients.serve(channel(child, apart.as_ref()));
+    }
+
+    /// What serves the clients, and what they are served beside.
+    fn parts(&mut self) -> (Clients<'_>, &mut Child, &mut Option<Apart>) {
+        let Running { child, apart, .. } = self;
+        let clients = Clients {
+            control: &mut self.control,
+            answers: &self.answers,
+            controller: &mut self.controller,
+            captures: &mut self.captures,
+            counters: &self.counters,
+            devices: &mut self.devices,
+            commands: &mut self.commands,
+            surveys: &mut self.surveys,
+            vnic: &mut self.vnic,
+            name: &self.name,
+            pid: child.pid(),
+            sharing: apart.as_ref().map(Apart::sharing),
         };
-        control.serve(&mut dataplane, Instant::now());
-        self.commands.service(channel(&self.child, self.apart.as_ref()));
-        self.serve_surveys();
+        (clients, child, apart)
     }
 
     fn serve_surveys(&mut self) {
@@ -657,12 +768,14 @@ impl Running {
     fn service_in_ms(&self) -> i32 {
         let devices = u64::try_from(self.devices.service_in_ms()).ok();
         let due = self.control.due().into_iter().chain(self.surveys.due());
+        let due = due.chain(self.setup.iter().filter_map(|s| self.presence.due(&s.config)));
         let control = due.chain(self.captures.due()).min();
         let control = control.map(|due| {
             // Rounded up, so that the broker does not wake too early several times.
             due.saturating_duration_since(Instant::now()).as_millis() as u64 + 1
         });
-        let waiting = (!self.waiting.is_empty()).then_some(WAITING_MS);
+        let is_untold = self.apart.as_ref().is_some_and(Apart::is_untold);
+        let waiting = (!self.waiting.is_empty() || is_untold).then_some(WAITING_MS);
         let due = devices.into_iter().chain(self.commands.service_in_ms()).chain(control);
         let due = due.chain(waiting).min();
         due.map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
@@ -697,7 +810,7 @@ impl Running {
             Occurrence::Said(FromImage::Hello { asker, .. }, Some(process)) => {
                 self.queue(process.into(), asker);
             }
-            Occurrence::Said(message, sender) => self.hear_program(&message, sender),
+            Occurrence::Said(message, sender) => self.hear_program(&message, sender)?,
             Occurrence::Nonsense => self.hear_nonsense()?,
             Occurrence::Readable(_) | Occurrence::Nothing => {}
         }
@@ -712,7 +825,8 @@ impl Running {
 
     /// The dataplane's counters, with its program and devices.
     pub fn snapshot(&self) -> Look {
-        look(&self.counters, identity(&self.name, &self.child, &self.devices))
+        let sharing = self.apart.as_ref().map(Apart::sharing);
+        look(&self.counters, identity(&self.name, self.child.pid(), &self.devices), sharing)
     }
 
     fn link_changes(&mut self) -> Vec<String> {
@@ -756,6 +870,33 @@ impl Running {
     }
 }
 
+/// Why a dataplane does not begin.
+enum Unbegun {
+    /// It has died while it started, in these words. Another one may begin.
+    Died(String),
+    /// No other one would.
+    Never(Problem),
+}
+
+impl From<Problem> for Unbegun {
+    fn from(problem: Problem) -> Unbegun {
+        Unbegun::Never(problem)
+    }
+}
+
+/// How a dataplane has died while it started, if it has.
+fn how_it_died(error: &BeginError) -> Option<String> {
+    match error {
+        BeginError::Serve(ServeError::Died(exit)) => {
+            Some(format!("the dataplane ended while it started ({exit})"))
+        }
+        BeginError::Late => {
+            Some(format!("the dataplane did not start within {} s", STARTING.as_secs()))
+        }
+        _ => None,
+    }
+}
+
 /// The channel to the dataplane, wherever it is.
 fn channel<'a>(child: &'a Child, apart: Option<&'a Apart>) -> Option<&'a Channel> {
     match apart {
@@ -769,28 +910,6 @@ fn say_how_it_ended(exit: Option<Exit>) {
     if let Some(exit) = exit.filter(|exit| *exit != Exit::Status(0)) {
         eprintln!("ix: the dataplane ended ({exit}): its connections are lost");
     }
-}
-
-/// What a snapshot shows beside counters.
-fn identity(name: &str, child: &Child, devices: &Devices) -> Starting {
-    Starting {
-        program: name.to_owned(),
-        pid: child.pid(),
-        devices: devices.names(),
-        device_states: devices.states(),
-        ..Starting::default()
-    }
-}
-
-/// A snapshot of a dataplane, which may have no control page yet.
-fn look(counters: &Counters, identity: Starting) -> Look {
-    let status = match counters.status() {
-        Ok(status) => status,
-        Err(error) => return Look::Starting(Box::new(Starting { error, ..identity })),
-    };
-    let Starting { error: _, program, pid, controller, devices, device_states } = identity;
-    let status = Status { program, pid, controller, devices, device_states, ..status };
-    Look::Running(Box::new(status))
 }
 
 /// The page size of a process's packet memory, in words. Packet memory is the first that gets large

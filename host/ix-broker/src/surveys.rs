@@ -1,5 +1,6 @@
 //! Surveys of all connections: the broker asks the dataplane for one and answers all requests that
 //! wait for it. One survey runs at a time; rates need two surveys.
+use crate::commands::AWAY;
 use crate::control::{Answers, Ticket};
 use ix_dataplane::SurveyArea;
 use ix_entry::Channel;
@@ -55,7 +56,7 @@ struct Look {
 }
 
 impl Surveys {
-    /// Accepts a request, which is answered later.
+    /// Accepts a request, which is answered later. `process` is the number of an attachment here.
     pub fn ask(&mut self, query: &Query, ticket: Ticket) -> Result<(), Refusal> {
         if self.waiting.len() >= QUEUE_MAX {
             return Err(Refusal::Dataplane(format!(
@@ -114,16 +115,15 @@ impl Surveys {
         self.serial += 1;
         let now = Instant::now();
         let until_us = crate::commands::monotonic_us() + TIME_MAX.as_micros() as u64;
-        let sent =
-            channel.ok_or_else(|| "the dataplane has ended".to_owned()).and_then(|channel| {
-                let file = memory(flows)
-                    .map_err(|e| format!("cannot reserve memory for a survey: {e}"))?;
-                let area = SurveyArea::map(file.as_fd()).map_err(|e| e.to_string())?;
-                let message = ToImage::Survey { serial: self.serial, until_us };
-                let sent = channel.try_send(&message.encode(), &[file.as_fd()]);
-                sent.map_err(|e| format!("cannot send to the dataplane: {e}"))?;
-                Ok(area)
-            });
+        let sent = channel.ok_or_else(|| AWAY.to_owned()).and_then(|channel| {
+            let file =
+                memory(flows).map_err(|e| format!("cannot reserve memory for a survey: {e}"))?;
+            let area = SurveyArea::map(file.as_fd()).map_err(|e| e.to_string())?;
+            let message = ToImage::Survey { serial: self.serial, until_us };
+            let sent = channel.try_send(&message.encode(), &[file.as_fd()]);
+            sent.map_err(|e| format!("cannot send to the dataplane: {e}"))?;
+            Ok(area)
+        });
         match sent {
             Ok(area) => Stage::Runs { area, until: now + TIME_MAX, began: now, asked, before },
             Err(why) => {
@@ -237,6 +237,7 @@ impl Survey {
 fn wants(query: &Query, record: &FlowRecord) -> bool {
     let state = TcpState::of(record.state);
     query.thread.is_none_or(|thread| usize::from(record.thread) == thread)
+        && query.process.is_none_or(|number| record.process == number)
         && query.groups.is_none_or(|groups| groups.contains(record.flow_group.into()))
         && query.peer.is_none_or(|peer| peer.matches(address(&record.peer), record.peer_port))
         && query.state.is_none_or(|filter| filter.matches(state))
@@ -274,6 +275,7 @@ fn connection(record: &FlowRecord, bytes_per_s: Option<f64>) -> Connection {
         state: TcpState::of(record.state),
         thread: record.thread,
         flow_group: record.flow_group,
+        process: record.process,
         figures: record.figures,
         bytes_per_s,
     }
@@ -342,13 +344,15 @@ mod tests {
     #[test]
     fn queries_pick_what_they_name() {
         let peer = Ipv6Addr::from([0, 0, 0, 0, 0, 0xffff, 0x0a00, 0x0001]).octets();
-        let (thread, flow_group, peer_port, state) = (1, 7, 4000, 4);
-        let record =
-            FlowRecord { peer, peer_port, thread, flow_group, state, ..FlowRecord::default() };
+        let (thread, process, flow_group, peer_port, state) = (1, 3, 7, 4000, 4);
+        let rest = FlowRecord::default();
+        let record = FlowRecord { peer, peer_port, thread, process, flow_group, state, ..rest };
         for (text, picked) in [
             ("{}", true),
             (r#"{"thread":1}"#, true),
             (r#"{"thread":0}"#, false),
+            (r#"{"process":3}"#, true),
+            (r#"{"process":0}"#, false),
             (r#"{"groups":"0-7"}"#, true),
             (r#"{"groups":"8"}"#, false),
             (r#"{"peer":"10.0.0.1"}"#, true),

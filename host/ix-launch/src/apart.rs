@@ -6,17 +6,19 @@
 use crate::error::{LaunchError, system};
 use crate::exit::Exit;
 use crate::image::Image;
-use crate::launch::{before_exec_of_dataplane, said, wait_for};
+use crate::launch::{before_exec_of_dataplane, joins, said, wait_for};
 use crate::load::Exec;
 use crate::serve::{Conversation, ServeError};
 use ix_entry::{Channel, IMAGE_ARGV0};
 use ix_proto::FromImage;
 use ix_sys::poll::{PollFd, poll};
 use ix_sys::process::Process;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A dataplane ends within this time after its program, connections included.
@@ -31,9 +33,13 @@ pub struct DataplaneProcess {
 }
 
 impl DataplaneProcess {
-    /// Starts one, as this user and group if given. It asks for its configuration over the channel
-    /// ([`crate::serve`]).
-    pub fn start(image: &Image, user: Option<(u32, u32)>) -> Result<DataplaneProcess, LaunchError> {
+    /// Starts one, as this user and group if given. It joins the control groups, given by their
+    /// `cgroup.procs`, and asks for its configuration over the channel ([`crate::serve`]).
+    pub fn start(
+        image: &Image,
+        user: Option<(u32, u32)>,
+        groups: &[Arc<File>],
+    ) -> Result<DataplaneProcess, LaunchError> {
         let (ours, theirs) = Channel::pair().map_err(system("socketpair"))?;
         ours.tell_senders().map_err(system("setsockopt(SO_PASSCRED)"))?;
         let executable = image.unreadable(c"ix-dataplane").map_err(system("memfd_create"))?;
@@ -44,6 +50,8 @@ impl DataplaneProcess {
         command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
         // SAFETY: the function only makes system calls, as a child of a threaded process must;
         // what it points to is moved along.
+        unsafe { command.pre_exec(joins(groups.to_vec())) };
+        // SAFETY: as above.
         unsafe { command.pre_exec(before_exec_of_dataplane(exec, channel_fd, user)) };
         let child = command.spawn().map_err(system("execveat of the image"))?;
         // Dropped here: this value waits for it from now on.
@@ -66,11 +74,16 @@ impl DataplaneProcess {
         Ok(said(&self.channel)?.map(|(message, _)| message))
     }
 
+    /// Makes it go on if somebody has stopped it, because it is to end. Readable when it has.
+    pub fn ending(&self) -> BorrowedFd<'_> {
+        // An error can be ignored: it has ended.
+        let _ = self.process.signal(libc::SIGCONT);
+        self.process.as_fd()
+    }
+
     /// Waits for its end, which the end of its program brings about; ends it if it takes too long.
     pub fn wait(&mut self) -> io::Result<Exit> {
-        // An error can be ignored: it has ended. Somebody may have stopped it.
-        let _ = self.process.signal(libc::SIGCONT);
-        let mut ends = [PollFd::new(&self.process.as_fd(), libc::POLLIN)];
+        let mut ends = [PollFd::new(&self.ending(), libc::POLLIN)];
         if !poll(&mut ends, Some(ENDING)).is_ok_and(|ready| ready > 0) {
             self.kill();
         }

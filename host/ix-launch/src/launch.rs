@@ -5,13 +5,13 @@ use crate::image::Image;
 use crate::load::Exec;
 use crate::plant::plant;
 use crate::program::{check, diagnose};
+use crate::root::NamespaceRoot;
 use crate::tracee::Tracee;
 use ix_entry::{ABI_PLACEHOLDER, Channel, ReservedFds};
 use ix_proto::{Codec, FromImage, Outcome};
 use ix_sys::fd;
 use ix_sys::limits::{self, Limit, Resource};
-use ix_sys::process::Process;
-use ix_sys::user_namespace::{self, UserNamespace};
+use ix_sys::process::{self, Process};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -82,8 +82,8 @@ pub struct LaunchConfig {
     pub entry: Entry,
     /// User and group of the program, without other groups; `None`: the broker's.
     pub user: Option<(u32, u32)>,
-    /// The user namespace whose root the program is; `None`: the broker's own.
-    pub namespace: Option<Arc<UserNamespace>>,
+    /// The namespace whose root the program is; `None`: it has the broker's rights.
+    pub root: Option<Arc<NamespaceRoot>>,
     /// Control groups that the program joins, by their `cgroup.procs`.
     pub groups: Vec<Arc<File>>,
     /// Limits of the program that differ from the broker's.
@@ -115,8 +115,8 @@ pub struct Child {
 /// Result of [`Child::next`].
 #[derive(Debug)]
 pub enum Occurrence {
-    /// The image has sent a message; with the process that did, for a hello and for the survivor's
-    /// word.
+    /// The image has sent a message; with the process that did, for what a program says of
+    /// itself.
     Said(FromImage, Option<Process>),
     /// The image is no longer in the process: the program executed another one.
     Left,
@@ -178,23 +178,21 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         // Other groups are dropped, too: `Command` does that when it changes the user as root.
         command.gid(group).uid(user);
     }
+    // SAFETY: the function only makes system calls.
+    unsafe { command.pre_exec(process::reveal_user) };
     if let Some(cpus) = cpu_set(&config.cpus) {
         // SAFETY: the function only makes a system call.
         unsafe { command.pre_exec(move || run_on(&cpus)) };
     }
-    let (limits, namespace) = (config.limits.clone(), config.namespace.clone());
-    let groups = config.groups.clone();
-    // SAFETY: the function only makes system calls. The limits come first: to raise one takes
+    let (limits, root) = (config.limits.clone(), config.root.clone());
+    // SAFETY: the functions only make system calls. The limits come first: to raise one takes
     // rights that root of a namespace lacks.
     unsafe {
+        command.pre_exec(joins(config.groups.clone()));
         command.pre_exec(move || {
-            for group in &groups {
-                // Whoever needs the group looks afterwards.
-                let _ = fd::write_bare(group.as_fd(), b"0");
-            }
             // What root itself may not raise stays.
             limits.iter().for_each(|(what, limit)| drop(limits::set(*what, *limit)));
-            namespace.as_ref().map_or(Ok(()), |namespace| user_namespace::join(namespace.as_fd()))
+            root.as_ref().map_or(Ok(()), |root| root.become_it())
         });
     }
     let child = match config.entry {
@@ -252,6 +250,15 @@ fn before_exec(keep: &[RawFd]) -> io::Result<()> {
     }
     // SAFETY: no pointers. The death signal survives the exec.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into())
+}
+
+/// In the child: joins control groups. Those that refuse are left out; the broker looks afterwards
+/// if one is needed.
+pub(crate) fn joins(groups: Vec<Arc<File>>) -> impl FnMut() -> io::Result<()> + Send + Sync {
+    move || {
+        groups.iter().for_each(|group| drop(fd::write_bare(group.as_fd(), b"0")));
+        Ok(())
+    }
 }
 
 /// `None`: no restriction.
@@ -418,8 +425,8 @@ impl Child {
             return if interrupted { Ok(Occurrence::Nothing) } else { Err(error) };
         }
         let ready = polls[2..].iter().position(|poll| poll.revents != 0);
-        // The image's last messages come before the end. But whoever sends without end does not
-        // keep the broker from everything else.
+        // The image's last messages come before the end. But a process that sends without end does
+        // not keep the broker from everything else.
         let others_wait = polls[1].revents != 0 || ready.is_some();
         let is_their_turn = others_wait && self.in_a_row >= IN_A_ROW_MAX;
         self.in_a_row = if is_their_turn { 0 } else { self.in_a_row.saturating_add(1) };
@@ -544,7 +551,13 @@ pub(crate) fn said(channel: &Channel) -> io::Result<Option<(FromImage, Option<Pr
         }
         other => other,
     };
-    let matters = matches!(message, FromImage::Hello { .. } | FromImage::Survivor { .. });
+    let matters = matches!(
+        message,
+        FromImage::Hello { .. }
+            | FromImage::Survivor { .. }
+            | FromImage::Ready
+            | FromImage::Failed(_)
+    );
     Ok(Some((message, sender.filter(|_| matters))))
 }
 
@@ -608,7 +621,9 @@ mod tests {
         }
         theirs.send(&FromImage::Ready.encode(), &[]).unwrap();
         let (message, sender) = said(&ours).unwrap().unwrap();
-        assert!(message == FromImage::Ready && sender.is_none());
+        assert_eq!((message, sender.map(|sender| sender.pid())), (FromImage::Ready, Some(own)));
+        theirs.send(&FromImage::Surveyed { serial: 1 }.encode(), &[]).unwrap();
+        assert!(said(&ours).unwrap().unwrap().1.is_none());
         drop(theirs);
         assert!(said(&ours).unwrap().is_none());
     }

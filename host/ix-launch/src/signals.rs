@@ -21,8 +21,8 @@ static ENDING: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug)]
 pub struct SignalForwarding {
     before: Vec<(i32, libc::sigaction)>,
-    /// All processes that were the target, the newest last. A handler on another thread may still
-    /// use a former one's descriptor, so all stay open.
+    /// The target and the one before it, the newest last: a handler on another thread may still use
+    /// that one's descriptor.
     targets: RefCell<Vec<Arc<Process>>>,
 }
 
@@ -62,6 +62,9 @@ impl SignalForwarding {
         }
         targets.push(Arc::clone(process));
         TARGET.store(process.as_fd().as_raw_fd(), Ordering::SeqCst);
+        if targets.len() > 2 {
+            targets.remove(0);
+        }
         let asked = ENDING.load(Ordering::SeqCst);
         for signal in (1..64).filter(|signal| asked >> signal & 1 != 0) {
             // An error: it has ended.

@@ -4,10 +4,13 @@ use crate::hardware::HardwareFilters;
 use crate::tap::Claim;
 use crate::{DeviceSpec, afxdp, memif, tap};
 use ix_mem::{MemoryFds, Sizes};
-use ix_nic::{DeviceChange, NicInfo, SetReta};
+use ix_nic::{DeviceChange, NicInfo, NicKind, SetReta};
+use ix_sys::Interface;
 use ix_vnic::Filter;
 use ix_wire::IpAddr;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -96,6 +99,25 @@ impl OpenedDevice {
         let mut fds = std::mem::take(&mut self.queue_fds);
         fds.extend(self.table_fd.take());
         fds
+    }
+
+    /// Sends a frame before a dataplane has the queues. By memif nothing is sent: no peer is there.
+    ///
+    /// # Errors
+    /// Of the system: the link is down, or the queues were taken.
+    pub fn send_early(&self, frame: &[u8]) -> io::Result<()> {
+        match self.info.kind {
+            NicKind::Tap => match self.queue_fds.first() {
+                Some(queue) => tap::send(queue, frame),
+                None => Err(io::ErrorKind::NotConnected.into()),
+            },
+            NicKind::Afxdp(_) => {
+                let index = Interface::new(&self.info.name)?.index()?;
+                let socket = ix_sys::socket::open_packets(index)?;
+                File::from(socket).write_all(frame)
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn with_table_fd(self, table_fd: Option<OwnedFd>) -> OpenedDevice {

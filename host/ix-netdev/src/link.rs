@@ -37,7 +37,12 @@ pub struct Link {
     pub alias: String,
     /// Number of the link that it is joined to, in that link's namespace; 0 if there is none.
     pub peer: u32,
+    /// Queues that processes have, of a tap with several; 0 for others.
+    pub tap_queues: u32,
 }
+
+/// Attributes of a tap (linux/if_link.h): its queues that take packets, and those that do not now.
+const TAP_QUEUES: [u16; 2] = [8, 9];
 
 /// Settings of one end of a veth pair.
 #[derive(Clone, Debug)]
@@ -311,6 +316,7 @@ pub(crate) fn parse_ifinfo(body: &[u8]) -> Option<Link> {
         kind: String::new(),
         alias: String::new(),
         peer: 0,
+        tap_queues: 0,
     };
     for (kind, payload) in attributes(body.get(16..)?) {
         match kind {
@@ -322,8 +328,17 @@ pub(crate) fn parse_ifinfo(body: &[u8]) -> Option<Link> {
             libc::IFLA_IFALIAS => link.alias = text(payload),
             libc::IFLA_LINK => link.peer = word(payload),
             libc::IFLA_LINKINFO => {
-                let info = attributes(payload).find(|(kind, _)| *kind == libc::IFLA_INFO_KIND);
-                link.kind = info.map_or(String::new(), |(_, kind)| text(kind));
+                for (kind, payload) in attributes(payload) {
+                    match kind {
+                        libc::IFLA_INFO_KIND => link.kind = text(payload),
+                        libc::IFLA_INFO_DATA if link.kind == "tun" => {
+                            let counts =
+                                attributes(payload).filter(|(kind, _)| TAP_QUEUES.contains(kind));
+                            link.tap_queues = counts.map(|(_, count)| word(count)).sum();
+                        }
+                        _ => {}
+                    }
+                }
             }
             _ => {}
         }

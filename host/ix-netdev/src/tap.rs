@@ -1,12 +1,13 @@
 //! `tap`: making the interface's queues, with privilege.
 use crate::device::{OpenOptions, OpenedDevice};
 use crate::error::OpenError;
+use crate::namespace::Namespace;
 use crate::steering::SteeringProgram;
 use ix_mem::ROOM_BYTES;
 use ix_nic::{NicInfo, NicKind, SetReta, Steering};
 use ix_sys::{Interface, process, tun};
 use std::fs::{self, File, TryLockError};
-use std::io;
+use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 const CHECKSUMS_AND_SEGMENTS: u32 = libc::TUN_F_CSUM | libc::TUN_F_TSO4;
 const NOTHING: u32 = 0;
 const ETHERNET_BYTES: usize = 14;
-/// Has a file for each interface that root's dataplanes use; whoever holds its lock has that one.
+/// Has a file for each interface that root's dataplanes use; the holder of its lock has that one.
 const CLAIMS: &str = "/run/ix/taps";
 
 /// Opens the interface's queues; makes the interface if no interface has this name.
@@ -41,6 +42,7 @@ pub(crate) fn open(
         let largest = ROOM_BYTES - ETHERNET_BYTES;
         return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
     }
+    has_all_queues(name, queues)?;
     let Steered { steering, reta, table_fd, mode } = steer(&files[0], queues, options);
     let info = NicInfo {
         kind: NicKind::Tap,
@@ -60,7 +62,29 @@ pub(crate) fn open(
     Ok(OpenedDevice::new(info, queues, reta).with_table_fd(table_fd).with_claim(claim))
 }
 
-/// Whoever has it has the interface, in this network namespace.
+/// Bytes of the `virtio_net_hdr` of a frame with nothing unfinished: all zero.
+const FINISHED: [u8; 10] = [0; 10];
+
+/// Sends a frame by a queue that no dataplane has yet.
+pub(crate) fn send(queue: &OwnedFd, frame: &[u8]) -> io::Result<()> {
+    let header: &[u8] = if tun::uses_header(queue.as_fd()) { &FINISHED } else { &[] };
+    let parts = [IoSlice::new(header), IoSlice::new(frame)];
+    File::from(queue.try_clone()?).write_vectored(&parts).map(drop)
+}
+
+/// Another process with queues of the interface takes some of our packets. A claim keeps away
+/// others who make the same one, and root makes another one than its owner, so the kernel is asked
+/// too.
+fn has_all_queues(name: &str, queues: usize) -> Result<(), OpenError> {
+    let link = Namespace::current().and_then(|here| here.link(name));
+    // Before Linux 4.16 none are counted; and an error says nothing of others.
+    match link.ok().flatten().map_or(0, |link| link.tap_queues) as usize > queues {
+        true => Err(OpenError::InUse { name: name.to_owned() }),
+        false => Ok(()),
+    }
+}
+
+/// Its holder has the interface, in this network namespace, among those who claim it so.
 pub(crate) enum Claim {
     /// Root's: a locked file, in a folder where nobody else can make one.
     Locked { _file: File, path: PathBuf },
@@ -85,7 +109,8 @@ fn claim(name: &str) -> Result<Claim, OpenError> {
             Ok(Some(claim)) => return Ok(claim),
             Ok(None) => return Err(OpenError::InUse { name: name.to_owned() }),
             // Root of a user namespace, whose the folder is not.
-            Err(_) => {}
+            Err(e) if is_forbidden(&e) => {}
+            Err(e) => return Err(OpenError::system("claim", name, e)),
         }
     }
     let socket = SocketAddr::from_abstract_name(format!("ix-tap/{name}"));
@@ -94,6 +119,10 @@ fn claim(name: &str) -> Result<Claim, OpenError> {
         io::ErrorKind::AddrInUse => OpenError::InUse { name: name.to_owned() },
         _ => OpenError::system("claim", name, e),
     })
+}
+
+fn is_forbidden(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS))
 }
 
 /// `None`: another one has it.

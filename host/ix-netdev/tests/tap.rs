@@ -8,6 +8,7 @@ use ix_testbed::{Namespace, PacketSocket, VethEnd};
 use ix_wire::FlowHash;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use std::os::fd::AsRawFd;
 
 fn open_in(ns: &Namespace, spec: &str) -> Result<OpenedDevice, OpenError> {
     let spec: DeviceSpec = spec.parse().expect("a spec");
@@ -99,6 +100,54 @@ fn a_name_that_another_user_has_taken_keeps_nobody_from_the_interface() {
     assert!(taken.contains("in use") || taken.contains("another"), "{taken}");
     drop(device);
     open("tap:tap0").expect("free again");
+}
+
+/// Root's claim is a file and another user's is a name: the queues that each has keep them apart.
+#[test]
+fn root_and_the_owner_of_an_interface_do_not_share_it() {
+    const OWNER: libc::uid_t = 65534;
+    let name = "root_and_the_owner_of_an_interface_do_not_share_it";
+    if !ix_sys::process::is_root() {
+        return skip(name, Need::Root, "cannot become another user");
+    }
+    let Some(ns) = namespace(name) else { return };
+    ns.add_tap("tap0").expect("a tap that stays");
+    let give_away = |queue: &dyn AsRawFd| {
+        // SAFETY: takes a number.
+        let owned = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETOWNER as _, OWNER) };
+        assert_eq!(owned, 0, "it has another owner");
+    };
+    ns.run(|| {
+        let queue = ix_sys::tun::open().expect("root may");
+        ix_sys::tun::attach(&queue, "tap0", false).expect("root may");
+        give_away(&queue);
+    });
+    let as_owner = || {
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| {
+                // SAFETY: numbers only; of this thread alone.
+                let changed = unsafe { libc::syscall(libc::SYS_setresuid, OWNER, OWNER, OWNER) };
+                assert_eq!(changed, 0, "root becomes the owner");
+                open(&"tap:tap0".parse().expect("a spec"), &options())
+            });
+            opened.join().expect("no panic")
+        })
+    };
+    let is_taken = |opened: Result<OpenedDevice, OpenError>| {
+        let taken = opened.expect_err("in use");
+        assert!(matches!(taken, OpenError::InUse { .. }), "{taken}");
+    };
+    ns.run(|| {
+        let owners = as_owner().expect("it is its own");
+        is_taken(open_in(&ns, "tap:tap0"));
+        drop(owners);
+        let roots = open_in(&ns, "tap:tap0").expect("free");
+        // This process does not see owners of another network namespace, and has set one.
+        give_away(&roots.queue_fds[0]);
+        is_taken(as_owner());
+        drop(roots);
+        as_owner().expect("free again");
+    });
 }
 
 /// Sends frames from Linux's end and checks that each comes in where `queue_of` says.

@@ -35,7 +35,8 @@ impl Words {
         self.0.get(at).map_or(0, |word| word.load(Relaxed))
     }
 
-    /// Writes one word. Only who holds the lock of an item, or an item that nobody can find.
+    /// Writes one word. Only the holder of an item's lock may, or the maker of an item that cannot
+    /// be found yet.
     #[inline]
     pub fn store(self, at: usize, value: u64) {
         if let Some(word) = self.0.get(at) {

@@ -70,7 +70,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what `new` mapped; whoever has pointers into it owns this value.
+        // SAFETY: exactly what `new` mapped; who has pointers into it owns this value.
         unsafe { libc::munmap(self.addr.cast(), self.bytes) };
     }
 }

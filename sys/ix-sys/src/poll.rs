@@ -50,6 +50,12 @@ pub fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<usize> 
     check(unsafe { libc::ppoll(entries, count, limit, std::ptr::null()) }).map(|n| n as usize)
 }
 
+/// True if no process has the other end of a socket or pipe any more. Returns at once.
+pub fn has_hung_up(fd: &impl AsRawFd) -> bool {
+    let mut ends = [PollFd::new(fd, 0)];
+    poll(&mut ends, Some(Duration::ZERO)).is_ok() && ends[0].happened() & libc::POLLHUP != 0
+}
+
 /// True if there is something to read, or the other end is closed, within `timeout`.
 pub fn is_readable(fd: &impl AsRawFd, timeout: Duration) -> io::Result<bool> {
     poll(&mut [PollFd::readable(fd)], Some(timeout)).map(|n| n > 0)

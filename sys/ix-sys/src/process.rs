@@ -14,12 +14,6 @@ pub fn user_id() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// The user that started the process (getuid(2)).
-pub fn real_user_id() -> u32 {
-    // SAFETY: no arguments, and it cannot fail.
-    unsafe { libc::getuid() }
-}
-
 /// The effective group (getegid(2)).
 pub fn group_id() -> u32 {
     // SAFETY: no arguments, and it cannot fail.
@@ -43,6 +37,33 @@ pub const USER_OF_NO_PROCESS: u32 = *USERS_FOR_A_TIME.end();
 pub fn forbid_tracing() -> io::Result<()> {
     // SAFETY: takes numbers.
     check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }).map(drop)
+}
+
+/// From now on a process that has root's number, but not root's rights, can neither signal this
+/// process of root nor change its limits: Linux compares numbers with the real and the saved user
+/// (kill(2), prlimit(2)), and no process has the one that they are now. Root's rights come with the
+/// effective user, which stays. A child that executes a program calls [`reveal_user`] first.
+/// Nothing changes for others than root, and in a user namespace that lacks the number.
+pub fn hide_user() -> io::Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    // SAFETY: takes numbers.
+    let hidden = check(unsafe { libc::setresuid(USER_OF_NO_PROCESS, 0, USER_OF_NO_PROCESS) });
+    match hidden {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        hidden => hidden.map(drop),
+    }
+}
+
+/// Takes [`hide_user`] back. Makes only system calls, for the calling thread, so it may be used
+/// between fork and exec.
+pub fn reveal_user() -> io::Result<()> {
+    // SAFETY: no arguments, and it cannot fail.
+    let user = i64::from(unsafe { libc::geteuid() });
+    // SAFETY: takes numbers. Not libc's function, which asks all threads of the process.
+    let made = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
+    if made < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// The calling thread's number (gettid(2)).

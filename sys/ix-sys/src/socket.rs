@@ -80,6 +80,21 @@ pub fn peer_user(fd: BorrowedFd<'_>) -> io::Result<u32> {
     get_option::<Credentials>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED).map(|who| who.0.uid)
 }
 
+/// The process at the other end of a Unix connection, when it connected (unix(7), SO_PEERPIDFD).
+/// Before Linux 6.5 it is the process that has its number now.
+pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<Process> {
+    const SO_PEERPIDFD: i32 = 77;
+    let pid = get_option::<Credentials>(socket, libc::SOL_SOCKET, libc::SO_PEERCRED)?.0.pid;
+    let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0);
+    let pid = pid.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+    match get_option::<i32>(socket, libc::SOL_SOCKET, SO_PEERPIDFD) {
+        // SAFETY: a new descriptor (close-on-exec) that no other value owns.
+        Ok(new) => Ok(Process::of(pid, unsafe { fd::own(new) })),
+        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Process::open(pid),
+        Err(e) => Err(e),
+    }
+}
+
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct Credentials(libc::ucred);
@@ -374,9 +389,9 @@ pub fn tell_senders(fd: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// From now on nobody can send descriptors to this socket (SO_PASSRIGHTS). Whoever takes a message
-/// closes its descriptors, and to close one can last: a socket that lingers, a file of a server in
-/// user space. Returns whether the kernel can refuse them (Linux 6.16).
+/// From now on no process can send descriptors to this socket (SO_PASSRIGHTS). A process that takes
+/// a message closes its descriptors, and to close one can last: a socket that lingers, a file of a
+/// server in user space. Returns whether the kernel can refuse them (Linux 6.16).
 pub fn refuse_descriptors(fd: BorrowedFd<'_>) -> io::Result<bool> {
     match set_option(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, 0) {
         Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),

@@ -1,6 +1,7 @@
 //! User namespaces (user_namespaces(7)): root's rights over own network namespaces, for any user;
 //! and a root that lacks some users of this namespace, for a program that must be root.
 use crate::{Error, check, fd, process, socket};
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io;
 use std::ops::RangeInclusive;
@@ -65,7 +66,8 @@ impl UserNamespace {
     /// Makes one, below this process's own, in which users and groups have the numbers that they
     /// have here, and in which `without` do not exist. Its root has root's rights over what these
     /// users own, and none over the system, over namespaces that were made outside, or over
-    /// processes of other users. Takes root's rights.
+    /// processes of other users. Nobody makes namespaces of control groups in it, which show
+    /// control groups to be written. Takes root's rights.
     pub fn without(without: &RangeInclusive<u32>) -> Result<UserNamespace, Error> {
         let (ours, theirs) =
             socket::pair(libc::SOCK_STREAM).map_err(|e| Error::new("cannot make a socket", e))?;
@@ -88,16 +90,22 @@ impl UserNamespace {
         without: &RangeInclusive<u32>,
     ) -> Result<UserNamespace, Error> {
         const WHAT: &str = "cannot make a user namespace";
-        let mut errno = [0; 4];
-        match fd::read(child, &mut errno) {
-            Ok(4) => {}
-            Ok(_) => return Err(Error::new(WHAT, io::ErrorKind::UnexpectedEof.into())),
-            Err(e) => return Err(Error::new(WHAT, e)),
-        }
-        match i32::from_ne_bytes(errno) {
-            0 => {}
-            errno => return Err(Error::new(WHAT, io::Error::from_raw_os_error(errno))),
-        }
+        let answer = || -> io::Result<i32> {
+            let mut errno = [0; 4];
+            match fd::read(child, &mut errno)? {
+                4 => Ok(i32::from_ne_bytes(errno)),
+                _ => Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        };
+        let done = || match answer() {
+            Ok(0) => Ok(()),
+            Ok(errno) => Err(io::Error::from_raw_os_error(errno)),
+            Err(e) => Err(e),
+        };
+        done().map_err(|e| Error::new(WHAT, e))?;
+        done().map_err(|e| {
+            Error::new(format!("cannot write {}", GROUP_NAMESPACES.to_string_lossy()), e)
+        })?;
         for file in ["uid_map", "gid_map"] {
             let own = format!("/proc/self/{file}");
             let own = fs::read_to_string(&own).map_err(|e| Error::new(own, e))?;
@@ -129,15 +137,52 @@ impl AsFd for UserNamespace {
     }
 }
 
-/// In a child: makes the namespace, says so, and waits for its end.
+/// Whether a process is in the user namespace of this one. A process that may not look at it in
+/// detail compares the users, of which a namespace that lacks some has others.
+pub fn is_own(process: &process::Process) -> io::Result<bool> {
+    let pid = process.pid();
+    let inode = |whose: &str| fs::metadata(format!("/proc/{whose}/ns/user")).map(|m| m.ino());
+    let users = |whose: &str| fs::read(format!("/proc/{whose}/uid_map"));
+    let pid = pid.to_string();
+    let is_own = match inode(&pid) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => users(&pid)? == users("self")?,
+        theirs => theirs? == inode("self")?,
+    };
+    // Another one may have got its number.
+    Ok(is_own && !process.has_ended())
+}
+
+/// How many namespaces of control groups a user may make in a user namespace. It is the limit of
+/// the one of the process that writes it.
+const GROUP_NAMESPACES: &CStr = c"/proc/sys/user/max_cgroup_namespaces";
+
+/// Refuses namespaces of control groups. A kernel that has none has no such file.
+fn forbid_group_namespaces() -> io::Result<()> {
+    // SAFETY: a literal.
+    let file = match check(unsafe { libc::open(GROUP_NAMESPACES.as_ptr(), libc::O_WRONLY) }) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+        file => file?,
+    };
+    // SAFETY: a byte of a literal; the child ends without closing.
+    check(unsafe { libc::write(file, c"0".as_ptr().cast(), 1) }).map(drop)
+}
+
+/// In a child: makes the namespace, says so in two answers, and waits for its end.
 fn be_first_in(parent: BorrowedFd<'_>) -> ! {
+    let say = |done: io::Result<()>| {
+        let errno = done.err().and_then(|e| e.raw_os_error()).unwrap_or(0);
+        // If nobody reads it, the end comes all the same.
+        let _ = fd::write_bare(parent, &errno.to_ne_bytes());
+    };
     // SAFETY: system calls without memory.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     // SAFETY: as above; the child has one thread.
     let made = check(unsafe { libc::unshare(libc::CLONE_NEWUSER) });
-    let errno = made.err().and_then(|e| e.raw_os_error()).unwrap_or(0);
-    // If nobody reads it, the end comes all the same.
-    let _ = fd::write_bare(parent, &errno.to_ne_bytes());
+    let is_made = made.is_ok();
+    say(made.map(drop));
+    if is_made {
+        say(forbid_group_namespaces());
+    }
     let mut byte = [0];
     // Returns when the parent has ended.
     let _ = fd::read(parent, &mut byte);

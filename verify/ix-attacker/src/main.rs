@@ -4,6 +4,7 @@
 //!
 //! It is small, and not part of `ix`: behind the wall no program starts whose code contains the
 //! bytes of a key switch, as a large one sometimes does by chance.
+mod aim;
 mod apart;
 mod batches;
 mod calls;
@@ -12,20 +13,24 @@ mod cookies;
 mod crossing;
 mod fuzz;
 mod hold;
+mod kernel;
 mod later;
 mod memory;
+mod part;
+mod process;
 mod queues;
 mod raw;
 mod rights;
 mod serve;
 mod shared;
 mod system;
+mod tenant;
 
+use aim::{Aim, Whom};
 use calls::Calls;
 use ix_abi::{
     CallSlot, ENV_HEADER, EventSlot, ProcessHeader, ThreadArea, ThreadStatus, error, gate_op,
 };
-use rights::{Aim, Whom};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Targets of an attack.
@@ -71,7 +76,12 @@ pub type Attack = fn(&Targets) -> Result<String, String>;
 /// * `crossing`, `wake` and `cycle`: for `ix bench gate`;
 /// * `calls SECONDS SEED`: a fuzzer of batched calls, with a wall or without;
 /// * `shared SECONDS SEED`: attacks on a dataplane in a process of its own, all at once;
-/// * `rights WHOM LINK [NOT...]`: attacks on such a one by its program's rights, without these;
+/// * `part farewell`, `childs-farewell`, `farewell-beside` or a number: processes that speak with
+///   the broker themselves, and live on without a dataplane;
+/// * `rights WHOM LINK CONTROL [NOT...]`: attacks on such a one, and on its operators' socket, by
+///   its program's rights, without these;
+/// * `tenant SEED BROKER VICTIM CLIENT`: a hostile tenant beside the one whose `ix run` and address
+///   these are, until it is ended;
 /// * `queues`: for `ix attack --vnic`.
 struct Args {
     fuzz: u32,
@@ -125,7 +135,9 @@ fn main() {
     match first.as_deref() {
         Some("calls") => return fuzz_calls(),
         Some("shared") => return attack_shared(),
+        Some("part") => return part(),
         Some("rights") => return attack_by_rights(),
+        Some("tenant") => return attack_tenant(),
         Some("queues") => {
             if let Err(why) = queues::run() {
                 eprintln!("ix-attacker: {why}");
@@ -241,8 +253,6 @@ fn attack_within(targets: &Targets, args: &Args) {
 
 /// Attacks on a dataplane in another process, and on memory of it that the program only reads.
 fn attack_apart(targets: &Targets, header: *const ProcessHeader, control: bool) {
-    let survivor = if control { 0 } else { survivor() };
-    let process = apart::process_of(&Targets { survivor, ..*targets }, control);
     // SAFETY: the dataplane's own description of itself.
     let events = unsafe {
         let events = (*((*header).thread_areas as *const ThreadArea)).events as *const EventSlot;
@@ -254,18 +264,19 @@ fn attack_apart(targets: &Targets, header: *const ProcessHeader, control: bool) 
         print(&format!("{name}: {what}"), outcome);
     };
     for (name, attack) in shared::ON_MEMORY {
-        let has_file = !control || !shared::ON_FILES.contains(name);
-        let own = || std::ptr::from_ref(shared_counter()) as usize;
-        let at = if has_file { targets.received } else { own() };
-        write(name, "receive memory", *attack, at);
-    }
-    for (name, attack) in
-        shared::ON_MEMORY.iter().filter(|(name, _)| !shared::ON_FILES.contains(name))
-    {
+        write(name, "receive memory", *attack, targets.received);
         write(name, "event array", *attack, events);
     }
-    for (name, attack) in apart::ON_PROCESS {
-        print(name, served_on(|| in_a_copy(|| attack(process))));
+    let own = || std::ptr::from_ref(shared_counter()) as usize;
+    let with_file = if control { own() } else { targets.received };
+    for (name, attack) in shared::ON_FILES {
+        write(name, "receive memory", *attack, with_file);
+    }
+    // Without a wall the dataplane is in this process.
+    let aim = if control { Ok(Aim::within()) } else { Aim::find(Whom::Program, [""; 2]) };
+    match aim {
+        Ok(aim) => try_all(&aim, process::ATTACKS.iter().chain(apart::ATTACKS).copied()),
+        Err(why) => println!("the dataplane's process\tsucceeded\t{why}\t0"),
     }
 }
 
@@ -284,14 +295,55 @@ fn attack_shared() {
     }
 }
 
+/// Speaks with the broker as the image does.
+fn part() {
+    let what = match std::env::args().nth(2).as_deref() {
+        Some("farewell") => Some(part::What::OwnFarewell),
+        Some("childs-farewell") => Some(part::What::ChildsFarewell),
+        Some("farewell-beside") => Some(part::What::FarewellBeside),
+        Some(count) => count.parse().ok().map(part::What::Partings),
+        None => None,
+    };
+    let done = match &what {
+        Some(what) => part::run(what),
+        None => Err("write `part` and what, under `ix run`".to_owned()),
+    };
+    if let Err(why) = done {
+        eprintln!("ix-attacker: {why}");
+        std::process::exit(1);
+    }
+}
+
+/// Is a hostile tenant.
+fn attack_tenant() {
+    fn word<T: std::str::FromStr>(nth: usize) -> Option<T> {
+        std::env::args().nth(nth)?.parse().ok()
+    }
+    let (Some(seed), Some(broker), Some(own), Some(client), Some(header)) =
+        (word(2), word(3), word(4), word(5), header())
+    else {
+        eprintln!("ix-attacker: write `tenant SEED BROKER VICTIM CLIENT`, under `ix run`");
+        std::process::exit(2);
+    };
+    // SAFETY: the dataplane's own description of itself.
+    let gate = unsafe { gate_of(header) };
+    let victim = tenant::Victim { broker, own, client };
+    if let Err(why) = tenant::run(header, gate, seed, &victim) {
+        eprintln!("ix-attacker: {why}; seed {seed}");
+        std::process::exit(1);
+    }
+}
+
 /// Serves a client, and meanwhile attacks a dataplane in a process of its own by the rights of its
 /// program.
 fn attack_by_rights() {
     let mut words = std::env::args().skip(2);
-    let (whom, link) = (words.next().and_then(|word| Whom::named(&word)), words.next());
+    let whom = words.next().and_then(|word| Whom::named(&word));
+    let (link, control) = (words.next(), words.next());
     // What the machine's root lacks here shows nothing.
     let left_out: Vec<String> = words.collect();
-    let (Some(whom), Some(link), Some(header)) = (whom, link, header()) else {
+    let (Some(whom), Some(link), Some(control), Some(header)) = (whom, link, control, header())
+    else {
         eprintln!("ix-attacker: `ix attack` runs this program; it cannot be started by hand");
         std::process::exit(2);
     };
@@ -323,14 +375,13 @@ fn attack_by_rights() {
     while ROUNDS.load(Ordering::Relaxed) == 0 && !elastic.is_finished() {
         std::thread::yield_now();
     }
-    match Aim::find(whom, &link) {
+    match Aim::find(whom, [&link, &control]) {
         Ok(aim) if !elastic.is_finished() => {
             let is_tried = |name: &str| left_out.iter().all(|other| other != name);
-            for (name, attack) in rights::ATTACKS.iter().filter(|(name, _)| is_tried(name)) {
-                let attack = || aim.become_whom().and_then(|()| attack(&aim));
-                let done = || attack().map(|()| "it may".to_owned());
-                print(name, served_on(|| in_a_copy(done)));
-            }
+            let there = kernel::ATTACKS.iter().filter(|(_, is_there, _)| is_there());
+            let there = there.map(|(name, _, attack)| (*name, *attack));
+            let all = process::ATTACKS.iter().chain(rights::ATTACKS).copied().chain(there);
+            try_all(&aim, all.filter(|(name, _)| is_tried(name)));
         }
         Ok(_) => {}
         Err(why) => println!("the dataplane's process\tsucceeded\t{why}\t0"),
@@ -339,6 +390,15 @@ fn attack_by_rights() {
     if let Err(why) = elastic.join().unwrap_or(Err("a panic".to_owned())) {
         println!("the dataplane stands still\tsucceeded\t{why}\t0");
         std::process::exit(1);
+    }
+}
+
+/// Makes attacks on the process of a dataplane, each in a copy of this one.
+fn try_all(aim: &Aim, attacks: impl Iterator<Item = (&'static str, aim::Attack)>) {
+    for (name, attack) in attacks {
+        let attack = || aim.become_whom().and_then(|()| attack(aim));
+        let done = || attack().map(|()| "it may".to_owned());
+        print(name, served_on(|| in_a_copy(done)));
     }
 }
 

@@ -14,13 +14,29 @@ const PAGE: usize = 4096;
 /// What the program shares with its dataplane.
 #[derive(Clone, Copy)]
 struct Shared {
-    gate: Gate,
     /// Receive memory.
     received: usize,
     /// Transmit memory: address and bytes.
     transmit: (usize, usize),
     bell: i32,
     channel: i32,
+}
+
+impl Shared {
+    fn find(header: *const ProcessHeader) -> Result<Shared, String> {
+        // SAFETY: the dataplane's own description of itself.
+        let (area, header) = unsafe { (&*((*header).thread_areas as *const ThreadArea), &*header) };
+        if area.calls as usize != WRITTEN_AT {
+            return Err("the dataplane is not in a process of its own".to_owned());
+        }
+        let kind = |wanted: i32| descriptors().into_iter().rev().find(|fd| kind_of(*fd) == wanted);
+        Ok(Shared {
+            received: header.rx_base as usize,
+            transmit: (header.tx_base as usize, header.tx_len as usize),
+            bell: kind(libc::SOCK_STREAM).ok_or("there is no bell")?,
+            channel: kind(libc::SOCK_SEQPACKET).ok_or("there is no channel")?,
+        })
+    }
 }
 
 /// Prints a line for each attack on memory; then makes all the others at once for so many seconds,
@@ -31,41 +47,50 @@ pub fn attack(
     seconds: u64,
     seed: u64,
 ) -> Result<(), String> {
-    // SAFETY: the dataplane's own description of itself.
-    let (area, header) = unsafe { (&*((*header).thread_areas as *const ThreadArea), &*header) };
-    if area.calls as usize != WRITTEN_AT {
-        return Err("the dataplane is not in a process of its own".to_owned());
-    }
-    let kind = |wanted: i32| descriptors().into_iter().rev().find(|fd| kind_of(*fd) == wanted);
-    let shared = Shared {
-        gate,
-        received: header.rx_base as usize,
-        transmit: (header.tx_base as usize, header.tx_len as usize),
-        bell: kind(libc::SOCK_STREAM).ok_or("there is no bell")?,
-        channel: kind(libc::SOCK_SEQPACKET).ok_or("there is no channel")?,
-    };
+    let shared = Shared::find(header)?;
     for (what, at) in [("receive memory", shared.received), ("event arrays", READ_AT)] {
-        for (name, attack) in ON_MEMORY.iter().chain(BY_NAME) {
+        for (name, attack) in ON_MEMORY.iter().chain(ON_FILES).chain(BY_NAME) {
             let name = format!("{name}: {what}");
             // Not in a copy, which does not have this memory.
             crate::print(&name, attack(at).map(|()| "it can be written".to_owned()));
         }
     }
-    storm(shared, seconds, seed);
-    // Whatever request is under way ends.
-    (shared.gate)(gate_op::KICK, 0, 0, 0);
-    let entered = (shared.gate)(gate_op::ENTER, 0, 0, 0);
-    let cycle = (shared.gate)(gate_op::RUN_IO, 0, 0, 0);
+    let made = storm(shared, seconds, seed);
+    println!("requests, calls, holes, rings, messages, forks: {}", made.join(" "));
+    let (entered, cycle) = goes_on(gate)?;
     println!("seed {seed}: ENTER returned {entered}, RUN_IO {cycle}");
-    if entered != 0 || cycle < 0 { Err("the dataplane stands still".to_owned()) } else { Ok(()) }
+    Ok(())
+}
+
+/// Makes all attacks but those on memory, at once, for so many seconds. `Err`: the dataplane does
+/// not go on.
+pub fn storm_for(
+    header: *const ProcessHeader,
+    gate: Gate,
+    seconds: u64,
+    seed: u64,
+) -> Result<(), String> {
+    storm(Shared::find(header)?, seconds, seed);
+    goes_on(gate).map(drop)
+}
+
+/// Asks the dataplane for a cycle; returns what ENTER and RUN_IO returned.
+fn goes_on(gate: Gate) -> Result<(i64, i64), String> {
+    // Whatever request is under way ends.
+    gate(gate_op::KICK, 0, 0, 0);
+    let entered = gate(gate_op::ENTER, 0, 0, 0);
+    let cycle = gate(gate_op::RUN_IO, 0, 0, 0);
+    gate(gate_op::LEAVE, 0, 0, 0);
+    if entered != 0 || cycle < 0 {
+        return Err(format!(
+            "the dataplane stands still: ENTER returned {entered}, RUN_IO {cycle}"
+        ));
+    }
+    Ok((entered, cycle))
 }
 
 /// `Ok` if the program could write memory that it may only read.
 pub type OnMemory = fn(usize) -> Result<(), String>;
-
-/// Those of [`ON_MEMORY`] that need memory with a file, which packet memory has here and may not
-/// have without a wall.
-pub const ON_FILES: [&str; 2] = ["MADV_REMOVE", "mremap, then mprotect"];
 
 /// Name and attack.
 pub const ON_MEMORY: &[(&str, OnMemory)] = &[
@@ -76,14 +101,7 @@ pub const ON_MEMORY: &[(&str, OnMemory)] = &[
         let write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         call(libc::SYS_mprotect, [page_of(at), PAGE as u64, write, 0, 0, 0]).map(drop)
     }),
-    ("MADV_REMOVE", |at| advise(at, libc::MADV_REMOVE)),
     ("MADV_POPULATE_WRITE", |at| advise(at, libc::MADV_POPULATE_WRITE)),
-    ("mremap, then mprotect", |at| {
-        let copy = [page_of(at), 0, PAGE as u64, libc::MREMAP_MAYMOVE as u64, 0, 0];
-        let copy = call(libc::SYS_mremap, copy)?;
-        let write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        call(libc::SYS_mprotect, [copy, PAGE as u64, write, 0, 0, 0]).map(drop)
-    }),
     ("process_vm_writev", |at| {
         let word = 1u64;
         let from = libc::iovec { iov_base: (&raw const word).cast_mut().cast(), iov_len: 8 };
@@ -97,6 +115,17 @@ pub const ON_MEMORY: &[(&str, OnMemory)] = &[
         let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem");
         let memory = memory.map_err(|e| e.to_string())?;
         memory.write_all_at(&[1; 8], at as u64).map_err(|e| e.to_string())
+    }),
+];
+
+/// The same, for memory with a file: packet memory has one here, and may have none without a wall.
+pub const ON_FILES: &[(&str, OnMemory)] = &[
+    ("MADV_REMOVE", |at| advise(at, libc::MADV_REMOVE)),
+    ("mremap, then mprotect", |at| {
+        let copy = [page_of(at), 0, PAGE as u64, libc::MREMAP_MAYMOVE as u64, 0, 0];
+        let copy = call(libc::SYS_mremap, copy)?;
+        let write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        call(libc::SYS_mprotect, [copy, PAGE as u64, write, 0, 0, 0]).map(drop)
     }),
 ];
 
@@ -126,8 +155,8 @@ fn reopened(at: usize) -> Result<std::fs::File, String> {
     std::fs::OpenOptions::new().write(true).open(path).map_err(|e| e.to_string())
 }
 
-/// All at once, each on a thread of its own.
-fn storm(shared: Shared, seconds: u64, seed: u64) {
+/// All at once, each on a thread of its own. Returns how often each was made.
+fn storm(shared: Shared, seconds: u64, seed: u64) -> Vec<String> {
     const ALL: [fn(Shared, &mut Rng); 6] =
         [wild_requests, wild_calls, holes, ring, say_anything, forks];
     let stop = AtomicBool::new(false);
@@ -146,8 +175,7 @@ fn storm(shared: Shared, seconds: u64, seed: u64) {
         std::thread::sleep(Duration::from_secs(seconds));
         stop.store(true, Ordering::Relaxed);
     });
-    let made = made.map(|count| count.into_inner().to_string());
-    println!("requests, calls, holes, rings, messages, forks: {}", made.join(" "));
+    made.into_iter().map(|count| count.into_inner().to_string()).collect()
 }
 
 fn request() -> &'static Request {
@@ -295,7 +323,7 @@ fn send_descriptor(fd: i32, bytes: &[u8]) {
 }
 
 /// Kind of a socket of Linux's own; 0: none.
-fn kind_of(fd: i32) -> i32 {
+pub fn kind_of(fd: i32) -> i32 {
     let option = |name: i32| {
         let (mut value, mut len) = (0i32, 4 as libc::socklen_t);
         let to = (&raw mut value).cast();

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The input that runs, for whoever investigates a panic.
+/// The input that runs, for the investigation of a panic.
 static LAST: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 /// A panic leaves its input in a file.

@@ -17,6 +17,14 @@ impl BareRig {
         BareRig(Rig::new(options, nics))
     }
 
+    /// As [`Rig::with_devices`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn with_devices(options: RigOptions, devices: Vec<Vec<Box<dyn Nic>>>) -> BareRig {
+        BareRig(Rig::with_devices(options, devices))
+    }
+
     /// One cycle of elastic thread `index` with these calls: their return codes, and the events.
     ///
     /// # Panics

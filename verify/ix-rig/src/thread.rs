@@ -40,13 +40,26 @@ pub struct RigThread {
 }
 
 impl Rig {
-    /// A dataplane with one elastic thread for each of these queue pairs.
+    /// A dataplane with one elastic thread for each of these queue pairs of its device.
     ///
     /// When memory or a queue pair is missing, or when the memory follows from the configuration
     /// and `config.cpus` names another number of threads.
     pub fn new(options: RigOptions, nics: Vec<Box<dyn Nic>>) -> Rig {
+        Rig::with_devices(options, vec![nics])
+    }
+
+    /// The same with several devices, each with a queue pair for each thread.
+    ///
+    /// As there, and when the devices have different numbers of queue pairs.
+    pub fn with_devices(options: RigOptions, devices: Vec<Vec<Box<dyn Nic>>>) -> Rig {
         let RigOptions { config, sizes, clock } = options;
-        let (threads, now_us) = (nics.len(), clock.now_us());
+        let (threads, now_us) = (devices[0].len(), clock.now_us());
+        let macs: Vec<_> = devices.iter().map(|queues| queues[0].info().mac).collect();
+        let mut nics: Vec<Vec<Box<dyn Nic>>> = (0..threads).map(|_| Vec::new()).collect();
+        for queues in devices {
+            assert_eq!(queues.len(), threads);
+            nics.iter_mut().zip(queues).for_each(|(nics, nic)| nics.push(nic));
+        }
         assert!(sizes.is_some() || threads == config.cpus.len());
         let wanted = sizes.unwrap_or_else(|| ix_dataplane::memory_sizes(&config));
         let memory = PacketMemory::new(wanted).expect("packet memory for a test");
@@ -56,18 +69,17 @@ impl Rig {
         };
         // SAFETY: these are the only pools of this memory, which has frames for this many threads.
         let pools = unsafe { ix_dataplane::pools(&memory, threads, each) };
-        let mac = nics[0].info().mac;
         let wakers = (0..threads).map(|_| Waker::new(-1)).collect();
-        let shared = Arc::new(Shared::new(config, memory, wakers, &[mac], now_us));
+        let shared = Arc::new(Shared::new(config, memory, wakers, &macs, now_us));
         let page = ControlPage::anonymous(threads).expect("memory for a control page");
         let page = Arc::new(page);
         let arrays: Vec<Arrays> = nics.iter().map(|_| Arrays::new()).collect();
-        let parts = nics.into_iter().zip(pools).zip(&arrays).map(|((nic, pools), arrays)| {
+        let parts = nics.into_iter().zip(pools).zip(&arrays).map(|((nics, pools), arrays)| {
             // SAFETY: the arrays live beside the thread, and outlive it (`RigThread`). No other
             // writer or call array uses them.
             let (calls, events) =
                 unsafe { (CallArray::new(arrays.calls()), EventWriter::new(arrays.events())) };
-            ThreadParts { nics: vec![nic], pools, calls, events }
+            ThreadParts { nics, pools, calls, events }
         });
         let elastic = ix_dataplane::elastic_threads(&shared, &page, parts.collect(), &[], now_us);
         let threads = elastic.into_iter().zip(arrays);

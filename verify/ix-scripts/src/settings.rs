@@ -18,10 +18,13 @@ impl Default for Settings {
     /// The timeouts of the RFCs and of common hosts, which scripts count on: 200 ms at least until
     /// a retransmission, acknowledgements delayed by 40 ms, Nagle's algorithm for new sockets.
     /// Those of a data centre (`ix_tcp::Config::default`) come with `sysctl ix.defaults=1`. Doubled
-    /// timeouts are exact, for scripts give them to a few milliseconds, and the path's MTU is not
-    /// searched.
+    /// timeouts are exact, for scripts give them to a few milliseconds, the path's MTU is not
+    /// searched, and buffers stay as large as they begin.
     fn default() -> Settings {
         let tcp = Config {
+            rcv_buf_max_bytes: 0,
+            snd_buf_bytes: 1 << 20,
+            snd_buf_max_bytes: 0,
             min_rto_us: 200_000,
             rto_jitter_percent: 0,
             path_search: false,
@@ -195,8 +198,10 @@ impl Settings {
             "defaults" => self.tcp = Config { mss: tcp.mss, ..Config::default() },
             "mss" => tcp.mss = n as u16,
             "rcv_buf_bytes" => tcp.rcv_buf_bytes = n,
+            "rcv_buf_max_bytes" => tcp.rcv_buf_max_bytes = n,
             "rcv_buffers_max" => tcp.rcv_buffers_max = n,
             "snd_buf_bytes" => tcp.snd_buf_bytes = n,
+            "snd_buf_max_bytes" => tcp.snd_buf_max_bytes = n,
             "min_rto_us" => tcp.min_rto_us = n,
             "max_rto_us" => tcp.max_rto_us = n,
             "initial_rto_us" => tcp.initial_rto_us = n,

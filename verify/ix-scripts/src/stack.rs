@@ -40,7 +40,7 @@ enum Pending {
     /// Nothing.
     #[default]
     Nothing,
-    /// Whoever made the call, or offered so many bytes.
+    /// The maker of the call, or of an offer of so many bytes.
     Caller(u64),
     /// Transmit memory.
     Memory,
@@ -265,7 +265,7 @@ fn configuration(settings: &Settings, backlog: u32, at: Addresses) -> Config {
     let router = IpAddr::v4([a, b, 255, 254]);
     Config {
         host_addrs: vec![(IpAddr::v4(at.local.octets()), 16)],
-        gateway_addr: Some(router),
+        gateway_addrs: vec![router],
         arp: vec![(router, ROUTER_MAC), (IpAddr::v4(at.remote.octets()), ROUTER_MAC)],
         address_check: AddressCheck::Off,
         secret: *b"packets: secret.",

@@ -282,7 +282,7 @@ impl Peer {
                     self.done(plan, role);
                     return;
                 }
-                // The reset may be lost: whoever sees an end takes it.
+                // The reset may be lost: the end that is seen counts.
                 eof
             }
             End::HalfClose => {

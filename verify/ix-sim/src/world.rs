@@ -364,6 +364,7 @@ const GAUGES: &[&str] = &[
     "flows",
     "half_open",
     "time_wait",
+    "orphans",
     "rx_frames_in_use",
     "tx_frames_in_use",
     "app_timers",

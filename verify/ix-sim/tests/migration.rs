@@ -59,7 +59,7 @@ fn no_segment_is_lost_or_overtaken() {
             host.faults = Faults::none(host.faults.latency_us);
             host.stall = 0.0;
             (host.ring, host.rx_frames, host.tx_frames) = (4096, 4096, 2048);
-            // Whoever has no buffer for a segment loses it.
+            // A thread without a buffer for a segment loses it.
             let ix_tcp::Config { rcv_buffers_max, rcv_buf_bytes, .. } = ix_tcp::Config::default();
             (host.tcp.rcv_buffers_max, host.tcp.rcv_buf_bytes) = (rcv_buffers_max, rcv_buf_bytes);
             if host.spread == SpreadPlan::Random {

@@ -45,7 +45,7 @@ impl Segment {
     }
 }
 
-/// The byte that stands at `seq` in every stream of `seed`: whoever receives it can check it.
+/// The byte that stands at `seq` in every stream of `seed`: its receiver can check it.
 pub fn byte_at(seed: u32, seq: Seq) -> u8 {
     let mixed = (seq.0 ^ seed).wrapping_mul(0x9E37_79B1);
     (mixed >> 24) as u8 ^ (mixed >> 11) as u8

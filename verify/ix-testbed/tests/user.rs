@@ -2,8 +2,9 @@
 use ix_skip::{Need, skip};
 use ix_testbed::{Namespace, VethEnd, enter_user_namespace, try_user_namespace};
 
-/// libtest's last line, for whoever counts tests: this is one without libtest.
-const RESULT: &str = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
+/// libtest's first and last line, for the command that counts tests: this is one without libtest.
+const RESULT: &str =
+    "running 1 test\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
 
 /// Runs in a forked child as nobody; returns an exit status.
 fn as_nobody() -> i32 {

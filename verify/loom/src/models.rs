@@ -85,7 +85,7 @@ fn one_at_a_time_is_behind_a_door() {
     });
 }
 
-/// Whoever goes to sleep has seen the work, or is rung.
+/// A thread that goes to sleep has seen the work, or is rung.
 #[test]
 fn nobody_sleeps_beside_work() {
     loom::model(|| {
@@ -137,7 +137,8 @@ impl Post {
         }
     }
 
-    /// Waits for the message of this number. The bell is a counter here: whoever would sleep in
+    /// Waits for the message of this number. The bell is a counter here: a thread that would sleep
+    /// in
     /// `poll` for ever never comes out, and loom says so.
     fn receive(&self, serial: u64) {
         let direction = self.direction();
@@ -153,7 +154,7 @@ impl Post {
     }
 }
 
-/// Whoever goes to sleep for a message has seen it, or is rung: no wake-up is lost.
+/// A thread that goes to sleep for a message has seen it, or is rung: no wake-up is lost.
 #[test]
 fn no_message_of_a_crossing_is_slept_through() {
     loom::model(|| {

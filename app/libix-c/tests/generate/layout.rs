@@ -57,7 +57,7 @@ pub fn layouts() -> Vec<Layout> {
             in_flight_bytes,
             mss_bytes,
             retransmits,
-            reserved,
+            flags,
         }),
         layout!(PacketInfo { mac, device, frame_bytes_max, flags, queues_max, held_max }),
         layout!(ix_packet { data, bytes, number }),

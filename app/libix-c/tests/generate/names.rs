@@ -13,6 +13,7 @@ pub fn prefix(module: &str) -> &'static str {
         "migrated" => "IX_MIGRATED_",
         "dead" => "IX_DEAD_",
         "packet_kind" => "IX_PACKET_KIND_",
+        "flow_info_flag" => "IX_FLOW_INFO_FLAG_",
         "packet_flag" => "IX_PACKET_FLAG_",
         "gate_op" => "IX_GATE_",
         _ => panic!("a new module `{module}`: give it a prefix"),

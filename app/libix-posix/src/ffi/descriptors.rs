@@ -82,43 +82,32 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     new
 }
 
-/// A `dup` that replaces a number, which may be kept.
+/// A `dup` that replaces a number.
 fn over(fd: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> c_int {
-    if let Err(errno) = ops::before_linux(fd) {
-        return fail(errno) as c_int;
+    if fds::get(to) == Entry::Private {
+        return fail(libc::EBADF) as c_int;
     }
-    let was_kept = kept_numbers::taken_over(to);
+    if fds::is_ours(fd) || fds::is_ours(to) {
+        return ops::duplicate_over(fd, to, dup).unwrap_or_else(|errno| fail(errno) as c_int);
+    }
     let new = dup();
-    if new < 0 && was_kept {
-        kept_numbers::close(to);
+    if new >= 0 && fds::is_ours(to) {
+        // Another thread has got the number for a socket meanwhile, and has lost it again.
+        ops::duplicated(fd, to);
     }
     new
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
-    if fds::get(to) == Entry::Private {
-        return fail(libc::EBADF) as c_int;
-    }
     // SAFETY: the C library's `dup2` gets the program's own arguments.
-    let new = over(fd, to, || unsafe { real::dup2(fd, to) });
-    if new >= 0 && fd != to && (fds::is_ours(fd) || fds::is_ours(to)) {
-        ops::duplicated(fd, to);
-    }
-    new
+    over(fd, to, || unsafe { real::dup2(fd, to) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if fds::get(to) == Entry::Private {
-        return fail(libc::EBADF) as c_int;
-    }
     // SAFETY: the C library's `dup3` gets the program's own arguments.
-    let new = over(fd, to, || unsafe { real::dup3(fd, to, flags) });
-    if new >= 0 && (fds::is_ours(fd) || fds::is_ours(to)) {
-        ops::duplicated(fd, to);
-    }
-    new
+    over(fd, to, || unsafe { real::dup3(fd, to, flags) })
 }
 
 #[unsafe(no_mangle)]

@@ -1,7 +1,7 @@
 //! Processes, users and signals.
 use crate::lock::lock;
-use crate::{kept_numbers, outside, pid, process, real, serving, signals};
-use libc::{c_int, gid_t, pid_t, rlimit, sighandler_t, size_t, uid_t};
+use crate::{cancel, kept_numbers, outside, pid, process, real, serving, signals};
+use libc::{c_int, gid_t, pid_t, pthread_t, rlimit, sighandler_t, size_t, uid_t};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() -> pid_t {
@@ -22,6 +22,26 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     // SAFETY: `_exit` demands no more than this function does.
     unsafe { _exit(status) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_cancel(thread: pthread_t) -> c_int {
+    // Before the thread may end.
+    // SAFETY: `tid_of` demands no more than this function does.
+    let tid = unsafe { cancel::tid_of(thread) };
+    // SAFETY: the C library's `pthread_cancel` gets the program's own arguments.
+    let result = unsafe { real::pthread_cancel(thread) };
+    if let Some(tid) = tid {
+        cancel::cancelled(tid);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
+    cancel::type_set(kind);
+    // SAFETY: the C library's `pthread_setcanceltype` gets the program's own arguments.
+    unsafe { real::pthread_setcanceltype(kind, before) }
 }
 
 #[unsafe(no_mangle)]

@@ -1,7 +1,7 @@
 //! Calls that make sockets and connections.
 use super::{answer, fail};
 use crate::ops::{self, Instead, Outcome};
-use crate::{fds, kept_numbers, low_ports, mem, real, sockopt};
+use crate::{cancel, fds, kept_numbers, low_ports, mem, real, sockopt};
 use libc::{AF_UNSPEC, c_int, c_void, sockaddr, socklen_t};
 use std::net::SocketAddr;
 
@@ -52,16 +52,18 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // SAFETY: the program passes an address and its length, or null.
-    if unsafe { mem::family(address, len) } == Some(AF_UNSPEC) {
-        let outcome = ops::disconnect(fd).map(|()| 0);
-        return answer(fd, outcome, || on_linux() as isize) as c_int;
-    }
-    // SAFETY: the program passes an address and its length, or null.
-    let Ok(to) = (unsafe { mem::read_address(address, len) }) else {
-        return linux(fd, on_linux);
-    };
-    answer(fd, ops::connect(fd, to).map(|()| 0), || on_linux() as isize) as c_int
+    cancel::point(|| {
+        // SAFETY: the program passes an address and its length, or null.
+        if unsafe { mem::family(address, len) } == Some(AF_UNSPEC) {
+            let outcome = ops::disconnect(fd).map(|()| 0);
+            return answer(fd, outcome, || on_linux() as isize) as c_int;
+        }
+        // SAFETY: the program passes an address and its length, or null.
+        let Ok(to) = (unsafe { mem::read_address(address, len) }) else {
+            return linux(fd, on_linux);
+        };
+        answer(fd, ops::connect(fd, to).map(|()| 0), || on_linux() as isize) as c_int
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -78,27 +80,35 @@ pub unsafe extern "C" fn accept4(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the C library's `accept4` gets the program's own arguments.
-    let as_it_comes = || unsafe { real::accept4(fd, address, len, flags) };
-    let on_linux = || kept_numbers::lowest(as_it_comes(), flags);
+    let on_linux =
+        || kept_numbers::lowest(unsafe { real::accept4(fd, address, len, flags) }, flags);
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // `accept` holds the lock while it asks Linux; `lowest` takes it afterwards.
-    match ops::accept(fd, flags, as_it_comes) {
-        Ok((new, Some(_))) if !address.is_null() && !has_room(address, len) => {
-            // SAFETY: `close` demands no more; the program does not know the descriptor yet.
-            unsafe { super::descriptors::close(new) };
-            fail(libc::EFAULT) as c_int
+    // With the lock held: the C library's call is a cancellation point.
+    // SAFETY: the program's own arguments, by the system call itself.
+    let as_it_comes = || unsafe {
+        real::own_call();
+        libc::syscall(libc::SYS_accept4, fd, address, len, flags) as c_int
+    };
+    cancel::point(|| {
+        // `accept` holds the lock while it asks Linux; `lowest` takes it afterwards.
+        match ops::accept(fd, flags, as_it_comes) {
+            Ok((new, Some(_))) if !address.is_null() && !has_room(address, len) => {
+                // SAFETY: `close` demands no more; the program does not know the descriptor yet.
+                unsafe { super::descriptors::close(new) };
+                fail(libc::EFAULT) as c_int
+            }
+            Ok((new, Some((peer, ipv6)))) => {
+                // SAFETY: the program has room for an address there, or passes null.
+                unsafe { mem::write_address(peer, ipv6, address, len) };
+                new
+            }
+            Ok((new, None)) => kept_numbers::lowest(new, flags),
+            Err(Instead::Linux) => linux(fd, on_linux),
+            Err(Instead::Errno(errno)) => fail(errno) as c_int,
         }
-        Ok((new, Some((peer, ipv6)))) => {
-            // SAFETY: the program has room for an address there, or passes null.
-            unsafe { mem::write_address(peer, ipv6, address, len) };
-            new
-        }
-        Ok((new, None)) => kept_numbers::lowest(new, flags),
-        Err(Instead::Linux) => linux(fd, on_linux),
-        Err(Instead::Errno(errno)) => fail(errno) as c_int,
-    }
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -1,14 +1,16 @@
 //! Calls that read and write.
+use super::waits::duration;
 use super::{answer, fail};
 use crate::fds::{self, Entry};
 use crate::mem::{self, Gather, Scatter, is_possible};
 use crate::ops::{Instead, Outcome};
 use crate::receive::{self, Received};
-use crate::{cmsg, log, real, send};
+use crate::{cancel, cmsg, log, real, send, signals};
 use libc::{
     MSG_NOSIGNAL, MSG_WAITFORONE, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t,
     sockaddr, socklen_t, ssize_t, timespec,
 };
+use std::time::Instant;
 
 fn piece(at: *const c_void, len: size_t) -> [iovec; 1] {
     [iovec { iov_base: at.cast_mut(), iov_len: len.min(isize::MAX as usize) }]
@@ -35,13 +37,15 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    if len == 0 && matches!(fds::get(fd), Entry::Socket(_)) {
-        return 0;
-    }
-    let piece = piece(to, len);
-    // SAFETY: the program lets this call write to its pieces.
-    let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, 0);
-    answer(fd, received.map(|received| received.bytes), on_linux)
+    cancel::point(|| {
+        if len == 0 && matches!(fds::get(fd), Entry::Socket(_)) {
+            return 0;
+        }
+        let piece = piece(to, len);
+        // SAFETY: the program lets this call write to its pieces.
+        let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, 0);
+        answer(fd, received.map(|received| received.bytes), on_linux)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -65,17 +69,19 @@ pub unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssi
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // SAFETY: the program passes an array of this many pieces.
-    let pieces = match unsafe { mem::pieces(to, count as usize, libc::EINVAL) } {
-        Ok(pieces) => pieces,
-        Err(errno) => return fail(errno),
-    };
-    // SAFETY: the program lets this call write to its pieces.
-    let scatter = unsafe { Scatter::new(pieces) };
-    if scatter.left() == 0 {
-        return 0;
-    }
-    answer(fd, receive::receive(fd, scatter, 0).map(|received| received.bytes), on_linux)
+    cancel::point(|| {
+        // SAFETY: the program passes an array of this many pieces.
+        let pieces = match unsafe { mem::pieces(to, count as usize, libc::EINVAL) } {
+            Ok(pieces) => pieces,
+            Err(errno) => return fail(errno),
+        };
+        // SAFETY: the program lets this call write to its pieces.
+        let scatter = unsafe { Scatter::new(pieces) };
+        if scatter.left() == 0 {
+            return 0;
+        }
+        answer(fd, receive::receive(fd, scatter, 0).map(|received| received.bytes), on_linux)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -85,10 +91,12 @@ pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    let piece = piece(to, len);
-    // SAFETY: the program lets this call write to its pieces.
-    let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, flags);
-    answer(fd, received.map(|received| received.bytes), on_linux)
+    cancel::point(|| {
+        let piece = piece(to, len);
+        // SAFETY: the program lets this call write to its pieces.
+        let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, flags);
+        answer(fd, received.map(|received| received.bytes), on_linux)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -120,18 +128,20 @@ pub unsafe extern "C" fn recvfrom(
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    let piece = piece(to, len);
-    // SAFETY: the program lets this call write to its pieces.
-    let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, flags);
-    if let Ok(Received { from: sender, ipv6, .. }) = received {
-        let has_room = is_possible(from, 1) && is_possible(from_len, size_of::<socklen_t>());
-        if !from.is_null() && !has_room {
-            return fail(libc::EFAULT);
+    cancel::point(|| {
+        let piece = piece(to, len);
+        // SAFETY: the program lets this call write to its pieces.
+        let received = receive::receive(fd, unsafe { Scatter::new(&piece) }, flags);
+        if let Ok(Received { from: sender, ipv6, .. }) = received {
+            let has_room = is_possible(from, 1) && is_possible(from_len, size_of::<socklen_t>());
+            if !from.is_null() && !has_room {
+                return fail(libc::EFAULT);
+            }
+            // SAFETY: the program has room for an address there, or passes null.
+            unsafe { write_sender(sender, ipv6, from, from_len) };
         }
-        // SAFETY: the program has room for an address there, or passes null.
-        unsafe { write_sender(sender, ipv6, from, from_len) };
-    }
-    answer(fd, received.map(|received| received.bytes), on_linux)
+        answer(fd, received.map(|received| received.bytes), on_linux)
+    })
 }
 
 /// # Safety
@@ -171,11 +181,19 @@ pub unsafe extern "C" fn __recvfrom_chk(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    if !fds::is_ours(fd) {
+        // SAFETY: the C library's `recvmsg` gets the program's own arguments.
+        return unsafe { real::recvmsg(fd, message, flags) };
+    }
+    // SAFETY: `receive_message` demands no more than this function does.
+    cancel::point(|| unsafe { receive_message(fd, message, flags) })
+}
+
+/// # Safety
+/// As `recvmsg`.
+unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the C library's `recvmsg` gets the program's own arguments.
     let on_linux = move || unsafe { real::recvmsg(fd, message, flags) };
-    if !fds::is_ours(fd) {
-        return on_linux();
-    }
     if !is_possible(message, size_of::<msghdr>()) {
         return fail(libc::EFAULT);
     }
@@ -211,26 +229,49 @@ pub unsafe extern "C" fn recvmmsg(
         // SAFETY: the C library's `recvmmsg` gets the program's own arguments.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }
-    if count > 0 && !is_possible(messages, count as usize * size_of::<mmsghdr>()) {
-        return fail(libc::EFAULT) as c_int;
-    }
-    let mut flags = flags;
-    let wait_for_one = flags & MSG_WAITFORONE != 0;
-    flags &= !MSG_WAITFORONE;
-    for index in 0..count {
-        // SAFETY: below `count`, which says how many messages there are.
-        let message = unsafe { &mut *messages.add(index as usize) };
-        // SAFETY: `recvmsg` demands no more than this function does.
-        let received = unsafe { recvmsg(fd, &mut message.msg_hdr, flags) };
-        if received < 0 {
-            return if index > 0 { index as c_int } else { -1 };
+    cancel::point(|| {
+        // SAFETY: null, or a time of the program's.
+        let until = match unsafe { duration(timeout) } {
+            Ok(time) => time.and_then(|time| Instant::now().checked_add(time)),
+            Err(errno) => return fail(errno) as c_int,
+        };
+        if count > 0 && !is_possible(messages, count as usize * size_of::<mmsghdr>()) {
+            return fail(libc::EFAULT) as c_int;
         }
-        message.msg_len = received as c_uint;
-        if wait_for_one {
-            flags |= libc::MSG_DONTWAIT;
+        let mut flags = flags;
+        let wait_for_one = flags & MSG_WAITFORONE != 0;
+        flags &= !MSG_WAITFORONE;
+        let mut index = 0;
+        while index < count {
+            // SAFETY: below `count`, which says how many messages there are.
+            let message = unsafe { &mut *messages.add(index as usize) };
+            // SAFETY: `receive_message` demands no more than this function does.
+            let received = unsafe { receive_message(fd, &mut message.msg_hdr, flags) };
+            if received < 0 {
+                break;
+            }
+            message.msg_len = received as c_uint;
+            index += 1;
+            // A further wait would forget that the thread was interrupted or cancelled.
+            if signals::interrupted() != 0 {
+                break;
+            }
+            if wait_for_one {
+                flags |= libc::MSG_DONTWAIT;
+            }
+            // As on Linux, the clock is read between datagrams: it ends no wait for one.
+            let Some(until) = until else { continue };
+            let left = until.saturating_duration_since(Instant::now());
+            // SAFETY: not null, because there is a limit.
+            let timeout = unsafe { &mut *timeout };
+            timeout.tv_sec = left.as_secs() as i64;
+            timeout.tv_nsec = left.subsec_nanos().into();
+            if left.is_zero() {
+                break;
+            }
         }
-    }
-    count as c_int
+        if index == 0 && count > 0 { -1 } else { index as c_int }
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -240,9 +281,11 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> s
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    let piece = piece(from, len);
-    // SAFETY: the program does not change its pieces during this call.
-    sent(fd, send::send(fd, unsafe { Gather::new(&piece) }, 0, None), 0, on_linux)
+    cancel::point(|| {
+        let piece = piece(from, len);
+        // SAFETY: the program does not change its pieces during this call.
+        sent(fd, send::send(fd, unsafe { Gather::new(&piece) }, 0, None), 0, on_linux)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -252,13 +295,15 @@ pub unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> 
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // SAFETY: the program passes an array of this many pieces.
-    let pieces = match unsafe { mem::pieces(from, count as usize, libc::EINVAL) } {
-        Ok(pieces) => pieces,
-        Err(errno) => return fail(errno),
-    };
-    // SAFETY: the program does not change its pieces during this call.
-    sent(fd, send::send(fd, unsafe { Gather::new(pieces) }, 0, None), 0, on_linux)
+    cancel::point(|| {
+        // SAFETY: the program passes an array of this many pieces.
+        let pieces = match unsafe { mem::pieces(from, count as usize, libc::EINVAL) } {
+            Ok(pieces) => pieces,
+            Err(errno) => return fail(errno),
+        };
+        // SAFETY: the program does not change its pieces during this call.
+        sent(fd, send::send(fd, unsafe { Gather::new(pieces) }, 0, None), 0, on_linux)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -273,9 +318,11 @@ pub unsafe extern "C" fn send(
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    let piece = piece(from, len);
-    // SAFETY: the program does not change its pieces during this call.
-    sent(fd, send::send(fd, unsafe { Gather::new(&piece) }, flags, None), flags, on_linux)
+    cancel::point(|| {
+        let piece = piece(from, len);
+        // SAFETY: the program does not change its pieces during this call.
+        sent(fd, send::send(fd, unsafe { Gather::new(&piece) }, flags, None), flags, on_linux)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -292,14 +339,16 @@ pub unsafe extern "C" fn sendto(
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // SAFETY: the program passes an address and its length, or null.
-    let to = match unsafe { destination(to, to_len) } {
-        Ok(to) => to,
-        Err(errno) => return fail(errno),
-    };
-    let piece = piece(from, len);
-    // SAFETY: the program does not change its pieces during this call.
-    sent(fd, send::send(fd, unsafe { Gather::new(&piece) }, flags, to), flags, on_linux)
+    cancel::point(|| {
+        // SAFETY: the program passes an address and its length, or null.
+        let to = match unsafe { destination(to, to_len) } {
+            Ok(to) => to,
+            Err(errno) => return fail(errno),
+        };
+        let piece = piece(from, len);
+        // SAFETY: the program does not change its pieces during this call.
+        sent(fd, send::send(fd, unsafe { Gather::new(&piece) }, flags, to), flags, on_linux)
+    })
 }
 
 /// # Safety
@@ -321,11 +370,19 @@ unsafe fn destination(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    if !fds::is_ours(fd) {
+        // SAFETY: the C library's `sendmsg` gets the program's own arguments.
+        return unsafe { real::sendmsg(fd, message, flags) };
+    }
+    // SAFETY: `send_message` demands no more than this function does.
+    cancel::point(|| unsafe { send_message(fd, message, flags) })
+}
+
+/// # Safety
+/// As `sendmsg`.
+unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the C library's `sendmsg` gets the program's own arguments.
     let on_linux = || unsafe { real::sendmsg(fd, message, flags) };
-    if !fds::is_ours(fd) {
-        return on_linux();
-    }
     if !is_possible(message, size_of::<msghdr>()) {
         return fail(libc::EFAULT);
     }
@@ -348,6 +405,16 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     sent(fd, send::send_as(fd, gather, flags, to, send_control), flags, on_linux)
 }
 
+/// How many bytes a message has.
+///
+/// # Safety
+/// `send_message` has sent it.
+unsafe fn len_of(header: &msghdr) -> usize {
+    // SAFETY: the caller's promise.
+    let pieces = unsafe { mem::pieces(header.msg_iov, header.msg_iovlen, libc::EMSGSIZE) };
+    pieces.map_or(0, |pieces| pieces.iter().map(|piece| piece.iov_len).sum())
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmmsg(
     fd: c_int,
@@ -359,21 +426,30 @@ pub unsafe extern "C" fn sendmmsg(
         // SAFETY: the C library's `sendmmsg` gets the program's own arguments.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
     }
-    let count = count.min(libc::UIO_MAXIOV as c_uint);
-    if count > 0 && !is_possible(messages, count as usize * size_of::<mmsghdr>()) {
-        return fail(libc::EFAULT) as c_int;
-    }
-    for index in 0..count {
-        // SAFETY: below `count`, which says how many messages there are.
-        let message = unsafe { &mut *messages.add(index as usize) };
-        // SAFETY: `sendmsg` demands no more than this function does.
-        let sent = unsafe { sendmsg(fd, &message.msg_hdr, flags) };
-        if sent < 0 {
-            return if index > 0 { index as c_int } else { -1 };
+    cancel::point(|| {
+        let count = count.min(libc::UIO_MAXIOV as c_uint);
+        if count > 0 && !is_possible(messages, count as usize * size_of::<mmsghdr>()) {
+            return fail(libc::EFAULT) as c_int;
         }
-        message.msg_len = sent as c_uint;
-    }
-    count as c_int
+        for index in 0..count {
+            // SAFETY: below `count`, which says how many messages there are.
+            let message = unsafe { &mut *messages.add(index as usize) };
+            // SAFETY: `send_message` demands no more than this function does.
+            let sent = unsafe { send_message(fd, &message.msg_hdr, flags) };
+            if sent < 0 {
+                return if index > 0 { index as c_int } else { -1 };
+            }
+            message.msg_len = sent as c_uint;
+            // The rest of this message comes before the next one; and a further wait would forget
+            // that the thread was interrupted or cancelled.
+            // SAFETY: the array that was just sent from.
+            let whole = unsafe { len_of(&message.msg_hdr) };
+            if (sent as usize) < whole || signals::interrupted() != 0 {
+                return (index + 1) as c_int;
+            }
+        }
+        count as c_int
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -388,19 +464,27 @@ pub unsafe extern "C" fn sendfile(
     if !fds::is_ours(out) || receive::queued(out) == Err(Instead::Linux) {
         return on_linux();
     }
+    // SAFETY: `copy_file` demands no more than this function does.
+    cancel::no_point(|| unsafe { copy_file(out, input, offset, count) })
+}
+
+/// # Safety
+/// As `sendfile`.
+unsafe fn copy_file(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     let mut total = 0;
     let mut buffer = vec![0u8; count.min(128 << 10)];
     while total < count {
         let len = buffer.len().min(count - total);
         // SAFETY: null, or an offset of the program's, which waits for this call.
         let at = unsafe { offset.as_ref() }.copied();
-        // SAFETY: the C library's `read` gets the program's own arguments.
+        // The C library's functions are cancellation points, and `sendfile` is none.
+        // SAFETY: our own buffer with its length.
         let n = unsafe {
             match at {
-                Some(at) => libc::pread(input, buffer.as_mut_ptr().cast(), len, at),
-                None => real::read(input, buffer.as_mut_ptr().cast(), len),
+                Some(at) => libc::syscall(libc::SYS_pread64, input, buffer.as_mut_ptr(), len, at),
+                None => libc::syscall(libc::SYS_read, input, buffer.as_mut_ptr(), len),
             }
-        };
+        } as ssize_t;
         if n <= 0 {
             return if total > 0 || n == 0 { total as ssize_t } else { -1 };
         }
@@ -422,6 +506,10 @@ pub unsafe extern "C" fn sendfile(
         total += taken as usize;
         if result < n {
             return if total > 0 { total as ssize_t } else { -1 };
+        }
+        // The next wait would forget it.
+        if signals::interrupted() != 0 {
+            break;
         }
     }
     total as ssize_t

@@ -2,7 +2,7 @@
 use super::answer;
 use crate::mem::is_possible;
 use crate::ops::{self, Instead, Outcome};
-use crate::{epoll, fds, kept_numbers, log, poll, real, signals};
+use crate::{cancel, epoll, fds, kept_numbers, log, poll, real, signals};
 use core::ptr::null_mut;
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ unsafe fn until(time: *const timespec) -> Result<Option<Instant>, i32> {
 ///
 /// # Safety
 /// `time` is null or can be read.
-unsafe fn duration(time: *const timespec) -> Result<Option<Duration>, i32> {
+pub(super) unsafe fn duration(time: *const timespec) -> Result<Option<Duration>, i32> {
     if time.is_null() {
         return Ok(None);
     }
@@ -128,15 +128,17 @@ pub unsafe extern "C" fn epoll_pwait(
     if !fds::is_ours(set) || count <= 0 {
         return on_linux() as c_int;
     }
-    if !is_possible(events, count as usize * size_of::<epoll_event>()) {
-        return super::fail(libc::EFAULT) as c_int;
-    }
-    // SAFETY: the program has room for this many events there.
-    let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
-    let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
-    // SAFETY: null, or a mask of the program's.
-    let outcome = unsafe { with_mask(mask, || epoll::wait_set(set, slice, timeout)) };
-    answer(set, outcome, on_linux) as c_int
+    cancel::point(|| {
+        if !is_possible(events, count as usize * size_of::<epoll_event>()) {
+            return super::fail(libc::EFAULT) as c_int;
+        }
+        // SAFETY: the program has room for this many events there.
+        let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
+        let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        // SAFETY: null, or a mask of the program's.
+        let outcome = unsafe { with_mask(mask, || epoll::wait_set(set, slice, timeout)) };
+        answer(set, outcome, on_linux) as c_int
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -154,19 +156,21 @@ pub unsafe extern "C" fn epoll_pwait2(
     if !fds::is_ours(set) || count <= 0 {
         return on_linux() as c_int;
     }
-    if !is_possible(events, count as usize * size_of::<epoll_event>()) {
-        return super::fail(libc::EFAULT) as c_int;
-    }
-    // SAFETY: null, or a time of the program's.
-    let timeout = match unsafe { duration(timeout) } {
-        Ok(timeout) => timeout,
-        Err(errno) => return super::fail(errno) as c_int,
-    };
-    // SAFETY: the program has room for this many events there.
-    let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
-    // SAFETY: null, or a mask of the program's.
-    let outcome = unsafe { with_mask(mask, || epoll::wait_set(set, slice, timeout)) };
-    answer(set, outcome, on_linux) as c_int
+    cancel::point(|| {
+        if !is_possible(events, count as usize * size_of::<epoll_event>()) {
+            return super::fail(libc::EFAULT) as c_int;
+        }
+        // SAFETY: null, or a time of the program's.
+        let timeout = match unsafe { duration(timeout) } {
+            Ok(timeout) => timeout,
+            Err(errno) => return super::fail(errno) as c_int,
+        };
+        // SAFETY: the program has room for this many events there.
+        let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
+        // SAFETY: null, or a mask of the program's.
+        let outcome = unsafe { with_mask(mask, || epoll::wait_set(set, slice, timeout)) };
+        answer(set, outcome, on_linux) as c_int
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -176,10 +180,12 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int
     if count == 0 || !is_possible(fds, (count as usize).saturating_mul(size_of::<pollfd>())) {
         return on_linux() as c_int;
     }
-    signals::reset();
-    // SAFETY: the program passes an array of this many descriptors.
-    let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    answer(-1, poll::poll(slice, epoll::until_ms(timeout_ms)), on_linux) as c_int
+    cancel::point(|| {
+        signals::reset();
+        // SAFETY: the program passes an array of this many descriptors.
+        let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+        answer(-1, poll::poll(slice, epoll::until_ms(timeout_ms)), on_linux) as c_int
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -208,16 +214,18 @@ pub unsafe extern "C" fn ppoll(
     if count == 0 || !is_possible(fds, (count as usize).saturating_mul(size_of::<pollfd>())) {
         return on_linux() as c_int;
     }
-    // SAFETY: null, or a time of the program's.
-    let until = match unsafe { until(timeout) } {
-        Ok(until) => until,
-        Err(errno) => return super::fail(errno) as c_int,
-    };
-    // SAFETY: the program passes an array of this many descriptors.
-    let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    // SAFETY: null, or a mask of the program's.
-    let outcome = unsafe { with_mask(mask, || poll::poll(slice, until)) };
-    answer(-1, outcome, on_linux) as c_int
+    cancel::point(|| {
+        // SAFETY: null, or a time of the program's.
+        let until = match unsafe { until(timeout) } {
+            Ok(until) => until,
+            Err(errno) => return super::fail(errno) as c_int,
+        };
+        // SAFETY: the program passes an array of this many descriptors.
+        let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+        // SAFETY: null, or a mask of the program's.
+        let outcome = unsafe { with_mask(mask, || poll::poll(slice, until)) };
+        answer(-1, outcome, on_linux) as c_int
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -268,29 +276,32 @@ pub unsafe extern "C" fn select(
     if count <= 0 || !has_time || !are_sets([read, write, except], count) {
         return on_linux() as c_int;
     }
-    let start = Instant::now();
-    // SAFETY: null, or a time of the program's.
-    let limit = match unsafe { timeout.as_ref() } {
-        None => None,
-        Some(time) if time.tv_sec < 0 || time.tv_usec < 0 => return on_linux() as c_int,
-        Some(time) => Some(
-            Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64),
-        ),
-    };
-    let until = limit.and_then(|limit| start.checked_add(limit));
-    // SAFETY: each is null, or a set of `count` bits.
-    let sets = unsafe { (words(read, count), words(write, count), words(except, count)) };
-    let outcome = poll::select(count, sets.0, sets.1, sets.2, until);
-    // As Linux does, writes how much time is left.
-    if let (Some(limit), Some(timeout), true) =
+    cancel::point(|| {
+        let start = Instant::now();
         // SAFETY: null, or a time of the program's.
-        (limit, unsafe { timeout.as_mut() }, outcome != Err(crate::ops::Instead::Linux))
-    {
-        let left = limit.saturating_sub(start.elapsed());
-        (timeout.tv_sec, timeout.tv_usec) =
-            (left.as_secs() as i64, i64::from(left.subsec_micros()));
-    }
-    answer(-1, outcome, on_linux) as c_int
+        let limit = match unsafe { timeout.as_ref() } {
+            None => None,
+            Some(time) if time.tv_sec < 0 || time.tv_usec < 0 => return on_linux() as c_int,
+            Some(time) => Some(
+                Duration::from_secs(time.tv_sec as u64)
+                    + Duration::from_micros(time.tv_usec as u64),
+            ),
+        };
+        let until = limit.and_then(|limit| start.checked_add(limit));
+        // SAFETY: each is null, or a set of `count` bits.
+        let sets = unsafe { (words(read, count), words(write, count), words(except, count)) };
+        let outcome = poll::select(count, sets.0, sets.1, sets.2, until);
+        // As Linux does, writes how much time is left.
+        if let (Some(limit), Some(timeout), true) =
+            // SAFETY: null, or a time of the program's.
+            (limit, unsafe { timeout.as_mut() }, outcome != Err(crate::ops::Instead::Linux))
+        {
+            let left = limit.saturating_sub(start.elapsed());
+            (timeout.tv_sec, timeout.tv_usec) =
+                (left.as_secs() as i64, i64::from(left.subsec_micros()));
+        }
+        answer(-1, outcome, on_linux) as c_int
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -307,15 +318,17 @@ pub unsafe extern "C" fn pselect(
     if count <= 0 || !are_sets([read, write, except], count) {
         return on_linux() as c_int;
     }
-    // SAFETY: null, or a time of the program's.
-    let until = match unsafe { until(timeout) } {
-        Ok(until) => until,
-        Err(errno) => return super::fail(errno) as c_int,
-    };
-    // SAFETY: each is null, or a set of `count` bits.
-    let sets = unsafe { (words(read, count), words(write, count), words(except, count)) };
-    let outcome =
-        // SAFETY: null, or a mask of the program's.
-        unsafe { with_mask(mask, || poll::select(count, sets.0, sets.1, sets.2, until)) };
-    answer(-1, outcome, on_linux) as c_int
+    cancel::point(|| {
+        // SAFETY: null, or a time of the program's.
+        let until = match unsafe { until(timeout) } {
+            Ok(until) => until,
+            Err(errno) => return super::fail(errno) as c_int,
+        };
+        // SAFETY: each is null, or a set of `count` bits.
+        let sets = unsafe { (words(read, count), words(write, count), words(except, count)) };
+        let outcome =
+            // SAFETY: null, or a mask of the program's.
+            unsafe { with_mask(mask, || poll::select(count, sets.0, sets.1, sets.2, until)) };
+        answer(-1, outcome, on_linux) as c_int
+    })
 }

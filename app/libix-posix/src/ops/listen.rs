@@ -1,7 +1,7 @@
 //! `listen` and `accept`.
 use super::{
     Instead, Outcome, give_number, linux_name, poll_if_repeated, socket_of, use_linux,
-    wait_for_answer,
+    wait_for_answer, watches_become_ours,
 };
 use crate::lock::{Guard, lock};
 use crate::slab::Id;
@@ -71,10 +71,14 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         });
     }
     core.size_backlog(port);
-    for watch in core.sockets.get(id).map_or(Vec::new(), |socket| socket.watches.clone()) {
-        if let Some(set) = core.sets.get_mut(watch.set) {
-            if both { set.becomes_both(watch.fd) } else { set.becomes_ours(watch.fd) }
+    if both {
+        for watch in core.sockets.get(id).map_or(Vec::new(), |socket| socket.watches.clone()) {
+            if let Some(set) = core.sets.get_mut(watch.set) {
+                set.becomes_both(watch.key);
+            }
         }
+    } else {
+        watches_become_ours(&mut core, id);
     }
     if !core.has_begun() {
         // Noted: the dataplane starts in the process that waits for connections.

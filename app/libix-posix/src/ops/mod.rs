@@ -18,10 +18,10 @@ use crate::fds::{self, Entry};
 use crate::lock::{Guard, lock};
 use crate::log::{self, Once};
 use crate::slab::Id;
-use crate::socket::{Kind, Socket, Under};
+use crate::socket::{File, Kind, Socket, Under, Watch};
 use crate::state::Core;
 use crate::wait::{self, Interest, Stop, WaitSpec};
-use crate::{mem, real, serving, signals};
+use crate::{kept_numbers, mem, real, serving, signals};
 pub use bind::{become_datagrams, bind, ephemeral_ports};
 pub use blocking::{block, is_nonblocking, set_nonblocking};
 pub use close::{linger, shutdown};
@@ -114,18 +114,55 @@ pub fn drop_entry(core: &mut Core, entry: Entry) {
             if set.fds == 0 {
                 for watch in core::mem::take(&mut set.watches) {
                     if let Some(outer) = core.sets.get_mut(watch.set) {
-                        outer.forget(watch.fd);
+                        outer.forget(watch.key);
                     }
                 }
-                core.sets.remove(id);
+                let keys = core.sets.remove(id).map_or(Vec::new(), |set| set.keys());
+                for key in keys {
+                    let watch = Watch { set: id, key };
+                    let watches = match key.file {
+                        File::Socket(id) => core.sockets.get_mut(id).map(|at| &mut at.watches),
+                        File::Set(id) => core.sets.get_mut(id).map(|at| &mut at.watches),
+                    };
+                    if let Some(watches) = watches {
+                        watches.retain(|other| *other != watch);
+                    }
+                }
             }
         }
     }
 }
 
+/// `dup2` and `dup3`: `dup` makes `to` name the file of `from` on Linux. Under the lock, so that no
+/// thread takes `to` for the socket that it named, and changes the file that it names now.
+pub fn duplicate_over(from: RawFd, to: RawFd, dup: impl FnOnce() -> RawFd) -> Result<RawFd, i32> {
+    let mut core = lock();
+    match fds::get(from) {
+        Entry::Socket(_) => use_linux(&mut core, from)?,
+        Entry::Kept => return Err(libc::EBADF),
+        _ => {}
+    }
+    let was_kept = kept_numbers::taken_over(&mut core, to);
+    let new = dup();
+    if new < 0 {
+        let errno = real::errno();
+        if was_kept {
+            kept_numbers::close(to);
+        }
+        return Err(errno);
+    }
+    if from != to {
+        follow(&mut core, from, to);
+    }
+    Ok(new)
+}
+
 /// `to` names the same as `from` now.
 pub fn duplicated(from: RawFd, to: RawFd) {
-    let mut core = lock();
+    follow(&mut lock(), from, to);
+}
+
+fn follow(core: &mut Core, from: RawFd, to: RawFd) {
     let entry = fds::get(from);
     match entry {
         Entry::Linux | Entry::Private | Entry::Kept => {}
@@ -145,7 +182,7 @@ pub fn duplicated(from: RawFd, to: RawFd) {
         }
     }
     let before = fds::replace(to, entry);
-    drop_entry(&mut core, before);
+    drop_entry(core, before);
 }
 
 /// Makes a socket Linux's for good.
@@ -203,13 +240,23 @@ fn linux_name(fd: RawFd) -> Result<SocketAddr, i32> {
 
 /// A socket has become IX's: so do its entries in epoll sets.
 fn move_watches(core: &mut Core, id: Id) {
+    watches_become_ours(core, id);
+    core.notify(id, !0);
+}
+
+/// The entries of a socket in epoll sets are IX's from now on, and no longer in the real sets.
+fn watches_become_ours(core: &mut Core, id: Id) {
     let Some(socket) = core.sockets.get(id) else { return };
+    let mut all_deleted = true;
     for watch in socket.watches.clone() {
         if let Some(set) = core.sets.get_mut(watch.set) {
-            set.becomes_ours(watch.fd);
+            let is_named = fds::get(watch.key.fd) == Entry::Socket(fds::index_of(id));
+            all_deleted &= set.becomes_ours(watch.key, is_named);
         }
     }
-    core.notify(id, !0);
+    if !all_deleted {
+        under::replace_linux(core, id);
+    }
 }
 
 /// Waits for a result of the dataplane that comes with the next cycle.
@@ -260,5 +307,31 @@ pub fn keep_nonblocking(fd: RawFd) {
             let flags = real::fcntl(fd, libc::F_GETFL, 0);
             real::fcntl(fd, libc::F_SETFL, (flags | libc::O_NONBLOCK) as usize);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::epoll_set::{ReportedBy, Set};
+    use crate::socket::Key;
+
+    #[test]
+    fn a_set_that_ends_leaves_nothing_in_what_it_watched() {
+        let mut core = Core::new();
+        let idle = Kind::Idle { stream: true, ix: false, both: false };
+        let socket = core.sockets.insert(Socket::new(idle, false, false));
+        let [outer, inner] = [0; 2].map(|_| core.sets.insert(Set::new(-1)));
+        for file in [File::Socket(socket), File::Set(inner)] {
+            let watch = Watch { set: outer, key: Key { fd: 5, file } };
+            core.sets.get_mut(outer).unwrap().add(watch.key, ReportedBy::Ours, 0, 0);
+            match file {
+                File::Socket(id) => core.sockets.get_mut(id).unwrap().watches.push(watch),
+                File::Set(id) => core.sets.get_mut(id).unwrap().watches.push(watch),
+            }
+        }
+        drop_entry(&mut core, Entry::Epoll(fds::index_of(outer)));
+        assert_eq!(core.sockets.get(socket).unwrap().watches, []);
+        assert_eq!(core.sets.get(inner).unwrap().watches, []);
     }
 }

@@ -25,8 +25,7 @@ impl Linux for Sockets {
     }
 
     fn close(&mut self, fd: RawFd) {
-        // SAFETY: ours alone.
-        unsafe { real::close(fd) };
+        real::close_held(fd);
     }
 }
 
@@ -42,8 +41,7 @@ pub fn give_number(core: &mut Core, id: Id, flags: i32) -> Result<RawFd, i32> {
         Taken::Kept(fd) => (fd, Under::Number),
     };
     if fd as usize >= fds::FDS_MAX {
-        // SAFETY: no pointers; the program does not know the descriptor yet.
-        unsafe { real::close(fd) };
+        real::close_held(fd);
         let text = format!(
             "no descriptor for a socket: its number must be below {}, and all of those are in use",
             fds::FDS_MAX
@@ -86,8 +84,7 @@ pub fn close_number(core: &mut Core, fd: RawFd) -> Entry {
         kept_numbers::changed(core);
     } else {
         fds::replace(fd, Entry::Linux);
-        // SAFETY: the program closes it.
-        unsafe { real::close(fd) };
+        real::close_held(fd);
         freed(fd);
     }
     entry
@@ -99,22 +96,67 @@ pub fn use_linux(core: &mut Core, fd: RawFd) -> Result<(), i32> {
     let Entry::Socket(index) = fds::get(fd) else { return Ok(()) };
     let Some(id) = core.sockets.id_at(index) else { return Ok(()) };
     let Some(socket) = core.sockets.get_mut(id) else { return Ok(()) };
+    if socket.under == Under::Used {
+        return Ok(());
+    }
+    if !is_socket(fd) {
+        // The program has closed the number by a call that is not seen here, and it may name
+        // another file now.
+        let entry = fds::replace(fd, Entry::Linux);
+        drop_entry(core, entry);
+        return Ok(());
+    }
+    // This number names the socket. The one that it was given first may name another file by now.
+    socket.number = fd;
     if socket.under == Under::Number {
         let new = linux_kind(socket).open()?;
-        // SAFETY: no pointers; only this function knows of `new`.
+        // SAFETY: no pointers; only this function knows of `new`, and while the lock is held `fd`
+        // names this socket.
         unsafe {
-            real::dup3(new, socket.number, libc::O_CLOEXEC);
-            real::close(new);
+            real::dup3(new, fd, libc::O_CLOEXEC);
+            real::close_held(new);
         }
     }
-    if socket.under != Under::Used {
-        socket.under = Under::Used;
-        replay(socket);
-    }
+    socket.under = Under::Used;
+    replay(socket);
     Ok(())
 }
 
-/// The same, for a call that goes on to Linux as a whole.
+/// Whether a number names a socket on Linux.
+fn is_socket(fd: RawFd) -> bool {
+    // SAFETY: fills a local.
+    unsafe {
+        let mut status: libc::stat = core::mem::zeroed();
+        libc::syscall(libc::SYS_fstat, fd, &raw mut status) == 0
+            && status.st_mode & libc::S_IFMT == libc::S_IFSOCK
+    }
+}
+
+/// A socket is IX's, and its Linux socket is in an epoll set under a number that no longer names
+/// it: the entry can then not be deleted. Puts another file under the numbers that are left, so
+/// that the Linux socket ends and its entries with it (epoll(7)).
+#[cold]
+pub fn replace_linux(core: &mut Core, id: Id) {
+    let Some(socket) = core.sockets.get_mut(id) else { return };
+    // If no descriptor is free, the program is told of the Linux socket at times.
+    let Ok(new) = linux_kind(socket).open() else { return };
+    for (fd, entry) in fds::within(0, u32::MAX) {
+        if entry != Entry::Socket(fds::index_of(id)) {
+            continue;
+        }
+        // SAFETY: no pointers; the number is this socket's, and the lock is held.
+        unsafe {
+            let flags = libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) as i32;
+            let closes = flags & libc::FD_CLOEXEC != 0;
+            real::dup3(new, fd, if closes { libc::O_CLOEXEC } else { 0 });
+        }
+        (socket.number, socket.under) = (fd, Under::Used);
+    }
+    real::close_held(new);
+    replay(socket);
+}
+
+/// [`use_linux`] for a call that goes on to Linux as a whole.
 pub fn before_linux(fd: RawFd) -> Result<(), i32> {
     match fds::get(fd) {
         Entry::Socket(_) => use_linux(&mut lock(), fd),
@@ -131,7 +173,7 @@ pub fn before_fork(core: &mut Core) {
         let Some(socket) = core.sockets.get_mut(id) else { continue };
         socket.alone = false;
         let (number, idle) = (socket.number, matches!(socket.kind, Kind::Idle { .. }));
-        if idle && socket.fds > 0 {
+        if idle && fds::get(number) == Entry::Socket(fds::index_of(id)) {
             // If no descriptor is free, each process makes one of its own later.
             let _ = use_linux(core, number);
         }
@@ -145,11 +187,103 @@ pub fn before_exec() {
     for id in core.sockets.ids() {
         let Some(socket) = core.sockets.get_mut(id) else { continue };
         let differs = !socket.close_on_exec || !socket.alone;
-        if socket.fds > 0 && socket.under != Under::Used && differs {
+        let is_its = fds::get(socket.number) == Entry::Socket(fds::index_of(id));
+        if is_its && socket.under != Under::Used && differs {
             socket.alone = false;
             let flags = if socket.close_on_exec { libc::FD_CLOEXEC } else { 0 };
             // SAFETY: no pointers.
             unsafe { libc::syscall(libc::SYS_fcntl, socket.number, libc::F_SETFD, flags) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::duplicate_over;
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    fn pipe() -> (OwnedFd, OwnedFd) {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        (reader.into(), writer.into())
+    }
+
+    fn flags(fd: RawFd) -> i32 {
+        // SAFETY: no pointers.
+        unsafe { libc::fcntl(fd, libc::F_GETFD) }
+    }
+
+    /// A socket whose descriptor is a file of Linux's that only keeps the number.
+    fn unused(core: &mut Core) -> (Id, RawFd) {
+        let idle = Kind::Idle { stream: true, ix: true, both: false };
+        let id = core.sockets.insert(Socket::new(idle, false, false));
+        let fd = give_number(core, id, 0).expect("a number");
+        core.sockets.get_mut(id).expect("it").under = Under::Number;
+        (id, fd)
+    }
+
+    fn close(fd: RawFd) {
+        let mut core = lock();
+        let entry = close_number(&mut core, fd);
+        drop_entry(&mut core, entry);
+    }
+
+    #[test]
+    fn a_number_that_names_another_file_by_now_is_left_alone() {
+        let (reader, _writer) = pipe();
+        let other = reader.as_raw_fd();
+        let before = flags(other);
+        assert_ne!(before & libc::FD_CLOEXEC, 0);
+        let (id, fd) = unused(&mut lock());
+        lock().sockets.get_mut(id).expect("it").number = other;
+        before_exec();
+        assert_eq!(flags(other), before);
+        before_fork(&mut lock());
+        use_linux(&mut lock(), fd).expect("a Linux socket");
+        assert!(is_socket(fd) && !is_socket(other));
+        assert_eq!(flags(other), before);
+        close(fd);
+    }
+
+    #[test]
+    fn a_number_that_was_closed_unseen_is_left_alone() {
+        let (reader, _writer) = pipe();
+        let (_, fd) = unused(&mut lock());
+        // SAFETY: no pointers. As the C library does inside of its own functions.
+        unsafe { libc::syscall(libc::SYS_dup2, reader.as_raw_fd(), fd) };
+        use_linux(&mut lock(), fd).expect("nothing to do");
+        assert!(!is_socket(fd), "the pipe is still there");
+        assert_eq!(fds::get(fd), Entry::Linux);
+        real::close_held(fd);
+    }
+
+    #[test]
+    fn a_file_that_replaces_a_socket_stays_while_another_thread_forks() {
+        let (reader, _writer) = pipe();
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    before_fork(&mut lock());
+                    before_exec();
+                }
+            });
+            for round in 0..5000 {
+                let (_, fd) = unused(&mut lock());
+                // SAFETY: no pointers.
+                let dup = || unsafe {
+                    let new = real::dup3(reader.as_raw_fd(), fd, libc::O_CLOEXEC);
+                    std::thread::yield_now();
+                    new
+                };
+                let result = duplicate_over(reader.as_raw_fd(), fd, dup);
+                let (kept, closes) = (!is_socket(fd), flags(fd) & libc::FD_CLOEXEC != 0);
+                real::close_held(fd);
+                ends.store(!kept || !closes || round == 4999, Ordering::Relaxed);
+                assert_eq!(result, Ok(fd));
+                assert!(kept && closes, "round {round}");
+            }
+        });
     }
 }

@@ -1449,6 +1449,7 @@ static void exhaustion(void)
 }
 
 #include "queue_cases.h"
+#include "wait_cases.h"
 
 int main(int argc, char **argv)
 {
@@ -1488,7 +1489,9 @@ int main(int argc, char **argv)
         {"again", again},             {"direct", direct},       {"addresses", addresses},             {"devices", devices},     {"complaints", complaints},
         {"complaints_of_connections", complaints_of_connections},
         {"long_datagrams", long_datagrams}, {"backlogs", backlogs},
-        {"drips", drips},
+        {"drips", drips},             {"files", files},           {"cancels", cancels},
+        {"many", many},               {"negotiated", negotiated},
+        {"outlived", outlived},       {"partly", partly},
     };
     /* Cases that only some Linux kernels can run are named on the command line. */
     if (argc > 5 && !strcmp(argv[5], "dctcp"))

@@ -1,7 +1,8 @@
-/* Servers that fork. forks daemon|master|connection|own PORT
+/* Servers that fork, and one that begins late. forks daemon|master|connection|own|late PORT
  *   daemon      listens, forks, and the parent ends; the child greets every client, without end
  *   master      listens and forks; two children greet, the parent waits for them and then greets itself
  *   connection  accepts, and forks a child that tries to use the connection
+ *   late        listens, does something else for some seconds, and greets one client
  *   own         two children, each with a listener of its own at the port, greet without end
  * A greeting names the process that it comes from. */
 #include <arpa/inet.h>
@@ -108,6 +109,11 @@ int main(int argc, char **argv)
         return child("daemon", 1000000) < 0;
     if (!strcmp(mode, "connection"))
         return connection();
+    if (!strcmp(mode, "late")) {
+        sleep(6);
+        greet("late");
+        return 0;
+    }
     child("child", 1);
     wait(NULL);
     child("other", 1);

@@ -178,6 +178,18 @@ static void disperse(void)
     }
 }
 
+/* Switches an option of TCP in the peer's namespace. */
+static int offer(const char *option, int on)
+{
+    char path[100];
+    snprintf(path, sizeof path, "/proc/sys/net/ipv4/tcp_%s", option);
+    FILE *file = fopen(path, "w");
+    if (!file)
+        return -errno;
+    fprintf(file, "%d", on);
+    return fclose(file);
+}
+
 /* The peer: serves one subject, then ends. */
 static int serve(int port)
 {
@@ -270,6 +282,10 @@ static int serve(int port)
             socklen_t room = sizeof info;
             getsockopt(d, IPPROTO_TCP, TCP_INFO, &info, &room);
             answer = (info.tcpi_options & TCPI_OPT_ECN) != 0;
+        } else if (!strcmp(word, "plain")) {
+            /* Without options that Linux offers: 1 timestamps, 2 SACK, 4 window scaling. */
+            answer = offer("timestamps", !(number & 1)) | offer("sack", !(number & 2)) |
+                     offer("window_scaling", !(number & 4));
         } else if (!strcmp(word, "deaf")) {
             answer = deafen(d);
         } else if (!strcmp(word, "ldeaf")) {
@@ -303,6 +319,13 @@ static int serve(int port)
         } else if (!strcmp(word, "usend")) {
             memset(bytes, 'u', 2000);
             answer = sendto(u, bytes, number, 0, (struct sockaddr *)&subject, sizeof subject);
+        } else if (!strcmp(word, "ulater")) {
+            /* After the answer. */
+            if (!fork()) {
+                sleep_ms(number);
+                sendto(u, bytes, 10, 0, (struct sockaddr *)&subject, sizeof subject);
+                _exit(0);
+            }
         } else if (!strcmp(word, "urecv")) {
             answer = recv(u, bytes, sizeof bytes, 0);
         } else if (!strcmp(word, "umarks")) {

@@ -51,7 +51,7 @@ impl<P: Copy> Batch<P> {
         self.put_off(call, pending);
     }
 
-    /// Keeps a call for the next batch, where whoever makes it has no thread at hand.
+    /// Keeps a call for the next batch, where its caller has no thread at hand.
     #[inline]
     pub fn put_off(&mut self, call: Batched, pending: P) {
         self.backlog.push_back((call, pending));

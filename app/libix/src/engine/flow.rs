@@ -5,10 +5,14 @@ use super::send::SendQueue;
 use crate::error::Error;
 use crate::raw::receive::ReceiveQueue;
 use crate::raw::{Thread, call};
-use ix_abi::Handle;
+use ix_abi::{FlowOption, Handle};
 
 /// Most calls that [`Flow::emit`] appends.
-pub const EMIT_CALLS: usize = 2;
+pub const EMIT_CALLS: usize = 3;
+/// How long the bytes of a flow that its user has closed may stay unacknowledged, ms. After the
+/// close only its peer can end it, which may keep its window closed for ever and stay. (The
+/// dataplane waits as long for a connection that it closes itself.)
+const ORPHAN_MS: u32 = 120_000;
 
 /// How far our direction of the stream is shut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,8 +49,8 @@ pub enum Emitted {
     Gone,
 }
 
-/// A flow as its application keeps it. Whoever has many of them says which ones have calls to
-/// append, and tells them what `SENT` and the answers of `sendv` say.
+/// A flow as its application keeps it. An application with many of them says which ones have calls
+/// to append, and tells them what `SENT` and the answers of `sendv` say.
 #[derive(Default)]
 pub struct Flow {
     /// The dataplane's name; 0: it has none yet.
@@ -58,6 +62,8 @@ pub struct Flow {
     /// The window took less than it was given; `SENT` says when to try again.
     blocked: bool,
     fin: Fin,
+    /// The dataplane gives it up if its bytes stay unacknowledged, however alive the peer is.
+    bounded: bool,
     /// What is to be sent, and stays until it is acknowledged.
     pub send: SendQueue,
     /// What was received and not given back.
@@ -75,6 +81,11 @@ impl Flow {
         if self.fin == Fin::No {
             self.fin = Fin::Wanted;
         }
+    }
+
+    /// The user has set a limit of its own (`UserTimeoutMs`), which also holds after a close.
+    pub fn has_user_timeout(&mut self, is_set: bool) {
+        self.bounded = is_set;
     }
 
     /// Whether it was shut down: no more may be given to send.
@@ -133,6 +144,11 @@ impl Flow {
         if self.receive.has_done() {
             let done = self.receive.take_done();
             batch.push(thread, call::recv_done(self.handle, done), P::default());
+        }
+        if self.ending == Ending::Close && self.send.len() > 0 && !self.bounded {
+            self.bounded = true;
+            let limit = FlowOption::UserTimeoutMs(ORPHAN_MS);
+            batch.push(thread, call::set_opt(self.handle, limit), P::default());
         }
         let unsent = self.send.unsent();
         if unsent > 0 {

@@ -35,6 +35,12 @@ impl Memory {
         Some(call::tx_alloc(STEP_BYTES))
     }
 
+    /// Whether the last request was refused: all is given out.
+    #[inline]
+    pub fn is_refused(&self) -> bool {
+        self.refused_us.is_some()
+    }
+
     /// Whether an answer is outstanding.
     pub fn is_asked(&self) -> bool {
         self.asked

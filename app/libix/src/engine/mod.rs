@@ -1,6 +1,6 @@
 //! The connections of one elastic thread, on the raw contract ([`crate::raw`]).
 //!
-//! Whoever keeps connections on batched system calls has the same work: a note beside each slot of
+//! All that keep connections on batched system calls have the same work: a note beside each slot of
 //! the call array of what its answer is for, calls that the array has no room for, cookies that
 //! never name two connections, bytes that `sendv` did not take, received bytes that are owed a
 //! `recv_done`, transmit memory that stays until it is acknowledged, and an end that waits for all
@@ -317,9 +317,12 @@ impl<U: User> Engine<U> {
 
     /// Sets an option, if the connection has a handle.
     pub fn set_option(&mut self, cookie: Cookie, option: FlowOption) {
-        if let Some(connection) = self.connections.get(cookie)
+        if let Some(connection) = self.connections.get_mut(cookie)
             && connection.flow.handle != 0
         {
+            if let FlowOption::UserTimeoutMs(ms) = option {
+                connection.flow.has_user_timeout(ms > 0);
+            }
             let handle = connection.flow.handle;
             self.push_quietly(call::set_opt(handle, option));
         }

@@ -4,7 +4,10 @@ use crate::raw::{Lent, Received, TxArena, TxBuf, TxShared};
 use ix_abi::SgEntry;
 use std::ops::Range;
 
-/// Whoever lends memory to be sent hears here when it may change again.
+/// With less free transmit memory than this, a block is no larger than what is written to it.
+const AMPLE_BYTES: u64 = 1 << 20;
+
+/// The owner of memory that was lent to be sent hears here when it may change again.
 pub trait Release: Sync {
     /// The lease with this token has ended: all was acknowledged, or the connection is gone.
     fn release(&self, token: u64);
@@ -94,12 +97,15 @@ impl SendQueue {
                 self.unsent_bytes += n as u64;
                 left = &left[n..];
                 // Many small writes get ever larger blocks, so that they fit one `sendv`.
-                block = (left.len() + more).max(4 * last.capacity());
+                block = left.len() + more;
+                if tx.free_bytes() >= AMPLE_BYTES {
+                    block = block.max(4 * last.capacity());
+                }
             }
             if left.is_empty() {
                 break;
             }
-            let Some(buf) = tx.alloc(block) else { break };
+            let Some(buf) = tx.alloc_some(block) else { break };
             self.pieces.push_back(Piece { base: buf.base(), len: 0, source: Source::Own(buf) });
         }
         data.len() - left.len()

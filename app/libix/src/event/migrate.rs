@@ -26,7 +26,12 @@ impl<H: Handler> EventLoop<H> {
 
     pub(super) fn group_arrived(&mut self, group: u32, from: u32) {
         let here = self.io.thread_index();
-        let parcels = self.io.team.as_ref().map(|team| team.receive(here, group));
+        // If the group stays here after all, they are still on their way to `from`.
+        let parcels = self.io.team.as_ref().map(|team| {
+            let mut parcels = team.receive(here, group);
+            parcels.extend(team.receive(from, group));
+            parcels
+        });
         let limit = self.io.send_limit;
         for parcel in parcels.into_iter().flatten() {
             for cookie in self.io.engine.unpack(parcel, limit) {

@@ -4,8 +4,8 @@ use super::memory::{Memory, copy_out};
 use super::{RX_BUFFER_BYTES, TX_STEP_BYTES, World};
 use core::ptr::with_exposed_provenance_mut;
 use ix_abi::{
-    Call, CallError, CallSlot, Cookie, DeadReason, Endpoint, Event, EventSlot, Handle, SG_MAX,
-    SgArray, SgEntry, group_of,
+    Call, CallError, CallSlot, Cookie, DeadReason, Endpoint, Event, EventSlot, FlowOption, Handle,
+    SG_MAX, SgArray, SgEntry, group_of,
 };
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
@@ -68,7 +68,12 @@ impl World {
                 self.give_back(handle, all);
                 Ok(0)
             }
-            Call::SetOpt { handle, .. } => self.flow(thread, handle).map(|_| 0),
+            Call::SetOpt { handle, option } => {
+                if let FlowOption::UserTimeoutMs(ms) = option {
+                    self.user_timeouts.push(ms);
+                }
+                self.flow(thread, handle).map(|_| 0)
+            }
             Call::UdpBind { at, cookie } => self.udp_bind(thread, at.port, cookie),
             Call::UdpUnbind { socket } => self.udp_unbind(thread, socket),
             Call::UdpSendV { socket, to, sg, cookie } => {

@@ -102,6 +102,7 @@ struct World {
     udp: udp::Udp,
     packets: packets::Packets,
     sendv_calls: u64,
+    user_timeouts: Vec<u32>,
 }
 
 /// A dataplane in the process. Clones are the same dataplane.
@@ -165,6 +166,7 @@ impl Loopback {
             udp: udp::Udp::default(),
             packets: packets::Packets::default(),
             sendv_calls: 0,
+            user_timeouts: Vec::new(),
             config,
         })))
     }
@@ -209,6 +211,11 @@ impl Loopback {
     /// Number of `sendv` calls so far.
     pub fn sendv_calls(&self) -> u64 {
         self.0.borrow().sendv_calls
+    }
+
+    /// The user timeouts that flows were given, ms, in order.
+    pub fn user_timeouts(&self) -> Vec<u32> {
+        self.0.borrow().user_timeouts.clone()
     }
 
     /// Begins to move a flow group to another thread; `false`: it is already there, or moving.

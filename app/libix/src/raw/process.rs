@@ -133,6 +133,11 @@ impl Process {
         self.header.mss_bytes
     }
 
+    /// Transmit memory of all elastic threads together, bytes.
+    pub fn tx_bytes(&self) -> u64 {
+        self.header.tx_len
+    }
+
     /// Most packets in one cycle.
     pub fn batch_bound(&self) -> u32 {
         self.header.batch_bound

@@ -6,7 +6,7 @@ use crate::fifo::Fifo;
 /// In order of arrival: bytes already given back, then bytes that the handler is done with or has
 /// lent to the send queue (waiting for `Sent`), then unread bytes.
 ///
-/// The slices are sound because whoever has the queue keeps three promises: it pushes the `Recv`
+/// The slices are sound because the owner of the queue keeps three promises: it pushes the `Recv`
 /// events of one flow in their order; only the bytes of [`ReceiveQueue::take_done`] go into
 /// `recv_done`; and it drops the queue before the first cycle after `close`, `abort` or `Dead`. The
 /// engine keeps them. Any other user makes them at [`ReceiveQueue::take_in`].

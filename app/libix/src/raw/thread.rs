@@ -59,6 +59,24 @@ impl fmt::Display for EnterError {
 
 impl std::error::Error for EnterError {}
 
+/// Gets another dataplane in place of one that has ended, unless another thread has got it, and
+/// enters it. Waits while other threads do not know yet, or one of them gets it right now.
+fn enter_next(gate: &mut dyn Gate, index: u32) -> Result<(), Error> {
+    let pause = std::time::Duration::from_millis(1);
+    loop {
+        let renewed = Error::check(gate.call(gate_op::RENEW, index.into(), 0, 0));
+        let entered = match renewed {
+            Err(Error::InUse) => Err(Error::Lost),
+            Err(error) => return Err(error),
+            Ok(_) => Error::check(gate.call(gate_op::ENTER, index.into(), 0, 0)),
+        };
+        match entered {
+            Err(Error::Lost) => std::thread::sleep(pause),
+            entered => return entered.map(drop),
+        }
+    }
+}
+
 /// An elastic thread, entered by the Linux thread that holds this. Dropping it leaves the elastic
 /// thread.
 pub struct Thread {
@@ -93,6 +111,8 @@ impl Thread {
     ///
     /// `first` appends calls to the first batch, after one of ours in slot 0: listeners that must
     /// be open before the first packet is handled. Also returns the events of that cycle.
+    /// `Refused(Lost)`: the dataplane has ended; after [`Process::renew`] the threads that were
+    /// shared before are shared again ([`Thread::share_again`]), and this one is asked for anew.
     pub fn share(
         process: &Process,
         index: u32,
@@ -121,16 +141,8 @@ impl Thread {
     /// the program have left theirs, and enters it. Flows, listeners, sockets and timers are gone;
     /// transmit memory is what it was. Received bytes must not be looked at any more.
     pub(crate) fn renew(&mut self) -> Result<(), Error> {
-        let (pause, index) = (std::time::Duration::from_millis(1), self.index.into());
-        self.gate.call(gate_op::LEAVE, index, 0, 0);
-        loop {
-            match Error::check(self.gate.call(gate_op::RENEW, index, 0, 0)) {
-                // Another thread does not know yet, or gets it right now.
-                Err(Error::InUse) => std::thread::sleep(pause),
-                outcome => break outcome.map(drop)?,
-            }
-        }
-        Error::check(self.gate.call(gate_op::ENTER, index, 0, 0))?;
+        self.gate.call(gate_op::LEAVE, self.index.into(), 0, 0);
+        enter_next(&mut *self.gate, self.index)?;
         (self.pushed, self.answered, self.ready, self.sg_used) = (0, 0, 0, 0);
         Ok(())
     }
@@ -159,7 +171,9 @@ impl Thread {
             .map(|(thread, _)| thread)
     }
 
-    /// As [`Thread::with_gate`]; `how` is `ENTER` or `SHARE`.
+    /// As [`Thread::with_gate`]; `how` is `ENTER` or `SHARE`. Of a dataplane that has ended an
+    /// elastic thread is entered anew, without `first`; one to be shared is refused with
+    /// [`Error::Lost`], for the caller knows which others it shares.
     ///
     /// # Safety
     /// As there.
@@ -171,8 +185,11 @@ impl Thread {
         first: impl FnOnce(&mut Thread),
     ) -> Result<(Thread, usize), EnterError> {
         let signals = SignalMask::of_this_thread();
-        let entered = gate.call(how, index.into(), 0, 0);
-        Error::check(entered).map_err(EnterError::Refused)?;
+        match Error::check(gate.call(how, index.into(), 0, 0)) {
+            Err(Error::Lost) if how == gate_op::ENTER => enter_next(&mut *gate, index),
+            entered => entered.map(drop),
+        }
+        .map_err(EnterError::Refused)?;
         // For the first batch. It is no transmit memory, so the dataplane neither reads nor writes
         // it, and a call with an array there is an error.
         let mut refused = vec![SgEntry { base: 0, len: 0 }; SG_SCRATCH];
@@ -192,7 +209,14 @@ impl Thread {
         };
         thread.push(call::tx_alloc(TX_STEP_BYTES));
         first(&mut thread);
-        let events = thread.run_io(Wait::Poll).map_err(EnterError::Refused)?;
+        let mut begun = thread.run_io(Wait::Poll);
+        while begun == Err(Error::Lost) && how == gate_op::ENTER {
+            // This dataplane has ended already; the next one does as well.
+            thread.renew().map_err(EnterError::Refused)?;
+            thread.push(call::tx_alloc(TX_STEP_BYTES));
+            begun = thread.run_io(Wait::Poll);
+        }
+        let events = begun.map_err(EnterError::Refused)?;
         thread.adopt_tx(0).map_err(EnterError::NoTxMemory)?;
         let scratch = thread.tx.alloc(TxArena::LARGEST_BYTES as usize);
         let scratch = scratch.ok_or(EnterError::NoTxMemory(Error::NoResource))?;

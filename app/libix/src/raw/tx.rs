@@ -1,9 +1,11 @@
-//! Transmit memory of one elastic thread: 2 MB steps from the dataplane, cut into size classes.
+//! Transmit memory of one elastic thread: 2 MB steps from the dataplane, cut into runs of 128 KB,
+//! and each run into blocks of one size class.
 //!
-//! Allocating and freeing are O(1) without atomics: each class has a free list, kept inside the
-//! free blocks themselves, and a run of new blocks. Connections move with their flow groups, so a
-//! buffer may be dropped on another Linux thread: then its block is sent home, at a cost that only
-//! such buffers pay.
+//! Allocating and freeing are O(1) without atomics: each run has a free list, kept inside the free
+//! blocks themselves, and new blocks behind them. A run whose blocks are all free belongs to no
+//! class, so that what one class has used is there for the others. Connections move with their flow
+//! groups, so a buffer may be dropped on another Linux thread: then its block is sent home, at a
+//! cost that only such buffers pay.
 use super::tx_buf::{Shared, TxBuf};
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -13,34 +15,59 @@ use std::sync::{Mutex, PoisonError};
 
 /// Block sizes. A step of 4 wastes little and leaves few lists.
 pub(super) const CLASS_BYTES: [u32; 5] = [512, 2 << 10, 8 << 10, 32 << 10, 128 << 10];
-/// New memory goes to a class in runs of this size.
+const CLASSES: usize = CLASS_BYTES.len();
+/// Memory is cut into runs of this size, at multiples of it.
 const RUN_BYTES: u64 = 128 << 10;
+/// With fewer free runs than this, more memory should be requested.
+const RUNS_MIN: usize = 8;
 
-/// Memory that is not cut yet: `[next, end)`.
-#[derive(Clone, Copy, Default)]
-struct Span {
-    next: u64,
-    end: u64,
+/// No run.
+const NONE: u32 = u32::MAX;
+
+/// A run of blocks of one class.
+#[derive(Clone, Copy)]
+struct Run {
+    /// Address of the first free block, 0: none; its first word is the next address.
+    free: u64,
+    /// Where blocks begin that were never used, bytes from the run's start.
+    fresh: u32,
+    /// Blocks in use.
+    used: u32,
+    /// Its neighbours among the runs of its class that have free blocks.
+    before: u32,
+    after: u32,
 }
 
-impl Span {
-    fn take(&mut self, bytes: u64) -> Option<u64> {
-        let base = self.next;
-        (self.end - base >= bytes).then(|| {
-            self.next += bytes;
-            base
-        })
-    }
+impl Run {
+    const EMPTY: Run = Run { free: 0, fresh: 0, used: 0, before: NONE, after: NONE };
 }
 
-#[derive(Default)]
 struct State {
-    /// Address of the first free block of each class, 0: none; its first word is the next address.
-    free: [u64; CLASS_BYTES.len()],
-    /// The run of new blocks of each class.
-    fresh: [Span; CLASS_BYTES.len()],
-    /// Steps not cut into runs yet.
-    steps: Vec<Span>,
+    /// The number (address / [`RUN_BYTES`]) of the first of `runs`.
+    first: u64,
+    /// All runs from there on; also places between steps, which are never used.
+    runs: Vec<Run>,
+    /// For each class, the first of its runs that have free blocks.
+    open: [u32; CLASSES],
+    /// Runs of no class.
+    empty: Vec<u32>,
+    /// Bytes in free blocks and empty runs.
+    free_bytes: u64,
+    /// Bytes in all.
+    all_bytes: u64,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            first: 0,
+            runs: Vec::new(),
+            open: [NONE; CLASSES],
+            empty: Vec::new(),
+            free_bytes: 0,
+            all_bytes: 0,
+        }
+    }
 }
 
 /// What another Linux thread did to memory of this home.
@@ -142,12 +169,8 @@ impl Home {
     }
 
     fn take_back(&self, address: u64, class: usize) {
-        let link = with_exposed_provenance_mut::<u64>(address as usize);
-        self.with(|state| {
-            // SAFETY: the block is ours, writable, 512-byte aligned, and its buffer is gone.
-            unsafe { link.write(state.free[class]) };
-            state.free[class] = address;
-        });
+        // SAFETY: the block is one of `take`, and its buffer is gone.
+        self.with(|state| unsafe { state.put(address, class) });
     }
 
     #[inline]
@@ -159,39 +182,151 @@ impl Home {
         }
     }
 
-    fn take(&self, class: usize) -> Option<u64> {
-        self.take_free(class).or_else(|| {
-            self.listen();
-            self.take_free(class).or_else(|| self.with(|state| state.take_fresh(class)))
-        })
+    /// A free block of this class or a larger one, and its class.
+    fn take(&self, class: usize) -> Option<(u64, usize)> {
+        let taken = self.with(|state| state.take(class));
+        taken.map(|block| (block, class)).or_else(|| self.take_otherwise(class))
     }
 
-    #[inline]
-    fn take_free(&self, class: usize) -> Option<u64> {
-        self.with(|state| {
-            let head = state.free[class];
-            if head == 0 {
-                return None;
-            }
-            let link = with_exposed_provenance_mut::<u64>(head as usize);
-            // SAFETY: a free block of ours; `take_back` wrote the link there.
-            state.free[class] = unsafe { link.read() };
-            Some(head)
-        })
+    #[cold]
+    fn take_otherwise(&self, class: usize) -> Option<(u64, usize)> {
+        self.listen();
+        (class..CLASSES).find_map(|class| Some((self.with(|state| state.take(class))?, class)))
     }
 }
 
 impl State {
-    fn take_fresh(&mut self, class: usize) -> Option<u64> {
-        let bytes = CLASS_BYTES[class].into();
-        if let Some(base) = self.fresh[class].take(bytes) {
-            return Some(base);
+    /// Adds the whole runs of new memory.
+    fn adopt(&mut self, base: u64, bytes: u64) {
+        let (begin, end) = (base.div_ceil(RUN_BYTES), (base + bytes) / RUN_BYTES);
+        if end <= begin {
+            return;
         }
-        let step = self.steps.iter_mut().find(|step| step.end - step.next >= RUN_BYTES)?;
-        let next = step.take(RUN_BYTES)?;
-        self.steps.retain(|step| step.end - step.next >= RUN_BYTES);
-        self.fresh[class] = Span { next, end: next + RUN_BYTES };
-        self.fresh[class].take(bytes)
+        if self.runs.is_empty() {
+            self.first = begin;
+        }
+        if begin < self.first {
+            // The numbers of all runs change. Memory comes from the lowest address on, so this is
+            // rare.
+            let more = (self.first - begin) as u32;
+            let up = |run: &mut u32| *run += if *run == NONE { 0 } else { more };
+            self.open.iter_mut().chain(&mut self.empty).for_each(up);
+            for run in &mut self.runs {
+                up(&mut run.before);
+                up(&mut run.after);
+            }
+            self.runs.splice(0..0, core::iter::repeat_n(Run::EMPTY, more as usize));
+            self.first = begin;
+        }
+        let needed = (end - self.first) as usize;
+        if self.runs.len() < needed {
+            self.runs.resize(needed, Run::EMPTY);
+        }
+        // The lowest is taken first.
+        self.empty.extend((begin..end).rev().map(|number| (number - self.first) as u32));
+        self.free_bytes += (end - begin) * RUN_BYTES;
+        self.all_bytes += bytes;
+    }
+
+    #[inline]
+    fn take(&mut self, class: usize) -> Option<u64> {
+        let index = match self.open[class] {
+            NONE => self.open_another(class)?,
+            index => index,
+        };
+        let bytes = CLASS_BYTES[class];
+        let run = &mut self.runs[index as usize];
+        let block = if run.free != 0 {
+            let block = run.free;
+            let link = with_exposed_provenance_mut::<u64>(block as usize);
+            // SAFETY: a free block of ours; `put` wrote the link there.
+            run.free = unsafe { link.read() };
+            block
+        } else {
+            run.fresh += bytes;
+            (self.first + u64::from(index)) * RUN_BYTES + u64::from(run.fresh - bytes)
+        };
+        run.used += 1;
+        self.free_bytes -= u64::from(bytes);
+        if run.free == 0 && u64::from(run.fresh) == RUN_BYTES {
+            self.unlink(index, class);
+        }
+        Some(block)
+    }
+
+    /// Gives a class another run.
+    #[cold]
+    fn open_another(&mut self, class: usize) -> Option<u32> {
+        if self.empty.is_empty() {
+            // A class may have kept a run that has no block in use.
+            for other in 0..CLASSES {
+                let kept = self.open[other];
+                if kept != NONE && self.runs[kept as usize].used == 0 {
+                    self.unlink(kept, other);
+                    self.empty.push(kept);
+                }
+            }
+        }
+        let index = self.empty.pop()?;
+        self.runs[index as usize] = Run::EMPTY;
+        self.link(index, class);
+        Some(index)
+    }
+
+    /// Takes a block back.
+    ///
+    /// # Safety
+    /// It was taken with this class, and nothing names it any more.
+    #[inline]
+    unsafe fn put(&mut self, address: u64, class: usize) {
+        let index = (address / RUN_BYTES - self.first) as u32;
+        let run = &mut self.runs[index as usize];
+        let was_full = run.free == 0 && u64::from(run.fresh) == RUN_BYTES;
+        let link = with_exposed_provenance_mut::<u64>(address as usize);
+        // SAFETY: the block is ours, writable and 512-byte aligned.
+        unsafe { link.write(run.free) };
+        run.free = address;
+        run.used -= 1;
+        let unused = run.used == 0;
+        self.free_bytes += u64::from(CLASS_BYTES[class]);
+        if was_full {
+            self.link(index, class);
+        }
+        if unused {
+            self.close(index, class);
+        }
+    }
+
+    /// A run has no block in use. A class keeps its last one while there are others: the next block
+    /// is soon taken again.
+    fn close(&mut self, index: u32, class: usize) {
+        let Run { before, after, .. } = self.runs[index as usize];
+        if (before, after) == (NONE, NONE) && !self.empty.is_empty() {
+            return;
+        }
+        self.unlink(index, class);
+        self.empty.push(index);
+    }
+
+    /// Puts a run in front of those of its class that have free blocks.
+    fn link(&mut self, index: u32, class: usize) {
+        let after = core::mem::replace(&mut self.open[class], index);
+        if let Some(next) = self.runs.get_mut(after as usize) {
+            next.before = index;
+        }
+        let run = &mut self.runs[index as usize];
+        (run.before, run.after) = (NONE, after);
+    }
+
+    fn unlink(&mut self, index: u32, class: usize) {
+        let Run { before, after, .. } = self.runs[index as usize];
+        match self.runs.get_mut(before as usize) {
+            Some(run) => run.after = after,
+            None => self.open[class] = after,
+        }
+        if let Some(run) = self.runs.get_mut(after as usize) {
+            run.before = before;
+        }
     }
 }
 
@@ -219,22 +354,44 @@ impl TxArena {
     /// The largest block.
     pub const LARGEST_BYTES: u32 = CLASS_BYTES[CLASS_BYTES.len() - 1];
 
+    /// The sizes of blocks, smallest first.
+    pub const SIZES: [u32; CLASSES] = CLASS_BYTES;
+
     /// An empty buffer with room for `bytes`, or for [`TxArena::LARGEST_BYTES`] if that is less.
     /// `None`: out of memory until more is adopted or freed.
     #[inline]
     pub fn alloc(&self, bytes: usize) -> Option<TxBuf> {
         let class = CLASS_BYTES.iter().position(|&size| size as usize >= bytes);
         let class = class.unwrap_or(CLASS_BYTES.len() - 1);
-        let address = self.home.claim().take(class)?;
+        let (address, class) = self.home.claim().take(class)?;
         Some(TxBuf::new(address, class, self.home))
+    }
+
+    /// The same, but with less room where there is no such block.
+    pub fn alloc_some(&self, bytes: usize) -> Option<TxBuf> {
+        self.alloc(bytes).or_else(|| {
+            CLASS_BYTES.iter().rev().find_map(|&size| {
+                if (size as usize) < bytes { self.alloc(size as usize) } else { None }
+            })
+        })
+    }
+
+    /// Bytes that are not in use.
+    #[inline]
+    pub fn free_bytes(&self) -> u64 {
+        self.home.claim().with(|state| state.free_bytes)
+    }
+
+    /// Bytes that the dataplane has given it.
+    pub fn all_bytes(&self) -> u64 {
+        self.home.claim().with(|state| state.all_bytes)
     }
 
     /// Whether another step of memory should be requested, before it is needed.
     #[inline]
     pub fn wants_memory(&self) -> bool {
         self.home.claim().listen();
-        let left = |step: &Span| step.end - step.next;
-        self.home.with(|state| state.steps.iter().map(left).sum::<u64>() < 8 * RUN_BYTES)
+        self.home.with(|state| state.empty.len() < RUNS_MIN)
     }
 
     /// Adds memory.
@@ -243,7 +400,7 @@ impl TxArena {
     /// `[base, base + bytes)` is writable memory for this arena alone, for the life of the arena
     /// and all its buffers.
     pub(super) unsafe fn adopt(&self, base: u64, bytes: u64) {
-        self.home.claim().with(|state| state.steps.push(Span { next: base, end: base + bytes }));
+        self.home.claim().with(|state| state.adopt(base, bytes));
     }
 }
 
@@ -253,10 +410,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn arena(bytes: usize) -> (TxArena, Vec<u128>) {
-        let mut memory = vec![0u128; bytes / 16];
+        let mut memory = vec![0u128; (bytes + RUN_BYTES as usize) / 16];
         let arena = TxArena::default();
+        let at = memory.as_mut_ptr().expose_provenance() as u64;
         // SAFETY: the vector is kept beside the arena and has no other user.
-        unsafe { arena.adopt(memory.as_mut_ptr().expose_provenance() as u64, bytes as u64) };
+        unsafe { arena.adopt(at.next_multiple_of(RUN_BYTES), bytes as u64) };
         (arena, memory)
     }
 
@@ -269,6 +427,49 @@ mod tests {
         assert!(arena.alloc(1).is_none());
         drop(all);
         assert!(arena.alloc(usize::MAX).is_some());
+    }
+
+    #[test]
+    fn what_one_class_has_used_is_there_for_the_others() {
+        let (arena, _memory) = arena(2 << 20);
+        let sizes = CLASS_BYTES.into_iter().chain(CLASS_BYTES.into_iter().rev());
+        for bytes in sizes.map(|bytes| bytes as usize) {
+            let all: Vec<_> = std::iter::from_fn(|| arena.alloc(bytes)).collect();
+            assert_eq!(all.len() * bytes, 2 << 20);
+            assert_eq!(arena.free_bytes(), 0);
+            assert!(arena.alloc(1).is_none() && arena.alloc_some(usize::MAX).is_none());
+            drop(all);
+            assert_eq!(arena.free_bytes(), arena.all_bytes());
+        }
+    }
+
+    #[test]
+    fn where_no_block_of_a_size_is_left_there_are_others() {
+        let (arena, _memory) = arena(1 << 20);
+        let mut all: Vec<_> = std::iter::from_fn(|| arena.alloc(2048)).collect();
+        drop(all.pop());
+        assert!(arena.alloc(4096).is_none());
+        let large = arena.alloc_some(usize::MAX).unwrap();
+        assert_eq!(large.capacity(), 2048);
+        drop(large);
+        assert_eq!(arena.alloc(1).unwrap().capacity(), 2048);
+    }
+
+    #[test]
+    fn memory_may_come_from_below() {
+        let (mut memory, run) = (vec![0u128; (4 * RUN_BYTES) as usize / 16], RUN_BYTES);
+        let arena = TxArena::default();
+        let base = (memory.as_mut_ptr().expose_provenance() as u64).next_multiple_of(run);
+        // SAFETY: the vector outlives the arena's buffers and has no other user.
+        unsafe { arena.adopt(base + 2 * run, run) };
+        let above: Vec<_> = (0..3).filter_map(|_| arena.alloc(512)).collect();
+        // SAFETY: as above.
+        unsafe { arena.adopt(base, run) };
+        let rest: Vec<_> = std::iter::from_fn(|| arena.alloc(512)).collect();
+        assert_eq!(rest.len(), 2 * 256 - 3);
+        assert!(rest.iter().chain(&above).all(|buf| (buf.base() - base) / run != 1));
+        drop((above, rest));
+        assert_eq!(arena.free_bytes(), 2 * run);
     }
 
     #[test]

@@ -246,6 +246,11 @@ impl Lab {
         &self.client
     }
 
+    /// The address of Linux clients.
+    pub fn linux_client(&self) -> Ipv4Addr {
+        LINUX_CLIENT
+    }
+
     /// Sets the link to IX's server up or down: its end of the pair, or the tap.
     pub fn set_server_link(&self, up: bool) -> Result<()> {
         let switched = match self.device {

@@ -6,6 +6,7 @@
 mod gaps;
 mod limits;
 pub(crate) mod shared;
+mod tenants;
 
 use crate::args::{Device, RatesArgs};
 use crate::lab::Lab;
@@ -22,8 +23,9 @@ use std::path::Path;
 pub const HELP: &str = "Measures rates and the sharing of an interface: how exactly a limit holds, \
     from 1 Mbit/s to the speed of the link; how evenly the packets of paced flows leave (a \
     histogram of their gaps); the p99 of a paced tenant alone and beside a neighbour that floods the \
-    same interface; how tenants share a full interface by weight; and how soon Linux receives the \
-    first packet after a vNIC was deleted or its owner killed. Needs root.";
+    same interface; how tenants share a full interface by weight; how soon Linux receives the first \
+    packet after a vNIC was deleted or its owner killed; and what an honest tenant loses by two \
+    hostile ones, which must be next to nothing beside two honest ones. Needs root.";
 
 /// Measures and prints.
 pub fn main(args: &RatesArgs) -> Result<()> {
@@ -61,11 +63,14 @@ pub fn main(args: &RatesArgs) -> Result<()> {
     if wanted("handover") {
         rows.extend(shared::handover(&lab, args.quick)?);
     }
+    if wanted("tenants") {
+        rows.extend(tenants::measure(&lab, args.quick)?);
+    }
     publish(args, &machine, &rows)
 }
 
 /// Parts that may be measured alone.
-const PARTS: [&str; 5] = ["limits", "gaps", "neighbour", "weights", "handover"];
+const PARTS: [&str; 6] = ["limits", "gaps", "neighbour", "weights", "handover", "tenants"];
 
 /// Sends a request to a dataplane or to `ix share`.
 fn ask(control: &Path, request: &Request) -> Result<Answer> {
@@ -102,8 +107,12 @@ fn publish(args: &RatesArgs, machine: &Machine, rows: &[Value]) -> Result<()> {
          of Linux receives; disturbed: runs in which a hardware thread stood still for more than 1 ms, \
          measured by a real-time thread on each (a hypervisor takes them away); \
          most, undisturbed: of the other runs",
+        "tenants: a closed loop with one tenant, beside two others that serve such loops, whose \
+         programs compute without a pause, or that attack the first one, their own dataplanes and \
+         the processor; each behind the default wall, all on one hardware thread, their clients on \
+         another (if there is one); of_serving: the rate, of that beside two that serve",
         "link: its rate without a limit in its slowest and its fastest second",
-        "domain none: the program can access the dataplane's memory",
+        "domain none, but for tenants: the program can access the dataplane's memory",
     ];
     let report = json!({
         "bench": "rates",

@@ -116,7 +116,7 @@ fn step(step: &Step) -> Value {
     }
 }
 
-/// Whoever reads may have gone; that does not end the loop.
+/// The reader may have gone; that does not end the loop.
 fn put(value: &Value) {
     let _ = writeln!(std::io::stdout().lock(), "{value}");
 }

@@ -268,6 +268,9 @@ pub struct ConnectionsArgs {
     /// Only connections of this elastic thread
     #[arg(long, value_name = "N")]
     pub thread: Option<usize>,
+    /// Only connections of this process of the program (`ix ctl status` lists them)
+    #[arg(long, value_name = "PID")]
+    pub process: Option<u32>,
     /// Only connections of these flow groups: `0-15,32`
     #[arg(long, value_name = "GROUPS")]
     pub flow_group: Option<GroupSet>,
@@ -295,6 +298,7 @@ impl ConnectionsArgs {
         Query {
             max: self.limit,
             thread: self.thread,
+            process: self.process,
             groups: self.flow_group,
             peer: self.peer,
             state: self.state,

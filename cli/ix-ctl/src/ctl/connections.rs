@@ -20,7 +20,8 @@ pub fn table(answer: &Connections) -> String {
 }
 
 fn row(connection: &Connection, rates: bool) -> Vec<String> {
-    let Connection { peer, local, state, thread, flow_group, figures, bytes_per_s } = connection;
+    let Connection { peer, local, state, thread, flow_group, figures, bytes_per_s, .. } =
+        connection;
     let ssthresh = match figures.ssthresh_bytes {
         bytes if bytes >= u32::MAX / 2 => "-".to_owned(),
         bytes => count(bytes.into()),
@@ -91,6 +92,7 @@ mod tests {
             state: "ESTABLISHED".parse().expect("a state"),
             thread: 1,
             flow_group: 17,
+            process: 0,
             figures: FlowFigures {
                 cwnd_bytes: 14_600,
                 ssthresh_bytes: u32::MAX,

@@ -1,7 +1,7 @@
 //! `ix ctl status`, `threads` and `flow-groups`: what there is, as tables.
 use super::table::{Table, count, micros, percent, plural};
 use ix_broker::control::Change;
-use ix_proto::control::{Report, Status};
+use ix_proto::control::{Report, Sharing, Status};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -34,8 +34,28 @@ pub fn status(status: &Status) -> String {
         drops.iter().map(|(reason, n)| format!("{reason} {}", count(*n as f64))).collect();
     let drops = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
     let _ = writeln!(out, "  drops since the start: {drops}");
+    status.sharing.iter().for_each(|sharing| out.push_str(&sharing_lines(sharing)));
     if let Some(controller) = &status.controller {
         let _ = writeln!(out, "  {}", controller_line(controller));
+    }
+    out
+}
+
+/// `2 processes share it: 0 (4711), 1 (4712)`, and what went wrong, if anything has.
+fn sharing_lines(sharing: &Sharing) -> String {
+    let Sharing { processes, refused, died } = sharing;
+    let who: Vec<String> =
+        processes.iter().map(|one| format!("{} ({})", one.number, one.pid)).collect();
+    let mut out = match who.len() {
+        0 => "  no process has it\n".to_owned(),
+        1 => format!("  1 process has it: {}\n", who[0]),
+        n => format!("  {n} processes share it: {}\n", who.join(", ")),
+    };
+    if *refused > 0 {
+        let _ = writeln!(out, "  processes that asked for it and were refused: {refused}");
+    }
+    if *died > 0 {
+        let _ = writeln!(out, "  dataplanes of this run that have died: {died}");
     }
     out
 }
@@ -205,6 +225,9 @@ mod tests {
             "1.00k packets/s, queueing delay 12 µs, tail ⌈Q/B⌉·τ 20 µs, idle 40%",
             "6 flows, 0 half open",
             "drops since the start: no_flow 20",
+            "2 processes share it: 0 (7), 2 (9)",
+            "processes that asked for it and were refused: 1",
+            "dataplanes of this run that have died: 3",
             "policy energy, at most 300 µs; 1 core, rung 2 of 5 (controller 99)",
         ] {
             assert!(text.contains(says), "{says}: {text}");

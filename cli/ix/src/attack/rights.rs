@@ -5,17 +5,30 @@
 use super::client::{LINK, Served};
 use super::{Outcome, Report, Row, run_with};
 use ix_report::problem::Result;
+use ix_sys::landlock::SignalScope;
 use serde_json::{Value, json};
 use std::path::Path;
+
+/// Attacks on limits of other processes.
+const LIMITS: [&str; 3] = ["prlimit", "prlimit: no more processor time", "prlimit of the broker"];
+/// The attack that only Landlock stops.
+const BY_OWNER: &str = "a signal by the owner of a descriptor";
 
 /// Runs the attacks as each of these.
 pub fn attack(attacker: &Path) -> Result<Report> {
     // In some virtual machines root has no right to other processes' limits.
-    let left_out = if may_limit_others() { vec![] } else { vec!["prlimit"] };
+    let mut left_out = if may_limit_others() { vec![] } else { LIMITS.to_vec() };
+    if SignalScope::new().is_err() {
+        eprintln!("ix: {BY_OWNER} is not tried: this kernel has no Landlock with it (Linux 6.12)");
+        left_out.push(BY_OWNER);
+    }
+    // Where the program can reach it: /run/ix is hidden from it.
+    let control = std::env::temp_dir().join(format!("ix-attack-{}.sock", std::process::id()));
+    let control = control.display().to_string();
     let run = |flags: &[&str], whom: &str| {
-        let flags = [&["--domain", "process"], flags].concat();
+        let flags = [&["--domain", "process", "--control", &control], flags].concat();
         let what = format!("cannot attack with {} as {whom}", flags.join(" "));
-        let words = [&["rights", whom, LINK], &left_out[..]].concat();
+        let words = [&["rights", whom, LINK, &control], &left_out[..]].concat();
         run_with(&what, attacker, &flags, &words)
     };
     let (root, machine) = (run(&[], "program")?, ["--user", "root"]);

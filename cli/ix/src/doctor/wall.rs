@@ -72,9 +72,17 @@ fn root() -> Check {
         .mend("run ix as root, outside of user namespaces that lack these users");
     }
     match ProgramRoot::make() {
+        Ok(Some(root)) if !root.is_scoped() => Check::limited(
+            name,
+            "programs that must be root are root of a user namespace without the dataplane's user, \
+             but can end any process by a signal: this kernel has no Landlock with signals (Linux \
+             6.12)",
+        )
+        .mend("boot a newer kernel, with lsm=landlock,...; or name another user with --user"),
         Ok(_) => Check::ok(
             name,
-            "programs that must be root are root of a user namespace without the dataplane's user",
+            "programs that must be root are root of a user namespace without the dataplane's user, \
+             cannot signal others, and see control groups, /sys and /proc/sys read-only",
         ),
         Err(why) => Check::limited(name, why.to_string()),
     }

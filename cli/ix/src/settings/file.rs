@@ -25,10 +25,11 @@ pub struct File {
     ///
     /// Value: list of `ADDRESS/PREFIX`. Default: required.
     pub host_addr: Option<List<Text<Network>>>,
-    /// Default gateway; must be on one of the networks.
+    /// Default gateways; each must be on one of the networks. The first one serves connections that
+    /// the program opens. What comes in by a device is answered by the gateway on its own network.
     ///
-    /// Value: address. Default: none.
-    pub gateway_addr: Option<Text<Address>>,
+    /// Value: list of addresses. Default: none.
+    pub gateway_addr: Option<List<Text<Address>>>,
     /// One elastic thread for each, such as `[2, 3]` or `"2,4-7"`.
     ///
     /// Value: list of hardware threads. Default: the first that may be used.
@@ -63,6 +64,12 @@ pub struct File {
     ///
     /// Value: 1 to 16,777,216. Default: 1,048,576.
     pub flows_max: Option<within!(FLOWS)>,
+    /// Most connections of each elastic thread that the program has closed and that have not ended
+    /// yet; further ones are reset, as by `tcp_max_orphans` of Linux. Never more than half of
+    /// `flows_max`.
+    ///
+    /// Value: 1 to 16,777,216. Default: 262,144.
+    pub orphans_max: Option<within!(ORPHANS)>,
     /// Most application timers of each elastic thread.
     ///
     /// Value: 1 to 16,777,216. Default: 65,536.
@@ -145,7 +152,7 @@ pub struct Tcp {
     ///
     /// Value: 0 to 240,000,000 µs. Default: 60,000,000.
     pub time_wait_us: Option<within!(TIME_WAIT_US)>,
-    /// Most buffers that a flow may hold, received and not returned.
+    /// Most buffers that a flow may hold, received and not returned, before its window grows.
     ///
     /// Value: 8 to 512. Default: 384.
     pub rcv_buffers: Option<within!(RCV_BUFFERS)>,
@@ -309,7 +316,10 @@ impl File {
             let network = |Text(Network(addr, prefix))| (addr, prefix);
             config.host_addrs = networks.into_iter().map(network).collect();
         });
-        put(self.gateway_addr, |Text(Address(addr))| config.gateway_addr = Some(addr));
+        put(self.gateway_addr, |List(gateways)| {
+            let gateway = |Text(Address(addr))| addr;
+            config.gateway_addrs = gateways.into_iter().map(gateway).collect();
+        });
         put(self.cpu, |List(lists)| {
             config.cpus = lists.into_iter().flat_map(|Cpus(cpus)| cpus).collect();
         });
@@ -323,6 +333,7 @@ impl File {
         put(self.ttl, |n| config.ttl = n.get());
         put(self.backlog, |n| config.backlog = n.get());
         put(self.flows_max, |n| config.flows_max = n.get());
+        put(self.orphans_max, |n| config.orphans_max = n.get());
         put(self.timers_max, |n| config.timers_max = n.get());
         put(self.rx_frames, |n| config.rx_frames = n.get());
         put(self.tx_frames, |n| config.tx_frames = n.get());

@@ -70,7 +70,7 @@ impl Settings {
             config.host_addrs = vec![(addr, prefix)];
         }
         if let Some(Address(addr)) = flag("--gateway", &args.gateway)? {
-            config.gateway_addr = Some(addr);
+            config.gateway_addrs = vec![addr];
         }
         if let Some(Cpus(cpus)) = flag("--cpus", &args.cpus)? {
             config.cpus = cpus;
@@ -143,15 +143,16 @@ impl Settings {
         })?;
         config.vnic_rules.check().map_err(vnic_refused)?;
         Vnic::new(&config.vnic_rules, config.cpus.len()).map_err(vnic_refused)?;
-        match config.gateway_addr {
-            Some(gateway)
-                if !config.host_addrs.iter().any(|(a, p)| a.same_network(gateway, *p)) =>
-            {
+        let is_near = |gateway: &IpAddr| {
+            config.host_addrs.iter().any(|(own, prefix)| own.same_network(*gateway, *prefix))
+        };
+        match config.gateway_addrs.iter().find(|gateway| !is_near(gateway)) {
+            Some(gateway) => {
                 let what = format!("cannot use the gateway {gateway}");
                 Err(Problem::new(what, "it is on none of the dataplane's networks")
                     .mend("give an address on the network of --addr"))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
@@ -213,7 +214,7 @@ mod tests {
     fn the_file_keeps_ixs_names_and_allows_lists() {
         let settings = file(
             "host_addr = '10.0.0.2/24'\ndevices = 'tap:ix0'\ncpu = [1, '3-4']\nbatch = 16\n\
-             gateway_addr = '10.0.0.1'\nttl = '17'\nloader_path = 'lib/ld.so'\n\
+             gateway_addr = ['10.0.0.1', '10.0.0.3']\nttl = '17'\nloader_path = 'lib/ld.so'\n\
              arp = [{ ip = '10.0.0.9', mac = '02:00:00:00:00:09' }]\n[tcp]\nmin_rto_us = 1000\n\
              congestion = 'dctcp'\n",
         );
@@ -227,7 +228,7 @@ mod tests {
         let expected = Config {
             cpus: vec![1, 3, 4],
             batch: 16,
-            gateway_addr: Some(v4(1)),
+            gateway_addrs: vec![v4(1), v4(3)],
             ttl: 17,
             arp: vec![(v4(9), [2, 0, 0, 0, 0, 9])],
             tcp,

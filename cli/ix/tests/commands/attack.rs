@@ -95,7 +95,7 @@ fn programs_run_behind_the_wall() {
 /// the same dataplane is served all the while.
 #[test]
 fn every_attack_on_a_dataplane_of_its_own_process_is_refused() {
-    const LEAST: [usize; 2] = [2 * 60, 2 * 35];
+    const LEAST: [usize; 2] = [2 * 60, 2 * 45];
     let _turn = Turn::part(2);
     let name = "every_attack_on_a_dataplane_of_its_own_process_is_refused";
     if support::command::namespace(name).is_none() {

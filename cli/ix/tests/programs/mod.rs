@@ -4,4 +4,5 @@ mod haproxy;
 mod libevent;
 mod libix_c;
 mod libix_c_control;
+mod long_path;
 pub mod posix;

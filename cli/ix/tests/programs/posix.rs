@@ -7,7 +7,7 @@ use crate::support::{CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, TestNet, c
 use ix_skip::{Need, skip, skip_part};
 use ix_testbed::Namespace;
 use std::ffi::OsStr;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -151,6 +151,55 @@ fn corner_cases_are_linuxs() {
             assert_eq!(line, linux, "line {number} on {nic:?}; IX said {ix:#?}");
         }
         assert_eq!(ix.len(), linux.len(), "{ix:#?}");
+    }
+}
+
+/// 600 clients that ask for much and do not read leave others their share: another one is served
+/// meanwhile and afterwards, and the server does not run in circles.
+#[test]
+fn clients_that_do_not_read_leave_others_their_share() {
+    const IDLE: usize = 600;
+    const WANTED: usize = 1 << 20;
+    let test = "clients_that_do_not_read_leave_others_their_share";
+    let Some(program) = compile(test, "fill") else { return };
+    let ask = |stream: &mut TcpStream, what: &str| stream.write_all(what.as_bytes()).expect("ask");
+    let refused = |stream: &mut TcpStream| -> u64 {
+        ask(stream, "?\n");
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).expect("an answer");
+        line.trim().parse().expect("a number")
+    };
+    for way in ["edge", "level"] {
+        let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+        let mut service = net.start(&[program.to_str().expect("text"), "7", way]);
+        service.process.wait_for("ready", PATIENCE);
+        let connect = || net.client.run(|| connect_to(SERVICE));
+        let fetch = || {
+            let mut stream = connect();
+            ask(&mut stream, &format!("{WANTED}\n"));
+            let mut back = vec![0; WANTED];
+            stream.read_exact(&mut back).unwrap_or_else(|e| panic!("{way}: not served: {e}"));
+        };
+        let mut asks = connect();
+        let idle: Vec<_> = (0..IDLE)
+            .map(|_| {
+                let mut stream = connect();
+                ask(&mut stream, "4000000\n");
+                stream
+            })
+            .collect();
+        std::thread::sleep(Duration::from_secs(1));
+        fetch();
+        let before = refused(&mut asks);
+        std::thread::sleep(Duration::from_secs(1));
+        let in_a_second = refused(&mut asks) - before;
+        assert!(in_a_second < 5_000, "{way}: {in_a_second} writes without room in a second");
+        fetch();
+        drop(idle);
+        fetch();
+        drop(asks);
+        service.process.check();
+        service.finish(PATIENCE);
     }
 }
 
@@ -632,7 +681,7 @@ fn programs_that_fail_at_their_start_say_why() {
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
-/// The greeting of whoever accepts; asked for until somebody does.
+/// The greeting of the process that accepts; asked for until one does.
 fn greeting(net: &TestNet) -> String {
     let mut said = String::new();
     support::eventually("somebody greets", || {
@@ -661,6 +710,27 @@ fn a_daemon_serves_on_ix_and_ends_with_ix_run() {
         service.process.signal(libc::SIGTERM);
         let (status, said) = service.process.wait(PATIENCE);
         assert_eq!(status.code(), Some(128 + libc::SIGTERM), "{said:#?}");
+    }
+}
+
+/// Who connects between `listen` and the first `accept` waits, and is served then, as on Linux.
+#[test]
+fn who_connects_before_the_program_waits_is_served() {
+    let test = "who_connects_before_the_program_waits_is_served";
+    let Some(program) = compile(test, "forks") else { return };
+    for nic in Nic::ALL {
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        let service = net.start(&[program.to_str().expect("text"), "late", "7"]);
+        service.process.wait_for("ready", PATIENCE);
+        let mut stream = net
+            .client
+            .run(|| TcpStream::connect_timeout(&SERVICE.into(), PATIENCE).expect("a connection"));
+        let mut said = String::new();
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        stream.read_to_string(&mut said).expect("a greeting");
+        assert_eq!(said, "late");
+        let (status, said) = service.process.wait(PATIENCE);
+        assert!(status.success(), "{said:#?}");
     }
 }
 

@@ -43,8 +43,8 @@ fn malformed_packets_are_counted() {
 const NOT_MALFORMED: [(DropReason, &str); 1] =
     [(DropReason::EthTruncated, "Linux sends no frame that is shorter than its header")];
 
-/// Whoever adds a drop reason adds a frame that causes it on a real device, or says why there is
-/// none.
+/// A change that adds a drop reason adds a frame that causes it on a real device, or says why there
+/// is none.
 #[test]
 fn every_drop_reason_has_a_malformed_frame() {
     let macs = Macs { to: [2, 0, 0, 0, 0, 2], from: [2, 0, 0, 0, 0, 1] };

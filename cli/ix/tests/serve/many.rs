@@ -154,7 +154,7 @@ fn clients_come_and_go() {
     }
 }
 
-/// Whoever closes first holds the port for TIME-WAIT; here it is the server.
+/// The end that closes first holds the port for TIME-WAIT; here it is the server.
 #[test]
 fn the_server_closes_first() {
     const CONNECTIONS: u64 = 2000;

@@ -102,7 +102,7 @@ fn restarts(name: &str, killed: Host, times: usize) {
         }
         goes_on(&service, &asker);
         assert!(!asker.process.said().iter().any(|line| line.contains("differs")));
-        // The last one leaves its connections behind. Whoever comes next answers what the service
+        // The last one leaves its connections behind. The next one answers what the service
         // sends again with resets; on a busy machine that is only after seconds.
         kill(asker, &service);
         let is_over = ["1.5", "3", "5", "20"].iter().any(|seconds| {

@@ -101,7 +101,7 @@ fn the_vnics_filters_hold_for_a_programs_own_protocol() {
     }
 }
 
-/// Whoever has a capability has the right, whoever has none is refused.
+/// A process with a capability has the right, one without is refused.
 fn hand_on_and_revoke(service: &Service, control: &mut Control, granted: &Granted) {
     let part = "tx ip proto 253 service 10.88.0.2 peer 10.88.9.9";
     let derived = control.derive(&granted.capability, Some(part)).expect("a part");

@@ -1,6 +1,6 @@
 //! The dataplane in a process of its own: what its program, and others, can do to it, and what is
 //! left when one of the processes is killed.
-use crate::support::process::{Process, is_alive, signal};
+use crate::support::process::{Process, is_alive, open_files, signal};
 use crate::support::traffic::echo;
 use crate::support::{self, Nic, PATIENCE, SERVICE, Service, TestNet, eventually};
 use ix_skip::{Need, skip};
@@ -119,12 +119,12 @@ fn a_hostile_program_stops_neither_its_dataplane_nor_another_one() {
     let name = "a_hostile_program_stops_neither_its_dataplane_nor_another_one";
     let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
     let honest = net.serve_second(&["64"]);
+    let mut stream = net.client.run(|| support::connect_to(support::SECOND));
     let attacker = support::build_program("ix-attacker");
     let flags = [&DOMAIN[..], &["--user", USER, "--posix", "off"]].concat();
     let program = [attacker.to_str().expect("text"), "shared", SECONDS, SEED];
     let service = net.start_env(&[], &flags, &program);
     service.process.wait_for("ix: packet memory", PATIENCE);
-    let mut stream = net.client.run(|| support::connect_to(support::SECOND));
     let said =
         |service: &Service, start| service.process.said().iter().any(|l| l.starts_with(start));
     let (mut answered, mut asked, since) = (0, 0, Instant::now());
@@ -150,6 +150,70 @@ fn a_hostile_program_stops_neither_its_dataplane_nor_another_one() {
     honest.finish(PATIENCE);
 }
 
+/// Starts a program that speaks with its broker itself.
+fn start_part(net: &TestNet, what: &str) -> Service {
+    let attacker = support::build_program("ix-attacker");
+    let flags = [&DOMAIN[..], &["--posix", "off"]].concat();
+    net.start_env(&[], &flags, &[attacker.to_str().expect("text"), "part", what])
+}
+
+/// A program says that it cannot map its dataplane's memory, and does not end: its run ends at
+/// once.
+#[test]
+fn a_program_that_fails_and_lives_on_does_not_hold_up_its_broker() {
+    let name = "a_program_that_fails_and_lives_on_does_not_hold_up_its_broker";
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let service = start_part(&net, "farewell");
+    let (status, said) = service.process.wait(PATIENCE);
+    assert_eq!(status.code(), Some(1), "{said:#?}");
+    let why = "farewell, says the attacker";
+    assert!(said.iter().any(|line| line.contains(why)), "{said:#?}");
+}
+
+/// A process speaks for itself only, and ends only a dataplane that it does not share.
+#[test]
+fn a_dataplane_is_not_ended_by_what_one_process_says() {
+    let name = "a_dataplane_is_not_ended_by_what_one_process_says";
+    for what in ["childs-farewell", "farewell-beside"] {
+        let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+        let service = start_part(&net, what);
+        service.process.wait_for("farewell", PATIENCE);
+        let dataplane = service.dataplane();
+        for _ in 0..3 {
+            service.client().ask(r#"{"do":"vnic"}"#).expect("an answer");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        assert!(is_alive(dataplane), "{what}");
+        let is_it = |line: &String| line.contains("gets no part of the dataplane: farewell");
+        let is_said = service.process.said().iter().any(is_it);
+        assert_eq!(is_said, what == "farewell-beside", "{:#?}", service.process.said());
+        service.process.terminate();
+    }
+}
+
+/// What processes leave that have let go of their dataplane is gone, also while they live.
+#[test]
+fn living_processes_that_part_use_up_nothing_of_their_brokers() {
+    const CHILDREN: usize = 150;
+    let name = "living_processes_that_part_use_up_nothing_of_their_brokers";
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let service = start_part(&net, &CHILDREN.to_string());
+    service.process.wait_for("begins", PATIENCE);
+    let before = open_files(service.process.pid());
+    service.process.wait_for("parted", 2 * PATIENCE);
+    eventually("what they left is gone", || {
+        open_files(service.process.pid()) < before + CHILDREN / 10
+    });
+    eventually("only the program's own is there", || sharing(&service) == 1);
+    service.process.terminate();
+}
+
+/// How many processes share the dataplane.
+fn sharing(service: &Service) -> usize {
+    let status = service.client().ask(r#"{"do":"status"}"#).expect("status");
+    status["sharing"]["processes"].as_array().map_or(0, Vec::len)
+}
+
 /// What a program that is root asks of Linux, each as a line with what came of it.
 const ROOT: &str = "
 import os, socket
@@ -173,7 +237,7 @@ print('over', flush=True)
 ";
 
 /// Root without `--user` is root of a namespace that lacks the dataplanes' users. Its broker binds
-/// low ports of Linux for it, and for nobody who could not bind them as root of the machine.
+/// low ports of Linux for it, but not for a process that could not bind them as the machine's root.
 #[test]
 fn a_root_program_is_root_of_a_namespace_without_the_dataplanes_user() {
     let name = "a_root_program_is_root_of_a_namespace_without_the_dataplanes_user";
@@ -203,7 +267,7 @@ fn a_root_program_is_root_of_a_namespace_without_the_dataplanes_user() {
     }
 }
 
-/// Whoever is killed takes the others along, and the port is served again.
+/// A process of a run that is killed takes the others along, and the port is served again.
 #[test]
 fn after_any_process_was_killed_the_port_is_served_again() {
     let name = "after_any_process_was_killed_the_port_is_served_again";
@@ -369,6 +433,60 @@ fn a_tenant_reaches_neither_another_ones_program_nor_its_dataplane() {
     std::fs::remove_dir_all(folder).expect("removed");
 }
 
+/// What a program that is root of a namespace tries on processes of its own and of others: signals,
+/// also as the owner of a descriptor, which Linux lets root's number send to everybody.
+const NEIGHBOUR: &str = "
+import fcntl, os, signal, socket, sys
+def tries(name, action):
+    try: action(); print(name, 'done', flush=True)
+    except OSError as e: print(name, 'refused', flush=True)
+def by_owner(pid):
+    ours, theirs = socket.socketpair()
+    fcntl.fcntl(ours, fcntl.F_SETOWN, pid)
+    fcntl.fcntl(ours, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(ours, fcntl.F_SETFL, os.O_ASYNC)
+    theirs.send(b'x')
+for end in [lambda pid: os.kill(pid, 9), by_owner]:
+    child = os.fork()
+    if child == 0: signal.pause()
+    end(child)
+    print('own child', os.waitpid(child, 0)[1], flush=True)
+for pid in map(int, sys.argv[1:]):
+    tries('kill', lambda: os.kill(pid, 9))
+    tries('thread', lambda: signal.pidfd_send_signal(os.pidfd_open(pid), 9))
+    tries('owner', lambda: by_owner(pid))
+print('over', flush=True)
+";
+
+/// Two programs of root are the same user to Linux, and each is root of a namespace of its own.
+#[test]
+fn a_root_program_ends_no_process_of_others() {
+    let name = "a_root_program_ends_no_process_of_others";
+    if !Path::new("/usr/bin/python3").exists() {
+        return skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    if ix_sys::landlock::SignalScope::new().is_err() {
+        return skip(name, Need::Kernel("Landlock with signals (Linux 6.12)"), "no Landlock");
+    }
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let service = net.serve_with(&DOMAIN, &["64"]);
+    let others = [service.program(), service.dataplane(), service.process.pid()];
+    let others = others.map(|pid| pid.to_string());
+    let folder = std::env::temp_dir().join(format!("ix-neighbour-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+    command.arg("run").args(DOMAIN).args(["--addr", "10.79.0.2/24", "--nic"]);
+    command.arg(format!("memif:{}", folder.join("link").display()));
+    command.args(["--posix", "off", "--", "/usr/bin/python3", "-c", NEIGHBOUR]).args(&others);
+    let output = command.output().expect("ix run");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let one = "kill refused\nthread refused\nowner done\n";
+    assert_eq!(said, format!("own child 9\nown child 9\n{}over\n", one.repeat(3)));
+    echoes(&net);
+    service.finish(PATIENCE);
+    std::fs::remove_dir_all(folder).expect("removed");
+}
+
 /// Starts children until Linux refuses, and says how many there were.
 const FORKS: &str = "
 import os, signal
@@ -395,14 +513,18 @@ fn a_program_is_bounded_by_a_group_that_goes_with_its_run() {
     let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", probe.program()));
     let groups = groups.expect("groups");
     let broker = probe.process.pid();
-    let has = |line: &&str| line.contains("pids") && line.ends_with(&format!("/ix-{broker}"));
+    let has = |line: &&str| line.contains("pids") && line.contains(&format!("/ix-{broker}-"));
     let Some(place) = groups.lines().find(has).map(str::to_owned) else {
         return skip(name, Need::Kernel("control groups that can be written"), "no group was made");
     };
     probe.finish(PATIENCE);
     let path = place.rsplit(':').next().expect("a path").rsplit_once('/').expect("a parent").0;
     let folder = Path::new("/sys/fs/cgroup/pids").join(path.trim_start_matches('/'));
-    let left = |pid: i32| folder.join(format!("ix-{pid}")).exists();
+    let left = |pid: i32| {
+        let groups = std::fs::read_dir(&folder).expect("a folder").flatten();
+        let mut names = groups.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.any(|name| name.starts_with(&format!("ix-{pid}-")))
+    };
     assert!(!left(broker), "removed with the run");
     let flags = [&DOMAIN[..], &["--pids-max", "50", "--posix", "off"]].concat();
     let service = net.start_env(&[], &flags, &["/usr/bin/python3", "-c", FORKS]);

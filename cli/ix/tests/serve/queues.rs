@@ -278,7 +278,7 @@ fn queues_that_are_not_there_and_rights_that_nobody_has_are_refused() {
     assert!(!usage.status.success(), "a negative queue");
     let usage = ctl(operator, &["filter", "assign", &key]);
     assert!(errors(&usage).contains("--to"), "{}", errors(&usage));
-    // What was refused has changed nothing, and whoever has the capability may assign, until it
+    // What was refused has changed nothing, and the holder of the capability may assign, until it
     // ends.
     let shown = says(&service, &["vnic"]);
     assert_eq!(shown["filters"].as_array().map(Vec::len), Some(1), "{shown}");

@@ -1,22 +1,59 @@
 //! A dataplane that dies: its program goes on with another one.
 use crate::programs::posix::compile;
-use crate::support::process::signal;
+use crate::support::command::errors;
+use crate::support::process::{is_alive, signal};
 use crate::support::traffic::echo;
 use crate::support::{self, CLIENT, Nic, PATIENCE, SERVICE, Service, TestNet, eventually};
+use ix_skip::{Need, skip, skip_part};
 use std::io::{Read, Write};
-use std::net::{SocketAddrV4, TcpStream, UdpSocket};
+use std::net::{SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const DOMAIN: [&str; 2] = ["--domain", "process"];
+/// What is said of each dataplane that has started.
+const STARTED: &str = "ix: packet memory:";
 const DIED: &str = "ix: the dataplane ended (killed by SIGKILL): its connections are lost";
 
 /// Kills the dataplane, and waits until the program has another one. The `nth` to die.
 fn kill_dataplane(service: &Service, nth: usize) {
-    let dataplane = service.dataplane();
-    signal(dataplane, libc::SIGKILL);
+    signal(service.dataplane(), libc::SIGKILL);
     service.process.wait_for_nth(DIED, nth, PATIENCE);
-    let what = format!("another dataplane; it said {:#?}", service.process.said());
-    eventually(&what, || ![dataplane, service.program()].contains(&service.dataplane()));
+    service.process.wait_for_nth(STARTED, nth + 1, PATIENCE);
+}
+
+/// Each signal that a fault raises ends the dataplane; what a native program stored is there after
+/// it.
+#[test]
+fn a_dataplane_that_a_fault_ends_is_replaced_and_a_store_lives_on() {
+    let name = "a_dataplane_that_a_fault_ends_is_replaced_and_a_store_lives_on";
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+    let wreck = support::build_program("ix-wreck");
+    let words = [env!("CARGO_BIN_EXE_ix"), "kv", "-p", "7", "-U", "7", "-m", "16"];
+    let service = net.start_env(&[], &DOMAIN, &words);
+    service.process.wait_for("ready", PATIENCE);
+    let ask = |question: &str, answer: &str| {
+        let mut stream = net.connect();
+        stream.write_all(question.as_bytes()).expect("asks");
+        let mut said = vec![0; answer.len()];
+        stream.read_exact(&mut said).expect("an answer");
+        assert_eq!(String::from_utf8_lossy(&said), answer);
+    };
+    ask("set key 0 0 5\r\nvalue\r\n", "STORED\r\n");
+    // A fault of memory, and a system call that is not on its list.
+    let how = [("fault", "SIGSEGV"), ("call", "SIGSYS")];
+    for (nth, (how, name)) in how.into_iter().enumerate() {
+        let pid = service.dataplane().to_string();
+        let wrecked = std::process::Command::new(&wreck).args([&pid, how]).output();
+        let wrecked = wrecked.expect("it starts");
+        assert!(wrecked.status.success(), "{}", errors(&wrecked));
+        let died = format!("ix: the dataplane ended (killed by {name}");
+        service.process.wait_for(&died, PATIENCE);
+        service.process.wait_for_nth(STARTED, nth + 2, PATIENCE);
+        ask("get key\r\n", "VALUE key 0 5\r\nvalue\r\nEND\r\n");
+    }
+    service.process.terminate();
 }
 
 /// A peer learns that its connection is gone when it sends.
@@ -108,4 +145,244 @@ fn a_dataplane_that_always_dies_ends_the_run() {
     assert!(!status.success(), "{said:#?}");
     let why = "its dataplane has died 6 times within 60 s and is not started again";
     assert!(said.iter().any(|line| line.contains(why)), "{said:#?}");
+}
+
+/// Kills the dataplane, and does this to the next one as soon as it is there, which takes longer to
+/// start.
+fn as_it_starts(service: &Service, what: i32) -> i32 {
+    let before = service.dataplane();
+    signal(before, libc::SIGKILL);
+    let end = Instant::now() + PATIENCE;
+    let next = loop {
+        let next = service.children("ix-dataplane").into_iter().find(|pid| *pid != before);
+        if let Some(next) = next {
+            break next;
+        }
+        assert!(Instant::now() < end, "no other dataplane: {:#?}", service.process.said());
+    };
+    signal(next, what);
+    next
+}
+
+/// How many dataplanes have started.
+fn started(service: &Service) -> usize {
+    let is_it = |line: &&String| line.starts_with(STARTED);
+    service.process.said().iter().filter(is_it).count()
+}
+
+/// The program is stopped while it waits for its first dataplane, which ends before the program has
+/// entered it.
+#[test]
+fn a_dataplane_that_dies_before_it_is_entered_is_replaced() {
+    const ECHO: &str = "
+import socket
+listener = socket.socket()
+listener.bind(('0.0.0.0', 7))
+listener.listen()
+while True:
+    try: stream = listener.accept()[0]
+    except OSError: continue
+    while got := stream.recv(64): stream.sendall(got)
+";
+    let name = "a_dataplane_that_dies_before_it_is_entered_is_replaced";
+    let native = [env!("CARGO_BIN_EXE_ix"), "echo", "64", "--port", "7"];
+    let python = ["/usr/bin/python3", "-c", ECHO];
+    for (program, called) in [(&native[..], "ix"), (&python[..], "python3")] {
+        if !Path::new(program[0]).exists() {
+            skip_part(name, Need::Program("apt install python3"), "no python3");
+            continue;
+        }
+        let Some(net) = TestNet::new(name, Nic::Afxdp, 2) else { return };
+        let (mut service, process) = Service::stopped_before_it_maps(&net, program, called);
+        signal(service.dataplane(), libc::SIGKILL);
+        service.process.wait_for(DIED, PATIENCE);
+        signal(process, libc::SIGCONT);
+        service.process.wait_for_nth(STARTED, 2, PATIENCE);
+        eventually("the port is served", || {
+            service.process.check();
+            net.client.run(|| TcpStream::connect(SERVICE).is_ok())
+        });
+        net.client.run(|| echo(&mut support::connect(), 1, 64));
+    }
+}
+
+#[test]
+fn operators_are_answered_while_a_dataplane_starts() {
+    let name = "operators_are_answered_while_a_dataplane_starts";
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+    let service = net.serve_with(&DOMAIN, &["64"]);
+    let held = (0..4).find_map(|_| {
+        let before = started(&service);
+        let next = as_it_starts(&service, libc::SIGSTOP);
+        std::thread::sleep(Duration::from_millis(300));
+        let is_held = started(&service) == before;
+        if !is_held {
+            signal(next, libc::SIGCONT);
+        }
+        is_held.then_some((before, next))
+    });
+    let (before, next) = held.expect("one that is stopped while it starts");
+    for _ in 0..3 {
+        let mut ctl = std::process::Command::new(env!("CARGO_BIN_EXE_ix"));
+        let ctl = ctl.args(["ctl", "rate", "--control"]).arg(service.control());
+        let since = Instant::now();
+        let output = ctl.output().expect("the command starts");
+        assert!(output.status.success(), "{}", errors(&output));
+        assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
+    }
+    // What is changed now holds for the dataplane that begins.
+    let mut client = service.client();
+    client.ask(r#"{"do":"rate","tx":"10pps"}"#).expect("a rate");
+    // What is for a dataplane that runs is refused.
+    let refused = client.thread("park", 0).expect_err("no dataplane runs");
+    assert!(refused.contains("is still starting; try again in a moment"), "{refused}");
+    assert_eq!(started(&service), before);
+    signal(next, libc::SIGCONT);
+    eventually("it has started", || started(&service) > before);
+    // What was changed meanwhile holds.
+    net.client.run(|| {
+        let (mut stream, since) = (support::connect(), Instant::now());
+        (0..20).for_each(|round| echo(&mut stream, round, 64));
+        assert!(since.elapsed() > Duration::from_millis(500), "{:?}", since.elapsed());
+    });
+    client.ask(r#"{"do":"rate","tx":"none"}"#).expect("no rate");
+    // One that never starts is ended, and another one takes its place.
+    let before = started(&service);
+    as_it_starts(&service, libc::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(300));
+    if started(&service) == before {
+        let late = "ix: the dataplane did not start within 10 s: another one is started";
+        service.process.wait_for(late, PATIENCE);
+    }
+    eventually("it has started", || started(&service) > before);
+    net.client.run(|| echo(&mut support::connect(), 2, 64));
+    service.process.terminate();
+}
+
+#[test]
+fn a_dataplane_that_dies_while_it_starts_is_started_again() {
+    const STARTING: &str = "ix: the dataplane ended while it started (killed by SIGKILL): another";
+    let name = "a_dataplane_that_dies_while_it_starts_is_started_again";
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+    let service = net.serve_with(&DOMAIN, &["64"]);
+    // Each time two die.
+    for _ in 0..2 {
+        as_it_starts(&service, libc::SIGKILL);
+        let died = service.process.said().len();
+        eventually("another one", || service.process.said().len() > died);
+        eventually("another dataplane", || {
+            net.client.run(|| TcpStream::connect(SERVICE).is_ok())
+                && service.children("ix-dataplane").len() == 1
+        });
+    }
+    let said = service.process.said();
+    assert!(said.iter().any(|line| line.starts_with(STARTING)), "{said:#?}");
+    net.client.run(|| echo(&mut support::connect(), 1, 64));
+    // Those that die while they start count as well.
+    as_it_starts(&service, libc::SIGKILL);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(!status.success(), "{said:#?}");
+    let why = "its dataplane has died 6 times within 60 s and is not started again";
+    assert!(said.iter().any(|line| line.contains(why)), "{said:#?}");
+}
+
+/// A worker that has no part of the dataplane, and that no signal for the program's group reaches.
+const WORKER: &str = "
+import os, signal, socket
+worker = os.fork()
+if worker == 0:
+    os.setsid()
+    signal.pause()
+listener = socket.socket()
+listener.bind(('0.0.0.0', 7))
+listener.listen()
+print('worker', worker, flush=True)
+while True:
+    try: listener.accept()
+    except OSError: pass
+";
+
+/// A run that gives up leaves no process of its program behind, if it could make a control group.
+#[test]
+fn a_run_that_gives_up_ends_all_processes_of_its_program() {
+    const DEATHS: usize = 6;
+    let name = "a_run_that_gives_up_ends_all_processes_of_its_program";
+    if !Path::new("/usr/bin/python3").exists() {
+        return skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+    let service = net.start_env(&[], &DOMAIN, &["/usr/bin/python3", "-c", WORKER]);
+    let line = service.process.wait_for("worker", PATIENCE);
+    let worker: i32 = line.rsplit(' ').next().expect("a word").parse().expect("a number");
+    let groups = std::fs::read_to_string(format!("/proc/{worker}/cgroup")).expect("groups");
+    if !groups.contains(&format!("/ix-{}-", service.process.pid())) {
+        signal(worker, libc::SIGKILL);
+        return skip(name, Need::Kernel("control groups that can be written"), "no group was made");
+    }
+    // It has entered its elastic thread.
+    eventually("it listens", || net.client.run(|| TcpStream::connect(SERVICE).is_ok()));
+    for nth in 1..DEATHS {
+        kill_dataplane(&service, nth);
+    }
+    assert!(is_alive(worker), "a run that goes on ends nobody");
+    signal(service.dataplane(), libc::SIGKILL);
+    let (status, said) = service.process.wait(PATIENCE);
+    let left = is_alive(worker);
+    signal_if_there(worker);
+    assert!(!status.success() && !left, "worker {worker} is left: {left}; {said:#?}");
+}
+
+/// Waits in `connect`, then for what it is sent.
+const CONNECTS: &str = "
+import socket
+s = socket.socket()
+print('connects', flush=True)
+s.connect(('10.88.0.1', 99))
+print('heard', s.recv(5).decode(), flush=True)
+";
+
+/// A thread that waits in `connect` while the dataplane dies: the attempt begins anew with the next
+/// dataplane, and the program is told of no error.
+#[test]
+fn a_connection_attempt_outlives_its_dataplane() {
+    let name = "a_connection_attempt_outlives_its_dataplane";
+    if !Path::new("/usr/bin/python3").exists() {
+        return skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+    let at = SocketAddrV4::new(CLIENT, 99);
+    let listener = net.client.run(|| TcpListener::bind(at)).expect("a port");
+    // SAFETY: a number. Linux drops further SYNs when its queue is full.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let wait = Duration::from_millis(200);
+    let fill = || net.client.run(|| TcpStream::connect_timeout(&at.into(), wait)).ok();
+    let in_the_queue = std::iter::from_fn(fill).take(8).count();
+    assert!(in_the_queue < 8, "the queue is never full");
+    let service = net.start_env(&[], &DOMAIN, &["/usr/bin/python3", "-c", CONNECTS]);
+    service.process.wait_for("connects", PATIENCE);
+    service.process.wait_for(STARTED, PATIENCE);
+    std::thread::sleep(wait);
+    kill_dataplane(&service, 1);
+    for _ in 0..in_the_queue {
+        listener.accept().expect("one that fills the queue");
+    }
+    listener.set_nonblocking(true).expect("set");
+    let mut accepted = None;
+    eventually("the program's attempt is accepted", || {
+        accepted = listener.accept().ok();
+        accepted.is_some()
+    });
+    let (mut stream, from) = accepted.expect("a connection");
+    assert_eq!(from.ip(), *SERVICE.ip());
+    stream.write_all(b"hello").expect("sends");
+    service.process.wait_for("heard hello", PATIENCE);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+}
+
+/// Leaves nothing behind if the test fails.
+fn signal_if_there(process: i32) {
+    if is_alive(process) {
+        signal(process, libc::SIGKILL);
+    }
 }

@@ -58,8 +58,8 @@ fn a_filter_carries_its_own_and_nothing_when_it_is_revoked() {
         echo(&mut stream, 1, 64);
         let made = says(&service, &["filter", "create", ECHO_ONLY, "--both", "--holder", "web"]);
         echo(&mut stream, 2, 64);
-        // Other ports and protocols are not heard, whoever asks: a tap has nobody else to leave
-        // them to, and AF_XDP leaves them to Linux.
+        // Other ports and protocols are not heard: a tap drops them, and AF_XDP leaves them to
+        // Linux.
         let (wire, macs) = (net.wire(), net.macs());
         let (from, to) = (SocketAddrV4::new(CLIENT, 999), SocketAddrV4::new(*SERVICE.ip(), 53));
         let before = service.stats().total("drops.rx_filtered");
@@ -79,7 +79,7 @@ fn a_filter_carries_its_own_and_nothing_when_it_is_revoked() {
     }
 }
 
-/// Whoever has the capability may end what it stands for; an operator may give everything back.
+/// The holder of a capability may end what it stands for; an operator may give everything back.
 fn revoke_and_lift(nic: Nic, service: &Service, stream: &mut TcpStream, made: &Value) {
     let key = capability(made);
     let part = says(service, &["filter", "derive", &key]);

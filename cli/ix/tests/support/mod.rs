@@ -15,7 +15,7 @@ pub mod traffic;
 pub mod turn;
 
 use ix_skip::{Need, skip_part};
-use ix_testbed::{Namespace, PacketSocket, VethEnd, cpu};
+use ix_testbed::{Bridge, Namespace, PacketSocket, PathSpec, VethEnd, cpu};
 use process::Process;
 use stats::Stats;
 use std::fmt;
@@ -86,6 +86,26 @@ impl TestNet {
     /// The same with the machine for itself: for what is measured, or keeps every core busy.
     pub fn alone(test: &str, nic: Nic, queues: usize) -> Option<TestNet> {
         TestNet::in_turn(Turn::whole(), test, nic, queues)
+    }
+
+    /// The same on AF_XDP with a path between the ends, each direction of which is as said: a
+    /// bridge in user space joins them.
+    pub fn apart(test: &str, ways: [PathSpec; 2]) -> Option<(TestNet, Bridge)> {
+        let turn = Turn::whole();
+        let client = command::namespace(test)?;
+        let [server, middle] = [0, 1].map(|_| Namespace::new().expect("another namespace"));
+        for (end, name, other) in [(&server, "ixs0", "ixms0"), (&client, "ixc0", "ixmc0")] {
+            end.add_veth(&VethEnd::new(name), &middle, &VethEnd::new(other)).expect("a veth pair");
+            end.set_offloads(name, false).expect("offloads");
+            middle.set_offloads(other, false).expect("offloads");
+            middle.set_up(other, true).expect("up");
+            end.set_up(name, true).expect("up");
+            end.wait_running(name, PATIENCE).expect("carrier");
+        }
+        client.add_address("ixc0", CLIENT, PREFIX).expect("an address");
+        let bridge = Bridge::start(&middle, ["ixms0", "ixmc0"], ways, 1).expect("a bridge");
+        let folder = Folder::new();
+        Some((TestNet { client, server, nic: Nic::Afxdp, queues: 1, folder, turn }, bridge))
     }
 
     /// What is left of a test that was alone leaves room for another.
@@ -352,14 +372,40 @@ impl Service {
 
     /// The process that has the dataplane: a child of the broker, or the program's.
     pub fn dataplane(&self) -> i32 {
-        let is_dataplane = |pid: &i32| {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            name.trim() == "ix-dataplane"
-        };
+        self.children("ix-dataplane").first().copied().unwrap_or_else(|| self.program())
+    }
+
+    /// The broker's children of this name.
+    pub fn children(&self, named: &str) -> Vec<i32> {
         let path = format!("/proc/{0}/task/{0}/children", self.process.pid());
-        let children = std::fs::read_to_string(path).expect("children");
-        let mut pids = children.split_ascii_whitespace().filter_map(|word| word.parse().ok());
-        pids.find(is_dataplane).unwrap_or_else(|| self.program())
+        let children = std::fs::read_to_string(path).unwrap_or_default();
+        let pids = children.split_ascii_whitespace().filter_map(|word| word.parse().ok());
+        let name =
+            |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        pids.filter(|pid| name(pid).trim() == named).collect()
+    }
+
+    /// Starts a program behind the process wall whose process has this name, and stops it after it
+    /// has asked for its dataplane, which has started then, and before it has mapped what the two
+    /// share. Returns it with its process.
+    pub fn stopped_before_it_maps(net: &TestNet, words: &[&str], called: &str) -> (Service, i32) {
+        for _ in 0..4 {
+            let service = net.start_env(&[], &["--domain", "process"], words);
+            let end = Instant::now() + PATIENCE;
+            while service.children("ix-dataplane").is_empty() {
+                assert!(Instant::now() < end, "no dataplane: {:#?}", service.process.said());
+            }
+            let program = service.children(called).pop().expect("the program");
+            process::signal(program, libc::SIGSTOP);
+            service.process.wait_for("ix: packet memory:", PATIENCE);
+            let maps = std::fs::read_to_string(format!("/proc/{program}/maps")).expect("mappings");
+            if !maps.contains("memfd:ix-calls") {
+                return (service, program);
+            }
+            process::signal(program, libc::SIGCONT);
+            service.process.terminate();
+        }
+        panic!("it was never stopped in time");
     }
 
     /// The program's process.

@@ -1,8 +1,10 @@
 //! What `ix ctl stats` says.
+use crate::support::PATIENCE;
 use serde_json::Value;
 use std::fmt;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// All counters of a dataplane at one time.
 pub struct Stats(Value);
@@ -11,11 +13,20 @@ impl Stats {
     /// Asks the dataplane behind a control socket.
     #[track_caller]
     pub fn ask(control: &Path) -> Stats {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
-        let output = command.args(["ctl", "stats", "--json", "--control"]).arg(control).output();
-        let output = output.expect("the command starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Stats(serde_json::from_slice(&output.stdout).expect("JSON"))
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+            let output =
+                command.args(["ctl", "stats", "--json", "--control"]).arg(control).output();
+            let output = output.expect("the command starts");
+            if output.status.success() {
+                return Stats(serde_json::from_slice(&output.stdout).expect("JSON"));
+            }
+            let why = String::from_utf8_lossy(&output.stderr);
+            let starts = why.contains("its dataplane is still starting");
+            assert!(starts && Instant::now() < end, "{why}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// A counter, such as `flows` or `drops.no_flow`, of each elastic thread.

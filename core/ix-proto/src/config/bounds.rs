@@ -1,5 +1,5 @@
-//! What a number of the configuration may be: one place for whoever reads one from the user, and
-//! for the dataplane that gets it.
+//! What a number of the configuration may be: one place for all code that reads one from the user,
+//! and for the dataplane that gets it.
 use core::fmt;
 
 /// The values that a number may have.
@@ -56,6 +56,8 @@ pub const FRAMES: Bounds = from(256, 1 << 22);
 pub const ARENA_MB: Bounds = from(2, 1 << 16);
 /// Flows of each elastic thread.
 pub const FLOWS: Bounds = from(1, 1 << 24);
+/// See [`super::Config::orphans_max`].
+pub const ORPHANS: Bounds = from(1, 1 << 24);
 /// Application timers of each elastic thread.
 pub const TIMERS: Bounds = from(1, 1 << 24);
 /// Backlog of a listener.

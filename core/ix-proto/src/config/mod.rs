@@ -16,8 +16,9 @@ use ix_wire::{IpAddr, MacAddr};
 pub struct Config {
     /// Our addresses with their prefix lengths; at least one.
     pub host_addrs: Vec<(IpAddr, u8)>,
-    /// Default gateway.
-    pub gateway_addr: Option<IpAddr>,
+    /// Default gateways. The first one serves connections that we open; packets of a device that
+    /// has one on a network of its own leave by that.
+    pub gateway_addrs: Vec<IpAddr>,
     /// Hardware threads, one for each elastic thread.
     pub cpus: Vec<u32>,
     /// Batch bound B.
@@ -46,6 +47,8 @@ pub struct Config {
     pub arena_bytes: usize,
     /// Flows of each elastic thread at most.
     pub flows_max: usize,
+    /// Of these, flows that the application has closed and that have not ended yet.
+    pub orphans_max: usize,
     /// Application timers of each elastic thread at most.
     pub timers_max: usize,
     /// Backlog of a listener that asks for the default.
@@ -68,7 +71,7 @@ pub struct Config {
 
 codec_struct!(Config {
     host_addrs,
-    gateway_addr,
+    gateway_addrs,
     cpus,
     batch,
     flow_hash_key,
@@ -82,6 +85,7 @@ codec_struct!(Config {
     tx_frames,
     arena_bytes,
     flows_max,
+    orphans_max,
     timers_max,
     backlog,
     local_ports,
@@ -181,7 +185,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             host_addrs: Vec::new(),
-            gateway_addr: None,
+            gateway_addrs: Vec::new(),
             cpus: vec![0],
             batch: 64,
             flow_hash_key: [0x6a09_e667_f3bc_c908, 0xbb67_ae85_84ca_a73b],
@@ -195,6 +199,7 @@ impl Default for Config {
             tx_frames: 8192,
             arena_bytes: 64 << 20,
             flows_max: 1 << 20,
+            orphans_max: 1 << 18,
             timers_max: 1 << 16,
             backlog: 4096,
             local_ports: (10_000, 32_767),
@@ -227,6 +232,7 @@ impl Config {
             ("tx_frames", bounds::FRAMES, self.tx_frames as u64),
             ("arena_mb", bounds::ARENA_MB, (self.arena_bytes >> 20) as u64),
             ("flows_max", bounds::FLOWS, self.flows_max as u64),
+            ("orphans_max", bounds::ORPHANS, self.orphans_max as u64),
             ("timers_max", bounds::TIMERS, self.timers_max as u64),
             ("backlog", bounds::BACKLOG, self.backlog.into()),
             ("mark_queue", bounds::QUEUE, self.mark_queue as u64),
@@ -261,6 +267,11 @@ impl Config {
         position.filter(|p| *p < devices).unwrap_or(0) as u8
     }
 
+    /// How many closed flows may be ending: never more than half of all.
+    pub fn orphans_max(&self) -> usize {
+        self.orphans_max.min(self.flows_max / 2).max(1)
+    }
+
     /// Whether an address is one of ours.
     pub fn is_local(&self, addr: IpAddr) -> bool {
         self.host_addrs.iter().any(|(own, _)| *own == addr)
@@ -276,14 +287,35 @@ impl Config {
 
     /// Our address and the next hop for packets to `remote`; `None` without a route.
     pub fn route(&self, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
-        let direct = self.host_addrs.iter().find(|(own, prefix)| own.same_network(remote, *prefix));
-        if let Some((own, _)) = direct {
-            return Some((*own, remote));
-        }
-        let gateway = self.gateway_addr?;
-        let via = self.host_addrs.iter().find(|(own, prefix)| own.same_network(gateway, *prefix));
-        via.map(|(own, _)| (*own, gateway))
+        route_within(self.host_addrs.iter(), &self.gateway_addrs, remote)
     }
+
+    /// The same for packets that leave by `device`, one of `devices`: only the addresses that
+    /// belong to it count, and the gateways on their networks.
+    pub fn route_by(&self, device: u8, devices: usize, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
+        let its = |(own, _): &&(IpAddr, u8)| self.device_of(*own, devices) == device;
+        route_within(self.host_addrs.iter().filter(its), &self.gateway_addrs, remote)
+    }
+
+    /// The next hop for packets to `remote` by a device. A device without a route has the hop of
+    /// [`Self::route`].
+    pub fn next_hop(&self, device: u8, devices: usize, remote: IpAddr) -> Option<IpAddr> {
+        let route = self.route_by(device, devices, remote).or_else(|| self.route(remote));
+        route.map(|(_, hop)| hop)
+    }
+}
+
+/// As [`Config::route`], with these addresses alone.
+fn route_within<'a>(
+    own: impl Iterator<Item = &'a (IpAddr, u8)> + Clone,
+    gateways: &[IpAddr],
+    remote: IpAddr,
+) -> Option<(IpAddr, IpAddr)> {
+    let on = |to: IpAddr| own.clone().find(|(own, prefix)| own.same_network(to, *prefix));
+    if let Some((own, _)) = on(remote) {
+        return Some((*own, remote));
+    }
+    gateways.iter().find_map(|gateway| on(*gateway).map(|(own, _)| (*own, *gateway)))
 }
 
 #[cfg(test)]
@@ -308,14 +340,14 @@ mod tests {
         let arp = (any_host(), any::<MacAddr>()).prop_map(|((addr, _), mac)| (addr, mac));
         (
             prop::collection::vec(any_host(), 1..4),
-            prop::option::of(any_host()),
+            prop::collection::vec(any_host(), 0..3),
             prop::collection::vec(any::<u32>(), 1..6),
             any::<([u64; 2], [u8; 16], [u8; 16])>(),
             prop::collection::vec(arp, 0..4),
         )
-            .prop_map(|(host_addrs, gateway, cpus, keys, arp)| Config {
+            .prop_map(|(host_addrs, gateways, cpus, keys, arp)| Config {
                 host_addrs,
-                gateway_addr: gateway.map(|(addr, _)| addr),
+                gateway_addrs: gateways.into_iter().map(|(addr, _)| addr).collect(),
                 cpus,
                 flow_hash_key: keys.0,
                 secret: keys.1,
@@ -338,12 +370,14 @@ mod tests {
             any_number(bounds::TIME_WAIT_US),
             any_number(bounds::RCV_BUFFERS),
         );
-        (choices, times, any::<[u32; 10]>(), any::<([u8; 7], [u16; 2])>()).prop_map(
+        (choices, times, any::<[u32; 12]>(), any::<([u8; 7], [u16; 2])>()).prop_map(
             |((congestion, ecn, flags), times, words, (bytes, halves))| ix_tcp::Config {
                 mss: halves[0],
                 rcv_buf_bytes: words[0],
+                rcv_buf_max_bytes: words[10],
                 rcv_buffers_max: times.4 as u32,
                 snd_buf_bytes: words[1],
+                snd_buf_max_bytes: words[11],
                 min_rto_us: times.0 as u32,
                 max_rto_us: words[2],
                 initial_rto_us: words[3],
@@ -404,6 +438,7 @@ mod tests {
                 tx_frames: sizes.1 as usize,
                 arena_bytes: (sizes.2 as usize) << 20,
                 flows_max: sizes.3 as usize,
+                orphans_max: sizes.3 as usize,
                 timers_max: sizes.4 as usize,
                 backlog: sizes.5 as u32,
                 local_ports: (ports.0.min(ports.1.max(1)), ports.0.max(ports.1)),
@@ -539,8 +574,44 @@ mod tests {
         assert_eq!(config.route(ip("10.1.2.200")), by("10.1.2.3", "10.1.2.200"));
         assert_eq!(config.route(ip("10.9.200.1")), by("10.9.0.3", "10.9.200.1"));
         assert_eq!(config.route(ip("10.1.3.1")), None);
-        config.gateway_addr = Some(ip("10.9.0.1"));
+        config.gateway_addrs = vec![ip("10.9.0.1")];
         assert_eq!(config.route(ip("10.1.3.1")), by("10.9.0.3", "10.9.0.1"));
         assert!(config.is_local(ip("10.9.0.3")) && !config.is_local(ip("10.9.0.1")));
+    }
+
+    #[test]
+    fn each_device_has_its_gateway() {
+        let mut config = usual();
+        config.host_addrs.push((ip("10.9.0.3"), 16));
+        config.host_addrs.push((ip("10.7.0.3"), 24));
+        config.gateway_addrs = vec![ip("10.9.0.1"), ip("10.1.2.1")];
+        let by = |device, to: &str| config.next_hop(device, 2, ip(to));
+        assert_eq!(
+            (by(0, "8.8.8.8"), by(1, "8.8.8.8")),
+            (Some(ip("10.1.2.1")), Some(ip("10.9.0.1")))
+        );
+        assert_eq!(
+            (by(0, "10.1.2.9"), by(1, "10.9.9.9")),
+            (Some(ip("10.1.2.9")), Some(ip("10.9.9.9")))
+        );
+        // A peer beside one device whose packets come by the other, and go back there.
+        assert_eq!(
+            (by(0, "10.9.9.9"), by(1, "10.1.2.9")),
+            (Some(ip("10.1.2.1")), Some(ip("10.9.0.1")))
+        );
+        // Further addresses belong to the first device.
+        assert_eq!(
+            (by(0, "10.7.0.9"), by(1, "10.7.0.9")),
+            (Some(ip("10.7.0.9")), Some(ip("10.9.0.1")))
+        );
+        // What we open ourselves goes by the first gateway.
+        assert_eq!(config.route(ip("8.8.8.8")), Some((ip("10.9.0.3"), ip("10.9.0.1"))));
+        // A device without a gateway has that one too.
+        config.gateway_addrs.pop();
+        assert_eq!(config.next_hop(0, 2, ip("8.8.8.8")), Some(ip("10.9.0.1")));
+        assert_eq!(config.route_by(0, 2, ip("8.8.8.8")), None);
+        config.gateway_addrs.clear();
+        assert_eq!(config.next_hop(0, 2, ip("8.8.8.8")), None);
+        assert_eq!(config.next_hop(0, 2, ip("10.9.9.9")), Some(ip("10.9.9.9")));
     }
 }

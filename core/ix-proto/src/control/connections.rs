@@ -40,6 +40,9 @@ pub struct Connection {
     pub thread: u16,
     /// Its flow group.
     pub flow_group: u16,
+    /// The process of the program that it belongs to: its number in the state's `sharing`.
+    #[serde(default)]
+    pub process: u32,
     /// What was measured of it.
     #[serde(flatten)]
     pub figures: FlowFigures,

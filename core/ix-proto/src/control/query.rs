@@ -19,6 +19,8 @@ pub struct Query {
     pub max: usize,
     /// Only those of this elastic thread.
     pub thread: Option<usize>,
+    /// Only those of this process of the program, by its number in Linux.
+    pub process: Option<u32>,
     /// Only those of these flow groups, such as `0-15`.
     #[serde(with = "text::option")]
     pub groups: Option<GroupSet>,
@@ -39,6 +41,7 @@ impl Default for Query {
         Query {
             max: 1000,
             thread: None,
+            process: None,
             groups: None,
             peer: None,
             state: None,

@@ -14,6 +14,8 @@ pub enum Refusal {
     Version(String),
     /// The read-only socket does not allow it.
     NotAllowed,
+    /// The client is in another user namespace than the broker, or cannot be looked at.
+    Foreign,
     /// There are too many clients.
     Busy,
     /// No elastic thread has this number: the number asked for, and how many threads there are.
@@ -48,6 +50,8 @@ pub enum Code {
     Version,
     /// Of [`Refusal::NotAllowed`].
     NotAllowed,
+    /// Of [`Refusal::Foreign`].
+    Foreign,
     /// Of [`Refusal::Busy`].
     Busy,
     /// Of [`Refusal::NoSuchThread`].
@@ -90,6 +94,7 @@ impl Code {
             Code::TooLong => "too-long",
             Code::Version => "version",
             Code::NotAllowed => "not-allowed",
+            Code::Foreign => "foreign",
             Code::Busy => "busy",
             Code::NoSuchThread => "no-such-thread",
             Code::NoController => "no-controller",
@@ -118,6 +123,7 @@ impl Refusal {
             Refusal::TooLong(_) => Code::TooLong,
             Refusal::Version(_) => Code::Version,
             Refusal::NotAllowed => Code::NotAllowed,
+            Refusal::Foreign => Code::Foreign,
             Refusal::Busy => Code::Busy,
             Refusal::NoSuchThread(..) => Code::NoSuchThread,
             Refusal::NoController => Code::NoController,
@@ -139,6 +145,7 @@ impl Refusal {
             }
             Refusal::Version(_) => "use the `ix` that started the dataplane".into(),
             Refusal::NotAllowed => "ask through the operator socket".into(),
+            Refusal::Foreign => "ask from outside, or through the read-only socket".into(),
             Refusal::Busy => "try again later".into(),
             Refusal::NoSuchThread(_, threads) => match threads {
                 0 | 1 => "its only thread is 0".into(),
@@ -172,6 +179,12 @@ impl fmt::Display for Refusal {
                 write!(f, "the request is of protocol {theirs}, this dataplane speaks {PROTOCOL}")
             }
             Refusal::NotAllowed => write!(f, "this socket is for looking only"),
+            Refusal::Foreign => {
+                write!(
+                    f,
+                    "operators are in the user namespace of `ix run`, and this process is not"
+                )
+            }
             Refusal::Busy => write!(f, "too many clients"),
             Refusal::NoSuchThread(thread, _) => write!(f, "no elastic thread {thread}"),
             Refusal::NoController => write!(f, "no controller runs for this dataplane"),

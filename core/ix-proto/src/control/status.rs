@@ -68,6 +68,9 @@ pub struct Status {
     pub devices: Vec<String>,
     /// States of the devices' links, in words.
     pub device_states: Vec<String>,
+    /// Who shares it, if it has a process of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<Sharing>,
     /// Why there are no hardware counters, if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware_missing: Option<String>,
@@ -87,6 +90,28 @@ pub struct Commands {
     pub refused: u64,
     /// Commands that were undone because they took too long.
     pub timed_out: u64,
+}
+
+/// The processes of a program that share a dataplane which has a process of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sharing {
+    /// Those that share it now.
+    pub processes: Vec<Sharer>,
+    /// Processes that have asked and were refused.
+    pub refused: u64,
+    /// Dataplanes of this run that have died. Each was replaced, or ended the run.
+    pub died: u64,
+}
+
+/// A process that shares a dataplane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sharer {
+    /// Its number: that of its attachment.
+    pub number: u32,
+    /// The process.
+    pub pid: u32,
 }
 
 /// The wall between program and dataplane.

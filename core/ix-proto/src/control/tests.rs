@@ -72,14 +72,15 @@ fn query() -> impl Strategy<Value = Query> {
     let peers = ["10.0.0.1", "10.0.0.1:4000", "10.0.0.0/8", "::1", "[::1]:7"];
     let states = ["established", "TIME-WAIT", "syn-sent"];
     (
-        (0..=CONNECTIONS_MAX, of(0usize..64), of(groups())),
+        (0..=CONNECTIONS_MAX, of(0usize..64), of(any::<u32>()), of(groups())),
         of(select(peers.map(|text| text.parse().expect(text)).to_vec())),
         of(select(states.map(|text| text.parse().expect(text)).to_vec())),
         (select(Sort::ALL.to_vec()), 1..=INTERVAL_MAX_MS),
     )
-        .prop_map(|((max, thread, groups), peer, state, (sort, interval_ms))| Query {
+        .prop_map(|((max, thread, process, groups), peer, state, (sort, interval_ms))| Query {
             max,
             thread,
+            process,
             groups,
             peer,
             state,
@@ -213,6 +214,15 @@ fn migration() -> impl Strategy<Value = MigrationRecord> {
     )
 }
 
+fn sharing() -> impl Strategy<Value = Sharing> {
+    let sharer = any::<(u32, u32)>().prop_map(|(number, pid)| Sharer { number, pid });
+    (vec(sharer, 0..3), any::<(u64, u64)>()).prop_map(|(processes, (refused, died))| Sharing {
+        processes,
+        refused,
+        died,
+    })
+}
+
 fn look() -> impl Strategy<Value = Look> {
     let group = any::<(Option<u8>, u64)>()
         .prop_map(|(thread, packets)| Group { thread: thread.map(usize::from), packets });
@@ -226,11 +236,16 @@ fn look() -> impl Strategy<Value = Look> {
     let running = (
         (word(), any::<(u32, u64, u64, u32, u64)>(), of(word())),
         (vec(thread(), 0..3), vec(group, 0..5), vec(migration(), 0..3)),
-        (any::<[u64; 5]>(), any::<bool>(), counts()),
+        (any::<[u64; 5]>(), any::<bool>(), counts(), of(sharing())),
         (of(report()), vec(word(), 0..3), vec(word(), 0..3)),
     )
         .prop_map(
-            |((program, numbers, hardware_missing), lists, (done, stands, refused), more)| {
+            |(
+                (program, numbers, hardware_missing),
+                lists,
+                (done, stands, refused, sharing),
+                more,
+            )| {
                 let (pid, now_us, ticks_per_us, batch_bound, migrations_ever) = numbers;
                 let (threads, groups, migrations) = lists;
                 let (controller, devices, device_states) = more;
@@ -250,6 +265,7 @@ fn look() -> impl Strategy<Value = Look> {
                     controller,
                     devices,
                     device_states,
+                    sharing,
                     hardware_missing,
                 }))
             },
@@ -259,8 +275,8 @@ fn look() -> impl Strategy<Value = Look> {
 
 fn connection() -> impl Strategy<Value = Connection> {
     let ends = any::<(SocketAddr, SocketAddr)>();
-    (ends, 0u32..14, any::<(u16, u16)>(), any::<[u32; 12]>(), any::<[u64; 4]>(), of(figure()))
-        .prop_map(|(ends, state, (thread, flow_group), n, long, bytes_per_s)| {
+    (ends, 0u32..14, any::<(u16, u16, u32)>(), any::<[u32; 12]>(), any::<[u64; 4]>(), of(figure()))
+        .prop_map(|(ends, state, (thread, flow_group, process), n, long, bytes_per_s)| {
             // The scope of an address is not among what is told.
             let plain = |end: SocketAddr| SocketAddr::new(end.ip(), end.port());
             Connection {
@@ -269,6 +285,7 @@ fn connection() -> impl Strategy<Value = Connection> {
                 state: TcpState::of(state),
                 thread,
                 flow_group,
+                process,
                 figures: FlowFigures {
                     bytes_in: long[0],
                     bytes_out: long[1],
@@ -516,6 +533,7 @@ fn refusals() -> Vec<Refusal> {
         Refusal::NoAnswer,
         Refusal::Dataplane("it is gone".to_owned()),
         Refusal::Unsupported("do that"),
+        Refusal::Foreign,
         Refusal::NoCapability,
         Refusal::Vnic("held".to_owned()),
     ]

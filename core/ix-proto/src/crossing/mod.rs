@@ -1,9 +1,9 @@
 //! How a program and its dataplane cross the wall between two processes: words in memory that both
 //! map, one group of them for each elastic thread.
 //!
-//! Whoever writes a word is the only one who can: a [`Request`] is on pages that the program writes
-//! and a [`Reply`] is on pages that it can only read. The program is never trusted: the dataplane
-//! reads each word of a request once and checks what it got.
+//! Each word has one writer, and no other side can write it: a [`Request`] is on pages that the
+//! program writes and a [`Reply`] is on pages that it can only read. The program is never trusted:
+//! the dataplane reads each word of a request once and checks what it got.
 //!
 //! One request is under way at a time. The program writes its words and then [`Request::serial`];
 //! the dataplane carries it out, writes the words of the reply and then [`Reply::serial`]. How each

@@ -207,6 +207,43 @@ fn syn_received_answers_a_repeated_syn() {
     assert_eq!(lab.state(), State::Established);
 }
 
+/// RFC 9293 section 3.10.7.4: what is not acceptable is acknowledged in SYN-RECEIVED, as in all
+/// later states, however the connection began.
+#[test]
+fn syn_received_acknowledges_what_it_does_not_take() {
+    let (far, within) = (1 << 20, 1000);
+    for (what, flags, seq, len) in [
+        ("text beyond the window", ACK, far, 100),
+        ("text before the window", ACK, 0u32.wrapping_sub(100), 50),
+        ("an empty segment beyond the window", ACK, far, 0),
+        ("a FIN beyond the window", ACK | FIN, far, 0),
+        ("a SYN within the window", SYN, within, 0),
+        ("a SYN-ACK within the window", SYN | ACK, within, 0),
+        ("a reset within the window, not at its edge", RST, within, 0),
+    ] {
+        for simultaneous in [false, true] {
+            let mut lab = match simultaneous {
+                false => lab_in(State::SynReceived),
+                true => lab_in(State::SynSent),
+            };
+            if simultaneous {
+                lab.syn();
+                lab.take();
+            }
+            assert_eq!(lab.state(), State::SynReceived);
+            let hdr = TcpHeader { seq: lab.peer.irs + 1 + seq, ..lab.header(flags) };
+            lab.raw(hdr, &bytes_at(PEER_SEED, hdr.seq, len));
+            assert_one_ack(&mut lab, what);
+            assert_eq!(lab.state(), State::SynReceived, "{what}");
+            assert!(!lab.end.with(|tcb, _, _| tcb.needs_output()), "{what}");
+            lab.say(ACK, &[]);
+            assert_eq!(lab.state(), State::Established, "{what}");
+            lab.say_data(10);
+            assert_eq!(lab.end.out.delivered, 10, "{what}");
+        }
+    }
+}
+
 #[test]
 fn syn_received_dies_silently_by_an_exact_reset() {
     let mut lab = lab_in(State::SynReceived);

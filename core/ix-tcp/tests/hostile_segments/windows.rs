@@ -167,7 +167,7 @@ fn the_application_hears_of_an_opened_window() {
 #[test]
 fn reading_octet_by_octet_makes_no_silly_windows() {
     // RFC 9293 section 3.8.6.2.2.
-    let config = Config { rcv_buf_bytes: 8_000, ..cfg() };
+    let config = Config { rcv_buf_bytes: 8_000, rcv_buf_max_bytes: 0, ..cfg() };
     let mut lab = Lab::established(config, Peer::default());
     for _ in 0..8 {
         lab.say_data(1_000);
@@ -190,7 +190,7 @@ fn reading_octet_by_octet_makes_no_silly_windows() {
 #[test]
 fn a_probe_does_not_squeeze_a_silly_window_out_of_us() {
     // An acknowledgement that goes out anyway must not offer the few octets that are free either.
-    let config = Config { rcv_buf_bytes: 8_000, ..cfg() };
+    let config = Config { rcv_buf_bytes: 8_000, rcv_buf_max_bytes: 0, ..cfg() };
     let mut lab = Lab::established(config, Peer::default());
     for _ in 0..8 {
         lab.say_data(1_000);
@@ -211,7 +211,7 @@ fn a_probe_does_not_squeeze_a_silly_window_out_of_us() {
 
 #[test]
 fn data_beyond_the_window_is_not_taken() {
-    let config = Config { rcv_buf_bytes: 5_000, ..cfg() };
+    let config = Config { rcv_buf_bytes: 5_000, rcv_buf_max_bytes: 0, ..cfg() };
     let mut lab = Lab::established(config, Peer::default());
     for _ in 0..6 {
         lab.say_data(1_000);

@@ -1,4 +1,4 @@
-//! What each of two TCP stacks is to this test, whoever wrote it.
+//! What each of two TCP stacks is to this test, of any author.
 
 /// The addresses and ports of a conversation: ours first.
 pub const ADDRS: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];

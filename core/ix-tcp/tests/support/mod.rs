@@ -66,6 +66,10 @@ pub struct Recorder {
     /// Bytes in the last buffer delivered.
     pub last: usize,
     pub no_buffers: bool,
+    /// How many bytes of memory are free for further received data; `None`: without a limit.
+    pub room: Option<u32>,
+    /// What was promised beyond the first size of the receive buffer.
+    pub promised: u32,
     /// Other connections have used up the challenge ACKs of this second.
     pub no_challenges: bool,
     /// Buffers inside the core.
@@ -125,6 +129,13 @@ impl Output<Buf> for Recorder {
     }
     fn count(&mut self, counter: TcpCounter) {
         self.stats.count(counter);
+    }
+    fn receive_room(&self, promised: u32) -> u32 {
+        assert_eq!(promised, self.promised);
+        self.room.unwrap_or(u32::MAX)
+    }
+    fn promise(&mut self, before: u32, now: u32) {
+        assert_eq!(std::mem::replace(&mut self.promised, now), before);
     }
     fn may_challenge(&mut self, _: u64) -> bool {
         !self.no_challenges

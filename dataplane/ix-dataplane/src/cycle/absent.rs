@@ -85,6 +85,12 @@ impl ElasticThread {
         attachment.events.write_late();
         // There was no room for all.
         attachment.was_absent = attachment.events.late() > 0;
+        if attachment.has_late_news {
+            // It hears of moved flow groups first, and names their flows before it hears of these.
+            attachment.has_late_news = attachment.events.late() > 0;
+            self.io.cx.attached.set_present(of, false);
+            return;
+        }
         self.returned.0.append(&mut attachment.kept);
         for token in attachment.timers.drain(..) {
             self.flows.wheel.insert(now_us, token);

@@ -124,7 +124,7 @@ impl ElasticThread {
         self.app_timers.clear(owner);
     }
 
-    /// Figures of a flow, whoever holds it. For simulators.
+    /// Figures of a flow of any application. For simulators.
     pub fn inspect(&mut self, handle: u64) -> Option<(ix_tcp::TcbInfo, ix_tcp::LossInfo)> {
         let flow = self.flows.get(crate::flows::handle::FlowId::from_handle(handle))?;
         Some((flow.tcb.info(&self.shared.config.tcp), flow.tcb.loss_info()))

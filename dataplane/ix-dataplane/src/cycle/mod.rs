@@ -130,7 +130,7 @@ impl ElasticThread {
         cx.shift = attachment.shift;
         attachment.events.reset();
         attachment.empty_graveyard(&cx.shared.memory, &mut cx.rx_pool);
-        (attachment.has_entered, attachment.owes_return) = (true, false);
+        attachment.returned();
         self.begin_cycle(now_us);
         self.io.cx.metrics.enter(Stage::Calls);
         self.run_calls(calls);
@@ -138,7 +138,8 @@ impl ElasticThread {
         if self.migrations.is_active() && !self.io.cx.attached.owes_any_return() {
             self.application_returned();
         }
-        if !self.io.cx.attached[caller].to_announce.is_empty() {
+        let attached = &self.io.cx.attached;
+        if !attached[caller].to_announce.is_empty() && attached.is_present(caller) {
             announce_early_data(&mut self.io.cx, &mut self.flows, caller);
         }
     }
@@ -153,7 +154,7 @@ impl ElasticThread {
             let attachment = &mut attached[number];
             attachment.events.reset();
             attachment.empty_graveyard(&shared.memory, rx_pool);
-            attachment.owes_return = false;
+            (attachment.owes_return, attachment.has_late_news) = (false, false);
             self.take_up(number);
         }
         if self.migrations.is_active() {

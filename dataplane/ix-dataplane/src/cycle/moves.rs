@@ -38,6 +38,12 @@ impl Sight for View<'_> {
         self.cx.attached.has_room()
     }
 
+    fn patience_us(&self) -> u64 {
+        let nonresponsive_us = self.cx.shared.config.nonresponsive_us;
+        let is_bounded = self.cx.attached.are_several() && nonresponsive_us > 0;
+        if is_bounded { nonresponsive_us } else { u64::MAX }
+    }
+
     fn keeps_packets(&self) -> bool {
         self.keeps_packets
     }
@@ -188,6 +194,14 @@ impl ElasticThread {
                 let event = Event::GroupLeaves { group: group as u32, to: to as u32 };
                 self.io.cx.attached.tell_of_groups(event);
             }
+            Action::Stays { group, to } => {
+                for reta in self.io.ports.iter().filter_map(|port| port.reta.as_ref()) {
+                    // Where that fails, the other thread hands packets over.
+                    let _ = reta.set(group, self.io.cx.index);
+                }
+                let event = Event::GroupArrived { group: group as u32, from: to as u32 };
+                self.io.cx.attached.tell_of_groups(event);
+            }
             Action::Ship { to, serial, groups, held, record } => {
                 let ElasticThread { io, flows, tcp, .. } = self;
                 let (cx, listeners) = (&mut io.cx, &mut tcp.listeners);
@@ -207,10 +221,14 @@ impl ElasticThread {
                 self.tell_thread(to, Message::Sent(serial, fences));
             }
             Action::Unpack(ship) => {
+                let mut ship = ship;
+                // Until flows of processes that have ended are closed.
+                let _under_way = ship.under_way.take();
                 let ElasticThread { io, flows, tcp, .. } = self;
+                let groups = ship.groups.iter().map(|group| usize::from(group.id())).collect();
                 ship::unpack(&mut io.cx, flows, &mut tcp.listeners, *ship);
-                if self.io.cx.attached.has_any_ended() {
-                    self.close_ended();
+                if self.shared.mourning.has_any_ended() {
+                    self.close_ended(&groups);
                 }
             }
             Action::Arrived { group, from } => {

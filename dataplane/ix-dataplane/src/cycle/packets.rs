@@ -10,7 +10,7 @@ use crate::observe::metrics::{LocalDrop, Stage};
 use crate::raw::Claimed;
 use crate::receive::batch::{Origin, Work};
 use crate::receive::fragments;
-use crate::receive::pressure::rx_pressure;
+use crate::receive::pressure::{Pressure, rx_pressure};
 use crate::tcp::TcpContext;
 use crate::udp;
 use crate::verdict::{Dropped, Verdict};
@@ -42,6 +42,9 @@ impl ElasticThread {
         }
         self.io.cx.metrics.enter(Stage::Process);
         self.receive.batch.pressure = rx_pressure(&self.io.cx, &self.io.ports, polled);
+        if self.receive.batch.pressure > Pressure::None {
+            self.tcp.prune(&mut self.io, &mut self.flows);
+        }
         self.sort_burst();
         self.flows.prefetch(&mut self.receive.work);
         let mut work = std::mem::take(&mut self.receive.work);
@@ -100,8 +103,8 @@ impl ElasticThread {
                         let origin = Origin { port, from: from as u8 };
                         receive.origins.resize(receive.burst.len(), origin);
                     }
-                    Taken::Message(Message::Signal(of, value)) => {
-                        io.cx.hear_signal(from, of, value);
+                    Taken::Message(Message::Signal { of, life, value }) => {
+                        io.cx.hear_signal(from, (of, life), value);
                         signals += 1;
                         if signals == SIGNALS_MAX {
                             return;
@@ -176,7 +179,11 @@ impl ElasticThread {
     fn sort(&mut self, origin: Origin, mbuf: Mbuf, tails: usize, total_len: usize, is_new: bool) {
         self.receive.work.push(Work::of(origin, tails));
         let Io { cx, ports, .. } = &self.io;
-        match self.receive.classify(cx, ports, &mbuf, total_len, is_new) {
+        let mut found = self.receive.classify(cx, ports, &mbuf, total_len, is_new);
+        if tails > 0 && is_new && found.is_ok() {
+            found = self.receive.verify_tails(cx, ports, &mbuf).and(found);
+        }
+        match found {
             Ok(group) if group.is_none_or(|g| self.migrations.is_home(g)) => {
                 self.receive.mbufs.push(mbuf);
             }
@@ -325,10 +332,13 @@ impl ElasticThread {
     /// Sends a number to another thread, or to this one.
     pub(crate) fn signal_thread(&mut self, to: usize, value: u64) -> Result<(), CallError> {
         if to != self.io.cx.index {
-            self.forwarding.push_signal(to, self.io.cx.caller, value)?;
+            let caller = self.io.cx.caller;
+            let life = self.io.cx.attached[caller].life;
+            self.forwarding.push_signal(to, (caller, life), value)?;
             self.shared.ring_thread(to);
         } else if self.io.cx.attached[self.io.cx.caller].events.has_room() {
-            self.io.cx.hear_signal(to, self.io.cx.caller, value);
+            let (caller, life) = (self.io.cx.caller, self.io.cx.attached[self.io.cx.caller].life);
+            self.io.cx.hear_signal(to, (caller, life), value);
         } else {
             return Err(CallError::NoResource);
         }

@@ -3,7 +3,8 @@ use crate::flows::handle::FlowId;
 use crate::flows::sendq::SendQueue;
 use ix_mem::{Mbuf, MbufList, PacketMemory};
 use ix_proto::crossing::AttachmentId;
-use ix_tcp::{RxBuf, Tcb};
+use ix_tcp::idents::Idents;
+use ix_tcp::{RxBuf, State, Tcb};
 use ix_wire::{MacAddr, ipv4};
 
 /// An mbuf trimmed to the payload of one segment.
@@ -46,6 +47,17 @@ pub enum Waits {
     HalfOpen,
     /// Connections that wait to be accepted.
     Knocking,
+}
+
+/// Which count of its group a flow is in that has no holder any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// None: it has a holder, or is not open yet.
+    No,
+    /// Flows that still have to end in order.
+    Orphan,
+    /// Flows in TIME-WAIT.
+    TimeWait,
 }
 
 /// One flow. An idle connection costs this and one table entry; a test keeps it below 512 bytes.
@@ -91,6 +103,9 @@ pub struct TcpSocket {
     pub owner: AttachmentId,
     /// Listener slot of a passive open.
     pub listener: u16,
+    /// Identification of its last packet. They count within the flow: device and Linux then see
+    /// that packets follow each other, and no peer sees how many others there are.
+    pub ident: u16,
     /// Device.
     pub port: u8,
     /// Hop limit of its packets.
@@ -101,8 +116,8 @@ pub struct TcpSocket {
     pub holder: Holder,
     /// Which count of its listener's backlog it is in.
     pub waits: Waits,
-    /// It is in the count of flows in TIME-WAIT.
-    pub in_time_wait: bool,
+    /// Which count of flows without a holder it is in.
+    pub ending: Ending,
     /// It is in this cycle's list of flows that need `output`.
     pub touched: bool,
     /// Its events wait since the application was non-responsive.
@@ -115,7 +130,16 @@ pub struct TcpSocket {
 
 impl Flow {
     /// A flow that was not touched yet.
-    pub fn new(tcb: Tcb<Payload>, hash: u64, port: u8, holder: Holder, now_us: u64) -> Flow {
+    pub fn new(
+        tcb: Tcb<Payload>,
+        hash: u64,
+        port: u8,
+        holder: Holder,
+        idents: &Idents,
+        now_us: u64,
+    ) -> Flow {
+        // Not from the hash: no peer may learn where a flow is in the table.
+        let ident = idents.first_of(tcb.tuple());
         let socket = TcpSocket {
             id: FlowId { group: 0, slot: 0, generation: 0 },
             sendq: SendQueue::default(),
@@ -133,18 +157,29 @@ impl Flow {
             mac_version: 0,
             owner: 0,
             listener: 0,
+            ident,
             port,
             ttl: ipv4::DEFAULT_TTL,
             tos: 0,
             holder,
             waits: Waits::Nowhere,
-            in_time_wait: false,
+            ending: Ending::No,
             touched: false,
             announce_later: false,
             eof_pending: false,
             window_opened: false,
         };
         Flow { tcb, socket }
+    }
+
+    /// Which count it should be in.
+    #[inline]
+    pub fn ending(&self) -> Ending {
+        match (self.socket.holder, self.tcb.state()) {
+            (_, State::TimeWait) => Ending::TimeWait,
+            (Holder::Orphan, _) => Ending::Orphan,
+            _ => Ending::No,
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! A flow group: all flows with the same RSS index, as one value that an elastic thread owns and
 //! that moves to another thread as a whole.
-use crate::flows::flow::Flow;
+use crate::flows::flow::{Ending, Flow};
 use crate::flows::handle::{FlowId, SLOTS_MAX};
 use crate::flows::table::FlowTable;
 use ix_mem::prefetch_read;
 use ix_wire::FlowTuple;
+use std::collections::VecDeque;
 
 /// Slots are made in chunks, so that a flow never moves and a reused slot needs no allocation.
 const CHUNK: usize = 16;
@@ -18,6 +19,18 @@ pub struct FlowGroup {
     table: FlowTable,
     /// Number of flows in TIME-WAIT.
     pub time_wait: u32,
+    /// Number of flows without a holder that are not in TIME-WAIT.
+    pub orphans: u32,
+    /// The flows that have entered TIME-WAIT, oldest first. Some have ended since.
+    waiting: VecDeque<Waiting>,
+}
+
+/// A flow that has entered TIME-WAIT.
+#[derive(Clone, Copy)]
+struct Waiting {
+    since_us: u64,
+    slot: u32,
+    generation: u32,
 }
 
 /// A slot. Whether a timer is current can be seen without touching the flow.
@@ -47,8 +60,16 @@ pub fn prefetch_flow(start: *const u8) {
 impl FlowGroup {
     /// An empty group.
     pub fn new(id: u16) -> FlowGroup {
-        let (chunks, free, table) = (Vec::new(), Vec::new(), FlowTable::new());
-        FlowGroup { id, chunks, made: 0, free, table, time_wait: 0 }
+        FlowGroup {
+            id,
+            chunks: Vec::new(),
+            made: 0,
+            free: Vec::new(),
+            table: FlowTable::new(),
+            time_wait: 0,
+            orphans: 0,
+            waiting: VecDeque::new(),
+        }
     }
 
     /// Its number.
@@ -207,7 +228,56 @@ impl FlowGroup {
         entry.generation = FlowId::next_generation(entry.generation);
         self.table.remove(flow.socket.hash, slot);
         self.free.push(slot);
+        self.count(flow.socket.ending, -1);
+        if flow.socket.ending == Ending::TimeWait {
+            self.drop_ended();
+        }
         Some(flow)
+    }
+
+    fn count(&mut self, ending: Ending, by: i32) {
+        match ending {
+            Ending::No => {}
+            Ending::Orphan => self.orphans = self.orphans.saturating_add_signed(by),
+            Ending::TimeWait => self.time_wait = self.time_wait.saturating_add_signed(by),
+        }
+    }
+
+    /// Moves a flow to another count; returns the one that it was in.
+    pub fn recount(&mut self, id: FlowId, ending: Ending, now_us: u64) -> Option<Ending> {
+        let was = core::mem::replace(&mut self.get(id)?.socket.ending, ending);
+        self.count(was, -1);
+        self.count(ending, 1);
+        if ending == Ending::TimeWait {
+            let FlowId { slot, generation, .. } = id;
+            self.waiting.push_back(Waiting { since_us: now_us, slot, generation });
+        }
+        Some(was)
+    }
+
+    fn still_waits(&self, waiting: &Waiting) -> bool {
+        self.slot_if_any(waiting.slot).is_some_and(|slot| slot.generation == waiting.generation)
+    }
+
+    /// Drops entries of flows that have ended from the front of the list, and from all of it if
+    /// they are more than half. (Ports that are used again end their flows in the middle of it.)
+    fn drop_ended(&mut self) {
+        while let Some(first) = self.waiting.front()
+            && !self.still_waits(first)
+        {
+            self.waiting.pop_front();
+        }
+        if self.waiting.len() > 2 * self.time_wait as usize + CHUNK {
+            let mut waiting = core::mem::take(&mut self.waiting);
+            waiting.retain(|one| self.still_waits(one));
+            self.waiting = waiting;
+        }
+    }
+
+    /// The flow that entered TIME-WAIT first, and when.
+    pub fn oldest_waiting(&self) -> Option<(u64, FlowId)> {
+        let first = self.waiting.front().filter(|first| self.still_waits(first))?;
+        Some((first.since_us, self.id_of(first.slot)))
     }
 
     /// Names of the flows that `wanted` selects.

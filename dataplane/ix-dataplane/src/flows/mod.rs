@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::receive::batch::Work;
 use crate::timers::APP_TIMER;
 use crate::timers::wheel::{SweepCursor, Wheel};
-use flow::{Flow, TcpSocket};
+use flow::{Ending, Flow, TcpSocket};
 use group::{FlowGroup, prefetch_flow};
 use handle::FlowId;
 use ix_proto::GroupSet;
@@ -41,10 +41,14 @@ pub(crate) struct Flows {
     pub groups: Groups,
     /// Number of flows.
     pub count: usize,
+    /// Number of those without a holder that are not in TIME-WAIT.
+    pub orphans: usize,
     /// Deadlines of flows and of the application's timers.
     pub wheel: Wheel,
     /// Flows that need `output` before this cycle's transmission.
     pub touched: Vec<FlowId>,
+    /// The group and slot at which [`crate::tcp::Tcp::prune`] continues.
+    pub pruned: (usize, u32),
     relink: VecDeque<Relink>,
     sweep: Option<Sweep>,
 }
@@ -69,8 +73,10 @@ impl Flows {
         Flows {
             groups: (0..FLOW_GROUPS).map(group).collect(),
             count: 0,
+            orphans: 0,
             wheel: Wheel::new(now_us, 4096),
             touched: Vec::with_capacity(1024),
+            pruned: (0, 0),
             relink: VecDeque::new(),
             sweep: None,
         }
@@ -90,6 +96,12 @@ impl Flows {
     /// Names of the flows that `wanted` selects.
     pub fn ids_where(&self, wanted: impl Fn(&Flow) -> bool) -> Vec<FlowId> {
         self.groups.iter().flatten().flat_map(|group| group.ids_where(&wanted)).collect()
+    }
+
+    /// Names of the flows in these groups that `wanted` selects.
+    pub fn ids_in(&self, groups: &GroupSet, wanted: impl Fn(&Flow) -> bool) -> Vec<FlowId> {
+        let here = groups.iter().filter_map(|group| self.groups[group].as_ref());
+        here.flat_map(|group| group.ids_where(&wanted)).collect()
     }
 
     /// Puts a flow on the list of those that need `output` in this cycle.
@@ -120,23 +132,42 @@ impl Flows {
         let group = self.groups[usize::from(id.group)].as_mut()?;
         group.get(id)?;
         let flow = group.remove(id.slot)?;
+        self.count_ending(cx, flow.socket.ending, -1);
         let counters = &cx.metrics.counters;
-        if flow.socket.in_time_wait {
-            group.time_wait -= 1;
-            counters.time_wait.set(counters.time_wait.get().saturating_sub(1));
-        }
         self.count -= 1;
         counters.flows.set(self.count as u64);
         counters.closed.add(1);
         Some(flow)
     }
 
-    /// Counts a flow that has entered TIME-WAIT; [`Self::remove`] subtracts it again.
-    pub fn count_time_wait(&mut self, cx: &Context, id: FlowId) {
-        if let Some(group) = self.groups[usize::from(id.group)].as_mut() {
-            group.time_wait += 1;
+    /// Counts a flow as one without a holder, or in TIME-WAIT. [`Self::remove`] subtracts it again.
+    pub fn recount(&mut self, cx: &Context, id: FlowId, ending: Ending) {
+        let group = self.groups[usize::from(id.group)].as_mut();
+        if let Some(was) = group.and_then(|group| group.recount(id, ending, cx.now_us)) {
+            self.count_ending(cx, was, -1);
+            self.count_ending(cx, ending, 1);
         }
-        cx.metrics.counters.time_wait.add(1);
+    }
+
+    fn count_ending(&mut self, cx: &Context, ending: Ending, by: i64) {
+        let counters = &cx.metrics.counters;
+        match ending {
+            Ending::No => {}
+            Ending::Orphan => {
+                self.orphans = self.orphans.saturating_add_signed(by as isize);
+                counters.orphans.set(self.orphans as u64);
+            }
+            Ending::TimeWait => {
+                counters.time_wait.set(counters.time_wait.get().saturating_add_signed(by));
+            }
+        }
+    }
+
+    /// The flow that has been in TIME-WAIT for longest. Looks at all groups.
+    #[cold]
+    pub fn oldest_in_time_wait(&self) -> Option<FlowId> {
+        let oldest = self.groups.iter().flatten().filter_map(|group| group.oldest_waiting());
+        oldest.min_by_key(|(since_us, _)| *since_us).map(|(_, id)| id)
     }
 
     /// Second pass over a batch: prefetches the flow-table lines of `work`, then the flows.
@@ -214,12 +245,13 @@ impl Flows {
 /// Groups that arrive and leave.
 impl Flows {
     /// Counts flows that arrive or leave with their groups.
-    fn count_moved(&mut self, cx: &Context, flows: i64, time_wait: i64) {
+    fn count_moved(&mut self, cx: &Context, flows: i64, orphans: i64, time_wait: i64) {
         self.count = self.count.saturating_add_signed(flows as isize);
+        self.count_ending(cx, Ending::Orphan, orphans);
+        self.count_ending(cx, Ending::TimeWait, time_wait);
         let counters = &cx.metrics.counters;
         counters.flows.set(self.count as u64);
         counters.flows_peak.raise(self.count as u64);
-        counters.time_wait.set(counters.time_wait.get().saturating_add_signed(time_wait));
     }
 
     /// Removes groups.
@@ -228,13 +260,15 @@ impl Flows {
         let boxes: Vec<_> = groups.iter().filter_map(|group| self.groups[group].take()).collect();
         let flows: usize = boxes.iter().map(|group| group.flows()).sum();
         let time_wait: u32 = boxes.iter().map(|group| group.time_wait).sum();
-        self.count_moved(cx, -(flows as i64), -i64::from(time_wait));
+        let orphans: u32 = boxes.iter().map(|group| group.orphans).sum();
+        self.count_moved(cx, -(flows as i64), -i64::from(orphans), -i64::from(time_wait));
         boxes
     }
 
     /// Adds a group.
     pub fn put_group(&mut self, cx: &Context, group: Box<FlowGroup>) {
-        self.count_moved(cx, group.flows() as i64, i64::from(group.time_wait));
+        let (orphans, time_wait) = (i64::from(group.orphans), i64::from(group.time_wait));
+        self.count_moved(cx, group.flows() as i64, orphans, time_wait);
         let number = usize::from(group.id());
         if let Some(sweep) = &mut self.sweep {
             sweep.groups.remove(number);

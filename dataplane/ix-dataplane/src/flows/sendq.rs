@@ -107,9 +107,27 @@ impl SendQueue {
 
     /// Where its pieces begin.
     pub fn addresses(&self) -> impl Iterator<Item = u64> {
+        self.pieces().map(|piece| piece.addr)
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = &Piece> {
         let rest = self.rest.iter().flat_map(|rest| rest.pieces.iter());
-        let pieces = self.near.iter().chain(rest).filter(|piece| piece.len > 0);
-        pieces.map(|piece| piece.addr)
+        self.near.iter().chain(rest).filter(|piece| piece.len > 0)
+    }
+
+    /// Receive frames that have bytes of it: received data that is sent on without a copy.
+    pub fn received_frames(&self, memory: &PacketMemory) -> Vec<u32> {
+        let frames = |piece: &Piece| {
+            let last = piece.addr + u64::from(piece.len) - 1;
+            let first = memory.rx_frame_of(piece.addr)?;
+            Some(first..=memory.rx_frame_of(last)?)
+        };
+        self.pieces().filter_map(frames).flatten().collect()
+    }
+
+    /// The processes that are owed bytes of it.
+    pub fn creditors(&self) -> impl Iterator<Item = AttachmentId> {
+        self.rest.iter().flat_map(|rest| rest.debts.iter().map(|debt| debt.to))
     }
 
     /// Whether some bytes are not the owner's.

@@ -43,7 +43,7 @@ fn record(cx: &Context, group: &FlowGroup, slot: u32, flow: &Flow) -> FlowRecord
         thread: cx.index as u16,
         flow_group: group.id(),
         state: info.state as u32,
-        reserved: 0,
+        process: socket.owner.into(),
         figures: FlowFigures {
             bytes_in: socket.bytes_in,
             bytes_out: socket.bytes_out,

@@ -54,8 +54,9 @@ enum State {
     Agreed,
     /// The groups have arrived.
     Arrived,
-    /// The groups belong to this thread, and the application was told.
-    Told,
+    /// The groups belong to this thread, and the application was told. It is waited for until this
+    /// time.
+    Told { until_us: u64 },
     /// The application has returned.
     Returned,
     /// The groups are open. Packets that the old thread hands over are processed.
@@ -63,6 +64,48 @@ enum State {
 }
 
 impl Incoming {
+    /// Groups of this thread that were to leave and stay. The application is told, and waited for
+    /// until this time. The record's end is [`MigrationEnd::Refused`].
+    pub fn back(
+        here: usize,
+        groups: GroupSet,
+        held: VecDeque<Forwarded>,
+        (record, until_us): (MigrationRecord, u64),
+    ) -> Incoming {
+        Incoming {
+            state: State::Told { until_us },
+            remote: held,
+            settled: Some(true),
+            told_first: true,
+            record,
+            // No message comes from oneself.
+            ..Incoming::offered(0, here, groups, 0)
+        }
+    }
+
+    fn offered(serial: u64, from: usize, groups: GroupSet, now_us: u64) -> Incoming {
+        Incoming {
+            serial,
+            from,
+            groups,
+            state: State::Asked,
+            remote: VecDeque::new(),
+            local: VecDeque::new(),
+            settled: None,
+            told_first: false,
+            ship: None,
+            touched: Vec::new(),
+            to_announce: Vec::new(),
+            fences: Vec::new(),
+            queued: false,
+            unsent: Vec::new(),
+            shipped_us: now_us,
+            waited_at: [OnCpu::default(); 2],
+            opened_us: now_us,
+            record: MigrationRecord::default(),
+        }
+    }
+
     /// Whether packets of a group are held here.
     pub fn keeps(&self, group: usize) -> bool {
         self.state >= State::Agreed && self.groups.contains(group)
@@ -91,7 +134,11 @@ impl Incoming {
 
     /// When waiting for the order of packets ends.
     pub fn deadline_us(&self) -> Option<u64> {
-        (self.state == State::Open).then(|| self.opened_us.saturating_add(OVERDUE_US))
+        match self.state {
+            State::Open => Some(self.opened_us.saturating_add(OVERDUE_US)),
+            State::Told { until_us } => Some(until_us),
+            _ => None,
+        }
     }
 }
 
@@ -100,26 +147,7 @@ impl Migrations {
         if !self.takes_groups {
             return self.tell(from, Message::Refuse(serial));
         }
-        self.incoming.push(Incoming {
-            serial,
-            from,
-            groups,
-            state: State::Asked,
-            remote: VecDeque::new(),
-            local: VecDeque::new(),
-            settled: None,
-            told_first: false,
-            ship: None,
-            touched: Vec::new(),
-            to_announce: Vec::new(),
-            fences: Vec::new(),
-            queued: false,
-            unsent: Vec::new(),
-            shipped_us: now_us,
-            waited_at: [OnCpu::default(); 2],
-            opened_us: now_us,
-            record: MigrationRecord::default(),
-        });
+        self.incoming.push(Incoming::offered(serial, from, groups, now_us));
     }
 
     /// The old thread has waited too long for a reply.
@@ -153,12 +181,18 @@ impl Migrations {
                     let waited_at = &mut self.incoming[at].waited_at;
                     *waited_at = [waited_at[1], now];
                 }
-                State::Arrived if sight.has_room() => self.tell_arrival(at),
+                State::Arrived if sight.has_room() => self.tell_arrival(at, sight),
+                // Who has not returned hears of nothing else before it has.
+                State::Told { until_us } if until_us <= now_us => {
+                    self.incoming[at].state = State::Returned;
+                }
                 _ => {}
             }
         }
         self.open_returned(sight);
-        let overdue = |i: &Incoming| i.deadline_us().is_some_and(|until_us| until_us <= now_us);
+        let overdue = |i: &Incoming| {
+            i.state == State::Open && i.deadline_us().is_some_and(|until_us| until_us <= now_us)
+        };
         for incoming in self.incoming.iter_mut().filter(|i| overdue(i)) {
             incoming.settled = Some(false);
             incoming.record.end = MigrationEnd::Overdue;
@@ -223,10 +257,11 @@ impl Migrations {
         }
     }
 
-    fn tell_arrival(&mut self, at: usize) {
+    fn tell_arrival(&mut self, at: usize, sight: &impl Sight) {
+        let until_us = sight.now_us().saturating_add(sight.patience_us());
         let incoming = &mut self.incoming[at];
         let (from, groups) = (incoming.from, incoming.groups);
-        incoming.state = State::Told;
+        incoming.state = State::Told { until_us };
         if let Some(ship) = incoming.ship.take() {
             self.act(Action::Unpack(ship));
         }
@@ -239,7 +274,7 @@ impl Migrations {
     /// The application has returned with its names of the flows that have arrived.
     pub(super) fn open_told(&mut self, sight: &impl Sight) {
         for incoming in &mut self.incoming {
-            if incoming.state == State::Told {
+            if matches!(incoming.state, State::Told { .. }) {
                 incoming.state = State::Returned;
             }
         }
@@ -278,7 +313,7 @@ impl Migrations {
     /// Lets the flows of arrived groups send as soon as peers have taken what the old thread has
     /// sent.
     fn end_quiet(&mut self, now_us: u64) {
-        let Migrations { incoming, quiet, quieted, stirred, actions, .. } = self;
+        let Migrations { incoming, quiet, quieted, stirred, actions, index, .. } = self;
         for incoming in incoming.iter_mut().filter(|i| i.state == State::Open) {
             let Some(first) = incoming.groups.iter().next() else { continue };
             incoming.fences.retain(|fence| !fence.passed());
@@ -289,7 +324,9 @@ impl Migrations {
             incoming.fences.clear();
             actions.push_back(Action::Send(std::mem::take(&mut incoming.unsent)));
             incoming.groups.iter().for_each(|group| quiet.remove(group));
-            actions.push_back(Action::Relink(incoming.groups));
+            if incoming.from != *index {
+                actions.push_back(Action::Relink(incoming.groups));
+            }
             actions.push_back(Action::Touch(std::mem::take(quieted)));
             *stirred = true;
         }

@@ -34,6 +34,7 @@ struct Eyes<'a> {
     owners: &'a [usize],
     waiting: usize,
     device: Device,
+    patience_us: u64,
 }
 
 impl Sight for Eyes<'_> {
@@ -51,6 +52,10 @@ impl Sight for Eyes<'_> {
 
     fn has_room(&self) -> bool {
         true
+    }
+
+    fn patience_us(&self) -> u64 {
+        self.patience_us
     }
 
     fn keeps_packets(&self) -> bool {
@@ -114,6 +119,7 @@ struct World {
     sent: Vec<u32>,
     handled: Vec<u32>,
     device: Device,
+    patience_us: u64,
 }
 
 fn packet(number: u32) -> RxPacket {
@@ -141,6 +147,7 @@ impl World {
             sent: vec![0; GROUPS],
             handled: vec![0; GROUPS],
             device,
+            patience_us: u64::MAX,
         }
     }
 
@@ -155,8 +162,9 @@ impl World {
     fn step(&mut self, index: usize, input: Input) {
         let thread = &mut self.threads[index];
         let waiting = thread.queue.len();
-        let (now_us, device) = (self.now_us, self.device);
-        thread.machine.step(input, &Eyes { now_us, owners: &self.owners, waiting, device });
+        let (now_us, device, patience_us) = (self.now_us, self.device, self.patience_us);
+        let eyes = Eyes { now_us, owners: &self.owners, waiting, device, patience_us };
+        thread.machine.step(input, &eyes);
         self.act(index);
     }
 
@@ -199,10 +207,14 @@ impl World {
                         unsent: Vec::new(),
                         record,
                         now_us: self.now_us,
+                        under_way: None,
                     };
                     let message = Forwarded::Message(Message::Ship(Box::new(ship)));
                     self.threads[to].rings[index].push_back(message);
                     self.step(index, Input::Shipped { serial, unsent: None });
+                }
+                Action::Stays { group, .. } => {
+                    assert_eq!(self.places[group], Some(index), "it has not left");
                 }
                 Action::Arrived { group, .. } => {
                     assert_eq!(self.places[group].replace(index), None, "it is elsewhere");
@@ -257,8 +269,8 @@ impl World {
                 continue;
             }
             let waiting = thread.queue.len();
-            let (now_us, device) = (self.now_us, self.device);
-            let eyes = Eyes { now_us, owners: &self.owners, waiting, device };
+            let (now_us, device, patience_us) = (self.now_us, self.device, self.patience_us);
+            let eyes = Eyes { now_us, owners: &self.owners, waiting, device, patience_us };
             match thread.machine.way(group, from, &eyes) {
                 Way::Here => here.push(number),
                 Way::To(to) => {
@@ -300,8 +312,11 @@ impl World {
 
 /// Migrations at random, many at a time. Returns how each ended.
 fn play(seed: u64, device: Device) -> Vec<MigrationEnd> {
+    play_in(World::new(seed, device), seed)
+}
+
+fn play_in(mut world: World, seed: u64) -> Vec<MigrationEnd> {
     let mut random = Rng::new(seed);
-    let mut world = World::new(seed, device);
     let mut wanted = 0;
     for round in 0..600 {
         world.now_us += 1 + random.below(120);
@@ -318,7 +333,8 @@ fn play(seed: u64, device: Device) -> Vec<MigrationEnd> {
                 Err(MigrateError::Busy | MigrateError::NoTarget) => wanted -= 1,
             }
         }
-        if random.per_mille(400) && world.threads[index].machine.is_active() {
+        let returns = if world.patience_us == u64::MAX { 400 } else { 20 };
+        if random.per_mille(returns) && world.threads[index].machine.is_active() {
             world.step(index, Input::Returned);
         }
         world.cycle(index, 1 + random.index(5));
@@ -355,6 +371,20 @@ fn packets_keep_their_order_wherever_their_groups_go() {
         assert!(moved > 2_000, "{moved} of {} moved something over {device:?}", ends.len());
         assert_eq!(count(MigrationEnd::Overdue), 0);
     }
+}
+
+/// Where several processes share the threads, one that computes is waited for no longer than this.
+#[test]
+fn a_process_that_computes_is_not_waited_for_for_ever() {
+    let ends: Vec<MigrationEnd> = (0..400)
+        .flat_map(|seed| {
+            let world = World { patience_us: 2_000, ..World::new(seed, Device::Fixed) };
+            play_in(world, seed)
+        })
+        .collect();
+    let count = |wanted| ends.iter().filter(|end| **end == wanted).count();
+    let (moved, stayed) = (count(MigrationEnd::Early), count(MigrationEnd::Refused));
+    assert!(moved > 100 && stayed > 100, "{moved} moved, {stayed} stayed, of {}", ends.len());
 }
 
 /// A model that finds nothing proves nothing.

@@ -3,6 +3,7 @@
 use super::unsent::Unsent;
 use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
+use crate::shared::mourning::UnderWay;
 use ix_mem::Pool;
 use ix_nic::{Fence, RxPacket};
 use ix_proto::GroupSet;
@@ -60,7 +61,14 @@ pub enum Message {
     },
     /// Not a step of a migration: a signal from one thread's application to another's, in the same
     /// process.
-    Signal(AttachmentId, u64),
+    Signal {
+        /// The process.
+        of: AttachmentId,
+        /// Which one of those that have had this number.
+        life: u32,
+        /// What it says.
+        value: u64,
+    },
 }
 
 impl Message {
@@ -80,8 +88,9 @@ pub struct Ship {
     pub serial: u64,
     #[allow(clippy::vec_box, reason = "threads own groups as boxes, which move")]
     pub groups: Vec<Box<FlowGroup>>,
-    /// Number of receive frames that the flows of each group hold.
-    pub frames: Vec<u32>,
+    /// Number of receive frames that the flows of each group hold, and of bytes that they have
+    /// promised to their peers.
+    pub frames: Vec<(u32, u64)>,
     /// Flows that have something to send.
     pub touched: Vec<FlowId>,
     /// Accepted flows whose early data is not announced yet.
@@ -103,4 +112,6 @@ pub struct Ship {
     pub record: MigrationRecord,
     /// The old thread's time. The time of these flows must not go back.
     pub now_us: u64,
+    /// Counts this.
+    pub under_way: Option<UnderWay>,
 }

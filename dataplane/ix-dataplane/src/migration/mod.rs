@@ -120,6 +120,8 @@ pub(crate) enum Action {
     Misrouted(RxPacket),
     /// Steer a group to its new thread in the devices' tables, and tell the application.
     Leaves { group: usize, to: usize },
+    /// A group that was to leave stays: steer it back, and tell the application.
+    Stays { group: usize, to: usize },
     /// Remove groups from this thread and send them by [`Message::Ship`]; then pass
     /// [`Input::Shipped`].
     Ship {
@@ -166,6 +168,8 @@ pub(crate) trait Sight {
     fn owner(&self, group: usize) -> usize;
     /// Whether the event array has room.
     fn has_room(&self) -> bool;
+    /// How long a migration waits for the program's return, µs, because others wait for it as well.
+    fn patience_us(&self) -> u64;
     /// Whether packets wait here that have left the devices' queues.
     fn keeps_packets(&self) -> bool;
     /// Number of devices.
@@ -367,7 +371,7 @@ impl Migrations {
             Message::Where { group, asks } => self.hear_question(group, asks, from),
             Message::Here { group } => self.hear_answer(group, from),
             // Not a step of a migration: the cycle passes it on.
-            Message::Signal(..) => {}
+            Message::Signal { .. } => {}
         }
     }
 

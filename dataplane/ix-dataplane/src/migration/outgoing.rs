@@ -1,4 +1,5 @@
 //! The old thread's end of a migration.
+use super::incoming::Incoming;
 use super::message::{Forwarded, Message};
 use super::on_cpu::OnCpu;
 use super::planted::{self, Bug};
@@ -32,8 +33,8 @@ enum State {
     Offered { until_us: u64 },
     /// The target has accepted. The application is told when the event array has room.
     Agreed,
-    /// The application was told, and has not returned yet.
-    Leaving,
+    /// The application was told, and has not returned yet. It is waited for until this time.
+    Leaving { until_us: u64 },
     /// The groups have left. Packets of theirs may still be in the devices' old queues, and sent
     /// ones, up to these packets, in front of the devices.
     Shipped { queues: Vec<Queue>, bounded: bool, unsent: Option<Vec<u64>> },
@@ -53,7 +54,7 @@ enum Queue {
 impl Outgoing {
     /// Whether packets of a group are held here.
     pub fn holds(&self, group: usize) -> bool {
-        matches!(self.state, State::Leaving) && self.groups.contains(group)
+        matches!(self.state, State::Leaving { .. }) && self.groups.contains(group)
     }
 
     /// Whether cycles are needed even if no packet arrives, because devices must be checked.
@@ -72,8 +73,8 @@ impl Outgoing {
     /// When it ends at the latest.
     pub fn deadline_us(&self) -> u64 {
         match self.state {
-            State::Offered { until_us } => until_us,
-            State::Agreed | State::Leaving => u64::MAX,
+            State::Offered { until_us } | State::Leaving { until_us } => until_us,
+            State::Agreed => u64::MAX,
             State::Shipped { .. } => self.held_us.saturating_add(BOUND_US),
         }
     }
@@ -179,6 +180,10 @@ impl Migrations {
                     continue;
                 }
                 State::Agreed if sight.has_room() => self.leave(at, sight),
+                State::Leaving { until_us } if until_us <= now_us => {
+                    self.stay(at, now_us.saturating_add(sight.patience_us()));
+                    continue;
+                }
                 State::Shipped { .. } => {
                     let settled = self.settle(at, sight);
                     if settled {
@@ -196,10 +201,11 @@ impl Migrations {
     /// tables, and tells the application. This is the last event about these groups here.
     fn leave(&mut self, at: usize, sight: &impl Sight) {
         let Some(outgoing) = self.outgoing.get_mut(at) else { return };
-        outgoing.state = State::Leaving;
         // What the cycle has done before this moment is no part of the pause.
         outgoing.held_at = sight.on_cpu();
         outgoing.held_us = outgoing.held_at.wall_us();
+        let until_us = sight.now_us().saturating_add(sight.patience_us());
+        outgoing.state = State::Leaving { until_us };
         outgoing.record.prepare_us = since(outgoing.record.start_us, outgoing.held_us);
         let (groups, to) = (outgoing.groups, outgoing.to);
         for group in groups.iter() {
@@ -208,12 +214,25 @@ impl Migrations {
         }
     }
 
+    /// A process of the program computes for too long, and others wait for its connections' groups:
+    /// the groups stay, as if they had come back.
+    fn stay(&mut self, at: usize, until_us: u64) {
+        let Outgoing { groups, to, serial, held, record, .. } = self.outgoing.swap_remove(at);
+        self.tell(to, Message::Withdraw(serial));
+        for group in groups.iter() {
+            self.promised.remove(group);
+            self.quiet.insert(group);
+            self.act(Action::Stays { group, to });
+        }
+        self.incoming.push(Incoming::back(self.index, groups, held, (record, until_us)));
+    }
+
     /// The application has returned, and all its calls for the groups are carried out.
     pub(super) fn ship_leaving(&mut self, sight: &impl Sight) {
         let now_us = sight.now_us();
         for at in 0..self.outgoing.len() {
             let Some(outgoing) = self.outgoing.get_mut(at) else { return };
-            if !matches!(outgoing.state, State::Leaving) {
+            if !matches!(outgoing.state, State::Leaving { .. }) {
                 continue;
             }
             outgoing.record.wait_us = since(outgoing.held_us, now_us);

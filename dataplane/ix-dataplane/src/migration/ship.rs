@@ -3,6 +3,7 @@ use super::message::{Forwarded, Ship};
 use crate::context::Context;
 use crate::flows::Flows;
 use crate::flows::handle::FlowId;
+use crate::shared::mourning::UnderWay;
 use crate::tcp::listeners::Listeners;
 use ix_proto::GroupSet;
 use ix_proto::MigrationRecord;
@@ -27,8 +28,7 @@ pub(crate) fn pack(
     let of_these = |handle: &u64| of_them(&FlowId::from_handle(*handle));
     let to_announce = cx.attached.take_announcements(of_these);
     let to_announce = to_announce.into_iter().map(FlowId::from_handle).collect();
-    let frames: Vec<u32> =
-        boxes.iter().map(|group| take_frames(cx, usize::from(group.id()))).collect();
+    let frames = boxes.iter().map(|group| take_frames(cx, usize::from(group.id()))).collect();
     for item in &packets {
         if let Forwarded::Packet { packet, .. } = item {
             cx.rx_pool.disown(&packet.mbuf);
@@ -48,20 +48,25 @@ pub(crate) fn pack(
         unsent: Vec::new(),
         record,
         now_us: cx.now_us,
+        under_way: Some(UnderWay::new(cx.shared.clone())),
     }
 }
 
-/// Removes the count of frames that a group's flows hold. They go with the group.
-fn take_frames(cx: &mut Context, group: usize) -> u32 {
+/// Removes the count of frames that a group's flows hold, and of bytes that they have promised.
+/// They go with the group.
+fn take_frames(cx: &mut Context, group: usize) -> (u32, u64) {
     let frames = std::mem::take(&mut cx.flow_frames[group]);
     cx.rx_pool.disown_many(frames as usize);
-    frames
+    let promised = cx.promises.of(group);
+    cx.promises.set(group, 0);
+    (frames, promised)
 }
 
 /// Adds groups to this thread.
 pub(crate) fn unpack(cx: &mut Context, flows: &mut Flows, listeners: &mut Listeners, ship: Ship) {
-    for (group, frames) in ship.groups.into_iter().zip(ship.frames) {
+    for (group, (frames, promised)) in ship.groups.into_iter().zip(ship.frames) {
         cx.flow_frames[usize::from(group.id())] = frames;
+        cx.promises.set(usize::from(group.id()), promised);
         cx.rx_pool.adopt_many(frames as usize);
         flows.put_group(cx, group);
     }

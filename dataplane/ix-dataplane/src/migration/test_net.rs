@@ -520,6 +520,7 @@ impl TestNet {
             for name in [
                 "flows",
                 "time_wait",
+                "orphans",
                 "half_open",
                 "rx_frames_in_use",
                 "tx_frames_in_use",

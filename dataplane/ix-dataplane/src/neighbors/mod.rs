@@ -71,15 +71,16 @@ impl Neighbors {
         cx.shared.neighbors.version() != self.seen
     }
 
-    /// The Ethernet address for packets to `remote`.
+    /// The Ethernet address for packets to `remote` by a device.
     pub(crate) fn resolve(
         &mut self,
         cx: &mut Context,
         ports: &mut [Port],
         remote: IpAddr,
+        port: u8,
     ) -> Resolution {
-        match cx.shared.config.route(remote) {
-            Some((_, hop)) => self.resolve_hop(cx, ports, hop),
+        match cx.shared.config.next_hop(port, ports.len(), remote) {
+            Some(hop) => self.resolve_hop(cx, ports, hop),
             None => Resolution::Failed,
         }
     }
@@ -116,8 +117,8 @@ impl Neighbors {
         port: u8,
         mbuf: Mbuf,
     ) {
-        match cx.shared.config.route(remote) {
-            Some((_, hop)) => self.wait_for_hop(cx, ports, hop, (port, mbuf)),
+        match cx.shared.config.next_hop(port, ports.len(), remote) {
+            Some(hop) => self.wait_for_hop(cx, ports, hop, (port, mbuf)),
             None => give_up(cx, mbuf),
         }
     }

@@ -182,7 +182,7 @@ impl PacketQueues {
             return Err(CallError::NoResource);
         }
         let room = frame_bytes_max(&io.ports[device]);
-        let mut mbuf = io.cx.tx_pool.take().ok_or(CallError::NoResource)?;
+        let mut mbuf = io.take_tx_frame(device as u8).ok_or(CallError::NoResource)?;
         mbuf.set_range(HEADROOM_BYTES, room);
         let gathered = io.cx.shared.gather(io.cx.shift, sg, mbuf.bytes_mut(&io.cx.shared.memory));
         let judged = gathered.and_then(|len| {
@@ -389,9 +389,11 @@ fn judge_foreign(io: &Io, qdisc: &Qdisc, device: usize, mbuf: &Mbuf) -> Result<(
 impl Context {
     /// Announces a number that another thread has sent.
     /// Its process on this thread hears it.
-    pub(crate) fn hear_signal(&mut self, from: usize, of: AttachmentId, value: u64) {
-        // Whoever does not read does not fill our memory.
-        let hears = |one: &Attachment| one.calls.is_some() && one.events.late() < SIGNALS_LATE_MAX;
+    pub(crate) fn hear_signal(&mut self, from: usize, (of, life): (AttachmentId, u32), value: u64) {
+        // An application that does not read does not fill our memory.
+        let hears = |one: &Attachment| {
+            one.calls.is_some() && one.life == life && one.events.late() < SIGNALS_LATE_MAX
+        };
         if self.attached.get(of).is_some_and(hears) {
             self.attached.push(of, Event::Signal { from: from as u32, value });
         }

@@ -23,7 +23,7 @@ use batch::{Batch, Origin, Work};
 use edge::Edge;
 use fragments::UnderWay;
 use ix_mem::{Mbuf, prefetch_read};
-use ix_nic::RxPacket;
+use ix_nic::{NicInfo, RxPacket};
 use ix_tcp::icmp::IcmpError;
 use ix_wire::{ChecksumMode, DropReason, IpMeta, Parsed, RxChecks};
 
@@ -154,10 +154,8 @@ impl Receive {
         let port = *port as usize;
         let at = &ports[port];
         let info = &at.info;
-        let transport =
-            if info.partial_checksums { ChecksumMode::AcceptPartial } else { ChecksumMode::Verify };
         let bytes = mbuf.bytes(&shared.memory);
-        let checks = RxChecks { transport };
+        let checks = checks_of(info);
         if info.shared_frames {
             parse_shared(bytes, total_len, checks, parsed)?;
         } else {
@@ -201,6 +199,25 @@ impl Receive {
         *group = found as u8;
         Ok(Some(found))
     }
+
+    /// Verifies the transport checksum of the packet that was classified last, whose frame is in
+    /// several mbufs: it has not been summed up yet.
+    #[cold]
+    pub fn verify_tails(&self, cx: &Context, ports: &[Port], mbuf: &Mbuf) -> Result<(), Dropped> {
+        let Some(Work { parsed, port, tails, .. }) = self.work.last() else { return Ok(()) };
+        let memory = &cx.shared.memory;
+        let rest = self.batch.last_tails(*tails).map(|tail| tail.bytes(memory));
+        let checks = checks_of(&ports[usize::from(*port)].info);
+        Ok(ix_wire::verify_rest(mbuf.bytes(memory), parsed, rest, checks)?)
+    }
+}
+
+/// What the parser verifies of a device's frames.
+#[inline]
+fn checks_of(info: &NicInfo) -> RxChecks {
+    let transport =
+        if info.partial_checksums { ChecksumMode::AcceptPartial } else { ChecksumMode::Verify };
+    RxChecks { transport }
 }
 
 /// Longest headers of a packet: Ethernet 14, IPv4 60, TCP 60. The rest fills three cache lines.

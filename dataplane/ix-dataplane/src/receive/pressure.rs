@@ -9,6 +9,7 @@
 //! and free some.
 use crate::context::Context;
 use crate::ports::Port;
+use ix_tcp::FURTHER_BUFFER_BYTES;
 
 /// Most buffers of one flow that an application may hold and still get more while frames are short.
 pub(crate) const HELD_UNDER_PRESSURE: u16 = 16;
@@ -37,11 +38,27 @@ pub(crate) fn rx_pressure(cx: &Context, ports: &[Port], polled: usize) -> Pressu
 /// Frames that devices hold for receiving count as free.
 #[cold]
 fn with_devices(cx: &Context, ports: &[Port], spare: usize) -> Pressure {
-    let in_devices: usize = ports.iter().map(|port| port.nic.frames_held().0).sum();
-    let (left, reserve) = (spare + in_devices, cx.rx_pool.owned() / 8);
+    let (left, reserve) = (spare + in_devices(ports), cx.rx_pool.owned() / 8);
     match left {
         _ if left >= reserve => Pressure::None,
         _ if left >= reserve / 4 => Pressure::Low,
         _ => Pressure::Critical,
     }
+}
+
+fn in_devices(ports: &[Port]) -> usize {
+    ports.iter().map(|port| port.nic.frames_held().0).sum()
+}
+
+/// How many bytes one flow that reads fast may be promised beyond what every flow may: half of what
+/// is free, above a reserve, and was promised to no other. Of this flow `own` bytes are promised
+/// already, 0 or with the first size. So the more is held, by whomever, or may still come, the less
+/// any flow may get; and all promises together are never more than is free.
+#[cold]
+pub(crate) fn further_bytes(cx: &Context, ports: &[Port], own: u32) -> u64 {
+    let free = cx.rx_pool.free() + in_devices(ports);
+    let frames = free.saturating_sub(cx.rx_pool.owned() / 4) as u64;
+    let others = cx.promises.bytes() - u64::from(own);
+    let taken = others + u64::from(cx.shared.config.tcp.rcv_buf_bytes);
+    (frames * u64::from(FURTHER_BUFFER_BYTES)).saturating_sub(taken) / 2
 }

@@ -17,8 +17,7 @@ use crate::run::runner::{Callers, Runner};
 use crate::shared::Waker;
 use crate::sync::let_others_run;
 use ix_abi::{CALLS_MAX, error, gate_op};
-use ix_proto::crossing::AttachmentId;
-use ix_proto::crossing::{Direction, Reply, Request, replies, requests};
+use ix_proto::crossing::{AttachmentId, Direction, Reply, Request, replies, requests};
 use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -47,6 +46,29 @@ struct Waiting {
     end_ns: Option<u64>,
     /// It does not wait: one cycle.
     polls: bool,
+}
+
+/// What has happened since the last replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Since {
+    /// Cycles have run.
+    Cycles,
+    /// Calls were carried out, and none has run.
+    Calls,
+}
+
+impl Waiting {
+    /// Whether a reply is due to a process that has so many events and is present or not. One that
+    /// is not present was told of moved flow groups alone: it returns once more before it hears
+    /// anything else. A poll is a cycle, so it is not over before one has run. `is_called`: its
+    /// wait is to end early.
+    fn is_over(&self, since: Since, (events, present): (usize, bool), is_called: bool) -> bool {
+        let is_late = || self.end_ns.is_some_and(|end| monotonic_ns() >= end);
+        match since {
+            Since::Cycles => events > 0 || is_called || self.polls || is_late(),
+            Since::Calls => events > 0 && !present,
+        }
+    }
 }
 
 /// One process of the program, as the Linux thread of one elastic thread sees it.
@@ -110,11 +132,7 @@ impl Dataplane {
 
     /// Makes [`Dataplane::serve_requests`] of every thread return, once its `ends` is set.
     pub fn end_requests(&self) {
-        for waker in &self.shared.wakers {
-            waker.kick();
-            // It may sleep for a request, where it looks at nothing but the eventfd.
-            crate::doorbell::ring(waker.fd());
-        }
+        self.call_all();
     }
 }
 
@@ -149,19 +167,20 @@ impl Peer {
 
     /// The next request, if it is there.
     fn take_request(&mut self, cpu: u32) -> Option<Asked> {
-        let request = self.shares.pages.request(self.thread);
-        let serial = requests(request, self.shares.pages.reply(self.thread)).newest();
+        let serial = self.requests().newest();
         if serial == self.done {
             return None;
         }
-        self.done = serial;
-        self.caller_is_here = request.cpu.load(Ordering::Relaxed) == cpu;
-        Some(Asked {
+        let request = self.request();
+        let is_here = request.cpu.load(Ordering::Relaxed) == cpu;
+        let asked = Asked {
             serial,
             op: request.op.load(Ordering::Relaxed),
             calls: request.calls.load(Ordering::Relaxed),
             wait_us: request.wait_us.load(Ordering::Relaxed),
-        })
+        };
+        (self.done, self.caller_is_here) = (serial, is_here);
+        Some(asked)
     }
 
     /// Publishes the reply, and wakes the caller if it sleeps.
@@ -224,10 +243,18 @@ impl Peers<'_> {
         loop {
             self.take_requests(runner);
             let Some(wait_us) = self.longest_wait_us() else { return };
+            if self.is_any_told(runner) {
+                let now_us = monotonic_ns() / 1000;
+                self.answer_all(runner, Since::Calls, now_us);
+                if self.all.iter().all(|peer| peer.waiting.is_none()) {
+                    runner.goes_outside(now_us);
+                }
+                continue;
+            }
             let dataplane = self.dataplane;
             let look_after = |now_us| dataplane.claims.look_after(&dataplane.runners, now_us);
             let outcome = runner.wait(wait_us, &look_after, &*self);
-            self.answer_all(runner, outcome.now_us);
+            self.answer_all(runner, Since::Cycles, outcome.now_us);
             self.renew_inside(runner);
             if self.ends.load(Ordering::Relaxed) {
                 return;
@@ -270,6 +297,14 @@ impl Peers<'_> {
         }
     }
 
+    /// Whether a process waits that was told something and is not present yet.
+    fn is_any_told(&self, runner: &Runner) -> bool {
+        let attached = &runner.thread.io.cx.attached;
+        let is_told =
+            |one: AttachmentId| !attached.is_present(one) && attached[one].events.count() > 0;
+        self.all.iter().any(|peer| peer.waiting.is_some() && is_told(peer.number))
+    }
+
     /// How long cycles may run at most, µs; `None` if nobody waits.
     fn longest_wait_us(&self) -> Option<u64> {
         let mut waiting = self.all.iter().filter_map(|peer| peer.waiting).peekable();
@@ -280,16 +315,16 @@ impl Peers<'_> {
     }
 
     /// Replies to all that have events or whose wait is over.
-    fn answer_all(&mut self, runner: &mut Runner, now_us: u64) {
+    fn answer_all(&mut self, runner: &mut Runner, since: Since, now_us: u64) {
         for peer in &mut self.all {
             peer.silence();
             let Some(waiting) = peer.waiting else { continue };
             let attached = &mut runner.thread.io.cx.attached;
             let events = attached[peer.number].events.count();
             let kicks = peer.request().kick.load(Ordering::SeqCst);
-            let is_over =
-                || waiting.polls || waiting.end_ns.is_some_and(|end| monotonic_ns() >= end);
-            if events == 0 && kicks == peer.kicks && !is_over() && !peer.is_closed.get() {
+            let is_called = kicks != peer.kicks || peer.is_closed.get();
+            let heard = (events, attached.is_present(peer.number));
+            if !waiting.is_over(since, heard, is_called) {
                 continue;
             }
             if events == 0 {
@@ -397,7 +432,8 @@ impl Peers<'_> {
                                 let calls = CallArray::new(pages.calls(self.thread));
                                 (calls, EventWriter::new(pages.events(self.thread)))
                             };
-                            runner.thread.begin_attachment(number, calls, events, entry.shift);
+                            let place = (entry.shift, entry.life);
+                            runner.thread.begin_attachment(number, calls, events, place);
                         }
                     }
                     entry.begun_by[self.thread] = true;
@@ -406,13 +442,16 @@ impl Peers<'_> {
                 Some(index) if entry.has_ended => {
                     self.all.remove(index);
                     runner.end_process(entry.number, goes_on, now_us);
-                    entry.closed_by[self.thread] = true;
                 }
-                None => {
+                // It has ended before this thread knew it.
+                None if !entry.begun_by[self.thread] => {
                     entry.begun_by[self.thread] = true;
-                    entry.closed_by[self.thread] = true;
+                    match entry.number {
+                        0 => runner.end_process(0, goes_on, now_us),
+                        number => self.dataplane.shared.mourning.close(number),
+                    }
                 }
-                Some(_) => {}
+                None | Some(_) => {}
             }
         }
     }
@@ -467,5 +506,25 @@ impl Callers for Peers<'_> {
     fn rung(&self, fd: RawFd) -> bool {
         let of = self.all.iter().find(|peer| peer.bell() == fd);
         of.inspect(|peer| peer.rang.set(true)).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_poll_is_answered_after_a_cycle_and_news_of_moved_groups_at_once() {
+        let poll = Waiting { serial: 1, end_ns: Some(0), polls: true };
+        let wait = Waiting { serial: 2, end_ns: None, polls: false };
+        // Another process was told of moved groups.
+        assert!(!poll.is_over(Since::Calls, (0, true), false));
+        assert!(!poll.is_over(Since::Calls, (2, true), true), "its calls were not sent yet");
+        assert!(poll.is_over(Since::Calls, (2, false), false), "it was told itself");
+        assert!(wait.is_over(Since::Calls, (2, false), false));
+        assert!(poll.is_over(Since::Cycles, (0, true), false));
+        assert!(!wait.is_over(Since::Cycles, (0, true), false));
+        assert!(wait.is_over(Since::Cycles, (0, true), true));
+        assert!(wait.is_over(Since::Cycles, (1, true), false));
     }
 }

@@ -14,12 +14,10 @@ use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time between looks at whether all elastic threads know a process.
 const BEGUN_LOOK: Duration = Duration::from_micros(20);
-/// The number of a process that has ended is not given to another one before.
-const REUSE: Duration = Duration::from_millis(200);
 
 /// What one process of the program shares.
 pub struct Shares {
@@ -48,19 +46,21 @@ pub(crate) struct Entry {
     pub shift: u64,
     /// It has ended.
     pub has_ended: bool,
-    /// When it ended, as this process has heard.
-    ended_at: Option<Instant>,
     /// Elastic threads that know it.
     pub begun_by: Vec<bool>,
-    /// Elastic threads that have closed its connections.
-    pub closed_by: Vec<bool>,
+    /// Which one it is of those that have had this number.
+    pub life: u32,
 }
 
 impl Entry {
-    fn new(number: AttachmentId, shares: Shares, shift: u64, threads: usize) -> Entry {
-        let (begun_by, closed_by) = (vec![false; threads], vec![false; threads]);
-        let (shares, ended_at) = (Arc::new(shares), None);
-        Entry { number, shares, shift, has_ended: false, ended_at, begun_by, closed_by }
+    fn new(
+        number: AttachmentId,
+        shares: Shares,
+        (shift, life): (u64, u32),
+        threads: usize,
+    ) -> Entry {
+        let (begun_by, shares) = (vec![false; threads], Arc::new(shares));
+        Entry { number, shares, shift, has_ended: false, begun_by, life }
     }
 }
 
@@ -108,7 +108,7 @@ impl Roster {
 impl Dataplane {
     /// The program's first process, whose pages this dataplane was made with.
     pub fn attach_first(&self, shares: Shares, given_bytes: u64) {
-        let entry = Entry::new(0, shares, 0, self.threads());
+        let entry = Entry::new(0, shares, (0, 0), self.threads());
         self.continue_lot(&entry, given_bytes);
         self.roster.lock().push(entry);
         self.roster.changed();
@@ -139,7 +139,9 @@ impl Dataplane {
         }
         shares.pages.set_attachment(number);
         let number = number as AttachmentId;
-        let entry = Entry::new(number, shares, shift, self.threads());
+        // Another version for each that attaches.
+        let life = self.roster.version() as u32;
+        let entry = Entry::new(number, shares, (shift, life), self.threads());
         self.continue_lot(&entry, given_bytes);
         self.roster.lock().push(entry);
         self.roster.changed();
@@ -172,9 +174,7 @@ impl Dataplane {
     pub fn detach(&self, number: usize) -> usize {
         let mut entries = self.roster.lock();
         let of_it = entries.iter_mut().filter(|entry| usize::from(entry.number) == number);
-        of_it.for_each(|entry| {
-            (entry.has_ended, entry.ended_at) = (true, Some(Instant::now()));
-        });
+        of_it.for_each(|entry| entry.has_ended = true);
         let living = entries.iter().filter(|entry| !entry.has_ended).count();
         drop(entries);
         self.roster.changed();
@@ -186,16 +186,12 @@ impl Dataplane {
     /// others. Each is returned once.
     pub fn take_gone(&self) -> Vec<usize> {
         let mut entries = self.roster.lock();
-        let is_gone = |entry: &mut Entry| {
-            let is_closed = entry.has_ended && entry.closed_by.iter().all(|closed| *closed);
-            // Flow groups with its flows may be on their way between elastic threads.
-            let pause = if entry.closed_by.len() > 1 { REUSE } else { Duration::ZERO };
-            let is_old = entry.ended_at.is_some_and(|at| at.elapsed() >= pause);
-            is_closed && is_old && !self.shared.mourning.is_mourned(entry.number)
-        };
+        let is_gone =
+            |entry: &mut Entry| entry.has_ended && self.shared.mourning.is_over(entry.number);
         let gone: Vec<usize> =
             entries.extract_if(.., is_gone).map(|entry| usize::from(entry.number)).collect();
         for number in &gone {
+            self.shared.mourning.forget(*number as AttachmentId);
             self.shared.end_lot(*number as AttachmentId);
             match number {
                 0 => self.shared.memory.empty_arena(),
@@ -210,8 +206,8 @@ impl Dataplane {
         self.roster.lock().iter().any(|entry| entry.has_ended)
     }
 
-    /// Makes every thread look at the roster.
-    fn call_all(&self) {
+    /// Makes every thread look at the roster, and at whether it is to end.
+    pub(super) fn call_all(&self) {
         for waker in &self.shared.wakers {
             waker.kick();
             // It may sleep for a request, where it looks at nothing but the eventfd.
@@ -221,7 +217,8 @@ impl Dataplane {
 }
 
 impl ElasticThread {
-    /// Another process of the program shares this thread. It computes at first.
+    /// Another process of the program shares this thread. It computes at first. `shift` is added
+    /// to its addresses in transmit memory; `life` is another one for each that gets this number.
     ///
     /// # Panics
     /// If the number is not below [`ATTACHMENTS_MAX`].
@@ -230,9 +227,9 @@ impl ElasticThread {
         number: AttachmentId,
         calls: CallArray,
         events: EventWriter,
-        shift: u64,
+        (shift, life): (u64, u32),
     ) {
-        self.io.cx.attached.begin(number, calls, events, shift);
+        self.io.cx.attached.begin(number, calls, events, (shift, life));
     }
 
     /// Whether this process waits for events here, or computes.

@@ -24,7 +24,7 @@ pub trait Callers {
     fn call(&self) -> bool;
     /// Whether one of them computes on the hardware thread of this elastic thread.
     fn share_cpu(&self) -> bool;
-    /// Whoever calls must ring, or need not any more. What was said before is seen by
+    /// A caller must ring, or need not any more. What was said before is seen by
     /// [`Callers::call`].
     fn ring_from_now_on(&self, yes: bool);
     /// Gives `add` the descriptors by which they ring.

@@ -56,7 +56,7 @@ impl Claims {
             {
                 continue;
             }
-            // SAFETY: whoever uses a runner has its claim, and we have it now.
+            // SAFETY: the user of a runner has its claim, and we have it now.
             unsafe { (*runner.get()).look_after(now_us) };
             claim.store(NOBODY, Ordering::Release);
         }

@@ -7,13 +7,15 @@
 use crate::clock::monotonic_ns;
 use crate::cycle::ElasticThread;
 use crate::events::EventWriter;
-use crate::flows::flow::{Flow, Holder};
+use crate::flows::flow::{Flow, Holder, TcpSocket};
 use crate::flows::handle::FlowId;
 use crate::observe::metrics::Place;
 use crate::run::boot::Dataplane;
 use crate::run::runner::Runner;
 use crate::tcp::connections::End;
 use crate::tcp::listeners::Listeners;
+use ix_mem::PacketMemory;
+use ix_proto::GroupSet;
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::State;
 
@@ -52,6 +54,7 @@ impl Dataplane {
         }
         // SAFETY: as above.
         let mut runners = || self.runners.iter().map(|runner| unsafe { &mut *runner.get() });
+        runners().for_each(|runner| runner.thread.mourn());
         turn_until(end_us, &mut runners, |thread| thread.unfinished() == 0);
         runners().for_each(|runner| done.reset += runner.thread.reset_all());
         let flush_us = now_us() + FLUSH_US;
@@ -86,6 +89,17 @@ fn turn_until<'a, I: Iterator<Item = &'a mut Runner>>(
     }
 }
 
+/// The receive frames that this flow still sends from, if it sends anything that process `number`
+/// has given it.
+fn still_sent(memory: &PacketMemory, socket: &TcpSocket, number: AttachmentId) -> Option<Vec<u32>> {
+    let sendq = &socket.sendq;
+    let is_giver = socket.owner == number || sendq.creditors().any(|to| to == number);
+    let frames = if is_giver { sendq.received_frames(memory) } else { Vec::new() };
+    let is_owed = sendq.creditors().any(|to| to == number);
+    let refers = is_owed || !frames.is_empty() || sendq.refers_to(memory.arena_of(number.into()));
+    refers.then_some(frames)
+}
+
 impl ElasticThread {
     fn begin_winding_up(&mut self, may_close: bool, now_us: u64, done: &mut WoundUp) {
         self.begin_cycle(now_us);
@@ -95,6 +109,11 @@ impl ElasticThread {
         let open = self.flows.ids_where(|flow| flow.socket.holder != Holder::Orphan);
         self.close_all(open, may_close, done);
         self.tcp.listeners = Listeners::default();
+        self.mourn_here(None, |_| true);
+        for number in self.io.cx.attached.numbers() {
+            self.leave_estate(number);
+            self.shared.mourning.close(number);
+        }
     }
 
     fn close_all(&mut self, flows: Vec<FlowId>, may_close: bool, done: &mut WoundUp) {
@@ -118,8 +137,6 @@ impl ElasticThread {
         for slot in self.tcp.listeners.of(number) {
             self.tcp.end_listener(&mut self.io, &mut self.flows, slot);
         }
-        let arena = self.shared.memory.arena_of(number.into());
-        let refers = |flow: &Flow| flow.socket.sendq.refers_to(arena);
         let of_it =
             |flow: &Flow| flow.socket.owner == number && flow.socket.holder != Holder::Orphan;
         let open = self.flows.ids_where(of_it);
@@ -130,35 +147,60 @@ impl ElasticThread {
         }
         self.packets.end_all_of(number);
         self.clear_app_timers(number);
-        self.end_attachment(number);
+        self.leave_estate(number);
+        let cx = &mut self.io.cx;
+        cx.attached.end(number, &cx.shared.memory, &mut cx.rx_pool);
         self.flush_touched();
-        let mourners = self.flows.ids_where(refers).into_iter().map(FlowId::handle);
-        self.shared.mourning.add(number, mourners.collect());
+        self.mourn_here(None, |ended| *ended == number);
+        self.shared.mourning.close(number);
+        self.mourn();
         if self.migrations.is_active() && !self.io.cx.attached.owes_any_return() {
             self.application_returned();
         }
     }
 
-    /// Closes flows of processes that have ended, which have come from another thread.
+    /// Closes flows of processes that have ended, which have come from another thread with these
+    /// groups.
     #[cold]
-    pub(crate) fn close_ended(&mut self) {
+    pub(crate) fn close_ended(&mut self, groups: &GroupSet) {
         let attached = &self.io.cx.attached;
         let of_ended = |flow: &Flow| {
             let owner = attached.get(flow.socket.owner);
             flow.socket.holder != Holder::Orphan && owner.is_none_or(|owner| owner.has_ended())
         };
-        let open = self.flows.ids_where(of_ended);
+        let open = self.flows.ids_in(groups, of_ended);
         self.close_all(open, true, &mut WoundUp::default());
-        // Those that still send what such a process has given them keep its memory.
-        let (memory, attached) = (&self.shared.memory, &self.io.cx.attached);
-        let ended_of = |address: u64| {
-            let number = memory.arena_with(address)? as AttachmentId;
-            attached.get(number).filter(|of| of.has_ended()).map(|_| number)
+        self.flush_touched();
+        let attached = &self.io.cx.attached;
+        let has_ended = |number: &_| attached.get(*number).is_none_or(|of| of.has_ended());
+        self.mourn_here(Some(groups), has_ended);
+    }
+
+    /// Notes which flows here, or in these groups, send what processes have given them that have
+    /// ended: those that `has_ended` selects.
+    fn mourn_here(&self, groups: Option<&GroupSet>, has_ended: impl Fn(&AttachmentId) -> bool) {
+        let memory = &self.shared.memory;
+        let sends = |flow: &Flow| flow.socket.sendq.bytes() > 0;
+        let flows = &self.flows;
+        let sending = match groups {
+            Some(groups) => flows.ids_in(groups, sends),
+            None => flows.ids_where(sends),
         };
-        let giver = |flow: &Flow| flow.socket.sendq.addresses().find_map(ended_of);
-        for id in self.flows.ids_where(|flow| giver(flow).is_some()) {
-            let Some(number) = self.flows.get(id).and_then(|flow| giver(flow)) else { continue };
-            self.shared.mourning.add(number, vec![id.handle()]);
+        for id in sending {
+            let group = self.flows.groups[usize::from(id.group)].as_ref();
+            let Some(flow) = group.and_then(|group| group.peek(id.slot)) else { continue };
+            let socket = &flow.socket;
+            let givers = socket.sendq.addresses().filter_map(|address| memory.arena_with(address));
+            let givers = givers.map(|number| number as AttachmentId);
+            let all = givers.chain(socket.sendq.creditors()).chain([socket.owner]);
+            let mut ended: Vec<AttachmentId> = all.filter(&has_ended).collect();
+            ended.sort_unstable();
+            ended.dedup();
+            for number in ended {
+                if let Some(frames) = still_sent(memory, socket, number) {
+                    self.shared.mourning.add(number, id.handle(), frames);
+                }
+            }
         }
     }
 
@@ -168,25 +210,37 @@ impl ElasticThread {
         self.io.cx.attached[number].events = EventWriter::closed();
     }
 
-    fn end_attachment(&mut self, number: AttachmentId) {
+    /// Keeps the frames that a process holds and may have sent on.
+    fn leave_estate(&mut self, number: AttachmentId) {
         let cx = &mut self.io.cx;
-        cx.lent.take_all_back(number, |mbuf| cx.rx_pool.put(mbuf));
-        cx.attached.end(number, &cx.shared.memory, &mut cx.rx_pool);
+        cx.attached.bequeath(number, &cx.shared.memory);
+        cx.lent.take_all_back(number, |mbuf| cx.attached.leave_frame(number, mbuf));
     }
 
-    /// Looks which flows still refer to the memory of processes that have ended.
+    /// Looks which flows still send what processes have given them that have ended, and frees the
+    /// frames of these that are no longer sent.
     pub(crate) fn mourn(&mut self) {
-        if !self.shared.mourning.is_any() {
-            return;
+        let shared = self.shared.clone();
+        let flows = &mut self.flows;
+        if shared.mourning.is_any() {
+            shared.mourning.review(|number, flow, frames| {
+                let id = FlowId::from_handle(flow);
+                // Another thread, or the next one, looks at flows of groups that are not here.
+                if flows.groups.get(usize::from(id.group)).is_none_or(Option::is_none) {
+                    return true;
+                }
+                let flow = flows.get(id);
+                match flow.and_then(|flow| still_sent(&shared.memory, &flow.socket, number)) {
+                    Some(now) => *frames = now,
+                    None => return false,
+                }
+                true
+            });
         }
-        let (shared, flows) = (self.shared.clone(), &mut self.flows);
-        shared.mourning.review(|number, handle| {
-            let id = FlowId::from_handle(handle);
-            // Another thread, or the next one, looks at flows of groups that are not here.
-            let is_here = flows.groups.get(usize::from(id.group)).is_some_and(Option::is_some);
-            let arena = shared.memory.arena_of(number.into());
-            !is_here || flows.get(id).is_some_and(|flow| flow.socket.sendq.refers_to(arena))
-        });
+        let cx = &mut self.io.cx;
+        if cx.attached.has_estates() {
+            cx.attached.settle_estates(|number| shared.mourning.frames(number), &mut cx.rx_pool);
+        }
     }
 
     /// Number of connections whose peers would wait forever.

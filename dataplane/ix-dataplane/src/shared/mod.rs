@@ -43,7 +43,7 @@ pub struct Shared {
     owners: [AtomicU16; FLOW_GROUPS],
     /// Transmit memory that the processes of the program have not allocated, for each of them.
     pub(crate) lots: [Mutex<Lot>; ATTACHMENTS_MAX],
-    /// Flows that refer to the memory of processes that have ended.
+    /// Flows that send what processes that have ended have given them.
     pub mourning: Mourning,
     /// Receive frames between the threads' pools.
     pub spare: Spare,
@@ -77,7 +77,7 @@ impl Shared {
             flow_hash: FlowHash::new(config.flow_hash_key),
             neighbors: NeighborTable::new(&config, macs, now_us),
             owners: std::array::from_fn(|group| AtomicU16::new(group as u16 % threads)),
-            mourning: Mourning::default(),
+            mourning: Mourning::new(wakers.len()),
             spare: Spare::new(wakers.len(), config.rx_frames),
             guard: Waker::new(-1),
             updates: Updates::new(wakers.len()),

@@ -9,10 +9,12 @@ use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
 use crate::flows::{Flows, touch};
 use crate::io::Io;
-use ix_abi::{CallError, Congestion, Cookie, Endpoint, FlowInfo, FlowOption, SG_MAX, SgArray};
+use ix_abi::{
+    CallError, Congestion, Cookie, Endpoint, FlowInfo, FlowOption, SG_MAX, SgArray, flow_info_flag,
+};
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::CongestionControl as Kind;
-use ix_tcp::{Listener, Tcb};
+use ix_tcp::{Listener, Tcb, TcbInfo};
 use ix_wire::{FlowTuple, IpAddr, Seq};
 
 impl Tcp {
@@ -175,7 +177,7 @@ impl Tcp {
             in_flight_bytes: info.in_flight_bytes,
             mss_bytes: info.mss_bytes,
             retransmits: info.retransmits,
-            reserved: 0,
+            flags: agreed(&info),
         };
         let cx = &cx.io.cx;
         if cx.shared.write_info(cx.shift, to, answer) { Ok(0) } else { Err(CallError::Fault) }
@@ -315,8 +317,10 @@ impl Tcp {
         if !config.is_local(local) {
             return Err(CallError::NotLocal);
         }
-        let device = config.device_of(local, cx.io.ports.len());
-        if device != config.device_of(by_route, cx.io.ports.len()) {
+        let devices = cx.io.ports.len();
+        let device = config.device_of(local, devices);
+        let by_others = device != config.device_of(by_route, devices);
+        if by_others && config.route_by(device, devices, remote).is_none() {
             return Err(CallError::Unreachable);
         }
         let tuple = FlowTuple { local, remote, local_port, remote_port };
@@ -329,9 +333,11 @@ impl Tcp {
         if let Some(algorithm) = algorithm {
             tcb.set_congestion(congestion(algorithm));
         }
-        let mut flow = Flow::new(tcb, hash, device, Holder::Connecting, cx.io.cx.now_us);
+        let mut flow =
+            Flow::new(tcb, hash, device, Holder::Connecting, &cx.io.idents, cx.io.cx.now_us);
         flow.socket.cookie = cookie;
         flow.socket.owner = cx.io.cx.caller;
+        self.make_room(cx.io, cx.flows);
         let id = cx.flows.insert(&cx.io.cx, group, flow).ok_or(CallError::NoResource)?;
         cx.flows.touch(id);
         cx.io.cx.metrics.counters.connects.add(1);
@@ -384,6 +390,16 @@ impl Tcp {
         let iss = floor.map_or(iss, |floor| iss.max(floor));
         Tcb::connect(&self.config, *tuple, iss, ts_offset, cx.now_us)
     }
+}
+
+/// What both ends of a connection have agreed on, as bits of [`flow_info_flag`].
+fn agreed(info: &TcbInfo) -> u32 {
+    use flow_info_flag::{ECN, RCV_SHIFT_AT, SACK, SND_SHIFT_AT, TIMESTAMPS, WINDOW_SCALING};
+    let has = |is: bool, flag: u32| if is { flag } else { 0 };
+    let scaling = info.window_shifts.map_or(0, |(of_peer, ours)| {
+        WINDOW_SCALING | u32::from(of_peer) << SND_SHIFT_AT | u32::from(ours) << RCV_SHIFT_AT
+    });
+    has(info.timestamps, TIMESTAMPS) | has(info.sack, SACK) | has(info.ecn, ECN) | scaling
 }
 
 /// Largest backlog that an application may ask for.

@@ -22,6 +22,9 @@ pub(crate) enum End {
     Abort,
 }
 
+/// Most flows that are looked at between two batches while frames are short.
+const PRUNED_AT_ONCE: usize = 256;
+
 impl Tcp {
     /// Removes a flow with all that it holds; its handle is stale from now on.
     pub fn remove(&mut self, io: &mut Io, flows: &mut Flows, id: FlowId) {
@@ -29,6 +32,32 @@ impl Tcp {
         self.listeners.stop_waiting(&mut flow.socket);
         flow.tcb.release(&mut io.of(&mut flow.socket));
         io.cx.bury(&mut flow.socket);
+        debug_assert!(flows.count > 0 || io.cx.promises.bytes() == 0, "a promise of no flow");
+    }
+
+    /// Frames are short: of flows with large windows discards what waits behind a gap beyond what
+    /// every flow may keep. Looks at some flows at a time.
+    #[cold]
+    pub fn prune(&self, io: &mut Io, flows: &mut Flows) {
+        let (mut left, Flows { groups, pruned, .. }) = (PRUNED_AT_ONCE, flows);
+        for _ in 0..groups.len() {
+            let (number, slot) = pruned;
+            if io.cx.promises.of(*number) > 0
+                && let Some(group) = &mut groups[*number]
+            {
+                while *slot < group.slots() {
+                    if left == 0 {
+                        return;
+                    }
+                    left -= 1;
+                    if let Some(flow) = group.at(*slot) {
+                        flow.tcb.prune(&self.config, &mut io.of(&mut flow.socket));
+                    }
+                    *slot += 1;
+                }
+            }
+            *pruned = ((*number + 1) % groups.len(), 0);
+        }
     }
 
     /// Removes a flow from its listener's backlog.
@@ -65,11 +94,11 @@ impl Tcp {
         if flow.tcb.is_dead() {
             self.remove(io, flows, id);
         } else {
-            let newly_waits = flow.tcb.state() == State::TimeWait && !flow.socket.in_time_wait;
-            flow.socket.in_time_wait |= newly_waits;
+            let ending = flow.ending();
+            let is_new = ending != flow.socket.ending;
             schedule(wheel, flow, alarm_us);
-            if newly_waits {
-                flows.count_time_wait(&io.cx, id);
+            if is_new {
+                flows.recount(&io.cx, id, ending);
             }
         }
     }
@@ -143,10 +172,33 @@ impl Tcp {
         touch(touched, &mut flow.socket);
     }
 
-    /// The application gives up a flow, which ends by itself.
+    /// Makes room for another flow, if there is none, by ending the one that has been in TIME-WAIT
+    /// for longest.
+    #[inline]
+    pub fn make_room(&mut self, io: &mut Io, flows: &mut Flows) {
+        if flows.count < io.cx.shared.config.flows_max {
+            return;
+        }
+        if let Some(id) = flows.oldest_in_time_wait() {
+            io.cx.metrics.counters.time_wait_recycled.add(1);
+            self.remove(io, flows, id);
+        }
+    }
+
+    /// The application gives up a flow, which ends by itself. If too many do so already, it is
+    /// reset instead, as on Linux (`tcp_max_orphans`).
     pub fn end(&self, io: &mut Io, flows: &mut Flows, id: FlowId, how: End) {
+        let is_full = flows.orphans >= io.cx.shared.config.orphans_max();
         let Flows { groups, touched, .. } = flows;
         let Some(flow) = flow_of(groups, id) else { return };
+        let is_over = matches!(flow.tcb.state(), State::TimeWait | State::SynSent | State::Closed);
+        let how = match how {
+            End::Close if is_full && !is_over => {
+                io.cx.metrics.counters.orphans_reset.add(1);
+                End::Abort
+            }
+            how => how,
+        };
         let now_us = io.cx.now_us;
         let cfg = &self.config;
         flow.socket.holder = Holder::Orphan;
@@ -156,6 +208,10 @@ impl Tcp {
         }
         io.cx.bury_received(&mut flow.socket);
         touch(touched, &mut flow.socket);
+        let ending = flow.ending();
+        if !flow.tcb.is_dead() && ending != flow.socket.ending {
+            flows.recount(&io.cx, id, ending);
+        }
     }
 }
 

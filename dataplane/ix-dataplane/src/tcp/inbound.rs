@@ -133,6 +133,9 @@ impl Tcp {
             let flags = without_end(packet.header.flags);
             let header = TcpHeader { flags, ..packet.header };
             flow.tcb.segment(cfg, now_us, &header, None, &mut io.of(&mut flow.socket));
+            if !early {
+                flow.tcb.payload_dropped();
+            }
         } else if payload.len == 0 && work.tails == 0 {
             io.cx.rx_pool.put(mbuf);
             flow.tcb.segment(cfg, now_us, &packet.header, None, &mut io.of(&mut flow.socket));
@@ -245,9 +248,11 @@ impl Tcp {
             SynVerdict::Accept => {
                 let mut tcb = self.new_passive(&cx.io.cx, &packet.header, tuple, floor);
                 tcb.syn_mark(packet.ip.ecn);
-                let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Embryonic, now_us);
+                let mut flow =
+                    Flow::new(tcb, work.hash, work.port, Holder::Embryonic, &cx.io.idents, now_us);
                 (flow.socket.listener, flow.socket.owner) = (slot, owner);
                 flow.socket.waits = Waits::HalfOpen;
+                self.make_room(cx.io, cx.flows);
                 match cx.flows.insert(&cx.io.cx, usize::from(work.group), flow) {
                     Some(id) => {
                         cx.flows.touch(id);
@@ -295,8 +300,10 @@ impl Tcp {
         if !listening.backlog.on_cookie() {
             return cx.done(seg, mbuf).and(Err(LocalDrop::Backlog.into()));
         }
-        let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Knocking, now_us);
+        let mut flow =
+            Flow::new(tcb, work.hash, work.port, Holder::Knocking, &cx.io.idents, now_us);
         (flow.socket.listener, flow.socket.owner) = (slot, owner);
+        self.make_room(cx.io, cx.flows);
         match cx.flows.insert(&cx.io.cx, usize::from(work.group), flow) {
             Some(id) => self.segment(cx, id, seg, mbuf),
             None => {

@@ -5,6 +5,7 @@ use crate::flows::flow::{Holder, Payload, TcpSocket};
 use crate::icmp::call_error;
 use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
+use crate::receive::pressure::further_bytes;
 use ix_abi::{CallError, Event, IcmpMessage, RxData};
 use ix_mem::{HEADROOM_BYTES, PacketMemory};
 use ix_tcp::icmp::IcmpError;
@@ -29,8 +30,9 @@ impl Io {
 impl Output<Payload> for FlowOutput<'_> {
     fn transmit(&mut self, tuple: &FlowTuple, seg: &SegmentOut) -> bool {
         let FlowOutput { io, socket } = self;
-        let resolved = io.refresh_mac((&mut socket.mac, &mut socket.mac_version), tuple.remote);
-        let Some(mut mbuf) = io.cx.tx_pool.take() else {
+        let known = (&mut socket.mac, &mut socket.mac_version);
+        let resolved = io.refresh_mac(known, tuple.remote, socket.port);
+        let Some(mut mbuf) = io.take_tx_frame(socket.port) else {
             io.cx.metrics.drop_local(LocalDrop::NoTxFrame);
             return false;
         };
@@ -43,7 +45,10 @@ impl Output<Payload> for FlowOutput<'_> {
         let payload_len = seg.payload_len as usize;
         mbuf.set_range(HEADROOM_BYTES, headers_len + payload_len);
         let (ttl, tos) = (socket.ttl, socket.tos | seg.ecn);
-        let frame = FrameHeader { ttl, tos, ..io.frame_header(socket.port, socket.mac, tuple) };
+        socket.ident = socket.ident.wrapping_add(1);
+        let ident = socket.ident;
+        let frame =
+            FrameHeader { ttl, tos, ident, ..io.frame_header(socket.port, socket.mac, tuple) };
         let memory = &io.cx.shared.memory;
         let (headers, payload) = mbuf.bytes_mut(memory).split_at_mut(headers_len);
         let mut sum = Checksum::new();
@@ -143,6 +148,14 @@ impl Output<Payload> for FlowOutput<'_> {
             TcpEvent::WindowOpen => socket.window_opened = true,
             TcpEvent::Dead(reason) => io.cx.flow_dead(socket, reason),
         }
+    }
+
+    fn receive_room(&self, promised: u32) -> u32 {
+        further_bytes(&self.io.cx, &self.io.ports, promised).try_into().unwrap_or(u32::MAX)
+    }
+
+    fn promise(&mut self, before: u32, now: u32) {
+        self.io.cx.promises.change(usize::from(self.socket.id.group), before, now);
     }
 
     fn may_challenge(&mut self, now_us: u64) -> bool {
@@ -322,7 +335,7 @@ impl Context {
             let attachment = &mut self.attached[socket.owner];
             attachment.bury(std::mem::take(&mut socket.held));
             if attachment.has_ended() {
-                attachment.empty_graveyard(&self.shared.memory, &mut self.rx_pool);
+                self.attached.bequeath(socket.owner, &self.shared.memory);
             }
         }
     }

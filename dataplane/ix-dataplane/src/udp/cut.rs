@@ -29,6 +29,7 @@ struct Pieces {
 #[cold]
 pub(crate) fn cut(
     io: &mut Io,
+    device: u8,
     header: &FrameHeader,
     ports: (u16, u16),
     sg: SgArray,
@@ -52,7 +53,7 @@ pub(crate) fn cut(
     let room = (mtu - ipv4::HEADER_BYTES).min(ROOM_BYTES - HEADERS_BYTES);
     let each = if whole <= room { whole } else { room & !7 };
     let mut mbufs = Vec::with_capacity(whole.div_ceil(each));
-    let built = fill(io, header, ports, (len, each), &mut pieces, &mut mbufs);
+    let built = fill(io, device, header, ports, (len, each), &mut pieces, &mut mbufs);
     if let Err(code) = built {
         mbufs.into_iter().for_each(|mbuf| io.cx.tx_pool.put(mbuf));
         return Err(code);
@@ -62,6 +63,7 @@ pub(crate) fn cut(
 
 fn fill(
     io: &mut Io,
+    device: u8,
     header: &FrameHeader,
     (src_port, dst_port): (u16, u16),
     (len, each): (usize, usize),
@@ -72,7 +74,7 @@ fn fill(
     let mut sum = Checksum::new();
     for offset in (0..whole).step_by(each) {
         let part = each.min(whole - offset);
-        let mut mbuf = io.cx.tx_pool.take().ok_or(CallError::NoResource)?;
+        let mut mbuf = io.take_tx_frame(device).ok_or(CallError::NoResource)?;
         mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + part);
         let bytes = mbuf.bytes_mut(&io.cx.shared.memory);
         let place = (offset, offset + part < whole);

@@ -184,7 +184,7 @@ fn send_datagram(
     sg: SgArray,
 ) -> Result<usize, CallError> {
     let port = io.cx.shared.config.device_of(tuple.local, io.ports.len());
-    let resolution = io.resolve(tuple.remote);
+    let resolution = io.resolve(tuple.remote, port);
     let eth_dst = match resolution {
         Resolution::Known(mac) => mac,
         Resolution::Pending => [0; 6],
@@ -197,8 +197,9 @@ fn send_datagram(
     if socket.fragment_bytes > 0 {
         let mtu = mtu.min(socket.fragment_bytes.into());
         let known = matches!(resolution, Resolution::Known(_));
+        header.ident = io.idents.next(tuple.local, tuple.remote, ipv4::PROTOCOL_UDP);
         let ports = (tuple.local_port, tuple.remote_port);
-        let Parts { mbufs, len } = cut::cut(io, &header, ports, sg, mtu)?;
+        let Parts { mbufs, len } = cut::cut(io, port, &header, ports, sg, mtu)?;
         for mbuf in mbufs {
             match known {
                 true => io.ports[port as usize].queue.push_back(mbuf),
@@ -209,7 +210,7 @@ fn send_datagram(
     }
     let payload_max = mtu - (HEADERS_BYTES - ethernet::HEADER_BYTES);
     let payload_max = payload_max.min(ix_mem::ROOM_BYTES - HEADERS_BYTES);
-    let mut mbuf = io.cx.tx_pool.take().ok_or(CallError::NoResource)?;
+    let mut mbuf = io.take_tx_frame(port).ok_or(CallError::NoResource)?;
     mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + payload_max);
     let (headers, payload) = mbuf.bytes_mut(&io.cx.shared.memory).split_at_mut(HEADERS_BYTES);
     let len = match io.cx.shared.gather(io.cx.shift, sg, payload) {

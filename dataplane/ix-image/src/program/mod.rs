@@ -74,8 +74,7 @@ struct Table {
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(null_mut());
 
 /// Asks the broker for a dataplane, maps what it shares and opens the gate. Returns the address of
-/// the header.
-/// `start` calls this function, to renew a dataplane.
+/// the header. `start` calls this function, to renew a dataplane.
 pub fn attach(
     channel: &Channel,
     reserved: ReservedFds,
@@ -238,10 +237,8 @@ fn open(
     // what is copied, which this process does not trust more than the program's own memory.
     let (header, areas, status) = unsafe {
         core::ptr::copy_nonoverlapping(READ_AT as *const u8, own, HEADER_BYTES);
-        let header = own.cast::<ProcessHeader>();
-        let from_start = (*header).thread_areas as usize - READ_AT;
-        let areas = own.add(from_start.min(HEADER_BYTES)).cast::<ThreadArea>();
-        (header, areas, own.add(HEADER_BYTES).cast::<ThreadStatus>())
+        let areas = own.add(areas_offset()).cast::<ThreadArea>();
+        (own.cast::<ProcessHeader>(), areas, own.add(HEADER_BYTES).cast::<ThreadStatus>())
     };
     for (index, bell) in bells.into_iter().enumerate() {
         let bell = reserved.take(bell).map_err(|e| format!("no descriptor for a bell: {e}"))?;
@@ -296,6 +293,14 @@ fn open(
     Ok(header)
 }
 
+/// Where the areas of the elastic threads are in the header that the dataplane has written: bytes
+/// from its beginning. Called when all is mapped.
+fn areas_offset() -> usize {
+    // SAFETY: mapped, and of a size that the header has room in.
+    let areas = unsafe { (*(READ_AT as *const ProcessHeader)).thread_areas };
+    (areas as usize).saturating_sub(READ_AT).min(HEADER_BYTES)
+}
+
 /// Gives the bells of the next dataplane the numbers of the old ones. Called when all is mapped and
 /// nobody is inside.
 fn reopen(table: &Table, bells: Vec<OwnedFd>) -> Result<*const ProcessHeader, String> {
@@ -313,9 +318,7 @@ fn reopen(table: &Table, bells: Vec<OwnedFd>) -> Result<*const ProcessHeader, St
         // what this process has; the own one is private memory that is written here only. The
         // other one is the dataplane's to write, which this process trusts no less than itself.
         unsafe {
-            let theirs = READ_AT as *const ProcessHeader;
-            let areas = ((*theirs).thread_areas as usize).clamp(READ_AT, READ_AT + HEADER_BYTES);
-            let from = (areas as *const ThreadArea).add(index);
+            let from = ((READ_AT + areas_offset()) as *const ThreadArea).add(index);
             let to = ((*header).thread_areas as *mut ThreadArea).add(index);
             // It may have another number now.
             (*to).attachment = (*from).attachment;
@@ -483,10 +486,15 @@ impl Slot {
         let take =
             |from| self.owner.compare_exchange(from, caller, Ordering::Acquire, Ordering::Relaxed);
         let nobody = 0;
-        if let Err(owner) = take(nobody)
-            && (is_alive(self.owner_id.load(Ordering::Acquire)) || take(owner).is_err())
-        {
-            return -error::IN_USE;
+        match take(nobody) {
+            Ok(_) => {}
+            // Another thread gets a dataplane in place of one that has ended.
+            Err(RENEWING) => return -error::LOST,
+            Err(owner) => {
+                if is_alive(self.owner_id.load(Ordering::Acquire)) || take(owner).is_err() {
+                    return -error::IN_USE;
+                }
+            }
         }
         self.owner_id.store(own_id(), Ordering::Release);
         let before = Before::entering();

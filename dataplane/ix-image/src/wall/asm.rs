@@ -1,10 +1,11 @@
-//! The ways between application and dataplane. Whoever reviews the wall reads this file first.
+//! The ways between application and dataplane. Read this file first when you review the wall.
 //!
 //! `wrpkru` is an ordinary instruction: the application can jump to any of ours, with any
 //! registers. So each of them is followed at once by a comparison of what it wrote, and each that
 //! gives the dataplane's rights is a complete gate: it finds out which Linux thread it serves
 //! ([`record`]), and takes stack and everything else from that thread's record, before it does
-//! anything. Whoever comes with wrong rights gets the application's, and an illegal instruction.
+//! anything. A thread that comes with wrong rights gets the application's, and an illegal
+//! instruction.
 //!
 //! There are four: [`gate`], [`signal_entry`], the way [`back`] from a call for the application,
 //! and the begin of a new thread in [`app_clone`]. A fifth, [`raise_rights`], is shut when it was
@@ -45,10 +46,10 @@ const FRAME_INFO: usize = 312;
 pub static XSTATE_MASK: AtomicU64 = AtomicU64::new(0);
 /// fs base for the handler: thread-local storage of the image's first thread, which is only read.
 pub static IMAGE_FS: AtomicU64 = AtomicU64::new(0);
-/// What the gate knows of each elastic thread that whoever calls is for one call.
+/// What the gate knows of each elastic thread that the caller is for one call.
 pub static SHARED: [Shared; THREADS_MAX] = [const { Shared::none() }; THREADS_MAX];
 
-/// An elastic thread that whoever calls is for one call.
+/// An elastic thread that the caller is for one call.
 #[repr(C, align(32))]
 pub struct Shared {
     /// Address of the word that names its owner; 0: it is not shared. Written last.
@@ -128,7 +129,7 @@ macro_rules! load_call {
     };
 }
 
-/// Whoever comes here has jumped into the midst of something.
+/// A thread that comes here has jumped into the midst of something.
 #[unsafe(naked)]
 pub extern "C" fn bad() -> ! {
     naked_asm!(
@@ -642,7 +643,7 @@ extern "C" fn back() {
 }
 
 /// As [`app_syscall`], for a call that makes a thread or a process. The new one takes the record of
-/// this number; a record can be taken once, so whoever forges its way here takes what would
+/// this number; a record can be taken once, so a thread that forges its way here takes what would
 /// have been another thread's, and is that thread then.
 #[unsafe(naked)]
 pub unsafe extern "C" fn app_clone(record: *mut Record, call: &[u64; 7], child: u64) -> i64 {

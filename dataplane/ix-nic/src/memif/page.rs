@@ -68,7 +68,7 @@ impl Place {
 
     #[inline]
     fn half(&self) -> &Half {
-        // SAFETY: `at` checked bounds and alignment, whoever made the place keeps the mapping, and
+        // SAFETY: `at` checked bounds and alignment, the maker of the place keeps the mapping, and
         // all fields are atomics.
         unsafe { &*self.0 }
     }
@@ -150,7 +150,7 @@ impl<M> Receiver<M> {
     }
 }
 
-/// How far one queue of the receiver has taken its rings. Whoever makes it keeps the mapping.
+/// How far one queue of the receiver has taken its rings. Its maker keeps the mapping.
 pub struct Taken {
     place: Place,
     queue: usize,
@@ -180,7 +180,7 @@ impl Taken {
     }
 }
 
-/// A sender's end, of one queue. Whoever makes it keeps the mapping.
+/// A sender's end, of one queue. Its maker keeps the mapping.
 pub struct Sender {
     place: Place,
     me: usize,

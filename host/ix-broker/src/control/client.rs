@@ -47,6 +47,9 @@ impl Client {
         stream.set_write_timeout(Some(TIMEOUT)).map_err(problem)?;
         let mut lines = Lines { reader: BufReader::new(stream), path: path.to_owned() };
         let line = lines.next()?;
+        if let Ok(Line::Error(refused)) = Line::read(&line, &Request::Unsubscribe) {
+            return Err(self::problem(refused));
+        }
         match Greeting::read(&line).map_err(|e| lines.unreadable(&e))? {
             Greeting::Hello(hello) => Ok(Client { lines, hello, asked: Request::Unsubscribe }),
             Greeting::Other { protocol, ix } => {

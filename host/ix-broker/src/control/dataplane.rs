@@ -4,7 +4,7 @@ use super::{ActiveController, Backend, Captures, Name, Response, Ticket};
 use crate::commands::{Commands, Reply};
 use crate::surveys::Surveys;
 use crate::vnic::{self, FilteredDevices, RateChanges, Vnic};
-use ix_proto::control::{Answer, Look, Refusal, Report, Request, Topic};
+use ix_proto::control::{Answer, Look, Query, Refusal, Report, Request, Sharing, Topic};
 use ix_proto::{Command, Outcome};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -46,6 +46,8 @@ pub struct Dataplane<'a> {
     pub captures: &'a Captures,
     /// Its filters and rates.
     pub vnic: &'a mut Vnic,
+    /// The processes of the program, if the dataplane has one of its own.
+    pub sharing: Option<&'a Sharing>,
     /// Its devices, which apply its receive filters.
     pub devices: &'a mut dyn FilteredDevices,
 }
@@ -72,7 +74,10 @@ impl Backend for Dataplane<'_> {
             }
             Request::Connections(query) => {
                 let known = query.thread.map_or(Ok(0), |thread| self.thread(thread));
-                let asked = known.and_then(|_| self.surveys.ask(query, ticket));
+                let number = query.process.map(|pid| self.number_of(pid)).transpose();
+                let asked = known.and(number).and_then(|process| {
+                    self.surveys.ask(&Query { process, ..query.clone() }, ticket)
+                });
                 return asked.err().map(Err);
             }
             Request::Capture { wish } => {
@@ -199,6 +204,21 @@ impl Dataplane<'_> {
             | Request::Rate { .. }
             | Request::Control { .. } => Err(Refusal::Unsupported("do that")),
         }
+    }
+
+    /// The number by which the dataplane knows a process of the program.
+    fn number_of(&self, pid: u32) -> Result<u32, Refusal> {
+        let number = match self.sharing {
+            Some(sharing) => {
+                sharing.processes.iter().find(|one| one.pid == pid).map(|one| one.number)
+            }
+            None => (pid == self.name.pid).then_some(0),
+        };
+        number.ok_or_else(|| {
+            Refusal::Dataplane(format!(
+                "process {pid} does not share this dataplane; `ix ctl status` lists those that do"
+            ))
+        })
     }
 
     fn thread(&self, thread: usize) -> Result<usize, Refusal> {

@@ -3,14 +3,14 @@
 //! Names follow its conventions: base units (seconds, bytes), counters end in `_total`, one thing a
 //! name and its parts as labels.
 use ix_proto::ThreadState;
-use ix_proto::control::{Commands, Hardware, Status, Thread};
+use ix_proto::control::{Commands, Hardware, Sharer, Status, Thread};
 use std::fmt::{Display, Write};
 
 /// Media type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Counters of elastic threads: the page's name, ours without its ends, and what it is.
-const COUNTERS: [(&str, &str, &str); 22] = [
+const COUNTERS: [(&str, &str, &str); 24] = [
     ("rx_packets", "received_packets", "Packets that devices handed over"),
     ("rx_bytes", "received_bytes", "Bytes of received packets, Ethernet headers included"),
     ("tx_packets", "sent_packets", "Packets handed to devices"),
@@ -26,6 +26,8 @@ const COUNTERS: [(&str, &str, &str); 22] = [
     ("connects", "connects", "Connections opened by the application"),
     ("accepted", "accepted_connections", "Connections accepted by the application"),
     ("closed", "closed_flows", "Flows that ended"),
+    ("orphans_reset", "reset_orphans", "Connections reset at close: too many were ending"),
+    ("time_wait_recycled", "recycled_time_wait_flows", "Flows whose TIME-WAIT ended early"),
     ("away_turns", "away_turns", "Turns of the guard while the application stayed away"),
     ("misrouted", "misrouted_packets", "Packets handled by another thread than the owner"),
     ("forwarded", "forwarded_packets", "Packets handed to the owner of their flow group"),
@@ -36,11 +38,12 @@ const COUNTERS: [(&str, &str, &str); 22] = [
 ];
 
 /// Gauges of elastic threads.
-const GAUGES: [(&str, &str, &str); 11] = [
+const GAUGES: [(&str, &str, &str); 12] = [
     ("flows", "flows", "Flows in all states"),
     ("flows_peak", "flows_peak", "Most flows at one time"),
     ("half_open", "half_open_flows", "Flows in SYN-RECEIVED"),
     ("time_wait", "time_wait_flows", "Flows in TIME-WAIT"),
+    ("orphans", "orphan_flows", "Flows that the application closed and that are still ending"),
     ("rx_frames_in_use", "receive_frames_in_use", "Receive frames out of the pool"),
     ("tx_frames_in_use", "transmit_frames_in_use", "Transmit frames out of the pool"),
     ("rx_frames_owned", "receive_frames_owned", "Receive frames that belong to a thread's pool"),
@@ -76,6 +79,21 @@ pub fn text(status: &Status) -> String {
     page.head("refusals_total", "counter", "What the wall did not let through, by kind");
     for (kind, count) in &status.wall.refused {
         page.put("refusals_total", &[("kind", kind)], count);
+    }
+    if let Some(sharing) = &status.sharing {
+        page.head(
+            "process",
+            "gauge",
+            "1 for each process of the program that shares the dataplane",
+        );
+        for Sharer { number, pid } in &sharing.processes {
+            page.put("process", &[("number", number), ("pid", pid)], 1);
+        }
+        let help = "Processes that have asked for the dataplane and were refused";
+        page.head("refused_processes_total", "counter", help);
+        page.put("refused_processes_total", &[], sharing.refused);
+        page.head("dataplane_deaths_total", "counter", "Dataplanes of this run that have died");
+        page.put("dataplane_deaths_total", &[], sharing.died);
     }
     if let Some(controller) = &status.controller {
         page.head("slo_seconds", "gauge", "Bound on the queueing delay");
@@ -288,6 +306,9 @@ mod tests {
         assert_eq!(get("ix_dropped_packets_total{thread=\"0\",reason=\"no_flow\"}"), 50.0);
         assert_eq!(get("ix_commands_total{outcome=\"refused\"}"), 1.0);
         assert_eq!(get("ix_slo_seconds{policy=\"energy\"}"), 300e-6);
+        assert_eq!(get("ix_process{number=\"2\",pid=\"9\"}"), 1.0);
+        assert_eq!(get("ix_refused_processes_total"), 1.0);
+        assert_eq!(get("ix_dataplane_deaths_total"), 3.0);
         assert_eq!(get("ix_device_up{device=\"tap:ix0\"}"), 1.0);
         assert_eq!(get("ix_time_seconds_total{thread=\"0\",stage=\"idle\"}"), 20_000.0 / 2500e6);
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Folders for control sockets without a configured path, best first: `/run/ix` for root, the
 /// user's own folder, a folder below /tmp.
 fn folders() -> Vec<PathBuf> {
-    let uid = process::real_user_id();
+    let uid = process::user_id();
     let system = process::is_root().then(|| PathBuf::from(SYSTEM));
     let users = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
     let users = users.map(|dir| PathBuf::from(dir).join("ix"));

@@ -1,5 +1,5 @@
 //! What a dataplane says of itself, for tests of its readers.
-use ix_proto::control::{Commands, Group, Report, Status, Thread, Window};
+use ix_proto::control::{Commands, Group, Report, Sharer, Sharing, Status, Thread, Window};
 use ix_proto::{GroupSet, MigrationEnd, MigrationRecord, ThreadState};
 use std::collections::BTreeMap;
 
@@ -43,6 +43,11 @@ pub fn sample(now_us: u64) -> Status {
             configuration: "1 core".to_owned(),
             last: "ix-echo (7) up to 1 core".to_owned(),
             power_w: None,
+        }),
+        sharing: Some(Sharing {
+            processes: vec![Sharer { number: 0, pid: 7 }, Sharer { number: 2, pid: 9 }],
+            refused: 1,
+            died: 3,
         }),
         ..Status::default()
     }

@@ -9,11 +9,12 @@ use ix_problem::{Problem, Result};
 use ix_proto::control::{
     Answer, Hello, Line, Look, PROTOCOL, Refusal, Refused, Request, Role, Topic,
 };
+use ix_sys::{socket, user_namespace};
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -164,6 +165,11 @@ impl Server {
             Role::ReadOnly => &self.sockets.read_only,
         };
         let Ok((stream, _)) = listener.accept() else { return };
+        if role == Role::Operator
+            && let Err(why) = must_be_operator(&stream)
+        {
+            return self.refuse(&stream, &why);
+        }
         self.make_room(role);
         let Ok(peer) = Peer::new(stream, role, now) else { return };
         let token = self.next_peer;
@@ -175,6 +181,17 @@ impl Server {
         let (Name { program, pid }, ix) = (backend.name(), env!("CARGO_PKG_VERSION").to_owned());
         let hello = Hello { protocol: PROTOCOL, ix, role, pid, program };
         self.with(token, |peer, _| peer.say(&Line::Hello(hello).write()?));
+    }
+
+    /// Tells a client that never becomes one, so that it takes nobody's place.
+    fn refuse(&mut self, stream: &UnixStream, why: &Refusal) {
+        self.refusals.count(why);
+        let Ok(line) = Line::Error(Refused::from(why)).write() else { return };
+        // Who connects and does not read does not hold up the others.
+        if stream.set_nonblocking(true).is_ok() {
+            let mut stream = stream;
+            let _ = stream.write_all(format!("{line}\n").as_bytes());
+        }
     }
 
     fn accept_scrape(&mut self, now: Instant) {
@@ -256,6 +273,22 @@ impl Server {
         if done || self.poller.change(fd, token, read, write).is_err() {
             self.peers.remove(&token);
         }
+    }
+}
+
+/// An error if the process that has connected to the operators' socket may not use it: root of a
+/// user namespace below has root's number and so may open it, but is no operator. One that has
+/// ended is none either.
+fn must_be_operator(stream: &UnixStream) -> std::result::Result<(), Refusal> {
+    const HERE: [i32; 3] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
+    let process = socket::peer_process(stream.as_fd());
+    match process.and_then(|process| user_namespace::is_own(&process)) {
+        Ok(true) => Ok(()),
+        // The client is not to blame.
+        Err(e) if e.raw_os_error().is_some_and(|error| HERE.contains(&error)) => Err(
+            Refusal::Dataplane(format!("`ix run` cannot tell whether this is an operator: {e}")),
+        ),
+        _ => Err(Refusal::Foreign),
     }
 }
 

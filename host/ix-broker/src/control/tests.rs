@@ -123,6 +123,45 @@ fn what_is_refused_is_counted_by_reason() {
     });
 }
 
+/// Connects, says what it hears first, and asks.
+const OUTSIDER: &str = "
+import socket, sys
+s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])
+print(s.makefile().readline(), end='')
+";
+
+/// Root of a namespace has root's number, and so may open the file.
+#[test]
+fn who_is_in_another_user_namespace_is_no_operator() {
+    let name = "who_is_in_another_user_namespace_is_no_operator";
+    let apart = ["unshare", "--user", "--map-root-user"];
+    let mut tried = std::process::Command::new(apart[0]);
+    let can = tried
+        .args(&apart[1..])
+        .args(["python3", "-V"])
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !can {
+        let need = ix_skip::Need::Program("apt install python3 util-linux");
+        return ix_skip::skip(name, need, "no python3 in a user namespace");
+    }
+    let hears = |before: &[&str], path: &Path| -> Value {
+        let words = [before, &["python3", "-c", OUTSIDER]].concat();
+        let mut command = std::process::Command::new(words[0]);
+        let output = command.args(&words[1..]).arg(path).output().expect("python3");
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+    };
+    with_server(|path| {
+        assert_eq!(hears(&[], path)["hello"]["role"], "operator");
+        assert_eq!(hears(&apart, path)["error"]["code"], "foreign");
+        assert_eq!(hears(&apart, &read_only(path))["hello"]["role"], "read-only");
+        let mut operator = raw(path);
+        line(&mut operator);
+        say(&operator, "vnic\n");
+        assert_eq!(line(&mut operator)["ok"]["refused"], json!({ "foreign": 1 }));
+    });
+}
+
 #[test]
 fn many_requests_are_answered_in_order() {
     with_server(|path| {

@@ -13,7 +13,7 @@ use ix_netdev::Exchange;
 use ix_netdev::{LinkChange, LinkWatch, Namespace};
 use ix_problem::{Problem, Result};
 use ix_sys::poll::{PollFd, is_readable};
-use ix_sys::process::Process;
+use ix_sys::process::{self, Process};
 use ix_sys::signal;
 use ix_vnic::{Policy, Rate};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -37,6 +37,8 @@ pub struct Shared {
 pub fn run(args: &Shared) -> Result<()> {
     let mut name = args.interface.clone();
     let what = || format!("cannot share {}", args.interface);
+    // A tenant's program may be of the same user.
+    process::hide_user().map_err(|e| Problem::new(what(), e))?;
     let here = Namespace::current().map_err(|e| Problem::new(what(), e))?;
     let mut exchange = Exchange::open(&name).map_err(|e| Problem::new(what(), e))?;
     if let Some(speed) = args.speed {

@@ -47,6 +47,15 @@ impl Granted {
         Granted { registry, filtered: Vec::new() }
     }
 
+    /// Without the filters that were added since `before` was a copy of this. A direction that was
+    /// open then is open again.
+    pub fn without_added_since(&self, before: &Granted) -> Granted {
+        let mut rest = self.clone();
+        rest.registry.forget_added_since(&before.registry);
+        rest.filtered.retain(|direction| before.filtered.contains(direction));
+        rest
+    }
+
     /// Makes a change and applies it. If any part of it is refused, nothing changes, neither here
     /// nor in the kernel.
     pub fn attempt<T>(

@@ -44,7 +44,7 @@ pub struct Vnic {
     rates: Rates,
     /// Of single queues, beside what they have as parts of the vNIC.
     queue_rates: BTreeMap<usize, Rates>,
-    /// What whoever shares the link lets it send.
+    /// What the sharer of the link lets it send.
     link_rates: LinkRates,
     /// Receive filters that a network card applies as well.
     in_hardware: Vec<Filter>,
@@ -166,6 +166,32 @@ impl Vnic {
     ) -> Result<Change, Refusal> {
         let revoked = self.granted.remove(&mut Enforced(devices), filter)?;
         Ok(self.changed(devices, FiltersRevoked { revoked }))
+    }
+
+    /// What is granted now.
+    pub fn granted(&self) -> Granted {
+        self.granted.clone()
+    }
+
+    /// Gives other devices the receive filters. If one refuses them, those that were added since
+    /// `before` are taken back, and this returns why. What was revoked, removed or assigned since
+    /// then stays so. An error: a device refuses the rest too, and nothing may run on it.
+    pub fn renew(
+        &mut self,
+        devices: &mut dyn FilteredDevices,
+        before: &Granted,
+    ) -> Result<Option<String>, String> {
+        let mut give = |granted: &Granted| {
+            devices.set_receive_filters(receive_filters(&filters_of(granted)).as_deref())
+        };
+        let Err(why) = give(&self.granted) else { return Ok(None) };
+        let rest = self.granted.without_added_since(before);
+        if filters_of(&rest) == filters_of(&self.granted) {
+            return Err(why);
+        }
+        give(&rest)?;
+        self.granted = rest;
+        Ok(Some(why))
     }
 
     /// Rates beyond this make no sense.

@@ -60,6 +60,53 @@ fn what_the_kernel_refuses_is_refused_and_taken_back_as_a_whole() {
     assert_eq!(devices.in_force, None);
 }
 
+/// What was granted while there were no devices may be refused by those that come.
+#[test]
+fn filters_that_other_devices_refuse_give_way_to_those_before() {
+    let (mut vnic, mut devices) = (vnic(), Picky::default());
+    let good = filters("rx tcp service 10.0.0.5:80");
+    vnic.create(&mut Calm, &good, None, None, vec![]).expect("taken");
+    let before = vnic.granted();
+    assert_eq!(vnic.renew(&mut devices, &before), Ok(None));
+    assert_eq!(devices.in_force.as_deref(), Some(&good[..]));
+    let bad = filters("rx tcp service 10.0.0.5:666");
+    vnic.create(&mut Calm, &bad, None, None, vec![]).expect("nobody refuses");
+    let rates = RateChanges {
+        tx: RateChange::Set("1Mbit".parse().expect("a rate")),
+        ..RateChanges::default()
+    };
+    vnic.rate(None, rates).expect("a rate");
+    assert_eq!(vnic.renew(&mut devices, &before), Ok(Some("the kernel refuses".to_owned())));
+    assert_eq!(devices.in_force.as_deref(), Some(&good[..]));
+    assert_eq!(vnic.rules().filters, good);
+    assert!(vnic.rules().tx_rate.is_some(), "rates hold");
+    // What they refuse anyway is an error.
+    devices.broken = true;
+    assert_eq!(vnic.renew(&mut devices, &before), Err("the kernel refuses".to_owned()));
+}
+
+/// What was revoked while there were no devices stays revoked, whatever the next ones refuse.
+#[test]
+fn what_was_revoked_meanwhile_does_not_come_back() {
+    let (mut vnic, mut devices) = (vnic(), Picky::default());
+    let all = filters("rx tcp service 10.0.0.5:80;rx tcp service 10.0.0.5:81");
+    let key = key_of(vnic.create(&mut Calm, &all[..1], None, None, vec![]));
+    vnic.create(&mut Calm, &all[1..], None, None, vec![]).expect("taken");
+    let before = vnic.granted();
+    let bad = filters("rx tcp service 10.0.0.5:666");
+    vnic.create(&mut Calm, &bad, None, None, vec![]).expect("nobody refuses");
+    vnic.revoke(&mut Calm, &key).expect("its own");
+    assert_eq!(vnic.renew(&mut devices, &before), Ok(Some("the kernel refuses".to_owned())));
+    assert_eq!(devices.in_force.as_deref(), Some(&all[1..]));
+    assert_eq!(vnic.rules().filters, all[1..]);
+    // Of all that was removed nothing comes back, and what was closed stays so.
+    let before = vnic.granted();
+    vnic.remove(&mut Calm, Some(vnic.own().filters[0].filter)).expect("removed");
+    vnic.create(&mut Calm, &bad, None, None, vec![]).expect("nobody refuses");
+    assert_eq!(vnic.renew(&mut devices, &before), Ok(Some("the kernel refuses".to_owned())));
+    assert_eq!(devices.in_force.as_deref(), Some(&[][..]), "closed");
+}
+
 #[test]
 fn what_cannot_be_restored_is_said() {
     let (mut vnic, mut devices) = (vnic(), Picky::default());

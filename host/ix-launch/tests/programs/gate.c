@@ -209,7 +209,7 @@ static void *waits(void *argument)
     return NULL;
 }
 
-/* An elastic thread that belongs to nobody: whoever comes runs it, one at a time. */
+/* An elastic thread that belongs to no thread: any thread runs it, one at a time. */
 static void shared(void)
 {
     pthread_t thread;

@@ -131,7 +131,7 @@ fn lock(path: &str) -> io::Result<Option<File>> {
     }
     let parent = Path::new(path).parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = File::open(parent.unwrap_or(Path::new(".")))?;
-    // Whoever may read the directory may lock it, for ever too.
+    // A process that may read the directory may lock it, for ever too.
     let end = Instant::now() + LOCK;
     while let Err(e) = directory.try_lock() {
         match e {

@@ -167,8 +167,9 @@ fn with_service(
         for thread in 0..wishes.len() {
             scope.spawn(move || Echo::new(world, thread).run());
         }
-        world.wait_until("one runs", |s| {
-            s.threads.iter().any(|t| t.state != ThreadState::Background)
+        world.wait_until("those run that are to", |s| {
+            let mut threads = s.threads.iter().zip(wishes);
+            threads.all(|(t, wish)| *wish != RUNS || t.state != ThreadState::Background)
         });
         std::thread::sleep(Duration::from_millis(20));
         let worked = scope.spawn(|| namespaces[0].run(|| work(world))).join();

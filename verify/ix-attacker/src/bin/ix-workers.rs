@@ -5,13 +5,21 @@
 //! after the other that attaches and ends at once, and says `churned CHURN`. Then it waits for
 //! ever.
 //!
+//! With several elastic threads a worker serves on each, and connections move between them.
+//!
 //! A worker echoes what it gets. `?` alone is answered by the worker's number, as two digits; `!`
-//! alone is left unread; `c` alone makes it compute without end.
-use libix::event::{Conn, EventLoop, Handler, Io};
-use libix::raw::{Process, Thread, Wait};
+//! alone is left unread; `c` alone makes it compute without end, and `s` for 60 ms, with `s` for an
+//! answer.
+mod children;
+
+use children::{Outcome, attach, child};
+use libix::event::{Conn, EventLoop, Handler, Io, Team};
+use libix::raw::{Process, Thread};
 use std::error::Error;
 use std::io::{PipeWriter, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
 
 struct Worker {
     number: u32,
@@ -34,6 +42,14 @@ impl Handler for Worker {
                 conn.send(number.as_bytes());
             }
             b'!' => {}
+            b's' => {
+                let since = Instant::now();
+                while since.elapsed() < Duration::from_millis(60) {
+                    std::hint::spin_loop();
+                }
+                conn.consume(bytes);
+                conn.send(b"s");
+            }
             b'c' => loop {
                 std::hint::spin_loop();
             },
@@ -48,53 +64,43 @@ impl Handler for Worker {
     }
 }
 
-/// Forks; what the child does is its life. Returns the child's number.
-fn child(life: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<i32, Box<dyn Error>> {
-    // SAFETY: the program has one thread, so the child may go on like any program.
-    let pid = unsafe { libc::fork() };
-    match pid {
-        -1 => Err(std::io::Error::last_os_error().into()),
-        0 => {
-            // SAFETY: no pointers.
-            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-            let status = match life() {
-                Ok(()) => 0,
-                Err(why) => {
-                    eprintln!("ix-workers: {why}");
-                    1
-                }
-            };
-            // SAFETY: no pointers; nothing of the parent's is run.
-            unsafe { libc::_exit(status) }
-        }
-        pid => Ok(pid),
-    }
-}
-
-fn work(program: &Process, port: u16, mut serves: PipeWriter) -> Result<(), Box<dyn Error>> {
+fn work(program: &Process, port: u16, mut serves: PipeWriter) -> Outcome {
     // SAFETY: a forked child that has entered no elastic thread, with one thread and no handlers.
     let process = unsafe { program.attach() }?;
     let number = process.attachment();
-    let thread = Thread::enter(&process, 0)?;
-    let mut event_loop = EventLoop::new(thread, Worker { number });
-    event_loop.listen((Ipv4Addr::UNSPECIFIED, port).into(), 0)?;
-    println!("worker {number} {}", std::process::id());
-    serves.write_all(b"s")?;
-    event_loop.run()?;
-    Ok(())
+    let team = Team::new(process.threads());
+    let serve = |index: u32| -> Result<EventLoop<Worker>, Box<dyn Error>> {
+        let thread = Thread::enter(&process, index)?;
+        let mut event_loop = EventLoop::in_team(thread, Worker { number }, &team);
+        event_loop.listen((Ipv4Addr::UNSPECIFIED, port).into(), 0)?;
+        Ok(event_loop)
+    };
+    let (begun, serve) = (&Barrier::new(process.threads() as usize), &serve);
+    std::thread::scope(|scope| {
+        for index in 1..process.threads() {
+            scope.spawn(move || {
+                let mut event_loop = serve(index).expect("serves");
+                begun.wait();
+                event_loop.run().expect("goes on");
+            });
+        }
+        let mut event_loop = serve(0)?;
+        begun.wait();
+        println!("worker {number} {}", std::process::id());
+        serves.write_all(b"s")?;
+        event_loop.run()?;
+        Ok(())
+    })
 }
 
-fn visit(program: &Process) -> Result<(), Box<dyn Error>> {
-    // SAFETY: as above.
-    let process = unsafe { program.attach() }?;
-    let mut thread = Thread::enter(&process, 0)?;
-    thread.run_io(Wait::Poll)?;
+fn visit(program: &Process) -> Outcome {
+    let (_process, thread) = attach(program)?;
     // It ends without leaving.
     std::mem::forget(thread);
     Ok(())
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Outcome {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [port, count, churn] = words.as_slice() else {
         return Err("usage: ix-workers PORT COUNT CHURN".into());

@@ -105,12 +105,15 @@ impl EndState {
         }
     }
 
-    /// A late copy of the first segment makes a new connection of one that has ended, while its
-    /// cookie is valid. From outside nobody can tell which of the two a segment belongs to.
-    fn may_begin_anew(&mut self, start: i64) {
+    /// A late copy of the SYN, or of the first segment while its cookie is valid, makes a new
+    /// connection of one that has ended. From outside nobody can tell which of the two a segment
+    /// belongs to.
+    fn may_begin_anew(&mut self, start: i64, number: u32) {
         let ended = self.reset || self.heard_reset;
         let over = ended || matches!(self.state, State::Closed | State::TimeWait);
-        self.doubtful |= !self.active && over && start == 1;
+        let is_first = |offer: &Offer| offer.iss.wrapping_add(1) == number;
+        let begins = start == 1 || self.offered.iter().any(is_first);
+        self.doubtful |= !self.active && over && begins;
     }
 
     /// The end of the contiguous part of what reached it, in the other end's positions.
@@ -186,7 +189,7 @@ impl EndState {
             return Err("no ACK on a synchronized connection".into());
         }
         let end = start + segment.payload.len() as i64;
-        self.may_begin_anew(start);
+        self.may_begin_anew(start, segment.seq);
         if self.doubtful {
             self.snd_max = self.snd_max.max(end + i64::from(segment.has(FIN)));
             return Ok(());

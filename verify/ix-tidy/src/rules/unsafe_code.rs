@@ -10,7 +10,7 @@ pub const PAGE: &str = "CONTRIBUTING.md";
 /// The heading above the table.
 pub const HEADING: &str = "## Crates and their unsafe code";
 
-const WHY: &str = "whoever audits the tree reads the packages with `unsafe`, and no others";
+const WHY: &str = "an audit of the tree reads the packages with `unsafe`, and no others";
 const FORBID: &str = "#![forbid(unsafe_code)]";
 
 /// Compares the list with the sources.

@@ -30,7 +30,7 @@ use ix_wire::{DropReason, FLOW_GROUPS};
 
 /// Version of the control page's layout. A change of any list in this module, or of the meaning of
 /// one of its numbers, needs a new version.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Buckets of the batch histogram: 0, 1, 2..4, 4..8, … the last is open-ended.
 pub const BATCH_BUCKETS: usize = 12;
@@ -132,6 +132,13 @@ counters! {
     half_open,
     /// Flows in TIME-WAIT now.
     time_wait,
+    /// Flows that the application has closed and that have not ended yet, without those in
+    /// TIME-WAIT.
+    orphans,
+    /// Connections that were reset when the application closed them, because of too many orphans.
+    orphans_reset,
+    /// Flows in TIME-WAIT that ended early, to make room for others.
+    time_wait_recycled,
     /// Receive frames that are not in the pool now: in rings, queues, or with the application.
     rx_frames_in_use,
     /// Transmit frames that are not in the pool now.

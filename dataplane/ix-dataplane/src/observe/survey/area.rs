@@ -16,7 +16,7 @@ pub struct SurveyArea {
 }
 
 // SAFETY: the mapping is no thread's own. Progress and handles are atomics; the rest of a record is
-// written once, by whoever has claimed it, and read when the handle says that it is there.
+// written once, by the thread that has claimed it, and read when the handle says that it is there.
 unsafe impl Send for SurveyArea {}
 // SAFETY: as above.
 unsafe impl Sync for SurveyArea {}

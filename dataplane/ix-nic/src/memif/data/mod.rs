@@ -97,7 +97,7 @@ impl LinkMemory {
         let mapping = &self.regions[usize::from(place.region)];
         let base = mapping.at::<[u64; 2]>(u64::from(place.offset), count).cast();
         // SAFETY: `at` checked that the ring lies within the mapping; a plan's offsets are
-        // multiples of 16; whoever has a ring of this memory has an `Arc` of it.
+        // multiples of 16; the owner of a ring of this memory has an `Arc` of it.
         unsafe { Ring::new(base, place.log2_size) }
     }
 }

@@ -1,0 +1,72 @@
+//! Identifications of IPv4 datagrams that may be cut on their way. All others have DF set, and need
+//! none (RFC 6864 section 4.1).
+use crate::isn::{Key, Purpose};
+use ix_wire::{FlowTuple, IpAddr};
+
+const COUNTERS: usize = 256;
+
+/// Identifications that differ for each datagram between two hosts, for as long as 16 bits allow,
+/// and tell a host nothing about datagrams to others: a secret start for each pair of addresses,
+/// and one of many counters (RFC 7739 section 5.3, as RFC 6056 section 3.3.4 does for ports).
+pub struct Idents {
+    key: Key,
+    thread: u32,
+    counters: [u16; COUNTERS],
+}
+
+impl Idents {
+    /// Those of one elastic thread.
+    pub fn new(key: Key, thread: usize) -> Idents {
+        Idents { key, thread: thread as u32, counters: [0; COUNTERS] }
+    }
+
+    /// Where the identifications of a connection's packets begin. It depends on no other secret
+    /// that is used for this connection: the peer sees it.
+    pub fn first_of(&self, tuple: &FlowTuple) -> u16 {
+        self.key.hash(Purpose::Identification, tuple, &[]) as u16
+    }
+
+    /// The identification of the next datagram of `protocol` from `local` to `remote`.
+    pub fn next(&mut self, local: IpAddr, remote: IpAddr, protocol: u8) -> u16 {
+        let ends = FlowTuple { local, remote, local_port: 0, remote_port: protocol.into() };
+        let drawn = self.key.hash(Purpose::Identification, &ends, &[self.thread]);
+        let counter = &mut self.counters[(drawn >> 32) as usize % COUNTERS];
+        *counter = counter.wrapping_add(1);
+        counter.wrapping_add(drawn as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isn::tests::KEY;
+    use std::collections::HashSet;
+
+    fn host(n: u16) -> IpAddr {
+        let [a, b] = n.to_be_bytes();
+        IpAddr::v4([10, 9, a, b])
+    }
+
+    #[test]
+    fn each_datagram_has_its_own_and_they_tell_nothing_of_others() {
+        let mut idents = Idents::new(KEY, 0);
+        let own = host(0);
+        let to_one: HashSet<u16> = (0..1000).map(|_| idents.next(own, host(1), 17)).collect();
+        assert_eq!(to_one.len(), 1000);
+        // Each host's begin elsewhere.
+        let begins: HashSet<u16> = (1..500).map(|n| idents.next(own, host(n), 17)).collect();
+        assert!(begins.len() > 480, "{}", begins.len());
+        // Most hosts do not notice what is sent to another one.
+        let quiet = (2..100).filter(|n| {
+            let before = idents.next(own, host(*n), 17);
+            (0..9).for_each(|_| {
+                idents.next(own, host(1), 17);
+            });
+            idents.next(own, host(*n), 17) == before.wrapping_add(1)
+        });
+        assert!(quiet.count() >= 90);
+        let mut other = Idents::new(KEY, 1);
+        let theirs: HashSet<u16> = (0..100).map(|_| other.next(own, host(1), 17)).collect();
+        assert!(theirs.is_disjoint(&to_one), "threads begin elsewhere");
+    }
+}

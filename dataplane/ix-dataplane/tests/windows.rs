@@ -1,0 +1,223 @@
+//! Large receive windows of flows that share the frames of a thread: what is offered to all of them
+//! is there, and what is not is asked for again.
+use crate::peer::{OURS, PEER, PEER_MAC, frame_with};
+use ix_abi::{Call, CallSlot, Endpoint, Event, EventSlot, event_kind};
+use ix_dataplane::Config;
+use ix_mem::Sizes;
+use ix_rig::{BareRig, RigOptions, SimDevice, SimOptions, VirtualClock};
+use ix_wire::{Parsed, RxChecks, Seq, TcpFlags, TcpHeader, TcpOptions};
+
+const SEGMENT: usize = 1460;
+const ROUND_TRIP_US: u64 = 100_000;
+/// Segments that arrive at once.
+const BURST: usize = 16;
+
+/// A connection whose peer sends bulk data.
+struct Flow {
+    port: u16,
+    handle: u64,
+    ours: Seq,
+    /// What the peer sends next, and what was acknowledged.
+    next: Seq,
+    acked: Seq,
+    /// Right edge of the window.
+    edge: Seq,
+    /// Bytes that the application has and has not returned.
+    held: u64,
+}
+
+struct Host {
+    rig: BareRig,
+    device: SimDevice,
+    clock: VirtualClock,
+    flows: Vec<Flow>,
+    /// The application returns what it gets at once.
+    reads: bool,
+    shift: u8,
+}
+
+impl Host {
+    fn new(rx_frames: usize, flows: u16) -> Host {
+        let clock = VirtualClock::default();
+        let device = SimDevice::new(SimOptions::default(), &clock);
+        let config =
+            Config { arp: vec![(PEER, PEER_MAC)], rx_frames, ..Config::with_address(OURS, 24) };
+        let sizes = Some(Sizes { rx_frames, tx_frames: 1024, arena_bytes: 2 << 20 });
+        let shift = config.tcp.window_shift();
+        let rig = BareRig::new(RigOptions { config, sizes, clock: clock.clone() }, device.nics());
+        let mut host = Host { rig, device, clock, flows: Vec::new(), reads: true, shift };
+        let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 80 };
+        host.run(&[Call::Listen { at, backlog: 0, cookie: 1, holds: false }.encode()]);
+        (0..flows).for_each(|nth| host.connect(nth));
+        host
+    }
+
+    fn run(&mut self, calls: &[CallSlot]) -> Vec<EventSlot> {
+        self.rig.run(0, calls, self.clock.now_us()).1
+    }
+
+    fn connect(&mut self, nth: u16) {
+        let (port, options) =
+            (1000 + nth, TcpOptions { window_scale: Some(7), ..TcpOptions::NONE });
+        self.put(port, TcpFlags::SYN, (Seq(1), Seq(0)), options, 0);
+        self.run(&[]);
+        self.run(&[]);
+        let ours = self.sent().last().expect("a SYN-ACK").seq + 1;
+        self.clock.advance(ROUND_TRIP_US);
+        self.put(port, TcpFlags::ACK, (Seq(2), ours), TcpOptions::NONE, 0);
+        let knocks = self.run(&[]);
+        let knock = knocks.iter().find(|e| e.kind == event_kind::KNOCK).expect("a knock");
+        let handle = knock.handle;
+        self.run(&[Call::Accept { handle, cookie: nth.into() }.encode()]);
+        let (next, edge) = (Seq(2), Seq(2) + 60_000);
+        self.flows.push(Flow { port, handle, ours, next, acked: next, edge, held: 0 });
+    }
+
+    fn put(
+        &mut self,
+        src_port: u16,
+        flags: TcpFlags,
+        (seq, ack): (Seq, Seq),
+        options: TcpOptions,
+        len: usize,
+    ) {
+        let dst_port = 80;
+        let header =
+            TcpHeader { src_port, dst_port, seq, ack, flags, window: 1000, urgent: 0, options };
+        let mac = self.device.options().mac;
+        self.device.deliver(frame_with(mac, &header, &vec![7; len]));
+    }
+
+    /// The segments that were sent; acknowledgements move the windows.
+    fn sent(&mut self) -> Vec<TcpHeader> {
+        let frames = std::iter::from_fn(|| self.device.next_sent());
+        let segments =
+            frames.filter_map(|frame| match ix_wire::parse(&frame, RxChecks::default()) {
+                Ok(Parsed::Tcp(segment)) => Some(segment.header),
+                _ => None,
+            });
+        let segments: Vec<TcpHeader> = segments.collect();
+        for header in segments.iter().filter(|header| !header.flags.contains(TcpFlags::SYN)) {
+            let Some(flow) = self.flows.iter_mut().find(|flow| flow.port == header.dst_port) else {
+                continue;
+            };
+            flow.acked = flow.acked.max(header.ack);
+            flow.edge = flow.edge.max(header.ack + (u32::from(header.window) << self.shift));
+        }
+        segments
+    }
+
+    /// One cycle with what has arrived; the application gets it, and returns it if it reads.
+    fn cycle(&mut self) -> Vec<TcpHeader> {
+        let mut calls = Vec::new();
+        for event in self.run(&[]) {
+            if let Ok(Event::Recv { cookie, handle, data }) = Event::decode(&event) {
+                let bytes = u64::from(data.len);
+                match self.reads {
+                    true => calls.push(Call::RecvDone { handle, bytes }.encode()),
+                    false => self.flows[cookie as usize].held += bytes,
+                }
+            }
+        }
+        self.run(&calls);
+        self.sent()
+    }
+
+    /// A peer sends what its window allows, at most `most` bytes; how much that was.
+    fn send(&mut self, nth: usize, most: usize) -> usize {
+        let mut sent = 0;
+        loop {
+            let mut burst = 0;
+            while burst < BURST {
+                let Flow { port, ours, next, edge, .. } = self.flows[nth];
+                let room = (edge - next).max(0) as usize;
+                let len = SEGMENT.min(room).min(most - sent);
+                if len == 0 {
+                    break;
+                }
+                self.put(port, TcpFlags::ACK, (next, ours), TcpOptions::NONE, len);
+                self.flows[nth].next += len as u32;
+                (burst, sent) = (burst + 1, sent + len);
+            }
+            if burst == 0 {
+                return sent;
+            }
+            self.cycle();
+            self.clock.advance(10);
+        }
+    }
+
+    /// What delayed acknowledgements wait for.
+    fn settle(&mut self) {
+        for _ in 0..5 {
+            self.clock.advance(10_000);
+            self.cycle();
+        }
+    }
+
+    fn total(&self, counter: &str) -> u64 {
+        self.rig.metrics().total(counter).expect("a counter")
+    }
+}
+
+/// Flows grow while the program reads. Then it pauses, and all peers send what they were offered.
+#[test]
+fn what_is_offered_to_all_flows_is_there() {
+    for (rx_frames, flows) in [(16_384, 6), (8_192, 2), (4_096, 3)] {
+        let mut host = Host::new(rx_frames, flows);
+        for _ in 0..8 {
+            for nth in 0..host.flows.len() {
+                host.send(nth, 2_000_000);
+            }
+            host.settle();
+            host.clock.advance(ROUND_TRIP_US);
+        }
+        let edges: Vec<i32> = host.flows.iter().map(|flow| flow.edge - flow.next).collect();
+        let all: i32 = edges.iter().sum();
+        assert!(all > 600_000 * i32::from(flows), "they have not grown: {edges:?}");
+        host.reads = false;
+        for _ in 0..3 {
+            for nth in 0..host.flows.len() {
+                host.send(nth, usize::MAX);
+            }
+            host.settle();
+        }
+        assert_eq!(host.total("drops.rx_pressure"), 0, "of {edges:?}, {rx_frames} frames");
+        for flow in &host.flows {
+            assert_eq!(flow.acked, flow.next);
+        }
+        // At rest nothing is promised, which the dataplane itself checks.
+        for nth in 0..host.flows.len() {
+            let handle = host.flows[nth].handle;
+            host.run(&[Call::Abort { handle }.encode()]);
+        }
+        host.settle();
+        assert_eq!(host.total("flows"), 0);
+    }
+}
+
+/// A peer whose data was dropped in its open window learns of it, and again when there is memory.
+#[test]
+fn who_was_dropped_in_an_open_window_is_woken() {
+    let mut host = Host::new(1_024, 4);
+    host.reads = false;
+    for nth in [0, 1, 2] {
+        host.send(nth, usize::MAX);
+    }
+    // Another one has a little.
+    host.send(3, 32 * SEGMENT);
+    host.settle();
+    let dropped = host.total("drops.rx_pressure");
+    assert!(dropped > 0);
+    let Flow { port, handle, ours, next, .. } = host.flows[3];
+    host.put(port, TcpFlags::ACK, (next, ours), TcpOptions::NONE, SEGMENT);
+    let sent = host.cycle();
+    assert_eq!(host.total("drops.rx_pressure"), dropped + 1);
+    assert!(sent.iter().any(|header| header.dst_port == port), "it hears that it is missing");
+    host.settle();
+    let bytes = host.flows[3].held;
+    assert!(bytes > 0);
+    host.run(&[Call::RecvDone { handle, bytes }.encode()]);
+    let sent = host.sent();
+    assert!(sent.iter().any(|header| header.dst_port == port), "it hears that there is room");
+}
