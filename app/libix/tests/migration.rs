@@ -251,8 +251,9 @@ impl Rig {
             self.turn();
             let here: usize = self.loops.iter_mut().map(|one| one.io().connections()).sum();
             if self.model.flows() == 0 && here == 0 {
-                // The last buffers go back, and the last migrations end.
-                for _ in 0..3 {
+                // The last migrations end, a few turns each, and then the last buffers go back:
+                // the model keeps those of a dead flow while its thread has events to read.
+                for _ in 0..20 {
                     self.loops.iter_mut().for_each(|one| one.turn(Wait::Poll).unwrap());
                 }
                 return self.has_nothing_left();
