@@ -100,7 +100,7 @@ impl<B: RxBuf> Tcb<B> {
         let samples = self.records.len() as u32;
         let mut fresh = false;
         while let Some(record) = self.records.first().copied() {
-            fresh |= !record.has(TxRecord::RETRANSMITTED);
+            fresh |= record.seq.lt(ack) && !record.has(TxRecord::RETRANSMITTED);
             if record.end().gt(ack) {
                 self.retire_part(ack, &mut report, &mut control);
                 break;

@@ -42,8 +42,24 @@ impl<B: RxBuf> Tcb<B> {
                 self.acknowledge_stretch(cfg, now_us, out);
             }
         } else {
-            self.unpredicted(cfg, now_us, hdr, payload, out);
+            self.unpredicted(cfg, now_us, hdr, payload, 0, out);
         }
+        self.check();
+    }
+
+    /// The same for a segment whose `len` octets of text could not be kept: as if it had them, but
+    /// they are not received. It is no duplicate acknowledgement, and what it acknowledges counts
+    /// even if its text begins before the window.
+    #[cold]
+    pub fn segment_without_text(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        hdr: &TcpHeader,
+        len: u32,
+        out: &mut impl Output<B>,
+    ) {
+        self.unpredicted(cfg, now_us, hdr, None, len, out);
         self.check();
     }
 
@@ -76,6 +92,7 @@ impl<B: RxBuf> Tcb<B> {
         now_us: u64,
         hdr: &TcpHeader,
         payload: Option<B>,
+        missing: u32,
         out: &mut impl Output<B>,
     ) {
         let payload = match payload {
@@ -93,7 +110,7 @@ impl<B: RxBuf> Tcb<B> {
                 None
             }
             State::SynSent => self.arrive_syn_sent(cfg, now_us, hdr, payload, out),
-            _ => self.arrive_synchronized(cfg, now_us, hdr, payload, out),
+            _ => self.arrive_synchronized(cfg, now_us, hdr, payload, missing, out),
         };
         if let Some(arrived) = arrived {
             self.take_text(cfg, now_us, arrived, out);
@@ -148,16 +165,17 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// RFC 9293 section 3.10.7.4, first to fifth: checks the segment and processes its
-    /// acknowledgement.
+    /// acknowledgement. `missing` is the length of text that is not there.
     fn arrive_synchronized(
         &mut self,
         cfg: &Config,
         now_us: u64,
         hdr: &TcpHeader,
         payload: Option<B>,
+        missing: u32,
         out: &mut impl Output<B>,
     ) -> Option<Arrived<B>> {
-        let len = payload.as_ref().map_or(0, |buf| buf.len() as u32);
+        let len = payload.as_ref().map_or(missing, |buf| buf.len() as u32);
         if !self.admit(cfg, now_us, hdr, len, out) {
             if let Some(buf) = payload {
                 out.discard(buf);

@@ -149,12 +149,15 @@ impl RttEstimator {
     }
 
     /// Doubles the timeout, because the timer has expired (RFC 6298 section 5.5). Where the peer
-    /// has acknowledged something since, a timeout of a second or more stays as it is: the path
-    /// works, and something was lost anew. On a path that loses much, hours would pass otherwise
-    /// before anything that was sent once arrives.
+    /// has acknowledged something since, a timeout of a second or more does not grow: the path
+    /// works, and something was lost anew. It becomes half as long while that is still a second,
+    /// for doublings are kept until something that was sent once arrives: on a path that loses
+    /// much, hours would pass before that.
     pub fn back_off(&mut self, rto_us: u64) {
-        let stays = self.keeps_backoff && rto_us >= RTO_SAFE_US;
-        self.backoff = (self.backoff + u8::from(!stays)).min(BACKOFF_MAX);
+        self.backoff = match self.keeps_backoff && rto_us >= RTO_SAFE_US {
+            true => self.backoff.saturating_sub(u8::from(rto_us >= 2 * RTO_SAFE_US)),
+            false => (self.backoff + 1).min(BACKOFF_MAX),
+        };
         self.keeps_backoff = false;
     }
 

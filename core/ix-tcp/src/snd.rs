@@ -13,6 +13,12 @@ use ix_wire::{SackBlocks, Seq, TcpFlags, TcpOptions};
 /// Blocks beside a timestamp (RFC 2018 section 3), and without.
 const SACK_BLOCKS_WITH_TIMESTAMP: usize = 3;
 const SACK_BLOCKS: usize = 4;
+/// Most segments in flight. A peer may offer tiny segments and a large window, and each of its
+/// acknowledgements may make us look at all records (CVE-2019-11479).
+const SEGMENTS_MAX: usize = 8192;
+/// Pause before an acknowledgement is sent again for which no transmit buffer was free: as long as
+/// nothing was heard of the peer, within these bounds.
+const ACK_AGAIN_US: (u64, u64) = (5_000, 1_000_000);
 
 impl<B: RxBuf> Tcb<B> {
     /// Sends what is to be sent now: data, FIN, acknowledgements, window updates. To be called once
@@ -198,6 +204,9 @@ impl<B: RxBuf> Tcb<B> {
             let pipe = self.pipe_bytes();
             if pipe > 0 && pipe + len > self.cwnd_bytes() {
                 self.flags.set(Flags::CWND_LIMITED);
+                break;
+            }
+            if pipe > 0 && self.records.len() >= SEGMENTS_MAX {
                 break;
             }
             if !self.send_one(cfg, now_us, len, options, out) {
@@ -416,6 +425,10 @@ impl<B: RxBuf> Tcb<B> {
         let options = self.options(now_us);
         if !self.emit(cfg, self.snd_nxt, 0, 0, options, out) {
             self.flags.set(Flags::ACK_NOW);
+            // Nothing else may ever happen on a connection whose peer waits for its window.
+            let silence_us = now_us.saturating_sub(self.last_rcv_us);
+            let pause_us = silence_us.clamp(ACK_AGAIN_US.0, ACK_AGAIN_US.1);
+            self.delack_at_us = now_us.saturating_add(pause_us);
         }
     }
 

@@ -253,6 +253,7 @@ impl<B: RxBuf> Tcb<B> {
         }
         let last_rcv_us = self.last_rcv_us;
         let may_wait = self.snd_wnd == 0 && !self.flags.has(Flags::ORPHAN) && !impatient;
+        let is_answered = last_rcv_us >= self.rto_base_us;
         let loss = self.loss_mut();
         if loss.unanswered_since_us == 0 {
             loss.unanswered_since_us = now_us;
@@ -260,8 +261,9 @@ impl<B: RxBuf> Tcb<B> {
         if may_wait && last_rcv_us > loss.unanswered_since_us {
             // A peer that replies may keep its window closed for as long as it likes (RFC 9293
             // section 3.8.6.1), but not if the application has closed the connection or has set a
-            // user timeout (as on Linux).
-            loss.unanswered_since_us = last_rcv_us;
+            // user timeout (as on Linux). If it has replied to the last probe, this one is the
+            // first without a reply, however long the pause was.
+            loss.unanswered_since_us = if is_answered { now_us } else { last_rcv_us };
         }
         now_us >= loss.unanswered_since_us.saturating_add(self.patience_us(cfg))
     }

@@ -56,6 +56,38 @@ fn delayed_acks() {
     script.expect_nothing();
 }
 
+/// A window update, and a delayed acknowledgement, for which there is no transmit buffer just then
+/// are sent later: nothing else may ever happen on the connection.
+#[test]
+fn acknowledgements_that_find_no_buffer_are_sent_later() {
+    let mut script = Script::settled(cfg(), Offer::BARE);
+    while script.tcb.info(&script.cfg).rcv_wnd_bytes > 0 {
+        let len = script.tcb.info(&script.cfg).rcv_wnd_bytes.min(1460) as usize;
+        script.give(ACK, &vec![0; len]);
+        script.output();
+    }
+    script.out.sent.clear();
+    script.out.no_buffers = true;
+    script.read_all();
+    script.output();
+    script.run_for(50_000);
+    script.expect_nothing();
+    script.out.no_buffers = false;
+    script.run_for(50_000);
+    assert!(script.expect_ack().seg.window > 0);
+    script.run_for(1_000_000);
+    script.expect_nothing();
+
+    script.give(ACK, b"data");
+    script.out.no_buffers = true;
+    script.output();
+    script.run_for(50_000);
+    script.out.no_buffers = false;
+    script.run_for(50_000);
+    script.expect_ack();
+    script.expect_nothing();
+}
+
 #[test]
 fn young_connections_acknowledge_at_once() {
     let mut script = Script::established(cfg(), Offer::BARE);

@@ -127,6 +127,22 @@ fn the_back_off_outlives_an_acknowledgement_of_what_was_sent_again() {
     assert_eq!(script.tcb.loss_info().backoff, 0);
 }
 
+/// The same for several segments, of which only the first one, which was sent again, is
+/// acknowledged: what was sent once behind it has not arrived yet.
+#[test]
+fn the_back_off_outlives_an_acknowledgement_of_the_first_of_several() {
+    let mut script = steady(1_000);
+    burst(&mut script, 3);
+    while script.count(TcpCounter::Rto) < 3 {
+        script.run_to_deadline();
+    }
+    let backoff = script.tcb.loss_info().backoff;
+    assert!(backoff >= 2, "{backoff}");
+    script.ack += MSS;
+    script.give(ACK, b"");
+    assert_eq!(script.tcb.loss_info().backoff, backoff);
+}
+
 /// A client that thinks for some milliseconds between its requests is not idle.
 #[test]
 fn a_short_pause_keeps_the_congestion_window() {

@@ -128,6 +128,45 @@ fn data_and_window_updates_are_no_duplicate_acks() {
     assert_eq!(script.count(TcpCounter::Recoveries), 0);
 }
 
+/// Data that finds no memory is still data: no duplicate acknowledgement, wherever it begins.
+#[test]
+fn data_that_could_not_be_kept_is_no_duplicate_ack() {
+    let (mut script, first) = in_flight(cfg(), Offer::BARE, 5);
+    let mut hdr = script.header(ACK);
+    for _ in 0..5 {
+        let End { cfg, tcb, out, now_us } = &mut script.end;
+        tcb.segment_without_text(cfg, *now_us, &hdr, 1000, out);
+        hdr.seq += 1000;
+    }
+    script.output();
+    assert!(script.out.sent.iter().all(|sent| sent.seg.payload_len == 0));
+    assert_eq!(script.count(TcpCounter::Recoveries), 0);
+    assert_eq!(script.tcb.rcv_nxt(), script.seq);
+    // What it acknowledges counts, also if a part of its text was received before.
+    script.give(ACK, &[0; 100]);
+    let mut hdr = script.header(ACK);
+    (hdr.seq, hdr.ack) = (Seq(script.seq.0 - 100), first + 2 * MSS);
+    let End { cfg, tcb, out, now_us } = &mut script.end;
+    tcb.segment_without_text(cfg, *now_us, &hdr, 1000, out);
+    assert_eq!(script.tcb.info(&script.cfg).in_flight_bytes, 3 * MSS);
+}
+
+/// A peer that takes tiny segments and offers a large window gets so many at a time.
+#[test]
+fn segments_in_flight_are_bounded() {
+    let cfg = Config { initial_window_segments: 30_000, snd_buf_bytes: 4 << 20, ..cfg() };
+    let offer = Offer { mss: Some(64), window_scale: Some(14), ..Offer::SACK };
+    let mut script = Script::settled(cfg, offer);
+    while script.send(&pattern(64 << 10)) > 0 {}
+    script.output();
+    let first = script.out.sent.len();
+    assert_eq!(first, 8192);
+    script.run_for(1_000);
+    script.ack_all();
+    script.output();
+    assert!(script.out.sent.len() > 1000, "the rest follows");
+}
+
 /// gvisor#14092: first sacked, then cumulatively acknowledged, in every order: nothing is left
 /// over.
 #[test]

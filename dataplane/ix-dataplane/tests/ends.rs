@@ -157,6 +157,24 @@ fn only_so_many_closed_connections_are_ending() {
     assert_eq!(host.total("orphans_reset"), 2);
 }
 
+/// As on Linux: a peer that acknowledges our FIN and never sends its own takes no orphan's place.
+#[test]
+fn peers_that_never_close_do_not_use_up_the_places_of_orphans() {
+    let mut host = Host::new(64, 4);
+    for n in 0..12 {
+        let accepted = host.accept(1000 + n).expect("room");
+        assert_eq!(host.close(&accepted), [FIN_ACK], "{n}");
+        host.deliver(accepted.port, TcpFlags::ACK, 2, accepted.ours + 1);
+    }
+    assert_eq!((host.total("orphans"), host.total("time_wait")), (0, 12));
+    assert_eq!(host.total("orphans_reset"), 0);
+    // They give way to new ones, as those in TIME-WAIT do.
+    for n in 0..64 {
+        host.accept(2000 + n).expect("room is made");
+    }
+    assert_eq!((host.total("time_wait"), host.total("time_wait_recycled")), (0, 12));
+}
+
 #[test]
 fn half_of_all_flows_are_not_orphans() {
     let mut host = Host::new(8, 1000);

@@ -54,9 +54,10 @@ pub enum Waits {
 pub enum Ending {
     /// None: it has a holder, or is not open yet.
     No,
-    /// Flows that still have to end in order.
+    /// Flows that still have to send, or to hear that all has arrived.
     Orphan,
-    /// Flows in TIME-WAIT.
+    /// Flows in TIME-WAIT. As on Linux those count too that only wait for the peer's FIN: peers
+    /// that never send one must not use up the places of orphans.
     TimeWait,
 }
 
@@ -176,7 +177,7 @@ impl Flow {
     #[inline]
     pub fn ending(&self) -> Ending {
         match (self.socket.holder, self.tcb.state()) {
-            (_, State::TimeWait) => Ending::TimeWait,
+            (_, State::TimeWait) | (Holder::Orphan, State::FinWait2) => Ending::TimeWait,
             (Holder::Orphan, _) => Ending::Orphan,
             _ => Ending::No,
         }

@@ -24,6 +24,8 @@ pub(crate) enum End {
 
 /// Most flows that are looked at between two batches while frames are short.
 const PRUNED_AT_ONCE: usize = 256;
+/// Most flows in TIME-WAIT that are ended for one new flow.
+const RECYCLED_AT_ONCE: usize = 64;
 
 impl Tcp {
     /// Removes a flow with all that it holds; its handle is stale from now on.
@@ -172,14 +174,16 @@ impl Tcp {
         touch(touched, &mut flow.socket);
     }
 
-    /// Makes room for another flow, if there is none, by ending the one that has been in TIME-WAIT
-    /// for longest.
+    /// Makes room for another flow, if there is none, by ending those that have been in TIME-WAIT
+    /// for longest: one, or some more where groups that have arrived have brought too many flows.
     #[inline]
     pub fn make_room(&mut self, io: &mut Io, flows: &mut Flows) {
-        if flows.count < io.cx.shared.config.flows_max {
-            return;
-        }
-        if let Some(id) = flows.oldest_in_time_wait() {
+        let flows_max = io.cx.shared.config.flows_max;
+        for _ in 0..RECYCLED_AT_ONCE {
+            if flows.count < flows_max {
+                return;
+            }
+            let Some(id) = flows.oldest_in_time_wait() else { return };
             io.cx.metrics.counters.time_wait_recycled.add(1);
             self.remove(io, flows, id);
         }

@@ -132,7 +132,9 @@ impl Tcp {
             }
             let flags = without_end(packet.header.flags);
             let header = TcpHeader { flags, ..packet.header };
-            flow.tcb.segment(cfg, now_us, &header, None, &mut io.of(&mut flow.socket));
+            let len = u32::from(payload.len) + u32::from(payload.more);
+            let out = &mut io.of(&mut flow.socket);
+            flow.tcb.segment_without_text(cfg, now_us, &header, len, out);
             if !early {
                 flow.tcb.payload_dropped();
             }

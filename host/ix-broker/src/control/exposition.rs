@@ -42,7 +42,11 @@ const GAUGES: [(&str, &str, &str); 12] = [
     ("flows", "flows", "Flows in all states"),
     ("flows_peak", "flows_peak", "Most flows at one time"),
     ("half_open", "half_open_flows", "Flows in SYN-RECEIVED"),
-    ("time_wait", "time_wait_flows", "Flows in TIME-WAIT"),
+    (
+        "time_wait",
+        "time_wait_flows",
+        "Flows in TIME-WAIT, and closed ones that only wait for the peer's FIN",
+    ),
     ("orphans", "orphan_flows", "Flows that the application closed and that are still ending"),
     ("rx_frames_in_use", "receive_frames_in_use", "Receive frames out of the pool"),
     ("tx_frames_in_use", "transmit_frames_in_use", "Transmit frames out of the pool"),
