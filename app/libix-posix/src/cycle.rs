@@ -11,6 +11,9 @@ use std::os::fd::RawFd;
 
 /// Longest sleep of a driver while a sender waits for transmit memory, µs.
 const STARVED_US: u64 = 1_000;
+/// Longest sleep of a driver while a socket waits to be told of transmit memory, µs: another
+/// elastic thread may free some, or the dataplane give more, without an event here.
+const STARVING_US: u64 = 20_000;
 /// Longest sleep of a driver while a connection waits for its first bytes (`TCP_DEFER_ACCEPT`), µs.
 const DEFERRED_US: u64 = 100_000;
 
@@ -48,6 +51,7 @@ pub fn run(
     // Acknowledgements free memory, and the dataplane may give more without an event.
     let starved = core::mem::take(&mut own.starved);
     let wait = if starved { at_most(wait, STARVED_US) } else { wait };
+    let wait = if own.starving.is_empty() { wait } else { at_most(wait, STARVING_US) };
     let wait = if own.corked.is_empty() { wait } else { at_most(wait, CORK_US) };
     let wait = if own.deferred.is_empty() { wait } else { at_most(wait, DEFERRED_US) };
     let watches_other = own.watched != linux;

@@ -16,6 +16,21 @@ use std::time::Duration;
 /// How long no cycle must have run before the helper runs one.
 pub const TICK: Duration = Duration::from_millis(1);
 
+/// Memory of an elastic thread when a socket found too little, or since its sockets were last told
+/// of more.
+#[derive(Clone, Copy)]
+pub struct Seen {
+    /// Free, with what may still come: what the limits follow.
+    pub spare: u64,
+    /// Free: what a refused allocation waits for.
+    pub free: u64,
+}
+
+impl Seen {
+    /// None.
+    pub const NONE: Seen = Seen { spare: 0, free: 0 };
+}
+
 /// The driver of an elastic thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -90,8 +105,8 @@ pub struct ElasticThread {
     pub starved: bool,
     /// Sockets that wait for transmit memory.
     pub starving: Vec<Id>,
-    /// The least free transmit memory since they were last told of more, bytes.
-    pub spare_seen: u64,
+    /// The least transmit memory since they were last told of more.
+    pub memory_seen: Seen,
     /// Sockets with calls to make.
     pub dirty: VecDeque<Id>,
     /// Connections that hold back a short segment (`TCP_CORK`).
@@ -126,7 +141,7 @@ impl ElasticThread {
             memory: Memory::new(),
             starved: false,
             starving: Vec::new(),
-            spare_seen: 0,
+            memory_seen: Seen::NONE,
             dirty: VecDeque::new(),
             corked: Vec::new(),
             deferred: Vec::new(),

@@ -107,6 +107,7 @@ impl Core {
         for id in self.sockets.ids() {
             self.lose_flow(id);
         }
+        (0..self.elastic_count).for_each(|elastic| self.feed_all(elastic));
     }
 
     fn lose_flow(&mut self, id: Id) {

@@ -6,7 +6,7 @@
 //!
 //! A socket that may not hold more, or finds no memory, is *starving*: it is not writable until
 //! memory is free again, and then its waiters hear of it, level- and edge-triggered ones alike.
-use crate::elastic_thread::ElasticThread;
+use crate::elastic_thread::{ElasticThread, Seen};
 use crate::slab::Id;
 use crate::socket::Kind;
 use crate::state::Core;
@@ -28,12 +28,29 @@ fn most(spare: u64, share: u64) -> usize {
     }
 }
 
+/// Whether there is enough more than before that waiters should try again: an eighth more, or half
+/// of all that was missing.
+fn is_more(now: u64, seen: u64, all: u64) -> bool {
+    now > seen + (seen / 8).min(all.saturating_sub(seen) / 2)
+}
+
 impl ElasticThread {
     /// Free transmit memory, with what the dataplane may still give of this share.
     fn spare(&self, share: u64) -> u64 {
         let Some(tx) = &self.tx else { return share };
         let to_come = if self.memory.is_refused() { 0 } else { share };
         tx.0.free_bytes() + to_come.saturating_sub(tx.0.all_bytes())
+    }
+
+    fn memory_now(&self, share: u64) -> Seen {
+        let free = self.tx.as_ref().map_or(share, |tx| tx.0.free_bytes());
+        Seen { spare: self.spare(share), free }
+    }
+
+    /// Whether there is clearly more of either kind than `seen`.
+    fn has_more(&self, now: Seen, seen: Seen, share: u64) -> bool {
+        let all = self.tx.as_ref().map_or(share, |tx| tx.0.all_bytes());
+        is_more(now.free, seen.free, all) || is_more(now.spare, seen.spare, share.max(all))
     }
 
     /// How many bytes a connection may hold now, with a send buffer of this size.
@@ -44,7 +61,7 @@ impl ElasticThread {
     /// A socket has to wait for memory.
     pub fn starves(&mut self, share: u64, id: Id) {
         self.starving.push(id);
-        self.spare_seen = self.spare(share);
+        self.memory_seen = self.memory_now(share);
     }
 }
 
@@ -71,6 +88,14 @@ impl Core {
         }
     }
 
+    /// Transmit memory was lost, or all of it is free: nobody waits for it any more.
+    pub fn feed_all(&mut self, elastic: usize) {
+        for id in core::mem::take(&mut self.elastic_threads[elastic].starving) {
+            self.no_longer_starves(id);
+            self.notify(id, EPOLLOUT | EPOLLWRNORM);
+        }
+    }
+
     /// After a cycle: sockets that wait for memory are told if there is more than before.
     pub fn feed_starving(&mut self, elastic: usize) {
         let share = self.tx_share();
@@ -78,18 +103,19 @@ impl Core {
         if own.starving.is_empty() {
             return;
         }
-        let spare = own.spare(share);
-        if spare <= own.spare_seen + own.spare_seen / 8 {
+        let (now, seen) = (own.memory_now(share), own.memory_seen);
+        if !own.has_more(now, seen, share) {
             // What is told of is a growth from the least.
-            own.spare_seen = own.spare_seen.min(spare);
+            let (spare, free) = (now.spare.min(seen.spare), now.free.min(seen.free));
+            own.memory_seen = Seen { spare, free };
             return;
         }
-        own.spare_seen = spare;
+        own.memory_seen = now;
         for id in core::mem::take(&mut own.starving) {
             let Some(socket) = self.sockets.get_mut(id).filter(|socket| socket.starving) else {
                 continue;
             };
-            let limit = socket.send_buffer().min(most(spare, share));
+            let limit = socket.send_buffer().min(most(now.spare, share));
             socket.starving = match &socket.kind {
                 Kind::Stream(stream) => stream.phase == Phase::Open && !stream.is_writable(limit),
                 _ => false,
@@ -109,6 +135,15 @@ mod tests {
     use crate::options::{SEND_BUFFER, SEND_BUFFER_MAX};
 
     const SHARE: u64 = 64 << 20;
+
+    #[test]
+    fn waiters_hear_whatever_was_free_when_they_began_to_wait() {
+        for seen in [0, 1 << 20, SHARE / 2, SHARE - SHARE / 16, SHARE - 4096] {
+            assert!(!is_more(seen, seen, SHARE));
+            assert!(is_more(SHARE, seen, SHARE), "{seen}");
+        }
+        assert!(is_more(1, 0, SHARE) && !is_more((9 << 20) - 1, 8 << 20, SHARE));
+    }
 
     #[test]
     fn few_get_what_they_ask_for_and_thousands_leave_some() {

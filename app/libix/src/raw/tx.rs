@@ -379,7 +379,8 @@ impl TxArena {
     /// Bytes that are not in use.
     #[inline]
     pub fn free_bytes(&self) -> u64 {
-        self.home.claim().with(|state| state.free_bytes)
+        self.home.claim().listen();
+        self.home.with(|state| state.free_bytes)
     }
 
     /// Bytes that the dataplane has given it.

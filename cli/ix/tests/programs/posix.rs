@@ -2,7 +2,7 @@
 //! Linux, Debian's memcached, `curl` and `ab`.
 
 use crate::support;
-use crate::support::process::Process;
+use crate::support::process::{Process, signal};
 use crate::support::{CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, TestNet, connect_to};
 use ix_skip::{Need, skip, skip_part};
 use ix_testbed::Namespace;
@@ -198,6 +198,37 @@ fn clients_that_do_not_read_leave_others_their_share() {
         drop(idle);
         fetch();
         drop(asks);
+        service.process.check();
+        service.finish(PATIENCE);
+    }
+}
+
+/// A server that gives to many at once, before a cycle has brought it more transmit memory, goes on
+/// with each of them when there is some.
+#[test]
+fn clients_that_ask_at_the_same_moment_are_all_served() {
+    const CLIENTS: usize = 120;
+    const WANTED: usize = 1 << 20;
+    let test = "clients_that_ask_at_the_same_moment_are_all_served";
+    let Some(program) = compile(test, "fill") else { return };
+    for way in ["edge", "level"] {
+        let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+        let mut service = net.start(&[program.to_str().expect("text"), "7", way]);
+        service.process.wait_for("ready", PATIENCE);
+        let mut clients: Vec<TcpStream> =
+            (0..CLIENTS).map(|_| net.client.run(|| connect_to(SERVICE))).collect();
+        signal(service.program(), libc::SIGSTOP);
+        for stream in &mut clients {
+            stream.write_all(format!("{WANTED}\n").as_bytes()).expect("ask");
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        signal(service.program(), libc::SIGCONT);
+        let mut back = vec![0; WANTED];
+        for (number, stream) in clients.iter_mut().enumerate() {
+            let served = stream.read_exact(&mut back);
+            served.unwrap_or_else(|e| panic!("{way}: client {number} was not served: {e}"));
+        }
+        drop(clients);
         service.process.check();
         service.finish(PATIENCE);
     }
