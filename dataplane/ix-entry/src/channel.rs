@@ -3,7 +3,7 @@
 //! never for packets.
 use ix_proto::limits::{MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
 use ix_sys::fd::hide_memory;
-use ix_sys::poll::has_hung_up;
+use ix_sys::poll::{has_hung_up, is_mute};
 use ix_sys::process::Process;
 use ix_sys::socket::{self, Message};
 use std::io;
@@ -50,6 +50,12 @@ impl Channel {
     /// Whether nobody has the other end any more.
     pub fn is_closed(&self) -> bool {
         has_hung_up(&self.fd)
+    }
+
+    /// Whether nothing can come from the other end any more, closed or not. What was sent before
+    /// may still be there.
+    pub fn is_mute(&self) -> bool {
+        is_mute(&self.fd)
     }
 
     /// From now on [`Channel::receive_from`] says which process sent a message.

@@ -7,7 +7,7 @@
 //! is none. A thread of its own carries them out, one at a time: a program that sends what takes
 //! long to close keeps only itself waiting.
 use ix_launch::NamespaceRoot;
-use ix_sys::poll::has_hung_up;
+use ix_sys::poll::is_mute;
 use ix_sys::process::Process;
 use ix_sys::socket::{self, bind_inet, get_option, pair, receive_with_fds, tell_senders};
 use std::fs;
@@ -58,9 +58,9 @@ impl LowPorts {
             std::thread::sleep(PAUSE);
             return Some(());
         };
-        // Anybody can send nothing.
+        // Anybody can send nothing, or shut the other end down: then nothing can be asked any more.
         if message.bytes == 0 && message.fds.is_empty() {
-            return (!has_hung_up(&self.requests)).then_some(());
+            return (!is_mute(&self.requests)).then_some(());
         }
         let [socket, answer] = &message.fds[..] else { return Some(()) };
         let address = address.get(..message.bytes).filter(|_| !message.is_cut);

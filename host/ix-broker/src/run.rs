@@ -38,6 +38,8 @@ use std::time::{Duration, Instant};
 
 /// Longest that Linux may take to free the devices of a dataplane that has ended.
 const REOPEN: Duration = Duration::from_secs(3);
+/// Most lines about processes that are none of the program's: they may ask without end.
+const FOREIGN_TOLD_MAX: u32 = 16;
 /// How long a dataplane may take to end before it is ended.
 const ENDING: Duration = Duration::from_secs(2);
 /// Longest time from the first sign of a process's end to its end, ms.
@@ -143,6 +145,8 @@ pub struct Running {
     pace: Pace,
     /// Processes of the program that have asked for the dataplane.
     waiting: VecDeque<Asking>,
+    /// Lines about processes that are none of the program's.
+    foreign_told: u32,
 }
 
 /// A process that has asked for the dataplane.
@@ -241,6 +245,7 @@ impl Broker {
             again: self.again,
             pace: Pace::default(),
             waiting: VecDeque::new(),
+            foreign_told: 0,
         };
         if !later {
             running.begin()?;
@@ -554,7 +559,13 @@ impl Running {
         if self.apart.is_some() && !crate::kin::descends_from_us(&process) {
             let pid = process.pid();
             let why = format!("process {pid} is not one of the program's");
-            eprintln!("ix: {why}, and gets no part of its dataplane");
+            if self.foreign_told < FOREIGN_TOLD_MAX {
+                self.foreign_told += 1;
+                let last = self.foreign_told == FOREIGN_TOLD_MAX;
+                let rest =
+                    if last { "; further ones are only counted (`ix ctl status`)" } else { "" };
+                eprintln!("ix: {why}, and gets no part of its dataplane{rest}");
+            }
             self.refuse(asker, why);
         } else if self.waiting.len() >= ASKERS_MAX {
             let why = format!("{ASKERS_MAX} processes of the program wait for its dataplane");

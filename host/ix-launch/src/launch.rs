@@ -110,6 +110,8 @@ pub struct Child {
     over: Option<Exit>,
     /// Messages since something else was looked at.
     in_a_row: u32,
+    /// Nothing comes by the channel any more, though somebody has its other end.
+    is_mute: bool,
 }
 
 /// Result of [`Child::next`].
@@ -220,6 +222,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         heir: None,
         over: None,
         in_a_row: 0,
+        is_mute: false,
     };
     if config.entry == Entry::Loading {
         return Ok(child);
@@ -414,8 +417,16 @@ impl Child {
         let poll = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // poll ignores a negative descriptor.
         let channel = self.channel.as_ref().map_or(-1, |channel| channel.as_fd().as_raw_fd());
-        let process = if self.exit.is_none() { self.process.as_fd().as_raw_fd() } else { -1 };
+        let process = match (self.exit, &self.channel, &self.heir) {
+            (None, ..) => self.process.as_fd().as_raw_fd(),
+            (Some(_), None, Some(heir)) => heir.as_fd().as_raw_fd(),
+            _ => -1,
+        };
         let mut polls = vec![poll(channel), poll(process)];
+        if self.is_mute {
+            // Only its end.
+            polls[0].events = 0;
+        }
         polls.extend(also.iter().map(|fd| poll(fd.as_raw_fd())));
         // SAFETY: a slice with its length.
         let n = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout_ms) };
@@ -436,8 +447,10 @@ impl Child {
                 Err(e) if e.raw_os_error() == Some(libc::EBADMSG) => {
                     return Ok(Occurrence::Nonsense);
                 }
-                // Empty, which is not the channel's end.
+                // Empty, which is not the channel's end. A process that has shut its end down,
+                // which others have too, would seem to send without end.
                 Ok(_) if self.channel.as_ref().is_some_and(|channel| !channel.is_closed()) => {
+                    self.is_mute = self.channel.as_ref().is_some_and(Channel::is_mute);
                     return Ok(Occurrence::Nonsense);
                 }
                 Ok(_) => {}
@@ -480,7 +493,7 @@ impl Child {
         if self.exit.is_none() {
             let _ = self.process.signal(libc::SIGKILL);
         }
-        let on_ix = self.channel.is_some() && self.over.is_none();
+        let on_ix = (self.channel.is_some() || self.exit.is_some()) && self.over.is_none();
         if let Some(heir) = self.heir.as_ref().filter(|_| on_ix) {
             let _ = heir.signal(libc::SIGKILL);
         }
@@ -516,9 +529,13 @@ impl Child {
             return Ok(Occurrence::Nothing);
         }
         self.wait_for_survivor();
-        // An heir that is not our child has another parent, which is told how it ended.
-        let heir = self.heir.as_ref();
-        let exit = heir.and_then(|heir| wait_for(heir).ok()).unwrap_or(exit);
+        let exit = match self.heir.as_ref().map(|heir| heir.wait(false)) {
+            // It has let go of the channel and lives on, with the dataplane.
+            Some(Ok(None)) => return Ok(Occurrence::Nothing),
+            Some(Ok(Some(status))) => Exit::from_wait_status(status.into_raw()).unwrap_or(exit),
+            // An heir that is not our child has another parent, which is told how it ended.
+            Some(Err(_)) | None => exit,
+        };
         self.over = Some(exit);
         Ok(Occurrence::Exited(exit))
     }

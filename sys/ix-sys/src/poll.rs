@@ -56,6 +56,14 @@ pub fn has_hung_up(fd: &impl AsRawFd) -> bool {
     poll(&mut ends, Some(Duration::ZERO)).is_ok() && ends[0].happened() & libc::POLLHUP != 0
 }
 
+/// True if nothing can come from the other end of a socket any more: it is closed, or shut down for
+/// writing. What was sent before may still be there. Returns at once.
+pub fn is_mute(fd: &impl AsRawFd) -> bool {
+    let mut ends = [PollFd::new(fd, libc::POLLRDHUP)];
+    let ended = libc::POLLHUP | libc::POLLRDHUP;
+    poll(&mut ends, Some(Duration::ZERO)).is_ok() && ends[0].happened() & ended != 0
+}
+
 /// True if there is something to read, or the other end is closed, within `timeout`.
 pub fn is_readable(fd: &impl AsRawFd, timeout: Duration) -> io::Result<bool> {
     poll(&mut [PollFd::readable(fd)], Some(timeout)).map(|n| n > 0)

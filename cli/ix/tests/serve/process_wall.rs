@@ -1,6 +1,6 @@
 //! The dataplane in a process of its own: what its program, and others, can do to it, and what is
 //! left when one of the processes is killed.
-use crate::support::process::{Process, is_alive, open_files, signal};
+use crate::support::process::{Process, cpu_time, is_alive, open_files, signal};
 use crate::support::traffic::echo;
 use crate::support::{self, Nic, PATIENCE, SERVICE, Service, TestNet, eventually};
 use ix_skip::{Need, skip};
@@ -8,6 +8,7 @@ use ix_sys::command::{Step, before_exec};
 use ix_sys::user_namespace::UserNamespace;
 use std::io::Read;
 use std::net::TcpStream;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -44,6 +45,61 @@ fn statuses_of_threads(process: i32) -> Vec<(String, String)> {
         .collect();
     assert!(threads.len() >= 2, "{threads:?}");
     threads
+}
+
+/// The sockets of a process on which whole messages go to the broker.
+fn sockets_to_the_broker(process: i32) -> Vec<OwnedFd> {
+    let fds = std::fs::read_dir(format!("/proc/{process}/fd")).expect("descriptors");
+    let numbers = fds.filter_map(|fd| fd.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let all: Vec<OwnedFd> = numbers
+        .filter_map(|number| {
+            // SAFETY: numbers only; what they return is new and nobody else's.
+            unsafe {
+                let fd = libc::syscall(libc::SYS_pidfd_open, process, 0) as i32;
+                assert!(fd >= 0, "process {process}");
+                let process = OwnedFd::from_raw_fd(fd);
+                let copy = libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0);
+                (copy >= 0).then(|| OwnedFd::from_raw_fd(copy as i32))
+            }
+        })
+        .collect();
+    let is_one = |fd: &OwnedFd| {
+        let (mut kind, mut len) = (0i32, 4);
+        let to = (&raw mut kind).cast();
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_TYPE);
+        // SAFETY: fills a local of this size.
+        let got = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, to, &raw mut len) };
+        got == 0 && kind == libc::SOCK_SEQPACKET
+    };
+    all.into_iter().filter(is_one).collect()
+}
+
+/// A program that shuts down what it has to the broker for writing seems to send nothing without
+/// end. The broker does not go round for that, and serves operators and devices as before.
+#[test]
+fn a_program_that_shuts_down_its_sockets_keeps_no_broker_busy() {
+    let name = "a_program_that_shuts_down_its_sockets_keeps_no_broker_busy";
+    for user in [None, Some(["--user", USER])] {
+        let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+        let flags = [&DOMAIN[..], user.as_ref().map_or(&[], |user| &user[..])].concat();
+        let service = net.serve_with(&flags, &["64"]);
+        echoes(&net);
+        let sockets = sockets_to_the_broker(service.program());
+        assert!(!sockets.is_empty(), "it has a channel");
+        for socket in &sockets {
+            // SAFETY: a number.
+            assert_eq!(unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_WR) }, 0);
+        }
+        drop(sockets);
+        let broker = service.process.pid();
+        let before = cpu_time(broker);
+        std::thread::sleep(Duration::from_secs(1));
+        let used = cpu_time(broker) - before;
+        assert!(used < Duration::from_millis(300), "{used:?} of a second");
+        echoes(&net);
+        service.client().ask("{\"do\":\"status\"}").expect("operators are answered");
+        service.finish(PATIENCE);
+    }
 }
 
 /// Neither the program's user nor the dataplane's own can read, trace or open the dataplane; the

@@ -200,7 +200,7 @@ fn a_connection_is_given_to_another_process_with_what_was_not_read() {
             assert!(ended, "the peer is told");
         }
     });
-    // A peer that got FIN closes too: it gets RST only where the last echo was not acknowledged yet.
+    // A peer that got FIN must close too. It got RST where the last echo was not acknowledged.
     drop(streams);
     service.finish(PATIENCE);
 }
