@@ -119,18 +119,22 @@ pub const fn update_u32(check: u16, old: u32, new: u32) -> u16 {
 
 /// The sum of `bytes` in native words, folded to 32 bits; an odd last byte is padded with zero.
 ///
-/// It adds 64-bit words to 128-bit sums: an add and an add-with-carry each. With two sums the
-/// carries do not wait for each other.
+/// It adds 64-bit words to two sums, so that the carries of one do not wait for those of the other.
 #[inline]
 fn sum_native(bytes: &[u8]) -> u32 {
-    let mut even = 0u128;
-    let mut odd = 0u128;
-    let (blocks, rest) = bytes.as_chunks::<32>();
+    let (mut even, mut odd) = (Wide::default(), Wide::default());
+    let (blocks, rest) = bytes.as_chunks::<64>();
     for block in blocks {
-        let [a, b, c, d] = quads(block);
-        even += u128::from(a) + u128::from(b);
-        odd += u128::from(c) + u128::from(d);
+        if let [first, second] = block.as_chunks::<32>().0 {
+            even.add(quads(first));
+            odd.add(quads(second));
+        }
     }
+    let (block, rest) = rest.as_chunks::<32>();
+    if let [block] = block {
+        even.add(quads(block));
+    }
+    let (mut even, mut odd) = (even.total(), odd.total());
     let (words, tail) = rest.as_chunks::<8>();
     for word in words {
         even += u128::from(u64::from_ne_bytes(*word));
@@ -148,6 +152,31 @@ fn sum_native(bytes: &[u8]) -> u32 {
         odd += u128::from(u16::from_ne_bytes([*last, 0]));
     }
     fold_32(even + odd)
+}
+
+/// A sum of 64-bit words.
+#[derive(Default)]
+struct Wide {
+    low: u64,
+    high: u64,
+}
+
+impl Wide {
+    /// An add, three adds with carry, and one of the last carry.
+    #[inline]
+    fn add(&mut self, [a, b, c, d]: [u64; 4]) {
+        let (sum, carry) = self.low.carrying_add(a, false);
+        let (sum, carry) = sum.carrying_add(b, carry);
+        let (sum, carry) = sum.carrying_add(c, carry);
+        let (sum, carry) = sum.carrying_add(d, carry);
+        self.low = sum;
+        self.high += u64::from(carry);
+    }
+
+    #[inline]
+    fn total(self) -> u128 {
+        u128::from(self.high) << 64 | u128::from(self.low)
+    }
 }
 
 #[inline]
