@@ -92,7 +92,7 @@ pub enum ScoreboardStep {
 
 /// The outside of a connection whose scoreboard is tested.
 #[derive(Default)]
-struct Wire {
+pub(crate) struct Wire {
     reneged: bool,
     /// Buffers that came back.
     freed: usize,

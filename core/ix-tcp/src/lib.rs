@@ -40,6 +40,7 @@ mod records;
 mod recovery;
 mod right_size;
 pub mod rtt;
+mod runs;
 mod snd;
 mod state;
 mod stats;

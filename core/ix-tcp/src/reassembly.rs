@@ -1,6 +1,7 @@
 //! Payload that arrived out of order (RFC 9293 section 3.10.7.4), and how it is reported to the
 //! peer (RFC 2018, RFC 2883).
 use crate::output::{Output, RxBuf};
+use crate::runs::Runs;
 use ix_wire::{SackBlocks, Seq};
 use std::collections::VecDeque;
 
@@ -40,6 +41,8 @@ pub(crate) enum Inserted {
 #[derive(Debug)]
 pub(crate) struct Reassembly<B> {
     pieces: VecDeque<Piece<B>>,
+    /// The isolated blocks that the pieces make up.
+    blocks: Runs,
     /// A sequence number in each of the blocks that changed last, the latest first.
     recent: [Seq; SACK_BLOCKS_MAX],
     recent_len: u8,
@@ -53,6 +56,7 @@ impl<B: RxBuf> Reassembly<B> {
     pub fn new() -> Self {
         Reassembly {
             pieces: VecDeque::new(),
+            blocks: Runs::default(),
             recent: [Seq(0); SACK_BLOCKS_MAX],
             recent_len: 0,
             duplicate: None,
@@ -115,7 +119,7 @@ impl<B: RxBuf> Reassembly<B> {
         out: &mut impl Output<B>,
     ) -> Inserted {
         let whole = (seq, seq + buf.len() as u32);
-        let mut end = whole.1;
+        let (mut end, mut covers) = (whole.1, false);
         self.note_overlap(whole.0, whole.1);
         let mut at = self.pieces.partition_point(|piece| piece.end().le(seq));
         if let Some(piece) = self.pieces.get(at)
@@ -140,6 +144,7 @@ impl<B: RxBuf> Reassembly<B> {
             }
             if let Some(piece) = self.pieces.remove(at) {
                 out.discard(piece.buf);
+                covers = true;
             }
         }
         if end == seq {
@@ -154,6 +159,7 @@ impl<B: RxBuf> Reassembly<B> {
             match out.join(&mut before.buf, buf) {
                 Ok(()) => {
                     before.len += (end - seq) as u32;
+                    self.blocks.add(seq, end);
                     self.note_recent(seq);
                     return Inserted::Queued;
                 }
@@ -162,26 +168,31 @@ impl<B: RxBuf> Reassembly<B> {
         }
         if self.pieces.len() >= room {
             out.discard(buf);
+            if covers {
+                self.renew_blocks();
+            }
             return Inserted::NoRoom;
         }
         self.pieces.insert(at, Piece { seq, len: (end - seq) as u32, buf });
+        self.blocks.add(seq, end);
         self.note_recent(seq);
         Inserted::Queued
+    }
+
+    /// Some pieces have gone from within.
+    #[cold]
+    fn renew_blocks(&mut self) {
+        self.blocks = Runs::default();
+        self.pieces.iter().for_each(|piece| self.blocks.add(piece.seq, piece.end()));
     }
 
     /// Of the octets that have just arrived, records the first run that was already queued: of
     /// several duplicates in one segment the first is reported (RFC 2883 section 4).
     pub fn note_overlap(&mut self, left: Seq, right: Seq) {
-        let at = self.pieces.partition_point(|piece| piece.end().le(left));
-        let Some(first) = self.pieces.get(at).filter(|piece| piece.seq.lt(right)) else { return };
-        let mut end = first.end();
-        for piece in self.pieces.range(at + 1..) {
-            if piece.seq != end || end.ge(right) {
-                break;
-            }
-            end = piece.end();
+        let block = self.blocks.ending_after(left).filter(|block| block.0.lt(right));
+        if let Some((first, end)) = block {
+            self.duplicate = Some((first.max(left), end.min(right)));
         }
-        self.duplicate = Some((first.seq.max(left), end.min(right)));
     }
 
     /// Returns the next piece if it begins at or before `rcv_nxt`, trimmed to begin there. `free`
@@ -192,6 +203,7 @@ impl<B: RxBuf> Reassembly<B> {
                 return None;
             }
             let mut piece = self.pieces.pop_front()?;
+            self.blocks.cut_before(piece.end());
             if piece.end().le(rcv_nxt) {
                 free(piece.buf);
                 continue;
@@ -203,7 +215,9 @@ impl<B: RxBuf> Reassembly<B> {
 
     /// Removes the last piece, to make room for earlier ones.
     pub fn pop_last(&mut self) -> Option<B> {
-        self.pieces.pop_back().map(|piece| piece.buf)
+        let piece = self.pieces.pop_back()?;
+        self.blocks.cut_from(piece.seq);
+        Some(piece.buf)
     }
 
     /// Sequence number of the last piece.
@@ -213,7 +227,7 @@ impl<B: RxBuf> Reassembly<B> {
 
     /// Records that the block of `seq` changed last: it is reported first.
     fn note_recent(&mut self, seq: Seq) {
-        let block = self.block_of(seq);
+        let block = self.blocks.of(seq);
         let mut recent = [seq; SACK_BLOCKS_MAX];
         let mut len = 1;
         for &other in &self.recent[..usize::from(self.recent_len)] {
@@ -225,26 +239,6 @@ impl<B: RxBuf> Reassembly<B> {
         }
         self.recent = recent;
         self.recent_len = len as u8;
-    }
-
-    /// The isolated block that contains `seq`.
-    fn block_of(&self, seq: Seq) -> Option<(Seq, Seq)> {
-        let at = self.pieces.partition_point(|piece| piece.end().le(seq));
-        let found = self.pieces.get(at).filter(|piece| piece.seq.le(seq))?;
-        let (mut left, mut right) = (found.seq, found.end());
-        for piece in self.pieces.range(..at).rev() {
-            if piece.end() != left {
-                break;
-            }
-            left = piece.seq;
-        }
-        for piece in self.pieces.range(at + 1..) {
-            if piece.seq != right {
-                break;
-            }
-            right = piece.end();
-        }
-        Some((left, right))
     }
 
     /// The blocks to report: a duplicate first (RFC 2883 section 4), then the block of the latest
@@ -260,7 +254,7 @@ impl<B: RxBuf> Reassembly<B> {
         }
         let first = blocks.len();
         for &seq in &self.recent[..usize::from(self.recent_len)] {
-            let Some(block) = self.block_of(seq) else { continue };
+            let Some(block) = self.blocks.of(seq) else { continue };
             let isolated = block.0.gt(rcv_nxt);
             if isolated && blocks.len() < max && !blocks.as_slice()[first..].contains(&block) {
                 blocks.push(block.0, block.1);
@@ -272,8 +266,26 @@ impl<B: RxBuf> Reassembly<B> {
 
 #[cfg(test)]
 mod tests {
-    use crate::fuzzing::reassembly_is_a_map_of_octets;
+    use super::*;
+    use crate::fuzzing::{Wire, reassembly_is_a_map_of_octets};
     use proptest::prelude::*;
+
+    /// Room becomes less, and what arrives covers what is there and is not taken: nothing is
+    /// reported that is not held.
+    #[test]
+    fn only_what_is_held_is_reported() {
+        let (mut queue, mut out) = (Reassembly::new(), Wire::default());
+        for seq in [10, 30, 50, 70] {
+            assert_eq!(queue.insert(Seq(seq), vec![1; 5], 9, &mut out), Inserted::Queued);
+        }
+        assert_eq!(queue.insert(Seq(28), vec![1; 9], 2, &mut out), Inserted::NoRoom);
+        queue.clear_duplicate();
+        let blocks = queue.sack_blocks(Seq(0), 4);
+        let mut blocks: Vec<(u32, u32)> =
+            blocks.as_slice().iter().map(|(left, right)| (left.0, right.0)).collect();
+        blocks.sort_unstable();
+        assert_eq!(blocks, [(10, 15), (50, 55), (70, 75)]);
+    }
 
     proptest! {
         #[test]
