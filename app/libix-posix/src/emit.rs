@@ -480,7 +480,6 @@ impl Calls<'_> {
         if says && core::mem::take(options_changed) {
             let connecting = *phase == Phase::Connecting;
             let wanted = if connecting { options.of_attempt() } else { options.of_flow() };
-            flow.has_user_timeout(wanted.user_timeout_ms > 0);
             self.flow_options(flow.handle, core::mem::replace(told, wanted), wanted);
         }
         let sendv = |offered| Pending::Sendv(id, offered);

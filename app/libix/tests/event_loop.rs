@@ -1,5 +1,4 @@
 //! The event loop from the outside, on the model of a dataplane.
-use ix_abi::FlowOption;
 use libix::event::{Conn, EventLoop, Handler, Io};
 use libix::loopback::{Config, Loopback};
 use libix::raw::{Lent, Wait};
@@ -434,33 +433,25 @@ fn fin_does_not_wait_for_an_acknowledgement() {
     assert!(clients.io().now_us() < start_us + 1000, "slept before FIN");
 }
 
-/// A peer that keeps its window closed, and stays, must not keep what its user has closed.
+/// The dataplane bounds what its users have closed. It hears of it once, of those that still have
+/// something to send.
 #[test]
-fn what_a_closed_connection_still_has_to_send_is_given_up_some_day() {
+fn the_dataplane_hears_of_what_is_closed_and_unsent() {
     let config = Config { step_bytes: 0, window_bytes: 100, ..Config::default() };
     let (model, _server, mut clients) = echo_pair(config, How::Copy);
-    // The first has nothing left, the second has, and the third has a limit of its own.
-    for (bytes, limit_ms) in [(0, 0), (500, 0), (500, 7_000), (500, 0)] {
-        let before = model.user_timeouts().len();
+    for (bytes, told) in [(0, 0), (500, 1)] {
+        let before = model.closed();
         let id = clients.io().connect(at(7), Role::Server);
         for _ in 0..5 {
             clients.turn(Wait::Poll).unwrap();
         }
         let mut conn = clients.io().conn(id).expect("connected");
-        if limit_ms > 0 {
-            conn.set_option(FlowOption::UserTimeoutMs(limit_ms));
-        }
         conn.send(&[7; 500][..bytes]);
         conn.close();
         for _ in 0..5 {
             clients.turn(Wait::Poll).unwrap();
         }
-        let told = &model.user_timeouts()[before..];
-        match (bytes, limit_ms) {
-            (0, _) => assert_eq!(told, []),
-            (_, 0) => assert_eq!(told, [120_000]),
-            (_, limit_ms) => assert_eq!(told, [limit_ms]),
-        }
+        assert_eq!(model.closed() - before, told);
     }
 }
 

@@ -17,7 +17,7 @@ pub enum FlowOption {
     Dscp(u8),
     /// Hop limit, from 1 on.
     HopLimit(u8),
-    /// Received bytes that may stay unread; 0: as configured.
+    /// Received bytes that may stay unread; 0: as many as the application needs.
     ReceiveBytes(u32),
     /// Seconds between keepalive probes, up to 0x7fff; 0: as configured.
     KeepaliveIntervalS(u16),
@@ -27,6 +27,8 @@ pub enum FlowOption {
     FragmentBytes(u16),
     /// Longest segment, bytes, from 88 on; 0: as it is.
     SegmentBytes(u16),
+    /// The application has closed the connection, and waits only for acknowledgements.
+    Closed,
 }
 
 impl FlowOption {
@@ -48,6 +50,7 @@ impl FlowOption {
             FlowOption::KeepaliveProbes(probes) => [flow_opt::KEEPALIVE_PROBES, probes as u64],
             FlowOption::FragmentBytes(bytes) => [flow_opt::FRAGMENT_BYTES, bytes as u64],
             FlowOption::SegmentBytes(bytes) => [flow_opt::SEGMENT_BYTES, bytes as u64],
+            FlowOption::Closed => [flow_opt::CLOSED, 1],
         }
     }
 
@@ -73,6 +76,7 @@ impl FlowOption {
             (flow_opt::KEEPALIVE_PROBES, 0..=127) => FlowOption::KeepaliveProbes(value as u8),
             (flow_opt::FRAGMENT_BYTES, 0 | 68..=0xffff) => FlowOption::FragmentBytes(value as u16),
             (flow_opt::SEGMENT_BYTES, 0 | 88..=0xffff) => FlowOption::SegmentBytes(value as u16),
+            (flow_opt::CLOSED, 1) => FlowOption::Closed,
             _ => return Err(CallError::Invalid),
         })
     }

@@ -235,8 +235,9 @@ pub mod flow_opt {
     pub const DSCP: u64 = 5;
     /// Hop limit of the packets, 1 to 255. Default: as configured, 64 (RFC 9293 3.9.2).
     pub const HOP_LIMIT: u64 = 6;
-    /// About how many received bytes the application may leave unread; 0: as configured, which is
-    /// also the maximum. What the window has already offered may still arrive (RFC 9293 3.8.6).
+    /// About how many received bytes the application may leave unread, at most as many as of a
+    /// connection that begins; 0: the limit follows what the application reads in a round trip.
+    /// What the window has already offered may still arrive (RFC 9293 3.8.6).
     pub const RECEIVE_BYTES: u64 = 7;
     /// For a UDP socket. 0 (default): datagrams are sent with DF set, and one that is too long for
     /// the device is refused with `TOO_LONG`. Else, at most 0xffff: datagrams are sent without DF,
@@ -248,6 +249,11 @@ pub mod flow_opt {
     /// where the peer or the path needs it. Applies to segments that are sent later; 0 changes
     /// nothing.
     pub const SEGMENT_BYTES: u64 = 11;
+    /// 1: the application has closed the connection, and calls `CLOSE` once all that it has sent is
+    /// acknowledged; until then it keeps that memory. The flow counts as one without an owner: if
+    /// there are too many, it is reset (`DEAD`), and without `USER_TIMEOUT_MS` it is given up after
+    /// two minutes without an acknowledgement. It cannot be taken back.
+    pub const CLOSED: u64 = 12;
     /// Congestion control: one of the three below. DCTCP needs a flow that uses ECN.
     pub const CONGESTION: u64 = 3;
     /// CUBIC (RFC 9438).

@@ -127,6 +127,7 @@ fn options() {
         (FlowOption::SegmentBytes(0), [11, 0]),
         (FlowOption::SegmentBytes(88), [11, 88]),
         (FlowOption::SegmentBytes(0xffff), [11, 0xffff]),
+        (FlowOption::Closed, [12, 1]),
     ] {
         assert_eq!(option.encode(), words, "{option:?}");
         assert_eq!(FlowOption::decode(words[0], words[1]), Ok(option));

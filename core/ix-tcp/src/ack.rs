@@ -60,9 +60,7 @@ impl<B: RxBuf> Tcb<B> {
                 // the time until the connection is given up starts anew.
                 self.rtt.clear_backoff();
                 self.rto_base_us = now_us;
-                if let Some(loss) = &mut self.loss {
-                    loss.unanswered_since_us = 0;
-                }
+                self.window_has_opened();
             }
             self.window_changed(cfg, wnd_before, out);
             self.arm_loss_timer(cfg, now_us);

@@ -8,31 +8,31 @@ const COUNTERS: usize = 256;
 /// Identifications that differ for each datagram between two hosts, for as long as 16 bits allow,
 /// and tell a host nothing about datagrams to others: a secret start for each pair of addresses,
 /// and one of many counters (RFC 7739 section 5.3, as RFC 6056 section 3.3.4 does for ports).
+///
+/// Elastic threads that send to the same host never use the same one: each has those with its own
+/// remainder when divided by the number of threads.
 pub struct Idents {
     key: Key,
-    thread: u32,
+    thread: u16,
+    /// The number of threads, up to a power of two: the remainders are the same after 65,535.
+    step: u16,
     counters: [u16; COUNTERS],
 }
 
 impl Idents {
-    /// Those of one elastic thread.
-    pub fn new(key: Key, thread: usize) -> Idents {
-        Idents { key, thread: thread as u32, counters: [0; COUNTERS] }
-    }
-
-    /// Where the identifications of a connection's packets begin. It depends on no other secret
-    /// that is used for this connection: the peer sees it.
-    pub fn first_of(&self, tuple: &FlowTuple) -> u16 {
-        self.key.hash(Purpose::Identification, tuple, &[]) as u16
+    /// Those of one of so many elastic threads.
+    pub fn new(key: Key, thread: usize, threads: usize) -> Idents {
+        let step = threads.next_power_of_two() as u16;
+        Idents { key, thread: thread as u16, step, counters: [0; COUNTERS] }
     }
 
     /// The identification of the next datagram of `protocol` from `local` to `remote`.
     pub fn next(&mut self, local: IpAddr, remote: IpAddr, protocol: u8) -> u16 {
         let ends = FlowTuple { local, remote, local_port: 0, remote_port: protocol.into() };
-        let drawn = self.key.hash(Purpose::Identification, &ends, &[self.thread]);
+        let drawn = self.key.hash(Purpose::Identification, &ends, &[]);
         let counter = &mut self.counters[(drawn >> 32) as usize % COUNTERS];
-        *counter = counter.wrapping_add(1);
-        counter.wrapping_add(drawn as u16)
+        *counter = counter.wrapping_add(self.step);
+        counter.wrapping_add(drawn as u16).wrapping_add(self.thread)
     }
 }
 
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn each_datagram_has_its_own_and_they_tell_nothing_of_others() {
-        let mut idents = Idents::new(KEY, 0);
+        let mut idents = Idents::new(KEY, 0, 1);
         let own = host(0);
         let to_one: HashSet<u16> = (0..1000).map(|_| idents.next(own, host(1), 17)).collect();
         assert_eq!(to_one.len(), 1000);
@@ -65,8 +65,20 @@ mod tests {
             idents.next(own, host(*n), 17) == before.wrapping_add(1)
         });
         assert!(quiet.count() >= 90);
-        let mut other = Idents::new(KEY, 1);
-        let theirs: HashSet<u16> = (0..100).map(|_| other.next(own, host(1), 17)).collect();
-        assert!(theirs.is_disjoint(&to_one), "threads begin elsewhere");
+    }
+
+    #[test]
+    fn threads_never_use_the_same() {
+        let mut threads: Vec<Idents> = (0..3).map(|thread| Idents::new(KEY, thread, 3)).collect();
+        for to in [host(1), host(2)] {
+            let mut seen = HashSet::new();
+            for (nth, idents) in threads.iter_mut().enumerate() {
+                // As many as there are for each of them.
+                let all: HashSet<u16> = (0..16_384).map(|_| idents.next(host(0), to, 17)).collect();
+                assert_eq!(all.len(), 16_384, "{nth}");
+                assert!(seen.is_disjoint(&all), "{nth}");
+                seen.extend(all);
+            }
+        }
     }
 }

@@ -4,13 +4,15 @@
 //! not there. So a connection begins with `rcv_buf_bytes`, and [`RightSize`] says what it needs.
 //! The buffer never grows beyond what [`Output::receive_room`] says is free, and shrinks to that,
 //! but not below the first size; the edge that was offered stays (RFC 9293 section 3.8.6). So what
-//! the peer may still send is reported as promised ([`Output::promise`]) until it cannot any more.
+//! the peer may still send is reported as promised ([`Output::promise`]) until it cannot any more,
+//! or has been idle for a while ([`Tcb::rest`]).
 //!
 //! [`RightSize`]: crate::right_size::RightSize
 use crate::config::{Config, RCV_BUF_UNIT_BYTES};
 use crate::output::{Output, RxBuf};
 use crate::stats::TcpCounter;
 use crate::tcb::{Flags, Tcb};
+use crate::timer::IDLE_US;
 use ix_wire::Seq;
 
 /// The buffer is reconsidered whenever the stream passes a multiple of this.
@@ -90,6 +92,23 @@ impl<B: RxBuf> Tcb<B> {
             self.rare_mut().promised = bytes;
             out.promise(before, bytes);
         }
+    }
+
+    /// To be called when others need memory: gives back what is promised to a peer that has sent
+    /// nothing for a while, and shrinks the buffer to the first size.
+    ///
+    /// The peer may still send all that it was offered. But after a pause it begins with an initial
+    /// window (RFC 5681 section 4.1), for which every connection has room; it is promised its
+    /// window again before it has sent much, and meanwhile others are promised nothing further.
+    pub fn rest(&mut self, now_us: u64, out: &mut impl Output<B>) {
+        let is_idle = now_us.saturating_sub(self.last_rcv_us) >= IDLE_US;
+        let Some(rare) = self.rare.as_ref().filter(|rare| is_idle && rare.promised > 0) else {
+            return;
+        };
+        if !rare.right_size.is_fixed {
+            self.rcv_buf = 0;
+        }
+        self.promise(0, out);
     }
 
     /// To be called when payload that the peer could send was dropped because memory is short,

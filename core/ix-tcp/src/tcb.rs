@@ -306,6 +306,11 @@ impl<B: RxBuf> Tcb<B> {
         &self.tuple
     }
 
+    /// The first number that is not acknowledged: at the begin that of our SYN.
+    pub fn snd_una(&self) -> Seq {
+        self.snd_una
+    }
+
     /// True if the connection is gone and holds nothing, so that it can be dropped.
     #[inline]
     pub fn is_dead(&self) -> bool {

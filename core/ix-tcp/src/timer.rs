@@ -14,7 +14,7 @@ const OVERRIDE_US: u64 = 100_000;
 /// Pause between a reset that ends an old connection and the SYN that is then sent again.
 const SYN_AGAIN_US: u64 = 2_000;
 /// How long an idle connection keeps memory that it does not need any more.
-const IDLE_US: u64 = 1_000_000;
+pub(crate) const IDLE_US: u64 = 1_000_000;
 
 impl<B: RxBuf> Tcb<B> {
     /// When [`Self::timer`] must be called next; `u64::MAX`: never. It changes often. The caller
@@ -252,7 +252,7 @@ impl<B: RxBuf> Tcb<B> {
             _ => {}
         }
         let last_rcv_us = self.last_rcv_us;
-        let may_wait = self.snd_wnd == 0 && !self.flags.has(Flags::ORPHAN) && !impatient;
+        let may_wait = self.snd_wnd == 0 && !self.needs_progress();
         let is_answered = last_rcv_us >= self.rto_base_us;
         let loss = self.loss_mut();
         if loss.unanswered_since_us == 0 {
@@ -266,6 +266,31 @@ impl<B: RxBuf> Tcb<B> {
             loss.unanswered_since_us = if is_answered { now_us } else { last_rcv_us };
         }
         now_us >= loss.unanswered_since_us.saturating_add(self.patience_us(cfg))
+    }
+
+    /// Whether only an acknowledgement of what was sent proves that the connection is alive.
+    /// Otherwise its peer could hold it for ever, though the application has closed it, or has said
+    /// how long it waits.
+    fn needs_progress(&self) -> bool {
+        self.flags.has(Flags::ORPHAN) || self.user_timeout() > 0
+    }
+
+    /// To be called when the application has closed the connection, and [`Self::close`] comes only
+    /// when all is acknowledged. From now on the connection is given up if nothing is acknowledged
+    /// for as long as a dead peer is waited for, however alive the peer is.
+    pub fn must_progress(&mut self, cfg: &Config) {
+        if self.user_timeout() == 0 {
+            self.set_user_timeout(cfg.r2_us / 1000);
+        }
+    }
+
+    /// To be called when the peer has opened its closed window, which proves that it is there.
+    pub(crate) fn window_has_opened(&mut self) {
+        if !self.needs_progress()
+            && let Some(loss) = &mut self.loss
+        {
+            loss.unanswered_since_us = 0;
+        }
     }
 
     /// The same for a SYN of an application with a user timeout (RFC 9293 section 3.9.1.1): counted

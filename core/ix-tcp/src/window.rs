@@ -18,6 +18,7 @@ impl<B: RxBuf> Tcb<B> {
         self.space_within(cfg, self.snd_wnd)
     }
 
+    #[inline]
     fn space_within(&self, cfg: &Config, snd_wnd: u32) -> u32 {
         if !self.state.sends() {
             return 0;
@@ -78,8 +79,12 @@ impl<B: RxBuf> Tcb<B> {
     /// What can be received now, by bytes and by buffers (small segments must not use up the pool).
     #[inline]
     pub(crate) fn rcv_space(&self, cfg: &Config) -> u32 {
-        let bytes = self.rcv_buf_bytes(cfg).saturating_sub(self.rcv_held_bytes);
-        let buffers = self.rcv_buffers_max(cfg).saturating_sub(u32::from(self.rcv_held_bufs));
+        let (bytes, buffers) = match self.rcv_buf {
+            0 => (cfg.rcv_buf_bytes, cfg.rcv_buffers_max),
+            _ => (self.rcv_buf_bytes(cfg), self.rcv_buffers_max(cfg)),
+        };
+        let bytes = bytes.saturating_sub(self.rcv_held_bytes);
+        let buffers = buffers.saturating_sub(u32::from(self.rcv_held_bufs));
         bytes.min(buffers.saturating_mul(u32::from(cfg.mss)))
     }
 
@@ -98,6 +103,7 @@ impl<B: RxBuf> Tcb<B> {
 
     /// Receiver's silly-window avoidance: the right edge moves only in steps of this size (RFC 9293
     /// section 3.8.6.2.2).
+    #[inline]
     fn rcv_step(&self, cfg: &Config) -> u32 {
         (self.rcv_buf_bytes(cfg) / 2).min(u32::from(cfg.mss))
     }
@@ -106,7 +112,14 @@ impl<B: RxBuf> Tcb<B> {
     /// While much of the window is still open, the peer's next segment causes an acknowledgement
     /// soon enough. Of a buffer that has grown that is little, and a peer that is told so late
     /// waits for a round trip: it is also told when the window becomes three times as large.
+    #[inline]
     pub(crate) fn window_update_due(&self, cfg: &Config) -> bool {
+        // A window that is that large cannot become three times as large.
+        let is_open = self.rcv_buf == 0 || self.rcv_wnd() > self.rcv_buf_bytes(cfg) / 3;
+        !(is_open && self.rcv_wnd() >= STALL_BYTES) && self.is_worth_an_update(cfg)
+    }
+
+    fn is_worth_an_update(&self, cfg: &Config) -> bool {
         let (wnd, buf, gain) = (self.rcv_wnd(), self.rcv_buf_bytes(cfg), self.rcv_gain(cfg));
         wnd < (buf / 2).min(STALL_BYTES) && gain >= self.rcv_step(cfg)
             || buf > cfg.rcv_buf_bytes && gain >= wnd.saturating_mul(2).max(buf / 4)

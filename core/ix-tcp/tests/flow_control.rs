@@ -351,6 +351,39 @@ fn closed_window_does_not_hold_an_orphan() {
     }
 }
 
+/// Nor one whose peer opens and closes its window again and again, and takes nothing; and a user
+/// timeout ends it as well. An application that waits is not disturbed.
+#[test]
+fn a_window_that_only_moves_is_no_progress() {
+    for (closes, user_timeout_ms) in [(true, 0), (false, 120_000), (false, 0)] {
+        let mut script = Script::settled(cfg(), Offer::ALL);
+        script.tcb.set_user_timeout(user_timeout_ms);
+        script.send(&pattern(20_000));
+        if closes {
+            script.close();
+        }
+        script.output();
+        let begin_us = script.now_us;
+        // What was sent is lost each time.
+        for round in 0..60 {
+            script.window = [0, 60_000][round % 2];
+            script.give(ACK, b"");
+            script.output();
+            script.run_for(10_000_000);
+            script.out.sent.clear();
+            if script.tcb.is_dead() {
+                break;
+            }
+        }
+        let lasted_us = script.now_us - begin_us;
+        if closes || user_timeout_ms > 0 {
+            assert!(script.tcb.is_dead() && lasted_us <= 140_000_000, "{lasted_us}");
+        } else {
+            assert!(!script.tcb.is_dead());
+        }
+    }
+}
+
 /// FIN follows an octet that probed the closed window: both arrive when it opens.
 #[test]
 fn window_opens_with_fin_behind_the_probe() {

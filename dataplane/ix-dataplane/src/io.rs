@@ -51,7 +51,7 @@ impl Io {
     ) -> Io {
         let key = key_of(&shared.config.secret);
         let challenges = ChallengeLimit::new(key, CHALLENGES_PER_S);
-        let idents = Idents::new(key, index);
+        let idents = Idents::new(key, index, shared.threads());
         Io {
             cx: Context::new(shared, index, pools, attached, metrics),
             ports: nics.into_iter().map(Port::new).collect(),

@@ -1,4 +1,5 @@
 //! What flows with large windows have promised to their peers, so that no frame is promised twice.
+use core::cell::Cell;
 use ix_wire::FLOW_GROUPS;
 
 /// What the peers of flows with large windows may send, and the application hold, in bytes. A flow
@@ -6,12 +7,14 @@ use ix_wire::FLOW_GROUPS;
 pub(crate) struct Promises {
     groups: Box<[u64; FLOW_GROUPS]>,
     bytes: u64,
+    /// A flow got less than the largest window since this was last asked.
+    is_short: Cell<bool>,
 }
 
 impl Promises {
     /// None.
     pub fn new() -> Promises {
-        Promises { groups: Box::new([0; FLOW_GROUPS]), bytes: 0 }
+        Promises { groups: Box::new([0; FLOW_GROUPS]), bytes: 0, is_short: Cell::new(false) }
     }
 
     /// Of all flows of this thread.
@@ -33,5 +36,15 @@ impl Promises {
     pub fn set(&mut self, group: usize, now: u64) {
         self.bytes = self.bytes + now - self.groups[group];
         self.groups[group] = now;
+    }
+
+    /// To be called when there is little to promise.
+    pub fn run_short(&self) {
+        self.is_short.set(true);
+    }
+
+    /// Whether there was little to promise since this was last asked.
+    pub fn take_short(&self) -> bool {
+        self.is_short.take()
     }
 }

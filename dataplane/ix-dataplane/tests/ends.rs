@@ -2,7 +2,7 @@
 //! ones, oldest first, and of those that still have to end so many are kept, as on Linux. And what
 //! the identifications of packets tell.
 use crate::peer::{OURS, PEER, PEER_MAC, segment};
-use ix_abi::{Call, CallError, CallSlot, Endpoint, EventSlot, SgArray, event_kind};
+use ix_abi::{Call, CallError, CallSlot, Endpoint, EventSlot, FlowOption, SgArray, event_kind};
 use ix_dataplane::Config;
 use ix_mem::Sizes;
 use ix_rig::{BareRig, RigOptions, SimDevice, SimOptions, VirtualClock};
@@ -173,6 +173,45 @@ fn peers_that_never_close_do_not_use_up_the_places_of_orphans() {
         host.accept(2000 + n).expect("room is made");
     }
     assert_eq!((host.total("time_wait"), host.total("time_wait_recycled")), (0, 12));
+}
+
+/// The application has closed them too, but keeps their memory until all is acknowledged.
+#[test]
+fn those_that_the_application_still_drains_count() {
+    let mut host = Host::new(64, 4);
+    let all: Vec<Accepted> = (0..6).map(|n| host.accept(1000 + n).expect("room")).collect();
+    let (base, _) = host.rig.transmit_memory();
+    host.rig.write(base, &[base + 64, 10]);
+    let sg = SgArray { addr: base, entries: 1 };
+    for (nth, Accepted { port, handle, .. }) in all.iter().enumerate() {
+        let closed = Call::SetOpt { handle: *handle, option: FlowOption::Closed };
+        let calls = [Call::SendV { handle: *handle, sg }, closed].map(|call| call.encode());
+        let (codes, events) = host.run(&calls);
+        assert_eq!(codes, [10, 0]);
+        let dead: Vec<u64> =
+            events.iter().filter(|e| e.kind == event_kind::DEAD).map(|e| e.cookie).collect();
+        let reset = host.sent().iter().any(|(header, _)| header.flags.contains(TcpFlags::RST));
+        assert_eq!((reset, dead.contains(&(*port).into())), (nth >= 4, nth >= 4), "{nth}");
+    }
+    assert_eq!((host.total("orphans"), host.total("orphans_reset")), (4, 2));
+    assert_eq!(host.total("flows"), 4);
+    // Acknowledged, and so closed; it counts once.
+    let Accepted { port, handle, ours } = all[0];
+    host.deliver(port, TcpFlags::ACK, 2, ours + 10);
+    assert_eq!(host.total("orphans"), 4);
+    assert_eq!(host.close(&Accepted { port, handle, ours }), [FIN_ACK]);
+    assert_eq!(host.total("orphans"), 4);
+    // The peers keep their windows closed, and stay: nothing is acknowledged.
+    for second in 0..400 {
+        host.clock.advance(1_000_000);
+        host.sent();
+        if second % 10 == 0 {
+            for Accepted { port, ours, .. } in &all[1..4] {
+                host.deliver(*port, TcpFlags::ACK, 2, *ours);
+            }
+        }
+    }
+    assert_eq!((host.total("orphans"), host.total("flows")), (0, 0));
 }
 
 #[test]

@@ -196,6 +196,40 @@ fn what_is_offered_to_all_flows_is_there() {
     }
 }
 
+/// Connections that were fast once and are idle leave the memory to those that are fast now. What
+/// they were offered remains theirs.
+#[test]
+fn idle_connections_do_not_keep_others_small() {
+    let mut host = Host::new(16_384, 12);
+    let grow = |host: &mut Host, which: std::ops::Range<usize>| {
+        for _ in 0..12 {
+            for nth in which.clone() {
+                host.send(nth, 2_000_000);
+            }
+            host.settle();
+            host.clock.advance(ROUND_TRIP_US);
+        }
+        let windows = host.flows[which].iter().map(|flow| flow.edge - flow.next);
+        windows.sum::<i32>()
+    };
+    let first = grow(&mut host, 0..6);
+    assert!(first > 600_000 * 6, "they have not grown: {first}");
+    let edges: Vec<Seq> = host.flows[..6].iter().map(|flow| flow.edge).collect();
+    host.clock.advance(2_000_000);
+    let second = grow(&mut host, 6..12);
+    assert!(second > first / 2, "{second} after {first}");
+    // The first generation begins again, with all that it was offered.
+    for (nth, edge) in edges.into_iter().enumerate() {
+        assert!(edge.le(host.flows[nth].edge));
+        host.send(nth, (edge - host.flows[nth].next) as usize);
+    }
+    host.settle();
+    for flow in &host.flows {
+        assert_eq!(flow.acked, flow.next);
+    }
+    assert_eq!(host.total("drops.rx_pressure"), 0);
+}
+
 /// A peer whose data was dropped in its open window learns of it, and again when there is memory.
 #[test]
 fn who_was_dropped_in_an_open_window_is_woken() {

@@ -9,10 +9,6 @@ use ix_abi::{FlowOption, Handle};
 
 /// Most calls that [`Flow::emit`] appends.
 pub const EMIT_CALLS: usize = 3;
-/// How long the bytes of a flow that its user has closed may stay unacknowledged, ms. After the
-/// close only its peer can end it, which may keep its window closed for ever and stay. (The
-/// dataplane waits as long for a connection that it closes itself.)
-const ORPHAN_MS: u32 = 120_000;
 
 /// How far our direction of the stream is shut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,8 +58,8 @@ pub struct Flow {
     /// The window took less than it was given; `SENT` says when to try again.
     blocked: bool,
     fin: Fin,
-    /// The dataplane gives it up if its bytes stay unacknowledged, however alive the peer is.
-    bounded: bool,
+    /// The dataplane knows that its user has closed it.
+    is_closed: bool,
     /// What is to be sent, and stays until it is acknowledged.
     pub send: SendQueue,
     /// What was received and not given back.
@@ -81,11 +77,6 @@ impl Flow {
         if self.fin == Fin::No {
             self.fin = Fin::Wanted;
         }
-    }
-
-    /// The user has set a limit of its own (`UserTimeoutMs`), which also holds after a close.
-    pub fn has_user_timeout(&mut self, is_set: bool) {
-        self.bounded = is_set;
     }
 
     /// Whether it was shut down: no more may be given to send.
@@ -145,10 +136,10 @@ impl Flow {
             let done = self.receive.take_done();
             batch.push(thread, call::recv_done(self.handle, done), P::default());
         }
-        if self.ending == Ending::Close && self.send.len() > 0 && !self.bounded {
-            self.bounded = true;
-            let limit = FlowOption::UserTimeoutMs(ORPHAN_MS);
-            batch.push(thread, call::set_opt(self.handle, limit), P::default());
+        if self.ending == Ending::Close && self.send.len() > 0 && !self.is_closed {
+            // Only its peer can end it now, which may keep its window closed for ever and stay.
+            self.is_closed = true;
+            batch.push(thread, call::set_opt(self.handle, FlowOption::Closed), P::default());
         }
         let unsent = self.send.unsent();
         if unsent > 0 {

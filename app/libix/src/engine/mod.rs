@@ -317,12 +317,9 @@ impl<U: User> Engine<U> {
 
     /// Sets an option, if the connection has a handle.
     pub fn set_option(&mut self, cookie: Cookie, option: FlowOption) {
-        if let Some(connection) = self.connections.get_mut(cookie)
+        if let Some(connection) = self.connections.get(cookie)
             && connection.flow.handle != 0
         {
-            if let FlowOption::UserTimeoutMs(ms) = option {
-                connection.flow.has_user_timeout(ms > 0);
-            }
             let handle = connection.flow.handle;
             self.push_quietly(call::set_opt(handle, option));
         }

@@ -69,9 +69,7 @@ impl World {
                 Ok(0)
             }
             Call::SetOpt { handle, option } => {
-                if let FlowOption::UserTimeoutMs(ms) = option {
-                    self.user_timeouts.push(ms);
-                }
+                self.closed += u64::from(option == FlowOption::Closed);
                 self.flow(thread, handle).map(|_| 0)
             }
             Call::UdpBind { at, cookie } => self.udp_bind(thread, at.port, cookie),

@@ -300,7 +300,8 @@ impl Config {
     /// The next hop for packets to `remote` by a device. A device without a route has the hop of
     /// [`Self::route`].
     pub fn next_hop(&self, device: u8, devices: usize, remote: IpAddr) -> Option<IpAddr> {
-        let route = self.route_by(device, devices, remote).or_else(|| self.route(remote));
+        let by_device = if devices > 1 { self.route_by(device, devices, remote) } else { None };
+        let route = by_device.or_else(|| self.route(remote));
         route.map(|(_, hop)| hop)
     }
 }

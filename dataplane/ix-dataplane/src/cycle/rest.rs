@@ -13,6 +13,7 @@ impl ElasticThread {
         self.housekeeping_us = now_us + HOUSEKEEPING_US;
         self.receive.under_way.expire(&mut self.io);
         self.mourn();
+        self.tcp.rest_idle(&mut self.io, &mut self.flows);
         let io = &mut self.io;
         let counters = &io.cx.metrics.counters;
         counters.rx_frames_in_use.set(io.cx.rx_pool.in_use() as u64);

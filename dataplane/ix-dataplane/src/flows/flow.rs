@@ -3,7 +3,6 @@ use crate::flows::handle::FlowId;
 use crate::flows::sendq::SendQueue;
 use ix_mem::{Mbuf, MbufList, PacketMemory};
 use ix_proto::crossing::AttachmentId;
-use ix_tcp::idents::Idents;
 use ix_tcp::{RxBuf, State, Tcb};
 use ix_wire::{MacAddr, ipv4};
 
@@ -49,7 +48,7 @@ pub enum Waits {
     Knocking,
 }
 
-/// Which count of its group a flow is in that has no holder any more.
+/// Which count of its group a flow is in that its holder has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// None: it has a holder, or is not open yet.
@@ -119,6 +118,8 @@ pub struct TcpSocket {
     pub waits: Waits,
     /// Which count of flows without a holder it is in.
     pub ending: Ending,
+    /// The application has closed it, and keeps the memory of what was not acknowledged.
+    pub is_closed: bool,
     /// It is in this cycle's list of flows that need `output`.
     pub touched: bool,
     /// Its events wait since the application was non-responsive.
@@ -131,16 +132,11 @@ pub struct TcpSocket {
 
 impl Flow {
     /// A flow that was not touched yet.
-    pub fn new(
-        tcb: Tcb<Payload>,
-        hash: u64,
-        port: u8,
-        holder: Holder,
-        idents: &Idents,
-        now_us: u64,
-    ) -> Flow {
-        // Not from the hash: no peer may learn where a flow is in the table.
-        let ident = idents.first_of(tcb.tuple());
+    #[inline]
+    pub fn new(tcb: Tcb<Payload>, hash: u64, port: u8, holder: Holder, now_us: u64) -> Flow {
+        // It tells nothing that the sequence number in the same packet does not tell. Not from the
+        // hash: no peer may learn where a flow is in the table.
+        let ident = tcb.snd_una().0 as u16;
         let socket = TcpSocket {
             id: FlowId { group: 0, slot: 0, generation: 0 },
             sendq: SendQueue::default(),
@@ -165,6 +161,7 @@ impl Flow {
             holder,
             waits: Waits::Nowhere,
             ending: Ending::No,
+            is_closed: false,
             touched: false,
             announce_later: false,
             eof_pending: false,
@@ -179,6 +176,7 @@ impl Flow {
         match (self.socket.holder, self.tcb.state()) {
             (_, State::TimeWait) | (Holder::Orphan, State::FinWait2) => Ending::TimeWait,
             (Holder::Orphan, _) => Ending::Orphan,
+            _ if self.socket.is_closed => Ending::Orphan,
             _ => Ending::No,
         }
     }
@@ -206,6 +204,7 @@ impl TcpSocket {
 
     /// Frees the oldest `bytes` announced bytes. Returns how many mbufs became free (they go to
     /// `free`), or `None`, with nothing changed, if fewer were announced.
+    #[inline]
     pub fn release(
         &mut self,
         memory: &PacketMemory,

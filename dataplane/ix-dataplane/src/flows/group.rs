@@ -154,6 +154,7 @@ impl FlowGroup {
     }
 
     /// Adds a flow; `None` if the group is full.
+    #[inline]
     pub fn insert(&mut self, mut flow: Flow) -> Option<FlowId> {
         let hash = flow.socket.hash;
         let slot = self.free_slot()?;
@@ -221,20 +222,24 @@ impl FlowGroup {
         }
     }
 
-    /// Removes a flow; its name is stale from now on.
-    pub fn remove(&mut self, slot: u32) -> Option<Flow> {
-        let entry = self.slot_mut(slot)?;
-        let flow = entry.flow.take()?;
+    /// Removes a flow; its name is stale from now on. Returns which count it was in.
+    #[inline]
+    pub fn remove(&mut self, id: FlowId) -> Option<Ending> {
+        let entry = self.slot_mut(id.slot).filter(|entry| entry.generation == id.generation)?;
+        // A flow is large: it ends where it is.
+        let (hash, ending) = entry.flow.as_ref().map(|f| (f.socket.hash, f.socket.ending))?;
+        entry.flow = None;
         entry.generation = FlowId::next_generation(entry.generation);
-        self.table.remove(flow.socket.hash, slot);
-        self.free.push(slot);
-        self.count(flow.socket.ending, -1);
-        if flow.socket.ending == Ending::TimeWait {
+        self.table.remove(hash, id.slot);
+        self.free.push(id.slot);
+        self.count(ending, -1);
+        if ending == Ending::TimeWait {
             self.drop_ended();
         }
-        Some(flow)
+        Some(ending)
     }
 
+    #[inline]
     fn count(&mut self, ending: Ending, by: i32) {
         match ending {
             Ending::No => {}
@@ -244,6 +249,7 @@ impl FlowGroup {
     }
 
     /// Moves a flow to another count; returns the one that it was in.
+    #[inline]
     pub fn recount(&mut self, id: FlowId, ending: Ending, now_us: u64) -> Option<Ending> {
         let was = core::mem::replace(&mut self.get(id)?.socket.ending, ending);
         self.count(was, -1);
@@ -255,6 +261,7 @@ impl FlowGroup {
         Some(was)
     }
 
+    #[inline]
     fn still_waits(&self, waiting: &Waiting) -> bool {
         self.slot_if_any(waiting.slot).is_some_and(|slot| slot.generation == waiting.generation)
     }
@@ -271,6 +278,9 @@ impl FlowGroup {
             let mut waiting = core::mem::take(&mut self.waiting);
             waiting.retain(|one| self.still_waits(one));
             self.waiting = waiting;
+        }
+        if self.waiting.capacity() > 4 * (self.waiting.len() + CHUNK) {
+            self.waiting.shrink_to(2 * self.waiting.len());
         }
     }
 
@@ -290,6 +300,38 @@ impl FlowGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flows::flow::Holder;
+    use ix_tcp::{Config, Tcb};
+    use ix_wire::{IpAddr, Seq};
+
+    /// Enters some flows in TIME-WAIT, and removes them in another order.
+    #[test]
+    fn the_list_of_those_in_time_wait_becomes_small_again() {
+        const FLOWS: u16 = 5_000;
+        let mut group = FlowGroup::new(3);
+        let config = Config::default();
+        for _ in 0..2 {
+            let ids: Vec<FlowId> = (0..FLOWS)
+                .map(|port| {
+                    let addr = IpAddr::v4([10, 0, 0, 1]);
+                    let (local, remote) = (addr, addr);
+                    let tuple = FlowTuple { local, remote, local_port: 1, remote_port: port };
+                    let tcb = Tcb::connect(&config, tuple, Seq(1), 0, 0);
+                    let flow = Flow::new(tcb, port.into(), 0, Holder::Orphan, 0);
+                    let id = group.insert(flow).expect("room");
+                    group.recount(id, Ending::TimeWait, port.into());
+                    id
+                })
+                .collect();
+            assert_eq!(group.waiting.len(), usize::from(FLOWS));
+            for id in ids.iter().step_by(2).chain(ids.iter().skip(1).step_by(2)) {
+                assert!(group.oldest_waiting().is_some());
+                group.remove(*id);
+            }
+            assert!(group.oldest_waiting().is_none());
+            assert!(group.waiting.capacity() < 16 * CHUNK, "{}", group.waiting.capacity());
+        }
+    }
 
     #[test]
     fn a_connection_at_rest_costs_at_most_512_bytes() {

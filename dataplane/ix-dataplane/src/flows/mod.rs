@@ -3,6 +3,7 @@
 pub mod flow;
 pub mod group;
 pub mod handle;
+mod oldest;
 pub mod sendq;
 mod survey;
 pub mod table;
@@ -16,6 +17,7 @@ use group::{FlowGroup, prefetch_flow};
 use handle::FlowId;
 use ix_proto::GroupSet;
 use ix_wire::{FLOW_GROUPS, Parsed};
+use oldest::Oldest;
 use std::collections::VecDeque;
 
 /// Up to this number flows stay in the cache without prefetching.
@@ -49,6 +51,9 @@ pub(crate) struct Flows {
     pub touched: Vec<FlowId>,
     /// The group and slot at which [`crate::tcp::Tcp::prune`] continues.
     pub pruned: (usize, u32),
+    /// The same of [`crate::tcp::Tcp::rest_idle`].
+    pub rested: (usize, u32),
+    oldest: Oldest,
     relink: VecDeque<Relink>,
     sweep: Option<Sweep>,
 }
@@ -77,6 +82,8 @@ impl Flows {
             wheel: Wheel::new(now_us, 4096),
             touched: Vec::with_capacity(1024),
             pruned: (0, 0),
+            rested: (0, 0),
+            oldest: Oldest::default(),
             relink: VecDeque::new(),
             sweep: None,
         }
@@ -113,6 +120,7 @@ impl Flows {
     }
 
     /// Adds a new flow; `None` if there are too many.
+    #[inline]
     pub fn insert(&mut self, cx: &Context, group: usize, mut flow: Flow) -> Option<FlowId> {
         let config = &cx.shared.config;
         if self.count >= config.flows_max {
@@ -128,16 +136,14 @@ impl Flows {
     }
 
     /// Removes a flow; its handle is stale from now on.
-    pub fn remove(&mut self, cx: &Context, id: FlowId) -> Option<Flow> {
-        let group = self.groups[usize::from(id.group)].as_mut()?;
-        group.get(id)?;
-        let flow = group.remove(id.slot)?;
-        self.count_ending(cx, flow.socket.ending, -1);
+    pub fn remove(&mut self, cx: &Context, id: FlowId) {
+        let group = self.groups[usize::from(id.group)].as_mut();
+        let Some(ending) = group.and_then(|group| group.remove(id)) else { return };
+        self.count_ending(cx, ending, -1);
         let counters = &cx.metrics.counters;
         self.count -= 1;
         counters.flows.set(self.count as u64);
         counters.closed.add(1);
-        Some(flow)
     }
 
     /// Counts a flow as one without a holder, or in TIME-WAIT. [`Self::remove`] subtracts it again.
@@ -149,6 +155,7 @@ impl Flows {
         }
     }
 
+    #[inline]
     fn count_ending(&mut self, cx: &Context, ending: Ending, by: i64) {
         let counters = &cx.metrics.counters;
         match ending {
@@ -163,11 +170,14 @@ impl Flows {
         }
     }
 
-    /// The flow that has been in TIME-WAIT for longest. Looks at all groups.
+    /// The flow that has been in TIME-WAIT for longest.
     #[cold]
-    pub fn oldest_in_time_wait(&self) -> Option<FlowId> {
-        let oldest = self.groups.iter().flatten().filter_map(|group| group.oldest_waiting());
-        oldest.min_by_key(|(since_us, _)| *since_us).map(|(_, id)| id)
+    pub fn oldest_in_time_wait(&mut self, cx: &Context) -> Option<FlowId> {
+        if cx.metrics.counters.time_wait.get() == 0 {
+            return None;
+        }
+        let Flows { groups, oldest, .. } = self;
+        oldest.find(cx.now_us, |group| groups[group].as_ref()?.oldest_waiting())
     }
 
     /// Second pass over a batch: prefetches the flow-table lines of `work`, then the flows.
@@ -273,6 +283,7 @@ impl Flows {
         if let Some(sweep) = &mut self.sweep {
             sweep.groups.remove(number);
         }
+        self.oldest.forget();
         self.groups[number] = Some(group);
     }
 

@@ -147,6 +147,7 @@ impl Tcp {
             FlowOption::SegmentBytes(0) => {}
             FlowOption::SegmentBytes(bytes) => flow.tcb.limit_segments(bytes),
             FlowOption::Congestion(algorithm) => flow.tcb.set_congestion(congestion(algorithm)),
+            FlowOption::Closed => self.let_go(cx.io, cx.flows, FlowId::from_handle(handle)),
             FlowOption::FragmentBytes(_) => return Err(CallError::Invalid),
         }
         Ok(0)
@@ -333,8 +334,7 @@ impl Tcp {
         if let Some(algorithm) = algorithm {
             tcb.set_congestion(congestion(algorithm));
         }
-        let mut flow =
-            Flow::new(tcb, hash, device, Holder::Connecting, &cx.io.idents, cx.io.cx.now_us);
+        let mut flow = Flow::new(tcb, hash, device, Holder::Connecting, cx.io.cx.now_us);
         flow.socket.cookie = cookie;
         flow.socket.owner = cx.io.cx.caller;
         self.make_room(cx.io, cx.flows);

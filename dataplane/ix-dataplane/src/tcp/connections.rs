@@ -3,14 +3,14 @@
 use super::Tcp;
 use super::output::announce;
 use crate::context::Context;
-use crate::flows::flow::{Holder, Payload};
+use crate::flows::flow::{Ending, Flow, Holder, Payload};
 use crate::flows::handle::FlowId;
-use crate::flows::{Flows, flow_and_alarm, flow_of, schedule, touch};
+use crate::flows::{Flows, Groups, flow_and_alarm, flow_of, schedule, touch};
 use crate::io::Io;
 use crate::receive::batch::Work;
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::icmp::IcmpError;
-use ix_tcp::{State, Tcb};
+use ix_tcp::{DeadReason, State, Tcb};
 use ix_wire::{FlowTuple, Seq, TcpHeader, TcpPacket};
 
 /// How the application ends a flow.
@@ -22,18 +22,19 @@ pub(crate) enum End {
     Abort,
 }
 
-/// Most flows that are looked at between two batches while frames are short.
-const PRUNED_AT_ONCE: usize = 256;
+/// Most flows that [`visit_some`] looks at.
+const VISITED_AT_ONCE: usize = 256;
 /// Most flows in TIME-WAIT that are ended for one new flow.
 const RECYCLED_AT_ONCE: usize = 64;
 
 impl Tcp {
     /// Removes a flow with all that it holds; its handle is stale from now on.
     pub fn remove(&mut self, io: &mut Io, flows: &mut Flows, id: FlowId) {
-        let Some(mut flow) = flows.remove(&io.cx, id) else { return };
+        let Some(flow) = flow_of(&mut flows.groups, id) else { return };
         self.listeners.stop_waiting(&mut flow.socket);
         flow.tcb.release(&mut io.of(&mut flow.socket));
         io.cx.bury(&mut flow.socket);
+        flows.remove(&io.cx, id);
         debug_assert!(flows.count > 0 || io.cx.promises.bytes() == 0, "a promise of no flow");
     }
 
@@ -41,25 +42,22 @@ impl Tcp {
     /// every flow may keep. Looks at some flows at a time.
     #[cold]
     pub fn prune(&self, io: &mut Io, flows: &mut Flows) {
-        let (mut left, Flows { groups, pruned, .. }) = (PRUNED_AT_ONCE, flows);
-        for _ in 0..groups.len() {
-            let (number, slot) = pruned;
-            if io.cx.promises.of(*number) > 0
-                && let Some(group) = &mut groups[*number]
-            {
-                while *slot < group.slots() {
-                    if left == 0 {
-                        return;
-                    }
-                    left -= 1;
-                    if let Some(flow) = group.at(*slot) {
-                        flow.tcb.prune(&self.config, &mut io.of(&mut flow.socket));
-                    }
-                    *slot += 1;
-                }
-            }
-            *pruned = ((*number + 1) % groups.len(), 0);
+        let Flows { groups, pruned, .. } = flows;
+        visit_some(io, groups, pruned, |io, flow| {
+            flow.tcb.prune(&self.config, &mut io.of(&mut flow.socket));
+        });
+    }
+
+    /// Where there is little left to promise, takes back what was promised to flows that are idle.
+    /// Looks at some flows at a time.
+    pub fn rest_idle(&self, io: &mut Io, flows: &mut Flows) {
+        if !io.cx.promises.take_short() {
+            return;
         }
+        let Flows { groups, rested, .. } = flows;
+        visit_some(io, groups, rested, |io, flow| {
+            flow.tcb.rest(io.cx.now_us, &mut io.of(&mut flow.socket));
+        });
     }
 
     /// Removes a flow from its listener's backlog.
@@ -96,11 +94,12 @@ impl Tcp {
         if flow.tcb.is_dead() {
             self.remove(io, flows, id);
         } else {
-            let ending = flow.ending();
-            let is_new = ending != flow.socket.ending;
             schedule(wheel, flow, alarm_us);
-            if is_new {
-                flows.recount(&io.cx, id, ending);
+            if flow.tcb.state() != State::Established {
+                let ending = flow.ending();
+                if ending != flow.socket.ending {
+                    flows.recount(&io.cx, id, ending);
+                }
             }
         }
     }
@@ -183,7 +182,7 @@ impl Tcp {
             if flows.count < flows_max {
                 return;
             }
-            let Some(id) = flows.oldest_in_time_wait() else { return };
+            let Some(id) = flows.oldest_in_time_wait(&io.cx) else { return };
             io.cx.metrics.counters.time_wait_recycled.add(1);
             self.remove(io, flows, id);
         }
@@ -195,9 +194,8 @@ impl Tcp {
         let is_full = flows.orphans >= io.cx.shared.config.orphans_max();
         let Flows { groups, touched, .. } = flows;
         let Some(flow) = flow_of(groups, id) else { return };
-        let is_over = matches!(flow.tcb.state(), State::TimeWait | State::SynSent | State::Closed);
         let how = match how {
-            End::Close if is_full && !is_over => {
+            End::Close if is_full && becomes_orphan(flow) => {
                 io.cx.metrics.counters.orphans_reset.add(1);
                 End::Abort
             }
@@ -216,6 +214,62 @@ impl Tcp {
         if !flow.tcb.is_dead() && ending != flow.socket.ending {
             flows.recount(&io.cx, id, ending);
         }
+    }
+
+    /// The application has closed a flow, but keeps the memory of what was not acknowledged. It is
+    /// bounded as if it had given it up.
+    pub fn let_go(&self, io: &mut Io, flows: &mut Flows, id: FlowId) {
+        let is_full = flows.orphans >= io.cx.shared.config.orphans_max();
+        let Flows { groups, touched, .. } = flows;
+        let Some(flow) = flow_of(groups, id) else { return };
+        if is_full && becomes_orphan(flow) {
+            io.cx.metrics.counters.orphans_reset.add(1);
+            flow.tcb.abort(&self.config, io.cx.now_us, &mut io.of(&mut flow.socket));
+            io.cx.flow_dead(&mut flow.socket, DeadReason::Reset);
+            return touch(touched, &mut flow.socket);
+        }
+        flow.socket.is_closed = true;
+        flow.tcb.must_progress(&self.config);
+        let ending = flow.ending();
+        if ending != flow.socket.ending {
+            flows.recount(&io.cx, id, ending);
+        }
+    }
+}
+
+/// Whether a flow that is closed now adds to those without a holder.
+fn becomes_orphan(flow: &Flow) -> bool {
+    let state = flow.tcb.state();
+    let waits = matches!(state, State::TimeWait | State::FinWait2 | State::SynSent | State::Closed);
+    !waits && flow.socket.ending == Ending::No
+}
+
+/// Looks at the next flows of groups in which large windows are promised; `at` is the group and
+/// slot at which it continues.
+fn visit_some(
+    io: &mut Io,
+    groups: &mut Groups,
+    at: &mut (usize, u32),
+    mut visit: impl FnMut(&mut Io, &mut Flow),
+) {
+    let mut left = VISITED_AT_ONCE;
+    for _ in 0..groups.len() {
+        let (number, slot) = at;
+        if io.cx.promises.of(*number) > 0
+            && let Some(group) = &mut groups[*number]
+        {
+            while *slot < group.slots() {
+                if left == 0 {
+                    return;
+                }
+                left -= 1;
+                if let Some(flow) = group.at(*slot) {
+                    visit(io, flow);
+                }
+                *slot += 1;
+            }
+        }
+        *at = ((*number + 1) % groups.len(), 0);
     }
 }
 

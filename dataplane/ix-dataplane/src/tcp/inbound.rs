@@ -250,8 +250,7 @@ impl Tcp {
             SynVerdict::Accept => {
                 let mut tcb = self.new_passive(&cx.io.cx, &packet.header, tuple, floor);
                 tcb.syn_mark(packet.ip.ecn);
-                let mut flow =
-                    Flow::new(tcb, work.hash, work.port, Holder::Embryonic, &cx.io.idents, now_us);
+                let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Embryonic, now_us);
                 (flow.socket.listener, flow.socket.owner) = (slot, owner);
                 flow.socket.waits = Waits::HalfOpen;
                 self.make_room(cx.io, cx.flows);
@@ -302,8 +301,7 @@ impl Tcp {
         if !listening.backlog.on_cookie() {
             return cx.done(seg, mbuf).and(Err(LocalDrop::Backlog.into()));
         }
-        let mut flow =
-            Flow::new(tcb, work.hash, work.port, Holder::Knocking, &cx.io.idents, now_us);
+        let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Knocking, now_us);
         (flow.socket.listener, flow.socket.owner) = (slot, owner);
         self.make_room(cx.io, cx.flows);
         match cx.flows.insert(&cx.io.cx, usize::from(work.group), flow) {

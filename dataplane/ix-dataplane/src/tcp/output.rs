@@ -151,7 +151,12 @@ impl Output<Payload> for FlowOutput<'_> {
     }
 
     fn receive_room(&self, promised: u32) -> u32 {
-        further_bytes(&self.io.cx, &self.io.ports, promised).try_into().unwrap_or(u32::MAX)
+        let cx = &self.io.cx;
+        let room = further_bytes(cx, &self.io.ports, promised);
+        if room < cx.shared.config.tcp.rcv_buf_max_bytes.into() {
+            cx.promises.run_short();
+        }
+        room.try_into().unwrap_or(u32::MAX)
     }
 
     fn promise(&mut self, before: u32, now: u32) {
@@ -284,7 +289,7 @@ impl Context {
         self.attached.push(socket.owner, Event::Connected { cookie, handle, outcome });
     }
 
-    fn flow_dead(&mut self, socket: &mut TcpSocket, reason: DeadReason) {
+    pub(crate) fn flow_dead(&mut self, socket: &mut TcpSocket, reason: DeadReason) {
         match socket.holder {
             Holder::Connecting => {
                 let error = match reason {
