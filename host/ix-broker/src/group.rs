@@ -16,8 +16,8 @@
 //! The groups are below this process's own, so that a service manager still finds the program.
 //! Their name has this process's number, and a random one, so that it is never that of an earlier
 //! process with this number: they are removed at the end, or, if this process is killed, by another
-//! run. That one knows it by a lock (flock) on the group's folder, which this process holds: a
-//! process's number says nothing to whoever is in another PID namespace.
+//! run ([`crate::group_locks`]).
+use crate::group_locks::{self, GroupLock};
 use ix_problem::{Problem, Result};
 use ix_sys::process::Process;
 use ix_sys::random;
@@ -25,7 +25,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Names of groups begin with this.
 const PREFIX: &str = "ix-";
@@ -41,9 +41,6 @@ const BROKER: &str = "broker";
 const LEAVING: Duration = Duration::from_millis(100);
 /// Longest time to end all processes of a group.
 const ENDING: Duration = Duration::from_secs(1);
-
-/// A group is not removed by another run before this time: its owner may not have locked it yet.
-const LOCKING: Duration = Duration::from_secs(10);
 
 /// What bounds a program.
 #[derive(Clone, Debug, Default)]
@@ -74,8 +71,8 @@ pub struct Group {
     needed: bool,
     /// Tells them from those of an earlier process with this one's number.
     mark: u32,
-    /// Folders that no other run removes as long as these are open.
-    locks: Vec<File>,
+    /// No other run removes them as long as this is there.
+    lock: Option<GroupLock>,
 }
 
 /// Where this process's own group of a hierarchy is.
@@ -88,7 +85,7 @@ struct Place {
 }
 
 impl Group {
-    /// Makes the groups. An error only if a bound was asked for that no group can have.
+    /// Makes the groups, and removes what killed runs have left. An error only if a bound was asked for that no group can have.
     pub fn make(bounds: &Bounds) -> Result<Group> {
         let needed = bounds.pids.is_some() || bounds.memory_bytes.is_some();
         let mut mark = [0; 4];
@@ -99,8 +96,9 @@ impl Group {
         (group.needed, group.mark) = (needed, mark);
         let (mut has_pids, mut has_memory) = (Err(none()), Err(none()));
         let read = |path| fs::read_to_string(path).unwrap_or_default();
-        for place in places(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo")) {
-            sweep(&place.folder);
+        let places = places(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
+        group.claim(&places);
+        for place in places {
             let Ok(Some(folder)) = group.add(&place) else { continue };
             let has = |name: &str| place.is_v2 || place.controllers.iter().any(|c| c == name);
             if has("pids") && has_pids.is_err() {
@@ -171,13 +169,25 @@ impl Group {
         }
     }
 
+    /// The name of its groups.
+    fn name(&self) -> String {
+        format!("{PREFIX}{}-{:08x}", std::process::id(), self.mark)
+    }
+
+    /// Removes what killed runs have left, and keeps other runs from removing the groups that are
+    /// made in these places. Where no such claim can be made nobody removes them but this run.
+    fn claim(&mut self, places: &[Place]) {
+        let Ok(folder) = group_locks::folder() else { return };
+        group_locks::sweep(&folder, remove_run);
+        let name = self.name();
+        let groups = places.iter().map(|place| place.folder.join(&name)).collect();
+        self.lock = GroupLock::take(&folder, &name, groups).ok();
+    }
+
     /// Makes the groups of a hierarchy; returns that of the program alone, if there is one.
     fn add(&mut self, place: &Place) -> io::Result<Option<PathBuf>> {
-        let name = format!("{PREFIX}{}-{:08x}", std::process::id(), self.mark);
-        let run = place.folder.join(name);
+        let run = place.folder.join(self.name());
         fs::create_dir(&run)?;
-        // Without it another run may remove the group while nobody is in it.
-        self.locks.extend(lock(&run).ok());
         if !place.is_v2 {
             self.all.push(run.clone());
             self.joins.push(join_of(&run)?);
@@ -314,35 +324,12 @@ fn end_members(folder: &Path) -> bool {
     members.is_empty()
 }
 
-/// Removes the groups of runs that were killed.
-fn sweep(parent: &Path) {
-    let Ok(entries) = fs::read_dir(parent) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let name = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-        let pid = name.and_then(|name| name.split('-').next()?.parse::<u32>().ok());
-        let is_old = || {
-            let made = entry.metadata().and_then(|of| of.modified());
-            let age = made.ok().and_then(|made| SystemTime::now().duration_since(made).ok());
-            age.is_some_and(|age| age > LOCKING)
-        };
-        if pid.is_none() || !is_old() {
-            continue;
-        }
-        // Its owner has it as long as that lives.
-        let Ok(_lock) = lock(&entry.path()) else { continue };
-        // Fails as long as one of its processes runs.
-        for below in [PROGRAM, DATAPLANE, BROKER, ""] {
-            let _ = fs::remove_dir(entry.path().join(below));
-        }
+/// Removes a group of a run that was killed, with those below it. Fails as long as one of its
+/// processes runs.
+fn remove_run(run: &Path) {
+    for below in [PROGRAM, DATAPLANE, BROKER, ""] {
+        let _ = fs::remove_dir(run.join(below));
     }
-}
-
-/// Locks a folder as long as what this returns is open. Does not wait.
-fn lock(folder: &Path) -> io::Result<File> {
-    let folder = File::open(folder)?;
-    folder.try_lock()?;
-    Ok(folder)
 }
 
 /// The places of this process's own groups, of what the kernel says of a process and of its mounts
@@ -409,39 +396,6 @@ mod tests {
         // A group above what is mounted here.
         assert_eq!(places("8:memory:/\n", mounts), []);
         assert_eq!(places("x\n::\n", ""), []);
-    }
-
-    /// Whoever has a group holds its lock, in whatever PID namespace that process is.
-    #[test]
-    fn what_killed_runs_leave_is_removed_and_nothing_else() {
-        let parent = std::env::temp_dir().join(format!("ix-groups-{}", std::process::id()));
-        let own = format!("ix-{}-0000abcd", std::process::id());
-        // No process has so large a number, at least here.
-        let [held, new] = ["ix-4194305-89abcdef", "ix-4194306"];
-        let program = "ix-4194305-01234567/program";
-        for name in ["ix-4194305", program, "ix-x", "other", &own, held, new] {
-            fs::create_dir_all(parent.join(name)).expect("a folder");
-        }
-        let lock = lock(&parent.join(held)).expect("nobody has it");
-        let old = SystemTime::now() - 2 * LOCKING;
-        for entry in fs::read_dir(&parent).expect("folder").flatten() {
-            if entry.file_name() != new {
-                let folder = File::open(entry.path()).expect("a folder");
-                folder.set_modified(old).expect("its time");
-            }
-        }
-        let swept = || {
-            sweep(&parent);
-            let entries = fs::read_dir(&parent).expect("folder").flatten();
-            let mut left: Vec<_> =
-                entries.map(|entry| entry.file_name().into_string().expect("text")).collect();
-            left.sort();
-            left
-        };
-        assert_eq!(swept(), [held, new, "ix-x", "other"]);
-        drop(lock);
-        assert_eq!(swept(), [new, "ix-x", "other"]);
-        fs::remove_dir_all(parent).expect("removed");
     }
 
     /// Needs no control groups: their files read like others.

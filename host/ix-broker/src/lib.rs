@@ -10,7 +10,7 @@
 //!   connections.
 //! * [`apart`]: a dataplane in a process of its own; [`own_user`]: its user; [`attached`]: the
 //!   program's processes that share it; `kin`: which processes are the program's.
-//! * [`group`]: the control group of a program.
+//! * [`group`]: the control group of a program; `group_locks`: which run has which groups.
 //! * [`program_root`]: a program that must be root; [`low_ports`] binds ports for it, and `view` is
 //!   what it sees of the machine's files.
 //! * `devices`: links that go down and come back, peers that come and go.
@@ -26,6 +26,7 @@ pub mod control;
 mod counters;
 mod devices;
 pub mod group;
+mod group_locks;
 mod kin;
 pub mod leftovers;
 pub mod link_rates;

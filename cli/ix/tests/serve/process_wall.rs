@@ -557,7 +557,7 @@ signal.pause()
 ";
 
 /// A program is in a control group of its run alone, where one can be made. It is removed with the
-/// run, or by the next one if the run was killed.
+/// run, or by the next one if the run was killed, whoever has locked its folder.
 #[test]
 fn a_program_is_bounded_by_a_group_that_goes_with_its_run() {
     let name = "a_program_is_bounded_by_a_group_that_goes_with_its_run";
@@ -591,6 +591,17 @@ fn a_program_is_bounded_by_a_group_that_goes_with_its_run() {
     signal(killed, libc::SIGKILL);
     service.process.wait(PATIENCE);
     assert!(left(killed), "nobody has removed it yet");
+    let groups = std::fs::read_dir(&folder).expect("a folder").flatten();
+    let is_its = |name: &str| name.starts_with(&format!("ix-{killed}-"));
+    let mut names = groups.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let group = folder.join(names.find(|name| is_its(name)).expect("a group"));
+    let mut other = Command::new("setpriv");
+    other.args(["--reuid", USER, "--clear-groups", "flock"]).arg(&group);
+    let other = Process::start({
+        other.args(["sh", "-c", "echo locked; sleep 60"]);
+        other
+    });
+    other.wait_for("locked", PATIENCE);
     // Its orphans have its group for a moment.
     eventually("the group is removed by another run", || {
         net.serve_with(&DOMAIN, &["64"]).finish(PATIENCE);

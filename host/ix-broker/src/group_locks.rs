@@ -1,0 +1,166 @@
+//! Which run has which control groups. For each run there is a file that lists them, and whose lock
+//! (flock) the run holds as long as it lives: another run removes what is left of one that was
+//! killed. A process's number says nothing to whoever is in another PID namespace.
+//!
+//! The files are in a folder that no other user may enter. Whoever can open a file can lock it for
+//! ever, and everybody can open the folders of control groups.
+use ix_problem::{Problem, Result};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Below the folder of control sockets, which is this user's.
+const FOLDER: &str = "groups";
+/// Between the groups in a file.
+const SEPARATOR: u8 = 0;
+
+/// The groups of a run, which no other run removes. Dropping this removes the file, if no group is
+/// left.
+#[derive(Debug)]
+pub struct GroupLock {
+    _locked: File,
+    path: PathBuf,
+    groups: Vec<PathBuf>,
+}
+
+/// Where the files are: a folder that belongs to this user, and that no other one may enter.
+pub fn folder() -> Result<PathBuf> {
+    let folder = crate::control::folder()?.join(FOLDER);
+    let problem = |e| Problem::new(format!("cannot use {}", folder.display()), e);
+    make(&folder).map_err(problem)?;
+    Ok(folder)
+}
+
+fn make(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    // Not of what a symbolic link leads to.
+    let found = fs::symlink_metadata(folder)?;
+    let is_ours = found.is_dir() && found.uid() == ix_sys::process::user_id();
+    let is_private = found.mode() & 0o077 == 0;
+    if is_ours && is_private { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+}
+
+impl GroupLock {
+    /// Claims these groups, before they are made. An error if another run has a file of this name.
+    pub fn take(folder: &Path, name: &str, groups: Vec<PathBuf>) -> io::Result<GroupLock> {
+        let path = folder.join(name);
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&path)?;
+        file.try_lock()?;
+        // Another run may have had the lock for a moment, and found a file without groups.
+        if file.metadata()?.nlink() == 0 {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let separator: &[u8] = &[SEPARATOR];
+        let names: Vec<&[u8]> = groups.iter().map(|group| group.as_os_str().as_bytes()).collect();
+        file.write_all(&names.join(separator))?;
+        Ok(GroupLock { _locked: file, path, groups })
+    }
+}
+
+impl Drop for GroupLock {
+    fn drop(&mut self) {
+        // A process that the program has left behind keeps a group. Another run removes both.
+        if !self.groups.iter().any(|group| group.exists()) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes the groups of runs that were killed, by `remove`, and their files.
+pub fn sweep(folder: &Path, mut remove: impl FnMut(&Path)) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let mut options = OpenOptions::new();
+        let Ok(mut file) = options.read(true).custom_flags(libc::O_NOFOLLOW).open(&path) else {
+            continue;
+        };
+        let mut names = Vec::new();
+        // Its owner has the lock as long as that lives.
+        if file.try_lock().is_err() || file.read_to_end(&mut names).is_err() {
+            continue;
+        }
+        let groups =
+            names.split(|byte| *byte == SEPARATOR).map(|name| Path::new(OsStr::from_bytes(name)));
+        // A file lists groups of its own name.
+        let groups: Vec<_> = groups.filter(|group| group.file_name() == path.file_name()).collect();
+        groups.iter().for_each(|group| remove(group));
+        if !groups.iter().any(|group| group.exists()) {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn scratch(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("ix-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        folder
+    }
+
+    #[test]
+    fn what_killed_runs_leave_is_removed_and_nothing_else() {
+        let folder = scratch("group-locks");
+        let (locks, groups) = (folder.join("locks"), folder.join("groups"));
+        make(&locks).expect("a folder");
+        let take = |name: &str| {
+            let group = groups.join(name);
+            let lock = GroupLock::take(&locks, name, vec![group.clone()]).expect("nobody has it");
+            fs::create_dir_all(&group).expect("a group");
+            lock
+        };
+        let (living, killed) = (take("ix-1-a"), take("ix-2-b"));
+        // Dropping it would be an orderly end.
+        let mut killed = std::mem::ManuallyDrop::new(killed);
+        killed._locked = File::open("/dev/null").expect("a file");
+        let foreign = groups.join("other");
+        fs::create_dir_all(&foreign).expect("a group");
+        fs::write(locks.join("ix-3-c"), foreign.as_os_str().as_bytes()).expect("a file");
+        // Another user can open and lock the folder of a group.
+        let other = File::open(groups.join("ix-2-b")).expect("a folder");
+        other.lock().expect("nobody has it");
+        sweep(&locks, |group| fs::remove_dir(group).expect("removed"));
+        let names = |folder: &Path| {
+            let entries = fs::read_dir(folder).expect("a folder").flatten();
+            let mut names: Vec<_> =
+                entries.map(|entry| entry.file_name().into_string().expect("text")).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(
+            (names(&groups), names(&locks)),
+            (vec!["ix-1-a".to_owned(), "other".to_owned()], vec!["ix-1-a".to_owned()],)
+        );
+        fs::remove_dir(groups.join("ix-1-a")).expect("removed");
+        drop(living);
+        assert!(names(&locks).is_empty());
+        fs::remove_dir_all(folder).expect("removed");
+    }
+
+    #[test]
+    fn a_folder_that_others_may_enter_or_have_made_is_not_used() {
+        let folder = scratch("group-folders");
+        let [own, open, link] = ["own", "open", "link"].map(|name| folder.join(name));
+        make(&own).expect("made");
+        make(&own).expect("there already");
+        fs::create_dir(&open).expect("made");
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).expect("a mode");
+        make(&open).expect_err("others may enter it");
+        symlink(&own, &link).expect("a link");
+        make(&link).expect_err("a link");
+        // Nor is a file that is there already.
+        symlink("/dev/null", own.join("ix-1")).expect("a link");
+        GroupLock::take(&own, "ix-1", Vec::new()).expect_err("a link");
+        fs::remove_dir_all(folder).expect("removed");
+    }
+}
