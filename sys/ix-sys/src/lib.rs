@@ -25,6 +25,7 @@ pub mod poll;
 pub mod probe;
 pub mod process;
 pub mod random;
+mod scarcity;
 pub mod scheduling;
 pub mod signal;
 pub mod socket;
@@ -39,6 +40,7 @@ pub use epoll::Epoll;
 pub use error::Error;
 pub use interface::Interface;
 pub use mapping::{Mapping, zeroed_words};
+pub use scarcity::Scarcity;
 
 use std::io;
 

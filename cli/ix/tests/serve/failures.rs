@@ -2,11 +2,16 @@
 //! stays behind.
 use crate::support;
 use crate::support::frames::{self, ACK, Macs, PSH, RST, SYN, Seen, Segment};
-use crate::support::process::{cpu_time, is_alive, signal, state_and_parent};
+use crate::support::process::{
+    Process, cpu_time, descriptors_below, is_alive, signal, state_and_parent,
+};
 use crate::support::traffic::{self, Steady, close, echo, message};
 use crate::support::{Nic, PATIENCE, SERVICE, Service, TestNet, connect, eventually};
 use ix_testbed::PacketSocket;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -74,6 +79,74 @@ fn an_interface_that_is_removed_is_told() {
         service.process.check();
         service.process.terminate();
     }
+}
+
+/// `ix run` has no descriptor left when clients of all its sockets connect. They wait; it does not
+/// spin, and serves them when it has descriptors again.
+#[test]
+fn a_broker_without_descriptors_accepts_later() {
+    const MOST: u64 = 128;
+    /// What it inherits leaves room for fewer clients than it takes.
+    const LIMITED: &str = "
+ulimit -n 128
+for ((n = 40; n <= 110; n++)); do eval \"exec $n</dev/null\"; done
+exec \"$@\"
+";
+    let folder = std::env::temp_dir().join(format!("ix-descriptors-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let (control, link) = (folder.join("control.sock"), folder.join("link"));
+    let mut command = Command::new("bash");
+    command.args(["-c", LIMITED, "bash", env!("CARGO_BIN_EXE_ix"), "run"]);
+    command.args(["--domain", "process", "--addr", "10.79.0.2/24", "--nic"]);
+    command.arg(format!("memif:{},role=server", link.display()));
+    command.args(["--metrics", "127.0.0.1:0", "--control"]).arg(&control);
+    command.arg("--").arg(support::build_echo()).arg("64");
+    let process = Process::start(command);
+    process.wait_for("ready", PATIENCE);
+    let metrics = process.wait_for("ix: metrics at http://", PATIENCE);
+    let metrics = metrics.trim_start_matches("ix: metrics at http://").trim_end_matches("/metrics");
+    let greeted = |stream: &UnixStream| {
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).expect("a greeting");
+        assert!(line.contains("hello"), "{line}");
+    };
+    // Clients that it has already take what is left.
+    let read_only = control.with_extension("ro.sock");
+    let mut clients = Vec::new();
+    while descriptors_below(process.pid(), MOST) < MOST {
+        let client = UnixStream::connect(&read_only).expect("connects");
+        greeted(&client);
+        clients.push(client);
+        assert!(clients.len() < 32, "one takes another one's place");
+    }
+    let operators = [&control, &read_only].map(|path| UnixStream::connect(path).expect("connects"));
+    let mut scrape = TcpStream::connect(metrics).expect("connects");
+    scrape.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("asks");
+    let at = link.to_str().expect("text");
+    let peer = ix_sys::socket::connect_unix(libc::SOCK_SEQPACKET, at).expect("connects");
+    let why = "no client can be accepted (Too many open files";
+    for of in [control.to_str().expect("text"), "memif:"] {
+        eventually("it is said", || {
+            let said = process.said();
+            said.iter().any(|line| line.starts_with(&format!("ix: {of}")) && line.contains(why))
+        });
+    }
+    let used = cpu_time(process.pid());
+    std::thread::sleep(Duration::from_secs(1));
+    let used = cpu_time(process.pid()) - used;
+    assert!(used < Duration::from_millis(200), "a busy loop: {used:?} in a second");
+    let lines = process.said().iter().filter(|line| line.contains(why)).count();
+    assert_eq!(lines, 2, "{:#?}", process.said());
+    drop(clients);
+    operators.iter().for_each(greeted);
+    scrape.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut page = String::new();
+    scrape.read_to_string(&mut page).expect("a page");
+    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+    assert!(ix_sys::poll::is_readable(&peer, PATIENCE).expect("a greeting"));
+    process.terminate();
+    std::fs::remove_dir_all(folder).expect("removed");
 }
 
 /// A machine that stops while answers are on their way to it, and comes back without a memory.

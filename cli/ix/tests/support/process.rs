@@ -119,6 +119,13 @@ fn read(
     })
 }
 
+/// Number of descriptors of a process with numbers below this one.
+pub fn descriptors_below(pid: i32, number: u64) -> u64 {
+    let all = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").flatten();
+    let numbers = all.filter_map(|fd| fd.file_name().to_str()?.parse::<u64>().ok());
+    numbers.filter(|fd| *fd < number).count() as u64
+}
+
 /// Processor time that a process has used, all its threads together.
 pub fn cpu_time(pid: i32) -> Duration {
     let mut clock = 0;

@@ -9,7 +9,7 @@ use ix_problem::{Problem, Result};
 use ix_proto::control::{
     Answer, Hello, Line, Look, PROTOCOL, Refusal, Refused, Request, Role, Topic,
 };
-use ix_sys::{socket, user_namespace};
+use ix_sys::{Scarcity, socket, user_namespace};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Write};
 use std::net::TcpListener;
@@ -72,6 +72,7 @@ pub struct Server {
     scrapes: BTreeMap<u64, Scrape>,
     next_peer: u64,
     refusals: Refusals,
+    scarcity: Scarcity,
 }
 
 impl Server {
@@ -93,6 +94,7 @@ impl Server {
             scrapes: BTreeMap::new(),
             next_peer: FIRST_PEER,
             refusals: Refusals::default(),
+            scarcity: Scarcity::default(),
         })
     }
 
@@ -121,11 +123,14 @@ impl Server {
             peer.pending.into_iter().chain(snapshot).min()
         };
         let scrapes = self.scrapes.values().map(|scrape| scrape.until);
-        self.peers.values().filter_map(due).chain(scrapes).min()
+        self.peers.values().filter_map(due).chain(scrapes).chain(self.scarcity.until()).min()
     }
 
     /// Does one step for each client that is ready.
     pub fn serve(&mut self, backend: &mut impl Backend, now: Instant) {
+        if self.scarcity.has_passed(now) {
+            self.watch_listeners(true);
+        }
         for (token, gone) in self.poller.ready() {
             match token {
                 OPERATOR => self.accept(Role::Operator, backend, now),
@@ -164,7 +169,10 @@ impl Server {
             Role::Operator => &self.sockets.operator,
             Role::ReadOnly => &self.sockets.read_only,
         };
-        let Ok((stream, _)) = listener.accept() else { return };
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(e) => return self.accepts_nobody(&e, now),
+        };
         if role == Role::Operator
             && let Err(why) = must_be_operator(&stream)
         {
@@ -183,6 +191,28 @@ impl Server {
         self.with(token, |peer, _| peer.say(&Line::Hello(hello).write()?));
     }
 
+    /// Begins a pause if `accept` has failed for want of something. Clients wait in the queues of
+    /// their sockets meanwhile.
+    fn accepts_nobody(&mut self, error: &io::Error, now: Instant) {
+        if let Some(line) = self.scarcity.failed(error, now) {
+            eprintln!("ix: {}: {line}", self.path().display());
+        }
+        if self.scarcity.until().is_some() {
+            self.watch_listeners(false);
+        }
+    }
+
+    /// Watches all listeners, or none of them.
+    fn watch_listeners(&self, yes: bool) {
+        let Sockets { operator, read_only, .. } = &self.sockets;
+        let both = [(operator.as_fd(), OPERATOR), (read_only.as_fd(), READ_ONLY)];
+        let metrics = self.metrics.iter().map(|listener| (listener.as_fd(), METRICS));
+        for (fd, token) in both.into_iter().chain(metrics) {
+            // An error leaves it as it is: it fails again, or is tried again after the pause.
+            let _ = self.poller.change(fd, token, yes, false);
+        }
+    }
+
     /// Tells a client that never becomes one, so that it takes nobody's place.
     fn refuse(&mut self, stream: &UnixStream, why: &Refusal) {
         self.refusals.count(why);
@@ -195,7 +225,11 @@ impl Server {
     }
 
     fn accept_scrape(&mut self, now: Instant) {
-        let Some(Ok((stream, _))) = self.metrics.as_ref().map(TcpListener::accept) else { return };
+        let stream = match self.metrics.as_ref().map(TcpListener::accept) {
+            Some(Ok((stream, _))) => stream,
+            Some(Err(e)) => return self.accepts_nobody(&e, now),
+            None => return,
+        };
         if self.scrapes.len() >= SCRAPES_MAX {
             self.scrapes.pop_first();
         }

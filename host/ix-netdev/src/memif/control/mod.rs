@@ -15,7 +15,7 @@ use crate::device::{DeviceEvent, DeviceUpdate, SharedMemory};
 use client::ClientSession;
 use ix_nic::memif::{Direction, Plan, QUEUES_MAX, Receiver};
 use ix_nic::{DeviceChange, MemifRole, SetReta, initial_queue};
-use ix_sys::Mapping;
+use ix_sys::{Mapping, Scarcity};
 use ix_wire::FLOW_GROUPS;
 use refusal::Refusal;
 use server::ServerSession;
@@ -115,6 +115,7 @@ pub struct Control {
     state: State,
     /// The last line. It is not repeated directly.
     said: String,
+    scarcity: Scarcity,
 }
 
 /// A listening socket. Its file is removed with it.
@@ -169,6 +170,7 @@ impl Control {
             flow_hash_key,
             state: State::Waiting { retry_at: Instant::now() },
             said: String::new(),
+            scarcity: Scarcity::default(),
         }
     }
 
@@ -184,7 +186,8 @@ impl Control {
 
     /// See [`crate::OpenedDevice::watch_fds`].
     pub fn watch_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let listener = self.listener.as_ref().map(|l| l.socket.as_fd());
+        let listens = self.scarcity.until().is_none();
+        let listener = self.listener.as_ref().filter(|_| listens).map(|l| l.socket.as_fd());
         let peer = match &self.state {
             State::Waiting { .. } => None,
             State::Handshake { socket, .. } | State::Up { socket } => Some(socket.as_fd()),
@@ -195,10 +198,11 @@ impl Control {
     /// See [`crate::OpenedDevice::service_in_ms`].
     pub fn service_in_ms(&self) -> Option<u64> {
         let at = match (&self.state, self.role) {
-            (State::Waiting { retry_at }, MemifRole::Client) => *retry_at,
-            (State::Handshake { deadline, .. }, _) => *deadline,
-            _ => return None,
+            (State::Waiting { retry_at }, MemifRole::Client) => Some(*retry_at),
+            (State::Handshake { deadline, .. }, _) => Some(*deadline),
+            _ => None,
         };
+        let at = at.into_iter().chain(self.scarcity.until()).min()?;
         let left = at.saturating_duration_since(Instant::now());
         Some(left.as_micros().div_ceil(1000) as u64)
     }
@@ -227,9 +231,18 @@ impl Control {
     /// Accepts a peer. A second peer is told that there is one already, and a process of another
     /// user that it may not be the peer.
     fn accept(&mut self, now: Instant, events: &mut Vec<DeviceEvent>) {
-        while let Some(listener) = &self.listener
-            && let Ok(socket) = socket::accept(listener.socket.as_fd())
+        self.scarcity.has_passed(now);
+        while self.scarcity.until().is_none()
+            && let Some(listener) = &self.listener
         {
+            let socket = match socket::accept(listener.socket.as_fd()) {
+                Ok(socket) => socket,
+                Err(e) => {
+                    let line = self.scarcity.failed(&e, now);
+                    line.into_iter().for_each(|line| self.say(&line, events));
+                    return;
+                }
+            };
             if let Err(why) = self.spec.check_peer(socket.as_fd()) {
                 let refused = Message::Disconnect("your user may not be the peer".to_owned());
                 let _ = socket::send(socket.as_fd(), &refused.encode(), None);
