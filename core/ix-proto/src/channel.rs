@@ -26,8 +26,14 @@ pub enum FromImage {
     },
     /// The dataplane stands; the program starts.
     Ready,
-    /// The dataplane cannot start, and why; the image ends itself.
-    Failed(String),
+    /// The dataplane cannot start, or a process of the program cannot have it; the image ends
+    /// itself, unless the program runs in it.
+    Failed {
+        /// What the process's hello said; 0: the dataplane's own, or no hello was said.
+        asker: u64,
+        /// The reason.
+        why: String,
+    },
     /// The update of this number was read: the next one may come.
     Taken {
         /// Number of the device in the configuration.
@@ -94,7 +100,7 @@ codec_enum!(FromImage {
     0 = Hello { pid, asker },
     1 = Attached { device, queue },
     2 = Ready,
-    3 = Failed(why),
+    3 = Failed { asker, why },
     4 = Taken { device, serial },
     5 = Updated { device, queue, serial },
     6 = UpdateFailed { device, serial, why },
@@ -211,7 +217,7 @@ mod tests {
                 FromImage::Parted { number: device },
                 FromImage::Attached { device, queue },
                 FromImage::Ready,
-                FromImage::Failed(text.clone()),
+                FromImage::Failed { asker: serial, why: text.clone() },
                 FromImage::Taken { device, serial },
                 FromImage::Updated { device, queue, serial },
                 FromImage::UpdateFailed { device, serial, why: text.clone() },

@@ -5,7 +5,7 @@ use crate::faults;
 use crate::gate;
 use crate::later;
 use crate::linux_thread;
-use crate::program;
+use crate::program::{self, Failure};
 use crate::signals::SignalWatch;
 use crate::survivor::{self, Provisions};
 use crate::sys;
@@ -89,12 +89,12 @@ pub fn start_later() -> i64 {
     let channel = ManuallyDrop::new(Channel::from_fd(fd));
     let started = match later::domain() {
         Domain::Process => program::attach(&channel, later::reserved(), later::STARTER.start),
-        domain => start(&channel, later::reserved(), domain, true),
+        domain => start(&channel, later::reserved(), domain, true).map_err(Failure::from),
     };
     match started {
         Ok(header) => header.expose_provenance() as i64,
-        Err(why) => {
-            let _ = channel.send(&FromImage::Failed(why).encode(), &[]);
+        Err(failure) => {
+            let _ = channel.send(&failure.told().encode(), &[]);
             0
         }
     }

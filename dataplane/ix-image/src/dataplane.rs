@@ -52,7 +52,7 @@ pub fn main(channel: Channel) -> c_int {
         Ok(()) => 0,
         Err(why) => {
             // If the broker is gone too, nothing can be reported.
-            let _ = channel.send(&FromImage::Failed(why).encode(), &[]);
+            let _ = channel.send(&FromImage::Failed { asker: 0, why }.encode(), &[]);
             1
         }
     }

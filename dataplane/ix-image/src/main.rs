@@ -46,8 +46,9 @@ mod wall;
 
 use arguments::{Arguments, Domain};
 use ix_entry::{Channel, ReservedFds};
-use ix_proto::{Codec, FromImage};
+use ix_proto::Codec;
 use load::Request;
+use program::Failure;
 use std::ffi::{c_char, c_int};
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -82,7 +83,8 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char, env: *const *const c
         (None, Some(request)) => request.load(),
         (None, None) => Err("the image was started by hand".to_owned()),
     };
-    let started = boot::can_start().and(arguments).and_then(|arguments| {
+    let arguments = boot::can_start().and(arguments).map_err(Failure::from);
+    let started = arguments.and_then(|arguments| {
         let address = begin(&channel, &arguments)?;
         Ok((arguments, address))
     });
@@ -90,16 +92,16 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char, env: *const *const c
         // SAFETY: the launcher has read both from the stopped process, or we have made both, and no
         // code of the program has run since. The channel stays open.
         Ok((arguments, address)) => unsafe { resume::program(&arguments, address) },
-        Err(why) => {
+        Err(failure) => {
             // If the broker is gone too, nothing can be reported.
-            let _ = channel.send(&FromImage::Failed(why).encode(), &[]);
+            let _ = channel.send(&failure.told().encode(), &[]);
             1
         }
     }
 }
 
 /// Starts the dataplane, now or later; returns the address that the program gets.
-fn begin(channel: &Channel, arguments: &Arguments) -> Result<usize, String> {
+fn begin(channel: &Channel, arguments: &Arguments) -> Result<usize, Failure> {
     let reserved = reserved()?;
     // A dataplane in another process may end, and this one then asks for the next.
     if arguments.later || matches!(arguments.domain, Domain::Process) {

@@ -1,7 +1,7 @@
 //! A dataplane in a process of its own, as its broker sees it: starts it, gives it what it begins
 //! with, and gives the program what the two share.
 use crate::attached::{Attached, Shared};
-use crate::clients::Clients;
+use crate::clients::{Clients, Waited};
 use crate::own_user::OwnUser;
 use ix_entry::Channel;
 use ix_launch::{Child, Conversation, DataplaneProcess, Exit, Image, LaunchError, ServeError};
@@ -38,8 +38,9 @@ pub struct Apart {
     died: u64,
     /// The processes of the program that share the dataplane.
     attached: Attached,
-    /// The process that was told what it shares with the dataplane and has not mapped it yet.
-    mapping: Option<u32>,
+    /// The process that was told what it shares with the dataplane and has not mapped it yet, and
+    /// what its hello said.
+    mapping: Option<(u32, u64)>,
     /// The process that is to be told it.
     untold: Option<Untold>,
 }
@@ -75,6 +76,9 @@ pub enum BeginError {
     /// It takes too long.
     #[error("the dataplane did not start within {} s", STARTING.as_secs())]
     Late,
+    /// The process that it was for, or the program, has ended meanwhile.
+    #[error("the process that asked for the dataplane has ended")]
+    Unneeded,
 }
 
 impl BeginError {
@@ -237,6 +241,7 @@ impl Apart {
         match &begun {
             // It may get another one.
             Err(why) if why.is_of_this_one() => {}
+            Err(BeginError::Unneeded) => {}
             Err(why) => self.attached.refuse(child, asker, why.to_string()),
             Ok(_) => {}
         }
@@ -268,21 +273,23 @@ impl Apart {
             }
             told => told?,
         }
-        let Untold { process, begun: Begun { shared, .. }, packet_memory: [_, arena], .. } = untold;
-        self.mapping = Some(process.pid());
+        let Untold { process, begun: Begun { attach, shared }, packet_memory: [_, arena], .. } =
+            untold;
+        self.mapping = Some((process.pid(), attach.asker));
         self.attached.leaves((0, process), arena, shared.read);
         self.written = Some(shared.written);
         Ok(())
     }
 
-    /// Whether this process was told what it shares with the dataplane and has not mapped it yet.
-    pub fn is_mapping(&self, process: u32) -> bool {
-        self.mapping == Some(process)
+    /// Whether this process, which asked with this hello, was told what it shares with the
+    /// dataplane and has not mapped it yet.
+    pub fn is_mapping(&self, process: u32, asker: u64) -> bool {
+        self.mapping == Some((process, asker))
     }
 
     /// This process has mapped what it was told of, or cannot.
     pub fn has_mapped(&mut self, process: u32) {
-        self.mapping.take_if(|mapping| *mapping == process);
+        self.mapping.take_if(|(mapping, _)| *mapping == process);
     }
 
     /// Whether another process than this one shares the dataplane.
@@ -321,17 +328,18 @@ impl Apart {
         let user = self.user().map(|id| (id, id));
         let process = DataplaneProcess::start(&self.image, user, &self.groups)?;
         let until = Instant::now() + STARTING;
-        let mut starting = Starting { process, clients, until, is_late: false };
+        let mut starting = Starting { process, clients, until, waited: Waited::Ready };
         let served = ix_launch::serve(&mut starting, start, &fds, attached);
-        let Starting { process: mut dataplane, is_late, .. } = starting;
-        match served {
-            Ok(()) => {}
-            Err(_) if is_late => return Err(BeginError::Late),
+        let Starting { process: mut dataplane, waited, .. } = starting;
+        match (served, waited) {
+            (Ok(()), _) => {}
+            (_, Waited::Late) => return Err(BeginError::Late),
+            (_, Waited::Unneeded) => return Err(BeginError::Unneeded),
             // It has ended before it could read.
-            Err(ServeError::System(_)) if is_readable(&dataplane.ending(), ENDED)? => {
+            (Err(ServeError::System(_)), _) if is_readable(&dataplane.ending(), ENDED)? => {
                 return Err(ServeError::Died(dataplane.wait()?).into());
             }
-            Err(why) => return Err(why.into()),
+            (Err(why), _) => return Err(why.into()),
         }
         // The dataplane has mapped what it writes; nobody else will.
         fd::seal_writes(shared.read.as_fd())?;
@@ -353,7 +361,8 @@ struct Starting<'a, 'b> {
     process: DataplaneProcess,
     clients: &'a mut Clients<'b>,
     until: Instant,
-    is_late: bool,
+    /// How the last wait has ended.
+    waited: Waited,
 }
 
 impl Conversation for Starting<'_, '_> {
@@ -362,10 +371,11 @@ impl Conversation for Starting<'_, '_> {
     }
 
     fn next_message(&mut self) -> Result<FromImage, ServeError> {
-        self.is_late = !self.clients.until(Some(self.process.channel().as_fd()), self.until)?;
-        match self.is_late {
-            true => Err(ServeError::Protocol),
-            false => self.process.next_message(),
+        self.waited = self.clients.until(Some(self.process.channel().as_fd()), self.until)?;
+        match self.waited {
+            Waited::Ready => self.process.next_message(),
+            // What it means is said by `waited`.
+            Waited::Late | Waited::Unneeded => Err(ServeError::Protocol),
         }
     }
 

@@ -9,8 +9,10 @@ use crate::vnic::Vnic;
 use ix_entry::Channel;
 use ix_proto::control::{Look, Sharing, Starting, Status};
 use ix_sys::poll::{PollFd, poll};
+use ix_sys::process::Process;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest time between two looks at what is due.
@@ -32,6 +34,19 @@ pub struct Clients<'a> {
     pub pid: u32,
     /// Who shares the dataplane.
     pub sharing: Option<Sharing>,
+    /// The processes without which no dataplane is needed.
+    pub needed_by: Vec<Arc<Process>>,
+}
+
+/// What has ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// The descriptor is readable.
+    Ready,
+    /// The time is over.
+    Late,
+    /// A process has ended without which no dataplane is needed.
+    Unneeded,
 }
 
 impl Clients<'_> {
@@ -69,23 +84,28 @@ impl Clients<'_> {
         }
     }
 
-    /// Serves clients until this descriptor is readable, at the longest until this time. False: it
-    /// is not readable. There is no dataplane meanwhile.
-    pub fn until(&mut self, fd: Option<BorrowedFd<'_>>, end: Instant) -> io::Result<bool> {
+    /// Serves clients until this descriptor is readable, at the longest until this time or the end
+    /// of a process that needs a dataplane. There is none meanwhile.
+    pub fn until(&mut self, fd: Option<BorrowedFd<'_>>, end: Instant) -> io::Result<Waited> {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let fd = fd.map_or(-1, |fd| fd.as_raw_fd());
-            let mut polls = [PollFd::raw(fd, libc::POLLIN), PollFd::readable(&self.control.fd())];
+            let mut polls =
+                vec![PollFd::raw(fd, libc::POLLIN), PollFd::readable(&self.control.fd())];
+            polls.extend(self.needed_by.iter().map(|process| PollFd::readable(&process.as_fd())));
             match poll(&mut polls, Some(left.min(LOOK))) {
                 Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
                 _ => {}
             }
             if polls[0].is_ready() {
-                return Ok(true);
+                return Ok(Waited::Ready);
+            }
+            if polls[2..].iter().any(PollFd::is_ready) {
+                return Ok(Waited::Unneeded);
             }
             self.serve(None);
             if left.is_zero() {
-                return Ok(false);
+                return Ok(Waited::Late);
             }
         }
     }

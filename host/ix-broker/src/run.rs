@@ -2,7 +2,7 @@
 //! answers `ix ctl` and serves the devices: links go down and come back, peers come and go.
 use crate::apart::{Apart, BeginError, STARTING};
 use crate::attached::{ASKERS_MAX, refuse};
-use crate::clients::{Clients, identity, look};
+use crate::clients::{Clients, Waited, identity, look};
 use crate::commands::Commands;
 use crate::control::{Access, ActiveController, Answers, Captures, Server};
 use crate::counters::Counters;
@@ -31,6 +31,7 @@ use ix_sys::process::Process;
 use ix_sys::socket::get_option;
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -281,7 +282,7 @@ impl Running {
         let problem = |e| Problem::new(format!("cannot run {}", self.name), e);
         match self.child.next_message().map_err(problem)? {
             FromImage::Hello { asker, .. } => self.equip(asker),
-            FromImage::Failed(why) => {
+            FromImage::Failed { why, .. } => {
                 self.child.refused().map_err(problem)?;
                 Err(problem(ServeError::Refused(why)))
             }
@@ -297,6 +298,7 @@ impl Running {
             let how = match self.equip_once(asker, &mut accepted) {
                 Ok(()) => return Ok(()),
                 Err(Unbegun::Never(problem)) => return Err(problem),
+                Err(Unbegun::Unneeded) => return Ok(()),
                 Err(Unbegun::Died(how)) => how,
             };
             let Some(apart) = &mut self.apart else { return Ok(()) };
@@ -306,7 +308,7 @@ impl Running {
                 self.refuse(asker, why.clone());
                 return Err(Problem::new(format!("cannot go on with {}", self.name), why));
             }
-            if self.child.heir().has_ended() {
+            if !self.is_needed() {
                 eprintln!("ix: {how}");
                 return Ok(());
             }
@@ -314,11 +316,19 @@ impl Running {
         }
     }
 
+    /// Whether the processes live without which no dataplane is needed.
+    fn is_needed(&self) -> bool {
+        !self.child.needed_by().any(|process| process.has_ended())
+    }
+
     fn equip_once(
         &mut self,
         asker: u64,
         accepted: &mut Granted,
     ) -> std::result::Result<(), Unbegun> {
+        if !self.is_needed() {
+            return Err(Unbegun::Unneeded);
+        }
         let (mut setup, given_bytes) = match self.setup.take() {
             Some(setup) => (setup, 0),
             None => self.setup_again()?,
@@ -354,9 +364,10 @@ impl Running {
                     [&[page], &queue_fds],
                     (&mut attached, &mut clients),
                 );
-                let begun = begun.map_err(|e| match how_it_died(&e) {
-                    Some(how) => Unbegun::Died(how),
-                    None => Unbegun::Never(problem(&e)),
+                let begun = begun.map_err(|e| match (how_it_died(&e), &e) {
+                    (Some(how), _) => Unbegun::Died(how),
+                    (None, BeginError::Unneeded) => Unbegun::Unneeded,
+                    (None, _) => Unbegun::Never(problem(&e)),
                 })?;
                 Some((begun, memory))
             }
@@ -391,8 +402,27 @@ impl Running {
         // The program is told last: what operators have changed is on its way to the dataplane.
         if let (Some(apart), Some((begun, memory))) = (&mut self.apart, begun) {
             let told = apart.tell(&self.child, memory, begun);
-            told.map_err(|e| Problem::new("cannot share memory with the program", e))?;
+            self.is_told(told)?;
         }
+        Ok(())
+    }
+
+    /// What follows from an attempt to tell the process that has asked what it shares with the
+    /// dataplane. If nobody listens it has no dataplane.
+    fn is_told(&mut self, told: std::io::Result<()>) -> Result<()> {
+        let (Some(apart), Err(e)) = (&mut self.apart, told) else { return Ok(()) };
+        match e.kind() {
+            ErrorKind::WouldBlock => {
+                eprintln!(
+                    "ix: the process that has asked for a dataplane does not read what it is told: \
+                     its dataplane is ended"
+                );
+            }
+            // The program has ended, or has left IX: the channel's end says which, in a moment.
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {}
+            _ => return Err(Problem::new("cannot share memory with the program", e)),
+        }
+        apart.give_up();
         Ok(())
     }
 
@@ -418,7 +448,7 @@ impl Running {
     /// The setup of another dataplane, after the process of the last one has ended, and how much of
     /// its transmit memory belongs to the program already. Linux may take a moment to free its
     /// devices.
-    fn setup_again(&mut self) -> Result<(DataplaneSetup, u64)> {
+    fn setup_again(&mut self) -> std::result::Result<(DataplaneSetup, u64), Unbegun> {
         let name = self.name.clone();
         let problem = |e| Problem::new(format!("cannot wait for {name}"), e);
         let (mut clients, _, apart) = self.parts();
@@ -432,7 +462,8 @@ impl Running {
         self.ask_again();
         let wait = self.pace.start(Instant::now());
         if !wait.is_zero() {
-            self.parts().0.until(None, Instant::now() + wait).map_err(problem)?;
+            let waited = self.parts().0.until(None, Instant::now() + wait).map_err(problem)?;
+            Unbegun::unless_needed(waited)?;
         }
         let mut legacy = None;
         if let Some(apart) = &mut self.apart {
@@ -449,9 +480,10 @@ impl Running {
             match (self.again)(arena) {
                 Err(_) if Instant::now() < end => {
                     let (mut clients, ..) = self.parts();
-                    clients.until(None, Instant::now() + REOPEN / 100).map_err(problem)?;
+                    let pause = Instant::now() + REOPEN / 100;
+                    Unbegun::unless_needed(clients.until(None, pause).map_err(problem)?)?;
                 }
-                setup => return setup.map(|setup| (setup, given_bytes)),
+                setup => return Ok((setup?, given_bytes)),
             }
         }
     }
@@ -513,7 +545,10 @@ impl Running {
                     self.serve_surveys();
                 }
                 Occurrence::Left => {
-                    let line = format!("{} executed another program, outside of IX", self.name);
+                    let line = format!(
+                        "{} executed another program, outside of IX, or closed all its descriptors",
+                        self.name
+                    );
                     if let Some(exit) = self.say_unless_it_ends(&[line])? {
                         self.end_apart();
                         return Ok(exit);
@@ -536,17 +571,8 @@ impl Running {
     /// the channel. One that does not read for too long has no dataplane.
     fn tell_again(&mut self) -> Result<()> {
         let Some(apart) = &mut self.apart else { return Ok(()) };
-        match apart.tell_again(&self.child) {
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
-                eprintln!(
-                    "ix: the process that has asked for a dataplane does not read what it is told: \
-                     its dataplane is ended"
-                );
-                apart.give_up();
-                Ok(())
-            }
-            told => told.map_err(|e| Problem::new("cannot share memory with the program", e)),
-        }
+        let told = apart.tell_again(&self.child);
+        self.is_told(told)
     }
 
     /// A process of the program asks for a dataplane.
@@ -666,7 +692,7 @@ impl Running {
         let Some(sender) = sender.map(|process| process.pid()) else { return Ok(()) };
         match message {
             FromImage::Ready => apart.has_mapped(sender),
-            FromImage::Failed(why) if apart.is_mapping(sender) => {
+            FromImage::Failed { asker, why } if apart.is_mapping(sender, *asker) => {
                 apart.has_mapped(sender);
                 if apart.is_shared_beside(sender) {
                     eprintln!("ix: process {sender} gets no part of the dataplane: {why}");
@@ -757,6 +783,7 @@ impl Running {
             name: &self.name,
             pid: child.pid(),
             sharing: apart.as_ref().map(Apart::sharing),
+            needed_by: child.needed_by().cloned().collect(),
         };
         (clients, child, apart)
     }
@@ -887,6 +914,15 @@ enum Unbegun {
     Died(String),
     /// No other one would.
     Never(Problem),
+    /// Who needed it has ended.
+    Unneeded,
+}
+
+impl Unbegun {
+    /// An error if a wait has ended because nobody needs a dataplane any more.
+    fn unless_needed(waited: Waited) -> std::result::Result<(), Unbegun> {
+        if waited == Waited::Unneeded { Err(Unbegun::Unneeded) } else { Ok(()) }
+    }
 }
 
 impl From<Problem> for Unbegun {

@@ -398,6 +398,13 @@ impl Child {
         self.heir.as_ref().unwrap_or(&self.process)
     }
 
+    /// The processes without each of which no dataplane is needed: the one that has it or asks for
+    /// it, and the one with which the program ends.
+    pub fn needed_by(&self) -> impl Iterator<Item = &Arc<Process>> {
+        let last = (!self.later).then_some(&self.process);
+        std::iter::once(self.heir()).chain(last)
+    }
+
     /// The dataplane begins in this process.
     pub fn inherited_by(&mut self, process: impl Into<Arc<Process>>) {
         let process = process.into();
@@ -554,7 +561,7 @@ pub(crate) fn said(channel: &Channel) -> io::Result<Option<(FromImage, Option<Pr
     let message = match message {
         FromImage::Hello { asker, .. } => FromImage::Hello { pid: known()?, asker },
         FromImage::Survivor { .. } => FromImage::Survivor { pid: known()? },
-        FromImage::Failed(why) => FromImage::Failed(printable(&why)),
+        FromImage::Failed { asker, why } => FromImage::Failed { asker, why: printable(&why) },
         FromImage::UpdateFailed { device, serial, why } => {
             FromImage::UpdateFailed { device, serial, why: printable(&why) }
         }
@@ -573,7 +580,7 @@ pub(crate) fn said(channel: &Channel) -> io::Result<Option<(FromImage, Option<Pr
         FromImage::Hello { .. }
             | FromImage::Survivor { .. }
             | FromImage::Ready
-            | FromImage::Failed(_)
+            | FromImage::Failed { .. }
     );
     Ok(Some((message, sender.filter(|_| matters))))
 }
@@ -652,7 +659,7 @@ mod tests {
         let (sent, shown) = (sent.to_owned(), shown.to_owned());
         let outcome = |outcome| FromImage::Outcome { serial: 1, outcome };
         for of in [
-            FromImage::Failed,
+            |why| FromImage::Failed { asker: 1, why },
             |why| FromImage::UpdateFailed { device: 0, serial: 0, why },
             |why| FromImage::Outcome { serial: 1, outcome: Outcome::Refused(why) },
             |why| FromImage::Outcome { serial: 1, outcome: Outcome::TimedOut(why) },

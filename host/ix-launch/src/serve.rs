@@ -44,7 +44,7 @@ pub fn serve(
 ) -> Result<(), ServeError> {
     match image.next_message()? {
         FromImage::Hello { .. } => equip(image, start, fds, attached),
-        FromImage::Failed(why) => refused(image, why),
+        FromImage::Failed { why, .. } => refused(image, why),
         _ => Err(ServeError::Protocol),
     }
 }
@@ -70,7 +70,7 @@ pub fn equip(
                 answer(image, done, &[])?;
             }
             FromImage::Ready => return Ok(()),
-            FromImage::Failed(why) => return refused(image, why),
+            FromImage::Failed { why, .. } => return refused(image, why),
             // A message of the dataplane of a process that has ended since.
             FromImage::Taken { .. }
             | FromImage::Updated { .. }

@@ -7,6 +7,10 @@ use ix_proto::{Codec, FromImage, ToImage};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than a dataplane takes to end, or to start.
+const A_MOMENT: Duration = Duration::from_secs(2);
+/// Exit status of [`What::HangUp`].
+const HUNG_UP: i32 = 7;
 /// What one message brings at most.
 const CONTROL: usize = 1024;
 /// Standard descriptors.
@@ -23,11 +27,18 @@ pub enum What {
     ChildsFarewell,
     /// It says so after a child has got a part of the dataplane.
     FarewellBeside,
+    /// It says so of another time that it asked.
+    StaleFarewell,
+    /// Asks for a dataplane, closes the channel before it can be told of it, and ends a moment later.
+    HangUp,
+    /// Lets go of its dataplane and asks for another one, again and again.
+    Endless,
     /// So many children get a part, let go of it at once, and live on.
     Partings(u32),
 }
 
-/// Never returns where it succeeds: the process lives on until it is ended.
+/// Never returns where it succeeds: the process lives on until it is ended, but for
+/// [`What::HangUp`].
 pub fn run(what: &What) -> Result<(), String> {
     let channel = channel()?;
     if let What::Partings(count) = what {
@@ -40,6 +51,15 @@ pub fn run(what: &What) -> Result<(), String> {
         }
         println!("parted {count}");
         live_on();
+    }
+    if let What::Endless = what {
+        println!("begins");
+        let mut bells: Vec<i32> = descriptors();
+        bells.retain(|fd| *fd > STANDARD && kind_of(*fd) == libc::SOCK_STREAM);
+        close_all(&bells);
+        for nth in 1.. {
+            close_all(&ask(channel, nth)?.1);
+        }
     }
     // The dataplane ends: nobody has it any more.
     let bells = descriptors().into_iter().filter(|fd| kind_of(*fd) == libc::SOCK_STREAM);
@@ -56,20 +76,32 @@ pub fn run(what: &What) -> Result<(), String> {
         std::thread::sleep(Duration::from_millis(100));
     }
     println!("has another one");
+    if let What::HangUp = what {
+        let bells = descriptors().into_iter().filter(|fd| kind_of(*fd) == libc::SOCK_STREAM);
+        close_all(&bells.filter(|fd| *fd > STANDARD).collect::<Vec<_>>());
+        // That dataplane is to have ended.
+        std::thread::sleep(A_MOMENT);
+        say(channel, &FromImage::Hello { pid: 0, asker: 3 })?;
+        close_all(&[channel]);
+        println!("hung up");
+        std::thread::sleep(A_MOMENT);
+        std::process::exit(HUNG_UP);
+    }
     match what {
-        What::ChildsFarewell => ended_child(|| say(channel, &farewell()))?,
+        What::ChildsFarewell => ended_child(|| say(channel, &farewell(1)))?,
         What::FarewellBeside => {
             in_a_child(|| ask(channel, 2).map(drop))?;
-            say(channel, &farewell())?;
+            say(channel, &farewell(1))?;
         }
-        _ => say(channel, &farewell())?,
+        What::StaleFarewell => say(channel, &farewell(2))?,
+        _ => say(channel, &farewell(1))?,
     }
     println!("farewell");
     live_on()
 }
 
-fn farewell() -> FromImage {
-    FromImage::Failed("farewell, says the attacker".to_owned())
+fn farewell(asker: u64) -> FromImage {
+    FromImage::Failed { asker, why: "farewell, says the attacker".to_owned() }
 }
 
 fn channel() -> Result<i32, String> {

@@ -263,7 +263,7 @@ fn say_anything(shared: Shared, random: &mut Rng) {
     let message = match random.below(12) {
         0 | 1 => FromImage::Hello { pid: number as u32, asker: number }.encode(),
         2 => FromImage::Ready.encode(),
-        3 => FromImage::Failed(text()).encode(),
+        3 => FromImage::Failed { asker: number, why: text() }.encode(),
         4 => FromImage::Attached { device, queue }.encode(),
         5 => FromImage::Updated { device, queue, serial }.encode(),
         6 => FromImage::UpdateFailed { device, serial, why: text() }.encode(),

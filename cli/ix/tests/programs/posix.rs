@@ -689,7 +689,7 @@ fn programs_that_fail_at_their_start_say_why() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&script, mode).expect("executable");
     let service = net.start(&[script.to_str().expect("text")]);
-    let told = format!("ix: {} executed another program, outside of IX", script.display());
+    let told = format!("ix: {} executed another program, outside of IX, or", script.display());
     service.process.wait_for(&told, PATIENCE);
     service.process.signal(libc::SIGTERM);
     service.process.wait(PATIENCE);

@@ -226,11 +226,12 @@ fn a_program_that_fails_and_lives_on_does_not_hold_up_its_broker() {
     assert!(said.iter().any(|line| line.contains(why)), "{said:#?}");
 }
 
-/// A process speaks for itself only, and ends only a dataplane that it does not share.
+/// A process speaks for itself only, and of what it was told last, and ends only a dataplane that it
+/// does not share.
 #[test]
 fn a_dataplane_is_not_ended_by_what_one_process_says() {
     let name = "a_dataplane_is_not_ended_by_what_one_process_says";
-    for what in ["childs-farewell", "farewell-beside"] {
+    for what in ["childs-farewell", "farewell-beside", "stale-farewell"] {
         let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
         let service = start_part(&net, what);
         service.process.wait_for("farewell", PATIENCE);
@@ -244,6 +245,116 @@ fn a_dataplane_is_not_ended_by_what_one_process_says() {
         let is_said = service.process.said().iter().any(is_it);
         assert_eq!(is_said, what == "farewell-beside", "{:#?}", service.process.said());
         service.process.terminate();
+    }
+}
+
+/// A program that asks for a dataplane and closes all its descriptors has left IX. That is said, and
+/// not that memory could not be shared; the run ends as the program does.
+#[test]
+fn a_program_that_hangs_up_while_its_dataplane_starts_ends_as_it_likes() {
+    let name = "a_program_that_hangs_up_while_its_dataplane_starts_ends_as_it_likes";
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let service = start_part(&net, "hang-up");
+    service.process.wait_for("hung up", PATIENCE);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert_eq!(status.code(), Some(7), "{said:#?}");
+    let has = |text: &str| said.iter().any(|line| line.contains(text));
+    assert!(has("outside of IX, or closed all its descriptors"), "{said:#?}");
+    assert!(!has("cannot share memory"), "{said:#?}");
+}
+
+/// A program that lets go of its dataplane and asks for another one without end gets four a second in
+/// the long run, and its broker serves others.
+#[test]
+fn a_program_that_asks_for_another_dataplane_without_end_gets_four_a_second() {
+    const ASKED: usize = 60;
+    const A_SECOND: f64 = 4.0;
+    /// So much of its time a program may use ahead.
+    const AHEAD: Duration = Duration::from_secs(5);
+    const STARTED: &str = "ix: packet memory:";
+    let name = "a_program_that_asks_for_another_dataplane_without_end_gets_four_a_second";
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let service = start_part(&net, "endless");
+    service.process.wait_for("begins", PATIENCE);
+    let since = Instant::now();
+    let started = || {
+        let said = service.process.said();
+        said.iter().filter(|line| line.starts_with(STARTED)).count()
+    };
+    let before = started();
+    let mut asked = 0;
+    while started() < before + ASKED {
+        assert!(since.elapsed() < 3 * PATIENCE, "{:#?}", service.process.said());
+        service.client().ask(r#"{"do":"vnic"}"#).expect("an answer");
+        asked += 1;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let least = Duration::from_secs_f64((ASKED - before) as f64 / A_SECOND) - AHEAD;
+    assert!(since.elapsed() >= least, "{:?}, at least {least:?}", since.elapsed());
+    assert!(asked > 20, "operators were answered {asked} times");
+    service.process.terminate();
+}
+
+/// Where a mount hides a procfs Linux would let root of a namespace mount another one, which takes
+/// writes. A program that runs as root cannot; outside of IX it can.
+#[test]
+fn a_root_program_gets_no_procfs_where_one_is_hidden() {
+    const MOUNTS: &str = "unshare -Urmpf mount -t proc proc /tmp && echo mounted || echo refused";
+    let name = "a_root_program_gets_no_procfs_where_one_is_hidden";
+    if !ix_sys::process::is_root() {
+        return skip(name, Need::Root, "only root makes mount namespaces");
+    }
+    let folder = std::env::temp_dir().join(format!("ix-hidden-{}", std::process::id()));
+    std::fs::create_dir_all(folder.join("below/proc")).expect("a folder");
+    let at = folder.display();
+    // A procfs with something on it is none that is shown in full; the hidden one is.
+    let hides = format!(
+        "mount -t tmpfs x /proc/fs && mount -t proc proc {at}/below/proc && \
+         mount -t tmpfs x {at}/below && exec \"$@\""
+    );
+    let link = format!("memif:{at}/link");
+    let ix = [env!("CARGO_BIN_EXE_ix"), "run", "--domain", "process", "--posix", "off"];
+    let ix = [&ix[..], &["--addr", "10.79.0.2/24", "--nic", &link, "--"]].concat();
+    let program = ["/bin/sh", "-c", MOUNTS];
+    let said = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-ec", &hides, "sh"]).args(words);
+        let output = command.output().expect("unshare");
+        let both = [&output.stdout[..], &output.stderr[..]].concat();
+        String::from_utf8_lossy(&both).into_owned()
+    };
+    let outside = said(&program);
+    let inside = said(&[&ix[..], &program].concat());
+    std::fs::remove_dir_all(folder).expect("removed");
+    if !outside.contains("mounted") {
+        return skip(name, Need::Kernel("user namespaces"), outside);
+    }
+    assert!(inside.contains("refused") && !inside.contains("mounted"), "{inside}");
+}
+
+/// A program ends while somebody has stopped its dataplane: that goes on, closes the connections as
+/// Linux would, and ends with the run. One that has died is named.
+#[test]
+fn a_run_ends_with_its_program_whatever_its_dataplane_does() {
+    let name = "a_run_ends_with_its_program_whatever_its_dataplane_does";
+    for (what, is_told) in [(libc::SIGSTOP, true), (libc::SIGKILL, false)] {
+        let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+        let service = net.serve_with(&DOMAIN, &["64"]);
+        let mut stream = net.connect();
+        net.client.run(|| echo(&mut stream, 1, 64));
+        let (program, dataplane) = (service.program(), service.dataplane());
+        // The program asks for no other one.
+        signal(program, libc::SIGSTOP);
+        signal(dataplane, what);
+        signal(program, libc::SIGKILL);
+        let (status, said) = service.process.wait(PATIENCE);
+        assert_eq!(status.code(), Some(128 + libc::SIGKILL), "{said:#?}");
+        assert!(!is_alive(dataplane) && !is_alive(program));
+        let died = "ix: the dataplane ended (killed by SIGKILL): its connections are lost";
+        assert_eq!(said.iter().any(|line| line == died), !is_told, "{said:#?}");
+        if is_told {
+            assert_eq!(stream.read(&mut [0; 64]).expect("FIN"), 0);
+        }
     }
 }
 

@@ -170,6 +170,101 @@ fn started(service: &Service) -> usize {
     service.process.said().iter().filter(is_it).count()
 }
 
+/// Kills the dataplane, and stops the next one while it starts; `None`: it had started. Returns how
+/// many have started, and the one that is stopped.
+fn stopped_while_it_starts(service: &Service) -> Option<(usize, i32)> {
+    (0..4).find_map(|_| {
+        let before = started(service);
+        let next = as_it_starts(service, libc::SIGSTOP);
+        std::thread::sleep(Duration::from_millis(300));
+        let is_held = started(service) == before;
+        if !is_held {
+            signal(next, libc::SIGCONT);
+        }
+        is_held.then_some((before, next))
+    })
+}
+
+/// Well below the time that a dataplane may take to start, and enough for a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(7);
+
+/// Nobody waits for a dataplane of a program that has ended.
+#[test]
+fn a_run_whose_program_ends_while_its_dataplane_starts_ends_at_once() {
+    let name = "a_run_whose_program_ends_while_its_dataplane_starts_ends_at_once";
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+    let service = net.serve_with(&DOMAIN, &["64"]);
+    let program = service.program();
+    let (_, next) = stopped_while_it_starts(&service).expect("one that is stopped as it starts");
+    signal(program, libc::SIGKILL);
+    let since = Instant::now();
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(since.elapsed() < AT_ONCE, "{:?}: {said:#?}", since.elapsed());
+    assert_eq!(status.code(), Some(128 + libc::SIGKILL), "{said:#?}");
+    assert!(!is_alive(next));
+}
+
+/// The first process to serve is killed while it waits for its dataplane, and another one serves.
+const SUCCESSION: &str = "
+import os, socket
+def serve():
+    listener = socket.socket()
+    listener.bind(('0.0.0.0', 7))
+    listener.listen()
+    while True:
+        try: stream = listener.accept()[0]
+        except OSError: continue
+        while got := stream.recv(64): stream.sendall(got)
+child = os.fork()
+if child == 0: serve()
+print('child', child, flush=True)
+os.waitpid(child, 0)
+serve()
+";
+
+#[test]
+fn a_process_that_ends_while_its_dataplane_starts_keeps_no_other_one_waiting() {
+    let name = "a_process_that_ends_while_its_dataplane_starts_keeps_no_other_one_waiting";
+    if !Path::new("/usr/bin/python3").exists() {
+        return skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    for _ in 0..4 {
+        let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+        let service = net.start_env(&[], &DOMAIN, &["/usr/bin/python3", "-c", SUCCESSION]);
+        let line = service.process.wait_for("child", PATIENCE);
+        let child: i32 = line.rsplit(' ').next().expect("a word").parse().expect("a number");
+        let end = Instant::now() + PATIENCE;
+        let dataplane = loop {
+            let first = service.children("ix-dataplane").pop();
+            assert!(Instant::now() < end, "no dataplane: {:#?}", service.process.said());
+            if let Some(first) = first {
+                break first;
+            }
+        };
+        signal(dataplane, libc::SIGSTOP);
+        std::thread::sleep(Duration::from_millis(300));
+        let is_held = started(&service) == 0;
+        if is_held {
+            signal(child, libc::SIGKILL);
+            let since = Instant::now();
+            service.process.wait_for(STARTED, PATIENCE);
+            assert!(since.elapsed() < AT_ONCE, "{:?}", since.elapsed());
+            assert!(!is_alive(dataplane), "the one that nobody needs is ended");
+            eventually("the other one serves", || {
+                net.client.run(|| TcpStream::connect(SERVICE).is_ok())
+            });
+            net.client.run(|| echo(&mut support::connect(), 1, 64));
+        } else {
+            signal(dataplane, libc::SIGCONT);
+        }
+        service.process.terminate();
+        if is_held {
+            return;
+        }
+    }
+    panic!("no dataplane was stopped while it started");
+}
+
 /// The program is stopped while it waits for its first dataplane, which ends before the program has
 /// entered it.
 #[test]
@@ -211,16 +306,7 @@ fn operators_are_answered_while_a_dataplane_starts() {
     let name = "operators_are_answered_while_a_dataplane_starts";
     let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
     let service = net.serve_with(&DOMAIN, &["64"]);
-    let held = (0..4).find_map(|_| {
-        let before = started(&service);
-        let next = as_it_starts(&service, libc::SIGSTOP);
-        std::thread::sleep(Duration::from_millis(300));
-        let is_held = started(&service) == before;
-        if !is_held {
-            signal(next, libc::SIGCONT);
-        }
-        is_held.then_some((before, next))
-    });
+    let held = stopped_while_it_starts(&service);
     let (before, next) = held.expect("one that is stopped while it starts");
     for _ in 0..3 {
         let mut ctl = std::process::Command::new(env!("CARGO_BIN_EXE_ix"));

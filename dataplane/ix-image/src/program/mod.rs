@@ -73,9 +73,42 @@ struct Table {
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(null_mut());
 
+/// Why a process has no dataplane.
+pub struct Failure {
+    /// What its hello said; 0: it has said none.
+    asker: u64,
+    why: String,
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Failure {
+        Failure { asker: 0, why }
+    }
+}
+
+impl Failure {
+    /// What the broker is told.
+    pub fn told(self) -> FromImage {
+        let Failure { asker, why } = self;
+        FromImage::Failed { asker, why }
+    }
+}
+
 /// Asks the broker for a dataplane, maps what it shares and opens the gate. Returns the address of
 /// the header. `start` calls this function, to renew a dataplane.
 pub fn attach(
+    channel: &Channel,
+    reserved: ReservedFds,
+    start: Start,
+) -> Result<*const ProcessHeader, Failure> {
+    // SAFETY: every x86-64 processor has this instruction.
+    let ticks = unsafe { core::arch::x86_64::_rdtsc() };
+    let asker = u64::from(own_id()) << 32 | ticks & 0xffff_ffff;
+    attach_as(asker, channel, reserved, start).map_err(|why| Failure { asker, why })
+}
+
+fn attach_as(
+    asker: u64,
     channel: &Channel,
     reserved: ReservedFds,
     start: Start,
@@ -83,7 +116,7 @@ pub fn attach(
     let before = table().filter(|table| table.is_lost.load(Ordering::Relaxed));
     // A program may have as many descriptors as it can.
     let header = reserved.unfenced(|| {
-        let (attach, fds) = ask(channel)?;
+        let (attach, fds) = ask(channel, asker)?;
         let mut fds = fds.into_iter();
         let mut next = || fds.next().ok_or("the broker sent too few descriptors; build ix again");
         let [rx, arena, written, read] = [next()?, next()?, next()?, next()?];
@@ -103,11 +136,8 @@ pub fn attach(
 }
 
 /// Waits for the dataplane. Processes of one program read from one socket, so one asks at a time.
-fn ask(channel: &Channel) -> Result<(Attach, Vec<OwnedFd>), String> {
+fn ask(channel: &Channel, asker: u64) -> Result<(Attach, Vec<OwnedFd>), String> {
     let _turn = Turn::wait(channel)?;
-    // SAFETY: every x86-64 processor has this instruction.
-    let ticks = unsafe { core::arch::x86_64::_rdtsc() };
-    let asker = u64::from(own_id()) << 32 | ticks & 0xffff_ffff;
     // The number of the process that the broker believes is the kernel's.
     channel.send(&FromImage::Hello { pid: 0, asker }.encode(), &[]).map_err(broken)?;
     loop {
