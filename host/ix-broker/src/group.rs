@@ -85,7 +85,8 @@ struct Place {
 }
 
 impl Group {
-    /// Makes the groups, and removes what killed runs have left. An error only if a bound was asked for that no group can have.
+    /// Makes the groups, and removes what killed runs have left. An error only if a bound was asked
+    /// for that no group can have.
     pub fn make(bounds: &Bounds) -> Result<Group> {
         let needed = bounds.pids.is_some() || bounds.memory_bytes.is_some();
         let mut mark = [0; 4];

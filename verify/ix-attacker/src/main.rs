@@ -76,8 +76,8 @@ pub type Attack = fn(&Targets) -> Result<String, String>;
 /// * `crossing`, `wake` and `cycle`: for `ix bench gate`;
 /// * `calls SECONDS SEED`: a fuzzer of batched calls, with a wall or without;
 /// * `shared SECONDS SEED`: attacks on a dataplane in a process of its own, all at once;
-/// * `part farewell`, `childs-farewell`, `farewell-beside`, `stale-farewell`, `hang-up`, `endless` or
-///   a number: processes that speak with the broker themselves, and live on without a dataplane;
+/// * `part farewell`, `childs-farewell`, `farewell-beside`, `stale-farewell`, `hang-up`, `endless`
+///   or a number: processes that speak with the broker themselves, and live on without a dataplane;
 /// * `rights WHOM LINK CONTROL [NOT...]`: attacks on such a one, and on its operators' socket, by
 ///   its program's rights, without these;
 /// * `tenant SEED BROKER VICTIM CLIENT`: a hostile tenant beside the one whose `ix run` and address

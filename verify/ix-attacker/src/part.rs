@@ -29,7 +29,8 @@ pub enum What {
     FarewellBeside,
     /// It says so of another time that it asked.
     StaleFarewell,
-    /// Asks for a dataplane, closes the channel before it can be told of it, and ends a moment later.
+    /// Asks for a dataplane, closes the channel before it can be told of it, and ends a moment
+    /// later.
     HangUp,
     /// Lets go of its dataplane and asks for another one, again and again.
     Endless,

@@ -226,8 +226,8 @@ fn a_program_that_fails_and_lives_on_does_not_hold_up_its_broker() {
     assert!(said.iter().any(|line| line.contains(why)), "{said:#?}");
 }
 
-/// A process speaks for itself only, and of what it was told last, and ends only a dataplane that it
-/// does not share.
+/// A process speaks for itself only, and of what it was told last, and ends only a dataplane that
+/// it does not share.
 #[test]
 fn a_dataplane_is_not_ended_by_what_one_process_says() {
     let name = "a_dataplane_is_not_ended_by_what_one_process_says";
@@ -248,8 +248,8 @@ fn a_dataplane_is_not_ended_by_what_one_process_says() {
     }
 }
 
-/// A program that asks for a dataplane and closes all its descriptors has left IX. That is said, and
-/// not that memory could not be shared; the run ends as the program does.
+/// A program that asks for a dataplane and closes all its descriptors has left IX. That is said,
+/// and not that memory could not be shared; the run ends as the program does.
 #[test]
 fn a_program_that_hangs_up_while_its_dataplane_starts_ends_as_it_likes() {
     let name = "a_program_that_hangs_up_while_its_dataplane_starts_ends_as_it_likes";
@@ -263,8 +263,8 @@ fn a_program_that_hangs_up_while_its_dataplane_starts_ends_as_it_likes() {
     assert!(!has("cannot share memory"), "{said:#?}");
 }
 
-/// A program that lets go of its dataplane and asks for another one without end gets four a second in
-/// the long run, and its broker serves others.
+/// A program that lets go of its dataplane and asks for another one without end gets four a second
+/// in the long run, and its broker serves others.
 #[test]
 fn a_program_that_asks_for_another_dataplane_without_end_gets_four_a_second() {
     const ASKED: usize = 60;
