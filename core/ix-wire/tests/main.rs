@@ -1,4 +1,3 @@
 //! Packet formats: examples from the RFCs, and properties.
 mod parse;
-mod parse_v6;
 mod properties;

@@ -39,6 +39,7 @@ pub const CIRCLES: &[circles::Exception] = &[
             "listen",
             "loss",
             "path_search",
+            "pmtu",
             "tcb",
         ],
     ),

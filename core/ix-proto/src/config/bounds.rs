@@ -46,8 +46,6 @@ impl Bounds {
 
 /// Prefix length of an IPv4 network.
 pub const PREFIX: Bounds = from(0, 32);
-/// Prefix length of an IPv6 network.
-pub const PREFIX_V6: Bounds = from(0, 128);
 /// Elastic threads.
 pub const THREADS: Bounds = from(1, 256);
 /// Batch bound B, packets.

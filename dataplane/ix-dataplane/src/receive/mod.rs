@@ -182,8 +182,8 @@ impl Receive {
                 check_destination(&shared.config, &p.ip)?;
                 p.tuple()
             }
-            // The table of neighbours is shared by all threads.
-            Parsed::Arp(_) | Parsed::Nd(_) => return Ok(None),
+            // ARP is shared by all threads.
+            Parsed::Arp(_) => return Ok(None),
             Parsed::Icmp(p) => {
                 check_destination(&shared.config, &p.ip)?;
                 // An error belongs to the flow that it quotes; anything else is processed here.
@@ -220,8 +220,7 @@ fn checks_of(info: &NicInfo) -> RxChecks {
     RxChecks { transport }
 }
 
-/// Longest headers of a packet: Ethernet 14, IPv4 60, TCP 60. The rest fills three cache lines, and
-/// has room for extension headers of IPv6.
+/// Longest headers of a packet: Ethernet 14, IPv4 60, TCP 60. The rest fills three cache lines.
 pub(crate) const HEAD_BYTES: usize = 192;
 
 /// Parses a frame that its sender can still change (a memif peer may be hostile): from a copy of
