@@ -29,7 +29,6 @@ use crate::receive::Receive;
 use crate::receive::admission::Admission;
 use crate::receive::edge::Edge;
 use crate::shared::Shared;
-use crate::shared::mourning::Review;
 use crate::tcp::Tcp;
 use crate::tcp::connections::announce_early_data;
 use crate::timers::APP_TIMER;
@@ -64,9 +63,6 @@ pub struct ElasticThread {
     rules_version: u64,
     due: Vec<u64>,
     housekeeping_us: u64,
-    /// Grows with each cycle that may have changed what a flow sends.
-    pub(crate) changes: u64,
-    pub(crate) review: Review,
 }
 
 /// The result of one cycle.
@@ -102,8 +98,6 @@ impl ElasticThread {
             rules_version: u64::MAX,
             due: Vec::with_capacity(TIMERS_PER_CYCLE),
             housekeeping_us: 0,
-            changes: 0,
-            review: Review::default(),
             shared,
             io,
         }
@@ -138,7 +132,6 @@ impl ElasticThread {
         attachment.empty_graveyard(&cx.shared.memory, &mut cx.rx_pool);
         attachment.returned();
         self.begin_cycle(now_us);
-        self.changes += 1;
         self.io.cx.metrics.enter(Stage::Calls);
         self.run_calls(calls);
         self.take_up(caller);
@@ -239,9 +232,7 @@ impl ElasticThread {
         self.flush_handover();
         let events = self.io.cx.attached.events();
         self.io.cx.metrics.cycle_done(received, sent, fired || events > 0);
-        let busy = received + sent > 0 || fired;
-        self.changes += u64::from(busy);
-        CycleReport { events, busy }
+        CycleReport { events, busy: received + sent > 0 || fired }
     }
 
     /// Sends what the touched flows have to send, sets their timers and removes those that have
