@@ -88,7 +88,8 @@ impl Core {
         }
     }
 
-    /// Transmit memory was lost, or all of it is free: nobody waits for it any more.
+    /// All transmit memory is free, because its dataplane was lost: every socket that waits for
+    /// some is told.
     pub fn feed_all(&mut self, elastic: usize) {
         for id in core::mem::take(&mut self.elastic_threads[elastic].starving) {
             self.no_longer_starves(id);

@@ -20,7 +20,7 @@ pub struct Idents {
 }
 
 impl Idents {
-    /// Those of one of so many elastic threads.
+    /// The identifications of elastic thread number `thread`, of `threads`.
     pub fn new(key: Key, thread: usize, threads: usize) -> Idents {
         let step = threads.next_power_of_two() as u16;
         Idents { key, thread: thread as u16, step, counters: [0; COUNTERS] }

@@ -151,7 +151,8 @@ fn data_that_could_not_be_kept_is_no_duplicate_ack() {
     assert_eq!(script.tcb.info(&script.cfg).in_flight_bytes, 3 * MSS);
 }
 
-/// A peer that takes tiny segments and offers a large window gets so many at a time.
+/// At most 8,192 segments are in flight, also to a peer that takes tiny segments and offers a large
+/// window.
 #[test]
 fn segments_in_flight_are_bounded() {
     let cfg = Config { initial_window_segments: 30_000, snd_buf_bytes: 4 << 20, ..cfg() };

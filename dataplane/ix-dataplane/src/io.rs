@@ -19,8 +19,8 @@ use std::sync::Arc;
 /// Challenge acknowledgements per second of one elastic thread, on average (RFC 5961 section 7).
 const CHALLENGES_PER_S: u32 = 1000;
 
-/// Identification of packets that nobody may cut (RFC 6864 section 4.1). A count of all packets
-/// would tell each peer how many others get (RFC 7739).
+/// Identification of packets that no router may fragment (RFC 6864 section 4.1). If it counted all
+/// packets, each peer would learn how many packets others get (RFC 7739).
 const ATOMIC: u16 = 0;
 
 /// The connections of one elastic thread to the outside.

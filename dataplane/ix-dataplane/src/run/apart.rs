@@ -58,9 +58,9 @@ enum Since {
 }
 
 impl Waiting {
-    /// Whether a reply is due to a process that has so many events and is present or not. One that
-    /// is not present was told of moved flow groups alone: it returns once more before it hears
-    /// anything else. A poll is a cycle, so it is not over before one has run. `is_called`: its
+    /// Whether the process gets its reply now. `events` is the number of its events. If it is not
+    /// `present`, these tell of moved flow groups only, and it returns once more before it hears of
+    /// anything else. A poll is a cycle, so it is not over before one has run. `is_called`: the
     /// wait is to end early.
     fn is_over(&self, since: Since, (events, present): (usize, bool), is_called: bool) -> bool {
         let is_late = || self.end_ns.is_some_and(|end| monotonic_ns() >= end);
