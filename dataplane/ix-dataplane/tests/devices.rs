@@ -1,5 +1,6 @@
 //! Several devices: what comes in by one is answered by its own gateway, and one that takes nothing
 //! does not keep the others from sending.
+use crate::peer::listen;
 use ix_abi::{Call, CallSlot, Endpoint, EventSlot, SgArray, event_kind};
 use ix_dataplane::Config;
 use ix_mem::Sizes;
@@ -48,8 +49,7 @@ impl Host {
         let options = RigOptions { config, sizes, clock: clock.clone() };
         let rig = BareRig::with_devices(options, devices.iter().map(SimDevice::nics).collect());
         let mut host = Host { rig, devices, clock };
-        let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 80 };
-        host.run(&[Call::Listen { at, backlog: 0, cookie: 1, holds: false }.encode()]);
+        host.run(&[listen()]);
         host
     }
 

@@ -1,7 +1,7 @@
 //! Connections that the application has closed are bounded: those in TIME-WAIT give way to new
 //! ones, oldest first, and of those that still have to end so many are kept, as on Linux. And what
 //! the identifications of packets tell.
-use crate::peer::{OURS, PEER, PEER_MAC, segment};
+use crate::peer::{OURS, PEER, PEER_MAC, listen, segment};
 use ix_abi::{Call, CallError, CallSlot, Endpoint, EventSlot, FlowOption, SgArray, event_kind};
 use ix_dataplane::Config;
 use ix_mem::Sizes;
@@ -35,8 +35,7 @@ impl Host {
         let options = RigOptions { config, sizes, clock: clock.clone() };
         let rig = BareRig::new(options, device.nics());
         let mut host = Host { rig, device, clock };
-        let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 80 };
-        host.run(&[Call::Listen { at, backlog: 0, cookie: 1, holds: false }.encode()]);
+        host.run(&[listen()]);
         host
     }
 

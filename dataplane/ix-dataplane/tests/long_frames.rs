@@ -1,7 +1,7 @@
 //! Frames in several buffers: a long one whose transport checksum is wrong is dropped and counted,
 //! as a short one is.
-use crate::peer::{OURS, PEER, PEER_MAC, segment, segment_with};
-use ix_abi::{Call, CallSlot, Endpoint, EventSlot, event_kind};
+use crate::peer::{OURS, PEER, PEER_MAC, listen, segment, segment_with};
+use ix_abi::{Call, CallSlot, EventSlot, event_kind};
 use ix_dataplane::Config;
 use ix_mem::{ROOM_BYTES, Sizes};
 use ix_rig::{BareRig, RigOptions, SimDevice, SimOptions, VirtualClock};
@@ -24,8 +24,7 @@ impl Host {
         let sizes = Some(Sizes { rx_frames: 1024, tx_frames: 1024, arena_bytes: 2 << 20 });
         let rig = BareRig::new(RigOptions { config, sizes, clock }, device.nics());
         let mut host = Host { rig, device };
-        let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 80 };
-        host.run(&[Call::Listen { at, backlog: 0, cookie: 1, holds: false }.encode()]);
+        host.run(&[listen()]);
         let mac = host.device.options().mac;
         host.deliver(segment(mac, 1000, TcpFlags::SYN, Seq(1), Seq(0)));
         host.run(&[]);

@@ -1,4 +1,5 @@
 //! A peer's TCP segments, byte by byte.
+use ix_abi::{Call, CallSlot, Endpoint};
 use ix_wire::{Checksum, FrameHeader, IpAddr, Seq, TcpFlags, TcpHeader, TcpOptions, ipv4};
 
 /// The dataplane's address.
@@ -7,6 +8,12 @@ pub const OURS: IpAddr = IpAddr::v4([10, 0, 0, 2]);
 pub const PEER: IpAddr = IpAddr::v4([10, 0, 0, 1]);
 /// The peer's Ethernet address.
 pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+/// The call that listens at port 80 of all addresses, to which the segments go.
+pub fn listen() -> CallSlot {
+    let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 80 };
+    Call::Listen { at, backlog: 0, cookie: 1, holds: false }.encode()
+}
 
 /// A segment without data from `src_port` of the peer to port 80, in a frame to `mac`.
 pub fn segment(mac: [u8; 6], src_port: u16, flags: TcpFlags, seq: Seq, ack: Seq) -> Vec<u8> {

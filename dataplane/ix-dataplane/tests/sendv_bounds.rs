@@ -1,7 +1,7 @@
 //! Scatter-gather arrays that reach beyond transmit memory: what stands before is taken and said,
 //! so that the dataplane never keeps pieces that the connection does not count.
-use crate::peer::{OURS, PEER, PEER_MAC, segment};
-use ix_abi::{Call, CallError, Endpoint, SG_MAX, SgArray};
+use crate::peer::{OURS, PEER, PEER_MAC, listen, segment};
+use ix_abi::{Call, CallError, SG_MAX, SgArray};
 use ix_dataplane::Config;
 use ix_mem::Sizes;
 use ix_rig::{BareRig, RigOptions, SimDevice, SimOptions, VirtualClock};
@@ -18,9 +18,7 @@ fn an_array_over_the_end_of_transmit_memory_sends_what_stands_before() {
     let config = Config { arp: vec![(PEER, PEER_MAC)], ..Config::with_address(OURS, 24) };
     let sizes = Some(Sizes { rx_frames: 64, tx_frames: 64, arena_bytes: 2 << 20 });
     let mut rig = BareRig::new(RigOptions { config, sizes, clock }, device.nics());
-    let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 80 };
-    let (codes, _) =
-        rig.run(0, &[Call::Listen { at, backlog: 0, cookie: 1, holds: false }.encode()], 0);
+    let (codes, _) = rig.run(0, &[listen()], 0);
     assert!(codes[0] > 0);
     device.take_sent();
     device.deliver(segment(mac, 1000, TcpFlags::SYN, Seq(1), Seq(0)));

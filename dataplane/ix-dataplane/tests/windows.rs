@@ -1,7 +1,7 @@
 //! Large receive windows of flows that share the frames of a thread: what is offered to all of them
 //! is there, and what is not is asked for again.
-use crate::peer::{OURS, PEER, PEER_MAC, frame_with};
-use ix_abi::{Call, CallSlot, Endpoint, Event, EventSlot, event_kind};
+use crate::peer::{OURS, PEER, PEER_MAC, frame_with, listen};
+use ix_abi::{Call, CallSlot, Event, EventSlot, event_kind};
 use ix_dataplane::Config;
 use ix_mem::Sizes;
 use ix_rig::{BareRig, RigOptions, SimDevice, SimOptions, VirtualClock};
@@ -46,8 +46,7 @@ impl Host {
         let shift = config.tcp.window_shift();
         let rig = BareRig::new(RigOptions { config, sizes, clock: clock.clone() }, device.nics());
         let mut host = Host { rig, device, clock, flows: Vec::new(), reads: true, shift };
-        let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 80 };
-        host.run(&[Call::Listen { at, backlog: 0, cookie: 1, holds: false }.encode()]);
+        host.run(&[listen()]);
         (0..flows).for_each(|nth| host.connect(nth));
         host
     }

@@ -274,9 +274,8 @@ fn set<'a>(folder: &Path, sign: char, controllers: impl IntoIterator<Item = &'a 
 
 /// Whether no other process is in this group, which is not the root of its hierarchy.
 fn is_alone(folder: &Path) -> bool {
-    let members = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
     let own = std::process::id().to_string();
-    members.lines().eq([own.as_str()]) && folder.join("cgroup.type").exists()
+    members(folder).lines().eq([own.as_str()]) && folder.join("cgroup.type").exists()
 }
 
 fn none() -> io::Error {
@@ -308,15 +307,19 @@ fn bind(place: &Place, folder: &Path, cpus: &[usize]) -> io::Result<()> {
     if list.is_empty() { Ok(()) } else { write(folder, "cpuset.cpus", &list) }
 }
 
+/// The numbers of the processes in this group, a line each; of a group that is gone, none.
+fn members(folder: &Path) -> String {
+    fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default()
+}
+
 /// Whether a process is in this group.
 fn has(folder: &Path, pid: u32) -> bool {
-    let members = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-    members.lines().any(|line| line.parse() == Ok(pid))
+    members(folder).lines().any(|line| line.parse() == Ok(pid))
 }
 
 /// Ends those who are in this group now; true if there is nobody.
 fn end_members(folder: &Path) -> bool {
-    let members = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    let members = members(folder);
     for pid in members.lines().filter_map(|line| line.parse::<u32>().ok()) {
         // Errors mean that it has ended. Its number is another one's only before it was opened.
         let process = Process::open(pid).ok().filter(|_| has(folder, pid));

@@ -52,16 +52,20 @@ pub fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<usize> 
 
 /// True if no process has the other end of a socket or pipe any more. Returns at once.
 pub fn has_hung_up(fd: &impl AsRawFd) -> bool {
-    let mut ends = [PollFd::new(fd, 0)];
-    poll(&mut ends, Some(Duration::ZERO)).is_ok() && ends[0].happened() & libc::POLLHUP != 0
+    happens_now(fd, libc::POLLHUP)
 }
 
 /// True if nothing can come from the other end of a socket any more: it is closed, or shut down for
 /// writing. What was sent before may still be there. Returns at once.
 pub fn is_mute(fd: &impl AsRawFd) -> bool {
-    let mut ends = [PollFd::new(fd, libc::POLLRDHUP)];
-    let ended = libc::POLLHUP | libc::POLLRDHUP;
-    poll(&mut ends, Some(Duration::ZERO)).is_ok() && ends[0].happened() & ended != 0
+    happens_now(fd, libc::POLLHUP | libc::POLLRDHUP)
+}
+
+/// Whether one of these events is there. (The kernel reports POLLHUP whether it is asked for or
+/// not.)
+fn happens_now(fd: &impl AsRawFd, events: i16) -> bool {
+    let mut ends = [PollFd::new(fd, events)];
+    poll(&mut ends, Some(Duration::ZERO)).is_ok() && ends[0].happened() & events != 0
 }
 
 /// True if there is something to read, or the other end is closed, within `timeout`.

@@ -188,7 +188,7 @@ fn stopped_while_it_starts(service: &Service) -> Option<(usize, i32)> {
 /// Well below the time that a dataplane may take to start, and enough for a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(7);
 
-/// Nobody waits for a dataplane of a program that has ended.
+/// A run whose program has ended does not wait until its dataplane has started.
 #[test]
 fn a_run_whose_program_ends_while_its_dataplane_starts_ends_at_once() {
     let name = "a_run_whose_program_ends_while_its_dataplane_starts_ends_at_once";
@@ -204,33 +204,38 @@ fn a_run_whose_program_ends_while_its_dataplane_starts_ends_at_once() {
     assert!(!is_alive(next));
 }
 
-/// The first process to serve is killed while it waits for its dataplane, and another one serves.
-const SUCCESSION: &str = "
-import os, socket
-def serve():
-    listener = socket.socket()
-    listener.bind(('0.0.0.0', 7))
-    listener.listen()
-    while True:
-        try: stream = listener.accept()[0]
-        except OSError: continue
-        while got := stream.recv(64): stream.sendall(got)
-child = os.fork()
-if child == 0: serve()
-print('child', child, flush=True)
-os.waitpid(child, 0)
-serve()
+/// Serves in Python until it is ended. Connections of a dataplane that has died are forgotten.
+const SERVE: &str = "
+import socket
+listener = socket.socket()
+listener.bind(('0.0.0.0', 7))
+listener.listen()
+while True:
+    try: stream = listener.accept()[0]
+    except OSError: continue
+    while got := stream.recv(64): stream.sendall(got)
 ";
 
+/// Before that: a child serves first, and the parent once the child has ended.
+const SUCCESSION: &str = "
+import os
+child = os.fork()
+if child:
+    print('child', child, flush=True)
+    os.waitpid(child, 0)
+";
+
+/// The first process to serve is killed while it waits for its dataplane, and another one serves.
 #[test]
 fn a_process_that_ends_while_its_dataplane_starts_keeps_no_other_one_waiting() {
     let name = "a_process_that_ends_while_its_dataplane_starts_keeps_no_other_one_waiting";
     if !Path::new("/usr/bin/python3").exists() {
         return skip(name, Need::Program("apt install python3"), "no python3");
     }
+    let program = format!("{SUCCESSION}{SERVE}");
     for _ in 0..4 {
         let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
-        let service = net.start_env(&[], &DOMAIN, &["/usr/bin/python3", "-c", SUCCESSION]);
+        let service = net.start_env(&[], &DOMAIN, &["/usr/bin/python3", "-c", &program]);
         let line = service.process.wait_for("child", PATIENCE);
         let child: i32 = line.rsplit(' ').next().expect("a word").parse().expect("a number");
         let end = Instant::now() + PATIENCE;
@@ -269,19 +274,9 @@ fn a_process_that_ends_while_its_dataplane_starts_keeps_no_other_one_waiting() {
 /// entered it.
 #[test]
 fn a_dataplane_that_dies_before_it_is_entered_is_replaced() {
-    const ECHO: &str = "
-import socket
-listener = socket.socket()
-listener.bind(('0.0.0.0', 7))
-listener.listen()
-while True:
-    try: stream = listener.accept()[0]
-    except OSError: continue
-    while got := stream.recv(64): stream.sendall(got)
-";
     let name = "a_dataplane_that_dies_before_it_is_entered_is_replaced";
     let native = [env!("CARGO_BIN_EXE_ix"), "echo", "64", "--port", "7"];
-    let python = ["/usr/bin/python3", "-c", ECHO];
+    let python = ["/usr/bin/python3", "-c", SERVE];
     for (program, called) in [(&native[..], "ix"), (&python[..], "python3")] {
         if !Path::new(program[0]).exists() {
             skip_part(name, Need::Program("apt install python3"), "no python3");
