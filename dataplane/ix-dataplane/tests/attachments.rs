@@ -675,3 +675,49 @@ fn a_process_that_computes_hears_of_moved_groups_before_anything_else() {
     two.run(1, &[]);
     assert!(two.rig.threads[0].elastic.groups_here().is_empty());
 }
+
+/// Data of a connection whose group leaves is announced where it arrives, or when it stays: not to
+/// a process that has just given its name of the connection away.
+#[test]
+fn news_of_what_is_moving_wait_until_it_has_its_new_name() {
+    for begins_late in [false, true] {
+        let mut two = Two::with(2);
+        let at_first = |port: &u16| {
+            let probe = segment(two.mac, *port, TcpFlags::RST, Seq(1), Seq(0));
+            two.device.deliver(probe) == 0
+        };
+        let port = (1000..).find(at_first).unwrap();
+        two.listen(0);
+        let (mut peer, handle) = two.connection(port, 0);
+        for at in [1, 0] {
+            two.at = at;
+            two.run(1, &[]); // it computes from now on
+            two.run(0, &[]); // and so does this one
+        }
+        // Its data waits for the process.
+        two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, b"data");
+        if !begins_late {
+            two.spin(100);
+        }
+        let groups = two.rig.threads[0].elastic.groups_here();
+        let count = groups.iter().count();
+        two.rig.threads[0].elastic.migrate(groups, 1, 7).unwrap();
+        two.spin(1_000);
+        let (_, leaves) = two.run(0, &[]);
+        let is_leaves = |event: &Event| matches!(event, Event::GroupLeaves { to: 1, .. });
+        assert!(leaves.len() == count && leaves.iter().all(is_leaves), "{leaves:?}");
+        // It has given up its names, and waits. The other one still computes.
+        two.come(0, &[]);
+        two.spin(1_000);
+        assert_eq!(two.go(0), [], "no name that it does not know");
+        two.come(0, &[]);
+        two.spin(10_000);
+        let arrived = two.go(0);
+        let is_back = |event: &Event| matches!(event, Event::GroupArrived { from: 1, .. });
+        assert!(arrived.len() == count && arrived.iter().all(is_back), "{arrived:?}");
+        two.come(0, &[Call::SetCookie { handle, cookie: 5 }]);
+        two.spin(11_000);
+        let events = two.go(0);
+        let [Event::Recv { cookie: 5, .. }] = events[..] else { panic!("{events:?}") };
+    }
+}

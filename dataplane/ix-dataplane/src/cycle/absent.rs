@@ -25,7 +25,7 @@ use ix_wire::{FlowTuple, Parsed, TcpFlags, TcpPacket, ipv4};
 use std::collections::VecDeque;
 
 /// A timer that may end a connection is checked again after this time, µs.
-const PUT_OFF_US: u64 = 10_000;
+pub(super) const PUT_OFF_US: u64 = 10_000;
 /// Flags of segments that may change the state of a connection.
 const CHANGES: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::RST.0 | TcpFlags::FIN.0);
 
@@ -124,7 +124,7 @@ impl ElasticThread {
         let attached = &self.io.cx.attached;
         let may = |flow: &mut Flow| attached.is_present(flow.socket.owner) || is_harmless(flow);
         if self.flows.get(id).is_none_or(may) {
-            self.tcp.fire(&mut self.io, &mut self.flows, id);
+            self.fire_flow_timer(id);
         } else {
             self.flows.put_off(id, self.io.cx.now_us + PUT_OFF_US);
         }
@@ -238,9 +238,20 @@ impl ElasticThread {
         }
         for number in self.io.cx.attached.numbers() {
             if self.io.cx.attached.is_present(number) {
-                announce_early_data(&mut self.io.cx, &mut self.flows, number);
+                self.announce_to(number);
             }
         }
+    }
+
+    /// Announces to a process what it was not told of. News of flows that are moving are kept until
+    /// it knows their new names.
+    pub(super) fn announce_to(&mut self, number: AttachmentId) {
+        let ElasticThread { io, flows, migrations, .. } = self;
+        if migrations.is_active() {
+            let may_hear = |handle: &u64| !migrations.keep_news(FlowId::from_handle(*handle));
+            io.cx.attached[number].to_announce.retain(may_hear);
+        }
+        announce_early_data(&mut io.cx, flows, number);
     }
 
     /// Keeps a packet for a process, unless it keeps more than its part: then the packet is lost,

@@ -30,10 +30,9 @@ use crate::receive::admission::Admission;
 use crate::receive::edge::Edge;
 use crate::shared::Shared;
 use crate::tcp::Tcp;
-use crate::tcp::connections::announce_early_data;
 use crate::timers::APP_TIMER;
 use crate::timers::app::AppTimers;
-use absent::Returned;
+use absent::{PUT_OFF_US, Returned};
 use ix_abi::Event;
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::udp::UdpTable;
@@ -140,7 +139,7 @@ impl ElasticThread {
         }
         let attached = &self.io.cx.attached;
         if !attached[caller].to_announce.is_empty() && attached.is_present(caller) {
-            announce_early_data(&mut self.io.cx, &mut self.flows, caller);
+            self.announce_to(caller);
         }
     }
 
@@ -274,6 +273,9 @@ impl ElasticThread {
     }
 
     fn fire_flow_timer(&mut self, id: FlowId) {
+        if self.migrations.is_active() && self.migrations.is_silent(usize::from(id.group)) {
+            return self.flows.put_off(id, self.io.cx.now_us + PUT_OFF_US);
+        }
         self.tcp.fire(&mut self.io, &mut self.flows, id);
     }
 

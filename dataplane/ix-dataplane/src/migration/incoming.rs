@@ -30,7 +30,7 @@ pub struct Incoming {
     ship: Option<Box<Ship>>,
     /// What must be done when the groups are opened.
     touched: Vec<FlowId>,
-    to_announce: Vec<FlowId>,
+    pub to_announce: Vec<FlowId>,
     /// Until these are passed the flows send nothing, because their packets could overtake earlier
     /// ones.
     fences: Vec<Box<dyn Fence>>,
@@ -69,12 +69,13 @@ impl Incoming {
     pub fn back(
         here: usize,
         groups: GroupSet,
-        held: VecDeque<Forwarded>,
+        (held, to_announce): (VecDeque<Forwarded>, Vec<FlowId>),
         (record, until_us): (MigrationRecord, u64),
     ) -> Incoming {
         Incoming {
             state: State::Told { until_us },
             remote: held,
+            to_announce,
             settled: Some(true),
             told_first: true,
             record,
@@ -109,6 +110,11 @@ impl Incoming {
     /// Whether packets of a group are held here.
     pub fn keeps(&self, group: usize) -> bool {
         self.state >= State::Agreed && self.groups.contains(group)
+    }
+
+    /// Whether a group's flows are here, and the program has not named them yet.
+    pub fn is_silent(&self, group: usize) -> bool {
+        self.keeps(group) && self.state < State::Open
     }
 
     /// Whether packets from this origin need not wait.

@@ -5,6 +5,7 @@ use super::on_cpu::OnCpu;
 use super::planted::{self, Bug};
 use super::routes::HELD;
 use super::{Action, BOUND_US, Migrations, OFFER_US, OVERDUE_US, Request, Sight, Table, since};
+use crate::flows::handle::FlowId;
 use ix_proto::GroupSet;
 use ix_proto::{MigrationEnd, MigrationRecord};
 use std::collections::VecDeque;
@@ -20,6 +21,8 @@ pub struct Outgoing {
     state: State,
     /// Their packets while they are held here.
     pub held: VecDeque<Forwarded>,
+    /// Flows with news that may not be announced here any more.
+    pub to_announce: Vec<FlowId>,
     /// When they were held, µs.
     held_us: u64,
     held_at: OnCpu,
@@ -126,6 +129,7 @@ impl Migrations {
             groups,
             state: State::Offered { until_us: now_us.saturating_add(OFFER_US) },
             held: VecDeque::new(),
+            to_announce: Vec::new(),
             held_us: now_us,
             held_at: OnCpu::default(),
             first_seen: false,
@@ -217,14 +221,16 @@ impl Migrations {
     /// A process of the program computes for too long, and others wait for its connections' groups:
     /// the groups stay, as if they had come back.
     fn stay(&mut self, at: usize, until_us: u64) {
-        let Outgoing { groups, to, serial, held, record, .. } = self.outgoing.swap_remove(at);
+        let Outgoing { groups, to, serial, held, to_announce, record, .. } =
+            self.outgoing.swap_remove(at);
         self.tell(to, Message::Withdraw(serial));
         for group in groups.iter() {
             self.promised.remove(group);
             self.quiet.insert(group);
             self.act(Action::Stays { group, to });
         }
-        self.incoming.push(Incoming::back(self.index, groups, held, (record, until_us)));
+        let back = Incoming::back(self.index, groups, (held, to_announce), (record, until_us));
+        self.incoming.push(back);
     }
 
     /// The application has returned, and all its calls for the groups are carried out.
@@ -240,6 +246,7 @@ impl Migrations {
                 (outgoing.held_at.off_ns(sight.on_cpu(), 0) / 1000) as u32;
             let (groups, to, serial) = (outgoing.groups, outgoing.to, outgoing.serial);
             let (held, record) = (std::mem::take(&mut outgoing.held), outgoing.record);
+            let to_announce = std::mem::take(&mut outgoing.to_announce);
             let queues = (0..sight.ports()).map(|port| Queue::of(sight.table(port))).collect();
             outgoing.state = State::Shipped { queues, bounded: false, unsent: None };
             for group in groups.iter() {
@@ -247,6 +254,8 @@ impl Migrations {
                 self.promised.remove(group);
                 self.sent.remove(group);
             }
+            // They are packed with all else that is to be announced.
+            self.act(Action::Announce(to_announce));
             self.act(Action::Ship { to, serial, groups, held, record });
         }
     }

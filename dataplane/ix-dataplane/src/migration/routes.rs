@@ -2,6 +2,7 @@
 use super::message::{Forwarded, Message};
 use super::planted::{self, Bug};
 use super::{Action, Migrations, OVERDUE_US, Sight};
+use crate::flows::handle::FlowId;
 use crate::receive::batch::Origin;
 use ix_nic::RxPacket;
 use std::collections::VecDeque;
@@ -68,6 +69,31 @@ impl Migrations {
 }
 
 impl Migrations {
+    /// Whether no event about a group's flows may be written here: the program was told that they
+    /// leave, or has not said yet under which names it knows those that have arrived. An event
+    /// would have a name that the program does not know any more.
+    pub fn is_silent(&self, group: usize) -> bool {
+        self.outgoing.iter().any(|outgoing| outgoing.holds(group))
+            || self.incoming.iter().any(|incoming| incoming.is_silent(group))
+    }
+
+    /// Keeps a flow that has news until its group is not silent any more. Returns false if it is
+    /// not silent now.
+    #[cold]
+    pub fn keep_news(&mut self, id: FlowId) -> bool {
+        let (group, Migrations { outgoing, incoming, .. }) = (usize::from(id.group), self);
+        let leaving = outgoing.iter_mut().find(|outgoing| outgoing.holds(group));
+        let list = match leaving {
+            Some(outgoing) => &mut outgoing.to_announce,
+            None => match incoming.iter_mut().find(|incoming| incoming.is_silent(group)) {
+                Some(incoming) => &mut incoming.to_announce,
+                None => return false,
+            },
+        };
+        list.push(id);
+        true
+    }
+
     /// Whether more than a quarter of `owned` frames is held, so that devices should keep their
     /// packets.
     pub fn holds_too_many(&self, owned: usize) -> bool {
