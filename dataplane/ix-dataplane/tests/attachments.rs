@@ -721,3 +721,35 @@ fn news_of_what_is_moving_wait_until_it_has_its_new_name() {
         let [Event::Recv { cookie: 5, .. }] = events[..] else { panic!("{events:?}") };
     }
 }
+
+/// A connection whose group is leaving stays with its process: another one may have heard of the
+/// group already, and would not take it along.
+#[test]
+fn a_connection_that_is_moving_is_not_given_away() {
+    let mut two = Two::with(2);
+    let at_first = |port: &u16| {
+        let probe = segment(two.mac, *port, TcpFlags::RST, Seq(1), Seq(0));
+        two.device.deliver(probe) == 0
+    };
+    let port = (1000..).find(at_first).unwrap();
+    two.listen(0);
+    let (_, handle) = two.connection(port, 0);
+    for at in [1, 0] {
+        two.at = at;
+        two.run(0, &[]); // it computes from now on
+        two.run(1, &[]);
+        two.come(1, &[]);
+    }
+    let give = Call::Give { handle, to: 1, token: 3 };
+    let groups = two.rig.threads[0].elastic.groups_here();
+    two.rig.threads[0].elastic.migrate(groups, 1, 7).unwrap();
+    two.spin(1_000);
+    assert!(!two.go(1).is_empty(), "it has heard that they leave");
+    two.come(1, &[]);
+    assert_eq!(two.come(0, &[give]), [refused(CallError::State)]);
+    two.go(0);
+    two.spin(30_000);
+    // They stayed, and it may be given.
+    two.run(0, &[]);
+    assert_eq!(two.come(0, &[give]), [0]);
+}

@@ -2,6 +2,7 @@
 use super::ElasticThread;
 use crate::calls::Answer;
 use crate::flows::FLOWS_AHEAD;
+use crate::flows::handle::FlowId;
 use crate::tcp::TcpContext;
 use crate::timers::APP_TIMER;
 use crate::udp;
@@ -101,6 +102,12 @@ impl ElasticThread {
             Call::PacketUnbind { queue } => packets.unbind(&io.cx, queue),
             Call::PacketInfo { queue, to } => packets.info(io, admission, qdisc, queue, to),
             Call::Give { handle, to, token } => {
+                let group = usize::from(FlowId::from_handle(handle).group);
+                // Who gets it may have heard that the group leaves, and would not take this flow
+                // along.
+                if self.migrations.is_active() && self.migrations.is_silent(group) {
+                    return Err(CallError::State);
+                }
                 self.tcp.give(io, &mut self.flows, handle, to, token)
             }
             Call::Signal { thread, value } => match thread as usize {
