@@ -1,17 +1,24 @@
 //! Control groups of one run (cgroups(7)). The program's bounds its processes, its memory and its
-//! hardware threads as a whole. Program and dataplane together have one group's share of processor
-//! time: a tenant that starts a thousand threads gets as much of a hardware thread as one with a
-//! single thread. Version 2 and version 1 of the interface both serve, also side by side; where
+//! hardware threads as a whole. The program has one group's share of processor time, and so has its
+//! dataplane: a tenant that starts a thousand threads gets as much of a hardware thread as one with
+//! a single thread. Version 2 and version 1 of the interface both serve, also side by side; where
 //! this process may make no group, there is none.
 //!
 //! ```text
 //! version 2   ix-4711-9c0ffee1               share of processor time
 //!               program                      processes, memory, hardware threads
-//!               dataplane
 //!               broker                       this process, if it was alone in its group
-//! version 1   cpu/ix-4711-9c0ffee1           both
+//!             ix-4711-9c0ffee1-dataplane     share of processor time
+//! version 1   cpu/ix-4711-9c0ffee1           the program
+//!             cpu/ix-…-dataplane             the dataplane
 //!             pids/ix-…, memory/…, cpuset/…  the program
 //! ```
+//!
+//! The two have no group in common. Linux 6.18 lets a group whose threads run on several hardware
+//! threads keep one of them for seconds, while nothing else runs there, if one of its threads does
+//! nothing but fork: the group's weight on that hardware thread changes each time, and with it what
+//! it has used is forgotten. With one group for both, any program whose dataplane was busy on another
+//! hardware thread could do that.
 //!
 //! The groups are below this process's own, so that a service manager still finds the program.
 //! Their name has this process's number, and a random one, so that it is never that of an earlier
@@ -35,8 +42,9 @@ const BOUNDS: [&str; 3] = ["pids", "memory", "cpuset"];
 const SHARE: &str = "cpu";
 /// In version 2: the groups below that of the run.
 const PROGRAM: &str = "program";
-const DATAPLANE: &str = "dataplane";
 const BROKER: &str = "broker";
+/// The dataplane's group: the run's with this at its end.
+const DATAPLANE: &str = "-dataplane";
 /// Longest time that processes which have ended stay in their group.
 const LEAVING: Duration = Duration::from_millis(100);
 /// Longest time to end all processes of a group.
@@ -181,7 +189,8 @@ impl Group {
         let Ok(folder) = group_locks::folder() else { return };
         group_locks::sweep(&folder, remove_run);
         let name = self.name();
-        let groups = places.iter().map(|place| place.folder.join(&name)).collect();
+        let runs = places.iter().map(|place| place.folder.join(&name));
+        let groups = runs.flat_map(|run| [dataplane_beside(&run), run]).collect();
         self.lock = GroupLock::take(&folder, &name, groups).ok();
     }
 
@@ -193,7 +202,7 @@ impl Group {
             self.all.push(run.clone());
             self.joins.push(join_of(&run)?);
             if !place.bounds() {
-                self.dataplanes_joins.push(join_of(&run)?);
+                self.add_dataplane(&run)?;
                 return Ok(None);
             }
             self.programs.push(run.clone());
@@ -204,15 +213,23 @@ impl Group {
             self.move_to(&place.folder, run.join(BROKER))?;
         }
         set(&place.folder, '+', BOUNDS.iter().chain([&SHARE]));
-        let [program, dataplane] = [PROGRAM, DATAPLANE].map(|name| run.join(name));
-        self.all.extend([program.clone(), dataplane.clone()]);
         set(&run, '+', &BOUNDS);
+        let program = run.join(PROGRAM);
+        self.all.push(program.clone());
         fs::create_dir(&program)?;
-        fs::create_dir(&dataplane)?;
         self.joins.push(join_of(&program)?);
-        self.dataplanes_joins.push(join_of(&dataplane)?);
         self.programs.push(program.clone());
+        self.add_dataplane(&run)?;
         Ok(Some(program))
+    }
+
+    /// Makes the dataplane's group, beside that of the run.
+    fn add_dataplane(&mut self, run: &Path) -> io::Result<()> {
+        let dataplane = dataplane_beside(run);
+        self.all.push(dataplane.clone());
+        fs::create_dir(&dataplane)?;
+        self.dataplanes_joins.push(join_of(&dataplane)?);
+        Ok(())
     }
 
     /// Moves this process out of a group: one that has processes gives those below it no
@@ -328,10 +345,17 @@ fn end_members(folder: &Path) -> bool {
     members.is_empty()
 }
 
+/// The group of the dataplane of a run.
+fn dataplane_beside(run: &Path) -> PathBuf {
+    let mut name = run.as_os_str().to_owned();
+    name.push(DATAPLANE);
+    name.into()
+}
+
 /// Removes a group of a run that was killed, with those below it. Fails as long as one of its
 /// processes runs.
 fn remove_run(run: &Path) {
-    for below in [PROGRAM, DATAPLANE, BROKER, ""] {
+    for below in [PROGRAM, BROKER, ""] {
         let _ = fs::remove_dir(run.join(below));
     }
 }

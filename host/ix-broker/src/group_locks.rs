@@ -88,8 +88,11 @@ pub fn sweep(folder: &Path, mut remove: impl FnMut(&Path)) {
         }
         let groups =
             names.split(|byte| *byte == SEPARATOR).map(|name| Path::new(OsStr::from_bytes(name)));
-        // A file lists groups of its own name.
-        let groups: Vec<_> = groups.filter(|group| group.file_name() == path.file_name()).collect();
+        // A file lists groups whose names begin with its own.
+        let own = path.file_name().unwrap_or_default().as_bytes();
+        let is_own =
+            |group: &&Path| group.file_name().is_some_and(|name| name.as_bytes().starts_with(own));
+        let groups: Vec<_> = groups.filter(is_own).collect();
         groups.iter().for_each(|group| remove(group));
         if !groups.iter().any(|group| group.exists()) {
             let _ = fs::remove_file(&path);

@@ -9,6 +9,7 @@ use crate::root::NamespaceRoot;
 use crate::tracee::Tracee;
 use ix_entry::{ABI_PLACEHOLDER, Channel, ReservedFds};
 use ix_proto::{Codec, FromImage, Outcome};
+use ix_sys::command::die_with;
 use ix_sys::fd;
 use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::process::{self, Process};
@@ -197,16 +198,18 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
             root.as_ref().map_or(Ok(()), |root| root.become_it())
         });
     }
+    let parent = std::process::id() as libc::pid_t;
     let child = match config.entry {
         Entry::Planted => {
+            let traced = move || before_exec(&keep, parent).and_then(|()| be_traced());
             // SAFETY: the function only makes system calls, as a child of a threaded process must.
-            unsafe { command.pre_exec(move || before_exec(&keep).and_then(|()| be_traced())) };
+            unsafe { command.pre_exec(traced) };
             command.spawn().map_err(|error| diagnose(&config.program, error))
         }
         Entry::Loading => {
             let exec = Exec::new(config, image_fd, channel_fd).map_err(system("execveat"))?;
             // SAFETY: as above; what they point to is moved along.
-            unsafe { command.pre_exec(executes(exec, keep)) };
+            unsafe { command.pre_exec(executes(exec, keep, parent)) };
             command.spawn().map_err(system("execveat of the image"))
         }
     }?;
@@ -244,15 +247,15 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     }
 }
 
-/// Runs in the child, just before `execve`.
-fn before_exec(keep: &[RawFd]) -> io::Result<()> {
+/// Runs in the child, just before `execve`. Without `parent`, the broker, it would run outside of
+/// IX; traced, it would wait for ever, for the tracer is whoever is the parent then: init.
+fn before_exec(keep: &[RawFd], parent: libc::pid_t) -> io::Result<()> {
     let check = |rc: i64| if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     for fd in keep {
         // SAFETY: no pointers.
         check(unsafe { libc::fcntl(*fd, libc::F_SETFD, 0) }.into())?;
     }
-    // SAFETY: no pointers. The death signal survives the exec.
-    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into())
+    die_with(parent)
 }
 
 /// In the child: joins control groups. Those that refuse are left out; the broker looks afterwards
@@ -327,11 +330,15 @@ impl Pointers {
 }
 
 /// In the child: executes the image.
-fn executes(exec: Exec, keep: Vec<RawFd>) -> impl FnMut() -> io::Result<()> + Send + Sync {
+fn executes(
+    exec: Exec,
+    keep: Vec<RawFd>,
+    parent: libc::pid_t,
+) -> impl FnMut() -> io::Result<()> + Send + Sync {
     let pointers = Pointers(exec.pointers());
     move || {
         let [args, env] = pointers.both();
-        before_exec(&keep)?;
+        before_exec(&keep, parent)?;
         Err(exec.run(args, env))
     }
 }

@@ -47,8 +47,10 @@ impl Step {
     }
 }
 
-/// `parent` is the process that forked.
-fn die_with(parent: libc::pid_t) -> io::Result<()> {
+/// In a child: it is killed when the thread that forked it ends. `parent` is the number of the
+/// process that forked; ESRCH if that has ended already, so that no signal would come. The exec of
+/// a program that gives no other rights keeps this (prctl(2), PR_SET_PDEATHSIG).
+pub fn die_with(parent: libc::pid_t) -> io::Result<()> {
     // SAFETY: takes a number.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
     // SAFETY: no arguments. A parent that ended before sends no signal any more.

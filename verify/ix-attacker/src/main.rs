@@ -75,7 +75,7 @@ pub type Attack = fn(&Targets) -> Result<String, String>;
 ///
 /// * `crossing`, `wake` and `cycle`: for `ix bench gate`;
 /// * `calls SECONDS SEED`: a fuzzer of batched calls, with a wall or without;
-/// * `shared SECONDS SEED`: attacks on a dataplane in a process of its own, all at once;
+/// * `shared SECONDS SEED [FILE]`: until the file is there, attacks on a dataplane in a process of its own, all at once;
 /// * `part farewell`, `childs-farewell`, `farewell-beside`, `stale-farewell`, `hang-up`, `endless`
 ///   or a number: processes that speak with the broker themselves, and live on without a dataplane;
 /// * `rights WHOM LINK CONTROL [NOT...]`: attacks on such a one, and on its operators' socket, by
@@ -284,12 +284,14 @@ fn attack_apart(targets: &Targets, header: *const ProcessHeader, control: bool) 
 fn attack_shared() {
     let number = |nth| std::env::args().nth(nth).and_then(|text| text.parse::<u64>().ok());
     let (Some(seconds), Some(seed), Some(header)) = (number(2), number(3), header()) else {
-        eprintln!("ix-attacker: write `shared SECONDS SEED`, under `ix run`");
+        eprintln!("ix-attacker: write `shared SECONDS SEED [FILE]`, under `ix run`");
         std::process::exit(2);
     };
     // SAFETY: the dataplane's own description of itself.
     let gate = unsafe { gate_of(header) };
-    if let Err(why) = shared::attack(header, gate, seconds, seed) {
+    let file = std::env::args().nth(4);
+    let until = shared::Until { seconds, file: file.as_deref() };
+    if let Err(why) = shared::attack(header, gate, &until, seed) {
         eprintln!("ix-attacker: {why}; seed {seed}");
         std::process::exit(1);
     }

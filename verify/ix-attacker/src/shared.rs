@@ -6,8 +6,9 @@ use ix_abi::{CALLS_MAX, CallSlot, ProcessHeader, ThreadArea, call_op, gate_op};
 use ix_proto::crossing::{READ_AT, Request, WRITTEN_AT, WrittenPages};
 use ix_proto::{Codec, FromImage, Outcome};
 use ix_random::Rng;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
 
@@ -39,12 +40,29 @@ impl Shared {
     }
 }
 
-/// Prints a line for each attack on memory; then makes all the others at once for so many seconds,
-/// and asks the dataplane for a cycle. `Err`: it does not go on.
+/// How long all attacks are made at once.
+pub struct Until<'a> {
+    /// So many seconds.
+    pub seconds: u64,
+    /// Or until this file is there.
+    pub file: Option<&'a str>,
+}
+
+impl Until<'_> {
+    fn wait(&self) {
+        let end = Instant::now() + Duration::from_secs(self.seconds);
+        while Instant::now() < end && !self.file.is_some_and(|file| Path::new(file).exists()) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Prints a line for each attack on memory; then makes all the others at once, and asks the
+/// dataplane for a cycle. `Err`: it does not go on.
 pub fn attack(
     header: *const ProcessHeader,
     gate: Gate,
-    seconds: u64,
+    until: &Until<'_>,
     seed: u64,
 ) -> Result<(), String> {
     let shared = Shared::find(header)?;
@@ -55,7 +73,8 @@ pub fn attack(
             crate::print(&name, attack(at).map(|()| "it can be written".to_owned()));
         }
     }
-    let made = storm(shared, seconds, seed);
+    println!("all at once");
+    let made = storm(shared, until, seed);
     println!("requests, calls, holes, rings, messages, forks: {}", made.join(" "));
     let (entered, cycle) = goes_on(gate)?;
     println!("seed {seed}: ENTER returned {entered}, RUN_IO {cycle}");
@@ -70,7 +89,7 @@ pub fn storm_for(
     seconds: u64,
     seed: u64,
 ) -> Result<(), String> {
-    storm(Shared::find(header)?, seconds, seed);
+    storm(Shared::find(header)?, &Until { seconds, file: None }, seed);
     goes_on(gate).map(drop)
 }
 
@@ -156,7 +175,7 @@ fn reopened(at: usize) -> Result<std::fs::File, String> {
 }
 
 /// All at once, each on a thread of its own. Returns how often each was made.
-fn storm(shared: Shared, seconds: u64, seed: u64) -> Vec<String> {
+fn storm(shared: Shared, until: &Until<'_>, seed: u64) -> Vec<String> {
     const ALL: [fn(Shared, &mut Rng); 6] =
         [wild_requests, wild_calls, holes, ring, say_anything, forks];
     let stop = AtomicBool::new(false);
@@ -172,7 +191,7 @@ fn storm(shared: Shared, seconds: u64, seed: u64) -> Vec<String> {
                 }
             });
         }
-        std::thread::sleep(Duration::from_secs(seconds));
+        until.wait();
         stop.store(true, Ordering::Relaxed);
     });
     made.into_iter().map(|count| count.into_inner().to_string()).collect()
