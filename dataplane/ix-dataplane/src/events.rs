@@ -76,7 +76,8 @@ impl EventWriter {
 
     #[cold]
     fn write_all_late(&mut self) {
-        while self.has_room() {
+        // Muted, each would come back.
+        while !self.muted && self.has_room() {
             let Some(event) = self.late.pop_front() else { return };
             self.push(event);
         }
@@ -101,5 +102,26 @@ impl EventWriter {
         if self.room > 0 {
             self.late.push_back(event);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_late_waits_while_no_event_may_be_written() {
+        let mut array = vec![EventSlot::default(); EVENTS_MAX];
+        // SAFETY: of that size, and it lives longer.
+        let mut events = unsafe { EventWriter::new(array.as_mut_ptr()) };
+        events.set_muted(true);
+        for cookie in 0..3 {
+            events.push(Event::Eof { cookie, handle: 1 });
+        }
+        events.write_late();
+        assert_eq!((events.count(), events.late()), (0, 3));
+        events.set_muted(false);
+        events.write_late();
+        assert_eq!((events.count(), events.late()), (3, 0));
     }
 }

@@ -1,7 +1,7 @@
 //! Large receive windows of flows that share the frames of a thread: what is offered to all of them
 //! is there, and what is not is asked for again.
 use crate::peer::{OURS, PEER, PEER_MAC, frame_with, listen};
-use ix_abi::{Call, CallSlot, Event, EventSlot, event_kind};
+use ix_abi::{Call, CallSlot, EVENTS_MAX, Event, EventSlot, event_kind};
 use ix_dataplane::Config;
 use ix_mem::Sizes;
 use ix_rig::{BareRig, RigOptions, SimDevice, SimOptions, VirtualClock};
@@ -193,6 +193,34 @@ fn what_is_offered_to_all_flows_is_there() {
         host.settle();
         assert_eq!(host.total("flows"), 0);
     }
+}
+
+/// The first segment of a large window is lost: with the second copy of it more pieces become
+/// readable than the event array holds. All of them are announced.
+#[test]
+fn more_data_at_once_than_there_are_events_is_announced() {
+    let mut host = Host::new(16_384, 1);
+    for _ in 0..16 {
+        host.send(0, 8_000_000);
+        host.settle();
+        host.clock.advance(ROUND_TRIP_US);
+    }
+    host.reads = false;
+    let Flow { port, ours, next: lost, .. } = host.flows[0];
+    host.flows[0].next += SEGMENT as u32;
+    let bytes = host.send(0, usize::MAX) + SEGMENT;
+    assert!(bytes > EVENTS_MAX * SEGMENT, "{bytes} are no more than the array holds");
+    assert_eq!(host.flows[0].held, 0);
+    host.put(port, TcpFlags::ACK, (lost, ours), TcpOptions::NONE, SEGMENT);
+    let mut heard = 0;
+    for _ in 0..3 {
+        let pieces = host.run(&[]).into_iter().filter_map(|event| match Event::decode(&event) {
+            Ok(Event::Recv { data, .. }) => Some(data.len as usize),
+            _ => None,
+        });
+        heard += pieces.sum::<usize>();
+    }
+    assert_eq!(heard, bytes);
 }
 
 /// Connections that were fast once and are idle leave the memory to those that are fast now. What

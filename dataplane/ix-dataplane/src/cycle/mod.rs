@@ -128,6 +128,8 @@ impl ElasticThread {
         let attachment = &mut cx.attached[caller];
         cx.shift = attachment.shift;
         attachment.events.reset();
+        // One packet may cause more events than the array holds.
+        attachment.was_absent |= attachment.events.late() > 0;
         attachment.empty_graveyard(&cx.shared.memory, &mut cx.rx_pool);
         attachment.returned();
         self.begin_cycle(now_us);
