@@ -17,8 +17,8 @@
 //! The two have no group in common. Linux 6.18 lets a group whose threads run on several hardware
 //! threads keep one of them for seconds, while nothing else runs there, if one of its threads does
 //! nothing but fork: the group's weight on that hardware thread changes each time, and with it what
-//! it has used is forgotten. With one group for both, any program whose dataplane was busy on another
-//! hardware thread could do that.
+//! it has used is forgotten. With one group for both, any program whose dataplane was busy on
+//! another hardware thread could do that.
 //!
 //! The groups are below this process's own, so that a service manager still finds the program.
 //! Their name has this process's number, and a random one, so that it is never that of an earlier

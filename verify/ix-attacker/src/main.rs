@@ -75,7 +75,8 @@ pub type Attack = fn(&Targets) -> Result<String, String>;
 ///
 /// * `crossing`, `wake` and `cycle`: for `ix bench gate`;
 /// * `calls SECONDS SEED`: a fuzzer of batched calls, with a wall or without;
-/// * `shared SECONDS SEED [FILE]`: until the file is there, attacks on a dataplane in a process of its own, all at once;
+/// * `shared SECONDS SEED [FILE]`: attacks on a dataplane in a process of its own, all at once, at
+///   the longest until the file is there;
 /// * `part farewell`, `childs-farewell`, `farewell-beside`, `stale-farewell`, `hang-up`, `endless`
 ///   or a number: processes that speak with the broker themselves, and live on without a dataplane;
 /// * `rights WHOM LINK CONTROL [NOT...]`: attacks on such a one, and on its operators' socket, by

@@ -156,9 +156,9 @@ pub fn packet_recv_done(data: super::Received) -> Batched {
 
 /// Gives a connection to another process of the program ([`super::Process::attachment`]), which
 /// hears [`super::Event::Given`] with `token`. The caller reads nothing of it any more; `Sent` goes
-/// on to say when the memory is free of what it has sent. Refused ([`ix_abi::CallError::State`]) while
-/// the connection's flow group moves between elastic threads: the caller keeps it, and may ask
-/// again when its group has arrived.
+/// on to say when the memory is free of what it has sent. Refused ([`ix_abi::CallError::State`])
+/// while the connection's flow group moves between elastic threads: the caller keeps it, and may
+/// ask again when its group has arrived.
 pub fn give(handle: Handle, to: u32, token: Cookie) -> Batched {
     Batched(Call::Give { handle, to, token })
 }
