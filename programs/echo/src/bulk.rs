@@ -3,7 +3,7 @@
 //! The client sends a request of 16 bytes: a magic number, the direction, and the number of bytes
 //! each way. The data follow, in both directions at once if asked for. When the server has received
 //! and sent everything, it ends with 16 bytes: magic, whether all received bytes were right, and
-//! their number.
+//! their number. After these the client may send another request.
 use crate::args::Direction;
 use ix_programs::{End, Pattern, Service, Verdict};
 
@@ -99,6 +99,11 @@ pub struct Transfer {
 }
 
 impl Transfer {
+    /// Whether the server has sent everything.
+    fn is_over(&self) -> bool {
+        self.started && self.note_sent == HEADER_BYTES && !self.corrupt
+    }
+
     fn data<'a>(&self, pattern: &'a Pattern) -> &'a [u8] {
         let source = &self.source;
         pattern.at(source.seed + source.sent, source.wanted - source.sent)
@@ -120,6 +125,9 @@ impl Service for BulkServer {
 
     fn input(&mut self, conn: &mut Transfer, data: &[u8], _: u64) {
         let mut data = data;
+        if conn.is_over() && !data.is_empty() {
+            *conn = Transfer::default();
+        }
         if !conn.started {
             data = conn.incoming.take(data);
             let Some(header) = conn.incoming.whole() else { return };
@@ -290,6 +298,28 @@ mod tests {
         let end = if client.verdict(&here) == Verdict::Open { End::Eof } else { End::Ours };
         client.closed(here, end);
         client.outcome.unwrap().map(|(_, sent, received)| (sent, received))
+    }
+
+    #[test]
+    fn a_connection_carries_one_transfer_after_another() {
+        let mut server = BulkServer::default();
+        let mut conn = server.open().unwrap();
+        for bytes in [10_000, 16, 70_000] {
+            let mut client = BulkClient::new(Direction::Recv, bytes);
+            let mut here = client.open().unwrap();
+            client.connected(&mut here, 5);
+            while client.verdict(&here) == Verdict::Open {
+                let up = client.output(&here).to_vec();
+                client.advance(&mut here, up.len());
+                server.input(&mut conn, &up, 6);
+                let down = server.output(&conn).to_vec();
+                server.advance(&mut conn, down.len());
+                client.input(&mut here, &down, 7);
+                assert_eq!(server.verdict(&conn), Verdict::Open);
+            }
+            client.closed(here, End::Ours);
+            assert_eq!(client.outcome.unwrap().map(|(_, _, received)| received), Ok(bytes));
+        }
     }
 
     #[test]

@@ -127,6 +127,15 @@ pub fn unread_bytes(fd: &impl AsFd) -> io::Result<usize> {
     Ok(bytes.max(0) as usize)
 }
 
+/// Bytes that were written to a connection and that its peer has not acknowledged (tcp(7),
+/// SIOCOUTQ).
+pub fn unacknowledged_bytes(fd: &impl AsFd) -> io::Result<usize> {
+    let mut bytes = 0i32;
+    // SAFETY: SIOCOUTQ, the same number as TIOCOUTQ, writes one integer.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) })?;
+    Ok(bytes.max(0) as usize)
+}
+
 /// Binds to a local address of the Internet (bind(2)).
 pub fn bind_inet(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
     let (address, len) = inet_address(address);

@@ -29,6 +29,8 @@ pub struct PathSpec {
     pub mark_bytes: u64,
     /// Delay after the bottleneck.
     pub delay_ns: u64,
+    /// Longest further delay, of which each packet gets a part by chance; the order stays.
+    pub jitter_ns: u64,
     /// Loss after the bottleneck.
     pub loss: Loss,
     /// Probability of an additional delay of a packet.
@@ -45,6 +47,7 @@ impl PathSpec {
             queue_bytes: 0,
             mark_bytes: 0,
             delay_ns,
+            jitter_ns: 0,
             loss: Loss::None,
             reorder: 0.0,
             reorder_ns: 0,
@@ -79,6 +82,8 @@ pub struct Path {
     in_burst: bool,
     /// When the bottleneck will have sent all packets in its queue.
     idle_at_ns: u64,
+    /// When the last packet in order arrives.
+    last_ns: u64,
     under_way: BinaryHeap<Reverse<(u64, u64, Vec<u8>)>>,
     order: u64,
     counts: PathCounts,
@@ -92,6 +97,7 @@ impl Path {
             random: Rng::new(seed),
             in_burst: false,
             idle_at_ns: 0,
+            last_ns: 0,
             under_way: BinaryHeap::new(),
             order: 0,
             counts: PathCounts::default(),
@@ -124,6 +130,10 @@ impl Path {
             return;
         }
         let mut there_ns = out_ns + self.spec.delay_ns;
+        if self.spec.jitter_ns > 0 {
+            there_ns = self.last_ns.max(there_ns + self.random.below(self.spec.jitter_ns));
+            self.last_ns = there_ns;
+        }
         if self.random.chance(self.spec.reorder) {
             there_ns += self.random.below(self.spec.reorder_ns.max(1));
             self.counts.reordered += 1;
@@ -222,6 +232,27 @@ mod tests {
         let mut path = Path::new(spec, 1);
         let arrivals = send(&mut path, 100, 2_000_000);
         assert!(arrivals.iter().zip(0u64..).all(|(at, n)| *at == n * 2_000_000 + 6_000_000));
+    }
+
+    #[test]
+    fn jitter_delays_by_chance_and_keeps_the_order() {
+        let spec = PathSpec { jitter_ns: 1_000_000, ..PathSpec::delay(5_000_000) };
+        let mut path = Path::new(spec, 3);
+        for n in 0..1_000u64 {
+            let mut frame = frame(100);
+            frame[..8].copy_from_slice(&n.to_be_bytes());
+            path.enter(n * 300_000, frame);
+        }
+        let mut delays = Vec::new();
+        for n in 0..1_000u64 {
+            let at_ns = path.next_ns().unwrap();
+            let frame = path.leave(at_ns).unwrap();
+            assert_eq!(frame[..8], n.to_be_bytes(), "in order");
+            delays.push(at_ns - n * 300_000);
+        }
+        assert!(delays.iter().all(|ns| (5_000_000..6_000_000).contains(ns)));
+        let (least, most) = (delays.iter().min().unwrap(), delays.iter().max().unwrap());
+        assert!(most - least > 800_000, "{least} to {most}");
     }
 
     #[test]

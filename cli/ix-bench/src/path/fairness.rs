@@ -1,6 +1,6 @@
 //! `ix bench fairness`: flows that share a bottleneck.
 use super::flows::Receivers;
-use super::{Harm, Place, row};
+use super::{PLAIN, Place, row};
 use crate::args::BenchArgs;
 use ix_report::problem::Result;
 use ix_report::report::Row;
@@ -82,7 +82,7 @@ pub(super) fn measure(
 
 /// Mbit/s of each flow, IX's first.
 fn once(place: &Place, party: Party, warmup: f64, seconds: f64, seed: u64) -> Result<Vec<f64>> {
-    let bridge = place.bridge(Harm::default(), seed)?;
+    let bridge = place.bridge(PLAIN, true, seed)?;
     let mut servers = Vec::new();
     let ix = if party.ix > 0 { Some(place.ix(party.of_ix)?) } else { None };
     servers.extend(ix.iter().flat_map(|server| vec![server.address(); party.ix]));

@@ -1,5 +1,5 @@
-//! Bulk flows: a source on Linux sockets with a chosen congestion control, and receivers that count
-//! bytes.
+//! Bulk flows: receivers that count bytes, what clients ask `ix echo bulk` for, and a server on
+//! Linux sockets that does the same with a chosen congestion control.
 use ix_report::problem::{Problem, Result};
 use ix_sys::socket::{reset_on_close, set_congestion_control};
 use ix_testbed::Namespace;
@@ -11,13 +11,42 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a receiver waits for bytes before it checks whether to end.
-const PATIENCE: Duration = Duration::from_millis(100);
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 /// Longest time for connecting, and for the first bytes.
 const START: Duration = Duration::from_secs(20);
-/// The request that `ix echo bulk` reads first; it asks for very many bytes.
-const ORDER: [u8; 16] = *b"IXBULK1\x02\0\0\0\0\0\x01\0\0";
+/// Requests that `ix echo bulk` reads first: its kind, and a number of bytes.
+const DOWN: [u8; 8] = *b"IXBULK1\x02";
+const UP: [u8; 8] = *b"IXBULK1\x01";
+/// More bytes than any measurement carries.
+const ENDLESS: u64 = 1 << 40;
 
-/// A server on Linux sockets that sends without end on every connection.
+fn order_of(kind: [u8; 8], bytes: u64) -> [u8; 16] {
+    let mut order = [0; 16];
+    order[..8].copy_from_slice(&kind);
+    order[8..].copy_from_slice(&bytes.to_le_bytes());
+    order
+}
+
+/// Asks for so many bytes, after which 16 more come.
+pub(super) fn request(bytes: u64) -> [u8; 16] {
+    order_of(DOWN, bytes)
+}
+
+/// Connects from `namespace`. The connection ends by a reset, so that none of its data stays on the
+/// path.
+pub(super) fn connect(namespace: &Namespace, server: SocketAddrV4) -> io::Result<TcpStream> {
+    let stream = namespace.run(|| TcpStream::connect_timeout(&server.into(), START))?;
+    reset_on_close(&stream)?;
+    Ok(stream)
+}
+
+/// Announces data without end.
+pub(super) fn upload(mut stream: TcpStream) -> io::Result<TcpStream> {
+    stream.write_all(&order_of(UP, ENDLESS))?;
+    Ok(stream)
+}
+
+/// A server on Linux sockets that sends what it is asked for, and takes what is sent to it.
 pub(super) struct LinuxSource {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -56,7 +85,7 @@ fn serve(listener: &TcpListener, stop: &Arc<AtomicBool>) {
         match listener.accept() {
             Ok((stream, _)) => {
                 let stop = Arc::clone(stop);
-                senders.push(std::thread::spawn(move || send(stream, &stop)));
+                senders.push(std::thread::spawn(move || drop(obey(stream, &stop))));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
@@ -66,18 +95,47 @@ fn serve(listener: &TcpListener, stop: &Arc<AtomicBool>) {
     }
 }
 
-fn send(mut stream: TcpStream, stop: &AtomicBool) {
-    let _ = stream.set_nonblocking(false);
-    let _ = stream.set_write_timeout(Some(PATIENCE));
-    let data = vec![0x5a; 64 << 10];
-    while !stop.load(Ordering::Relaxed) {
-        match stream.write(&data) {
-            Ok(0) => return,
-            Ok(_) => {}
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
-            Err(_) => return,
+/// Carries out one request after the other until the client ends or `stop`.
+fn obey(mut stream: TcpStream, stop: &AtomicBool) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut data = vec![0x5a; 64 << 10];
+    let mut request = [0; 16];
+    loop {
+        go_on(stop, 16, |done| stream.read(&mut request[done..]))?;
+        let (kind, bytes) = request.split_at(8);
+        let bytes = bytes.iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+        if kind == UP {
+            go_on(stop, bytes, |done| stream.read(&mut data[..(bytes - done).min(64 << 10)]))?;
+        } else {
+            // With the 16 bytes at the end.
+            let bytes = bytes + 16;
+            go_on(stop, bytes, |done| stream.write(&data[..(bytes - done).min(64 << 10)]))?;
         }
     }
+}
+
+/// Repeats a step, which is told how many bytes were carried, until it has carried all of them.
+fn go_on(
+    stop: &AtomicBool,
+    bytes: usize,
+    mut step: impl FnMut(usize) -> io::Result<usize>,
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes {
+        match step(done) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => done += n,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(e) => return Err(e),
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+    }
+    Ok(())
 }
 
 /// Receivers of bulk data, each with one connection and one thread.
@@ -94,8 +152,7 @@ impl Receivers {
         let stop = Arc::new(AtomicBool::new(false));
         let mut all = Receivers { stop, bytes: Vec::new(), threads: Vec::new() };
         for &server in servers {
-            let connect = || TcpStream::connect_timeout(&server.into(), START);
-            let stream = namespace.run(connect).and_then(order);
+            let stream = connect(namespace, server).and_then(order);
             let stream = stream.map_err(|e| {
                 Problem::new(format!("cannot read bulk data from the server {server}"), e)
             })?;
@@ -138,11 +195,10 @@ impl Drop for Receivers {
     }
 }
 
-/// Requests data. The connection ends by a reset, so that none of it stays on the path.
+/// Requests data without end.
 fn order(mut stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_read_timeout(Some(PATIENCE))?;
-    reset_on_close(&stream)?;
-    stream.write_all(&ORDER)?;
+    stream.write_all(&request(ENDLESS))?;
     Ok(stream)
 }
 

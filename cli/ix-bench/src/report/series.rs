@@ -5,8 +5,13 @@ use super::text;
 use serde_json::Value;
 
 /// Keys that make a point, besides who was measured; everything else in a row is an outcome.
-pub const POINT_KEYS: [&str; 29] = [
+pub const POINT_KEYS: [&str; 34] = [
     "workload",
+    "work",
+    "rtt_ms",
+    "jitter_percent",
+    "burst_packets",
+    "reorder_percent",
     "connections",
     "size",
     "messages_per_connection",

@@ -137,7 +137,8 @@ fn goodput_under_loss_is_measured_of_both_on_one_path() {
         return;
     };
     let at = |system: &str, percent: f64| {
-        let is = |row: &&Value| row["system"] == system && row["loss_percent"] == percent;
+        let point = format!("out-10ms-{percent}%");
+        let is = |row: &&Value| row["system"] == system && row["point"] == point;
         rows.iter().find(is).unwrap_or_else(|| panic!("{system} at {percent} %: {rows:?}"))
     };
     for percent in [0.0, 1.0] {
