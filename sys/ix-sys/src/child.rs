@@ -1,4 +1,5 @@
 //! Child processes that do not execute another program.
+use crate::command::die_with;
 use crate::{check, event};
 use std::ffi::CStr;
 use std::io;
@@ -56,11 +57,15 @@ pub struct Responder(libc::pid_t);
 impl Responder {
     /// Starts it: it waits for `there`, which blocks, and rings `back`.
     pub fn new(there: BorrowedFd<'_>, back: BorrowedFd<'_>) -> io::Result<Responder> {
+        // SAFETY: no arguments.
+        let parent = unsafe { libc::getpid() };
         // SAFETY: the child makes system calls only, whatever threads we have, until it is killed.
         match check(unsafe { libc::fork() })? {
             0 => {
-                // SAFETY: takes numbers.
-                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                if die_with(parent).is_err() {
+                    // SAFETY: ends the child without running the parent's exit handlers.
+                    unsafe { libc::_exit(0) }
+                }
                 loop {
                     event::wait(there);
                     event::ring(back);

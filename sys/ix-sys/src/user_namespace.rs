@@ -74,6 +74,8 @@ impl UserNamespace {
         // SAFETY: the child makes system calls only, whatever threads we have, until it is killed.
         let pid = check(unsafe { libc::fork() }).map_err(|e| Error::new("cannot fork", e))?;
         if pid == 0 {
+            // With its copy the read below would not end with the parent.
+            drop(ours);
             be_first_in(theirs.as_fd());
         }
         drop(theirs);
