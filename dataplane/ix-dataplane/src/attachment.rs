@@ -18,6 +18,28 @@ const _: () = assert!(ATTACHMENTS_MAX == ix_mem::OTHER_ARENAS + 1);
 // Sets of them are bits.
 const _: () = assert!(ATTACHMENTS_MAX <= u64::BITS as usize);
 
+/// A packet, or a part of one, that waits for a process.
+pub struct Kept {
+    /// The device that has received it.
+    pub port: u8,
+    /// The flow group of its connection or datagram.
+    pub group: Option<u8>,
+    /// The packet.
+    pub packet: RxPacket,
+}
+
+impl Kept {
+    /// Removes those of a flow group, in order.
+    pub fn take(from: &mut VecDeque<Kept>, group: u8) -> VecDeque<Kept> {
+        if from.iter().all(|kept| kept.group != Some(group)) {
+            return VecDeque::new();
+        }
+        let (taken, left) = from.drain(..).partition(|kept| kept.group == Some(group));
+        *from = left;
+        taken
+    }
+}
+
 /// One process of the program, as one elastic thread sees it.
 pub struct Attachment {
     /// Which one it is of those that have had its number.
@@ -33,8 +55,8 @@ pub struct Attachment {
     /// Number of received datagrams and frames of packet queues that it holds.
     pub lent: usize,
     /// Packets that wait for it, each with its device.
-    pub kept: VecDeque<(u8, RxPacket)>,
-    /// Fired timers of its own, by their names in the wheel.
+    pub kept: VecDeque<Kept>,
+    /// Timers of its own that were due while it was absent, by their ids.
     pub timers: Vec<u64>,
     /// It was absent since its calls were carried out last: something may wait for it.
     pub was_absent: bool,
@@ -253,6 +275,11 @@ impl Attachments {
         self.used().iter().map(|one| one.kept.len()).sum()
     }
 
+    /// Removes the packets of a flow group that wait for processes.
+    pub fn take_kept(&mut self, group: u8) -> impl Iterator<Item = Kept> {
+        self.used_mut().iter_mut().flat_map(move |one| Kept::take(&mut one.kept, group))
+    }
+
     /// Whether an attachment was told of moving flow groups and has not returned since.
     pub fn owes_any_return(&self) -> bool {
         self.used().iter().any(|one| one.calls.is_some() && one.owes_return)
@@ -283,7 +310,7 @@ impl Attachments {
         self.set_present(number, true);
         self.bequeath(number, memory);
         let mut ended = std::mem::replace(&mut self[number], Attachment::ended());
-        ended.kept.drain(..).for_each(|(_, packet)| pool.put(packet.mbuf));
+        ended.kept.drain(..).for_each(|kept| pool.put(kept.packet.mbuf));
         let last = self.used().iter().rposition(|one| !one.has_ended());
         self.used = last.map_or(1, |last| last + 1);
     }

@@ -42,9 +42,14 @@ impl Two {
 
     /// So many elastic threads.
     fn with(threads: usize) -> Two {
+        Two::on(SimOptions { queues: threads, ..SimOptions::default() })
+    }
+
+    /// An elastic thread for each queue of this device.
+    fn on(options: SimOptions) -> Two {
         let clock = VirtualClock::default();
-        let device =
-            SimDevice::new(SimOptions { queues: threads, ..SimOptions::default() }, &clock);
+        let threads = options.queues;
+        let device = SimDevice::new(options, &clock);
         let mac = device.options().mac;
         let config = Config { arp: vec![(PEER, PEER_MAC)], ..Config::with_address(OURS, 24) };
         let options = RigOptions { config, sizes: Some(SIZES), clock };
@@ -752,4 +757,64 @@ fn a_connection_that_is_moving_is_not_given_away() {
     // They stayed, and it may be given.
     two.run(0, &[]);
     assert_eq!(two.come(0, &[give]), [0]);
+}
+
+/// What waits for a process that computes goes along with its flow group, in order.
+#[test]
+fn what_waits_for_a_process_goes_with_its_group() {
+    // Where packets go in the device does not change in time.
+    let lag_us = Some(1_000_000);
+    let mut two = Two::on(SimOptions { queues: 2, lag_us, ..SimOptions::default() });
+    let header = FrameHeader {
+        eth_src: PEER_MAC,
+        eth_dst: two.mac,
+        src: PEER,
+        dst: OURS,
+        ttl: ipv4::DEFAULT_TTL,
+        tos: 0,
+        ident: 1,
+    };
+    let datagram = |port: u16, len: usize| {
+        let mut frame = vec![0; 42 + len];
+        header.emit_udp(&mut frame, port, 9, len, Checksum::of(&vec![0; len]));
+        frame
+    };
+    // Their flow groups are on both threads.
+    const SENDERS: usize = 16;
+    let deliver = |two: &mut Two, more: usize| {
+        for sender in 0..SENDERS {
+            two.device.deliver(datagram(1000 + sender as u16, sender + more));
+        }
+        two.spin(100);
+    };
+    let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 9 };
+    for thread in [1, 0] {
+        two.at = thread;
+        two.run(1, &[Call::UdpBind { at, cookie: 9 }]);
+        two.come(0, &[]);
+    }
+    deliver(&mut two, SENDERS);
+    let groups = two.rig.threads[0].elastic.groups_here();
+    two.rig.threads[0].elastic.migrate(groups, 1, 7).unwrap();
+    two.spin(1_000);
+    deliver(&mut two, 2 * SENDERS);
+    let mut lens = Vec::new();
+    for _ in 0..20 {
+        for thread in [0, 1] {
+            two.at = thread;
+            two.come(0, &[]);
+            two.come(1, &[]);
+            two.spin(200);
+            let len = |event: Event| match event {
+                Event::UdpRecv { data, .. } => Some(data.len as usize),
+                _ => None,
+            };
+            lens.extend(two.go(1).into_iter().filter_map(len));
+        }
+    }
+    assert!(two.rig.threads[0].elastic.groups_here().is_empty());
+    for sender in 0..SENDERS {
+        let of_it = lens.iter().filter(|len| **len % SENDERS == sender).copied();
+        assert_eq!(of_it.collect::<Vec<_>>(), [sender + SENDERS, sender + 2 * SENDERS]);
+    }
 }

@@ -46,8 +46,8 @@ impl Bounds {
 
 /// Prefix length of an IPv4 network.
 pub const PREFIX: Bounds = from(0, 32);
-/// Elastic threads.
-pub const THREADS: Bounds = from(1, 256);
+/// Elastic threads. Where a packet's origin is a byte, two more values stand for other origins.
+pub const THREADS: Bounds = from(1, 254);
 /// Batch bound B, packets.
 pub const BATCH: Bounds = from(1, 1024);
 /// Receive frames, and frames for built packets, of each elastic thread.

@@ -9,13 +9,13 @@
 //!
 //! While all processes compute, the guard runs these turns (`non_responsive.rs`).
 use super::ElasticThread;
+use crate::attachment::Kept;
 use crate::flows::flow::{Flow, Holder};
 use crate::flows::flow_of;
 use crate::flows::handle::FlowId;
 use crate::observe::metrics::LocalDrop;
-use crate::receive::batch::Work;
+use crate::receive::batch::{Origin, Work};
 use crate::tcp::connections::announce_early_data;
-use crate::timers::APP_TIMER;
 use ix_mem::Mbuf;
 use ix_nic::RxPacket;
 use ix_proto::crossing::AttachmentId;
@@ -29,9 +29,9 @@ pub(super) const PUT_OFF_US: u64 = 10_000;
 /// Flags of segments that may change the state of a connection.
 const CHANGES: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::RST.0 | TcpFlags::FIN.0);
 
-/// Packets that have waited for a process that has returned, each with its device.
+/// Packets that have waited for a process that has returned.
 #[derive(Default)]
-pub(super) struct Returned(VecDeque<(u8, RxPacket)>);
+pub(super) struct Returned(VecDeque<Kept>);
 
 impl Returned {
     /// True if packets wait.
@@ -41,7 +41,7 @@ impl Returned {
     }
 
     /// Removes the oldest packet.
-    pub fn pop(&mut self) -> Option<(u8, RxPacket)> {
+    pub fn pop(&mut self) -> Option<Kept> {
         self.0.pop_front()
     }
 }
@@ -92,8 +92,8 @@ impl ElasticThread {
             return;
         }
         self.returned.0.append(&mut attachment.kept);
-        for token in attachment.timers.drain(..) {
-            self.flows.wheel.insert(now_us, token);
+        for timer in attachment.timers.drain(..) {
+            self.app_timers.resume(timer, now_us);
         }
     }
 
@@ -102,21 +102,22 @@ impl ElasticThread {
         self.returned.has_packets() || self.io.cx.attached.kept() > 0
     }
 
+    /// Packets of a flow group that begins to leave wait with those that are held for it from now
+    /// on, and before them.
+    #[cold]
+    pub(super) fn hold_kept(&mut self, group: usize) {
+        let ElasticThread { io, migrations, returned, .. } = self;
+        let first = Kept::take(&mut returned.0, group as u8);
+        for Kept { port, packet, .. } in
+            first.into_iter().chain(io.cx.attached.take_kept(group as u8))
+        {
+            migrations.hold(group, Origin { port, from: Origin::DEVICE }, packet);
+        }
+    }
+
     /// True if more than a quarter of all frames wait.
     pub(super) fn keeps_too_many(&self) -> bool {
         self.io.cx.attached.kept() > self.io.cx.rx_pool.owned() / 4
-    }
-
-    /// Fires a timer of the program, or puts it off.
-    #[cold]
-    pub(super) fn fire_or_put_off(&mut self, token: u64) {
-        let id = token & !APP_TIMER;
-        match self.app_timers.owner_of(id) {
-            Some(owner) if !self.io.cx.attached.is_present(owner) => {
-                self.io.cx.attached[owner].timers.push(token);
-            }
-            _ => self.fire_app_timer(id),
-        }
     }
 
     #[cold]
@@ -265,11 +266,16 @@ impl ElasticThread {
             cx.metrics.drop_local(LocalDrop::RxPressure);
             return self.receive.batch.give_back(&mut cx.rx_pool, work, mbuf);
         }
-        let (port, kept) = (work.port, &mut cx.attached[owner].kept);
-        kept.push_back((port, RxPacket { mbuf, more: work.tails > 0 }));
+        let has_group = matches!(work.parsed, Parsed::Tcp(_) | Parsed::Udp(_));
+        let (port, group) = (work.port, has_group.then_some(work.group));
+        let kept = &mut cx.attached[owner].kept;
+        let mut keep = |mbuf, more| {
+            kept.push_back(Kept { port, group, packet: RxPacket { mbuf, more } });
+        };
+        keep(mbuf, work.tails > 0);
         for left in (0..work.tails).rev() {
             let Some(mbuf) = self.receive.batch.pop_tail() else { break };
-            kept.push_back((port, RxPacket { mbuf, more: left > 0 }));
+            keep(mbuf, left > 0);
         }
     }
 }

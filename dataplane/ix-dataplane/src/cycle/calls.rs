@@ -4,7 +4,6 @@ use crate::calls::Answer;
 use crate::flows::FLOWS_AHEAD;
 use crate::flows::handle::FlowId;
 use crate::tcp::TcpContext;
-use crate::timers::APP_TIMER;
 use crate::udp;
 use ix_abi::{Call, CallError};
 use ix_proto::crossing::AttachmentId;
@@ -121,9 +120,7 @@ impl ElasticThread {
     fn set_timer(&mut self, cookie: u64, delay_us: u64) -> Answer {
         let deadline_us = self.io.cx.now_us.saturating_add(delay_us);
         let owner = self.io.cx.caller;
-        let id = self.app_timers.set(owner, cookie).ok_or(CallError::NoResource)?;
-        self.flows.wheel.insert(deadline_us, id | APP_TIMER);
-        Ok(id)
+        self.app_timers.set(owner, cookie, deadline_us).ok_or(CallError::NoResource)
     }
 
     /// Ends the timers of a process that has ended or has left this thread.

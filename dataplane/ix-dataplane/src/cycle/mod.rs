@@ -30,7 +30,6 @@ use crate::receive::admission::Admission;
 use crate::receive::edge::Edge;
 use crate::shared::Shared;
 use crate::tcp::Tcp;
-use crate::timers::APP_TIMER;
 use crate::timers::app::AppTimers;
 use absent::{PUT_OFF_US, Returned};
 use ix_abi::Event;
@@ -38,7 +37,7 @@ use ix_proto::crossing::AttachmentId;
 use ix_tcp::udp::UdpTable;
 use std::sync::Arc;
 
-/// Most wheel entries that one cycle processes: the limit of step 5.
+/// Most timers of flows, and of the application, that one cycle processes: the limit of step 5.
 const TIMERS_PER_CYCLE: usize = 256;
 
 /// One elastic thread.
@@ -256,16 +255,15 @@ impl ElasticThread {
             if let Some(&ahead) = due.get(index + crate::flows::FLOWS_AHEAD) {
                 self.flows.fetch_ahead(ahead);
             }
-            let token = due[index];
-            match (token & APP_TIMER != 0, all_here) {
-                (true, true) => self.fire_app_timer(token & !APP_TIMER),
-                (true, false) => self.fire_or_put_off(token),
-                (false, true) => self.fire_flow_timer(FlowId::from_handle(token)),
-                (false, false) => self.fire_if_harmless(FlowId::from_handle(token)),
+            let id = FlowId::from_handle(due[index]);
+            match all_here {
+                true => self.fire_flow_timer(id),
+                false => self.fire_if_harmless(id),
             }
         }
         due.clear();
         self.due = due;
+        let fired = self.fire_app_timers(now_us) || fired;
         let Io { cx, ports, neighbors, .. } = &mut self.io;
         neighbors.run_timers(cx, ports);
         if HERE {
@@ -281,9 +279,20 @@ impl ElasticThread {
         self.tcp.fire(&mut self.io, &mut self.flows, id);
     }
 
-    fn fire_app_timer(&mut self, id: u64) {
-        if let Some((owner, cookie)) = self.app_timers.fire(id) {
-            self.io.cx.attached.push(owner, Event::Timer { cookie });
+    /// Fires the application's timers that are due; those of absent processes are put off. Returns
+    /// whether there were any.
+    #[inline]
+    fn fire_app_timers(&mut self, now_us: u64) -> bool {
+        let attached = &mut self.io.cx.attached;
+        for fired in 0..TIMERS_PER_CYCLE {
+            let Some((owner, id)) = self.app_timers.due(now_us) else { return fired > 0 };
+            if !attached.is_present(owner) {
+                self.app_timers.put_off(id);
+                attached[owner].timers.push(id);
+            } else if let Some(cookie) = self.app_timers.fire(id) {
+                attached.push(owner, Event::Timer { cookie });
+            }
         }
+        true
     }
 }

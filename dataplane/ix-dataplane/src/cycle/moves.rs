@@ -17,7 +17,6 @@ use ix_proto::crossing::AttachmentId;
 struct View<'a> {
     cx: &'a Context,
     ports: &'a [Port],
-    keeps_packets: bool,
     read_on_cpu: ReadOnCpu,
 }
 
@@ -42,10 +41,6 @@ impl Sight for View<'_> {
         let nonresponsive_us = self.cx.shared.config.nonresponsive_us;
         let is_bounded = self.cx.attached.are_several() && nonresponsive_us > 0;
         if is_bounded { nonresponsive_us } else { u64::MAX }
-    }
-
-    fn keeps_packets(&self) -> bool {
-        self.keeps_packets
     }
 
     fn ports(&self) -> usize {
@@ -136,12 +131,7 @@ impl ElasticThread {
     }
 
     fn step(&mut self, input: Input) {
-        let view = View {
-            cx: &self.io.cx,
-            ports: &self.io.ports,
-            keeps_packets: self.keeps_packets(),
-            read_on_cpu: self.read_on_cpu,
-        };
+        let view = View { cx: &self.io.cx, ports: &self.io.ports, read_on_cpu: self.read_on_cpu };
         self.migrations.step(input, &view);
         self.act();
     }
@@ -149,12 +139,7 @@ impl ElasticThread {
     /// What to do with a packet whose group may not be this thread's.
     #[cold]
     pub(super) fn way(&mut self, group: usize, from: u8) -> Way {
-        let view = View {
-            cx: &self.io.cx,
-            ports: &self.io.ports,
-            keeps_packets: self.keeps_packets(),
-            read_on_cpu: self.read_on_cpu,
-        };
+        let view = View { cx: &self.io.cx, ports: &self.io.ports, read_on_cpu: self.read_on_cpu };
         let way = self.migrations.way(group, from, &view);
         self.act();
         way
@@ -191,6 +176,7 @@ impl ElasticThread {
                     // If a table cannot be written, packets still arrive here and are handed over.
                     let _ = reta.set(group, to);
                 }
+                self.hold_kept(group);
                 let event = Event::GroupLeaves { group: group as u32, to: to as u32 };
                 self.io.cx.attached.tell_of_groups(event);
             }

@@ -1,5 +1,6 @@
 //! Steps 1 and 2: receives packets, parses and sorts them, and calls the part that processes each.
 use super::ElasticThread;
+use crate::attachment::Kept;
 use crate::forwarding::Taken;
 use crate::icmp::answer_echo;
 use crate::io::Io;
@@ -88,15 +89,22 @@ impl ElasticThread {
         })
     }
 
-    /// Adds packets that other threads have handed over. A message is the last that is taken from
-    /// its sender: it is processed after the batch, and before what came after it.
+    /// Adds packets that other threads have handed over, up to half of the batch, so that devices
+    /// are served too; in each cycle another thread is the first. A message is the last that is
+    /// taken from its sender: it is processed after the batch, and before what came after it.
     #[inline]
     fn poll_threads(&mut self) {
         let ElasticThread { io, receive, forwarding, migrations, .. } = self;
         let mut signals = 0;
-        for (from, source) in forwarding.incoming.iter_mut().enumerate() {
-            let Some(source) = source else { continue };
-            while receive.has_room() {
+        let threads = forwarding.incoming.len();
+        if threads < 2 {
+            return;
+        }
+        let (first, room) = receive.share_with_threads(threads);
+        for number in 0..threads {
+            let from = (first + number) % threads;
+            let Some(source) = &mut forwarding.incoming[from] else { continue };
+            while receive.burst.len() < room {
                 match source.take(&mut io.cx.rx_pool, &mut receive.burst) {
                     Taken::Nothing => break,
                     Taken::Packet(port) => {
@@ -143,7 +151,7 @@ impl ElasticThread {
     fn poll_kept(&mut self) {
         let mut more = false;
         while self.receive.has_room() || more {
-            let Some((port, packet)) = self.returned.pop() else { break };
+            let Some(Kept { port, packet, .. }) = self.returned.pop() else { break };
             more = packet.more;
             self.receive.push(Origin { port, from: Origin::DEVICE }, packet);
         }

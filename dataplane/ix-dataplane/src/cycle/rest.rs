@@ -72,14 +72,16 @@ impl ElasticThread {
         self.io.ports.iter_mut().all(|port| port.nic.arm())
     }
 
-    /// When the wheel or a next hop has something to do, µs.
+    /// When a timer or a next hop has something to do, µs.
     pub fn next_deadline_us(&self) -> Option<u64> {
         let neighbors = self.io.neighbors.deadline_us(&self.io.cx);
         let migrations =
             if self.migrations.is_active() { self.migrations.deadline_us() } else { None };
         let fragments = self.receive.under_way.deadline_us().map(|us| us.max(self.housekeeping_us));
-        let all = [self.flows.wheel.next_deadline_us(), neighbors, migrations, fragments];
-        let due_us = all.into_iter().flatten().min();
+        let (flows, own) = (&self.flows.wheel, &self.app_timers);
+        let timers = [flows.next_deadline_us(), own.next_deadline_us()];
+        let all = timers.into_iter().chain([neighbors, migrations, fragments]);
+        let due_us = all.flatten().min();
         match self.egress.qdisc.due_us() {
             None => due_us,
             Some(paced_us) => Some(due_us.map_or(paced_us, |due_us| due_us.min(paced_us))),

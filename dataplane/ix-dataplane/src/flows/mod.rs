@@ -10,7 +10,6 @@ pub mod table;
 
 use crate::context::Context;
 use crate::receive::batch::Work;
-use crate::timers::APP_TIMER;
 use crate::timers::wheel::{SweepCursor, Wheel};
 use flow::{Ending, Flow, TcpSocket};
 use group::{FlowGroup, prefetch_flow};
@@ -45,7 +44,7 @@ pub(crate) struct Flows {
     pub count: usize,
     /// Number of those without a holder that are not in TIME-WAIT.
     pub orphans: usize,
-    /// Deadlines of flows and of the application's timers.
+    /// Deadlines of flows.
     pub wheel: Wheel,
     /// Flows that need `output` before this cycle's transmission.
     pub touched: Vec<FlowId>,
@@ -235,7 +234,7 @@ impl Flows {
             }
             let token = due[index];
             let id = FlowId::from_handle(token);
-            if token & APP_TIMER != 0 || group_of(id).is_some_and(|g| g.is_due(id, now_us)) {
+            if group_of(id).is_some_and(|g| g.is_due(id, now_us)) {
                 due[kept] = token;
                 kept += 1;
             }
@@ -309,9 +308,7 @@ impl Flows {
             }
         }
         let Some(Sweep { groups, cursor }) = &mut self.sweep else { return };
-        let gone = |token: u64| {
-            token & APP_TIMER == 0 && groups.contains(usize::from(FlowId::from_handle(token).group))
-        };
+        let gone = |token: u64| groups.contains(usize::from(FlowId::from_handle(token).group));
         if self.wheel.sweep(cursor, SWEEP_ENTRIES, gone) {
             self.sweep = None;
         }

@@ -255,9 +255,12 @@ impl Migrations {
 
     /// The devices have taken what the old thread had built.
     pub(super) fn hear_sent(&mut self, from: usize, serial: u64, fences: Vec<Box<dyn Fence>>) {
-        if let Some(at) = self.incoming_at(from, serial) {
-            let incoming = &mut self.incoming[at];
-            incoming.queued = false;
+        let Some(at) = self.incoming_at(from, serial) else { return };
+        let incoming = &mut self.incoming[at];
+        incoming.queued = false;
+        // Too late: the flows send already.
+        let is_quiet = |group| incoming.state < State::Open || self.quiet.contains(group);
+        if incoming.groups.iter().next().is_some_and(is_quiet) {
             // The fences that came with the groups are passed.
             incoming.fences = fences;
         }

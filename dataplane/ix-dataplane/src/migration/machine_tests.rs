@@ -58,10 +58,6 @@ impl Sight for Eyes<'_> {
         self.patience_us
     }
 
-    fn keeps_packets(&self) -> bool {
-        false
-    }
-
     fn ports(&self) -> usize {
         1
     }

@@ -170,8 +170,6 @@ pub(crate) trait Sight {
     fn has_room(&self) -> bool;
     /// How long a migration waits for the program's return, µs, because others wait for it as well.
     fn patience_us(&self) -> u64;
-    /// Whether packets wait here that have left the devices' queues.
-    fn keeps_packets(&self) -> bool;
     /// Number of devices.
     fn ports(&self) -> usize;
     /// The redirection table of a device, if this process can write it.

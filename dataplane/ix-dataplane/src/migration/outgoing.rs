@@ -286,11 +286,6 @@ impl Migrations {
         let now_us = sight.now_us();
         let Some(outgoing) = self.outgoing.get_mut(at) else { return true };
         let State::Shipped { queues, bounded, unsent } = &mut outgoing.state else { return false };
-        // Packets that came while the application was non-responsive are in no queue any more, and
-        // are not handed over yet.
-        if sight.keeps_packets() {
-            return false;
-        }
         let waited_us = now_us.saturating_sub(outgoing.held_us);
         if unsent.is_some() && waited_us < OVERDUE_US {
             return false;

@@ -44,6 +44,7 @@ pub(crate) struct Receive {
     /// Most packets of a batch.
     size: usize,
     first_port: usize,
+    first_thread: usize,
     /// The polled packets; beside it where each came from.
     pub burst: Vec<RxPacket>,
     pub origins: Vec<Origin>,
@@ -63,6 +64,7 @@ impl Receive {
         Receive {
             size,
             first_port: 0,
+            first_thread: 0,
             burst: Vec::with_capacity(size),
             origins: Vec::with_capacity(size),
             work: Vec::with_capacity(size),
@@ -77,6 +79,17 @@ impl Receive {
     #[inline]
     pub fn has_room(&self) -> bool {
         self.burst.len() < self.size
+    }
+
+    /// Of this many threads the one from which packets are taken first in this cycle, and the
+    /// length up to which the batch is filled with those of other threads: half of what is left.
+    #[inline]
+    pub fn share_with_threads(&mut self, threads: usize) -> (usize, usize) {
+        self.first_thread = if self.first_thread + 1 < threads { self.first_thread + 1 } else { 0 };
+        let left = self.size.saturating_sub(self.burst.len());
+        // Where only one packet fits it is theirs now and then.
+        let odd = self.first_thread.min(1);
+        (self.first_thread, self.burst.len() + (left + odd) / 2)
     }
 
     /// Adds one piece of a packet to the batch.
@@ -254,10 +267,22 @@ pub(crate) fn check_destination(config: &Config, ip: &IpMeta) -> Result<(), Drop
 
 #[cfg(test)]
 mod tests {
-    use super::share;
+    use super::*;
 
     #[test]
     fn a_share_is_half_and_never_nothing() {
         assert_eq!([0, 1, 3, 4, 5, 8, 9, 64, 1000].map(share), [0, 1, 3, 4, 4, 4, 5, 32, 500]);
+    }
+
+    #[test]
+    fn each_thread_is_first_in_turn_and_devices_get_half_of_the_batch() {
+        for (size, shares) in [
+            (8, [(1, 4), (2, 4), (0, 4)]),
+            (3, [(1, 2), (2, 2), (0, 1)]),
+            (1, [(1, 1), (2, 1), (0, 0)]),
+        ] {
+            let mut receive = Receive::new(size, Edge::new(1, 1, 1));
+            assert_eq!([0; 3].map(|_| receive.share_with_threads(3)), shares);
+        }
     }
 }

@@ -26,6 +26,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Number of looks at a request between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
 
+/// Time between looks at whether an elastic thread can be left whose last process has ended, ms.
+const LINGER_MS: i32 = 100;
+
 /// How long flow groups that a process has not sent away may delay its leaving, µs.
 const LEAVE_US: u64 = 50_000;
 
@@ -106,6 +109,8 @@ struct Peers<'a> {
     ends: &'a AtomicBool,
     /// Gets the numbers of processes whose bell is closed.
     closed: &'a dyn Fn(usize),
+    /// The last process that has run this thread. It has ended, and its connections have not.
+    lingers: Option<AttachmentId>,
 }
 
 impl Dataplane {
@@ -126,6 +131,7 @@ impl Dataplane {
             spin_ticks: self.shared.config.idle_spin_us.saturating_mul(per_us),
             ends,
             closed,
+            lingers: None,
         };
         while peers.serve() {}
     }
@@ -219,9 +225,29 @@ impl Peers<'_> {
         if self.all.iter().any(Peer::asks) {
             self.inside(Peers::carry_out);
         } else {
+            if self.lingers.is_some() {
+                self.leave_if_finished();
+            }
             self.wait_for_requests();
         }
         true
+    }
+
+    /// Leaves the elastic thread for its last process, which has ended, unless that is too early.
+    #[cold]
+    fn leave_if_finished(&mut self) {
+        self.inside(|peers, runner| {
+            // Another process may have entered the thread since, or may have this number now.
+            let begins_again = |number| peers.all.iter().any(|peer| peer.number == number);
+            let left =
+                |number| begins_again(number) || !runner.is_entered() || runner.leave_ended(number);
+            if peers.lingers.is_some_and(left) {
+                peers.lingers = None;
+            }
+            if runner.is_entered() {
+                runner.goes_outside(monotonic_ns() / 1000);
+            }
+        });
     }
 
     /// Does something with the elastic thread, which is entered while a process of the program runs
@@ -368,8 +394,9 @@ impl Peers<'_> {
             let bells = self.all.iter().filter(|peer| !peer.is_closed.get());
             let mut polls: Vec<_> = bells.map(|peer| poll(peer.bell())).collect();
             polls.push(poll(self.waker.fd()));
-            // SAFETY: an array with its length, without a limit of time.
-            unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, -1) };
+            let limit_ms = if self.lingers.is_some() { LINGER_MS } else { -1 };
+            // SAFETY: an array with its length.
+            unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, limit_ms) };
             crate::doorbell::drain(self.waker.fd());
             for poll in polls.iter().filter(|poll| poll.revents != 0) {
                 self.rung(poll.fd);
@@ -441,13 +468,15 @@ impl Peers<'_> {
                 }
                 Some(index) if entry.has_ended => {
                     self.all.remove(index);
-                    runner.end_process(entry.number, goes_on, now_us);
+                    if runner.end_process(entry.number, goes_on, now_us) {
+                        self.lingers = Some(entry.number);
+                    }
                 }
                 // It has ended before this thread knew it.
                 None if !entry.begun_by[self.thread] => {
                     entry.begun_by[self.thread] = true;
                     match entry.number {
-                        0 => runner.end_process(0, goes_on, now_us),
+                        0 => _ = runner.end_process(0, goes_on, now_us),
                         number => self.dataplane.shared.mourning.close(number),
                     }
                 }

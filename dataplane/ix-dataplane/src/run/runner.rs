@@ -207,16 +207,27 @@ impl Runner {
     }
 
     /// A process of the program has ended: closes its connections. `goes_on`: there are others.
-    pub(crate) fn end_process(&mut self, number: AttachmentId, goes_on: bool, now_us: u64) {
+    /// Returns whether [`Self::leave_ended`] must be called for it, from time to time.
+    pub(crate) fn end_process(&mut self, number: AttachmentId, goes_on: bool, now_us: u64) -> bool {
         self.thread.end_process(number, now_us);
         // What it has left is sent, whether somebody is present or not.
         self.thread.turn(now_us);
-        // The guard finishes what the last process here has left; it serves entered threads only.
+        goes_on && self.entered && !self.leave_ended(number)
+    }
+
+    /// Leaves this thread for a process that has ended. Returns false if it is too early: it was
+    /// the last one here, its connections have not ended, and no other thread is active that would
+    /// finish them. The guard finishes them; it serves entered threads only.
+    pub(crate) fn leave_ended(&mut self, number: AttachmentId) -> bool {
+        let (shared, index) = (&self.thread.shared, self.thread.io.cx.index);
+        let is_active = |other| shared.lives.state(other) == ThreadState::Active;
+        let goes_on = (0..shared.threads()).any(|other| other != index && is_active(other));
         let is_last = self.thread.io.cx.attached.is_alone(number);
-        let is_finished = !is_last || self.thread.unfinished() == 0;
-        if goes_on && self.entered && is_finished {
-            self.leave(number, 0);
+        if is_last && !goes_on && self.thread.flows.count > 0 {
+            return false;
         }
+        self.leave(number, 0);
+        true
     }
 
     /// Wakes the guard, which sleeps while all threads do. There is no hurry until an application

@@ -251,7 +251,10 @@ impl Tcp {
         let Some(owner) = self.listeners.owner_of(slot) else { return };
         let waiting =
             |flow: &Flow| flow.socket.waits != Waits::Nowhere && flow.socket.listener == slot;
-        for id in flows.ids_where(waiting) {
+        let may_wait =
+            self.listeners.get(slot).is_some_and(|listening| listening.may_be_waited_at());
+        let ids = if may_wait { flows.ids_where(waiting) } else { Vec::new() };
+        for id in ids {
             let to = self.listeners.other_than(slot, owner);
             match to.zip(flows.get(id)) {
                 Some((to, flow)) => {
@@ -375,6 +378,9 @@ impl Tcp {
             old.map(|_| Some(group.id_of(slot))).ok_or(CallError::InUse)
         };
         if tuple.local_port == 0 {
+            if (0..groups.len()).all(|group| at_home(group).is_none()) {
+                return Err(CallError::NoResource);
+            }
             let fits = |port| old_at(&FlowTuple { local_port: port, ..tuple }).is_ok();
             let port = self.secrets.local_port(&tuple, fits);
             tuple.local_port = port.ok_or(CallError::NoResource)?;

@@ -89,6 +89,8 @@ impl Tcp {
         if self.open_cookie(&cx.io.cx, &seg.packet.header, &seg.tuple).is_some() {
             self.remove(cx.io, cx.flows, id);
         }
+        // The listener whose place it takes is the one at which it knocks.
+        let slot = self.listeners.share_out(slot, &cx.io.cx.attached);
         self.handle_cookie(cx, slot, seg, mbuf)
     }
 

@@ -31,6 +31,12 @@ pub struct Listening {
 }
 
 impl Listening {
+    /// False: no flow waits here. Flows that wait at a listener that holds their places are not
+    /// counted where they have come from other threads.
+    pub fn may_be_waited_at(&self) -> bool {
+        self.holds || self.backlog.half_open() + self.backlog.knocking() > 0
+    }
+
     /// Counts a waiting flow that comes from another thread's listener, or goes there.
     pub fn count_moved(&mut self, waits: Waits, comes: bool) {
         match (waits, comes) {
@@ -299,9 +305,16 @@ impl Listeners {
             let Some(flow) = flow_of(groups, *id) else { continue };
             let slot = self.find_exact(*addr, *port, flow.socket.owner);
             match slot.and_then(|slot| Some((slot, self.get(slot)?))) {
+                // Another process was told of it already, and has no listener here.
+                Some((_, other))
+                    if flow.socket.waits == Waits::Knocking && other.owner != flow.socket.owner =>
+                {
+                    flow.socket.listener = u16::MAX;
+                    flow.socket.waits = Waits::Nowhere;
+                }
                 Some((slot, listening)) => {
                     listening.count_moved(flow.socket.waits, true);
-                    flow.socket.listener = slot;
+                    (flow.socket.listener, flow.socket.owner) = (slot, listening.owner);
                 }
                 None => {
                     flow.socket.listener = u16::MAX;
