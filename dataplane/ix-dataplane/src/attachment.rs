@@ -139,7 +139,7 @@ pub struct Attachments {
     absent: usize,
     /// Frames that processes have left that have ended, each with its process. It may have sent
     /// them on without a copy, so that flows still send them.
-    estates: Vec<(AttachmentId, Mbuf)>,
+    estates: VecDeque<(AttachmentId, Mbuf)>,
 }
 
 impl Attachments {
@@ -150,7 +150,7 @@ impl Attachments {
             used: 1,
             absent: 0,
             were_several: false,
-            estates: Vec::new(),
+            estates: VecDeque::new(),
         }
     }
 
@@ -317,7 +317,7 @@ impl Attachments {
 
     /// Keeps a frame that a process has left.
     pub fn leave_frame(&mut self, number: AttachmentId, mbuf: Mbuf) {
-        self.estates.push((number, mbuf));
+        self.estates.push_back((number, mbuf));
     }
 
     /// Keeps all buffers that a process has left, which it may have sent on.
@@ -329,33 +329,25 @@ impl Attachments {
         }
     }
 
-    /// Whether frames of processes that have ended are kept.
-    #[inline]
-    pub fn has_estates(&self) -> bool {
-        !self.estates.is_empty()
+    /// Number of frames that processes have left.
+    pub fn estates(&self) -> usize {
+        self.estates.len()
     }
 
-    /// Frees the frames that processes have left and that are no longer sent. `needed` gets a
-    /// process, and returns its frames that are still sent; `None`: that is not known yet.
+    /// Looks at so many of the frames that processes have left, and frees those that are no longer
+    /// sent: `is_sent` gets the process and the frame. `None`: that is not known yet.
     #[cold]
     pub fn settle_estates(
         &mut self,
-        needed: impl Fn(AttachmentId) -> Option<Vec<u32>>,
+        most: usize,
+        is_sent: impl Fn(AttachmentId, u32) -> Option<bool>,
         pool: &mut Pool,
     ) {
-        let mut known: [Option<Option<Vec<u32>>>; ATTACHMENTS_MAX] = [const { None }; _];
-        for (number, mbuf) in std::mem::take(&mut self.estates) {
-            let needed = known[usize::from(number)].get_or_insert_with(|| {
-                needed(number).map(|mut frames| {
-                    frames.sort_unstable();
-                    frames
-                })
-            });
-            let is_needed =
-                needed.as_ref().is_none_or(|frames| frames.binary_search(&mbuf.frame()).is_ok());
-            match is_needed {
-                true => self.estates.push((number, mbuf)),
-                false => pool.put(mbuf),
+        for _ in 0..most {
+            let Some((number, mbuf)) = self.estates.pop_front() else { return };
+            match is_sent(number, mbuf.frame()) {
+                Some(false) => pool.put(mbuf),
+                Some(true) | None => self.estates.push_back((number, mbuf)),
             }
         }
     }

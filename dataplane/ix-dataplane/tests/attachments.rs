@@ -818,3 +818,46 @@ fn what_waits_for_a_process_goes_with_its_group() {
         assert_eq!(of_it.collect::<Vec<_>>(), [sender + SENDERS, sender + 2 * SENDERS]);
     }
 }
+
+/// A process may leave as many connections as there are. They are looked at a few at a time, soon,
+/// until nothing is left.
+#[test]
+fn what_many_connections_of_a_process_leave_is_looked_at_a_few_at_a_time() {
+    const FLOWS: u16 = 600;
+    const LOOK_US: u64 = 1_000;
+    let mut two = Two::new();
+    two.listen(1);
+    let base = two.rig.shared.memory.arena().0 as u64;
+    let words = [(base + 4096).to_ne_bytes(), 4u64.to_ne_bytes()].concat();
+    two.arena.write_all_at(&words, 0).unwrap();
+    let sg = SgArray { addr: base, entries: 1 };
+    let mut peers: Vec<Peer> = Vec::new();
+    for port in 1000..1000 + FLOWS {
+        let (peer, handle) = two.connection(port, 1);
+        assert_eq!(two.run(1, &[Call::SendV { handle, sg }]).0, [4]);
+        two.device.take_sent();
+        peers.push(peer);
+    }
+    two.rig.threads[0].elastic.end_process(1, two.now_us);
+    assert!(two.rig.shared.mourning.is_mourned(1), "nothing was acknowledged");
+    for peer in &mut peers {
+        two.deliver(peer, TcpFlags::RST | TcpFlags::ACK, &[]);
+        two.turn();
+    }
+    let mut looks = 0;
+    while two.rig.shared.mourning.is_mourned(1) {
+        let due_us = two.rig.threads[0].elastic.next_deadline_us();
+        assert!(due_us.is_some_and(|due_us| due_us <= two.now_us + LOOK_US), "{due_us:?}");
+        two.now_us += LOOK_US;
+        two.turn();
+        looks += 1;
+    }
+    assert!((2..20).contains(&looks), "{looks}");
+    // Then there is nothing to look at.
+    for _ in 0..2 {
+        two.now_us += LOOK_US;
+        two.turn();
+    }
+    let due_us = two.rig.threads[0].elastic.next_deadline_us();
+    assert!(due_us.is_none_or(|due_us| due_us > two.now_us + LOOK_US), "{due_us:?}");
+}

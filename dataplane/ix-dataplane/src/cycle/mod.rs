@@ -29,6 +29,7 @@ use crate::receive::Receive;
 use crate::receive::admission::Admission;
 use crate::receive::edge::Edge;
 use crate::shared::Shared;
+use crate::shared::mourning::Review;
 use crate::tcp::Tcp;
 use crate::timers::app::AppTimers;
 use absent::{PUT_OFF_US, Returned};
@@ -61,6 +62,9 @@ pub struct ElasticThread {
     rules_version: u64,
     due: Vec<u64>,
     housekeeping_us: u64,
+    /// Grows with each cycle that may have changed what a flow sends.
+    pub(crate) changes: u64,
+    pub(crate) review: Review,
 }
 
 /// The result of one cycle.
@@ -96,6 +100,8 @@ impl ElasticThread {
             rules_version: u64::MAX,
             due: Vec::with_capacity(TIMERS_PER_CYCLE),
             housekeeping_us: 0,
+            changes: 0,
+            review: Review::default(),
             shared,
             io,
         }
@@ -132,6 +138,7 @@ impl ElasticThread {
         attachment.empty_graveyard(&cx.shared.memory, &mut cx.rx_pool);
         attachment.returned();
         self.begin_cycle(now_us);
+        self.changes += 1;
         self.io.cx.metrics.enter(Stage::Calls);
         self.run_calls(calls);
         self.take_up(caller);
@@ -232,7 +239,9 @@ impl ElasticThread {
         self.flush_handover();
         let events = self.io.cx.attached.events();
         self.io.cx.metrics.cycle_done(received, sent, fired || events > 0);
-        CycleReport { events, busy: received + sent > 0 || fired }
+        let busy = received + sent > 0 || fired;
+        self.changes += u64::from(busy);
+        CycleReport { events, busy }
     }
 
     /// Sends what the touched flows have to send, sets their timers and removes those that have

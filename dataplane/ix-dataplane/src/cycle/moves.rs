@@ -213,6 +213,7 @@ impl ElasticThread {
                 let ElasticThread { io, flows, tcp, .. } = self;
                 let groups = ship.groups.iter().map(|group| usize::from(group.id())).collect();
                 ship::unpack(&mut io.cx, flows, &mut tcp.listeners, *ship);
+                self.changes += 1;
                 if self.shared.mourning.has_any_ended() {
                     self.close_ended(&groups);
                 }

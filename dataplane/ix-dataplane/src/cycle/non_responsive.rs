@@ -34,6 +34,7 @@ impl ElasticThread {
             self.attend_survey(BATCHES_MAX * SLICE, now_us);
         }
         self.io.cx.attached.bring_back(were_present);
+        self.changes += 1;
         self.mourn();
         self.io.cx.metrics.counters.away_turns.add(1);
         self.io.cx.metrics.enter(Stage::App);

@@ -3,6 +3,8 @@ use super::ElasticThread;
 
 /// Time between two updates of the gauges, µs.
 const HOUSEKEEPING_US: u64 = 100_000;
+/// The same while more is left of processes that have ended than one cycle looks at.
+const MOURNING_US: u64 = 1_000;
 
 impl ElasticThread {
     /// Updates gauges and the devices' own counters, every 100 ms and before sleep.
@@ -10,10 +12,10 @@ impl ElasticThread {
         if now_us < self.housekeeping_us && !force {
             return;
         }
-        self.housekeeping_us = now_us + HOUSEKEEPING_US;
         self.receive.under_way.expire(&mut self.io);
-        self.mourn();
         self.tcp.rest_idle(&mut self.io, &mut self.flows);
+        let pause_us = if self.mourn() { MOURNING_US } else { HOUSEKEEPING_US };
+        self.housekeeping_us = now_us + pause_us;
         let io = &mut self.io;
         let counters = &io.cx.metrics.counters;
         counters.rx_frames_in_use.set(io.cx.rx_pool.in_use() as u64);
@@ -38,6 +40,16 @@ impl ElasticThread {
         counters.device_rx_overrun.set(overrun);
         counters.device_rx_invalid.set(invalid);
         counters.device_tx_failed.set(failed);
+    }
+
+    /// There is something to look at that no packet announces.
+    pub(crate) fn keep_house_soon(&mut self, now_us: u64) {
+        self.housekeeping_us = self.housekeeping_us.min(now_us + MOURNING_US);
+    }
+
+    /// Whether something is left of processes that have ended which was not looked at yet.
+    pub(crate) fn mourns(&self) -> bool {
+        self.review.is_under_way()
     }
 
     /// Whether a turn may find work that no deadline announces.
@@ -80,7 +92,8 @@ impl ElasticThread {
         let fragments = self.receive.under_way.deadline_us().map(|us| us.max(self.housekeeping_us));
         let (flows, own) = (&self.flows.wheel, &self.app_timers);
         let timers = [flows.next_deadline_us(), own.next_deadline_us()];
-        let all = timers.into_iter().chain([neighbors, migrations, fragments]);
+        let mourning = self.mourns().then_some(self.housekeeping_us);
+        let all = timers.into_iter().chain([neighbors, migrations, fragments, mourning]);
         let due_us = all.flatten().min();
         match self.egress.qdisc.due_us() {
             None => due_us,

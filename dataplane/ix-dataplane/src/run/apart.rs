@@ -419,12 +419,7 @@ impl Peers<'_> {
     /// Does this thread's part of what has changed in the roster.
     fn renew(&mut self) {
         if self.version != self.dataplane.roster.version() {
-            self.inside(|peers, runner| {
-                peers.renew_inside(runner);
-                if runner.is_entered() {
-                    runner.goes_outside(monotonic_ns() / 1000);
-                }
-            });
+            self.inside(Peers::renew_inside);
         }
     }
 
@@ -437,6 +432,9 @@ impl Peers<'_> {
         // It was kicked for this.
         self.waker.take_kick();
         self.compare(runner);
+        if runner.is_entered() {
+            runner.goes_outside(monotonic_ns() / 1000);
+        }
     }
 
     /// Compares the processes that are served with the roster.

@@ -97,7 +97,8 @@ const PUT_OFF_MAX: u32 = 256;
 const NAP_MIN_US: u64 = 60;
 /// An application of a parked thread that only polls waits this long.
 const PARKED_WAIT_US: u64 = 100_000;
-/// Longest sleep while a thread waits for another to do its part of a command.
+/// Longest sleep while a thread waits for another to do its part of a command, or has more to look
+/// at of processes that have ended.
 const NAP_UNSETTLED_US: u64 = 2_000;
 /// Longest sleep with a device that has no doorbell.
 const NAP_WITHOUT_DOORBELL_US: u64 = 50;
@@ -165,6 +166,8 @@ impl Runner {
         look_after: &dyn Fn(u64),
         callers: &C,
     ) -> RunOutcome {
+        // Also where others wait on, after one of them has got its events.
+        self.thread.io.cx.metrics.whereabouts.set(Place::Dataplane);
         let outcome = self.cycle(wait_us, look_after, callers);
         self.goes_outside(outcome.now_us);
         outcome
@@ -209,6 +212,8 @@ impl Runner {
     /// A process of the program has ended: closes its connections. `goes_on`: there are others.
     /// Returns whether [`Self::leave_ended`] must be called for it, from time to time.
     pub(crate) fn end_process(&mut self, number: AttachmentId, goes_on: bool, now_us: u64) -> bool {
+        // The guard, and operators, see that nobody computes now.
+        self.thread.io.cx.metrics.whereabouts.set(Place::Dataplane);
         self.thread.end_process(number, now_us);
         // What it has left is sent, whether somebody is present or not.
         self.thread.turn(now_us);
@@ -410,7 +415,7 @@ impl Runner {
         if !called && thread.may_sleep() {
             thread.run_housekeeping(now_us, true);
             thread.publish_groups();
-            if thread.shared.lives.needs_look() {
+            if thread.shared.lives.needs_look() || thread.mourns() {
                 wake_us = wake_us.min(now_us + NAP_UNSETTLED_US);
             }
             self.polls.clear();

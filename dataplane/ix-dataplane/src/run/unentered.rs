@@ -72,6 +72,9 @@ impl Runner {
         if self.thread.shared.updates.is_surveyed(self.thread.io.cx.index) {
             self.thread.attend_survey(CYCLES_MAX * SLICE, now_us);
         }
+        if self.thread.mourns() {
+            self.thread.run_housekeeping(now_us, true);
+        }
         let groups = !self.thread.groups_here().is_empty();
         let strays = self.thread.io.ports.iter().any(|port| port.reta.is_none());
         let unsettled = self.thread.shared.lives.is_unsettled();

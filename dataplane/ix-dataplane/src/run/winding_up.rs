@@ -7,11 +7,13 @@
 use crate::clock::monotonic_ns;
 use crate::cycle::ElasticThread;
 use crate::events::EventWriter;
+use crate::flows::Flows;
 use crate::flows::flow::{Flow, Holder, TcpSocket};
 use crate::flows::handle::FlowId;
 use crate::observe::metrics::Place;
 use crate::run::boot::Dataplane;
 use crate::run::runner::Runner;
+use crate::shared::mourning::{Stage, Still};
 use crate::tcp::connections::End;
 use crate::tcp::listeners::Listeners;
 use ix_mem::PacketMemory;
@@ -23,6 +25,8 @@ use ix_tcp::State;
 const PAUSE_US: u64 = 200;
 /// Time for the last packets to leave the device, µs.
 const FLUSH_US: u64 = 20_000;
+/// Most flows, or frames, of processes that have ended which are looked at in one cycle.
+const LOOKS_MAX: usize = 64;
 
 /// The result for the program's connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +58,7 @@ impl Dataplane {
         }
         // SAFETY: as above.
         let mut runners = || self.runners.iter().map(|runner| unsafe { &mut *runner.get() });
-        runners().for_each(|runner| runner.thread.mourn());
+        runners().for_each(|runner| _ = runner.thread.mourn());
         turn_until(end_us, &mut runners, |thread| thread.unfinished() == 0);
         runners().for_each(|runner| done.reset += runner.thread.reset_all());
         let flush_us = now_us() + FLUSH_US;
@@ -98,6 +102,18 @@ fn still_sent(memory: &PacketMemory, socket: &TcpSocket, number: AttachmentId) -
     let is_owed = sendq.creditors().any(|to| to == number);
     let refers = is_owed || !frames.is_empty() || sendq.refers_to(memory.arena_of(number.into()));
     refers.then_some(frames)
+}
+
+/// What this flow still sends of what a process has left, if it is here.
+fn still_of(memory: &PacketMemory, flows: &mut Flows, number: AttachmentId, handle: u64) -> Still {
+    let id = FlowId::from_handle(handle);
+    // Another thread, or the next one, looks at flows of groups that are not here.
+    if flows.groups.get(usize::from(id.group)).is_none_or(Option::is_none) {
+        return Still::Elsewhere;
+    }
+    let flow = flows.get(id);
+    let frames = flow.and_then(|flow| still_sent(memory, &flow.socket, number));
+    frames.map_or(Still::Nothing, Still::Sends)
 }
 
 impl ElasticThread {
@@ -153,7 +169,10 @@ impl ElasticThread {
         self.flush_touched();
         self.mourn_here(None, |ended| *ended == number);
         self.shared.mourning.close(number);
-        self.mourn();
+        self.changes += 1;
+        if self.mourn() {
+            self.keep_house_soon(now_us);
+        }
         if self.migrations.is_active() && !self.io.cx.attached.owes_any_return() {
             self.application_returned();
         }
@@ -218,29 +237,35 @@ impl ElasticThread {
     }
 
     /// Looks which flows still send what processes have given them that have ended, and frees the
-    /// frames of these that are no longer sent.
-    pub(crate) fn mourn(&mut self) {
+    /// frames of these that are no longer sent: some of them, each time. Returns whether others are
+    /// to be looked at soon.
+    pub(crate) fn mourn(&mut self) -> bool {
+        let estates = self.io.cx.attached.estates();
+        if !self.shared.mourning.is_any() && estates == 0 {
+            if self.review.is_under_way() {
+                self.review.goes_on(Stage::Over);
+            }
+            return false;
+        }
         let shared = self.shared.clone();
-        let flows = &mut self.flows;
-        if shared.mourning.is_any() {
-            shared.mourning.review(|number, flow, frames| {
-                let id = FlowId::from_handle(flow);
-                // Another thread, or the next one, looks at flows of groups that are not here.
-                if flows.groups.get(usize::from(id.group)).is_none_or(Option::is_none) {
-                    return true;
-                }
-                let flow = flows.get(id);
-                match flow.and_then(|flow| still_sent(&shared.memory, &flow.socket, number)) {
-                    Some(now) => *frames = now,
-                    None => return false,
-                }
-                true
-            });
+        let mourning = &shared.mourning;
+        let mut stage = self.review.stage((self.changes, mourning.changes()));
+        if let Stage::Flows(from) = stage {
+            let flows = &mut self.flows;
+            let still = |number, flow| still_of(&shared.memory, flows, number, flow);
+            let next = mourning.review(from, LOOKS_MAX, still);
+            stage = next.map_or(Stage::Frames(estates), Stage::Flows);
         }
-        let cx = &mut self.io.cx;
-        if cx.attached.has_estates() {
-            cx.attached.settle_estates(|number| shared.mourning.frames(number), &mut cx.rx_pool);
+        if let Stage::Frames(left) = stage {
+            let looks = left.min(LOOKS_MAX);
+            let cx = &mut self.io.cx;
+            let is_sent = |number, frame| mourning.is_sent(number, frame);
+            cx.attached.settle_estates(looks, is_sent, &mut cx.rx_pool);
+            stage = if left > looks { Stage::Frames(left - looks) } else { Stage::Over };
         }
+        self.review.goes_on(stage);
+        // What has changed since it began is looked at soon, too.
+        self.review.stage((self.changes, mourning.changes())) != Stage::Over
     }
 
     /// Number of connections whose peers would wait forever.
