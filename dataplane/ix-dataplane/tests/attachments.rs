@@ -243,6 +243,47 @@ fn data_for_a_process_that_computes_is_acknowledged_and_waits_for_it() {
     assert_eq!(events.last(), Some(&Event::Eof { cookie: 1000, handle }));
 }
 
+/// While all processes compute on hardware threads of their own the next batch is received. What it
+/// causes to be sent waits for their calls, so that one segment carries reply and acknowledgement.
+#[test]
+fn what_is_received_ahead_is_acknowledged_with_the_reply() {
+    let mut two = Two::new();
+    two.listen(1);
+    let (mut peer, handle) = two.connection(1000, 1);
+    two.spin(100);
+    two.device.take_sent();
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, b"request");
+    let now_us = two.now_us;
+    assert_eq!(two.rig.threads[0].elastic.receive_ahead(now_us), 1);
+    assert_eq!(two.rig.threads[0].elastic.receive_ahead(now_us), 0);
+    assert!(two.sent().is_none(), "nothing is sent yet");
+    // It returns, is told before a cycle has run, and computes.
+    assert!(!two.rig.threads[0].elastic.owes_a_cycle());
+    two.come(1, &[]);
+    let events = two.go(1);
+    let [Event::Recv { cookie: 1000, data, .. }] = events[..] else { panic!("{events:?}") };
+    assert_eq!(data.len, 7);
+    // Its reply leaves when it computes again.
+    let base = two.rig.shared.memory.arena().0 as u64;
+    let words = [(base + 4096).to_ne_bytes(), 5u64.to_ne_bytes()].concat();
+    two.arena.write_all_at(&words, 0).unwrap();
+    let sg = SgArray { addr: base, entries: 1 };
+    let calls = [Call::RecvDone { handle, bytes: 7 }, Call::SendV { handle, sg }];
+    assert_eq!(two.come(1, &calls), [0, 5]);
+    assert_eq!(two.go(1), []);
+    two.rig.threads[0].elastic.send_behind(now_us);
+    let reply = two.sent().expect("a reply");
+    assert_eq!((reply.header.ack, reply.payload.len), (peer.seq, 5));
+    assert!(two.sent().is_none(), "one segment");
+    // An end waits for a cycle with the process.
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::FIN, &[]);
+    assert_eq!(two.rig.threads[0].elastic.receive_ahead(now_us), 1);
+    two.come(1, &[]);
+    assert!(two.rig.threads[0].elastic.owes_a_cycle(), "its end was kept");
+    two.turn();
+    assert_eq!(two.go(1), [Event::Eof { cookie: 1000, handle }]);
+}
+
 #[test]
 fn datagrams_and_timers_wait_for_their_process() {
     let mut two = Two::new();

@@ -5,6 +5,10 @@
 //! memory for a bounded time and then sleeps. Where they share one, the one that waits gives it
 //! away at once (`sched_yield`), so they take turns as if one had called the other.
 //!
+//! Where all processes compute on hardware threads of their own, the elastic thread works ahead
+//! ([`Ahead`]): it receives the next batch, and sends what the last calls have asked for after the
+//! callers have their events.
+//!
 //! A process is present from the request that runs cycles until the reply to it. One that never
 //! asks, or asks nonsense, or closes its bell, keeps nobody else waiting.
 use crate::calls::CallArray;
@@ -28,6 +32,10 @@ const LOOKS_PER_CLOCK: u32 = 16;
 
 /// Time between looks at whether an elastic thread can be left whose last process has ended, ms.
 const LINGER_MS: i32 = 100;
+
+/// A cycle is run with the processes present at least once in so many requests: their timers and
+/// the packets that wait for them come then.
+const REPLIES_AHEAD_MAX: u32 = 8;
 
 /// How long flow groups that a process has not sent away may delay its leaving, µs.
 const LEAVE_US: u64 = 50_000;
@@ -56,8 +64,9 @@ struct Waiting {
 enum Since {
     /// Cycles have run.
     Cycles,
-    /// Calls were carried out, and none has run.
-    Calls,
+    /// Calls were carried out, and none has run. `ahead`: the rest of the cycle may come after the
+    /// reply.
+    Calls { ahead: bool },
 }
 
 impl Waiting {
@@ -69,7 +78,7 @@ impl Waiting {
         let is_late = || self.end_ns.is_some_and(|end| monotonic_ns() >= end);
         match since {
             Since::Cycles => events > 0 || is_called || self.polls || is_late(),
-            Since::Calls => events > 0 && !present,
+            Since::Calls { ahead } => events > 0 && (!present || ahead && !self.polls),
         }
     }
 }
@@ -111,6 +120,17 @@ struct Peers<'a> {
     closed: &'a dyn Fn(usize),
     /// The last process that has run this thread. It has ended, and its connections have not.
     lingers: Option<AttachmentId>,
+    ahead: Ahead,
+}
+
+/// What was done while all processes compute.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ahead {
+    /// Number of packets received since the last request. What they cause is not sent before the
+    /// processes' calls are carried out, so that acknowledgements ride on replies.
+    packets: usize,
+    /// Number of requests in a row that got their reply before a cycle was run.
+    replies: u32,
 }
 
 impl Dataplane {
@@ -132,6 +152,7 @@ impl Dataplane {
             ends,
             closed,
             lingers: None,
+            ahead: Ahead::default(),
         };
         while peers.serve() {}
     }
@@ -269,14 +290,20 @@ impl Peers<'_> {
         loop {
             self.take_requests(runner);
             let Some(wait_us) = self.longest_wait_us() else { return };
-            if self.is_any_told(runner) {
+            let ahead = self.may_reply_ahead(runner);
+            if ahead || self.is_any_told(runner) {
                 let now_us = monotonic_ns() / 1000;
-                self.answer_all(runner, Since::Calls, now_us);
+                self.answer_all(runner, Since::Calls { ahead }, now_us);
                 if self.all.iter().all(|peer| peer.waiting.is_none()) {
+                    if ahead {
+                        runner.send_behind();
+                        self.ahead.replies += 1;
+                    }
                     runner.goes_outside(now_us);
                 }
                 continue;
             }
+            self.ahead.replies = 0;
             let dataplane = self.dataplane;
             let look_after = |now_us| dataplane.claims.look_after(&dataplane.runners, now_us);
             let outcome = runner.wait(wait_us, &look_after, &*self);
@@ -292,6 +319,7 @@ impl Peers<'_> {
     fn take_requests(&mut self, runner: &mut Runner) {
         for index in 0..self.all.len() {
             let Some(asked) = self.all[index].take_request(self.cpu) else { continue };
+            self.ahead.packets = 0;
             let now_us = monotonic_ns() / 1000;
             let peer = &mut self.all[index];
             let result = match asked.op {
@@ -321,6 +349,30 @@ impl Peers<'_> {
             };
             self.all[index].answer(asked.serial, result, now_us);
         }
+    }
+
+    /// Whether the only process of the program gets its events now, and what its calls have asked
+    /// for is sent meanwhile: it has events already, computes on another hardware thread, and
+    /// nothing waits that only a cycle with it brings.
+    fn may_reply_ahead(&self, runner: &Runner) -> bool {
+        let [peer] = &self.all[..] else { return false };
+        let waits = peer.waiting.is_some_and(|waiting| !waiting.polls);
+        let attached = &runner.thread.io.cx.attached;
+        waits
+            && !peer.caller_is_here
+            && self.ahead.replies < REPLIES_AHEAD_MAX
+            && attached.is_present(peer.number)
+            && attached[peer.number].events.count() > 0
+            && !runner.owes_a_cycle()
+    }
+
+    /// Receives packets while all processes compute, at most a batch in all.
+    fn receive_ahead(&mut self) {
+        self.inside(|peers, runner| {
+            if runner.is_entered() && peers.ahead.packets < runner.batch() {
+                peers.ahead.packets += runner.receive_ahead();
+            }
+        });
     }
 
     /// Whether a process waits that was told something and is not present yet.
@@ -375,6 +427,7 @@ impl Peers<'_> {
             if is_here {
                 let_others_run();
             } else {
+                self.receive_ahead();
                 core::hint::spin_loop();
                 looks += 1;
                 if looks % LOOKS_PER_CLOCK != 0 {
@@ -545,10 +598,19 @@ mod tests {
         let poll = Waiting { serial: 1, end_ns: Some(0), polls: true };
         let wait = Waiting { serial: 2, end_ns: None, polls: false };
         // Another process was told of moved groups.
-        assert!(!poll.is_over(Since::Calls, (0, true), false));
-        assert!(!poll.is_over(Since::Calls, (2, true), true), "its calls were not sent yet");
-        assert!(poll.is_over(Since::Calls, (2, false), false), "it was told itself");
-        assert!(wait.is_over(Since::Calls, (2, false), false));
+        assert!(!poll.is_over(Since::Calls { ahead: false }, (0, true), false));
+        assert!(
+            !poll.is_over(Since::Calls { ahead: false }, (2, true), true),
+            "its calls were not sent yet"
+        );
+        assert!(
+            poll.is_over(Since::Calls { ahead: false }, (2, false), false),
+            "it was told itself"
+        );
+        assert!(wait.is_over(Since::Calls { ahead: false }, (2, false), false));
+        let ahead = Since::Calls { ahead: true };
+        assert!(wait.is_over(ahead, (1, true), false) && !wait.is_over(ahead, (0, true), false));
+        assert!(!poll.is_over(ahead, (1, true), false), "a poll is a cycle");
         assert!(poll.is_over(Since::Cycles, (0, true), false));
         assert!(!wait.is_over(Since::Cycles, (0, true), false));
         assert!(wait.is_over(Since::Cycles, (0, true), true));

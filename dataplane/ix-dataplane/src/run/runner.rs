@@ -245,6 +245,32 @@ impl Runner {
         }
     }
 
+    /// Most packets in a batch.
+    pub(crate) fn batch(&self) -> usize {
+        self.thread.shared.config.batch
+    }
+
+    /// Whether something waits that only a cycle with the program's processes present brings them.
+    pub(crate) fn owes_a_cycle(&self) -> bool {
+        let index = self.thread.io.cx.index;
+        self.thread.owes_a_cycle() || self.thread.shared.updates.waits(index) || self.parked
+    }
+
+    /// Sends what calls have asked for whose process has its events already, and computes.
+    pub(crate) fn send_behind(&mut self) {
+        let now_us = self.clock.now_us();
+        self.thread.send_behind(now_us);
+    }
+
+    /// Receives a batch while all processes compute, if packets have come; returns their number.
+    pub(crate) fn receive_ahead(&mut self) -> usize {
+        if !self.thread.has_work() {
+            return 0;
+        }
+        let now_us = self.clock.now_us();
+        self.thread.receive_ahead(now_us)
+    }
+
     /// Serves the network while the application is non-responsive.
     pub(crate) fn serve_non_responsive(&mut self) {
         let now_us = self.clock.now_us();
