@@ -40,9 +40,10 @@ extern "C" {
 /* Does nothing. The dataplane skips the slot. */
 #define IX_CALL_NOP 0
 /* args: address high, address low, port, backlog (0: default), cookie, and 1 for places that
- * are held. Returns a listener id. The unspecified address stands for every address of the
- * dataplane. A connection that knocks has a place in the backlog until it is accepted or
- * rejected, or ends; a place that is held is free when BACKLOG says so. */
+ * are held. Returns a listener id. The unspecified address 0.0.0.0 stands for every IPv4
+ * address of the dataplane, :: for every address of both families. A connection that knocks
+ * has a place in the backlog until it is accepted or rejected, or ends; a place that is held
+ * is free when BACKLOG says so. */
 #define IX_CALL_LISTEN 1
 /* args: listener id. */
 #define IX_CALL_UNLISTEN 2

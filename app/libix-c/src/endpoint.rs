@@ -2,13 +2,12 @@
 use crate::types::ix_endpoint;
 use core::ffi::{CStr, c_char, c_int};
 use ix_abi::error;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 impl ix_endpoint {
     /// In the contract's form.
     pub(crate) fn new(at: SocketAddr) -> ix_endpoint {
         let addr = match at.ip() {
-            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => [0; 16],
             IpAddr::V4(v4) => ix_abi::v4(v4.octets()),
             IpAddr::V6(v6) => v6.octets(),
         };
@@ -17,11 +16,7 @@ impl ix_endpoint {
 
     /// In Rust's form.
     pub(crate) fn to_rust(self) -> SocketAddr {
-        let ip = match Ipv6Addr::from(self.addr) {
-            Ipv6Addr::UNSPECIFIED => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            ip => ip.to_canonical(),
-        };
-        SocketAddr::new(ip, self.port)
+        SocketAddr::new(Ipv6Addr::from(self.addr).to_canonical(), self.port)
     }
 }
 

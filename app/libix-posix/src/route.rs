@@ -59,9 +59,15 @@ impl Routes {
     /// Reads the value of [`ENV`].
     pub fn parse(text: &str) -> Option<Routes> {
         let mut parts = text.split(';');
-        let (ours, gateways) = (parts.next()?, parts.next().unwrap_or_default());
-        let ours: Option<Vec<_>> = ours.split(',').map(Network::parse).collect();
-        let gateways = gateways.split(',').filter(|text| !text.is_empty()).map(str::parse);
+        let (ours, gateways) = (parts.next()?, parts.next());
+        // None where all addresses are IPv6, but not where nothing is said.
+        if ours.is_empty() && gateways.is_none() {
+            return None;
+        }
+        let ours = ours.split(',').filter(|text| !text.is_empty());
+        let ours: Option<Vec<_>> = ours.map(Network::parse).collect();
+        let gateways =
+            gateways.unwrap_or_default().split(',').filter(|text| !text.is_empty()).map(str::parse);
         let gateways = gateways.collect::<Result<_, _>>().ok()?;
         Some(Routes { ours: ours?, gateways, linux: Vec::new() })
     }
@@ -177,5 +183,7 @@ mod tests {
         for text in ["", "10.0.0.1", "10.0.0.1/33;", "10.0.0.1/24;x", "x/24;"] {
             assert_eq!(Routes::parse(text), None, "{text}");
         }
+        let nothing = Routes::parse(";").expect("all addresses are IPv6");
+        assert_eq!(nothing.connect("10.0.0.1".parse().expect("an address")), Whose::Linux);
     }
 }

@@ -1,12 +1,11 @@
 //! Addresses: 128 bits wide in the contract, `std::net` in programs.
 use ix_abi::{Addr, Endpoint};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// An address in the contract's form: IPv4 mapped into IPv6. The unspecified IPv4 address becomes
-/// the unspecified IPv6 one, which means all addresses of the dataplane.
+/// An address in the contract's form: IPv4 mapped into IPv6. 0.0.0.0 means all IPv4 addresses of
+/// the dataplane, `::` all of both families.
 pub(crate) fn to_abi(ip: IpAddr) -> Addr {
     match ip {
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => [0; 16],
         IpAddr::V4(v4) => ix_abi::v4(v4.octets()),
         IpAddr::V6(v6) => v6.octets(),
     }
@@ -41,6 +40,7 @@ mod tests {
         let at: SocketAddr = "10.1.2.3:4000".parse().unwrap();
         assert_eq!(endpoint(at), Endpoint { addr: ix_abi::v4([10, 1, 2, 3]), port: 4000 });
         assert_eq!(socket_addr(endpoint(at)), at);
-        assert_eq!(to_abi("0.0.0.0".parse().unwrap()), [0; 16]);
+        assert_eq!(to_abi("0.0.0.0".parse().unwrap()), ix_abi::v4([0; 4]));
+        assert_eq!(to_abi("::".parse().unwrap()), [0; 16]);
     }
 }

@@ -151,10 +151,11 @@ pub struct RunArgs {
     /// Device; may be repeated
     #[arg(long, value_name = "SPEC", help = nic_help())]
     pub nic: Vec<String>,
-    /// Address of the dataplane with prefix length: `10.0.0.2/24`
+    /// Addresses of the dataplane with prefix lengths: `10.0.0.2/24` or
+    /// `10.0.0.2/24,2001:db8::2/64`
     #[arg(long, value_name = "CIDR")]
     pub addr: Option<String>,
-    /// Default gateway
+    /// Default gateways, one of each family: `10.0.0.1,2001:db8::1`
     #[arg(long, value_name = "IP")]
     pub gateway: Option<String>,
     /// Hardware threads, one for each elastic thread: `2,4-7`

@@ -4,11 +4,11 @@
 //! still has its old connections in TIME-WAIT accepts new ones if their timestamps or sequence
 //! numbers continue where the old ones stopped (RFC 6191). That needs the same secret (RFC 6528
 //! section 3). Without a secret that lasts, half of the new connections are refused at first.
+use ix_wire::IpAddr;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::fs::{self, OpenOptions};
 use std::hash::Hasher;
 use std::io::Write;
-use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -16,11 +16,14 @@ use std::path::Path;
 /// becomes it.
 ///
 /// A dataplane gets a key derived for its own addresses only, because its program might read it.
-pub fn of_addresses(folder: Option<&Path>, addresses: &[Ipv4Addr], fresh: [u8; 16]) -> [u8; 16] {
+pub fn of_addresses(folder: Option<&Path>, addresses: &[IpAddr], fresh: [u8; 16]) -> [u8; 16] {
     let host = folder.and_then(|folder| keep(&folder.join("isn-key"), fresh)).unwrap_or(fresh);
     let mut hasher = SipHasher24::new_with_key(&host);
     for address in addresses {
-        hasher.write(&address.octets());
+        match address.as_v4() {
+            Some(octets) => hasher.write(&octets),
+            None => hasher.write(&address.0),
+        }
     }
     hasher.finish128().as_bytes()
 }
@@ -49,7 +52,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("ix-isn-key-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("folder");
         let of = |last, fresh: u8| {
-            of_addresses(Some(&folder), &[Ipv4Addr::new(10, 0, 0, last)], [fresh; 16])
+            of_addresses(Some(&folder), &[IpAddr::v4([10, 0, 0, last])], [fresh; 16])
         };
         let first = of(1, 7);
         assert_eq!(of(1, 8), first, "later random bytes are not used");

@@ -122,11 +122,15 @@ fn prepare(
         libraries.push(others);
     }
     let config = &settings.config;
-    let network = |(addr, prefix): &(IpAddr, u8)| format!("{addr}/{prefix}");
-    let addresses = config.host_addrs.iter().map(network).collect::<Vec<_>>().join(",");
-    let gateways = config.gateway_addrs.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
+    // The library leaves IPv6 to Linux.
+    let own = config.host_addrs.iter().zip(settings.interfaces());
+    let own: Vec<_> = own.filter(|((addr, _), _)| !addr.is_v6()).collect();
+    let network = |((addr, prefix), _): &(&(IpAddr, u8), String)| format!("{addr}/{prefix}");
+    let addresses = own.iter().map(network).collect::<Vec<_>>().join(",");
+    let gateways = config.gateway_addrs.iter().filter(|addr| !addr.is_v6());
+    let gateways = gateways.map(IpAddr::to_string).collect::<Vec<_>>().join(",");
     let (numbers, congestion) = (reserved_text(reserved), config.tcp.congestion.name());
-    let interfaces = settings.interfaces().join(",");
+    let interfaces = own.into_iter().map(|(_, name)| name).collect::<Vec<_>>().join(",");
     let ports = root.map(ProgramRoot::offer_low_ports).transpose()?;
     let ports = ports.map(|fd| reserved.copy(fd.as_fd())).transpose()?;
     let asks = ports.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());

@@ -11,6 +11,7 @@ use ix_broker::link_rates::LinkRates;
 use ix_broker::own_user::OwnUser;
 use ix_broker::program_root::ProgramRoot;
 use ix_broker::run::{Again, Broker, DataplaneSetup};
+use ix_broker::share::LINK_PREFIX;
 use ix_broker::vnic::Vnic;
 use ix_controller::linux::{Latency, Tree};
 use ix_ctl::cp::Embedded;
@@ -19,7 +20,7 @@ use ix_netdev::Namespace;
 use ix_netdev::{DeviceSpec, OpenError, OpenOptions, OpenedDevice, SharedMemory};
 use ix_proto::Config;
 use ix_proto::config::{WallPart, queues_max};
-use ix_proto::device::NicKind;
+use ix_proto::device::{NicInfo, NicKind};
 use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_report::report::write_json;
@@ -27,6 +28,7 @@ use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::process::{self, USERS_FOR_A_TIME};
 use ix_sys::{Interface, random};
 use ix_vnic::VnicRules;
+use ix_wire::{IpAddr, ipv6};
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -60,7 +62,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let mut keys = Keys::random()?;
     let kept = ix_broker::control::folder().ok();
     keys.isn_secret =
-        isn_key::of_addresses(kept.as_deref(), &settings.v4_addresses(), keys.isn_secret);
+        isn_key::of_addresses(kept.as_deref(), &settings.addresses(), keys.isn_secret);
     let domain = match wall {
         Domain::None => ix_launch::Domain::None,
         Domain::Process => ix_launch::Domain::Process,
@@ -88,6 +90,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
             "ix: the wall is incomplete, without its {part}: the program can access the dataplane"
         );
     }
+    let has_v6 = settings.addresses().iter().any(|addr| addr.is_v6());
     let again: Again = Box::new(move |arena| {
         let memory = shared_memory(&specs, &settings, wall, arena)?;
         let devices = open_devices(&specs, &settings, &keys, &memory)?;
@@ -102,7 +105,10 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         Ok(DataplaneSetup { config, without: without.clone(), devices, memory })
     });
     let setup = again(None)?;
-    let vnic = vnic(&rules, cpus.len(), &setup.devices)?;
+    let mut vnic = vnic(&rules, cpus.len(), &setup.devices)?;
+    if has_v6 {
+        vnic.refuse_filters();
+    }
     match wall {
         Domain::None => {
             eprintln!("ix: domain none: the program can access the dataplane's memory");
@@ -513,7 +519,30 @@ fn open_devices(
     let open = |spec| {
         open_once_free(spec, &options).map_err(|e| Problem::new(format!("cannot open {spec}"), e))
     };
-    specs.iter().map(open).collect()
+    let devices: Vec<OpenedDevice> = specs.iter().map(open).collect::<Result<_>>()?;
+    if let Some(addr) = settings.addresses().iter().find(|addr| addr.is_v6()) {
+        devices.iter().try_for_each(|device| carries_v6(&device.info, *addr))?;
+    }
+    Ok(devices)
+}
+
+/// Refuses a device that IPv6 cannot use.
+fn carries_v6(device: &NicInfo, addr: IpAddr) -> Result<()> {
+    let (name, mtu) = (&device.name, device.mtu);
+    let cannot = |why, mend: String| {
+        Err(Problem::new(format!("cannot use the address {addr} on {name}"), why).mend(mend))
+    };
+    // RFC 8200 section 5.
+    let least = ipv6::MTU_MIN;
+    if mtu < usize::from(least) {
+        let why = format!("IPv6 needs an MTU of {least}, and its MTU is {mtu}");
+        return cannot(why, format!("ip link set {name} mtu {least}, or more"));
+    }
+    if name.starts_with(LINK_PREFIX) {
+        let why = "`ix share` passes IPv4 only".to_owned();
+        return cannot(why, "give the vNIC an IPv4 address alone".to_owned());
+    }
+    Ok(())
 }
 
 /// After an `ix run` was killed, its XDP program stays for a moment.

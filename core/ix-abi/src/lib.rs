@@ -10,7 +10,7 @@
 //! * The application writes calls into slots ([`CallSlot`]), enters the gate with
 //!   [`gate_op::RUN_IO`], and reads events from slots ([`EventSlot`]). The dataplane overwrites
 //!   [`CallSlot::ret`] of every slot it has consumed.
-//! * Addresses are 128 bits wide, IPv4 mapped (`::ffff:a.b.c.d`), in network byte order.
+//! * Addresses are 128 bits wide: IPv6, or IPv4 mapped (`::ffff:a.b.c.d`), in network byte order.
 //!
 //! # In Rust
 //!
@@ -70,9 +70,10 @@ pub mod call_op {
     /// Does nothing. The dataplane skips the slot.
     pub const NOP: u32 = 0;
     /// args: address high, address low, port, backlog (0: default), cookie, and 1 for places that
-    /// are held. Returns a listener id. The unspecified address stands for every address of the
-    /// dataplane. A connection that knocks has a place in the backlog until it is accepted or
-    /// rejected, or ends; a place that is held is free when `BACKLOG` says so.
+    /// are held. Returns a listener id. The unspecified address 0.0.0.0 stands for every IPv4
+    /// address of the dataplane, `::` for every address of both families. A connection that knocks
+    /// has a place in the backlog until it is accepted or rejected, or ends; a place that is held
+    /// is free when `BACKLOG` says so.
     pub const LISTEN: u32 = 1;
     /// args: listener id.
     pub const UNLISTEN: u32 = 2;

@@ -1,4 +1,5 @@
 //! Parameters of all connections of a dataplane, read-only while it runs.
+use ix_wire::IpAddr;
 
 pub use crate::cc::Kind as CongestionControl;
 pub use crate::ecn::EcnMode;
@@ -12,6 +13,13 @@ pub const MSS_MAX: u16 = 65_000;
 pub const MSS_DEFAULT: u16 = 536;
 /// Bytes of IPv4 and TCP header without options: MTU minus this is the MSS.
 pub const HEADER_BYTES: u16 = 40;
+/// How much longer the header of IPv6 is than that of IPv4.
+const V6_BYTES_MORE: u16 = 20;
+
+/// [`HEADER_BYTES`] of packets to an address of either family.
+pub(crate) fn header_bytes_to(remote: IpAddr) -> u16 {
+    HEADER_BYTES + if remote.is_v6() { V6_BYTES_MORE } else { 0 }
+}
 
 /// Unit of the size of a receive buffer. The largest one is four megabytes.
 pub(crate) const RCV_BUF_UNIT_BYTES: u32 = 64;
@@ -21,7 +29,7 @@ const FACTOR_MAX: u32 = 8;
 /// Parameters of TCP. Times are in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Largest payload in one packet: MTU - 40.
+    /// Largest payload in one packet over IPv4: MTU - 40.
     pub mss: u16,
     /// Most received bytes that `recv_done` has not returned, of a flow that begins.
     pub rcv_buf_bytes: u32,
@@ -148,6 +156,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Largest payload in one packet to an address.
+    pub fn mss_to(&self, remote: IpAddr) -> u16 {
+        self.mss + HEADER_BYTES - header_bytes_to(remote)
+    }
+
     /// Shift of our window: the smallest that can offer the whole receive buffer when it is largest
     /// (RFC 7323 section 2.3: at most 14).
     pub fn window_shift(&self) -> u8 {

@@ -93,6 +93,7 @@ impl<B: RxBuf> Tcb<B> {
     ) -> Self {
         let mut flags = Flags::NONE;
         flags.put(Flags::NAGLE, cfg.nagle);
+        let mss = cfg.mss_to(tuple.remote);
         Tcb {
             rcv_nxt: Seq(0),
             rcv_adv: Seq(0),
@@ -114,8 +115,8 @@ impl<B: RxBuf> Tcb<B> {
             snd_shift: 0,
             rcv_shift: 0,
             ack_pace: AckPace::new(cfg),
-            mss: cfg.mss,
-            rcv_mss: crate::MSS_DEFAULT.min(cfg.mss),
+            mss,
+            rcv_mss: crate::MSS_DEFAULT.min(mss),
             ts_recent_age: 0,
             reassembly: None,
             last_rcv_us: now_us,
@@ -127,7 +128,7 @@ impl<B: RxBuf> Tcb<B> {
             snd_wnd_max: 0,
             records: TxRecords::new(),
             rtt: RttEstimator::new(),
-            cc: Control::new(cfg.congestion, cfg.mss, cfg.initial_window_segments),
+            cc: Control::new(cfg.congestion, mss, cfg.initial_window_segments),
             rack_xmit_us: 0,
             rack_end: iss,
             rack_rtt_us: 0,
@@ -176,7 +177,8 @@ impl<B: RxBuf> Tcb<B> {
         self.flags.put(Flags::WINDOW_SCALING, agreed.window_scale.is_some());
         self.snd_shift = agreed.window_scale.unwrap_or(0);
         self.rcv_shift = if agreed.window_scale.is_some() { cfg.window_shift() } else { 0 };
-        self.mss = agreed.mss - if agreed.timestamps { TIMESTAMP_BYTES } else { 0 };
+        let mss = agreed.mss.min(cfg.mss_to(self.tuple.remote));
+        self.mss = mss - if agreed.timestamps { TIMESTAMP_BYTES } else { 0 };
         let wanted = self.cc.kind();
         let ecn = agreed.ecn || agreed.accurate_ecn;
         let kind = if wanted == Kind::Dctcp && !ecn { Kind::Cubic } else { wanted };
@@ -235,7 +237,7 @@ impl<B: RxBuf> Tcb<B> {
         let (ecn_bits, ecn_bytes) = self.syn_ecn(passive, retransmission);
         let flags = if passive { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN };
         let options = TcpOptions {
-            mss: Some(cfg.mss),
+            mss: Some(cfg.mss_to(self.tuple.remote)),
             window_scale: self.flags.has(Flags::WINDOW_SCALING).then(|| cfg.window_shift()),
             sack_permitted: self.flags.has(Flags::SACK),
             timestamp: self.timestamp(now_us),

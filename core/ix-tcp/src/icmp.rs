@@ -1,9 +1,9 @@
-//! ICMP: replies to echo requests, errors to send, received errors.
+//! ICMP and ICMPv6: replies to echo requests, errors to send, received errors.
 use crate::PathError;
 use ix_wire::icmp::{self, IcmpHeader};
 use ix_wire::{
     Checksum, FlowTuple, FrameHeader, IcmpPacket, IpAddr, IpMeta, Payload, Seq, UdpPacket,
-    ethernet, ipv4,
+    ethernet, frame, icmp6, ipv4, ipv6,
 };
 
 /// Turns a received echo request into its reply, in place: swaps the addresses and updates the
@@ -12,7 +12,9 @@ use ix_wire::{
 /// A request to a group address gets no reply: RFC 1122 section 3.2.2.6 allows that, and a reply
 /// could be used to attack others. A request that continues in other buffers gets none either.
 pub fn reply_to_echo(frame: &mut [u8], packet: &IcmpPacket) -> Option<usize> {
-    let wanted = packet.header.kind == icmp::ECHO_REQUEST
+    let is_v6 = packet.ip.dst.is_v6();
+    let request = if is_v6 { icmp6::ECHO_REQUEST } else { icmp::ECHO_REQUEST };
+    let wanted = packet.header.kind == request
         && packet.header.code == 0
         && packet.payload.more == 0
         && !to_group(&packet.ip);
@@ -20,6 +22,9 @@ pub fn reply_to_echo(frame: &mut [u8], packet: &IcmpPacket) -> Option<usize> {
     let frame_len = packet.payload.range().end;
     if !wanted || frame_len > frame.len() || ip_end + icmp::HEADER_BYTES > frame_len {
         return None;
+    }
+    if is_v6 {
+        return Some(reply_to_echo_v6(frame, &packet.ip, ip_end, frame_len));
     }
     ethernet::emit(frame, packet.ip.eth_src, packet.ip.eth_dst, ethernet::TYPE_IPV4);
     // IP options are sent back unchanged.
@@ -32,6 +37,29 @@ pub fn reply_to_echo(frame: &mut [u8], packet: &IcmpPacket) -> Option<usize> {
     ip[10..12].copy_from_slice(&check.to_be_bytes());
     icmp::echo_request_to_reply(&mut frame[ip_end..frame_len]);
     Some(frame_len)
+}
+
+/// The same for ICMPv6. The reply has no extension headers.
+fn reply_to_echo_v6(frame: &mut [u8], ip: &IpMeta, ip_end: usize, frame_len: usize) -> usize {
+    let len = frame_len - ip_end;
+    let link = back_to(ip, 0);
+    let at = link.emit(frame, ipv6::PROTOCOL_ICMP, len);
+    frame.copy_within(ip_end..frame_len, at);
+    icmp6::echo_request_to_reply(&mut frame[at..at + len]);
+    at + len
+}
+
+/// The headers of an answer to the sender of a packet.
+fn back_to(received: &IpMeta, ident: u16) -> FrameHeader {
+    FrameHeader {
+        eth_src: received.eth_dst,
+        eth_dst: received.eth_src,
+        src: received.dst,
+        dst: received.src,
+        ttl: ipv4::DEFAULT_TTL,
+        tos: 0,
+        ident,
+    }
 }
 
 /// True if the packet was sent to more than one host, so there may be no error about it (RFC 1122
@@ -80,7 +108,8 @@ impl Default for ErrorLimiter {
 
 /// Longest error (RFC 1812 section 4.3.2.3).
 const ERROR_BYTES_MAX: usize = 576;
-const QUOTE_BYTES_MAX: usize = ERROR_BYTES_MAX - ipv4::HEADER_BYTES - icmp::HEADER_BYTES;
+/// Longest error of ICMPv6 (RFC 4443 section 2.4 (c)).
+const ERROR_BYTES_MAX_V6: usize = ipv6::MTU_MIN as usize;
 
 /// An ICMP error to send about a received packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,30 +120,42 @@ pub struct ErrorMessage {
 
 impl ErrorMessage {
     /// Bytes that [`Self::emit`] needs at most.
-    pub const FRAME_BYTES_MAX: usize = ethernet::HEADER_BYTES + ERROR_BYTES_MAX;
+    pub const FRAME_BYTES_MAX: usize = ethernet::HEADER_BYTES + ERROR_BYTES_MAX_V6;
 
     /// An error for a datagram to a port that no socket has. `None` if RFC 1122 section 3.2.2
     /// forbids an error; the parser has refused the other cases of that section (fragments, strange
     /// sources).
     pub fn port_unreachable(packet: &UdpPacket) -> Option<Self> {
-        Self::unreachable(packet.ip, icmp::UNREACHABLE_PORT)
+        match packet.ip.dst.is_v6() {
+            true => Self::of(packet.ip, icmp6::UNREACHABLE, icmp6::UNREACHABLE_PORT, [0; 4]),
+            false => Self::of(packet.ip, icmp::UNREACHABLE, icmp::UNREACHABLE_PORT, [0; 4]),
+        }
     }
 
-    /// An error for a frame that the parser refused because of its protocol.
+    /// An error for a frame that the parser refused because of its protocol, or because of an
+    /// extension header.
     pub fn protocol_unreachable(frame: &[u8]) -> Option<Self> {
-        let (ip, _) = ix_wire::parse_ip(frame).ok()?;
-        Self::unreachable(ip, icmp::UNREACHABLE_PROTOCOL)
+        if let Some((ip, problem)) = ix_wire::parse_problem(frame) {
+            let rest = problem.pointer.to_be_bytes();
+            return Self::of(ip, icmp6::PARAMETER_PROBLEM, problem.code, rest);
+        }
+        let (ip, _) = ix_wire::parse_ip(frame).ok().filter(|(ip, _)| !ip.dst.is_v6())?;
+        Self::of(ip, icmp::UNREACHABLE, icmp::UNREACHABLE_PROTOCOL, [0; 4])
+    }
+
+    /// The address that the packet was for, and that the error comes from.
+    pub fn from(&self) -> IpAddr {
+        self.about.dst
     }
 
     /// An error for a datagram that was not complete in time, whose first fragment has arrived (RFC
     /// 1122 section 3.3.2).
     pub fn reassembly_timeout(first: IpMeta) -> Option<Self> {
-        let header = IcmpHeader { kind: icmp::TIME_EXCEEDED, code: 1, rest: [0; 4] };
-        (!to_group(&first)).then_some(Self { about: first, header })
+        Self::of(first, icmp::TIME_EXCEEDED, 1, [0; 4])
     }
 
-    fn unreachable(about: IpMeta, code: u8) -> Option<Self> {
-        let header = IcmpHeader { kind: icmp::UNREACHABLE, code, rest: [0; 4] };
+    fn of(about: IpMeta, kind: u8, code: u8, rest: [u8; 4]) -> Option<Self> {
+        let header = IcmpHeader { kind, code, rest };
         (!to_group(&about)).then_some(Self { about, header })
     }
 
@@ -124,32 +165,30 @@ impl ErrorMessage {
     /// # Panics
     /// When `frame` is shorter than [`Self::FRAME_BYTES_MAX`].
     pub fn emit(&self, received: &[u8], ident: u16, frame: &mut [u8]) -> usize {
-        const QUOTE_AT: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + icmp::HEADER_BYTES;
-        let quote = quote_of(received);
-        let frame_len = QUOTE_AT + quote.len();
-        frame[QUOTE_AT..frame_len].copy_from_slice(quote);
-        let link = FrameHeader {
-            eth_src: self.about.eth_dst,
-            eth_dst: self.about.eth_src,
-            src: self.about.dst,
-            dst: self.about.src,
-            ttl: ipv4::DEFAULT_TTL,
-            tos: 0,
-            ident,
-        };
+        let quote_at = frame::headers_bytes_to(self.about.src) + icmp::HEADER_BYTES;
+        let is_v6 = self.about.src.is_v6();
+        let error_max = if is_v6 { ERROR_BYTES_MAX_V6 } else { ERROR_BYTES_MAX };
+        let quote = quote_of(received, is_v6);
+        let quote = &quote[..quote.len().min(error_max + ethernet::HEADER_BYTES - quote_at)];
+        let frame_len = quote_at + quote.len();
+        frame[quote_at..frame_len].copy_from_slice(quote);
+        let link = back_to(&self.about, ident);
         link.emit_icmp(frame, &self.header, quote.len(), Checksum::of(quote));
         frame_len
     }
 }
 
-/// The received IP packet without Ethernet header and padding, as much as fits into an error.
-fn quote_of(received: &[u8]) -> &[u8] {
+/// The received IP packet without Ethernet header and padding.
+fn quote_of(received: &[u8], is_v6: bool) -> &[u8] {
     let packet = received.get(ethernet::HEADER_BYTES..).unwrap_or(&[]);
-    let total_len = match packet {
-        [_, _, high, low, ..] => usize::from(u16::from_be_bytes([*high, *low])),
+    let total_len = match *packet {
+        [_, _, _, _, high, low, ..] if is_v6 => {
+            ipv6::HEADER_BYTES + usize::from(u16::from_be_bytes([high, low]))
+        }
+        [_, _, high, low, ..] => usize::from(u16::from_be_bytes([high, low])),
         _ => 0,
     };
-    &packet[..packet.len().min(total_len).min(QUOTE_BYTES_MAX)]
+    &packet[..packet.len().min(total_len)]
 }
 
 /// The kind of a received ICMP error.
@@ -163,7 +202,7 @@ pub enum IcmpErrorKind {
     ProtoUnreachable,
     /// No socket has the port.
     PortUnreachable,
-    /// A packet with DF was too long for a link (RFC 1191).
+    /// A packet with DF was too long for a link (RFC 1191, RFC 8201).
     FragNeeded {
         /// MTU of that link; 0 if the router did not give it.
         mtu: u16,
@@ -193,6 +232,29 @@ impl IcmpErrorKind {
             (icmp::UNREACHABLE, 1 | 5 | 7 | 8 | 12 | 14 | 15) => Self::HostUnreachable,
             (icmp::TIME_EXCEEDED, 0 | 1) => Self::TimeExceeded,
             (icmp::PARAMETER_PROBLEM, _) => Self::ParameterProblem,
+            _ => return None,
+        })
+    }
+
+    /// The same for ICMPv6 (RFC 4443 section 3).
+    fn of_v6(header: &IcmpHeader) -> Option<Self> {
+        Some(match (header.kind, header.code) {
+            (icmp6::UNREACHABLE, icmp6::UNREACHABLE_ROUTE | icmp6::UNREACHABLE_SCOPE) => {
+                Self::NetUnreachable
+            }
+            (icmp6::UNREACHABLE, icmp6::UNREACHABLE_ADDRESS) => Self::HostUnreachable,
+            (icmp6::UNREACHABLE, icmp6::UNREACHABLE_PORT) => Self::PortUnreachable,
+            // 5 and 6: a policy or a route refuses it.
+            (icmp6::UNREACHABLE, icmp6::UNREACHABLE_PROHIBITED | 5 | 6) => Self::AdminProhibited,
+            (icmp6::PACKET_TOO_BIG, _) => {
+                let mtu = u32::from_be_bytes(header.rest);
+                // RFC 8201 section 4: no link has less.
+                let mtu = Some(mtu).filter(|mtu| *mtu >= ipv6::MTU_MIN.into())?;
+                Self::FragNeeded { mtu: mtu.try_into().unwrap_or(u16::MAX) }
+            }
+            (icmp6::TIME_EXCEEDED, 0 | 1) => Self::TimeExceeded,
+            (icmp6::PARAMETER_PROBLEM, 1) => Self::ProtoUnreachable,
+            (icmp6::PARAMETER_PROBLEM, _) => Self::ParameterProblem,
             _ => return None,
         })
     }
@@ -240,24 +302,22 @@ impl IcmpError {
     ///
     /// The sender of an error cannot be verified: a router may send it for the peer.
     pub fn parse(frame: &[u8], packet: &IcmpPacket) -> Option<Self> {
-        let kind = IcmpErrorKind::of(&packet.header)?;
+        let is_v6 = packet.ip.dst.is_v6();
+        let kind = match is_v6 {
+            true => IcmpErrorKind::of_v6(&packet.header)?,
+            false => IcmpErrorKind::of(&packet.header)?,
+        };
         let quote = packet.payload.of(frame);
-        let fixed = quote.first_chunk::<{ ipv4::HEADER_BYTES }>()?;
-        let header_len = usize::from(fixed[0] & 0xf) * 4;
-        let first_fragment = fixed[6] & 0x1f == 0 && fixed[7] == 0;
-        if fixed[0] >> 4 != 4 || header_len < ipv4::HEADER_BYTES || !first_fragment {
-            return None;
-        }
-        let protocol = fixed[9];
+        let Quoted { header_len, protocol, src, dst } =
+            if is_v6 { Quoted::read_v6(quote)? } else { Quoted::read(quote)? };
         if !matches!(protocol, ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP) {
             return None;
         }
-        let &[_, _, _, _, _, _, _, _, _, _, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = fixed;
         // At least eight bytes of the transport header are quoted (RFC 792).
         let &[p0, p1, p2, p3, q0, q1, q2, q3] = quote.get(header_len..)?.first_chunk::<8>()?;
         let tuple = FlowTuple {
-            local: IpAddr::v4([s0, s1, s2, s3]),
-            remote: IpAddr::v4([d0, d1, d2, d3]),
+            local: src,
+            remote: dst,
             local_port: u16::from_be_bytes([p0, p1]),
             remote_port: u16::from_be_bytes([p2, p3]),
         };
@@ -269,6 +329,7 @@ impl IcmpError {
         let IcmpHeader { kind: number, code, rest } = packet.header;
         let detail = match kind {
             IcmpErrorKind::FragNeeded { mtu } => mtu,
+            IcmpErrorKind::ParameterProblem if is_v6 => u16::from_be_bytes([rest[2], rest[3]]),
             IcmpErrorKind::ParameterProblem => rest[0].into(),
             _ => 0,
         };
@@ -280,6 +341,41 @@ impl IcmpError {
             said: [number.into(), code.into(), detail],
             by: packet.ip.src,
             quoted,
+        })
+    }
+}
+
+/// The IP header of a quoted packet.
+struct Quoted {
+    header_len: usize,
+    protocol: u8,
+    src: IpAddr,
+    dst: IpAddr,
+}
+
+impl Quoted {
+    /// Of an IPv4 packet that is no later fragment.
+    fn read(quote: &[u8]) -> Option<Quoted> {
+        let fixed = quote.first_chunk::<{ ipv4::HEADER_BYTES }>()?;
+        let header_len = usize::from(fixed[0] & 0xf) * 4;
+        let first_fragment = fixed[6] & 0x1f == 0 && fixed[7] == 0;
+        if fixed[0] >> 4 != 4 || header_len < ipv4::HEADER_BYTES || !first_fragment {
+            return None;
+        }
+        let &[_, _, _, _, _, _, _, _, _, _, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = fixed;
+        let (src, dst) = (IpAddr::v4([s0, s1, s2, s3]), IpAddr::v4([d0, d1, d2, d3]));
+        Some(Quoted { header_len, protocol: fixed[9], src, dst })
+    }
+
+    /// Of an IPv6 packet. Those that we send have no extension headers.
+    fn read_v6(quote: &[u8]) -> Option<Quoted> {
+        let fixed = quote.first_chunk::<{ ipv6::HEADER_BYTES }>()?;
+        let address = |at: usize| IpAddr(core::array::from_fn(|i| fixed[at + i]));
+        (fixed[0] >> 4 == 6).then(|| Quoted {
+            header_len: ipv6::HEADER_BYTES,
+            protocol: fixed[6],
+            src: address(8),
+            dst: address(24),
         })
     }
 }
@@ -542,6 +638,117 @@ mod tests {
             q.splice(20..20, [1, 1, 1, 0]);
         });
         assert_eq!(with_options.map(|error| error.tuple.local_port), Some(80));
+    }
+
+    fn link_v6() -> FrameHeader {
+        let ip = |text: &str| text.parse().expect("an address");
+        FrameHeader { src: ip("2001:db8::1"), dst: ip("2001:db8::2"), ..link() }
+    }
+
+    fn swapped(link: FrameHeader) -> FrameHeader {
+        FrameHeader { src: link.dst, dst: link.src, ..link }
+    }
+
+    #[test]
+    fn an_echo_over_ipv6_is_answered_without_extension_headers() {
+        let body = b"over IPv6";
+        let plain = {
+            let header = IcmpHeader { kind: icmp6::ECHO_REQUEST, code: 0, rest: [1, 2, 3, 4] };
+            icmp_frame(link_v6(), header, body)
+        };
+        let mut extended = plain.clone();
+        extended.splice(54..54, [58, 0, 1, 4, 0, 0, 0, 0]);
+        extended[19] += 8;
+        extended[20] = 60;
+        for mut frame in [plain.clone(), extended] {
+            frame.resize(100, 0xee);
+            let packet = icmp_of(&frame);
+            assert_eq!(reply_to_echo(&mut frame, &packet), Some(plain.len()));
+            let reply = icmp_of(&frame[..plain.len()]);
+            let link = link_v6();
+            assert_eq!((reply.ip.src, reply.ip.dst, reply.ip.ttl), (link.dst, link.src, 64));
+            assert_eq!((reply.header.kind, reply.header.rest), (129, [1, 2, 3, 4]));
+            assert_eq!((reply.ip.header_len, reply.payload.of(&frame)), (40, &body[..]));
+        }
+        // A request of ICMP of the other family is none.
+        let header = IcmpHeader { kind: icmp::ECHO_REQUEST, code: 0, rest: [0; 4] };
+        let mut frame = icmp_frame(link_v6(), header, body);
+        let packet = icmp_of(&frame);
+        assert_eq!(reply_to_echo(&mut frame, &packet), None);
+    }
+
+    /// RFC 4443 sections 3.1 and 2.4 (c).
+    #[test]
+    fn errors_over_ipv6() {
+        let mut frame = vec![0; ErrorMessage::FRAME_BYTES_MAX];
+        for (len, quoted) in [(7, 48 + 7), (1400, 1280 - 48)] {
+            let mut received = udp_frame(link_v6(), &vec![7; len]);
+            received.resize(received.len().max(120), 0xee);
+            let message = ErrorMessage::port_unreachable(&udp_of(&received)).expect("an error");
+            let len = message.emit(&received, 5, &mut frame);
+            let error = icmp_of(&frame[..len]);
+            assert_eq!((error.header.kind, error.header.code), (1, 4));
+            assert_eq!(error.payload.of(&frame), &received[14..14 + quoted]);
+            let understood = IcmpError::parse(&frame[..len], &error).expect("it quotes a packet");
+            assert_eq!(understood.kind, IcmpErrorKind::PortUnreachable);
+            let (local, remote) = (link_v6().src, link_v6().dst);
+            let tuple = FlowTuple { local, remote, local_port: 4000, remote_port: 9 };
+            assert_eq!((understood.tuple, understood.quoted_seq), (tuple, None));
+        }
+        let mut unknown = udp_frame(link_v6(), b"sctp");
+        unknown[20] = 132;
+        let message = ErrorMessage::protocol_unreachable(&unknown).expect("an error");
+        assert_eq!(message.from(), link_v6().dst);
+        let len = message.emit(&unknown, 5, &mut frame);
+        let error = icmp_of(&frame[..len]);
+        assert_eq!((error.header.kind, error.header.code, error.header.rest), (4, 1, [0, 0, 0, 6]));
+        unknown[20] = 59;
+        assert_eq!(ErrorMessage::protocol_unreachable(&unknown), None, "no next header");
+    }
+
+    #[test]
+    fn every_error_of_icmpv6_is_understood() {
+        use IcmpErrorKind::*;
+        let ours = {
+            let header = TcpHeader { src_port: 80, seq: Seq(7), ..TcpHeader::default() };
+            let mut frame = vec![0; frame::HEADERS_BYTES_MAX];
+            let len = swapped(link_v6()).emit_tcp(&mut frame, &header, 0, Checksum::new());
+            frame[14..len].to_vec()
+        };
+        let read = |kind, code, word: u32, quote: &[u8]| {
+            let header = IcmpHeader { kind, code, rest: word.to_be_bytes() };
+            let frame = icmp_frame(link_v6(), header, quote);
+            IcmpError::parse(&frame, &icmp_of(&frame))
+        };
+        for (kind, code, word, expected) in [
+            (1, 0, 0, Some(NetUnreachable)),
+            (1, 1, 0, Some(AdminProhibited)),
+            (1, 3, 0, Some(HostUnreachable)),
+            (1, 4, 0, Some(PortUnreachable)),
+            (1, 6, 0, Some(AdminProhibited)),
+            (1, 7, 0, None),
+            (2, 0, 1400, Some(FragNeeded { mtu: 1400 })),
+            (2, 0, 1280, Some(FragNeeded { mtu: 1280 })),
+            (2, 0, 1279, None),
+            (2, 0, 100_000, Some(FragNeeded { mtu: u16::MAX })),
+            (3, 0, 0, Some(TimeExceeded)),
+            (4, 0, 6, Some(ParameterProblem)),
+            (4, 1, 6, Some(ProtoUnreachable)),
+            (128, 0, 0, None),
+            // What ICMP would have as an error.
+            (3, 3, 0, None),
+        ] {
+            let error = read(kind, code, word, &ours);
+            assert_eq!(error.map(|error| error.kind), expected, "type {kind} code {code}");
+        }
+        let error = read(4, 0, 6, &ours).expect("an error");
+        assert_eq!((error.said, error.quoted_seq), ([4, 0, 6], Some(Seq(7))));
+        assert_eq!(error.tuple.local_port, 80);
+        assert_eq!(read(1, 4, 0, &ours[..47]), None, "too little is quoted");
+        let mut foreign = ours.clone();
+        foreign[23] ^= 1;
+        assert_eq!(read(1, 4, 0, &foreign), None, "sent by another host");
+        assert_eq!(read(1, 4, 0, &our_segment()), None, "a packet of IPv4");
     }
 
     proptest! {

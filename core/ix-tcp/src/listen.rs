@@ -4,7 +4,7 @@ use crate::accurate;
 use crate::config::{Config, MSS_DEFAULT, MSS_MAX, MSS_MIN};
 use crate::ecn::{self, EcnMode, NOT_ECT};
 use crate::output::SegmentOut;
-use ix_wire::{Seq, TcpFlags, TcpHeader, TcpOptions};
+use ix_wire::{IpAddr, Seq, TcpFlags, TcpHeader, TcpOptions};
 
 /// What a peer offered in its SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,15 +69,21 @@ pub fn reset_for(hdr: &TcpHeader, payload_len: u32) -> Option<SegmentOut> {
     Some(control_segment(seq, ack, flags, 0, TcpOptions::NONE))
 }
 
-/// The stateless SYN-ACK of a SYN cookie. `tsval` already holds the cookie's low bits.
-pub fn cookie_syn_ack(cfg: &Config, syn: &TcpHeader, cookie: Seq, tsval: u32) -> SegmentOut {
+/// The stateless SYN-ACK of a SYN cookie to `peer`. `tsval` already holds the cookie's low bits.
+pub fn cookie_syn_ack(
+    cfg: &Config,
+    peer: IpAddr,
+    syn: &TcpHeader,
+    cookie: Seq,
+    tsval: u32,
+) -> SegmentOut {
     let agreed = PeerOptions::of_syn(syn).agreed(cfg);
     // Window scale and SACK of the peer return only in the low bits of our echoed timestamp:
     // without timestamps they must not be offered.
     let timestamp =
         syn.options.timestamp.filter(|_| agreed.timestamps).map(|(val, _)| (tsval, val));
     let options = TcpOptions {
-        mss: Some(cfg.mss),
+        mss: Some(cfg.mss_to(peer)),
         window_scale: agreed
             .window_scale
             .filter(|_| timestamp.is_some())

@@ -3,9 +3,7 @@
 //!
 //! A connection whose segments never became smaller has no search. The state is beside that of loss
 //! recovery, where the common path does not look.
-use crate::config::HEADER_BYTES;
 use crate::output::{Output, RxBuf};
-use crate::pmtu::PMTU_MIN;
 use crate::records::TxRecord;
 use crate::stats::TcpCounter;
 use crate::tcb::{Flags, NEVER, Phase, Tcb};
@@ -73,7 +71,7 @@ impl<B: RxBuf> Tcb<B> {
     /// Limits the segments sent from now on to `mss` bytes without options. 0 and a larger size
     /// than now change nothing.
     pub fn limit_segments(&mut self, mss: u16) {
-        let mss = mss.saturating_sub(self.header_bytes() - HEADER_BYTES);
+        let mss = mss.saturating_sub(self.option_bytes());
         if self.handshake_done() && 0 < mss && mss < self.mss {
             self.path_fell(mss, NEVER);
         }
@@ -93,8 +91,8 @@ impl<B: RxBuf> Tcb<B> {
     /// To be called when the retransmission timer has expired. If it does so repeatedly for the
     /// same long segment, smaller ones may pass (RFC 4821 section 7.7).
     pub(crate) fn suspect_black_hole(&mut self, now_us: u64, out: &mut impl Output<B>) {
-        let headers = self.header_bytes();
-        let sizes = [BASE_PACKET_BYTES - headers, PMTU_MIN - headers];
+        let (headers, least) = (self.header_bytes(), self.path_mtu_min());
+        let sizes = [BASE_PACKET_BYTES.max(least) - headers, least - headers];
         let Some(mss) = sizes.into_iter().find(|size| *size < self.mss) else { return };
         let timeouts = self.rtt.backoff() + 1;
         let long = self.records.first().is_some_and(|first| first.len > mss + 1);

@@ -1,12 +1,13 @@
-//! What ICMP errors do to a connection: RFC 1122 section 4.2.3.9, RFC 1191, RFC 5927.
-use crate::config::{Config, HEADER_BYTES};
+//! What ICMP errors do to a connection: RFC 1122 section 4.2.3.9, RFC 1191, RFC 8201,
+//! RFC 5927.
+use crate::config::{Config, header_bytes_to};
 use crate::connect::TIMESTAMP_BYTES;
 use crate::output::{DeadReason, Output, RxBuf};
 use crate::path_search::RISE_US;
 use crate::state::State;
 use crate::stats::TcpCounter;
 use crate::tcb::{Flags, NEVER, Tcb};
-use ix_wire::Seq;
+use ix_wire::{Seq, ipv6};
 
 /// What an ICMP error says about the path of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,9 +23,9 @@ pub enum PathError {
     Hard,
 }
 
-/// Smallest path MTU that is believed (as on Linux). A smaller one is more likely an attack on
-/// throughput than a link.
-pub(crate) const PMTU_MIN: u16 = 552;
+/// Smallest path MTU of IPv4 that is believed (as on Linux). A smaller one is more likely an attack
+/// on throughput than a link.
+const PMTU_MIN: u16 = 552;
 
 /// RFC 1191 section 7.1: common MTUs, to guess from if the router gives none.
 const PLATEAUS: [u16; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 552];
@@ -61,12 +62,12 @@ impl<B: RxBuf> Tcb<B> {
 
     /// The path accepts at most `mtu` bytes: longer segments are sent again, in smaller pieces.
     fn path_mtu(&mut self, cfg: &Config, now_us: u64, mtu: u16, out: &mut impl Output<B>) {
-        let headers = self.header_bytes();
+        let (headers, least) = (self.header_bytes(), self.path_mtu_min());
         let packet = self.mss + headers;
         let mtu = if mtu == 0 {
-            PLATEAUS.into_iter().find(|plateau| *plateau < packet).unwrap_or(PMTU_MIN)
+            PLATEAUS.into_iter().find(|plateau| *plateau < packet).unwrap_or(least)
         } else {
-            mtu.max(PMTU_MIN)
+            mtu.max(least)
         };
         let falls = mtu < packet && self.handshake_done();
         if falls {
@@ -90,6 +91,16 @@ impl<B: RxBuf> Tcb<B> {
 
     /// Bytes of a packet that are not payload.
     pub(crate) fn header_bytes(&self) -> u16 {
-        HEADER_BYTES + if self.flags.has(Flags::TIMESTAMPS) { TIMESTAMP_BYTES } else { 0 }
+        header_bytes_to(self.tuple.remote) + self.option_bytes()
+    }
+
+    /// Bytes of the options of every segment.
+    pub(crate) fn option_bytes(&self) -> u16 {
+        if self.flags.has(Flags::TIMESTAMPS) { TIMESTAMP_BYTES } else { 0 }
+    }
+
+    /// The smallest path MTU that is believed: of IPv6 what every link has (RFC 8201 section 4).
+    pub(crate) fn path_mtu_min(&self) -> u16 {
+        if self.tuple.remote.is_v6() { ipv6::MTU_MIN } else { PMTU_MIN }
     }
 }

@@ -33,7 +33,8 @@ impl UdpSocketId {
 pub struct UdpSocket {
     /// Its name.
     pub id: UdpSocketId,
-    /// The address that it is bound to; unspecified: all addresses of the dataplane.
+    /// The address that it is bound to. 0.0.0.0: all IPv4 addresses of the dataplane; `::`: all of
+    /// both families.
     pub addr: IpAddr,
     /// The port that it is bound to.
     pub port: u16,
@@ -114,7 +115,9 @@ impl UdpTable {
         if port == 0 {
             return Err(BindError::NoPort);
         }
-        let addr = canonical(addr);
+        if self.is_taken(addr, port) {
+            return Err(BindError::InUse);
+        }
         let Err(at) = self.place(addr, port) else { return Err(BindError::InUse) };
         let slot = self.free_slot().ok_or(BindError::TooMany)?;
         let id = UdpSocketId::new(usize::from(slot), self.slots[usize::from(slot)].generation);
@@ -134,12 +137,11 @@ impl UdpTable {
         random: u32,
         accept: impl Fn(u16) -> bool,
     ) -> Result<(UdpSocketId, u16), BindError> {
-        let addr = canonical(addr);
         let (first, last) = EPHEMERAL_PORTS.into_inner();
         let count = u32::from(last - first) + 1;
         let port = (0..count)
             .map(|i| first + (random.wrapping_add(i) % count) as u16)
-            .find(|port| self.place(addr, *port).is_err() && accept(*port))
+            .find(|port| !self.is_taken(addr, *port) && accept(*port))
             .ok_or(BindError::NoPort)?;
         self.bind(addr, port, cookie).map(|id| (id, port))
     }
@@ -173,14 +175,24 @@ impl UdpTable {
     /// The socket that a datagram to `addr` and `port` belongs to.
     #[inline]
     pub fn lookup(&self, addr: IpAddr, port: u16) -> Option<&UdpSocket> {
-        let found = self.place(addr, port).or_else(|_| self.place(IpAddr::UNSPECIFIED, port));
-        let (_, _, slot) = self.order[found.ok()?];
+        let any = || addr.wildcards().iter().find_map(|any| self.place(*any, port).ok());
+        let (_, _, slot) = self.order[self.place(addr, port).ok().or_else(any)?];
         self.slots[usize::from(slot)].socket.as_ref()
     }
 
     /// All sockets, by port and address.
     pub fn iter(&self) -> impl Iterator<Item = &UdpSocket> {
         self.order.iter().filter_map(|(_, _, slot)| self.slots[usize::from(*slot)].socket.as_ref())
+    }
+
+    /// Whether a socket has this address and port. Nobody has "every address" of one family while
+    /// another has that of both.
+    fn is_taken(&self, addr: IpAddr, port: u16) -> bool {
+        let has = |addr: IpAddr| self.place(addr, port).is_ok();
+        match addr.is_unspecified() {
+            true => has(IpAddr::UNSPECIFIED) || has(IpAddr::UNSPECIFIED_V6),
+            false => has(addr),
+        }
     }
 
     #[inline]
@@ -198,22 +210,35 @@ impl UdpTable {
     }
 }
 
-/// One value for "every address", of either family.
-fn canonical(addr: IpAddr) -> IpAddr {
-    if addr.is_unspecified() { IpAddr::UNSPECIFIED } else { addr }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     const ANY: IpAddr = IpAddr::UNSPECIFIED;
+    const ANY_V6: IpAddr = IpAddr::UNSPECIFIED_V6;
     const A: IpAddr = IpAddr::v4([10, 0, 0, 1]);
     const B: IpAddr = IpAddr::v4([10, 0, 0, 2]);
 
     fn cookie(table: &UdpTable, addr: IpAddr, port: u16) -> Option<u64> {
         table.lookup(addr, port).map(|socket| socket.cookie)
+    }
+
+    /// RFC 3493 section 5.3: `::` stands for both families, as on Linux.
+    #[test]
+    fn every_address_of_one_family_or_of_both() {
+        let v6 = IpAddr([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        let mut table = UdpTable::new();
+        table.bind(ANY, 53, 4).expect("free");
+        table.bind(ANY_V6, 54, 6).expect("free");
+        table.bind(v6, 53, 7).expect("free");
+        let cookie = |addr, port| table.lookup(addr, port).map(|socket| socket.cookie);
+        assert_eq!([cookie(A, 53), cookie(v6, 53)], [Some(4), Some(7)]);
+        assert_eq!([cookie(A, 54), cookie(v6, 54)], [Some(6), Some(6)]);
+        assert_eq!(cookie(ANY_V6, 53), None);
+        for (addr, port) in [(ANY_V6, 53), (ANY, 54)] {
+            assert_eq!(table.bind(addr, port, 0), Err(BindError::InUse));
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use ix_tcp::{
     Config, DeadReason, Listener, PathError, State, SynVerdict, Tcb, TcpCounter, TcpEvent,
     cookie_syn_ack, reset_for,
 };
-use ix_wire::{Seq, TcpFlags, TcpHeader};
+use ix_wire::{FlowTuple, IpAddr, Seq, TcpFlags, TcpHeader};
 
 /// With exact timeouts.
 fn cfg() -> Config {
@@ -346,6 +346,32 @@ fn backlog() {
     assert_eq!((listener.half_open(), listener.knocking()), (0, 0));
 }
 
+/// The header of IPv6 has 20 octets more (RFC 8200 section 8.3); no link has an MTU below 1280 (RFC
+/// 8201 section 4).
+#[test]
+fn over_ipv6_segments_are_shorter() {
+    let v6 = |last: u8| IpAddr([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+    let tuple = FlowTuple { local: v6(1), remote: v6(2), ..tuple(1, 2) };
+    let mut end = End::new(cfg(), Tcb::connect(&cfg(), tuple, ISS, 77, START_US), START_US);
+    end.output();
+    let syn = end.out.sent.pop_front().expect("a SYN");
+    assert_eq!(syn.seg.options.mss, Some(1440));
+    let offered = TcpHeader { seq: IRS, flags: SYN, ..TcpHeader::default() };
+    assert_eq!(cookie_syn_ack(&cfg(), v6(2), &offered, ISS, 4242).options.mss, Some(1440));
+    let mut answer = Script::established(cfg(), Offer::ALL).syn(SYN | ACK);
+    (answer.seq, answer.ack, answer.options.mss) = (IRS, ISS + 1, Some(9000));
+    end.tcb.segment(&end.cfg, START_US, &answer, None, &mut end.out);
+    assert_eq!(end.tcb.state(), State::Established);
+    assert_eq!(end.tcb.info(&end.cfg).mss_bytes, 1440 - 12);
+    end.send(&[7; 4000]);
+    end.output();
+    for (mtu, mss) in [(1400, 1400 - 72), (1000, 1280 - 72)] {
+        let error = PathError::FragNeeded { mtu };
+        end.tcb.icmp_error(&end.cfg, START_US, error, Some(ISS + 1), &mut end.out);
+        assert_eq!(end.tcb.info(&end.cfg).mss_bytes, mss);
+    }
+}
+
 #[test]
 fn cookie_answer_and_connection() {
     let syn = |offer: Offer| TcpHeader {
@@ -355,12 +381,12 @@ fn cookie_answer_and_connection() {
         options: Script::established(cfg(), offer).syn(SYN).options,
         ..TcpHeader::default()
     };
-    let answer = cookie_syn_ack(&cfg(), &syn(Offer::ALL), ISS, 4242);
+    let answer = cookie_syn_ack(&cfg(), tuple(1, 2).remote, &syn(Offer::ALL), ISS, 4242);
     assert_eq!((answer.seq, answer.ack, answer.flags), (ISS, IRS + 1, SYN | ACK));
     assert_eq!(answer.options.timestamp, Some((4242, 700)));
     assert!(answer.options.sack_permitted && answer.options.window_scale.is_some());
     // Without timestamps nothing can carry what was agreed.
-    let answer = cookie_syn_ack(&cfg(), &syn(Offer::SACK), ISS, 4242);
+    let answer = cookie_syn_ack(&cfg(), tuple(1, 2).remote, &syn(Offer::SACK), ISS, 4242);
     assert!(!answer.options.sack_permitted && answer.options.window_scale.is_none());
 
     let mut ack =

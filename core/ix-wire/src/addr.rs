@@ -24,6 +24,8 @@ const V4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 impl IpAddr {
     /// The IPv4 address 0.0.0.0.
     pub const UNSPECIFIED: Self = Self::v4([0; 4]);
+    /// The IPv6 address `::`.
+    pub const UNSPECIFIED_V6: Self = Self([0; 16]);
     /// The IPv4 limited broadcast address 255.255.255.255.
     pub const BROADCAST: Self = Self::v4([255; 4]);
 
@@ -39,6 +41,26 @@ impl IpAddr {
     pub fn as_v4(self) -> Option<[u8; 4]> {
         let (prefix, v4) = self.0.split_at(12);
         if prefix == V4_PREFIX { v4.try_into().ok() } else { None }
+    }
+
+    /// True for an IPv6 address, which is no mapped IPv4 one.
+    #[inline]
+    pub fn is_v6(self) -> bool {
+        u128::from_be_bytes(self.0) >> 32 != 0xffff
+    }
+
+    /// True in fe80::/10: such an address means another host on each link.
+    #[inline]
+    pub fn is_link_local_v6(self) -> bool {
+        self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
+    }
+
+    /// The unspecified addresses that stand for this one among others: of IPv6 `::`, of IPv4 first
+    /// its own, then `::`, which stands for both families (RFC 3493 section 5.3).
+    #[inline]
+    pub fn wildcards(self) -> &'static [Self] {
+        const ALL: [IpAddr; 2] = [IpAddr::UNSPECIFIED, IpAddr::UNSPECIFIED_V6];
+        if self.is_v6() { &ALL[1..] } else { &ALL }
     }
 
     /// True for 0.0.0.0 and `::`, which stand for every address of the dataplane.
@@ -163,8 +185,22 @@ pub struct FlowTuple {
 
 impl fmt::Display for FlowTuple {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { local, remote, local_port, remote_port } = self;
-        write!(f, "{local}:{local_port} <- {remote}:{remote_port}")
+        let Self { local, remote, local_port, remote_port } = *self;
+        write!(f, "{} <- {}", At(local, local_port), At(remote, remote_port))
+    }
+}
+
+/// An address with a port, as people write it: IPv6 in brackets (RFC 5952 section 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At(pub IpAddr, pub u16);
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(address, port) = self;
+        match address.is_v6() {
+            true => write!(f, "[{address}]:{port}"),
+            false => write!(f, "{address}:{port}"),
+        }
     }
 }
 
@@ -186,6 +222,13 @@ mod tests {
     }
 
     #[test]
+    fn a_port_is_told_from_the_address() {
+        assert_eq!(At(ip("10.0.0.1"), 80).to_string(), "10.0.0.1:80");
+        assert_eq!(At(ip("2001:db8::1"), 80).to_string(), "[2001:db8::1]:80");
+        assert_eq!(At(ip("::"), 0).to_string(), "[::]:0");
+    }
+
+    #[test]
     fn kinds() {
         assert!(ip("224.0.0.1").is_multicast() && ip("239.255.255.255").is_multicast());
         assert!(ip("ff02::1").is_multicast());
@@ -193,7 +236,14 @@ mod tests {
         assert!(ip("127.1.2.3").is_loopback() && ip("::1").is_loopback());
         assert!(!ip("128.0.0.1").is_loopback() && !ip("::2").is_loopback());
         assert!(ip("0.0.0.0").is_unspecified() && ip("::").is_unspecified());
-        assert_eq!(ip("::1").as_v4(), None);
+        for text in ["::", "::1", "fe80::1", "::1:0:0:0", "::fffe:10.0.0.1"] {
+            assert!(ip(text).as_v4().is_none() && ip(text).is_v6(), "{text}");
+        }
+        for text in ["0.0.0.0", "10.0.0.1", "::ffff:255.255.255.255"] {
+            assert!(ip(text).as_v4().is_some() && !ip(text).is_v6(), "{text}");
+        }
+        assert!(ip("fe80::1").is_link_local_v6() && ip("febf::1").is_link_local_v6());
+        assert!(!ip("fec0::1").is_link_local_v6() && !ip("254.128.0.1").is_link_local_v6());
     }
 
     #[test]

@@ -38,9 +38,7 @@ drop_reasons! {
     EthBadSource = "eth_bad_source",
     /// The frame has an 802.1Q or 802.1ad tag. The dataplane does not process VLANs.
     EthVlan = "eth_vlan",
-    /// An IPv6 packet. The dataplane does not process IPv6 yet.
-    EthIpv6 = "eth_ipv6",
-    /// The EtherType is neither IPv4's nor ARP's, or the field is an 802.3 length.
+    /// The EtherType is none of IPv4, IPv6 and ARP, or the field is an 802.3 length.
     EthUnknownType = "eth_unknown_type",
     /// The frame is for another Ethernet address.
     EthNotForUs = "eth_not_for_us",
@@ -52,9 +50,9 @@ drop_reasons! {
     ArpBadOperation = "arp_bad_operation",
     /// The sender's address in the ARP packet is a group, zero or loopback address.
     ArpBadSender = "arp_bad_sender",
-    /// The packet is shorter than an IPv4 header.
+    /// The packet is shorter than an IP header.
     IpTruncated = "ip_truncated",
-    /// The version field is not 4.
+    /// The version field is not that of the EtherType.
     IpBadVersion = "ip_bad_version",
     /// The header length is below 20 bytes or beyond the packet.
     IpBadHeaderLength = "ip_bad_header_length",
@@ -70,10 +68,21 @@ drop_reasons! {
     /// fragments, or was not complete in time.
     IpFragment = "ip_fragment",
     /// The source address is multicast, broadcast, loopback, the dataplane's own, or in 0.0.0.0/8
-    /// (RFC 1122 3.2.1.3).
+    /// (RFC 1122 3.2.1.3); of IPv6 also the unspecified one or a mapped IPv4 address.
     IpMartianSource = "ip_martian_source",
-    /// The destination is a loopback address or in 0.0.0.0/8, which must not be on a wire.
+    /// The destination is a loopback address or in 0.0.0.0/8, which must not be on a wire; of IPv6
+    /// also the unspecified one or a mapped IPv4 address.
     IpMartianDestination = "ip_martian_destination",
+    /// An IPv6 extension header is cut off, in the wrong place, or one of more than six or of more
+    /// than 200 bytes (RFC 8200, RFC 8504 section 5.3).
+    Ip6Extension = "ip6_extension",
+    /// An IPv6 option is not known, and says that the packet is to be dropped then (RFC 8200
+    /// section 4.2).
+    Ip6Option = "ip6_option",
+    /// An IPv6 packet has a route that is not at its end (RFC 5095).
+    Ip6Routing = "ip6_routing",
+    /// A fragment of an IPv6 packet. The dataplane does not put them together yet.
+    Ip6Fragment = "ip6_fragment",
     /// The packet is for another IP address.
     IpNotForUs = "ip_not_for_us",
     /// The IP protocol is neither TCP, UDP nor ICMP.
@@ -82,11 +91,14 @@ drop_reasons! {
     IcmpTruncated = "icmp_truncated",
     /// The ICMP checksum is wrong.
     IcmpBadChecksum = "icmp_bad_checksum",
+    /// A message of Neighbour Discovery that came from beyond the link, is cut off, or contradicts
+    /// itself (RFC 4861 section 7.1).
+    NdInvalid = "nd_invalid",
     /// The datagram is shorter than a UDP header.
     UdpTruncated = "udp_truncated",
     /// The UDP length is below 8 bytes or longer than the IP payload.
     UdpBadLength = "udp_bad_length",
-    /// The UDP checksum is wrong.
+    /// The UDP checksum is wrong; over IPv6 also if there is none (RFC 8200 section 8.1).
     UdpBadChecksum = "udp_bad_checksum",
     /// The segment is shorter than a TCP header.
     TcpTruncated = "tcp_truncated",

@@ -1,13 +1,25 @@
-//! Builds whole frames: Ethernet, IPv4 and transport header at once, in front of the payload.
+//! Builds whole frames: Ethernet, IP and transport header at once, in front of the payload.
 use crate::checksum::fold_16;
 use crate::ipv4::{self, Ipv4Emit};
+use crate::ipv6::{self, Ipv6Emit};
 use crate::{
     Checksum, IpAddr, MacAddr, Seq, TcpFlags, TcpHeader, be32, ethernet, icmp, put_words, tcp, udp,
 };
 
 /// Bytes of the longest headers that the dataplane sends in front of a payload.
 pub const HEADERS_BYTES_MAX: usize =
+    ethernet::HEADER_BYTES + ipv6::HEADER_BYTES + tcp::HEADER_BYTES_MAX;
+
+/// The same over IPv4.
+pub const HEADERS_BYTES_MAX_V4: usize =
     ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + tcp::HEADER_BYTES_MAX;
+
+/// Bytes of Ethernet and IP header in front of what is sent to an address.
+#[inline]
+pub fn headers_bytes_to(address: IpAddr) -> usize {
+    let ip = if address.is_v6() { ipv6::HEADER_BYTES } else { ipv4::HEADER_BYTES };
+    ethernet::HEADER_BYTES + ip
+}
 
 /// The Ethernet and IP part of a packet to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +28,7 @@ pub struct FrameHeader {
     pub eth_src: MacAddr,
     /// Ethernet destination: the next hop's address.
     pub eth_dst: MacAddr,
-    /// IP source.
+    /// IP source, of the same family as the destination.
     pub src: IpAddr,
     /// IP destination.
     pub dst: IpAddr,
@@ -25,11 +37,11 @@ pub struct FrameHeader {
     /// Type of service: differentiated services (RFC 2474) in the upper six bits, ECN in the lower
     /// two.
     pub tos: u8,
-    /// Identification of the datagram; with DF set it may have any value (RFC 6864).
+    /// Identification of an IPv4 datagram; with DF set it may have any value (RFC 6864).
     pub ident: u16,
 }
 
-/// Bytes of all headers in front of a [`UsualTcp`] segment.
+/// Bytes of all headers in front of a [`UsualTcp`] segment, which goes over IPv4.
 pub const USUAL_HEADERS_BYTES: usize =
     ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + tcp::HEADER_BYTES + tcp::TIMESTAMP_BYTES;
 
@@ -64,6 +76,9 @@ impl FrameHeader {
     /// When `frame` is shorter than that.
     #[inline]
     pub fn emit(&self, frame: &mut [u8], protocol: u8, payload_len: usize) -> usize {
+        if self.dst.is_v6() {
+            return self.emit_v6(frame, protocol, payload_len);
+        }
         let at = ethernet::emit(frame, self.eth_dst, self.eth_src, ethernet::TYPE_IPV4);
         let ip = Ipv4Emit {
             src: self.src,
@@ -78,8 +93,22 @@ impl FrameHeader {
         at + ip.emit(&mut frame[at..])
     }
 
-    /// As [`Self::emit`], for a fragment: without DF, from octet `offset` of the datagram on (a
-    /// multiple of eight), with more fragments to come or not (RFC 791 section 3.2).
+    fn emit_v6(&self, frame: &mut [u8], protocol: u8, payload_len: usize) -> usize {
+        let at = ethernet::emit(frame, self.eth_dst, self.eth_src, ethernet::TYPE_IPV6);
+        let ip = Ipv6Emit {
+            src: self.src,
+            dst: self.dst,
+            protocol,
+            hop_limit: self.ttl,
+            class: self.tos,
+            payload_len,
+        };
+        at + ip.emit(&mut frame[at..])
+    }
+
+    /// As [`Self::emit`], for a fragment of an IPv4 datagram: without DF, from octet `offset` of
+    /// the datagram on (a multiple of eight), with more fragments to come or not (RFC 791 section
+    /// 3.2).
     ///
     /// # Panics
     /// When `frame` is shorter than that.
@@ -120,8 +149,8 @@ impl FrameHeader {
         at + header.emit_with_checksum(segment, self.src, self.dst, payload_len, payload)
     }
 
-    /// As [`Self::emit_tcp`], for nearly every segment of an established connection. Each word is
-    /// computed once, and used for the packet and for both sums.
+    /// As [`Self::emit_tcp`], for nearly every segment of an established connection over IPv4. Each
+    /// word is computed once, and used for the packet and for both sums.
     #[inline]
     pub fn emit_usual_tcp(
         &self,
@@ -180,8 +209,8 @@ impl FrameHeader {
         at + udp::emit(&mut frame[at..], src, dst, payload_len, payload)
     }
 
-    /// Writes all headers of an ICMP message; returns their length. The body has `body_len` bytes,
-    /// which sum to `body`.
+    /// Writes all headers of an ICMP message, of ICMPv6 over IPv6; returns their length. The body
+    /// has `body_len` bytes, which sum to `body`.
     ///
     /// # Panics
     /// When `frame` is shorter than that.
@@ -192,7 +221,15 @@ impl FrameHeader {
         body_len: usize,
         body: Checksum,
     ) -> usize {
-        let at = self.emit(frame, ipv4::PROTOCOL_ICMP, icmp::HEADER_BYTES + body_len);
+        let len = icmp::HEADER_BYTES + body_len;
+        if self.dst.is_v6() {
+            let at = self.emit_v6(frame, ipv6::PROTOCOL_ICMP, len);
+            // RFC 4443 section 2.3: with the pseudo-header.
+            let mut sum = Checksum::pseudo_header(self.src, self.dst, ipv6::PROTOCOL_ICMP, len);
+            sum.append(body);
+            return at + header.emit(&mut frame[at..], sum);
+        }
+        let at = self.emit(frame, ipv4::PROTOCOL_ICMP, len);
         at + header.emit(&mut frame[at..], body)
     }
 }

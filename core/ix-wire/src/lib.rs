@@ -19,21 +19,26 @@ pub mod ethernet;
 pub mod frame;
 pub mod hash;
 pub mod icmp;
+pub mod icmp6;
 pub mod ipv4;
+pub mod ipv6;
+pub mod nd;
 mod parse;
 mod seq;
 pub mod tcp;
 pub mod udp;
 
-pub use addr::{BROADCAST_MAC, FlowTuple, IpAddr, IpAddrError, MacAddr, is_group_mac};
+pub use addr::{At, BROADCAST_MAC, FlowTuple, IpAddr, IpAddrError, MacAddr, is_group_mac};
 pub use arp::{ArpOperation, ArpPacket};
 pub use checksum::Checksum;
 pub use drop_reason::DropReason;
 pub use frame::{FrameHeader, UsualTcp};
 pub use hash::{FLOW_GROUPS, FlowHash, Toeplitz, flow_group};
+pub use nd::{NdKind, NdPacket};
 pub use parse::{
     ChecksumMode, Fragment, IcmpPacket, IpMeta, Parsed, Payload, RxChecks, TcpPacket, UdpPacket,
-    parse, parse_copied, parse_first, parse_fragment, parse_into, parse_ip, verify_rest,
+    parse, parse_copied, parse_first, parse_fragment, parse_into, parse_ip, parse_problem,
+    verify_rest,
 };
 pub use seq::Seq;
 pub use tcp::{EcnBytes, SackBlocks, TcpFlags, TcpHeader, TcpOptions};

@@ -2,7 +2,8 @@
 use crate::tcp::{TcpHeader, TcpOptions};
 use crate::udp::UdpHeader;
 use crate::{
-    ArpPacket, Checksum, DropReason, FlowTuple, IpAddr, MacAddr, be16, ethernet, icmp, ipv4, tcp,
+    ArpPacket, Checksum, DropReason, FlowTuple, IpAddr, MacAddr, NdPacket, be16, ethernet, icmp,
+    ipv4, ipv6, nd, tcp,
 };
 use core::ops::Range;
 
@@ -38,9 +39,10 @@ pub struct IpMeta {
     pub ttl: u8,
     /// The ECN bits: 0 not capable, 1 ECT(1), 2 ECT(0), 3 congestion experienced.
     pub ecn: u8,
-    /// The DF flag.
+    /// The DF flag; of IPv6 always.
     pub dont_fragment: bool,
-    /// Length of the IP header, options included; it begins at [`ethernet::HEADER_BYTES`].
+    /// Length of the IP header, with options or extension headers; it begins at
+    /// [`ethernet::HEADER_BYTES`].
     pub header_len: u8,
     /// Ethernet source.
     pub eth_src: MacAddr,
@@ -127,7 +129,7 @@ impl UdpPacket {
     }
 }
 
-/// An ICMP message.
+/// An ICMP message, of ICMPv6 if its addresses are IPv6.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IcmpPacket {
     /// Ethernet and IP part.
@@ -149,6 +151,8 @@ pub enum Parsed {
     Icmp(IcmpPacket),
     /// An ARP packet.
     Arp(ArpPacket),
+    /// A message of Neighbour Discovery.
+    Nd(NdPacket),
 }
 
 impl Parsed {
@@ -193,15 +197,36 @@ pub fn parse_into(
             *into = Parsed::Arp(ArpPacket::parse(packet)?);
             return Ok(());
         }
+        ethernet::TYPE_IPV6 => return parse_v6(eth, packet, total_len, checks, into),
         other => return Err(unknown_type(other)),
     }
 
     let available = total_len.max(frame.len()) - ethernet::HEADER_BYTES;
-    let datagram = Datagram::parse(eth, packet, available)?;
+    let datagram = Datagram::<ipv4::Header>::parse(eth, packet, available)?;
     match datagram.ip.protocol {
         ipv4::PROTOCOL_TCP => return parse_tcp(&datagram, checks.transport, into),
         ipv4::PROTOCOL_UDP => *into = parse_udp(&datagram, checks.transport)?,
         ipv4::PROTOCOL_ICMP => *into = parse_icmp(&datagram)?,
+        _ => return Err(DropReason::IpUnknownProtocol),
+    }
+    Ok(())
+}
+
+/// [`parse_into`] for an IPv6 packet. Not inlined, so that IPv4 does not pay for it.
+#[inline(never)]
+fn parse_v6(
+    eth: &[u8; ethernet::HEADER_BYTES],
+    packet: &[u8],
+    total_len: usize,
+    checks: RxChecks,
+    into: &mut Parsed,
+) -> Result<(), DropReason> {
+    let available = total_len.saturating_sub(ethernet::HEADER_BYTES).max(packet.len());
+    let datagram = Datagram::<ipv6::Header>::parse(eth, packet, available)?;
+    match datagram.ip.protocol {
+        ipv4::PROTOCOL_TCP => return parse_tcp(&datagram, checks.transport, into),
+        ipv4::PROTOCOL_UDP => *into = parse_udp(&datagram, checks.transport)?,
+        ipv6::PROTOCOL_ICMP => *into = parse_icmp_v6(&datagram)?,
         _ => return Err(DropReason::IpUnknownProtocol),
     }
     Ok(())
@@ -230,32 +255,30 @@ pub fn parse_copied(
             let field = ethernet::HEADER_BYTES + usize::from(p.ip.header_len) + 6;
             // Zero means that the sender computed none (RFC 768).
             let none = head.get(field..field + 2).is_none_or(|sum| sum == [0, 0]);
+            let none = none && !p.ip.dst.is_v6();
             let protocol = ipv4::PROTOCOL_UDP;
             p.partial &= accept_partial;
             (&p.ip, &mut p.payload, protocol, p.partial || none, DropReason::UdpBadChecksum)
         }
         Parsed::Icmp(p) => {
-            let protocol = ipv4::PROTOCOL_ICMP;
+            let protocol = icmp_of(&p.ip);
             (&p.ip, &mut p.payload, protocol, false, DropReason::IcmpBadChecksum)
         }
-        Parsed::Arp(_) => return Ok(()),
+        // What the copy holds was verified, and it is longer than any of them.
+        Parsed::Arp(_) | Parsed::Nd(_) => return Ok(()),
     };
     // The payload continues behind the copy: so far it was counted as following in other buffers.
     let held = usize::from(payload.more).min(rest.len());
     payload.len += held as u16;
     payload.more -= held as u16;
-    let skipped = checks.transport == ChecksumMode::Skip && protocol != ipv4::PROTOCOL_ICMP;
+    let is_icmp = matches!(protocol, ipv4::PROTOCOL_ICMP | ipv6::PROTOCOL_ICMP);
+    let skipped = checks.transport == ChecksumMode::Skip && !is_icmp;
     if held == 0 || payload.more > 0 || verified || skipped {
         return Ok(());
     }
     let start = ethernet::HEADER_BYTES + usize::from(ip.header_len);
     let front = head.get(start..).unwrap_or(&[]);
-    let mut sum = match (protocol, ip.src.as_v4(), ip.dst.as_v4()) {
-        (ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP, Some(src), Some(dst)) => {
-            Checksum::pseudo_header_v4(src, dst, protocol, front.len() + held)
-        }
-        _ => Checksum::new(),
-    };
+    let mut sum = pseudo_header(ip, protocol, front.len() + held);
     sum.add_bytes(front);
     sum.add_bytes(&rest[..held]);
     if sum.is_valid() { Ok(()) } else { Err(failed) }
@@ -281,13 +304,12 @@ pub fn verify_rest<'a>(
             // Zero means that the sender computed none (RFC 768).
             let field = ethernet::HEADER_BYTES + usize::from(p.ip.header_len) + 6;
             let none = first.get(field..field + 2).is_none_or(|sum| sum == [0, 0]);
+            let none = none && !p.ip.dst.is_v6();
             let verified = skipped || none || accept_partial && p.partial;
             (&p.ip, p.payload, ipv4::PROTOCOL_UDP, verified, DropReason::UdpBadChecksum)
         }
-        Parsed::Icmp(p) => {
-            (&p.ip, p.payload, ipv4::PROTOCOL_ICMP, false, DropReason::IcmpBadChecksum)
-        }
-        Parsed::Arp(_) => return Ok(()),
+        Parsed::Icmp(p) => (&p.ip, p.payload, icmp_of(&p.ip), false, DropReason::IcmpBadChecksum),
+        Parsed::Arp(_) | Parsed::Nd(_) => return Ok(()),
     };
     if payload.more == 0 || verified {
         return Ok(());
@@ -295,12 +317,7 @@ pub fn verify_rest<'a>(
     let start = ethernet::HEADER_BYTES + usize::from(ip.header_len);
     let front = first.get(start..payload.range().end).unwrap_or(&[]);
     let mut left = usize::from(payload.more);
-    let mut sum = match (protocol, ip.src.as_v4(), ip.dst.as_v4()) {
-        (ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP, Some(src), Some(dst)) => {
-            Checksum::pseudo_header_v4(src, dst, protocol, front.len() + left)
-        }
-        _ => Checksum::new(),
-    };
+    let mut sum = pseudo_header(ip, protocol, front.len() + left);
     sum.add_bytes(front);
     for piece in rest {
         let piece = &piece[..piece.len().min(left)];
@@ -310,7 +327,24 @@ pub fn verify_rest<'a>(
     if left == 0 && sum.is_valid() { Ok(()) } else { Err(failed) }
 }
 
-/// A fragment of an IP datagram.
+/// The sum with which the checksum of a packet of `len` bytes begins: ICMP alone has none.
+#[inline]
+fn pseudo_header(ip: &IpMeta, protocol: u8, len: usize) -> Checksum {
+    match (protocol, ip.src.as_v4(), ip.dst.as_v4()) {
+        (ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP, Some(src), Some(dst)) => {
+            Checksum::pseudo_header_v4(src, dst, protocol, len)
+        }
+        (ipv4::PROTOCOL_ICMP, ..) => Checksum::new(),
+        _ => Checksum::pseudo_header(ip.src, ip.dst, protocol, len),
+    }
+}
+
+/// The protocol number of ICMP or ICMPv6.
+fn icmp_of(ip: &IpMeta) -> u8 {
+    if ip.dst.is_v6() { ipv6::PROTOCOL_ICMP } else { ipv4::PROTOCOL_ICMP }
+}
+
+/// A fragment of an IPv4 datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragment {
     /// Ethernet and IP part.
@@ -346,7 +380,7 @@ pub fn parse_fragment(head: &[u8], total_len: usize) -> Result<Fragment, DropRea
         return Err(DropReason::IpFragment);
     }
     let start = (ethernet::HEADER_BYTES + ip.header_len) as u16;
-    let datagram = Datagram { eth, bytes: &[], len, ip };
+    let datagram: Datagram<'_, ipv4::Header> = Datagram { eth, bytes: &[], len, ip };
     Ok(Fragment {
         ip: datagram.meta(),
         protocol: datagram.ip.protocol,
@@ -363,33 +397,141 @@ pub fn parse_ip(frame: &[u8]) -> Result<(IpMeta, u8), DropReason> {
     let (eth, packet) =
         frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>().ok_or(DropReason::EthTruncated)?;
     match be16(eth, 12) {
-        ethernet::TYPE_IPV4 => {}
-        other => return Err(unknown_type(other)),
+        ethernet::TYPE_IPV4 => {
+            let datagram = Datagram::<ipv4::Header>::parse(eth, packet, packet.len())?;
+            Ok((datagram.meta(), datagram.ip.protocol))
+        }
+        ethernet::TYPE_IPV6 => {
+            let datagram = Datagram::<ipv6::Header>::parse(eth, packet, packet.len())?;
+            Ok((datagram.meta(), datagram.ip.protocol))
+        }
+        other => Err(unknown_type(other)),
     }
-    let datagram = Datagram::parse(eth, packet, packet.len())?;
-    Ok((datagram.meta(), datagram.ip.protocol))
+}
+
+/// What the sender of an IPv6 packet that [`parse`] has refused is told by a Parameter Problem,
+/// with the packet's addresses; `None`: nothing.
+pub fn parse_problem(frame: &[u8]) -> Option<(IpMeta, ipv6::Problem)> {
+    let (eth, packet) = frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>()?;
+    if be16(eth, 12) != ethernet::TYPE_IPV6 {
+        return None;
+    }
+    let problem = ipv6::problem_of(packet)?;
+    let header = ipv6::Header::without_extensions(packet)?;
+    Some((header.meta(eth), problem))
 }
 
 #[cold]
 fn unknown_type(ethertype: u16) -> DropReason {
     match ethertype {
         ethernet::TYPE_VLAN | ethernet::TYPE_SERVICE_VLAN => DropReason::EthVlan,
-        ethernet::TYPE_IPV6 => DropReason::EthIpv6,
         _ => DropReason::EthUnknownType,
     }
 }
 
+/// What the parsers of transport headers need of an IP header that was checked.
+trait NetHeader: Sized {
+    /// Why a UDP datagram without a checksum is refused, if it is.
+    const NO_UDP_CHECKSUM: Option<DropReason>;
+
+    /// Parses the header at the front of `packet`, which has `available` bytes.
+    fn read(packet: &[u8], available: usize) -> Result<Self, DropReason>;
+    /// Of the header, and of header and payload, bytes.
+    fn lengths(&self) -> (usize, usize);
+    /// Whether the packet is for several hosts.
+    fn is_to_group(&self) -> bool;
+    /// The sum of the pseudo-header of a transport packet of `len` bytes.
+    fn pseudo_header(&self, protocol: u8, len: usize) -> Checksum;
+    /// The header for those who process the packet.
+    fn meta(&self, eth: &[u8; ethernet::HEADER_BYTES]) -> IpMeta;
+}
+
+impl NetHeader for ipv4::Header {
+    const NO_UDP_CHECKSUM: Option<DropReason> = None;
+
+    #[inline(always)]
+    fn read(packet: &[u8], available: usize) -> Result<Self, DropReason> {
+        ipv4::Header::parse(packet, available)
+    }
+
+    #[inline(always)]
+    fn lengths(&self) -> (usize, usize) {
+        (self.header_len, self.total_len)
+    }
+
+    #[inline(always)]
+    fn is_to_group(&self) -> bool {
+        self.dst[0] >> 4 == 0xe || self.dst == [255; 4]
+    }
+
+    #[inline(always)]
+    fn pseudo_header(&self, protocol: u8, len: usize) -> Checksum {
+        Checksum::pseudo_header_v4(self.src, self.dst, protocol, len)
+    }
+
+    /// Called last, so that the fields are stored directly in their final place: a copy of what was
+    /// just stored in pieces is slow.
+    #[inline(always)]
+    fn meta(&self, eth: &[u8; ethernet::HEADER_BYTES]) -> IpMeta {
+        let &[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = eth;
+        IpMeta {
+            src: IpAddr::v4(self.src),
+            dst: IpAddr::v4(self.dst),
+            ttl: self.ttl,
+            ecn: self.ecn,
+            dont_fragment: self.dont_fragment,
+            header_len: self.header_len as u8,
+            eth_src: [s0, s1, s2, s3, s4, s5],
+            eth_dst: [d0, d1, d2, d3, d4, d5],
+        }
+    }
+}
+
+impl NetHeader for ipv6::Header {
+    const NO_UDP_CHECKSUM: Option<DropReason> = Some(DropReason::UdpBadChecksum);
+
+    fn read(packet: &[u8], available: usize) -> Result<Self, DropReason> {
+        ipv6::Header::parse(packet, available)
+    }
+
+    fn lengths(&self) -> (usize, usize) {
+        (self.header_len, self.total_len)
+    }
+
+    fn is_to_group(&self) -> bool {
+        self.dst[0] == 0xff
+    }
+
+    fn pseudo_header(&self, protocol: u8, len: usize) -> Checksum {
+        Checksum::pseudo_header(IpAddr(self.src), IpAddr(self.dst), protocol, len)
+    }
+
+    fn meta(&self, eth: &[u8; ethernet::HEADER_BYTES]) -> IpMeta {
+        let &[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = eth;
+        IpMeta {
+            src: IpAddr(self.src),
+            dst: IpAddr(self.dst),
+            ttl: self.hop_limit,
+            ecn: self.ecn,
+            dont_fragment: true,
+            header_len: self.header_len as u8,
+            eth_src: [s0, s1, s2, s3, s4, s5],
+            eth_dst: [d0, d1, d2, d3, d4, d5],
+        }
+    }
+}
+
 /// An IP packet with its payload.
-struct Datagram<'a> {
+struct Datagram<'a, H> {
     eth: &'a [u8; ethernet::HEADER_BYTES],
-    ip: ipv4::Header,
+    ip: H,
     /// The part of the payload that is in the first buffer.
     bytes: &'a [u8],
     /// Length of the whole payload.
     len: usize,
 }
 
-impl<'a> Datagram<'a> {
+impl<'a, H: NetHeader> Datagram<'a, H> {
     /// Parses the IP header at the front of `packet`. `available` is the length of the whole
     /// packet.
     #[inline(always)]
@@ -398,37 +540,26 @@ impl<'a> Datagram<'a> {
         packet: &'a [u8],
         available: usize,
     ) -> Result<Self, DropReason> {
-        let ip = ipv4::Header::parse(packet, available)?;
-        let in_buffer = ip.total_len.min(packet.len());
-        // The header is in both: `Header::parse` has checked it.
-        let bytes = packet.get(ip.header_len..in_buffer).ok_or(DropReason::IpTruncated)?;
-        Ok(Self { eth, len: ip.total_len - ip.header_len, ip, bytes })
+        let ip = H::read(packet, available)?;
+        let (header_len, total_len) = ip.lengths();
+        let in_buffer = total_len.min(packet.len());
+        // The header is in both: `read` has checked it.
+        let bytes = packet.get(header_len..in_buffer).ok_or(DropReason::IpTruncated)?;
+        Ok(Self { eth, len: total_len - header_len, ip, bytes })
     }
 
-    /// Called last, so that the fields are stored directly in their final place: a copy of what was
-    /// just stored in pieces is slow.
     #[inline(always)]
     fn meta(&self) -> IpMeta {
-        let &[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = self.eth;
-        IpMeta {
-            src: IpAddr::v4(self.ip.src),
-            dst: IpAddr::v4(self.ip.dst),
-            ttl: self.ip.ttl,
-            ecn: self.ip.ecn,
-            dont_fragment: self.ip.dont_fragment,
-            header_len: self.ip.header_len as u8,
-            eth_src: [s0, s1, s2, s3, s4, s5],
-            eth_dst: [d0, d1, d2, d3, d4, d5],
-        }
+        self.ip.meta(self.eth)
     }
 
     /// The payload of a transport packet of `len` bytes whose header of `header_len` bytes is in
     /// `bytes`.
     #[inline]
     fn payload(&self, header_len: usize, len: usize) -> Payload {
-        let start = ethernet::HEADER_BYTES + self.ip.header_len + header_len;
+        let start = ethernet::HEADER_BYTES + self.ip.lengths().0 + header_len;
         let in_buffer = len.min(self.bytes.len());
-        // All are below 64 KiB: parts of an IP total length, plus at most 134 bytes.
+        // All are below 64 KiB: parts of an IP packet, plus at most 134 bytes.
         Payload {
             start: start as u16,
             len: (in_buffer - header_len) as u16,
@@ -446,7 +577,7 @@ impl<'a> Datagram<'a> {
         if mode == ChecksumMode::Skip {
             return Some(false);
         }
-        let mut sum = Checksum::pseudo_header_v4(self.ip.src, self.ip.dst, protocol, len);
+        let mut sum = self.ip.pseudo_header(protocol, len);
         let whole = self.bytes.get(..len);
         let accept_partial = mode == ChecksumMode::AcceptPartial || whole.is_none();
         if accept_partial && field == sum.fold() {
@@ -459,14 +590,13 @@ impl<'a> Datagram<'a> {
 }
 
 #[inline(always)]
-fn parse_tcp(
-    datagram: &Datagram<'_>,
+fn parse_tcp<H: NetHeader>(
+    datagram: &Datagram<'_, H>,
     mode: ChecksumMode,
     into: &mut Parsed,
 ) -> Result<(), DropReason> {
     let (fixed, options) = tcp::split_header(datagram.bytes)?;
-    let dst = datagram.ip.dst;
-    if datagram.eth[0] & 1 != 0 || dst[0] >> 4 == 0xe || dst == [255; 4] {
+    if datagram.eth[0] & 1 != 0 || datagram.ip.is_to_group() {
         return Err(DropReason::TcpNotUnicast);
     }
     let field = tcp::checksum_field(fixed);
@@ -482,8 +612,8 @@ fn parse_tcp(
 
 /// Not inlined, so that the options of the usual packet stay in registers until they are stored.
 #[inline(never)]
-fn tcp_packet_with_options(
-    datagram: &Datagram<'_>,
+fn tcp_packet_with_options<H: NetHeader>(
+    datagram: &Datagram<'_, H>,
     fixed: &[u8; tcp::HEADER_BYTES],
     options: &[u8],
     partial: bool,
@@ -492,8 +622,8 @@ fn tcp_packet_with_options(
 }
 
 #[inline(always)]
-fn tcp_packet(
-    datagram: &Datagram<'_>,
+fn tcp_packet<H: NetHeader>(
+    datagram: &Datagram<'_, H>,
     fixed: &[u8; tcp::HEADER_BYTES],
     options_len: usize,
     options: TcpOptions,
@@ -508,11 +638,18 @@ fn tcp_packet(
 }
 
 #[inline]
-fn parse_udp(datagram: &Datagram<'_>, mode: ChecksumMode) -> Result<Parsed, DropReason> {
+fn parse_udp<H: NetHeader>(
+    datagram: &Datagram<'_, H>,
+    mode: ChecksumMode,
+) -> Result<Parsed, DropReason> {
     let header = UdpHeader::parse(datagram.bytes, datagram.len)?;
     let len = usize::from(header.length);
     // Zero means that the sender computed none (RFC 768).
-    let mode = if header.checksum == 0 { ChecksumMode::Skip } else { mode };
+    let mode = match (header.checksum, H::NO_UDP_CHECKSUM) {
+        (0, Some(reason)) => return Err(reason),
+        (0, None) => ChecksumMode::Skip,
+        _ => mode,
+    };
     let partial = datagram
         .verify(ipv4::PROTOCOL_UDP, len, header.checksum, mode)
         .ok_or(DropReason::UdpBadChecksum)?;
@@ -525,7 +662,7 @@ fn parse_udp(datagram: &Datagram<'_>, mode: ChecksumMode) -> Result<Parsed, Drop
     }))
 }
 
-fn parse_icmp(datagram: &Datagram<'_>) -> Result<Parsed, DropReason> {
+fn parse_icmp(datagram: &Datagram<'_, ipv4::Header>) -> Result<Parsed, DropReason> {
     let header = icmp::IcmpHeader::parse(datagram.bytes)?;
     let whole = datagram.bytes.len() == datagram.len;
     if whole && !Checksum::of(datagram.bytes).is_valid() {
@@ -533,4 +670,30 @@ fn parse_icmp(datagram: &Datagram<'_>) -> Result<Parsed, DropReason> {
     }
     let payload = datagram.payload(icmp::HEADER_BYTES, datagram.len);
     Ok(Parsed::Icmp(IcmpPacket { ip: datagram.meta(), header, payload }))
+}
+
+fn parse_icmp_v6(datagram: &Datagram<'_, ipv6::Header>) -> Result<Parsed, DropReason> {
+    let header = icmp::IcmpHeader::parse(datagram.bytes)?;
+    let (ip, bytes, len) = (datagram.meta(), datagram.bytes, datagram.len);
+    let is_nd = matches!(header.kind, nd::SOLICITATION | nd::ADVERTISEMENT);
+    if bytes.len() == len {
+        let mut sum = datagram.ip.pseudo_header(ipv6::PROTOCOL_ICMP, len);
+        sum.add_bytes(bytes);
+        if !sum.is_valid() {
+            return Err(DropReason::IcmpBadChecksum);
+        }
+    } else if is_nd {
+        // It cannot be verified, and none is so long.
+        return Err(DropReason::NdInvalid);
+    }
+    if is_nd {
+        let hops = (!datagram.ip.is_atomic_fragment).then_some(ip.ttl);
+        let body = &bytes[icmp::HEADER_BYTES..];
+        return NdPacket::parse(&header, (ip.src, ip.dst), ip.eth_src, hops, body).map(Parsed::Nd);
+    }
+    if ip.src.is_unspecified() && !ip.dst.is_multicast() {
+        return Err(DropReason::IpMartianSource);
+    }
+    let payload = datagram.payload(icmp::HEADER_BYTES, len);
+    Ok(Parsed::Icmp(IcmpPacket { ip, header, payload }))
 }

@@ -1,3 +1,4 @@
 //! Packet formats: examples from the RFCs, and properties.
 mod parse;
+mod parse_v6;
 mod properties;

@@ -202,7 +202,7 @@ fn every_drop_reason_has_a_frame() {
         (EthBadSource, with_bytes(tcp(), 6, &[1])),
         (EthVlan, with_bytes(tcp(), 12, &[0x81, 0])),
         (EthVlan, with_bytes(tcp(), 12, &[0x88, 0xa8])),
-        (EthIpv6, with_bytes(tcp(), 12, &[0x86, 0xdd])),
+        (IpBadVersion, with_bytes(tcp(), 12, &[0x86, 0xdd])),
         (EthUnknownType, with_bytes(tcp(), 12, &[0x00, 0x2e])),
         (ArpTruncated, arp_frame(arp_packet())[..41].to_vec()),
         (ArpUnsupported, with_bytes(arp_frame(arp_packet()), 15, &[6])),
@@ -251,6 +251,7 @@ fn every_drop_reason_has_a_frame() {
         (TcpNotUnicast, ip(|ip| ip[16] = 224)),
         (TcpNotUnicast, ip(|ip| ip[16..20].fill(255))),
     ];
+    let cases = cases.into_iter().chain(crate::parse_v6::refused_frames());
     let mut seen = [false; DropReason::COUNT];
     for (expected, frame) in cases {
         assert_eq!(reason(&frame), Some(expected), "{frame:02x?}");

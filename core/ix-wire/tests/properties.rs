@@ -111,7 +111,7 @@ fn check_bounds(frame: &[u8], total_len: usize, checks: RxChecks) {
         Ok(Parsed::Tcp(packet)) => packet.payload,
         Ok(Parsed::Udp(packet)) => packet.payload,
         Ok(Parsed::Icmp(packet)) => packet.payload,
-        Ok(Parsed::Arp(_)) | Err(_) => return,
+        Ok(Parsed::Arp(_) | Parsed::Nd(_)) | Err(_) => return,
     };
     assert!(payload.range().end <= frame.len());
     assert!(payload.range().end + usize::from(payload.more) <= total_len.max(frame.len()));

@@ -13,7 +13,7 @@ use ix_tcp::ack_limit::ChallengeLimit;
 use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::{ErrorLimiter, ErrorMessage};
 use ix_tcp::idents::Idents;
-use ix_wire::{Checksum, FlowTuple, FrameHeader, IpAddr, MacAddr, ethernet, ipv4};
+use ix_wire::{Checksum, FlowTuple, FrameHeader, IpAddr, MacAddr, frame};
 use std::sync::Arc;
 
 /// Challenge acknowledgements per second of one elastic thread, on average (RFC 5961 section 7).
@@ -120,11 +120,11 @@ impl Io {
             return;
         };
         let header = segment.header(tuple);
-        let len = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + header.len();
+        let len = frame::headers_bytes_to(tuple.remote) + header.len();
         mbuf.set_range(HEADROOM_BYTES, len);
-        let frame = self.frame_header(port, eth_dst, tuple);
+        let headers = self.frame_header(port, eth_dst, tuple);
         let bytes = mbuf.bytes_mut(&self.cx.shared.memory);
-        frame.emit_tcp(bytes, &header, 0, Checksum::new());
+        headers.emit_tcp(bytes, &header, 0, Checksum::new());
         self.ports[port as usize].queue.push_back(mbuf);
     }
 

@@ -44,6 +44,7 @@ impl Port {
                 let hash = toeplitz.hash_v4(src, dst, tuple.remote_port, tuple.local_port);
                 flow_group(hash as u64)
             }
+            (Some(toeplitz), None, None) => flow_group(toeplitz.hash(tuple).into()),
             _ => flow_group(hash),
         }
     }

@@ -1,8 +1,9 @@
 //! Which queue a frame goes to: the flow hash of a raw frame, and the redirection table of a TAP's
 //! steering program.
 //!
-//! [`FlowHash`] covers IPv4 with the ports of TCP and UDP. Other IPv4 packets and fragments are
-//! hashed without ports; what is not IPv4 belongs to flow group 0.
+//! [`FlowHash`] covers IPv4 and IPv6 with the ports of TCP and UDP. Other packets and fragments are
+//! hashed without ports, and so are IPv6 packets with extension headers; what is not IP belongs to
+//! flow group 0.
 use crate::SetReta;
 use ix_sys::Mapping;
 use ix_wire::{FLOW_GROUPS, FlowHash, FlowTuple, IpAddr, flow_group};
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const ETHERNET_BYTES: usize = 14;
 const IPV4_BYTES: usize = 20;
+const IPV6_BYTES: usize = 40;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 /// More-fragments flag and fragment offset in the third word of the IPv4 header.
@@ -23,8 +25,10 @@ const MAPPED_STRIDE: usize = 8;
 /// The flow group of a received frame.
 pub fn frame_flow_group(hash: &FlowHash, frame: &[u8]) -> usize {
     let Some((ethernet, ip)) = frame.split_at_checked(ETHERNET_BYTES) else { return 0 };
-    if ethernet[12..14] != [0x08, 0x00] || ip.len() < IPV4_BYTES {
-        return 0;
+    match ethernet[12..14] {
+        [0x08, 0x00] if ip.len() >= IPV4_BYTES => {}
+        [0x86, 0xdd] if ip.len() >= IPV6_BYTES => return flow_group(hash_v6(hash, ip)),
+        _ => return 0,
     }
     let word = |at: usize| [ip[at], ip[at + 1], ip[at + 2], ip[at + 3]];
     let fragment = u16::from_be_bytes([ip[6], ip[7]]) & FRAGMENT_BITS != 0;
@@ -39,6 +43,16 @@ pub fn frame_flow_group(hash: &FlowHash, frame: &[u8]) -> usize {
         remote_port: u16::from_be_bytes([ports[0], ports[1]]),
         local_port: u16::from_be_bytes([ports[2], ports[3]]),
     }))
+}
+
+fn hash_v6(hash: &FlowHash, ip: &[u8]) -> u64 {
+    let address = |at: usize| IpAddr(std::array::from_fn(|i| ip[at + i]));
+    let ports = match ip.get(IPV6_BYTES..IPV6_BYTES + 4) {
+        Some(p) if matches!(ip[6], PROTOCOL_TCP | PROTOCOL_UDP) => p,
+        _ => &[0; 4],
+    };
+    let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
+    hash.incoming(address(8), address(24), port(0), port(2))
 }
 
 /// The queue of flow group `group` before the table was ever changed.

@@ -85,7 +85,7 @@ impl fmt::Display for OpenError {
             NoAddress { name } => {
                 write!(
                     f,
-                    "`{name}` is shared with Linux, so the dataplane needs an IPv4 address; give one"
+                    "`{name}` is shared with Linux, so the dataplane needs an address; give one"
                 )
             }
             ProgramPresent { name } => {

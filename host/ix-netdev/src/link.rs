@@ -3,7 +3,7 @@ use crate::Namespace;
 use crate::netlink::{Answer, Message, Netlink, attributes, ifinfomsg};
 use ix_sys::Error;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -228,27 +228,50 @@ impl Namespace {
         self.ask(message, || format!("cannot remove {name}"))
     }
 
-    /// Gives an interface an IPv4 address.
-    pub fn add_address(&self, name: &str, address: Ipv4Addr, prefix: u8) -> Result<(), Error> {
-        let mut header = [libc::AF_INET as u8, prefix, 0, libc::RT_SCOPE_UNIVERSE, 0, 0, 0, 0];
+    /// Gives an interface an address. An IPv6 one may be used at once: nobody is asked whether it
+    /// is another's (RFC 4862).
+    pub fn add_address(
+        &self,
+        name: &str,
+        address: impl Into<IpAddr>,
+        prefix: u8,
+    ) -> Result<(), Error> {
+        let address = address.into();
+        let (family, flags, octets) = match address {
+            IpAddr::V4(v4) => (libc::AF_INET, 0, v4.octets().to_vec()),
+            IpAddr::V6(v6) => (libc::AF_INET6, libc::IFA_F_NODAD as u8, v6.octets().to_vec()),
+        };
+        let mut header = [family as u8, prefix, flags, libc::RT_SCOPE_UNIVERSE, 0, 0, 0, 0];
         header[4..8].copy_from_slice(&self.index(name)?.to_ne_bytes());
         let message = Message::new(libc::RTM_NEWADDR, libc::NLM_F_CREATE | libc::NLM_F_REPLACE)
             .put(&header)
-            .attr(libc::IFA_LOCAL, &address.octets())
-            .attr(libc::IFA_ADDRESS, &address.octets());
+            .attr(libc::IFA_LOCAL, &octets)
+            .attr(libc::IFA_ADDRESS, &octets);
         self.ask(message, || format!("cannot give {name} the address {address}/{prefix}"))
+    }
+
+    /// Lets an interface have IPv6 addresses, which interfaces of a namespace of
+    /// [`Namespace::new`] do not have.
+    pub fn enable_ipv6(&self, name: &str) -> Result<(), Error> {
+        self.set_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0")
     }
 
     /// Sends packets for `destination`/`prefix` to `gateway`; prefix 0 is the default route.
     pub fn add_route(
         &self,
-        destination: Ipv4Addr,
+        destination: impl Into<IpAddr>,
         prefix: u8,
-        gateway: Ipv4Addr,
+        gateway: impl Into<IpAddr>,
     ) -> Result<(), Error> {
+        let (destination, gateway) = (destination.into(), gateway.into());
+        let octets = |address: IpAddr| match address {
+            IpAddr::V4(v4) => v4.octets().to_vec(),
+            IpAddr::V6(v6) => v6.octets().to_vec(),
+        };
+        let family = if destination.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let mut header = [0; 12];
         header[..8].copy_from_slice(&[
-            libc::AF_INET as u8,
+            family as u8,
             prefix,
             0,
             0,
@@ -259,8 +282,8 @@ impl Namespace {
         ]);
         let message = Message::new(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_REPLACE)
             .put(&header)
-            .attr(libc::RTA_DST, &destination.octets())
-            .attr(libc::RTA_GATEWAY, &gateway.octets());
+            .attr(libc::RTA_DST, &octets(destination))
+            .attr(libc::RTA_GATEWAY, &octets(gateway));
         self.ask(message, || format!("cannot route {destination}/{prefix} to {gateway}"))
     }
 

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 
 const ETHERNET_BYTES: usize = 14;
 const IPV4_BYTES: usize = 20;
+const IPV6_BYTES: usize = 40;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 /// More-fragments flag and fragment offset in the third word of the IPv4 header.
@@ -60,28 +61,45 @@ impl BpfReta {
 
 // The program's stack: the loaded headers, placed so that the addresses are aligned; the ports; the
 // table's key.
-const HEADERS: i16 = -38;
-const PORTS: i16 = -44;
-const KEY: i16 = -48;
+const HEADERS: i16 = -62;
+const PORTS: i16 = -68;
+const KEY: i16 = -72;
 
-/// `table[flow group of the packet]`; packets that are not IPv4 count to flow group 0.
+// Offsets in the IPv6 header.
+const NEXT_HEADER_V6: i16 = 6;
+const SRC_V6: i16 = 8;
+const DST_V6: i16 = 24;
+
+/// `table[flow group of the packet]`; packets that are not IP count to flow group 0.
 ///
 /// The context is a `__sk_buff` whose data starts at the Ethernet header. Socket filters have no
 /// direct packet access, so the headers are copied to the stack first.
 fn steering_program(table: &Map, key: [u64; 2]) -> Vec<Insn> {
     let mut a = Assembler::new();
-    let (other, hashed, lookup, absent) = (a.label(), a.label(), a.label(), a.label());
+    let [v6, other, hashed, hashed_v6, mixed, lookup, absent] = std::array::from_fn(|_| a.label());
     let (ctx, ports, hash) = (Reg::R6, Reg::R8, Reg::R7);
 
     a.mov(ctx, Reg::R1);
     a.mov_imm(Reg::R2, 0);
     load_bytes(&mut a, ctx, HEADERS, (ETHERNET_BYTES + IPV4_BYTES) as i32, other);
     a.load(Size::Half, Reg::R1, Reg::R10, HEADERS + 12);
+    a.jump_eq32(Reg::R1, u32::from(u16::to_be(0x86dd)), v6);
     a.jump_ne32(Reg::R1, u32::from(u16::to_be(0x0800)), other);
     load_ports(&mut a, ctx, ports, hashed);
 
     a.place(hashed);
-    hash_flow(&mut a, hash, ports, key);
+    load_addresses(&mut a, hash);
+    a.jump(mixed);
+
+    a.place(v6);
+    a.mov_imm(Reg::R2, 0);
+    load_bytes(&mut a, ctx, HEADERS, (ETHERNET_BYTES + IPV6_BYTES) as i32, other);
+    load_ports_v6(&mut a, ctx, ports, hashed_v6);
+    a.place(hashed_v6);
+    load_addresses_v6(&mut a, hash);
+
+    a.place(mixed);
+    mix(&mut a, hash, ports, key);
     a.and_imm(hash, FLOW_GROUPS as i32 - 1);
     a.jump(lookup);
 
@@ -132,15 +150,60 @@ fn load_ports(a: &mut Assembler, ctx: Reg, ports: Reg, done: Label) {
     a.big_endian(ports, 32);
 }
 
-/// The formula of [`FlowHash`] for IPv4.
-fn hash_flow(a: &mut Assembler, hash: Reg, ports: Reg, key: [u64; 2]) {
-    let (other, folded) = (Reg::R1, Reg::R2);
+/// The same for IPv6; 0 also when extension headers stand before the ports.
+fn load_ports_v6(a: &mut Assembler, ctx: Reg, ports: Reg, done: Label) {
+    let has_ports = a.label();
+    a.mov_imm(ports, 0);
+    a.load(Size::Byte, Reg::R1, Reg::R10, HEADERS + 14 + NEXT_HEADER_V6);
+    a.jump_eq32(Reg::R1, u32::from(PROTOCOL_TCP), has_ports);
+    a.jump_ne32(Reg::R1, u32::from(PROTOCOL_UDP), done);
+    a.place(has_ports);
+    a.mov_imm(Reg::R2, (ETHERNET_BYTES + IPV6_BYTES) as i32);
+    load_bytes(a, ctx, PORTS, 4, done);
+    a.load(Size::Word, ports, Reg::R10, PORTS);
+    a.big_endian(ports, 32);
+}
+
+/// `hash = source << 32 | destination`, each folded to 32 bits as [`FlowHash`] does: its words are
+/// rotated by so many bits.
+fn load_addresses_v6(a: &mut Assembler, hash: Reg) {
+    let (word, carried, folded) = (Reg::R1, Reg::R2, Reg::R3);
+    for (address, shifts_up) in [(SRC_V6, true), (DST_V6, false)] {
+        a.mov_imm(folded, 0);
+        for (number, rotation) in [21, 13, 7, 0].into_iter().enumerate() {
+            a.load(Size::Word, word, Reg::R10, HEADERS + 14 + address + 4 * number as i16);
+            a.big_endian(word, 32);
+            a.shl_imm(word, rotation);
+            a.mov(carried, word);
+            a.shr_imm(carried, 32);
+            a.xor(folded, word);
+            a.xor(folded, carried);
+        }
+        // The upper half holds what the shifts have left there.
+        a.shl_imm(folded, 32);
+        if shifts_up {
+            a.mov(hash, folded);
+        } else {
+            a.shr_imm(folded, 32);
+            a.or(hash, folded);
+        }
+    }
+}
+
+/// `hash = source << 32 | destination` of an IPv4 packet.
+fn load_addresses(a: &mut Assembler, hash: Reg) {
+    let other = Reg::R1;
     a.load(Size::Word, hash, Reg::R10, HEADERS + 14 + 12);
     a.big_endian(hash, 32);
     a.shl_imm(hash, 32);
     a.load(Size::Word, other, Reg::R10, HEADERS + 14 + 16);
     a.big_endian(other, 32);
     a.or(hash, other);
+}
+
+/// The formula of [`FlowHash`], of the addresses in `hash` and the ports.
+fn mix(a: &mut Assembler, hash: Reg, ports: Reg, key: [u64; 2]) {
+    let (other, folded) = (Reg::R1, Reg::R2);
     for (round, multiplier) in FlowHash::MULTIPLIERS.into_iter().enumerate() {
         if round == 1 {
             a.xor(hash, ports);

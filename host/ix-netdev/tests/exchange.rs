@@ -85,8 +85,8 @@ impl Net {
     }
 
     fn on(test: &str, ix: Namespace, linux: Namespace, cable: Option<Cable>) -> Option<Net> {
-        ix.add_address("ix0", OWN_IP.into(), 24).unwrap();
-        linux.add_address("peer0", LINUX_IP.into(), 24).unwrap();
+        ix.add_address("ix0", OWN_IP, 24).unwrap();
+        linux.add_address("peer0", LINUX_IP, 24).unwrap();
         linux.set_up("peer0", true).unwrap();
         ix.set_up("ix0", true).unwrap();
         ix.wait_running("ix0", PATIENCE).unwrap();
@@ -296,7 +296,7 @@ fn what_is_revoked_is_linux_s_with_the_next_packet() {
     net.grant(&[1]);
     net.tenants[0].host.cycle();
     let before = net.received()[0];
-    net.ix.add_address("ix0", ip.into(), 24).unwrap();
+    net.ix.add_address("ix0", ip, 24).unwrap();
     let own = net.ix.run(|| UdpSocket::bind((Ipv4Addr::from(ip), 7))).unwrap();
     own.set_read_timeout(Some(PATIENCE)).unwrap();
     std::thread::scope(|scope| {
@@ -357,7 +357,7 @@ fn what_is_cut_is_linux_s_at_once() {
     net.grant(&[0, 1]);
     let ip = net.tenants[0].ip;
     assert!(net.serve(|linux| asks(linux, ip)));
-    net.ix.add_address("ix0", ip.into(), 24).unwrap();
+    net.ix.add_address("ix0", ip, 24).unwrap();
     let own = net.ix.run(|| UdpSocket::bind((Ipv4Addr::from(ip), 7))).unwrap();
     own.set_read_timeout(Some(PATIENCE)).unwrap();
     let client = net.linux.run(|| UdpSocket::bind((Ipv4Addr::from(LINUX_IP), 0))).unwrap();

@@ -103,7 +103,6 @@ impl Peer {
         let packet = match ix_wire::parse(frame, checks) {
             Ok(Parsed::Tcp(packet)) if packet.header.dst_port == PORT => packet,
             Ok(_) => return,
-            Err(ix_wire::DropReason::EthIpv6) => return,
             Err(e) => panic!("{e:?}"),
         };
         let header = packet.header;
@@ -137,7 +136,7 @@ struct Seen {
 }
 
 fn stream(ns: &Namespace, device: &OpenedDevice, host: &mut Host, upload: usize) -> Seen {
-    ns.add_address("tap0", LINUX_IP.into(), 24).expect("address");
+    ns.add_address("tap0", LINUX_IP, 24).expect("address");
     ns.set_up("tap0", true).expect("up");
     let mac = host.nics[0].info().mac;
     ns.add_neighbour("tap0", OUR_IP.into(), mac).expect("neighbour");

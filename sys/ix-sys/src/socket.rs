@@ -558,6 +558,26 @@ pub fn open_packets(ifindex: u32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// A packet socket that hears nothing. While it is open, the interface's card takes frames for
+/// these Ethernet groups (PACKET_MR_MULTICAST in packet(7)).
+pub fn hear_groups(ifindex: u32, groups: &[[u8; 6]]) -> io::Result<OwnedFd> {
+    let fd = open(libc::AF_PACKET, libc::SOCK_RAW)?;
+    for group in groups {
+        let mut address = [0; 8];
+        address[..6].copy_from_slice(group);
+        let request = libc::packet_mreq {
+            mr_ifindex: ifindex as i32,
+            mr_type: libc::PACKET_MR_MULTICAST as u16,
+            mr_alen: 6,
+            mr_address: address,
+        };
+        let option = libc::PACKET_ADD_MEMBERSHIP;
+        // SAFETY: the option takes this type, in which the address is by value.
+        unsafe { set(fd.as_fd(), libc::SOL_PACKET, option, &request) }?;
+    }
+    Ok(fd)
+}
+
 /// Binds to an address, which is a `sockaddr_…` (bind(2)).
 fn bind<T>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> {
     let (address, len) = ((&raw const *address).cast(), size_of::<T>() as libc::socklen_t);

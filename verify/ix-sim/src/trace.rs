@@ -6,6 +6,7 @@ pub fn describe(frame: &[u8]) -> String {
     match ix_wire::parse(frame, RxChecks { transport: ChecksumMode::Verify }) {
         Ok(Parsed::Tcp(packet)) => tcp(&packet),
         Ok(Parsed::Arp(packet)) => format!("{packet:?}"),
+        Ok(Parsed::Nd(packet)) => format!("{packet:?}"),
         Ok(Parsed::Udp(_)) => format!("UDP, {} bytes", frame.len()),
         Ok(Parsed::Icmp(_)) => format!("ICMP, {} bytes", frame.len()),
         Err(reason) => format!("refused: {}", reason.name()),

@@ -39,7 +39,6 @@ pub const CIRCLES: &[circles::Exception] = &[
             "listen",
             "loss",
             "path_search",
-            "pmtu",
             "tcb",
         ],
     ),

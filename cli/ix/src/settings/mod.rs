@@ -8,15 +8,15 @@ use ix_broker::control::Access;
 use ix_broker::vnic::Vnic;
 use ix_netdev::DeviceSpec;
 use ix_proto::Config;
-use ix_proto::config::bounds;
+use ix_proto::config::{bounds, is_on_link};
 use ix_report::problem::{Problem, Result};
 use ix_sys::cpu;
+use ix_vnic::Direction;
 use ix_wire::IpAddr;
 use std::fmt::Display;
-use std::net::Ipv4Addr;
 use std::path::Path;
 use std::str::FromStr;
-use values::{Address, Cpus, Metrics, Network, Word};
+use values::{Address, Commas, Cpus, Metrics, Network, Word};
 
 /// A checked configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,11 +66,12 @@ impl Settings {
         if let Some(Metrics(address)) = flag("--metrics", &args.metrics)? {
             self.access.metrics = Some(address);
         }
-        if let Some(Network(addr, prefix)) = flag("--addr", &args.addr)? {
-            config.host_addrs = vec![(addr, prefix)];
+        if let Some(Commas(networks)) = flag("--addr", &args.addr)? {
+            let network = |Network(addr, prefix)| (addr, prefix);
+            config.host_addrs = networks.into_iter().map(network).collect();
         }
-        if let Some(Address(addr)) = flag("--gateway", &args.gateway)? {
-            config.gateway_addrs = vec![addr];
+        if let Some(Commas(gateways)) = flag("--gateway", &args.gateway)? {
+            config.gateway_addrs = gateways.into_iter().map(|Address(addr)| addr).collect();
         }
         if let Some(Cpus(cpus)) = flag("--cpus", &args.cpus)? {
             config.cpus = cpus;
@@ -103,11 +104,6 @@ impl Settings {
         self.config.host_addrs.iter().map(|(addr, _)| *addr).collect()
     }
 
-    /// The dataplane's IPv4 addresses.
-    pub fn v4_addresses(&self) -> Vec<Ipv4Addr> {
-        self.addresses().into_iter().filter_map(IpAddr::as_v4).map(Ipv4Addr::from).collect()
-    }
-
     /// The Linux interface that the device of each address is; empty where it is none (memif).
     pub fn interfaces(&self) -> Vec<String> {
         let name = |device: &String| match device.parse() {
@@ -116,9 +112,9 @@ impl Settings {
             _ => String::new(),
         };
         let names: Vec<String> = self.devices.iter().map(name).collect();
-        // As the dataplane has it: what is left over is the first device's.
-        let of = |nth: usize| names.get(nth).or(names.first()).cloned().unwrap_or_default();
-        (0..self.config.host_addrs.len()).map(of).collect()
+        let device = |addr: &IpAddr| self.config.device_of(*addr, names.len());
+        let of = |(addr, _): &(IpAddr, u8)| names.get(usize::from(device(addr))).cloned();
+        self.config.host_addrs.iter().map(|own| of(own).unwrap_or_default()).collect()
     }
 
     /// Hardware threads of the elastic threads.
@@ -142,9 +138,17 @@ impl Settings {
             Problem::new("cannot use the configuration", e).mend("see `ix run --help`")
         })?;
         config.vnic_rules.check().map_err(vnic_refused)?;
+        let filtered = |direction| config.vnic_rules.set(direction).is_some();
+        if (filtered(Direction::Receive) || filtered(Direction::Transmit))
+            && let Some((addr, _)) = config.host_addrs.iter().find(|(addr, _)| addr.is_v6())
+        {
+            let what = format!("cannot use the address {addr} with filters");
+            return Err(Problem::new(what, "filters are of IPv4 only")
+                .mend("remove the filters or the IPv6 address"));
+        }
         Vnic::new(&config.vnic_rules, config.cpus.len()).map_err(vnic_refused)?;
         let is_near = |gateway: &IpAddr| {
-            config.host_addrs.iter().any(|(own, prefix)| own.same_network(*gateway, *prefix))
+            config.host_addrs.iter().any(|(own, prefix)| is_on_link(*own, *prefix, *gateway))
         };
         match config.gateway_addrs.iter().find(|gateway| !is_near(gateway)) {
             Some(gateway) => {
@@ -235,7 +239,6 @@ mod tests {
             ..Config::with_address(v4(2), 24)
         };
         assert_eq!(settings.config, expected);
-        assert_eq!(settings.v4_addresses(), [Ipv4Addr::new(10, 0, 0, 2)]);
         assert_eq!(file("cpu = '2,4-5'").config.cpus, [2, 4, 5]);
         assert_eq!(file("cpu = 7\narena_mb = 3").config.arena_bytes, 3 << 20);
         let arp = "arp = { ip = '10.0.0.9', mac = '02:00:00:00:00:09' }";

@@ -211,6 +211,18 @@ impl FromStr for Address {
     }
 }
 
+/// Values with commas between them.
+#[derive(Clone, Debug)]
+pub struct Commas<T>(pub Vec<T>);
+
+impl<T: FromStr<Err = ValueError>> FromStr for Commas<T> {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Commas<T>, ValueError> {
+        text.split(',').map(str::parse).collect::<Result<_, _>>().map(Commas)
+    }
+}
+
 /// An Ethernet address.
 #[derive(Clone, Copy, Debug)]
 pub struct Mac(pub [u8; 6]);
@@ -362,7 +374,12 @@ mod tests {
             (refused::<Network>("10.0.0.1/33"), "33 is out of range: 0 to 32"),
             (refused::<Network>("10.0.0.1/256"), "out of range: 0 to 32"),
             (refused::<Network>("224.0.0.1/4"), "not an address of a host"),
-            (refused::<Network>("::1/64"), "IPv6"),
+            (refused::<Network>("::1/64"), "not an address of a host"),
+            (refused::<Network>("ff02::1/64"), "not an address of a host"),
+            (refused::<Network>("2001:db8::1/129"), "129 is out of range: 0 to 128"),
+            (refused::<Network>("fe80::1/64"), "link-local"),
+            (refused::<Commas<Network>>("10.0.0.1/24,fe80::1/64"), "link-local"),
+            (refused::<Commas<Network>>("10.0.0.1/24,"), "ADDRESS/PREFIX"),
             (refused::<Address>("10.0.0.256"), "not an address"),
             (refused::<Mac>("1:2:3"), "MAC"),
             (refused::<Mac>("02:00:00:00:00:0g"), "MAC"),

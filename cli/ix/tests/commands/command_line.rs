@@ -69,8 +69,11 @@ fn addresses_that_cannot_be() {
     refuses(&run("10.9.0.2"), 1, &["10.9.0.2", "PREFIX"]);
     refuses(&run("10.9.0.256/24"), 1, &["10.9.0.256/24", "not an address"]);
     refuses(&run("10.9.0.2/33"), 1, &["out of range", "--addr"]);
-    refuses(&run("fe80::1/64"), 1, &["IPv6"]);
-    refuses(&run("224.0.0.1/24"), 1, &["not an address of a host"]);
+    refuses(&run("fe80::1/64"), 1, &["fe80::1/64", "link-local"]);
+    refuses(&run("2001:db8::1/129"), 1, &["out of range", "128", "--addr"]);
+    for none in ["224.0.0.1/24", "ff02::1/64", "::1/64"] {
+        refuses(&run(none), 1, &[none, "not an address of a host"]);
+    }
     refuses(&["run", "--nic", "tap:ixt0", "--", "/bin/true"], 1, &["no address", "--addr"]);
     run_refuses(&["--gateway", "10.8.0.1", "--", "/bin/true"], 1, &["10.8.0.1", "networks"]);
 }

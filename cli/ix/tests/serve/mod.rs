@@ -12,6 +12,7 @@ mod failures;
 mod flood;
 mod hostile;
 mod http;
+mod ipv6;
 mod kills;
 mod kv;
 mod many;

@@ -1,7 +1,7 @@
 //! Ethernet frames made by hand, after the RFCs and not with our own code.
 use super::traffic::message;
 use super::{CLIENT, SERVICE};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 /// TCP's control bits (RFC 9293 section 3.1).
 pub const FIN: u8 = 0x01;
@@ -18,6 +18,8 @@ pub const URG: u8 = 0x20;
 
 /// Protocol numbers of IP.
 pub const ICMP: u8 = 1;
+/// ICMPv6's.
+pub const ICMPV6: u8 = 58;
 /// TCP's.
 pub const TCP: u8 = 6;
 /// UDP's.
@@ -126,6 +128,26 @@ pub fn ipv4(macs: Macs, from: Ipv4Addr, to: Ipv4Addr, protocol: u8, body: &[u8])
     let sum = checksum(&ip);
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     ethernet(macs, 0x0800, &[&ip, body].concat())
+}
+
+/// An IPv6 packet; `next` says what the body begins with.
+pub fn ipv6(macs: Macs, from: Ipv6Addr, to: Ipv6Addr, next: u8, body: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend((body.len() as u16).to_be_bytes());
+    packet.extend([next, 255]);
+    packet.extend(from.octets());
+    packet.extend(to.octets());
+    packet.extend(body);
+    ethernet(macs, 0x86dd, &packet)
+}
+
+/// An ICMPv6 message with its checksum (RFC 4443 section 2.3).
+pub fn icmpv6(macs: Macs, from: Ipv6Addr, to: Ipv6Addr, message: &[u8]) -> Vec<u8> {
+    let pseudo = [&from.octets()[..], &to.octets(), &(message.len() as u32).to_be_bytes()].concat();
+    let summed = [&pseudo[..], &[0, 0, 0, ICMPV6], message].concat();
+    let mut message = message.to_vec();
+    message[2..4].copy_from_slice(&checksum(&summed).to_be_bytes());
+    ipv6(macs, from, to, ICMPV6, &message)
 }
 
 /// An ARP packet (RFC 826): 1 asks, 2 answers.

@@ -17,14 +17,17 @@ pub enum Host {
     Asker,
 }
 
-/// Where the service is.
-pub const SERVICE_AT: &str = "10.99.0.1:7";
+/// Addresses of service and asker, and where the service listens.
+type Addresses = ([&'static str; 2], &'static str);
+const V4: Addresses = (["10.99.0.1/24", "10.99.0.2/24"], "10.99.0.1:7");
+const V6: Addresses = (["2001:db8:99::1/64", "2001:db8:99::2/64"], "[2001:db8:99::1]:7");
 
 /// A place for a memif and what belongs to it.
 pub struct MemifNet {
     folder: Folder,
     /// Elastic threads of each host.
     threads: usize,
+    addresses: Addresses,
     _turn: Turn,
 }
 
@@ -37,7 +40,12 @@ impl MemifNet {
             skip(test, Need::Cpus(threads.max(2)), "too few CPUs");
             return None;
         }
-        Some(MemifNet { folder: Folder::new(), threads, _turn: turn })
+        Some(MemifNet { folder: Folder::new(), threads, addresses: V4, _turn: turn })
+    }
+
+    /// The same with IPv6 addresses, and one elastic thread at each end.
+    pub fn v6(test: &str) -> Option<MemifNet> {
+        MemifNet::new(test, 1).map(|net| MemifNet { addresses: V6, ..net })
     }
 
     /// The memif's socket.
@@ -74,7 +82,8 @@ impl MemifNet {
     /// The load for it.
     pub fn ask(&self, options: &str, arguments: &[&str]) -> Service {
         let echo = super::build_echo();
-        let mut program = vec![echo.to_str().expect("text"), "--client", SERVICE_AT, "--json"];
+        let mut program =
+            vec![echo.to_str().expect("text"), "--client", self.addresses.1, "--json"];
         program.extend(arguments);
         self.start(Host::Asker, options, &program)
     }
@@ -85,11 +94,12 @@ impl MemifNet {
             cpus.reverse();
         }
         cpus.truncate(self.threads);
-        let address = if host == Host::Service { "10.99.0.1" } else { "10.99.0.2" };
+        let [service, asker] = self.addresses.0;
+        let address = if host == Host::Service { service } else { asker };
         let path = self.path();
         let device = memif(&path, options);
         format!(
-            "host_addr = \"{address}/24\"\ncpu = {cpus:?}\ndevices = [\"{device}\"]\n[tcp]\n\
+            "host_addr = \"{address}\"\ncpu = {cpus:?}\ndevices = [\"{device}\"]\n[tcp]\n\
              time_wait_us = 300000\n"
         )
     }

@@ -19,7 +19,7 @@ use ix_testbed::{Bridge, Namespace, PacketSocket, PathSpec, VethEnd, cpu};
 use process::Process;
 use stats::Stats;
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -33,6 +33,12 @@ pub const SERVICE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, 2),
 pub const SECOND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 89, 0, 2), 7);
 /// The Linux end's address, which is the dataplane's gateway as well.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
+/// The service's IPv6 address, in tests that give it one.
+pub const SERVICE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x88, 0, 0, 0, 0, 2);
+/// That of the Linux end.
+pub const CLIENT_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x88, 0, 0, 0, 0, 1);
+/// Length of their network's prefix.
+pub const PREFIX_V6: u8 = 64;
 /// Length of both networks' prefix.
 pub const PREFIX: u8 = 16;
 /// TIME-WAIT of the dataplane; the usual minute is too long to wait for.
@@ -150,6 +156,28 @@ impl TestNet {
         let service = self.start_flags(flags, &program);
         service.process.wait_for("ready", PATIENCE);
         service
+    }
+
+    /// Starts `ix-echo` with these arguments at addresses of both families, and waits until it
+    /// serves and Linux can reach it by either.
+    pub fn serve_v6(&self, arguments: &[&str]) -> Service {
+        let flags = self.flags_v6();
+        let service = self.serve_with(&flags.each_ref().map(String::as_str), arguments);
+        self.enable_v6();
+        service
+    }
+
+    /// Flags of `ix run` that give the dataplane addresses and gateways of both families.
+    pub fn flags_v6(&self) -> [String; 4] {
+        let addresses = format!("{}/{PREFIX},{SERVICE_V6}/{PREFIX_V6}", SERVICE.ip());
+        ["--addr".into(), addresses, "--gateway".into(), format!("{CLIENT},{CLIENT_V6}")]
+    }
+
+    /// Gives the Linux end its IPv6 address.
+    pub fn enable_v6(&self) {
+        let link = self.client_link();
+        self.client.enable_ipv6(link).expect("IPv6");
+        self.client.add_address(link, CLIENT_V6, PREFIX_V6).expect("an address");
     }
 
     /// Starts a program under `ix run`, and does not wait for more than its device.

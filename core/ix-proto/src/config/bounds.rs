@@ -46,6 +46,8 @@ impl Bounds {
 
 /// Prefix length of an IPv4 network.
 pub const PREFIX: Bounds = from(0, 32);
+/// Prefix length of an IPv6 network.
+pub const PREFIX_V6: Bounds = from(0, 128);
 /// Elastic threads. Where a packet's origin is a byte, two more values stand for other origins.
 pub const THREADS: Bounds = from(1, 254);
 /// Batch bound B, packets.

@@ -30,9 +30,9 @@ pub struct Config {
     /// Secret of sequence numbers and timestamps: the same one while the host is up, so that those
     /// of a dataplane go on where an earlier one's stopped (RFC 6528 section 3, RFC 6191).
     pub isn_secret: [u8; 16],
-    /// Static ARP entries.
+    /// Static next hops of both families.
     pub arp: Vec<(IpAddr, MacAddr)>,
-    /// Address conflict detection (RFC 5227).
+    /// Address conflict detection (RFC 5227, RFC 4862 section 5.4).
     pub address_check: AddressCheck,
     /// Time without work before an elastic thread sleeps, µs.
     pub idle_spin_us: u64,
@@ -96,7 +96,8 @@ codec_struct!(Config {
     vnic_rules,
 } if check);
 
-/// How much of RFC 5227 is done when the dataplane starts.
+/// How much of RFC 5227 is done when the dataplane starts. An IPv6 address is always probed for a
+/// second (RFC 4862 section 5.4), unless nothing is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressCheck {
     /// Nothing.
@@ -121,8 +122,8 @@ impl AddressCheck {
 /// An address and a prefix length that no host can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostError {
-    /// The address is not an IPv4 one.
-    Ipv6,
+    /// The address is IPv6 and link-local: the same one is another host on each link.
+    LinkLocal,
     /// The prefix length.
     Prefix(OutOfRange),
     /// The address is that of a group, of this host itself, or of none.
@@ -132,7 +133,9 @@ pub enum HostError {
 impl fmt::Display for HostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            HostError::Ipv6 => f.write_str("IPv6 is not built yet"),
+            HostError::LinkLocal => f.write_str(
+                "a link-local address is not supported yet; give a global or unique local one",
+            ),
             HostError::Prefix(e) => write!(f, "the prefix length {e}"),
             HostError::NoHost => f.write_str("not an address of a host"),
         }
@@ -143,10 +146,11 @@ impl std::error::Error for HostError {}
 
 /// Refuses an address that a dataplane cannot have.
 pub fn check_host(addr: IpAddr, prefix: u8) -> Result<(), HostError> {
-    if addr.as_v4().is_none() {
-        return Err(HostError::Ipv6);
+    let prefixes = if addr.is_v6() { bounds::PREFIX_V6 } else { bounds::PREFIX };
+    prefixes.check(prefix.into()).map_err(HostError::Prefix)?;
+    if addr.is_link_local_v6() {
+        return Err(HostError::LinkLocal);
     }
-    bounds::PREFIX.check(prefix.into()).map_err(HostError::Prefix)?;
     if addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() || addr.is_broadcast() {
         return Err(HostError::NoHost);
     }
@@ -259,11 +263,12 @@ impl Config {
         Ok(())
     }
 
-    /// The device that connections from this address of ours leave by, of so many: addresses and
-    /// devices belong to each other in the order of the configuration, further addresses to the
-    /// first device.
+    /// The device that connections from this address of ours leave by, of so many: addresses of a
+    /// family and devices belong to each other in the order of the configuration, further addresses
+    /// to the first device.
     pub fn device_of(&self, local: IpAddr, devices: usize) -> u8 {
-        let position = self.host_addrs.iter().position(|(own, _)| *own == local);
+        let mut family = self.host_addrs.iter().filter(|(own, _)| own.is_v6() == local.is_v6());
+        let position = family.position(|(own, _)| *own == local);
         position.filter(|p| *p < devices).unwrap_or(0) as u8
     }
 
@@ -312,11 +317,18 @@ fn route_within<'a>(
     gateways: &[IpAddr],
     remote: IpAddr,
 ) -> Option<(IpAddr, IpAddr)> {
-    let on = |to: IpAddr| own.clone().find(|(own, prefix)| own.same_network(to, *prefix));
+    let on = |to: IpAddr| own.clone().find(|(own, prefix)| is_on_link(*own, *prefix, to));
     if let Some((own, _)) = on(remote) {
         return Some((*own, remote));
     }
-    gateways.iter().find_map(|gateway| on(*gateway).map(|(own, _)| (*own, *gateway)))
+    let hops = gateways.iter().filter(|gateway| gateway.is_v6() == remote.is_v6());
+    hops.copied().find_map(|gateway| on(gateway).map(|(own, _)| (*own, gateway)))
+}
+
+/// Whether a host is on the network of an address of ours. Who has a link-local address is on the
+/// link; routers are known by those (RFC 4861 section 6.1.2).
+pub fn is_on_link(own: IpAddr, prefix: u8, to: IpAddr) -> bool {
+    own.same_network(to, prefix) || own.is_v6() && to.is_link_local_v6()
 }
 
 #[cfg(test)]
@@ -337,11 +349,20 @@ mod tests {
         (octets, 0..=32u8).prop_map(|((a, [b, c, d]), prefix)| (IpAddr::v4([a, b, c, d]), prefix))
     }
 
+    fn any_host_v6() -> impl Strategy<Value = (IpAddr, u8)> {
+        let octets = (0x20..=0x3fu8, any::<[u8; 15]>());
+        (octets, 0..=128u8).prop_map(|((first, rest), prefix)| {
+            let mut address = [first; 16];
+            address[1..].copy_from_slice(&rest);
+            (IpAddr(address), prefix)
+        })
+    }
+
     fn any_lists() -> impl Strategy<Value = Config> {
         let arp = (any_host(), any::<MacAddr>()).prop_map(|((addr, _), mac)| (addr, mac));
         (
-            prop::collection::vec(any_host(), 1..4),
-            prop::collection::vec(any_host(), 0..3),
+            prop::collection::vec(prop_oneof![any_host(), any_host_v6()], 1..4),
+            prop::collection::vec(prop_oneof![any_host(), any_host_v6()], 0..3),
             prop::collection::vec(any::<u32>(), 1..6),
             any::<([u64; 2], [u8; 16], [u8; 16])>(),
             prop::collection::vec(arp, 0..4),
@@ -513,7 +534,9 @@ mod tests {
             (Config::default(), "`host_addr`: 0 is out of range: 1 to 256"),
             (with(|c| c.host_addrs[0].0 = ip("224.0.0.1")), "not an address of a host"),
             (with(|c| c.host_addrs[0].0 = ip("255.255.255.255")), "not an address of a host"),
-            (with(|c| c.host_addrs[0].0 = ip("::1")), "IPv6"),
+            (with(|c| c.host_addrs[0].0 = ip("::1")), "not an address of a host"),
+            (with(|c| c.host_addrs[0].0 = ip("fe80::1")), "link-local"),
+            (with(|c| c.host_addrs[0] = (ip("2001:db8::1"), 129)), "0 to 128"),
             (with(|c| c.host_addrs[0].1 = 33), "33 is out of range: 0 to 32"),
             (with(|c| c.host_addrs = vec![c.host_addrs[0]; 257]), "1 to 256"),
             (with(|c| c.cpus.clear()), "`cpu`"),
@@ -578,6 +601,23 @@ mod tests {
         config.gateway_addrs = vec![ip("10.9.0.1")];
         assert_eq!(config.route(ip("10.1.3.1")), by("10.9.0.3", "10.9.0.1"));
         assert!(config.is_local(ip("10.9.0.3")) && !config.is_local(ip("10.9.0.1")));
+    }
+
+    #[test]
+    fn each_family_has_its_gateway() {
+        let mut config = usual();
+        config.host_addrs.push((ip("2001:db8::3"), 64));
+        let gateways = ["10.1.2.1", "2001:db8::1"].map(ip);
+        for gateways in [gateways, [gateways[1], gateways[0]]] {
+            config.gateway_addrs = gateways.to_vec();
+            assert_eq!(config.route(ip("8.8.8.8")), Some((ip("10.1.2.3"), ip("10.1.2.1"))));
+            let far = ip("2001:db8:9::1");
+            assert_eq!(config.route(far), Some((ip("2001:db8::3"), ip("2001:db8::1"))));
+            assert_eq!(config.next_hop(0, 1, far), Some(ip("2001:db8::1")));
+        }
+        config.gateway_addrs = vec![ip("fe80::1")];
+        assert_eq!(config.route(ip("8.8.8.8")), None);
+        assert_eq!(config.route(ip("2001:db8:9::1")), Some((ip("2001:db8::3"), ip("fe80::1"))));
     }
 
     #[test]

@@ -387,13 +387,14 @@ impl ArpCache {
             .entries
             .iter()
             .filter(|(_, entry)| !matches!(entry.state, State::Static { .. }))
-            .min_by_key(|(_, entry)| entry.used_us);
+            .min_by_key(|(_, entry)| (entry.state.mac().is_some(), entry.used_us));
         let Some((&ip, &entry)) = oldest else { return false };
         if !wanted && self.in_use(&entry, now_us) {
             return false;
         }
         self.entries.remove(&ip);
-        self.version += 1;
+        // Only a copy of what was known is void now.
+        self.version += u64::from(entry.state.mac().is_some());
         true
     }
 }
@@ -640,12 +641,21 @@ mod tests {
         assert_eq!(cache.len(), 8);
         (10..14).for_each(|last| assert_eq!(knows(&cache, last), Some(PEER)));
         // Next hops that we want to reach evict other hosts first, then the least recently used.
-        (20..24).for_each(|last| drop(lookup(&mut cache, last, SECOND)));
+        for last in 20..24 {
+            lookup(&mut cache, last, SECOND);
+            receive(&mut cache, &reply(last, PEER), SECOND);
+        }
         (10..14).for_each(|last| assert_eq!(knows(&cache, last), Some(PEER)));
         (11..14).for_each(|last| drop(lookup(&mut cache, last, 2 * SECOND)));
         lookup(&mut cache, 30, 3 * SECOND);
         assert_eq!(knows(&cache, 10), None);
         (11..14).for_each(|last| assert_eq!(knows(&cache, last), Some(PEER)));
+        // Those that never answered go before all that are known.
+        let before: Vec<_> = (10..24).map(|last| knows(&cache, last)).collect();
+        (100..200).for_each(|last| drop(lookup(&mut cache, last, 3 * SECOND)));
+        let after: Vec<_> = (10..24).map(|last| knows(&cache, last)).collect();
+        assert_eq!(before, after);
+        receive(&mut cache, &reply(199, PEER), 3 * SECOND);
         // All are in use: another host gets no entry.
         let version = cache.version();
         let stranger = ArpPacket { sender_ip: [10, 8, 0, 1], ..reply(0, PEER) };

@@ -147,7 +147,7 @@ impl ElasticThread {
 
     fn turn_of(&mut self, work: &Work, mbuf: &Mbuf) -> Turn {
         let owner = match &work.parsed {
-            Parsed::Arp(_) => None,
+            Parsed::Arp(_) | Parsed::Nd(_) => None,
             Parsed::Icmp(packet) => {
                 let error = IcmpError::parse(mbuf.bytes(&self.shared.memory), packet);
                 error.and_then(|error| self.owner_of_error(work, &error))

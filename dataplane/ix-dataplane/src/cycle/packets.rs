@@ -300,16 +300,29 @@ impl ElasticThread {
             self.sniffed(Some(staged), Mark { time_us, len, port, dropped, ..Mark::default() });
         }
         reason.count(&self.io.cx.metrics);
-        if reason == Dropped::Packet(DropReason::IpUnknownProtocol) {
-            let shared = self.shared.clone();
-            let bytes = mbuf.bytes(&shared.memory);
-            if let Some(message) = ErrorMessage::protocol_unreachable(bytes) {
-                self.io.send_icmp_error(port, &message, bytes);
-            }
+        if let Dropped::Packet(reason) = reason
+            && is_told(reason)
+        {
+            self.tell_sender(port, &mbuf);
         }
         let pool = &mut self.io.cx.rx_pool;
         pool.put(mbuf);
         self.receive.batch.take_last_tails(tails).for_each(|tail| pool.put(tail));
+    }
+
+    /// Tells the sender of a packet for us that it was not understood.
+    #[cold]
+    fn tell_sender(&mut self, port: u8, mbuf: &Mbuf) {
+        let shared = self.shared.clone();
+        let bytes = mbuf.bytes(&shared.memory);
+        // A link may bring frames that are for others.
+        if bytes.first_chunk() != Some(&self.io.ports[usize::from(port)].info.mac) {
+            return;
+        }
+        let message = ErrorMessage::protocol_unreachable(bytes);
+        if let Some(message) = message.filter(|message| shared.config.is_local(message.from())) {
+            self.io.send_icmp_error(port, &message, bytes);
+        }
     }
 
     /// Hands a packet and its frame to another thread. If the ring is full it is lost, as in a
@@ -361,6 +374,12 @@ impl ElasticThread {
             self.forwarding.flush(|to| shared.ring_thread(to));
         }
     }
+}
+
+/// Whether the sender of a packet that was refused for this reason may be told so.
+fn is_told(reason: DropReason) -> bool {
+    use DropReason::{Ip6Extension, Ip6Option, Ip6Routing, IpUnknownProtocol};
+    matches!(reason, IpUnknownProtocol | Ip6Extension | Ip6Option | Ip6Routing)
 }
 
 /// Third pass: calls the part that processes each packet.
@@ -445,6 +464,12 @@ impl ElasticThread {
             Parsed::Arp(packet) => {
                 let Io { cx, ports, neighbors, .. } = io;
                 neighbors.receive(cx, ports, work.port, packet);
+                batch.give_back(&mut cx.rx_pool, work, mbuf);
+                Ok(())
+            }
+            Parsed::Nd(packet) => {
+                let Io { cx, ports, neighbors, .. } = io;
+                neighbors.receive_nd(cx, ports, work.port, packet);
                 batch.give_back(&mut cx.rx_pool, work, mbuf);
                 Ok(())
             }

@@ -1,11 +1,13 @@
-//! Next hops. Elastic threads share the ARP table. Each keeps a copy of the entries that it uses,
-//! so that the common path takes no lock: it compares a version number.
+//! Next hops. Elastic threads share the table of neighbours. Each keeps a copy of the entries that
+//! it uses, so that the common path takes no lock: it compares a version number.
 use crate::context::Context;
 use crate::observe::metrics::LocalDrop;
 use crate::ports::Port;
+use crate::shared::neighbor_table::{Conflict, Heard, Outgoing};
 use ix_mem::{HEADROOM_BYTES, Mbuf};
-use ix_tcp::arp::{ArpChange, PendingQueue, Resolution};
-use ix_wire::{ArpPacket, IpAddr, MacAddr, ethernet};
+use ix_tcp::arp::{PendingQueue, Resolution};
+use ix_tcp::nd::NdOut;
+use ix_wire::{ArpPacket, IpAddr, MacAddr, NdPacket, ethernet, nd};
 use std::collections::HashMap;
 
 /// A copy is looked up again after this time, so that the table learns which next hops are in use.
@@ -89,9 +91,9 @@ impl Neighbors {
         if let Some(mac) = self.known.get(&hop) {
             return Resolution::Known(*mac);
         }
-        let mut out = Vec::new();
+        let mut out = Outgoing::default();
         let resolution = cx.shared.neighbors.lookup(hop, cx.now_us, &mut out);
-        send_everywhere(cx, ports, &out);
+        send_everywhere(cx, ports, out);
         if let Resolution::Known(mac) = resolution {
             self.known.insert(hop, mac);
             // Another thread may have learnt it during this cycle. The waiting packets are sent
@@ -175,12 +177,39 @@ impl Neighbors {
         port: u8,
         packet: &ArpPacket,
     ) {
-        let mut out = Vec::new();
-        let (change, changed) = cx.shared.neighbors.on_packet(packet, cx.now_us, &mut out);
-        if matches!(change, ArpChange::Conflict { .. }) {
+        let mut out = Outgoing::default();
+        let heard = cx.shared.neighbors.on_packet(packet, cx.now_us, &mut out);
+        self.heard(cx, ports, port, (heard, out));
+    }
+
+    /// Processes a message of Neighbour Discovery that has arrived on a port.
+    #[cold]
+    pub(crate) fn receive_nd(
+        &mut self,
+        cx: &mut Context,
+        ports: &mut [Port],
+        port: u8,
+        packet: &NdPacket,
+    ) {
+        let mut out = Outgoing::default();
+        let heard = cx.shared.neighbors.on_nd(packet, cx.now_us, &mut out);
+        self.heard(cx, ports, port, (heard, out));
+    }
+
+    /// Sends what a message has caused, and tells the other threads.
+    fn heard(
+        &mut self,
+        cx: &mut Context,
+        ports: &mut [Port],
+        port: u8,
+        (heard, out): (Heard, Outgoing),
+    ) {
+        let Heard { conflict, changed } = heard;
+        if let Some(conflict) = conflict {
             cx.metrics.counters.address_conflicts.add(1);
+            report(&conflict);
         }
-        send_arp(cx, ports, port, out);
+        send_by(cx, ports, port, &out);
         if changed {
             self.check(cx, ports);
             let others = (0..cx.shared.threads()).filter(|i| *i != cx.index);
@@ -197,9 +226,9 @@ impl Neighbors {
         if cx.now_us < cx.shared.neighbors.due_us() {
             return;
         }
-        let mut out = Vec::new();
+        let mut out = Outgoing::default();
         cx.shared.neighbors.tick(cx.now_us, &mut out);
-        send_everywhere(cx, ports, &out);
+        send_everywhere(cx, ports, out);
     }
 
     /// When [`Self::run_timers`] has something to do, µs.
@@ -221,26 +250,63 @@ fn send_to(cx: &Context, ports: &mut [Port], mac: MacAddr, port: u8, mut mbuf: M
     ports[usize::from(port)].queue.push_back(mbuf);
 }
 
-/// Sends requests and announcements by all devices, because any of them may lead to the hosts
-/// concerned.
-fn send_everywhere(cx: &mut Context, ports: &mut [Port], packets: &[ArpPacket]) {
-    for port in 0..ports.len() as u8 {
-        send_arp(cx, ports, port, packets.to_vec());
+/// Tells the operator of an address that cannot be used.
+fn report(conflict: &Conflict) {
+    let Conflict { address, mac: [a, b, c, d, e, f], gave_up } = conflict;
+    if *gave_up {
+        eprintln!(
+            "ix: the address {address} is not used: the host \
+             {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has it; give one of the two another"
+        );
     }
 }
 
-fn send_arp(cx: &mut Context, ports: &mut [Port], port: u8, packets: Vec<ArpPacket>) {
-    let Some(device) = ports.get_mut(usize::from(port)) else { return };
-    for mut packet in packets {
-        packet.sender_mac = device.info.mac;
-        let Some(mut mbuf) = cx.tx_pool.take() else {
-            cx.metrics.drop_local(LocalDrop::NoTxFrame);
-            return;
-        };
-        mbuf.set_range(HEADROOM_BYTES, ethernet::FRAME_BYTES_MIN);
-        let frame = mbuf.bytes_mut(&cx.shared.memory);
-        frame.fill(0);
-        packet.emit_frame(frame);
-        device.queue.push_back(mbuf);
+/// Sends requests and announcements by all devices, because any of them may lead to the hosts
+/// concerned.
+fn send_everywhere(cx: &mut Context, ports: &mut [Port], out: Outgoing) {
+    for port in 0..ports.len() as u8 {
+        send_by(cx, ports, port, &out);
     }
+}
+
+fn send_by(cx: &mut Context, ports: &mut [Port], port: u8, out: &Outgoing) {
+    let Some(device) = ports.get_mut(usize::from(port)) else { return };
+    for packet in &out.arp {
+        send_arp(cx, device, *packet);
+    }
+    for message in &out.nd {
+        send_nd(cx, device, message);
+    }
+}
+
+fn send_arp(cx: &mut Context, device: &mut Port, mut packet: ArpPacket) {
+    packet.sender_mac = device.info.mac;
+    send_built(cx, device, ethernet::FRAME_BYTES_MIN, |frame| {
+        packet.emit_frame(frame);
+        frame.len()
+    });
+}
+
+fn send_nd(cx: &mut Context, device: &mut Port, message: &NdOut) {
+    let packet = message.from(device.info.mac);
+    let eth_dst = message.eth_dst;
+    send_built(cx, device, nd::FRAME_BYTES_MAX, |frame| packet.emit_frame(frame, eth_dst));
+}
+
+/// Sends a frame of at most `room` bytes; `build` returns how many it has.
+fn send_built(
+    cx: &mut Context,
+    device: &mut Port,
+    room: usize,
+    build: impl FnOnce(&mut [u8]) -> usize,
+) {
+    let Some(mut mbuf) = cx.tx_pool.take() else {
+        return cx.metrics.drop_local(LocalDrop::NoTxFrame);
+    };
+    mbuf.set_range(HEADROOM_BYTES, room);
+    let frame = mbuf.bytes_mut(&cx.shared.memory);
+    frame.fill(0);
+    let len = build(frame);
+    mbuf.truncate(len);
+    device.queue.push_back(mbuf);
 }

@@ -4,7 +4,7 @@ use crate::observe::metrics::LocalDrop;
 use ix_vnic::{
     ArpHeader, Direction, Filter, FilterSet, Header, IpHeader, Shaper, UNTAGGED, VnicRules,
 };
-use ix_wire::{IpAddr, IpMeta, Parsed};
+use ix_wire::{IpAddr, IpMeta, Parsed, ethernet};
 
 /// The receive side of the vNIC's rules in one elastic thread.
 #[derive(Default)]
@@ -86,13 +86,25 @@ impl Checks {
 /// may still change these.
 fn header_of(parsed: &Parsed) -> Header {
     let v4 = |ip: IpAddr| ip.as_v4().map_or(0, u32::from_be_bytes);
-    let ip = |ip: &IpMeta, protocol, ports| Header {
-        eth_src: ip.eth_src,
-        eth_dst: ip.eth_dst,
+    // Filters of addresses and ports are of IPv4.
+    let v6 = |eth_src, eth_dst| Header {
+        eth_src,
+        eth_dst,
         vlan: UNTAGGED,
-        ethertype: 0x0800,
-        ip: Some(IpHeader { src: v4(ip.src), dst: v4(ip.dst), protocol, ports }),
+        ethertype: ethernet::TYPE_IPV6,
+        ip: None,
         arp: None,
+    };
+    let ip = |ip: &IpMeta, protocol, ports| match ip.dst.is_v6() {
+        true => v6(ip.eth_src, ip.eth_dst),
+        false => Header {
+            eth_src: ip.eth_src,
+            eth_dst: ip.eth_dst,
+            vlan: UNTAGGED,
+            ethertype: 0x0800,
+            ip: Some(IpHeader { src: v4(ip.src), dst: v4(ip.dst), protocol, ports }),
+            arp: None,
+        },
     };
     match parsed {
         Parsed::Tcp(p) => {
@@ -104,6 +116,7 @@ fn header_of(parsed: &Parsed) -> Header {
             ip(&p.ip, 17, Some((tuple.remote_port, tuple.local_port)))
         }
         Parsed::Icmp(p) => ip(&p.ip, 1, None),
+        Parsed::Nd(p) => v6(p.eth_src, ix_wire::ipv6::group_mac(p.dst)),
         Parsed::Arp(p) => Header {
             eth_src: p.sender_mac,
             eth_dst: p.target_mac,

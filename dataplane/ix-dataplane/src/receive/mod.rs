@@ -25,7 +25,7 @@ use fragments::UnderWay;
 use ix_mem::{Mbuf, prefetch_read};
 use ix_nic::{NicInfo, RxPacket};
 use ix_tcp::icmp::IcmpError;
-use ix_wire::{ChecksumMode, DropReason, IpMeta, Parsed, RxChecks};
+use ix_wire::{ChecksumMode, DropReason, IpMeta, Parsed, RxChecks, ethernet};
 
 /// How many of the waiting packets are taken at once.
 ///
@@ -195,8 +195,8 @@ impl Receive {
                 check_destination(&shared.config, &p.ip)?;
                 p.tuple()
             }
-            // ARP is shared by all threads.
-            Parsed::Arp(_) => return Ok(None),
+            // The table of neighbours is shared by all threads.
+            Parsed::Arp(_) | Parsed::Nd(_) => return Ok(None),
             Parsed::Icmp(p) => {
                 check_destination(&shared.config, &p.ip)?;
                 // An error belongs to the flow that it quotes; anything else is processed here.
@@ -235,6 +235,8 @@ fn checks_of(info: &NicInfo) -> RxChecks {
 
 /// Longest headers of a packet: Ethernet 14, IPv4 60, TCP 60. The rest fills three cache lines.
 pub(crate) const HEAD_BYTES: usize = 192;
+/// The same of IPv6: Ethernet 14, IPv6 40, its extension headers, TCP 60.
+const HEAD_BYTES_V6: usize = 14 + 40 + ix_wire::ipv6::CHAIN_BYTES_MAX + 60;
 
 /// Parses a frame that its sender can still change (a memif peer may be hostile): from a copy of
 /// its front, so that what was checked is what is used.
@@ -245,8 +247,32 @@ fn parse_shared(
     checks: RxChecks,
     into: &mut Parsed,
 ) -> Result<(), DropReason> {
-    let mut head = [0; HEAD_BYTES];
-    let len = frame.len().min(HEAD_BYTES);
+    if frame.get(12..14) == Some(&ethernet::TYPE_IPV6.to_be_bytes()) {
+        return parse_shared_v6(frame, total_len, checks, into);
+    }
+    parse_front::<HEAD_BYTES>(frame, total_len, checks, into)
+}
+
+/// The same for IPv6, whose headers may be longer.
+#[inline(never)]
+fn parse_shared_v6(
+    frame: &[u8],
+    total_len: usize,
+    checks: RxChecks,
+    into: &mut Parsed,
+) -> Result<(), DropReason> {
+    parse_front::<HEAD_BYTES_V6>(frame, total_len, checks, into)
+}
+
+#[inline(always)]
+fn parse_front<const BYTES: usize>(
+    frame: &[u8],
+    total_len: usize,
+    checks: RxChecks,
+    into: &mut Parsed,
+) -> Result<(), DropReason> {
+    let mut head = [0; BYTES];
+    let len = frame.len().min(BYTES);
     head[..len].copy_from_slice(&frame[..len]);
     ix_wire::parse_copied(&head[..len], frame, total_len, checks, into)
 }

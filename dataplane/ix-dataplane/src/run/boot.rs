@@ -500,8 +500,9 @@ fn fit_to_devices(mut config: Config, nics: &[Box<dyn Nic>]) -> Config {
 /// How long flow groups that a program has not sent away may delay its leaving, µs.
 const LEAVE_US: u64 = 50_000;
 
-/// Largest payload that fits, with all headers, into one frame behind the headroom.
-const MSS_IN_FRAME: usize = ix_mem::ROOM_BYTES - ix_wire::frame::HEADERS_BYTES_MAX;
+/// Largest payload over IPv4 that fits, with all headers, into one frame behind the headroom. Over
+/// IPv6 a payload is shorter by as much as the header is longer.
+const MSS_IN_FRAME: usize = ix_mem::ROOM_BYTES - ix_wire::frame::HEADERS_BYTES_MAX_V4;
 
 /// Offset of the thread areas behind the header.
 const HEADER_BYTES: usize = size_of::<ProcessHeader>().next_multiple_of(64);

@@ -1,10 +1,12 @@
-//! The ARP table, the one thing that elastic threads share. Each keeps a copy of the entries that
-//! it uses ([`crate::neighbors`]).
+//! The table of next hops, the one thing that elastic threads share: of IPv4 by ARP, of IPv6 by
+//! Neighbour Discovery. Each thread keeps a copy of the entries that it uses
+//! ([`crate::neighbors`]).
 use crate::config::{AddressCheck, Config};
 use ix_tcp::arp::{
-    AddressGuard, ArpCache, ArpChange, ArpLimits, GuardEvent, GuardMode, Resolution,
+    AddressGuard, ArpCache, ArpChange, ArpLimits, ArpOutput, GuardEvent, GuardMode, Resolution,
 };
-use ix_wire::{ArpPacket, IpAddr, MacAddr};
+use ix_tcp::nd::{DuplicateCheck, DuplicateEvent, NdCache, NdLimits, NdOut, NdOutput};
+use ix_wire::{ArpPacket, IpAddr, MacAddr, NdPacket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +14,43 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// (c): a service keeps its address).
 const RECLAIM_US: u64 = 10_000_000;
 
-/// The ARP table of all threads.
+/// What is to be sent about next hops and our addresses.
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    pub arp: Vec<ArpPacket>,
+    pub nd: Vec<NdOut>,
+}
+
+impl ArpOutput for Outgoing {
+    fn send(&mut self, packet: ArpPacket) {
+        self.arp.push(packet);
+    }
+}
+
+impl NdOutput for Outgoing {
+    fn send_nd(&mut self, message: NdOut) {
+        self.nd.push(message);
+    }
+}
+
+/// What a message of a neighbour has caused.
+pub(crate) struct Heard {
+    /// The other host with an address of ours.
+    pub conflict: Option<Conflict>,
+    /// The table has changed.
+    pub changed: bool,
+}
+
+/// Another host has an address of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Conflict {
+    pub address: IpAddr,
+    pub mac: MacAddr,
+    /// Because of that the address is not used.
+    pub gave_up: bool,
+}
+
+/// The table of all threads.
 pub struct NeighborTable {
     table: Mutex<Table>,
     version: AtomicU64,
@@ -22,8 +60,17 @@ pub struct NeighborTable {
 struct Table {
     cache: ArpCache,
     guards: Vec<AddressGuard>,
+    nd: NdCache,
+    checks: Vec<DuplicateCheck>,
     mode: GuardMode,
     mac: MacAddr,
+}
+
+impl Table {
+    /// Changes whenever a mapping of either family has changed or is gone.
+    fn version(&self) -> u64 {
+        self.cache.version() + self.nd.version()
+    }
 }
 
 impl NeighborTable {
@@ -32,8 +79,12 @@ impl NeighborTable {
         // Without a device nothing is ever sent; any address will do.
         let macs = if macs.is_empty() { &[[0; 6]] } else { macs };
         let mut cache = ArpCache::new(macs, ArpLimits::default());
+        let mut nd = NdCache::new(macs, NdLimits::default());
         for (ip, mac) in &config.arp {
-            cache.set_static(*ip, *mac);
+            match ip.is_v6() {
+                true => nd.set_static(*ip, *mac),
+                false => cache.set_static(*ip, *mac),
+            }
         }
         let mac = macs[0];
         let mode = match config.address_check {
@@ -48,9 +99,14 @@ impl NeighborTable {
         if mode != GuardMode::Probe {
             config.host_addrs.iter().for_each(|(ip, _)| cache.add_address(*ip));
         }
-        let version = AtomicU64::new(cache.version());
-        let table = Mutex::new(Table { cache, guards, mode, mac });
-        NeighborTable { table, version, due_us: AtomicU64::new(now_us) }
+        let own_v6 = config.host_addrs.iter().map(|(ip, _)| *ip).filter(|ip| ip.is_v6());
+        let check = |ip: IpAddr| DuplicateCheck::new(ip, mode, now_us, random);
+        let checks: Vec<DuplicateCheck> = own_v6.map(check).collect();
+        let usable = checks.iter().filter(|check| check.is_usable());
+        usable.for_each(|check| nd.add_address(check.address()));
+        let table = Table { cache, guards, nd, checks, mode, mac };
+        let version = AtomicU64::new(table.version());
+        NeighborTable { table: Mutex::new(table), version, due_us: AtomicU64::new(now_us) }
     }
 
     /// To be called when devices have other links, with these Ethernet addresses: next hops are
@@ -58,9 +114,18 @@ impl NeighborTable {
     pub(crate) fn links_changed(&self, macs: &[MacAddr], now_us: u64) {
         let Some(&mac) = macs.first() else { return };
         let mut table = self.lock();
-        let Table { cache, guards, mode, mac: old } = &mut *table;
+        let Table { cache, guards, nd, checks, mode, mac: old } = &mut *table;
         *old = mac;
         cache.links_changed(macs);
+        nd.links_changed(macs);
+        // RFC 4862 section 5.4: also when a link is there again.
+        for check in checks {
+            nd.remove_address(check.address());
+            *check = DuplicateCheck::new(check.address(), *mode, now_us, now_us);
+            if check.is_usable() {
+                nd.add_address(check.address());
+            }
+        }
         if *mode != GuardMode::Off {
             for guard in guards.iter_mut().filter(|guard| cache.answers_for(guard.ip())) {
                 *guard = AddressGuard::new(guard.ip(), mac, GuardMode::Announce, now_us, now_us);
@@ -82,21 +147,18 @@ impl NeighborTable {
     }
 
     /// Looks up a next hop; packets to send for this are appended to `out`.
-    pub(crate) fn lookup(&self, hop: IpAddr, now_us: u64, out: &mut Vec<ArpPacket>) -> Resolution {
+    pub(crate) fn lookup(&self, hop: IpAddr, now_us: u64, out: &mut Outgoing) -> Resolution {
         let mut table = self.lock();
-        let resolution = table.cache.lookup(hop, now_us, out);
+        let resolution = match hop.is_v6() {
+            true => table.nd.lookup(hop, now_us, out),
+            false => table.cache.lookup(hop, now_us, out),
+        };
         self.publish(&table);
         resolution
     }
 
-    /// Processes a received ARP packet. Returns its result for the cache, and whether the table
-    /// changed.
-    pub(crate) fn on_packet(
-        &self,
-        packet: &ArpPacket,
-        now_us: u64,
-        out: &mut Vec<ArpPacket>,
-    ) -> (ArpChange, bool) {
+    /// Processes a received ARP packet.
+    pub(crate) fn on_packet(&self, packet: &ArpPacket, now_us: u64, out: &mut Outgoing) -> Heard {
         let mut table = self.lock();
         let change = table.cache.on_packet(packet, now_us, out);
         let Table { cache, guards, mac, .. } = &mut *table;
@@ -104,19 +166,53 @@ impl NeighborTable {
             let event = guard.on_packet(packet, now_us, out);
             act_on(event, guard, cache, *mac, now_us);
         }
-        let changed = self.publish(&table);
-        (change, changed)
+        let conflict = match change {
+            ArpChange::Conflict { ip: address, mac } => {
+                Some(Conflict { address, mac, gave_up: false })
+            }
+            ArpChange::Nothing | ArpChange::Learned { .. } => None,
+        };
+        Heard { conflict, changed: self.publish(&table) }
+    }
+
+    /// Processes a received message of Neighbour Discovery.
+    pub(crate) fn on_nd(&self, packet: &NdPacket, now_us: u64, out: &mut Outgoing) -> Heard {
+        let mut table = self.lock();
+        let Table { nd, checks, .. } = &mut *table;
+        let mut conflict = None;
+        if !nd.is_own(&packet.eth_src) {
+            for check in checks {
+                let address = check.address();
+                conflict = match check.on_packet(packet) {
+                    Some(DuplicateEvent::Taken { mac }) => {
+                        Some(Conflict { address, mac, gave_up: true })
+                    }
+                    Some(DuplicateEvent::Conflict { mac }) => {
+                        Some(Conflict { address, mac, gave_up: false })
+                    }
+                    Some(DuplicateEvent::Usable) | None => conflict,
+                };
+            }
+        }
+        nd.on_packet(packet, now_us, out);
+        Heard { conflict, changed: self.publish(&table) }
     }
 
     /// Asks again, expires, announces.
-    pub(crate) fn tick(&self, now_us: u64, out: &mut Vec<ArpPacket>) {
+    pub(crate) fn tick(&self, now_us: u64, out: &mut Outgoing) {
         let mut table = self.lock();
-        let Table { cache, guards, mac, .. } = &mut *table;
+        let Table { cache, guards, nd, checks, mac, .. } = &mut *table;
         cache.tick(now_us, out);
         for guard in guards {
             let event = guard.tick(now_us, out);
             act_on(event, guard, cache, *mac, now_us);
         }
+        for check in checks {
+            if check.tick(now_us, out) == Some(DuplicateEvent::Usable) {
+                nd.add_address(check.address());
+            }
+        }
+        nd.tick(now_us, out);
         self.publish(&table);
     }
 
@@ -127,9 +223,11 @@ impl NeighborTable {
     /// Makes changes visible to the other threads; returns whether there were any.
     fn publish(&self, table: &Table) -> bool {
         let guards = table.guards.iter().map(AddressGuard::deadline);
-        let due_us = guards.fold(table.cache.deadline(), u64::min);
+        let checks = table.checks.iter().map(DuplicateCheck::deadline);
+        let caches = table.cache.deadline().min(table.nd.deadline());
+        let due_us = guards.chain(checks).fold(caches, u64::min);
         self.due_us.store(due_us, Ordering::Relaxed);
-        let version = table.cache.version();
+        let version = table.version();
         self.version.swap(version, Ordering::Release) != version
     }
 }

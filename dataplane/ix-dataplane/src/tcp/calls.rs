@@ -207,7 +207,6 @@ impl Tcp {
             0 => config.backlog,
             n => n.min(BACKLOG_MAX),
         };
-        let addr = if addr.is_unspecified() { IpAddr::UNSPECIFIED } else { addr };
         let backlog = Listener::new(backlog, backlog);
         let owner = cx.io.cx.caller;
         let listening =
@@ -318,6 +317,9 @@ impl Tcp {
             return Err(CallError::Unreachable);
         }
         let local = named.unwrap_or(by_route);
+        if local.is_v6() != remote.is_v6() {
+            return Err(CallError::Invalid);
+        }
         if !config.is_local(local) {
             return Err(CallError::NotLocal);
         }

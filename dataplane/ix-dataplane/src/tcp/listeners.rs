@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// One listener.
 pub struct Listening {
-    /// Local address; unspecified: all own addresses.
+    /// Local address. 0.0.0.0: all own addresses of IPv4; `::`: all of both families.
     pub addr: IpAddr,
     /// Local port.
     pub port: u16,
@@ -82,7 +82,10 @@ impl Listeners {
     pub fn add(&mut self, listening: Listening) -> Result<u64, ListenError> {
         let port = listening.port;
         let (addr, owner) = (listening.addr, listening.owner);
-        let is_same = |other: &Listening| (other.addr, other.owner) == (addr, owner);
+        let overlaps = |other: &Listening| {
+            other.addr == addr || other.addr.is_unspecified() && addr.is_unspecified()
+        };
+        let is_same = |other: &Listening| other.owner == owner && overlaps(other);
         let taken = |slot: &u16| self.get_slot(*slot).is_some_and(is_same);
         if self.by_port.get(&port).is_some_and(|slots| slots.iter().any(taken)) {
             return Err(ListenError::InUse);
@@ -132,7 +135,7 @@ impl Listeners {
         let serves = |wanted: IpAddr| {
             slots.iter().copied().find(|s| self.get_slot(*s).is_some_and(|l| l.addr == wanted))
         };
-        serves(addr).or_else(|| serves(IpAddr::UNSPECIFIED))
+        serves(addr).or_else(|| addr.wildcards().iter().copied().find_map(serves))
     }
 
     /// Removes a flow from its listener's backlog, if it waits there.
@@ -364,6 +367,23 @@ mod tests {
         assert_ne!(one, again);
         for hostile in [u64::MAX, 0, 77] {
             assert_eq!(all.slot_of(hostile), None);
+        }
+    }
+    /// RFC 3493 section 5.3: `::` stands for both families, as on Linux.
+    #[test]
+    fn every_address_of_one_family_or_of_both() {
+        let v6 = |last: u8| IpAddr([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+        let on_v6 = |addr: IpAddr, port| Listening { addr, ..on([0; 4], port) };
+        let mut all = Listeners::default();
+        all.add(on([0; 4], 80)).expect("free");
+        let one = all.add(on_v6(v6(1), 80)).expect("free");
+        let both = all.add(on_v6(IpAddr::UNSPECIFIED_V6, 81)).expect("free");
+        assert_eq!(all.find(v6(1), 80), all.slot_of(one));
+        assert_eq!(all.find(v6(2), 80), None);
+        assert_eq!(all.find(v6(2), 81), all.slot_of(both));
+        assert_eq!(all.find(IpAddr::v4([10, 0, 0, 1]), 81), all.slot_of(both));
+        for taken in [on_v6(IpAddr::UNSPECIFIED_V6, 80), on([0; 4], 81)] {
+            assert_eq!(all.add(taken), Err(ListenError::InUse));
         }
     }
 }

@@ -10,8 +10,8 @@ use ix_abi::{CallError, Event, IcmpMessage, RxData};
 use ix_mem::{HEADROOM_BYTES, PacketMemory};
 use ix_tcp::icmp::IcmpError;
 use ix_tcp::{DeadReason, Output, SegmentOut, TcpCounter, TcpEvent};
-use ix_wire::frame::USUAL_HEADERS_BYTES;
-use ix_wire::{Checksum, FlowTuple, FrameHeader, UsualTcp, ethernet, ipv4};
+use ix_wire::frame::{self, USUAL_HEADERS_BYTES};
+use ix_wire::{Checksum, FlowTuple, FrameHeader, UsualTcp};
 
 /// The outside, as one flow sees it.
 pub struct FlowOutput<'a> {
@@ -37,17 +37,17 @@ impl Output<Payload> for FlowOutput<'_> {
             return false;
         };
         io.cx.tx_pool.fetch_ahead(&io.cx.shared.memory, FETCH_BYTES);
-        let usual = seg.options.only_timestamp();
+        let usual = if tuple.remote.is_v6() { None } else { seg.options.only_timestamp() };
         let headers_len = match usual {
             Some(_) => USUAL_HEADERS_BYTES,
-            None => ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + seg.header(tuple).len(),
+            None => frame::headers_bytes_to(tuple.remote) + seg.header(tuple).len(),
         };
         let payload_len = seg.payload_len as usize;
         mbuf.set_range(HEADROOM_BYTES, headers_len + payload_len);
         let (ttl, tos) = (socket.ttl, socket.tos | seg.ecn);
         socket.ident = socket.ident.wrapping_add(1);
         let ident = socket.ident;
-        let frame =
+        let link =
             FrameHeader { ttl, tos, ident, ..io.frame_header(socket.port, socket.mac, tuple) };
         let memory = &io.cx.shared.memory;
         let (headers, payload) = mbuf.bytes_mut(memory).split_at_mut(headers_len);
@@ -68,9 +68,9 @@ impl Output<Payload> for FlowOutput<'_> {
                     window: seg.window,
                     timestamp,
                 };
-                frame.emit_usual_tcp(headers, &header, payload_len, sum);
+                link.emit_usual_tcp(headers, &header, payload_len, sum);
             }
-            _ => drop(frame.emit_tcp(headers, &seg.header(tuple), payload_len, sum)),
+            _ => drop(link.emit_tcp(headers, &seg.header(tuple), payload_len, sum)),
         }
         if resolved {
             io.ports[socket.port as usize].queue.push_back(mbuf);

@@ -17,9 +17,7 @@ use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
 use ix_tcp::udp::{BindError, UdpSocket, UdpSocketId, UdpTable};
-use ix_wire::{Checksum, FlowTuple, IpAddr, UdpPacket, ethernet, ipv4, udp};
-
-const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
+use ix_wire::{Checksum, FlowTuple, IpAddr, UdpPacket, ethernet, frame, ipv4, udp};
 
 /// Gives a datagram that no packet queue has taken to the socket of its port.
 pub(crate) fn receive(
@@ -170,6 +168,10 @@ pub(crate) fn sendv(
     if !io.cx.attached[io.cx.caller].events.has_room() {
         return Err(CallError::NoResource);
     }
+    let reaches = remote.is_v6() == socket.addr.is_v6() || socket.addr == IpAddr::UNSPECIFIED_V6;
+    if !reaches {
+        return Err(CallError::Invalid);
+    }
     let local = if socket.addr.is_unspecified() { local } else { socket.addr };
     let tuple = FlowTuple { local, remote, local_port: socket.port, remote_port };
     let sent = send_datagram(io, &socket, &tuple, sg)?;
@@ -194,7 +196,8 @@ fn send_datagram(
     header.tos = socket.tos;
     header.ttl = if socket.ttl == 0 { header.ttl } else { socket.ttl };
     let mtu = io.ports[port as usize].info.mtu;
-    if socket.fragment_bytes > 0 {
+    // Datagrams over IPv6 are not cut yet.
+    if socket.fragment_bytes > 0 && !tuple.remote.is_v6() {
         let mtu = mtu.min(socket.fragment_bytes.into());
         let known = matches!(resolution, Resolution::Known(_));
         header.ident = io.idents.next(tuple.local, tuple.remote, ipv4::PROTOCOL_UDP);
@@ -208,11 +211,11 @@ fn send_datagram(
         }
         return Ok(len);
     }
-    let payload_max = mtu - (HEADERS_BYTES - ethernet::HEADER_BYTES);
-    let payload_max = payload_max.min(ix_mem::ROOM_BYTES - HEADERS_BYTES);
+    let headers_bytes = frame::headers_bytes_to(tuple.remote) + udp::HEADER_BYTES;
+    let payload_max = (mtu + ethernet::HEADER_BYTES).min(ix_mem::ROOM_BYTES) - headers_bytes;
     let mut mbuf = io.take_tx_frame(port).ok_or(CallError::NoResource)?;
-    mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + payload_max);
-    let (headers, payload) = mbuf.bytes_mut(&io.cx.shared.memory).split_at_mut(HEADERS_BYTES);
+    mbuf.set_range(HEADROOM_BYTES, headers_bytes + payload_max);
+    let (headers, payload) = mbuf.bytes_mut(&io.cx.shared.memory).split_at_mut(headers_bytes);
     let len = match io.cx.shared.gather(io.cx.shift, sg, payload) {
         Ok(len) => len,
         Err(code) => {
@@ -222,7 +225,7 @@ fn send_datagram(
     };
     let sum = Checksum::of(&payload[..len]);
     header.emit_udp(headers, tuple.local_port, tuple.remote_port, len, sum);
-    mbuf.truncate(HEADERS_BYTES + len);
+    mbuf.truncate(headers_bytes + len);
     if matches!(resolution, Resolution::Known(_)) {
         io.ports[port as usize].queue.push_back(mbuf);
     } else {

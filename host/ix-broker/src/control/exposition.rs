@@ -20,7 +20,11 @@ const COUNTERS: [(&str, &str, &str); 24] = [
     ("events", "event_conditions", "Event conditions"),
     ("calls", "system_calls", "Batched system calls"),
     ("call_errors", "system_call_errors", "Batched system calls that answered an error"),
-    ("address_conflicts", "address_conflicts", "ARP packets that claim an address of ours"),
+    (
+        "address_conflicts",
+        "address_conflicts",
+        "packets of other hosts that claim an address of ours",
+    ),
     ("syn_cookies", "syn_cookies", "SYNs answered with a cookie"),
     ("knocks", "knocks", "Connections announced to the application"),
     ("connects", "connects", "Connections opened by the application"),

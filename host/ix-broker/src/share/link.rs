@@ -1,4 +1,5 @@
 //! The link between a vNIC's dataplane and the exchange.
+use super::LINK_PREFIX;
 use crate::link_rates::LinkRates;
 use ix_netdev::{Exchange, PortRates};
 use ix_netdev::{Namespace, VethEnd};
@@ -37,8 +38,8 @@ impl Link {
         exchange: &mut Exchange,
     ) -> Result<Link, String> {
         let (near, far) = match kind {
-            VnicDevice::Afxdp => (format!("ixn-{name}"), format!("ixv-{name}")),
-            VnicDevice::Tap => (format!("ixv-{name}"), format!("ixv-{name}")),
+            VnicDevice::Afxdp => (format!("ixn-{name}"), format!("{LINK_PREFIX}{name}")),
+            VnicDevice::Tap => (format!("{LINK_PREFIX}{name}"), format!("{LINK_PREFIX}{name}")),
         };
         let there = |name: &str| matches!(here.link(name), Ok(Some(_)));
         if there(&near) || there(&far) {

@@ -20,6 +20,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// How the names of the links begin that dataplanes use.
+pub const LINK_PREFIX: &str = "ixv-";
+
 /// What is to be shared, and how.
 pub struct Shared {
     /// The interface.

@@ -51,6 +51,8 @@ pub struct Vnic {
     queues: usize,
     /// Speed of the slowest link, bits a second, if that is known.
     link_bits_per_s: Option<u64>,
+    /// The dataplane has IPv6 addresses, of which filters do not know.
+    has_v6: bool,
 }
 
 /// What becomes of the rates of a vNIC or of a queue.
@@ -87,6 +89,7 @@ impl Vnic {
             in_hardware: Vec::new(),
             queues,
             link_bits_per_s: None,
+            has_v6: false,
         };
         for queue in rules.queue_rates.keys() {
             vnic.granted.registry.check_queue(id, *queue).map_err(name)?;
@@ -103,6 +106,12 @@ impl Vnic {
         Ok(vnic)
     }
 
+    /// The dataplane has IPv6 addresses: with filters they would not be heard any more, so that it
+    /// gets none.
+    pub fn refuse_filters(&mut self) {
+        self.has_v6 = true;
+    }
+
     /// Grants filters, and assigns them to the vNIC; with `queue`, to that queue of it alone.
     pub fn create(
         &mut self,
@@ -112,6 +121,10 @@ impl Vnic {
         queue: Option<usize>,
         linux: Vec<Ipv4Addr>,
     ) -> Result<Change, Refusal> {
+        if self.has_v6 {
+            let why = "the dataplane has an IPv6 address, and filters are of IPv4 only";
+            return Err(Refusal::Vnic(why.to_owned()));
+        }
         let (holder, place) = (holder.unwrap_or(HOLDER), Place { vnic: Some(self.id), queue });
         let made = self.granted.create(&mut Enforced(devices), filters, holder, place, linux)?;
         let each = |(filter, made): (&Filter, Made)| FilterCreated {

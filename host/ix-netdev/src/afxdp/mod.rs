@@ -17,7 +17,7 @@ use ix_sys::bpf::{self, Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind};
 use ix_sys::interface::Rss;
 use ix_sys::{Holder, Interface, socket};
 use ix_vnic::Filter;
-use ix_wire::IpAddr;
+use ix_wire::{IpAddr, ipv6};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -34,6 +34,8 @@ pub(crate) struct Attachment {
     /// so a process that waits for the end, such as one that gives its traffic to another, would
     /// wait as well.
     _keeper: Option<Holder>,
+    /// While it is open, the card takes the groups that neighbours ask for our IPv6 addresses.
+    _groups: Option<OwnedFd>,
 }
 
 impl Drop for Attachment {
@@ -91,7 +93,7 @@ pub(crate) fn open(
     let interface =
         Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
     let ifindex = check_interface(&interface, name, queues)?;
-    if !options.addresses.iter().any(|ip| ip.as_v4().is_some()) {
+    if options.addresses.is_empty() {
         return Err(OpenError::NoAddress { name: name.to_owned() });
     }
     let ask = |e| OpenError::system("ask for the state of", name, e);
@@ -126,11 +128,20 @@ pub(crate) fn open(
     // Without a keeper, a kill takes longer to complete, which does no other harm.
     let _keeper =
         options.has_keeper.then(|| Holder::new(link.as_fd(), c"ix-keeper").ok()).flatten();
-    let attachment = Attachment { link, frags, sockets, waiting, _keeper };
+    let _groups = hear_neighbours(ifindex, &options.addresses).map_err(ask)?;
+    let attachment = Attachment { link, frags, sockets, waiting, _keeper, _groups };
     let opened = OpenedDevice::new(info, queue_fds, None).with_table_fd(table_fd);
     // With several queues the redirection table distributes packets.
     let hardware = (queues == 1).then(|| HardwareFilters::of(name)).flatten();
     Ok(opened.with_xdp(attachment).with_rss(rss).with_hardware(hardware))
+}
+
+/// Lets the card take what neighbours send to find our IPv6 addresses.
+fn hear_neighbours(ifindex: u32, addresses: &[IpAddr]) -> io::Result<Option<OwnedFd>> {
+    let own = addresses.iter().filter(|address| address.is_v6());
+    let group = |address: &IpAddr| ipv6::group_mac(ipv6::solicited_node(*address));
+    let groups: Vec<_> = own.map(group).collect();
+    if groups.is_empty() { Ok(None) } else { socket::hear_groups(ifindex, &groups).map(Some) }
 }
 
 /// The interface's number, if it is up and has exactly `queues` queues.

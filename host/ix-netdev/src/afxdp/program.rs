@@ -12,8 +12,9 @@ const MD_RX_QUEUE: i16 = 16;
 
 const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
+const IPV6: u16 = 0x86dd;
 /// These go to Linux whatever the filters say: IPv6, and VLANs, which are separate links in Linux.
-const LINUX_FRAMES: [u16; 3] = [0x86dd, 0x8100, 0x88a8];
+const LINUX_FRAMES: [u16; 3] = [IPV6, 0x8100, 0x88a8];
 
 /// Verdict of an XDP program: pass to the kernel's stack.
 const XDP_PASS: i32 = 2;
@@ -28,19 +29,31 @@ const ARP_TARGET: i16 = 14 + 24;
 const ETHERNET_END: i32 = 14;
 const IPV4_END: i32 = 14 + 20;
 const ARP_END: i32 = 14 + 28;
+const IPV6_NEXT_HEADER: i16 = 14 + 6;
+const IPV6_DESTINATION: i16 = 14 + 24;
+const IPV6_END: i32 = 14 + 40;
+const ND_TYPE: i16 = 14 + 40;
+const ND_TARGET: i16 = 14 + 40 + 8;
+const ND_END: i32 = 14 + 40 + 24;
 
-/// Redirects packets for one of `addresses` to `sockets[receive queue]`: IPv4 to it, and ARP that
-/// names it as target (requests, replies) or as sender (a host that uses our address: RFC 5227
-/// wants us to notice). All other packets pass: VLAN tags, IPv6, other hosts' packets; and ours on
-/// a queue without a socket. With receive filters, only IPv4 packets that a filter takes are
-/// redirected, and frames of other EtherTypes if a filter names the type.
+const ICMPV6: u32 = 58;
+/// Neighbour Solicitation and Advertisement.
+const ND_TYPES: [u32; 2] = [135, 136];
+
+/// Redirects packets for one of `addresses` to `sockets[receive queue]`: IPv4 and IPv6 to it, ARP
+/// that names it as target (requests, replies) or as sender (a host that uses our address: RFC 5227
+/// wants us to notice), and Neighbour Discovery about it. All other packets pass: VLAN tags, other
+/// hosts' packets; and ours on a queue without a socket. With receive filters, only IPv4 packets
+/// that a filter takes are redirected, and frames of other EtherTypes if a filter names the type.
 pub(crate) fn xdp_program(
     sockets: &Map,
     addresses: &[IpAddr],
     filters: Option<&[Filter]>,
 ) -> Vec<Insn> {
     let mut a = Assembler::new();
-    let [arp, ours, pass, found, other] = std::array::from_fn(|_| a.label());
+    let [arp, ours, pass, found, other, v6] = std::array::from_fn(|_| a.label());
+    let v6_addresses: Vec<IpAddr> = addresses.iter().copied().filter(|ip| ip.is_v6()).collect();
+    let has_v6 = filters.is_none() && !v6_addresses.is_empty();
     let (ctx, data, end, field) = (Reg::R9, Reg::R7, Reg::R8, Reg::R4);
 
     a.mov(ctx, Reg::R1);
@@ -65,6 +78,9 @@ pub(crate) fn xdp_program(
     }
 
     a.place(other);
+    if has_v6 {
+        a.jump_eq32(field, u32::from(IPV6.to_be()), v6);
+    }
     let named: Vec<_> = filters.into_iter().flatten().filter(|f| names_ethertype(f)).collect();
     if !named.is_empty() {
         for kept in LINUX_FRAMES {
@@ -87,6 +103,12 @@ pub(crate) fn xdp_program(
     a.load(Size::Word, field, data, ARP_SENDER);
     jump_if_ours(&mut a, field, addresses, ours);
 
+    if has_v6 {
+        a.jump(pass);
+        a.place(v6);
+        redirect_v6(&mut a, (data, end, field), &v6_addresses, (ours, pass));
+    }
+
     a.place(pass);
     a.mov_imm(Reg::R0, XDP_PASS);
     a.exit();
@@ -98,6 +120,49 @@ pub(crate) fn xdp_program(
     a.call(HELPER_REDIRECT_MAP);
     a.exit();
     a.finish()
+}
+
+/// Jumps to `ours` for an IPv6 packet to one of our addresses, and for Neighbour Discovery about
+/// one; else to `pass`, or falls through. Who asks for an address sends to a group, which a host
+/// with other addresses may be in too.
+fn redirect_v6(
+    a: &mut Assembler,
+    (data, end, field): (Reg, Reg, Reg),
+    addresses: &[IpAddr],
+    (ours, pass): (Label, Label),
+) {
+    check_length(a, data, end, IPV6_END, pass);
+    jump_if_ours_v6(a, (data, field), IPV6_DESTINATION, addresses, ours);
+    a.load(Size::Byte, field, data, IPV6_NEXT_HEADER);
+    a.jump_ne32(field, ICMPV6, pass);
+    check_length(a, data, end, ND_END, pass);
+    a.load(Size::Byte, field, data, ND_TYPE);
+    let nd = a.label();
+    let [solicitation, advertisement] = ND_TYPES;
+    a.jump_eq32(field, solicitation, nd);
+    a.jump_ne32(field, advertisement, pass);
+    a.place(nd);
+    jump_if_ours_v6(a, (data, field), ND_TARGET, addresses, ours);
+}
+
+/// Jumps to `ours` if one of the addresses is at an offset of the frame.
+fn jump_if_ours_v6(
+    a: &mut Assembler,
+    (data, field): (Reg, Reg),
+    at: i16,
+    addresses: &[IpAddr],
+    ours: Label,
+) {
+    for IpAddr(address) in addresses {
+        let other = a.label();
+        let words = address.as_chunks::<4>().0;
+        for (number, word) in words.iter().enumerate() {
+            a.load(Size::Word, field, data, at + 4 * number as i16);
+            a.jump_ne32(field, u32::from_ne_bytes(*word), other);
+        }
+        a.jump(ours);
+        a.place(other);
+    }
 }
 
 /// Whether a filter names certain EtherTypes, and does not just take all.

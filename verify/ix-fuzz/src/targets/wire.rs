@@ -2,8 +2,11 @@
 use crate::bytes::Bytes;
 use ix_wire::{
     ArpPacket, ChecksumMode, Parsed, Payload, RxChecks, TcpHeader, TcpOptions, parse, parse_copied,
-    parse_ip,
+    parse_ip, parse_problem,
 };
+
+/// Few inputs would be IPv6 by chance.
+const ETHERNET_V6: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd];
 
 /// As a frame, and as each of the parts in it.
 pub fn run(input: &[u8]) {
@@ -21,6 +24,14 @@ pub fn run(input: &[u8]) {
         }
     }
     copied(frame, cut, RxChecks { transport });
+    let v6 = [&ETHERNET_V6, frame].concat();
+    if let Ok(parsed) = parse(&v6, RxChecks { transport }) {
+        within(&parsed, &v6);
+    }
+    copied(&v6, cut, RxChecks { transport });
+    if let Some((ip, problem)) = parse_problem(&v6) {
+        assert!(problem.pointer < v6.len() as u32 && ip.dst.is_v6() && ip.src.is_v6());
+    }
     let _ = parse_ip(frame);
     let _ = ArpPacket::parse(frame);
     let _ = ix_wire::icmp::IcmpHeader::parse(frame);
@@ -36,7 +47,7 @@ fn payload(parsed: &Parsed) -> Payload {
         Parsed::Tcp(packet) => packet.payload,
         Parsed::Udp(packet) => packet.payload,
         Parsed::Icmp(packet) => packet.payload,
-        Parsed::Arp(_) => Payload::default(),
+        Parsed::Arp(_) | Parsed::Nd(_) => Payload::default(),
     }
 }
 

@@ -25,6 +25,12 @@ pub struct Subject {
     pub sent: bool,
 }
 
+/// The protocol behind the extension headers of an IPv6 packet, and where its header begins.
+fn upper_layer(frame: &[u8]) -> (u8, usize) {
+    let parsed = ix_wire::parse_ip(frame).map(|(ip, next)| (next, 14 + usize::from(ip.header_len)));
+    parsed.unwrap_or((frame.get(20).copied().unwrap_or(0), 14 + 40))
+}
+
 impl Subject {
     /// Whether a filter matches the packet.
     pub fn is_taken_by(&self, filter: &Filter) -> bool {
@@ -73,6 +79,23 @@ impl Subject {
                 let ported = matches!(subject.protocol, Some(Protocol::Tcp | Protocol::Udp));
                 if first && ported {
                     let at = 14 + usize::from(frame[14] & 15) * 4;
+                    subject.ports = number(at).zip(number(at + 2));
+                }
+            }
+            Some(0x86dd) => {
+                let address = |at: usize| {
+                    let octets: [u8; 16] = frame.get(at..at + 16)?.try_into().ok()?;
+                    Some(IpAddr(octets))
+                };
+                (subject.src, subject.dst) = (address(22), address(38));
+                let (protocol, at) = upper_layer(frame);
+                subject.protocol = match protocol {
+                    58 => Some(Protocol::Icmp),
+                    6 => Some(Protocol::Tcp),
+                    17 => Some(Protocol::Udp),
+                    _ => None,
+                };
+                if matches!(subject.protocol, Some(Protocol::Tcp | Protocol::Udp)) {
                     subject.ports = number(at).zip(number(at + 2));
                 }
             }
