@@ -5,7 +5,7 @@ use crate::port::{BacklogNews, PortHandle};
 use crate::slab::Id;
 use crate::socket::{Kind, Outgoing, Socket};
 use crate::state::Core;
-use crate::stream::{CORK_US, Phase, Stream};
+use crate::stream::{CORK_US, Hold, Phase, Stream};
 use crate::{clock, errno, log};
 use ix_abi::{FlowInfo, FlowOption, Handle, SgEntry};
 use libix::Error;
@@ -174,7 +174,7 @@ impl Core {
         let ElasticThread { batch, corked: held, .. } = &mut elastic_threads[elastic];
         let Some(socket) = sockets.get_mut(id) else { return Left::Nothing };
         let mut calls = Calls { thread, batch };
-        let corked = socket.options.cork;
+        let hold = Hold { corked: socket.options.cork, no_delay: socket.options.no_delay };
         let bound = socket.bound;
         match &mut socket.kind {
             Kind::Stream(stream) => {
@@ -184,7 +184,7 @@ impl Core {
                     asks_again = stream.wants_info;
                 }
                 let unheld = stream.held_us.is_none();
-                let limit = stream.sendable(corked, *mss, clock::now_us);
+                let limit = stream.sendable(hold, *mss, clock::now_us);
                 if unheld && stream.held_us.is_some() {
                     held.push(id);
                 }
@@ -293,7 +293,7 @@ impl Core {
     }
 
     fn sendv_answered(&mut self, elastic: usize, id: Id, offered: u64, answer: Result<u64, Error>) {
-        let limit = self.send_limit(id);
+        let (limit, mss) = (self.send_limit(id), self.mss);
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let starving = socket.starving;
         let Some(stream) = socket.stream() else { return };
@@ -302,8 +302,9 @@ impl Core {
         let refused = answer == Err(Error::NoResource);
         match stream.flow.sendv_answered(offered, answer) {
             Ok(()) => {
+                stream.taken(offered, answer.unwrap_or(0), mss);
                 let becomes_writable = !was_writable && stream.is_writable(limit);
-                let held = stream.held_us.is_some() && !refused;
+                let held = stream.is_held() && !refused;
                 if !held && stream.flow.has_calls() {
                     self.mark_dirty(id);
                 }

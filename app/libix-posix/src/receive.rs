@@ -258,3 +258,20 @@ pub fn queued(fd: RawFd) -> Outcome<(usize, usize)> {
         )),
     }
 }
+
+/// The value of `SIOCOUTQNSD`: bytes of a connection that are not sent.
+pub fn unsent(fd: RawFd) -> Outcome<usize> {
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    match core.sockets.get_mut(id).ok_or(libc::EBADF)?.kind {
+        Kind::Stream(_) => {}
+        Kind::Listener(_) => return Err(libc::EINVAL.into()),
+        // UDP has no such number, and Linux says so.
+        _ => return Err(Instead::Linux),
+    }
+    // What was sent in a cycle that still waits for events is known when that has ended.
+    let _ = ops::info(core, id);
+    let mut core = lock();
+    let stream = core.sockets.get_mut(id).and_then(Socket::stream).ok_or(libc::EBADF)?;
+    Ok(stream.flow.send.unsent() as usize)
+}

@@ -13,8 +13,12 @@ use libc::MSG_DONTWAIT;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
+/// Where a datagram goes; `None`: to the socket's peer. `Err`: the errno of an address that names
+/// no place. As on Linux, connections look at neither.
+pub type Destination = Result<Option<SocketAddr>, i32>;
+
 /// `send`, `write` and all simpler calls.
-pub fn send(fd: RawFd, from: Gather<'_>, flags: i32, to: Option<SocketAddr>) -> Outcome<usize> {
+pub fn send(fd: RawFd, from: Gather<'_>, flags: i32, to: Destination) -> Outcome<usize> {
     send_as(fd, from, flags, to, Ok(SendControl::default()))
 }
 
@@ -23,29 +27,32 @@ pub fn send_as(
     fd: RawFd,
     mut from: Gather<'_>,
     flags: i32,
-    to: Option<SocketAddr>,
+    to: Destination,
     send_control: Result<SendControl, i32>,
 ) -> Outcome<usize> {
     signals::reset();
     let mut core = lock();
     let id = socket_of(&core, fd)?;
     // TCP Fast Open: data with the SYN.
-    let to_ix = flags & libc::MSG_FASTOPEN != 0 && is_ours(&core, to);
+    let to_ix = flags & libc::MSG_FASTOPEN != 0 && is_ours(&core, to.unwrap_or_default());
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    if let Some(stream) = socket.stream() {
+        stream.writes_more = flags & libc::MSG_MORE != 0;
+    }
     let timeout = socket.options.send_timeout;
     let nonblocking = socket.nonblocking || flags & MSG_DONTWAIT != 0;
     match &socket.kind {
         Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Idle { stream: false, .. } => {
-            become_ours(core, fd, id, to)?;
+            become_ours(core, fd, id, to?)?;
             return send_as(fd, from, flags, to, send_control);
         }
         Kind::Idle { .. } if to_ix => return Err(libc::EOPNOTSUPP.into()),
         Kind::Idle { .. } => return Err(Instead::Linux),
         Kind::Listener(_) => return Err(libc::EPIPE.into()),
         Kind::Datagrams(_) => {
-            let datagram =
-                Datagram { to, send_control: send_control?, len: from.left(), fragment_bytes: 0 };
+            let (to, send_control) = (to?, send_control?);
+            let datagram = Datagram { to, send_control, len: from.left(), fragment_bytes: 0 };
             return send_datagram(core, id, &mut from, datagram, nonblocking, timeout);
         }
         Kind::Stream(_) => {}

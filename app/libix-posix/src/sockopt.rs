@@ -69,7 +69,13 @@ pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
             let (on, seconds) = (int(0)? != 0, int(4)?);
             options.linger = on.then(|| Duration::from_secs(seconds.max(0) as u64));
         }
-        (IPPROTO_TCP, TCP_NODELAY) if tcp => options.no_delay = int(0)? != 0,
+        // What Nagle's algorithm holds back leaves at once, as on Linux.
+        (IPPROTO_TCP, TCP_NODELAY) if tcp => {
+            options.no_delay = int(0)? != 0;
+            if socket.stream().is_some_and(|stream| stream.is_held()) {
+                core.mark_dirty(id);
+            }
+        }
         (IPPROTO_TCP, TCP_CORK) if tcp => {
             options.cork = int(0)? != 0;
             core.mark_dirty(id);
@@ -188,7 +194,11 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
             }
             return;
         }
-        (IPPROTO_TCP, TCP_NODELAY) => options.no_delay = read(name) != 0,
+        (IPPROTO_TCP, TCP_NODELAY) => {
+            options.no_delay = read(name) != 0;
+            core.mark_dirty(id);
+            return;
+        }
         (IPPROTO_TCP, TCP_CORK) => {
             options.cork = read(name) != 0;
             core.mark_dirty(id);

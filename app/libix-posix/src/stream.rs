@@ -12,6 +12,15 @@ use std::net::SocketAddr;
 /// How long `TCP_CORK` holds a short segment back, as on Linux.
 pub const CORK_US: u64 = 200_000;
 
+/// What the program's options say about short segments.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hold {
+    /// `TCP_CORK`.
+    pub corked: bool,
+    /// `TCP_NODELAY`.
+    pub no_delay: bool,
+}
+
 /// The phases of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -62,8 +71,16 @@ pub struct Stream {
     pub path_bytes: usize,
     /// The program may write while fewer bytes than this are unsent (`TCP_NOTSENT_LOWAT`).
     pub unsent_low: u64,
-    /// Since when `TCP_CORK` holds back the last, short segment, µs.
+    /// Since when `TCP_CORK` or `MSG_MORE` holds back the last, short segment, µs.
     pub held_us: Option<u64>,
+    /// The program has announced that it writes more (`MSG_MORE`), and no data was acknowledged
+    /// since.
+    pub writes_more: bool,
+    /// Unacknowledged bytes, up to the end of the last segment that was short: while there are any,
+    /// Nagle's algorithm holds the next short one back.
+    short_unacked: u64,
+    /// Nagle's algorithm holds a short segment back.
+    awaits_ack: bool,
     /// The other end, if it is a socket of this process.
     pub local_peer: Option<Id>,
     /// How many elastic threads have refused to connect it.
@@ -109,6 +126,9 @@ impl Stream {
             path_bytes: 0,
             unsent_low: u64::MAX,
             held_us: None,
+            writes_more: false,
+            short_unacked: 0,
+            awaits_ack: false,
             local_peer: None,
             refused_by: 0,
             options_changed: false,
@@ -220,26 +240,47 @@ impl Stream {
     /// It never shrinks.
     pub fn acked(&mut self, bytes: u32, window: u64) {
         self.flow.acked(bytes.into());
+        self.short_unacked = self.short_unacked.saturating_sub(bytes.into());
+        self.writes_more &= bytes == 0;
         let takes = self.flow.send.unacked().saturating_add(window);
         self.path_bytes = self.path_bytes.max(takes.min(SEND_BUFFER_MAX as u64) as usize);
     }
 
-    /// How many unsent bytes may be sent now: with `TCP_CORK` only whole segments, until the rest
-    /// has waited for [`CORK_US`] (tcp(7)).
-    pub fn sendable(&mut self, corked: bool, mss: u64, now_us: impl FnOnce() -> u64) -> u64 {
+    /// How many unsent bytes may be sent now. With `TCP_CORK` or `MSG_MORE` only whole segments,
+    /// until the rest has waited for [`CORK_US`] (tcp(7)). Without `TCP_NODELAY` the rest also
+    /// waits while an earlier short segment is unacknowledged: Nagle's algorithm with Minshall's
+    /// change, as on Linux, so that the end of a long message never waits.
+    pub fn sendable(&mut self, hold: Hold, mss: u64, now_us: impl FnOnce() -> u64) -> u64 {
         let unsent = self.flow.send.unsent();
         let rest = unsent % mss.max(1);
-        if !corked || rest == 0 || self.flow.is_shut() || self.flow.ending != Ending::No {
+        self.awaits_ack = false;
+        let ends = self.flow.is_shut() || self.flow.ending != Ending::No;
+        if rest == 0 || ends || !(hold.corked || self.writes_more) {
             self.held_us = None;
-            return unsent;
+            self.awaits_ack = rest > 0 && !ends && !hold.no_delay && self.short_unacked > 0;
+            return if self.awaits_ack { unsent - rest } else { unsent };
         }
         let now_us = now_us();
         let since_us = *self.held_us.get_or_insert(now_us);
         if now_us.saturating_sub(since_us) >= CORK_US {
             self.held_us = None;
+            self.writes_more = false;
             return unsent;
         }
         unsent - rest
+    }
+
+    /// A `sendv` of `offered` bytes has taken `taken`.
+    pub fn taken(&mut self, offered: u64, taken: u64, mss: u64) {
+        if taken == offered && !taken.is_multiple_of(mss.max(1)) {
+            self.short_unacked = self.flow.send.unacked();
+        }
+    }
+
+    /// Whether a short segment is held back, so that only time, an acknowledgement or the program
+    /// lets it go.
+    pub fn is_held(&self) -> bool {
+        self.held_us.is_some() || self.awaits_ack
     }
 
     /// Whether the attempt to connect is under way.
@@ -315,16 +356,57 @@ mod tests {
     #[test]
     fn a_cork_holds_the_last_short_segment_for_its_time() {
         let mut stream = with_unsent(3000);
-        assert_eq!(stream.sendable(false, 1448, || 0), 3000);
-        assert_eq!(stream.sendable(true, 1448, || 10), 2896);
+        let corked = Hold { corked: true, no_delay: false };
+        assert_eq!(stream.sendable(Hold::default(), 1448, || 0), 3000);
+        assert_eq!(stream.sendable(corked, 1448, || 10), 2896);
         sent(&mut stream, 2896);
-        assert_eq!(stream.sendable(true, 1448, || CORK_US + 9), 0);
-        assert_eq!(stream.sendable(true, 1448, || CORK_US + 10), 104);
+        assert_eq!(stream.sendable(corked, 1448, || CORK_US + 9), 0);
+        assert_eq!(stream.sendable(corked, 1448, || CORK_US + 10), 104);
         sent(&mut stream, 104);
         stream.flow.send.push_lent((&DATA[..5]).into(), Lease::new(&Nobody, 0));
-        assert_eq!(stream.sendable(true, 1448, || CORK_US + 20), 0);
+        assert_eq!(stream.sendable(corked, 1448, || CORK_US + 20), 0);
         stream.flow.shutdown();
-        assert_eq!((stream.sendable(true, 1448, || 0), stream.held_us), (5, None));
+        assert_eq!((stream.sendable(corked, 1448, || 0), stream.held_us), (5, None));
+    }
+
+    #[test]
+    fn a_short_segment_waits_for_the_one_before() {
+        let (nagle, no_delay) = (Hold::default(), Hold { corked: false, no_delay: true });
+        let mut stream = with_unsent(3000);
+        let give = |stream: &mut Stream, bytes: usize| {
+            stream.flow.send.push_lent((&DATA[..bytes]).into(), Lease::new(&Nobody, 0));
+        };
+        // The end of a long message does not wait: no short segment is on its way.
+        assert_eq!((stream.sendable(nagle, 1000, || 0), stream.is_held()), (3000, false));
+        sent(&mut stream, 3000);
+        stream.taken(3000, 3000, 1000);
+        give(&mut stream, 1);
+        assert_eq!((stream.sendable(nagle, 1000, || 0), stream.is_held()), (1, false));
+        sent(&mut stream, 1);
+        stream.taken(1, 1, 1000);
+        give(&mut stream, 2001);
+        assert_eq!((stream.sendable(nagle, 1000, || 0), stream.is_held()), (2000, true));
+        assert_eq!((stream.sendable(no_delay, 1000, || 0), stream.is_held()), (2001, false));
+        sent(&mut stream, 2000);
+        stream.acked(3000, 9);
+        assert_eq!((stream.sendable(nagle, 1000, || 0), stream.is_held()), (0, true));
+        stream.acked(1, 9);
+        assert_eq!((stream.sendable(nagle, 1000, || 0), stream.is_held()), (1, false));
+    }
+
+    #[test]
+    fn more_is_waited_for_until_an_acknowledgement_or_its_time() {
+        let hold = Hold { corked: false, no_delay: true };
+        let mut stream = with_unsent(5);
+        stream.writes_more = true;
+        assert_eq!((stream.sendable(hold, 1000, || 10), stream.is_held()), (0, true));
+        assert_eq!(stream.sendable(hold, 1000, || CORK_US + 10), 5);
+        assert!(!stream.writes_more && !stream.is_held());
+        stream.writes_more = true;
+        stream.acked(0, 9);
+        assert_eq!(stream.sendable(hold, 1000, || CORK_US + 20), 0);
+        stream.acked(1, 9);
+        assert_eq!((stream.sendable(hold, 1000, || 0), stream.is_held()), (5, false));
     }
 
     proptest! {

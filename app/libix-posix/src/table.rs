@@ -45,8 +45,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "write, writev, send, sendto, sendmsg, sendmmsg",
-        "IX; copied into transmit memory, sent with the next cycle; SIGPIPE as on Linux; MSG_ZEROCOPY copies; MSG_OOB sends in line; MSG_FASTOPEN: EOPNOTSUPP. Datagrams longer than a packet are sent in fragments, as IP_MTU_DISCOVER wants; received fragments are reassembled up to one packet buffer, 1968 bytes",
-        "corners writing, urgent, broken_pipe, datagrams, long_datagrams",
+        "IX; copied into transmit memory, sent with the next cycle; SIGPIPE as on Linux; MSG_MORE holds a short segment back, MSG_EOR changes nothing, MSG_ZEROCOPY copies; MSG_OOB sends in line; MSG_FASTOPEN: EOPNOTSUPP. A connection ignores an address. Datagrams longer than a packet are sent in fragments, as IP_MTU_DISCOVER wants; received fragments are reassembled up to one packet buffer, 1968 bytes",
+        "corners writing, nagle, addressed, urgent, broken_pipe, datagrams, long_datagrams",
     ),
     ("sendfile", "IX: read from the file, copied", "corners writing"),
     ("splice, tee", "EINVAL, and the log says so once: programs copy instead", "none"),
@@ -63,16 +63,16 @@ pub const TABLE: &[Row] = &[
     ),
     ("fcntl(F_GETFL, F_SETFL), ioctl(FIONBIO)", "O_NONBLOCK on both sides", "corners descriptors"),
     ("fcntl(F_SETOWN, F_SETSIG), O_ASYNC", "no signals are sent; the log says so once", "none"),
-    ("ioctl(FIONREAD, TIOCOUTQ, SIOCATMARK)", "IX", "corners reading, writing"),
+    ("ioctl(FIONREAD, TIOCOUTQ, SIOCOUTQNSD, SIOCATMARK)", "IX", "corners reading, writing, nagle"),
     (
         "setsockopt: stored, without a call to Linux",
-        "SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY (always on), TCP_CORK, TCP_QUICKACK, TCP_CONGESTION. Other options are also given to the Linux socket, which checks their values",
+        "SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY, TCP_CORK, TCP_QUICKACK, TCP_CONGESTION. Other options are also given to the Linux socket, which checks their values",
         "corners options, numbers",
     ),
     (
         "setsockopt: in force on IX",
-        "SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: at most 512 KB and what `rcv_buffers` allows, from the first window on; without these options the buffers grow), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), IP_TTL and IP_TOS (except its lower two bits; TCP: not of the first segment), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IP_MTU_DISCOVER (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, TCP_MAXSEG before connecting (of sent segments; the peer is told the device's)",
-        "corners options, buffers, corks, marks, packet_info, refused, user_timeout, keepalive, defers, attempts, unsent, long_datagrams",
+        "SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: at most 512 KB and what `rcv_buffers` allows, from the first window on; without these options the buffers grow), SO_RCVLOWAT, IPV6_V6ONLY, TCP_NODELAY (without it Nagle's algorithm, as on Linux), TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), IP_TTL and IP_TOS (except its lower two bits; TCP: not of the first segment), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IP_MTU_DISCOVER (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, TCP_MAXSEG before connecting (of sent segments; the peer is told the device's)",
+        "corners options, buffers, corks, nagle, marks, packet_info, refused, user_timeout, keepalive, defers, attempts, unsent, long_datagrams",
     ),
     (
         "setsockopt(TCP_CONGESTION)",

@@ -10,6 +10,8 @@ use libc::{F_DUPFD, F_DUPFD_CLOEXEC, O_NONBLOCK, c_int, c_uint, c_ulong};
 const F_SETSIG: c_int = 10;
 /// The same.
 const SIOCATMARK: c_ulong = 0x8905;
+/// The same.
+const SIOCOUTQNSD: c_ulong = 0x894b;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
@@ -177,7 +179,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     }
     let has_int = mem::is_possible(argument as *const c_int, size_of::<c_int>());
     match request {
-        libc::FIONBIO | libc::FIONREAD | libc::TIOCOUTQ | SIOCATMARK if !has_int => {
+        libc::FIONBIO | libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD | SIOCATMARK if !has_int => {
             fail(libc::EFAULT) as c_int
         }
         libc::FIONBIO => {
@@ -195,14 +197,18 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             }
             result as c_int
         }
-        libc::FIONREAD | libc::TIOCOUTQ => {
-            let queued = receive::queued(fd).map(|(unread, unsent)| {
-                let bytes = if request == libc::FIONREAD { unread } else { unsent };
-                // SAFETY: for this request the argument is a pointer to an int.
+        libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD => {
+            let bytes = match request {
+                SIOCOUTQNSD => receive::unsent(fd),
+                libc::FIONREAD => receive::queued(fd).map(|(unread, _)| unread),
+                _ => receive::queued(fd).map(|(_, unacked)| unacked),
+            };
+            let told = bytes.map(|bytes| {
+                // SAFETY: for these requests the argument is a pointer to an int.
                 unsafe { *(argument as *mut c_int) = bytes.min(c_int::MAX as usize) as c_int };
                 0
             });
-            answer(fd, queued, on_linux) as c_int
+            answer(fd, told, on_linux) as c_int
         }
         // Urgent data is received in line, so there is never a mark.
         SIOCATMARK if receive::queued(fd) != Err(Instead::Linux) => {

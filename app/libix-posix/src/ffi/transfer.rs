@@ -5,6 +5,7 @@ use crate::fds::{self, Entry};
 use crate::mem::{self, Gather, Scatter, is_possible};
 use crate::ops::{Instead, Outcome};
 use crate::receive::{self, Received};
+use crate::send::Destination;
 use crate::{cancel, cmsg, log, real, send, signals};
 use libc::{
     MSG_NOSIGNAL, MSG_WAITFORONE, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t,
@@ -284,7 +285,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> s
     cancel::point(|| {
         let piece = piece(from, len);
         // SAFETY: the program does not change its pieces during this call.
-        sent(fd, send::send(fd, unsafe { Gather::new(&piece) }, 0, None), 0, on_linux)
+        sent(fd, send::send(fd, unsafe { Gather::new(&piece) }, 0, Ok(None)), 0, on_linux)
     })
 }
 
@@ -302,7 +303,7 @@ pub unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> 
             Err(errno) => return fail(errno),
         };
         // SAFETY: the program does not change its pieces during this call.
-        sent(fd, send::send(fd, unsafe { Gather::new(pieces) }, 0, None), 0, on_linux)
+        sent(fd, send::send(fd, unsafe { Gather::new(pieces) }, 0, Ok(None)), 0, on_linux)
     })
 }
 
@@ -321,7 +322,7 @@ pub unsafe extern "C" fn send(
     cancel::point(|| {
         let piece = piece(from, len);
         // SAFETY: the program does not change its pieces during this call.
-        sent(fd, send::send(fd, unsafe { Gather::new(&piece) }, flags, None), flags, on_linux)
+        sent(fd, send::send(fd, unsafe { Gather::new(&piece) }, flags, Ok(None)), flags, on_linux)
     })
 }
 
@@ -351,21 +352,26 @@ pub unsafe extern "C" fn sendto(
     })
 }
 
+/// The errno of an address that Linux does not even read is that of the call.
+///
 /// # Safety
 /// As `mem::read_address`.
-unsafe fn destination(
-    to: *const sockaddr,
-    len: socklen_t,
-) -> Result<Option<std::net::SocketAddr>, i32> {
-    if !to.is_null() && len > 0 && !is_possible(to, len as usize) {
+unsafe fn destination(to: *const sockaddr, len: socklen_t) -> Result<Destination, i32> {
+    if to.is_null() || len == 0 {
+        return Ok(Ok(None));
+    }
+    if len as usize > size_of::<libc::sockaddr_storage>() {
+        return Err(libc::EINVAL);
+    }
+    if !is_possible(to, len as usize) {
         return Err(libc::EFAULT);
     }
-    // SAFETY: the program passes an address and its length, or null.
-    match unsafe { mem::family(to, len) } {
+    // SAFETY: the program passes an address and its length.
+    Ok(match unsafe { mem::family(to, len) } {
         None | Some(libc::AF_UNSPEC) => Ok(None),
-        // SAFETY: the program passes an address and its length, or null.
+        // SAFETY: the program passes an address and its length.
         Some(_) => unsafe { mem::read_address(to, len) }.map(Some),
-    }
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -393,8 +399,13 @@ unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> ssize
         Ok(pieces) => pieces,
         Err(errno) => return fail(errno),
     };
+    // Linux reads only the beginning of a longer one, and refuses a negative length.
+    let len = match header.msg_namelen {
+        len if (len as i32) < 0 => len,
+        len => len.min(size_of::<libc::sockaddr_storage>() as socklen_t),
+    };
     // SAFETY: the program passes an address and its length, or null.
-    let to = match unsafe { destination(header.msg_name.cast(), header.msg_namelen) } {
+    let to = match unsafe { destination(header.msg_name.cast(), len) } {
         Ok(to) => to,
         Err(errno) => return fail(errno),
     };
@@ -491,7 +502,7 @@ unsafe fn copy_file(out: c_int, input: c_int, offset: *mut off_t, count: size_t)
         let piece = piece(buffer.as_ptr().cast(), n as usize);
         // SAFETY: the program does not change its pieces during this call.
         let gather = unsafe { Gather::new(&piece) };
-        let result = sent(out, send::send(out, gather, 0, None), 0, || -1);
+        let result = sent(out, send::send(out, gather, 0, Ok(None)), 0, || -1);
         let taken = result.max(0);
         // SAFETY: null, or an offset of the program's, which waits for this call.
         match unsafe { offset.as_mut() } {

@@ -254,6 +254,93 @@ static void corks(void)
     SAY(close(fd));
 }
 
+/* Bytes that are not sent yet, a while after they were written. */
+static int unsent_bytes(int fd)
+{
+    int bytes = -1;
+    sleep_ms(20);
+    return ioctl(fd, SIOCOUTQNSD, &bytes) < 0 ? -errno : bytes;
+}
+
+/* Short segments: MSG_MORE, and Nagle's algorithm, which TCP_NODELAY switches off. */
+static void nagle(void)
+{
+    int fd = dialled(), on = 1, off = 0;
+    /* The peer acknowledges at once. */
+    SAY(send(fd, "hello", 5, 0));
+    SAY(tell("recv 5"));
+    SAY(unsent_bytes(fd));
+    SAY(send(fd, "abc", 3, MSG_MORE));
+    SAY(unsent_bytes(fd));
+    SAY(send(fd, "def", 3, MSG_MORE));
+    SAY(unsent_bytes(fd));
+    SAY(send(fd, "g", 1, 0));
+    SAY(tell("recv 7"));
+    /* Nobody says more, but some time passes. */
+    SAY(send(fd, "abc", 3, MSG_MORE));
+    SAY(tell("recv 3"));
+    /* The peer acknowledges nothing any more. One short segment may be on its way. */
+    SAY(tell("deaf"));
+    SAY(send(fd, "a", 1, 0));
+    SAY(unsent_bytes(fd));
+    SAY(send(fd, "bc", 2, 0));
+    SAY(unsent_bytes(fd));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
+    SAY(unsent_bytes(fd));
+    SAY(send(fd, "de", 2, 0));
+    SAY(unsent_bytes(fd));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &off, sizeof off));
+    SAY(send(fd, "fgh", 3, 0));
+    SAY(unsent_bytes(fd));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off));
+    close(fd);
+    tell("rst");
+    /* The end of a long message does not wait. */
+    fd = dialled();
+    SAY(tell("deaf"));
+    SAY(send(fd, buffer, 5000, 0));
+    SAY(unsent_bytes(fd));
+    SAY(send(fd, "a", 1, 0));
+    SAY(unsent_bytes(fd));
+    close(fd);
+    tell("rst");
+    int udp = socket(AF_INET, SOCK_DGRAM, 0);
+    SAY(unsent_bytes(udp));
+    close(udp);
+}
+
+/* Where a connection sends is known: an address is read, but not looked at. */
+static void addressed(void)
+{
+    int fd = dialled();
+    struct sockaddr_in at = address("192.0.2.1", 9), other = at;
+    other.sin_family = 77;
+    char long_address[200] = {2};
+    SAY(sendto(fd, "a", 1, 0, (struct sockaddr *)&at, sizeof at));
+    SAY(sendto(fd, "b", 1, 0, (struct sockaddr *)&other, sizeof other));
+    SAY(sendto(fd, "c", 1, 0, (struct sockaddr *)&at, 1));
+    SAY(sendto(fd, "d", 1, 0, (struct sockaddr *)&at, 4));
+    SAY(sendto(fd, "x", 1, 0, (struct sockaddr *)&at, -1));
+    SAY(sendto(fd, "x", 1, 0, (struct sockaddr *)long_address, 129));
+    SAY(sendto(fd, "x", 1, 0, (struct sockaddr *)-1, sizeof at));
+    struct iovec piece = {"efg", 3};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = &other,
+                             .msg_namelen = sizeof other};
+    SAY(sendmsg(fd, &message, 0));
+    message.msg_name = long_address;
+    message.msg_namelen = sizeof long_address;
+    SAY(sendmsg(fd, &message, 0));
+    message.msg_namelen = -1;
+    SAY(sendmsg(fd, &message, 0));
+    SAY(tell("recv 10"));
+    close(fd);
+    tell("close");
+    fd = tcp();
+    SAY(sendto(fd, "a", 1, MSG_NOSIGNAL, (struct sockaddr *)&at, sizeof at));
+    close(fd);
+}
+
 static void broken_pipe(void)
 {
     handle(SIGPIPE, 0);
@@ -1491,6 +1578,7 @@ int main(int argc, char **argv)
         {"long_datagrams", long_datagrams}, {"backlogs", backlogs},
         {"drips", drips},             {"files", files},           {"cancels", cancels},
         {"many", many},               {"negotiated", negotiated},
+        {"nagle", nagle},             {"addressed", addressed},
         {"outlived", outlived},       {"partly", partly},
     };
     /* Cases that only some Linux kernels can run are named on the command line. */

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <linux/filter.h>
+#include <linux/sockios.h>
 #include <netinet/ip.h>
 #include <netinet/ip_icmp.h>
 #include <net/if.h>
