@@ -1,5 +1,6 @@
 //! Messages to the user of the program, on standard error.
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 /// Messages that are written at most once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,43 @@ pub fn once(what: Once, text: &str) {
 fn first(bit: u64, text: &str) {
     if SAID.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
         line(text);
+    }
+}
+
+/// Whether a process of this run has said that an executed program leaves IX. It is shared with the
+/// processes that are forked; null in a process that has no IX.
+static TOLD_OF_LEAVING: AtomicPtr<AtomicBool> = AtomicPtr::new(null_mut());
+
+/// At the start of the first process, which has IX: maps what its children share with it.
+pub fn begin_run() {
+    let (protection, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, anywhere.
+    let page = unsafe { libc::mmap(null_mut(), 1, protection, flags, -1, 0) };
+    if page != libc::MAP_FAILED {
+        TOLD_OF_LEAVING.store(page.cast(), Ordering::Release);
+    }
+}
+
+fn told_of_leaving() -> Option<&'static AtomicBool> {
+    // SAFETY: null, or a page of ours, all zero at first, which is never unmapped.
+    unsafe { TOLD_OF_LEAVING.load(Ordering::Acquire).as_ref() }
+}
+
+/// Whether no process of this run has called [`leaves`].
+pub fn may_tell_of_leaving() -> bool {
+    told_of_leaving().is_some_and(|told| !told.load(Ordering::Relaxed))
+}
+
+/// Reports the first program that this one executes.
+#[cold]
+pub fn leaves(program: &str) {
+    if told_of_leaving().is_some_and(|told| !told.swap(true, Ordering::Relaxed)) {
+        line(&format!(
+            "{program} is executed outside of IX: its sockets, and those of all other programs \
+             that this one executes, are Linux's; to give them IX's, name the program to `ix run` \
+             itself"
+        ));
     }
 }
 

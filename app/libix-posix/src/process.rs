@@ -52,6 +52,7 @@ extern "C" fn begin() {
         return log::line("no dataplane for this program's sockets: they are Linux's");
     };
     hide(library);
+    log::begin_run();
     reserve(reserved);
     let mut core = lock();
     core.routes = routes.with_linux(linux_networks());

@@ -32,6 +32,8 @@ enum Program {
     Native,
     /// The dynamic loader loads it.
     Dynamic,
+    /// The dynamic loader loads it, but it calls Linux by instructions of its own.
+    Go,
     /// It is linked statically.
     Static,
     /// It is for another machine.
@@ -69,12 +71,18 @@ pub fn preload(
                 .with_status(STATUS_NOT_EXECUTABLE);
             return Err(problem);
         }
-        (Posix::Auto, Program::Dynamic) | (Posix::On, _) => true,
+        (Posix::Auto, Program::Dynamic | Program::Go) | (Posix::On, _) => true,
     };
     if !wanted {
         return Ok(Preload::default());
     }
     refuse_other_identity(program)?;
+    if kind == Program::Go {
+        eprintln!(
+            "ix: {name} is written in Go, which calls Linux itself and not through the C library: \
+             its sockets are Linux's, not IX's; --posix off runs it without this line"
+        );
+    }
     let threads = settings.cpus().len();
     if threads > THREADS_MAX {
         let why = format!("an unmodified program uses at most {THREADS_MAX}");
@@ -187,30 +195,35 @@ fn judge(file: &[u8]) -> Option<Program> {
         return Some(Program::Foreign);
     }
     let (table, size, count) = (u64_at(32)? as usize, u16_at(54)? as usize, u16_at(56)? as usize);
-    let mut dynamic = false;
+    let (mut dynamic, mut go) = (false, false);
     for header in (0..count).map(|n| table.saturating_add(n * size)) {
         match u32_at(header)? {
             PT_INTERP => dynamic = true,
             PT_NOTE => {
                 let (at, len) = (u64_at(header + 8)? as usize, u64_at(header + 32)? as usize);
                 let notes = file.get(at..at.saturating_add(len)).unwrap_or_default();
-                if has_note(notes) {
+                if has_note(notes, b"IX\0") {
                     return Some(Program::Native);
                 }
+                go |= has_note(notes, b"Go\0\0");
             }
             _ => {}
         }
     }
-    Some(if dynamic { Program::Dynamic } else { Program::Static })
+    Some(match dynamic {
+        true if go => Program::Go,
+        true => Program::Dynamic,
+        false => Program::Static,
+    })
 }
 
-/// Whether libix has left its note (`libix::raw`).
-fn has_note(mut notes: &[u8]) -> bool {
+/// Whether there is a note by this owner: `IX` by libix (`libix::raw`), `Go` by Go's linker.
+fn has_note(mut notes: &[u8], owner: &[u8]) -> bool {
     while let Some(head) = notes.get(..12) {
         let word =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (name, text) = (word(0) as usize, word(4) as usize);
-        if notes.get(12..12 + name) == Some(b"IX\0") {
+        if notes.get(12..12 + name) == Some(owner) {
             return true;
         }
         let whole = 12 + name.next_multiple_of(4) + text.next_multiple_of(4);
@@ -241,6 +254,34 @@ mod tests {
         }
     }
 
+    /// An ELF file of nothing but these program headers and a note by this owner.
+    fn file(kinds: &[u32], owner: &[u8]) -> Vec<u8> {
+        let mut file = vec![0; 64];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        file[18] = 62;
+        (file[32], file[54], file[56]) = (64, 56, kinds.len() as u8);
+        let note = [&(owner.len() as u32).to_le_bytes(), &[0; 8][..], owner].concat();
+        let at = (64 + 56 * kinds.len()) as u64;
+        for kind in kinds {
+            let mut header = vec![0; 56];
+            header[..4].copy_from_slice(&kind.to_le_bytes());
+            header[8..16].copy_from_slice(&at.to_le_bytes());
+            header[32..40].copy_from_slice(&(note.len() as u64).to_le_bytes());
+            file.extend(header);
+        }
+        [file, note].concat()
+    }
+
+    #[test]
+    fn notes_say_who_made_a_program() {
+        let (interpreter, note) = (3, 4);
+        assert_eq!(judge(&file(&[interpreter, note], b"Go\0\0")), Some(Program::Go));
+        assert_eq!(judge(&file(&[note, interpreter], b"Go\0\0")), Some(Program::Go));
+        assert_eq!(judge(&file(&[note], b"Go\0\0")), Some(Program::Static));
+        assert_eq!(judge(&file(&[interpreter, note], b"GNU\0")), Some(Program::Dynamic));
+        assert_eq!(judge(&file(&[interpreter, note], b"IX\0")), Some(Program::Native));
+    }
+
     #[test]
     fn a_damaged_file_is_unknown_or_judged_by_what_is_there() {
         let file = std::fs::read("/bin/sh").expect("a shell");
@@ -248,6 +289,6 @@ mod tests {
             let _ = judge(&file[..len]);
         }
         assert_eq!(judge(&file[..64]), None);
-        assert!(!has_note(&[0xff; 64]));
+        assert!(!has_note(&[0xff; 64], b"IX\0"));
     }
 }

@@ -1,16 +1,43 @@
 //! Executing other programs, here or in a child. They inherit what they would inherit on Linux.
 use crate::ops::before_exec;
-use crate::real;
+use crate::{log, real};
 use core::ffi::CStr;
+use core::ptr::null;
 use libc::{c_char, c_int, c_void, pid_t};
 
 type Strings = *const *const c_char;
 
+/// Longest name of a program in a message, bytes.
+const NAME_MAX: usize = 200;
+
+/// What is about to be executed. Says once in a run of `ix run` that its sockets are Linux's.
+///
+/// # Safety
+/// Null or a string, which does not change during this call.
+unsafe fn leaves(program: *const c_char) {
+    if program.is_null() || !log::may_tell_of_leaving() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(program) };
+    // Who searches a program tries names that do not exist.
+    // SAFETY: a string.
+    let searched = name.to_bytes().contains(&b'/')
+        && !name.to_bytes().contains(&b' ')
+        && unsafe { libc::access(program, libc::X_OK) } != 0;
+    if !searched {
+        let name = &name.to_bytes()[..name.count_bytes().min(NAME_MAX)];
+        log::leaves(&String::from_utf8_lossy(name));
+    }
+}
+
 macro_rules! executes {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => { $(
+    ($($name:ident($($argument:ident: $type:ty),*), $program:expr => $result:ty;)*) => { $(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
             before_exec();
+            // SAFETY: the program's own string, or null.
+            unsafe { leaves($program) };
             // SAFETY: the C library's function of this name gets the program's own arguments.
             unsafe { real::$name($($argument),*) }
         }
@@ -18,29 +45,31 @@ macro_rules! executes {
 }
 
 executes! {
-    execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int;
-    execv(path: *const c_char, arguments: Strings) -> c_int;
-    execvp(file: *const c_char, arguments: Strings) -> c_int;
-    execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int;
-    fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int;
+    execve(path: *const c_char, arguments: Strings, environment: Strings), path => c_int;
+    execv(path: *const c_char, arguments: Strings), path => c_int;
+    execvp(file: *const c_char, arguments: Strings), file => c_int;
+    execvpe(file: *const c_char, arguments: Strings, environment: Strings), file => c_int;
+    fexecve(fd: c_int, arguments: Strings, environment: Strings), null() => c_int;
     posix_spawn(
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         arguments: Strings, environment: Strings
-    ) -> c_int;
+    ), path => c_int;
     posix_spawnp(
         pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
         arguments: Strings, environment: Strings
-    ) -> c_int;
-    popen(command: *const c_char, kind: *const c_char) -> *mut c_void;
-    system(command: *const c_char) -> c_int;
+    ), file => c_int;
+    popen(command: *const c_char, kind: *const c_char), command => *mut c_void;
+    system(command: *const c_char), command => c_int;
 }
 
 /// Functions with a list of arguments, part of which is on the stack. They jump to the C library's
 /// function with registers and stack unchanged.
 macro_rules! jumps {
     ($($name:ident $find:ident)*) => { $(
-        extern "C" fn $find() -> *mut c_void {
+        extern "C" fn $find(program: *const c_char) -> *mut c_void {
             before_exec();
+            // SAFETY: the first argument of each is a string of the program's.
+            unsafe { leaves(program) };
             // SAFETY: the bytes end with the only zero.
             real::find(unsafe {
                 CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())

@@ -693,6 +693,14 @@ fn programs_that_fail_at_their_start_say_why() {
     service.process.wait_for(&told, PATIENCE);
     service.process.signal(libc::SIGTERM);
     service.process.wait(PATIENCE);
+    // So is what its children execute.
+    let content = format!("#!/bin/sh\ntimeout 1 {} 7008\nexit 0\n", program.display());
+    std::fs::write(&script, content).expect("a script");
+    let service = net.start(&[script.to_str().expect("text")]);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+    let told = |line: &&String| line.contains("/timeout is executed outside of IX: its sockets");
+    assert_eq!(said.iter().filter(told).count(), 1, "{said:#?}");
     // An address that is neither IX's nor Linux's.
     if Command::new("memcached").arg("-V").output().is_ok() {
         let words = ["memcached", "-u", "nobody", "-U", "0", "-l", "192.0.2.77"];
