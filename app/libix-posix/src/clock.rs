@@ -1,5 +1,12 @@
 //! The clock that says whether something is due.
 
+use std::time::{Duration, SystemTime};
+
+/// The time of day, since the epoch.
+pub fn time_of_day() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
 /// Microseconds of Linux's monotonic clock.
 pub fn now_us() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -2,6 +2,7 @@
 //! datagram or of one that did not arrive.
 use crate::error_queue::ErrorEntry;
 use crate::mem::{self, is_possible};
+use crate::options::TCP_INQ;
 use crate::receive::{Arrival, ReceiveControl};
 use crate::send_datagram::SendControl;
 use libc::{
@@ -86,6 +87,30 @@ fn take(
 /// The program's message has room where it says.
 pub unsafe fn write(message: &mut msghdr, receive_control: &ReceiveControl, ipv6: bool) {
     let mut room = Room { message, used: 0 };
+    if let Some((came, stamps)) = receive_control.came {
+        let time =
+            |fraction: u32| [came.as_secs().to_ne_bytes(), u64::from(fraction).to_ne_bytes()];
+        let (micros, nanos) = (time(came.subsec_micros()), time(came.subsec_nanos()));
+        if stamps.micros || stamps.nanos {
+            let (kind, value) = if stamps.nanos {
+                (libc::SO_TIMESTAMPNS, nanos)
+            } else {
+                (libc::SO_TIMESTAMP, micros)
+            };
+            // SAFETY: the caller's promise.
+            unsafe { room.put(SOL_SOCKET, kind, value.as_flattened()) };
+        }
+        if stamps.software {
+            // `struct scm_timestamping`: the software's time, and two of devices.
+            let value = [nanos.as_flattened(), &[0; 32]].concat();
+            // SAFETY: the caller's promise.
+            unsafe { room.put(SOL_SOCKET, libc::SO_TIMESTAMPING, &value) };
+        }
+    }
+    if let Some(unread) = receive_control.unread {
+        // SAFETY: the caller's promise.
+        unsafe { room.put(libc::IPPROTO_TCP, TCP_INQ, &unread.to_ne_bytes()) };
+    }
     if let Some(Arrival { address: IpAddr::V4(local), interface }) = receive_control.local {
         let local = local.octets();
         let info = [interface.to_ne_bytes(), local, local].concat();
@@ -195,7 +220,8 @@ mod tests {
     fn what_is_told_can_be_said() {
         let address = IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3));
         let local = Some(Arrival { address, interface: 7 });
-        let receive_control = ReceiveControl { local, local_v6: local, error_entry: None };
+        let receive_control =
+            ReceiveControl { local, local_v6: local, ..ReceiveControl::default() };
         let mut room = [0u8; 100];
         let mut message = message(&mut room);
         // SAFETY: room of ours.
@@ -248,7 +274,11 @@ mod tests {
             let said = Some(Said { kind: 3, code: 3, detail: 0, by: to.ip() });
             let error_entry = Some(ErrorEntry { to, errno: libc::ECONNREFUSED, said, info: 0 });
             let arrival = Arrival { address: to.ip(), interface: 1 };
-            let receive_control = ReceiveControl { local: Some(arrival), local_v6: None, error_entry };
+            let receive_control = ReceiveControl {
+                local: Some(arrival),
+                error_entry,
+                ..ReceiveControl::default()
+            };
             let mut bytes = [0xa5u8; 120];
             let mut message = message(&mut bytes[..room]);
             // SAFETY: room of ours.

@@ -36,7 +36,8 @@ impl Core {
                     self.connected(cookie, handle, outcome.err().map(errno::of_error));
                 }
                 Event::UdpRecv { cookie, data, peer, local } => {
-                    self.udp_received(cookie, Incoming { data, from: peer, local, elastic });
+                    let incoming = Incoming { data, from: peer, local, came: None, elastic };
+                    self.udp_received(cookie, incoming);
                 }
                 Event::UdpError { cookie, peer, said, data, .. } => {
                     self.udp_failed(cookie, peer, said, data);
@@ -246,11 +247,12 @@ impl Core {
         }
     }
 
-    fn udp_received(&mut self, port: Id, incoming: Incoming) {
+    fn udp_received(&mut self, port: Id, mut incoming: Incoming) {
         let Incoming { data, from, elastic, .. } = incoming;
         let Some(id) = self.choose_datagrams(port, from) else { return };
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let limit = socket.options.receive_buffer;
+        incoming.came = socket.options.stamps.any().then(clock::time_of_day);
         let Some(udp) = socket.datagrams() else { return };
         let foreign = udp.peer.is_some_and(|peer| peer != from);
         // A datagram without room is dropped, as on Linux.

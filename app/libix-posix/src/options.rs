@@ -9,6 +9,8 @@ pub const SEND_BUFFER: usize = 256 << 10;
 pub const SEND_BUFFER_MAX: usize = 4 << 20;
 /// Most bytes of unread datagrams, unless the program sets `SO_RCVBUF`.
 pub const RECEIVE_BUFFER: usize = 212_992;
+/// Linux's number of `TCP_INQ`, which the `libc` crate lacks; that of its control message too.
+pub const TCP_INQ: i32 = 36;
 /// Longest idle time before keepalive that the dataplane accepts, seconds.
 const KEEP_IDLE_MAX_S: u32 = 0x7fff;
 
@@ -75,8 +77,30 @@ pub struct Options {
     pub window_clamp: u32,
     /// `TCP_NOTSENT_LOWAT`; 0: none.
     pub unsent_low: u32,
+    /// `TCP_INQ`.
+    pub tells_unread: bool,
+    /// When received datagrams came.
+    pub stamps: Stamps,
     /// `SO_BINDTODEVICE`, if it names a device of the dataplane.
     pub device: Option<CString>,
+}
+
+/// Which control messages say when a datagram came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamps {
+    /// `SO_TIMESTAMP`.
+    pub micros: bool,
+    /// `SO_TIMESTAMPNS`.
+    pub nanos: bool,
+    /// `SO_TIMESTAMPING`, with the software's times of received packets.
+    pub software: bool,
+}
+
+impl Stamps {
+    /// Whether there is any.
+    pub fn any(self) -> bool {
+        self != Stamps::default()
+    }
 }
 
 /// Fields of the IP header that the program sets.
@@ -198,6 +222,8 @@ impl Default for Options {
             segment_bytes: 0,
             window_clamp: 0,
             unsent_low: 0,
+            tells_unread: false,
+            stamps: Stamps::default(),
             device: None,
         }
     }

@@ -1,8 +1,10 @@
 //! The calls that read: `read`, `recvmsg`, and all that come down to them. Errors are errnos.
+use crate::clock;
 use crate::error_queue::ErrorEntry;
 use crate::lock::lock;
 use crate::mem::{self, Scatter};
 use crate::ops::{self, Instead, Outcome, socket_of};
+use crate::options::Stamps;
 use crate::signals;
 use crate::slab::Id;
 use crate::socket::{Kind, Socket, charged};
@@ -11,6 +13,7 @@ use crate::stream::Phase;
 use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 /// The result of a call that receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +39,10 @@ pub struct ReceiveControl {
     pub local_v6: Option<Arrival>,
     /// `IP_RECVERR`.
     pub error_entry: Option<ErrorEntry>,
+    /// When the datagram came, since the epoch, and which control messages say so.
+    pub came: Option<(Duration, Stamps)>,
+    /// `TCP_INQ`: bytes that are still unread, and one for the end of the stream.
+    pub unread: Option<u32>,
 }
 
 /// Where a datagram arrived.
@@ -54,6 +61,7 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
     let id = socket_of(&core, fd)?;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let (ipv6, timeout) = (socket.ipv6, socket.options.receive_timeout);
+    let tells_unread = socket.options.tells_unread;
     let nonblocking = socket.nonblocking || flags & MSG_DONTWAIT != 0;
     let is_stream = match &socket.kind {
         Kind::Linux | Kind::Lost => return Err(Instead::Linux),
@@ -88,7 +96,14 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
     }
     let mut total = 0;
     let whole = flags & MSG_WAITALL != 0 && flags & MSG_PEEK == 0;
-    let mut attempt = |core: &mut Core| take_bytes(core, id, &mut to, flags, &mut total, whole);
+    let mut receive_control = ReceiveControl::default();
+    let mut attempt = |core: &mut Core| {
+        let done = take_bytes(core, id, &mut to, flags, &mut total, whole);
+        if tells_unread && let Some(stream) = core.sockets.get_mut(id).and_then(Socket::stream) {
+            receive_control.unread = Some(stream.unread() as u32 + u32::from(stream.eof));
+        }
+        done
+    };
     let done = match attempt(&mut core) {
         Some(done) => done,
         None if nonblocking => {
@@ -102,7 +117,7 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
         Err(errno) => return Err(errno.into()),
         Ok(()) => {}
     }
-    Ok(Received { bytes: total, ipv6, ..Received::default() })
+    Ok(Received { bytes: total, ipv6, receive_control, ..Received::default() })
 }
 
 /// Takes the oldest entry of the error queue.
@@ -204,6 +219,7 @@ fn take_datagram(
         errno => return Some(Err(errno)),
     }
     let (v4, v6) = (socket.options.packet_info, socket.options.packet_info_v6);
+    let stamps = socket.options.stamps;
     let Some(udp) = socket.datagrams() else { return Some(Err(libc::EBADF)) };
     let Some(first) = udp.inbox.front() else {
         return udp.read_shut.then(|| Ok(Received::default()));
@@ -231,7 +247,9 @@ fn take_datagram(
         receive_control: ReceiveControl {
             local: v4.then_some(arrival),
             local_v6: v6.then_some(arrival),
-            error_entry: None,
+            // As on Linux, one that came before the program asked has the time when it is read.
+            came: stamps.any().then(|| (first.came.unwrap_or_else(clock::time_of_day), stamps)),
+            ..ReceiveControl::default()
         },
     };
     if flags & MSG_PEEK == 0 {

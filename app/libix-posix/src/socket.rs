@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 /// A listening socket.
 pub struct Listener {
@@ -36,6 +37,8 @@ pub struct Incoming {
     pub from: SocketAddr,
     /// The local address that it was sent to.
     pub local: IpAddr,
+    /// When it came, since the epoch; `None`: its socket did not ask.
+    pub came: Option<Duration>,
     /// The elastic thread that it came in on.
     pub elastic: usize,
 }

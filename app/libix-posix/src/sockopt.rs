@@ -3,7 +3,7 @@
 //! options and values there are, and keeps them. Those that IX acts on are noted here as well.
 use crate::lock::lock;
 use crate::ops::{self, Instead, Outcome, socket_of};
-use crate::options::MtuDiscovery;
+use crate::options::{MtuDiscovery, Stamps, TCP_INQ};
 use crate::slab::Id;
 use crate::socket::{Kind, Socket, Under};
 use crate::state::Core;
@@ -136,7 +136,7 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
     let mut core = lock();
     let Ok(id) = socket_of(&core, fd) else { return };
     let Some(socket) = core.sockets.get_mut(id) else { return };
-    let is_linux = socket.is_linux();
+    let (is_linux, is_tcp) = (socket.is_linux(), socket.is_tcp());
     let options = &mut socket.options;
     let mut tell = false;
     match (level, name) {
@@ -179,9 +179,20 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
                 udp.errors.clear();
             }
         }
+        (SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING)
+            if !is_tcp =>
+        {
+            let wants = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
+            options.stamps = Stamps {
+                micros: read(libc::SO_TIMESTAMP) != 0,
+                nanos: read(libc::SO_TIMESTAMPNS) != 0,
+                software: read(libc::SO_TIMESTAMPING) & wants == wants,
+            };
+        }
+        (IPPROTO_TCP, TCP_INQ) => options.tells_unread = read(name) != 0,
         _ if wants_control_messages(level, name) && !is_linux => {
-            let text = "datagrams of IX have no control messages but those of IP_PKTINFO and \
-                        IP_RECVERR; configure the program without others";
+            let text = "sockets of IX have no control messages but those of IP_PKTINFO, IP_RECVERR \
+                        and TCP_INQ, and for UDP SO_TIMESTAMP; configure the program without others";
             log::once(log::Once::Control, text);
         }
         (IPPROTO_IP, libc::IP_MTU_DISCOVER) => {
@@ -257,6 +268,9 @@ fn wants_control_messages(level: i32, name: i32) -> bool {
 
 /// Linux's number, which the `libc` crate lacks.
 const TCP_NOTSENT_LOWAT: i32 = 25;
+/// Bits of `SO_TIMESTAMPING`: stamp received packets, and tell such stamps.
+const SOF_TIMESTAMPING_RX_SOFTWARE: i32 = 1 << 3;
+const SOF_TIMESTAMPING_SOFTWARE: i32 = 1 << 4;
 
 /// `getsockopt` of options that IX knows better. `None`: the Linux socket has the value.
 pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {

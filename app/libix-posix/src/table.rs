@@ -35,8 +35,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "recvmsg with control messages",
-        "IP_PKTINFO and IPV6_RECVPKTINFO with the number of the device's Linux interface in the program's network namespace (0 for a memif, which has none); MSG_ERRQUEUE with the ICMP error, its sender, and the bytes of the datagram that it quotes (64 messages a socket; of a connection only what ended the attempt, without bytes). Other control messages are not delivered; the log says so once",
-        "corners packet_info, refused, complaints",
+        "IP_PKTINFO and IPV6_RECVPKTINFO with the number of the device's Linux interface in the program's network namespace (0 for a memif, which has none); MSG_ERRQUEUE with the ICMP error, its sender, and the bytes of the datagram that it quotes (64 messages a socket; of a connection only what ended the attempt, without bytes). SO_TIMESTAMP, SO_TIMESTAMPNS and SO_TIMESTAMPING's software times of received datagrams: when the cycle found them; TCP_INQ. Other control messages (timestamps of a connection, IP_RECVTTL, IP_RECVTOS) are not delivered; the log says so once",
+        "corners packet_info, refused, complaints, stamps, left",
     ),
     (
         "sendmsg with control messages",

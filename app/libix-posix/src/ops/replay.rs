@@ -1,5 +1,5 @@
 //! Setting the program's options on the Linux socket under a descriptor, once there is one.
-use crate::options::Options;
+use crate::options::{Options, TCP_INQ};
 use crate::real;
 use crate::socket::Socket;
 use ix_abi::Congestion;
@@ -61,6 +61,7 @@ pub fn replay(socket: &Socket) {
     if socket.is_tcp() {
         flag(IPPROTO_TCP, TCP_NODELAY, options.no_delay);
         flag(IPPROTO_TCP, TCP_CORK, options.cork);
+        flag(IPPROTO_TCP, TCP_INQ, options.tells_unread);
         for (name, value, default) in [
             (TCP_KEEPIDLE, options.keep_idle_s, default.keep_idle_s),
             (TCP_KEEPINTVL, options.keep_interval_s, default.keep_interval_s),

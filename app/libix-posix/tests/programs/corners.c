@@ -1579,6 +1579,7 @@ int main(int argc, char **argv)
         {"drips", drips},             {"files", files},           {"cancels", cancels},
         {"many", many},               {"negotiated", negotiated},
         {"nagle", nagle},             {"addressed", addressed},
+        {"stamps", stamps},           {"left", left},
         {"outlived", outlived},       {"partly", partly},
     };
     /* Cases that only some Linux kernels can run are named on the command line. */

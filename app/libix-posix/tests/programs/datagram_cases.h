@@ -1,6 +1,99 @@
 /* Cases of `corners` about fields of the IP header, and about datagrams that do not arrive. */
 #include <linux/errqueue.h>
 
+static long real_ms(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
+    return time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+/* Receives a datagram or a part of a stream, and says which control messages tell when it came,
+ * and how much is left. */
+static void say_stamps(int fd, long not_before)
+{
+    char room[200];
+    struct iovec piece = {buffer, 4};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room,
+                             .msg_controllen = sizeof room};
+    SAY(recvmsg(fd, &message, 0));
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    for (; head; head = CMSG_NXTHDR(&message, head)) {
+        printf("  level %d type %d len %d", head->cmsg_level, head->cmsg_type, (int)head->cmsg_len);
+        if (head->cmsg_level == SOL_SOCKET) {
+            long *times = (void *)CMSG_DATA(head), per_ms = 1000000;
+            if (head->cmsg_type == SO_TIMESTAMP)
+                per_ms = 1000;
+            long ms = times[0] * 1000 + times[1] / per_ms;
+            /* Its coming ended a wait, which 200 ms of sleep followed. */
+            printf(" %d", ms >= not_before && ms <= real_ms() - 190);
+            if (head->cmsg_type == SO_TIMESTAMPING)
+                printf(" %ld %ld %ld %ld", times[2], times[3], times[4], times[5]);
+        } else if (head->cmsg_level == IPPROTO_TCP) {
+            printf(" %d", *(int *)CMSG_DATA(head));
+        }
+        puts("");
+    }
+}
+
+/* When datagrams came. */
+static void stamps(void)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM, 0), none = 0, one = 1, value;
+    socklen_t len = sizeof value;
+    struct sockaddr_in at = address("0.0.0.0", 7779);
+    SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
+    tell("udp 7779");
+    static const int steps[][2] = {
+        {SO_TIMESTAMP, 1}, {SO_TIMESTAMPNS, 1}, {SO_TIMESTAMPING, 8 | 16}, {SO_TIMESTAMPNS, 0},
+        {SO_TIMESTAMPING, 16}, {SO_TIMESTAMPING, 8 | 16}, {SO_TIMESTAMP, 1}, {SO_TIMESTAMPING, 0},
+        {SO_TIMESTAMP, 0},
+    };
+    static const int names[] = {SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING};
+    for (unsigned s = 0; s < sizeof steps / sizeof steps[0]; s++) {
+        SAY(setsockopt(fd, SOL_SOCKET, steps[s][0], &steps[s][1], sizeof one));
+        /* Linux begins to take times a little later. */
+        sleep_ms(100);
+        for (int n = 0; n < 3; n++) {
+            SAY(getsockopt(fd, SOL_SOCKET, names[n], &value, &len));
+            SAY(value);
+        }
+        /* The time of its coming, not of its reading. */
+        long before = real_ms();
+        tell("usend 5");
+        SAY(soon(fd, POLLIN));
+        sleep_ms(200);
+        if (steps[s][0] != SO_TIMESTAMPING || steps[s][1] != 16)
+            say_stamps(fd, before);
+        else
+            SAY(recv(fd, buffer, 5, 0));
+    }
+    close(fd);
+    tell("uclose");
+}
+
+/* TCP_INQ: how much is left to read. */
+static void left(void)
+{
+    int fd = accepted(), one = 1, two = 2, value = 9;
+    socklen_t len = sizeof value;
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_INQ, &two, sizeof two));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_INQ, &one, sizeof one));
+    SAY(getsockopt(fd, IPPROTO_TCP, TCP_INQ, &value, &len));
+    SAY(value);
+    tell("send 10");
+    soon(fd, POLLIN);
+    say_stamps(fd, 0);
+    tell("shut 1");
+    sleep_ms(50);
+    say_stamps(fd, 0);
+    say_stamps(fd, 0);
+    say_stamps(fd, 0);
+    say_stamps(fd, 0);
+    close(fd);
+    tell("close");
+}
+
 /* IP_TTL and IP_TOS of both kinds of sockets. */
 static void marks(void)
 {
