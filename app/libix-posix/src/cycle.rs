@@ -56,6 +56,8 @@ pub fn run(
     let wait = if own.deferred.is_empty() { wait } else { at_most(wait, DEFERRED_US) };
     let watches_other = own.watched != linux;
     own.watched = linux;
+    // A handler that forks before the role is free again would wait for it for ever.
+    let hold = signals::hold();
     drop(core);
     let events = signals::inside(index, |may_wait| {
         if watches_other {
@@ -84,6 +86,11 @@ pub fn run(
         && let Some(wake_fd) = core.elastic_threads[index].helper_sleeps.take()
     {
         core.wake(wake_fd);
+    }
+    if signals::are_kept() {
+        drop(core);
+        drop(hold);
+        core = lock();
     }
     let end = match events {
         0 if kicked => CycleEnd::Kicked,

@@ -138,6 +138,11 @@ impl Drop for Hold {
     }
 }
 
+/// Whether handlers of the program wait on this thread.
+pub fn are_kept() -> bool {
+    OWN.with(|own| own.waits.load(Ordering::Relaxed))
+}
+
 /// The thread id of the calling thread.
 fn tid_of(own: &Own) -> i32 {
     if own.tid.get() == 0 {
@@ -154,13 +159,14 @@ pub fn forked() {
 }
 
 /// Runs `visit` inside an elastic thread. Its argument is false if a handler has run on this thread
-/// since [`reset`]; then it must not sleep.
+/// since [`reset`], or waits for the end of a [`Hold`]; then it must not sleep.
 pub fn inside<R>(elastic: usize, visit: impl FnOnce(bool) -> R) -> R {
     OWN.with(|own| {
         // Only handlers on this thread look for its id, so only the compiler's order matters.
         INSIDE[elastic].store(tid_of(own), Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        let result = visit(own.interrupted.get() == 0);
+        let may_wait = own.interrupted.get() == 0 && !own.waits.load(Ordering::Relaxed);
+        let result = visit(may_wait);
         compiler_fence(Ordering::SeqCst);
         INSIDE[elastic].store(0, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);

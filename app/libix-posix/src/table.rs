@@ -104,7 +104,7 @@ pub const TABLE: &[Row] = &[
     (
         "sigaction, signal",
         "handlers wait until the thread is out of the dataplane; EINTR and SA_RESTART as on Linux",
-        "corners interrupts",
+        "corners interrupts, handlers",
     ),
     (
         "pthread_cancel, pthread_setcanceltype",

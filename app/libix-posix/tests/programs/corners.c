@@ -1512,6 +1512,41 @@ static void interrupts(void)
     close(fd);
 }
 
+static void forks(int signal)
+{
+    caught = signal;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    waitpid(child, NULL, 0);
+}
+
+/* A handler that forks, as PostgreSQL's does, while the thread waits for its sockets. */
+static void handlers(void)
+{
+    int fd = accepted(), set = epoll_create1(0);
+    struct itimerval once = {.it_value.tv_usec = 30000};
+    struct epoll_event event = {EPOLLIN, {0}};
+    struct sigaction action = {.sa_handler = forks};
+    epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+    sigaction(SIGALRM, &action, NULL);
+    for (int i = 0; i < 3; i++) {
+        INTERRUPTED(recv(fd, buffer, 1, 0));
+        INTERRUPTED(ready(fd, POLLIN, -1));
+        INTERRUPTED(epoll_wait(set, &event, 1, 5000));
+        fd_set read;
+        FD_ZERO(&read);
+        FD_SET(fd, &read);
+        INTERRUPTED(select(fd + 1, &read, NULL, NULL, NULL));
+    }
+    tell("send 1");
+    SAY(recv(fd, buffer, 1, 0));
+    signal(SIGALRM, SIG_DFL);
+    close(set);
+    close(fd);
+    tell("close");
+}
+
 static void exhaustion(void)
 {
     /* No descriptor is left. */
@@ -1580,6 +1615,7 @@ int main(int argc, char **argv)
         {"many", many},               {"negotiated", negotiated},
         {"nagle", nagle},             {"addressed", addressed},
         {"stamps", stamps},           {"left", left},
+        {"handlers", handlers},
         {"outlived", outlived},       {"partly", partly},
     };
     /* Cases that only some Linux kernels can run are named on the command line. */
