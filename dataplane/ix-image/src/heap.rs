@@ -13,6 +13,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Address space. Memory is committed when it is used.
 const REGION_BYTES: usize = 16 << 30;
+/// What is tried in this order where a limit (`RLIMIT_AS`) leaves no more.
+const SMALLER_REGIONS: [usize; 2] = [1 << 30, 64 << 20];
 /// Memory is committed in steps of this, so that it can be backed by 2 MB pages.
 const COMMIT_BYTES: usize = 2 << 20;
 /// Bytes in front of each payload.
@@ -100,10 +102,13 @@ impl Blocks {
     #[cold]
     fn take_fresh(&mut self, bytes: usize) -> Option<Block> {
         if self.end == 0 {
-            let start = sys::map(REGION_BYTES, libc::PROT_NONE).ok()? as usize;
+            let sizes = [REGION_BYTES].into_iter().chain(SMALLER_REGIONS);
+            let reserve = |bytes| sys::map(bytes, libc::PROT_NONE).ok().map(|at| (at, bytes));
+            let (start, region_bytes) = sizes.into_iter().find_map(reserve)?;
+            let start = start as usize;
             self.fresh = start.next_multiple_of(COMMIT_BYTES);
             self.committed = self.fresh;
-            self.end = start + REGION_BYTES;
+            self.end = start + region_bytes;
         }
         let after = self.fresh.checked_add(bytes)?;
         if after > self.committed {
