@@ -4,7 +4,8 @@ use ix_nic::{DeviceKind, XdpMode, memif};
 use std::fmt;
 use std::str::FromStr;
 
-/// A device as the user writes it. [`DeviceKind`] has the text of each kind.
+/// A device as the user writes it. [`DeviceKind`] has the text of each kind; an interface's name
+/// alone is an AF_XDP device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSpec {
     /// An Ethernet link to the Linux stack of this machine.
@@ -102,8 +103,12 @@ impl FromStr for DeviceSpec {
 
     fn from_str(spec: &str) -> Result<DeviceSpec, SpecError> {
         let error = |reason| SpecError { spec: spec.to_owned(), reason };
-        let (kind, rest) = spec.split_once(':').ok_or_else(|| error(Reason::Kind))?;
-        let kind = DeviceKind::from_name(kind).ok_or_else(|| error(Reason::Kind))?;
+        let head = spec.split(',').next().unwrap_or_default();
+        let (kind, rest) = match spec.split_once(':') {
+            Some((kind, rest)) if head.contains(':') => (DeviceKind::from_name(kind), rest),
+            _ => (is_interface_name(head).then_some(DeviceKind::Afxdp), spec),
+        };
+        let kind = kind.ok_or_else(|| error(Reason::Kind))?;
         if kind == DeviceKind::Memif {
             let memif = rest.parse().map_err(|e| error(Reason::Memif(e)))?;
             return Ok(DeviceSpec::Memif(memif));
@@ -167,7 +172,11 @@ impl fmt::Display for SpecError {
         match &self.reason {
             Reason::Kind => {
                 let forms = DeviceKind::ALL.map(DeviceKind::short_form);
-                write!(f, "no such kind of device; write one of {}", forms.join(", "))
+                write!(
+                    f,
+                    "no such kind of device; write an interface's name, or one of {}",
+                    forms.join(", ")
+                )
             }
             Reason::Memif(e) => e.fmt(f),
             Reason::Name => {
@@ -234,6 +243,8 @@ mod tests {
         let text = "tap:t,queues=2,offloads=off,mac=02:00:00:00:00:fe";
         assert_eq!(text.parse(), Ok(plain.clone()));
         assert_eq!(plain.to_string().parse(), Ok(plain));
+        assert_eq!("eth1".parse(), Ok(xdp(1, XdpMode::Auto)));
+        assert_eq!("eth1,queues=2,mode=copy".parse(), Ok(xdp(2, XdpMode::Copy)));
         let text = "afxdp:eth1,queues=2,mode=generic";
         assert_eq!(text.parse(), Ok(xdp(2, XdpMode::Generic)));
         assert_eq!(xdp(2, XdpMode::Generic).to_string(), text);
@@ -268,9 +279,11 @@ mod tests {
     #[test]
     fn refuses_in_one_line_that_says_what_to_write() {
         for (spec, says) in [
-            ("", "write one of tap:NAME, afxdp:IFNAME, memif:PATH"),
-            ("eth0", "write one of tap:NAME"),
-            ("dpdk:0", "write one of tap:NAME"),
+            ("", "one of tap:NAME, afxdp:IFNAME, memif:PATH"),
+            ("a-name-far-too-long", "write an interface's name, or one of tap:NAME"),
+            ("/run/link.memif", "one of tap:NAME"),
+            ("dpdk:0", "one of tap:NAME"),
+            ("eth0,mac=02:00:00:00:00:01", "unknown option"),
             ("tap:", "1 to 15 characters"),
             ("tap:a-name-far-too-long", "1 to 15 characters"),
             ("tap:a b", "1 to 15 characters"),
