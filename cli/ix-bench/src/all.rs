@@ -1,8 +1,8 @@
 //! `ix bench all`: every benchmark, one after another, each with its results in a file.
 use super::{choose_device, installed, rates, run};
 use crate::args::{AllArgs, BenchArgs, Device, RatesArgs, ReportArgs};
+use ix_report::output::OutputArgs;
 use ix_report::problem::{Problem, Result};
-use ix_report::report::write_json;
 use std::time::{Duration, Instant};
 
 /// The benchmarks in order, each with its share of the whole time.
@@ -42,13 +42,14 @@ pub fn main(args: &AllArgs) -> Result<()> {
         }
         let file = args.dir.join(format!("{name}.json"));
         let outcome = match *name {
-            "rates" => {
-                rates::main(&RatesArgs { only: Vec::new(), quick: args.quick, json: Some(file) })
-            }
+            "rates" => rates::main(&RatesArgs {
+                only: Vec::new(),
+                quick: args.quick,
+                output: OutputArgs::to_file(file),
+            }),
             _ => run(name, &bench_args(args), device, command(name, args)).and_then(|mut r| {
                 r.notes.extend(why.clone());
-                r.publish(None)?;
-                write_json(&file, &r.to_json())
+                r.publish(&OutputArgs::to_file(file))
             }),
         };
         if let Err(problem) = outcome {

@@ -2,6 +2,7 @@
 use clap::{Args, ValueEnum};
 use ix_proto::device::DeviceKind;
 use ix_report::domain::Domain;
+use ix_report::output::OutputArgs;
 use std::path::PathBuf;
 
 /// Kinds of device that a benchmark can use.
@@ -63,9 +64,9 @@ pub struct ModelArgs {
     /// No effect here: virtual time is already fast
     #[arg(long, hide = true)]
     pub quick: bool,
-    /// Also write the results to this file as JSON (`-`: standard output)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where the results go
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// What the controller of `ix bench dynamic` drives.
@@ -106,7 +107,7 @@ pub struct DynamicArgs {
 /// Flags of `ix bench report`.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
-    /// Files written by benchmarks with --json, or folders of them (default: target/bench)
+    /// Files written by benchmarks with --output, or folders of them (default: target/bench)
     #[arg(value_name = "FILES")]
     pub files: Vec<PathBuf>,
     /// Write the page to this file
@@ -198,9 +199,9 @@ pub struct BenchArgs {
     /// Fewer points and short runs
     #[arg(long)]
     pub quick: bool,
-    /// Also write the results to this file as JSON (`-`: standard output)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where the results go
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Parses a number of processes, at most as many as a shared interface has ports for.
@@ -218,9 +219,9 @@ pub struct RatesArgs {
     /// Short runs
     #[arg(long)]
     pub quick: bool,
-    /// Also write the results to this file as JSON (`-`: standard output)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where the results go
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Flags of `ix bench gate`.
@@ -232,9 +233,9 @@ pub struct GateArgs {
     /// Short runs
     #[arg(long)]
     pub quick: bool,
-    /// Also write the results to this file as JSON (`-`: standard output)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where the results go
+    #[command(flatten)]
+    pub output: OutputArgs,
     /// Only time socket calls against this `ix-echo` (the part that runs under `ix run`)
     #[arg(long, value_name = "ADDR", hide = true)]
     pub calls_to: Option<std::net::SocketAddr>,

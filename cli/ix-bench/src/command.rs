@@ -2,11 +2,11 @@
 use crate::args::{AllArgs, BenchArgs, DynamicArgs, GateArgs, ModelArgs, RatesArgs, ReportArgs};
 use clap::Subcommand;
 
-const REPORT_HELP: &str = "Reads result files of benchmarks (--json) and writes one HTML page: figures, \
+const REPORT_HELP: &str = "Reads result files of benchmarks (--output) and writes one HTML page: figures, \
     tables, the machine, each command, and the papers' results beside ours. The page needs only a \
     browser.\n\n\
     Examples:\n  \
-    ix bench echo --quick --json echo.json && ix bench report echo.json\n  \
+    ix bench echo --quick --output echo.json && ix bench report echo.json\n  \
     ix bench report target/bench -o report.html";
 
 /// The benchmarks.

@@ -62,7 +62,7 @@ struct Dynamic {
 pub fn main(args: &DynamicArgs) -> Result<()> {
     let policies = args.policy.iter().map(|name| policy(name)).collect::<Result<Vec<_>>>()?;
     let patterns = args.pattern.iter().map(|name| pattern(name)).collect::<Result<Vec<_>>>()?;
-    measure(&patterns, &policies, args.model.seed).publish(args.model.json.as_deref())
+    measure(&patterns, &policies, args.model.seed).publish(&args.model.output)
 }
 
 /// Finds a built-in policy, or reads a file.

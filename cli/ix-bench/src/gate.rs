@@ -8,7 +8,7 @@ use crate::args::{Device, GateArgs};
 use crate::samples::{percentiles, row};
 use ix_report::machine::Machine;
 use ix_report::problem::{Problem, Result};
-use ix_report::report::{layout, own_command, write_json};
+use ix_report::report::{layout, own_command};
 use ix_report::wall::{attacker, has_keys};
 use ix_sys::{Responder, cpu, event};
 use serde_json::{Map, Value, json};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::hint::black_box;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -257,14 +257,9 @@ fn publish(args: &GateArgs, rows: &[Value], notes: &[String]) -> Result<()> {
         "notes": notes,
         "command": own_command(),
     });
-    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
-    if to_stdout {
-        println!("{report:#}");
-        return Ok(());
-    }
-    println!("{}\n\n{}", machine.summary(), table(rows));
-    notes.iter().for_each(|note| println!("{note}"));
-    args.json.as_deref().map_or(Ok(()), |path| write_json(path, &report))
+    let mut text = format!("{}\n\n{}\n", machine.summary(), table(rows));
+    notes.iter().for_each(|note| text += &format!("{note}\n"));
+    args.output.publish(&text, || report)
 }
 
 fn table(rows: &[Value]) -> String {

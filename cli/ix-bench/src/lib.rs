@@ -91,7 +91,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
     let (device, why) = choose_device(args.device.or(usual))?;
     let mut report = run(name, args, device, own_command())?;
     report.notes.extend(why);
-    report.publish(args.json.as_deref())
+    report.publish(&args.output)
 }
 
 /// Benchmarks that measure programs in one domain only.

@@ -2,10 +2,10 @@
 use ix_controller::Configuration;
 use ix_model::space;
 use ix_report::machine::Machine;
+use ix_report::output::OutputArgs;
 use ix_report::problem::Result;
-use ix_report::report::{layout, now_utc, own_command, write_json};
+use ix_report::report::{layout, now_utc, own_command};
 use serde_json::{Map, Value, json};
-use std::path::Path;
 
 /// Results of a benchmark on the model.
 pub struct Results {
@@ -23,7 +23,7 @@ pub struct Results {
 
 impl Results {
     /// Prints the tables, and writes the JSON if it was asked for.
-    pub fn publish(&self, json: Option<&Path>) -> Result<()> {
+    pub fn publish(&self, output: &OutputArgs) -> Result<()> {
         let mut text = String::new();
         for (heading, lines) in &self.tables {
             text += &format!("\n{heading}\n{}", layout(lines));
@@ -32,21 +32,7 @@ impl Results {
         for note in &self.notes {
             text += &format!("  {note}\n");
         }
-        match json {
-            Some(path) if path.as_os_str() == "-" => {
-                eprint!("{text}");
-                println!("{:#}", self.to_json());
-                Ok(())
-            }
-            Some(path) => {
-                print!("{text}");
-                write_json(path, &self.to_json())
-            }
-            None => {
-                print!("{text}");
-                Ok(())
-            }
-        }
+        output.publish(&text, || self.to_json())
     }
 
     fn to_json(&self) -> Value {

@@ -17,7 +17,7 @@ struct Frontier {
 
 /// Computes all configurations and prints.
 pub fn main(args: &ModelArgs) -> Result<()> {
-    run(args.seed).publish(args.json.as_deref())
+    run(args.seed).publish(&args.output)
 }
 
 /// The results.

@@ -218,9 +218,12 @@ pub struct LoadArgs {
     /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Also write the result to this file as JSON (`-`: standard output)
-    #[arg(long, value_name = "FILE")]
+    /// Print the result as JSON on standard output. `--json FILE` is the same as `--output FILE`
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
+    /// Also write the result to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
     /// Print no progress
     #[arg(short, long)]
     pub quiet: bool,

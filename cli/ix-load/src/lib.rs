@@ -65,7 +65,7 @@ pub struct Dataplane {
 
 /// Parses a command line, with the program's name first; ends the process if it is wrong.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Command {
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = json_before_target(arguments.into_iter().collect());
     let rest = arguments.get(1..).unwrap_or_default().to_vec();
     if rest.first().is_some_and(|word| word == "agent") {
         let args = AgentArgs::parse_from(&rest);
@@ -83,6 +83,22 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Command {
     }
 }
 
+/// `--json` may have a file's name behind it, or none: a target is none.
+fn json_before_target(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let is_target = |word: &OsString| {
+        let text = word.to_string_lossy();
+        text.parse::<std::net::SocketAddr>().is_ok()
+            || text.split_once(':').is_some_and(|(host, port)| {
+                !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok()
+            })
+    };
+    let pair = arguments.windows(2).position(|pair| pair[0] == "--json" && is_target(&pair[1]));
+    if let Some(at) = pair {
+        arguments[at].push("=-");
+    }
+    arguments
+}
+
 /// Whether this process already has a dataplane.
 fn on_dataplane() -> bool {
     libix::raw::Process::find().is_ok()
@@ -90,15 +106,25 @@ fn on_dataplane() -> bool {
 
 /// Runs a load in this process. `machine` describes the machine for the result.
 pub fn load(args: LoadArgs, machine: &dyn Fn() -> Value) -> ExitCode {
+    let is_json = args.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let planned = plan::Plan::new(args).map_err(|e| (STATUS_USAGE, e));
     let done = planned.and_then(|plan| run::run(plan, machine).map_err(|e| (STATUS_FAILED, e)));
     match done {
         Ok(status) => ExitCode::from(status),
         Err((status, error)) => {
-            eprintln!("ix load: {error:#}");
+            match is_json {
+                true => eprintln!("{}", error_json(&error)),
+                false => eprintln!("ix load: {error:#}"),
+            }
             ExitCode::from(status)
         }
     }
+}
+
+/// What `--json` prints of an error, on standard error, as the other commands of ix do.
+fn error_json(error: &anyhow::Error) -> Value {
+    let why: Vec<String> = error.chain().skip(1).map(ToString::to_string).collect();
+    serde_json::json!({ "error": error.to_string(), "why": why.join(": "), "mend": "" })
 }
 
 /// Serves masters in this process.
@@ -108,6 +134,29 @@ pub fn agent(args: &AgentArgs) -> ExitCode {
         Err(error) => {
             eprintln!("ix load agent: {error:#}");
             ExitCode::from(STATUS_FAILED)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_takes_a_file_but_no_target() {
+        for (line, json) in [
+            ("x 10.0.0.2:7", None),
+            ("x 10.0.0.2:7 --json", Some("-")),
+            ("x --json 10.0.0.2:7", Some("-")),
+            ("x --json localhost:7", Some("-")),
+            ("x --json [::1]:7", Some("-")),
+            ("x 10.0.0.2:7 --json -q", Some("-")),
+            ("x 10.0.0.2:7 --json -", Some("-")),
+            ("x 10.0.0.2:7 --json results", Some("results")),
+        ] {
+            let words = json_before_target(line.split(' ').map(OsString::from).collect());
+            let args = LoadArgs::try_parse_from(words).unwrap_or_else(|e| panic!("{line}: {e}"));
+            assert_eq!(args.json.as_deref(), json.map(std::path::Path::new), "{line}");
         }
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use ix_programs::threads::Place;
 use serde_json::{Value, json};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -205,14 +205,15 @@ pub fn conclude(
             .context(format!("no request to {} got a reply", plan.args.target)));
     }
     let summary = collected.summary();
-    let to_stdout = plan.args.json.as_deref() == Some(Path::new("-"));
-    if !to_stdout {
+    let places: Vec<&PathBuf> =
+        [&plan.args.json, &plan.args.output].into_iter().flatten().collect();
+    if !places.iter().any(|path| path.as_os_str() == "-") {
         print!("{}", report::table(&summary));
     }
     for line in collected.remarks() {
         eprintln!("ix load: {line}");
     }
-    if let Some(path) = &plan.args.json {
+    if !places.is_empty() {
         let command: Vec<String> = std::env::args().collect();
         let object = json!({
             "bench": "load",
@@ -220,7 +221,7 @@ pub fn conclude(
             "command": command.join(" "),
             "rows": collected.rows(),
         });
-        write_json(path, &object)?;
+        places.iter().try_for_each(|path| write_json(path, &object))?;
     }
     if let Some(error) = &failed {
         eprintln!("ix load: {error:#}");

@@ -8,6 +8,7 @@ pub mod cost;
 pub mod cost_sample;
 pub mod domain;
 pub mod machine;
+pub mod output;
 pub mod report;
 pub mod wall;
 

@@ -1,10 +1,10 @@
 //! Results: medians, the table on the terminal, and the JSON object.
 use crate::domain::Domain;
 use crate::machine::Machine;
-use crate::problem::{Problem, Result};
+use crate::output::OutputArgs;
+use crate::problem::Result;
 use ix_sys::clock::{self, DateTime};
 use serde_json::{Map, Value, json};
-use std::path::Path;
 
 /// Possible figures of a point, in the table's order: key, heading, decimals.
 const FIGURES: [(&str, &str, usize); 63] = [
@@ -284,24 +284,14 @@ impl Report {
     }
 
     /// Prints the table, and writes the JSON if it was asked for.
-    pub fn publish(&self, json: Option<&Path>) -> Result<()> {
-        let to_stdout = json.is_some_and(|path| path.as_os_str() == "-");
+    pub fn publish(&self, output: &OutputArgs) -> Result<()> {
         let text = format!(
             "\n{}\n{}\n{}",
             self.machine.summary(),
             self.to_table(),
             self.notes.iter().map(|note| format!("  {note}\n")).collect::<String>()
         );
-        if to_stdout {
-            eprint!("{text}");
-            println!("{:#}", self.to_json());
-            return Ok(());
-        }
-        print!("{text}");
-        match json {
-            Some(path) => write_json(path, &self.to_json()),
-            None => Ok(()),
-        }
+        output.publish(&text, || self.to_json())
     }
 }
 
@@ -314,13 +304,6 @@ pub fn own_command() -> String {
 pub fn now_utc() -> String {
     let DateTime { year, month, day, hour, minute, second } = clock::now_utc();
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-/// Writes a JSON file.
-pub fn write_json(path: &Path, value: &Value) -> Result<()> {
-    std::fs::write(path, format!("{value:#}\n")).map_err(|e| {
-        Problem::new(format!("cannot write {}", path.display()), e).mend("choose another file")
-    })
 }
 
 /// Formats columns as wide as their widest cell: the first two to the left, figures to the right.

@@ -6,15 +6,19 @@ use ix_ctl::ctl::args::CtlCommand;
 use ix_proto::config::WallPart;
 use ix_proto::device::DeviceKind;
 use ix_report::domain::Domain;
+use ix_report::output::OutputArgs;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane inside its process.\n\n\
     Examples:\n  \
-    ix run --nic afxdp:eth1 --addr 10.0.0.2/24 -- ix-echo 64 --port 7\n  \
-    ix run --nic tap:ix0,queues=2 --addr 10.0.0.2/24 --cpus 2,3 -- ix-echo 64\n  \
-    ix run --nic memif:/run/link.memif --addr 10.0.0.2/24 -- ix-echo 64\n  \
-    ix run -c ix.toml -- ix-echo 64\n\n\
+    ix run --nic eth1 --addr 10.0.0.2/24 memcached -p 11211\n  \
+    ix run --nic tap:ix0,queues=2 --addr 10.0.0.2/24 --cpus 2,3 ix-echo 64 --port 7\n  \
+    ix run --nic memif:/run/link.memif --addr 10.0.0.2/24 ix-echo 64\n  \
+    ix run -c ix.toml ix-echo 64\n\n\
+    Flags of `ix run` stand before PROGRAM. Everything behind it belongs to the program.\n\n\
+    The exit status is the program's, or 128 + N if signal N ended it; 125 if `ix run` itself \
+    failed, 126 if PROGRAM cannot be executed, 127 if there is no such program.\n\n\
     The configuration file keeps IX's names; flags override it:\n  \
     host_addr = \"10.0.0.2/24\"\n  gateway_addr = \"10.0.0.1\"\n  \
     devices = [\"afxdp:eth1\"]\n  cpu = [2, 3]\n  batch = 64\n  \
@@ -40,6 +44,20 @@ const DOCTOR_HELP: &str = "Tries everything that IX needs, in a network namespac
     nothing.\n\n\
     The exit status is 0 when `ix run` can work with at least one kind of device.";
 
+const COMPLETIONS_HELP: &str = "Prints a script that completes the commands and flags of ix in a \
+    shell.\n\n\
+    Examples:\n  \
+    ix completions bash > /usr/share/bash-completion/completions/ix\n  \
+    ix completions zsh > /usr/share/zsh/vendor-completions/_ix\n  \
+    ix completions fish > /usr/share/fish/vendor_completions.d/ix.fish\n  \
+    source <(ix completions bash)     # for this shell only";
+
+const MAN_HELP: &str = "Prints the man page of ix, or writes the pages of all commands, such as \
+    ix-run.1, and that of the configuration file, ix.toml.5.\n\n\
+    Examples:\n  \
+    ix man | man -l -\n  \
+    ix man /usr/local/share/man/man1";
+
 /// The whole command line.
 #[derive(Parser, Debug)]
 #[command(
@@ -51,7 +69,7 @@ const DOCTOR_HELP: &str = "Tries everything that IX needs, in a network namespac
         handed to the service, and its replies are sent, in one run to completion.\n\n\
         Start with `ix doctor` (what this machine can do) and `ix demo` (IX and Linux side by side).",
     after_help = "Exit status: 0 on success only; 2 for a wrong command line. `ix run` returns \
-        its program's status."
+        its program's status, and 125 for its own failures."
 )]
 pub struct Cli {
     /// The subcommand.
@@ -89,6 +107,12 @@ pub enum Command {
     /// Check what IX can use on this machine, and how to get what is missing
     #[command(long_about = DOCTOR_HELP)]
     Doctor(DoctorArgs),
+    /// Print the completions of a shell
+    #[command(long_about = COMPLETIONS_HELP)]
+    Completions(CompletionsArgs),
+    /// Print the man page of ix, or write those of all commands
+    #[command(long_about = MAN_HELP)]
+    Man(ManArgs),
     /// Attack the wall from inside a program, with and without the wall
     Attack(AttackArgs),
     /// Put load on a server and measure its latency, from Linux sockets or from a dataplane
@@ -139,7 +163,10 @@ pub enum Entry {
 /// The help of `--nic`.
 fn nic_help() -> String {
     let form = |kind: DeviceKind| format!("`{}{}`", kind.short_form(), kind.options());
-    format!("Device: {}; may be repeated", DeviceKind::ALL.map(form).join(" or "))
+    format!(
+        "Device: {}; an interface's name alone means `afxdp:`; may be repeated",
+        DeviceKind::ALL.map(form).join(" or ")
+    )
 }
 
 /// Flags of `ix run`.
@@ -189,6 +216,9 @@ pub struct RunArgs {
     /// When the program's socket calls go to IX
     #[arg(long, value_enum, default_value_t = Posix::Auto)]
     pub posix: Posix,
+    /// Fail, with exit status 125, if the program ends and never used IX
+    #[arg(long)]
+    pub require_ix: bool,
     /// Batch bound B: most packets in one cycle, 1 to 1024 (default: 64)
     #[arg(long, value_name = "B")]
     pub batch: Option<usize>,
@@ -221,16 +251,16 @@ pub struct RunArgs {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<String>,
     /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "PROGRAM [ARGS]")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM [ARGS]")]
     pub program: Vec<OsString>,
 }
 
 /// Flags of `ix demo`.
 #[derive(Args, Debug)]
 pub struct DemoArgs {
-    /// Also write the results to this file as JSON (`-`: standard output)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where the results go
+    #[command(flatten)]
+    pub output: OutputArgs,
     /// Length of one measurement
     #[arg(long, value_name = "T", default_value_t = 0.4)]
     pub seconds: f64,
@@ -272,6 +302,22 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Flags of `ix completions`.
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum, value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
+/// Flags of `ix man`.
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// Folder for the pages of all commands and of ix.toml; it is made if there is none
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
 }
 
 /// Arguments of a program inside `ix` that parses them itself.

@@ -22,5 +22,5 @@ pub fn main(args: &DemoArgs) -> Result<()> {
     let rows = measure(&lab, &plan, &all_setups(&lab), &mut notes)?;
     notes.push("the link and the namespaces are removed; `ix bench` measures more".to_owned());
     let (bench, command) = ("demo".to_owned(), own_command());
-    Report { bench, machine, rows, notes, command }.publish(args.json.as_deref())
+    Report { bench, machine, rows, notes, command }.publish(&args.output)
 }

@@ -8,12 +8,15 @@
 pub mod args;
 mod attack;
 mod attack_vnic;
+mod command_line;
 mod demo;
 pub mod doctor;
 mod image;
 mod isn_key;
 mod load;
+mod pages;
 mod posix;
+mod program_file;
 #[cfg(test)]
 mod reference_tests;
 mod run;
@@ -21,19 +24,50 @@ pub mod settings;
 mod share;
 
 use args::{Cli, Command};
-use clap::Parser;
-use ix_report::problem::Result;
+use command_line::Other;
+use ix_report::problem::{Problem, Result, STATUS_OWN_FAILURE};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Parses the command line and runs the subcommand.
+/// Reads the command line and runs the command.
 pub fn main() -> ExitCode {
-    match dispatch(Cli::parse()) {
-        Ok(code) => code,
-        Err(problem) => {
-            eprintln!("ix: {problem}");
-            ExitCode::from(problem.status())
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let problem = match command_line::read(&args) {
+        Ok(cli) => match dispatch(cli) {
+            Ok(code) => return code,
+            Err(problem) => problem,
+        },
+        Err(Other::Help(text)) => {
+            die_of_broken_pipes();
+            return print(&text, 0);
         }
+        Err(Other::Wrong(text, status)) => match command_line::wants_json(&args) {
+            true => command_line::as_problem(&text).with_status(status),
+            false => return print(&text, status),
+        },
+        Err(Other::Taught(problem)) => problem,
+    };
+    match command_line::wants_json(&args) {
+        true => eprintln!("{}", problem_json(&problem)),
+        false => eprintln!("ix: {problem}"),
     }
+    ExitCode::from(problem.status())
+}
+
+/// What clap says, on the output that it chooses.
+fn print(text: &clap::Error, status: u8) -> ExitCode {
+    // There is nobody to tell if this cannot be written.
+    let _ = text.print();
+    ExitCode::from(status)
+}
+
+/// What `--json` prints of a problem, on standard error.
+fn problem_json(problem: &Problem) -> serde_json::Value {
+    let (error, why) = match problem.what() {
+        "" => (problem.why(), ""),
+        what => (what, problem.why()),
+    };
+    serde_json::json!({ "error": error, "why": why, "mend": problem.what_mends() })
 }
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
@@ -43,7 +77,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         die_of_broken_pipes();
     }
     match cli.command {
-        Command::Run(args) => run::main(&args).map(ExitCode::from),
+        Command::Run(args) => run::main(&args)
+            .map(ExitCode::from)
+            .map_err(|problem| problem.or_status(STATUS_OWN_FAILURE)),
         Command::Demo(args) => demo::main(&args).map(done),
         Command::Bench(command) => ix_bench::main(&command).map(done),
         Command::Ctl(command) => ix_ctl::ctl::main(&command).map(done),
@@ -52,6 +88,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Pcap(args) => ix_ctl::pcap::main(&args).map(done),
         Command::Top(args) => ix_ctl::top::main(&args),
         Command::Doctor(args) => doctor::main(&args).map(done),
+        Command::Completions(args) => pages::completions(&args).map(done),
+        Command::Man(args) => pages::man(&args).map(done),
         Command::Attack(args) => attack::main(&args).map(done),
         Command::Load(args) => load::main(args.args),
         Command::Sim(args) => Ok(ix_sim::cli(args.args)),

@@ -93,6 +93,39 @@ pub fn preload(
         .map_err(|e| Problem::new("cannot pass the socket library to the program", e))
 }
 
+/// Whether a program cannot use IX, although its dataplane begins with it: it was not written for
+/// IX, and gets Linux's sockets.
+pub fn cannot_use(how: Posix, program: &Path) -> bool {
+    how == Posix::Off && matches!(look_at(program), Program::Dynamic | Program::Static)
+}
+
+/// What to say of a program that has ended and never used its dataplane.
+pub fn why_unused(how: Posix, program: &Path, settings: &Settings) -> Problem {
+    let addresses: Vec<String> = settings.addresses().iter().map(IpAddr::to_string).collect();
+    let addresses = addresses.join(", ");
+    let (why, mend) = match (how, look_at(program)) {
+        (Posix::Off, _) => {
+            ("--posix off gives it Linux's sockets".to_owned(), "leave --posix out".to_owned())
+        }
+        (Posix::Auto, Program::Native) => {
+            ("it was written for IX, and has not entered its dataplane".to_owned(), String::new())
+        }
+        (_, Program::Unknown) => (
+            "its file does not say what it is, so its sockets are Linux's".to_owned(),
+            "name the program itself, or use --posix on".to_owned(),
+        ),
+        _ => (
+            format!(
+                "it has waited for no socket on {addresses}: all of its sockets were on the \
+                 loopback or other addresses, it had none, or a program that it executed had them"
+            ),
+            "let it bind to that address or to the wildcard, and name the program itself"
+                .to_owned(),
+        ),
+    };
+    Problem::new("this program never used IX", why).mend(mend)
+}
+
 /// The dynamic loader ignores preloaded libraries when a program changes its user.
 fn refuse_other_identity(program: &Path) -> Result<()> {
     let Ok(metadata) = program.metadata() else { return Ok(()) };

@@ -8,9 +8,11 @@ const HEAD: &str = "# Command line
 
 Made from the code by `IX_BLESS=1 cargo test -p ix --lib reference`; do not edit.
 
-Exit status: 0 on success only; 2 for a wrong command line. `ix run` returns its program's status. An error is
-one line: what, why, and what to do. `ix sim`, `ix packets` and the programs inside `ix` (`ix echo`, `ix kv`,
-`ix httpd`, `ix background`) read their arguments themselves: ask them with `--help`.
+Exit status: 0 on success only; 2 for a wrong command line. `ix run` returns its program's status, 128 + N if signal N
+ended it; 125 for its own failures, 126 if the program cannot be executed, 127 if there is none. An error is one line:
+what, why, and what to do; with `--json` it is `{\"error\": …, \"why\": …, \"mend\": …}` on standard error. `ix sim`,
+`ix packets` and the programs inside `ix` (`ix echo`, `ix kv`, `ix httpd`, `ix background`) read their arguments
+themselves: ask them with `--help`.
 ";
 
 /// Tables of arguments, with the first command that has each.

@@ -5,6 +5,7 @@
 use crate::args::{Entry, ProgramUser, RunArgs};
 use crate::image::IMAGE;
 use crate::isn_key;
+use crate::program_file::find_program;
 use crate::settings::{Settings, vnic_refused};
 use ix_broker::group::{Bounds, Group};
 use ix_broker::link_rates::LinkRates;
@@ -22,8 +23,8 @@ use ix_proto::Config;
 use ix_proto::config::{WallPart, queues_max};
 use ix_proto::device::{NicInfo, NicKind};
 use ix_report::domain::Domain;
-use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
-use ix_report::report::write_json;
+use ix_report::output::write_json;
+use ix_report::problem::{Problem, Result};
 use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::process::{self, USERS_FOR_A_TIME};
 use ix_sys::{Interface, random};
@@ -31,8 +32,7 @@ use ix_vnic::VnicRules;
 use ix_wire::{IpAddr, ipv6};
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     // The program may be of the same user, and this process has what it must not have.
     process::forbid_tracing().map_err(|e| Problem::new("cannot protect the broker", e))?;
     process::hide_user().map_err(|e| Problem::new("cannot protect the broker", e))?;
-    let settings = Settings::from_args(args)?;
+    let settings = Settings::from_args(args).map_err(|problem| where_flags_stand(args, problem))?;
     if let Some(policy) = &args.policy {
         Embedded::check(policy, args.slo_us)?;
     }
@@ -58,6 +58,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     }
     has_descriptors(&program, &specs, settings.cpus().len())?;
     let Whom { user, mut root, own_user } = whom(wall, args.user)?;
+    let cannot_use = crate::posix::cannot_use(args.posix, &program);
+    let unused = crate::posix::why_unused(args.posix, &program, &settings);
     let preload = crate::posix::preload(args.posix, &program, &settings, wall, root.as_mut())?;
     let mut keys = Keys::random()?;
     let kept = ix_broker::control::folder().ok();
@@ -173,7 +175,28 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     if exit.is_crash() {
         eprintln!("ix: {name} crashed: {exit}{}", running.where_it_faulted(exit));
     }
+    if cannot_use || !running.has_begun() {
+        if args.require_ix {
+            return Err(unused);
+        }
+        eprintln!("ix: {unused}");
+    }
     Ok(exit.status())
+}
+
+/// A problem of settings, which may be that a flag stands behind the program.
+fn where_flags_stand(args: &RunArgs, problem: Problem) -> Problem {
+    let lacks = [
+        ("--nic", args.nic.is_empty()),
+        ("--addr", args.addr.is_none()),
+        ("--config", args.config.is_none()),
+    ];
+    let lacks: Vec<&str> = lacks.into_iter().filter(|(_, lacks)| *lacks).map(|(f, _)| f).collect();
+    let is_of_these = lacks.iter().any(|flag| problem.why().contains(flag));
+    match crate::command_line::behind_the_program(&args.program, &lacks) {
+        Some(mend) if is_of_these => problem.mend(mend),
+        _ => problem,
+    }
 }
 
 /// Bounds on the time that hardware threads take to wake; dropping this lifts them.
@@ -357,7 +380,7 @@ fn program_cpus(cpus: &[usize], wanted: Option<&str>) -> Result<Vec<usize>> {
         return Ok(if others.is_empty() { cpus.to_vec() } else { others });
     };
     let refused = |why: String| {
-        Problem::new(format!("cannot use --program-cpus {text}"), why)
+        Problem::new(format!("cannot use `--program-cpus {text}`"), why)
             .mend(format!("choose among {}", listed(&allowed)))
     };
     let wanted = ix_sys::cpu::parse_list(text).filter(|cpus| !cpus.is_empty());
@@ -394,20 +417,20 @@ fn device_specs(settings: &Settings) -> Result<Vec<DeviceSpec>> {
     let mut specs: Vec<DeviceSpec> = Vec::new();
     for text in &settings.devices {
         let says = text.split(',').any(|word| word.starts_with("queues="));
-        let spec: DeviceSpec = text.parse().map_err(|e| Problem::new("cannot use a device", e))?;
+        let what = format!("cannot use {}", settings.source.device(text));
+        let spec: DeviceSpec = text.parse().map_err(|e| Problem::new(&what, e))?;
         let spec = if says { Ok(spec) } else { spec.with_queues(threads) }.map_err(|most| {
             let why = format!("{threads} queues, one for each elastic thread, at most {most}");
-            Problem::new(format!("cannot use the device `{text}`"), why)
-                .mend("give fewer hardware threads with --cpus")
+            Problem::new(&what, why).mend("give fewer hardware threads with --cpus")
         })?;
         if spec.queues() != threads {
             let why = format!("it has {} queues for {threads} elastic threads", spec.queues());
-            return Err(Problem::new(format!("cannot use the device `{text}`"), why)
-                .mend(format!("use queues={threads}, or another --cpus")));
+            return Err(
+                Problem::new(&what, why).mend(format!("use queues={threads}, or another --cpus"))
+            );
         }
         if specs.iter().any(|other| other.name() == spec.name()) {
-            let why = "it is given twice";
-            return Err(Problem::new(format!("cannot use the device `{text}`"), why));
+            return Err(Problem::new(&what, "it is given twice"));
         }
         specs.push(spec);
     }
@@ -419,38 +442,6 @@ fn device_specs(settings: &Settings) -> Result<Vec<DeviceSpec>> {
             .mend("use fewer devices, or fewer hardware threads with --cpus"));
     }
     Ok(specs)
-}
-
-/// Finds the program's file: the name itself if it has a slash, else along PATH.
-fn find_program(name: &OsStr) -> Result<PathBuf> {
-    use std::os::unix::ffi::OsStrExt;
-    let what = || format!("cannot run {}", name.to_string_lossy());
-    let path = if name.as_bytes().contains(&b'/') {
-        PathBuf::from(name)
-    } else {
-        let folders = std::env::var_os("PATH").unwrap_or_default();
-        let mut found = std::env::split_paths(&folders).map(|folder| folder.join(name));
-        found.find(|path| is_executable(path)).ok_or_else(|| {
-            Problem::new(what(), "PATH has no such program")
-                .mend("give the path of the program")
-                .with_status(STATUS_NOT_FOUND)
-        })?
-    };
-    let metadata = path.metadata().map_err(|e| {
-        Problem::new(what(), e).mend("check the path").with_status(STATUS_NOT_FOUND)
-    })?;
-    let refuse = |why: &str| Problem::new(what(), why).with_status(STATUS_NOT_EXECUTABLE);
-    if metadata.is_dir() {
-        return Err(refuse("it is a folder").mend("give the path of a program"));
-    }
-    if !is_executable(&path) {
-        return Err(refuse("it is not executable").mend(format!("chmod +x {}", path.display())));
-    }
-    Ok(path)
-}
-
-fn is_executable(path: &Path) -> bool {
-    path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
 /// Random keys of one run.
@@ -516,10 +507,12 @@ fn open_devices(
         memory: memory.clone(),
         has_keeper: true,
     };
-    let open = |spec| {
-        open_once_free(spec, &options).map_err(|e| Problem::new(format!("cannot open {spec}"), e))
+    let open = |(spec, text): (&DeviceSpec, &String)| {
+        let what = || format!("cannot open {}", settings.source.device(text));
+        open_once_free(spec, &options).map_err(|e| Problem::new(what(), e))
     };
-    let devices: Vec<OpenedDevice> = specs.iter().map(open).collect::<Result<_>>()?;
+    let devices: Vec<OpenedDevice> =
+        specs.iter().zip(&settings.devices).map(open).collect::<Result<_>>()?;
     if let Some(addr) = settings.addresses().iter().find(|addr| addr.is_v6()) {
         devices.iter().try_for_each(|device| carries_v6(&device.info, *addr))?;
     }
@@ -566,21 +559,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_as_a_shell_finds_them() {
-        assert_eq!(find_program("/bin/sh".as_ref()).expect("found"), Path::new("/bin/sh"));
-        assert!(find_program("sh".as_ref()).expect("along PATH").is_absolute());
-        for (name, status) in [
-            ("no-such-program", STATUS_NOT_FOUND),
-            ("/no/such", STATUS_NOT_FOUND),
-            ("", STATUS_NOT_FOUND),
-            ("/etc", STATUS_NOT_EXECUTABLE),
-            ("/etc/passwd", STATUS_NOT_EXECUTABLE),
-        ] {
-            assert_eq!(find_program(name.as_ref()).expect_err(name).status(), status, "{name}");
-        }
-    }
-
-    #[test]
     fn devices_have_a_queue_for_each_elastic_thread() {
         let settings = |devices: &[&str]| Settings::for_test("0,1", devices);
         let specs = device_specs(&settings(&["tap:a", "tap:b,queues=2"])).expect("fine");
@@ -588,7 +566,7 @@ mod tests {
         for (wrong, says) in [
             (&["tap:a,queues=1"][..], "1 queues for 2"),
             (&["tap:a", "tap:a"], "twice"),
-            (&["dpdk:a"], "`dpdk:a`: no such kind"),
+            (&["dpdk:a"], "no such kind"),
         ] {
             let e = device_specs(&settings(wrong)).expect_err("refused").to_string();
             assert!(e.contains(says), "{e}");

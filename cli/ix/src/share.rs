@@ -22,7 +22,7 @@ pub const HELP: &str = "Shares an interface among several dataplanes, which need
     ix ctl vnic create web --control /run/ix/eth1.share\n  \
     ix ctl filter create 'rx ip service 10.0.0.5' --both --vnic web --holder web \\\n  \
     \u{20}   --control /run/ix/eth1.share\n  \
-    ix run --nic afxdp:ixv-web --addr 10.0.0.5/24 -- ix-echo 64\n  \
+    ix run --nic afxdp:ixv-web --addr 10.0.0.5/24 ix-echo 64\n  \
     ix ctl vnic create kv --device tap --control /run/ix/eth1.share   # prints what to give --nic\n  \
     ix ctl rate --vnic kv --tx 1Gbit --weight 3 --control /run/ix/eth1.share";
 

@@ -902,6 +902,11 @@ impl Running {
         })
     }
 
+    /// Whether a process of the program has used its dataplane, which begins when it is needed.
+    pub fn has_begun(&self) -> bool {
+        self.setup.is_none()
+    }
+
     /// Gives the interfaces back to Linux, when the program has ended.
     pub fn close_devices(&mut self) {
         self.devices.close();

@@ -13,7 +13,7 @@ use std::str::FromStr;
     version,
     after_help = "\
 Examples:
-  ix run --nic afxdp:veth1 --addr 10.0.0.2/24 --cpus 1 -- ix-echo 64
+  ix run --nic afxdp:veth1 --addr 10.0.0.2/24 --cpus 1 ix-echo 64
   ix-echo 64 --linux --port 7000
   ix-echo --client 10.0.0.2:7 --linux --size 64 --connections 64 --seconds 5 --json
   ix-echo 1024 --udp --linux --port 7000

@@ -14,7 +14,7 @@ use std::str::FromStr;
     version,
     after_help = "\
 Examples:
-  ix run --nic afxdp:veth1 --addr 10.0.0.2/24 --cpus 1 -- ix-kv -m 1024
+  ix run --nic afxdp:veth1 --addr 10.0.0.2/24 --cpus 1 ix-kv -m 1024
   ix-kv --linux -t 2 --cpus 0,1
   ix-kv --linux -p 11311 -U 11311 -l 127.0.0.1 -m 64 -M"
 )]

@@ -25,7 +25,7 @@ use std::time::Duration;
     version,
     after_help = "\
 Examples:
-  ix run --nic afxdp:veth1 --addr 10.0.0.2/24 -- ix-pingpong
+  ix run --nic afxdp:veth1 --addr 10.0.0.2/24 ix-pingpong
   ix-pingpong --client 10.0.0.2:5002 --linux --spin --sizes 64,1024,65536 --json"
 )]
 struct Args {

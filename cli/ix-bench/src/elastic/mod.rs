@@ -31,7 +31,7 @@ pub const HELP: &str = "Runs two elastic threads under a load that rises and fal
     --seconds is the time of rise and fall together.\n\n\
     Examples:\n  \
     ix bench elastic --quick\n  \
-    ix bench elastic --device tap --seconds 120 --json elastic.json && ix bench report elastic.json";
+    ix bench elastic --device tap --seconds 120 --output elastic.json && ix bench report elastic.json";
 
 /// Time of one rise and fall, s; with `--quick`.
 const PERIOD_S: (f64, f64) = (60.0, 20.0);

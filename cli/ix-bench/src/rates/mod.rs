@@ -15,7 +15,7 @@ use ix_proto::control::vnic::RateChange;
 use ix_proto::control::{Answer, Request};
 use ix_report::machine::Machine;
 use ix_report::problem::{Problem, Result};
-use ix_report::report::{layout, own_command, write_json};
+use ix_report::report::{layout, own_command};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -121,19 +121,15 @@ fn publish(args: &RatesArgs, machine: &Machine, rows: &[Value]) -> Result<()> {
         "notes": notes,
         "command": own_command(),
     });
-    if args.json.as_deref() == Some(Path::new("-")) {
-        println!("{report:#}");
-        return Ok(());
-    }
-    println!("{}", machine.summary());
+    let mut text = format!("{}\n", machine.summary());
     for part in PARTS {
         let of_part: Vec<&Value> = rows.iter().filter(|row| row["what"] == part).collect();
         if !of_part.is_empty() {
-            println!("\n{}", table(&of_part));
+            text += &format!("\n{}\n", table(&of_part));
         }
     }
-    notes.iter().for_each(|note| println!("{note}"));
-    args.json.as_deref().map_or(Ok(()), |path| write_json(path, &report))
+    notes.iter().for_each(|note| text += &format!("{note}\n"));
+    args.output.publish(&text, || report)
 }
 
 /// Prints rows of one part, which have the same keys; a list gets its own line.

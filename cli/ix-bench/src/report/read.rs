@@ -1,4 +1,4 @@
-//! The files that benchmarks wrote with `--json`.
+//! The files that benchmarks wrote with `--output`.
 use ix_report::problem::{Problem, Result};
 use serde_json::{Map, Value};
 use std::fs;
@@ -68,12 +68,12 @@ fn json_files(folder: &Path) -> Result<Vec<PathBuf>> {
 fn one(file: &Path) -> Result<Results> {
     let cannot = || format!("cannot read {}", file.display());
     let text = fs::read_to_string(file).map_err(|e| {
-        Problem::new(cannot(), e).mend("write one with `ix bench NAME --json FILE`")
+        Problem::new(cannot(), e).mend("write one with `ix bench NAME --output FILE`")
     })?;
     let value = serde_json::from_str(&text).map_err(|e| Problem::new(cannot(), e))?;
     let written = fs::metadata(file).and_then(|meta| meta.modified()).unwrap_or(UNIX_EPOCH);
     parse(&value, written).map_err(|why| {
-        Problem::new(cannot(), why).mend("give files that `ix bench` wrote with --json")
+        Problem::new(cannot(), why).mend("give files that `ix bench` wrote with --output")
     })
 }
 

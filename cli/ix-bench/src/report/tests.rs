@@ -254,7 +254,7 @@ fn labels_are_as_short_as_they_stay_clear() {
 fn wrong_files_are_one_line() {
     let told = |problem: Problem| problem.to_string();
     let missing = told(read::results(&["/no/such.json".into()]).expect_err("missing"));
-    assert!(missing.contains("/no/such.json") && missing.contains("--json"), "{missing}");
+    assert!(missing.contains("/no/such.json") && missing.contains("--output"), "{missing}");
     let empty = std::env::temp_dir().join(format!("ix-report-{}", std::process::id()));
     std::fs::create_dir_all(&empty).expect("a folder");
     let none = told(read::results(std::slice::from_ref(&empty)).expect_err("no results"));

@@ -19,10 +19,10 @@ use chaos::Chaos;
 use clap::Args;
 use clients::Clients;
 use ix_report::machine::Machine;
+use ix_report::output::OutputArgs;
 use ix_report::problem::{Problem, Result};
 use ix_report::report::{Report, Row, own_command};
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use watch::Watch;
 use weather::{SLICES, Weather};
@@ -34,7 +34,7 @@ pub const HELP: &str = "Serves a port under load for hours, while incidents happ
     a verdict on octets, connections, processes, memory, descriptors, flows, buffers and latency, and \
     fails if the verdict is bad.\n\n\
     Examples:\n  \
-    ix bench soak --hours 24 --json soak.json\n  \
+    ix bench soak --hours 24 --output soak.json\n  \
     ix bench soak --minutes 5";
 
 /// Flags of `ix bench soak`.
@@ -55,9 +55,9 @@ pub struct SoakArgs {
     /// Seed of the random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Also write the results to this file as JSON (`-`: standard output)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where the results go
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Default duration: an hour.
@@ -105,7 +105,7 @@ pub fn main(args: &SoakArgs) -> Result<()> {
     notes.extend(soak.lines());
     let rows = soak.rows(&lab);
     let report = Report { bench: "soak".to_owned(), machine, rows, notes, command: own_command() };
-    report.publish(args.json.as_deref())?;
+    report.publish(&args.output)?;
     match soak.bad().first() {
         None => Ok(()),
         Some(what) => Err(Problem::new("the soak failed", what)

@@ -1,12 +1,14 @@
 //! The terminal of the live view. It is always restored, however the command ends.
 use ix_report::problem::{Problem, Result};
 use ix_sys::signal;
+use ratatui::buffer::Buffer;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+use ratatui::style::Color;
 use ratatui::{DefaultTerminal, Frame};
 use std::io::{IsTerminal, stdout};
 use std::sync::Once;
@@ -18,6 +20,7 @@ const SIGNALS: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQ
 /// The terminal during the live view.
 pub struct Screen {
     terminal: DefaultTerminal,
+    has_colours: bool,
 }
 
 impl Screen {
@@ -38,7 +41,7 @@ impl Screen {
             ratatui::Terminal::new(ratatui::backend::CrosstermBackend::new(stdout()))
         };
         match open() {
-            Ok(terminal) => Ok(Screen { terminal }),
+            Ok(terminal) => Ok(Screen { terminal, has_colours: wants_colours() }),
             Err(e) => {
                 restore();
                 Err(Problem::new("cannot use the terminal", e))
@@ -48,7 +51,13 @@ impl Screen {
 
     /// Shows a view.
     pub fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> Result<()> {
-        let drawn = self.terminal.draw(picture);
+        let has_colours = self.has_colours;
+        let drawn = self.terminal.draw(|frame| {
+            picture(frame);
+            if !has_colours {
+                without_colours(frame.buffer_mut());
+            }
+        });
         drawn.map(drop).map_err(|e| Problem::new("cannot draw on the terminal", e))
     }
 
@@ -78,6 +87,18 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         restore();
+    }
+}
+
+/// Whether the user wants colours (<https://no-color.org>).
+fn wants_colours() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+fn without_colours(buffer: &mut Buffer) {
+    for cell in &mut buffer.content {
+        cell.fg = Color::Reset;
+        cell.bg = Color::Reset;
     }
 }
 

@@ -1,5 +1,6 @@
 //! What `ix run` shall do: configuration file and flags, merged and checked.
 mod file;
+mod source;
 mod values;
 
 use crate::args::RunArgs;
@@ -13,6 +14,7 @@ use ix_report::problem::{Problem, Result};
 use ix_sys::cpu;
 use ix_vnic::Direction;
 use ix_wire::IpAddr;
+use source::Source;
 use std::fmt::Display;
 use std::path::Path;
 use std::str::FromStr;
@@ -27,12 +29,14 @@ pub struct Settings {
     pub access: Access,
     /// What the dataplane begins with, but for its secrets.
     pub config: Config,
+    /// Where settings were written, for messages.
+    pub source: Source,
 }
 
 impl Settings {
     /// Reads the file that the flags name, and puts the flags over it.
     pub fn from_args(args: &RunArgs) -> Result<Settings> {
-        let mut settings = Settings::default();
+        let mut settings = Settings { source: Source::of(args), ..Settings::default() };
         if let Some(path) = &args.config {
             settings.read_file(path)?;
         }
@@ -152,7 +156,7 @@ impl Settings {
         };
         match config.gateway_addrs.iter().find(|gateway| !is_near(gateway)) {
             Some(gateway) => {
-                let what = format!("cannot use the gateway {gateway}");
+                let what = format!("cannot use {}", self.source.gateway(gateway));
                 Err(Problem::new(what, "it is on none of the dataplane's networks")
                     .mend("give an address on the network of --addr"))
             }
@@ -171,8 +175,8 @@ impl Settings {
             if !allowed.contains(&cpu) {
                 let allowed: Vec<_> = allowed.iter().map(usize::to_string).collect();
                 let why = format!("this process may run on {}", allowed.join(","));
-                return Err(Problem::new(format!("cannot use hardware thread {cpu}"), why)
-                    .mend("choose others with --cpus"));
+                let what = format!("cannot use {}", self.source.cpu(cpu));
+                return Err(Problem::new(what, why).mend("choose others with --cpus"));
             }
         }
         Ok(())
@@ -183,7 +187,12 @@ impl Default for Settings {
     /// No device, no address, no hardware thread.
     fn default() -> Settings {
         let config = Config { cpus: Vec::new(), ..Config::default() };
-        Settings { devices: Vec::new(), access: Access::default(), config }
+        Settings {
+            devices: Vec::new(),
+            access: Access::default(),
+            config,
+            source: Source::default(),
+        }
     }
 }
 

@@ -212,7 +212,7 @@ fn a_program_that_fails_and_lives_on_does_not_hold_up_its_broker() {
     let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
     let service = start_part(&net, "farewell");
     let (status, said) = service.process.wait(PATIENCE);
-    assert_eq!(status.code(), Some(1), "{said:#?}");
+    assert_eq!(status.code(), Some(125), "{said:#?}");
     let why = "farewell, says the attacker";
     assert!(said.iter().any(|line| line.contains(why)), "{said:#?}");
 }

@@ -58,6 +58,11 @@ struct Live {
 
 impl Live {
     fn start(net: &TestNet) -> Live {
+        Live::start_with(net, "")
+    }
+
+    /// With this value of `NO_COLOR`.
+    fn start_with(net: &TestNet, no_color: &str) -> Live {
         let (mut ours, mut theirs) = (0, 0);
         let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: writes two descriptors; no name, no settings, a size.
@@ -71,6 +76,7 @@ impl Live {
         let end = || Stdio::from(theirs.try_clone().expect("a copy"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
         command.args(["top", "--interval", "0.1", "--control"]).arg(net.file("control.sock"));
+        command.env("NO_COLOR", no_color);
         command.env("TERM", "xterm-256color").stdin(end()).stdout(end()).stderr(end());
         let child = command.spawn().expect("it starts");
         let keys = File::from(ours);
@@ -135,6 +141,34 @@ impl Drop for Live {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether a terminal was told a colour of letters or of the ground: SGR 30 to 49, 90 to 107.
+fn has_colours(seen: &str) -> bool {
+    let sequences = seen.split("\u{1b}[").skip(1).filter_map(|rest| {
+        let end = rest.find(|c: char| c.is_ascii_alphabetic())?;
+        rest[end..].starts_with('m').then_some(&rest[..end])
+    });
+    let is_colour = |number: &str| {
+        let number: u32 = number.parse().unwrap_or(0);
+        // 39 and 49 are the terminal's own.
+        (30..=48).contains(&number) && number != 39 || (90..=107).contains(&number)
+    };
+    sequences.flat_map(|sequence| sequence.split(';')).any(is_colour)
+}
+
+#[test]
+fn colours_are_left_out_where_the_user_wants_none() {
+    let test = "colours_are_left_out_where_the_user_wants_none";
+    let Some((net, service)) = served(test) else { return };
+    for (no_color, expected) in [("", true), ("1", false)] {
+        let mut live = Live::start_with(&net, no_color);
+        live.wait_for("flow groups");
+        assert_eq!(has_colours(&live.seen()), expected, "{:?}", live.seen());
+        live.press("q");
+        live.ends(0);
+    }
+    service.finish(PATIENCE);
 }
 
 #[test]

@@ -1,0 +1,52 @@
+//! Where a setting was written: messages name the flag or the key that the user typed.
+use crate::args::RunArgs;
+use std::fmt::Display;
+
+/// The settings that flags gave; all others stand in the file, or are defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    nic: bool,
+    gateway: bool,
+    cpus: Option<String>,
+    file: Option<String>,
+}
+
+impl Source {
+    /// That of a command line.
+    pub fn of(args: &RunArgs) -> Source {
+        Source {
+            nic: !args.nic.is_empty(),
+            gateway: args.gateway.is_some(),
+            cpus: args.cpus.clone(),
+            file: args.config.as_ref().map(|path| path.display().to_string()),
+        }
+    }
+
+    /// A device, as it was typed.
+    pub fn device(&self, text: &str) -> String {
+        if self.nic { format!("`--nic {text}`") } else { self.key("devices", text) }
+    }
+
+    /// A gateway, as it was typed.
+    pub fn gateway(&self, address: &dyn Display) -> String {
+        match self.gateway {
+            true => format!("`--gateway {address}`"),
+            false => self.key("gateway_addr", address),
+        }
+    }
+
+    /// A hardware thread, with the list that it was typed in.
+    pub fn cpu(&self, cpu: usize) -> String {
+        match (&self.cpus, &self.file) {
+            (Some(list), _) => format!("hardware thread {cpu} of `--cpus {list}`"),
+            (None, Some(file)) => format!("hardware thread {cpu} of `cpu` in {file}"),
+            (None, None) => format!("hardware thread {cpu}"),
+        }
+    }
+
+    /// A key of the file with its value.
+    fn key(&self, key: &str, value: impl Display) -> String {
+        let place = self.file.as_ref().map_or(String::new(), |file| format!(" in {file}"));
+        format!("`{key} = \"{value}\"`{place}")
+    }
+}
