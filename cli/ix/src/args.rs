@@ -40,8 +40,9 @@ const DEMO_HELP: &str = "Creates a private link between network namespaces of it
     namespace.";
 
 const DOCTOR_HELP: &str = "Tries everything that IX needs, in a network namespace of its own, and \
-    prints for each feature whether it works, why not, and a command that mends it. Changes \
-    nothing.\n\n\
+    prints for each feature whether it works, why not, and a command that mends it. At the end \
+    it says of each interface what IX would have there (mode, queues, MTU, address), and the \
+    command to run next. Changes nothing.\n\n\
     The exit status is 0 when `ix run` can work with at least one kind of device.";
 
 const COMPLETIONS_HELP: &str = "Prints a script that completes the commands and flags of ix in a \

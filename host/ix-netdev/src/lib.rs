@@ -24,6 +24,7 @@ mod error;
 mod exchange;
 mod hardware;
 mod link;
+mod look;
 mod memif;
 mod namespace;
 mod netlink;
@@ -36,6 +37,7 @@ pub use device::{DeviceEvent, DeviceUpdate, OpenOptions, OpenedDevice, SharedMem
 pub use error::OpenError;
 pub use exchange::{Exchange, PORTS_MAX, PortCounts, PortRates};
 pub use link::{Link, VethEnd};
+pub use look::{MTU_WITHOUT_FRAGS, XdpSupport, xdp_support};
 pub use memif::{MemifSpec, MemifSpecError};
 #[cfg(feature = "fuzzing")]
 pub use memif::{Utterance, memif_conversation};

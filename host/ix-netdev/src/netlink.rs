@@ -125,6 +125,13 @@ impl Netlink {
         Ok(Netlink { fd: open(0)?, sequence: 0 })
     }
 
+    /// Opens one for generic netlink in the calling thread's network namespace.
+    pub(crate) fn open_generic() -> Result<Netlink, Error> {
+        let fd = socket::open_generic_netlink();
+        let fd = fd.map_err(|e| Error::new("cannot open a generic netlink socket", e))?;
+        Ok(Netlink { fd, sequence: 0 })
+    }
+
     /// Sends a request and waits until the kernel has carried it out; returns the replies before
     /// the acknowledgement. `what` is for the error: "cannot add address …".
     pub(crate) fn request(

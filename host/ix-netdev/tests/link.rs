@@ -205,3 +205,23 @@ fn routes_and_fixed_neighbours_are_used() {
     }
     panic!("nothing was sent to the gateway");
 }
+
+/// What the kernel says of an interface, with nothing changed: veth runs XDP programs itself, a
+/// loopback interface does not.
+#[test]
+fn interfaces_say_what_they_have() {
+    let Some((a, _b)) = pair("interfaces_say_what_they_have", 2) else { return };
+    let index = |name: &str| a.link(name).expect("links").expect("a link").index;
+    let support = |name: &str| {
+        let index = index(name);
+        a.run(|| ix_netdev::xdp_support(index))
+    };
+    let veth = support("left").expect("what veth has");
+    assert!(veth.native && !veth.zero_copy && veth.frags, "{veth:?}");
+    assert!(!support("lo").expect("what lo has").native);
+    assert!(a.run(|| ix_netdev::xdp_support(u32::MAX)).is_err());
+    assert_eq!(a.ipv4_addresses(index("left")).expect("addresses"), [(LEFT, 24)]);
+    assert_eq!(a.ipv4_addresses(index("lo")).expect("addresses"), [(Ipv4Addr::LOCALHOST, 8)]);
+    assert_eq!(a.xdp_program("left").expect("the link's state"), None);
+    assert!(a.xdp_program("nothing").is_err());
+}

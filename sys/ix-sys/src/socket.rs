@@ -527,11 +527,22 @@ pub fn receive(from: BorrowedFd<'_>, to: &mut [u8], flags: i32) -> io::Result<us
 /// A routing socket of the calling thread's network namespace that hears these groups (`RTMGRP_…`);
 /// its errors come with the kernel's explanation (netlink(7)).
 pub fn open_routing(groups: u32) -> io::Result<OwnedFd> {
+    open_netlink(libc::NETLINK_ROUTE, groups)
+}
+
+/// A socket for the families of generic netlink, which each have a name.
+pub fn open_generic_netlink() -> io::Result<OwnedFd> {
+    open_netlink(libc::NETLINK_GENERIC, 0)
+}
+
+fn open_netlink(protocol: i32, groups: u32) -> io::Result<OwnedFd> {
     const NETLINK_CAP_ACK: i32 = 10;
     const NETLINK_EXT_ACK: i32 = 11;
-    // The default protocol of AF_NETLINK is NETLINK_ROUTE.
-    const { assert!(libc::NETLINK_ROUTE == 0) };
-    let fd = open(libc::AF_NETLINK, libc::SOCK_RAW)?;
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: no memory involved.
+    let new = check(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) })?;
+    // SAFETY: a new descriptor that no other value owns.
+    let fd = unsafe { fd::own(new) };
     // SAFETY: all-zero bytes are a valid address.
     let mut address: libc::sockaddr_nl = unsafe { zeroed() };
     address.nl_family = libc::AF_NETLINK as libc::sa_family_t;

@@ -1,12 +1,14 @@
 //! `ix doctor`: tries what IX needs on this machine.
 mod host;
 mod network;
+mod verdict;
 pub(crate) mod wall;
 
 use crate::args::DoctorArgs;
 use ix_report::machine::Machine;
 use ix_report::problem::{Problem, Result};
 use serde_json::{Value, json};
+use verdict::Verdict;
 
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +78,8 @@ impl Check {
 
 /// Runs all checks and prints the results.
 pub fn main(args: &DoctorArgs) -> Result<()> {
+    // First: checks without root's rights move the process to another namespace.
+    let verdicts = verdict::all();
     let mut checks = host::checks();
     checks.push(network::user_namespaces());
     checks.extend(network::checks());
@@ -85,9 +89,19 @@ pub fn main(args: &DoctorArgs) -> Result<()> {
     if args.json {
         let list: Vec<_> = checks.iter().map(Check::to_json).collect();
         let machine = Machine::read().to_json();
-        println!("{:#}", json!({ "machine": machine, "works": works, "checks": list }));
+        let interfaces: Vec<_> = verdicts.iter().map(Verdict::to_json).collect();
+        println!(
+            "{:#}",
+            json!({
+                "machine": machine,
+                "works": works,
+                "checks": list,
+                "interfaces": interfaces,
+            })
+        );
     } else {
         print(&checks);
+        print_verdicts(&verdicts);
     }
     if works {
         return Ok(());
@@ -95,6 +109,15 @@ pub fn main(args: &DoctorArgs) -> Result<()> {
     let missing = checks.iter().filter(|c| c.state == State::Missing).map(|c| c.name);
     let why = format!("missing: {}", missing.collect::<Vec<_>>().join(", "));
     Err(Problem::new("`ix run` cannot work here", why).mend("follow the advice in the list above"))
+}
+
+fn print_verdicts(verdicts: &[Verdict]) {
+    println!("\nInterfaces, and the command to run next:");
+    let lines: Vec<String> = verdicts.iter().flat_map(Verdict::lines).collect();
+    match lines.is_empty() {
+        true => println!("none but the loopback interface → ix demo"),
+        false => lines.iter().for_each(|line| println!("{line}")),
+    }
 }
 
 fn print(checks: &[Check]) {

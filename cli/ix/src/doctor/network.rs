@@ -9,7 +9,7 @@ use ix_sys::user_namespace;
 
 const NEAR: &str = "ix-doctor0";
 const FAR: &str = "ix-doctor1";
-const AS_ROOT: &str = "run it as root: sudo ix doctor";
+const AS_ROOT: &str = "sudo ix doctor";
 const TRIAL_FRAMES: usize = 1024;
 
 /// Whether a user without root can have a private link.

@@ -219,3 +219,30 @@ fn a_client_reaches_peers_on_both_devices() {
         assert!(status.success(), "{address}: {said:?}");
     }
 }
+
+/// `ix doctor` says of each interface what IX would have there, and then that IX is there.
+#[test]
+fn the_doctor_has_a_verdict_for_each_interface() {
+    let test = "the_doctor_has_a_verdict_for_each_interface";
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let (namespace, link) = net.service_link();
+    let verdict = || {
+        let mut doctor = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
+        let output = doctor.args(["doctor", "--json"]).output().expect("it starts");
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let interfaces = told["interfaces"].as_array().expect("a list").clone();
+        let found = interfaces.into_iter().find(|interface| interface["name"] == link);
+        found.expect("the link")
+    };
+    let before = verdict();
+    assert_eq!(before["usable"], true, "{before}");
+    assert_eq!(before["mode"], "native XDP", "{before}");
+    assert_eq!((&before["queues"], &before["mtu"]), (&1.into(), &1500.into()), "{before}");
+    let next = before["next"].as_str().expect("a command");
+    assert!(next.starts_with(&format!("ix run --nic {link} --addr FREE/")), "{before}");
+    let service = net.serve(&["64"]);
+    let beside = verdict();
+    assert_eq!(beside["usable"], false, "{beside}");
+    assert!(beside["why"].as_str().expect("why").contains("an XDP program"), "{beside}");
+    service.finish(PATIENCE);
+}

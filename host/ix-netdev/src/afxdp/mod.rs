@@ -82,6 +82,8 @@ const ATTACH_NATIVE: u32 = 1 << 2;
 const SEND_BUFFER_BYTES: i32 = 8 << 20;
 
 const ETHERNET_BYTES: usize = 14;
+/// Largest packet that one buffer holds, bytes.
+pub(crate) const MTU_WITHOUT_FRAGS: usize = ROOM_BYTES - ETHERNET_BYTES;
 
 /// Loads and attaches the program and makes the sockets.
 pub(crate) fn open(
@@ -102,7 +104,7 @@ pub(crate) fn open(
     let sockets = Map::new(MapKind::Xsk, c"ix_xsks", queues as u32)
         .map_err(|e| bpf_error("make a BPF map", name, e))?;
     let attached = attach_program(&sockets, name, ifindex, mode, options)?;
-    let largest = ROOM_BYTES - ETHERNET_BYTES;
+    let largest = MTU_WITHOUT_FRAGS;
     if !attached.frags && mtu > largest {
         return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
     }

@@ -1,0 +1,259 @@
+//! The verdict for each interface: what IX would have there, and the command to run next.
+use ix_netdev::{Link, MTU_WITHOUT_FRAGS, Namespace, XdpSupport, xdp_support};
+use ix_report::machine::read;
+use ix_sys::cpu;
+use serde_json::{Value, json};
+use std::net::Ipv4Addr;
+
+/// What was found of an interface.
+#[derive(Clone, Debug, Default)]
+struct Facts {
+    name: String,
+    up: bool,
+    has_ethernet: bool,
+    /// A tap, which a process has; `--nic tap:` uses those.
+    is_tap: bool,
+    queues: u32,
+    /// Whether receive and transmit queues are counted together (ethtool -l).
+    combined: bool,
+    mtu: usize,
+    addresses: Vec<(Ipv4Addr, u8)>,
+    gateway: Option<Ipv4Addr>,
+    /// `None`: the kernel cannot say it.
+    xdp: Option<XdpSupport>,
+    /// The number of an XDP program that is there.
+    program: Option<u32>,
+    /// Hardware threads that this process may run on.
+    cpus: Vec<usize>,
+}
+
+/// The verdict for an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    name: String,
+    mode: &'static str,
+    queues: u32,
+    mtu: usize,
+    addresses: Vec<String>,
+    /// Why IX cannot use it as it is; empty if it can.
+    why_not: String,
+    /// The command to run next; empty if there is none.
+    next: String,
+}
+
+impl Verdict {
+    /// For `--json`.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "mode": self.mode,
+            "queues": self.queues,
+            "mtu": self.mtu,
+            "addresses": self.addresses,
+            "usable": self.why_not.is_empty(),
+            "why": self.why_not,
+            "next": self.next,
+        })
+    }
+
+    /// The lines for the terminal.
+    pub fn lines(&self) -> Vec<String> {
+        let queues =
+            if self.queues == 1 { "one queue" } else { &format!("{} queues", self.queues) };
+        let addresses = match self.addresses.is_empty() {
+            true => "no IPv4 address".to_owned(),
+            false => format!("Linux has {}", self.addresses.join(", ")),
+        };
+        let state = match self.why_not.is_empty() {
+            true => String::new(),
+            false => format!("; not yet: {}", self.why_not),
+        };
+        let facts = format!("{}, {queues}, MTU {}, {addresses}", self.mode, self.mtu);
+        let mut lines = vec![format!("{}: {facts}{state}", self.name)];
+        if !self.next.is_empty() {
+            lines.push(format!("  → {}", self.next));
+        }
+        lines
+    }
+}
+
+/// The verdicts of all interfaces of this network namespace but the loopback interface. Must run
+/// before the process moves to another namespace.
+pub fn all() -> Vec<Verdict> {
+    let Ok(here) = Namespace::current() else { return Vec::new() };
+    let links = here.links().unwrap_or_default();
+    let gateways = read("/proc/net/route");
+    let others = links.iter().filter(|link| link.name != "lo");
+    others.map(|link| judge(&facts(&here, link, &gateways))).collect()
+}
+
+fn facts(here: &Namespace, link: &Link, routes: &str) -> Facts {
+    let channels = here.channels(&link.name);
+    Facts {
+        name: link.name.clone(),
+        up: link.up,
+        has_ethernet: link.mac != [0; 6],
+        is_tap: link.kind == "tun",
+        queues: channels.as_ref().map_or(1, |c| c.rx.max(c.combined).max(1)),
+        combined: channels.is_ok_and(|c| c.combined > 0),
+        mtu: link.mtu as usize,
+        addresses: here.ipv4_addresses(link.index).unwrap_or_default(),
+        gateway: default_gateway(routes, &link.name),
+        xdp: xdp_support(link.index).ok(),
+        program: here.xdp_program(&link.name).ok().flatten(),
+        cpus: cpu::allowed(),
+    }
+}
+
+/// The gateway of an interface's default route, in the form of /proc/net/route.
+fn default_gateway(routes: &str, name: &str) -> Option<Ipv4Addr> {
+    routes.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let (interface, to, gateway) = (words.next()?, words.next()?, words.next()?);
+        let gateway = u32::from_str_radix(gateway, 16).ok().filter(|gateway| *gateway != 0)?;
+        // Network byte order, read as a number of this machine.
+        (interface == name && to == "00000000").then(|| Ipv4Addr::from(gateway.to_ne_bytes()))
+    })
+}
+
+fn judge(facts: &Facts) -> Verdict {
+    let name = &facts.name;
+    let mode = match facts.xdp {
+        Some(XdpSupport { native: true, zero_copy: true, .. }) => "native XDP with zero-copy",
+        Some(XdpSupport { native: true, .. }) => "native XDP",
+        Some(_) => "generic XDP (slower: the driver has none)",
+        None => "XDP of an unknown kind (Linux 6.3 says which)",
+    };
+    let (why_not, next) = match obstacle(facts) {
+        Some((why, next)) => (why, next),
+        None => (String::new(), run(facts)),
+    };
+    let addresses = facts.addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect();
+    let (queues, mtu) = (facts.queues, facts.mtu);
+    Verdict { name: name.clone(), mode, queues, mtu, addresses, why_not, next }
+}
+
+/// What keeps IX from an interface, and the command that mends it.
+fn obstacle(facts: &Facts) -> Option<(String, String)> {
+    let name = &facts.name;
+    let is_native = facts.xdp.is_some_and(|xdp| xdp.native);
+    if facts.is_tap {
+        return Some(("it is a tap or a tunnel of another process".to_owned(), String::new()));
+    }
+    if !facts.has_ethernet {
+        return Some(("it carries no Ethernet frames".to_owned(), String::new()));
+    }
+    if !facts.up {
+        return Some(("it is down".to_owned(), format!("ip link set {name} up")));
+    }
+    if let Some(id) = facts.program {
+        let why = format!("it has an XDP program, number {id}, and can have one only");
+        return Some((why, format!("bpftool prog show id {id}")));
+    }
+    let holds_frags = is_native && facts.xdp.is_some_and(|xdp| xdp.frags);
+    if facts.mtu > MTU_WITHOUT_FRAGS && !holds_frags {
+        let why = format!("its MTU is above {MTU_WITHOUT_FRAGS}, the most of one buffer");
+        return Some((why, format!("ip link set {name} mtu {MTU_WITHOUT_FRAGS}")));
+    }
+    let most = facts.cpus.len().max(1);
+    if facts.queues as usize > most {
+        let why = format!("it has more queues than this process has hardware threads, {most}");
+        let next = match facts.combined {
+            true => format!("ethtool -L {name} combined {most}"),
+            false => format!("ethtool -L {name} rx {most} tx {most}"),
+        };
+        return Some((why, next));
+    }
+    None
+}
+
+/// The command that runs a program there.
+fn run(facts: &Facts) -> String {
+    let mut command = format!("ix run --nic {}", facts.name);
+    let cpus: Vec<String> =
+        facts.cpus.iter().take(facts.queues as usize).map(usize::to_string).collect();
+    let network = facts.addresses.first().map(|(ip, prefix)| {
+        let mask = u32::MAX.checked_shl(32 - u32::from(*prefix)).unwrap_or(0);
+        (Ipv4Addr::from(ip.to_bits() & mask), *prefix)
+    });
+    let prefix = network.map_or(24, |(_, prefix)| prefix);
+    command += &format!(" --addr FREE/{prefix}");
+    if let Some(gateway) = facts.gateway {
+        command += &format!(" --gateway {gateway}");
+    }
+    if facts.queues > 1 {
+        command += &format!(" --cpus {}", cpus.join(","));
+    }
+    let what = match network {
+        Some((network, prefix)) => format!("an address of {network}/{prefix} that no host has"),
+        None => "an address of its network that no host has, with that network's length".to_owned(),
+    };
+    format!("{command} PROGRAM     (FREE: {what}; the address of Linux cannot be shared)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usual() -> Facts {
+        Facts {
+            name: "eth0".to_owned(),
+            up: true,
+            has_ethernet: true,
+            queues: 2,
+            combined: true,
+            mtu: 1500,
+            addresses: vec![(Ipv4Addr::new(10, 0, 3, 5), 22)],
+            gateway: Some(Ipv4Addr::new(10, 0, 0, 1)),
+            xdp: Some(XdpSupport { native: true, zero_copy: false, frags: false }),
+            cpus: vec![0, 1, 2],
+            ..Facts::default()
+        }
+    }
+
+    #[test]
+    fn an_interface_that_works_has_its_command() {
+        let verdict = judge(&usual());
+        assert_eq!((verdict.mode, &*verdict.why_not), ("native XDP", ""));
+        let command = "ix run --nic eth0 --addr FREE/22 --gateway 10.0.0.1 --cpus 0,1 PROGRAM";
+        assert!(verdict.next.starts_with(command), "{verdict:?}");
+        assert!(verdict.next.contains("an address of 10.0.0.0/22 that no host has"), "{verdict:?}");
+        let lines = verdict.lines();
+        assert_eq!(lines[0], "eth0: native XDP, 2 queues, MTU 1500, Linux has 10.0.3.5/22");
+        let alone = judge(&Facts { queues: 1, addresses: vec![], gateway: None, ..usual() });
+        assert!(alone.next.starts_with("ix run --nic eth0 --addr FREE/24 PROGRAM"), "{alone:?}");
+    }
+
+    #[test]
+    fn what_is_in_the_way_has_the_command_that_mends_it() {
+        let jumbo = Facts { mtu: 9000, ..usual() };
+        let frags = XdpSupport { native: true, zero_copy: true, frags: true };
+        for (facts, why, next) in [
+            (Facts { up: false, ..usual() }, "it is down", "ip link set eth0 up"),
+            (Facts { program: Some(7), ..usual() }, "number 7", "bpftool prog show id 7"),
+            (jumbo.clone(), "its MTU is above", "ip link set eth0 mtu "),
+            (Facts { queues: 8, ..usual() }, "more queues", "ethtool -L eth0 combined 3"),
+            (
+                Facts { queues: 8, combined: false, ..usual() },
+                "more queues",
+                "ethtool -L eth0 rx 3 tx 3",
+            ),
+            (Facts { has_ethernet: false, ..usual() }, "no Ethernet", ""),
+            (Facts { is_tap: true, ..usual() }, "a tap", ""),
+        ] {
+            let verdict = judge(&facts);
+            assert!(verdict.why_not.contains(why), "{verdict:?}");
+            assert!(verdict.next.starts_with(next), "{verdict:?}");
+            assert_eq!(verdict.to_json()["usable"], false, "{verdict:?}");
+        }
+        assert_eq!(judge(&Facts { xdp: Some(frags), ..jumbo }).why_not, "");
+    }
+
+    #[test]
+    fn the_default_route_has_the_gateway() {
+        let routes = "Iface\tDestination\tGateway\tFlags\neth1\t00000000\t0100000A\t3\n\
+                      eth0\t0000000A\t00000000\t1\neth0\t00000000\t0200000A\t3\n";
+        assert_eq!(default_gateway(routes, "eth0"), Some(Ipv4Addr::new(10, 0, 0, 2)));
+        assert_eq!(default_gateway(routes, "eth2"), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! What an interface can do, and what it has, without a change of it.
+use crate::link::parse_ifinfo;
+use crate::namespace::Namespace;
+use crate::netlink::{Message, Netlink, attributes, ifinfomsg};
+use ix_sys::Error;
+use std::net::Ipv4Addr;
+
+/// Largest packet of an interface whose driver cannot spread a packet over several buffers, bytes.
+pub const MTU_WITHOUT_FRAGS: usize = crate::afxdp::MTU_WITHOUT_FRAGS;
+
+/// What a driver has for XDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpSupport {
+    /// It runs XDP programs itself, which can send packets to sockets.
+    pub native: bool,
+    /// It writes packets into the memory of AF_XDP sockets.
+    pub zero_copy: bool,
+    /// It takes packets in several buffers.
+    pub frags: bool,
+}
+
+/// Asks for what the driver of an interface has, by the interface's number in the calling thread's
+/// network namespace. An error if the kernel cannot say it (before Linux 6.3).
+pub fn xdp_support(index: u32) -> Result<XdpSupport, Error> {
+    // linux/genetlink.h, linux/netdev.h.
+    const GENL_ID_CTRL: u16 = 16;
+    const CTRL_CMD_GETFAMILY: u8 = 3;
+    const CTRL_ATTR_FAMILY_ID: u16 = 1;
+    const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+    const NETDEV_CMD_DEV_GET: u8 = 1;
+    const NETDEV_A_DEV_IFINDEX: u16 = 1;
+    const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+    /// Bits of the features: it runs programs, they may redirect, zero-copy, several buffers.
+    const BASIC_AND_REDIRECT: u64 = 0b11;
+    const XSK_ZEROCOPY: u64 = 1 << 3;
+    const RX_SG: u64 = 1 << 5;
+    // Behind `struct genlmsghdr`.
+    const ATTRIBUTES_AT: usize = 4;
+    let what = || format!("cannot ask for what interface {index} has for XDP");
+    let unknown = || Error::new(what(), std::io::Error::from_raw_os_error(libc::ENOENT));
+    let mut netlink = Netlink::open_generic()?;
+    let message = Message::new(GENL_ID_CTRL, 0)
+        .put(&[CTRL_CMD_GETFAMILY, 1, 0, 0])
+        .text(CTRL_ATTR_FAMILY_NAME, "netdev");
+    let found = |bodies: Vec<Vec<u8>>, wanted: u16| {
+        let in_body = |body: &Vec<u8>| {
+            let all = body.get(ATTRIBUTES_AT..).unwrap_or_default();
+            attributes(all).find(|(kind, _)| *kind == wanted).map(|(_, value)| value.to_vec())
+        };
+        bodies.iter().find_map(in_body)
+    };
+    let bodies = |answers: Vec<crate::netlink::Answer>| {
+        answers.into_iter().map(|answer| answer.body).collect::<Vec<_>>()
+    };
+    let family = found(bodies(netlink.request(message, what)?), CTRL_ATTR_FAMILY_ID);
+    let family = family.and_then(|id| id.try_into().ok()).map(u16::from_ne_bytes);
+    let message = Message::new(family.ok_or_else(unknown)?, 0)
+        .put(&[NETDEV_CMD_DEV_GET, 1, 0, 0])
+        .attr(NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes());
+    let features = found(bodies(netlink.request(message, what)?), NETDEV_A_DEV_XDP_FEATURES);
+    let features = features.and_then(|bits| bits.try_into().ok()).map(u64::from_ne_bytes);
+    let features = features.ok_or_else(unknown)?;
+    Ok(XdpSupport {
+        native: features & BASIC_AND_REDIRECT == BASIC_AND_REDIRECT,
+        zero_copy: features & XSK_ZEROCOPY != 0,
+        frags: features & RX_SG != 0,
+    })
+}
+
+impl Namespace {
+    /// The IPv4 addresses of an interface by its number, with their prefix lengths.
+    pub fn ipv4_addresses(&self, index: u32) -> Result<Vec<(Ipv4Addr, u8)>, Error> {
+        // Of `struct ifaddrmsg`: family, prefix length, flags, scope, index.
+        const BODY: usize = 8;
+        let message =
+            Message::new(libc::RTM_GETADDR, libc::NLM_F_DUMP).put(&[libc::AF_INET as u8, 0, 0, 0]);
+        let message = message.put(&[0; 4]);
+        let what = || format!("cannot ask for the addresses of interface {index}");
+        let answers = self.netlink().request(message, what)?;
+        let address = |body: &[u8]| {
+            let head = body.get(..BODY)?;
+            let of = u32::from_ne_bytes(head.get(4..8)?.try_into().ok()?);
+            let local = |(kind, value): (u16, &[u8])| {
+                let bytes: [u8; 4] = value.try_into().ok()?;
+                (kind == libc::IFA_LOCAL).then(|| Ipv4Addr::from(bytes))
+            };
+            let address = attributes(body.get(BODY..)?).find_map(local)?;
+            (of == index && head[0] == libc::AF_INET as u8).then_some((address, head[1]))
+        };
+        Ok(answers.iter().filter_map(|answer| address(&answer.body)).collect())
+    }
+
+    /// The number of the XDP program that an interface has, by the interface's name.
+    pub fn xdp_program(&self, name: &str) -> Result<Option<u32>, Error> {
+        // linux/if_link.h; libc lacks them.
+        const IFLA_XDP: u16 = 43;
+        const IFLA_XDP_PROG_ID: u16 = 4;
+        let message = Message::new(libc::RTM_GETLINK, 0)
+            .put(&ifinfomsg(0, 0, 0))
+            .text(libc::IFLA_IFNAME, name);
+        let what = || format!("cannot ask for the XDP program of {name}");
+        let answers = self.netlink().request(message, what)?;
+        let program = |body: &[u8]| {
+            parse_ifinfo(body)?;
+            let xdp = attributes(body.get(16..)?).find(|(kind, _)| *kind == IFLA_XDP)?.1;
+            let id = attributes(xdp).find(|(kind, _)| *kind == IFLA_XDP_PROG_ID)?.1;
+            Some(u32::from_ne_bytes(id.try_into().ok()?))
+        };
+        Ok(answers.iter().find_map(|answer| program(&answer.body)))
+    }
+}
