@@ -24,7 +24,7 @@ use ix_proto::config::{WallPart, queues_max};
 use ix_proto::device::{NicInfo, NicKind};
 use ix_report::domain::Domain;
 use ix_report::output::write_json;
-use ix_report::problem::{Problem, Result};
+use ix_report::problem::{Problem, Result, STATUS_NOT_FOUND};
 use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::process::{self, USERS_FOR_A_TIME};
 use ix_sys::{Interface, random};
@@ -179,7 +179,10 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         if args.require_ix {
             return Err(unused);
         }
-        eprintln!("ix: {unused}");
+        // What could not even start has said why.
+        if exit.status() != STATUS_NOT_FOUND {
+            eprintln!("ix: {unused}");
+        }
     }
     Ok(exit.status())
 }
