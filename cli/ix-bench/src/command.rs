@@ -2,6 +2,17 @@
 use crate::args::{AllArgs, BenchArgs, DynamicArgs, GateArgs, ModelArgs, RatesArgs, ReportArgs};
 use clap::Subcommand;
 
+/// Help of `ix bench`.
+pub const HELP: &str = "Runs one benchmark on IX and on Linux sockets, side by side in one run, on \
+    links that it makes for itself and takes away. It prints a table; `× Linux` is IX's figure \
+    divided by that of blocking Linux sockets at the same point.\n\n\
+    Each row is the median of several runs. `--quick` gives a short look, `--json` prints the results \
+    for programs, `--output FILE` writes them, and `ix bench report` makes a page of such files.\n\n\
+    Examples:\n  \
+    ix bench echo --quick\n  \
+    ix bench echo --device tap --connections 1,64 --output echo.json\n  \
+    ix bench all --quick && ix bench report";
+
 const REPORT_HELP: &str = "Reads result files of benchmarks (--output) and writes one HTML page: figures, \
     tables, the machine, each command, and the papers' results beside ours. The page needs only a \
     browser.\n\n\

@@ -10,7 +10,8 @@ use ix_report::output::OutputArgs;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane inside its process.\n\n\
+const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane. An unmodified program gets its sockets on IX; \
+    what it binds to other addresses, and the loopback, stays Linux's.\n\n\
     Examples:\n  \
     ix run --nic eth1 --addr 10.0.0.2/24 memcached -p 11211\n  \
     ix run --nic tap:ix0,queues=2 --addr 10.0.0.2/24 --cpus 2,3 ix-echo 64 --port 7\n  \
@@ -68,7 +69,11 @@ const MAN_HELP: &str = "Prints the man page of ix, or writes the pages of all co
     long_about = "IX gives a network service its own TCP/IP dataplane on dedicated hardware \
         threads: packets are polled from the network card, run through the protocol stack and \
         handed to the service, and its replies are sent, in one run to completion.\n\n\
-        Start with `ix doctor` (what this machine can do) and `ix demo` (IX and Linux side by side).",
+        Start with `ix doctor` (what this machine can do, and the command to run next) and `ix demo` \
+        (IX and Linux side by side). Then, as root:\n\n  \
+        ix run --nic eth1 --addr 10.0.0.2/24 memcached -p 11211\n  \
+        ix top                           # what it does, live\n  \
+        ix ctl status                    # the same in a few lines",
     after_help = "Exit status: 0 on success only; 2 for a wrong command line. `ix run` returns \
         its program's status, and 125 for its own failures."
 )]
@@ -88,7 +93,7 @@ pub enum Command {
     #[command(long_about = DEMO_HELP)]
     Demo(DemoArgs),
     /// Run one benchmark on IX and on Linux sockets
-    #[command(subcommand)]
+    #[command(subcommand, long_about = ix_bench::command::HELP)]
     Bench(BenchCommand),
     /// Talk to a running dataplane
     #[command(subcommand, long_about = ix_ctl::ctl::args::CTL_HELP)]

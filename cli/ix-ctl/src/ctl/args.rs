@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Help of `ix ctl`.
-pub const CTL_HELP: &str = "Prints the state of a running dataplane, or changes it.\n\n\
+pub const CTL_HELP: &str = "Prints the state of a running dataplane, or changes it. With several on this \
+    machine, name one with --pid, the process ID of its program.\n\n\
     Each dataplane has two control sockets in /run/ix (root's dataplanes), $XDG_RUNTIME_DIR/ix or \
     /tmp/ix-UID: `PID.sock` for operators, and the read-only `PID.ro.sock`. File permissions say \
     who may open which; [control] in the configuration file of `ix run` sets them.\n\n\

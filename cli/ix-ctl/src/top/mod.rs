@@ -24,11 +24,12 @@ use std::time::Duration;
 
 /// Help of the command.
 pub const HELP: &str = "Shows a running dataplane live: rate, queueing delay, the estimate of its \
-    tail ⌈Q/B⌉·τ, each elastic thread with its averages of the last windows of 10 ms and its shares \
+    tail ⌈Q/B⌉·τ (Q packets wait, at most B are taken in one cycle, which lasts τ), each elastic thread with its averages of the last windows of 10 ms and its shares \
     of time, the load of each flow group in the colour of its thread, drops by reason, and \
     migrations with their phases.\n\n\
     Keys: q quits, space pauses, tab shows the next dataplane, c lists TCP connections and s sorts \
-    them, + and - change the interval, ? explains the view.\n\n\
+    them, + and - change the interval, ? explains the view. \
+    NO_COLOR in the environment turns colours off.\n\n\
     Examples:\n  \
     ix top\n  \
     ix top --pid 4711 --interval 0.2\n  \
