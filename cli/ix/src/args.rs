@@ -142,6 +142,16 @@ pub enum Command {
     /// The papers' background job that the benchmarks run (also on its own: ix-background)
     #[command(disable_help_flag = true, hide = true)]
     Background(EchoArgs),
+    /// Ends what a program has left whose `ix run` was killed (`ix run` starts it)
+    #[command(hide = true)]
+    Warden(WardenArgs),
+}
+
+/// Arguments of the warden of a run.
+#[derive(Debug, Args)]
+pub struct WardenArgs {
+    /// The file that lists the run's control groups
+    pub file: PathBuf,
 }
 
 /// When a program's socket calls go to IX.

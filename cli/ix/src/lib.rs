@@ -92,6 +92,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Man(args) => pages::man(&args).map(done),
         Command::Attack(args) => attack::main(&args).map(done),
         Command::Load(args) => load::main(args.args),
+        Command::Warden(args) => {
+            ix_broker::warden::guard(std::io::stdin().lock(), &args.file);
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Sim(args) => Ok(ix_sim::cli(args.args)),
         Command::Packets(args) => Ok(ix_scripts::cli(args.args)),
         Command::Echo(args) => {

@@ -14,6 +14,7 @@ use ix_broker::program_root::ProgramRoot;
 use ix_broker::run::{Again, Broker, DataplaneSetup};
 use ix_broker::share::LINK_PREFIX;
 use ix_broker::vnic::Vnic;
+use ix_broker::warden::Warden;
 use ix_controller::linux::{Latency, Tree};
 use ix_ctl::cp::Embedded;
 use ix_entry::ReservedFds;
@@ -83,6 +84,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         memory_bytes: args.memory_max,
         cpus: program_cpus.clone(),
     })?;
+    let warden = Warden::start(&group, &["warden"])
+        .map_err(|e| Problem::new("cannot start the process that ends what a run leaves", e))?;
     let (cpus, access, rules) =
         (settings.cpus(), settings.access.clone(), settings.config.vnic_rules.clone());
     let without: Vec<WallPart> = args.without.into_iter().collect();
@@ -164,7 +167,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let controller = controller.transpose()?;
     let exit = running.wait()?;
     running.close_devices();
-    drop((wake_ups, own_user));
+    drop((wake_ups, own_user, warden));
     ix_broker::leftovers::reap();
     drop(controller);
     if let Some(path) = &args.stats {
@@ -389,9 +392,15 @@ fn program_cpus(cpus: &[usize], wanted: Option<&str>) -> Result<Vec<usize>> {
     let wanted = ix_sys::cpu::parse_list(text).filter(|cpus| !cpus.is_empty());
     let wanted = wanted.ok_or_else(|| refused("it is not a list like 2,4-5".to_owned()))?;
     match wanted.iter().find(|cpu| !allowed.contains(cpu)) {
-        None => Ok(wanted),
+        None => Ok(without_repeats(wanted)),
         Some(cpu) => Err(refused(format!("hardware thread {cpu} is not one that it may use"))),
     }
+}
+
+fn without_repeats(mut cpus: Vec<usize>) -> Vec<usize> {
+    cpus.sort_unstable();
+    cpus.dedup();
+    cpus
 }
 
 /// Numbers as the user gives them.

@@ -83,6 +83,30 @@ pub struct Group {
     lock: Option<GroupLock>,
 }
 
+/// Ends all processes of these groups of programs.
+pub(crate) fn end_all(programs: &[PathBuf]) {
+    let end = Instant::now() + ENDING;
+    for folder in programs {
+        // No new ones come. Errors: the kernel is older, or the hierarchy has no such file.
+        let _ = write(folder, "pids.max", "0");
+        let _ = write(folder, "cgroup.kill", "1");
+    }
+    for folder in programs {
+        while Instant::now() < end && !end_members(folder) {
+            std::thread::sleep(ENDING / 500);
+        }
+    }
+}
+
+/// The program's group of a run, or of one hierarchy of it; `None`: the group is the dataplane's.
+pub(crate) fn program_of(run: &Path) -> Option<PathBuf> {
+    if run.as_os_str().as_encoded_bytes().ends_with(DATAPLANE.as_bytes()) {
+        return None;
+    }
+    let below = run.join(PROGRAM);
+    Some(if below.exists() { below } else { run.to_owned() })
+}
+
 /// Where this process's own group of a hierarchy is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
@@ -165,17 +189,12 @@ impl Group {
 
     /// Ends all processes of the program.
     pub fn kill(&self) {
-        let end = Instant::now() + ENDING;
-        for folder in &self.programs {
-            // No new ones come. Errors: the kernel is older, or the hierarchy has no such file.
-            let _ = write(folder, "pids.max", "0");
-            let _ = write(folder, "cgroup.kill", "1");
-        }
-        for folder in &self.programs {
-            while Instant::now() < end && !end_members(folder) {
-                std::thread::sleep(ENDING / 500);
-            }
-        }
+        end_all(&self.programs);
+    }
+
+    /// The file that lists the groups, if there is one of the program that can be ended.
+    pub fn file_of_ends(&self) -> Option<&Path> {
+        self.lock.as_ref().filter(|_| !self.programs.is_empty()).map(GroupLock::path)
     }
 
     /// The name of its groups.
@@ -354,7 +373,7 @@ fn dataplane_beside(run: &Path) -> PathBuf {
 
 /// Removes a group of a run that was killed, with those below it. Fails as long as one of its
 /// processes runs.
-fn remove_run(run: &Path) {
+pub(crate) fn remove_run(run: &Path) {
     for below in [PROGRAM, BROKER, ""] {
         let _ = fs::remove_dir(run.join(below));
     }

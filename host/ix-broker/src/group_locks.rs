@@ -62,6 +62,11 @@ impl GroupLock {
         file.write_all(&names.join(separator))?;
         Ok(GroupLock { _locked: file, path, groups })
     }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 impl Drop for GroupLock {
@@ -76,28 +81,37 @@ impl Drop for GroupLock {
 /// Removes the groups of runs that were killed, by `remove`, and their files.
 pub fn sweep(folder: &Path, mut remove: impl FnMut(&Path)) {
     let Ok(entries) = fs::read_dir(folder) else { return };
-    for path in entries.flatten().map(|entry| entry.path()) {
-        let mut options = OpenOptions::new();
-        let Ok(mut file) = options.read(true).custom_flags(libc::O_NOFOLLOW).open(&path) else {
-            continue;
-        };
-        let mut names = Vec::new();
-        // Its owner has the lock as long as that lives.
-        if file.try_lock().is_err() || file.read_to_end(&mut names).is_err() {
-            continue;
-        }
-        let groups =
-            names.split(|byte| *byte == SEPARATOR).map(|name| Path::new(OsStr::from_bytes(name)));
-        // A file lists groups whose names begin with its own.
-        let own = path.file_name().unwrap_or_default().as_bytes();
-        let is_own =
-            |group: &&Path| group.file_name().is_some_and(|name| name.as_bytes().starts_with(own));
-        let groups: Vec<_> = groups.filter(is_own).collect();
-        groups.iter().for_each(|group| remove(group));
-        if !groups.iter().any(|group| group.exists()) {
-            let _ = fs::remove_file(&path);
-        }
+    for entry in entries.flatten() {
+        remove_left(&entry.path(), &mut remove);
     }
+}
+
+/// The same for the run of one file. Returns whether nothing is left of it.
+pub fn remove_left(file: &Path, mut remove: impl FnMut(&Path)) -> bool {
+    let Some(groups) = read_left(file) else { return !file.exists() };
+    groups.iter().for_each(|group| remove(group));
+    let is_over = !groups.iter().any(|group| group.exists());
+    if is_over {
+        let _ = fs::remove_file(file);
+    }
+    is_over
+}
+
+/// The groups of a run that was killed, of its file; `None` if it lives, or if there is no file.
+pub fn read_left(file: &Path) -> Option<Vec<PathBuf>> {
+    let mut options = OpenOptions::new();
+    let mut opened = options.read(true).custom_flags(libc::O_NOFOLLOW).open(file).ok()?;
+    let mut names = Vec::new();
+    // Its owner has the lock as long as that lives.
+    opened.try_lock().ok()?;
+    opened.read_to_end(&mut names).ok()?;
+    let groups =
+        names.split(|byte| *byte == SEPARATOR).map(|name| Path::new(OsStr::from_bytes(name)));
+    // A file lists groups whose names begin with its own.
+    let own = file.file_name().unwrap_or_default().as_bytes();
+    let is_own =
+        |group: &&Path| group.file_name().is_some_and(|name| name.as_bytes().starts_with(own));
+    Some(groups.filter(is_own).map(Path::to_owned).collect())
 }
 
 #[cfg(test)]

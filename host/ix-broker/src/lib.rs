@@ -10,7 +10,8 @@
 //!   connections.
 //! * [`apart`]: a dataplane in a process of its own; [`own_user`]: its user; [`attached`]: the
 //!   program's processes that share it; `kin`: which processes are the program's.
-//! * [`group`]: the control group of a program; `group_locks`: which run has which groups.
+//! * [`group`]: the control group of a program; `group_locks`: which run has which groups;
+//!   [`warden`]: the end of a program whose broker was killed.
 //! * [`program_root`]: a program that must be root; [`low_ports`] binds ports for it, and `view` is
 //!   what it sees of the machine's files.
 //! * `devices`: links that go down and come back, peers that come and go.
@@ -41,3 +42,4 @@ pub mod surveys;
 mod survivor;
 mod view;
 pub mod vnic;
+pub mod warden;

@@ -12,7 +12,10 @@ pub enum LaunchError {
     #[error("cannot run {}: it is a directory; name a program in it", .0.display())]
     Directory(PathBuf),
     /// The user may not execute it.
-    #[error("cannot run {}: permission denied; try chmod +x", .0.display())]
+    #[error(
+        "cannot run {path}: permission denied; try chmod +x, or let the program's user enter the \
+         folders above it (namei -l {path})", path = .0.display()
+    )]
     NoPermission(PathBuf),
     /// Neither ELF nor a script.
     #[error(

@@ -413,6 +413,69 @@ fn a_run_that_gives_up_ends_all_processes_of_its_program() {
     assert!(!status.success() && !left, "worker {worker} is left: {left}; {said:#?}");
 }
 
+/// Forks a process that ignores what it can, and one that leaves its session and its parent.
+const FAMILY: &str = "
+import os, signal, socket, time
+for n in (1, 2, 3, 15): signal.signal(n, signal.SIG_IGN)
+child = os.fork()
+if child == 0:
+    while True: time.sleep(10)
+reads, writes = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    daemon = os.fork()
+    if daemon == 0:
+        while True: time.sleep(10)
+    os.write(writes, str(daemon).encode())
+    os._exit(0)
+os.wait()
+daemon = os.read(reads, 20).decode()
+listener = socket.socket()
+listener.bind(('0.0.0.0', 7))
+listener.listen()
+print('family', child, daemon, flush=True)
+while True: listener.accept()
+";
+
+/// A broker that is killed takes all of its run along, wherever a process has gone.
+#[test]
+fn what_a_program_has_forked_ends_with_a_broker_that_is_killed() {
+    let name = "what_a_program_has_forked_ends_with_a_broker_that_is_killed";
+    if !Path::new("/usr/bin/python3").exists() {
+        return skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    for user in [&[][..], &["--user", "65534"]] {
+        let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+        let flags = [&DOMAIN[..], user].concat();
+        let service = net.start_env(&[], &flags, &["/usr/bin/python3", "-c", FAMILY]);
+        let line = service.process.wait_for("family", PATIENCE);
+        let family: Vec<i32> =
+            line.split(' ').skip(1).map(|word| word.parse().expect("a number")).collect();
+        let broker = service.process.pid();
+        let groups =
+            std::fs::read_to_string(format!("/proc/{}/cgroup", family[1])).expect("groups");
+        if !groups.contains(&format!("/ix-{broker}-")) {
+            family.iter().for_each(|pid| signal_if_there(*pid));
+            return skip(name, Need::Kernel("control groups that can be written"), "no group");
+        }
+        eventually("it listens", || net.client.run(|| TcpStream::connect(SERVICE).is_ok()));
+        let warden = service.children("exe").pop().expect("a warden");
+        signal(broker, libc::SIGKILL);
+        let since = Instant::now();
+        let is_over = || family.iter().chain([&warden]).all(|pid| !is_alive(*pid));
+        while !is_over() && since.elapsed() < Duration::from_secs(2) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let left: Vec<i32> = family.iter().copied().filter(|pid| is_alive(*pid)).collect();
+        left.iter().for_each(|pid| signal_if_there(*pid));
+        assert!(left.is_empty() && !is_alive(warden), "{left:?} are left, or the warden");
+        let file = format!("ix-{broker}-");
+        let files = std::fs::read_dir("/run/ix/groups").expect("the folder");
+        let is_its = |name: &std::ffi::OsString| name.to_string_lossy().starts_with(&file);
+        assert!(!files.flatten().any(|entry| is_its(&entry.file_name())), "its groups are left");
+    }
+}
+
 /// Waits in `connect`, then for what it is sent.
 const CONNECTS: &str = "
 import socket
