@@ -9,7 +9,7 @@
 //! use ix_testbed::{Namespace, VethEnd};
 //! let (a, b) = (Namespace::new()?, Namespace::new()?);
 //! a.add_veth(&VethEnd::new("left"), &b, &VethEnd::new("right"))?;
-//! a.add_address("left", "10.0.0.1".parse().unwrap(), 24)?;
+//! a.add_address("left", std::net::Ipv4Addr::new(10, 0, 0, 1), 24)?;
 //! a.set_up("left", true)?;
 //! b.set_up("right", true)?;
 //! let reached = a.run(|| std::net::UdpSocket::bind("10.0.0.1:0").is_ok());
