@@ -149,8 +149,8 @@ pub(crate) fn problem_of(packet: &[u8]) -> Option<Problem> {
     }
 }
 
-/// Whether a packet is an error of ICMPv6, or may be one: nobody sends an error about an error (RFC
-/// 4443 section 2.4 (e)). Steps over headers whatever is in them, because a packet may be refused
+/// Whether a packet is an error of ICMPv6, or may be one: no error is sent about an error (RFC 4443
+/// section 2.4 (e)). Steps over headers whatever is in them, because a packet may be refused
 /// for what stands before.
 fn may_be_error(packet: &[u8]) -> bool {
     let Some(&first) = packet.get(NEXT_HEADER_AT) else { return true };

@@ -1,5 +1,5 @@
-//! The warden of a run: a small process that ends what the run's program has left when its broker is
-//! killed. The program's first process ends with the broker, but not what that has forked.
+//! The warden of a run: a small process that ends what the run's program has left when its broker
+//! is killed. The program's first process ends with the broker, but not what that has forked.
 //!
 //! It is the same command once more, which waits on a pipe from the broker. A broker that ends in
 //! order says so; the end of the pipe without a word means that it was killed. The warden has a
@@ -47,8 +47,8 @@ impl Drop for Warden {
     }
 }
 
-/// The warden: waits for the broker's end on `pipe`. If the broker was killed, ends all processes of
-/// the program, and removes the groups that this file lists.
+/// The warden: waits for the broker's end on `pipe`. If the broker was killed, ends all processes
+/// of the program, and removes the groups that this file lists.
 pub fn guard(mut pipe: impl Read, file: &Path) {
     let mut word = [0; 1];
     loop {

@@ -259,7 +259,7 @@ impl NdCache {
         }
         let used_us = old.and_then(|entry| entry.used_us);
         self.set(hop, Entry { state: State::Stale { mac }, used_us });
-        // Nobody has a copy of a new one, or waits for it.
+        // No thread has a copy of a new one, and no packet waits for it.
         self.version += u64::from(old.is_some());
     }
 
@@ -389,9 +389,10 @@ impl NdCache {
         self.entries.insert(hop, entry);
     }
 
-    /// Makes room for one entry; false if there is none. The first to go are those whose address is
-    /// not known: senders that do not exist leave them. Then, for a next hop that we want to reach
-    /// (`wanted`), the least recently used; for any other host only one that is not in use.
+    /// Makes room for one entry; returns false if it cannot. The first to go are those whose
+    /// address is not known: senders that do not exist leave them. Then, for a next hop that we
+    /// want to reach (`wanted`), the least recently used; for any other host only one that is not
+    /// in use.
     fn make_room(&mut self, now_us: u64, wanted: bool) -> bool {
         if self.entries.len() - self.statics < self.limits.entries_max {
             return true;
