@@ -19,6 +19,8 @@ const NAME: &str = "ix-warden";
 const DISMISSED: u8 = b'.';
 /// How long the last of what a killed broker has held, and the dataplane, may last.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest wait for a warden that is dismissed.
+const LEAVING: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The broker's end. Dropping this dismisses the warden, and waits for it.
@@ -43,7 +45,16 @@ impl Drop for Warden {
         if let Some(mut pipe) = self.0.stdin.take() {
             let _ = pipe.write_all(&[DISMISSED]);
         }
-        let _ = self.0.wait();
+        let end = Instant::now() + LEAVING;
+        while matches!(self.0.try_wait(), Ok(None)) {
+            if Instant::now() >= end {
+                // It is stopped, perhaps.
+                let _ = self.0.kill();
+                let _ = self.0.wait();
+                return;
+            }
+            std::thread::sleep(LEAVING / 100);
+        }
     }
 }
 

@@ -491,7 +491,12 @@ fn survivor(service: &Service) -> Option<i32> {
     let broker = living_child_of(program)?;
     let all = std::fs::read_dir("/proc").expect("/proc").flatten();
     let mut numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.find(|pid| *pid != program && living_child_of(*pid) == Some(broker))
+    let is_warden = |pid: i32| {
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.starts_with(b"ix-warden")
+    };
+    let is_it = |pid: i32| living_child_of(pid) == Some(broker) && !is_warden(pid);
+    numbers.find(|pid| *pid != program && is_it(*pid))
 }
 
 fn kill(service: &Service, with: i32) {
