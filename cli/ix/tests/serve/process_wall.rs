@@ -720,6 +720,8 @@ fn a_program_is_bounded_by_a_group_that_goes_with_its_run() {
     let count: u32 = line.rsplit(' ').next().expect("a word").parse().expect("a number");
     assert!((20..50).contains(&count), "{count} children");
     let killed = service.process.pid();
+    // Without its warden another run removes what it leaves.
+    service.children("exe").into_iter().for_each(|warden| signal(warden, libc::SIGKILL));
     signal(killed, libc::SIGKILL);
     service.process.wait(PATIENCE);
     assert!(left(killed), "nobody has removed it yet");
