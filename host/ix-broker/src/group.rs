@@ -209,8 +209,16 @@ impl Group {
         group_locks::sweep(&folder, remove_run);
         let name = self.name();
         let runs = places.iter().map(|place| place.folder.join(&name));
-        let groups = runs.flat_map(|run| [dataplane_beside(&run), run]).collect();
-        self.lock = GroupLock::take(&folder, &name, groups).ok();
+        let groups: Vec<_> = runs.flat_map(|run| [dataplane_beside(&run), run]).collect();
+        self.lock = GroupLock::take(&folder, &name, &groups)
+            .inspect_err(|e| {
+                eprintln!(
+                    "ix: cannot claim the control groups of this run ({e}): if it is killed, what \
+                     its program has forked lives on; look at {}",
+                    folder.display()
+                );
+            })
+            .ok();
     }
 
     /// Makes the groups of a hierarchy; returns that of the program alone, if there is one.
@@ -362,6 +370,19 @@ fn end_members(folder: &Path) -> bool {
         let _ = process.map(|process| process.signal(libc::SIGKILL));
     }
     members.is_empty()
+}
+
+/// Moves this process out of the broker's group of a run that was killed, if it is there: the group
+/// cannot be removed before. Nobody else is in the run's groups any more.
+pub(crate) fn leave_brokers_group(run: &Path) {
+    let broker = run.join(BROKER);
+    let Some(home) = run.parent().filter(|_| has(&broker, std::process::id())) else { return };
+    // One that gives those below it controllers takes no processes.
+    for folder in [run, home] {
+        set(folder, '-', BOUNDS.iter().chain([&SHARE]));
+    }
+    // An error leaves the group to another run.
+    let _ = write(home, "cgroup.procs", &std::process::id().to_string());
 }
 
 /// The group of the dataplane of a run.

@@ -11,9 +11,13 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Below the folder of control sockets, which is this user's.
 const FOLDER: &str = "groups";
+/// How long a claim is tried while other runs sweep.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(1);
 /// Between the groups in a file.
 const SEPARATOR: u8 = 0;
 
@@ -48,7 +52,20 @@ fn make(folder: &Path) -> io::Result<()> {
 
 impl GroupLock {
     /// Claims these groups, before they are made. An error if another run has a file of this name.
-    pub fn take(folder: &Path, name: &str, groups: Vec<PathBuf>) -> io::Result<GroupLock> {
+    ///
+    /// A run that sweeps may lock the new file first, find no groups in it, and remove it: so this
+    /// is tried again for a bounded time.
+    pub fn take(folder: &Path, name: &str, groups: &[PathBuf]) -> io::Result<GroupLock> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match GroupLock::try_take(folder, name, groups) {
+                Err(e) if is_swept(&e) && Instant::now() < end => std::thread::sleep(PAUSE),
+                result => return result,
+            }
+        }
+    }
+
+    fn try_take(folder: &Path, name: &str, groups: &[PathBuf]) -> io::Result<GroupLock> {
         let path = folder.join(name);
         let mut options = OpenOptions::new();
         let mut file = options.write(true).create_new(true).mode(0o600).open(&path)?;
@@ -60,13 +77,19 @@ impl GroupLock {
         let separator: &[u8] = &[SEPARATOR];
         let names: Vec<&[u8]> = groups.iter().map(|group| group.as_os_str().as_bytes()).collect();
         file.write_all(&names.join(separator))?;
-        Ok(GroupLock { _locked: file, path, groups })
+        Ok(GroupLock { _locked: file, path, groups: groups.to_vec() })
     }
 
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Whether another run looks at the file at this moment, or has just removed it.
+fn is_swept(e: &io::Error) -> bool {
+    use io::ErrorKind::{AlreadyExists, Interrupted, WouldBlock};
+    matches!(e.kind(), AlreadyExists | Interrupted | WouldBlock)
 }
 
 impl Drop for GroupLock {
@@ -82,36 +105,55 @@ impl Drop for GroupLock {
 pub fn sweep(folder: &Path, mut remove: impl FnMut(&Path)) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
-        remove_left(&entry.path(), &mut remove);
+        if let Some(left) = Left::find(&entry.path()) {
+            left.remove(&mut remove);
+        }
     }
 }
 
-/// The same for the run of one file. Returns whether nothing is left of it.
-pub fn remove_left(file: &Path, mut remove: impl FnMut(&Path)) -> bool {
-    let Some(groups) = read_left(file) else { return !file.exists() };
-    groups.iter().for_each(|group| remove(group));
-    let is_over = !groups.iter().any(|group| group.exists());
-    if is_over {
-        let _ = fs::remove_file(file);
-    }
-    is_over
+/// What a run that was killed has left. Its file is locked as long as this is there: who removes it
+/// without the lock may remove that of a run which is about to begin.
+pub struct Left {
+    _locked: File,
+    path: PathBuf,
+    /// Its groups.
+    pub groups: Vec<PathBuf>,
 }
 
-/// The groups of a run that was killed, of its file; `None` if it lives, or if there is no file.
-pub fn read_left(file: &Path) -> Option<Vec<PathBuf>> {
-    let mut options = OpenOptions::new();
-    let mut opened = options.read(true).custom_flags(libc::O_NOFOLLOW).open(file).ok()?;
-    let mut names = Vec::new();
-    // Its owner has the lock as long as that lives.
-    opened.try_lock().ok()?;
-    opened.read_to_end(&mut names).ok()?;
-    let groups =
-        names.split(|byte| *byte == SEPARATOR).map(|name| Path::new(OsStr::from_bytes(name)));
-    // A file lists groups whose names begin with its own.
-    let own = file.file_name().unwrap_or_default().as_bytes();
-    let is_own =
-        |group: &&Path| group.file_name().is_some_and(|name| name.as_bytes().starts_with(own));
-    Some(groups.filter(is_own).map(Path::to_owned).collect())
+impl Left {
+    /// Of the run of this file; `None` if it lives, if another process looks at the file at this
+    /// moment, or if there is no file.
+    pub fn find(path: &Path) -> Option<Left> {
+        let mut options = OpenOptions::new();
+        let mut file = options.read(true).custom_flags(libc::O_NOFOLLOW).open(path).ok()?;
+        // Its owner has the lock as long as that lives.
+        file.try_lock().ok()?;
+        // Another process may have removed it since, and its owner made another one.
+        let found = fs::symlink_metadata(path).ok()?;
+        if found.ino() != file.metadata().ok()?.ino() {
+            return None;
+        }
+        let mut names = Vec::new();
+        file.read_to_end(&mut names).ok()?;
+        let groups =
+            names.split(|byte| *byte == SEPARATOR).map(|name| Path::new(OsStr::from_bytes(name)));
+        // A file lists groups whose names begin with its own.
+        let own = path.file_name().unwrap_or_default().as_bytes();
+        let is_own =
+            |group: &&Path| group.file_name().is_some_and(|name| name.as_bytes().starts_with(own));
+        let groups = groups.filter(is_own).map(Path::to_owned).collect();
+        Some(Left { _locked: file, path: path.to_owned(), groups })
+    }
+
+    /// Removes the groups by `remove`, and the file. Returns whether nothing is left.
+    pub fn remove(&self, remove: impl FnMut(&Path)) -> bool {
+        self.groups.iter().map(PathBuf::as_path).for_each(remove);
+        let is_over = !self.groups.iter().any(|group| group.exists());
+        if is_over {
+            let _ = fs::remove_file(&self.path);
+        }
+        is_over
+    }
 }
 
 #[cfg(test)]
@@ -132,7 +174,8 @@ mod tests {
         make(&locks).expect("a folder");
         let take = |name: &str| {
             let group = groups.join(name);
-            let lock = GroupLock::take(&locks, name, vec![group.clone()]).expect("nobody has it");
+            let lock =
+                GroupLock::take(&locks, name, std::slice::from_ref(&group)).expect("nobody has it");
             fs::create_dir_all(&group).expect("a group");
             lock
         };
@@ -177,7 +220,44 @@ mod tests {
         make(&link).expect_err("a link");
         // Nor is a file that is there already.
         symlink("/dev/null", own.join("ix-1")).expect("a link");
-        GroupLock::take(&own, "ix-1", Vec::new()).expect_err("a link");
+        GroupLock::take(&own, "ix-1", &[]).expect_err("a link");
+        fs::remove_dir_all(folder).expect("removed");
+    }
+
+    /// Runs that begin while others sweep keep their claims.
+    #[test]
+    fn claims_are_kept_while_others_sweep() {
+        const RUNS: usize = 300;
+        let folder = scratch("group-claims");
+        let (locks, groups) = (folder.join("locks"), folder.join("groups"));
+        make(&locks).expect("a folder");
+        fs::create_dir_all(&groups).expect("a folder");
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let order = std::sync::atomic::Ordering::Relaxed;
+        let is_kept = std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !is_over.load(order) {
+                        sweep(&locks, |group| _ = fs::remove_dir(group));
+                    }
+                });
+            }
+            let runs: Vec<Option<GroupLock>> = (0..RUNS)
+                .map(|number| {
+                    let name = format!("ix-{number}-a");
+                    let group = groups.join(&name);
+                    let lock = GroupLock::take(&locks, &name, std::slice::from_ref(&group));
+                    fs::create_dir(group).expect("a group");
+                    lock.ok()
+                })
+                .collect();
+            // Whatever they have begun is over.
+            std::thread::sleep(Duration::from_millis(20));
+            is_over.store(true, order);
+            let is_there = |lock: &GroupLock| lock.path.exists() && lock.groups[0].exists();
+            runs.iter().map(|lock| lock.as_ref().is_some_and(is_there)).collect::<Vec<_>>()
+        });
+        assert_eq!(is_kept, [true; RUNS]);
         fs::remove_dir_all(folder).expect("removed");
     }
 }

@@ -5,8 +5,8 @@
 //! order says so; the end of the pipe without a word means that it was killed. The warden has a
 //! process group of its own, so that no terminal ends it, holds no descriptor of the run, and is a
 //! process of the broker's user, so that the program can neither signal nor trace it.
-use crate::group::Group;
-use crate::{group, group_locks};
+use crate::group::{self, Group};
+use crate::group_locks::Left;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -72,17 +72,22 @@ pub fn guard(mut pipe: impl Read, file: &Path) {
     }
     let end = Instant::now() + PATIENCE;
     // The kernel may still be closing what the broker held.
-    let groups = loop {
-        match group_locks::read_left(file) {
-            Some(groups) => break groups,
+    let left = loop {
+        match Left::find(file) {
+            Some(left) => break left,
             None if Instant::now() < end && file.exists() => std::thread::sleep(PAUSE),
             None => return,
         }
     };
-    let programs: Vec<PathBuf> = groups.iter().filter_map(|run| group::program_of(run)).collect();
+    let programs: Vec<PathBuf> =
+        left.groups.iter().filter_map(|run| group::program_of(run)).collect();
     group::end_all(&programs);
     // The dataplane closes its connections, and ends by itself.
-    while Instant::now() < end && !group_locks::remove_left(file, group::remove_run) {
+    let remove = |run: &Path| {
+        group::remove_run(run);
+        group::leave_brokers_group(run);
+    };
+    while Instant::now() < end && !left.remove(remove) {
         std::thread::sleep(PAUSE);
     }
 }

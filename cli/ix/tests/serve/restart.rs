@@ -1,6 +1,7 @@
 //! A dataplane that dies: its program goes on with another one.
 use crate::programs::posix::compile;
 use crate::support::command::errors;
+use crate::support::memif::MemifNet;
 use crate::support::process::{is_alive, signal};
 use crate::support::traffic::echo;
 use crate::support::{self, CLIENT, Nic, PATIENCE, SERVICE, Service, TestNet, eventually};
@@ -8,7 +9,7 @@ use ix_skip::{Need, skip, skip_part};
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const DOMAIN: [&str; 2] = ["--domain", "process"];
@@ -474,6 +475,40 @@ fn what_a_program_has_forked_ends_with_a_broker_that_is_killed() {
         let is_its = |name: &std::ffi::OsString| name.to_string_lossy().starts_with(&file);
         assert!(!files.flatten().any(|entry| is_its(&entry.file_name())), "its groups are left");
     }
+}
+
+/// Where version 2 of control groups is mounted.
+fn unified_groups() -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/mounts").expect("the mounts");
+    let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
+    mount.split(' ').nth(1).map(PathBuf::from)
+}
+
+/// A broker that is alone in its group moves below it, so that the group can share its controllers.
+/// Its warden is there too, and still leaves nothing.
+#[test]
+fn a_killed_broker_that_was_alone_in_its_group_leaves_no_group() {
+    let name = "a_killed_broker_that_was_alone_in_its_group_leaves_no_group";
+    let home = unified_groups().map(|mount| mount.join(format!("ix-test-{}", std::process::id())));
+    let Some(home) = home.filter(|home| std::fs::create_dir(home).is_ok()) else {
+        return skip(name, Need::Kernel("control groups that can be written"), "no group was made");
+    };
+    let Some(net) = MemifNet::new(name, 1) else { return };
+    let service = net.serve_in(&home);
+    let broker = service.process.pid();
+    let is_run = |entry: &std::fs::DirEntry| {
+        entry.file_name().to_string_lossy().starts_with(&format!("ix-{broker}-"))
+    };
+    let runs = || std::fs::read_dir(&home).expect("the group").flatten().filter(is_run).count();
+    assert!(runs() > 0, "the run has no group");
+    signal(broker, libc::SIGKILL);
+    let since = Instant::now();
+    while runs() > 0 && since.elapsed() < Duration::from_secs(3) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let left = runs();
+    let removed = std::fs::remove_dir(&home);
+    assert!(left == 0 && removed.is_ok(), "{left} groups are left in {home:?}: {removed:?}");
 }
 
 /// Waits in `connect`, then for what it is sent.

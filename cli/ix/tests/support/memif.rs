@@ -55,7 +55,17 @@ impl MemifNet {
 
     /// Starts a program at one end, with these options of the device.
     pub fn start(&self, host: Host, options: &str, program: &[&str]) -> Service {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+        self.start_by(Command::new(env!("CARGO_BIN_EXE_ix")), host, options, program)
+    }
+
+    /// The same by a command that executes `ix` with the arguments that follow.
+    fn start_by(
+        &self,
+        mut command: Command,
+        host: Host,
+        options: &str,
+        program: &[&str],
+    ) -> Service {
         let control = self.folder.0.join(format!("{host:?}.sock"));
         let config = self.folder.0.join(format!("{host:?}.toml"));
         std::fs::write(&config, self.config(host, options)).expect("write the configuration");
@@ -75,6 +85,18 @@ impl MemifNet {
         let program: Vec<_> =
             [echo.to_str().expect("text")].into_iter().chain(arguments.iter().copied()).collect();
         let service = self.start(Host::Service, options, &program);
+        service.process.wait_for("ready", PATIENCE);
+        service
+    }
+
+    /// The echo service, whose `ix` a shell starts that is in this control group.
+    pub fn serve_in(&self, group: &Path) -> Service {
+        let echo = super::build_echo();
+        let join = "echo $$ > \"$1/cgroup.procs\" && shift && exec \"$@\"";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", join, "sh"]).arg(group).arg(env!("CARGO_BIN_EXE_ix"));
+        let program = [echo.to_str().expect("text"), "64"];
+        let service = self.start_by(shell, Host::Service, "", &program);
         service.process.wait_for("ready", PATIENCE);
         service
     }
