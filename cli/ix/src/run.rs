@@ -46,7 +46,10 @@ const LEAVING: Duration = Duration::from_millis(200);
 pub fn main(args: &RunArgs) -> Result<u8> {
     // The program may be of the same user, and this process has what it must not have.
     process::forbid_tracing().map_err(|e| Problem::new("cannot protect the broker", e))?;
-    process::hide_user().map_err(|e| Problem::new("cannot protect the broker", e))?;
+    process::hide_user().map_err(|e| {
+        Problem::new("cannot protect the broker from the program: root may not change its user", e)
+            .mend("let it have CAP_SETUID and CAP_SETGID, or start `ix run` as another user")
+    })?;
     let settings = Settings::from_args(args).map_err(|problem| where_flags_stand(args, problem))?;
     if let Some(policy) = &args.policy {
         Embedded::check(policy, args.slo_us)?;

@@ -72,11 +72,17 @@ impl fmt::Display for MemoryError {
                 "cannot map {bytes} bytes of packet memory (errno {errno}); lower the number of \
                  buffers"
             ),
-            MemoryError::Make(errno, bytes) => write!(
-                f,
-                "cannot make {bytes} bytes of shared packet memory (errno {errno}); lower the \
-                 number of buffers"
-            ),
+            MemoryError::Make(errno, bytes) => {
+                let why = io::Error::from_raw_os_error(*errno);
+                write!(f, "cannot make {bytes} bytes of shared packet memory: {why}; ")?;
+                f.write_str(match *errno {
+                    libc::ENOSYS | libc::EPERM | libc::EACCES | libc::EINVAL => {
+                        "let this process call memfd_create and seal what it makes (F_ADD_SEALS): \
+                         a container's rules or another filter of system calls forbid it"
+                    }
+                    _ => "lower the number of buffers",
+                })
+            }
             MemoryError::TooShort(has, bytes) => write!(
                 f,
                 "the descriptor of packet memory has {has} bytes instead of {bytes}; both sides \

@@ -41,6 +41,12 @@ pub enum LaunchError {
     /// The process ended before the dataplane was in it.
     #[error("cannot plant the dataplane: the process ended early ({0})")]
     Died(crate::Exit),
+    /// Linux, or a filter of system calls, has no such call for us.
+    #[error(
+        "cannot plant the dataplane: {0} is refused; IX needs Linux 6.12 or newer, and a container \
+         or another filter of system calls must allow {0}"
+    )]
+    Refused(&'static str),
     /// Another system call failed.
     #[error("cannot plant the dataplane: {what}: {error}")]
     System {
@@ -53,5 +59,8 @@ pub enum LaunchError {
 
 /// For `map_err`: adds the action.
 pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> LaunchError {
-    move |error| LaunchError::System { what, error }
+    move |error| match error.raw_os_error() {
+        Some(libc::ENOSYS) => LaunchError::Refused(what),
+        _ => LaunchError::System { what, error },
+    }
 }

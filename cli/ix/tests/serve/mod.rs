@@ -15,6 +15,7 @@ mod http;
 mod ipv6;
 mod kills;
 mod kv;
+mod lacking;
 mod limits;
 mod many;
 mod memif;

@@ -7,6 +7,7 @@ pub mod command;
 pub mod control;
 pub mod frames;
 pub mod lab;
+pub mod lacking;
 pub mod memif;
 pub mod process;
 pub mod raw;

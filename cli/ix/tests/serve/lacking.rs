@@ -1,0 +1,88 @@
+//! Machines and containers that lack what the wall is made of: one line says what, and what to do.
+use crate::support::PATIENCE;
+use crate::support::lacking::{Lacks, lack};
+use crate::support::memif::MemifNet;
+use crate::support::process::Process;
+use ix_skip::{Need, skip};
+use ix_sys::process::is_root;
+use std::process::Command;
+
+/// The first argument asks for a user namespace.
+const NEW_USER_NAMESPACE: Option<(usize, u32, u32)> =
+    Some((0, libc::CLONE_NEWUSER as u32, libc::CLONE_NEWUSER as u32));
+
+/// `ix run` with these flags and an echo service, on a link of its own.
+fn run(net: &MemifNet, flags: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+    command.args(["run", "--addr", "10.99.0.1/24", "--nic"]);
+    command.arg(format!("memif:{}", net.path().display())).args(flags);
+    command.arg("--").arg(crate::support::build_echo()).arg("64");
+    command
+}
+
+#[test]
+fn each_system_call_that_is_refused_is_named_with_what_to_do() {
+    let name = "each_system_call_that_is_refused_is_named_with_what_to_do";
+    if !is_root() {
+        return skip(name, Need::Root, "a filter of system calls needs root");
+    }
+    let Some(net) = MemifNet::new(name, 1) else { return };
+    let seal = Lacks { call: libc::SYS_fcntl, only: Some((1, u32::MAX, libc::F_ADD_SEALS as u32)) };
+    let users = [libc::SYS_setresuid, libc::SYS_setuid, libc::SYS_setresgid].map(Lacks::call);
+    let [unshare, clone] =
+        [libc::SYS_unshare, libc::SYS_clone].map(|call| Lacks { call, only: NEW_USER_NAMESPACE });
+    let spaces = [unshare, clone, Lacks::call(libc::SYS_clone3)];
+    let cases: [(&[Lacks], i32, &[&str]); 5] = [
+        (&[seal], libc::EPERM, &["packet memory", "F_ADD_SEALS"]),
+        (&[Lacks::call(libc::SYS_memfd_create)], libc::ENOSYS, &["packet memory", "memfd_create"]),
+        (&[Lacks::call(libc::SYS_pidfd_open)], libc::ENOSYS, &["pidfd_open", "6.12"]),
+        (&users, libc::EPERM, &["protect the broker", "CAP_SETUID"]),
+        (&spaces, libc::EPERM, &["user namespace", "--user"]),
+    ];
+    for (lacks, errno, words) in cases {
+        let mut command = run(&net, &[]);
+        lack(&mut command, lacks, errno);
+        let (status, said) = Process::start(command).wait(PATIENCE);
+        let last = said.last().expect("a line");
+        let tells = words.iter().all(|word| last.contains(word)) && last.starts_with("ix: cannot");
+        assert!(status.code() == Some(125) && tells, "{words:?}: {status}: {said:#?}");
+    }
+}
+
+/// Without control groups a run goes on, and refuses only what needs one.
+#[test]
+fn a_machine_without_control_groups_serves_and_refuses_bounds() {
+    let name = "a_machine_without_control_groups_serves_and_refuses_bounds";
+    if !is_root() {
+        return skip(name, Need::Root, "a file system cannot be mounted");
+    }
+    let Some(net) = MemifNet::new(name, 1) else { return };
+    let hidden = |flags: &[&str]| {
+        let mut command = Command::new("unshare");
+        let hide = "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"";
+        command.args(["-m", "sh", "-c", hide, "sh"]);
+        let run = run(&net, flags);
+        command.arg(run.get_program()).args(run.get_args());
+        Process::start(command)
+    };
+    hidden(&[]).wait_for("ready", PATIENCE);
+    let (status, said) = hidden(&["--pids-max", "10"]).wait(PATIENCE);
+    let refused = said.last().is_some_and(|line| {
+        line.starts_with("ix: cannot bound the program with --pids-max") && line.contains("cgroup2")
+    });
+    assert!(status.code() == Some(125) && refused, "{status}: {said:#?}");
+}
+
+#[test]
+fn hardware_threads_that_may_not_be_used_are_refused_with_those_that_may() {
+    let name = "hardware_threads_that_may_not_be_used_are_refused_with_those_that_may";
+    let Some(net) = MemifNet::new(name, 1) else { return };
+    for list in ["9999", "x", "", "1-"] {
+        let run = run(&net, &["--cpus", "0", "--program-cpus", list]);
+        let (status, said) = Process::start(run).wait(PATIENCE);
+        let last = said.last().expect("a line");
+        let tells =
+            last.contains(&format!("--program-cpus {list}")) && last.contains("choose among");
+        assert!(status.code() == Some(125) && tells, "{list:?}: {status}: {said:#?}");
+    }
+}
