@@ -583,6 +583,42 @@ fn frames_of_a_process_come_back_where_what_it_sends_on_is_reset() {
 }
 
 #[test]
+fn a_process_that_leaves_many_connections_holds_up_nobody() {
+    const CONNECTIONS: u16 = 500;
+    /// Most that end in one cycle. The first one sends what was closed before it, too.
+    const AT_ONCE: usize = 2 * 64;
+    let mut two = Two::new();
+    let at = Endpoint { addr: ix_abi::v4([0; 4]), port: PORT };
+    let listen = Call::Listen { at, backlog: 0, cookie: 100, holds: false };
+    let listener = u64::try_from(two.run(0, &[listen]).0[0]).expect("a listener");
+    let (mut other, _) = two.connection(999, 0);
+    assert_eq!(two.run(0, &[Call::Unlisten { listener }]).0, [0]);
+    two.listen(1);
+    for port in 1000..1000 + CONNECTIONS {
+        two.connection(port, 1);
+    }
+    while two.sent().is_some() {}
+    two.rig.threads[0].elastic.end_process(1, two.now_us);
+    two.deliver(&mut other, TcpFlags::ACK | TcpFlags::PSH, b"data");
+    two.come(0, &[]);
+    let mut ends = 0;
+    let mut heard = Vec::new();
+    for _ in 0..CONNECTIONS {
+        two.turn();
+        let sent = std::iter::from_fn(|| two.sent());
+        let now = sent.filter(|packet| packet.header.flags.contains(TcpFlags::FIN)).count();
+        assert!(now <= AT_ONCE, "{now} connections end in one cycle");
+        ends += now;
+        if heard.is_empty() {
+            heard = two.go(0);
+            assert!(!heard.is_empty(), "the other process waits");
+        }
+    }
+    assert_eq!(ends, usize::from(CONNECTIONS));
+    assert!(two.rig.shared.mourning.is_over(1));
+}
+
+#[test]
 fn a_migration_does_not_wait_for_a_process_that_computes_for_too_long() {
     let mut two = Two::with(2);
     // A port whose connection is on the first elastic thread.

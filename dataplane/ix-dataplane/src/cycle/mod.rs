@@ -17,6 +17,7 @@ mod rest;
 use crate::context::Context;
 use crate::egress::Egress;
 use crate::flows::Flows;
+use crate::flows::ended::Ended;
 use crate::flows::handle::FlowId;
 use crate::forwarding::Forwarding;
 use crate::io::Io;
@@ -65,6 +66,7 @@ pub struct ElasticThread {
     /// Grows with each cycle that may have changed what a flow sends.
     pub(crate) changes: u64,
     pub(crate) review: Review,
+    pub(crate) ended: Ended,
 }
 
 /// The result of one cycle.
@@ -102,6 +104,7 @@ impl ElasticThread {
             housekeeping_us: 0,
             changes: 0,
             review: Review::default(),
+            ended: Ended::default(),
             shared,
             io,
         }
@@ -212,6 +215,9 @@ impl ElasticThread {
         self.flush_touched();
         self.io.cx.metrics.enter(Stage::Timers);
         let fired = self.run_timers::<HERE>(now_us);
+        if self.ended.is_any() {
+            self.close_some_ended();
+        }
         self.flush_touched();
         self.io.cx.metrics.enter(Stage::Transmit);
         let sent = self.transmit();

@@ -214,7 +214,7 @@ impl ElasticThread {
                 let groups = ship.groups.iter().map(|group| usize::from(group.id())).collect();
                 ship::unpack(&mut io.cx, flows, &mut tcp.listeners, *ship);
                 self.changes += 1;
-                if self.shared.mourning.has_any_ended() {
+                if self.may_get_flows_of_ended() {
                     self.close_ended(&groups);
                 }
             }

@@ -92,7 +92,10 @@ impl ElasticThread {
         let fragments = self.receive.under_way.deadline_us().map(|us| us.max(self.housekeeping_us));
         let (flows, own) = (&self.flows.wheel, &self.app_timers);
         let timers = [flows.next_deadline_us(), own.next_deadline_us()];
-        let mourning = self.mourns().then_some(self.housekeeping_us);
+        let mourning = match self.ended.is_any() {
+            true => Some(self.io.cx.now_us),
+            false => self.mourns().then_some(self.housekeeping_us),
+        };
         let all = timers.into_iter().chain([neighbors, migrations, fragments, mourning]);
         let due_us = all.flatten().min();
         match self.egress.qdisc.due_us() {

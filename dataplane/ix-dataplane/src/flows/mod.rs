@@ -1,5 +1,6 @@
 //! The connections of one elastic thread, by flow group, and when each has something to do: the
 //! list of touched flows, and the wheel.
+pub mod ended;
 pub mod flow;
 pub mod group;
 pub mod handle;

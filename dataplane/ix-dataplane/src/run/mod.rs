@@ -5,6 +5,7 @@ pub mod attend;
 pub mod boot;
 pub mod crossing;
 pub mod door;
+pub mod ended_process;
 pub mod guard;
 pub mod hosted;
 pub mod roster;

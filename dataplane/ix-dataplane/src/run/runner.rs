@@ -231,6 +231,10 @@ impl Runner {
         if is_last && !goes_on && self.thread.flows.count > 0 {
             return false;
         }
+        if is_last {
+            // Nobody is here who would wait for it.
+            self.thread.close_all_ended();
+        }
         self.leave(number, 0);
         true
     }

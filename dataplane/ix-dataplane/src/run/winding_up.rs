@@ -1,4 +1,5 @@
-//! Closes the connections of a program, or of one of its processes, that has ended, however.
+//! Closes the connections of a program that has ended, however. One of several processes:
+//! `ended_process.rs`.
 //!
 //! It does as Linux does for a process's sockets. What was given to send is sent, and FIN after it.
 //! A connection with received data that was not read, and a handshake in progress, get RST (RFC
@@ -7,17 +8,13 @@
 use crate::clock::monotonic_ns;
 use crate::cycle::ElasticThread;
 use crate::events::EventWriter;
-use crate::flows::Flows;
-use crate::flows::flow::{Flow, Holder, TcpSocket};
+use crate::flows::flow::Holder;
 use crate::flows::handle::FlowId;
 use crate::observe::metrics::Place;
 use crate::run::boot::Dataplane;
 use crate::run::runner::Runner;
-use crate::shared::mourning::{Stage, Still};
 use crate::tcp::connections::End;
 use crate::tcp::listeners::Listeners;
-use ix_mem::PacketMemory;
-use ix_proto::GroupSet;
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::State;
 
@@ -25,8 +22,6 @@ use ix_tcp::State;
 const PAUSE_US: u64 = 200;
 /// Time for the last packets to leave the device, µs.
 const FLUSH_US: u64 = 20_000;
-/// Most flows, or frames, of processes that have ended which are looked at in one cycle.
-const LOOKS_MAX: usize = 64;
 
 /// The result for the program's connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,29 +88,6 @@ fn turn_until<'a, I: Iterator<Item = &'a mut Runner>>(
     }
 }
 
-/// The receive frames that this flow still sends from, if it sends anything that process `number`
-/// has given it.
-fn still_sent(memory: &PacketMemory, socket: &TcpSocket, number: AttachmentId) -> Option<Vec<u32>> {
-    let sendq = &socket.sendq;
-    let is_giver = socket.owner == number || sendq.creditors().any(|to| to == number);
-    let frames = if is_giver { sendq.received_frames(memory) } else { Vec::new() };
-    let is_owed = sendq.creditors().any(|to| to == number);
-    let refers = is_owed || !frames.is_empty() || sendq.refers_to(memory.arena_of(number.into()));
-    refers.then_some(frames)
-}
-
-/// What this flow still sends of what a process has left, if it is here.
-fn still_of(memory: &PacketMemory, flows: &mut Flows, number: AttachmentId, handle: u64) -> Still {
-    let id = FlowId::from_handle(handle);
-    // Another thread, or the next one, looks at flows of groups that are not here.
-    if flows.groups.get(usize::from(id.group)).is_none_or(Option::is_none) {
-        return Still::Elsewhere;
-    }
-    let flow = flows.get(id);
-    let frames = flow.and_then(|flow| still_sent(memory, &flow.socket, number));
-    frames.map_or(Still::Nothing, Still::Sends)
-}
-
 impl ElasticThread {
     fn begin_winding_up(&mut self, may_close: bool, now_us: u64, done: &mut WoundUp) {
         self.begin_cycle(now_us);
@@ -125,14 +97,17 @@ impl ElasticThread {
         let open = self.flows.ids_where(|flow| flow.socket.holder != Holder::Orphan);
         self.close_all(open, may_close, done);
         self.tcp.listeners = Listeners::default();
-        self.mourn_here(None, |_| true);
+        self.mourn_all();
+        for number in self.ended.drain_numbers() {
+            self.shared.mourning.close(number);
+        }
         for number in self.io.cx.attached.numbers() {
             self.leave_estate(number);
             self.shared.mourning.close(number);
         }
     }
 
-    fn close_all(&mut self, flows: Vec<FlowId>, may_close: bool, done: &mut WoundUp) {
+    pub(super) fn close_all(&mut self, flows: Vec<FlowId>, may_close: bool, done: &mut WoundUp) {
         for id in flows {
             let Some(flow) = self.flows.get(id) else { continue };
             let is_ours = matches!(flow.socket.holder, Holder::Application | Holder::Knocking);
@@ -145,127 +120,17 @@ impl ElasticThread {
         }
     }
 
-    /// A process of the program has ended, and others go on: closes its connections, and gives
-    /// those that wait at its listeners to others that listen there.
-    pub fn end_process(&mut self, number: AttachmentId, now_us: u64) {
-        self.begin_cycle(now_us);
-        self.tell_nothing_more(number);
-        for slot in self.tcp.listeners.of(number) {
-            self.tcp.end_listener(&mut self.io, &mut self.flows, slot);
-        }
-        let of_it =
-            |flow: &Flow| flow.socket.owner == number && flow.socket.holder != Holder::Orphan;
-        let open = self.flows.ids_where(of_it);
-        self.close_all(open, true, &mut WoundUp::default());
-        let sockets: Vec<_> = self.udp.iter().filter(|s| s.owner == number).map(|s| s.id).collect();
-        for id in sockets {
-            self.udp.unbind(id);
-        }
-        self.packets.end_all_of(number);
-        self.clear_app_timers(number);
-        self.leave_estate(number);
-        let cx = &mut self.io.cx;
-        cx.attached.end(number, &cx.shared.memory, &mut cx.rx_pool);
-        self.flush_touched();
-        self.mourn_here(None, |ended| *ended == number);
-        self.shared.mourning.close(number);
-        self.changes += 1;
-        if self.mourn() {
-            self.keep_house_soon(now_us);
-        }
-        if self.migrations.is_active() && !self.io.cx.attached.owes_any_return() {
-            self.application_returned();
-        }
-    }
-
-    /// Closes flows of processes that have ended, which have come from another thread with these
-    /// groups.
-    #[cold]
-    pub(crate) fn close_ended(&mut self, groups: &GroupSet) {
-        let attached = &self.io.cx.attached;
-        let of_ended = |flow: &Flow| {
-            let owner = attached.get(flow.socket.owner);
-            flow.socket.holder != Holder::Orphan && owner.is_none_or(|owner| owner.has_ended())
-        };
-        let open = self.flows.ids_in(groups, of_ended);
-        self.close_all(open, true, &mut WoundUp::default());
-        self.flush_touched();
-        let attached = &self.io.cx.attached;
-        let has_ended = |number: &_| attached.get(*number).is_none_or(|of| of.has_ended());
-        self.mourn_here(Some(groups), has_ended);
-    }
-
-    /// Notes which flows here, or in these groups, send what processes have given them that have
-    /// ended: those that `has_ended` selects.
-    fn mourn_here(&self, groups: Option<&GroupSet>, has_ended: impl Fn(&AttachmentId) -> bool) {
-        let memory = &self.shared.memory;
-        let sends = |flow: &Flow| flow.socket.sendq.bytes() > 0;
-        let flows = &self.flows;
-        let sending = match groups {
-            Some(groups) => flows.ids_in(groups, sends),
-            None => flows.ids_where(sends),
-        };
-        for id in sending {
-            let group = self.flows.groups[usize::from(id.group)].as_ref();
-            let Some(flow) = group.and_then(|group| group.peek(id.slot)) else { continue };
-            let socket = &flow.socket;
-            let givers = socket.sendq.addresses().filter_map(|address| memory.arena_with(address));
-            let givers = givers.map(|number| number as AttachmentId);
-            let all = givers.chain(socket.sendq.creditors()).chain([socket.owner]);
-            let mut ended: Vec<AttachmentId> = all.filter(&has_ended).collect();
-            ended.sort_unstable();
-            ended.dedup();
-            for number in ended {
-                if let Some(frames) = still_sent(memory, socket, number) {
-                    self.shared.mourning.add(number, id.handle(), frames);
-                }
-            }
-        }
-    }
-
     /// Events for this process are dropped from here on.
-    fn tell_nothing_more(&mut self, number: AttachmentId) {
+    pub(super) fn tell_nothing_more(&mut self, number: AttachmentId) {
         self.io.cx.attached.set_present(number, true);
         self.io.cx.attached[number].events = EventWriter::closed();
     }
 
     /// Keeps the frames that a process holds and may have sent on.
-    fn leave_estate(&mut self, number: AttachmentId) {
+    pub(super) fn leave_estate(&mut self, number: AttachmentId) {
         let cx = &mut self.io.cx;
         cx.attached.bequeath(number, &cx.shared.memory);
         cx.lent.take_all_back(number, |mbuf| cx.attached.leave_frame(number, mbuf));
-    }
-
-    /// Looks which flows still send what processes have given them that have ended, and frees the
-    /// frames of these that are no longer sent: some of them, each time. Returns whether others are
-    /// to be looked at soon.
-    pub(crate) fn mourn(&mut self) -> bool {
-        let estates = self.io.cx.attached.estates();
-        if !self.shared.mourning.is_any() && estates == 0 {
-            if self.review.is_under_way() {
-                self.review.goes_on(Stage::Over);
-            }
-            return false;
-        }
-        let shared = self.shared.clone();
-        let mourning = &shared.mourning;
-        let mut stage = self.review.stage((self.changes, mourning.changes()));
-        if let Stage::Flows(from) = stage {
-            let flows = &mut self.flows;
-            let still = |number, flow| still_of(&shared.memory, flows, number, flow);
-            let next = mourning.review(from, LOOKS_MAX, still);
-            stage = next.map_or(Stage::Frames(estates), Stage::Flows);
-        }
-        if let Stage::Frames(left) = stage {
-            let looks = left.min(LOOKS_MAX);
-            let cx = &mut self.io.cx;
-            let is_sent = |number, frame| mourning.is_sent(number, frame);
-            cx.attached.settle_estates(looks, is_sent, &mut cx.rx_pool);
-            stage = if left > looks { Stage::Frames(left - looks) } else { Stage::Over };
-        }
-        self.review.goes_on(stage);
-        // What has changed since it began is looked at soon, too.
-        self.review.stage((self.changes, mourning.changes())) != Stage::Over
     }
 
     /// Number of connections whose peers would wait forever.

@@ -1,0 +1,186 @@
+//! Closes the connections of a process that has ended while others of its program go on, however
+//! it has ended; as `winding_up.rs` does for a whole program.
+//!
+//! It may have had as many connections as there are, and the others wait for none of them: each
+//! cycle closes a few.
+use crate::cycle::ElasticThread;
+use crate::flows::Flows;
+use crate::flows::ended::LOOKS_MAX;
+use crate::flows::flow::{Flow, Holder, TcpSocket};
+use crate::flows::handle::FlowId;
+use crate::run::winding_up::WoundUp;
+use crate::shared::mourning::{Stage, Still};
+use ix_mem::PacketMemory;
+use ix_proto::GroupSet;
+use ix_proto::crossing::AttachmentId;
+
+/// The receive frames that this flow still sends from, if it sends anything that process `number`
+/// has given it.
+fn still_sent(memory: &PacketMemory, socket: &TcpSocket, number: AttachmentId) -> Option<Vec<u32>> {
+    let sendq = &socket.sendq;
+    let is_giver = socket.owner == number || sendq.creditors().any(|to| to == number);
+    let frames = if is_giver { sendq.received_frames(memory) } else { Vec::new() };
+    let is_owed = sendq.creditors().any(|to| to == number);
+    let refers = is_owed || !frames.is_empty() || sendq.refers_to(memory.arena_of(number.into()));
+    refers.then_some(frames)
+}
+
+/// Whether this flow has something to send.
+fn sends(flow: &Flow) -> bool {
+    flow.socket.sendq.bytes() > 0
+}
+
+/// What this flow still sends of what a process has left, if it is here.
+fn still_of(memory: &PacketMemory, flows: &mut Flows, number: AttachmentId, handle: u64) -> Still {
+    let id = FlowId::from_handle(handle);
+    // Another thread, or the next one, looks at flows of groups that are not here.
+    if flows.groups.get(usize::from(id.group)).is_none_or(Option::is_none) {
+        return Still::Elsewhere;
+    }
+    let flow = flows.get(id);
+    let frames = flow.and_then(|flow| still_sent(memory, &flow.socket, number));
+    frames.map_or(Still::Nothing, Still::Sends)
+}
+
+impl ElasticThread {
+    /// A process of the program has ended, and others go on: gives the connections that wait at
+    /// its listeners to others that listen there, and begins to close its own.
+    pub fn end_process(&mut self, number: AttachmentId, now_us: u64) {
+        self.begin_cycle(now_us);
+        self.tell_nothing_more(number);
+        for slot in self.tcp.listeners.of(number) {
+            self.tcp.end_listener(&mut self.io, &mut self.flows, slot);
+        }
+        let sockets: Vec<_> = self.udp.iter().filter(|s| s.owner == number).map(|s| s.id).collect();
+        for id in sockets {
+            self.udp.unbind(id);
+        }
+        self.packets.end_all_of(number);
+        self.clear_app_timers(number);
+        self.leave_estate(number);
+        let cx = &mut self.io.cx;
+        cx.attached.end(number, &cx.shared.memory, &mut cx.rx_pool);
+        self.ended.add(number);
+        self.close_some_ended();
+        self.flush_touched();
+        if self.mourn() {
+            self.keep_house_soon(now_us);
+        }
+        if self.migrations.is_active() && !self.io.cx.attached.owes_any_return() {
+            self.application_returned();
+        }
+    }
+
+    /// Closes a few flows of the first process that has ended. Returns whether it has to be called
+    /// again.
+    #[cold]
+    pub(crate) fn close_some_ended(&mut self) -> bool {
+        let Some(number) = self.ended.first() else { return false };
+        self.changes += 1;
+        let some = self.ended.next_flows(&self.flows);
+        let peek = |id: &FlowId| {
+            self.flows.groups[usize::from(id.group)].as_ref().and_then(|group| group.peek(id.slot))
+        };
+        let of_it =
+            |flow: &Flow| flow.socket.owner == number && flow.socket.holder != Holder::Orphan;
+        let open = some.iter().filter(|id| peek(id).is_some_and(of_it)).copied().collect();
+        self.close_all(open, true, &mut WoundUp::default());
+        self.mourn_flows(&some, |ended| *ended == number);
+        if self.ended.pop_if_through(&self.flows).is_some() {
+            self.shared.mourning.close(number);
+        }
+        self.ended.is_any()
+    }
+
+    /// Closes all that [`Self::close_some_ended`] would.
+    #[cold]
+    pub(crate) fn close_all_ended(&mut self) {
+        while self.close_some_ended() {}
+    }
+
+    /// Whether flows of processes that have ended may arrive from other threads.
+    pub(crate) fn may_get_flows_of_ended(&self) -> bool {
+        self.ended.is_any() || self.shared.mourning.has_any_ended()
+    }
+
+    /// Closes flows of processes that have ended, which have come from another thread with these
+    /// groups.
+    #[cold]
+    pub(crate) fn close_ended(&mut self, groups: &GroupSet) {
+        let attached = &self.io.cx.attached;
+        let of_ended = |flow: &Flow| {
+            let owner = attached.get(flow.socket.owner);
+            flow.socket.holder != Holder::Orphan && owner.is_none_or(|owner| owner.has_ended())
+        };
+        let open = self.flows.ids_in(groups, of_ended);
+        self.close_all(open, true, &mut WoundUp::default());
+        self.flush_touched();
+        let attached = &self.io.cx.attached;
+        let has_ended = |number: &_| attached.get(*number).is_none_or(|of| of.has_ended());
+        self.mourn_flows(&self.flows.ids_in(groups, sends), has_ended);
+    }
+
+    /// Notes which flows send what processes have given them: all processes have ended.
+    pub(super) fn mourn_all(&self) {
+        self.mourn_flows(&self.flows.ids_where(sends), |_| true);
+    }
+
+    /// Notes which of these flows send what processes have given them that have ended: those that
+    /// `has_ended` selects.
+    fn mourn_flows(&self, flows: &[FlowId], has_ended: impl Fn(&AttachmentId) -> bool) {
+        let memory = &self.shared.memory;
+        for id in flows {
+            let group = self.flows.groups[usize::from(id.group)].as_ref();
+            let flow = group.and_then(|group| group.peek(id.slot));
+            let Some(flow) = flow.filter(|flow| sends(flow)) else { continue };
+            let socket = &flow.socket;
+            let givers = socket.sendq.addresses().filter_map(|address| memory.arena_with(address));
+            let givers = givers.map(|number| number as AttachmentId);
+            let all = givers.chain(socket.sendq.creditors()).chain([socket.owner]);
+            let mut ended: Vec<AttachmentId> = all.filter(&has_ended).collect();
+            ended.sort_unstable();
+            ended.dedup();
+            for number in ended {
+                if let Some(frames) = still_sent(memory, socket, number) {
+                    self.shared.mourning.add(number, id.handle(), frames);
+                }
+            }
+        }
+    }
+
+    /// Looks which flows still send what processes have given them that have ended, and frees the
+    /// frames of these that are no longer sent: some of them, each time. Returns whether others are
+    /// to be looked at soon.
+    pub(crate) fn mourn(&mut self) -> bool {
+        // Until it is known which flows send from them, no frame is free.
+        if self.ended.is_any() {
+            return true;
+        }
+        let estates = self.io.cx.attached.estates();
+        if !self.shared.mourning.is_any() && estates == 0 {
+            if self.review.is_under_way() {
+                self.review.goes_on(Stage::Over);
+            }
+            return false;
+        }
+        let shared = self.shared.clone();
+        let mourning = &shared.mourning;
+        let mut stage = self.review.stage((self.changes, mourning.changes()));
+        if let Stage::Flows(from) = stage {
+            let flows = &mut self.flows;
+            let still = |number, flow| still_of(&shared.memory, flows, number, flow);
+            let next = mourning.review(from, LOOKS_MAX, still);
+            stage = next.map_or(Stage::Frames(estates), Stage::Flows);
+        }
+        if let Stage::Frames(left) = stage {
+            let looks = left.min(LOOKS_MAX);
+            let cx = &mut self.io.cx;
+            let is_sent = |number, frame| mourning.is_sent(number, frame);
+            cx.attached.settle_estates(looks, is_sent, &mut cx.rx_pool);
+            stage = if left > looks { Stage::Frames(left - looks) } else { Stage::Over };
+        }
+        self.review.goes_on(stage);
+        // What has changed since it began is looked at soon, too.
+        self.review.stage((self.changes, mourning.changes())) != Stage::Over
+    }
+}
