@@ -198,6 +198,10 @@ pub struct RunArgs {
     /// `10.0.0.2/24,2001:db8::2/64`
     #[arg(long, value_name = "CIDR")]
     pub addr: Option<String>,
+    /// Take an address of `--addr` away from Linux if Linux has it on the interface: every packet
+    /// to it is IX's then, and what Linux serves there, such as ssh, is cut off
+    #[arg(long)]
+    pub take_address: bool,
     /// Default gateways, one of each family: `10.0.0.1,2001:db8::1`
     #[arg(long, value_name = "IP")]
     pub gateway: Option<String>,

@@ -13,6 +13,7 @@ mod demo;
 pub mod doctor;
 mod image;
 mod isn_key;
+mod linux_address;
 mod load;
 mod pages;
 mod posix;

@@ -5,6 +5,7 @@
 use crate::args::{Entry, ProgramUser, RunArgs};
 use crate::image::IMAGE;
 use crate::isn_key;
+use crate::linux_address;
 use crate::program_file::find_program;
 use crate::settings::{Settings, vnic_refused};
 use ix_broker::group::{Bounds, Group};
@@ -55,6 +56,9 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         Embedded::check(policy, args.slo_us)?;
     }
     let specs = device_specs(&settings)?;
+    if !args.take_address {
+        linux_address::refuse(&settings)?;
+    }
     let program = find_program(args.program.first().map_or(OsStr::new(""), |p| p))?;
     let wall = domain_of(args.domain)?;
     if wall == Domain::Pku {

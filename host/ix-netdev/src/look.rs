@@ -3,7 +3,7 @@ use crate::link::parse_ifinfo;
 use crate::namespace::Namespace;
 use crate::netlink::{Message, Netlink, attributes, ifinfomsg};
 use ix_sys::Error;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Largest packet of an interface whose driver cannot spread a packet over several buffers, bytes.
 pub const MTU_WITHOUT_FRAGS: usize = crate::afxdp::MTU_WITHOUT_FRAGS;
@@ -70,22 +70,34 @@ pub fn xdp_support(index: u32) -> Result<XdpSupport, Error> {
 impl Namespace {
     /// The IPv4 addresses of an interface by its number, with their prefix lengths.
     pub fn ipv4_addresses(&self, index: u32) -> Result<Vec<(Ipv4Addr, u8)>, Error> {
+        let v4 = |(address, prefix)| match address {
+            IpAddr::V4(address) => Some((address, prefix)),
+            IpAddr::V6(_) => None,
+        };
+        Ok(self.addresses(index)?.into_iter().filter_map(v4).collect())
+    }
+
+    /// The addresses of both families of an interface by its number, with their prefix lengths.
+    pub fn addresses(&self, index: u32) -> Result<Vec<(IpAddr, u8)>, Error> {
         // Of `struct ifaddrmsg`: family, prefix length, flags, scope, index.
         const BODY: usize = 8;
-        let message =
-            Message::new(libc::RTM_GETADDR, libc::NLM_F_DUMP).put(&[libc::AF_INET as u8, 0, 0, 0]);
-        let message = message.put(&[0; 4]);
+        let message = Message::new(libc::RTM_GETADDR, libc::NLM_F_DUMP).put(&[0; BODY]);
         let what = || format!("cannot ask for the addresses of interface {index}");
         let answers = self.netlink().request(message, what)?;
         let address = |body: &[u8]| {
             let head = body.get(..BODY)?;
             let of = u32::from_ne_bytes(head.get(4..8)?.try_into().ok()?);
-            let local = |(kind, value): (u16, &[u8])| {
-                let bytes: [u8; 4] = value.try_into().ok()?;
-                (kind == libc::IFA_LOCAL).then(|| Ipv4Addr::from(bytes))
+            let found = |wanted: u16| {
+                let all = attributes(body.get(BODY..)?);
+                all.into_iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
             };
-            let address = attributes(body.get(BODY..)?).find_map(local)?;
-            (of == index && head[0] == libc::AF_INET as u8).then_some((address, head[1]))
+            // An IPv6 address of an interface that is no tunnel has only the second one.
+            let bytes = found(libc::IFA_LOCAL).or_else(|| found(libc::IFA_ADDRESS))?;
+            let address = match bytes.len() {
+                4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
+                _ => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
+            };
+            (of == index).then_some((address, head[1]))
         };
         Ok(answers.iter().filter_map(|answer| address(&answer.body)).collect())
     }

@@ -6,6 +6,7 @@ use std::fmt::Display;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
     nic: bool,
+    addr: bool,
     gateway: bool,
     cpus: Option<String>,
     file: Option<String>,
@@ -16,6 +17,7 @@ impl Source {
     pub fn of(args: &RunArgs) -> Source {
         Source {
             nic: !args.nic.is_empty(),
+            addr: args.addr.is_some(),
             gateway: args.gateway.is_some(),
             cpus: args.cpus.clone(),
             file: args.config.as_ref().map(|path| path.display().to_string()),
@@ -25,6 +27,14 @@ impl Source {
     /// A device, as it was typed.
     pub fn device(&self, text: &str) -> String {
         if self.nic { format!("`--nic {text}`") } else { self.key("devices", text) }
+    }
+
+    /// An address of the dataplane with its prefix length, as it was typed.
+    pub fn addr(&self, network: &dyn Display) -> String {
+        match self.addr {
+            true => format!("`--addr {network}`"),
+            false => self.key("host_addr", network),
+        }
     }
 
     /// A gateway, as it was typed.

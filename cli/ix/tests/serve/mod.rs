@@ -10,6 +10,7 @@ mod devices;
 mod elastic;
 mod failures;
 mod flood;
+mod host_address;
 mod hostile;
 mod http;
 mod ipv6;
