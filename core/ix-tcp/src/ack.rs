@@ -49,6 +49,12 @@ impl<B: RxBuf> Tcb<B> {
         if hdr.ack.ge(self.snd_una) {
             self.take_window(hdr, report.acked > 0);
         }
+        if report.acked == 0
+            && !has_text
+            && let Some(loss) = &mut self.loss
+        {
+            loss.answered = true;
+        }
         let quiet = report.acked == 0 && self.snd_wnd == wnd_before && hdr.options.sack.is_empty();
         if quiet && self.records.is_empty() {
             return;
@@ -61,6 +67,7 @@ impl<B: RxBuf> Tcb<B> {
                 self.rtt.clear_backoff();
                 self.rto_base_us = now_us;
                 self.window_has_opened();
+                self.withdraw_resent();
             }
             self.window_changed(cfg, wnd_before, out);
             self.arm_loss_timer(cfg, now_us);

@@ -43,6 +43,10 @@ pub(crate) struct LossState {
     /// The search for larger segments, after they became smaller.
     pub path: Option<PathSearch>,
 
+    /// The peer has sent a segment without data that acknowledged nothing new since the last
+    /// timeout. What causes such a reply has arrived, however long it was.
+    pub answered: bool,
+
     /// The SYN was retransmitted.
     pub unanswered_syn: bool,
     /// First of the timeouts or probes in a row without a reply; 0: none.
@@ -76,6 +80,7 @@ impl LossState {
             reo_persist: REO_PERSIST,
             dsack_round: None,
             path: None,
+            answered: false,
             unanswered_syn: false,
             unanswered_since_us: 0,
         }

@@ -3,6 +3,7 @@
 //!
 //! A connection whose segments never became smaller has no search. The state is beside that of loss
 //! recovery, where the common path does not look.
+use crate::loss::LossState;
 use crate::output::{Output, RxBuf};
 use crate::records::TxRecord;
 use crate::stats::TcpCounter;
@@ -12,6 +13,9 @@ use ix_wire::Seq;
 /// Number of timeouts in a row of one long segment after which its length is suspected (RFC 4821
 /// section 7.7 leaves the number open; R1 of RFC 9293 section 3.8.3 is three).
 const BLACK_HOLE_TIMEOUTS: u8 = 3;
+/// Least time from the first of them to the last. Short timeouts alone say little: a peer that is
+/// busy with something else for some tens of milliseconds lets three of them pass.
+const BLACK_HOLE_US: u64 = 1_000_000;
 /// A packet size that nearly all paths accept (RFC 4821 section 7.2).
 const BASE_PACKET_BYTES: u16 = 1024;
 /// Pause before the next try, after a router asked for smaller packets or a search has ended (RFC
@@ -89,14 +93,23 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// To be called when the retransmission timer has expired. If it does so repeatedly for the
-    /// same long segment, smaller ones may pass (RFC 4821 section 7.7).
+    /// same long segment, smaller ones may pass (RFC 4821 section 7.7). But a peer that replies to
+    /// the segment, or has taken back the window that it was sent in, has only no memory for it, as
+    /// Linux has if its program reads slowly.
     pub(crate) fn suspect_black_hole(&mut self, now_us: u64, out: &mut impl Output<B>) {
         let (headers, least) = (self.header_bytes(), self.path_mtu_min());
         let sizes = [BASE_PACKET_BYTES.max(least) - headers, least - headers];
         let Some(mss) = sizes.into_iter().find(|size| *size < self.mss) else { return };
         let timeouts = self.rtt.backoff() + 1;
-        let long = self.records.first().is_some_and(|first| first.len > mss + 1);
-        if long && timeouts >= BLACK_HOLE_TIMEOUTS {
+        let edge = self.snd_una + self.snd_wnd;
+        let suspect = |first: &TxRecord| first.len > mss + 1 && first.end().le(edge);
+        let silent = |loss: &LossState| {
+            !loss.answered && now_us >= loss.unanswered_since_us.saturating_add(BLACK_HOLE_US)
+        };
+        if timeouts >= BLACK_HOLE_TIMEOUTS
+            && self.records.first().is_some_and(suspect)
+            && self.loss.as_deref().is_some_and(silent)
+        {
             out.count(TcpCounter::PmtuBlackHole);
             self.path_fell(mss, now_us);
         }

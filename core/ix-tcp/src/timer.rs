@@ -228,6 +228,7 @@ impl<B: RxBuf> Tcb<B> {
         self.take_timeout(now_us, out);
         self.rtt.back_off(self.rto_us(cfg));
         self.rto_base_us = now_us;
+        self.loss_mut().answered = false;
         self.retransmit(0, cfg, now_us, out);
     }
 

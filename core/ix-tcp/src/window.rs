@@ -2,7 +2,7 @@
 use crate::config::{Config, RCV_BUF_UNIT_BYTES};
 use crate::output::{Output, RxBuf, TcpEvent};
 use crate::records::TxRecord;
-use crate::tcb::{Flags, Tcb};
+use crate::tcb::{Flags, Phase, Tcb};
 use ix_wire::TcpHeader;
 
 /// A peer with a smaller window than this may be waiting for more.
@@ -201,6 +201,15 @@ impl<B: RxBuf> Tcb<B> {
             self.records.pop_last();
             self.forget_marks(&probe);
             self.snd_nxt = probe.seq;
+        }
+    }
+
+    /// The peer has opened the window that it had closed with data in flight. What was sent again
+    /// meanwhile, as a probe, was not accepted either: it need not wait for another timeout.
+    pub(crate) fn withdraw_resent(&mut self) {
+        let resent = |first: &TxRecord| first.has(TxRecord::RETRANSMITTED);
+        if self.phase == Phase::Timeout && self.records.first().is_some_and(resent) {
+            self.mark_lost(0);
         }
     }
 

@@ -534,6 +534,61 @@ fn shrunk_to_zero_is_probed_not_killed() {
     assert!(sent > 0 || !script.out.sent.is_empty());
 }
 
+/// A peer that has no memory is no black hole, however long the segments are that it does not take:
+/// it takes its window back, or replies. One that does neither is.
+#[test]
+fn a_peer_without_memory_is_no_black_hole() {
+    let cases = [
+        (0, true, false),
+        (0, false, false),
+        (1_000, false, false),
+        (60_000, true, false),
+        (60_000, false, true),
+    ];
+    for (window, replies, is_hole) in cases {
+        let mut script = Script::settled(cfg(), Offer::ALL);
+        let mss = script.tcb.info(&script.cfg).mss_bytes;
+        script.send(&pattern(10_000));
+        script.output();
+        script.out.sent.clear();
+        script.window = window;
+        script.give(ACK, b"");
+        script.output();
+        let begin_us = script.now_us;
+        while script.now_us < begin_us + 4_000_000 {
+            script.run_to_deadline();
+            let at_once = script.now_us < begin_us + 1_000_000;
+            assert!(!at_once || script.count(TcpCounter::PmtuBlackHole) == 0, "too early");
+            if replies {
+                script.give(ACK, b"");
+                script.output();
+            }
+        }
+        let last = script.out.sent.pop_back().expect("a segment").payload;
+        let is_whole = last == pattern(10_000)[..mss as usize];
+        let holes = script.count(TcpCounter::PmtuBlackHole);
+        assert_eq!((is_whole, holes > 0), (!is_hole, is_hole), "{window} {replies}");
+        if window > 0 {
+            continue;
+        }
+        // Opened: the rest follows from the first byte, at once and in whole segments.
+        script.out.sent.clear();
+        script.window = 60_000;
+        let mut got = Vec::new();
+        for _ in 0..20 {
+            script.give(ACK, b"");
+            script.output();
+            for sent in std::mem::take(&mut script.out.sent) {
+                got.extend_from_slice(&sent.payload);
+                script.ack = sent.seg.seq + sent.payload.len() as u32;
+                script.echo = sent.seg.options.timestamp.expect("as agreed").0;
+            }
+            script.run_for(100);
+        }
+        assert!(got == pattern(10_000), "{} bytes", got.len());
+    }
+}
+
 /// RFC 9293 section 3.8.6.2.1: no small segment because of a small window, but the override timer
 /// sends it.
 #[test]

@@ -6,3 +6,4 @@ mod libix_c;
 mod libix_c_control;
 mod long_path;
 pub mod posix;
+mod slow_readers;
