@@ -14,7 +14,7 @@
  * Linux. A program that is to have them on IX as well defines IX_NO_NOTE. */
 #if defined(__GNUC__) && defined(__x86_64__) && !defined(IX_NO_NOTE)
 __asm__(".pushsection .note.ix,\"a\",@note\n"
-        "\t.balign 4\n\t.long 3, 4, 1\n\t.asciz \"IX\"\n\t.long 4\n"
+        "\t.balign 4\n\t.long 3, 4, 1\n\t.asciz \"IX\"\n\t.long 5\n"
         "\t.popsection");
 #endif
 
@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 /* Version of all layouts and numbers here. */
-#define IX_ABI_VERSION 4
+#define IX_ABI_VERSION 5
 /* The letters IXABI and three zeroes, read as a little-endian number: the first field of
  * ix_process_header. */
 #define IX_ABI_MAGIC UINT64_C(0x4942415849)
@@ -57,8 +57,9 @@ extern "C" {
 #define IX_CALL_ACCEPT 4
 /* args: handle. Refuses a flow that knocked, with a reset. */
 #define IX_CALL_REJECT 5
-/* args: handle, pointer to ix_sg_entrys in transmit memory, number of them. Returns how
- * many bytes the window took, from the front of the array; 0 if it is full. */
+/* args: handle, pointer to ix_sg_entrys in transmit memory, number of them, and 1 for
+ * FIN behind the last byte. Returns how many bytes the window took, from the front of the
+ * array; 0 if it is full. FIN is sent, as by SHUTDOWN, only if it took them all. */
 #define IX_CALL_SENDV 6
 /* args: handle, bytes. Returns received buffers, oldest first, and opens the window. */
 #define IX_CALL_RECV_DONE 7

@@ -63,6 +63,7 @@ impl Program {
 struct Peer {
     thread: Thread,
     bytes: Vec<u8>,
+    eof: bool,
 }
 
 impl Peer {
@@ -70,7 +71,7 @@ impl Peer {
         let mut thread = model.enter(1).unwrap();
         thread.push(call::listen(at, 0, 0));
         thread.run_io(Wait::Poll).unwrap();
-        Peer { thread, bytes: Vec::new() }
+        Peer { thread, bytes: Vec::new(), eof: false }
     }
 
     fn turn(&mut self) {
@@ -81,8 +82,10 @@ impl Peer {
                 Event::Recv { handle, data, .. } => {
                     // SAFETY: the next cycle returns the buffer.
                     self.bytes.extend_from_slice(unsafe { data.bytes() });
+                    assert!(!self.eof);
                     self.thread.push(call::recv_done(handle, data.len().into()));
                 }
+                Event::Eof { .. } => self.eof = true,
                 _ => {}
             }
         }
@@ -143,6 +146,28 @@ fn connected(model: &Loopback) -> (Program, Peer, Id) {
     }
     assert_eq!(program.stream(id).phase, Phase::Open);
     (program, peer, id)
+}
+
+/// FIN goes with the last bytes: in the same cycle if the window takes them all, else later, and
+/// never before them.
+#[test]
+fn fin_goes_with_the_last_bytes() {
+    for (window_bytes, refuse_one_in) in [(100_000, 0), (500, 0), (100_000, 2)] {
+        let model = Loopback::new(5, Config { window_bytes, refuse_one_in, ..Config::default() });
+        let (mut program, mut peer, id) = connected(&model);
+        program.write(id, &[7; 1000]);
+        program.stream(id).flow.shutdown();
+        program.turn();
+        if refuse_one_in == 0 {
+            assert_eq!(program.stream(id).flow.has_sent_fin(), window_bytes >= 1000);
+        }
+        for _ in 0..100 {
+            peer.turn();
+            program.turn();
+        }
+        assert!(program.stream(id).flow.has_sent_fin());
+        assert_eq!((peer.bytes.len(), peer.eof), (1000, true));
+    }
 }
 
 /// What `close` with `SO_LINGER` does before it waits. Another thread drives, so it sleeps.

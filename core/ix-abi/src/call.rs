@@ -71,6 +71,8 @@ pub enum Call {
         handle: Handle,
         /// What to send.
         sg: SgArray,
+        /// FIN follows the last byte, as by [`Call::Shutdown`], if the window takes them all.
+        fin: bool,
     },
     /// Gives received buffers back, oldest first.
     RecvDone {
@@ -324,7 +326,9 @@ impl Call {
             }
             Call::Accept { handle, cookie } => (call_op::ACCEPT, [handle, cookie, 0, 0, 0, 0]),
             Call::Reject { handle } => (call_op::REJECT, [handle, 0, 0, 0, 0, 0]),
-            Call::SendV { handle, sg } => (call_op::SENDV, [handle, sg.addr, sg.entries, 0, 0, 0]),
+            Call::SendV { handle, sg, fin } => {
+                (call_op::SENDV, [handle, sg.addr, sg.entries, fin as u64, 0, 0])
+            }
             Call::RecvDone { handle, bytes } => (call_op::RECV_DONE, [handle, bytes, 0, 0, 0, 0]),
             Call::Shutdown { handle } => (call_op::SHUTDOWN, [handle, 0, 0, 0, 0, 0]),
             Call::Close { handle } => (call_op::CLOSE, [handle, 0, 0, 0, 0, 0]),
@@ -389,7 +393,7 @@ impl Call {
         let a = &slot.args;
         Ok(match slot.op {
             call_op::NOP => Call::Nop,
-            call_op::SENDV => Call::SendV { handle: a[0], sg: sg(a[1], a[2]) },
+            call_op::SENDV => Call::SendV { handle: a[0], sg: sg(a[1], a[2]), fin: a[3] == 1 },
             call_op::RECV_DONE => Call::RecvDone { handle: a[0], bytes: a[1] },
             call_op::ACCEPT => Call::Accept { handle: a[0], cookie: a[1] },
             call_op::REJECT => Call::Reject { handle: a[0] },

@@ -32,7 +32,7 @@ pub use flow_option::FlowOption;
 pub use starter::{STARTER_MAGIC, Starter};
 
 /// Version of all layouts and numbers here.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// The letters IXABI and three zeroes, read as a little-endian number: the first field of
 /// [`ProcessHeader`].
@@ -87,8 +87,9 @@ pub mod call_op {
     pub const ACCEPT: u32 = 4;
     /// args: handle. Refuses a flow that knocked, with a reset.
     pub const REJECT: u32 = 5;
-    /// args: handle, pointer to [`crate::SgEntry`]s in transmit memory, number of them. Returns how
-    /// many bytes the window took, from the front of the array; 0 if it is full.
+    /// args: handle, pointer to [`crate::SgEntry`]s in transmit memory, number of them, and 1 for
+    /// FIN behind the last byte. Returns how many bytes the window took, from the front of the
+    /// array; 0 if it is full. FIN is sent, as by `SHUTDOWN`, only if it took them all.
     pub const SENDV: u32 = 6;
     /// args: handle, bytes. Returns received buffers, oldest first, and opens the window.
     pub const RECV_DONE: u32 = 7;

@@ -53,7 +53,7 @@ fn call() -> impl Strategy<Value = Call> {
             3 => Call::Connect { cookie, to, congestion, local_port },
             4 => Call::Accept { handle, cookie },
             5 => Call::Reject { handle },
-            6 => Call::SendV { handle, sg },
+            6 => Call::SendV { handle, sg, fin: b & 1 == 1 },
             7 => Call::RecvDone { handle, bytes: b },
             8 => Call::Shutdown { handle },
             9 => Call::Close { handle },

@@ -10,8 +10,8 @@ use ix_wire::{Parsed, RxChecks, Seq, TcpFlags};
 /// Bytes of an entry of the array.
 const ENTRY: u64 = 16;
 
-#[test]
-fn an_array_over_the_end_of_transmit_memory_sends_what_stands_before() {
+/// A connection that was accepted.
+fn accepted() -> (SimDevice, BareRig, u64) {
     let clock = VirtualClock::default();
     let device = SimDevice::new(SimOptions::default(), &clock);
     let mac = device.options().mac;
@@ -32,7 +32,13 @@ fn an_array_over_the_end_of_transmit_memory_sends_what_stands_before() {
     let (_, events) = rig.run(0, &[], 0);
     let handle = events.first().expect("a knock").handle;
     rig.run(0, &[Call::Accept { handle, cookie: 7 }.encode()], 0);
+    (device, rig, handle)
+}
 
+#[test]
+fn an_array_over_the_end_of_transmit_memory_sends_what_stands_before() {
+    let (device, mut rig, handle) = accepted();
+    device.take_sent();
     // All entries but the last lie in transmit memory, at its very end; each names one byte apart.
     let (base, bytes) = rig.transmit_memory();
     let within = SG_MAX as u64 - 1;
@@ -41,10 +47,55 @@ fn an_array_over_the_end_of_transmit_memory_sends_what_stands_before() {
         rig.write(array + entry * ENTRY, &[base + 2 * entry, 1]);
     }
     let sg = SgArray { addr: array, entries: SG_MAX as u64 };
-    let (codes, _) = rig.run(0, &[Call::SendV { handle, sg }.encode()], 0);
+    let (codes, _) = rig.run(0, &[Call::SendV { handle, sg, fin: false }.encode()], 0);
     assert_eq!(codes, [within as i64]);
     // Nothing stands before: a fault, and nothing is kept.
     let beyond = SgArray { addr: base + bytes, entries: 1 };
-    let (codes, _) = rig.run(0, &[Call::SendV { handle, sg: beyond }.encode()], 0);
+    let (codes, _) = rig.run(0, &[Call::SendV { handle, sg: beyond, fin: false }.encode()], 0);
     assert_eq!(codes, [CallError::encode(Err(CallError::Fault))]);
+}
+
+/// The control bits of what was sent.
+fn flags(device: &SimDevice) -> Vec<TcpFlags> {
+    let parsed = std::iter::from_fn(|| device.next_sent()).map(|frame| {
+        match ix_wire::parse(&frame, RxChecks::default()) {
+            Ok(Parsed::Tcp(segment)) => segment.header.flags,
+            other => panic!("{other:?}"),
+        }
+    });
+    parsed.collect()
+}
+
+/// FIN follows the last byte in the same segment, but only if all bytes were taken.
+#[test]
+fn fin_goes_with_the_last_byte_if_all_are_taken() {
+    let (device, mut rig, handle) = accepted();
+    device.take_sent();
+    let (base, bytes) = rig.transmit_memory();
+    let send = |entries| {
+        let sg = SgArray { addr: base, entries };
+        Call::SendV { handle, sg, fin: true }.encode()
+    };
+    // A bad entry behind a good one.
+    rig.write(base, &[base + 64, 10]);
+    rig.write(base + ENTRY, &[base + bytes, 10]);
+    let (codes, _) = rig.run(0, &[send(2)], 0);
+    assert_eq!(codes, [10]);
+    assert_eq!(flags(&device), [TcpFlags::ACK | TcpFlags::PSH]);
+    let (codes, _) = rig.run(0, &[send(1)], 0);
+    assert_eq!(codes, [10]);
+    assert_eq!(flags(&device), [TcpFlags::ACK | TcpFlags::PSH | TcpFlags::FIN]);
+    // Nothing more after the end.
+    let (codes, _) = rig.run(0, &[send(1), Call::Shutdown { handle }.encode()], 0);
+    assert_eq!(codes, [CallError::encode(Err(CallError::State)); 2]);
+
+    // More than the window takes.
+    let (device, mut rig, handle) = accepted();
+    device.take_sent();
+    let (base, _) = rig.transmit_memory();
+    rig.write(base, &[base + 64, 1 << 20]);
+    let sg = SgArray { addr: base, entries: 1 };
+    let (codes, _) = rig.run(0, &[Call::SendV { handle, sg, fin: true }.encode()], 0);
+    assert!(0 < codes[0] && codes[0] < 1 << 20, "{codes:?}");
+    assert!(flags(&device).iter().all(|flags| !flags.contains(TcpFlags::FIN)));
 }

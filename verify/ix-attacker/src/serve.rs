@@ -199,7 +199,11 @@ impl Echo {
             std::ptr::copy_nonoverlapping(data.addr as *const u8, to, len as usize);
             (at as *mut SgEntry).write_volatile(entry);
         }
-        self.waiting.push_back(Call::SendV { handle, sg: SgArray { addr: at, entries: 1 } });
+        self.waiting.push_back(Call::SendV {
+            handle,
+            sg: SgArray { addr: at, entries: 1 },
+            fin: false,
+        });
         self.waiting.push_back(Call::RecvDone { handle, bytes });
         ANSWERED.fetch_add(1, Ordering::Relaxed);
     }

@@ -328,7 +328,8 @@ mod tests {
     const ARRIVED: Event = Event::GroupArrived { group: 0, from: 0 };
     const ACCEPT: Call = Call::Accept { handle: FLOW, cookie: 0 };
     const CLOSE: Call = Call::Close { handle: FLOW };
-    const SENDV: Call = Call::SendV { handle: FLOW, sg: SgArray { addr: 0, entries: 0 } };
+    const SENDV: Call =
+        Call::SendV { handle: FLOW, sg: SgArray { addr: 0, entries: 0 }, fin: false };
 
     fn recv(len: u32, addr: u64) -> Event {
         Event::Recv { cookie: COOKIE, handle: FLOW, data: RxData { addr, len } }

@@ -17,6 +17,8 @@ enum Fin {
     No,
     /// After the unsent bytes.
     Wanted,
+    /// It is in a `sendv` behind the last of the unsent bytes, which the answer says more of.
+    Offered,
     Sent,
 }
 
@@ -108,7 +110,12 @@ impl Flow {
         self.receive.has_done()
             || (self.send.unsent() > 0 && !self.blocked)
             || self.fin == Fin::Wanted
-            || self.ending != Ending::No
+            || match self.ending {
+                Ending::No => false,
+                // After FIN it waits for the last acknowledgement.
+                Ending::Close => self.fin != Fin::Sent || self.send.len() == 0,
+                Ending::Abort => true,
+            }
     }
 
     /// Appends what this cycle brought: one `recv_done`, one `sendv` of the first `limit` unsent
@@ -143,16 +150,20 @@ impl Flow {
         }
         let unsent = self.send.unsent();
         if unsent > 0 {
-            // FIN waits for the answer: it must not overtake bytes that the window did not take.
+            // FIN goes with the last bytes: it must not overtake what the window does not take.
             if !self.established || self.blocked || limit == 0 {
                 return Emitted::Alive;
             }
+            let last = self.ends().then_some(unsent);
             let offered = if limit >= unsent {
-                batch.push_sendv(thread, self.handle, self.send.unsent_pieces(), sendv)
+                batch.push_sendv(thread, self.handle, self.send.unsent_pieces(), last, sendv)
             } else {
-                batch.push_sendv(thread, self.handle, self.send.first_unsent(limit), sendv)
+                batch.push_sendv(thread, self.handle, self.send.first_unsent(limit), last, sendv)
             };
-            let more = self.ends() || offered < unsent.min(limit);
+            if last == Some(offered) {
+                self.fin = Fin::Offered;
+            }
+            let more = offered < unsent.min(limit);
             return if more { Emitted::Unfinished } else { Emitted::Alive };
         }
         if self.ending == Ending::Close && self.send.unacked() == 0 {
@@ -178,6 +189,9 @@ impl Flow {
         offered: u64,
         answer: Result<u64, Error>,
     ) -> Result<(), Error> {
+        if self.fin == Fin::Offered {
+            self.fin = if answer == Ok(offered) { Fin::Sent } else { Fin::Wanted };
+        }
         match answer {
             Ok(taken) => {
                 self.send.taken(taken);

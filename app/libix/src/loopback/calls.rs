@@ -52,7 +52,7 @@ impl World {
                 self.kill(peer, DeadReason::Reset);
                 Ok(0)
             }
-            Call::SendV { handle, sg } => self.sendv(thread, handle, sg),
+            Call::SendV { handle, sg, fin } => self.sendv(thread, handle, sg, fin),
             Call::RecvDone { handle, bytes } => self.recv_done(thread, handle, bytes),
             Call::Shutdown { handle } => {
                 let flow = self.flow(thread, handle)?;
@@ -165,7 +165,7 @@ impl World {
         Ok(here)
     }
 
-    fn sendv(&mut self, thread: usize, handle: Handle, sg: SgArray) -> Answer {
+    fn sendv(&mut self, thread: usize, handle: Handle, sg: SgArray, fin: bool) -> Answer {
         self.sendv_calls += 1;
         if self.refuses() {
             return Err(CallError::NoResource);
@@ -194,9 +194,10 @@ impl World {
             }
             if n < entry.len {
                 flow.wants_window = true;
-                break;
+                return Ok(taken);
             }
         }
+        self.flow(thread, handle)?.fin |= fin;
         Ok(taken)
     }
 

@@ -213,6 +213,11 @@ impl Loopback {
         self.0.borrow().sendv_calls
     }
 
+    /// How many ends of flows were shut down.
+    pub fn fins(&self) -> usize {
+        self.0.borrow().flows.values().filter(|flow| flow.fin).count()
+    }
+
     /// How many flows were said to be closed while they still had something to send.
     pub fn closed(&self) -> u64 {
         self.0.borrow().closed

@@ -279,8 +279,20 @@ impl Thread {
         handle: Handle,
         pieces: impl Iterator<Item = SgEntry>,
     ) -> Option<(usize, u64)> {
+        self.push_sendv_of(handle, pieces, None)
+    }
+
+    /// The same, and if the pieces have as many bytes as `last` says, FIN follows them, provided
+    /// that the window takes them all.
+    #[inline]
+    pub(crate) fn push_sendv_of(
+        &mut self,
+        handle: Handle,
+        pieces: impl Iterator<Item = SgEntry>,
+        last: Option<u64>,
+    ) -> Option<(usize, u64)> {
         let (sg, bytes) = self.gather(pieces)?;
-        let slot = self.push(Batched(Call::SendV { handle, sg }))?;
+        let slot = self.push(Batched(Call::SendV { handle, sg, fin: last == Some(bytes) }))?;
         Some((slot, bytes))
     }
 

@@ -1,5 +1,6 @@
 //! Programs as their users have them: unmodified ones, libevent's, C.
 
+mod endings;
 mod haproxy;
 mod libevent;
 mod libix_c;

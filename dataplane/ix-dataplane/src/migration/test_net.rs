@@ -298,7 +298,11 @@ impl App {
                 let at = scratch + (entries * size_of::<SgEntry>()) as u64;
                 // SAFETY: this thread's scratch part of the arena.
                 unsafe { *(at as *mut SgEntry) = SgEntry { base: base + from as u64, len } };
-                calls.push(Call::SendV { handle, sg: SgArray { addr: at, entries: 1 } });
+                calls.push(Call::SendV {
+                    handle,
+                    sg: SgArray { addr: at, entries: 1 },
+                    fin: false,
+                });
                 entries += 1;
             } else if conn.sent == conn.total && !conn.shut {
                 conn.shut = true;

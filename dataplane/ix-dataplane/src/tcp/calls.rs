@@ -18,19 +18,27 @@ use ix_tcp::{Listener, Tcb, TcbInfo};
 use ix_wire::{FlowTuple, IpAddr, Seq};
 
 impl Tcp {
-    pub fn sendv(&mut self, cx: &mut TcpContext<'_>, handle: u64, sg: SgArray) -> Answer {
+    /// `fin`: FIN follows the last byte if all are taken.
+    pub fn sendv(
+        &mut self,
+        cx: &mut TcpContext<'_>,
+        handle: u64,
+        sg: SgArray,
+        fin: bool,
+    ) -> Answer {
         if sg.entries > SG_MAX as u64 {
             return Err(CallError::Invalid);
         }
-        let Context { shared, caller, .. } = &cx.io.cx;
-        let (shared, caller, shift) = (shared, *caller, cx.io.cx.shift);
-        let Flows { groups, touched, .. } = &mut *cx.flows;
+        let TcpContext { io, flows, .. } = cx;
+        let Context { shared, caller, shift, .. } = &io.cx;
+        let (caller, shift) = (*caller, *shift);
+        let Flows { groups, touched, .. } = &mut **flows;
         let flow = own_flow(groups, handle, caller)?;
         if !flow.tcb.state().sends() || flow.socket.holder != Holder::Application {
             return Err(CallError::State);
         }
         let mut space = flow.tcb.send_space(&self.config) as u64;
-        let mut taken = 0;
+        let (mut taken, mut all) = (0, true);
         for index in 0..sg.entries {
             let found = shared.read_sg(shift, sg, index);
             let found = found.and_then(|entry| Some((shared.sendable(shift, &entry)?, entry)));
@@ -38,6 +46,7 @@ impl Tcp {
                 // What was before the bad entry is taken: return its length, and fault at the next
                 // call.
                 if taken > 0 {
+                    all = false;
                     break;
                 }
                 return Err(CallError::Fault);
@@ -47,10 +56,15 @@ impl Tcp {
             taken += n;
             space -= n;
             if n < entry.len {
+                all = false;
                 break;
             }
         }
         flow.tcb.append(taken as u32);
+        if fin && all {
+            let now_us = io.cx.now_us;
+            flow.tcb.shutdown(&self.config, now_us, &mut io.of(&mut flow.socket));
+        }
         touch(touched, &mut flow.socket);
         Ok(taken)
     }

@@ -153,7 +153,7 @@ impl<'a> App<'a> {
         // SAFETY: as above.
         unsafe { sg.write(SgEntry { base, len }) };
         self.sgs += 1;
-        self.call(Call::SendV { handle, sg: SgArray { addr: sg as u64, entries: 1 } });
+        self.call(Call::SendV { handle, sg: SgArray { addr: sg as u64, entries: 1 }, fin: false });
     }
 
     fn send_datagram(&mut self, socket: u32, to: Endpoint, base: u64, len: u64) {
