@@ -49,7 +49,8 @@ impl Core {
         }
     }
 
-    /// Ends a listener. Connections that wait to be accepted are reset, as on Linux.
+    /// Ends a listener. Connections that wait to be accepted are reset, as on Linux, unless another
+    /// process has it and waits for them.
     pub fn end_listener(&mut self, id: Id) {
         let listener = self.sockets.get_mut(id).and_then(Socket::listener);
         let Some(listener) = listener else { return };
@@ -57,6 +58,9 @@ impl Core {
         let deferred = core::mem::take(&mut listener.deferred) > 0;
         let deferred = if deferred { self.take_deferred(id) } else { Vec::new() };
         for waiting in queue.into_iter().chain(deferred) {
+            if self.leaves_to_kin(port_id, waiting) {
+                continue;
+            }
             if let Some(stream) = self.sockets.get_mut(waiting).and_then(Socket::stream) {
                 stream.flow.ending = Ending::Abort;
                 stream.queued_at = None;
@@ -68,6 +72,7 @@ impl Core {
             port.members.retain(|member| *member != id);
             self.close_port(port_id);
             self.size_backlog(port_id);
+            self.say_waits();
         }
     }
 
@@ -120,7 +125,8 @@ impl Core {
         stream.flow_is_gone();
         // A deferred connection is not known to the program yet.
         let deferred_at = stream.deferred_until_us.and(stream.queued_at);
-        let orphan = stream.flow.ending != Ending::No || deferred_at.is_some();
+        let orphan =
+            stream.flow.ending != Ending::No || deferred_at.is_some() || stream.gift.is_some();
         socket.error = errno;
         let listener = deferred_at.and_then(|at| self.sockets.get_mut(at)?.listener());
         if let Some(listener) = listener {

@@ -47,6 +47,7 @@ pub fn run(
     };
     core.elastic_threads[index].role = role;
     let left = core.emit(index, thread);
+    let looks_us = core.looks_us;
     let own = &mut core.elastic_threads[index];
     // Acknowledgements free memory, and the dataplane may give more without an event.
     let starved = core::mem::take(&mut own.starved);
@@ -54,6 +55,7 @@ pub fn run(
     let wait = if own.starving.is_empty() { wait } else { at_most(wait, STARVING_US) };
     let wait = if own.corked.is_empty() { wait } else { at_most(wait, CORK_US) };
     let wait = if own.deferred.is_empty() { wait } else { at_most(wait, DEFERRED_US) };
+    let wait = if let Some(limit_us) = looks_us { at_most(wait, limit_us) } else { wait };
     let watches_other = own.watched != linux;
     own.watched = linux;
     // A handler that forks before the role is free again would wait for it for ever.
@@ -76,6 +78,7 @@ pub fn run(
     core.settle(index, thread);
     core.dispatch(index, thread, events);
     core.feed_starving(index);
+    core.hand_out();
     core.wakeups.came_out(index);
     let for_others = core.wakeups.is_at_home(index);
     core.elastic_threads[index].role = Role::Free;

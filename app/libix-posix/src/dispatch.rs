@@ -31,6 +31,10 @@ impl Core {
                     real::has_connection();
                     self.knocked(elastic, listener, handle, peer);
                 }
+                Event::Given { token, handle, peer, .. } => {
+                    real::has_connection();
+                    self.given(elastic, token, handle, peer);
+                }
                 Event::Connected { cookie, handle, outcome } => {
                     real::has_connection();
                     self.connected(cookie, handle, outcome.err().map(errno::of_error));
@@ -130,6 +134,19 @@ impl Core {
 
     fn knocked(&mut self, elastic: usize, port: u64, handle: u64, peer: SocketAddr) {
         let port = port & !cookie::PORT;
+        self.arrives(elastic, port, Some(port), handle, peer);
+    }
+
+    /// A connection has come for the listeners of a port. `place_at`: where the dataplane keeps a
+    /// place for it.
+    pub fn arrives(
+        &mut self,
+        elastic: usize,
+        port: Id,
+        place_at: Option<Id>,
+        handle: u64,
+        peer: SocketAddr,
+    ) {
         let Some(listener) = self.choose_listener(elastic, port) else {
             // The last listener was closed in this cycle: `UNLISTEN` refuses the connection.
             return;
@@ -143,7 +160,7 @@ impl Core {
         });
         let local = local.filter(|at| !at.ip().is_unspecified());
         let mut stream = Stream::new(Phase::ToAccept, handle, peer, local);
-        (stream.queued_at, stream.place_at) = (Some(listener), Some(port));
+        (stream.queued_at, stream.place_at) = (Some(listener), place_at);
         stream.unsent_low = options.unsent_limit();
         let defer_us = u64::from(options.defer_accept_s) * 1_000_000;
         if defer_us > 0 {

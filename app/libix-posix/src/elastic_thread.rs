@@ -72,6 +72,8 @@ pub enum Pending {
     Info(Id),
     /// Transmit memory.
     Memory,
+    /// Whether a connection is another process's now.
+    Give(Id),
 }
 
 impl Pending {
@@ -79,7 +81,7 @@ impl Pending {
     pub fn is_urgent(&self) -> bool {
         let outcome =
             matches!(self, Pending::Connect(_) | Pending::Listen(_) | Pending::UdpBind(_));
-        outcome || matches!(self, Pending::Info(_) | Pending::Memory)
+        outcome || matches!(self, Pending::Info(_) | Pending::Memory | Pending::Give(_))
     }
 }
 
@@ -121,6 +123,8 @@ pub struct ElasticThread {
     pub old_ports: Vec<u64>,
     /// UDP ports to be bound.
     pub new_udp_ports: Vec<Id>,
+    /// Inherited UDP ports that another process has bound.
+    pub taken_udp_ports: Vec<Id>,
     /// Handles of UDP ports to be unbound.
     pub old_udp_ports: Vec<u64>,
     /// The batch being written, and calls that wait for the next one.
@@ -149,6 +153,7 @@ impl ElasticThread {
             backlogs: Vec::new(),
             old_ports: Vec::new(),
             new_udp_ports: Vec::new(),
+            taken_udp_ports: Vec::new(),
             old_udp_ports: Vec::new(),
             batch: Batch::new(),
         }

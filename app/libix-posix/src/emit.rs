@@ -264,6 +264,7 @@ impl Core {
                         self.died(id, libc::ECONNRESET);
                     }
                 }
+                Pending::Give(id) => self.gave(id, answer),
                 Pending::Listen(id) => self.listen_answered(elastic, id, answer),
                 Pending::UdpBind(id) => self.udp_bind_answered(elastic, id, answer),
                 Pending::UdpSendv(name) => {
@@ -354,7 +355,12 @@ impl Core {
     }
 
     fn udp_bind_answered(&mut self, elastic: usize, id: Id, answer: Result<u64, Error>) {
-        let Some(port) = self.udp_ports.get(id) else { return };
+        let Some(port) = self.udp_ports.get_mut(id) else { return };
+        if answer == Err(Error::InUse) && port.inherited && !port.members.is_empty() {
+            port.handles.set(elastic, PortHandle::Unasked);
+            self.elastic_threads[elastic].taken_udp_ports.push(id);
+            return;
+        }
         let members = port.members.clone();
         self.opened(elastic, id, answer, true);
         for member in members {
@@ -476,7 +482,7 @@ impl Calls<'_> {
             }
             Phase::Connecting | Phase::Open => {}
         }
-        let Stream { flow, options_changed, told, phase, .. } = stream;
+        let Stream { flow, options_changed, told, phase, gift, .. } = stream;
         let says = flow.handle != 0 && flow.ending != Ending::Abort;
         if says && core::mem::take(options_changed) {
             let connecting = *phase == Phase::Connecting;
@@ -485,7 +491,17 @@ impl Calls<'_> {
         }
         let sendv = |offered| Pending::Sendv(id, offered);
         match flow.emit(self.thread, self.batch, limit, sendv) {
-            Emitted::Alive => Left::Nothing,
+            Emitted::Alive => match gift.as_mut().filter(|gift| !gift.asked) {
+                Some(_) if flow.handle == 0 || flow.send.unsent() > 0 => Left::Nothing,
+                Some(_) if !self.has_room(1) => Left::More,
+                Some(gift) => {
+                    gift.asked = true;
+                    let give = call::give(flow.handle, gift.to, gift.token);
+                    self.push(give, Pending::Give(id));
+                    Left::Nothing
+                }
+                None => Left::Nothing,
+            },
             Emitted::Unfinished => Left::Unfinished,
             Emitted::Gone => Left::Gone,
         }

@@ -13,7 +13,7 @@ use crate::slab::Id;
 use crate::socket::Kind;
 use crate::state::Core;
 use crate::stream::Phase;
-use crate::{kick, log, outside, signals};
+use crate::{kick, kin, log, outside, signals};
 use libix::Error;
 use libix::engine::{Batch, Ending, Memory};
 use libix::raw::EnterError;
@@ -62,6 +62,7 @@ fn renew(core: &mut Core) {
         unsafe { libc::syscall(libc::SYS_exit_group, 1) };
         return;
     }
+    kick::process().into_iter().for_each(|process| kin::attached(process.attachment()));
     for (elastic, thread) in THREADS.iter().enumerate().take(core.elastic_count) {
         // SAFETY: no thread is inside, and none enters while the lock is held.
         let Some(thread) = (unsafe { thread.get() }) else { continue };

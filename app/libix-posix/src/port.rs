@@ -122,6 +122,8 @@ pub struct UdpPort {
     pub members: Vec<Id>,
     /// The address of the `UDP_BIND` call.
     pub at: SocketAddr,
+    /// The parent of this process has bound it as well.
+    pub inherited: bool,
     /// The options that each elastic thread was last told.
     told: Vec<SendOptions>,
 }
@@ -130,7 +132,7 @@ impl UdpPort {
     /// A port without members, which no elastic thread was asked for yet.
     pub fn new(at: SocketAddr, elastic_count: usize) -> UdpPort {
         let handles = PortHandles::unasked(elastic_count);
-        UdpPort { handles, members: Vec::new(), at, told: Vec::new() }
+        UdpPort { handles, members: Vec::new(), at, inherited: false, told: Vec::new() }
     }
 
     /// The dataplane starts with this many elastic threads, none of which was told anything.

@@ -7,7 +7,7 @@ use crate::slab::Slab;
 use crate::socket::{Datagrams, Kind, Socket};
 use crate::state::Core;
 use crate::waiter::Wakeups;
-use crate::{cycle, fds, kick, log, low_ports, ops, outside, pid, real, serving, signals};
+use crate::{cycle, fds, kick, kin, log, low_ports, ops, outside, pid, real, serving, signals};
 use core::cell::UnsafeCell;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -53,6 +53,7 @@ extern "C" fn begin() {
     };
     hide(library);
     log::begin_run();
+    kin::begin_run();
     reserve(reserved);
     let mut core = lock();
     core.routes = routes.with_linux(linux_networks());
@@ -141,6 +142,8 @@ static HELD: Held = Held(UnsafeCell::new(None));
 
 extern "C" fn before_fork() {
     let mut guard = outside::everyone_outside();
+    serving::before_fork();
+    guard.say_waits();
     ops::before_fork(&mut guard);
     // SAFETY: `Held`.
     unsafe { *HELD.0.get() = Some(guard) };
@@ -226,6 +229,7 @@ impl Core {
         self.elastic_threads.iter_mut().for_each(ElasticThread::forked);
         elastic_thread::forked();
         (self.wakeups, self.stay_out, self.waits_to_serve) = (Wakeups::none(), 0, false);
+        (self.asks_again, self.looks_us) = (None, None);
         self.cancelled.clear();
         if let Some(fd) = self.quiet_sets.take() {
             fds::close_private(fd);
@@ -244,6 +248,7 @@ impl Core {
                     listener.queue.clear();
                     listener.deferred = 0;
                     listener.elastic = None;
+                    listener.waiting = 0;
                 }
                 Kind::Stream(_) => forget(core::mem::replace(&mut socket.kind, Kind::Lost)),
                 Kind::Datagrams(udp) => {
@@ -259,6 +264,11 @@ impl Core {
             if let Some(set) = self.sets.get_mut(id) {
                 set.waiters.clear();
                 set.unwatched();
+            }
+        }
+        for id in self.udp_ports.ids() {
+            if let Some(port) = self.udp_ports.get_mut(id) {
+                port.inherited = true;
             }
         }
         // Until the child's own dataplane runs.

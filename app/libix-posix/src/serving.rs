@@ -1,21 +1,24 @@
-//! The serving process: the one process of the program that runs the dataplane. It is the first one
-//! that needs the dataplane; when it ends, the next one that does.
+//! The serving processes: those that use the dataplane. Behind the process wall every process of
+//! the program may be one, from its first use of a socket of IX on. Elsewhere the dataplane is in
+//! the one that serves: it is the first one that needs the dataplane; when it ends, the next one
+//! that does.
 //!
 //! Programs fork before they serve: a daemon's parent ends, a master binds and its children accept.
 //! So `bind` and `listen` are only noted until a thread waits or connects; then the dataplane
-//! starts in that process. The right to serve is a record lock on a file of ours. Forked children
-//! do not inherit it, and Linux releases it however a process ends, and when it executes another
-//! program.
+//! starts in that process. Without that wall the right to serve is a record lock on a file of ours.
+//! Forked children do not inherit it, and Linux releases it however a process ends, and when it
+//! executes another program.
 use crate::confined::{Locked, THREADS};
 use crate::lock::lock;
 use crate::log::{self, Once};
 use crate::state::Core;
-use crate::{helper, kick, lost, signals};
+use crate::{helper, kick, kin, lost, signals};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libix::Error;
 use libix::raw::{EnterError, Process, Starter, Thread};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 static STARTER: OnceLock<Starter> = OnceLock::new();
 /// The file that is locked; -1 if this process has no IX.
@@ -38,14 +41,18 @@ pub fn is_offered() -> bool {
     FILE.load(Ordering::Acquire) >= 0
 }
 
-/// Makes this process serve. Returns false if another process does: a thread of ours then waits for
-/// its end, and `wants_role` lists the threads to wake afterwards.
+/// Makes this process serve. Returns false if it cannot now: where the dataplane is in the process
+/// that serves, because another one does. A thread of ours then waits for its end, and `wants_role`
+/// lists the threads to wake afterwards.
 pub fn start(core: &mut Core) -> bool {
     if core.has_begun() {
         return true;
     }
     if !is_offered() || core.waits_to_serve {
         return false;
+    }
+    if is_shared() {
+        return attach(core);
     }
     if lock_file(libc::F_SETLK) {
         start_dataplane(core);
@@ -55,6 +62,37 @@ pub fn start(core: &mut Core) -> bool {
     log::once(Once::Waits, text);
     core.waits_to_serve = true;
     signals::spawn("ix-successor", wait_to_serve);
+    false
+}
+
+/// Whether the dataplane is a process of its own, which all processes of the program share.
+fn is_shared() -> bool {
+    !LOCKS_MEMORY.load(Ordering::Relaxed)
+}
+
+/// Before a fork: behind the process wall the child will be another process that serves.
+pub fn before_fork() {
+    if is_offered() && is_shared() {
+        kin::before_fork();
+    }
+}
+
+/// Time between two attempts of a process that was refused.
+const ASKS_AGAIN: Duration = Duration::from_millis(200);
+
+/// Shares the dataplane with the program's other processes. The first one makes it begin.
+fn attach(core: &mut Core) -> bool {
+    if core.asks_again.is_some_and(|again| Instant::now() < again) {
+        return false;
+    }
+    core.asks_again = None;
+    if start_dataplane(core) {
+        return true;
+    }
+    let text = "this process of the program cannot share the dataplane now, and asks again; at most \
+                64 processes share one: let fewer use its sockets at a time";
+    log::once(Once::Waits, text);
+    core.asks_again = Some(Instant::now() + ASKS_AGAIN);
     false
 }
 
@@ -94,30 +132,37 @@ fn lock_file(how: i32) -> bool {
     }
 }
 
-/// Starts the dataplane. This process has the right to serve.
-fn start_dataplane(core: &mut Core) {
+/// Starts the dataplane. This process has the right to serve. False: there is no room for it among
+/// those that share it.
+fn start_dataplane(core: &mut Core) -> bool {
     let started = signals::inside(0, |_| {
         // SAFETY: the core is locked, this process serves, and handlers wait.
         unsafe { STARTER.get()?.start() }
     });
     let Some(process) = started else {
+        if kin::is_child() && is_shared() {
+            return false;
+        }
         // `ix run` reports the reason.
         // SAFETY: ends the process, without its handlers.
         unsafe { libc::syscall(libc::SYS_exit_group, 1) };
-        return;
+        return false;
     };
     core.address = Some(process.local_addr());
     core.mss = process.mss_bytes().into();
     core.tx_bytes = process.tx_bytes();
     core.open_ports_on(process.threads() as usize);
+    kin::attached(process.attachment());
+    core.say_waits();
     kick::set_process(process);
-    let Some(process) = kick::process() else { return };
+    let Some(process) = kick::process() else { return false };
     for elastic in 0..core.elastic_count {
         while !share(core, process, elastic) {
             lost::start_over(core);
         }
     }
     helper::start(core);
+    true
 }
 
 /// Shares one elastic thread between all threads of the program. Its first batch opens the ports
@@ -144,6 +189,7 @@ fn share(core: &mut Core, process: &Process, elastic: usize) -> bool {
 /// In a forked child, which does not have its parent's dataplane.
 pub fn forked() {
     kick::forked();
+    kin::forked();
     for thread in &THREADS {
         // SAFETY: the only thread of this process. What the parent's elastic threads hold is
         // forgotten, not returned.

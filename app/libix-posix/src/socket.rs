@@ -27,6 +27,8 @@ pub struct Listener {
     pub shut: bool,
     /// The elastic thread of the thread that last waited for this listener alone.
     pub elastic: Option<usize>,
+    /// How many threads of this process wait for it now, if other processes have it.
+    pub waiting: u32,
 }
 
 /// A received datagram.

@@ -16,6 +16,7 @@ use libix::engine::Ending;
 use libix::raw::TxBuf;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::time::Instant;
 
 /// The state that all threads of the program share.
 pub struct Core {
@@ -65,6 +66,14 @@ pub struct Core {
     pub finishing: bool,
     /// A thread of ours waits until the serving process ends.
     pub waits_to_serve: bool,
+    /// When to ask for the dataplane again: it has no room for another process.
+    pub asks_again: Option<Instant>,
+    /// Longest sleep of a driver, µs, while something here depends on other processes.
+    pub looks_us: Option<u64>,
+    /// When UDP ports that another process has bound are tried again, µs.
+    pub udp_again_us: u64,
+    /// The process that was last given a connection.
+    pub kin_turn: usize,
 }
 
 impl Core {
@@ -94,6 +103,10 @@ impl Core {
             is_lost: false,
             finishing: false,
             waits_to_serve: false,
+            asks_again: None,
+            looks_us: None,
+            udp_again_us: 0,
+            kin_turn: 0,
         }
     }
 
@@ -199,7 +212,10 @@ impl Core {
     /// Whether bytes or ends of connections are still to be sent.
     pub fn has_unsent(&self) -> bool {
         let unfinished = |socket: &Socket| match &socket.kind {
-            Kind::Stream(stream) => stream.phase != Phase::Dead && stream.flow.ending != Ending::No,
+            Kind::Stream(stream) => {
+                let ends = stream.flow.ending != Ending::No || stream.gift.is_some();
+                stream.phase != Phase::Dead && ends
+            }
             Kind::Datagrams(datagrams) => !datagrams.outbox.is_empty(),
             _ => false,
         };

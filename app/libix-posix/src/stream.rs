@@ -36,6 +36,21 @@ pub enum Phase {
     Dead,
 }
 
+/// A connection that goes to another process of the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Gift {
+    /// The number of that process.
+    pub to: u32,
+    /// What it is told.
+    pub token: u64,
+    /// The listener in whose queue it was.
+    pub from: Option<Id>,
+    /// The dataplane was asked.
+    pub asked: bool,
+    /// How many processes were asked before.
+    pub tries: u32,
+}
+
 /// A connection.
 pub struct Stream {
     /// The dataplane's flow, as long as it has one.
@@ -99,6 +114,8 @@ pub struct Stream {
     pub wants_info: bool,
     /// The last result of `GET_INFO`.
     pub info: Option<Box<ix_abi::FlowInfo>>,
+    /// It goes to another process.
+    pub gift: Option<Gift>,
 }
 
 impl Stream {
@@ -138,6 +155,7 @@ impl Stream {
             announced: phase == Phase::ToAccept,
             wants_info: false,
             info: None,
+            gift: None,
         }
     }
 
@@ -194,6 +212,11 @@ impl Stream {
         self.flow.receive = Default::default();
         self.flow.send = Default::default();
         self.unread_by_local_peer = 0;
+    }
+
+    /// The flow is another process's: its buffers are no longer this one's to return.
+    pub fn flow_is_forgotten(&mut self) {
+        self.flow = Flow::default();
     }
 
     /// Appends up to `limit` bytes to those to be sent. Returns how many; fewer if transmit memory

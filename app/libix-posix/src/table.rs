@@ -113,8 +113,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "fork, vfork, daemon",
-        "the dataplane starts in the process that first waits or connects, and after its end in the next one; children inherit listeners and UDP sockets, but not connections (EBADF, and the log says so once). One process serves at a time, the others wait",
-        "a_daemon_serves_on_ix_and_ends_with_ix_run, children_serve_and_after_them_their_parent, connections_stay_with_the_process_that_accepted_them",
+        "the dataplane starts when a process first waits or connects; children inherit listeners and UDP sockets, but not connections (EBADF, and the log says so once). Behind the process wall all processes serve, and whoever waits accepts; with `none` one process serves at a time, the others wait",
+        "a_daemon_serves_on_ix_and_ends_with_ix_run, forked_workers_accept_while_others_are_busy, workers_with_a_listener_each_share_a_port, nginx_serves_with_four_workers_and_reloads, children_serve_and_after_them_their_parent, connections_stay_with_the_process_that_accepted_them",
     ),
     (
         "exec, posix_spawn, popen, system",
@@ -228,7 +228,9 @@ mod tests {
     fn tests_that_are_named_exist() {
         let root = env!("CARGO_MANIFEST_DIR");
         let read = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).unwrap();
-        let rust = read("../../cli/ix/tests/programs/posix.rs") + &read("src/route.rs");
+        let rust = read("../../cli/ix/tests/programs/posix.rs")
+            + &read("../../cli/ix/tests/programs/processes.rs")
+            + &read("src/route.rs");
         let corners = read("tests/programs/corners.c")
             + &read("tests/programs/datagram_cases.h")
             + &read("tests/programs/option_cases.h")

@@ -90,7 +90,10 @@ pub fn wait<T>(
     ready: impl FnMut(&mut Core) -> Option<T>,
 ) -> (Guard, Result<T, Stop>) {
     let elastic = if how.drives { core.home() } else { 0 };
+    let mut core = core;
+    let listeners = core.waits_for_listeners(how.interest);
     let (mut core, result) = wait_at(core, elastic, how, ready);
+    core.waits_no_more(&listeners);
     core.pass_on(elastic);
     (core, result)
 }
@@ -113,7 +116,12 @@ fn wait_at<T>(
         }
         let left = how.until.map(|until| until.saturating_duration_since(Instant::now()));
         let late = left.is_some_and(|left| left.is_zero());
+        let had_begun = core.has_begun();
         let may_drive = how.drives && serving::start(&mut core);
+        if core.has_begun() && !had_begun {
+            // The first batch may have brought what this thread waits for.
+            continue;
+        }
         let is_free = core.elastic_threads[elastic].role == Role::Free && core.stay_out == 0;
         let can_drive = may_drive && is_free && !aside;
         if late && (has_driven || !can_drive) {
@@ -150,7 +158,10 @@ fn wait_at<T>(
         if how.drives && (own.role == Role::Helper || !has_begun) {
             own.wants_role.push(wake_fd);
         }
+        let again = core.asks_again.filter(|_| how.drives);
+        let again = again.map(|again| again.saturating_duration_since(Instant::now()));
         drop(core);
+        let left = left.into_iter().chain(again).min();
         let linux = signals::sleep(wake_fd, how.linux, left);
         core = lock();
         aside = false;

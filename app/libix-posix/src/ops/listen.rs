@@ -68,9 +68,11 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
             both,
             shut: false,
             elastic: None,
+            waiting: 0,
         });
     }
     core.size_backlog(port);
+    core.say_waits();
     if both {
         for watch in core.sockets.get(id).map_or(Vec::new(), |socket| socket.watches.clone()) {
             if let Some(set) = core.sets.get_mut(watch.set) {

@@ -7,4 +7,5 @@ mod libix_c;
 mod libix_c_control;
 mod long_path;
 pub mod posix;
+mod processes;
 mod slow_readers;

@@ -795,7 +795,9 @@ fn a_listener_of_a_process_that_does_not_serve_gets_no_connections() {
     let test = "a_listener_of_a_process_that_does_not_serve_gets_no_connections";
     let Some(program) = compile(test, "forks") else { return };
     let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
-    let service = net.start(&[program.to_str().expect("text"), "own", "7"]);
+    // Behind the process wall both serve.
+    let words = [program.to_str().expect("text"), "own", "7"];
+    let service = net.start_env(&[], &["--domain", "none"], &words);
     service.process.wait_for("ready", PATIENCE);
     let name = greeting(&net);
     for _ in 0..7 {

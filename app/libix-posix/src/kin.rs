@@ -1,0 +1,187 @@
+//! What the processes of one program share beside their dataplane: a page that forked children
+//! inherit. Behind the process wall each of them is attached to the same dataplane.
+//!
+//! A listener that several have inherited serves whoever waits for it, as on Linux. So each says
+//! here which listeners its threads wait for, and one that is told of a connection while it does
+//! something else gives it to one that waits. What is written here is a hint: a process that is
+//! given a connection and does not wait any more keeps it, or gives it on.
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::net::{IpAddr, SocketAddr};
+
+/// Most processes that share a dataplane.
+pub const PROCESSES_MAX: usize = 64;
+
+/// In the number that goes with a connection: it comes from a listener.
+const OF_LISTENER: u64 = 1 << 63;
+
+/// What one process says, on a cache line of its own, which only it writes.
+#[repr(C, align(64))]
+struct One {
+    /// The listeners that its threads wait for, as a set of bits ([`bit`]).
+    waits: AtomicU64,
+    /// The listeners that it has.
+    listens: AtomicU64,
+}
+
+#[repr(C)]
+struct Shared {
+    processes: [One; PROCESSES_MAX],
+}
+
+static SHARED: AtomicPtr<Shared> = AtomicPtr::new(null_mut());
+/// The number of this process among those that share the dataplane, plus one; 0: it has none.
+static OWN: AtomicU32 = AtomicU32::new(0);
+/// What this process says, also before it has a number.
+static WAITS: AtomicU64 = AtomicU64::new(0);
+static LISTENS: AtomicU64 = AtomicU64::new(0);
+/// This process was forked, or has forked.
+static HAS_KIN: AtomicBool = AtomicBool::new(false);
+/// This process was forked.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// At the start of the first process: maps what its children share with it.
+pub fn begin_run() {
+    let (protection, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, anywhere.
+    let pages = unsafe { libc::mmap(null_mut(), size_of::<Shared>(), protection, flags, -1, 0) };
+    if pages != libc::MAP_FAILED {
+        SHARED.store(pages.cast(), Ordering::Release);
+    }
+}
+
+fn shared() -> Option<&'static Shared> {
+    // SAFETY: null, or memory of ours, all zero at first and atomic, which is never unmapped.
+    unsafe { SHARED.load(Ordering::Acquire).as_ref() }
+}
+
+/// Whether other processes may have sockets of this one.
+#[inline]
+pub fn exist() -> bool {
+    HAS_KIN.load(Ordering::Relaxed)
+}
+
+/// Whether this process was forked by one that had IX.
+pub fn is_child() -> bool {
+    IS_CHILD.load(Ordering::Relaxed)
+}
+
+/// Before a fork.
+pub fn before_fork() {
+    HAS_KIN.store(true, Ordering::Relaxed);
+}
+
+/// In a forked child, which shares no dataplane yet.
+pub fn forked() {
+    IS_CHILD.store(true, Ordering::Relaxed);
+    OWN.store(0, Ordering::Relaxed);
+    WAITS.store(0, Ordering::Relaxed);
+    LISTENS.store(0, Ordering::Relaxed);
+}
+
+/// This process shares the dataplane now, with this number, which another one may have had.
+pub fn attached(number: u32) {
+    OWN.store(number + 1, Ordering::Relaxed);
+    say(WAITS.load(Ordering::Relaxed), LISTENS.load(Ordering::Relaxed));
+}
+
+/// Says which listeners the threads of this process wait for, and which ones it has.
+pub fn say(waits: u64, listens: u64) {
+    WAITS.store(waits, Ordering::Relaxed);
+    LISTENS.store(listens, Ordering::Relaxed);
+    let own = OWN.load(Ordering::Relaxed).wrapping_sub(1) as usize;
+    if let Some(one) = shared().and_then(|shared| shared.processes.get(own)) {
+        one.waits.store(waits, Ordering::Release);
+        one.listens.store(listens, Ordering::Release);
+    }
+}
+
+/// Another process that waits for a listener with this bit; `turn` says where to begin.
+pub fn who_waits(bit: u64, turn: &mut usize) -> Option<u32> {
+    find(turn, |one| one.waits.load(Ordering::Acquire) & bit != 0)
+}
+
+/// Another process that has a listener with this bit: one that waits for it, if there is one.
+pub fn who_has(bit: u64, turn: &mut usize) -> Option<u32> {
+    let waits = who_waits(bit, turn);
+    waits.or_else(|| find(turn, |one| one.listens.load(Ordering::Acquire) & bit != 0))
+}
+
+fn find(turn: &mut usize, suits: impl Fn(&One) -> bool) -> Option<u32> {
+    let processes = &shared()?.processes;
+    let own = OWN.load(Ordering::Relaxed).wrapping_sub(1) as usize;
+    let mut all = (1..=PROCESSES_MAX).map(|n| (*turn + n) % PROCESSES_MAX);
+    let found = all.find(|n| *n != own && suits(&processes[*n]))?;
+    *turn = found;
+    Some(found as u32)
+}
+
+/// A process could not be given a connection: it has ended.
+pub fn is_gone(number: u32) {
+    if let Some(one) = shared().and_then(|shared| shared.processes.get(number as usize)) {
+        one.waits.store(0, Ordering::Release);
+        one.listens.store(0, Ordering::Release);
+    }
+}
+
+/// The bit of the listeners at an address. Others may have the same.
+pub fn bit(at: SocketAddr) -> u64 {
+    bit_of(token_of_listener(at))
+}
+
+/// The same of the number that goes with a connection.
+pub fn bit_of(token: u64) -> u64 {
+    1 << (token % 64)
+}
+
+/// The number that goes with a connection of a listener at this address.
+pub fn token_of_listener(at: SocketAddr) -> u64 {
+    let ip = match at.ip().to_canonical() {
+        IpAddr::V4(ip) => ip.to_bits(),
+        IpAddr::V6(ip) => {
+            let words = ip.to_bits();
+            (words ^ words >> 32 ^ words >> 64 ^ words >> 96) as u32
+        }
+    };
+    OF_LISTENER | u64::from(ip) << 16 | u64::from(at.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_waits_is_found_in_turn() {
+        begin_run();
+        attached(3);
+        let at: SocketAddr = "10.0.0.1:80".parse().unwrap();
+        let processes = &shared().expect("memory").processes;
+        let mut turn = 0;
+        say(bit(at), bit(at));
+        assert_eq!(who_waits(bit(at), &mut turn), None, "not this one itself");
+        processes[1].waits.store(bit(at), Ordering::Relaxed);
+        processes[5].waits.store(!0, Ordering::Relaxed);
+        processes[7].waits.store(!bit(at), Ordering::Relaxed);
+        let found = [0; 4].map(|_| who_waits(bit(at), &mut turn));
+        assert_eq!(found, [Some(1), Some(5), Some(1), Some(5)]);
+        is_gone(5);
+        assert_eq!(who_waits(bit(at), &mut turn), Some(1));
+        processes[9].listens.store(bit(at), Ordering::Relaxed);
+        assert_eq!(who_has(bit(at), &mut turn), Some(1), "one that waits comes first");
+        is_gone(1);
+        assert_eq!(who_waits(bit(at), &mut turn), None);
+        assert_eq!(who_has(bit(at), &mut turn), Some(9));
+    }
+
+    #[test]
+    fn listeners_have_numbers_of_their_own() {
+        let tokens = ["10.0.0.1:80", "10.0.0.1:81", "10.0.0.2:80", "[2001:db8::1]:80"]
+            .map(|at| token_of_listener(at.parse().unwrap()));
+        for (n, token) in tokens.iter().enumerate() {
+            assert!(!tokens[..n].contains(token) && token & OF_LISTENER != 0);
+        }
+        let mapped: SocketAddr = "[::ffff:10.0.0.1]:80".parse().unwrap();
+        assert_eq!(token_of_listener(mapped), tokens[0]);
+    }
+}

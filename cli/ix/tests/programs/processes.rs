@@ -1,0 +1,222 @@
+//! Unmodified programs of several processes behind the process wall: each uses the sockets that it
+//! has inherited, as on Linux.
+use crate::support::process::signal;
+use crate::support::traffic::echo;
+use crate::support::{Nic, PATIENCE, SERVICE, Service, TestNet, connect, eventually};
+use ix_skip::{Need, skip};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const PYTHON: &str = "/usr/bin/python3";
+
+/// A parent that listens and forks workers; it forks another one at SIGUSR1. Each worker serves one
+/// connection at a time: it says its process in eight characters, and echoes until the end.
+const PREFORK: &str = "
+import ctypes, os, signal, socket
+listener = socket.socket()
+listener.bind(('10.88.0.2', 7))
+listener.listen(64)
+
+def worker():
+    while True:
+        stream = listener.accept()[0]
+        try:
+            stream.sendall(b'%8d' % os.getpid())
+            while got := stream.recv(4096): stream.sendall(got)
+        except OSError: pass
+        stream.close()
+
+def fork(*_):
+    pid = os.fork()
+    if pid == 0:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL) # It ends with its parent.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+        worker()
+    print('worker', pid, flush=True)
+
+for n in range(4): fork()
+signal.signal(signal.SIGUSR1, fork)
+print('ready', flush=True)
+while True: signal.pause()
+";
+
+/// Starts a program in Python; `None`, said loudly, where there is no Python.
+fn python(test: &str, nic: Nic, program: &str) -> Option<(TestNet, Service)> {
+    if !Path::new(PYTHON).exists() {
+        skip(test, Need::Program("apt install python3"), "no python3");
+        return None;
+    }
+    let net = TestNet::new(test, nic, 1)?;
+    let service = net.start_env(&[], &["--domain", "process"], &[PYTHON, "-c", program]);
+    service.process.wait_for("ready", PATIENCE);
+    Some((net, service))
+}
+
+/// The processes that the program has named.
+fn workers(service: &Service) -> Vec<i32> {
+    let said = service.process.said();
+    let lines = said.iter().filter_map(|line| line.strip_prefix("worker "));
+    lines.map(|pid| pid.parse().expect("a number")).collect()
+}
+
+/// The process that serves a connection.
+fn whose(stream: &mut TcpStream) -> i32 {
+    let mut pid = [0; 8];
+    stream.read_exact(&mut pid).expect("a greeting");
+    std::str::from_utf8(&pid).expect("text").trim().parse().expect("a number")
+}
+
+/// Whoever waits accepts: a connection never waits for a worker that is busy while another one is
+/// not. A worker that is killed takes its connection along, and one that is forked later serves.
+#[test]
+fn forked_workers_accept_while_others_are_busy() {
+    let test = "forked_workers_accept_while_others_are_busy";
+    for nic in Nic::ALL {
+        let Some((net, service)) = python(test, nic, PREFORK) else { return };
+        net.client.run(|| {
+            eventually("the first is served", || {
+                let stream = TcpStream::connect_timeout(&SERVICE.into(), PATIENCE);
+                stream.is_ok_and(|mut stream| stream.read_exact(&mut [0; 8]).is_ok())
+            });
+            let serve = |count: usize| -> BTreeMap<i32, TcpStream> {
+                let all = (0..count).map(|_| {
+                    let mut stream = connect();
+                    (whose(&mut stream), stream)
+                });
+                all.collect()
+            };
+            for round in 0..5 {
+                let mut all = serve(4);
+                let expected: BTreeSet<i32> = workers(&service).into_iter().collect();
+                assert_eq!(all.keys().copied().collect::<BTreeSet<i32>>(), expected);
+                all.values_mut().for_each(|stream| echo(stream, round, 3000));
+                // All are busy: one more waits until one of them is free, whichever that is.
+                let mut late = connect();
+                late.write_all(b"early").expect("sends");
+                late.set_read_timeout(Some(Duration::from_millis(100))).expect("a limit");
+                assert!(late.read(&mut [0]).is_err(), "somebody has answered");
+                late.set_read_timeout(Some(PATIENCE)).expect("a limit");
+                let (free, stream) = all.pop_last().expect("one");
+                drop(stream);
+                assert_eq!(whose(&mut late), free);
+                let mut back = [0; 5];
+                late.read_exact(&mut back).expect("an echo");
+                assert_eq!(&back, b"early");
+            }
+            // One ends, and only its connection with it.
+            let mut all = serve(4);
+            let (victim, mut lost) = all.pop_first().expect("one");
+            signal(victim, libc::SIGKILL);
+            assert!(matches!(lost.read(&mut [0; 64]), Ok(0) | Err(_)), "the peer is told");
+            all.values_mut().for_each(|stream| echo(stream, 9, 3000));
+            let mut late = connect();
+            service.process.signal(libc::SIGUSR1);
+            let next = whose(&mut late);
+            assert_eq!(Some(&next), workers(&service).last(), "the new one serves");
+            echo(&mut late, 1, 3000);
+        });
+    }
+}
+
+/// The same with a listener of its own for each worker, at one port (`SO_REUSEPORT`).
+#[test]
+fn workers_with_a_listener_each_share_a_port() {
+    let test = "workers_with_a_listener_each_share_a_port";
+    let program = PREFORK.replace(
+        "    while True:\n        stream = listener",
+        "    own = socket.socket()\n    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)\n    \
+         own.bind(('10.88.0.2', 7))\n    own.listen(64)\n    while True:\n        stream = own",
+    );
+    let program = program.replace("listener.bind(('10.88.0.2', 7))\nlistener.listen(64)\n", "");
+    let Some((net, service)) = python(test, Nic::Tap, &program) else { return };
+    net.client.run(|| {
+        let mut seen = BTreeSet::new();
+        eventually("all have served", || {
+            let mut stream = connect();
+            seen.insert(whose(&mut stream));
+            echo(&mut stream, 1, 300);
+            seen == workers(&service).into_iter().collect()
+        });
+    });
+}
+
+/// nginx's master listens, and its workers accept. `$pid` is the worker's.
+const NGINX: &str = "
+daemon off;
+worker_processes 4;
+error_log stderr;
+pid FOLDER/pid;
+events { worker_connections 512; }
+http {
+    access_log off;
+    client_body_temp_path FOLDER; proxy_temp_path FOLDER; fastcgi_temp_path FOLDER;
+    uwsgi_temp_path FOLDER; scgi_temp_path FOLDER;
+    server { listen 10.88.0.2:7 backlog=512; location / { return 200 '$pid '; } }
+}
+";
+
+/// Asks nginx on a connection of its own; returns the worker that has answered.
+fn ask_nginx() -> std::io::Result<i32> {
+    let mut stream = TcpStream::connect_timeout(&SERVICE.into(), PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said)?;
+    let pid = said.trim_end().rsplit('\n').next().and_then(|word| word.parse().ok());
+    pid.ok_or_else(|| std::io::Error::other(format!("not a worker: {said:?}")))
+}
+
+/// Four workers serve, and others after each reload, of which clients see nothing.
+#[test]
+fn nginx_serves_with_four_workers_and_reloads() {
+    let test = "nginx_serves_with_four_workers_and_reloads";
+    const NGINX_PROGRAM: &str = "/usr/sbin/nginx";
+    if !Path::new(NGINX_PROGRAM).exists() {
+        return skip(test, Need::Program("apt install nginx"), "no nginx");
+    }
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("nginx.conf");
+    let text = NGINX.replace("FOLDER", folder.to_str().expect("text"));
+    std::fs::write(&file, text).expect("a configuration");
+    let words = [NGINX_PROGRAM, "-e", "stderr", "-c", file.to_str().expect("text")];
+    let mut service = net.start_env(&[], &["--domain", "process"], &words);
+    eventually("nginx serves", || {
+        service.process.check();
+        net.client.run(|| ask_nginx().is_ok())
+    });
+    let is_over = AtomicBool::new(false);
+    let mut served = BTreeMap::<i32, usize>::new();
+    std::thread::scope(|scope| {
+        let client = || {
+            net.client.run(|| {
+                let mut served = BTreeMap::<i32, usize>::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    *served.entry(ask_nginx().expect("an answer")).or_default() += 1;
+                }
+                served
+            })
+        };
+        let clients: Vec<_> = (0..8).map(|_| scope.spawn(client)).collect();
+        for _ in 0..4 {
+            std::thread::sleep(Duration::from_millis(700));
+            service.process.signal(libc::SIGHUP);
+        }
+        std::thread::sleep(Duration::from_millis(700));
+        is_over.store(true, Ordering::Relaxed);
+        for client in clients {
+            for (pid, count) in client.join().expect("no connection is lost") {
+                *served.entry(pid).or_default() += count;
+            }
+        }
+    });
+    assert!(served.len() >= 20, "four workers before and after each reload: {served:?}");
+    service.process.signal(libc::SIGTERM);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+}
