@@ -19,7 +19,7 @@
 //!   dataplane. `cancel` lets threads that wait be cancelled. Calls under way, transmit memory and
 //!   flows are parts of `libix::engine`.
 //! * **Calls**: `ops`, `receive`, `send`, `sockopt`, `poll` and `epoll` are the calls, in safe
-//!   code.
+//!   code. `announce` says whose the sockets are.
 //!
 //! The path of a request on a busy server has no system call: `epoll_wait` runs a cycle, `read`
 //! copies from the receive buffer, `write` copies to transmit memory, and the next `epoll_wait`
@@ -82,6 +82,7 @@ mod signals;
 mod wait;
 
 // Calls.
+mod announce;
 mod cmsg;
 mod epoll;
 #[cfg(not(test))]

@@ -7,7 +7,9 @@ use crate::slab::Slab;
 use crate::socket::{Datagrams, Kind, Socket};
 use crate::state::Core;
 use crate::waiter::Wakeups;
-use crate::{cycle, fds, kick, kin, log, low_ports, ops, outside, pid, real, serving, signals};
+use crate::{
+    announce, cycle, fds, kick, kin, log, low_ports, ops, outside, pid, real, serving, signals,
+};
 use core::cell::UnsafeCell;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -54,6 +56,7 @@ extern "C" fn begin() {
     hide(library);
     log::begin_run();
     kin::begin_run();
+    announce::begin_run();
     reserve(reserved);
     let mut core = lock();
     core.routes = routes.with_linux(linux_networks());

@@ -11,6 +11,7 @@ mod attack_vnic;
 mod command_line;
 mod demo;
 pub mod doctor;
+mod hints;
 mod image;
 mod isn_key;
 mod linux_address;

@@ -3,6 +3,7 @@
 //! Checks everything before it changes anything, opens the devices (which needs privilege), and
 //! becomes the program's broker. Ends when the program ends.
 use crate::args::{Entry, ProgramUser, RunArgs};
+use crate::hints;
 use crate::image::IMAGE;
 use crate::isn_key;
 use crate::linux_address;
@@ -147,6 +148,9 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     }
     let name = program.display().to_string();
     shared_cpus(&cpus).iter().for_each(|line| eprintln!("ix: {line}"));
+    if let Some(hint) = hints::more_threads(&args.program, cpus.len(), &ix_sys::cpu::allowed()) {
+        eprintln!("ix: {hint}");
+    }
     let argv = args.program.clone();
     let wake_ups = WakeUps::bound(&cpus, args.wake_us)?;
     let broker = Broker {

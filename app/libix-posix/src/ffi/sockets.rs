@@ -1,7 +1,7 @@
 //! Calls that make sockets and connections.
 use super::{answer, fail};
 use crate::ops::{self, Instead, Outcome};
-use crate::{cancel, fds, kept_numbers, low_ports, mem, real, sockopt};
+use crate::{announce, cancel, fds, kept_numbers, low_ports, mem, real, sockopt};
 use libc::{AF_UNSPEC, c_int, c_void, sockaddr, socklen_t};
 use std::net::SocketAddr;
 
@@ -32,7 +32,12 @@ pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_
     let Ok(at) = (unsafe { mem::read_address(address, len) }) else {
         return linux(fd, on_linux);
     };
-    answer(fd, ops::bind(fd, at, on_linux).map(|()| 0), || on_linux() as isize) as c_int
+    let bound =
+        answer(fd, ops::bind(fd, at, on_linux).map(|()| 0), || on_linux() as isize) as c_int;
+    if bound == 0 && at.port() != 0 {
+        announce::binds(fd);
+    }
+    bound
 }
 
 #[unsafe(no_mangle)]
@@ -42,7 +47,12 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    answer(fd, ops::listen(fd, backlog, on_linux).map(|()| 0), || on_linux() as isize) as c_int
+    let outcome = ops::listen(fd, backlog, on_linux).map(|()| 0);
+    let listens = answer(fd, outcome, || on_linux() as isize) as c_int;
+    if listens == 0 {
+        announce::listens(fd);
+    }
+    listens
 }
 
 #[unsafe(no_mangle)]
@@ -62,7 +72,9 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
         let Ok(to) = (unsafe { mem::read_address(address, len) }) else {
             return linux(fd, on_linux);
         };
-        answer(fd, ops::connect(fd, to).map(|()| 0), || on_linux() as isize) as c_int
+        let outcome = ops::connect(fd, to);
+        announce::connects(fd, to, outcome);
+        answer(fd, outcome.map(|()| 0), || on_linux() as isize) as c_int
     })
 }
 

@@ -226,7 +226,7 @@ pub fn file_flags(fd: RawFd, set: Option<i32>) -> Outcome<i32> {
 }
 
 /// The address to which Linux has bound the socket under a descriptor.
-fn linux_name(fd: RawFd) -> Result<SocketAddr, i32> {
+pub fn linux_name(fd: RawFd) -> Result<SocketAddr, i32> {
     let mut room = [0u64; 16];
     let mut len = size_of_val(&room) as socklen_t;
     // SAFETY: room of ours with its length.

@@ -9,3 +9,4 @@ mod long_path;
 pub mod posix;
 mod processes;
 mod slow_readers;
+mod whose;
