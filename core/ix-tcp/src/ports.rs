@@ -7,6 +7,31 @@ use ix_wire::{FlowTuple, IpAddr};
 /// machine by the destinations that share one; hence many, and steps of random width.
 const COUNTERS: usize = 1024;
 
+/// How many ports searches may look at. A search looks at every port where all are taken. One that
+/// does is harmless; thousands in a row would keep everything else waiting.
+#[derive(Clone, Copy, Debug)]
+pub struct Looks {
+    left: u32,
+    least: u32,
+}
+
+impl Looks {
+    /// So many ports for all searches together. Each may look at `least` ports in any case.
+    pub const fn new(all: u32, least: u32) -> Looks {
+        Looks { left: all, least }
+    }
+
+    /// How many ports the next search may look at.
+    pub(crate) fn most(&self) -> u32 {
+        self.left.max(self.least)
+    }
+
+    /// A search has looked at so many.
+    pub(crate) fn took(&mut self, looks: u32) {
+        self.left = self.left.saturating_sub(looks);
+    }
+}
+
 /// Chooses local ports of outgoing connections, for one elastic thread.
 pub struct PortSelector {
     key: Key,
@@ -27,7 +52,7 @@ impl PortSelector {
     }
 
     /// A local port for a connection from `local` to `remote`, or `None` when `accept` refuses
-    /// every port of the range.
+    /// every port of the range, or as many as `looks` allow. The next search goes on behind those.
     ///
     /// `accept` tells whether a port is free and its replies will arrive at this thread. It is
     /// called at most once for each port.
@@ -37,6 +62,7 @@ impl PortSelector {
         remote: IpAddr,
         remote_port: u16,
         random: u32,
+        looks: &mut Looks,
         mut accept: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
         let destination = FlowTuple { local, remote, local_port: 0, remote_port };
@@ -45,15 +71,15 @@ impl PortSelector {
         let counter = &mut self.counters[index];
         let range = u32::from(self.high) - u32::from(self.low) + 1;
         let start = (offset % range) + u32::from(*counter) + (random & 1);
-        for step in 0..range {
-            let port = self.low + ((start + step) % range) as u16;
-            if accept(port) {
-                let used = (u32::from(*counter) + (random & 1) + step + 1) % range;
-                *counter = used as u16;
-                return Some(port);
-            }
+        let most = looks.most().min(range);
+        let port_at = |step| self.low + ((start + step) % range) as u16;
+        let found = (0..most).find(|step| accept(port_at(*step)));
+        let looked = found.map_or(most, |step| step + 1);
+        looks.took(looked);
+        if found.is_some() || looked < range {
+            *counter = ((u32::from(*counter) + (random & 1) + looked) % range) as u16;
         }
-        None
+        found.map(port_at)
     }
 }
 
@@ -67,24 +93,63 @@ mod tests {
     const LOCAL: IpAddr = IpAddr::v4([10, 0, 0, 1]);
     const REMOTE: IpAddr = IpAddr::v4([10, 0, 0, 2]);
 
+    fn all() -> Looks {
+        Looks::new(0, u32::MAX)
+    }
+
+    #[test]
+    fn many_searches_in_vain_look_at_few_ports_and_begin_where_the_last_one_has_ended() {
+        let mut ports = PortSelector::new(KEY, 1024, 65_535);
+        let mut looks = Looks::new(100_000, 16);
+        let mut asked = 0u32;
+        for _ in 0..2000 {
+            let found = ports.select(LOCAL, REMOTE, 80, 0, &mut looks, |_| {
+                asked += 1;
+                false
+            });
+            assert_eq!(found, None);
+        }
+        // The first one looks at all, the second at what is left.
+        assert_eq!(asked, 100_000 + 1998 * 16);
+        // So even the last one that is free is found in the end.
+        let free = |port| port == 5000;
+        let mut searches = 0..64_512;
+        let found = searches.find_map(|_| ports.select(LOCAL, REMOTE, 80, 0, &mut looks, free));
+        assert_eq!((found, searches.start <= 64_512 / 16 + 1), (Some(5000), true));
+    }
+
     #[test]
     fn ports_of_one_destination_do_not_repeat_before_the_range_is_used() {
         let mut ports = PortSelector::new(KEY, 50_000, 50_999);
-        let chosen: HashSet<u16> =
-            (0..1000).filter_map(|_| ports.select(LOCAL, REMOTE, 80, 0, |_| true)).collect();
+        let chosen: HashSet<u16> = (0..1000)
+            .filter_map(|_| ports.select(LOCAL, REMOTE, 80, 0, &mut all(), |_| true))
+            .collect();
         assert_eq!(chosen.len(), 1000);
     }
 
     #[test]
     fn destinations_begin_at_unrelated_ports() {
         let first = |remote_port| {
-            PortSelector::new(KEY, 1024, 65_535).select(LOCAL, REMOTE, remote_port, 0, |_| true)
+            PortSelector::new(KEY, 1024, 65_535).select(
+                LOCAL,
+                REMOTE,
+                remote_port,
+                0,
+                &mut all(),
+                |_| true,
+            )
         };
         let firsts: HashSet<_> = (1..=1000).map(first).collect();
         // 1000 draws of 64512: about 8 collide.
         assert!(firsts.len() > 950, "{}", firsts.len());
-        let other_key =
-            PortSelector::new(Key([1, 2]), 1024, 65_535).select(LOCAL, REMOTE, 80, 0, |_| true);
+        let other_key = PortSelector::new(Key([1, 2]), 1024, 65_535).select(
+            LOCAL,
+            REMOTE,
+            80,
+            0,
+            &mut all(),
+            |_| true,
+        );
         assert_ne!(first(80), other_key);
     }
 
@@ -93,7 +158,7 @@ mod tests {
         for free in [1024, 1025, 40_000, 65_534, 65_535] {
             let mut ports = PortSelector::new(KEY, 1024, 65_535);
             let mut asked = 0;
-            let got = ports.select(LOCAL, REMOTE, 80, u32::MAX, |port| {
+            let got = ports.select(LOCAL, REMOTE, 80, u32::MAX, &mut all(), |port| {
                 asked += 1;
                 port == free
             });
@@ -102,7 +167,10 @@ mod tests {
         }
         let mut ports = PortSelector::new(KEY, 1, 65_535);
         let mut asked = HashSet::new();
-        assert_eq!(ports.select(LOCAL, REMOTE, 80, 1, |port| !asked.insert(port)), None);
+        assert_eq!(
+            ports.select(LOCAL, REMOTE, 80, 1, &mut all(), |port| !asked.insert(port)),
+            None
+        );
         assert_eq!(asked.len(), 65_535);
     }
 
@@ -110,7 +178,7 @@ mod tests {
     fn a_range_of_one_port_works() {
         let mut ports = PortSelector::new(KEY, 65_535, 65_535);
         for random in 0..4 {
-            assert_eq!(ports.select(LOCAL, REMOTE, 80, random, |_| true), Some(65_535));
+            assert_eq!(ports.select(LOCAL, REMOTE, 80, random, &mut all(), |_| true), Some(65_535));
         }
     }
 
@@ -130,7 +198,7 @@ mod tests {
             for random in randoms {
                 let mut asked = HashSet::new();
                 let mut twice = false;
-                let got = ports.select(LOCAL, REMOTE, remote_port, random, |port| {
+                let got = ports.select(LOCAL, REMOTE, remote_port, random, &mut all(), |port| {
                     twice |= !asked.insert(port);
                     port % modulus == 0 && !taken.contains(&port)
                 });

@@ -1,4 +1,5 @@
 //! UDP: which socket a datagram belongs to.
+use crate::ports::Looks;
 use core::fmt;
 use ix_wire::IpAddr;
 
@@ -129,20 +130,24 @@ impl UdpTable {
     }
 
     /// Binds a socket to a free port that `accept` accepts (one whose datagrams arrive at this
-    /// thread), starting at a random one (RFC 6056 section 3.3.1).
+    /// thread), starting at a random one (RFC 6056 section 3.3.1). Looks at as many as `looks`
+    /// allow.
     pub fn bind_ephemeral(
         &mut self,
         addr: IpAddr,
         cookie: u64,
         random: u32,
+        looks: &mut Looks,
         accept: impl Fn(u16) -> bool,
     ) -> Result<(UdpSocketId, u16), BindError> {
         let (first, last) = EPHEMERAL_PORTS.into_inner();
         let count = u32::from(last - first) + 1;
-        let port = (0..count)
-            .map(|i| first + (random.wrapping_add(i) % count) as u16)
-            .find(|port| !self.is_taken(addr, *port) && accept(*port))
-            .ok_or(BindError::NoPort)?;
+        let most = looks.most().min(count);
+        let port_at = |step: u32| first + (random.wrapping_add(step) % count) as u16;
+        let is_free = |port: u16| !self.is_taken(addr, port) && accept(port);
+        let found = (0..most).find(|step| is_free(port_at(*step)));
+        looks.took(found.map_or(most, |step| step + 1));
+        let port = found.map(port_at).ok_or(BindError::NoPort)?;
         self.bind(addr, port, cookie).map(|id| (id, port))
     }
 
@@ -219,6 +224,10 @@ mod tests {
     const ANY_V6: IpAddr = IpAddr::UNSPECIFIED_V6;
     const A: IpAddr = IpAddr::v4([10, 0, 0, 1]);
     const B: IpAddr = IpAddr::v4([10, 0, 0, 2]);
+
+    fn all() -> Looks {
+        Looks::new(0, u32::MAX)
+    }
 
     fn cookie(table: &UdpTable, addr: IpAddr, port: u16) -> Option<u64> {
         table.lookup(addr, port).map(|socket| socket.cookie)
@@ -297,17 +306,33 @@ mod tests {
     fn ephemeral_ports_are_random_free_and_accepted() {
         let mut table = UdpTable::new();
         let even = |port: u16| port.is_multiple_of(2);
-        let (_, first) = table.bind_ephemeral(A, 1, 12_345, even).unwrap();
+        let (_, first) = table.bind_ephemeral(A, 1, 12_345, &mut all(), even).unwrap();
         assert_eq!(first, 32_768 + 12_346);
-        let (_, second) = table.bind_ephemeral(A, 1, 12_345, even).unwrap();
+        let (_, second) = table.bind_ephemeral(A, 1, 12_345, &mut all(), even).unwrap();
         assert_eq!(second, first + 2);
         // The same port of another address is free.
-        assert_eq!(table.bind_ephemeral(B, 1, 12_345, even).unwrap().1, first);
-        assert_eq!(table.bind_ephemeral(A, 1, 7, |_| false), Err(BindError::NoPort));
+        assert_eq!(table.bind_ephemeral(B, 1, 12_345, &mut all(), even).unwrap().1, first);
+        assert_eq!(table.bind_ephemeral(A, 1, 7, &mut all(), |_| false), Err(BindError::NoPort));
         // The last one is found, wherever the search begins.
-        let (_, last) = table.bind_ephemeral(A, 1, 0, |port| port == 65_535).unwrap();
+        let (_, last) = table.bind_ephemeral(A, 1, 0, &mut all(), |port| port == 65_535).unwrap();
         assert_eq!(last, 65_535);
-        assert_eq!(table.bind_ephemeral(A, 1, 99, |port| port == 65_535), Err(BindError::NoPort));
+        let again = table.bind_ephemeral(A, 1, 99, &mut all(), |port| port == 65_535);
+        assert_eq!(again, Err(BindError::NoPort));
+    }
+
+    #[test]
+    fn searches_in_vain_look_at_few_ports() {
+        let (mut table, mut looks) = (UdpTable::new(), Looks::new(50_000, 16));
+        let asked = std::cell::Cell::new(0);
+        for random in 0..2000 {
+            let none = table.bind_ephemeral(A, 1, random, &mut looks, |_| {
+                asked.set(asked.get() + 1);
+                false
+            });
+            assert_eq!(none, Err(BindError::NoPort));
+        }
+        // The first one looks at all, the second at what is left.
+        assert_eq!(asked.get(), 50_000 + 1998 * 16);
     }
 
     proptest! {

@@ -21,6 +21,7 @@ mod process;
 mod queues;
 mod raw;
 mod rights;
+mod searches;
 mod serve;
 mod shared;
 mod system;
@@ -75,6 +76,7 @@ pub type Attack = fn(&Targets) -> Result<String, String>;
 ///
 /// * `crossing`, `wake` and `cycle`: for `ix bench gate`;
 /// * `calls SECONDS SEED`: a fuzzer of batched calls, with a wall or without;
+/// * `searches ADDRESS`: searches for ports in vain; nobody has the address;
 /// * `shared SECONDS SEED [FILE]`: attacks on a dataplane in a process of its own, all at once, at
 ///   the longest until the file is there;
 /// * `part farewell`, `childs-farewell`, `farewell-beside`, `stale-farewell`, `hang-up`, `endless`
@@ -134,7 +136,7 @@ fn main() {
         return;
     }
     match first.as_deref() {
-        Some("calls") => return fuzz_calls(),
+        Some("calls" | "searches") => return make_calls(),
         Some("shared") => return attack_shared(),
         Some("part") => return part(),
         Some("rights") => return attack_by_rights(),
@@ -408,11 +410,13 @@ fn try_all(aim: &Aim, attacks: impl Iterator<Item = (&'static str, aim::Attack)>
     }
 }
 
-/// Makes random batched calls for a while, from elastic thread 0.
-fn fuzz_calls() {
-    let number = |nth| std::env::args().nth(nth).and_then(|text| text.parse::<u64>().ok());
-    let (Some(seconds), Some(seed), Some(header)) = (number(2), number(3), header()) else {
-        eprintln!("ix-attacker: write `calls SECONDS SEED`, under `ix run`");
+/// Makes batched calls of one kind for a while, from elastic thread 0.
+fn make_calls() {
+    let word = |nth| std::env::args().nth(nth).unwrap_or_default();
+    let fuzz = word(2).parse().ok().zip(word(3).parse().ok());
+    let away = word(2).parse().ok();
+    let (true, Some(header)) = (fuzz.is_some() || away.is_some(), header()) else {
+        eprintln!("ix-attacker: write `calls SECONDS SEED` or `searches ADDRESS`, under `ix run`");
         std::process::exit(2);
     };
     let targets = targets(header, &[]);
@@ -428,14 +432,22 @@ fn fuzz_calls() {
         };
         (gate, calls)
     };
-    match calls.and_then(|c| batches::fuzz(&c, seconds, seed).map_err(|code| code.to_string())) {
-        Ok(made) => println!("{made} calls, seed {seed}"),
-        Err(why) => {
-            eprintln!("ix-attacker: the dataplane stands still: {why}; seed {seed}");
-            std::process::exit(1);
-        }
+    let made = calls.and_then(|c| match (fuzz, away) {
+        (Some((seconds, seed)), _) => fuzz_calls(&c, seconds, seed),
+        (None, Some(away)) => searches::attack(&c, away),
+        (None, None) => Ok(()),
+    });
+    if let Err(why) = made {
+        eprintln!("ix-attacker: the dataplane stands still: {why}");
+        std::process::exit(1);
     }
     gate(gate_op::LEAVE, 0, 0, 0);
+}
+
+fn fuzz_calls(c: &Calls, seconds: u64, seed: u64) -> Result<(), String> {
+    let made = batches::fuzz(c, seconds, seed).map_err(|code| format!("{code}; seed {seed}"))?;
+    println!("{made} calls, seed {seed}");
+    Ok(())
 }
 
 /// A fuzzer ends itself sooner or later, by a signal or a handler that it has set: then another one

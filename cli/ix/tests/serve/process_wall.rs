@@ -197,6 +197,26 @@ fn a_hostile_program_stops_neither_its_dataplane_nor_another_one() {
     std::fs::remove_file(&enough).expect("removed");
 }
 
+/// A program that searches for free ports where there are none, thousands of times in a batch, does
+/// not stop its elastic thread, which others may share and operators command.
+#[test]
+fn searches_for_ports_in_vain_do_not_stop_an_elastic_thread() {
+    /// Far above the time of one search, and far below that of a batch of whole ones.
+    const LONGEST_MS: u64 = 300;
+    let name = "searches_for_ports_in_vain_do_not_stop_an_elastic_thread";
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let attacker = support::build_program("ix-attacker");
+    let flags = [&DOMAIN[..], &["--posix", "off"]].concat();
+    let program = [attacker.to_str().expect("text"), "searches", "10.88.0.77"];
+    let (status, said) = net.start_env(&[], &flags, &program).process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+    for what in ["connections in vain: ", "sockets in vain: "] {
+        let line = said.iter().find_map(|line| line.strip_prefix(what)).expect(what);
+        let ms: u64 = line.split(' ').next().expect("a word").parse().expect("a number");
+        assert!(ms < LONGEST_MS, "{what}{line}");
+    }
+}
+
 /// Starts a program that speaks with its broker itself.
 fn start_part(net: &TestNet, what: &str) -> Service {
     let attacker = support::build_program("ix-attacker");

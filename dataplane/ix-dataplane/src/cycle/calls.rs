@@ -14,6 +14,7 @@ impl ElasticThread {
         let caller = self.io.cx.caller;
         let Some(calls) = self.io.cx.attached[caller].calls else { return };
         let count = count.min(ix_abi::CALLS_MAX);
+        self.tcp.begin_batch();
         for index in 0..count {
             if index + FLOWS_AHEAD < count {
                 self.flows.fetch_ahead(calls.glance(index + FLOWS_AHEAD));
@@ -65,9 +66,10 @@ impl ElasticThread {
             Call::SetOpt { handle, option } => tcp.set_opt(cx, handle, option),
             Call::GetInfo { handle, to } => tcp.get_info(cx, handle, to),
             Call::UdpBind { at, cookie } => {
-                let (secrets, packets) = (&mut tcp.secrets, &self.packets);
-                let random = || secrets.random();
-                udp::bind(udp, (&cx.io.cx, random), |port| packets.has_udp(port), at, cookie)
+                let packets = &self.packets;
+                let random = if at.port == 0 { tcp.secrets.random() } else { 0 };
+                let search = (random, &mut tcp.looks);
+                udp::bind(udp, &cx.io.cx, search, |port| packets.has_udp(port), (at, cookie))
             }
             Call::UdpUnbind { socket } => udp::unbind(udp, &cx.io.cx, socket),
             Call::UdpSendV { socket, to, sg, cookie } => {

@@ -398,7 +398,7 @@ impl Tcp {
                 return Err(CallError::NoResource);
             }
             let fits = |port| old_at(&FlowTuple { local_port: port, ..tuple }).is_ok();
-            let port = self.secrets.local_port(&tuple, fits);
+            let port = self.secrets.local_port(&tuple, &mut self.looks, fits);
             tuple.local_port = port.ok_or(CallError::NoResource)?;
         }
         let old = old_at(&tuple)?;

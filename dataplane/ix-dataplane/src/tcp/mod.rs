@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::flows::Flows;
 use crate::io::Io;
 use crate::receive::batch::Batch;
+use ix_tcp::ports::Looks;
 use listeners::Listeners;
 use secrets::Secrets;
 
@@ -19,15 +20,33 @@ use secrets::Secrets;
 pub(crate) struct Tcp {
     pub listeners: Listeners,
     pub secrets: Secrets,
+    /// What searches for free ports may still cost in this batch of calls, those for UDP included.
+    pub looks: Looks,
+    /// What they may cost in each.
+    looks_of_batch: Looks,
     /// As configured when the thread was made.
     pub config: ix_tcp::Config,
 }
+
+/// Ports that the calls of a batch may look at for each elastic thread, because most are another
+/// one's. All ports, once; or 32 for each call of a full batch.
+const LOOKS_MAX: u32 = 1 << 16;
+/// Those that each call may look at.
+const LOOKS_LEAST: u32 = 32;
 
 impl Tcp {
     /// No listeners yet.
     pub fn new(config: &Config, thread: usize) -> Tcp {
         let (listeners, secrets) = (Listeners::default(), Secrets::new(config, thread));
-        Tcp { listeners, secrets, config: config.tcp.clone() }
+        let threads = u32::try_from(config.cpus.len()).unwrap_or(1).max(1);
+        let looks = Looks::new(LOOKS_MAX.saturating_mul(threads), LOOKS_LEAST * threads);
+        let config = config.tcp.clone();
+        Tcp { listeners, secrets, looks, looks_of_batch: looks, config }
+    }
+
+    /// A batch of calls begins.
+    pub fn begin_batch(&mut self) {
+        self.looks = self.looks_of_batch;
     }
 }
 

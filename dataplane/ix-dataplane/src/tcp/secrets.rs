@@ -4,7 +4,7 @@ use crate::config::Config as DataplaneConfig;
 use crate::flows::flow::Payload;
 use crate::shared::key_of;
 use ix_tcp::isn::{Key, isn, timestamp_offset};
-use ix_tcp::ports::PortSelector;
+use ix_tcp::ports::{Looks, PortSelector};
 use ix_tcp::syn_cookie;
 use ix_tcp::{Config, PeerOptions, SegmentOut, Tcb};
 use ix_wire::{FlowTuple, Seq, TcpHeader};
@@ -39,10 +39,15 @@ impl Secrets {
         (isn(&self.isn_key, tuple, now_us), timestamp_offset(&self.isn_key, tuple))
     }
 
-    /// A local port for the rest of the tuple that `fits` accepts.
-    pub fn local_port(&mut self, tuple: &FlowTuple, fits: impl FnMut(u16) -> bool) -> Option<u16> {
+    /// A local port for the rest of the tuple that `fits` accepts, as far as `looks` allow.
+    pub fn local_port(
+        &mut self,
+        tuple: &FlowTuple,
+        looks: &mut Looks,
+        fits: impl FnMut(u16) -> bool,
+    ) -> Option<u16> {
         let random = self.random();
-        self.ports.select(tuple.local, tuple.remote, tuple.remote_port, random, fits)
+        self.ports.select(tuple.local, tuple.remote, tuple.remote_port, random, looks, fits)
     }
 
     /// The stateless reply to a SYN.

@@ -16,6 +16,7 @@ use ix_abi::{
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
+use ix_tcp::ports::Looks;
 use ix_tcp::udp::{BindError, UdpSocket, UdpSocketId, UdpTable};
 use ix_wire::{Checksum, FlowTuple, IpAddr, UdpPacket, ethernet, frame, ipv4, udp};
 
@@ -104,21 +105,22 @@ pub(crate) fn set_opt(
     Ok(0)
 }
 
-/// Binds a socket. `random` chooses a port if none is given; `is_taken`: a packet queue has bound
-/// the port.
+/// Binds a socket. `random` chooses a port if none is given, as far as `looks` allow; `is_taken`: a
+/// packet queue has bound the port.
 pub(crate) fn bind(
     sockets: &mut UdpTable,
-    (cx, random): (&Context, impl FnOnce() -> u32),
+    cx: &Context,
+    (random, looks): (u32, &mut Looks),
     is_taken: impl Fn(u16) -> bool,
-    at: Endpoint,
-    cookie: Cookie,
+    (at, cookie): (Endpoint, Cookie),
 ) -> Answer {
     let (addr, port) = (IpAddr(at.addr), at.port);
     if !addr.is_unspecified() && !cx.shared.config.is_local(addr) {
         return Err(CallError::NotLocal);
     }
     let bound = if port == 0 {
-        sockets.bind_ephemeral(addr, cookie, random(), |port| !is_taken(port)).map(|(id, _)| id)
+        let found = sockets.bind_ephemeral(addr, cookie, random, looks, |port| !is_taken(port));
+        found.map(|(id, _)| id)
     } else if is_taken(port) {
         return Err(CallError::InUse);
     } else {
