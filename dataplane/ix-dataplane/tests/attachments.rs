@@ -9,6 +9,7 @@ use ix_wire::{Checksum, FrameHeader, Parsed, RxChecks, Seq, TcpFlags, TcpPacket,
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::time::Instant;
 
 const PORT: u16 = 80;
 const SIZES: Sizes = Sizes { rx_frames: 1024, tx_frames: 1024, arena_bytes: 2 << 20 };
@@ -581,6 +582,47 @@ fn frames_of_a_process_come_back_where_what_it_sends_on_is_reset() {
     two.turn();
     assert_eq!(two.rx_frames_in_use(), Some(0));
     assert!(!two.rig.shared.mourning.is_mourned(1));
+}
+
+/// To end a listener takes a look at each flow, because any may wait there. However many end, it is
+/// one look at each.
+#[test]
+fn many_listeners_that_end_at_once_cost_as_much_as_one() {
+    const FLOWS: usize = 60_000;
+    const LISTENERS: u16 = 1000;
+    let mut two = Two::new();
+    let mut flows = 0;
+    for port in 1.. {
+        let to = Endpoint { addr: PEER.0, port };
+        let connect = Call::Connect { cookie: 1, to, congestion: None, local_port: 0 };
+        let codes = two.run(0, &[connect; 1000]).0;
+        flows += codes.iter().filter(|code| **code >= 0).count();
+        two.device.take_sent();
+        if flows >= FLOWS {
+            break;
+        }
+    }
+    let listen = |port| {
+        let at = Endpoint { addr: ix_abi::v4([0; 4]), port };
+        Call::Listen { at, backlog: 0, cookie: 1, holds: true }
+    };
+    let mut end = |number: u8, count: u16| {
+        let listens: Vec<Call> = (1..=count).map(listen).collect();
+        let ids = two.run(number, &listens).0;
+        let ids = ids.into_iter().map(|id| u64::try_from(id).expect("a listener"));
+        let ends: Vec<Call> = ids.map(|listener| Call::Unlisten { listener }).collect();
+        let since = Instant::now();
+        match number {
+            0 => assert!(two.run(0, &ends).0.iter().all(|code| *code == 0)),
+            _ => two.rig.threads[0].elastic.end_process(1, two.now_us),
+        }
+        since.elapsed()
+    };
+    let one = (0..5).map(|_| end(0, 1)).min().expect("five");
+    let many = (0..5).map(|_| end(0, LISTENERS)).min().expect("five");
+    assert!(many < 50 * one, "{many:?} for {LISTENERS}, {one:?} for one");
+    let process = end(1, LISTENERS);
+    assert!(process < 50 * one, "{process:?} at the end of a process, {one:?} for one");
 }
 
 #[test]

@@ -30,6 +30,9 @@ impl ElasticThread {
             }
             calls.answer(index, answer);
         }
+        if self.tcp.listeners.is_any_ending() {
+            self.tcp.end_listeners(&mut self.io, &mut self.flows);
+        }
     }
 
     /// Carries out one call. Inlined, so that decoding and dispatch are one match.

@@ -49,8 +49,9 @@ impl ElasticThread {
         self.begin_cycle(now_us);
         self.tell_nothing_more(number);
         for slot in self.tcp.listeners.of(number) {
-            self.tcp.end_listener(&mut self.io, &mut self.flows, slot);
+            self.tcp.listeners.begin_to_end(slot);
         }
+        self.tcp.end_listeners(&mut self.io, &mut self.flows);
         let sockets: Vec<_> = self.udp.iter().filter(|s| s.owner == number).map(|s| s.id).collect();
         for id in sockets {
             self.udp.unbind(id);

@@ -248,29 +248,35 @@ impl Tcp {
         Ok(0)
     }
 
-    /// Refuses all flows that wait at the listener, then removes it.
+    /// Nobody can find the listener any more. It is removed with [`Tcp::end_listeners`].
     pub fn unlisten(&mut self, cx: &mut TcpContext<'_>, id: u64) -> Answer {
         let slot = self.listeners.slot_of(id).ok_or(CallError::BadHandle)?;
         if self.listeners.owner_of(slot) != Some(cx.io.cx.caller) {
             return Err(CallError::BadHandle);
         }
-        self.end_listener(cx.io, cx.flows, slot);
+        self.listeners.begin_to_end(slot);
         Ok(0)
     }
 
-    /// Removes a listener. Flows that wait there go to a listener of another process at the same
-    /// address, or else are refused.
-    pub(crate) fn end_listener(&mut self, io: &mut Io, flows: &mut Flows, slot: u16) {
-        let Some(owner) = self.listeners.owner_of(slot) else { return };
-        let waiting =
-            |flow: &Flow| flow.socket.waits != Waits::Nowhere && flow.socket.listener == slot;
-        let may_wait =
-            self.listeners.get(slot).is_some_and(|listening| listening.may_be_waited_at());
+    /// Removes the listeners that end. Flows that wait there go to a listener of another process at
+    /// the same address, or else are refused. All at once, because each flow of the thread is
+    /// looked at.
+    #[cold]
+    pub(crate) fn end_listeners(&mut self, io: &mut Io, flows: &mut Flows) {
+        let ending = self.listeners.take_ending();
+        let waiting = |flow: &Flow| {
+            let socket = &flow.socket;
+            socket.waits != Waits::Nowhere && ending.binary_search(&socket.listener).is_ok()
+        };
+        let listening = |slot: &u16| self.listeners.get_slot(*slot);
+        let may_wait = ending.iter().filter_map(listening).any(Listening::may_be_waited_at);
         let ids = if may_wait { flows.ids_where(waiting) } else { Vec::new() };
         for id in ids {
-            let to = self.listeners.other_than(slot, owner);
-            match to.zip(flows.get(id)) {
-                Some((to, flow)) => {
+            let Some(flow) = flows.get(id) else { continue };
+            let from = flow.socket.listener;
+            let owner = self.listeners.owner_of(from);
+            match owner.and_then(|owner| self.listeners.other_than(from, owner)) {
+                Some(to) => {
                     self.listeners.give(&mut flow.socket, to);
                     if flow.socket.holder == Holder::Knocking {
                         self.knock(io, flow);
@@ -282,7 +288,7 @@ impl Tcp {
                 }
             }
         }
-        self.listeners.remove(slot);
+        ending.into_iter().for_each(|slot| self.listeners.remove(slot));
     }
 
     pub fn connect(

@@ -60,7 +60,10 @@ struct Slot {
 #[derive(Default)]
 pub struct Listeners {
     slots: Vec<Slot>,
+    /// Without those that end.
     by_port: BTreeMap<u16, Vec<u16>>,
+    /// Slots of those that end with this batch of calls.
+    ending: Vec<u16>,
     /// Grows with each connection to an address at which several listen.
     turn: usize,
 }
@@ -93,7 +96,7 @@ impl Listeners {
         let free = self.slots.iter().position(|slot| slot.listening.is_none());
         let index = match free {
             Some(index) => index,
-            None if self.slots.len() < LISTENERS_MAX => {
+            None if self.slots.len() - self.ending.len() < LISTENERS_MAX => {
                 self.slots.push(Slot { generation: 1, listening: None });
                 self.slots.len() - 1
             }
@@ -115,10 +118,11 @@ impl Listeners {
         (slot.listening.is_some() && slot.generation as u64 == id >> 16).then_some(index as u16)
     }
 
-    /// Removes the listener of a slot.
-    pub fn remove(&mut self, slot: u16) {
+    /// The listener of this slot ends: nobody finds it any more, and its id is stale. The slot
+    /// stays its own until [`Listeners::remove`].
+    pub fn begin_to_end(&mut self, slot: u16) {
         let entry = &mut self.slots[slot as usize];
-        let Some(listening) = entry.listening.take() else { return };
+        let Some(listening) = &entry.listening else { return };
         entry.generation = entry.generation.wrapping_add(1).max(1);
         if let Some(slots) = self.by_port.get_mut(&listening.port) {
             slots.retain(|other| *other != slot);
@@ -126,6 +130,24 @@ impl Listeners {
                 self.by_port.remove(&listening.port);
             }
         }
+        self.ending.push(slot);
+    }
+
+    /// Whether any listener ends.
+    pub fn is_any_ending(&self) -> bool {
+        !self.ending.is_empty()
+    }
+
+    /// The slots of those that end, in order. To be followed by [`Listeners::remove`] of each.
+    pub fn take_ending(&mut self) -> Vec<u16> {
+        let mut ending = std::mem::take(&mut self.ending);
+        ending.sort_unstable();
+        ending
+    }
+
+    /// Removes a listener that ends.
+    pub fn remove(&mut self, slot: u16) {
+        self.slots[slot as usize].listening = None;
     }
 
     /// The slot of the listener for an address and port: one with exactly this address, else one
@@ -269,7 +291,7 @@ impl Listeners {
         self.slots.get_mut(slot as usize)?.listening.as_mut()
     }
 
-    fn get_slot(&self, slot: u16) -> Option<&Listening> {
+    pub(super) fn get_slot(&self, slot: u16) -> Option<&Listening> {
         self.slots.get(slot as usize)?.listening.as_ref()
     }
 
@@ -360,6 +382,8 @@ mod tests {
         assert_eq!(find(&all, [10, 0, 0, 1]), all.slot_of(one));
         assert_eq!(find(&all, [10, 0, 0, 2]), all.slot_of(any));
         let slot = all.slot_of(one).unwrap();
+        all.begin_to_end(slot);
+        assert_eq!(all.take_ending(), [slot]);
         all.remove(slot);
         assert_eq!(all.slot_of(one), None);
         assert_eq!(find(&all, [10, 0, 0, 1]), all.slot_of(any));
