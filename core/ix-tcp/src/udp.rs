@@ -81,6 +81,13 @@ struct Slot {
     socket: Option<UdpSocket>,
 }
 
+impl Slot {
+    fn empty(&mut self) {
+        self.socket = None;
+        self.generation = self.generation.wrapping_add(1);
+    }
+}
+
 /// The UDP sockets of one elastic thread.
 ///
 /// A datagram goes to the socket of its address, else to the socket of all addresses with the same
@@ -158,10 +165,23 @@ impl UdpTable {
             self.order.remove(at);
         }
         let slot = &mut self.slots[id.slot()];
-        slot.socket = None;
-        slot.generation = slot.generation.wrapping_add(1);
+        slot.empty();
         self.free.push(id.slot() as u16);
         Some(socket)
+    }
+
+    /// Closes all sockets that `ends` selects. Each by itself would move all that follow it.
+    pub fn unbind_where(&mut self, ends: impl Fn(&UdpSocket) -> bool) {
+        let UdpTable { order, slots, free } = self;
+        order.retain(|(_, _, number)| {
+            let slot = &mut slots[usize::from(*number)];
+            let stays = !slot.socket.as_ref().is_some_and(&ends);
+            if !stays {
+                slot.empty();
+                free.push(*number);
+            }
+            stays
+        });
     }
 
     /// The socket of this name; `None` for a stale or forged one.
@@ -188,6 +208,12 @@ impl UdpTable {
     /// All sockets, by port and address.
     pub fn iter(&self) -> impl Iterator<Item = &UdpSocket> {
         self.order.iter().filter_map(|(_, _, slot)| self.slots[usize::from(*slot)].socket.as_ref())
+    }
+
+    /// Whether a socket has this port, of whatever address.
+    pub fn has_port(&self, port: u16) -> bool {
+        let at = self.order.partition_point(|(other, ..)| *other < port);
+        self.order.get(at).is_some_and(|(other, ..)| *other == port)
     }
 
     /// Whether a socket has this address and port. Nobody has "every address" of one family while
@@ -338,13 +364,19 @@ mod tests {
     proptest! {
         /// Against a list: (address, port, cookie, name).
         #[test]
-        fn agrees_with_a_list(steps in prop::collection::vec((0u8..4, 0u8..3, 1u16..6), 0..200)) {
+        fn agrees_with_a_list(steps in prop::collection::vec((0u8..5, 0u8..3, 1u16..6), 0..200)) {
             let mut table = UdpTable::new();
             let mut model: Vec<(IpAddr, u16, u64, UdpSocketId)> = Vec::new();
             for (n, (action, addr, port)) in steps.into_iter().enumerate() {
                 let addr = [ANY, A, B][usize::from(addr)];
                 let known = model.iter().position(|s| (s.0, s.1) == (addr, port));
-                if action > 0 {
+                if action == 4 {
+                    table.unbind_where(|socket| socket.port == port);
+                    let (gone, left) = model.into_iter().partition(|s| s.1 == port);
+                    model = left;
+                    let gone: Vec<(IpAddr, u16, u64, UdpSocketId)> = gone;
+                    prop_assert!(gone.iter().all(|s| table.get(s.3).is_none()));
+                } else if action > 0 {
                     let bound = table.bind(addr, port, n as u64);
                     prop_assert_eq!(bound.is_err(), known.is_some());
                     model.extend(bound.ok().map(|id| (addr, port, n as u64, id)));
@@ -353,6 +385,8 @@ mod tests {
                     prop_assert_eq!(table.unbind(id).map(|socket| socket.cookie), Some(cookie));
                 }
                 prop_assert_eq!(table.len(), model.len());
+                prop_assert_eq!(table.has_port(port), model.iter().any(|s| s.1 == port));
+                prop_assert!(model.iter().all(|s| table.get(s.3).is_some()));
                 for (addr, port) in [A, B].iter().flat_map(|a| (1..6).map(|p| (*a, p))) {
                     let of = |wanted| model.iter().find(|s| (s.0, s.1) == (wanted, port));
                     let expected = of(addr).or_else(|| of(ANY)).map(|s| s.2);

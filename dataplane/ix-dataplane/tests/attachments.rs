@@ -9,7 +9,7 @@ use ix_wire::{Checksum, FrameHeader, Parsed, RxChecks, Seq, TcpFlags, TcpPacket,
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const PORT: u16 = 80;
 const SIZES: Sizes = Sizes { rx_frames: 1024, tx_frames: 1024, arena_bytes: 2 << 20 };
@@ -623,6 +623,40 @@ fn many_listeners_that_end_at_once_cost_as_much_as_one() {
     assert!(many < 50 * one, "{many:?} for {LISTENERS}, {one:?} for one");
     let process = end(1, LISTENERS);
     assert!(process < 50 * one, "{process:?} at the end of a process, {one:?} for one");
+}
+
+/// A process may have as many UDP sockets as there are ports, and its end moves none of them twice.
+#[test]
+fn a_process_that_leaves_many_sockets_holds_up_nobody() {
+    let mut two = Two::new();
+    let mut bind = |number: u8, ports: std::ops::RangeInclusive<u16>| {
+        let ports: Vec<u16> = ports.collect();
+        for some in ports.chunks(1000) {
+            let call = |port: &u16| {
+                let at = Endpoint { addr: ix_abi::v4([0; 4]), port: *port };
+                Call::UdpBind { at, cookie: 1 }
+            };
+            let calls: Vec<Call> = some.iter().map(call).collect();
+            assert!(two.run(number, &calls).0.iter().all(|code| *code >= 0));
+        }
+    };
+    bind(1, 1..=60_000);
+    bind(0, 60_001..=60_001);
+    // A port that is in use is found at once, however many are.
+    let taken = Call::PacketBind { device: 0, kind: 3, number: 60_001, cookie: 1 };
+    let since = Instant::now();
+    let codes = two.run(0, &[taken; 2000]).0;
+    let searched = since.elapsed();
+    assert!(codes.iter().all(|code| *code == refused(CallError::InUse)), "{codes:?}");
+    let since = Instant::now();
+    two.rig.threads[0].elastic.end_process(1, two.now_us);
+    let ended = since.elapsed();
+    let most = Duration::from_millis(100);
+    assert!(ended < most && searched < most, "{ended:?} to end, {searched:?} to search");
+    let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 1 };
+    let again = [60_001, 1].map(|port| Call::UdpBind { at: Endpoint { port, ..at }, cookie: 1 });
+    let codes = two.run(0, &again).0;
+    assert!(codes[0] == refused(CallError::InUse) && codes[1] >= 0, "{codes:?}");
 }
 
 #[test]

@@ -138,9 +138,7 @@ impl PacketQueues {
             Claim::EtherType(number) if is_shared(port) && !admission.names_ethertype(number) => {
                 return Err(CallError::NotLocal);
             }
-            Claim::UdpPort(number) if udp.iter().any(|socket| socket.port == number) => {
-                return Err(CallError::InUse);
-            }
+            Claim::UdpPort(number) if udp.has_port(number) => return Err(CallError::InUse),
             _ => {}
         }
         let device = at as u8;

@@ -52,10 +52,7 @@ impl ElasticThread {
             self.tcp.listeners.begin_to_end(slot);
         }
         self.tcp.end_listeners(&mut self.io, &mut self.flows);
-        let sockets: Vec<_> = self.udp.iter().filter(|s| s.owner == number).map(|s| s.id).collect();
-        for id in sockets {
-            self.udp.unbind(id);
-        }
+        self.udp.unbind_where(|socket| socket.owner == number);
         self.packets.end_all_of(number);
         self.clear_app_timers(number);
         self.leave_estate(number);
