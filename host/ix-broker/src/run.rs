@@ -545,11 +545,7 @@ impl Running {
                     self.serve_surveys();
                 }
                 Occurrence::Left => {
-                    let line = format!(
-                        "{} executed another program, outside of IX, or closed all its descriptors",
-                        self.name
-                    );
-                    if let Some(exit) = self.say_unless_it_ends(&[line])? {
+                    if let Some(exit) = self.say_unless_it_ends(&[self.has_left()])? {
                         self.end_apart();
                         return Ok(exit);
                     }
@@ -835,6 +831,12 @@ impl Running {
         }
     }
 
+    /// That nobody has the program's end of the channel any more.
+    fn has_left(&self) -> String {
+        let name = &self.name;
+        format!("{name} executed another program, outside of IX, or closed all its descriptors")
+    }
+
     /// Prints lines, unless the process ends now: shortly before its end its channel and its taps
     /// disappear, which the user need not know.
     fn say_unless_it_ends(&mut self, lines: &[String]) -> Result<Option<Exit>> {
@@ -844,7 +846,9 @@ impl Running {
         let ends = self.child.next(&[], ENDING_MS);
         match ends.map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))? {
             Occurrence::Exited(exit) => return Ok(Some(exit)),
-            Occurrence::Left => return self.say_unless_it_ends(lines),
+            Occurrence::Left => {
+                return self.say_unless_it_ends(&[lines, &[self.has_left()]].concat());
+            }
             Occurrence::Said(FromImage::Hello { asker, .. }, Some(process)) => {
                 self.queue(process.into(), asker);
             }

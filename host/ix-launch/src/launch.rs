@@ -30,6 +30,31 @@ const WINDING_UP: Duration = Duration::from_millis(2500);
 
 /// Most messages of the channel before something else that waits is looked at.
 const IN_A_ROW_MAX: u32 = 64;
+/// The same in time: what a message asks for may take long.
+const ROW: Duration = Duration::from_millis(10);
+
+/// Messages of which each was there when the one before was done with, and nothing else was looked
+/// at.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    began: Instant,
+    messages: u32,
+}
+
+impl Row {
+    fn and_one_more(row: Option<Row>) -> Row {
+        let row = row.unwrap_or_else(|| Row { began: Instant::now(), messages: 0 });
+        Row { messages: row.messages.saturating_add(1), ..row }
+    }
+
+    fn is_full(self) -> bool {
+        self.messages >= IN_A_ROW_MAX
+    }
+
+    fn is_long(self) -> bool {
+        self.is_full() || self.began.elapsed() >= ROW
+    }
+}
 
 /// What keeps the application out of the dataplane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,8 +134,8 @@ pub struct Child {
     heir: Option<Arc<Process>>,
     /// All processes have ended, which was reported.
     over: Option<Exit>,
-    /// Messages since something else was looked at.
-    in_a_row: u32,
+    /// The messages that have come since something else was looked at.
+    row: Option<Row>,
     /// Nothing comes by the channel any more, though somebody has its other end.
     is_mute: bool,
 }
@@ -224,7 +249,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         later: config.later,
         heir: None,
         over: None,
-        in_a_row: 0,
+        row: None,
         is_mute: false,
     };
     if config.entry == Entry::Loading {
@@ -442,20 +467,29 @@ impl Child {
             polls[0].events = 0;
         }
         polls.extend(also.iter().map(|fd| poll(fd.as_raw_fd())));
-        // SAFETY: a slice with its length.
-        let n = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout_ms) };
+        let mut wait = |timeout_ms| {
+            // SAFETY: a slice with its length.
+            unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout_ms) }
+        };
+        let mut n = wait(0);
+        if n == 0 && timeout_ms != 0 {
+            n = wait(timeout_ms);
+            self.row = None;
+        }
         if n < 0 {
             let error = io::Error::last_os_error();
             let interrupted = error.kind() == io::ErrorKind::Interrupted;
             return if interrupted { Ok(Occurrence::Nothing) } else { Err(error) };
         }
         let ready = polls[2..].iter().position(|poll| poll.revents != 0);
-        // The image's last messages come before the end. But a process that sends without end does
-        // not keep the broker from everything else.
-        let others_wait = polls[1].revents != 0 || ready.is_some();
-        let is_their_turn = others_wait && self.in_a_row >= IN_A_ROW_MAX;
-        self.in_a_row = if is_their_turn { 0 } else { self.in_a_row.saturating_add(1) };
-        if polls[0].revents != 0 && !is_their_turn {
+        // The image's last messages come before the end, however long each takes. But a process
+        // that sends without end does not keep the broker from everything else.
+        let [is_said, ends] = [0, 1].map(|index| polls[index].revents != 0);
+        let end_is_next = ends && (!is_said || self.row.is_some_and(Row::is_full));
+        let ready_is_next = ready.is_some() && self.row.is_some_and(Row::is_long);
+        let is_next = is_said && !end_is_next && !ready_is_next;
+        self.row = is_next.then(|| Row::and_one_more(self.row));
+        if is_next {
             match self.channel.as_ref().map(said).transpose() {
                 Ok(Some(Some((message, sender)))) => return Ok(Occurrence::Said(message, sender)),
                 Err(e) if e.raw_os_error() == Some(libc::EBADMSG) => {
@@ -476,7 +510,7 @@ impl Child {
             }
             return self.reap();
         }
-        if polls[1].revents != 0 {
+        if end_is_next {
             return self.reap();
         }
         Ok(ready.map_or(Occurrence::Nothing, Occurrence::Readable))

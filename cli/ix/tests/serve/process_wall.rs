@@ -197,6 +197,54 @@ fn a_hostile_program_stops_neither_its_dataplane_nor_another_one() {
     std::fs::remove_file(&enough).expect("removed");
 }
 
+/// Asks its broker for a dataplane without end, as the descendant of many processes.
+const DESCENDS: &str = "
+import os, socket, stat, time
+channels = []
+for n in map(int, os.listdir('/proc/self/fd')):
+    try:
+        if stat.S_ISSOCK(os.fstat(n).st_mode):
+            s = socket.socket(fileno=n)
+            if s.family == socket.AF_UNIX and s.type == socket.SOCK_SEQPACKET:
+                channels.append(s)
+    except OSError:
+        pass
+for _ in range(600):
+    if os.fork() != 0:
+        while True: time.sleep(10)
+print('asks', len(channels), flush=True)
+while True:
+    for s in channels: s.send(bytes([0, 1, 1]))
+";
+
+/// A broker looks at all ancestors of a process that asks. One that has many, and asks without end,
+/// keeps no operator waiting.
+#[test]
+fn a_process_with_many_ancestors_keeps_no_operator_waiting() {
+    /// Of a few messages in turn with others. It was 0.4 s.
+    const MOST: Duration = Duration::from_millis(150);
+    let name = "a_process_with_many_ancestors_keeps_no_operator_waiting";
+    if !Path::new("/usr/bin/python3").exists() {
+        return skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let flags = [&DOMAIN[..], &["--posix", "off"]].concat();
+    let service = net.start_env(&[], &flags, &["/usr/bin/python3", "-c", DESCENDS]);
+    let asks = service.process.wait_for("asks ", PATIENCE);
+    assert_ne!(asks, "asks 0", "it has a channel");
+    std::thread::sleep(Duration::from_millis(500));
+    let ask = |_| {
+        let since = Instant::now();
+        service.client().ask(r#"{"do":"status"}"#).expect("an answer");
+        since.elapsed()
+    };
+    let mut all: Vec<Duration> = (0..9).map(ask).collect();
+    service.process.signal(libc::SIGKILL);
+    all.sort_unstable();
+    // The machine may be busy with others.
+    assert!(all[all.len() / 2] < MOST, "{all:?}");
+}
+
 /// A program that searches for free ports where there are none, thousands of times in a batch, does
 /// not stop its elastic thread, which others may share and operators command.
 #[test]
