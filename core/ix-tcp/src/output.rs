@@ -26,6 +26,13 @@ pub trait Output<B> {
     /// at the next [`crate::Tcb::output`] or [`crate::Tcb::timer`].
     fn transmit(&mut self, tuple: &FlowTuple, seg: &SegmentOut) -> bool;
 
+    /// Whether there is room for more data of a connection that has some in flight already, beside
+    /// what others have to send. If not, the rest waits for [`crate::Tcb::output`], and
+    /// [`crate::Tcb::waits_for_room`] is true.
+    fn has_room(&self) -> bool {
+        true
+    }
+
     /// Delivers the next in-order payload to the application. It is never empty.
     fn deliver(&mut self, buf: B);
 

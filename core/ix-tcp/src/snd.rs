@@ -64,6 +64,12 @@ impl<B: RxBuf> Tcb<B> {
                 || self.fin_unsent())
     }
 
+    /// Whether the last [`Self::output`] found no buffer, or no room beside others.
+    #[inline]
+    pub fn waits_for_room(&self) -> bool {
+        self.flags.has(Flags::TX_BLOCKED)
+    }
+
     pub(crate) fn timestamp(&self, now_us: u64) -> Option<(u32, u32)> {
         self.flags.has(Flags::TIMESTAMPS).then(|| (self.ts_at(now_us), self.ts_recent))
     }
@@ -207,6 +213,10 @@ impl<B: RxBuf> Tcb<B> {
                 break;
             }
             if pipe > 0 && self.records.len() >= SEGMENTS_MAX {
+                break;
+            }
+            if pipe > 0 && !out.has_room() {
+                self.flags.set(Flags::TX_BLOCKED);
                 break;
             }
             if !self.send_one(cfg, now_us, len, options, out) {

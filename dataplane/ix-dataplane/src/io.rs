@@ -93,6 +93,15 @@ impl Io {
         self.neighbors.wait_for(&mut self.cx, &mut self.ports, remote, port, mbuf);
     }
 
+    /// Whether a flow with data in flight may send more by a device. Some frames always stay free
+    /// for others, so that few flows with large windows do not keep them from sending (as small
+    /// queues do on Linux).
+    #[inline]
+    pub(crate) fn has_room(&self, port: u8) -> bool {
+        let (free, owned) = (self.cx.tx_pool.free(), self.cx.tx_pool.owned());
+        free * 8 >= owned && self.ports[usize::from(port)].has_room(owned)
+    }
+
     /// A frame to build a packet in that leaves by a device. When few are left, a device that has
     /// more than its share gets none: one that takes nothing does not keep the others from sending.
     #[inline]

@@ -6,6 +6,14 @@ use ix_wire::{FlowTuple, Toeplitz, flow_group};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// Most packets that a cycle gives a device before flows with data in flight wait for the next one.
+/// A cycle that sent many times more packets than it takes in would leave acknowledgements, and
+/// whatever else comes in, waiting.
+const CROWD_OF_CYCLE: usize = 256;
+/// Most packets that wait for a device or are with the kernel before such flows wait. What else is
+/// to be sent never stands behind more.
+const CROWD: usize = 1024;
+
 /// One device as one elastic thread sees it: its own queue pair.
 pub struct Port {
     /// The queue pair.
@@ -16,6 +24,8 @@ pub struct Port {
     pub queue: VecDeque<Mbuf>,
     /// How many of these, from the front, the queueing discipline has passed.
     pub(crate) passed: usize,
+    /// Packets that the kernel had after step 6.
+    held: usize,
     /// Number of packets that the device was given so far.
     pub(crate) handed: u64,
     /// Its redirection table, if this process can write it.
@@ -33,7 +43,21 @@ impl Port {
             Steering::Software | Steering::Table => None,
         };
         let queue = VecDeque::with_capacity(1024);
-        Port { nic, info, queue, passed: 0, handed: 0, reta, toeplitz }
+        Port { nic, info, queue, passed: 0, held: 0, handed: 0, reta, toeplitz }
+    }
+
+    /// To be called after each step 6. What a peer takes out of shared memory does not count: no
+    /// doorbell says when it has.
+    #[inline]
+    pub fn look_at_held(&mut self) {
+        self.held = if self.info.shared_frames { 0 } else { self.nic.frames_held().1 };
+    }
+
+    /// Whether a flow with data in flight may add more, if this thread has so many transmit frames.
+    #[inline]
+    pub fn has_room(&self, frames: usize) -> bool {
+        let queued = self.queue.len();
+        queued < CROWD_OF_CYCLE && queued + self.held < CROWD.min(frames / 2)
     }
 
     /// The flow group of a tuple whose packets arrive here; `hash` is the flow table's.

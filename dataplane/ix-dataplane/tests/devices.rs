@@ -161,3 +161,43 @@ fn a_device_that_takes_nothing_leaves_frames_to_others() {
     let sent: usize = host.left(1).iter().map(|left| left.payload_len).sum();
     assert_eq!(sent, 1000);
 }
+
+/// Flows with data in flight leave frames to others on their device, and the rest of what they have
+/// leaves as there is room, without a timeout.
+#[test]
+fn flows_with_data_in_flight_leave_frames_to_others() {
+    const WIRE: usize = 8;
+    const BULK: u16 = 150;
+    let mut host = Host::new(WIRE);
+    let ours: Vec<u64> = (0..BULK).map(|n| host.accepted(0, 1000 + n).0).collect();
+    let (other, _) = host.accepted(0, 2000);
+    let (base, bytes) = host.rig.transmit_memory();
+    let sg = SgArray { addr: base, entries: 1 };
+    host.rig.write(base, &[base + 64, bytes.min(100_000) - 64]);
+    for handle in ours {
+        let codes = host.run(&[Call::SendV { handle, sg, fin: false }.encode()]).0;
+        assert!(codes[0] > 10_000, "{codes:?}");
+    }
+    host.rig.write(base, &[base + 64, 1000]);
+    assert_eq!(host.run(&[Call::SendV { handle: other, sg, fin: false }.encode()]).0, [1000]);
+    // The wire takes them one after the other; time stands still.
+    let mut of_flow = std::collections::BTreeMap::<u16, Vec<[usize; 2]>>::new();
+    let mut frames = 0;
+    loop {
+        let left = host.left(0);
+        if left.is_empty() {
+            break;
+        }
+        for Left { packet, payload_len } in left {
+            frames += 1;
+            of_flow.entry(packet.header.dst_port).or_default().push([frames, payload_len]);
+        }
+    }
+    let other = of_flow.remove(&2000).expect("the other flow sends");
+    assert!(other[0][0] < TX_FRAMES * 3 / 4, "behind {} frames", other[0][0]);
+    // The initial window of segments without an option about their size.
+    assert_eq!(of_flow.len(), usize::from(BULK));
+    for (port, sent) in of_flow {
+        assert_eq!(sent.iter().map(|[_, bytes]| bytes).sum::<usize>(), 5360, "{port}: {sent:?}");
+    }
+}

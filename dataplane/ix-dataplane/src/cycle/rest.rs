@@ -60,6 +60,7 @@ impl ElasticThread {
             || self.io.cx.attached.is_any_to_tell()
             || self.migrations.is_busy()
             || self.flows.is_unsettled()
+            || self.is_crowd_to_move()
             || self.io.neighbors.is_stale(&self.io.cx)
             || self.shared.updates.waits(self.io.cx.index)
             || self.shared.wakers[self.io.cx.index].is_kicked()
@@ -72,13 +73,21 @@ impl ElasticThread {
         by_kernel.any(|port| port.nic.frames_held().1 > 0)
     }
 
+    /// Whether flows wait for room that there is, or that the kernel is about to make.
+    fn is_crowd_to_move(&self) -> bool {
+        let has_room = |port| self.io.has_room(port as u8);
+        !self.flows.crowded.is_empty()
+            && (self.is_transmitting() || (0..self.io.ports.len()).any(has_room))
+    }
+
     /// Whether the thread may sleep: nothing waits for which no doorbell would ring. Arms the
     /// devices' doorbells.
     pub fn may_sleep(&mut self) -> bool {
         let unsent = self.io.ports.iter().any(|port| !port.queue.is_empty());
         let moves = self.migrations.is_busy() || self.flows.is_unsettled();
         let waits = self.forwarding.has_backlog() || moves || self.returned.has_packets();
-        if unsent || waits || self.io.cx.attached.is_any_to_tell() {
+        let crowd = self.is_crowd_to_move();
+        if unsent || waits || crowd || self.io.cx.attached.is_any_to_tell() {
             return false;
         }
         self.io.ports.iter_mut().all(|port| port.nic.arm())

@@ -41,6 +41,7 @@ impl Egress {
                 sent += handed;
             }
             port.nic.kick(&cx.shared.memory, &mut cx.tx_pool);
+            port.look_at_held();
         }
         cx.metrics.counters.tx_packets.add(sent as u64);
         if let Some(sniffer) = sniffer {

@@ -122,6 +122,8 @@ pub struct TcpSocket {
     pub is_closed: bool,
     /// It is in this cycle's list of flows that need `output`.
     pub touched: bool,
+    /// It is in the list of flows that wait for room to send.
+    pub crowded: bool,
     /// Its events wait since the application was non-responsive.
     pub announce_later: bool,
     /// The peer's stream has ended, and the application was not told yet.
@@ -163,6 +165,7 @@ impl Flow {
             ending: Ending::No,
             is_closed: false,
             touched: false,
+            crowded: false,
             announce_later: false,
             eof_pending: false,
             window_opened: false,

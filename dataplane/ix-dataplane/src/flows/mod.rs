@@ -49,6 +49,8 @@ pub(crate) struct Flows {
     pub wheel: Wheel,
     /// Flows that need `output` before this cycle's transmission.
     pub touched: Vec<FlowId>,
+    /// Flows that wait for room to send, each for its turn.
+    pub crowded: VecDeque<FlowId>,
     /// The group and slot at which [`crate::tcp::Tcp::prune`] continues.
     pub pruned: (usize, u32),
     /// The same of [`crate::tcp::Tcp::rest_idle`].
@@ -81,6 +83,7 @@ impl Flows {
             orphans: 0,
             wheel: Wheel::new(now_us, 4096),
             touched: Vec::with_capacity(1024),
+            crowded: VecDeque::with_capacity(1024),
             pruned: (0, 0),
             rested: (0, 0),
             oldest: Oldest::default(),
@@ -116,6 +119,20 @@ impl Flows {
         let Flows { groups, touched, .. } = self;
         if let Some(flow) = flow_of(groups, id) {
             touch(touched, &mut flow.socket);
+        }
+    }
+
+    /// Flows of these groups wait for room no longer: they need `output` wherever they are next.
+    pub fn leave_crowd(&mut self, groups: &GroupSet) {
+        let (left, kept) =
+            self.crowded.drain(..).partition(|id| groups.contains(usize::from(id.group)));
+        self.crowded = kept;
+        let left: VecDeque<FlowId> = left;
+        for id in left {
+            if let Some(flow) = self.get(id) {
+                flow.socket.crowded = false;
+            }
+            self.touch(id);
         }
     }
 

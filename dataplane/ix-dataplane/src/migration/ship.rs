@@ -21,6 +21,7 @@ pub(crate) fn pack(
 ) -> Ship {
     flows.finish_relink(groups);
     let waiting = listeners.leave(&mut flows.groups, groups);
+    flows.leave_crowd(groups);
     let boxes = flows.take_groups(cx, groups);
     record.flows = boxes.iter().map(|group| group.flows()).sum::<usize>() as u32;
     let of_them = |id: &FlowId| groups.contains(usize::from(id.group));

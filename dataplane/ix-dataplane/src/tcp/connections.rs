@@ -22,6 +22,8 @@ pub(crate) enum End {
     Abort,
 }
 
+/// Most flows that wait for room and are looked at in one go.
+const TURNS: usize = 64;
 /// Most flows that [`visit_some`] looks at.
 const VISITED_AT_ONCE: usize = 256;
 /// Most flows in TIME-WAIT that are ended for one new flow.
@@ -76,6 +78,9 @@ impl Tcp {
         flows: &mut Flows,
         mut quiets: impl FnMut(FlowId) -> bool,
     ) {
+        if !flows.crowded.is_empty() {
+            self.flush_crowded(io, flows, &mut quiets);
+        }
         let mut touched = std::mem::take(&mut flows.touched);
         for id in touched.drain(..) {
             if !quiets(id) {
@@ -85,12 +90,46 @@ impl Tcp {
         flows.touched = touched;
     }
 
+    /// Lets flows that wait for room send, one after the other, as long as there is some. Those
+    /// that need more wait for their next turn.
+    #[cold]
+    fn flush_crowded(
+        &mut self,
+        io: &mut Io,
+        flows: &mut Flows,
+        quiets: &mut impl FnMut(FlowId) -> bool,
+    ) {
+        // Where the next one stands: those before it wait for another device.
+        let mut next = 0;
+        for _ in 0..flows.crowded.len().min(TURNS) {
+            let Some(&id) = flows.crowded.get(next) else { return };
+            if let Some(flow) = flows.get(id) {
+                if !io.has_room(flow.socket.port) {
+                    if io.ports.len() == 1 {
+                        return;
+                    }
+                    next += 1;
+                    continue;
+                }
+                flow.socket.crowded = false;
+            }
+            flows.crowded.remove(next);
+            if !quiets(id) {
+                self.flush_flow(io, flows, id);
+            }
+        }
+    }
+
     fn flush_flow(&mut self, io: &mut Io, flows: &mut Flows, id: FlowId) {
-        let Flows { groups, wheel, .. } = flows;
+        let Flows { groups, wheel, crowded, .. } = flows;
         let Some((flow, alarm_us)) = flow_and_alarm(groups, id) else { return };
         flow.socket.touched = false;
         let now_us = io.cx.now_us;
         flow.tcb.output(&self.config, now_us, &mut io.of(&mut flow.socket));
+        if flow.tcb.waits_for_room() && !flow.socket.crowded {
+            flow.socket.crowded = true;
+            crowded.push_back(id);
+        }
         if flow.tcb.is_dead() {
             self.remove(io, flows, id);
         } else {

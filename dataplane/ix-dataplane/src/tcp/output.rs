@@ -80,6 +80,11 @@ impl Output<Payload> for FlowOutput<'_> {
         true
     }
 
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.io.has_room(self.socket.port)
+    }
+
     fn deliver(&mut self, buf: Payload) {
         let FlowOutput { io, socket } = self;
         let (addr, len) = (io.cx.shared.memory.addr_of(&buf.0), buf.0.len() as u32);
