@@ -206,6 +206,8 @@ pub(crate) struct Rare {
     /// User timeout: how long data may stay unacknowledged, in units of [`USER_TIMEOUT_UNIT_US`];
     /// 0: as configured.
     pub user_timeout: u16,
+    /// The application has closed the connection, and keeps the memory of what it still sends.
+    pub must_progress: bool,
     /// Seconds between keepalive probes; 0: as configured.
     pub keepalive_interval_s: u16,
     /// Unanswered keepalive probes that end the connection; 0: as configured.

@@ -11,6 +11,9 @@ use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb, USER_TIMEOUT_UNIT_US};
 /// Override timeout of the sender's silly-window avoidance (RFC 9293 section 3.8.6.2.1: 0.1 to 1
 /// s). Also the pause before the next try if no transmit buffer was free.
 const OVERRIDE_US: u64 = 100_000;
+/// How long a peer that replies may keep its window closed after the application has closed the
+/// connection: as on Linux, until probes that began 0.2 s apart would be two minutes apart.
+const CLOSED_WINDOW_US: u64 = 204_600_000;
 /// Pause between a reset that ends an old connection and the SYN that is then sent again.
 const SYN_AGAIN_US: u64 = 2_000;
 /// How long an idle connection keeps memory that it does not need any more.
@@ -255,6 +258,11 @@ impl<B: RxBuf> Tcb<B> {
         let last_rcv_us = self.last_rcv_us;
         let may_wait = self.snd_wnd == 0 && !self.needs_progress();
         let is_answered = last_rcv_us >= self.rto_base_us;
+        let least_us = match self.user_timeout() {
+            0 if self.snd_wnd == 0 => CLOSED_WINDOW_US,
+            _ => 0,
+        };
+        let patience_us = self.patience_us(cfg);
         let loss = self.loss_mut();
         if loss.unanswered_since_us == 0 {
             loss.unanswered_since_us = now_us;
@@ -266,23 +274,25 @@ impl<B: RxBuf> Tcb<B> {
             // first without a reply, however long the pause was.
             loss.unanswered_since_us = if is_answered { now_us } else { last_rcv_us };
         }
-        now_us >= loss.unanswered_since_us.saturating_add(self.patience_us(cfg))
+        let replies = last_rcv_us > loss.unanswered_since_us;
+        let patience_us = if replies { patience_us.max(least_us) } else { patience_us };
+        now_us >= loss.unanswered_since_us.saturating_add(patience_us)
     }
 
     /// Whether only an acknowledgement of what was sent proves that the connection is alive.
     /// Otherwise its peer could hold it for ever, though the application has closed it, or has said
     /// how long it waits.
     fn needs_progress(&self) -> bool {
-        self.flags.has(Flags::ORPHAN) || self.user_timeout() > 0
+        let closed = || self.rare.as_ref().is_some_and(|rare| rare.must_progress);
+        self.flags.has(Flags::ORPHAN) || self.user_timeout() > 0 || closed()
     }
 
     /// To be called when the application has closed the connection, and [`Self::close`] comes only
     /// when all is acknowledged. From now on the connection is given up if nothing is acknowledged
-    /// for as long as a dead peer is waited for, however alive the peer is.
-    pub fn must_progress(&mut self, cfg: &Config) {
-        if self.user_timeout() == 0 {
-            self.set_user_timeout(cfg.r2_us / 1000);
-        }
+    /// for as long as a dead peer is waited for, however alive the peer is; if it replies that its
+    /// window is closed, for as long as Linux waits then.
+    pub fn must_progress(&mut self) {
+        self.rare_mut().must_progress = true;
     }
 
     /// To be called when the peer has opened its closed window, which proves that it is there.

@@ -268,7 +268,7 @@ impl Tcp {
             return touch(touched, &mut flow.socket);
         }
         flow.socket.is_closed = true;
-        flow.tcb.must_progress(&self.config);
+        flow.tcb.must_progress();
         let ending = flow.ending();
         if ending != flow.socket.ending {
             flows.recount(&io.cx, id, ending);
