@@ -13,6 +13,9 @@ impl Core {
     /// The program has closed the last descriptor of a socket.
     pub fn close(&mut self, id: Id) {
         self.unwatch(id);
+        if self.closes_handed(id) {
+            return;
+        }
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let linger = socket.options.linger;
         match &mut socket.kind {
@@ -125,8 +128,8 @@ impl Core {
         stream.flow_is_gone();
         // A deferred connection is not known to the program yet.
         let deferred_at = stream.deferred_until_us.and(stream.queued_at);
-        let orphan =
-            stream.flow.ending != Ending::No || deferred_at.is_some() || stream.gift.is_some();
+        let is_gift = stream.gift.is_some() && stream.shared.is_none();
+        let orphan = stream.flow.ending != Ending::No || deferred_at.is_some() || is_gift;
         socket.error = errno;
         let listener = deferred_at.and_then(|at| self.sockets.get_mut(at)?.listener());
         if let Some(listener) = listener {

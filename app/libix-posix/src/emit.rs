@@ -480,7 +480,7 @@ impl Calls<'_> {
                 let gone = stream.flow.ending != Ending::No;
                 return if gone { Left::Gone } else { Left::Nothing };
             }
-            Phase::Connecting | Phase::Open => {}
+            Phase::Connecting | Phase::Open | Phase::Away => {}
         }
         let Stream { flow, options_changed, told, phase, gift, .. } = stream;
         let says = flow.handle != 0 && flow.ending != Ending::Abort;

@@ -102,6 +102,7 @@ impl Core {
         if !kin::exist() {
             return;
         }
+        self.hand_over();
         self.bind_again();
         for port in self.ports.ids() {
             let Some(port) = self.ports.get(port) else { continue };
@@ -184,6 +185,9 @@ impl Core {
     pub fn gave(&mut self, id: Id, answer: Result<u64, Error>) {
         let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return };
         let Some(gift) = stream.gift.take() else { return };
+        if stream.shared.is_some() {
+            return self.handed(id, answer.is_ok());
+        }
         let is_dead = stream.phase == Phase::Dead;
         if answer.is_ok() || is_dead {
             // Unread bytes are announced to the other process.
@@ -231,6 +235,9 @@ impl Core {
 
     /// Another process gives a connection to this one.
     pub fn given(&mut self, elastic: usize, token: u64, handle: u64, peer: SocketAddr) {
+        if self.takes_over(elastic, token, handle, peer) {
+            return;
+        }
         let is_its = |port: &Id| {
             let port = self.ports.get(*port);
             port.is_some_and(|port| kin::token_of_listener(port.at) == token)

@@ -13,7 +13,7 @@ use crate::slab::Id;
 use crate::socket::Kind;
 use crate::state::Core;
 use crate::stream::Phase;
-use crate::{kick, kin, log, outside, signals};
+use crate::{holders, kick, kin, log, outside, signals};
 use libix::Error;
 use libix::engine::{Batch, Ending, Memory};
 use libix::raw::EnterError;
@@ -62,7 +62,10 @@ fn renew(core: &mut Core) {
         unsafe { libc::syscall(libc::SYS_exit_group, 1) };
         return;
     }
-    kick::process().into_iter().for_each(|process| kin::attached(process.attachment()));
+    kick::process().into_iter().for_each(|process| {
+        kin::attached(process.attachment());
+        holders::attached(process.attachment() + 1);
+    });
     for (elastic, thread) in THREADS.iter().enumerate().take(core.elastic_count) {
         // SAFETY: no thread is inside, and none enters while the lock is held.
         let Some(thread) = (unsafe { thread.get() }) else { continue };
@@ -124,7 +127,7 @@ impl Core {
                     stream.options_changed = true;
                     self.mark_dirty(id);
                 }
-                Phase::Connecting | Phase::ToAccept | Phase::Open => {
+                Phase::Connecting | Phase::ToAccept | Phase::Open | Phase::Away => {
                     self.died(id, libc::ECONNRESET);
                 }
             },

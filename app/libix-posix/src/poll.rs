@@ -73,6 +73,7 @@ fn parts(core: &mut Core, fds: &[pollfd]) -> Parts {
                 let Some(id) = core.sockets.id_at(socket) else { continue };
                 let Some(socket) = core.sockets.get_mut(id) else { continue };
                 let is_linux = socket.is_linux();
+                socket.is_used();
                 let both = socket.listener().is_some_and(|listener| {
                     listener.elastic = Some(home);
                     listener.both

@@ -8,7 +8,8 @@ use crate::socket::{Datagrams, Kind, Socket};
 use crate::state::Core;
 use crate::waiter::Wakeups;
 use crate::{
-    announce, cycle, fds, kick, kin, log, low_ports, ops, outside, pid, real, serving, signals,
+    announce, cycle, fds, holders, kick, kin, log, low_ports, ops, outside, pid, real, serving,
+    signals,
 };
 use core::cell::UnsafeCell;
 use core::ops::Range;
@@ -57,6 +58,7 @@ extern "C" fn begin() {
     log::begin_run();
     kin::begin_run();
     announce::begin_run();
+    holders::begin_run();
     reserve(reserved);
     let mut core = lock();
     core.routes = routes.with_linux(linux_networks());
@@ -147,12 +149,14 @@ extern "C" fn before_fork() {
     let mut guard = outside::everyone_outside();
     serving::before_fork();
     guard.say_waits();
+    guard.share_connections();
     ops::before_fork(&mut guard);
     // SAFETY: `Held`.
     unsafe { *HELD.0.get() = Some(guard) };
 }
 
 extern "C" fn after_fork() {
+    holders::after_fork();
     // SAFETY: `Held`.
     drop(unsafe { (*HELD.0.get()).take() });
 }
@@ -164,6 +168,7 @@ extern "C" fn in_forked() {
     pid::note();
     // SAFETY: `Held`.
     let guard = unsafe { (*HELD.0.get()).take() };
+    holders::forked();
     if let Some(mut core) = guard {
         core.forked();
         serving::forked();
@@ -189,6 +194,9 @@ pub fn finish() {
         return;
     }
     let mut core = lock();
+    if !core.has_begun() {
+        holders::leave_all();
+    }
     if !core.has_begun() || core.finishing {
         return;
     }
@@ -232,7 +240,7 @@ impl Core {
         self.elastic_threads.iter_mut().for_each(ElasticThread::forked);
         elastic_thread::forked();
         (self.wakeups, self.stay_out, self.waits_to_serve) = (Wakeups::none(), 0, false);
-        (self.asks_again, self.looks_us) = (None, None);
+        self.asks_again = None;
         self.cancelled.clear();
         if let Some(fd) = self.quiet_sets.take() {
             fds::close_private(fd);
@@ -253,7 +261,11 @@ impl Core {
                     listener.elastic = None;
                     listener.waiting = 0;
                 }
-                Kind::Stream(_) => forget(core::mem::replace(&mut socket.kind, Kind::Lost)),
+                Kind::Stream(stream) => {
+                    let away = Core::away(stream);
+                    let kind = away.map_or(Kind::Lost, |away| Kind::Stream(Box::new(away)));
+                    forget(core::mem::replace(&mut socket.kind, kind));
+                }
                 Kind::Datagrams(udp) => {
                     let (peer, read_shut, port) = (udp.peer, udp.read_shut, udp.port);
                     let fresh = Datagrams { peer, read_shut, port, ..Datagrams::default() };
@@ -274,6 +286,10 @@ impl Core {
                 port.inherited = true;
             }
         }
+        self.handed.retain(|id| {
+            let stream = self.sockets.get_mut(*id).and_then(Socket::stream);
+            stream.is_some_and(|stream| stream.shared.is_some())
+        });
         // Until the child's own dataplane runs.
         self.open_ports_on(1);
     }

@@ -104,6 +104,10 @@ fn give_bytes(
     if stream.is_connecting() {
         return None;
     }
+    if stream.phase == Phase::Away {
+        // Once this process has it.
+        return None;
+    }
     if from.left() == 0 {
         return Some(Ok(()));
     }

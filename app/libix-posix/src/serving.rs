@@ -12,7 +12,7 @@ use crate::confined::{Locked, THREADS};
 use crate::lock::lock;
 use crate::log::{self, Once};
 use crate::state::Core;
-use crate::{helper, kick, kin, lost, signals};
+use crate::{helper, holders, kick, kin, lost, signals};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libix::Error;
 use libix::raw::{EnterError, Process, Starter, Thread};
@@ -154,6 +154,7 @@ fn start_dataplane(core: &mut Core) -> bool {
     core.open_ports_on(process.threads() as usize);
     kin::attached(process.attachment());
     core.say_waits();
+    holders::attached(process.attachment() + 1);
     kick::set_process(process);
     let Some(process) = kick::process() else { return false };
     for elastic in 0..core.elastic_count {

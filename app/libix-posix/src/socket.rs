@@ -1,5 +1,6 @@
 //! Sockets that are IX's or may become so, and whether they are ready.
 use crate::error_queue::ErrorEntry;
+use crate::holders;
 use crate::options::{Options, SendOptions};
 use crate::slab::Id;
 use crate::stream::{Phase, Stream};
@@ -258,6 +259,16 @@ impl Socket {
         match &mut self.kind {
             Kind::Listener(listener) => Some(listener),
             _ => None,
+        }
+    }
+
+    /// The program uses it: if another process owns the connection, it gives it to this one.
+    #[inline]
+    pub fn is_used(&self) {
+        if let Kind::Stream(stream) = &self.kind
+            && stream.phase == Phase::Away
+        {
+            stream.shared.into_iter().for_each(holders::want);
         }
     }
 

@@ -72,6 +72,16 @@ pub struct Core {
     pub looks_us: Option<u64>,
     /// When UDP ports that another process has bound are tried again, µs.
     pub udp_again_us: u64,
+    /// What was seen last of what other processes say of connections.
+    pub holders_seen: u32,
+    /// When they are looked at without a word of theirs, µs.
+    pub holders_again_us: u64,
+    /// When they last said something, µs.
+    pub holders_news_us: u64,
+    /// Some of `handed` depend on what other processes do.
+    pub handed_looks: bool,
+    /// Connections that several processes have.
+    pub handed: Vec<Id>,
     /// The process that was last given a connection.
     pub kin_turn: usize,
 }
@@ -106,6 +116,11 @@ impl Core {
             asks_again: None,
             looks_us: None,
             udp_again_us: 0,
+            holders_seen: 0,
+            holders_again_us: 0,
+            holders_news_us: 0,
+            handed_looks: false,
+            handed: Vec::new(),
             kin_turn: 0,
         }
     }
@@ -214,7 +229,8 @@ impl Core {
         let unfinished = |socket: &Socket| match &socket.kind {
             Kind::Stream(stream) => {
                 let ends = stream.flow.ending != Ending::No || stream.gift.is_some();
-                stream.phase != Phase::Dead && ends
+                let ends = ends || socket.fds == 0 && stream.shared.is_some();
+                !matches!(stream.phase, Phase::Dead | Phase::Away) && ends
             }
             Kind::Datagrams(datagrams) => !datagrams.outbox.is_empty(),
             _ => false,

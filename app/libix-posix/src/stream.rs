@@ -32,6 +32,8 @@ pub enum Phase {
     ToAccept,
     /// Open, in one direction at least.
     Open,
+    /// Another process of the program owns it.
+    Away,
     /// The flow has ended.
     Dead,
 }
@@ -116,6 +118,8 @@ pub struct Stream {
     pub info: Option<Box<ix_abi::FlowInfo>>,
     /// It goes to another process.
     pub gift: Option<Gift>,
+    /// Where it is noted that several processes have it.
+    pub shared: Option<u32>,
 }
 
 impl Stream {
@@ -156,6 +160,7 @@ impl Stream {
             wants_info: false,
             info: None,
             gift: None,
+            shared: None,
         }
     }
 
@@ -313,7 +318,7 @@ impl Stream {
 
     /// How many more bytes the program may write, with a send buffer of this size.
     pub fn space(&self, send_buffer: usize) -> usize {
-        if self.flow.send.unsent() >= self.unsent_low {
+        if self.flow.send.unsent() >= self.unsent_low || self.phase == Phase::Away {
             return 0;
         }
         (send_buffer as u64).saturating_sub(self.held()) as usize
@@ -322,7 +327,8 @@ impl Stream {
     /// Whether `poll` reports it writable: a third of the buffer is free, and fewer than half of
     /// the bytes that may be unsent are, as on Linux.
     pub fn is_writable(&self, send_buffer: usize) -> bool {
-        if self.flow.send.unsent().saturating_mul(2) >= self.unsent_low {
+        if self.flow.send.unsent().saturating_mul(2) >= self.unsent_low || self.phase == Phase::Away
+        {
             return false;
         }
         let used = self.held() as usize;

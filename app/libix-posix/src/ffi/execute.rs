@@ -1,6 +1,6 @@
 //! Executing other programs, here or in a child. They inherit what they would inherit on Linux.
 use crate::ops::before_exec;
-use crate::{log, real};
+use crate::{holders, log, real};
 use core::ffi::CStr;
 use core::ptr::null;
 use libc::{c_char, c_int, c_void, pid_t};
@@ -31,11 +31,18 @@ unsafe fn leaves(program: *const c_char) {
     }
 }
 
+/// A process of our own executes another program in its place: it has no connections any more.
+/// Those that it shares with its parent are the parent's alone.
+fn leaves_connections() {
+    before_exec();
+    holders::leave_all();
+}
+
 macro_rules! executes {
-    ($($name:ident($($argument:ident: $type:ty),*), $program:expr => $result:ty;)*) => { $(
+    ($before:ident; $($name:ident($($argument:ident: $type:ty),*), $program:expr => $result:ty;)*) => { $(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-            before_exec();
+            $before();
             // SAFETY: the program's own string, or null.
             unsafe { leaves($program) };
             // SAFETY: the C library's function of this name gets the program's own arguments.
@@ -45,11 +52,16 @@ macro_rules! executes {
 }
 
 executes! {
+    leaves_connections;
     execve(path: *const c_char, arguments: Strings, environment: Strings), path => c_int;
     execv(path: *const c_char, arguments: Strings), path => c_int;
     execvp(file: *const c_char, arguments: Strings), file => c_int;
     execvpe(file: *const c_char, arguments: Strings, environment: Strings), file => c_int;
     fexecve(fd: c_int, arguments: Strings, environment: Strings), null() => c_int;
+}
+
+executes! {
+    before_exec;
     posix_spawn(
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         arguments: Strings, environment: Strings
@@ -67,7 +79,7 @@ executes! {
 macro_rules! jumps {
     ($($name:ident $find:ident)*) => { $(
         extern "C" fn $find(program: *const c_char) -> *mut c_void {
-            before_exec();
+            leaves_connections();
             // SAFETY: the first argument of each is a string of the program's.
             unsafe { leaves(program) };
             // SAFETY: the bytes end with the only zero.

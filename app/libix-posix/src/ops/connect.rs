@@ -87,13 +87,13 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
         }
         Kind::Stream(stream) => match stream.phase {
             Phase::ToAccept => return Err(libc::EISCONN.into()),
-            Phase::Open if stream.announced => return Err(libc::EISCONN.into()),
+            Phase::Open | Phase::Away if stream.announced => return Err(libc::EISCONN.into()),
             Phase::Open | Phase::Dead if stream.was_open => {
                 let first = !core::mem::replace(&mut stream.announced, true);
                 return if first { Ok(()) } else { Err(libc::EISCONN.into()) };
             }
             // The attempt failed: this is reported once, then a new one may begin.
-            Phase::Dead | Phase::Open => return Err(failed_to_connect(socket).into()),
+            Phase::Dead | Phase::Open | Phase::Away => return Err(failed_to_connect(socket).into()),
             Phase::ToConnect | Phase::Connecting if nonblocking => {
                 return Err(libc::EALREADY.into());
             }

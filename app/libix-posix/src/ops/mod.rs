@@ -58,10 +58,12 @@ pub fn socket_of(core: &Core, fd: RawFd) -> Outcome<Id> {
     match fds::get(fd) {
         Entry::Socket(index) => {
             let id = core.sockets.id_at(index).ok_or(Instead::Errno(libc::EBADF))?;
-            match core.sockets.get(id).map(|socket| &socket.kind) {
-                Some(Kind::Lost) => Err(lost_in_fork().into()),
-                _ => Ok(id),
+            let Some(socket) = core.sockets.get(id) else { return Ok(id) };
+            if matches!(socket.kind, Kind::Lost) {
+                return Err(lost_in_fork().into());
             }
+            socket.is_used();
+            Ok(id)
         }
         Entry::Kept => Err(libc::EBADF.into()),
         _ => Err(Instead::Linux),

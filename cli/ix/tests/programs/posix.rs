@@ -818,7 +818,9 @@ fn connections_stay_with_the_process_that_accepted_them() {
     let test = "connections_stay_with_the_process_that_accepted_them";
     let Some(program) = compile(test, "forks") else { return };
     let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
-    let service = net.start(&[program.to_str().expect("text"), "connection", "7"]);
+    // Behind the process wall the child may use it.
+    let words = [program.to_str().expect("text"), "connection", "7"];
+    let service = net.start_env(&[], &["--domain", "none"], &words);
     service.process.wait_for("ready", PATIENCE);
     let mut stream = net.client.run(|| connect_to(SERVICE));
     service.process.wait_for("child: EBADF", PATIENCE);

@@ -220,3 +220,56 @@ fn nginx_serves_with_four_workers_and_reloads() {
     let (status, said) = service.process.wait(PATIENCE);
     assert!(status.success(), "{said:#?}");
 }
+
+/// A parent that accepts, reads a byte, and forks a child for each connection, which serves the
+/// rest; the parent closes its copy.
+const INETD: &str = "
+import os, signal, socket
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+listener = socket.socket()
+listener.bind(('10.88.0.2', 7))
+listener.listen(64)
+print('ready', flush=True)
+while True:
+    stream = listener.accept()[0]
+    first = stream.recv(1)
+    if os.fork() == 0:
+        listener.close()
+        stream.sendall(b'%8d' % os.getpid() + first)
+        while got := stream.recv(4096): stream.sendall(got)
+        stream.close()
+        os._exit(0)
+    stream.close()
+";
+
+/// The connection is the child's, with what nobody has read, and ends with the child.
+#[test]
+fn a_child_serves_the_connection_that_its_parent_has_accepted() {
+    let test = "a_child_serves_the_connection_that_its_parent_has_accepted";
+    for nic in Nic::ALL {
+        let Some((net, _service)) = python(test, nic, INETD) else { return };
+        net.client.run(|| {
+            let mut all = Vec::new();
+            for round in 0..6 {
+                let mut stream = connect();
+                stream.write_all(b"abcde").expect("sends");
+                let pid = whose(&mut stream);
+                let mut back = [0; 5];
+                stream.read_exact(&mut back).expect("an echo");
+                assert_eq!(&back, b"abcde");
+                echo(&mut stream, round, 30_000);
+                all.push((pid, stream));
+            }
+            let processes: BTreeSet<i32> = all.iter().map(|(pid, _)| *pid).collect();
+            assert_eq!(processes.len(), all.len(), "a child for each");
+            let (victim, mut lost) = all.pop().expect("one");
+            signal(victim, libc::SIGKILL);
+            assert!(matches!(lost.read(&mut [0; 64]), Ok(0) | Err(_)), "the peer is told");
+            for (_, stream) in &mut all {
+                echo(stream, 9, 3000);
+                stream.shutdown(std::net::Shutdown::Write).expect("ends");
+                assert_eq!(stream.read(&mut [0; 64]).expect("the other end"), 0);
+            }
+        });
+    }
+}

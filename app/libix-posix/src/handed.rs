@@ -1,0 +1,229 @@
+//! Connections that several processes of the program have, since one of them has forked.
+//!
+//! One of them owns the connection in the dataplane. In the others it is *away*: there is nothing
+//! to read and no room to write until one of their calls names it. Then the owner gives it, with
+//! what nobody has read yet ([`crate::holders`]). A process that closes a connection which another
+//! one still has gives it away, and only the last one ends it.
+use crate::slab::Id;
+use crate::socket::{Kind, Socket};
+use crate::state::Core;
+use crate::stream::{Gift, Phase, Stream};
+use crate::{clock, holders, kin};
+use libix::engine::Flow;
+use std::net::SocketAddr;
+
+/// In the number that goes with a connection: it is one that several processes have.
+const HANDED: u64 = 1 << 62;
+/// Time between looks at whether another process uses a connection, µs.
+const LOOKS_US: u64 = 1_000;
+/// The same when nobody has said anything for [`NEW_US`].
+const SELDOM_US: u64 = 10_000;
+const NEW_US: u64 = 200_000;
+/// Time between looks at whether the others have ended, µs.
+const ENDS_US: u64 = 50_000;
+
+impl Core {
+    /// Before a fork: what the child has as well.
+    pub fn share_connections(&mut self) {
+        let may_share = |socket: &mut Socket| {
+            let fds = socket.fds;
+            let stream = socket.stream()?;
+            let is_open = matches!(stream.phase, Phase::Open | Phase::Away);
+            let goes = is_open && !stream.flow.is_shut() && stream.local_peer.is_none();
+            (fds > 0 && goes && stream.gift.is_none()).then_some(())
+        };
+        let all: Vec<Id> = self.sockets.ids();
+        let all =
+            all.into_iter().filter(|id| self.sockets.get_mut(*id).and_then(may_share).is_some());
+        let all: Vec<Id> = all.collect();
+        if all.is_empty() || !kin::exist() || !holders::before_fork() {
+            return;
+        }
+        self.looks_soon();
+        for id in all {
+            let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { continue };
+            stream.shared = holders::share(stream.shared);
+            if stream.shared.is_some() && !self.handed.contains(&id) {
+                self.handed.push(id);
+            }
+        }
+    }
+
+    /// In a forked child: a connection of the parent that this process has as well, and that the
+    /// parent owns.
+    pub fn away(stream: &Stream) -> Option<Stream> {
+        let at = stream.shared?;
+        let mut away = Stream::new(Phase::Away, 0, stream.peer, stream.local);
+        (away.shared, away.read_shut, away.unsent_low) =
+            (Some(at), stream.read_shut, stream.unsent_low);
+        (away.was_open, away.announced) = (true, true);
+        Some(away)
+    }
+
+    /// After a cycle: gives away what other processes use, and hears of what has ended.
+    pub fn hand_over(&mut self) {
+        if self.handed.is_empty() {
+            return;
+        }
+        // Others may have ended without a word.
+        let (changes, now_us) = (holders::changes(), clock::now_us());
+        let has_changed = changes != self.holders_seen || self.holders_again_us == 0;
+        if has_changed {
+            self.holders_news_us = now_us;
+        }
+        if has_changed || now_us >= self.holders_again_us {
+            (self.holders_seen, self.holders_again_us) = (changes, now_us + ENDS_US);
+            self.handed_looks = false;
+            for id in core::mem::take(&mut self.handed) {
+                let handed = self.look_at(id);
+                self.handed_looks |= matches!(handed, Handed::Looks);
+                if !matches!(handed, Handed::Not) {
+                    self.handed.push(id);
+                }
+            }
+        }
+        if self.handed_looks {
+            let is_new = now_us < self.holders_news_us + NEW_US;
+            let looks_us = if is_new { LOOKS_US } else { SELDOM_US };
+            self.looks_us = Some(self.looks_us.map_or(looks_us, |us| us.min(looks_us)));
+        }
+    }
+
+    /// The next cycle looks at connections that several processes have.
+    fn looks_soon(&mut self) {
+        (self.looks_us, self.holders_again_us) = (Some(LOOKS_US), 0);
+    }
+
+    fn look_at(&mut self, id: Id) -> Handed {
+        let Some(socket) = self.sockets.get_mut(id) else { return Handed::Not };
+        let is_closed = socket.fds == 0;
+        let Some(stream) = socket.stream() else { return Handed::Not };
+        let Some(at) = stream.shared else { return Handed::Not };
+        match stream.phase {
+            _ if stream.gift.is_some() => Handed::Looks,
+            Phase::Dead => {
+                holders::ends(at, socket.error);
+                if is_closed {
+                    self.sockets.remove(id);
+                    return Handed::Not;
+                }
+                Handed::Quiet
+            }
+            Phase::Away if is_closed => {
+                // What this process has sent is not acknowledged yet.
+                if stream.flow.send.len() > 0 {
+                    return Handed::Quiet;
+                }
+                self.sockets.remove(id);
+                Handed::Not
+            }
+            Phase::Away => {
+                if let Some(errno) = holders::end_of(at) {
+                    self.died(id, errno);
+                }
+                Handed::Looks
+            }
+            _ => {
+                if let Some(to) = holders::taker(at, is_closed) {
+                    let token = HANDED | u64::from(at);
+                    stream.gift = Some(Gift { to, token, from: None, asked: false, tries: 0 });
+                    self.mark_dirty(id);
+                } else if !holders::have_others(at) {
+                    stream.shared = None;
+                    holders::leave(at);
+                    if is_closed {
+                        self.close(id);
+                    }
+                    return Handed::Not;
+                }
+                Handed::Looks
+            }
+        }
+    }
+
+    /// The program has closed its last descriptor of a connection: true if it lives on, because
+    /// another process has it.
+    pub fn closes_handed(&mut self, id: Id) -> bool {
+        let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return false };
+        let Some(at) = stream.shared else { return false };
+        holders::leave(at);
+        let goes_on = stream.phase != Phase::Dead && holders::have_others(at);
+        if stream.phase == Phase::Away {
+            if stream.flow.send.len() == 0 {
+                self.sockets.remove(id);
+            }
+            return true;
+        }
+        if !goes_on {
+            stream.shared = None;
+            return false;
+        }
+        // So that a driver comes out and looks at it.
+        self.looks_soon();
+        self.mark_dirty(id);
+        true
+    }
+
+    /// The dataplane has answered whether a connection that several have is another process's now.
+    pub fn handed(&mut self, id: Id, gave: bool) {
+        self.looks_soon();
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        let Some(stream) = socket.stream().filter(|stream| gave && stream.phase != Phase::Dead)
+        else {
+            return;
+        };
+        let Some(at) = stream.shared else { return };
+        holders::gave(at);
+        stream.phase = Phase::Away;
+        // What was sent stays until it is acknowledged; what was received is the other process's.
+        let send = core::mem::take(&mut stream.flow.send);
+        stream.flow = Flow::default();
+        stream.flow.send = send;
+        stream.eof = false;
+    }
+
+    /// Another process gives a connection that several have; false: it is another one.
+    pub fn takes_over(
+        &mut self,
+        elastic: usize,
+        token: u64,
+        handle: u64,
+        peer: SocketAddr,
+    ) -> bool {
+        if token & HANDED == 0 || token >> 63 != 0 {
+            return false;
+        }
+        let at = (token & !HANDED) as u32;
+        let is_it = |core: &mut Core, id: Id| {
+            let stream = core.sockets.get_mut(id).and_then(Socket::stream);
+            stream.is_some_and(|stream| stream.shared == Some(at) && stream.phase == Phase::Away)
+        };
+        let known = self.handed.clone().into_iter().find(|id| is_it(self, *id));
+        let id = known.unwrap_or_else(|| {
+            // It was closed here meanwhile, and goes on to another one.
+            let mut stream = Stream::new(Phase::Away, 0, peer, None);
+            stream.shared = Some(at);
+            let id = self.sockets.insert(Socket::new(Kind::Stream(Box::new(stream)), false, false));
+            self.handed.push(id);
+            id
+        });
+        let Some(socket) = self.sockets.get_mut(id) else { return true };
+        (socket.elastic, socket.dirty) = (elastic, false);
+        let Some(stream) = socket.stream() else { return true };
+        (stream.flow.handle, stream.phase) = (handle, Phase::ToAccept);
+        (stream.told, stream.options_changed) = (Default::default(), true);
+        self.mark_dirty(id);
+        self.notify(id, libc::EPOLLOUT | libc::EPOLLWRNORM);
+        true
+    }
+}
+
+/// What is to be done with a connection that several processes have.
+enum Handed {
+    /// It is none any more.
+    Not,
+    /// Nothing.
+    Quiet,
+    /// It is looked at again soon.
+    Looks,
+}

@@ -1,0 +1,272 @@
+//! Which processes of the program have which connections: memory that forked children inherit.
+//!
+//! A connection is in it from the first fork on after which two processes have it. One of them
+//! *owns* it: its flow in the dataplane is that process's. Another one that uses it says so here,
+//! and the owner gives it away ([`crate::handed`]).
+use crate::pid;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// Most processes that may have the same connections.
+const PROCESSES_MAX: usize = 64;
+/// Most connections that several processes have.
+const CONNECTIONS_MAX: usize = 4096;
+/// The place of a process that has not begun.
+const RESERVED: i32 = -1;
+
+struct One {
+    /// The processes that have it, as bits; 0: the place is free.
+    holders: AtomicU64,
+    /// The place of the process that uses it, plus one; 0: the owner may keep it.
+    wanted: AtomicU32,
+    /// It has ended, with this errno plus one.
+    ended: AtomicU32,
+}
+
+struct Shared {
+    pids: [AtomicI32; PROCESSES_MAX],
+    /// The number of each in the dataplane, plus one; 0: it shares none.
+    attachments: [AtomicU32; PROCESSES_MAX],
+    connections: [One; CONNECTIONS_MAX],
+    /// Grows with each change that an owner should see.
+    changes: AtomicU32,
+}
+
+static SHARED: AtomicPtr<Shared> = AtomicPtr::new(null_mut());
+/// The place of this process, plus one; 0: none yet.
+static OWN: AtomicU32 = AtomicU32::new(0);
+/// The place of the child that is about to be forked, plus one.
+static CHILD: AtomicU32 = AtomicU32::new(0);
+/// Where this process looks for a free place first.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+/// The number of this process in the dataplane, plus one.
+static ATTACHMENT: AtomicU32 = AtomicU32::new(0);
+
+/// At the start of the first process: maps what its children share with it.
+pub fn begin_run() {
+    let (protection, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, anywhere.
+    let pages = unsafe { libc::mmap(null_mut(), size_of::<Shared>(), protection, flags, -1, 0) };
+    if pages != libc::MAP_FAILED {
+        SHARED.store(pages.cast(), Ordering::Release);
+    }
+}
+
+fn shared() -> Option<&'static Shared> {
+    // SAFETY: null, or memory of ours, all zero at first and atomic, which is never unmapped.
+    unsafe { SHARED.load(Ordering::Acquire).as_ref() }
+}
+
+/// A number that grows with what processes say here.
+pub fn changes() -> u32 {
+    shared().map_or(0, |shared| shared.changes.load(Ordering::Acquire))
+}
+
+fn changed() {
+    if let Some(shared) = shared() {
+        shared.changes.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+fn own() -> Option<usize> {
+    OWN.load(Ordering::Relaxed).checked_sub(1).map(|own| own as usize)
+}
+
+fn connection(at: u32) -> Option<&'static One> {
+    shared()?.connections.get(at as usize)
+}
+
+fn is_alive(pid: i32) -> bool {
+    if pid == RESERVED {
+        return true;
+    }
+    // SAFETY: no pointers; sends nothing.
+    let result = unsafe { libc::syscall(libc::SYS_kill, pid, 0) };
+    result == 0 || crate::real::errno() != libc::ESRCH
+}
+
+/// Takes a place that no living process has.
+fn take_place(pid: i32) -> Option<usize> {
+    let shared = shared()?;
+    let place = shared.pids.iter().position(|entry| {
+        let before = entry.load(Ordering::Acquire);
+        let is_free = before == 0 || !is_alive(before);
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        is_free && entry.compare_exchange(before, pid, acquire, relaxed).is_ok()
+    })?;
+    shared.attachments[place].store(0, Ordering::Release);
+    for one in &shared.connections {
+        one.holders.fetch_and(!(1 << place), Ordering::AcqRel);
+    }
+    Some(place)
+}
+
+/// Before a fork by a process with connections: false if the child can have none of them.
+pub fn before_fork() -> bool {
+    if own().is_none() {
+        let Some(place) = take_place(pid::own()) else { return false };
+        OWN.store(place as u32 + 1, Ordering::Relaxed);
+        attached(ATTACHMENT.load(Ordering::Relaxed));
+    }
+    let child = take_place(RESERVED);
+    CHILD.store(child.map_or(0, |place| place as u32 + 1), Ordering::Relaxed);
+    child.is_some()
+}
+
+/// In a forked child.
+pub fn forked() {
+    OWN.store(CHILD.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    ATTACHMENT.store(0, Ordering::Relaxed);
+    if let (Some(own), Some(shared)) = (own(), shared()) {
+        shared.pids[own].store(pid::own(), Ordering::Release);
+    }
+}
+
+/// In the parent, after a fork.
+pub fn after_fork() {
+    CHILD.store(0, Ordering::Relaxed);
+}
+
+/// This process shares the dataplane with this number, plus one.
+pub fn attached(number_plus_1: u32) {
+    ATTACHMENT.store(number_plus_1, Ordering::Relaxed);
+    if let (Some(own), Some(shared)) = (own(), shared()) {
+        shared.attachments[own].store(number_plus_1, Ordering::Release);
+        changed();
+    }
+}
+
+/// The child that is about to be forked has a connection as well, which gets a place if it has
+/// none. `None`: no place is free.
+pub fn share(at: Option<u32>) -> Option<u32> {
+    let (own, child) = (own()?, CHILD.load(Ordering::Relaxed).checked_sub(1)?);
+    let at = match at {
+        Some(at) => at,
+        None => take_connection(own)?,
+    };
+    connection(at)?.holders.fetch_or(1 << child, Ordering::AcqRel);
+    Some(at)
+}
+
+fn take_connection(own: usize) -> Option<u32> {
+    let shared = shared()?;
+    let first = NEXT.load(Ordering::Relaxed) as usize;
+    let mut all = (0..CONNECTIONS_MAX).map(|n| (first + n) % CONNECTIONS_MAX);
+    let at = all.find(|at| {
+        let one = &shared.connections[*at];
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        let is_free = one.holders.load(relaxed) == 0;
+        is_free && one.holders.compare_exchange(0, 1 << own, acquire, relaxed).is_ok()
+    })?;
+    shared.connections[at].wanted.store(0, Ordering::Relaxed);
+    shared.connections[at].ended.store(0, Ordering::Relaxed);
+    NEXT.store(at as u32 + 1, Ordering::Relaxed);
+    Some(at as u32)
+}
+
+/// This process uses a connection that another one owns.
+pub fn want(at: u32) {
+    if let Some(one) = connection(at) {
+        one.wanted.store(OWN.load(Ordering::Relaxed), Ordering::Release);
+        changed();
+    }
+}
+
+/// The number in the dataplane of the process that a connection is to go to: one that uses it, or
+/// with `any` one that has it.
+pub fn taker(at: u32, any: bool) -> Option<u32> {
+    let (own, shared, one) = (own()?, shared()?, connection(at)?);
+    let number = |place: usize| {
+        let is_other = place != own && one.holders.load(Ordering::Acquire) >> place & 1 != 0;
+        let number = shared.attachments[place].load(Ordering::Acquire);
+        number.checked_sub(1).filter(|_| is_other)
+    };
+    let wanted = one.wanted.load(Ordering::Acquire).checked_sub(1).map(|place| place as usize);
+    let wanted = wanted.filter(|place| *place < PROCESSES_MAX).and_then(number);
+    wanted.or_else(|| (0..PROCESSES_MAX).find_map(number).filter(|_| any))
+}
+
+/// It was given away.
+pub fn gave(at: u32) {
+    if let Some(one) = connection(at) {
+        one.wanted.store(0, Ordering::Release);
+    }
+}
+
+/// Whether another living process has a connection.
+pub fn have_others(at: u32) -> bool {
+    let (Some(own), Some(shared), Some(one)) = (own(), shared(), connection(at)) else {
+        return false;
+    };
+    let holders = one.holders.load(Ordering::Acquire) & !(1 << own);
+    let lives = |place: &usize| {
+        let pid = shared.pids[*place].load(Ordering::Acquire);
+        holders >> place & 1 != 0 && pid != 0 && is_alive(pid)
+    };
+    (0..PROCESSES_MAX).any(|place| lives(&place))
+}
+
+/// This process has closed a connection.
+pub fn leave(at: u32) {
+    if let (Some(own), Some(one)) = (own(), connection(at)) {
+        one.holders.fetch_and(!(1 << own), Ordering::AcqRel);
+        changed();
+    }
+}
+
+/// This process ends, or executes another program: it has none of them any more.
+pub fn leave_all() {
+    let (Some(own), Some(shared)) = (own(), shared()) else { return };
+    for one in &shared.connections {
+        one.holders.fetch_and(!(1 << own), Ordering::AcqRel);
+    }
+    changed();
+}
+
+/// A connection has ended, which the other processes hear this way.
+pub fn ends(at: u32, errno: i32) {
+    if let Some(one) = connection(at) {
+        one.ended.store(errno as u32 + 1, Ordering::Release);
+        changed();
+    }
+}
+
+/// How a connection of another process has ended.
+pub fn end_of(at: u32) -> Option<i32> {
+    let ended = connection(at)?.ended.load(Ordering::Acquire);
+    ended.checked_sub(1).map(|errno| errno as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_goes_to_whoever_uses_it_and_ends_with_the_last() {
+        begin_run();
+        pid::note();
+        assert!(before_fork(), "there is a place");
+        let at = share(None).expect("a place");
+        assert_eq!(share(Some(at)), Some(at));
+        assert!(have_others(at), "a child that is about to begin");
+        assert_eq!(taker(at, true), None, "which has no number yet");
+        // As in the child.
+        let (own, child) = (OWN.load(Ordering::Relaxed), CHILD.load(Ordering::Relaxed));
+        forked();
+        let before = changes();
+        attached(6);
+        want(at);
+        assert_ne!(changes(), before);
+        // As in the parent.
+        OWN.store(own, Ordering::Relaxed);
+        assert_eq!((taker(at, false), taker(at, true)), (Some(5), Some(5)));
+        gave(at);
+        assert_eq!((taker(at, false), taker(at, true)), (None, Some(5)));
+        leave(at);
+        assert!(have_others(at));
+        // The child has ended, whatever it has said.
+        shared().expect("memory").pids[child as usize - 1].store(i32::MAX, Ordering::Relaxed);
+        assert!(!have_others(at));
+    }
+}
