@@ -51,6 +51,11 @@ pub const SG_MAX: usize = 64;
 /// An IPv6 address, or an IPv4 address mapped into IPv6, in network byte order.
 pub type Addr = [u8; 16];
 
+/// Where a socket is bound: every IPv6 address of the dataplane and no IPv4 one (`IPV6_V6ONLY`,
+/// RFC 3493 section 5.3). The address is reserved and never names a group (RFC 4291 section
+/// 2.7.1).
+pub const EVERY_V6: Addr = [0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
 /// The dataplane's name of a flow: flow group, slot and generation. 0 is never a handle.
 ///
 /// To an application only the flow group has a meaning: see [`group_of`].
@@ -71,7 +76,8 @@ pub mod call_op {
     pub const NOP: u32 = 0;
     /// args: address high, address low, port, backlog (0: default), cookie, and 1 for places that
     /// are held. Returns a listener id. The unspecified address 0.0.0.0 stands for every IPv4
-    /// address of the dataplane, `::` for every address of both families. A connection that knocks
+    /// address of the dataplane, `::` for every address of both families, and
+    /// [`crate::EVERY_V6`] for every IPv6 address. A connection that knocks
     /// has a place in the backlog until it is accepted or rejected, or ends; a place that is held
     /// is free when `BACKLOG` says so.
     pub const LISTEN: u32 = 1;

@@ -35,7 +35,7 @@ pub struct UdpSocket {
     /// Its name.
     pub id: UdpSocketId,
     /// The address that it is bound to. 0.0.0.0: all IPv4 addresses of the dataplane; `::`: all of
-    /// both families.
+    /// both families; [`IpAddr::EVERY_V6`]: all of IPv6.
     pub addr: IpAddr,
     /// The port that it is bound to.
     pub port: u16,
@@ -219,10 +219,11 @@ impl UdpTable {
     /// Whether a socket has this address and port. Nobody has "every address" of one family while
     /// another has that of both.
     fn is_taken(&self, addr: IpAddr, port: u16) -> bool {
-        let has = |addr: IpAddr| self.place(addr, port).is_ok();
-        match addr.is_unspecified() {
-            true => has(IpAddr::UNSPECIFIED) || has(IpAddr::UNSPECIFIED_V6),
-            false => has(addr),
+        let first = self.place(IpAddr::UNSPECIFIED_V6, port).unwrap_or_else(|at| at);
+        let same_port = self.order[first..].iter().take_while(|(of, _, _)| *of == port);
+        match addr.is_wildcard() {
+            true => same_port.into_iter().any(|(_, other, _)| other.excludes(addr)),
+            false => self.place(addr, port).is_ok(),
         }
     }
 
@@ -271,9 +272,14 @@ mod tests {
         assert_eq!([cookie(A, 53), cookie(v6, 53)], [Some(4), Some(7)]);
         assert_eq!([cookie(A, 54), cookie(v6, 54)], [Some(6), Some(6)]);
         assert_eq!(cookie(ANY_V6, 53), None);
-        for (addr, port) in [(ANY_V6, 53), (ANY, 54)] {
+        for (addr, port) in [(ANY_V6, 53), (ANY, 54), (IpAddr::EVERY_V6, 54)] {
             assert_eq!(table.bind(addr, port, 0), Err(BindError::InUse));
         }
+        let other = IpAddr([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        table.bind(IpAddr::EVERY_V6, 53, 8).expect("not IPv4's");
+        let cookie = |addr| table.lookup(addr, 53).map(|socket| socket.cookie);
+        assert_eq!([cookie(A), cookie(v6), cookie(other)], [Some(4), Some(7), Some(8)]);
+        assert_eq!(table.bind(ANY_V6, 53, 0), Err(BindError::InUse));
     }
 
     #[test]

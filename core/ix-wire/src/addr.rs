@@ -26,6 +26,9 @@ impl IpAddr {
     pub const UNSPECIFIED: Self = Self::v4([0; 4]);
     /// The IPv6 address `::`.
     pub const UNSPECIFIED_V6: Self = Self([0; 16]);
+    /// Stands for every IPv6 address of the dataplane and for no IPv4 one, where `::` stands for
+    /// both, as in the contract. It is reserved and never names a group (RFC 4291 section 2.7.1).
+    pub const EVERY_V6: Self = Self([0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     /// The IPv4 limited broadcast address 255.255.255.255.
     pub const BROADCAST: Self = Self::v4([255; 4]);
 
@@ -55,12 +58,27 @@ impl IpAddr {
         self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
     }
 
-    /// The unspecified addresses that stand for this one among others: of IPv6 `::`, of IPv4 first
-    /// its own, then `::`, which stands for both families (RFC 3493 section 5.3).
+    /// The wildcards that stand for this address among others: first that of its own family, then
+    /// `::`, which stands for both families (RFC 3493 section 5.3).
     #[inline]
-    pub fn wildcards(self) -> &'static [Self] {
-        const ALL: [IpAddr; 2] = [IpAddr::UNSPECIFIED, IpAddr::UNSPECIFIED_V6];
-        if self.is_v6() { &ALL[1..] } else { &ALL }
+    pub fn wildcards(self) -> &'static [Self; 2] {
+        const V4: [IpAddr; 2] = [IpAddr::UNSPECIFIED, IpAddr::UNSPECIFIED_V6];
+        const V6: [IpAddr; 2] = [IpAddr::EVERY_V6, IpAddr::UNSPECIFIED_V6];
+        if self.is_v6() { &V6 } else { &V4 }
+    }
+
+    /// True for what stands for many addresses of the dataplane.
+    pub fn is_wildcard(self) -> bool {
+        self.is_unspecified() || self == Self::EVERY_V6
+    }
+
+    /// Whether two sockets of one port and one process cannot have these addresses: the same, or
+    /// two wildcards that stand for a common address.
+    pub fn excludes(self, other: Self) -> bool {
+        let apart = self.is_v6() != other.is_v6()
+            && self != Self::UNSPECIFIED_V6
+            && other != Self::UNSPECIFIED_V6;
+        self == other || self.is_wildcard() && other.is_wildcard() && !apart
     }
 
     /// True for 0.0.0.0 and `::`, which stand for every address of the dataplane.

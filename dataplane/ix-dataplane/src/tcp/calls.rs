@@ -211,7 +211,7 @@ impl Tcp {
     ) -> Answer {
         let (addr, port) = (IpAddr(at.addr), at.port);
         let config = &cx.io.cx.shared.config;
-        if !addr.is_unspecified() && !config.is_local(addr) {
+        if !addr.is_wildcard() && !config.is_local(addr) {
             return Err(CallError::NotLocal);
         }
         if port == 0 {

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 
 /// One listener.
 pub struct Listening {
-    /// Local address. 0.0.0.0: all own addresses of IPv4; `::`: all of both families.
+    /// Local address. 0.0.0.0: all own addresses of IPv4; `::`: all of both families;
+    /// [`IpAddr::EVERY_V6`]: all of IPv6.
     pub addr: IpAddr,
     /// Local port.
     pub port: u16,
@@ -85,10 +86,7 @@ impl Listeners {
     pub fn add(&mut self, listening: Listening) -> Result<u64, ListenError> {
         let port = listening.port;
         let (addr, owner) = (listening.addr, listening.owner);
-        let overlaps = |other: &Listening| {
-            other.addr == addr || other.addr.is_unspecified() && addr.is_unspecified()
-        };
-        let is_same = |other: &Listening| other.owner == owner && overlaps(other);
+        let is_same = |other: &Listening| other.owner == owner && other.addr.excludes(addr);
         let taken = |slot: &u16| self.get_slot(*slot).is_some_and(is_same);
         if self.by_port.get(&port).is_some_and(|slots| slots.iter().any(taken)) {
             return Err(ListenError::InUse);
@@ -406,8 +404,14 @@ mod tests {
         assert_eq!(all.find(v6(2), 80), None);
         assert_eq!(all.find(v6(2), 81), all.slot_of(both));
         assert_eq!(all.find(IpAddr::v4([10, 0, 0, 1]), 81), all.slot_of(both));
-        for taken in [on_v6(IpAddr::UNSPECIFIED_V6, 80), on([0; 4], 81)] {
+        let only_v6 = |port| on_v6(IpAddr::EVERY_V6, port);
+        for taken in [on_v6(IpAddr::UNSPECIFIED_V6, 80), on([0; 4], 81), only_v6(81)] {
             assert_eq!(all.add(taken), Err(ListenError::InUse));
         }
+        // Both families at one port, each with a listener of its own.
+        let other = all.add(only_v6(80)).expect("not IPv4's");
+        assert_eq!(all.find(v6(2), 80), all.slot_of(other));
+        assert_ne!(all.find(IpAddr::v4([10, 0, 0, 1]), 80), all.slot_of(other));
+        assert_eq!(all.add(on_v6(IpAddr::UNSPECIFIED_V6, 80)), Err(ListenError::InUse));
     }
 }

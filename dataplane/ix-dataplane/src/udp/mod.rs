@@ -115,7 +115,7 @@ pub(crate) fn bind(
     (at, cookie): (Endpoint, Cookie),
 ) -> Answer {
     let (addr, port) = (IpAddr(at.addr), at.port);
-    if !addr.is_unspecified() && !cx.shared.config.is_local(addr) {
+    if !addr.is_wildcard() && !cx.shared.config.is_local(addr) {
         return Err(CallError::NotLocal);
     }
     let bound = if port == 0 {
@@ -174,7 +174,7 @@ pub(crate) fn sendv(
     if !reaches {
         return Err(CallError::Invalid);
     }
-    let local = if socket.addr.is_unspecified() { local } else { socket.addr };
+    let local = if socket.addr.is_wildcard() { local } else { socket.addr };
     let tuple = FlowTuple { local, remote, local_port: socket.port, remote_port };
     let sent = send_datagram(io, &socket, &tuple, sg)?;
     io.cx.attached.push(io.cx.caller, Event::UdpSent { cookie });
