@@ -325,6 +325,9 @@ extern "C" {
 /* The dataplane has ended, and with it every flow, listener, socket and timer. Transmit memory
  * stays. IX_GATE_RENEW gets another dataplane. */
 #define IX_ERROR_LOST 16
+/* It is not known yet whether Linux has the port, with which the address is shared: make the
+ * call again in a later cycle. */
+#define IX_ERROR_AGAIN 17
 
 /* Values of code of IX_EVENT_MIGRATED: which end of the migration this is. */
 /* On the old thread: no event of the group's flows comes after this one. Calls on their

@@ -56,6 +56,7 @@ fn text(answer: i64) -> &'static CStr {
         error::MOVED => c"the flow group belongs to another elastic thread",
         error::FILTERED => c"the vNIC's rules forbid sending this",
         error::LOST => c"the dataplane has ended, and all connections with it",
+        error::AGAIN => c"not known yet; make the call again in a later cycle",
         _ if answer >= 0 => c"no error",
         _ => c"an unknown error code",
     }
@@ -67,7 +68,7 @@ mod tests {
 
     #[test]
     fn codes_and_texts_are_those_of_the_contract() {
-        for number in 1..=16 {
+        for number in 1..=17 {
             assert_eq!(code(Error::from_code(number)), -number);
             assert_ne!(text(-number), c"an unknown error code");
         }

@@ -254,6 +254,8 @@ impl Core {
                             }
                         }
                     }
+                    // Linux is asked for the port.
+                    Err(Error::Again) => self.connect_again(id),
                     Err(Error::Invalid | Error::NoResource) if self.connect_elsewhere(id) => {}
                     // All local ports are in use.
                     Err(Error::NoResource) => self.died(id, libc::EADDRNOTAVAIL),
@@ -344,8 +346,19 @@ impl Core {
         true
     }
 
+    fn connect_again(&mut self, id: Id) {
+        if let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) {
+            stream.phase = Phase::ToConnect;
+            self.mark_dirty(id);
+        }
+    }
+
     fn listen_answered(&mut self, elastic: usize, id: Id, answer: Result<u64, Error>) {
         let Some(port) = self.ports.get(id) else { return };
+        // Linux is asked for the port.
+        if answer == Err(Error::Again) && !port.members.is_empty() {
+            return self.elastic_threads[elastic].new_ports.push(id);
+        }
         if let Err(error) = answer {
             log::line(&format!("cannot listen at {}: {error}", port.at));
         }
@@ -356,7 +369,11 @@ impl Core {
 
     fn udp_bind_answered(&mut self, elastic: usize, id: Id, answer: Result<u64, Error>) {
         let Some(port) = self.udp_ports.get_mut(id) else { return };
-        if answer == Err(Error::InUse) && port.inherited && !port.members.is_empty() {
+        let is_wanted = !port.members.is_empty();
+        if answer == Err(Error::Again) && is_wanted {
+            return self.elastic_threads[elastic].new_udp_ports.push(id);
+        }
+        if answer == Err(Error::InUse) && port.inherited && is_wanted {
             port.handles.set(elastic, PortHandle::Unasked);
             self.elastic_threads[elastic].taken_udp_ports.push(id);
             return;

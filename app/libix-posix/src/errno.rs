@@ -17,6 +17,7 @@ pub fn of_error(error: Error) -> i32 {
         Error::Reset | Error::Lost => libc::ECONNRESET,
         Error::State => libc::EPIPE,
         Error::TooLong => libc::EMSGSIZE,
+        Error::Again => libc::EAGAIN,
         _ => libc::EIO,
     }
 }

@@ -38,11 +38,13 @@ pub enum CallError {
     Filtered = error::FILTERED as u8,
     /// The dataplane has ended, and all connections with it.
     Lost = error::LOST as u8,
+    /// It is not known yet whether Linux has the port: make the call again in a later cycle.
+    Again = error::AGAIN as u8,
 }
 
 impl CallError {
     /// Every error, in the order of the codes.
-    pub const ALL: [CallError; 16] = [
+    pub const ALL: [CallError; 17] = [
         CallError::NoSys,
         CallError::Invalid,
         CallError::BadHandle,
@@ -59,6 +61,7 @@ impl CallError {
         CallError::Moved,
         CallError::Filtered,
         CallError::Lost,
+        CallError::Again,
     ];
 
     /// The positive code of [`error`].
@@ -116,6 +119,7 @@ impl fmt::Display for CallError {
             CallError::Moved => "the flow group belongs to another elastic thread",
             CallError::Filtered => "the vNIC's rules forbid sending this",
             CallError::Lost => "the dataplane has ended, and all connections with it",
+            CallError::Again => "not known yet; make the call again in a later cycle",
         })
     }
 }

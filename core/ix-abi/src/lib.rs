@@ -375,6 +375,9 @@ pub mod error {
     /// The dataplane has ended, and with it every flow, listener, socket and timer. Transmit memory
     /// stays. [`crate::gate_op::RENEW`] gets another dataplane.
     pub const LOST: i64 = 16;
+    /// It is not known yet whether Linux has the port, with which the address is shared: make the
+    /// call again in a later cycle.
+    pub const AGAIN: i64 = 17;
 }
 
 /// Values of [`EventSlot::code`] of [`event_kind::MIGRATED`]: which end of the migration this is.

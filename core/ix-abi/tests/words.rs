@@ -317,7 +317,7 @@ fn events() {
 #[test]
 fn codes() {
     let codes: Vec<i64> = CallError::ALL.iter().map(|error| error.code()).collect();
-    assert_eq!(codes, (1..=16).collect::<Vec<i64>>());
+    assert_eq!(codes, (1..=17).collect::<Vec<i64>>());
     for (code, error) in [
         (1, CallError::NoSys),
         (2, CallError::Invalid),
@@ -335,12 +335,13 @@ fn codes() {
         (14, CallError::Moved),
         (15, CallError::Filtered),
         (16, CallError::Lost),
+        (17, CallError::Again),
     ] {
         assert_eq!((CallError::from_code(code), error.code()), (error, code));
         assert_eq!(CallError::encode(Err(error)), -code);
         assert_eq!(CallError::check(-code), Err(error));
     }
-    for unknown in [0, 17, -1, i64::MAX, i64::MIN] {
+    for unknown in [0, 18, -1, i64::MAX, i64::MIN] {
         assert_eq!(CallError::from_code(unknown), CallError::Invalid);
     }
     assert_eq!(CallError::check(i64::MIN), Err(CallError::Invalid));

@@ -1,10 +1,11 @@
 //! What the broker and the dataplane say to each other. Said when a dataplane starts, when a device
 //! changes and when the control plane wants something, never for a packet.
-use crate::codec::codec_enum;
+use crate::codec::{codec_enum, codec_struct};
 use crate::command::{Order, Outcome};
 use crate::config::Start;
 use crate::crossing::Attach;
 use crate::device::DeviceChange;
+use ix_wire::{IpAddr, MacAddr};
 
 /// What the image says.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +95,16 @@ pub enum FromImage {
         /// Its number.
         number: usize,
     },
+    /// A port of the shared address is wanted. Answered by [`ToImage::Claimed`].
+    Claim(SharedPort),
+    /// A port that was claimed is not needed any more.
+    Release(SharedPort),
+    /// The Ethernet address of a next hop is wanted, or used. Answered by [`ToImage::Neighbour`],
+    /// now and whenever it changes.
+    Resolve {
+        /// The next hop.
+        hop: IpAddr,
+    },
 }
 
 codec_enum!(FromImage {
@@ -110,7 +121,32 @@ codec_enum!(FromImage {
     10 = Joined { number },
     11 = NotJoined { number, why },
     12 = Parted { number },
+    13 = Claim(port),
+    14 = Release(port),
+    15 = Resolve { hop },
 });
+
+/// A port of the address that IX shares with Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SharedPort {
+    /// Of UDP, not of TCP.
+    pub udp: bool,
+    /// Its number.
+    pub number: u16,
+}
+
+codec_struct!(SharedPort { udp, number });
+
+/// Why a port cannot be claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimRefused {
+    /// Linux has it.
+    InUse,
+    /// The program's user may not have it, or the system has refused it otherwise.
+    Denied,
+}
+
+codec_enum!(ClaimRefused { 0 = InUse, 1 = Denied });
 
 /// What the broker says.
 #[derive(Clone, Debug, PartialEq)]
@@ -178,6 +214,20 @@ pub enum ToImage {
         /// The reason.
         why: String,
     },
+    /// A port is IX's from the next packet on, or cannot be.
+    Claimed {
+        /// The port.
+        port: SharedPort,
+        /// Why not.
+        refused: Option<ClaimRefused>,
+    },
+    /// What the Ethernet address of a next hop is.
+    Neighbour {
+        /// The next hop.
+        hop: IpAddr,
+        /// None: Linux has found none.
+        mac: Option<MacAddr>,
+    },
 }
 
 codec_enum!(ToImage {
@@ -191,6 +241,8 @@ codec_enum!(ToImage {
     7 = Attach(attach),
     8 = Join { number, given_bytes },
     9 = NotAttached { asker, why },
+    10 = Claimed { port, refused },
+    11 = Neighbour { hop, mac },
 });
 
 #[cfg(test)]
@@ -210,6 +262,8 @@ mod tests {
             info in any_info(),
             change in any_change(),
         ) {
+            let port = SharedPort { udp: pid % 2 == 0, number: pid as u16 };
+            let hop = ix_wire::IpAddr::v4(pid.to_be_bytes());
             for message in [
                 FromImage::Hello { pid, asker: serial },
                 FromImage::Joined { number: device },
@@ -224,6 +278,9 @@ mod tests {
                 FromImage::Outcome { serial, outcome: Outcome::Refused(text.clone()) },
                 FromImage::Surveyed { serial },
                 FromImage::Survivor { pid },
+                FromImage::Claim(port),
+                FromImage::Release(port),
+                FromImage::Resolve { hop },
             ] {
                 survives(&message);
             }
@@ -240,6 +297,10 @@ mod tests {
                 ToImage::Join { number: device, given_bytes: serial },
                 ToImage::NotAttached { asker: serial, why: text },
                 ToImage::Update { device, serial, change },
+                ToImage::Claimed { port, refused: None },
+                ToImage::Claimed { port, refused: Some(ClaimRefused::InUse) },
+                ToImage::Neighbour { hop, mac: None },
+                ToImage::Neighbour { hop, mac: Some([2, 0, 0, 0, 0, 9]) },
                 ToImage::Order { serial, until_us, order },
                 ToImage::Survey { serial, until_us },
                 ToImage::SurvivorEnded { pid },

@@ -36,7 +36,7 @@ mod sync;
 mod tcp;
 mod vnic;
 
-pub use channel::{FromImage, ToImage};
+pub use channel::{ClaimRefused, FromImage, SharedPort, ToImage};
 pub use codec::{Codec, DecodeError};
 pub use command::{BEGIN_US, Command, Order, Outcome};
 pub use config::{Config, Start};

@@ -6,7 +6,8 @@
 //! applies it between two cycles. While no thread is inside `run_io`, updates wait with the broker.
 use crate::observe::survey::{Survey, Surveys};
 use ix_nic::{DeviceChange, NEVER_RINGS, QueueUpdate};
-use ix_proto::{Order, Outcome};
+use ix_proto::{ClaimRefused, FromImage, Order, Outcome, SharedPort};
+use ix_wire::{IpAddr, MacAddr};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -63,6 +64,20 @@ pub enum FromBroker {
     Update(Update),
     /// The control plane sends an order.
     Order(OrderMessage),
+    /// What came of the claim of a port.
+    Claimed {
+        /// The port.
+        port: SharedPort,
+        /// Why it cannot be had.
+        refused: Option<ClaimRefused>,
+    },
+    /// What Linux knows of a next hop.
+    Neighbour {
+        /// The next hop.
+        hop: IpAddr,
+        /// Its Ethernet address, if it has answered.
+        mac: Option<MacAddr>,
+    },
     /// The control plane wants to know all connections.
     Survey {
         /// The survey's number.
@@ -91,6 +106,10 @@ pub trait UpdateSource: Send {
 
     /// Reports that the survey with this number is complete.
     fn tell_surveyed(&mut self, serial: u64);
+
+    /// Asks for something of an address that is shared with Linux. It may be lost: who asks asks
+    /// again.
+    fn say(&mut self, _message: &FromImage) {}
 }
 
 /// A queue's part of an update, for the elastic thread that owns the queue.
@@ -242,6 +261,13 @@ impl Updates {
         let mut parts = lock(&slot.parts);
         slot.waits.fetch_and(!PARTS, Ordering::Relaxed);
         std::mem::take(&mut parts)
+    }
+
+    /// Asks for something of an address that is shared with Linux.
+    pub(crate) fn say(&self, message: &FromImage) {
+        if let Some(source) = lock(&self.source).as_mut() {
+            source.say(message);
+        }
     }
 
     /// Reports the result of an order.

@@ -120,11 +120,21 @@ impl UpdateSource for ChannelUpdates {
                         return Some(FromBroker::Survey { serial, until_us, memory });
                     }
                 }
+                Ok(ToImage::Claimed { port, refused }) => {
+                    return Some(FromBroker::Claimed { port, refused });
+                }
+                Ok(ToImage::Neighbour { hop, mac }) => {
+                    return Some(FromBroker::Neighbour { hop, mac });
+                }
                 Ok(ToImage::SurvivorEnded { pid }) => crate::survivor::replace(pid),
                 // No other message is sent to a running dataplane.
                 _ => {}
             }
         }
+    }
+
+    fn say(&mut self, message: &FromImage) {
+        ChannelUpdates::say(self, message);
     }
 
     fn tell(&mut self, device: usize, outcome: UpdateOutcome) {

@@ -80,6 +80,9 @@ pub fn equip(
             | FromImage::Joined { .. }
             | FromImage::NotJoined { .. }
             | FromImage::Parted { .. }
+            | FromImage::Claim(_)
+            | FromImage::Release(_)
+            | FromImage::Resolve { .. }
             | FromImage::Survivor { .. } => {}
             FromImage::Hello { .. } => return Err(ServeError::Protocol),
         }

@@ -1,7 +1,7 @@
 //! The cycle: calls out, answers and event conditions in.
 use super::connection::Connection;
 use super::flow::{EMIT_CALLS, Emitted};
-use super::{Engine, FETCH_AHEAD, Pending, User};
+use super::{Engine, FETCH_AHEAD, Listener, Pending, User};
 use crate::error::{Dead, Error};
 use crate::raw::receive::Datagram;
 use crate::raw::{Event, Received, TxArena, Wait, call};
@@ -243,6 +243,13 @@ impl<U: User> Engine<U> {
             }
             Pending::Rename(cookie, old) => self.renamed(cookie, old, answer),
             Pending::Connect(cookie) => self.connect_answered(cookie, answer),
+            // Linux is asked for the port.
+            Pending::Listen(id) if answer == Err(Error::Again) => {
+                if let Some(Listener { at, backlog, .. }) = self.listeners.get(id) {
+                    let again = call::listen(*at, *backlog, id);
+                    self.make(again, Pending::Listen(id));
+                }
+            }
             Pending::Listen(id) => match (self.listeners.get_mut(id), answer) {
                 (Some(listener), answer) => listener.name = Some(answer),
                 // Ended before it had a name.

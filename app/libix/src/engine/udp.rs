@@ -177,6 +177,11 @@ impl<U: User> Engine<U> {
 
     pub(super) fn udp_bind_answered(&mut self, id: u64, answer: Result<u64, Error>) {
         match (self.udp.sockets.get_mut(id), answer) {
+            // Linux is asked for the port.
+            (Some(socket), Err(Error::Again)) => {
+                let again = call::udp_bind(socket.at, id);
+                self.make(again, Pending::UdpBind(id));
+            }
             (Some(socket), answer) => socket.name = Some(answer),
             // Ended before it had a name.
             (None, Ok(name)) => self.push_quietly(call::udp_unbind(name)),

@@ -56,6 +56,9 @@ pub struct Config {
     /// Local ports of outgoing connections, the first and the last: below Linux' own range, which
     /// shares the address on some devices.
     pub local_ports: (u16, u16),
+    /// The addresses are those of Linux, which has all ports but those that the broker has claimed
+    /// for IX, and all neighbours.
+    pub shares_address: bool,
     /// TCP's own.
     pub tcp: ix_tcp::Config,
     /// Packets that wait in a thread's receive queue from which on ECN-capable ones count as
@@ -89,6 +92,7 @@ codec_struct!(Config {
     timers_max,
     backlog,
     local_ports,
+    shares_address,
     tcp,
     mark_queue,
     drop_queue,
@@ -207,6 +211,7 @@ impl Default for Config {
             timers_max: 1 << 16,
             backlog: 4096,
             local_ports: (10_000, 32_767),
+            shares_address: false,
             tcp: ix_tcp::Config::default(),
             mark_queue: 256,
             drop_queue: 0,
@@ -464,6 +469,7 @@ mod tests {
                 timers_max: sizes.4 as usize,
                 backlog: sizes.5 as u32,
                 local_ports: (ports.0.min(ports.1.max(1)), ports.0.max(ports.1)),
+                shares_address: ports.0.is_multiple_of(2),
                 tcp,
                 mark_queue: numbers.3 as usize,
                 drop_queue: numbers.4 as usize,

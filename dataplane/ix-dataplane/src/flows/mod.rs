@@ -144,7 +144,9 @@ impl Flows {
             return None;
         }
         flow.socket.ttl = config.ttl;
+        let port = flow.tcb.tuple().local_port;
         let id = self.groups[group].as_mut()?.insert(flow)?;
+        cx.shared.claims.flow_begins(port);
         self.count += 1;
         let counters = &cx.metrics.counters;
         counters.flows.set(self.count as u64);
@@ -154,8 +156,10 @@ impl Flows {
 
     /// Removes a flow; its handle is stale from now on.
     pub fn remove(&mut self, cx: &Context, id: FlowId) {
-        let group = self.groups[usize::from(id.group)].as_mut();
-        let Some(ending) = group.and_then(|group| group.remove(id)) else { return };
+        let Some(group) = self.groups[usize::from(id.group)].as_mut() else { return };
+        let Some(port) = group.get(id).map(|flow| flow.tcb.tuple().local_port) else { return };
+        let Some(ending) = group.remove(id) else { return };
+        cx.shared.claims.flow_ends(&cx.shared.updates.source, port);
         self.count_ending(cx, ending, -1);
         let counters = &cx.metrics.counters;
         self.count -= 1;

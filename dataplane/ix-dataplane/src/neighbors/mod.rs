@@ -5,6 +5,7 @@ use crate::observe::metrics::LocalDrop;
 use crate::ports::Port;
 use crate::shared::neighbor_table::{Conflict, Heard, Outgoing};
 use ix_mem::{HEADROOM_BYTES, Mbuf};
+use ix_proto::FromImage;
 use ix_tcp::arp::{PendingQueue, Resolution};
 use ix_tcp::nd::NdOut;
 use ix_wire::{ArpPacket, IpAddr, MacAddr, NdPacket, ethernet, nd};
@@ -264,6 +265,9 @@ fn report(conflict: &Conflict) {
 /// Sends requests and announcements by all devices, because any of them may lead to the hosts
 /// concerned.
 fn send_everywhere(cx: &mut Context, ports: &mut [Port], out: Outgoing) {
+    for hop in &out.resolve {
+        cx.shared.updates.say(&FromImage::Resolve { hop: *hop });
+    }
     for port in 0..ports.len() as u8 {
         send_by(cx, ports, port, &out);
     }

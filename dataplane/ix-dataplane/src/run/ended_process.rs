@@ -10,6 +10,7 @@ use crate::flows::flow::{Flow, Holder, TcpSocket};
 use crate::flows::handle::FlowId;
 use crate::run::winding_up::WoundUp;
 use crate::shared::mourning::{Stage, Still};
+use crate::udp;
 use ix_mem::PacketMemory;
 use ix_proto::GroupSet;
 use ix_proto::crossing::AttachmentId;
@@ -52,7 +53,7 @@ impl ElasticThread {
             self.tcp.listeners.begin_to_end(slot);
         }
         self.tcp.end_listeners(&mut self.io, &mut self.flows);
-        self.udp.unbind_where(|socket| socket.owner == number);
+        udp::end_all_of(&mut self.udp, &self.io.cx, number);
         self.packets.end_all_of(number);
         self.clear_app_timers(number);
         self.leave_estate(number);

@@ -32,6 +32,16 @@ impl Io {
                     }
                     continue;
                 }
+                FromBroker::Claimed { port, refused } => {
+                    shared.claims.heard(port, refused);
+                    continue;
+                }
+                FromBroker::Neighbour { hop, mac } => {
+                    shared.neighbors.heard_from_linux(hop, mac, now_us);
+                    let others = (0..shared.threads()).filter(|i| *i != self.cx.index);
+                    others.for_each(|i| self.cx.ring_thread(i));
+                    continue;
+                }
                 FromBroker::Survey { serial, until_us, memory } => {
                     // Without memory no result can be sent; the broker notices that by itself.
                     if let Ok(area) = SurveyArea::map(memory.as_fd()) {

@@ -1,6 +1,8 @@
 //! What the elastic threads of one dataplane share. On the common path they only read it.
 mod app_memory;
 pub mod arena;
+pub mod claims;
+pub mod linux_hops;
 pub mod mourning;
 pub mod neighbor_table;
 pub mod spare;
@@ -10,6 +12,7 @@ pub mod waker;
 use crate::broker::Updates;
 use crate::config::Config;
 use crate::shared::arena::Arena;
+use crate::shared::claims::Claims;
 use crate::shared::mourning::Mourning;
 use crate::shared::neighbor_table::NeighborTable;
 use crate::shared::spare::Spare;
@@ -39,6 +42,8 @@ pub struct Shared {
     pub flow_hash: FlowHash,
     /// The ARP table: the one exception to sharing nothing.
     pub neighbors: NeighborTable,
+    /// Ports of an address that is shared with Linux.
+    pub(crate) claims: Claims,
     /// Which elastic thread owns each flow group.
     owners: [AtomicU16; FLOW_GROUPS],
     /// Transmit memory that the processes of the program have not allocated, for each of them.
@@ -76,6 +81,7 @@ impl Shared {
         Shared {
             flow_hash: FlowHash::new(config.flow_hash_key),
             neighbors: NeighborTable::new(&config, macs, now_us),
+            claims: Claims::new(&config),
             owners: std::array::from_fn(|group| AtomicU16::new(group as u16 % threads)),
             mourning: Mourning::new(wakers.len()),
             spare: Spare::new(wakers.len(), config.rx_frames),

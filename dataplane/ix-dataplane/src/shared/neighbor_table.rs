@@ -2,6 +2,7 @@
 //! Neighbour Discovery. Each thread keeps a copy of the entries that it uses
 //! ([`crate::neighbors`]).
 use crate::config::{AddressCheck, Config};
+use crate::shared::linux_hops::LinuxHops;
 use ix_tcp::arp::{
     AddressGuard, ArpCache, ArpChange, ArpLimits, ArpOutput, GuardEvent, GuardMode, Resolution,
 };
@@ -19,6 +20,8 @@ const RECLAIM_US: u64 = 10_000_000;
 pub(crate) struct Outgoing {
     pub arp: Vec<ArpPacket>,
     pub nd: Vec<NdOut>,
+    /// Next hops that Linux is asked for, where it has all neighbours.
+    pub resolve: Vec<IpAddr>,
 }
 
 impl ArpOutput for Outgoing {
@@ -64,12 +67,15 @@ struct Table {
     checks: Vec<DuplicateCheck>,
     mode: GuardMode,
     mac: MacAddr,
+    /// Linux resolves, where the address is its own; nothing is sent here.
+    of_linux: Option<LinuxHops>,
 }
 
 impl Table {
     /// Changes whenever a mapping of either family has changed or is gone.
     fn version(&self) -> u64 {
-        self.cache.version() + self.nd.version()
+        let of_linux = self.of_linux.as_ref().map_or(0, LinuxHops::version);
+        self.cache.version() + self.nd.version() + of_linux
     }
 }
 
@@ -104,7 +110,8 @@ impl NeighborTable {
         let checks: Vec<DuplicateCheck> = own_v6.map(check).collect();
         let usable = checks.iter().filter(|check| check.is_usable());
         usable.for_each(|check| nd.add_address(check.address()));
-        let table = Table { cache, guards, nd, checks, mode, mac };
+        let of_linux = config.shares_address.then(|| LinuxHops::new(&config.arp));
+        let table = Table { cache, guards, nd, checks, mode, mac, of_linux };
         let version = AtomicU64::new(table.version());
         NeighborTable { table: Mutex::new(table), version, due_us: AtomicU64::new(now_us) }
     }
@@ -114,8 +121,9 @@ impl NeighborTable {
     pub(crate) fn links_changed(&self, macs: &[MacAddr], now_us: u64) {
         let Some(&mac) = macs.first() else { return };
         let mut table = self.lock();
-        let Table { cache, guards, nd, checks, mode, mac: old } = &mut *table;
+        let Table { cache, guards, nd, checks, mode, mac: old, of_linux } = &mut *table;
         *old = mac;
+        of_linux.iter_mut().for_each(LinuxHops::clear);
         cache.links_changed(macs);
         nd.links_changed(macs);
         // RFC 4862 section 5.4: also when a link is there again.
@@ -149,12 +157,23 @@ impl NeighborTable {
     /// Looks up a next hop; packets to send for this are appended to `out`.
     pub(crate) fn lookup(&self, hop: IpAddr, now_us: u64, out: &mut Outgoing) -> Resolution {
         let mut table = self.lock();
-        let resolution = match hop.is_v6() {
-            true => table.nd.lookup(hop, now_us, out),
-            false => table.cache.lookup(hop, now_us, out),
+        let Table { cache, nd, of_linux, .. } = &mut *table;
+        let resolution = match of_linux {
+            Some(hops) => hops.lookup(hop, now_us, &mut out.resolve),
+            None if hop.is_v6() => nd.lookup(hop, now_us, out),
+            None => cache.lookup(hop, now_us, out),
         };
         self.publish(&table);
         resolution
+    }
+
+    /// Linux has found a next hop, or has not.
+    pub(crate) fn heard_from_linux(&self, hop: IpAddr, mac: Option<MacAddr>, now_us: u64) {
+        let mut table = self.lock();
+        if let Some(hops) = &mut table.of_linux {
+            hops.heard(hop, mac, now_us);
+        }
+        self.publish(&table);
     }
 
     /// Processes a received ARP packet.

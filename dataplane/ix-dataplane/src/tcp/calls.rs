@@ -12,6 +12,7 @@ use crate::io::Io;
 use ix_abi::{
     CallError, Congestion, Cookie, Endpoint, FlowInfo, FlowOption, SG_MAX, SgArray, flow_info_flag,
 };
+use ix_proto::SharedPort;
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::CongestionControl as Kind;
 use ix_tcp::{Listener, Tcb, TcbInfo};
@@ -222,12 +223,18 @@ impl Tcp {
             n => n.min(BACKLOG_MAX),
         };
         let backlog = Listener::new(backlog, backlog);
-        let owner = cx.io.cx.caller;
+        let Context { shared, caller: owner, now_us, .. } = &cx.io.cx;
+        let owner = *owner;
         let listening =
             Listening { addr, port, owner, cookie, backlog, holds, cookies_until_us: 0 };
-        self.listeners.add(listening).map_err(|e| match e {
-            ListenError::InUse => CallError::InUse,
-            ListenError::TooMany => CallError::NoResource,
+        let claimed = SharedPort { udp: false, number: port };
+        shared.claims.enter(&shared.updates.source, claimed, *now_us)?;
+        self.listeners.add(listening).map_err(|e| {
+            shared.claims.leave(&shared.updates.source, claimed);
+            match e {
+                ListenError::InUse => CallError::InUse,
+                ListenError::TooMany => CallError::NoResource,
+            }
         })
     }
 
@@ -288,7 +295,13 @@ impl Tcp {
                 }
             }
         }
-        ending.into_iter().for_each(|slot| self.listeners.remove(slot));
+        for slot in ending {
+            if let Some(ended) = self.listeners.get_slot(slot) {
+                let claimed = SharedPort { udp: false, number: ended.port };
+                self.listeners.remove(slot);
+                io.cx.shared.claims.leave(&io.cx.shared.updates.source, claimed);
+            }
+        }
     }
 
     pub fn connect(
@@ -300,7 +313,7 @@ impl Tcp {
         congestion: Option<Congestion>,
         local_port: u16,
     ) -> Answer {
-        self.open(cx, home, cookie, to, congestion, (None, local_port))
+        self.open_at(cx, home, cookie, to, congestion, (None, local_port))
     }
 
     /// RFC 9293 section 3.9.1.1: an application may choose the local address (MUST-43).
@@ -314,7 +327,29 @@ impl Tcp {
         from: Endpoint,
     ) -> Answer {
         let local = Some(IpAddr(from.addr)).filter(|addr| !addr.is_unspecified());
-        self.open(cx, home, cookie, to, congestion, (local, from.port))
+        self.open_at(cx, home, cookie, to, congestion, (local, from.port))
+    }
+
+    /// Opens a connection; a port that the application names is claimed while it has flows.
+    fn open_at(
+        &mut self,
+        cx: &mut TcpContext<'_>,
+        home: impl Fn(usize) -> bool,
+        cookie: Cookie,
+        to: Endpoint,
+        algorithm: Option<Congestion>,
+        (named, local_port): (Option<IpAddr>, u16),
+    ) -> Answer {
+        let claimed = SharedPort { udp: false, number: local_port };
+        let Context { shared, now_us, .. } = &cx.io.cx;
+        if local_port == 0 {
+            return self.open(cx, home, cookie, to, algorithm, (named, local_port));
+        }
+        shared.claims.enter(&shared.updates.source, claimed, *now_us)?;
+        let opened = self.open(cx, home, cookie, to, algorithm, (named, local_port));
+        let shared = &cx.io.cx.shared;
+        shared.claims.leave(&shared.updates.source, claimed);
+        opened
     }
 
     fn open(

@@ -14,6 +14,8 @@ use ix_abi::{
     CallError, Cookie, Endpoint, Event, FlowOption, IcmpMessage, RxData, SG_MAX, SgArray,
 };
 use ix_mem::{HEADROOM_BYTES, Mbuf};
+use ix_proto::SharedPort;
+use ix_proto::crossing::AttachmentId;
 use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
 use ix_tcp::ports::Looks;
@@ -118,13 +120,17 @@ pub(crate) fn bind(
     if !addr.is_wildcard() && !cx.shared.config.is_local(addr) {
         return Err(CallError::NotLocal);
     }
+    let claims = &cx.shared.claims;
     let bound = if port == 0 {
-        let found = sockets.bind_ephemeral(addr, cookie, random, looks, |port| !is_taken(port));
+        let is_free = |port| !is_taken(port) && claims.may_choose(port);
+        let found = sockets.bind_ephemeral(addr, cookie, random, looks, is_free);
         found.map(|(id, _)| id)
     } else if is_taken(port) {
         return Err(CallError::InUse);
     } else {
-        sockets.bind(addr, port, cookie)
+        let (source, claimed) = (&cx.shared.updates.source, SharedPort { udp: true, number: port });
+        claims.enter(source, claimed, cx.now_us)?;
+        sockets.bind(addr, port, cookie).inspect_err(|_| claims.leave(source, claimed))
     };
     if let Some(socket) = bound.ok().and_then(|id| sockets.get_mut(id)) {
         socket.owner = cx.caller;
@@ -138,7 +144,26 @@ pub(crate) fn bind(
 /// Ends a socket.
 pub(crate) fn unbind(sockets: &mut UdpTable, cx: &Context, socket: u32) -> Answer {
     let id = own(sockets, cx, socket)?;
-    sockets.unbind(id).map(|_| 0).ok_or(CallError::BadHandle)
+    end(sockets, cx, id).map(|()| 0).ok_or(CallError::BadHandle)
+}
+
+/// Ends a socket, whoever has it; its port may be Linux's again.
+pub(crate) fn end(sockets: &mut UdpTable, cx: &Context, id: UdpSocketId) -> Option<()> {
+    let ended = sockets.unbind(id)?;
+    let claimed = SharedPort { udp: true, number: ended.port };
+    cx.shared.claims.leave(&cx.shared.updates.source, claimed);
+    Some(())
+}
+
+/// Ends all sockets of a process; their ports may be Linux's again.
+pub(crate) fn end_all_of(sockets: &mut UdpTable, cx: &Context, owner: AttachmentId) {
+    let of_it = |socket: &UdpSocket| socket.owner == owner;
+    let ports: Vec<u16> = sockets.iter().filter(|s| of_it(s)).map(|s| s.port).collect();
+    sockets.unbind_where(of_it);
+    for number in ports {
+        let claimed = SharedPort { udp: true, number };
+        cx.shared.claims.leave(&cx.shared.updates.source, claimed);
+    }
 }
 
 /// The caller's socket of this number.

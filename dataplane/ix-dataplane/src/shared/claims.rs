@@ -1,0 +1,246 @@
+//! Ports of an address that is Linux's as well: the broker claims each that the application uses,
+//! and Linux gets it back when no flow of it is left, TIME-WAIT included. Otherwise Linux would
+//! answer late segments of closed flows with a RST.
+//!
+//! Looked at when a listener, a UDP socket or a connection from a named port is opened, and when
+//! the last flow of a port ends; never for a packet.
+use crate::broker::UpdateSource;
+use crate::config::Config;
+use ix_abi::CallError;
+use ix_proto::{ClaimRefused, FromImage, SharedPort};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A claim that was not answered for so long is made again, µs: the channel may have been full.
+const AGAIN_US: u64 = 500_000;
+
+/// The claims of a dataplane.
+pub struct Claims {
+    /// Reserved for outgoing connections for as long as the dataplane runs; none: the addresses are
+    /// IX's own, and so are all ports.
+    block: Option<(u16, u16)>,
+    ports: Mutex<Ports>,
+    /// Flows of each local port of TCP.
+    flows: Box<[AtomicU32]>,
+}
+
+struct Claim {
+    state: State,
+    /// Listeners or sockets.
+    users: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Asked for, at this time.
+    Asked(u64),
+    Held,
+    Refused(ClaimRefused),
+}
+
+/// Where the broker hears of it.
+pub(crate) type Source = Mutex<Option<Box<dyn UpdateSource>>>;
+type SourceGuard<'a> = MutexGuard<'a, Option<Box<dyn UpdateSource>>>;
+type Ports = BTreeMap<SharedPort, Claim>;
+type PortsGuard<'a> = MutexGuard<'a, Ports>;
+
+impl Claims {
+    /// Nothing is claimed.
+    pub(crate) fn new(config: &Config) -> Claims {
+        let count = if config.shares_address { 1 << 16 } else { 0 };
+        Claims {
+            block: config.shares_address.then_some(config.local_ports),
+            ports: Mutex::default(),
+            flows: (0..count).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    /// Whether a port needs no claim.
+    fn is_free_of_claims(&self, port: u16) -> bool {
+        self.block.is_none_or(|(first, last)| (first..=last).contains(&port))
+    }
+
+    /// A port that a socket without one may get.
+    pub(crate) fn may_choose(&self, port: u16) -> bool {
+        self.block.is_none() || self.is_free_of_claims(port)
+    }
+
+    /// A user of a port comes. [`CallError::Again`]: the broker has been asked.
+    pub(crate) fn enter(
+        &self,
+        source: &Source,
+        port: SharedPort,
+        now_us: u64,
+    ) -> Result<(), CallError> {
+        if self.is_free_of_claims(port.number) {
+            return Ok(());
+        }
+        let (mut source, mut ports) = self.lock(source);
+        match ports.get_mut(&port) {
+            Some(Claim { state: State::Held, users }) => {
+                *users += 1;
+                return Ok(());
+            }
+            Some(Claim { state: State::Asked(at_us), .. }) if now_us < *at_us + AGAIN_US => {}
+            Some(Claim { state: State::Refused(why), .. }) => {
+                let why = *why;
+                ports.remove(&port);
+                return Err(match why {
+                    ClaimRefused::InUse => CallError::InUse,
+                    ClaimRefused::Denied => CallError::NotLocal,
+                });
+            }
+            Some(Claim { state: State::Asked(_), .. }) | None => {
+                ports.insert(port, Claim { state: State::Asked(now_us), users: 0 });
+                say(&mut source, &FromImage::Claim(port));
+            }
+        }
+        Err(CallError::Again)
+    }
+
+    /// A user of a port is gone. Linux has the port again if there is no flow of it.
+    pub(crate) fn leave(&self, source: &Source, port: SharedPort) {
+        if self.is_free_of_claims(port.number) {
+            return;
+        }
+        let (mut source, mut ports) = self.lock(source);
+        if let Some(claim) = ports.get_mut(&port) {
+            claim.users = claim.users.saturating_sub(1);
+        }
+        self.release_unused(&mut source, &mut ports, port);
+    }
+
+    /// The broker's answer.
+    pub(crate) fn heard(&self, port: SharedPort, refused: Option<ClaimRefused>) {
+        let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(claim) = ports.get_mut(&port)
+            && matches!(claim.state, State::Asked(_))
+        {
+            claim.state = refused.map_or(State::Held, State::Refused);
+        }
+    }
+
+    /// A flow of a local port of TCP begins.
+    #[inline]
+    pub(crate) fn flow_begins(&self, port: u16) {
+        if let Some(count) = self.flows.get(usize::from(port)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A flow of a local port of TCP is gone.
+    #[inline]
+    pub(crate) fn flow_ends(&self, source: &Source, port: u16) {
+        let Some(count) = self.flows.get(usize::from(port)) else { return };
+        if count.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.last_flow_ended(source, port);
+        }
+    }
+
+    #[cold]
+    fn last_flow_ended(&self, source: &Source, number: u16) {
+        if !self.is_free_of_claims(number) {
+            let (mut source, mut ports) = self.lock(source);
+            self.release_unused(&mut source, &mut ports, SharedPort { udp: false, number });
+        }
+    }
+
+    fn release_unused(
+        &self,
+        source: &mut Option<Box<dyn UpdateSource>>,
+        ports: &mut Ports,
+        port: SharedPort,
+    ) {
+        let flows = self.flows.get(usize::from(port.number));
+        let flows = flows.map_or(0, |count| count.load(Ordering::Relaxed));
+        let is_over = |claim: &Claim| claim.users == 0 && claim.state == State::Held;
+        if (port.udp || flows == 0) && ports.get(&port).is_some_and(is_over) {
+            ports.remove(&port);
+            say(source, &FromImage::Release(port));
+        }
+    }
+
+    /// Both locks, always in this order: so claims and releases reach the broker in the order in
+    /// which they were decided, and its answers, which are read under the first lock, find no
+    /// thread that waits for that one.
+    fn lock<'a>(&'a self, source: &'a Source) -> (SourceGuard<'a>, PortsGuard<'a>) {
+        let source = source.lock().unwrap_or_else(PoisonError::into_inner);
+        (source, self.ports.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn say(source: &mut Option<Box<dyn UpdateSource>>, message: &FromImage) {
+    if let Some(source) = source {
+        source.say(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::{FromBroker, UpdateOutcome};
+    use ix_proto::Outcome;
+    use std::os::fd::RawFd;
+    use std::sync::Arc;
+
+    struct Broker(Arc<Mutex<Vec<FromImage>>>);
+
+    impl UpdateSource for Broker {
+        fn fd(&self) -> RawFd {
+            -1
+        }
+        fn next(&mut self) -> Option<FromBroker> {
+            None
+        }
+        fn tell(&mut self, _: usize, _: UpdateOutcome) {}
+        fn tell_outcome(&mut self, _: u64, _: &Outcome) {}
+        fn tell_surveyed(&mut self, _: u64) {}
+        fn say(&mut self, message: &FromImage) {
+            self.0.lock().unwrap().push(message.clone());
+        }
+    }
+
+    const WEB: SharedPort = SharedPort { udp: false, number: 80 };
+
+    #[test]
+    fn a_port_is_claimed_once_and_released_after_its_last_flow() {
+        let said: Arc<Mutex<Vec<FromImage>>> = Arc::default();
+        let source: Source = Mutex::new(Some(Box::new(Broker(said.clone()))));
+        let config =
+            Config { shares_address: true, local_ports: (40_000, 40_063), ..Config::default() };
+        let claims = Claims::new(&config);
+        let heard = || std::mem::take(&mut *said.lock().unwrap());
+        // Two threads listen.
+        assert_eq!(claims.enter(&source, WEB, 0), Err(CallError::Again));
+        assert_eq!(claims.enter(&source, WEB, 1), Err(CallError::Again));
+        assert_eq!(heard(), [FromImage::Claim(WEB)]);
+        assert_eq!(claims.enter(&source, WEB, AGAIN_US), Err(CallError::Again));
+        assert_eq!(heard(), [FromImage::Claim(WEB)], "it may have been lost");
+        claims.heard(WEB, None);
+        assert_eq!(claims.enter(&source, WEB, 2), Ok(()));
+        assert_eq!(claims.enter(&source, WEB, 2), Ok(()));
+        claims.flow_begins(80);
+        claims.leave(&source, WEB);
+        claims.leave(&source, WEB);
+        assert_eq!(heard(), [], "a connection lives on");
+        claims.flow_ends(&source, 80);
+        assert_eq!(heard(), [FromImage::Release(WEB)]);
+        // Linux has it now.
+        assert_eq!(claims.enter(&source, WEB, 3), Err(CallError::Again));
+        claims.heard(WEB, Some(ClaimRefused::InUse));
+        assert_eq!(claims.enter(&source, WEB, 4), Err(CallError::InUse));
+        assert_eq!(claims.enter(&source, WEB, 5), Err(CallError::Again), "asked anew");
+        // The block is IX's from the start.
+        let outgoing = SharedPort { udp: false, number: 40_001 };
+        assert_eq!(claims.enter(&source, outgoing, 6), Ok(()));
+        assert!(claims.may_choose(40_063) && !claims.may_choose(40_064));
+    }
+
+    #[test]
+    fn ports_of_own_addresses_need_no_claims() {
+        let claims = Claims::new(&Config::default());
+        assert_eq!(claims.enter(&Mutex::new(None), WEB, 0), Ok(()));
+        assert!(claims.may_choose(9));
+    }
+}
