@@ -46,6 +46,16 @@ pub unsafe fn bind(fd: RawFd, address: *const sockaddr, len: socklen_t) -> c_int
     -1
 }
 
+/// Has the broker keep what comes in by IX's interface from a socket of Linux beside IX's. It
+/// cannot where the program has no broker to ask: then a peer that is too early hears Linux.
+pub fn keep_from_network(fd: RawFd) {
+    let broker = BROKER.load(Ordering::Relaxed);
+    if broker >= 0 {
+        // SAFETY: no address.
+        unsafe { ask(broker, fd, core::ptr::null(), 0) };
+    }
+}
+
 /// Has the broker bind a socket; returns an errno, or 0. By system calls, because the C library's
 /// names are this library's.
 ///

@@ -183,7 +183,7 @@ impl Core {
 
     /// A free port for a socket whose program names none.
     pub fn free_port(&self, id: Id, ip: IpAddr, stream: bool) -> Result<u16, i32> {
-        let (first, last) = self.ephemeral;
+        let (first, last) = self.outgoing.unwrap_or(self.ephemeral);
         let span = u32::from(last - first) + 1;
         let mut random = 0u16;
         // SAFETY: two bytes of ours.

@@ -61,9 +61,12 @@ extern "C" fn begin() {
     holders::begin_run();
     reserve(reserved);
     let mut core = lock();
-    core.routes = routes.with_linux(linux_networks());
-    let part = |nth| text.splitn(8, ';').nth(nth).unwrap_or_default();
-    core.interfaces = Interfaces::parse(part(0), part(7));
+    let part = |nth| text.splitn(9, ';').nth(nth).unwrap_or_default();
+    core.outgoing = part(7)
+        .split_once('-')
+        .and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+    core.routes = routes.with_linux(linux_networks()).sharing(core.outgoing.is_some());
+    core.interfaces = Interfaces::parse(part(0), part(8));
     core.congestion = Congestion::named(part(4).as_bytes()).unwrap_or(core.congestion);
     core.ephemeral = ops::ephemeral_ports();
     let locks_memory = part(6) == "1";

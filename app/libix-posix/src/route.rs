@@ -2,6 +2,7 @@
 //!
 //! * **bind**: an address of the dataplane is IX's. The wildcard address is both IX's and, for
 //!   interfaces that are not IX's such as loopback, Linux's. Any other address is Linux's.
+//!   An address that is Linux's as well is both's.
 //! * **connect, sendto**: loopback is Linux's; a network of the dataplane is IX's; a network of one
 //!   of Linux's interfaces is Linux's; any other address is IX's if the dataplane has a gateway.
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,8 +11,9 @@ use std::net::{IpAddr, Ipv4Addr};
 /// with prefix lengths; the gateways or nothing. More parts follow for [`crate::process`], each
 /// after a `;`: the number of the library's descriptor, the first number of the dataplane's
 /// descriptors, the configured congestion control, the number of the descriptor for
-/// [`crate::low_ports`] or nothing, and for each address the Linux interface of its device, or
-/// nothing.
+/// [`crate::low_ports`] or nothing, whether packet memory is locked, the ports of outgoing
+/// connections where the addresses are Linux's as well or nothing, and for each address the Linux
+/// interface of its device, or nothing.
 pub const ENV: &str = "IX_POSIX";
 
 /// Whose a socket is.
@@ -53,6 +55,8 @@ pub struct Routes {
     ours: Vec<Network>,
     gateways: Vec<Ipv4Addr>,
     linux: Vec<Network>,
+    /// The addresses are Linux's as well: which packets are IX's is a matter of ports.
+    shared: bool,
 }
 
 impl Routes {
@@ -69,12 +73,22 @@ impl Routes {
         let gateways =
             gateways.unwrap_or_default().split(',').filter(|text| !text.is_empty()).map(str::parse);
         let gateways = gateways.collect::<Result<_, _>>().ok()?;
-        Some(Routes { ours: ours?, gateways, linux: Vec::new() })
+        Some(Routes { ours: ours?, gateways, linux: Vec::new(), shared: false })
     }
 
     /// No address is IX's.
     pub const fn none() -> Routes {
-        Routes { ours: Vec::new(), gateways: Vec::new(), linux: Vec::new() }
+        Routes { ours: Vec::new(), gateways: Vec::new(), linux: Vec::new(), shared: false }
+    }
+
+    /// The same where the addresses are Linux's as well.
+    pub fn sharing(self, shared: bool) -> Routes {
+        Routes { shared, ..self }
+    }
+
+    /// Whether the addresses are Linux's as well.
+    pub fn is_shared(&self) -> bool {
+        self.shared
     }
 
     /// Adds the networks of Linux's interfaces.
@@ -94,6 +108,8 @@ impl Routes {
     pub fn bind(&self, to: IpAddr) -> Whose {
         match to {
             _ if to.is_unspecified() => Whose::Both,
+            // The host itself reaches it through Linux alone.
+            IpAddr::V4(to) if self.is_ours(to) && self.shared => Whose::Both,
             IpAddr::V4(to) if self.is_ours(to) => Whose::Ix,
             _ => Whose::Linux,
         }
@@ -104,6 +120,10 @@ impl Routes {
         let IpAddr::V4(to) = to else { return Whose::Linux };
         let on = |networks: &[Network]| networks.iter().any(|network| network.contains(to));
         if to.is_loopback() || to.is_unspecified() || to.is_multicast() || to.is_broadcast() {
+            return Whose::Linux;
+        }
+        // What it sends to itself never leaves the host.
+        if self.shared && self.is_ours(to) {
             return Whose::Linux;
         }
         if on(&self.ours) {
@@ -176,6 +196,17 @@ mod tests {
         }
         assert_eq!(without.single(), Some(Ipv4Addr::new(10, 88, 0, 2)));
         assert_eq!(with.single(), None);
+    }
+
+    #[test]
+    fn the_address_of_linux_is_both_and_reached_through_linux() {
+        let shared = routes("10.88.0.2/16;10.88.0.9").sharing(true);
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert_eq!(shared.bind(ip("10.88.0.2")), Whose::Both);
+        assert_eq!(shared.bind(ip("127.0.0.1")), Whose::Linux);
+        assert_eq!(shared.connect(ip("10.88.0.2")), Whose::Linux);
+        assert_eq!(shared.connect(ip("10.88.0.1")), Whose::Ix);
+        assert_eq!(shared.connect(ip("8.8.8.8")), Whose::Ix);
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct Core {
     pub elastic_count: usize,
     /// First and last port for programs that name none.
     pub ephemeral: (u16, u16),
+    /// Ports that IX has for sockets without one, where the address is Linux's as well.
+    pub outgoing: Option<(u16, u16)>,
     /// Which addresses are IX's.
     pub routes: Routes,
     /// The Linux interfaces of the dataplane's devices.
@@ -99,6 +101,7 @@ impl Core {
             elastic_threads: [const { ElasticThread::new() }; ELASTIC_THREADS_MAX],
             elastic_count: 1,
             ephemeral: (32768, 60999),
+            outgoing: None,
             routes: Routes::none(),
             interfaces: Interfaces::none(),
             congestion: Congestion::Cubic,

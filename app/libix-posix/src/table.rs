@@ -14,7 +14,7 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "bind",
-        "an address of the dataplane: IX. The wildcard: IX and Linux for TCP; for UDP IX if the port is a server's. Others: Linux",
+        "an address of the dataplane: IX; if it is Linux's as well: both. The wildcard: IX and Linux for TCP; for UDP IX if the port is a server's. Others: Linux",
         "corners accepting, datagrams, shared_datagrams, ports",
     ),
     (

@@ -12,7 +12,10 @@ use std::path::PathBuf;
 
 const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane. An unmodified program gets its sockets on IX; \
     what it binds to other addresses, and the loopback, stays Linux's.\n\n\
+    Without --addr, on a network interface, the address of Linux is shared by port: the program's \
+    ports are IX's, and all else stays Linux's.\n\n\
     Examples:\n  \
+    ix run --nic eth0 memcached -p 11211\n  \
     ix run --nic eth1 --addr 10.0.0.2/24 memcached -p 11211\n  \
     ix run --nic tap:ix0,queues=2 --addr 10.0.0.2/24 --cpus 2,3 ix-echo 64 --port 7\n  \
     ix run --nic memif:/run/link.memif --addr 10.0.0.2/24 ix-echo 64\n  \
@@ -195,7 +198,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "SPEC", help = nic_help())]
     pub nic: Vec<String>,
     /// Addresses of the dataplane with prefix lengths: `10.0.0.2/24` or
-    /// `10.0.0.2/24,2001:db8::2/64`
+    /// `10.0.0.2/24,2001:db8::2/64` (default: those of Linux on the interface, shared by port)
     #[arg(long, value_name = "CIDR")]
     pub addr: Option<String>,
     /// Take an address of `--addr` away from Linux if Linux has it on the interface: every packet

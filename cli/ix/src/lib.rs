@@ -24,6 +24,7 @@ mod reference_tests;
 mod run;
 pub mod settings;
 mod share;
+mod sharing;
 
 use args::{Cli, Command};
 use command_line::Other;

@@ -7,7 +7,7 @@ use ix_entry::ReservedFds;
 use ix_launch::memfd;
 use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE};
-use ix_sys::process;
+use ix_sys::{Interface, process};
 use ix_wire::IpAddr;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -172,13 +172,18 @@ fn prepare(
     let gateways = gateways.map(IpAddr::to_string).collect::<Vec<_>>().join(",");
     let (numbers, congestion) = (reserved_text(reserved), config.tcp.congestion.name());
     let interfaces = own.into_iter().map(|(_, name)| name).collect::<Vec<_>>().join(",");
-    let ports = root.map(ProgramRoot::offer_low_ports).transpose()?;
+    let shared = settings.interfaces().into_iter().next().filter(|_| config.shares_address);
+    let shared = shared.map(|name| Interface::new(&name)?.index()).transpose()?;
+    let ports = root.map(|root| root.offer_low_ports(shared)).transpose()?;
     let ports = ports.map(|fd| reserved.copy(fd.as_fd())).transpose()?;
     let asks = ports.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());
     // Packet memory is locked by the process that has the dataplane.
     let locks = u8::from(domain != Domain::Process);
+    let (first, last) = config.local_ports;
+    let outgoing = if config.shares_address { format!("{first}-{last}") } else { String::new() };
     let told = format!(
-        "{addresses};{gateways};{number};{numbers};{congestion};{asks};{locks};{interfaces}"
+        "{addresses};{gateways};{number};{numbers};{congestion};{asks};{locks};{outgoing};\
+         {interfaces}"
     );
     let env = vec![("LD_PRELOAD".into(), libraries), ("IX_POSIX".into(), told.into())];
     Ok(Preload { env, inherited: [fd].into_iter().chain(ports).collect() })

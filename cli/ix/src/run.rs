@@ -9,6 +9,7 @@ use crate::isn_key;
 use crate::linux_address;
 use crate::program_file::find_program;
 use crate::settings::{Settings, vnic_refused};
+use crate::sharing::Sharing;
 use ix_broker::group::{Bounds, Group};
 use ix_broker::link_rates::LinkRates;
 use ix_broker::own_user::OwnUser;
@@ -21,7 +22,7 @@ use ix_controller::linux::{Latency, Tree};
 use ix_ctl::cp::Embedded;
 use ix_entry::ReservedFds;
 use ix_netdev::Namespace;
-use ix_netdev::{DeviceSpec, OpenError, OpenOptions, OpenedDevice, SharedMemory};
+use ix_netdev::{DeviceSpec, HeldPorts, OpenError, OpenOptions, OpenedDevice, SharedMemory};
 use ix_proto::Config;
 use ix_proto::config::{WallPart, queues_max};
 use ix_proto::device::{NicInfo, NicKind};
@@ -52,12 +53,13 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         Problem::new("cannot protect the broker from the program: root may not change its user", e)
             .mend("let it have CAP_SETUID and CAP_SETGID, or start `ix run` as another user")
     })?;
-    let settings = Settings::from_args(args).map_err(|problem| where_flags_stand(args, problem))?;
+    let mut settings =
+        Settings::from_args(args).map_err(|problem| where_flags_stand(args, problem))?;
     if let Some(policy) = &args.policy {
         Embedded::check(policy, args.slo_us)?;
     }
     let specs = device_specs(&settings)?;
-    if !args.take_address {
+    if !args.take_address && !settings.config.shares_address {
         linux_address::refuse(&settings)?;
     }
     let program = find_program(args.program.first().map_or(OsStr::new(""), |p| p))?;
@@ -67,6 +69,9 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     }
     has_descriptors(&program, &specs, settings.cpus().len())?;
     let Whom { user, mut root, own_user } = whom(wall, args.user)?;
+    let program_user = user.map_or(process::user_id(), |(user, _)| user);
+    let interface = settings.interfaces().first().cloned().unwrap_or_default();
+    let sharing = Sharing::begin(&mut settings.config, &interface, program_user)?;
     let cannot_use = crate::posix::cannot_use(args.posix, &program);
     let unused = crate::posix::why_unused(args.posix, &program, &settings);
     let preload = crate::posix::preload(args.posix, &program, &settings, wall, root.as_mut())?;
@@ -103,10 +108,12 @@ pub fn main(args: &RunArgs) -> Result<u8> {
             "ix: the wall is incomplete, without its {part}: the program can access the dataplane"
         );
     }
-    let has_v6 = settings.addresses().iter().any(|addr| addr.is_v6());
+    let no_filters = why_no_filters(&settings);
     let again: Again = Box::new(move |arena| {
         let memory = shared_memory(&specs, &settings, wall, arena)?;
-        let devices = open_devices(&specs, &settings, &keys, &memory)?;
+        let ports = sharing.as_ref().map(Sharing::ports);
+        let devices = open_devices(&specs, &settings, &keys, (&memory, ports))?;
+        let shared = sharing.as_ref().map(|sharing| sharing.address(&devices)).transpose()?;
         let config = Config {
             flow_hash_key: keys.flow_hash_key(),
             secret: keys.secret,
@@ -115,12 +122,13 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         };
         let shares = wall == Domain::Process || devices.iter().any(OpenedDevice::shares_memory);
         let memory = memory.filter(|_| shares);
-        Ok(DataplaneSetup { config, without: without.clone(), devices, memory })
+        let (without, shared) = (without.clone(), shared.flatten());
+        Ok(DataplaneSetup { config, without, devices, memory, shared })
     });
     let setup = again(None)?;
     let mut vnic = vnic(&rules, cpus.len(), &setup.devices)?;
-    if has_v6 {
-        vnic.refuse_filters();
+    if let Some(why) = no_filters {
+        vnic.refuse_filters(why);
     }
     match wall {
         Domain::None => {
@@ -251,6 +259,15 @@ fn domain_of(wanted: Option<Domain>) -> Result<Domain> {
         Some(why) => Err(Problem::new("cannot use --domain pku", why)
             .mend("leave --domain out: a process of its own protects the dataplane everywhere")),
     }
+}
+
+/// Why a dataplane cannot have filters.
+fn why_no_filters(settings: &Settings) -> Option<&'static str> {
+    if settings.config.shares_address {
+        return Some("filters are for an address of IX's own, and this one is Linux's (--addr)");
+    }
+    let has_v6 = settings.addresses().iter().any(|addr| addr.is_v6());
+    has_v6.then_some("the dataplane has an IPv6 address, and filters are of IPv4 only")
 }
 
 /// Makes the vNIC with the filters and rates of the configuration.
@@ -521,13 +538,14 @@ fn open_devices(
     specs: &[DeviceSpec],
     settings: &Settings,
     keys: &Keys,
-    memory: &Option<SharedMemory>,
+    (memory, ports): (&Option<SharedMemory>, Option<Arc<HeldPorts>>),
 ) -> Result<Vec<OpenedDevice>> {
     let options = OpenOptions {
         addresses: settings.addresses(),
         flow_hash_key: keys.flow_hash_key(),
         filters: ix_broker::vnic::receive_filters(&settings.config.vnic_rules),
         memory: memory.clone(),
+        shared: ports,
         has_keeper: true,
     };
     let open = |(spec, text): (&DeviceSpec, &String)| {

@@ -1,5 +1,6 @@
 //! The broker's part of a running dataplane's devices: peers come and go, interfaces are removed
 //! and created again. The broker tells the user and sends each change to the dataplane.
+use crate::shared_address::SharedAddress;
 use crate::vnic::FilteredDevices;
 use ix_entry::Channel;
 use ix_netdev::LinkChange;
@@ -13,8 +14,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// Time between two attempts to send an update while the channel is full, ms.
 const RETRY_MS: u64 = 10;
 
-/// All devices, in the order of the configuration.
-pub struct Devices(Vec<Device>);
+/// All devices.
+pub struct Devices {
+    /// In the order of the configuration.
+    all: Vec<Device>,
+    /// The address, where it is Linux's.
+    shared: Option<SharedAddress>,
+}
 
 struct Device {
     opened: OpenedDevice,
@@ -45,28 +51,35 @@ impl Devices {
             unread: false,
             next: None,
         };
-        Devices(opened.into_iter().map(device).collect())
+        Devices { all: opened.into_iter().map(device).collect(), shared: None }
+    }
+
+    /// The same, at an address of Linux.
+    pub fn sharing(self, shared: Option<SharedAddress>) -> Devices {
+        Devices { shared, ..self }
     }
 
     /// Descriptors that poll readable when [`Devices::service`] has something to do.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.0.iter().flat_map(|device| device.opened.watch_fds())
+        let shared = self.shared.iter().map(SharedAddress::fd);
+        self.all.iter().flat_map(|device| device.opened.watch_fds()).chain(shared)
     }
 
     /// When to call [`Devices::service`] even if nothing is readable, ms; negative: never.
     pub fn service_in_ms(&self) -> i32 {
-        let due = self.0.iter().filter_map(|device| {
+        let due = self.all.iter().filter_map(|device| {
             let stuck = device.next.is_some() && !device.unread;
             let retry = stuck.then_some(RETRY_MS);
             device.opened.service_in_ms().into_iter().chain(retry).min()
         });
-        due.min().map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
+        let full = self.shared.as_ref().is_some_and(SharedAddress::has_waiting);
+        due.chain(full.then_some(RETRY_MS)).min().map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
     }
 
     /// Serves the devices' control channels; returns lines for the user.
     pub fn service(&mut self, channel: Option<&Channel>) -> Vec<String> {
         let mut lines = Vec::new();
-        for (number, device) in self.0.iter_mut().enumerate() {
+        for (number, device) in self.all.iter_mut().enumerate() {
             for event in device.opened.service() {
                 match event {
                     DeviceEvent::Update(update) => device.next = Some(update),
@@ -77,6 +90,9 @@ impl Devices {
                 }
             }
             device.send_next(number, channel);
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.service(channel);
         }
         lines
     }
@@ -94,34 +110,40 @@ impl Devices {
         | LinkChange::Moved(name)
         | LinkChange::Alias { name, .. }
         | LinkChange::Renamed { from: name, .. }) = change;
-        let number = self.0.iter().position(|device| device.is_called(name))?;
-        let device = &mut self.0[number];
+        let number = self.all.iter().position(|device| device.is_called(name))?;
+        let device = &mut self.all[number];
+        let was_away = device.removed;
         let line = device.follow(change);
         device.send_next(number, channel);
+        if let (true, false, Some(shared)) = (was_away, device.removed, &mut self.shared)
+            && let NicKind::Afxdp(bind) = &device.opened.info.kind
+        {
+            shared.moved(bind.ifindex);
+        }
         line
     }
 
     /// Whether the link of this name is the only device.
     pub fn is_only_link(&self, name: &str) -> bool {
-        matches!(&self.0[..], [device] if device.is_called(name))
+        matches!(&self.all[..], [device] if device.is_called(name))
     }
 
     /// Gives the interfaces back to Linux, when the dataplane has ended.
     pub fn close(&mut self) {
-        self.0.iter_mut().for_each(|device| device.opened.close());
+        self.all.iter_mut().for_each(|device| device.opened.close());
     }
 
     /// Handles a message of the dataplane about its devices; returns a line for the user.
     pub fn handle(&mut self, message: &FromImage, channel: Option<&Channel>) -> Option<String> {
         match message {
             FromImage::Taken { device: number, serial } => {
-                let device = self.0.get_mut(*number)?;
+                let device = self.all.get_mut(*number)?;
                 device.unread &= device.serial != *serial;
                 device.send_next(*number, channel);
                 None
             }
             FromImage::Updated { device, queue, serial } => {
-                let device = self.0.get_mut(*device)?;
+                let device = self.all.get_mut(*device)?;
                 // A newer update was sent, which replaces this one.
                 if device.serial != *serial {
                     return None;
@@ -134,25 +156,30 @@ impl Devices {
                 last.then(|| device.now("up", " again"))
             }
             FromImage::UpdateFailed { device, serial, why } => {
-                let device = self.0.get_mut(*device)?;
+                let device = self.all.get_mut(*device)?;
                 if device.serial != *serial {
                     return None;
                 }
                 device.state = why.clone();
                 Some(format!("device {}: {why}", device.name()))
             }
-            _ => None,
+            message => {
+                if let Some(shared) = &mut self.shared {
+                    shared.handle(message, channel);
+                }
+                None
+            }
         }
     }
 
     /// The devices' names, as `kind:name`.
     pub fn names(&self) -> Vec<String> {
-        self.0.iter().map(Device::name).collect()
+        self.all.iter().map(Device::name).collect()
     }
 
     /// States of the devices' links, in words.
     pub fn states(&self) -> Vec<String> {
-        self.0.iter().map(|device| device.state.clone()).collect()
+        self.all.iter().map(|device| device.state.clone()).collect()
     }
 }
 
@@ -177,11 +204,11 @@ impl FilteredDevices for Vec<OpenedDevice> {
 
 impl FilteredDevices for Devices {
     fn set_receive_filters(&mut self, filters: Option<&[Filter]>) -> Result<(), String> {
-        self.0.iter_mut().try_for_each(|device| set_filters(&mut device.opened, filters))
+        self.all.iter_mut().try_for_each(|device| set_filters(&mut device.opened, filters))
     }
 
     fn filters_in_hardware(&self) -> Vec<Filter> {
-        self.0.iter().flat_map(|device| device.opened.filters_in_hardware()).collect()
+        self.all.iter().flat_map(|device| device.opened.filters_in_hardware()).collect()
     }
 }
 
@@ -276,7 +303,7 @@ mod tests {
         let mut devices = Devices::new(vec![opened.expect("no privilege is needed")]);
         let failed = |serial| FromImage::UpdateFailed { device: 0, serial, why: "no".to_owned() };
         // A newer update, number 2, was sent.
-        devices.0[0].serial = 2;
+        devices.all[0].serial = 2;
         assert_eq!(devices.handle(&failed(1), None), None);
         assert_eq!(devices.states(), ["up"]);
         let line = devices.handle(&failed(2), None).expect("a line");

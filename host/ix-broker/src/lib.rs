@@ -38,6 +38,7 @@ mod presence;
 pub mod program_root;
 pub mod run;
 pub mod share;
+pub mod shared_address;
 pub mod surveys;
 mod survivor;
 mod view;

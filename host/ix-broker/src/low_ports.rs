@@ -3,6 +3,11 @@
 //! would let the program do: who asks must have the right to bind such ports in the program's own
 //! namespace, and the socket must be of this network namespace.
 //!
+//! Where the address is shared with Linux (`--addr` is left out), a request without an address has
+//! the broker keep what comes in by IX's interface from the socket: a program that is root of a
+//! user namespace alone has no right to that. A connection that Linux accepted before the dataplane
+//! begins would break when IX has the port.
+//!
 //! A request is the address, with the socket and an end of a pair on which the errno comes back; 0
 //! is none. A thread of its own carries them out, one at a time: a program that sends what takes
 //! long to close keeps only itself waiting.
@@ -34,14 +39,16 @@ const UNPRIVILEGED: u16 = 1024;
 pub struct LowPorts {
     requests: OwnedFd,
     root: Arc<NamespaceRoot>,
+    /// The interface whose address is shared.
+    shared: Option<u32>,
 }
 
 impl LowPorts {
     /// Both ends; the other one is for the processes of this namespace.
-    pub fn pair(root: Arc<NamespaceRoot>) -> io::Result<(LowPorts, OwnedFd)> {
+    pub fn pair(root: Arc<NamespaceRoot>, shared: Option<u32>) -> io::Result<(LowPorts, OwnedFd)> {
         let (requests, theirs) = pair(libc::SOCK_SEQPACKET)?;
         tell_senders(requests.as_fd())?;
-        Ok((LowPorts { requests, root }, theirs))
+        Ok((LowPorts { requests, root, shared }, theirs))
     }
 
     /// Carries out requests, on a thread of its own, until nobody has the other end.
@@ -66,7 +73,11 @@ impl LowPorts {
         let address = address.get(..message.bytes).filter(|_| !message.is_cut);
         // Who sent it as another user may have executed a set-uid program since.
         let sender = message.sender.as_ref().filter(|_| message.sender_user == Some(ROOT));
-        let errno = match self.bind(socket.as_fd(), address, sender) {
+        let done = match (address, self.shared) {
+            (Some([]), Some(interface)) => keep_from(socket.as_fd(), interface),
+            _ => self.bind(socket.as_fd(), address, sender),
+        };
+        let errno = match done {
             Ok(()) => 0,
             Err(e) => e.raw_os_error().unwrap_or(libc::EACCES),
         };
@@ -108,6 +119,15 @@ impl LowPorts {
         // At last: until here its number was its own.
         has && self.root.namespace().has(process.pid()) && !process.has_ended()
     }
+}
+
+/// Keeps what comes in by an interface from a socket of the Internet.
+fn keep_from(socket: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
+    let family = get_option::<i32>(socket, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
+    if ![libc::AF_INET, libc::AF_INET6].contains(&family) || cookie(socket)? != own_cookie()? {
+        return Err(io::Error::from_raw_os_error(libc::EACCES));
+    }
+    socket::refuse_from(socket, interface)
 }
 
 /// The first port that is everybody's, in this network namespace.

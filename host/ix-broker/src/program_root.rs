@@ -58,9 +58,10 @@ impl ProgramRoot {
         self.is_scoped
     }
 
-    /// Returns the end of [`LowPorts`] for the program's processes.
-    pub fn offer_low_ports(&mut self) -> std::io::Result<OwnedFd> {
-        let (ours, theirs) = LowPorts::pair(self.root())?;
+    /// Returns the end of [`LowPorts`] for the program's processes. `shared`: the interface whose
+    /// address IX shares with Linux.
+    pub fn offer_low_ports(&mut self, shared: Option<u32>) -> std::io::Result<OwnedFd> {
+        let (ours, theirs) = LowPorts::pair(self.root(), shared)?;
         self.low_ports = Some(ours);
         Ok(theirs)
     }

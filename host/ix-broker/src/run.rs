@@ -12,6 +12,7 @@ use crate::link_rates::LinkRates;
 use crate::pace::Pace;
 use crate::presence::Presence;
 use crate::program_root::ProgramRoot;
+use crate::shared_address::SharedAddress;
 use crate::surveys::Surveys;
 use crate::survivor::Survivor;
 use crate::vnic::{FilteredDevices, Granted, Vnic};
@@ -113,6 +114,8 @@ pub struct DataplaneSetup {
     pub devices: Vec<OpenedDevice>,
     /// Packet memory, if one of them shares it with a peer.
     pub memory: Option<SharedMemory>,
+    /// Its address, if that is Linux's.
+    pub shared: Option<SharedAddress>,
 }
 
 /// A running program.
@@ -396,7 +399,7 @@ impl Running {
             self.renew_filters(&mut devices, accepted)?;
             self.commands.submit_rules(self.vnic.rules(), Box::new(|_| {}));
         }
-        self.devices = Devices::new(devices);
+        self.devices = Devices::new(devices).sharing(setup.shared);
         self.vnic.set_in_hardware(self.devices.filters_in_hardware());
         self.commands.service(channel(&self.child, self.apart.as_ref()));
         // The program is told last: what operators have changed is on its way to the dataplane.

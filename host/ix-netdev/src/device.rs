@@ -1,6 +1,7 @@
 //! Opens a device, and serves it for its broker afterwards.
 use crate::error::OpenError;
 use crate::hardware::HardwareFilters;
+use crate::held_ports::HeldPorts;
 use crate::tap::Claim;
 use crate::{DeviceSpec, afxdp, memif, tap};
 use ix_mem::{MemoryFds, Sizes};
@@ -27,6 +28,8 @@ pub struct OpenOptions {
     /// The dataplane's packet memory, for devices that may share it with a peer: a caller that
     /// opens a `memif` gives one. [`OpenedDevice::shares_memory`] says whether the device needs it.
     pub memory: Option<SharedMemory>,
+    /// The addresses are Linux's, and only what belongs to these ports is IX's. Without filters.
+    pub shared: Option<Arc<HeldPorts>>,
     /// Tells others of this process's end before the kernel has removed the XDP program: another
     /// process keeps the program a moment longer. Not for processes that wait for any child.
     pub has_keeper: bool,

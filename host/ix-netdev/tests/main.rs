@@ -5,6 +5,7 @@ mod dataplane;
 mod ends;
 mod exchange;
 mod link;
+mod linux_address;
 mod memif;
 mod memif_dpdk;
 mod memif_mesh;

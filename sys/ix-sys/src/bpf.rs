@@ -21,6 +21,8 @@ pub enum ProgramKind {
 pub enum MapKind {
     /// An array.
     Array = 2,
+    /// Any keys; the one that was used least recently makes room.
+    LruHash = 9,
     /// Interfaces by index.
     Dev = 14,
     /// AF_XDP sockets by index.
@@ -29,6 +31,8 @@ pub enum MapKind {
 
 /// `bpf_map_lookup_elem(map, key)`.
 pub const HELPER_MAP_LOOKUP: i32 = 1;
+/// `bpf_map_update_elem(map, key, value, flags)`.
+pub const HELPER_MAP_UPDATE: i32 = 2;
 /// `bpf_ktime_get_ns()`.
 pub const HELPER_KTIME_NS: i32 = 5;
 /// `bpf_redirect(ifindex, flags)`.
@@ -90,7 +94,7 @@ impl Map {
     }
 
     fn with_flags(kind: MapKind, name: &CStr, entries: u32, map_flags: u32) -> io::Result<Map> {
-        create_map(kind, name, entries, 4, map_flags).map(Map)
+        create_map(kind, name, entries, (4, 4), map_flags).map(Map)
     }
 
     /// Sets `map[key]`. A program that runs meanwhile sees the old or the new value.
@@ -121,7 +125,7 @@ pub struct Rows<const N: usize>(OwnedFd);
 impl<const N: usize> Rows<N> {
     /// An array with rows `0..entries`.
     pub fn new(name: &CStr, entries: u32) -> io::Result<Rows<N>> {
-        create_map(MapKind::Array, name, entries, 8 * N as u32, 0).map(Rows)
+        create_map(MapKind::Array, name, entries, (4, 8 * N as u32), 0).map(Rows)
     }
 
     /// Reads a row. Each word is consistent, but programs may change other words meanwhile.
@@ -143,12 +147,29 @@ impl<const N: usize> Rows<N> {
     }
 }
 
-/// Makes a map of `u32` keys and of values of this many bytes.
+/// A map that programs alone read and write: what they have seen lately. The keys have `KEY` bytes,
+/// the values are `u32`.
+#[derive(Debug)]
+pub struct Memory<const KEY: usize>(OwnedFd);
+
+impl<const KEY: usize> Memory<KEY> {
+    /// A map of at most so many entries.
+    pub fn new(name: &CStr, entries: u32) -> io::Result<Memory<KEY>> {
+        create_map(MapKind::LruHash, name, entries, (KEY as u32, 4), 0).map(Memory)
+    }
+
+    /// Number of its descriptor, for programs.
+    pub fn raw(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Makes a map of keys and values of this many bytes.
 fn create_map(
     kind: MapKind,
     name: &CStr,
     entries: u32,
-    value_bytes: u32,
+    (key_bytes, value_bytes): (u32, u32),
     map_flags: u32,
 ) -> io::Result<OwnedFd> {
     #[repr(C)]
@@ -165,7 +186,7 @@ fn create_map(
     }
     let mut attr = Attr {
         map_type: kind as u32,
-        key_size: 4,
+        key_size: key_bytes,
         value_size: value_bytes,
         max_entries: entries,
         map_flags,

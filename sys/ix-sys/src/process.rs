@@ -66,6 +66,17 @@ pub fn reveal_user() -> io::Result<()> {
     if made < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Makes files and sockets as this user, in the calling thread alone (setfsuid(2)). Who may not do
+/// that makes them as itself.
+pub fn with_file_user<T>(user: u32, make: impl FnOnce() -> T) -> T {
+    // SAFETY: takes a number. It answers with the user before, whether it has changed or not.
+    let before = unsafe { libc::setfsuid(user) };
+    let made = make();
+    // SAFETY: as above.
+    unsafe { libc::setfsuid(before as u32) };
+    made
+}
+
 /// The calling thread's number (gettid(2)).
 pub fn thread_id() -> i32 {
     // SAFETY: no arguments, and it cannot fail.

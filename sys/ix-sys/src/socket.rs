@@ -589,6 +589,27 @@ pub fn hear_groups(ifindex: u32, groups: &[[u8; 6]]) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// From now on the socket hears nothing that comes in by the interface of this number
+/// (SO_ATTACH_FILTER in socket(7)).
+pub fn refuse_from(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
+    /// The interface that a packet has come in by: `SKF_AD_OFF + SKF_AD_IFINDEX` (linux/filter.h).
+    const INTERFACE: u32 = 0xffff_f008;
+    const LOAD: u16 = 0x20;
+    const JUMP_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut steps = [
+        step(LOAD, 0, 0, INTERFACE),
+        step(JUMP_EQUAL, 0, 1, ifindex),
+        step(RETURN, 0, 0, 0),
+        step(RETURN, 0, 0, u32::MAX),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the option takes this type; the steps, whose address it has, outlive the call, and
+    // the kernel copies them.
+    unsafe { set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program) }
+}
+
 /// Binds to an address, which is a `sockaddr_…` (bind(2)).
 fn bind<T>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> {
     let (address, len) = ((&raw const *address).cast(), size_of::<T>() as libc::socklen_t);

@@ -1,6 +1,6 @@
 //! `bind`.
 use super::{
-    Instead, Outcome, leave_to_linux, linux_name, move_watches, socket_of, use_linux,
+    Instead, Outcome, beside_ix, leave_to_linux, linux_name, move_watches, socket_of, use_linux,
     wait_for_answer,
 };
 use crate::lock::{Guard, lock};
@@ -40,7 +40,9 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
     };
     let v6_only = socket.ipv6 && socket.options.v6_only;
     // All addresses of one device of the dataplane: it has one.
-    let device = socket.options.device.as_deref().filter(|_| whose == Whose::Both && !v6_only);
+    let is_shared = core.routes.is_shared();
+    let device = socket.options.device.as_deref();
+    let device = device.filter(|_| whose == Whose::Both && !v6_only && !is_shared);
     if let Some(own) = device.and_then(|device| core.interfaces.address_of(device)) {
         let ip = if core.routes.single().is_some() { at.ip() } else { own.into() };
         return on_ix_alone(core, id, SocketAddr::new(ip, at.port()), stream);
@@ -49,14 +51,18 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
         Whose::Ix if !v6_only => on_ix_alone(core, id, at, stream),
         Whose::Both if !v6_only => {
             use_linux(&mut core, fd)?;
+            if is_shared {
+                beside_ix::prepare(fd);
+            }
             if on_linux() < 0 {
                 let errno = real::errno();
                 // Low ports need root on Linux, and the program is not root behind the wall. On IX
-                // it may have them.
-                let low = errno == libc::EACCES && at.port() != 0;
+                // it may have them, at an address of IX's own.
+                let low = errno == libc::EACCES && at.port() != 0 && !is_shared;
                 return if low { on_ix_alone(core, id, at, stream) } else { Err(errno.into()) };
             }
-            let at = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), linux_name(fd)?.port());
+            let ip = if at.ip().is_unspecified() { Ipv4Addr::UNSPECIFIED.into() } else { at.ip() };
+            let at = SocketAddr::new(ip, linux_name(fd)?.port());
             let options = core.sockets.get(id).map(|socket| socket.options.clone());
             if core.is_in_use(id, at, stream, &options.unwrap_or_default()) {
                 return Err(libc::EADDRINUSE.into());

@@ -18,6 +18,7 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
     let whose = core.whose(id, to.ip())?;
+    let is_shared = core.routes.is_shared();
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let nonblocking = socket.nonblocking;
     let timeout = socket.options.send_timeout;
@@ -30,7 +31,8 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
         }
         Kind::Idle { stream, ix, .. } => {
             let (stream, ix) = (*stream, *ix);
-            let bound_elsewhere = ix && socket.bound.is_some_and(|at| at.ip().is_unspecified());
+            let bound_elsewhere =
+                ix && socket.bound.is_some_and(|at| at.ip().is_unspecified() || is_shared);
             if whose == Whose::Linux && (!ix || bound_elsewhere) {
                 leave_to_linux(&mut core, fd, id)?;
                 return Err(Instead::Linux);

@@ -1,6 +1,6 @@
 //! `listen` and `accept`.
 use super::{
-    Instead, Outcome, give_number, linux_name, poll_if_repeated, socket_of, use_linux,
+    Instead, Outcome, beside_ix, give_number, linux_name, poll_if_repeated, socket_of, use_linux,
     wait_for_answer, watches_become_ours,
 };
 use crate::lock::{Guard, lock};
@@ -46,6 +46,10 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         unsafe {
             let flags = real::fcntl(fd, libc::F_GETFL, 0);
             real::fcntl(fd, libc::F_SETFL, (flags | libc::O_NONBLOCK) as usize);
+        }
+        // It may be bound by this call.
+        if core.routes.is_shared() {
+            beside_ix::prepare(fd);
         }
         if on_linux() < 0 {
             return Err(real::errno().into());

@@ -5,6 +5,7 @@
 // As in `lib.rs`: tests leave the C names out, so most of these have no caller there.
 #![cfg_attr(test, allow(unused_imports))]
 
+mod beside_ix;
 mod bind;
 mod blocking;
 mod close;

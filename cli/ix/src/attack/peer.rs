@@ -27,6 +27,7 @@ impl Peer {
             flow_hash_key: [0; 2],
             filters: None,
             memory: Some(memory),
+            shared: None,
             has_keeper: false,
         };
         let spec = format!("memif:{},role=client", path.display()).parse()?;

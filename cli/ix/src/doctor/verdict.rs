@@ -1,6 +1,5 @@
 //! The verdict for each interface: what IX would have there, and the command to run next.
 use ix_netdev::{Link, MTU_WITHOUT_FRAGS, Namespace, XdpSupport, xdp_support};
-use ix_report::machine::read;
 use ix_sys::cpu;
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
@@ -18,7 +17,6 @@ struct Facts {
     combined: bool,
     mtu: usize,
     addresses: Vec<(Ipv4Addr, u8)>,
-    gateway: Option<Ipv4Addr>,
     /// `None`: the kernel cannot say it.
     xdp: Option<XdpSupport>,
     /// The number of an XDP program that is there.
@@ -82,12 +80,11 @@ impl Verdict {
 pub fn all() -> Vec<Verdict> {
     let Ok(here) = Namespace::current() else { return Vec::new() };
     let links = here.links().unwrap_or_default();
-    let gateways = read("/proc/net/route");
     let others = links.iter().filter(|link| link.name != "lo");
-    others.map(|link| judge(&facts(&here, link, &gateways))).collect()
+    others.map(|link| judge(&facts(&here, link))).collect()
 }
 
-fn facts(here: &Namespace, link: &Link, routes: &str) -> Facts {
+fn facts(here: &Namespace, link: &Link) -> Facts {
     let channels = here.channels(&link.name);
     Facts {
         name: link.name.clone(),
@@ -98,22 +95,10 @@ fn facts(here: &Namespace, link: &Link, routes: &str) -> Facts {
         combined: channels.is_ok_and(|c| c.combined > 0),
         mtu: link.mtu as usize,
         addresses: here.ipv4_addresses(link.index).unwrap_or_default(),
-        gateway: default_gateway(routes, &link.name),
         xdp: xdp_support(link.index).ok(),
         program: here.xdp_program(&link.name).ok().flatten(),
         cpus: cpu::allowed(),
     }
-}
-
-/// The gateway of an interface's default route, in the form of /proc/net/route.
-fn default_gateway(routes: &str, name: &str) -> Option<Ipv4Addr> {
-    routes.lines().find_map(|line| {
-        let mut words = line.split_whitespace();
-        let (interface, to, gateway) = (words.next()?, words.next()?, words.next()?);
-        let gateway = u32::from_str_radix(gateway, 16).ok().filter(|gateway| *gateway != 0)?;
-        // Network byte order, read as a number of this machine.
-        (interface == name && to == "00000000").then(|| Ipv4Addr::from(gateway.to_ne_bytes()))
-    })
 }
 
 fn judge(facts: &Facts) -> Verdict {
@@ -172,23 +157,21 @@ fn run(facts: &Facts) -> String {
     let mut command = format!("ix run --nic {}", facts.name);
     let cpus: Vec<String> =
         facts.cpus.iter().take(facts.queues as usize).map(usize::to_string).collect();
-    let network = facts.addresses.first().map(|(ip, prefix)| {
-        let mask = u32::MAX.checked_shl(32 - u32::from(*prefix)).unwrap_or(0);
-        (Ipv4Addr::from(ip.to_bits() & mask), *prefix)
-    });
-    let prefix = network.map_or(24, |(_, prefix)| prefix);
-    command += &format!(" --addr FREE/{prefix}");
-    if let Some(gateway) = facts.gateway {
-        command += &format!(" --gateway {gateway}");
+    // Without an address IX shares that of Linux.
+    if facts.addresses.is_empty() {
+        command += " --addr FREE/24";
     }
     if facts.queues > 1 {
         command += &format!(" --cpus {}", cpus.join(","));
     }
-    let what = match network {
-        Some((network, prefix)) => format!("an address of {network}/{prefix} that no host has"),
-        None => "an address of its network that no host has, with that network's length".to_owned(),
-    };
-    format!("{command} PROGRAM     (FREE: {what}; the address of Linux cannot be shared)")
+    command += " PROGRAM";
+    match facts.addresses.is_empty() {
+        true => format!(
+            "{command}     (FREE: an address of its network that no host has, with that network's \
+             length)"
+        ),
+        false => format!("{command}     (the address of Linux is shared, by port)"),
+    }
 }
 
 #[cfg(test)]
@@ -204,7 +187,6 @@ mod tests {
             combined: true,
             mtu: 1500,
             addresses: vec![(Ipv4Addr::new(10, 0, 3, 5), 22)],
-            gateway: Some(Ipv4Addr::new(10, 0, 0, 1)),
             xdp: Some(XdpSupport { native: true, zero_copy: false, frags: false }),
             cpus: vec![0, 1, 2],
             ..Facts::default()
@@ -215,12 +197,12 @@ mod tests {
     fn an_interface_that_works_has_its_command() {
         let verdict = judge(&usual());
         assert_eq!((verdict.mode, &*verdict.why_not), ("native XDP", ""));
-        let command = "ix run --nic eth0 --addr FREE/22 --gateway 10.0.0.1 --cpus 0,1 PROGRAM";
+        let command = "ix run --nic eth0 --cpus 0,1 PROGRAM  ";
         assert!(verdict.next.starts_with(command), "{verdict:?}");
-        assert!(verdict.next.contains("an address of 10.0.0.0/22 that no host has"), "{verdict:?}");
+        assert!(verdict.next.contains("the address of Linux is shared"), "{verdict:?}");
         let lines = verdict.lines();
         assert_eq!(lines[0], "eth0: native XDP, 2 queues, MTU 1500, Linux has 10.0.3.5/22");
-        let alone = judge(&Facts { queues: 1, addresses: vec![], gateway: None, ..usual() });
+        let alone = judge(&Facts { queues: 1, addresses: vec![], ..usual() });
         assert!(alone.next.starts_with("ix run --nic eth0 --addr FREE/24 PROGRAM"), "{alone:?}");
     }
 
@@ -247,13 +229,5 @@ mod tests {
             assert_eq!(verdict.to_json()["usable"], false, "{verdict:?}");
         }
         assert_eq!(judge(&Facts { xdp: Some(frags), ..jumbo }).why_not, "");
-    }
-
-    #[test]
-    fn the_default_route_has_the_gateway() {
-        let routes = "Iface\tDestination\tGateway\tFlags\neth1\t00000000\t0100000A\t3\n\
-                      eth0\t0000000A\t00000000\t1\neth0\t00000000\t0200000A\t3\n";
-        assert_eq!(default_gateway(routes, "eth0"), Some(Ipv4Addr::new(10, 0, 0, 2)));
-        assert_eq!(default_gateway(routes, "eth2"), None);
     }
 }

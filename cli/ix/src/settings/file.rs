@@ -23,7 +23,7 @@ pub struct File {
     /// The dataplane's addresses, in the order of the devices; further ones belong to the first
     /// device.
     ///
-    /// Value: list of `ADDRESS/PREFIX`. Default: required.
+    /// Value: list of `ADDRESS/PREFIX`. Default: those of Linux on the interface, shared by port.
     pub host_addr: Option<List<Text<Network>>>,
     /// Default gateways; each must be on one of the networks. The first one serves connections that
     /// the program opens. What comes in by a device is answered by the gateway on its own network.

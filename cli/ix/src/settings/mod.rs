@@ -41,6 +41,7 @@ impl Settings {
             settings.read_file(path)?;
         }
         settings.put_flags(args)?;
+        crate::sharing::settle(&settings.devices, &mut settings.config)?;
         settings.check()?;
         Ok(settings)
     }

@@ -240,6 +240,11 @@ fn the_doctor_has_a_verdict_for_each_interface() {
     assert_eq!((&before["queues"], &before["mtu"]), (&1.into(), &1500.into()), "{before}");
     let next = before["next"].as_str().expect("a command");
     assert!(next.starts_with(&format!("ix run --nic {link} --addr FREE/")), "{before}");
+    // The address of Linux is shared.
+    namespace.add_address(link, Ipv4Addr::new(10, 66, 0, 2), 24).expect("an address");
+    let shared = verdict();
+    let next = shared["next"].as_str().expect("a command");
+    assert!(next.starts_with(&format!("ix run --nic {link} PROGRAM")), "{shared}");
     let service = net.serve(&["64"]);
     let beside = verdict();
     assert_eq!(beside["usable"], false, "{beside}");

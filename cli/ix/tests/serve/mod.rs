@@ -28,6 +28,7 @@ mod queues;
 mod restart;
 mod several;
 mod share;
+mod shared_address;
 mod shared_cores;
 mod top;
 mod vnic;

@@ -280,7 +280,8 @@ fn linux_keeps_what_nobody_holds_of_the_same_address() {
         SERVICE.ip()
     );
     let program = support::build_echo();
-    let service = net.start_with(&config, &[program.to_str().expect("text"), "64"]);
+    let program = [program.to_str().expect("text"), "64"];
+    let service = net.start_with_flags(&config, &["--take-address"], &program);
     service.process.wait_for("ready", PATIENCE);
     let mut stream = net.connect();
     echo(&mut stream, 1, 64);

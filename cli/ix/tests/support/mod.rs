@@ -226,6 +226,11 @@ impl TestNet {
         self.launch(config, &[], &[], program)
     }
 
+    /// The same with flags for `ix run`.
+    pub fn start_with_flags(&self, config: &str, flags: &[&str], program: &[&str]) -> Service {
+        self.launch(config, &[], flags, program)
+    }
+
     fn launch(
         &self,
         config: &str,

@@ -51,8 +51,8 @@ pub struct Vnic {
     queues: usize,
     /// Speed of the slowest link, bits a second, if that is known.
     link_bits_per_s: Option<u64>,
-    /// The dataplane has IPv6 addresses, of which filters do not know.
-    has_v6: bool,
+    /// Why the dataplane cannot have any.
+    no_filters: Option<&'static str>,
 }
 
 /// What becomes of the rates of a vNIC or of a queue.
@@ -89,7 +89,7 @@ impl Vnic {
             in_hardware: Vec::new(),
             queues,
             link_bits_per_s: None,
-            has_v6: false,
+            no_filters: None,
         };
         for queue in rules.queue_rates.keys() {
             vnic.granted.registry.check_queue(id, *queue).map_err(name)?;
@@ -106,10 +106,10 @@ impl Vnic {
         Ok(vnic)
     }
 
-    /// The dataplane has IPv6 addresses: with filters they would not be heard any more, so that it
-    /// gets none.
-    pub fn refuse_filters(&mut self) {
-        self.has_v6 = true;
+    /// The dataplane gets no filters, and why. With IPv6 addresses, those would not be heard any
+    /// more.
+    pub fn refuse_filters(&mut self, why: &'static str) {
+        self.no_filters = Some(why);
     }
 
     /// Grants filters, and assigns them to the vNIC; with `queue`, to that queue of it alone.
@@ -121,8 +121,7 @@ impl Vnic {
         queue: Option<usize>,
         linux: Vec<Ipv4Addr>,
     ) -> Result<Change, Refusal> {
-        if self.has_v6 {
-            let why = "the dataplane has an IPv6 address, and filters are of IPv4 only";
+        if let Some(why) = self.no_filters {
             return Err(Refusal::Vnic(why.to_owned()));
         }
         let (holder, place) = (holder.unwrap_or(HOLDER), Place { vnic: Some(self.id), queue });

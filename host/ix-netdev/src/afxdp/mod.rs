@@ -5,12 +5,15 @@
 //! program is attached by a BPF link, so it goes when its owner dies.
 mod program;
 mod rss;
+mod shared_program;
 
 pub(crate) use rss::RssTable;
 
+use crate::asm::Insn;
 use crate::device::{OpenOptions, OpenedDevice};
 use crate::error::OpenError;
 use crate::hardware::HardwareFilters;
+use crate::held_ports::HeldPorts;
 use ix_mem::ROOM_BYTES;
 use ix_nic::{NicInfo, NicKind, Steering, XdpBind, XdpMode};
 use ix_sys::bpf::{self, Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind};
@@ -18,8 +21,10 @@ use ix_sys::interface::Rss;
 use ix_sys::{Holder, Interface, socket};
 use ix_vnic::Filter;
 use ix_wire::{IpAddr, ipv6};
+use shared_program::{Maps, shared_program};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 /// The program on its interface, and the sockets that are not in its map yet.
 pub(crate) struct Attachment {
@@ -27,6 +32,8 @@ pub(crate) struct Attachment {
     /// The program accepts frames of several buffers.
     frags: bool,
     sockets: Map,
+    /// The ports that are IX's, where the addresses are Linux's.
+    shared: Option<Arc<HeldPorts>>,
     waiting: Vec<Option<OwnedFd>>,
     /// Holds the link a moment longer than this process. The kernel detaches a program when the
     /// last descriptor of its link is closed, and then waits for grace periods, 5 to 20 ms while
@@ -54,7 +61,7 @@ impl Attachment {
         filters: Option<&[Filter]>,
         name: &str,
     ) -> Result<(), OpenError> {
-        let insns = program::xdp_program(&self.sockets, addresses, filters);
+        let insns = instructions(&self.sockets, addresses, filters, self.shared.as_deref());
         let flags = if self.frags { PROGRAM_XDP_FRAGS } else { 0 };
         let program = Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
         match program.and_then(|program| program.replace_in(self.link.as_fd())) {
@@ -131,7 +138,8 @@ pub(crate) fn open(
     let _keeper =
         options.has_keeper.then(|| Holder::new(link.as_fd(), c"ix-keeper").ok()).flatten();
     let _groups = hear_neighbours(ifindex, &options.addresses).map_err(ask)?;
-    let attachment = Attachment { link, frags, sockets, waiting, _keeper, _groups };
+    let shared = options.shared.clone();
+    let attachment = Attachment { link, frags, sockets, shared, waiting, _keeper, _groups };
     let opened = OpenedDevice::new(info, queue_fds, None).with_table_fd(table_fd);
     // With several queues the redirection table distributes packets.
     let hardware = (queues == 1).then(|| HardwareFilters::of(name)).flatten();
@@ -166,6 +174,22 @@ fn check_interface(interface: &Interface, name: &str, queues: usize) -> Result<u
     Ok(ifindex)
 }
 
+/// The program's code.
+fn instructions(
+    sockets: &Map,
+    addresses: &[IpAddr],
+    filters: Option<&[Filter]>,
+    shared: Option<&HeldPorts>,
+) -> Vec<Insn> {
+    match shared {
+        Some(ports) => {
+            let HeldPorts { owned, fragments, .. } = ports;
+            shared_program(&Maps { sockets, owned, fragments }, addresses)
+        }
+        None => program::xdp_program(sockets, addresses, filters),
+    }
+}
+
 /// A program on its interface.
 struct Attached {
     link: OwnedFd,
@@ -182,8 +206,8 @@ fn attach_program(
     mode: XdpMode,
     options: &OpenOptions,
 ) -> Result<Attached, OpenError> {
-    let filters = options.filters.as_deref();
-    let insns = program::xdp_program(sockets, &options.addresses, filters);
+    let (filters, shared) = (options.filters.as_deref(), options.shared.as_deref());
+    let insns = instructions(sockets, &options.addresses, filters, shared);
     let load = |flags| Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
     let plain = load(0).map_err(|e| bpf_error("load an XDP program", name, e))?;
     let with_frags = load(PROGRAM_XDP_FRAGS);

@@ -6,28 +6,28 @@ use ix_vnic::{Field, Filter, Level};
 use ix_wire::IpAddr;
 
 // Offsets in `struct xdp_md`.
-const MD_DATA: i16 = 0;
-const MD_DATA_END: i16 = 4;
-const MD_RX_QUEUE: i16 = 16;
+pub(super) const MD_DATA: i16 = 0;
+pub(super) const MD_DATA_END: i16 = 4;
+pub(super) const MD_RX_QUEUE: i16 = 16;
 
-const IPV4: u16 = 0x0800;
+pub(super) const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
 const IPV6: u16 = 0x86dd;
 /// These go to Linux whatever the filters say: IPv6, and VLANs, which are separate links in Linux.
 const LINUX_FRAMES: [u16; 3] = [IPV6, 0x8100, 0x88a8];
 
 /// Verdict of an XDP program: pass to the kernel's stack.
-const XDP_PASS: i32 = 2;
+pub(super) const XDP_PASS: i32 = 2;
 
 // Offsets in the frame.
-const ETHERTYPE: i16 = 12;
-const IPV4_DESTINATION: i16 = 14 + 16;
+pub(super) const ETHERTYPE: i16 = 12;
+pub(super) const IPV4_DESTINATION: i16 = 14 + 16;
 const ARP_FORMATS: i16 = 14;
 const ARP_LENGTHS: i16 = 14 + 4;
 const ARP_SENDER: i16 = 14 + 14;
 const ARP_TARGET: i16 = 14 + 24;
-const ETHERNET_END: i32 = 14;
-const IPV4_END: i32 = 14 + 20;
+pub(super) const ETHERNET_END: i32 = 14;
+pub(super) const IPV4_END: i32 = 14 + 20;
 const ARP_END: i32 = 14 + 28;
 const IPV6_NEXT_HEADER: i16 = 14 + 6;
 const IPV6_DESTINATION: i16 = 14 + 24;
@@ -170,13 +170,13 @@ fn names_ethertype(filter: &Filter) -> bool {
     filter.level() == Level::Ethernet && filter.field(Field::EtherType).is_some()
 }
 
-fn check_length(a: &mut Assembler, data: Reg, end: Reg, bytes: i32, too_short: Label) {
+pub(super) fn check_length(a: &mut Assembler, data: Reg, end: Reg, bytes: i32, too_short: Label) {
     a.mov(Reg::R2, data);
     a.add_imm(Reg::R2, bytes);
     a.jump_gt(Reg::R2, end, too_short);
 }
 
-fn jump_if_ours(a: &mut Assembler, field: Reg, addresses: &[IpAddr], ours: Label) {
+pub(super) fn jump_if_ours(a: &mut Assembler, field: Reg, addresses: &[IpAddr], ours: Label) {
     for address in addresses.iter().filter_map(|ip| ip.as_v4()) {
         a.jump_eq32(field, u32::from_ne_bytes(address), ours);
     }

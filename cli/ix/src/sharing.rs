@@ -1,0 +1,107 @@
+//! The default: the address of Linux, shared by port. What the program's sockets own is IX's, all
+//! else stays Linux's; neighbours and the default route come from Linux.
+use ix_broker::shared_address::SharedAddress;
+use ix_netdev::{DeviceSpec, HeldPorts, HostNet, Namespace, OpenedDevice};
+use ix_proto::Config;
+use ix_proto::config::AddressCheck;
+use ix_proto::device::NicKind;
+use ix_report::problem::{Problem, Result};
+use ix_sys::random;
+use ix_vnic::Direction;
+use ix_wire::IpAddr;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+/// Ports for connections that the program opens. Each serves many: a port is free for each
+/// destination by itself. A socket of Linux holds each for each protocol.
+const OUTGOING_PORTS: u16 = 64;
+
+/// Gives the dataplane the IPv4 addresses of Linux on its interface, if no address is named and the
+/// device is one that can be shared.
+pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
+    let [device] = devices else { return Ok(()) };
+    let Ok(DeviceSpec::Afxdp { ifname, .. }) = device.parse() else { return Ok(()) };
+    if !config.host_addrs.is_empty() {
+        return Ok(());
+    }
+    let what = format!("cannot share the address of Linux on {ifname}");
+    let refused = |why: String, mend: &str| Err(Problem::new(&what, why).mend(mend));
+    let asked = |e: ix_sys::Error| Problem::new(&what, e);
+    let here = Namespace::current().map_err(asked)?;
+    let Some(link) = here.link(&ifname).map_err(asked)? else {
+        return refused("there is no such interface".to_owned(), "`ip link` lists the interfaces");
+    };
+    let addresses = here.ipv4_addresses(link.index).map_err(asked)?;
+    if addresses.is_empty() {
+        let why = "Linux has no IPv4 address there, and neither --addr nor `host_addr` names one";
+        return refused(why.to_owned(), "for example --addr 10.0.0.2/24");
+    }
+    let rules = &config.vnic_rules;
+    if [Direction::Receive, Direction::Transmit].into_iter().any(|d| rules.set(d).is_some()) {
+        let why = "filters are for an address of IX's own".to_owned();
+        return refused(why, "name an address that no host has with --addr");
+    }
+    config.host_addrs =
+        addresses.iter().map(|(own, prefix)| (IpAddr::v4(own.octets()), *prefix)).collect();
+    config.shares_address = true;
+    config.address_check = AddressCheck::Off;
+    if config.gateway_addrs.is_empty() {
+        let gateway = HostNet::new(link.index, None).map_err(asked)?.gateway();
+        config.gateway_addrs = gateway.map(|g| IpAddr::v4(g.octets())).into_iter().collect();
+    }
+    Ok(())
+}
+
+/// The ports that IX has of the address.
+pub struct Sharing {
+    ports: Arc<HeldPorts>,
+    gateway: Option<Ipv4Addr>,
+}
+
+impl Sharing {
+    /// Takes the ports for outgoing connections, which the configuration names from now on. `user`:
+    /// the program's.
+    pub fn begin(config: &mut Config, interface: &str, user: u32) -> Result<Option<Sharing>> {
+        if !config.shares_address {
+            return Ok(None);
+        }
+        let what = format!("cannot share the address of Linux on {interface}");
+        let v4 = |addr: &IpAddr| addr.as_v4().map(Ipv4Addr::from);
+        let addresses: Vec<_> = config.host_addrs.iter().filter_map(|(own, _)| v4(own)).collect();
+        let listed: Vec<_> = addresses.iter().map(Ipv4Addr::to_string).collect();
+        let ports = HeldPorts::new(addresses, user).map_err(|e| Problem::new(&what, e))?;
+        let mut seed = [0; 8];
+        random::fill(&mut seed).map_err(|why| Problem::new("cannot draw random keys", why))?;
+        let block = ports.hold_block(OUTGOING_PORTS, u64::from_le_bytes(seed)).map_err(|e| {
+            let why = format!("no {OUTGOING_PORTS} ports for outgoing connections: {e}");
+            Problem::new(&what, why).mend("close sockets of Linux, or raise `ulimit -n`")
+        })?;
+        config.local_ports = block;
+        eprintln!(
+            "ix: shares {} with Linux on {interface}: the program's ports are IX's, and {}-{} for \
+             connections that it opens",
+            listed.join(", "),
+            block.0,
+            block.1
+        );
+        let gateway = config.gateway_addrs.iter().find_map(v4);
+        Ok(Some(Sharing { ports: Arc::new(ports), gateway }))
+    }
+
+    /// The ports, for the device.
+    pub fn ports(&self) -> Arc<HeldPorts> {
+        Arc::clone(&self.ports)
+    }
+
+    /// The broker's part, on this device.
+    pub fn address(&self, devices: &[OpenedDevice]) -> Result<Option<SharedAddress>> {
+        let index = devices.iter().find_map(|device| match &device.info.kind {
+            NicKind::Afxdp(bind) => Some(bind.ifindex),
+            _ => None,
+        });
+        let Some(index) = index else { return Ok(None) };
+        let net = HostNet::new(index, self.gateway)
+            .map_err(|e| Problem::new("cannot follow the neighbours of Linux", e))?;
+        Ok(Some(SharedAddress::new(self.ports(), net)))
+    }
+}

@@ -1,0 +1,274 @@
+//! The address of Linux, shared by port: what the program's sockets own is IX's, and all else goes
+//! on as if there were no IX.
+use crate::support::process::{Process, signal};
+use crate::support::stats::Stats;
+use crate::support::traffic::echo;
+use crate::support::{CLIENT, Nic, PATIENCE, PREFIX, SERVICE, TestNet, build_echo, connect_to};
+use crate::support::{domain, eventually};
+use ix_skip::{Need, skip};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A service of Linux on the same address, such as ssh.
+const LINUX: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, 2), 22);
+
+/// A private link on whose near end Linux has the service's address.
+fn on_linux_address(test: &str) -> Option<TestNet> {
+    let net = TestNet::new(test, Nic::Afxdp, 1)?;
+    net.server.add_address("ixs0", *SERVICE.ip(), PREFIX).expect("an address");
+    Some(net)
+}
+
+/// `ix run --nic ixs0`, without an address.
+fn run(net: &TestNet, program: &[&str]) -> Process {
+    let mut command = net.server.command(env!("CARGO_BIN_EXE_ix"), None);
+    command.args(["run", "--domain", &domain(), "--nic", "ixs0", "--control"]);
+    command.arg(net.file("control.sock")).args(program);
+    Process::start(command)
+}
+
+fn run_echo(net: &TestNet) -> Process {
+    let echo = build_echo();
+    let process = run(net, &[echo.to_str().expect("text"), "64"]);
+    process.wait_for("ready", PATIENCE);
+    process
+}
+
+/// A session of Linux that goes on for as long as this lives: each byte must come back.
+struct Session {
+    stop: Arc<AtomicBool>,
+    count: Arc<AtomicU64>,
+    client: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Session {
+    fn start(net: &TestNet) -> Session {
+        let listener = net.server.run(|| TcpListener::bind(LINUX)).expect("Linux listens");
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                std::thread::spawn(move || {
+                    let (mut from, mut to) = (stream.try_clone().expect("a copy"), stream);
+                    std::io::copy(&mut from, &mut to)
+                });
+            }
+        });
+        let mut stream = net.client.run(|| connect_to(LINUX));
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stops, counts) = (stop.clone(), count.clone());
+        let client = std::thread::spawn(move || {
+            while !stops.load(Ordering::Relaxed) {
+                let number = counts.load(Ordering::Relaxed);
+                stream.write_all(&number.to_le_bytes()).expect("the session sends");
+                let mut back = [0; 8];
+                stream.read_exact(&mut back).expect("the session goes on");
+                assert_eq!(u64::from_le_bytes(back), number, "byte for byte");
+                counts.store(number + 1, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Session { stop, count, client: Some(client) }
+    }
+
+    /// Some more messages come back.
+    #[track_caller]
+    fn goes_on(&self) {
+        let before = self.count.load(Ordering::Relaxed);
+        eventually("the session of Linux goes on", || {
+            self.count.load(Ordering::Relaxed) > before + 20
+        });
+    }
+
+    fn end(mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.client.take().expect("once").join().expect("the session was never disturbed");
+    }
+}
+
+/// What a client of the other host is told of each of these ports.
+fn scan(net: &TestNet, ports: &[u16]) -> Vec<Result<(), ErrorKind>> {
+    let ask = |port: &u16| {
+        let to = SocketAddrV4::new(*SERVICE.ip(), *port).into();
+        TcpStream::connect_timeout(&to, PATIENCE).map(drop).map_err(|e| e.kind())
+    };
+    net.client.run(|| ports.iter().map(ask).collect())
+}
+
+#[test]
+fn a_session_of_linux_goes_on_beside_a_program_of_ix() {
+    let Some(net) = on_linux_address("a_session_of_linux_goes_on_beside_a_program_of_ix") else {
+        return;
+    };
+    let ports = [1, 7, 22, 80, 443, 11211, 65535];
+    let session = Session::start(&net);
+    session.goes_on();
+    let before = scan(&net, &ports);
+    for round in 0..2 {
+        let process = run_echo(&net);
+        session.goes_on();
+        let mut stream = net.client.run(|| connect_to(SERVICE));
+        for id in 0..100 {
+            echo(&mut stream, id, 64);
+        }
+        session.goes_on();
+        let mut with = before.clone();
+        with[1] = Ok(());
+        assert_eq!(scan(&net, &ports), with, "what Linux alone tells, and the program's port");
+        assert!(net.client.run(|| ping(*SERVICE.ip())), "Linux answers to ping");
+        // The program is killed with its broker: Linux has everything again at once.
+        signal(process.pid(), if round == 0 { libc::SIGKILL } else { libc::SIGTERM });
+        process.wait(PATIENCE);
+        session.goes_on();
+        eventually("Linux has the ports again", || scan(&net, &ports) == before);
+    }
+    session.end();
+}
+
+fn ping(to: Ipv4Addr) -> bool {
+    let mut ping = std::process::Command::new("ping");
+    match ping.args(["-c", "1", "-W", "5", "-q"]).arg(to.to_string()).output() {
+        Ok(output) => output.status.success(),
+        Err(_) => true,
+    }
+}
+
+#[test]
+fn a_port_is_one_of_the_twos() {
+    let Some(net) = on_linux_address("a_port_is_one_of_the_twos") else { return };
+    // Linux has the port: the program hears so.
+    let listener = net.server.run(|| TcpListener::bind(SERVICE)).expect("free");
+    let echo_path = build_echo();
+    let refused = run(&net, &[echo_path.to_str().expect("text"), "64"]);
+    let (status, said) = refused.wait(PATIENCE);
+    assert!(!status.success(), "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("already in use")), "{said:#?}");
+    drop(listener);
+    // IX has it: a program of Linux hears so, whatever it sets.
+    let process = run_echo(&net);
+    net.server.run(|| {
+        for at in [*SERVICE.ip(), Ipv4Addr::UNSPECIFIED] {
+            // It sets SO_REUSEADDR.
+            let e = TcpListener::bind((at, SERVICE.port())).expect_err("IX has it");
+            assert_eq!(e.kind(), ErrorKind::AddrInUse, "{at}");
+        }
+        TcpListener::bind((Ipv4Addr::LOCALHOST, SERVICE.port())).expect("another address");
+        UdpSocket::bind(SERVICE).expect("another protocol");
+    });
+    process.terminate();
+    net.server.run(|| TcpListener::bind(SERVICE)).expect("free again");
+}
+
+/// Serves at an address and port: says whom it serves, and, asked for an address, what it hears
+/// there.
+const PROGRAM: &str = "
+import socket, sys
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.bind((sys.argv[1], int(sys.argv[2])))
+server.listen(16)
+print('ready', flush=True)
+while True:
+    client, peer = server.accept()
+    words = client.recv(100).decode().split()
+    if words:
+        there = socket.create_connection((words[0], int(words[1])), 5)
+        client.sendall(there.recv(100))
+        there.close()
+    client.sendall(('%s %d' % peer).encode())
+    client.close()
+";
+
+/// One question to a service of [`PROGRAM`].
+fn ask(to: SocketAddrV4, words: &str) -> String {
+    let mut stream = connect_to(to);
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.write_all(if words.is_empty() { b" " } else { words.as_bytes() }).expect("write");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+/// A service that tells each client its port.
+fn tells_ports(at: SocketAddrV4) {
+    let listener = TcpListener::bind(at).expect("free");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let port = stream.peer_addr().expect("a peer").port();
+            let _ = stream.write_all(format!("from {port} ").as_bytes());
+        }
+    });
+}
+
+/// An unmodified program: other hosts reach it by IX, the host itself by Linux, and it reaches both
+/// others and services of Linux on its own address.
+#[test]
+fn an_unmodified_program_shares_the_address() {
+    let test = "an_unmodified_program_shares_the_address";
+    const PYTHON: &str = "/usr/bin/python3";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    net.server.set_up("lo", true).expect("loopback");
+    let beyond = SocketAddrV4::new(CLIENT, 9);
+    net.client.run(|| tells_ports(beyond));
+    net.server.run(|| tells_ports(LINUX));
+    for own in [*SERVICE.ip(), Ipv4Addr::UNSPECIFIED] {
+        let at = SocketAddrV4::new(*SERVICE.ip(), 8080);
+        let process = run(&net, &[PYTHON, "-c", PROGRAM, &own.to_string(), "8080"]);
+        process.wait_for("ready", PATIENCE);
+        let shares = process.wait_for("ix: shares 10.88.0.2 with Linux on ixs0", PATIENCE);
+        // From another host, first of all: it waits until the program does.
+        assert!(net.client.run(|| ask(at, "")).starts_with("10.88.0.1 "));
+        // From the host itself.
+        let local = net.server.run(|| ask(at, ""));
+        assert!(local.starts_with("10.88.0.2 "), "{local}");
+        // To another host, from a port of IX.
+        let heard = net.client.run(|| ask(at, &beyond.to_string().replace(':', " ")));
+        let port = heard.split(' ').nth(1).expect("a port");
+        let block = shares.split(' ').find_map(|word| word.split_once('-')).expect("a range");
+        assert!((block.0..=block.1).contains(&port), "{heard}: {shares}");
+        // To a service of Linux on its own address.
+        let heard = net.client.run(|| ask(at, &LINUX.to_string().replace(':', " ")));
+        assert!(heard.starts_with("from "), "{heard}");
+        // Three clients came from another host, and one connection went there.
+        eventually("IX has served the others, and Linux the host itself", || {
+            let stats = Stats::ask(&net.file("control.sock"));
+            (stats.total("accepted"), stats.total("connects")) == (3, 1)
+        });
+        // A second one is refused, as on Linux.
+        let taken = net.server.run(|| TcpListener::bind(at)).expect_err("IX has it");
+        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+        process.terminate();
+    }
+    // Linux has the port: the program hears so when it binds.
+    let _taken = net.server.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8080))).expect("free");
+    let refused = run(&net, &[PYTHON, "-c", PROGRAM, "10.88.0.2", "8080"]);
+    let (status, said) = refused.wait(PATIENCE);
+    assert_eq!(status.code(), Some(1), "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("Address already in use")), "{said:#?}");
+}
+
+/// The neighbour's Ethernet address changes: Linux notices, and IX with it.
+#[test]
+fn neighbours_are_those_of_linux() {
+    let Some(net) = on_linux_address("neighbours_are_those_of_linux") else { return };
+    let process = run_echo(&net);
+    let mut stream = net.client.run(|| connect_to(SERVICE));
+    echo(&mut stream, 1, 64);
+    net.client.set_mac("ixc0", [2, 0, 0, 0, 0x77, 1]).expect("another address");
+    // It says so as any host does.
+    net.client.run(|| {
+        let mut arping = std::process::Command::new("ip");
+        arping.args(["neigh", "flush", "all"]).status().expect("ip");
+        assert!(ping(*SERVICE.ip()));
+    });
+    for id in 2..10 {
+        echo(&mut stream, id, 64);
+    }
+    assert_eq!(CLIENT, Ipv4Addr::new(10, 88, 0, 1));
+    process.terminate();
+}

@@ -1,0 +1,200 @@
+//! Ports of Linux's own address that IX owns.
+//!
+//! Behind each owned port stands a bound socket of Linux: so a port that Linux has already is
+//! refused, and nobody else gets one that IX has. The kernel closes the sockets whatever happens to
+//! this process, and removes the XDP program with its link: then Linux has the ports again.
+use ix_sys::bpf::{Map, MapKind, Memory};
+use ix_sys::socket::{self, bind_inet, set_option};
+use ix_sys::{Error, process};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+/// Ports of one protocol.
+pub(crate) const PORTS: u32 = 1 << 16;
+/// Source, destination, and identification with protocol, bytes.
+pub(crate) const FRAGMENT_KEY: usize = 12;
+/// Packets whose later fragments are under way, at most.
+const FRAGMENTED: u32 = 4096;
+/// Linux's range of ports for connections of its own.
+const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+/// The same where it says nothing.
+const LOCAL_PORTS_DEFAULT: (u16, u16) = (32_768, 60_999);
+/// First port that everybody may bind.
+const UNPRIVILEGED: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
+
+/// A protocol with ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Transport {
+    Tcp,
+    Udp,
+}
+
+impl Transport {
+    /// Both.
+    pub const ALL: [Transport; 2] = [Transport::Tcp, Transport::Udp];
+
+    fn socket_kind(self) -> i32 {
+        match self {
+            Transport::Tcp => libc::SOCK_STREAM,
+            Transport::Udp => libc::SOCK_DGRAM,
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Transport::Tcp => "TCP",
+            Transport::Udp => "UDP",
+        })
+    }
+}
+
+/// The ports of one interface that IX owns.
+pub struct HeldPorts {
+    addresses: Vec<Ipv4Addr>,
+    /// Whose sockets may share a port with ours: the program's user.
+    user: u32,
+    pub(crate) owned: Map,
+    pub(crate) fragments: Memory<FRAGMENT_KEY>,
+    held: Mutex<BTreeMap<(Transport, u16), Vec<OwnedFd>>>,
+}
+
+impl fmt::Debug for HeldPorts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldPorts").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+impl HeldPorts {
+    /// None yet, at these addresses of Linux. The sockets of `user` on Linux may share a port: a
+    /// program hears connections from the host itself through such a socket.
+    pub fn new(addresses: Vec<Ipv4Addr>, user: u32) -> Result<HeldPorts, Error> {
+        let made = |e| Error::new("cannot make a BPF map for ports", e);
+        let owned = Map::new(MapKind::Array, c"ix_ports", 2 * PORTS).map_err(made)?;
+        let fragments = Memory::new(c"ix_fragments", FRAGMENTED).map_err(made)?;
+        Ok(HeldPorts { addresses, user, owned, fragments, held: Mutex::default() })
+    }
+
+    /// Takes a port for IX, from the next packet on; nothing happens if IX has it already.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`: Linux has it. `EACCES`: the program's user may not bind it. Others of the
+    /// system.
+    pub fn hold(&self, transport: Transport, port: u16) -> io::Result<()> {
+        if self.user != 0 && port < unprivileged_port() {
+            return Err(io::Error::from_raw_os_error(libc::EACCES));
+        }
+        self.take(transport, port, true)
+    }
+
+    fn take(&self, transport: Transport, port: u16, shares: bool) -> io::Result<()> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.contains_key(&(transport, port)) {
+            return Ok(());
+        }
+        let bound =
+            self.addresses.iter().map(|address| self.bind(transport, *address, port, shares));
+        let sockets = bound.collect::<io::Result<Vec<_>>>()?;
+        self.owned.set(key(transport, port), 1)?;
+        held.insert((transport, port), sockets);
+        Ok(())
+    }
+
+    fn bind(
+        &self,
+        transport: Transport,
+        address: Ipv4Addr,
+        port: u16,
+        shares: bool,
+    ) -> io::Result<OwnedFd> {
+        let open = || socket::open(libc::AF_INET, transport.socket_kind());
+        let socket = process::with_file_user(self.user, open)?;
+        if shares {
+            set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        }
+        // Datagrams from the host itself are for nobody here.
+        let _ = set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0);
+        bind_inet(socket.as_fd(), SocketAddr::from((address, port)))?;
+        Ok(socket)
+    }
+
+    /// Gives a port back to Linux.
+    pub fn release(&self, transport: Transport, port: u16) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sockets) = held.remove(&(transport, port)) {
+            // It cannot fail: the entry exists.
+            let _ = self.owned.set(key(transport, port), 0);
+            drop(sockets);
+        }
+    }
+
+    /// Takes `count` ports of both protocols that follow each other, out of Linux's range for
+    /// connections, where nobody but such connections looks for ports. `seed` chooses the place to
+    /// look first.
+    pub fn hold_block(&self, count: u16, seed: u64) -> io::Result<(u16, u16)> {
+        let (first, last) = local_ports();
+        let places = u64::from(last - first) + 1;
+        let mut at = 0;
+        while at + u64::from(count) <= places {
+            // Wraps once.
+            let start = (seed + at) % places;
+            if start + u64::from(count) > places {
+                at += places - start;
+                continue;
+            }
+            let start = first + start as u16;
+            match self.hold_range(start, start + (count - 1)) {
+                Ok(()) => return Ok((start, start + (count - 1))),
+                Err((taken, e)) if e.raw_os_error() == Some(libc::EADDRINUSE) => {
+                    at += u64::from(taken - start) + 1;
+                }
+                Err((_, e)) => return Err(e),
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::EADDRINUSE))
+    }
+
+    /// All of these, or none; the error says at which one.
+    fn hold_range(&self, first: u16, last: u16) -> Result<(), (u16, io::Error)> {
+        for port in first..=last {
+            for transport in Transport::ALL {
+                if let Err(e) = self.take(transport, port, false) {
+                    for port in first..=port {
+                        for transport in Transport::ALL {
+                            self.release(transport, port);
+                        }
+                    }
+                    return Err((port, e));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn key(transport: Transport, port: u16) -> u32 {
+    transport as u32 * PORTS + u32::from(port)
+}
+
+fn local_ports() -> (u16, u16) {
+    let text = std::fs::read_to_string(LOCAL_PORTS).unwrap_or_default();
+    let mut ports = text.split_whitespace().map_while(|port| port.parse::<u16>().ok());
+    match (ports.next(), ports.next()) {
+        // A UDP socket of IX without a port gets one from the first of these on.
+        (Some(first), Some(last)) if 0 < first && first <= last => {
+            (first.max(LOCAL_PORTS_DEFAULT.0.min(last)), last)
+        }
+        _ => LOCAL_PORTS_DEFAULT,
+    }
+}
+
+fn unprivileged_port() -> u16 {
+    let text = std::fs::read_to_string(UNPRIVILEGED).unwrap_or_default();
+    text.trim().parse().unwrap_or(1024)
+}
