@@ -182,7 +182,9 @@ impl<U: User> Engine<U> {
         if self.told < self.events || !self.failed.is_empty() {
             self.skip_untold();
         }
+        let asks_for_port = core::mem::take(&mut self.asks_for_port);
         let wait = match wait {
+            _ if asks_for_port => Wait::Poll,
             _ if self.unfinished || !self.dirty.is_empty() || self.has_backlog() => Wait::Poll,
             Wait::Forever if !self.starved.is_empty() => Wait::Us(STARVED_US),
             Wait::Us(us) if !self.starved.is_empty() => Wait::Us(us.min(STARVED_US)),
@@ -247,6 +249,7 @@ impl<U: User> Engine<U> {
             Pending::Listen(id) if answer == Err(Error::Again) => {
                 if let Some(Listener { at, backlog, .. }) = self.listeners.get(id) {
                     let again = call::listen(*at, *backlog, id);
+                    self.asks_for_port = true;
                     self.make(again, Pending::Listen(id));
                 }
             }

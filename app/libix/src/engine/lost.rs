@@ -26,6 +26,7 @@ impl<U: User> Engine<U> {
         for cookie in self.connections.ids().collect::<Vec<_>>() {
             self.lose_connection(cookie);
         }
+        self.asks_for_port = true;
         for id in self.listeners.ids().collect::<Vec<_>>() {
             let Some(listener) = self.listeners.get_mut(id) else { continue };
             if !matches!(listener.name, Some(Err(_))) {

@@ -136,6 +136,8 @@ pub struct Engine<U: User> {
     dirty: VecDeque<Cookie>,
     failed: Vec<(Cookie, Dead)>,
     starved: Vec<Cookie>,
+    /// A port is asked for, perhaps once more: no event says that the answer is there.
+    asks_for_port: bool,
     /// The answers of the batch decide what is appended next.
     unfinished: bool,
     memory: Memory,
@@ -163,6 +165,7 @@ impl<U: User> Engine<U> {
             dirty: VecDeque::new(),
             failed: Vec::new(),
             starved: Vec::new(),
+            asks_for_port: false,
             unfinished: false,
             memory: Memory::new(),
             groups: None,

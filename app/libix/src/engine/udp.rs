@@ -180,6 +180,7 @@ impl<U: User> Engine<U> {
             // Linux is asked for the port.
             (Some(socket), Err(Error::Again)) => {
                 let again = call::udp_bind(socket.at, id);
+                self.asks_for_port = true;
                 self.make(again, Pending::UdpBind(id));
             }
             (Some(socket), answer) => socket.name = Some(answer),
