@@ -22,12 +22,8 @@ fn on_linux_address(test: &str) -> Option<TestNet> {
     Some(net)
 }
 
-/// `ix run --nic ixs0`, without an address.
 fn run(net: &TestNet, program: &[&str]) -> Process {
-    let mut command = net.server.command(env!("CARGO_BIN_EXE_ix"), None);
-    command.args(["run", "--domain", &domain(), "--nic", "ixs0", "--control"]);
-    command.arg(net.file("control.sock")).args(program);
-    Process::start(command)
+    net.start_shared(program).process
 }
 
 fn run_echo(net: &TestNet) -> Process {
@@ -250,6 +246,89 @@ fn an_unmodified_program_shares_the_address() {
     let (status, said) = refused.wait(PATIENCE);
     assert_eq!(status.code(), Some(1), "{said:#?}");
     assert!(said.iter().any(|line| line.contains("Address already in use")), "{said:#?}");
+}
+
+/// The dataplane dies, not the program: its ports are not Linux's meanwhile, and another dataplane
+/// has them.
+#[test]
+fn ports_outlive_a_dataplane() {
+    if domain() != "process" {
+        return;
+    }
+    let Some(net) = on_linux_address("ports_outlive_a_dataplane") else { return };
+    let session = Session::start(&net);
+    let echo_path = build_echo();
+    let service = net.start_shared(&[echo_path.to_str().expect("text"), "64"]);
+    service.process.wait_for("ready", PATIENCE);
+    for round in 0..2 {
+        let mut stream = net.client.run(|| connect_to(SERVICE));
+        echo(&mut stream, round, 64);
+        session.goes_on();
+        signal(service.dataplane(), libc::SIGKILL);
+        let taken = net.server.run(|| TcpListener::bind(SERVICE)).expect_err("it is IX's");
+        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+        service.process.wait_for_nth("ix: device afxdp:ixs0", round as usize + 2, PATIENCE);
+        // Until the program listens there, the new dataplane refuses connections itself.
+        eventually("it is served again", || scan(&net, &[SERVICE.port()]) == [Ok(())]);
+        session.goes_on();
+    }
+    let mut stream = net.client.run(|| connect_to(SERVICE));
+    echo(&mut stream, 9, 64);
+    session.end();
+    service.process.terminate();
+}
+
+/// Tells who sends a datagram how long it is.
+const DATAGRAMS: &str = "
+import socket, sys
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind((sys.argv[1], 5353))
+print('ready', flush=True)
+while True:
+    data, peer = server.recvfrom(4000)
+    server.sendto(str(len(data)).encode(), peer)
+";
+
+#[test]
+fn datagrams_and_their_fragments_reach_their_owner() {
+    let test = "datagrams_and_their_fragments_reach_their_owner";
+    const PYTHON: &str = "/usr/bin/python3";
+    if !std::path::Path::new(PYTHON).exists() {
+        return skip(test, Need::Program("apt-get install python3"), "no python3");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    let sent = |client: &UdpSocket, port: u16, bytes: usize| {
+        client.send_to(&vec![7; bytes], (*SERVICE.ip(), port)).expect("sent");
+        let mut back = [0; 16];
+        client.recv(&mut back).map(|n| String::from_utf8_lossy(&back[..n]).into_owned())
+    };
+    let linux = net.server.run(|| UdpSocket::bind((*SERVICE.ip(), 54))).expect("free");
+    std::thread::spawn(move || {
+        let mut data = [0; 4000];
+        while let Ok((n, peer)) = linux.recv_from(&mut data) {
+            let _ = linux.send_to(format!("Linux {n}").as_bytes(), peer);
+        }
+    });
+    for own in [*SERVICE.ip(), Ipv4Addr::UNSPECIFIED] {
+        let process = run(&net, &[PYTHON, "-c", DATAGRAMS, &own.to_string()]);
+        process.wait_for("ready", PATIENCE);
+        process.wait_for("ix: device afxdp:ixs0", PATIENCE);
+        let client = net.client.run(|| UdpSocket::bind((CLIENT, 0))).expect("free");
+        client.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
+        // The port is claimed after the program says that it is ready.
+        eventually("it serves", || sent(&client, 5353, 1).is_ok_and(|n| n == "1"));
+        client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        // The longest one that IX takes, in two fragments.
+        for bytes in [10, 1400, 1900] {
+            assert_eq!(sent(&client, 5353, bytes).expect("an answer"), bytes.to_string());
+            assert_eq!(sent(&client, 54, bytes).expect("an answer"), format!("Linux {bytes}"));
+        }
+        let stats = Stats::ask(&net.file("control.sock"));
+        assert_eq!(stats.drops(), 0, "{stats}");
+        process.terminate();
+        let gone = sent(&client, 5353, 1);
+        assert!(gone.is_err() || sent(&client, 5353, 1).is_err(), "Linux says so: {gone:?}");
+    }
 }
 
 /// The neighbour's Ethernet address changes: Linux notices, and IX with it.

@@ -250,7 +250,7 @@ fn filters_hold_when_an_interface_comes_back() {
     let parts =
         "[vnic]\nfilters = [\"rx tcp service 10.88.0.2:7\", \"tx tcp service 10.88.0.2:7\"]\n";
     let echo_file = crate::support::build_echo();
-    let service = net.start_before(parts, &[echo_file.to_str().expect("text"), "64"]);
+    let service = net.start_taking_address(parts, &[echo_file.to_str().expect("text"), "64"]);
     service.process.wait_for("ready", PATIENCE);
     let mut stream = net.connect();
     echo(&mut stream, 0, 64);

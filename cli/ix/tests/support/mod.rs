@@ -211,6 +211,12 @@ impl TestNet {
         service
     }
 
+    /// The same with parts at the end of the configuration, at an address that is Linux's as well.
+    pub fn start_taking_address(&self, parts: &str, program: &[&str]) -> Service {
+        let config = format!("{}{parts}", self.config(self.service_link().1));
+        self.launch(&config, &[], &["--take-address"], program)
+    }
+
     /// The same with more parts at the end of the configuration.
     pub fn start_before(&self, parts: &str, program: &[&str]) -> Service {
         let (namespace, link) = self.service_link();
@@ -261,6 +267,16 @@ impl TestNet {
             command.args(["--domain", &domain()]);
         }
         command.arg("--control").arg(&control).arg("--").args(program);
+        Service { process: Process::start(command), control }
+    }
+
+    /// Starts a program under `ix run` at the address of Linux: no address is named.
+    pub fn start_shared(&self, program: &[&str]) -> Service {
+        let (namespace, link) = self.service_link();
+        let control = self.file("control.sock");
+        let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
+        command.args(["run", "--domain", &domain(), "--nic", link, "--control"]);
+        command.arg(&control).args(program);
         Service { process: Process::start(command), control }
     }
 
