@@ -89,7 +89,7 @@ pub fn leaves(program: &str) {
 
 /// Writes one line by one system call.
 pub fn line(text: &str) {
-    let line = format!("ix: {text}\n");
+    let line = ix_sys::log::formatted(ix_sys::log::Level::Info, text) + "\n";
     // SAFETY: a string and its length; the system call itself, because `write` is ours.
     unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len()) };
 }

@@ -15,6 +15,7 @@ use core::cell::UnsafeCell;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use ix_abi::Congestion;
+use ix_sys::log::FORMAT_ENV;
 use libix::raw::{Starter, Wait};
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;
@@ -44,6 +45,9 @@ extern "C" fn begin() {
     pid::note();
     COUNTS.store(std::env::var_os(COUNT_CALLS).is_some(), Ordering::Relaxed);
     let Ok(text) = std::env::var(route::ENV) else { return };
+    if std::env::var(FORMAT_ENV).is_ok_and(|format| format == "json") {
+        ix_sys::log::use_json();
+    }
     let number = |nth| text.split(';').nth(nth).and_then(|fd| fd.parse().ok());
     let reserved = || {
         let (base, end) = text.split(';').nth(3)?.split_once('-')?;
@@ -98,6 +102,7 @@ fn hide(library: RawFd) {
             std::env::set_var("LD_PRELOAD", rest.join(":"));
         }
         std::env::remove_var(route::ENV);
+        std::env::remove_var(FORMAT_ENV);
     }
 }
 

@@ -15,7 +15,9 @@ use events::Log;
 use ix_controller::linux::{Background, Linux, Tree, parse_job, parse_list};
 use ix_controller::policy::BUILT_IN;
 use ix_controller::{ControlLoop, Platform, TICK_US};
+use ix_report::output::LogArgs;
 use ix_report::problem::{Problem, Result};
+use ix_sys::say;
 use members::{DryRun, Members};
 use policy::PolicySource;
 use std::path::PathBuf;
@@ -68,6 +70,9 @@ pub struct CpArgs {
     /// Log JSON objects, and once a second the state of each dataplane
     #[arg(long)]
     pub json: bool,
+    /// How to write messages
+    #[command(flatten)]
+    pub log: LogArgs,
     /// Print a built-in policy as a starting point, and end
     #[arg(long, value_name = "NAME", exclusive = true,
           value_parser = ["energy", "consolidation", "minmax"])]
@@ -82,6 +87,7 @@ pub fn main(args: &CpArgs) -> Result<()> {
         }
         return Ok(());
     }
+    args.log.apply();
     let mut source = PolicySource::open(&args.policy, args.slo_us)?;
     let members = Members::new(&args.pid, &args.control)?;
     let linux = with_background(Linux::new(&Tree::default(), members), args)?;
@@ -254,7 +260,7 @@ impl Embedded {
                 driver.run(&|| stop.load(Ordering::Relaxed))
             };
             if let Err(problem) = run() {
-                eprintln!("ix: {problem}");
+                say!("{problem}");
             }
         };
         let thread = std::thread::Builder::new().name("ix-cp".to_owned()).spawn(drive);

@@ -5,6 +5,7 @@ use ix_broker::control::Client;
 use ix_dataplane::metrics::Stage;
 use ix_proto::control::{Status, Thread};
 use ix_report::cost::{Figures, HARDWARE, quotient};
+use ix_report::output::write_json;
 use ix_report::problem::Result;
 use serde_json::Value;
 use std::fmt::Write;
@@ -38,6 +39,8 @@ fn ask(path: &Path) -> Result<Status> {
 
 /// Prints counters, or what they grew by since `before`, so many seconds ago.
 fn print(args: &StatsArgs, stats: &Status, before: Option<(&Status, f64)>) -> Result<()> {
+    let file = args.output.as_ref();
+    file.map_or(Ok(()), |file| write_json(file, &with_cost(stats, before)?))?;
     if args.json {
         let stats = with_cost(stats, before)?;
         // An object a line where there will be several.
@@ -56,7 +59,7 @@ fn print(args: &StatsArgs, stats: &Status, before: Option<(&Status, f64)>) -> Re
 }
 
 /// Counters as JSON, with what follows from them under `cost` of each thread.
-fn with_cost(stats: &Status, before: Option<(&Status, f64)>) -> Result<Value> {
+pub(crate) fn with_cost(stats: &Status, before: Option<(&Status, f64)>) -> Result<Value> {
     let costs = figures(stats, before);
     let costed = stats.threads.iter().zip(&costs).map(|(thread, figures)| {
         let mut thread = json(thread)?;

@@ -1,6 +1,6 @@
 //! Where the results of a measurement go: `--json` and `--output`, the same for all commands.
 use crate::problem::{Problem, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,62 @@ pub struct OutputArgs {
     /// Also write the results to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// Flags of commands whose results are one object of JSON.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct JsonArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Also write the result to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+impl JsonArgs {
+    /// Gives the JSON to all who asked for it. Returns whether standard output has it, so that
+    /// nothing else can be there.
+    pub fn give(&self, results: impl FnOnce() -> Result<Value>) -> Result<bool> {
+        if *self == JsonArgs::default() {
+            return Ok(false);
+        }
+        let results = results()?;
+        let to_file = self.output.as_ref().filter(|path| path.as_os_str() != "-");
+        to_file.map_or(Ok(()), |path| write_json(path, &results))?;
+        let prints = self.json || self.output.is_some() && to_file.is_none();
+        if prints {
+            println!("{results:#}");
+        }
+        Ok(prints)
+    }
+}
+
+/// How a command that goes on writes what it says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    #[default]
+    Text,
+    /// A JSON object a line: time, level, message
+    Json,
+}
+
+/// Flags of commands that go on.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogArgs {
+    /// How to write messages on standard error
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+impl LogArgs {
+    /// From now on messages are written so.
+    pub fn apply(self) {
+        if self.log_format == LogFormat::Json {
+            ix_sys::log::use_json();
+        }
+    }
 }
 
 impl OutputArgs {
@@ -85,6 +141,25 @@ mod tests {
             assert_eq!(read(line).is_stdout(), stdout, "{line}");
         }
         assert!(Command::try_parse_from(["x", "--json", "--quick"]).expect("fine").quick);
+    }
+
+    #[test]
+    fn an_object_goes_to_whoever_asked() {
+        let folder = std::env::temp_dir().join(format!("ix-json-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let file = folder.join("out");
+        let args = |json, output| JsonArgs { json, output };
+        let give = |args: JsonArgs| args.give(|| Ok(json!({ "a": 1 }))).expect("given");
+        assert!(!give(args(false, Some(file.clone()))), "the text goes to standard output");
+        let text = std::fs::read_to_string(&file).expect("a file");
+        assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON")["a"], 1);
+        assert!(give(args(true, None)) && give(args(false, Some("-".into()))));
+        let nobody = args(false, None).give(|| panic!("nobody asked"));
+        assert!(!nobody.expect("nothing to do"));
+        args(false, Some("/no/such/folder/x".into()))
+            .give(|| Ok(json!({})))
+            .expect_err("no folder");
+        std::fs::remove_dir_all(&folder).expect("removed");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use ix_ctl::ctl::args::CtlCommand;
 use ix_proto::config::WallPart;
 use ix_proto::device::DeviceKind;
 use ix_report::domain::Domain;
-use ix_report::output::OutputArgs;
+use ix_report::output::{JsonArgs, LogArgs, OutputArgs};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -273,6 +273,9 @@ pub struct RunArgs {
     /// Serve Prometheus metrics over HTTP at `ADDRESS:PORT`; a bare port is on the loopback address
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<String>,
+    /// How to write messages
+    #[command(flatten)]
+    pub log: LogArgs,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM [ARGS]")]
     pub program: Vec<OsString>,
@@ -298,9 +301,9 @@ pub struct DemoArgs {
 /// Flags of `ix attack`.
 #[derive(Args, Debug)]
 pub struct AttackArgs {
-    /// Print JSON: one row for each attack
-    #[arg(long)]
-    pub json: bool,
+    /// How to print: one row for each attack
+    #[command(flatten)]
+    pub print: JsonArgs,
     /// Attack the isolation of tenants on a shared interface instead of the wall (needs no
     /// protection keys)
     #[arg(long)]
@@ -322,9 +325,9 @@ pub struct AttackArgs {
 /// Flags of `ix doctor`.
 #[derive(Args, Debug)]
 pub struct DoctorArgs {
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
+    /// How to print
+    #[command(flatten)]
+    pub print: JsonArgs,
 }
 
 /// Flags of `ix completions`.

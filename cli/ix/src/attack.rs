@@ -49,7 +49,7 @@ struct Outcome {
 /// Runs all attacks behind the wall and without it, for each way into a process.
 pub fn main(args: &AttackArgs) -> Result<()> {
     if args.vnic {
-        return crate::attack_vnic::main(args.json);
+        return crate::attack_vnic::main(&args.print);
     }
     let walls = match args.domain {
         Some(Domain::Process) => vec![Wall::Process],
@@ -78,7 +78,7 @@ pub fn main(args: &AttackArgs) -> Result<()> {
             reports.push(rights::attack(&attacker)?);
         }
     }
-    show(args, &reports);
+    show(args, &reports)?;
     reports.iter().try_for_each(judge)
 }
 
@@ -156,10 +156,7 @@ fn judge(report: &Report) -> Result<()> {
     Ok(())
 }
 
-fn show(args: &AttackArgs, reports: &[Report]) {
-    if !args.json {
-        return reports.iter().for_each(print);
-    }
+fn show(args: &AttackArgs, reports: &[Report]) -> Result<()> {
     let client = |report: &Report| {
         let Served { answered, lost, longest_ms, why } = &report.client;
         json!({
@@ -173,7 +170,11 @@ fn show(args: &AttackArgs, reports: &[Report]) {
     };
     let clients: Vec<_> = reports.iter().map(client).collect();
     let rows: Vec<_> = reports.iter().flat_map(|report| &report.rows).collect();
-    println!("{:#}", json!({ "bench": "attack", "clients": clients, "rows": rows }));
+    let results = || Ok(json!({ "bench": "attack", "clients": clients, "rows": rows }));
+    if !args.print.give(results)? {
+        reports.iter().for_each(print);
+    }
+    Ok(())
 }
 
 fn print(report: &Report) {

@@ -8,6 +8,7 @@ mod queues;
 use ix_broker::control::{Client, read_only};
 use ix_proto::control::vnic::{FilterDerived, FiltersCreated, RateChange, View, VnicCreated};
 use ix_proto::control::{Request, VnicDevice};
+use ix_report::output::JsonArgs;
 use ix_report::problem::{Problem, Result};
 use ix_testbed::{Namespace, PacketSocket, VethEnd};
 use ix_vnic::{Policy, Rate};
@@ -63,11 +64,9 @@ const SPOOFS: [(&str, Forge); 6] = [
 ];
 
 /// Runs all attacks and prints the results.
-pub fn main(as_json: bool) -> Result<()> {
+pub fn main(print: &JsonArgs) -> Result<()> {
     let rows = rows()?;
-    if as_json {
-        println!("{:#}", json!({ "bench": "attack", "rows": rows }));
-    } else {
+    if !print.give(|| Ok(json!({ "bench": "attack", "rows": rows })))? {
         rows.iter().for_each(show);
     }
     let failed = |row: &&Value| row["refused"] != true || row["control_succeeds"] != true;

@@ -29,6 +29,7 @@ mod sharing;
 use args::{Cli, Command};
 use command_line::Other;
 use ix_report::problem::{Problem, Result, STATUS_OWN_FAILURE};
+use ix_sys::log::{self, Level};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -52,7 +53,7 @@ pub fn main() -> ExitCode {
     };
     match command_line::wants_json(&args) {
         true => eprintln!("{}", problem_json(&problem)),
-        false => eprintln!("ix: {problem}"),
+        false => log::line(Level::Error, format_args!("{problem}")),
     }
     ExitCode::from(problem.status())
 }
@@ -85,7 +86,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             .map_err(|problem| problem.or_status(STATUS_OWN_FAILURE)),
         Command::Demo(args) => demo::main(&args).map(done),
         Command::Bench(command) => ix_bench::main(&command).map(done),
-        Command::Ctl(command) => ix_ctl::ctl::main(&command).map(done),
+        Command::Ctl(command) => ix_ctl::ctl::main(&command, ix_ctl::pcap::for_seconds).map(done),
         Command::Cp(args) => ix_ctl::cp::main(&args).map(done),
         Command::Share(args) => share::main(&args).map(done),
         Command::Pcap(args) => ix_ctl::pcap::main(&args).map(done),

@@ -7,7 +7,7 @@ use ix_entry::ReservedFds;
 use ix_launch::memfd;
 use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE};
-use ix_sys::{Interface, process};
+use ix_sys::{Interface, process, say};
 use ix_wire::IpAddr;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -78,8 +78,8 @@ pub fn preload(
     }
     refuse_other_identity(program)?;
     if kind == Program::Go {
-        eprintln!(
-            "ix: {name} is written in Go, which calls Linux itself and not through the C library: \
+        say!(
+            "{name} is written in Go, which calls Linux itself and not through the C library: \
              its sockets are Linux's, not IX's; --posix off runs it without this line"
         );
     }
@@ -185,7 +185,10 @@ fn prepare(
         "{addresses};{gateways};{number};{numbers};{congestion};{asks};{locks};{outgoing};\
          {interfaces}"
     );
-    let env = vec![("LD_PRELOAD".into(), libraries), ("IX_POSIX".into(), told.into())];
+    let mut env = vec![("LD_PRELOAD".into(), libraries), ("IX_POSIX".into(), told.into())];
+    if ix_sys::log::is_json() {
+        env.push((ix_sys::log::FORMAT_ENV.into(), "json".into()));
+    }
     Ok(Preload { env, inherited: [fd].into_iter().chain(ports).collect() })
 }
 

@@ -31,6 +31,7 @@ use ix_report::output::write_json;
 use ix_report::problem::{Problem, Result, STATUS_NOT_FOUND};
 use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::process::{self, USERS_FOR_A_TIME};
+use ix_sys::say;
 use ix_sys::{Interface, random};
 use ix_vnic::VnicRules;
 use ix_wire::{IpAddr, ipv6};
@@ -53,6 +54,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         Problem::new("cannot protect the broker from the program: root may not change its user", e)
             .mend("let it have CAP_SETUID and CAP_SETGID, or start `ix run` as another user")
     })?;
+    args.log.apply();
     let mut settings =
         Settings::from_args(args).map_err(|problem| where_flags_stand(args, problem))?;
     if let Some(policy) = &args.policy {
@@ -104,9 +106,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let without: Vec<WallPart> = args.without.into_iter().collect();
     for part in &without {
         let part = part.name();
-        eprintln!(
-            "ix: the wall is incomplete, without its {part}: the program can access the dataplane"
-        );
+        say!("the wall is incomplete, without its {part}: the program can access the dataplane");
     }
     let no_filters = why_no_filters(&settings);
     let again: Again = Box::new(move |arena| {
@@ -132,32 +132,32 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     }
     match wall {
         Domain::None => {
-            eprintln!("ix: domain none: the program can access the dataplane's memory");
+            say!("domain none: the program can access the dataplane's memory");
         }
         Domain::Process => {
             let cpus = listed(&program_cpus);
             let user = user.map_or(String::new(), |(user, _)| format!(" as user {user}"));
-            eprintln!("ix: domain process: the program runs{user} on hardware threads {cpus}");
+            say!("domain process: the program runs{user} on hardware threads {cpus}");
         }
         Domain::Pku => match user {
-            Some((user, _)) => eprintln!("ix: domain pku: the program runs as user {user}"),
-            None => eprintln!("ix: domain pku"),
+            Some((user, _)) => say!("domain pku: the program runs as user {user}"),
+            None => say!("domain pku"),
         },
     }
     if let Some(line) = line_about_root(wall, user, root.is_some()) {
-        eprintln!("ix: {line}");
+        say!("{line}");
     }
     if root.as_ref().is_some_and(|root| !root.is_scoped()) {
-        eprintln!(
-            "ix: this kernel cannot keep signals of the program from other processes (Linux 6.12 \
+        say!(
+            "this kernel cannot keep signals of the program from other processes (Linux 6.12 \
              with Landlock does): it can end its dataplane, and root's processes; name another \
              user with --user to prevent that"
         );
     }
     let name = program.display().to_string();
-    shared_cpus(&cpus).iter().for_each(|line| eprintln!("ix: {line}"));
+    shared_cpus(&cpus).iter().for_each(|line| say!("{line}"));
     if let Some(hint) = hints::more_threads(&args.program, cpus.len(), &ix_sys::cpu::allowed()) {
-        eprintln!("ix: {hint}");
+        say!("{hint}");
     }
     let argv = args.program.clone();
     let wake_ups = WakeUps::bound(&cpus, args.wake_us)?;
@@ -195,7 +195,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         write_json(path, &look.map_err(problem)?)?;
     }
     if exit.is_crash() {
-        eprintln!("ix: {name} crashed: {exit}{}", running.where_it_faulted(exit));
+        say!("{name} crashed: {exit}{}", running.where_it_faulted(exit));
     }
     if cannot_use || !running.has_begun() {
         if args.require_ix {
@@ -203,7 +203,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         }
         // What could not even start has said why.
         if exit.status() != STATUS_NOT_FOUND {
-            eprintln!("ix: {unused}");
+            say!("{unused}");
         }
     }
     Ok(exit.status())
@@ -233,7 +233,7 @@ impl WakeUps {
         latency.heal();
         if let Some(us) = most_us {
             if let Some(why) = latency.missing() {
-                eprintln!("ix: --wake-us has no effect on this machine: {why}");
+                say!("--wake-us has no effect on this machine: {why}");
             }
             for cpu in cpus {
                 let bound = latency.bound(*cpu as u32, Some(us));

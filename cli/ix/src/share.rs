@@ -2,6 +2,7 @@
 use clap::Args;
 use ix_broker::share::{Shared, run};
 use ix_netdev::PORTS_MAX;
+use ix_report::output::LogArgs;
 use ix_report::problem::Result;
 use ix_vnic::{Policy, Rate};
 use std::path::PathBuf;
@@ -52,10 +53,14 @@ pub struct ShareArgs {
     /// filter gets the packet
     #[arg(long)]
     pub overlap: bool,
+    /// How to write messages
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// Serves until a signal ends it.
 pub fn main(args: &ShareArgs) -> Result<()> {
+    args.log.apply();
     let policy = Policy {
         vnics_max: args.vnics,
         queues_max: args.queues,

@@ -7,6 +7,7 @@ use ix_netdev::LinkChange;
 use ix_netdev::{DeviceEvent, DeviceUpdate, OpenedDevice};
 use ix_proto::device::NicKind;
 use ix_proto::{Codec, FromImage, ToImage};
+use ix_sys::say;
 use ix_vnic::Filter;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -187,7 +188,7 @@ impl Devices {
 /// case.
 fn set_filters(device: &mut OpenedDevice, filters: Option<&[Filter]>) -> Result<(), String> {
     let line = device.set_filters(filters.map(<[Filter]>::to_vec)).map_err(|e| e.to_string())?;
-    line.iter().for_each(|line| eprintln!("ix: {line}"));
+    line.iter().for_each(|line| say!("{line}"));
     Ok(())
 }
 

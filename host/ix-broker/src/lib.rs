@@ -16,9 +16,11 @@
 //!   what it sees of the machine's files.
 //! * `devices`: links that go down and come back, peers that come and go.
 //! * `presence`: neighbours learn the dataplane's addresses before it begins.
+//! * `about`: how a run was started, for reports of faults.
 //! * `counters`: the control page; `survivor`: the process that closes connections at the end.
 #![forbid(unsafe_code)]
 
+mod about;
 pub mod apart;
 pub mod attached;
 mod clients;

@@ -29,6 +29,7 @@ use ix_proto::crossing::ATTACHMENTS_MAX;
 use ix_proto::{Config, FromImage, Start};
 use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::process::Process;
+use ix_sys::say;
 use ix_sys::socket::get_option;
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -171,6 +172,7 @@ impl Broker {
         // AF_XDP charges packet memory to this limit, in the dataplane's process. If it stays too
         // low, attaching the device fails with a message that says so.
         let _ = ix_sys::limits::raise_memlock();
+        crate::about::note(std::env::args_os().collect(), self.args.len());
         let name = self.program.display().to_string();
         let place = if is_apart { Place::Apart } else { Place::Within };
         start_of(&self.setup, &self.vnic, place)
@@ -208,23 +210,23 @@ impl Broker {
             is_apart.then(|| Apart::new(image, pins, self.group.dataplanes_joins())).transpose();
         let apart = apart.map_err(|e| problem(&e))?;
         if apart.as_ref().is_some_and(|apart| apart.user().is_none()) {
-            eprintln!(
-                "ix: the dataplane has no user of its own, which takes root: another process of \
+            say!(
+                "the dataplane has no user of its own, which takes root: another process of \
                  this user can end it"
             );
         }
         let pid = child.pid();
         let signals = SignalForwarding::to(child.leader()).map_err(|e| problem(&e))?;
         if !child.knows_senders() {
-            eprintln!(
-                "ix: this kernel does not say by descriptor which process sent a message (Linux \
+            say!(
+                "this kernel does not say by descriptor which process sent a message (Linux \
                  6.5 does): if a process of the program ends, its number may get another one \
                  signals that were meant for it"
             );
         }
         let mut control = Server::listen(control, pid as i32, &self.access)?;
         if let Some(address) = metrics.as_ref().and_then(|m| m.local_addr().ok()) {
-            eprintln!("ix: metrics at http://{address}/metrics");
+            say!("metrics at http://{address}/metrics");
         }
         metrics.map_or(Ok(()), |metrics| control.expose(metrics)).map_err(|e| problem(&e))?;
         let mut running = Running {
@@ -307,15 +309,15 @@ impl Running {
             let Some(apart) = &mut self.apart else { return Ok(()) };
             apart.has_died();
             if let Some(why) = apart.gives_up() {
-                eprintln!("ix: {how}");
+                say!("{how}");
                 self.refuse(asker, why.clone());
                 return Err(Problem::new(format!("cannot go on with {}", self.name), why));
             }
             if !self.is_needed() {
-                eprintln!("ix: {how}");
+                say!("{how}");
                 return Ok(());
             }
-            eprintln!("ix: {how}: another one is started");
+            say!("{how}: another one is started");
         }
     }
 
@@ -385,11 +387,11 @@ impl Running {
         };
         for device in &devices {
             let info = &device.info;
-            eprintln!("ix: device {}:{}: {}", info.kind, info.name, info.mode);
+            say!("device {}:{}: {}", info.kind, info.name, info.mode);
         }
         let apart = self.apart.as_ref().and_then(Apart::pid);
         let process = apart.unwrap_or(self.child.heir().pid());
-        eprintln!("ix: packet memory: {}", pages_of(process));
+        say!("packet memory: {}", pages_of(process));
         // A queue exists as long as any copy of its descriptor: the dataplane must have the only
         // one.
         drop(queues);
@@ -416,8 +418,8 @@ impl Running {
         let (Some(apart), Err(e)) = (&mut self.apart, told) else { return Ok(()) };
         match e.kind() {
             ErrorKind::WouldBlock => {
-                eprintln!(
-                    "ix: the process that has asked for a dataplane does not read what it is told: \
+                say!(
+                    "the process that has asked for a dataplane does not read what it is told: \
                      its dataplane is ended"
                 );
             }
@@ -439,8 +441,8 @@ impl Running {
         let renewed = self.vnic.renew(devices, accepted);
         let refused = renewed.map_err(|e| Problem::new("cannot start a dataplane", e))?;
         if let Some(why) = refused {
-            eprintln!(
-                "ix: a device refuses the filters that were added while the dataplane started \
+            say!(
+                "a device refuses the filters that were added while the dataplane started \
                  ({why}); they are taken back"
             );
         }
@@ -589,7 +591,7 @@ impl Running {
                 let last = self.foreign_told == FOREIGN_TOLD_MAX;
                 let rest =
                     if last { "; further ones are only counted (`ix ctl status`)" } else { "" };
-                eprintln!("ix: {why}, and gets no part of its dataplane{rest}");
+                say!("{why}, and gets no part of its dataplane{rest}");
             }
             self.refuse(asker, why);
         } else if self.waiting.len() >= ASKERS_MAX {
@@ -694,7 +696,7 @@ impl Running {
             FromImage::Failed { asker, why } if apart.is_mapping(sender, *asker) => {
                 apart.has_mapped(sender);
                 if apart.is_shared_beside(sender) {
-                    eprintln!("ix: process {sender} gets no part of the dataplane: {why}");
+                    say!("process {sender} gets no part of the dataplane: {why}");
                     return Ok(());
                 }
                 apart.give_up();
@@ -797,7 +799,7 @@ impl Running {
 
     fn serve_devices(&mut self) {
         let lines = self.devices.service(channel(&self.child, self.apart.as_ref()));
-        lines.iter().for_each(|line| eprintln!("ix: {line}"));
+        lines.iter().for_each(|line| say!("{line}"));
         self.commands.service(channel(&self.child, self.apart.as_ref()));
     }
 
@@ -830,7 +832,7 @@ impl Running {
         }
         if let Some(line) = self.devices.handle(message, channel(&self.child, self.apart.as_ref()))
         {
-            eprintln!("ix: {line}");
+            say!("{line}");
         }
     }
 
@@ -859,7 +861,7 @@ impl Running {
             Occurrence::Nonsense => self.hear_nonsense()?,
             Occurrence::Readable(_) | Occurrence::Nothing => {}
         }
-        lines.iter().for_each(|line| eprintln!("ix: {line}"));
+        lines.iter().for_each(|line| say!("{line}"));
         Ok(None)
     }
 
@@ -967,7 +969,7 @@ fn channel<'a>(child: &'a Child, apart: Option<&'a Apart>) -> Option<&'a Channel
 /// Says what the user must know of the end of the dataplane's process.
 fn say_how_it_ended(exit: Option<Exit>) {
     if let Some(exit) = exit.filter(|exit| *exit != Exit::Status(0)) {
-        eprintln!("ix: the dataplane ended ({exit}): its connections are lost");
+        say!("the dataplane ended ({exit}): its connections are lost");
     }
 }
 

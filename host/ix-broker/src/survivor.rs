@@ -3,6 +3,7 @@
 use ix_entry::Channel;
 use ix_proto::{Codec, ToImage};
 use ix_sys::process::Process;
+use ix_sys::say;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// The newest survivor.
@@ -29,8 +30,8 @@ impl Survivor {
         // connections to close.
         let told = channel.map(|c| c.try_send(&ToImage::SurvivorEnded { pid }.encode(), &[]));
         if matches!(told, Some(Err(_))) {
-            eprintln!(
-                "ix: process {pid}, which closes the program's connections when it ends, was \
+            say!(
+                "process {pid}, which closes the program's connections when it ends, was \
                  killed, and the dataplane could not be told to start another: the connections' \
                  peers will only see timeouts"
             );

@@ -16,6 +16,7 @@ pub mod fd;
 pub mod interface;
 pub mod landlock;
 pub mod limits;
+pub mod log;
 mod mapping;
 pub mod meter;
 pub mod mounts;

@@ -1,6 +1,7 @@
 //! The controller's log: lines for people, or objects of JSON.
 use ix_controller::{Event, Observation, Step};
 use ix_proto::control::Report;
+use ix_sys::say;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -28,7 +29,7 @@ impl Log {
         if self.json {
             return put(&json!({ "event": "note", "time_s": now_s(), "line": line }));
         }
-        eprintln!("ix: control: {line}");
+        say!("control: {line}");
     }
 
     /// A decision and what came of it.
@@ -39,9 +40,9 @@ impl Log {
         // Of a dry run, that nothing was done is no news.
         match event {
             Event::Failed { decision, .. } if self.dry_run => {
-                eprintln!("ix: control: dry run: {decision}");
+                say!("control: dry run: {decision}");
             }
-            event => eprintln!("ix: control: {event}"),
+            event => say!("control: {event}"),
         }
     }
 

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use ix_broker::control::find;
 use ix_dataplane::GroupSet;
 use ix_proto::control::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter, VnicDevice};
+use ix_report::output::JsonArgs;
 use ix_vnic::Filter;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -167,6 +168,16 @@ const METRICS_HELP: &str = "Prints all metrics in Prometheus' text format. To le
     ix ctl metrics\n  \
     ix ctl metrics > /var/lib/node_exporter/textfile/ix.prom";
 
+const DUMP_HELP: &str = "\
+    Writes one file, a tar archive, for a report of a fault: status, counters, connections, filters, the \
+    command line and the configuration file of `ix run`, its last messages, and what `ix doctor` \
+    says. It has addresses and ports of peers. It has no payload, no arguments of the program and no secrets of \
+    devices, unless --all asks for them. --capture adds packets: their headers, with --all whole ones.\n\n\
+    What cannot be had, such as with the read-only socket alone, has its reason in its place.\n\n\
+    Examples:\n  \
+    ix ctl dump\n  \
+    ix ctl dump --capture 5 --output fault.tar && tar tf fault.tar";
+
 /// Requests to a running dataplane.
 #[derive(Subcommand, Debug)]
 pub enum CtlCommand {
@@ -214,7 +225,38 @@ pub enum CtlCommand {
     Stats(StatsArgs),
     /// Print all metrics in Prometheus' text format
     #[command(long_about = METRICS_HELP)]
-    Metrics(CtlArgs),
+    Metrics(MetricsArgs),
+    /// Write one file with all that a report of a fault needs
+    #[command(long_about = DUMP_HELP)]
+    Dump(DumpArgs),
+}
+
+/// Flags of `ix ctl metrics`.
+#[derive(Args, Debug)]
+pub struct MetricsArgs {
+    /// Which dataplane
+    #[command(flatten)]
+    pub dataplane: CtlArgs,
+    /// Write the text to this file instead
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Flags of `ix ctl dump`.
+#[derive(Args, Debug)]
+pub struct DumpArgs {
+    /// Which dataplane
+    #[command(flatten)]
+    pub dataplane: CtlArgs,
+    /// The file to write (default: ix-dump-PID.tar)
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Also capture packets for this many seconds
+    #[arg(long, value_name = "T", value_parser = interval)]
+    pub capture: Option<f64>,
+    /// Also what may be secret: the program's arguments, secrets of devices, and whole packets
+    #[arg(long)]
+    pub all: bool,
 }
 
 /// Which dataplane.
@@ -241,9 +283,9 @@ pub struct LookArgs {
     /// Which dataplane
     #[command(flatten)]
     pub dataplane: CtlArgs,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
+    /// How to print
+    #[command(flatten)]
+    pub print: JsonArgs,
 }
 
 /// Flags of `ix ctl flow-groups`.
@@ -578,6 +620,9 @@ pub struct StatsArgs {
     /// Print JSON; with --interval, one object per line
     #[arg(long)]
     pub json: bool,
+    /// Also write the counters to this file as JSON
+    #[arg(long, value_name = "FILE", conflicts_with = "interval")]
+    pub output: Option<PathBuf>,
     /// Print every counter, one per line
     #[arg(long, conflicts_with = "json")]
     pub all: bool,

@@ -1,6 +1,7 @@
 //! `ix ctl`: asks a running dataplane, and prints what it says for people or for programs.
 pub mod args;
 pub mod connections;
+pub mod dump;
 mod look;
 pub mod table;
 mod vnic;
@@ -16,8 +17,8 @@ use ix_report::problem::{Problem, Result};
 use serde::Serialize;
 use std::time::Duration;
 
-/// `ix ctl`.
-pub fn main(command: &CtlCommand) -> Result<()> {
+/// `ix ctl`, which does not capture itself.
+pub fn main(command: &CtlCommand, capture: dump::Capture) -> Result<()> {
     match command {
         CtlCommand::Status(args) => look(args, look::status),
         CtlCommand::Threads(args) => look(args, look::threads),
@@ -53,9 +54,17 @@ pub fn main(command: &CtlCommand) -> Result<()> {
         CtlCommand::Slo(args) => policy_request(&args.look, None, args.set, look::slo),
         CtlCommand::Stats(args) => stats::main(args),
         CtlCommand::Metrics(args) => {
-            print!("{}", exposition::text(&connect(args)?.stats()?));
-            Ok(())
+            let text = exposition::text(&connect(&args.dataplane)?.stats()?);
+            let Some(file) = &args.output else {
+                print!("{text}");
+                return Ok(());
+            };
+            std::fs::write(file, text).map_err(|e| {
+                Problem::new(format!("cannot write {}", file.display()), e)
+                    .mend("choose another file")
+            })
         }
+        CtlCommand::Dump(args) => dump::main(args, capture),
     }
 }
 
@@ -66,9 +75,8 @@ fn connect(args: &CtlArgs) -> Result<Client> {
 /// Looks once, and prints.
 fn look(args: &LookArgs, text: impl Fn(&Status) -> String) -> Result<()> {
     let status = connect(&args.dataplane)?.status()?;
-    match args.json {
-        true => print_json(&status)?,
-        false => print!("{}", text(&status)),
+    if !gives(args, &status)? {
+        print!("{}", text(&status));
     }
     Ok(())
 }
@@ -78,17 +86,15 @@ pub(crate) fn json(value: &impl Serialize) -> Result<serde_json::Value> {
     serde_json::to_value(value).map_err(|e| Problem::new("cannot print JSON", e))
 }
 
-fn print_json(value: &impl Serialize) -> Result<()> {
-    println!("{:#}", json(value)?);
-    Ok(())
+/// Gives the JSON to all who asked for it. Returns whether standard output has it.
+fn gives(args: &LookArgs, value: &impl Serialize) -> Result<bool> {
+    args.print.give(|| json(value))
 }
 
 fn list_connections(args: &ConnectionsArgs) -> Result<()> {
     let request = Request::Connections(args.query());
     let answer: Connections = connect(&args.look.dataplane)?.get(&request)?;
-    if args.look.json {
-        print_json(&answer)?;
-    } else {
+    if !gives(&args.look, &answer)? {
         print!("{}", connections::table(&answer));
     }
     connections::remarks(&answer).iter().for_each(|line| eprintln!("ix: {line}"));
@@ -123,9 +129,7 @@ fn policy_request(
     }
     let request = Request::Policy { text, slo_us };
     let answer: PolicySet = connect(&args.dataplane)?.get(&request)?;
-    if args.json {
-        print_json(&answer)?;
-    } else {
+    if !gives(args, &answer)? {
         let bound =
             slo_us.map_or(String::new(), |slo| format!(", at most {} µs", table::micros(slo)));
         println!("controller {} gets policy {}{bound}", answer.controller, answer.policy);
@@ -138,10 +142,10 @@ fn order(args: &LookArgs, request: &Request, says: impl Fn(&Status) -> String) -
     let mut client = connect(&args.dataplane)?;
     let answer = client.ask(request)?;
     let status = client.status()?;
-    if args.json {
-        return print_json(&Done { answer, status });
+    let said = says(&status);
+    if !gives(args, &Done { answer, status })? {
+        println!("{said}");
     }
-    println!("{}", says(&status));
     Ok(())
 }
 
@@ -169,9 +173,7 @@ fn flow_groups(args: &FlowGroupsArgs) -> Result<()> {
     let change = Change::between(&before, &after).ok_or_else(|| {
         Problem::new("cannot compare two looks", "the dataplane was started anew in between")
     })?;
-    if args.look.json {
-        print_json(&GroupLoads::of(&after, &change))?;
-    } else {
+    if !gives(&args.look, &GroupLoads::of(&after, &change))? {
         print!("{}", look::flow_groups(&change, &after, args.all));
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! `ix ctl vnic`, `filter` and `rate`: what a dataplane may send and receive.
 use super::args::{FilterCommand, LookArgs, QueueChoice, RateArgs, VnicArgs, VnicCommand};
-use super::{connect, print_json};
+use super::{connect, gives};
 use ix_proto::control::vnic::{
     FilterCreated, FilterDerived, FiltersCreated, FiltersRevoked, OwnFilter, OwnRates, OwnVnic,
     QueueRates, RateChange, Rates, RatesSet, SharedFilter, SharedInterface, SharedRates, View,
@@ -27,8 +27,8 @@ pub fn vnic(args: &VnicArgs) -> Result<()> {
         }
     };
     let answer = connect(&look.dataplane)?.ask(&request)?;
-    if look.json {
-        return print_json(&answer);
+    if gives(look, &answer)? {
+        return Ok(());
     }
     match answer {
         Answer::VnicCreated(VnicCreated { device, capability, .. }) => {
@@ -42,13 +42,15 @@ pub fn vnic(args: &VnicArgs) -> Result<()> {
 fn show(args: &LookArgs) -> Result<()> {
     let mut client = connect(&args.dataplane)?;
     match client.get(&Request::Vnic)? {
-        View::Shared(shared) if args.json => print_json(&shared)?,
-        View::Shared(shared) => print!("{}", describe_share(&shared)),
+        View::Shared(shared) => {
+            if !gives(args, &shared)? {
+                print!("{}", describe_share(&shared));
+            }
+        }
         View::Own(vnic) => {
             let shown = Shown { vnic: *vnic, drops: held_back(&client.stats()?) };
-            match args.json {
-                true => print_json(&shown)?,
-                false => print!("{}", describe(&shown)),
+            if !gives(args, &shown)? {
+                print!("{}", describe(&shown));
             }
         }
     }
@@ -219,8 +221,8 @@ pub fn filter(command: &FilterCommand) -> Result<()> {
         FilterCommand::Remove(args) => (&args.look, Request::FilterRemove { filter: args.filter }),
     };
     let answer = connect(&look.dataplane)?.ask(&request)?;
-    if look.json {
-        return print_json(&answer);
+    if gives(look, &answer)? {
+        return Ok(());
     }
     match answer {
         Answer::FiltersCreated(FiltersCreated { filters }) => {
@@ -292,8 +294,8 @@ pub fn rate(args: &RateArgs) -> Result<()> {
         },
     };
     let answer = connect(&args.look.dataplane)?.ask(&request)?;
-    if args.look.json {
-        return print_json(&answer);
+    if gives(&args.look, &answer)? {
+        return Ok(());
     }
     match answer {
         Answer::Vnic(View::Own(vnic)) => show_own_rates(&vnic.rates),

@@ -19,7 +19,7 @@ use ix_sys::{clock, signal};
 use remarks::Remarks;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,7 @@ pub struct PcapArgs {
     #[arg(long, value_name = "BYTES", requires = "ring_files")]
     pub ring_bytes: Option<u64>,
     /// Memory of each elastic thread for packets that were not read yet, bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
+    #[arg(long, value_name = "BYTES", default_value_t = BUFFER_BYTES)]
     pub buffer: u64,
     /// Which dataplane
     #[command(flatten)]
@@ -73,6 +73,8 @@ pub struct PcapArgs {
     pub filter: Vec<String>,
 }
 
+/// Memory of each elastic thread for packets that were not read yet.
+const BUFFER_BYTES: u64 = 8 << 20;
 /// Between two looks at the rings.
 const LOOK: Duration = Duration::from_millis(5);
 /// Packets of several threads are put in order within this time.
@@ -108,6 +110,21 @@ pub fn main(args: &PcapArgs) -> Result<()> {
     session.end()?;
     eprintln!("ix: {} packets captured, {} lost", session.taken, session.lost);
     stopped.map(drop)
+}
+
+/// Captures packets of the dataplane of a control socket into a file, for so many seconds.
+pub fn for_seconds(control: &Path, write: PathBuf, seconds: f64, snaplen: u32) -> Result<()> {
+    main(&PcapArgs {
+        write,
+        snaplen,
+        count: None,
+        seconds: Some(seconds),
+        ring_files: None,
+        ring_bytes: None,
+        buffer: BUFFER_BYTES,
+        dataplane: CtlArgs { pid: None, control: Some(control.to_owned()) },
+        filter: Vec::new(),
+    })
 }
 
 fn open(started: &CaptureStarted) -> Result<CaptureMemory> {

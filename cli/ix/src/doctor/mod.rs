@@ -86,20 +86,18 @@ pub fn main(args: &DoctorArgs) -> Result<()> {
     let state = |name: &str| checks.iter().find(|c| c.name == name).map(|c| c.state);
     let works = ["tap", "afxdp"].iter().any(|name| state(name) != Some(State::Missing))
         && ["fsgsbase", "planting", "run"].iter().all(|name| state(name) != Some(State::Missing));
-    if args.json {
+    let report = || {
         let list: Vec<_> = checks.iter().map(Check::to_json).collect();
         let machine = Machine::read().to_json();
         let interfaces: Vec<_> = verdicts.iter().map(Verdict::to_json).collect();
-        println!(
-            "{:#}",
-            json!({
-                "machine": machine,
-                "works": works,
-                "checks": list,
-                "interfaces": interfaces,
-            })
-        );
-    } else {
+        Ok(json!({
+            "machine": machine,
+            "works": works,
+            "checks": list,
+            "interfaces": interfaces,
+        }))
+    };
+    if !args.print.give(report)? {
         print(&checks);
         print_verdicts(&verdicts);
     }

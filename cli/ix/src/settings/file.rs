@@ -5,6 +5,7 @@ use super::values::{Address, Cpus, List, Mac, Metrics, Mode, Network, Ports, Tex
 use ix_broker::control::Access;
 use ix_proto::Config;
 use ix_proto::config::AddressCheck;
+use ix_sys::say;
 use ix_tcp::{CongestionControl, EcnMode};
 use ix_vnic::{Filter, Rate, Rates, VnicRules};
 use serde::Deserialize;
@@ -309,7 +310,7 @@ impl File {
     /// Puts what the file says over what is there.
     pub fn apply(self, devices: &mut Vec<String>, access: &mut Access, config: &mut Config) {
         if self.loader_path.is_some() {
-            eprintln!("ix: loader_path is not used: programs keep their own loader");
+            say!("loader_path is not used: programs keep their own loader");
         }
         put(self.devices, |List(texts)| *devices = texts);
         put(self.host_addr, |List(networks)| {

@@ -34,6 +34,34 @@ kept.append(listen(own, 77))
 print('done', flush=True)
 ";
 
+/// What standard error has is JSON, a line each, the program's own library included.
+#[test]
+fn messages_are_json_if_that_is_wanted() {
+    let test = "messages_are_json_if_that_is_wanted";
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let words = ["/usr/bin/python3", "-c", "import socket; socket.create_server(('10.88.0.2', 7))"];
+    if Command::new(words[0]).arg("-V").output().is_err() {
+        skip(test, Need::Program("apt-get install python3"), "no python3");
+        return;
+    }
+    let service = net.start_env(&[], &["--log-format", "json"], &words);
+    let (_, said) = service.process.wait(PATIENCE);
+    let lines: Vec<serde_json::Value> = said
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}")))
+        .collect();
+    let says = |words: &str| {
+        let at = lines.iter().find(|line| line["message"].as_str().is_some_and(|m| m == words));
+        let at = at.unwrap_or_else(|| panic!("nothing says `{words}`: {said:#?}"));
+        assert_eq!(at["level"], "info");
+        assert_eq!(at["time"].as_str().map(str::len), Some("2026-01-01T00:00:00.000Z".len()));
+    };
+    says("listening on 10.88.0.2:7: IX");
+    assert!(
+        lines.iter().any(|line| line["message"].as_str().is_some_and(|m| m.starts_with("domain ")))
+    );
+}
+
 #[test]
 fn each_listener_is_said_to_be_ixs_or_linuxs() {
     let test = "each_listener_is_said_to_be_ixs_or_linuxs";

@@ -7,6 +7,7 @@ mod bulk;
 mod connections;
 mod ctl;
 mod devices;
+mod dump;
 mod elastic;
 mod failures;
 mod flood;

@@ -26,6 +26,18 @@ pub struct CaptureStarted {
     pub path: Option<String>,
 }
 
+/// What [`About`](Request::About) returns.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    /// The words of the command line.
+    pub command: Vec<String>,
+    /// The text of the configuration file; none: it has none that can be read.
+    #[serde(default)]
+    pub config: Option<String>,
+    /// The last messages, oldest first, each after its time.
+    pub log: Vec<String>,
+}
+
 /// Declares [`Answer`] with a variant for each type, and conversions from and to the types.
 macro_rules! answers {
     ($($(#[$doc:meta])* $variant:ident($type:ty)),* $(,)?) => {
@@ -69,6 +81,8 @@ answers! {
     PolicyRequest(PolicyRequest),
     /// A capture.
     Capture(CaptureStarted),
+    /// How a run was started.
+    About(About),
     /// Filters and rates.
     Vnic(vnic::View),
     /// Rates that were set.
@@ -102,6 +116,7 @@ impl Answer {
             Request::Policy { .. } => Answer::PolicySet(from_value(value)?),
             Request::Control { .. } => Answer::PolicyRequest(from_value(value)?),
             Request::Capture { .. } => Answer::Capture(from_value(value)?),
+            Request::About { .. } => Answer::About(from_value(value)?),
             Request::Vnic => Answer::Vnic(match has("vnics") {
                 true => vnic::View::Shared(from_value(value)?),
                 false => vnic::View::Own(from_value(value)?),

@@ -21,7 +21,7 @@ mod tests;
 pub(crate) mod text;
 pub mod vnic;
 
-pub use answer::{Answer, CaptureStarted, PolicySet};
+pub use answer::{About, Answer, CaptureStarted, PolicySet};
 pub use connections::{Connection, Connections};
 pub use controller::{PolicyRequest, Report};
 pub use line::{Greeting, Hello, Line, Role};

@@ -71,6 +71,12 @@ pub enum Request {
         /// The process that reads the capture.
         pid: u32,
     },
+    /// How the run was started, and its last messages. Secrets are left out.
+    About {
+        /// Also the program's arguments, and secrets.
+        #[serde(default)]
+        all: bool,
+    },
     /// Filters and rates of the dataplane's vNIC.
     Vnic,
     /// Grants filters and returns a capability for each.

@@ -112,6 +112,7 @@ fn request() -> impl Strategy<Value = Request> {
             Request::Capture { wish: CaptureWish { pid, filter, snaplen, ring_bytes } }
         }),
         any::<u32>().prop_map(|pid| Request::CaptureStop { pid }),
+        any::<bool>().prop_map(|all| Request::About { all }),
         Just(Request::Vnic),
         (vec(filter(), 0..4), of(word()), of(word()), of(0usize..9)).prop_map(
             |(filters, holder, vnic, queue)| Request::FilterCreate { filters, holder, vnic, queue }
@@ -473,6 +474,9 @@ fn answer_to(request: Request) -> BoxedStrategy<Answer> {
         Request::Capture { .. } => {
             of(word()).prop_map(|path| CaptureStarted { path }.into()).boxed()
         }
+        Request::About { .. } => (vec(word(), 0..4), of(word()), vec(word(), 0..4))
+            .prop_map(|(command, config, log)| About { command, config, log }.into())
+            .boxed(),
         Request::Vnic => vnic().prop_map(Answer::Vnic).boxed(),
         Request::Rate { .. } => prop_oneof![
             own_rates().prop_map(RatesSet::Own),

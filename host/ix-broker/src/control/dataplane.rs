@@ -1,6 +1,7 @@
 //! What the control socket of `ix run` serves: the control page, which it only reads, and commands
 //! to the dataplane, which it answers later.
 use super::{ActiveController, Backend, Captures, Name, Response, Ticket};
+use crate::about;
 use crate::commands::{Commands, Reply};
 use crate::surveys::Surveys;
 use crate::vnic::{self, FilteredDevices, RateChanges, Vnic};
@@ -88,6 +89,7 @@ impl Backend for Dataplane<'_> {
                 let begun = self.captures.start(wish, self.threads, self.commands, now, reply);
                 return begun.map(|begun| begun.map(Answer::Capture));
             }
+            Request::About { all } => return Some(Ok(about::tell(*all).into())),
             Request::CaptureStop { pid } => {
                 self.captures.stop(*pid, self.commands);
                 return Some(Ok(Answer::Done {}));
@@ -193,6 +195,7 @@ impl Dataplane<'_> {
             | Request::Policy { .. }
             | Request::Capture { .. }
             | Request::CaptureStop { .. }
+            | Request::About { .. }
             | Request::Vnic
             | Request::FilterCreate { .. }
             | Request::FilterDerive { .. }

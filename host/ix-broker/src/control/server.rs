@@ -9,6 +9,7 @@ use ix_problem::{Problem, Result};
 use ix_proto::control::{
     Answer, Hello, Line, Look, PROTOCOL, Refusal, Refused, Request, Role, Topic,
 };
+use ix_sys::say;
 use ix_sys::{Scarcity, socket, user_namespace};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Write};
@@ -195,7 +196,7 @@ impl Server {
     /// their sockets meanwhile.
     fn accepts_nobody(&mut self, error: &io::Error, now: Instant) {
         if let Some(line) = self.scarcity.failed(error, now) {
-            eprintln!("ix: {}: {line}", self.path().display());
+            say!("{}: {line}", self.path().display());
         }
         if self.scarcity.until().is_some() {
             self.watch_listeners(false);

@@ -13,6 +13,7 @@ use ix_proto::control::vnic::{
 };
 use ix_proto::control::{Look, Refusal, Request, Topic, VnicDevice, vnic};
 use ix_sys::process::Process;
+use ix_sys::say;
 use ix_vnic::{Direction, Filter, Policy, Rate, Registry, VnicId};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -324,7 +325,7 @@ impl InterfaceShare {
                 let id = self.granted.registry.vnic_named(name).map_err(refuse)?;
                 // The vNIC is deleted in any case: after a refusal the client would try again.
                 if let Err(e) = self.delete(id) {
-                    eprintln!("ix: vNIC {name} is deleted, but some of its filters stay: {e}");
+                    say!("vNIC {name} is deleted, but some of its filters stay: {e}");
                 }
                 Ok(VnicDeleted { deleted: name.clone() }.into())
             }

@@ -14,6 +14,7 @@ use ix_netdev::{LinkChange, LinkWatch, Namespace};
 use ix_problem::{Problem, Result};
 use ix_sys::poll::{PollFd, is_readable};
 use ix_sys::process::{self, Process};
+use ix_sys::say;
 use ix_sys::signal;
 use ix_vnic::{Policy, Rate};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -57,7 +58,7 @@ pub fn run(args: &Shared) -> Result<()> {
     };
     let mut server = Server::listen(Some(&path), 0, &Access::default())?;
     let mut share = InterfaceShare::new(here, exchange, args.policy);
-    eprintln!("ix: sharing {name}; ask with `ix ctl vnic --control {}`", path.display());
+    say!("sharing {name}; ask with `ix ctl vnic --control {}`", path.display());
     loop {
         let mut fds = vec![signals.as_fd(), watch.fd(), server.fd()];
         fds.extend(share.owner_fds());
@@ -105,7 +106,7 @@ fn follow(change: &LinkChange, name: &mut String, share: &mut InterfaceShare) ->
 }
 
 fn say(lines: Vec<String>) {
-    lines.iter().for_each(|line| eprintln!("ix: {line}"));
+    lines.iter().for_each(|line| say!("{line}"));
 }
 
 /// Returns which of these descriptors are readable. Waits until one is, or until `due`.
