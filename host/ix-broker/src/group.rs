@@ -28,6 +28,7 @@ use crate::group_locks::{self, GroupLock};
 use ix_problem::{Problem, Result};
 use ix_sys::process::Process;
 use ix_sys::random;
+use ix_sys::say;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -212,8 +213,8 @@ impl Group {
         let groups: Vec<_> = runs.flat_map(|run| [dataplane_beside(&run), run]).collect();
         self.lock = GroupLock::take(&folder, &name, &groups)
             .inspect_err(|e| {
-                eprintln!(
-                    "ix: cannot claim the control groups of this run ({e}): if it is killed, what \
+                say!(
+                    "cannot claim the control groups of this run ({e}): if it is killed, what \
                      its program has forked lives on; look at {}",
                     folder.display()
                 );

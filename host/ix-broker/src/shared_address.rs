@@ -3,6 +3,7 @@
 use ix_entry::Channel;
 use ix_netdev::{HeldPorts, HostNet, Neighbour, Transport};
 use ix_proto::{ClaimRefused, Codec, FromImage, SharedPort, ToImage};
+use ix_sys::say;
 use ix_wire::IpAddr;
 use std::collections::VecDeque;
 use std::io;
@@ -75,7 +76,7 @@ impl SharedAddress {
             why => {
                 if why != Some(libc::EACCES) {
                     let (transport, number) = (transport(port), port.number);
-                    eprintln!("ix: cannot have {transport} port {number} of Linux's address: {e}");
+                    say!("cannot have {transport} port {number} of Linux's address: {e}");
                 }
                 ClaimRefused::Denied
             }
