@@ -205,6 +205,10 @@ pub struct RunArgs {
     /// to it is IX's then, and what Linux serves there, such as ssh, is cut off
     #[arg(long)]
     pub take_address: bool,
+    /// Share the address of Linux although a firewall of Linux has rules for the interface: it does
+    /// not see the packets of the program's ports
+    #[arg(long)]
+    pub ignore_firewall: bool,
     /// Default gateways, one of each family: `10.0.0.1,2001:db8::1`
     #[arg(long, value_name = "IP")]
     pub gateway: Option<String>,

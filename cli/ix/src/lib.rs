@@ -15,6 +15,7 @@ mod hints;
 mod image;
 mod isn_key;
 mod linux_address;
+mod linux_firewall;
 mod load;
 mod pages;
 mod posix;

@@ -6,10 +6,10 @@ use crate::args::{Entry, ProgramUser, RunArgs};
 use crate::hints;
 use crate::image::IMAGE;
 use crate::isn_key;
-use crate::linux_address;
 use crate::program_file::find_program;
 use crate::settings::{Settings, vnic_refused};
 use crate::sharing::Sharing;
+use crate::{linux_address, linux_firewall};
 use ix_broker::group::{Bounds, Group};
 use ix_broker::link_rates::LinkRates;
 use ix_broker::own_user::OwnUser;
@@ -73,6 +73,9 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let Whom { user, mut root, own_user } = whom(wall, args.user)?;
     let program_user = user.map_or(process::user_id(), |(user, _)| user);
     let interface = settings.interfaces().first().cloned().unwrap_or_default();
+    if settings.config.shares_address {
+        linux_firewall::check(&interface, args.ignore_firewall)?;
+    }
     let sharing = Sharing::begin(&mut settings.config, &interface, program_user)?;
     let cannot_use = crate::posix::cannot_use(args.posix, &program);
     let unused = crate::posix::why_unused(args.posix, &program, &settings);

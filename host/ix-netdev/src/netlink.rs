@@ -1,5 +1,5 @@
 //! rtnetlink: building requests, sending them, reading replies.
-use ix_sys::{Error, socket};
+use ix_sys::{Error, netfilter, socket};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -129,6 +129,13 @@ impl Netlink {
     pub(crate) fn open_generic() -> Result<Netlink, Error> {
         let fd = socket::open_generic_netlink();
         let fd = fd.map_err(|e| Error::new("cannot open a generic netlink socket", e))?;
+        Ok(Netlink { fd, sequence: 0 })
+    }
+
+    /// Opens one for nftables in the calling thread's network namespace.
+    pub(crate) fn open_netfilter() -> Result<Netlink, Error> {
+        let fd = netfilter::open();
+        let fd = fd.map_err(|e| Error::new("cannot open a netlink socket for nftables", e))?;
         Ok(Netlink { fd, sequence: 0 })
     }
 

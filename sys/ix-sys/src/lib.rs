@@ -20,6 +20,7 @@ pub mod log;
 mod mapping;
 pub mod meter;
 pub mod mounts;
+pub mod netfilter;
 pub mod network_namespace;
 pub mod perf;
 pub mod poll;

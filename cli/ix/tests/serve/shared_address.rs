@@ -351,3 +351,36 @@ fn neighbours_are_those_of_linux() {
     assert_eq!(CLIENT, Ipv4Addr::new(10, 88, 0, 1));
     process.terminate();
 }
+
+/// IX has packets before Linux's firewall: its rules are named, and refused until the user says
+/// that they do not matter.
+#[test]
+fn a_firewall_that_would_be_passed_by_is_named() {
+    let test = "a_firewall_that_would_be_passed_by_is_named";
+    let Some(net) = on_linux_address(test) else { return };
+    let nft = |command: &str| {
+        let run = || std::process::Command::new("nft").arg(command).output();
+        net.server.run(run).is_ok_and(|output| output.status.success())
+    };
+    if !nft("add table inet guard") {
+        return skip(test, Need::Program("apt-get install nftables"), "no nft");
+    }
+    // No rule, and what accepts or is another interface's: nothing is passed by.
+    let accepts = "{ type filter hook input priority 0; policy accept; }";
+    assert!(nft(&format!("add chain inet guard arrives {accepts}")));
+    let forwards = "{ type filter hook forward priority 0; policy drop; }";
+    assert!(nft(&format!("add chain inet guard passes {forwards}")));
+    run_echo(&net).terminate();
+    assert!(nft("add rule inet guard arrives tcp dport 9 drop"));
+    let echo = build_echo();
+    let program = [echo.to_str().expect("text"), "64"];
+    let (status, said) = run(&net, &program).wait(PATIENCE);
+    let last = said.last().expect("a line");
+    let tells = ["cannot share", "inet guard arrives", "--ignore-firewall", "--addr"];
+    let tells = tells.iter().all(|word| last.contains(word)) && !last.contains("passes");
+    assert!(status.code() == Some(125) && tells, "{status}: {said:#?}");
+    let ignored = net.start_shared_with(&["--ignore-firewall"], &program).process;
+    ignored.wait_for("ready", PATIENCE);
+    assert!(ignored.said().iter().any(|line| line.contains("inet guard arrives")), "{ignored}");
+    ignored.terminate();
+}

@@ -272,11 +272,16 @@ impl TestNet {
 
     /// Starts a program under `ix run` at the address of Linux: no address is named.
     pub fn start_shared(&self, program: &[&str]) -> Service {
+        self.start_shared_with(&[], program)
+    }
+
+    /// The same with flags for `ix run`.
+    pub fn start_shared_with(&self, flags: &[&str], program: &[&str]) -> Service {
         let (namespace, link) = self.service_link();
         let control = self.file("control.sock");
         let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
         command.args(["run", "--domain", &domain(), "--nic", link, "--control"]);
-        command.arg(&control).args(program);
+        command.arg(&control).args(flags).args(program);
         Service { process: Process::start(command), control }
     }
 

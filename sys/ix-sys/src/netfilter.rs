@@ -1,0 +1,45 @@
+//! Linux's packet filter: a socket that asks nftables, and the tables of the older iptables.
+use crate::{check, fd, socket};
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// A netlink socket that asks nftables, in the calling thread's network namespace.
+pub fn open() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: no memory involved.
+    let new = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_NETFILTER) })?;
+    // SAFETY: a new descriptor that no other value owns.
+    Ok(unsafe { fd::own(new) })
+}
+
+/// What a table of iptables has (`struct ipt_getinfo`).
+#[repr(C)]
+struct TableInfo {
+    name: [u8; 32],
+    valid_hooks: u32,
+    hook_entry: [u32; 5],
+    underflow: [u32; 5],
+    num_entries: u32,
+    size: u32,
+}
+
+/// Number of rules in a table of iptables for IPv4. Needs root's rights over the network namespace.
+/// Asks for a table that is not loaded load it: ask for those in `/proc/net/ip_tables_names` only.
+pub fn iptables_rules(table: &str) -> io::Result<u32> {
+    const IPT_SO_GET_INFO: i32 = 64;
+    let socket = socket::open(libc::AF_INET, libc::SOCK_DGRAM)?;
+    // SAFETY: all-zero bytes are a value.
+    let mut info: TableInfo = unsafe { zeroed() };
+    let name = table.as_bytes();
+    let room = info.name.get_mut(..name.len()).filter(|_| name.len() < 32);
+    room.ok_or(io::ErrorKind::InvalidInput)?.copy_from_slice(name);
+    let mut len = size_of::<TableInfo>() as libc::socklen_t;
+    let (to, len) = ((&raw mut info).cast(), &raw mut len);
+    // SAFETY: `info` is of that length and writable, and any bytes make its numbers.
+    let ret =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, IPT_SO_GET_INFO, to, len) };
+    check(ret)?;
+    // Each chain ends with its policy, and the table with an error entry.
+    Ok(info.num_entries.saturating_sub(info.valid_hooks.count_ones() + 1))
+}
