@@ -35,13 +35,18 @@ extern "C" {
 #define IX_EVENTS_MAX 2048
 /* Most entries of one scatter-gather array. */
 #define IX_SG_MAX 64
+/* Where a socket is bound: every IPv6 address of the dataplane and no IPv4 one (IPV6_V6ONLY,
+ * RFC 3493 section 5.3). The address is reserved and never names a group (RFC 4291 section
+ * 2.7.1). */
+#define IX_EVERY_V6 { 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Numbers of the batched system calls (op). */
 /* Does nothing. The dataplane skips the slot. */
 #define IX_CALL_NOP 0
 /* args: address high, address low, port, backlog (0: default), cookie, and 1 for places that
  * are held. Returns a listener id. The unspecified address 0.0.0.0 stands for every IPv4
- * address of the dataplane, :: for every address of both families. A connection that knocks
+ * address of the dataplane, :: for every address of both families, and
+ * IX_EVERY_V6 for every IPv6 address. A connection that knocks
  * has a place in the backlog until it is accepted or rejected, or ends; a place that is held
  * is free when BACKLOG says so. */
 #define IX_CALL_LISTEN 1

@@ -26,6 +26,10 @@ pub fn value(name: &str, value: &str) -> String {
         "u64::MAX" => "UINT64_MAX".to_owned(),
         text if text.starts_with('"') => text.to_owned(),
         _ if name == "ABI_MAGIC" => format!("UINT64_C({:#x})", ix_abi::ABI_MAGIC),
+        // What initializes an array.
+        bytes if bytes.starts_with('[') => {
+            format!("{{ {} }}", bytes.trim_matches(['[', ']']).trim())
+        }
         number if number.bytes().all(|b| b.is_ascii_digit()) => number.to_owned(),
         other => panic!("{name} = {other}: not understood"),
     }
@@ -121,6 +125,10 @@ pub fn prose(line: &str) -> String {
     out.replace('`', "")
 }
 
+fn is_of_constant(letter: u8) -> bool {
+    letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == b'_'
+}
+
 fn linked(path: &str) -> String {
     let path = path.trim_start_matches("crate::");
     match path.split_once("::") {
@@ -129,7 +137,7 @@ fn linked(path: &str) -> String {
         }
         Some((_, field)) => field.to_owned(),
         None if path.starts_with(char::is_lowercase) => format!("{}*", prefix(path)),
-        None if path.bytes().all(|b| b.is_ascii_uppercase() || b == b'_') => format!("IX_{path}"),
+        None if path.bytes().all(is_of_constant) => format!("IX_{path}"),
         None => structure(path),
     }
 }
