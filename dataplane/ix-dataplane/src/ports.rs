@@ -46,11 +46,13 @@ impl Port {
         Port { nic, info, queue, passed: 0, held: 0, handed: 0, reta, toeplitz }
     }
 
-    /// To be called after each step 6. What a peer takes out of shared memory does not count: no
-    /// doorbell says when it has.
+    /// To be called after each step 6; `sent`: it has given packets to the device. What a peer
+    /// takes out of shared memory does not count: no doorbell says when it has.
     #[inline]
-    pub fn look_at_held(&mut self) {
-        self.held = if self.info.shared_frames { 0 } else { self.nic.frames_held().1 };
+    pub fn look_at_held(&mut self, sent: bool) {
+        if (sent || self.held > 0) && !self.info.shared_frames {
+            self.held = self.nic.frames_held().1;
+        }
     }
 
     /// Whether a flow with data in flight may add more, if this thread has so many transmit frames.

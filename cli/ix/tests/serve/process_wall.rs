@@ -402,6 +402,9 @@ fn a_run_ends_with_its_program_whatever_its_dataplane_does() {
         let mut stream = net.connect();
         net.client.run(|| echo(&mut stream, 1, 64));
         let (program, dataplane) = (service.program(), service.dataplane());
+        // It hears that its reply has arrived, and gives back what it has received: a connection
+        // with received data ends with RST.
+        std::thread::sleep(Duration::from_millis(300));
         // The program asks for no other one.
         signal(program, libc::SIGSTOP);
         signal(dataplane, what);

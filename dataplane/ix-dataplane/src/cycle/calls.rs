@@ -10,7 +10,14 @@ use ix_proto::crossing::AttachmentId;
 
 impl ElasticThread {
     /// Carries out the first `count` slots of the call array, at most `CALLS_MAX`.
+    #[inline]
     pub fn run_calls(&mut self, count: usize) {
+        if count > 0 {
+            self.run_some_calls(count);
+        }
+    }
+
+    fn run_some_calls(&mut self, count: usize) {
         let caller = self.io.cx.caller;
         let Some(calls) = self.io.cx.attached[caller].calls else { return };
         let count = count.min(ix_abi::CALLS_MAX);

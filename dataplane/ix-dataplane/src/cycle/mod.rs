@@ -252,7 +252,14 @@ impl ElasticThread {
 
     /// Sends what the touched flows have to send, sets their timers and removes those that have
     /// ended.
+    #[inline]
     pub(crate) fn flush_touched(&mut self) {
+        if !self.flows.touched.is_empty() || !self.flows.crowded.is_empty() {
+            self.flush_some();
+        }
+    }
+
+    fn flush_some(&mut self) {
         let ElasticThread { io, flows, tcp, migrations, .. } = self;
         let may_be_quiet = migrations.is_active();
         tcp.flush(io, flows, |id| may_be_quiet && migrations.quiets(id));

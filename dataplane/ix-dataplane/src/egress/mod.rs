@@ -41,7 +41,7 @@ impl Egress {
                 sent += handed;
             }
             port.nic.kick(&cx.shared.memory, &mut cx.tx_pool);
-            port.look_at_held();
+            port.look_at_held(waiting > 0);
         }
         cx.metrics.counters.tx_packets.add(sent as u64);
         if let Some(sniffer) = sniffer {
