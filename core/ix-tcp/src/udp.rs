@@ -2,6 +2,7 @@
 use crate::ports::Looks;
 use core::fmt;
 use ix_wire::IpAddr;
+use std::collections::BTreeMap;
 
 /// The range of ephemeral ports (RFC 6056 section 3.2 recommends all above 1023; the lower half is
 /// left to services).
@@ -88,15 +89,18 @@ impl Slot {
     }
 }
 
+/// The port and the address of a socket.
+type Place = (u16, IpAddr);
+
 /// The UDP sockets of one elastic thread.
 ///
 /// A datagram goes to the socket of its address, else to the socket of all addresses with the same
-/// port. The sockets are sorted by port and address, so that a few of them are in one or two cache
-/// lines.
+/// port. A few sockets are in one or two cache lines, and to bind or close one takes as long among
+/// tens of thousands.
 #[derive(Debug, Default)]
 pub struct UdpTable {
-    /// Port, address and slot of each socket, sorted.
-    order: Vec<(u16, IpAddr, u16)>,
+    /// The slot of each socket.
+    places: BTreeMap<Place, u16>,
     slots: Vec<Slot>,
     free: Vec<u16>,
 }
@@ -104,17 +108,17 @@ pub struct UdpTable {
 impl UdpTable {
     /// A table without sockets.
     pub const fn new() -> Self {
-        Self { order: Vec::new(), slots: Vec::new(), free: Vec::new() }
+        Self { places: BTreeMap::new(), slots: Vec::new(), free: Vec::new() }
     }
 
     /// Number of bound sockets.
     pub fn len(&self) -> usize {
-        self.order.len()
+        self.places.len()
     }
 
     /// True if no socket is bound.
     pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
+        self.places.is_empty()
     }
 
     /// Binds a socket to an own address, or the unspecified one, and a port. Port 0 is not a port:
@@ -126,13 +130,12 @@ impl UdpTable {
         if self.is_taken(addr, port) {
             return Err(BindError::InUse);
         }
-        let Err(at) = self.place(addr, port) else { return Err(BindError::InUse) };
         let slot = self.free_slot().ok_or(BindError::TooMany)?;
         let id = UdpSocketId::new(usize::from(slot), self.slots[usize::from(slot)].generation);
         let socket =
             UdpSocket { id, addr, port, cookie, owner: 0, tos: 0, ttl: 0, fragment_bytes: 0 };
         self.slots[usize::from(slot)].socket = Some(socket);
-        self.order.insert(at, (port, addr, slot));
+        self.places.insert((port, addr), slot);
         Ok(id)
     }
 
@@ -161,19 +164,17 @@ impl UdpTable {
     /// Closes a socket and returns it; `None` for a stale or forged name.
     pub fn unbind(&mut self, id: UdpSocketId) -> Option<UdpSocket> {
         let socket = *self.get(id)?;
-        if let Ok(at) = self.place(socket.addr, socket.port) {
-            self.order.remove(at);
-        }
+        self.places.remove(&(socket.port, socket.addr));
         let slot = &mut self.slots[id.slot()];
         slot.empty();
         self.free.push(id.slot() as u16);
         Some(socket)
     }
 
-    /// Closes all sockets that `ends` selects. Each by itself would move all that follow it.
+    /// Closes all sockets that `ends` selects.
     pub fn unbind_where(&mut self, ends: impl Fn(&UdpSocket) -> bool) {
-        let UdpTable { order, slots, free } = self;
-        order.retain(|(_, _, number)| {
+        let UdpTable { places, slots, free } = self;
+        places.retain(|_, number| {
             let slot = &mut slots[usize::from(*number)];
             let stays = !slot.socket.as_ref().is_some_and(&ends);
             if !stays {
@@ -200,36 +201,34 @@ impl UdpTable {
     /// The socket that a datagram to `addr` and `port` belongs to.
     #[inline]
     pub fn lookup(&self, addr: IpAddr, port: u16) -> Option<&UdpSocket> {
-        let any = || addr.wildcards().iter().find_map(|any| self.place(*any, port).ok());
-        let (_, _, slot) = self.order[self.place(addr, port).ok().or_else(any)?];
-        self.slots[usize::from(slot)].socket.as_ref()
+        let any = || addr.wildcards().iter().find_map(|any| self.places.get(&(port, *any)));
+        let slot = self.places.get(&(port, addr)).or_else(any)?;
+        self.slots[usize::from(*slot)].socket.as_ref()
     }
 
     /// All sockets, by port and address.
     pub fn iter(&self) -> impl Iterator<Item = &UdpSocket> {
-        self.order.iter().filter_map(|(_, _, slot)| self.slots[usize::from(*slot)].socket.as_ref())
+        self.places.values().filter_map(|slot| self.slots[usize::from(*slot)].socket.as_ref())
     }
 
     /// Whether a socket has this port, of whatever address.
     pub fn has_port(&self, port: u16) -> bool {
-        let at = self.order.partition_point(|(other, ..)| *other < port);
-        self.order.get(at).is_some_and(|(other, ..)| *other == port)
+        self.with_port(port).next().is_some()
     }
 
     /// Whether a socket has this address and port. Nobody has "every address" of one family while
     /// another has that of both.
     fn is_taken(&self, addr: IpAddr, port: u16) -> bool {
-        let first = self.place(IpAddr::UNSPECIFIED_V6, port).unwrap_or_else(|at| at);
-        let same_port = self.order[first..].iter().take_while(|(of, _, _)| *of == port);
         match addr.is_wildcard() {
-            true => same_port.into_iter().any(|(_, other, _)| other.excludes(addr)),
-            false => self.place(addr, port).is_ok(),
+            true => self.with_port(port).any(|other| other.excludes(addr)),
+            false => self.places.contains_key(&(port, addr)),
         }
     }
 
-    #[inline]
-    fn place(&self, addr: IpAddr, port: u16) -> Result<usize, usize> {
-        self.order.binary_search_by(|(p, a, _)| (p, a).cmp(&(&port, &addr)))
+    /// The addresses of the sockets that have this port.
+    fn with_port(&self, port: u16) -> impl Iterator<Item = IpAddr> {
+        let (first, last) = (IpAddr([0; 16]), IpAddr([u8::MAX; 16]));
+        self.places.range((port, first)..=(port, last)).map(|((_, addr), _)| *addr)
     }
 
     fn free_slot(&mut self) -> Option<u16> {
