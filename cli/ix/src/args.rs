@@ -2,6 +2,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ix_bench::args::Device;
 use ix_bench::command::BenchCommand;
+use ix_broker::marks::Whose;
 use ix_ctl::ctl::args::CtlCommand;
 use ix_proto::config::WallPart;
 use ix_proto::device::DeviceKind;
@@ -153,8 +154,12 @@ pub enum Command {
 /// Arguments of the warden of a run.
 #[derive(Debug, Args)]
 pub struct WardenArgs {
+    /// Whom the program's processes run as
+    pub whose: Whose,
+    /// The run's word
+    pub word: String,
     /// The file that lists the run's control groups
-    pub file: PathBuf,
+    pub file: Option<PathBuf>,
 }
 
 /// When a program's socket calls go to IX.

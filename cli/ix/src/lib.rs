@@ -29,6 +29,7 @@ mod sharing;
 
 use args::{Cli, Command};
 use command_line::Other;
+use ix_broker::marks::Marks;
 use ix_report::problem::{Problem, Result, STATUS_OWN_FAILURE};
 use ix_sys::log::{self, Level};
 use std::ffi::OsString;
@@ -98,7 +99,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Attack(args) => attack::main(&args).map(done),
         Command::Load(args) => load::main(args.args),
         Command::Warden(args) => {
-            ix_broker::warden::guard(std::io::stdin().lock(), &args.file);
+            let marks = Marks { whose: args.whose, word: args.word, channel: None };
+            ix_broker::warden::guard(std::io::stdin().lock(), marks, args.file.as_deref());
             Ok(ExitCode::SUCCESS)
         }
         Command::Sim(args) => Ok(ix_sim::cli(args.args)),

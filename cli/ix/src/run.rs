@@ -12,6 +12,7 @@ use crate::sharing::Sharing;
 use crate::{linux_address, linux_firewall};
 use ix_broker::group::{Bounds, Group};
 use ix_broker::link_rates::LinkRates;
+use ix_broker::marks::{Marks, Whose};
 use ix_broker::own_user::OwnUser;
 use ix_broker::program_root::ProgramRoot;
 use ix_broker::run::{Again, Broker, DataplaneSetup};
@@ -102,7 +103,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         memory_bytes: args.memory_max,
         cpus: program_cpus.clone(),
     })?;
-    let warden = Warden::start(&group, &["warden"])
+    let marks = marks(program_user, root.as_ref(), own_user.as_ref())?;
+    let mut warden = Warden::start(&group, &marks, &["warden"])
         .map_err(|e| Problem::new("cannot start the process that ends what a run leaves", e))?;
     let (cpus, access, rules) =
         (settings.cpus(), settings.access.clone(), settings.config.vnic_rules.clone());
@@ -179,9 +181,11 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         user,
         root,
         group,
+        marks,
         program_cpus,
     };
     let mut running = broker.start(args.control.as_deref())?;
+    warden.has_channel(running.channel_inode());
     let controller = args
         .policy
         .as_ref()
@@ -364,6 +368,18 @@ fn whom(wall: Domain, wanted: Option<ProgramUser>) -> Result<Whom> {
             Ok(Whom { user: (is_root && id != 0).then_some((id, id)), ..nobody_else })
         }
     }
+}
+
+/// By what the program's processes are known.
+fn marks(user: u32, root: Option<&ProgramRoot>, own_user: Option<&OwnUser>) -> Result<Marks> {
+    let whose = match (root, own_user) {
+        (Some(root), _) => Whose::Namespace(root.root().namespace().inode()),
+        (None, Some(own)) => Whose::OwnUser(own.id()),
+        (None, None) => Whose::User(user),
+    };
+    let mut word = [0; 8];
+    random::fill(&mut word).map_err(|e| Problem::new("cannot draw a random number", e))?;
+    Ok(Marks { whose, word: format!("{:016x}", u64::from_ne_bytes(word)), channel: None })
 }
 
 fn claim() -> Result<Option<OwnUser>> {

@@ -188,9 +188,10 @@ impl Group {
             .mend("start `ix run` as root, or leave --pids-max and --memory-max out"))
     }
 
-    /// Ends all processes of the program.
-    pub fn kill(&self) {
+    /// Ends all processes of the program; `false` if no group holds them.
+    pub fn kill(&self) -> bool {
         end_all(&self.programs);
+        !self.programs.is_empty()
     }
 
     /// The file that lists the groups, if there is one of the program that can be ended.
@@ -214,8 +215,8 @@ impl Group {
         self.lock = GroupLock::take(&folder, &name, &groups)
             .inspect_err(|e| {
                 say!(
-                    "cannot claim the control groups of this run ({e}): if it is killed, what \
-                     its program has forked lives on; look at {}",
+                    "cannot claim the control groups of this run ({e}): if it is killed, they \
+                     are left; look at {}",
                     folder.display()
                 );
             })

@@ -11,7 +11,8 @@
 //! * [`apart`]: a dataplane in a process of its own; [`own_user`]: its user; [`attached`]: the
 //!   program's processes that share it; `kin`: which processes are the program's.
 //! * [`group`]: the control group of a program; `group_locks`: which run has which groups;
-//!   [`warden`]: the end of a program whose broker was killed.
+//!   [`marks`]: what is known by other means where there is no group; [`warden`]: the end of a
+//!   program whose broker was killed.
 //! * [`program_root`]: a program that must be root; [`low_ports`] binds ports for it, and `view` is
 //!   what it sees of the machine's files.
 //! * `devices`: links that go down and come back, peers that come and go.
@@ -34,6 +35,7 @@ mod kin;
 pub mod leftovers;
 pub mod link_rates;
 pub mod low_ports;
+pub mod marks;
 pub mod own_user;
 mod pace;
 mod presence;

@@ -9,6 +9,7 @@ use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::group::Group;
 use crate::link_rates::LinkRates;
+use crate::marks::Marks;
 use crate::pace::Pace;
 use crate::presence::Presence;
 use crate::program_root::ProgramRoot;
@@ -98,6 +99,8 @@ pub struct Broker {
     pub root: Option<ProgramRoot>,
     /// Bounds the program; removed at the end.
     pub group: Group,
+    /// By what its processes are known if no group holds them.
+    pub marks: Marks,
     /// The program's hardware threads; empty: all that we may use.
     pub program_cpus: Vec<usize>,
 }
@@ -142,6 +145,7 @@ pub struct Running {
     signals: SignalForwarding,
     /// Removed with this.
     group: Group,
+    marks: Marks,
     /// For the first dataplane.
     setup: Option<DataplaneSetup>,
     /// Announces its addresses until it begins.
@@ -187,10 +191,13 @@ impl Broker {
         // The wall stands before the program's first instruction.
         let later = self.preload.is_wanted() && !walled;
         let pins = self.program_cpus == self.cpus;
+        let (name_of_word, word) = self.marks.variable();
+        let mut env = std::mem::take(&mut self.preload.env);
+        env.push((name_of_word.into(), word.into()));
         let config = LaunchConfig {
             program: self.program.clone(),
             args: self.args,
-            env: std::mem::take(&mut self.preload.env),
+            env,
             inherited: self.preload.inherited.iter().map(AsRawFd::as_raw_fd).collect(),
             later,
             cpus: self.program_cpus,
@@ -202,6 +209,7 @@ impl Broker {
             limits,
         };
         let child = ix_launch::launch(&image, &config).map_err(launch_problem)?;
+        let marks = Marks { channel: Some(child.mark()), ..self.marks };
         self.group.must_hold(child.leader())?;
         // The program has its end of this now, and the broker has it no more.
         self.preload.inherited.clear();
@@ -246,6 +254,7 @@ impl Broker {
             name,
             signals,
             group: self.group,
+            marks,
             setup: Some(self.setup),
             presence: Presence::new(Instant::now()),
             again: self.again,
@@ -493,10 +502,19 @@ impl Running {
         }
     }
 
-    /// Waits for the program's end. An error means that it has none: all its processes are ended
-    /// that are in its control group, if it has one, because none of them can go on with IX.
+    /// Waits for the program's end. An error means that it has none: all its processes are ended,
+    /// because none of them can go on with IX.
     pub fn wait(&mut self) -> Result<Exit> {
-        self.wait_on().inspect_err(|_| self.group.kill())
+        self.wait_on().inspect_err(|_| {
+            if !self.group.kill() {
+                self.marks.end_all();
+            }
+        })
+    }
+
+    /// The inode by which the program's channel is known.
+    pub fn channel_inode(&self) -> u64 {
+        self.child.mark()
     }
 
     fn wait_on(&mut self) -> Result<Exit> {

@@ -2,12 +2,13 @@
 //! is killed. The program's first process ends with the broker, but not what that has forked.
 //!
 //! It is the same command once more, which waits on a pipe from the broker. A broker that ends in
-//! order says so; the end of the pipe without a word means that it was killed. The warden has a
+//! order says so; the end of the pipe without that word means that it was killed. The warden has a
 //! process group of its own, so that no terminal ends it, holds no descriptor of the run, and is a
 //! process of the broker's user, so that the program can neither signal nor trace it.
 use crate::group::{self, Group};
 use crate::group_locks::Left;
-use std::io::{self, Read, Write};
+use crate::marks::Marks;
+use std::io::{self, BufRead, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,7 +17,9 @@ use std::time::{Duration, Instant};
 /// Name of its process.
 const NAME: &str = "ix-warden";
 /// What a broker says that ends in order.
-const DISMISSED: u8 = b'.';
+const DISMISSED: &str = "dismissed";
+/// What it says before the number of the channel.
+const CHANNEL: &str = "channel ";
 /// How long the last of what a killed broker has held, and the dataplane, may last.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest wait for a warden that is dismissed.
@@ -28,23 +31,34 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub struct Warden(Child);
 
 impl Warden {
-    /// Starts the warden of the run that has this group: this executable, with `words` and the file
-    /// that lists the groups, as [`guard`] wants it. `None` if there is no group to end.
-    pub fn start(group: &Group, words: &[&str]) -> io::Result<Option<Warden>> {
-        let Some(file) = group.file_of_ends() else { return Ok(None) };
+    /// Starts the warden of the run that has this group and these marks: this executable, with
+    /// `words` and what [`guard`] takes.
+    pub fn start(group: &Group, marks: &Marks, words: &[&str]) -> io::Result<Warden> {
         let mut command = Command::new("/proc/self/exe");
-        command.arg0(NAME).args(words).arg(file).current_dir("/").process_group(0);
+        command.arg0(NAME).args(words).current_dir("/").process_group(0);
+        command.args([marks.whose.to_string(), marks.word.clone()]);
+        command.args(group.file_of_ends());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().map(|child| Some(Warden(child)))
+        command.spawn().map(Warden)
+    }
+
+    /// The program has begun, and this is its channel.
+    pub fn has_channel(&mut self, inode: u64) {
+        self.say(&format!("{CHANNEL}{inode}"));
+    }
+
+    /// It may have been killed.
+    fn say(&mut self, word: &str) {
+        if let Some(pipe) = &mut self.0.stdin {
+            let _ = writeln!(pipe, "{word}");
+        }
     }
 }
 
 impl Drop for Warden {
     fn drop(&mut self) {
-        // It may have been killed.
-        if let Some(mut pipe) = self.0.stdin.take() {
-            let _ = pipe.write_all(&[DISMISSED]);
-        }
+        self.say(DISMISSED);
+        drop(self.0.stdin.take());
         let end = Instant::now() + LEAVING;
         while matches!(self.0.try_wait(), Ok(None)) {
             if Instant::now() >= end {
@@ -59,17 +73,23 @@ impl Drop for Warden {
 }
 
 /// The warden: waits for the broker's end on `pipe`. If the broker was killed, ends all processes
-/// of the program, and removes the groups that this file lists.
-pub fn guard(mut pipe: impl Read, file: &Path) {
-    let mut word = [0; 1];
-    loop {
-        match pipe.read(&mut word) {
-            Ok(0) => break,
-            Ok(_) => return,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return,
+/// of the program. Those are in its control group, and the groups that this file lists are removed;
+/// if there is none, they have its marks.
+pub fn guard(pipe: impl BufRead, mut marks: Marks, file: Option<&Path>) {
+    for word in pipe.lines() {
+        match word.as_deref().map(|word| word.strip_prefix(CHANNEL)) {
+            Ok(Some(inode)) => marks.channel = inode.parse().ok(),
+            Ok(None) | Err(_) => return,
         }
     }
+    match file {
+        Some(file) => end_groups(file),
+        None => marks.end_all(),
+    }
+}
+
+/// Ends all processes of the program's group, and removes all groups of the run.
+fn end_groups(file: &Path) {
     let end = Instant::now() + PATIENCE;
     // The kernel may still be closing what the broker held.
     let left = loop {

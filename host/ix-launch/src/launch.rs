@@ -124,6 +124,8 @@ pub struct LaunchConfig {
 pub struct Child {
     process: Arc<Process>,
     channel: Option<Channel>,
+    /// The inode of its other end.
+    mark: u64,
     /// The kernel says by descriptors which process a message is of.
     knows_senders: bool,
     /// The process that was started.
@@ -177,6 +179,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     let (ours, theirs) = Channel::pair().map_err(system("socketpair"))?;
     ours.refuse_descriptors().map_err(system("setsockopt(SO_PASSRIGHTS)"))?;
     let knows_senders = ours.tell_senders().map_err(system("setsockopt(SO_PASSCRED)"))?;
+    let mark = fd::inode(theirs.as_fd()).map_err(system("fstat"))?;
     // Copies at the numbers they will have in the child; there they lose close-on-exec.
     let theirs = reserved.copy(theirs.as_fd()).map_err(system("dup"))?;
     let hidden = (config.domain == Domain::Pku && config.entry == Entry::Loading)
@@ -244,6 +247,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     let mut child = Child {
         process: Arc::new(Process::open(pid).map_err(system("pidfd_open"))?),
         channel: Some(ours),
+        mark,
         knows_senders,
         exit: None,
         later: config.later,
@@ -416,6 +420,11 @@ impl Child {
         self.channel.as_ref()
     }
 
+    /// The inode of the channel's other end, which the program's processes inherit.
+    pub fn mark(&self) -> u64 {
+        self.mark
+    }
+
     /// The process that gets signals: the one that was started, or the one that has the dataplane
     /// after it.
     pub fn leader(&self) -> &Arc<Process> {
@@ -580,9 +589,12 @@ impl Child {
         let exit = match self.heir.as_ref().map(|heir| heir.wait(false)) {
             // It has let go of the channel and lives on, with the dataplane.
             Some(Ok(None)) => return Ok(Occurrence::Nothing),
-            Some(Ok(Some(status))) => Exit::from_wait_status(status.into_raw()).unwrap_or(exit),
+            // The first one has put it into the background.
+            Some(Ok(Some(status))) if exit == Exit::Status(0) => {
+                Exit::from_wait_status(status.into_raw()).unwrap_or(exit)
+            }
             // An heir that is not our child has another parent, which is told how it ended.
-            Some(Err(_)) | None => exit,
+            Some(_) | None => exit,
         };
         self.over = Some(exit);
         Ok(Occurrence::Exited(exit))

@@ -32,11 +32,20 @@ pub fn copy_from(fd: BorrowedFd<'_>, lowest: RawFd) -> io::Result<OwnedFd> {
 
 /// Length of a file in bytes (fstat(2)).
 pub fn file_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    u64::try_from(stat(fd)?.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// The inode of what a descriptor is of (fstat(2)).
+pub fn inode(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    stat(fd).map(|stat| stat.st_ino)
+}
+
+fn stat(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: all-zero bytes are a valid stat.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: `stat` is writable for the length of the call.
     check(unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) })?;
-    u64::try_from(stat.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
+    Ok(stat)
 }
 
 /// Reads; returns the number of bytes (read(2)).
@@ -128,11 +137,9 @@ pub fn cannot_shrink(fd: BorrowedFd<'_>) -> bool {
 /// else's process can open it anew through `/proc`. Another descriptor, or memory whose mode is
 /// somebody else's to change, stays as it is.
 pub fn hide_memory(fd: BorrowedFd<'_>) {
-    // SAFETY: all-zero bytes are a valid stat.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` is writable for the length of the call.
-    let known = unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } == 0;
-    if known && stat.st_mode & libc::S_IFMT == libc::S_IFREG && stat.st_nlink == 0 {
+    let is_unnamed =
+        |stat: libc::stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG && stat.st_nlink == 0;
+    if stat(fd).is_ok_and(is_unnamed) {
         // SAFETY: takes numbers.
         unsafe { libc::fchmod(fd.as_raw_fd(), 0) };
     }

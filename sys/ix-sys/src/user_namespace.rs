@@ -127,6 +127,11 @@ impl UserNamespace {
         Ok(UserNamespace { fd: file.into(), inode })
     }
 
+    /// Its inode, by which it is known as long as it lives.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
     /// Whether a process is in it, and not in one below it.
     pub fn has(&self, pid: u32) -> bool {
         fs::metadata(format!("/proc/{pid}/ns/user")).is_ok_and(|m| m.ino() == self.inode)
@@ -137,6 +142,15 @@ impl AsFd for UserNamespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// The user namespace above one, if this process may see it (ioctl_ns(2)).
+pub fn above(namespace: &File) -> Option<File> {
+    const NS_GET_PARENT: libc::Ioctl = 0xb702;
+    // SAFETY: takes no memory.
+    let parent = check(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) }).ok()?;
+    // SAFETY: a new descriptor that no other value owns.
+    Some(unsafe { fd::own(parent) }.into())
 }
 
 /// Whether a process is in the user namespace of this one. A process that may not look at it in

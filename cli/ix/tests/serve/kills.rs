@@ -18,7 +18,7 @@ const UNDER_WAY: u64 = 20;
 /// A dataplane is started again so often in a minute.
 const DEATHS: usize = 5;
 /// After its broker a run is over within this time.
-const BROKER: Duration = Duration::from_secs(2);
+pub(super) const BROKER: Duration = Duration::from_secs(2);
 
 /// Echoes until it is told to end; connects again whenever its connection fails.
 fn client(echoes: &AtomicU64, ends: &AtomicBool, id: u64) {

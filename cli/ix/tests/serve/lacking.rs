@@ -1,11 +1,16 @@
 //! Machines and containers that lack what the wall is made of: one line says what, and what to do.
+use super::kills::BROKER;
+use super::restart::FAMILY;
 use crate::support::PATIENCE;
 use crate::support::lacking::{Lacks, lack};
 use crate::support::memif::MemifNet;
-use crate::support::process::Process;
+use crate::support::process::{Process, is_alive, signal};
 use ix_skip::{Need, skip};
 use ix_sys::process::is_root;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// The first argument asks for a user namespace.
 const NEW_USER_NAMESPACE: Option<(usize, u32, u32)> =
@@ -13,10 +18,16 @@ const NEW_USER_NAMESPACE: Option<(usize, u32, u32)> =
 
 /// `ix run` with these flags and an echo service, on a link of its own.
 fn run(net: &MemifNet, flags: &[&str]) -> Command {
+    let echo = crate::support::build_echo();
+    run_program(net, flags, &[echo.to_str().expect("text"), "64"])
+}
+
+/// The same with another program.
+fn run_program(net: &MemifNet, flags: &[&str], program: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
     command.args(["run", "--addr", "10.99.0.1/24", "--nic"]);
     command.arg(format!("memif:{}", net.path().display())).args(flags);
-    command.arg("--").arg(crate::support::build_echo()).arg("64");
+    command.arg("--").args(program);
     command
 }
 
@@ -57,20 +68,57 @@ fn a_machine_without_control_groups_serves_and_refuses_bounds() {
         return skip(name, Need::Root, "a file system cannot be mounted");
     }
     let Some(net) = MemifNet::new(name, 1) else { return };
-    let hidden = |flags: &[&str]| {
-        let mut command = Command::new("unshare");
-        let hide = "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"";
-        command.args(["-m", "sh", "-c", hide, "sh"]);
-        let run = run(&net, flags);
-        command.arg(run.get_program()).args(run.get_args());
-        Process::start(command)
-    };
-    hidden(&[]).wait_for("ready", PATIENCE);
-    let (status, said) = hidden(&["--pids-max", "10"]).wait(PATIENCE);
+    without_groups(&run(&net, &[])).wait_for("ready", PATIENCE);
+    let (status, said) = without_groups(&run(&net, &["--pids-max", "10"])).wait(PATIENCE);
     let refused = said.last().is_some_and(|line| {
         line.starts_with("ix: cannot bound the program with --pids-max") && line.contains("cgroup2")
     });
     assert!(status.code() == Some(125) && refused, "{status}: {said:#?}");
+}
+
+/// Runs a command where no control groups are mounted.
+fn without_groups(run: &Command) -> Process {
+    let mut command = Command::new("unshare");
+    let hide = "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"";
+    command.args(["-m", "sh", "-c", hide, "sh"]);
+    command.arg(run.get_program()).args(run.get_args());
+    Process::start(command)
+}
+
+/// Then its processes are known by whom they run as, and by what they have inherited.
+#[test]
+fn a_killed_broker_takes_its_program_along_without_control_groups_too() {
+    let name = "a_killed_broker_takes_its_program_along_without_control_groups_too";
+    if !is_root() {
+        return skip(name, Need::Root, "a file system cannot be mounted");
+    }
+    if !Path::new("/usr/bin/python3").exists() {
+        return skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    for user in [&[][..], &["--user", "65534"], &["--user", "own"], &["--domain", "none"]] {
+        let Some(net) = MemifNet::new(name, 1) else { return };
+        let family = ["/usr/bin/python3", "-c", FAMILY];
+        let broker = without_groups(&run_program(&net, user, &family));
+        let line = broker.wait_for("family", PATIENCE);
+        let family: Vec<i32> =
+            line.split(' ').skip(1).map(|word| word.parse().expect("a number")).collect();
+        // It is no process of the run, though it has the user of one.
+        let mut other = Command::new("sleep").arg("60").uid(65534).spawn().expect("sleep");
+        signal(broker.pid(), libc::SIGKILL);
+        broker.wait(PATIENCE);
+        let since = Instant::now();
+        while family.iter().any(|pid| is_alive(*pid)) && since.elapsed() < BROKER {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let left: Vec<i32> = family.into_iter().filter(|pid| is_alive(*pid)).collect();
+        left.iter().for_each(|pid| signal(*pid, libc::SIGKILL));
+        let others_end = other.try_wait().expect("a child");
+        other.kill().and_then(|()| other.wait()).expect("ended");
+        assert!(
+            left.is_empty() && others_end.is_none(),
+            "{user:?}: {left:?} are left, {others_end:?}"
+        );
+    }
 }
 
 #[test]

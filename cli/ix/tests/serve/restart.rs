@@ -415,7 +415,7 @@ fn a_run_that_gives_up_ends_all_processes_of_its_program() {
 }
 
 /// Forks a process that ignores what it can, and one that leaves its session and its parent.
-const FAMILY: &str = "
+pub(super) const FAMILY: &str = "
 import os, signal, socket, time
 for n in (1, 2, 3, 15): signal.signal(n, signal.SIG_IGN)
 child = os.fork()

@@ -1,0 +1,220 @@
+//! By what the processes of a run's program are known where no control group holds them: whom they
+//! run as and, if others run as that user too, what they have inherited.
+//!
+//! A process that has inherited the run's channel by a message, or that says it has its word, but
+//! runs as somebody else, is none of the program's: a program can make nobody else's process end.
+use crate::kin::Stat;
+use ix_sys::process::Process;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+/// The variable of the program's environment that has the run's word.
+const VARIABLE: &str = "IX_RUN";
+/// Longest time to end all processes of a program.
+const ENDING: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(2);
+/// A process that forks while the list is read may have a child that is not in it.
+const LOOKS_IN_VAIN: u32 = 2;
+
+/// Whom the processes of a program run as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// This user, as other programs too.
+    User(u32),
+    /// This user, whom nobody else has.
+    OwnUser(u32),
+    /// Users of the user namespace that has this inode, or of one below it.
+    Namespace(u64),
+}
+
+/// The marks of one run.
+#[derive(Clone, Debug)]
+pub struct Marks {
+    /// Whom its processes run as.
+    pub whose: Whose,
+    /// The run's word, which no other run has.
+    pub word: String,
+    /// The inode of the image's end of the channel, when that exists.
+    pub channel: Option<u64>,
+}
+
+impl Marks {
+    /// The variable that the program gets.
+    pub fn variable(&self) -> (String, String) {
+        (VARIABLE.to_owned(), self.word.clone())
+    }
+
+    /// Ends all processes of the program.
+    pub fn end_all(&self) {
+        let end = Instant::now() + ENDING;
+        let mut in_vain = 0;
+        while in_vain < LOOKS_IN_VAIN && Instant::now() < end {
+            let found = self.processes();
+            in_vain = if found.is_empty() { in_vain + 1 } else { 0 };
+            // Errors mean that it has ended.
+            found.iter().for_each(|process| drop(process.signal(libc::SIGKILL)));
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Those that have not ended.
+    fn processes(&self) -> Vec<Process> {
+        let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
+        let all = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let own = std::process::id();
+        // Each is opened before it is looked at, so that it is this one that is ended.
+        let candidates = all.filter(|pid| *pid != own).filter_map(|pid| {
+            let process = Process::open(pid).ok()?;
+            let stat = Stat::of(pid).filter(|stat| !stat.has_ended)?;
+            self.whose.has(pid).then_some((process, stat.parent))
+        });
+        let candidates: Vec<_> = candidates.collect();
+        let mut marked: BTreeSet<u32> =
+            candidates.iter().map(|(p, _)| p.pid()).filter(|pid| self.marks(*pid)).collect();
+        // With their children, which may have put away what they had inherited.
+        loop {
+            let before = marked.len();
+            let children = candidates.iter().filter(|(_, parent)| marked.contains(parent));
+            let children: Vec<u32> = children.map(|(process, _)| process.pid()).collect();
+            marked.extend(children);
+            if marked.len() == before {
+                break;
+            }
+        }
+        let processes = candidates.into_iter().map(|(process, _)| process);
+        processes.filter(|process| marked.contains(&process.pid())).collect()
+    }
+
+    /// Whether a process that runs as one of the program's is one.
+    fn marks(&self, pid: u32) -> bool {
+        !matches!(self.whose, Whose::User(_)) || self.has_word(pid) || self.has_channel(pid)
+    }
+
+    fn has_word(&self, pid: u32) -> bool {
+        let wanted = format!("{VARIABLE}={}", self.word);
+        let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        variables.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+    }
+
+    fn has_channel(&self, pid: u32) -> bool {
+        let Some(inode) = self.channel else { return false };
+        let wanted = format!("socket:[{inode}]");
+        let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+        files
+            .flatten()
+            .any(|file| fs::read_link(file.path()).is_ok_and(|to| to.as_os_str() == &*wanted))
+    }
+}
+
+impl Whose {
+    fn has(self, pid: u32) -> bool {
+        match self {
+            Whose::User(user) | Whose::OwnUser(user) => real_user(pid) == Some(user),
+            Whose::Namespace(inode) => {
+                let namespace = fs::File::open(format!("/proc/{pid}/ns/user")).ok();
+                let above = std::iter::successors(namespace, ix_sys::user_namespace::above);
+                let mut inodes = above.filter_map(|file| Some(file.metadata().ok()?.ino()));
+                inodes.any(|one| one == inode)
+            }
+        }
+    }
+}
+
+/// The real user of a process; the owner of its files in `/proc` is root if it cannot be traced.
+fn real_user(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().next()?.parse().ok()
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Whose::User(user) => write!(f, "user:{user}"),
+            Whose::OwnUser(user) => write!(f, "own:{user}"),
+            Whose::Namespace(inode) => write!(f, "namespace:{inode}"),
+        }
+    }
+}
+
+impl FromStr for Whose {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Whose, String> {
+        let number = |number: &str| number.parse::<u64>().map_err(|e| e.to_string());
+        let user = |text| u32::try_from(number(text)?).map_err(|e| e.to_string());
+        match text.split_once(':') {
+            Some(("user", id)) => user(id).map(Whose::User),
+            Some(("own", id)) => user(id).map(Whose::OwnUser),
+            Some(("namespace", inode)) => number(inode).map(Whose::Namespace),
+            _ => Err("it begins with user:, own: or namespace:".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+
+    #[test]
+    fn whose_they_are_is_read_as_it_is_written() {
+        for whose in [Whose::User(0), Whose::OwnUser(61184), Whose::Namespace(u64::MAX)] {
+            assert_eq!(whose.to_string().parse(), Ok(whose));
+        }
+        for text in ["", "user", "user:", "own:4294967296", "namespace:x", "x:1"] {
+            text.parse::<Whose>().expect_err(text);
+        }
+    }
+
+    /// A shell with a child that has none of its variables; and the child's number.
+    fn family(word: &str) -> (Child, u32) {
+        let mut command = Command::new("sh");
+        command.args(["-c", "env -i sleep 60 & echo $!; wait"]);
+        command.env(VARIABLE, word).stdout(Stdio::piped());
+        let mut shell = command.spawn().expect("a shell");
+        let mut line = String::new();
+        let output = shell.stdout.take().expect("its output");
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        (shell, line.trim().parse().expect("a number"))
+    }
+
+    #[test]
+    fn processes_with_the_word_and_their_children_end_and_no_others() {
+        let word = |nth: u32| format!("marks-{}-{nth}", std::process::id());
+        let ((mut ours, child), (mut other, others_child)) = (family(&word(1)), family(&word(2)));
+        let [child, others_child] =
+            [child, others_child].map(|pid| Process::open(pid).expect("it runs"));
+        let user = real_user(std::process::id()).expect("a user");
+        let marks = |whose| Marks { whose, word: word(1), channel: None };
+        marks(Whose::User(user.wrapping_add(1))).end_all();
+        assert!(!child.has_ended(), "it runs as somebody else");
+        marks(Whose::User(user)).end_all();
+        ours.wait().expect("ended");
+        assert!(child.has_ended() && !others_child.has_ended());
+        assert!(matches!(other.try_wait(), Ok(None)));
+        others_child.signal(libc::SIGKILL).expect("killed");
+        other.wait().expect("ended");
+    }
+
+    #[test]
+    fn a_process_with_the_channel_is_marked() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        let inode =
+            fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&theirs)));
+        let marks = Marks {
+            whose: Whose::User(0),
+            word: "none".into(),
+            channel: Some(inode.expect("a descriptor").ino()),
+        };
+        let us = std::process::id();
+        assert!(marks.has_channel(us) && !marks.has_word(us));
+        drop((ours, theirs));
+        assert!(!marks.has_channel(us));
+    }
+}
