@@ -47,11 +47,11 @@ impl ElasticThread {
             self.tcp.prune(&mut self.io, &mut self.flows);
         }
         self.sort_burst();
-        self.flows.prefetch(&mut self.receive.work);
+        self.flows.prefetch(self.receive.work.packets_mut());
         let mut work = std::mem::take(&mut self.receive.work);
         let mut mbufs = std::mem::take(&mut self.receive.mbufs);
         let all_here = HERE && !self.io.cx.attached.is_any_absent();
-        for (work, mbuf) in work.iter().zip(mbufs.drain(..)) {
+        for (work, mbuf) in work.packets().iter().zip(mbufs.drain(..)) {
             match all_here {
                 true => self.process(work, mbuf),
                 false => self.process_or_defer(work, mbuf),
@@ -185,7 +185,7 @@ impl ElasticThread {
     /// Parses one packet. `is_new`: no receive filter has checked it yet.
     #[inline]
     fn sort(&mut self, origin: Origin, mbuf: Mbuf, tails: usize, total_len: usize, is_new: bool) {
-        self.receive.work.push(Work::of(origin, tails));
+        self.receive.work.push(origin, tails);
         let Io { cx, ports, .. } = &self.io;
         let mut found = self.receive.classify(cx, ports, &mbuf, total_len, is_new);
         if tails > 0 && is_new && found.is_ok() {
@@ -236,7 +236,7 @@ impl ElasticThread {
 
     /// Parses a reassembled datagram. If it is refused as a fragment again, it is dropped.
     fn sort_whole(&mut self, origin: Origin, mbuf: Mbuf) {
-        self.receive.work.push(Work::of(origin, 0));
+        self.receive.work.push(origin, 0);
         let Io { cx, ports, .. } = &self.io;
         match self.receive.classify(cx, ports, &mbuf, mbuf.len(), true) {
             Ok(group) if group.is_none_or(|g| self.migrations.is_home(g)) => {

@@ -37,10 +37,72 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// A packet that is not parsed yet.
-    pub fn of(origin: Origin, tails: usize) -> Work {
-        let Origin { port, from } = origin;
-        Work { parsed: Parsed::NONE, tails, port, group: 0, from, hash: 0, guess: u32::MAX }
+    /// Has no packet yet.
+    const NONE: Work = Work {
+        parsed: Parsed::NONE,
+        tails: 0,
+        port: 0,
+        group: 0,
+        from: 0,
+        hash: 0,
+        guess: u32::MAX,
+    };
+}
+
+/// The parsed packets of a batch. Those of the batch before are overwritten where they are: to make
+/// and move a new one for each packet would cost a part of what it takes to parse.
+#[derive(Default)]
+pub(crate) struct WorkList {
+    all: Vec<Work>,
+    len: usize,
+}
+
+impl WorkList {
+    /// With places for so many packets.
+    pub fn new(size: usize) -> WorkList {
+        WorkList { all: (0..size).map(|_| Work::NONE).collect(), len: 0 }
+    }
+
+    /// Adds a packet that is not parsed yet: `parsed` is that of an earlier one.
+    #[inline]
+    pub fn push(&mut self, origin: Origin, tails: usize) {
+        if self.len == self.all.len() {
+            self.all.push(Work::NONE);
+        }
+        let work = &mut self.all[self.len];
+        (work.port, work.from, work.tails) = (origin.port, origin.from, tails);
+        (work.group, work.hash, work.guess) = (0, 0, u32::MAX);
+        self.len += 1;
+    }
+
+    /// Removes the last packet.
+    #[inline]
+    pub fn pop(&mut self) {
+        self.len = self.len.saturating_sub(1);
+    }
+
+    /// Removes all packets.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// The packets.
+    #[inline]
+    pub fn packets(&self) -> &[Work] {
+        self.all.get(..self.len).unwrap_or(&[])
+    }
+
+    /// The packets, to be changed.
+    #[inline]
+    pub fn packets_mut(&mut self) -> &mut [Work] {
+        self.all.get_mut(..self.len).unwrap_or(&mut [])
+    }
+
+    /// The packet that was added last.
+    #[inline]
+    pub fn last_mut(&mut self) -> Option<&mut Work> {
+        self.all.get_mut(self.len.checked_sub(1)?)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::observe::metrics::LocalDrop;
 use crate::ports::Port;
 use crate::verdict::Dropped;
 use admission::Admission;
-use batch::{Batch, Origin, Work};
+use batch::{Batch, Origin, Work, WorkList};
 use edge::Edge;
 use fragments::UnderWay;
 use ix_mem::{Mbuf, prefetch_read};
@@ -49,7 +49,7 @@ pub(crate) struct Receive {
     pub burst: Vec<RxPacket>,
     pub origins: Vec<Origin>,
     /// The parsed packets; beside it the first mbuf of each.
-    pub work: Vec<Work>,
+    pub work: WorkList,
     pub mbufs: Vec<Mbuf>,
     pub batch: Batch,
     /// Datagrams of which fragments have arrived.
@@ -67,7 +67,7 @@ impl Receive {
             first_thread: 0,
             burst: Vec::with_capacity(size),
             origins: Vec::with_capacity(size),
-            work: Vec::with_capacity(size),
+            work: WorkList::new(size),
             mbufs: Vec::with_capacity(size),
             batch: Batch::new(size, edge),
             under_way: UnderWay::default(),
@@ -217,7 +217,8 @@ impl Receive {
     /// several mbufs: it has not been summed up yet.
     #[cold]
     pub fn verify_tails(&self, cx: &Context, ports: &[Port], mbuf: &Mbuf) -> Result<(), Dropped> {
-        let Some(Work { parsed, port, tails, .. }) = self.work.last() else { return Ok(()) };
+        let last = self.work.packets().last();
+        let Some(Work { parsed, port, tails, .. }) = last else { return Ok(()) };
         let memory = &cx.shared.memory;
         let rest = self.batch.last_tails(*tails).map(|tail| tail.bytes(memory));
         let checks = checks_of(&ports[usize::from(*port)].info);
