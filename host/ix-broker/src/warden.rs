@@ -3,11 +3,13 @@
 //!
 //! It is the same command once more, which waits on a pipe from the broker. A broker that ends in
 //! order says so; the end of the pipe without that word means that it was killed. The warden has a
-//! process group of its own, so that no terminal ends it, holds no descriptor of the run, and is a
-//! process of the broker's user, so that the program can neither signal nor trace it.
+//! process group of its own, so that no terminal ends it, and holds no descriptor of the run. The
+//! program can neither signal nor trace it: it has the broker's rights, and that of root is a user
+//! whom no other process has, so that root of a namespace cannot even change its priority.
 use crate::group::{self, Group};
 use crate::group_locks::Left;
 use crate::marks::Marks;
+use ix_sys::process;
 use std::io::{self, BufRead, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -76,6 +78,8 @@ impl Drop for Warden {
 /// of the program. Those are in its control group, and the groups that this file lists are removed;
 /// if there is none, they have its marks.
 pub fn guard(pipe: impl BufRead, mut marks: Marks, file: Option<&Path>) {
+    // An error leaves it root, whose priority other programs of root could change.
+    let _ = process::leave_roots_number();
     for word in pipe.lines() {
         match word.as_deref().map(|word| word.strip_prefix(CHANNEL)) {
             Ok(Some(inode)) => marks.channel = inode.parse().ok(),

@@ -77,6 +77,31 @@ pub fn with_file_user<T>(user: u32, make: impl FnOnce() -> T) -> T {
     made
 }
 
+/// For a process of root with one thread: it keeps root's rights, and is a user whom no other
+/// process has. So a process that has root's number, but not root's rights, can change neither its
+/// priority nor its hardware threads (sched_setaffinity(2) compares effective users). Nothing
+/// changes for others than root, and in a user namespace that lacks the number.
+pub fn leave_roots_number() -> io::Result<()> {
+    const VERSION_3: u32 = 0x2008_0522;
+    if !is_root() {
+        return Ok(());
+    }
+    // For each half of the rights: effective, permitted, inheritable.
+    let (header, mut rights) = ([VERSION_3, 0], [[0u32; 3]; 2]);
+    // SAFETY: takes numbers, and arrays of the sizes that this version has.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0))?;
+        let user = USER_OF_NO_PROCESS;
+        match check(libc::setresuid(user, user, user)) {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Ok(()),
+            left => left?,
+        };
+        check(libc::syscall(libc::SYS_capget, header.as_ptr(), rights.as_mut_ptr()))?;
+        rights.iter_mut().for_each(|half| half[0] = half[1]);
+        check(libc::syscall(libc::SYS_capset, header.as_ptr(), rights.as_ptr())).map(drop)
+    }
+}
+
 /// The calling thread's number (gettid(2)).
 pub fn thread_id() -> i32 {
     // SAFETY: no arguments, and it cannot fail.
