@@ -19,6 +19,8 @@ const QUEUE_MAX: usize = 64;
 const BEGIN_MS: u64 = BEGIN_US / 1000;
 /// Time after that within which a command that began ends, or is undone, ms.
 const FINISH_MS: u64 = 1_000;
+/// A dataplane that has a hardware thread when it wants one begins a command within this time, ms.
+const SLOW_MS: u64 = 30;
 /// Time between two attempts to send a command while the channel is full, ms.
 const RETRY_MS: u64 = 10;
 
@@ -54,8 +56,14 @@ struct Sent {
     /// It says what the vNIC may do from now on.
     is_state: bool,
     reply: Reply,
+    at: Instant,
+}
+
+impl Sent {
     /// When the command times out.
-    until: Instant,
+    fn until(&self) -> Instant {
+        self.at + Duration::from_millis(BEGIN_MS + FINISH_MS)
+    }
 }
 
 impl Commands {
@@ -112,7 +120,7 @@ impl Commands {
             }
             return;
         };
-        if let Some(late) = self.sent.take_if(|sent| sent.until <= Instant::now()) {
+        if let Some(late) = self.sent.take_if(|sent| sent.until() <= Instant::now()) {
             let why = "the dataplane does not answer: no elastic thread came by in time";
             (late.reply)(&Outcome::TimedOut(why.to_owned()));
         }
@@ -127,8 +135,7 @@ impl Commands {
             match channel.try_send(&message.encode(), &fds) {
                 Ok(()) => {
                     self.serial = serial;
-                    let until = Instant::now() + Duration::from_millis(BEGIN_MS + FINISH_MS);
-                    self.sent = Some(Sent { serial, is_state, reply, until });
+                    self.sent = Some(Sent { serial, is_state, reply, at: Instant::now() });
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     self.queue.push_front(Waiting { order, fd, reply });
@@ -150,10 +157,15 @@ impl Commands {
         true
     }
 
+    /// When the command that was sent is slow.
+    pub fn slow_at(&self) -> Option<Instant> {
+        self.sent.as_ref().map(|sent| sent.at + Duration::from_millis(SLOW_MS))
+    }
+
     /// When to call [`Commands::service`] even if no message arrives, ms; `None`: never.
     pub fn service_in_ms(&self) -> Option<u64> {
         let late = self.sent.as_ref().map(|sent| {
-            let left = sent.until.saturating_duration_since(Instant::now());
+            let left = sent.until().saturating_duration_since(Instant::now());
             left.as_millis() as u64 + 1
         });
         late.or((!self.queue.is_empty()).then_some(RETRY_MS))
@@ -283,7 +295,8 @@ mod tests {
         commands.service(Some(&broker));
         let in_ms = commands.service_in_ms().expect("it waits");
         assert!(in_ms > FINISH_MS && in_ms <= BEGIN_MS + FINISH_MS + 1, "{in_ms}");
-        commands.sent.as_mut().expect("sent").until = Instant::now();
+        let long = Duration::from_millis(BEGIN_MS + FINISH_MS);
+        commands.sent.as_mut().expect("sent").at -= long;
         commands.service(Some(&broker));
         assert!(matches!(log.take()[..], [(0, Outcome::TimedOut(_))]));
         assert!(commands.sent.is_some(), "the next one is on its way");

@@ -1,24 +1,30 @@
 //! Control groups of one run (cgroups(7)). The program's bounds its processes, its memory and its
 //! hardware threads as a whole. The program has one group's share of processor time, and so has its
-//! dataplane: a tenant that starts a thousand threads gets as much of a hardware thread as one with
-//! a single thread. Version 2 and version 1 of the interface both serve, also side by side; where
-//! this process may make no group, there is none.
+//! dataplane, or the two have one together: a tenant that starts a thousand threads gets as much of
+//! a hardware thread as one with a single thread. Version 2 and version 1 of the interface both
+//! serve, also side by side; where this process may make no group, there is none.
 //!
 //! ```text
 //! version 2   ix-4711-9c0ffee1               share of processor time
 //!               program                      processes, memory, hardware threads
+//!               dataplane                    if the two have one share
 //!               broker                       this process, if it was alone in its group
 //!             ix-4711-9c0ffee1-dataplane     share of processor time
-//! version 1   cpu/ix-4711-9c0ffee1           the program
+//! version 1   cpu/ix-4711-9c0ffee1           the program, or both
 //!             cpu/ix-…-dataplane             the dataplane
 //!             pids/ix-…, memory/…, cpuset/…  the program
 //! ```
 //!
-//! The two have no group in common. Linux 6.18 lets a group whose threads run on several hardware
-//! threads keep one of them for seconds, while nothing else runs there, if one of its threads does
-//! nothing but fork: the group's weight on that hardware thread changes each time, and with it what
-//! it has used is forgotten. With one group for both, any program whose dataplane was busy on
-//! another hardware thread could do that.
+//! Where the two take turns on one hardware thread and the kernel holds the program to it, they
+//! have one share together: `sched_yield` hands a hardware thread over within a group only, and a
+//! turn takes half as long as with a sleep. A dataplane that is kept from its turn by many threads
+//! of its program gets a share of its own then ([`Group::part_dataplane`]).
+//!
+//! Elsewhere the two have no group in common. Linux 6.18 lets a group whose threads run on several
+//! hardware threads keep one of them for seconds, while nothing else runs there, if one of its
+//! threads does nothing but fork: the group's weight on that hardware thread changes each time, and
+//! with it what it has used is forgotten. With one group for both, any program whose dataplane was
+//! busy on another hardware thread could do that.
 //!
 //! The groups are below this process's own, so that a service manager still finds the program.
 //! Their name has this process's number, and a random one, so that it is never that of an earlier
@@ -43,9 +49,12 @@ const BOUNDS: [&str; 3] = ["pids", "memory", "cpuset"];
 const SHARE: &str = "cpu";
 /// In version 2: the groups below that of the run.
 const PROGRAM: &str = "program";
+const DATAPLANE: &str = "dataplane";
 const BROKER: &str = "broker";
-/// The dataplane's group: the run's with this at its end.
-const DATAPLANE: &str = "-dataplane";
+/// A group of the dataplane alone: the run's with this at its end.
+const BESIDE: &str = "-dataplane";
+/// The file of a group's processes. Who writes a process's number there moves it.
+const PROCESSES: &str = "cgroup.procs";
 /// Longest time that processes which have ended stay in their group.
 const LEAVING: Duration = Duration::from_millis(100);
 /// Longest time to end all processes of a group.
@@ -60,6 +69,8 @@ pub struct Bounds {
     pub memory_bytes: Option<u64>,
     /// Hardware threads; empty: no bound.
     pub cpus: Vec<usize>,
+    /// These are one hardware thread, on which program and dataplane take turns.
+    pub takes_turns: bool,
 }
 
 /// The groups of one run, in each hierarchy. Dropping this removes them.
@@ -76,6 +87,8 @@ pub struct Group {
     /// By these files a process joins: those of the program, and those of the dataplane.
     joins: Vec<Arc<File>>,
     dataplanes_joins: Vec<Arc<File>>,
+    /// By these the dataplane leaves the share that it has together with the program.
+    parts: Vec<Arc<File>>,
     /// The user has asked for a bound.
     needed: bool,
     /// Tells them from those of an earlier process with this one's number.
@@ -101,7 +114,7 @@ pub(crate) fn end_all(programs: &[PathBuf]) {
 
 /// The program's group of a run, or of one hierarchy of it; `None`: the group is the dataplane's.
 pub(crate) fn program_of(run: &Path) -> Option<PathBuf> {
-    if run.as_os_str().as_encoded_bytes().ends_with(DATAPLANE.as_bytes()) {
+    if run.as_os_str().as_encoded_bytes().ends_with(BESIDE.as_bytes()) {
         return None;
     }
     let below = run.join(PROGRAM);
@@ -130,11 +143,16 @@ impl Group {
         (group.needed, group.mark) = (needed, mark);
         let (mut has_pids, mut has_memory) = (Err(none()), Err(none()));
         let read = |path| fs::read_to_string(path).unwrap_or_default();
-        let places = places(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
+        let mut places = places(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
         group.claim(&places);
+        // What holds the program to its hardware threads comes before its share of their time.
+        places.sort_by_key(|place| place.has(SHARE));
+        // Whether the kernel holds the program to its hardware threads.
+        let mut is_held = false;
         for place in places {
-            let Ok(Some(folder)) = group.add(&place) else { continue };
-            let has = |name: &str| place.is_v2 || place.controllers.iter().any(|c| c == name);
+            let run = place.folder.join(group.name());
+            let Ok(folder) = group.add(&place, &run) else { continue };
+            let has = |name: &str| place.has(name);
             if has("pids") && has_pids.is_err() {
                 let most = bounds.pids.or_else(half_of_all);
                 let most = most.map_or("max".to_owned(), |most| most.to_string());
@@ -144,9 +162,17 @@ impl Group {
                 let file = if place.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
                 has_memory = write(&folder, file, &bytes.to_string()).or(has_memory);
             }
-            if has("cpuset") && bind(&place, &folder, &bounds.cpus).is_err() && !place.is_v2 {
-                // Nobody can join a group of this hierarchy that has no hardware threads.
-                group.forget(&folder);
+            if has("cpuset") {
+                match bind(&place, &folder, &bounds.cpus) {
+                    Ok(()) => is_held |= !bounds.cpus.is_empty(),
+                    // Nobody can join a group of this hierarchy that has no hardware threads.
+                    Err(_) if !place.is_v2 => group.forget(&folder),
+                    Err(_) => {}
+                }
+            }
+            if has(SHARE) {
+                // An error leaves the dataplane in the group of this process.
+                let _ = group.add_dataplane(&place, &run, bounds.takes_turns && is_held);
             }
         }
         let asked = [
@@ -223,42 +249,59 @@ impl Group {
             .ok();
     }
 
-    /// Makes the groups of a hierarchy; returns that of the program alone, if there is one.
-    fn add(&mut self, place: &Place) -> io::Result<Option<PathBuf>> {
-        let run = place.folder.join(self.name());
-        fs::create_dir(&run)?;
-        if !place.is_v2 {
-            self.all.push(run.clone());
-            self.joins.push(join_of(&run)?);
-            if !place.bounds() {
-                self.add_dataplane(&run)?;
-                return Ok(None);
-            }
-            self.programs.push(run.clone());
-            return Ok(Some(run));
-        }
-        self.runs.push(run.clone());
-        if is_alone(&place.folder) {
-            self.move_to(&place.folder, run.join(BROKER))?;
-        }
-        set(&place.folder, '+', BOUNDS.iter().chain([&SHARE]));
-        set(&run, '+', &BOUNDS);
-        let program = run.join(PROGRAM);
+    /// Makes the program's group of a hierarchy, in that of the run, and returns it.
+    fn add(&mut self, place: &Place, run: &Path) -> io::Result<PathBuf> {
+        fs::create_dir(run)?;
+        let program = if place.is_v2 { run.join(PROGRAM) } else { run.to_owned() };
         self.all.push(program.clone());
-        fs::create_dir(&program)?;
+        if place.is_v2 {
+            self.runs.push(run.to_owned());
+            if is_alone(&place.folder) {
+                self.move_to(&place.folder, run.join(BROKER))?;
+            }
+            set(&place.folder, '+', BOUNDS.iter().chain([&SHARE]));
+            set(run, '+', &BOUNDS);
+            fs::create_dir(&program)?;
+        }
         self.joins.push(join_of(&program)?);
-        self.programs.push(program.clone());
-        self.add_dataplane(&run)?;
-        Ok(Some(program))
+        if place.bounds() {
+            self.programs.push(program.clone());
+        }
+        Ok(program)
     }
 
-    /// Makes the dataplane's group, beside that of the run.
-    fn add_dataplane(&mut self, run: &Path) -> io::Result<()> {
-        let dataplane = dataplane_beside(run);
-        self.all.push(dataplane.clone());
-        fs::create_dir(&dataplane)?;
-        self.dataplanes_joins.push(join_of(&dataplane)?);
+    /// Makes the dataplane's group, beside that of the run. `together`: the dataplane begins with
+    /// the program's share, and may have this one later.
+    fn add_dataplane(&mut self, place: &Place, run: &Path, together: bool) -> io::Result<()> {
+        let beside = dataplane_beside(run);
+        self.all.push(beside.clone());
+        fs::create_dir(&beside)?;
+        if !together {
+            self.dataplanes_joins.push(join_of(&beside)?);
+            return Ok(());
+        }
+        let mut first = run.to_owned();
+        if place.is_v2 {
+            first.push(DATAPLANE);
+            self.all.push(first.clone());
+            fs::create_dir(&first)?;
+        }
+        self.dataplanes_joins.push(join_of(&first)?);
+        self.parts.push(join_of(&beside)?);
         Ok(())
+    }
+
+    /// Gives the dataplane a share of processor time of its own, if it has one with the program.
+    /// False: it has not, or it has ended.
+    pub fn part_dataplane(&self, pid: u32) -> bool {
+        let pid = pid.to_string();
+        let part = |file: &&Arc<File>| io::Write::write_all(&mut &***file, pid.as_bytes()).is_ok();
+        self.parts.iter().filter(part).count() > 0
+    }
+
+    /// Whether a dataplane begins with the program's share.
+    pub fn is_shared(&self) -> bool {
+        !self.parts.is_empty()
     }
 
     /// Moves this process out of a group: one that has processes gives those below it no
@@ -266,7 +309,7 @@ impl Group {
     fn move_to(&mut self, from: &Path, to: PathBuf) -> io::Result<()> {
         fs::create_dir(&to)?;
         self.moved = Some((from.to_owned(), to.clone()));
-        write(&to, "cgroup.procs", &std::process::id().to_string())
+        write(&to, PROCESSES, &std::process::id().to_string())
     }
 
     /// Removes the program's group that was added last.
@@ -291,7 +334,7 @@ impl Drop for Group {
         if let Some((home, own)) = &self.moved {
             set(home, '-', BOUNDS.iter().chain([&SHARE]));
             // An error leaves this process where it is, and the group to another run.
-            let _ = write(home, "cgroup.procs", &std::process::id().to_string());
+            let _ = write(home, PROCESSES, &std::process::id().to_string());
             remove(own);
         }
         self.runs.iter().for_each(remove);
@@ -299,15 +342,20 @@ impl Drop for Group {
 }
 
 impl Place {
+    /// Whether its groups can have this controller.
+    fn has(&self, name: &str) -> bool {
+        self.is_v2 || self.controllers.iter().any(|one| one == name)
+    }
+
     /// Whether groups of this hierarchy bound a program.
     fn bounds(&self) -> bool {
-        self.is_v2 || self.controllers.iter().any(|name| BOUNDS.contains(&name.as_str()))
+        BOUNDS.iter().any(|name| self.has(name))
     }
 }
 
 /// The file by which a process joins a group.
 fn join_of(folder: &Path) -> io::Result<Arc<File>> {
-    OpenOptions::new().write(true).open(folder.join("cgroup.procs")).map(Arc::new)
+    OpenOptions::new().write(true).open(folder.join(PROCESSES)).map(Arc::new)
 }
 
 /// Gives the groups below one these controllers ('+'), or takes them ('-').
@@ -355,7 +403,7 @@ fn bind(place: &Place, folder: &Path, cpus: &[usize]) -> io::Result<()> {
 
 /// The numbers of the processes in this group, a line each; of a group that is gone, none.
 fn members(folder: &Path) -> String {
-    fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default()
+    fs::read_to_string(folder.join(PROCESSES)).unwrap_or_default()
 }
 
 /// Whether a process is in this group.
@@ -384,20 +432,20 @@ pub(crate) fn leave_brokers_group(run: &Path) {
         set(folder, '-', BOUNDS.iter().chain([&SHARE]));
     }
     // An error leaves the group to another run.
-    let _ = write(home, "cgroup.procs", &std::process::id().to_string());
+    let _ = write(home, PROCESSES, &std::process::id().to_string());
 }
 
 /// The group of the dataplane of a run.
 fn dataplane_beside(run: &Path) -> PathBuf {
     let mut name = run.as_os_str().to_owned();
-    name.push(DATAPLANE);
+    name.push(BESIDE);
     name.into()
 }
 
 /// Removes a group of a run that was killed, with those below it. Fails as long as one of its
 /// processes runs.
 pub(crate) fn remove_run(run: &Path) {
-    for below in [PROGRAM, BROKER, ""] {
+    for below in [PROGRAM, DATAPLANE, BROKER, ""] {
         let _ = fs::remove_dir(run.join(below));
     }
 }

@@ -13,6 +13,7 @@
 //! * [`group`]: the control group of a program; `group_locks`: which run has which groups;
 //!   [`marks`]: what is known by other means where there is no group; [`warden`]: the end of a
 //!   program whose broker was killed.
+//! * `run_delays`: whether a dataplane is kept from its hardware thread.
 //! * [`program_root`]: a program that must be root; [`low_ports`] binds ports for it, and `view` is
 //!   what it sees of the machine's files.
 //! * `devices`: links that go down and come back, peers that come and go.
@@ -41,6 +42,7 @@ mod pace;
 mod presence;
 pub mod program_root;
 pub mod run;
+mod run_delays;
 pub mod share;
 pub mod shared_address;
 pub mod surveys;

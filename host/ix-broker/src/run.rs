@@ -13,6 +13,7 @@ use crate::marks::Marks;
 use crate::pace::Pace;
 use crate::presence::Presence;
 use crate::program_root::ProgramRoot;
+use crate::run_delays::RunDelays;
 use crate::shared_address::SharedAddress;
 use crate::surveys::Surveys;
 use crate::survivor::Survivor;
@@ -146,6 +147,10 @@ pub struct Running {
     /// Removed with this.
     group: Group,
     marks: Marks,
+    /// The dataplane that has got a share of processor time of its own.
+    parted: Option<u32>,
+    /// How long the dataplane waits for its hardware thread.
+    delays: Option<RunDelays>,
     /// For the first dataplane.
     setup: Option<DataplaneSetup>,
     /// Announces its addresses until it begins.
@@ -255,6 +260,8 @@ impl Broker {
             signals,
             group: self.group,
             marks,
+            parted: None,
+            delays: None,
             setup: Some(self.setup),
             presence: Presence::new(Instant::now()),
             again: self.again,
@@ -815,7 +822,43 @@ impl Running {
         }
     }
 
+    /// A dataplane that has its share of processor time with the program gets one of its own if
+    /// threads of the program keep it from its hardware thread.
+    fn look_after_share(&mut self) {
+        let Some(pid) = self.shares_with_program() else { return };
+        if self.delays.as_ref().is_none_or(|delays| delays.pid() != pid) {
+            self.delays = Some(RunDelays::of(pid));
+        }
+        let is_slow = self.commands.slow_at().is_some_and(|at| at <= Instant::now());
+        if !is_slow && !self.delays.as_mut().is_some_and(RunDelays::look) {
+            return;
+        }
+        self.parted = Some(pid);
+        if self.group.part_dataplane(pid) {
+            say!(
+                "many threads of {} keep the dataplane from their hardware thread: it has a share \
+                 of its own there from now on; --program-cpus gives them others",
+                self.name
+            );
+        }
+    }
+
+    /// The dataplane's process, if it may get a share of its own.
+    fn shares_with_program(&self) -> Option<u32> {
+        let pid = self.apart.as_ref().and_then(Apart::pid).filter(|_| self.group.is_shared());
+        pid.filter(|pid| self.parted != Some(*pid))
+    }
+
+    /// When to look after its share next.
+    fn share_due(&self) -> Option<Instant> {
+        let pid = self.shares_with_program()?;
+        let delays = self.delays.as_ref().filter(|delays| delays.pid() == pid);
+        let due = delays.map_or_else(Instant::now, RunDelays::due);
+        Some(self.commands.slow_at().map_or(due, |slow| slow.min(due)))
+    }
+
     fn serve_devices(&mut self) {
+        self.look_after_share();
         let lines = self.devices.service(channel(&self.child, self.apart.as_ref()));
         lines.iter().for_each(|line| say!("{line}"));
         self.commands.service(channel(&self.child, self.apart.as_ref()));
@@ -826,7 +869,7 @@ impl Running {
         let devices = u64::try_from(self.devices.service_in_ms()).ok();
         let due = self.control.due().into_iter().chain(self.surveys.due());
         let due = due.chain(self.setup.iter().filter_map(|s| self.presence.due(&s.config)));
-        let control = due.chain(self.captures.due()).min();
+        let control = due.chain(self.captures.due()).chain(self.share_due()).min();
         let control = control.map(|due| {
             // Rounded up, so that the broker does not wake too early several times.
             due.saturating_duration_since(Instant::now()).as_millis() as u64 + 1

@@ -32,5 +32,6 @@ mod share;
 mod shared_address;
 mod shared_cores;
 mod top;
+mod turns;
 mod vnic;
 mod vnic_faults;
