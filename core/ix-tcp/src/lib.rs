@@ -33,6 +33,7 @@ mod path_search;
 pub mod planted;
 mod pmtu;
 pub mod ports;
+mod questions;
 mod rack;
 mod rcv;
 mod reassembly;
@@ -55,6 +56,7 @@ pub use config::{Config, CongestionControl, EcnMode, HEADER_BYTES, MSS_DEFAULT, 
 pub use listen::{Listener, PeerOptions, SynVerdict, cookie_syn_ack, reset_for};
 pub use output::{DeadReason, Output, RxBuf, SegmentOut, TcpEvent};
 pub use pmtu::PathError;
+pub use questions::Asker;
 pub use receive_buffer::FURTHER_BUFFER_BYTES;
 pub use state::State;
 pub use stats::{TcpCounter, TcpStats};

@@ -8,11 +8,11 @@ use crate::ports::Port;
 use crate::shared::{Shared, key_of};
 use ix_mem::{HEADROOM_BYTES, Mbuf, Pool};
 use ix_nic::Nic;
-use ix_tcp::SegmentOut;
 use ix_tcp::ack_limit::ChallengeLimit;
 use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::{ErrorLimiter, ErrorMessage};
 use ix_tcp::idents::Idents;
+use ix_tcp::{Asker, SegmentOut};
 use ix_wire::{Checksum, FlowTuple, FrameHeader, IpAddr, MacAddr, frame};
 use std::sync::Arc;
 
@@ -63,8 +63,8 @@ impl Io {
     }
 
     /// The Ethernet address for packets to `remote` by a device.
-    pub(crate) fn resolve(&mut self, remote: IpAddr, port: u8) -> Resolution {
-        self.neighbors.resolve(&mut self.cx, &mut self.ports, remote, port)
+    pub(crate) fn resolve(&mut self, remote: IpAddr, asker: Asker, port: u8) -> Resolution {
+        self.neighbors.resolve(&mut self.cx, &mut self.ports, (remote, asker), port)
     }
 
     /// Makes `mac`, from `version` of the neighbour table, the address of the next hop to `remote`
@@ -73,13 +73,13 @@ impl Io {
     pub(crate) fn refresh_mac(
         &mut self,
         (mac, version): (&mut MacAddr, &mut u32),
-        remote: IpAddr,
+        (remote, asker): (IpAddr, Asker),
         port: u8,
     ) -> bool {
         if *version == self.neighbors.version() {
             return true;
         }
-        match self.resolve(remote, port) {
+        match self.resolve(remote, asker, port) {
             Resolution::Known(known) => {
                 (*mac, *version) = (known, self.neighbors.version());
                 true
@@ -89,7 +89,7 @@ impl Io {
     }
 
     /// Stores a built packet until its next hop is known; drops it if that has just failed.
-    pub(crate) fn wait_for_neighbor(&mut self, remote: IpAddr, port: u8, mbuf: Mbuf) {
+    pub(crate) fn wait_for_neighbor(&mut self, remote: (IpAddr, Asker), port: u8, mbuf: Mbuf) {
         self.neighbors.wait_for(&mut self.cx, &mut self.ports, remote, port, mbuf);
     }
 

@@ -4,6 +4,7 @@
 //! again, first with unicast requests (RFC 1122 section 2.3.2.1, method 2), then with broadcast
 //! ones; meanwhile the entry still gives [`Resolution::Known`].
 use super::ArpOutput;
+use crate::questions::{Asker, Questions};
 use ix_wire::{ArpOperation, ArpPacket, IpAddr, MacAddr};
 use std::collections::BTreeMap;
 
@@ -54,6 +55,9 @@ pub struct ArpLimits {
     pub tries_max: u8,
     /// After it did not reply, a next hop is not asked again for this long.
     pub failed_hold_us: u64,
+    /// Most broadcast requests in a second, and at once. Who sends from addresses that do not exist
+    /// makes us ask for each of them.
+    pub questions_max: u32,
 }
 
 impl Default for ArpLimits {
@@ -65,6 +69,7 @@ impl Default for ArpLimits {
             retry_us: 1_000_000,
             tries_max: 3,
             failed_hold_us: 3_000_000,
+            questions_max: 500,
         }
     }
 }
@@ -111,6 +116,17 @@ struct Entry {
     state: State,
     /// When it was last looked up or touched; `None` if only packets of this host made the entry.
     used_us: Option<u64>,
+    /// For whom, at most.
+    asker: Asker,
+}
+
+impl Entry {
+    /// Those that go first, to make room: of strangers whose address is not known, then of others
+    /// whose address is not known, then the least recently used.
+    fn order(&self) -> (bool, bool, Option<u64>) {
+        let is_known = self.state.mac().is_some();
+        (is_known, is_known || self.asker == Asker::Own, self.used_us)
+    }
 }
 
 /// The ARP cache of a dataplane.
@@ -128,6 +144,7 @@ pub struct ArpCache {
     statics: usize,
     version: u64,
     due_us: u64,
+    questions: Questions,
 }
 
 impl ArpCache {
@@ -143,6 +160,7 @@ impl ArpCache {
             statics: 0,
             version: 0,
             due_us: u64::MAX,
+            questions: Questions::new(limits.questions_max),
         }
     }
 
@@ -164,7 +182,7 @@ impl ArpCache {
     /// Sets the address of a next hop for good (`arp` in the configuration).
     pub fn set_static(&mut self, ip: IpAddr, mac: MacAddr) {
         let Some(v4) = ip.as_v4() else { return };
-        let entry = Entry { state: State::Static { mac }, used_us: None };
+        let entry = Entry { state: State::Static { mac }, used_us: None, asker: Asker::Own };
         let old = self.entries.insert(v4, entry);
         if !matches!(old, Some(Entry { state: State::Static { .. }, .. })) {
             self.statics += 1;
@@ -214,19 +232,33 @@ impl ArpCache {
         known.filter_map(|(ip, entry)| entry.state.mac().map(|mac| (IpAddr::v4(*ip), mac)))
     }
 
-    /// The address of a next hop. Sends a request if needed.
-    pub fn lookup(&mut self, ip: IpAddr, now_us: u64, out: &mut impl ArpOutput) -> Resolution {
+    /// The address of a next hop. Sends a request if needed. A stranger that cannot be asked for
+    /// now is no next hop.
+    pub fn lookup(
+        &mut self,
+        ip: IpAddr,
+        asker: Asker,
+        now_us: u64,
+        out: &mut impl ArpOutput,
+    ) -> Resolution {
         let Some(v4) = ip.as_v4() else { return Resolution::Failed };
         let Some(mut entry) = self.entries.get(&v4).copied() else {
-            self.make_room(now_us, true);
-            return self.begin_asking(v4, now_us, out);
+            return self.begin_asking(v4, asker, now_us, out);
         };
         entry.used_us = Some(now_us);
-        self.entries.insert(v4, entry);
+        let is_urgent = entry.asker < asker;
+        entry.asker = entry.asker.max(asker);
+        if let State::Incomplete { tries: 0, next_us } = &mut entry.state
+            && is_urgent
+        {
+            // It had to wait behind others.
+            *next_us = now_us;
+        }
+        self.set(v4, entry);
         match entry.state {
             State::Stale { mac } => self.begin_probing(v4, mac, now_us, out),
             State::Failed { until_us } if now_us >= until_us => {
-                return self.begin_asking(v4, now_us, out);
+                return self.begin_asking(v4, entry.asker, now_us, out);
             }
             State::Failed { .. } => return Resolution::Failed,
             _ => {}
@@ -265,7 +297,7 @@ impl ArpCache {
         // RFC 826: update an existing entry, but make a new one only if we are the target. A probe
         // (RFC 5227 section 1.1) has no sender address, so nothing is learned from it.
         let known = self.entries.contains_key(&sender);
-        let learns = sender != [0; 4] && (known || (for_us && self.make_room(now_us, false)));
+        let learns = sender != [0; 4] && (known || (for_us && self.make_room(None, now_us)));
         let change = if learns { self.learn(sender, mac, now_us) } else { ArpChange::Nothing };
         if for_us && packet.operation == ArpOperation::Request {
             out.send(ArpPacket {
@@ -286,7 +318,8 @@ impl ArpCache {
         }
         let until_us = now_us + self.limits.reachable_us;
         let used_us = old.and_then(|entry| entry.used_us);
-        self.set(ip, Entry { state: State::Reachable { mac, until_us }, used_us });
+        let asker = old.map_or(Asker::Stranger, |entry| entry.asker);
+        self.set(ip, Entry { state: State::Reachable { mac, until_us }, used_us, asker });
         if old.and_then(|entry| entry.state.mac()) == Some(mac) {
             return ArpChange::Nothing;
         }
@@ -321,13 +354,13 @@ impl ArpCache {
             State::Reachable { mac, .. } => entry.state = State::Stale { mac },
             State::Incomplete { tries, .. } if tries < tries_max => {
                 let next_us = now_us + retry_us;
-                entry.state = State::Incomplete { tries: tries + 1, next_us };
-                self.ask(ip, [0; 6], out);
+                let asked = self.ask(ip, None, entry.asker, now_us, out);
+                entry.state = State::Incomplete { tries: tries + u8::from(asked), next_us };
             }
             State::Probing { mac, tries, .. } if tries < 2 * tries_max => {
                 let next_us = now_us + retry_us;
                 entry.state = State::Probing { mac, tries: tries + 1, next_us };
-                self.ask(ip, if tries < tries_max { mac } else { [0; 6] }, out);
+                self.ask(ip, (tries < tries_max).then_some(mac), entry.asker, now_us, out);
             }
             State::Incomplete { .. } => entry.state = failed,
             State::Probing { .. } => {
@@ -343,28 +376,53 @@ impl ArpCache {
         self.set(ip, entry);
     }
 
-    fn begin_asking(&mut self, ip: [u8; 4], now_us: u64, out: &mut impl ArpOutput) -> Resolution {
-        let state = State::Incomplete { tries: 1, next_us: now_us + self.limits.retry_us };
-        self.set(ip, Entry { state, used_us: Some(now_us) });
-        self.ask(ip, [0; 6], out);
+    fn begin_asking(
+        &mut self,
+        ip: [u8; 4],
+        asker: Asker,
+        now_us: u64,
+        out: &mut impl ArpOutput,
+    ) -> Resolution {
+        let is_new = !self.entries.contains_key(&ip);
+        let asked = self.ask(ip, None, asker, now_us, out);
+        // A stranger without a question would only take room.
+        let may_wait = asked || asker == Asker::Own;
+        if !may_wait || is_new && !self.make_room(Some(asker), now_us) {
+            return Resolution::Failed;
+        }
+        let next_us = now_us + self.limits.retry_us;
+        let state = State::Incomplete { tries: u8::from(asked), next_us };
+        self.set(ip, Entry { state, used_us: Some(now_us), asker });
         Resolution::Pending
     }
 
     fn begin_probing(&mut self, ip: [u8; 4], mac: MacAddr, now_us: u64, out: &mut impl ArpOutput) {
-        let used_us = self.entries.get(&ip).and_then(|entry| entry.used_us);
+        let Some(entry) = self.entries.get(&ip).copied() else { return };
         let next_us = now_us + self.limits.retry_us;
-        self.set(ip, Entry { state: State::Probing { mac, tries: 1, next_us }, used_us });
-        self.ask(ip, mac, out);
+        self.set(ip, Entry { state: State::Probing { mac, tries: 1, next_us }, ..entry });
+        self.ask(ip, Some(mac), entry.asker, now_us, out);
     }
 
-    fn ask(&self, ip: [u8; 4], target_mac: MacAddr, out: &mut impl ArpOutput) {
+    /// Asks all hosts, or the one with this Ethernet address. False if too many requests were sent.
+    fn ask(
+        &mut self,
+        ip: [u8; 4],
+        mac: Option<MacAddr>,
+        asker: Asker,
+        now_us: u64,
+        out: &mut impl ArpOutput,
+    ) -> bool {
+        if mac.is_none() && !self.questions.may_ask(asker, now_us) {
+            return false;
+        }
         out.send(ArpPacket {
             operation: ArpOperation::Request,
             sender_mac: self.own_macs[0],
             sender_ip: self.own_ips.first().copied().unwrap_or([0; 4]),
-            target_mac,
+            target_mac: mac.unwrap_or([0; 6]),
             target_ip: ip,
         });
+        true
     }
 
     fn set(&mut self, ip: [u8; 4], entry: Entry) {
@@ -376,26 +434,29 @@ impl ArpCache {
         entry.used_us.is_some_and(|used| now_us.saturating_sub(used) < self.limits.in_use_us)
     }
 
-    /// Makes room for one entry; false if there is none. For a next hop that we want to reach
-    /// (`wanted`) any entry may be evicted, the least recently used first; for any other host only
-    /// one that is not in use.
-    fn make_room(&mut self, now_us: u64, wanted: bool) -> bool {
+    /// Makes room for one entry; false if there is none. Who is first to go is in
+    /// [`Entry::order`]. For the host's own traffic anybody goes, for a stranger another one that
+    /// is not known, and for a host that has only told its address one that is not in use.
+    fn make_room(&mut self, asker: Option<Asker>, now_us: u64) -> bool {
         if self.entries.len() - self.statics < self.limits.entries_max {
             return true;
         }
-        let oldest = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| !matches!(entry.state, State::Static { .. }))
-            .min_by_key(|(_, entry)| (entry.state.mac().is_some(), entry.used_us));
-        let Some((&ip, &entry)) = oldest else { return false };
-        if !wanted && self.in_use(&entry, now_us) {
-            return false;
+        let learned =
+            self.entries.iter().filter(|(_, entry)| !matches!(entry.state, State::Static { .. }));
+        let first = learned.min_by_key(|(_, entry)| entry.order());
+        let Some((&ip, &entry)) = first else { return false };
+        let is_known = entry.state.mac().is_some();
+        let may_go = match asker {
+            Some(Asker::Own) => true,
+            Some(Asker::Stranger) if !is_known && entry.asker == Asker::Stranger => true,
+            _ => !self.in_use(&entry, now_us),
+        };
+        if may_go {
+            self.entries.remove(&ip);
+            // Only a copy of what was known is void now.
+            self.version += u64::from(is_known);
         }
-        self.entries.remove(&ip);
-        // Only a copy of what was known is void now.
-        self.version += u64::from(entry.state.mac().is_some());
-        true
+        may_go
     }
 }
 
@@ -437,7 +498,7 @@ mod tests {
 
     fn lookup(cache: &mut ArpCache, last: u8, now_us: u64) -> (Resolution, Vec<ArpPacket>) {
         let mut out = Vec::new();
-        (cache.lookup(ip(last), now_us, &mut out), out)
+        (cache.lookup(ip(last), Asker::Own, now_us, &mut out), out)
     }
 
     fn tick(cache: &mut ArpCache, now_us: u64) -> Vec<ArpPacket> {
@@ -663,11 +724,34 @@ mod tests {
         assert_eq!(cache.version(), version);
     }
 
+    /// Answers to made-up senders leave room and questions to the host's own traffic.
+    #[test]
+    fn strangers_that_do_not_exist_leave_a_new_next_hop_its_question_and_its_place() {
+        let limits = ArpLimits { entries_max: 8, questions_max: 10, ..ArpLimits::default() };
+        let mut cache = cache_with(limits);
+        let flood = |cache: &mut ArpCache, now_us| {
+            let mut asked = Vec::new();
+            for last in 10..=255 {
+                cache.lookup(ip(last), Asker::Stranger, now_us, &mut asked);
+            }
+            asked.len()
+        };
+        assert_eq!(flood(&mut cache, 0), 5, "half of the questions");
+        let (resolution, asked) = lookup(&mut cache, 1, 0);
+        assert_eq!((resolution, asked.len()), (Resolution::Pending, 1));
+        for half in 1..20 {
+            flood(&mut cache, half * SECOND / 2);
+        }
+        receive(&mut cache, &reply(1, PEER), 10 * SECOND);
+        assert_eq!(lookup(&mut cache, 1, 10 * SECOND).0, Resolution::Known(PEER));
+        assert!(cache.len() <= 8);
+    }
+
     #[test]
     fn there_is_no_arp_for_ipv6() {
         let mut cache = cache();
         let six: IpAddr = "fe80::1".parse().unwrap();
-        assert_eq!(cache.lookup(six, 0, &mut Vec::new()), Resolution::Failed);
+        assert_eq!(cache.lookup(six, Asker::Own, 0, &mut Vec::new()), Resolution::Failed);
         cache.set_static(six, PEER);
         cache.touch(six, 0);
         assert!(cache.is_empty());
@@ -713,7 +797,7 @@ mod tests {
                     match step {
                         Step::Lookup(last) => {
                             let known = knows(&cache, last);
-                            let resolution = cache.lookup(ip(last), now_us, &mut out);
+                            let resolution = cache.lookup(ip(last), Asker::Own, now_us, &mut out);
                             prop_assert_eq!(known.map(Resolution::Known),
                                 matches!(resolution, Resolution::Known(_)).then_some(resolution));
                         }

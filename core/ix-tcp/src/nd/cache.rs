@@ -5,6 +5,7 @@
 //! it (section 7.3.1): a next hop that is in use is asked again every 35 seconds.
 use super::{NdOutput, advertisement, solicitation};
 use crate::arp::Resolution;
+use crate::questions::{Asker, Questions};
 use ix_wire::{IpAddr, MacAddr, NdKind, NdPacket};
 use std::collections::BTreeMap;
 
@@ -92,6 +93,17 @@ struct Entry {
     state: State,
     /// When it was last looked up; `None` if only packets of this host made the entry.
     used_us: Option<u64>,
+    /// For whom, at most.
+    asker: Asker,
+}
+
+impl Entry {
+    /// Those that go first, to make room: of strangers whose address is not known, then of others
+    /// whose address is not known, then the least recently used.
+    fn order(&self) -> (bool, bool, Option<u64>) {
+        let is_known = self.state.mac().is_some();
+        (is_known, is_known || self.asker == Asker::Own, self.used_us)
+    }
 }
 
 /// The neighbour cache of a dataplane, of IPv6 addresses.
@@ -108,9 +120,7 @@ pub struct NdCache {
     statics: usize,
     version: u64,
     due_us: u64,
-    /// Questions that may be sent now, and when that was computed.
-    questions: u32,
-    questions_us: u64,
+    questions: Questions,
 }
 
 impl NdCache {
@@ -126,8 +136,7 @@ impl NdCache {
             statics: 0,
             version: 0,
             due_us: u64::MAX,
-            questions: limits.questions_max,
-            questions_us: 0,
+            questions: Questions::new(limits.questions_max),
         }
     }
 
@@ -152,7 +161,9 @@ impl NdCache {
 
     /// Sets the Ethernet address of a next hop for good.
     pub fn set_static(&mut self, hop: IpAddr, mac: MacAddr) {
-        let old = self.entries.insert(hop, Entry { state: State::Static { mac }, used_us: None });
+        let old = self
+            .entries
+            .insert(hop, Entry { state: State::Static { mac }, used_us: None, asker: Asker::Own });
         if !matches!(old, Some(Entry { state: State::Static { .. }, .. })) {
             self.statics += 1;
         }
@@ -190,21 +201,32 @@ impl NdCache {
     }
 
     /// The Ethernet address of a next hop, to which packets are sent now. Asks if needed; not
-    /// before an address of ours may be used.
-    pub fn lookup(&mut self, hop: IpAddr, now_us: u64, out: &mut impl NdOutput) -> Resolution {
+    /// before an address of ours may be used. A stranger that cannot be asked for now is no next
+    /// hop.
+    pub fn lookup(
+        &mut self,
+        hop: IpAddr,
+        asker: Asker,
+        now_us: u64,
+        out: &mut impl NdOutput,
+    ) -> Resolution {
         let Some(mut entry) = self.entries.get(&hop).copied() else {
-            self.make_room(now_us, true);
-            return self.begin_asking(hop, now_us, out);
+            return self.begin_asking(hop, asker, now_us, out);
         };
         entry.used_us = Some(now_us);
-        match entry.state {
+        let is_urgent = entry.asker < asker;
+        entry.asker = entry.asker.max(asker);
+        match &mut entry.state {
             State::Stale { mac } => {
-                entry.state = State::Delay { mac, until_us: now_us + self.limits.delay_us };
+                let until_us = now_us + self.limits.delay_us;
+                entry.state = State::Delay { mac: *mac, until_us };
             }
-            State::Failed { until_us } if now_us >= until_us => {
-                return self.begin_asking(hop, now_us, out);
+            State::Failed { until_us } if now_us >= *until_us => {
+                return self.begin_asking(hop, entry.asker, now_us, out);
             }
             State::Failed { .. } => return Resolution::Failed,
+            // It had to wait behind others.
+            State::Incomplete { tries: 0, next_us } if is_urgent => *next_us = now_us,
             _ => {}
         }
         self.set(hop, entry);
@@ -254,11 +276,12 @@ impl NdCache {
         match old.map(|entry| entry.state) {
             Some(State::Static { .. }) => return,
             Some(state) if state.mac() == Some(mac) => return,
-            None if !self.make_room(now_us, false) => return,
+            None if !self.make_room(None, now_us) => return,
             _ => {}
         }
         let used_us = old.and_then(|entry| entry.used_us);
-        self.set(hop, Entry { state: State::Stale { mac }, used_us });
+        let asker = old.map_or(Asker::Stranger, |entry| entry.asker);
+        self.set(hop, Entry { state: State::Stale { mac }, used_us, asker });
         // No thread has a copy of a new one, and no packet waits for it.
         self.version += u64::from(old.is_some());
     }
@@ -315,11 +338,11 @@ impl NdCache {
         entry.state = match entry.state {
             State::Reachable { mac, .. } => State::Stale { mac },
             State::Delay { mac, .. } => {
-                self.ask(hop, Some(mac), now_us, out);
+                self.ask(hop, Some(mac), entry.asker, now_us, out);
                 State::Probe { mac, tries: 1, next_us }
             }
             State::Probe { mac, tries, .. } if tries < tries_max => {
-                self.ask(hop, Some(mac), now_us, out);
+                self.ask(hop, Some(mac), entry.asker, now_us, out);
                 State::Probe { mac, tries: tries + 1, next_us }
             }
             // Section 7.3.3: the entry is deleted, and the next packet asks the group.
@@ -329,7 +352,7 @@ impl NdCache {
                 return;
             }
             State::Incomplete { tries, .. } if tries < tries_max => {
-                let asked = self.ask(hop, None, now_us, out);
+                let asked = self.ask(hop, None, entry.asker, now_us, out);
                 State::Incomplete { tries: tries + u8::from(asked), next_us }
             }
             // Who waits for it learns that it failed.
@@ -346,10 +369,23 @@ impl NdCache {
         self.set(hop, entry);
     }
 
-    fn begin_asking(&mut self, hop: IpAddr, now_us: u64, out: &mut impl NdOutput) -> Resolution {
-        let tries = u8::from(self.ask(hop, None, now_us, out));
-        let state = State::Incomplete { tries, next_us: now_us + self.limits.retrans_us };
-        self.set(hop, Entry { state, used_us: Some(now_us) });
+    fn begin_asking(
+        &mut self,
+        hop: IpAddr,
+        asker: Asker,
+        now_us: u64,
+        out: &mut impl NdOutput,
+    ) -> Resolution {
+        let is_new = !self.entries.contains_key(&hop);
+        let asked = self.ask(hop, None, asker, now_us, out);
+        // A stranger without a question would only take room.
+        let may_wait = asked || asker == Asker::Own;
+        if !may_wait || is_new && !self.make_room(Some(asker), now_us) {
+            return Resolution::Failed;
+        }
+        let next_us = now_us + self.limits.retrans_us;
+        let state = State::Incomplete { tries: u8::from(asked), next_us };
+        self.set(hop, Entry { state, used_us: Some(now_us), asker });
         Resolution::Pending
     }
 
@@ -359,29 +395,16 @@ impl NdCache {
         &mut self,
         hop: IpAddr,
         mac: Option<MacAddr>,
+        asker: Asker,
         now_us: u64,
         out: &mut impl NdOutput,
     ) -> bool {
         let Some(src) = self.own.first().copied() else { return false };
-        if mac.is_none() && !self.may_ask(now_us) {
+        if mac.is_none() && !self.questions.may_ask(asker, now_us) {
             return false;
         }
         out.send_nd(solicitation(src, hop, mac));
         true
-    }
-
-    /// Whether a group may be asked now; counts the question.
-    fn may_ask(&mut self, now_us: u64) -> bool {
-        const SECOND_US: u64 = 1_000_000;
-        let max = u64::from(self.limits.questions_max);
-        let earned = now_us.saturating_sub(self.questions_us).min(SECOND_US) * max / SECOND_US;
-        if earned > 0 {
-            self.questions_us = now_us;
-            self.questions = (u64::from(self.questions) + earned).min(max) as u32;
-        }
-        let left = self.questions.checked_sub(1);
-        self.questions = left.unwrap_or(0);
-        left.is_some()
     }
 
     fn set(&mut self, hop: IpAddr, entry: Entry) {
@@ -389,27 +412,29 @@ impl NdCache {
         self.entries.insert(hop, entry);
     }
 
-    /// Makes room for one entry; returns false if it cannot. The first to go are those whose
-    /// address is not known: senders that do not exist leave them. Then, for a next hop that we
-    /// want to reach (`wanted`), the least recently used; for any other host only one that is not
-    /// in use.
-    fn make_room(&mut self, now_us: u64, wanted: bool) -> bool {
+    /// Makes room for one entry; returns false if it cannot. Who is first to go is in
+    /// [`Entry::order`]. For the host's own traffic anybody goes, for a stranger another one that
+    /// is not known, and for a host that has only told its address one that is not in use.
+    fn make_room(&mut self, asker: Option<Asker>, now_us: u64) -> bool {
         if self.entries.len() - self.statics < self.limits.entries_max {
             return true;
         }
         let learned = |(_, entry): &(&IpAddr, &Entry)| !matches!(entry.state, State::Static { .. });
-        let order = |(_, entry): &(&IpAddr, &Entry)| (entry.state.mac().is_some(), entry.used_us);
-        let Some((&hop, entry)) = self.entries.iter().filter(learned).min_by_key(order) else {
-            return false;
-        };
+        let first = self.entries.iter().filter(learned).min_by_key(|(_, entry)| entry.order());
+        let Some((&hop, entry)) = first else { return false };
+        let is_known = entry.state.mac().is_some();
         let used = |used_us: u64| now_us.saturating_sub(used_us) < self.limits.in_use_us;
-        if !wanted && entry.used_us.is_some_and(used) {
-            return false;
+        let may_go = match asker {
+            Some(Asker::Own) => true,
+            Some(Asker::Stranger) if !is_known && entry.asker == Asker::Stranger => true,
+            _ => !entry.used_us.is_some_and(used),
+        };
+        if may_go {
+            // Only a copy of what was known is void now.
+            self.version += u64::from(is_known);
+            self.entries.remove(&hop);
         }
-        // Only a copy of what was known is void now.
-        self.version += u64::from(entry.state.mac().is_some());
-        self.entries.remove(&hop);
-        true
+        may_go
     }
 }
 
@@ -478,16 +503,16 @@ mod tests {
     #[test]
     fn who_does_not_answer_is_asked_three_times() {
         let (mut cache, mut out) = (cache(), Vec::new());
-        assert_eq!(cache.lookup(hop(), 0, &mut out), Resolution::Pending);
+        assert_eq!(cache.lookup(hop(), Asker::Own, 0, &mut out), Resolution::Pending);
         let group = ip("ff02::1:ff00:1");
         assert_eq!(out[0].message(), (NdKind::Solicitation, ours(), group, hop()));
         assert_eq!(out[0].from(OURS).link, Some(OURS));
         assert_eq!(wait(&mut cache, 0, 2), [(1, group, [0; 6]), (2, group, [0; 6])]);
-        assert_eq!(cache.lookup(hop(), 2 * SECOND, &mut out), Resolution::Pending);
+        assert_eq!(cache.lookup(hop(), Asker::Own, 2 * SECOND, &mut out), Resolution::Pending);
         assert_eq!(wait(&mut cache, 3, 2), []);
-        assert_eq!(cache.lookup(hop(), 5 * SECOND, &mut out), Resolution::Failed);
+        assert_eq!(cache.lookup(hop(), Asker::Own, 5 * SECOND, &mut out), Resolution::Failed);
         assert_eq!(wait(&mut cache, 6, 1), []);
-        assert_eq!(cache.lookup(hop(), 7 * SECOND, &mut out), Resolution::Pending);
+        assert_eq!(cache.lookup(hop(), Asker::Own, 7 * SECOND, &mut out), Resolution::Pending);
         assert_eq!(out.len(), 2, "asked anew");
     }
 
@@ -496,21 +521,21 @@ mod tests {
     #[test]
     fn a_next_hop_in_use_is_asked_again() {
         let (mut cache, mut out) = (cache(), Vec::new());
-        cache.lookup(hop(), 0, &mut out);
+        cache.lookup(hop(), Asker::Own, 0, &mut out);
         let before = cache.version();
         cache.on_packet(&answer(PEER, true, true), 0, &mut out);
         assert_ne!(cache.version(), before, "those who wait may send");
         assert_eq!(wait(&mut cache, 0, 100), [], "nobody uses it");
-        assert_eq!(cache.lookup(hop(), 100 * SECOND, &mut out), known(PEER));
+        assert_eq!(cache.lookup(hop(), Asker::Own, 100 * SECOND, &mut out), known(PEER));
         let asked = wait(&mut cache, 100, 7);
         assert_eq!(asked, [(105, hop(), PEER), (106, hop(), PEER), (107, hop(), PEER)]);
         cache.on_packet(&answer(PEER, true, false), 107 * SECOND, &mut out);
         assert_eq!(wait(&mut cache, 107, 60), [], "it has answered");
-        cache.lookup(hop(), 170 * SECOND, &mut out);
+        cache.lookup(hop(), Asker::Own, 170 * SECOND, &mut out);
         let version = cache.version();
         assert_eq!(wait(&mut cache, 170, 9).len(), 3);
         assert_ne!(cache.version(), version, "it is gone");
-        assert_eq!(cache.lookup(hop(), 180 * SECOND, &mut out), Resolution::Pending);
+        assert_eq!(cache.lookup(hop(), Asker::Own, 180 * SECOND, &mut out), Resolution::Pending);
     }
 
     /// Section 7.2.5.
@@ -518,10 +543,10 @@ mod tests {
     fn what_an_advertisement_changes() {
         let known_after = |first: NdPacket, second: NdPacket| {
             let (mut cache, mut out) = (cache(), Vec::new());
-            cache.lookup(hop(), 0, &mut out);
+            cache.lookup(hop(), Asker::Own, 0, &mut out);
             cache.on_packet(&first, 0, &mut out);
             cache.on_packet(&second, 0, &mut out);
-            let found = cache.lookup(hop(), SECOND, &mut out);
+            let found = cache.lookup(hop(), Asker::Own, SECOND, &mut out);
             // A confirmed one is asked only after 30 s and more.
             (found, wait(&mut cache, 1, 20).is_empty())
         };
@@ -548,7 +573,11 @@ mod tests {
         let told = |solicited| NdKind::Advertisement { router: false, solicited, overrides: true };
         assert_eq!(out[0].message(), (told(true), ours(), hop(), ours()));
         assert_eq!((out[0].eth_dst, out[0].from(OURS).link), (PEER, Some(OURS)));
-        assert_eq!(cache.lookup(hop(), 0, &mut out), known(PEER), "it has told its address");
+        assert_eq!(
+            cache.lookup(hop(), Asker::Own, 0, &mut out),
+            known(PEER),
+            "it has told its address"
+        );
         assert_eq!(wait(&mut cache, 0, 5), [(5, hop(), PEER)], "but that is not confirmed");
         out.clear();
         cache.on_packet(&question(IpAddr::UNSPECIFIED_V6, OTHER), 0, &mut out);
@@ -568,7 +597,7 @@ mod tests {
     fn nobody_is_asked_before_an_address_is_ours() {
         let mut cache = NdCache::new(&[OURS], NdLimits::default());
         let mut out: Vec<NdOut> = Vec::new();
-        assert_eq!(cache.lookup(hop(), 0, &mut out), Resolution::Pending);
+        assert_eq!(cache.lookup(hop(), Asker::Own, 0, &mut out), Resolution::Pending);
         assert_eq!((out.len(), wait(&mut cache, 0, 20)), (0, vec![]));
         cache.add_address(ours());
         let times: Vec<u64> = wait(&mut cache, 21, 5).into_iter().map(|(s, ..)| s).collect();
@@ -584,13 +613,13 @@ mod tests {
             IpAddr(octets)
         };
         for last in 10..14 {
-            cache.lookup(host(last), 0, &mut out);
+            cache.lookup(host(last), Asker::Own, 0, &mut out);
         }
         cache.on_packet(&question(host(20), PEER), SECOND, &mut out);
         assert_eq!(cache.len(), 4);
-        assert_eq!(cache.lookup(host(10), SECOND, &mut out), Resolution::Pending);
+        assert_eq!(cache.lookup(host(10), Asker::Own, SECOND, &mut out), Resolution::Pending);
         // One that we want evicts the one that was not wanted for longest.
-        assert_eq!(cache.lookup(host(30), SECOND, &mut out), Resolution::Pending);
+        assert_eq!(cache.lookup(host(30), Asker::Own, SECOND, &mut out), Resolution::Pending);
         assert!(cache.entries.contains_key(&host(10)) && !cache.entries.contains_key(&host(11)));
         assert_eq!(cache.len(), 4);
     }
@@ -599,16 +628,19 @@ mod tests {
     #[test]
     fn senders_that_do_not_exist_evict_nobody_that_is_known() {
         let (mut cache, mut out) = (cache(), Vec::new());
-        cache.lookup(hop(), 0, &mut out);
+        cache.lookup(hop(), Asker::Own, 0, &mut out);
         cache.on_packet(&answer(PEER, true, true), 0, &mut out);
         let version = cache.version();
         for last in 10..=250 {
             let mut octets = hop().0;
             octets[15] = last;
-            assert_eq!(cache.lookup(IpAddr(octets), SECOND, &mut out), Resolution::Pending);
+            assert_eq!(
+                cache.lookup(IpAddr(octets), Asker::Own, SECOND, &mut out),
+                Resolution::Pending
+            );
             assert!(cache.len() <= 4);
         }
-        assert_eq!(cache.lookup(hop(), 2 * SECOND, &mut out), known(PEER));
+        assert_eq!(cache.lookup(hop(), Asker::Own, 2 * SECOND, &mut out), known(PEER));
         assert_eq!(cache.version(), version);
     }
 
@@ -624,7 +656,7 @@ mod tests {
             IpAddr(octets)
         };
         for number in 0..30 {
-            cache.lookup(host(number), SECOND, &mut out);
+            cache.lookup(host(number), Asker::Own, SECOND, &mut out);
         }
         assert_eq!(out.len(), 10);
         // All are asked in the end, those that had to wait as often as the others.
@@ -635,6 +667,34 @@ mod tests {
         }
     }
 
+    /// RFC 6583: answers to made-up senders leave room and questions to the host's own traffic.
+    #[test]
+    fn strangers_that_do_not_exist_leave_a_new_next_hop_its_question_and_its_place() {
+        let limits = NdLimits { entries_max: 8, questions_max: 10, ..NdLimits::default() };
+        let mut cache = NdCache::new(&[OURS], limits);
+        cache.add_address(ours());
+        let flood = |cache: &mut NdCache, now_us| {
+            let mut asked = Vec::new();
+            for number in 0..=255 {
+                let mut octets = hop().0;
+                octets[14] = number;
+                octets[13] = 1;
+                cache.lookup(IpAddr(octets), Asker::Stranger, now_us, &mut asked);
+            }
+            asked.len()
+        };
+        assert_eq!(flood(&mut cache, SECOND), 5, "half of the questions");
+        let mut out = Vec::new();
+        assert_eq!(cache.lookup(hop(), Asker::Own, SECOND, &mut out), Resolution::Pending);
+        assert_eq!(out.len(), 1);
+        for half in 3..20 {
+            flood(&mut cache, half * SECOND / 2);
+        }
+        cache.on_packet(&answer(PEER, true, true), 10 * SECOND, &mut out);
+        assert_eq!(cache.lookup(hop(), Asker::Own, 10 * SECOND, &mut out), known(PEER));
+        assert!(cache.len() <= 8);
+    }
+
     #[test]
     fn static_entries_stay() {
         let (mut cache, mut out) = (cache(), Vec::new());
@@ -642,7 +702,7 @@ mod tests {
         cache.on_packet(&answer(PEER, true, true), 0, &mut out);
         cache.on_packet(&question(hop(), PEER), 0, &mut out);
         cache.links_changed(&[OURS]);
-        assert_eq!(cache.lookup(hop(), 0, &mut out), known(OTHER));
+        assert_eq!(cache.lookup(hop(), Asker::Own, 0, &mut out), known(OTHER));
         assert_eq!(wait(&mut cache, 0, 100), []);
     }
 }

@@ -3,7 +3,7 @@ use crate::flows::handle::FlowId;
 use crate::flows::sendq::SendQueue;
 use ix_mem::{Mbuf, MbufList, PacketMemory};
 use ix_proto::crossing::AttachmentId;
-use ix_tcp::{RxBuf, State, Tcb};
+use ix_tcp::{Asker, RxBuf, State, Tcb};
 use ix_wire::{MacAddr, ipv4};
 
 /// An mbuf trimmed to the payload of one segment.
@@ -46,6 +46,14 @@ pub enum Waits {
     HalfOpen,
     /// Connections that wait to be accepted.
     Knocking,
+}
+
+impl Waits {
+    /// For whom the next hop of such a flow is asked for.
+    #[inline]
+    pub(crate) fn asker(self) -> Asker {
+        if self == Waits::HalfOpen { Asker::Stranger } else { Asker::Own }
+    }
 }
 
 /// Which count of its group a flow is in that its holder has closed.

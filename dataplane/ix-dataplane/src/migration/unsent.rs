@@ -11,6 +11,7 @@ use crate::observe::metrics::LocalDrop;
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_proto::GroupSet;
 use ix_proto::capture::Protocol;
+use ix_tcp::Asker;
 use ix_wire::IpAddr;
 
 /// A packet that comes along. It is a copy, because transmit frames stay with their thread's pool.
@@ -54,7 +55,7 @@ pub(crate) fn send(io: &mut Io, unsent: Vec<Unsent>) {
         mbuf.set_range(HEADROOM_BYTES, frame.len());
         mbuf.bytes_mut(&cx.shared.memory).copy_from_slice(&frame);
         match hop {
-            Some(hop) => neighbors.wait_for_hop(cx, ports, hop, (port, mbuf)),
+            Some(hop) => neighbors.wait_for_hop(cx, ports, (hop, Asker::Own), (port, mbuf)),
             None => ports[usize::from(port)].queue.push_back(mbuf),
         }
     }

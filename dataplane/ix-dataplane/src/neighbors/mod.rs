@@ -6,6 +6,7 @@ use crate::ports::Port;
 use crate::shared::neighbor_table::{Conflict, Heard, Outgoing};
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_proto::FromImage;
+use ix_tcp::Asker;
 use ix_tcp::arp::{PendingQueue, Resolution};
 use ix_tcp::nd::NdOut;
 use ix_wire::{ArpPacket, IpAddr, MacAddr, NdPacket, ethernet, nd};
@@ -79,21 +80,27 @@ impl Neighbors {
         &mut self,
         cx: &mut Context,
         ports: &mut [Port],
-        remote: IpAddr,
+        (remote, asker): (IpAddr, Asker),
         port: u8,
     ) -> Resolution {
         match cx.shared.config.next_hop(port, ports.len(), remote) {
-            Some(hop) => self.resolve_hop(cx, ports, hop),
+            Some(hop) => self.resolve_hop(cx, ports, hop, asker),
             None => Resolution::Failed,
         }
     }
 
-    fn resolve_hop(&mut self, cx: &mut Context, ports: &mut [Port], hop: IpAddr) -> Resolution {
+    fn resolve_hop(
+        &mut self,
+        cx: &mut Context,
+        ports: &mut [Port],
+        hop: IpAddr,
+        asker: Asker,
+    ) -> Resolution {
         if let Some(mac) = self.known.get(&hop) {
             return Resolution::Known(*mac);
         }
         let mut out = Outgoing::default();
-        let resolution = cx.shared.neighbors.lookup(hop, cx.now_us, &mut out);
+        let resolution = cx.shared.neighbors.lookup(hop, asker, cx.now_us, &mut out);
         send_everywhere(cx, ports, out);
         if let Resolution::Known(mac) = resolution {
             self.known.insert(hop, mac);
@@ -116,12 +123,12 @@ impl Neighbors {
         &mut self,
         cx: &mut Context,
         ports: &mut [Port],
-        remote: IpAddr,
+        (remote, asker): (IpAddr, Asker),
         port: u8,
         mbuf: Mbuf,
     ) {
         match cx.shared.config.next_hop(port, ports.len(), remote) {
-            Some(hop) => self.wait_for_hop(cx, ports, hop, (port, mbuf)),
+            Some(hop) => self.wait_for_hop(cx, ports, (hop, asker), (port, mbuf)),
             None => give_up(cx, mbuf),
         }
     }
@@ -131,10 +138,10 @@ impl Neighbors {
         &mut self,
         cx: &mut Context,
         ports: &mut [Port],
-        hop: IpAddr,
+        (hop, asker): (IpAddr, Asker),
         (port, mbuf): (u8, Mbuf),
     ) {
-        match self.resolve_hop(cx, ports, hop) {
+        match self.resolve_hop(cx, ports, hop, asker) {
             Resolution::Known(mac) => send_to(cx, ports, mac, port, mbuf),
             Resolution::Pending => {
                 if let Err((_, oldest)) = self.pending.push(hop, (port, mbuf), cx.now_us) {
@@ -160,7 +167,8 @@ impl Neighbors {
         }
         let hops: Vec<IpAddr> = self.pending.hops().collect();
         for hop in hops {
-            match self.resolve_hop(cx, ports, hop) {
+            // It was asked for when the first packet came.
+            match self.resolve_hop(cx, ports, hop, Asker::Stranger) {
                 Resolution::Known(mac) => self.release(cx, ports, hop, mac),
                 Resolution::Pending => {}
                 Resolution::Failed => {

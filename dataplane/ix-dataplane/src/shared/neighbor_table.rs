@@ -3,6 +3,7 @@
 //! ([`crate::neighbors`]).
 use crate::config::{AddressCheck, Config};
 use crate::shared::linux_hops::LinuxHops;
+use ix_tcp::Asker;
 use ix_tcp::arp::{
     AddressGuard, ArpCache, ArpChange, ArpLimits, ArpOutput, GuardEvent, GuardMode, Resolution,
 };
@@ -155,13 +156,19 @@ impl NeighborTable {
     }
 
     /// Looks up a next hop; packets to send for this are appended to `out`.
-    pub(crate) fn lookup(&self, hop: IpAddr, now_us: u64, out: &mut Outgoing) -> Resolution {
+    pub(crate) fn lookup(
+        &self,
+        hop: IpAddr,
+        asker: Asker,
+        now_us: u64,
+        out: &mut Outgoing,
+    ) -> Resolution {
         let mut table = self.lock();
         let Table { cache, nd, of_linux, .. } = &mut *table;
         let resolution = match of_linux {
             Some(hops) => hops.lookup(hop, now_us, &mut out.resolve),
-            None if hop.is_v6() => nd.lookup(hop, now_us, out),
-            None => cache.lookup(hop, now_us, out),
+            None if hop.is_v6() => nd.lookup(hop, asker, now_us, out),
+            None => cache.lookup(hop, asker, now_us, out),
         };
         self.publish(&table);
         resolution

@@ -16,6 +16,7 @@ use ix_abi::{
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_proto::SharedPort;
 use ix_proto::crossing::AttachmentId;
+use ix_tcp::Asker;
 use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
 use ix_tcp::ports::Looks;
@@ -213,7 +214,7 @@ fn send_datagram(
     sg: SgArray,
 ) -> Result<usize, CallError> {
     let port = io.cx.shared.config.device_of(tuple.local, io.ports.len());
-    let resolution = io.resolve(tuple.remote, port);
+    let resolution = io.resolve(tuple.remote, Asker::Own, port);
     let eth_dst = match resolution {
         Resolution::Known(mac) => mac,
         Resolution::Pending => [0; 6],
@@ -233,7 +234,7 @@ fn send_datagram(
         for mbuf in mbufs {
             match known {
                 true => io.ports[port as usize].queue.push_back(mbuf),
-                false => io.wait_for_neighbor(tuple.remote, port, mbuf),
+                false => io.wait_for_neighbor((tuple.remote, Asker::Own), port, mbuf),
             }
         }
         return Ok(len);
@@ -256,7 +257,7 @@ fn send_datagram(
     if matches!(resolution, Resolution::Known(_)) {
         io.ports[port as usize].queue.push_back(mbuf);
     } else {
-        io.wait_for_neighbor(tuple.remote, port, mbuf);
+        io.wait_for_neighbor((tuple.remote, Asker::Own), port, mbuf);
     }
     Ok(len)
 }
