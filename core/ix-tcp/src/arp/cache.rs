@@ -69,7 +69,7 @@ impl Default for ArpLimits {
             retry_us: 1_000_000,
             tries_max: 3,
             failed_hold_us: 3_000_000,
-            questions_max: 500,
+            questions_max: 2000,
         }
     }
 }
@@ -435,28 +435,26 @@ impl ArpCache {
     }
 
     /// Makes room for one entry; false if there is none. Who is first to go is in
-    /// [`Entry::order`]. For the host's own traffic anybody goes, for a stranger another one that
-    /// is not known, and for a host that has only told its address one that is not in use.
+    /// [`Entry::order`]. Everybody makes way for the host's own traffic, strangers for each other,
+    /// and who is not in use for a host that has only told its address.
     fn make_room(&mut self, asker: Option<Asker>, now_us: u64) -> bool {
         if self.entries.len() - self.statics < self.limits.entries_max {
             return true;
         }
-        let learned =
-            self.entries.iter().filter(|(_, entry)| !matches!(entry.state, State::Static { .. }));
-        let first = learned.min_by_key(|(_, entry)| entry.order());
-        let Some((&ip, &entry)) = first else { return false };
-        let is_known = entry.state.mac().is_some();
-        let may_go = match asker {
+        let may_go = |entry: &Entry| match asker {
+            _ if matches!(entry.state, State::Static { .. }) => false,
             Some(Asker::Own) => true,
-            Some(Asker::Stranger) if !is_known && entry.asker == Asker::Stranger => true,
-            _ => !self.in_use(&entry, now_us),
+            Some(Asker::Stranger) if entry.asker == Asker::Stranger => true,
+            _ => !self.in_use(entry, now_us),
         };
-        if may_go {
-            self.entries.remove(&ip);
-            // Only a copy of what was known is void now.
-            self.version += u64::from(is_known);
-        }
-        may_go
+        let candidates = self.entries.iter().filter(|(_, entry)| may_go(entry));
+        let first = candidates.min_by_key(|(_, entry)| entry.order());
+        let Some((&ip, entry)) = first else { return false };
+        // Only a copy of what was known is void now.
+        let was_known = entry.state.mac().is_some();
+        self.entries.remove(&ip);
+        self.version += u64::from(was_known);
+        true
     }
 }
 

@@ -413,28 +413,26 @@ impl NdCache {
     }
 
     /// Makes room for one entry; returns false if it cannot. Who is first to go is in
-    /// [`Entry::order`]. For the host's own traffic anybody goes, for a stranger another one that
-    /// is not known, and for a host that has only told its address one that is not in use.
+    /// [`Entry::order`]. Everybody makes way for the host's own traffic, strangers for each other,
+    /// and who is not in use for a host that has only told its address.
     fn make_room(&mut self, asker: Option<Asker>, now_us: u64) -> bool {
         if self.entries.len() - self.statics < self.limits.entries_max {
             return true;
         }
-        let learned = |(_, entry): &(&IpAddr, &Entry)| !matches!(entry.state, State::Static { .. });
-        let first = self.entries.iter().filter(learned).min_by_key(|(_, entry)| entry.order());
-        let Some((&hop, entry)) = first else { return false };
-        let is_known = entry.state.mac().is_some();
         let used = |used_us: u64| now_us.saturating_sub(used_us) < self.limits.in_use_us;
-        let may_go = match asker {
+        let may_go = |entry: &Entry| match asker {
+            _ if matches!(entry.state, State::Static { .. }) => false,
             Some(Asker::Own) => true,
-            Some(Asker::Stranger) if !is_known && entry.asker == Asker::Stranger => true,
+            Some(Asker::Stranger) if entry.asker == Asker::Stranger => true,
             _ => !entry.used_us.is_some_and(used),
         };
-        if may_go {
-            // Only a copy of what was known is void now.
-            self.version += u64::from(is_known);
-            self.entries.remove(&hop);
-        }
-        may_go
+        let candidates = self.entries.iter().filter(|(_, entry)| may_go(entry));
+        let first = candidates.min_by_key(|(_, entry)| entry.order());
+        let Some((&hop, entry)) = first else { return false };
+        // Only a copy of what was known is void now.
+        self.version += u64::from(entry.state.mac().is_some());
+        self.entries.remove(&hop);
+        true
     }
 }
 
