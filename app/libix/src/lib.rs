@@ -47,5 +47,6 @@ mod fifo;
 pub mod loopback;
 #[allow(unsafe_code)]
 pub mod raw;
+mod turns;
 
 pub use error::{Dead, Error};

@@ -1,8 +1,8 @@
 //! One connection: its flow, and what the user attached to it.
 use super::flow::{Ending, Flow};
 use crate::raw::{TxArena, TxBuf, TxShared};
+use crate::turns::Turns;
 use ix_abi::{Cookie, Handle};
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ops::Range;
 
@@ -141,7 +141,7 @@ impl<S> Connection<S> {
 
     /// Puts it into the list of those that have calls to append, if it has any and is not there.
     #[inline]
-    pub(crate) fn note(&mut self, cookie: Cookie, dirty: &mut VecDeque<Cookie>) {
+    pub(crate) fn note(&mut self, cookie: Cookie, dirty: &mut Turns<Cookie>) {
         if !self.dirty && self.flow.has_calls() {
             self.dirty = true;
             dirty.push_back(cookie);

@@ -68,6 +68,7 @@ use crate::error::{Dead, Error};
 use crate::raw::call::{self, Batched};
 pub use crate::raw::receive::ReceiveQueue;
 use crate::raw::{Thread, TxArena};
+use crate::turns::Turns;
 pub use batch::Batch;
 pub use connection::Connection;
 pub(crate) use cycle::tell_failures;
@@ -78,7 +79,7 @@ use ix_abi::{Cookie, FlowOption, Handle, SgEntry, group_of};
 pub use memory::Memory;
 pub(crate) use migrate::Parcel;
 pub use send::{Lease, Release, SendQueue};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 pub(crate) use table::Table;
 use udp::Udp;
@@ -133,7 +134,7 @@ pub struct Engine<U: User> {
     listeners: Table<Listener>,
     udp: Udp<U::Socket>,
     /// Connections with calls to append, each once.
-    dirty: VecDeque<Cookie>,
+    dirty: Turns<Cookie>,
     failed: Vec<(Cookie, Dead)>,
     starved: Vec<Cookie>,
     /// A port is asked for, perhaps once more: no event says that the answer is there.
@@ -162,7 +163,7 @@ impl<U: User> Engine<U> {
             connections: Table::new(index),
             listeners: Table::new(index),
             udp: Udp::new(index),
-            dirty: VecDeque::new(),
+            dirty: Turns::new(),
             failed: Vec::new(),
             starved: Vec::new(),
             asks_for_port: false,

@@ -13,7 +13,7 @@ const CHUNK: usize = 16;
 /// Flows of one group: slots with generations, and the table that finds them by tuple.
 pub struct FlowGroup {
     id: u16,
-    chunks: Vec<Box<[Slot]>>,
+    chunks: Vec<Box<[Slot; CHUNK]>>,
     made: u32,
     free: Vec<u32>,
     table: FlowTable,
@@ -44,6 +44,15 @@ struct Slot {
 
 impl Slot {
     const FREE: Slot = Slot { generation: 1, alarm_us: u64::MAX, flow: None };
+}
+
+/// A chunk of free slots; made in place, because it is long.
+fn chunk() -> Box<[Slot; CHUNK]> {
+    let slots: Box<[Slot]> = (0..CHUNK).map(|_| Slot::FREE).collect();
+    match slots.try_into() {
+        Ok(chunk) => chunk,
+        Err(_) => unreachable!("it has that length"),
+    }
 }
 
 /// Number of cache lines of a flow that are prefetched: those that the common path uses.
@@ -147,7 +156,7 @@ impl FlowGroup {
         }
         let slot = self.made;
         if (slot as usize).is_multiple_of(CHUNK) {
-            self.chunks.push((0..CHUNK).map(|_| Slot::FREE).collect());
+            self.chunks.push(chunk());
         }
         self.made += 1;
         Some(slot)
