@@ -37,7 +37,7 @@ use ix_sys::{Interface, random};
 use ix_vnic::VnicRules;
 use ix_wire::{IpAddr, ipv6};
 use std::ffi::OsStr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -105,7 +105,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         cpus: program_cpus.clone(),
     })?;
     let marks = marks(program_user, root.as_ref(), own_user.as_ref())?;
-    let mut warden = Warden::start(&group, &marks, &["warden"])
+    let mut warden = keeps(root.as_ref(), own_user.as_ref())
+        .and_then(|keeps| Warden::start(&group, &marks, keeps, &["warden"]))
         .map_err(|e| Problem::new("cannot start the process that ends what a run leaves", e))?;
     let (cpus, access, rules) =
         (settings.cpus(), settings.access.clone(), settings.config.vnic_rules.clone());
@@ -381,6 +382,16 @@ fn marks(user: u32, root: Option<&ProgramRoot>, own_user: Option<&OwnUser>) -> R
     let mut word = [0; 8];
     random::fill(&mut word).map_err(|e| Problem::new("cannot draw a random number", e))?;
     Ok(Marks { whose, word: format!("{:016x}", u64::from_ne_bytes(word)), channel: None })
+}
+
+/// What must stay open so that no other run's processes have the user or the namespace: Linux gives
+/// the number of a namespace that is gone to the next one.
+fn keeps(root: Option<&ProgramRoot>, own: Option<&OwnUser>) -> std::io::Result<Option<OwnedFd>> {
+    match (root, own) {
+        (Some(root), _) => root.root().namespace().as_fd().try_clone_to_owned().map(Some),
+        (None, Some(own)) => own.keep().map(Some),
+        (None, None) => Ok(None),
+    }
 }
 
 fn claim() -> Result<Option<OwnUser>> {

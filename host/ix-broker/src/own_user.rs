@@ -3,6 +3,7 @@
 use ix_sys::process::{self, USER_OF_NO_PROCESS, USERS_FOR_A_TIME};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -12,7 +13,7 @@ const FOLDER: &str = "/run/ix/users";
 /// A user that nobody else has as long as this lives.
 pub struct OwnUser {
     id: u32,
-    _lock: File,
+    lock: File,
 }
 
 impl OwnUser {
@@ -39,12 +40,17 @@ impl OwnUser {
             let mut options = OpenOptions::new();
             let lock = options.write(true).create(true).truncate(false).mode(0o600).open(path)?;
             match lock.try_lock() {
-                Ok(()) => return Ok(OwnUser { id, _lock: lock }),
+                Ok(()) => return Ok(OwnUser { id, lock }),
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(e)) => return Err(e),
             }
         }
         Err(io::Error::other("every user that IX gives out is in use"))
+    }
+
+    /// A copy of its lock. Nobody else has the user before it is closed.
+    pub fn keep(&self) -> io::Result<OwnedFd> {
+        self.lock.as_fd().try_clone_to_owned()
     }
 
     /// Its number.
@@ -93,7 +99,10 @@ mod tests {
         let claim = || OwnUser::claim_in(&folder, &taken).expect("claimed");
         let (one, other) = (claim(), claim());
         assert_eq!((one.id(), other.id()), (first, first + 2), "one is in use by a process");
+        let kept = one.keep().expect("a copy");
         drop(one);
+        assert_eq!(claim().id(), first + 3, "somebody keeps it");
+        drop(kept);
         assert_eq!(claim().id(), first);
         fs::remove_dir_all(folder).expect("removed");
     }

@@ -11,6 +11,7 @@ use crate::group_locks::Left;
 use crate::marks::Marks;
 use ix_sys::process;
 use std::io::{self, BufRead, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -34,13 +35,21 @@ pub struct Warden(Child);
 
 impl Warden {
     /// Starts the warden of the run that has this group and these marks: this executable, with
-    /// `words` and what [`guard`] takes.
-    pub fn start(group: &Group, marks: &Marks, words: &[&str]) -> io::Result<Warden> {
+    /// `words` and what [`guard`] takes. `keeps` is open in it as long as it lives: what must stay
+    /// this run's so that no other run has its marks.
+    pub fn start(
+        group: &Group,
+        marks: &Marks,
+        keeps: Option<OwnedFd>,
+        words: &[&str],
+    ) -> io::Result<Warden> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(NAME).args(words).current_dir("/").process_group(0);
         command.args([marks.whose.to_string(), marks.word.clone()]);
         command.args(group.file_of_ends());
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.stdin(Stdio::piped()).stderr(Stdio::null());
+        // It says nothing.
+        command.stdout(keeps.map_or_else(Stdio::null, Stdio::from));
         command.spawn().map(Warden)
     }
 
