@@ -1,5 +1,6 @@
-//! A queue that is filled in one step of a turn and emptied in another. It is mostly empty between
-//! them, so that it is a list and a place in it: half of the instructions of a ring.
+//! A queue that one step of a turn fills and another one empties. Because it is mostly empty
+//! between two turns, a list and a place in it are enough, which takes half of the instructions of
+//! a ring.
 
 /// First in, first out.
 #[derive(Debug)]
@@ -9,7 +10,7 @@ pub(crate) struct Turns<T> {
     next: usize,
 }
 
-/// So many that have left may stay in the list.
+/// At most this many that have left stay in the list, or as many as still wait.
 const LEFT_MAX: usize = 64;
 
 impl<T: Copy> Turns<T> {

@@ -41,6 +41,7 @@ mod receive_buffer;
 mod records;
 mod recovery;
 mod right_size;
+mod room;
 pub mod rtt;
 mod runs;
 mod snd;

@@ -4,16 +4,16 @@
 /// For whom a next hop is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Asker {
-    /// A host that has sent something and is answered. Nobody knows whether it exists.
+    /// An answer to a host that has sent something. The host may not exist.
     Stranger,
-    /// The application, or a peer that has finished its handshake.
+    /// What the application sends, or what goes to a peer that has finished its handshake.
     Own,
 }
 
 const SECOND_US: u64 = 1_000_000;
 
-/// A bound on questions to all hosts of a network: so many at once, and so many in a second.
-/// Strangers have half of it.
+/// The bound on questions that all hosts of a network receive: at most N at once, and at most N in
+/// a second. Answers to strangers may use half of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Questions {
     /// Time that a question takes of the second that may be in advance.

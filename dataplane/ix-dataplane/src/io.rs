@@ -63,8 +63,8 @@ impl Io {
     }
 
     /// The Ethernet address for packets to `remote` by a device.
-    pub(crate) fn resolve(&mut self, remote: IpAddr, asker: Asker, port: u8) -> Resolution {
-        self.neighbors.resolve(&mut self.cx, &mut self.ports, (remote, asker), port)
+    pub(crate) fn resolve(&mut self, remote: (IpAddr, Asker), port: u8) -> Resolution {
+        self.neighbors.resolve(&mut self.cx, &mut self.ports, remote, port)
     }
 
     /// Makes `mac`, from `version` of the neighbour table, the address of the next hop to `remote`
@@ -73,13 +73,13 @@ impl Io {
     pub(crate) fn refresh_mac(
         &mut self,
         (mac, version): (&mut MacAddr, &mut u32),
-        (remote, asker): (IpAddr, Asker),
+        remote: (IpAddr, Asker),
         port: u8,
     ) -> bool {
         if *version == self.neighbors.version() {
             return true;
         }
-        match self.resolve(remote, asker, port) {
+        match self.resolve(remote, port) {
             Resolution::Known(known) => {
                 (*mac, *version) = (known, self.neighbors.version());
                 true

@@ -2,7 +2,7 @@
 //! hardware threads as a whole. The program has one group's share of processor time, and so has its
 //! dataplane, or the two have one together: a tenant that starts a thousand threads gets as much of
 //! a hardware thread as one with a single thread. Version 2 and version 1 of the interface both
-//! serve, also side by side; where this process may make no group, there is none.
+//! serve, also side by side; where this process may make no group, the run has none.
 //!
 //! ```text
 //! version 2   ix-4711-9c0ffee1               share of processor time

@@ -317,7 +317,7 @@ fn datagrams_and_their_fragments_reach_their_owner() {
         client.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
         // The port is claimed after the program says that it is ready.
         eventually("it serves", || sent(&client, 5353, 1).is_ok_and(|n| n == "1"));
-        // One that came before the socket was bound, and behind the claim, is nobody's.
+        // No socket gets a datagram that arrives after the claim and before the bind.
         let before = Stats::ask(&net.file("control.sock")).drops();
         client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         // The longest one that IX takes, in two fragments.

@@ -5,6 +5,7 @@
 //! ones; meanwhile the entry still gives [`Resolution::Known`].
 use super::ArpOutput;
 use crate::questions::{Asker, Questions};
+use crate::room::{Standing, first_to_leave};
 use ix_wire::{ArpOperation, ArpPacket, IpAddr, MacAddr};
 use std::collections::BTreeMap;
 
@@ -116,16 +117,18 @@ struct Entry {
     state: State,
     /// When it was last looked up or touched; `None` if only packets of this host made the entry.
     used_us: Option<u64>,
-    /// For whom, at most.
+    /// Who has wanted it: the host's own traffic, if that ever has.
     asker: Asker,
 }
 
 impl Entry {
-    /// Those that go first, to make room: of strangers whose address is not known, then of others
-    /// whose address is not known, then the least recently used.
-    fn order(&self) -> (bool, bool, Option<u64>) {
+    /// `None`: it was not learned, and stays.
+    fn standing(&self) -> Option<Standing> {
+        if matches!(self.state, State::Static { .. }) {
+            return None;
+        }
         let is_known = self.state.mac().is_some();
-        (is_known, is_known || self.asker == Asker::Own, self.used_us)
+        Some(Standing { is_known, asker: self.asker, used_us: self.used_us })
     }
 }
 
@@ -431,29 +434,23 @@ impl ArpCache {
     }
 
     fn in_use(&self, entry: &Entry, now_us: u64) -> bool {
-        entry.used_us.is_some_and(|used| now_us.saturating_sub(used) < self.limits.in_use_us)
+        let in_use_us = self.limits.in_use_us;
+        entry.standing().is_some_and(|standing| standing.is_in_use(now_us, in_use_us))
     }
 
-    /// Makes room for one entry; false if there is none. Who is first to go is in
-    /// [`Entry::order`]. Everybody makes way for the host's own traffic, strangers for each other,
-    /// and who is not in use for a host that has only told its address.
+    /// Makes room for one entry of this asker, as [`first_to_leave`] says. Returns false if all
+    /// stay.
     fn make_room(&mut self, asker: Option<Asker>, now_us: u64) -> bool {
         if self.entries.len() - self.statics < self.limits.entries_max {
             return true;
         }
-        let may_go = |entry: &Entry| match asker {
-            _ if matches!(entry.state, State::Static { .. }) => false,
-            Some(Asker::Own) => true,
-            Some(Asker::Stranger) if entry.asker == Asker::Stranger => true,
-            _ => !self.in_use(entry, now_us),
-        };
-        let candidates = self.entries.iter().filter(|(_, entry)| may_go(entry));
-        let first = candidates.min_by_key(|(_, entry)| entry.order());
-        let Some((&ip, entry)) = first else { return false };
-        // Only a copy of what was known is void now.
-        let was_known = entry.state.mac().is_some();
+        let learned = self.entries.iter();
+        let learned = learned.filter_map(|(ip, entry)| Some((*ip, entry.standing()?)));
+        let first = first_to_leave(learned, asker, now_us, self.limits.in_use_us);
+        let Some((ip, standing)) = first else { return false };
         self.entries.remove(&ip);
-        self.version += u64::from(was_known);
+        // Only a copy of what was known is void now.
+        self.version += u64::from(standing.is_known);
         true
     }
 }

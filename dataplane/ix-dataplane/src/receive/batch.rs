@@ -49,8 +49,8 @@ impl Work {
     };
 }
 
-/// The parsed packets of a batch. Those of the batch before are overwritten where they are: to make
-/// and move a new one for each packet would cost a part of what it takes to parse.
+/// The parsed packets of a batch. They overwrite those of the batch before in place, because to
+/// make and move a new one for each packet costs much of what parsing costs.
 #[derive(Default)]
 pub(crate) struct WorkList {
     all: Vec<Work>,
@@ -58,7 +58,7 @@ pub(crate) struct WorkList {
 }
 
 impl WorkList {
-    /// With places for so many packets.
+    /// Returns an empty list that has places for `size` packets.
     pub fn new(size: usize) -> WorkList {
         WorkList { all: (0..size).map(|_| Work::NONE).collect(), len: 0 }
     }

@@ -214,7 +214,8 @@ fn send_datagram(
     sg: SgArray,
 ) -> Result<usize, CallError> {
     let port = io.cx.shared.config.device_of(tuple.local, io.ports.len());
-    let resolution = io.resolve(tuple.remote, Asker::Own, port);
+    let to = (tuple.remote, Asker::Own);
+    let resolution = io.resolve(to, port);
     let eth_dst = match resolution {
         Resolution::Known(mac) => mac,
         Resolution::Pending => [0; 6],
@@ -234,7 +235,7 @@ fn send_datagram(
         for mbuf in mbufs {
             match known {
                 true => io.ports[port as usize].queue.push_back(mbuf),
-                false => io.wait_for_neighbor((tuple.remote, Asker::Own), port, mbuf),
+                false => io.wait_for_neighbor(to, port, mbuf),
             }
         }
         return Ok(len);
@@ -257,7 +258,7 @@ fn send_datagram(
     if matches!(resolution, Resolution::Known(_)) {
         io.ports[port as usize].queue.push_back(mbuf);
     } else {
-        io.wait_for_neighbor((tuple.remote, Asker::Own), port, mbuf);
+        io.wait_for_neighbor(to, port, mbuf);
     }
     Ok(len)
 }
