@@ -1,11 +1,11 @@
 //! Says whose a program's sockets are: one line for each address that it listens on, and one for
 //! its first outgoing connection on IX and on Linux. What a program forks says nothing twice.
 use crate::lock::lock;
-use crate::log;
 use crate::ops::{Instead, Outcome, linux_name, socket_of};
 use crate::route::Whose;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
+use crate::{family, log};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -74,6 +74,7 @@ impl Said {
     fn listener(&self, stream: bool, at: SocketAddr, whose: Whose) {
         if self.notes(&(stream, at, whose)) {
             let what = if stream { "listening on" } else { "receiving datagrams on" };
+            let at = family::shown(at);
             self.line(&format!("{what} {at}: {}", owner(whose, at.ip(), "no address of IX")));
         }
     }

@@ -7,18 +7,30 @@ use crate::receive::{Arrival, ReceiveControl};
 use crate::send_datagram::SendControl;
 use libc::{
     CMSG_DATA, CMSG_LEN, CMSG_SPACE, IP_PKTINFO, IP_RECVERR, IP_TOS, IP_TTL, IPPROTO_IP,
-    IPPROTO_IPV6, IPV6_PKTINFO, IPV6_RECVERR, MSG_CTRUNC, SCM_RIGHTS, SOL_SOCKET, c_int, cmsghdr,
-    msghdr, size_t, sockaddr,
+    IPPROTO_IPV6, IPV6_HOPLIMIT, IPV6_PKTINFO, IPV6_RECVERR, IPV6_TCLASS, MSG_CTRUNC, SCM_RIGHTS,
+    SOL_SOCKET, c_int, cmsghdr, msghdr, size_t, sockaddr,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const HEADER: usize = size_of::<cmsghdr>();
 
-/// Reads the control messages of a datagram to send. Errors are Linux's errnos.
+/// The family of a packet, and of the socket that sends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4, from a socket of `AF_INET`.
+    V4,
+    /// IPv4, from a socket of `AF_INET6`.
+    Mapped,
+    /// IPv6.
+    V6,
+}
+
+/// Reads the control messages of a datagram to send, for a packet of this family: Linux ignores
+/// most of those of the other one. Errors are Linux's errnos.
 ///
 /// # Safety
 /// The program's message, which waits for this call.
-pub unsafe fn read(message: &msghdr) -> Result<SendControl, i32> {
+pub unsafe fn read(message: &msghdr, family: Family) -> Result<SendControl, i32> {
     let mut send_control = SendControl::default();
     let len = message.msg_controllen;
     if len == 0 {
@@ -34,21 +46,32 @@ pub unsafe fn read(message: &msghdr) -> Result<SendControl, i32> {
         // SAFETY: enough bytes, and any are a valid header.
         let head = unsafe { head.as_ptr().cast::<cmsghdr>().read_unaligned() };
         let value = all.get(at + HEADER..at.saturating_add(head.cmsg_len)).ok_or(libc::EINVAL)?;
-        take(&mut send_control, head.cmsg_level, head.cmsg_type, value)?;
+        take(&mut send_control, (head.cmsg_level, head.cmsg_type), value, family)?;
         at = at.saturating_add(head.cmsg_len.next_multiple_of(size_of::<size_t>()));
     }
     Ok(send_control)
 }
 
+/// A hop limit; -1 is the socket's. No packet of IX has 0, and 1 goes as far.
+fn hop_limit(value: i32) -> Result<Option<u8>, i32> {
+    match value {
+        -1 => Ok(None),
+        _ => u8::try_from(value).map(|hops| Some(hops.max(1))).map_err(|_| libc::EINVAL),
+    }
+}
+
 /// Takes in one control message.
 fn take(
     send_control: &mut SendControl,
-    level: c_int,
-    kind: c_int,
+    (level, kind): (c_int, c_int),
     value: &[u8],
+    family: Family,
 ) -> Result<(), i32> {
     let int = |bytes: &[u8]| bytes.try_into().map(i32::from_ne_bytes).map_err(|_| libc::EINVAL);
     match (level, kind) {
+        (SOL_SOCKET, SCM_RIGHTS | libc::SCM_CREDENTIALS) => {}
+        (SOL_SOCKET | libc::SOL_UDP, _) => return Err(libc::EINVAL),
+        (IPPROTO_IP, _) if family == Family::V6 => {}
         (IPPROTO_IP, IP_TTL) => match int(value)? {
             ttl @ 1..=255 => send_control.ttl = Some(ttl as u8),
             _ => return Err(libc::EINVAL),
@@ -61,20 +84,33 @@ fn take(
             let &[i, j, k, l, a, b, c, d, _, _, _, _] = value else { return Err(libc::EINVAL) };
             send_control.interface = u32::from_ne_bytes([i, j, k, l]);
             let from = Ipv4Addr::new(a, b, c, d);
-            send_control.from = (!from.is_unspecified()).then_some(from);
+            send_control.from = (!from.is_unspecified()).then_some(from.into());
         }
-        (IPPROTO_IPV6, IPV6_PKTINFO) => {
+        (IPPROTO_IPV6, IPV6_PKTINFO) if family != Family::V4 => {
             let address = value.first_chunk::<16>().filter(|_| value.len() == 20);
-            let address = Ipv6Addr::from(*address.ok_or(libc::EINVAL)?);
+            let address = Ipv6Addr::from(*address.ok_or(libc::EINVAL)?).to_canonical();
             let index = value.last_chunk().copied().unwrap_or_default();
-            send_control.interface = u32::from_ne_bytes(index);
-            if !address.is_unspecified() {
-                send_control.from = Some(address.to_ipv4_mapped().ok_or(libc::EINVAL)?);
+            if family == Family::Mapped && address.is_ipv6() {
+                return Err(libc::EINVAL);
             }
+            send_control.interface = u32::from_ne_bytes(index);
+            send_control.from = (!address.is_unspecified()).then_some(address);
         }
-        (SOL_SOCKET, SCM_RIGHTS | libc::SCM_CREDENTIALS) => {}
+        (IPPROTO_IPV6, IPV6_HOPLIMIT) if family == Family::V6 => {
+            send_control.ttl = hop_limit(int(value)?)?;
+        }
+        // As on Linux, -1 is not the socket's.
+        (IPPROTO_IPV6, IPV6_TCLASS) if family == Family::V6 => match int(value)? {
+            tos @ -1..=255 => send_control.tos = Some(tos as u8),
+            _ => return Err(libc::EINVAL),
+        },
+        (IPPROTO_IPV6, libc::IPV6_DONTFRAG) if family == Family::V6 => match int(value)? {
+            on @ 0..=1 => send_control.never_fragment = Some(on == 1),
+            _ => return Err(libc::EINVAL),
+        },
+        (IPPROTO_IPV6, _) if family != Family::V6 => {}
         // Which others there are depends on the kernel.
-        (SOL_SOCKET | IPPROTO_IP | libc::SOL_UDP, _) => return Err(libc::EINVAL),
+        (IPPROTO_IP | IPPROTO_IPV6, _) => return Err(libc::EINVAL),
         _ => {}
     }
     Ok(())
@@ -140,6 +176,7 @@ pub unsafe fn write(message: &mut msghdr, receive_control: &ReceiveControl, ipv6
 fn extended_error(error_entry: &ErrorEntry, ipv6: bool) -> Vec<u8> {
     let mut bytes = error_entry.errno.to_ne_bytes().to_vec();
     bytes.extend(match error_entry.said {
+        Some(said) if said.by.is_ipv6() => [libc::SO_EE_ORIGIN_ICMP6, said.kind, said.code, 0],
         Some(said) => [libc::SO_EE_ORIGIN_ICMP, said.kind, said.code, 0],
         None => [libc::SO_EE_ORIGIN_LOCAL, 0, 0, 0],
     });
@@ -229,8 +266,8 @@ mod tests {
         assert_eq!((message.msg_controllen, message.msg_flags), (32 + 40, 0));
         // `ipi_spec_dst` is what the next datagram comes from.
         // SAFETY: as it was written.
-        let send_control = unsafe { read(&message) }.unwrap();
-        let from = Some(Ipv4Addr::new(10, 1, 2, 3));
+        let send_control = unsafe { read(&message, Family::Mapped) }.unwrap();
+        let from = Some(Ipv4Addr::new(10, 1, 2, 3).into());
         assert_eq!(send_control, SendControl { from, interface: 7, ..SendControl::default() });
     }
 
@@ -239,7 +276,7 @@ mod tests {
         let said = |len, level, kind, value: &[u8]| {
             let mut bytes = [header(len, level, kind), value.to_vec()].concat();
             // SAFETY: bytes of ours.
-            unsafe { read(&message(&mut bytes)) }
+            unsafe { read(&message(&mut bytes), Family::V4) }
         };
         let ttl = |value: i32| said(20, IPPROTO_IP, IP_TTL, &value.to_ne_bytes());
         assert_eq!(ttl(7), Ok(SendControl { ttl: Some(7), ..SendControl::default() }));
@@ -264,8 +301,10 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_an_answer(mut bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            // SAFETY: bytes of ours.
-            let _ = unsafe { read(&message(&mut bytes)) };
+            for family in [Family::V4, Family::Mapped, Family::V6] {
+                // SAFETY: bytes of ours.
+                let _ = unsafe { read(&message(&mut bytes), family) };
+            }
         }
 
         #[test]

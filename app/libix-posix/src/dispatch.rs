@@ -6,11 +6,11 @@ use crate::slab::Id;
 use crate::socket::{Incoming, Kind, Socket, charged};
 use crate::state::Core;
 use crate::stream::{Phase, Stream};
-use crate::{clock, errno, icmp, mem, real};
+use crate::{clock, errno, family, icmp, mem, real};
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use libix::engine::Ending;
 use libix::raw::{Event, Received, Said, Thread, call};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 const IN: i32 = EPOLLIN | EPOLLRDNORM;
@@ -153,12 +153,12 @@ impl Core {
         };
         let Some(socket) = self.sockets.get_mut(listener) else { return };
         let (ipv6, options) = (socket.ipv6, socket.options.clone());
-        let single = self.routes.single().map(IpAddr::V4);
+        let single = self.routes.single(peer.is_ipv6());
         let local = socket.bound.map(|at| match single {
-            Some(ip) if at.ip().is_unspecified() => SocketAddr::new(ip, at.port()),
+            Some(ip) if family::is_wildcard(at.ip()) => SocketAddr::new(ip, at.port()),
             _ => at,
         });
-        let local = local.filter(|at| !at.ip().is_unspecified());
+        let local = local.filter(|at| !family::is_wildcard(at.ip()));
         let mut stream = Stream::new(Phase::ToAccept, handle, peer, local);
         (stream.queued_at, stream.place_at) = (Some(listener), place_at);
         stream.unsent_low = options.unsent_limit();
@@ -166,7 +166,7 @@ impl Core {
         if defer_us > 0 {
             stream.deferred_until_us = Some(clock::now_us() + defer_us);
         }
-        stream.options_changed = options.of_flow() != stream.told;
+        stream.options_changed = options.of_flow(peer.ip()) != stream.told;
         let mut accepted = Socket::new(Kind::Stream(Box::new(stream)), ipv6, false);
         (accepted.options, accepted.elastic) = (options, elastic);
         let id = self.sockets.insert(accepted);
@@ -198,7 +198,7 @@ impl Core {
     /// the result of its next call. A socket with `IP_RECVERR` gets every error, also in its error
     /// queue.
     fn udp_failed(&mut self, port: Id, to: SocketAddr, said: Said, quoted: Option<Received>) {
-        let Some((errno, for_good)) = icmp::errno(said.kind, said.code) else { return };
+        let Some((errno, for_good)) = icmp::errno(&said) else { return };
         let Core { udp_ports, sockets, paths, .. } = self;
         let Some(port) = udp_ports.get(port) else { return };
         let mut peer = |id: Id| Some(sockets.get_mut(id)?.datagrams()?.peer);
@@ -209,12 +209,13 @@ impl Core {
             return;
         };
         let Some(socket) = sockets.get_mut(id) else { return };
-        if socket.options.mtu_discovery.heeds_icmp() {
+        let options = socket.options.towards(to.ip());
+        if options.mtu_discovery.heeds_icmp() {
             paths.said(to.ip(), said, Instant::now());
         }
-        let wants_all = socket.options.receive_errors;
+        let wants_all = options.receive_errors;
         let is_told = connected.is_some() && for_good;
-        let matters = errno != libc::EMSGSIZE || socket.options.mtu_discovery != MtuDiscovery::Dont;
+        let matters = errno != libc::EMSGSIZE || options.mtu_discovery != MtuDiscovery::Dont;
         if !(wants_all || is_told) || !matters {
             return;
         }
@@ -235,13 +236,14 @@ impl Core {
     /// connection goes on; if it ends because the peer does not answer, this is its error. With
     /// `IP_RECVERR` the program gets the error at once.
     fn flow_failed(&mut self, elastic: usize, id: Id, said: Said) {
-        let Some((errno, _)) = icmp::errno(said.kind, said.code) else { return };
+        let Some((errno, _)) = icmp::errno(&said) else { return };
         let Some(socket) = self.sockets.get_mut(id) else { return };
-        let wants_all = socket.options.receive_errors;
+        let options = [socket.options.v4, socket.options.v6];
         let Some(stream) = socket.stream().filter(|stream| stream.phase != Phase::Dead) else {
             return;
         };
         let to = stream.peer.ip();
+        let wants_all = options[usize::from(to.is_ipv6())].receive_errors;
         if errno == libc::EMSGSIZE {
             return self.paths.said(to, said, Instant::now());
         }

@@ -6,7 +6,7 @@ use crate::slab::Id;
 use crate::socket::{Kind, Outgoing, Socket};
 use crate::state::Core;
 use crate::stream::{CORK_US, Hold, Phase, Stream};
-use crate::{clock, errno, log};
+use crate::{clock, errno, family, log};
 use ix_abi::{FlowInfo, FlowOption, Handle, SgEntry};
 use libix::Error;
 use libix::engine::{Batch, Emitted, Ending};
@@ -244,7 +244,8 @@ impl Core {
                 Pending::Connect(id) => match answer {
                     Ok(handle) => {
                         let Some(socket) = self.sockets.get_mut(id) else { continue };
-                        let wanted = socket.options.of_attempt();
+                        let to = socket.stream().map_or(family::EVERY, |stream| stream.peer.ip());
+                        let wanted = socket.options.of_attempt(to);
                         if let Some(stream) = socket.stream() {
                             stream.flow.handle = handle;
                             // Options for the attempt are set at once, the rest with the outcome.
@@ -475,7 +476,7 @@ impl Calls<'_> {
         match stream.phase {
             Phase::ToConnect => {
                 let connect = match bound {
-                    Some(at) if !at.ip().is_unspecified() => {
+                    Some(at) if !family::is_wildcard(at.ip()) => {
                         call::connect_from(id, stream.peer, at)
                     }
                     _ => call::connect(id, stream.peer, bound.map_or(0, |at| at.port())),
@@ -499,11 +500,12 @@ impl Calls<'_> {
             }
             Phase::Connecting | Phase::Open | Phase::Away => {}
         }
-        let Stream { flow, options_changed, told, phase, gift, .. } = stream;
+        let Stream { flow, options_changed, told, phase, gift, peer, .. } = stream;
         let says = flow.handle != 0 && flow.ending != Ending::Abort;
         if says && core::mem::take(options_changed) {
             let connecting = *phase == Phase::Connecting;
-            let wanted = if connecting { options.of_attempt() } else { options.of_flow() };
+            let to = peer.ip();
+            let wanted = if connecting { options.of_attempt(to) } else { options.of_flow(to) };
             self.flow_options(flow.handle, core::mem::replace(told, wanted), wanted);
         }
         let sendv = |offered| Pending::Sendv(id, offered);

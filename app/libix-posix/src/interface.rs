@@ -1,11 +1,11 @@
 //! The Linux interfaces of the dataplane's devices, whose numbers `IP_PKTINFO` has.
+use crate::route::Network;
 use std::ffi::{CStr, CString};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 /// One address of the dataplane.
 struct Interface {
-    address: Ipv4Addr,
-    prefix: u8,
+    network: Network,
     /// `None` if Linux does not have the interface (memif).
     name: Option<CString>,
     /// Linux's number; 0 if it is not known yet.
@@ -25,22 +25,17 @@ impl Interfaces {
     /// Reads lists from `ix run`: addresses with prefix lengths, and as many names. An empty name
     /// is no interface of Linux's.
     pub fn parse(addresses: &str, names: &str) -> Interfaces {
-        let network = |text: &str| {
-            let (address, prefix) = text.split_once('/')?;
-            Some((address.parse().ok()?, prefix.parse().ok()?))
-        };
         let both = addresses.split(',').zip(names.split(','));
         let list = both.filter_map(|(text, name)| {
             let name = CString::new(name).ok().filter(|name| !name.is_empty());
-            let (address, prefix) = network(text)?;
-            Some(Interface { address, prefix, name, index: 0 })
+            Some(Interface { network: Network::parse(text)?, name, index: 0 })
         });
         Interfaces(list.collect())
     }
 
-    /// All addresses, each with its prefix length and the name of its interface.
-    pub fn all(&self) -> impl Iterator<Item = (Ipv4Addr, u8, Option<&CStr>)> {
-        self.0.iter().map(|one| (one.address, one.prefix, one.name.as_deref()))
+    /// All addresses with their networks, and the names of their interfaces.
+    pub fn all(&self) -> impl Iterator<Item = (Network, Option<&CStr>)> {
+        self.0.iter().map(|one| (one.network, one.name.as_deref()))
     }
 
     /// Whether a device of the dataplane is this Linux interface.
@@ -48,17 +43,22 @@ impl Interfaces {
         self.0.iter().any(|one| one.name.as_deref() == Some(name))
     }
 
-    /// The dataplane's address on this interface.
-    pub fn address_of(&self, name: &CStr) -> Option<Ipv4Addr> {
-        let found = self.0.iter().find(|one| one.name.as_deref() == Some(name));
-        found.map(|one| one.address)
+    /// Whether all addresses of the dataplane are on this interface.
+    pub fn is_only(&self, name: &CStr) -> bool {
+        self.0.iter().all(|one| one.name.as_deref() == Some(name))
+    }
+
+    /// The dataplane's address of a family on this interface.
+    pub fn address_of(&self, name: &CStr, is_v6: bool) -> Option<IpAddr> {
+        let all = self.0.iter().filter(|one| one.name.as_deref() == Some(name));
+        all.map(|one| one.network.address).find(|address| address.is_ipv6() == is_v6)
     }
 
     /// Returns the number, in the program's namespace, of the interface that reaches an address of
     /// the dataplane; 0 if no interface does. The interface may be made after the program has
     /// started, so the first call asks Linux.
     pub fn index_of(&mut self, address: IpAddr) -> u32 {
-        let found = self.0.iter_mut().find(|one| IpAddr::V4(one.address) == address.to_canonical());
+        let found = self.0.iter_mut().find(|one| one.network.address == address.to_canonical());
         let Some(Interface { name: Some(name), index, .. }) = found else { return 0 };
         if *index == 0 {
             // SAFETY: a string of ours.
@@ -81,5 +81,14 @@ mod tests {
         let mut index = |text: &str| all.index_of(text.parse().unwrap());
         assert_eq!((index("10.0.0.2"), index("::ffff:10.0.0.2")), (expected, expected));
         assert_eq!((index("10.1.0.2"), index("10.2.0.2"), index("10.9.9.9")), (0, 0, 0));
+    }
+
+    #[test]
+    fn an_interface_has_an_address_of_each_family() {
+        let all = Interfaces::parse("10.0.0.2/24,2001:db8::2/64,10.1.0.2/16", "eth0,eth0,eth1");
+        let of = |name, is_v6| all.address_of(name, is_v6).map(|address| address.to_string());
+        assert_eq!(of(c"eth0", false).as_deref(), Some("10.0.0.2"));
+        assert_eq!(of(c"eth0", true).as_deref(), Some("2001:db8::2"));
+        assert_eq!((of(c"eth1", true), all.is_only(c"eth0")), (None, false));
     }
 }

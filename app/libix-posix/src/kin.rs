@@ -144,7 +144,9 @@ pub fn token_of_listener(at: SocketAddr) -> u64 {
             (words ^ words >> 32 ^ words >> 64 ^ words >> 96) as u32
         }
     };
-    OF_LISTENER | u64::from(ip) << 16 | u64::from(at.port())
+    // `::` is not 0.0.0.0.
+    let is_v6 = u64::from(at.ip().to_canonical().is_ipv6());
+    OF_LISTENER | is_v6 << 48 | u64::from(ip) << 16 | u64::from(at.port())
 }
 
 #[cfg(test)]
@@ -176,8 +178,15 @@ mod tests {
 
     #[test]
     fn listeners_have_numbers_of_their_own() {
-        let tokens = ["10.0.0.1:80", "10.0.0.1:81", "10.0.0.2:80", "[2001:db8::1]:80"]
-            .map(|at| token_of_listener(at.parse().unwrap()));
+        let tokens = [
+            "10.0.0.1:80",
+            "10.0.0.1:81",
+            "0.0.0.0:80",
+            "[::]:80",
+            "[ff00::]:80",
+            "[2001:db8::1]:80",
+        ]
+        .map(|at| token_of_listener(at.parse().unwrap()));
         for (n, token) in tokens.iter().enumerate() {
             assert!(!tokens[..n].contains(token) && token & OF_LISTENER != 0);
         }

@@ -32,6 +32,7 @@ mod clock;
 mod confined;
 mod errno;
 mod error_queue;
+mod family;
 mod fds;
 mod holders;
 mod icmp;

@@ -1,6 +1,7 @@
 //! Connections to the dataplane's own address. Both ends are sockets of this process, or the same
 //! socket. Bytes go from one to the other without a packet, because no device returns what it
 //! sends. Each end is the other's *local peer*.
+use crate::family;
 use crate::mem::Gather;
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
@@ -21,8 +22,8 @@ impl Core {
             Some(at) => at.port(),
             None => self.free_port(id, to.ip(), true).map_err(|_| libc::EADDRNOTAVAIL)?,
         };
-        let ip =
-            bound.map_or(to.ip(), |at| if at.ip().is_unspecified() { to.ip() } else { at.ip() });
+        let ip = bound
+            .map_or(to.ip(), |at| if family::is_wildcard(at.ip()) { to.ip() } else { at.ip() });
         let local = SocketAddr::new(ip, port);
         let mut stream = Stream::new(Phase::Connecting, 0, to, Some(local));
         stream.local_peer = if local == to { Some(id) } else { self.queue_here(id, to, local) };
@@ -45,7 +46,7 @@ impl Core {
     fn queue_here(&mut self, id: Id, to: SocketAddr, from: SocketAddr) -> Option<Id> {
         let serves = |port: &Id| {
             let Some(port) = self.ports.get(*port) else { return false };
-            let here = port.at.ip() == to.ip() || port.at.ip().is_unspecified();
+            let here = family::hears(port.at.ip(), to.ip());
             port.at.port() == to.port() && here && !port.members.is_empty()
         };
         let port = self.ports.ids().into_iter().find(serves)?;

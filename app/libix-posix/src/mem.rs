@@ -2,9 +2,10 @@
 //!
 //! The program's pointers must be valid, as for Linux. An address that no program can have, such as
 //! null, returns EFAULT as on Linux. Any other wrong pointer is a fault here.
+use crate::family;
 use core::mem::MaybeUninit;
 use libc::{AF_INET, AF_INET6, iovec, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// Pieces of memory that a call may write, in order.
 pub struct Scatter<'a> {
@@ -176,7 +177,7 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// Reads an Internet address. `Err` is the errno that Linux returns.
+/// Reads an Internet address, of the family that it says. `Err` is the errno that Linux returns.
 ///
 /// # Safety
 /// `address` points to `len` readable bytes.
@@ -203,8 +204,8 @@ pub unsafe fn read_address(address: *const sockaddr, len: socklen_t) -> Result<S
             unsafe { address.cast::<u8>().copy_to_nonoverlapping(a.as_mut_ptr().cast(), n) };
             // SAFETY: all bytes are set, and any are a `sockaddr_in6`.
             let a = unsafe { a.assume_init() };
-            let ip = Ipv6Addr::from(a.sin6_addr.s6_addr).to_canonical();
-            Ok(SocketAddr::new(ip, u16::from_be(a.sin6_port)))
+            let (ip, port) = (Ipv6Addr::from(a.sin6_addr.s6_addr), u16::from_be(a.sin6_port));
+            Ok(SocketAddrV6::new(ip, port, 0, a.sin6_scope_id).into())
         }
         AF_INET | AF_INET6 => Err(libc::EINVAL),
         _ => Err(libc::EAFNOSUPPORT),
@@ -224,7 +225,8 @@ pub unsafe fn family(address: *const sockaddr, len: socklen_t) -> Option<i32> {
     Some(i32::from(unsafe { address.cast::<libc::sa_family_t>().read_unaligned() }))
 }
 
-/// Writes an address as Linux does: as many bytes as there is room for, and its full length.
+/// Writes an address as Linux does: as many bytes as there is room for, and its full length. With
+/// `ipv6` IPv4 addresses are mapped.
 ///
 /// # Safety
 /// Both are null, or `len` can be read and written and says how many bytes can be written at `to`.
@@ -240,7 +242,7 @@ pub unsafe fn write_address(at: SocketAddr, ipv6: bool, to: *mut sockaddr, len: 
             *len = bytes.len() as socklen_t;
         }
     };
-    match at {
+    match family::shown(at) {
         SocketAddr::V4(v4) if !ipv6 => {
             let mut bytes = [0u8; size_of::<sockaddr_in>()];
             bytes[..2].copy_from_slice(&(AF_INET as u16).to_ne_bytes());
@@ -249,16 +251,15 @@ pub unsafe fn write_address(at: SocketAddr, ipv6: bool, to: *mut sockaddr, len: 
             put(&bytes);
         }
         at => {
-            let ip = match at.ip() {
-                IpAddr::V4(v4) if v4.is_unspecified() => Ipv6Addr::UNSPECIFIED,
-                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-                IpAddr::V6(v6) => v6,
+            let v6 = match at {
+                SocketAddr::V4(v4) => SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0),
+                SocketAddr::V6(v6) => v6,
             };
-            let v6 = SocketAddrV6::new(ip, at.port(), 0, 0);
             let mut bytes = [0u8; size_of::<sockaddr_in6>()];
             bytes[..2].copy_from_slice(&(AF_INET6 as u16).to_ne_bytes());
             bytes[2..4].copy_from_slice(&v6.port().to_be_bytes());
             bytes[8..24].copy_from_slice(&v6.ip().octets());
+            bytes[24..].copy_from_slice(&v6.scope_id().to_ne_bytes());
             put(&bytes);
         }
     }
@@ -305,8 +306,16 @@ mod tests {
 
     #[test]
     fn addresses_come_back_in_either_family() {
-        for (text, ipv6) in [("10.1.2.3:80", false), ("10.1.2.3:80", true), ("[fe80::1]:9", true)] {
-            let at: SocketAddr = text.parse().unwrap();
+        for (text, ipv6, expected) in [
+            ("10.1.2.3:80", false, "10.1.2.3:80"),
+            ("10.1.2.3:80", true, "[::ffff:10.1.2.3]:80"),
+            ("0.0.0.0:80", true, "[::ffff:0.0.0.0]:80"),
+            ("[fe80::1%7]:9", true, "[fe80::1%7]:9"),
+            ("[::]:9", true, "[::]:9"),
+            ("[ff00::]:9", true, "[::]:9"),
+        ] {
+            let (at, expected): (SocketAddr, SocketAddr) =
+                (text.parse().unwrap(), expected.parse().unwrap());
             let mut room = [0u8; 40];
             let mut len = room.len() as socklen_t;
             // SAFETY: locals.
@@ -314,7 +323,7 @@ mod tests {
                 write_address(at, ipv6, room.as_mut_ptr().cast(), &mut len);
                 read_address(room.as_ptr().cast(), len)
             };
-            assert_eq!((back, len), (Ok(at), if ipv6 { 28 } else { 16 }));
+            assert_eq!((back, len), (Ok(expected), if ipv6 { 28 } else { 16 }));
         }
         // SAFETY: locals.
         unsafe {

@@ -1,6 +1,8 @@
 //! Values of socket options.
+use crate::family;
 use ix_abi::{Congestion, FlowOption};
 use std::ffi::CString;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Most unacknowledged bytes of a connection that begins, unless the program sets `SO_SNDBUF`.
@@ -57,16 +59,10 @@ pub struct Options {
     pub receive_low: usize,
     /// `IPV6_V6ONLY`.
     pub v6_only: bool,
-    /// `IP_TTL` and `IP_TOS`.
-    pub ip_fields: IpFields,
-    /// `IP_PKTINFO`.
-    pub packet_info: bool,
-    /// `IPV6_RECVPKTINFO`.
-    pub packet_info_v6: bool,
-    /// `IP_RECVERR`.
-    pub receive_errors: bool,
-    /// `IP_MTU_DISCOVER`.
-    pub mtu_discovery: MtuDiscovery,
+    /// Those of level `IPPROTO_IP`: for packets of IPv4.
+    pub v4: IpOptions,
+    /// Those of level `IPPROTO_IPV6`: for packets of IPv6.
+    pub v6: IpOptions,
     /// `TCP_DEFER_ACCEPT`, seconds.
     pub defer_accept_s: u32,
     /// `TCP_SYNCNT`; 0: as configured.
@@ -103,12 +99,27 @@ impl Stamps {
     }
 }
 
+/// Options that each address family has for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IpOptions {
+    /// `IP_TTL` and `IP_TOS`; `IPV6_UNICAST_HOPS` and `IPV6_TCLASS`.
+    pub fields: IpFields,
+    /// `IP_PKTINFO`; `IPV6_RECVPKTINFO`.
+    pub packet_info: bool,
+    /// `IP_RECVERR`; `IPV6_RECVERR`.
+    pub receive_errors: bool,
+    /// `IP_MTU_DISCOVER`; `IPV6_MTU_DISCOVER`.
+    pub mtu_discovery: MtuDiscovery,
+    /// `IPV6_DONTFRAG`: no datagram may be fragmented.
+    pub never_fragment: bool,
+}
+
 /// Fields of the IP header that the program sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpFields {
-    /// Time to live.
+    /// Time to live, or hop limit.
     pub ttl: u8,
-    /// Type of service. Its lower two bits are the dataplane's (RFC 3168).
+    /// Type of service, or traffic class. Its lower two bits are the dataplane's (RFC 3168).
     pub tos: u8,
 }
 
@@ -119,6 +130,11 @@ impl Default for IpFields {
 }
 
 impl IpFields {
+    /// These, or what the control messages of a datagram say.
+    pub fn with(self, ttl: Option<u8>, tos: Option<u8>) -> IpFields {
+        IpFields { ttl: ttl.unwrap_or(self.ttl), tos: tos.unwrap_or(self.tos) }
+    }
+
     /// Differentiated services code point (RFC 2474).
     pub fn dscp(self) -> u8 {
         self.tos >> 2
@@ -212,11 +228,8 @@ impl Default for Options {
             receive_buffer_set: false,
             receive_low: 1,
             v6_only: false,
-            ip_fields: IpFields::default(),
-            packet_info: false,
-            packet_info_v6: false,
-            receive_errors: false,
-            mtu_discovery: MtuDiscovery::default(),
+            v4: IpOptions::default(),
+            v6: IpOptions::default(),
             defer_accept_s: 0,
             syn_count: 0,
             segment_bytes: 0,
@@ -236,9 +249,14 @@ impl Options {
         if self.unsent_low == 0 { u64::MAX } else { self.unsent_low.into() }
     }
 
-    /// The options of a flow while it connects.
-    pub fn of_attempt(&self) -> FlowOptions {
-        let mut told = FlowOptions { segment_bytes: 0, ..self.of_flow() };
+    /// The options for packets to an address.
+    pub fn towards(&self, to: IpAddr) -> IpOptions {
+        if to.is_ipv6() { self.v6 } else { self.v4 }
+    }
+
+    /// The options of a flow to an address while it connects.
+    pub fn of_attempt(&self, to: IpAddr) -> FlowOptions {
+        let mut told = FlowOptions { segment_bytes: 0, ..self.of_flow(to) };
         if self.syn_count > 0 {
             // The first retransmission is after a second, and each wait is twice as long as the
             // one before.
@@ -250,8 +268,8 @@ impl Options {
         told
     }
 
-    /// The options of an open flow.
-    pub fn of_flow(&self) -> FlowOptions {
+    /// The options of an open flow to an address.
+    pub fn of_flow(&self, to: IpAddr) -> FlowOptions {
         let idle_s = self.keep_idle_s.min(KEEP_IDLE_MAX_S);
         // Linux has doubled the program's value, for its own overhead.
         let receive_bytes = self.receive_buffer as u64 / 2;
@@ -267,7 +285,7 @@ impl Options {
             keep_count: self.keep_count,
             user_timeout_ms: self.user_timeout_ms,
             congestion: self.congestion,
-            ip_fields: self.ip_fields,
+            ip_fields: self.towards(to).fields,
             receive_bytes,
             segment_bytes: self.segment_bytes,
         }
@@ -316,6 +334,6 @@ impl FlowOptions {
 impl Default for FlowOptions {
     /// The options of a new flow.
     fn default() -> Self {
-        Options::default().of_flow()
+        Options::default().of_flow(family::EVERY)
     }
 }

@@ -1,5 +1,6 @@
-//! MTUs of paths to peers, as routers report them (RFC 1191). Anyone may send such a message, so it
-//! is only a hint: the MTU has a lower bound, and number and lifetime of entries are limited.
+//! MTUs of paths to peers, as routers report them (RFC 1191, RFC 8201). Anyone may send such a
+//! message, so it is only a hint: the MTU has a lower bound, and number and lifetime of entries are
+//! limited.
 use crate::icmp;
 use libix::raw::Said;
 use std::net::IpAddr;
@@ -7,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Smallest MTU that is believed, and lifetime of an entry: Linux's `min_pmtu` and `mtu_expires`.
 const MTU_MIN: u16 = 552;
+/// The same for IPv6 (RFC 8200 section 5).
+const MTU_MIN_V6: u16 = 1280;
 const HOLDS: Duration = Duration::from_secs(600);
 /// Most entries. A new entry replaces the oldest.
 const PATHS_MAX: usize = 256;
@@ -29,11 +32,11 @@ impl Paths {
 
     /// Takes in an ICMP message about a packet to a peer. It never raises a valid MTU.
     pub fn said(&mut self, to: IpAddr, said: Said, now: Instant) {
-        if (said.kind, said.code) != (icmp::UNREACHABLE, icmp::TOO_LONG) {
+        if !icmp::is_too_long(&said) {
             return;
         }
         let before = self.mtu(to, now).unwrap_or(u16::MAX);
-        let mtu = said.detail.max(MTU_MIN);
+        let mtu = said.detail.max(if to.is_ipv6() { MTU_MIN_V6 } else { MTU_MIN });
         if mtu > before {
             return;
         }
@@ -66,6 +69,9 @@ mod tests {
         paths.said(to(1), said(1450), start);
         paths.said(to(2), said(0), start);
         paths.said(to(3), Said { code: 3, ..said(1400) }, start);
+        let v6: IpAddr = "2001:db8::1".parse().unwrap();
+        paths.said(v6, Said { kind: 2, code: 0, detail: 1000, by: v6 }, start);
+        assert_eq!(paths.mtu(v6, start), Some(MTU_MIN_V6));
         let known = |n| paths.mtu(to(n), start);
         assert_eq!((known(1), known(2), known(3)), (Some(1400), Some(MTU_MIN), None));
         assert_eq!(paths.mtu(to(1), start + HOLDS), None);

@@ -1,6 +1,7 @@
 //! Which ports of this process the dataplane has open. A port serves several sockets, and has a
 //! handle on every elastic thread.
 use crate::confined::ELASTIC_THREADS_MAX;
+use crate::family;
 use crate::options::Options;
 use crate::port::{BacklogNews, Port, PortHandle, UdpPort};
 use crate::slab::Id;
@@ -163,10 +164,7 @@ impl Core {
         self.sockets.ids().into_iter().filter(|other| *other != id).any(|other| {
             let Some(other) = self.sockets.get(other) else { return false };
             let Some(theirs) = other.bound else { return false };
-            let overlaps = theirs.port() == at.port()
-                && (theirs.ip() == at.ip()
-                    || theirs.ip().is_unspecified()
-                    || at.ip().is_unspecified());
+            let overlaps = theirs.port() == at.port() && family::overlap(theirs.ip(), at.ip());
             let other_stream = match other.kind {
                 Kind::Idle { stream, .. } => stream,
                 Kind::Datagrams(_) => false,

@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use ix_abi::Congestion;
 use ix_sys::log::FORMAT_ENV;
 use libix::raw::{Starter, Wait};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
@@ -129,15 +129,28 @@ fn linux_networks() -> Vec<Network> {
         let mut next = first;
         while let Some(interface) = next.as_ref() {
             next = interface.ifa_next;
-            let family = interface.ifa_addr.as_ref().map(|a| i32::from(a.sa_family));
-            if family != Some(libc::AF_INET) || interface.ifa_netmask.is_null() {
+            let (address, mask) = (interface.ifa_addr, interface.ifa_netmask);
+            if address.is_null() || mask.is_null() {
                 continue;
             }
-            let ip = |at: *mut libc::sockaddr| {
-                Ipv4Addr::from(u32::from_be((*at.cast::<libc::sockaddr_in>()).sin_addr.s_addr))
+            // The mask has the family of the address, but need not say so.
+            let ip = |at: *mut libc::sockaddr| match i32::from((*address).sa_family) {
+                libc::AF_INET => {
+                    let at = at.cast::<libc::sockaddr_in>();
+                    Some(IpAddr::V4(Ipv4Addr::from(u32::from_be((*at).sin_addr.s_addr))))
+                }
+                libc::AF_INET6 => {
+                    let at = at.cast::<libc::sockaddr_in6>();
+                    Some(IpAddr::V6(Ipv6Addr::from((*at).sin6_addr.s6_addr)))
+                }
+                _ => None,
             };
-            let prefix = ip(interface.ifa_netmask).to_bits().count_ones() as u8;
-            networks.push(Network { address: ip(interface.ifa_addr), prefix });
+            let prefix = match ip(mask) {
+                Some(IpAddr::V4(mask)) => mask.to_bits().count_ones() as u8,
+                Some(IpAddr::V6(mask)) => mask.to_bits().count_ones() as u8,
+                None => continue,
+            };
+            networks.extend(ip(address).map(|address| Network { address, prefix }));
         }
         real::freeifaddrs(first);
     }

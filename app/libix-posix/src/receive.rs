@@ -218,7 +218,7 @@ fn take_datagram(
         0 => {}
         errno => return Some(Err(errno)),
     }
-    let (v4, v6) = (socket.options.packet_info, socket.options.packet_info_v6);
+    let (v4, v6) = (socket.options.v4.packet_info, socket.options.v6.packet_info);
     let stamps = socket.options.stamps;
     let Some(udp) = socket.datagrams() else { return Some(Err(libc::EBADF)) };
     let Some(first) = udp.inbox.front() else {

@@ -1,11 +1,13 @@
 //! Which addresses are IX's: a pure function of the settings of `ix run` and of Linux's interfaces.
 //!
-//! * **bind**: an address of the dataplane is IX's. The wildcard address is both IX's and, for
-//!   interfaces that are not IX's such as loopback, Linux's. Any other address is Linux's.
-//!   An address that is Linux's as well is both's.
+//! * **bind**: an address of the dataplane is IX's. A wildcard address is both IX's and, for
+//!   interfaces that are not IX's such as loopback, Linux's, if the dataplane has an address of its
+//!   family. Any other address is Linux's. An address that is Linux's as well is both's.
 //! * **connect, sendto**: loopback is Linux's; a network of the dataplane is IX's; a network of one
-//!   of Linux's interfaces is Linux's; any other address is IX's if the dataplane has a gateway.
-use std::net::{IpAddr, Ipv4Addr};
+//!   of Linux's interfaces is Linux's; any other address is IX's if the dataplane has a gateway of
+//!   its family. IPv6 addresses of a link are Linux's.
+use crate::family::{self, EVERY, EVERY_V6};
+use std::net::IpAddr;
 
 /// Environment variable that `ix run` sets, such as `10.0.0.2/24,10.1.0.2/16;10.0.0.1`: addresses
 /// with prefix lengths; the gateways or nothing. More parts follow for [`crate::process`], each
@@ -31,21 +33,32 @@ pub enum Whose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     /// The local address in it.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Length of its prefix.
     pub prefix: u8,
 }
 
 impl Network {
-    fn contains(&self, other: Ipv4Addr) -> bool {
-        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
-        (self.address.to_bits() ^ other.to_bits()) & mask == 0
+    fn contains(&self, other: IpAddr) -> bool {
+        let mask = |bits: u32| u128::MAX.checked_shl(bits - u32::from(self.prefix)).unwrap_or(0);
+        match (self.address, other) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                u128::from(own.to_bits() ^ other.to_bits()) & mask(32) == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                (own.to_bits() ^ other.to_bits()) & mask(128) == 0
+            }
+            _ => false,
+        }
     }
 
-    fn parse(text: &str) -> Option<Network> {
+    /// Reads an address with the length of its prefix, such as `10.0.0.2/24`.
+    pub fn parse(text: &str) -> Option<Network> {
         let (address, prefix) = text.split_once('/')?;
-        let prefix = prefix.parse().ok().filter(|prefix| *prefix <= 32)?;
-        Some(Network { address: address.parse().ok()?, prefix })
+        let address: IpAddr = address.parse().ok()?;
+        let longest = if address.is_ipv6() { 128 } else { 32 };
+        let prefix = prefix.parse().ok().filter(|prefix| *prefix <= longest)?;
+        Some(Network { address, prefix })
     }
 }
 
@@ -53,7 +66,7 @@ impl Network {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     ours: Vec<Network>,
-    gateways: Vec<Ipv4Addr>,
+    gateways: Vec<IpAddr>,
     linux: Vec<Network>,
     /// The addresses are Linux's as well: which packets are IX's is a matter of ports.
     shared: bool,
@@ -64,12 +77,7 @@ impl Routes {
     pub fn parse(text: &str) -> Option<Routes> {
         let mut parts = text.split(';');
         let (ours, gateways) = (parts.next()?, parts.next());
-        // None where all addresses are IPv6, but not where nothing is said.
-        if ours.is_empty() && gateways.is_none() {
-            return None;
-        }
-        let ours = ours.split(',').filter(|text| !text.is_empty());
-        let ours: Option<Vec<_>> = ours.map(Network::parse).collect();
+        let ours: Option<Vec<_>> = ours.split(',').map(Network::parse).collect();
         let gateways =
             gateways.unwrap_or_default().split(',').filter(|text| !text.is_empty()).map(str::parse);
         let gateways = gateways.collect::<Result<_, _>>().ok()?;
@@ -96,30 +104,32 @@ impl Routes {
         Routes { linux, ..self }
     }
 
-    /// The dataplane's only address; `None` if it has several.
-    pub fn single(&self) -> Option<Ipv4Addr> {
-        match self.ours[..] {
-            [only] => Some(only.address),
-            _ => None,
-        }
+    /// The dataplane's only address of a family; `None` if it has several, or none.
+    pub fn single(&self, is_v6: bool) -> Option<IpAddr> {
+        let mut all = self.ours.iter().filter(|own| own.address.is_ipv6() == is_v6);
+        let first = all.next()?;
+        all.next().is_none().then_some(first.address)
     }
 
     /// Whose a socket becomes that is bound to this address.
     pub fn bind(&self, to: IpAddr) -> Whose {
+        let has = |is_v6| self.ours.iter().any(|own| own.address.is_ipv6() == is_v6);
         match to {
-            _ if to.is_unspecified() => Whose::Both,
+            EVERY if has(false) || has(true) => Whose::Both,
+            EVERY_V6 if has(true) => Whose::Both,
+            IpAddr::V4(v4) if v4.is_unspecified() && has(false) => Whose::Both,
             // The host itself reaches it through Linux alone.
-            IpAddr::V4(to) if self.is_ours(to) && self.shared => Whose::Both,
-            IpAddr::V4(to) if self.is_ours(to) => Whose::Ix,
+            _ if self.is_ours(to) && self.shared => Whose::Both,
+            _ if self.is_ours(to) => Whose::Ix,
             _ => Whose::Linux,
         }
     }
 
     /// Whose a socket becomes that connects or sends to this address; never both.
     pub fn connect(&self, to: IpAddr) -> Whose {
-        let IpAddr::V4(to) = to else { return Whose::Linux };
         let on = |networks: &[Network]| networks.iter().any(|network| network.contains(to));
-        if to.is_loopback() || to.is_unspecified() || to.is_multicast() || to.is_broadcast() {
+        let is_broadcast = matches!(to, IpAddr::V4(v4) if v4.is_broadcast());
+        if to.is_loopback() || to.is_unspecified() || to.is_multicast() || is_broadcast {
             return Whose::Linux;
         }
         // What it sends to itself never leaves the host.
@@ -129,19 +139,28 @@ impl Routes {
         if on(&self.ours) {
             return Whose::Ix;
         }
-        if on(&self.linux) || self.gateways.is_empty() { Whose::Linux } else { Whose::Ix }
+        let leaves = self.gateway(to).is_some() && !family::is_of_link(to);
+        if on(&self.linux) || !leaves { Whose::Linux } else { Whose::Ix }
+    }
+
+    /// The first gateway for the family of an address.
+    fn gateway(&self, to: IpAddr) -> Option<IpAddr> {
+        self.gateways.iter().copied().find(|gateway| gateway.is_ipv6() == to.is_ipv6())
     }
 
     /// The dataplane's source address for packets to this address.
-    pub fn own_towards(&self, to: IpAddr) -> Option<Ipv4Addr> {
-        let IpAddr::V4(to) = to else { return None };
-        let on = |to: Ipv4Addr| self.ours.iter().find(|network| network.contains(to));
-        let network = on(to).or_else(|| self.gateways.iter().find_map(|gateway| on(*gateway)))?;
+    pub fn own_towards(&self, to: IpAddr) -> Option<IpAddr> {
+        let on = |to: IpAddr| self.ours.iter().find(|network| network.contains(to));
+        // A gateway of the link is in no network of ours.
+        let first = |to: IpAddr| self.ours.iter().find(|own| own.address.is_ipv6() == to.is_ipv6());
+        let through =
+            |gateway| on(gateway).or_else(|| first(to).filter(|_| family::is_of_link(gateway)));
+        let network = on(to).or_else(|| self.gateway(to).and_then(through))?;
         Some(network.address)
     }
 
     /// Whether this is an address of the dataplane.
-    pub fn is_ours(&self, address: Ipv4Addr) -> bool {
+    pub fn is_ours(&self, address: IpAddr) -> bool {
         self.ours.iter().any(|network| network.address == address)
     }
 }
@@ -149,39 +168,63 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::family::EVERY_V4;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
 
     fn routes(text: &str) -> Routes {
-        let linux = ["127.0.0.1/8", "192.168.1.5/24", "10.88.0.1/16"];
+        let linux = ["127.0.0.1/8", "192.168.1.5/24", "10.88.0.1/16", "2001:db8:2::5/64"];
         let linux = linux.iter().map(|text| Network::parse(text).unwrap()).collect();
         Routes::parse(text).unwrap().with_linux(linux)
     }
 
     #[test]
-    fn whose_a_socket_is() {
-        let with = routes("10.88.0.2/16,10.9.0.2/24;10.88.0.9,10.9.0.9");
-        let without = routes("10.88.0.2/16;");
-        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    fn whose_a_bound_socket_is() {
+        let v4 = routes("10.88.0.2/16,10.9.0.2/24;");
+        let v6 = routes("2001:db8:1::2/64;");
+        let both = routes("10.88.0.2/16,2001:db8:1::2/64;");
+        use Whose::{Both, Ix, Linux};
         for (to, expected) in [
-            ("10.88.0.2", Whose::Ix),
-            ("10.9.0.2", Whose::Ix),
-            ("10.9.0.3", Whose::Linux),
-            ("127.0.0.1", Whose::Linux),
-            ("0.0.0.0", Whose::Both),
-            ("::", Whose::Both),
-            ("::1", Whose::Linux),
+            (ip("10.88.0.2"), [Ix, Linux, Ix]),
+            (ip("10.9.0.2"), [Ix, Linux, Linux]),
+            (ip("10.9.0.3"), [Linux; 3]),
+            (ip("127.0.0.1"), [Linux; 3]),
+            (ip("::1"), [Linux; 3]),
+            (ip("2001:db8:1::2"), [Linux, Ix, Ix]),
+            (ip("2001:db8:1::3"), [Linux; 3]),
+            (ip("fe80::1"), [Linux; 3]),
+            (EVERY_V4, [Both, Linux, Both]),
+            (EVERY_V6, [Linux, Both, Both]),
+            (EVERY, [Both; 3]),
         ] {
-            assert_eq!(with.bind(ip(to)), expected, "{to}");
+            assert_eq!([&v4, &v6, &both].map(|routes| routes.bind(to)), expected, "{to}");
         }
+    }
+
+    #[test]
+    fn whose_an_outgoing_socket_is() {
+        let with =
+            routes("10.88.0.2/16,10.9.0.2/24,2001:db8:1::2/64;10.88.0.9,10.9.0.9,2001:db8:1::9");
+        let without = routes("10.88.0.2/16,2001:db8:1::2/64;");
+        use Whose::{Ix, Linux};
         for (to, gateway, none) in [
-            ("10.88.7.7", Whose::Ix, Whose::Ix),
-            ("10.88.0.1", Whose::Ix, Whose::Ix),
-            ("10.9.0.200", Whose::Ix, Whose::Linux),
-            ("127.1.2.3", Whose::Linux, Whose::Linux),
-            ("192.168.1.77", Whose::Linux, Whose::Linux),
-            ("8.8.8.8", Whose::Ix, Whose::Linux),
-            ("0.0.0.0", Whose::Linux, Whose::Linux),
-            ("224.0.0.1", Whose::Linux, Whose::Linux),
-            ("2001:db8::1", Whose::Linux, Whose::Linux),
+            ("10.88.7.7", Ix, Ix),
+            ("10.88.0.1", Ix, Ix),
+            ("10.9.0.200", Ix, Linux),
+            ("127.1.2.3", Linux, Linux),
+            ("192.168.1.77", Linux, Linux),
+            ("8.8.8.8", Ix, Linux),
+            ("0.0.0.0", Linux, Linux),
+            ("224.0.0.1", Linux, Linux),
+            ("2001:db8:1::77", Ix, Ix),
+            ("2001:db8:2::77", Linux, Linux),
+            ("2001:db8:3::77", Ix, Linux),
+            ("fe80::1", Linux, Linux),
+            ("ff02::1", Linux, Linux),
+            ("::1", Linux, Linux),
+            ("::", Linux, Linux),
         ] {
             assert_eq!((with.connect(ip(to)), without.connect(ip(to))), (gateway, none), "{to}");
         }
@@ -190,18 +233,28 @@ mod tests {
             ("10.9.0.3", Some("10.9.0.2"), None),
             ("10.88.7.7", Some("10.88.0.2"), Some("10.88.0.2")),
             ("8.8.8.8", Some("10.88.0.2"), None),
+            ("2001:db8:1::7", Some("2001:db8:1::2"), Some("2001:db8:1::2")),
+            ("2001:db8:3::7", Some("2001:db8:1::2"), None),
         ] {
             let expected = (gateway.map(str::to_owned), none.map(str::to_owned));
             assert_eq!((own(&with, to), own(&without, to)), expected, "{to}");
         }
-        assert_eq!(without.single(), Some(Ipv4Addr::new(10, 88, 0, 2)));
-        assert_eq!(with.single(), None);
+        let of_link = routes("10.88.0.2/16,2001:db8:1::2/64;fe80::1");
+        assert_eq!(own(&of_link, "2001:db8:3::7").as_deref(), Some("2001:db8:1::2"));
+        assert_eq!(own(&of_link, "8.8.8.8"), None, "a gateway of the other family");
+    }
+
+    #[test]
+    fn an_only_address_is_of_a_family() {
+        let several = routes("10.88.0.2/16,10.9.0.2/24,2001:db8:1::2/64;");
+        assert_eq!(several.single(false), None);
+        assert_eq!(several.single(true), Some(ip("2001:db8:1::2")));
+        assert_eq!(routes("10.88.0.2/16;").single(true), None);
     }
 
     #[test]
     fn the_address_of_linux_is_both_and_reached_through_linux() {
         let shared = routes("10.88.0.2/16;10.88.0.9").sharing(true);
-        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         assert_eq!(shared.bind(ip("10.88.0.2")), Whose::Both);
         assert_eq!(shared.bind(ip("127.0.0.1")), Whose::Linux);
         assert_eq!(shared.connect(ip("10.88.0.2")), Whose::Linux);
@@ -211,10 +264,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_refused() {
-        for text in ["", "10.0.0.1", "10.0.0.1/33;", "10.0.0.1/24;x", "x/24;"] {
+        for text in
+            ["", ";", "10.0.0.1", "10.0.0.1/33;", "10.0.0.1/24;x", "x/24;", "2001:db8::1/129;"]
+        {
             assert_eq!(Routes::parse(text), None, "{text}");
         }
-        let nothing = Routes::parse(";").expect("all addresses are IPv6");
-        assert_eq!(nothing.connect("10.0.0.1".parse().expect("an address")), Whose::Linux);
     }
 }

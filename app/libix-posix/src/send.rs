@@ -1,4 +1,5 @@
 //! The calls that write: `write`, `sendmsg`, and all that come down to them. Errors are errnos.
+use crate::cmsg::Family;
 use crate::lock::{Guard, lock};
 use crate::mem::Gather;
 use crate::ops::{self, Instead, Outcome, socket_of};
@@ -19,20 +20,28 @@ pub type Destination = Result<Option<SocketAddr>, i32>;
 
 /// `send`, `write` and all simpler calls.
 pub fn send(fd: RawFd, from: Gather<'_>, flags: i32, to: Destination) -> Outcome<usize> {
-    send_as(fd, from, flags, to, Ok(SendControl::default()))
+    send_as(fd, from, flags, to, |_| Ok(SendControl::default()))
 }
 
-/// `sendmsg`. `send_control` has the control messages, which only datagrams use, or their errno.
+/// `sendmsg`. `send_control` reads the control messages, which only datagrams use, for a packet of
+/// that family; or it returns their errno.
 pub fn send_as(
     fd: RawFd,
     mut from: Gather<'_>,
     flags: i32,
     to: Destination,
-    send_control: Result<SendControl, i32>,
+    send_control: impl FnOnce(Family) -> Result<SendControl, i32>,
 ) -> Outcome<usize> {
     signals::reset();
     let mut core = lock();
     let id = socket_of(&core, fd)?;
+    let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
+    let is_stream = matches!(socket.kind, Kind::Stream(_));
+    let to = match to {
+        // A connection has its peer, whatever the program names.
+        Ok(Some(to)) if !is_stream => Ok(Some(socket.means(to).ok_or(Instead::Linux)?)),
+        to => to,
+    };
     // TCP Fast Open: data with the SYN.
     let to_ix = flags & libc::MSG_FASTOPEN != 0 && is_ours(&core, to.unwrap_or_default());
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
@@ -51,7 +60,14 @@ pub fn send_as(
         Kind::Idle { .. } => return Err(Instead::Linux),
         Kind::Listener(_) => return Err(libc::EPIPE.into()),
         Kind::Datagrams(_) => {
-            let (to, send_control) = (to?, send_control?);
+            let to = to?;
+            let family = match to.or(socket.peer()) {
+                Some(SocketAddr::V6(_)) => Family::V6,
+                Some(SocketAddr::V4(_)) if socket.ipv6 => Family::Mapped,
+                Some(SocketAddr::V4(_)) => Family::V4,
+                None => return Err(libc::EDESTADDRREQ.into()),
+            };
+            let send_control = send_control(family)?;
             let datagram = Datagram { to, send_control, len: from.left(), fragment_bytes: 0 };
             return send_datagram(core, id, &mut from, datagram, nonblocking, timeout);
         }

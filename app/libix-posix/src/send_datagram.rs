@@ -3,30 +3,34 @@ use crate::error_queue::{ERRORS_MAX, ErrorEntry};
 use crate::lock::Guard;
 use crate::mem::Gather;
 use crate::ops::{self, Outcome};
-use crate::options::{IpFields, Options, SendOptions};
+use crate::options::{MtuDiscovery, SendOptions};
 use crate::route::Whose;
 use crate::slab::Id;
 use crate::socket::Outgoing;
 use crate::state::Core;
-use crate::{log, wait};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use crate::{family, log, wait};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 /// Longest IP packet, bytes. A datagram that is longer even without headers cannot be sent.
 const DATAGRAM_MAX: usize = 65_535;
 /// Length of the IPv4 and UDP headers.
 const HEADERS_BYTES: usize = 28;
+/// The same of IPv6.
+const HEADERS_BYTES_V6: usize = 48;
 
 /// The control messages of a call that sends a datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendControl {
-    /// `IP_TTL`.
+    /// `IP_TTL` or `IPV6_HOPLIMIT`.
     pub ttl: Option<u8>,
-    /// `IP_TOS`.
+    /// `IP_TOS` or `IPV6_TCLASS`.
     pub tos: Option<u8>,
-    /// `IP_PKTINFO`: the source address.
-    pub from: Option<Ipv4Addr>,
-    /// `IP_PKTINFO`: Linux's number of the interface; 0: any.
+    /// `IPV6_DONTFRAG`.
+    pub never_fragment: Option<bool>,
+    /// `IP_PKTINFO` or `IPV6_PKTINFO`: the source address.
+    pub from: Option<IpAddr>,
+    /// The same: Linux's number of the interface; 0: any.
     pub interface: u32,
 }
 
@@ -78,8 +82,13 @@ pub fn send_datagram(
         log::once(log::Once::Datagram, text);
         return Err(libc::ENETUNREACH.into());
     }
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let bound = socket.bound.map(|at| at.ip());
+    if let Some(to) = datagram.to {
+        family::reaches(bound, to.ip())?;
+    }
     if let Some(from) = datagram.send_control.from
-        && own_address(&mut core, id, datagram.to) != Some(from.into())
+        && own_address(&mut core, id, datagram.to) != Some(from)
     {
         return Err(libc::ENETUNREACH.into());
     }
@@ -102,9 +111,9 @@ pub fn send_datagram(
 /// peer.
 fn own_address(core: &mut Core, id: Id, to: Option<SocketAddr>) -> Option<IpAddr> {
     let socket = core.sockets.get_mut(id)?;
-    let bound = socket.bound.map(|at| at.ip()).filter(|ip| !ip.is_unspecified());
+    let bound = socket.bound.map(|at| at.ip()).filter(|ip| !family::is_wildcard(*ip));
     let to = to.or(socket.datagrams()?.peer)?;
-    bound.or_else(|| core.routes.own_towards(to.ip()).map(IpAddr::V4))
+    bound.or_else(|| core.routes.own_towards(to.ip()))
 }
 
 /// The [`SendOptions::fragment_bytes`] of a datagram, or an errno if it is too long and the program
@@ -112,19 +121,23 @@ fn own_address(core: &mut Core, id: Id, to: Option<SocketAddr>) -> Option<IpAddr
 fn fragment_bytes_of(core: &mut Core, id: Id, datagram: &Datagram) -> Result<u16, i32> {
     let device = u16::try_from(core.device_mtu()).unwrap_or(u16::MAX);
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF) };
-    let Options { mtu_discovery, receive_errors, .. } = socket.options;
-    let Some(udp) = socket.datagrams() else { return Err(libc::EBADF) };
-    let peer = udp.peer;
+    let peer = socket.peer();
     let Some(to) = datagram.to.or(peer) else { return Ok(0) };
-    let known = core.paths.mtu(to.ip(), Instant::now()).filter(|_| mtu_discovery.heeds_icmp());
+    let options = socket.options.towards(to.ip());
+    let discovery = options.mtu_discovery;
+    let never_fragment = datagram.send_control.never_fragment.unwrap_or(options.never_fragment);
+    let discovery = if never_fragment { MtuDiscovery::Do } else { discovery };
+    let Some(udp) = socket.datagrams() else { return Err(libc::EBADF) };
+    let known = core.paths.mtu(to.ip(), Instant::now()).filter(|_| discovery.heeds_icmp());
     let path = known.map_or(device, |path| path.min(device));
-    let info = match mtu_discovery.fragment_bytes(datagram.len + HEADERS_BYTES, path, device) {
+    let headers = if to.is_ipv6() { HEADERS_BYTES_V6 } else { HEADERS_BYTES };
+    let info = match discovery.fragment_bytes(datagram.len + headers, path, device) {
         Ok(fragment_bytes) => return Ok(fragment_bytes),
         Err(mtu) => mtu,
     };
     let to = SocketAddr::new(to.ip(), peer.map_or(0, |peer| peer.port()));
     let error_entry = ErrorEntry { to, errno: libc::EMSGSIZE, said: None, info };
-    if receive_errors && udp.errors.len() < ERRORS_MAX {
+    if options.receive_errors && udp.errors.len() < ERRORS_MAX {
         udp.errors.push_back((error_entry, Vec::new()));
         core.notify(id, libc::EPOLLERR);
     }
@@ -141,7 +154,7 @@ fn give_datagram(
     let Core { sockets, elastic_threads, .. } = core;
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     let limit = socket.options.send_buffer;
-    let usual = socket.options.ip_fields;
+    let usual = [socket.options.v4.fields, socket.options.v6.fields];
     let elastic = &mut elastic_threads[socket.elastic];
     match socket.take_error() {
         0 => {}
@@ -175,7 +188,7 @@ fn give_datagram(
     }
     udp.in_flight_bytes += len.max(1);
     let SendControl { ttl, tos, .. } = datagram.send_control;
-    let ip_fields = IpFields { ttl: ttl.unwrap_or(usual.ttl), tos: tos.unwrap_or(usual.tos) };
+    let ip_fields = usual[usize::from(to.is_ipv6())].with(ttl, tos);
     let send_options = SendOptions { ip_fields, fragment_bytes: datagram.fragment_bytes };
     udp.outbox.push_back(Outgoing { memory, to, send_options });
     core.mark_dirty(id);

@@ -148,7 +148,6 @@ fn start_dataplane(core: &mut Core) -> bool {
         unsafe { libc::syscall(libc::SYS_exit_group, 1) };
         return false;
     };
-    core.address = Some(process.local_addr());
     core.mss = process.mss_bytes().into();
     core.tx_bytes = process.tx_bytes();
     core.open_ports_on(process.threads() as usize);

@@ -1,10 +1,10 @@
 //! Sockets that are IX's or may become so, and whether they are ready.
 use crate::error_queue::ErrorEntry;
-use crate::holders;
 use crate::options::{Options, SendOptions};
 use crate::slab::Id;
 use crate::stream::{Phase, Stream};
 use crate::waiter::Waiter;
+use crate::{family, holders};
 use libix::raw::{Received, TxBuf};
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -221,6 +221,28 @@ impl Socket {
             Kind::Stream(stream) if !self.options.send_buffer_set => set.max(stream.path_bytes),
             _ => set,
         }
+    }
+
+    /// The wildcard address of its family.
+    pub fn any(&self) -> IpAddr {
+        match self.ipv6 {
+            true if self.options.v6_only => family::EVERY_V6,
+            true => family::EVERY,
+            false => family::EVERY_V4,
+        }
+    }
+
+    /// The address that the program means by one of `connect` or `sendto`, with mapped ones as
+    /// IPv4 addresses. `None`: it does not suit the family of the socket, and Linux has the errno.
+    pub fn means(&self, to: SocketAddr) -> Option<SocketAddr> {
+        let suits = match family::canonical(to) {
+            SocketAddr::V6(_) => self.ipv6,
+            SocketAddr::V4(_) if self.ipv6 => {
+                !self.options.v6_only && (to.is_ipv6() || !self.is_tcp())
+            }
+            SocketAddr::V4(_) => to.is_ipv4(),
+        };
+        suits.then(|| family::canonical(to))
     }
 
     /// Whether it is a TCP socket.

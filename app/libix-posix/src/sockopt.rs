@@ -12,12 +12,12 @@ use crate::{log, real, unsupported};
 use ix_abi::Congestion;
 use ix_abi::flow_info_flag;
 use libc::{
-    IP_PKTINFO, IP_RECVERR, IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP,
-    IPV6_RECVPKTINFO, IPV6_V6ONLY, SO_BINDTODEVICE, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE, SO_LINGER,
-    SO_PROTOCOL, SO_RCVBUF, SO_RCVLOWAT, SO_RCVTIMEO, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF,
-    SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_CORK, TCP_INFO, TCP_KEEPCNT,
-    TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_MAXSEG, TCP_NODELAY, TCP_QUICKACK, TCP_USER_TIMEOUT, c_void,
-    socklen_t,
+    IP_PKTINFO, IP_RECVERR, IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_RECVERR,
+    IPV6_RECVPKTINFO, IPV6_TCLASS, IPV6_UNICAST_HOPS, IPV6_V6ONLY, SO_BINDTODEVICE, SO_DOMAIN,
+    SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_PROTOCOL, SO_RCVBUF, SO_RCVLOWAT, SO_RCVTIMEO,
+    SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF, SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CONGESTION,
+    TCP_CORK, TCP_INFO, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_MAXSEG, TCP_NODELAY,
+    TCP_QUICKACK, TCP_USER_TIMEOUT, c_void, socklen_t,
 };
 use std::ffi::CString;
 use std::os::fd::RawFd;
@@ -162,20 +162,28 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
         (SOL_SOCKET, SO_RCVLOWAT) => options.receive_low = read(name).max(1) as usize,
         (IPPROTO_IPV6, IPV6_V6ONLY) => options.v6_only = read(name) != 0,
         (IPPROTO_IP, IP_TTL) => {
-            options.ip_fields.ttl = read(name).clamp(1, 255) as u8;
+            options.v4.fields.ttl = read(name).clamp(1, 255) as u8;
+            tell = true;
+        }
+        (IPPROTO_IPV6, IPV6_UNICAST_HOPS) => {
+            options.v6.fields.ttl = read(name).clamp(1, 255) as u8;
             tell = true;
         }
         (IPPROTO_IP, IP_TOS) => {
-            options.ip_fields.tos = read(name) as u8;
+            options.v4.fields.tos = read(name) as u8;
             tell = true;
         }
-        (IPPROTO_IP, IP_PKTINFO) => options.packet_info = read(name) != 0,
-        (IPPROTO_IPV6, IPV6_RECVPKTINFO) => options.packet_info_v6 = read(name) != 0,
-        (IPPROTO_IP, IP_RECVERR) => {
-            options.receive_errors = read(name) != 0;
-            if !options.receive_errors
-                && let Some(udp) = socket.datagrams()
-            {
+        (IPPROTO_IPV6, IPV6_TCLASS) => {
+            options.v6.fields.tos = read(name) as u8;
+            tell = true;
+        }
+        (IPPROTO_IP, IP_PKTINFO) => options.v4.packet_info = read(name) != 0,
+        (IPPROTO_IPV6, IPV6_RECVPKTINFO) => options.v6.packet_info = read(name) != 0,
+        (IPPROTO_IP, IP_RECVERR) | (IPPROTO_IPV6, IPV6_RECVERR) => {
+            let wants = number(fd, level, name) != 0;
+            let of = if level == IPPROTO_IPV6 { &mut options.v6 } else { &mut options.v4 };
+            of.receive_errors = wants;
+            if !wants && let Some(udp) = socket.datagrams() {
                 udp.errors.clear();
             }
         }
@@ -196,8 +204,12 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
             log::once(log::Once::Control, text);
         }
         (IPPROTO_IP, libc::IP_MTU_DISCOVER) => {
-            options.mtu_discovery = MtuDiscovery::numbered(read(name));
+            options.v4.mtu_discovery = MtuDiscovery::numbered(read(name));
         }
+        (IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => {
+            options.v6.mtu_discovery = MtuDiscovery::numbered(read(name));
+        }
+        (IPPROTO_IPV6, libc::IPV6_DONTFRAG) => options.v6.never_fragment = read(name) != 0,
         // A device of Linux's, or none.
         (SOL_SOCKET, SO_BINDTODEVICE) if has_device(fd) => {
             if matches!(socket.kind, Kind::Idle { ix: false, .. }) {
@@ -306,7 +318,7 @@ pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => int(matches!(socket.kind, Kind::Listener(_)).into()),
         (SOL_SOCKET, SO_SNDBUF) => int(socket.send_buffer() as i32),
         // Without a peer the Linux socket returns the error.
-        (IPPROTO_IP, libc::IP_MTU) => match (mtu, socket.peer()) {
+        (IPPROTO_IP, libc::IP_MTU) | (IPPROTO_IPV6, libc::IPV6_MTU) => match (mtu, socket.peer()) {
             (Some(mtu), Some(peer)) => {
                 let known = paths.mtu(peer.ip(), Instant::now());
                 int(known.map_or(mtu, |path| mtu.min(path.into())) as i32)

@@ -48,8 +48,6 @@ pub struct Core {
     pub congestion: Congestion,
     /// Known MTUs of paths.
     pub paths: Paths,
-    /// The dataplane's address.
-    pub address: Option<IpAddr>,
     /// Largest TCP payload of one packet, bytes.
     pub mss: u64,
     /// Transmit memory of all elastic threads together, bytes.
@@ -106,7 +104,6 @@ impl Core {
             interfaces: Interfaces::none(),
             congestion: Congestion::Cubic,
             paths: Paths::new(),
-            address: None,
             mss: 1,
             tx_bytes: 0,
             stay_out: 0,
@@ -139,7 +136,7 @@ impl Core {
         let device = self.sockets.get(id).and_then(|socket| socket.options.device.as_deref());
         let Some(device) = device else { return Ok(self.routes.connect(to)) };
         let own = self.routes.own_towards(to);
-        let there = own.is_some() && own == self.interfaces.address_of(device);
+        let there = own.is_some() && own == self.interfaces.address_of(device, to.is_ipv6());
         let leaves = !to.is_loopback() && !to.is_unspecified() && !to.is_multicast();
         if there && leaves { Ok(Whose::Ix) } else { Err(libc::ENETUNREACH) }
     }

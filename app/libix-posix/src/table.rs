@@ -2,7 +2,8 @@
 //! if the page differs, and writes it with `IX_BLESS=1`.
 
 /// A row: calls, what they do on a socket of IX, and the test that shows it (`corners` cases are in
-/// `tests/programs/corners.c`, run by `cli/ix/tests/programs/posix.rs`).
+/// `tests/programs/corners.c`, run by `cli/ix/tests/programs/posix.rs` with sockets of `AF_INET`
+/// and of `AF_INET6`).
 pub type Row = (&'static str, &'static str, &'static str);
 
 /// The table.
@@ -14,8 +15,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "bind",
-        "an address of the dataplane: IX; if it is Linux's as well: both. The wildcard: IX and Linux for TCP; for UDP IX if the port is a server's. Others: Linux",
-        "corners accepting, datagrams, shared_datagrams, ports",
+        "an address of the dataplane: IX; if it is Linux's as well: both. The wildcard: IX and Linux for TCP; for UDP IX if the port is a server's; `::` of AF_INET6 hears both families, or with IPV6_V6ONLY its own. Others: Linux",
+        "corners accepting, datagrams, shared_datagrams, ports, dual, one_family",
     ),
     (
         "listen, accept, accept4",
@@ -24,8 +25,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "connect",
-        "loopback: Linux. The dataplane's own address: a listener of the same process, or the socket itself, without a packet. A network of the dataplane: IX. A network of a Linux interface: Linux. Else IX if there is a gateway",
-        "corners connecting, itself, no_ports; route.rs",
+        "loopback: Linux. The dataplane's own address: a listener of the same process, or the socket itself, without a packet. A network of the dataplane: IX. A network of a Linux interface, and link-local addresses of IPv6: Linux. Else IX if there is a gateway of that family. A socket of AF_INET6 also reaches IPv4 by mapped addresses",
+        "corners connecting, itself, no_ports, families; route.rs",
     ),
     ("connect (AF_UNSPEC)", "UDP: no peer any more. TCP: EOPNOTSUPP", "corners datagrams"),
     (
@@ -35,13 +36,13 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "recvmsg with control messages",
-        "IP_PKTINFO and IPV6_RECVPKTINFO with the number of the device's Linux interface in the program's network namespace (0 for a memif, which has none); MSG_ERRQUEUE with the ICMP error, its sender, and the bytes of the datagram that it quotes (64 messages a socket; of a connection only what ended the attempt, without bytes). SO_TIMESTAMP, SO_TIMESTAMPNS and SO_TIMESTAMPING's software times of received datagrams: when the cycle found them; TCP_INQ. Other control messages (timestamps of a connection, IP_RECVTTL, IP_RECVTOS) are not delivered; the log says so once",
-        "corners packet_info, refused, complaints, stamps, left",
+        "IP_PKTINFO and IPV6_RECVPKTINFO with the number of the device's Linux interface in the program's network namespace (0 for a memif, which has none); MSG_ERRQUEUE with the ICMP error, its sender, and the bytes of the datagram that it quotes (64 messages a socket; of a connection only what ended the attempt, without bytes). SO_TIMESTAMP, SO_TIMESTAMPNS and SO_TIMESTAMPING's software times of received datagrams: when the cycle found them; TCP_INQ. Other control messages (timestamps of a connection, IP_RECVTTL, IP_RECVTOS, IPV6_RECVHOPLIMIT, IPV6_RECVTCLASS) are not delivered; the log says so once",
+        "corners packet_info, packet_info_v6, refused, complaints, stamps, left",
     ),
     (
         "sendmsg with control messages",
-        "IP_TTL, IP_TOS, IP_PKTINFO with the address and the interface of the route to the peer, otherwise ENETUNREACH (ENODEV: no such interface). Others: EINVAL",
-        "corners marks, packet_info",
+        "IP_TTL, IP_TOS, IPV6_HOPLIMIT (0 is sent as 1), IPV6_TCLASS, IPV6_DONTFRAG, IP_PKTINFO and IPV6_PKTINFO with the address and the interface of the route to the peer, otherwise ENETUNREACH (ENODEV: no such interface). Others: EINVAL",
+        "corners marks, packet_info, packet_info_v6",
     ),
     (
         "write, writev, send, sendto, sendmsg, sendmmsg",
@@ -71,8 +72,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "setsockopt: in force on IX",
-        "SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: at most 512 KB and what `rcv_buffers` allows, from the first window on; without these options the buffers grow), SO_RCVLOWAT, IPV6_V6ONLY, TCP_NODELAY (without it Nagle's algorithm, as on Linux), TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), IP_TTL and IP_TOS (except its lower two bits; TCP: not of the first segment), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IP_MTU_DISCOVER (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, TCP_MAXSEG before connecting (of sent segments; the peer is told the device's)",
-        "corners options, buffers, corks, nagle, marks, packet_info, refused, user_timeout, keepalive, defers, attempts, unsent, long_datagrams",
+        "SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: at most 512 KB and what `rcv_buffers` allows, from the first window on; without these options the buffers grow), SO_RCVLOWAT, IPV6_V6ONLY, TCP_NODELAY (without it Nagle's algorithm, as on Linux), TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), IP_TTL and IP_TOS (except its lower two bits; TCP: not of the first segment), IPV6_UNICAST_HOPS and IPV6_TCLASS likewise, IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IPV6_RECVERR, IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and IPV6_DONTFRAG (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, TCP_MAXSEG before connecting (of sent segments; the peer is told the device's)",
+        "corners options, buffers, corks, nagle, marks, packet_info, refused, user_timeout, keepalive, defers, attempts, unsent, long_datagrams, fields_v6",
     ),
     (
         "setsockopt(TCP_CONGESTION)",
@@ -86,15 +87,15 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "setsockopt: refused",
-        "ENOPROTOOPT, and the log says so once for each: TCP_LINGER2, TCP_MD5SIG, TCP_AO_*, TCP_REPAIR, TCP_ULP, SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ZEROCOPY, UDP_SEGMENT, UDP_GRO, IP_LOCAL_PORT_RANGE, IP_ADD_MEMBERSHIP of a UDP socket of IX",
+        "ENOPROTOOPT, and the log says so once for each: TCP_LINGER2, TCP_MD5SIG, TCP_AO_*, TCP_REPAIR, TCP_ULP, SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ZEROCOPY, UDP_SEGMENT, UDP_GRO, IP_LOCAL_PORT_RANGE, IP_ADD_MEMBERSHIP and IPV6_JOIN_GROUP of a UDP socket of IX",
         "options_that_ix_lacks_are_refused_and_named",
     ),
     (
         "getsockopt",
-        "the value that was set (TCP_CONGESTION before that: the one of `ix run`). From IX: SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout, with the options that were negotiated), TCP_MAXSEG, IP_MTU (the path's where a router has reported it, otherwise the device's). SO_ERROR of a connection includes routers' errors, as on Linux",
+        "the value that was set (TCP_CONGESTION before that: the one of `ix run`). From IX: SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout, with the options that were negotiated), TCP_MAXSEG, IP_MTU and IPV6_MTU (the path's where a router has reported it, otherwise the device's). SO_ERROR of a connection includes routers' errors, as on Linux",
         "corners options, negotiated, datagrams, user_timeout, congestion, keepalive, long_datagrams, complaints_of_connections",
     ),
-    ("getsockname, getpeername", "IX", "corners connecting, accepting"),
+    ("getsockname, getpeername", "IX", "corners connecting, accepting, dual, dual_datagrams"),
     ("poll, ppoll, select, pselect", "IX's and Linux's descriptors together", "corners selects"),
     (
         "epoll_create, epoll_create1, epoll_ctl, epoll_wait, epoll_pwait, epoll_pwait2",
@@ -152,7 +153,7 @@ pub const TABLE: &[Row] = &[
         "not intercepted: Linux's",
         "none",
     ),
-    ("Unix sockets, raw and packet sockets, IPv6 addresses", "Linux's", "none"),
+    ("Unix sockets, raw and packet sockets, link-local addresses of IPv6", "Linux's", "none"),
 ];
 
 /// The rest of the page.
@@ -236,7 +237,8 @@ mod tests {
             + &read("tests/programs/option_cases.h")
             + &read("tests/programs/icmp_cases.h")
             + &read("tests/programs/queue_cases.h")
-            + &read("tests/programs/wait_cases.h");
+            + &read("tests/programs/wait_cases.h")
+            + &read("tests/programs/family_cases.h");
         for (_, _, test) in TABLE {
             for name in test.split([',', ';']).map(str::trim) {
                 let case = name.strip_prefix("corners").unwrap_or(name).trim();

@@ -1,7 +1,7 @@
 //! Options that sockets of IX do not have. Programs get the errno of a kernel without them, rather
 //! than a success that means nothing.
 use crate::socket::Kind;
-use libc::{IPPROTO_IP, IPPROTO_TCP, SOL_SOCKET, SOL_UDP};
+use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, SOL_UDP};
 
 /// Linux's numbers, which the `libc` crate lacks.
 const SO_ZEROCOPY: i32 = 60;
@@ -14,7 +14,7 @@ const TCP_AO_DEL_KEY: i32 = 39;
 const TCP_AO_INFO: i32 = 40;
 
 /// Level, number, and the name in the message.
-const ALL: [(i32, i32, &str); 15] = [
+const ALL: [(i32, i32, &str); 16] = [
     (SOL_SOCKET, SO_ZEROCOPY, "SO_ZEROCOPY"),
     (SOL_SOCKET, libc::SO_ATTACH_FILTER, "SO_ATTACH_FILTER"),
     (SOL_SOCKET, libc::SO_ATTACH_BPF, "SO_ATTACH_BPF"),
@@ -31,8 +31,10 @@ const ALL: [(i32, i32, &str); 15] = [
     (IPPROTO_TCP, TCP_AO_INFO, "TCP_AO_INFO"),
     // Refused only once a socket is IX's: before that, groups are Linux's.
     (IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, GROUPS),
+    (IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, GROUPS_V6),
 ];
 const GROUPS: &str = "IP_ADD_MEMBERSHIP";
+const GROUPS_V6: &str = "IPV6_JOIN_GROUP";
 
 /// Whether a socket of this kind lacks an option. Reports each option once.
 pub fn refuses(kind: &Kind, level: i32, name: i32) -> bool {
@@ -41,7 +43,7 @@ pub fn refuses(kind: &Kind, level: i32, name: i32) -> bool {
     let text = ALL[index].2;
     let has = match kind {
         Kind::Linux => true,
-        Kind::Idle { .. } => text == GROUPS,
+        Kind::Idle { .. } => [GROUPS, GROUPS_V6].contains(&text),
         _ => false,
     };
     if !has {

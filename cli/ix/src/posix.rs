@@ -163,15 +163,12 @@ fn prepare(
         libraries.push(others);
     }
     let config = &settings.config;
-    // The library leaves IPv6 to Linux.
-    let own = config.host_addrs.iter().zip(settings.interfaces());
-    let own: Vec<_> = own.filter(|((addr, _), _)| !addr.is_v6()).collect();
-    let network = |((addr, prefix), _): &(&(IpAddr, u8), String)| format!("{addr}/{prefix}");
-    let addresses = own.iter().map(network).collect::<Vec<_>>().join(",");
-    let gateways = config.gateway_addrs.iter().filter(|addr| !addr.is_v6());
+    let network = |(addr, prefix): &(IpAddr, u8)| format!("{addr}/{prefix}");
+    let addresses = config.host_addrs.iter().map(network).collect::<Vec<_>>().join(",");
+    let gateways = config.gateway_addrs.iter();
     let gateways = gateways.map(IpAddr::to_string).collect::<Vec<_>>().join(",");
     let (numbers, congestion) = (reserved_text(reserved), config.tcp.congestion.name());
-    let interfaces = own.into_iter().map(|(_, name)| name).collect::<Vec<_>>().join(",");
+    let interfaces = settings.interfaces().join(",");
     let shared = settings.interfaces().into_iter().next().filter(|_| config.shares_address);
     let shared = shared.map(|name| Interface::new(&name)?.index()).transpose()?;
     let ports = root.map(|root| root.offer_low_ports(shared)).transpose()?;

@@ -1,9 +1,10 @@
 //! `getifaddrs(3)`: a server that listens at each address of the machine also finds the
 //! dataplane's, after Linux's.
 use crate::lock::lock;
-use crate::real;
-use libc::{c_char, c_int, c_uint, c_void, ifaddrs, sockaddr, sockaddr_in};
-use std::net::Ipv4Addr;
+use crate::route::Network;
+use crate::{mem, real};
+use libc::{c_char, c_int, c_uint, c_void, ifaddrs, sockaddr, sockaddr_in6, socklen_t};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The interface name of a device that Linux does not have.
 const NO_NAME: &std::ffi::CStr = c"ix0";
@@ -15,17 +16,36 @@ static OURS: u8 = 0;
 struct Entry {
     item: ifaddrs,
     name: [c_char; libc::IF_NAMESIZE],
-    address: sockaddr_in,
-    mask: sockaddr_in,
-    broadcast: sockaddr_in,
+    address: Room,
+    mask: Room,
+    broadcast: Room,
 }
 
-fn socket_address(address: Ipv4Addr) -> sockaddr_in {
-    sockaddr_in {
-        sin_family: libc::AF_INET as u16,
-        sin_port: 0,
-        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.octets()) },
-        sin_zero: [0; 8],
+/// Room for an address of either family.
+type Room = sockaddr_in6;
+
+fn socket_address(address: IpAddr) -> Room {
+    // SAFETY: integers, for which all zero is valid.
+    let mut room: Room = unsafe { core::mem::zeroed() };
+    let (at, mut len) = (SocketAddr::new(address, 0), size_of::<Room>() as socklen_t);
+    // SAFETY: room of ours with its length.
+    unsafe { mem::write_address(at, address.is_ipv6(), (&raw mut room).cast(), &mut len) };
+    room
+}
+
+/// The mask of a network, and the address of all its hosts, which IPv6 does not have.
+fn mask_and_broadcast(network: Network) -> (IpAddr, Option<IpAddr>) {
+    let prefix = u32::from(network.prefix);
+    match network.address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - prefix).unwrap_or(0);
+            let all = Ipv4Addr::from_bits(address.to_bits() | !mask);
+            (Ipv4Addr::from_bits(mask).into(), Some(all.into()))
+        }
+        IpAddr::V6(_) => {
+            let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
+            (Ipv6Addr::from_bits(mask).into(), None)
+        }
     }
 }
 
@@ -34,8 +54,8 @@ fn is_ours(item: &ifaddrs) -> bool {
 }
 
 /// A new entry in memory of its own.
-fn entry(address: Ipv4Addr, prefix: u8, name: Option<&std::ffi::CStr>) -> *mut ifaddrs {
-    let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+fn entry(network: Network, name: Option<&std::ffi::CStr>) -> *mut ifaddrs {
+    let (mask, broadcast) = mask_and_broadcast(network);
     let mut text = [0; libc::IF_NAMESIZE];
     let bytes = name.unwrap_or(NO_NAME).to_bytes();
     for (to, from) in text.iter_mut().zip(bytes.iter().take(libc::IF_NAMESIZE - 1)) {
@@ -46,11 +66,11 @@ fn entry(address: Ipv4Addr, prefix: u8, name: Option<&std::ffi::CStr>) -> *mut i
     let entry = Box::into_raw(Box::new(Entry {
         item,
         name: text,
-        address: socket_address(address),
-        mask: socket_address(Ipv4Addr::from_bits(mask)),
-        broadcast: socket_address(Ipv4Addr::from_bits(address.to_bits() | !mask)),
+        address: socket_address(network.address),
+        mask: socket_address(mask),
+        broadcast: socket_address(broadcast.unwrap_or(mask)),
     }));
-    let at = |place: *mut sockaddr_in| place.cast::<sockaddr>();
+    let at = |place: *mut Room| place.cast::<sockaddr>();
     // SAFETY: the box that was just made.
     unsafe {
         (*entry).item = ifaddrs {
@@ -59,7 +79,10 @@ fn entry(address: Ipv4Addr, prefix: u8, name: Option<&std::ffi::CStr>) -> *mut i
             ifa_flags: (libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_BROADCAST) as c_uint,
             ifa_addr: at(&raw mut (*entry).address),
             ifa_netmask: at(&raw mut (*entry).mask),
-            ifa_ifu: at(&raw mut (*entry).broadcast),
+            ifa_ifu: match broadcast {
+                Some(_) => at(&raw mut (*entry).broadcast),
+                None => core::ptr::null_mut(),
+            },
             ifa_data: (&raw const OURS).cast_mut().cast::<c_void>(),
         };
     }
@@ -80,8 +103,8 @@ pub unsafe extern "C" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
         while !(*end).is_null() {
             end = &raw mut (**end).ifa_next;
         }
-        for (address, prefix, name) in core.interfaces.all() {
-            *end = entry(address, prefix, name);
+        for (network, name) in core.interfaces.all() {
+            *end = entry(network, name);
             end = &raw mut (**end).ifa_next;
         }
     }

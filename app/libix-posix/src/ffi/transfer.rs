@@ -410,7 +410,7 @@ unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> ssize
         Err(errno) => return fail(errno),
     };
     // SAFETY: a message of the program's, which waits for this call.
-    let send_control = unsafe { cmsg::read(header) };
+    let send_control = |family| unsafe { cmsg::read(header, family) };
     // SAFETY: the program does not change its pieces during this call.
     let gather = unsafe { Gather::new(pieces) };
     sent(fd, send::send_as(fd, gather, flags, to, send_control), flags, on_linux)

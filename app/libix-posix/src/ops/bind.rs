@@ -8,8 +8,8 @@ use crate::route::Whose;
 use crate::slab::Id;
 use crate::socket::Kind;
 use crate::wait::Interest;
-use crate::{errno, real};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use crate::{errno, family, real};
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 /// Linux's range of ports for programs that name none.
@@ -31,25 +31,42 @@ pub fn ephemeral_ports() -> (u16, u16) {
 pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcome<()> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
-    let whose = core.routes.bind(at.ip());
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
     let Kind::Idle { stream, ix: false, both: false } = socket.kind else {
         // It is bound already.
         let linux = matches!(socket.kind, Kind::Linux);
         return Err(if linux { Instead::Linux } else { libc::EINVAL.into() });
     };
-    let v6_only = socket.ipv6 && socket.options.v6_only;
-    // All addresses of one device of the dataplane: it has one.
+    let at = match socket.means(at) {
+        // `bind` takes no address of the other family.
+        Some(meant) if at.is_ipv6() == socket.ipv6 => meant,
+        // Linux returns the errno.
+        _ => return Err(Instead::Linux),
+    };
+    let is_any = at.ip() == family::EVERY && socket.options.v6_only;
+    let at = if is_any { SocketAddr::new(socket.any(), at.port()) } else { at };
+    let whose = core.routes.bind(at.ip());
+    // All addresses of one device of the dataplane.
     let is_shared = core.routes.is_shared();
     let device = socket.options.device.as_deref();
-    let device = device.filter(|_| whose == Whose::Both && !v6_only && !is_shared);
-    if let Some(own) = device.and_then(|device| core.interfaces.address_of(device)) {
-        let ip = if core.routes.single().is_some() { at.ip() } else { own.into() };
+    let device = device.filter(|_| whose == Whose::Both && !is_shared);
+    if let Some(device) = device.filter(|device| core.interfaces.has(device)) {
+        let own = |is_v6| core.interfaces.address_of(device, is_v6);
+        let ip = match core.interfaces.is_only(device) {
+            true => at.ip(),
+            // One listener or UDP socket has one of them.
+            false => own(at.is_ipv6()).or(own(false)).unwrap_or(at.ip()),
+        };
         return on_ix_alone(core, id, SocketAddr::new(ip, at.port()), stream);
     }
     match whose {
-        Whose::Ix if !v6_only => on_ix_alone(core, id, at, stream),
-        Whose::Both if !v6_only => {
+        Whose::Ix => on_ix_alone(core, id, at, stream),
+        Whose::Both => {
+            // Before Linux binds its socket, which would stay so.
+            let options = socket.options.clone();
+            if at.port() != 0 && core.is_in_use(id, at, stream, &options) {
+                return Err(libc::EADDRINUSE.into());
+            }
             use_linux(&mut core, fd)?;
             if is_shared {
                 beside_ix::prepare(fd);
@@ -61,10 +78,8 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
                 let low = errno == libc::EACCES && at.port() != 0 && !is_shared;
                 return if low { on_ix_alone(core, id, at, stream) } else { Err(errno.into()) };
             }
-            let ip = if at.ip().is_unspecified() { Ipv4Addr::UNSPECIFIED.into() } else { at.ip() };
-            let at = SocketAddr::new(ip, linux_name(fd)?.port());
-            let options = core.sockets.get(id).map(|socket| socket.options.clone());
-            if core.is_in_use(id, at, stream, &options.unwrap_or_default()) {
+            let at = SocketAddr::new(at.ip(), linux_name(fd)?.port());
+            if core.is_in_use(id, at, stream, &options) {
                 return Err(libc::EADDRINUSE.into());
             }
             // A port that Linux has chosen is a client's.
@@ -80,7 +95,7 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
             }
             Ok(())
         }
-        _ => {
+        Whose::Linux => {
             use_linux(&mut core, fd)?;
             // If `bind` fails, the socket stays undecided: the next address may be IX's.
             if on_linux() < 0 {
@@ -116,14 +131,14 @@ fn on_ix_alone(mut core: Guard, id: Id, at: SocketAddr, stream: bool) -> Outcome
 /// Makes a socket a UDP socket of IX.
 pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
+    let any = socket.any();
     if socket.bound.is_none() {
-        let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let port = core.free_port(id, any, false)?;
         if let Some(socket) = core.sockets.get_mut(id) {
             socket.bound = Some(SocketAddr::new(any, port));
         }
     }
-    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+    let any = SocketAddr::new(any, 0);
     let home = core.home();
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     socket.kind = Kind::Datagrams(Box::default());

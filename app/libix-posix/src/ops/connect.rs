@@ -2,13 +2,13 @@
 use super::{Instead, Outcome, become_datagrams, leave_to_linux, move_watches, socket_of};
 use crate::lock::lock;
 use crate::route::Whose;
-use crate::signals;
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
 use crate::stream::{Phase, Stream};
 use crate::wait::{self, Interest, Stop, WaitSpec};
-use std::net::{IpAddr, SocketAddr};
+use crate::{family, signals};
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
@@ -17,6 +17,13 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
     signals::reset();
     let mut core = lock();
     let id = socket_of(&core, fd)?;
+    let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
+    let is_undecided = matches!(socket.kind, Kind::Idle { .. } | Kind::Datagrams(_));
+    let to = match socket.means(to) {
+        Some(to) => to,
+        None if is_undecided => return Err(Instead::Linux),
+        None => to,
+    };
     let whose = core.whose(id, to.ip())?;
     let is_shared = core.routes.is_shared();
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
@@ -26,17 +33,19 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
         Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Listener(_) => return Err(libc::EISCONN.into()),
         Kind::Datagrams(udp) => {
+            family::reaches(socket.bound.map(|at| at.ip()), to.ip())?;
             udp.peer = Some(to);
             return Ok(());
         }
         Kind::Idle { stream, ix, .. } => {
             let (stream, ix) = (*stream, *ix);
             let bound_elsewhere =
-                ix && socket.bound.is_some_and(|at| at.ip().is_unspecified() || is_shared);
+                ix && socket.bound.is_some_and(|at| family::is_wildcard(at.ip()) || is_shared);
             if whose == Whose::Linux && (!ix || bound_elsewhere) {
                 leave_to_linux(&mut core, fd, id)?;
                 return Err(Instead::Linux);
             }
+            family::reaches(socket.bound.map(|at| at.ip()), to.ip())?;
             if !stream {
                 become_datagrams(core, id)?;
                 core = lock();
@@ -45,8 +54,7 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
                 }
                 return Ok(());
             }
-            let here = matches!(to.ip(), IpAddr::V4(ip) if core.routes.is_ours(ip));
-            if here {
+            if core.routes.is_ours(to.ip()) {
                 core.connect_here(id, to)?;
                 move_watches(&mut core, id);
                 if nonblocking {

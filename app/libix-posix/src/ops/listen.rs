@@ -4,13 +4,14 @@ use super::{
     wait_for_answer, watches_become_ours,
 };
 use crate::lock::{Guard, lock};
+use crate::route::Whose;
 use crate::slab::Id;
 use crate::socket::{Kind, Listener, Socket};
 use crate::wait::{self, Interest, Stop, WaitSpec};
 use crate::{errno, real, signals};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
@@ -22,8 +23,10 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
     let mut core = lock();
     let id = socket_of(&core, fd)?;
     let backlog = if backlog < 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
+    let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
+    let (reuse_port, any) = (socket.options.reuse_port, socket.any());
+    let is_any_ours = core.routes.bind(any) != Whose::Linux;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
-    let reuse_port = socket.options.reuse_port;
     let (at, both) = match &mut socket.kind {
         Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Listener(listener) => {
@@ -34,7 +37,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         }
         Kind::Idle { stream: true, ix, both } if *ix => (socket.bound, *both),
         // Without `bind`, Linux chooses a port at all addresses.
-        Kind::Idle { stream: true, .. } if !(socket.ipv6 && socket.options.v6_only) => (None, true),
+        Kind::Idle { stream: true, .. } if is_any_ours => (None, true),
         Kind::Idle { .. } => return Err(Instead::Linux),
         Kind::Stream(_) => return Err(libc::EINVAL.into()),
         Kind::Datagrams(_) => return Err(libc::EOPNOTSUPP.into()),
@@ -55,7 +58,6 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
             return Err(real::errno().into());
         }
     }
-    let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let at = match at {
         Some(at) => at,
         None => SocketAddr::new(any, linux_name(fd)?.port()),

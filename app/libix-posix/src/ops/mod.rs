@@ -22,7 +22,7 @@ use crate::slab::Id;
 use crate::socket::{File, Kind, Socket, Under, Watch};
 use crate::state::Core;
 use crate::wait::{self, Interest, Stop, WaitSpec};
-use crate::{kept_numbers, mem, real, serving, signals};
+use crate::{family, kept_numbers, mem, real, serving, signals};
 pub use bind::{become_datagrams, bind, ephemeral_ports};
 pub use blocking::{block, is_nonblocking, set_nonblocking};
 pub use close::{linger, shutdown};
@@ -237,7 +237,7 @@ pub fn linux_name(fd: RawFd) -> Result<SocketAddr, i32> {
         if real::getsockname(fd, room.as_mut_ptr().cast(), &mut len) < 0 {
             return Err(real::errno());
         }
-        mem::read_address(room.as_ptr().cast(), len)
+        mem::read_address(room.as_ptr().cast(), len).map(family::canonical)
     }
 }
 

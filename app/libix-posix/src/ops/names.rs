@@ -1,11 +1,12 @@
 //! `getsockname`, `getpeername`, and information about a connection.
 use super::{Instead, Outcome, socket_of, wait_for_answer};
+use crate::family;
 use crate::lock::{Guard, lock};
 use crate::slab::Id;
 use crate::socket::Kind;
 use crate::stream::Phase;
 use crate::wait::Interest;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 /// `getsockname`: the address, and whether the program expects an IPv6 address.
@@ -14,7 +15,7 @@ pub fn own_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
     let id = socket_of(&core, fd)?;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let (ipv6, bound) = (socket.ipv6, socket.bound);
-    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+    let any = SocketAddr::new(socket.any(), 0);
     match &mut socket.kind {
         Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Idle { both: false, ix: true, .. } => return Ok((bound.unwrap_or(any), ipv6)),
@@ -22,7 +23,8 @@ pub fn own_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
         Kind::Listener(_) => return Ok((bound.unwrap_or(any), ipv6)),
         Kind::Datagrams(udp) => {
             let (peer, bound) = (udp.peer, bound.unwrap_or(any));
-            let own = core.address.filter(|_| peer.is_some() && bound.ip().is_unspecified());
+            let peer = peer.filter(|_| family::is_wildcard(bound.ip()));
+            let own = peer.and_then(|peer| core.routes.own_towards(peer.ip()));
             return Ok((SocketAddr::new(own.unwrap_or(bound.ip()), bound.port()), ipv6));
         }
         Kind::Stream(stream) => {

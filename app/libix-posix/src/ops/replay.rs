@@ -4,10 +4,10 @@ use crate::real;
 use crate::socket::Socket;
 use ix_abi::Congestion;
 use libc::{
-    IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_KEEPALIVE, SO_LINGER,
-    SO_RCVBUF, SO_RCVLOWAT, SO_RCVTIMEO, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF, SO_SNDTIMEO,
-    SOL_SOCKET, TCP_CONGESTION, TCP_CORK, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_NODELAY,
-    TCP_USER_TIMEOUT, c_void, socklen_t,
+    IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_TCLASS, IPV6_UNICAST_HOPS,
+    IPV6_V6ONLY, SO_KEEPALIVE, SO_LINGER, SO_RCVBUF, SO_RCVLOWAT, SO_RCVTIMEO, SO_REUSEADDR,
+    SO_REUSEPORT, SO_SNDBUF, SO_SNDTIMEO, SOL_SOCKET, TCP_CONGESTION, TCP_CORK, TCP_KEEPCNT,
+    TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_NODELAY, TCP_USER_TIMEOUT, c_void, socklen_t,
 };
 use std::os::fd::RawFd;
 
@@ -77,9 +77,13 @@ pub fn replay(socket: &Socket) {
         }
     }
     flag(IPPROTO_IPV6, IPV6_V6ONLY, socket.ipv6 && options.v6_only);
-    if options.ip_fields != default.ip_fields {
-        put(IPPROTO_IP, IP_TTL, &[options.ip_fields.ttl.into()]);
-        put(IPPROTO_IP, IP_TOS, &[options.ip_fields.tos.into()]);
+    if options.v4.fields != default.v4.fields {
+        put(IPPROTO_IP, IP_TTL, &[options.v4.fields.ttl.into()]);
+        put(IPPROTO_IP, IP_TOS, &[options.v4.fields.tos.into()]);
+    }
+    if socket.ipv6 && options.v6.fields != default.v6.fields {
+        put(IPPROTO_IPV6, IPV6_UNICAST_HOPS, &[options.v6.fields.ttl.into()]);
+        put(IPPROTO_IPV6, IPV6_TCLASS, &[options.v6.fields.tos.into()]);
     }
     // SAFETY: no pointers.
     unsafe {

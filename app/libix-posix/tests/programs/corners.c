@@ -1,6 +1,7 @@
 /* Corner cases of the socket API. `corners peer PORT` is the other end, always on Linux;
  * `corners run OWN-IP PEER-IP PORT` runs the cases and prints the result of every call. The output
- * must be the same on Linux and on IX. */
+ * must be the same on Linux and on IX. Sockets are of AF_INET6 with `corners peer PORT OWN-IPV4` and
+ * `corners run OWN-IPV6,OWN-IPV4 PEER-IPV6,PEER-IPV4 PORT`. */
 #include "peer.h"
 
 static const char *own_ip, *peer_ip;
@@ -60,7 +61,7 @@ static long tell(const char *format, ...)
 
 static int tcp(void)
 {
-    return socket(AF_INET, SOCK_STREAM, 0);
+    return socket(family, SOCK_STREAM, 0);
 }
 
 static void nonblocking(int fd)
@@ -72,7 +73,7 @@ static void nonblocking(int fd)
 static int listener(const char *ip, int backlog)
 {
     int fd = tcp(), one = 1;
-    struct sockaddr_in at = address(ip, 0);
+    struct inet at = address(ip, 0);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(fd, (struct sockaddr *)&at, sizeof at) < 0 || listen(fd, backlog) < 0) {
         perror("listener");
@@ -98,7 +99,7 @@ static int accepted(void)
 static int dialled(void)
 {
     int port = tell("listen 8"), fd = tcp();
-    struct sockaddr_in at = address(peer_ip, port);
+    struct inet at = address(peer_ip, port);
     if (connect(fd, (struct sockaddr *)&at, sizeof at) < 0) {
         printf("cannot dial: %s\n", name_of(errno));
         exit(2);
@@ -305,7 +306,7 @@ static void nagle(void)
     SAY(unsent_bytes(fd));
     close(fd);
     tell("rst");
-    int udp = socket(AF_INET, SOCK_DGRAM, 0);
+    int udp = socket(family, SOCK_DGRAM, 0);
     SAY(unsent_bytes(udp));
     close(udp);
 }
@@ -314,7 +315,7 @@ static void nagle(void)
 static void addressed(void)
 {
     int fd = dialled();
-    struct sockaddr_in at = address("192.0.2.1", 9), other = at;
+    struct inet at = address("192.0.2.1", 9), other = at;
     other.sin_family = 77;
     char long_address[200] = {2};
     SAY(sendto(fd, "a", 1, 0, (struct sockaddr *)&at, sizeof at));
@@ -455,7 +456,7 @@ static void connecting(void)
 {
     int fd = tcp(), port = tell("listen 1");
     tell("unlisten");
-    struct sockaddr_in at = address(peer_ip, port), got;
+    struct inet at = address(peer_ip, port), got;
     socklen_t len = sizeof got;
     SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
     SAY(so_error(fd));
@@ -481,7 +482,7 @@ static void connecting(void)
     SAY(getpeername(fd, (struct sockaddr *)&got, &len));
     SAY(ntohs(got.sin_port) == port);
     SAY(getsockname(fd, (struct sockaddr *)&got, &len));
-    SAY(!strcmp(inet_ntoa(got.sin_addr), own_ip));
+    SAY(is_at(&got, own_ip));
     SAY(ntohs(got.sin_port) > 1024);
     SAY(listen(fd, 1));
     SAY(bind(fd, (struct sockaddr *)&got, sizeof got));
@@ -493,7 +494,7 @@ static void connecting(void)
     port = tell("listen 8");
     at = address(peer_ip, port);
     fd = tcp();
-    struct sockaddr_in own = address(own_ip, 0);
+    struct inet own = address(own_ip, 0);
     SAY(bind(fd, (struct sockaddr *)&own, sizeof own));
     int bound = port_of(fd);
     SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
@@ -503,7 +504,7 @@ static void connecting(void)
     fd = tcp();
     at.sin_family = AF_UNIX;
     SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
-    at.sin_family = AF_INET;
+    at.sin_family = family;
     SAY(connect(fd, (struct sockaddr *)&at, 3));
     at.sin_port = htons(tell("listen 8"));
     SAY(getpeername(fd, (struct sockaddr *)&got, &len));
@@ -518,7 +519,7 @@ static void connecting(void)
 static void accepting(void)
 {
     int l = listener(own_ip, 8);
-    struct sockaddr_in got;
+    struct inet got;
     socklen_t len = sizeof got;
     nonblocking(l);
     SAY(accept(l, NULL, NULL));
@@ -536,7 +537,7 @@ static void accepting(void)
     int fd = accept4(l, (struct sockaddr *)&got, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
     SAY(fd >= 0);
     SAY(len);
-    SAY(!strcmp(inet_ntoa(got.sin_addr), peer_ip));
+    SAY(is_at(&got, peer_ip));
     SAY((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
     SAY(fcntl(fd, F_GETFD));
     SAY(port_of(fd) == port_of(l));
@@ -557,7 +558,7 @@ static void accepting(void)
     SAY(recv(fd, buffer, 10, 0));
     close(fd);
     SAY(listen(l, 4));
-    struct sockaddr_in at = address(own_ip, port_of(l));
+    struct inet at = address(own_ip, port_of(l));
     int other = tcp();
     SAY(bind(other, (struct sockaddr *)&at, sizeof at));
     int one = 1;
@@ -584,7 +585,7 @@ static void accepting(void)
     fd = accept(l, NULL, NULL);
     SAY(fd >= 0);
     SAY(getsockname(fd, (struct sockaddr *)&got, &len));
-    SAY(!strcmp(inet_ntoa(got.sin_addr), own_ip));
+    SAY(is_at(&got, own_ip));
     close(fd);
     SAY(shutdown(l, SHUT_RD));
     SAY(accept(l, NULL, NULL));
@@ -745,7 +746,7 @@ static void epolls(void)
     in.data.u32 = 4;
     SAY(epoll_ctl(set, EPOLL_CTL_ADD, fd, &in));
     EVENTS(0);
-    struct sockaddr_in at = address(peer_ip, tell("listen 8"));
+    struct inet at = address(peer_ip, tell("listen 8"));
     connect(fd, (struct sockaddr *)&at, sizeof at);
     sleep_ms(50);
     EVENTS(3000);
@@ -921,11 +922,11 @@ static void numbers(void)
     close(n);
     a = accepted();
     close(a);
-    n = socket(AF_INET, SOCK_DGRAM, 0);
+    n = socket(family, SOCK_DGRAM, 0);
     SAY(n == a);
     SAY(getsockopt(n, SOL_SOCKET, SO_TYPE, &value, &len));
     SAY(value);
-    struct sockaddr_in loopback = address("127.0.0.1", 0);
+    struct inet loopback = address("127.0.0.1", 0);
     SAY(bind(n, (struct sockaddr *)&loopback, sizeof loopback));
     loopback.sin_port = htons(port_of(n));
     SAY(sendto(n, "self", 4, 0, (struct sockaddr *)&loopback, sizeof loopback));
@@ -1007,7 +1008,7 @@ static void taken_unread(int bytes)
 {
     int l = tcp(), value;
     socklen_t len = sizeof value;
-    struct sockaddr_in at = address(own_ip, 0);
+    struct inet at = address(own_ip, 0);
     setsockopt(l, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
     setsockopt(l, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     bind(l, (struct sockaddr *)&at, sizeof at);
@@ -1061,15 +1062,15 @@ static void itself(void)
 {
     int fd = tcp(), one = 1, value;
     socklen_t len = sizeof value;
-    struct sockaddr_in at = address(own_ip, 0), got;
+    struct inet at = address(own_ip, 0), got;
     SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
     at.sin_port = htons(port_of(fd));
     SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
     len = sizeof got;
     SAY(getpeername(fd, (struct sockaddr *)&got, &len));
-    SAY(got.sin_port == at.sin_port && got.sin_addr.s_addr == at.sin_addr.s_addr);
+    SAY(got.sin_port == at.sin_port && is_same(&got, &at));
     SAY(getsockname(fd, (struct sockaddr *)&got, &len));
-    SAY(got.sin_port == at.sin_port && got.sin_addr.s_addr == at.sin_addr.s_addr);
+    SAY(got.sin_port == at.sin_port && is_same(&got, &at));
     SAY(ready(fd, POLLIN | POLLOUT, 0));
     SAY(write(fd, "myself", 6));
     SAY(soon(fd, POLLIN));
@@ -1173,8 +1174,8 @@ static void urgent(void)
 
 static void datagrams(void)
 {
-    int fd = socket(AF_INET, SOCK_DGRAM, 0);
-    struct sockaddr_in at = address(own_ip, 0), got;
+    int fd = socket(family, SOCK_DGRAM, 0);
+    struct inet at = address(own_ip, 0), got;
     socklen_t len = sizeof got;
     SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
     int port = tell("udp %d", port_of(fd));
@@ -1238,14 +1239,14 @@ static void datagrams(void)
     SAY(recv(fd, buffer, 10, 0));
     SAY(listen(fd, 1));
     SAY(accept(fd, NULL, NULL));
-    int other = socket(AF_INET, SOCK_DGRAM, 0);
+    int other = socket(family, SOCK_DGRAM, 0);
     at = address(own_ip, port_of(fd));
     SAY(bind(other, (struct sockaddr *)&at, sizeof at));
     close(fd);
     SAY(bind(other, (struct sockaddr *)&at, sizeof at));
     close(other);
     /* Not bound: the first datagram binds it. */
-    fd = socket(AF_INET, SOCK_DGRAM, 0);
+    fd = socket(family, SOCK_DGRAM, 0);
     at = address(peer_ip, port);
     SAY(sendto(fd, "first", 5, 0, (struct sockaddr *)&at, sizeof at));
     SAY(tell("urecv"));
@@ -1257,9 +1258,9 @@ static void datagrams(void)
 static void shared_datagrams(void)
 {
     int pair[2], one = 1, port = 0;
-    struct sockaddr_in at = address(own_ip, 0);
+    struct inet at = address(own_ip, 0);
     for (int i = 0; i < 2; i++) {
-        pair[i] = socket(AF_INET, SOCK_DGRAM, 0);
+        pair[i] = socket(family, SOCK_DGRAM, 0);
         SAY(setsockopt(pair[i], SOL_SOCKET, SO_REUSEADDR, &one, sizeof one));
         SAY(bind(pair[i], (struct sockaddr *)&at, sizeof at));
         if (!i) {
@@ -1268,7 +1269,7 @@ static void shared_datagrams(void)
             tell("usend 3");
             SAY(soon(pair[0], POLLIN));
             SAY(recv(pair[0], buffer, 10, 0));
-            struct sockaddr_in peer = address(peer_ip, port);
+            struct inet peer = address(peer_ip, port);
             SAY(connect(pair[0], (struct sockaddr *)&peer, sizeof peer));
         }
     }
@@ -1282,8 +1283,7 @@ static void shared_datagrams(void)
     tell("usend 6");
     SAY(soon(pair[1], POLLIN));
     SAY(recv(pair[1], buffer, 10, 0));
-    at.sin_port = htons(port);
-    at.sin_addr.s_addr = inet_addr(peer_ip);
+    at = address(peer_ip, port);
     SAY(sendto(pair[1], "hello", 2, 0, (struct sockaddr *)&at, sizeof at));
     SAY(tell("urecv"));
     close(pair[1]);
@@ -1329,7 +1329,7 @@ static void faults(void)
 {
     int fd = accepted();
     void *wrong = (void *)16;
-    struct sockaddr_in got;
+    struct inet got;
     socklen_t len = sizeof got;
     struct iovec pieces[2] = {{buffer, 4}, {wrong, 4}};
     nonblocking(fd);
@@ -1390,7 +1390,7 @@ static void faults(void)
     SAY(soon(l, POLLIN));
     SAY(accept(l, wrong, &len));
     close(l);
-    fd = socket(AF_INET, SOCK_DGRAM, 0);
+    fd = socket(family, SOCK_DGRAM, 0);
     got = address(own_ip, 0);
     bind(fd, (struct sockaddr *)&got, sizeof got);
     SAY(sendto(fd, "x", 1, 0, wrong, 16));
@@ -1417,8 +1417,8 @@ static void ports(void)
     for (int kind = SOCK_STREAM; kind <= SOCK_DGRAM; kind++) {
         int count = 0, result = 0;
         while (count < 1200) {
-            struct sockaddr_in at = address(own_ip, 0);
-            fds[count] = socket(AF_INET, kind, 0);
+            struct inet at = address(own_ip, 0);
+            fds[count] = socket(family, kind, 0);
             result = bind(fds[count], (struct sockaddr *)&at, sizeof at);
             if (result < 0)
                 break;
@@ -1437,7 +1437,7 @@ static void no_ports(void)
 {
     static int fds[600];
     int count = 0, result = 0, error = 0, listening = tell("listen 1000");
-    struct sockaddr_in at = address(peer_ip, listening);
+    struct inet at = address(peer_ip, listening);
     while (count < 600) {
         fds[count] = tcp();
         result = connect(fds[count], (struct sockaddr *)&at, sizeof at);
@@ -1572,16 +1572,23 @@ static void exhaustion(void)
 
 #include "queue_cases.h"
 #include "wait_cases.h"
+#include "family_cases.h"
 
 int main(int argc, char **argv)
 {
-    if (argc == 3 && !strcmp(argv[1], "peer"))
+    if (argc > 2 && !strcmp(argv[1], "peer")) {
+        if (argc > 3 && (own_v4 = argv[3]))
+            family = AF_INET6;
         return serve(atoi(argv[2]));
+    }
     if (argc < 5)
         return 2;
-    own_ip = argv[2];
-    peer_ip = argv[3];
-    struct sockaddr_in at = address(peer_ip, atoi(argv[4]));
+    own_ip = strtok(argv[2], ",");
+    own_v4 = strtok(NULL, ",");
+    peer_ip = strtok(argv[3], ",");
+    peer_v4 = strtok(NULL, ",");
+    family = own_v4 && peer_v4 ? AF_INET6 : AF_INET;
+    struct inet at = address(peer_ip, atoi(argv[4]));
     control = tcp();
     for (int tries = 0; connect(control, (struct sockaddr *)&at, sizeof at) < 0; tries++) {
         if (tries == 50) {
@@ -1595,6 +1602,8 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
+        /* The only family that it is about. */
+        int only;
     } cases[] = {
         {"reading", reading},         {"writing", writing},       {"broken_pipe", broken_pipe},
         {"half_close", half_close},   {"connecting", connecting}, {"accepting", accepting},
@@ -1604,19 +1613,22 @@ int main(int argc, char **argv)
         {"nested", nested},           {"faults", faults},       {"shared_datagrams", shared_datagrams},
         {"ports", ports},             {"buffers", buffers},       {"itself", itself},
         {"urgent", urgent},           {"no_ports", no_ports},
-        {"marks", marks},             {"packet_info", packet_info},
+        {"marks", marks},             {"packet_info", packet_info, AF_INET},
         {"refused", refused},         {"congestion", congestion},
         {"user_timeout", user_timeout}, {"keepalive", keepalive},
         {"defers", defers},           {"attempts", attempts},   {"unsent", unsent},
-        {"again", again},             {"direct", direct},       {"addresses", addresses},             {"devices", devices},     {"complaints", complaints},
-        {"complaints_of_connections", complaints_of_connections},
-        {"long_datagrams", long_datagrams}, {"backlogs", backlogs},
+        {"again", again},             {"direct", direct},       {"addresses", addresses},             {"devices", devices},     {"complaints", complaints, AF_INET},
+        {"complaints_of_connections", complaints_of_connections, AF_INET},
+        {"long_datagrams", long_datagrams, AF_INET}, {"backlogs", backlogs},
         {"drips", drips},             {"files", files},           {"cancels", cancels},
         {"many", many},               {"negotiated", negotiated},
         {"nagle", nagle},             {"addressed", addressed},
         {"stamps", stamps},           {"left", left},
         {"handlers", handlers},
         {"outlived", outlived},       {"partly", partly},
+        {"families", families, AF_INET6}, {"dual", dual, AF_INET6},
+        {"one_family", one_family, AF_INET6}, {"dual_datagrams", dual_datagrams, AF_INET6},
+        {"packet_info_v6", packet_info_v6, AF_INET6}, {"fields_v6", fields_v6, AF_INET6},
     };
     /* Cases that only some Linux kernels can run are named on the command line. */
     if (argc > 5 && !strcmp(argv[5], "dctcp"))
@@ -1625,6 +1637,8 @@ int main(int argc, char **argv)
         lacks();
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (argc > 5 && strcmp(argv[5], cases[i].name))
+            continue;
+        if (cases[i].only && cases[i].only != family)
             continue;
         printf("== %s\n", cases[i].name);
         cases[i].run();

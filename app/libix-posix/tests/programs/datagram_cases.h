@@ -39,9 +39,9 @@ static void say_stamps(int fd, long not_before)
 /* When datagrams came. */
 static void stamps(void)
 {
-    int fd = socket(AF_INET, SOCK_DGRAM, 0), none = 0, one = 1, value;
+    int fd = socket(family, SOCK_DGRAM, 0), none = 0, one = 1, value;
     socklen_t len = sizeof value;
-    struct sockaddr_in at = address("0.0.0.0", 7779);
+    struct inet at = address("0.0.0.0", 7779);
     SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
     tell("udp 7779");
     static const int steps[][2] = {
@@ -94,28 +94,31 @@ static void left(void)
     tell("close");
 }
 
-/* IP_TTL and IP_TOS of both kinds of sockets. */
+/* Time to live and type of service of both kinds of sockets. */
 static void marks(void)
 {
-    static const int names[] = {IP_TTL, IP_TOS}, values[] = {0, 1, 37, 64, 255, 256, -1, 0x48};
-    int l = listener(own_ip, 8), udp = socket(AF_INET, SOCK_DGRAM, 0), value = 9;
+    static const int values[] = {0, 1, 37, 64, 255, 256, -1, 0x48};
+    int names[] = {TTL_OPTION, TOS_OPTION};
+    int l = listener(own_ip, 8), udp = socket(family, SOCK_DGRAM, 0), value = 9;
     socklen_t len = sizeof value;
-    SAY(setsockopt(l, IPPROTO_IP, IP_TTL, &value, sizeof value));
+    SAY(setsockopt(l, IP_LEVEL, TTL_OPTION, &value, sizeof value));
     value = 0x20;
-    SAY(setsockopt(l, IPPROTO_IP, IP_TOS, &value, sizeof value));
+    SAY(setsockopt(l, IP_LEVEL, TOS_OPTION, &value, sizeof value));
     tell("dial %d", port_of(l));
     /* Inherited from the listener. */
     int fd = accept(l, NULL, NULL), fds[] = {fd, udp};
     close(l);
-    struct sockaddr_in at = address(own_ip, 0);
+    struct inet at = address(own_ip, 0);
     bind(udp, (struct sockaddr *)&at, sizeof at);
     for (int f = 0; f < 2; f++)
         for (int n = 0; n < 2; n++) {
-            SAY(getsockopt(fds[f], IPPROTO_IP, names[n], &value, &len));
+            SAY(getsockopt(fds[f], IP_LEVEL, names[n], &value, &len));
             SAY(value);
             for (unsigned v = 0; v < sizeof values / sizeof values[0]; v++) {
-                SAY(setsockopt(fds[f], IPPROTO_IP, names[n], &values[v], sizeof value));
-                SAY(getsockopt(fds[f], IPPROTO_IP, names[n], &value, &len));
+                if (IS_V6 && !n && !values[v])
+                    continue;
+                SAY(setsockopt(fds[f], IP_LEVEL, names[n], &values[v], sizeof value));
+                SAY(getsockopt(fds[f], IP_LEVEL, names[n], &value, &len));
                 SAY(value);
             }
         }
@@ -123,13 +126,13 @@ static void marks(void)
     SAY(tell("recv 6"));
     close(fd);
     /* As the peer sees them. */
-    struct sockaddr_in to = address(peer_ip, tell("udp %d", port_of(udp)));
+    struct inet to = address(peer_ip, tell("udp %d", port_of(udp)));
     SAY(sendto(udp, "x", 1, 0, (struct sockaddr *)&to, sizeof to));
     SAY(tell("umarks"));
     value = 77;
-    SAY(setsockopt(udp, IPPROTO_IP, IP_TTL, &value, sizeof value));
+    SAY(setsockopt(udp, IP_LEVEL, TTL_OPTION, &value, sizeof value));
     value = 0x10;
-    SAY(setsockopt(udp, IPPROTO_IP, IP_TOS, &value, sizeof value));
+    SAY(setsockopt(udp, IP_LEVEL, TOS_OPTION, &value, sizeof value));
     SAY(sendto(udp, "x", 1, 0, (struct sockaddr *)&to, sizeof to));
     SAY(tell("umarks"));
     /* Two sockets of one port may differ. */
@@ -138,20 +141,21 @@ static void marks(void)
     struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = &to,
                              .msg_namelen = sizeof to, .msg_control = room};
     struct cmsghdr *head = (struct cmsghdr *)room;
-    static const int wishes[] = {4, 8, 252, 256, 0, -1};
+    /* Packets of IPv6 with a hop limit of 0, or with a traffic class of -1, are Linux's alone. */
+    int wishes[] = {4, 8, 252, 256, IS_V6 ? 4 : 0, IS_V6 ? -2 : -1};
     for (unsigned w = 0; w < sizeof wishes / sizeof wishes[0]; w++) {
-        *head = (struct cmsghdr){CMSG_LEN(sizeof(int)), IPPROTO_IP, IP_TTL};
+        *head = (struct cmsghdr){CMSG_LEN(sizeof(int)), IP_LEVEL, TTL_MESSAGE};
         memcpy(CMSG_DATA(head), &wishes[w], sizeof(int));
         message.msg_controllen = CMSG_SPACE(sizeof(int));
         if (SAY(sendmsg(udp, &message, 0)) > 0)
             SAY(tell("umarks"));
-        head->cmsg_type = IP_TOS;
+        head->cmsg_type = TOS_MESSAGE;
         if (SAY(sendmsg(udp, &message, 0)) > 0)
             SAY(tell("umarks"));
     }
     head->cmsg_type = 12345;
     SAY(sendmsg(udp, &message, 0));
-    *head = (struct cmsghdr){8, IPPROTO_IP, IP_TTL};
+    *head = (struct cmsghdr){8, IP_LEVEL, TTL_MESSAGE};
     SAY(sendmsg(udp, &message, 0));
     message.msg_control = (void *)16;
     SAY(sendmsg(udp, &message, 0));
@@ -162,7 +166,7 @@ static void marks(void)
 
 static void say_control(struct msghdr *message)
 {
-    struct sockaddr_in own = address(own_ip, 0), peer = address(peer_ip, 0);
+    struct inet own = address(own_ip, 0), peer = address(peer_ip, 0);
     struct cmsghdr *head = CMSG_FIRSTHDR(message);
     for (; head; head = CMSG_NXTHDR(message, head)) {
         printf("  level %d type %d len %d", head->cmsg_level, head->cmsg_type, (int)head->cmsg_len);
@@ -173,13 +177,19 @@ static void say_control(struct msghdr *message)
             printf(" info %d %d %d", info->ipi_addr.s_addr == own.sin_addr.s_addr,
                    info->ipi_spec_dst.s_addr == own.sin_addr.s_addr, !strcmp(name, "lo"));
         }
-        if (head->cmsg_level == IPPROTO_IP && head->cmsg_type == IP_RECVERR) {
+        if (head->cmsg_level == IPPROTO_IPV6 && head->cmsg_type == IPV6_PKTINFO) {
+            struct in6_pktinfo *info = (void *)CMSG_DATA(head);
+            char name[IF_NAMESIZE] = "lo", to[50];
+            if_indextoname(info->ipi6_ifindex, name);
+            printf(" info %s %d", inet_ntop(AF_INET6, &info->ipi6_addr, to, sizeof to),
+                   !strcmp(name, "lo"));
+        }
+        if (head->cmsg_level == IP_LEVEL && head->cmsg_type == ERRORS_OPTION) {
             struct sock_extended_err *e = (void *)CMSG_DATA(head);
-            struct sockaddr_in *from = (struct sockaddr_in *)SO_EE_OFFENDER(e);
+            struct inet *from = (struct inet *)SO_EE_OFFENDER(e);
             printf(" error %s origin %d type %d code %d info %d by %d %d %d", name_of(e->ee_errno),
                    e->ee_origin, e->ee_type, e->ee_code, (int)e->ee_info, from->sin_family,
-                   from->sin_addr.s_addr == peer.sin_addr.s_addr,
-                   from->sin_addr.s_addr == inet_addr(router_ip));
+                   is_same(from, &peer), from->sin_addr.s_addr == inet_addr(router_ip));
         }
         puts("");
     }
@@ -189,9 +199,9 @@ static void say_control(struct msghdr *message)
 /* IP_PKTINFO: the address that a datagram was sent to, and the one that the reply comes from. */
 static void packet_info(void)
 {
-    int fd = socket(AF_INET, SOCK_DGRAM, 0), one = 1, value = 0;
+    int fd = socket(family, SOCK_DGRAM, 0), one = 1, value = 0;
     socklen_t len = sizeof value;
-    struct sockaddr_in at = address("0.0.0.0", 7777), from;
+    struct inet at = address("0.0.0.0", 7777), from;
     SAY(setsockopt(fd, IPPROTO_IP, IP_PKTINFO, &one, sizeof one));
     SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
     SAY(getsockopt(fd, IPPROTO_IP, IP_PKTINFO, &value, &len));
@@ -246,8 +256,8 @@ static void packet_info(void)
 /* Several datagrams at once, by syscall(2). */
 static void direct(void)
 {
-    int fd = socket(AF_INET, SOCK_DGRAM, 0);
-    struct sockaddr_in at = address("0.0.0.0", 0);
+    int fd = socket(family, SOCK_DGRAM, 0);
+    struct inet at = address("0.0.0.0", 0);
     SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
     at = address(peer_ip, tell("udp %d", port_of(fd)));
     SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
@@ -276,7 +286,7 @@ static void direct(void)
 static void say_error(int fd)
 {
     char room[200];
-    struct sockaddr_in to = {0};
+    struct inet to = {0};
     struct iovec piece = {buffer, 10};
     struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = &to,
                              .msg_namelen = sizeof to, .msg_control = room,
@@ -285,7 +295,7 @@ static void say_error(int fd)
     if (SAY(recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT)) < 0)
         return;
     printf("  %.10s\n", buffer);
-    SAY(to.sin_addr.s_addr == inet_addr(peer_ip));
+    SAY(is_at(&to, peer_ip));
     SAY(to.sin_port == 0);
     SAY(message.msg_namelen);
     say_control(&message);
@@ -295,8 +305,8 @@ static void say_error(int fd)
 static void refused(void)
 {
     for (int connected = 1; connected >= 0; connected--) {
-        int fd = socket(AF_INET, SOCK_DGRAM, 0), on = 1;
-        struct sockaddr_in at = address(own_ip, 0), to;
+        int fd = socket(family, SOCK_DGRAM, 0), on = 1;
+        struct inet at = address(own_ip, 0), to;
         SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
         to = address(peer_ip, tell("udp %d", port_of(fd)));
         tell("uclose");
@@ -309,7 +319,7 @@ static void refused(void)
         say_error(fd);
         SAY(recv(fd, buffer, 10, MSG_DONTWAIT));
         SAY(recv(fd, buffer, 10, MSG_DONTWAIT));
-        SAY(setsockopt(fd, IPPROTO_IP, IP_RECVERR, &on, sizeof on));
+        SAY(setsockopt(fd, IP_LEVEL, ERRORS_OPTION, &on, sizeof on));
         SAY(sendto(fd, "two", 3, 0, name, len));
         SAY(soon(fd, POLLIN));
         SAY(recv(fd, buffer, 10, MSG_DONTWAIT));
@@ -322,7 +332,7 @@ static void refused(void)
         SAY(soon(fd, POLLIN));
         SAY(so_error(fd));
         on = 0;
-        SAY(setsockopt(fd, IPPROTO_IP, IP_RECVERR, &on, sizeof on));
+        SAY(setsockopt(fd, IP_LEVEL, ERRORS_OPTION, &on, sizeof on));
         say_error(fd);
         SAY(ready(fd, POLLIN | POLLOUT, 0));
         close(fd);

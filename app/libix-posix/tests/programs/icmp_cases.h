@@ -28,15 +28,15 @@ static void until_it_came(int fd)
 static void complaints(void)
 {
     for (int how = 0; how < 4; how++) {
-        int fd = socket(AF_INET, SOCK_DGRAM, 0), connected = how & 1, all = how >> 1;
-        struct sockaddr_in at = address(own_ip, 0), to;
+        int fd = socket(family, SOCK_DGRAM, 0), connected = how & 1, all = how >> 1;
+        struct inet at = address(own_ip, 0), to;
         bind(fd, (struct sockaddr *)&at, sizeof at);
         int port = tell("udp %d", port_of(fd));
         to = address(peer_ip, port);
         SAY(tell("uwatch %d", port));
         if (connected)
             connect(fd, (struct sockaddr *)&to, sizeof to);
-        SAY(setsockopt(fd, IPPROTO_IP, IP_RECVERR, &all, sizeof all));
+        SAY(setsockopt(fd, IP_LEVEL, ERRORS_OPTION, &all, sizeof all));
         socklen_t len = connected ? 0 : sizeof to;
         for (int kind = 0; kind < KINDS; kind++) {
             printf("type %d code %d\n", kinds[kind].type, kinds[kind].code);
@@ -77,7 +77,7 @@ static void complaints_of_connections(void)
     for (int kind = 0; kind < KINDS; kind++) {
         printf("type %d code %d\n", kinds[kind].type, kinds[kind].code);
         int port = tell("listen 8"), fd = tcp();
-        struct sockaddr_in at = address(peer_ip, port);
+        struct inet at = address(peer_ip, port);
         SAY(tell("ldeaf"));
         SAY(tell("watch %d", port));
         nonblocking(fd);
@@ -92,7 +92,7 @@ static void complaints_of_connections(void)
     for (int all = 0; all < 2; all++) {
         int fd = dialled(), ms = 900;
         SAY(setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms));
-        SAY(setsockopt(fd, IPPROTO_IP, IP_RECVERR, &all, sizeof all));
+        SAY(setsockopt(fd, IP_LEVEL, ERRORS_OPTION, &all, sizeof all));
         SAY(tell("watch %d", (int)tell("dport")));
         SAY(tell("deaf"));
         long since = now_ms();
@@ -116,14 +116,14 @@ static void complaints_of_connections(void)
 static void long_datagrams(void)
 {
     static const int sizes[] = {100, 950, 973, 1200, 1472, 1473, 4000, 65507, 65508};
-    int fd = socket(AF_INET, SOCK_DGRAM, 0), on = 1;
-    struct sockaddr_in at = address(own_ip, 0), to;
+    int fd = socket(family, SOCK_DGRAM, 0), on = 1;
+    struct inet at = address(own_ip, 0), to;
     bind(fd, (struct sockaddr *)&at, sizeof at);
     int port = tell("udp %d", port_of(fd));
     to = address(peer_ip, port);
     SAY(tell("uwatch %d", port));
     SAY(connect(fd, (struct sockaddr *)&to, sizeof to));
-    SAY(setsockopt(fd, IPPROTO_IP, IP_RECVERR, &on, sizeof on));
+    SAY(setsockopt(fd, IP_LEVEL, ERRORS_OPTION, &on, sizeof on));
     say_option(fd, IPPROTO_IP, IP_MTU_DISCOVER);
     for (int known = 0; known < 2; known++) {
         for (int discover = -1; discover < 7; discover++) {

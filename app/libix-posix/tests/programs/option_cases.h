@@ -66,7 +66,7 @@ static void user_timeout(void)
     say_end(fd, since, ms, ms + 900);
     tell("close");
     /* Before connecting to a peer that does not reply. */
-    struct sockaddr_in at = address(peer_ip, tell("listen 8"));
+    struct inet at = address(peer_ip, tell("listen 8"));
     SAY(tell("ldeaf"));
     ms = 1500;
     other = tcp();
@@ -117,7 +117,7 @@ static void congestion(void)
     for (unsigned i = 0; i < sizeof rooms / sizeof rooms[0]; i++)
         say_congestion(other, rooms[i]);
     /* A connection takes it over and keeps it. */
-    struct sockaddr_in at = address(peer_ip, tell("listen 8"));
+    struct inet at = address(peer_ip, tell("listen 8"));
     SAY(connect(other, (struct sockaddr *)&at, sizeof at));
     tell("accept");
     tell("unlisten");
@@ -138,7 +138,7 @@ static void congestion(void)
     say_congestion(l, 20);
     close(fd);
     close(l);
-    int udp = socket(AF_INET, SOCK_DGRAM, 0);
+    int udp = socket(family, SOCK_DGRAM, 0);
     say_congestion(udp, 20);
     SAY(setsockopt(udp, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
     close(udp);
@@ -148,7 +148,7 @@ static void congestion(void)
 static void dctcp(void)
 {
     for (int before = 1; before >= 0; before--) {
-        struct sockaddr_in at = address(peer_ip, tell("listen 8"));
+        struct inet at = address(peer_ip, tell("listen 8"));
         int fd = tcp();
         if (before)
             SAY(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "dctcp", 5));
@@ -245,7 +245,7 @@ static void attempts(void)
         say_option(fd, IPPROTO_TCP, TCP_MAXSEG);
     }
     /* Without a reply there is one more SYN, then none. */
-    struct sockaddr_in at = address(peer_ip, tell("listen 8"));
+    struct inet at = address(peer_ip, tell("listen 8"));
     SAY(tell("ldeaf"));
     long since = now_ms();
     SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
@@ -300,7 +300,7 @@ static void again(void)
 {
     int port = 0, one = 1;
     for (int n = 0; n < 4; n++) {
-        struct sockaddr_in at = address(own_ip, port);
+        struct inet at = address(own_ip, port);
         int l = tcp();
         setsockopt(l, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
         SAY(bind(l, (struct sockaddr *)&at, sizeof at));
@@ -322,15 +322,16 @@ static void devices(void)
     struct iovec piece = {buffer, 10};
     struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room,
                              .msg_controllen = sizeof room};
-    int udp = socket(AF_INET, SOCK_DGRAM, 0), one = 1, fd, l;
-    struct sockaddr_in at = address(own_ip, 0);
-    setsockopt(udp, IPPROTO_IP, IP_PKTINFO, &one, sizeof one);
+    int udp = socket(family, SOCK_DGRAM, 0), one = 1, fd, l;
+    struct inet at = address(own_ip, 0);
+    setsockopt(udp, IP_LEVEL, IS_V6 ? IPV6_RECVPKTINFO : IP_PKTINFO, &one, sizeof one);
     bind(udp, (struct sockaddr *)&at, sizeof at);
     tell("udp %d", port_of(udp));
     tell("usend 5");
     SAY(recvmsg(udp, &message, 0));
     struct in_pktinfo *info = (void *)CMSG_DATA(CMSG_FIRSTHDR(&message));
-    SAY(if_indextoname(info->ipi_ifindex, name) != NULL);
+    struct in6_pktinfo *info6 = (void *)info;
+    SAY(if_indextoname(IS_V6 ? info6->ipi6_ifindex : info->ipi_ifindex, name) != NULL);
     close(udp);
     fd = tcp();
     for (unsigned i = 0; i < 3; i++)
@@ -381,12 +382,15 @@ static void addresses(void)
         int found = 0;
         SAY(getifaddrs(&list));
         for (one = list; one; one = one->ifa_next) {
-            struct sockaddr_in *at = (void *)one->ifa_addr, *mask = (void *)one->ifa_netmask;
-            if (!at || at->sin_family != AF_INET || at->sin_addr.s_addr != inet_addr(own_ip))
+            struct inet *at = (void *)one->ifa_addr, *mask = (void *)one->ifa_netmask;
+            if (!at || at->sin_family != family || !is_at(at, own_ip))
                 continue;
             found++;
-            SAY(ntohl(mask->sin_addr.s_addr) == 0xffff0000);
+            SAY(IS_V6 ? is_at(mask, "ffff:ffff:ffff:ffff::")
+                      : ntohl(mask->sin_addr.s_addr) == 0xffff0000);
+            SAY(mask->sin_family == family);
             SAY((one->ifa_flags & (IFF_UP | IFF_BROADCAST)) == (IFF_UP | IFF_BROADCAST));
+            SAY(IS_V6 && one->ifa_broadaddr);
             SAY(strlen(one->ifa_name) > 0);
         }
         SAY(found);
@@ -407,8 +411,8 @@ static void lacks(void)
     for (unsigned i = 0; i < sizeof lacking / sizeof lacking[0]; i++)
         SAY(setsockopt(fd, lacking[i].level, lacking[i].name, room, sizeof room));
     close(fd);
-    int udp = socket(AF_INET, SOCK_DGRAM, 0);
-    struct sockaddr_in at = address(own_ip, 0), to = address(peer_ip, 9);
+    int udp = socket(family, SOCK_DGRAM, 0);
+    struct inet at = address(own_ip, 0), to = address(peer_ip, 9);
     bind(udp, (struct sockaddr *)&at, sizeof at);
     SAY(setsockopt(udp, IPPROTO_UDP, 103, room, sizeof(int)));
     SAY(setsockopt(udp, IPPROTO_IP, IP_ADD_MEMBERSHIP, room, sizeof(struct ip_mreq)));

@@ -47,19 +47,73 @@ static inline long now_ms(void)
     return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static inline struct sockaddr_in address(const char *ip, int port)
+/* The family of the sockets. */
+static int family = AF_INET;
+/* Where the family is IPv6: the IPv4 addresses of subject and peer. */
+static const char *own_v4, *peer_v4;
+
+/* sockaddr_in and sockaddr_in6 in one. */
+struct inet {
+    sa_family_t sin_family;
+    in_port_t sin_port;
+    union {
+        struct in_addr sin_addr;
+        struct {
+            unsigned flow;
+            struct in6_addr sin6_addr;
+            unsigned scope;
+        };
+    };
+};
+
+static inline struct inet address_of(int family, const char *ip, int port)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
-    inet_pton(AF_INET, ip, &at.sin_addr);
+    struct inet at = {.sin_family = family, .sin_port = htons(port)};
+    inet_pton(family, ip, family == AF_INET6 ? (void *)&at.sin6_addr : &at.sin_addr);
     return at;
+}
+
+/* An address of the family in use. The wildcard, the loopback and 192.0.2.N, which nobody has, are
+ * named as in IPv4. */
+static inline struct inet address(const char *ip, int port)
+{
+    char text[40];
+    if (family == AF_INET6 && !strchr(ip, ':')) {
+        snprintf(text, sizeof text, "2001:db8:ffff::%s", strrchr(ip, '.') + 1);
+        ip = !strcmp(ip, "0.0.0.0") ? "::" : !strcmp(ip, "127.0.0.1") ? "::1" : text;
+    }
+    return address_of(family, ip, port);
+}
+
+static inline int is_same(const struct inet *a, const struct inet *b)
+{
+    if (a->sin_family != b->sin_family)
+        return 0;
+    return a->sin_family == AF_INET6 ? !memcmp(&a->sin6_addr, &b->sin6_addr, 16)
+                                     : a->sin_addr.s_addr == b->sin_addr.s_addr;
+}
+
+static inline int is_at(const struct inet *at, const char *ip)
+{
+    struct inet other = address(ip, 0);
+    return is_same(at, &other);
 }
 
 static inline int port_of(int fd)
 {
-    struct sockaddr_in at;
+    struct inet at;
     socklen_t len = sizeof at;
     return getsockname(fd, (struct sockaddr *)&at, &len) < 0 ? -1 : ntohs(at.sin_port);
 }
+
+/* Level and names of options, and of control messages, of the family in use. */
+#define IS_V6 (family == AF_INET6)
+#define IP_LEVEL (IS_V6 ? IPPROTO_IPV6 : IPPROTO_IP)
+#define TTL_OPTION (IS_V6 ? IPV6_UNICAST_HOPS : IP_TTL)
+#define TOS_OPTION (IS_V6 ? IPV6_TCLASS : IP_TOS)
+#define TTL_MESSAGE (IS_V6 ? IPV6_HOPLIMIT : IP_TTL)
+#define TOS_MESSAGE (IS_V6 ? IPV6_TCLASS : IP_TOS)
+#define ERRORS_OPTION (IS_V6 ? IPV6_RECVERR : IP_RECVERR)
 
 /* Receives a datagram; its time to live and type of service, as 1000 * TTL + TOS. */
 static long marks_of(int fd)
@@ -72,9 +126,9 @@ static long marks_of(int fd)
         return -errno;
     int ttl = 0, tos = 0;
     for (struct cmsghdr *head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head)) {
-        if (head->cmsg_type == IP_TTL)
+        if (head->cmsg_type == TTL_MESSAGE)
             memcpy(&ttl, CMSG_DATA(head), sizeof ttl);
-        if (head->cmsg_type == IP_TOS)
+        if (head->cmsg_type == TOS_MESSAGE)
             tos = *CMSG_DATA(head);
     }
     return 1000l * ttl + tos;
@@ -117,7 +171,7 @@ static int latest(int raw, int port, unsigned char *packet, int room)
 }
 
 /* Sends an ICMP message about a packet; number has type, code and detail. */
-static int complain(long number, const unsigned char *packet, int len, struct sockaddr_in to)
+static int complain(long number, const unsigned char *packet, int len, struct inet to)
 {
     unsigned char message[28 + 548] = {0}, *icmp = message + 20;
     struct iphdr *ip = (struct iphdr *)message;
@@ -144,10 +198,10 @@ static struct pollfd crowd[64];
 static int crowd_size;
 
 /* Begins so many more, and gives each a moment. */
-static void gather(struct sockaddr_in to, int count)
+static void gather(struct inet to, int count)
 {
     for (int i = 0; i < count && crowd_size < 64; i++) {
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK, 0);
         connect(fd, (struct sockaddr *)&to, sizeof to);
         crowd[crowd_size] = (struct pollfd){fd, POLLOUT, 0};
         poll(&crowd[crowd_size++], 1, 150);
@@ -196,9 +250,9 @@ static int serve(int port)
 {
     int one = 1, d = -1, l = -1, u = -1, raw = -1, watched = 0;
     signal(SIGPIPE, SIG_IGN);
-    int control = socket(AF_INET, SOCK_STREAM, 0);
+    int control = socket(family, SOCK_STREAM, 0);
     setsockopt(control, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    struct sockaddr_in at = address("0.0.0.0", port), subject;
+    struct inet at = address("0.0.0.0", port), subject;
     if (bind(control, (struct sockaddr *)&at, sizeof at) < 0 || listen(control, 1) < 0) {
         perror("peer");
         return 1;
@@ -214,12 +268,26 @@ static int serve(int port)
         long number = 0, answer = 0;
         sscanf(line, "%19s %ld", word, &number);
         if (!strcmp(word, "dial")) {
-            d = socket(AF_INET, SOCK_STREAM, 0);
+            d = socket(family, SOCK_STREAM, 0);
             struct timeval limit = {.tv_sec = 10};
             setsockopt(d, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
             setsockopt(d, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
             subject.sin_port = htons(number);
             answer = connect(d, (struct sockaddr *)&subject, sizeof subject) < 0 ? -errno : 0;
+        } else if (!strcmp(word, "dial4")) {
+            /* The same from IPv4. */
+            struct inet to = address_of(AF_INET, own_v4, number);
+            d = socket(AF_INET, SOCK_STREAM, 0);
+            answer = connect(d, (struct sockaddr *)&to, sizeof to) < 0 ? -errno : 0;
+        } else if (!strcmp(word, "udial4")) {
+            struct inet to = address_of(AF_INET, own_v4, number);
+            close(u);
+            u = socket(AF_INET, SOCK_DGRAM, 0);
+            struct timeval limit = {.tv_sec = 5};
+            setsockopt(u, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+            answer = connect(u, (struct sockaddr *)&to, sizeof to) < 0 ? -errno : port_of(u);
+        } else if (!strcmp(word, "uwrite")) {
+            answer = send(u, bytes, number, 0);
         } else if (!strcmp(word, "crowd")) {
             subject.sin_port = htons(number / 100);
             gather(subject, number % 100);
@@ -298,7 +366,7 @@ static int serve(int port)
             setsockopt(d, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
             answer = close(d);
         } else if (!strcmp(word, "listen")) {
-            l = socket(AF_INET, SOCK_STREAM, 0);
+            l = socket(family, SOCK_STREAM, 0);
             at = address("0.0.0.0", 0);
             bind(l, (struct sockaddr *)&at, sizeof at);
             answer = listen(l, number) < 0 ? -1 : port_of(l);
@@ -308,9 +376,9 @@ static int serve(int port)
         } else if (!strcmp(word, "unlisten")) {
             answer = close(l);
         } else if (!strcmp(word, "udp")) {
-            u = socket(AF_INET, SOCK_DGRAM, 0);
-            setsockopt(u, IPPROTO_IP, IP_RECVTTL, &one, sizeof one);
-            setsockopt(u, IPPROTO_IP, IP_RECVTOS, &one, sizeof one);
+            u = socket(family, SOCK_DGRAM, 0);
+            setsockopt(u, IP_LEVEL, IS_V6 ? IPV6_RECVHOPLIMIT : IP_RECVTTL, &one, sizeof one);
+            setsockopt(u, IP_LEVEL, IS_V6 ? IPV6_RECVTCLASS : IP_RECVTOS, &one, sizeof one);
             at = address("0.0.0.0", 0);
             bind(u, (struct sockaddr *)&at, sizeof at);
             struct timeval limit = {.tv_sec = 5};

@@ -18,12 +18,12 @@ static void files(void)
     SAY(recv(kept, buffer, 10, 0));
     EVENTS(0);
     /* The number names another file. */
-    fd = dup2(socket(AF_INET, SOCK_DGRAM, 0), number);
+    fd = dup2(socket(family, SOCK_DGRAM, 0), number);
     SAY(fd == number);
     in.data.u32 = 2;
     SAY(epoll_ctl(set, EPOLL_CTL_MOD, fd, &in));
     SAY(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
-    struct sockaddr_in at = address(own_ip, 0);
+    struct inet at = address(own_ip, 0);
     SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
     tell("udp %d", port_of(fd));
     SAY(epoll_ctl(set, EPOLL_CTL_ADD, fd, &in));
@@ -72,7 +72,7 @@ static void outlived(void)
     SAY(pipe(ends));
     for (int reused = 0; reused < 2; reused++) {
         int fd = tcp(), kept = dup(fd);
-        struct sockaddr_in at = address(peer_ip, tell("listen 8"));
+        struct inet at = address(peer_ip, tell("listen 8"));
         in.data.u32 = 1;
         SAY(epoll_ctl(set, EPOLL_CTL_ADD, fd, &in));
         close(fd);
@@ -178,7 +178,7 @@ static void wait_so(enum way way)
     struct mmsghdr many[2] = {{.msg_hdr = message}, {.msg_hdr = message}};
     struct pollfd poll_ = {fd, POLLIN, 0};
     struct epoll_event event;
-    struct sockaddr_in at = {0};
+    struct inet at = {0};
     static char bytes[8 << 20];
     fd_set set;
     switch (way) {
@@ -287,8 +287,8 @@ static void cancels(void)
     pthread_t thread, second;
     struct epoll_event in = {EPOLLIN, {.u32 = 1}};
     int fd = accepted(), set = epoll_create1(0), ways[WAYS], l = listener(own_ip, 8);
-    int u = socket(AF_INET, SOCK_DGRAM, 0);
-    struct sockaddr_in at = address(own_ip, 0);
+    int u = socket(family, SOCK_DGRAM, 0);
+    struct inet at = address(own_ip, 0);
     bind(u, (struct sockaddr *)&at, sizeof at);
     epoll_ctl(set, EPOLL_CTL_ADD, fd, &in);
     for (int way = 0; way < WAYS; way++)
@@ -398,8 +398,8 @@ static void many(void)
 {
     struct mmsghdr many[4] = {0};
     struct iovec pieces[4];
-    int fd = socket(AF_INET, SOCK_DGRAM, 0);
-    struct sockaddr_in at = address(own_ip, 0);
+    int fd = socket(family, SOCK_DGRAM, 0);
+    struct inet at = address(own_ip, 0);
     bind(fd, (struct sockaddr *)&at, sizeof at);
     tell("udp %d", port_of(fd));
     for (int i = 0; i < 4; i++) {

@@ -2,6 +2,7 @@
 
 mod endings;
 mod haproxy;
+mod ipv6;
 mod libevent;
 mod libix_c;
 mod libix_c_control;

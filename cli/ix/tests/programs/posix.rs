@@ -3,7 +3,10 @@
 
 use crate::support;
 use crate::support::process::{Process, signal};
-use crate::support::{CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, TestNet, connect_to};
+use crate::support::{
+    CLIENT, CLIENT_V6, Nic, PATIENCE, PREFIX, PREFIX_V6, SERVICE, SERVICE_V6, Service, TestNet,
+    connect_to,
+};
 use ix_skip::{Need, skip, skip_part};
 use ix_testbed::Namespace;
 use std::ffi::OsStr;
@@ -94,15 +97,35 @@ fn an_epoll_server_serves_ix_and_linux() {
 /// IX's, says the same of every call.
 #[test]
 fn corner_cases_are_linuxs() {
-    let test = "corner_cases_are_linuxs";
+    corner_cases("corner_cases_are_linuxs", false);
+}
+
+/// The same with sockets of `AF_INET6`, and cases of both families on one socket.
+#[test]
+fn corner_cases_of_ipv6_are_linuxs() {
+    corner_cases("corner_cases_of_ipv6_are_linuxs", true);
+}
+
+/// `::1`, and what a host sends to its own address of IPv6.
+fn loopback(namespace: &Namespace) {
+    namespace.enable_ipv6("lo").expect("IPv6");
+    namespace.set_up("lo", true).expect("up");
+}
+
+fn corner_cases(test: &str, v6: bool) {
     let Some(program) = compile(test, "corners") else { return };
     let program = program.to_str().expect("text");
     let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
     let port = PEER_PORT.to_string();
-    let run = [program, "run", own.as_str(), peer.as_str(), port.as_str()];
+    let (both_own, both_peer) = (format!("{SERVICE_V6},{own}"), format!("{CLIENT_V6},{peer}"));
+    let (own_name, peer_name) = if v6 { (&both_own, &both_peer) } else { (&own, &peer) };
+    let run = [program, "run", own_name.as_str(), peer_name.as_str(), port.as_str()];
     let start_peer = |net: &TestNet| {
         let mut command = net.client.command(program, None);
         command.args(["peer", &port]);
+        if v6 {
+            command.arg(&own);
+        }
         let process = Process::start(command);
         process.wait_for("peer ready", PATIENCE);
         process
@@ -120,6 +143,12 @@ fn corner_cases_are_linuxs() {
         let net = TestNet::new(test, Nic::Afxdp, 1)?;
         let (server, link) = net.service_link();
         server.add_address(link, *SERVICE.ip(), PREFIX).expect("an address");
+        if v6 {
+            net.enable_v6();
+            loopback(server);
+            server.enable_ipv6(link).expect("IPv6");
+            server.add_address(link, SERVICE_V6, PREFIX_V6).expect("an address");
+        }
         narrow(&net);
         let _peer = start_peer(&net);
         let mut command = server.command(run[0], None);
@@ -130,9 +159,17 @@ fn corner_cases_are_linuxs() {
     };
     let on_ix = |nic| {
         let net = TestNet::new(test, nic, 1)?;
+        if v6 {
+            loopback(net.service_link().0);
+        }
         narrow(&net);
         let _peer = start_peer(&net);
-        let service = net.start_after("local_ports = '40000-40499'", &run);
+        let flags = if v6 { net.flags_v6().to_vec() } else { Vec::new() };
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let service = net.start_after_with("local_ports = '40000-40499'", &flags, &run);
+        if v6 {
+            net.enable_v6();
+        }
         let (status, lines) = service.process.wait(Duration::from_secs(120));
         assert!(status.success(), "on IX: {lines:#?}");
         Some(said(&lines))

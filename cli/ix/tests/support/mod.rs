@@ -202,9 +202,14 @@ impl TestNet {
 
     /// Starts a program with more lines at the head of the configuration.
     pub fn start_after(&self, lines: &str, program: &[&str]) -> Service {
+        self.start_after_with(lines, &[], program)
+    }
+
+    /// The same with flags for `ix run`.
+    pub fn start_after_with(&self, lines: &str, flags: &[&str], program: &[&str]) -> Service {
         let (namespace, link) = self.service_link();
-        let mut service =
-            self.launch(&format!("{lines}\n{}", self.config(link)), &[], &[], program);
+        let config = format!("{lines}\n{}", self.config(link));
+        let mut service = self.launch(&config, &[], flags, program);
         if self.nic == Nic::Tap {
             service.raise_tap(namespace, link, CLIENT, PREFIX);
         }
