@@ -20,14 +20,69 @@ pub struct Place {
     pub home: String,
 }
 
-/// Instructions of one run.
+/// What is counted of executed instructions. All but `instructions` are 0 without simulated caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Instructions.
+    pub instructions: u64,
+    /// Accesses to data: reads, and writes.
+    pub accesses: u64,
+    /// Instructions that were not in the first cache of instructions.
+    pub code_misses: u64,
+    /// Accesses to data that were not in the first cache of data.
+    pub data_misses: u64,
+    /// Instructions and data that were not in the second cache.
+    pub far_misses: u64,
+}
+
+impl Counts {
+    /// Combines each count with the same of another.
+    fn with(self, other: Counts, both: impl Fn(u64, u64) -> u64) -> Counts {
+        Counts {
+            instructions: both(self.instructions, other.instructions),
+            accesses: both(self.accesses, other.accesses),
+            code_misses: both(self.code_misses, other.code_misses),
+            data_misses: both(self.data_misses, other.data_misses),
+            far_misses: both(self.far_misses, other.far_misses),
+        }
+    }
+
+    /// The sum of two.
+    pub fn plus(self, other: Counts) -> Counts {
+        self.with(other, u64::saturating_add)
+    }
+
+    /// A line's numbers, in the order of callgrind's events: with simulated caches
+    /// `Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw`, of which zeroes at the end may be left out.
+    fn read<'a>(words: impl Iterator<Item = &'a str>) -> Result<Counts> {
+        let mut events = [0u64; 9];
+        for (event, word) in events.iter_mut().zip(words) {
+            *event = word.parse()?;
+        }
+        let [ir, dr, dw, i1mr, d1mr, d1mw, ilmr, dlmr, dlmw] = events;
+        Ok(Counts {
+            instructions: ir,
+            accesses: dr + dw,
+            code_misses: i1mr,
+            data_misses: d1mr + d1mw,
+            far_misses: ilmr + dlmr + dlmw,
+        })
+    }
+}
+
+/// What one run counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// By place. Instructions of functions without source (of the C library) count for their
-    /// callers in our code.
-    pub places: BTreeMap<Place, u64>,
-    /// In the two turn functions of [`crate::pair`] and all that they call: client, server.
+    /// By place. Counts of functions without source (of the C library) are their callers' in our
+    /// code.
+    pub places: BTreeMap<Place, Counts>,
+    /// Instructions in the two turn functions of [`crate::pair`] and all that they call: client,
+    /// server.
     pub sides: [u64; 2],
+    /// Instructions of a function itself, by its name.
+    pub own: BTreeMap<String, u64>,
+    /// Instructions that one function spends in another one that it calls, by both names.
+    pub calls: BTreeMap<(String, String), u64>,
 }
 
 /// A run: its messages and its instructions.
@@ -43,11 +98,16 @@ pub fn is_there() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success())
 }
 
-/// Runs a scenario under callgrind.
-pub fn run(scenario: &str, messages: u64) -> Result<Run> {
+/// The simulated caches: of a common processor, the same on every machine.
+pub const CACHES: &str = "32 KB for instructions, 32 KB for data, 2 MB for both, lines of 64 bytes";
+const CACHE_FLAGS: [&str; 4] =
+    ["--cache-sim=yes", "--I1=32768,8,64", "--D1=32768,8,64", "--LL=2097152,16,64"];
+
+/// Runs a scenario under callgrind, with `caches` with simulated caches.
+pub fn run(scenario: &str, messages: u64, caches: bool) -> Result<Run> {
     let name = format!("ix-cost-{}-{scenario}-{messages}.out", std::process::id());
     let out = std::env::temp_dir().join(name);
-    let played = run_to(&out, scenario, messages);
+    let played = run_to(&out, scenario, messages, caches);
     let text = std::fs::read_to_string(&out);
     let _ = std::fs::remove_file(&out);
     let messages = played?;
@@ -55,11 +115,12 @@ pub fn run(scenario: &str, messages: u64) -> Result<Run> {
     Ok(Run { messages, profile: parse(&text)? })
 }
 
-fn run_to(out: &Path, scenario: &str, messages: u64) -> Result<u64> {
+fn run_to(out: &Path, scenario: &str, messages: u64, caches: bool) -> Result<u64> {
     let own = std::env::current_exe().context("cannot find the own program")?;
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--compress-strings=no", "--compress-pos=no"])
+        .args(CACHE_FLAGS.iter().take(if caches { CACHE_FLAGS.len() } else { 0 }))
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(own)
         .args([scenario, "--play", &messages.to_string()])
@@ -126,15 +187,22 @@ impl<'a> Reader<'a> {
     fn cost(&mut self, line: &str) -> Result<()> {
         let mut words = line.split_whitespace();
         let at = words.next().context("no position")?.parse()?;
-        let count: u64 = words.next().context("no cost")?.parse()?;
+        let mut words = words.peekable();
+        words.peek().context("no cost")?;
+        let counts = Counts::read(words)?;
+        let count = counts.instructions;
         let call = std::mem::take(&mut self.call);
         let into = self.callee_object.take().filter(|_| call);
         if call {
+            let edge = (plain(self.function).to_owned(), plain(self.callee).to_owned());
+            *self.profile.calls.entry(edge).or_default() += count;
             for (side, name) in ["client_turn", "server_turn"].iter().enumerate() {
                 if self.callee.contains(name) {
                     self.profile.sides[side] += count;
                 }
             }
+        } else {
+            *self.profile.own.entry(plain(self.function).to_owned()).or_default() += count;
         }
         // The cost of a call counts where it goes, except for calls into libraries, which have no
         // source of ours; their own costs are left out in turn. The C library itself calls `main`.
@@ -147,7 +215,8 @@ impl<'a> Reader<'a> {
                 function: self.function.to_owned(),
                 home: self.home.to_owned(),
             };
-            *self.profile.places.entry(place).or_default() += count;
+            let sum = self.profile.places.entry(place).or_default();
+            *sum = sum.plus(counts);
         }
         Ok(())
     }
@@ -162,11 +231,18 @@ fn is_start(function: &str) -> bool {
 }
 
 impl Profile {
-    /// Instructions beyond those of `other`. Negative differences, which only noise at start-up
+    /// Counts beyond those of `other`. Negative differences, which only noise at start-up
     /// causes, count as none.
     pub fn minus(mut self, other: &Profile) -> Profile {
-        for (place, count) in &mut self.places {
-            *count = count.saturating_sub(other.places.get(place).copied().unwrap_or(0));
+        for (place, counts) in &mut self.places {
+            let theirs = other.places.get(place).copied().unwrap_or_default();
+            *counts = counts.with(theirs, u64::saturating_sub);
+        }
+        for (name, count) in &mut self.own {
+            *count = count.saturating_sub(other.own.get(name).copied().unwrap_or(0));
+        }
+        for (edge, count) in &mut self.calls {
+            *count = count.saturating_sub(other.calls.get(edge).copied().unwrap_or(0));
         }
         for (mine, theirs) in self.sides.iter_mut().zip(other.sides) {
             *mine = mine.saturating_sub(theirs);
@@ -174,14 +250,22 @@ impl Profile {
         self
     }
 
-    /// Sums by a key, largest first.
+    /// Instructions by a key, most first.
     pub fn by(&self, key: impl Fn(&Place) -> String) -> Vec<(String, u64)> {
-        let mut sums = BTreeMap::<String, u64>::new();
-        for (place, count) in &self.places {
-            *sums.entry(key(place)).or_default() += count;
-        }
-        let mut sums: Vec<_> = sums.into_iter().filter(|(_, count)| *count > 0).collect();
+        let sums = self.counts_by(key).into_iter();
+        let mut sums: Vec<_> = sums.map(|(name, counts)| (name, counts.instructions)).collect();
+        sums.retain(|(_, count)| *count > 0);
         sums.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        sums
+    }
+
+    /// All counts by a key.
+    pub fn counts_by(&self, key: impl Fn(&Place) -> String) -> BTreeMap<String, Counts> {
+        let mut sums = BTreeMap::<String, Counts>::new();
+        for (place, counts) in &self.places {
+            let sum = sums.entry(key(place)).or_default();
+            *sum = sum.plus(*counts);
+        }
         sums
     }
 }
@@ -201,10 +285,15 @@ impl Place {
 
     /// The function without its hash.
     pub fn function_name(&self) -> &str {
-        let name = self.function.rsplit_once("::h").filter(|(_, hash)| {
-            hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
-        });
-        name.map_or(self.function.as_str(), |(name, _)| name)
+        plain(&self.function)
+    }
+
+    /// Line of source; with the function that it is part of, where it is not ours.
+    pub fn line_and_function(&self) -> String {
+        match in_crate(&self.file) {
+            Some(_) => self.source_line(),
+            None => format!("{} in {}", self.source_line(), self.function_name()),
+        }
     }
 
     /// Line of source, of any crate.
@@ -212,6 +301,14 @@ impl Place {
         let file = in_crate(&self.file).unwrap_or_else(|| short(&self.file));
         format!("{file}:{}", self.line)
     }
+}
+
+/// The name of a function without its hash.
+fn plain(function: &str) -> &str {
+    let name = function
+        .rsplit_once("::h")
+        .filter(|(_, hash)| hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    name.map_or(function, |(name, _)| name)
 }
 
 /// The folders that hold our crates, from the workspace's root.
@@ -291,6 +388,24 @@ totals: 999
         let counted = parse(&twice).unwrap().minus(&profile);
         assert_eq!(counted.by(Place::krate), [("ix-tcp".to_owned(), 200)]);
         assert_eq!(counted.sides, [0, 4000]);
+    }
+
+    #[test]
+    fn simulated_caches_are_counted_by_place_and_calls_by_name() {
+        let text = FILE.replace("\n10 100\n", "\n10 100 30 20 1 2 3 4 5 6\n");
+        let profile = parse(&text).unwrap();
+        let counts = profile.counts_by(Place::source_line)["ix-tcp/src/snd.rs:10"];
+        let expected = Counts {
+            instructions: 100,
+            accesses: 50,
+            code_misses: 1,
+            data_misses: 5,
+            far_misses: 15,
+        };
+        assert_eq!(counts, expected);
+        assert_eq!(profile.own["ix_tcp::snd::output"], 120);
+        let edge = ("ix_tcp::snd::output".to_owned(), "memcpy".to_owned());
+        assert_eq!(profile.calls[&edge], 30);
     }
 
     #[test]

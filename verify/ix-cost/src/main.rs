@@ -9,6 +9,8 @@
 
 mod budget;
 mod callgrind;
+mod flame;
+mod map;
 mod pair;
 mod scenario;
 mod wire;
@@ -18,6 +20,7 @@ use budget::{Budget, TOLERANCE_PERCENT, Verdict, difference_percent};
 use callgrind::{Place, Profile};
 use clap::{Parser, ValueEnum};
 use scenario::{SCENARIOS, Scenario};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Counts the instructions of a message, under callgrind, and compares them with budget.toml.
@@ -27,6 +30,7 @@ Examples:
   ix-cost                          all scenarios, by crate
   ix-cost echo-64 --by function    where the instructions of one go
   ix-cost --accept                 make what there is the budget
+  ix-cost echo-64 --map --flame .  instructions and cache misses of a message, and a flame graph
   ix-cost echo-64 --play 1000000   play natively and time it, or run it under another tool")]
 struct Args {
     /// Scenarios (default: all).
@@ -44,6 +48,13 @@ struct Args {
     /// Run this many messages without counting.
     #[arg(long, value_name = "MESSAGES", conflicts_with = "accept")]
     play: Option<u64>,
+    /// Print what a message costs by function, and where data misses the caches by line, with
+    /// simulated caches.
+    #[arg(long, conflicts_with_all = ["accept", "play"])]
+    map: bool,
+    /// Write a flame graph of each scenario into this folder.
+    #[arg(long, value_name = "FOLDER", requires = "map")]
+    flame: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -109,7 +120,10 @@ fn run(args: &Args) -> Result<End> {
         println!("SKIPPED the instruction budget: no valgrind (apt-get install valgrind)");
         return Ok(End::Skipped);
     }
-    let costs = scenarios.into_iter().map(measure).collect::<Result<Vec<_>>>()?;
+    if args.map {
+        return map::print(&scenarios, args.top, args.flame.as_deref()).map(|()| End::Kept);
+    }
+    let costs = scenarios.into_iter().map(|s| measure(s, false)).collect::<Result<Vec<_>>>()?;
     let budget = Budget::read(&Budget::path())?;
     summary(&costs, &budget);
     breakdown(&costs, args.by, args.top);
@@ -126,11 +140,11 @@ fn play(scenario: &Scenario, messages: u64) {
     println!("{done} messages of {}, {ns:.0} ns each, both ends on one core", scenario.name);
 }
 
-fn measure(scenario: &'static Scenario) -> Result<Cost> {
+fn measure(scenario: &'static Scenario, caches: bool) -> Result<Cost> {
     // Two cores are common: both lengths run at once.
     let (short, long) = std::thread::scope(|scope| {
-        let short = scope.spawn(|| callgrind::run(scenario.name, scenario.warm));
-        let long = callgrind::run(scenario.name, scenario.warm + scenario.counted);
+        let short = scope.spawn(|| callgrind::run(scenario.name, scenario.warm, caches));
+        let long = callgrind::run(scenario.name, scenario.warm + scenario.counted, caches);
         (short.join(), long)
     });
     let short = short.ok().context("a thread panicked")??;
