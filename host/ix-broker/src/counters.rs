@@ -4,7 +4,9 @@
 //! application and kernel together, and read when somebody asks: the packet path pays nothing.
 use ix_dataplane::histogram::Histogram;
 use ix_dataplane::metrics::{ControlPage, Snapshot, ThreadSnapshot, WindowMetrics};
-use ix_proto::control::{Commands, CycleTicks, Group, Hardware, Status, Thread, Wall, Window};
+use ix_proto::control::{
+    Commands, CycleTicks, Group, Hardware, Status, TIME_BOUNDS_US, Thread, Times, Wall, Window,
+};
 use ix_sys::fd::fixed_memfd;
 use ix_sys::meter::{Count, Meter};
 use std::collections::BTreeMap;
@@ -80,7 +82,7 @@ pub fn status_of(snapshot: &Snapshot) -> Status {
         now_us: snapshot.now_us,
         ticks_per_us: snapshot.ticks_per_us,
         batch_bound: snapshot.batch_bound,
-        threads: snapshot.threads.iter().map(thread).collect(),
+        threads: snapshot.threads.iter().map(|of| thread(of, snapshot.ticks_per_us)).collect(),
         groups: snapshot
             .groups
             .iter()
@@ -100,7 +102,7 @@ pub fn status_of(snapshot: &Snapshot) -> Status {
     }
 }
 
-fn thread(thread: &ThreadSnapshot) -> Thread {
+fn thread(thread: &ThreadSnapshot, ticks_per_us: u64) -> Thread {
     Thread {
         state: thread.state,
         cpu: thread.cpu,
@@ -112,6 +114,8 @@ fn thread(thread: &ThreadSnapshot) -> Thread {
         stage_ticks: named(&thread.stage_ticks),
         batches: thread.batches.to_vec(),
         busy_cycle_ticks: cycle_ticks(&thread.busy_cycle_ticks),
+        busy_cycles_took: times(&thread.busy_cycle_ticks, ticks_per_us),
+        packets_waited: times(&thread.queueing_delay_ns, 1_000),
         hardware: None,
         counters: named(&thread.counters),
     }
@@ -139,6 +143,22 @@ fn cycle_ticks(lengths: &Histogram) -> CycleTicks {
         p999: lengths.percentile(99.9),
         max: lengths.max(),
     }
+}
+
+/// A histogram of this many units a microsecond; 0: unknown, so nothing is. A bucket that reaches
+/// beyond a bound counts with the next one: a time may count as up to 1/32 longer than it was.
+fn times(lengths: &Histogram, per_us: u64) -> Times {
+    if per_us == 0 {
+        return Times::default();
+    }
+    let mut counts = vec![0u64; TIME_BOUNDS_US.len() + 1];
+    for (most, count) in lengths.buckets() {
+        let over = |bound: u32| u64::from(bound).saturating_mul(per_us) < most;
+        let at = TIME_BOUNDS_US.partition_point(|bound| over(*bound));
+        counts[at] = counts[at].saturating_add(count);
+    }
+    let sum_ns = u128::from(lengths.sum()) * 1_000 / u128::from(per_us);
+    Times { counts, sum_ns: sum_ns.try_into().unwrap_or(u64::MAX) }
 }
 
 fn named(counts: &[(&'static str, u64)]) -> BTreeMap<String, u64> {
@@ -190,12 +210,27 @@ mod tests {
     }
 
     #[test]
+    fn times_are_told_apart_by_their_bounds() {
+        let mut lengths = Histogram::new();
+        for us in [1, 3, 3, 150, 5_000_000] {
+            lengths.record(us * 2_000);
+        }
+        let Times { counts, sum_ns } = times(&lengths, 2_000);
+        let at = |bound| TIME_BOUNDS_US.iter().position(|b| *b == bound).expect("a bound");
+        let some: Vec<usize> = (0..counts.len()).filter(|&i| counts[i] > 0).collect();
+        // What is at a bound may be in a bucket that reaches beyond it.
+        assert_eq!(some, [at(2), at(5), at(200), counts.len() - 1]);
+        assert_eq!((counts[at(5)], sum_ns), (2, 5_000_157_000));
+        assert_eq!(times(&lengths, 0), Times::default());
+    }
+
+    #[test]
     fn metrics_have_every_drop_reason() {
         let status = status_of(&Snapshot::of(&ControlPage::anonymous(1).expect("memory")));
         let page = crate::control::exposition::text(&status);
         let parser = DropReason::ALL.iter().map(|reason| reason.name());
         for name in parser.chain(LocalDrop::ALL.iter().map(|reason| reason.name())) {
-            let line = format!("ix_dropped_packets_total{{thread=\"0\",reason=\"{name}\"}} 0\n");
+            let line = format!("thread=\"0\",reason=\"{name}\"}} 0\n");
             assert_eq!(page.matches(&line).count(), 1, "{name}: {page}");
         }
     }

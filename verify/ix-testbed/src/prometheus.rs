@@ -57,6 +57,19 @@ impl Samples {
         self.0.get(series).copied()
     }
 
+    /// The sum of all series of a name that have these labels; `None` if there is none.
+    pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let labels = labels.iter().map(|(label, value)| format!("{label}=\"{value}\""));
+        let labels: Vec<String> = labels.collect();
+        let is_of = |series: &str| {
+            let (of, rest) = series.split_once('{').unwrap_or((series, ""));
+            of == name && labels.iter().all(|label| has_label(rest, label))
+        };
+        let mut values = self.0.iter().filter(|(series, _)| is_of(series)).map(|(_, value)| value);
+        let first = values.next()?;
+        Some(values.fold(*first, |sum, value| sum + value))
+    }
+
     /// Each bucket includes those below it; the last one includes all.
     #[track_caller]
     fn check_histogram(&self, name: &str) {
@@ -75,6 +88,12 @@ impl Samples {
             assert_eq!(buckets.last(), Some(&(f64::INFINITY, *count)), "{name}");
         }
     }
+}
+
+/// Whether the labels of a series, as written, have this one.
+fn has_label(labels: &str, label: &str) -> bool {
+    let begins = |at: usize| at == 0 || labels[..at].ends_with(',');
+    labels.match_indices(label).any(|(at, _)| begins(at))
 }
 
 fn is_name(name: &str) -> bool {

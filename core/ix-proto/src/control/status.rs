@@ -149,6 +149,10 @@ pub struct Thread {
     pub batches: Vec<u64>,
     /// Length of cycles with work.
     pub busy_cycle_ticks: CycleTicks,
+    /// The same as a distribution.
+    pub busy_cycles_took: Times,
+    /// Received packets by the queueing delay of their window of 10 ms.
+    pub packets_waited: Times,
     /// What its hardware thread has executed, if that is counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware: Option<Hardware>,
@@ -191,6 +195,23 @@ pub struct CycleTicks {
     pub p999: u64,
     /// Maximum.
     pub max: u64,
+}
+
+/// Upper ends of the times that [`Times`] tells apart, µs. One more has no end.
+pub const TIME_BOUNDS_US: [u32; 19] = [
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
+    200_000, 500_000, 1_000_000,
+];
+
+/// A distribution of times.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Times {
+    /// How many were at most as long as each of [`TIME_BOUNDS_US`], and longer than the one before;
+    /// the last ones were longer than all. Empty: none was counted.
+    pub counts: Vec<u64>,
+    /// Their sum, ns.
+    pub sum_ns: u64,
 }
 
 /// What a hardware thread has executed.

@@ -153,6 +153,10 @@ fn window() -> impl Strategy<Value = Window> {
     })
 }
 
+fn times() -> impl Strategy<Value = Times> {
+    (vec(any::<u64>(), 0..9), any::<u64>()).prop_map(|(counts, sum_ns)| Times { counts, sum_ns })
+}
+
 fn thread() -> impl Strategy<Value = Thread> {
     let hardware = (any::<(u64, u64, Option<u64>)>()).prop_map(|(cycles, instructions, misses)| {
         Hardware { cycles, instructions, cache_misses: misses }
@@ -168,13 +172,13 @@ fn thread() -> impl Strategy<Value = Thread> {
     (
         (select(ThreadState::ALL.to_vec()), any::<(u32, u64)>(), groups(), window()),
         (counts(), counts(), counts(), counts()),
-        (vec(any::<u64>(), 0..9), ticks, of(hardware)),
+        (vec(any::<u64>(), 0..9), ticks, of(hardware), times(), times()),
     )
         .prop_map(
             |(
                 (state, (cpu, wake_ns), flow_groups, window),
                 (drops, tcp, stage_ticks, counters),
-                (batches, busy_cycle_ticks, hardware),
+                (batches, busy_cycle_ticks, hardware, busy_cycles_took, packets_waited),
             )| Thread {
                 state,
                 cpu,
@@ -186,6 +190,8 @@ fn thread() -> impl Strategy<Value = Thread> {
                 stage_ticks,
                 batches,
                 busy_cycle_ticks,
+                busy_cycles_took,
+                packets_waited,
                 hardware,
                 counters,
             },

@@ -50,7 +50,9 @@ impl Histogram {
 
     /// A histogram from the counts of its buckets, the sum and the maximum.
     pub fn from_parts(counts: [u64; BUCKETS], sum: u64, max: u64) -> Histogram {
-        Histogram { count: counts.iter().sum(), counts, sum, max }
+        // They may be of a program that made them up.
+        let count = counts.iter().fold(0, |all: u64, count| all.saturating_add(*count));
+        Histogram { count, counts, sum, max }
     }
 
     /// Counts a value.
@@ -70,6 +72,21 @@ impl Histogram {
         self.count += other.count;
         self.sum = self.sum.saturating_add(other.sum);
         self.max = self.max.max(other.max);
+    }
+
+    /// How many values each bucket has, with the largest value that it stands for; `u64::MAX` for
+    /// the last one, which has no upper end.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
+        let counted = self.counts.iter().enumerate();
+        counted.map(|(bucket, count)| match bucket {
+            _ if bucket == BUCKETS - 1 => (u64::MAX, *count),
+            _ => (bucket_max(bucket), *count),
+        })
+    }
+
+    /// Sum of all values.
+    pub fn sum(&self) -> u64 {
+        self.sum
     }
 
     /// Number of values.
@@ -151,6 +168,10 @@ mod tests {
             prop_assert!(got >= exact && got - exact <= exact / 32, "{got} for {exact}");
             prop_assert_eq!(a.percentile(100.0), *sorted.last().unwrap());
             prop_assert_eq!(a.count(), sorted.len() as u64);
+            let below = a.buckets().filter(|(max, _)| *max <= exact);
+            let below: u64 = below.map(|(_, count)| count).sum();
+            prop_assert!(below <= sorted.iter().filter(|&&v| v <= exact).count() as u64);
+            prop_assert_eq!(a.buckets().map(|(_, count)| count).sum::<u64>(), a.count());
             let mean = sorted.iter().map(|&v| v as f64).sum::<f64>() / sorted.len() as f64;
             prop_assert!((a.mean() - mean).abs() <= mean * 1e-9);
         }

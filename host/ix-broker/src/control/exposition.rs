@@ -1,13 +1,15 @@
-//! All metrics in Prometheus' text format (version 0.0.4).
+//! All metrics as text: Prometheus' own format (version 0.0.4), and OpenMetrics 1.0.
 //!
-//! Names follow its conventions: base units (seconds, bytes), counters end in `_total`, one thing a
-//! name and its parts as labels.
+//! Names follow Prometheus' conventions: base units (seconds, bytes), counters end in `_total`, one
+//! thing a name and its parts as labels. Every series of a dataplane has the labels of its [`Source`].
+use super::families::Families;
 use ix_proto::ThreadState;
-use ix_proto::control::{Commands, Hardware, Sharer, Status, Thread};
-use std::fmt::{Display, Write};
+use ix_proto::control::{
+    Commands, Hardware, PROTOCOL, Sharer, Status, TIME_BOUNDS_US, Thread, Times,
+};
+use std::fmt::Display;
 
-/// Media type of the text.
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub use super::families::Format;
 
 /// Counters of elastic threads: the page's name, ours without its ends, and what it is.
 const COUNTERS: [(&str, &str, &str); 24] = [
@@ -71,11 +73,85 @@ const HARDWARE: [(Executed, &str, &str); 3] = [
     (|h| h.cache_misses, "hardware_cache_misses", "Cache misses of the hardware thread"),
 ];
 
-/// The whole page.
+/// A dataplane of which metrics are made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// Its program, without the folder.
+    pub program: String,
+    /// The program's process.
+    pub pid: u32,
+    /// Its devices, with commas between them.
+    pub device: String,
+    /// The version of the `ix` that runs it.
+    pub version: String,
+}
+
+impl Source {
+    /// The dataplane of a status, run by this version of `ix`.
+    pub fn of(status: &Status, version: &str) -> Source {
+        let (program, version) = (status.name().to_owned(), version.to_owned());
+        Source { program, pid: status.pid, device: status.devices.join(","), version }
+    }
+
+    /// The labels of all its series.
+    fn labels(&self) -> [(&'static str, String); 3] {
+        let Source { program, pid, device, .. } = self;
+        [("program", program.clone()), ("pid", pid.to_string()), ("device", device.clone())]
+    }
+}
+
+/// How a dataplane has answered the exporter.
+#[derive(Clone, Debug)]
+pub struct Answered {
+    /// Which dataplane, as far as known.
+    pub source: Source,
+    /// Its state and the time that it took to say it, seconds; `None`: it did not.
+    pub status: Option<(Status, f64)>,
+}
+
+/// The metrics of one dataplane, in Prometheus' format.
 pub fn text(status: &Status) -> String {
-    let mut page = Page::default();
-    page.head("info", "gauge", "The program and its dataplane");
-    page.put("info", &[("program", &status.name()), ("pid", &status.pid)], 1);
+    one(status, Format::Text)
+}
+
+/// The metrics of a dataplane that this version of `ix` runs.
+pub fn one(status: &Status, format: Format) -> String {
+    let mut page = Families::default();
+    build_info(&mut page);
+    dataplane(&mut page, &Source::of(status, env!("CARGO_PKG_VERSION")), status);
+    page.text(format)
+}
+
+/// The metrics of all dataplanes of a host.
+pub fn all(dataplanes: &[Answered], format: Format) -> String {
+    let mut page = Families::default();
+    build_info(&mut page);
+    for Answered { source, status } in dataplanes {
+        page.source(source.labels());
+        page.head("dataplane_up", "gauge", "Whether the dataplane answered the exporter in time");
+        page.put("dataplane_up", &[], u8::from(status.is_some()));
+        if let Some((status, took_s)) = status {
+            page.head("answer_seconds", "gauge", "Time that the dataplane's answer took");
+            page.put("answer_seconds", &[], took_s);
+            dataplane(&mut page, source, status);
+        }
+    }
+    page.text(format)
+}
+
+/// Of what serves the page.
+fn build_info(page: &mut Families) {
+    page.head("build_info", "info", "Version of the ix that serves this, and its control protocol");
+    let labels: [(&str, &dyn Display); 2] =
+        [("version", &env!("CARGO_PKG_VERSION")), ("protocol", &PROTOCOL)];
+    page.put("build_info", &labels, 1);
+}
+
+/// All of one dataplane.
+fn dataplane(page: &mut Families, source: &Source, status: &Status) {
+    page.source(source.labels());
+    page.head("dataplane_info", "info", "A dataplane, with the version of the ix that runs it");
+    page.put("dataplane_info", &[("version", &source.version)], 1);
     page.head("batch_bound_packets", "gauge", "Batch bound B");
     page.put("batch_bound_packets", &[], status.batch_bound);
     page.head("device_up", "gauge", "Whether a device's link is up");
@@ -95,7 +171,7 @@ pub fn text(status: &Status) -> String {
             "1 for each process of the program that shares the dataplane",
         );
         for Sharer { number, pid } in &sharing.processes {
-            page.put("process", &[("number", number), ("pid", pid)], 1);
+            page.put("process", &[("number", number), ("process", pid)], 1);
         }
         let help = "Processes that have asked for the dataplane and were refused";
         page.head("refused_processes_total", "counter", help);
@@ -113,16 +189,20 @@ pub fn text(status: &Status) -> String {
             page.put("power_watts", &[], watts);
         }
     }
-    threads(&mut page, status);
-    stages(&mut page, status);
-    windows(&mut page, status);
-    histograms(&mut page, status);
-    groups(&mut page, status);
-    page.0
+    threads(page, status);
+    stages(page, status);
+    windows(page, status);
+    batches(page, status);
+    let took = |thread: &'_ Thread| thread.busy_cycles_took.clone();
+    times(page, status, "busy_cycle_seconds", "Length of cycles that did something", took);
+    let waited = |thread: &'_ Thread| thread.packets_waited.clone();
+    let help = "Received packets by the queueing delay of their 10 ms";
+    times(page, status, "packet_delay_seconds", help, waited);
+    groups(page, status);
 }
 
 /// Counters and gauges of each thread.
-fn threads(page: &mut Page, status: &Status) {
+fn threads(page: &mut Families, status: &Status) {
     page.head("thread_state", "gauge", "1 for the state that an elastic thread is in");
     for (i, thread) in status.threads.iter().enumerate() {
         for state in ThreadState::ALL {
@@ -134,18 +214,18 @@ fn threads(page: &mut Page, status: &Status) {
     }
     for (key, name, help) in COUNTERS {
         let value = |thread: &Thread| thread.counters.get(key).copied();
-        page.each(status, &format!("{name}_total"), "counter", help, value);
+        each(page, status, &format!("{name}_total"), "counter", help, value);
     }
     for (key, name, help) in GAUGES {
         let value = |thread: &Thread| thread.counters.get(key).copied();
-        page.each(status, name, "gauge", help, value);
+        each(page, status, name, "gauge", help, value);
     }
     for (count, name, help) in HARDWARE {
         let value = |thread: &Thread| count(thread.hardware.as_ref()?);
-        page.each(status, &format!("{name}_total"), "counter", help, value);
+        each(page, status, &format!("{name}_total"), "counter", help, value);
     }
     let groups = |thread: &Thread| Some(thread.flow_groups.len() as u64);
-    page.each(status, "flow_groups", "gauge", "Flow groups that a thread owns", groups);
+    each(page, status, "flow_groups", "gauge", "Flow groups that a thread owns", groups);
     page.head("dropped_packets_total", "counter", "Packets dropped, by reason");
     for (i, thread) in status.threads.iter().enumerate() {
         for (reason, count) in &thread.drops {
@@ -161,7 +241,7 @@ fn threads(page: &mut Page, status: &Status) {
 }
 
 /// Where the time goes.
-fn stages(page: &mut Page, status: &Status) {
+fn stages(page: &mut Families, status: &Status) {
     if status.ticks_per_us == 0 {
         return;
     }
@@ -176,65 +256,57 @@ fn stages(page: &mut Page, status: &Status) {
 }
 
 /// Averages of the last windows, under the fastest smoothing factor.
-fn windows(page: &mut Page, status: &Status) {
-    let mut each = |name: &str, help: &str, value: &dyn Fn(&Thread) -> f64| {
-        page.each(status, name, "gauge", help, |thread| Some(value(thread)));
+fn windows(page: &mut Families, status: &Status) {
+    let mut average = |name: &str, help: &str, value: &dyn Fn(&Thread) -> f64| {
+        each(page, status, name, "gauge", help, |thread| Some(value(thread)));
     };
-    each("queueing_delay_seconds", "From a packet's arrival to the end of its batch", &|t| {
+    average("queueing_delay_seconds", "From a packet's arrival to the end of its batch", &|t| {
         t.window.queueing_delay_us[0] / 1e6
     });
-    each("tail_delay_seconds", "Estimate of the tail of the queueing delay", &|t| {
+    average("tail_delay_seconds", "Estimate of the tail of the queueing delay", &|t| {
         t.tail_us(status.batch_bound) / 1e6
     });
-    each("queue_depth_packets", "Packets that waited when a cycle began", &|t| {
+    average("queue_depth_packets", "Packets that waited when a cycle began", &|t| {
         t.window.queue_depth[0]
     });
-    each("batch_mean_packets", "Packets of a cycle that received any", &|t| t.window.batch[0]);
-    each("iteration_seconds", "Time of a cycle that did something", &|t| {
+    average("batch_mean_packets", "Packets of a cycle that received any", &|t| t.window.batch[0]);
+    average("iteration_seconds", "Time of a cycle that did something", &|t| {
         t.window.iteration_us[0] / 1e6
     });
-    each("idle_ratio", "Share of the time without work", &|t| t.window.idle[0]);
+    average("idle_ratio", "Share of the time without work", &|t| t.window.idle[0]);
 }
 
-/// Distributions.
-fn histograms(page: &mut Page, status: &Status) {
+/// How many packets cycles received.
+fn batches(page: &mut Families, status: &Status) {
     let name = "cycle_received_packets";
     page.head(name, "histogram", "Packets received by a cycle");
     for (i, thread) in status.threads.iter().enumerate() {
-        let mut sum = 0u64;
         let last = thread.batches.len().saturating_sub(1);
-        for (bucket, count) in thread.batches.iter().enumerate() {
-            sum = sum.saturating_add(*count);
-            // The last one has no bound.
-            let bound = (bucket < last).then(|| ((1u64 << bucket) - 1).to_string());
-            let bound = bound.unwrap_or_else(|| "+Inf".to_owned());
-            page.put(&format!("{name}_bucket"), &[("thread", &i), ("le", &bound)], sum);
-        }
-        if !thread.batches.is_empty() {
-            page.put(&format!("{name}_sum"), &[("thread", &i)], thread.counter("rx_packets"));
-            page.put(&format!("{name}_count"), &[("thread", &i)], sum);
-        }
+        // The last one has no bound.
+        let bounds = (0..last).map(|bucket| ((1u64 << bucket.min(63)) - 1) as f64);
+        let sum = thread.counter("rx_packets") as f64;
+        page.histogram(name, &[("thread", &i)], bounds, &thread.batches, sum);
     }
-    let ticks_per_s = status.ticks_per_us as f64 * 1e6;
-    if ticks_per_s == 0.0 {
-        return;
-    }
-    let name = "busy_cycle_seconds";
-    page.head(name, "summary", "Length of cycles that did something");
+}
+
+/// A distribution of times of each thread.
+fn times(
+    page: &mut Families,
+    status: &Status,
+    name: &str,
+    help: &str,
+    of: impl Fn(&Thread) -> Times,
+) {
+    page.head(name, "histogram", help);
     for (i, thread) in status.threads.iter().enumerate() {
-        let ticks = &thread.busy_cycle_ticks;
-        for (quantile, value) in [("0.5", ticks.p50), ("0.99", ticks.p99), ("0.999", ticks.p999)] {
-            let labels: [(&str, &dyn Display); 2] = [("thread", &i), ("quantile", &quantile)];
-            page.put(name, &labels, value as f64 / ticks_per_s);
-        }
-        let sum = ticks.mean as f64 * ticks.count as f64 / ticks_per_s;
-        page.put(&format!("{name}_sum"), &[("thread", &i)], sum);
-        page.put(&format!("{name}_count"), &[("thread", &i)], ticks.count as f64);
+        let Times { counts, sum_ns } = of(thread);
+        let bounds = TIME_BOUNDS_US.iter().map(|us| f64::from(*us) / 1e6);
+        page.histogram(name, &[("thread", &i)], bounds, &counts, sum_ns as f64 / 1e9);
     }
 }
 
 /// Flow groups, and the control plane's commands.
-fn groups(page: &mut Page, status: &Status) {
+fn groups(page: &mut Families, status: &Status) {
     page.head("flow_group_packets_total", "counter", "Packets of a flow group, on any thread");
     for (i, group) in status.groups.iter().enumerate() {
         page.put("flow_group_packets_total", &[("group", &i)], group.packets);
@@ -248,48 +320,21 @@ fn groups(page: &mut Page, status: &Status) {
     }
 }
 
-/// The text so far.
-#[derive(Default)]
-struct Page(String);
-
-impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP ix_{name} {help}.\n# TYPE ix_{name} {kind}");
-    }
-
-    fn put(&mut self, name: &str, labels: &[(&str, &dyn Display)], value: impl Display) {
-        let labels: Vec<String> =
-            labels.iter().map(|(k, v)| format!("{k}=\"{}\"", escape(v))).collect();
-        let labels =
-            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let _ = writeln!(self.0, "ix_{name}{labels} {value}");
-    }
-
-    /// A metric of each thread, if any has it.
-    fn each<T: Display>(
-        &mut self,
-        status: &Status,
-        name: &str,
-        kind: &str,
-        help: &str,
-        value: impl Fn(&Thread) -> Option<T>,
-    ) {
-        let values: Vec<Option<T>> = status.threads.iter().map(value).collect();
-        if values.iter().all(Option::is_none) {
-            return;
-        }
-        self.head(name, kind, help);
-        for (i, value) in values.into_iter().enumerate() {
-            if let Some(value) = value {
-                self.put(name, &[("thread", &i)], value);
-            }
+/// A metric of each thread, if any has it.
+fn each<T: Display>(
+    page: &mut Families,
+    status: &Status,
+    name: &str,
+    kind: &'static str,
+    help: &str,
+    value: impl Fn(&Thread) -> Option<T>,
+) {
+    page.head(name, kind, help);
+    for (i, thread) in status.threads.iter().enumerate() {
+        if let Some(value) = value(thread) {
+            page.put(name, &[("thread", &i)], value);
         }
     }
-}
-
-/// A label's value as it may stand between quotes.
-fn escape(value: &dyn Display) -> String {
-    value.to_string().replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]
@@ -299,26 +344,107 @@ mod tests {
     use crate::counters;
     use ix_dataplane::metrics::{ControlPage, Snapshot};
     use ix_testbed::prometheus::Samples;
+    use std::fmt::Write;
 
     #[test]
     fn the_text_is_what_prometheus_reads() {
         let program = "odd \"name\" \\ of\na program".to_owned();
         let status = Status { program, ..sample(5_000_000) };
         let samples = Samples::parse(&text(&status));
-        let get = |series: &str| samples.get(series).unwrap_or_else(|| panic!("no {series}"));
-        assert_eq!(get("ix_received_packets_total{thread=\"0\"}"), 5000.0);
-        assert_eq!(get("ix_thread_state{thread=\"1\",cpu=\"3\",state=\"parked\"}"), 1.0);
-        assert_eq!(get("ix_thread_state{thread=\"1\",cpu=\"3\",state=\"active\"}"), 0.0);
-        assert_eq!(get("ix_queueing_delay_seconds{thread=\"0\"}"), 12.5e-6);
-        assert_eq!(get("ix_cycle_received_packets_bucket{thread=\"0\",le=\"1\"}"), 5000.0);
-        assert_eq!(get("ix_dropped_packets_total{thread=\"0\",reason=\"no_flow\"}"), 50.0);
-        assert_eq!(get("ix_commands_total{outcome=\"refused\"}"), 1.0);
-        assert_eq!(get("ix_slo_seconds{policy=\"energy\"}"), 300e-6);
-        assert_eq!(get("ix_process{number=\"2\",pid=\"9\"}"), 1.0);
-        assert_eq!(get("ix_refused_processes_total"), 1.0);
-        assert_eq!(get("ix_dataplane_deaths_total"), 3.0);
-        assert_eq!(get("ix_device_up{device=\"tap:ix0\"}"), 1.0);
-        assert_eq!(get("ix_time_seconds_total{thread=\"0\",stage=\"idle\"}"), 20_000.0 / 2500e6);
+        let get = |name: &str, labels: &[(&str, &str)]| {
+            samples
+                .sum(&format!("ix_{name}"), labels)
+                .unwrap_or_else(|| panic!("{name} {labels:?}"))
+        };
+        let series = "ix_dataplane_info{program=\"odd \\\"name\\\" \\\\ of\\na program\",pid=\"7\",\
+                      device=\"tap:ix0\",version=\"0.1.0\"}";
+        assert_eq!(samples.get(series), Some(1.0));
+        let (first, second) = (("thread", "0"), ("thread", "1"));
+        assert_eq!(get("received_packets_total", &[first]), 5000.0);
+        let state = |state| get("thread_state", &[second, ("cpu", "3"), ("state", state)]);
+        assert_eq!((state("parked"), state("active")), (1.0, 0.0));
+        assert_eq!(get("queueing_delay_seconds", &[first]), 12.5e-6);
+        assert_eq!(get("cycle_received_packets_bucket", &[first, ("le", "1.0")]), 5000.0);
+        assert_eq!(get("packet_delay_seconds_bucket", &[first, ("le", "2e-6")]), 4000.0);
+        assert_eq!(get("packet_delay_seconds_bucket", &[first, ("le", "+Inf")]), 5000.0);
+        assert_eq!(get("packet_delay_seconds_sum", &[first]), 5e-3);
+        assert_eq!(get("dropped_packets_total", &[first, ("reason", "no_flow")]), 50.0);
+        assert_eq!(get("commands_total", &[("outcome", "refused")]), 1.0);
+        assert_eq!(get("slo_seconds", &[("policy", "energy")]), 300e-6);
+        assert_eq!(get("process", &[("number", "2"), ("process", "9"), ("pid", "7")]), 1.0);
+        assert_eq!(get("refused_processes_total", &[]), 1.0);
+        assert_eq!(get("dataplane_deaths_total", &[]), 3.0);
+        assert_eq!(get("device_up", &[("device", "tap:ix0")]), 1.0);
+        let idle = get("time_seconds_total", &[first, ("stage", "idle")]);
+        assert_eq!(idle, 20_000.0 / 2500e6);
+        assert_eq!(samples.sum("ix_dataplane_up", &[]), None, "nobody had to ask for it");
+    }
+
+    fn answered(pid: u32, status: Option<Status>) -> Answered {
+        let mut source = Source { pid, ..Source::default() };
+        if let Some(status) = &status {
+            source = Source { pid, ..Source::of(status, "0.1.0") };
+        }
+        Answered { source, status: status.map(|status| (status, 0.001)) }
+    }
+
+    #[test]
+    fn all_dataplanes_are_on_one_page_with_their_labels() {
+        let dataplanes = [
+            answered(7, Some(sample(1_000_000))),
+            answered(8, Some(sample(2_000_000))),
+            answered(9, None),
+        ];
+        // The parser wants each family in one piece and each series once.
+        let samples = Samples::parse(&all(&dataplanes, Format::Text));
+        let of = |name: &str, pid: &str| samples.sum(name, &[("pid", pid)]);
+        assert_eq!(of("ix_received_packets_total", "7"), Some(1000.0));
+        assert_eq!(of("ix_received_packets_total", "8"), Some(2000.0));
+        assert_eq!(
+            samples.sum("ix_received_packets_total", &[("device", "tap:ix0")]),
+            Some(3000.0)
+        );
+        let ups = ["7", "8", "9"].map(|pid| of("ix_dataplane_up", pid));
+        assert_eq!(ups, [Some(1.0), Some(1.0), Some(0.0)]);
+        assert_eq!(of("ix_flows", "9"), None);
+        assert_eq!(samples.sum("ix_build_info", &[]), Some(1.0), "of the exporter");
+    }
+
+    #[test]
+    fn a_dataplane_that_makes_things_up_does_not_spoil_the_page() {
+        let mut status = sample(1_000_000);
+        status.devices = vec!["tap:ix0".to_owned(); 3];
+        status.device_states = vec!["up".to_owned(); 3];
+        status.program = "x".repeat(100_000);
+        let odd = Times { counts: vec![u64::MAX; 500], sum_ns: u64::MAX };
+        status.threads[0].packets_waited = odd;
+        status.threads[0].batches = vec![u64::MAX; 100];
+        let names = (0..200_000).map(|i| (format!("r{i}\n\"\\"), u64::MAX));
+        status.threads[1].drops = names.collect();
+        let pages = [answered(7, Some(status)), answered(7, None), answered(8, None)];
+        let page = all(&pages, Format::Text);
+        let samples = Samples::parse(&page);
+        assert_eq!(samples.sum("ix_dataplane_up", &[("pid", "8")]), Some(0.0));
+        assert!(page.len() < 64 << 20, "{}", page.len());
+    }
+
+    #[test]
+    fn openmetrics_differs_where_it_must() {
+        let page = one(&sample(1_000_000), Format::OpenMetrics);
+        for line in [
+            "# TYPE ix_build info",
+            "# TYPE ix_received_packets counter",
+            "# TYPE ix_packet_delay_seconds histogram",
+        ] {
+            assert!(page.lines().any(|l| l == line), "no {line}");
+        }
+        assert!(page.contains("\nix_received_packets_total{"));
+        assert!(page.ends_with("\n# EOF\n") && page.matches("# EOF").count() == 1);
+        let text = one(&sample(1_000_000), Format::Text);
+        let series = |page: &str| -> Vec<String> {
+            page.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+        };
+        assert_eq!(series(&text), series(&page), "the numbers are the same");
     }
 
     /// The page of the book about metrics: every series with its kind, its labels and its help.
@@ -333,12 +459,16 @@ mod tests {
             let hardware = Hardware { cycles: 1, instructions: 1, cache_misses: Some(1) };
             thread.hardware = Some(hardware);
         }
-        let text = text(&status);
+        let source = Source::of(&status, "0.1.0");
+        let text = all(&[Answered { source, status: Some((status, 0.001)) }], Format::Text);
         let mut page = String::from(
             "# Metrics\n\nMade from the code by `IX_BLESS=1 cargo test -p ix-broker --lib exposition`; do \
-             not edit.\n\n`ix run --metrics ADDRESS:PORT` serves these series in Prometheus' text format \
-             at `/metrics`. Counters\nend in `_total`; units are seconds and bytes. [Drop \
-             reasons](drop-reasons.md) lists the values of `reason` and\n`kind`.\n\n\
+             not edit.\n\n`ix exporter` serves these series of all dataplanes of a host at `/metrics`, \
+             and `ix run --metrics\nADDRESS:PORT` those of one, in Prometheus' text format or, for clients \
+             that accept it, in OpenMetrics.\nEvery series of a dataplane has the labels `program`, `pid` \
+             and `device` (with several devices, all with commas\nbetween them). The table has the \
+             others. Counters end in `_total`; units are seconds and bytes.\n\
+             [Drop reasons](drop-reasons.md) lists the values of `reason` and `kind`.\n\n\
              | series | kind | labels | meaning |\n|---|---|---|---|\n",
         );
         let mut lines = text.lines().peekable();
@@ -350,8 +480,11 @@ mod tests {
             let kind = lines.next().and_then(|l| l.rsplit(' ').next()).unwrap_or_default();
             let labels = lines.peek().and_then(|l| l.split_once('{')).map_or("", |(_, rest)| rest);
             let names = labels.split("=\"").filter_map(|part| part.rsplit([',', '"']).next());
+            let shared = name != "ix_device_up";
             let names: Vec<String> = names
                 .filter(|name| !name.is_empty() && !name.contains('}'))
+                .filter(|name| !["program", "pid"].contains(name))
+                .filter(|name| !(shared && *name == "device"))
                 .map(|name| format!("`{name}`"))
                 .collect();
             let _ = writeln!(page, "| `{name}` | {kind} | {} | {help} |", names.join(", "));

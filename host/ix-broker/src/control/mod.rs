@@ -18,6 +18,7 @@
 //! * `refusals`: how many requests were refused, by reason.
 //! * `server`: the broker's end. It never waits for a client.
 //! * `client`: the other end; `change`: the difference of two snapshots.
+//! * `exposition`: the metrics, by `families` in Prometheus' formats; `scrapes`: who reads them.
 //! * `captures`: the running capture.
 //! * `active_controller`: the controller of a dataplane, and what operators ask of it.
 mod active_controller;
@@ -26,6 +27,7 @@ mod change;
 mod client;
 mod dataplane;
 pub mod exposition;
+mod families;
 mod peer;
 mod place;
 mod poller;
@@ -33,6 +35,7 @@ mod refusals;
 #[cfg(any(test, feature = "samples"))]
 mod sample;
 mod scrape;
+mod scrapes;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -45,4 +48,5 @@ pub use dataplane::{Answers, Dataplane};
 pub use place::{Access, Found, all, find, folder, read_only};
 #[cfg(any(test, feature = "samples"))]
 pub use sample::sample;
+pub use scrapes::{Scrapes, Wish};
 pub use server::{Backend, Name, Response, Server, Ticket};

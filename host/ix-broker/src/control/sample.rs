@@ -1,5 +1,7 @@
 //! What a dataplane says of itself, for tests of its readers.
-use ix_proto::control::{Commands, Group, Report, Sharer, Sharing, Status, Thread, Window};
+use ix_proto::control::{
+    Commands, Group, Report, Sharer, Sharing, Status, TIME_BOUNDS_US, Thread, Times, Window,
+};
 use ix_proto::{GroupSet, MigrationEnd, MigrationRecord, ThreadState};
 use std::collections::BTreeMap;
 
@@ -57,6 +59,8 @@ fn thread(state: ThreadState, cpu: u32, flow_groups: GroupSet, n: u64, busy: f64
     let named = |counts: &[(&str, u64)]| -> BTreeMap<String, u64> {
         counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
     };
+    let mut waited = vec![0; TIME_BOUNDS_US.len() + 1];
+    (waited[1], waited[5]) = (n - n / 5, n / 5);
     Thread {
         state,
         cpu,
@@ -82,8 +86,10 @@ fn thread(state: ThreadState, cpu: u32, flow_groups: GroupSet, n: u64, busy: f64
         ]),
         drops: named(&[("no_flow", n / 100), ("backlog", 0)]),
         tcp: named(&[("fast_retransmits", 1)]),
+        busy_cycles_took: Times { counts: vec![n; TIME_BOUNDS_US.len() + 1], sum_ns: n * 1000 },
         stage_ticks: named(&[("poll", n), ("process", n), ("app", 2 * n), ("idle", 4 * n)]),
         batches: vec![0, n, 0],
+        packets_waited: Times { counts: waited, sum_ns: n * 1000 },
         ..Thread::default()
     }
 }

@@ -4,7 +4,7 @@ use super::peer::{Input, Peer, REQUEST_MAX, Subscription};
 use super::place::{Access, Sockets};
 use super::poller::Poller;
 use super::refusals::Refusals;
-use super::scrape::{Next, Scrape};
+use super::scrapes::Scrapes;
 use ix_problem::{Problem, Result};
 use ix_proto::control::{
     Answer, Hello, Line, Look, PROTOCOL, Refusal, Refused, Request, Role, Topic,
@@ -12,7 +12,7 @@ use ix_proto::control::{
 use ix_sys::say;
 use ix_sys::{Scarcity, socket, user_namespace};
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -29,8 +29,6 @@ const OPERATOR: u64 = 0;
 const READ_ONLY: u64 = 1;
 const METRICS: u64 = 2;
 const FIRST_PEER: u64 = 3;
-/// Most scrapes at the same time.
-const SCRAPES_MAX: usize = 16;
 
 /// The result of a request.
 pub type Response = std::result::Result<Answer, Refusal>;
@@ -69,8 +67,7 @@ pub struct Server {
     sockets: Sockets,
     poller: Poller,
     peers: BTreeMap<u64, Peer>,
-    metrics: Option<TcpListener>,
-    scrapes: BTreeMap<u64, Scrape>,
+    metrics: Option<Scrapes>,
     next_peer: u64,
     refusals: Refusals,
     scarcity: Scarcity,
@@ -92,7 +89,6 @@ impl Server {
             poller,
             peers: BTreeMap::new(),
             metrics: None,
-            scrapes: BTreeMap::new(),
             next_peer: FIRST_PEER,
             refusals: Refusals::default(),
             scarcity: Scarcity::default(),
@@ -101,9 +97,9 @@ impl Server {
 
     /// Also serves the metrics over HTTP.
     pub fn expose(&mut self, listener: TcpListener) -> io::Result<()> {
-        listener.set_nonblocking(true)?;
-        self.poller.add(listener.as_fd(), METRICS)?;
-        self.metrics = Some(listener);
+        let scrapes = Scrapes::new(listener)?;
+        self.poller.add(scrapes.fd(), METRICS)?;
+        self.metrics = Some(scrapes);
         Ok(())
     }
 
@@ -123,7 +119,7 @@ impl Server {
             let snapshot = peer.subscription.as_ref().map(|subscription| subscription.next);
             peer.pending.into_iter().chain(snapshot).min()
         };
-        let scrapes = self.scrapes.values().map(|scrape| scrape.until);
+        let scrapes = self.metrics.as_ref().and_then(Scrapes::due);
         self.peers.values().filter_map(due).chain(scrapes).chain(self.scarcity.until()).min()
     }
 
@@ -136,12 +132,9 @@ impl Server {
             match token {
                 OPERATOR => self.accept(Role::Operator, backend, now),
                 READ_ONLY => self.accept(Role::ReadOnly, backend, now),
-                METRICS => self.accept_scrape(now),
-                token if gone => {
-                    self.peers.remove(&token);
-                    self.scrapes.remove(&token);
-                }
-                token if self.scrapes.contains_key(&token) => self.scrape(token, backend),
+                // Below, after all control clients.
+                METRICS => {}
+                token if gone => drop(self.peers.remove(&token)),
                 token => self.with(token, |peer, refusals| {
                     peer.receive(now)?;
                     peer.flush()?;
@@ -150,6 +143,9 @@ impl Server {
             }
         }
         self.keep_time(backend, now);
+        if let Some(scrapes) = &mut self.metrics {
+            serve_metrics(scrapes, backend, now);
+        }
     }
 
     /// Answers a request that was not answered at once. Does nothing if its client does not wait
@@ -203,12 +199,11 @@ impl Server {
         }
     }
 
-    /// Watches all listeners, or none of them.
+    /// Watches both listeners, or none of them.
     fn watch_listeners(&self, yes: bool) {
         let Sockets { operator, read_only, .. } = &self.sockets;
         let both = [(operator.as_fd(), OPERATOR), (read_only.as_fd(), READ_ONLY)];
-        let metrics = self.metrics.iter().map(|listener| (listener.as_fd(), METRICS));
-        for (fd, token) in both.into_iter().chain(metrics) {
+        for (fd, token) in both {
             // An error leaves it as it is: it fails again, or is tried again after the pause.
             let _ = self.poller.change(fd, token, yes, false);
         }
@@ -222,50 +217,6 @@ impl Server {
         if stream.set_nonblocking(true).is_ok() {
             let mut stream = stream;
             let _ = stream.write_all(format!("{line}\n").as_bytes());
-        }
-    }
-
-    fn accept_scrape(&mut self, now: Instant) {
-        let stream = match self.metrics.as_ref().map(TcpListener::accept) {
-            Some(Ok((stream, _))) => stream,
-            Some(Err(e)) => return self.accepts_nobody(&e, now),
-            None => return,
-        };
-        if self.scrapes.len() >= SCRAPES_MAX {
-            self.scrapes.pop_first();
-        }
-        let Ok(scrape) = Scrape::new(stream, now) else { return };
-        let token = self.next_peer;
-        self.next_peer += 1;
-        if self.poller.add(scrape.stream.as_fd(), token).is_ok() {
-            self.scrapes.insert(token, scrape);
-        }
-    }
-
-    fn scrape(&mut self, token: u64, backend: &mut impl Backend) {
-        let Some(scrape) = self.scrapes.get_mut(&token) else { return };
-        let ended = match scrape.is_answered() {
-            true => scrape.flush(),
-            false => scrape.receive().and_then(|next| match next {
-                Next::Wait => Ok(false),
-                Next::Refuse(status) => scrape.answer(status, "text/plain", &format!("{status}\n")),
-                Next::Page => {
-                    let look = backend.look(Topic::Stats).map_err(|refusal| refusal.to_string());
-                    match look.and_then(Look::running).map(|status| exposition::text(&status)) {
-                        Ok(page) => scrape.answer("200 OK", exposition::CONTENT_TYPE, &page),
-                        Err(why) => scrape.answer("503 Service Unavailable", "text/plain", &why),
-                    }
-                }
-            }),
-        };
-        let writes = matches!(ended, Ok(false)) && scrape.is_answered();
-        let watched = match ended {
-            Ok(false) => self.poller.change(scrape.stream.as_fd(), token, !writes, writes),
-            Ok(true) => Err(ErrorKind::NotConnected.into()),
-            Err(e) => Err(e),
-        };
-        if watched.is_err() {
-            self.scrapes.remove(&token);
         }
     }
 
@@ -284,7 +235,6 @@ impl Server {
 
     /// Sends snapshots that are due, and ends requests that the dataplane did not answer in time.
     fn keep_time(&mut self, backend: &mut impl Backend, now: Instant) {
-        self.scrapes.retain(|_, scrape| scrape.until > now);
         let tokens: Vec<u64> = self.peers.keys().copied().collect();
         for token in tokens {
             self.with(token, |peer, refusals| {
@@ -309,6 +259,18 @@ impl Server {
             self.peers.remove(&token);
         }
     }
+}
+
+/// Does one step for each client of the metrics.
+fn serve_metrics(scrapes: &mut Scrapes, backend: &mut impl Backend, now: Instant) {
+    let mut lines = Vec::new();
+    for wish in scrapes.serve(now, &mut lines) {
+        let look = backend.look(Topic::Stats).map_err(|refusal| refusal.to_string());
+        let page = look.and_then(Look::running);
+        let page = page.map(|status| exposition::one(&status, wish.format));
+        scrapes.answer(wish, page.as_deref().map_err(String::as_str));
+    }
+    lines.iter().for_each(|line| say!("{line}"));
 }
 
 /// An error if the process that has connected to the operators' socket may not use it: root of a

@@ -30,7 +30,7 @@ use ix_wire::{DropReason, FLOW_GROUPS};
 
 /// Version of the control page's layout. A change of any list in this module, or of the meaning of
 /// one of its numbers, needs a new version.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Buckets of the batch histogram: 0, 1, 2..4, 4..8, … the last is open-ended.
 pub const BATCH_BUCKETS: usize = 12;
@@ -264,6 +264,13 @@ impl SharedHistogram {
         self.max.raise(value);
     }
 
+    /// Counts a value that came several times.
+    pub fn record_many(&self, value: u64, times: u64) {
+        self.counts[bucket_of(value)].add(times);
+        self.sum.add(value.saturating_mul(times));
+        self.max.raise(value);
+    }
+
     /// Returns a copy.
     pub fn read(&self) -> Histogram {
         let counts = core::array::from_fn(|bucket| self.counts[bucket].get());
@@ -290,6 +297,8 @@ pub struct ThreadBlock {
     pub batches: [Metric; BATCH_BUCKETS],
     /// Ticks from the application's return to its next turn, for cycles that did something.
     pub busy_cycle_ticks: SharedHistogram,
+    /// Received packets by the queueing delay of their window, ns.
+    pub queueing_delay_ns: SharedHistogram,
     /// The thread's [`ThreadState`]. Written by the thread that holds the directory's lock.
     pub life: Metric,
     /// Where the thread is now, and since when.

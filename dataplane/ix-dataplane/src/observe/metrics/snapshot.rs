@@ -86,6 +86,8 @@ pub struct ThreadSnapshot {
     pub batches: [u64; BATCH_BUCKETS],
     /// Length of cycles that did something, ticks.
     pub busy_cycle_ticks: Histogram,
+    /// Received packets by the queueing delay of their window, ns.
+    pub queueing_delay_ns: Histogram,
 }
 
 impl Snapshot {
@@ -171,6 +173,7 @@ impl ThreadSnapshot {
             stage_ticks: named(Stage::ALL.iter().map(|s| s.name()).zip(&block.stage_ticks)),
             batches: core::array::from_fn(|bucket| block.batches[bucket].get()),
             busy_cycle_ticks: block.busy_cycle_ticks.read(),
+            queueing_delay_ns: block.queueing_delay_ns.read(),
         }
     }
 

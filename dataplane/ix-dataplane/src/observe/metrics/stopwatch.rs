@@ -201,7 +201,10 @@ impl ThreadMetrics {
         let busy_cycles = self.counters.busy_cycles.get();
         // SAFETY: as in `deref`; borrowed beside the window, which is no part of the block.
         let block = unsafe { self.block.as_ref() };
-        self.window.end(now, (busy_cycles, idle), &block.window);
+        let (packets, delay_ns) = self.window.end(now, (busy_cycles, idle), &block.window);
+        if packets > 0 {
+            block.queueing_delay_ns.record_many(delay_ns, packets);
+        }
     }
 
     /// To be called when the thread is about to sleep.

@@ -17,6 +17,9 @@
 //! * *idle*: share of the time in which there was nothing to do, asleep or not.
 //!
 //! In a window without packets all values but idle are zero.
+//!
+//! The packets of a window are also counted by its queueing delay, in a histogram that only grows
+//! (`ThreadBlock::queueing_delay_ns`): a reader that looks seldom still sees the seconds between.
 use super::Metric;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -170,9 +173,10 @@ impl Window {
     }
 
     /// Ends it and publishes the averages; a very long window counts as several. `counters`: cycles
-    /// that received or sent, and ticks without work.
+    /// that received or sent, and ticks without work. Returns the packets of the window and their
+    /// queueing delay, ns.
     #[cold]
-    pub fn end(&mut self, now: u64, counters: (u64, u64), block: &WindowBlock) {
+    pub fn end(&mut self, now: u64, counters: (u64, u64), block: &WindowBlock) -> (u64, u64) {
         let length = now.wrapping_sub(self.since);
         let sums = core::mem::take(&mut self.sums);
         let (busy, idle) = core::mem::replace(&mut self.began, counters);
@@ -181,6 +185,7 @@ impl Window {
         self.metrics.smooth(&averages, (length / self.length_ticks).max(1));
         self.since = now;
         block.publish(&self.metrics);
+        (sums.packets, (averages.queueing_delay_us * 1e3) as u64)
     }
 
     /// Whether a time is at least as long as a window.

@@ -60,18 +60,21 @@ proptest! {
             prop_assert_eq!(window.is_over(now), *windows > 1);
             now += 1;
             prop_assert!(window.is_over(now));
-            window.end(now, counters, &block);
+            let (packets, delay_ns) = window.end(now, counters, &block);
             let or_zero = |x: f64| if cycles.is_empty() { 0.0 } else { x };
             let tau_us = or_zero((length - idle_ticks) as f64 / TICKS_PER_US as f64 / n);
             let depth = or_zero(waiting as f64 / n);
             let batch = or_zero(taken as f64 / n);
             let seconds = length as f64 / TICKS_PER_US as f64 / 1e6;
+            prop_assert_eq!(packets, taken);
+            let delay_us = or_zero(depth / batch * tau_us);
+            prop_assert!((delay_ns as f64 - delay_us * 1e3).abs() <= 1.0 + delay_us * 1e-6);
             for _ in 0..*windows {
                 depths.push(depth);
                 batches.push(batch);
                 times.push(tau_us);
                 idles.push(idle_ticks as f64 / length as f64);
-                delays.push(or_zero(depth / batch * tau_us));
+                delays.push(delay_us);
                 rates.push(taken as f64 / seconds);
             }
         }
