@@ -114,6 +114,9 @@ pub enum Command {
     /// Capture packets of a running dataplane into a pcapng file
     #[command(long_about = ix_ctl::pcap::HELP)]
     Pcap(ix_ctl::pcap::PcapArgs),
+    /// Serve the metrics of all dataplanes of this host to Prometheus
+    #[command(long_about = ix_ctl::exporter::HELP)]
+    Exporter(ix_ctl::exporter::ExporterArgs),
     /// Check what IX can use on this machine, and how to get what is missing
     #[command(long_about = DOCTOR_HELP)]
     Doctor(DoctorArgs),

@@ -93,6 +93,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Share(args) => share::main(&args).map(done),
         Command::Pcap(args) => ix_ctl::pcap::main(&args).map(done),
         Command::Top(args) => ix_ctl::top::main(&args),
+        Command::Exporter(args) => ix_ctl::exporter::main(&args).map(done),
         Command::Doctor(args) => doctor::main(&args).map(done),
         Command::Completions(args) => pages::completions(&args).map(done),
         Command::Man(args) => pages::man(&args).map(done),

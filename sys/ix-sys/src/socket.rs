@@ -53,12 +53,17 @@ unsafe fn set<T>(fd: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> io::
 
 /// A read waits no longer than this for something to come, for ever if it is zero (SO_RCVTIMEO).
 pub fn set_receive_timeout(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
+    set_timeout(fd, libc::SO_RCVTIMEO, timeout)
+}
+
+/// Sets an option that is a length of time.
+fn set_timeout(fd: BorrowedFd<'_>, option: i32, timeout: Duration) -> io::Result<()> {
     let timeout = libc::timeval {
         tv_sec: timeout.as_secs().min(i64::MAX as u64) as libc::time_t,
         tv_usec: libc::suseconds_t::from(timeout.subsec_micros() as i32),
     };
-    // SAFETY: the type of this option; two numbers.
-    unsafe { set(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &timeout) }
+    // SAFETY: the type of all these options; two numbers.
+    unsafe { set(fd, libc::SOL_SOCKET, option, &timeout) }
 }
 
 /// Reads a socket option into a plain value; a shorter one of the kernel's leaves the rest zero.
@@ -262,6 +267,18 @@ pub fn connect_unix(kind: i32, path: &str) -> io::Result<OwnedFd> {
     let (address, len) = unix_address(path)?;
     // SAFETY: `address` is `len` readable bytes for the length of the call.
     check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(fd)
+}
+
+/// A stream that is connected to the socket that listens at `path`. Where its queue is full,
+/// because its process is stopped, the error is [`io::ErrorKind::WouldBlock`] after `within`.
+pub fn connect_unix_within(path: &Path, within: Duration) -> io::Result<OwnedFd> {
+    let fd = open(libc::AF_UNIX, libc::SOCK_STREAM)?;
+    let (address, len) = file_address(path.as_os_str().as_bytes())?;
+    set_timeout(fd.as_fd(), libc::SO_SNDTIMEO, within)?;
+    // SAFETY: `address` is `len` readable bytes for the length of the call.
+    check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    set_timeout(fd.as_fd(), libc::SO_SNDTIMEO, Duration::ZERO)?;
     Ok(fd)
 }
 
@@ -725,6 +742,21 @@ mod tests {
             let again = listen_unix_closed(&path, 1).unwrap_err();
             std::fs::remove_file(&path).unwrap();
             assert_eq!((mode & 0o777, again.kind()), (0, io::ErrorKind::AddrInUse));
+        }
+        {
+            // Nobody accepts: the queue has room for two, and then there is an end to waiting.
+            let path = std::env::temp_dir().join(format!("ix-full-{}", std::process::id()));
+            let _ = std::fs::remove_file(&path);
+            let listener = listen_unix_closed(&path, 1).unwrap();
+            let connect = || connect_unix_within(&path, Duration::from_millis(20));
+            let all: Vec<_> = (0..4).map(|_| connect()).collect();
+            drop(listener);
+            let nobody = connect();
+            std::fs::remove_file(&path).unwrap();
+            assert!(all[0].is_ok());
+            let last = all[3].as_ref().unwrap_err();
+            assert_eq!(last.kind(), io::ErrorKind::WouldBlock);
+            assert_eq!(nobody.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         }
         for wrong in ["", "with\0zero", &"x".repeat(108)] {
             let e = listen_unix_closed(Path::new(wrong), 1).unwrap_err();

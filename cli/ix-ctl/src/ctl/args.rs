@@ -163,7 +163,7 @@ const STATS_HELP: &str = "\
     ix ctl stats --json | jq '.threads[0].cost'";
 
 const METRICS_HELP: &str = "Prints all metrics in Prometheus' text format. To let a server scrape \
-    them, start the dataplane with `ix run --metrics 127.0.0.1:9464` instead.\n\n\
+    them, and those of all dataplanes, run `ix exporter` instead.\n\n\
     Examples:\n  \
     ix ctl metrics\n  \
     ix ctl metrics > /var/lib/node_exporter/textfile/ix.prom";

@@ -1,4 +1,5 @@
 //! Values as the user writes them, in the configuration file or as a flag.
+use ix_broker::control::scrape_address;
 use ix_proto::config::{AddressCheck, Bounds, HostError, check_host};
 use ix_sys::cpu;
 use ix_tcp::{CongestionControl, EcnMode};
@@ -9,7 +10,7 @@ use serde::de::{
 };
 use std::fmt;
 use std::marker::PhantomData;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 /// Why a text is no value.
@@ -275,8 +276,7 @@ impl FromStr for Metrics {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Metrics, ValueError> {
-        let port = text.parse().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        port.or_else(|_| text.parse()).map(Metrics).map_err(|_| ValueError::Metrics)
+        scrape_address(text).map(Metrics).ok_or(ValueError::Metrics)
     }
 }
 

@@ -126,7 +126,7 @@ exec \"$@\"
     let at = link.to_str().expect("text");
     let peer = ix_sys::socket::connect_unix(libc::SOCK_SEQPACKET, at).expect("connects");
     let why = "no client can be accepted (Too many open files";
-    for of in [control.to_str().expect("text"), "memif:"] {
+    for of in [control.to_str().expect("text"), "metrics:", "memif:"] {
         eventually("it is said", || {
             let said = process.said();
             said.iter().any(|line| line.starts_with(&format!("ix: {of}")) && line.contains(why))
@@ -137,7 +137,7 @@ exec \"$@\"
     let used = cpu_time(process.pid()) - used;
     assert!(used < Duration::from_millis(200), "a busy loop: {used:?} in a second");
     let lines = process.said().iter().filter(|line| line.contains(why)).count();
-    assert_eq!(lines, 2, "{:#?}", process.said());
+    assert_eq!(lines, 3, "{:#?}", process.said());
     drop(clients);
     operators.iter().for_each(greeted);
     scrape.set_read_timeout(Some(PATIENCE)).expect("a timeout");

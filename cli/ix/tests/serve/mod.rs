@@ -9,6 +9,7 @@ mod ctl;
 mod devices;
 mod dump;
 mod elastic;
+mod exporter;
 mod failures;
 mod flood;
 mod host_address;

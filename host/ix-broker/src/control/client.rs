@@ -1,6 +1,7 @@
 //! The client's end of the control socket.
 use ix_problem::{Problem, Result};
 use ix_proto::control::{Answer, Greeting, Hello, Line, Look, PROTOCOL, Refused, Request, Status};
+use ix_sys::socket;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -38,11 +39,16 @@ impl Client {
                 ErrorKind::PermissionDenied => {
                     "run this as its user, or allow more users in [control]"
                 }
+                ErrorKind::WouldBlock => {
+                    let why = "too many clients wait for its `ix run`";
+                    return Problem::new(what, why).mend("check that it is not stopped");
+                }
                 _ => "check that its `ix run` is running",
             };
             Problem::new(what, e).mend(mend)
         };
-        let stream = UnixStream::connect(path).map_err(problem)?;
+        let stream = socket::connect_unix_within(path, LOOK_TIMEOUT).map_err(problem)?;
+        let stream = UnixStream::from(stream);
         stream.set_read_timeout(Some(LOOK_TIMEOUT)).map_err(problem)?;
         stream.set_write_timeout(Some(TIMEOUT)).map_err(problem)?;
         let mut lines = Lines { reader: BufReader::new(stream), path: path.to_owned() };

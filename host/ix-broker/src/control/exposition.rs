@@ -1,7 +1,8 @@
 //! All metrics as text: Prometheus' own format (version 0.0.4), and OpenMetrics 1.0.
 //!
 //! Names follow Prometheus' conventions: base units (seconds, bytes), counters end in `_total`, one
-//! thing a name and its parts as labels. Every series of a dataplane has the labels of its [`Source`].
+//! thing a name and its parts as labels. Every series of a dataplane has the labels of its
+//! [`Source`].
 use super::families::Families;
 use ix_proto::ThreadState;
 use ix_proto::control::{

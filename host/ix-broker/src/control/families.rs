@@ -132,8 +132,8 @@ impl Families {
     pub fn text(&self, format: Format) -> String {
         let mut page = String::new();
         for Family { name, kind, help, lines } in self.all.iter().filter(|f| !f.lines.is_empty()) {
-            // In OpenMetrics the end of the name belongs to the series; Prometheus' own format has no
-            // kind for what only informs.
+            // In OpenMetrics the end of the name belongs to the series; Prometheus' own format has
+            // no kind for what only informs.
             let (name, kind) = match (format, *kind) {
                 (Format::Text, "info") => (name.as_str(), "gauge"),
                 (Format::OpenMetrics, "info") => (without(name, "_info"), "info"),

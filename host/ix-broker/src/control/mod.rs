@@ -45,7 +45,10 @@ pub use captures::Captures;
 pub use change::{Change, Shares};
 pub use client::Client;
 pub use dataplane::{Answers, Dataplane};
-pub use place::{Access, Found, all, find, folder, read_only};
+pub use place::{
+    Access, Found, all, find, folder, listed, listen_for_scrapes, read_only, scrape_address,
+    sockets,
+};
 #[cfg(any(test, feature = "samples"))]
 pub use sample::sample;
 pub use scrapes::{Scrapes, Wish};

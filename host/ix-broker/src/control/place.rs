@@ -3,10 +3,11 @@ use ix_problem::{Problem, Result};
 use ix_sys::{process, socket};
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Folders for control sockets without a configured path, best first: `/run/ix` for root, the
 /// user's own folder, a folder below /tmp.
@@ -21,6 +22,8 @@ fn folders() -> Vec<PathBuf> {
 
 /// At most this many connections wait to be accepted.
 const BACKLOG: i32 = 128;
+/// Longest that a look whether somebody listens at a socket may take.
+const KNOCK_WITHIN: Duration = Duration::from_millis(10);
 /// Root's folder. Other users look here too, for sockets that they may open.
 const SYSTEM: &str = "/run/ix";
 
@@ -72,12 +75,22 @@ impl Default for Access {
 impl Access {
     /// Listens for scrapes of the metrics, if that is configured.
     pub fn bind_metrics(&self) -> Result<Option<TcpListener>> {
-        let Some(address) = self.metrics else { return Ok(None) };
-        TcpListener::bind(address).map(Some).map_err(|e| {
-            Problem::new(format!("cannot serve metrics at {address}"), e)
-                .mend("choose another place, for example --metrics 127.0.0.1:9464")
-        })
+        self.metrics.map(|address| listen_for_scrapes(address, "--metrics")).transpose()
     }
+}
+
+/// Listens for scrapes at the address that this flag has named.
+pub fn listen_for_scrapes(address: SocketAddr, flag: &str) -> Result<TcpListener> {
+    TcpListener::bind(address).map_err(|e| {
+        Problem::new(format!("cannot serve metrics at {address}"), e)
+            .mend(format!("choose another place, for example {flag} 127.0.0.1:9465"))
+    })
+}
+
+/// Where metrics are served, as the user writes it: a port alone is of the loopback address.
+pub fn scrape_address(text: &str) -> Option<SocketAddr> {
+    let port = text.parse().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    port.or_else(|_| text.parse()).ok()
 }
 
 /// The sockets of one dataplane. Their files are removed when it is dropped.
@@ -173,8 +186,8 @@ fn group_id(name: &str) -> io::Result<u32> {
     name.parse().ok().or_else(known).ok_or_else(missing)
 }
 
-/// Operators' sockets in a folder.
-fn sockets(folder: &Path) -> Vec<PathBuf> {
+/// Operators' sockets in a folder, with the read-only ones beside them.
+pub fn sockets(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
     paths.retain(|path| path.extension().is_some_and(|e| e == "sock"));
@@ -183,7 +196,17 @@ fn sockets(folder: &Path) -> Vec<PathBuf> {
 
 /// Whether nobody listens at a socket file any more (its `ix run` was killed).
 fn is_dead(path: &Path) -> bool {
-    UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+    knock(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+}
+
+/// Whether this user may open a socket, and somebody listens there: also one that is stopped, and
+/// has more clients waiting than its queue holds.
+fn opens(path: &Path) -> bool {
+    knock(path).map_or_else(|e| e.kind() == ErrorKind::WouldBlock, |()| true)
+}
+
+fn knock(path: &Path) -> io::Result<()> {
+    socket::connect_unix_within(path, KNOCK_WITHIN).map(drop)
 }
 
 /// A dataplane that runs.
@@ -197,22 +220,37 @@ pub struct Found {
 
 /// All dataplanes that this user may reach, by process number.
 pub fn all() -> Vec<Found> {
-    let mut folders = folders();
-    if !folders.iter().any(|folder| folder == Path::new(SYSTEM)) {
-        folders.insert(0, SYSTEM.into());
-    }
-    let paths = folders.iter().flat_map(|folder| sockets(folder));
-    let mut found: Vec<Found> = paths.filter_map(|path| reachable(&path)).collect();
+    let mut found: Vec<Found> = listed().into_iter().filter_map(reachable).collect();
     found.sort_by_key(|found| found.pid);
     found
 }
 
+/// The operators' sockets of all dataplanes that this user might reach. Dead runs may have left
+/// some of them: nobody was asked.
+pub fn listed() -> Vec<Found> {
+    let mut folders = folders();
+    if !folders.iter().any(|folder| folder == Path::new(SYSTEM)) {
+        folders.insert(0, SYSTEM.into());
+    }
+    // What another user has put below /tmp in our name is not looked at.
+    let trusted = |folder: &PathBuf| {
+        fs::symlink_metadata(folder)
+            .is_ok_and(|m| m.is_dir() && [0, process::user_id()].contains(&m.uid()))
+    };
+    let paths = folders.iter().filter(|folder| trusted(folder)).flat_map(|f| sockets(f));
+    paths.filter_map(|path| Some(Found { pid: pid_of(&path)?, path })).collect()
+}
+
+/// The process number that an operators' socket without a configured path is called by.
+fn pid_of(path: &Path) -> Option<i32> {
+    path.file_stem()?.to_str()?.parse().ok()
+}
+
 /// The dataplane of an operators' socket, through that socket or through the read-only one beside
 /// it.
-fn reachable(path: &Path) -> Option<Found> {
-    let pid = path.file_stem()?.to_str()?.parse().ok()?;
-    let opens = |path: &PathBuf| UnixStream::connect(path).is_ok();
-    let path = [path.to_owned(), read_only(path)].into_iter().find(opens)?;
+fn reachable(listed: Found) -> Option<Found> {
+    let Found { path, pid } = listed;
+    let path = [path.clone(), read_only(&path)].into_iter().find(|path| opens(path))?;
     Some(Found { path, pid })
 }
 
@@ -306,6 +344,7 @@ mod tests {
     fn a_read_only_socket_stands_beside_its_operators() {
         assert_eq!(read_only(Path::new("/run/ix/7.sock")), Path::new("/run/ix/7.ro.sock"));
         assert_eq!(read_only(Path::new("lab-1")), Path::new("lab-1.ro"));
-        assert!(reachable(Path::new("/run/ix/7.ro.sock")).is_none(), "has no process number");
+        assert_eq!(pid_of(Path::new("/run/ix/7.sock")), Some(7));
+        assert_eq!(pid_of(Path::new("/run/ix/7.ro.sock")), None, "has no process number");
     }
 }
