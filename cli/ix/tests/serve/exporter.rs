@@ -240,6 +240,9 @@ fn the_rules_are_right_and_each_of_them_fires() {
     promtool(&["test", "rules", shipped("ix-alerts-tests.yml").to_str().expect("text")], "");
 }
 
+/// Where it listens, in a namespace of its own.
+const SERVER: &str = "127.0.0.1:9090";
+
 /// A real Prometheus that scrapes the exporter.
 struct Prometheus<'a> {
     at: &'a Namespace,
@@ -265,10 +268,12 @@ impl Prometheus<'_> {
         let mut command = net.client.command("prometheus", None);
         command.arg(format!("--config.file={}", file.display()));
         command.arg(format!("--storage.tsdb.path={}", data.display()));
-        command.arg("--web.listen-address=127.0.0.1:9090");
+        command.arg(format!("--web.listen-address={SERVER}"));
         let server = Prometheus { at: &net.client, process: Process::start(command) };
+        // It listens some time before it answers.
         eventually("Prometheus is ready", || {
-            net.client.run(|| TcpStream::connect("127.0.0.1:9090")).is_ok()
+            net.client.run(|| TcpStream::connect(SERVER)).is_ok()
+                && http(server.at, SERVER, "GET /-/ready HTTP/1.0\r\n\r\n").0.contains(" 200 ")
         });
         Some(server)
     }
@@ -277,7 +282,7 @@ impl Prometheus<'_> {
     #[track_caller]
     fn ask(&self, path: &str) -> Value {
         let request = format!("GET /api/v1/{path} HTTP/1.0\r\nHost: x\r\n\r\n");
-        let (_, body) = http(self.at, "127.0.0.1:9090", &request);
+        let (_, body) = http(self.at, SERVER, &request);
         let answer: Value = serde_json::from_str(&body).expect("JSON");
         assert_eq!(answer["status"], "success", "{path}: {answer} {}", self.process);
         answer["data"].clone()
