@@ -3,7 +3,7 @@
 //! The format is that of the Callgrind manual, chapter "Callgrind Format Specification", without
 //! compression of names and positions.
 use anyhow::{Context, Result, bail};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -83,6 +83,9 @@ pub struct Profile {
     pub own: BTreeMap<String, u64>,
     /// Instructions that one function spends in another one that it calls, by both names.
     pub calls: BTreeMap<(String, String), u64>,
+    /// How often the instruction at an address was executed, and its function; only with simulated
+    /// caches.
+    pub code: BTreeMap<u64, (u64, String)>,
 }
 
 /// A run: its messages and its instructions.
@@ -100,8 +103,15 @@ pub fn is_there() -> bool {
 
 /// The simulated caches: of a common processor, the same on every machine.
 pub const CACHES: &str = "32 KB for instructions, 32 KB for data, 2 MB for both, lines of 64 bytes";
-const CACHE_FLAGS: [&str; 4] =
-    ["--cache-sim=yes", "--I1=32768,8,64", "--D1=32768,8,64", "--LL=2097152,16,64"];
+const CACHE_FLAGS: [&str; 5] = [
+    "--cache-sim=yes",
+    "--I1=32768,8,64",
+    "--D1=32768,8,64",
+    "--LL=2097152,16,64",
+    "--dump-instr=yes",
+];
+/// Bytes of a line of a cache.
+pub const LINE_BYTES: u64 = 64;
 
 /// Runs a scenario under callgrind, with `caches` with simulated caches.
 pub fn run(scenario: &str, messages: u64, caches: bool) -> Result<Run> {
@@ -186,7 +196,13 @@ impl<'a> Reader<'a> {
 
     fn cost(&mut self, line: &str) -> Result<()> {
         let mut words = line.split_whitespace();
-        let at = words.next().context("no position")?.parse()?;
+        let mut position = words.next().context("no position")?;
+        let address = position.strip_prefix("0x").map(|at| u64::from_str_radix(at, 16));
+        let address = address.transpose()?;
+        if address.is_some() {
+            position = words.next().context("no line")?;
+        }
+        let at = position.parse()?;
         let mut words = words.peekable();
         words.peek().context("no cost")?;
         let counts = Counts::read(words)?;
@@ -203,6 +219,10 @@ impl<'a> Reader<'a> {
             }
         } else {
             *self.profile.own.entry(plain(self.function).to_owned()).or_default() += count;
+            if let Some(address) = address.filter(|_| !is_library(self.object)) {
+                let fresh = || (0, plain(self.function).to_owned());
+                self.profile.code.entry(address).or_insert_with(fresh).0 += count;
+            }
         }
         // The cost of a call counts where it goes, except for calls into libraries, which have no
         // source of ours; their own costs are left out in turn. The C library itself calls `main`.
@@ -238,6 +258,9 @@ impl Profile {
             let theirs = other.places.get(place).copied().unwrap_or_default();
             *counts = counts.with(theirs, u64::saturating_sub);
         }
+        for (address, (count, _)) in &mut self.code {
+            *count = count.saturating_sub(other.code.get(address).map_or(0, |before| before.0));
+        }
         for (name, count) in &mut self.own {
             *count = count.saturating_sub(other.own.get(name).copied().unwrap_or(0));
         }
@@ -248,6 +271,17 @@ impl Profile {
             *mine = mine.saturating_sub(theirs);
         }
         self
+    }
+
+    /// The lines of code of each function, of instructions that were executed at least this often.
+    pub fn code_lines(&self, at_least: u64) -> BTreeMap<&str, BTreeSet<u64>> {
+        let mut lines = BTreeMap::<&str, BTreeSet<u64>>::new();
+        for (address, (count, function)) in &self.code {
+            if *count >= at_least {
+                lines.entry(function).or_default().insert(address / LINE_BYTES);
+            }
+        }
+        lines
     }
 
     /// Instructions by a key, most first.
@@ -392,7 +426,7 @@ totals: 999
 
     #[test]
     fn simulated_caches_are_counted_by_place_and_calls_by_name() {
-        let text = FILE.replace("\n10 100\n", "\n10 100 30 20 1 2 3 4 5 6\n");
+        let text = FILE.replace("\n10 100\n", "\n0x7f 10 90 30 20 1 2 3 4 5 6\n0x80 10 10\n");
         let profile = parse(&text).unwrap();
         let counts = profile.counts_by(Place::source_line)["ix-tcp/src/snd.rs:10"];
         let expected = Counts {
@@ -406,6 +440,8 @@ totals: 999
         assert_eq!(profile.own["ix_tcp::snd::output"], 120);
         let edge = ("ix_tcp::snd::output".to_owned(), "memcpy".to_owned());
         assert_eq!(profile.calls[&edge], 30);
+        let lines = |at_least| profile.code_lines(at_least)["ix_tcp::snd::output"].clone();
+        assert_eq!((lines(10), lines(11)), ([1, 2].into(), [1].into()));
     }
 
     #[test]
