@@ -61,7 +61,7 @@ pub fn main(args: &AllArgs) -> Result<()> {
     eprintln!("ix: {} benchmarks in {took} s, results in {}", chosen.len(), args.dir.display());
     if failed.len() < chosen.len() {
         let (files, output) = (vec![args.dir.clone()], args.dir.join("report.html"));
-        super::report::main(&ReportArgs { files, output })?;
+        super::report::main(&ReportArgs { against: None, files, output })?;
     }
     if failed.is_empty() {
         return Ok(());

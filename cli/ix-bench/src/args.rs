@@ -110,6 +110,9 @@ pub struct ReportArgs {
     /// Files written by benchmarks with --output, or folders of them (default: target/bench)
     #[arg(value_name = "FILES")]
     pub files: Vec<PathBuf>,
+    /// Set these results beside those: what has changed since then, point by point
+    #[arg(long, value_name = "FOLDER")]
+    pub against: Option<PathBuf>,
     /// Write the page to this file
     #[arg(short = 'o', long, value_name = "FILE", default_value = "report.html")]
     pub output: PathBuf,

@@ -13,12 +13,14 @@ pub const HELP: &str = "Runs one benchmark on IX and on Linux sockets, side by s
     ix bench echo --device tap --connections 1,64 --output echo.json\n  \
     ix bench all --quick && ix bench report";
 
-const REPORT_HELP: &str = "Reads result files of benchmarks (--output) and writes one HTML page: figures, \
-    tables, the machine, each command, and the papers' results beside ours. The page needs only a \
-    browser.\n\n\
+const REPORT_HELP: &str = "Reads result files of benchmarks (--output) and writes one HTML page: first how \
+    many times Linux IX is, then figures, tables, the machine, each command, and the papers' \
+    results beside ours. --against sets a second folder of results beside them. The page needs \
+    only a browser.\n\n\
     Examples:\n  \
     ix bench echo --quick --output echo.json && ix bench report echo.json\n  \
-    ix bench report target/bench -o report.html";
+    ix bench report target/bench -o report.html\n  \
+    ix bench report target/bench --against /tmp/bench-of-last-week";
 
 /// The benchmarks.
 #[derive(Subcommand, Debug)]

@@ -41,7 +41,8 @@ const fn figure(
 }
 
 const RATE: &[(&str, &str)] = &[("msgs_per_s", "")];
-const OFFERED: &[&str] =
+/// Keys that say how much load was offered.
+pub const OFFERED: &[&str] =
     &["rate", "offered_per_s", "wanted_per_s", "target_per_s", "point", "share_of_peak"];
 /// Points whose latency is that of the load itself, not of a measuring client.
 const CLOSED_LOOP: &str = "closed loop";

@@ -1,7 +1,7 @@
 //! The page: a section for each benchmark, with all that a reader needs to judge or repeat it.
 use super::read::{Results, Row};
 use super::text::{escape, full, heading, of_value, short};
-use super::{figures, papers, series};
+use super::{compare, figures, papers, series, summary};
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -23,8 +23,14 @@ const WHO: [&str; 4] = ["system", "server", "device", "client"];
 /// Columns that the page shows elsewhere: with the names, or below the table.
 const ELSEWHERE: [&str; 3] = ["mode", "client_mode", "settings"];
 
+/// Results to compare with, and their name.
+pub struct Against {
+    pub name: String,
+    pub results: Vec<Results>,
+}
+
 /// The whole page.
-pub fn html(results: &[Results]) -> String {
+pub fn html(results: &[Results], against: Option<&Against>) -> String {
     let mut page = String::new();
     // Writing to a string cannot fail.
     let _ = write!(
@@ -39,11 +45,16 @@ pub fn html(results: &[Results]) -> String {
     if let Some(machine) = machine {
         page += &facts(machine);
     }
-    page += "<nav>\n";
+    page += "<nav>\n<a href=\"#summary\">in short</a>\n";
+    if against.is_some() {
+        page += "<a href=\"#against\">compared</a>\n";
+    }
     for (index, result) in results.iter().enumerate() {
         let _ = writeln!(page, "<a href=\"#b{index}\">{}</a>", escape(&result.bench));
     }
     page += "</nav>\n</header>\n<main>\n";
+    page += &in_short(results);
+    page += &against.map_or(String::new(), |against| side_by_side(results, against));
     for (index, result) in results.iter().enumerate() {
         page += &section(index, result, machine);
     }
@@ -58,6 +69,133 @@ pub fn html(results: &[Results]) -> String {
         );
     }
     page + "</footer>\n</body>\n</html>\n"
+}
+
+/// What comes first: how many times Linux IX is.
+fn in_short(results: &[Results]) -> String {
+    let mut rows = String::new();
+    let mut without = Vec::new();
+    for (index, result) in results.iter().enumerate() {
+        let lines = summary::lines(result);
+        if lines.is_empty() {
+            without.push(format!("<a href=\"#b{index}\">{}</a>", escape(&result.bench)));
+        }
+        for line in lines {
+            let summary::Spread { median, low, high } = line.times;
+            let _ = writeln!(
+                rows,
+                "<tr><td class=\"word\"><a href=\"#b{index}\">{}</a></td><td class=\"word\">{}</td>\
+                 <td class=\"word\">{}</td><td><b>{}×</b></td><td>{}–{}×</td><td>{}</td>\
+                 <td>± {:.0} %</td></tr>",
+                escape(&result.bench),
+                escape(&line.server),
+                line.quantity,
+                short(median),
+                short(low),
+                short(high),
+                line.points,
+                line.runs * 100.0,
+            );
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "<section id=\"summary\">\n<h2>In short</h2>\n<p class=\"lead\">How many times better than Linux \
+         IX is: the median of all points, and the least and most favourable one. Each is set against the best \
+         mode of Linux at the same point; where loads are offered in steps, by the highest rate reached. Below \
+         1 Linux is better.</p>\n<div class=\"scroll\"><table>\n<thead><tr><th class=\"word\">benchmark</th>\
+         <th class=\"word\">server</th><th class=\"word\">by</th><th>times Linux</th><th>points</th>\
+         <th>number</th><th>runs</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
+    );
+    if !without.is_empty() {
+        let _ = writeln!(
+            text,
+            "<p>No number beside Linux, because there is no row of Linux at the same point: {}.</p>",
+            without.join(", ")
+        );
+    }
+    text + "</section>\n"
+}
+
+/// These results beside others, benchmark by benchmark.
+fn side_by_side(results: &[Results], against: &Against) -> String {
+    let mut text = format!(
+        "<section id=\"against\">\n<h2>Beside {}</h2>\n<p class=\"lead\">Before is {}. A point is better or \
+         worse if all of its runs are: where the runs overlap it is the same.</p>\n",
+        escape(&against.name),
+        escape(&against.name),
+    );
+    let machines = |results: &[Results]| results.first().map(|result| result.machine.clone());
+    let differs = |key: &&str| {
+        let of = |results: &[Results]| machines(results).and_then(|m| m.get(*key).cloned());
+        of(results) != of(&against.results)
+    };
+    let different: Vec<&str> =
+        FACTS.iter().filter(|(key, _)| differs(key)).map(|(_, name)| *name).collect();
+    if !different.is_empty() {
+        let _ = writeln!(text, "<p>Not the same in both: {}.</p>", different.join(", "));
+    }
+    for now in results {
+        let Some(before) = against.results.iter().find(|before| before.bench == now.bench) else {
+            let _ = writeln!(text, "<p>Not before: {}.</p>", escape(&now.bench));
+            continue;
+        };
+        text += &beside(now, &compare::changes(before, now));
+    }
+    text + "</section>\n"
+}
+
+/// The changes of a benchmark.
+fn beside(now: &Results, changes: &[compare::Change]) -> String {
+    use compare::Verdict::{Better, Same, Worse};
+    let count = |verdict| changes.iter().filter(|change| change.verdict == verdict).count();
+    let Some(overall) = compare::overall(changes) else {
+        return format!("<p>{}: no point is in both.</p>\n", escape(&now.bench));
+    };
+    let percent = |ratio: f64| format!("{:+.1} %", (ratio - 1.0) * 100.0);
+    let mut rows = String::new();
+    for change in changes {
+        let cell = |spread: summary::Spread| {
+            let summary::Spread { median, low, high } = spread;
+            let ends = if low < high {
+                format!("<small>{}–{}</small>", short(low), short(high))
+            } else {
+                String::new()
+            };
+            format!("<td>{}{ends}</td>", full(median))
+        };
+        let verdict = match change.verdict {
+            Same => "same",
+            Better => "<b>better</b>",
+            Worse => "<b>worse</b>",
+        };
+        let _ = writeln!(
+            rows,
+            "<tr><td class=\"word\">{}</td><td class=\"word\">{}</td><td class=\"word\">{}</td>{}{}\
+             <td>{}</td><td class=\"word\">{verdict}</td></tr>",
+            escape(&change.server),
+            escape(&change.point),
+            escape(&heading(change.outcome)),
+            cell(change.before),
+            cell(change.now),
+            percent(change.ratio()),
+        );
+    }
+    format!(
+        "<details>\n<summary><b>{}</b>: {} in the middle ({} to {}); {} points better, {} worse, {} the \
+         same</summary>\n<div class=\"scroll\"><table>\n<thead><tr><th class=\"word\">server</th>\
+         <th class=\"word\">point</th><th class=\"word\">by</th><th>before</th><th>now</th><th>change</th>\
+         <th class=\"word\">all runs</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n</details>\n",
+        escape(&now.bench),
+        percent(overall.median),
+        percent(overall.low),
+        percent(overall.high),
+        count(Better),
+        count(Worse),
+        count(Same),
+    )
 }
 
 fn section(index: usize, result: &Results, first: Option<&Row>) -> String {

@@ -1,11 +1,15 @@
 //! From committed samples, hand-written with round numbers, to pages that parse.
-use super::page::html;
+use super::page::{self, Against};
 use super::read::{Results, Row, parse};
-use super::{figures, papers, read, series};
+use super::{compare, figures, papers, read, series, summary};
 use ix_report::problem::Problem;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
+
+fn html(results: &[Results]) -> String {
+    page::html(results, None)
+}
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/report/samples")
@@ -100,6 +104,95 @@ fn the_page_of_all_samples_is_well_formed_and_complete() {
     assert!(!page.contains("<script") && !page.contains("src="), "it needs other files");
     assert!(!page.contains("NaN") && !page.contains("inf"), "a place that is none");
     assert!(!text.contains("Not measured:"), "everything was");
+}
+
+#[test]
+fn the_summary_says_how_many_times_linux_ix_is() {
+    let result = results(&json!({"bench": "echo", "rows": [
+        {"system": "linux", "mode": "blocking", "client": "linux", "connections": 1, "msgs_per_s": 100, "p50_us": 80},
+        {"system": "linux", "mode": "spinning", "client": "linux", "connections": 1, "msgs_per_s": 200, "p50_us": 40},
+        {"system": "linux", "mode": "blocking", "client": "linux", "connections": 64, "msgs_per_s": 400},
+        {"system": "ix", "mode": "copy", "device": "tap", "client": "linux", "connections": 1,
+         "msgs_per_s": 600, "msgs_per_s_min": 540, "msgs_per_s_max": 630, "p50_us": 10},
+        {"system": "ix", "mode": "copy", "device": "tap", "client": "linux", "connections": 64, "msgs_per_s": 2000},
+        {"system": "ix", "mode": "copy", "device": "tap", "client": "linux", "connections": 99, "msgs_per_s": 2000},
+        {"system": "ix", "mode": "copy", "device": "memif", "client": "ix", "connections": 64, "msgs_per_s": 200},
+    ]}));
+    let lines = summary::lines(&result);
+    let told: Vec<_> = lines
+        .iter()
+        .map(|l| {
+            (l.server.as_str(), l.quantity, l.times.median, l.times.low, l.times.high, l.points)
+        })
+        .collect();
+    // The spinning Linux is the better one; 99 connections are nowhere else.
+    let expected = [
+        ("IX tap", "rate", 4.0, 3.0, 5.0, 2),
+        ("IX tap", "median latency", 4.0, 4.0, 4.0, 1),
+        ("IX memif", "rate", 0.5, 0.5, 0.5, 1),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(lines[0].runs, 0.05, "between 10 % and nothing");
+    // Where loads are offered, the most that each reached.
+    let result = results(&json!({"bench": "memcached", "rows": [
+        {"system": "linux", "mode": "spinning", "target_per_s": 50, "msgs_per_s": 50, "p99_us": 5},
+        {"system": "linux", "mode": "spinning", "target_per_s": 90, "msgs_per_s": 70, "p99_us": 9000},
+        {"system": "ix", "target_per_s": 50, "msgs_per_s": 50, "p99_us": 6},
+        {"system": "ix", "target_per_s": 300, "msgs_per_s": 280, "p99_us": 400},
+    ]}));
+    let lines = summary::lines(&result);
+    assert_eq!((lines.len(), lines[0].times.median, lines[0].points), (1, 4.0, 1));
+    let page = html(&[result]);
+    let text = well_formed(&page).expect("well-formed");
+    assert!(text.contains("In short") && text.contains("4×"), "{text}");
+    let (short, first) = (page.find("In short"), page.find("id=\"b0\""));
+    assert!(short < first, "it comes first");
+}
+
+#[test]
+fn two_sets_of_results_stand_side_by_side() {
+    let row = |connections: u64, low: u64, median: u64, high: u64| {
+        json!({"system": "ix", "device": "tap", "client": "ix", "connections": connections,
+               "msgs_per_s": median, "msgs_per_s_min": low, "msgs_per_s_max": high})
+    };
+    let set = |rows: Vec<Value>| results(&json!({"bench": "echo", "rows": rows}));
+    let before = set(vec![row(1, 90, 100, 110), row(2, 90, 100, 110), row(3, 90, 100, 110)]);
+    let now = set(vec![
+        row(1, 111, 150, 160),
+        row(2, 105, 108, 120),
+        row(3, 50, 60, 89),
+        row(4, 1, 1, 1),
+    ]);
+    let changes = compare::changes(&before, &now);
+    use compare::Verdict::{Better, Same, Worse};
+    let told: Vec<_> = changes.iter().map(|c| (c.point.as_str(), c.ratio(), c.verdict)).collect();
+    let expected = [
+        ("connections 1", 1.5, Better),
+        ("connections 2", 1.08, Same),
+        ("connections 3", 0.6, Worse),
+    ];
+    assert_eq!(told, expected);
+    // Less time is better.
+    let late = |us: u64| set(vec![json!({"system": "ix", "connections": 1, "p50_us": us})]);
+    assert_eq!(compare::changes(&late(50), &late(40))[0].verdict, Better);
+    let against = Against { name: "last <week>".to_owned(), results: vec![before] };
+    let page = page::html(&[now, sample("short")], Some(&against));
+    let text = well_formed(&page).expect("well-formed");
+    for word in [
+        "Beside last &lt;week&gt;",
+        "+8.0 %",
+        "1 points better, 1 worse, 1 the same",
+        "Not before: short",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let all = samples();
+    let same = Against { name: "itself".to_owned(), results: samples() };
+    let text = well_formed(&page::html(&all, Some(&same))).expect("well-formed");
+    assert!(
+        !text.contains("better, 1 worse") && text.contains("0 points better, 0 worse"),
+        "{text}"
+    );
 }
 
 #[test]
