@@ -82,17 +82,22 @@ fn in_short(results: &[Results]) -> String {
         }
         for line in lines {
             let summary::Spread { median, low, high } = line.times;
+            let ends = match low < high {
+                true => format!("{}–{}×", short(low), short(high)),
+                false => String::new(),
+            };
             let _ = writeln!(
                 rows,
                 "<tr><td class=\"word\"><a href=\"#b{index}\">{}</a></td><td class=\"word\">{}</td>\
-                 <td class=\"word\">{}</td><td><b>{}×</b></td><td>{}–{}×</td><td>{}</td>\
+                 <td class=\"word\">{}</td><td class=\"word\">{}</td><td><b>{}×</b></td>\
+                 <td>{}</td><td>{}</td>\
                  <td>± {:.0} %</td></tr>",
                 escape(&result.bench),
                 escape(&line.server),
+                escape(&line.device),
                 line.quantity,
                 short(median),
-                short(low),
-                short(high),
+                ends,
                 line.points,
                 line.runs * 100.0,
             );
@@ -106,8 +111,8 @@ fn in_short(results: &[Results]) -> String {
          IX is: the median of all points, and the least and most favourable one. Each is set against the best \
          mode of Linux at the same point; where loads are offered in steps, by the highest rate reached. Below \
          1 Linux is better.</p>\n<div class=\"scroll\"><table>\n<thead><tr><th class=\"word\">benchmark</th>\
-         <th class=\"word\">server</th><th class=\"word\">by</th><th>times Linux</th><th>points</th>\
-         <th>number</th><th>runs</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
+         <th class=\"word\">server</th><th class=\"word\">device</th><th class=\"word\">by</th>\
+         <th>times Linux</th><th>least and most</th><th>points</th><th>spread of runs</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
     );
     if !without.is_empty() {
         let _ = writeln!(

@@ -41,6 +41,8 @@ pub struct Spread {
 pub struct Line {
     /// Who was measured.
     pub server: String,
+    /// The device under it.
+    pub device: String,
     /// What is compared.
     pub quantity: &'static str,
     /// How many times better than Linux, over all points.
@@ -123,8 +125,9 @@ fn line(
     let count = ratios.len();
     let times = spread(ratios)?;
     let runs_spread = spread(runs).map_or(0.0, |spread| spread.median);
+    let device = done.first().map_or("", |row| word(row, "device")).to_owned();
     let (server, points) = (server.to_owned(), count);
-    Some(Line { server, quantity, times, points, runs: runs_spread })
+    Some(Line { server, device, quantity, times, points, runs: runs_spread })
 }
 
 /// Whether two rows are the same point, whatever load was offered. What one of them lacks is no
