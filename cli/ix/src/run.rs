@@ -16,6 +16,7 @@ use ix_broker::marks::{Marks, Whose};
 use ix_broker::own_user::OwnUser;
 use ix_broker::program_root::ProgramRoot;
 use ix_broker::run::{Again, Broker, DataplaneSetup};
+use ix_broker::service_manager::ServiceManager;
 use ix_broker::share::LINK_PREFIX;
 use ix_broker::vnic::Vnic;
 use ix_broker::warden::Warden;
@@ -61,6 +62,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     if let Some(policy) = &args.policy {
         Embedded::check(policy, args.slo_us)?;
     }
+    let manager =
+        ServiceManager::find().map_err(|e| Problem::new("cannot tell the service manager", e))?;
     let specs = device_specs(&settings)?;
     if !args.take_address && !settings.config.shares_address {
         linux_address::refuse(&settings)?;
@@ -185,6 +188,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         group,
         marks,
         program_cpus,
+        manager,
     };
     let mut running = broker.start(args.control.as_deref())?;
     warden.has_channel(running.channel_inode());

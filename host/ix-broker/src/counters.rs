@@ -62,6 +62,15 @@ impl Counters {
         flows.fold(0, |sum: usize, flows| sum.saturating_add(flows as usize))
     }
 
+    /// Whether the dataplane has carried out what the program asked for, its listeners above all.
+    pub fn has_served(&self) -> bool {
+        let Ok(page) = ControlPage::open(self.fd()) else { return false };
+        (0..page.threads()).any(|thread| {
+            let counters = &page.thread(thread).counters;
+            counters.calls.get() > counters.call_errors.get()
+        })
+    }
+
     /// The counters, or why there are none. Hardware counters that cannot be had are left out, and
     /// `hardware_missing` says why.
     pub fn status(&self) -> Result<Status, String> {

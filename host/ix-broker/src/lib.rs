@@ -19,6 +19,7 @@
 //! * `devices`: links that go down and come back, peers that come and go.
 //! * `presence`: neighbours learn the dataplane's addresses before it begins.
 //! * `about`: how a run was started, for reports of faults.
+//! * [`service_manager`]: what systemd is told of a run.
 //! * `counters`: the control page; `survivor`: the process that closes connections at the end.
 #![forbid(unsafe_code)]
 
@@ -43,6 +44,7 @@ mod presence;
 pub mod program_root;
 pub mod run;
 mod run_delays;
+pub mod service_manager;
 pub mod share;
 pub mod shared_address;
 pub mod surveys;

@@ -100,6 +100,8 @@ pub struct LaunchConfig {
     pub cpus: Vec<usize>,
     /// Variables that are added to the broker's environment.
     pub env: Vec<(OsString, OsString)>,
+    /// Variables of the broker's environment that the program does not get.
+    pub without_env: Vec<OsString>,
     /// Descriptors of the broker that the program inherits under the same numbers.
     pub inherited: Vec<RawFd>,
     /// The domain.
@@ -194,6 +196,9 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     if let Some((arg0, args)) = config.args.split_first() {
         command.arg0(arg0).args(args);
     }
+    config.without_env.iter().for_each(|name| {
+        command.env_remove(name);
+    });
     command.envs(config.env.iter().map(|(key, value)| (key, value)));
     command.env(ix_abi::ENV_HEADER, ABI_PLACEHOLDER);
     if config.domain == Domain::Pku {

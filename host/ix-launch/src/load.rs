@@ -74,7 +74,10 @@ impl Exec {
 /// The program's environment, with the image's tunables.
 fn environment(config: &LaunchConfig) -> impl Iterator<Item = io::Result<CString>> {
     let added = config.env.clone();
-    let is_new = move |name: &OsStr| added.iter().all(|(other, _)| other != name);
+    let is_new = move |name: &OsStr| {
+        let mut replaced = added.iter().map(|(other, _)| other).chain(&config.without_env);
+        replaced.all(|other| other != name)
+    };
     let kept = std::env::vars_os().filter(move |(name, _)| is_new(name) && name != TUNABLES);
     let mut all: Vec<(OsString, OsString)> = kept.chain(config.env.iter().cloned()).collect();
     all.retain(|(name, _)| name != ix_abi::ENV_HEADER);
@@ -105,6 +108,7 @@ mod tests {
             program: "/bin/sh".into(),
             args: vec!["sh".into(), OsString::from_vec(b"\xff x".to_vec())],
             env: vec![("A".into(), "b".into())],
+            without_env: vec!["PATH".into()],
             later: true,
             ..LaunchConfig::default()
         };
@@ -120,6 +124,8 @@ mod tests {
             OsStr::from_bytes(told[6]).len(),
             1 + std::env::var_os(TUNABLES).map_or(0, |t| t.len())
         );
+        let has_path = exec.env.iter().any(|text| text.as_bytes().starts_with(b"PATH="));
+        assert!(!has_path && std::env::var_os("PATH").is_some());
         let [args, env] = exec.pointers();
         assert_eq!((args.len(), env.len()), (exec.args.len() + 1, exec.env.len() + 1));
     }

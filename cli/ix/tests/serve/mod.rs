@@ -22,6 +22,7 @@ mod lacking;
 mod limits;
 mod many;
 mod memif;
+mod notify;
 mod packets;
 mod pcap;
 mod policy;

@@ -24,6 +24,7 @@ use crate::pace::Pace;
 use crate::presence::Presence;
 use crate::program_root::ProgramRoot;
 use crate::run_delays::RunDelays;
+use crate::service_manager::ServiceManager;
 use crate::shared_address::SharedAddress;
 use crate::surveys::Surveys;
 use crate::survivor::Survivor;
@@ -96,6 +97,8 @@ pub struct Broker {
     pub marks: Marks,
     /// The program's hardware threads; empty: all that we may use.
     pub program_cpus: Vec<usize>,
+    /// Hears when the program serves.
+    pub manager: ServiceManager,
 }
 
 /// Makes a setup; with this transmit memory, which the program has already, if there is one.
@@ -153,6 +156,7 @@ pub struct Running {
     waiting: VecDeque<Asking>,
     /// Lines about processes that are none of the program's.
     foreign_told: u32,
+    manager: ServiceManager,
 }
 
 impl Running {
@@ -177,6 +181,7 @@ impl Running {
             self.begin_waiting()?;
             self.tell_again()?;
             self.renew_heir();
+            self.tell_manager();
             if let Some(setup) = &self.setup {
                 self.presence.announce(&setup.config, &setup.devices, Instant::now());
             }
@@ -199,6 +204,7 @@ impl Running {
                 .map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))?;
             match occurrence {
                 Occurrence::Exited(exit) => {
+                    self.manager.stopping();
                     self.end_apart();
                     return Ok(exit);
                 }
@@ -238,6 +244,14 @@ impl Running {
                 self.control.answer(ticket, answer);
             }
         }
+    }
+
+    /// Tells the service manager, if there is one, what it must know now.
+    fn tell_manager(&mut self) {
+        if self.manager.is_waiting() && self.has_begun() && self.counters.has_served() {
+            self.manager.ready();
+        }
+        self.manager.service(Instant::now());
     }
 
     /// Serves the clients of the control socket.
@@ -287,6 +301,7 @@ impl Running {
         let devices = u64::try_from(self.devices.service_in_ms()).ok();
         let due = self.control.due().into_iter().chain(self.surveys.due());
         let due = due.chain(self.setup.iter().filter_map(|s| self.presence.due(&s.config)));
+        let due = due.chain(self.manager.due(Instant::now()));
         let control = due.chain(self.captures.due()).chain(self.share_due()).min();
         let control = control.map(|due| {
             // Rounded up, so that the broker does not wake too early several times.

@@ -10,6 +10,7 @@ use crate::marks::Marks;
 use crate::pace::Pace;
 use crate::presence::Presence;
 use crate::program_root::ProgramRoot;
+use crate::service_manager::VARIABLES;
 use crate::surveys::Surveys;
 use crate::survivor::Survivor;
 use ix_launch::{Image, LaunchConfig, LaunchError, SignalForwarding};
@@ -54,6 +55,7 @@ impl Broker {
             program: self.program.clone(),
             args: self.args,
             env,
+            without_env: VARIABLES.map(Into::into).to_vec(),
             inherited: self.preload.inherited.iter().map(AsRawFd::as_raw_fd).collect(),
             later,
             cpus: self.program_cpus,
@@ -119,7 +121,9 @@ impl Broker {
             pace: Pace::default(),
             waiting: VecDeque::new(),
             foreign_told: 0,
+            manager: self.manager,
         };
+        running.manager.status("Waiting for the program's first call to its dataplane");
         if !later {
             running.begin()?;
         }
