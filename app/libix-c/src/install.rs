@@ -72,19 +72,18 @@ fn library(built: &Path, prefix: &Path, from: &str, name: &str, about: &str) -> 
     }
     link(&folder.join(format!("{name}.so.0")), &shared)?;
     link(&folder.join(format!("{name}.so")), &format!("{name}.so.0"))?;
-    let package = package(prefix, name, about);
+    let package = package(name, about);
     put(&folder.join(format!("pkgconfig/{name}.pc")), package.as_bytes())
 }
 
-/// What `pkg-config` says of a library.
-fn package(prefix: &Path, name: &str, about: &str) -> String {
+/// What `pkg-config` says of a library, by its own place: packages put it elsewhere.
+fn package(name: &str, about: &str) -> String {
     let flag = name.trim_start_matches("lib");
     format!(
-        "prefix={}\nincludedir=${{prefix}}/include\nlibdir=${{prefix}}/lib\n\n\
+        "prefix=${{pcfiledir}}/../..\nincludedir=${{prefix}}/include\nlibdir=${{pcfiledir}}/..\n\n\
          Name: {name}\nDescription: {about}\nVersion: {VERSION}\n\
          Cflags: -I${{includedir}}\nLibs: -L${{libdir}} -l{flag}\n\
-         Libs.private: -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc\n",
-        prefix.display()
+         Libs.private: -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc\n"
     )
 }
 

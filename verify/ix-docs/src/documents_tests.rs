@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 /// Top folders: a name in code that begins with one of them is a path from the root.
-const FOLDERS: [&str; 10] = [
+const FOLDERS: [&str; 11] = [
     ".ci/",
     "app/",
     "cli/",
@@ -13,6 +13,7 @@ const FOLDERS: [&str; 10] = [
     "dataplane/",
     "docs/",
     "host/",
+    "packaging/",
     "programs/",
     "sys/",
     "verify/",

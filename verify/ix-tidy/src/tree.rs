@@ -12,6 +12,12 @@ pub const ROOMS: [&str; 8] =
 /// Extensions of the files that the rules read.
 const ENDS: [&str; 4] = [".rs", ".toml", ".md", ".sh"];
 
+/// Folders at the top that are no rooms.
+const OTHERS: [&str; 3] = [".ci", "docs", "packaging"];
+
+/// Folders of which the rules read all files.
+const SCRIPTS: [&str; 2] = [".ci/", "packaging/"];
+
 /// Texts by path below the root, with `/` between names.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
@@ -26,14 +32,14 @@ impl Tree {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
     }
 
-    /// Reads a tree from the disk: the rooms, `docs`, `.ci` and the files at the root.
+    /// Reads a tree from the disk: the rooms, `docs`, `packaging`, `.ci` and the files at the root.
     pub fn read(root: &Path) -> io::Result<Tree> {
         let mut tree = Tree::default();
         let place = root.canonicalize()?;
         for entry in std::fs::read_dir(&place)? {
             let (path, name) = entry.map(|entry| (entry.path(), entry.file_name()))?;
             let name = name.to_string_lossy().into_owned();
-            let wanted = ROOMS.contains(&name.as_str()) || [".ci", "docs"].contains(&name.as_str());
+            let wanted = ROOMS.contains(&name.as_str()) || OTHERS.contains(&name.as_str());
             if path.is_file() || wanted {
                 tree.take(&path, &name)?;
             }
@@ -53,7 +59,9 @@ impl Tree {
                 let name = format!("{name}/{}", entry.file_name().to_string_lossy());
                 self.take(&entry.path(), &name)?;
             }
-        } else if ENDS.iter().any(|end| name.ends_with(end)) || name.starts_with(".ci/") {
+        } else if ENDS.iter().any(|end| name.ends_with(end))
+            || SCRIPTS.iter().any(|folder| name.starts_with(folder))
+        {
             self.files.insert(name.to_owned(), std::fs::read_to_string(path)?);
         }
         Ok(())
