@@ -2,7 +2,8 @@
 //!
 //! One of them owns the connection in the dataplane. In the others it is *away*: there is nothing
 //! to read and no room to write until one of their calls names it. Then the owner gives it, with
-//! what nobody has read yet ([`crate::holders`]). A process that closes a connection which another
+//! what nobody has read yet ([`crate::holders`]); from the moment at which the dataplane is asked
+//! for that, it is away here too. A process that closes a connection which another
 //! one still has gives it away, and only the last one ends it.
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
@@ -28,9 +29,12 @@ impl Core {
         let may_share = |socket: &mut Socket| {
             let fds = socket.fds;
             let stream = socket.stream()?;
-            let is_open = matches!(stream.phase, Phase::Open | Phase::Away);
+            // What was just accepted is open for the program.
+            let is_open = matches!(stream.phase, Phase::ToAccept | Phase::Open | Phase::Away);
             let goes = is_open && !stream.flow.is_shut() && stream.local_peer.is_none();
-            (fds > 0 && goes && stream.gift.is_none()).then_some(())
+            // One that goes to a process which has it already is the child's all the same.
+            let stays = stream.gift.is_none() || stream.shared.is_some();
+            (fds > 0 && goes && stays).then_some(())
         };
         let all: Vec<Id> = self.sockets.ids();
         let all =
@@ -170,10 +174,9 @@ impl Core {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let Some(stream) = socket.stream().filter(|stream| gave && stream.phase != Phase::Dead)
         else {
-            return;
+            // It is still this process's.
+            return self.notify(id, libc::EPOLLIN | libc::EPOLLOUT);
         };
-        let Some(at) = stream.shared else { return };
-        holders::gave(at);
         stream.phase = Phase::Away;
         // What was sent stays until it is acknowledged; what was received is the other process's.
         let send = core::mem::take(&mut stream.flow.send);
@@ -194,6 +197,7 @@ impl Core {
             return false;
         }
         let at = (token & !HANDED) as u32;
+        holders::took(at);
         let is_it = |core: &mut Core, id: Id| {
             let stream = core.sockets.get_mut(id).and_then(Socket::stream);
             stream.is_some_and(|stream| stream.shared == Some(at) && stream.phase == Phase::Away)

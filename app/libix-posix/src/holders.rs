@@ -4,6 +4,7 @@
 //! *owns* it: its flow in the dataplane is that process's. Another one that uses it says so here,
 //! and the owner gives it away ([`crate::handed`]).
 use crate::pid;
+use core::cell::Cell;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -37,6 +38,10 @@ static SHARED: AtomicPtr<Shared> = AtomicPtr::new(null_mut());
 static OWN: AtomicU32 = AtomicU32::new(0);
 /// The place of the child that is about to be forked, plus one.
 static CHILD: AtomicU32 = AtomicU32::new(0);
+thread_local! {
+    /// The place of the child that this thread has forked last, plus one.
+    static LAST: Cell<u32> = const { Cell::new(0) };
+}
 /// Where this process looks for a free place first.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 /// The number of this process in the dataplane, plus one.
@@ -83,7 +88,18 @@ fn is_alive(pid: i32) -> bool {
     }
     // SAFETY: no pointers; sends nothing.
     let result = unsafe { libc::syscall(libc::SYS_kill, pid, 0) };
-    result == 0 || crate::real::errno() != libc::ESRCH
+    (result == 0 || crate::real::errno() != libc::ESRCH) && !is_ended_child(pid)
+}
+
+/// A child that has ended has its number until it is waited for.
+fn is_ended_child(pid: i32) -> bool {
+    // SAFETY: all-zero bytes are valid information.
+    let mut info: libc::siginfo_t = unsafe { core::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: fills a local.
+    let result = unsafe { libc::waitid(libc::P_PID, pid as libc::id_t, &raw mut info, flags) };
+    // SAFETY: the kernel has filled what belongs to a child, or left all of it zero.
+    result == 0 && unsafe { info.si_pid() } == pid
 }
 
 /// Takes a place that no living process has.
@@ -125,7 +141,17 @@ pub fn forked() {
 
 /// In the parent, after a fork.
 pub fn after_fork() {
-    CHILD.store(0, Ordering::Relaxed);
+    LAST.set(CHILD.swap(0, Ordering::Relaxed));
+}
+
+/// In the parent, after that: there is no child, and nobody but the parent has its connections.
+pub fn not_forked() {
+    let (Some(place), Some(shared)) = (LAST.take().checked_sub(1), shared()) else { return };
+    for one in &shared.connections {
+        one.holders.fetch_and(!(1 << place), Ordering::AcqRel);
+    }
+    shared.pids[place as usize].store(0, Ordering::Release);
+    changed();
 }
 
 /// This process shares the dataplane with this number, plus one.
@@ -187,10 +213,13 @@ pub fn taker(at: u32, any: bool) -> Option<u32> {
     wanted.or_else(|| (0..PROCESSES_MAX).find_map(number).filter(|_| any))
 }
 
-/// It was given away.
-pub fn gave(at: u32) {
+/// This process owns it now. Another one may want it already: the giver, which hears later that it
+/// has given it, cannot tell.
+pub fn took(at: u32) {
     if let Some(one) = connection(at) {
-        one.wanted.store(0, Ordering::Release);
+        let (own, relaxed) = (OWN.load(Ordering::Relaxed), Ordering::Relaxed);
+        // An error means that another one wants it.
+        let _ = one.wanted.compare_exchange(own, 0, Ordering::AcqRel, relaxed);
     }
 }
 
@@ -251,6 +280,12 @@ mod tests {
         assert_eq!(share(Some(at)), Some(at));
         assert!(have_others(at), "a child that is about to begin");
         assert_eq!(taker(at, true), None, "which has no number yet");
+        // The fork fails.
+        after_fork();
+        not_forked();
+        assert!(!have_others(at), "there is no child");
+        assert!(before_fork(), "there is a place");
+        assert_eq!(share(Some(at)), Some(at));
         // As in the child.
         let (own, child) = (OWN.load(Ordering::Relaxed), CHILD.load(Ordering::Relaxed));
         forked();
@@ -261,7 +296,11 @@ mod tests {
         // As in the parent.
         OWN.store(own, Ordering::Relaxed);
         assert_eq!((taker(at, false), taker(at, true)), (Some(5), Some(5)));
-        gave(at);
+        took(at);
+        assert_eq!(taker(at, false), Some(5), "the child still wants it");
+        OWN.store(child, Ordering::Relaxed);
+        took(at);
+        OWN.store(own, Ordering::Relaxed);
         assert_eq!((taker(at, false), taker(at, true)), (None, Some(5)));
         leave(at);
         assert!(have_others(at));

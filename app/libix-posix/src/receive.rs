@@ -100,7 +100,7 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
     let mut attempt = |core: &mut Core| {
         let done = take_bytes(core, id, &mut to, flags, &mut total, whole);
         if tells_unread && let Some(stream) = core.sockets.get_mut(id).and_then(Socket::stream) {
-            receive_control.unread = Some(stream.unread() as u32 + u32::from(stream.eof));
+            receive_control.unread = Some(stream.unread() as u32 + u32::from(stream.has_ended()));
         }
         done
     };
@@ -175,7 +175,7 @@ fn take_bytes(
     // Buffers are returned in large steps, which open the window.
     let touch = stream.flow.receive.has_done();
     let local_peer = stream.local_peer.filter(|_| n > 0 && !peek);
-    let eof = stream.eof;
+    let eof = stream.has_ended();
     let ended = eof || stream.read_shut || stream.phase == Phase::Dead;
     let connecting = stream.is_connecting();
     if touch {

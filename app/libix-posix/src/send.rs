@@ -120,7 +120,7 @@ fn give_bytes(
     if stream.is_connecting() {
         return None;
     }
-    if stream.phase == Phase::Away {
+    if stream.is_away() {
         // Once this process has it.
         return None;
     }

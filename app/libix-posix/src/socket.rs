@@ -288,7 +288,7 @@ impl Socket {
     #[inline]
     pub fn is_used(&self) {
         if let Kind::Stream(stream) = &self.kind
-            && stream.phase == Phase::Away
+            && stream.is_away()
         {
             stream.shared.into_iter().for_each(holders::want);
         }
@@ -322,7 +322,7 @@ impl Socket {
             Kind::Stream(stream) => {
                 let dead = stream.phase == Phase::Dead;
                 bits |= when(stream.connect_error.is_some(), EPOLLERR);
-                let no_more = stream.eof || stream.read_shut || dead;
+                let no_more = stream.has_ended() || stream.read_shut || dead;
                 bits |= when(dead || (no_more && stream.flow.is_shut()), EPOLLHUP);
                 bits |= when(no_more, IN | EPOLLRDHUP);
                 if stream.is_connecting() {

@@ -164,13 +164,31 @@ impl Stream {
         }
     }
 
+    /// Whether another process owns it, or will as soon as the dataplane has carried out `GIVE`:
+    /// what is unread here is that one's then, and nothing that is written here would be sent.
+    pub fn is_away(&self) -> bool {
+        let is_going = self.shared.is_some() && self.gift.is_some_and(|gift| gift.asked);
+        self.phase == Phase::Away || (is_going && self.phase != Phase::Dead)
+    }
+
+    /// The peer's end, behind all that it has sent.
+    pub fn has_ended(&self) -> bool {
+        self.eof && !self.is_away()
+    }
+
     /// Unread bytes.
     pub fn unread(&self) -> usize {
+        if self.is_away() {
+            return 0;
+        }
         self.saved.len() + self.flow.receive.len()
     }
 
     /// Copies the first unread bytes to the program. Unless `peek`, they are no longer unread.
     pub fn read(&mut self, to: &mut Scatter<'_>, peek: bool) -> usize {
+        if self.is_away() {
+            return 0;
+        }
         let (a, b) = self.saved.as_slices();
         let of_saved = to.put(a) + to.put(b);
         let mut of_flow = 0;
@@ -189,6 +207,7 @@ impl Stream {
 
     /// Drops up to `n` of the first unread bytes (`MSG_TRUNC`).
     pub fn discard(&mut self, n: usize) -> usize {
+        let n = n.min(self.unread());
         let of_saved = n.min(self.saved.len());
         let of_flow = (n - of_saved).min(self.flow.receive.len());
         self.forget(of_saved, of_flow);
@@ -318,7 +337,7 @@ impl Stream {
 
     /// How many more bytes the program may write, with a send buffer of this size.
     pub fn space(&self, send_buffer: usize) -> usize {
-        if self.flow.send.unsent() >= self.unsent_low || self.phase == Phase::Away {
+        if self.flow.send.unsent() >= self.unsent_low || self.is_away() {
             return 0;
         }
         (send_buffer as u64).saturating_sub(self.held()) as usize
@@ -327,8 +346,7 @@ impl Stream {
     /// Whether `poll` reports it writable: a third of the buffer is free, and fewer than half of
     /// the bytes that may be unsent are, as on Linux.
     pub fn is_writable(&self, send_buffer: usize) -> bool {
-        if self.flow.send.unsent().saturating_mul(2) >= self.unsent_low || self.phase == Phase::Away
-        {
+        if self.flow.send.unsent().saturating_mul(2) >= self.unsent_low || self.is_away() {
             return false;
         }
         let used = self.held() as usize;

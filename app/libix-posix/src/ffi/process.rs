@@ -1,13 +1,25 @@
 //! Processes, users and signals.
 use crate::lock::lock;
-use crate::{cancel, kept_numbers, outside, pid, process, real, serving, signals};
+use crate::{cancel, holders, kept_numbers, outside, pid, process, real, serving, signals};
 use libc::{c_int, gid_t, pid_t, pthread_t, rlimit, sighandler_t, size_t, uid_t};
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fork() -> pid_t {
+    // SAFETY: no arguments.
+    let pid = unsafe { real::fork() };
+    if pid < 0 {
+        let errno = real::errno();
+        holders::not_forked();
+        real::set_errno(errno);
+    }
+    pid
+}
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() -> pid_t {
     // A child that shares our memory would close its parent's sockets, so it gets a copy.
     // SAFETY: no arguments.
-    unsafe { real::fork() }
+    unsafe { fork() }
 }
 
 #[unsafe(no_mangle)]

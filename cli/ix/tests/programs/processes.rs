@@ -221,6 +221,8 @@ fn nginx_serves_with_four_workers_and_reloads() {
     assert!(status.success(), "{said:#?}");
 }
 
+/// What the parent of [`INETD`] reads itself.
+const READS: &str = "stream.recv(1)";
 /// A parent that accepts, reads a byte, and forks a child for each connection, which serves the
 /// rest; the parent closes its copy.
 const INETD: &str = "
@@ -242,12 +244,69 @@ while True:
     stream.close()
 ";
 
-/// The connection is the child's, with what nobody has read, and ends with the child.
+/// A parent whose children are killed as they begin, and which has not waited for them when it
+/// closes their connections.
+const LOSES_CHILDREN: &str = "
+import os, socket, time
+listener = socket.socket()
+listener.bind(('10.88.0.2', 7))
+listener.listen(64)
+print('ready', flush=True)
+while True:
+    stream = listener.accept()[0]
+    stream.recv(1)
+    if os.fork() == 0: os.kill(os.getpid(), 9)
+    time.sleep(0.02)
+    stream.close()
+";
+
+/// A parent that cannot fork, and closes each connection then.
+const CANNOT_FORK: &str = "
+import os, resource, socket
+listener = socket.socket()
+listener.bind(('10.88.0.2', 7))
+listener.listen(64)
+print('ready', flush=True)
+while True:
+    stream = listener.accept()[0]
+    stream.recv(1)
+    if os.getuid() == 0: os.setuid(65534)
+    before = resource.getrlimit(resource.RLIMIT_NPROC)
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, before[1]))
+    try:
+        if os.fork() == 0: os._exit(0)
+        print('forked', flush=True)
+    except OSError: pass
+    resource.setrlimit(resource.RLIMIT_NPROC, before)
+    stream.close()
+";
+
+/// Nobody but the parent has the connection, however often that happens.
+#[test]
+fn a_connection_ends_with_its_parent_where_no_child_lives() {
+    let test = "a_connection_ends_with_its_parent_where_no_child_lives";
+    for program in [CANNOT_FORK, LOSES_CHILDREN] {
+        let Some((net, service)) = python(test, Nic::Afxdp, program) else { return };
+        net.client.run(|| {
+            for nth in 0..70 {
+                let mut stream = connect();
+                stream.write_all(b"a").expect("sends");
+                let ended = stream.read(&mut [0; 64]);
+                assert!(matches!(ended, Ok(0)), "connection {nth}: {ended:?}");
+            }
+        });
+        assert!(!service.process.said().iter().any(|line| line == "forked"), "it can fork");
+    }
+}
+
+/// The connection is the child's, with what nobody has read, and ends with the child. Most servers
+/// fork before the connection was used at all.
 #[test]
 fn a_child_serves_the_connection_that_its_parent_has_accepted() {
     let test = "a_child_serves_the_connection_that_its_parent_has_accepted";
-    for nic in Nic::ALL {
-        let Some((net, _service)) = python(test, nic, INETD) else { return };
+    let at_once = INETD.replace(READS, "b''");
+    for (nic, program) in Nic::ALL.into_iter().flat_map(|nic| [(nic, INETD), (nic, &at_once)]) {
+        let Some((net, _service)) = python(test, nic, program) else { return };
         net.client.run(|| {
             let mut all = Vec::new();
             for round in 0..6 {
