@@ -18,6 +18,8 @@ const FOLDER: &str = "groups";
 /// How long a claim is tried while other runs sweep.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
+/// A file that each group has, that at the top of a hierarchy too.
+const IN_EACH_GROUP: &str = "cgroup.procs";
 /// Between the groups in a file.
 const SEPARATOR: u8 = 0;
 
@@ -148,12 +150,19 @@ impl Left {
     /// Removes the groups by `remove`, and the file. Returns whether nothing is left.
     pub fn remove(&self, remove: impl FnMut(&Path)) -> bool {
         self.groups.iter().map(PathBuf::as_path).for_each(remove);
-        let is_over = !self.groups.iter().any(|group| group.exists());
+        let is_over = self.groups.iter().all(|group| is_gone(group));
         if is_over {
             let _ = fs::remove_file(&self.path);
         }
         is_over
     }
+}
+
+/// Whether a group is gone. Who is where its hierarchy is not mounted (`ip netns exec` mounts
+/// `/sys` anew) does not see it, and knows nothing of it.
+fn is_gone(group: &Path) -> bool {
+    let mut above = group.ancestors().skip(1).skip_while(|folder| !folder.exists());
+    !group.exists() && above.next().is_some_and(|folder| folder.join(IN_EACH_GROUP).exists())
 }
 
 #[cfg(test)]
@@ -172,6 +181,8 @@ mod tests {
         let folder = scratch("group-locks");
         let (locks, groups) = (folder.join("locks"), folder.join("groups"));
         make(&locks).expect("a folder");
+        fs::create_dir(&groups).expect("a folder");
+        fs::write(groups.join(IN_EACH_GROUP), "").expect("a file");
         let take = |name: &str| {
             let group = groups.join(name);
             let lock =
@@ -199,11 +210,26 @@ mod tests {
         };
         assert_eq!(
             (names(&groups), names(&locks)),
-            (vec!["ix-1-a".to_owned(), "other".to_owned()], vec!["ix-1-a".to_owned()],)
+            (
+                [IN_EACH_GROUP, "ix-1-a", "other"].map(str::to_owned).to_vec(),
+                vec!["ix-1-a".to_owned()],
+            )
         );
         fs::remove_dir(groups.join("ix-1-a")).expect("removed");
         drop(living);
         assert!(names(&locks).is_empty());
+        fs::remove_dir_all(folder).expect("removed");
+    }
+
+    #[test]
+    fn a_group_is_gone_only_for_who_sees_its_hierarchy() {
+        let folder = scratch("group-views");
+        let group = folder.join("scope/ix-1-a");
+        assert!(!is_gone(&group), "nothing is mounted there");
+        fs::write(folder.join(IN_EACH_GROUP), "").expect("a file");
+        assert!(is_gone(&group), "with the one above it");
+        fs::create_dir_all(&group).expect("a group");
+        assert!(!is_gone(&group));
         fs::remove_dir_all(folder).expect("removed");
     }
 
@@ -232,6 +258,7 @@ mod tests {
         let (locks, groups) = (folder.join("locks"), folder.join("groups"));
         make(&locks).expect("a folder");
         fs::create_dir_all(&groups).expect("a folder");
+        fs::write(groups.join(IN_EACH_GROUP), "").expect("a file");
         let is_over = std::sync::atomic::AtomicBool::new(false);
         let order = std::sync::atomic::Ordering::Relaxed;
         let is_kept = std::thread::scope(|scope| {

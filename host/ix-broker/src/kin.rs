@@ -10,7 +10,7 @@ pub fn descends_from_us(process: &Process) -> bool {
     let own = std::process::id();
     let mut pid = process.pid();
     for _ in 0..ANCESTORS_MAX {
-        match Stat::of(pid).map(|stat| stat.parent) {
+        match parent_of(pid) {
             // The number was that of the process while its parent was read.
             Some(parent) if parent == own => return !process.has_ended(),
             Some(parent) if parent > 1 => pid = parent,
@@ -20,23 +20,11 @@ pub fn descends_from_us(process: &Process) -> bool {
     false
 }
 
-/// What the kernel says of a process (proc_pid_stat(5)).
-pub struct Stat {
-    /// Its parent's number.
-    pub parent: u32,
-    /// Nobody has waited for it yet.
-    pub has_ended: bool,
-}
-
-impl Stat {
-    /// Of the process that has this number now.
-    pub fn of(pid: u32) -> Option<Stat> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in brackets, may hold anything.
-        let mut words = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-        let has_ended = matches!(words.next()?, "Z" | "X");
-        Some(Stat { parent: words.next()?.parse().ok()?, has_ended })
-    }
+/// The parent of the process that has this number now (proc_pid_stat(5)).
+pub fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in brackets, may hold anything; behind it comes the state.
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

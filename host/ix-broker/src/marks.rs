@@ -3,17 +3,21 @@
 //!
 //! A process that has inherited the run's channel by a message, or that says it has its word, but
 //! runs as somebody else, is none of the program's: a program can make nobody else's process end.
-use crate::kin::Stat;
+//! Only a program that is root of the machine, which may end any process, has processes that run as
+//! anybody: servers become another user for their clients.
+use crate::kin::parent_of;
 use ix_sys::process::Process;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 /// The variable of the program's environment that has the run's word.
 const VARIABLE: &str = "IX_RUN";
+const ROOT: u32 = 0;
 /// Longest time to end all processes of a program.
 const ENDING: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
@@ -23,7 +27,7 @@ const LOOKS_IN_VAIN: u32 = 2;
 /// Whom the processes of a program run as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// This user, as other programs too.
+    /// This user, as other programs too; if it is root, anybody.
     User(u32),
     /// This user, whom nobody else has.
     OwnUser(u32),
@@ -68,9 +72,9 @@ impl Marks {
         let own = std::process::id();
         // Each is opened before it is looked at, so that it is this one that is ended.
         let candidates = all.filter(|pid| *pid != own).filter_map(|pid| {
-            let process = Process::open(pid).ok()?;
-            let stat = Stat::of(pid).filter(|stat| !stat.has_ended)?;
-            self.whose.has(pid).then_some((process, stat.parent))
+            let process = Process::open(pid).ok().filter(|process| !process.has_ended())?;
+            let parent = parent_of(pid)?;
+            self.whose.has(pid).then_some((process, parent))
         });
         let candidates: Vec<_> = candidates.collect();
         let mut marked: BTreeSet<u32> =
@@ -96,16 +100,18 @@ impl Marks {
 
     fn has_word(&self, pid: u32) -> bool {
         let wanted = format!("{VARIABLE}={}", self.word);
-        let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        variables.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+        threads_of(pid).any(|thread| {
+            let variables = fs::read(thread.join("environ")).unwrap_or_default();
+            variables.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+        })
     }
 
     fn has_channel(&self, pid: u32) -> bool {
         let Some(inode) = self.channel else { return false };
         let wanted = format!("socket:[{inode}]");
-        let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+        let files = threads_of(pid).filter_map(|thread| fs::read_dir(thread.join("fd")).ok());
         files
-            .flatten()
+            .flat_map(Iterator::flatten)
             .any(|file| fs::read_link(file.path()).is_ok_and(|to| to.as_os_str() == &*wanted))
     }
 }
@@ -113,6 +119,7 @@ impl Marks {
 impl Whose {
     fn has(self, pid: u32) -> bool {
         match self {
+            Whose::User(ROOT) => true,
             Whose::User(user) | Whose::OwnUser(user) => real_user(pid) == Some(user),
             Whose::Namespace(inode) => {
                 let namespace = fs::File::open(format!("/proc/{pid}/ns/user")).ok();
@@ -122,6 +129,13 @@ impl Whose {
             }
         }
     }
+}
+
+/// The folders of a process's threads. The first thread may have ended before the others: the
+/// process's own folder shows neither variables nor descriptors then.
+fn threads_of(pid: u32) -> impl Iterator<Item = PathBuf> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    threads.flatten().map(|thread| thread.path())
 }
 
 /// The real user of a process; the owner of its files in `/proc` is root if it cannot be traced.
@@ -192,7 +206,7 @@ mod tests {
             [child, others_child].map(|pid| Process::open(pid).expect("it runs"));
         let user = real_user(std::process::id()).expect("a user");
         let marks = |whose| Marks { whose, word: word(1), channel: None };
-        marks(Whose::User(user.wrapping_add(1))).end_all();
+        marks(Whose::User(user + 1)).end_all();
         assert!(!child.has_ended(), "it runs as somebody else");
         marks(Whose::User(user)).end_all();
         ours.wait().expect("ended");

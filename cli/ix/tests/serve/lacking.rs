@@ -7,6 +7,7 @@ use crate::support::memif::MemifNet;
 use crate::support::process::{Process, is_alive, signal};
 use ix_skip::{Need, skip};
 use ix_sys::process::is_root;
+use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -85,6 +86,32 @@ fn without_groups(run: &Command) -> Process {
     Process::start(command)
 }
 
+/// What [`FAMILY`] does, in a child whose first thread has ended. It says the child's number, and
+/// that of the thread which is left.
+const HEADLESS: &str = "
+import ctypes, os, threading, time
+say, words = os.pipe()
+if os.fork() == 0:
+    def stays():
+        os.write(words, b'family %d %d\\n' % (os.getpid(), threading.get_native_id()))
+        while True: time.sleep(10)
+    threading.Thread(target=stays).start()
+    ctypes.CDLL(None).syscall(60, 0)
+print(os.read(say, 100).decode(), end='', flush=True)
+while True: time.sleep(10)
+";
+
+/// A server that is root, and whose child has become another user.
+const BECOMES: &str = "
+import os, time
+child = os.fork()
+if child == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+    print('family', os.getpid(), flush=True)
+while True: time.sleep(10)
+";
+
 /// Then its processes are known by whom they run as, and by what they have inherited.
 #[test]
 fn a_killed_broker_takes_its_program_along_without_control_groups_too() {
@@ -95,9 +122,12 @@ fn a_killed_broker_takes_its_program_along_without_control_groups_too() {
     if !Path::new("/usr/bin/python3").exists() {
         return skip(name, Need::Program("apt install python3"), "no python3");
     }
-    for user in [&[][..], &["--user", "65534"], &["--user", "own"], &["--domain", "none"]] {
+    let users = [&[][..], &["--user", "65534"], &["--user", "own"], &["--domain", "none"]];
+    let cases = users.into_iter().flat_map(|user| [(user, FAMILY), (user, HEADLESS)]);
+    let roots = [&[][..], &["--user", "root"]].map(|user| (user, BECOMES));
+    for (user, family) in cases.chain(roots) {
         let Some(net) = MemifNet::new(name, 1) else { return };
-        let family = ["/usr/bin/python3", "-c", FAMILY];
+        let family = ["/usr/bin/python3", "-c", family];
         let broker = without_groups(&run_program(&net, user, &family));
         let line = broker.wait_for("family", PATIENCE);
         let family: Vec<i32> =
@@ -107,10 +137,12 @@ fn a_killed_broker_takes_its_program_along_without_control_groups_too() {
         signal(broker.pid(), libc::SIGKILL);
         broker.wait(PATIENCE);
         let since = Instant::now();
-        while family.iter().any(|pid| is_alive(*pid)) && since.elapsed() < BROKER {
+        // Each of them is the number of a thread too, which may be all that is left of a process.
+        let is_alive = |pid: &i32| is_alive(*pid);
+        while family.iter().any(is_alive) && since.elapsed() < BROKER {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let left: Vec<i32> = family.into_iter().filter(|pid| is_alive(*pid)).collect();
+        let left: Vec<i32> = family.into_iter().filter(is_alive).collect();
         left.iter().for_each(|pid| signal(*pid, libc::SIGKILL));
         let others_end = other.try_wait().expect("a child");
         other.kill().and_then(|()| other.wait()).expect("ended");
@@ -119,6 +151,46 @@ fn a_killed_broker_takes_its_program_along_without_control_groups_too() {
             "{user:?}: {left:?} are left, {others_end:?}"
         );
     }
+}
+
+/// It knows nothing of them; a run that sees them removes them.
+#[test]
+fn a_run_that_sees_no_control_groups_leaves_those_of_a_killed_run_to_others() {
+    let name = "a_run_that_sees_no_control_groups_leaves_those_of_a_killed_run_to_others";
+    if !is_root() {
+        return skip(name, Need::Root, "a file system cannot be mounted");
+    }
+    let Some(net) = MemifNet::new(name, 1) else { return };
+    let killed = Process::start(run(&net, &[]));
+    killed.wait_for("ready", PATIENCE);
+    let pid = killed.pid();
+    let claims = std::fs::read_dir("/run/ix/groups").expect("claims").flatten();
+    let is_its = |name: &str| name.starts_with(&format!("ix-{pid}-"));
+    let claim = claims
+        .map(|file| file.path())
+        .find(|path| path.file_name().and_then(OsStr::to_str).is_some_and(is_its));
+    let listed = claim.map_or(String::new(), |path| std::fs::read_to_string(path).expect("text"));
+    let groups: Vec<&Path> = listed.split('\0').map(Path::new).collect();
+    if !groups.iter().any(|group| group.exists()) {
+        return skip(name, Need::Kernel("control groups that can be written"), "no group");
+    }
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.expect("children");
+    let is_warden = |pid: &i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "exe\n")
+    };
+    let mut children = children.split_ascii_whitespace().map(|pid| pid.parse().expect("a number"));
+    signal(children.find(is_warden).expect("a warden"), libc::SIGKILL);
+    signal(pid, libc::SIGKILL);
+    killed.wait(PATIENCE);
+    for blind in [true, false] {
+        let command = run(&net, &[]);
+        let next = if blind { without_groups(&command) } else { Process::start(command) };
+        next.wait_for("ready", PATIENCE);
+        next.terminate();
+    }
+    let left: Vec<_> = groups.iter().filter(|group| group.exists()).collect();
+    assert!(left.is_empty(), "{left:?} are left");
 }
 
 #[test]
