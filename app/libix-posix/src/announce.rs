@@ -1,5 +1,6 @@
 //! Says whose a program's sockets are: one line for each address that it listens on, and one for
 //! its first outgoing connection on IX and on Linux. What a program forks says nothing twice.
+use crate::commons;
 use crate::lock::lock;
 use crate::ops::{Instead, Outcome, linux_name, socket_of};
 use crate::route::Whose;
@@ -29,21 +30,17 @@ struct Said {
 
 static SAID: AtomicPtr<Said> = AtomicPtr::new(null_mut());
 
-/// At the start of the first process: maps what its children share with it.
+/// At the start: what the processes of the run share.
 pub fn begin_run() {
-    let (protection, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: new memory, anywhere.
-    let page = unsafe { libc::mmap(null_mut(), size_of::<Said>(), protection, flags, -1, 0) };
-    if page == libc::MAP_FAILED {
-        return;
+    let Some(page) = commons::part::<Said>() else { return };
+    // SAFETY: ours, of this size, and all zero at first, which is a value of each of its parts.
+    let said = unsafe { &*page };
+    if !commons::is_executed() {
+        let Some([device, number]) = standard_error() else { return };
+        said.standard_error[0].store(device, Ordering::Relaxed);
+        said.standard_error[1].store(number, Ordering::Relaxed);
     }
-    // SAFETY: ours, of this size, and all zero, which is a value of each of its parts.
-    let said = unsafe { &*page.cast::<Said>() };
-    let Some([device, number]) = standard_error() else { return };
-    said.standard_error[0].store(device, Ordering::Relaxed);
-    said.standard_error[1].store(number, Ordering::Relaxed);
-    SAID.store(page.cast(), Ordering::Release);
+    SAID.store(page, Ordering::Release);
 }
 
 fn said() -> Option<&'static Said> {

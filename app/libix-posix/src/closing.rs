@@ -13,7 +13,7 @@ impl Core {
     /// The program has closed the last descriptor of a socket.
     pub fn close(&mut self, id: Id) {
         self.unwatch(id);
-        if self.closes_handed(id) {
+        if self.stays_afloat(id) || self.closes_handed(id) {
             return;
         }
         let Some(socket) = self.sockets.get_mut(id) else { return };

@@ -60,6 +60,32 @@ fn hop_limit(value: i32) -> Result<Option<u8>, i32> {
     }
 }
 
+/// The descriptors in the control messages of a message over a Unix socket. The message need not be
+/// well-formed.
+///
+/// # Safety
+/// The message's control messages, of the length that it says, can be read.
+pub unsafe fn rights(message: &msghdr) -> Vec<c_int> {
+    let len = message.msg_controllen;
+    if len < HEADER || !is_possible(message.msg_control, len) {
+        return Vec::new();
+    }
+    // SAFETY: the caller's promise.
+    let all: &[u8] = unsafe { core::slice::from_raw_parts(message.msg_control.cast(), len) };
+    let (mut at, mut fds) = (0, Vec::new());
+    while let Some(head) = all.get(at..at + HEADER) {
+        // SAFETY: enough bytes, and any are a valid header.
+        let head = unsafe { head.as_ptr().cast::<cmsghdr>().read_unaligned() };
+        let Some(value) = all.get(at + HEADER..at.saturating_add(head.cmsg_len)) else { break };
+        if (head.cmsg_level, head.cmsg_type) == (SOL_SOCKET, SCM_RIGHTS) {
+            let numbers = value.as_chunks::<{ size_of::<c_int>() }>().0;
+            fds.extend(numbers.iter().map(|number| c_int::from_ne_bytes(*number)));
+        }
+        at = at.saturating_add(head.cmsg_len.next_multiple_of(size_of::<size_t>()));
+    }
+    fds
+}
+
 /// Takes in one control message.
 fn take(
     send_control: &mut SendControl,

@@ -309,7 +309,7 @@ impl Core {
                 stream.taken(offered, answer.unwrap_or(0), mss);
                 let becomes_writable = !was_writable && stream.is_writable(limit);
                 let held = stream.is_held() && !refused;
-                if !held && stream.flow.has_calls() {
+                if !held && stream.flow.has_calls() || stream.waits_to_go() {
                     self.mark_dirty(id);
                 }
                 if becomes_writable {
@@ -365,6 +365,7 @@ impl Core {
         }
         let members = port.members.clone();
         self.opened(elastic, id, answer, false);
+        self.say_waits();
         members.into_iter().for_each(|member| self.notify(member, 0));
     }
 

@@ -9,7 +9,7 @@ use crate::slab::Id;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
 use crate::stream::{Gift, Phase, Stream};
-use crate::{clock, holders, kin};
+use crate::{clock, holders, in_flight, kin};
 use libix::engine::Flow;
 use std::net::SocketAddr;
 
@@ -40,8 +40,22 @@ impl Core {
         let all =
             all.into_iter().filter(|id| self.sockets.get_mut(*id).and_then(may_share).is_some());
         let all: Vec<Id> = all.collect();
-        if all.is_empty() || !kin::exist() || !holders::before_fork() {
+        let is_noted = |id: &Id| {
+            let socket = self.sockets.get(*id);
+            socket.is_some_and(|socket| {
+                let kind = matches!(socket.kind, Kind::Listener(_) | Kind::Datagrams(_));
+                socket.fds > 0 && (kind || socket.named.is_some())
+            })
+        };
+        let others: Vec<Id> = self.sockets.ids().into_iter().filter(is_noted).collect();
+        let none = all.is_empty() && others.is_empty();
+        if none || !kin::exist() || !holders::before_fork() {
             return;
+        }
+        for id in others {
+            if let Some(socket) = self.sockets.get_mut(id) {
+                socket.named = holders::share(socket.named).or(socket.named);
+            }
         }
         self.looks_soon();
         for id in all {
@@ -93,6 +107,14 @@ impl Core {
         }
     }
 
+    /// Other processes may have this connection from now on.
+    pub fn is_handed(&mut self, id: Id) {
+        if !self.handed.contains(&id) {
+            self.handed.push(id);
+        }
+        self.looks_soon();
+    }
+
     /// The next cycle looks at connections that several processes have.
     fn looks_soon(&mut self) {
         (self.looks_us, self.holders_again_us) = (Some(LOOKS_US), 0);
@@ -100,7 +122,7 @@ impl Core {
 
     fn look_at(&mut self, id: Id) -> Handed {
         let Some(socket) = self.sockets.get_mut(id) else { return Handed::Not };
-        let is_closed = socket.fds == 0;
+        let (is_closed, passed) = (socket.fds == 0, socket.passed);
         let Some(stream) = socket.stream() else { return Handed::Not };
         let Some(at) = stream.shared else { return Handed::Not };
         match stream.phase {
@@ -118,6 +140,8 @@ impl Core {
                 if stream.flow.send.len() > 0 {
                     return Handed::Quiet;
                 }
+                // Its place has stayed if it was in flight.
+                holders::leave(at);
                 self.sockets.remove(id);
                 Handed::Not
             }
@@ -132,7 +156,7 @@ impl Core {
                     let token = HANDED | u64::from(at);
                     stream.gift = Some(Gift { to, token, from: None, asked: false, tries: 0 });
                     self.mark_dirty(id);
-                } else if !holders::have_others(at) {
+                } else if !(holders::have_others(at) || passed && in_flight::is_open(at)) {
                     stream.shared = None;
                     holders::leave(at);
                     if is_closed {
@@ -148,10 +172,16 @@ impl Core {
     /// The program has closed its last descriptor of a connection: true if it lives on, because
     /// another process has it.
     pub fn closes_handed(&mut self, id: Id) -> bool {
-        let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return false };
+        let Some(socket) = self.sockets.get_mut(id) else { return false };
+        let passed = socket.passed;
+        let Some(stream) = socket.stream() else { return false };
         let Some(at) = stream.shared else { return false };
-        holders::leave(at);
-        let goes_on = stream.phase != Phase::Dead && holders::have_others(at);
+        // Nobody may have it yet who is to get it: then its place stays.
+        let is_in_flight = passed && !holders::have_others(at) && in_flight::is_open(at);
+        if !is_in_flight {
+            holders::leave(at);
+        }
+        let goes_on = stream.phase != Phase::Dead && (is_in_flight || holders::have_others(at));
         if stream.phase == Phase::Away {
             if stream.flow.send.len() == 0 {
                 self.sockets.remove(id);

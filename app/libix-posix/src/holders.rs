@@ -3,7 +3,7 @@
 //! A connection is in it from the first fork on after which two processes have it. One of them
 //! *owns* it: its flow in the dataplane is that process's. Another one that uses it says so here,
 //! and the owner gives it away ([`crate::handed`]).
-use crate::pid;
+use crate::{clock, commons, pid};
 use core::cell::Cell;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -14,21 +14,49 @@ const PROCESSES_MAX: usize = 64;
 const CONNECTIONS_MAX: usize = 4096;
 /// The place of a process that has not begun.
 const RESERVED: i32 = -1;
+/// A forked child begins within this time, or was killed before, µs.
+const BEGINS_US: u64 = 1_000_000;
+
+/// Words of a record.
+pub const RECORD_WORDS: usize = 12;
+/// What a socket is, for a process that gets it without its maker's memory.
+pub type Record = [u64; RECORD_WORDS];
 
 struct One {
     /// The processes that have it, as bits; 0: the place is free.
     holders: AtomicU64,
+    /// Grows whenever the place is taken, so that names of an earlier socket are none.
+    serial: AtomicU32,
+    /// What it is.
+    record: [AtomicU64; RECORD_WORDS],
     /// The place of the process that uses it, plus one; 0: the owner may keep it.
     wanted: AtomicU32,
     /// It has ended, with this errno plus one.
     ended: AtomicU32,
 }
 
+/// Most names of Linux files.
+const NAMES_MAX: usize = 8192;
+/// How many places a name may have.
+const NAME_PLACES: usize = 64;
+
+/// A Linux file that stands under descriptors of a socket, wherever these go: to executed programs,
+/// and over Unix sockets.
+struct Name {
+    /// Its inode; 0: the place is free.
+    inode: AtomicU64,
+    /// The socket's place, and above it the serial number of that.
+    socket: AtomicU64,
+}
+
 struct Shared {
     pids: [AtomicI32; PROCESSES_MAX],
+    /// When each was taken, µs.
+    taken_us: [AtomicU64; PROCESSES_MAX],
     /// The number of each in the dataplane, plus one; 0: it shares none.
     attachments: [AtomicU32; PROCESSES_MAX],
     connections: [One; CONNECTIONS_MAX],
+    names: [Name; NAMES_MAX],
     /// Grows with each change that an owner should see.
     changes: AtomicU32,
 }
@@ -47,14 +75,10 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// The number of this process in the dataplane, plus one.
 static ATTACHMENT: AtomicU32 = AtomicU32::new(0);
 
-/// At the start of the first process: maps what its children share with it.
+/// At the start: what the processes of the run share.
 pub fn begin_run() {
-    let (protection, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: new memory, anywhere.
-    let pages = unsafe { libc::mmap(null_mut(), size_of::<Shared>(), protection, flags, -1, 0) };
-    if pages != libc::MAP_FAILED {
-        SHARED.store(pages.cast(), Ordering::Release);
+    if let Some(pages) = commons::part() {
+        SHARED.store(pages, Ordering::Release);
     }
 }
 
@@ -82,10 +106,19 @@ fn connection(at: u32) -> Option<&'static One> {
     shared()?.connections.get(at as usize)
 }
 
-fn is_alive(pid: i32) -> bool {
-    if pid == RESERVED {
-        return true;
+/// Whether the process that has a place lives.
+fn lives(shared: &Shared, place: usize) -> bool {
+    match shared.pids[place].load(Ordering::Acquire) {
+        0 => false,
+        RESERVED => {
+            let taken_us = shared.taken_us[place].load(Ordering::Acquire);
+            clock::now_us() < taken_us + BEGINS_US
+        }
+        pid => is_alive(pid),
     }
+}
+
+fn is_alive(pid: i32) -> bool {
     // SAFETY: no pointers; sends nothing.
     let result = unsafe { libc::syscall(libc::SYS_kill, pid, 0) };
     (result == 0 || crate::real::errno() != libc::ESRCH) && !is_ended_child(pid)
@@ -105,12 +138,13 @@ fn is_ended_child(pid: i32) -> bool {
 /// Takes a place that no living process has.
 fn take_place(pid: i32) -> Option<usize> {
     let shared = shared()?;
-    let place = shared.pids.iter().position(|entry| {
+    let place = (0..PROCESSES_MAX).find(|place| {
+        let entry = &shared.pids[*place];
         let before = entry.load(Ordering::Acquire);
-        let is_free = before == 0 || !is_alive(before);
         let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
-        is_free && entry.compare_exchange(before, pid, acquire, relaxed).is_ok()
+        !lives(shared, *place) && entry.compare_exchange(before, pid, acquire, relaxed).is_ok()
     })?;
+    shared.taken_us[place].store(clock::now_us(), Ordering::Release);
     shared.attachments[place].store(0, Ordering::Release);
     for one in &shared.connections {
         one.holders.fetch_and(!(1 << place), Ordering::AcqRel);
@@ -118,12 +152,30 @@ fn take_place(pid: i32) -> Option<usize> {
     Some(place)
 }
 
-/// Before a fork by a process with connections: false if the child can have none of them.
-pub fn before_fork() -> bool {
+/// Makes sure that this process has a place.
+pub fn begin() -> bool {
     if own().is_none() {
         let Some(place) = take_place(pid::own()) else { return false };
         OWN.store(place as u32 + 1, Ordering::Relaxed);
         attached(ATTACHMENT.load(Ordering::Relaxed));
+    }
+    true
+}
+
+/// In an executed program: it goes on in the place that the process had before.
+pub fn executed() {
+    let Some(shared) = shared() else { return };
+    let pid = pid::own();
+    if let Some(own) = shared.pids.iter().position(|other| other.load(Ordering::Acquire) == pid) {
+        OWN.store(own as u32 + 1, Ordering::Relaxed);
+        attached(0);
+    }
+}
+
+/// Before a fork by a process with connections: false if the child can have none of them.
+pub fn before_fork() -> bool {
+    if !begin() {
+        return false;
     }
     let child = take_place(RESERVED);
     CHILD.store(child.map_or(0, |place| place as u32 + 1), Ordering::Relaxed);
@@ -134,8 +186,11 @@ pub fn before_fork() -> bool {
 pub fn forked() {
     OWN.store(CHILD.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     ATTACHMENT.store(0, Ordering::Relaxed);
-    if let (Some(own), Some(shared)) = (own(), shared()) {
-        shared.pids[own].store(pid::own(), Ordering::Release);
+    let (Some(own), Some(shared)) = (own(), shared()) else { return };
+    let (acquire, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+    if shared.pids[own].compare_exchange(RESERVED, pid::own(), acquire, relaxed).is_err() {
+        // It took so long that another process has the place.
+        OWN.store(0, relaxed);
     }
 }
 
@@ -163,6 +218,18 @@ pub fn attached(number_plus_1: u32) {
     }
 }
 
+/// This process executes another program: nobody gives it anything before that has begun.
+pub fn parts() {
+    if let (Some(own), Some(shared)) = (own(), shared()) {
+        shared.attachments[own].store(0, Ordering::Release);
+    }
+}
+
+/// It has not executed it.
+pub fn comes_back() {
+    attached(ATTACHMENT.load(Ordering::Relaxed));
+}
+
 /// The child that is about to be forked has a connection as well, which gets a place if it has
 /// none. `None`: no place is free.
 pub fn share(at: Option<u32>) -> Option<u32> {
@@ -187,8 +254,74 @@ fn take_connection(own: usize) -> Option<u32> {
     })?;
     shared.connections[at].wanted.store(0, Ordering::Relaxed);
     shared.connections[at].ended.store(0, Ordering::Relaxed);
+    shared.connections[at].serial.fetch_add(1, Ordering::AcqRel);
     NEXT.store(at as u32 + 1, Ordering::Relaxed);
     Some(at as u32)
+}
+
+/// This process has a socket, which gets a place if it has none. `None`: no place is free.
+pub fn hold(at: Option<u32>) -> Option<u32> {
+    let own = own()?;
+    let Some(at) = at else { return take_connection(own) };
+    connection(at)?.holders.fetch_or(1 << own, Ordering::AcqRel);
+    changed();
+    Some(at)
+}
+
+/// What a socket is.
+pub fn record(at: u32) -> Record {
+    let read = |one: &One| core::array::from_fn(|n| one.record[n].load(Ordering::Acquire));
+    connection(at).map_or([0; RECORD_WORDS], read)
+}
+
+/// Says what a socket is.
+pub fn set_record(at: u32, record: &Record) {
+    let Some(one) = connection(at) else { return };
+    one.record.iter().zip(record).for_each(|(to, word)| to.store(*word, Ordering::Release));
+}
+
+/// The places where a name may be.
+fn places(inode: u64) -> impl Iterator<Item = &'static Name> {
+    let first = (inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+    let names = shared().map(|shared| &shared.names);
+    names
+        .into_iter()
+        .flat_map(move |names| (0..NAME_PLACES).map(move |n| &names[(first + n) % NAMES_MAX]))
+}
+
+/// The socket of a name, if that is still the same.
+fn socket_of(name: &Name) -> Option<u32> {
+    let word = name.socket.load(Ordering::Acquire);
+    let one = connection(word as u32)?;
+    let is_same = one.serial.load(Ordering::Acquire) == (word >> 32) as u32;
+    (is_same && one.holders.load(Ordering::Acquire) != 0).then_some(word as u32)
+}
+
+/// The Linux file with this inode stands under descriptors of a socket. False: there is no room to
+/// note it.
+pub fn name(at: u32, inode: u64) -> bool {
+    let Some(one) = connection(at) else { return false };
+    let word = u64::from(one.serial.load(Ordering::Acquire)) << 32 | u64::from(at);
+    if let Some(name) = places(inode).find(|name| name.inode.load(Ordering::Acquire) == inode) {
+        name.socket.store(word, Ordering::Release);
+        return true;
+    }
+    places(inode).any(|name| {
+        let before = name.inode.load(Ordering::Acquire);
+        let is_free = before == 0 || socket_of(name).is_none();
+        let (acquire, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+        let taken = is_free && name.inode.compare_exchange(before, inode, acquire, relaxed).is_ok();
+        if taken {
+            name.socket.store(word, Ordering::Release);
+        }
+        taken
+    })
+}
+
+/// The socket under whose descriptors the Linux file with this inode stands.
+pub fn named(inode: u64) -> Option<u32> {
+    let name = places(inode).find(|name| name.inode.load(Ordering::Acquire) == inode)?;
+    socket_of(name)
 }
 
 /// This process uses a connection that another one owns.
@@ -229,11 +362,7 @@ pub fn have_others(at: u32) -> bool {
         return false;
     };
     let holders = one.holders.load(Ordering::Acquire) & !(1 << own);
-    let lives = |place: &usize| {
-        let pid = shared.pids[*place].load(Ordering::Acquire);
-        holders >> place & 1 != 0 && pid != 0 && is_alive(pid)
-    };
-    (0..PROCESSES_MAX).any(|place| lives(&place))
+    (0..PROCESSES_MAX).any(|place| holders >> place & 1 != 0 && lives(shared, place))
 }
 
 /// This process has closed a connection.
@@ -244,11 +373,13 @@ pub fn leave(at: u32) {
     }
 }
 
-/// This process ends, or executes another program: it has none of them any more.
-pub fn leave_all() {
+/// This process ends, or executes another program: it has none of them any more but these.
+pub fn leave_all_but(kept: &[u32]) {
     let (Some(own), Some(shared)) = (own(), shared()) else { return };
-    for one in &shared.connections {
-        one.holders.fetch_and(!(1 << own), Ordering::AcqRel);
+    for (at, one) in shared.connections.iter().enumerate() {
+        if !kept.contains(&(at as u32)) {
+            one.holders.fetch_and(!(1 << own), Ordering::AcqRel);
+        }
     }
     changed();
 }

@@ -85,7 +85,8 @@ impl Core {
                 let listener = sockets.get_mut(*id).and_then(Socket::listener);
                 listener.is_some_and(|listener| listener.waiting > 0)
             };
-            if !port.members.is_empty() {
+            // Whoever closes its own listener on this account must find this one open.
+            if !port.members.is_empty() && port.handles.outcome() == Some(Ok(())) {
                 listens |= kin::bit(port.at);
             }
             if port.members.iter().any(&mut waits) {
@@ -103,6 +104,7 @@ impl Core {
             return;
         }
         self.hand_over();
+        self.look_at_afloat();
         self.bind_again();
         for port in self.ports.ids() {
             let Some(port) = self.ports.get(port) else { continue };

@@ -5,6 +5,7 @@
 //! here which listeners its threads wait for, and one that is told of a connection while it does
 //! something else gives it to one that waits. What is written here is a hint: a process that is
 //! given a connection and does not wait any more keeps it, or gives it on.
+use crate::commons;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::net::{IpAddr, SocketAddr};
@@ -40,14 +41,10 @@ static HAS_KIN: AtomicBool = AtomicBool::new(false);
 /// This process was forked.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// At the start of the first process: maps what its children share with it.
+/// At the start: what the processes of the run share.
 pub fn begin_run() {
-    let (protection, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: new memory, anywhere.
-    let pages = unsafe { libc::mmap(null_mut(), size_of::<Shared>(), protection, flags, -1, 0) };
-    if pages != libc::MAP_FAILED {
-        SHARED.store(pages.cast(), Ordering::Release);
+    if let Some(pages) = commons::part() {
+        SHARED.store(pages, Ordering::Release);
     }
 }
 
@@ -67,7 +64,13 @@ pub fn is_child() -> bool {
     IS_CHILD.load(Ordering::Relaxed)
 }
 
-/// Before a fork.
+/// In an executed program: other processes have had its sockets.
+pub fn executed() {
+    HAS_KIN.store(true, Ordering::Relaxed);
+    IS_CHILD.store(true, Ordering::Relaxed);
+}
+
+/// Before a fork, and before sockets go elsewhere.
 pub fn before_fork() {
     HAS_KIN.store(true, Ordering::Relaxed);
 }
@@ -84,6 +87,23 @@ pub fn forked() {
 pub fn attached(number: u32) {
     OWN.store(number + 1, Ordering::Relaxed);
     say(WAITS.load(Ordering::Relaxed), LISTENS.load(Ordering::Relaxed));
+}
+
+/// This process executes another program: it waits for nothing, and has no listener. Returns what
+/// [`comes_back`] needs.
+pub fn parts() -> u32 {
+    let own = OWN.swap(0, Ordering::Relaxed);
+    if let Some(number) = own.checked_sub(1) {
+        is_gone(number);
+    }
+    own
+}
+
+/// It has not executed it.
+pub fn comes_back(own: u32) {
+    if let Some(number) = own.checked_sub(1) {
+        attached(number);
+    }
 }
 
 /// Says which listeners the threads of this process wait for, and which ones it has.
@@ -117,7 +137,7 @@ fn find(turn: &mut usize, suits: impl Fn(&One) -> bool) -> Option<u32> {
     Some(found as u32)
 }
 
-/// A process could not be given a connection: it has ended.
+/// A process could not be given a connection: it has ended, or is about to.
 pub fn is_gone(number: u32) {
     if let Some(one) = shared().and_then(|shared| shared.processes.get(number as usize)) {
         one.waits.store(0, Ordering::Release);

@@ -29,6 +29,7 @@
 
 // Linux.
 mod clock;
+mod commons;
 mod confined;
 mod errno;
 mod error_queue;
@@ -36,6 +37,7 @@ mod family;
 mod fds;
 mod holders;
 mod icmp;
+mod in_flight;
 mod interface;
 mod kick;
 mod kin;
@@ -48,10 +50,12 @@ mod pid;
 mod real;
 mod route;
 mod slab;
+mod successor;
 mod wake;
 
 // State.
 mod accept_queue;
+mod afloat;
 mod closing;
 mod elastic_thread;
 mod epoll_set;
@@ -61,6 +65,7 @@ mod local_pair;
 mod options;
 mod port;
 mod ports;
+mod record;
 mod socket;
 mod state;
 mod stream;
@@ -87,6 +92,7 @@ mod wait;
 // Calls.
 mod announce;
 mod cmsg;
+mod custodian;
 mod epoll;
 #[cfg(not(test))]
 mod ffi;

@@ -1,4 +1,5 @@
 //! Messages to the user of the program, on standard error.
+use crate::commons;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
@@ -54,14 +55,10 @@ fn first(bit: u64, text: &str) {
 /// processes that are forked; null in a process that has no IX.
 static TOLD_OF_LEAVING: AtomicPtr<AtomicBool> = AtomicPtr::new(null_mut());
 
-/// At the start of the first process, which has IX: maps what its children share with it.
+/// At the start of a process that has IX: what the processes of the run share.
 pub fn begin_run() {
-    let (protection, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: new memory, anywhere.
-    let page = unsafe { libc::mmap(null_mut(), 1, protection, flags, -1, 0) };
-    if page != libc::MAP_FAILED {
-        TOLD_OF_LEAVING.store(page.cast(), Ordering::Release);
+    if let Some(page) = commons::part() {
+        TOLD_OF_LEAVING.store(page, Ordering::Release);
     }
 }
 

@@ -21,6 +21,11 @@ pub fn offer(fd: RawFd) {
     unsafe { libc::syscall(libc::SYS_close, fd) };
 }
 
+/// The descriptor; negative: there is none.
+pub fn broker() -> RawFd {
+    BROKER.load(Ordering::Relaxed)
+}
+
 /// Linux's `bind`, by the broker where the program has no right to the port.
 ///
 /// # Safety

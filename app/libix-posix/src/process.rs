@@ -8,8 +8,8 @@ use crate::socket::{Datagrams, Kind, Socket};
 use crate::state::Core;
 use crate::waiter::Wakeups;
 use crate::{
-    announce, cycle, fds, holders, kick, kin, log, low_ports, ops, outside, pid, real, serving,
-    signals,
+    announce, commons, cycle, fds, holders, in_flight, kick, kin, log, low_ports, ops, outside,
+    pid, real, serving, signals, successor,
 };
 use core::cell::UnsafeCell;
 use core::ops::Range;
@@ -58,12 +58,14 @@ extern "C" fn begin() {
     else {
         return log::line("no dataplane for this program's sockets: they are Linux's");
     };
+    let image = std::env::var(successor::ENV).unwrap_or_default();
     hide(library);
+    commons::begin(successor::commons_of(&image));
     log::begin_run();
     kin::begin_run();
     announce::begin_run();
     holders::begin_run();
-    reserve(reserved);
+    reserve(reserved.clone());
     let mut core = lock();
     let part = |nth| text.splitn(9, ';').nth(nth).unwrap_or_default();
     core.outgoing = part(7)
@@ -85,6 +87,13 @@ extern "C" fn begin() {
     // SAFETY: ours alone.
     unsafe { libc::syscall(libc::SYS_close, library) };
     serving::offer(starter, file, locks_memory);
+    let says_json = ix_sys::log::is_json();
+    successor::begin(&image, text, file, reserved, says_json);
+    if commons::is_executed() {
+        kin::executed();
+        holders::executed();
+        ops::adopt_inherited();
+    }
     // SAFETY: functions without arguments.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_forked)) };
 }
@@ -102,6 +111,7 @@ fn hide(library: RawFd) {
             std::env::set_var("LD_PRELOAD", rest.join(":"));
         }
         std::env::remove_var(route::ENV);
+        std::env::remove_var(successor::ENV);
         std::env::remove_var(FORMAT_ENV);
     }
 }
@@ -190,6 +200,7 @@ extern "C" fn in_forked() {
     // SAFETY: `Held`.
     let guard = unsafe { (*HELD.0.get()).take() };
     holders::forked();
+    in_flight::forked();
     if let Some(mut core) = guard {
         core.forked();
         serving::forked();
@@ -216,7 +227,7 @@ pub fn finish() {
     }
     let mut core = lock();
     if !core.has_begun() {
-        holders::leave_all();
+        holders::leave_all_but(&[]);
     }
     if !core.has_begun() || core.finishing {
         return;
@@ -227,15 +238,23 @@ pub fn finish() {
         let open = |socket: &&mut Socket| {
             socket.fds > 0 && !matches!(socket.kind, Kind::Linux | Kind::Idle { .. })
         };
-        if core.sockets.get_mut(id).filter(open).is_some() {
+        if let Some(socket) = core.sockets.get_mut(id).filter(open) {
+            // As if the program had closed them all: another process may have it.
+            socket.fds = 0;
             core.close(id);
         }
     }
     let end = Instant::now() + LEAVE;
-    let mut last = false;
-    while !last && Instant::now() < end {
-        // One more cycle for calls that follow from the last results.
-        last = !core.has_unsent();
+    // When nothing is unsent, one more cycle for calls that follow from the last results, and for a
+    // connection that another process has just given.
+    let mut over_at = u64::MAX;
+    while Instant::now() < end {
+        let last = !core.has_unsent();
+        let cycles: u64 = core.all_elastic_threads().iter().map(|thread| thread.cycle).sum();
+        if last && cycles >= over_at {
+            break;
+        }
+        over_at = if last { over_at.min(cycles + core.elastic_count as u64) } else { u64::MAX };
         let wait = if last { Wait::Poll } else { Wait::Us(1_000) };
         for elastic in 0..core.elastic_count {
             if core.elastic_threads[elastic].role == Role::Free {
@@ -267,6 +286,7 @@ impl Core {
             fds::close_private(fd);
         }
         forget(core::mem::replace(&mut self.lent, Slab::new()));
+        self.afloat.clear();
         for id in self.sockets.ids() {
             let Some(socket) = self.sockets.get_mut(id) else { continue };
             socket.waiters.clear();

@@ -151,8 +151,6 @@ fn start_dataplane(core: &mut Core) -> bool {
     core.mss = process.mss_bytes().into();
     core.tx_bytes = process.tx_bytes();
     core.open_ports_on(process.threads() as usize);
-    kin::attached(process.attachment());
-    core.say_waits();
     holders::attached(process.attachment() + 1);
     kick::set_process(process);
     let Some(process) = kick::process() else { return false };
@@ -161,6 +159,11 @@ fn start_dataplane(core: &mut Core) -> bool {
             lost::start_over(core);
         }
     }
+    // Others give it connections from now on.
+    kin::attached(process.attachment());
+    core.say_waits();
+    // A port that another process has is tried again: the first driver must not sleep for ever.
+    core.hand_out();
     helper::start(core);
     true
 }

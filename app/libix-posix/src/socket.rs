@@ -165,6 +165,10 @@ pub struct Socket {
     pub close_on_exec: bool,
     /// No other process shares the Linux file under its descriptor.
     pub alone: bool,
+    /// Where it is noted which processes have it, if it is no connection.
+    pub named: Option<u32>,
+    /// Its descriptor was given to a process that is not known.
+    pub passed: bool,
     /// Of family `AF_INET6`.
     pub ipv6: bool,
     /// `O_NONBLOCK`.
@@ -199,6 +203,8 @@ impl Socket {
             number: -1,
             close_on_exec: false,
             alone: true,
+            named: None,
+            passed: false,
             ipv6,
             nonblocking,
             options: Options::default(),

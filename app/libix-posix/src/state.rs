@@ -82,6 +82,10 @@ pub struct Core {
     pub handed_looks: bool,
     /// Connections that several processes have.
     pub handed: Vec<Id>,
+    /// Sockets that the program has closed and another process is to get.
+    pub afloat: Vec<Id>,
+    /// When they are looked at again, µs.
+    pub afloat_again_us: u64,
     /// The process that was last given a connection.
     pub kin_turn: usize,
 }
@@ -121,6 +125,8 @@ impl Core {
             holders_news_us: 0,
             handed_looks: false,
             handed: Vec::new(),
+            afloat: Vec::new(),
+            afloat_again_us: 0,
             kin_turn: 0,
         }
     }
@@ -236,6 +242,8 @@ impl Core {
             _ => false,
         };
         let mut sockets = self.sockets.ids().into_iter().filter_map(|id| self.sockets.get(id));
-        self.all_elastic_threads().iter().any(ElasticThread::has_calls) || sockets.any(unfinished)
+        self.all_elastic_threads().iter().any(ElasticThread::has_calls)
+            || !self.afloat.is_empty()
+            || sockets.any(unfinished)
     }
 }

@@ -335,6 +335,11 @@ impl Stream {
         matches!(self.phase, Phase::ToConnect | Phase::Connecting)
     }
 
+    /// Whether it goes to another process once all is sent.
+    pub fn waits_to_go(&self) -> bool {
+        self.gift.is_some_and(|gift| !gift.asked)
+    }
+
     /// How many more bytes the program may write, with a send buffer of this size.
     pub fn space(&self, send_buffer: usize) -> usize {
         if self.flow.send.unsent() >= self.unsent_low || self.is_away() {

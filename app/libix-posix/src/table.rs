@@ -119,8 +119,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "exec, posix_spawn, popen, system",
-        "sockets of IX are not inherited: the new program finds an unconnected Linux socket",
-        "corners numbers",
+        "behind the process wall dynamically linked programs and scripts are executed with IX, and inherit its sockets without close-on-exec, also what was dup'ed or is a listener (LISTEN_FDS). Elsewhere, and by popen and fexecve, the new program finds an unconnected Linux socket",
+        "sockets_of_several_processes_are_linuxs, corners numbers",
     ),
     (
         "setrlimit, prlimit",
@@ -137,7 +137,11 @@ pub const TABLE: &[Row] = &[
         "the call waits until no thread is inside the dataplane",
         "memcached_passes_its_clients_tests",
     ),
-    ("sendmsg with SCM_RIGHTS", "passes the unconnected Linux socket under the descriptor", "none"),
+    (
+        "sendmsg and recvmsg with SCM_RIGHTS",
+        "behind the process wall a process of the same run that receives a socket of IX has it; one on its way lives as long as its sender. Elsewhere, and by sendmmsg, it is the unconnected Linux socket under the descriptor",
+        "sockets_of_several_processes_are_linuxs",
+    ),
     (
         "getifaddrs",
         "Linux's, followed by the dataplane's addresses with the interfaces of its devices (a memif: ix0)",
@@ -231,6 +235,7 @@ mod tests {
         let read = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).unwrap();
         let rust = read("../../cli/ix/tests/programs/posix.rs")
             + &read("../../cli/ix/tests/programs/processes.rs")
+            + &read("../../cli/ix/tests/programs/process_cases.rs")
             + &read("src/route.rs");
         let corners = read("tests/programs/corners.c")
             + &read("tests/programs/datagram_cases.h")

@@ -3,11 +3,11 @@ use crate::error::{LaunchError, system};
 use crate::exit::Exit;
 use crate::image::Image;
 use crate::load::Exec;
-use crate::plant::plant;
+use crate::plant::{IMAGE_ENV, plant};
 use crate::program::{check, diagnose};
 use crate::root::NamespaceRoot;
 use crate::tracee::Tracee;
-use ix_entry::{ABI_PLACEHOLDER, Channel, ReservedFds};
+use ix_entry::{ABI_PLACEHOLDER, Channel, IMAGE_ARGV0, LOAD, ReservedFds};
 use ix_proto::{Codec, FromImage, Outcome};
 use ix_sys::command::die_with;
 use ix_sys::fd;
@@ -78,6 +78,10 @@ impl Domain {
         }
     }
 }
+
+/// Environment variable for `libix-posix`: how programs start that the program executes
+/// (`successor.rs` there says what is in it).
+const EXECUTED_ENV: &str = "IX_IMAGE";
 
 /// How the image gets into the program's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,6 +195,19 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     let executable = hidden.as_ref().map_or(image.fd(), AsFd::as_fd);
     let image_copy = reserved.copy(executable).map_err(system("dup"))?;
     let (channel_fd, image_fd) = (theirs.as_raw_fd(), image_copy.as_raw_fd());
+    // Programs that the program executes start by loading.
+    let spare = (config.later && config.domain == Domain::Process)
+        .then(|| reserved.copy(image.fd()))
+        .transpose()
+        .map_err(system("dup"))?;
+    let mut config = config.clone();
+    if let Some(spare) = &spare {
+        config.inherited.push(spare.as_raw_fd());
+        let words = [IMAGE_ARGV0, LOAD, IMAGE_ENV, ABI_PLACEHOLDER].join(";");
+        let told = format!("{};{channel_fd};{words}", spare.as_raw_fd());
+        config.env.push((EXECUTED_ENV.into(), told.into()));
+    }
+    let config = &config;
 
     let mut command = Command::new(&config.program);
     if let Some((arg0, args)) = config.args.split_first() {

@@ -11,6 +11,7 @@ mod allocate;
 mod descriptors;
 mod direct;
 mod execute;
+mod passing;
 mod process;
 mod sockets;
 mod transfer;

@@ -1,6 +1,6 @@
 //! Calls that read and write.
 use super::waits::duration;
-use super::{answer, fail};
+use super::{answer, fail, passing};
 use crate::fds::{self, Entry};
 use crate::mem::{self, Gather, Scatter, is_possible};
 use crate::ops::{Instead, Outcome};
@@ -184,7 +184,12 @@ pub unsafe extern "C" fn __recvfrom_chk(
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     if !fds::is_ours(fd) {
         // SAFETY: the C library's `recvmsg` gets the program's own arguments.
-        return unsafe { real::recvmsg(fd, message, flags) };
+        let received = unsafe { real::recvmsg(fd, message, flags) };
+        if received >= 0 {
+            // SAFETY: Linux has just written to it.
+            unsafe { passing::descriptors_came(&*message) };
+        }
+        return received;
     }
     // SAFETY: `receive_message` demands no more than this function does.
     cancel::point(|| unsafe { receive_message(fd, message, flags) })
@@ -377,8 +382,11 @@ unsafe fn destination(to: *const sockaddr, len: socklen_t) -> Result<Destination
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     if !fds::is_ours(fd) {
-        // SAFETY: the C library's `sendmsg` gets the program's own arguments.
-        return unsafe { real::sendmsg(fd, message, flags) };
+        // SAFETY: the program's own message; the C library's `sendmsg` gets its own arguments.
+        return unsafe {
+            passing::descriptors_go(message);
+            real::sendmsg(fd, message, flags)
+        };
     }
     // SAFETY: `send_message` demands no more than this function does.
     cancel::point(|| unsafe { send_message(fd, message, flags) })

@@ -7,8 +7,9 @@ use crate::lock::{Guard, lock};
 use crate::route::Whose;
 use crate::slab::Id;
 use crate::socket::{Kind, Listener, Socket};
+use crate::state::Core;
 use crate::wait::{self, Interest, Stop, WaitSpec};
-use crate::{errno, real, signals};
+use crate::{errno, kin, real, serving, signals};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -62,23 +63,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         Some(at) => at,
         None => SocketAddr::new(any, linux_name(fd)?.port()),
     };
-    let port = core.join_port(id, at, reuse_port)?;
-    if let Some(socket) = core.sockets.get_mut(id) {
-        socket.bound = Some(at);
-        let (queue, backlog) = (VecDeque::new(), backlog as usize);
-        socket.kind = Kind::Listener(Listener {
-            port,
-            backlog,
-            queue,
-            deferred: 0,
-            both,
-            shut: false,
-            elastic: None,
-            waiting: 0,
-        });
-    }
-    core.size_backlog(port);
-    core.say_waits();
+    let port = joins(&mut core, id, (at, reuse_port), backlog as usize, both)?;
     if both {
         for watch in core.sockets.get(id).map_or(Vec::new(), |socket| socket.watches.clone()) {
             if let Some(set) = core.sets.get_mut(watch.set) {
@@ -87,6 +72,10 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         }
     } else {
         watches_become_ours(&mut core, id);
+    }
+    // A forked or executed process: whoever has waited for it may connect at once.
+    if kin::is_child() {
+        serving::start(&mut core);
     }
     if !core.has_begun() {
         // Noted: the dataplane starts in the process that waits for connections.
@@ -105,6 +94,41 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         }
     }
     Ok(result?)
+}
+
+/// Makes a socket a listener at its port.
+fn joins(
+    core: &mut Core,
+    id: Id,
+    (at, reuse_port): (SocketAddr, bool),
+    backlog: usize,
+    both: bool,
+) -> Result<Id, i32> {
+    let port = core.join_port(id, at, reuse_port)?;
+    if let Some(socket) = core.sockets.get_mut(id) {
+        socket.bound = Some(at);
+        let queue = VecDeque::new();
+        socket.kind = Kind::Listener(Listener {
+            port,
+            backlog,
+            queue,
+            deferred: 0,
+            both,
+            shut: false,
+            elastic: None,
+            waiting: 0,
+        });
+    }
+    core.size_backlog(port);
+    core.say_waits();
+    Ok(port)
+}
+
+/// A listener has come from another process.
+pub fn listens(core: &mut Core, id: Id, backlog: usize, both: bool) {
+    let Some(at) = core.sockets.get(id).and_then(|socket| socket.bound) else { return };
+    // Where this process has a listener there, both serve, as with `SO_REUSEPORT`.
+    let _ = joins(core, id, (at, true), backlog, both);
 }
 
 /// `accept4`. `on_linux` makes the call for the Linux socket under the descriptor, which does not

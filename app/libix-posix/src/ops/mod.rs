@@ -12,6 +12,7 @@ mod close;
 mod connect;
 mod listen;
 mod names;
+mod passed;
 mod replay;
 mod under;
 
@@ -30,11 +31,14 @@ pub use connect::{connect, disconnect};
 use libc::{AF_INET, AF_INET6, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, socklen_t};
 pub use listen::{accept, listen};
 pub use names::{info, own_name, peer_name};
+pub use passed::{adopt, adopt_inherited, name, name_inherited};
 pub use replay::set_congestion;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
-pub use under::{before_exec, before_fork, before_linux, close_number, give_number, use_linux};
+pub use under::{
+    before_exec, before_fork, before_linux, close_all_but_own, close_number, give_number, use_linux,
+};
 
 /// The outcome of an intercepted call: done here, or why not.
 pub type Outcome<T> = Result<T, Instead>;

@@ -1579,7 +1579,7 @@ int main(int argc, char **argv)
     if (argc > 2 && !strcmp(argv[1], "peer")) {
         if (argc > 3 && (own_v4 = argv[3]))
             family = AF_INET6;
-        return serve(atoi(argv[2]));
+        return serve(atoi(argv[2]), 0);
     }
     if (argc < 5)
         return 2;

@@ -245,22 +245,27 @@ static int offer(const char *option, int on)
     return fclose(file);
 }
 
-/* The peer: serves one subject, then ends. */
-static int serve(int port)
+/* The peer: serves one subject, then ends; or, with `many`, a subject for each connection. */
+static int serve(int port, int many)
 {
     int one = 1, d = -1, l = -1, u = -1, raw = -1, watched = 0;
     signal(SIGPIPE, SIG_IGN);
     int control = socket(family, SOCK_STREAM, 0);
     setsockopt(control, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     struct inet at = address("0.0.0.0", port), subject;
-    if (bind(control, (struct sockaddr *)&at, sizeof at) < 0 || listen(control, 1) < 0) {
+    if (bind(control, (struct sockaddr *)&at, sizeof at) < 0 || listen(control, 64) < 0) {
         perror("peer");
         return 1;
     }
     puts("peer ready");
     fflush(stdout);
     socklen_t len = sizeof subject;
-    int c = accept(control, (struct sockaddr *)&subject, &len);
+    int c;
+    if (many)
+        signal(SIGCHLD, SIG_IGN);
+    do
+        c = accept(control, (struct sockaddr *)&subject, &len);
+    while (many && fork());
     FILE *in = fdopen(c, "r");
     char line[100], word[20];
     static char bytes[1 << 20];

@@ -8,6 +8,7 @@ mod libix_c;
 mod libix_c_control;
 mod long_path;
 pub mod posix;
+mod process_cases;
 mod processes;
 mod slow_readers;
 mod whose;

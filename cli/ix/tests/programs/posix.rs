@@ -718,26 +718,43 @@ fn programs_that_fail_at_their_start_say_why() {
     let (status, said) = run(&[lacking.to_str().expect("text")]);
     assert_eq!(status, Some(127), "{said:#?}");
     assert!(said.len() == 1 && said[0].contains("libixgone.so"), "{said:#?}");
-    // A script runs under its interpreter; what that executes is outside of IX, and it is said.
+    // A script runs under its interpreter. What that executes is outside of IX where the dataplane
+    // is in the program's process, and it is said.
     let script = folder.join("ix-script.sh");
     // There its sockets are Linux's, and so is the port: not one that takes root's rights.
     let content = format!("#!/bin/sh\nexec {} 7007\n", program.display());
     std::fs::write(&script, content).expect("a script");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&script, mode).expect("executable");
-    let service = net.start(&[script.to_str().expect("text")]);
+    let by_script =
+        |domain| net.start_env(&[], &["--domain", domain], &[script.to_str().expect("text")]);
+    let service = by_script("none");
     let told = format!("ix: {} executed another program, outside of IX, or", script.display());
     service.process.wait_for(&told, PATIENCE);
+    service.process.signal(libc::SIGTERM);
+    service.process.wait(PATIENCE);
+    // Behind the process wall it has IX.
+    let service = by_script("process");
+    service.process.wait_for("ix: listening on 0.0.0.0:7007: IX and Linux", PATIENCE);
+    let at = SocketAddrV4::new(*SERVICE.ip(), 7007);
+    let mut stream = net.client.run(|| connect_to(at));
+    stream.write_all(b"by a script").expect("write");
+    stream.read_exact(&mut [0; 11]).expect("the echo");
     service.process.signal(libc::SIGTERM);
     service.process.wait(PATIENCE);
     // So is what its children execute.
     let content = format!("#!/bin/sh\ntimeout 1 {} 7008\nexit 0\n", program.display());
     std::fs::write(&script, content).expect("a script");
-    let service = net.start(&[script.to_str().expect("text")]);
+    let service = by_script("none");
     let (status, said) = service.process.wait(PATIENCE);
     assert!(status.success(), "{said:#?}");
     let told = |line: &&String| line.contains("/timeout is executed outside of IX: its sockets");
     assert_eq!(said.iter().filter(told).count(), 1, "{said:#?}");
+    let service = by_script("process");
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+    assert_eq!(said.iter().filter(told).count(), 0, "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("ix: listening on 0.0.0.0:7008")), "{said:#?}");
     // An address that is neither IX's nor Linux's.
     if Command::new("memcached").arg("-V").output().is_ok() {
         let words = ["memcached", "-u", "nobody", "-U", "0", "-l", "192.0.2.77"];

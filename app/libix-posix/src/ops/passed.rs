@@ -1,0 +1,143 @@
+//! Sockets that go to another process: by exec, or over a Unix socket. The Linux file under the
+//! descriptor goes there, and names the socket ([`crate::holders`]).
+use super::use_linux;
+use crate::fds::{self, Entry};
+use crate::lock::lock;
+use crate::record::{self, What};
+use crate::slab::Id;
+use crate::socket::{Datagrams, Kind, Socket};
+use crate::state::Core;
+use crate::{holders, in_flight, kin};
+use std::os::fd::RawFd;
+
+/// The inode of a descriptor that is a socket of Linux's.
+fn inode(fd: RawFd) -> Option<u64> {
+    // SAFETY: all zero is a valid value; the call fills it.
+    let (outcome, status) = unsafe {
+        let mut status: libc::stat = core::mem::zeroed();
+        (libc::syscall(libc::SYS_fstat, fd, &raw mut status), status)
+    };
+    let is_socket = outcome == 0 && status.st_mode & libc::S_IFMT == libc::S_IFSOCK;
+    is_socket.then_some(status.st_ino)
+}
+
+/// Close-on-exec, as Linux has it.
+fn closes_on_exec(fd: RawFd) -> bool {
+    // SAFETY: no pointers.
+    let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) };
+    flags >= 0 && flags as i32 & libc::FD_CLOEXEC != 0
+}
+
+/// Whoever gets this descriptor finds its socket. `passed`: it goes to a process that is not known.
+/// Returns where the socket is noted.
+pub fn name(core: &mut Core, fd: RawFd, passed: bool) -> Option<u32> {
+    let Entry::Socket(index) = fds::get(fd) else { return None };
+    let id = core.sockets.id_at(index)?;
+    record::of(core.sockets.get(id)?)?;
+    kin::before_fork();
+    if !holders::begin() {
+        return None;
+    }
+    use_linux(core, fd).ok()?;
+    let socket = core.sockets.get_mut(id)?;
+    let at = match socket.noted_at() {
+        Some(at) => at,
+        None => holders::hold(None)?,
+    };
+    (socket.alone, socket.passed) = (false, socket.passed || passed);
+    let record = record::of(socket)?;
+    holders::set_record(at, &record);
+    if !holders::name(at, inode(fd)?) {
+        return None;
+    }
+    if passed {
+        in_flight::watch(fd, at);
+    }
+    match socket.stream() {
+        Some(stream) => {
+            stream.shared = Some(at);
+            core.is_handed(id);
+        }
+        None => socket.named = Some(at),
+    }
+    Some(at)
+}
+
+/// Before another program is executed with IX, which inherits what it would on Linux. Returns where
+/// its sockets are noted. `passed`: in a process that is not known yet.
+pub fn name_inherited(passed: bool) -> Vec<u32> {
+    let mut core = lock();
+    let mut all = Vec::new();
+    for (fd, entry) in fds::within(0, u32::MAX) {
+        let Entry::Socket(index) = entry else { continue };
+        let Some(socket) = core.sockets.id_at(index).and_then(|id| core.sockets.get(id)) else {
+            continue;
+        };
+        let closes = match socket.under {
+            crate::socket::Under::Used => closes_on_exec(fd),
+            _ => socket.close_on_exec,
+        };
+        if !closes {
+            all.extend(name(&mut core, fd, passed));
+        }
+    }
+    all
+}
+
+/// A descriptor has come from another process: if it is of a socket of IX, it is that from now on.
+pub fn adopt(core: &mut Core, fd: RawFd) {
+    if fds::get(fd) != Entry::Linux || fd as usize >= fds::FDS_MAX {
+        return;
+    }
+    let Some(at) = inode(fd).and_then(holders::named) else { return };
+    let is_same = |id: &Id| {
+        let socket = core.sockets.get(*id);
+        socket.is_some_and(|socket| socket.fds > 0 && socket.noted_at() == Some(at))
+    };
+    if let Some(id) = core.sockets.ids().into_iter().find(is_same) {
+        if let Some(socket) = core.sockets.get_mut(id) {
+            socket.fds += 1;
+        }
+        fds::replace(fd, Entry::Socket(fds::index_of(id)));
+        return;
+    }
+    kin::before_fork();
+    if !holders::begin() || holders::hold(Some(at)).is_none() {
+        return;
+    }
+    let Some((socket, what)) = record::read(&holders::record(at), at) else { return };
+    let (named, closes) = (socket.noted_at().is_none().then_some(at), closes_on_exec(fd));
+    let id =
+        core.sockets.insert(Socket { fds: 1, number: fd, close_on_exec: closes, named, ..socket });
+    fds::replace(fd, Entry::Socket(fds::index_of(id)));
+    match what {
+        What::Stream(_) => core.is_handed(id),
+        What::Listener { backlog, both } => super::listen::listens(core, id, backlog, both),
+        What::Datagrams(peer) => receives(core, id, peer),
+        What::Idle { .. } => {}
+    }
+}
+
+/// A UDP socket that another process has bound.
+fn receives(core: &mut Core, id: Id, peer: Option<std::net::SocketAddr>) {
+    let home = core.home();
+    let Some(socket) = core.sockets.get_mut(id) else { return };
+    let Some(at) = socket.bound else { return };
+    socket.kind = Kind::Datagrams(Box::new(Datagrams { peer, ..Datagrams::default() }));
+    socket.elastic = home;
+    core.join_udp_port(id, at);
+    let port = core.sockets.get_mut(id).and_then(Socket::datagrams).map(|udp| udp.port);
+    if let Some(port) = port.and_then(|port| core.udp_ports.get_mut(port)) {
+        port.inherited = true;
+    }
+    core.mark_dirty(id);
+}
+
+/// In an executed program: adopts all that it has inherited.
+pub fn adopt_inherited() {
+    let Ok(numbers) = std::fs::read_dir("/proc/self/fd") else { return };
+    let numbers = numbers.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let numbers: Vec<RawFd> = numbers.collect();
+    let mut core = lock();
+    numbers.into_iter().for_each(|fd| adopt(&mut core, fd));
+}

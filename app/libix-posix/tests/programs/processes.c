@@ -1,0 +1,269 @@
+/* Corner cases of sockets that several processes have. `processes peer PORT` is the other end,
+ * always on Linux; `processes run OWN-IP PEER-IP PORT [CASE]` runs the cases, each in a process of
+ * its own, and prints the result of every call. The output must be the same on Linux and on IX.
+ * `processes as ROLE NUMBER…` is a program that a case executes with descriptors of these numbers. */
+#include "peer.h"
+#include <netdb.h>
+#include <spawn.h>
+
+static const char *own_ip, *peer_ip, *self;
+static int control;
+static char buffer[200000];
+extern char **environ;
+
+/* A case that takes longer than this is ended with all its processes, s. */
+#define CASE_S 6
+
+static long say(const char *what, long result)
+{
+    int error = errno;
+    const char *name = strerrorname_np(error);
+    if (result < 0)
+        printf("%s: %ld %s\n", what, result, name ? name : "?");
+    else
+        printf("%s: %ld\n", what, result);
+    fflush(stdout);
+    return result;
+}
+
+#define SAY(call) (errno = 0, say(#call, (long)(call)))
+
+/* Gives the peer a command; returns its answer. */
+static long tell(const char *format, ...)
+{
+    char line[100];
+    va_list arguments;
+    va_start(arguments, format);
+    int len = vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    line[len++] = '\n';
+    if (write(control, line, len) != len)
+        _exit(2);
+    for (len = 0; len < 99; len++) {
+        if (read(control, line + len, 1) != 1)
+            _exit(2);
+        if (line[len] == '\n')
+            break;
+    }
+    line[len] = 0;
+    return atol(line);
+}
+
+static int tcp(void)
+{
+    return socket(family, SOCK_STREAM, 0);
+}
+
+static int listener(void)
+{
+    int fd = tcp();
+    struct inet at = address(own_ip, 0);
+    if (bind(fd, (struct sockaddr *)&at, sizeof at) < 0 || listen(fd, 16) < 0)
+        say("listener", -1);
+    return fd;
+}
+
+/* A connection that the peer has begun; its end there is `d`. */
+static int accepted(void)
+{
+    int l = listener();
+    if (tell("dial %d", port_of(l)))
+        say("dial", -1);
+    int fd = accept(l, NULL, NULL);
+    close(l);
+    return fd;
+}
+
+/* A UDP socket at the own address, which the peer sends to and listens to. Returns it; `to` is the
+ * peer's. */
+static int datagrams(struct inet *to)
+{
+    int fd = socket(family, SOCK_DGRAM, 0);
+    struct inet at = address(own_ip, 0);
+    bind(fd, (struct sockaddr *)&at, sizeof at);
+    *to = address(peer_ip, tell("udp %d", port_of(fd)));
+    return fd;
+}
+
+static int soon(int fd, int events)
+{
+    struct pollfd poll_ = {fd, events, 0};
+    int n = poll(&poll_, 1, 2000);
+    return n < 0 ? n : poll_.revents;
+}
+
+static int now(int fd, int events)
+{
+    struct pollfd poll_ = {fd, events, 0};
+    int n = poll(&poll_, 1, 50);
+    return n < 0 ? n : poll_.revents;
+}
+
+/* Reads exactly so many bytes, fewer at the end, and prints them. */
+static void take(int fd, int count)
+{
+    int have = 0, n = 1;
+    while (have < count && (n = read(fd, buffer + have, count - have)) > 0)
+        have += n;
+    if (n < 0)
+        say("read", n);
+    printf("took %d: %.*s\n", have, have < 60 ? have : 60, buffer);
+    fflush(stdout);
+}
+
+static void put(int fd, const char *text)
+{
+    int n = send(fd, text, strlen(text), MSG_NOSIGNAL);
+    if (n != (int)strlen(text))
+        say("put", n);
+}
+
+/* Runs what follows, up to `ENDS`, in a child. */
+#define CHILD(pid)                                                                                 \
+    fflush(stdout);                                                                                \
+    pid_t pid = fork();                                                                            \
+    if (pid == 0) {
+#define ENDS                                                                                       \
+    fflush(stdout);                                                                                \
+    _exit(0);                                                                                      \
+    }
+
+/* Waits for a child and says how it has ended, if not well. */
+static void ended(pid_t pid)
+{
+    int status = 0;
+    waitpid(pid, &status, 0);
+    if (status)
+        printf("child: %x\n", status);
+    fflush(stdout);
+}
+
+/* One process tells another that it has come so far. */
+struct gate {
+    int ends[2];
+};
+
+static struct gate gate(void)
+{
+    struct gate gate;
+    pipe(gate.ends);
+    return gate;
+}
+
+static void open_gate(struct gate *gate)
+{
+    write(gate->ends[1], "x", 1);
+}
+
+static void pass_gate(struct gate *gate)
+{
+    char byte;
+    read(gate->ends[0], &byte, 1);
+}
+
+/* A process that lives until it is killed. */
+static void idle(void)
+{
+    for (;;)
+        pause();
+}
+
+static void slain(pid_t pid)
+{
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+/* Whether the peer is refused at this port. Its own moment, for the last close may be under way. */
+static int refused(int port)
+{
+    long answer = 0;
+    for (int tries = 0; tries < 20; tries++) {
+        answer = tell("dial %d", port);
+        if (answer == -ECONNREFUSED)
+            return 1;
+        tell("close");
+        sleep_ms(50);
+    }
+    return answer;
+}
+
+#include "fork_cases.h"
+#include "set_cases.h"
+static void receiver(int over);
+#include "exec_cases.h"
+#include "pass_cases.h"
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} cases[] = {
+#define CASE(name) {#name, name},
+#include "process_cases.h"
+#undef CASE
+};
+
+static void dial_control(int port)
+{
+    struct inet at = address(peer_ip, port);
+    control = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    for (int tries = 0; connect(control, (struct sockaddr *)&at, sizeof at) < 0; tries++) {
+        if (tries == 50) {
+            perror("no peer");
+            _exit(2);
+        }
+        close(control);
+        sleep_ms(100);
+        control = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    }
+}
+
+static void on_alarm(int signal)
+{
+    printf("takes too long\n");
+    fflush(stdout);
+    kill(0, SIGKILL);
+}
+
+/* Runs one case in a group of processes of its own. */
+static void run(unsigned number, int port)
+{
+    printf("== %s\n", cases[number].name);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        setpgid(0, 0);
+        signal(SIGALRM, on_alarm);
+        alarm(CASE_S);
+        dial_control(port);
+        cases[number].run();
+        fflush(stdout);
+        _exit(0);
+    }
+    int status = 0, left = (CASE_S + 2) * 100;
+    while (waitpid(pid, &status, WNOHANG) == 0 && --left > 0)
+        sleep_ms(10);
+    if (left == 0)
+        puts("hangs");
+    kill(-pid, SIGKILL);
+    kill(pid, SIGKILL);
+    while (waitpid(-pid, NULL, 0) > 0)
+        ;
+}
+
+int main(int argc, char **argv)
+{
+    self = argv[0];
+    if (argc == 3 && !strcmp(argv[1], "peer"))
+        return serve(atoi(argv[2]), 1);
+    if (argc >= 3 && !strcmp(argv[1], "as"))
+        return role(argv[2], argc - 3, argv + 3);
+    if (argc < 5)
+        return 2;
+    own_ip = argv[2];
+    peer_ip = argv[3];
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        if (argc == 5 || !strcmp(argv[5], cases[i].name))
+            run(i, atoi(argv[4]));
+    return 0;
+}

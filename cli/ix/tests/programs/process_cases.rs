@@ -1,0 +1,129 @@
+//! Sockets that several processes of a program have: Linux is the oracle. The cases of `processes`
+//! (`app/libix-posix/tests/programs`) fork, execute and pass descriptors on Linux's sockets and on
+//! IX's behind the process wall, and say the same of every call.
+use super::posix::compile;
+use crate::support::process::Process;
+use crate::support::{CLIENT, Nic, PATIENCE, PREFIX, SERVICE, TestNet};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const PEER_PORT: u16 = 9999;
+/// All cases, those that wait in vain included.
+const ALL: Duration = Duration::from_secs(400);
+const CASES_MIN: usize = 60;
+
+/// Cases whose answers are not Linux's, by the reason. One that is Linux's has to be removed here.
+const DIFFERS: &[(&str, &[&str])] = &[
+    (
+        "a process that is killed takes along the connections that it used last, and what it has not yet given to the dataplane",
+        &["user_is_killed", "parent_goes_on_after_the_user_is_killed", "sent_before_the_kill"],
+    ),
+    (
+        "a socket on its way over a Unix socket lives as long as its sender",
+        &["passed_by_a_process_that_is_killed"],
+    ),
+    (
+        "a connection that one process has shut down for writing cannot go to another one",
+        &["child_shuts_down"],
+    ),
+    (
+        "state that a process changes on a socket that others have stays its own",
+        &[
+            "one_sees_the_reset",
+            "options_are_shared",
+            "nonblocking_is_shared",
+            "child_listens_and_the_parent_accepts",
+            "child_connects",
+        ],
+    ),
+    ("one process at a time has a UDP port", &["both_send_datagrams"]),
+    (
+        "a datagram that a process sends right before it ends is not sent",
+        &["child_receives_datagrams"],
+    ),
+    (
+        "an epoll set is each process's own copy after a fork, and does not say that the process uses what is in it",
+        &[
+            "set_of_the_parent",
+            "child_adds_to_the_set",
+            "child_deletes_from_the_set",
+            "entry_lives_as_long_as_the_file",
+            "set_outlives_its_maker",
+        ],
+    ),
+    (
+        "a connection that comes from another process is writable before its unread bytes are there",
+        &["own_set_with_the_parents_connection"],
+    ),
+];
+
+/// The lines of each case. Two processes of a case may say something at the same time, so the order
+/// of lines is not compared.
+fn cases(lines: &[String]) -> BTreeMap<String, Vec<String>> {
+    let mut cases = BTreeMap::<String, Vec<String>>::new();
+    let mut name = String::new();
+    for line in lines.iter().filter(|line| !line.starts_with("ix: ")) {
+        match line.strip_prefix("== ") {
+            Some(next) => {
+                name = next.to_owned();
+                cases.entry(name.clone()).or_default();
+            }
+            None => cases.entry(name.clone()).or_default().push(line.clone()),
+        }
+    }
+    cases.values_mut().for_each(|lines| lines.sort());
+    cases
+}
+
+#[test]
+fn sockets_of_several_processes_are_linuxs() {
+    let test = "sockets_of_several_processes_are_linuxs";
+    let Some(program) = compile(test, "processes") else { return };
+    let program = program.to_str().expect("text");
+    let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
+    let port = PEER_PORT.to_string();
+    let run = [program, "run", own.as_str(), peer.as_str(), port.as_str()];
+    let start_peer = |net: &TestNet| {
+        let mut command = net.client.command(program, None);
+        command.args(["peer", &port]);
+        let process = Process::start(command);
+        process.wait_for("peer ready", PATIENCE);
+        process
+    };
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let (server, link) = net.service_link();
+    server.add_address(link, *SERVICE.ip(), PREFIX).expect("an address");
+    let peer_of_linux = start_peer(&net);
+    let mut command = server.command(run[0], None);
+    command.args(&run[1..]);
+    let (status, lines) = Process::start(command).wait(ALL);
+    assert!(status.success(), "on Linux: {lines:#?}");
+    drop(peer_of_linux);
+    let linux = cases(&lines);
+    assert!(linux.len() >= CASES_MIN, "{} cases", linux.len());
+    drop(net);
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let _peer = start_peer(&net);
+    let service = net.start_env(&[], &["--domain", "process"], &run);
+    let (status, lines) = service.process.wait(ALL);
+    assert!(status.success(), "on IX: {lines:#?}");
+    let ix = cases(&lines);
+    let known: BTreeMap<&str, &str> = DIFFERS
+        .iter()
+        .flat_map(|(why, names)| names.iter().map(move |name| (*name, *why)))
+        .collect();
+    let mut wrong = Vec::new();
+    for (name, expected) in &linux {
+        let said = ix.get(name);
+        match (said == Some(expected), known.get(name.as_str())) {
+            (true, None) | (false, Some(_)) => {}
+            (true, Some(why)) => {
+                wrong.push(format!("{name} is Linux's now: remove it from the list of {why:?}"));
+            }
+            (false, None) => wrong.push(format!("{name}: {said:#?}, on Linux {expected:#?}")),
+        }
+    }
+    let unknown = known.keys().filter(|name| !linux.contains_key(**name));
+    wrong.extend(unknown.map(|name| format!("{name} is no case")));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
