@@ -41,8 +41,8 @@ pub fn main(args: &DriverArgs) -> Result<()> {
     let memory = PacketMemory::new(sizes).map_err(|e| cannot(&e))?;
     let (mut rx, mut tx) = memory.take_pools().expect("the first that takes them");
     let own = tx.free();
-    let fd = device.queue_fds.remove(0);
-    let nic = attach(&device.info, 0, fd, &memory, &mut rx, RingSizes::default());
+    let fds = std::mem::take(&mut device.queue_fds);
+    let nic = attach(&device.info, 0, fds, &memory, &mut rx, RingSizes::default());
     let mut nic = nic.map_err(|e| cannot(&e))?;
     device.finish(0).map_err(|e| cannot(&e))?;
     eprintln!("ix: device {}: {}", args.nic, nic.info().mode);

@@ -308,7 +308,7 @@ fn has_descriptors(program: &Path, specs: &[DeviceSpec], threads: usize) -> Resu
         return Err(Problem::new(what, why).mend("ulimit -n 1024"));
     }
     let memory = if specs.iter().any(DeviceSpec::may_share_memory) { 3 } else { 0 };
-    let queues: usize = specs.iter().map(DeviceSpec::queues).sum();
+    let queues: usize = specs.iter().map(DeviceSpec::sockets).sum();
     let needed = ReservedFds::needed(1 + memory + queues, threads);
     if needed <= has {
         return Ok(());
@@ -509,12 +509,17 @@ fn device_specs(settings: &Settings) -> Result<Vec<DeviceSpec>> {
         }
         specs.push(spec);
     }
-    let (queues, most) = (threads * specs.len(), queues_max(specs.len()));
+    let queues: usize = specs.iter().map(DeviceSpec::sockets).sum();
+    let most = queues_max(specs.len());
     if queues > most {
         let all: Vec<String> = settings.devices.iter().map(|d| format!("--nic {d}")).collect();
         let why = format!("{}: {queues} queues in all, at most {most}", all.join(" "));
+        let fewer = match queues > threads * specs.len() {
+            true => "fewer queues (ethtool -L)",
+            false => "fewer hardware threads with --cpus",
+        };
         return Err(Problem::new("cannot use the devices", why)
-            .mend("use fewer devices, or fewer hardware threads with --cpus"));
+            .mend(format!("use fewer devices, or {fewer}")));
     }
     Ok(specs)
 }

@@ -1,8 +1,11 @@
 //! What a device is, as the broker that opened it tells the dataplane that uses it, and how it
 //! changes while the dataplane runs.
 use crate::codec::{codec_enum, codec_struct};
+use crate::limits::MESSAGE_FDS_MAX;
 use crate::memif::Plan;
 use core::fmt;
+use core::iter::StepBy;
+use core::ops::Range;
 
 /// Most queue pairs of a device.
 pub const QUEUES_MAX: usize = 128;
@@ -16,7 +19,8 @@ pub struct NicInfo {
     pub name: String,
     /// The mode really in use, for people: "native, copy, need-wakeup".
     pub mode: String,
-    /// Queue pairs in use, numbered from 0.
+    /// Queue pairs, numbered from 0: one for each elastic thread. An interface may have more queues
+    /// ([`XdpBind::sockets`]), which are dealt out to them.
     pub queues: usize,
     /// Our Ethernet address on it.
     pub mac: [u8; 6],
@@ -48,13 +52,24 @@ codec_struct!(NicInfo {
     table_fd,
 } if check);
 
-/// A device that cannot be: it has no queue, or more than [`QUEUES_MAX`].
+/// A device that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueuesError(pub usize);
+pub enum QueuesError {
+    /// It has no queue pair, or more than [`QUEUES_MAX`].
+    Pairs(usize),
+    /// It has fewer sockets than queue pairs, or more than a message carries.
+    Sockets(usize),
+}
 
 impl fmt::Display for QueuesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} queues are not from 1 to {QUEUES_MAX}", self.0)
+        match self {
+            QueuesError::Pairs(pairs) => write!(f, "{pairs} queues are not from 1 to {QUEUES_MAX}"),
+            QueuesError::Sockets(sockets) => write!(
+                f,
+                "{sockets} sockets are not one for each queue pair, or more than {MESSAGE_FDS_MAX}"
+            ),
+        }
     }
 }
 
@@ -63,8 +78,37 @@ impl std::error::Error for QueuesError {}
 impl NicInfo {
     /// Refuses a device that cannot be.
     pub fn check(&self) -> Result<(), QueuesError> {
-        let fits = (1..=QUEUES_MAX).contains(&self.queues);
-        if fits { Ok(()) } else { Err(QueuesError(self.queues)) }
+        if !(1..=QUEUES_MAX).contains(&self.queues) {
+            return Err(QueuesError::Pairs(self.queues));
+        }
+        let sockets = self.sockets();
+        let fits = (self.queues..=MESSAGE_FDS_MAX).contains(&sockets);
+        if fits { Ok(()) } else { Err(QueuesError::Sockets(sockets)) }
+    }
+
+    /// Number of descriptors of its queue pairs: the sockets of an interface's queues, else one for
+    /// each pair.
+    pub fn sockets(&self) -> usize {
+        match self.kind {
+            NicKind::Afxdp(bind) => bind.sockets as usize,
+            _ => self.queues,
+        }
+    }
+
+    /// Number of descriptors that travel with it.
+    pub fn descriptors(&self) -> usize {
+        self.sockets() + usize::from(self.table_fd)
+    }
+
+    /// The queue pair that serves a queue of the interface.
+    pub fn pair_of(&self, socket: usize) -> usize {
+        socket % self.queues
+    }
+
+    /// The queues of the interface that a queue pair serves, in order. The first one has the pair's
+    /// own number.
+    pub fn sockets_of(&self, pair: usize) -> StepBy<Range<usize>> {
+        (pair..self.sockets()).step_by(self.queues)
     }
 }
 
@@ -209,9 +253,11 @@ pub struct XdpBind {
     pub mode: XdpMode,
     /// The program takes frames of several buffers, so sockets shall ask for them.
     pub frags: bool,
+    /// Queues of the interface, each with a socket: at least [`NicInfo::queues`].
+    pub sockets: u32,
 }
 
-codec_struct!(XdpBind { ifindex, mode, frags });
+codec_struct!(XdpBind { ifindex, mode, frags, sockets });
 
 /// What changes for a device while the dataplane runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -232,6 +278,7 @@ pub(crate) mod tests {
     use crate::codec::tests::{harmless, survives};
     use crate::codec::{Codec, DecodeError};
     use crate::memif::tests::any_plan;
+    use core::ops::RangeInclusive;
     use proptest::prelude::*;
 
     fn any_kind() -> impl Strategy<Value = NicKind> {
@@ -241,22 +288,38 @@ pub(crate) mod tests {
             Just(NicKind::Memif),
             Just(NicKind::Sim),
             bind.prop_map(|(ifindex, mode, frags)| {
-                NicKind::Afxdp(XdpBind { ifindex, mode: XdpMode::ALL[mode], frags })
+                let mode = XdpMode::ALL[mode];
+                NicKind::Afxdp(XdpBind { ifindex, mode, frags, sockets: 0 })
             }),
         ]
     }
 
     pub(crate) fn any_info() -> impl Strategy<Value = NicInfo> {
+        any_info_with(1..=QUEUES_MAX, MESSAGE_FDS_MAX - QUEUES_MAX)
+    }
+
+    /// Devices with so many queue pairs, and at most so many sockets more.
+    pub(crate) fn any_info_with(
+        queues: RangeInclusive<usize>,
+        more_max: usize,
+    ) -> impl Strategy<Value = NicInfo> {
         let steering = prop_oneof![
             Just(Steering::Software),
             Just(Steering::Table),
             prop::collection::vec(any::<u8>(), 40)
                 .prop_map(|key| Steering::Rss(key.try_into().expect("40 bytes"))),
         ];
-        let numbers = (1..=QUEUES_MAX, any::<([u8; 6], usize, [bool; 3])>());
-        (any_kind(), (".{0,15}", ".*"), numbers, steering).prop_map(
-            |(kind, (name, mode), (queues, (mac, mtu, flags)), steering)| {
+        let numbers = (queues, any::<([u8; 6], usize, [bool; 3])>());
+        let sockets = 0..=more_max;
+        (any_kind(), (".{0,15}", ".*"), (numbers, sockets), steering).prop_map(
+            |(kind, (name, mode), ((queues, (mac, mtu, flags)), more), steering)| {
                 let [partial_checksums, shared_frames, table_fd] = flags;
+                let kind = match kind {
+                    NicKind::Afxdp(bind) => {
+                        NicKind::Afxdp(XdpBind { sockets: (queues + more) as u32, ..bind })
+                    }
+                    kind => kind,
+                };
                 NicInfo {
                     kind,
                     name,
@@ -296,6 +359,20 @@ pub(crate) mod tests {
                 Ok(()) => prop_assert_eq!(read, Ok(info)),
                 Err(_) => prop_assert_eq!(read, Err(DecodeError::Value)),
             }
+        }
+
+        #[test]
+        fn each_queue_of_an_interface_has_one_pair(info in any_info()) {
+            let mut pairs = vec![None; info.sockets()];
+            for pair in 0..info.queues {
+                let sockets: Vec<usize> = info.sockets_of(pair).collect();
+                prop_assert_eq!(sockets.first(), Some(&pair));
+                for socket in sockets {
+                    prop_assert_eq!(pairs[socket].replace(pair), None);
+                    prop_assert_eq!(info.pair_of(socket), pair);
+                }
+            }
+            prop_assert!(pairs.iter().all(Option::is_some));
         }
 
         #[test]

@@ -235,7 +235,7 @@ fn prepare(
         PacketMemory::new(sizes)
     };
     let memory = memory.map_err(|e| e.to_string())?;
-    let devices = devices(infos, threads, &mut fds);
+    let devices = devices(infos, &mut fds);
     let ticks_per_us = Clock::new().ticks_per_us();
     let page =
         ControlPage::create(page_fd.as_fd(), threads, ticks_per_us).map_err(|e| e.to_string())?;
@@ -272,14 +272,10 @@ pub fn ask(channel: &Channel) -> Result<(Start, Vec<OwnedFd>), String> {
     }
 }
 
-/// The devices, each with a queue for every elastic thread.
-pub fn devices(
-    infos: Vec<NicInfo>,
-    threads: usize,
-    fds: &mut impl Iterator<Item = OwnedFd>,
-) -> Vec<Device> {
+/// The devices with their descriptors.
+pub fn devices(infos: Vec<NicInfo>, fds: &mut impl Iterator<Item = OwnedFd>) -> Vec<Device> {
     let device = |info: NicInfo| {
-        let count = threads + usize::from(info.table_fd);
+        let count = info.descriptors();
         Device { info, queues: fds.by_ref().take(count).collect() }
     };
     infos.into_iter().map(device).collect()

@@ -127,7 +127,7 @@ fn begin(channel: &Channel) -> Result<Begun, String> {
     let memory = memory.map_err(|e| e.to_string())?;
     let pages = CrossingPages::map(written.as_fd(), read.as_fd(), threads);
     let pages = pages.map_err(|e| e.to_string())?;
-    let devices = boot::devices(infos, threads, &mut fds);
+    let devices = boot::devices(infos, &mut fds);
     let ticks_per_us = Clock::new().ticks_per_us();
     let page = ControlPage::create(page_fd.as_fd(), threads, ticks_per_us);
     let page = Arc::new(page.map_err(|e| e.to_string())?);

@@ -38,10 +38,22 @@ pub fn attach_table(info: &NicInfo, fd: OwnedFd) -> Result<Arc<dyn SetReta>, Att
     Ok(Arc::new(table))
 }
 
-/// Makes the queue pair behind a descriptor that the broker has opened, in the process that has
-/// `memory`, and gives the device its first receive frames. Needs no privilege.
+/// Gives each queue pair of a device its descriptors, of those that the broker has opened, without
+/// the table's.
+pub fn deal(info: &NicInfo, fds: Vec<OwnedFd>) -> Vec<Vec<OwnedFd>> {
+    let mut dealt: Vec<Vec<OwnedFd>> = (0..info.queues).map(|_| Vec::new()).collect();
+    for (number, fd) in fds.into_iter().enumerate() {
+        if let Some(pair) = dealt.get_mut(info.pair_of(number)) {
+            pair.push(fd);
+        }
+    }
+    dealt
+}
+
+/// Makes the queue pair behind descriptors that the broker has opened ([`deal`]), in the process
+/// that has `memory`, and gives the device its first receive frames. Needs no privilege.
 ///
-/// For AF_XDP it registers all packet memory with each socket. That memory counts against
+/// For AF_XDP it registers all packet memory once for each queue pair. That memory counts against
 /// RLIMIT_MEMLOCK of this process unless it has CAP_IPC_LOCK.
 ///
 /// [`Nic::info`] of the result has the mode in use. It says more than `info` where only binding a
@@ -49,16 +61,24 @@ pub fn attach_table(info: &NicInfo, fd: OwnedFd) -> Result<Arc<dyn SetReta>, Att
 pub fn attach(
     info: &NicInfo,
     queue: usize,
-    fd: OwnedFd,
+    mut fds: Vec<OwnedFd>,
     memory: &PacketMemory,
     rx_pool: &mut Pool,
     rings: RingSizes,
 ) -> Result<Box<dyn Nic>, AttachError> {
+    let one = |fds: &mut Vec<OwnedFd>| {
+        let (name, sockets) = (info.name.clone(), fds.len());
+        let only = fds.pop_if(|_| sockets == 1);
+        only.ok_or(AttachError::Sockets { name, pair: queue, sockets, expected: 1 })
+    };
     match info.kind {
-        NicKind::Tap => Ok(Box::new(tap::TapNic::new(info.clone(), fd))),
-        NicKind::Memif => Ok(Box::new(memif::MemifNic::new(info.clone(), queue, fd, rings))),
+        NicKind::Tap => Ok(Box::new(tap::TapNic::new(info.clone(), one(&mut fds)?))),
+        NicKind::Memif => {
+            let fd = one(&mut fds)?;
+            Ok(Box::new(memif::MemifNic::new(info.clone(), queue, fd, rings)))
+        }
         NicKind::Afxdp(bind) => {
-            let nic = afxdp::AfxdpNic::attach(info, bind, queue, fd, memory, rx_pool, rings)?;
+            let nic = afxdp::AfxdpNic::attach(info, bind, queue, fds, memory, rx_pool, rings)?;
             Ok(Box::new(nic))
         }
         NicKind::Sim => Err(AttachError::Kind { kind: info.kind }),

@@ -18,6 +18,8 @@ pub enum AttachError {
     Busy { name: String, queue: usize },
     /// Every mode of binding was refused, for these reasons.
     Refused { name: String, queue: usize, answers: String },
+    /// A queue pair came with another number of sockets than it has.
+    Sockets { name: String, pair: usize, sockets: usize, expected: usize },
     /// A change of the device that is not possible.
     Update { name: String, source: UpdateError },
     /// Any other error of a system call.
@@ -46,6 +48,9 @@ impl fmt::Display for AttachError {
             }
             Refused { name, queue, answers } => {
                 write!(f, "queue {queue} of `{name}` refuses AF_XDP ({answers}); use tap")
+            }
+            Sockets { name, pair, sockets, expected } => {
+                write!(f, "queue pair {pair} of `{name}` has {sockets} sockets, not {expected}")
             }
             Update { name, source } => write!(f, "cannot update `{name}`: {source}"),
             System { action, name, source } => write!(f, "cannot {action} `{name}`: {source}"),

@@ -1,7 +1,8 @@
 //! The data path of devices, behind one small trait: bursts in and out.
 //!
-//! A [`Nic`] is one queue pair of one device, used by one elastic thread. A device needs only the
-//! least: one queue, no offloads, no redirection table. [`NicInfo`] says what else it can do.
+//! A [`Nic`] is one queue pair of one device, used by one elastic thread. Where an interface has
+//! more queues than there are elastic threads, it is several of them as one. A device needs only
+//! the least: one queue, no offloads, no redirection table. [`NicInfo`] says what else it can do.
 //!
 //! A `Nic` is made in two steps, in two processes. The broker, which has privileges, opens the
 //! device (crate `ix-netdev`) and sends the queues' descriptors and a description of the device
@@ -22,7 +23,7 @@ mod tap;
 mod update;
 
 pub use afxdp::{TableAnswer, TableRequest};
-pub use device::{RingSizes, attach, attach_table};
+pub use device::{RingSizes, attach, attach_table, deal};
 pub use error::{AttachError, UpdateError};
 pub use ix_proto::device::{
     DeviceChange, DeviceKind, NicInfo, NicKind, Steering, XdpBind, XdpMode,
@@ -67,7 +68,7 @@ pub fn copy_frame(
 /// The doorbell of a device that is gone; `poll` ignores it.
 pub const NEVER_RINGS: std::os::fd::RawFd = -1;
 
-/// One queue pair, used by one thread. No method blocks; only [`Nic::doorbell`]'s descriptor can be
+/// One queue pair, used by one thread. No method blocks; only its doorbells' descriptors can be
 /// waited for.
 pub trait Nic: Send {
     /// What the device is.
@@ -123,7 +124,12 @@ pub trait Nic: Send {
     /// any more.
     fn doorbell(&self) -> Option<std::os::fd::RawFd>;
 
-    /// Announces that the thread is about to sleep on the doorbell; false if packets have arrived
+    /// Calls `each` with further descriptors that ring as [`Nic::doorbell`]'s does.
+    fn more_doorbells(&self, each: &mut dyn FnMut(std::os::fd::RawFd)) {
+        let _ = each;
+    }
+
+    /// Announces that the thread is about to sleep on the doorbells; false if packets have arrived
     /// meanwhile.
     fn arm(&mut self) -> bool {
         true
@@ -183,7 +189,7 @@ pub trait Fence: Send {
 
 /// The redirection table of a device with [`Steering::Table`] or [`Steering::Rss`].
 pub trait SetReta: Send + Sync {
-    /// Steers a flow group to a queue.
+    /// Steers a flow group to a queue pair.
     fn set(&self, flow_group: usize, queue: usize) -> std::io::Result<()>;
 
     /// Whether every sender uses the current table and has put into the queues all that it sent by

@@ -1,4 +1,5 @@
 //! Changes of devices, as they reach the dataplane's process.
+use crate::device::deal;
 use crate::error::{AttachError, UpdateError};
 use crate::memif::{self, Plan, QueueLink};
 use crate::{DeviceChange, NicInfo, NicKind};
@@ -10,8 +11,8 @@ use std::os::fd::OwnedFd;
 pub struct QueueUpdate(pub(crate) Change);
 
 pub(crate) enum Change {
-    /// The interface exists again: a new socket for the queue.
-    Reopened { info: NicInfo, fd: OwnedFd },
+    /// The interface exists again: new sockets for the queue pair.
+    Reopened { info: NicInfo, fds: Vec<OwnedFd> },
     /// A memif has a new peer, or none any more.
     Memif(Option<Box<QueueLink>>),
 }
@@ -27,7 +28,7 @@ impl std::fmt::Debug for QueueUpdate {
 }
 
 /// Reads a change of a device from the broker, with its descriptors. Returns one part for each
-/// queue of the device, in order. Maps what must be mapped, and checks everything.
+/// queue pair of the device, in order. Maps what must be mapped, and checks everything.
 pub fn read_update(
     info: &NicInfo,
     change: DeviceChange,
@@ -42,7 +43,8 @@ pub fn read_update(
             (0..info.queues).map(|_| Change::Memif(None)).collect()
         }
         DeviceChange::Reopened(now) if !is_memif => {
-            fds.into_iter().map(|fd| Change::Reopened { info: now.clone(), fd }).collect()
+            let dealt = deal(&now, fds);
+            dealt.into_iter().map(|fds| Change::Reopened { info: now.clone(), fds }).collect()
         }
         _ => return Err(refused(UpdateError::Kind)),
     };

@@ -38,8 +38,8 @@ impl End {
         // SAFETY: the only pools of this memory.
         let (mut rx, tx) =
             unsafe { (Pool::new(memory.rx_frames()), Pool::new(memory.tx_frames())) };
-        let fd = device.queue_fds.remove(0);
-        let nic = attach(&device.info, 0, fd, &memory, &mut rx, RingSizes::default())?;
+        let fds = std::mem::take(&mut device.queue_fds);
+        let nic = attach(&device.info, 0, fds, &memory, &mut rx, RingSizes::default())?;
         let (queued, burst) = (VecDeque::with_capacity(256), Vec::with_capacity(BURST));
         Ok(End { memory, rx, tx, nic, device, queued, burst, up: false })
     }

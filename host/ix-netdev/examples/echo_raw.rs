@@ -31,8 +31,8 @@ impl End {
         // SAFETY: the only pools of this memory.
         let (mut rx, tx) =
             unsafe { (Pool::new(memory.rx_frames()), Pool::new(memory.tx_frames())) };
-        let fd = device.queue_fds.remove(0);
-        let nic = attach(&device.info, 0, fd, &memory, &mut rx, RingSizes::default())?;
+        let fds = std::mem::take(&mut device.queue_fds);
+        let nic = attach(&device.info, 0, fds, &memory, &mut rx, RingSizes::default())?;
         device.finish(0)?;
         Ok(End { memory, rx, tx, nic, _device: device })
     }

@@ -67,8 +67,8 @@ pub enum DeviceEvent {
 pub struct OpenedDevice {
     /// The device's properties, as far as they are known before a queue is attached.
     pub info: NicInfo,
-    /// One descriptor a queue, for [`ix_nic::attach`]. Pass them on and drop them here: a queue
-    /// lives as long as any copy of its descriptor.
+    /// The descriptors of its queue pairs, for [`ix_nic::deal`] and [`ix_nic::attach`]. Pass them
+    /// on and drop them here: a queue lives as long as any copy of its descriptor.
     pub queue_fds: Vec<OwnedFd>,
     /// Where [`NicInfo::table_fd`] says so, the descriptor for [`ix_nic::attach_table`].
     pub table_fd: Option<OwnedFd>,
@@ -97,7 +97,7 @@ impl OpenedDevice {
         OpenedDevice { info, queue_fds, table_fd, reta, xdp, rss, hardware, memif, again, _claim }
     }
 
-    /// The descriptors that the dataplane receives: one a queue, then the table's.
+    /// The descriptors that the dataplane receives: those of the queue pairs, then the table's.
     pub fn take_fds(&mut self) -> Vec<OwnedFd> {
         let mut fds = std::mem::take(&mut self.queue_fds);
         fds.extend(self.table_fd.take());
@@ -147,7 +147,7 @@ impl OpenedDevice {
         OpenedDevice { memif: Some(control), ..self }
     }
 
-    /// Lets packets into a queue that was attached. Until then Linux receives them.
+    /// Lets packets into a queue pair that was attached. Until then Linux receives them.
     pub fn finish(&mut self, queue: usize) -> Result<(), OpenError> {
         match &mut self.xdp {
             Some(xdp) => xdp.finish(queue, &self.info.name),
@@ -267,7 +267,7 @@ impl fmt::Debug for OpenedDevice {
 ///   is enough; but a socket must be bound before, and the owner of the memory does that.
 /// - memif: may write to the directory of the control socket (server), or to the socket (client).
 ///
-/// [`ix_nic::attach`] needs none of these. It registers all packet memory with each socket, and
+/// [`ix_nic::attach`] needs none of these. It registers all packet memory for each queue pair, and
 /// that is charged to RLIMIT_MEMLOCK of the attaching process unless it has CAP_IPC_LOCK: raise the
 /// limit with [`ix_sys::limits::raise_memlock`] in the broker before it starts the process.
 pub fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<OpenedDevice, OpenError> {

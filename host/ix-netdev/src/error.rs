@@ -14,10 +14,8 @@ pub enum OpenError {
     InUse { name: String },
     /// Something of this name exists and is not what the device needs.
     WrongKind { name: String, needs: &'static str },
-    /// More queues were asked for than the interface has.
+    /// There are more elastic threads than the interface has queues.
     TooManyQueues { name: String, asked: usize, has: usize },
-    /// Packets would come in on queues that were not asked for.
-    TooFewQueues { name: String, asked: usize, has: usize },
     /// The interface's frames are longer than ours.
     MtuTooLarge { name: String, mtu: usize, largest: usize },
     /// The interface is down.
@@ -65,16 +63,9 @@ impl fmt::Display for OpenError {
                 let plural = if *has == 1 { "" } else { "s" };
                 write!(
                     f,
-                    "`{name}` has {has} queue{plural}; use queues={has} or raise the number with "
+                    "`{name}` has {has} queue{plural} for {asked} elastic threads; give {has} "
                 )?;
-                channels(f, name, *asked)
-            }
-            TooFewQueues { name, asked, has } => {
-                write!(
-                    f,
-                    "`{name}` receives on {has} queues, so with queues={asked} packets would "
-                )?;
-                write!(f, "be lost; use queues={has} or lower the number with ")?;
+                write!(f, "hardware thread{plural} with --cpus, or more queues with ")?;
                 channels(f, name, *asked)
             }
             MtuTooLarge { name, mtu, largest } => {

@@ -1,6 +1,7 @@
 //! The text that names a device.
 use crate::{MemifSpec, MemifSpecError};
 use ix_nic::{DeviceKind, XdpMode, memif};
+use ix_sys::Interface;
 use std::fmt;
 use std::str::FromStr;
 
@@ -23,7 +24,8 @@ pub enum DeviceSpec {
     Afxdp {
         /// The interface's name.
         ifname: String,
-        /// Queue pairs: all that the interface has.
+        /// Queue pairs: at most as many as the interface has. All queues of the interface are dealt
+        /// out to them.
         queues: usize,
         /// [`XdpMode::Auto`] by default.
         mode: XdpMode,
@@ -68,6 +70,19 @@ impl DeviceSpec {
         match self {
             DeviceSpec::Tap { queues, .. } | DeviceSpec::Afxdp { queues, .. } => *queues,
             DeviceSpec::Memif(spec) => spec.queues,
+        }
+    }
+
+    /// Number of descriptors of its queue pairs: an interface that has more queues has a socket for
+    /// each.
+    pub fn sockets(&self) -> usize {
+        let pairs = self.queues();
+        match self {
+            DeviceSpec::Afxdp { ifname, .. } => {
+                let interface = Interface::new(ifname);
+                interface.map_or(pairs, |interface| interface.queues().rx.max(pairs))
+            }
+            DeviceSpec::Tap { .. } | DeviceSpec::Memif(_) => pairs,
         }
     }
 

@@ -4,15 +4,17 @@ mod common;
 use common::*;
 use ix_mem::{PacketMemory, Pool, Sizes};
 use ix_netdev::{DeviceSpec, OpenError, OpenOptions, OpenedDevice, open};
-use ix_nic::{AttachError, RingSizes, Steering, attach};
+use ix_nic::{AttachError, Nic, RingSizes, Steering, attach};
 use ix_sys::limits::raise_memlock;
 use ix_testbed::{Namespace, VethEnd};
 use ix_wire::{
     Checksum, ChecksumMode, FrameHeader, Parsed, RxChecks, Seq, TcpFlags, TcpHeader, TcpOptions,
     TcpPacket,
 };
+use std::collections::HashSet;
 use std::io::Write;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 /// A veth pair: `ix0` for us in one namespace, `peer0` with Linux's address in another.
@@ -80,9 +82,9 @@ fn every_mode_works_or_says_why_not() {
     }
     let device = link.open("afxdp:ix0,mode=zerocopy").unwrap();
     let mut host = Host::empty();
-    let fd = device.queue_fds.into_iter().next().unwrap();
     let rings = RingSizes::default();
-    let Err(e) = attach(&device.info, 0, fd, &host.memory, &mut host.rx, rings) else {
+    let Err(e) = attach(&device.info, 0, device.queue_fds, &host.memory, &mut host.rx, rings)
+    else {
         panic!("veth has no zero-copy")
     };
     assert!(matches!(e, AttachError::Refused { .. }));
@@ -394,7 +396,7 @@ fn attaching_needs_no_privilege_but_memory_that_may_be_locked() {
         std::thread::scope(|scope| {
             let attach = || {
                 keep_capabilities(0);
-                attach(&info, 0, fd, &memory, &mut rx, RingSizes::default())
+                attach(&info, 0, vec![fd], &memory, &mut rx, RingSizes::default())
             };
             scope.spawn(attach).join().unwrap()
         })
@@ -473,8 +475,11 @@ fn refuses_in_one_line() {
     let refusal = |spec: &str| link.open(spec).expect_err("refused").to_string();
     for (spec, says) in [
         ("afxdp:nowhere", "no interface `nowhere`"),
-        ("afxdp:ix0", "receives on 2 queues"),
-        ("afxdp:ix0,queues=3", "use queues=2 or raise the number with `ethtool -L ix0"),
+        (
+            "afxdp:ix0,queues=3",
+            "`ix0` has 2 queues for 3 elastic threads; give 2 hardware threads with --cpus, or more \
+             queues with `ethtool -L ix0 combined 3`",
+        ),
     ] {
         let text = refusal(spec);
         assert!(text.contains(says) && !text.contains('\n'), "{spec}: {text}");
@@ -491,4 +496,84 @@ fn refuses_in_one_line() {
         open(&"afxdp:ix0,queues=2".parse().unwrap(), &options()).unwrap_err().to_string()
     });
     assert!(bare.contains("CAP_BPF"), "{bare}");
+}
+
+/// Each of many clients has a queue by its flow; a queue without a socket would leave its clients
+/// without replies.
+#[test]
+fn a_queue_pair_serves_several_queues() {
+    for (queues, pairs) in [(4, 1), (8, 1), (3, 2), (8, 2)] {
+        let Some(link) = Link::new("afxdp several queues", queues) else { return };
+        let mut device = link.open(&format!("afxdp:ix0,queues={pairs}")).unwrap();
+        assert_eq!((device.queue_fds.len(), device.info.queues), (queues as usize, pairs));
+        let says = format!(", {queues} queues");
+        assert!(device.info.mode.contains(&says), "{}", device.info.mode);
+        let mut host = Host::on(&mut device);
+        link.linux.add_neighbour("peer0", OUR_IP.into(), device.info.mac).unwrap();
+        let bells: Vec<_> = (0..pairs).map(|pair| bells(&*host.nics[pair])).collect();
+        assert_eq!(bells.iter().flatten().count(), queues as usize);
+        send_from_many(&link, 200, 3);
+        eventually("each queue rings", || bells.iter().flatten().all(|fd| is_readable(*fd)));
+        let back = host
+            .serve(|| link.linux.run(|| (0..100).map(|_| echo(&client(), 40, 4)).sum::<usize>()));
+        assert_eq!(back, 100 * 40, "{queues} queues, {pairs} pairs");
+        assert!(host.packets.iter().all(|n| *n > 500), "{:?}", host.packets);
+        assert!(host.nics.iter_mut().all(|nic| nic.drops() == Default::default()));
+        host.assert_nothing_leaks();
+    }
+}
+
+/// A burst into every queue, while nobody polls: all packets are kept, and no queue waits until the
+/// others are empty.
+#[test]
+fn several_queues_take_turns() {
+    let Some(link) = Link::new("afxdp turns", 4) else { return };
+    let mut device = link.open("afxdp:ix0").unwrap();
+    let mut host = Host::on(&mut device);
+    link.linux.add_neighbour("peer0", OUR_IP.into(), device.info.mac).unwrap();
+    host.receive(0);
+    assert!(host.nics[0].arm() && !host.nics[0].pending());
+    send_from_many(&link, 200, 3);
+    eventually("all wait", || host.nics[0].backlog().is_some_and(|waiting| waiting >= 600));
+    assert!(!host.nics[0].arm() && host.nics[0].pending());
+    // Each queue has more than a batch, so each batch is of one queue: of flows of its own.
+    let ports = |frames: &[Vec<u8>]| -> HashSet<[u8; 2]> {
+        let of_ip = frames.iter().filter(|frame| frame[12..14] == [8, 0]);
+        of_ip.map(|frame| [frame[34], frame[35]]).collect()
+    };
+    let turns: Vec<_> = (0..4).map(|_| host.receive(0)).collect();
+    assert!(turns.iter().all(|frames| frames.len() == 64));
+    for (i, one) in turns.iter().enumerate() {
+        assert!(turns[..i].iter().all(|other| ports(one).is_disjoint(&ports(other))), "{i}");
+    }
+    let mut got = 4 * 64;
+    while host.nics[0].pending() {
+        got += host.receive(0).len();
+    }
+    assert!(got >= 600, "{got}");
+    assert_eq!(host.nics[0].drops(), Default::default());
+    host.assert_nothing_leaks();
+}
+
+/// Sends datagrams from so many ports of Linux's end.
+fn send_from_many(link: &Link, ports: usize, each: usize) {
+    link.linux.run(|| {
+        for _ in 0..ports {
+            let socket = client();
+            (0..each).for_each(|_| assert_eq!(socket.send(b"nobody").unwrap(), 6));
+        }
+    });
+}
+
+/// All doorbells of a queue pair.
+fn bells(nic: &dyn Nic) -> Vec<RawFd> {
+    let mut bells = vec![nic.doorbell().expect("has one")];
+    nic.more_doorbells(&mut |fd| bells.push(fd));
+    bells
+}
+
+fn is_readable(fd: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, for the length of the call.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
 }

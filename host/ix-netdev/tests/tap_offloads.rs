@@ -298,9 +298,9 @@ fn a_frame_for_which_there_are_no_mbufs_is_lost_whole() {
     let mut host = Host::empty();
     let mut elsewhere: Vec<_> = std::iter::from_fn(|| host.rx.take()).collect();
     elsewhere.drain(..4).for_each(|mbuf| host.rx.put(mbuf));
-    let fd = device.queue_fds.remove(0);
+    let fds = std::mem::take(&mut device.queue_fds);
     let rings = RingSizes::default();
-    let nic = attach(&device.info, 0, fd, &host.memory, &mut host.rx, rings);
+    let nic = attach(&device.info, 0, fds, &host.memory, &mut host.rx, rings);
     host.add(nic.expect("attaches"));
     let seen = stream(&ns, &device, &mut host, HARD_UPLOAD);
     assert!(seen.longest_in <= 4 * 1792, "{} bytes", seen.longest_in);

@@ -180,9 +180,9 @@ fn bind(namespace: &Namespace, mode: &str) -> Result<String, String> {
     let sizes = Sizes { rx_frames: TRIAL_FRAMES, tx_frames: TRIAL_FRAMES, arena_bytes: 0 };
     let memory = PacketMemory::new(sizes).map_err(|e| e.to_string())?;
     let (mut pool, _) = memory.take_pools().ok_or("no frames")?;
-    let fd = opened.queue_fds.pop().ok_or("no queue")?;
+    let fds = std::mem::take(&mut opened.queue_fds);
     let rings = RingSizes { rx: 256, fill: 512, tx: 256 };
-    let nic = ix_nic::attach(&opened.info, 0, fd, &memory, &mut pool, rings)
+    let nic = ix_nic::attach(&opened.info, 0, fds, &memory, &mut pool, rings)
         .map_err(|e| e.to_string())?;
     opened.finish(0).map_err(|e| e.to_string())?;
     Ok(nic.info().mode.clone())

@@ -13,8 +13,6 @@ struct Facts {
     /// A tap, which a process has; `--nic tap:` uses those.
     is_tap: bool,
     queues: u32,
-    /// Whether receive and transmit queues are counted together (ethtool -l).
-    combined: bool,
     mtu: usize,
     addresses: Vec<(Ipv4Addr, u8)>,
     /// `None`: the kernel cannot say it.
@@ -92,7 +90,6 @@ fn facts(here: &Namespace, link: &Link) -> Facts {
         has_ethernet: link.mac != [0; 6],
         is_tap: link.kind == "tun",
         queues: channels.as_ref().map_or(1, |c| c.rx.max(c.combined).max(1)),
-        combined: channels.is_ok_and(|c| c.combined > 0),
         mtu: link.mtu as usize,
         addresses: here.ipv4_addresses(link.index).unwrap_or_default(),
         xdp: xdp_support(link.index).ok(),
@@ -140,15 +137,6 @@ fn obstacle(facts: &Facts) -> Option<(String, String)> {
         let why = format!("its MTU is above {MTU_WITHOUT_FRAGS}, the most of one buffer");
         return Some((why, format!("ip link set {name} mtu {MTU_WITHOUT_FRAGS}")));
     }
-    let most = facts.cpus.len().max(1);
-    if facts.queues as usize > most {
-        let why = format!("it has more queues than this process has hardware threads, {most}");
-        let next = match facts.combined {
-            true => format!("ethtool -L {name} combined {most}"),
-            false => format!("ethtool -L {name} rx {most} tx {most}"),
-        };
-        return Some((why, next));
-    }
     None
 }
 
@@ -161,7 +149,7 @@ fn run(facts: &Facts) -> String {
     if facts.addresses.is_empty() {
         command += " --addr FREE/24";
     }
-    if facts.queues > 1 {
+    if cpus.len() > 1 {
         command += &format!(" --cpus {}", cpus.join(","));
     }
     command += " PROGRAM";
@@ -184,7 +172,6 @@ mod tests {
             up: true,
             has_ethernet: true,
             queues: 2,
-            combined: true,
             mtu: 1500,
             addresses: vec![(Ipv4Addr::new(10, 0, 3, 5), 22)],
             xdp: Some(XdpSupport { native: true, zero_copy: false, frags: false }),
@@ -202,6 +189,11 @@ mod tests {
         assert!(verdict.next.contains("the address of Linux is shared"), "{verdict:?}");
         let lines = verdict.lines();
         assert_eq!(lines[0], "eth0: native XDP, 2 queues, MTU 1500, Linux has 10.0.3.5/22");
+        let many = judge(&Facts { queues: 8, ..usual() });
+        assert_eq!(many.why_not, "", "elastic threads serve several queues each");
+        assert!(many.next.starts_with("ix run --nic eth0 --cpus 0,1,2 PROGRAM  "), "{many:?}");
+        let one = judge(&Facts { queues: 8, cpus: vec![5], ..usual() });
+        assert!(one.next.starts_with("ix run --nic eth0 PROGRAM  "), "{one:?}");
         let alone = judge(&Facts { queues: 1, addresses: vec![], ..usual() });
         assert!(alone.next.starts_with("ix run --nic eth0 --addr FREE/24 PROGRAM"), "{alone:?}");
     }
@@ -214,12 +206,6 @@ mod tests {
             (Facts { up: false, ..usual() }, "it is down", "ip link set eth0 up"),
             (Facts { program: Some(7), ..usual() }, "number 7", "bpftool prog show id 7"),
             (jumbo.clone(), "its MTU is above", "ip link set eth0 mtu "),
-            (Facts { queues: 8, ..usual() }, "more queues", "ethtool -L eth0 combined 3"),
-            (
-                Facts { queues: 8, combined: false, ..usual() },
-                "more queues",
-                "ethtool -L eth0 rx 3 tx 3",
-            ),
             (Facts { has_ethernet: false, ..usual() }, "no Ethernet", ""),
             (Facts { is_tap: true, ..usual() }, "a tap", ""),
         ] {

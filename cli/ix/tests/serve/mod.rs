@@ -21,6 +21,7 @@ mod kv;
 mod lacking;
 mod limits;
 mod many;
+mod many_queues;
 mod memif;
 mod notify;
 mod packets;

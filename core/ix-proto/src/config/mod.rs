@@ -341,7 +341,7 @@ mod tests {
     use super::*;
     use crate::codec::tests::{harmless, survives};
     use crate::codec::{Codec, DecodeError};
-    use crate::device::tests::any_info;
+    use crate::device::tests::any_info_with;
     use ix_tcp::{CongestionControl, EcnMode};
     use proptest::prelude::*;
 
@@ -486,7 +486,7 @@ mod tests {
         #[test]
         fn what_a_dataplane_begins_with_survives(
             config in any_config(),
-            devices in prop::collection::vec(any_info(), 0..4),
+            devices in prop::collection::vec(any_info_with(1..=16, 16), 0..4),
             parts in prop::collection::vec(0..4usize, 0..4),
         ) {
             prop_assert_eq!(config.check(), Ok(()));
@@ -566,7 +566,7 @@ mod tests {
                 kind: crate::device::NicKind::Tap,
                 name: name.to_owned(),
                 mode: String::new(),
-                queues: 1,
+                queues: cpus,
                 mac: [2; 6],
                 mtu: 1500,
                 steering: crate::device::Steering::Software,

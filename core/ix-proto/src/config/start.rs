@@ -12,8 +12,8 @@ pub const DEVICES_MAX: usize = 64;
 /// page; packet memory, if a device shares its frames with a peer or the program is in another
 /// process; in that case the pages that the program writes, those that it reads, the program's
 /// process (a pidfd) and the dataplane's end of each elastic thread's bell; then the queues of each
-/// device, one for each elastic thread, and the device's redirection table where
-/// [`NicInfo::table_fd`] says so.
+/// device ([`NicInfo::sockets`]), and the device's redirection table where [`NicInfo::table_fd`]
+/// says so.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
     /// What is fixed from then on.
@@ -67,7 +67,7 @@ impl fmt::Display for StartError {
             StartError::Descriptors(count) => write!(
                 f,
                 "{count} descriptors of queues and memory, at most {MESSAGE_FDS_MAX}: use fewer \
-                 devices, or fewer elastic threads"
+                 devices, fewer elastic threads, or interfaces with fewer queues"
             ),
             StartError::Bytes(count) => write!(
                 f,
@@ -91,7 +91,7 @@ impl Start {
         let shared = self.devices.iter().any(|info| info.shared_frames);
         let of_device = |info: &NicInfo| match info.kind {
             NicKind::Sim => 0,
-            _ => self.config.cpus.len() + usize::from(info.table_fd),
+            _ => info.descriptors(),
         };
         let apart = match self.place {
             Place::Within => 0,

@@ -390,7 +390,7 @@ fn filters_give_ethertypes_beside_linux() {
     let shared = |rules: &str| {
         let mut host = host(1, rules);
         host.threads[0].elastic.io.ports[0].info.kind =
-            NicKind::Afxdp(XdpBind { ifindex: 1, mode: XdpMode::Auto, frags: false });
+            NicKind::Afxdp(XdpBind { ifindex: 1, mode: XdpMode::Auto, frags: false, sockets: 1 });
         host
     };
     for rules in ["", "rx ip", "rx eth", "tx eth type 0x88b5", "rx eth type 0x88b6"] {

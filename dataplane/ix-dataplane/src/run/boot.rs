@@ -30,8 +30,8 @@ use std::sync::atomic::AtomicBool;
 pub struct Device {
     /// What it is.
     pub info: NicInfo,
-    /// One descriptor for each queue: as many as there are elastic threads. One more if
-    /// [`NicInfo::table_fd`] is set.
+    /// The descriptors of its queue pairs, of which each elastic thread has one
+    /// ([`NicInfo::sockets`]). One more if [`NicInfo::table_fd`] is set.
     pub queues: Vec<OwnedFd>,
 }
 
@@ -189,10 +189,10 @@ impl Dataplane {
     ) -> Result<Dataplane, BootError> {
         let fd_base = reach.fd_base;
         let threads = config.cpus.len();
-        let tables = attach_tables(&mut devices, threads)?;
+        let tables = attach_tables(&mut devices)?;
         for device in &devices {
-            if device.queues.len() != threads {
-                let (name, queues) = (device.info.name.clone(), device.queues.len());
+            if device.info.queues != threads {
+                let (name, queues) = (device.info.name.clone(), device.info.queues);
                 return Err(BootError::Queues { name, queues, threads });
             }
         }
@@ -455,19 +455,16 @@ impl Dataplane {
 }
 
 /// The redirection tables of devices that have a table descriptor after those of their queues.
-fn attach_tables(
-    devices: &mut [Device],
-    threads: usize,
-) -> Result<Vec<Option<Arc<dyn SetReta>>>, BootError> {
+fn attach_tables(devices: &mut [Device]) -> Result<Vec<Option<Arc<dyn SetReta>>>, BootError> {
     let attach = |device: &mut Device| {
-        let has_one = device.info.table_fd && device.queues.len() > threads;
+        let has_one = device.info.table_fd && device.queues.len() > device.info.sockets();
         let Some(fd) = device.queues.pop_if(|_| has_one) else { return Ok(None) };
         ix_nic::attach_table(&device.info, fd).map(Some).map_err(BootError::Attach)
     };
     devices.iter_mut().map(attach).collect()
 }
 
-/// Gives queue `i` of each device to thread `i`.
+/// Gives queue pair `i` of each device to thread `i`.
 fn attach_all(
     devices: Vec<Device>,
     memory: &PacketMemory,
@@ -476,10 +473,11 @@ fn attach_all(
 ) -> Result<Vec<Vec<Box<dyn Nic>>>, BootError> {
     let mut nics: Vec<Vec<Box<dyn Nic>>> = pools.iter().map(|_| Vec::new()).collect();
     for (number, device) in devices.into_iter().enumerate() {
-        for (queue, fd) in device.queues.into_iter().enumerate() {
+        let dealt = ix_nic::deal(&device.info, device.queues);
+        for (queue, fds) in dealt.into_iter().enumerate() {
             let rings = RingSizes::default();
             let rx_pool = &mut pools[queue].0;
-            let nic = ix_nic::attach(&device.info, queue, fd, memory, rx_pool, rings)
+            let nic = ix_nic::attach(&device.info, queue, fds, memory, rx_pool, rings)
                 .map_err(BootError::Attach)?;
             nics[queue].push(nic);
             attached(number, queue).map_err(BootError::Broker)?;

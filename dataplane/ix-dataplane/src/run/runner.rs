@@ -457,6 +457,7 @@ impl Runner {
                     Some(fd) => add(fd),
                     None => wake_us = wake_us.min(now_us + NAP_WITHOUT_DOORBELL_US),
                 }
+                port.nic.more_doorbells(&mut add);
             }
             let waker_fd = thread.shared.wakers[index].fd();
             add(waker_fd);

@@ -1,169 +1,103 @@
-//! One AF_XDP socket as a queue pair.
-use super::socket::Socket;
+//! The AF_XDP sockets of one elastic thread as one queue pair.
+use super::queue::Queue;
 use crate::device::RingSizes;
 use crate::error::AttachError;
-use crate::frames::FrameSet;
 use crate::update::{Change, QueueUpdate};
-use crate::{DeviceDrops, Fence, NEVER_RINGS, Nic, NicInfo, NicKind, RxPacket, XdpBind};
-use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool};
+use crate::{DeviceDrops, Fence, Nic, NicInfo, NicKind, RxPacket, XdpBind};
+use ix_mem::{Mbuf, PacketMemory, Pool};
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 
-/// A queue pair on an AF_XDP socket.
+/// A queue pair on the sockets of one or several queues of an interface. It receives from all of
+/// them in turn and sends by the first.
 pub(crate) struct AfxdpNic {
     info: NicInfo,
-    /// `None` after [`Nic::close`].
-    socket: Option<Socket>,
-    queue: usize,
+    pair: usize,
     sizes: RingSizes,
-    /// A received frame may be in several packets.
-    frags: bool,
-    rx_held: FrameSet,
-    tx_held: FrameSet,
-    /// The transmit ring has packets that the kernel may not have seen.
-    kick_due: bool,
-    /// The kernel has reported that the link is down or the interface is gone.
-    down: bool,
+    /// The queue that sends. Most interfaces have one for each elastic thread, so this is usually
+    /// the only one.
+    first: Queue,
+    /// The others, where the interface has more queues than there are elastic threads.
+    more: Vec<Queue>,
+    /// Number of the queue of which packets are taken first next time; the first one is 0.
+    turn: usize,
+    /// What was lost on queues that are closed.
     counted: DeviceDrops,
 }
 
 impl AfxdpNic {
-    /// Registers the memory, binds to the queue and fills the fill ring.
+    /// Binds the sockets of this queue pair, of which there is at least one, and gives them receive
+    /// frames: `sizes` are of all of them together.
     pub fn attach(
         info: &NicInfo,
         bind: XdpBind,
-        queue: usize,
-        fd: OwnedFd,
+        pair: usize,
+        fds: Vec<OwnedFd>,
         memory: &PacketMemory,
         rx_pool: &mut Pool,
         sizes: RingSizes,
     ) -> Result<AfxdpNic, AttachError> {
-        let sizes = RingSizes {
-            rx: sizes.rx.next_power_of_two(),
-            fill: sizes.fill.next_power_of_two(),
-            tx: sizes.tx.next_power_of_two(),
-        };
-        let socket = Socket::new(fd, memory, sizes, &info.name)?;
-        let bound = socket.bind(bind, queue, &info.name)?;
-        let refused =
-            if bound.refused.is_empty() { String::new() } else { format!(" ({})", bound.refused) };
-        let mode = format!("{}, {}, need-wakeup{refused}", info.mode, bound.attempt.text());
-        let frames = memory.bytes() / FRAME_BYTES;
-        let mut nic = AfxdpNic {
-            info: NicInfo { mode, ..info.clone() },
-            socket: Some(socket),
-            queue,
-            sizes,
-            frags: bound.attempt.frags,
-            rx_held: FrameSet::new(frames),
-            tx_held: FrameSet::new(frames),
-            kick_due: false,
-            down: false,
-            counted: DeviceDrops::default(),
-        };
-        nic.refill(rx_pool);
-        Ok(nic)
+        let (numbers, name) = (info.sockets_of(pair), info.name.as_str());
+        let expected = numbers.clone().count();
+        if fds.len() != expected || expected == 0 {
+            let name = name.to_owned();
+            return Err(AttachError::Sockets { name, pair, sockets: fds.len(), expected });
+        }
+        let mut queues: Vec<Queue> = Vec::with_capacity(expected);
+        for (number, fd) in numbers.zip(fds) {
+            let each = of_each(sizes, expected, queues.len());
+            let queue = Queue::bind(name, bind, number, fd, memory, queues.first(), each)?;
+            queues.push(queue);
+        }
+        // All have their rings before one has frames: a failure above leaves the pool as it was.
+        let most = rx_pool.owned() / queues.len();
+        queues.iter_mut().for_each(|queue| queue.begin(rx_pool, most));
+        let first = queues.remove(0);
+        let mode = format!("{}, {}", info.mode, first.mode());
+        let info = NicInfo { mode, ..info.clone() };
+        let counted = DeviceDrops::default();
+        Ok(AfxdpNic { info, pair, sizes, first, more: queues, turn: 0, counted })
     }
 
-    /// Makes a packet of a receive descriptor; `None` if the descriptor names no frame of this
-    /// device.
-    fn take_received(&mut self, desc: libc::xdp_desc, rx_pool: &mut Pool) -> Option<RxPacket> {
-        let (frame, offset) = split(desc.addr);
-        if !self.rx_held.remove(frame) {
-            self.counted.rx_invalid += 1;
-            return None;
-        }
-        // SAFETY: the frame was in `rx_held`: we gave it to the device, it gives it back now, and
-        // having left the set it cannot come back a second time.
-        let mut mbuf = unsafe { Mbuf::from_frame(frame as u32) };
-        if offset + desc.len as usize > FRAME_BYTES {
-            self.counted.rx_invalid += 1;
-            rx_pool.put(mbuf);
-            return None;
-        }
-        mbuf.set_range(offset, desc.len as usize);
-        Some(RxPacket { mbuf, more: desc.options & libc::XDP_PKT_CONTD != 0 })
+    fn queues(&self) -> impl Iterator<Item = &Queue> {
+        std::iter::once(&self.first).chain(&self.more)
     }
 
-    /// Offers receive frames to the device.
-    fn refill(&mut self, rx_pool: &mut Pool) {
-        let Some(socket) = &mut self.socket else { return };
-        let mut given = false;
-        while self.rx_held.count() < self.sizes.fill as usize && socket.fill.room(1) > 0 {
-            let Some(mbuf) = rx_pool.take() else { break };
-            let frame = mbuf.into_frame();
-            self.rx_held.insert(frame);
-            socket.fill.push(u64::from(frame) * FRAME_BYTES as u64);
-            given = true;
-        }
-        if given {
-            socket.fill.submit();
-        }
-        if socket.fill.needs_wakeup() {
-            socket.wake_rx();
-        }
+    fn queues_mut(&mut self) -> impl Iterator<Item = &mut Queue> {
+        std::iter::once(&mut self.first).chain(&mut self.more)
     }
 
-    /// Takes back the frames of sent packets.
-    fn reap(&mut self, tx_pool: &mut Pool) {
-        let Some(socket) = &mut self.socket else { return };
-        let n = socket.completion.waiting();
-        for i in 0..n {
-            let (frame, _) = split(socket.completion.peek(i));
-            if self.tx_held.remove(frame) {
-                // SAFETY: the frame was in `tx_held`: as in `take_received`.
-                tx_pool.put(unsafe { Mbuf::from_frame(frame as u32) });
+    /// Takes packets of all queues, each time of another one first, so that a busy queue never
+    /// keeps the batch for itself. Less than `max` comes only if all queues were emptied.
+    fn receive_of_all(&mut self, rx_pool: &mut Pool, max: usize, out: &mut Vec<RxPacket>) -> usize {
+        let (count, begin) = (1 + self.more.len(), self.turn);
+        self.turn = if begin + 1 < count { begin + 1 } else { 0 };
+        let mut taken = 0;
+        for number in (begin..count).chain(0..begin) {
+            if taken >= max {
+                break;
             }
-        }
-        if n > 0 {
-            socket.completion.release(n);
-        }
-    }
-
-    /// Rings the doorbell until the kernel has seen the whole transmit ring or cannot continue.
-    fn ring_doorbell(&mut self) {
-        let Some(socket) = &self.socket else { return };
-        if !socket.tx.needs_wakeup() {
-            self.kick_due = false;
-            return;
-        }
-        let mut stalls = 0;
-        // Of two turns in a row at least one sends a packet, so this limit is never reached.
-        for _ in 0..2 * self.sizes.tx {
-            let before = (socket.tx.consumed(), socket.completion.waiting());
-            let Err(e) = socket.wake_tx() else {
-                (self.kick_due, self.down) = (false, false);
-                return;
+            let queue = match number.checked_sub(1) {
+                None => &mut self.first,
+                Some(other) => &mut self.more[other],
             };
-            match e.raw_os_error() {
-                // EAGAIN: its bound of packets a call (32), or the send buffer or the driver's
-                // queue is full. EBUSY: it lost a packet and stopped there, or as EAGAIN.
-                Some(error @ (libc::EAGAIN | libc::EBUSY | libc::ENOBUFS)) => {
-                    // Kernels before 6.17 update the consumer index late, so both are compared.
-                    if before != (socket.tx.consumed(), socket.completion.waiting()) {
-                        self.counted.tx_failed += u64::from(error == libc::EBUSY);
-                        stalls = 0;
-                    } else if stalls == 1 {
-                        return; // the packets stay in the ring for the next kick
-                    } else {
-                        stalls += 1;
-                    }
-                }
-                Some(libc::EINTR) => {}
-                Some(libc::ENETDOWN | libc::ENXIO) => {
-                    self.down = true;
-                    return;
-                }
-                _ => return,
-            }
+            taken += queue.receive(rx_pool, max - taken, out);
         }
+        taken
     }
 }
 
-/// Frame number and offset within it of a ring's address.
-#[inline]
-fn split(addr: u64) -> (u64, usize) {
-    (addr / FRAME_BYTES as u64, addr as usize % FRAME_BYTES)
+/// Rings of one of `count` queues: an equal part of the receive frames. Only the first one sends;
+/// the transmit ring of the others stays empty.
+fn of_each(sizes: RingSizes, count: usize, number: usize) -> RingSizes {
+    if count == 1 {
+        let [rx, fill, tx] = [sizes.rx, sizes.fill, sizes.tx].map(u32::next_power_of_two);
+        return RingSizes { rx, fill, tx };
+    }
+    let part = (sizes.fill / count as u32).max(1);
+    let fill = 1 << part.ilog2();
+    let tx = if number == 0 { sizes.tx.next_power_of_two() } else { 1 };
+    RingSizes { rx: sizes.rx.next_power_of_two().min(fill), fill, tx }
 }
 
 impl Nic for AfxdpNic {
@@ -171,6 +105,7 @@ impl Nic for AfxdpNic {
         &self.info
     }
 
+    #[inline]
     fn receive(
         &mut self,
         _memory: &PacketMemory,
@@ -178,34 +113,18 @@ impl Nic for AfxdpNic {
         max: usize,
         out: &mut Vec<RxPacket>,
     ) -> usize {
-        let Some(socket) = &self.socket else { return 0 };
-        let n = whole_frames(socket, self.frags, max as u32);
-        let before = out.len();
-        for i in 0..n {
-            let Some(socket) = &self.socket else { break };
-            let desc = socket.rx.peek(i);
-            out.extend(self.take_received(desc, rx_pool));
+        if self.more.is_empty() {
+            return self.first.receive(rx_pool, max, out);
         }
-        if let Some(socket) = &mut self.socket
-            && n > 0
-        {
-            socket.rx.release(n);
-        }
-        self.refill(rx_pool);
-        out.len() - before
+        self.receive_of_all(rx_pool, max, out)
     }
 
     fn pending(&self) -> bool {
-        self.socket.as_ref().is_some_and(|socket| {
-            socket.rx.waiting() > 0
-                || self.kick_due
-                || socket.completion.waiting() > 0
-                || socket.fill.needs_wakeup()
-        })
+        self.queues().any(Queue::pending)
     }
 
     fn backlog(&self) -> Option<usize> {
-        Some(self.socket.as_ref().map_or(0, |socket| socket.rx.waiting() as usize))
+        Some(self.queues().map(Queue::backlog).sum())
     }
 
     fn transmit(
@@ -214,80 +133,39 @@ impl Nic for AfxdpNic {
         tx_pool: &mut Pool,
         packets: &mut VecDeque<Mbuf>,
     ) {
-        if self.socket.as_mut().is_some_and(|s| s.tx.room(packets.len() as u32) == 0) {
-            self.reap(tx_pool);
-        }
-        let Some(socket) = &mut self.socket else {
-            self.counted.tx_failed += packets.len() as u64;
-            return packets.drain(..).for_each(|mbuf| tx_pool.put(mbuf));
-        };
-        while let Some(mbuf) = packets.pop_front() {
-            // The kernel skips an empty packet and never completes it; a link that is down loses
-            // all.
-            if mbuf.len() == 0 || self.down {
-                self.counted.tx_failed += 1;
-                tx_pool.put(mbuf);
-                continue;
-            }
-            if socket.tx.room(1) == 0 {
-                packets.push_front(mbuf);
-                break;
-            }
-            let (offset, len) = (mbuf.offset() as u64, mbuf.len() as u32);
-            let frame = mbuf.into_frame();
-            self.tx_held.insert(frame);
-            let addr = u64::from(frame) * FRAME_BYTES as u64 + offset;
-            socket.tx.push(libc::xdp_desc { addr, len, options: 0 });
-            self.kick_due = true;
-        }
-        if self.kick_due {
-            socket.tx.submit();
-        }
+        self.first.transmit(tx_pool, packets);
     }
 
     fn kick(&mut self, _memory: &PacketMemory, tx_pool: &mut Pool) {
-        if self.kick_due {
-            self.ring_doorbell();
-        }
-        self.reap(tx_pool);
+        self.first.kick(tx_pool);
     }
 
-    /// The fence is passed when the kernel has taken what is in the ring. Usually it has before the
-    /// doorbell returns, and then there is no fence. Before Linux 6.17 a kernel that was rung
-    /// updates its index late, so it is checked only where it has stopped.
     fn fence(&mut self) -> Option<Box<dyn Fence>> {
-        let socket = self.socket.as_ref().filter(|_| !self.down)?;
-        let waits = self.kick_due || !socket.tx.needs_wakeup();
-        Some(Box::new(socket.tx.fence().filter(|_| waits)?))
+        self.first.fence()
     }
 
     fn frames_held(&self) -> (usize, usize) {
-        (self.rx_held.count(), self.tx_held.count())
+        let held = self.queues().map(Queue::frames_held);
+        held.fold((0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1))
     }
 
     fn doorbell(&self) -> Option<RawFd> {
-        Some(self.socket.as_ref().map_or(NEVER_RINGS, |socket| socket.fd.as_raw_fd()))
+        Some(self.first.doorbell())
+    }
+
+    fn more_doorbells(&self, each: &mut dyn FnMut(RawFd)) {
+        self.more.iter().for_each(|queue| each(queue.doorbell()));
     }
 
     fn arm(&mut self) -> bool {
-        let unsent = self.kick_due && !self.down;
-        !unsent && self.socket.as_ref().is_none_or(|socket| socket.rx.waiting() == 0)
+        self.queues().all(Queue::may_sleep)
     }
 
     fn drops(&mut self) -> DeviceDrops {
-        let Some(Ok(stats)) = self.socket.as_ref().map(Socket::statistics) else {
-            return self.counted;
-        };
-        // A packet for which there was no frame is counted in `rx_dropped` too.
-        let unfilled = stats.rx_fill_ring_empty_descs.min(stats.rx_dropped);
-        DeviceDrops {
-            rx_overrun: stats.rx_ring_full + unfilled,
-            rx_invalid: self.counted.rx_invalid + (stats.rx_dropped - unfilled),
-            tx_failed: self.counted.tx_failed + stats.tx_invalid_descs,
-        }
+        self.queues().map(Queue::drops).fold(self.counted, sum)
     }
 
-    /// Continues with the new interface.
+    /// Continues with the new interface, which may have another number of queues.
     fn update(
         &mut self,
         update: QueueUpdate,
@@ -295,43 +173,43 @@ impl Nic for AfxdpNic {
         rx_pool: &mut Pool,
         tx_pool: &mut Pool,
     ) -> Result<(), AttachError> {
-        let QueueUpdate(Change::Reopened { info, fd }) = update else { return Ok(()) };
+        let QueueUpdate(Change::Reopened { info, fds }) = update else { return Ok(()) };
         self.close(rx_pool, tx_pool);
         let NicKind::Afxdp(bind) = info.kind else { return Ok(()) };
-        let (queue, sizes) = (self.queue, self.sizes);
-        let nic = AfxdpNic::attach(&info, bind, queue, fd, memory, rx_pool, sizes)?;
-        *self = AfxdpNic { counted: self.counted, ..nic };
+        let counted = self.drops();
+        let nic = AfxdpNic::attach(&info, bind, self.pair, fds, memory, rx_pool, self.sizes)?;
+        *self = AfxdpNic { counted, ..nic };
         Ok(())
     }
 
-    /// In copy mode the frames are ours again at once. A zero-copy driver may write to receive
-    /// frames for some more milliseconds, until the kernel has stopped its queue.
     fn close(&mut self, rx_pool: &mut Pool, tx_pool: &mut Pool) {
-        self.counted = self.drops();
-        self.socket = None;
-        for (held, pool) in [(&mut self.rx_held, rx_pool), (&mut self.tx_held, tx_pool)] {
-            for frame in held.drain() {
-                // SAFETY: the frame was in the set: the device had it, and is closed now.
-                pool.put(unsafe { Mbuf::from_frame(frame) });
-            }
-        }
+        self.queues_mut().for_each(|queue| queue.close(rx_pool, tx_pool));
     }
 }
 
-/// How many of the waiting packets to take: about `max`, up to the end of a frame.
-fn whole_frames(socket: &Socket, frags: bool, max: u32) -> u32 {
-    let waiting = socket.rx.waiting();
-    if !frags {
-        return waiting.min(max);
+fn sum(a: DeviceDrops, b: DeviceDrops) -> DeviceDrops {
+    DeviceDrops {
+        rx_overrun: a.rx_overrun + b.rx_overrun,
+        rx_invalid: a.rx_invalid + b.rx_invalid,
+        tx_failed: a.tx_failed + b.tx_failed,
     }
-    let mut whole = 0;
-    for i in 0..waiting {
-        if socket.rx.peek(i).options & libc::XDP_PKT_CONTD == 0 {
-            whole = i + 1;
-            if whole >= max {
-                break;
-            }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_of_one_thread_share_its_receive_frames() {
+        let sizes = RingSizes::default();
+        assert_eq!(of_each(sizes, 1, 0), sizes);
+        assert_eq!(of_each(sizes, 8, 0), RingSizes { rx: 512, fill: 512, tx: 1024 });
+        assert_eq!(of_each(sizes, 8, 7), RingSizes { rx: 512, fill: 512, tx: 1 });
+        for count in 1..=253 {
+            let rings: Vec<_> = (0..count).map(|number| of_each(sizes, count, number)).collect();
+            let fill: u32 = rings.iter().map(|rings| rings.fill).sum();
+            assert!(fill <= sizes.fill && fill > sizes.fill / 2, "{count}: {fill}");
         }
+        assert_eq!(of_each(RingSizes { rx: 1, fill: 1, tx: 1 }, 3, 2).fill, 1);
     }
-    whole
 }

@@ -24,20 +24,23 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Registers `memory` with the socket and maps its rings. Not bound yet.
+    /// Registers `memory` with the socket, unless it shares that of another one
+    /// ([`Socket::bind_beside`]), and maps its rings. Not bound yet.
     pub fn new(
         fd: OwnedFd,
-        memory: &PacketMemory,
+        memory: Option<&PacketMemory>,
         sizes: RingSizes,
         name: &str,
     ) -> Result<Socket, AttachError> {
         let system = |action| move |e| system(action, name, e);
-        register_memory(fd.as_fd(), memory).map_err(|e| match e.raw_os_error() {
-            Some(libc::ENOBUFS | libc::ENOMEM | libc::EPERM) => {
-                AttachError::Memlock { name: name.to_owned(), bytes: memory.bytes() }
-            }
-            _ => system("register packet memory with")(e),
-        })?;
+        if let Some(memory) = memory {
+            register_memory(fd.as_fd(), memory).map_err(|e| match e.raw_os_error() {
+                Some(libc::ENOBUFS | libc::ENOMEM | libc::EPERM) => {
+                    AttachError::Memlock { name: name.to_owned(), bytes: memory.bytes() }
+                }
+                _ => system("register packet memory with")(e),
+            })?;
+        }
         for (option, entries) in [
             (libc::XDP_UMEM_FILL_RING, sizes.fill),
             (libc::XDP_UMEM_COMPLETION_RING, sizes.tx),
@@ -73,7 +76,7 @@ impl Socket {
         let mut answers = String::new();
         let mut only_busy = true;
         for attempt in Attempt::all(bind) {
-            match self.bind_patiently(bind.ifindex, queue, attempt.flags()) {
+            match self.bind_patiently(bind.ifindex, queue, attempt.flags(), None) {
                 Ok(()) => return Ok(Bound { attempt, refused: answers }),
                 Err(e) if e.raw_os_error() == Some(libc::ENETDOWN) => {
                     return Err(AttachError::Down { name: name.to_owned() });
@@ -94,23 +97,57 @@ impl Socket {
         })
     }
 
-    fn bind_patiently(&self, ifindex: u32, queue: usize, flags: u16) -> io::Result<()> {
+    /// Binds to another queue of the interface than `other` is bound to, in the same mode and with
+    /// the same packet memory.
+    pub fn bind_beside(
+        &self,
+        other: BorrowedFd<'_>,
+        ifindex: u32,
+        queue: usize,
+        name: &str,
+    ) -> Result<(), AttachError> {
+        let name = name.to_owned();
+        self.bind_patiently(ifindex, queue, libc::XDP_SHARED_UMEM, Some(other)).map_err(|e| match e
+            .raw_os_error()
+        {
+            Some(libc::ENETDOWN) => AttachError::Down { name },
+            Some(libc::EBUSY) => AttachError::Busy { name, queue },
+            _ => {
+                let answers = format!("in the mode of the thread's first queue: {e}");
+                AttachError::Refused { name, queue, answers }
+            }
+        })
+    }
+
+    fn bind_patiently(
+        &self,
+        ifindex: u32,
+        queue: usize,
+        flags: u16,
+        other: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
         for _ in 0..BUSY_RETRIES {
-            match self.bind_once(ifindex, queue, flags) {
+            match self.bind_once(ifindex, queue, flags, other) {
                 Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(BUSY_PAUSE),
                 result => return result,
             }
         }
-        self.bind_once(ifindex, queue, flags)
+        self.bind_once(ifindex, queue, flags, other)
     }
 
-    fn bind_once(&self, ifindex: u32, queue: usize, flags: u16) -> io::Result<()> {
+    fn bind_once(
+        &self,
+        ifindex: u32,
+        queue: usize,
+        flags: u16,
+        other: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
         let address = libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
             sxdp_flags: flags,
             sxdp_ifindex: ifindex,
             sxdp_queue_id: queue as u32,
-            sxdp_shared_umem_fd: 0,
+            sxdp_shared_umem_fd: other.map_or(0, |other| other.as_raw_fd() as u32),
         };
         let len = size_of_val(&address) as libc::socklen_t;
         // SAFETY: `address` is `len` readable bytes for the length of the call.

@@ -98,8 +98,8 @@ fn make_veth(
     let count = queues as u32;
     let ends = (VethEnd::new(near).queues(count), VethEnd::new(far).queues(count).mac(mac));
     here.add_veth(&ends.0, here, &ends.1).map_err(|e| e.to_string())?;
-    let queues = if queues == 1 { String::new() } else { format!(",queues={queues}") };
-    Ok(format!("afxdp:{far}{queues}"))
+    // Without `queues=`: an elastic thread serves as many of them as it must.
+    Ok(format!("afxdp:{far}"))
 }
 
 /// A tap, which the tenant opens with the interface's Ethernet address. No offloads: what crosses

@@ -1,8 +1,9 @@
 //! `afxdp`: any Linux network interface, shared with Linux.
 //!
 //! Our XDP program redirects packets for our addresses to AF_XDP sockets, one per queue, and passes
-//! all others to the kernel. [`open`] loads and attaches the program and makes the sockets. The
-//! program is attached by a BPF link, so it goes when its owner dies.
+//! all others to the kernel. Each elastic thread has a queue pair; where the interface has more
+//! queues, they are dealt out ([`NicInfo::sockets_of`]). [`open`] loads and attaches the program
+//! and makes the sockets. The program is attached by a BPF link, so it goes when its owner dies.
 mod program;
 mod rss;
 mod shared_program;
@@ -21,6 +22,7 @@ use ix_sys::interface::Rss;
 use ix_sys::{Holder, Interface, socket};
 use ix_vnic::Filter;
 use ix_wire::{IpAddr, ipv6};
+use rss::Deal;
 use shared_program::{Maps, shared_program};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -35,6 +37,8 @@ pub(crate) struct Attachment {
     /// The ports that are IX's, where the addresses are Linux's.
     shared: Option<Arc<HeldPorts>>,
     waiting: Vec<Option<OwnedFd>>,
+    /// Number of queue pairs.
+    pairs: usize,
     /// Holds the link a moment longer than this process. The kernel detaches a program when the
     /// last descriptor of its link is closed, and then waits for grace periods, 5 to 20 ms while
     /// AF_XDP sockets are in use. In a killed process that would happen before its end is reported,
@@ -70,14 +74,16 @@ impl Attachment {
         }
     }
 
-    /// Puts the socket of an attached queue into the map.
-    pub fn finish(&mut self, queue: usize, name: &str) -> Result<(), OpenError> {
-        let Some(socket) = self.waiting.get_mut(queue).and_then(Option::take) else {
-            return Ok(());
-        };
-        self.sockets
-            .set(queue as u32, socket.as_raw_fd() as u32)
-            .map_err(|e| OpenError::system("let packets into a queue of", name, e))
+    /// Puts the sockets of an attached queue pair into the map.
+    pub fn finish(&mut self, pair: usize, name: &str) -> Result<(), OpenError> {
+        let of_pair = self.waiting.iter_mut().enumerate().skip(pair).step_by(self.pairs);
+        for (queue, socket) in of_pair {
+            let Some(socket) = socket.take() else { continue };
+            self.sockets
+                .set(queue as u32, socket.as_raw_fd() as u32)
+                .map_err(|e| OpenError::system("let packets into a queue of", name, e))?;
+        }
+        Ok(())
     }
 }
 
@@ -92,16 +98,17 @@ const ETHERNET_BYTES: usize = 14;
 /// Largest packet that one buffer holds, bytes.
 pub(crate) const MTU_WITHOUT_FRAGS: usize = ROOM_BYTES - ETHERNET_BYTES;
 
-/// Loads and attaches the program and makes the sockets.
+/// Loads and attaches the program and makes the sockets of all queues of the interface, for this
+/// many queue pairs.
 pub(crate) fn open(
     name: &str,
-    queues: usize,
+    pairs: usize,
     mode: XdpMode,
     options: &OpenOptions,
 ) -> Result<OpenedDevice, OpenError> {
     let interface =
         Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
-    let ifindex = check_interface(&interface, name, queues)?;
+    let (ifindex, queues) = check_interface(&interface, name, pairs)?;
     if options.addresses.is_empty() {
         return Err(OpenError::NoAddress { name: name.to_owned() });
     }
@@ -119,13 +126,14 @@ pub(crate) fn open(
     let copies = queue_fds.iter().map(|fd| fd.try_clone().map(Some)).collect::<io::Result<_>>();
     let waiting = copies.map_err(|e| OpenError::system("keep a socket of", name, e))?;
 
-    let (steering, table, refused) = steering(interface, name, queues);
+    let (steering, table, refused) = steering(interface, name, Deal { pairs, queues });
     let (rss, table_fd) = table.unzip();
+    let (mode, frags) = (attached.bind_mode, attached.frags);
     let info = NicInfo {
-        kind: NicKind::Afxdp(XdpBind { ifindex, mode: attached.bind_mode, frags: attached.frags }),
+        kind: NicKind::Afxdp(XdpBind { ifindex, mode, frags, sockets: queues as u32 }),
         name: name.to_owned(),
-        mode: attached.text + &refused,
-        queues,
+        mode: attached.text + &dealt(pairs, queues) + &refused,
+        queues: pairs,
         mac,
         mtu,
         steering,
@@ -139,7 +147,7 @@ pub(crate) fn open(
         options.has_keeper.then(|| Holder::new(link.as_fd(), c"ix-keeper").ok()).flatten();
     let _groups = hear_neighbours(ifindex, &options.addresses).map_err(ask)?;
     let shared = options.shared.clone();
-    let attachment = Attachment { link, frags, sockets, shared, waiting, _keeper, _groups };
+    let attachment = Attachment { link, frags, sockets, shared, waiting, pairs, _keeper, _groups };
     let opened = OpenedDevice::new(info, queue_fds, None).with_table_fd(table_fd);
     // With several queues the redirection table distributes packets.
     let hardware = (queues == 1).then(|| HardwareFilters::of(name)).flatten();
@@ -154,24 +162,34 @@ fn hear_neighbours(ifindex: u32, addresses: &[IpAddr]) -> io::Result<Option<Owne
     if groups.is_empty() { Ok(None) } else { socket::hear_groups(ifindex, &groups).map(Some) }
 }
 
-/// The interface's number, if it is up and has exactly `queues` queues.
-fn check_interface(interface: &Interface, name: &str, queues: usize) -> Result<u32, OpenError> {
+/// What several queues for each elastic thread are called, for people.
+fn dealt(pairs: usize, queues: usize) -> String {
+    match pairs {
+        _ if pairs == queues => String::new(),
+        1 => format!(", {queues} queues"),
+        _ => format!(", {queues} queues for {pairs} elastic threads"),
+    }
+}
+
+/// The interface's number and its receive queues, if it is up and has a queue for each pair.
+fn check_interface(
+    interface: &Interface,
+    name: &str,
+    pairs: usize,
+) -> Result<(u32, usize), OpenError> {
     let ask = |e| OpenError::system("ask for the state of", name, e);
     let ifindex = interface.index().map_err(ask)?;
     if !interface.is_up().map_err(ask)? {
         return Err(OpenError::Down { name: name.to_owned() });
     }
     let channels = interface.queues();
-    let (name, asked) = (name.to_owned(), queues);
+    // Each pair sends by the queue of its own number. A socket receives from its own queue only,
+    // and the program runs on all queues, so each receive queue has a socket.
     let has = channels.rx.min(channels.tx);
-    if asked > has {
-        return Err(OpenError::TooManyQueues { name, asked, has });
+    if pairs > has {
+        return Err(OpenError::TooManyQueues { name: name.to_owned(), asked: pairs, has });
     }
-    // A socket receives from its own queue only, and the program runs on all queues.
-    if asked < channels.rx {
-        return Err(OpenError::TooFewQueues { name, asked, has: channels.rx });
-    }
-    Ok(ifindex)
+    Ok((ifindex, channels.rx))
 }
 
 /// The program's code.
@@ -288,13 +306,13 @@ fn partial_checksums(name: &str) -> bool {
 fn steering(
     interface: Interface,
     name: &str,
-    queues: usize,
+    deal: Deal,
 ) -> (Steering, Option<(RssTable, OwnedFd)>, String) {
     let software = |why| (Steering::Software, None, why);
     match interface.rss() {
-        Some(rss) if RssTable::fits(&rss, queues) => {
+        Some(rss) if RssTable::fits(&rss, deal) => {
             let Rss { table, key } = rss;
-            match RssTable::open(name, Box::new(interface), table, queues) {
+            match RssTable::open(name, Box::new(interface), table, deal) {
                 Ok(opened) => (Steering::Rss(key), Some(opened), String::new()),
                 Err(e) => software(format!(", redirection table refused: {e}")),
             }

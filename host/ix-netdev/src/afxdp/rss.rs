@@ -2,8 +2,8 @@
 //!
 //! Writing it takes CAP_NET_ADMIN, which the dataplane does not have. The dataplane asks over a
 //! socket ([`ix_nic::attach_table`]); [`RssTable`] writes and replies. Flow group `g` owns the
-//! entries whose number is `g` modulo [`FLOW_GROUPS`]. Linux's own packets follow the table as
-//! well.
+//! entries whose number is `g` modulo [`FLOW_GROUPS`]. A queue pair that has several queues gets
+//! its flow groups on all of them in turn. Linux's own packets follow the table as well.
 use ix_nic::{TableAnswer, TableRequest, initial_queue};
 use ix_sys::Interface;
 use ix_sys::interface::Rss;
@@ -24,11 +24,34 @@ impl WriteTable for Interface {
     }
 }
 
+/// How the queues of an interface are dealt out: queue `q` belongs to queue pair `q % pairs`
+/// ([`ix_nic::NicInfo::pair_of`]).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deal {
+    /// Queue pairs, at least one.
+    pub pairs: usize,
+    /// Queues, at least as many.
+    pub queues: usize,
+}
+
+impl Deal {
+    /// The queue of this pair that a flow group goes to.
+    fn queue_of(self, group: usize, pair: usize) -> u32 {
+        let of_pair = (self.queues - pair).div_ceil(self.pairs);
+        (pair + self.pairs * (group / self.pairs % of_pair)) as u32
+    }
+
+    /// The queue of a flow group before the table was ever changed.
+    fn initial(self, group: usize) -> u32 {
+        self.queue_of(group, initial_queue(group, self.pairs))
+    }
+}
+
 /// The broker's end. Dropping it restores the table as it was found.
 pub(crate) struct RssTable {
     name: String,
     device: Box<dyn WriteTable>,
-    queues: usize,
+    deal: Deal,
     table: Vec<u32>,
     found: Vec<u32>,
     socket: UnixDatagram,
@@ -37,8 +60,8 @@ pub(crate) struct RssTable {
 
 impl RssTable {
     /// Whether the flow groups fit on this table.
-    pub(crate) fn fits(rss: &Rss, queues: usize) -> bool {
-        queues > 1 && !rss.table.is_empty() && rss.table.len().is_multiple_of(FLOW_GROUPS)
+    pub(crate) fn fits(rss: &Rss, deal: Deal) -> bool {
+        deal.pairs > 1 && !rss.table.is_empty() && rss.table.len().is_multiple_of(FLOW_GROUPS)
     }
 
     /// Spreads the flow groups over the queues; returns the dataplane's end as well.
@@ -46,9 +69,9 @@ impl RssTable {
         name: &str,
         device: Box<dyn WriteTable>,
         found: Vec<u32>,
-        queues: usize,
+        deal: Deal,
     ) -> io::Result<(RssTable, OwnedFd)> {
-        let queue = |entry: usize| initial_queue(entry % FLOW_GROUPS, queues) as u32;
+        let queue = |entry: usize| deal.initial(entry % FLOW_GROUPS);
         let table: Vec<u32> = (0..found.len()).map(queue).collect();
         let (socket, other) = UnixDatagram::pair()?;
         for end in [&socket, &other] {
@@ -56,7 +79,7 @@ impl RssTable {
         }
         device.write(&table)?;
         let (name, answer) = (name.to_owned(), TableAnswer::default());
-        let rss = RssTable { name, device, queues, table, found, socket, answer };
+        let rss = RssTable { name, device, deal, table, found, socket, answer };
         Ok((rss, other.into()))
     }
 
@@ -112,8 +135,9 @@ impl RssTable {
     /// Any process of the program may send any bytes.
     fn entry(&self, request: &[u8]) -> Option<(usize, u32)> {
         let TableRequest { flow_group, queue } = TableRequest::from_bytes(request)?;
-        let group = flow_group as usize;
-        (group < FLOW_GROUPS && (queue as usize) < self.queues).then_some((group, queue))
+        let (group, pair) = (flow_group as usize, queue as usize);
+        let fits = group < FLOW_GROUPS && pair < self.deal.pairs;
+        fits.then(|| (group, self.deal.queue_of(group, pair)))
     }
 
     /// `back` is the interface after it was made again. It gets the table that the old one had.
@@ -141,6 +165,8 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::{Duration, Instant};
 
+    const SAME: Deal = Deal { pairs: 2, queues: 2 };
+
     /// An interface with a table of 256 entries that may refuse to change.
     #[derive(Clone)]
     struct Fake(Arc<Mutex<(Vec<u32>, bool, usize)>>);
@@ -163,8 +189,12 @@ mod tests {
         }
 
         fn open(&self, queues: usize) -> io::Result<(RssTable, Arc<dyn SetReta>)> {
-            let (rss, fd) = RssTable::open("eth9", Box::new(self.clone()), self.table(), queues)?;
-            Ok((rss, asked(fd, queues)))
+            self.open_dealt(Deal { pairs: queues, queues })
+        }
+
+        fn open_dealt(&self, deal: Deal) -> io::Result<(RssTable, Arc<dyn SetReta>)> {
+            let (rss, fd) = RssTable::open("eth9", Box::new(self.clone()), self.table(), deal)?;
+            Ok((rss, asked(fd, deal.pairs)))
         }
     }
 
@@ -183,7 +213,7 @@ mod tests {
 
     /// The dataplane's end.
     fn asked(fd: OwnedFd, queues: usize) -> Arc<dyn SetReta> {
-        let bind = XdpBind { ifindex: 1, mode: XdpMode::Auto, frags: false };
+        let bind = XdpBind { ifindex: 1, mode: XdpMode::Auto, frags: false, sockets: 2 };
         let info = NicInfo {
             kind: NicKind::Afxdp(bind),
             name: "eth9".to_owned(),
@@ -244,6 +274,28 @@ mod tests {
         assert!(asked.set(0, 1).is_err(), "nobody is there any more");
     }
 
+    /// Each group arrives on a queue of the pair that has it, and all queues have some.
+    #[test]
+    fn groups_of_a_pair_are_on_all_its_queues() {
+        for (pairs, queues) in [(2, 2), (2, 3), (2, 8), (3, 8), (3, 64)] {
+            let fake = Fake::new();
+            let (mut rss, asked) = fake.open_dealt(Deal { pairs, queues }).unwrap();
+            let pair_of = |group: usize| fake.table()[group] as usize % pairs;
+            assert!((0..FLOW_GROUPS).all(|group| pair_of(group) == initial_queue(group, pairs)));
+            let mut used: Vec<u32> = fake.table();
+            used.sort_unstable();
+            used.dedup();
+            assert_eq!(used, (0..queues as u32).collect::<Vec<_>>(), "{pairs} {queues}");
+            (0..FLOW_GROUPS).for_each(|group| asked.set(group, 1).unwrap());
+            assert!(asked.set(0, pairs).is_err(), "no such pair");
+            rss.service();
+            let table = fake.table();
+            assert!((0..FLOW_GROUPS).all(|group| pair_of(group) == 1), "{table:?}");
+            assert!(table.iter().all(|queue| (*queue as usize) < queues), "{table:?}");
+            assert_eq!(table[..128], table[128..]);
+        }
+    }
+
     #[test]
     fn an_interface_that_refuses_is_told_of_once_and_keeps_its_table() {
         let fake = Fake::new();
@@ -272,7 +324,7 @@ mod tests {
     fn rubbish_changes_nothing() {
         let fake = Fake::new();
         let device = Box::new(fake.clone());
-        let (mut rss, fd) = RssTable::open("eth9", device, fake.table(), 2).unwrap();
+        let (mut rss, fd) = RssTable::open("eth9", device, fake.table(), SAME).unwrap();
         let socket = UnixDatagram::from(fd.try_clone().unwrap());
         let asked = asked(fd, 2);
         let before = fake.table();
@@ -309,8 +361,10 @@ mod tests {
         assert_eq!(loopback.rss(), None);
         assert!(loopback.set_rss_table(&[0; 128]).is_err());
         let rss = |len| Rss { table: vec![0; len], key: [0; 40] };
-        assert!(RssTable::fits(&rss(128), 2) && RssTable::fits(&rss(512), 3));
-        assert!(!RssTable::fits(&rss(0), 2) && !RssTable::fits(&rss(64), 2));
-        assert!(!RssTable::fits(&rss(128), 1), "one queue has all");
+        assert!(RssTable::fits(&rss(128), SAME) && RssTable::fits(&rss(512), SAME));
+        assert!(!RssTable::fits(&rss(0), SAME) && !RssTable::fits(&rss(64), SAME));
+        let one = |queues| Deal { pairs: 1, queues };
+        assert!(!RssTable::fits(&rss(128), one(1)), "one queue has all");
+        assert!(!RssTable::fits(&rss(128), one(8)), "one thread has all: Linux's table stays");
     }
 }

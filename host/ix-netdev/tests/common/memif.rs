@@ -6,7 +6,7 @@ use ix_mem::{MemoryFds, PacketMemory, Sizes};
 use ix_netdev::{
     DeviceEvent, DeviceSpec, OpenError, OpenOptions, OpenedDevice, SharedMemory, open,
 };
-use ix_nic::{RingSizes, attach, read_update};
+use ix_nic::{RingSizes, attach, deal, read_update};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,8 +48,8 @@ impl End {
         };
         let mut host = Host::over(memory.expect("maps"));
         let queues: Vec<OwnedFd> = std::mem::take(&mut device.queue_fds);
-        for (queue, fd) in queues.into_iter().enumerate() {
-            let nic = attach(&device.info, queue, fd, &host.memory, &mut host.rx, rings);
+        for (queue, fds) in deal(&device.info, queues).into_iter().enumerate() {
+            let nic = attach(&device.info, queue, fds, &host.memory, &mut host.rx, rings);
             host.add(nic.expect("attaches"));
             device.finish(queue).expect("finishes");
         }

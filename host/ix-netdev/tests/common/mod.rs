@@ -3,7 +3,7 @@
 
 use ix_mem::{HEADROOM_BYTES, PacketMemory, Pool, Sizes};
 use ix_netdev::{OpenOptions, OpenedDevice};
-use ix_nic::{Nic, RingSizes, RxPacket, attach};
+use ix_nic::{Nic, RingSizes, RxPacket, attach, deal};
 use ix_skip::{Need, skip};
 use ix_testbed::Namespace;
 use ix_wire::IpAddr;
@@ -82,12 +82,13 @@ impl Host {
         Host { memory, rx, tx, nics, packets, burst, queued, ip: OUR_IP }
     }
 
-    /// A host on all queues of an open device.
+    /// A host on all queue pairs of an open device.
     pub fn on(device: &mut OpenedDevice) -> Host {
         let mut host = Host::empty();
-        for (queue, fd) in std::mem::take(&mut device.queue_fds).into_iter().enumerate() {
+        let fds = deal(&device.info, std::mem::take(&mut device.queue_fds));
+        for (queue, fds) in fds.into_iter().enumerate() {
             let rings = RingSizes { rx: 512, fill: 1024, tx: 512 };
-            let nic = attach(&device.info, queue, fd, &host.memory, &mut host.rx, rings);
+            let nic = attach(&device.info, queue, fds, &host.memory, &mut host.rx, rings);
             host.add(nic.expect("attaches"));
             device.finish(queue).expect("finishes");
         }

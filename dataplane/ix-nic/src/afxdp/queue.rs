@@ -1,0 +1,331 @@
+//! One queue of an interface: an AF_XDP socket with its rings.
+use super::socket::Socket;
+use crate::device::RingSizes;
+use crate::error::AttachError;
+use crate::frames::FrameSet;
+use crate::{DeviceDrops, Fence, NEVER_RINGS, RxPacket, XdpBind};
+use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+/// A queue and its socket.
+pub(super) struct Queue {
+    mode: String,
+    /// `None` after [`Queue::close`].
+    socket: Option<Socket>,
+    sizes: RingSizes,
+    /// Most receive frames that it holds.
+    most: usize,
+    /// A received frame may be in several packets.
+    frags: bool,
+    rx_held: FrameSet,
+    tx_held: FrameSet,
+    /// The transmit ring has packets that the kernel may not have seen.
+    kick_due: bool,
+    /// The kernel has reported that the link is down or the interface is gone.
+    down: bool,
+    counted: DeviceDrops,
+}
+
+impl Queue {
+    /// Binds the socket to queue `number` of the interface. Its packet memory is that of `other`,
+    /// if there is one, else `memory`, which is registered. `sizes` are powers of two. The queue
+    /// has no receive frames yet.
+    pub fn bind(
+        name: &str,
+        bind: XdpBind,
+        number: usize,
+        fd: OwnedFd,
+        memory: &PacketMemory,
+        other: Option<&Queue>,
+        sizes: RingSizes,
+    ) -> Result<Queue, AttachError> {
+        let other = other.and_then(|other| Some((other.socket.as_ref()?, other.frags)));
+        let (socket, mode, frags) = match other {
+            None => {
+                let socket = Socket::new(fd, Some(memory), sizes, name)?;
+                let bound = socket.bind(bind, number, name)?;
+                let refused = match bound.refused.is_empty() {
+                    true => String::new(),
+                    false => format!(" ({})", bound.refused),
+                };
+                let mode = format!("{}, need-wakeup{refused}", bound.attempt.text());
+                (socket, mode, bound.attempt.frags)
+            }
+            Some((other, frags)) => {
+                let socket = Socket::new(fd, None, sizes, name)?;
+                socket.bind_beside(other.fd.as_fd(), bind.ifindex, number, name)?;
+                (socket, String::new(), frags)
+            }
+        };
+        let frames = memory.bytes() / FRAME_BYTES;
+        Ok(Queue {
+            mode,
+            socket: Some(socket),
+            sizes,
+            most: sizes.fill as usize,
+            frags,
+            rx_held: FrameSet::new(frames),
+            tx_held: FrameSet::new(frames),
+            kick_due: false,
+            down: false,
+            counted: DeviceDrops::default(),
+        })
+    }
+
+    /// Gives it its first receive frames; it never holds more than `most`.
+    pub fn begin(&mut self, rx_pool: &mut Pool, most: usize) {
+        self.most = most.clamp(1, self.sizes.fill as usize);
+        self.refill(rx_pool);
+    }
+
+    /// The mode in which it is bound, for people.
+    pub fn mode(&self) -> &str {
+        &self.mode
+    }
+
+    /// Makes a packet of a receive descriptor; `None` if the descriptor names no frame of this
+    /// device.
+    fn take_received(&mut self, desc: libc::xdp_desc, rx_pool: &mut Pool) -> Option<RxPacket> {
+        let (frame, offset) = split(desc.addr);
+        if !self.rx_held.remove(frame) {
+            self.counted.rx_invalid += 1;
+            return None;
+        }
+        // SAFETY: the frame was in `rx_held`: we gave it to the device, it gives it back now, and
+        // having left the set it cannot come back a second time.
+        let mut mbuf = unsafe { Mbuf::from_frame(frame as u32) };
+        if offset + desc.len as usize > FRAME_BYTES {
+            self.counted.rx_invalid += 1;
+            rx_pool.put(mbuf);
+            return None;
+        }
+        mbuf.set_range(offset, desc.len as usize);
+        Some(RxPacket { mbuf, more: desc.options & libc::XDP_PKT_CONTD != 0 })
+    }
+
+    /// Offers receive frames to the device.
+    fn refill(&mut self, rx_pool: &mut Pool) {
+        let Some(socket) = &mut self.socket else { return };
+        let mut given = false;
+        while self.rx_held.count() < self.most && socket.fill.room(1) > 0 {
+            let Some(mbuf) = rx_pool.take() else { break };
+            let frame = mbuf.into_frame();
+            self.rx_held.insert(frame);
+            socket.fill.push(u64::from(frame) * FRAME_BYTES as u64);
+            given = true;
+        }
+        if given {
+            socket.fill.submit();
+        }
+        if socket.fill.needs_wakeup() {
+            socket.wake_rx();
+        }
+    }
+
+    /// Takes back the frames of sent packets.
+    fn reap(&mut self, tx_pool: &mut Pool) {
+        let Some(socket) = &mut self.socket else { return };
+        let n = socket.completion.waiting();
+        for i in 0..n {
+            let (frame, _) = split(socket.completion.peek(i));
+            if self.tx_held.remove(frame) {
+                // SAFETY: the frame was in `tx_held`: as in `take_received`.
+                tx_pool.put(unsafe { Mbuf::from_frame(frame as u32) });
+            }
+        }
+        if n > 0 {
+            socket.completion.release(n);
+        }
+    }
+
+    /// Rings the doorbell until the kernel has seen the whole transmit ring or cannot continue.
+    fn ring_doorbell(&mut self) {
+        let Some(socket) = &self.socket else { return };
+        if !socket.tx.needs_wakeup() {
+            self.kick_due = false;
+            return;
+        }
+        let mut stalls = 0;
+        // Of two turns in a row at least one sends a packet, so this limit is never reached.
+        for _ in 0..2 * self.sizes.tx {
+            let before = (socket.tx.consumed(), socket.completion.waiting());
+            let Err(e) = socket.wake_tx() else {
+                (self.kick_due, self.down) = (false, false);
+                return;
+            };
+            match e.raw_os_error() {
+                // EAGAIN: its bound of packets a call (32), or the send buffer or the driver's
+                // queue is full. EBUSY: it lost a packet and stopped there, or as EAGAIN.
+                Some(error @ (libc::EAGAIN | libc::EBUSY | libc::ENOBUFS)) => {
+                    // Kernels before 6.17 update the consumer index late, so both are compared.
+                    if before != (socket.tx.consumed(), socket.completion.waiting()) {
+                        self.counted.tx_failed += u64::from(error == libc::EBUSY);
+                        stalls = 0;
+                    } else if stalls == 1 {
+                        return; // the packets stay in the ring for the next kick
+                    } else {
+                        stalls += 1;
+                    }
+                }
+                Some(libc::EINTR) => {}
+                Some(libc::ENETDOWN | libc::ENXIO) => {
+                    self.down = true;
+                    return;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// As [`crate::Nic::receive`].
+    pub fn receive(&mut self, rx_pool: &mut Pool, max: usize, out: &mut Vec<RxPacket>) -> usize {
+        let Some(socket) = &self.socket else { return 0 };
+        let n = whole_frames(socket, self.frags, max as u32);
+        let before = out.len();
+        for i in 0..n {
+            let Some(socket) = &self.socket else { break };
+            let desc = socket.rx.peek(i);
+            out.extend(self.take_received(desc, rx_pool));
+        }
+        if let Some(socket) = &mut self.socket
+            && n > 0
+        {
+            socket.rx.release(n);
+        }
+        self.refill(rx_pool);
+        out.len() - before
+    }
+
+    /// As [`crate::Nic::pending`].
+    pub fn pending(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| {
+            socket.rx.waiting() > 0
+                || self.kick_due
+                || socket.completion.waiting() > 0
+                || socket.fill.needs_wakeup()
+        })
+    }
+
+    /// Number of waiting packets.
+    pub fn backlog(&self) -> usize {
+        self.socket.as_ref().map_or(0, |socket| socket.rx.waiting() as usize)
+    }
+
+    /// As [`crate::Nic::transmit`].
+    pub fn transmit(&mut self, tx_pool: &mut Pool, packets: &mut VecDeque<Mbuf>) {
+        if self.socket.as_mut().is_some_and(|s| s.tx.room(packets.len() as u32) == 0) {
+            self.reap(tx_pool);
+        }
+        let Some(socket) = &mut self.socket else {
+            self.counted.tx_failed += packets.len() as u64;
+            return packets.drain(..).for_each(|mbuf| tx_pool.put(mbuf));
+        };
+        while let Some(mbuf) = packets.pop_front() {
+            // The kernel skips an empty packet and never completes it; a link that is down loses
+            // all.
+            if mbuf.len() == 0 || self.down {
+                self.counted.tx_failed += 1;
+                tx_pool.put(mbuf);
+                continue;
+            }
+            if socket.tx.room(1) == 0 {
+                packets.push_front(mbuf);
+                break;
+            }
+            let (offset, len) = (mbuf.offset() as u64, mbuf.len() as u32);
+            let frame = mbuf.into_frame();
+            self.tx_held.insert(frame);
+            let addr = u64::from(frame) * FRAME_BYTES as u64 + offset;
+            socket.tx.push(libc::xdp_desc { addr, len, options: 0 });
+            self.kick_due = true;
+        }
+        if self.kick_due {
+            socket.tx.submit();
+        }
+    }
+
+    /// As [`crate::Nic::kick`].
+    pub fn kick(&mut self, tx_pool: &mut Pool) {
+        if self.kick_due {
+            self.ring_doorbell();
+        }
+        self.reap(tx_pool);
+    }
+
+    /// As [`crate::Nic::fence`]. It is passed when the kernel has taken what is in the ring.
+    /// Usually it has before the doorbell returns, and then there is no fence. Before Linux 6.17 a
+    /// kernel that was rung updates its index late, so it is checked only where it has stopped.
+    pub fn fence(&self) -> Option<Box<dyn Fence>> {
+        let socket = self.socket.as_ref().filter(|_| !self.down)?;
+        let waits = self.kick_due || !socket.tx.needs_wakeup();
+        Some(Box::new(socket.tx.fence().filter(|_| waits)?))
+    }
+
+    /// As [`crate::Nic::frames_held`].
+    pub fn frames_held(&self) -> (usize, usize) {
+        (self.rx_held.count(), self.tx_held.count())
+    }
+
+    /// A descriptor that polls readable when packets wait.
+    pub fn doorbell(&self) -> RawFd {
+        self.socket.as_ref().map_or(NEVER_RINGS, |socket| socket.fd.as_raw_fd())
+    }
+
+    /// Whether nothing is to be done before the doorbell rings.
+    pub fn may_sleep(&self) -> bool {
+        let unsent = self.kick_due && !self.down;
+        !unsent && self.socket.as_ref().is_none_or(|socket| socket.rx.waiting() == 0)
+    }
+
+    /// Packets that were lost here.
+    pub fn drops(&self) -> DeviceDrops {
+        let Some(Ok(stats)) = self.socket.as_ref().map(Socket::statistics) else {
+            return self.counted;
+        };
+        // A packet for which there was no frame is counted in `rx_dropped` too.
+        let unfilled = stats.rx_fill_ring_empty_descs.min(stats.rx_dropped);
+        DeviceDrops {
+            rx_overrun: stats.rx_ring_full + unfilled,
+            rx_invalid: self.counted.rx_invalid + (stats.rx_dropped - unfilled),
+            tx_failed: self.counted.tx_failed + stats.tx_invalid_descs,
+        }
+    }
+
+    /// Returns all frames. In copy mode they are ours again at once. A zero-copy driver may write
+    /// to receive frames for some more milliseconds, until the kernel has stopped its queue.
+    pub fn close(&mut self, rx_pool: &mut Pool, tx_pool: &mut Pool) {
+        self.counted = self.drops();
+        self.socket = None;
+        for (held, pool) in [(&mut self.rx_held, rx_pool), (&mut self.tx_held, tx_pool)] {
+            for frame in held.drain() {
+                // SAFETY: the frame was in the set: the device had it, and is closed now.
+                pool.put(unsafe { Mbuf::from_frame(frame) });
+            }
+        }
+    }
+}
+
+/// Frame number and offset within it of a ring's address.
+#[inline]
+fn split(addr: u64) -> (u64, usize) {
+    (addr / FRAME_BYTES as u64, addr as usize % FRAME_BYTES)
+}
+
+/// How many of the waiting packets to take: about `max`, up to the end of a frame.
+fn whole_frames(socket: &Socket, frags: bool, max: u32) -> u32 {
+    let waiting = socket.rx.waiting();
+    if !frags {
+        return waiting.min(max);
+    }
+    let mut whole = 0;
+    for i in 0..waiting {
+        if socket.rx.peek(i).options & libc::XDP_PKT_CONTD == 0 {
+            whole = i + 1;
+            if whole >= max {
+                break;
+            }
+        }
+    }
+    whole
+}
