@@ -264,13 +264,15 @@ codec_struct!(XdpBind { ifindex, mode, frags, sockets });
 pub enum DeviceChange {
     /// The interface is there again, and is this now; a new socket for each queue comes along.
     Reopened(NicInfo),
+    /// The interface has more queues; a socket for each new one comes along.
+    Grown(NicInfo),
     /// The memif has a peer; the descriptors that [`Plan`] names come along.
     PeerUp(Plan),
     /// The memif has no peer any more.
     PeerDown,
 }
 
-codec_enum!(DeviceChange { 0 = Reopened(info), 1 = PeerUp(plan), 2 = PeerDown });
+codec_enum!(DeviceChange { 0 = Reopened(info), 1 = PeerUp(plan), 2 = PeerDown, 3 = Grown(info) });
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -339,6 +341,7 @@ pub(crate) mod tests {
     pub(crate) fn any_change() -> impl Strategy<Value = DeviceChange> {
         prop_oneof![
             any_info().prop_map(DeviceChange::Reopened),
+            any_info().prop_map(DeviceChange::Grown),
             any_plan().prop_map(DeviceChange::PeerUp),
             Just(DeviceChange::PeerDown),
         ]

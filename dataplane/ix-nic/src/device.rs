@@ -39,11 +39,11 @@ pub fn attach_table(info: &NicInfo, fd: OwnedFd) -> Result<Arc<dyn SetReta>, Att
 }
 
 /// Gives each queue pair of a device its descriptors, of those that the broker has opened, without
-/// the table's.
-pub fn deal(info: &NicInfo, fds: Vec<OwnedFd>) -> Vec<Vec<OwnedFd>> {
+/// the table's. The first one is of queue `from`.
+pub fn deal(info: &NicInfo, from: usize, fds: Vec<OwnedFd>) -> Vec<Vec<OwnedFd>> {
     let mut dealt: Vec<Vec<OwnedFd>> = (0..info.queues).map(|_| Vec::new()).collect();
     for (number, fd) in fds.into_iter().enumerate() {
-        if let Some(pair) = dealt.get_mut(info.pair_of(number)) {
+        if let Some(pair) = dealt.get_mut(info.pair_of(from + number)) {
             pair.push(fd);
         }
     }

@@ -13,6 +13,8 @@ pub struct QueueUpdate(pub(crate) Change);
 pub(crate) enum Change {
     /// The interface exists again: new sockets for the queue pair.
     Reopened { info: NicInfo, fds: Vec<OwnedFd> },
+    /// The interface has more queues: sockets for those of the queue pair, perhaps none.
+    Grown { info: NicInfo, fds: Vec<OwnedFd> },
     /// A memif has a new peer, or none any more.
     Memif(Option<Box<QueueLink>>),
 }
@@ -21,6 +23,7 @@ impl std::fmt::Debug for QueueUpdate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0 {
             Change::Reopened { info, .. } => write!(f, "QueueUpdate(reopened {})", info.name),
+            Change::Grown { info, .. } => write!(f, "QueueUpdate(grown {})", info.name),
             Change::Memif(Some(_)) => write!(f, "QueueUpdate(memif up)"),
             Change::Memif(None) => write!(f, "QueueUpdate(memif down)"),
         }
@@ -43,8 +46,15 @@ pub fn read_update(
             (0..info.queues).map(|_| Change::Memif(None)).collect()
         }
         DeviceChange::Reopened(now) if !is_memif => {
-            let dealt = deal(&now, fds);
+            let dealt = deal(&now, 0, fds);
             dealt.into_iter().map(|fds| Change::Reopened { info: now.clone(), fds }).collect()
+        }
+        DeviceChange::Grown(now) if !is_memif => {
+            if info.sockets() + fds.len() != now.sockets() {
+                return Err(refused(UpdateError::Queues));
+            }
+            let dealt = deal(&now, info.sockets(), fds);
+            dealt.into_iter().map(|fds| Change::Grown { info: now.clone(), fds }).collect()
         }
         _ => return Err(refused(UpdateError::Kind)),
     };

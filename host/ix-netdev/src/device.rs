@@ -14,6 +14,10 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at the number of an interface's queues.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// What a device must know of its user.
 #[derive(Clone, Debug, Default)]
@@ -80,6 +84,8 @@ pub struct OpenedDevice {
     /// The card's own filters.
     hardware: Option<HardwareFilters>,
     memif: Option<memif::Control>,
+    /// When the queues of the interface are to be counted next.
+    count_at: Instant,
     /// What the caller of `open` gave, to open the device again.
     again: Option<(DeviceSpec, OpenOptions)>,
     /// Tells other users of this crate that the interface is in use.
@@ -93,8 +99,20 @@ impl OpenedDevice {
         reta: Option<Box<dyn SetReta>>,
     ) -> OpenedDevice {
         let (table_fd, xdp, rss, hardware, memif, again) = Default::default();
-        let _claim = None;
-        OpenedDevice { info, queue_fds, table_fd, reta, xdp, rss, hardware, memif, again, _claim }
+        let (_claim, count_at) = (None, Instant::now() + COUNT_EVERY);
+        OpenedDevice {
+            info,
+            queue_fds,
+            table_fd,
+            reta,
+            xdp,
+            rss,
+            hardware,
+            memif,
+            count_at,
+            again,
+            _claim,
+        }
     }
 
     /// The descriptors that the dataplane receives: those of the queue pairs, then the table's.
@@ -210,7 +228,12 @@ impl OpenedDevice {
 
     /// Time after which to call [`OpenedDevice::service`] though no descriptor is readable, ms.
     pub fn service_in_ms(&self) -> Option<u64> {
-        self.memif.as_ref().and_then(memif::Control::service_in_ms)
+        let memif = self.memif.as_ref().and_then(memif::Control::service_in_ms);
+        let count = self.xdp.as_ref().map(|_| {
+            let left = self.count_at.saturating_duration_since(Instant::now());
+            left.as_millis() as u64 + 1
+        });
+        memif.into_iter().chain(count).min()
     }
 
     /// Serves the device's control channel; never blocks. Returns what the caller must tell the
@@ -220,7 +243,47 @@ impl OpenedDevice {
     pub fn service(&mut self) -> Vec<DeviceEvent> {
         let events = self.memif.as_mut().map(memif::Control::service).unwrap_or_default();
         let refused = self.rss.as_mut().and_then(afxdp::RssTable::service);
-        events.into_iter().chain(refused.map(DeviceEvent::Say)).collect()
+        let grown = self.grow();
+        events.into_iter().chain(refused.map(DeviceEvent::Say)).chain(grown).collect()
+    }
+
+    /// Looks now and then whether the interface has more queues than before: no message of Linux
+    /// says so, and packets on a queue without a socket are not ours. It cannot have fewer, because
+    /// Linux keeps queues that have sockets.
+    fn grow(&mut self) -> Vec<DeviceEvent> {
+        let now = Instant::now();
+        let (Some(xdp), NicKind::Afxdp(bind), Some((_, options))) =
+            (&mut self.xdp, &mut self.info.kind, &self.again)
+        else {
+            return Vec::new();
+        };
+        if now < self.count_at {
+            return Vec::new();
+        }
+        self.count_at = now + COUNT_EVERY;
+        let name = &self.info.name;
+        // Another interface may have the name meanwhile.
+        let Ok(interface) = Interface::new(name) else { return Vec::new() };
+        if interface.index().ok() != Some(bind.ifindex) {
+            return Vec::new();
+        }
+        let queues = interface.queues().rx;
+        if queues <= bind.sockets as usize {
+            return Vec::new();
+        }
+        let fds = match xdp.grow(queues, name) {
+            Ok(fds) if fds.is_empty() => return Vec::new(),
+            Ok(fds) => fds,
+            Err(e) => return vec![DeviceEvent::Say(format!("afxdp:{name}: {e}"))],
+        };
+        // veth gives its new queues the program only when another one is set.
+        if let Err(e) = xdp.set_filters(&options.addresses, options.filters.as_deref(), name) {
+            return vec![DeviceEvent::Say(format!("afxdp:{name}: {e}"))];
+        }
+        bind.sockets += fds.len() as u32;
+        let line = format!("afxdp:{name}: up, with {} queues now", bind.sockets);
+        let change = DeviceChange::Grown(self.info.clone());
+        vec![DeviceEvent::Update(DeviceUpdate { change, fds }), DeviceEvent::Say(line)]
     }
 
     /// Opens again an interface that was removed and made again, or moved. The update has the new

@@ -3,6 +3,7 @@ use super::devices::make_pair;
 use crate::support::traffic::{Crowd, close, echo};
 use crate::support::{Nic, PATIENCE, PREFIX, SERVICE, TestNet, connect_to};
 use ix_skip::{Need, skip, skip_part};
+use ix_testbed::Namespace;
 use std::net::{SocketAddrV4, TcpStream};
 use std::time::Duration;
 
@@ -140,6 +141,36 @@ fn an_interface_comes_back_with_other_queues() {
     }
     close(stream);
     service.finish(PATIENCE);
+}
+
+/// `ethtool -L` under load: new queues are served as well, and Linux keeps those that are.
+#[test]
+fn queues_that_are_added_are_served() {
+    let test = "queues_that_are_added_are_served";
+    let Some(net) = net(test, 8, 1) else { return };
+    let set = |queues: u32| {
+        let set = |at: &Namespace, link| at.set_channels(link, queues, queues);
+        set(&net.client, "ixc0").and_then(|()| set(&net.server, "ixs0"))
+    };
+    let of_server = |queues: u32| net.server.set_channels("ixs0", queues, queues);
+    net.client.set_channels("ixc0", 1, 1).and_then(|()| of_server(1)).expect("one queue");
+    let service = net.serve(&["64"]);
+    service.process.wait_for("ix: device afxdp:ixs0: native, copy", PATIENCE);
+    let mut stream = net.connect();
+    for queues in [4, 8] {
+        // This end first: the other one sends on no queue that is not there.
+        of_server(queues).expect("more queues");
+        let line = format!("ix: afxdp:ixs0: up, with {queues} queues now");
+        service.process.wait_for(&line, PATIENCE);
+        set(queues).expect("the other end, too");
+        net.client.run(|| talk_on_many(SERVICE, 10));
+        echo(&mut stream, queues.into(), 64);
+    }
+    net.client.set_channels("ixc0", 1, 1).expect("it sends on one");
+    of_server(4).expect_err("they have sockets");
+    close(stream);
+    let stats = service.finish(PATIENCE);
+    assert_eq!(stats.drops(), 0, "{stats}");
 }
 
 /// More elastic threads than queues: one line, at the start and when an interface comes back.

@@ -473,7 +473,7 @@ fn attach_all(
 ) -> Result<Vec<Vec<Box<dyn Nic>>>, BootError> {
     let mut nics: Vec<Vec<Box<dyn Nic>>> = pools.iter().map(|_| Vec::new()).collect();
     for (number, device) in devices.into_iter().enumerate() {
-        let dealt = ix_nic::deal(&device.info, device.queues);
+        let dealt = ix_nic::deal(&device.info, 0, device.queues);
         for (queue, fds) in dealt.into_iter().enumerate() {
             let rings = RingSizes::default();
             let rx_pool = &mut pools[queue].0;

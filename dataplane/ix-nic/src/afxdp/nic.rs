@@ -67,6 +67,29 @@ impl AfxdpNic {
         std::iter::once(&mut self.first).chain(&mut self.more)
     }
 
+    /// Adds the sockets of new queues. The others do not notice.
+    fn grow(
+        &mut self,
+        info: NicInfo,
+        fds: Vec<OwnedFd>,
+        memory: &PacketMemory,
+        rx_pool: &mut Pool,
+    ) -> Result<(), AttachError> {
+        let NicKind::Afxdp(bind) = info.kind else { return Ok(()) };
+        let (pair, count) = (self.pair, info.sockets_of(self.pair).count());
+        let numbers = info.sockets_of(pair).skip(1 + self.more.len());
+        let each = of_each(self.sizes, count, 1);
+        let bind_one = |(number, fd)| {
+            Queue::bind(&info.name, bind, number, fd, memory, Some(&self.first), each)
+        };
+        let mut new = numbers.zip(fds).map(bind_one).collect::<Result<Vec<_>, _>>()?;
+        let most = rx_pool.owned() / count;
+        new.iter_mut().for_each(|queue| queue.begin(rx_pool, most));
+        self.more.append(&mut new);
+        self.info = NicInfo { mode: std::mem::take(&mut self.info.mode), ..info };
+        Ok(())
+    }
+
     /// Takes packets of all queues, each time of another one first, so that a busy queue never
     /// keeps the batch for itself. Less than `max` comes only if all queues were emptied.
     fn receive_of_all(&mut self, rx_pool: &mut Pool, max: usize, out: &mut Vec<RxPacket>) -> usize {
@@ -165,7 +188,8 @@ impl Nic for AfxdpNic {
         self.queues().map(Queue::drops).fold(self.counted, sum)
     }
 
-    /// Continues with the new interface, which may have another number of queues.
+    /// Continues with the new interface, which may have another number of queues, or receives from
+    /// new queues of the old one as well.
     fn update(
         &mut self,
         update: QueueUpdate,
@@ -173,7 +197,11 @@ impl Nic for AfxdpNic {
         rx_pool: &mut Pool,
         tx_pool: &mut Pool,
     ) -> Result<(), AttachError> {
-        let QueueUpdate(Change::Reopened { info, fds }) = update else { return Ok(()) };
+        let (info, fds) = match update.0 {
+            Change::Reopened { info, fds } => (info, fds),
+            Change::Grown { info, fds } => return self.grow(info, fds, memory, rx_pool),
+            Change::Memif(_) => return Ok(()),
+        };
         self.close(rx_pool, tx_pool);
         let NicKind::Afxdp(bind) = info.kind else { return Ok(()) };
         let counted = self.drops();

@@ -39,6 +39,8 @@ pub(crate) struct Attachment {
     waiting: Vec<Option<OwnedFd>>,
     /// Number of queue pairs.
     pairs: usize,
+    /// Most queues that may have sockets.
+    room: usize,
     /// Holds the link a moment longer than this process. The kernel detaches a program when the
     /// last descriptor of its link is closed, and then waits for grace periods, 5 to 20 ms while
     /// AF_XDP sockets are in use. In a killed process that would happen before its end is reported,
@@ -74,6 +76,20 @@ impl Attachment {
         }
     }
 
+    /// Makes sockets for new queues, up to this number of queues. Not before all others are in the
+    /// map: the dataplane learns of one change after the other.
+    pub fn grow(&mut self, queues: usize, name: &str) -> Result<Vec<OwnedFd>, OpenError> {
+        let (have, most) = (self.waiting.len(), self.room);
+        if self.waiting.iter().any(Option::is_some) {
+            return Ok(Vec::new());
+        }
+        let new = (have..queues.min(most)).map(|_| make_socket(name));
+        let new = new.collect::<Result<Vec<_>, _>>()?;
+        let copies = copies(&new, name)?;
+        self.waiting.extend(copies);
+        Ok(new)
+    }
+
     /// Puts the sockets of an attached queue pair into the map.
     pub fn finish(&mut self, pair: usize, name: &str) -> Result<(), OpenError> {
         let of_pair = self.waiting.iter_mut().enumerate().skip(pair).step_by(self.pairs);
@@ -86,6 +102,9 @@ impl Attachment {
         Ok(())
     }
 }
+
+/// Most sockets of a device: what a message carries, with room for other descriptors.
+const SOCKETS_MAX: usize = 240;
 
 /// XDP flags for `BPF_LINK_CREATE` (linux/if_link.h).
 const ATTACH_GENERIC: u32 = 1 << 1;
@@ -115,7 +134,10 @@ pub(crate) fn open(
     let ask = |e| OpenError::system("ask for the state of", name, e);
     let (mtu, mac) = (interface.mtu().map_err(ask)?, interface.mac().map_err(ask)?);
 
-    let sockets = Map::new(MapKind::Xsk, c"ix_xsks", queues as u32)
+    // With places for the queues that the interface may get.
+    let room = interface.channels().map_or(0, |has| (has.max_rx + has.max_combined) as usize);
+    let room = room.min(SOCKETS_MAX).max(queues);
+    let sockets = Map::new(MapKind::Xsk, c"ix_xsks", room as u32)
         .map_err(|e| bpf_error("make a BPF map", name, e))?;
     let attached = attach_program(&sockets, name, ifindex, mode, options)?;
     let largest = MTU_WITHOUT_FRAGS;
@@ -123,8 +145,7 @@ pub(crate) fn open(
         return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
     }
     let queue_fds = (0..queues).map(|_| make_socket(name)).collect::<Result<Vec<_>, _>>()?;
-    let copies = queue_fds.iter().map(|fd| fd.try_clone().map(Some)).collect::<io::Result<_>>();
-    let waiting = copies.map_err(|e| OpenError::system("keep a socket of", name, e))?;
+    let waiting = copies(&queue_fds, name)?;
 
     let (steering, table, refused) = steering(interface, name, Deal { pairs, queues });
     let (rss, table_fd) = table.unzip();
@@ -147,7 +168,8 @@ pub(crate) fn open(
         options.has_keeper.then(|| Holder::new(link.as_fd(), c"ix-keeper").ok()).flatten();
     let _groups = hear_neighbours(ifindex, &options.addresses).map_err(ask)?;
     let shared = options.shared.clone();
-    let attachment = Attachment { link, frags, sockets, shared, waiting, pairs, _keeper, _groups };
+    let attachment =
+        Attachment { link, frags, sockets, shared, waiting, pairs, room, _keeper, _groups };
     let opened = OpenedDevice::new(info, queue_fds, None).with_table_fd(table_fd);
     // With several queues the redirection table distributes packets.
     let hardware = (queues == 1).then(|| HardwareFilters::of(name)).flatten();
@@ -160,6 +182,12 @@ fn hear_neighbours(ifindex: u32, addresses: &[IpAddr]) -> io::Result<Option<Owne
     let group = |address: &IpAddr| ipv6::group_mac(ipv6::solicited_node(*address));
     let groups: Vec<_> = own.map(group).collect();
     if groups.is_empty() { Ok(None) } else { socket::hear_groups(ifindex, &groups).map(Some) }
+}
+
+/// Copies of sockets, which go into the map.
+fn copies(sockets: &[OwnedFd], name: &str) -> Result<Vec<Option<OwnedFd>>, OpenError> {
+    let copies = sockets.iter().map(|fd| fd.try_clone().map(Some)).collect::<io::Result<_>>();
+    copies.map_err(|e| OpenError::system("keep a socket of", name, e))
 }
 
 /// What several queues for each elastic thread are called, for people.

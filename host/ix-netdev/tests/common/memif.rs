@@ -48,7 +48,7 @@ impl End {
         };
         let mut host = Host::over(memory.expect("maps"));
         let queues: Vec<OwnedFd> = std::mem::take(&mut device.queue_fds);
-        for (queue, fds) in deal(&device.info, queues).into_iter().enumerate() {
+        for (queue, fds) in deal(&device.info, 0, queues).into_iter().enumerate() {
             let nic = attach(&device.info, queue, fds, &host.memory, &mut host.rx, rings);
             host.add(nic.expect("attaches"));
             device.finish(queue).expect("finishes");

@@ -85,7 +85,7 @@ impl Host {
     /// A host on all queue pairs of an open device.
     pub fn on(device: &mut OpenedDevice) -> Host {
         let mut host = Host::empty();
-        let fds = deal(&device.info, std::mem::take(&mut device.queue_fds));
+        let fds = deal(&device.info, 0, std::mem::take(&mut device.queue_fds));
         for (queue, fds) in fds.into_iter().enumerate() {
             let rings = RingSizes { rx: 512, fill: 1024, tx: 512 };
             let nic = attach(&device.info, queue, fds, &host.memory, &mut host.rx, rings);
