@@ -126,7 +126,13 @@ impl Core {
         let Some(stream) = socket.stream() else { return Handed::Not };
         let Some(at) = stream.shared else { return Handed::Not };
         match stream.phase {
-            _ if stream.gift.is_some() => Handed::Looks,
+            _ if stream.gift.is_some() => {
+                // It goes once all that was written is sent.
+                if stream.gift.is_some_and(|gift| !gift.asked) {
+                    self.mark_dirty(id);
+                }
+                Handed::Looks
+            }
             Phase::Dead => {
                 holders::ends(at, socket.error);
                 if is_closed {

@@ -115,7 +115,7 @@ pub const TABLE: &[Row] = &[
     (
         "fork, vfork, daemon",
         "the dataplane starts when a process first waits or connects. Behind the process wall all processes serve, whoever waits accepts, and a connection is used by whichever process has it, the last of which ends it; a process that is killed ends those that it was the last to use. With `none` one process serves at a time, the others wait; children inherit listeners and UDP sockets, but not connections (EBADF, and the log says so once)",
-        "a_daemon_serves_on_ix_and_ends_with_ix_run, forked_workers_accept_while_others_are_busy, workers_with_a_listener_each_share_a_port, nginx_serves_with_four_workers_and_reloads, a_child_serves_the_connection_that_its_parent_has_accepted, a_connection_ends_with_its_parent_where_no_child_lives, children_serve_and_after_them_their_parent, connections_stay_with_the_process_that_accepted_them",
+        "a_daemon_serves_on_ix_and_ends_with_ix_run, forked_workers_accept_while_others_are_busy, workers_with_a_listener_each_share_a_port, nginx_serves_with_four_workers_and_reloads, a_child_serves_the_connection_that_its_parent_has_accepted, a_connection_ends_with_its_parent_where_no_child_lives, processes_that_take_turns_at_a_connection_get_all_of_it, children_serve_and_after_them_their_parent, connections_stay_with_the_process_that_accepted_them",
     ),
     (
         "exec, posix_spawn, popen, system",

@@ -299,6 +299,53 @@ fn a_connection_ends_with_its_parent_where_no_child_lives() {
     }
 }
 
+/// Processes that read from one connection in turn: who has read lets another one go on.
+const TURNS: &str = "
+import os, random, socket, struct
+listener = socket.socket()
+listener.bind(('10.88.0.2', 7))
+listener.listen(64)
+print('ready', flush=True)
+streams = [listener.accept()[0] for _ in range(4)]
+pipes = [os.pipe() for _ in range(4)]
+def serve(own):
+    while True:
+        stream, = struct.unpack('B', os.read(pipes[own][0], 1))
+        data = streams[stream].recv(random.randint(1, 3000))
+        if data:
+            streams[stream].sendall(data)
+            os.write(pipes[random.randrange(4)][1], bytes([stream]))
+        else:
+            streams[stream].shutdown(socket.SHUT_WR)
+for own in range(1, 4):
+    if os.fork() == 0: serve(own)
+for stream in range(4): os.write(pipes[stream][1], bytes([stream]))
+serve(0)
+";
+
+/// No byte is lost, doubled or out of order, and nobody waits for ever.
+#[test]
+fn processes_that_take_turns_at_a_connection_get_all_of_it() {
+    let test = "processes_that_take_turns_at_a_connection_get_all_of_it";
+    for nic in Nic::ALL {
+        let Some((net, _service)) = python(test, nic, TURNS) else { return };
+        net.client.run(|| {
+            let streams: Vec<_> = (0..4).map(|_| connect()).collect();
+            std::thread::scope(|scope| {
+                for (id, mut stream) in streams.into_iter().enumerate() {
+                    scope.spawn(move || {
+                        for round in 0..10 {
+                            echo(&mut stream, (id * 100 + round) as u64, 20_000);
+                        }
+                        stream.shutdown(std::net::Shutdown::Write).expect("ends");
+                        assert_eq!(stream.read(&mut [0; 64]).expect("the other end"), 0);
+                    });
+                }
+            });
+        });
+    }
+}
+
 /// The connection is the child's, with what nobody has read, and ends with the child. Most servers
 /// fork before the connection was used at all.
 #[test]
