@@ -17,8 +17,8 @@
 //!
 //! Where the two take turns on one hardware thread and the kernel holds the program to it, they
 //! have one share together: `sched_yield` hands a hardware thread over within a group only, and a
-//! turn takes half as long as with a sleep. A dataplane that is kept from its turn by many threads
-//! of its program gets a share of its own then ([`Group::part_dataplane`]).
+//! turn takes half as long as with a sleep. A dataplane has a share of its own while it starts, and
+//! again when many threads of its program keep it from its turn ([`Group::part_dataplane`]).
 //!
 //! Elsewhere the two have no group in common. Linux 6.18 lets a group whose threads run on several
 //! hardware threads keep one of them for seconds, while nothing else runs there, if one of its
@@ -87,8 +87,8 @@ pub struct Group {
     /// By these files a process joins: those of the program, and those of the dataplane.
     joins: Vec<Arc<File>>,
     dataplanes_joins: Vec<Arc<File>>,
-    /// By these the dataplane leaves the share that it has together with the program.
-    parts: Vec<Arc<File>>,
+    /// By these the dataplane gets a share together with the program.
+    shares: Vec<Arc<File>>,
     /// The user has asked for a bound.
     needed: bool,
     /// Tells them from those of an earlier process with this one's number.
@@ -270,38 +270,35 @@ impl Group {
         Ok(program)
     }
 
-    /// Makes the dataplane's group, beside that of the run. `together`: the dataplane begins with
-    /// the program's share, and may have this one later.
+    /// Makes the dataplane's group, beside that of the run. `together`: it may also have a share
+    /// together with the program.
     fn add_dataplane(&mut self, place: &Place, run: &Path, together: bool) -> io::Result<()> {
         let beside = dataplane_beside(run);
         self.all.push(beside.clone());
         fs::create_dir(&beside)?;
+        self.dataplanes_joins.push(join_of(&beside)?);
         if !together {
-            self.dataplanes_joins.push(join_of(&beside)?);
             return Ok(());
         }
-        let mut first = run.to_owned();
+        let mut shared = run.to_owned();
         if place.is_v2 {
-            first.push(DATAPLANE);
-            self.all.push(first.clone());
-            fs::create_dir(&first)?;
+            shared.push(DATAPLANE);
+            self.all.push(shared.clone());
+            fs::create_dir(&shared)?;
         }
-        self.dataplanes_joins.push(join_of(&first)?);
-        self.parts.push(join_of(&beside)?);
+        self.shares.push(join_of(&shared)?);
         Ok(())
     }
 
-    /// Gives the dataplane a share of processor time of its own, if it has one with the program.
-    /// False: it has not, or it has ended.
-    pub fn part_dataplane(&self, pid: u32) -> bool {
-        let pid = pid.to_string();
-        let part = |file: &&Arc<File>| io::Write::write_all(&mut &***file, pid.as_bytes()).is_ok();
-        self.parts.iter().filter(part).count() > 0
+    /// Gives the dataplane a share of processor time together with the program, if it may have
+    /// one. False: it may not, or it has ended.
+    pub fn join_dataplane(&self, pid: u32) -> bool {
+        move_by(&self.shares, pid)
     }
 
-    /// Whether a dataplane begins with the program's share.
-    pub fn is_shared(&self) -> bool {
-        !self.parts.is_empty()
+    /// Gives the dataplane a share of processor time of its own again. False: it has ended.
+    pub fn part_dataplane(&self, pid: u32) -> bool {
+        move_by(&self.dataplanes_joins, pid)
     }
 
     /// Moves this process out of a group: one that has processes gives those below it no
@@ -356,6 +353,13 @@ impl Place {
 /// The file by which a process joins a group.
 fn join_of(folder: &Path) -> io::Result<Arc<File>> {
     OpenOptions::new().write(true).open(folder.join(PROCESSES)).map(Arc::new)
+}
+
+/// Moves a process into groups by their files; false if it joins none.
+fn move_by(files: &[Arc<File>], pid: u32) -> bool {
+    let pid = pid.to_string();
+    let join = |file: &&Arc<File>| io::Write::write_all(&mut &***file, pid.as_bytes()).is_ok();
+    files.iter().filter(join).count() > 0
 }
 
 /// Gives the groups below one these controllers ('+'), or takes them ('-').

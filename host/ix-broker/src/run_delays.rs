@@ -10,7 +10,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// One thread that computes all the time keeps another one waiting for about 3 ms. Waits that are
 /// longer than this on average are for several.
 const LONG: Duration = Duration::from_millis(8);
-/// A single wait says little.
+/// A single wait says little, unless it is as long as this many.
 const WAITS_MIN: u64 = 3;
 
 /// The waits of one process.
@@ -80,7 +80,7 @@ impl Waits {
     fn are_long_since(self, before: Waits) -> bool {
         let count = self.count.saturating_sub(before.count);
         let ns = self.ns.saturating_sub(before.ns);
-        count >= WAITS_MIN && ns >= count.saturating_mul(LONG.as_nanos() as u64)
+        ns >= count.max(WAITS_MIN).saturating_mul(LONG.as_nanos() as u64)
     }
 }
 
@@ -98,6 +98,8 @@ mod tests {
             ("0 1032000000 104", true),
             ("0 1031999999 104", false),
             ("0 1020000000 102", false),
+            ("0 1024000000 101", true),
+            ("0 1000000000 100", false),
             ("0 900000000 200", false),
         ] {
             assert_eq!(waits(now).are_long_since(before), are_long, "{now}");

@@ -6,9 +6,20 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
-/// Echoes one connection, and starts threads of computation when that sends a `!`.
+/// Echoes one connection, and starts as many processes that compute as the first argument says: all
+/// at once when that sends a `!`, or before anything else if there is a second argument.
 const PROGRAM: &str = "
-import os, signal, socket
+import os, signal, socket, sys
+def compute():
+    waits, starts = os.pipe()
+    for _ in range(int(sys.argv[1])):
+        if os.fork() == 0:
+            os.close(starts)
+            os.read(waits, 1)
+            signal.alarm(60)
+            while True: pass
+    os.close(starts)
+if sys.argv[2:]: compute()
 listener = socket.socket()
 listener.bind(('0.0.0.0', 7))
 listener.listen()
@@ -17,11 +28,7 @@ connection, _ = listener.accept()
 while True:
     data = connection.recv(1000)
     if not data: break
-    if data.startswith(b'!'):
-        for _ in range(40):
-            if os.fork() == 0:
-                signal.alarm(60)
-                while True: pass
+    if data.startswith(b'!'): compute()
     connection.sendall(data)
 ";
 
@@ -33,40 +40,73 @@ fn has_own_share(service: &Service) -> Option<bool> {
     groups.contains(&run).then(|| groups.lines().any(|line| line.ends_with("-dataplane")))
 }
 
+/// The service with so many processes that compute, on one hardware thread with its dataplane;
+/// `None`, said loudly: they are in no groups.
+fn start(net: &TestNet, name: &str, arguments: &[&str]) -> Option<Service> {
+    let cpu = net.cpus()[0].to_string();
+    let flags = ["--domain", "process", "--program-cpus", &cpu];
+    let program = ["/usr/bin/python3", "-c", PROGRAM];
+    let service = net.start_env(&[], &flags, &[&program, arguments].concat());
+    service.process.wait_for("serves", PATIENCE);
+    if has_own_share(&service).is_none() {
+        skip(name, Need::Kernel("control groups that can be written"), "no group");
+        return None;
+    }
+    Some(service)
+}
+
+fn has_python(name: &str) -> bool {
+    let has = Path::new("/usr/bin/python3").exists();
+    if !has {
+        skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    has
+}
+
 /// They hand their hardware thread to each other within one share of its time. Threads of the
-/// program that compute would keep the dataplane from it for long: it gets a share of its own.
+/// program that compute would keep the dataplane from it for long: it gets a share of its own. With
+/// hundreds of them it runs too seldom for many short waits.
 #[test]
 fn one_share_serves_two_until_the_program_has_many_threads() {
     let name = "one_share_serves_two_until_the_program_has_many_threads";
-    if !Path::new("/usr/bin/python3").exists() {
-        return skip(name, Need::Program("apt install python3"), "no python3");
+    if !has_python(name) {
+        return;
+    }
+    for threads in ["40", "200"] {
+        let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+        let Some(service) = start(&net, name, &[threads]) else { return };
+        net.client.run(|| {
+            let mut stream = TcpStream::connect(SERVICE).expect("connected");
+            let mut echo = |sent: &[u8]| {
+                stream.write_all(sent).expect("sent");
+                let mut back = vec![0; sent.len()];
+                stream.read_exact(&mut back).expect("echoed");
+                assert!(back == sent, "the answer differs");
+            };
+            (0..100).for_each(|id| echo(&message(id, 64)));
+            assert_eq!(has_own_share(&service), Some(false), "the program has one thread");
+            stream.write_all(b"!").expect("sent");
+            eventually("it gets a share of its own", || {
+                stream.write_all(b"x").expect("sent");
+                has_own_share(&service) == Some(true)
+            });
+        });
+        service.process.wait_for("ix: many threads of /usr/bin/python3", PATIENCE);
+    }
+}
+
+/// It starts with a share of its own: with that of its program it would take too long for ever.
+#[test]
+fn a_dataplane_starts_beside_many_threads_of_its_program() {
+    let name = "a_dataplane_starts_beside_many_threads_of_its_program";
+    if !has_python(name) {
+        return;
     }
     let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
-    let cpu = net.cpus()[0].to_string();
-    let flags = ["--domain", "process", "--program-cpus", &cpu];
-    let service = net.start_env(&[], &flags, &["/usr/bin/python3", "-c", PROGRAM]);
-    service.process.wait_for("serves", PATIENCE);
-    match has_own_share(&service) {
-        Some(own) => assert!(!own, "it has a share of its own from the beginning"),
-        None => {
-            return skip(name, Need::Kernel("control groups that can be written"), "no group");
-        }
-    }
-    net.client.run(|| {
-        let mut stream = TcpStream::connect(SERVICE).expect("connected");
-        let mut echo = |sent: &[u8]| {
-            stream.write_all(sent).expect("sent");
-            let mut back = vec![0; sent.len()];
-            stream.read_exact(&mut back).expect("echoed");
-            assert!(back == sent, "the answer differs");
-        };
-        (0..100).for_each(|id| echo(&message(id, 64)));
-        assert_eq!(has_own_share(&service), Some(false), "the program has one thread");
-        echo(b"!");
-        eventually("it gets a share of its own", || {
-            echo(b"x");
-            has_own_share(&service) == Some(true)
-        });
-    });
-    service.process.wait_for("ix: many threads of /usr/bin/python3", PATIENCE);
+    let Some(service) = start(&net, name, &["100", "first"]) else { return };
+    service.process.wait_for("ix: packet memory:", PATIENCE);
+    let said = service.process.said();
+    assert!(!said.iter().any(|line| line.contains("did not start")), "{said:#?}");
+    let mut stream = net.connect();
+    net.client.run(|| crate::support::traffic::echo(&mut stream, 1, 64));
 }

@@ -129,6 +129,7 @@ impl Running {
             let info = &device.info;
             say!("device {}:{}: {}", info.kind, info.name, info.mode);
         }
+        self.begin_share();
         let apart = self.apart.as_ref().and_then(Apart::pid);
         let process = apart.unwrap_or(self.child.heir().pid());
         say!("packet memory: {}", pages_of(process));

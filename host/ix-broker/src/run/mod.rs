@@ -142,9 +142,8 @@ pub struct Running {
     /// Removed with this.
     group: Group,
     marks: Marks,
-    /// The dataplane that has got a share of processor time of its own.
-    parted: Option<u32>,
-    /// How long the dataplane waits for its hardware thread.
+    /// How long a dataplane that has its share of processor time with the program waits for its
+    /// hardware thread.
     delays: Option<RunDelays>,
     /// For the first dataplane.
     setup: Option<DataplaneSetup>,

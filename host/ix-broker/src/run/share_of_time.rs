@@ -6,18 +6,25 @@ use ix_sys::say;
 use std::time::Instant;
 
 impl Running {
+    /// Gives a dataplane that has started a share of processor time together with its program, if
+    /// the two take turns. While it started it had one of its own, however many threads the program
+    /// has.
+    pub(super) fn begin_share(&mut self) {
+        let pid = self.apart.as_ref().and_then(Apart::pid);
+        let pid = pid.filter(|pid| self.group.join_dataplane(*pid));
+        self.delays = pid.map(RunDelays::of);
+    }
+
     /// A dataplane that has its share of processor time with the program gets one of its own if
     /// threads of the program keep it from its hardware thread.
     pub(super) fn look_after_share(&mut self) {
-        let Some(pid) = self.shares_with_program() else { return };
-        if self.delays.as_ref().is_none_or(|delays| delays.pid() != pid) {
-            self.delays = Some(RunDelays::of(pid));
-        }
+        let Some(delays) = self.shared_delays() else { return };
+        let pid = delays.pid();
         let is_slow = self.commands.slow_at().is_some_and(|at| at <= Instant::now());
         if !is_slow && !self.delays.as_mut().is_some_and(RunDelays::look) {
             return;
         }
-        self.parted = Some(pid);
+        self.delays = None;
         if self.group.part_dataplane(pid) {
             say!(
                 "many threads of {} keep the dataplane from their hardware thread: it has a share \
@@ -27,17 +34,15 @@ impl Running {
         }
     }
 
-    /// The dataplane's process, if it may get a share of its own.
-    fn shares_with_program(&self) -> Option<u32> {
-        let pid = self.apart.as_ref().and_then(Apart::pid).filter(|_| self.group.is_shared());
-        pid.filter(|pid| self.parted != Some(*pid))
+    /// How long the dataplane waits, if it has its share with the program.
+    fn shared_delays(&self) -> Option<&RunDelays> {
+        let pid = self.apart.as_ref().and_then(Apart::pid);
+        self.delays.as_ref().filter(|delays| Some(delays.pid()) == pid)
     }
 
     /// When to look after its share next.
     pub(super) fn share_due(&self) -> Option<Instant> {
-        let pid = self.shares_with_program()?;
-        let delays = self.delays.as_ref().filter(|delays| delays.pid() == pid);
-        let due = delays.map_or_else(Instant::now, RunDelays::due);
+        let due = self.shared_delays()?.due();
         Some(self.commands.slow_at().map_or(due, |slow| slow.min(due)))
     }
 }

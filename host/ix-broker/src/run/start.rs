@@ -113,7 +113,6 @@ impl Broker {
             signals,
             group: self.group,
             marks,
-            parted: None,
             delays: None,
             setup: Some(self.setup),
             presence: Presence::new(Instant::now()),
