@@ -2,17 +2,30 @@
 use super::{Running, channel};
 use crate::link_rates::LinkRates;
 use ix_netdev::LinkChange;
+use ix_sys::poll::is_readable;
+use std::time::Duration;
+
+/// Longest time from the first sign of a dataplane's end to its end.
+const ENDING: Duration = Duration::from_millis(100);
 
 impl Running {
     pub(super) fn link_changes(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         for change in self.watch.changes() {
             lines.extend(self.link_rate_changed(&change));
-            lines.extend(
-                self.devices.link_changed(&change, channel(&self.child, self.apart.as_ref())),
-            );
+            let channel = channel(&self.child, self.apart.as_ref());
+            let line = self.devices.link_changed(&change, channel);
+            let is_gone = matches!(change, LinkChange::Removed(_));
+            lines.extend(line.filter(|_| !(is_gone && self.dataplane_ends())));
         }
         lines
+    }
+
+    /// Whether a dataplane of its own process has ended, or ends now: its taps go along. The next
+    /// one opens them again.
+    fn dataplane_ends(&self) -> bool {
+        let Some(apart) = &self.apart else { return false };
+        apart.ending().is_none_or(|ending| is_readable(&ending, ENDING).unwrap_or(false))
     }
 
     /// Applies the rates that `ix share` has written as the link's alias. Returns a line for the
