@@ -33,6 +33,9 @@ const IN_A_ROW_MAX: u32 = 64;
 /// The same in time: what a message asks for may take long.
 const ROW: Duration = Duration::from_millis(10);
 
+/// Most orphans that are waited for before something else is looked at.
+const ORPHANS_IN_A_ROW: u32 = 1000;
+
 /// Messages of which each was there when the one before was done with, and nothing else was looked
 /// at.
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +143,8 @@ pub struct Child {
     later: bool,
     /// The process that has the dataplane, if it is another one.
     heir: Option<Arc<Process>>,
+    /// How that has ended, if it was waited for.
+    heirs_end: Option<ExitStatus>,
     /// All processes have ended, which was reported.
     over: Option<Exit>,
     /// The messages that have come since something else was looked at.
@@ -274,6 +279,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         exit: None,
         later: config.later,
         heir: None,
+        heirs_end: None,
         over: None,
         row: None,
         is_mute: false,
@@ -474,6 +480,25 @@ impl Child {
         // The number of the process that was started stays its own until it was waited for.
         let is_first = self.exit.is_none() && process.pid() == self.process.pid();
         self.heir = (!is_first).then_some(process);
+        self.heirs_end = None;
+    }
+
+    /// Waits for processes of the program that have ended after their parents: this process is
+    /// their parent then, and they would be there as long as it is. `dataplane` is waited for where
+    /// its end is heard.
+    pub fn reap_orphans(&mut self, dataplane: Option<u32>) {
+        for _ in 0..ORPHANS_IN_A_ROW {
+            let Ok(Some(pid)) = process::ended_child() else { return };
+            let is_first = self.exit.is_none() && pid == self.process.pid();
+            if is_first || dataplane == Some(pid) {
+                return;
+            }
+            match self.heir.as_ref().filter(|heir| heir.pid() == pid).map(|heir| heir.wait(false)) {
+                Some(Ok(Some(status))) => self.heirs_end = Some(status),
+                // An error means that it was waited for.
+                _ => drop(process::wait(pid as i32, false)),
+            }
+        }
     }
 
     /// Waits for the first of: a message of the image, the program's end, one of `also`, or
@@ -608,7 +633,8 @@ impl Child {
             return Ok(Occurrence::Nothing);
         }
         self.wait_for_survivor();
-        let exit = match self.heir.as_ref().map(|heir| heir.wait(false)) {
+        let ended = self.heirs_end.map(|status| Ok(Some(status)));
+        let exit = match ended.or_else(|| self.heir.as_ref().map(|heir| heir.wait(false))) {
             // It has let go of the channel and lives on, with the dataplane.
             Some(Ok(None)) => return Ok(Occurrence::Nothing),
             // The first one has put it into the background.

@@ -125,6 +125,19 @@ pub fn wait(pid: i32, block: bool) -> io::Result<Option<(i32, ExitStatus)>> {
     Ok((ended != 0).then(|| (ended, ExitStatus::from_raw(status))))
 }
 
+/// The number of a child of the calling thread that has ended and was not waited for; it still is
+/// not (waitid(2)).
+pub fn ended_child() -> io::Result<Option<u32>> {
+    // SAFETY: all-zero bytes are valid information.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WNOTHREAD;
+    // SAFETY: fills a local.
+    check(unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, flags) })?;
+    // SAFETY: the kernel has filled what belongs to a child, or left all of it zero.
+    let pid = unsafe { info.si_pid() };
+    Ok((pid != 0).then_some(pid as u32))
+}
+
 /// A process, by a descriptor: it stays this one when another process gets its number.
 #[derive(Debug)]
 pub struct Process {

@@ -438,6 +438,85 @@ print('family', child, daemon, flush=True)
 while True: listener.accept()
 ";
 
+/// The parent serves once and ends, and its child serves then, with a dataplane and a tap anew:
+/// nobody is told that somebody else has removed the tap.
+#[test]
+fn a_tap_that_goes_with_its_dataplane_is_not_called_removed() {
+    const HEIR: &str = "
+import os, socket, time
+listener = socket.socket()
+listener.bind(('0.0.0.0', 7))
+listener.listen()
+print('listens', flush=True)
+listener.settimeout(1)
+try: listener.accept()
+except TimeoutError: pass
+if os.fork(): os._exit(0)
+time.sleep(1)
+try: listener.accept()
+except TimeoutError: pass
+";
+    let name = "a_tap_that_goes_with_its_dataplane_is_not_called_removed";
+    if !Path::new("/usr/bin/python3").exists() {
+        return skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let service = net.start_env(&[], &DOMAIN, &["/usr/bin/python3", "-c", HEIR]);
+    service.process.wait_for_nth(STARTED, 2, PATIENCE);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+    assert!(!said.iter().any(|line| line.contains("removed it")), "{said:#?}");
+}
+
+/// A daemon that needs no dataplane lives on when the program has ended.
+#[test]
+fn a_daemon_outlives_a_program_that_ends_in_order() {
+    let name = "a_daemon_outlives_a_program_that_ends_in_order";
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+    let script = "sleep 60 > /dev/null 2>&1 & echo daemon $!; exit 3";
+    let service = net.start_env(&[], &DOMAIN, &["/bin/sh", "-c", script]);
+    let line = service.process.wait_for("daemon", PATIENCE);
+    let daemon = line.rsplit(' ').next().expect("a word").parse().expect("a number");
+    let (status, said) = service.process.wait(PATIENCE);
+    assert_eq!(status.code(), Some(3), "{said:#?}");
+    assert!(is_alive(daemon), "it was ended");
+    signal(daemon, libc::SIGKILL);
+}
+
+/// A server that starts a daemon for each task leaves no ended ones behind it.
+#[test]
+fn orphans_of_a_program_are_waited_for() {
+    const ORPHANS: usize = 300;
+    let name = "orphans_of_a_program_are_waited_for";
+    if !Path::new("/usr/bin/python3").exists() {
+        return skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+    let fork = format!(
+        "
+import os
+for _ in range({ORPHANS}):
+    if os.fork() == 0:
+        os.fork()
+        os._exit(0)
+    os.wait()
+print('forked', flush=True)
+"
+    );
+    let program = format!("{fork}{SERVE}");
+    let service = net.start_env(&[], &DOMAIN, &["/usr/bin/python3", "-c", &program]);
+    service.process.wait_for("forked", PATIENCE);
+    let broker = service.process.pid();
+    let path = format!("/proc/{broker}/task/{broker}/children");
+    eventually("the broker has waited for them", || {
+        let children = std::fs::read_to_string(&path).expect("children");
+        children.split_ascii_whitespace().count() < 10
+    });
+    let mut stream = net.connect();
+    net.client.run(|| echo(&mut stream, 1, 64));
+    service.process.terminate();
+}
+
 /// A broker that is killed takes all of its run along, wherever a process has gone.
 #[test]
 fn what_a_program_has_forked_ends_with_a_broker_that_is_killed() {

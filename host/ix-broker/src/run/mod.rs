@@ -42,10 +42,12 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Time between looks at whether it has ended, ms.
 const WAITING_MS: u64 = 10;
+/// Time between looks at whether orphans of the program have ended.
+const ORPHANS: Duration = Duration::from_secs(1);
 
 /// What makes an unmodified program load `libix-posix`.
 #[derive(Default)]
@@ -156,6 +158,8 @@ pub struct Running {
     /// Lines about processes that are none of the program's.
     foreign_told: u32,
     manager: ServiceManager,
+    /// When to wait for orphans of the program again.
+    orphans_due: Instant,
 }
 
 impl Running {
@@ -181,6 +185,7 @@ impl Running {
             self.tell_again()?;
             self.renew_heir();
             self.tell_manager();
+            self.reap_orphans();
             if let Some(setup) = &self.setup {
                 self.presence.announce(&setup.config, &setup.devices, Instant::now());
             }
@@ -295,12 +300,22 @@ impl Running {
         self.commands.service(channel(&self.child, self.apart.as_ref()));
     }
 
+    /// Processes that end after their parents, as daemons do, would be left until the end.
+    fn reap_orphans(&mut self) {
+        let now = Instant::now();
+        if now >= self.orphans_due {
+            self.orphans_due = now + ORPHANS;
+            self.child.reap_orphans(self.apart.as_ref().and_then(Apart::pid));
+        }
+    }
+
     /// Longest time to wait for the next event, ms; negative: no limit.
     fn service_in_ms(&self) -> i32 {
         let devices = u64::try_from(self.devices.service_in_ms()).ok();
         let due = self.control.due().into_iter().chain(self.surveys.due());
         let due = due.chain(self.setup.iter().filter_map(|s| self.presence.due(&s.config)));
         let due = due.chain(self.manager.due(Instant::now()));
+        let due = due.chain([self.orphans_due]);
         let control = due.chain(self.captures.due()).chain(self.share_due()).min();
         let control = control.map(|due| {
             // Rounded up, so that the broker does not wake too early several times.

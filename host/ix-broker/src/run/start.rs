@@ -121,6 +121,7 @@ impl Broker {
             waiting: VecDeque::new(),
             foreign_told: 0,
             manager: self.manager,
+            orphans_due: Instant::now(),
         };
         running.manager.status("Waiting for the program's first call to its dataplane");
         if !later {
