@@ -735,7 +735,7 @@ fn programs_that_fail_at_their_start_say_why() {
     service.process.wait(PATIENCE);
     // Behind the process wall it has IX.
     let service = by_script("process");
-    service.process.wait_for("ix: listening on 0.0.0.0:7007: IX and Linux", PATIENCE);
+    service.process.wait_for("ix: listening on 0.0.0.0:7007: IX, and Linux", PATIENCE);
     let at = SocketAddrV4::new(*SERVICE.ip(), 7007);
     let mut stream = net.client.run(|| connect_to(at));
     stream.write_all(b"by a script").expect("write");
