@@ -1,22 +1,23 @@
-//! Reassembly of IP datagrams (RFC 791 section 3.2, RFC 815), within limits.
+//! Reassembly of IP datagrams (RFC 791 section 3.2, RFC 815; RFC 8200 section 4.5), within limits.
 //!
 //! The sender of fragments decides what is kept for them, so everything is limited: datagrams,
 //! those of one source, fragments of one datagram, octets, time. A datagram whose fragments overlap
-//! is refused with all that still arrives of it (as RFC 5722 does for IPv6), because hosts do not
-//! agree which of the octets count. The transport header must be in the first fragment (RFC 1858).
-use ix_wire::{Fragment, IpAddr, IpMeta, ipv4};
+//! is refused with all that still arrives of it (RFC 5722, which IPv4 follows here too), because
+//! hosts do not agree which of the octets count. The transport header must be in the first fragment
+//! (RFC 1858).
+use ix_wire::{Fragment, IpAddr, IpMeta};
 
-/// How long the rest of a datagram may take. RFC 791 section 3.2 suggests 15 s. After a longer time
-/// identifications are used again, and fragments of different datagrams are mixed (RFC 4963).
+/// How long the rest of a datagram over IPv4 may take. RFC 791 section 3.2 suggests 15 s. After a
+/// longer time identifications are used again, and fragments of different datagrams are mixed (RFC
+/// 4963).
 pub const TIMEOUT_US: u64 = 15_000_000;
+/// The same over IPv6, whose identifications are longer (RFC 8200 section 4.5).
+pub const TIMEOUT_V6_US: u64 = 60_000_000;
 /// Most incomplete datagrams, of all sources and of one.
 const DATAGRAMS_MAX: usize = 32;
 const OF_ONE_SOURCE_MAX: usize = 8;
 /// Most fragments of one datagram.
 const PIECES_MAX: usize = 16;
-/// Bytes of the transport header that the first fragment must hold.
-const TCP_HEADER_BYTES: u16 = 20;
-const OTHER_HEADER_BYTES: u16 = 8;
 
 /// Why a fragment is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +41,13 @@ pub enum Refused {
     Mark,
 }
 
-/// Identifies an incomplete datagram (RFC 791 section 3.2).
+/// Identifies an incomplete datagram (RFC 791 section 3.2, RFC 8200 section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     src: IpAddr,
     dst: IpAddr,
     protocol: u8,
-    ident: u16,
+    ident: u32,
 }
 
 /// An incomplete datagram.
@@ -89,6 +90,8 @@ pub struct Expired<B> {
     /// Ethernet and IP part of its first fragment, if that has arrived: then the sender gets an
     /// ICMP error (RFC 1122 section 3.3.2).
     pub first: Option<IpMeta>,
+    /// It came over IPv6.
+    pub is_v6: bool,
 }
 
 /// Incomplete datagrams. `B` is a buffer that holds the payload of one.
@@ -186,21 +189,23 @@ impl<B> Fragments<B> {
 
     /// The next datagram whose time is over.
     pub fn expire(&mut self, now_us: u64) -> Option<Expired<B>> {
-        let oldest = self.held.first()?;
-        if now_us < oldest.born_us.saturating_add(TIMEOUT_US) {
-            return None;
-        }
-        let Held { buf, first, .. } = self.held.remove(0);
-        Some(Expired { buf, first })
+        let at = self.held.iter().position(|held| now_us >= held.deadline_us())?;
+        let Held { buf, first, key, .. } = self.held.remove(at);
+        Some(Expired { buf, first, is_v6: key.dst.is_v6() })
     }
 
     /// When [`Self::expire`] next has a datagram.
     pub fn deadline_us(&self) -> Option<u64> {
-        self.held.first().map(|oldest| oldest.born_us.saturating_add(TIMEOUT_US))
+        self.held.iter().map(Held::deadline_us).min()
     }
 }
 
 impl<B> Held<B> {
+    fn deadline_us(&self) -> u64 {
+        let timeout_us = if self.key.dst.is_v6() { TIMEOUT_V6_US } else { TIMEOUT_US };
+        self.born_us.saturating_add(timeout_us)
+    }
+
     fn admit(&mut self, fragment: &Fragment, room_bytes: usize) -> Result<(), Refused> {
         if self.buf.is_none() {
             return Err(Refused::GivenUp);
@@ -248,12 +253,9 @@ fn key_of(fragment: &Fragment) -> Key {
 }
 
 /// RFC 1858 sections 2 and 3: a first fragment without the whole transport header, or another one
-/// that begins within that header, is meant to get past filters.
+/// that begins within that header, is meant to get past filters. Over IPv6 the second one overlaps.
 fn is_tiny(fragment: &Fragment) -> bool {
-    let needed = match fragment.protocol {
-        ipv4::PROTOCOL_TCP => TCP_HEADER_BYTES,
-        _ => OTHER_HEADER_BYTES,
-    };
+    let needed = fragment.headers_bytes;
     let first_is_short = fragment.offset == 0 && fragment.payload.len < needed;
     first_is_short || fragment.offset > 0 && fragment.offset < needed
 }

@@ -149,9 +149,10 @@ impl ErrorMessage {
     }
 
     /// An error for a datagram that was not complete in time, whose first fragment has arrived (RFC
-    /// 1122 section 3.3.2).
+    /// 1122 section 3.3.2, RFC 8200 section 4.5).
     pub fn reassembly_timeout(first: IpMeta) -> Option<Self> {
-        Self::of(first, icmp::TIME_EXCEEDED, 1, [0; 4])
+        let kind = if first.dst.is_v6() { icmp6::TIME_EXCEEDED } else { icmp::TIME_EXCEEDED };
+        Self::of(first, kind, 1, [0; 4])
     }
 
     fn of(about: IpMeta, kind: u8, code: u8, rest: [u8; 4]) -> Option<Self> {
@@ -367,16 +368,24 @@ impl Quoted {
         Some(Quoted { header_len, protocol: fixed[9], src, dst })
     }
 
-    /// Of an IPv6 packet. Those that we send have no extension headers.
+    /// Of an IPv6 packet that is no later fragment. Those that we send have no other extension
+    /// header.
     fn read_v6(quote: &[u8]) -> Option<Quoted> {
         let fixed = quote.first_chunk::<{ ipv6::HEADER_BYTES }>()?;
         let address = |at: usize| IpAddr(core::array::from_fn(|i| fixed[at + i]));
-        (fixed[0] >> 4 == 6).then(|| Quoted {
-            header_len: ipv6::HEADER_BYTES,
-            protocol: fixed[6],
-            src: address(8),
-            dst: address(24),
-        })
+        let (src, dst) = (address(8), address(24));
+        let (header_len, protocol) = match fixed[6] {
+            ipv6::FRAGMENT => {
+                let &[next, _, offset, place, ..] =
+                    quote.get(ipv6::HEADER_BYTES..)?.first_chunk::<{ ipv6::FRAGMENT_BYTES }>()?;
+                if offset != 0 || place & !7 != 0 {
+                    return None;
+                }
+                (ipv6::HEADER_BYTES + ipv6::FRAGMENT_BYTES, next)
+            }
+            next => (ipv6::HEADER_BYTES, next),
+        };
+        (fixed[0] >> 4 == 6).then_some(Quoted { header_len, protocol, src, dst })
     }
 }
 

@@ -81,7 +81,9 @@ drop_reasons! {
     Ip6Option = "ip6_option",
     /// An IPv6 packet has a route that is not at its end (RFC 5095).
     Ip6Routing = "ip6_routing",
-    /// A fragment of an IPv6 packet. The dataplane does not put them together yet.
+    /// A fragment of an IPv6 packet that overlaps others, or does not have all headers though it is
+    /// the first one (RFC 7112), or whose packet is too long, has too many fragments, or was not
+    /// complete in time.
     Ip6Fragment = "ip6_fragment",
     /// The packet is for another IP address.
     IpNotForUs = "ip_not_for_us",

@@ -130,6 +130,27 @@ impl FrameHeader {
         len
     }
 
+    /// The same for a fragment of an IPv6 datagram with this identification (RFC 8200 section 4.5).
+    ///
+    /// # Panics
+    /// When `frame` is shorter than that.
+    pub fn emit_fragment_v6(
+        &self,
+        frame: &mut [u8],
+        protocol: u8,
+        payload_len: usize,
+        (offset, more): (usize, bool),
+        ident: u32,
+    ) -> usize {
+        debug_assert!(offset.is_multiple_of(8) && offset + payload_len <= usize::from(u16::MAX));
+        let at = self.emit_v6(frame, ipv6::FRAGMENT, ipv6::FRAGMENT_BYTES + payload_len);
+        let header = crate::head::<{ ipv6::FRAGMENT_BYTES }>(&mut frame[at..]);
+        let place = (offset as u16 | u16::from(more)).to_be_bytes();
+        let [a, b, c, d] = ident.to_be_bytes();
+        *header = [protocol, 0, place[0], place[1], a, b, c, d];
+        at + ipv6::FRAGMENT_BYTES
+    }
+
     /// Writes all headers of a TCP segment; returns their length. The payload has `payload_len`
     /// bytes, which sum to `payload`; it may be behind the headers or anywhere else.
     ///

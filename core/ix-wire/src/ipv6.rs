@@ -1,6 +1,9 @@
 //! IPv6 and its extension headers (RFC 8200).
 use crate::{DropReason, IpAddr, be16, head, icmp6, ipv4};
 
+pub(crate) mod fragment;
+pub use fragment::{KEPT_BYTES, Kept, kept_headers, make_whole};
+
 /// Bytes of the header without extension headers, the only kind that the dataplane sends.
 pub const HEADER_BYTES: usize = 40;
 /// Next Header of ICMPv6.
@@ -10,11 +13,20 @@ pub const MTU_MIN: u16 = 1280;
 
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
+/// Next Header of the fragment header.
+pub const FRAGMENT: u8 = 44;
 const NOTHING: u8 = 59;
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// Where the Next Header field of the IPv6 header is.
+/// Bytes of the fragment header (section 4.5).
+pub const FRAGMENT_BYTES: usize = 8;
+/// The M flag of a fragment header: more fragments follow.
+const MORE_FRAGMENTS: u16 = 1;
+/// The offset of a fragment header, which counts units of eight octets.
+const OFFSET_MASK: u16 = !7;
+
+/// Where the Payload Length and the Next Header field of the IPv6 header are.
+const PAYLOAD_LENGTH_AT: usize = 4;
 const NEXT_HEADER_AT: usize = 6;
 /// Extension headers have a multiple of eight octets.
 const UNIT_BYTES: usize = 8;
@@ -56,6 +68,8 @@ const CODE_FIELD: u8 = 0;
 const CODE_NEXT_HEADER: u8 = 1;
 /// A Parameter Problem: an option is not known.
 const CODE_OPTION: u8 = 2;
+/// A Parameter Problem: a first fragment does not have all headers (RFC 7112 section 5).
+const CODE_INCOMPLETE: u8 = 3;
 
 /// Why a packet is refused, and what its sender is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +149,7 @@ pub(crate) fn problem_of(packet: &[u8]) -> Option<Problem> {
         return None;
     }
     match Header::read(packet, packet.len()) {
+        Err(Refused(DropReason::Ip6Fragment, _)) => fragment::problem_of(packet),
         Err(Refused(_, problem)) => problem,
         // RFC 8200 section 4.7: a packet without anything is for nobody.
         // One that is known: what was refused has changed meanwhile, in memory of a hostile peer.
@@ -190,25 +205,35 @@ struct Chain {
 }
 
 impl Chain {
+    /// The extension headers of a packet whose first one is `next`, before any was read.
+    fn begin(next: u8) -> Chain {
+        Chain { end: HEADER_BYTES, next, next_at: NEXT_HEADER_AT, is_atomic_fragment: false }
+    }
+
     /// Walks over the extension headers of `packet`, the first of which is `next`. `to_group`: the
     /// packet is for several hosts.
     fn walk(packet: &[u8], next: u8, to_group: bool) -> Result<Chain, Refused> {
-        let mut chain =
-            Chain { end: HEADER_BYTES, next, next_at: NEXT_HEADER_AT, is_atomic_fragment: false };
+        let mut chain = Chain::begin(next);
+        chain.pass_all(packet, to_group)?;
+        Ok(chain)
+    }
+
+    /// Passes the extension headers from `end` on. After an error `end` is where the header is that
+    /// was refused.
+    fn pass_all(&mut self, packet: &[u8], to_group: bool) -> Result<(), Refused> {
         for number in 0..=HEADERS_MAX {
-            let first = number == 0;
-            if !matches!(chain.next, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION_OPTIONS) {
-                return Ok(chain);
+            if !matches!(self.next, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION_OPTIONS) {
+                return Ok(());
             }
             // Section 4.1: hop-by-hop options come first; anywhere else the header is unknown.
-            if chain.next == HOP_BY_HOP && !first {
+            if self.next == HOP_BY_HOP && self.end != HEADER_BYTES {
                 let reason = DropReason::Ip6Extension;
-                return Err(refused(reason, CODE_NEXT_HEADER, chain.next_at));
+                return Err(refused(reason, CODE_NEXT_HEADER, self.next_at));
             }
             if number == HEADERS_MAX {
                 break;
             }
-            chain.pass(packet, to_group)?;
+            self.pass(packet, to_group)?;
         }
         Err(DropReason::Ip6Extension.into())
     }
@@ -232,7 +257,7 @@ impl Chain {
             }
             ROUTING => {}
             // The reserved bits do not count.
-            FRAGMENT if be16(header, 2) & !0x6 != 0 => {
+            FRAGMENT if be16(header, 2) & (OFFSET_MASK | MORE_FRAGMENTS) != 0 => {
                 return Err(DropReason::Ip6Fragment.into());
             }
             FRAGMENT => self.is_atomic_fragment = true,

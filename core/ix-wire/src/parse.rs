@@ -344,32 +344,39 @@ fn icmp_of(ip: &IpMeta) -> u8 {
     if ip.dst.is_v6() { ipv6::PROTOCOL_ICMP } else { ipv4::PROTOCOL_ICMP }
 }
 
-/// A fragment of an IPv4 datagram.
+/// A fragment of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragment {
     /// Ethernet and IP part.
     pub ip: IpMeta,
-    /// Protocol of the datagram.
+    /// Protocol of the datagram; of all over IPv6 [`ipv6::FRAGMENT`], because only the first
+    /// fragment says which it is.
     pub protocol: u8,
     /// Its identification.
-    pub ident: u16,
+    pub ident: u32,
     /// Index of the fragment's first octet in the datagram's payload, a multiple of eight.
     pub offset: u16,
     /// More fragments follow.
     pub more: bool,
+    /// Octets of the transport header, which the first fragment must hold, and no other one may
+    /// overwrite (RFC 1858). Over IPv6 of the first fragment alone.
+    pub headers_bytes: u16,
     /// The fragment's octets, all of them in the frame if the frame is complete.
     pub payload: Payload,
 }
 
-/// Parses a frame that [`parse`] refuses as [`DropReason::IpFragment`]. The frame has `total_len`
-/// octets; `head` is a copy of its front with the headers, or the frame itself.
+/// Parses a frame that [`parse`] refuses as [`DropReason::IpFragment`] or
+/// [`DropReason::Ip6Fragment`]. The frame has `total_len` octets; `head` is a copy of its front
+/// with the headers, or the frame itself.
 pub fn parse_fragment(head: &[u8], total_len: usize) -> Result<Fragment, DropReason> {
     let (eth, packet) =
         head.split_first_chunk::<{ ethernet::HEADER_BYTES }>().ok_or(DropReason::EthTruncated)?;
-    if be16(eth, 12) != ethernet::TYPE_IPV4 {
-        return Err(unknown_type(be16(eth, 12)));
-    }
     let available = total_len.saturating_sub(ethernet::HEADER_BYTES);
+    match be16(eth, 12) {
+        ethernet::TYPE_IPV4 => {}
+        ethernet::TYPE_IPV6 => return parse_fragment_v6(eth, packet, available),
+        other => return Err(unknown_type(other)),
+    }
     let ip = ipv4::Header::parse_fragment(packet, available)?;
     let (ident, offset, more) = ipv4::fragment_place(packet);
     let len = ip.total_len - ip.header_len;
@@ -384,10 +391,36 @@ pub fn parse_fragment(head: &[u8], total_len: usize) -> Result<Fragment, DropRea
     Ok(Fragment {
         ip: datagram.meta(),
         protocol: datagram.ip.protocol,
+        ident: ident.into(),
+        offset,
+        more,
+        headers_bytes: match datagram.ip.protocol {
+            ipv4::PROTOCOL_TCP => tcp::HEADER_BYTES as u16,
+            // The transports that are known have eight; so do fragments.
+            _ => 8,
+        },
+        payload: Payload { start, len: len as u16, more: 0 },
+    })
+}
+
+fn parse_fragment_v6(
+    eth: &[u8; ethernet::HEADER_BYTES],
+    packet: &[u8],
+    available: usize,
+) -> Result<Fragment, DropReason> {
+    let read = ipv6::fragment::read(packet, available)?;
+    let ipv6::fragment::Read { ip, ident, offset, more, headers_bytes } = read;
+    let start = (ethernet::HEADER_BYTES + ip.header_len) as u16;
+    let len = (ip.total_len - ip.header_len) as u16;
+    let payload = Payload { start, len, more: 0 };
+    Ok(Fragment {
+        ip: ip.meta(eth),
+        protocol: ip.protocol,
         ident,
         offset,
         more,
-        payload: Payload { start, len: len as u16, more: 0 },
+        headers_bytes,
+        payload,
     })
 }
 

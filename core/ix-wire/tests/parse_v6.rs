@@ -426,3 +426,88 @@ proptest! {
         }
     }
 }
+
+/// A packet from the peer with this payload, whose first header is `next`.
+fn packet(next: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; 54];
+    link().emit(&mut frame, next, payload.len());
+    finish(frame, 54, payload)
+}
+
+/// A fragment header: next header, offset and flags, identification.
+fn fragment_header(next: u8, word: u16, ident: u32) -> [u8; 8] {
+    let [a, b] = word.to_be_bytes();
+    let [c, d, e, f] = ident.to_be_bytes();
+    [next, 0, a, b, c, d, e, f]
+}
+
+/// RFC 8200 section 4.5: what is read of a fragment, also behind other headers.
+#[test]
+fn fragments_are_read() {
+    let udp = [19, 137, 0, 53, 0, 28, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    let read = |frame: &[u8]| parse_fragment(frame, frame.len());
+    let first = packet(44, &[&fragment_header(17, 1, 0xabcd_0123)[..], &udp].concat());
+    assert_eq!(reason(&first), Some(DropReason::Ip6Fragment));
+    let Ok(got) = read(&first) else { panic!("{:?}", read(&first)) };
+    assert_eq!((got.ident, got.offset, got.more, got.headers_bytes), (0xabcd_0123, 0, true, 8));
+    assert_eq!((got.protocol, got.payload.of(&first)), (44, &udp[..]));
+    assert_eq!((got.ip.src, got.ip.dst, got.ip.ecn), (ip(PEER_IP), ip(OUR_IP), 1));
+    let options = [44, 0, 1, 4, 0, 0, 0, 0];
+    let last = [&options[..], &fragment_header(17, 0x558, 9), &[7; 5]].concat();
+    let last = packet(0, &last);
+    let Ok(got) = read(&last) else { panic!("{:?}", read(&last)) };
+    assert_eq!((got.ident, got.offset, got.more, got.headers_bytes), (9, 0x558, false, 0));
+    assert_eq!((got.payload.of(&last), got.ip.header_len), (&[7; 5][..], 56));
+    // All that says something of the whole packet is kept: its addresses, and what it holds.
+    let kept = ipv6::kept_headers(&last[14..], 56, 5).expect("its headers");
+    assert_eq!((kept[6], kept[40], &kept[4..6]), (44, 17, &[0, 13][..]));
+    assert_eq!(kept[8..40], last[22..54]);
+}
+
+/// RFC 8200 section 4.5 and RFC 7112: what cannot be a fragment, and what its sender is told.
+#[test]
+fn impossible_fragments_are_refused() {
+    let told = |next: u8, word: u16, payload: &[u8]| {
+        let frame = packet(44, &[&fragment_header(next, word, 9)[..], payload].concat());
+        let refused = parse_fragment(&frame, frame.len()).err();
+        assert_eq!(reason(&frame), Some(DropReason::Ip6Fragment));
+        assert_ne!(refused, None, "{next} {word:#x}");
+        parse_problem(&frame).map(|(_, p): (_, ipv6::Problem)| (p.code, p.pointer))
+    };
+    assert_eq!(told(17, 1, &[0; 15]), Some((0, 4)), "no multiple of eight");
+    assert_eq!(told(17, 0xfff8, &[0; 8]), Some((0, 42)), "beyond 65,535");
+    assert_eq!(told(17, 9, &[]), None, "nothing");
+    // The first one has all headers.
+    assert_eq!(told(6, 1, &[0; 16]), Some((3, 0)));
+    assert_eq!(told(60, 1, &[6, 1, 1, 4, 0, 0, 0, 0]), Some((3, 0)));
+    // What it holds is not known: it may be an error, about which there is none.
+    assert_eq!(told(60, 1, &[60, 0, 1, 4, 0, 0, 0, 0]), None);
+    let whole = packet(17, &[0; 8]);
+    assert_eq!(parse_fragment(&whole, whole.len()), Err(DropReason::Ip6Fragment));
+    assert!(parse_fragment(&packet(44, &[17, 0, 0]), 57).is_err());
+}
+
+proptest! {
+    /// Any bytes are read or refused, and what is read lies within them.
+    #[test]
+    fn fragments_are_within_their_frames(
+        next in prop_oneof![Just(44u8), Just(0), Just(60), Just(43), any::<u8>()],
+        mut body in prop::collection::vec(any::<u8>(), 0..200),
+        header in prop::option::of((0usize..4, any::<u16>())),
+    ) {
+        if let (Some((at, word)), true) = (header, body.len() >= 40) {
+            let word = word & 0x1f9;
+            body[at * 8..at * 8 + 8].copy_from_slice(&fragment_header(17, word, 1));
+        }
+        let frame = packet(next, &body);
+        if let Ok(got) = parse_fragment(&frame, frame.len()) {
+            let len = usize::from(got.payload.len);
+            prop_assert_eq!(got.payload.of(&frame).len(), len);
+            prop_assert!(len > 0 && (!got.more || len % 8 == 0) && got.offset % 8 == 0);
+            prop_assert!(usize::from(got.headers_bytes) <= len);
+            prop_assert!(usize::from(got.offset) + len <= 65_535);
+            let header_len = usize::from(got.ip.header_len);
+            prop_assert!(ipv6::kept_headers(&frame[14..], header_len, len).is_some());
+        }
+    }
+}

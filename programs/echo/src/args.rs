@@ -89,6 +89,9 @@ pub struct Args {
     /// dataplane's.
     #[arg(long, requires = "udp")]
     pub packets: bool,
+    /// Server over UDP on IX: send replies that are longer than a packet in fragments.
+    #[arg(long, requires = "udp", conflicts_with = "packets")]
+    pub fragments: bool,
     /// Server over UDP on Linux: most datagrams per system call.
     #[arg(long, value_name = "N", requires = "udp", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=1024))]

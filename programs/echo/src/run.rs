@@ -80,7 +80,7 @@ fn serve_ix(
             }
         }
         Serve::Echo(_) if args.udp => {
-            let mut server = UdpEcho::new(thread, at[0])?;
+            let mut server = UdpEcho::new(thread, at[0], args.fragments)?;
             listening.say();
             let wait = if args.poll { Wait::Poll } else { Wait::Forever };
             loop {

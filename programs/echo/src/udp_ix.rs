@@ -1,7 +1,7 @@
 //! Echo over UDP on a dataplane, on the raw interface: replies are sent from the receive buffers.
 use crate::udp::{SIZE_MAX, UdpLoad};
 use anyhow::{Context, Result};
-use ix_abi::SgEntry;
+use ix_abi::{FlowOption, SgEntry};
 use ix_programs::clock;
 use libix::raw::{Event, Received, Thread, TxBuf, Wait, call};
 use std::collections::VecDeque;
@@ -31,9 +31,13 @@ pub struct UdpEcho {
 }
 
 impl UdpEcho {
-    /// Binds.
-    pub fn new(mut thread: Thread, at: SocketAddr) -> Result<UdpEcho> {
+    /// Binds. `fragments`: replies that are longer than a packet go in fragments.
+    pub fn new(mut thread: Thread, at: SocketAddr, fragments: bool) -> Result<UdpEcho> {
         let socket = bind(&mut thread, at)?;
+        if fragments {
+            let option = FlowOption::FragmentBytes(u16::MAX);
+            thread.push(call::udp_set_opt(socket, option)).context("the first call has room")?;
+        }
         Ok(UdpEcho {
             thread,
             socket,
@@ -178,7 +182,7 @@ mod tests {
     fn datagrams_come_back_on_the_model() {
         let model = Loopback::new(2, Config::default());
         let at = SocketAddr::from(([10, 0, 0, 1], 7));
-        let mut echo = UdpEcho::new(model.enter(0).unwrap(), at).unwrap();
+        let mut echo = UdpEcho::new(model.enter(0).unwrap(), at, true).unwrap();
         let mut thread = model.enter(1).unwrap();
         let socket = bind(&mut thread, SocketAddr::from(([0; 4], 0))).unwrap();
         let mut buf = buffer(&mut thread).unwrap();

@@ -41,6 +41,11 @@ fn tcp() {
 }
 
 #[test]
+fn fragments() {
+    runs("fragments", 5_000);
+}
+
+#[test]
 fn abi() {
     runs("abi", 500);
 }

@@ -112,6 +112,38 @@ fn datagrams_are_answered_and_closed_ports_refuse() {
     }
 }
 
+/// RFC 8200 section 4.5: what is longer than a packet comes and goes in fragments, up to the length
+/// that one buffer holds. Linux puts them together by its own code, and refuses what is not.
+#[test]
+fn long_datagrams_go_in_fragments_both_ways() {
+    let test = "long_datagrams_go_in_fragments_both_ways";
+    for nic in Nic::ALL {
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        let service = net.serve_v6(&["64", "--udp", "--fragments", "--addr", ANY]);
+        wait_for_address(&net);
+        net.client.run(|| {
+            let socket = UdpSocket::bind((CLIENT_V6, 0)).expect("bind");
+            socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+            socket.connect(service_at(7)).expect("connect");
+            let mut answer = [0; 2000];
+            // The first goes in one piece.
+            for size in [1452, 1453, 1500, 1800, 1960] {
+                let message: Vec<u8> = (0..size).map(|i| (i * 7 / 5) as u8).collect();
+                socket.send(&message).expect("send");
+                let len = socket.recv(&mut answer).expect("an answer");
+                assert_eq!((len, &answer[..len]), (size, &message[..]), "{nic:?}");
+            }
+            // Longer than a buffer: refused as a whole, and the next one is not touched.
+            socket.send(&[1; 4000]).expect("send");
+            socket.send(b"short").expect("send");
+            assert_eq!(socket.recv(&mut answer).expect("an answer"), 5);
+        });
+        let stats = service.stats();
+        assert!(stats.total("drops.ip6_fragment") > 0, "{nic:?}: {stats}");
+        service.process.terminate();
+    }
+}
+
 #[test]
 fn a_program_on_ix_connects() {
     for nic in Nic::ALL {

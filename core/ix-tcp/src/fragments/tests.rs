@@ -1,6 +1,6 @@
 //! Against a naive model, and the attacks of RFC 1858 one by one.
 use super::*;
-use ix_wire::Payload;
+use ix_wire::{Payload, ipv4, ipv6};
 use proptest::prelude::*;
 
 const ROOM: usize = 600;
@@ -18,10 +18,24 @@ fn fragment(ident: u16, offset: u16, len: u16, more: bool) -> Fragment {
             eth_dst: [2, 0, 0, 0, 0, 2],
         },
         protocol: ipv4::PROTOCOL_UDP,
-        ident,
+        ident: ident.into(),
         offset,
         more,
+        headers_bytes: 8,
         payload: Payload { start: 34, len, more: 0 },
+    }
+}
+
+/// The same of an IPv6 datagram, whose later fragments do not say what they continue.
+fn fragment_v6(ident: u32, offset: u16, len: u16, more: bool) -> Fragment {
+    let v4 = fragment(0, offset, len, more);
+    let ip = |text: &str| text.parse().expect("an address");
+    Fragment {
+        ip: IpMeta { src: ip("2001:db8::1"), dst: ip("2001:db8::2"), header_len: 48, ..v4.ip },
+        protocol: ipv6::FRAGMENT,
+        ident,
+        headers_bytes: if offset == 0 { 8 } else { 0 },
+        ..v4
     }
 }
 
@@ -117,13 +131,17 @@ proptest! {
     /// right octets, and no buffer is lost.
     #[test]
     fn agrees_with_octets(
+        is_v6: bool,
         soup in prop::collection::vec((0u16..12, 1u16..14, 0u16..8, any::<bool>()), 1..60),
     ) {
         let (mut fragments, pool) = (Fragments::new(ROOM), Buffers::default());
         let mut model = Model::default();
         for (offset, eights, odd, more) in soup {
             let len = if more { eights * 8 } else { eights * 8 + odd };
-            let it = fragment(7, offset * 8, len, more);
+            let it = match is_v6 {
+                true => fragment_v6(7, offset * 8, len, more),
+                false => fragment(7, offset * 8, len, more),
+            };
             let got = put(&mut fragments, &pool, &it, 0);
             match model.put(&it) {
                 None => prop_assert!(matches!(got, Put::Refused(_)), "{:?}: {:?}", it, got),
@@ -136,7 +154,7 @@ proptest! {
                 }
             }
         }
-        while let Some(expired) = fragments.expire(TIMEOUT_US) {
+        while let Some(expired) = fragments.expire(TIMEOUT_V6_US) {
             pool.borrow_mut().out -= expired.buf.is_some() as isize;
         }
         prop_assert_eq!(pool.borrow().out, 0);
@@ -191,6 +209,7 @@ fn rfc1858_tiny_and_overlapping_headers_are_refused() {
     let (mut fragments, pool) = (Fragments::new(ROOM), Buffers::default());
     let tcp = |offset, len, more| Fragment {
         protocol: ipv4::PROTOCOL_TCP,
+        headers_bytes: 20,
         ..fragment(1, offset, len, more)
     };
     let tiny = Put::Refused(Refused::Tiny);
@@ -265,4 +284,19 @@ fn rfc3168_5_3_a_mark_marks_the_whole() {
     for (marks, ecn) in cases.into_iter().chain([([3, 3], Some(3)), ([0, 3], None)]) {
         assert_eq!(whole(marks), ecn, "{marks:?}");
     }
+}
+
+/// RFC 8200 section 4.5: a minute, whatever else waits.
+#[test]
+fn each_family_has_its_time() {
+    let (mut fragments, pool) = (Fragments::new(ROOM), Buffers::default());
+    put(&mut fragments, &pool, &fragment_v6(1 << 16 | 7, 0, 16, true), 0);
+    put(&mut fragments, &pool, &fragment_v6(7, 0, 16, true), 1);
+    put(&mut fragments, &pool, &fragment(7, 0, 16, true), 2);
+    assert_eq!(fragments.deadline_us(), Some(2 + TIMEOUT_US));
+    assert_eq!(fragments.expire(2 + TIMEOUT_US).map(|expired| expired.is_v6), Some(false));
+    assert_eq!(fragments.expire(TIMEOUT_V6_US - 1), None);
+    assert_eq!(fragments.expire(TIMEOUT_V6_US).map(|expired| expired.is_v6), Some(true));
+    assert_eq!(fragments.expire(TIMEOUT_V6_US), None, "another identification");
+    assert_eq!(fragments.deadline_us(), Some(1 + TIMEOUT_V6_US));
 }

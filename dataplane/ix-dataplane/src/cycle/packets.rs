@@ -204,7 +204,9 @@ impl ElasticThread {
     #[cold]
     fn sort_refused(&mut self, origin: Origin, mbuf: Mbuf, tails: usize, reason: Dropped) {
         self.receive.work.pop();
-        if tails == 0 && reason == Dropped::Packet(DropReason::IpFragment) {
+        let is_fragment =
+            matches!(reason, Dropped::Packet(DropReason::IpFragment | DropReason::Ip6Fragment));
+        if tails == 0 && is_fragment {
             return self.take_fragment(origin, mbuf);
         }
         self.claim_or_drop(origin.port, mbuf, tails, reason);
@@ -378,8 +380,8 @@ impl ElasticThread {
 
 /// Whether the sender of a packet that was refused for this reason may be told so.
 fn is_told(reason: DropReason) -> bool {
-    use DropReason::{Ip6Extension, Ip6Option, Ip6Routing, IpUnknownProtocol};
-    matches!(reason, IpUnknownProtocol | Ip6Extension | Ip6Option | Ip6Routing)
+    use DropReason::{Ip6Extension, Ip6Fragment, Ip6Option, Ip6Routing, IpUnknownProtocol};
+    matches!(reason, IpUnknownProtocol | Ip6Extension | Ip6Fragment | Ip6Option | Ip6Routing)
 }
 
 /// Third pass: calls the part that processes each packet.

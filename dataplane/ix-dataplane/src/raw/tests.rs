@@ -27,10 +27,14 @@ pub(crate) struct Host {
 }
 
 pub(crate) fn host(threads: usize, rules: &str) -> Host {
-    let device = device(threads);
     let mut config = Config::with_address(IpAddr::v4([10, 0, 0, 2]), 24);
-    config.address_check = crate::config::AddressCheck::Off;
     config.vnic_rules = rules.parse().unwrap();
+    host_of(threads, config)
+}
+
+pub(crate) fn host_of(threads: usize, mut config: Config) -> Host {
+    let device = device(threads);
+    config.address_check = crate::config::AddressCheck::Off;
     let TestRig { threads, shared, page } = TestRig::new(config, SIZES, &device);
     let arena = shared.memory.arena().0 as u64;
     let mut host = Host { device, threads, page, arena, now_us: 0 };
@@ -122,7 +126,17 @@ impl Host {
         )
     }
 
-    fn drops(&self, reason: &str) -> u64 {
+    /// Lets time pass, and takes what was sent by then.
+    pub(crate) fn waits(&mut self, us: u64) -> Vec<Vec<u8>> {
+        self.now_us += us;
+        self.cycle(0);
+        let now_us = self.now_us;
+        self.threads[0].elastic.run_housekeeping(now_us, true);
+        self.cycle(0);
+        self.device.take_sent().into_iter().map(|(_, frame)| frame).collect()
+    }
+
+    pub(crate) fn drops(&self, reason: &str) -> u64 {
         self.drops_of(0, reason)
     }
 

@@ -235,9 +235,9 @@ fn checks_of(info: &NicInfo) -> RxChecks {
 }
 
 /// Longest headers of a packet: Ethernet 14, IPv4 60, TCP 60. The rest fills three cache lines.
-pub(crate) const HEAD_BYTES: usize = 192;
+const HEAD_BYTES: usize = 192;
 /// The same of IPv6: Ethernet 14, IPv6 40, its extension headers, TCP 60.
-const HEAD_BYTES_V6: usize = 14 + 40 + ix_wire::ipv6::CHAIN_BYTES_MAX + 60;
+pub(crate) const HEAD_BYTES_V6: usize = 14 + 40 + ix_wire::ipv6::CHAIN_BYTES_MAX + 60;
 
 /// Parses a frame that its sender can still change (a memif peer may be hostile): from a copy of
 /// its front, so that what was checked is what is used.

@@ -1,14 +1,14 @@
-//! Datagrams that may be sent in fragments (RFC 791 section 3.2). Off the common path, because a
-//! socket must ask for it.
+//! Datagrams that may be sent in fragments (RFC 791 section 3.2, RFC 8200 section 4.5). Off the
+//! common path, because a socket must ask for it.
 use crate::io::Io;
 use ix_abi::{CallError, SG_MAX, SgArray, SgEntry};
 use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
-use ix_wire::{Checksum, FrameHeader, ethernet, ipv4, udp};
+use ix_wire::{Checksum, FrameHeader, ethernet, frame, ipv4, ipv6, udp};
 
-/// Bytes before the payload of a fragment.
-const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
 /// Longest payload of a datagram over IPv4.
 const PAYLOAD_BYTES_MAX: u64 = 65_507;
+/// Longest payload of a datagram over IPv6.
+const PAYLOAD_BYTES_MAX_V6: u64 = 65_527;
 
 /// A datagram to send.
 pub(crate) struct Parts {
@@ -24,36 +24,44 @@ struct Pieces {
     next: usize,
 }
 
-/// Builds a datagram without DF, in fragments if it is longer than `mtu`. After an error no frame
-/// is left.
+/// Builds a datagram, over IPv4 without DF, in fragments if it is longer than `mtu`; all have this
+/// identification. After an error no frame is left.
 #[cold]
 pub(crate) fn cut(
     io: &mut Io,
     device: u8,
-    header: &FrameHeader,
+    (header, ident): (&FrameHeader, u32),
     ports: (u16, u16),
     sg: SgArray,
     mtu: usize,
 ) -> Result<Parts, CallError> {
+    let is_v6 = header.dst.is_v6();
+    let len_max = if is_v6 { PAYLOAD_BYTES_MAX_V6 } else { PAYLOAD_BYTES_MAX };
     let mut pieces = Pieces { entries: [SgEntry::default(); SG_MAX], next: 0 };
     let mut len = 0u64;
     for index in 0..sg.entries {
         let (shared, shift) = (&io.cx.shared, io.cx.shift);
         let mut entry = shared.read_sg(shift, sg, index).ok_or(CallError::Fault)?;
         len = len.saturating_add(entry.len);
-        if entry.len > 0 && len <= PAYLOAD_BYTES_MAX {
+        if entry.len > 0 && len <= len_max {
             entry.base = shared.sendable(shift, &entry).ok_or(CallError::Fault)?;
         }
         *pieces.entries.get_mut(index as usize).ok_or(CallError::Invalid)? = entry;
     }
-    if len > PAYLOAD_BYTES_MAX {
+    if len > len_max {
         return Err(CallError::TooLong);
     }
     let (len, whole) = (len as usize, len as usize + udp::HEADER_BYTES);
-    let room = (mtu - ipv4::HEADER_BYTES).min(ROOM_BYTES - HEADERS_BYTES);
-    let each = if whole <= room { whole } else { room & !7 };
+    let headers_bytes = frame::headers_bytes_to(header.dst);
+    let room = (mtu + ethernet::HEADER_BYTES).min(ROOM_BYTES) - headers_bytes;
+    let each = match is_v6 {
+        _ if whole <= room => whole,
+        true => (room - ipv6::FRAGMENT_BYTES) & !7,
+        false => room & !7,
+    };
     let mut mbufs = Vec::with_capacity(whole.div_ceil(each));
-    let built = fill(io, device, header, ports, (len, each), &mut pieces, &mut mbufs);
+    let header = Header { frame: *header, ident, is_cut: whole > room };
+    let built = fill(io, device, &header, ports, (len, each), &mut pieces, &mut mbufs);
     if let Err(code) = built {
         mbufs.into_iter().for_each(|mbuf| io.cx.tx_pool.put(mbuf));
         return Err(code);
@@ -64,7 +72,7 @@ pub(crate) fn cut(
 fn fill(
     io: &mut Io,
     device: u8,
-    header: &FrameHeader,
+    header: &Header,
     (src_port, dst_port): (u16, u16),
     (len, each): (usize, usize),
     pieces: &mut Pieces,
@@ -75,10 +83,10 @@ fn fill(
     for offset in (0..whole).step_by(each) {
         let part = each.min(whole - offset);
         let mut mbuf = io.take_tx_frame(device).ok_or(CallError::NoResource)?;
-        mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + part);
+        mbuf.set_range(HEADROOM_BYTES, header.len() + part);
         let bytes = mbuf.bytes_mut(&io.cx.shared.memory);
         let place = (offset, offset + part < whole);
-        let at = header.emit_fragment(bytes, ipv4::PROTOCOL_UDP, part, place);
+        let at = header.emit(bytes, part, place);
         // The first one has the UDP header, which is written when all bytes are summed up.
         let at = if offset == 0 { at + udp::HEADER_BYTES } else { at };
         let taken = pieces.take(&io.cx.shared.memory, &mut bytes[at..]);
@@ -89,9 +97,39 @@ fn fill(
         }
     }
     let first = mbufs.first_mut().ok_or(CallError::Invalid)?.bytes_mut(&io.cx.shared.memory);
-    let (src, dst) = ((header.src, src_port), (header.dst, dst_port));
-    udp::emit(&mut first[HEADERS_BYTES..], src, dst, len, sum);
+    let (src, dst) = ((header.frame.src, src_port), (header.frame.dst, dst_port));
+    udp::emit(&mut first[header.len()..], src, dst, len, sum);
     Ok(())
+}
+
+/// The headers of each frame of a datagram.
+struct Header {
+    frame: FrameHeader,
+    ident: u32,
+    /// The datagram needs more than one frame.
+    is_cut: bool,
+}
+
+impl Header {
+    /// Bytes before the payload of a frame.
+    fn len(&self) -> usize {
+        let fragment = self.is_cut && self.frame.dst.is_v6();
+        let fragment_bytes = if fragment { ipv6::FRAGMENT_BYTES } else { 0 };
+        frame::headers_bytes_to(self.frame.dst) + fragment_bytes
+    }
+
+    /// Writes them in front of `part` octets at this place of the datagram; returns their length.
+    /// Over IPv6 a datagram in one frame has no fragment header (RFC 8021).
+    fn emit(&self, bytes: &mut [u8], part: usize, place: (usize, bool)) -> usize {
+        let (protocol, header) = (ipv4::PROTOCOL_UDP, &self.frame);
+        match header.dst.is_v6() {
+            true if self.is_cut => {
+                header.emit_fragment_v6(bytes, protocol, part, place, self.ident)
+            }
+            true => header.emit(bytes, protocol, part),
+            false => header.emit_fragment(bytes, protocol, part, place),
+        }
+    }
 }
 
 impl Pieces {

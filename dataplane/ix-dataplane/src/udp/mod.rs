@@ -21,7 +21,7 @@ use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
 use ix_tcp::ports::Looks;
 use ix_tcp::udp::{BindError, UdpSocket, UdpSocketId, UdpTable};
-use ix_wire::{Checksum, FlowTuple, IpAddr, UdpPacket, ethernet, frame, ipv4, udp};
+use ix_wire::{Checksum, FlowTuple, IpAddr, UdpPacket, ethernet, frame, ipv4, ipv6, udp};
 
 /// Gives a datagram that no packet queue has taken to the socket of its port.
 pub(crate) fn receive(
@@ -225,13 +225,15 @@ fn send_datagram(
     header.tos = socket.tos;
     header.ttl = if socket.ttl == 0 { header.ttl } else { socket.ttl };
     let mtu = io.ports[port as usize].info.mtu;
-    // Datagrams over IPv6 are not cut yet.
-    if socket.fragment_bytes > 0 && !tuple.remote.is_v6() {
-        let mtu = mtu.min(socket.fragment_bytes.into());
+    if socket.fragment_bytes > 0 {
+        // RFC 8200 section 5: no link of IPv6 takes less.
+        let mtu_min = if tuple.remote.is_v6() { ipv6::MTU_MIN } else { 0 };
+        let mtu = mtu.min(socket.fragment_bytes.max(mtu_min).into());
         let known = matches!(resolution, Resolution::Known(_));
-        header.ident = io.idents.next(tuple.local, tuple.remote, ipv4::PROTOCOL_UDP);
+        let ident = io.idents.next(tuple.local, tuple.remote, ipv4::PROTOCOL_UDP);
+        header.ident = ident as u16;
         let ports = (tuple.local_port, tuple.remote_port);
-        let Parts { mbufs, len } = cut::cut(io, port, &header, ports, sg, mtu)?;
+        let Parts { mbufs, len } = cut::cut(io, port, (&header, ident), ports, sg, mtu)?;
         for mbuf in mbufs {
             match known {
                 true => io.ports[port as usize].queue.push_back(mbuf),

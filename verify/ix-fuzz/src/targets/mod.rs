@@ -2,6 +2,7 @@
 pub mod abi;
 pub mod checksum;
 pub mod control;
+pub mod fragments;
 pub mod memcached;
 pub mod memif;
 pub mod models;
