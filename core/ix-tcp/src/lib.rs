@@ -1,5 +1,5 @@
-//! TCP, UDP, ICMP, ARP and Neighbour Discovery as pure state machines: packets, time and randomness
-//! in; packets and events out. No I/O, no clock, no `unsafe`.
+//! TCP, UDP, ICMP, ARP, Neighbour Discovery and MLD as pure state machines: packets, time and
+//! randomness in; packets and events out. No I/O, no clock, no `unsafe`.
 //!
 //! A connection is a [`Tcb`]. [`Tcb::segment`] processes an arriving segment. [`Tcb::output`] sends
 //! what there is to send after the application has made its calls. [`Tcb::timer`] does what is due
@@ -26,6 +26,7 @@ pub mod idents;
 pub mod isn;
 mod listen;
 mod loss;
+pub mod mld;
 pub mod nd;
 mod output;
 mod path_search;

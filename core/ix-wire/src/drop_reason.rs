@@ -96,6 +96,9 @@ drop_reasons! {
     /// A message of Neighbour Discovery that came from beyond the link, is cut off, or contradicts
     /// itself (RFC 4861 section 7.1).
     NdInvalid = "nd_invalid",
+    /// A query of Multicast Listener Discovery that came from beyond the link, has no Router Alert
+    /// option, is cut off, or asks for what is no group (RFC 3810 sections 5.1 and 6.2).
+    MldInvalid = "mld_invalid",
     /// The datagram is shorter than a UDP header.
     UdpTruncated = "udp_truncated",
     /// The UDP length is below 8 bytes or longer than the IP payload.

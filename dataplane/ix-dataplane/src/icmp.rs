@@ -1,12 +1,14 @@
 //! ICMP of the receive path.
 use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
+use crate::receive::HEAD_BYTES_V6;
 use crate::receive::batch::Work;
 use crate::verdict::Verdict;
 use ix_abi::CallError;
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::icmp::{IcmpError, IcmpErrorKind, reply_to_echo};
 use ix_wire::IcmpPacket;
+use ix_wire::mld::Query;
 
 /// Replies to an echo request. The caller keeps the request's frame.
 pub(crate) fn answer_echo(io: &mut Io, work: &Work, mbuf: &Mbuf, packet: &IcmpPacket) -> Verdict {
@@ -29,6 +31,19 @@ pub(crate) fn answer_echo(io: &mut Io, work: &Work, mbuf: &Mbuf, packet: &IcmpPa
         }
         None => io.cx.tx_pool.put(reply),
     }
+    Ok(())
+}
+
+/// Processes a question of a router or a switch which groups the host listens to.
+#[cold]
+pub(crate) fn hear_query(io: &Io, mbuf: &Mbuf, packet: &IcmpPacket) -> Verdict {
+    // The headers from a copy, because the sender may still be able to change the frame.
+    let frame = mbuf.bytes(&io.cx.shared.memory);
+    let mut head = [0; HEAD_BYTES_V6];
+    let len = frame.len().min(HEAD_BYTES_V6);
+    head[..len].copy_from_slice(&frame[..len]);
+    let query = Query::parse(&head[..len], packet)?;
+    io.cx.shared.neighbors.on_query(&query, io.cx.now_us);
     Ok(())
 }
 

@@ -606,6 +606,21 @@ pub fn hear_groups(ifindex: u32, groups: &[[u8; 6]]) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// A socket that hears nothing. While it is open, Linux is in these IPv6 groups on the interface:
+/// it tells routers and switches so (RFC 3810), and its card takes their frames.
+pub fn join_groups(ifindex: u32, groups: &[[u8; 16]]) -> io::Result<OwnedFd> {
+    let fd = open(libc::AF_INET6, libc::SOCK_DGRAM)?;
+    for group in groups {
+        let request = libc::ipv6_mreq {
+            ipv6mr_multiaddr: libc::in6_addr { s6_addr: *group },
+            ipv6mr_interface: ifindex,
+        };
+        // SAFETY: the option takes this type, in which the address is by value.
+        unsafe { set(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &request) }?;
+    }
+    Ok(fd)
+}
+
 /// From now on the socket hears nothing that comes in by the interface of this number
 /// (SO_ATTACH_FILTER in socket(7)).
 pub fn refuse_from(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {

@@ -144,6 +144,74 @@ fn long_datagrams_go_in_fragments_both_ways() {
     }
 }
 
+/// The group in which neighbours ask for the service's address (RFC 4291 section 2.7.1).
+fn service_group() -> Ipv6Addr {
+    let [.., high, low] = SERVICE_V6.segments();
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | high & 0xff, low)
+}
+
+/// Runs a tool in the client's namespace; what it prints.
+fn tool(net: &TestNet, words: &str) -> String {
+    let mut words = words.split(' ');
+    let mut command = net.client.command(words.next().expect("a tool"), None);
+    let output = command.args(words).output().expect("iproute2 is there");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {error}");
+    text
+}
+
+/// A switch that sends groups only to those who listen to them (RFC 4541) knows our group,
+/// whichever version of MLD it asks in: a bridge of Linux, which floods nothing to the tap.
+#[test]
+fn a_switch_that_learns_groups_reaches_us() {
+    let test = "a_switch_that_learns_groups_reaches_us";
+    for version in ["1", "2"] {
+        let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+        let flags = net.flags_v6();
+        let flags = flags.each_ref().map(String::as_str);
+        let service = net.serve_with(&flags, &["64", "--addr", ANY]);
+        let asks = "mcast_query_interval 200 mcast_startup_query_interval 100 \
+                    mcast_query_response_interval 100";
+        let bridge = format!(
+            "ip link add switch0 type bridge mcast_snooping 1 mcast_querier 1 {asks} \
+             mcast_mld_version {version}"
+        );
+        tool(&net, &bridge);
+        tool(&net, "ip link set ixt0 master switch0");
+        tool(&net, "bridge link set dev ixt0 mcast_flood off");
+        net.client.enable_ipv6("switch0").expect("IPv6");
+        net.client.add_address("switch0", CLIENT_V6, PREFIX_V6).expect("an address");
+        net.client.set_up("switch0", true).expect("up");
+        let group = service_group().to_string();
+        support::eventually("the switch knows the group", || {
+            tool(&net, "bridge mdb show dev switch0")
+                .lines()
+                .any(|line| line.contains("port ixt0") && line.contains(&group))
+        });
+        close(connect(&net));
+        service.finish(PATIENCE);
+    }
+}
+
+/// On an interface that Linux has as well, questions go to Linux: it is in our groups, too.
+#[test]
+fn linux_reports_the_groups_of_an_interface_that_it_has() {
+    let test = "linux_reports_the_groups_of_an_interface_that_it_has";
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    net.server.enable_ipv6("ixs0").expect("IPv6");
+    let service = net.serve_v6(&["64", "--addr", ANY]);
+    let groups = || {
+        let mut ip = net.server.command("ip", None);
+        let output = ip.args(["-6", "maddr", "show", "dev", "ixs0"]).output().expect("iproute2");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let group = service_group().to_string();
+    assert!(groups().contains(&group), "{}", groups());
+    service.finish(PATIENCE);
+    support::eventually("it leaves the group", || !groups().contains(&group));
+}
+
 #[test]
 fn a_program_on_ix_connects() {
     for nic in Nic::ALL {

@@ -2,7 +2,7 @@
 use super::ElasticThread;
 use crate::attachment::Kept;
 use crate::forwarding::Taken;
-use crate::icmp::answer_echo;
+use crate::icmp::{answer_echo, hear_query};
 use crate::io::Io;
 use crate::migration::Way;
 use crate::migration::message::{Forwarded, Message};
@@ -19,6 +19,7 @@ use ix_abi::CallError;
 use ix_mem::Mbuf;
 use ix_nic::RxPacket;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
+use ix_wire::mld::Query;
 use ix_wire::{DropReason, IcmpPacket, Parsed, ipv4};
 
 /// Most signals from other threads in one cycle: the event array has room for them.
@@ -489,6 +490,7 @@ impl ElasticThread {
                 return Ok(());
             }
             Some(error) => tcp.path_error(io, flows, work, &error),
+            None if Query::is(packet) => verdict = hear_query(io, &mbuf, packet),
             None if work.tails == 0 => verdict = answer_echo(io, work, &mbuf, packet),
             None => {}
         }

@@ -1,5 +1,8 @@
 //! Next hops. Elastic threads share the table of neighbours. Each keeps a copy of the entries that
 //! it uses, so that the common path takes no lock: it compares a version number.
+#[cfg(test)]
+mod tests;
+
 use crate::context::Context;
 use crate::observe::metrics::LocalDrop;
 use crate::ports::Port;
@@ -8,8 +11,10 @@ use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_proto::FromImage;
 use ix_tcp::Asker;
 use ix_tcp::arp::{PendingQueue, Resolution};
+use ix_tcp::mld::MldOut;
 use ix_tcp::nd::NdOut;
-use ix_wire::{ArpPacket, IpAddr, MacAddr, NdPacket, ethernet, nd};
+use ix_wire::mld::Record;
+use ix_wire::{ArpPacket, IpAddr, MacAddr, NdPacket, ethernet, mld, nd};
 use std::collections::HashMap;
 
 /// A copy is looked up again after this time, so that the table learns which next hops are in use.
@@ -283,6 +288,8 @@ fn send_everywhere(cx: &mut Context, ports: &mut [Port], out: Outgoing) {
 
 fn send_by(cx: &mut Context, ports: &mut [Port], port: u8, out: &Outgoing) {
     let Some(device) = ports.get_mut(usize::from(port)) else { return };
+    // RFC 4862 section 5.4.2: who asks for its own address listens to the answers by then.
+    send_reports(cx, device, &out.mld);
     for packet in &out.arp {
         send_arp(cx, device, *packet);
     }
@@ -303,6 +310,25 @@ fn send_nd(cx: &mut Context, device: &mut Port, message: &NdOut) {
     let packet = message.from(device.info.mac);
     let eth_dst = message.eth_dst;
     send_built(cx, device, nd::FRAME_BYTES_MAX, |frame| packet.emit_frame(frame, eth_dst));
+}
+
+/// Reports groups: as many in one message as fit, and one for each as the first version of the
+/// protocol has them. No own address is link-local, so the source is the unspecified one (RFC 3810
+/// section 5.2.13).
+fn send_reports(cx: &mut Context, device: &mut Port, reports: &[MldOut]) {
+    let (mac, src) = (device.info.mac, IpAddr::UNSPECIFIED_V6);
+    let of = |version1: bool| reports.iter().filter(move |report| report.is_version1 == version1);
+    for report in of(true) {
+        send_built(cx, device, mld::FRAME_BYTES_MAX, |frame| {
+            mld::emit_version1(frame, mac, src, report.record)
+        });
+    }
+    let records: Vec<Record> = of(false).map(|report| report.record).collect();
+    for records in records.chunks(mld::RECORDS_MAX) {
+        send_built(cx, device, mld::FRAME_BYTES_MAX, |frame| {
+            mld::emit_report(frame, mac, src, records)
+        });
+    }
 }
 
 /// Sends a frame of at most `room` bytes; `build` returns how many it has.

@@ -25,6 +25,7 @@ use fragments::UnderWay;
 use ix_mem::{Mbuf, prefetch_read};
 use ix_nic::{NicInfo, RxPacket};
 use ix_tcp::icmp::IcmpError;
+use ix_wire::mld::Query;
 use ix_wire::{ChecksumMode, DropReason, IpMeta, Parsed, RxChecks, ethernet};
 
 /// How many of the waiting packets are taken at once.
@@ -197,6 +198,8 @@ impl Receive {
             }
             // The table of neighbours is shared by all threads.
             Parsed::Arp(_) | Parsed::Nd(_) => return Ok(None),
+            // To all hosts of the link, or to a group.
+            Parsed::Icmp(p) if Query::is(p) && p.ip.dst.is_multicast() => return Ok(None),
             Parsed::Icmp(p) => {
                 check_destination(&shared.config, &p.ip)?;
                 // An error belongs to the flow that it quotes; anything else is processed here.

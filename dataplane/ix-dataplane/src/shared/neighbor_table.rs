@@ -1,13 +1,16 @@
 //! The table of next hops, the one thing that elastic threads share: of IPv4 by ARP, of IPv6 by
-//! Neighbour Discovery. Each thread keeps a copy of the entries that it uses
-//! ([`crate::neighbors`]).
+//! Neighbour Discovery; with it our addresses, and the groups in which neighbours ask for them.
+//! Each thread keeps a copy of the entries that it uses ([`crate::neighbors`]).
 use crate::config::{AddressCheck, Config};
 use crate::shared::linux_hops::LinuxHops;
 use ix_tcp::Asker;
 use ix_tcp::arp::{
     AddressGuard, ArpCache, ArpChange, ArpLimits, ArpOutput, GuardEvent, GuardMode, Resolution,
 };
+use ix_tcp::mld::{Listener, MldOut, MldOutput};
 use ix_tcp::nd::{DuplicateCheck, DuplicateEvent, NdCache, NdLimits, NdOut, NdOutput};
+use ix_wire::ipv6::solicited_node;
+use ix_wire::mld::Query;
 use ix_wire::{ArpPacket, IpAddr, MacAddr, NdPacket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,6 +24,7 @@ const RECLAIM_US: u64 = 10_000_000;
 pub(crate) struct Outgoing {
     pub arp: Vec<ArpPacket>,
     pub nd: Vec<NdOut>,
+    pub mld: Vec<MldOut>,
     /// Next hops that Linux is asked for, where it has all neighbours.
     pub resolve: Vec<IpAddr>,
 }
@@ -34,6 +38,12 @@ impl ArpOutput for Outgoing {
 impl NdOutput for Outgoing {
     fn send_nd(&mut self, message: NdOut) {
         self.nd.push(message);
+    }
+}
+
+impl MldOutput for Outgoing {
+    fn send_mld(&mut self, report: MldOut) {
+        self.mld.push(report);
     }
 }
 
@@ -66,6 +76,8 @@ struct Table {
     guards: Vec<AddressGuard>,
     nd: NdCache,
     checks: Vec<DuplicateCheck>,
+    /// The groups of these addresses.
+    groups: Listener,
     mode: GuardMode,
     mac: MacAddr,
     /// Linux resolves, where the address is its own; nothing is sent here.
@@ -112,7 +124,13 @@ impl NeighborTable {
         let usable = checks.iter().filter(|check| check.is_usable());
         usable.for_each(|check| nd.add_address(check.address()));
         let of_linux = config.shares_address.then(|| LinuxHops::new(&config.arp));
-        let table = Table { cache, guards, nd, checks, mode, mac, of_linux };
+        let mut groups = Listener::new(config.flow_hash_key[1]);
+        // RFC 4862 section 5.4.2: before the question whether somebody has the address.
+        for check in checks.iter().filter(|_| of_linux.is_none()) {
+            let at_us = if check.is_usable() { now_us } else { check.deadline() };
+            groups.join(solicited_node(check.address()), at_us);
+        }
+        let table = Table { cache, guards, nd, checks, groups, mode, mac, of_linux };
         let version = AtomicU64::new(table.version());
         NeighborTable { table: Mutex::new(table), version, due_us: AtomicU64::new(now_us) }
     }
@@ -122,11 +140,12 @@ impl NeighborTable {
     pub(crate) fn links_changed(&self, macs: &[MacAddr], now_us: u64) {
         let Some(&mac) = macs.first() else { return };
         let mut table = self.lock();
-        let Table { cache, guards, nd, checks, mode, mac: old, of_linux } = &mut *table;
+        let Table { cache, guards, nd, checks, groups, mode, mac: old, of_linux } = &mut *table;
         *old = mac;
         of_linux.iter_mut().for_each(LinuxHops::clear);
         cache.links_changed(macs);
         nd.links_changed(macs);
+        groups.link_changed(now_us);
         // RFC 4862 section 5.4: also when a link is there again.
         for check in checks {
             nd.remove_address(check.address());
@@ -204,13 +223,14 @@ impl NeighborTable {
     /// Processes a received message of Neighbour Discovery.
     pub(crate) fn on_nd(&self, packet: &NdPacket, now_us: u64, out: &mut Outgoing) -> Heard {
         let mut table = self.lock();
-        let Table { nd, checks, .. } = &mut *table;
+        let Table { nd, checks, groups, .. } = &mut *table;
         let mut conflict = None;
         if !nd.is_own(&packet.eth_src) {
             for check in checks {
                 let address = check.address();
                 conflict = match check.on_packet(packet) {
                     Some(DuplicateEvent::Taken { mac }) => {
+                        groups.leave(solicited_node(address), now_us);
                         Some(Conflict { address, mac, gave_up: true })
                     }
                     Some(DuplicateEvent::Conflict { mac }) => {
@@ -224,10 +244,18 @@ impl NeighborTable {
         Heard { conflict, changed: self.publish(&table) }
     }
 
+    /// Processes a question which groups we listen to.
+    pub(crate) fn on_query(&self, query: &Query, now_us: u64) {
+        let mut table = self.lock();
+        table.groups.on_query(query, now_us);
+        self.publish(&table);
+    }
+
     /// Asks again, expires, announces.
     pub(crate) fn tick(&self, now_us: u64, out: &mut Outgoing) {
         let mut table = self.lock();
-        let Table { cache, guards, nd, checks, mac, .. } = &mut *table;
+        let Table { cache, guards, nd, checks, groups, mac, .. } = &mut *table;
+        groups.tick(now_us, out);
         cache.tick(now_us, out);
         for guard in guards {
             let event = guard.tick(now_us, out);
@@ -251,6 +279,7 @@ impl NeighborTable {
         let guards = table.guards.iter().map(AddressGuard::deadline);
         let checks = table.checks.iter().map(DuplicateCheck::deadline);
         let caches = table.cache.deadline().min(table.nd.deadline());
+        let caches = caches.min(table.groups.deadline());
         let due_us = guards.chain(checks).fold(caches, u64::min);
         self.due_us.store(due_us, Ordering::Relaxed);
         let version = table.version();

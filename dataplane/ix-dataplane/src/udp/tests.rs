@@ -206,7 +206,10 @@ fn link_of(first: &[u8], payload: Vec<u8>) -> Vec<u8> {
 fn host_v6() -> Host {
     let mut config = Config::with_address(OURS_V6, 64);
     config.arp = vec![(PEER_V6, PEER_MAC)];
-    host_of(1, config)
+    let mut host = host_of(1, config);
+    // Reports of its groups.
+    assert_eq!(host.waits(2_000_000).len(), 2);
+    host
 }
 
 fn link_v6() -> FrameHeader {

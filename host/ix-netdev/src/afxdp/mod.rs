@@ -47,8 +47,8 @@ pub(crate) struct Attachment {
     /// so a process that waits for the end, such as one that gives its traffic to another, would
     /// wait as well.
     _keeper: Option<Holder>,
-    /// While it is open, the card takes the groups that neighbours ask for our IPv6 addresses.
-    _groups: Option<OwnedFd>,
+    /// While they are open, the card takes the groups that neighbours ask for our IPv6 addresses.
+    _groups: Option<Groups>,
 }
 
 impl Drop for Attachment {
@@ -176,12 +176,25 @@ pub(crate) fn open(
     Ok(opened.with_xdp(attachment).with_rss(rss).with_hardware(hardware))
 }
 
-/// Lets the card take what neighbours send to find our IPv6 addresses.
-fn hear_neighbours(ifindex: u32, addresses: &[IpAddr]) -> io::Result<Option<OwnedFd>> {
+/// The sockets that keep a card, and Linux, in groups.
+struct Groups {
+    _card: OwnedFd,
+    /// `None`: Linux has no IPv6 on the interface.
+    _linux: Option<OwnedFd>,
+}
+
+/// Lets the card take what neighbours send to find our IPv6 addresses. Linux is in these groups as
+/// well: questions of routers and switches go to all hosts, so Linux gets and answers them.
+fn hear_neighbours(ifindex: u32, addresses: &[IpAddr]) -> io::Result<Option<Groups>> {
     let own = addresses.iter().filter(|address| address.is_v6());
-    let group = |address: &IpAddr| ipv6::group_mac(ipv6::solicited_node(*address));
-    let groups: Vec<_> = own.map(group).collect();
-    if groups.is_empty() { Ok(None) } else { socket::hear_groups(ifindex, &groups).map(Some) }
+    let groups: Vec<IpAddr> = own.map(|address| ipv6::solicited_node(*address)).collect();
+    if groups.is_empty() {
+        return Ok(None);
+    }
+    let macs: Vec<_> = groups.iter().map(|group| ipv6::group_mac(*group)).collect();
+    let groups: Vec<_> = groups.iter().map(|group| group.0).collect();
+    let _linux = socket::join_groups(ifindex, &groups).ok();
+    Ok(Some(Groups { _card: socket::hear_groups(ifindex, &macs)?, _linux }))
 }
 
 /// Copies of sockets, which go into the map.
