@@ -27,6 +27,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire", run: targets::wire::run },
     Target { name: "tcp", run: targets::tcp::run },
     Target { name: "fragments", run: targets::fragments::run },
+    Target { name: "link", run: targets::link::run },
     Target { name: "abi", run: targets::abi::run },
     Target { name: "memif_control", run: targets::memif::run },
     Target { name: "control_socket", run: targets::control::run },

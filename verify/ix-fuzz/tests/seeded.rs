@@ -46,6 +46,11 @@ fn fragments() {
 }
 
 #[test]
+fn link() {
+    runs("link", 5_000);
+}
+
+#[test]
 fn abi() {
     runs("abi", 500);
 }

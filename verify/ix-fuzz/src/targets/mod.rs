@@ -3,6 +3,7 @@ pub mod abi;
 pub mod checksum;
 pub mod control;
 pub mod fragments;
+pub mod link;
 pub mod memcached;
 pub mod memif;
 pub mod models;
