@@ -288,7 +288,7 @@ fn datagram_v6(bytes: &[u8]) -> Vec<u8> {
 fn fragments_over_ipv6_are_put_together() {
     let mut host = host_v6();
     host.udp_socket();
-    let bytes: Vec<u8> = (0..1900u32).map(|n| (n * 3 >> 1) as u8).collect();
+    let bytes: Vec<u8> = (0..1900u32).map(|n| ((n * 3) >> 1) as u8).collect();
     let datagram = datagram_v6(&bytes);
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
         let all = fragments_v6(17, &datagram, &[(0, 800), (800, 1600), (1600, 1908)]);

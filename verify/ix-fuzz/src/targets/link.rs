@@ -30,7 +30,7 @@ pub fn run(input: &[u8]) {
                 assert_eq!(frame[21], 255, "from beyond the link");
                 check.on_packet(&packet);
                 cache.on_packet(&packet, now_us, &mut out);
-                assert_eq!(packet.link.is_some_and(|mac| mac[0] & 1 != 0), false);
+                assert!(packet.link.is_none_or(|mac| mac[0] & 1 == 0));
             }
             Ok(Parsed::Icmp(packet)) if Query::is(&packet) => {
                 if let Ok(query) = Query::parse(&frame, &packet) {
