@@ -107,6 +107,9 @@ fn v6_malformed(macs: Macs) -> Vec<(&'static str, Vec<u8>)> {
         frame[ETHERNET + 7] = 254;
         frame
     };
+    let all_hosts = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+    let query = [&[130, 0, 0, 0, 0, 0, 0, 0][..], &[0; 16]].concat();
+    let query_from_afar = frames::icmpv6(macs, them, all_hosts, &query);
     let chain: Vec<u8> = [60, 0, 1, 4, 0, 0, 0, 0].repeat(100);
     vec![
         ("ip6_extension", packet(60, &chain)),
@@ -119,6 +122,7 @@ fn v6_malformed(macs: Macs) -> Vec<(&'static str, Vec<u8>)> {
         ("nd_invalid", from_afar),
         ("nd_invalid", solicitation([1, 0], &[])),
         ("nd_invalid", solicitation([0, 0], &[1, 0, 2, 0, 0, 0, 0, 9])),
+        ("mld_invalid", query_from_afar),
         ("ip_martian_source", frames::ipv6(macs, Ipv6Addr::LOCALHOST, us, 59, &[])),
         ("ip_martian_destination", frames::ipv6(macs, them, Ipv6Addr::LOCALHOST, 59, &[])),
         ("ip_unknown_protocol", packet(132, &[0; 40])),
