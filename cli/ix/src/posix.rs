@@ -1,13 +1,14 @@
 //! The library that gives unmodified programs sockets on IX, and the decision when to use it.
 use crate::args::Posix;
 use crate::settings::Settings;
+use crate::sharing::Sharing;
 use ix_broker::program_root::ProgramRoot;
 use ix_broker::run::Preload;
 use ix_entry::ReservedFds;
 use ix_launch::memfd;
 use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE};
-use ix_sys::{Interface, process, say};
+use ix_sys::{process, say};
 use ix_wire::IpAddr;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -50,7 +51,7 @@ pub fn preload(
     program: &Path,
     settings: &Settings,
     domain: Domain,
-    root: Option<&mut ProgramRoot>,
+    (root, sharing): (Option<&mut ProgramRoot>, Option<&Sharing>),
 ) -> Result<Preload> {
     let kind = look_at(program);
     let name = program.display();
@@ -89,7 +90,7 @@ pub fn preload(
         let what = format!("cannot run {name} on {threads} elastic threads");
         return Err(Problem::new(what, why).mend("give fewer hardware threads with --cpus"));
     }
-    prepare(settings, domain, root)
+    prepare(settings, domain, (root, sharing))
         .map_err(|e| Problem::new("cannot pass the socket library to the program", e))
 }
 
@@ -144,7 +145,7 @@ fn refuse_other_identity(program: &Path) -> Result<()> {
 fn prepare(
     settings: &Settings,
     domain: Domain,
-    root: Option<&mut ProgramRoot>,
+    (root, sharing): (Option<&mut ProgramRoot>, Option<&Sharing>),
 ) -> std::io::Result<Preload> {
     let mut file = File::from(memfd(c"libix-posix.so")?);
     file.write_all(LIBRARY)?;
@@ -169,8 +170,8 @@ fn prepare(
     let gateways = gateways.map(IpAddr::to_string).collect::<Vec<_>>().join(",");
     let (numbers, congestion) = (reserved_text(reserved), config.tcp.congestion.name());
     let interfaces = settings.interfaces().join(",");
-    let shared = settings.interfaces().into_iter().next().filter(|_| config.shares_address);
-    let shared = shared.map(|name| Interface::new(&name)?.index()).transpose()?;
+    let interface = settings.interfaces().into_iter().next().unwrap_or_default();
+    let shared = sharing.map(|sharing| sharing.interface(&interface)).transpose()?;
     let ports = root.map(|root| root.offer_low_ports(shared)).transpose()?;
     let ports = ports.map(|fd| reserved.copy(fd.as_fd())).transpose()?;
     let asks = ports.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());

@@ -1,12 +1,13 @@
 //! The default: the address of Linux, shared by port. What the program's sockets own is IX's, all
 //! else stays Linux's; neighbours and the default route come from Linux.
+use ix_broker::low_ports::SharedInterface;
 use ix_broker::shared_address::SharedAddress;
 use ix_netdev::{DeviceSpec, HeldPorts, HostNet, Namespace, OpenedDevice};
 use ix_proto::Config;
 use ix_proto::config::AddressCheck;
 use ix_proto::device::NicKind;
 use ix_report::problem::{Problem, Result};
-use ix_sys::random;
+use ix_sys::{Interface, random};
 use ix_vnic::Direction;
 use ix_wire::IpAddr;
 use std::net::Ipv4Addr;
@@ -86,6 +87,11 @@ impl Sharing {
         );
         let gateway = config.gateway_addrs.iter().find_map(v4);
         Ok(Some(Sharing { ports: Arc::new(ports), gateway }))
+    }
+
+    /// The interface, by its present number.
+    pub fn interface(&self, name: &str) -> std::io::Result<SharedInterface> {
+        Ok(SharedInterface { index: Interface::new(name)?.index()?, ports: self.ports() })
     }
 
     /// The ports, for the device.

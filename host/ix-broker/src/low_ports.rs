@@ -12,13 +12,15 @@
 //! is none. A thread of its own carries them out, one at a time: a program that sends what takes
 //! long to close keeps only itself waiting.
 use ix_launch::NamespaceRoot;
+use ix_netdev::HeldPorts;
 use ix_sys::poll::is_mute;
 use ix_sys::process::Process;
 use ix_sys::socket::{self, bind_inet, get_option, pair, receive_with_fds, tell_senders};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,13 +41,23 @@ const UNPRIVILEGED: u16 = 1024;
 pub struct LowPorts {
     requests: OwnedFd,
     root: Arc<NamespaceRoot>,
-    /// The interface whose address is shared.
-    shared: Option<u32>,
+    shared: Option<SharedInterface>,
+}
+
+/// An interface whose address IX shares with Linux.
+pub struct SharedInterface {
+    /// Its number.
+    pub index: u32,
+    /// The ports that IX has there.
+    pub ports: Arc<HeldPorts>,
 }
 
 impl LowPorts {
     /// Both ends; the other one is for the processes of this namespace.
-    pub fn pair(root: Arc<NamespaceRoot>, shared: Option<u32>) -> io::Result<(LowPorts, OwnedFd)> {
+    pub fn pair(
+        root: Arc<NamespaceRoot>,
+        shared: Option<SharedInterface>,
+    ) -> io::Result<(LowPorts, OwnedFd)> {
         let (requests, theirs) = pair(libc::SOCK_SEQPACKET)?;
         tell_senders(requests.as_fd())?;
         Ok((LowPorts { requests, root, shared }, theirs))
@@ -73,8 +85,8 @@ impl LowPorts {
         let address = address.get(..message.bytes).filter(|_| !message.is_cut);
         // Who sent it as another user may have executed a set-uid program since.
         let sender = message.sender.as_ref().filter(|_| message.sender_user == Some(ROOT));
-        let done = match (address, self.shared) {
-            (Some([]), Some(interface)) => keep_from(socket.as_fd(), interface),
+        let done = match (address, &self.shared) {
+            (Some([]), Some(shared)) => keep_from(socket.as_fd(), shared),
             _ => self.bind(socket.as_fd(), address, sender),
         };
         let errno = match done {
@@ -121,13 +133,15 @@ impl LowPorts {
     }
 }
 
-/// Keeps what comes in by an interface from a socket of the Internet.
-fn keep_from(socket: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
+/// Keeps what comes in by an interface from a socket of the Internet, and lets its user share ports
+/// with IX: a program may have become another user before it listens, as memcached does.
+fn keep_from(socket: BorrowedFd<'_>, shared: &SharedInterface) -> io::Result<()> {
     let family = get_option::<i32>(socket, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
     if ![libc::AF_INET, libc::AF_INET6].contains(&family) || cookie(socket)? != own_cookie()? {
         return Err(io::Error::from_raw_os_error(libc::EACCES));
     }
-    socket::refuse_from(socket, interface)
+    shared.ports.may_share(File::from(socket.try_clone_to_owned()?).metadata()?.uid());
+    socket::refuse_from(socket, shared.index)
 }
 
 /// The first port that is everybody's, in this network namespace.

@@ -3,7 +3,7 @@
 //! neither become its dataplane's user nor use root's rights on a process of that user. Where the
 //! kernel asks for root's number and not for root's rights, its view of files (`view`) and a scope
 //! of its signals keep it from others.
-use crate::low_ports::LowPorts;
+use crate::low_ports::{LowPorts, SharedInterface};
 use crate::own_user::OwnUser;
 use crate::view;
 use ix_launch::NamespaceRoot;
@@ -58,9 +58,8 @@ impl ProgramRoot {
         self.is_scoped
     }
 
-    /// Returns the end of [`LowPorts`] for the program's processes. `shared`: the interface whose
-    /// address IX shares with Linux.
-    pub fn offer_low_ports(&mut self, shared: Option<u32>) -> std::io::Result<OwnedFd> {
+    /// Returns the end of [`LowPorts`] for the program's processes.
+    pub fn offer_low_ports(&mut self, shared: Option<SharedInterface>) -> std::io::Result<OwnedFd> {
         let (ours, theirs) = LowPorts::pair(self.root(), shared)?;
         self.low_ports = Some(ours);
         Ok(theirs)

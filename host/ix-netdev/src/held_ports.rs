@@ -26,6 +26,9 @@ const LOCAL_PORTS_DEFAULT: (u16, u16) = (32_768, 60_999);
 /// First port that everybody may bind.
 const UNPRIVILEGED: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 
+/// Most users that a program has been.
+const USERS_MAX: usize = 16;
+
 /// A protocol with ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
@@ -58,8 +61,10 @@ impl fmt::Display for Transport {
 /// The ports of one interface that IX owns.
 pub struct HeldPorts {
     addresses: Vec<Ipv4Addr>,
-    /// Whose sockets may share a port with ours: the program's user.
+    /// The program's user.
     user: u32,
+    /// Whose sockets may share a port with ours: the program's user, and those that it has become.
+    users: Mutex<Vec<u32>>,
     pub(crate) owned: Map,
     pub(crate) fragments: Memory<FRAGMENT_KEY>,
     held: Mutex<BTreeMap<(Transport, u16), Vec<OwnedFd>>>,
@@ -78,7 +83,17 @@ impl HeldPorts {
         let made = |e| Error::new("cannot make a BPF map for ports", e);
         let owned = Map::new(MapKind::Array, c"ix_ports", 2 * PORTS).map_err(made)?;
         let fragments = Memory::new(c"ix_fragments", FRAGMENTED).map_err(made)?;
-        Ok(HeldPorts { addresses, user, owned, fragments, held: Mutex::default() })
+        let users = Mutex::new(vec![user]);
+        Ok(HeldPorts { addresses, user, users, owned, fragments, held: Mutex::default() })
+    }
+
+    /// Sockets of this user too may share a port that is taken later: the program has become it,
+    /// and Linux lets nobody else share.
+    pub fn may_share(&self, user: u32) {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if users.len() < USERS_MAX && !users.contains(&user) {
+            users.push(user);
+        }
     }
 
     /// Takes a port for IX, from the next packet on; nothing happens if IX has it already.
@@ -98,9 +113,19 @@ impl HeldPorts {
         if held.contains_key(&(transport, port)) {
             return Ok(());
         }
-        let bound =
-            self.addresses.iter().map(|address| self.bind(transport, *address, port, shares));
-        let sockets = bound.collect::<io::Result<Vec<_>>>()?;
+        let users = self.users.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Only a port that is shared can be another user's.
+        let users = if shares { &users[..] } else { &users[..1] };
+        let mut bound = Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
+        for user in users {
+            let all = self.addresses.iter();
+            let all = all.map(|address| self.bind(transport, *address, port, shares, *user));
+            bound = all.collect::<io::Result<Vec<_>>>();
+            if !bound.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EADDRINUSE)) {
+                break;
+            }
+        }
+        let sockets = bound?;
         self.owned.set(key(transport, port), 1)?;
         held.insert((transport, port), sockets);
         Ok(())
@@ -112,9 +137,10 @@ impl HeldPorts {
         address: Ipv4Addr,
         port: u16,
         shares: bool,
+        user: u32,
     ) -> io::Result<OwnedFd> {
         let open = || socket::open(libc::AF_INET, transport.socket_kind());
-        let socket = process::with_file_user(self.user, open)?;
+        let socket = process::with_file_user(user, open)?;
         if shares {
             set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }

@@ -248,6 +248,34 @@ fn an_unmodified_program_shares_the_address() {
     assert!(said.iter().any(|line| line.contains("Address already in use")), "{said:#?}");
 }
 
+/// memcached becomes another user before it listens, and Linux lets only one user share a port.
+#[test]
+fn a_program_that_becomes_another_user_shares_the_address() {
+    let test = "a_program_that_becomes_another_user_shares_the_address";
+    if std::process::Command::new("memcached").arg("-V").output().is_err() {
+        return skip(test, Need::Program("apt-get install memcached"), "no memcached");
+    }
+    let Some(net) = on_linux_address(test) else { return };
+    net.server.set_up("lo", true).expect("loopback");
+    let process = run(&net, &["memcached", "-u", "nobody", "-U", "0"]);
+    let at = SocketAddrV4::new(*SERVICE.ip(), 11211);
+    // From another host by IX, and from the host itself by Linux.
+    for namespace in [&net.client, &net.server] {
+        eventually("memcached answers", || {
+            let Ok(mut stream) = namespace.run(|| TcpStream::connect(at)) else { return false };
+            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            stream.write_all(b"version\r\n").expect("ask");
+            let mut answer = [0; 8];
+            stream.read_exact(&mut answer).is_ok() && &answer == b"VERSION "
+        });
+    }
+    let stats = Stats::ask(&net.file("control.sock"));
+    assert_eq!(stats.total("accepted"), 1, "IX served the other host alone");
+    process.signal(libc::SIGTERM);
+    let (status, said) = process.wait(PATIENCE);
+    assert!(status.success(), "{status}: {said:#?}");
+}
+
 /// The dataplane dies, not the program: its ports are not Linux's meanwhile, and another dataplane
 /// has them.
 #[test]
