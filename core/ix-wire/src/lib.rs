@@ -25,6 +25,7 @@ pub mod ipv6;
 pub mod mld;
 pub mod nd;
 mod parse;
+pub mod ra;
 mod seq;
 pub mod tcp;
 pub mod udp;

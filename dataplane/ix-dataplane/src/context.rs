@@ -3,9 +3,10 @@ use crate::attachment::Attachments;
 use crate::observe::metrics::ThreadMetrics;
 use crate::promises::Promises;
 use crate::shared::Shared;
+use crate::shared::learnt::Learnt;
 use ix_mem::{LentFrames, Mbuf, Pool};
 use ix_proto::crossing::AttachmentId;
-use ix_wire::FLOW_GROUPS;
+use ix_wire::{FLOW_GROUPS, IpAddr};
 use std::sync::Arc;
 
 /// The context of one elastic thread.
@@ -34,6 +35,8 @@ pub struct Context {
     pub(crate) promises: Promises,
     /// Received datagrams and frames of packet queues that the application holds.
     pub lent: LentFrames,
+    /// What routers have told.
+    pub(crate) learnt: Learnt,
 }
 
 impl Context {
@@ -58,7 +61,32 @@ impl Context {
             metrics,
             flow_frames: Box::new([0; FLOW_GROUPS]),
             promises: Promises::new(),
+            learnt: Learnt::default(),
         }
+    }
+
+    /// Whether an address is one of ours.
+    #[inline]
+    pub(crate) fn is_local(&self, address: IpAddr) -> bool {
+        self.shared.config.is_local(address) || address.is_v6() && self.learnt.is_local(address)
+    }
+
+    /// Our address and the next hop for packets to `remote`; `None` without a route.
+    pub(crate) fn route(&self, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
+        self.shared.config.route(remote).or_else(|| self.learnt.route(remote))
+    }
+
+    /// The next hop for packets to `remote` by a device, one of `devices`.
+    pub(crate) fn next_hop(&self, device: u8, devices: usize, remote: IpAddr) -> Option<IpAddr> {
+        let configured = self.shared.config.next_hop(device, devices, remote);
+        configured.or_else(|| self.learnt.route(remote).map(|(_, hop)| hop))
+    }
+
+    /// The hop limit of packets to an address that have no other one.
+    #[inline]
+    pub(crate) fn hop_limit(&self, to: IpAddr) -> u8 {
+        let told = if to.is_v6() { self.learnt.hop_limit } else { None };
+        told.unwrap_or(self.shared.config.ttl)
     }
 
     /// Most frames outside of flows that the application may hold.

@@ -9,6 +9,7 @@ use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::icmp::{IcmpError, IcmpErrorKind, reply_to_echo};
 use ix_wire::IcmpPacket;
 use ix_wire::mld::Query;
+use ix_wire::ra::Advertisement;
 
 /// Replies to an echo request. The caller keeps the request's frame.
 pub(crate) fn answer_echo(io: &mut Io, work: &Work, mbuf: &Mbuf, packet: &IcmpPacket) -> Verdict {
@@ -44,6 +45,17 @@ pub(crate) fn hear_query(io: &Io, mbuf: &Mbuf, packet: &IcmpPacket) -> Verdict {
     head[..len].copy_from_slice(&frame[..len]);
     let query = Query::parse(&head[..len], packet)?;
     io.cx.shared.neighbors.on_query(&query, io.cx.now_us);
+    Ok(())
+}
+
+/// Processes a router's advertisement.
+#[cold]
+pub(crate) fn hear_router(io: &mut Io, port: u8, mbuf: &Mbuf, packet: &IcmpPacket) -> Verdict {
+    // From a copy, because the sender may still be able to change the frame.
+    let frame = mbuf.bytes(&io.cx.shared.memory).to_vec();
+    let said = Advertisement::parse(&frame, packet)?;
+    let Io { cx, ports, neighbors, .. } = io;
+    neighbors.receive_advertisement(cx, ports, port, &said);
     Ok(())
 }
 

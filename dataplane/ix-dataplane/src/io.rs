@@ -164,7 +164,7 @@ impl Io {
             eth_dst,
             src: tuple.local,
             dst: tuple.remote,
-            ttl: self.cx.shared.config.ttl,
+            ttl: self.cx.hop_limit(tuple.remote),
             tos: 0,
             ident: ATOMIC,
         }

@@ -4,7 +4,7 @@
 use super::values::{Address, Cpus, List, Mac, Metrics, Mode, Network, Ports, Text, Word, within};
 use ix_broker::control::Access;
 use ix_proto::Config;
-use ix_proto::config::AddressCheck;
+use ix_proto::config::{Addr6, AddressCheck};
 use ix_sys::say;
 use ix_tcp::{CongestionControl, EcnMode};
 use ix_vnic::{Filter, Rate, Rates, VnicRules};
@@ -48,6 +48,11 @@ pub struct File {
     ///
     /// Value: `off`, `announce`, `probe`. Default: `announce`.
     pub address_check: Option<Text<Word<AddressCheck>>>,
+    /// Where addresses of IPv6 come from beside `host_addr`: from nowhere, or from routers (RFC
+    /// 4862), as default routers do then. Not on a device that is also Linux's.
+    ///
+    /// Value: `off`, `auto`. Default: `off`.
+    pub addr6: Option<Text<Word<Addr6>>>,
     /// Local ports of outgoing connections, below Linux's own range, which shares the address on
     /// some devices.
     ///
@@ -329,6 +334,7 @@ impl File {
             config.arp = entries.into_iter().map(entry).collect();
         });
         put(self.address_check, |Text(Word(check))| config.address_check = check);
+        put(self.addr6, |Text(Word(addr6))| config.addr6 = addr6);
         put(self.local_ports, |Text(Ports(first, last))| config.local_ports = (first, last));
         put(self.batch, |n| config.batch = n.get());
         put(self.ttl, |n| config.ttl = n.get());

@@ -9,7 +9,7 @@ use ix_broker::control::Access;
 use ix_broker::vnic::Vnic;
 use ix_netdev::DeviceSpec;
 use ix_proto::Config;
-use ix_proto::config::{bounds, is_on_link};
+use ix_proto::config::{Addr6, bounds, is_on_link};
 use ix_report::problem::{Problem, Result};
 use ix_sys::cpu;
 use ix_vnic::Direction;
@@ -137,6 +137,12 @@ impl Settings {
             return Err(Problem::new("no address", "neither --addr nor `host_addr` names one")
                 .mend("for example --addr 10.0.0.2/24"));
         }
+        let first = self.devices.first().and_then(|device| device.parse().ok());
+        if let (Addr6::Auto, Some(DeviceSpec::Afxdp { ifname, .. })) = (self.config.addr6, first) {
+            let why = "Linux makes the same address of what routers tell there";
+            return Err(Problem::new(format!("cannot have addr6 = \"auto\" on {ifname}"), why)
+                .mend("give an address with --addr, or a device of IX's own: --nic tap:ix0"));
+        }
         self.check_cpus()?;
         let config = &self.config;
         config.check().map_err(|e| {
@@ -144,10 +150,15 @@ impl Settings {
         })?;
         config.vnic_rules.check().map_err(vnic_refused)?;
         let filtered = |direction| config.vnic_rules.set(direction).is_some();
+        let v6 = config.host_addrs.iter().find(|(addr, _)| addr.is_v6());
+        let v6 = match config.addr6 {
+            Addr6::Auto => Some("addr6 = \"auto\"".to_owned()),
+            Addr6::Off => v6.map(|(addr, _)| format!("the address {addr}")),
+        };
         if (filtered(Direction::Receive) || filtered(Direction::Transmit))
-            && let Some((addr, _)) = config.host_addrs.iter().find(|(addr, _)| addr.is_v6())
+            && let Some(v6) = v6
         {
-            let what = format!("cannot use the address {addr} with filters");
+            let what = format!("cannot use {v6} with filters");
             return Err(Problem::new(what, "filters are of IPv4 only")
                 .mend("remove the filters or the IPv6 address"));
         }

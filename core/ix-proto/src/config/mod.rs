@@ -34,6 +34,8 @@ pub struct Config {
     pub arp: Vec<(IpAddr, MacAddr)>,
     /// Address conflict detection (RFC 5227, RFC 4862 section 5.4).
     pub address_check: AddressCheck,
+    /// Where addresses of IPv6 come from beside [`Self::host_addrs`].
+    pub addr6: Addr6,
     /// Time without work before an elastic thread sleeps, µs.
     pub idle_spin_us: u64,
     /// So long may an application keep an elastic thread before the guard serves the network in its
@@ -82,6 +84,7 @@ codec_struct!(Config {
     isn_secret,
     arp,
     address_check,
+    addr6,
     idle_spin_us,
     nonresponsive_us,
     rx_frames,
@@ -121,6 +124,23 @@ impl AddressCheck {
         ("announce", AddressCheck::Announce),
         ("probe", AddressCheck::Probe),
     ];
+}
+
+/// Where addresses of IPv6 come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addr6 {
+    /// From the configuration alone; routers are not heard.
+    Off,
+    /// Also from the prefixes that routers of the first device's link tell (RFC 4862); so do
+    /// default routers.
+    Auto,
+}
+
+codec_enum!(Addr6 { 0 = Off, 1 = Auto });
+
+impl Addr6 {
+    /// Every choice, by name.
+    pub const ALL: [(&str, Addr6); 2] = [("off", Addr6::Off), ("auto", Addr6::Auto)];
 }
 
 /// An address and a prefix length that no host can have.
@@ -201,6 +221,7 @@ impl Default for Config {
             isn_secret: [0; 16],
             arp: Vec::new(),
             address_check: AddressCheck::Announce,
+            addr6: Addr6::Off,
             idle_spin_us: 100,
             nonresponsive_us: 10_000,
             rx_frames: 16384,
@@ -459,6 +480,7 @@ mod tests {
             |(config, sizes, numbers, (address_check, ports), tcp)| Config {
                 batch: numbers.0 as usize,
                 address_check: AddressCheck::ALL[address_check].1,
+                addr6: Addr6::ALL[usize::from(ports.1 % 2)].1,
                 idle_spin_us: numbers.1,
                 nonresponsive_us: numbers.2,
                 rx_frames: sizes.0 as usize,

@@ -1,10 +1,13 @@
-//! Neighbour Discovery as state machines: the cache of next hops (RFC 4861 section 7) and the check
-//! that nobody else has an address of ours (RFC 4862 section 5.4).
+//! Neighbour Discovery as state machines: the cache of next hops (RFC 4861 section 7), the check
+//! that nobody else has an address of ours (RFC 4862 section 5.4), and what routers tell (RFC 4861
+//! section 6.3, RFC 4862 section 5.5).
 use ix_wire::{IpAddr, MacAddr, NdKind, NdPacket};
 
+mod autoconf;
 mod cache;
 mod duplicate;
 
+pub use autoconf::{AddressChange, Autoconf};
 pub use cache::{NdCache, NdLimits};
 pub use duplicate::{DuplicateCheck, DuplicateEvent};
 

@@ -2,7 +2,7 @@
 use super::ElasticThread;
 use crate::attachment::Kept;
 use crate::forwarding::Taken;
-use crate::icmp::{answer_echo, hear_query};
+use crate::icmp::{answer_echo, hear_query, hear_router};
 use crate::io::Io;
 use crate::migration::Way;
 use crate::migration::message::{Forwarded, Message};
@@ -11,6 +11,7 @@ use crate::observe::metrics::{LocalDrop, Stage};
 use crate::raw::Claimed;
 use crate::receive::batch::{Origin, Work};
 use crate::receive::fragments;
+use crate::receive::hears_routers;
 use crate::receive::pressure::{Pressure, rx_pressure};
 use crate::tcp::TcpContext;
 use crate::udp;
@@ -20,6 +21,7 @@ use ix_mem::Mbuf;
 use ix_nic::RxPacket;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
 use ix_wire::mld::Query;
+use ix_wire::ra::Advertisement;
 use ix_wire::{DropReason, IcmpPacket, Parsed, ipv4};
 
 /// Most signals from other threads in one cycle: the event array has room for them.
@@ -323,7 +325,7 @@ impl ElasticThread {
             return;
         }
         let message = ErrorMessage::protocol_unreachable(bytes);
-        if let Some(message) = message.filter(|message| shared.config.is_local(message.from())) {
+        if let Some(message) = message.filter(|message| self.io.cx.is_local(message.from())) {
             self.io.send_icmp_error(port, &message, bytes);
         }
     }
@@ -491,6 +493,9 @@ impl ElasticThread {
             }
             Some(error) => tcp.path_error(io, flows, work, &error),
             None if Query::is(packet) => verdict = hear_query(io, &mbuf, packet),
+            None if Advertisement::is(packet) && hears_routers(&io.cx) => {
+                verdict = hear_router(io, work.port, &mbuf, packet);
+            }
             None if work.tails == 0 => verdict = answer_echo(io, work, &mbuf, packet),
             None => {}
         }

@@ -14,6 +14,7 @@ use ix_tcp::arp::{PendingQueue, Resolution};
 use ix_tcp::mld::MldOut;
 use ix_tcp::nd::NdOut;
 use ix_wire::mld::Record;
+use ix_wire::ra::{self, Advertisement};
 use ix_wire::{ArpPacket, IpAddr, MacAddr, NdPacket, ethernet, mld, nd};
 use std::collections::HashMap;
 
@@ -67,6 +68,7 @@ impl Neighbors {
     #[cold]
     fn renew(&mut self, seen: u64, cx: &mut Context, ports: &mut [Port]) {
         self.known.clear();
+        cx.shared.neighbors.learnt(cx.now_us, &mut cx.learnt);
         self.version = self.next_version();
         self.until_us = cx.now_us + COPY_US;
         if std::mem::replace(&mut self.seen, seen) != seen {
@@ -88,7 +90,7 @@ impl Neighbors {
         (remote, asker): (IpAddr, Asker),
         port: u8,
     ) -> Resolution {
-        match cx.shared.config.next_hop(port, ports.len(), remote) {
+        match cx.next_hop(port, ports.len(), remote) {
             Some(hop) => self.resolve_hop(cx, ports, hop, asker),
             None => Resolution::Failed,
         }
@@ -132,7 +134,7 @@ impl Neighbors {
         port: u8,
         mbuf: Mbuf,
     ) {
-        match cx.shared.config.next_hop(port, ports.len(), remote) {
+        match cx.next_hop(port, ports.len(), remote) {
             Some(hop) => self.wait_for_hop(cx, ports, (hop, asker), (port, mbuf)),
             None => give_up(cx, mbuf),
         }
@@ -208,6 +210,22 @@ impl Neighbors {
         let mut out = Outgoing::default();
         let heard = cx.shared.neighbors.on_nd(packet, cx.now_us, &mut out);
         self.heard(cx, ports, port, (heard, out));
+    }
+
+    /// Processes a router's advertisement; those of the first device's link count.
+    #[cold]
+    pub(crate) fn receive_advertisement(
+        &mut self,
+        cx: &mut Context,
+        ports: &mut [Port],
+        port: u8,
+        said: &Advertisement,
+    ) {
+        if port == 0 {
+            let mut out = Outgoing::default();
+            let heard = cx.shared.neighbors.on_advertisement(said, cx.now_us, &mut out);
+            self.heard(cx, ports, port, (heard, out));
+        }
     }
 
     /// Sends what a message has caused, and tells the other threads.
@@ -296,6 +314,10 @@ fn send_by(cx: &mut Context, ports: &mut [Port], port: u8, out: &Outgoing) {
     for message in &out.nd {
         send_nd(cx, device, message);
     }
+    if out.asks_routers {
+        let (mac, src) = (device.info.mac, cx.learnt.link_local.unwrap_or(IpAddr::UNSPECIFIED_V6));
+        send_built(cx, device, ra::FRAME_BYTES_MAX, |frame| ra::emit_solicitation(frame, mac, src));
+    }
 }
 
 fn send_arp(cx: &mut Context, device: &mut Port, mut packet: ArpPacket) {
@@ -313,10 +335,10 @@ fn send_nd(cx: &mut Context, device: &mut Port, message: &NdOut) {
 }
 
 /// Reports groups: as many in one message as fit, and one for each as the first version of the
-/// protocol has them. No own address is link-local, so the source is the unspecified one (RFC 3810
-/// section 5.2.13).
+/// protocol has them. The source is the unspecified address where none of ours is link-local (RFC
+/// 3810 section 5.2.13).
 fn send_reports(cx: &mut Context, device: &mut Port, reports: &[MldOut]) {
-    let (mac, src) = (device.info.mac, IpAddr::UNSPECIFIED_V6);
+    let (mac, src) = (device.info.mac, cx.learnt.link_local.unwrap_or(IpAddr::UNSPECIFIED_V6));
     let of = |version1: bool| reports.iter().filter(move |report| report.is_version1 == version1);
     for report in of(true) {
         send_built(cx, device, mld::FRAME_BYTES_MAX, |frame| {

@@ -13,7 +13,7 @@ pub mod pressure;
 #[cfg(test)]
 mod steering_tests;
 
-use crate::config::Config;
+use crate::config::Addr6;
 use crate::context::Context;
 use crate::observe::metrics::LocalDrop;
 use crate::ports::Port;
@@ -26,7 +26,8 @@ use ix_mem::{Mbuf, prefetch_read};
 use ix_nic::{NicInfo, RxPacket};
 use ix_tcp::icmp::IcmpError;
 use ix_wire::mld::Query;
-use ix_wire::{ChecksumMode, DropReason, IpMeta, Parsed, RxChecks, ethernet};
+use ix_wire::ra::Advertisement;
+use ix_wire::{ChecksumMode, DropReason, IcmpPacket, IpMeta, Parsed, RxChecks, ethernet};
 
 /// How many of the waiting packets are taken at once.
 ///
@@ -189,19 +190,19 @@ impl Receive {
         }
         let tuple = match parsed {
             Parsed::Tcp(p) => {
-                check_destination(&shared.config, &p.ip)?;
+                check_destination(cx, &p.ip)?;
                 p.tuple()
             }
             Parsed::Udp(p) => {
-                check_destination(&shared.config, &p.ip)?;
+                check_destination(cx, &p.ip)?;
                 p.tuple()
             }
             // The table of neighbours is shared by all threads.
             Parsed::Arp(_) | Parsed::Nd(_) => return Ok(None),
             // To all hosts of the link, or to a group.
-            Parsed::Icmp(p) if Query::is(p) && p.ip.dst.is_multicast() => return Ok(None),
+            Parsed::Icmp(p) if is_of_link(cx, p) => return Ok(None),
             Parsed::Icmp(p) => {
-                check_destination(&shared.config, &p.ip)?;
+                check_destination(cx, &p.ip)?;
                 // An error belongs to the flow that it quotes; anything else is processed here.
                 let Some(error) = IcmpError::parse(bytes, p) else { return Ok(None) };
                 *hash = shared.flow_hash.hash(&error.tuple);
@@ -227,6 +228,17 @@ impl Receive {
         let checks = checks_of(&ports[usize::from(*port)].info);
         Ok(ix_wire::verify_rest(mbuf.bytes(memory), parsed, rest, checks)?)
     }
+}
+
+/// Whether a message is a router's or a switch's to all hosts that listen.
+fn is_of_link(cx: &Context, packet: &IcmpPacket) -> bool {
+    let heard = Query::is(packet) || Advertisement::is(packet) && hears_routers(cx);
+    heard && packet.ip.dst.is_multicast()
+}
+
+/// Whether routers are listened to.
+pub(crate) fn hears_routers(cx: &Context) -> bool {
+    cx.shared.config.addr6 == Addr6::Auto
 }
 
 /// What the parser verifies of a device's frames.
@@ -285,11 +297,11 @@ fn parse_front<const BYTES: usize>(
 /// address. Its source must not be an own address, because a dataplane never receives its own
 /// packets (the "LAND" attack).
 #[inline]
-pub(crate) fn check_destination(config: &Config, ip: &IpMeta) -> Result<(), DropReason> {
-    if !config.is_local(ip.dst) {
+pub(crate) fn check_destination(cx: &Context, ip: &IpMeta) -> Result<(), DropReason> {
+    if !cx.is_local(ip.dst) {
         return Err(DropReason::IpNotForUs);
     }
-    if config.is_local(ip.src) {
+    if cx.is_local(ip.src) {
         return Err(DropReason::IpMartianSource);
     }
     Ok(())

@@ -2,6 +2,7 @@
 mod app_memory;
 pub mod arena;
 pub mod claims;
+pub(crate) mod learnt;
 pub mod linux_hops;
 pub mod mourning;
 pub mod neighbor_table;

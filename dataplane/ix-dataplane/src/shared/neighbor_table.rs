@@ -1,17 +1,21 @@
 //! The table of next hops, the one thing that elastic threads share: of IPv4 by ARP, of IPv6 by
 //! Neighbour Discovery; with it our addresses, and the groups in which neighbours ask for them.
 //! Each thread keeps a copy of the entries that it uses ([`crate::neighbors`]).
-use crate::config::{AddressCheck, Config};
+use crate::config::{Addr6, AddressCheck, Config};
+use crate::shared::learnt::Learnt;
 use crate::shared::linux_hops::LinuxHops;
 use ix_tcp::Asker;
 use ix_tcp::arp::{
     AddressGuard, ArpCache, ArpChange, ArpLimits, ArpOutput, GuardEvent, GuardMode, Resolution,
 };
 use ix_tcp::mld::{Listener, MldOut, MldOutput};
-use ix_tcp::nd::{DuplicateCheck, DuplicateEvent, NdCache, NdLimits, NdOut, NdOutput};
+use ix_tcp::nd::{
+    AddressChange, Autoconf, DuplicateCheck, DuplicateEvent, NdCache, NdLimits, NdOut, NdOutput,
+};
 use ix_wire::ipv6::solicited_node;
 use ix_wire::mld::Query;
-use ix_wire::{ArpPacket, IpAddr, MacAddr, NdPacket};
+use ix_wire::ra::Advertisement;
+use ix_wire::{ArpPacket, IpAddr, MacAddr, NdKind, NdPacket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -25,6 +29,8 @@ pub(crate) struct Outgoing {
     pub arp: Vec<ArpPacket>,
     pub nd: Vec<NdOut>,
     pub mld: Vec<MldOut>,
+    /// Routers are asked what they have to tell.
+    pub asks_routers: bool,
     /// Next hops that Linux is asked for, where it has all neighbours.
     pub resolve: Vec<IpAddr>,
 }
@@ -76,8 +82,13 @@ struct Table {
     guards: Vec<AddressGuard>,
     nd: NdCache,
     checks: Vec<DuplicateCheck>,
+    /// How many of them, the first ones, are of addresses of the configuration.
+    configured: usize,
     /// The groups of these addresses.
     groups: Listener,
+    /// What routers tell, if they are listened to, and how often that has changed.
+    auto: Option<Box<Autoconf>>,
+    auto_version: u64,
     mode: GuardMode,
     mac: MacAddr,
     /// Linux resolves, where the address is its own; nothing is sent here.
@@ -88,7 +99,66 @@ impl Table {
     /// Changes whenever a mapping of either family has changed or is gone.
     fn version(&self) -> u64 {
         let of_linux = self.of_linux.as_ref().map_or(0, LinuxHops::version);
-        self.cache.version() + self.nd.version() + of_linux
+        self.cache.version() + self.nd.version() + of_linux + self.auto_version
+    }
+}
+
+impl Table {
+    /// Begins to ask routers, with a link-local address.
+    fn listen_to_routers(&mut self, now_us: u64, seed: u64) {
+        let auto = Autoconf::new(self.mac, u16::MAX.into(), now_us, seed);
+        self.begin_address(auto.link_local(), now_us);
+        self.auto = Some(Box::new(auto));
+        self.auto_version += 1;
+    }
+
+    /// Ends everything that routers have told.
+    fn forget_routers(&mut self, now_us: u64) {
+        let Some(auto) = self.auto.take() else { return };
+        let made: Vec<IpAddr> = auto.made().chain([auto.link_local()]).collect();
+        made.into_iter().for_each(|address| self.end_address(address, now_us));
+    }
+
+    fn apply(&mut self, changes: Vec<AddressChange>, now_us: u64) {
+        for change in changes {
+            match change {
+                AddressChange::Begins(address) => self.begin_address(address, now_us),
+                AddressChange::Ends(address) => self.end_address(address, now_us),
+            }
+        }
+    }
+
+    /// Checks an address, to use it then. One of the configuration stays what it is.
+    fn begin_address(&mut self, address: IpAddr, now_us: u64) {
+        if self.checks.iter().any(|check| check.address() == address) {
+            return;
+        }
+        let check = DuplicateCheck::new(address, self.mode, now_us, now_us);
+        self.groups.join(solicited_node(address), now_us);
+        if check.is_usable() {
+            self.nd.add_address(address);
+        }
+        self.checks.push(check);
+    }
+
+    fn end_address(&mut self, address: IpAddr, now_us: u64) {
+        if self.checks[..self.configured].iter().any(|check| check.address() == address) {
+            return;
+        }
+        self.checks.retain(|check| check.address() != address);
+        self.nd.remove_address(address);
+        self.groups.leave(solicited_node(address), now_us);
+    }
+
+    /// Reports groups, and asks whether somebody has an address that is new.
+    fn check_addresses(&mut self, now_us: u64, out: &mut Outgoing) {
+        self.groups.tick(now_us, out);
+        for check in &mut self.checks {
+            if check.tick(now_us, out) == Some(DuplicateEvent::Usable) {
+                self.nd.add_address(check.address());
+                self.auto_version += 1;
+            }
+        }
     }
 }
 
@@ -130,7 +200,24 @@ impl NeighborTable {
             let at_us = if check.is_usable() { now_us } else { check.deadline() };
             groups.join(solicited_node(check.address()), at_us);
         }
-        let table = Table { cache, guards, nd, checks, groups, mode, mac, of_linux };
+        let (auto, auto_version) = (None, 0);
+        let configured = checks.len();
+        let mut table = Table {
+            cache,
+            guards,
+            nd,
+            checks,
+            configured,
+            groups,
+            auto,
+            auto_version,
+            mode,
+            mac,
+            of_linux,
+        };
+        if config.addr6 == Addr6::Auto {
+            table.listen_to_routers(now_us, config.flow_hash_key[1]);
+        }
         let version = AtomicU64::new(table.version());
         NeighborTable { table: Mutex::new(table), version, due_us: AtomicU64::new(now_us) }
     }
@@ -140,7 +227,11 @@ impl NeighborTable {
     pub(crate) fn links_changed(&self, macs: &[MacAddr], now_us: u64) {
         let Some(&mac) = macs.first() else { return };
         let mut table = self.lock();
-        let Table { cache, guards, nd, checks, groups, mode, mac: old, of_linux } = &mut *table;
+        let is_auto = table.auto.is_some();
+        if is_auto {
+            table.forget_routers(now_us);
+        }
+        let Table { cache, guards, nd, checks, groups, mode, mac: old, of_linux, .. } = &mut *table;
         *old = mac;
         of_linux.iter_mut().for_each(LinuxHops::clear);
         cache.links_changed(macs);
@@ -158,6 +249,9 @@ impl NeighborTable {
             for guard in guards.iter_mut().filter(|guard| cache.answers_for(guard.ip())) {
                 *guard = AddressGuard::new(guard.ip(), mac, GuardMode::Announce, now_us, now_us);
             }
+        }
+        if is_auto {
+            table.listen_to_routers(now_us, now_us);
         }
         self.publish(&table);
     }
@@ -183,12 +277,17 @@ impl NeighborTable {
         out: &mut Outgoing,
     ) -> Resolution {
         let mut table = self.lock();
-        let Table { cache, nd, of_linux, .. } = &mut *table;
+        let Table { cache, nd, of_linux, auto, auto_version, .. } = &mut *table;
         let resolution = match of_linux {
             Some(hops) => hops.lookup(hop, now_us, &mut out.resolve),
             None if hop.is_v6() => nd.lookup(hop, asker, now_us, out),
             None => cache.lookup(hop, asker, now_us, out),
         };
+        if let (Resolution::Failed, Some(auto)) = (resolution, auto)
+            && auto.is_silent(hop)
+        {
+            *auto_version += 1;
+        }
         self.publish(&table);
         resolution
     }
@@ -223,7 +322,12 @@ impl NeighborTable {
     /// Processes a received message of Neighbour Discovery.
     pub(crate) fn on_nd(&self, packet: &NdPacket, now_us: u64, out: &mut Outgoing) -> Heard {
         let mut table = self.lock();
-        let Table { nd, checks, groups, .. } = &mut *table;
+        let Table { nd, checks, groups, auto, auto_version, .. } = &mut *table;
+        if let (Some(auto), NdKind::Advertisement { router: false, .. }) = (&mut *auto, packet.kind)
+            && auto.is_no_router(packet.target)
+        {
+            *auto_version += 1;
+        }
         let mut conflict = None;
         if !nd.is_own(&packet.eth_src) {
             for check in checks {
@@ -231,6 +335,7 @@ impl NeighborTable {
                 conflict = match check.on_packet(packet) {
                     Some(DuplicateEvent::Taken { mac }) => {
                         groups.leave(solicited_node(address), now_us);
+                        auto.iter_mut().for_each(|auto| auto.taken(address));
                         Some(Conflict { address, mac, gave_up: true })
                     }
                     Some(DuplicateEvent::Conflict { mac }) => {
@@ -244,6 +349,44 @@ impl NeighborTable {
         Heard { conflict, changed: self.publish(&table) }
     }
 
+    /// Processes a router's advertisement.
+    pub(crate) fn on_advertisement(
+        &self,
+        said: &Advertisement,
+        now_us: u64,
+        out: &mut Outgoing,
+    ) -> Heard {
+        let mut table = self.lock();
+        let mut changes = Vec::new();
+        if let Some(auto) = &mut table.auto {
+            auto.on_advertisement(said, now_us, |change| changes.push(change));
+            table.auto_version += 1;
+        }
+        table.apply(changes, now_us);
+        table.check_addresses(now_us, out);
+        Heard { conflict: None, changed: self.publish(&table) }
+    }
+
+    /// Copies what routers have told.
+    pub(crate) fn learnt(&self, now_us: u64, into: &mut Learnt) {
+        let table = self.lock();
+        let Some(auto) = &table.auto else { return };
+        let is_usable = |address: IpAddr| {
+            table.checks.iter().any(|check| check.address() == address && check.is_usable())
+        };
+        let mut addresses: Vec<(IpAddr, bool)> =
+            auto.addresses(now_us).filter(|(address, _)| is_usable(*address)).collect();
+        addresses.sort_by_key(|(_, may_begin)| !may_begin);
+        *into = Learnt {
+            addresses: addresses.into_iter().map(|(address, _)| address).collect(),
+            link_local: Some(auto.link_local()).filter(|address| is_usable(*address)),
+            on_link: auto.on_link().collect(),
+            router: auto.router(),
+            mtu: auto.mtu().map(|mtu| mtu as usize),
+            hop_limit: auto.hop_limit(),
+        };
+    }
+
     /// Processes a question which groups we listen to.
     pub(crate) fn on_query(&self, query: &Query, now_us: u64) {
         let mut table = self.lock();
@@ -254,17 +397,20 @@ impl NeighborTable {
     /// Asks again, expires, announces.
     pub(crate) fn tick(&self, now_us: u64, out: &mut Outgoing) {
         let mut table = self.lock();
-        let Table { cache, guards, nd, checks, groups, mac, .. } = &mut *table;
-        groups.tick(now_us, out);
+        let mut changes = Vec::new();
+        if let Some(auto) = &mut table.auto {
+            out.asks_routers |= auto.tick(now_us, |change| changes.push(change));
+        }
+        if !changes.is_empty() {
+            table.auto_version += 1;
+        }
+        table.apply(changes, now_us);
+        table.check_addresses(now_us, out);
+        let Table { cache, guards, nd, mac, .. } = &mut *table;
         cache.tick(now_us, out);
         for guard in guards {
             let event = guard.tick(now_us, out);
             act_on(event, guard, cache, *mac, now_us);
-        }
-        for check in checks {
-            if check.tick(now_us, out) == Some(DuplicateEvent::Usable) {
-                nd.add_address(check.address());
-            }
         }
         nd.tick(now_us, out);
         self.publish(&table);
@@ -280,6 +426,7 @@ impl NeighborTable {
         let checks = table.checks.iter().map(DuplicateCheck::deadline);
         let caches = table.cache.deadline().min(table.nd.deadline());
         let caches = caches.min(table.groups.deadline());
+        let caches = caches.min(table.auto.as_ref().map_or(u64::MAX, |auto| auto.deadline()));
         let due_us = guards.chain(checks).fold(caches, u64::min);
         self.due_us.store(due_us, Ordering::Relaxed);
         let version = table.version();

@@ -212,7 +212,7 @@ impl Tcp {
     ) -> Answer {
         let (addr, port) = (IpAddr(at.addr), at.port);
         let config = &cx.io.cx.shared.config;
-        if !addr.is_wildcard() && !config.is_local(addr) {
+        if !addr.is_wildcard() && !cx.io.cx.is_local(addr) {
             return Err(CallError::NotLocal);
         }
         if port == 0 {
@@ -367,7 +367,7 @@ impl Tcp {
             return Err(CallError::Invalid);
         }
         let config = &cx.io.cx.shared.config;
-        let (by_route, _) = config.route(remote).ok_or(CallError::Unreachable)?;
+        let (by_route, _) = cx.io.cx.route(remote).ok_or(CallError::Unreachable)?;
         if cx.io.ports.is_empty() {
             return Err(CallError::Unreachable);
         }
@@ -375,7 +375,7 @@ impl Tcp {
         if local.is_v6() != remote.is_v6() {
             return Err(CallError::Invalid);
         }
-        if !config.is_local(local) {
+        if !cx.io.cx.is_local(local) {
             return Err(CallError::NotLocal);
         }
         let devices = cx.io.ports.len();

@@ -118,7 +118,7 @@ pub(crate) fn bind(
     (at, cookie): (Endpoint, Cookie),
 ) -> Answer {
     let (addr, port) = (IpAddr(at.addr), at.port);
-    if !addr.is_wildcard() && !cx.shared.config.is_local(addr) {
+    if !addr.is_wildcard() && !cx.is_local(addr) {
         return Err(CallError::NotLocal);
     }
     let claims = &cx.shared.claims;
@@ -188,7 +188,7 @@ pub(crate) fn sendv(
     if sg.entries > SG_MAX as u64 || remote_port == 0 {
         return Err(CallError::Invalid);
     }
-    let (local, _) = io.cx.shared.config.route(remote).ok_or(CallError::Unreachable)?;
+    let (local, _) = io.cx.route(remote).ok_or(CallError::Unreachable)?;
     if io.ports.is_empty() {
         return Err(CallError::Unreachable);
     }
@@ -225,6 +225,8 @@ fn send_datagram(
     header.tos = socket.tos;
     header.ttl = if socket.ttl == 0 { header.ttl } else { socket.ttl };
     let mtu = io.ports[port as usize].info.mtu;
+    let told = if tuple.remote.is_v6() { io.cx.learnt.mtu } else { None };
+    let mtu = told.map_or(mtu, |told| told.min(mtu));
     if socket.fragment_bytes > 0 {
         // RFC 8200 section 5: no link of IPv6 takes less.
         let mtu_min = if tuple.remote.is_v6() { ipv6::MTU_MIN } else { 0 };

@@ -5,7 +5,8 @@ use ix_abi::{
 };
 use ix_dataplane::metrics::{ControlPage, Snapshot};
 use ix_dataplane::{Config, Dataplane, Device};
-use ix_wire::IpAddr;
+use ix_testbed::Namespace;
+use ix_wire::{IpAddr, MacAddr};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -18,8 +19,19 @@ fn with_echo(kind: &str, queues: usize, client: impl FnOnce() + Send) -> Option<
     let tcp = ix_tcp::Config { time_wait_us: 200_000, ..ix_tcp::Config::default() };
     let config = Config::with_address(IpAddr::v4([10, 77, 0, 2]), 24);
     let config = Config { cpus: vec![0; queues], tcp, ..config };
+    serving(kind, config, |namespace, _| namespace.run(client))
+}
+
+/// The same with this configuration at all addresses of both families; `client` gets the Linux
+/// side's namespace and the dataplane's Ethernet address.
+pub fn serving(
+    kind: &str,
+    config: Config,
+    client: impl FnOnce(&Namespace, MacAddr) + Send,
+) -> Option<Snapshot> {
+    let queues = config.cpus.len();
     let (namespaces, mut opened) = super::link::link("linux_peer", kind, "10.77.0.1", &config)?;
-    let namespace = &namespaces[0];
+    let (namespace, mac) = (&namespaces[0], opened.info.mac);
     let device =
         Device { info: opened.info.clone(), queues: std::mem::take(&mut opened.queue_fds) };
     let page = Arc::new(ControlPage::anonymous(queues).unwrap());
@@ -36,7 +48,7 @@ fn with_echo(kind: &str, queues: usize, client: impl FnOnce() + Send) -> Option<
             scope.spawn(move || Echo::new(dataplane, thread).run(stop));
         }
         std::thread::sleep(Duration::from_millis(50));
-        namespace.run(client);
+        client(namespace, mac);
         std::thread::sleep(Duration::from_millis(500));
         stop.store(true, Ordering::SeqCst);
     });
@@ -79,7 +91,7 @@ impl<'a> Echo<'a> {
     }
 
     fn run(mut self, stop: &AtomicBool) {
-        let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 7 };
+        let at = Endpoint { addr: [0; 16], port: 7 };
         self.call(Call::Listen { at, backlog: 0, cookie: 99, holds: false });
         let mut listening = false;
         while !stop.load(Ordering::SeqCst) {

@@ -4,3 +4,4 @@ mod life;
 mod link;
 mod linux_peer;
 mod memif_peer;
+mod routers;

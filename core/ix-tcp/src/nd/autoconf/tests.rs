@@ -1,0 +1,339 @@
+//! Against a naive model that keeps every lifetime as the RFCs say it, and one by one.
+use super::*;
+use ix_wire::{Checksum, FrameHeader, IcmpPacket, Parsed, RxChecks, icmp::IcmpHeader, parse};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const MAC: MacAddr = [2, 0, 0, 0, 0, 7];
+const HOUR: u64 = 3600 * SECOND_US;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn router(n: u8) -> IpAddr {
+    IpAddr([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, n])
+}
+
+fn prefix(n: u8) -> IpAddr {
+    IpAddr([0x20, 1, 0xd, 0xb8, 0, 0, 0, n, 0, 0, 0, 0, 0, 0, 0, 0])
+}
+
+/// An advertisement's frame, after RFC 4861 section 4.2.
+fn frame(from: u8, flags: u8, lifetime_s: u16, options: &[u8]) -> Vec<u8> {
+    let (src, dst) = (router(from), ipv6::ALL_NODES);
+    let body = [&[0; 8], options].concat();
+    let (eth_src, eth_dst) = ([2, 0, 0, 0, 0, 9], ipv6::group_mac(dst));
+    let link = FrameHeader { eth_src, eth_dst, src, dst, ttl: 255, tos: 0, ident: 0 };
+    let [high, low] = lifetime_s.to_be_bytes();
+    let header = IcmpHeader { kind: 134, code: 0, rest: [61, flags, high, low] };
+    let mut frame = vec![0; 62];
+    link.emit_icmp(&mut frame, &header, body.len(), Checksum::of(&body));
+    [frame, body].concat()
+}
+
+fn read(frame: &[u8]) -> Result<Advertisement, ix_wire::DropReason> {
+    match parse(frame, RxChecks::default()) {
+        Ok(Parsed::Icmp(packet)) if Advertisement::is(&packet) => {
+            Advertisement::parse(frame, &packet)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A prefix information option (section 4.6.2).
+fn option(bits: u8, flags: u8, valid_s: u32, preferred_s: u32, prefix: IpAddr) -> Vec<u8> {
+    let mut option = vec![3, 4, bits, flags];
+    option.extend(valid_s.to_be_bytes());
+    option.extend(preferred_s.to_be_bytes());
+    option.extend([0; 4]);
+    option.extend(prefix.0);
+    option
+}
+
+fn said(from: u8, flags: u8, lifetime_s: u16, options: &[u8]) -> Advertisement {
+    read(&frame(from, flags, lifetime_s, options)).expect("an advertisement")
+}
+
+fn host() -> Autoconf {
+    Autoconf::new(MAC, 1500, 0, 7)
+}
+
+#[test]
+fn an_advertisement_is_read() {
+    let mut options = vec![1, 1, 2, 0, 0, 0, 0, 9, 5, 1, 0, 0, 0, 0, 5, 0x14];
+    options.extend(option(64, 0xc0, 7200, 1800, ip("2001:db8:0:1::ffff")));
+    // A name server (RFC 8106), and a kind that nobody knows.
+    options.extend([[25, 3, 0, 0, 0, 0, 0, 9].as_slice(), &[1; 16]].concat());
+    options.extend([200, 1, 0, 0, 0, 0, 0, 0]);
+    let said = said(3, 0x08, 1800, &options);
+    assert_eq!((said.router, said.hop_limit, said.lifetime_s), (router(3), 61, 1800));
+    assert_eq!((said.preference, said.link), (Preference::High, Some([2, 0, 0, 0, 0, 9])));
+    assert_eq!(said.mtu, Some(1300));
+    let prefix = prefix(1);
+    let (on_link, autonomous) = (true, true);
+    let (valid_s, preferred_s) = (7200, 1800);
+    let wanted = Prefix { prefix, bits: 64, on_link, autonomous, valid_s, preferred_s };
+    assert_eq!(said.prefixes(), [wanted]);
+}
+
+/// RFC 4861 section 6.1.2; RFC 6980.
+#[test]
+fn nonsense_is_refused() {
+    let good = || frame(3, 0, 1800, &[]);
+    let refused = |frame: &[u8]| match parse(frame, RxChecks::default()) {
+        Ok(Parsed::Icmp(packet)) => Advertisement::parse(frame, &packet).is_err(),
+        Ok(_) => false,
+        Err(_) => true,
+    };
+    assert!(!refused(&good()));
+    let mut far = good();
+    far[21] = 254;
+    assert!(refused(&far));
+    let mut atomic = good();
+    atomic.splice(54..54, [58, 0, 0, 0, 0, 0, 0, 7]);
+    (atomic[20], atomic[19]) = (44, atomic[19] + 8);
+    assert!(refused(&atomic));
+    for options in [
+        &[1, 0, 2, 0, 0, 0, 0, 9][..],
+        &[1, 2, 2, 0, 0, 0, 0, 9],
+        &[1, 1, 3, 0, 0, 0, 0, 9],
+        &[5],
+        &option(129, 0xc0, 9, 9, prefix(1)),
+        &option(64, 0xc0, 9, 10, prefix(1)),
+        &option(64, 0xc0, 9, 9, prefix(1))[..24],
+        &[3, 1, 64, 0xc0, 0, 0, 0, 9],
+    ] {
+        assert!(refused(&frame(3, 0, 1800, options)), "{options:?}");
+    }
+}
+
+#[test]
+fn routers_are_asked_until_one_serves() {
+    let mut host = host();
+    let mut asked = Vec::new();
+    while asked.len() < 12 {
+        let now_us = host.deadline();
+        if host.tick(now_us, |_| panic!("no address")) {
+            asked.push(now_us);
+        }
+    }
+    assert!(asked[0] < SECOND_US);
+    let pauses: Vec<u64> = asked.windows(2).map(|two| two[1] - two[0]).collect();
+    for (at, pause_us) in pauses.iter().enumerate() {
+        let wanted_us = (ASK_US << at).min(ASK_US_MAX);
+        assert!(pause_us.abs_diff(wanted_us) <= wanted_us / 10, "{pauses:?}");
+    }
+    let now_us = asked[11] + 1;
+    host.on_advertisement(&said(1, 0, 0, &[]), now_us, |_| {});
+    assert_ne!(host.deadline(), u64::MAX, "it is no default router");
+    host.on_advertisement(&said(1, 0, 100, &[]), now_us, |_| {});
+    assert_eq!((host.deadline(), host.router()), (now_us + 100 * SECOND_US, Some(router(1))));
+    // It goes without a word: somebody else is asked for at once.
+    assert!(host.tick(now_us + 100 * SECOND_US, |_| {}));
+    assert_eq!(host.router(), None);
+}
+
+/// RFC 4191 section 3.2, RFC 4861 sections 6.3.6 and 7.2.5.
+#[test]
+fn the_best_router_serves() {
+    let mut host = host();
+    let hears = |host: &mut Autoconf, n, flags| {
+        host.on_advertisement(&said(n, flags, 100, &[]), 0, |_| {});
+    };
+    // In turn: low, reserved (as medium), high.
+    hears(&mut host, 1, 0x18);
+    assert_eq!(host.router(), Some(router(1)));
+    hears(&mut host, 2, 0x10);
+    hears(&mut host, 3, 0);
+    assert_eq!(host.router(), Some(router(2)), "the first of two");
+    hears(&mut host, 4, 0x08);
+    assert_eq!(host.router(), Some(router(4)));
+    host.is_silent(router(4));
+    assert_eq!(host.router(), Some(router(2)));
+    host.is_no_router(router(2));
+    assert_eq!(host.router(), Some(router(3)));
+    hears(&mut host, 4, 0x08);
+    assert_eq!(host.router(), Some(router(4)), "it is there again");
+    // Many of low preference do not push out a better one, and a better one finds room.
+    (10..90).for_each(|n| hears(&mut host, n, 0x18));
+    assert_eq!((host.router(), host.routers.len()), (Some(router(4)), ROUTERS_MAX));
+    host.is_no_router(router(4));
+    (0..8).for_each(|n| hears(&mut host, 100 + n, 0));
+    hears(&mut host, 200, 0x08);
+    assert_eq!(host.router(), Some(router(200)));
+}
+
+#[test]
+fn parameters_within_their_bounds_are_taken() {
+    let mut host = host();
+    assert_eq!((host.mtu(), host.hop_limit()), (None, None));
+    for (told, then) in [(1400u32, 1400), (1279, 1400), (1501, 1400), (1280, 1280), (1500, 1500)] {
+        let option = [&[5, 1, 0, 0][..], &told.to_be_bytes()].concat();
+        host.on_advertisement(&said(1, 0, 100, &option), 0, |_| {});
+        assert_eq!((host.mtu(), host.hop_limit()), (Some(then), Some(61)));
+    }
+    assert_eq!(host.link_local(), ip("fe80::ff:fe00:7"));
+}
+
+/// RFC 4862 section 5.5.3.
+#[test]
+fn who_is_not_known_cannot_end_an_address() {
+    let mut host = host();
+    let tell = |host: &mut Autoconf, now_us, valid_s, preferred_s| {
+        let option = option(64, 0x40, valid_s, preferred_s, prefix(1));
+        host.on_advertisement(&said(1, 0, 9000, &option), now_us, |_| {});
+    };
+    tell(&mut host, 0, 100_000, 50_000);
+    let address = ip("2001:db8:0:1:0:ff:fe00:7");
+    assert_eq!(host.addresses(0).collect::<Vec<_>>(), [(address, true)]);
+    tell(&mut host, 0, 0, 0);
+    assert_eq!(host.addresses(0).collect::<Vec<_>>(), [(address, false)], "deprecated at once");
+    assert_eq!(host.made[0].until_us, 2 * HOUR);
+    tell(&mut host, HOUR, 10, 10);
+    assert_eq!(host.made[0].until_us, 2 * HOUR, "it is not shortened further");
+    tell(&mut host, HOUR, 7000, 10);
+    assert_eq!(host.made[0].until_us, HOUR + 7000 * SECOND_US, "but extended");
+    host.taken(address);
+    assert_eq!(host.addresses(HOUR).count(), 0);
+    tell(&mut host, HOUR, 9000, 10);
+    assert_eq!(host.addresses(HOUR).count(), 0, "another host has it");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Said { from: u8, lifetime_s: u16, of: u8, flags: u8, bits: u8, valid_s: u32, preferred_s: u32 },
+    Wait(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let lifetime = || prop_oneof![Just(0u32), 1u32..30_000, Just(7200), Just(INFINITE_S)];
+    let bits = prop_oneof![4 => Just(64u8), 1 => 48u8..80];
+    let flags = prop_oneof![Just(0xc0u8), Just(0x40), Just(0x80), Just(0)];
+    let who = (1u8..5, prop_oneof![Just(0u16), 1u16..9000]);
+    let words = (who, 0u8..6, flags, bits, lifetime(), lifetime());
+    let said = words.prop_map(|((from, lifetime_s), of, flags, bits, a, b)| {
+        let (valid_s, preferred_s) = (a.max(b), a.min(b));
+        Step::Said { from, lifetime_s, of, flags, bits, valid_s, preferred_s }
+    });
+    let step = prop_oneof![2 => said, 1 => (0u64..5 * HOUR).prop_map(Step::Wait)];
+    prop::collection::vec(step, 1..50)
+}
+
+proptest! {
+    /// Routers, prefixes of the link and addresses are those whose lifetimes, each on its own line
+    /// of time, are not over; every address begins and ends once, and memory stays bounded.
+    #[test]
+    fn lifetimes_are_those_of_the_rfcs(steps in steps()) {
+        let mut host = host();
+        let mut now_us = 0;
+        let mut routers = BTreeMap::<u8, u64>::new();
+        let mut links = BTreeMap::<(u8, u8), u64>::new();
+        // Until when an address is valid and preferred.
+        let mut made = BTreeMap::<u8, (u64, u64)>::new();
+        let mut live = Vec::new();
+        let end = |now_us: u64, s: u32| match s {
+            INFINITE_S => u64::MAX,
+            s => now_us + u64::from(s) * SECOND_US,
+        };
+        for step in steps {
+            let mut heard = Vec::new();
+            match step {
+                Step::Said { from, lifetime_s, of, flags, bits, valid_s, preferred_s } => {
+                    let option = option(bits, flags, valid_s, preferred_s, prefix(of));
+                    let said = said(from, 0, lifetime_s, &option);
+                    host.on_advertisement(&said, now_us, |change| heard.push(change));
+                    match lifetime_s {
+                        0 => routers.remove(&from),
+                        s => routers.insert(from, end(now_us, s.into())),
+                    };
+                    if flags & 0x80 != 0 {
+                        // Shorter prefixes of these are the same one.
+                        let of = if bits < 62 { 0 } else { of };
+                        let of = if bits == 62 { of & !3 } else { of };
+                        let of = if bits == 63 { of & !1 } else { of };
+                        match valid_s {
+                            0 => links.remove(&(of, bits)),
+                            s => links.insert((of, bits), end(now_us, s)),
+                        };
+                    }
+                    if flags & 0x40 != 0 && bits == 64 {
+                        let until_us = end(now_us, valid_s);
+                        let room = made.len() < ADDRESSES_MAX;
+                        match made.get_mut(&of) {
+                            Some((old_us, preferred_us)) => {
+                                *preferred_us = end(now_us, preferred_s);
+                                let left_us = *old_us - now_us;
+                                if until_us - now_us > 2 * HOUR || until_us > *old_us {
+                                    *old_us = until_us;
+                                } else if left_us > 2 * HOUR {
+                                    *old_us = now_us + 2 * HOUR;
+                                }
+                            }
+                            None if valid_s > 0 && room => {
+                                made.insert(of, (until_us, end(now_us, preferred_s)));
+                            }
+                            None => {}
+                        }
+                    }
+                }
+                Step::Wait(us) => {
+                    now_us += us;
+                    host.tick(now_us, |change| heard.push(change));
+                }
+            }
+            routers.retain(|_, until_us| *until_us > now_us);
+            links.retain(|_, until_us| *until_us > now_us);
+            made.retain(|_, (until_us, _)| *until_us > now_us);
+            for change in heard {
+                match change {
+                    AddressChange::Begins(address) => {
+                        prop_assert!(!live.contains(&address));
+                        live.push(address);
+                    }
+                    AddressChange::Ends(address) => {
+                        let before = live.len();
+                        live.retain(|live| *live != address);
+                        prop_assert_eq!(live.len() + 1, before);
+                    }
+                }
+            }
+            prop_assert!(host.deadline() > now_us);
+            prop_assert_eq!(host.router().is_some(), !routers.is_empty());
+            prop_assert!(host.router().is_none_or(|router| routers.contains_key(&router.0[15])));
+            let mut wanted: Vec<(u8, bool)> =
+                made.iter().map(|(of, (_, preferred_us))| (*of, now_us < *preferred_us)).collect();
+            let mut got: Vec<(u8, bool)> =
+                host.addresses(now_us).map(|(address, fresh)| (address.0[7], fresh)).collect();
+            wanted.sort();
+            got.sort();
+            prop_assert_eq!(&got, &wanted);
+            prop_assert_eq!(live.len(), wanted.len());
+            if links.len() < PREFIXES_MAX {
+                for of in 0..6 {
+                    let to = IpAddr({
+                        let mut octets = prefix(of).0;
+                        octets[8] = 0x55;
+                        octets
+                    });
+                    let held = links.keys().any(|(n, bits)| prefix(*n).same_network(to, *bits));
+                    let got = host.on_link().any(|(prefix, bits)| prefix.same_network(to, bits));
+                    prop_assert_eq!(got, held);
+                }
+            }
+        }
+    }
+
+    /// Any octets are read or refused.
+    #[test]
+    fn anything_is_read_or_refused(options in prop::collection::vec(any::<u8>(), 0..120)) {
+        let frame = frame(1, 0, 9, &options);
+        let Ok(Parsed::Icmp(packet)) = parse(&frame, RxChecks::default()) else { panic!() };
+        let packet: IcmpPacket = packet;
+        if let Ok(said) = Advertisement::parse(&frame, &packet) {
+            prop_assert!(said.prefixes().len() <= ix_wire::ra::PREFIXES_MAX);
+            let mut host = host();
+            host.on_advertisement(&said, 0, |_| {});
+        }
+    }
+}
