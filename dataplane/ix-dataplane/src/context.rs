@@ -68,7 +68,7 @@ impl Context {
     /// Whether an address is one of ours.
     #[inline]
     pub(crate) fn is_local(&self, address: IpAddr) -> bool {
-        self.shared.config.is_local(address) || address.is_v6() && self.learnt.is_local(address)
+        self.shared.config.is_local(address) || self.learnt.is_any && self.learnt.is_local(address)
     }
 
     /// Our address and the next hop for packets to `remote`; `None` without a route.

@@ -4,6 +4,8 @@ use ix_wire::IpAddr;
 /// A copy of what the table of neighbours has learnt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Learnt {
+    /// Routers are listened to. Where they are not, packets cost no more than this look.
+    pub is_any: bool,
     /// Own addresses that may be used; those that may begin connections first.
     pub addresses: Vec<IpAddr>,
     pub link_local: Option<IpAddr>,
@@ -17,6 +19,8 @@ pub(crate) struct Learnt {
 
 impl Learnt {
     /// Whether an address is one of ours.
+    #[cold]
+    #[inline(never)]
     pub fn is_local(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address) || self.link_local == Some(address)
     }

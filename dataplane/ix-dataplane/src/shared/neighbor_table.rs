@@ -378,6 +378,7 @@ impl NeighborTable {
             auto.addresses(now_us).filter(|(address, _)| is_usable(*address)).collect();
         addresses.sort_by_key(|(_, may_begin)| !may_begin);
         *into = Learnt {
+            is_any: true,
             addresses: addresses.into_iter().map(|(address, _)| address).collect(),
             link_local: Some(auto.link_local()).filter(|address| is_usable(*address)),
             on_link: auto.on_link().collect(),
