@@ -5,6 +5,7 @@ use crate::{commons, fds, low_ports, route};
 use core::ffi::CStr;
 use core::ops::Range;
 use core::ptr::null;
+use ix_sys::program_file::{self, Elf, PT_INTERP};
 use libc::{RLIMIT_NOFILE, c_char};
 use std::ffi::CString;
 use std::fs::File;
@@ -94,9 +95,7 @@ enum Start {
 
 /// How a file starts; `None` if Linux is to start it, or to refuse it.
 fn look_at(path: &[u8]) -> Option<Start> {
-    let name = CString::new(path).ok()?;
-    // SAFETY: a C string.
-    if unsafe { libc::access(name.as_ptr(), libc::X_OK) } != 0 {
+    if !may_execute(&CString::new(path).ok()?) {
         return None;
     }
     let file = File::open(Path::new(std::ffi::OsStr::from_bytes(path))).ok()?;
@@ -107,29 +106,12 @@ fn look_at(path: &[u8]) -> Option<Start> {
     }
     let mut head = Vec::new();
     file.take(HEAD_BYTES).read_to_end(&mut head).ok()?;
-    if let Some(line) = head.strip_prefix(b"#!") {
-        let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii();
-        let (interpreter, argument) = match line.iter().position(u8::is_ascii_whitespace) {
-            Some(at) => (&line[..at], Some(line[at..].trim_ascii().to_vec())),
-            None => (line, None),
-        };
-        return Some(Start::Script(interpreter.to_vec(), argument));
+    if head.starts_with(b"#!") {
+        let (interpreter, argument) = program_file::interpreter(&head)?;
+        return Some(Start::Script(interpreter.to_vec(), argument.map(<[u8]>::to_vec)));
     }
-    is_loaded(&head)?.then_some(Start::Loaded)
-}
-
-/// Whether an ELF file for x86-64 names a dynamic loader.
-fn is_loaded(head: &[u8]) -> Option<bool> {
-    const PT_INTERP: u32 = 3;
-    let u16_at = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
-    let u32_at = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
-    let table = u64::from_le_bytes(head.get(32..40)?.try_into().ok()?) as usize;
-    if head.get(..6)? != b"\x7fELF\x02\x01" || u16_at(18)? != 62 {
-        return Some(false);
-    }
-    let (size, count) = (u16_at(54)? as usize, u16_at(56)? as usize);
-    let mut headers = (0..count).map(|n| table.saturating_add(n * size));
-    Some(headers.any(|header| u32_at(header) == Some(PT_INTERP)))
+    let Elf::Ours(mut segments) = program_file::elf(&head)? else { return None };
+    segments.any(|segment| segment.kind() == Some(PT_INTERP)).then_some(Start::Loaded)
 }
 
 /// # Safety
@@ -157,8 +139,13 @@ pub fn find(name: &CStr) -> Option<CString> {
         let file = folder.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
         CString::new(file.into_os_string().as_bytes()).ok()
     });
+    files.find(|file| may_execute(file))
+}
+
+/// Whether this process may execute a file.
+pub fn may_execute(path: &CStr) -> bool {
     // SAFETY: a C string.
-    files.find(|file| unsafe { libc::access(file.as_ptr(), libc::X_OK) == 0 })
+    unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
 }
 
 /// A program that can start with IX; `None`: Linux starts it, without.

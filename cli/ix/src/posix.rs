@@ -8,6 +8,7 @@ use ix_entry::ReservedFds;
 use ix_launch::memfd;
 use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE};
+use ix_sys::program_file::{self, Elf, PT_INTERP, PT_NOTE};
 use ix_sys::{process, say};
 use ix_wire::IpAddr;
 use std::ffi::{OsStr, OsString};
@@ -170,8 +171,7 @@ fn prepare(
     let gateways = gateways.map(IpAddr::to_string).collect::<Vec<_>>().join(",");
     let (numbers, congestion) = (reserved_text(reserved), config.tcp.congestion.name());
     let interfaces = settings.interfaces().join(",");
-    let interface = settings.interfaces().into_iter().next().unwrap_or_default();
-    let shared = sharing.map(|sharing| sharing.interface(&interface)).transpose()?;
+    let shared = sharing.map(Sharing::interface).transpose()?;
     let ports = root.map(|root| root.offer_low_ports(shared)).transpose()?;
     let ports = ports.map(|fd| reserved.copy(fd.as_fd())).transpose()?;
     let asks = ports.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());
@@ -201,7 +201,8 @@ fn look_at(program: &Path) -> Program {
     match read {
         // The kernel runs the script's interpreter, with the same environment.
         Ok(_) if head.starts_with(b"#!") => {
-            interpreter(&head).map_or(Program::Unknown, |program| {
+            program_file::interpreter(&head).map_or(Program::Unknown, |(program, _)| {
+                let program = Path::new(OsStr::from_bytes(program));
                 let mut head = Vec::new();
                 let read =
                     File::open(program).and_then(|f| f.take(HEAD_BYTES).read_to_end(&mut head));
@@ -213,34 +214,15 @@ fn look_at(program: &Path) -> Program {
     }
 }
 
-/// Returns the first word after `#!` in a script's first line.
-fn interpreter(script: &[u8]) -> Option<&Path> {
-    let line = script.get(2..)?.split(|byte| *byte == b'\n').next()?;
-    let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty())?;
-    Some(Path::new(OsStr::from_bytes(word)))
-}
-
 /// Classifies an ELF file by its program headers.
 fn judge(file: &[u8]) -> Option<Program> {
-    const PT_INTERP: u32 = 3;
-    const PT_NOTE: u32 = 4;
-    let u16_at = |at: usize| Some(u16::from_le_bytes(file.get(at..at + 2)?.try_into().ok()?));
-    let u32_at = |at: usize| Some(u32::from_le_bytes(file.get(at..at + 4)?.try_into().ok()?));
-    let u64_at = |at: usize| Some(u64::from_le_bytes(file.get(at..at + 8)?.try_into().ok()?));
-    if file.get(..4)? != b"\x7fELF" {
-        return None;
-    }
-    if file.get(4..6)? != b"\x02\x01" || u16_at(18)? != 62 {
-        return Some(Program::Foreign);
-    }
-    let (table, size, count) = (u64_at(32)? as usize, u16_at(54)? as usize, u16_at(56)? as usize);
+    let Elf::Ours(segments) = program_file::elf(file)? else { return Some(Program::Foreign) };
     let (mut dynamic, mut go) = (false, false);
-    for header in (0..count).map(|n| table.saturating_add(n * size)) {
-        match u32_at(header)? {
+    for segment in segments {
+        match segment.kind()? {
             PT_INTERP => dynamic = true,
             PT_NOTE => {
-                let (at, len) = (u64_at(header + 8)? as usize, u64_at(header + 32)? as usize);
-                let notes = file.get(at..at.saturating_add(len)).unwrap_or_default();
+                let notes = segment.bytes()?;
                 if has_note(notes, b"IX\0") {
                     return Some(Program::Native);
                 }

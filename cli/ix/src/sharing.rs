@@ -55,6 +55,7 @@ pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
 
 /// The ports that IX has of the address.
 pub struct Sharing {
+    interface: String,
     ports: Arc<HeldPorts>,
     gateway: Option<Ipv4Addr>,
 }
@@ -86,12 +87,15 @@ impl Sharing {
             block.1
         );
         let gateway = config.gateway_addrs.iter().find_map(v4);
-        Ok(Some(Sharing { ports: Arc::new(ports), gateway }))
+        Ok(Some(Sharing { interface: interface.to_owned(), ports: Arc::new(ports), gateway }))
     }
 
     /// The interface, by its present number.
-    pub fn interface(&self, name: &str) -> std::io::Result<SharedInterface> {
-        Ok(SharedInterface { index: Interface::new(name)?.index()?, ports: self.ports() })
+    pub fn interface(&self) -> std::io::Result<SharedInterface> {
+        Ok(SharedInterface {
+            index: Interface::new(&self.interface)?.index()?,
+            ports: self.ports(),
+        })
     }
 
     /// The ports, for the device.

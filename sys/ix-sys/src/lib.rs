@@ -26,6 +26,7 @@ pub mod perf;
 pub mod poll;
 pub mod probe;
 pub mod process;
+pub mod program_file;
 pub mod random;
 mod scarcity;
 pub mod scheduling;
