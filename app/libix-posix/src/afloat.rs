@@ -1,6 +1,7 @@
-//! Sockets that this process has closed and another one of the program still has, or is to get: a
-//! listener that a forked or executed process has not yet begun to serve, and whatever is on its
-//! way over a Unix socket. They live here until that process has them, or nobody does.
+//! Sockets that the program has closed here and that another of its processes still has, or is to
+//! get: a listener that a forked or executed process does not serve yet, and what is on its way
+//! over a Unix socket. This process keeps each of them until the other one serves it, or until no
+//! process can get it any more.
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
@@ -52,7 +53,8 @@ impl Core {
         self.looks_us = Some(self.looks_us.map_or(LOOKS_US, |us| us.min(LOOKS_US)));
     }
 
-    /// After a cycle: closes what another process has now, or nobody.
+    /// After a cycle: closes the sockets that another process serves now, and those that no process
+    /// can get any more.
     pub fn look_at_afloat(&mut self) {
         if self.afloat.is_empty() {
             return;

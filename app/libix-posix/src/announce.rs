@@ -6,7 +6,7 @@ use crate::ops::{Instead, Outcome, linux_name, socket_of};
 use crate::route::Whose;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
-use crate::{family, log};
+use crate::{family, fds, log};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -50,11 +50,7 @@ fn said() -> Option<&'static Said> {
 
 /// What tells the file of standard error from others.
 fn standard_error() -> Option<[u64; 2]> {
-    // SAFETY: all zeroes is a valid value.
-    let mut file: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: the system call itself, with room of ours.
-    let outcome = unsafe { libc::syscall(libc::SYS_fstat, 2, &raw mut file) };
-    (outcome == 0).then_some([file.st_dev, file.st_ino])
+    fds::status(libc::STDERR_FILENO).map(|file| [file.st_dev, file.st_ino])
 }
 
 impl Said {

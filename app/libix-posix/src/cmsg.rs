@@ -32,32 +32,15 @@ pub enum Family {
 /// The program's message, which waits for this call.
 pub unsafe fn read(message: &msghdr, family: Family) -> Result<SendControl, i32> {
     let mut send_control = SendControl::default();
-    let len = message.msg_controllen;
-    if len == 0 {
+    if message.msg_controllen == 0 {
         return Ok(send_control);
     }
-    if !is_possible(message.msg_control, len) {
-        return Err(libc::EFAULT);
-    }
-    // SAFETY: this many bytes of the program's, which does not change them during this call.
-    let all: &[u8] = unsafe { core::slice::from_raw_parts(message.msg_control.cast(), len) };
-    let mut at = 0;
-    while let Some(head) = all.get(at..at + HEADER) {
-        // SAFETY: enough bytes, and any are a valid header.
-        let head = unsafe { head.as_ptr().cast::<cmsghdr>().read_unaligned() };
-        let value = all.get(at + HEADER..at.saturating_add(head.cmsg_len)).ok_or(libc::EINVAL)?;
-        take(&mut send_control, (head.cmsg_level, head.cmsg_type), value, family)?;
-        at = at.saturating_add(head.cmsg_len.next_multiple_of(size_of::<size_t>()));
+    // SAFETY: the caller's promise.
+    for one in unsafe { walk(message) }.ok_or(libc::EFAULT)? {
+        let One { of, value } = one?;
+        take(&mut send_control, of, value, family)?;
     }
     Ok(send_control)
-}
-
-/// A hop limit; -1 is the socket's. No packet of IX has 0, and 1 goes as far.
-fn hop_limit(value: i32) -> Result<Option<u8>, i32> {
-    match value {
-        -1 => Ok(None),
-        _ => u8::try_from(value).map(|hops| Some(hops.max(1))).map_err(|_| libc::EINVAL),
-    }
 }
 
 /// The descriptors in the control messages of a message over a Unix socket. The message need not be
@@ -66,24 +49,53 @@ fn hop_limit(value: i32) -> Result<Option<u8>, i32> {
 /// # Safety
 /// The message's control messages, of the length that it says, can be read.
 pub unsafe fn rights(message: &msghdr) -> Vec<c_int> {
-    let len = message.msg_controllen;
-    if len < HEADER || !is_possible(message.msg_control, len) {
-        return Vec::new();
-    }
     // SAFETY: the caller's promise.
-    let all: &[u8] = unsafe { core::slice::from_raw_parts(message.msg_control.cast(), len) };
-    let (mut at, mut fds) = (0, Vec::new());
-    while let Some(head) = all.get(at..at + HEADER) {
+    let all = unsafe { walk(message) }.into_iter().flatten().map_while(Result::ok);
+    let rights = all.filter(|one| one.of == (SOL_SOCKET, SCM_RIGHTS));
+    let numbers = rights.flat_map(|one| one.value.as_chunks::<{ size_of::<c_int>() }>().0);
+    numbers.map(|number| c_int::from_ne_bytes(*number)).collect()
+}
+
+/// One control message.
+struct One<'a> {
+    /// Its level and its type.
+    of: (c_int, c_int),
+    value: &'a [u8],
+}
+
+/// The control messages of a message, up to the first one that is cut off, which is EINVAL. `None`:
+/// they are at an impossible address.
+///
+/// # Safety
+/// The control messages, of the length that the message says, can be read while they are walked.
+unsafe fn walk(message: &msghdr) -> Option<impl Iterator<Item = Result<One<'_>, i32>>> {
+    let len = message.msg_controllen;
+    if !is_possible(message.msg_control, len) {
+        return None;
+    }
+    let all: &[u8] = match len {
+        0 => &[],
+        // SAFETY: the caller's promise.
+        _ => unsafe { core::slice::from_raw_parts(message.msg_control.cast(), len) },
+    };
+    let mut at = 0;
+    Some(core::iter::from_fn(move || {
+        let head = all.get(at..at + HEADER)?;
         // SAFETY: enough bytes, and any are a valid header.
         let head = unsafe { head.as_ptr().cast::<cmsghdr>().read_unaligned() };
-        let Some(value) = all.get(at + HEADER..at.saturating_add(head.cmsg_len)) else { break };
-        if (head.cmsg_level, head.cmsg_type) == (SOL_SOCKET, SCM_RIGHTS) {
-            let numbers = value.as_chunks::<{ size_of::<c_int>() }>().0;
-            fds.extend(numbers.iter().map(|number| c_int::from_ne_bytes(*number)));
-        }
+        let value = all.get(at + HEADER..at.saturating_add(head.cmsg_len));
         at = at.saturating_add(head.cmsg_len.next_multiple_of(size_of::<size_t>()));
+        let of = (head.cmsg_level, head.cmsg_type);
+        Some(value.map(|value| One { of, value }).ok_or(libc::EINVAL))
+    }))
+}
+
+/// A hop limit; -1 is the socket's. No packet of IX has 0, and 1 goes as far.
+fn hop_limit(value: i32) -> Result<Option<u8>, i32> {
+    match value {
+        -1 => Ok(None),
+        _ => u8::try_from(value).map(|hops| Some(hops.max(1))).map_err(|_| libc::EINVAL),
     }
-    fds
 }
 
 /// Takes in one control message.

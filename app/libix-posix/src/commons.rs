@@ -34,12 +34,12 @@ pub fn begin(file: Option<RawFd>) {
     }
 }
 
-/// The file, from now on under this number; negative: there is none.
+/// The descriptor of the file; negative: there is none.
 pub fn file() -> RawFd {
     FILE.load(Ordering::Relaxed)
 }
 
-/// The file has another number.
+/// The file has this descriptor now.
 pub fn moved_to(file: RawFd) {
     FILE.store(file, Ordering::Relaxed);
 }

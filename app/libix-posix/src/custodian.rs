@@ -1,7 +1,7 @@
 //! A process that executes another program loses its part of the dataplane, and with it what it
-//! owns there. So before it does, a child that nobody knows takes over the connections and the
-//! listeners that the next program inherits. It gives them to that program once it uses them, and
-//! ends.
+//! owns there. So before that, it forks a custodian: a child that the next program never hears of,
+//! and that takes over the connections and the listeners which this program inherits. The custodian
+//! gives each of them to the program when the program uses it, and ends when it has given all.
 use crate::fds;
 use crate::lock::lock;
 use crate::ops::close_all_but_own;
@@ -51,8 +51,8 @@ pub fn takes_over(kept: &[u32]) {
     if unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
         return;
     }
-    // SAFETY: no arguments. The first child ends at once, so the second is nobody's child that the
-    // next program could hear of.
+    // SAFETY: no arguments. The first child ends at once, so that the next program is not the
+    // parent of the second one, and never hears of its end.
     let first = unsafe { real::fork() };
     if first == 0 {
         // SAFETY: as above.
@@ -69,11 +69,9 @@ pub fn takes_over(kept: &[u32]) {
         libc::syscall(libc::SYS_poll, &raw mut ready, 1, BEGINS.as_millis() as i64);
     }
     real::close_held(ends[0]);
-    let listens =
-        |core: &mut Core, id: &Id| core.sockets.get_mut(*id).and_then(Socket::listener).is_some();
     let mut core = lock();
     for id in needing {
-        if listens(&mut core, &id) {
+        if core.sockets.get_mut(id).and_then(Socket::listener).is_some() {
             core.end_listener(id);
         }
     }
@@ -112,7 +110,7 @@ fn keep(kept: &[u32], ready: RawFd) -> ! {
         libc::prctl(libc::PR_SET_NAME, c"ix-custodian".as_ptr());
     }
     let ready = fds::copy_out_of_the_way(ready);
-    // Nobody waits for the end of a file because of this process.
+    // Whoever reads a pipe of the program's is told of its end, although this process lives on.
     close_all_but_own();
     let mut core = lock();
     if !serving::start(&mut core) {

@@ -238,12 +238,10 @@ impl Core {
     fn flow_failed(&mut self, elastic: usize, id: Id, said: Said) {
         let Some((errno, _)) = icmp::errno(&said) else { return };
         let Some(socket) = self.sockets.get_mut(id) else { return };
-        let options = [socket.options.v4, socket.options.v6];
-        let Some(stream) = socket.stream().filter(|stream| stream.phase != Phase::Dead) else {
-            return;
-        };
-        let to = stream.peer.ip();
-        let wants_all = options[usize::from(to.is_ipv6())].receive_errors;
+        // A dead one has no peer.
+        let Some(to) = socket.peer().map(|peer| peer.ip()) else { return };
+        let wants_all = socket.options.towards(to).receive_errors;
+        let Some(stream) = socket.stream() else { return };
         if errno == libc::EMSGSIZE {
             return self.paths.said(to, said, Instant::now());
         }

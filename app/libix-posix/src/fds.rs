@@ -51,6 +51,28 @@ fn encode(entry: Entry) -> u32 {
     }
 }
 
+/// What Linux says of the file under a descriptor, by the system call itself; `None`: it is closed.
+pub fn status(fd: RawFd) -> Option<libc::stat> {
+    // SAFETY: all zeroes is a valid value, which the call fills.
+    unsafe {
+        let mut status: libc::stat = core::mem::zeroed();
+        (libc::syscall(libc::SYS_fstat, fd, &raw mut status) == 0).then_some(status)
+    }
+}
+
+/// The inode under a descriptor that is a socket on Linux.
+pub fn socket_inode(fd: RawFd) -> Option<u64> {
+    let status = status(fd).filter(|status| status.st_mode & libc::S_IFMT == libc::S_IFSOCK)?;
+    Some(status.st_ino)
+}
+
+/// Close-on-exec, as Linux has it.
+pub fn closes_on_exec(fd: RawFd) -> bool {
+    // SAFETY: no pointers.
+    let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) };
+    flags >= 0 && flags as i32 & libc::FD_CLOEXEC != 0
+}
+
 /// What a descriptor is.
 #[inline]
 pub fn get(fd: i32) -> Entry {

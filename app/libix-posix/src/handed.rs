@@ -1,10 +1,10 @@
 //! Connections that several processes of the program have, since one of them has forked.
 //!
 //! One of them owns the connection in the dataplane. In the others it is *away*: there is nothing
-//! to read and no room to write until one of their calls names it. Then the owner gives it, with
-//! what nobody has read yet ([`crate::holders`]); from the moment at which the dataplane is asked
-//! for that, it is away here too. A process that closes a connection which another
-//! one still has gives it away, and only the last one ends it.
+//! to read and no room to write until one of their calls names it. Then the owner gives it away,
+//! together with the bytes that no process has read yet ([`crate::holders`]). It is away in the
+//! former owner too as soon as the dataplane is asked to give it. A process that closes a
+//! connection which another one still has gives it away, and only the last one ends it.
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
@@ -29,12 +29,9 @@ impl Core {
         let may_share = |socket: &mut Socket| {
             let fds = socket.fds;
             let stream = socket.stream()?;
-            // What was just accepted is open for the program.
-            let is_open = matches!(stream.phase, Phase::ToAccept | Phase::Open | Phase::Away);
-            let goes = is_open && !stream.flow.is_shut() && stream.local_peer.is_none();
             // One that goes to a process which has it already is the child's all the same.
             let stays = stream.gift.is_none() || stream.shared.is_some();
-            (fds > 0 && goes && stays).then_some(())
+            (fds > 0 && stream.may_go() && stays).then_some(())
         };
         let all: Vec<Id> = self.sockets.ids();
         let all =

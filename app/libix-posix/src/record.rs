@@ -69,9 +69,7 @@ pub fn of(socket: &Socket) -> Option<Record> {
     let kind = match &socket.kind {
         Kind::Linux | Kind::Lost => return None,
         Kind::Stream(stream) => {
-            let is_open = matches!(stream.phase, Phase::ToAccept | Phase::Open | Phase::Away);
-            let goes = is_open && !stream.flow.is_shut() && stream.local_peer.is_none();
-            if !goes {
+            if !stream.may_go() {
                 return None;
             }
             (peer, local) = (Some(stream.peer), stream.local);

@@ -3,7 +3,7 @@ use crate::error_queue::{ERRORS_MAX, ErrorEntry};
 use crate::lock::Guard;
 use crate::mem::Gather;
 use crate::ops::{self, Outcome};
-use crate::options::{MtuDiscovery, SendOptions};
+use crate::options::{IpFields, MtuDiscovery, SendOptions};
 use crate::route::Whose;
 use crate::slab::Id;
 use crate::socket::Outgoing;
@@ -154,14 +154,15 @@ fn give_datagram(
     let Core { sockets, elastic_threads, .. } = core;
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     let limit = socket.options.send_buffer;
-    let usual = [socket.options.v4.fields, socket.options.v6.fields];
+    let to = datagram.to.or(socket.peer());
+    let usual = to.map_or(IpFields::default(), |to| socket.options.towards(to.ip()).fields);
     let elastic = &mut elastic_threads[socket.elastic];
     match socket.take_error() {
         0 => {}
         errno => return Some(Err(errno)),
     }
     let Some(udp) = socket.datagrams() else { return Some(Err(libc::EBADF)) };
-    let Some(to) = datagram.to.or(udp.peer) else { return Some(Err(libc::EDESTADDRREQ)) };
+    let Some(to) = to else { return Some(Err(libc::EDESTADDRREQ)) };
     if udp.write_shut {
         return Some(Err(libc::EPIPE));
     }
@@ -188,7 +189,7 @@ fn give_datagram(
     }
     udp.in_flight_bytes += len.max(1);
     let SendControl { ttl, tos, .. } = datagram.send_control;
-    let ip_fields = usual[usize::from(to.is_ipv6())].with(ttl, tos);
+    let ip_fields = usual.with(ttl, tos);
     let send_options = SendOptions { ip_fields, fragment_bytes: datagram.fragment_bytes };
     udp.outbox.push_back(Outgoing { memory, to, send_options });
     core.mark_dirty(id);

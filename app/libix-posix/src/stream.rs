@@ -176,6 +176,13 @@ impl Stream {
         self.eof && !self.is_away()
     }
 
+    /// Whether another process can have it: it is open, which it is for the program from `accept`
+    /// on, and its peer is not in this process.
+    pub fn may_go(&self) -> bool {
+        let is_open = matches!(self.phase, Phase::ToAccept | Phase::Open | Phase::Away);
+        is_open && !self.flow.is_shut() && self.local_peer.is_none()
+    }
+
     /// Unread bytes.
     pub fn unread(&self) -> usize {
         if self.is_away() {

@@ -81,8 +81,7 @@ unsafe fn path_of(file: *const c_char, searched: bool) -> Option<CString> {
     // SAFETY: the caller's promise.
     let file = unsafe { CStr::from_ptr(file) };
     let path = if searched { successor::find(file)? } else { file.to_owned() };
-    // SAFETY: a C string.
-    (unsafe { libc::access(path.as_ptr(), libc::X_OK) } == 0).then_some(path)
+    successor::may_execute(&path).then_some(path)
 }
 
 /// # Safety
@@ -174,21 +173,15 @@ spawns! {
     posix_spawnp true;
 }
 
-macro_rules! by_shell {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => { $(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(command: *const c_char, $($argument: $type),*) -> $result {
-            before_exec();
-            // SAFETY: the program's own string, or null.
-            unsafe { leaves(command) };
-            // SAFETY: the C library's function of this name gets the program's own arguments.
-            unsafe { real::$name(command, $($argument),*) }
-        }
-    )* };
-}
-
-by_shell! {
-    popen(kind: *const c_char) -> *mut c_void;
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void {
+    before_exec();
+    // SAFETY: the program's own string, or null; then the C library's function gets the program's
+    // own arguments.
+    unsafe {
+        leaves(command);
+        real::popen(command, kind)
+    }
 }
 
 /// As the C library's (POSIX, `system`), by the `posix_spawn` of this file.

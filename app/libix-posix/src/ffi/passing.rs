@@ -20,7 +20,8 @@ pub unsafe fn descriptors_came(message: &msghdr) {
     }
 }
 
-/// Descriptors go over a Unix socket: whoever gets one of a socket of IX finds that.
+/// Descriptors go over a Unix socket: notes those of sockets of IX, so that the process that
+/// receives one finds its socket.
 ///
 /// # Safety
 /// The program's own message.

@@ -5,28 +5,10 @@ use crate::fds::{self, Entry};
 use crate::lock::lock;
 use crate::record::{self, What};
 use crate::slab::Id;
-use crate::socket::{Datagrams, Kind, Socket};
+use crate::socket::{Datagrams, Kind, Socket, Under};
 use crate::state::Core;
 use crate::{holders, in_flight, kin};
 use std::os::fd::RawFd;
-
-/// The inode of a descriptor that is a socket of Linux's.
-fn inode(fd: RawFd) -> Option<u64> {
-    // SAFETY: all zero is a valid value; the call fills it.
-    let (outcome, status) = unsafe {
-        let mut status: libc::stat = core::mem::zeroed();
-        (libc::syscall(libc::SYS_fstat, fd, &raw mut status), status)
-    };
-    let is_socket = outcome == 0 && status.st_mode & libc::S_IFMT == libc::S_IFSOCK;
-    is_socket.then_some(status.st_ino)
-}
-
-/// Close-on-exec, as Linux has it.
-fn closes_on_exec(fd: RawFd) -> bool {
-    // SAFETY: no pointers.
-    let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) };
-    flags >= 0 && flags as i32 & libc::FD_CLOEXEC != 0
-}
 
 /// Whoever gets this descriptor finds its socket. `passed`: it goes to a process that is not known.
 /// Returns where the socket is noted.
@@ -47,7 +29,7 @@ pub fn name(core: &mut Core, fd: RawFd, passed: bool) -> Option<u32> {
     (socket.alone, socket.passed) = (false, socket.passed || passed);
     let record = record::of(socket)?;
     holders::set_record(at, &record);
-    if !holders::name(at, inode(fd)?) {
+    if !holders::name(at, fds::socket_inode(fd)?) {
         return None;
     }
     if passed {
@@ -74,7 +56,7 @@ pub fn name_inherited(passed: bool) -> Vec<u32> {
             continue;
         };
         let closes = match socket.under {
-            crate::socket::Under::Used => closes_on_exec(fd),
+            Under::Used => fds::closes_on_exec(fd),
             _ => socket.close_on_exec,
         };
         if !closes {
@@ -89,7 +71,7 @@ pub fn adopt(core: &mut Core, fd: RawFd) {
     if fds::get(fd) != Entry::Linux || fd as usize >= fds::FDS_MAX {
         return;
     }
-    let Some(at) = inode(fd).and_then(holders::named) else { return };
+    let Some(at) = fds::socket_inode(fd).and_then(holders::named) else { return };
     let is_same = |id: &Id| {
         let socket = core.sockets.get(*id);
         socket.is_some_and(|socket| socket.fds > 0 && socket.noted_at() == Some(at))
@@ -106,7 +88,7 @@ pub fn adopt(core: &mut Core, fd: RawFd) {
         return;
     }
     let Some((socket, what)) = record::read(&holders::record(at), at) else { return };
-    let (named, closes) = (socket.noted_at().is_none().then_some(at), closes_on_exec(fd));
+    let (named, closes) = (socket.noted_at().is_none().then_some(at), fds::closes_on_exec(fd));
     let id =
         core.sockets.insert(Socket { fds: 1, number: fd, close_on_exec: closes, named, ..socket });
     fds::replace(fd, Entry::Socket(fds::index_of(id)));

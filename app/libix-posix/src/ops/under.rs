@@ -99,7 +99,7 @@ pub fn use_linux(core: &mut Core, fd: RawFd) -> Result<(), i32> {
     if socket.under == Under::Used {
         return Ok(());
     }
-    if !is_socket(fd) {
+    if fds::socket_inode(fd).is_none() {
         // The program has closed the number by a call that is not seen here, and it may name
         // another file now.
         let entry = fds::replace(fd, Entry::Linux);
@@ -122,16 +122,6 @@ pub fn use_linux(core: &mut Core, fd: RawFd) -> Result<(), i32> {
     Ok(())
 }
 
-/// Whether a number names a socket on Linux.
-fn is_socket(fd: RawFd) -> bool {
-    // SAFETY: fills a local.
-    unsafe {
-        let mut status: libc::stat = core::mem::zeroed();
-        libc::syscall(libc::SYS_fstat, fd, &raw mut status) == 0
-            && status.st_mode & libc::S_IFMT == libc::S_IFSOCK
-    }
-}
-
 /// A socket is IX's, and its Linux socket is in an epoll set under a number that no longer names
 /// it: the entry can then not be deleted. Puts another file under the numbers that are left, so
 /// that the Linux socket ends and its entries with it (epoll(7)).
@@ -144,12 +134,9 @@ pub fn replace_linux(core: &mut Core, id: Id) {
         if entry != Entry::Socket(fds::index_of(id)) {
             continue;
         }
+        let flags = if fds::closes_on_exec(fd) { libc::O_CLOEXEC } else { 0 };
         // SAFETY: no pointers; the number is this socket's, and the lock is held.
-        unsafe {
-            let flags = libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) as i32;
-            let closes = flags & libc::FD_CLOEXEC != 0;
-            real::dup3(new, fd, if closes { libc::O_CLOEXEC } else { 0 });
-        }
+        unsafe { real::dup3(new, fd, flags) };
         (socket.number, socket.under) = (fd, Under::Used);
     }
     real::close_held(new);
@@ -223,6 +210,10 @@ mod tests {
     fn pipe() -> (OwnedFd, OwnedFd) {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         (reader.into(), writer.into())
+    }
+
+    fn is_socket(fd: RawFd) -> bool {
+        fds::socket_inode(fd).is_some()
     }
 
     fn flags(fd: RawFd) -> i32 {
