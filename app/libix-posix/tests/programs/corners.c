@@ -9,26 +9,6 @@ static int control;
 
 static volatile sig_atomic_t caught;
 
-static const char *name_of(int error)
-{
-    const char *name = strerrorname_np(error);
-    return name ? name : "?";
-}
-
-/* Prints the result of a call and its errno. */
-static long say(const char *what, long result)
-{
-    int error = errno;
-    if (result < 0)
-        printf("%s: %ld %s\n", what, result, name_of(error));
-    else
-        printf("%s: %ld\n", what, result);
-    fflush(stdout);
-    return result;
-}
-
-#define SAY(call) (errno = 0, say(#call, (long)(call)))
-
 static long tell(const char *format, ...)
 {
     char line[100];

@@ -196,6 +196,18 @@ static void say_control(struct msghdr *message)
     printf("  flags %x\n", message->msg_flags);
 }
 
+/* Has the peer send a datagram by this command, and receives it with so much room for control
+ * messages. */
+static void receive_with(int fd, const char *sends, struct msghdr *message, char *room, int size)
+{
+    tell("%s", sends);
+    SAY(soon(fd, POLLIN));
+    message->msg_control = room;
+    message->msg_controllen = size;
+    message->msg_namelen = sizeof(struct inet);
+    SAY(recvmsg(fd, message, 0));
+}
+
 /* IP_PKTINFO: the address that a datagram was sent to, and the one that the reply comes from. */
 static void packet_info(void)
 {
@@ -212,12 +224,7 @@ static void packet_info(void)
     struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = &from};
     static const int rooms[] = {100, 32, 28, 20, 16, 15, 0};
     for (unsigned r = 0; r < sizeof rooms / sizeof rooms[0]; r++) {
-        tell("usend 5");
-        SAY(soon(fd, POLLIN));
-        message.msg_control = room;
-        message.msg_controllen = rooms[r];
-        message.msg_namelen = sizeof from;
-        SAY(recvmsg(fd, &message, 0));
+        receive_with(fd, "usend 5", &message, room, rooms[r]);
         SAY(message.msg_controllen);
         if (rooms[r] >= 28 || rooms[r] < 16)
             say_control(&message);
@@ -225,12 +232,7 @@ static void packet_info(void)
             SAY(message.msg_flags);
     }
     /* The received control message is sent back. */
-    tell("usend 5");
-    SAY(soon(fd, POLLIN));
-    message.msg_control = room;
-    message.msg_controllen = sizeof room;
-    message.msg_namelen = sizeof from;
-    SAY(recvmsg(fd, &message, 0));
+    receive_with(fd, "usend 5", &message, room, sizeof room);
     struct in_pktinfo *info = (void *)CMSG_DATA((struct cmsghdr *)room);
     SAY(sendmsg(fd, &message, 0));
     SAY(tell("urecv"));

@@ -275,27 +275,18 @@ static void packet_info_v6(void)
     struct iovec piece = {buffer, 10};
     struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = &from};
     for (int i = 0; i < 2; i++) {
+        const char *sends = i ? "uwrite 5" : "usend 5";
         tell(i ? "udial4 7791" : "udp 7791");
         static const int rooms[] = {100, 40, 36, 16, 0};
         for (unsigned r = 0; r < sizeof rooms / sizeof rooms[0]; r++) {
-            tell(i ? "uwrite 5" : "usend 5");
-            SAY(soon(fd, POLLIN));
-            message.msg_control = room;
-            message.msg_controllen = rooms[r];
-            message.msg_namelen = sizeof from;
-            SAY(recvmsg(fd, &message, 0));
+            receive_with(fd, sends, &message, room, rooms[r]);
             SAY(message.msg_controllen);
             if (rooms[r] >= 36)
                 say_control(&message);
             else
                 SAY(message.msg_flags);
         }
-        tell(i ? "uwrite 5" : "usend 5");
-        SAY(soon(fd, POLLIN));
-        message.msg_control = room;
-        message.msg_controllen = sizeof room;
-        message.msg_namelen = sizeof from;
-        SAY(recvmsg(fd, &message, 0));
+        receive_with(fd, sends, &message, room, sizeof room);
         struct in6_pktinfo *info = (void *)CMSG_DATA((struct cmsghdr *)room);
         SAY(sendmsg(fd, &message, 0));
         SAY(tell("urecv"));

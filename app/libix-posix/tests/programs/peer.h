@@ -33,6 +33,26 @@
 #include <time.h>
 #include <unistd.h>
 
+static inline const char *name_of(int error)
+{
+    const char *name = strerrorname_np(error);
+    return name ? name : "?";
+}
+
+/* Prints the result of a call and its errno. */
+static inline long say(const char *what, long result)
+{
+    int error = errno;
+    if (result < 0)
+        printf("%s: %ld %s\n", what, result, name_of(error));
+    else
+        printf("%s: %ld\n", what, result);
+    fflush(stdout);
+    return result;
+}
+
+#define SAY(call) (errno = 0, say(#call, (long)(call)))
+
 static inline void sleep_ms(int ms)
 {
     struct timespec time = {ms / 1000, ms % 1000 * 1000000};

@@ -14,20 +14,6 @@ extern char **environ;
 /* A case that takes longer than this is ended with all its processes, s. */
 #define CASE_S 6
 
-static long say(const char *what, long result)
-{
-    int error = errno;
-    const char *name = strerrorname_np(error);
-    if (result < 0)
-        printf("%s: %ld %s\n", what, result, name ? name : "?");
-    else
-        printf("%s: %ld\n", what, result);
-    fflush(stdout);
-    return result;
-}
-
-#define SAY(call) (errno = 0, say(#call, (long)(call)))
-
 /* Gives the peer a command; returns its answer. */
 static long tell(const char *format, ...)
 {

@@ -2,13 +2,13 @@
 //! and by HTTP.
 use crate::support;
 use crate::support::command::errors;
-use crate::support::traffic::{close, echo};
+use crate::support::traffic::{close, echo, http};
 use crate::support::{CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, TestNet, connect};
 use ix_skip::{Need, skip};
 use ix_testbed::cpu;
 use ix_testbed::prometheus::Samples;
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -209,19 +209,6 @@ fn a_subscription_goes_on_until_the_end() {
     service.finish(PATIENCE);
     // Whatever is under way comes, then the end.
     while client.read_line(&mut line).expect("the end, no error") > 0 {}
-}
-
-/// An HTTP/1.1 exchange with the metrics' server; head and body.
-fn http(namespace: &ix_testbed::Namespace, address: &str, request: &str) -> (String, String) {
-    namespace.run(|| {
-        let mut stream = TcpStream::connect(address).expect("connect");
-        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
-        stream.write_all(request.as_bytes()).expect("write");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        (head.to_owned(), body.to_owned())
-    })
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! user, promtool, and a real Prometheus with the dashboard's queries.
 use crate::support::command::errors;
 use crate::support::process::Process;
-use crate::support::traffic::{close, echo};
+use crate::support::traffic::{close, echo, http};
 use crate::support::{CLIENT, Nic, PATIENCE, PREFIX, SERVICE, TestNet, eventually};
 use crate::support::{build_echo, connect, connect_to};
 use ix_skip::{Need, skip, skip_part};
@@ -10,7 +10,7 @@ use ix_testbed::Namespace;
 use ix_testbed::prometheus::Samples;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -71,20 +71,6 @@ impl Exporter<'_> {
         let path = format!("/proc/{}/task", self.process.pid());
         std::fs::read_dir(path).expect("its threads").count()
     }
-}
-
-/// An HTTP/1.1 exchange; head and body.
-#[track_caller]
-fn http(namespace: &Namespace, address: &str, request: &str) -> (String, String) {
-    namespace.run(|| {
-        let mut stream = TcpStream::connect(address).expect("connect");
-        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
-        stream.write_all(request.as_bytes()).expect("write");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        (head.to_owned(), body.to_owned())
-    })
 }
 
 /// `promtool` with this on its standard input must find nothing wrong.

@@ -8,6 +8,20 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+/// An HTTP exchange with a server that closes the connection behind its answer; head and body.
+#[track_caller]
+pub fn http(namespace: &Namespace, address: &str, request: &str) -> (String, String) {
+    namespace.run(|| {
+        let mut stream = TcpStream::connect(address).expect("connect");
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        stream.write_all(request.as_bytes()).expect("write");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        (head.to_owned(), body.to_owned())
+    })
+}
+
 /// A message that differs from all others.
 pub fn message(id: u64, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
