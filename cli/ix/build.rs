@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 /// The folders of the crates that the two are built from.
 const ROOMS: [&str; 4] = ["sys", "core", "dataplane", "app"];
+/// Names the profile of the dataplane by which the image is compiled, if it is set.
+const PROFILE: &str = "IX_PROFILE";
 
 fn main() {
     let variable = |name: &str| std::env::var_os(name).expect("cargo sets it");
@@ -24,11 +26,21 @@ fn main() {
         println!("cargo::rerun-if-changed={}", workspace.join(file).display());
     }
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed={PROFILE}");
+    let profile = std::env::var_os(PROFILE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    if let Some(path) = profile.as_ref().filter(|path| !path.is_file()) {
+        println!(
+            "cargo::error={PROFILE}={}: no such file; packaging/profile makes one",
+            path.display()
+        );
+        std::process::exit(1);
+    }
 
     // TARGET/PROFILE/build/ix-HASH/out: one image and library for all profiles.
     let out = PathBuf::from(variable("OUT_DIR"));
     let target = out.ancestors().nth(4).expect("cargo's layout");
-    let builder = Builder { cargo: &variable("CARGO"), workspace: &workspace };
+    let cargo = variable("CARGO");
+    let builder = Builder { cargo: &cargo, workspace: &workspace, profile: profile.as_deref() };
     let built = builder.image(&target.join("image")).and_then(|image| {
         let library = builder.posix_library(&target.join("posix"))?;
         Ok((image, library))

@@ -19,12 +19,16 @@ pub struct Builder<'a> {
     pub cargo: &'a OsStr,
     /// The folder of the workspace.
     pub workspace: &'a Path,
+    /// A profile of the dataplane by which the image is compiled, as `packaging/profile` makes it.
+    pub profile: Option<&'a Path>,
 }
 
 impl Builder<'_> {
     /// Builds the image below `target_dir`; returns its path.
     pub fn image(&self, target_dir: &Path) -> Result<PathBuf, String> {
-        self.build("ix-image", &IMAGE_FLAGS, target_dir)?;
+        let profile = self.profile.map(|path| format!("-Cprofile-use={}", path.display()));
+        let flags: Vec<&str> = IMAGE_FLAGS.into_iter().chain(profile.as_deref()).collect();
+        self.build("ix-image", &flags, target_dir)?;
         Ok(target_dir.join(TARGET).join("release/ix-image"))
     }
 

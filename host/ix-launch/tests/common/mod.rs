@@ -27,7 +27,8 @@ pub fn image() -> &'static Image {
     static IMAGE: OnceLock<Image> = OnceLock::new();
     IMAGE.get_or_init(|| {
         let workspace = crate_dir().join("../..");
-        let builder = Builder { cargo: env!("CARGO").as_ref(), workspace: &workspace };
+        let builder =
+            Builder { cargo: env!("CARGO").as_ref(), workspace: &workspace, profile: None };
         let built = builder.image(&target_dir().join("image"));
         let bytes = std::fs::read(built.expect("image")).expect("image");
         Image::from_bytes(&bytes, true).expect("a static PIE")
