@@ -68,6 +68,9 @@ pub enum BenchCommand {
     Rates(RatesArgs),
     /// All static configurations of the papers' server (a model), and the best of them
     Pareto(ModelArgs),
+    /// Echo of somebody else's server beside IX and Linux: `ix bench peer -- COMMAND`
+    #[command(long_about = crate::peer::HELP)]
+    Peer(crate::peer::PeerArgs),
     /// Cost of a crossing into the dataplane, a system call and a round trip between two processes;
     /// programs with and without the wall
     Gate(GateArgs),

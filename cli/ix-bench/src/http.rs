@@ -132,11 +132,9 @@ fn row(
     size: u64,
     (kind, processes): (&str, usize),
 ) -> Row {
-    let settings = match setup.server {
-        Host::Ix(domain) => format!("1 pinned thread, domain {}", domain.name()),
-        Host::Linux { .. } => {
-            format!("1 pinned thread, epoll, {}, offloads on", lab.congestion_control())
-        }
+    let settings = match setup.server.domain() {
+        Some(domain) => format!("1 pinned thread, domain {}", domain.name()),
+        None => format!("1 pinned thread, epoll, {}, offloads on", lab.congestion_control()),
     };
     let also = vec![
         ("server", json!("haproxy")),

@@ -22,6 +22,7 @@ mod migration;
 mod model;
 mod pareto;
 pub mod path;
+pub mod peer;
 mod ping;
 mod plan;
 mod process;
@@ -68,6 +69,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Migration(args) => ("migration", args),
         BenchCommand::Loss(args) => ("loss", args),
         BenchCommand::Fairness(args) => ("fairness", args),
+        BenchCommand::Peer(args) => return with_peer(args),
         BenchCommand::Gate(args) => return gate::main(args),
         BenchCommand::Rates(args) => return rates::main(args),
         BenchCommand::Pareto(args) => return pareto::main(args),
@@ -92,6 +94,21 @@ pub fn main(command: &BenchCommand) -> Result<()> {
     let mut report = run(name, args, device, own_command())?;
     report.notes.extend(why);
     report.publish(&args.output)
+}
+
+/// `ix bench peer`.
+fn with_peer(args: &peer::PeerArgs) -> Result<()> {
+    let (device, why) = choose_device(args.bench.device)?;
+    args.check(device)?;
+    let mut lab = Lab::in_domains(device, &args.bench.domain)?;
+    lab.peer = Some(args.end());
+    let machine = Machine::read();
+    eprintln!("ix: {}", machine.summary());
+    let mut notes = common_notes(&lab);
+    let rows = peer::measure_all(&lab, &args.bench, &mut notes)?;
+    notes.extend(why);
+    let (bench, command) = ("peer".to_owned(), own_command());
+    Report { bench, machine, rows, notes, command }.publish(&args.bench.output)
 }
 
 /// Benchmarks that measure programs in one domain only.
@@ -180,11 +197,15 @@ fn installed(program: &str) -> bool {
 
 /// The pairs of systems to measure.
 fn setups(lab: &Lab, args: &BenchArgs) -> Result<Vec<Setup>> {
-    let all = all_setups(lab);
+    chosen(lab, args, all_setups(lab))
+}
+
+/// Of these pairs those with the kind of client that was asked for.
+fn chosen(lab: &Lab, args: &BenchArgs, all: Vec<Setup>) -> Result<Vec<Setup>> {
     let Some(client) = args.client else { return Ok(all) };
     check_client(lab, client)?;
     let wanted = |s: &Setup| match client {
-        Client::Ix => s.client.is_ix() || !s.server.is_ix(),
+        Client::Ix => s.client.is_ix() || s.server.is_linux(),
         Client::Linux => !s.client.is_ix(),
     };
     Ok(all.into_iter().filter(wanted).collect())

@@ -155,9 +155,9 @@ impl Series {
         workload: &'static str,
         value_bytes: u64,
     ) -> Series {
-        let settings = match setup.server {
-            Host::Ix(domain) => format!("1 pinned thread, domain {}", domain.name()),
-            Host::Linux { .. } => format!(
+        let settings = match setup.server.domain() {
+            Some(domain) => format!("1 pinned thread, domain {}", domain.name()),
+            None => format!(
                 "1 pinned thread, epoll, TCP_NODELAY, {}, offloads on",
                 lab.congestion_control()
             ),

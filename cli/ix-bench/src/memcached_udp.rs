@@ -133,13 +133,11 @@ fn contestants(
     notes: &mut Vec<String>,
 ) -> Result<Vec<(Program, Setup)>> {
     let client = if lab.has_linux_client() { Host::BLOCKING } else { Host::IX };
-    let (other, why, mend) = match client {
-        Host::Ix(_) => {
+    let (other, why, mend) = match client.is_ix() {
+        true => {
             (Client::Linux, "memif connects IX to IX only", "use --client ix or --device afxdp")
         }
-        Host::Linux { .. } => {
-            (Client::Ix, "the clients are on Linux sockets", "use --device memif")
-        }
+        false => (Client::Ix, "the clients are on Linux sockets", "use --device memif"),
     };
     if args.client == Some(other) {
         return Err(Problem::new("cannot use this kind of client", why).mend(mend));
@@ -172,9 +170,9 @@ fn serve(program: Program, port: u16) -> Serve {
 }
 
 fn row(lab: &Lab, program: Program, setup: Setup, sockets: usize, processes: usize) -> Row {
-    let settings = match setup.server {
-        Host::Ix(domain) => format!("1 pinned thread each, domain {}", domain.name()),
-        Host::Linux { .. } => "1 pinned thread each, sleeping, offloads on".to_owned(),
+    let settings = match setup.server.domain() {
+        Some(domain) => format!("1 pinned thread each, domain {}", domain.name()),
+        None => "1 pinned thread each, sleeping, offloads on".to_owned(),
     };
     let also = vec![("server", json!(program.name())), ("processes", json!(processes))];
     setup.row(lab, sockets, VALUE_BYTES, also, settings)

@@ -3,6 +3,7 @@ use ix_report::problem::{Problem, Result};
 use ix_sys::process::kill;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +20,8 @@ pub(super) struct Process {
     errors: Arc<Mutex<Vec<String>>>,
     /// Reads standard error to its end.
     reader: Option<std::thread::JoinHandle<()>>,
+    /// It has a process group of its own, which ends with it.
+    group: bool,
 }
 
 impl Process {
@@ -41,7 +44,20 @@ impl Process {
                 });
             })
         });
-        Ok(Process { child, name: name.to_owned(), lines, errors, reader })
+        Ok(Process { child, name: name.to_owned(), lines, errors, reader, group: false })
+    }
+
+    /// The same, with whatever the process starts: a peer may be a script.
+    pub(super) fn start_group(mut command: Command, name: &str) -> Result<Process> {
+        command.process_group(0);
+        let mut process = Process::start(command, name)?;
+        process.group = true;
+        Ok(process)
+    }
+
+    /// What it is called in messages.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Waits for a line of output that starts with `start`.
@@ -78,10 +94,11 @@ impl Process {
         self.explain(Problem::new(format!("the {} ended too early", self.name), status))
     }
 
-    /// Adds the last line of the process to a problem.
+    /// Adds the last error of the process to a problem, or else its last line.
     pub(super) fn explain(&self, problem: Problem) -> Problem {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        match errors.last() {
+        let error = errors.iter().rev().find(|line| line.starts_with("error"));
+        match error.or(errors.last()) {
             Some(line) => Problem::new(problem.to_string(), format!("its last line: {line}")),
             None => problem,
         }
@@ -129,7 +146,7 @@ impl Process {
 
     fn end(&mut self, signal: i32) {
         // Our own child, which was not waited for yet.
-        let _ = kill(self.pid(), signal);
+        let _ = kill(self.target(), signal);
         let end = Instant::now() + GRACE;
         while Instant::now() < end {
             if let Ok(Some(_)) = self.child.try_wait() {
@@ -137,16 +154,24 @@ impl Process {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        let _ = self.child.kill();
+        self.kill();
+    }
+
+    /// Whom signals go to: the process, or its group.
+    fn target(&self) -> i32 {
+        if self.group { -self.pid() } else { self.pid() }
+    }
+
+    fn kill(&mut self) {
+        // An error means that it has already ended.
+        let _ = if self.group { kill(self.target(), libc::SIGKILL) } else { self.child.kill() };
         let _ = self.child.wait();
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // An error means that it has already ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 
@@ -214,6 +239,9 @@ mod tests {
     fn failures_carry_the_last_words() {
         let e = finish(shell("echo no such peer >&2; exit 3"), "client", GRACE).expect_err("fails");
         assert!(e.to_string().contains("no such peer"), "{e}");
+        let help = "echo 'error: no SIZE' >&2; echo 'see --help' >&2; exit 2";
+        let e = finish(shell(help), "client", GRACE).expect_err("fails");
+        assert!(e.to_string().contains("error: no SIZE"), "{e}");
         let e = finish(shell("echo '{}'; exit 3"), "client", GRACE).expect_err("fails");
         assert!(e.to_string().contains("exit status: 3"), "{e}");
         let e = finish(shell("echo '{'"), "client", GRACE).expect_err("fails");

@@ -49,13 +49,13 @@ impl Setup {
         match point.on {
             On::All => true,
             On::Ix => self.server.is_ix(),
-            On::Linux => !self.server.is_ix(),
+            On::Linux => self.server.is_linux(),
         }
     }
 
     /// Most connections that a Linux end can have.
     fn connections_max(self) -> usize {
-        if self.server.is_ix() && self.client.is_ix() {
+        if !self.server.is_linux() && self.client.is_ix() {
             return usize::MAX;
         }
         descriptors_max().saturating_sub(200)
@@ -128,6 +128,7 @@ fn mode(host: Host) -> &'static str {
         Host::Ix(_) => "run to completion",
         Host::Linux { spin: true } => "spinning",
         Host::Linux { spin: false } => "blocking",
+        Host::Peer => "its own",
     }
 }
 
@@ -142,7 +143,7 @@ impl Setup {
         settings: String,
     ) -> Row {
         Row {
-            system: self.server.system().to_owned(),
+            system: lab.system_of(self.server).to_owned(),
             domain: self.server.domain(),
             mode: mode(self.server).to_owned(),
             device: lab.device_of(self.server).to_owned(),
@@ -167,6 +168,10 @@ fn settings(lab: &Lab, server: Host, point: &Point) -> String {
     let pinned = format!("{} pinned thread(s)", point.server.threads());
     let spin = match server {
         Host::Linux { spin } => spin,
+        Host::Peer => {
+            let words = lab.peer.as_ref().map_or(String::new(), |peer| peer.command.join(" "));
+            return format!("pinned: {words}");
+        }
         Host::Ix(domain) => {
             let batch = point.server.batch.map_or(String::new(), |b| format!(", batch {b}"));
             return format!("{pinned}, domain {}{batch}", domain.name());

@@ -76,7 +76,7 @@ const FIGURES: [(&str, &str, usize); 63] = [
 /// One measured point: its parameters, and the samples of each figure.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// `ix` or `linux`: the server's system.
+    /// `ix`, `linux`, or the name of a peer: the server's system.
     pub system: String,
     /// What keeps the server's program out of its dataplane; `None`: it has none.
     pub domain: Option<Domain>,
@@ -256,7 +256,7 @@ impl Report {
             format!(
                 "{} ({}{})",
                 row.system,
-                if row.system == "ix" { &row.device } else { &row.mode },
+                if row.system == "linux" { &row.mode } else { &row.device },
                 row.wall()
             ),
             if row.client == "ix" {

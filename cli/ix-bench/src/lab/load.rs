@@ -43,7 +43,7 @@ impl Lab {
     pub fn start_load(&self, host: Host, args: &[OsString]) -> Result<Load> {
         let cpu = self.cpus.1;
         let command = match host {
-            Host::Linux { .. } => {
+            Host::Linux { .. } | Host::Peer => {
                 let mut command = self.client.command(&self.ix, Some(cpu));
                 command.args(args);
                 command

@@ -6,6 +6,7 @@
 //! stays behind the pair, because Linux cannot use the program's end of a TAP. On `memif` the two
 //! ends of IX share memory, and Linux is measured over the pair.
 mod load;
+mod peer;
 mod server;
 
 use super::serve::list;
@@ -22,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub use load::Load;
+pub use peer::PeerEnd;
 pub use server::{Server, Spot};
 
 const LINUX_SERVER: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 1);
@@ -54,6 +56,8 @@ pub enum Host {
         /// Whether it spins.
         spin: bool,
     },
+    /// Somebody else's server: [`Lab::peer`].
+    Peer,
 }
 
 impl Host {
@@ -64,9 +68,18 @@ impl Host {
     /// Linux sockets, spinning.
     pub const SPINNING: Host = Host::Linux { spin: true };
 
-    /// `ix` or `linux`.
+    /// `ix`, `linux` or `peer`.
     pub fn system(self) -> &'static str {
-        if self.is_ix() { "ix" } else { "linux" }
+        match self {
+            Host::Ix(_) => "ix",
+            Host::Linux { .. } => "linux",
+            Host::Peer => "peer",
+        }
+    }
+
+    /// Whether it is Linux's sockets under a program of ours.
+    pub fn is_linux(self) -> bool {
+        matches!(self, Host::Linux { .. })
     }
 
     /// Whether it is IX, behind any wall.
@@ -78,7 +91,7 @@ impl Host {
     pub fn domain(self) -> Option<Domain> {
         match self {
             Host::Ix(domain) => Some(domain),
-            Host::Linux { .. } => None,
+            Host::Linux { .. } | Host::Peer => None,
         }
     }
 }
@@ -97,6 +110,8 @@ pub struct Lab {
     /// What stands between server programs and their dataplanes: each is measured, or the first
     /// where a benchmark measures one. Never empty. Clients have no wall.
     pub domains: Vec<Domain>,
+    /// What a server of [`Host::Peer`] is.
+    pub peer: Option<PeerEnd>,
     ix: PathBuf,
     control: PathBuf,
     /// Last value of [`Lab::set_offloads`]: each server makes a new tap.
@@ -172,17 +187,27 @@ impl Lab {
             server_cpus,
             client_cpus,
             domains: vec![Domain::None],
+            peer: None,
             ix,
             control,
             offloads: AtomicBool::new(true),
         })
     }
 
+    /// Name of a host in results.
+    pub fn system_of(&self, host: Host) -> &str {
+        match (host, &self.peer) {
+            (Host::Peer, Some(peer)) => &peer.name,
+            _ => host.system(),
+        }
+    }
+
     /// Kind of the link under a host: Linux always has the pair.
     pub fn device_of(&self, host: Host) -> &'static str {
         match host {
+            Host::Peer if self.device == Device::Memif => self.device.name(),
             Host::Ix(_) => self.device.name(),
-            Host::Linux { .. } => "veth",
+            Host::Linux { .. } | Host::Peer => "veth",
         }
     }
 

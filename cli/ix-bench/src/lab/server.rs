@@ -9,7 +9,7 @@ use crate::serve::{Program, Serve};
 use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result};
 use ix_testbed::Namespace;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 
 /// Start of a line of the socket library, see `IX_POSIX_CALLS` in docs/posix.md.
 const CALLS: &str = "ix: calls forwarded to Linux: ";
+
+/// How long a server has for the handshake by which it shows that it listens.
+const LISTENS: Duration = Duration::from_millis(500);
 
 /// Place of a server that is not alone on the link.
 #[derive(Clone, Debug)]
@@ -32,12 +35,12 @@ pub struct Spot {
 /// A running server.
 pub struct Server {
     pub(super) process: Process,
-    host: Host,
-    address: Ipv4Addr,
-    port: u16,
-    control: PathBuf,
+    pub(super) host: Host,
+    pub(super) address: Ipv4Addr,
+    pub(super) port: u16,
+    pub(super) control: PathBuf,
     /// The signal that ends it.
-    stop: i32,
+    pub(super) stop: i32,
 }
 
 impl Lab {
@@ -68,6 +71,7 @@ impl Lab {
                 command.args(serve.of_linux(port, spin, &cpus));
                 (command, LINUX_SERVER, false)
             }
+            (Host::Peer, _) => return self.start_peer(),
             (Host::Ix(_), _) if serve.program == Program::Driver => {
                 let mut command = self.server.command(&self.ix, Some(cpus[0]));
                 command.args(["bench", "device-echo", "--nic", &self.nic(true), "--addr"]);
@@ -125,13 +129,20 @@ impl Lab {
     }
 
     /// Waits for a server that does not report when it is ready.
-    fn wait_for_listener(&self, server: &mut Process, at: (Ipv4Addr, u16)) -> Result<()> {
+    pub(super) fn wait_for_listener(
+        &self,
+        server: &mut Process,
+        at: (Ipv4Addr, u16),
+    ) -> Result<()> {
         let end = Instant::now() + START;
-        let listens = || TcpStream::connect(at).is_ok();
+        let listens = || TcpStream::connect_timeout(&SocketAddr::from(at), LISTENS).is_ok();
         while !self.client.run(listens) {
             server.check()?;
             if Instant::now() > end {
-                return Err(Problem::new("the linux server hangs", "it does not listen in time"));
+                let why = format!("nobody answers at {}:{}", at.0, at.1);
+                return Err(
+                    server.explain(Problem::new(format!("the {} hangs", server.name()), why))
+                );
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -249,7 +260,7 @@ impl Server {
                 }
                 said
             }
-            Host::Linux { .. } => {
+            Host::Linux { .. } | Host::Peer => {
                 self.process.stop();
                 None
             }

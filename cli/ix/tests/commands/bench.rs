@@ -382,3 +382,89 @@ fn a_soak_that_cannot_be_is_refused_at_once() {
         assert_eq!(output.status.code(), Some(1));
     }
 }
+
+/// An echo server on Linux's sockets by somebody else, below a shell that waits for it.
+const PYTHON_ECHO: &str = "import asyncio, sys\n\
+    async def echo(r, w):\n\
+    \x20   while data := await r.read(65536): w.write(data)\n\
+    async def main():\n\
+    \x20   server = await asyncio.start_server(echo, sys.argv[1], int(sys.argv[2]))\n\
+    \x20   await server.serve_forever()\n\
+    asyncio.run(main())";
+
+/// Rows of `ix bench peer` with these words; `None`, loudly, where it cannot run.
+fn beside_a_peer(test: &str, words: &[&str]) -> Option<Vec<Value>> {
+    // SAFETY: cannot fail and touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        skip(test, Need::Root, "AF_XDP needs root");
+        return None;
+    }
+    let mut args =
+        vec!["bench", "peer", "--quick", "--seconds", "0.4", "--connections", "4", "--json"];
+    args.extend(words);
+    let output = bench(&args);
+    assert!(output.status.success(), "{}", errors(&output));
+    let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    check(&result, "peer", "msgs_per_s");
+    let rows = result["rows"].as_array().expect("rows").clone();
+    Some(rows.into_iter().filter(|row| row["system"] != "ix" && row["system"] != "linux").collect())
+}
+
+#[test]
+fn a_peer_on_linux_sockets_is_measured_and_ends_with_all_that_it_started() {
+    let test = "a_peer_on_linux_sockets_is_measured_and_ends_with_all_that_it_started";
+    let mark = format!("peer-of-{}", std::process::id());
+    let script = format!("python3 -c \"$1\" {{address}} $IX_PEER_PORT {mark}; true");
+    let words = ["--sockets", "--name", "asyncio", "--client", "linux", "--"];
+    let words = [&words[..], &["sh", "-c", &script, "sh", PYTHON_ECHO]].concat();
+    let Some(rows) = beside_a_peer(test, &words) else { return };
+    assert_eq!(rows.len(), 2, "one for each kind of client: {rows:?}");
+    for row in &rows {
+        assert_eq!((&row["system"], &row["device"]), (&"asyncio".into(), &"veth".into()), "{row}");
+        assert!(row["ratio_to_linux"].as_f64() > Some(0.0), "{row}");
+    }
+    let commands = std::fs::read_dir("/proc")
+        .expect("/proc")
+        .filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("cmdline")).ok());
+    let left: Vec<String> = commands.filter(|command| command.contains(&mark)).collect();
+    assert!(left.is_empty(), "still there: {left:?}");
+}
+
+#[test]
+fn a_peer_with_a_stack_of_its_own_is_measured_on_a_pair_and_on_a_memif() {
+    let test = "a_peer_with_a_stack_of_its_own_is_measured_on_a_pair_and_on_a_memif";
+    let ix = env!("CARGO_BIN_EXE_ix");
+    for (device, nic) in [("afxdp", "afxdp:{interface}"), ("memif", "memif:{memif},role=server")] {
+        let words = ["--device", device, "--client", "ix", "--name", "other", "--"];
+        let stack = [ix, "run", "--nic", nic, "--addr", "{address}/{prefix}", "--cpus", "{cpu}"];
+        let server = ["--domain", "none", "--", ix, "echo", "64", "--port", "{port}"];
+        let words = [&words[..], &stack, &server].concat();
+        let Some(rows) = beside_a_peer(test, &words) else { return };
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        assert_eq!((&rows[0]["system"], &rows[0]["client"]), (&"other".into(), &"ix".into()));
+    }
+}
+
+#[test]
+fn a_peer_that_cannot_be_measured_is_told_why() {
+    // SAFETY: cannot fail and touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        skip("a_peer_that_cannot_be_measured_is_told_why", Need::Root, "AF_XDP needs root");
+        return;
+    }
+    let cases: [(&[&str], &str); 5] = [
+        (&["--name", "linux", "--", "true"], "choose another --name"),
+        (&["--device", "tap", "--", "true"], "only IX can use a tap's end"),
+        (&["--device", "memif", "--sockets", "--", "true"], "do not reach a memif"),
+        (&["--sockets", "--", "/nowhere/their-echo"], "/nowhere/their-echo"),
+        (&["--sockets", "--", "false"], "peer false ended too early"),
+    ];
+    for (words, why) in cases {
+        let output = bench(&[&["bench", "peer", "--quick", "--connections", "1"], words].concat());
+        assert!(!output.status.success(), "{words:?}");
+        assert!(errors(&output).contains(why), "{words:?}: {}", errors(&output));
+    }
+    let output = ix(&["bench", "peer", "--quick"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(errors(&output).contains("COMMAND"), "{}", errors(&output));
+}
