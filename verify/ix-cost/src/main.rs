@@ -13,6 +13,7 @@ mod flame;
 mod map;
 mod pair;
 mod scenario;
+mod shared;
 mod wire;
 
 use anyhow::{Context, Result, bail};
@@ -31,7 +32,8 @@ Examples:
   ix-cost echo-64 --by function    where the instructions of one go
   ix-cost --accept                 make what there is the budget
   ix-cost echo-64 --map --flame .  instructions and cache misses of a message, and a flame graph
-  ix-cost echo-64 --play 1000000   play natively and time it, or run it under another tool")]
+  ix-cost echo-64 --play 1000000   play natively and time it, or run it under another tool
+  ix-cost --shared                 lines of memory that two elastic threads share")]
 struct Args {
     /// Scenarios (default: all).
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(SCENARIOS.map(|s| s.name)))]
@@ -55,6 +57,13 @@ struct Args {
     /// Write a flame graph of each scenario into this folder.
     #[arg(long, value_name = "FOLDER", requires = "map")]
     flame: Option<PathBuf>,
+    /// Print which lines of memory one of two elastic threads writes and the other touches, and
+    /// fail where that is on the path of a message.
+    #[arg(long, conflicts_with_all = ["accept", "play", "map", "scenarios"])]
+    shared: bool,
+    /// What `--shared` runs under another tool.
+    #[arg(long, hide = true, value_enum)]
+    play_shared: Option<shared::Queues>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -113,12 +122,19 @@ fn run(args: &Args) -> Result<End> {
         scenarios.iter().for_each(|scenario| play(scenario, messages));
         return Ok(End::Kept);
     }
+    if let Some(queues) = args.play_shared {
+        shared::play(queues);
+        return Ok(End::Kept);
+    }
     if cfg!(debug_assertions) {
         bail!("this build is not optimised, its counts mean nothing; use `cargo run --release`");
     }
     if !callgrind::is_there() {
         println!("SKIPPED the instruction budget: no valgrind (apt-get install valgrind)");
         return Ok(End::Skipped);
+    }
+    if args.shared {
+        return Ok(if shared::judge()? { End::Kept } else { End::Broken });
     }
     if args.map {
         return map::print(&scenarios, args.top, args.flame.as_deref()).map(|()| End::Kept);

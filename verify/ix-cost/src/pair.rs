@@ -1,11 +1,12 @@
-//! Two hosts on one wire: elastic threads with libix event loops, in virtual time.
+//! Hosts on one wire: elastic threads with libix event loops, in virtual time.
 //!
 //! Nothing here depends on a clock, a kernel or another thread, so the same run executes the same
 //! instructions every time.
 use crate::wire::{WireEnd, wire};
 use ix_dataplane::Config;
 use ix_dataplane::config::AddressCheck;
-use ix_rig::{Core, Rig, RigOptions, VirtualClock};
+use ix_random::Rng;
+use ix_rig::{Core, Rig, RigOptions, RigThread, SimDevice, SimOptions, Spread, VirtualClock};
 use ix_wire::IpAddr;
 use libix::event::{EventLoop, Handler};
 use libix::raw::{Thread, Wait};
@@ -78,6 +79,91 @@ fn config(index: usize) -> Config {
     };
     config.tcp.time_wait_us = TIME_WAIT_US;
     config
+}
+
+/// A client with one elastic thread, and a server with two, each behind its queue of one device.
+pub struct Trio<C: Handler, S: Handler> {
+    /// The first host.
+    pub client: EventLoop<C>,
+    servers: [EventLoop<S>; 2],
+    devices: [SimDevice; 2],
+    clock: VirtualClock,
+}
+
+impl<C: Handler, S: Handler> Trio<C, S> {
+    /// Both hosts, both threads of the server listening. With `astray` the server's device puts
+    /// packets on any queue, and the threads have to hand them over.
+    pub fn new(client: C, servers: [S; 2], astray: bool) -> Trio<C, S> {
+        let clock = VirtualClock::new(1);
+        let device = |mac, queues, spread| {
+            SimDevice::new(SimOptions { mac, queues, spread, ..SimOptions::default() }, &clock)
+        };
+        let spread = if astray { Spread::Random(Rng::new(1)) } else { Spread::Rss(RSS_KEY) };
+        let devices = [device(MACS[0], 1, Spread::First), device(MACS[1], 2, spread)];
+        let rig = |index: usize| {
+            let cpus = (0..devices[index].options().queues as u32).collect();
+            let config = Config { cpus, ..config(index) };
+            let options = RigOptions { config, sizes: None, clock: clock.clone() };
+            Rig::new(options, devices[index].nics()).threads
+        };
+        let thread = |elastic: RigThread, index: usize| {
+            ix_rig::enter(&Rc::new(RefCell::new(Core::new(elastic, &clock, ()))), index)
+        };
+        let client = EventLoop::new(thread(rig(0).remove(0), 0), client);
+        let mut threads = rig(1).into_iter();
+        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, server_addr().port()));
+        let mut index = 0;
+        let servers = servers.map(|server| {
+            let elastic = threads.next().expect("a thread for each queue");
+            let mut server = EventLoop::new(thread(elastic, index), server);
+            index += 1;
+            server.listen(any, 0).expect("a fresh host has no listeners");
+            server
+        });
+        Trio { client, servers, devices, clock }
+    }
+
+    /// One cycle of each thread.
+    pub fn turn(&mut self) {
+        self.clock.advance(TURN_US);
+        client_turn(&mut self.client);
+        self.carry(0, 1);
+        let [first, second] = &mut self.servers;
+        thread_turn::<S, 0>(first);
+        thread_turn::<S, 1>(second);
+        self.carry(1, 0);
+    }
+
+    fn carry(&self, from: usize, to: usize) {
+        for (_, frame) in self.devices[from].take_sent() {
+            self.devices[to].deliver(frame);
+        }
+    }
+
+    /// Where the code of the turns of client, first and second thread begins.
+    pub fn marks() -> [usize; 3] {
+        let client: fn(&mut EventLoop<C>) = client_turn::<C>;
+        let threads: [fn(&mut EventLoop<S>); 2] = [thread_turn::<S, 0>, thread_turn::<S, 1>];
+        [client as usize, threads[0] as usize, threads[1] as usize]
+    }
+}
+
+/// A key of receive-side scaling that spreads well.
+const RSS_KEY: [u8; 40] = {
+    let mut key = [0; 40];
+    let mut at = 0;
+    while at < key.len() {
+        key[at] = (at * 167 + 109) as u8;
+        at += 1;
+    }
+    key
+};
+
+#[inline(never)]
+fn thread_turn<H: Handler, const THREAD: usize>(host: &mut EventLoop<H>) {
+    // Equal functions could become one.
+    std::hint::black_box(THREAD);
+    host.turn(Wait::Poll).expect("the dataplane runs its threads");
 }
 
 /// One host with one elastic thread.

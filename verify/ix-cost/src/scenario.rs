@@ -117,13 +117,18 @@ impl Scenario {
 }
 
 /// The side that opens connections. State of a connection: received bytes of the reply.
-struct Client {
+pub struct Client {
     kind: Kind,
     done: Rc<Cell<u64>>,
     bulk: Option<TxShared>,
 }
 
 impl Client {
+    /// Sends 64 bytes again and again; `done` counts how often they came back.
+    pub fn echo(done: &Rc<Cell<u64>>) -> Client {
+        Client { kind: Kind::Echo, done: done.clone(), bulk: None }
+    }
+
     fn fill(&self, conn: &mut Conn<'_, usize>) {
         let Some(block) = &self.bulk else { return };
         while conn.send_room() >= BULK_BYTES as u64 {
@@ -171,10 +176,17 @@ impl Handler for Client {
 }
 
 /// The side that listens.
-struct Server {
+pub struct Server {
     kind: Kind,
     bytes: usize,
     done: Rc<Cell<u64>>,
+}
+
+impl Server {
+    /// Sends back what comes.
+    pub fn echo() -> Server {
+        Server { kind: Kind::Echo, bytes: 0, done: Rc::default() }
+    }
 }
 
 impl Handler for Server {
