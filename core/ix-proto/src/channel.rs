@@ -5,6 +5,7 @@ use crate::command::{Order, Outcome};
 use crate::config::Start;
 use crate::crossing::Attach;
 use crate::device::DeviceChange;
+use crate::routes::Route;
 use ix_wire::{IpAddr, MacAddr};
 
 /// What the image says.
@@ -228,6 +229,16 @@ pub enum ToImage {
         /// None: Linux has found none.
         mac: Option<MacAddr>,
     },
+    /// What Linux knows of the network of the shared address has changed: a part of all that it
+    /// knows now. It counts with the last part.
+    Network {
+        /// Its addresses and their prefix lengths: the same in each part.
+        addresses: Vec<(IpAddr, u8)>,
+        /// Some of the routes.
+        routes: Vec<Route>,
+        /// More parts follow.
+        more: bool,
+    },
 }
 
 codec_enum!(ToImage {
@@ -243,6 +254,7 @@ codec_enum!(ToImage {
     9 = NotAttached { asker, why },
     10 = Claimed { port, refused },
     11 = Neighbour { hop, mac },
+    12 = Network { addresses, routes, more },
 });
 
 #[cfg(test)]
@@ -252,6 +264,7 @@ mod tests {
     use crate::codec::tests::{harmless, survives};
     use crate::config::{Config, Place, WallPart};
     use crate::device::tests::{any_change, any_info_with};
+    use crate::routes::Via;
     use proptest::prelude::*;
 
     proptest! {
@@ -301,6 +314,20 @@ mod tests {
                 ToImage::Claimed { port, refused: None },
                 ToImage::Claimed { port, refused: Some(ClaimRefused::InUse) },
                 ToImage::Neighbour { hop, mac: None },
+                ToImage::Network {
+                    addresses: vec![(hop, 24)],
+                    routes: [Via::Link, Via::Gateway(hop), Via::Elsewhere, Via::Nowhere]
+                        .map(|via| Route {
+                            to: addr,
+                            prefix: 8,
+                            via,
+                            source: Some(hop),
+                            mtu: pid,
+                            metric: pid,
+                        })
+                        .to_vec(),
+                    more: pid % 2 == 1,
+                },
                 ToImage::Neighbour { hop, mac: Some([2, 0, 0, 0, 0, 9]) },
                 ToImage::Order { serial, until_us, order },
                 ToImage::Survey { serial, until_us },

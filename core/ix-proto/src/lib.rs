@@ -8,6 +8,7 @@
 //! * [`capture`]: which packets a capture takes.
 //! * [`groups`]: a set of flow groups.
 //! * [`observed`]: what elastic threads are, and what migrations were.
+//! * [`routes`]: where packets go, of an address that is Linux's as well.
 //! * [`crossing`]: the words by which a program and a dataplane in another process cross the wall.
 //! * `control` (a feature): requests and answers of the control socket, as lines of JSON.
 //! * [`survey`]: what is known of each connection, in memory that both sides map.
@@ -31,6 +32,7 @@ pub mod groups;
 pub mod limits;
 pub mod memif;
 pub mod observed;
+pub mod routes;
 pub mod survey;
 mod sync;
 mod tcp;

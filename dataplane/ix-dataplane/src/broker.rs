@@ -6,6 +6,7 @@
 //! applies it between two cycles. While no thread is inside `run_io`, updates wait with the broker.
 use crate::observe::survey::{Survey, Surveys};
 use ix_nic::{DeviceChange, NEVER_RINGS, QueueUpdate};
+use ix_proto::routes::Route;
 use ix_proto::{ClaimRefused, FromImage, Order, Outcome, SharedPort};
 use ix_wire::{IpAddr, MacAddr};
 use std::os::fd::{OwnedFd, RawFd};
@@ -77,6 +78,15 @@ pub enum FromBroker {
         hop: IpAddr,
         /// Its Ethernet address, if it has answered.
         mac: Option<MacAddr>,
+    },
+    /// A part of what Linux knows of the network of the shared address.
+    Network {
+        /// Its addresses and their prefix lengths.
+        addresses: Vec<(IpAddr, u8)>,
+        /// Some of the routes.
+        routes: Vec<Route>,
+        /// More parts follow.
+        more: bool,
     },
     /// The control plane wants to know all connections.
     Survey {

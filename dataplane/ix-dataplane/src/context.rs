@@ -71,13 +71,36 @@ impl Context {
         self.shared.config.is_local(address) || self.learnt.is_any && self.learnt.is_local(address)
     }
 
-    /// Our address and the next hop for packets to `remote`; `None` without a route.
-    pub(crate) fn route(&self, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
-        self.shared.config.route(remote).or_else(|| self.learnt.route(remote))
+    /// Whether an address may begin something: Linux may have taken one away that packets still
+    /// come for.
+    pub(crate) fn may_use(&self, address: IpAddr) -> bool {
+        self.learnt.linux.as_ref().map_or_else(|| self.is_local(address), |net| net.has(address))
     }
 
-    /// The next hop for packets to `remote` by a device, one of `devices`.
-    pub(crate) fn next_hop(&self, device: u8, devices: usize, remote: IpAddr) -> Option<IpAddr> {
+    /// Our address and the next hop for packets to `remote`; `None` without a route.
+    pub(crate) fn route(&self, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
+        match &self.learnt.linux {
+            Some(network) => self.learnt.route_of(network, remote),
+            None => self.shared.config.route(remote).or_else(|| self.learnt.route(remote)),
+        }
+    }
+
+    /// Longest packet to `remote` that Linux's route to it allows, where it bounds it, bytes.
+    pub(crate) fn route_mtu(&self, remote: IpAddr) -> Option<u16> {
+        let mtu = self.learnt.mtu_of(self.learnt.linux.as_ref()?, remote)?;
+        Some(u16::try_from(mtu).unwrap_or(u16::MAX))
+    }
+
+    /// The next hop for packets from an address of ours by a device, one of `devices`.
+    pub(crate) fn next_hop(
+        &self,
+        device: u8,
+        devices: usize,
+        (local, remote): (IpAddr, IpAddr),
+    ) -> Option<IpAddr> {
+        if let Some(network) = &self.learnt.linux {
+            return network.next_hop(local, remote);
+        }
         let configured = self.shared.config.next_hop(device, devices, remote);
         configured.or_else(|| self.learnt.route(remote).map(|(_, hop)| hop))
     }

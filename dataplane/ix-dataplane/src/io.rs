@@ -13,7 +13,7 @@ use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::{ErrorLimiter, ErrorMessage};
 use ix_tcp::idents::Idents;
 use ix_tcp::{Asker, SegmentOut};
-use ix_wire::{Checksum, FlowTuple, FrameHeader, IpAddr, MacAddr, frame};
+use ix_wire::{Checksum, FlowTuple, FrameHeader, MacAddr, frame};
 use std::sync::Arc;
 
 /// Challenge acknowledgements per second of one elastic thread, on average (RFC 5961 section 7).
@@ -62,24 +62,24 @@ impl Io {
         }
     }
 
-    /// The Ethernet address for packets to `remote` by a device.
-    pub(crate) fn resolve(&mut self, remote: (IpAddr, Asker), port: u8) -> Resolution {
-        self.neighbors.resolve(&mut self.cx, &mut self.ports, remote, port)
+    /// The Ethernet address for packets between these ends by a device.
+    pub(crate) fn resolve(&mut self, ends: (&FlowTuple, Asker), port: u8) -> Resolution {
+        self.neighbors.resolve(&mut self.cx, &mut self.ports, ends, port)
     }
 
-    /// Makes `mac`, from `version` of the neighbour table, the address of the next hop to `remote`
-    /// by a device. False while that address is unknown.
+    /// Makes `mac`, from `version` of the neighbour table, the address of the next hop between
+    /// these ends by a device. False while that address is unknown.
     #[inline]
     pub(crate) fn refresh_mac(
         &mut self,
         (mac, version): (&mut MacAddr, &mut u32),
-        remote: (IpAddr, Asker),
+        ends: (&FlowTuple, Asker),
         port: u8,
     ) -> bool {
         if *version == self.neighbors.version() {
             return true;
         }
-        match self.resolve(remote, port) {
+        match self.resolve(ends, port) {
             Resolution::Known(known) => {
                 (*mac, *version) = (known, self.neighbors.version());
                 true
@@ -89,8 +89,8 @@ impl Io {
     }
 
     /// Stores a built packet until its next hop is known; drops it if that has just failed.
-    pub(crate) fn wait_for_neighbor(&mut self, remote: (IpAddr, Asker), port: u8, mbuf: Mbuf) {
-        self.neighbors.wait_for(&mut self.cx, &mut self.ports, remote, port, mbuf);
+    pub(crate) fn wait_for_neighbor(&mut self, ends: (&FlowTuple, Asker), port: u8, mbuf: Mbuf) {
+        self.neighbors.wait_for(&mut self.cx, &mut self.ports, ends, port, mbuf);
     }
 
     /// Whether a flow with data in flight may send more by a device. Some frames always stay free

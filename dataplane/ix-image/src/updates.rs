@@ -126,6 +126,9 @@ impl UpdateSource for ChannelUpdates {
                 Ok(ToImage::Neighbour { hop, mac }) => {
                     return Some(FromBroker::Neighbour { hop, mac });
                 }
+                Ok(ToImage::Network { addresses, routes, more }) => {
+                    return Some(FromBroker::Network { addresses, routes, more });
+                }
                 Ok(ToImage::SurvivorEnded { pid }) => crate::survivor::replace(pid),
                 // No other message is sent to a running dataplane.
                 _ => {}

@@ -15,7 +15,7 @@ use ix_tcp::mld::MldOut;
 use ix_tcp::nd::NdOut;
 use ix_wire::mld::Record;
 use ix_wire::ra::{self, Advertisement};
-use ix_wire::{ArpPacket, IpAddr, MacAddr, NdPacket, ethernet, mld, nd};
+use ix_wire::{ArpPacket, FlowTuple, IpAddr, MacAddr, NdPacket, ethernet, mld, nd};
 use std::collections::HashMap;
 
 /// A copy is looked up again after this time, so that the table learns which next hops are in use.
@@ -82,15 +82,15 @@ impl Neighbors {
         cx.shared.neighbors.version() != self.seen
     }
 
-    /// The Ethernet address for packets to `remote` by a device.
+    /// The Ethernet address for packets between these ends by a device.
     pub(crate) fn resolve(
         &mut self,
         cx: &mut Context,
         ports: &mut [Port],
-        (remote, asker): (IpAddr, Asker),
+        (ends, asker): (&FlowTuple, Asker),
         port: u8,
     ) -> Resolution {
-        match cx.next_hop(port, ports.len(), remote) {
+        match cx.next_hop(port, ports.len(), (ends.local, ends.remote)) {
             Some(hop) => self.resolve_hop(cx, ports, hop, asker),
             None => Resolution::Failed,
         }
@@ -130,11 +130,11 @@ impl Neighbors {
         &mut self,
         cx: &mut Context,
         ports: &mut [Port],
-        (remote, asker): (IpAddr, Asker),
+        (ends, asker): (&FlowTuple, Asker),
         port: u8,
         mbuf: Mbuf,
     ) {
-        match cx.next_hop(port, ports.len(), remote) {
+        match cx.next_hop(port, ports.len(), (ends.local, ends.remote)) {
             Some(hop) => self.wait_for_hop(cx, ports, (hop, asker), (port, mbuf)),
             None => give_up(cx, mbuf),
         }

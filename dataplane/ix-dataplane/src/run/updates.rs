@@ -42,6 +42,13 @@ impl Io {
                     others.for_each(|i| self.cx.ring_thread(i));
                     continue;
                 }
+                FromBroker::Network { addresses, routes, more } => {
+                    if shared.neighbors.network_of_linux(addresses, routes, more) {
+                        let others = (0..shared.threads()).filter(|i| *i != self.cx.index);
+                        others.for_each(|i| self.cx.ring_thread(i));
+                    }
+                    continue;
+                }
                 FromBroker::Survey { serial, until_us, memory } => {
                     // Without memory no result can be sent; the broker notices that by itself.
                     if let Ok(area) = SurveyArea::map(memory.as_fd()) {

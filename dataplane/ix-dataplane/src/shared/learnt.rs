@@ -1,10 +1,26 @@
-//! What routers have told, as each elastic thread has it: own addresses, and ways to others.
+//! What routers or Linux have told, as each elastic thread has it: own addresses, and ways to
+//! others.
+use ix_proto::routes::HostNetwork;
 use ix_wire::IpAddr;
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// Destinations whose routes are remembered: datagrams look theirs up each time.
+const REMEMBERED: usize = 16;
+
+/// What was found for a destination in Linux's routes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    remote: IpAddr,
+    route: Option<(IpAddr, IpAddr)>,
+    mtu: Option<u32>,
+}
 
 /// A copy of what the table of neighbours has learnt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Learnt {
-    /// Routers are listened to. Where they are not, packets cost no more than this look.
+    /// There are addresses beside those of the configuration. Where there are none, packets cost no
+    /// more than this look.
     pub is_any: bool,
     /// Own addresses that may be used; those that may begin connections first.
     pub addresses: Vec<IpAddr>,
@@ -15,6 +31,10 @@ pub(crate) struct Learnt {
     /// Longest packet of the link, bytes.
     pub mtu: Option<usize>,
     pub hop_limit: Option<u8>,
+    /// What Linux knows, where the addresses are its own as well.
+    pub linux: Option<Arc<HostNetwork>>,
+    /// Of [`Self::linux`], by the last bits of the destination.
+    pub(super) found: [Cell<Option<Found>>; REMEMBERED],
 }
 
 impl Learnt {
@@ -23,6 +43,38 @@ impl Learnt {
     #[inline(never)]
     pub fn is_local(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address) || self.link_local == Some(address)
+    }
+
+    /// Takes what Linux knows now.
+    pub fn follow_linux(&mut self, network: &Arc<HostNetwork>) {
+        if self.linux.as_ref().is_some_and(|known| Arc::ptr_eq(known, network)) {
+            return;
+        }
+        self.addresses = network.addresses.iter().map(|(address, _)| *address).collect();
+        self.is_any = true;
+        self.linux = Some(network.clone());
+        self.found = Default::default();
+    }
+
+    /// Looks a destination up in Linux's routes.
+    fn find(&self, network: &HostNetwork, remote: IpAddr) -> Found {
+        let place = &self.found[usize::from(remote.0[15]) % REMEMBERED];
+        if let Some(found) = place.get().filter(|found| found.remote == remote) {
+            return found;
+        }
+        let found = Found { remote, route: network.route(remote), mtu: network.mtu(remote) };
+        place.set(Some(found));
+        found
+    }
+
+    /// Our address and the next hop for packets to `remote` by a route of Linux.
+    pub fn route_of(&self, network: &HostNetwork, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
+        self.find(network, remote).route
+    }
+
+    /// Longest packet to `remote` that a route of Linux allows, where it bounds it, bytes.
+    pub fn mtu_of(&self, network: &HostNetwork, remote: IpAddr) -> Option<u32> {
+        self.find(network, remote).mtu
     }
 
     /// Our address and the next hop for packets to an IPv6 address (RFC 4861 section 5.2).
@@ -43,9 +95,32 @@ impl Learnt {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ix_proto::routes::{Route, RouteTable, Via};
 
     fn ip(text: &str) -> IpAddr {
         text.parse().expect("an address")
+    }
+
+    #[test]
+    fn what_linux_says_counts_until_it_says_something_else() {
+        let [own, hop, far] = ["10.0.0.2", "10.0.0.1", "192.0.2.1"].map(ip);
+        let network = |routes: Vec<Route>| {
+            let routes = RouteTable::new(routes);
+            Arc::new(HostNetwork { addresses: vec![(own, 24)], routes })
+        };
+        let (to, via) = (ip("0.0.0.0"), Via::Gateway(hop));
+        let route = Route { to, prefix: 0, via, source: None, mtu: 1300, metric: 0 };
+        let mut learnt = Learnt::default();
+        let with = network(vec![route]);
+        learnt.follow_linux(&with);
+        assert!(learnt.is_any && learnt.is_local(own));
+        for _ in 0..2 {
+            assert_eq!(learnt.route_of(&with, far), Some((own, hop)));
+            assert_eq!(learnt.mtu_of(&with, far), Some(1300));
+        }
+        let without = network(Vec::new());
+        learnt.follow_linux(&without);
+        assert_eq!(learnt.route_of(&without, far), None, "nothing old is remembered");
     }
 
     #[test]

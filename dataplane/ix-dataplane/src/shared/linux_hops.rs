@@ -1,8 +1,10 @@
 //! Next hops where Linux resolves them: the address is its own, so it has all neighbours, and IX
 //! sends no ARP. Linux is asked by the broker, which says what has come of it, and what changes.
+use ix_proto::routes::{HostNetwork, Route, RouteTable};
 use ix_tcp::arp::Resolution;
 use ix_wire::{IpAddr, MacAddr};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// A next hop that is in use is named to Linux again after this time, so that it is confirmed: a
 /// neighbour that has another Ethernet address is noticed.
@@ -12,11 +14,18 @@ const ASK_AGAIN_US: u64 = 1_000_000;
 /// So long a next hop that Linux has not found counts as unreachable.
 const FAILED_US: u64 = 1_000_000;
 
+/// Routes that are kept, at most: the broker sends no more.
+const ROUTES_MAX: usize = 65_536;
+
 /// What Linux has said.
 pub(crate) struct LinuxHops {
     hops: HashMap<IpAddr, Hop>,
     fixed: Vec<(IpAddr, MacAddr)>,
     version: u64,
+    /// Addresses and routes; none: nothing was said of them yet.
+    network: Option<Arc<HostNetwork>>,
+    /// Routes of a network of which more is to come.
+    routes: Vec<Route>,
 }
 
 #[derive(Clone, Copy)]
@@ -36,7 +45,8 @@ enum State {
 impl LinuxHops {
     /// Nothing is known but these.
     pub fn new(fixed: &[(IpAddr, MacAddr)]) -> LinuxHops {
-        LinuxHops { hops: HashMap::new(), fixed: fixed.to_vec(), version: 0 }
+        let (hops, routes) = (HashMap::new(), Vec::new());
+        LinuxHops { hops, fixed: fixed.to_vec(), version: 0, network: None, routes }
     }
 
     /// Changes whenever something that was said has changed.
@@ -47,6 +57,23 @@ impl LinuxHops {
     /// Forgets all: the interface is another one.
     pub fn clear(&mut self) {
         self.hops.clear();
+        self.version += 1;
+    }
+
+    /// Addresses and routes, if something was said of them.
+    pub fn network(&self) -> Option<&Arc<HostNetwork>> {
+        self.network.as_ref()
+    }
+
+    /// A part of what Linux knows of the network; with the last one all of it counts.
+    pub fn heard_network(&mut self, addresses: Vec<(IpAddr, u8)>, routes: Vec<Route>, more: bool) {
+        let room = ROUTES_MAX.saturating_sub(self.routes.len());
+        self.routes.extend(routes.into_iter().take(room));
+        if more {
+            return;
+        }
+        let routes = RouteTable::new(std::mem::take(&mut self.routes));
+        self.network = Some(Arc::new(HostNetwork { addresses, routes }));
         self.version += 1;
     }
 
@@ -91,6 +118,32 @@ impl LinuxHops {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ix_proto::routes::Via;
+
+    #[test]
+    fn a_network_counts_when_all_of_it_has_come() {
+        let (own, hop) = (IpAddr::v4([10, 0, 0, 2]), IpAddr::v4([10, 0, 0, 1]));
+        let route = |to: [u8; 4], via| {
+            let to = IpAddr::v4(to);
+            Route { to, prefix: 8, via, source: None, mtu: 0, metric: 0 }
+        };
+        let mut hops = LinuxHops::new(&[]);
+        let addresses = vec![(own, 24)];
+        let first = vec![route([10, 0, 0, 0], Via::Link)];
+        hops.heard_network(addresses.clone(), first.clone(), true);
+        assert!(hops.network().is_none());
+        let second = vec![route([11, 0, 0, 0], Via::Gateway(hop))];
+        hops.heard_network(addresses.clone(), second, false);
+        let version = hops.version();
+        let network = hops.network().expect("all of it");
+        assert_eq!(network.route(IpAddr::v4([11, 1, 1, 1])), Some((own, hop)));
+        assert_eq!(network.route(hop), Some((own, hop)));
+        // The next one replaces it.
+        hops.heard_network(addresses, first, false);
+        assert_ne!(hops.version(), version);
+        let network = hops.network().expect("all of it");
+        assert_eq!(network.route(IpAddr::v4([11, 1, 1, 1])), None);
+    }
 
     #[test]
     fn linux_is_asked_once_and_again_while_a_hop_is_in_use() {

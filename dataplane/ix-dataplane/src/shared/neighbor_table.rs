@@ -4,6 +4,7 @@
 use crate::config::{Addr6, AddressCheck, Config};
 use crate::shared::learnt::Learnt;
 use crate::shared::linux_hops::LinuxHops;
+use ix_proto::routes::Route;
 use ix_tcp::Asker;
 use ix_tcp::arp::{
     AddressGuard, ArpCache, ArpChange, ArpLimits, ArpOutput, GuardEvent, GuardMode, Resolution,
@@ -301,6 +302,21 @@ impl NeighborTable {
         self.publish(&table);
     }
 
+    /// A part of what Linux knows of the network of an address that is its own as well. Returns
+    /// whether something has changed.
+    pub(crate) fn network_of_linux(
+        &self,
+        addresses: Vec<(IpAddr, u8)>,
+        routes: Vec<Route>,
+        more: bool,
+    ) -> bool {
+        let mut table = self.lock();
+        if let Some(hops) = &mut table.of_linux {
+            hops.heard_network(addresses, routes, more);
+        }
+        self.publish(&table)
+    }
+
     /// Processes a received ARP packet.
     pub(crate) fn on_packet(&self, packet: &ArpPacket, now_us: u64, out: &mut Outgoing) -> Heard {
         let mut table = self.lock();
@@ -367,9 +383,14 @@ impl NeighborTable {
         Heard { conflict: None, changed: self.publish(&table) }
     }
 
-    /// Copies what routers have told.
+    /// Copies what routers have told, or Linux of the network of an address that is its own as
+    /// well.
     pub(crate) fn learnt(&self, now_us: u64, into: &mut Learnt) {
         let table = self.lock();
+        if let Some(network) = table.of_linux.as_ref().and_then(LinuxHops::network) {
+            into.follow_linux(network);
+            return;
+        }
         let Some(auto) = &table.auto else { return };
         let is_usable = |address: IpAddr| {
             table.checks.iter().any(|check| check.address() == address && check.is_usable())
@@ -385,6 +406,7 @@ impl NeighborTable {
             router: auto.router(),
             mtu: auto.mtu().map(|mtu| mtu as usize),
             hop_limit: auto.hop_limit(),
+            ..Learnt::default()
         };
     }
 

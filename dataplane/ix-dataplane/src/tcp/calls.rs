@@ -97,6 +97,9 @@ impl Tcp {
         }
         flow.socket.cookie = cookie;
         flow.socket.holder = Holder::Application;
+        if let Some(mtu) = cx.io.cx.route_mtu(flow.tcb.tuple().remote) {
+            flow.tcb.limit_segments(mtu.saturating_sub(ix_tcp::HEADER_BYTES));
+        }
         if flow.socket.unannounced() {
             cx.io.cx.attached[flow.socket.owner].to_announce.push_back(handle);
         }
@@ -212,7 +215,7 @@ impl Tcp {
     ) -> Answer {
         let (addr, port) = (IpAddr(at.addr), at.port);
         let config = &cx.io.cx.shared.config;
-        if !addr.is_wildcard() && !cx.io.cx.is_local(addr) {
+        if !addr.is_wildcard() && !cx.io.cx.may_use(addr) {
             return Err(CallError::NotLocal);
         }
         if port == 0 {
@@ -375,7 +378,7 @@ impl Tcp {
         if local.is_v6() != remote.is_v6() {
             return Err(CallError::Invalid);
         }
-        if !cx.io.cx.is_local(local) {
+        if !cx.io.cx.may_use(local) {
             return Err(CallError::NotLocal);
         }
         let devices = cx.io.ports.len();

@@ -31,8 +31,8 @@ impl Output<Payload> for FlowOutput<'_> {
     fn transmit(&mut self, tuple: &FlowTuple, seg: &SegmentOut) -> bool {
         let FlowOutput { io, socket } = self;
         let known = (&mut socket.mac, &mut socket.mac_version);
-        let remote = (tuple.remote, socket.waits.asker());
-        let resolved = io.refresh_mac(known, remote, socket.port);
+        let ends = (tuple, socket.waits.asker());
+        let resolved = io.refresh_mac(known, ends, socket.port);
         let Some(mut mbuf) = io.take_tx_frame(socket.port) else {
             io.cx.metrics.drop_local(LocalDrop::NoTxFrame);
             return false;
@@ -76,7 +76,7 @@ impl Output<Payload> for FlowOutput<'_> {
         if resolved {
             io.ports[socket.port as usize].queue.push_back(mbuf);
         } else {
-            io.wait_for_neighbor(remote, socket.port, mbuf);
+            io.wait_for_neighbor(ends, socket.port, mbuf);
         }
         true
     }

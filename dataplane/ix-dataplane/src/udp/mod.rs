@@ -118,7 +118,7 @@ pub(crate) fn bind(
     (at, cookie): (Endpoint, Cookie),
 ) -> Answer {
     let (addr, port) = (IpAddr(at.addr), at.port);
-    if !addr.is_wildcard() && !cx.is_local(addr) {
+    if !addr.is_wildcard() && !cx.may_use(addr) {
         return Err(CallError::NotLocal);
     }
     let claims = &cx.shared.claims;
@@ -214,7 +214,7 @@ fn send_datagram(
     sg: SgArray,
 ) -> Result<usize, CallError> {
     let port = io.cx.shared.config.device_of(tuple.local, io.ports.len());
-    let to = (tuple.remote, Asker::Own);
+    let to = (tuple, Asker::Own);
     let resolution = io.resolve(to, port);
     let eth_dst = match resolution {
         Resolution::Known(mac) => mac,
@@ -225,7 +225,8 @@ fn send_datagram(
     header.tos = socket.tos;
     header.ttl = if socket.ttl == 0 { header.ttl } else { socket.ttl };
     let mtu = io.ports[port as usize].info.mtu;
-    let told = if tuple.remote.is_v6() { io.cx.learnt.mtu } else { None };
+    let of_route = io.cx.route_mtu(tuple.remote).map(usize::from);
+    let told = if tuple.remote.is_v6() { io.cx.learnt.mtu } else { of_route };
     let mtu = told.map_or(mtu, |told| told.min(mtu));
     if socket.fragment_bytes > 0 {
         // RFC 8200 section 5: no link of IPv6 takes less.
