@@ -1,7 +1,8 @@
 //! The Linux interfaces of the dataplane's devices, whose numbers `IP_PKTINFO` has.
+use crate::real;
 use crate::route::Network;
 use std::ffi::{CStr, CString};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// One address of the dataplane.
 struct Interface {
@@ -38,6 +39,38 @@ impl Interfaces {
         self.0.iter().map(|one| (one.network, one.name.as_deref()))
     }
 
+    /// The name of the first interface.
+    pub fn name(&self) -> Option<&CStr> {
+        self.0.iter().find_map(|one| one.name.as_deref())
+    }
+
+    /// These are the addresses on the only interface now.
+    pub fn follow(&mut self, networks: &[Network]) {
+        let Some(name) = self.name().map(CStr::to_owned) else { return };
+        let of =
+            |network: &Network| Interface { network: *network, name: Some(name.clone()), index: 0 };
+        // An interface without an address keeps its name.
+        if !networks.is_empty() {
+            self.0 = networks.iter().map(of).collect();
+        }
+    }
+
+    /// Whether a device of the dataplane is Linux's interface of this number. One that was made
+    /// again has another number, so Linux is asked.
+    pub fn has_number(&mut self, number: u32) -> bool {
+        let is = |one: &Interface| number != 0 && one.index == number;
+        if self.0.iter().any(is) {
+            return true;
+        }
+        for one in &mut self.0 {
+            if let Some(name) = &one.name {
+                // SAFETY: a string of ours.
+                one.index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+            }
+        }
+        self.0.iter().any(is)
+    }
+
     /// Whether a device of the dataplane is this Linux interface.
     pub fn has(&self, name: &CStr) -> bool {
         self.0.iter().any(|one| one.name.as_deref() == Some(name))
@@ -68,6 +101,49 @@ impl Interfaces {
     }
 }
 
+/// The networks of Linux's interfaces, or of that of this name.
+pub fn linux_networks(of: Option<&CStr>) -> Vec<Network> {
+    let mut networks = Vec::new();
+    let mut first = core::ptr::null_mut();
+    // SAFETY: the list is the C library's; it is read, and freed once.
+    unsafe {
+        if real::getifaddrs(&mut first) != 0 {
+            return networks;
+        }
+        let mut next = first;
+        while let Some(interface) = next.as_ref() {
+            next = interface.ifa_next;
+            let (address, mask) = (interface.ifa_addr, interface.ifa_netmask);
+            if address.is_null() || mask.is_null() {
+                continue;
+            }
+            if of.is_some_and(|name| CStr::from_ptr(interface.ifa_name) != name) {
+                continue;
+            }
+            // The mask has the family of the address, but need not say so.
+            let ip = |at: *mut libc::sockaddr| match i32::from((*address).sa_family) {
+                libc::AF_INET => {
+                    let at = at.cast::<libc::sockaddr_in>();
+                    Some(IpAddr::V4(Ipv4Addr::from(u32::from_be((*at).sin_addr.s_addr))))
+                }
+                libc::AF_INET6 => {
+                    let at = at.cast::<libc::sockaddr_in6>();
+                    Some(IpAddr::V6(Ipv6Addr::from((*at).sin6_addr.s6_addr)))
+                }
+                _ => None,
+            };
+            let prefix = match ip(mask) {
+                Some(IpAddr::V4(mask)) => mask.to_bits().count_ones() as u8,
+                Some(IpAddr::V6(mask)) => mask.to_bits().count_ones() as u8,
+                None => continue,
+            };
+            networks.extend(ip(address).map(|address| Network { address, prefix }));
+        }
+        real::freeifaddrs(first);
+    }
+    networks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +157,11 @@ mod tests {
         let mut index = |text: &str| all.index_of(text.parse().unwrap());
         assert_eq!((index("10.0.0.2"), index("::ffff:10.0.0.2")), (expected, expected));
         assert_eq!((index("10.1.0.2"), index("10.2.0.2"), index("10.9.9.9")), (0, 0, 0));
+        assert!(all.has_number(expected) && !all.has_number(0) && !all.has_number(u32::MAX));
+        let networks = ["10.7.0.2/24", "10.8.0.2/24"].map(|text| Network::parse(text).unwrap());
+        all.follow(&networks);
+        assert_eq!(all.index_of("10.8.0.2".parse().unwrap()), expected);
+        assert_eq!(all.index_of("10.0.0.2".parse().unwrap()), 0, "it is gone");
     }
 
     #[test]

@@ -41,6 +41,7 @@ mod in_flight;
 mod interface;
 mod kick;
 mod kin;
+mod linux_route;
 mod log;
 mod low_ports;
 mod mem;

@@ -1,8 +1,8 @@
 //! The start and the end of this library in a process, and in forked children.
 use crate::elastic_thread::{self, ElasticThread, Role};
-use crate::interface::Interfaces;
+use crate::interface::{Interfaces, linux_networks};
 use crate::lock::{Guard, lock};
-use crate::route::{self, Network, Routes};
+use crate::route::{self, Routes};
 use crate::slab::Slab;
 use crate::socket::{Datagrams, Kind, Socket};
 use crate::state::Core;
@@ -17,7 +17,6 @@ use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use ix_abi::Congestion;
 use ix_sys::log::FORMAT_ENV;
 use libix::raw::{Starter, Wait};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
@@ -71,7 +70,7 @@ extern "C" fn begin() {
     core.outgoing = part(7)
         .split_once('-')
         .and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
-    core.routes = routes.with_linux(linux_networks()).sharing(core.outgoing.is_some());
+    core.routes = routes.with_linux(linux_networks(None)).sharing(core.outgoing.is_some());
     core.interfaces = Interfaces::parse(part(0), part(8));
     core.congestion = Congestion::named(part(4).as_bytes()).unwrap_or(core.congestion);
     core.ephemeral = ops::ephemeral_ports();
@@ -125,46 +124,6 @@ fn reserve(numbers: Range<RawFd>) {
 /// All descriptors of the dataplane have numbers below this one; 0: it has none.
 pub fn reserved_end() -> u64 {
     RESERVED_END.load(Ordering::Relaxed) as u64
-}
-
-/// The networks of Linux's interfaces.
-fn linux_networks() -> Vec<Network> {
-    let mut networks = Vec::new();
-    let mut first = core::ptr::null_mut();
-    // SAFETY: the list is the C library's; it is read, and freed once.
-    unsafe {
-        if real::getifaddrs(&mut first) != 0 {
-            return networks;
-        }
-        let mut next = first;
-        while let Some(interface) = next.as_ref() {
-            next = interface.ifa_next;
-            let (address, mask) = (interface.ifa_addr, interface.ifa_netmask);
-            if address.is_null() || mask.is_null() {
-                continue;
-            }
-            // The mask has the family of the address, but need not say so.
-            let ip = |at: *mut libc::sockaddr| match i32::from((*address).sa_family) {
-                libc::AF_INET => {
-                    let at = at.cast::<libc::sockaddr_in>();
-                    Some(IpAddr::V4(Ipv4Addr::from(u32::from_be((*at).sin_addr.s_addr))))
-                }
-                libc::AF_INET6 => {
-                    let at = at.cast::<libc::sockaddr_in6>();
-                    Some(IpAddr::V6(Ipv6Addr::from((*at).sin6_addr.s6_addr)))
-                }
-                _ => None,
-            };
-            let prefix = match ip(mask) {
-                Some(IpAddr::V4(mask)) => mask.to_bits().count_ones() as u8,
-                Some(IpAddr::V6(mask)) => mask.to_bits().count_ones() as u8,
-                None => continue,
-            };
-            networks.extend(ip(address).map(|address| Network { address, prefix }));
-        }
-        real::freeifaddrs(first);
-    }
-    networks
 }
 
 /// The lock, held across a fork.

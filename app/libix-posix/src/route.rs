@@ -6,6 +6,10 @@
 //! * **connect, sendto**: loopback is Linux's; a network of the dataplane is IX's; a network of one
 //!   of Linux's interfaces is Linux's; any other address is IX's if the dataplane has a gateway of
 //!   its family. IPv6 addresses of a link are Linux's.
+//!
+//! Where the addresses are Linux's as well they may change, and so may the routes: then Linux is
+//! asked whether the way to an address leads by IX's interface ([`crate::linux_route`]), and these
+//! rules say what it is not asked about.
 use crate::family::{self, EVERY, EVERY_V6};
 use std::net::IpAddr;
 
@@ -104,8 +108,24 @@ impl Routes {
         Routes { linux, ..self }
     }
 
-    /// The dataplane's only address of a family; `None` if it has several, or none.
+    /// Whether Linux says the way to an address.
+    pub fn are_linuxs(&self, to: IpAddr) -> bool {
+        let is_broadcast = matches!(to, IpAddr::V4(v4) if v4.is_broadcast());
+        let is_near = to.is_loopback() || to.is_unspecified() || self.is_ours(to);
+        self.shared && to.is_ipv4() && !is_near && !to.is_multicast() && !is_broadcast
+    }
+
+    /// Linux has these addresses on IX's interface now.
+    pub fn follow(&mut self, ours: Vec<Network>) {
+        self.ours = ours;
+    }
+
+    /// The dataplane's only address of a family; `None` if it has several, or none, or if that may
+    /// change.
     pub fn single(&self, is_v6: bool) -> Option<IpAddr> {
+        if self.shared {
+            return None;
+        }
         let mut all = self.ours.iter().filter(|own| own.address.is_ipv6() == is_v6);
         let first = all.next()?;
         all.next().is_none().then_some(first.address)
@@ -260,6 +280,25 @@ mod tests {
         assert_eq!(shared.connect(ip("10.88.0.2")), Whose::Linux);
         assert_eq!(shared.connect(ip("10.88.0.1")), Whose::Ix);
         assert_eq!(shared.connect(ip("8.8.8.8")), Whose::Ix);
+        // Linux says the way to others, and addresses may come.
+        for (to, asks) in [
+            ("8.8.8.8", true),
+            ("10.88.0.1", true),
+            ("10.88.0.2", false),
+            ("127.0.0.1", false),
+            ("0.0.0.0", false),
+            ("224.0.0.1", false),
+            ("255.255.255.255", false),
+            ("2001:db8::1", false),
+        ] {
+            assert_eq!(shared.are_linuxs(ip(to)), asks, "{to}");
+        }
+        assert!(!routes("10.88.0.2/16;").are_linuxs(ip("8.8.8.8")));
+        assert_eq!(shared.single(false), None);
+        let mut shared = shared;
+        shared.follow(vec![Network::parse("10.88.0.3/16").unwrap()]);
+        assert_eq!(shared.bind(ip("10.88.0.3")), Whose::Both);
+        assert_eq!(shared.bind(ip("10.88.0.2")), Whose::Linux);
     }
 
     #[test]

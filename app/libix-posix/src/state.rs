@@ -2,7 +2,8 @@
 use crate::confined::ELASTIC_THREADS_MAX;
 use crate::elastic_thread::{self, ElasticThread, Role};
 use crate::epoll_set::{self, Set};
-use crate::interface::Interfaces;
+use crate::interface::{Interfaces, linux_networks};
+use crate::linux_route::{self, Way};
 use crate::numbers::Numbers;
 use crate::paths::Paths;
 use crate::port::{Port, UdpPort};
@@ -138,13 +139,47 @@ impl Core {
 
     /// Whose a socket becomes that sends to this address. With `SO_BINDTODEVICE` it is IX's if the
     /// route begins at that device.
-    pub fn whose(&self, id: Id, to: IpAddr) -> Result<Whose, i32> {
+    pub fn whose(&mut self, id: Id, to: IpAddr) -> Result<Whose, i32> {
         let device = self.sockets.get(id).and_then(|socket| socket.options.device.as_deref());
-        let Some(device) = device else { return Ok(self.routes.connect(to)) };
+        let Some(device) = device else { return Ok(self.whose_by_routes(id, to)) };
         let own = self.routes.own_towards(to);
         let there = own.is_some() && own == self.interfaces.address_of(device, to.is_ipv6());
         let leaves = !to.is_loopback() && !to.is_unspecified() && !to.is_multicast();
         if there && leaves { Ok(Whose::Ix) } else { Err(libc::ENETUNREACH) }
+    }
+
+    fn whose_by_routes(&mut self, id: Id, to: IpAddr) -> Whose {
+        let known = self.routes.connect(to);
+        let (IpAddr::V4(v4), true) = (to, self.routes.are_linuxs(to)) else { return known };
+        let Some(socket) = self.sockets.get(id) else { return known };
+        if matches!(socket.kind, Kind::Datagrams(_)) {
+            // It is IX's already; the dataplane knows the routes.
+            return Whose::Ix;
+        }
+        let from = match socket.bound.map(|at| at.ip()) {
+            Some(IpAddr::V4(from)) if !from.is_unspecified() => Some(from),
+            _ => None,
+        };
+        match linux_route::ask(v4, from) {
+            Some(Way::By { interface, .. }) if self.interfaces.has_number(interface) => Whose::Ix,
+            Some(Way::By { .. } | Way::Nowhere) => Whose::Linux,
+            None => known,
+        }
+    }
+
+    /// Whose a socket becomes that is bound to this address. One that Linux shares with IX may have
+    /// come since the start.
+    pub fn whose_bound(&mut self, at: IpAddr) -> Whose {
+        let known = self.routes.bind(at);
+        if known != Whose::Linux || !self.routes.is_shared() || !at.is_ipv4() || at.is_loopback() {
+            return known;
+        }
+        let Some(name) = self.interfaces.name() else { return known };
+        let mut ours = linux_networks(Some(name));
+        ours.retain(|network| network.address.is_ipv4());
+        self.interfaces.follow(&ours);
+        self.routes.follow(ours);
+        self.routes.bind(at)
     }
 
     /// Longest packet that the device takes, bytes with the IP header.

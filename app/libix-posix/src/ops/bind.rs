@@ -45,7 +45,8 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
     };
     let is_any = at.ip() == family::EVERY && socket.options.v6_only;
     let at = if is_any { SocketAddr::new(socket.any(), at.port()) } else { at };
-    let whose = core.routes.bind(at.ip());
+    let whose = core.whose_bound(at.ip());
+    let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
     // All addresses of one device of the dataplane.
     let is_shared = core.routes.is_shared();
     let device = socket.options.device.as_deref();
