@@ -1,5 +1,5 @@
-//! Which way Linux's routes lead, where its addresses are IX's as well: asked when a connection or a
-//! UDP client begins, never for a message.
+//! Which way Linux's routes lead, where its addresses are IX's as well: asked when a connection or
+//! a UDP client begins, never for a message.
 use core::ptr::null_mut;
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;

@@ -584,8 +584,11 @@ fn open_devices(
     keys: &Keys,
     (memory, ports): (&Option<SharedMemory>, Option<Arc<HeldPorts>>),
 ) -> Result<Vec<OpenedDevice>> {
+    // Those of Linux may have changed since.
+    let shared = ports.as_ref().map(|ports| ports.addresses());
+    let shared = shared.map(|all| all.iter().map(|own| IpAddr::v4(own.octets())).collect());
     let options = OpenOptions {
-        addresses: settings.addresses(),
+        addresses: shared.unwrap_or_else(|| settings.addresses()),
         flow_hash_key: keys.flow_hash_key(),
         filters: ix_broker::vnic::receive_filters(&settings.config.vnic_rules),
         memory: memory.clone(),

@@ -1,5 +1,5 @@
 //! The default: the address of Linux, shared by port. What the program's sockets own is IX's, all
-//! else stays Linux's; neighbours and the default route come from Linux.
+//! else stays Linux's; neighbours, routes and changes of addresses come from Linux.
 use ix_broker::low_ports::SharedInterface;
 use ix_broker::shared_address::SharedAddress;
 use ix_netdev::{DeviceSpec, HeldPorts, HostNet, Namespace, OpenedDevice};
@@ -32,6 +32,26 @@ pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
     let Some(link) = here.link(&ifname).map_err(asked)? else {
         return refused("there is no such interface".to_owned(), "`ip link` lists the interfaces");
     };
+    if link.is_loopback {
+        let why = "it is the loopback, whose connections never leave the host".to_owned();
+        return refused(why, "name the interface that other hosts reach; `ip link` lists them");
+    }
+    if !link.is_ethernet {
+        let why = "its packets have no Ethernet header: it is a tunnel".to_owned();
+        return refused(why, "name the interface that carries it, such as eth0");
+    }
+    if link.master != 0 {
+        let links = here.links().map_err(asked)?;
+        let of = links.into_iter().find(|of| of.index == link.master);
+        let is_table = of.as_ref().is_some_and(|of| of.kind == "vrf");
+        let master = of.map_or_else(|| format!("interface {}", link.master), |of| of.name);
+        if is_table {
+            let why = format!("it is in {master}, a VRF with routes of its own");
+            return refused(why, "name an address that no host has with --addr");
+        }
+        let why = format!("it is a port of {master}, which has its packets");
+        return refused(why, &format!("--nic {master}"));
+    }
     let addresses = here.ipv4_addresses(link.index).map_err(asked)?;
     if addresses.is_empty() {
         let why = "Linux has no IPv4 address there, and neither --addr nor `host_addr` names one";
@@ -47,7 +67,7 @@ pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
     config.shares_address = true;
     config.address_check = AddressCheck::Off;
     if config.gateway_addrs.is_empty() {
-        let gateway = HostNet::new(link.index, None).map_err(asked)?.gateway();
+        let gateway = HostNet::new(link.index).map_err(asked)?.network().gateway();
         config.gateway_addrs = gateway.map(|g| IpAddr::v4(g.octets())).into_iter().collect();
     }
     Ok(())
@@ -57,7 +77,6 @@ pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
 pub struct Sharing {
     interface: String,
     ports: Arc<HeldPorts>,
-    gateway: Option<Ipv4Addr>,
 }
 
 impl Sharing {
@@ -86,8 +105,7 @@ impl Sharing {
             block.0,
             block.1
         );
-        let gateway = config.gateway_addrs.iter().find_map(v4);
-        Ok(Some(Sharing { interface: interface.to_owned(), ports: Arc::new(ports), gateway }))
+        Ok(Some(Sharing { interface: interface.to_owned(), ports: Arc::new(ports) }))
     }
 
     /// The interface, by its present number.
@@ -110,8 +128,8 @@ impl Sharing {
             _ => None,
         });
         let Some(index) = index else { return Ok(None) };
-        let net = HostNet::new(index, self.gateway)
-            .map_err(|e| Problem::new("cannot follow the neighbours of Linux", e))?;
-        Ok(Some(SharedAddress::new(self.ports(), net)))
+        let net = HostNet::new(index)
+            .map_err(|e| Problem::new("cannot follow the network of Linux", e))?;
+        Ok(Some(SharedAddress::new(self.interface.clone(), self.ports(), net)))
     }
 }

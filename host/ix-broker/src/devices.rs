@@ -1,6 +1,6 @@
 //! The broker's part of a running dataplane's devices: peers come and go, interfaces are removed
 //! and created again. The broker tells the user and sends each change to the dataplane.
-use crate::shared_address::SharedAddress;
+use crate::shared_address::{RETRY_MS, SharedAddress};
 use crate::vnic::FilteredDevices;
 use ix_entry::Channel;
 use ix_netdev::LinkChange;
@@ -11,9 +11,6 @@ use ix_sys::say;
 use ix_vnic::Filter;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-
-/// Time between two attempts to send an update while the channel is full, ms.
-const RETRY_MS: u64 = 10;
 
 /// All devices.
 pub struct Devices {
@@ -73,8 +70,8 @@ impl Devices {
             let retry = stuck.then_some(RETRY_MS);
             device.opened.service_in_ms().into_iter().chain(retry).min()
         });
-        let full = self.shared.as_ref().is_some_and(SharedAddress::has_waiting);
-        due.chain(full.then_some(RETRY_MS)).min().map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
+        let shared = self.shared.as_ref().and_then(SharedAddress::service_in_ms);
+        due.chain(shared).min().map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
     }
 
     /// Serves the devices' control channels; returns lines for the user.
@@ -92,10 +89,27 @@ impl Devices {
             }
             device.send_next(number, channel);
         }
-        if let Some(shared) = &mut self.shared {
-            shared.service(channel);
-        }
+        lines.extend(self.serve_address(channel));
         lines
+    }
+
+    /// Tells a dataplane that has begun what Linux knows of the network, before the program is told
+    /// of the dataplane.
+    pub fn begin(&mut self, channel: Option<&Channel>) {
+        self.serve_address(channel).iter().for_each(|line| say!("{line}"));
+    }
+
+    /// Follows the addresses that are shared with Linux. Returns a line for the user if the device
+    /// cannot.
+    fn serve_address(&mut self, channel: Option<&Channel>) -> Option<String> {
+        let shared = self.shared.as_mut()?;
+        if !shared.service(channel) {
+            return None;
+        }
+        let addresses = shared.addresses();
+        let sharing = |device: &&mut Device| matches!(device.opened.info.kind, NicKind::Afxdp(_));
+        let device = self.all.iter_mut().find(sharing)?;
+        device.opened.set_addresses(addresses).err().map(|e| e.to_string())
     }
 
     /// Handles a change of a link of the host; returns a line for the user if the link is one of

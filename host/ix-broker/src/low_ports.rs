@@ -60,6 +60,7 @@ impl LowPorts {
     ) -> io::Result<(LowPorts, OwnedFd)> {
         let (requests, theirs) = pair(libc::SOCK_SEQPACKET)?;
         tell_senders(requests.as_fd())?;
+        shared.iter().for_each(|shared| shared.ports.expect_sockets());
         Ok((LowPorts { requests, root, shared }, theirs))
     }
 
@@ -140,7 +141,9 @@ fn keep_from(socket: BorrowedFd<'_>, shared: &SharedInterface) -> io::Result<()>
     if ![libc::AF_INET, libc::AF_INET6].contains(&family) || cookie(socket)? != own_cookie()? {
         return Err(io::Error::from_raw_os_error(libc::EACCES));
     }
-    shared.ports.may_share(File::from(socket.try_clone_to_owned()?).metadata()?.uid());
+    let file = File::from(socket.try_clone_to_owned()?).metadata()?;
+    shared.ports.may_share(file.uid());
+    shared.ports.is_programs(file.ino());
     socket::refuse_from(socket, shared.index)
 }
 

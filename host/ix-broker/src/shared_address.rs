@@ -1,29 +1,43 @@
-//! The address that IX shares with Linux: the broker claims ports for the dataplane, and tells it
-//! what Linux knows of next hops.
+//! The addresses that IX shares with Linux: the broker claims ports for the dataplane, and tells it
+//! what Linux knows of addresses, routes and next hops, now and whenever it changes.
 use ix_entry::Channel;
-use ix_netdev::{HeldPorts, HostNet, Neighbour, Transport};
+use ix_netdev::{Conflict, HeldPorts, HostNet, Neighbour, Network, Transport};
 use ix_proto::{ClaimRefused, Codec, FromImage, SharedPort, ToImage};
 use ix_sys::say;
 use ix_wire::IpAddr;
 use std::collections::VecDeque;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Messages that wait for room in the channel. The dataplane asks again for what was not answered.
 const WAITING_MAX: usize = 4096;
+/// Time between two attempts to send something while the channel is full, ms.
+pub(crate) const RETRY_MS: u64 = 10;
+/// Routes in one message: it holds three times as many.
+const ROUTES_IN_MESSAGE: usize = 256;
 
-/// One interface's address.
+/// One interface's addresses.
 pub struct SharedAddress {
+    /// The interface, for lines.
+    name: String,
     ports: Arc<HeldPorts>,
     net: HostNet,
     waiting: VecDeque<ToImage>,
+    /// The user knows that some routes are left out.
+    said_too_many: bool,
 }
 
 impl SharedAddress {
-    /// With these ports, whose holders outlive a dataplane.
-    pub fn new(ports: Arc<HeldPorts>, net: HostNet) -> SharedAddress {
-        SharedAddress { ports, net, waiting: VecDeque::new() }
+    /// On the interface of this name, with these ports, whose holders outlive a dataplane.
+    pub fn new(name: String, ports: Arc<HeldPorts>, net: HostNet) -> SharedAddress {
+        let waiting = VecDeque::new();
+        let mut shared = SharedAddress { name, ports, net, waiting, said_too_many: false };
+        let network = shared.net.network().clone();
+        // A dataplane before this one may have had others.
+        shared.follow(&network);
+        shared
     }
 
     /// Polls readable when [`SharedAddress::service`] has something to do.
@@ -31,9 +45,16 @@ impl SharedAddress {
         self.net.fd()
     }
 
-    /// Whether messages wait for room.
-    pub fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+    /// When to call [`SharedAddress::service`] though nothing is readable, ms.
+    pub fn service_in_ms(&self) -> Option<u64> {
+        let full = (!self.waiting.is_empty()).then_some(RETRY_MS);
+        let due = self.net.due().map(|due| due.as_millis() as u64 + 1);
+        full.into_iter().chain(due).min()
+    }
+
+    /// The addresses that are shared now.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.ports.addresses().iter().map(|own| IpAddr::v4(own.octets())).collect()
     }
 
     /// The interface has this number now.
@@ -41,12 +62,66 @@ impl SharedAddress {
         self.net.moved(index);
     }
 
-    /// Tells the dataplane what has changed.
-    pub fn service(&mut self, channel: Option<&Channel>) {
-        for neighbour in self.net.changes() {
+    /// Tells the dataplane what has changed. Returns whether addresses have.
+    pub fn service(&mut self, channel: Option<&Channel>) -> bool {
+        let before = self.ports.addresses();
+        let changes = self.net.changes();
+        for neighbour in changes.neighbours {
             self.tell(said(neighbour));
         }
+        if let Some(network) = changes.network {
+            self.follow(&network);
+        }
         self.send(channel);
+        self.ports.addresses() != before
+    }
+
+    /// Takes over what Linux knows of the network now.
+    fn follow(&mut self, network: &Network) {
+        let before = self.ports.addresses();
+        let all: Vec<Ipv4Addr> = network.addresses.iter().map(|(own, _)| *own).collect();
+        let conflicts = self.ports.follow(&all);
+        let shared = self.ports.addresses();
+        let name = &self.name;
+        for gone in before.iter().filter(|own| !shared.contains(own)) {
+            say!(
+                "Linux has {gone} on {name} no more: connections there stand still until it is \
+                 back, and end as Linux's do"
+            );
+        }
+        for new in shared.iter().filter(|own| !before.contains(own)) {
+            say!("shares {new} with Linux on {name} now");
+        }
+        for Conflict { address, transport, port } in conflicts {
+            say!(
+                "{address} on {name} stays Linux's alone: it has {transport} port {port} there, \
+                 which is IX's on other addresses; end what has it, then set the address again"
+            );
+        }
+        if network.too_many && !std::mem::replace(&mut self.said_too_many, true) {
+            say!(
+                "Linux has more than {} routes: those with the longest prefixes are not followed",
+                network.routes.len()
+            );
+        }
+        let addresses: Vec<(IpAddr, u8)> = network
+            .addresses
+            .iter()
+            .filter(|(own, _)| shared.contains(own))
+            .map(|(own, prefix)| (IpAddr::v4(own.octets()), *prefix))
+            .collect();
+        // What was not sent yet is old.
+        self.waiting.retain(|message| !matches!(message, ToImage::Network { .. }));
+        let mut parts = network.routes.chunks(ROUTES_IN_MESSAGE).peekable();
+        loop {
+            let routes = parts.next().unwrap_or_default().to_vec();
+            let more = parts.peek().is_some();
+            // All or nothing: a few neighbours that are lost are asked for again.
+            self.waiting.push_back(ToImage::Network { addresses: addresses.clone(), routes, more });
+            if !more {
+                break;
+            }
+        }
     }
 
     /// Handles a message of the dataplane, if it is about the address.

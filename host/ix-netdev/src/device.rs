@@ -197,6 +197,16 @@ impl OpenedDevice {
         Ok(self.set_hardware())
     }
 
+    /// The addresses that are shared with Linux are others, from the next packet on.
+    pub fn set_addresses(&mut self, addresses: Vec<IpAddr>) -> Result<(), OpenError> {
+        let Some((_, options)) = &mut self.again else { return Ok(()) };
+        options.addresses = addresses;
+        match &mut self.xdp {
+            Some(xdp) => xdp.set_filters(&options.addresses, None, &self.info.name),
+            None => Ok(()),
+        }
+    }
+
     /// Set after the program, which decides alone meanwhile.
     fn set_hardware(&mut self) -> Option<String> {
         let (_, options) = self.again.as_ref()?;

@@ -3,13 +3,14 @@
 //! Behind each owned port stands a bound socket of Linux: so a port that Linux has already is
 //! refused, and nobody else gets one that IX has. The kernel closes the sockets whatever happens to
 //! this process, and removes the XDP program with its link: then Linux has the ports again.
+use crate::listeners;
 use ix_sys::bpf::{Map, MapKind, Memory};
 use ix_sys::socket::{self, bind_inet, set_option};
 use ix_sys::{Error, process};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
@@ -28,6 +29,8 @@ const UNPRIVILEGED: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 
 /// Most users that a program has been.
 const USERS_MAX: usize = 16;
+/// Most sockets of the program on Linux that are known.
+const SOCKETS_MAX: usize = 65_536;
 
 /// A protocol with ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,19 +63,51 @@ impl fmt::Display for Transport {
 
 /// The ports of one interface that IX owns.
 pub struct HeldPorts {
-    addresses: Vec<Ipv4Addr>,
+    addresses: Mutex<Vec<Ipv4Addr>>,
     /// The program's user.
     user: u32,
     /// Whose sockets may share a port with ours: the program's user, and those that it has become.
     users: Mutex<Vec<u32>>,
+    /// File numbers of the program's sockets on Linux, through which it hears the host itself.
+    /// None: they are not told, so nobody's are known.
+    own_sockets: Mutex<Option<BTreeSet<u64>>>,
     pub(crate) owned: Map,
     pub(crate) fragments: Memory<FRAGMENT_KEY>,
-    held: Mutex<BTreeMap<(Transport, u16), Vec<OwnedFd>>>,
+    held: Mutex<BTreeMap<(Transport, u16), Held>>,
+}
+
+/// What keeps Linux from a port.
+struct Held {
+    sockets: Vec<(Ipv4Addr, OwnedFd)>,
+    /// Sockets of the program's users may share it.
+    shares: bool,
+}
+
+/// Beside whom a port is held.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Nobody.
+    Alone,
+    /// Sockets of the program's users.
+    Shares,
+    /// The same, and ended connections (`SO_REUSEADDR`).
+    Reuses,
+}
+
+/// An address of which Linux has a port that IX has elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// The protocol.
+    pub transport: Transport,
+    /// The port.
+    pub port: u16,
 }
 
 impl fmt::Debug for HeldPorts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HeldPorts").field("addresses", &self.addresses).finish_non_exhaustive()
+        f.debug_struct("HeldPorts").field("addresses", &self.addresses()).finish_non_exhaustive()
     }
 }
 
@@ -83,8 +118,9 @@ impl HeldPorts {
         let made = |e| Error::new("cannot make a BPF map for ports", e);
         let owned = Map::new(MapKind::Array, c"ix_ports", 2 * PORTS).map_err(made)?;
         let fragments = Memory::new(c"ix_fragments", FRAGMENTED).map_err(made)?;
-        let users = Mutex::new(vec![user]);
-        Ok(HeldPorts { addresses, user, users, owned, fragments, held: Mutex::default() })
+        let (users, addresses) = (Mutex::new(vec![user]), Mutex::new(addresses));
+        let (own_sockets, held) = Default::default();
+        Ok(HeldPorts { addresses, user, users, own_sockets, owned, fragments, held })
     }
 
     /// Sockets of this user too may share a port that is taken later: the program has become it,
@@ -94,6 +130,32 @@ impl HeldPorts {
         if users.len() < USERS_MAX && !users.contains(&user) {
             users.push(user);
         }
+    }
+
+    /// From now on each socket of the program on Linux that may share a port is told
+    /// ([`HeldPorts::is_programs`]): so others are known as well.
+    pub fn expect_sockets(&self) {
+        let mut own = self.own_sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        own.get_or_insert_default();
+    }
+
+    /// This is the number of the file of a socket of the program on Linux.
+    pub fn is_programs(&self, socket: u64) {
+        let mut own = self.own_sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = own.get_or_insert_default();
+        if own.len() >= SOCKETS_MAX {
+            own.clear();
+        }
+        own.insert(socket);
+    }
+
+    /// Whether somebody else listens on Linux at a port that both could share: a service of the
+    /// same user, which would hear nothing from other hosts any more.
+    fn is_anothers(&self, port: u16) -> bool {
+        let own = self.own_sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(own) = own.as_ref() else { return false };
+        let found = listeners::at(port, &self.addresses());
+        found.is_ok_and(|found| found.iter().any(|socket| !own.contains(socket)))
     }
 
     /// Takes a port for IX, from the next packet on; nothing happens if IX has it already.
@@ -113,22 +175,89 @@ impl HeldPorts {
         if held.contains_key(&(transport, port)) {
             return Ok(());
         }
+        let is_tcp = transport == Transport::Tcp;
+        if shares && is_tcp && self.is_anothers(port) {
+            return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
+        }
+        let how = if shares { How::Shares } else { How::Alone };
+        let bound = self.bind_all((transport, port), &self.addresses(), how);
+        let (sockets, is_reused) = match bound {
+            Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && shares && is_tcp => {
+                // Connections of a server that has just stopped may be in TIME-WAIT.
+                (self.bind_all((transport, port), &self.addresses(), How::Reuses)?, true)
+            }
+            bound => (bound?, false),
+        };
+        self.owned.set(key(transport, port), 1)?;
+        if is_reused
+            && let Err(e) = sockets.iter().try_for_each(|(_, socket)| close_to_others(socket))
+        {
+            let _ = self.owned.set(key(transport, port), 0);
+            return Err(e);
+        }
+        held.insert((transport, port), Held { sockets, shares });
+        Ok(())
+    }
+
+    /// The addresses whose ports are shared.
+    pub fn addresses(&self) -> Vec<Ipv4Addr> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Follows the addresses that Linux has now. One of which it has a port that IX has elsewhere
+    /// stays Linux's alone, and is returned with it.
+    pub fn follow(&self, now: &[Ipv4Addr]) -> Vec<Conflict> {
+        // No port is taken meanwhile.
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.addresses();
+        let (mut after, mut conflicts) = (Vec::new(), Vec::new());
+        for address in now {
+            if before.contains(address) {
+                after.push(*address);
+                continue;
+            }
+            let bind = |(&(transport, port), held): (&(Transport, u16), &Held)| {
+                let how = if held.shares { How::Shares } else { How::Alone };
+                let bound = self.bind_all((transport, port), &[*address], how);
+                bound.map_err(|_| Conflict { address: *address, transport, port })
+            };
+            match held.iter().map(bind).collect::<Result<Vec<_>, _>>() {
+                Ok(sockets) => {
+                    held.values_mut().zip(sockets).for_each(|(held, new)| held.sockets.extend(new));
+                    after.push(*address);
+                }
+                Err(conflict) => conflicts.push(conflict),
+            }
+        }
+        for held in held.values_mut() {
+            held.sockets.retain(|(address, _)| after.contains(address));
+        }
+        *self.addresses.lock().unwrap_or_else(PoisonError::into_inner) = after;
+        conflicts
+    }
+
+    /// A socket for each of these addresses, as the first of the users who can have all.
+    fn bind_all(
+        &self,
+        (transport, port): (Transport, u16),
+        addresses: &[Ipv4Addr],
+        how: How,
+    ) -> io::Result<Vec<(Ipv4Addr, OwnedFd)>> {
         let users = self.users.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Only a port that is shared can be another user's.
-        let users = if shares { &users[..] } else { &users[..1] };
+        let users = if how == How::Alone { &users[..1] } else { &users[..] };
         let mut bound = Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         for user in users {
-            let all = self.addresses.iter();
-            let all = all.map(|address| self.bind(transport, *address, port, shares, *user));
-            bound = all.collect::<io::Result<Vec<_>>>();
+            let bind = |address: &Ipv4Addr| {
+                let socket = self.bind(transport, *address, port, how, *user)?;
+                Ok((*address, socket))
+            };
+            bound = addresses.iter().map(bind).collect::<io::Result<Vec<_>>>();
             if !bound.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EADDRINUSE)) {
                 break;
             }
         }
-        let sockets = bound?;
-        self.owned.set(key(transport, port), 1)?;
-        held.insert((transport, port), sockets);
-        Ok(())
+        bound
     }
 
     fn bind(
@@ -136,13 +265,16 @@ impl HeldPorts {
         transport: Transport,
         address: Ipv4Addr,
         port: u16,
-        shares: bool,
+        how: How,
         user: u32,
     ) -> io::Result<OwnedFd> {
         let open = || socket::open(libc::AF_INET, transport.socket_kind());
         let socket = process::with_file_user(user, open)?;
-        if shares {
+        if how != How::Alone {
             set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        }
+        if how == How::Reuses {
+            set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         }
         // Datagrams from the host itself are for nobody here.
         let _ = set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0);
@@ -153,10 +285,10 @@ impl HeldPorts {
     /// Gives a port back to Linux.
     pub fn release(&self, transport: Transport, port: u16) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sockets) = held.remove(&(transport, port)) {
+        if let Some(before) = held.remove(&(transport, port)) {
             // It cannot fail: the entry exists.
             let _ = self.owned.set(key(transport, port), 0);
-            drop(sockets);
+            drop(before);
         }
     }
 
@@ -202,6 +334,14 @@ impl HeldPorts {
         }
         Ok(())
     }
+}
+
+/// Linux lets sockets with `SO_REUSEADDR` bind the same port until one has listened there. So a
+/// holder listens for a moment: packets from other hosts are IX's already.
+fn close_to_others(holder: &OwnedFd) -> io::Result<()> {
+    socket::listen(holder.as_fd(), 1)?;
+    TcpStream::from(holder.try_clone()?).shutdown(Shutdown::Both)?;
+    set_option(holder.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 0)
 }
 
 fn key(transport: Transport, port: u16) -> u32 {

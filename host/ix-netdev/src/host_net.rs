@@ -1,19 +1,27 @@
-//! What Linux knows about the network of an interface whose address IX shares: next hops and the
-//! default route. Linux resolves neighbours; IX asks it to, reads what comes of it, and sends no
+//! What Linux knows about the network of an interface whose address IX shares: addresses, routes
+//! and next hops. Linux resolves neighbours; IX asks it to, reads what comes of it, and sends no
 //! ARP of its own.
+use crate::host_routes;
+use crate::look::addresses;
 use crate::netlink::{self, Message, Netlink, attributes, messages};
+use ix_proto::routes::{Route, Via};
 use ix_sys::{Error, socket};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// Multicast groups of rtnetlink that `libc` lacks (linux/rtnetlink.h).
+const RTMGRP_LINK: u32 = 1;
 const RTMGRP_NEIGH: u32 = 4;
+const RTMGRP_IPV4_IFADDR: u32 = 0x10;
 const RTMGRP_IPV4_ROUTE: u32 = 0x40;
 /// Resolves the entry, or confirms it (linux/neighbour.h).
 const NTF_USE: u8 = 1;
-/// `struct ndmsg` and `struct rtmsg` have as many bytes.
+/// `struct ndmsg`.
 const HEAD: usize = 12;
+/// Addresses and routes are read again not before so many times the time that it took.
+const REST: u32 = 8;
 /// Next hops that are followed, at most.
 const WANTED_MAX: usize = 65_536;
 /// An entry in one of these states has an Ethernet address.
@@ -27,33 +35,66 @@ const VALID: u16 = libc::NUD_PERMANENT
 /// What a next hop's Ethernet address is; none: Linux has found none.
 pub type Neighbour = (Ipv4Addr, Option<[u8; 6]>);
 
-/// Next hops by one interface.
+/// Addresses of an interface, and routes as they concern it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Network {
+    /// With their prefix lengths, in Linux's order.
+    pub addresses: Vec<(Ipv4Addr, u8)>,
+    /// Of Linux's main table.
+    pub routes: Vec<Route>,
+    /// There are more routes than are followed.
+    pub too_many: bool,
+}
+
+impl Network {
+    /// The next hop of the default route by the interface: that with the lowest metric.
+    pub fn gateway(&self) -> Option<Ipv4Addr> {
+        let gateway = |route: &Route| match route.via {
+            Via::Gateway(hop) if route.prefix == 0 => Some((route.metric, hop.as_v4()?)),
+            _ => None,
+        };
+        self.routes.iter().filter_map(gateway).min().map(|(_, hop)| hop.into())
+    }
+}
+
+/// What has changed.
+#[derive(Clone, Debug, Default)]
+pub struct HostChanges {
+    /// Next hops that IX uses.
+    pub neighbours: Vec<Neighbour>,
+    /// All of the addresses and routes, if something of them is new.
+    pub network: Option<Network>,
+}
+
+/// What Linux knows by one interface.
 pub struct HostNet {
     index: u32,
     watch: OwnedFd,
     asks: Netlink,
-    /// The default gateway as IX knows it, which keeps that name when Linux's changes.
-    gateway: Option<Ipv4Addr>,
-    /// Linux's default gateway now.
-    through: Option<Ipv4Addr>,
-    /// Next hops that IX uses, by the names that IX has for them, and what it was told.
+    /// Addresses and routes, as they were told.
+    network: Network,
+    /// Something may have changed of them.
+    is_stale: bool,
+    /// They are not read again before this time.
+    read_again: Instant,
+    /// Next hops that IX uses, and what it was told.
     wanted: BTreeMap<Ipv4Addr, Option<[u8; 6]>>,
 }
 
 impl HostNet {
-    /// Follows the interface of this number, in the calling thread's network namespace. `gateway`:
-    /// what IX calls the default gateway already.
-    pub fn new(index: u32, gateway: Option<Ipv4Addr>) -> Result<HostNet, Error> {
-        let watch = netlink::open(RTMGRP_NEIGH | RTMGRP_IPV4_ROUTE)?;
+    /// Follows the interface of this number, in the calling thread's network namespace.
+    pub fn new(index: u32) -> Result<HostNet, Error> {
+        let groups = RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE;
+        let watch = netlink::open(groups)?;
         let mut asks = Netlink::open()?;
-        let through = default_gateway(&mut asks, index)?;
-        let gateway = gateway.or(through);
-        Ok(HostNet { index, watch, asks, gateway, through, wanted: BTreeMap::new() })
+        let network = read_network(&mut asks, index)?;
+        let (is_stale, read_again, wanted) = (false, Instant::now(), BTreeMap::new());
+        Ok(HostNet { index, watch, asks, network, is_stale, read_again, wanted })
     }
 
-    /// The default gateway by this interface.
-    pub fn gateway(&self) -> Option<Ipv4Addr> {
-        self.gateway
+    /// Addresses and routes, as they were last read.
+    pub fn network(&self) -> &Network {
+        &self.network
     }
 
     /// A descriptor that polls readable when [`HostNet::changes`] has something to do.
@@ -61,10 +102,16 @@ impl HostNet {
         self.watch.as_fd()
     }
 
+    /// When to call [`HostNet::changes`] though nothing is readable.
+    pub fn due(&self) -> Option<Duration> {
+        self.is_stale.then(|| self.read_again.saturating_duration_since(Instant::now()))
+    }
+
     /// The interface was made again and has this number: its next hops are to be asked for again.
     pub fn moved(&mut self, index: u32) {
         self.index = index;
         self.wanted.clear();
+        self.is_stale = true;
     }
 
     /// IX uses this next hop: Linux resolves it, or confirms what it knows. Returns what Linux
@@ -73,16 +120,10 @@ impl HostNet {
         if self.wanted.len() >= WANTED_MAX && !self.wanted.contains_key(&hop) {
             return None;
         }
-        let asked = self.on_linux(hop);
-        self.resolve(asked);
-        let known = self.look_up(asked);
+        self.resolve(hop);
+        let known = self.look_up(hop);
         self.wanted.insert(hop, known);
         known.map(|mac| (hop, Some(mac)))
-    }
-
-    /// What Linux calls the next hop that IX calls so.
-    fn on_linux(&self, hop: Ipv4Addr) -> Ipv4Addr {
-        if self.gateway == Some(hop) { self.through.unwrap_or(hop) } else { hop }
     }
 
     fn resolve(&mut self, hop: Ipv4Addr) {
@@ -103,10 +144,10 @@ impl HostNet {
         answers.iter().find_map(|answer| parse(self.index, &answer.body)?.1)
     }
 
-    /// What has changed about next hops that IX uses, since the last call; never blocks.
-    pub fn changes(&mut self) -> Vec<Neighbour> {
+    /// What has changed since the last call; never blocks.
+    pub fn changes(&mut self) -> HostChanges {
         let mut changed = Vec::new();
-        let (mut is_lost, mut has_routes) = (false, false);
+        let mut is_lost = false;
         let mut buffer = vec![0u8; 32 << 10];
         loop {
             match socket::receive(self.watch.as_fd(), &mut buffer, libc::MSG_DONTWAIT) {
@@ -118,39 +159,52 @@ impl HostNet {
                             libc::RTM_DELNEIGH => {
                                 changed.extend(parse(self.index, body).map(|(hop, _)| (hop, None)));
                             }
-                            libc::RTM_NEWROUTE | libc::RTM_DELROUTE => has_routes = true,
+                            // Linux tells nobody of IPv4 routes that go with a link.
+                            libc::RTM_NEWROUTE
+                            | libc::RTM_DELROUTE
+                            | libc::RTM_NEWADDR
+                            | libc::RTM_DELADDR
+                            | libc::RTM_NEWLINK
+                            | libc::RTM_DELLINK => self.is_stale = true,
                             _ => {}
                         }
                     }
                 }
                 // Some were lost: everything is asked for again.
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => is_lost = true,
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
+                    (is_lost, self.is_stale) = (true, true);
+                }
                 Err(_) => break,
             }
         }
-        let mut told = Vec::new();
-        for (found, mac) in changed {
-            let names: Vec<_> =
-                self.wanted.keys().copied().filter(|hop| self.on_linux(*hop) == found).collect();
-            told.extend(names.into_iter().filter_map(|name| self.note(name, mac)));
-        }
-        let turned = (has_routes || is_lost) && self.follow_route();
-        for hop in self.wanted.keys().copied().collect::<Vec<_>>() {
-            if is_lost || (turned && self.gateway == Some(hop)) {
-                let asked = self.on_linux(hop);
-                self.resolve(asked);
-                let mac = self.look_up(asked);
-                told.extend(self.note(hop, mac));
+        let told = changed.into_iter().filter_map(|(hop, mac)| self.note(hop, mac));
+        let mut neighbours: Vec<Neighbour> = told.collect();
+        if is_lost {
+            for hop in self.wanted.keys().copied().collect::<Vec<_>>() {
+                self.resolve(hop);
+                let mac = self.look_up(hop);
+                neighbours.extend(self.note(hop, mac));
             }
         }
-        told
+        HostChanges { neighbours, network: self.read_again() }
     }
 
-    /// Whether Linux's default gateway is another one now.
-    fn follow_route(&mut self) -> bool {
-        let Ok(now) = default_gateway(&mut self.asks, self.index) else { return false };
-        // Without one, packets go where they went.
-        now.is_some() && std::mem::replace(&mut self.through, now) != now
+    /// Reads addresses and routes, if something may have changed of them; returns them if they are
+    /// others. A table that takes long to read is read less often.
+    fn read_again(&mut self) -> Option<Network> {
+        let began = Instant::now();
+        if !self.is_stale || began < self.read_again {
+            return None;
+        }
+        let read = read_network(&mut self.asks, self.index);
+        self.read_again = Instant::now() + began.elapsed() * REST;
+        // Who cannot be asked now is asked again then.
+        let network = read.ok()?;
+        self.is_stale = false;
+        (self.network != network).then(|| {
+            self.network = network.clone();
+            network
+        })
     }
 
     /// What is to be told about a hop, if it is news.
@@ -186,24 +240,12 @@ fn parse(index: u32, body: &[u8]) -> Option<Neighbour> {
     Some((hop, mac.filter(|_| state & VALID != 0)))
 }
 
-/// The gateway of Linux's default route by an interface: that with the lowest metric.
-fn default_gateway(asks: &mut Netlink, index: u32) -> Result<Option<Ipv4Addr>, Error> {
-    let mut head = [0; HEAD];
-    head[0] = libc::AF_INET as u8;
-    let message = Message::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP).put(&head);
-    let answers = asks.request(message, || "cannot ask for the routes".to_owned())?;
-    let route = |body: &[u8]| {
-        let head = body.get(..HEAD)?;
-        // Of `struct rtmsg`: family, length of the destination's prefix, …, table, …, kind.
-        let (prefix, table, kind) = (head[1], head[4], head[7]);
-        if prefix != 0 || table != libc::RT_TABLE_MAIN || kind != libc::RTN_UNICAST {
-            return None;
-        }
-        let found = |wanted| attributes(&body[HEAD..]).find(|(kind, _)| *kind == wanted);
-        let word = |wanted| Some(u32::from_ne_bytes(found(wanted)?.1.try_into().ok()?));
-        let gateway = <[u8; 4]>::try_from(found(libc::RTA_GATEWAY)?.1).ok()?;
-        (word(libc::RTA_OIF) == Some(index))
-            .then(|| (word(libc::RTA_PRIORITY).unwrap_or(0), Ipv4Addr::from(gateway)))
+fn read_network(asks: &mut Netlink, index: u32) -> Result<Network, Error> {
+    let v4 = |(address, prefix)| match address {
+        IpAddr::V4(address) => Some((address, prefix)),
+        IpAddr::V6(_) => None,
     };
-    Ok(answers.iter().filter_map(|answer| route(&answer.body)).min().map(|(_, gateway)| gateway))
+    let addresses = addresses(asks, index)?.into_iter().filter_map(v4).collect();
+    let (routes, too_many) = host_routes::routes(asks, index)?;
+    Ok(Network { addresses, routes, too_many })
 }

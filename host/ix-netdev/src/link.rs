@@ -39,6 +39,12 @@ pub struct Link {
     pub peer: u32,
     /// Queues that processes have, of a tap with several; 0 for others.
     pub tap_queues: u32,
+    /// Number of the link that it is a port of, such as a bridge; 0 if there is none.
+    pub master: u32,
+    /// Its frames have an Ethernet header.
+    pub is_ethernet: bool,
+    /// It is the loopback.
+    pub is_loopback: bool,
 }
 
 /// Attributes of a tap (linux/if_link.h): its queues that take packets, and those that do not now.
@@ -327,6 +333,7 @@ pub(crate) fn parse_ifinfo(body: &[u8]) -> Option<Link> {
     let word = |b: &[u8]| b.get(..4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes);
     let text = |b: &[u8]| String::from_utf8_lossy(b).trim_end_matches('\0').to_owned();
     let flags = word(body.get(8..12)?) as i32;
+    let hardware = u16::from_ne_bytes(body.get(2..4)?.try_into().ok()?);
     let mut link = Link {
         name: String::new(),
         index: word(body.get(4..8)?),
@@ -340,6 +347,9 @@ pub(crate) fn parse_ifinfo(body: &[u8]) -> Option<Link> {
         alias: String::new(),
         peer: 0,
         tap_queues: 0,
+        master: 0,
+        is_ethernet: hardware == libc::ARPHRD_ETHER,
+        is_loopback: flags & libc::IFF_LOOPBACK != 0,
     };
     for (kind, payload) in attributes(body.get(16..)?) {
         match kind {
@@ -350,6 +360,7 @@ pub(crate) fn parse_ifinfo(body: &[u8]) -> Option<Link> {
             libc::IFLA_ADDRESS => link.mac = payload.try_into().unwrap_or([0; 6]),
             libc::IFLA_IFALIAS => link.alias = text(payload),
             libc::IFLA_LINK => link.peer = word(payload),
+            libc::IFLA_MASTER => link.master = word(payload),
             libc::IFLA_LINKINFO => {
                 for (kind, payload) in attributes(payload) {
                     match kind {

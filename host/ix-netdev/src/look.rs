@@ -79,27 +79,7 @@ impl Namespace {
 
     /// The addresses of both families of an interface by its number, with their prefix lengths.
     pub fn addresses(&self, index: u32) -> Result<Vec<(IpAddr, u8)>, Error> {
-        // Of `struct ifaddrmsg`: family, prefix length, flags, scope, index.
-        const BODY: usize = 8;
-        let message = Message::new(libc::RTM_GETADDR, libc::NLM_F_DUMP).put(&[0; BODY]);
-        let what = || format!("cannot ask for the addresses of interface {index}");
-        let answers = self.netlink().request(message, what)?;
-        let address = |body: &[u8]| {
-            let head = body.get(..BODY)?;
-            let of = u32::from_ne_bytes(head.get(4..8)?.try_into().ok()?);
-            let found = |wanted: u16| {
-                let all = attributes(body.get(BODY..)?);
-                all.into_iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
-            };
-            // An IPv6 address of an interface that is no tunnel has only the second one.
-            let bytes = found(libc::IFA_LOCAL).or_else(|| found(libc::IFA_ADDRESS))?;
-            let address = match bytes.len() {
-                4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
-                _ => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
-            };
-            (of == index).then_some((address, head[1]))
-        };
-        Ok(answers.iter().filter_map(|answer| address(&answer.body)).collect())
+        addresses(&mut self.netlink(), index)
     }
 
     /// The number of the XDP program that an interface has, by the interface's name.
@@ -120,4 +100,29 @@ impl Namespace {
         };
         Ok(answers.iter().find_map(|answer| program(&answer.body)))
     }
+}
+
+/// The addresses of both families of an interface by its number, with their prefix lengths.
+pub(crate) fn addresses(asks: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u8)>, Error> {
+    // Of `struct ifaddrmsg`: family, prefix length, flags, scope, index.
+    const BODY: usize = 8;
+    let message = Message::new(libc::RTM_GETADDR, libc::NLM_F_DUMP).put(&[0; BODY]);
+    let what = || format!("cannot ask for the addresses of interface {index}");
+    let answers = asks.request(message, what)?;
+    let address = |body: &[u8]| {
+        let head = body.get(..BODY)?;
+        let of = u32::from_ne_bytes(head.get(4..8)?.try_into().ok()?);
+        let found = |wanted: u16| {
+            let all = attributes(body.get(BODY..)?);
+            all.into_iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+        };
+        // An IPv6 address of an interface that is no tunnel has only the second one.
+        let bytes = found(libc::IFA_LOCAL).or_else(|| found(libc::IFA_ADDRESS))?;
+        let address = match bytes.len() {
+            4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
+            _ => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
+        };
+        (of == index).then_some((address, head[1]))
+    };
+    Ok(answers.iter().filter_map(|answer| address(&answer.body)).collect())
 }

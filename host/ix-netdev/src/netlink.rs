@@ -132,6 +132,13 @@ impl Netlink {
         Ok(Netlink { fd, sequence: 0 })
     }
 
+    /// Opens one that tells of sockets in the calling thread's network namespace.
+    pub(crate) fn open_diagnosis() -> Result<Netlink, Error> {
+        let fd = socket::open_sock_diag();
+        let fd = fd.map_err(|e| Error::new("cannot open a netlink socket for sockets", e))?;
+        Ok(Netlink { fd, sequence: 0 })
+    }
+
     /// Opens one for nftables in the calling thread's network namespace.
     pub(crate) fn open_netfilter() -> Result<Netlink, Error> {
         let fd = netfilter::open();

@@ -1,10 +1,14 @@
 //! What IX has of an address that it shares with Linux: ports that Linux is kept from, and the
 //! neighbours that Linux knows.
 use crate::common::{LINUX_IP, OUR_IP, eventually, namespace};
-use ix_netdev::{HeldPorts, HostNet, Transport};
+use ix_netdev::{Conflict, HeldPorts, HostNet, Transport};
+use ix_proto::routes::{HostNetwork, RouteTable};
 use ix_testbed::{Namespace, VethEnd};
+use ix_wire::IpAddr;
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 /// A veth pair with Linux's addresses on both ends.
@@ -47,6 +51,74 @@ fn a_port_is_held_from_linux_until_it_is_released() {
         kind(TcpListener::bind((own, 80))).expect("Linux has it again");
         drop(ports);
         kind(UdpSocket::bind((own, 80))).expect("Linux has it again");
+    });
+}
+
+/// A server of Linux has just stopped: its connections are in TIME-WAIT, which keeps nobody from
+/// the port who sets `SO_REUSEADDR`, as every server does. Then nobody else gets it.
+#[test]
+fn a_port_in_time_wait_can_be_had() {
+    let Some((here, there)) = pair("a_port_in_time_wait_can_be_had") else { return };
+    let own = Ipv4Addr::from(OUR_IP);
+    let listener = here.run(|| TcpListener::bind((own, 80))).expect("free");
+    let client = there.run(|| TcpStream::connect((own, 80))).expect("it listens");
+    // Who closes first has the TIME-WAIT.
+    drop(listener.accept().expect("a client"));
+    drop((client, listener));
+    here.run(|| {
+        let ports = HeldPorts::new(vec![own], 0).expect("root");
+        ports.hold(Transport::Tcp, 80).expect("as on Linux");
+        for at in [own, Ipv4Addr::UNSPECIFIED] {
+            assert_eq!(kind(TcpListener::bind((at, 80))), Err(ErrorKind::AddrInUse), "{at}");
+        }
+        // Nobody is let in while it is held.
+        assert_eq!(kind(TcpStream::connect((own, 80))), Err(ErrorKind::ConnectionRefused));
+        ports.release(Transport::Tcp, 80);
+        kind(TcpListener::bind((own, 80))).expect("Linux has it again");
+    });
+}
+
+/// A service of Linux of the same user with `SO_REUSEPORT` would hear nothing any more.
+#[test]
+fn a_service_of_linux_does_not_share_its_port_unasked() {
+    let Some((here, _there)) = pair("a_service_of_linux_does_not_share_its_port_unasked") else {
+        return;
+    };
+    let own = Ipv4Addr::from(OUR_IP);
+    here.run(|| {
+        let listens = |at: std::net::IpAddr, v6_only: i32| {
+            let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+            let socket = ix_sys::socket::open(family, libc::SOCK_STREAM).expect("a socket");
+            let set = |level, option, value| {
+                ix_sys::socket::set_option(socket.as_fd(), level, option, value).expect("set");
+            };
+            set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1);
+            if at.is_ipv6() {
+                set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, v6_only);
+            }
+            ix_sys::socket::bind_inet(socket.as_fd(), (at, 80).into()).expect("free");
+            ix_sys::socket::listen(socket.as_fd(), 9).expect("listens");
+            socket
+        };
+        // It hears no IPv4, as the second socket of many servers.
+        let other = listens(Ipv6Addr::UNSPECIFIED.into(), 1);
+        let ports = HeldPorts::new(vec![own], 0).expect("root");
+        ports.expect_sockets();
+        ports.hold(Transport::Tcp, 80).expect("nobody has it");
+        drop((other, ports));
+        let every = Ipv6Addr::UNSPECIFIED.into();
+        for at in [own.into(), Ipv4Addr::UNSPECIFIED.into(), every] {
+            let socket = listens(at, 0);
+            let ports = HeldPorts::new(vec![own], 0).expect("root");
+            ports.expect_sockets();
+            assert_eq!(kind(ports.hold(Transport::Tcp, 80)), Err(ErrorKind::AddrInUse), "{at}");
+            ports.hold(Transport::Udp, 80).expect("another protocol");
+            // The program's own socket is welcome.
+            let file = std::fs::File::from(socket);
+            ports.is_programs(file.metadata().expect("a file").ino());
+            ports.hold(Transport::Tcp, 80).expect("the program's");
+            drop(file);
+        }
     });
 }
 
@@ -104,27 +176,136 @@ fn next_hops_are_those_of_linux() {
     here.add_route(Ipv4Addr::UNSPECIFIED, 0, gateway).expect("a route");
     let index = here.link("ix0").expect("asked").expect("there").index;
     let mac = || there.link("peer0").expect("asked").expect("there").mac;
-    let mut net = here.run(|| HostNet::new(index, None)).expect("netlink");
-    assert_eq!(net.gateway(), Some(gateway));
+    let mut net = here.run(|| HostNet::new(index)).expect("netlink");
+    assert_eq!(net.network().gateway(), Some(gateway));
     let mut known = net.want(gateway);
     eventually("Linux resolves", || {
-        known = known.or(net.changes().pop());
+        known = known.or(net.changes().neighbours.pop());
         known == Some((gateway, Some(mac())))
     });
     assert_eq!(net.want(gateway), Some((gateway, Some(mac()))), "known at once");
     // Nobody has this one.
     let nobody = Ipv4Addr::new(10, 9, 0, 200);
     assert_eq!(net.want(nobody), None);
-    eventually("Linux gives up", || net.changes().contains(&(nobody, None)));
+    eventually("Linux gives up", || net.changes().neighbours.contains(&(nobody, None)));
     // The gateway has another Ethernet address, and says so.
     const OTHER: [u8; 6] = [2, 0, 0, 0, 9, 9];
     there.set_sysctl("net/ipv4/conf/peer0/arp_notify", "1").expect("set");
     there.set_mac("peer0", OTHER).expect("set");
-    eventually("Linux has noticed", || net.changes().contains(&(gateway, Some(OTHER))));
-    // Another host is the gateway, which IX goes on to call by its old name.
-    there.set_mac("peer0", [2, 0, 0, 0, 9, 8]).expect("set");
+    eventually("Linux has noticed", || net.changes().neighbours.contains(&(gateway, Some(OTHER))));
+    // Another host is the gateway.
     here.add_route(Ipv4Addr::UNSPECIFIED, 0, other).expect("a route");
-    eventually("IX follows", || net.changes().contains(&(gateway, Some([2, 0, 0, 0, 9, 8]))));
-    let known = here.run(|| HostNet::new(index, Some(gateway))).expect("netlink");
-    assert_eq!(known.gateway(), Some(gateway));
+    eventually("IX follows", || {
+        net.changes().network.is_some_and(|network| network.gateway() == Some(other))
+    });
+}
+
+/// Routes of every kind, as `ip route` makes them, and as Linux itself finds its way.
+#[test]
+fn routes_are_those_of_linux() {
+    let test = "routes_are_those_of_linux";
+    let Some((here, _there)) = pair(test) else { return };
+    let ip = |words: &str| {
+        let mut command = here.command("ip", None);
+        let output = command.args(words.split(' ')).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    if !ip("link show ix0") {
+        return ix_skip::skip(test, ix_skip::Need::Program("apt-get install iproute2"), "no ip");
+    }
+    for words in [
+        "link add ixother type veth peer name ixbeyond",
+        "link set ixother up",
+        "link set ixbeyond up",
+        "addr add 192.168.7.1/24 dev ixother",
+        "addr add 10.9.0.3/24 dev ix0",
+        "route add default via 10.9.0.9 metric 200",
+        "route add default via 10.9.0.8 metric 100",
+        "route add 172.16.0.0/12 via 192.168.7.9",
+        "route add 172.16.5.0/24 via 10.9.0.7 src 10.9.0.3 mtu 1400",
+        "route add blackhole 198.51.100.0/24",
+        "route add unreachable 198.51.100.64/26",
+        "route add prohibit 198.51.100.128/26",
+        "route add 203.0.113.0/24 nexthop via 192.168.7.9 nexthop via 10.9.0.6",
+        "route add 203.0.114.7 dev ix0 scope link",
+        "route add 10.9.0.128/25 via 10.9.0.5",
+        "route add default via 10.9.0.66 table 77",
+    ] {
+        assert!(ip(words), "{words}");
+    }
+    let index = here.link("ix0").expect("asked").expect("there").index;
+    let mut net = here.run(|| HostNet::new(index)).expect("netlink");
+    let own = Ipv4Addr::from(OUR_IP);
+    let route = |network: &ix_netdev::Network, to: [u8; 4]| {
+        let addresses = network.addresses.iter();
+        let addresses = addresses.map(|(own, bits)| (IpAddr::v4(own.octets()), *bits)).collect();
+        let routes = RouteTable::new(network.routes.iter().copied());
+        let network = HostNetwork { addresses, routes };
+        let to = IpAddr::v4(to);
+        network.route(to).map(|(own, hop)| (own.to_string(), hop.to_string(), network.mtu(to)))
+    };
+    let network = net.network();
+    let has = |to, own: Ipv4Addr, hop: &str, mtu| {
+        let expected = Some((own.to_string(), hop.to_owned(), mtu));
+        assert_eq!(route(network, to), expected, "{to:?}");
+    };
+    has([8, 8, 8, 8], own, "10.9.0.8", None);
+    has([10, 9, 0, 77], own, "10.9.0.77", None);
+    has([10, 9, 0, 200], own, "10.9.0.5", None);
+    has([172, 16, 5, 1], Ipv4Addr::new(10, 9, 0, 3), "10.9.0.7", Some(1400));
+    has([203, 0, 113, 9], own, "10.9.0.6", None);
+    has([203, 0, 114, 7], own, "203.0.114.7", None);
+    for to in [[172, 16, 4, 1], [192, 168, 7, 9], [198, 51, 100, 1], [198, 51, 100, 65]] {
+        assert_eq!(route(network, to), None, "{to:?}");
+    }
+    // They change: routes, then addresses.
+    let mut changed = |what: &str, words: &str, is: &dyn Fn(&ix_netdev::Network) -> bool| {
+        assert!(ip(words), "{words}");
+        eventually(what, || net.changes().network.is_some_and(|network| is(&network)));
+    };
+    let by = |to, hop: &str| {
+        let hop = hop.to_owned();
+        move |network: &ix_netdev::Network| route(network, to).is_some_and(|(_, by, _)| by == hop)
+    };
+    changed("the default", "route del default via 10.9.0.8", &by([8, 8, 8, 8], "10.9.0.9"));
+    changed("more of ours", "route del 172.16.0.0/12", &by([172, 16, 4, 1], "10.9.0.9"));
+    changed("one address less", "addr del 10.9.0.3/24 dev ix0", &|network| {
+        let source = route(network, [172, 16, 5, 1]).map(|(source, ..)| source);
+        network.addresses == [(own, 24)] && source.is_none_or(|source| source == own.to_string())
+    });
+    // Linux tells nobody of routes that go with the link.
+    changed("the link falls", "link set ix0 down", &|network| {
+        route(network, [10, 9, 0, 77]).is_none()
+    });
+    // What is said again is no news.
+    assert!(ip("addr change 10.9.0.2/24 dev ix0") && net.changes().network.is_none());
+}
+
+/// A port is IX's on addresses that Linux gets later, unless Linux has it there.
+#[test]
+fn held_ports_follow_the_addresses() {
+    let Some((here, _there)) = pair("held_ports_follow_the_addresses") else { return };
+    let [own, second, third] = [OUR_IP, [10, 9, 0, 3], [10, 9, 0, 4]].map(Ipv4Addr::from);
+    here.run(|| {
+        let ports = HeldPorts::new(vec![own], 0).expect("root");
+        ports.hold(Transport::Tcp, 80).expect("free");
+        here.add_address("ix0", second, 24).expect("an address");
+        here.add_address("ix0", third, 24).expect("an address");
+        let taken = TcpListener::bind((third, 80)).expect("nobody has it there");
+        let conflict = Conflict { address: third, transport: Transport::Tcp, port: 80 };
+        assert_eq!(ports.follow(&[own, second, third]), [conflict]);
+        assert_eq!(ports.addresses(), [own, second]);
+        assert_eq!(kind(TcpListener::bind((second, 80))), Err(ErrorKind::AddrInUse));
+        ports.hold(Transport::Udp, 53).expect("free");
+        assert_eq!(kind(UdpSocket::bind((second, 53))), Err(ErrorKind::AddrInUse));
+        kind(UdpSocket::bind((third, 53))).expect("Linux's alone");
+        // The first one goes, and what Linux had of the third.
+        drop(taken);
+        assert_eq!(ports.follow(&[second, third]), []);
+        assert_eq!(ports.addresses(), [second, third]);
+        kind(TcpListener::bind((own, 80))).expect("Linux's again");
+        assert_eq!(kind(TcpListener::bind((third, 80))), Err(ErrorKind::AddrInUse));
+        ports.release(Transport::Tcp, 80);
+        kind(TcpListener::bind((second, 80))).expect("released");
+    });
 }

@@ -552,6 +552,11 @@ pub fn open_generic_netlink() -> io::Result<OwnedFd> {
     open_netlink(libc::NETLINK_GENERIC, 0)
 }
 
+/// A socket that tells of the sockets of the calling thread's network namespace (sock_diag(7)).
+pub fn open_sock_diag() -> io::Result<OwnedFd> {
+    open_netlink(libc::NETLINK_SOCK_DIAG, 0)
+}
+
 fn open_netlink(protocol: i32, groups: u32) -> io::Result<OwnedFd> {
     const NETLINK_CAP_ACK: i32 = 10;
     const NETLINK_EXT_ACK: i32 = 11;

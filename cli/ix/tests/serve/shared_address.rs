@@ -16,7 +16,7 @@ use std::time::Duration;
 const LINUX: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, 2), 22);
 
 /// A private link on whose near end Linux has the service's address.
-fn on_linux_address(test: &str) -> Option<TestNet> {
+pub fn on_linux_address(test: &str) -> Option<TestNet> {
     let net = TestNet::new(test, Nic::Afxdp, 1)?;
     net.server.add_address("ixs0", *SERVICE.ip(), PREFIX).expect("an address");
     Some(net)
@@ -26,7 +26,7 @@ fn run(net: &TestNet, program: &[&str]) -> Process {
     net.start_shared(program).process
 }
 
-fn run_echo(net: &TestNet) -> Process {
+pub fn run_echo(net: &TestNet) -> Process {
     let echo = build_echo();
     let process = run(net, &[echo.to_str().expect("text"), "64"]);
     process.wait_for("ready", PATIENCE);
@@ -178,7 +178,7 @@ while True:
 ";
 
 /// One question to a service of [`PROGRAM`].
-fn ask(to: SocketAddrV4, words: &str) -> String {
+pub fn ask(to: SocketAddrV4, words: &str) -> String {
     let mut stream = connect_to(to);
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream.write_all(if words.is_empty() { b" " } else { words.as_bytes() }).expect("write");

@@ -143,6 +143,7 @@ impl Running {
             self.commands.submit_rules(self.vnic.rules(), Box::new(|_| {}));
         }
         self.devices = Devices::new(devices).sharing(setup.shared);
+        self.devices.begin(channel(&self.child, self.apart.as_ref()));
         self.vnic.set_in_hardware(self.devices.filters_in_hardware());
         self.commands.service(channel(&self.child, self.apart.as_ref()));
         // The program is told last: what operators have changed is on its way to the dataplane.

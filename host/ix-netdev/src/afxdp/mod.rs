@@ -128,7 +128,7 @@ pub(crate) fn open(
     let interface =
         Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
     let (ifindex, queues) = check_interface(&interface, name, pairs)?;
-    if options.addresses.is_empty() {
+    if options.addresses.is_empty() && options.shared.is_none() {
         return Err(OpenError::NoAddress { name: name.to_owned() });
     }
     let ask = |e| OpenError::system("ask for the state of", name, e);

@@ -1,0 +1,108 @@
+//! Linux's table of routes, as it concerns one interface.
+use crate::netlink::{Message, Netlink, attributes};
+use ix_proto::routes::{Route, Via};
+use ix_sys::Error;
+use ix_wire::IpAddr;
+
+/// `struct rtmsg`.
+const HEAD: usize = 12;
+/// `struct rtnexthop`: length, flags, hops, interface.
+const HOP_HEAD: usize = 8;
+/// Of a next hop that cannot be used, or whose link has no carrier (linux/rtnetlink.h).
+const UNUSABLE: u32 = 1 | 16;
+/// Attributes that `libc` lacks: a next hop of another family; in the metrics, the MTU.
+const RTA_VIA: u16 = 18;
+const RTAX_MTU: u16 = 2;
+/// Routes that are followed, at most.
+const ROUTES_MAX: usize = 16_384;
+
+/// The IPv4 routes of Linux's main table, and whether there are more than are followed.
+pub(crate) fn routes(asks: &mut Netlink, index: u32) -> Result<(Vec<Route>, bool), Error> {
+    let mut head = [0; HEAD];
+    head[0] = libc::AF_INET as u8;
+    let message = Message::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP).put(&head);
+    let answers = asks.request(message, || "cannot ask for the routes".to_owned())?;
+    let mut routes: Vec<Route> =
+        answers.iter().filter_map(|answer| parse(index, &answer.body)).collect();
+    let too_many = routes.len() > ROUTES_MAX;
+    // Without those for most destinations packets would go astray; the longest are for few.
+    if too_many {
+        routes.sort_by_key(|route| route.prefix);
+        routes.truncate(ROUTES_MAX);
+    }
+    Ok((routes, too_many))
+}
+
+/// A route of the main table that can be used. `None`: it is of no concern.
+fn parse(index: u32, body: &[u8]) -> Option<Route> {
+    let head = body.get(..HEAD)?;
+    // Family, length of the destination's prefix, of the source's, type of service, table,
+    // protocol, scope, kind, flags.
+    let (prefix, source_prefix, tos, table, kind) = (head[1], head[2], head[3], head[4], head[7]);
+    let flags = u32::from_ne_bytes(head[8..12].try_into().ok()?);
+    if head[0] != libc::AF_INET as u8 || source_prefix != 0 || tos != 0 {
+        return None;
+    }
+    let all = || attributes(&body[HEAD..]);
+    let found = |wanted| all().find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let word = |wanted| found(wanted).and_then(number);
+    if word(libc::RTA_TABLE).unwrap_or(table.into()) != u32::from(libc::RT_TABLE_MAIN) {
+        return None;
+    }
+    let to = found(libc::RTA_DST).map_or(Some([0; 4]), |bytes| bytes.try_into().ok())?;
+    let via = match kind {
+        libc::RTN_BLACKHOLE | libc::RTN_UNREACHABLE | libc::RTN_PROHIBIT => Via::Nowhere,
+        libc::RTN_UNICAST => match found(libc::RTA_MULTIPATH) {
+            Some(hops) => of_several(index, hops)?,
+            None if flags & UNUSABLE != 0 => return None,
+            None => way(index, word(libc::RTA_OIF), &body[HEAD..]),
+        },
+        _ => Via::Elsewhere,
+    };
+    let metrics = found(libc::RTA_METRICS).unwrap_or_default();
+    let mtu = attributes(metrics).find(|(kind, _)| *kind == RTAX_MTU);
+    let source = found(libc::RTA_PREFSRC).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
+    Some(Route {
+        to: IpAddr::v4(to),
+        prefix,
+        via,
+        source: source.map(IpAddr::v4),
+        mtu: mtu.and_then(|(_, value)| number(value)).unwrap_or(0),
+        metric: word(libc::RTA_PRIORITY).unwrap_or(0),
+    })
+}
+
+fn number(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+/// Where packets go by this interface and these attributes.
+fn way(index: u32, by: Option<u32>, said: &[u8]) -> Via {
+    let found = |wanted| attributes(said).find(|(kind, _)| *kind == wanted);
+    // An IPv6 next hop of IPv4 packets stays Linux's.
+    if by != Some(index) || found(RTA_VIA).is_some() {
+        return Via::Elsewhere;
+    }
+    let gateway = found(libc::RTA_GATEWAY).and_then(|(_, hop)| <[u8; 4]>::try_from(hop).ok());
+    gateway.map_or(Via::Link, |hop| Via::Gateway(IpAddr::v4(hop)))
+}
+
+/// Of several next hops the first usable one by this interface, else another interface. `None`:
+/// none can be used.
+fn of_several(index: u32, mut hops: &[u8]) -> Option<Via> {
+    let mut best = None;
+    while let Some(head) = hops.get(..HOP_HEAD) {
+        let len = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        let said = hops.get(HOP_HEAD..len)?;
+        let by = u32::from_ne_bytes(head[4..8].try_into().ok()?);
+        if u32::from(head[2]) & UNUSABLE == 0 {
+            let via = way(index, Some(by), said);
+            if via != Via::Elsewhere {
+                return Some(via);
+            }
+            best = Some(via);
+        }
+        hops = hops.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    best
+}

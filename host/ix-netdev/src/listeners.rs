@@ -1,0 +1,53 @@
+//! Who listens on Linux at a port.
+use crate::netlink::{Message, Netlink, attributes};
+use ix_sys::Error;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// linux/sock_diag.h, linux/inet_diag.h; `libc` lacks them.
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+/// `struct inet_diag_req_v2`: family, protocol, extensions, states, and the socket.
+const REQUEST: usize = 56;
+const REQUEST_STATES: usize = 4;
+const REQUEST_PORT: usize = 8;
+/// `struct inet_diag_msg`: its source address, interface and file number are there.
+const SOURCE: usize = 8;
+const INODE: usize = 68;
+const ANSWER: usize = 72;
+/// Of a socket of IPv6: whether it hears no IPv4.
+const INET_DIAG_SKV6ONLY: u16 = 11;
+/// `TCP_LISTEN`, as a bit.
+const LISTENS: u32 = 1 << 10;
+
+/// The file numbers of TCP sockets that listen at a port of these addresses or of all.
+pub(crate) fn at(port: u16, addresses: &[Ipv4Addr]) -> Result<Vec<u64>, Error> {
+    let mut asks = Netlink::open_diagnosis()?;
+    let mut found = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let mut request = [0; REQUEST];
+        (request[0], request[1]) = (family as u8, libc::IPPROTO_TCP as u8);
+        request[REQUEST_STATES..][..4].copy_from_slice(&LISTENS.to_ne_bytes());
+        request[REQUEST_PORT..][..2].copy_from_slice(&port.to_be_bytes());
+        let message = Message::new(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP).put(&request);
+        let what = || format!("cannot ask who listens at port {port}");
+        let answers = asks.request(message, what)?;
+        found.extend(answers.iter().filter_map(|answer| parse(&answer.body, port, addresses)));
+    }
+    Ok(found)
+}
+
+fn parse(body: &[u8], port: u16, addresses: &[Ipv4Addr]) -> Option<u64> {
+    let inode = u32::from_ne_bytes(body.get(INODE..INODE + 4)?.try_into().ok()?);
+    let its = u16::from_be_bytes(body.get(4..6)?.try_into().ok()?);
+    let source: [u8; 16] = body.get(SOURCE..SOURCE + 16)?.try_into().ok()?;
+    let source = match i32::from(body[0]) {
+        libc::AF_INET => IpAddr::from([source[0], source[1], source[2], source[3]]),
+        _ => IpAddr::from(source).to_canonical(),
+    };
+    let said = || attributes(body.get(ANSWER..).unwrap_or_default());
+    let v6_only = || said().any(|(kind, only)| kind == INET_DIAG_SKV6ONLY && only != [0]);
+    let hears = match source {
+        IpAddr::V4(own) => own.is_unspecified() || addresses.contains(&own),
+        IpAddr::V6(own) => own.is_unspecified() && !v6_only(),
+    };
+    (its == port && hears).then_some(inode.into())
+}
