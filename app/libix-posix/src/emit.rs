@@ -178,17 +178,18 @@ impl Core {
         let bound = socket.bound;
         match &mut socket.kind {
             Kind::Stream(stream) => {
-                let mut asks_again = false;
-                if stream.wants_info && stream.flow.handle != 0 {
-                    stream.wants_info = !calls.get_info(stream.flow.handle, Pending::Info(id));
-                    asks_again = stream.wants_info;
-                }
                 let unheld = stream.held_us.is_none();
                 let limit = stream.sendable(hold, *mss, clock::now_us);
                 if unheld && stream.held_us.is_some() {
                     held.push(id);
                 }
                 let left = calls.stream(id, stream, bound, limit, &socket.options);
+                // Behind `ACCEPT`: before it the dataplane tells nothing of a connection.
+                let mut asks_again = false;
+                if stream.wants_info && stream.flow.handle != 0 {
+                    stream.wants_info = !calls.get_info(stream.flow.handle, Pending::Info(id));
+                    asks_again = stream.wants_info;
+                }
                 let is_delivered = stream.lingers && stream.is_delivered();
                 match left {
                     Left::Gone => Left::Gone,
