@@ -48,6 +48,7 @@ mod mem;
 mod numbers;
 mod paths;
 mod pid;
+mod placeholder;
 mod real;
 mod route;
 mod slab;

@@ -1,5 +1,7 @@
 //! `connect`.
-use super::{Instead, Outcome, become_datagrams, leave_to_linux, move_watches, socket_of};
+use super::{
+    Instead, Outcome, become_datagrams, leave_to_linux, move_watches, needs_number_only, socket_of,
+};
 use crate::lock::lock;
 use crate::route::Whose;
 use crate::slab::Id;
@@ -57,6 +59,7 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
             if core.routes.is_ours(to.ip()) {
                 core.connect_here(id, to)?;
                 move_watches(&mut core, id);
+                needs_number_only(&mut core, fd, id);
                 if nonblocking {
                     return Err(libc::EINPROGRESS.into());
                 }
@@ -75,6 +78,7 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
                 }
             }
             move_watches(&mut core, id);
+            needs_number_only(&mut core, fd, id);
             core.mark_dirty(id);
             if nonblocking {
                 // Sends the SYN now, or finds that there is no port for it.

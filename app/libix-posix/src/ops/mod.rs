@@ -37,7 +37,8 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 pub use under::{
-    before_exec, before_fork, before_linux, close_all_but_own, close_number, give_number, use_linux,
+    before_exec, before_fork, before_linux, close_all_but_own, close_number, give_number,
+    needs_number_only, use_linux,
 };
 
 /// The outcome of an intercepted call: done here, or why not.

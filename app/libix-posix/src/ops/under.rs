@@ -6,6 +6,7 @@ use super::replay::replay;
 use crate::fds::{self, Entry};
 use crate::lock::lock;
 use crate::numbers::{FREED, Linux, Taken, freed};
+use crate::placeholder::Connections;
 use crate::slab::Id;
 use crate::socket::{Kind, Socket, Under};
 use crate::state::Core;
@@ -32,13 +33,16 @@ impl Linux for Sockets {
 /// Gives a descriptor number to a new socket that is or may become IX's.
 pub fn give_number(core: &mut Core, id: Id, flags: i32) -> Result<RawFd, i32> {
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF) };
-    let mut linux = linux_kind(socket);
-    let taken = core.numbers.take(&FREED, &mut linux);
+    let is_connection = matches!(socket.kind, Kind::Stream(_));
+    let taken = match is_connection {
+        true => core.numbers.take(&FREED, &mut Connections { ipv6: socket.ipv6 }),
+        false => core.numbers.take(&FREED, &mut linux_kind(socket)),
+    };
     kept_numbers::changed(core);
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF) };
     let (fd, under) = match taken? {
-        Taken::Opened(fd) => (fd, Under::Untouched),
-        Taken::Kept(fd) => (fd, Under::Number),
+        Taken::Opened(fd) if !is_connection => (fd, Under::Untouched),
+        Taken::Opened(fd) | Taken::Kept(fd) => (fd, Under::Number),
     };
     if fd as usize >= fds::FDS_MAX {
         real::close_held(fd);
@@ -120,6 +124,21 @@ pub fn use_linux(core: &mut Core, fd: RawFd) -> Result<(), i32> {
     socket.under = Under::Used;
     replay(socket);
     Ok(())
+}
+
+/// An undecided socket has become a connection of IX: its Linux socket, of which the program has
+/// asked nothing, is not needed any more.
+pub fn needs_number_only(core: &mut Core, fd: RawFd, id: Id) {
+    let Some(socket) = core.sockets.get_mut(id) else { return };
+    let is_its = fds::get(fd) == Entry::Socket(fds::index_of(id)) && socket.number == fd;
+    if !is_its || socket.under != Under::Untouched || !socket.is_tcp() || !socket.alone {
+        return;
+    }
+    // The program may have closed the number by a call that is not seen here, so what is there is a
+    // socket, or nothing is replaced. If Linux refuses, the socket stays.
+    if fds::socket_inode(fd).is_some() && (Connections { ipv6: socket.ipv6 }).replace(fd).is_ok() {
+        socket.under = Under::Number;
+    }
 }
 
 /// A socket is IX's, and its Linux socket is in an epoll set under a number that no longer names
