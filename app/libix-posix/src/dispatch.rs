@@ -249,7 +249,7 @@ impl Core {
             // Kept for `MSG_ERRQUEUE` even without `IP_RECVERR`.
             let to = stream.peer;
             stream.connect_error =
-                Some(ErrorEntry { to, errno, said: Some(said), info: said.detail });
+                Some(Box::new(ErrorEntry { to, errno, said: Some(said), info: said.detail }));
             if stream.flow.handle != 0 {
                 let abort = call::abort(stream.flow.handle);
                 self.elastic_threads[elastic].batch.put_off(abort, Pending::Nothing);

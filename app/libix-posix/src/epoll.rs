@@ -92,6 +92,8 @@ pub fn control(
                 set.has_linux = true;
             }
             set.add(key, reported_by, event.events, event.u64);
+            // Most sockets are in one set.
+            socket.watches.reserve_exact(1);
             socket.watches.push(watch);
         }
         EPOLL_CTL_MOD => {

@@ -47,7 +47,6 @@ pub enum ReportedBy {
 /// An entry of a set.
 struct Item {
     reported_by: ReportedBy,
-    what: File,
     /// If it is a set: something in that is ready.
     nested_ready: bool,
     events: u32,
@@ -63,20 +62,20 @@ struct Item {
 }
 
 impl Item {
-    fn readiness(&self, sockets: &Slab<Socket>) -> u32 {
-        match self.what {
+    fn readiness(&self, file: File, sockets: &Slab<Socket>) -> u32 {
+        match file {
             File::Socket(id) => sockets.get(id).map_or(0, Socket::readiness),
             File::Set(_) if self.nested_ready => (libc::EPOLLIN | libc::EPOLLRDNORM) as u32,
             File::Set(_) => 0,
         }
     }
 
-    /// The bits to report.
-    fn wanted(&self, sockets: &Slab<Socket>) -> u32 {
+    /// The bits to report of `file`, which the entry is of.
+    fn wanted(&self, file: File, sockets: &Slab<Socket>) -> u32 {
         if self.spent {
             return 0;
         }
-        self.readiness(sockets) & self.asked()
+        self.readiness(file, sockets) & self.asked()
     }
 
     /// The bits that the program waits for. Errors are always among them.
@@ -276,7 +275,6 @@ impl Set {
         let item = Item {
             serial: self.serial,
             reported_by,
-            what: key.file,
             nested_ready: false,
             events,
             data,
@@ -345,7 +343,7 @@ impl Set {
         while let Some((key, serial)) = self.ready.front() {
             match self.items.get_mut(key).filter(|item| item.serial == *serial) {
                 Some(item) if item.reported != cycle => return false,
-                Some(item) if item.queued && item.wanted(sockets) != 0 => return true,
+                Some(item) if item.queued && item.wanted(key.file, sockets) != 0 => return true,
                 Some(item) => item.queued = false,
                 None => {}
             }
@@ -356,10 +354,10 @@ impl Set {
 
     /// Whether there is something to report.
     pub fn is_ready(&self, sockets: &Slab<Socket>) -> bool {
-        let item_of =
-            |(key, serial): &(Key, u64)| self.items.get(key).filter(|item| item.serial == *serial);
-        let mut ready = self.ready.iter().filter_map(item_of);
-        ready.any(|item| item.queued && item.wanted(sockets) != 0)
+        self.ready.iter().any(|(key, serial)| {
+            let item = self.items.get(key).filter(|item| item.serial == *serial && item.queued);
+            item.is_some_and(|item| item.wanted(key.file, sockets) != 0)
+        })
     }
 
     /// Whether the ready list has entries.
@@ -377,7 +375,7 @@ impl Set {
             let Some((key, serial)) = self.ready.pop_front() else { break };
             let counts = |item: &&mut Item| item.queued && item.serial == serial;
             let Some(item) = self.items.get_mut(&key).filter(counts) else { continue };
-            let bits = item.wanted(sockets);
+            let bits = item.wanted(key.file, sockets);
             if bits == 0 {
                 item.queued = false;
                 continue;

@@ -125,7 +125,7 @@ impl Core {
         match stream.phase {
             _ if stream.gift.is_some() => {
                 // It goes once all that was written is sent.
-                if stream.gift.is_some_and(|gift| !gift.asked) {
+                if stream.gift.as_ref().is_some_and(|gift| !gift.asked) {
                     self.mark_dirty(id);
                 }
                 Handed::Looks
@@ -157,7 +157,8 @@ impl Core {
             _ => {
                 if let Some(to) = holders::taker(at, is_closed) {
                     let token = HANDED | u64::from(at);
-                    stream.gift = Some(Gift { to, token, from: None, asked: false, tries: 0 });
+                    let gift = Gift { to, token, from: None, asked: false, tries: 0 };
+                    stream.gift = Some(Box::new(gift));
                     self.mark_dirty(id);
                 } else if !(holders::have_others(at) || passed && in_flight::is_open(at)) {
                     stream.shared = None;

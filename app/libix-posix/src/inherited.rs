@@ -178,7 +178,7 @@ impl Core {
 
     fn gives(&mut self, id: Id, gift: Gift) {
         let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return };
-        (stream.queued_at, stream.gift) = (None, Some(gift));
+        (stream.queued_at, stream.gift) = (None, Some(Box::new(gift)));
         self.leaves_queue(id);
         self.mark_dirty(id);
     }
@@ -186,7 +186,7 @@ impl Core {
     /// The answer to `GIVE`: the connection is another process's now, or still this one's.
     pub fn gave(&mut self, id: Id, answer: Result<u64, Error>) {
         let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return };
-        let Some(gift) = stream.gift.take() else { return };
+        let Some(gift) = stream.gift.take().map(|gift| *gift) else { return };
         if stream.shared.is_some() {
             return self.handed(id, answer.is_ok());
         }

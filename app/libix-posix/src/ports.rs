@@ -45,9 +45,8 @@ impl Core {
 
     /// Adds a listening socket to its port, which is opened if it is the first there.
     pub fn join_port(&mut self, id: Id, at: SocketAddr, reuse_port: bool) -> Result<Id, i32> {
-        let same = self.ports.ids().into_iter().find(|port| {
-            self.ports.get(*port).is_some_and(|port| port.at == at && !port.members.is_empty())
-        });
+        let is_there = |port: &Port| port.at == at && !port.members.is_empty();
+        let same = self.ports.iter().find(|(_, port)| is_there(port)).map(|(id, _)| id);
         let Some(port) = same else {
             let port = self.ports.insert(Port::new(at, id, self.elastic_count));
             let active = &mut self.elastic_threads[..self.elastic_count];
@@ -99,9 +98,8 @@ impl Core {
 
     /// Adds a UDP socket to its port, which is bound if it is the first there.
     pub fn join_udp_port(&mut self, id: Id, at: SocketAddr) {
-        let same = self.udp_ports.ids().into_iter().find(|port| {
-            self.udp_ports.get(*port).is_some_and(|port| port.at == at && !port.members.is_empty())
-        });
+        let is_there = |port: &UdpPort| port.at == at && !port.members.is_empty();
+        let same = self.udp_ports.iter().find(|(_, port)| is_there(port)).map(|(id, _)| id);
         let port = same.unwrap_or_else(|| {
             let port = self.udp_ports.insert(UdpPort::new(at, self.elastic_count));
             let active = &mut self.elastic_threads[..self.elastic_count];
@@ -161,8 +159,7 @@ impl Core {
     /// Whether another socket of this process is bound to an address in a way that excludes this
     /// one.
     pub fn is_in_use(&self, id: Id, at: SocketAddr, stream: bool, options: &Options) -> bool {
-        self.sockets.ids().into_iter().filter(|other| *other != id).any(|other| {
-            let Some(other) = self.sockets.get(other) else { return false };
+        self.sockets.iter().filter(|(other, _)| *other != id).any(|(_, other)| {
             let Some(theirs) = other.bound else { return false };
             let overlaps = theirs.port() == at.port() && family::overlap(theirs.ip(), at.ip());
             let other_stream = match other.kind {

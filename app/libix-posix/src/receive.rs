@@ -122,7 +122,9 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
 
 /// Takes the oldest entry of the error queue.
 fn take_error(socket: &mut Socket, to: &mut Scatter<'_>) -> Result<Received, i32> {
-    if let Some(error_entry) = socket.stream().and_then(|stream| stream.connect_error.take()) {
+    if let Some(error_entry) =
+        socket.stream().and_then(|stream| stream.connect_error.take()).map(|entry| *entry)
+    {
         let receive_control =
             ReceiveControl { error_entry: Some(error_entry), ..ReceiveControl::default() };
         let (from, flags) = (Some(error_entry.to), MSG_ERRQUEUE);

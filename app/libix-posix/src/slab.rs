@@ -69,9 +69,17 @@ impl<T> Slab<T> {
         Some(u64::from(slot.generation) << 32 | u64::from(index))
     }
 
-    /// All ids.
+    /// All ids, for who changes the table meanwhile.
     pub fn ids(&self) -> Vec<Id> {
-        (0..self.slots.len() as u32).filter_map(|index| self.id_at(index)).collect()
+        self.iter().map(|(id, _)| id).collect()
+    }
+
+    /// All objects with their ids.
+    pub fn iter(&self) -> impl Iterator<Item = (Id, &T)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let id = u64::from(slot.generation) << 32 | index as u64;
+            slot.value.as_ref().map(|value| (id, value))
+        })
     }
 }
 
@@ -91,5 +99,6 @@ mod tests {
         assert_eq!(slab.remove(a), None);
         assert_eq!(slab.get(b), Some(&'b'));
         assert_eq!(slab.ids(), [b]);
+        assert_eq!(slab.iter().collect::<Vec<_>>(), [(b, &'b')]);
     }
 }

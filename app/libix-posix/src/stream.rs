@@ -82,7 +82,7 @@ pub struct Stream {
     /// Errno of an ICMP message; the peer has acknowledged nothing since.
     pub soft_error: i32,
     /// The ICMP message that has ended the attempt to connect, for `MSG_ERRQUEUE`.
-    pub connect_error: Option<ErrorEntry>,
+    pub connect_error: Option<Box<ErrorEntry>>,
     /// The most unacknowledged bytes that the dataplane would ever take: about twice what its path
     /// holds.
     pub path_bytes: usize,
@@ -117,7 +117,7 @@ pub struct Stream {
     /// The last result of `GET_INFO`.
     pub info: Option<Box<ix_abi::FlowInfo>>,
     /// It goes to another process.
-    pub gift: Option<Gift>,
+    pub gift: Option<Box<Gift>>,
     /// Where it is noted that several processes have it.
     pub shared: Option<u32>,
 }
@@ -167,7 +167,7 @@ impl Stream {
     /// Whether another process owns it, or will as soon as the dataplane has carried out `GIVE`:
     /// what is unread here is that one's then, and nothing that is written here would be sent.
     pub fn is_away(&self) -> bool {
-        let is_going = self.shared.is_some() && self.gift.is_some_and(|gift| gift.asked);
+        let is_going = self.shared.is_some() && self.gift.as_ref().is_some_and(|gift| gift.asked);
         self.phase == Phase::Away || (is_going && self.phase != Phase::Dead)
     }
 
@@ -344,7 +344,7 @@ impl Stream {
 
     /// Whether it goes to another process once all is sent.
     pub fn waits_to_go(&self) -> bool {
-        self.gift.is_some_and(|gift| !gift.asked)
+        self.gift.as_ref().is_some_and(|gift| !gift.asked)
     }
 
     /// How many more bytes the program may write, with a send buffer of this size.
