@@ -86,6 +86,12 @@ impl Mbuf {
         true
     }
 
+    /// Takes over range and content of another one.
+    pub fn copy_of(&mut self, other: &Mbuf, memory: &PacketMemory) {
+        (self.off, self.len) = (other.off, other.len);
+        self.bytes_mut(memory).copy_from_slice(other.bytes(memory));
+    }
+
     /// The bytes in use, for writing.
     pub fn bytes_mut<'a>(&'a mut self, memory: &'a PacketMemory) -> &'a mut [u8] {
         // SAFETY: as in `bytes`; `&mut self` makes this the only reference.

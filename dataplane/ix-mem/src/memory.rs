@@ -158,6 +158,10 @@ pub struct PacketMemory {
     tx_bytes: usize,
     arena_bytes: usize,
     pages: PageKind,
+    /// It is mapped from descriptors.
+    is_shared: bool,
+    /// Frames that devices may use themselves.
+    devices: core::ops::Range<u32>,
     /// True once its pools were made ([`PacketMemory::take_pools`]).
     has_pools: AtomicBool,
     /// Where transmit memory of the program's other processes is mapped; 0: nowhere yet.
@@ -179,12 +183,12 @@ impl PacketMemory {
         let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let huge = private | libc::MAP_HUGETLB | libc::MAP_POPULATE;
         if let Some(base) = map(core::ptr::null_mut(), bytes, huge, -1) {
-            return Ok(PacketMemory::over(base, (base, bytes), PageKind::Huge2M, sizes));
+            return Ok(PacketMemory::over(base, (base, bytes), PageKind::Huge2M, sizes, false));
         }
         let (start, base) = reserve(bytes)?;
         // SAFETY: the range was mapped just now; the advice changes no content.
         unsafe { libc::madvise(base.cast(), bytes, libc::MADV_HUGEPAGE) };
-        Ok(PacketMemory::over(base, (start, bytes + TWO_MB), PageKind::Small, sizes))
+        Ok(PacketMemory::over(base, (start, bytes + TWO_MB), PageKind::Small, sizes, false))
     }
 
     /// Maps memory that [`MemoryFds::new`] made with the same sizes, its areas side by side. The
@@ -193,7 +197,7 @@ impl PacketMemory {
         let bytes = sizes.bytes();
         let (start, base) = reserve(bytes)?;
         match map_areas(base, fds, sizes) {
-            Ok(pages) => Ok(PacketMemory::over(base, (start, bytes + TWO_MB), pages, sizes)),
+            Ok(pages) => Ok(PacketMemory::over(base, (start, bytes + TWO_MB), pages, sizes, true)),
             Err(error) => {
                 // SAFETY: exactly what `reserve` mapped, whatever lies in it now.
                 unsafe { libc::munmap(start.cast(), bytes + TWO_MB) };
@@ -213,7 +217,7 @@ impl PacketMemory {
         let at = core::ptr::without_provenance_mut(at);
         let base = map(at, bytes, flags, -1).ok_or(MemoryError::Occupied(bytes))?;
         match map_areas(base, fds, sizes) {
-            Ok(pages) => Ok(PacketMemory::over(base, (base, bytes), pages, sizes)),
+            Ok(pages) => Ok(PacketMemory::over(base, (base, bytes), pages, sizes, true)),
             Err(error) => {
                 // SAFETY: exactly what was mapped above, whatever lies in it now.
                 unsafe { libc::munmap(base.cast(), bytes) };
@@ -227,6 +231,7 @@ impl PacketMemory {
         mapping: (*mut u8, usize),
         pages: PageKind,
         sizes: Sizes,
+        is_shared: bool,
     ) -> PacketMemory {
         let [rx_bytes, tx_bytes, arena_bytes] = sizes.areas();
         let frames = (rx_bytes + tx_bytes) / FRAME_BYTES;
@@ -240,10 +245,57 @@ impl PacketMemory {
             tx_bytes,
             arena_bytes,
             pages,
+            is_shared,
+            devices: 0..frames as u32,
             has_pools,
             others,
             links,
         }
+    }
+
+    /// From now on devices use at most so many receive frames and frames for built packets: the
+    /// last ones and the first ones, which lie side by side. A kernel that a device gives frames to
+    /// keeps all their pages, used or not; those of other frames exist once they are used.
+    pub fn limit_devices(&mut self, rx_frames: usize, tx_frames: usize) {
+        let (rx, tx) = (self.rx_frames(), self.tx_frames());
+        let first = rx.end - rx_frames.min(rx.len()) as u32;
+        self.devices = first..tx.start + tx_frames.min(tx.len()) as u32;
+    }
+
+    /// The frames that devices may use themselves.
+    pub fn device_frames(&self) -> core::ops::Range<u32> {
+        self.devices.clone()
+    }
+
+    /// Address and bytes of the frames that devices may use themselves.
+    pub fn device_area(&self) -> (usize, usize) {
+        let first = self.devices.start as usize * FRAME_BYTES;
+        (self.base as usize + first, self.devices.len() * FRAME_BYTES)
+    }
+
+    /// Makes Linux back the devices' frames with pages, large ones if it can. Returns the kind of
+    /// the pages.
+    pub fn populate(&mut self) -> PageKind {
+        if self.is_shared && self.pages != PageKind::Huge2M {
+            let first = self.devices.start as usize * FRAME_BYTES;
+            // SAFETY: within the mapping.
+            let start = unsafe { self.base.add(first) };
+            self.pages = populate(start, self.devices.len() * FRAME_BYTES);
+        }
+        self.pages
+    }
+
+    /// Gives the pages of frames back to the system, which nobody holds and no device may use.
+    /// False: it does not take them, now or ever, because the memory is sealed.
+    pub fn give_back(&self, frames: core::ops::Range<u32>) -> bool {
+        debug_assert!(frames.end <= self.devices.start || frames.start >= self.devices.end);
+        if frames.is_empty() || self.pages == PageKind::Huge2M {
+            return false;
+        }
+        let advice = if self.is_shared { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
+        let (start, bytes) = (self.frame_ptr(frames.start), frames.len() * FRAME_BYTES);
+        // SAFETY: within our mapping, and the caller's promise; the bytes are zero from then on.
+        unsafe { libc::madvise(start.cast(), bytes, advice) == 0 }
     }
 
     /// The pages that back it.
@@ -502,12 +554,12 @@ fn map_area(base: *mut u8, fd: BorrowedFd<'_>, bytes: usize) -> Result<PageKind,
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | if huge { libc::MAP_POPULATE } else { 0 };
     let mapped = map(base, bytes, flags, fd.as_raw_fd());
     mapped.ok_or_else(|| MemoryError::Map(errno(), bytes))?;
-    Ok(if huge { PageKind::Huge2M } else { populate(base, bytes) })
+    Ok(if huge { PageKind::Huge2M } else { PageKind::Small })
 }
 
-/// Makes Linux back shared memory with pages. The memory was just mapped, begins at a multiple of 2
-/// MB and is several times as long. With the usual system settings Linux does not give shared
-/// memory large pages by itself.
+/// Makes Linux back shared memory with pages. It lies within a mapping whose begin and length are
+/// multiples of 2 MB. With the usual system settings Linux does not give shared memory large pages
+/// by itself.
 fn populate(base: *mut u8, bytes: usize) -> PageKind {
     // A piece without any page is not merged. One page is enough, and much less work than filling
     // the piece with small pages.
@@ -590,6 +642,43 @@ mod tests {
         assert!(!memory.copy_from_app(at + len as u64 - 8, &mut read), "behind the last");
         memory.remove_arena(62);
         assert!(memory.copy_from_app(at, &mut read) && read == [0; 6]);
+    }
+
+    #[test]
+    fn memory_has_pages_where_it_is_used_and_gives_them_back_unless_it_is_sealed() {
+        let sizes = Sizes { rx_frames: 4096, tx_frames: 2048, arena_bytes: 4 * TWO_MB };
+        let fds = MemoryFds::for_another_process(sizes).unwrap();
+        let mut memory = PacketMemory::map(fds.as_fds(), sizes).unwrap();
+        let bytes = || {
+            fds.as_fds().map(|fd| {
+                let file = std::fs::File::from(fd.try_clone_to_owned().unwrap());
+                std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()) as usize * 512
+            })
+        };
+        assert_eq!(bytes(), [0; 3]);
+        memory.limit_devices(1024, 1024);
+        assert_eq!(memory.device_frames(), 3072..5120);
+        memory.populate();
+        let before = bytes();
+        assert!(before[0] >= TWO_MB && before[1] >= TWO_MB && before[2] == 0, "{before:?}");
+        assert!(before[0] < 8 * TWO_MB / 2, "{before:?}: frames beyond have no pages");
+        let touch = |memory: &PacketMemory| {
+            for frame in (0..3072).step_by(2) {
+                // SAFETY: nobody else has this frame.
+                let mut mbuf = unsafe { Mbuf::from_frame(frame) };
+                mbuf.set_range(0, 1);
+                mbuf.bytes_mut(memory).fill(7);
+                let _ = mbuf.into_frame();
+            }
+        };
+        touch(&memory);
+        assert_eq!(bytes()[0], 4096 * FRAME_BYTES);
+        assert!(memory.give_back(0..3072));
+        assert!(bytes()[0] <= before[0], "{:?}", bytes());
+        touch(&memory);
+        ix_sys::fd::seal_writes(fds.rx.as_fd()).unwrap();
+        assert!(!memory.give_back(0..3072), "Linux refuses");
+        assert_eq!(bytes()[0], 4096 * FRAME_BYTES);
     }
 
     #[test]

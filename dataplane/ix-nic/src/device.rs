@@ -17,9 +17,14 @@ pub struct RingSizes {
     pub tx: u32,
 }
 
+impl RingSizes {
+    /// The usual ones.
+    pub const DEFAULT: RingSizes = RingSizes { rx: 2048, fill: 2048, tx: 1024 };
+}
+
 impl Default for RingSizes {
     fn default() -> RingSizes {
-        RingSizes { rx: 2048, fill: 4096, tx: 1024 }
+        RingSizes::DEFAULT
     }
 }
 
@@ -53,7 +58,7 @@ pub fn deal(info: &NicInfo, from: usize, fds: Vec<OwnedFd>) -> Vec<Vec<OwnedFd>>
 /// Makes the queue pair behind descriptors that the broker has opened ([`deal`]), in the process
 /// that has `memory`, and gives the device its first receive frames. Needs no privilege.
 ///
-/// For AF_XDP it registers all packet memory once for each queue pair. That memory counts against
+/// For AF_XDP it registers the devices' frames once for each queue pair. They count against
 /// RLIMIT_MEMLOCK of this process unless it has CAP_IPC_LOCK.
 ///
 /// [`Nic::info`] of the result has the mode in use. It says more than `info` where only binding a

@@ -424,6 +424,69 @@ fn attaching_needs_no_privilege_but_memory_that_may_be_locked() {
     host.assert_nothing_leaks();
 }
 
+/// The kernel has few of the frames: the others are used too, for packets that stay and for packets
+/// to be sent.
+#[test]
+fn frames_that_the_kernel_does_not_have_serve_as_well() {
+    const NEAR: usize = 64;
+    const STAY: usize = 400;
+    let Some(link) = Link::new("afxdp beyond", 1) else { return };
+    let mut device = link.open("afxdp:ix0").unwrap();
+    let sizes = Sizes { rx_frames: 1024, tx_frames: 1024, arena_bytes: 0 };
+    let mut memory = PacketMemory::new(sizes).unwrap();
+    memory.limit_devices(NEAR, NEAR);
+    let (near, all_rx, all_tx) = (memory.device_frames(), memory.rx_frames(), memory.tx_frames());
+    assert_eq!(memory.device_area().1, 2 * NEAR * ix_mem::FRAME_BYTES);
+    // SAFETY: the only pools of these frames.
+    let (rx, tx) = unsafe {
+        (
+            Pool::with_beyond(near.start..all_rx.end, all_rx.start..near.start),
+            Pool::with_beyond(all_tx.start..near.end, near.end..all_tx.end),
+        )
+    };
+    let mut host = Host { memory, rx, tx, ..Host::empty() };
+    let rings = RingSizes { rx: 64, fill: 32, tx: 32 };
+    let fds = vec![device.queue_fds.pop().unwrap()];
+    let nic = attach(&device.info, 0, fds, &host.memory, &mut host.rx, rings).unwrap();
+    device.finish(0).unwrap();
+    host.add(nic);
+    assert_eq!(link.echo(&mut host, 1000, 8), 1000);
+
+    // Nobody returns what arrives.
+    let socket = link.linux.run(client);
+    let mut stay = Vec::new();
+    for number in 0..STAY {
+        socket.send(&[(number % 251) as u8; 600]).unwrap();
+        eventually("it arrives", || {
+            host.nics[0].receive(&host.memory, &mut host.rx, 64, &mut host.burst);
+            for packet in host.burst.drain(..) {
+                match packet.mbuf.len() {
+                    600.. => stay.push(packet.mbuf),
+                    _ => host.rx.put(packet.mbuf),
+                }
+            }
+            stay.len() > number
+        });
+    }
+    for (number, mbuf) in stay.iter().enumerate() {
+        let bytes = mbuf.bytes(&host.memory);
+        assert!(bytes[bytes.len() - 600..].iter().all(|b| *b == (number % 251) as u8));
+    }
+    let beyond = stay.iter().filter(|mbuf| !near.contains(&mbuf.frame())).count();
+    assert!(beyond >= STAY - NEAR, "{beyond} of {STAY} are in other frames");
+    stay.into_iter().for_each(|mbuf| host.rx.put(mbuf));
+    assert_eq!(host.rx.unused_beyond(), Some(0..near.start));
+
+    // All frames that the kernel has are taken by somebody who waits.
+    let taken: Vec<_> = std::iter::from_fn(|| host.tx.take_within(&near)).collect();
+    assert!(!taken.is_empty());
+    assert_eq!(link.echo(&mut host, 1000, 8), 1000, "from copies");
+    assert!(host.tx.taken_beyond() >= 1000);
+    taken.into_iter().for_each(|mbuf| host.tx.put(mbuf));
+    assert_eq!(link.echo(&mut host, 1000, 8), 1000);
+    host.assert_nothing_leaks();
+}
+
 #[test]
 fn a_killed_owner_leaves_no_program_behind() {
     let Some(link) = Link::new("afxdp killed", 1) else { return };

@@ -78,7 +78,7 @@ fn huge_pages() -> Check {
     let free = read(format!("{folder}/free_hugepages"));
     let sizes = Sizes { rx_frames: 1, tx_frames: 1, arena_bytes: 1 };
     let memory = MemoryFds::new(sizes).and_then(|fds| PacketMemory::map(fds.as_fds(), sizes));
-    match memory.map(|memory| memory.pages()) {
+    match memory.map(|mut memory| memory.populate()) {
         Ok(PageKind::Huge2M) => Check::ok("hugepages", format!("{free} pages of 2 MB are free")),
         Ok(PageKind::Merged2M) => Check::ok("hugepages", "Linux merges pages into 2 MB on request"),
         small => {

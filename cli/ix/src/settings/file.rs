@@ -80,11 +80,13 @@ pub struct File {
     ///
     /// Value: 1 to 16,777,216. Default: 65,536.
     pub timers_max: Option<within!(TIMERS)>,
-    /// Receive frames of each elastic thread.
+    /// Receive frames of each elastic thread, at most: those beyond 3072 exist once they are
+    /// needed.
     ///
     /// Value: 256 to 4,194,304. Default: 16,384.
     pub rx_frames: Option<within!(FRAMES)>,
-    /// Frames for built packets of each elastic thread.
+    /// Frames for built packets of each elastic thread, at most: those beyond 2048 exist once they
+    /// are needed.
     ///
     /// Value: 256 to 4,194,304. Default: 8192.
     pub tx_frames: Option<within!(FRAMES)>,

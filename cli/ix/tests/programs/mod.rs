@@ -7,6 +7,7 @@ mod libevent;
 mod libix_c;
 mod libix_c_control;
 mod long_path;
+mod memory;
 pub mod posix;
 mod process_cases;
 mod processes;

@@ -13,6 +13,7 @@ mod moves;
 mod non_responsive;
 mod packets;
 mod rest;
+mod thrift;
 
 use crate::context::Context;
 use crate::egress::Egress;
@@ -38,6 +39,7 @@ use ix_abi::Event;
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::udp::UdpTable;
 use std::sync::Arc;
+use thrift::Thrift;
 
 /// Most timers of flows, and of the application, that one cycle processes: the limit of step 5.
 const TIMERS_PER_CYCLE: usize = 256;
@@ -63,6 +65,7 @@ pub struct ElasticThread {
     rules_version: u64,
     due: Vec<u64>,
     housekeeping_us: u64,
+    thrift: Thrift,
     /// Grows with each cycle that may have changed what a flow sends.
     pub(crate) changes: u64,
     pub(crate) review: Review,
@@ -102,6 +105,7 @@ impl ElasticThread {
             rules_version: u64::MAX,
             due: Vec::with_capacity(TIMERS_PER_CYCLE),
             housekeeping_us: 0,
+            thrift: Thrift::default(),
             changes: 0,
             review: Review::default(),
             ended: Ended::default(),

@@ -40,6 +40,7 @@ impl ElasticThread {
         counters.device_rx_overrun.set(overrun);
         counters.device_rx_invalid.set(invalid);
         counters.device_tx_failed.set(failed);
+        self.give_memory_back(now_us);
     }
 
     /// There is something to look at that no packet announces.
@@ -105,7 +106,8 @@ impl ElasticThread {
             true => Some(self.io.cx.now_us),
             false => self.mourns().then_some(self.housekeeping_us),
         };
-        let all = timers.into_iter().chain([neighbors, migrations, fragments, mourning]);
+        let thrift = self.thrift_deadline_us();
+        let all = timers.into_iter().chain([neighbors, migrations, fragments, mourning, thrift]);
         let due_us = all.flatten().min();
         match self.egress.qdisc.due_us() {
             None => due_us,

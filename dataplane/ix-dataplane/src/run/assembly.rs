@@ -10,6 +10,7 @@ use crate::observe::metrics::{ControlPage, ThreadMetrics};
 use crate::shared::Shared;
 use ix_mem::{PacketMemory, Pool};
 use ix_nic::{Nic, SetReta};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The parts of one elastic thread that it does not share.
@@ -55,13 +56,26 @@ pub unsafe fn pools(
     threads: usize,
     [rx, tx]: [usize; 2],
 ) -> Vec<(Pool, Pool)> {
-    let pool = |first: u32, index: usize, frames: usize| {
-        let first = first + (index * frames) as u32;
+    let (rx_all, tx_all, devices) =
+        (memory.rx_frames(), memory.tx_frames(), memory.device_frames());
+    // Of `frames` for each thread, as many as there are in `near`, and the rest in `beyond`.
+    let pool = |near: Range<u32>, beyond: Range<u32>, frames: usize, index: usize| {
+        let near_each = frames.min(near.len() / threads);
+        let part = |area: Range<u32>, each: usize| {
+            let first = area.start + (index * each) as u32;
+            first..first + each.min(area.len() / threads) as u32
+        };
+        let (near, beyond) = (part(near, near_each), part(beyond, frames - near_each));
         // SAFETY: the parts are disjoint, and the caller makes no other pool.
-        unsafe { Pool::new(first..first + frames as u32) }
+        unsafe { Pool::with_beyond(near, beyond) }
     };
-    let [first_rx, first_tx] = [memory.rx_frames().start, memory.tx_frames().start];
-    (0..threads).map(|index| (pool(first_rx, index, rx), pool(first_tx, index, tx))).collect()
+    let pair = |index| {
+        let rx_near = devices.start..rx_all.end;
+        let tx_near = tx_all.start..devices.end;
+        let rx = pool(rx_near, rx_all.start..devices.start, rx, index);
+        (rx, pool(tx_near, devices.end..tx_all.end, tx, index))
+    };
+    (0..threads).map(pair).collect()
 }
 
 /// Number of receive and transmit frames of each thread, if the memory is divided equally.

@@ -180,7 +180,7 @@ impl Dataplane {
     /// As [`Dataplane::boot`], in packet memory of [`memory_sizes`] that exists already, because a
     /// device shares it with its peer or a program in another process uses it.
     pub fn boot_in(
-        memory: PacketMemory,
+        mut memory: PacketMemory,
         config: Config,
         mut devices: Vec<Device>,
         page: &Arc<ControlPage>,
@@ -196,6 +196,9 @@ impl Dataplane {
                 return Err(BootError::Queues { name, queues, threads });
             }
         }
+        let parts = threads * devices.len().max(1);
+        memory.limit_devices(DEVICE_RX_FRAMES * parts, DEVICE_TX_FRAMES * parts);
+        memory.populate();
         // SAFETY: the memory is fresh.
         let mut pools = unsafe { pools(&memory, threads, equal_parts(&memory, threads)) };
         let nics = attach_all(devices, &memory, &mut pools, &mut attached)?;
@@ -494,6 +497,13 @@ fn fit_to_devices(mut config: Config, nics: &[Box<dyn Nic>]) -> Config {
     }
     config
 }
+
+/// Receive frames of each elastic thread that one device may use itself: what it holds for packets
+/// to come, and half as much.
+const DEVICE_RX_FRAMES: usize = RingSizes::DEFAULT.fill as usize * 3 / 2;
+
+/// The same of frames for built packets.
+const DEVICE_TX_FRAMES: usize = 2 * RingSizes::DEFAULT.tx as usize;
 
 /// How long flow groups that a program has not sent away may delay its leaving, µs.
 const LEAVE_US: u64 = 50_000;

@@ -444,6 +444,7 @@ impl Runner {
         let called = waker.is_kicked() || callers.call() || thread.shared.updates.waits(index);
         if !called && thread.may_sleep() {
             thread.run_housekeeping(now_us, true);
+            wake_us = wake_us.min(thread.thrift_deadline_us().unwrap_or(u64::MAX));
             thread.publish_groups();
             if thread.shared.lives.needs_look() || thread.mourns() {
                 wake_us = wake_us.min(now_us + NAP_UNSETTLED_US);

@@ -220,11 +220,11 @@ fn map_all(attach: &Attach, [rx, arena, written, read]: [&OwnedFd; 4]) -> Result
     const WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
     let [rx_bytes, kept_bytes, arena_bytes] = attach.packet_bytes.map(|bytes| bytes as usize);
     let arena_at = WINDOW + rx_bytes + kept_bytes;
-    // A program may have many processes, and each of them uses little of its transmit memory.
+    // A program may have many processes. Packet memory has pages where it is used.
     let fill = if attach.number == 0 { libc::MAP_POPULATE } else { 0 };
     for (what, fd, at, bytes, (prot, fill)) in [
-        ("receive memory", rx, WINDOW, rx_bytes, (READ, libc::MAP_POPULATE)),
-        ("transmit memory", arena, arena_at, arena_bytes, (WRITE, fill)),
+        ("receive memory", rx, WINDOW, rx_bytes, (READ, 0)),
+        ("transmit memory", arena, arena_at, arena_bytes, (WRITE, 0)),
         ("call arrays", written, WRITTEN_AT, written_bytes(attach.threads), (WRITE, fill)),
         ("event arrays", read, READ_AT, read_bytes(attach.threads), (READ, fill)),
     ] {

@@ -50,7 +50,7 @@ impl AfxdpNic {
             queues.push(queue);
         }
         // All have their rings before one has frames: a failure above leaves the pool as it was.
-        let most = rx_pool.owned() / queues.len();
+        let most = rx_pool.near() / queues.len();
         queues.iter_mut().for_each(|queue| queue.begin(rx_pool, most));
         let first = queues.remove(0);
         let mode = format!("{}, {}", info.mode, first.mode());
@@ -83,7 +83,7 @@ impl AfxdpNic {
             Queue::bind(&info.name, bind, number, fd, memory, Some(&self.first), each)
         };
         let mut new = numbers.zip(fds).map(bind_one).collect::<Result<Vec<_>, _>>()?;
-        let most = rx_pool.owned() / count;
+        let most = rx_pool.near() / count;
         new.iter_mut().for_each(|queue| queue.begin(rx_pool, most));
         self.more.append(&mut new);
         self.info = NicInfo { mode: std::mem::take(&mut self.info.mode), ..info };
@@ -92,7 +92,13 @@ impl AfxdpNic {
 
     /// Takes packets of all queues, each time of another one first, so that a busy queue never
     /// keeps the batch for itself. Less than `max` comes only if all queues were emptied.
-    fn receive_of_all(&mut self, rx_pool: &mut Pool, max: usize, out: &mut Vec<RxPacket>) -> usize {
+    fn receive_of_all(
+        &mut self,
+        memory: &PacketMemory,
+        rx_pool: &mut Pool,
+        max: usize,
+        out: &mut Vec<RxPacket>,
+    ) -> usize {
         let (count, begin) = (1 + self.more.len(), self.turn);
         self.turn = if begin + 1 < count { begin + 1 } else { 0 };
         let mut taken = 0;
@@ -104,7 +110,7 @@ impl AfxdpNic {
                 None => &mut self.first,
                 Some(other) => &mut self.more[other],
             };
-            taken += queue.receive(rx_pool, max - taken, out);
+            taken += queue.receive(memory, rx_pool, max - taken, out);
         }
         taken
     }
@@ -131,15 +137,15 @@ impl Nic for AfxdpNic {
     #[inline]
     fn receive(
         &mut self,
-        _memory: &PacketMemory,
+        memory: &PacketMemory,
         rx_pool: &mut Pool,
         max: usize,
         out: &mut Vec<RxPacket>,
     ) -> usize {
         if self.more.is_empty() {
-            return self.first.receive(rx_pool, max, out);
+            return self.first.receive(memory, rx_pool, max, out);
         }
-        self.receive_of_all(rx_pool, max, out)
+        self.receive_of_all(memory, rx_pool, max, out)
     }
 
     fn pending(&self) -> bool {
@@ -152,11 +158,11 @@ impl Nic for AfxdpNic {
 
     fn transmit(
         &mut self,
-        _memory: &PacketMemory,
+        memory: &PacketMemory,
         tx_pool: &mut Pool,
         packets: &mut VecDeque<Mbuf>,
     ) {
-        self.first.transmit(tx_pool, packets);
+        self.first.transmit(memory, tx_pool, packets);
     }
 
     fn kick(&mut self, _memory: &PacketMemory, tx_pool: &mut Pool) {

@@ -1,4 +1,8 @@
 //! One queue of an interface: an AF_XDP socket with its rings.
+//!
+//! The kernel has the devices' frames only ([`PacketMemory::limit_devices`]): addresses in rings
+//! count from the first of them. A packet in another frame is sent from a copy, and received
+//! packets are moved to other frames while few of the devices' are free.
 use super::socket::Socket;
 use crate::device::RingSizes;
 use crate::error::AttachError;
@@ -6,7 +10,11 @@ use crate::frames::FrameSet;
 use crate::{DeviceDrops, Fence, NEVER_RINGS, RxPacket, XdpBind};
 use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+/// Frames for copies of packets that are in frames which the kernel does not have.
+const COPIES: usize = 32;
 
 /// A queue and its socket.
 pub(super) struct Queue {
@@ -18,6 +26,15 @@ pub(super) struct Queue {
     most: usize,
     /// A received frame may be in several packets.
     frags: bool,
+    /// The frames that the kernel has.
+    devices: Range<u32>,
+    /// Of them, for copies of packets to be sent: no pool has them, so that a packet never waits for
+    /// frames of packets behind it.
+    copies: Vec<Mbuf>,
+    /// How many there are, with those that are being sent; 0: the kernel has all frames.
+    copies_made: usize,
+    /// How many copies are being sent.
+    copies_sent: usize,
     rx_held: FrameSet,
     tx_held: FrameSet,
     /// The transmit ring has packets that the kernel may not have seen.
@@ -65,6 +82,14 @@ impl Queue {
             sizes,
             most: sizes.fill as usize,
             frags,
+            devices: memory.device_frames(),
+            copies: Vec::new(),
+            copies_made: if memory.device_frames().end < memory.tx_frames().end {
+                COPIES
+            } else {
+                0
+            },
+            copies_sent: 0,
             rx_held: FrameSet::new(frames),
             tx_held: FrameSet::new(frames),
             kick_due: false,
@@ -87,7 +112,7 @@ impl Queue {
     /// Makes a packet of a receive descriptor; `None` if the descriptor names no frame of this
     /// device.
     fn take_received(&mut self, desc: libc::xdp_desc, rx_pool: &mut Pool) -> Option<RxPacket> {
-        let (frame, offset) = split(desc.addr);
+        let (frame, offset) = split(desc.addr, self.devices.start);
         if !self.rx_held.remove(frame) {
             self.counted.rx_invalid += 1;
             return None;
@@ -109,10 +134,10 @@ impl Queue {
         let Some(socket) = &mut self.socket else { return };
         let mut given = false;
         while self.rx_held.count() < self.most && socket.fill.room(1) > 0 {
-            let Some(mbuf) = rx_pool.take() else { break };
+            let Some(mbuf) = rx_pool.take_within(&self.devices) else { break };
             let frame = mbuf.into_frame();
             self.rx_held.insert(frame);
-            socket.fill.push(u64::from(frame) * FRAME_BYTES as u64);
+            socket.fill.push(u64::from(frame - self.devices.start) * FRAME_BYTES as u64);
             given = true;
         }
         if given {
@@ -128,10 +153,18 @@ impl Queue {
         let Some(socket) = &mut self.socket else { return };
         let n = socket.completion.waiting();
         for i in 0..n {
-            let (frame, _) = split(socket.completion.peek(i));
+            let (frame, _) = split(socket.completion.peek(i), self.devices.start);
             if self.tx_held.remove(frame) {
                 // SAFETY: the frame was in `tx_held`: as in `take_received`.
-                tx_pool.put(unsafe { Mbuf::from_frame(frame as u32) });
+                let mbuf = unsafe { Mbuf::from_frame(frame as u32) };
+                match self.copies_sent {
+                    0 => tx_pool.put(mbuf),
+                    // Another frame than the one of the copy is as good.
+                    _ => {
+                        self.copies_sent -= 1;
+                        self.copies.push(mbuf);
+                    }
+                }
             }
         }
         if n > 0 {
@@ -155,7 +188,7 @@ impl Queue {
                 return;
             };
             match e.raw_os_error() {
-                // EAGAIN: its bound of packets a call (32), or the send buffer or the driver's
+                // EAGAIN: its bound of packets a call, or the send buffer or the driver's
                 // queue is full. EBUSY: it lost a packet and stopped there, or as EAGAIN.
                 Some(error @ (libc::EAGAIN | libc::EBUSY | libc::ENOBUFS)) => {
                     // Kernels before 6.17 update the consumer index late, so both are compared.
@@ -179,7 +212,13 @@ impl Queue {
     }
 
     /// As [`crate::Nic::receive`].
-    pub fn receive(&mut self, rx_pool: &mut Pool, max: usize, out: &mut Vec<RxPacket>) -> usize {
+    pub fn receive(
+        &mut self,
+        memory: &PacketMemory,
+        rx_pool: &mut Pool,
+        max: usize,
+        out: &mut Vec<RxPacket>,
+    ) -> usize {
         let Some(socket) = &self.socket else { return 0 };
         let n = whole_frames(socket, self.frags, max as u32);
         let before = out.len();
@@ -192,6 +231,9 @@ impl Queue {
             && n > 0
         {
             socket.rx.release(n);
+        }
+        if rx_pool.near() < self.most / 4 && n > 0 {
+            spare_devices(&self.devices, memory, rx_pool, &mut out[before..]);
         }
         self.refill(rx_pool);
         out.len() - before
@@ -213,9 +255,19 @@ impl Queue {
     }
 
     /// As [`crate::Nic::transmit`].
-    pub fn transmit(&mut self, tx_pool: &mut Pool, packets: &mut VecDeque<Mbuf>) {
+    pub fn transmit(
+        &mut self,
+        memory: &PacketMemory,
+        tx_pool: &mut Pool,
+        packets: &mut VecDeque<Mbuf>,
+    ) {
         if self.socket.as_mut().is_some_and(|s| s.tx.room(packets.len() as u32) == 0) {
             self.reap(tx_pool);
+        }
+        while self.copies.len() + self.copies_sent < self.copies_made {
+            let Some(mbuf) = tx_pool.take_within(&self.devices) else { break };
+            tx_pool.disown(&mbuf);
+            self.copies.push(mbuf);
         }
         let Some(socket) = &mut self.socket else {
             self.counted.tx_failed += packets.len() as u64;
@@ -233,10 +285,20 @@ impl Queue {
                 packets.push_front(mbuf);
                 break;
             }
+            let mut mbuf = mbuf;
+            if !self.devices.contains(&mbuf.frame()) {
+                let Some(mut copy) = self.copies.pop() else {
+                    packets.push_front(mbuf);
+                    break;
+                };
+                copy.copy_of(&mbuf, memory);
+                self.copies_sent += 1;
+                tx_pool.put_beyond(core::mem::replace(&mut mbuf, copy));
+            }
             let (offset, len) = (mbuf.offset() as u64, mbuf.len() as u32);
             let frame = mbuf.into_frame();
             self.tx_held.insert(frame);
-            let addr = u64::from(frame) * FRAME_BYTES as u64 + offset;
+            let addr = u64::from(frame - self.devices.start) * FRAME_BYTES as u64 + offset;
             socket.tx.push(libc::xdp_desc { addr, len, options: 0 });
             self.kick_due = true;
         }
@@ -297,6 +359,9 @@ impl Queue {
     pub fn close(&mut self, rx_pool: &mut Pool, tx_pool: &mut Pool) {
         self.counted = self.drops();
         self.socket = None;
+        tx_pool.adopt_many(self.copies.len() + self.copies_sent);
+        self.copies.drain(..).for_each(|mbuf| tx_pool.put(mbuf));
+        (self.copies_made, self.copies_sent) = (0, 0);
         for (held, pool) in [(&mut self.rx_held, rx_pool), (&mut self.tx_held, tx_pool)] {
             for frame in held.drain() {
                 // SAFETY: the frame was in the set: the device had it, and is closed now.
@@ -306,10 +371,25 @@ impl Queue {
     }
 }
 
-/// Frame number and offset within it of a ring's address.
+/// Frame number, and offset within it, of a ring's address; the kernel's first frame is `first`.
 #[inline]
-fn split(addr: u64) -> (u64, usize) {
-    (addr / FRAME_BYTES as u64, addr as usize % FRAME_BYTES)
+fn split(addr: u64, first: u32) -> (u64, usize) {
+    ((addr / FRAME_BYTES as u64).wrapping_add(first.into()), addr as usize % FRAME_BYTES)
+}
+
+/// Moves received packets out of the devices' frames, as far as there are other ones.
+#[cold]
+fn spare_devices(
+    devices: &Range<u32>,
+    memory: &PacketMemory,
+    rx_pool: &mut Pool,
+    packets: &mut [RxPacket],
+) {
+    for packet in packets.iter_mut().filter(|packet| devices.contains(&packet.mbuf.frame())) {
+        let Some(mut other) = rx_pool.take_beyond() else { return };
+        other.copy_of(&packet.mbuf, memory);
+        rx_pool.put(core::mem::replace(&mut packet.mbuf, other));
+    }
 }
 
 /// How many of the waiting packets to take: about `max`, up to the end of a frame.

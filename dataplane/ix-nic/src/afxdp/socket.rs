@@ -36,7 +36,7 @@ impl Socket {
         if let Some(memory) = memory {
             register_memory(fd.as_fd(), memory).map_err(|e| match e.raw_os_error() {
                 Some(libc::ENOBUFS | libc::ENOMEM | libc::EPERM) => {
-                    AttachError::Memlock { name: name.to_owned(), bytes: memory.bytes() }
+                    AttachError::Memlock { name: name.to_owned(), bytes: memory.device_area().1 }
                 }
                 _ => system("register packet memory with")(e),
             })?;
@@ -224,8 +224,8 @@ impl Attempt {
 fn register_memory(fd: BorrowedFd<'_>, memory: &PacketMemory) -> io::Result<()> {
     // SAFETY: all-zero bytes are a valid registration of nothing.
     let mut umem: libc::xdp_umem_reg = unsafe { std::mem::zeroed() };
-    umem.addr = memory.base().addr() as u64;
-    umem.len = memory.bytes() as u64;
+    let (start, bytes) = memory.device_area();
+    (umem.addr, umem.len) = (start as u64, bytes as u64);
     umem.chunk_size = FRAME_BYTES as u32;
     // XDP reserves 256 bytes in front of a packet: our HEADROOM_BYTES.
     let (value, len) = ((&raw const umem).cast(), size_of_val(&umem) as libc::socklen_t);

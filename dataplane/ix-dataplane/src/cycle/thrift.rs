@@ -1,0 +1,75 @@
+//! Gives memory back that a load has needed and that nobody uses any more: frames beyond those of
+//! the devices. Looks once a second, because what was needed a moment ago is soon needed again.
+use super::ElasticThread;
+use ix_mem::{PacketMemory, Pool};
+
+/// Time between two looks, µs.
+const LOOKS_US: u64 = 1_000_000;
+
+/// What was seen at the last look.
+#[derive(Default)]
+pub struct Thrift {
+    again_us: u64,
+    /// Something may be given back at the next look.
+    looks: bool,
+    /// Receive frames, and frames for built packets.
+    pools: [Beyond; 2],
+}
+
+/// Frames beyond of one pool.
+#[derive(Default)]
+struct Beyond {
+    /// How many were taken by the last look.
+    seen: u64,
+    /// How many were taken when they were last given back.
+    given_back: u64,
+    /// How many looks since the last one was taken.
+    looks: u32,
+}
+
+/// After so many looks some are held for good, or by other threads: it is not looked again before
+/// more are taken.
+const LOOKS_MAX: u32 = 60;
+
+impl Beyond {
+    /// Gives them back if none was taken since the last look and all are free. Returns whether
+    /// there may be something at the next look.
+    fn look(&mut self, pool: &mut Pool, memory: &PacketMemory) -> bool {
+        let taken = pool.taken_beyond();
+        if taken == self.given_back {
+            return false;
+        }
+        let is_quiet = core::mem::replace(&mut self.seen, taken) == taken;
+        self.looks = if is_quiet { self.looks + 1 } else { 0 };
+        let Some(frames) = is_quiet.then(|| pool.unused_beyond()).flatten() else {
+            if self.looks >= LOOKS_MAX {
+                self.given_back = taken;
+            }
+            return self.looks < LOOKS_MAX;
+        };
+        // Where the memory is sealed the pages stay, and are used again.
+        memory.give_back(frames);
+        self.given_back = taken;
+        false
+    }
+}
+
+impl ElasticThread {
+    /// Part of housekeeping.
+    pub(super) fn give_memory_back(&mut self, now_us: u64) {
+        if now_us < self.thrift.again_us {
+            return;
+        }
+        let cx = &mut self.io.cx;
+        let Thrift { again_us, looks, pools: [rx, tx] } = &mut self.thrift;
+        *again_us = now_us + LOOKS_US;
+        *looks = rx.look(&mut cx.rx_pool, &cx.shared.memory);
+        *looks |= tx.look(&mut cx.tx_pool, &cx.shared.memory);
+    }
+
+    /// When memory is to be given back, µs.
+    pub(crate) fn thrift_deadline_us(&self) -> Option<u64> {
+        let Thrift { again_us, looks, .. } = self.thrift;
+        looks.then_some(again_us.max(self.housekeeping_us))
+    }
+}
