@@ -6,7 +6,7 @@ use crate::own_user::OwnUser;
 use ix_entry::Channel;
 use ix_launch::{Child, Conversation, DataplaneProcess, Exit, Image, LaunchError, ServeError};
 use ix_netdev::SharedMemory;
-use ix_proto::control::Sharing;
+use ix_proto::control::{MemoryUse, Sharing};
 use ix_proto::crossing::{Attach, FaultNote, WrittenPages};
 use ix_proto::{FromImage, Start};
 use ix_sys::fd;
@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,8 @@ pub struct Apart {
     mapping: Option<(u32, u64)>,
     /// The process that is to be told it.
     untold: Option<Untold>,
+    /// Packet memory of the dataplane that runs.
+    memory: Option<SharedMemory>,
 }
 
 /// What a process is told as soon as there is room in the channel.
@@ -117,6 +120,7 @@ impl Apart {
             attached: Attached::default(),
             mapping: None,
             untold: None,
+            memory: None,
         })
     }
 
@@ -168,7 +172,7 @@ impl Apart {
             self.attached.all_parted();
         }
         self.attached.clear();
-        (self.mapping, self.untold) = (None, None);
+        (self.mapping, self.untold, self.memory) = (None, None, None);
         exit
     }
 
@@ -184,7 +188,23 @@ impl Apart {
     /// Who shares the dataplane, and how often one has died.
     pub fn sharing(&self) -> Sharing {
         let (processes, refused) = self.attached.sharers();
-        Sharing { processes, refused, died: self.died }
+        Sharing { processes, refused, died: self.died, memory: self.memory_use() }
+    }
+
+    fn memory_use(&self) -> MemoryUse {
+        let (Some(dataplane), Some(memory)) = (&self.running, &self.memory) else {
+            return MemoryUse::default();
+        };
+        let bytes = |fd: &OwnedFd| {
+            let file = fd.try_clone().map(File::from);
+            file.and_then(|file| file.metadata()).map_or(0, |data| data.blocks() * 512)
+        };
+        MemoryUse {
+            receive_bytes: bytes(&memory.fds.rx),
+            build_bytes: bytes(&memory.fds.tx),
+            transmit_bytes: bytes(&memory.fds.arena),
+            own_bytes: own_bytes(dataplane.pid()),
+        }
     }
 
     /// Why no other dataplane is started, if it is so.
@@ -301,7 +321,7 @@ impl Apart {
     pub fn give_up(&mut self) {
         self.attached.clear();
         self.running = None;
-        (self.mapping, self.untold) = (None, None);
+        (self.mapping, self.untold, self.memory) = (None, None, None);
     }
 
     fn begin_dataplane(
@@ -347,10 +367,21 @@ impl Apart {
             fd::seal_writes(memory.fds.rx.as_fd())?;
         }
         self.running = Some(dataplane);
+        self.memory = Some(memory.clone());
         let rx = memory.fds.rx.try_clone()?;
         self.attached.begin(attach, program.clone(), joins, (rx, self.user()));
         Ok(Begun { attach, shared })
     }
+}
+
+/// What a process has in memory that it shares with no other one, bytes.
+fn own_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let kb = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(0u64)
+    };
+    (kb("RssAnon:") + kb("RssFile:")) << 10
 }
 
 /// Called after each queue of a device that a dataplane attaches ([`ix_launch::equip`]).

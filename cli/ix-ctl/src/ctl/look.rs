@@ -43,7 +43,7 @@ pub fn status(status: &Status) -> String {
 
 /// `2 processes share it: 0 (4711), 1 (4712)`, and what went wrong, if anything has.
 fn sharing_lines(sharing: &Sharing) -> String {
-    let Sharing { processes, refused, died } = sharing;
+    let Sharing { processes, refused, died, memory } = sharing;
     let who: Vec<String> =
         processes.iter().map(|one| format!("{} ({})", one.number, one.pid)).collect();
     let mut out = match who.len() {
@@ -51,6 +51,11 @@ fn sharing_lines(sharing: &Sharing) -> String {
         1 => format!("  1 process has it: {}\n", who[0]),
         n => format!("  {n} processes share it: {}\n", who.join(", ")),
     };
+    if memory.parts().iter().any(|(_, bytes)| *bytes > 0) {
+        let parts =
+            memory.parts().map(|(part, bytes)| format!("{part} {}", bytes.div_ceil(1 << 10)));
+        let _ = writeln!(out, "  memory in KB: {}", parts.join(", "));
+    }
     if *refused > 0 {
         let _ = writeln!(out, "  processes that asked for it and were refused: {refused}");
     }
@@ -226,6 +231,7 @@ mod tests {
             "6 flows, 0 half open",
             "drops since the start: no_flow 20",
             "2 processes share it: 0 (7), 2 (9)",
+            "memory in KB: receive 6144, build 4, transmit 0, own 2442",
             "processes that asked for it and were refused: 1",
             "dataplanes of this run that have died: 3",
             "policy energy, at most 300 µs; 1 core, rung 2 of 5 (controller 99)",

@@ -102,6 +102,34 @@ pub struct Sharing {
     pub refused: u64,
     /// Dataplanes of this run that have died. Each was replaced, or ended the run.
     pub died: u64,
+    /// Memory that the dataplane uses now.
+    pub memory: MemoryUse,
+}
+
+/// Memory that a dataplane in a process of its own uses: pages that exist.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemoryUse {
+    /// Receive frames, bytes.
+    pub receive_bytes: u64,
+    /// Frames in which packets are built, bytes.
+    pub build_bytes: u64,
+    /// Transmit memory of the program's first process, bytes.
+    pub transmit_bytes: u64,
+    /// Flows, tables, stacks and the image in the dataplane's process, bytes.
+    pub own_bytes: u64,
+}
+
+impl MemoryUse {
+    /// Each part with its name.
+    pub fn parts(&self) -> [(&'static str, u64); 4] {
+        [
+            ("receive", self.receive_bytes),
+            ("build", self.build_bytes),
+            ("transmit", self.transmit_bytes),
+            ("own", self.own_bytes),
+        ]
+    }
 }
 
 /// A process that shares a dataplane.

@@ -223,11 +223,15 @@ fn migration() -> impl Strategy<Value = MigrationRecord> {
 
 fn sharing() -> impl Strategy<Value = Sharing> {
     let sharer = any::<(u32, u32)>().prop_map(|(number, pid)| Sharer { number, pid });
-    (vec(sharer, 0..3), any::<(u64, u64)>()).prop_map(|(processes, (refused, died))| Sharing {
-        processes,
-        refused,
-        died,
-    })
+    let memory = any::<[u64; 4]>().prop_map(|bytes| MemoryUse {
+        receive_bytes: bytes[0],
+        build_bytes: bytes[1],
+        transmit_bytes: bytes[2],
+        own_bytes: bytes[3],
+    });
+    (vec(sharer, 0..3), any::<(u64, u64)>(), memory).prop_map(
+        |(processes, (refused, died), memory)| Sharing { processes, refused, died, memory },
+    )
 }
 
 fn look() -> impl Strategy<Value = Look> {

@@ -174,6 +174,11 @@ fn dataplane(page: &mut Families, source: &Source, status: &Status) {
         for Sharer { number, pid } in &sharing.processes {
             page.put("process", &[("number", number), ("process", pid)], 1);
         }
+        let help = "Memory that the dataplane uses, by what it is for";
+        page.head("memory_bytes", "gauge", help);
+        for (part, bytes) in sharing.memory.parts() {
+            page.put("memory_bytes", &[("part", &part)], bytes);
+        }
         let help = "Processes that have asked for the dataplane and were refused";
         page.head("refused_processes_total", "counter", help);
         page.put("refused_processes_total", &[], sharing.refused);
@@ -374,6 +379,7 @@ mod tests {
         assert_eq!(get("slo_seconds", &[("policy", "energy")]), 300e-6);
         assert_eq!(get("process", &[("number", "2"), ("process", "9"), ("pid", "7")]), 1.0);
         assert_eq!(get("refused_processes_total", &[]), 1.0);
+        assert_eq!(get("memory_bytes", &[("part", "build")]), 4096.0);
         assert_eq!(get("dataplane_deaths_total", &[]), 3.0);
         assert_eq!(get("device_up", &[("device", "tap:ix0")]), 1.0);
         let idle = get("time_seconds_total", &[first, ("stage", "idle")]);

@@ -1,6 +1,7 @@
 //! What a dataplane says of itself, for tests of its readers.
 use ix_proto::control::{
-    Commands, Group, Report, Sharer, Sharing, Status, TIME_BOUNDS_US, Thread, Times, Window,
+    Commands, Group, MemoryUse, Report, Sharer, Sharing, Status, TIME_BOUNDS_US, Thread, Times,
+    Window,
 };
 use ix_proto::{GroupSet, MigrationEnd, MigrationRecord, ThreadState};
 use std::collections::BTreeMap;
@@ -50,6 +51,12 @@ pub fn sample(now_us: u64) -> Status {
             processes: vec![Sharer { number: 0, pid: 7 }, Sharer { number: 2, pid: 9 }],
             refused: 1,
             died: 3,
+            memory: MemoryUse {
+                receive_bytes: 6 << 20,
+                build_bytes: 4096,
+                transmit_bytes: 0,
+                own_bytes: 2_500_000,
+            },
         }),
         ..Status::default()
     }
