@@ -14,6 +14,9 @@ use std::time::Duration;
 const BUSY_RETRIES: u32 = 100;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
+/// Most packets that a call sends in copy mode, 32 at first: Linux 6.17. `libc` has no name for it.
+const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
+
 /// A socket and its four rings.
 pub(super) struct Socket {
     pub fd: OwnedFd,
@@ -50,6 +53,8 @@ impl Socket {
             set_option(fd.as_fd(), libc::SOL_XDP, option, entries.cast_signed())
                 .map_err(system("make a ring for"))?;
         }
+        // Linux before 6.17 does not know it; then more calls send the same packets.
+        let _ = set_option(fd.as_fd(), libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, sizes.tx as i32);
         let at: libc::xdp_mmap_offsets =
             get_option(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
                 .map_err(system("ask for the rings of"))?;
