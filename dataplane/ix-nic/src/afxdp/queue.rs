@@ -28,8 +28,8 @@ pub(super) struct Queue {
     frags: bool,
     /// The frames that the kernel has.
     devices: Range<u32>,
-    /// Of them, for copies of packets to be sent: no pool has them, so that a packet never waits for
-    /// frames of packets behind it.
+    /// Of them, for copies of packets to be sent: no pool has them, so that a packet never waits
+    /// for frames of packets behind it.
     copies: Vec<Mbuf>,
     /// How many there are, with those that are being sent; 0: the kernel has all frames.
     copies_made: usize,
