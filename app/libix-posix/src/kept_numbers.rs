@@ -43,6 +43,11 @@ pub fn close(fd: RawFd) {
     freed(fd);
 }
 
+/// Whether any number is kept.
+pub fn are_any() -> bool {
+    KEPT.load(Ordering::Relaxed) > 0
+}
+
 /// A call is about to take `count` numbers from Linux, from `least` on: makes it find the lowest.
 #[inline]
 pub fn make_room(count: usize, least: RawFd) {

@@ -107,4 +107,6 @@ mod send_datagram;
 mod sockopt;
 #[cfg(test)]
 mod table;
+#[cfg(not(test))]
+mod trap;
 mod unsupported;

@@ -22,6 +22,10 @@ pub enum Once {
     ChildBehindWall,
     /// Control messages that IX does not have.
     Control,
+    /// The program wants the register gs.
+    RegisterGs,
+    /// A process that shares descriptors with its parent, or is in other namespaces.
+    OwnNamespace,
 }
 
 static SAID: AtomicU64 = AtomicU64::new(0);

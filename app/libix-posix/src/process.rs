@@ -25,6 +25,9 @@ const LEAVE: Duration = Duration::from_secs(2);
 
 /// Environment variable: if set, the program's end reports calls that went on to Linux.
 const COUNT_CALLS: &str = "IX_POSIX_CALLS";
+/// Environment variable: if set, system calls that the program makes itself are intercepted,
+/// although it is not written in Go.
+pub const SYSCALLS: &str = "IX_SYSCALLS";
 static COUNTS: AtomicBool = AtomicBool::new(false);
 /// See [`reserved_end`].
 static RESERVED_END: AtomicI32 = AtomicI32::new(0);
@@ -58,6 +61,8 @@ extern "C" fn begin() {
         return log::line("no dataplane for this program's sockets: they are Linux's");
     };
     let image = std::env::var(successor::ENV).unwrap_or_default();
+    #[cfg(not(test))]
+    let wants_trap = std::env::var_os(SYSCALLS).is_some();
     hide(library);
     commons::begin(successor::commons_of(&image));
     log::begin_run();
@@ -95,6 +100,20 @@ extern "C" fn begin() {
     }
     // SAFETY: functions without arguments.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_forked)) };
+    // Behind another wall the dataplane has thread-local storage of its own in this process.
+    #[cfg(not(test))]
+    if !locks_memory {
+        crate::trap::begin(wants_trap);
+    }
+}
+
+/// The start as a program of its own, beside a static one: the dynamic loader leaves it to the
+/// program to call what is called before its first instruction.
+#[cfg(not(test))]
+pub fn begin_beside() {
+    if !pid::is_noted() {
+        begin();
+    }
 }
 
 /// Other programs that this one executes get neither the library nor its variables.
@@ -112,6 +131,7 @@ fn hide(library: RawFd) {
         std::env::remove_var(route::ENV);
         std::env::remove_var(successor::ENV);
         std::env::remove_var(FORMAT_ENV);
+        std::env::remove_var(SYSCALLS);
     }
 }
 
@@ -156,6 +176,8 @@ extern "C" fn after_fork() {
 extern "C" fn in_forked() {
     signals::forked();
     pid::note();
+    #[cfg(not(test))]
+    crate::trap::forked();
     // SAFETY: `Held`.
     let guard = unsafe { (*HELD.0.get()).take() };
     holders::forked();
@@ -175,6 +197,10 @@ extern "C" fn end() {
 fn tell_calls() {
     if COUNTS.load(Ordering::Relaxed) {
         log::line(&format!("calls forwarded to Linux: {}", real::calls_made()));
+        #[cfg(not(test))]
+        if let Some(report) = crate::trap::report() {
+            log::line(&report);
+        }
     }
 }
 

@@ -113,6 +113,11 @@ next! {
     epoll_pwait(
         set: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int, mask: *const sigset_t
     ) -> c_int;
+    pthread_create(
+        thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t,
+        body: extern "C" fn(*mut c_void) -> *mut c_void, argument: *mut c_void
+    ) -> c_int;
+    pthread_sigmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int;
     pthread_cancel(thread: libc::pthread_t) -> c_int;
     pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
     fork() -> pid_t;
@@ -208,6 +213,11 @@ static OWN: AtomicU64 = AtomicU64::new(0);
 /// Counts a system call of the library's own.
 pub fn own_call() {
     OWN.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts a call that the program makes by an instruction of its own.
+pub fn made_by_program() {
+    ALL.fetch_add(1, Ordering::Relaxed);
 }
 
 /// One more than the calls before the program's first connection on IX; 0: it had none yet.

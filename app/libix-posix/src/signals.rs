@@ -10,7 +10,8 @@ use crate::{kick, log, real, wake};
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, compiler_fence};
 use libc::{
-    SA_NODEFER, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, c_int, c_void, siginfo_t,
+    SA_NODEFER, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, SIGSYS, c_int, c_void,
+    siginfo_t,
 };
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -74,11 +75,20 @@ impl Kept {
     }
 }
 
+/// A signal waits for the end of the call ([`Place::postpone`]).
+const POSTPONED: u32 = 4;
+
+/// The call that it ends must not be made again (signal(7): one with a time limit).
+const NOT_AGAIN: u32 = 8;
+
+/// The handler in front of the program's handlers, if it is another one than [`on_signal`].
+static FRONT: AtomicUsize = AtomicUsize::new(0);
+
 /// The state of one thread.
 struct Own {
     /// How many [`Hold`]s there are.
     held: Cell<u32>,
-    /// A handler has run: 1, or 2 if calls must not be restarted.
+    /// A handler has run: 1, or 2 if calls must not be restarted. [`POSTPONED`]: one is to run.
     interrupted: Cell<u32>,
     /// The thread was cancelled while it waited, and is on its way out.
     cancelled: Cell<bool>,
@@ -91,6 +101,10 @@ struct Own {
     tid: Cell<i32>,
     /// The wake descriptor that the thread sleeps on; -1: it does not sleep.
     wake_fd: Cell<i32>,
+    /// It starts a thread of this library's.
+    spawns: Cell<bool>,
+    /// [`POSTPONED`] and perhaps [`NOT_AGAIN`], or 0.
+    postponed: Cell<u32>,
 }
 
 thread_local! {
@@ -105,6 +119,8 @@ thread_local! {
             kept: Kept::new(),
             tid: Cell::new(0),
             wake_fd: Cell::new(-1),
+            spawns: Cell::new(false),
+            postponed: Cell::new(0),
         }
     };
 }
@@ -209,7 +225,9 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
         let (mut all, mut before) = core::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        OWN.with(|own| own.spawns.set(true));
         let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+        OWN.with(|own| own.spawns.set(false));
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
         if let Err(error) = started {
             log::line(&format!(
@@ -219,12 +237,37 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
     }
 }
 
+/// Whether the calling thread starts one of this library's.
+pub fn spawns() -> bool {
+    OWN.try_with(|own| own.spawns.get()) == Ok(true)
+}
+
 /// Forgets that handlers have run on this thread.
 pub fn reset() {
+    OWN.with(|own| own.interrupted.set(own.postponed.get()));
+}
+
+/// Forgets that handlers have run on this thread, or are to run, until the next [`reset`].
+pub fn go_on() {
     OWN.with(|own| own.interrupted.set(0));
 }
 
-/// Whether a handler has run since [`reset`]: 0, 1, or 2 if calls must not be restarted.
+/// The call that has a time limit, if it has one, ends for a handler: it is not made again.
+pub fn ends_call(limit: Option<Duration>) {
+    OWN.with(|own| {
+        if limit.is_some() && own.postponed.get() != 0 {
+            own.postponed.set(POSTPONED | NOT_AGAIN);
+        }
+    });
+}
+
+/// After [`go_on`]: handlers that are still to run end waits again.
+pub fn after_going_on() {
+    OWN.with(|own| own.interrupted.set(own.interrupted.get() | own.postponed.get()));
+}
+
+/// Whether a handler has run since [`reset`], or is postponed: 0, 1, or more if calls must not be
+/// restarted.
 pub fn interrupted() -> u32 {
     OWN.with(|own| own.interrupted.get())
 }
@@ -261,6 +304,103 @@ pub fn is_new() -> bool {
 /// Linux's id of the calling thread.
 pub fn tid() -> i32 {
     OWN.with(tid_of)
+}
+
+/// The state of a thread, for a handler that runs while another thread-local storage is in force.
+///
+/// A thread whose calls come by [`crate::trap`] has it. Its handlers never run in this library:
+/// they are postponed until the call has ended.
+#[derive(Clone, Copy)]
+pub struct Place(*const Own);
+
+/// The calling thread's.
+pub fn place() -> Place {
+    OWN.with(|own| {
+        own.tid.set(0);
+        Place(own)
+    })
+}
+
+impl Place {
+    fn own(&self) -> &Own {
+        // SAFETY: the state has no destructor, and its thread lives, or has left it to this one.
+        unsafe { &*self.0 }
+    }
+
+    /// The state is another thread's from now on.
+    pub fn moves(self) {
+        let own = self.own();
+        own.tid.set(0);
+        own.interrupted.set(0);
+        own.postponed.set(0);
+        own.kept.count.store(0, Ordering::Relaxed);
+    }
+
+    /// Keeps a signal until [`Self::send_postponed`], and ends the call that waits.
+    pub fn postpone(self, info: &siginfo_t) {
+        let own = self.own();
+        own.kept.add(info);
+        own.postponed.set(own.postponed.get() | POSTPONED);
+        own.interrupted.set(POSTPONED);
+        if let Some(elastic) = elastic_inside() {
+            kick::kick(elastic);
+        }
+        if own.wake_fd.get() >= 0 {
+            let errno = real::errno();
+            wake::wake(own.wake_fd.get());
+            real::set_errno(errno);
+        }
+    }
+
+    /// Whether all that is postponed lets the call be restarted.
+    pub fn restarts(self) -> bool {
+        let mut signals = self.postponed().peekable();
+        self.own().postponed.get() == POSTPONED
+            && signals.peek().is_some()
+            && signals.all(|signal| noted(signal).1 & SA_RESTART != 0)
+    }
+
+    /// The signals that are postponed, while all are blocked.
+    pub fn postponed(&self) -> impl Iterator<Item = c_int> {
+        let kept = &self.own().kept;
+        let count = kept.count.load(Ordering::SeqCst).min(KEPT_MAX);
+        // SAFETY: written by handlers that have returned; none runs now.
+        let infos = unsafe { &(&*kept.infos.get())[..count] };
+        // SAFETY: `add` has written it.
+        infos.iter().map(|info| unsafe { info.assume_init_ref() }.si_signo)
+    }
+
+    /// Sends all that was kept to the calling thread, which has blocked it.
+    pub fn send_postponed(self) {
+        let own = self.own();
+        if own.postponed.replace(0) != 0 {
+            own.interrupted.set(0);
+            own.kept.send_again();
+        }
+    }
+}
+
+/// The handler in front of the program's while it calls through the C library.
+pub fn handler() -> *const () {
+    on_signal as *const ()
+}
+
+/// Sets the handler in front of the program's.
+pub fn put_in_front(handler: usize) {
+    FRONT.store(handler, Ordering::Relaxed);
+}
+
+/// The program's handler of a signal, and its flags.
+pub fn noted(signal: c_int) -> (usize, c_int) {
+    let action = &ACTIONS[signal as usize % SIGNALS];
+    (action.handler.load(Ordering::Relaxed), action.flags.load(Ordering::Relaxed))
+}
+
+/// Notes the program's handler of a signal, and its flags.
+pub fn note(signal: c_int, (handler, flags): (usize, c_int)) {
+    let action = &ACTIONS[signal as usize % SIGNALS];
+    action.handler.store(handler, Ordering::Relaxed);
+    action.flags.store(flags, Ordering::Relaxed);
 }
 
 /// The handler in front of the program's handlers.
@@ -330,7 +470,8 @@ fn run(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     handler(signal, info, context);
 }
 
-fn is_fault(signal: c_int) -> bool {
+/// Whether a signal is about an instruction of the thread.
+pub fn is_fault(signal: c_int) -> bool {
     use libc::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
     [SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT].contains(&signal)
 }
@@ -383,31 +524,41 @@ pub unsafe fn sigaction(
         // SAFETY: the caller's promise.
         return unsafe { real::sigaction(signal, new, old) };
     }
-    let action = &ACTIONS[signal as usize];
-    let before = (action.handler.load(Ordering::Relaxed), action.flags.load(Ordering::Relaxed));
+    let before = noted(signal);
+    let front = match FRONT.load(Ordering::Relaxed) {
+        0 => on_signal as *const () as usize,
+        other => other,
+    };
+    // The program's calls come by SIGSYS: its own action for it is noted only.
+    let is_ours = signal == SIGSYS && front != on_signal as *const () as usize;
     let mut ours: libc::sigaction;
     let mut passed = new;
     if !new.is_null() {
         // SAFETY: the caller's promise.
         ours = unsafe { *new };
-        if ours.sa_sigaction != SIG_DFL && ours.sa_sigaction != SIG_IGN {
-            action.handler.store(ours.sa_sigaction, Ordering::Relaxed);
-            action.flags.store(ours.sa_flags, Ordering::Relaxed);
-            ours.sa_sigaction = on_signal as *const () as usize;
+        if front != on_signal as *const () as usize {
+            // SAFETY: a set of ours.
+            unsafe { libc::sigdelset(&mut ours.sa_mask, SIGSYS) };
+        }
+        if is_ours || ours.sa_sigaction != SIG_DFL && ours.sa_sigaction != SIG_IGN {
+            note(signal, (ours.sa_sigaction, ours.sa_flags));
+            ours.sa_sigaction = front;
             ours.sa_flags = (ours.sa_flags | SA_SIGINFO) & !SA_RESETHAND;
             passed = &ours;
         }
     }
+    if is_ours {
+        passed = core::ptr::null();
+    }
     // SAFETY: the caller's promise, and a local.
     let result = unsafe { real::sigaction(signal, passed, old) };
     if result != 0 {
-        action.handler.store(before.0, Ordering::Relaxed);
-        action.flags.store(before.1, Ordering::Relaxed);
+        note(signal, before);
         return result;
     }
     // SAFETY: the caller's promise.
     if let Some(old) = unsafe { old.as_mut() }
-        && old.sa_sigaction == on_signal as *const () as usize
+        && (old.sa_sigaction == front || is_ours)
     {
         (old.sa_sigaction, old.sa_flags) = before;
     }

@@ -5,7 +5,7 @@ use crate::{commons, fds, low_ports, route};
 use core::ffi::CStr;
 use core::ops::Range;
 use core::ptr::null;
-use ix_sys::program_file::{self, Elf, PT_INTERP};
+use ix_sys::program_file::{self, Elf};
 use libc::{RLIMIT_NOFILE, c_char};
 use std::ffi::CString;
 use std::fs::File;
@@ -87,7 +87,7 @@ pub struct Successor {
 
 /// How Linux would start a file.
 enum Start {
-    /// By its dynamic loader.
+    /// By its dynamic loader, or without one.
     Loaded,
     /// A script, by this interpreter with perhaps an argument.
     Script(Vec<u8>, Option<Vec<u8>>),
@@ -110,8 +110,10 @@ fn look_at(path: &[u8]) -> Option<Start> {
         let (interpreter, argument) = program_file::interpreter(&head)?;
         return Some(Start::Script(interpreter.to_vec(), argument.map(<[u8]>::to_vec)));
     }
-    let Elf::Ours(mut segments) = program_file::elf(&head)? else { return None };
-    segments.any(|segment| segment.kind() == Some(PT_INTERP)).then_some(Start::Loaded)
+    match program_file::elf(&head)? {
+        Elf::Ours(_) => Some(Start::Loaded),
+        Elf::Foreign => None,
+    }
 }
 
 /// # Safety

@@ -108,6 +108,16 @@ pub const TABLE: &[Row] = &[
         "corners interrupts, handlers",
     ),
     (
+        "system calls of the program's own (Go, static programs; --domain process)",
+        "those above, by number; all others are made as they are",
+        "a_go_server_without_cgo_is_ixs, a_go_server_with_cgo_is_ixs, static_servers_are_ixs, corner_cases_of_a_static_program_are_linuxs",
+    ),
+    (
+        "pthread_create, pthread_sigmask, sigprocmask",
+        "Linux; threads of a program that makes system calls itself are followed, and it never blocks SIGSYS",
+        "a_go_server_with_cgo_is_ixs",
+    ),
+    (
         "pthread_cancel, pthread_setcanceltype",
         "calls that block on IX are cancellation points, as on Linux; PTHREAD_CANCEL_ASYNCHRONOUS ends a thread there too, never inside",
         "corners cancels",
@@ -200,7 +210,7 @@ fn page() -> String {
     let mut page = String::from(
         "# Socket calls: which goes where\n\n\
          Made from `app/libix-posix/src/table.rs` (`IX_BLESS=1 cargo test -p libix-posix`); do not edit.\n\n\
-         `ix run --nic tap:ix0 --addr 10.0.0.2/24 memcached -p 11211` gives a dynamically linked program\n\
+         `ix run --nic tap:ix0 --addr 10.0.0.2/24 memcached -p 11211` gives an unmodified program\n\
          sockets on IX (`--posix auto`, the default). Calls for other descriptors go to Linux as ever.\n\
          Cases of `corners` run on Linux and on IX, and every result and errno must be the same.\n\n\
          | call | on a socket of IX | shown by |\n|---|---|---|\n",
@@ -236,6 +246,7 @@ mod tests {
         let rust = read("../../cli/ix/tests/programs/posix.rs")
             + &read("../../cli/ix/tests/programs/processes.rs")
             + &read("../../cli/ix/tests/programs/process_cases.rs")
+            + &read("../../cli/ix/tests/programs/own_calls.rs")
             + &read("src/route.rs");
         let corners = read("tests/programs/corners.c")
             + &read("tests/programs/datagram_cases.h")

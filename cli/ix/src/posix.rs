@@ -66,23 +66,25 @@ pub fn preload(
             .with_status(STATUS_NOT_EXECUTABLE));
         }
         (Posix::Off, _) | (Posix::Auto, Program::Native | Program::Unknown) => false,
-        (Posix::Auto | Posix::On, Program::Static) => {
-            let why = "it is linked statically, so its calls cannot be intercepted";
+        (Posix::Auto | Posix::On, Program::Static) if domain != Domain::Process => {
+            let why = "it is linked statically, and only behind --domain process can its calls be \
+                       intercepted";
             let problem = Problem::new(format!("cannot run {name} with sockets on IX"), why)
-                .mend("link it dynamically, or use --posix off to give it Linux sockets")
+                .mend("leave --domain out, or use --posix off to give it Linux sockets")
                 .with_status(STATUS_NOT_EXECUTABLE);
             return Err(problem);
         }
-        (Posix::Auto, Program::Dynamic | Program::Go) | (Posix::On, _) => true,
+        (Posix::Auto, Program::Dynamic | Program::Go | Program::Static) | (Posix::On, _) => true,
     };
     if !wanted {
         return Ok(Preload::default());
     }
     refuse_other_identity(program)?;
-    if kind == Program::Go {
+    if kind == Program::Go && domain != Domain::Process {
         say!(
             "{name} is written in Go, which calls Linux itself and not through the C library: \
-             its sockets are Linux's, not IX's; --posix off runs it without this line"
+             its sockets are Linux's, not IX's; leave --domain out, or say --posix off to run it \
+             without this line"
         );
     }
     let threads = settings.cpus().len();
@@ -223,10 +225,10 @@ fn judge(file: &[u8]) -> Option<Program> {
             PT_INTERP => dynamic = true,
             PT_NOTE => {
                 let notes = segment.bytes()?;
-                if has_note(notes, b"IX\0") {
+                if program_file::has_note(notes, b"IX\0") {
                     return Some(Program::Native);
                 }
-                go |= has_note(notes, b"Go\0\0");
+                go |= program_file::has_note(notes, b"Go\0\0");
             }
             _ => {}
         }
@@ -236,21 +238,6 @@ fn judge(file: &[u8]) -> Option<Program> {
         true => Program::Dynamic,
         false => Program::Static,
     })
-}
-
-/// Whether there is a note by this owner: `IX` by libix (`libix::raw`), `Go` by Go's linker.
-fn has_note(mut notes: &[u8], owner: &[u8]) -> bool {
-    while let Some(head) = notes.get(..12) {
-        let word =
-            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let (name, text) = (word(0) as usize, word(4) as usize);
-        if notes.get(12..12 + name) == Some(owner) {
-            return true;
-        }
-        let whole = 12 + name.next_multiple_of(4) + text.next_multiple_of(4);
-        notes = notes.get(whole..).unwrap_or_default();
-    }
-    false
 }
 
 #[cfg(test)]
@@ -310,6 +297,6 @@ mod tests {
             let _ = judge(&file[..len]);
         }
         assert_eq!(judge(&file[..64]), None);
-        assert!(!has_note(&[0xff; 64], b"IX\0"));
+        assert!(!program_file::has_note(&[0xff; 64], b"IX\0"));
     }
 }

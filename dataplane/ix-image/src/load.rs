@@ -118,13 +118,13 @@ impl Request {
     }
 }
 
-fn cannot(file: &[u8], what: &str, why: impl core::fmt::Display) -> String {
+pub fn cannot(file: &[u8], what: &str, why: impl core::fmt::Display) -> String {
     format!("cannot load {}: {what}: {why}", String::from_utf8_lossy(file))
 }
 
 /// # Safety
 /// Pointers to C strings up to a null pointer.
-unsafe fn strings(mut at: *const *const c_char) -> Vec<Vec<u8>> {
+pub unsafe fn strings(mut at: *const *const c_char) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     // SAFETY: the caller's promise.
     unsafe {
@@ -138,7 +138,7 @@ unsafe fn strings(mut at: *const *const c_char) -> Vec<Vec<u8>> {
 
 /// # Safety
 /// The environment is where it was put for a new process, with the auxiliary vector behind it.
-unsafe fn auxv_behind(mut env: *const *const c_char) -> Auxv {
+pub unsafe fn auxv_behind(mut env: *const *const c_char) -> Auxv {
     // SAFETY: the caller's promise; both end with a null, or a pair that begins with one.
     unsafe {
         while !(*env).is_null() {
@@ -154,7 +154,7 @@ unsafe fn auxv_behind(mut env: *const *const c_char) -> Auxv {
 }
 
 /// Maps the segments of a file; returns what its headers say, and its base.
-fn load(path: &[u8]) -> Result<(Program, u64), String> {
+pub fn load(path: &[u8]) -> Result<(Program, u64), String> {
     let file = File::open(OsStr::from_bytes(path)).map_err(|e| cannot(path, "open", e))?;
     let view = View::new(&file).map_err(|e| cannot(path, "mmap", e))?;
     let planted = "if Linux runs it, say --entry planted";
@@ -260,7 +260,7 @@ fn protect(at: u64, bytes: u64, prot: i32) -> io::Result<()> {
 }
 
 /// Maps the program's stack above a guard page; returns the addresses of both.
-fn stack() -> io::Result<(u64, u64)> {
+pub fn stack() -> io::Result<(u64, u64)> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills a local.
     if unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) } < 0 {
@@ -274,7 +274,7 @@ fn stack() -> io::Result<(u64, u64)> {
 
 /// Writes the initial stack; returns the stack pointer. `None` if it takes more than a quarter of
 /// the stack.
-fn put(first: InitialStack<'_>, (guard, top): (u64, u64)) -> Option<usize> {
+pub fn put(first: InitialStack<'_>, (guard, top): (u64, u64)) -> Option<usize> {
     let (stack_pointer, bytes) = first.build(top);
     if bytes.len() as u64 > (top - guard) / 4 {
         return None;
@@ -302,7 +302,7 @@ fn set_name(file: &[u8]) {
     }
 }
 
-fn random() -> io::Result<[u8; 16]> {
+pub fn random() -> io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
     // SAFETY: fills a local of that length; so few bytes never come short.
     let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };

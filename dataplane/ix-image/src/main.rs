@@ -23,6 +23,7 @@
 
 mod arguments;
 mod attached;
+mod beside;
 mod boot;
 #[cfg(not(test))]
 mod c_symbols;
@@ -83,7 +84,8 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char, env: *const *const c
         (None, Some(request)) => request.load(),
         (None, None) => Err("the image was started by hand".to_owned()),
     };
-    let arguments = boot::can_start().and(arguments).map_err(Failure::from);
+    let arguments = boot::can_start().and(arguments).and_then(beside::with_library);
+    let arguments = arguments.map_err(Failure::from);
     let started = arguments.and_then(|arguments| {
         let address = begin(&channel, &arguments)?;
         Ok((arguments, address))

@@ -50,6 +50,21 @@ impl<'a> Segment<'a> {
     }
 }
 
+/// Whether there is a note by this owner: `IX` by libix (`libix::raw`), `Go` by Go's linker.
+pub fn has_note(mut notes: &[u8], owner: &[u8]) -> bool {
+    while let Some(head) = notes.get(..12) {
+        let word =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (name, text) = (word(0) as usize, word(4) as usize);
+        if notes.get(12..12 + name) == Some(owner) {
+            return true;
+        }
+        let whole = 12 + name.next_multiple_of(4) + text.next_multiple_of(4);
+        notes = notes.get(whole..).unwrap_or_default();
+    }
+    false
+}
+
 /// The interpreter of a script and the argument that it gets before the script's name; `None`: the
 /// file names none.
 pub fn interpreter(file: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {

@@ -8,14 +8,14 @@
 
 mod addresses;
 mod allocate;
-mod descriptors;
+pub mod descriptors;
 mod direct;
-mod execute;
-mod passing;
-mod process;
-mod sockets;
-mod transfer;
-mod waits;
+pub mod execute;
+pub mod passing;
+pub mod process;
+pub mod sockets;
+pub mod transfer;
+pub mod waits;
 
 use crate::ops::{self, Instead, Outcome};
 use crate::real;

@@ -28,7 +28,10 @@ pub fn block<T>(
             Err(Stop::Interrupted) if signals::interrupted() == 1 && timeout.is_none() => {
                 signals::reset();
             }
-            Err(Stop::Interrupted) => return Err(libc::EINTR),
+            Err(Stop::Interrupted) => {
+                signals::ends_call(timeout);
+                return Err(libc::EINTR);
+            }
         }
         core = back;
     }

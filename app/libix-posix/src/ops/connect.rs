@@ -125,7 +125,10 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
             Err(Stop::Interrupted) if signals::interrupted() == 1 && timeout.is_none() => {
                 signals::reset();
             }
-            Err(Stop::Interrupted) => return Err(libc::EINTR.into()),
+            Err(Stop::Interrupted) => {
+                signals::ends_call(timeout);
+                return Err(libc::EINTR.into());
+            }
         }
         core = back;
     }

@@ -276,16 +276,19 @@ fn wait_for_answer<T>(
     let until = Some(Instant::now() + Duration::from_secs(5));
     let how = WaitSpec { interest, until, linux: None, drives: true };
     let mut core = core;
-    loop {
+    let (core, result) = loop {
         let (back, result) = wait::wait(core, how, &mut ready);
         match result {
-            Ok(value) => return (back, value),
+            Ok(value) => break (back, value),
             // It does not take long, so the call goes on after the handler.
-            Err(Stop::Interrupted | Stop::Linux) => signals::reset(),
-            Err(Stop::TimedOut) => return (back, Err(libc::ENETDOWN)),
+            Err(Stop::Interrupted | Stop::Linux) => signals::go_on(),
+            Err(Stop::TimedOut) => break (back, Err(libc::ENETDOWN)),
         }
         core = back;
-    }
+    };
+    // What was passed over ends the next wait.
+    signals::after_going_on();
+    (core, result)
 }
 
 /// A non-blocking call has found nothing to do. If this was so before in the same cycle, runs a

@@ -8,6 +8,7 @@ mod libix_c;
 mod libix_c_control;
 mod long_path;
 mod memory;
+mod own_calls;
 pub mod posix;
 mod process_cases;
 mod processes;

@@ -26,11 +26,16 @@ const MEMCACHED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, 2), 1
 /// Compiles one of the programs in `app/libix-posix/tests/programs`; `None`, said loudly, where
 /// there is no C compiler.
 pub fn compile(test: &str, name: &str) -> Option<PathBuf> {
+    compile_with(test, name, &[])
+}
+
+/// The same with more flags for the compiler.
+fn compile_with(test: &str, name: &str, flags: &[&str]) -> Option<PathBuf> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../app/libix-posix/tests/programs");
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{name}"));
     let source = format!("{folder}/{name}.c");
     let mut cc = Command::new("cc");
-    cc.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(&source);
+    cc.args(flags).args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(&source);
     match cc.status() {
         Ok(status) => {
             assert!(status.success(), "{source} does not compile");
@@ -97,13 +102,19 @@ fn an_epoll_server_serves_ix_and_linux() {
 /// IX's, says the same of every call.
 #[test]
 fn corner_cases_are_linuxs() {
-    corner_cases("corner_cases_are_linuxs", false);
+    corner_cases("corner_cases_are_linuxs", false, &[]);
+}
+
+/// The same by a program that is linked statically, so that each call comes by its instruction.
+#[test]
+fn corner_cases_of_a_static_program_are_linuxs() {
+    corner_cases("corner_cases_of_a_static_program_are_linuxs", false, &["-static"]);
 }
 
 /// The same with sockets of `AF_INET6`, and cases of both families on one socket.
 #[test]
 fn corner_cases_of_ipv6_are_linuxs() {
-    corner_cases("corner_cases_of_ipv6_are_linuxs", true);
+    corner_cases("corner_cases_of_ipv6_are_linuxs", true, &[]);
 }
 
 /// `::1`, and what a host sends to its own address of IPv6.
@@ -112,8 +123,9 @@ fn loopback(namespace: &Namespace) {
     namespace.set_up("lo", true).expect("up");
 }
 
-fn corner_cases(test: &str, v6: bool) {
-    let Some(program) = compile(test, "corners") else { return };
+fn corner_cases(test: &str, v6: bool, flags: &[&str]) {
+    let Some(program) = compile_with(test, "corners", flags) else { return };
+    let is_static = flags.contains(&"-static");
     let program = program.to_str().expect("text");
     let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
     let port = PEER_PORT.to_string();
@@ -137,7 +149,15 @@ fn corner_cases(test: &str, v6: bool) {
     };
     let said = |lines: &[String]| -> Vec<String> {
         let lines = lines.iter().filter(|line| !line.starts_with("ix: "));
-        lines.cloned().collect()
+        // A static program asks the kernel itself for interfaces, and does not see IX's.
+        let mut left_out = false;
+        let is_kept = |line: &&String| {
+            if line.starts_with("== ") {
+                left_out = is_static && **line == "== addresses";
+            }
+            !left_out
+        };
+        lines.filter(is_kept).cloned().collect()
     };
     let on_linux = || {
         let net = TestNet::new(test, Nic::Afxdp, 1)?;
@@ -166,6 +186,8 @@ fn corner_cases(test: &str, v6: bool) {
         let _peer = start_peer(&net);
         let flags = if v6 { net.flags_v6().to_vec() } else { Vec::new() };
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let wall = if is_static { &["--domain", "process"][..] } else { &[] };
+        let flags = [&flags[..], wall].concat();
         let service = net.start_after_with("local_ports = '40000-40499'", &flags, &run);
         if v6 {
             net.enable_v6();

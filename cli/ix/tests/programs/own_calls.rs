@@ -1,0 +1,239 @@
+//! Programs that call Linux themselves and not through the C library: Go with and without cgo, and
+//! static ones. Their sockets are IX's behind the wall that ships.
+use crate::support::command::{errors, ix};
+use crate::support::process::{Process, signal};
+use crate::support::traffic::{echo, http};
+use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, TestNet, connect, eventually};
+use ix_skip::{Need, skip, skip_part};
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Behind other walls such programs are Linux's, or refused.
+const WALL: [&str; 2] = ["--domain", "process"];
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../app/libix-posix/tests/programs");
+
+/// Go's command.
+fn go() -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&folders).chain(["/usr/local/go/bin".into()]);
+    found.map(|folder| folder.join("go")).find(|file| file.is_file())
+}
+
+/// Builds the server in Go, with cgo or without; `None`, said loudly, where there is no Go.
+fn build(test: &str, cgo: bool) -> Option<PathBuf> {
+    let Some(go) = go() else {
+        skip(test, Need::Program("install Go from https://go.dev/dl"), "no go");
+        return None;
+    };
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{cgo}"));
+    let mut command = Command::new(go);
+    command.env("CGO_ENABLED", if cgo { "1" } else { "0" }).args(["build", "-o"]).arg(&program);
+    let output = command.arg(format!("{SOURCES}/net_http.go")).output().expect("go runs");
+    assert!(output.status.success(), "{}", errors(&output));
+    Some(program)
+}
+
+fn text(program: &Path) -> &str {
+    program.to_str().expect("text")
+}
+
+/// What a server writes to a client that writes nothing.
+fn says(stream: &mut TcpStream) -> String {
+    let mut said = String::new();
+    stream.read_to_string(&mut said).expect("an answer");
+    said
+}
+
+/// A web server that waits with deadlines, datagrams, parked goroutines, one that must be stopped
+/// by a signal, and children; many connections at once; and its graceful end.
+fn serves(test: &str, cgo: bool) {
+    let Some(program) = build(test, cgo) else { return };
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let words = [text(&program), "serve", "10.88.0.2", "7"];
+    let service = net.start_env(&[], &WALL, &words);
+    service.process.wait_for("ready", PATIENCE);
+    let url = format!("http://{SERVICE}/echo");
+    net.client.run(|| {
+        let mut silent = None;
+        eventually("a connection", || {
+            silent = TcpStream::connect(("10.88.0.2", 8)).ok();
+            silent.is_some()
+        });
+        let mut silent = silent.expect("connected");
+        silent.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        assert_eq!(says(&mut silent), "timeout true\n");
+        let datagrams = UdpSocket::bind((CLIENT, 0)).expect("a socket");
+        datagrams.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        datagrams.send_to(b"a datagram", SERVICE).expect("sent");
+        let mut room = [0; 64];
+        let (n, from) = datagrams.recv_from(&mut room).expect("an answer");
+        assert_eq!((&room[..n], from), (&b"a datagram"[..], SERVICE.into()));
+    });
+    let get = |path: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        http(&net.client, &SERVICE.to_string(), &request).1
+    };
+    assert!(get("/a/page").starts_with("page /a/page for 10.88.0.1:"), "{}", get("/a/page"));
+    // The child is executed with IX.
+    assert_eq!(get("/exec"), "a child speaks\n<nil>\n");
+    let mut command = net.client.command(text(&program), None);
+    command.args(["get", &url, "50", "20"]);
+    let client = Process::start(command);
+    client.wait_for("all answered", PATIENCE);
+    service.process.signal(libc::SIGTERM);
+    service.process.wait_for("shut down", PATIENCE);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+    for port in [7, 8] {
+        assert!(said.contains(&format!("ix: listening on 10.88.0.2:{port}: IX")), "{said:#?}");
+    }
+    assert!(!said.iter().any(|line| line.contains("Linux's")), "{said:#?}");
+}
+
+#[test]
+fn a_go_server_without_cgo_is_ixs() {
+    serves("a_go_server_without_cgo_is_ixs", false);
+}
+
+#[test]
+fn a_go_server_with_cgo_is_ixs() {
+    serves("a_go_server_with_cgo_is_ixs", true);
+}
+
+/// Go's client connects over IX to a server on Linux, which is the same program.
+#[test]
+fn a_go_client_is_ixs() {
+    let test = "a_go_client_is_ixs";
+    for cgo in [false, true] {
+        let Some(program) = build(test, cgo) else { return };
+        let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+        let mut command = net.client.command(text(&program), None);
+        command.args(["serve", "10.88.0.1", "8080"]);
+        let server = Process::start(command);
+        server.wait_for("ready", PATIENCE);
+        let url = "http://10.88.0.1:8080/echo";
+        let words = [text(&program), "get", url, "20", "10"];
+        let service = net.start_env(&[], &WALL, &words);
+        let (status, said) = service.process.wait(PATIENCE);
+        assert!(status.success(), "cgo {cgo}: {said:#?}");
+        assert!(said.contains(&"all answered".to_owned()), "cgo {cgo}: {said:#?}");
+        let first = "ix: first connection to 10.88.0.1:8080: IX".to_owned();
+        assert!(said.contains(&first), "cgo {cgo}: {said:#?}");
+    }
+}
+
+/// A server in Go as Debian has it.
+#[test]
+fn debians_node_exporter_is_ixs() {
+    let test = "debians_node_exporter_is_ixs";
+    let program = "/usr/bin/prometheus-node-exporter";
+    if !Path::new(program).exists() {
+        let need =
+            Need::Program("apt-get install --no-install-recommends prometheus-node-exporter");
+        return skip(test, need, "no prometheus-node-exporter");
+    }
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+    let words = [program, "--web.listen-address=10.88.0.2:7"];
+    let service = net.start_env(&[], &WALL, &words);
+    service.process.wait_for("ix: listening on 10.88.0.2:7: IX", PATIENCE);
+    let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let (head, body) = http(&net.client, &SERVICE.to_string(), request);
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert!(body.contains("\nnode_exporter_build_info{"), "{} bytes", body.len());
+}
+
+/// Compiles the static echo server; `None` where this compiler or its C library is missing.
+fn compile(test: &str, compiler: &str, package: &str) -> Option<PathBuf> {
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{compiler}"));
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-w", "-static", "-pthread", "-o"]).arg(&program);
+    let output = command.arg(format!("{SOURCES}/own_calls.c")).output();
+    match output {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", errors(&output));
+            Some(program)
+        }
+        Err(_) => {
+            let need = format!("apt-get install {package}");
+            skip_part(test, Need::Program(&need), format_args!("no {compiler}"));
+            None
+        }
+    }
+}
+
+const COMPILERS: [(&str, &str); 2] = [("cc", "gcc libc6-dev"), ("musl-gcc", "musl-tools")];
+
+/// Threads that the program starts itself, a child, an executed program, signals that end a call
+/// and signals that do not, and calls by hand.
+#[test]
+fn static_servers_are_ixs() {
+    let test = "static_servers_are_ixs";
+    for (compiler, package) in COMPILERS {
+        let Some(program) = compile(test, compiler, package) else { continue };
+        let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+        let service = net.start_env(&[], &WALL, &[text(&program), "10.88.0.2", "7"]);
+        let ready = service.process.wait_for("ready", PATIENCE);
+        let pid = ready.split(' ').nth(1).and_then(|pid| pid.parse().ok()).expect("a number");
+        service.process.wait_for("accept: Interrupted system call after 1 alarms", PATIENCE);
+        net.client.run(|| {
+            let mut streams: Vec<_> = (0..16).map(|_| connect()).collect();
+            for size in [1, 100, 60_000] {
+                for (stream, id) in streams.iter_mut().zip(0..) {
+                    echo(stream, id, size);
+                }
+            }
+            drop(streams);
+            // Threads end, and others take their places.
+            for id in 0..50 {
+                echo(&mut connect(), id, 1000);
+            }
+            signal(pid, libc::SIGUSR1);
+            // The call goes on after the handler.
+            eventually("the handler has run", || {
+                echo(&mut connect(), 7, 10);
+                service.process.said().iter().any(|line| line == "accepted after 1 others")
+            });
+        });
+        let said = service.process.said();
+        for line in ["a child speaks", "child ended with 0", "ix: listening on 10.88.0.2:7: IX"] {
+            assert!(said.iter().any(|said| said == line), "{compiler}: no `{line}`: {said:#?}");
+        }
+        assert!(!said.iter().any(|line| line.ends_with("1 others") && line.starts_with("accept:")));
+        service.process.signal(libc::SIGTERM);
+        service.process.wait(PATIENCE);
+    }
+}
+
+/// A shell executes a static program, which has IX as well.
+#[test]
+fn a_static_program_that_a_shell_executes_is_ixs() {
+    let test = "a_static_program_that_a_shell_executes_is_ixs";
+    let Some(program) = compile(test, "cc", "gcc libc6-dev") else { return };
+    let Some(net) = TestNet::new(test, Nic::Tap, 1) else { return };
+    let line = format!("exec {} 10.88.0.2 7", text(&program));
+    let service = net.start_env(&[], &WALL, &["/bin/sh", "-c", &line]);
+    service.process.wait_for("ready", PATIENCE);
+    net.client.run(|| {
+        let mut stream = connect();
+        stream.write_all(b"once").expect("sent");
+        let mut room = [0; 4];
+        stream.read_exact(&mut room).expect("an answer");
+        assert_eq!(&room, b"once");
+    });
+    let said = service.process.said();
+    assert!(said.contains(&"ix: listening on 10.88.0.2:7: IX".to_owned()), "{said:#?}");
+}
+
+/// Behind another wall there is one line.
+#[test]
+fn a_static_program_is_refused_without_the_process_wall() {
+    let test = "a_static_program_is_refused_without_the_process_wall";
+    let Some(program) = compile(test, "cc", "gcc libc6-dev") else { return };
+    let words = ["run", "--nic", "tap:ixt9", "--addr", "10.88.0.2/24", "--domain", "none"];
+    let output = ix(&[&words[..], &[text(&program), "10.88.0.2", "7"]].concat());
+    let said = errors(&output);
+    assert!(!output.status.success() && said.lines().count() == 1, "{said}");
+    assert!(said.contains("linked statically") && said.contains("leave --domain out"), "{said}");
+}
