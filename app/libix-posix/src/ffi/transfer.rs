@@ -483,6 +483,10 @@ pub unsafe extern "C" fn sendfile(
     if !fds::is_ours(out) || receive::queued(out) == Err(Instead::Linux) {
         return on_linux();
     }
+    // As on Linux, where the input must be a file.
+    if fds::is_ours(input) {
+        return fail(libc::EINVAL);
+    }
     // SAFETY: `copy_file` demands no more than this function does.
     cancel::no_point(|| unsafe { copy_file(out, input, offset, count) })
 }

@@ -236,6 +236,12 @@ impl Context {
         }
     }
 
+    /// Calls of the calling thread are Linux's from now on.
+    pub fn disarm(&self) {
+        // SAFETY: no pointers. The C library's own instruction.
+        unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0u64, 0u64, 0u64, 0u64) };
+    }
+
     /// The thread's calls are the program's from now on.
     pub fn belongs_to_program(&self) {
         self.selector.store(CLOSED, Ordering::SeqCst);

@@ -200,8 +200,7 @@ pub unsafe fn create(
 ) -> c_int {
     // SAFETY: sets of ours; then the caller's promise. The thread takes the box, or nobody does.
     unsafe {
-        let (mut all, mut mask) = core::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
-        libc::sigfillset(&mut all);
+        let (all, mut mask) = (all_but_sigsys(), core::mem::zeroed());
         // Until the thread has its state, its handlers would find its creator's.
         real::pthread_sigmask(libc::SIG_SETMASK, &all, &mut mask);
         let start = Box::into_raw(Box::new(Start { body, argument, mask }));
@@ -230,20 +229,24 @@ extern "C" fn begin(start: *mut c_void) -> *mut c_void {
     }
     let result = body(argument);
     if let Some(context) = context {
-        // SAFETY: as above. What follows are calls of the C library, which are Linux's.
+        // SAFETY: as above. What follows is the C library's, and this library's end of the thread.
         unsafe {
-            real::pthread_sigmask(libc::SIG_SETMASK, &full(), core::ptr::null_mut());
+            let all = all_but_sigsys();
+            real::pthread_sigmask(libc::SIG_SETMASK, &all, core::ptr::null_mut());
+            (*context).disarm();
             (*context).ends();
         }
     }
     result
 }
 
-fn full() -> libc::sigset_t {
+/// All signals but that by which calls come: blocked, it would end the process.
+fn all_but_sigsys() -> libc::sigset_t {
     // SAFETY: all zero is a valid value, and filled.
     unsafe {
         let mut all = core::mem::zeroed();
         libc::sigfillset(&mut all);
+        libc::sigdelset(&mut all, libc::SIGSYS);
         all
     }
 }

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -72,6 +73,17 @@ func serve(host string, port int) {
 	datagrams, err := net.ListenPacket("udp", address(port))
 	must(err)
 	go echo(datagrams)
+	// Threads that end with their goroutines.
+	var ends sync.WaitGroup
+	for n := 0; n < 50; n++ {
+		ends.Add(1)
+		go func() {
+			defer ends.Done()
+			runtime.LockOSThread()
+			time.Sleep(time.Millisecond)
+		}()
+	}
+	ends.Wait()
 	// Goroutines that wait for ever, and one that never gives way: the runtime stops it by a signal.
 	for n := 0; n < 100; n++ {
 		go func() { <-make(chan int) }()
@@ -99,7 +111,7 @@ func serve(host string, port int) {
 	fmt.Println("shut down")
 }
 
-// A connection that says nothing is told so after a tenth of a second.
+// A connection that says nothing is told so after a tenth of a second, and gets back what it says then.
 func expire(listener net.Listener) {
 	for {
 		connection, err := listener.Accept()
@@ -108,6 +120,11 @@ func expire(listener net.Listener) {
 			connection.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 			_, err := connection.Read(make([]byte, 1))
 			fmt.Fprintf(connection, "timeout %v\n", errors.Is(err, os.ErrDeadlineExceeded))
+			// By splice or sendfile, if Linux can, else by a copy.
+			connection.SetReadDeadline(time.Time{})
+			if _, err := io.Copy(connection, connection); err != nil {
+				fmt.Println("failed:", err)
+			}
 			connection.Close()
 		}()
 	}

@@ -6,7 +6,7 @@ use crate::support::traffic::{echo, http};
 use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, TestNet, connect, eventually};
 use ix_skip::{Need, skip, skip_part};
 use std::io::{Read, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -39,13 +39,6 @@ fn text(program: &Path) -> &str {
     program.to_str().expect("text")
 }
 
-/// What a server writes to a client that writes nothing.
-fn says(stream: &mut TcpStream) -> String {
-    let mut said = String::new();
-    stream.read_to_string(&mut said).expect("an answer");
-    said
-}
-
 /// A web server that waits with deadlines, datagrams, parked goroutines, one that must be stopped
 /// by a signal, and children; many connections at once; and its graceful end.
 fn serves(test: &str, cgo: bool) {
@@ -63,7 +56,14 @@ fn serves(test: &str, cgo: bool) {
         });
         let mut silent = silent.expect("connected");
         silent.set_read_timeout(Some(PATIENCE)).expect("a limit");
-        assert_eq!(says(&mut silent), "timeout true\n");
+        let mut line = [0; 13];
+        silent.read_exact(&mut line).expect("a line");
+        assert_eq!(&line, b"timeout true\n");
+        silent.write_all(b"no longer").expect("sent");
+        silent.shutdown(Shutdown::Write).expect("shut down");
+        let mut back = String::new();
+        silent.read_to_string(&mut back).expect("an echo");
+        assert_eq!(back, "no longer");
         let datagrams = UdpSocket::bind((CLIENT, 0)).expect("a socket");
         datagrams.set_read_timeout(Some(PATIENCE)).expect("a limit");
         datagrams.send_to(b"a datagram", SERVICE).expect("sent");
