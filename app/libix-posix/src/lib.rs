@@ -18,6 +18,7 @@
 //!   dataplane. `lock` has the one lock, and `signals` keeps the program's handlers out of the
 //!   dataplane. `cancel` lets threads that wait be cancelled. Calls under way, transmit memory and
 //!   flows are parts of `libix::engine`.
+//! * **Own calls**: `trap` brings the system calls that the program makes itself to `ffi`.
 //! * **Calls**: `ops`, `receive`, `send`, `sockopt`, `poll` and `epoll` are the calls, in safe
 //!   code. `announce` says whose the sockets are.
 //!

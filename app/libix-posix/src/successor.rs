@@ -150,6 +150,35 @@ pub fn may_execute(path: &CStr) -> bool {
     unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
 }
 
+/// The program's file as it was named, where the image stands in for it.
+static NAMED: OnceLock<Vec<u8>> = OnceLock::new();
+
+/// The program's file has this name.
+pub fn is_named(file: &CStr) {
+    let _ = NAMED.set(file.to_bytes().to_vec());
+}
+
+/// Whether a name stands for the program that runs.
+fn is_own_name(file: &[u8]) -> bool {
+    file == b"/proc/self/exe" || file == b"/proc/thread-self/exe"
+}
+
+/// The file of the program that runs.
+fn own_file() -> Option<Vec<u8>> {
+    let link = std::fs::read_link("/proc/self/exe").ok()?.into_os_string().into_encoded_bytes();
+    if !link.starts_with(b"/memfd:ix-image") {
+        return Some(link);
+    }
+    if let Some(named) = NAMED.get() {
+        return Some(named.clone());
+    }
+    // SAFETY: a string on the initial stack, or 0.
+    unsafe {
+        let at = libc::getauxval(libc::AT_EXECFN) as *const c_char;
+        (!at.is_null()).then(|| CStr::from_ptr(at).to_bytes().to_vec())
+    }
+}
+
 /// A program that can start with IX; `None`: Linux starts it, without.
 ///
 /// # Safety
@@ -159,7 +188,9 @@ pub unsafe fn prepare(file: &CStr, arguments: Strings, environment: Strings) -> 
     let image = IMAGE.get()?;
     // SAFETY: the caller's promise.
     let (mut arguments, environment) = unsafe { (all(arguments), all(environment)) };
-    let (mut file, mut texts) = (file.to_bytes().to_vec(), Vec::new());
+    // In the next process that name is the image's.
+    let own = is_own_name(file.to_bytes()).then(own_file).flatten();
+    let (mut file, mut texts) = (own.unwrap_or_else(|| file.to_bytes().to_vec()), Vec::new());
     let mut looks = 0;
     while let Start::Script(interpreter, argument) = look_at(&file)? {
         looks += 1;

@@ -91,6 +91,9 @@ unsafe fn hide(stack: *mut usize) {
         (from, to) = (from.add(1), to.add(1));
         while !last {
             last = *from == 0;
+            if *from == libc::AT_EXECFN as usize {
+                crate::successor::is_named(CStr::from_ptr(*from.add(1) as *const c_char));
+            }
             *to = *from;
             *to.add(1) = *from.add(1);
             (from, to) = (from.add(2), to.add(2));

@@ -1,6 +1,6 @@
 //! Programs that call Linux themselves and not through the C library: Go with and without cgo, and
 //! static ones. Their sockets are IX's behind the wall that ships.
-use crate::support::command::{errors, ix};
+use crate::support::command::errors;
 use crate::support::process::{Process, signal};
 use crate::support::traffic::{echo, http};
 use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, TestNet, connect, eventually};
@@ -224,16 +224,4 @@ fn a_static_program_that_a_shell_executes_is_ixs() {
     });
     let said = service.process.said();
     assert!(said.contains(&"ix: listening on 10.88.0.2:7: IX".to_owned()), "{said:#?}");
-}
-
-/// Behind another wall there is one line.
-#[test]
-fn a_static_program_is_refused_without_the_process_wall() {
-    let test = "a_static_program_is_refused_without_the_process_wall";
-    let Some(program) = compile(test, "cc", "gcc libc6-dev") else { return };
-    let words = ["run", "--nic", "tap:ixt9", "--addr", "10.88.0.2/24", "--domain", "none"];
-    let output = ix(&[&words[..], &[text(&program), "10.88.0.2", "7"]].concat());
-    let said = errors(&output);
-    assert!(!output.status.success() && said.lines().count() == 1, "{said}");
-    assert!(said.contains("linked statically") && said.contains("leave --domain out"), "{said}");
 }

@@ -672,7 +672,7 @@ fn programs_that_cannot_be_are_refused_in_one_line() {
         skip(test, need, "no C compiler for static programs");
         return;
     }
-    is_refused(&program, &["linked statically"]);
+    is_refused(&program, &["linked statically", "leave --domain out"]);
     // Whose owner is another one.
     let identity = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("echo-setuid");
     let _ = std::fs::remove_file(&identity);
