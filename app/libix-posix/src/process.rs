@@ -18,6 +18,7 @@ use ix_abi::Congestion;
 use ix_sys::log::FORMAT_ENV;
 use libix::raw::{Starter, Wait};
 use std::os::fd::RawFd;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Longest time that the end of the program waits for acknowledgements of what it has sent.
@@ -34,19 +35,17 @@ static RESERVED_END: AtomicI32 = AtomicI32::new(0);
 
 #[used]
 #[cfg(not(test))]
-#[unsafe(link_section = ".init_array")]
-static BEGIN: extern "C" fn() = begin;
-
-#[used]
-#[cfg(not(test))]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
 /// Before the program's first instruction: reads what `ix run` has set, and what Linux has.
-extern "C" fn begin() {
+///
+/// Returns whether the user wants system calls intercepted that the program makes itself; `None`:
+/// they cannot be, because the program has no dataplane behind a process wall.
+pub fn begin() -> Option<bool> {
     pid::note();
     COUNTS.store(std::env::var_os(COUNT_CALLS).is_some(), Ordering::Relaxed);
-    let Ok(text) = std::env::var(route::ENV) else { return };
+    let text = std::env::var(route::ENV).ok()?;
     if std::env::var(FORMAT_ENV).is_ok_and(|format| format == "json") {
         ix_sys::log::use_json();
     }
@@ -58,11 +57,11 @@ extern "C" fn begin() {
     let (Some(routes), Ok(starter), Some(library), Some(reserved)) =
         (Routes::parse(&text), Starter::find(), number(2), reserved())
     else {
-        return log::line("no dataplane for this program's sockets: they are Linux's");
+        log::line("no dataplane for this program's sockets: they are Linux's");
+        return None;
     };
     let image = std::env::var(successor::ENV).unwrap_or_default();
-    #[cfg(not(test))]
-    let wants_trap = std::env::var_os(SYSCALLS).is_some();
+    let wanted = std::env::var_os(SYSCALLS).is_some();
     hide(library);
     commons::begin(successor::commons_of(&image));
     log::begin_run();
@@ -86,7 +85,8 @@ extern "C" fn begin() {
     }
     // The library's file is the one to be locked for the right to serve.
     let Some(file) = fds::copy_out_of_the_way(library) else {
-        return log::line("no descriptor for the dataplane: raise `ulimit -n`");
+        log::line("no descriptor for the dataplane: raise `ulimit -n`");
+        return None;
     };
     // SAFETY: ours alone.
     unsafe { libc::syscall(libc::SYS_close, library) };
@@ -101,19 +101,22 @@ extern "C" fn begin() {
     // SAFETY: functions without arguments.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_forked)) };
     // Behind another wall the dataplane has thread-local storage of its own in this process.
-    #[cfg(not(test))]
-    if !locks_memory {
-        crate::trap::begin(wants_trap);
-    }
+    (!locks_memory).then_some(wanted)
 }
 
-/// The start as a program of its own, beside a static one: the dynamic loader leaves it to the
-/// program to call what is called before its first instruction.
-#[cfg(not(test))]
-pub fn begin_beside() {
-    if !pid::is_noted() {
-        begin();
-    }
+/// What there is for system calls that the program makes itself.
+pub struct OwnCalls {
+    /// To be called in a forked child.
+    pub forked: fn(),
+    /// How many there were, as text.
+    pub report: fn() -> Option<String>,
+}
+
+static OWN_CALLS: OnceLock<OwnCalls> = OnceLock::new();
+
+/// System calls that the program makes itself may come.
+pub fn has_own_calls(calls: OwnCalls) {
+    let _ = OWN_CALLS.set(calls);
 }
 
 /// Other programs that this one executes get neither the library nor its variables.
@@ -176,8 +179,9 @@ extern "C" fn after_fork() {
 extern "C" fn in_forked() {
     signals::forked();
     pid::note();
-    #[cfg(not(test))]
-    crate::trap::forked();
+    if let Some(calls) = OWN_CALLS.get() {
+        (calls.forked)();
+    }
     // SAFETY: `Held`.
     let guard = unsafe { (*HELD.0.get()).take() };
     holders::forked();
@@ -197,8 +201,7 @@ extern "C" fn end() {
 fn tell_calls() {
     if COUNTS.load(Ordering::Relaxed) {
         log::line(&format!("calls forwarded to Linux: {}", real::calls_made()));
-        #[cfg(not(test))]
-        if let Some(report) = crate::trap::report() {
+        if let Some(report) = OWN_CALLS.get().and_then(|calls| (calls.report)()) {
             log::line(&report);
         }
     }

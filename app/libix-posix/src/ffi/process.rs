@@ -1,6 +1,6 @@
 //! Processes, users and signals.
 use crate::lock::lock;
-use crate::{cancel, holders, kept_numbers, outside, pid, process, real, serving, signals, trap};
+use crate::{cancel, holders, kept_numbers, outside, pid, process, real, serving, signals};
 use libc::{c_int, gid_t, pid_t, pthread_t, rlimit, sighandler_t, size_t, uid_t};
 
 #[unsafe(no_mangle)]
@@ -34,58 +34,6 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     // SAFETY: `_exit` demands no more than this function does.
     unsafe { _exit(status) }
-}
-
-/// Threads of a program that calls Linux itself, too.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_create(
-    thread: *mut pthread_t,
-    attributes: *const libc::pthread_attr_t,
-    body: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
-    argument: *mut libc::c_void,
-) -> c_int {
-    // SAFETY: the program's own arguments.
-    unsafe {
-        if trap::follows_threads() && !signals::spawns() {
-            trap::create_thread(thread, attributes, body, argument)
-        } else {
-            real::pthread_create(thread, attributes, body, argument)
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_sigmask(
-    how: c_int,
-    new: *const libc::sigset_t,
-    old: *mut libc::sigset_t,
-) -> c_int {
-    // SAFETY: the program's own arguments, or a copy of its set.
-    unsafe {
-        match new.as_ref().copied() {
-            Some(mut set) if trap::is_on() && how != libc::SIG_UNBLOCK => {
-                libc::sigdelset(&mut set, libc::SIGSYS);
-                real::pthread_sigmask(how, &set, old)
-            }
-            _ => real::pthread_sigmask(how, new, old),
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigprocmask(
-    how: c_int,
-    new: *const libc::sigset_t,
-    old: *mut libc::sigset_t,
-) -> c_int {
-    // SAFETY: it takes the same arguments.
-    match unsafe { pthread_sigmask(how, new, old) } {
-        0 => 0,
-        errno => {
-            real::set_errno(errno);
-            -1
-        }
-    }
 }
 
 #[unsafe(no_mangle)]

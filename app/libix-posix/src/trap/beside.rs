@@ -36,7 +36,10 @@ unsafe extern "C" fn begin(stack: *const usize) -> ! {
         log::fatal("libix-posix is no program; it is loaded by `ix run`");
     };
     IS_PROGRAM.store(true, Ordering::Relaxed);
-    crate::process::begin_beside();
+    // The dynamic loader leaves it to a program to call what is called before it.
+    if !crate::pid::is_noted() {
+        super::begin();
+    }
     // SAFETY: the program's first stack, which Linux or the image has made.
     unsafe { hide(stack as *mut usize) };
     if let Err(why) = start(How::Own) {

@@ -26,11 +26,8 @@ mod frame;
 mod sites;
 mod threads;
 
-use crate::log;
+use crate::{log, process, real, signals};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-
-pub use sites::report;
-pub use threads::create as create_thread;
 
 /// How the program calls Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +50,7 @@ static GATE: AtomicU64 = AtomicU64::new(0);
 static ALLOWED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Whether calls of the program by instructions of its own come here.
-pub fn is_on() -> bool {
+fn is_on() -> bool {
     HOW.load(Ordering::Relaxed) != How::Library as u8
 }
 
@@ -63,13 +60,19 @@ fn is_beside() -> bool {
 }
 
 /// Whether threads that the program starts through the C library are to be followed.
-pub fn follows_threads() -> bool {
+fn follows_threads() -> bool {
     HOW.load(Ordering::Relaxed) == How::Both as u8
 }
 
-/// Before the program's first instruction: if it is one that needs this, or `wanted`, its calls by
-/// instructions of its own come here from now on.
-pub fn begin(wanted: bool) {
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+/// Before the program's first instruction: begins the library, and has calls that the program makes
+/// by instructions of its own come here if it is one that needs this.
+extern "C" fn begin() {
+    let Some(wanted) = process::begin() else { return };
+    process::has_own_calls(process::OwnCalls { forked, report: sites::report });
     if beside::is_program() || !(wanted || sites::is_go()) {
         return;
     }
@@ -108,8 +111,60 @@ fn start(how: How) -> Result<(), &'static str> {
 }
 
 /// In a forked child: Linux has forgotten that this thread's calls come here.
-pub fn forked() {
+fn forked() {
     if is_on() {
         threads::forked();
+    }
+}
+
+/// Threads of a program that calls Linux itself, too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    body: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
+    argument: *mut libc::c_void,
+) -> libc::c_int {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        if follows_threads() && !signals::spawns() {
+            threads::create(thread, attributes, body, argument)
+        } else {
+            real::pthread_create(thread, attributes, body, argument)
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_sigmask(
+    how: libc::c_int,
+    new: *const libc::sigset_t,
+    old: *mut libc::sigset_t,
+) -> libc::c_int {
+    // SAFETY: the program's own arguments, or a copy of its set.
+    unsafe {
+        match new.as_ref().copied() {
+            Some(mut set) if is_on() && how != libc::SIG_UNBLOCK => {
+                libc::sigdelset(&mut set, libc::SIGSYS);
+                real::pthread_sigmask(how, &set, old)
+            }
+            _ => real::pthread_sigmask(how, new, old),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigprocmask(
+    how: libc::c_int,
+    new: *const libc::sigset_t,
+    old: *mut libc::sigset_t,
+) -> libc::c_int {
+    // SAFETY: it takes the same arguments.
+    match unsafe { pthread_sigmask(how, new, old) } {
+        0 => 0,
+        errno => {
+            real::set_errno(errno);
+            -1
+        }
     }
 }

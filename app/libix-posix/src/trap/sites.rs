@@ -9,7 +9,8 @@ static OWN: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2
 /// Most sites that are told apart.
 const SITES_MAX: usize = 256;
 
-/// A site: where its instruction ends, how often it has come here, and the number it came with last.
+/// A site: where its instruction ends, how often it has come here, and the number that it came with
+/// last.
 struct Site {
     behind: AtomicU64,
     count: AtomicU64,
