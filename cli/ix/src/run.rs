@@ -17,7 +17,6 @@ use ix_broker::own_user::OwnUser;
 use ix_broker::program_root::ProgramRoot;
 use ix_broker::run::{Again, Broker, DataplaneSetup};
 use ix_broker::service_manager::ServiceManager;
-use ix_broker::share::LINK_PREFIX;
 use ix_broker::vnic::Vnic;
 use ix_broker::warden::Warden;
 use ix_controller::linux::{Latency, Tree};
@@ -26,7 +25,7 @@ use ix_entry::ReservedFds;
 use ix_netdev::Namespace;
 use ix_netdev::{DeviceSpec, HeldPorts, OpenError, OpenOptions, OpenedDevice, SharedMemory};
 use ix_proto::Config;
-use ix_proto::config::{WallPart, queues_max};
+use ix_proto::config::{Addr6, WallPart, queues_max};
 use ix_proto::device::{NicInfo, NicKind};
 use ix_report::domain::Domain;
 use ix_report::output::write_json;
@@ -283,8 +282,8 @@ fn why_no_filters(settings: &Settings) -> Option<&'static str> {
     if settings.config.shares_address {
         return Some("filters are for an address of IX's own, and this one is Linux's (--addr)");
     }
-    let has_v6 = settings.addresses().iter().any(|addr| addr.is_v6());
-    has_v6.then_some("the dataplane has an IPv6 address, and filters are of IPv4 only")
+    (settings.config.addr6 == Addr6::Auto)
+        .then_some("routers give the dataplane its addresses, and a filter names addresses (addr6)")
 }
 
 /// Makes the vNIC with the filters and rates of the configuration.
@@ -610,18 +609,12 @@ fn open_devices(
 /// Refuses a device that IPv6 cannot use.
 fn carries_v6(device: &NicInfo, addr: IpAddr) -> Result<()> {
     let (name, mtu) = (&device.name, device.mtu);
-    let cannot = |why, mend: String| {
-        Err(Problem::new(format!("cannot use the address {addr} on {name}"), why).mend(mend))
-    };
     // RFC 8200 section 5.
     let least = ipv6::MTU_MIN;
     if mtu < usize::from(least) {
         let why = format!("IPv6 needs an MTU of {least}, and its MTU is {mtu}");
-        return cannot(why, format!("ip link set {name} mtu {least}, or more"));
-    }
-    if name.starts_with(LINK_PREFIX) {
-        let why = "`ix share` passes IPv4 only".to_owned();
-        return cannot(why, "give the vNIC an IPv4 address alone".to_owned());
+        return Err(Problem::new(format!("cannot use the address {addr} on {name}"), why)
+            .mend(format!("ip link set {name} mtu {least}, or more")));
     }
     Ok(())
 }

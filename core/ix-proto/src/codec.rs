@@ -149,34 +149,40 @@ pub trait Codec: Sized {
     }
 }
 
-impl Codec for u64 {
-    fn write(&self, to: &mut impl Sink) {
-        let mut rest = *self;
-        while rest >= 0x80 {
-            to.put(&[rest as u8 | 0x80]);
-            rest >>= 7;
-        }
-        to.put(&[rest as u8]);
-    }
+macro_rules! long_numbers {
+    ($($type:ty),*) => {
+        $(impl Codec for $type {
+            fn write(&self, to: &mut impl Sink) {
+                let mut rest = *self;
+                while rest >= 0x80 {
+                    to.put(&[rest as u8 | 0x80]);
+                    rest >>= 7;
+                }
+                to.put(&[rest as u8]);
+            }
 
-    fn read(from: &mut Reader<'_>) -> Result<u64, DecodeError> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = u8::read(from)?;
-            let part = u64::from(byte & 0x7f);
-            if part << shift >> shift != part {
-                return Err(DecodeError::Value);
+            fn read(from: &mut Reader<'_>) -> Result<$type, DecodeError> {
+                let mut value = 0;
+                for shift in (0..<$type>::BITS).step_by(7) {
+                    let byte = u8::read(from)?;
+                    let part = <$type>::from(byte & 0x7f);
+                    if part << shift >> shift != part {
+                        return Err(DecodeError::Value);
+                    }
+                    value |= part << shift;
+                    if byte & 0x80 == 0 {
+                        // A last part that adds nothing: the number has a shorter form.
+                        let shortest = part != 0 || shift == 0;
+                        return if shortest { Ok(value) } else { Err(DecodeError::Value) };
+                    }
+                }
+                Err(DecodeError::Value)
             }
-            value |= part << shift;
-            if byte & 0x80 == 0 {
-                // A last part that adds nothing: the number has a shorter form.
-                let shortest = part != 0 || shift == 0;
-                return if shortest { Ok(value) } else { Err(DecodeError::Value) };
-            }
-        }
-        Err(DecodeError::Value)
-    }
+        })*
+    };
 }
+
+long_numbers!(u64, u128);
 
 macro_rules! numbers {
     ($($type:ty),*) => {

@@ -4,7 +4,15 @@ use ix_vnic::{Direction, Field, Filter, Level, Ranges, Rate, Rates, VnicRules};
 use ix_wire::IpAddr;
 
 codec_enum!(Direction { 0 = Receive, 1 = Transmit });
-codec_enum!(Level { 0 = Ethernet, 1 = Ipv4, 2 = Tcp, 3 = Udp });
+codec_enum!(Level {
+    0 = Ethernet,
+    1 = Ipv4,
+    2 = Tcp,
+    3 = Udp,
+    4 = Ipv6,
+    5 = Tcp6,
+    6 = Udp6,
+});
 codec_enum!(Field {
     0 = Vlan,
     1 = EtherType,
@@ -34,7 +42,7 @@ impl Codec for Ranges {
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Ranges, DecodeError> {
-        let pairs = Vec::<(u64, u64)>::read(from)?;
+        let pairs = Vec::<(u128, u128)>::read(from)?;
         let ranges = Ranges::new(pairs.iter().copied());
         if ranges.as_slice() == pairs { Ok(ranges) } else { Err(DecodeError::Value) }
     }
@@ -99,12 +107,14 @@ mod tests {
     use proptest::prelude::*;
 
     /// Parts of the rules' text, which is the longer form of each.
-    const PARTS: [&str; 10] = [
+    const PARTS: [&str; 12] = [
         "rx tcp service 10.0.0.5:80",
         "tx tcp service 10.0.0.5:80-90,443 peer 10.1.0.0/16:1-9",
         "tx ip service 10.0.0.5",
         "rx eth type 0x88b5-0x88b9",
         "tx udp service 10.0.0.5:53 vlan 7",
+        "rx tcp service [2001:db8::5]:80",
+        "tx ip6 peer ::-2001:db8::ffff proto 1-58",
         "rate rx 1kpps",
         "rate tx 100Mbit,burst=64k",
         "rate flow 1Mbit",
@@ -118,7 +128,7 @@ mod tests {
             parts in prop::collection::vec((0..PARTS.len(), prop::option::of(0..9usize)), 0..20),
         ) {
             let part = |(part, queue): &(usize, Option<usize>)| match queue {
-                Some(queue) if *part < 8 => format!("queue {queue} {}", PARTS[*part]),
+                Some(queue) if *part < 10 => format!("queue {queue} {}", PARTS[*part]),
                 _ => PARTS[*part].to_owned(),
             };
             let text = parts.iter().map(part).collect::<Vec<_>>().join("; ");

@@ -3,7 +3,7 @@
 //! A filter names a set of values for some header fields; each field is independent of the others,
 //! so the filter is a box. Whether two filters overlap, or one contains the other, is therefore
 //! decided field by field, and exactly.
-use crate::header::{Header, UNTAGGED};
+use crate::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Header, UNTAGGED};
 use crate::ranges::Ranges;
 use ix_wire::MacAddr;
 
@@ -23,10 +23,16 @@ pub enum Level {
     Ethernet,
     /// IPv4 packets.
     Ipv4,
-    /// TCP segments.
+    /// TCP segments of IPv4.
     Tcp,
-    /// UDP datagrams.
+    /// UDP datagrams of IPv4.
     Udp,
+    /// IPv6 packets, without messages of Neighbour Discovery: these speak for addresses.
+    Ipv6,
+    /// TCP segments of IPv6.
+    Tcp6,
+    /// UDP datagrams of IPv6.
+    Udp6,
 }
 
 /// A header field. The service is at our end of the link and the peer at the other; the direction
@@ -41,11 +47,11 @@ pub enum Field {
     ServiceMac,
     /// The peer's Ethernet address.
     PeerMac,
-    /// Protocol number of the IPv4 packet.
+    /// Protocol number of the IP packet: of IPv6, that behind its extension headers.
     Protocol,
-    /// The service's IPv4 address.
+    /// The service's IP address.
     ServiceAddress,
-    /// The peer's IPv4 address.
+    /// The peer's IP address.
     PeerAddress,
     /// The service's port.
     ServicePort,
@@ -67,13 +73,14 @@ impl Field {
         Field::PeerPort,
     ];
 
-    /// The largest value of the field.
-    pub fn largest(self) -> u64 {
+    /// The largest value of the field in packets of a level.
+    pub fn largest(self, level: Level) -> u128 {
         match self {
             Field::Vlan => UNTAGGED.into(),
             Field::EtherType | Field::ServicePort | Field::PeerPort => u16::MAX.into(),
             Field::ServiceMac | Field::PeerMac => (1 << 48) - 1,
             Field::Protocol => u8::MAX.into(),
+            Field::ServiceAddress | Field::PeerAddress if level.is_v6() => u128::MAX,
             Field::ServiceAddress | Field::PeerAddress => u32::MAX.into(),
         }
     }
@@ -94,12 +101,13 @@ impl Filter {
         let mut filter = Filter { direction, level, fields: Vec::new() };
         filter.set(Field::Vlan, Ranges::one(UNTAGGED.into()));
         if level != Level::Ethernet {
-            filter.set(Field::EtherType, Ranges::one(0x0800));
+            let ethertype = if level.is_v6() { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
+            filter.set(Field::EtherType, Ranges::one(ethertype.into()));
         }
         match level {
-            Level::Tcp => filter.set(Field::Protocol, Ranges::one(6)),
-            Level::Udp => filter.set(Field::Protocol, Ranges::one(17)),
-            Level::Ethernet | Level::Ipv4 => {}
+            Level::Tcp | Level::Tcp6 => filter.set(Field::Protocol, Ranges::one(6)),
+            Level::Udp | Level::Udp6 => filter.set(Field::Protocol, Ranges::one(17)),
+            Level::Ethernet | Level::Ipv4 | Level::Ipv6 => {}
         }
         filter
     }
@@ -134,7 +142,7 @@ impl Filter {
 
     fn set(&mut self, field: Field, values: Ranges) {
         self.fields.retain(|(old, _)| *old != field);
-        let is_all = matches!(values.as_slice(), [(0, high)] if *high >= field.largest());
+        let is_all = matches!(values.as_slice(), [(0, high)] if *high >= field.largest(self.level));
         if !is_all {
             self.fields.push((field, values));
             self.fields.sort_by_key(|(field, _)| *field);
@@ -182,7 +190,7 @@ impl Filter {
         let takes = |(field, values): &(Field, Ranges)| {
             value_of(header, self.direction, *field).is_some_and(|value| values.contains(value))
         };
-        self.fields.iter().all(takes)
+        (self.level == Level::Ethernet || header.ip.is_some()) && self.fields.iter().all(takes)
     }
 
     /// True if there is a packet that matches both.
@@ -204,14 +212,35 @@ impl Filter {
 }
 
 impl Level {
+    /// True if its packets are of IPv6.
+    pub fn is_v6(self) -> bool {
+        matches!(self, Level::Ipv6 | Level::Tcp6 | Level::Udp6)
+    }
+
+    /// The level of the other family; that of Ethernet has none.
+    #[must_use]
+    pub fn other_family(self) -> Level {
+        match self {
+            Level::Ethernet => Level::Ethernet,
+            Level::Ipv4 => Level::Ipv6,
+            Level::Tcp => Level::Tcp6,
+            Level::Udp => Level::Udp6,
+            Level::Ipv6 => Level::Ipv4,
+            Level::Tcp6 => Level::Tcp,
+            Level::Udp6 => Level::Udp,
+        }
+    }
+
     /// True if a filter of this level may restrict the field.
     pub fn has(self, field: Field) -> bool {
         match field {
             Field::Vlan | Field::ServiceMac | Field::PeerMac => true,
             Field::EtherType => self == Level::Ethernet,
-            Field::Protocol => self == Level::Ipv4,
+            Field::Protocol => matches!(self, Level::Ipv4 | Level::Ipv6),
             Field::ServiceAddress | Field::PeerAddress => self != Level::Ethernet,
-            Field::ServicePort | Field::PeerPort => matches!(self, Level::Tcp | Level::Udp),
+            Field::ServicePort | Field::PeerPort => {
+                !matches!(self, Level::Ethernet | Level::Ipv4 | Level::Ipv6)
+            }
         }
     }
 }
@@ -219,7 +248,7 @@ impl Level {
 /// The value of a field in a packet of this direction; `None` if the packet does not have the
 /// field.
 #[inline]
-pub(crate) fn value_of(header: &Header, direction: Direction, field: Field) -> Option<u64> {
+pub(crate) fn value_of(header: &Header, direction: Direction, field: Field) -> Option<u128> {
     let receives = direction == Direction::Receive;
     let ip = header.ip;
     Some(match field {
@@ -230,10 +259,10 @@ pub(crate) fn value_of(header: &Header, direction: Direction, field: Field) -> O
         Field::PeerMac if receives => number(header.eth_src),
         Field::PeerMac => number(header.eth_dst),
         Field::Protocol => ip?.protocol.into(),
-        Field::ServiceAddress if receives => ip?.dst.into(),
-        Field::ServiceAddress => ip?.src.into(),
-        Field::PeerAddress if receives => ip?.src.into(),
-        Field::PeerAddress => ip?.dst.into(),
+        Field::ServiceAddress if receives => ip?.dst,
+        Field::ServiceAddress => ip?.src,
+        Field::PeerAddress if receives => ip?.src,
+        Field::PeerAddress => ip?.dst,
         Field::ServicePort if receives => ip?.ports?.1.into(),
         Field::ServicePort => ip?.ports?.0.into(),
         Field::PeerPort if receives => ip?.ports?.0.into(),
@@ -243,6 +272,6 @@ pub(crate) fn value_of(header: &Header, direction: Direction, field: Field) -> O
 
 /// An Ethernet address as a number.
 #[inline]
-pub(crate) fn number(mac: MacAddr) -> u64 {
-    mac.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+pub(crate) fn number(mac: MacAddr) -> u128 {
+    mac.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
 }

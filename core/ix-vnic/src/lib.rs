@@ -28,7 +28,10 @@ mod text;
 
 pub use capability::{Capability, CapabilityError};
 pub use filter::{Direction, Field, Filter, Level};
-pub use header::{ArpHeader, Header, IpHeader, UNTAGGED};
+pub use header::{
+    ArpHeader, EXTENSIONS, EXTENSIONS_MAX, FRAGMENT, GROUP_REPORTS, Header, ICMPV6, IpHeader,
+    ND_ADVERTISEMENT, ND_SOLICITATION, ND_TYPES, NdHeader, Saying, UNTAGGED,
+};
 pub use pacer::{Offered, Pacer, flow_of};
 pub use ranges::{RANGES_MAX, Ranges};
 pub use rate::{Rate, RateError};

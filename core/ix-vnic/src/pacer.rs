@@ -219,7 +219,8 @@ fn cost_ns(rate: Rate, bytes: usize) -> u64 {
 pub fn flow_of(header: &Header) -> Option<u64> {
     let ip = header.ip?;
     let (src_port, dst_port) = ip.ports?;
-    let mut hash = u64::from(ip.src) << 32 | u64::from(ip.dst);
+    let half = |ip: u128| (ip >> 64) as u64 ^ ip as u64;
+    let mut hash = half(ip.src).rotate_left(32) ^ half(ip.dst);
     hash ^= (u64::from(src_port) << 40 | u64::from(dst_port) << 16 | u64::from(ip.protocol))
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);
     // The finaliser of SplitMix64: every bit of the result depends on every bit of the input.

@@ -9,7 +9,7 @@ use crate::capability::Capability;
 use crate::filter::{Direction, Filter, Level};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// Number of a vNIC. Not secret; gives no rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,7 +80,7 @@ pub enum Refusal {
         filter: Filter,
     },
     /// It matches packets of an address that Linux has.
-    Linux(Ipv4Addr),
+    Linux(IpAddr),
     /// It matches all of Linux's frames of an EtherType: IPv4, ARP or IPv6.
     LinuxFrames(u16),
     /// It is not within this filter, which it should be derived from.
@@ -136,8 +136,8 @@ impl fmt::Display for Refusal {
             Refusal::Unassigned(id) => write!(f, "filter {} is assigned to no vNIC", id.0),
             Refusal::Flows(filter) => write!(
                 f,
-                "`{filter}` matches TCP, UDP, ICMP or ARP, which go to the queue of their flow group; \
-                 only other packets (`rx eth type …`, `rx ip proto …`) can go to a chosen queue"
+                "`{filter}` matches TCP, UDP, ICMP, ARP or Neighbour Discovery, which go to the queue of \
+                 their flow group; only other packets (`rx eth type …`, `rx ip proto …`) can go to a chosen queue"
             ),
         }
     }
@@ -169,7 +169,7 @@ struct Held {
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     policy: Policy,
-    linux: Vec<Ipv4Addr>,
+    linux: Vec<IpAddr>,
     vnics: BTreeMap<VnicId, Vnic>,
     filters: BTreeMap<FilterId, Held>,
     last: u32,
@@ -229,7 +229,7 @@ impl Registry {
     }
 
     /// Sets the addresses that Linux has on the interface. Filters that were granted before remain.
-    pub fn set_linux(&mut self, addresses: Vec<Ipv4Addr>) {
+    pub fn set_linux(&mut self, addresses: Vec<IpAddr>) {
         self.linux = addresses;
     }
 
@@ -459,7 +459,7 @@ impl Registry {
         if let Some(address) = self.linux.iter().find(|ip| filter.takes_address(**ip)) {
             return Err(Refusal::Linux(*address));
         }
-        // An IPv4 filter for any address would also match addresses that Linux gets later.
+        // An IP filter for any address would also match addresses that Linux gets later.
         if let Some(kind) = LINUX_FRAMES.iter().find(|kind| filter.takes_frames(**kind)) {
             return Err(Refusal::LinuxFrames(*kind));
         }
@@ -486,23 +486,30 @@ impl Registry {
 }
 
 impl Filter {
-    /// True if it matches received packets of the dataplane's own protocols: ARP, ICMP, TCP, UDP.
+    /// True if it matches received packets of the dataplane's own protocols: ARP, ICMP, TCP, UDP, of
+    /// both families.
     fn receives_flows(&self) -> bool {
         use crate::filter::Field::{EtherType, Protocol};
         use crate::ranges::Ranges;
-        let own = Ranges::new([1, 6, 17].map(|protocol| (protocol, protocol)));
-        let flows = Filter::new(Direction::Receive, Level::Ipv4).with(Protocol, own);
+        let flows = |level, own: [u128; 3]| {
+            let own = Ranges::new(own.map(|protocol| (protocol, protocol)));
+            self.overlaps(&Filter::new(Direction::Receive, level).with(Protocol, own))
+        };
         let arp = Ranges::one(0x0806);
         let arp = Filter::new(Direction::Receive, Level::Ethernet).with(EtherType, arp);
-        self.overlaps(&flows) || self.overlaps(&arp)
+        flows(Level::Ipv4, [1, 6, 17]) || flows(Level::Ipv6, [6, 17, 58]) || self.overlaps(&arp)
     }
 
     /// True if it matches packets with this address at our end.
-    fn takes_address(&self, address: Ipv4Addr) -> bool {
+    fn takes_address(&self, address: IpAddr) -> bool {
         use crate::filter::Field::ServiceAddress;
-        let value = u64::from(u32::from(address));
+        let value = match address {
+            IpAddr::V4(v4) => u32::from(v4).into(),
+            IpAddr::V6(v6) => v6.into(),
+        };
         let takes = |values: &crate::ranges::Ranges| values.contains(value);
-        self.level() != Level::Ethernet && self.field(ServiceAddress).is_none_or(takes)
+        let is_ip = self.level() != Level::Ethernet && self.level().is_v6() == address.is_ipv6();
+        is_ip && self.field(ServiceAddress).is_none_or(takes)
     }
 
     /// True if it matches all frames of this type, whatever their addresses.

@@ -1,7 +1,7 @@
-//! The packets that one direction of a vNIC may carry: those of several filters, and ARP for the
-//! addresses of these filters.
+//! The packets that one direction of a vNIC may carry: those of several filters, and ARP and
+//! Neighbour Discovery for the addresses of these filters.
 use crate::filter::{Direction, Field, Filter, value_of};
-use crate::header::{ArpHeader, Header, UNTAGGED};
+use crate::header::{ArpHeader, Header, NdHeader, Saying, UNTAGGED};
 use ix_wire::MacAddr;
 
 /// Most filters of one direction of a vNIC.
@@ -14,7 +14,7 @@ pub enum Foreign {
     Mac,
     /// The VLAN is another one, or there is an unexpected tag.
     Vlan,
-    /// The IPv4 address at our end is another one.
+    /// The IP address at our end is another one.
     Address,
     /// The port at our end is another one.
     Port,
@@ -37,7 +37,8 @@ impl Foreign {
 }
 
 /// The filters of one direction of a vNIC. A packet may pass if it matches one of them. So may ARP
-/// for the addresses at our end that they name, because no packet could pass without it.
+/// and Neighbour Discovery for the addresses at our end that they name, because no packet could
+/// pass without them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterSet {
     direction: Direction,
@@ -57,7 +58,7 @@ impl FilterSet {
     }
 
     /// The same set for one queue of a vNIC; `elsewhere` are filters of other queues. Of these only
-    /// ARP for their addresses may pass here: an address belongs to the whole vNIC, and a request
+    /// ARP and Neighbour Discovery for their addresses may pass here: an address belongs to the whole vNIC, and a request
     /// may arrive at any queue.
     pub fn beside<'a>(self, elsewhere: impl IntoIterator<Item = &'a Filter>) -> FilterSet {
         let theirs = elsewhere.into_iter().filter(|filter| filter.direction() == self.direction);
@@ -81,8 +82,9 @@ impl FilterSet {
         if self.filters.iter().any(takes) {
             return Ok(());
         }
-        match &header.arp {
-            Some(arp) if header.vlan == UNTAGGED && is_own => self.admits_arp(arp, own_mac),
+        match (&header.arp, &header.nd) {
+            (Some(arp), _) if header.vlan == UNTAGGED && is_own => self.admits_arp(arp, own_mac),
+            (_, Some(nd)) if is_own => self.admits_nd(nd, own_mac),
             _ => Err(self.reason(header, is_own)),
         }
     }
@@ -97,15 +99,47 @@ impl FilterSet {
             return Err(Foreign::Mac);
         }
         let also_target = receives || arp.sender == 0;
-        let ours = self.has_address(arp.sender) || also_target && self.has_address(arp.target);
+        let named = |address: u32| self.has_address(address.into(), false);
+        let ours = named(arp.sender) || also_target && named(arp.target);
         if ours { Ok(()) } else { Err(Foreign::Address) }
     }
 
-    /// Whether a filter names this address of our end. One that takes all addresses names none.
-    pub fn has_address(&self, address: u32) -> bool {
+    /// Whether Neighbour Discovery may pass, and what we tell routers of our groups. Sent, it must
+    /// come from one of our addresses and give our Ethernet address; who advertises an address must
+    /// have it, and who asks from `::` must ask for one of ours. Received, it must be about one of
+    /// our addresses, or for it, or from it.
+    #[cold]
+    fn admits_nd(&self, nd: &NdHeader, own_mac: MacAddr) -> Result<(), Foreign> {
+        let named = |address: u128| self.has_address(address, true);
+        let ours = if self.direction == Direction::Receive {
+            named(nd.target) || named(nd.dst) || named(nd.src)
+        } else if nd.mac != Some(own_mac) {
+            return Err(Foreign::Mac);
+        } else {
+            match nd.saying {
+                Saying::Advertisement => named(nd.src) && named(nd.target),
+                Saying::Solicitation => named(nd.src) || nd.src == 0 && named(nd.target),
+                Saying::Groups => named(nd.src) || nd.src == 0 && self.names_v6(),
+            }
+        };
+        if ours { Ok(()) } else { Err(Foreign::Address) }
+    }
+
+    /// Whether a filter of this family names this address of our end. One that takes all addresses
+    /// names none.
+    pub fn has_address(&self, address: u128, is_v6: bool) -> bool {
         let names = |filter: &Filter| {
             let addresses = filter.field(Field::ServiceAddress);
-            addresses.is_some_and(|addresses| addresses.contains(address.into()))
+            filter.level().is_v6() == is_v6
+                && addresses.is_some_and(|addresses| addresses.contains(address))
+        };
+        self.filters.iter().chain(&self.elsewhere).any(names)
+    }
+
+    /// Whether a filter names an IPv6 address of our end.
+    fn names_v6(&self) -> bool {
+        let names = |filter: &Filter| {
+            filter.level().is_v6() && filter.field(Field::ServiceAddress).is_some()
         };
         self.filters.iter().chain(&self.elsewhere).any(names)
     }

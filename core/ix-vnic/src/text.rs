@@ -1,14 +1,16 @@
 //! Filters as text: `rx tcp service 10.0.0.5:80,8000-8099 peer 10.0.0.0/24`.
 //!
-//! A direction (`rx`, `tx`), a level (`eth`, `ip`, `tcp`, `udp`), then restrictions, each at most
-//! once: `service ADDRESSES[:PORTS]`, `peer ADDRESSES[:PORTS]` (Ethernet addresses for `eth`),
-//! `service-mac` and `peer-mac` for the other levels, `vlan NUMBERS`, `type NUMBERS` (eth), `proto
-//! NUMBERS` (ip). Lists have commas, ranges a dash, networks a slash; `*` means all.
+//! A direction (`rx`, `tx`), a level (`eth`, `ip`, `tcp`, `udp`, `ip6`, `tcp6`, `udp6`), then
+//! restrictions, each at most once: `service ADDRESSES[:PORTS]`, `peer ADDRESSES[:PORTS]` (Ethernet
+//! addresses for `eth`), `service-mac` and `peer-mac` for the other levels, `vlan NUMBERS`, `type
+//! NUMBERS` (eth), `proto NUMBERS` (ip, ip6). Lists have commas, ranges a dash, networks a slash;
+//! `*` means all. IPv6 addresses before ports stand in brackets: `[2001:db8::5,2001:db8::7]:80`.
+//! Where a filter names IPv6 addresses, `ip`, `tcp` and `udp` mean those of IPv6.
 use crate::filter::{Direction, Field, Filter, Level};
 use crate::header::UNTAGGED;
 use crate::ranges::{RANGES_MAX, Ranges};
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// The error for an invalid filter, with the reason.
@@ -51,7 +53,19 @@ fn read(text: &str) -> Result<Filter, String> {
         Some("ip") => Level::Ipv4,
         Some("tcp") => Level::Tcp,
         Some("udp") => Level::Udp,
-        _ => return Err("the second word must be eth, ip, tcp or udp".to_owned()),
+        Some("ip6") => Level::Ipv6,
+        Some("tcp6") => Level::Tcp6,
+        Some("udp6") => Level::Udp6,
+        _ => return Err("the second word must be eth, ip, tcp, udp, ip6, tcp6 or udp6".to_owned()),
+    };
+    let mut pairs = text.split_whitespace().zip(text.split_whitespace().skip(1));
+    let names_v6 = |(key, value): (&str, &str)| {
+        matches!(key, "service" | "peer") && split_ports(value).0.contains(':')
+    };
+    let says_v6 = pairs.any(names_v6);
+    let level = match level {
+        Level::Ipv4 | Level::Tcp | Level::Udp if says_v6 => level.other_family(),
+        level => level,
     };
     let mut filter = Filter::new(direction, level);
     let mut seen = Vec::new();
@@ -83,18 +97,19 @@ fn narrow(filter: Filter, key: &str, value: &str) -> Result<Filter, String> {
             choose(filter, side(Field::ServiceMac, Field::PeerMac), list(value, mac)?)
         }
         "service" | "peer" => {
-            let (addresses, ports) = match value.split_once(':') {
-                Some((addresses, ports)) => (addresses, Some(ports)),
-                None => (value, None),
-            };
+            let (addresses, ports) = split_ports(value);
             let field = side(Field::ServiceAddress, Field::PeerAddress);
-            let filter = choose(filter, field, list(addresses, address)?)?;
+            let addresses = match level.is_v6() {
+                true => list(addresses, address_v6)?,
+                false => list(addresses, address)?,
+            };
+            let filter = choose(filter, field, addresses)?;
             let Some(ports) = ports else { return Ok(filter) };
             let field = side(Field::ServicePort, Field::PeerPort);
             if !level.has(field) {
                 return Err("only tcp and udp filters have ports".to_owned());
             }
-            choose(filter, field, list(ports, |text| small(text, field.largest()))?)
+            choose(filter, field, list(ports, |text| small(text, field.largest(level)))?)
         }
         "service-mac" if !is_ethernet => choose(filter, Field::ServiceMac, list(value, mac)?),
         "peer-mac" if !is_ethernet => choose(filter, Field::PeerMac, list(value, mac)?),
@@ -105,62 +120,92 @@ fn narrow(filter: Filter, key: &str, value: &str) -> Result<Filter, String> {
     }
 }
 
+/// Splits the ports off. Addresses of IPv6 before them stand in brackets, and may without ports.
+fn split_ports(text: &str) -> (&str, Option<&str>) {
+    if let Some((addresses, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        match rest.strip_prefix(':') {
+            Some(ports) => return (addresses, Some(ports)),
+            None if rest.is_empty() => return (addresses, None),
+            None => return (text, None),
+        }
+    }
+    match text.split_once(':') {
+        Some((addresses, ports)) if !ports.contains(':') => (addresses, Some(ports)),
+        _ => (text, None),
+    }
+}
+
 /// Reads a list of values, ranges and networks.
-fn list(text: &str, one: impl Fn(&str) -> Result<(u64, u64), String>) -> Result<Ranges, String> {
+fn list(text: &str, one: impl Fn(&str) -> Result<(u128, u128), String>) -> Result<Ranges, String> {
     if text == "*" {
-        return Ok(Ranges::new([(0, u64::MAX)]));
+        return Ok(Ranges::new([(0, u128::MAX)]));
     }
     let parts: Vec<_> = text.split(',').map(one).collect::<Result<_, _>>()?;
     if parts.len() > RANGES_MAX {
         return Err(format!("a list has at most {RANGES_MAX} parts"));
     }
-    if let Some((low, high)) = parts.iter().find(|(low, high)| low > high) {
-        return Err(format!("the range from {low} to {high} is empty"));
+    if parts.iter().any(|(low, high)| low > high) {
+        return Err(format!("a range in `{text}` is empty: its ends are in the wrong order"));
     }
     Ok(Ranges::new(parts))
 }
 
-fn pair(text: &str, one: impl Fn(&str) -> Option<u64>) -> Option<(u64, u64)> {
+fn pair(text: &str, one: impl Fn(&str) -> Option<u128>) -> Option<(u128, u128)> {
     match text.split_once('-') {
         Some((low, high)) => Some((one(low)?, one(high)?)),
         None => one(text).map(|value| (value, value)),
     }
 }
 
-fn small(text: &str, max: u64) -> Result<(u64, u64), String> {
+fn small(text: &str, max: u128) -> Result<(u128, u128), String> {
     let one = |text: &str| match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        Some(digits) => u128::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),
     };
     let found = pair(text, one).filter(|(low, high)| *low <= max && *high <= max);
     found.ok_or_else(|| format!("`{text}` is not a number up to {max} or a range of them"))
 }
 
-fn vlan(text: &str) -> Result<(u64, u64), String> {
-    let untagged = u64::from(UNTAGGED);
+fn vlan(text: &str) -> Result<(u128, u128), String> {
+    let untagged = u128::from(UNTAGGED);
     if text == "none" { Ok((untagged, untagged)) } else { small(text, untagged - 1) }
 }
 
-fn address(text: &str) -> Result<(u64, u64), String> {
-    let one = |text: &str| text.parse::<Ipv4Addr>().ok().map(|ip| u64::from(u32::from(ip)));
-    let network = |(ip, bits): (&str, &str)| {
-        let bits: u32 = bits.parse().ok().filter(|bits| *bits <= 32)?;
-        let low = one(ip)?;
-        let hosts = (1u64 << (32 - bits)) - 1;
-        (low & hosts == 0).then_some((low, low | hosts))
-    };
-    let found = match text.split_once('/') {
-        Some(parts) => network(parts),
-        None => pair(text, one),
-    };
-    found.ok_or_else(|| format!("`{text}` is not an IPv4 address, network or range"))
+fn address(text: &str) -> Result<(u128, u128), String> {
+    let one = |text: &str| text.parse::<Ipv4Addr>().ok().map(|ip| u32::from(ip).into());
+    address_of(text, 32, one)
+        .ok_or_else(|| format!("`{text}` is not an IPv4 address, network or range"))
 }
 
-fn mac(text: &str) -> Result<(u64, u64), String> {
+/// IPv4 addresses are none of IPv6, mapped ones neither: no packet has one.
+fn address_v6(text: &str) -> Result<(u128, u128), String> {
+    let unmapped = |ip: &Ipv6Addr| ip.to_ipv4_mapped().is_none();
+    let one = |text: &str| text.parse().ok().filter(unmapped).map(u128::from);
+    address_of(text, 128, one).ok_or_else(|| {
+        format!(
+            "`{text}` is not an IPv6 address, network or range (`[ADDRESSES]:PORTS` with ports)"
+        )
+    })
+}
+
+fn address_of(text: &str, width: u32, one: impl Fn(&str) -> Option<u128>) -> Option<(u128, u128)> {
+    let network = |(ip, bits): (&str, &str)| {
+        let bits: u32 = bits.parse().ok().filter(|bits| *bits <= width)?;
+        let low = one(ip)?;
+        let hosts = u128::MAX.checked_shr(128 - width + bits).unwrap_or(0);
+        (low & hosts == 0).then_some((low, low | hosts))
+    };
+    match text.split_once('/') {
+        Some(parts) => network(parts),
+        None => pair(text, one),
+    }
+}
+
+fn mac(text: &str) -> Result<(u128, u128), String> {
     let one = |text: &str| {
-        let bytes: Vec<u64> = text
+        let bytes: Vec<u128> = text
             .split(':')
-            .map(|part| u64::from_str_radix(part, 16).ok().filter(|byte| *byte <= 255))
+            .map(|part| u128::from_str_radix(part, 16).ok().filter(|byte| *byte <= 255))
             .collect::<Option<_>>()?;
         (bytes.len() == 6).then(|| bytes.iter().fold(0, |mac, byte| mac << 8 | byte))
     };
@@ -173,6 +218,9 @@ fn level_name(level: Level) -> &'static str {
         Level::Ipv4 => "ip",
         Level::Tcp => "tcp",
         Level::Udp => "udp",
+        Level::Ipv6 => "ip6",
+        Level::Tcp6 => "tcp6",
+        Level::Udp6 => "udp6",
     }
 }
 
@@ -192,8 +240,13 @@ impl fmt::Display for Filter {
             }
             let ports = self.field(port);
             if addresses.is_some() || ports.is_some() {
-                let any = Ranges::new([(0, address.largest())]);
-                write!(f, " {name} {}", Text(addresses.unwrap_or(&any), show_address))?;
+                let any = Ranges::new([(0, address.largest(self.level()))]);
+                let shown = addresses.unwrap_or(&any);
+                match (self.level().is_v6(), ports.is_some() && addresses.is_some()) {
+                    (false, _) => write!(f, " {name} {}", Text(shown, show_address))?,
+                    (true, false) => write!(f, " {name} {}", Text(shown, show_address_v6))?,
+                    (true, true) => write!(f, " {name} [{}]", Text(shown, show_address_v6))?,
+                }
             }
             if let Some(ports) = ports {
                 write!(f, ":{}", Text(ports, show_number))?;
@@ -207,14 +260,16 @@ impl fmt::Display for Filter {
         if let (Level::Ethernet, Some(types)) = (self.level(), self.field(Field::EtherType)) {
             write!(f, " type {}", Text(types, show_type))?;
         }
-        if let (Level::Ipv4, Some(protocols)) = (self.level(), self.field(Field::Protocol)) {
+        if let (Level::Ipv4 | Level::Ipv6, Some(protocols)) =
+            (self.level(), self.field(Field::Protocol))
+        {
             write!(f, " proto {}", Text(protocols, show_number))?;
         }
         Ok(())
     }
 }
 
-type Show = fn(u64, u64, &mut fmt::Formatter<'_>) -> fmt::Result;
+type Show = fn(u128, u128, &mut fmt::Formatter<'_>) -> fmt::Result;
 
 /// A list as its text.
 struct Text<'a>(&'a Ranges, Show);
@@ -231,17 +286,17 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-fn show_number(low: u64, high: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn show_number(low: u128, high: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if low == high { write!(f, "{low}") } else { write!(f, "{low}-{high}") }
 }
 
-fn show_type(low: u64, high: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn show_type(low: u128, high: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if low == high { write!(f, "{low:#06x}") } else { write!(f, "{low:#06x}-{high:#06x}") }
 }
 
 /// "No tag" is printed as an entry of its own, though its number follows the largest VLAN number.
-fn show_vlan(low: u64, high: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let untagged = u64::from(UNTAGGED);
+fn show_vlan(low: u128, high: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let untagged = u128::from(UNTAGGED);
     match (low == untagged, high == untagged) {
         (true, _) => f.write_str("none"),
         (false, true) => {
@@ -252,23 +307,35 @@ fn show_vlan(low: u64, high: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-fn show_address(low: u64, high: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let ip = |value: u64| Ipv4Addr::from(value as u32);
+fn show_address(low: u128, high: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    show_ip((low, high), 32, |value| Ipv4Addr::from(value as u32), f)
+}
+
+fn show_address_v6(low: u128, high: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    show_ip((low, high), 128, Ipv6Addr::from, f)
+}
+
+fn show_ip<T: fmt::Display>(
+    (low, high): (u128, u128),
+    width: u32,
+    ip: impl Fn(u128) -> T,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
     let hosts = high - low;
-    if (low, high) == (0, u32::MAX.into()) {
+    if hosts == u128::MAX >> (128 - width) {
         f.write_str("*")
     } else if low == high {
         write!(f, "{}", ip(low))
     } else if (hosts + 1).is_power_of_two() && low & hosts == 0 {
-        write!(f, "{}/{}", ip(low), 32 - hosts.count_ones())
+        write!(f, "{}/{}", ip(low), width - hosts.count_ones())
     } else {
         write!(f, "{}-{}", ip(low), ip(high))
     }
 }
 
-fn show_mac(low: u64, high: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let show = |value: u64, f: &mut fmt::Formatter<'_>| {
-        let [_, _, a, b, c, d, e, g] = value.to_be_bytes();
+fn show_mac(low: u128, high: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let show = |value: u128, f: &mut fmt::Formatter<'_>| {
+        let [_, _, a, b, c, d, e, g] = (value as u64).to_be_bytes();
         write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
     };
     show(low, f)?;

@@ -4,49 +4,61 @@ use ix_vnic::{Direction, Field, Filter, Header, IpHeader, Level, Ranges, UNTAGGE
 use proptest::prelude::*;
 
 /// Some values of each field, chosen so that ranges of them can begin, end, touch and miss.
-const SMALL: [u64; 4] = [0, 1, 2, 5];
+const SMALL: [u128; 4] = [0, 1, 2, 5];
 
-fn header(protocol: Option<u8>, n: [u64; 6]) -> Header {
+fn header(is_v6: bool, protocol: Option<u8>, n: [u128; 6]) -> Header {
     let [vlan, peer, service, peer_port, service_port, mac] = n;
     let ip = protocol.map(|protocol| IpHeader {
-        src: peer as u32,
-        dst: service as u32,
+        src: peer,
+        dst: service,
         protocol,
         ports: matches!(protocol, 6 | 17).then_some((peer_port as u16, service_port as u16)),
     });
     let vlan = if vlan == 0 { UNTAGGED } else { vlan as u16 };
-    let ethertype = if ip.is_some() { 0x0800 } else { 0x88b5 };
+    let ethertype = match (ip.is_some(), is_v6) {
+        (false, _) => 0x88b5,
+        (true, false) => 0x0800,
+        (true, true) => 0x86dd,
+    };
     let mac = [0, 0, 0, 0, 0, mac as u8];
-    Header { eth_src: mac, eth_dst: mac, vlan, ethertype, ip, arp: None }
+    Header { eth_src: mac, eth_dst: mac, vlan, ethertype, ip, arp: None, nd: None }
 }
 
 /// Every point of the small space.
 fn space() -> Vec<Header> {
     let mut all = Vec::new();
-    for protocol in [None, Some(1), Some(6), Some(17)] {
+    let kinds = [(false, None), (false, Some(1)), (false, Some(6)), (false, Some(17))];
+    for (is_v6, protocol) in kinds.into_iter().chain([(true, Some(6)), (true, Some(58))]) {
         for at in 0..4usize.pow(6) {
             let n = std::array::from_fn(|i| SMALL[at >> (2 * i) & 3]);
-            all.push(header(protocol, n));
+            all.push(header(is_v6, protocol, n));
         }
     }
     all
 }
 
 fn ranges() -> impl Strategy<Value = Ranges> {
-    let end = prop::sample::select(vec![0u64, 1, 2, 3, 5, 1 << 20]);
+    let end = prop::sample::select(vec![0u128, 1, 2, 3, 5, 1 << 20]);
     prop::collection::vec((end.clone(), end), 1..3)
         .prop_map(|pairs| Ranges::new(pairs.into_iter().map(|(a, b)| (a.min(b), a.max(b)))))
 }
 
 fn filter() -> impl Strategy<Value = Filter> {
-    let level = prop::sample::select(vec![Level::Ethernet, Level::Ipv4, Level::Tcp, Level::Udp]);
+    let level = prop::sample::select(vec![
+        Level::Ethernet,
+        Level::Ipv4,
+        Level::Tcp,
+        Level::Udp,
+        Level::Ipv6,
+        Level::Tcp6,
+    ]);
     let fields = prop::collection::vec((prop::sample::select(Field::ALL.to_vec()), ranges()), 0..4);
     (level, fields).prop_map(|(level, fields)| {
         let mut filter = Filter::new(Direction::Receive, level);
         for (field, values) in fields {
             if level.has(field) {
-                let top = field.largest();
-                let clamp = |(low, high): &(u64, u64)| (*low.min(&top), *high.min(&top));
+                let top = field.largest(level);
+                let clamp = |(low, high): &(u128, u128)| (*low.min(&top), *high.min(&top));
                 filter = filter.with(field, Ranges::new(values.as_slice().iter().map(clamp)));
             }
         }
@@ -78,7 +90,7 @@ proptest! {
         // The exact result, field by field over all values that a field can have.
         let values = |filter: &Filter, field: Field| match filter.field(field) {
             Some(values) => values.clone(),
-            None => Ranges::new([(0, field.largest())]),
+            None => Ranges::new([(0, u128::MAX)]),
         };
         let ends = |field: Field| {
             let all = [values(&a, field), values(&b, field)];
@@ -89,9 +101,11 @@ proptest! {
             ends(*field).iter().any(|v| values(&a, *field).contains(*v) && values(&b, *field).contains(*v))
         };
         prop_assert_eq!(a.overlaps(&b), Field::ALL.iter().all(meets), "{} and {}", a, b);
-        let near = |field: Field| ends(field).into_iter().flat_map(|v| [v.saturating_sub(1), v, v + 1]);
+        let near = |field: Field| {
+            ends(field).into_iter().flat_map(|v| [v.saturating_sub(1), v, v.saturating_add(1)])
+        };
         let covers = |field: &Field| {
-            let inside = |v: u64| v <= field.largest() && values(&b, *field).contains(v);
+            let inside = |v: u128| v <= field.largest(b.level()) && values(&b, *field).contains(v);
             near(*field).filter(|v| inside(*v)).all(|v| values(&a, *field).contains(v))
         };
         prop_assert_eq!(a.contains(&b), Field::ALL.iter().all(covers), "{} and {}", a, b);
@@ -121,14 +135,37 @@ fn people_write_lists_ranges_networks_and_wildcards() {
         ("tx tcp vlan *", "tx tcp vlan *"),
         ("rx eth service 02:00:00:00:00:01", "rx eth service 02:00:00:00:00:01"),
         ("rx tcp peer-mac 02:00:00:00:00:01", "rx tcp peer-mac 02:00:00:00:00:01"),
+        ("rx tcp service [2001:db8::5]:80", "rx tcp6 service [2001:db8::5]:80"),
+        ("rx tcp6 service *:80", "rx tcp6 service *:80"),
+        ("rx udp peer 2001:DB8::/32", "rx udp6 peer 2001:db8::/32"),
+        (
+            "tx tcp service [2001:db8::1,2001:db8::2]:80 peer [::/0]:1-9",
+            "tx tcp6 service [2001:db8::1-2001:db8::2]:80 peer *:1-9",
+        ),
+        (
+            "rx ip6 service 2001:db8::1-2001:db8::9 proto 58",
+            "rx ip6 service 2001:db8::1-2001:db8::9 proto 58",
+        ),
+        ("rx ip service *  peer [fe80::/10]", "rx ip6 peer fe80::/10"),
     ] {
         let filter: Filter = text.parse().expect(text);
         assert_eq!(filter.to_string(), canonical);
     }
     for (text, says) in [
         ("", "must begin with rx or tx"),
-        ("rx", "eth, ip, tcp or udp"),
-        ("rx sctp", "eth, ip, tcp or udp"),
+        ("rx", "eth, ip, tcp, udp, ip6, tcp6 or udp6"),
+        ("rx sctp", "eth, ip, tcp, udp, ip6, tcp6 or udp6"),
+        ("rx tcp service 2001:db8::5:80 peer 10.0.0.1", "`10.0.0.1` is not an IPv6 address"),
+        ("rx tcp6 service 10.0.0.1:80", "`10.0.0.1` is not an IPv6 address"),
+        ("rx tcp service [10.0.0.1]:80 peer 2001:db8::1", "`10.0.0.1` is not an IPv6 address"),
+        ("rx tcp service [2001:db8::5]80", "not an IPv6 address"),
+        ("rx tcp service [2001:db8::5", "not an IPv6 address"),
+        ("rx tcp service [2001:db8::5]:", "not a number up to 65535"),
+        ("rx tcp service [::ffff:10.0.0.1]:80", "not an IPv6 address"),
+        ("rx ip6 service 2001:db8::1/64", "not an IPv6 address, network"),
+        ("rx ip6 service 2001:db8::/129", "not an IPv6 address, network"),
+        ("rx ip6 service 2001:db8::9-2001:db8::1", "is empty"),
+        ("rx ip6 service [2001:db8::1]:80", "only tcp and udp filters have ports"),
         ("rx tcp service", "service needs a value"),
         ("rx tcp service 10.0.0.1:0-65536", "not a number up to 65535"),
         ("rx tcp service 10.0.0.1:9-8", "is empty"),

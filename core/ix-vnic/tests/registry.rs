@@ -2,7 +2,7 @@
 //! model.
 use ix_vnic::{Capability, Direction, Filter, Policy, Refusal, Registry};
 use proptest::prelude::*;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 fn key(n: u8) -> Capability {
     Capability::new([n; 16])
@@ -14,7 +14,8 @@ fn filter(text: &str) -> Filter {
 
 fn registry() -> Registry {
     let mut registry = Registry::new(Policy::default());
-    registry.set_linux(vec![Ipv4Addr::new(10, 0, 0, 1)]);
+    let linux = ["10.0.0.1", "2001:db8::1", "ff02::1"];
+    registry.set_linux(linux.map(|ip| ip.parse::<IpAddr>().expect(ip)).into());
     registry
 }
 
@@ -23,6 +24,7 @@ fn what_is_linux_s_or_another_s_is_refused_by_name() {
     let mut registry = registry();
     registry.grant("web", filter("rx tcp service 10.0.0.5:80-90"), key(1)).expect("free");
     registry.grant("web", filter("rx tcp service 10.0.0.5:85"), key(2)).expect("its own");
+    registry.grant("web", filter("rx tcp service [2001:db8::5]:80"), key(8)).expect("free");
     for (text, says) in [
         ("rx tcp service 10.0.0.5:90-99", "a filter of web: rx tcp service 10.0.0.5:80-90"),
         ("rx ip service 10.0.0.4-10.0.0.6", "a filter of web"),
@@ -31,6 +33,11 @@ fn what_is_linux_s_or_another_s_is_refused_by_name() {
         ("rx tcp service *:8080", "Linux, which has 10.0.0.1"),
         ("rx eth", "Linux, which receives all other frames of type 0x0800"),
         ("tx eth type 0x86dd", "0x86dd"),
+        ("rx tcp6 service [2001:db8::1]:80", "Linux, which has 2001:db8::1"),
+        ("tx ip6 service 2001:db8::/64", "Linux, which has 2001:db8::1"),
+        ("rx udp6 service *:53", "Linux, which has 2001:db8::1"),
+        ("rx ip6 service ff02::/16", "Linux, which has ff02::1"),
+        ("rx tcp6 service [2001:db8::5]:1-99", "a filter of web: rx tcp6 service [2001:db8::5]:80"),
     ] {
         let refusal = registry.grant("kv", filter(text), key(9)).expect_err(text).to_string();
         assert!(refusal.contains(says), "{text}: {refusal}");
@@ -65,6 +72,8 @@ fn a_filter_is_assigned_to_a_queue_that_there_is_and_flows_to_none() {
         "ip service 10.0.0.5",
         "ip proto 6 service 10.0.0.5",
         "ip proto 1-20 service 10.0.0.5",
+        "tcp service 2001:db8::5",
+        "ip6 proto 58 service 2001:db8::5",
     ]
     .into_iter()
     .enumerate()

@@ -85,12 +85,109 @@ fn arp_is_spoken_in_our_own_name_only() {
     let set = rules.set(Direction::Receive).expect("filters");
     let hears = |sender, target| {
         let arp = ArpHeader { sender_mac: PEER, sender, target };
-        let (eth_src, eth_dst, ip) = (PEER, MAC, None);
+        let (eth_src, eth_dst, ip, nd) = (PEER, MAC, None, None);
         let (vlan, ethertype) = (ix_vnic::UNTAGGED, 0x0806);
-        set.admits(&Header { eth_src, eth_dst, vlan, ethertype, ip, arp: Some(arp) }, MAC).is_ok()
+        set.admits(&Header { eth_src, eth_dst, vlan, ethertype, ip, arp: Some(arp), nd }, MAC)
+            .is_ok()
     };
     let (ours, theirs) = (u32::from_be_bytes(OURS), u32::from_be_bytes(THEIRS));
     assert!(hears(theirs, ours) && hears(ours, theirs) && !hears(theirs, theirs));
+}
+
+const OURS_V6: u16 = 5;
+const THEIRS_V6: u16 = 9;
+
+/// An IPv6 packet between 2001:db8::… addresses; 0: `::`.
+fn packet_v6(src: u16, dst: u16, protocol: u8, body: &[u8]) -> Vec<u8> {
+    let mut frame = [PEER, MAC].concat();
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+    frame.extend((body.len() as u16).to_be_bytes());
+    frame.extend([protocol, 255]);
+    for end in [src, dst] {
+        let whole = if end == 0 { 0 } else { 0x2001_0db8 << 96 | u128::from(end) };
+        frame.extend(whole.to_be_bytes());
+    }
+    frame.extend(body);
+    frame
+}
+
+/// A message of Neighbour Discovery with an option of an Ethernet address.
+fn nd(kind: u8, src: u16, target: u16, mac: Option<[u8; 6]>) -> Vec<u8> {
+    let mut body = vec![kind, 0, 0, 0, 0, 0, 0, 0];
+    body.extend((0x2001_0db8_u128 << 96 | u128::from(target)).to_be_bytes());
+    mac.iter().for_each(|mac| body.extend([&[1 + u8::from(kind == 136), 1], &mac[..]].concat()));
+    packet_v6(src, THEIRS_V6, 58, &body)
+}
+
+#[test]
+fn neighbour_discovery_is_spoken_in_our_own_name_only() {
+    let rules: VnicRules =
+        "tx ip service 2001:db8::5; rx ip service 2001:db8::5".parse().expect("");
+    let says = |frame: &[u8]| verdict(&rules, frame);
+    let (ours, theirs) = (OURS_V6, THEIRS_V6);
+    assert_eq!(says(&nd(135, ours, theirs, Some(MAC))), Ok(()));
+    assert_eq!(says(&nd(136, ours, ours, Some(MAC))), Ok(()));
+    assert_eq!(says(&nd(135, 0, ours, None)), Ok(()), "a check for duplicates");
+    assert_eq!(says(&nd(135, 0, theirs, None)), Err(Foreign::Address));
+    assert_eq!(says(&nd(136, ours, theirs, Some(MAC))), Err(Foreign::Address), "poison");
+    assert_eq!(says(&nd(136, theirs, ours, Some(MAC))), Err(Foreign::Address));
+    assert_eq!(says(&nd(135, theirs, ours, Some(MAC))), Err(Foreign::Address));
+    assert_eq!(says(&nd(136, ours, ours, Some(PEER))), Err(Foreign::Mac), "for another");
+    for kind in [133, 134, 137] {
+        assert!(says(&nd(kind, ours, ours, Some(MAC))).is_err(), "{kind}: of routers");
+    }
+    // Behind extension headers, in whatever order, it is none either.
+    for inside in [nd(134, ours, ours, Some(MAC)), nd(136, ours, theirs, Some(MAC))] {
+        let mut hidden = vec![60, 0, 0, 0, 0, 0, 0, 0, 58, 0, 0, 0, 0, 0, 0, 0];
+        hidden.extend(&inside[54..]);
+        assert!(says(&packet_v6(ours, theirs, 0, &hidden)).is_err());
+    }
+    let ping = [128, 0, 0, 0, 0, 1, 0, 1];
+    assert_eq!(says(&packet_v6(ours, theirs, 58, &ping)), Ok(()));
+    assert_eq!(says(&packet_v6(theirs, ours, 58, &ping)), Err(Foreign::Address), "spoofed");
+    let report =
+        |src| packet_v6(src, theirs, 0, &[58, 0, 5, 2, 0, 0, 1, 0, 143, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!((says(&report(0)), says(&report(ours))), (Ok(()), Ok(())));
+    assert!(says(&report(theirs)).is_err());
+
+    let set = rules.set(Direction::Receive).expect("filters");
+    let hears = |frame: &[u8]| set.admits(&Header::read(frame).expect("a frame"), MAC).is_ok();
+    assert!(hears(&nd(135, theirs, ours, Some(PEER))) && hears(&nd(136, ours, theirs, Some(PEER))));
+    assert!(!hears(&nd(135, theirs, 7, Some(PEER))));
+    // Filters of IPv4 have no IPv6 addresses, whatever their numbers.
+    let v4: VnicRules = "tx ip service 0.0.0.0-0.0.0.9".parse().expect("rules");
+    let mut small = nd(136, 0, ours, Some(MAC));
+    small[22..38].fill(0);
+    small[62..78].fill(0);
+    assert!(verdict(&v4, &small).is_err());
+}
+
+/// Fields behind extension headers: a filter cannot be passed by hiding them.
+#[test]
+fn ports_are_behind_extension_headers_and_fragments_have_none() {
+    let rules: VnicRules = "tx tcp service [2001:db8::5]:80".parse().expect("rules");
+    let ports = [0, 80, 0x10, 0, 0, 0, 0, 0];
+    let chain = |kinds: &[u8], last: u8| {
+        let mut body = Vec::new();
+        for (at, _) in kinds.iter().enumerate() {
+            let next = kinds.get(at + 1).copied().unwrap_or(last);
+            body.extend([next, 0, 0, 0, 0, 0, 0, 0]);
+        }
+        body.extend(ports);
+        packet_v6(OURS_V6, THEIRS_V6, kinds.first().copied().unwrap_or(last), &body)
+    };
+    assert_eq!(verdict(&rules, &chain(&[], 6)), Ok(()));
+    assert_eq!(verdict(&rules, &chain(&[0, 60, 43, 44, 60, 60], 6)), Ok(()), "six");
+    assert!(verdict(&rules, &chain(&[0, 60, 43, 44, 60, 60, 60], 6)).is_err(), "seven");
+    assert!(verdict(&rules, &chain(&[0, 60], 17)).is_err(), "another protocol");
+    let mut part = chain(&[44], 6);
+    part[54 + 3] = 1;
+    assert!(verdict(&rules, &part).is_err(), "a fragment has no ports");
+    let all: VnicRules = "tx ip service 2001:db8::5".parse().expect("rules");
+    assert_eq!(verdict(&all, &part), Ok(()), "and is a packet");
+    let mut cut = chain(&[60], 6);
+    cut.truncate(54 + 7);
+    assert!(verdict(&all, &cut).is_err(), "cut off");
 }
 
 #[test]
@@ -110,6 +207,7 @@ fn rules_survive_their_text() {
     for text in [
         "",
         "rx tcp service 10.0.0.5:80; tx tcp service 10.0.0.5:80",
+        "rx tcp6 service [2001:db8::5]:80; tx ip6 service 2001:db8::5 peer fe80::/10",
         "tx ip service 10.0.0.5; rate rx 20kpps,burst=3028; rate tx 100Mbit,burst=64k",
         "none rx; none tx",
         "tx ip; rate tx 1Gbit,burst=3028; queue 1 tx tcp; queue 0 rx ip proto 253; \
@@ -319,7 +417,7 @@ proptest! {
 fn a_set_knows_its_addresses() {
     let rules: VnicRules = "rx tcp service 10.0.0.5:80; rx eth type 0x88b5".parse().expect("rules");
     let set = FilterSet::new(Direction::Receive, &rules.filters);
-    assert!(set.has_address(0x0a00_0005) && !set.has_address(0x0a00_0006));
+    assert!(set.has_address(0x0a00_0005, false) && !set.has_address(0x0a00_0006, false));
 }
 
 proptest! {
@@ -470,7 +568,7 @@ proptest! {
                 let there = takes(&|_| true);
                 let named = header.arp.is_some_and(|arp| {
                     FilterSet::new(Direction::Transmit, sends.iter().map(|(_, f)| f))
-                        .has_address(arp.sender)
+                        .has_address(arp.sender.into(), false)
                 });
                 let verdict = set.admits(&header, MAC);
                 prop_assert_eq!(verdict.is_ok(), here || named, "queue {} of {}", queue, rules);

@@ -3,10 +3,13 @@
 //! The filters are part of the program, not data in a map. To change filters is to replace the
 //! program, which the kernel does between two packets, so no packet sees half of a change. The
 //! program first stores the header on the stack, one word of 64 bits for each field, all ones if
-//! the packet lacks the field. Then each filter is a sequence of comparisons. Parsing mirrors
-//! [`ix_vnic::Header::read`].
+//! the packet lacks the field; an address of IPv6 has four words of 32 bits, the first one first.
+//! Then each filter is a sequence of comparisons. Parsing mirrors [`ix_vnic::Header::read`].
 use crate::asm::{Assembler, Label, Reg, Size};
-use ix_vnic::{Direction, Field, Filter, Ranges, UNTAGGED};
+use ix_vnic::{
+    Direction, EXTENSIONS, EXTENSIONS_MAX, FRAGMENT, Field, Filter, ICMPV6, Level,
+    ND_ADVERTISEMENT, ND_SOLICITATION, ND_TYPES, Ranges, UNTAGGED,
+};
 
 // Offsets of fields on the stack, below R10.
 const VLAN: i16 = -8;
@@ -21,11 +24,22 @@ const DST_PORT: i16 = -72;
 pub(crate) const ARP_SENDER_MAC: i16 = -80;
 pub(crate) const ARP_SENDER: i16 = -88;
 pub(crate) const ARP_TARGET: i16 = -96;
+/// The type of an ICMPv6 message of a packet without a tag.
+pub(crate) const ICMPV6_TYPE: i16 = -104;
+/// The same of a message of Neighbour Discovery about neighbours, directly behind the IPv6 header.
+pub(crate) const ND_KIND: i16 = -112;
+/// The Ethernet address in its only option; without an option, the sender's.
+pub(crate) const ND_MAC: i16 = -120;
+/// Addresses of IPv6. Only where there is a protocol, or a kind of Neighbour Discovery.
+pub(crate) const SRC_V6: i16 = -136;
+pub(crate) const DST_V6: i16 = -152;
+pub(crate) const ND_TARGET: i16 = -168;
 /// The lowest one.
-const LAST: i16 = ARP_TARGET;
+pub(crate) const LAST: i16 = ND_TARGET;
 
 /// Stack slot of a field, for packets in this direction.
-fn slot_of(direction: Direction, field: Field) -> i16 {
+fn slot_of(filter: &Filter, field: Field) -> i16 {
+    let (direction, is_v6) = (filter.direction(), filter.level().is_v6());
     let side = |service: i16, peer: i16| match direction {
         Direction::Receive => [service, peer],
         Direction::Transmit => [peer, service],
@@ -36,6 +50,8 @@ fn slot_of(direction: Direction, field: Field) -> i16 {
         Field::ServiceMac => side(ETH_DST, ETH_SRC)[0],
         Field::PeerMac => side(ETH_DST, ETH_SRC)[1],
         Field::Protocol => PROTOCOL,
+        Field::ServiceAddress if is_v6 => side(DST_V6, SRC_V6)[0],
+        Field::PeerAddress if is_v6 => side(DST_V6, SRC_V6)[1],
         Field::ServiceAddress => side(DST, SRC)[0],
         Field::PeerAddress => side(DST, SRC)[1],
         Field::ServicePort => side(DST_PORT, SRC_PORT)[0],
@@ -69,13 +85,137 @@ pub(crate) fn lay_out(a: &mut Assembler, bad: Label) {
     a.add_imm(at, 14);
     a.store(Size::Double, Reg::R10, VLAN, Reg::R3);
     a.store(Size::Double, Reg::R10, ETHERTYPE, field);
-    let arp = a.label();
+    let (arp, v6) = (a.label(), a.label());
     a.jump_eq32(field, 0x0806, arp);
+    a.jump_eq32(field, 0x86dd, v6);
     a.jump_ne32(field, 0x0800, known);
     lay_out_ipv4(a, bad, known);
     a.place(arp);
     lay_out_arp(a, known);
+    a.jump(known);
+    a.place(v6);
+    lay_out_ipv6(a, bad, known);
     a.place(known);
+}
+
+/// Parses the IPv6 packet at R6; falls through at its end.
+fn lay_out_ipv6(a: &mut Assembler, bad: Label, done: Label) {
+    let (end, at, field, protocol) = (Reg::R8, Reg::R6, Reg::R4, Reg::R5);
+    needs(a, at, end, 40, bad);
+    a.load(Size::Byte, field, at, 0);
+    a.shr_imm(field, 4);
+    a.jump_ne32(field, 6, bad);
+    for (slot, offset) in [(SRC_V6, 8), (DST_V6, 24)] {
+        address(a, slot, at, offset);
+    }
+    a.load(Size::Byte, protocol, at, 6);
+    let (plain, ports, behind, part) = (a.label(), a.label(), a.label(), a.label());
+    a.jump_eq32(protocol, ICMPV6.into(), plain);
+    a.add_imm(at, 40);
+    for _ in 0..EXTENSIONS_MAX {
+        let (extension, fragment, next) = (a.label(), a.label(), a.label());
+        EXTENSIONS.iter().for_each(|kind| a.jump_eq32(protocol, (*kind).into(), extension));
+        a.jump_eq32(protocol, FRAGMENT.into(), fragment);
+        a.jump(behind);
+        a.place(fragment);
+        needs(a, at, end, 8, bad);
+        half(a, field, at, 2);
+        a.load(Size::Byte, protocol, at, 0);
+        a.and_imm(field, 0xfff9);
+        a.jump_ne32(field, 0, part);
+        a.add_imm(at, 8);
+        a.jump(next);
+        a.place(extension);
+        needs(a, at, end, 8, bad);
+        a.load(Size::Byte, protocol, at, 0);
+        a.load(Size::Byte, field, at, 1);
+        a.add_imm(field, 1);
+        a.shl_imm(field, 3);
+        a.add(at, field);
+        a.place(next);
+    }
+    for kind in EXTENSIONS.into_iter().chain([FRAGMENT]) {
+        a.jump_eq32(protocol, kind.into(), bad);
+    }
+    a.place(behind);
+    a.jump_eq32(protocol, 6, ports);
+    a.jump_eq32(protocol, 17, ports);
+    a.jump_ne32(protocol, ICMPV6.into(), part);
+    needs(a, at, end, 4, bad);
+    icmpv6_type(a, at);
+    for kind in ND_TYPES {
+        a.jump_eq32(field, kind.into(), done);
+    }
+    a.place(part);
+    a.store(Size::Double, Reg::R10, PROTOCOL, protocol);
+    a.jump(done);
+    a.place(ports);
+    needs(a, at, end, 4, bad);
+    a.store(Size::Double, Reg::R10, PROTOCOL, protocol);
+    for (slot, offset) in [(SRC_PORT, 0), (DST_PORT, 2)] {
+        half(a, field, at, offset);
+        a.store(Size::Double, Reg::R10, slot, field);
+    }
+    a.jump(done);
+
+    a.place(plain);
+    needs(a, at, end, 44, bad);
+    a.mov(Reg::R3, at);
+    a.add_imm(Reg::R3, 40);
+    icmpv6_type(a, Reg::R3);
+    let nd = a.label();
+    a.jump_eq32(field, ND_SOLICITATION.into(), nd);
+    a.jump_eq32(field, ND_ADVERTISEMENT.into(), nd);
+    for kind in ND_TYPES {
+        a.jump_eq32(field, kind.into(), done);
+    }
+    a.jump(part);
+    a.place(nd);
+    lay_out_nd(a, done);
+}
+
+/// Stores the type of the ICMPv6 message at `message`, if the packet has no tag; it is in R4 then.
+fn icmpv6_type(a: &mut Assembler, message: Reg) {
+    let (field, tagged) = (Reg::R4, a.label());
+    a.load(Size::Double, Reg::R2, Reg::R10, VLAN);
+    a.load(Size::Byte, field, message, 0);
+    a.jump_ne32(Reg::R2, UNTAGGED.into(), tagged);
+    a.store(Size::Double, Reg::R10, ICMPV6_TYPE, field);
+    a.place(tagged);
+}
+
+/// Stores what the message of Neighbour Discovery in the IPv6 packet at R6 says, if it has no tag.
+/// R4 has its type.
+fn lay_out_nd(a: &mut Assembler, done: Label) {
+    let (data, end, at, field) = (Reg::R7, Reg::R8, Reg::R6, Reg::R4);
+    a.load(Size::Double, Reg::R2, Reg::R10, VLAN);
+    a.jump_ne32(Reg::R2, UNTAGGED.into(), done);
+    needs(a, at, end, 64, done);
+    a.store(Size::Double, Reg::R10, ND_KIND, field);
+    address(a, ND_TARGET, at, 48);
+    half(a, Reg::R3, at, 4);
+    let option = a.label();
+    a.jump_ne32(Reg::R3, 24, option);
+    mac(a, ND_MAC, data, 6);
+    a.jump(done);
+    a.place(option);
+    a.jump_ne32(Reg::R3, 32, done);
+    needs(a, at, end, 72, done);
+    half(a, field, at, 64);
+    let link = a.label();
+    a.jump_eq32(field, 0x0101, link);
+    a.jump_ne32(field, 0x0201, done);
+    a.place(link);
+    mac(a, ND_MAC, at, 66);
+}
+
+/// Stores an IPv6 address.
+fn address(a: &mut Assembler, slot: i16, from: Reg, offset: i16) {
+    for word in (0..16).step_by(4) {
+        a.load(Size::Word, Reg::R4, from, offset + word);
+        a.big_endian(Reg::R4, 32);
+        a.store(Size::Word, Reg::R10, slot + word, Reg::R4);
+    }
 }
 
 /// Parses the ARP packet at R6, if it is untagged and for IPv4 over Ethernet; falls through at its
@@ -146,7 +286,21 @@ pub(crate) fn ask(a: &mut Assembler, filter: &Filter, taken: Label) {
     }
     let next_filter = a.label();
     for (field, values) in filter.fields() {
-        ask_ranges(a, slot_of(filter.direction(), *field), values, next_filter);
+        let slot = slot_of(filter, *field);
+        match field {
+            Field::ServiceAddress | Field::PeerAddress if filter.level().is_v6() => {
+                ask_ranges_v6(a, slot, values, next_filter);
+            }
+            _ => ask_ranges(a, slot, values, next_filter),
+        }
+        // No message of Neighbour Discovery, which has no protocol here.
+        if *field == Field::EtherType
+            && filter.level() == Level::Ipv6
+            && filter.field(Field::Protocol).is_none()
+        {
+            let every = Ranges::new([(0, u8::MAX.into())]);
+            ask_ranges(a, PROTOCOL, &every, next_filter);
+        }
     }
     a.jump(taken);
     a.place(next_filter);
@@ -178,11 +332,50 @@ pub(crate) fn ask_ranges(a: &mut Assembler, slot: i16, values: &Ranges, outside:
     a.jump_negative(all, outside);
 }
 
+/// The same for an IPv6 address.
+pub(crate) fn ask_ranges_v6(a: &mut Assembler, slot: i16, values: &Ranges, outside: Label) {
+    let (beyond, all) = (Reg::R0, Reg::R3);
+    if values.is_empty() {
+        a.mov_imm(all, -1);
+    }
+    for (number, (low, high)) in values.as_slice().iter().enumerate() {
+        less(a, slot, *low, false);
+        a.mov(beyond, Reg::R2);
+        less(a, slot, *high, true);
+        a.or(beyond, Reg::R2);
+        match number {
+            0 => a.mov(all, beyond),
+            _ => a.and(all, beyond),
+        }
+    }
+    a.jump_negative(all, outside);
+}
+
+/// R2 is negative if the address is below the bound; with `above`, if it is above it. Word by word
+/// from the last one, each borrows from the one before.
+fn less(a: &mut Assembler, slot: i16, bound: u128, above: bool) {
+    let (difference, taken, borrow) = (Reg::R2, Reg::R4, Reg::R5);
+    for word in (0..4).rev() {
+        let part = (bound >> (96 - 32 * word)) as u32;
+        let (value, limit) = if above { (taken, difference) } else { (difference, taken) };
+        a.load(Size::Word, value, Reg::R10, slot + 4 * word as i16);
+        constant(a, limit, part.into());
+        a.sub(difference, taken);
+        if word != 3 {
+            a.sub(difference, borrow);
+        }
+        if word != 0 {
+            a.mov(borrow, difference);
+            a.shr_imm(borrow, 63);
+        }
+    }
+}
+
 /// `dst =` a value of a field, or one more; all have less than 64 bits.
-fn constant(a: &mut Assembler, dst: Reg, value: u64) {
+fn constant(a: &mut Assembler, dst: Reg, value: u128) {
     match i32::try_from(value) {
         Ok(value) => a.mov_imm(dst, value),
-        Err(_) => a.mov_imm64(dst, value.min(i64::MAX as u64)),
+        Err(_) => a.mov_imm64(dst, value.min(i64::MAX as u128) as u64),
     }
 }
 
@@ -265,6 +458,56 @@ mod tests {
         )
     }
 
+    /// An IPv6 packet between addresses of few values, behind extension headers.
+    fn frame_v6() -> impl Strategy<Value = Vec<u8>> {
+        let small = || prop::sample::select(vec![0u8, 1, 2, 5]);
+        let last = prop::sample::select(vec![6u8, 6, 17, 58, 58, 58, 59]);
+        let extension = (prop::sample::select(vec![0u8, 43, 44, 60]), 0u8..2, small());
+        let chain = prop_oneof![
+            3 => Just(Vec::new()),
+            2 => prop::collection::vec(extension, 0..8)
+        ];
+        let body = (
+            prop::sample::select(vec![128u8, 133, 134, 135, 136, 136, 137, 143]),
+            prop::sample::select(vec![24u16, 32, 40]),
+            prop::sample::select(vec![[1u8, 1], [2, 1], [14, 1], [1, 2]]),
+        );
+        let tag = prop::option::weighted(0.1, small());
+        let ends = (prop::array::uniform4(small()), prop::array::uniform4(small()));
+        (ends, chain, last, body, tag, 0usize..200).prop_map(
+            |((high, low), chain, last, (kind, length, option), tag, cut)| {
+                let mut f = vec![2, 0, 0, 0, 0, high[3], 2, 0, 0, 0, 0, 2];
+                tag.iter().for_each(|vlan| f.extend([0x81, 0, 0, *vlan]));
+                let kinds: Vec<u8> = chain.iter().map(|(kind, ..)| *kind).chain([last]).collect();
+                f.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+                f.extend(length.to_be_bytes());
+                f.extend([kinds[0], 255]);
+                let address = |n: usize| {
+                    let words = [0x2001_0db8, high[n].into(), 0xffff_ffff, low[n].into()];
+                    words.map(u32::to_be_bytes).concat()
+                };
+                f.extend([address(0), address(1)].concat());
+                for ((kind, length, field), next) in chain.iter().zip(&kinds[1..]) {
+                    let length = if *kind == 44 { 0 } else { *length };
+                    f.extend([*next, length, 0, if *kind == 44 { *field } else { 0 }, 0, 0, 0, 0]);
+                    f.resize(f.len() + 8 * usize::from(length), 0);
+                }
+                match last {
+                    58 => {
+                        f.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
+                        f.extend(address(2));
+                        f.extend(option);
+                        f.extend([2, 0, 0, 0, 0, 2]);
+                    }
+                    _ => f.extend([0, high[2], 0, low[2]]),
+                }
+                f.resize(f.len() + 8, 0);
+                f.truncate(if cut < 14 { f.len() } else { cut });
+                f
+            },
+        )
+    }
+
     fn filters() -> impl Strategy<Value = Vec<Filter>> {
         let texts = prop::sample::select(vec![
             "rx tcp",
@@ -275,6 +518,14 @@ mod tests {
             "rx ip proto 1 peer 10.0.0.2",
             "rx ip service 10.0.0.5 vlan *",
             "rx eth vlan *",
+            "rx tcp6",
+            "rx tcp service [2001:db8:1:0:ffff:ffff:0:1-2001:db8:2:0:ffff:ffff:0:2]:0-5",
+            "rx udp service [2001:db8:0:1::/64,2001:db8:0:2:ffff:ffff:0:5]:1,5",
+            "rx ip6",
+            "rx ip6 proto 58,44 service 2001:db8:0:1::/64",
+            "rx ip service 2001:db8:0:2:ffff:ffff:0:2 peer 2001:db8::/48",
+            "rx ip6 peer ::-2001:db8:0:1:ffff:ffff:0:1,2001:db8:0:5::-ffff::",
+            "rx eth type 0x86dd",
             "rx eth type 0x88b5 service 02:00:00:00:00:01",
             "rx eth peer 02:00:00:00:00:02-02:00:00:00:00:05 vlan none,2",
         ]);
@@ -298,6 +549,17 @@ mod tests {
             let text = text.replace("30,none", "none");
             text.parse::<Filter>().expect("a filter")
         };
+        let filter_v6 = |n: usize| {
+            let address = list(&|i| format!("2001:db8:{}:{n}::10-2001:db8:{}:{n}::20", i, i));
+            let port = list(&|i| format!("{}-{}", 1000 * (i + 1), 1000 * (i + 1) + n));
+            let text = format!("rx tcp service [{address}]:{port} peer [{address}]:{port}");
+            text.parse::<Filter>().expect("a filter")
+        };
+        let filters: Vec<Filter> = (0..64).map(filter_v6).collect();
+        match judge(&filters) {
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
+            other => drop(other.expect("the verifier takes those of IPv6")),
+        }
         let filters: Vec<Filter> = (0..128).map(filter).collect();
         let program = match judge(&filters) {
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
@@ -326,7 +588,7 @@ mod tests {
             skip("the_kernel_judges_as_the_filters_do", Need::Root, e);
             return;
         }
-        let frames = prop::collection::vec(frame(), 64);
+        let frames = prop::collection::vec(prop_oneof![frame(), frame_v6()], 64);
         let outcome = runner.run(&(filters(), frames), |(filters, frames)| {
             let program = judge(&filters).expect("the verifier takes it");
             for frame in frames {

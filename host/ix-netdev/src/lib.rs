@@ -23,6 +23,7 @@ mod device;
 mod error;
 mod exchange;
 mod firewall;
+mod groups;
 mod hardware;
 mod held_ports;
 mod host_net;

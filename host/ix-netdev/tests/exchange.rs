@@ -282,6 +282,86 @@ fn who_is_not_himself_is_dropped_and_counted() {
     assert!(after.foreign - before.foreign >= 4, "{after:?}");
 }
 
+/// An IPv6 packet from a tenant, whose last byte is `marker`.
+fn packet_v6(
+    ends: ([u8; 6], [u8; 6]),
+    from: u16,
+    protocol: u8,
+    body: &[u8],
+    marker: u8,
+) -> Vec<u8> {
+    let mut frame = [ends.0, ends.1].concat();
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+    frame.extend((body.len() as u16).to_be_bytes());
+    frame.extend([protocol, 255]);
+    for end in [from, 1] {
+        frame.extend((0x2001_0db8 << 96 | u128::from(end)).to_be_bytes());
+    }
+    frame.extend(body);
+    frame.push(marker);
+    frame
+}
+
+/// A message of Neighbour Discovery about an address, with an Ethernet address.
+fn nd(kind: u8, target: u16, mac: [u8; 6]) -> Vec<u8> {
+    let mut body = vec![kind, 0, 0, 0, 0, 0, 0, 0];
+    body.extend((0x2001_0db8_u128 << 96 | u128::from(target)).to_be_bytes());
+    body.extend([if kind == 136 { 2 } else { 1 }, 1]);
+    body.extend(mac);
+    body
+}
+
+/// Another's IPv6 address, its neighbours and its routers are not a tenant's to speak for.
+#[test]
+fn who_is_not_himself_in_ipv6_is_dropped_and_counted() {
+    let test = "who_is_not_himself_in_ipv6_is_dropped_and_counted";
+    let Some(mut net) = Net::new(test) else { return };
+    let near = net.tenants[0].near.clone();
+    let filter: Filter = "tx ip service 2001:db8::2".parse().unwrap();
+    net.exchange.set_transmit(&near, &[filter]).unwrap();
+    let wire = PacketSocket::open(&net.linux, "peer0").unwrap();
+    let peer = net.linux.link("peer0").unwrap().unwrap().mac;
+    let own = net.exchange.mac();
+    let udp = [0, 7, 0, 9, 0, 9, 0, 0, 0];
+    let packet =
+        |from, protocol, body: &[u8], marker| packet_v6((peer, own), from, protocol, body, marker);
+    // Router advertisements, redirects, and neighbours behind extension headers.
+    let hidden = [&[58, 0, 0, 0, 0, 0, 0, 0][..], &nd(136, 3, own)].concat();
+    let chain = [&[60, 0, 0, 0, 0, 0, 0, 0][..]; 7].concat();
+    let report = [58, 0, 5, 2, 0, 0, 1, 0, 143, 0, 0, 0, 0, 0, 0, 0];
+    let foreign = [
+        packet(3, 17, &udp, 1),
+        packet(3, 58, &[128, 0, 0, 0, 0, 1, 0, 1], 1),
+        packet(2, 58, &nd(136, 3, own), 1),
+        packet(3, 58, &nd(136, 2, own), 1),
+        packet(3, 58, &nd(135, 1, own), 1),
+        packet(2, 58, &nd(134, 2, own), 1),
+        packet(2, 58, &nd(137, 2, own), 1),
+        packet(2, 60, &hidden, 1),
+        packet(2, 60, &chain, 1),
+    ];
+    let before = net.exchange.counts(&near);
+    let host = &mut net.tenants[0].host;
+    let told = [packet(2, 58, &nd(136, 2, [2, 9, 9, 9, 9, 9]), 1), packet(0, 0, &report, 1)];
+    let sent = [packet(2, 58, &nd(136, 2, own), 2), packet(2, 17, &udp, 2)];
+    for frame in foreign.iter().chain(&told).chain(&sent) {
+        assert!(host.send(0, frame));
+        host.kick(0);
+    }
+    let mut seen = 0;
+    // What is its own comes last, so nothing else can come any more.
+    while seen < sent.len() {
+        let got = wire.receive(PATIENCE).unwrap().expect("its own packets arrive");
+        if got[6..12] == own && got[12..14] == [0x86, 0xdd] && got.len() > 54 {
+            assert_eq!(got.last(), Some(&2), "a spoofed packet left: {got:02x?}");
+            seen += 1;
+        }
+    }
+    let after = net.exchange.counts(&near);
+    assert_eq!(after.foreign - before.foreign, foreign.len() as u64);
+    assert_eq!(after.foreign_mac - before.foreign_mac, 1);
+}
+
 #[test]
 fn what_is_revoked_is_linux_s_with_the_next_packet() {
     let Some(mut net) = Net::new("what_is_revoked_is_linux_s_with_the_next_packet") else { return };

@@ -3,7 +3,7 @@ use crate::process::Process;
 use crate::{check, fd, retry};
 use std::io;
 use std::mem::{offset_of, zeroed};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -199,9 +199,9 @@ fn inet_address(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t
     (storage, len as libc::socklen_t)
 }
 
-/// IPv4 addresses of the interfaces in the calling thread's network namespace, the loopback's
+/// IP addresses of the interfaces in the calling thread's network namespace, the loopback's
 /// included (getifaddrs(3)).
-pub fn local_ipv4_addresses() -> io::Result<Vec<Ipv4Addr>> {
+pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
     let mut list = std::ptr::null_mut();
     // SAFETY: writes the list's head to a local.
     check(unsafe { libc::getifaddrs(&raw mut list) })?;
@@ -214,7 +214,12 @@ pub fn local_ipv4_addresses() -> io::Result<Vec<Ipv4Addr>> {
         if family == Some(libc::AF_INET) {
             // SAFETY: of this family, so it is as long as this structure.
             let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in>() };
-            found.push(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)));
+            found.push(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into());
+        }
+        if family == Some(libc::AF_INET6) {
+            // SAFETY: as above.
+            let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in6>() };
+            found.push(Ipv6Addr::from(address.sin6_addr.s6_addr).into());
         }
         at = entry.ifa_next;
     }
@@ -596,19 +601,30 @@ pub fn open_packets(ifindex: u32) -> io::Result<OwnedFd> {
 pub fn hear_groups(ifindex: u32, groups: &[[u8; 6]]) -> io::Result<OwnedFd> {
     let fd = open(libc::AF_PACKET, libc::SOCK_RAW)?;
     for group in groups {
-        let mut address = [0; 8];
-        address[..6].copy_from_slice(group);
-        let request = libc::packet_mreq {
-            mr_ifindex: ifindex as i32,
-            mr_type: libc::PACKET_MR_MULTICAST as u16,
-            mr_alen: 6,
-            mr_address: address,
-        };
-        let option = libc::PACKET_ADD_MEMBERSHIP;
-        // SAFETY: the option takes this type, in which the address is by value.
-        unsafe { set(fd.as_fd(), libc::SOL_PACKET, option, &request) }?;
+        hear(fd.as_fd(), ifindex, libc::PACKET_MR_MULTICAST, *group)?;
     }
     Ok(fd)
+}
+
+/// The same for all groups (PACKET_MR_ALLMULTI).
+pub fn hear_all_groups(ifindex: u32) -> io::Result<OwnedFd> {
+    let fd = open(libc::AF_PACKET, libc::SOCK_RAW)?;
+    hear(fd.as_fd(), ifindex, libc::PACKET_MR_ALLMULTI, [0; 6])?;
+    Ok(fd)
+}
+
+/// Adds what the interface's card takes for a packet socket.
+fn hear(fd: BorrowedFd<'_>, ifindex: u32, kind: i32, group: [u8; 6]) -> io::Result<()> {
+    let mut address = [0; 8];
+    address[..6].copy_from_slice(&group);
+    let request = libc::packet_mreq {
+        mr_ifindex: ifindex as i32,
+        mr_type: kind as u16,
+        mr_alen: 6,
+        mr_address: address,
+    };
+    // SAFETY: the option takes this type, in which the address is by value.
+    unsafe { set(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request) }
 }
 
 /// A socket that hears nothing. While it is open, Linux is in these IPv6 groups on the interface:

@@ -110,12 +110,14 @@ const VNIC_HELP: &str = "\
 
 const FILTER_HELP: &str = "\
     Grants, derives and revokes filters while traffic runs. A filter is a part of the space \
-    of packet headers: `rx` or `tx`; `eth`, `ip`, `tcp` or `udp`; then any of `service \
-    ADDRESSES[:PORTS]` (the local end), `peer ADDRESSES[:PORTS]` (the remote end), `service-mac`, \
-    `peer-mac`, `vlan`, `type` (eth), `proto` (ip), with lists, ranges, networks and `*`. A \
-    direction with filters passes only packets that a filter takes, and ARP for the filters' \
-    addresses. Other packets are dropped and counted by reason (`ix ctl vnic`). ICMP needs a \
-    filter of its own (`ip … proto 1`).\n\n\
+    of packet headers: `rx` or `tx`; `eth`, `ip`, `tcp` or `udp`, of IPv6 `ip6`, `tcp6` or `udp6`; \
+    then any of `service ADDRESSES[:PORTS]` (the local end), `peer ADDRESSES[:PORTS]` (the remote \
+    end), `service-mac`, `peer-mac`, `vlan`, `type` (eth), `proto` (ip, ip6), with lists, ranges, \
+    networks and `*`. IPv6 addresses before ports stand in brackets (`tcp service \
+    [2001:db8::5]:80`); with them `ip`, `tcp` and `udp` are of IPv6. A direction with filters passes \
+    only packets that a filter takes, and ARP and Neighbour Discovery for the filters' addresses. \
+    Other packets are dropped and counted by reason (`ix ctl vnic`). ICMP needs a filter of its own \
+    (`ip … proto 1`, `ip6 … proto 58`).\n\n\
     Each elastic thread has a queue pair. A filter that is assigned to a queue (--queue N) \
     belongs to that queue alone: packets that other queues send by it are dropped \
     (tx_foreign_queue), and frames that programs receive below TCP and UDP (`rx eth type …`, \

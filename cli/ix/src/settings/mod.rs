@@ -150,17 +150,11 @@ impl Settings {
         })?;
         config.vnic_rules.check().map_err(vnic_refused)?;
         let filtered = |direction| config.vnic_rules.set(direction).is_some();
-        let v6 = config.host_addrs.iter().find(|(addr, _)| addr.is_v6());
-        let v6 = match config.addr6 {
-            Addr6::Auto => Some("addr6 = \"auto\"".to_owned()),
-            Addr6::Off => v6.map(|(addr, _)| format!("the address {addr}")),
-        };
-        if (filtered(Direction::Receive) || filtered(Direction::Transmit))
-            && let Some(v6) = v6
-        {
-            let what = format!("cannot use {v6} with filters");
-            return Err(Problem::new(what, "filters are of IPv4 only")
-                .mend("remove the filters or the IPv6 address"));
+        let is_filtered = filtered(Direction::Receive) || filtered(Direction::Transmit);
+        if is_filtered && config.addr6 == Addr6::Auto {
+            let what = "cannot use addr6 = \"auto\" with filters";
+            return Err(Problem::new(what, "a filter names addresses, and routers give others")
+                .mend("give an address of IPv6 with --addr, or remove the filters"));
         }
         Vnic::new(&config.vnic_rules, config.cpus.len()).map_err(vnic_refused)?;
         let is_near = |gateway: &IpAddr| {

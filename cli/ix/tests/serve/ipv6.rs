@@ -1,5 +1,6 @@
 //! IPv6, seen from Linux: ping, TCP both ways, UDP, refusals, a path with a smaller MTU, and an
 //! address that another host has.
+use super::vnic::{refused, says};
 use crate::support::memif::{MemifNet, answer};
 use crate::support::traffic::{close, echo};
 use crate::support::{self, CLIENT_V6, Nic, PATIENCE, PREFIX_V6, SERVICE_V6, Service, TestNet};
@@ -10,6 +11,8 @@ use std::net::{Ipv6Addr, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 const ANY: &str = "::";
+/// The network of both ends.
+const PREFIX_TEXT: &str = "2001:db8:88::/64";
 
 fn service_at(port: u16) -> SocketAddrV6 {
     SocketAddrV6::new(SERVICE_V6, port, 0, 0)
@@ -326,5 +329,51 @@ fn an_address_that_another_host_has_is_not_used() {
         // The other family is served.
         close(net.connect());
         service.finish(PATIENCE);
+    }
+}
+
+/// Filters of both families on one dataplane. Neighbour Discovery about a filter's address passes
+/// with it, and what a revoked filter took is not heard any more.
+#[test]
+fn filters_name_ipv6_addresses_and_ports() {
+    let test = "filters_name_ipv6_addresses_and_ports";
+    for nic in Nic::ALL {
+        let Some(net) = TestNet::new(test, nic, 1) else { return };
+        let service = net.serve_v6(&["64", "--addr", ANY]);
+        let mut stream = connect(&net);
+        echo(&mut stream, 1, 64);
+        let filter = format!("rx tcp service [{SERVICE_V6}]:7 peer {PREFIX_TEXT}");
+        says(&service, &["filter", "create", &filter, "--both"]);
+        echo(&mut stream, 2, 64);
+        // Linux asks for the address anew, and finds it.
+        let link = net.client_link();
+        tool(&net, &format!("ip -6 neigh flush dev {link}"));
+        close(connect(&net));
+        let shown = says(&service, &["vnic"]);
+        let text = format!("rx tcp6 service [{SERVICE_V6}]:7 peer {PREFIX_TEXT}");
+        assert_eq!(shown["filters"][0]["text"], text.as_str(), "{shown}");
+        // The other family and other protocols have no filter: a tap's drops are counted, and
+        // AF_XDP leaves them to Linux.
+        let before = service.stats().total("drops.rx_filtered");
+        let mut ping = net.client.command("ping", None);
+        ping.args(["-6", "-n", "-q", "-c", "1", "-W", "1"]).arg(SERVICE_V6.to_string());
+        assert!(!ping.output().expect("ping").status.success(), "{nic:?}: answered");
+        if nic == Nic::Tap {
+            assert!(service.stats().total("drops.rx_filtered") > before);
+        }
+        let filter = format!("rx ip6 proto 58 service {SERVICE_V6}");
+        says(&service, &["filter", "create", &filter, "--both"]);
+        assert!(ping.output().expect("ping").status.success(), "{nic:?}: not answered");
+        echo(&mut stream, 3, 64);
+        let why = refused(
+            service.control().to_owned(),
+            &["filter", "create", "rx tcp service 2001:db8::5:80x"],
+        );
+        assert!(why.contains("is not an IPv6 address"), "{why}");
+        says(&service, &["filter", "remove", "--all"]);
+        close(net.connect());
+        close(stream);
+        let stats = service.finish(PATIENCE);
+        assert_eq!(stats.total("address_conflicts"), 0);
     }
 }

@@ -5,11 +5,11 @@ use crate::support::control::Client;
 use crate::support::process::{Process, cpu_time};
 use crate::support::stats::Stats;
 use crate::support::traffic::echo;
-use crate::support::{self, CLIENT, Nic, PATIENCE, TestNet};
+use crate::support::{self, CLIENT, Nic, PATIENCE, PREFIX_V6, TestNet};
 use libix::control::{Control, ControlError};
 use serde_json::Value;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -58,10 +58,27 @@ fn tenant(
     ip: Ipv4Addr,
     flags: &[&str],
 ) -> Tenant {
+    let own = [(ip.into(), 16)];
+    let (process, stats) = start_tenant(net, control, name, &own, flags);
+    Tenant { name, ip, process, stats }
+}
+
+/// The same with several addresses; also answers where its dataplane listens.
+fn start_tenant(
+    net: &TestNet,
+    control: &Path,
+    name: &str,
+    own: &[(IpAddr, u8)],
+    flags: &[&str],
+) -> (Process, PathBuf) {
     let create: Vec<_> = ["vnic", "create", name].iter().chain(flags).copied().collect();
     let device = told(control, &create)["device"].as_str().expect("a device").to_owned();
-    let filter = format!("rx ip service {ip}");
-    told(control, &["filter", "create", &filter, "--both", "--vnic", name]);
+    for (ip, _) in own {
+        let filter = format!("rx ip service {ip}");
+        told(control, &["filter", "create", &filter, "--both", "--vnic", name]);
+    }
+    let addresses: Vec<_> = own.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect();
+    let every = if own.iter().any(|(ip, _)| ip.is_ipv6()) { "::" } else { "0.0.0.0" };
     let cpu = net.cpus()[0].to_string();
     let (stats, echo) = (net.file(&format!("{name}.sock")), support::build_echo());
     let mut command = net.service_link().0.command(env!("CARGO_BIN_EXE_ix"), None);
@@ -72,12 +89,13 @@ fn tenant(
         "--nic",
         &device,
         "--addr",
-        &format!("{ip}/16"),
+        &addresses.join(","),
     ]);
-    command.args(["--cpus", &cpu, "--control"]).arg(&stats).arg("--").arg(echo).arg("64");
+    command.args(["--cpus", &cpu, "--control"]).arg(&stats).arg("--").arg(echo);
+    command.args(["64", "--addr", every]);
     let process = Process::start(command);
     process.wait_for("ready", PATIENCE);
-    Tenant { name, ip, process, stats }
+    (process, stats)
 }
 
 /// Three dataplanes and Linux on one interface: each has its own traffic, and what a tenant loses
@@ -135,6 +153,69 @@ fn three_dataplanes_and_linux_share_an_interface() {
     ends(process);
     let left = namespace.links().expect("links").into_iter().map(|link| link.name);
     assert_eq!(left.filter(|name| name.starts_with("ixn-")).count(), 0, "links go with it");
+}
+
+/// Tenants with addresses of both families, and with IPv6 alone as far as filters go: each is found
+/// by Neighbour Discovery, has its own traffic, and what a vNIC loses is Linux's.
+#[test]
+fn tenants_with_ipv6_addresses_and_linux_share_an_interface() {
+    let test = "tenants_with_ipv6_addresses_and_linux_share_an_interface";
+    let Some(net) = TestNet::alone(test, Nic::Afxdp, 1) else { return };
+    let (namespace, link) = net.service_link();
+    let v6 = |n: u16| Ipv6Addr::new(0x2001, 0xdb8, 0x88, 0, 0, 0, 0, n);
+    let v4 = |n: u8| IpAddr::from(Ipv4Addr::new(10, 88, 0, n));
+    net.enable_v6();
+    namespace.enable_ipv6(link).expect("IPv6");
+    let linux = v6(0x100);
+    namespace.add_address(link, linux, PREFIX_V6).expect("Linux' own address");
+    let (process, control) = share(&net, &[]);
+    let both = |n: u8| [(v4(n), 16), (v6(n.into()).into(), PREFIX_V6)];
+    let a = start_tenant(&net, &control, "a", &both(2), &[]);
+    let b = start_tenant(&net, &control, "b", &both(3), &["--device", "tap"]);
+    let connect = |ip: IpAddr| {
+        let end = Instant::now() + PATIENCE;
+        let made = || net.client.run(|| TcpStream::connect_timeout(&(ip, 7).into(), PATIENCE));
+        let stream = loop {
+            match made() {
+                Ok(stream) => break stream,
+                Err(e) => assert!(Instant::now() < end, "{ip}: {e}"),
+            }
+        };
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        stream
+    };
+    let every: [IpAddr; 4] = [v6(2).into(), v6(3).into(), v4(2), v4(3)];
+    let mut streams = every.map(connect);
+    for round in 0..100 {
+        streams.iter_mut().for_each(|stream| echo(stream, round, 64));
+    }
+    for (_, stats) in [&a, &b] {
+        let stats = Stats::ask(stats);
+        assert_eq!((stats.total("flows"), stats.total("drops.ip_not_for_us")), (2, 0), "{stats}");
+        assert_eq!(stats.total("address_conflicts"), 0, "{stats}");
+    }
+    let listener = namespace.run(|| TcpListener::bind((linux, 7))).expect("Linux' own port");
+    let mut own = connect(linux.into());
+    own.write_all(&[1; 64]).expect("sends");
+    listener.accept().expect("Linux hears it").0.read_exact(&mut [0; 64]).expect("all");
+    for (filter, word) in [
+        ("rx tcp service [2001:db8:88::3]:80", "a filter of b"),
+        ("tx ip6 service 2001:db8:88::100", "Linux, which has 2001:db8:88::100"),
+        ("rx ip6 service ff02::/16", "Linux"),
+        ("rx udp6 service *:53", "Linux"),
+    ] {
+        let why = refused(control.clone(), &["filter", "create", filter, "--vnic", "a"]);
+        assert!(why.contains(word), "{why}");
+    }
+    let shown = told(&control, &["vnic"]);
+    assert!(shown["linux"].to_string().contains("2001:db8:88::100"), "{shown}");
+    let foreign = |n: usize| shown["vnics"][n]["foreign"].as_u64();
+    assert_eq!((foreign(0), foreign(1)), (Some(0), Some(0)), "nothing of theirs is dropped");
+    namespace.add_address(link, v6(3), PREFIX_V6).expect("an address");
+    told(&control, &["vnic", "delete", "b"]);
+    is_reset(&mut streams[1]);
+    echo(&mut streams[0], 1000, 64);
+    ends(process);
 }
 
 /// A tenant with frames of a type of its own, and one whose dataplane hears of its rate.

@@ -3,7 +3,7 @@ use super::{Code, text};
 use ix_vnic::{Filter, Rate, RateError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 /// What [`Vnic`](super::Request::Vnic) returns: everything but the capabilities.
@@ -181,7 +181,7 @@ pub struct SharedInterface {
     /// Most vNICs, queues and filters.
     pub limits: Limits,
     /// Addresses that Linux has.
-    pub linux: Vec<Ipv4Addr>,
+    pub linux: Vec<IpAddr>,
     /// What a network card enforces: nothing.
     pub in_hardware: Vec<Limit>,
     /// What the kernel's programs enforce.

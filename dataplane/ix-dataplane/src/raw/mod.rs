@@ -40,10 +40,11 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
 /// EtherTypes that the dataplane processes itself: IPv4, ARP, VLAN tags, IPv6.
 const OWN_ETHERTYPES: [u16; 5] = [ETHERTYPE_IPV4, ETHERTYPE_ARP, 0x8100, 0x88a8, 0x86dd];
-/// ICMP, TCP, UDP.
-const OWN_PROTOCOLS: [u8; 3] = [1, 6, 17];
-/// Bytes of a frame that show what it is: Ethernet, a tag, IPv4 with all options, ports.
-const FRONT_BYTES: usize = 96;
+/// ICMP, TCP, UDP, ICMP of IPv6.
+const OWN_PROTOCOLS: [u8; 4] = [1, 6, 17, 58];
+/// Bytes of a frame that show what it is: Ethernet, a tag, IPv4 with all options or IPv6 with as many
+/// extension headers as the parser follows, ports.
+const FRONT_BYTES: usize = 288;
 
 /// What a queue receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -337,7 +338,7 @@ impl PacketQueues {
             return Err(DropReason::EthNotForUs.into());
         }
         if let Some(ip) = header.ip {
-            let (src, dst) = (v4(ip.src), v4(ip.dst));
+            let (src, dst) = (address(header, ip.src), address(header, ip.dst));
             if !io.cx.shared.config.is_local(dst) {
                 return Err(DropReason::IpNotForUs.into());
             }
@@ -399,7 +400,7 @@ impl Context {
 }
 
 /// The check without transmit filters: the frame must come from the device's Ethernet address, and
-/// IPv4 and ARP must name an own address as the sender. Other EtherTypes are allowed only if
+/// IP and ARP must name an own address as the sender. Other EtherTypes are allowed only if
 /// nothing else uses the interface.
 fn in_own_name(frame: &[u8], port: &Port, shared: &Shared) -> Result<(), LocalDrop> {
     let header = Header::read(frame).ok_or(LocalDrop::TxForeignOther)?;
@@ -410,12 +411,12 @@ fn in_own_name(frame: &[u8], port: &Port, shared: &Shared) -> Result<(), LocalDr
     if header.vlan != UNTAGGED {
         return Err(LocalDrop::TxForeignVlan);
     }
-    let is_ours = |address| shared.config.is_local(v4(address));
+    let is_ours = |number| shared.config.is_local(address(&header, number));
     let ok = |yes, reason| if yes { Ok(()) } else { Err(reason) };
     match (header.ip, header.arp) {
         (Some(ip), _) => ok(is_ours(ip.src), LocalDrop::TxForeignAddress),
         (_, Some(arp)) if arp.sender_mac != mac => Err(LocalDrop::TxForeignMac),
-        (_, Some(arp)) => ok(is_ours(arp.sender), LocalDrop::TxForeignAddress),
+        (_, Some(arp)) => ok(is_ours(arp.sender.into()), LocalDrop::TxForeignAddress),
         _ => {
             let own = OWN_ETHERTYPES.contains(&header.ethertype);
             let usual = header.ethertype >= ETHERTYPE_MIN && !own;
@@ -424,8 +425,12 @@ fn in_own_name(frame: &[u8], port: &Port, shared: &Shared) -> Result<(), LocalDr
     }
 }
 
-fn v4(address: u32) -> IpAddr {
-    IpAddr::v4(address.to_be_bytes())
+/// An address of a packet, as its header has it.
+fn address(header: &Header, number: u128) -> IpAddr {
+    match header.ethertype {
+        ethernet::TYPE_IPV6 => IpAddr(number.to_be_bytes()),
+        _ => IpAddr::v4((number as u32).to_be_bytes()),
+    }
 }
 
 /// Whether Linux uses the interface too, with the same Ethernet address.

@@ -2,9 +2,10 @@
 //! Checked after parsing. A dataplane without these rules has one test for each packet.
 use crate::observe::metrics::LocalDrop;
 use ix_vnic::{
-    ArpHeader, Direction, Filter, FilterSet, Header, IpHeader, Shaper, UNTAGGED, VnicRules,
+    ArpHeader, Direction, Filter, FilterSet, Header, IpHeader, NdHeader, Saying, Shaper, UNTAGGED,
+    VnicRules,
 };
-use ix_wire::{IpAddr, IpMeta, Parsed, ethernet};
+use ix_wire::{IpAddr, IpMeta, NdKind, Parsed, ethernet};
 
 /// The receive side of the vNIC's rules in one elastic thread.
 #[derive(Default)]
@@ -85,26 +86,17 @@ impl Checks {
 /// The header fields of a parsed packet. They are not read from its bytes again, because the peer
 /// may still change these.
 fn header_of(parsed: &Parsed) -> Header {
-    let v4 = |ip: IpAddr| ip.as_v4().map_or(0, u32::from_be_bytes);
-    // Filters of addresses and ports are of IPv4.
-    let v6 = |eth_src, eth_dst| Header {
-        eth_src,
-        eth_dst,
-        vlan: UNTAGGED,
-        ethertype: ethernet::TYPE_IPV6,
-        ip: None,
-        arp: None,
+    let bare = |eth_src, eth_dst, ethertype| {
+        let (vlan, ip, arp, nd) = (UNTAGGED, None, None, None);
+        Header { eth_src, eth_dst, vlan, ethertype, ip, arp, nd }
     };
-    let ip = |ip: &IpMeta, protocol, ports| match ip.dst.is_v6() {
-        true => v6(ip.eth_src, ip.eth_dst),
-        false => Header {
-            eth_src: ip.eth_src,
-            eth_dst: ip.eth_dst,
-            vlan: UNTAGGED,
-            ethertype: 0x0800,
-            ip: Some(IpHeader { src: v4(ip.src), dst: v4(ip.dst), protocol, ports }),
-            arp: None,
-        },
+    let ip = |ip: &IpMeta, protocol, ports| {
+        let ethertype = match ip.dst.is_v6() {
+            true => ethernet::TYPE_IPV6,
+            false => ethernet::TYPE_IPV4,
+        };
+        let header = IpHeader { src: number(ip.src), dst: number(ip.dst), protocol, ports };
+        Header { ip: Some(header), ..bare(ip.eth_src, ip.eth_dst, ethertype) }
     };
     match parsed {
         Parsed::Tcp(p) => {
@@ -115,19 +107,31 @@ fn header_of(parsed: &Parsed) -> Header {
             let tuple = p.tuple();
             ip(&p.ip, 17, Some((tuple.remote_port, tuple.local_port)))
         }
-        Parsed::Icmp(p) => ip(&p.ip, 1, None),
-        Parsed::Nd(p) => v6(p.eth_src, ix_wire::ipv6::group_mac(p.dst)),
-        Parsed::Arp(p) => Header {
-            eth_src: p.sender_mac,
-            eth_dst: p.target_mac,
-            vlan: UNTAGGED,
-            ethertype: 0x0806,
-            ip: None,
-            arp: Some(ArpHeader {
+        Parsed::Icmp(p) => ip(&p.ip, if p.ip.dst.is_v6() { 58 } else { 1 }, None),
+        Parsed::Nd(p) => {
+            let saying = match p.kind {
+                NdKind::Solicitation => Saying::Solicitation,
+                NdKind::Advertisement { .. } => Saying::Advertisement,
+            };
+            let (src, dst, target) = (number(p.src), number(p.dst), number(p.target));
+            let nd = Some(NdHeader { saying, src, dst, target, mac: p.link });
+            Header { nd, ..bare(p.eth_src, ix_wire::ipv6::group_mac(p.dst), ethernet::TYPE_IPV6) }
+        }
+        Parsed::Arp(p) => {
+            let arp = Some(ArpHeader {
                 sender_mac: p.sender_mac,
                 sender: u32::from_be_bytes(p.sender_ip),
                 target: u32::from_be_bytes(p.target_ip),
-            }),
-        },
+            });
+            Header { arp, ..bare(p.sender_mac, p.target_mac, ethernet::TYPE_ARP) }
+        }
+    }
+}
+
+/// An address as filters have it.
+fn number(ip: IpAddr) -> u128 {
+    match ip.as_v4() {
+        Some(v4) => u32::from_be_bytes(v4).into(),
+        None => u128::from_be_bytes(ip.0),
     }
 }

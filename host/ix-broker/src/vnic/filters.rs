@@ -2,7 +2,7 @@
 //! completely before it is answered, or not at all.
 use ix_proto::control::Refusal;
 use ix_vnic::{Capability, Direction, Filter, FilterId, Refusal as Why, Registry, VnicId};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// What applies granted filters: the kernel's programs.
 pub trait Enforcer {
@@ -85,7 +85,7 @@ impl Granted {
         filters: &[Filter],
         holder: &str,
         place: Place,
-        linux: Vec<Ipv4Addr>,
+        linux: Vec<IpAddr>,
     ) -> Result<Vec<Made>, Refusal> {
         self.registry.set_linux(linux);
         self.attempt(enforcer, |granted| {

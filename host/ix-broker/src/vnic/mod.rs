@@ -13,13 +13,13 @@ use ix_proto::control::vnic::{
 };
 use ix_proto::control::{Answer, Refusal};
 use ix_proto::limits::MESSAGE_BYTES_MAX;
-use ix_sys::socket::local_ipv4_addresses;
+use ix_sys::socket::local_addresses;
 use ix_vnic::{
     Assigned, Direction, FILTERS_MAX, Filter, FilterId, FilterView, Policy, Rate, Rates,
     Refusal as Why, Registry, VnicId, VnicRules, check_count,
 };
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// The holder of a filter that is granted to nobody in particular.
 const HOLDER: &str = "operator";
@@ -106,8 +106,7 @@ impl Vnic {
         Ok(vnic)
     }
 
-    /// The dataplane gets no filters, and why. With IPv6 addresses, those would not be heard any
-    /// more.
+    /// The dataplane gets no filters, and why.
     pub fn refuse_filters(&mut self, why: &'static str) {
         self.no_filters = Some(why);
     }
@@ -119,7 +118,7 @@ impl Vnic {
         filters: &[Filter],
         holder: Option<&str>,
         queue: Option<usize>,
-        linux: Vec<Ipv4Addr>,
+        linux: Vec<IpAddr>,
     ) -> Result<Change, Refusal> {
         if let Some(why) = self.no_filters {
             return Err(Refusal::Vnic(why.to_owned()));
@@ -426,9 +425,14 @@ pub fn receive_filters(rules: &VnicRules) -> Option<Vec<Filter>> {
     rules.set(Direction::Receive).map(|set| set.filters().to_vec())
 }
 
-/// Linux' own IPv4 addresses in this network namespace, without those of the loopback.
-pub fn linux_addresses() -> Vec<Ipv4Addr> {
-    let mut found = local_ipv4_addresses().unwrap_or_default();
+/// Linux' own addresses in this network namespace, without those of the loopback. Where it has one of
+/// IPv6, it is in the group of all hosts.
+pub fn linux_addresses() -> Vec<IpAddr> {
+    const ALL_HOSTS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+    let mut found = local_addresses().unwrap_or_default();
     found.retain(|address| !address.is_loopback());
+    if found.iter().any(IpAddr::is_ipv6) {
+        found.push(ALL_HOSTS.into());
+    }
     found
 }

@@ -205,7 +205,7 @@ fn what_a_card_has_is_told() {
 #[test]
 fn several_are_granted_or_none() {
     let mut vnic = vnic();
-    let linux = vec![Ipv4Addr::new(10, 0, 0, 1)];
+    let linux = vec![Ipv4Addr::new(10, 0, 0, 1).into()];
     let both = filters("rx ip service 10.0.0.5;tx ip service 10.0.0.1");
     let refusal =
         vnic.create(&mut Calm, &both, None, None, linux).err().expect("refused").to_string();

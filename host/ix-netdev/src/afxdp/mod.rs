@@ -13,6 +13,7 @@ pub(crate) use rss::RssTable;
 use crate::asm::Insn;
 use crate::device::{OpenOptions, OpenedDevice};
 use crate::error::OpenError;
+use crate::groups::{Groups, hear_neighbours};
 use crate::hardware::HardwareFilters;
 use crate::held_ports::HeldPorts;
 use ix_mem::ROOM_BYTES;
@@ -21,7 +22,7 @@ use ix_sys::bpf::{self, Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind};
 use ix_sys::interface::Rss;
 use ix_sys::{Holder, Interface, socket};
 use ix_vnic::Filter;
-use ix_wire::{IpAddr, ipv6};
+use ix_wire::IpAddr;
 use rss::Deal;
 use shared_program::{Maps, shared_program};
 use std::io;
@@ -174,27 +175,6 @@ pub(crate) fn open(
     // With several queues the redirection table distributes packets.
     let hardware = (queues == 1).then(|| HardwareFilters::of(name)).flatten();
     Ok(opened.with_xdp(attachment).with_rss(rss).with_hardware(hardware))
-}
-
-/// The sockets that keep a card, and Linux, in groups.
-struct Groups {
-    _card: OwnedFd,
-    /// `None`: Linux has no IPv6 on the interface.
-    _linux: Option<OwnedFd>,
-}
-
-/// Lets the card take what neighbours send to find our IPv6 addresses. Linux is in these groups as
-/// well: questions of routers and switches go to all hosts, so Linux gets and answers them.
-fn hear_neighbours(ifindex: u32, addresses: &[IpAddr]) -> io::Result<Option<Groups>> {
-    let own = addresses.iter().filter(|address| address.is_v6());
-    let groups: Vec<IpAddr> = own.map(|address| ipv6::solicited_node(*address)).collect();
-    if groups.is_empty() {
-        return Ok(None);
-    }
-    let macs: Vec<_> = groups.iter().map(|group| ipv6::group_mac(*group)).collect();
-    let groups: Vec<_> = groups.iter().map(|group| group.0).collect();
-    let _linux = socket::join_groups(ifindex, &groups).ok();
-    Ok(Some(Groups { _card: socket::hear_groups(ifindex, &macs)?, _linux }))
 }
 
 /// Copies of sockets, which go into the map.

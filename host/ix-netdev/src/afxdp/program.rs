@@ -13,7 +13,8 @@ pub(super) const MD_RX_QUEUE: i16 = 16;
 pub(super) const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
 const IPV6: u16 = 0x86dd;
-/// These go to Linux whatever the filters say: IPv6, and VLANs, which are separate links in Linux.
+/// These are not taken by filters of EtherTypes: IPv6, whose filters are asked for our addresses
+/// only, and VLANs, which are separate links in Linux.
 const LINUX_FRAMES: [u16; 3] = [IPV6, 0x8100, 0x88a8];
 
 /// Verdict of an XDP program: pass to the kernel's stack.
@@ -43,8 +44,8 @@ const ND_TYPES: [u32; 2] = [135, 136];
 /// Redirects packets for one of `addresses` to `sockets[receive queue]`: IPv4 and IPv6 to it, ARP
 /// that names it as target (requests, replies) or as sender (a host that uses our address: RFC 5227
 /// wants us to notice), and Neighbour Discovery about it. All other packets pass: VLAN tags, other
-/// hosts' packets; and ours on a queue without a socket. With receive filters, only IPv4 packets
-/// that a filter takes are redirected, and frames of other EtherTypes if a filter names the type.
+/// hosts' packets; and ours on a queue without a socket. With receive filters, only IP packets that
+/// a filter takes are redirected, and frames of other EtherTypes if a filter names the type.
 pub(crate) fn xdp_program(
     sockets: &Map,
     addresses: &[IpAddr],
@@ -53,7 +54,7 @@ pub(crate) fn xdp_program(
     let mut a = Assembler::new();
     let [arp, ours, pass, found, other, v6] = std::array::from_fn(|_| a.label());
     let v6_addresses: Vec<IpAddr> = addresses.iter().copied().filter(|ip| ip.is_v6()).collect();
-    let has_v6 = filters.is_none() && !v6_addresses.is_empty();
+    let has_v6 = !v6_addresses.is_empty();
     let (ctx, data, end, field) = (Reg::R9, Reg::R7, Reg::R8, Reg::R4);
 
     a.mov(ctx, Reg::R1);
@@ -106,7 +107,7 @@ pub(crate) fn xdp_program(
     if has_v6 {
         a.jump(pass);
         a.place(v6);
-        redirect_v6(&mut a, (data, end, field), &v6_addresses, (ours, pass));
+        redirect_v6(&mut a, (data, end, field), &v6_addresses, filters, (ours, pass));
     }
 
     a.place(pass);
@@ -124,15 +125,19 @@ pub(crate) fn xdp_program(
 
 /// Jumps to `ours` for an IPv6 packet to one of our addresses, and for Neighbour Discovery about
 /// one; else to `pass`, or falls through. Who asks for an address sends to a group, which a host
-/// with other addresses may be in too.
+/// with other addresses may be in too. With filters, one of them must take the packet, unless it is
+/// of Neighbour Discovery.
 fn redirect_v6(
     a: &mut Assembler,
     (data, end, field): (Reg, Reg, Reg),
     addresses: &[IpAddr],
+    filters: Option<&[Filter]>,
     (ours, pass): (Label, Label),
 ) {
     check_length(a, data, end, IPV6_END, pass);
-    jump_if_ours_v6(a, (data, field), IPV6_DESTINATION, addresses, ours);
+    let found = a.label();
+    let to_us = if filters.is_some() { found } else { ours };
+    jump_if_ours_v6(a, (data, field), IPV6_DESTINATION, addresses, to_us);
     a.load(Size::Byte, field, data, IPV6_NEXT_HEADER);
     a.jump_ne32(field, ICMPV6, pass);
     check_length(a, data, end, ND_END, pass);
@@ -143,6 +148,13 @@ fn redirect_v6(
     a.jump_ne32(field, advertisement, pass);
     a.place(nd);
     jump_if_ours_v6(a, (data, field), ND_TARGET, addresses, ours);
+    let Some(filters) = filters else { return };
+    a.jump(pass);
+    a.place(found);
+    classify::lay_out(a, pass);
+    filters.iter().for_each(|filter| classify::ask(a, filter, ours));
+    a.load(Size::Double, field, Reg::R10, classify::ND_KIND);
+    ND_TYPES.iter().for_each(|kind| a.jump_eq32(field, *kind, ours));
 }
 
 /// Jumps to `ours` if one of the addresses is at an offset of the frame.

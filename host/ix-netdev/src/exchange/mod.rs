@@ -12,9 +12,11 @@ mod share;
 
 use crate::asm::Insn;
 use crate::error::OpenError;
+use crate::groups::{Groups, hear_all, hear_neighbours};
 use ix_sys::Interface;
 use ix_sys::bpf::{Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind, Rows};
-use ix_vnic::Filter;
+use ix_vnic::{Field, Filter};
+use ix_wire::IpAddr;
 pub use limits::PortRates;
 use limits::{LIMIT_WORDS, LIMITS};
 use programs::Maps;
@@ -29,6 +31,8 @@ const ATTACH_NATIVE: u32 = 1 << 2;
 
 /// Most links.
 pub const PORTS_MAX: usize = 64;
+/// Most IPv6 addresses of filters whose groups are joined one by one: cards have few places.
+const GROUPS_MAX: usize = 256;
 /// Row of the interface itself in the counter map, after those of the links.
 const LINK_ROW: u32 = PORTS_MAX as u32;
 
@@ -86,6 +90,8 @@ pub struct Exchange {
     looked: Option<Instant>,
     /// Receive filters, with the slot of each one's link.
     rules: Vec<(Filter, u32)>,
+    /// Groups of their IPv6 addresses.
+    groups: Option<Groups>,
     ports: BTreeMap<String, Port>,
 }
 
@@ -179,7 +185,7 @@ impl Exchange {
         })?;
         let link_bits_per_s = interface.speed_bits_per_s();
         let name = name.to_owned();
-        let (rules, ports, fullness) = Default::default();
+        let (rules, groups, ports, fullness) = Default::default();
         Ok(Exchange {
             name,
             ifindex,
@@ -192,6 +198,7 @@ impl Exchange {
             fullness,
             looked: None,
             rules,
+            groups,
             ports,
         })
     }
@@ -323,11 +330,27 @@ impl Exchange {
         if rules == self.rules {
             return Ok(());
         }
+        let groups = self.hear(&rules);
+        let groups = groups.map_err(|e| OpenError::system("join IPv6 groups on", &self.name, e))?;
         self.uplink
             .replace(&programs::receive(&rules, &self.maps()))
             .map_err(|e| crate::afxdp::bpf_error("change the receive filters of", &self.name, e))?;
-        self.rules = rules;
+        (self.rules, self.groups) = (rules, groups);
         Ok(())
+    }
+
+    /// Joins the groups that neighbours ask for the filters' addresses.
+    fn hear(&self, rules: &[(Filter, u32)]) -> io::Result<Option<Groups>> {
+        let filters = rules.iter().map(|(filter, _)| filter).filter(|f| f.level().is_v6());
+        let ranges = filters.filter_map(|filter| filter.field(Field::ServiceAddress));
+        let ranges: Vec<_> = ranges.flat_map(|ranges| ranges.as_slice()).copied().collect();
+        let all = ranges.iter().fold(0u128, |n, (low, high)| n.saturating_add(high - low));
+        if all.saturating_add(ranges.len() as u128) > GROUPS_MAX as u128 {
+            return hear_all(self.ifindex).map(Some);
+        }
+        let addresses = ranges.into_iter().flat_map(|(low, high)| low..=high);
+        let addresses: Vec<_> = addresses.map(|number| IpAddr(number.to_be_bytes())).collect();
+        hear_neighbours(self.ifindex, &addresses)
     }
 
     /// From the next packet on only these packets may leave through a link.

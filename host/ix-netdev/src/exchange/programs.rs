@@ -2,12 +2,15 @@
 use super::limits::{FRACTION_BITS, LIMIT_WORDS, Limit, UNITS_SHIFT, offset};
 use super::{BOOK_WORDS, CLOCKS_AT, Count, LINK_ROW};
 use crate::asm::{Assembler, Insn, Label, Reg, Size};
-use crate::classify::{self, ARP_SENDER, ARP_SENDER_MAC, ARP_TARGET, ETH_SRC};
+use crate::classify::{
+    self, ARP_SENDER, ARP_SENDER_MAC, ARP_TARGET, DST_V6, ETH_SRC, ICMPV6_TYPE, LAST, ND_KIND,
+    ND_MAC, ND_TARGET, SRC_V6,
+};
 use ix_sys::bpf::{
     HELPER_KTIME_NS, HELPER_MAP_LOOKUP, HELPER_REDIRECT, HELPER_REDIRECT_MAP, HELPER_XDP_LEN, Map,
     Rows,
 };
-use ix_vnic::{Field, Filter};
+use ix_vnic::{Field, Filter, GROUP_REPORTS, ND_ADVERTISEMENT, ND_SOLICITATION, Ranges};
 use std::os::fd::RawFd;
 
 const XDP_DROP: i32 = 1;
@@ -15,11 +18,11 @@ const XDP_PASS: i32 = 2;
 
 // On the stack, below all header fields.
 /// Key of a map.
-const KEY: i16 = -112;
+const KEY: i16 = LAST - 8;
 /// Counters of the interface.
-const LINK: i16 = -120;
+const LINK: i16 = LAST - 16;
 /// Number of the link that a packet goes into.
-const SLOT: i16 = -128;
+const SLOT: i16 = LAST - 24;
 
 // Registers that calls preserve; the first two hold the frame's bounds before.
 /// Counters of the vNIC.
@@ -54,6 +57,7 @@ pub(super) fn receive(rules: &[(Filter, u32)], maps: &Maps<'_>) -> Vec<Insn> {
         for slot in [ARP_TARGET, ARP_SENDER] {
             ask_arp(&mut a, filter, slot, *taken);
         }
+        ask_nd(&mut a, filter, *taken);
     }
     a.place(pass);
     verdict(&mut a, XDP_PASS);
@@ -107,18 +111,43 @@ pub(super) fn transmit(
 ) -> Vec<Insn> {
     let mut a = Assembler::new();
     let (foreign, foreign_mac, fine) = (a.label(), a.label(), a.label());
-    let own_mac = mac.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    let own_mac = mac.iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
     begin(&mut a);
     classify::lay_out(&mut a, foreign);
     unless_equal(&mut a, ETH_SRC, own_mac, foreign_mac);
     filters.iter().for_each(|filter| classify::ask(&mut a, filter, fine));
+    // Neighbour Discovery with our own addresses, or a check for an address of ours (RFC 4862).
+    let [asks, tells, has_target, no_nd] = std::array::from_fn(|_| a.label());
+    a.load(Size::Double, Reg::R4, Reg::R10, ND_KIND);
+    a.jump_eq32(Reg::R4, ND_SOLICITATION.into(), asks);
+    a.jump_eq32(Reg::R4, ND_ADVERTISEMENT.into(), tells);
+    a.jump(no_nd);
+    a.place(asks);
+    unless_equal(&mut a, ND_MAC, own_mac, foreign_mac);
+    filters.iter().for_each(|filter| ask_named(&mut a, filter, SRC_V6, fine));
+    classify::ask_ranges_v6(&mut a, SRC_V6, &Ranges::one(0), foreign);
+    filters.iter().for_each(|filter| ask_named(&mut a, filter, ND_TARGET, fine));
+    a.jump(foreign);
+    a.place(tells);
+    unless_equal(&mut a, ND_MAC, own_mac, foreign_mac);
+    filters.iter().for_each(|filter| ask_named(&mut a, filter, ND_TARGET, has_target));
+    a.jump(foreign);
+    if filters.iter().any(names_v6) {
+        a.place(has_target);
+        filters.iter().for_each(|filter| ask_named(&mut a, filter, SRC_V6, fine));
+        a.jump(foreign);
+    }
+    a.place(no_nd);
+    // The interface is in the groups of all vNICs: what they tell routers of them ends here.
+    let drop = a.label();
+    a.load(Size::Double, Reg::R4, Reg::R10, ICMPV6_TYPE);
+    GROUP_REPORTS.iter().for_each(|kind| a.jump_eq32(Reg::R4, (*kind).into(), drop));
     // ARP with our own addresses, or a probe for an address of ours (RFC 5227).
     unless_equal(&mut a, ARP_SENDER_MAC, own_mac, foreign);
     filters.iter().for_each(|filter| ask_arp(&mut a, filter, ARP_SENDER, fine));
     unless_equal(&mut a, ARP_SENDER, 0, foreign);
     filters.iter().for_each(|filter| ask_arp(&mut a, filter, ARP_TARGET, fine));
     a.jump(foreign);
-    let drop = a.label();
     for (label, reason) in [(foreign, Count::Foreign), (foreign_mac, Count::ForeignMac)] {
         a.place(label);
         row(&mut a, maps.books.raw(), Key::Is(slot), drop);
@@ -272,9 +301,36 @@ fn count(a: &mut Assembler, what: Count) {
     a.atomic_add(BOOK, 8 * what as i16, Reg::R1);
 }
 
+/// Jumps to `taken` for Neighbour Discovery about an address that the filter names for our end, for
+/// it, or from it.
+fn ask_nd(a: &mut Assembler, filter: &Filter, taken: Label) {
+    if !names_v6(filter) {
+        return;
+    }
+    let other = a.label();
+    classify::ask_ranges(a, ND_KIND, &Ranges::new([(0, u8::MAX.into())]), other);
+    [ND_TARGET, DST_V6, SRC_V6].into_iter().for_each(|slot| ask_named(a, filter, slot, taken));
+    a.place(other);
+}
+
+/// Whether a filter names IPv6 addresses of our end.
+fn names_v6(filter: &Filter) -> bool {
+    filter.level().is_v6() && filter.field(Field::ServiceAddress).is_some()
+}
+
+/// Jumps to `taken` if the filter names the IPv6 address for our end.
+fn ask_named(a: &mut Assembler, filter: &Filter, slot: i16, taken: Label) {
+    if let Some(addresses) = filter.field(Field::ServiceAddress).filter(|_| names_v6(filter)) {
+        let other = a.label();
+        classify::ask_ranges_v6(a, slot, addresses, other);
+        a.jump(taken);
+        a.place(other);
+    }
+}
+
 /// Jumps to `taken` if the filter names an address of the ARP packet for our end.
 fn ask_arp(a: &mut Assembler, filter: &Filter, slot: i16, taken: Label) {
-    if let Some(addresses) = filter.field(Field::ServiceAddress) {
+    if let Some(addresses) = filter.field(Field::ServiceAddress).filter(|_| !names_v6(filter)) {
         let other = a.label();
         classify::ask_ranges(a, slot, addresses, other);
         a.jump(taken);
@@ -283,6 +339,6 @@ fn ask_arp(a: &mut Assembler, filter: &Filter, slot: i16, taken: Label) {
 }
 
 /// Jumps to `other` unless a field has this value.
-fn unless_equal(a: &mut Assembler, slot: i16, value: u64, other: Label) {
-    classify::ask_ranges(a, slot, &ix_vnic::Ranges::one(value), other);
+fn unless_equal(a: &mut Assembler, slot: i16, value: u128, other: Label) {
+    classify::ask_ranges(a, slot, &Ranges::one(value), other);
 }

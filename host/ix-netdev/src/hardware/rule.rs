@@ -12,7 +12,10 @@ const RULES_MAX: usize = 16;
 // Flow types.
 const TCP_V4_FLOW: u32 = 0x01;
 const UDP_V4_FLOW: u32 = 0x02;
+const TCP_V6_FLOW: u32 = 0x05;
+const UDP_V6_FLOW: u32 = 0x06;
 const IP_USER_FLOW: u32 = 0x0d;
+const IPV6_USER_FLOW: u32 = 0x0e;
 const ETHER_FLOW: u32 = 0x12;
 /// With the VLAN's number.
 const FLOW_EXT: u32 = 0x8000_0000;
@@ -37,6 +40,13 @@ const PORT_DST: Place = (VALUES + 10, 2);
 /// Of an `ethtool_usrip4_spec`.
 const IP_VERSION: usize = VALUES + 13;
 const IP_PROTOCOL: Place = (VALUES + 14, 1);
+/// Of an `ethtool_tcpip6_spec`.
+const IPV6_SRC: Place = (VALUES, 16);
+const IPV6_DST: Place = (VALUES + 16, 16);
+const PORT_SRC_V6: Place = (VALUES + 32, 2);
+const PORT_DST_V6: Place = (VALUES + 34, 2);
+/// Of an `ethtool_usrip6_spec`, behind four bytes of the payload and the traffic class.
+const IPV6_PROTOCOL: Place = (VALUES + 37, 1);
 /// Of an `ethhdr`.
 const ETH_DST: Place = (VALUES, 6);
 const ETH_SRC: Place = (VALUES + 6, 6);
@@ -60,6 +70,9 @@ impl FlowRule {
             Level::Tcp => TCP_V4_FLOW,
             Level::Udp => UDP_V4_FLOW,
             Level::Ipv4 => IP_USER_FLOW,
+            Level::Tcp6 => TCP_V6_FLOW,
+            Level::Udp6 => UDP_V6_FLOW,
+            Level::Ipv6 => IPV6_USER_FLOW,
             Level::Ethernet => ETHER_FLOW,
         };
         let mut rules = vec![FlowRule([0; RULE_BYTES])];
@@ -91,9 +104,9 @@ impl FlowRule {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    fn compare(&mut self, (at, bytes): Place, value: u64, mask: u64) {
-        self.put(at, &value.to_be_bytes()[8 - bytes..]);
-        self.put(at + TO_MASK, &mask.to_be_bytes()[8 - bytes..]);
+    fn compare(&mut self, (at, bytes): Place, value: u128, mask: u128) {
+        self.put(at, &value.to_be_bytes()[16 - bytes..]);
+        self.put(at + TO_MASK, &mask.to_be_bytes()[16 - bytes..]);
     }
 }
 
@@ -110,11 +123,16 @@ fn place_of(level: Level, field: Field, values: &Ranges) -> Option<Option<(Place
         Field::Vlan => return Some(Some((EXT_VLAN, FLOW_EXT))),
         Field::EtherType if ethernet => ETH_TYPE,
         Field::Protocol if level == Level::Ipv4 => IP_PROTOCOL,
+        Field::Protocol if level == Level::Ipv6 => IPV6_PROTOCOL,
         Field::EtherType | Field::Protocol => return Some(None),
         Field::ServiceMac if ethernet => ETH_DST,
         Field::ServiceMac => return Some(Some((EXT_DST, FLOW_MAC_EXT))),
         Field::PeerMac if ethernet => ETH_SRC,
         Field::PeerMac => return None,
+        Field::ServiceAddress if level.is_v6() => IPV6_DST,
+        Field::PeerAddress if level.is_v6() => IPV6_SRC,
+        Field::ServicePort if level.is_v6() => PORT_DST_V6,
+        Field::PeerPort if level.is_v6() => PORT_SRC_V6,
         Field::ServiceAddress => IP_DST,
         Field::PeerAddress => IP_SRC,
         Field::ServicePort => PORT_DST,
@@ -127,14 +145,14 @@ fn place_of(level: Level, field: Field, values: &Ranges) -> Option<Option<(Place
 fn multiply(rules: &[FlowRule], place: Place, values: &Ranges) -> Option<Vec<FlowRule>> {
     // A VLAN's number has twelve bits of its two bytes; the others are for the priority.
     let bits = if place == EXT_VLAN { 12 } else { 8 * place.1 as u32 };
-    let full = u64::MAX >> (64 - bits);
+    let full = u128::MAX >> (128 - bits);
     let mut made = Vec::new();
     for (low, high) in values.as_slice() {
         let (mut low, high) = (*low, (*high).min(full));
         while low <= high {
             // The largest aligned block that begins here and ends within the range.
-            let mut block = 1u64;
-            while low & block == 0 && block <= full >> 1 && low + 2 * block - 1 <= high {
+            let mut block = 1u128;
+            while low & block == 0 && block <= full >> 1 && low + (2 * block - 1) <= high {
                 block *= 2;
             }
             let mask = full & !(block - 1);
@@ -145,7 +163,8 @@ fn multiply(rules: &[FlowRule], place: Place, values: &Ranges) -> Option<Vec<Flo
                 rule.compare(place, low, mask);
                 made.push(rule);
             }
-            low += block;
+            let Some(next) = low.checked_add(block) else { break };
+            low = next;
         }
     }
     Some(made)
@@ -204,6 +223,24 @@ mod tests {
         ]);
         let text = "rx eth type 0x88b5 service 02:00:00:00:00:01 peer 02:00:00:00:00:02";
         assert_eq!(rules(text), Some(vec![ether]));
+        let tcp6 = bytes(&[
+            (0, &[0x05]),
+            (4, &[0x20, 0x01, 0x0d, 0xb8]),
+            (20, &[0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 80]),
+            (76, &[255; 6]),
+            (92, &[255; 16]),
+            (110, &[255; 2]),
+        ]);
+        let text = "rx tcp service [2001:db8::5]:80 peer 2001:db8::/48";
+        assert_eq!(rules(text), Some(vec![tcp6]));
+        let ip6 = bytes(&[
+            (0, &[0x0e]),
+            (20, &[0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]),
+            (92, &[255; 16]),
+            (41, &[58]),
+            (113, &[255]),
+        ]);
+        assert_eq!(rules("rx ip6 service 2001:db8::5 proto 58"), Some(vec![ip6]));
     }
 
     #[test]
@@ -238,8 +275,8 @@ mod tests {
             return Some(seen.0);
         }
         let ip = header.ip?;
-        seen.put(IP_SRC.0, &ip.src.to_be_bytes());
-        seen.put(IP_DST.0, &ip.dst.to_be_bytes());
+        seen.put(IP_SRC.0, &(ip.src as u32).to_be_bytes());
+        seen.put(IP_DST.0, &(ip.dst as u32).to_be_bytes());
         seen.0[IP_PROTOCOL.0] = ip.protocol;
         if level != Level::Ipv4 {
             let wanted = if level == Level::Tcp { 6 } else { 17 };
@@ -255,8 +292,8 @@ mod tests {
         #[test]
         fn rules_take_what_their_filter_takes(
             ports in (0u16..20, 0u16..20),
-            src in 0u32..8,
-            dst in 0u32..8,
+            src in 0u128..8,
+            dst in 0u128..8,
             protocol in prop::sample::select(vec![1u8, 6, 17]),
             text in prop::sample::select(vec![
                 "rx tcp service 10.0.0.1-10.0.0.6:3-11",
@@ -277,6 +314,7 @@ mod tests {
                 ethertype: 0x0800,
                 ip: Some(ix_vnic::IpHeader { src, dst, protocol, ports }),
                 arp: None,
+                nd: None,
             };
             let seen = fields(filter.level(), &header);
             let takes = |rule: &FlowRule, seen: &[u8; RULE_BYTES]| {
