@@ -14,7 +14,7 @@
  * Linux. A program that is to have them on IX as well defines IX_NO_NOTE. */
 #if defined(__GNUC__) && defined(__x86_64__) && !defined(IX_NO_NOTE)
 __asm__(".pushsection .note.ix,\"a\",@note\n"
-        "\t.balign 4\n\t.long 3, 4, 1\n\t.asciz \"IX\"\n\t.long 5\n"
+        "\t.balign 4\n\t.long 3, 4, 1\n\t.asciz \"IX\"\n\t.long 6\n"
         "\t.popsection");
 #endif
 
@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 /* Version of all layouts and numbers here. */
-#define IX_ABI_VERSION 5
+#define IX_ABI_VERSION 6
 /* The letters IXABI and three zeroes, read as a little-endian number: the first field of
  * ix_process_header. */
 #define IX_ABI_MAGIC UINT64_C(0x4942415849)
@@ -249,7 +249,9 @@ extern "C" {
 /* The flow is gone and its handle stale: cookie, handle; code is an IX_DEAD_* number. */
 #define IX_EVENT_DEAD 6
 /* A datagram: cookie of the socket, data, len, addr and port of the sender; handle
- * and more are high and low half of the address that it was sent to (local_addr). */
+ * and more are high and low half of the address that it was sent to (local_addr).
+ * The low octet of code is its hop limit, the high one its type of service. The first of
+ * notes is the number of events that follow with other pieces of the same datagram. */
 #define IX_EVENT_UDP_RECV 7
 /* The memory of a sent datagram is free again: cookie of the call. */
 #define IX_EVENT_UDP_SENT 8

@@ -200,6 +200,21 @@ pub unsafe fn write(message: &mut msghdr, receive_control: &ReceiveControl, ipv6
         // SAFETY: the caller's promise.
         unsafe { room.put(IPPROTO_IPV6, IPV6_PKTINFO, &info) };
     }
+    let ReceiveControl { hops, tos, is_v6, .. } = *receive_control;
+    if let Some(hops) = hops {
+        let kind = if is_v6 { (IPPROTO_IPV6, IPV6_HOPLIMIT) } else { (IPPROTO_IP, IP_TTL) };
+        // SAFETY: the caller's promise.
+        unsafe { room.put(kind.0, kind.1, &i32::from(hops).to_ne_bytes()) };
+    }
+    match tos {
+        // SAFETY: the caller's promise.
+        Some(tos) if is_v6 => unsafe {
+            room.put(IPPROTO_IPV6, IPV6_TCLASS, &i32::from(tos).to_ne_bytes());
+        },
+        // SAFETY: the caller's promise.
+        Some(tos) => unsafe { room.put(IPPROTO_IP, IP_TOS, &[tos]) },
+        None => {}
+    }
     if let Some(error_entry) = &receive_control.error_entry {
         let (level, kind) =
             if ipv6 { (IPPROTO_IPV6, IPV6_RECVERR) } else { (IPPROTO_IP, IP_RECVERR) };

@@ -19,6 +19,8 @@ const OUT: i32 = EPOLLOUT | EPOLLWRNORM;
 impl Core {
     /// Takes in the first `events` event conditions of the cycle.
     pub fn dispatch(&mut self, elastic: usize, thread: &Thread, events: usize) {
+        // The datagram whose pieces come.
+        let mut partial: Option<Incoming> = None;
         for index in 0..events {
             match thread.event(index) {
                 Event::Recv { cookie, data, .. } => self.received(cookie, data),
@@ -39,9 +41,21 @@ impl Core {
                     real::has_connection();
                     self.connected(cookie, handle, outcome.err().map(errno::of_error));
                 }
-                Event::UdpRecv { cookie, data, peer, local } => {
-                    let incoming = Incoming { data, from: peer, local, came: None, elastic };
-                    self.udp_received(cookie, incoming);
+                Event::UdpRecv { cookie, data, peer, local, hops, tos, follows } => {
+                    let incoming = match partial.take() {
+                        Some(mut first) => {
+                            first.rest.push(data);
+                            first
+                        }
+                        None => {
+                            let (from, rest, came) = (peer, Vec::new(), None);
+                            Incoming { data, rest, from, local, hops, tos, came, elastic }
+                        }
+                    };
+                    match follows {
+                        0 => self.udp_received(cookie, incoming),
+                        _ => partial = Some(incoming),
+                    }
                 }
                 Event::UdpError { cookie, peer, said, data, .. } => {
                     self.udp_failed(cookie, peer, said, data);
@@ -265,7 +279,7 @@ impl Core {
     }
 
     fn udp_received(&mut self, port: Id, mut incoming: Incoming) {
-        let Incoming { data, from, elastic, .. } = incoming;
+        let Incoming { from, elastic, .. } = incoming;
         let Some(id) = self.choose_datagrams(port, from) else { return };
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let limit = socket.options.receive_buffer;
@@ -274,9 +288,10 @@ impl Core {
         let foreign = udp.peer.is_some_and(|peer| peer != from);
         // A datagram without room is dropped, as on Linux.
         if foreign || udp.closing || udp.read_shut || udp.inbox_bytes >= limit {
-            return self.elastic_threads[elastic].give_back(data);
+            let elastic = &mut self.elastic_threads[elastic];
+            return incoming.buffers().for_each(|data| elastic.give_back(data));
         }
-        udp.inbox_bytes += charged(data);
+        udp.inbox_bytes += charged(&incoming);
         udp.inbox.push_back(incoming);
         self.notify(id, IN);
     }

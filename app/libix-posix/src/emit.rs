@@ -227,7 +227,8 @@ impl Core {
         let udp = sockets.get_mut(id).and_then(Socket::datagrams).filter(|udp| udp.closing);
         let Some(udp) = udp else { return false };
         for incoming in udp.inbox.drain(..) {
-            elastic_threads[incoming.elastic].give_back(incoming.data);
+            let elastic = &mut elastic_threads[incoming.elastic];
+            incoming.buffers().for_each(|data| elastic.give_back(data));
         }
         self.leave_udp_port(id);
         true

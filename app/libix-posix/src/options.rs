@@ -106,6 +106,10 @@ pub struct IpOptions {
     pub fields: IpFields,
     /// `IP_PKTINFO`; `IPV6_RECVPKTINFO`.
     pub packet_info: bool,
+    /// `IP_RECVTTL`; `IPV6_RECVHOPLIMIT`.
+    pub tells_hops: bool,
+    /// `IP_RECVTOS`; `IPV6_RECVTCLASS`.
+    pub tells_tos: bool,
     /// `IP_RECVERR`; `IPV6_RECVERR`.
     pub receive_errors: bool,
     /// `IP_MTU_DISCOVER`; `IPV6_MTU_DISCOVER`.

@@ -1,5 +1,6 @@
 //! The calls that read: `read`, `recvmsg`, and all that come down to them. Errors are errnos.
 use crate::clock;
+use crate::elastic_thread::ElasticThread;
 use crate::error_queue::ErrorEntry;
 use crate::lock::lock;
 use crate::mem::{self, Scatter};
@@ -7,7 +8,7 @@ use crate::ops::{self, Instead, Outcome, socket_of};
 use crate::options::Stamps;
 use crate::signals;
 use crate::slab::Id;
-use crate::socket::{Kind, Socket, charged};
+use crate::socket::{Datagrams, Incoming, Kind, Socket, charged};
 use crate::state::Core;
 use crate::stream::Phase;
 use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
@@ -37,6 +38,12 @@ pub struct ReceiveControl {
     pub local: Option<Arrival>,
     /// The same for `IPV6_RECVPKTINFO`.
     pub local_v6: Option<Arrival>,
+    /// `IP_RECVTTL`, or of an IPv6 datagram `IPV6_RECVHOPLIMIT`.
+    pub hops: Option<u8>,
+    /// `IP_RECVTOS`, or of an IPv6 datagram `IPV6_RECVTCLASS`.
+    pub tos: Option<u8>,
+    /// These are of an IPv6 datagram.
+    pub is_v6: bool,
     /// `IP_RECVERR`.
     pub error_entry: Option<ErrorEntry>,
     /// When the datagram came, since the epoch, and which control messages say so.
@@ -222,45 +229,54 @@ fn take_datagram(
     }
     let (v4, v6) = (socket.options.v4.packet_info, socket.options.v6.packet_info);
     let stamps = socket.options.stamps;
+    let of = [socket.options.v4, socket.options.v6];
     let Some(udp) = socket.datagrams() else { return Some(Err(libc::EBADF)) };
     let Some(first) = udp.inbox.front() else {
         return udp.read_shut.then(|| Ok(Received::default()));
     };
     if to.is_wrong() {
         // As on Linux, the datagram is lost.
-        let (data, elastic) = (first.data, first.elastic);
-        udp.inbox.pop_front();
-        udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
-        elastic_threads[elastic].give_back(data);
+        drop_first(udp, elastic_threads);
         return Some(Err(libc::EFAULT));
     }
-    // SAFETY: the buffer was not returned: it is queued, and the lock is held.
-    let bytes = unsafe { mem::received(first.data, 0) };
-    let copied = to.put(bytes);
-    let truncated = copied < bytes.len();
-    let address = first.local;
+    let (mut copied, len) = (0, first.len());
+    for data in first.buffers() {
+        // SAFETY: the buffer was not returned: it is queued, and the lock is held.
+        copied += to.put(unsafe { mem::received(data, 0) });
+    }
+    let truncated = copied < len;
+    let (address, is_v6) = (first.local, first.local.is_ipv6());
+    let own = of[usize::from(is_v6)];
     let interface = if v4 || v6 { interfaces.index_of(address) } else { 0 };
     let arrival = Arrival { address, interface };
     let received = Received {
-        bytes: if flags & MSG_TRUNC != 0 { bytes.len() } else { copied },
+        bytes: if flags & MSG_TRUNC != 0 { len } else { copied },
         from: Some(first.from),
         ipv6: false,
         flags: if truncated { MSG_TRUNC } else { 0 },
         receive_control: ReceiveControl {
             local: v4.then_some(arrival),
             local_v6: v6.then_some(arrival),
+            hops: own.tells_hops.then_some(first.hops),
+            tos: own.tells_tos.then_some(first.tos),
+            is_v6,
             // As on Linux, one that came before the program asked has the time when it is read.
             came: stamps.any().then(|| (first.came.unwrap_or_else(clock::time_of_day), stamps)),
             ..ReceiveControl::default()
         },
     };
     if flags & MSG_PEEK == 0 {
-        let (data, elastic) = (first.data, first.elastic);
-        udp.inbox.pop_front();
-        udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
-        elastic_threads[elastic].give_back(data);
+        drop_first(udp, elastic_threads);
     }
     Some(Ok(received))
+}
+
+/// Returns the buffers of the first datagram.
+fn drop_first(udp: &mut Datagrams, elastic_threads: &mut [ElasticThread]) {
+    let Some(first) = udp.inbox.pop_front() else { return };
+    udp.inbox_bytes -= charged(&first).min(udp.inbox_bytes);
+    let elastic = &mut elastic_threads[first.elastic];
+    first.buffers().for_each(|data| elastic.give_back(data));
 }
 
 /// The values of `FIONREAD` and `TIOCOUTQ`: unread bytes, and bytes not acknowledged.
@@ -272,10 +288,9 @@ pub fn queued(fd: RawFd) -> Outcome<(usize, usize)> {
         Kind::Listener(_) => Err(libc::EINVAL.into()),
         Kind::Stream(stream) if stream.local_peer.is_some() => Ok((stream.unread(), 0)),
         Kind::Stream(stream) => Ok((stream.unread(), stream.held() as usize)),
-        Kind::Datagrams(udp) => Ok((
-            udp.inbox.front().map_or(0, |first| first.data.len() as usize),
-            udp.in_flight_bytes,
-        )),
+        Kind::Datagrams(udp) => {
+            Ok((udp.inbox.front().map_or(0, Incoming::len), udp.in_flight_bytes))
+        }
     }
 }
 

@@ -36,10 +36,16 @@ pub struct Listener {
 pub struct Incoming {
     /// Its bytes.
     pub data: Received,
+    /// The others, if it is longer than a buffer.
+    pub rest: Vec<Received>,
     /// Its sender.
     pub from: SocketAddr,
     /// The local address that it was sent to.
     pub local: IpAddr,
+    /// Its time to live, or hop limit.
+    pub hops: u8,
+    /// Its type of service, or traffic class.
+    pub tos: u8,
     /// When it came, since the epoch; `None`: its socket did not ask.
     pub came: Option<Duration>,
     /// The elastic thread that it came in on.
@@ -353,6 +359,18 @@ impl Socket {
 
 /// What a datagram counts against the receive buffer. A buffer is held whole, however short the
 /// datagram in it.
-pub fn charged(data: Received) -> usize {
-    data.len().max(512) as usize
+pub fn charged(incoming: &Incoming) -> usize {
+    incoming.len().max(512)
+}
+
+impl Incoming {
+    /// Bytes of the datagram.
+    pub fn len(&self) -> usize {
+        self.buffers().map(|data| data.len() as usize).sum()
+    }
+
+    /// Its buffers, in order.
+    pub fn buffers(&self) -> impl Iterator<Item = Received> + '_ {
+        std::iter::once(self.data).chain(self.rest.iter().copied())
+    }
 }

@@ -179,6 +179,14 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
         }
         (IPPROTO_IP, IP_PKTINFO) => options.v4.packet_info = read(name) != 0,
         (IPPROTO_IPV6, IPV6_RECVPKTINFO) => options.v6.packet_info = read(name) != 0,
+        (IPPROTO_IP, libc::IP_RECVTTL) if !is_tcp => options.v4.tells_hops = read(name) != 0,
+        (IPPROTO_IP, libc::IP_RECVTOS) if !is_tcp => options.v4.tells_tos = read(name) != 0,
+        (IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT) if !is_tcp => {
+            options.v6.tells_hops = read(name) != 0;
+        }
+        (IPPROTO_IPV6, libc::IPV6_RECVTCLASS) if !is_tcp => {
+            options.v6.tells_tos = read(name) != 0;
+        }
         (IPPROTO_IP, IP_RECVERR) | (IPPROTO_IPV6, IPV6_RECVERR) => {
             let wants = number(fd, level, name) != 0;
             let of = if level == IPPROTO_IPV6 { &mut options.v6 } else { &mut options.v4 };
@@ -200,7 +208,8 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
         (IPPROTO_TCP, TCP_INQ) => options.tells_unread = read(name) != 0,
         _ if wants_control_messages(level, name) && !is_linux => {
             let text = "sockets of IX have no control messages but those of IP_PKTINFO, IP_RECVERR \
-                        and TCP_INQ, and for UDP SO_TIMESTAMP; configure the program without others";
+                        and TCP_INQ, and for UDP SO_TIMESTAMP, IP_RECVTTL and IP_RECVTOS; \
+                        configure the program without others";
             log::once(log::Once::Control, text);
         }
         (IPPROTO_IP, libc::IP_MTU_DISCOVER) => {

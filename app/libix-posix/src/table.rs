@@ -36,8 +36,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "recvmsg with control messages",
-        "IP_PKTINFO and IPV6_RECVPKTINFO with the number of the device's Linux interface in the program's network namespace (0 for a memif, which has none); MSG_ERRQUEUE with the ICMP error, its sender, and the bytes of the datagram that it quotes (64 messages a socket; of a connection only what ended the attempt, without bytes). SO_TIMESTAMP, SO_TIMESTAMPNS and SO_TIMESTAMPING's software times of received datagrams: when the cycle found them; TCP_INQ. Other control messages (timestamps of a connection, IP_RECVTTL, IP_RECVTOS, IPV6_RECVHOPLIMIT, IPV6_RECVTCLASS) are not delivered; the log says so once",
-        "corners packet_info, packet_info_v6, refused, complaints, stamps, left",
+        "IP_PKTINFO and IPV6_RECVPKTINFO with the number of the device's Linux interface in the program's network namespace (0 for a memif, which has none); MSG_ERRQUEUE with the ICMP error, its sender, and the bytes of the datagram that it quotes (64 messages a socket; of a connection only what ended the attempt, without bytes). SO_TIMESTAMP, SO_TIMESTAMPNS and SO_TIMESTAMPING's software times of received datagrams: when the cycle found them; IP_RECVTTL, IP_RECVTOS, IPV6_RECVHOPLIMIT and IPV6_RECVTCLASS of datagrams; TCP_INQ. Other control messages (timestamps, hop limits and types of service of a connection, IPV6_FLOWINFO) are not delivered; the log says so once",
+        "corners packet_info, packet_info_v6, told_fields, refused, complaints, stamps, left",
     ),
     (
         "sendmsg with control messages",
@@ -46,7 +46,7 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "write, writev, send, sendto, sendmsg, sendmmsg",
-        "IX; copied into transmit memory, sent with the next cycle; SIGPIPE as on Linux; MSG_MORE holds a short segment back, MSG_EOR changes nothing, MSG_ZEROCOPY copies; MSG_OOB sends in line; MSG_FASTOPEN: EOPNOTSUPP. A connection ignores an address. Datagrams longer than a packet are sent in fragments, as IP_MTU_DISCOVER wants; received fragments are reassembled up to one packet buffer, 1968 bytes",
+        "IX; copied into transmit memory, sent with the next cycle; SIGPIPE as on Linux; MSG_MORE holds a short segment back, MSG_EOR changes nothing, MSG_ZEROCOPY copies; MSG_OOB sends in line; MSG_FASTOPEN: EOPNOTSUPP. A connection ignores an address. Datagrams longer than a packet are sent in fragments, as IP_MTU_DISCOVER wants; received fragments are reassembled up to 65,507 bytes",
         "corners writing, nagle, addressed, urgent, broken_pipe, datagrams, long_datagrams",
     ),
     ("sendfile", "IX: read from the file, copied", "corners writing"),

@@ -209,6 +209,9 @@ pub struct RunArgs {
     /// `10.0.0.2/24,2001:db8::2/64` (default: those of Linux on the interface, shared by port)
     #[arg(long, value_name = "CIDR")]
     pub addr: Option<String>,
+    /// Where addresses of IPv6 come from beside `--addr`: `off`, or `auto`, from routers (RFC 4862)
+    #[arg(long, value_name = "SOURCE")]
+    pub addr6: Option<String>,
     /// Take an address of `--addr` away from Linux if Linux has it on the interface: every packet
     /// to it is IX's then, and what Linux serves there, such as ssh, is cut off
     #[arg(long)]

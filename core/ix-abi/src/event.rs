@@ -71,6 +71,13 @@ pub enum Event {
         local: Addr,
         /// The data; the application's until [`crate::Call::UdpRecvDone`].
         data: RxData,
+        /// Its time to live, or hop limit.
+        hops: u8,
+        /// Its type of service, or traffic class.
+        tos: u8,
+        /// Pieces of the datagram that follow in the same array, each with an event of its own. A
+        /// datagram that is longer than a buffer comes in several.
+        follows: u16,
     },
     /// The memory of a datagram is free again.
     UdpSent {
@@ -263,10 +270,12 @@ impl Event {
                 let code = reason.code();
                 EventSlot { kind: event_kind::DEAD, code, cookie, handle, ..EMPTY }
             }
-            Event::UdpRecv { cookie, peer, local, data } => {
+            Event::UdpRecv { cookie, peer, local, data, hops, tos, follows } => {
                 let [high, low] = words(local);
                 EventSlot {
                     kind: event_kind::UDP_RECV,
+                    code: u16::from_le_bytes([hops, tos]),
+                    notes: [follows, 0, 0],
                     len: data.len,
                     cookie,
                     handle: high,
@@ -370,7 +379,9 @@ impl Event {
                 Event::Dead { cookie, handle, reason: DeadReason::from_code(slot.code) }
             }
             event_kind::UDP_RECV => {
-                Event::UdpRecv { cookie, peer, local: addr(slot.handle, slot.more), data }
+                let ([hops, tos], local) = (slot.code.to_le_bytes(), addr(slot.handle, slot.more));
+                let [follows, ..] = slot.notes;
+                Event::UdpRecv { cookie, peer, local, data, hops, tos, follows }
             }
             event_kind::UDP_SENT => Event::UdpSent { cookie },
             event_kind::UDP_ERROR => Event::UdpError {

@@ -32,7 +32,7 @@ pub use flow_option::FlowOption;
 pub use starter::{STARTER_MAGIC, Starter};
 
 /// Version of all layouts and numbers here.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// The letters IXABI and three zeroes, read as a little-endian number: the first field of
 /// [`ProcessHeader`].
@@ -291,6 +291,8 @@ pub mod event_kind {
     pub const DEAD: u16 = 6;
     /// A datagram: `cookie` of the socket, `data`, `len`, `addr` and `port` of the sender; `handle`
     /// and `more` are high and low half of the address that it was sent to (`local_addr`).
+    /// The low octet of `code` is its hop limit, the high one its type of service. The first of
+    /// `notes` is the number of events that follow with other pieces of the same datagram.
     pub const UDP_RECV: u16 = 7;
     /// The memory of a sent datagram is free again: `cookie` of the call.
     pub const UDP_SENT: u16 = 8;

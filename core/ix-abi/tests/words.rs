@@ -233,7 +233,15 @@ fn events() {
             EventSlot { kind: 6, code: 2, ..of_flow },
         ),
         (
-            Event::UdpRecv { cookie, peer: PEER, local: WIDE.addr, data },
+            Event::UdpRecv {
+                cookie,
+                peer: PEER,
+                local: WIDE.addr,
+                data,
+                hops: 64,
+                tos: 8,
+                follows: 2,
+            },
             EventSlot {
                 kind: 7,
                 cookie,

@@ -16,8 +16,8 @@ pub const TIMEOUT_V6_US: u64 = 60_000_000;
 /// Most incomplete datagrams, of all sources and of one.
 const DATAGRAMS_MAX: usize = 32;
 const OF_ONE_SOURCE_MAX: usize = 8;
-/// Most fragments of one datagram.
-const PIECES_MAX: usize = 16;
+/// Most fragments of one datagram: as many as the longest one has on a link of 1280 octets.
+const PIECES_MAX: usize = 64;
 
 /// Why a fragment is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum Refused {
     Tiny,
     /// It overlaps others, or is beyond the datagram's end. The datagram is refused.
     Overlap,
-    /// It does not fit into a buffer. The datagram is refused.
+    /// The datagram is longer than there is room for, and is refused.
     TooLong,
     /// The datagram has too many fragments, and is refused.
     TooMany,
@@ -56,8 +56,7 @@ struct Held<B> {
     key: Key,
     born_us: u64,
     /// First octet and end of each fragment.
-    pieces: [(u16, u16); PIECES_MAX],
-    count: usize,
+    pieces: Vec<(u16, u16)>,
     octets: usize,
     /// End of the datagram, once the last fragment has arrived.
     end: Option<u16>,
@@ -159,11 +158,17 @@ impl<B> Fragments<B> {
             self.held.remove(0).buf.into_iter().for_each(free);
         }
         let buf = Some(take().ok_or(Refused::NoBuffer)?);
-        let pieces = [(0, 0); PIECES_MAX];
-        let (end, first) = (None, None);
-        let (count, octets, ecn) = (0, 0, 0);
-        self.held.push(Held { key, born_us: now_us, pieces, count, octets, end, ecn, first, buf });
+        let (pieces, end, first) = (Vec::new(), None, None);
+        let (octets, ecn) = (0, 0);
+        self.held.push(Held { key, born_us: now_us, pieces, octets, end, ecn, first, buf });
         Ok(self.held.len() - 1)
+    }
+
+    /// Refuses the datagram of a placed fragment, for which there was no room after all.
+    pub fn give_up(&mut self, fragment: &Fragment, free: impl FnMut(B)) {
+        let key = key_of(fragment);
+        let its = self.held.iter_mut().filter(|held| held.key == key);
+        its.filter_map(|held| held.buf.take()).for_each(free);
     }
 
     /// The datagram of a placed fragment, if it is complete now.
@@ -213,7 +218,7 @@ impl<B> Held<B> {
         let (from, len) = (fragment.offset, fragment.payload.len);
         let to = from.checked_add(len).ok_or(Refused::TooLong)?;
         let last_agrees = fragment.more || self.end.is_none_or(|end| end == to);
-        if self.pieces[..self.count].contains(&(from, to)) && last_agrees {
+        if self.pieces.contains(&(from, to)) && last_agrees {
             return Err(Refused::Duplicate);
         }
         if usize::from(to) > room_bytes {
@@ -221,17 +226,16 @@ impl<B> Held<B> {
         }
         let overlaps = |&(other_from, other_to): &(u16, u16)| from < other_to && other_from < to;
         let beyond = self.end.is_some_and(|end| to > end);
-        let before = !fragment.more && self.pieces[..self.count].iter().any(|piece| piece.1 > to);
-        if self.pieces[..self.count].iter().any(overlaps) || beyond || before || !last_agrees {
+        let before = !fragment.more && self.pieces.iter().any(|piece| piece.1 > to);
+        if self.pieces.iter().any(overlaps) || beyond || before || !last_agrees {
             return Err(Refused::Overlap);
         }
-        if self.count == PIECES_MAX {
+        if self.pieces.len() == PIECES_MAX {
             return Err(Refused::TooMany);
         }
-        self.pieces[self.count] = (from, to);
-        self.count += 1;
+        self.pieces.push((from, to));
         self.octets += usize::from(len);
-        self.ecn |= 1 << (fragment.ip.ecn & 3);
+        self.ecn |= 1 << (fragment.ip.ecn());
         if !fragment.more {
             self.end = Some(to);
         }

@@ -39,6 +39,22 @@ pub fn reply_to_echo(frame: &mut [u8], packet: &IcmpPacket) -> Option<usize> {
     Some(frame_len)
 }
 
+/// The same for a request that is longer than a frame: turns its whole ICMP message into that of the
+/// reply, and returns the headers that the reply's fragments have.
+pub fn reply_to_long_echo(message: &mut [u8], packet: &IcmpPacket) -> Option<FrameHeader> {
+    let is_v6 = packet.ip.dst.is_v6();
+    let request = if is_v6 { icmp6::ECHO_REQUEST } else { icmp::ECHO_REQUEST };
+    let wanted = packet.header.kind == request && packet.header.code == 0;
+    if !wanted || to_group(&packet.ip) || message.len() < icmp::HEADER_BYTES {
+        return None;
+    }
+    match is_v6 {
+        true => icmp6::echo_request_to_reply(message),
+        false => icmp::echo_request_to_reply(message),
+    }
+    Some(back_to(&packet.ip, 0))
+}
+
 /// The same for ICMPv6. The reply has no extension headers.
 fn reply_to_echo_v6(frame: &mut [u8], ip: &IpMeta, ip_end: usize, frame_len: usize) -> usize {
     let len = frame_len - ip_end;
@@ -50,7 +66,7 @@ fn reply_to_echo_v6(frame: &mut [u8], ip: &IpMeta, ip_end: usize, frame_len: usi
 }
 
 /// The headers of an answer to the sender of a packet.
-fn back_to(received: &IpMeta, ident: u16) -> FrameHeader {
+fn back_to(received: &IpMeta, ident: u32) -> FrameHeader {
     FrameHeader {
         eth_src: received.eth_dst,
         eth_dst: received.eth_src,
@@ -165,7 +181,7 @@ impl ErrorMessage {
     ///
     /// # Panics
     /// When `frame` is shorter than [`Self::FRAME_BYTES_MAX`].
-    pub fn emit(&self, received: &[u8], ident: u16, frame: &mut [u8]) -> usize {
+    pub fn emit(&self, received: &[u8], ident: u32, frame: &mut [u8]) -> usize {
         let quote_at = frame::headers_bytes_to(self.about.src) + icmp::HEADER_BYTES;
         let is_v6 = self.about.src.is_v6();
         let error_max = if is_v6 { ERROR_BYTES_MAX_V6 } else { ERROR_BYTES_MAX };

@@ -19,6 +19,7 @@ pub(crate) enum Purpose {
     PortIndex,
     ChallengeLimit,
     Identification,
+    FlowLabel,
 }
 
 impl Key {
@@ -49,6 +50,20 @@ impl core::fmt::Debug for Key {
 /// incarnation of a connection begins above the numbers of the old one.
 pub fn isn(key: &Key, tuple: &FlowTuple, now_us: u64) -> Seq {
     Seq(key.hash(Purpose::Isn, tuple, &[]) as u32) + (now_us / 4) as u32
+}
+
+/// What flow labels are mixed with ([`flow_label`]).
+pub fn label_key(key: &Key) -> u64 {
+    key.hash(Purpose::FlowLabel, &FlowTuple::default(), &[])
+}
+
+/// The label of a flow with this hash in the flow table: the same for all of its packets, and never
+/// 0, which is none (RFC 6437 section 3). It tells nobody where the flow is in the table.
+#[inline]
+pub fn flow_label(label_key: u64, hash: u64) -> u32 {
+    const MULTIPLIER: u64 = 0xd6e8_feb8_6659_fd93;
+    let mixed = hash ^ label_key;
+    ((mixed ^ mixed >> 32).wrapping_mul(MULTIPLIER) >> 44).max(1) as u32
 }
 
 /// What to add to the timestamp clock on this connection. It is the same for each incarnation, so

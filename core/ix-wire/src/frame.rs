@@ -37,8 +37,9 @@ pub struct FrameHeader {
     /// Type of service: differentiated services (RFC 2474) in the upper six bits, ECN in the lower
     /// two.
     pub tos: u8,
-    /// Identification of an IPv4 datagram; with DF set it may have any value (RFC 6864).
-    pub ident: u16,
+    /// Of IPv4 the identification, 16 bits; with DF set it may have any value (RFC 6864). Of IPv6 the
+    /// flow label, 20 bits; 0 is none (RFC 6437).
+    pub ident: u32,
 }
 
 /// Bytes of all headers in front of a [`UsualTcp`] segment, which goes over IPv4.
@@ -87,7 +88,7 @@ impl FrameHeader {
             ttl: self.ttl,
             tos: self.tos,
             dont_fragment: true,
-            ident: self.ident,
+            ident: self.ident as u16,
             payload_len,
         };
         at + ip.emit(&mut frame[at..])
@@ -101,6 +102,7 @@ impl FrameHeader {
             protocol,
             hop_limit: self.ttl,
             class: self.tos,
+            label: self.ident,
             payload_len,
         };
         at + ip.emit(&mut frame[at..])
@@ -186,7 +188,7 @@ impl FrameHeader {
         let addresses = u64::from(src) + u64::from(dst);
         let mut ip = [
             0x45 << 24 | u32::from(self.tos) << 16 | (ipv4::HEADER_BYTES as u32 + tcp_len),
-            u32::from(self.ident) << 16 | u32::from(ipv4::FLAG_DONT_FRAGMENT),
+            self.ident << 16 | u32::from(ipv4::FLAG_DONT_FRAGMENT),
             u32::from(self.ttl) << 24 | u32::from(ipv4::PROTOCOL_TCP) << 16,
             src,
             dst,

@@ -22,7 +22,7 @@ pub(crate) struct Header {
     pub header_len: usize,
     /// Header and payload, bytes.
     pub total_len: usize,
-    pub ecn: u8,
+    pub tos: u8,
     pub dont_fragment: bool,
     pub ttl: u8,
     pub protocol: u8,
@@ -68,7 +68,7 @@ impl Header {
         let header = Self {
             header_len,
             total_len,
-            ecn: fixed[1] & 3,
+            tos: fixed[1],
             dont_fragment: fragment & FLAG_DONT_FRAGMENT != 0,
             ttl: fixed[8],
             protocol: fixed[9],

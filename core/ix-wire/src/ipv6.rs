@@ -6,6 +6,8 @@ pub use fragment::{KEPT_BYTES, Kept, kept_headers, make_whole};
 
 /// Bytes of the header without extension headers, the only kind that the dataplane sends.
 pub const HEADER_BYTES: usize = 40;
+/// The bits of the flow label in the first word (RFC 8200 section 3).
+const LABEL_MASK: u32 = 0x000f_ffff;
 /// Next Header of ICMPv6.
 pub const PROTOCOL_ICMP: u8 = 58;
 /// The MTU that every link has at least (RFC 8200 section 5).
@@ -43,7 +45,7 @@ pub(crate) struct Header {
     pub header_len: usize,
     /// Headers and payload, bytes.
     pub total_len: usize,
-    pub ecn: u8,
+    pub tos: u8,
     pub hop_limit: u8,
     /// What follows the extension headers.
     pub protocol: u8,
@@ -121,7 +123,7 @@ impl Header {
         Ok(Self {
             header_len: HEADER_BYTES,
             total_len,
-            ecn: fixed[1] >> 4 & 3,
+            tos: fixed[0] << 4 | fixed[1] >> 4,
             hop_limit: fixed[7],
             protocol: fixed[NEXT_HEADER_AT],
             is_atomic_fragment: false,
@@ -324,6 +326,8 @@ pub(crate) struct Ipv6Emit {
     pub hop_limit: u8,
     /// Traffic class: differentiated services and ECN.
     pub class: u8,
+    /// Flow label (RFC 6437): of 20 bits, the others are left out.
+    pub label: u32,
     pub payload_len: usize,
 }
 
@@ -336,7 +340,7 @@ impl Ipv6Emit {
     pub fn emit(&self, packet: &mut [u8]) -> usize {
         debug_assert!(self.payload_len <= usize::from(u16::MAX));
         let header = head::<HEADER_BYTES>(packet);
-        let first = 6 << 28 | u32::from(self.class) << 20;
+        let first = 6 << 28 | u32::from(self.class) << 20 | self.label & LABEL_MASK;
         header[..4].copy_from_slice(&first.to_be_bytes());
         header[4..6].copy_from_slice(&(self.payload_len as u16).to_be_bytes());
         header[6] = self.protocol;

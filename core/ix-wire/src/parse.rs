@@ -37,8 +37,9 @@ pub struct IpMeta {
     pub dst: IpAddr,
     /// Hop limit. A packet with 0 is accepted too (RFC 1122 section 3.2.1.7).
     pub ttl: u8,
-    /// The ECN bits: 0 not capable, 1 ECT(1), 2 ECT(0), 3 congestion experienced.
-    pub ecn: u8,
+    /// Type of service, or traffic class: differentiated services (RFC 2474) in the upper six bits,
+    /// ECN in the lower two.
+    pub tos: u8,
     /// The DF flag; of IPv6 always.
     pub dont_fragment: bool,
     /// Length of the IP header, with options or extension headers; it begins at
@@ -48,6 +49,14 @@ pub struct IpMeta {
     pub eth_src: MacAddr,
     /// Ethernet destination; a group address when the packet came as broadcast or multicast.
     pub eth_dst: MacAddr,
+}
+
+impl IpMeta {
+    /// The ECN bits: 0 not capable, 1 ECT(1), 2 ECT(0), 3 congestion experienced.
+    #[inline]
+    pub const fn ecn(&self) -> u8 {
+        self.tos & 3
+    }
 }
 
 /// Where a packet's payload is within its frame. Ethernet padding is not counted.
@@ -511,7 +520,7 @@ impl NetHeader for ipv4::Header {
             src: IpAddr::v4(self.src),
             dst: IpAddr::v4(self.dst),
             ttl: self.ttl,
-            ecn: self.ecn,
+            tos: self.tos,
             dont_fragment: self.dont_fragment,
             header_len: self.header_len as u8,
             eth_src: [s0, s1, s2, s3, s4, s5],
@@ -545,7 +554,7 @@ impl NetHeader for ipv6::Header {
             src: IpAddr(self.src),
             dst: IpAddr(self.dst),
             ttl: self.hop_limit,
-            ecn: self.ecn,
+            tos: self.tos,
             dont_fragment: true,
             header_len: self.header_len as u8,
             eth_src: [s0, s1, s2, s3, s4, s5],

@@ -451,7 +451,7 @@ fn fragments_are_read() {
     let Ok(got) = read(&first) else { panic!("{:?}", read(&first)) };
     assert_eq!((got.ident, got.offset, got.more, got.headers_bytes), (0xabcd_0123, 0, true, 8));
     assert_eq!((got.protocol, got.payload.of(&first)), (44, &udp[..]));
-    assert_eq!((got.ip.src, got.ip.dst, got.ip.ecn), (ip(PEER_IP), ip(OUR_IP), 1));
+    assert_eq!((got.ip.src, got.ip.dst, got.ip.ecn()), (ip(PEER_IP), ip(OUR_IP), 1));
     let options = [44, 0, 1, 4, 0, 0, 0, 0];
     let last = [&options[..], &fragment_header(17, 0x558, 9), &[7; 5]].concat();
     let last = packet(0, &last);

@@ -28,7 +28,7 @@ fn link() -> impl Strategy<Value = FrameHeader> {
             dst: IpAddr::v4(ips.1),
             ttl,
             tos,
-            ident,
+            ident: ident.into(),
         }
     })
 }
@@ -209,7 +209,7 @@ proptest! {
         prop_assert_eq!(packet.header, expected);
         prop_assert_eq!((packet.ip.src, packet.ip.dst), (link.src, link.dst));
         prop_assert_eq!((packet.ip.eth_src, packet.ip.eth_dst), (link.eth_src, link.eth_dst));
-        prop_assert_eq!((packet.ip.ttl, packet.ip.ecn), (link.ttl, link.tos & 3));
+        prop_assert_eq!((packet.ip.ttl, packet.ip.tos), (link.ttl, link.tos));
 
         // The same checksum as for a segment in one piece.
         let mut whole = frame[34..34 + header.len() + payload.len()].to_vec();

@@ -124,6 +124,18 @@ impl Context {
         self.lent.count() < self.lent_max() && self.attached[to].lent < self.lent_max() / part
     }
 
+    /// Whether an attachment may hold `count` more frames.
+    #[inline]
+    pub fn may_lend_all(&self, to: AttachmentId, count: usize) -> bool {
+        let more = count - 1;
+        self.may_lend(to)
+            && (more == 0 || {
+                let part = if self.attached.is_alone(to) { 1 } else { 2 };
+                let most = self.lent_max();
+                self.lent.count() + more < most && self.attached[to].lent + more < most / part
+            })
+    }
+
     /// Lends a frame to an attachment.
     pub fn lend(&mut self, mbuf: Mbuf, to: AttachmentId) {
         self.lent.lend(mbuf, to);

@@ -6,17 +6,17 @@ use crate::receive::batch::Work;
 use crate::verdict::Verdict;
 use ix_abi::CallError;
 use ix_mem::{HEADROOM_BYTES, Mbuf};
-use ix_tcp::icmp::{IcmpError, IcmpErrorKind, reply_to_echo};
-use ix_wire::IcmpPacket;
+use ix_tcp::icmp::{IcmpError, IcmpErrorKind, reply_to_echo, reply_to_long_echo};
 use ix_wire::mld::Query;
 use ix_wire::ra::Advertisement;
+use ix_wire::{FrameHeader, IcmpPacket, ethernet, frame, icmp, ipv4, ipv6};
 
 /// Replies to an echo request. The caller keeps the request's frame.
 pub(crate) fn answer_echo(io: &mut Io, work: &Work, mbuf: &Mbuf, packet: &IcmpPacket) -> Verdict {
-    // The reply to a request that came in fragments would need fragments too.
+    // The reply to a request that came in fragments needs fragments too.
     let mtu = io.ports[work.port as usize].info.mtu;
-    if usize::from(packet.payload.len) + usize::from(packet.payload.start) > mtu + 14 {
-        return Ok(());
+    if packet.payload.range().end > mtu + ethernet::HEADER_BYTES {
+        return answer_long_echo(io, work, mbuf, packet, core::iter::empty());
     }
     let Some(mut reply) = io.take_tx_frame(work.port) else {
         return Err(LocalDrop::NoTxFrame.into());
@@ -31,6 +31,50 @@ pub(crate) fn answer_echo(io: &mut Io, work: &Work, mbuf: &Mbuf, packet: &IcmpPa
             io.ports[work.port as usize].queue.push_back(reply);
         }
         None => io.cx.tx_pool.put(reply),
+    }
+    Ok(())
+}
+
+/// Replies to an echo request that is longer than a packet, in fragments. `tails`: its other buffers.
+#[cold]
+pub(crate) fn answer_long_echo<'a>(
+    io: &mut Io,
+    work: &Work,
+    mbuf: &Mbuf,
+    packet: &IcmpPacket,
+    tails: impl Iterator<Item = &'a Mbuf>,
+) -> Verdict {
+    let shared = io.cx.shared.clone();
+    let (from, more) = (packet.payload, usize::from(packet.payload.more));
+    let begin = usize::from(from.start) - icmp::HEADER_BYTES;
+    let first = mbuf.bytes(&shared.memory).get(begin..from.range().end);
+    let mut message = first.unwrap_or_default().to_vec();
+    let whole = message.len() + more;
+    tails.for_each(|tail| message.extend_from_slice(tail.bytes(&shared.memory)));
+    message.truncate(whole);
+    let Some(header) = reply_to_long_echo(&mut message, packet) else { return Ok(()) };
+    let is_v6 = header.dst.is_v6();
+    let protocol = if is_v6 { ipv6::PROTOCOL_ICMP } else { ipv4::PROTOCOL_ICMP };
+    let ident = io.idents.next(header.src, header.dst, protocol);
+    let header = FrameHeader { ident: if is_v6 { 0 } else { ident & 0xffff }, ..header };
+    let headers_bytes =
+        frame::headers_bytes_to(header.dst) + if is_v6 { ipv6::FRAGMENT_BYTES } else { 0 };
+    let mtu = io.ports[work.port as usize].info.mtu;
+    let each = ((mtu + ethernet::HEADER_BYTES).min(ix_mem::ROOM_BYTES) - headers_bytes) & !7;
+    for (number, part) in message.chunks(each).enumerate() {
+        let Some(mut mbuf) = io.take_tx_frame(work.port) else {
+            return Err(LocalDrop::NoTxFrame.into());
+        };
+        let offset = number * each;
+        let place = (offset, offset + part.len() < message.len());
+        mbuf.set_range(HEADROOM_BYTES, headers_bytes + part.len());
+        let bytes = mbuf.bytes_mut(&shared.memory);
+        let at = match is_v6 {
+            true => header.emit_fragment_v6(bytes, protocol, part.len(), place, ident),
+            false => header.emit_fragment(bytes, protocol, part.len(), place),
+        };
+        bytes[at..].copy_from_slice(part);
+        io.ports[work.port as usize].queue.push_back(mbuf);
     }
     Ok(())
 }

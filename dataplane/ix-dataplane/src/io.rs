@@ -21,7 +21,7 @@ const CHALLENGES_PER_S: u32 = 1000;
 
 /// Identification of packets that no router may fragment (RFC 6864 section 4.1). If it counted all
 /// packets, each peer would learn how many packets others get (RFC 7739).
-const ATOMIC: u16 = 0;
+const ATOMIC: u32 = 0;
 
 /// The connections of one elastic thread to the outside.
 pub struct Io {
@@ -131,7 +131,8 @@ impl Io {
         let header = segment.header(tuple);
         let len = frame::headers_bytes_to(tuple.remote) + header.len();
         mbuf.set_range(HEADROOM_BYTES, len);
-        let headers = self.frame_header(port, eth_dst, tuple);
+        let mut headers = self.frame_header(port, eth_dst, tuple);
+        headers.ident = self.label_of(tuple);
         let bytes = mbuf.bytes_mut(&self.cx.shared.memory);
         headers.emit_tcp(bytes, &header, 0, Checksum::new());
         self.ports[port as usize].queue.push_back(mbuf);
@@ -151,7 +152,16 @@ impl Io {
         self.ports[port as usize].queue.push_back(mbuf);
     }
 
-    /// Ethernet and IP header of a packet to send.
+    /// The flow label of a packet of this flow; nothing over IPv4.
+    #[inline]
+    pub(crate) fn label_of(&self, tuple: &FlowTuple) -> u32 {
+        match tuple.remote.is_v6() {
+            true => self.cx.shared.flow_label(self.cx.shared.flow_hash.hash(tuple)),
+            false => ATOMIC,
+        }
+    }
+
+    /// Ethernet and IP header of a packet to send, without a flow label.
     #[inline]
     pub(crate) fn frame_header(
         &self,

@@ -85,7 +85,7 @@ impl Peer {
             dst: IpAddr::v4(LINUX_IP),
             ttl: 64,
             tos: 0,
-            ident: self.ident,
+            ident: self.ident.into(),
         };
         let mut bytes = [0; 2048];
         let len = link.emit_tcp(&mut bytes, &header, payload.len(), Checksum::of(payload));

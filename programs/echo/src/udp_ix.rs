@@ -21,10 +21,11 @@ pub struct UdpEcho {
     thread: Thread,
     socket: u64,
     /// Datagrams that are being sent back, by cookie.
-    sending: Vec<Option<Received>>,
+    sending: Vec<Vec<Received>>,
     free: Vec<usize>,
-    /// Datagrams that the call array had no room for.
-    waiting: VecDeque<(Received, SocketAddr)>,
+    /// Datagrams that the call array had no room for, with the number of pieces that follow each
+    /// piece.
+    waiting: VecDeque<(Received, SocketAddr, u16)>,
     done: Vec<Received>,
     /// Calls of the batch that send, with their cookies.
     sends: Vec<(usize, usize)>,
@@ -58,16 +59,18 @@ impl UdpEcho {
             // A refused datagram is lost, and no event reports that its memory is free.
             if self.thread.answer(slot).is_err() {
                 self.free.push(cookie);
-                self.done.extend(self.sending[cookie].take());
+                self.done.append(&mut self.sending[cookie]);
             }
         }
         for index in 0..events {
             match self.thread.event(index) {
-                Event::UdpRecv { data, peer, .. } => self.waiting.push_back((data, peer)),
+                Event::UdpRecv { data, peer, follows, .. } => {
+                    self.waiting.push_back((data, peer, follows));
+                }
                 Event::UdpError { data, .. } => self.done.extend(data),
                 Event::UdpSent { cookie } => {
                     self.free.push(cookie as usize);
-                    self.done.extend(self.sending[cookie as usize].take());
+                    self.done.append(&mut self.sending[cookie as usize]);
                 }
                 _ => {}
             }
@@ -78,26 +81,27 @@ impl UdpEcho {
                 break;
             }
         }
-        while let Some((data, peer)) = self.waiting.pop_front() {
-            if !self.answer(data, peer) {
-                self.waiting.push_front((data, peer));
+        while let Some((_, peer, follows)) = self.waiting.front().copied() {
+            if !self.answer(peer, 1 + usize::from(follows)) {
                 break;
             }
         }
         Ok(())
     }
 
-    fn answer(&mut self, data: Received, peer: SocketAddr) -> bool {
+    /// Sends back the first datagram that waits, which is in so many pieces.
+    fn answer(&mut self, peer: SocketAddr, count: usize) -> bool {
         let cookie = self.free.pop().unwrap_or_else(|| {
-            self.sending.push(None);
+            self.sending.push(Vec::new());
             self.sending.len() - 1
         });
-        let piece = SgEntry { base: data.base(), len: data.len().into() };
-        let pieces = core::iter::once(piece);
+        let piece = |data: &Received| SgEntry { base: data.base(), len: data.len().into() };
+        let pieces = self.waiting.iter().take(count).map(|(data, ..)| piece(data));
         match self.thread.push_udp_sendv(self.socket, peer, pieces, cookie as u64) {
             Some((slot, _)) => {
                 self.sends.push((slot, cookie));
-                self.sending[cookie] = Some(data);
+                let gone = self.waiting.drain(..count).map(|(data, ..)| data);
+                self.sending[cookie].extend(gone);
                 true
             }
             None => {

@@ -227,9 +227,22 @@ impl Stack {
                 }
             }
         }
+        // The pieces of a datagram that is longer than a buffer come one after the other.
+        let mut follows = 0;
         for index in 0..count {
             let event = self.take(index);
-            self.events.push_back(event);
+            match (self.events.back_mut(), event) {
+                (Some(StackEvent::Datagram(_, whole, _)), StackEvent::Datagram(_, piece, _))
+                    if follows > 0 =>
+                {
+                    whole.extend(piece);
+                }
+                (_, event) => self.events.push_back(event),
+            }
+            follows = match self.thread.event(index) {
+                Event::UdpRecv { follows, .. } => follows,
+                _ => 0,
+            };
         }
         let now_us = self.now_us();
         while let Some(frame) = self.device.next_sent() {

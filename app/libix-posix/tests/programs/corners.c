@@ -1604,6 +1604,7 @@ int main(int argc, char **argv)
         {"many", many},               {"negotiated", negotiated},
         {"nagle", nagle},             {"addressed", addressed},
         {"stamps", stamps},           {"left", left},
+        {"told_fields", told_fields},
         {"handlers", handlers},
         {"outlived", outlived},       {"partly", partly},
         {"families", families, AF_INET6}, {"dual", dual, AF_INET6},

@@ -184,6 +184,12 @@ static void say_control(struct msghdr *message)
             printf(" info %s %d", inet_ntop(AF_INET6, &info->ipi6_addr, to, sizeof to),
                    !strcmp(name, "lo"));
         }
+        int is_v6 = head->cmsg_level == IPPROTO_IPV6, type = head->cmsg_type;
+        if (is_v6 ? type == IPV6_HOPLIMIT || type == IPV6_TCLASS
+                  : head->cmsg_level == IPPROTO_IP && type == IP_TTL)
+            printf(" value %d", *(int *)CMSG_DATA(head));
+        if (head->cmsg_level == IPPROTO_IP && type == IP_TOS)
+            printf(" value %d", *(unsigned char *)CMSG_DATA(head));
         if (head->cmsg_level == IP_LEVEL && head->cmsg_type == ERRORS_OPTION) {
             struct sock_extended_err *e = (void *)CMSG_DATA(head);
             struct inet *from = (struct inet *)SO_EE_OFFENDER(e);
@@ -301,6 +307,47 @@ static void say_error(int fd)
     SAY(to.sin_port == 0);
     SAY(message.msg_namelen);
     say_control(&message);
+}
+
+/* Hop limit and type of service of received datagrams, of both families. */
+static void told_fields(void)
+{
+    static const int options[][2] = {{IPPROTO_IP, IP_RECVTTL}, {IPPROTO_IP, IP_RECVTOS},
+                                     {IPPROTO_IPV6, IPV6_RECVHOPLIMIT},
+                                     {IPPROTO_IPV6, IPV6_RECVTCLASS}};
+    int fd = socket(family, SOCK_DGRAM, 0), on = 1, off = 0, value = 0;
+    socklen_t len = sizeof value;
+    struct inet at = address(IS_V6 ? "::" : "0.0.0.0", 7792), from;
+    SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
+    for (int i = 0; i < 4; i++) {
+        SAY(setsockopt(fd, options[i][0], options[i][1], &on, sizeof on));
+        SAY(getsockopt(fd, options[i][0], options[i][1], &value, &len));
+        SAY(value);
+    }
+    char room[100];
+    struct iovec piece = {buffer, 10};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = &from};
+    for (int i = 0; i < (IS_V6 ? 2 : 1); i++) {
+        const char *sends = i ? "uwrite 5" : "usend 5";
+        tell(i ? "udial4 7792" : "udp 7792");
+        for (int hops = 1; hops < 256; hops += 127) {
+            tell("ufields %d", hops << 8 | (hops & 0xfc));
+            receive_with(fd, sends, &message, room, sizeof room);
+            say_control(&message);
+        }
+        static const int rooms[] = {47, 44, 24, 20, 16, 0};
+        for (unsigned r = 0; r < sizeof rooms / sizeof rooms[0]; r++) {
+            receive_with(fd, sends, &message, room, rooms[r]);
+            SAY(message.msg_controllen);
+            SAY(message.msg_flags);
+        }
+    }
+    for (int i = 0; i < 4; i += 2)
+        setsockopt(fd, options[i][0], options[i][1], &off, sizeof off);
+    receive_with(fd, IS_V6 ? "uwrite 5" : "usend 5", &message, room, sizeof room);
+    say_control(&message);
+    close(fd);
+    tell("uclose");
 }
 
 /* Datagrams to a port without a socket. */

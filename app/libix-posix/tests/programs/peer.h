@@ -413,6 +413,13 @@ static int serve(int port, int many)
         } else if (!strcmp(word, "usend")) {
             memset(bytes, 'u', 2000);
             answer = sendto(u, bytes, number, 0, (struct sockaddr *)&subject, sizeof subject);
+        } else if (!strcmp(word, "ufields")) {
+            /* Hop limit and type of service of what it sends from now on, whatever the family. */
+            int hops = number >> 8, tos = number & 255;
+            setsockopt(u, IPPROTO_IP, IP_TTL, &hops, sizeof hops);
+            setsockopt(u, IPPROTO_IP, IP_TOS, &tos, sizeof tos);
+            setsockopt(u, IPPROTO_IPV6, IPV6_UNICAST_HOPS, &hops, sizeof hops);
+            setsockopt(u, IPPROTO_IPV6, IPV6_TCLASS, &tos, sizeof tos);
         } else if (!strcmp(word, "ulater")) {
             /* After the answer. */
             if (!fork()) {

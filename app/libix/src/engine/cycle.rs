@@ -84,8 +84,11 @@ fn tell_rare<O: Observer>(observer: &mut O, event: Event) {
         },
         Event::Eof { cookie } => observer.ended(cookie),
         Event::Dead { cookie, reason } => tell_dead(observer, cookie, reason),
-        Event::UdpRecv { cookie, data, peer, local } => {
+        Event::UdpRecv { cookie, data, peer, local, follows, .. } => {
             let data = Datagram::new(data);
+            if follows > 0 || observer.engine().udp.is_gathering() {
+                return gather(observer, (cookie, peer, local), data, follows);
+            }
             observer.datagram(cookie, peer, local, data.bytes());
             observer.engine().push_quietly(data.done());
         }
@@ -98,6 +101,24 @@ fn tell_rare<O: Observer>(observer: &mut O, event: Event) {
         Event::UdpSent { cookie } => observer.engine().udp.sent(cookie),
         other => observer.other(other),
     }
+}
+
+/// Takes in a piece of a datagram that is longer than a buffer; the last one brings the whole.
+#[cold]
+fn gather<O: Observer>(
+    observer: &mut O,
+    (cookie, peer, local): (Cookie, SocketAddr, IpAddr),
+    piece: Datagram,
+    follows: u16,
+) {
+    let mut whole = std::mem::take(observer.engine().udp.gathered());
+    whole.extend_from_slice(piece.bytes());
+    observer.engine().push_quietly(piece.done());
+    if follows == 0 {
+        observer.datagram(cookie, peer, local, &whole);
+        whole.clear();
+    }
+    *observer.engine().udp.gathered() = whole;
 }
 
 /// Tells which connections died of a call that was refused. One whose own event came is gone

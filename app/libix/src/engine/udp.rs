@@ -26,6 +26,8 @@ pub(super) struct Udp<T> {
     /// Memory that must stay until `UdpSent`, or until the call was refused.
     sending: Table<TxBuf>,
     waiting: VecDeque<Outgoing>,
+    /// The pieces so far of a received datagram that is longer than a buffer.
+    gathered: Vec<u8>,
     lost: u64,
 }
 
@@ -35,8 +37,20 @@ impl<T> Udp<T> {
             sockets: Table::new(thread),
             sending: Table::new(thread),
             waiting: VecDeque::new(),
+            gathered: Vec::new(),
             lost: 0,
         }
+    }
+
+    /// Whether pieces of a datagram are missing.
+    #[inline]
+    pub(super) fn is_gathering(&self) -> bool {
+        !self.gathered.is_empty()
+    }
+
+    /// The pieces so far.
+    pub(super) fn gathered(&mut self) -> &mut Vec<u8> {
+        &mut self.gathered
     }
 
     /// Appends a datagram to the batch, or keeps it for the next one; order is kept.

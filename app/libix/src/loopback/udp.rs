@@ -140,6 +140,9 @@ impl World {
             peer: Endpoint { addr: local, port: flying.from_port },
             local,
             data: RxData { addr: base, len: data.len() as u32 },
+            hops: 64,
+            tos: 0,
+            follows: 0,
         });
     }
 }

@@ -75,6 +75,9 @@ impl Settings {
             let network = |Network(addr, prefix)| (addr, prefix);
             config.host_addrs = networks.into_iter().map(network).collect();
         }
+        if let Some(Word(source)) = flag("--addr6", &args.addr6)? {
+            config.addr6 = source;
+        }
         if let Some(Commas(gateways)) = flag("--gateway", &args.gateway)? {
             config.gateway_addrs = gateways.into_iter().map(|Address(addr)| addr).collect();
         }

@@ -272,7 +272,7 @@ fn rfc3168_5_3_a_mark_marks_the_whole() {
     let whole = |marks: [u8; 2]| {
         let (mut fragments, pool) = (Fragments::new(ROOM), Buffers::default());
         let [mut a, mut b] = [fragment(1, 0, 16, true), fragment(1, 16, 4, false)];
-        (a.ip.ecn, b.ip.ecn) = (marks[0], marks[1]);
+        (a.ip.tos, b.ip.tos) = (marks[0], marks[1]);
         put(&mut fragments, &pool, &a, 0);
         match put(&mut fragments, &pool, &b, 0) {
             Put::Whole(_, ecn) => Some(ecn),

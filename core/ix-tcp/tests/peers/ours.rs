@@ -66,7 +66,7 @@ impl Stack for Ours {
             end.out.sent.extend(reset.map(sent));
             return;
         }
-        end.segment_with(&header, packet.payload.of(&frame), packet.ip.ecn);
+        end.segment_with(&header, packet.payload.of(&frame), packet.ip.ecn());
     }
 
     fn output(&mut self, now_us: u64) -> Vec<Vec<u8>> {
@@ -84,7 +84,7 @@ impl Stack for Ours {
                 dst: IpAddr::v4(ADDRS[1]),
                 ttl: 64,
                 tos: sent.seg.ecn,
-                ident: self.ident,
+                ident: self.ident.into(),
             };
             let mut frame = vec![0; 200 + sent.payload.len()];
             let (header, len) = (sent.seg.header(&tuple()), sent.payload.len());

@@ -2,7 +2,7 @@
 use super::ElasticThread;
 use crate::attachment::Kept;
 use crate::forwarding::Taken;
-use crate::icmp::{answer_echo, hear_query, hear_router};
+use crate::icmp::{answer_echo, answer_long_echo, hear_query, hear_router};
 use crate::io::Io;
 use crate::migration::Way;
 use crate::migration::message::{Forwarded, Message};
@@ -10,7 +10,7 @@ use crate::observe::capture::{Mark, Sniffer, Staged};
 use crate::observe::metrics::{LocalDrop, Stage};
 use crate::raw::Claimed;
 use crate::receive::batch::{Origin, Work};
-use crate::receive::fragments;
+use crate::receive::fragments::{self, WholeFrame};
 use crate::receive::hears_routers;
 use crate::receive::pressure::{Pressure, rx_pressure};
 use crate::tcp::TcpContext;
@@ -240,17 +240,25 @@ impl ElasticThread {
     }
 
     /// Parses a reassembled datagram. If it is refused as a fragment again, it is dropped.
-    fn sort_whole(&mut self, origin: Origin, mbuf: Mbuf) {
-        self.receive.work.push(origin, 0);
+    fn sort_whole(&mut self, origin: Origin, whole: WholeFrame) {
+        let WholeFrame { first: mbuf, tails } = whole;
+        let total_len = mbuf.len() + tails.iter().map(Mbuf::len).sum::<usize>();
+        let count = tails.len();
+        tails.into_iter().for_each(|tail| self.receive.batch.push_tail(tail));
+        self.receive.work.push(origin, count);
         let Io { cx, ports, .. } = &self.io;
-        match self.receive.classify(cx, ports, &mbuf, mbuf.len(), true) {
+        let mut found = self.receive.classify(cx, ports, &mbuf, total_len, true);
+        if count > 0 && found.is_ok() {
+            found = self.receive.verify_tails(cx, ports, &mbuf).and(found);
+        }
+        match found {
             Ok(group) if group.is_none_or(|g| self.migrations.is_home(g)) => {
                 self.receive.mbufs.push(mbuf);
             }
-            Ok(group) => self.divert(group.unwrap_or(0), origin, mbuf, 0),
+            Ok(group) => self.divert(group.unwrap_or(0), origin, mbuf, count),
             Err(reason) => {
                 self.receive.work.pop();
-                self.claim_or_drop(origin.port, mbuf, 0, reason);
+                self.claim_or_drop(origin.port, mbuf, count, reason);
             }
         }
     }
@@ -497,7 +505,10 @@ impl ElasticThread {
                 verdict = hear_router(io, work.port, &mbuf, packet);
             }
             None if work.tails == 0 => verdict = answer_echo(io, work, &mbuf, packet),
-            None => {}
+            None => {
+                let tails = batch.next_tails(work.tails);
+                verdict = answer_long_echo(io, work, &mbuf, packet, tails);
+            }
         }
         batch.give_back(&mut io.cx.rx_pool, work, mbuf);
         verdict

@@ -9,15 +9,20 @@ use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
 use crate::ports::Port;
 use crate::verdict::Dropped;
-use ix_mem::{FRAME_BYTES, Mbuf};
+use ix_mem::{FRAME_BYTES, Mbuf, Pool};
 use ix_tcp::fragments::{Fragments, Refused, Whole};
 use ix_tcp::icmp::ErrorMessage;
 use ix_wire::{DropReason, FlowTuple, Fragment, IpMeta, ethernet, ipv4, ipv6, is_group_mac};
 
-/// Offset of a datagram's payload in its frame: behind the longest Ethernet and IP headers.
+/// Offset of a datagram's payload in its first frame: behind the longest Ethernet and IP headers.
 const PAYLOAD_AT: usize = 80;
-/// Longest payload that is reassembled: what one frame holds.
-const PAYLOAD_BYTES_MAX: usize = FRAME_BYTES - PAYLOAD_AT;
+/// Octets of payload in its first frame; the following ones are full of them.
+const FIRST_BYTES: usize = FRAME_BYTES - PAYLOAD_AT;
+/// Longest payload that is reassembled: of IPv4 with its shortest header. Over IPv6 there is room for
+/// a fragment header beside it.
+const PAYLOAD_BYTES_MAX: usize = 65_535 - ipv4::HEADER_BYTES;
+/// Following frames of incomplete datagrams: at most this part of the thread's frames.
+const PART_OF_FRAMES: usize = 8;
 
 /// Incomplete datagrams of one elastic thread. Made with the first fragment, because most threads
 /// receive none.
@@ -25,7 +30,9 @@ const PAYLOAD_BYTES_MAX: usize = FRAME_BYTES - PAYLOAD_AT;
 pub(crate) struct UnderWay(Option<Box<Under>>);
 
 struct Under {
-    fragments: Fragments<Mbuf>,
+    fragments: Fragments<Frames>,
+    /// Following frames of all incomplete datagrams.
+    following: usize,
     /// The device of the latest fragment. Errors for expired datagrams are sent by it.
     port: u8,
 }
@@ -35,6 +42,26 @@ impl UnderWay {
     pub fn deadline_us(&self) -> Option<u64> {
         self.0.as_ref()?.fragments.deadline_us()
     }
+}
+
+/// The frames of a datagram, in order.
+struct Frames {
+    first: Mbuf,
+    following: Vec<Mbuf>,
+}
+
+impl Frames {
+    fn free(self, following: &mut usize, pool: &mut Pool) {
+        *following -= self.following.len();
+        pool.put(self.first);
+        self.following.into_iter().for_each(|mbuf| pool.put(mbuf));
+    }
+}
+
+/// A complete datagram as a frame of one or more buffers.
+pub(crate) struct WholeFrame {
+    pub first: Mbuf,
+    pub tails: Vec<Mbuf>,
 }
 
 /// The front of a frame with all of its headers.
@@ -79,27 +106,43 @@ impl UnderWay {
         port: u8,
         read: &Read,
         mbuf: Mbuf,
-    ) -> Result<Option<Mbuf>, (Dropped, Mbuf)> {
+    ) -> Result<Option<WholeFrame>, (Dropped, Mbuf)> {
         let Read { head, fragment, .. } = read;
         let under = self.0.get_or_insert_with(|| {
-            Box::new(Under { fragments: Fragments::new(PAYLOAD_BYTES_MAX), port: 0 })
+            let fragments = Fragments::new(PAYLOAD_BYTES_MAX);
+            Box::new(Under { fragments, following: 0, port: 0 })
         });
         under.port = port;
+        let Under { fragments, following, .. } = &mut **under;
         let (mut freed, pool) = (Vec::new(), &mut cx.rx_pool);
-        let take = || pool.take();
-        let placed = under.fragments.place(fragment, cx.now_us, take, |buf| freed.push(buf));
+        let most = pool.owned() / PART_OF_FRAMES;
+        let take = || pool.take().map(|first| Frames { first, following: Vec::new() });
+        let placed = fragments.place(fragment, cx.now_us, take, |buf| freed.push(buf));
         let done = match placed {
-            Ok(into) => {
-                copy_into(&cx.shared.memory, head, fragment, &mbuf, into);
-                under.fragments.take_whole(fragment, |buf| freed.push(buf))
-            }
+            Ok(into) => match make_room(into, fragment, following, most, &mut cx.rx_pool) {
+                true => {
+                    copy_into(&cx.shared.memory, head, fragment, &mbuf, into);
+                    fragments.take_whole(fragment, |buf| freed.push(buf))
+                }
+                false => {
+                    fragments.give_up(fragment, |buf| freed.push(buf));
+                    Err(Refused::NoBuffer)
+                }
+            },
             Err(refused) => Err(refused),
         };
-        freed.into_iter().for_each(|buf| cx.rx_pool.put(buf));
+        freed.into_iter().for_each(|buf| buf.free(following, &mut cx.rx_pool));
         match done {
+            Ok(Some(whole)) if is_too_long(&whole) => {
+                whole.buf.free(following, &mut cx.rx_pool);
+                Err((bad_fragment(fragment.ip.dst.is_v6()).into(), mbuf))
+            }
             Ok(whole) => {
                 cx.rx_pool.put(mbuf);
-                Ok(whole.map(|whole| finish(cx, whole)))
+                Ok(whole.map(|whole| {
+                    *following -= whole.buf.following.len();
+                    finish(cx, whole)
+                }))
             }
             Err(Refused::Duplicate) => {
                 cx.rx_pool.put(mbuf);
@@ -116,13 +159,15 @@ impl UnderWay {
         let Some(mut under) = self.0.take() else { return };
         while let Some(expired) = under.fragments.expire(io.cx.now_us) {
             io.cx.metrics.drop_packet(bad_fragment(expired.is_v6));
-            let Some(mut buf) = expired.buf else { continue };
+            let Some(Frames { first: mut buf, following }) = expired.buf else { continue };
+            under.following -= following.len();
+            following.into_iter().for_each(|mbuf| io.cx.rx_pool.put(mbuf));
             if let Some(ip) = expired.first
                 && let Some(message) = ErrorMessage::reassembly_timeout(ip)
             {
                 // The first fragment: its header and its payload, of IPv4 as much as RFC 792 wants.
                 let headers_len = headers_len(&ip);
-                let payload_len = if expired.is_v6 { PAYLOAD_BYTES_MAX } else { 8 };
+                let payload_len = if expired.is_v6 { FIRST_BYTES } else { 8 };
                 buf.set_range(PAYLOAD_AT - headers_len, headers_len + payload_len);
                 let shared = io.cx.shared.clone();
                 io.send_icmp_error(under.port, &message, buf.bytes(&shared.memory));
@@ -135,18 +180,51 @@ impl UnderWay {
     }
 }
 
+/// Whether the length of a datagram does not fit its header: of IPv4 that of the packet, of IPv6 that
+/// of what is behind the header, with a fragment header.
+fn is_too_long(whole: &Whole<Frames>) -> bool {
+    let header_bytes = match whole.ip.dst.is_v6() {
+        true => ipv6::FRAGMENT_BYTES,
+        false => usize::from(whole.ip.header_len),
+    };
+    header_bytes + whole.len > usize::from(u16::MAX)
+}
+
+/// Takes the frames that a fragment reaches into. False: there are too few.
+fn make_room(
+    into: &mut Frames,
+    fragment: &Fragment,
+    following: &mut usize,
+    most: usize,
+    pool: &mut Pool,
+) -> bool {
+    let end = usize::from(fragment.offset) + usize::from(fragment.payload.len);
+    let needed = end.saturating_sub(FIRST_BYTES).div_ceil(FRAME_BYTES);
+    while into.following.len() < needed {
+        let Some(mbuf) = (*following < most).then(|| pool.take()).flatten() else { return false };
+        into.following.push(mbuf);
+        *following += 1;
+    }
+    true
+}
+
 /// Makes a frame of a complete datagram.
-fn finish(cx: &Context, whole: Whole<Mbuf>) -> Mbuf {
-    let Whole { mut buf, ip, ecn, len } = whole;
+fn finish(cx: &Context, whole: Whole<Frames>) -> WholeFrame {
+    let Whole { buf: Frames { mut first, following: mut tails }, ip, ecn, len } = whole;
     let headers_len = headers_len(&ip);
-    buf.set_range(PAYLOAD_AT - headers_len, headers_len + len);
-    let bytes = buf.bytes_mut(&cx.shared.memory);
+    first.set_range(PAYLOAD_AT - headers_len, headers_len + len.min(FIRST_BYTES));
+    let mut left = len.saturating_sub(FIRST_BYTES);
+    for tail in &mut tails {
+        tail.set_range(0, left.min(FRAME_BYTES));
+        left -= left.min(FRAME_BYTES);
+    }
+    let bytes = first.bytes_mut(&cx.shared.memory);
     let header = &mut bytes[ethernet::HEADER_BYTES..headers_len];
     match ip.dst.is_v6() {
         true => ipv6::make_whole(header, len, ecn),
         false => ipv4::make_whole(header, len, ecn),
     }
-    buf
+    WholeFrame { first, tails }
 }
 
 /// Bytes of the headers that are kept in front of a datagram.
@@ -166,15 +244,26 @@ fn copy_into(
     head: &Head,
     fragment: &Fragment,
     from: &Mbuf,
-    into: &mut Mbuf,
+    into: &mut Frames,
 ) {
-    into.set_range(0, FRAME_BYTES);
-    let (from, into) = (fragment.payload.of(from.bytes(memory)), into.bytes_mut(memory));
-    let at = PAYLOAD_AT + usize::from(fragment.offset);
-    if let Some(place) = into.get_mut(at..at + from.len()) {
-        place.copy_from_slice(from);
+    let mut from = fragment.payload.of(from.bytes(memory));
+    // Counted from the front of the first frame.
+    let mut at = PAYLOAD_AT + usize::from(fragment.offset);
+    while !from.is_empty() {
+        let frame = match at / FRAME_BYTES {
+            0 => Some(&mut into.first),
+            number => into.following.get_mut(number - 1),
+        };
+        let Some(frame) = frame else { break };
+        frame.set_range(0, FRAME_BYTES);
+        let place = &mut frame.bytes_mut(memory)[at % FRAME_BYTES..];
+        let (part, rest) = from.split_at(from.len().min(place.len()));
+        place[..part.len()].copy_from_slice(part);
+        (from, at) = (rest, at + part.len());
     }
     if fragment.offset == 0 {
+        into.first.set_range(0, FRAME_BYTES);
+        let into = into.first.bytes_mut(memory);
         let headers_len = headers_len(&fragment.ip);
         let (eth, packet) = head.split_at(ethernet::HEADER_BYTES);
         let (kept_eth, kept) =

@@ -21,7 +21,7 @@ pub use crate::shared::waker::Waker;
 use ix_mem::PacketMemory;
 use ix_proto::GroupSet;
 use ix_proto::crossing::{ATTACHMENTS_MAX, AttachmentId};
-use ix_tcp::isn::Key;
+use ix_tcp::isn::{self, Key};
 use ix_wire::{FLOW_GROUPS, FlowHash, MacAddr};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -41,6 +41,8 @@ pub struct Shared {
     pub memory: PacketMemory,
     /// The dataplane's own flow hash, for devices that have none.
     pub flow_hash: FlowHash,
+    /// What the labels of IPv6 flows are made with.
+    label_key: u64,
     /// The ARP table: the one exception to sharing nothing.
     pub neighbors: NeighborTable,
     /// Ports of an address that is shared with Linux.
@@ -80,6 +82,7 @@ impl Shared {
         let threads = wakers.len() as u16;
         let arena = memory.arena();
         Shared {
+            label_key: isn::label_key(&key_of(&config.secret)),
             flow_hash: FlowHash::new(config.flow_hash_key),
             neighbors: NeighborTable::new(&config, macs, now_us),
             claims: Claims::new(&config),
@@ -144,6 +147,12 @@ impl Shared {
     /// Sets the owner of a flow group that was sent to another thread. It may not have arrived yet.
     pub(crate) fn set_owner(&self, group: usize, thread: usize) {
         self.owners[group].store(thread as u16, Ordering::Relaxed);
+    }
+
+    /// The flow label of packets of the flow with this hash.
+    #[inline]
+    pub(crate) fn flow_label(&self, hash: u64) -> u32 {
+        isn::flow_label(self.label_key, hash)
     }
 
     /// The flow groups that an elastic thread owns now.

@@ -113,7 +113,7 @@ impl Tcp {
         let Some(flow) = flow_of(groups, id) else { return Ok(()) };
         let Tcp { listeners, config: cfg, .. } = self;
         let now_us = io.cx.now_us;
-        let (mut ecn, mut early) = (packet.ip.ecn, false);
+        let (mut ecn, mut early) = (packet.ip.ecn(), false);
         if batch.edge.is_congested() {
             (ecn, early) = batch.edge.signal(ecn);
         }
@@ -251,7 +251,7 @@ impl Tcp {
         {
             SynVerdict::Accept => {
                 let mut tcb = self.new_passive(&cx.io.cx, &packet.header, tuple, floor);
-                tcb.syn_mark(packet.ip.ecn);
+                tcb.syn_mark(packet.ip.ecn());
                 let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Embryonic, now_us);
                 (flow.socket.listener, flow.socket.owner) = (slot, owner);
                 flow.socket.waits = Waits::HalfOpen;

@@ -38,7 +38,8 @@ impl Output<Payload> for FlowOutput<'_> {
             return false;
         };
         io.cx.tx_pool.fetch_ahead(&io.cx.shared.memory, FETCH_BYTES);
-        let usual = if tuple.remote.is_v6() { None } else { seg.options.only_timestamp() };
+        let is_v6 = tuple.remote.is_v6();
+        let usual = if is_v6 { None } else { seg.options.only_timestamp() };
         let headers_len = match usual {
             Some(_) => USUAL_HEADERS_BYTES,
             None => frame::headers_bytes_to(tuple.remote) + seg.header(tuple).len(),
@@ -46,8 +47,12 @@ impl Output<Payload> for FlowOutput<'_> {
         let payload_len = seg.payload_len as usize;
         mbuf.set_range(HEADROOM_BYTES, headers_len + payload_len);
         let (ttl, tos) = (socket.ttl, socket.tos | seg.ecn);
-        socket.ident = socket.ident.wrapping_add(1);
-        let ident = socket.ident;
+        let ident = if is_v6 {
+            io.cx.shared.flow_label(socket.hash)
+        } else {
+            socket.ident = socket.ident.wrapping_add(1);
+            socket.ident.into()
+        };
         let link =
             FrameHeader { ttl, tos, ident, ..io.frame_header(socket.port, socket.mac, tuple) };
         let memory = &io.cx.shared.memory;

@@ -43,7 +43,7 @@ pub(crate) fn receive(
         batch.give_back(&mut io.cx.rx_pool, work, mbuf);
         return Err(LocalDrop::UdpNoSocket.into());
     };
-    if work.tails > 0 || !io.cx.may_lend(socket.owner) {
+    if !io.cx.may_lend_all(socket.owner, 1 + work.tails) {
         batch.give_back(&mut io.cx.rx_pool, work, mbuf);
         return Err(LocalDrop::UdpQueueFull.into());
     }
@@ -53,10 +53,38 @@ pub(crate) fn receive(
         peer: Endpoint { addr: tuple.remote.0, port: tuple.remote_port },
         local: tuple.local.0,
         data: RxData { addr, len: packet.payload.len.into() },
+        hops: packet.ip.ttl,
+        tos: packet.ip.tos,
+        follows: work.tails as u16,
     };
     io.cx.attached.push(socket.owner, event);
     io.cx.lend(mbuf, socket.owner);
+    if work.tails > 0 {
+        push_rest(io, batch, work.tails, (socket.owner, event), packet.payload.more.into());
+    }
     Ok(())
+}
+
+/// Announces the other buffers of a datagram, each by an event like that of the first one.
+#[cold]
+fn push_rest(
+    io: &mut Io,
+    batch: &mut Batch,
+    tails: usize,
+    (owner, first): (AttachmentId, Event),
+    mut left: usize,
+) {
+    for number in 0..tails {
+        let Some(mbuf) = batch.take_tail(&mut left) else { return };
+        let (addr, len) = (io.cx.shared.memory.addr_of(&mbuf), mbuf.len() as u32);
+        let mut event = first;
+        if let Event::UdpRecv { data, follows, .. } = &mut event {
+            *data = RxData { addr, len };
+            *follows = (tails - number - 1) as u16;
+        }
+        io.cx.attached.push(owner, event);
+        io.cx.lend(mbuf, owner);
+    }
 }
 
 /// Gives an ICMP error about a sent datagram to its socket (RFC 1122 section 4.1.3.3), with the
@@ -222,6 +250,7 @@ fn send_datagram(
         Resolution::Failed => return Err(CallError::Unreachable),
     };
     let mut header = io.frame_header(port, eth_dst, tuple);
+    header.ident = io.label_of(tuple);
     header.tos = socket.tos;
     header.ttl = if socket.ttl == 0 { header.ttl } else { socket.ttl };
     let mtu = io.ports[port as usize].info.mtu;
@@ -234,7 +263,9 @@ fn send_datagram(
         let mtu = mtu.min(socket.fragment_bytes.max(mtu_min).into());
         let known = matches!(resolution, Resolution::Known(_));
         let ident = io.idents.next(tuple.local, tuple.remote, ipv4::PROTOCOL_UDP);
-        header.ident = ident as u16;
+        if !tuple.remote.is_v6() {
+            header.ident = ident & 0xffff;
+        }
         let ports = (tuple.local_port, tuple.remote_port);
         let Parts { mbufs, len } = cut::cut(io, port, (&header, ident), ports, sg, mtu)?;
         for mbuf in mbufs {

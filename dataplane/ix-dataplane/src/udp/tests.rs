@@ -314,6 +314,49 @@ fn fragments_over_ipv6_are_put_together() {
     assert_eq!(host.threads[0].elastic.io.cx.rx_pool.free(), free);
 }
 
+/// As long as IPv4 can have it: in several buffers, of which each has an event, and whose checksum is
+/// verified.
+#[test]
+fn the_longest_datagrams_come_in_several_pieces() {
+    let mut host = host_v6();
+    host.udp_socket();
+    let free = host.threads[0].elastic.io.cx.rx_pool.free();
+    let bytes: Vec<u8> = (0..65_507u32).map(|n| ((n * 7) >> 3) as u8).collect();
+    let datagram = datagram_v6(&bytes);
+    let each = 1448;
+    let pieces: Vec<_> = (0..datagram.len().div_ceil(each))
+        .map(|n| (n * each, ((n + 1) * each).min(datagram.len())))
+        .collect();
+    let mut all = fragments_v6(17, &datagram, &pieces);
+    for _ in 0..2 {
+        all.reverse();
+        let events: Vec<Event> = all.iter().flat_map(|frame| host.hears(frame)).collect();
+        let mut whole = Vec::new();
+        for (number, event) in events.iter().enumerate() {
+            let Event::UdpRecv { data, follows, peer, .. } = event else { panic!("{event:?}") };
+            let left = events.len() - number - 1;
+            assert_eq!((peer.addr, usize::from(*follows)), (PEER_V6.0, left));
+            whole.extend_from_slice(bytes_of(*data));
+        }
+        assert!(whole == bytes && events.len() > 30, "{} pieces", events.len());
+        for event in events {
+            let Event::UdpRecv { data, .. } = event else { continue };
+            let done = Call::UdpRecvDone { data: data.addr };
+            host.threads[0].elastic.run_call(done).expect("ours");
+        }
+    }
+    assert_eq!(host.threads[0].elastic.io.cx.rx_pool.free(), free);
+    let last = all.last_mut().expect("a fragment");
+    *last.last_mut().expect("an octet") ^= 1;
+    assert!(all.iter().flat_map(|frame| host.hears(frame)).next().is_none());
+    assert_eq!(host.drops("udp_bad_checksum"), 1);
+    // Longer than any datagram may be: with what it has refused nothing stays behind.
+    let end = fragments_v6(17, &[0; 70_000], &[(64_800, 65_528)]).remove(0);
+    assert!(host.hears(&end).is_empty());
+    assert_eq!(host.drops("ip6_fragment"), 1);
+    assert_eq!(host.threads[0].elastic.io.cx.rx_pool.free(), free);
+}
+
 /// RFC 6980 section 5: not of a packet that came in fragments.
 #[test]
 fn neighbour_discovery_in_fragments_is_not_heard() {

@@ -107,7 +107,7 @@ fn anything(link: &FrameHeader, body: &[u8]) {
 }
 
 fn piece(link: &FrameHeader, whole: &[u8], (from, to): (usize, usize), ident: u32) -> Vec<u8> {
-    let link = FrameHeader { ident: ident as u16, ..*link };
+    let link = FrameHeader { ident, ..*link };
     let mut frame = vec![0; 62];
     let (protocol, place) = (ipv4::PROTOCOL_UDP, (from, to < whole.len()));
     let len = match link.dst.is_v6() {
