@@ -55,6 +55,8 @@ pub(crate) fn xdp_program(
     let [arp, ours, pass, found, other, v6] = std::array::from_fn(|_| a.label());
     let v6_addresses: Vec<IpAddr> = addresses.iter().copied().filter(|ip| ip.is_v6()).collect();
     let has_v6 = !v6_addresses.is_empty();
+    // The kernel refuses code that cannot be reached.
+    let has_v4 = v6_addresses.len() < addresses.len();
     let (ctx, data, end, field) = (Reg::R9, Reg::R7, Reg::R8, Reg::R4);
 
     a.mov(ctx, Reg::R1);
@@ -62,23 +64,25 @@ pub(crate) fn xdp_program(
     a.load(Size::Word, end, ctx, MD_DATA_END);
     check_length(&mut a, data, end, ETHERNET_END, pass);
     a.load(Size::Half, field, data, ETHERTYPE);
-    a.jump_eq32(field, u32::from(ARP.to_be()), arp);
-    a.jump_ne32(field, u32::from(IPV4.to_be()), other);
-    check_length(&mut a, data, end, IPV4_END, pass);
-    a.load(Size::Word, field, data, IPV4_DESTINATION);
-    jump_if_ours(&mut a, field, addresses, found);
-    a.jump(pass);
-
-    a.place(found);
-    if let Some(filters) = filters {
-        classify::lay_out(&mut a, pass);
-        filters.iter().for_each(|filter| classify::ask(&mut a, filter, ours));
+    if has_v4 {
+        a.jump_eq32(field, u32::from(ARP.to_be()), arp);
+        a.jump_ne32(field, u32::from(IPV4.to_be()), other);
+        check_length(&mut a, data, end, IPV4_END, pass);
+        a.load(Size::Word, field, data, IPV4_DESTINATION);
+        jump_if_ours(&mut a, field, addresses, found);
         a.jump(pass);
-    } else {
-        a.jump(ours);
+
+        a.place(found);
+        if let Some(filters) = filters {
+            classify::lay_out(&mut a, pass);
+            filters.iter().for_each(|filter| classify::ask(&mut a, filter, ours));
+            a.jump(pass);
+        } else {
+            a.jump(ours);
+        }
+        a.place(other);
     }
 
-    a.place(other);
     if has_v6 {
         a.jump_eq32(field, u32::from(IPV6.to_be()), v6);
     }
@@ -92,20 +96,22 @@ pub(crate) fn xdp_program(
     }
     a.jump(pass);
 
-    a.place(arp);
-    check_length(&mut a, data, end, ARP_END, pass);
-    // Ethernet (1) and IPv4 (0x0800), addresses of 6 and 4 bytes.
-    a.load(Size::Word, field, data, ARP_FORMATS);
-    a.jump_ne32(field, 0x0001_0800_u32.to_be(), pass);
-    a.load(Size::Half, field, data, ARP_LENGTHS);
-    a.jump_ne32(field, u32::from(0x0604_u16.to_be()), pass);
-    a.load(Size::Word, field, data, ARP_TARGET);
-    jump_if_ours(&mut a, field, addresses, ours);
-    a.load(Size::Word, field, data, ARP_SENDER);
-    jump_if_ours(&mut a, field, addresses, ours);
+    if has_v4 {
+        a.place(arp);
+        check_length(&mut a, data, end, ARP_END, pass);
+        // Ethernet (1) and IPv4 (0x0800), addresses of 6 and 4 bytes.
+        a.load(Size::Word, field, data, ARP_FORMATS);
+        a.jump_ne32(field, 0x0001_0800_u32.to_be(), pass);
+        a.load(Size::Half, field, data, ARP_LENGTHS);
+        a.jump_ne32(field, u32::from(0x0604_u16.to_be()), pass);
+        a.load(Size::Word, field, data, ARP_TARGET);
+        jump_if_ours(&mut a, field, addresses, ours);
+        a.load(Size::Word, field, data, ARP_SENDER);
+        jump_if_ours(&mut a, field, addresses, ours);
+        a.jump(pass);
+    }
 
     if has_v6 {
-        a.jump(pass);
         a.place(v6);
         redirect_v6(&mut a, (data, end, field), &v6_addresses, filters, (ours, pass));
     }
@@ -191,5 +197,38 @@ pub(super) fn check_length(a: &mut Assembler, data: Reg, end: Reg, bytes: i32, t
 pub(super) fn jump_if_ours(a: &mut Assembler, field: Reg, addresses: &[IpAddr], ours: Label) {
     for address in addresses.iter().filter_map(|ip| ip.as_v4()) {
         a.jump_eq32(field, u32::from_ne_bytes(address), ours);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ix_skip::{Need, skip};
+    use ix_sys::bpf::{MapKind, Program, ProgramKind};
+
+    /// The kernel refuses a program with code that nothing reaches.
+    #[test]
+    fn the_kernel_takes_the_program_of_every_mix_of_addresses() {
+        let test = "the_kernel_takes_the_program_of_every_mix_of_addresses";
+        let ip = |text: &str| text.parse::<IpAddr>().expect(text);
+        let filter = |text: &str| text.parse::<Filter>().expect(text);
+        let (v4, v6) = (ip("10.0.0.2"), ip("2001:db8::2"));
+        let filters = [
+            vec![],
+            vec![filter("rx tcp service 10.0.0.2:80")],
+            vec![filter("rx ip6 service 2001:db8::2")],
+            vec![filter("rx eth type 0x88b5"), filter("rx tcp service [2001:db8::2]:80")],
+        ];
+        let sockets = match Map::new(MapKind::Xsk, c"ix_test", 1) {
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => return skip(test, Need::Root, e),
+            made => made.expect("a map"),
+        };
+        for addresses in [vec![v4], vec![v6], vec![v4, v6]] {
+            for filters in filters.iter().map(|some| Some(&some[..])).chain([None]) {
+                let insns = xdp_program(&sockets, &addresses, filters);
+                let loaded = Program::load(ProgramKind::Xdp, c"ix_test", &insns, 0);
+                loaded.unwrap_or_else(|e| panic!("{addresses:?} {filters:?}: {e}"));
+            }
+        }
     }
 }

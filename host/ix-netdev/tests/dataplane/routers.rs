@@ -3,8 +3,9 @@ use super::linux_peer::serving;
 use ix_dataplane::Config;
 use ix_proto::config::Addr6;
 use ix_skip::{Need, skip};
-use ix_testbed::{Namespace, VethEnd};
-use ix_wire::IpAddr;
+use ix_testbed::{Namespace, PacketSocket, VethEnd};
+use ix_wire::icmp::IcmpHeader;
+use ix_wire::{Checksum, FrameHeader, IpAddr};
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddrV6, TcpStream};
 use std::process::{Child, Command};
@@ -14,6 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ROUTER: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x77, 0, 0, 0, 0, 1);
 const NEAR: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x99, 0, 0, 0, 0, 1);
 const FAR: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x99, 0, 0, 0, 0, 2);
+const ALL_HOSTS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const TOLD: &str = "interface ixt0 { AdvSendAdvert on; MinRtrAdvInterval 3; MaxRtrAdvInterval 4; \
     AdvDefaultLifetime 60; AdvLinkMTU 1400; AdvCurHopLimit 61; \
     prefix 2001:db8:77::/64 { AdvValidLifetime 7200; AdvPreferredLifetime 3600; }; \
@@ -114,5 +116,84 @@ fn addresses_and_routers_come_from_radvd() {
     });
     let Some(snapshot) = snapshot else { return };
     assert_eq!(snapshot.total("drops.nd_invalid"), Some(0));
+    assert_eq!(snapshot.total("misrouted"), Some(0));
+}
+
+/// An advertisement from this address, with what is behind its header.
+fn advertisement(from: Ipv6Addr, mac: [u8; 6], hops: u8, code: u8, body: &[u8]) -> Vec<u8> {
+    let link = FrameHeader {
+        eth_src: mac,
+        eth_dst: [0x33, 0x33, 0, 0, 0, 1],
+        src: IpAddr(from.octets()),
+        dst: IpAddr(ALL_HOSTS.octets()),
+        ttl: hops,
+        tos: 0,
+        ident: 0,
+    };
+    let mut frame = vec![0; 100];
+    let header = IcmpHeader { kind: 134, code, rest: [64, 0, 0, 60] };
+    let len = link.emit_icmp(&mut frame, &header, body.len(), Checksum::of(body));
+    frame.truncate(len);
+    frame.extend(body);
+    frame
+}
+
+/// Times, and an option of this prefix: on the link and for addresses, with its lifetimes.
+fn prefix(network: u8, bits: u8, valid_s: u32, preferred_s: u32) -> Vec<u8> {
+    let mut body = vec![0; 8];
+    body.extend([3, 4, bits, 0xc0]);
+    body.extend([valid_s, preferred_s, 0].map(u32::to_be_bytes).concat());
+    body.extend(Ipv6Addr::new(0x2001, 0xdb8, network.into(), 0, 0, 0, 0, 0).octets());
+    body
+}
+
+/// What a router must not say is counted and changes nothing; an address ends with its lifetime, and
+/// another prefix makes another one.
+#[test]
+fn nonsense_of_routers_is_counted_and_lifetimes_end() {
+    const ROUTERS_OWN: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x77);
+    let config = Config::with_address(IpAddr::v4([10, 77, 0, 2]), 24);
+    let config = Config { addr6: Addr6::Auto, cpus: vec![0], ..config };
+    let snapshot = serving("tap", config, |router, mac| {
+        let [a, b, c, d, e, f] = mac.map(u16::from);
+        let made = |network: u16| {
+            let (high, low) = ((a ^ 2) << 8 | b, c << 8 | 0xff);
+            Ipv6Addr::new(0x2001, 0xdb8, network, 0, high, low, 0xfe00 | d, e << 8 | f)
+        };
+        router.enable_ipv6("ixt0").expect("IPv6");
+        for network in [0x66, 0x77, 0x78] {
+            let own = Ipv6Addr::new(0x2001, 0xdb8, network, 0, 0, 0, 0, 1);
+            router.add_address("ixt0", own, 64).expect("an address");
+        }
+        let wire = PacketSocket::open(router, "ixt0").expect("a packet socket");
+        let own = router.link("ixt0").expect("ask").expect("there").mac;
+        let says = |frame: &[u8]| wire.send(frame).expect("sends");
+        let fine = |body: &[u8]| advertisement(ROUTERS_OWN, own, 255, 0, body);
+        let with = |option: &[u8]| [&[0; 8], option].concat();
+        for wrong in [
+            advertisement(ROUTERS_OWN, own, 64, 0, &prefix(0x66, 64, 60, 60)),
+            advertisement(ROUTER, own, 255, 0, &prefix(0x66, 64, 60, 60)),
+            advertisement(ROUTERS_OWN, own, 255, 1, &prefix(0x66, 64, 60, 60)),
+            fine(&prefix(0x66, 129, 60, 60)),
+            fine(&prefix(0x66, 64, 60, 61)),
+            fine(&prefix(0x66, 64, 60, 60)[..32]),
+            fine(&with(&[3, 0, 64, 0xc0, 0, 0, 0, 60])),
+            fine(&with(&[1, 1, 0x33, 0x33, 0, 0, 0, 1])),
+            fine(&with(&[5, 2, 0, 0, 0, 0, 5, 0])),
+            fine(&[0; 4]),
+        ] {
+            says(&wrong);
+        }
+        says(&fine(&prefix(0x77, 64, 8, 8)));
+        eventually("an address is made", || {
+            answers(router, made(0x77), Duration::from_millis(300))
+        });
+        assert!(!answers(router, made(0x66), Duration::from_millis(300)), "of nonsense");
+        eventually("its time is over", || !answers(router, made(0x77), Duration::from_millis(300)));
+        says(&fine(&prefix(0x78, 64, u32::MAX, u32::MAX)));
+        eventually("renumbered", || answers(router, made(0x78), Duration::from_millis(300)));
+    });
+    let Some(snapshot) = snapshot else { return };
+    assert_eq!(snapshot.total("drops.nd_invalid"), Some(10));
     assert_eq!(snapshot.total("misrouted"), Some(0));
 }
