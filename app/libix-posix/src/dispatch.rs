@@ -41,7 +41,7 @@ impl Core {
                     real::has_connection();
                     self.connected(cookie, handle, outcome.err().map(errno::of_error));
                 }
-                Event::UdpRecv { cookie, data, peer, local, hops, tos, follows } => {
+                Event::UdpRecv { cookie, data, peer, local, notes } => {
                     let incoming = match partial.take() {
                         Some(mut first) => {
                             first.rest.push(data);
@@ -49,10 +49,11 @@ impl Core {
                         }
                         None => {
                             let (from, rest, came) = (peer, Vec::new(), None);
+                            let (hops, tos) = (notes.hops(), notes.tos());
                             Incoming { data, rest, from, local, hops, tos, came, elastic }
                         }
                     };
-                    match follows {
+                    match notes.follows() {
                         0 => self.udp_received(cookie, incoming),
                         _ => partial = Some(incoming),
                     }

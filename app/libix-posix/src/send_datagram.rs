@@ -18,6 +18,8 @@ const DATAGRAM_MAX: usize = 65_535;
 const HEADERS_BYTES: usize = 28;
 /// The same of IPv6.
 const HEADERS_BYTES_V6: usize = 48;
+/// Longest payload of a datagram over IPv6.
+const PAYLOAD_V6_MAX: usize = 65_535 - 8;
 
 /// The control messages of a call that sends a datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,8 +132,15 @@ fn fragment_bytes_of(core: &mut Core, id: Id, datagram: &Datagram) -> Result<u16
     let Some(udp) = socket.datagrams() else { return Err(libc::EBADF) };
     let known = core.paths.mtu(to.ip(), Instant::now()).filter(|_| discovery.heeds_icmp());
     let path = known.map_or(device, |path| path.min(device));
-    let headers = if to.is_ipv6() { HEADERS_BYTES_V6 } else { HEADERS_BYTES };
-    let info = match discovery.fragment_bytes(datagram.len + headers, path, device) {
+    let whole = match to.is_ipv6() {
+        // The length of an IPv6 packet does not count its header (RFC 8200 section 3).
+        true if datagram.len <= PAYLOAD_V6_MAX => {
+            (datagram.len + HEADERS_BYTES_V6).min(usize::from(u16::MAX))
+        }
+        true => datagram.len + HEADERS_BYTES_V6,
+        false => datagram.len + HEADERS_BYTES,
+    };
+    let info = match discovery.fragment_bytes(whole, path, device) {
         Ok(fragment_bytes) => return Ok(fragment_bytes),
         Err(mtu) => mtu,
     };

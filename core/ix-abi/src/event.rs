@@ -4,6 +4,34 @@ use crate::{Addr, CallError, Cookie, DeadReason, Endpoint, EventSlot, Handle};
 use crate::{event_kind, migrated, revoke};
 use core::fmt;
 
+/// What else is told of a received datagram. One number, because events are taken apart for each
+/// message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DatagramNotes(u32);
+
+impl DatagramNotes {
+    /// Of a datagram with this hop limit and type of service, of which so many pieces follow.
+    pub const fn new(hops: u8, tos: u8, follows: u16) -> Self {
+        Self(hops as u32 | (tos as u32) << 8 | (follows as u32) << 16)
+    }
+
+    /// Its time to live, or hop limit.
+    pub const fn hops(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// Its type of service, or traffic class.
+    pub const fn tos(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
+
+    /// Pieces of the datagram that follow in the same array, each with an event of its own. A
+    /// datagram that is longer than a buffer comes in several.
+    pub const fn follows(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+}
+
 /// An event condition. The constants of [`event_kind`] say when each one comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -71,13 +99,8 @@ pub enum Event {
         local: Addr,
         /// The data; the application's until [`crate::Call::UdpRecvDone`].
         data: RxData,
-        /// Its time to live, or hop limit.
-        hops: u8,
-        /// Its type of service, or traffic class.
-        tos: u8,
-        /// Pieces of the datagram that follow in the same array, each with an event of its own. A
-        /// datagram that is longer than a buffer comes in several.
-        follows: u16,
+        /// What else is told of it.
+        notes: DatagramNotes,
     },
     /// The memory of a datagram is free again.
     UdpSent {
@@ -270,12 +293,12 @@ impl Event {
                 let code = reason.code();
                 EventSlot { kind: event_kind::DEAD, code, cookie, handle, ..EMPTY }
             }
-            Event::UdpRecv { cookie, peer, local, data, hops, tos, follows } => {
+            Event::UdpRecv { cookie, peer, local, data, notes } => {
                 let [high, low] = words(local);
                 EventSlot {
                     kind: event_kind::UDP_RECV,
-                    code: u16::from_le_bytes([hops, tos]),
-                    notes: [follows, 0, 0],
+                    code: notes.0 as u16,
+                    notes: [notes.follows(), 0, 0],
                     len: data.len,
                     cookie,
                     handle: high,
@@ -283,7 +306,6 @@ impl Event {
                     addr: peer.addr,
                     port: peer.port,
                     more: low,
-                    ..EMPTY
                 }
             }
             Event::UdpSent { cookie } => EventSlot { kind: event_kind::UDP_SENT, cookie, ..EMPTY },
@@ -379,9 +401,8 @@ impl Event {
                 Event::Dead { cookie, handle, reason: DeadReason::from_code(slot.code) }
             }
             event_kind::UDP_RECV => {
-                let ([hops, tos], local) = (slot.code.to_le_bytes(), addr(slot.handle, slot.more));
-                let [follows, ..] = slot.notes;
-                Event::UdpRecv { cookie, peer, local, data, hops, tos, follows }
+                let notes = DatagramNotes(slot.code as u32 | (slot.notes[0] as u32) << 16);
+                Event::UdpRecv { cookie, peer, local: addr(slot.handle, slot.more), data, notes }
             }
             event_kind::UDP_SENT => Event::UdpSent { cookie },
             event_kind::UDP_ERROR => Event::UdpError {

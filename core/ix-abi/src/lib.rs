@@ -27,7 +27,7 @@ mod starter;
 
 pub use call::{Call, Congestion, Endpoint, SgArray};
 pub use error_code::{CallError, DeadReason};
-pub use event::{Event, IcmpMessage, Revoke, RxData, UnknownEvent};
+pub use event::{DatagramNotes, Event, IcmpMessage, Revoke, RxData, UnknownEvent};
 pub use flow_option::FlowOption;
 pub use starter::{STARTER_MAGIC, Starter};
 

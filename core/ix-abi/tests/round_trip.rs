@@ -1,7 +1,7 @@
 //! Encoding and decoding undo each other, and no bits make decoding panic.
 use ix_abi::{
-    Call, CallError, CallSlot, Congestion, DeadReason, Endpoint, Event, EventSlot, FlowOption,
-    IcmpMessage, Revoke, RxData, SgArray,
+    Call, CallError, CallSlot, Congestion, DatagramNotes, DeadReason, Endpoint, Event, EventSlot,
+    FlowOption, IcmpMessage, Revoke, RxData, SgArray,
 };
 use proptest::prelude::*;
 
@@ -110,9 +110,7 @@ fn event() -> impl Strategy<Value = Event> {
                 peer,
                 local,
                 data,
-                hops: data.len as u8,
-                tos: data.addr as u8,
-                follows: data.len as u16,
+                notes: DatagramNotes::new(data.len as u8, data.addr as u8, data.len as u16),
             },
             8 => Event::UdpSent { cookie },
             9 => Event::UdpError { cookie, peer, why, icmp, quoted: data },

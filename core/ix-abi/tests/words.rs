@@ -1,8 +1,8 @@
 //! The words of each call and each event, written by hand: the encoding cannot drift from what
 //! programs were built with.
 use ix_abi::{
-    Call, CallError, CallSlot, Congestion, DeadReason, Endpoint, Event, EventSlot, FlowOption,
-    IcmpMessage, Revoke, RxData, SgArray, v4,
+    Call, CallError, CallSlot, Congestion, DatagramNotes, DeadReason, Endpoint, Event, EventSlot,
+    FlowOption, IcmpMessage, Revoke, RxData, SgArray, v4,
 };
 
 /// 10.1.2.3 as the low word of an address; the high word is 0.
@@ -238,12 +238,12 @@ fn events() {
                 peer: PEER,
                 local: WIDE.addr,
                 data,
-                hops: 64,
-                tos: 8,
-                follows: 2,
+                notes: DatagramNotes::new(64, 8, 2),
             },
             EventSlot {
                 kind: 7,
+                code: 0x0840,
+                notes: [2, 0, 0],
                 cookie,
                 data: 0x9000,
                 len: 1460,

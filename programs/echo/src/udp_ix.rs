@@ -64,8 +64,8 @@ impl UdpEcho {
         }
         for index in 0..events {
             match self.thread.event(index) {
-                Event::UdpRecv { data, peer, follows, .. } => {
-                    self.waiting.push_back((data, peer, follows));
+                Event::UdpRecv { data, peer, notes, .. } => {
+                    self.waiting.push_back((data, peer, notes.follows()));
                 }
                 Event::UdpError { data, .. } => self.done.extend(data),
                 Event::UdpSent { cookie } => {

@@ -240,7 +240,7 @@ impl Stack {
                 (_, event) => self.events.push_back(event),
             }
             follows = match self.thread.event(index) {
-                Event::UdpRecv { follows, .. } => follows,
+                Event::UdpRecv { notes, .. } => notes.follows(),
                 _ => 0,
             };
         }

@@ -84,8 +84,8 @@ fn tell_rare<O: Observer>(observer: &mut O, event: Event) {
         },
         Event::Eof { cookie } => observer.ended(cookie),
         Event::Dead { cookie, reason } => tell_dead(observer, cookie, reason),
-        Event::UdpRecv { cookie, data, peer, local, follows, .. } => {
-            let data = Datagram::new(data);
+        Event::UdpRecv { cookie, data, peer, local, notes } => {
+            let (data, follows) = (Datagram::new(data), notes.follows());
             if follows > 0 || observer.engine().udp.is_gathering() {
                 return gather(observer, (cookie, peer, local), data, follows);
             }

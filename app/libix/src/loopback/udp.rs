@@ -4,7 +4,7 @@ use super::flow::Taken;
 use super::memory::copy_out;
 use super::{RX_BUFFER_BYTES, World};
 use core::ptr::with_exposed_provenance_mut;
-use ix_abi::{CallError, Cookie, Endpoint, Event, RxData, SgArray};
+use ix_abi::{CallError, Cookie, DatagramNotes, Endpoint, Event, RxData, SgArray};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Longest datagram, as with an Ethernet MTU of 1500 bytes.
@@ -140,9 +140,7 @@ impl World {
             peer: Endpoint { addr: local, port: flying.from_port },
             local,
             data: RxData { addr: base, len: data.len() as u32 },
-            hops: 64,
-            tos: 0,
-            follows: 0,
+            notes: DatagramNotes::new(64, 0, 0),
         });
     }
 }

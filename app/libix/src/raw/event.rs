@@ -1,7 +1,7 @@
 //! Event conditions as a typed view of the event array.
 use crate::addr;
 use crate::error::{Dead, Error};
-use ix_abi::{Cookie, EventSlot, Handle, IcmpMessage, Revoke, RxData};
+use ix_abi::{Cookie, DatagramNotes, EventSlot, Handle, IcmpMessage, Revoke, RxData};
 use std::net::{IpAddr, SocketAddr};
 
 /// An event condition ([`ix_abi::event_kind`]).
@@ -65,12 +65,8 @@ pub enum Event {
         peer: SocketAddr,
         /// The address of ours that it was sent to.
         local: IpAddr,
-        /// Its time to live, or hop limit.
-        hops: u8,
-        /// Its type of service, or traffic class.
-        tos: u8,
-        /// Pieces of the datagram that follow, each as the next event of this cycle.
-        follows: u16,
+        /// What else is told of it.
+        notes: DatagramNotes,
     },
     /// A host reports that a datagram did not arrive (RFC 1122 section 4.1.3.3).
     UdpError {
@@ -245,17 +241,13 @@ impl Event {
             ix_abi::Event::Dead { cookie, reason, .. } => {
                 Event::Dead { cookie, reason: reason.into() }
             }
-            ix_abi::Event::UdpRecv { cookie, peer, local, data, hops, tos, follows } => {
-                Event::UdpRecv {
-                    cookie,
-                    data: data.into(),
-                    peer: addr::socket_addr(peer),
-                    local: addr::from_abi(local),
-                    hops,
-                    tos,
-                    follows,
-                }
-            }
+            ix_abi::Event::UdpRecv { cookie, peer, local, data, notes } => Event::UdpRecv {
+                cookie,
+                data: data.into(),
+                peer: addr::socket_addr(peer),
+                local: addr::from_abi(local),
+                notes,
+            },
             ix_abi::Event::UdpError { cookie, peer, why, icmp, quoted } => Event::UdpError {
                 cookie,
                 peer: addr::socket_addr(peer),

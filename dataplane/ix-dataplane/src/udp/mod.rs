@@ -11,7 +11,8 @@ use crate::receive::batch::{Batch, Work};
 use crate::udp::cut::Parts;
 use crate::verdict::Verdict;
 use ix_abi::{
-    CallError, Cookie, Endpoint, Event, FlowOption, IcmpMessage, RxData, SG_MAX, SgArray,
+    CallError, Cookie, DatagramNotes, Endpoint, Event, FlowOption, IcmpMessage, RxData, SG_MAX,
+    SgArray,
 };
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_proto::SharedPort;
@@ -53,9 +54,7 @@ pub(crate) fn receive(
         peer: Endpoint { addr: tuple.remote.0, port: tuple.remote_port },
         local: tuple.local.0,
         data: RxData { addr, len: packet.payload.len.into() },
-        hops: packet.ip.ttl,
-        tos: packet.ip.tos,
-        follows: work.tails as u16,
+        notes: DatagramNotes::new(packet.ip.ttl, packet.ip.tos, work.tails as u16),
     };
     io.cx.attached.push(socket.owner, event);
     io.cx.lend(mbuf, socket.owner);
@@ -78,9 +77,10 @@ fn push_rest(
         let Some(mbuf) = batch.take_tail(&mut left) else { return };
         let (addr, len) = (io.cx.shared.memory.addr_of(&mbuf), mbuf.len() as u32);
         let mut event = first;
-        if let Event::UdpRecv { data, follows, .. } = &mut event {
+        if let Event::UdpRecv { data, notes, .. } = &mut event {
             *data = RxData { addr, len };
-            *follows = (tails - number - 1) as u16;
+            let follows = (tails - number - 1) as u16;
+            *notes = DatagramNotes::new(notes.hops(), notes.tos(), follows);
         }
         io.cx.attached.push(owner, event);
         io.cx.lend(mbuf, owner);

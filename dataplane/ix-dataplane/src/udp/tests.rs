@@ -333,9 +333,9 @@ fn the_longest_datagrams_come_in_several_pieces() {
         let events: Vec<Event> = all.iter().flat_map(|frame| host.hears(frame)).collect();
         let mut whole = Vec::new();
         for (number, event) in events.iter().enumerate() {
-            let Event::UdpRecv { data, follows, peer, .. } = event else { panic!("{event:?}") };
+            let Event::UdpRecv { data, notes, peer, .. } = event else { panic!("{event:?}") };
             let left = events.len() - number - 1;
-            assert_eq!((peer.addr, usize::from(*follows)), (PEER_V6.0, left));
+            assert_eq!((peer.addr, usize::from(notes.follows())), (PEER_V6.0, left));
             whole.extend_from_slice(bytes_of(*data));
         }
         assert!(whole == bytes && events.len() > 30, "{} pieces", events.len());
