@@ -17,7 +17,7 @@ mod shared;
 mod wire;
 
 use anyhow::{Context, Result, bail};
-use budget::{Budget, TOLERANCE_PERCENT, Verdict, difference_percent};
+use budget::{Budget, FAMILIES, TOLERANCE_PERCENT, V6_PERCENT, Verdict, difference_percent};
 use callgrind::{Place, Profile};
 use clap::{Parser, ValueEnum};
 use scenario::{SCENARIOS, Scenario};
@@ -248,5 +248,13 @@ fn judge(costs: &[Cost], budget: &Budget) -> bool {
              --by function, or say why it must be so and --accept"
         );
     }
-    exceeded.is_empty() && unknown.is_empty()
+    let of = |name: &str| costs.iter().find(|cost| cost.scenario.name == name);
+    let mut families_agree = true;
+    if let (Some(v4), Some(v6)) = (of(FAMILIES.0), of(FAMILIES.1)) {
+        let percent = (v6.instructions / v4.instructions - 1.0) * 100.0;
+        families_agree = percent <= V6_PERCENT;
+        let says = if families_agree { "at most" } else { "which is more than" };
+        println!("{}: {percent:+.1} % of {}, {says} {V6_PERCENT} %", FAMILIES.1, FAMILIES.0);
+    }
+    exceeded.is_empty() && unknown.is_empty() && families_agree
 }

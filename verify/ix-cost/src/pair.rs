@@ -11,19 +11,26 @@ use ix_wire::IpAddr;
 use libix::event::{EventLoop, Handler};
 use libix::raw::{Thread, Wait};
 use std::cell::RefCell;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const ADDRS: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
+const ADDRS_V6: [Ipv6Addr; 2] = [
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2),
+];
 /// Time of a turn of both hosts: about a full batch at the intended speed.
 const TURN_US: u64 = 20;
 /// TIME-WAIT, short enough that connections end as fast as they begin.
 const TIME_WAIT_US: u32 = 1000;
 
-/// Address of the server.
-pub fn server_addr() -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::from(ADDRS[1]), 7))
+/// Address of the server, in one of the families.
+pub fn server_addr(is_v6: bool) -> SocketAddr {
+    match is_v6 {
+        true => SocketAddr::from((ADDRS_V6[1], 7)),
+        false => SocketAddr::from((Ipv4Addr::from(ADDRS[1]), 7)),
+    }
 }
 
 /// A client and a server.
@@ -37,12 +44,16 @@ pub struct Pair<C: Handler, S: Handler> {
 
 impl<C: Handler, S: Handler> Pair<C, S> {
     /// Both hosts, the server listening.
-    pub fn new(client: C, server: S) -> Pair<C, S> {
+    pub fn new(client: C, server: S, is_v6: bool) -> Pair<C, S> {
         let clock = VirtualClock::new(1);
         let [a, b] = wire(MACS);
-        let client = EventLoop::new(host(0, a, &clock), client);
-        let mut server = EventLoop::new(host(1, b, &clock), server);
-        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, server_addr().port()));
+        let client = EventLoop::new(host((0, is_v6), a, &clock), client);
+        let mut server = EventLoop::new(host((1, is_v6), b, &clock), server);
+        let port = server_addr(is_v6).port();
+        let any = match is_v6 {
+            true => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+            false => SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+        };
         server.listen(any, 0).expect("a fresh host has no listeners");
         Pair { client, server, clock }
     }
@@ -67,7 +78,7 @@ fn server_turn<H: Handler>(host: &mut EventLoop<H>) {
     host.turn(Wait::Poll).expect("the dataplane runs its threads");
 }
 
-fn config(index: usize) -> Config {
+fn config((index, is_v6): (usize, bool)) -> Config {
     let other = 1 - index;
     let mut config = Config {
         host_addrs: vec![(IpAddr::v4(ADDRS[index]), 24)],
@@ -77,6 +88,9 @@ fn config(index: usize) -> Config {
         isn_secret: [index as u8; 16],
         ..Config::default()
     };
+    if is_v6 {
+        config.host_addrs = vec![(IpAddr(ADDRS_V6[index].octets()), 64)];
+    }
     config.tcp.time_wait_us = TIME_WAIT_US;
     config
 }
@@ -167,8 +181,8 @@ fn thread_turn<H: Handler, const THREAD: usize>(host: &mut EventLoop<H>) {
 }
 
 /// One host with one elastic thread.
-fn host(index: usize, nic: WireEnd, clock: &VirtualClock) -> Thread {
-    let options = RigOptions { config: config(index), sizes: None, clock: clock.clone() };
+fn host(which: (usize, bool), nic: WireEnd, clock: &VirtualClock) -> Thread {
+    let options = RigOptions { config: config(which), sizes: None, clock: clock.clone() };
     let elastic = Rig::new(options, vec![Box::new(nic)]).threads.remove(0);
     ix_rig::enter(&Rc::new(RefCell::new(Core::new(elastic, clock, ()))), 0)
 }

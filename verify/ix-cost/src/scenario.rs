@@ -22,6 +22,8 @@ pub struct Scenario {
     pub counted: u64,
     connections: usize,
     kind: Kind,
+    /// Over IPv6.
+    is_v6: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +35,7 @@ enum Kind {
 }
 
 /// All scenarios.
-pub const SCENARIOS: [Scenario; 6] = [
+pub const SCENARIOS: [Scenario; 7] = [
     Scenario {
         name: "idle",
         what: "a cycle of each end that finds nothing to do",
@@ -41,6 +43,7 @@ pub const SCENARIOS: [Scenario; 6] = [
         counted: 4_000,
         connections: 1,
         kind: Kind::Idle,
+        is_v6: false,
     },
     Scenario {
         name: "echo-1",
@@ -49,6 +52,7 @@ pub const SCENARIOS: [Scenario; 6] = [
         counted: 4_000,
         connections: 1,
         kind: Kind::Echo,
+        is_v6: false,
     },
     Scenario {
         name: "echo-64",
@@ -57,6 +61,16 @@ pub const SCENARIOS: [Scenario; 6] = [
         counted: 8_192,
         connections: 64,
         kind: Kind::Echo,
+        is_v6: false,
+    },
+    Scenario {
+        name: "echo-64-v6",
+        what: "64 bytes there and back over IPv6, 64 connections",
+        warm: 2_048,
+        counted: 8_192,
+        connections: 64,
+        kind: Kind::Echo,
+        is_v6: true,
     },
     Scenario {
         name: "echo-1024",
@@ -65,6 +79,7 @@ pub const SCENARIOS: [Scenario; 6] = [
         counted: 16_384,
         connections: 1024,
         kind: Kind::Echo,
+        is_v6: false,
     },
     Scenario {
         name: "bulk",
@@ -73,6 +88,7 @@ pub const SCENARIOS: [Scenario; 6] = [
         counted: 2_000,
         connections: 1,
         kind: Kind::Bulk,
+        is_v6: false,
     },
     Scenario {
         name: "churn",
@@ -81,6 +97,7 @@ pub const SCENARIOS: [Scenario; 6] = [
         counted: 4_096,
         connections: 64,
         kind: Kind::Churn,
+        is_v6: false,
     },
 ];
 
@@ -96,12 +113,12 @@ impl Scenario {
         let client = Client { kind: self.kind, done: done.clone(), bulk: None };
         let server = Server { kind: self.kind, bytes: 0, done: done.clone() };
         // Never dropped: the buffers of its connections are in its packet memory.
-        let mut pair = std::mem::ManuallyDrop::new(Pair::new(client, server));
+        let mut pair = std::mem::ManuallyDrop::new(Pair::new(client, server, self.is_v6));
         let mut opened = 0;
         while done.get() < messages {
             // A few at a time, as a wire would deliver them.
             while opened < self.connections {
-                pair.client.io().connect(server_addr(), 0);
+                pair.client.io().connect(server_addr(self.is_v6), 0);
                 opened += 1;
                 if opened % 16 == 0 {
                     break;
@@ -164,7 +181,7 @@ impl Handler for Client {
         self.done.set(self.done.get() + 1);
         if matches!(self.kind, Kind::Churn) {
             conn.close();
-            conn.io().connect(server_addr(), 0);
+            conn.io().connect(server_addr(false), 0);
         } else {
             conn.send(&MESSAGE);
         }
