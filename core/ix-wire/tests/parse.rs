@@ -131,8 +131,9 @@ fn a_tcp_segment() {
     assert!(!packet.partial);
     assert_eq!(packet.tuple().local_port, 80);
     assert_eq!(packet.tuple().remote, link().src);
-    let IpMeta { src, dst, ttl, ecn, dont_fragment, header_len, eth_src, eth_dst } = packet.ip;
-    assert_eq!((src, dst, ttl, ecn), (link().src, link().dst, 64, 2));
+    let IpMeta { src, dst, ttl, tos, dont_fragment, header_len, eth_src, eth_dst } = packet.ip;
+    assert_eq!((src, dst, ttl, tos), (link().src, link().dst, 64, link().tos));
+    assert_eq!(packet.ip.ecn(), 2);
     assert_eq!((dont_fragment, header_len, eth_src, eth_dst), (true, 20, PEER, OURS));
 }
 

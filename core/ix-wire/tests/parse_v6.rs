@@ -183,8 +183,8 @@ fn a_segment_and_a_datagram() {
     let frame = tcp_frame_of(link(), b"hello");
     let Ok(Parsed::Tcp(tcp)) = parse(&frame, RxChecks::default()) else { panic!() };
     assert_eq!(tcp.payload.of(&frame), b"hello");
-    let IpMeta { src, dst, ttl, ecn, dont_fragment, header_len, eth_src, eth_dst } = tcp.ip;
-    assert_eq!((src, dst, ttl, ecn), (ip(PEER_IP), ip(OUR_IP), 64, 1));
+    let IpMeta { src, dst, ttl, tos, dont_fragment, header_len, eth_src, eth_dst } = tcp.ip;
+    assert_eq!((src, dst, ttl, tos), (ip(PEER_IP), ip(OUR_IP), 64, 0xb9));
     assert_eq!((dont_fragment, header_len, eth_src, eth_dst), (true, 40, PEER, OURS));
     assert_eq!(frame[14..18], [0x6b, 0x90, 0, 0], "version, traffic class, flow label");
 

@@ -11,7 +11,7 @@ fn fragment(ident: u16, offset: u16, len: u16, more: bool) -> Fragment {
             src: IpAddr::v4([10, 0, 0, 1]),
             dst: IpAddr::v4([10, 0, 0, 2]),
             ttl: 64,
-            ecn: 0,
+            tos: 0,
             dont_fragment: false,
             header_len: 20,
             eth_src: [2, 0, 0, 0, 0, 1],

@@ -296,7 +296,7 @@ fn a_queue_takes_what_is_nobodys() {
             -error::BAD_HANDLE
         );
     }
-    let more = (0..200).map(|n| host.bind(packet_kind::IP_PROTOCOL, 20 + n, 0));
+    let more = (0..196).map(|n| host.bind(packet_kind::IP_PROTOCOL, 60 + n, 0));
     let more: Vec<i64> = more.collect();
     assert_eq!(more.iter().position(|id| *id < 0), Some(63), "one was bound before");
     assert_eq!(more[63], -error::NO_RESOURCE);
