@@ -251,7 +251,6 @@ fn events() {
                 port: 0x1f90,
                 handle: WIDE_HIGH,
                 more: WIDE_LOW,
-                ..zero
             },
         ),
         (Event::UdpSent { cookie }, EventSlot { kind: 8, cookie, ..zero }),
