@@ -39,8 +39,8 @@ pub fn reply_to_echo(frame: &mut [u8], packet: &IcmpPacket) -> Option<usize> {
     Some(frame_len)
 }
 
-/// The same for a request that is longer than a frame: turns its whole ICMP message into that of the
-/// reply, and returns the headers that the reply's fragments have.
+/// The same for a request that is longer than a frame: turns its whole ICMP message into that of
+/// the reply, and returns the headers that the reply's fragments have.
 pub fn reply_to_long_echo(message: &mut [u8], packet: &IcmpPacket) -> Option<FrameHeader> {
     let is_v6 = packet.ip.dst.is_v6();
     let request = if is_v6 { icmp6::ECHO_REQUEST } else { icmp::ECHO_REQUEST };

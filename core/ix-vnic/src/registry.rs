@@ -486,8 +486,8 @@ impl Registry {
 }
 
 impl Filter {
-    /// True if it matches received packets of the dataplane's own protocols: ARP, ICMP, TCP, UDP, of
-    /// both families.
+    /// True if it matches received packets of the dataplane's own protocols: ARP, ICMP, TCP, UDP,
+    /// of both families.
     fn receives_flows(&self) -> bool {
         use crate::filter::Field::{EtherType, Protocol};
         use crate::ranges::Ranges;

@@ -58,8 +58,8 @@ impl FilterSet {
     }
 
     /// The same set for one queue of a vNIC; `elsewhere` are filters of other queues. Of these only
-    /// ARP and Neighbour Discovery for their addresses may pass here: an address belongs to the whole vNIC, and a request
-    /// may arrive at any queue.
+    /// ARP and Neighbour Discovery for their addresses may pass here: an address belongs to the
+    /// whole vNIC, and a request may arrive at any queue.
     pub fn beside<'a>(self, elsewhere: impl IntoIterator<Item = &'a Filter>) -> FilterSet {
         let theirs = elsewhere.into_iter().filter(|filter| filter.direction() == self.direction);
         FilterSet { elsewhere: theirs.cloned().collect(), ..self }

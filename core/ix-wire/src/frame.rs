@@ -37,8 +37,8 @@ pub struct FrameHeader {
     /// Type of service: differentiated services (RFC 2474) in the upper six bits, ECN in the lower
     /// two.
     pub tos: u8,
-    /// Of IPv4 the identification, 16 bits; with DF set it may have any value (RFC 6864). Of IPv6 the
-    /// flow label, 20 bits; 0 is none (RFC 6437).
+    /// Of IPv4 the identification, 16 bits; with DF set it may have any value (RFC 6864). Of IPv6
+    /// the flow label, 20 bits; 0 is none (RFC 6437).
     pub ident: u32,
 }
 

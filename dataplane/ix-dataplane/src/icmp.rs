@@ -35,7 +35,8 @@ pub(crate) fn answer_echo(io: &mut Io, work: &Work, mbuf: &Mbuf, packet: &IcmpPa
     Ok(())
 }
 
-/// Replies to an echo request that is longer than a packet, in fragments. `tails`: its other buffers.
+/// Replies to an echo request that is longer than a packet, in fragments. `tails`: its other
+/// buffers.
 #[cold]
 pub(crate) fn answer_long_echo<'a>(
     io: &mut Io,

@@ -1,5 +1,5 @@
-//! The groups that neighbours ask for IPv6 addresses (RFC 4291 section 2.7.1), which a card and Linux
-//! have to hear for those to whom packets are passed.
+//! The groups that neighbours ask for IPv6 addresses (RFC 4291 section 2.7.1), which a card and
+//! Linux have to hear for those to whom packets are passed.
 use ix_sys::socket;
 use ix_wire::{IpAddr, ipv6};
 use std::io;

@@ -42,8 +42,8 @@ const ETHERTYPE_ARP: u16 = 0x0806;
 const OWN_ETHERTYPES: [u16; 5] = [ETHERTYPE_IPV4, ETHERTYPE_ARP, 0x8100, 0x88a8, 0x86dd];
 /// ICMP, TCP, UDP, ICMP of IPv6.
 const OWN_PROTOCOLS: [u8; 4] = [1, 6, 17, 58];
-/// Bytes of a frame that show what it is: Ethernet, a tag, IPv4 with all options or IPv6 with as many
-/// extension headers as the parser follows, ports.
+/// Bytes of a frame that show what it is: Ethernet, a tag, IPv4 with all options or IPv6 with as
+/// many extension headers as the parser follows, ports.
 const FRONT_BYTES: usize = 288;
 
 /// What a queue receives.

@@ -18,8 +18,8 @@ use ix_wire::{DropReason, FlowTuple, Fragment, IpMeta, ethernet, ipv4, ipv6, is_
 const PAYLOAD_AT: usize = 80;
 /// Octets of payload in its first frame; the following ones are full of them.
 const FIRST_BYTES: usize = FRAME_BYTES - PAYLOAD_AT;
-/// Longest payload that is reassembled: of IPv4 with its shortest header. Over IPv6 there is room for
-/// a fragment header beside it.
+/// Longest payload that is reassembled: of IPv4 with its shortest header. Over IPv6 there is room
+/// for a fragment header beside it.
 const PAYLOAD_BYTES_MAX: usize = 65_535 - ipv4::HEADER_BYTES;
 /// Following frames of incomplete datagrams: at most this part of the thread's frames.
 const PART_OF_FRAMES: usize = 8;
@@ -180,8 +180,8 @@ impl UnderWay {
     }
 }
 
-/// Whether the length of a datagram does not fit its header: of IPv4 that of the packet, of IPv6 that
-/// of what is behind the header, with a fragment header.
+/// Whether the length of a datagram does not fit its header: of IPv4 that of the packet, of IPv6
+/// that of what is behind the header, with a fragment header.
 fn is_too_long(whole: &Whole<Frames>) -> bool {
     let header_bytes = match whole.ip.dst.is_v6() {
         true => ipv6::FRAGMENT_BYTES,

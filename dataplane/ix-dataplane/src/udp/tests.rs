@@ -314,8 +314,8 @@ fn fragments_over_ipv6_are_put_together() {
     assert_eq!(host.threads[0].elastic.io.cx.rx_pool.free(), free);
 }
 
-/// As long as IPv4 can have it: in several buffers, of which each has an event, and whose checksum is
-/// verified.
+/// As long as IPv4 can have it: in several buffers, of which each has an event, and whose checksum
+/// is verified.
 #[test]
 fn the_longest_datagrams_come_in_several_pieces() {
     let mut host = host_v6();

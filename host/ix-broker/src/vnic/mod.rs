@@ -425,8 +425,8 @@ pub fn receive_filters(rules: &VnicRules) -> Option<Vec<Filter>> {
     rules.set(Direction::Receive).map(|set| set.filters().to_vec())
 }
 
-/// Linux' own addresses in this network namespace, without those of the loopback. Where it has one of
-/// IPv6, it is in the group of all hosts.
+/// Linux' own addresses in this network namespace, without those of the loopback. Where it has one
+/// of IPv6, it is in the group of all hosts.
 pub fn linux_addresses() -> Vec<IpAddr> {
     const ALL_HOSTS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
     let mut found = local_addresses().unwrap_or_default();

@@ -147,8 +147,8 @@ fn prefix(network: u8, bits: u8, valid_s: u32, preferred_s: u32) -> Vec<u8> {
     body
 }
 
-/// What a router must not say is counted and changes nothing; an address ends with its lifetime, and
-/// another prefix makes another one.
+/// What a router must not say is counted and changes nothing; an address ends with its lifetime,
+/// and another prefix makes another one.
 #[test]
 fn nonsense_of_routers_is_counted_and_lifetimes_end() {
     const ROUTERS_OWN: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x77);
