@@ -223,7 +223,9 @@ extern "C" {
  * there are too many, it is reset (DEAD), and without USER_TIMEOUT_MS it is given up after
  * two minutes without an acknowledgement. It cannot be taken back. */
 #define IX_OPT_CLOSED 12
-/* Congestion control: one of the three below. DCTCP needs a flow that uses ECN. */
+/* Highest rate at which the flow sends payload, bytes per second; 0: as its window allows. */
+#define IX_OPT_PACE 13
+/* Congestion control: one of the four below. DCTCP needs a flow that uses ECN. */
 #define IX_OPT_CONGESTION 3
 /* CUBIC (RFC 9438). */
 #define IX_OPT_CUBIC 0
@@ -231,6 +233,8 @@ extern "C" {
 #define IX_OPT_RENO 1
 /* DCTCP (RFC 8257). */
 #define IX_OPT_DCTCP 2
+/* BBR version 3 (draft-ietf-ccwg-bbr). */
+#define IX_OPT_BBR 3
 
 /* Kinds of event conditions (kind). */
 /* A peer finished its handshake with a listener: cookie of the listener, handle of the new

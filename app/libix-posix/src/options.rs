@@ -41,6 +41,8 @@ pub struct Options {
     pub user_timeout_ms: u32,
     /// `TCP_CONGESTION`, if the program has set it.
     pub congestion: Option<Congestion>,
+    /// Highest rate of sending, bytes per second; 0: none.
+    pub pace: u32,
     /// `TCP_NODELAY`.
     pub no_delay: bool,
     /// `TCP_CORK`.
@@ -224,6 +226,7 @@ impl Default for Options {
             keep_count: 9,
             user_timeout_ms: 0,
             congestion: None,
+            pace: 0,
             no_delay: false,
             cork: false,
             send_buffer: SEND_BUFFER,
@@ -289,6 +292,7 @@ impl Options {
             keep_count: self.keep_count,
             user_timeout_ms: self.user_timeout_ms,
             congestion: self.congestion,
+            pace: self.pace,
             ip_fields: self.towards(to).fields,
             receive_bytes,
             segment_bytes: self.segment_bytes,
@@ -309,6 +313,8 @@ pub struct FlowOptions {
     pub user_timeout_ms: u32,
     /// Congestion control; `None`: as configured.
     pub congestion: Option<Congestion>,
+    /// Highest rate of sending, bytes per second; 0: none.
+    pub pace: u32,
     /// IP header fields of all its packets but the first.
     pub ip_fields: IpFields,
     /// Most received bytes that the program has not read; 0: as many as the dataplane allows.
@@ -320,7 +326,7 @@ pub struct FlowOptions {
 impl FlowOptions {
     /// All options except congestion control, which may be unset. A value too large for its field
     /// becomes the largest one, which the dataplane refuses.
-    pub fn each(self) -> [FlowOption; 8] {
+    pub fn each(self) -> [FlowOption; 9] {
         let short = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
         [
             FlowOption::KeepaliveS(short(self.keepalive_s)),
@@ -331,6 +337,7 @@ impl FlowOptions {
             FlowOption::Dscp(self.ip_fields.dscp()),
             FlowOption::ReceiveBytes(self.receive_bytes.try_into().unwrap_or(u32::MAX)),
             FlowOption::SegmentBytes(self.segment_bytes),
+            FlowOption::Pace(self.pace),
         ]
     }
 }

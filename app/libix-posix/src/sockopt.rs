@@ -239,6 +239,11 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
         (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
             options.defer_accept_s = read(name).max(0) as u32;
         }
+        // All bits set means none, for Linux and for the program.
+        (SOL_SOCKET, libc::SO_MAX_PACING_RATE) if is_tcp => {
+            options.pace = Some(read(name) as u32).filter(|rate| *rate != u32::MAX).unwrap_or(0);
+            tell = true;
+        }
         (IPPROTO_TCP, libc::TCP_SYNCNT) => {
             options.syn_count = read(name).clamp(0, 127) as u8;
             tell = true;

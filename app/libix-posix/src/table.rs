@@ -72,12 +72,12 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "setsockopt: in force on IX",
-        "SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: at most 512 KB and what `rcv_buffers` allows, from the first window on; without these options the buffers grow), SO_RCVLOWAT, IPV6_V6ONLY, TCP_NODELAY (without it Nagle's algorithm, as on Linux), TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), IP_TTL and IP_TOS (except its lower two bits; TCP: not of the first segment), IPV6_UNICAST_HOPS and IPV6_TCLASS likewise, IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IPV6_RECVERR, IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and IPV6_DONTFRAG (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, TCP_MAXSEG before connecting (of sent segments; the peer is told the device's)",
+        "SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: at most 512 KB and what `rcv_buffers` allows, from the first window on; without these options the buffers grow), SO_RCVLOWAT, IPV6_V6ONLY, TCP_NODELAY (without it Nagle's algorithm, as on Linux), TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), IP_TTL and IP_TOS (except its lower two bits; TCP: not of the first segment), IPV6_UNICAST_HOPS and IPV6_TCLASS likewise, IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IPV6_RECVERR, IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and IPV6_DONTFRAG (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, SO_MAX_PACING_RATE (TCP; of payload), TCP_MAXSEG before connecting (of sent segments; the peer is told the device's)",
         "corners options, buffers, corks, nagle, marks, packet_info, refused, user_timeout, keepalive, defers, attempts, unsent, long_datagrams, fields_v6",
     ),
     (
         "setsockopt(TCP_CONGESTION)",
-        "cubic, reno, dctcp; others return ENOENT, whatever Linux has. dctcp takes effect where the connection uses ECN: it asks for ECN when it is chosen before `connect`",
+        "cubic, reno, dctcp, bbr (version 3); others return ENOENT, whatever Linux has. dctcp takes effect where the connection uses ECN: it asks for ECN when it is chosen before `connect`",
         "corners congestion; dctcp_asks_for_ecn_before_it_connects",
     ),
     (

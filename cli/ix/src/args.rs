@@ -28,7 +28,7 @@ const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane. An unmodifie
     host_addr = \"10.0.0.2/24\"\n  gateway_addr = \"10.0.0.1\"\n  \
     devices = [\"afxdp:eth1\"]\n  cpu = [2, 3]\n  batch = 64\n  \
     arp = [{ ip = \"10.0.0.9\", mac = \"02:00:00:00:00:09\" }]\n  \
-    [tcp]\n  min_rto_us = 5000\n  congestion = \"cubic\"      # or reno, dctcp\n  \
+    [tcp]\n  min_rto_us = 5000\n  congestion = \"cubic\"      # or reno, dctcp, bbr\n  \
     ecn = \"accept\"            # or off, ask, accept-accurate, ask-accurate\n  \
     [vnic]                     # filters and rates, as `ix ctl filter` and `ix ctl rate` say them\n  \
     filters = [\"rx ip service 10.0.0.2\", \"tx tcp service 10.0.0.2:80\"]\n  \
@@ -260,7 +260,7 @@ pub struct RunArgs {
     /// Batch bound B: most packets in one cycle, 1 to 1024 (default: 64)
     #[arg(long, value_name = "B")]
     pub batch: Option<usize>,
-    /// Congestion control: cubic, reno or dctcp (default: cubic)
+    /// Congestion control: cubic, reno, dctcp or bbr (default: cubic)
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<String>,
     /// Explicit congestion notification: off, accept (if the peer asks), ask; accept-accurate or

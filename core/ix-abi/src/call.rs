@@ -261,11 +261,14 @@ pub enum Congestion {
     Reno = flow_opt::RENO as u8,
     /// RFC 8257.
     Dctcp = flow_opt::DCTCP as u8,
+    /// BBR version 3.
+    Bbr = flow_opt::BBR as u8,
 }
 
 impl Congestion {
     /// Every algorithm, in the order of the numbers.
-    pub const ALL: [Congestion; 3] = [Congestion::Cubic, Congestion::Reno, Congestion::Dctcp];
+    pub const ALL: [Congestion; 4] =
+        [Congestion::Cubic, Congestion::Reno, Congestion::Dctcp, Congestion::Bbr];
 
     /// The name that Linux has for it.
     pub const fn name(self) -> &'static str {
@@ -273,6 +276,7 @@ impl Congestion {
             Congestion::Cubic => "cubic",
             Congestion::Reno => "reno",
             Congestion::Dctcp => "dctcp",
+            Congestion::Bbr => "bbr",
         }
     }
 
@@ -292,6 +296,7 @@ impl Congestion {
             flow_opt::CUBIC => Some(Congestion::Cubic),
             flow_opt::RENO => Some(Congestion::Reno),
             flow_opt::DCTCP => Some(Congestion::Dctcp),
+            flow_opt::BBR => Some(Congestion::Bbr),
             _ => None,
         }
     }

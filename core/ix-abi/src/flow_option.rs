@@ -29,6 +29,8 @@ pub enum FlowOption {
     SegmentBytes(u16),
     /// The application has closed the connection, and waits only for acknowledgements.
     Closed,
+    /// Highest rate of sending, bytes per second; 0: none.
+    Pace(u32),
 }
 
 impl FlowOption {
@@ -51,6 +53,7 @@ impl FlowOption {
             FlowOption::FragmentBytes(bytes) => [flow_opt::FRAGMENT_BYTES, bytes as u64],
             FlowOption::SegmentBytes(bytes) => [flow_opt::SEGMENT_BYTES, bytes as u64],
             FlowOption::Closed => [flow_opt::CLOSED, 1],
+            FlowOption::Pace(rate) => [flow_opt::PACE, rate as u64],
         }
     }
 
@@ -77,6 +80,7 @@ impl FlowOption {
             (flow_opt::FRAGMENT_BYTES, 0 | 68..=0xffff) => FlowOption::FragmentBytes(value as u16),
             (flow_opt::SEGMENT_BYTES, 0 | 88..=0xffff) => FlowOption::SegmentBytes(value as u16),
             (flow_opt::CLOSED, 1) => FlowOption::Closed,
+            (flow_opt::PACE, 0..=0xffff_ffff) => FlowOption::Pace(value as u32),
             _ => return Err(CallError::Invalid),
         })
     }

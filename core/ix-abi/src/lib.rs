@@ -262,7 +262,9 @@ pub mod flow_opt {
     /// there are too many, it is reset (`DEAD`), and without `USER_TIMEOUT_MS` it is given up after
     /// two minutes without an acknowledgement. It cannot be taken back.
     pub const CLOSED: u64 = 12;
-    /// Congestion control: one of the three below. DCTCP needs a flow that uses ECN.
+    /// Highest rate at which the flow sends payload, bytes per second; 0: as its window allows.
+    pub const PACE: u64 = 13;
+    /// Congestion control: one of the four below. DCTCP needs a flow that uses ECN.
     pub const CONGESTION: u64 = 3;
     /// CUBIC (RFC 9438).
     pub const CUBIC: u64 = 0;
@@ -270,6 +272,8 @@ pub mod flow_opt {
     pub const RENO: u64 = 1;
     /// DCTCP (RFC 8257).
     pub const DCTCP: u64 = 2;
+    /// BBR version 3 (draft-ietf-ccwg-bbr).
+    pub const BBR: u64 = 3;
 }
 
 /// Kinds of event conditions ([`EventSlot::kind`]).

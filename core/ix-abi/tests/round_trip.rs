@@ -23,7 +23,7 @@ fn error() -> impl Strategy<Value = CallError> {
 
 /// An option of each kind, with any value that it can have.
 fn option() -> impl Strategy<Value = FlowOption> {
-    (any::<u32>(), congestion(), 0..12).prop_map(|(value, congestion, kind)| match kind {
+    (any::<u32>(), congestion(), 0..13).prop_map(|(value, congestion, kind)| match kind {
         0 => FlowOption::Nagle(value % 2 == 1),
         1 => FlowOption::KeepaliveS(value as u16 & 0x7fff),
         2 => FlowOption::UserTimeoutMs(value),
@@ -34,6 +34,7 @@ fn option() -> impl Strategy<Value = FlowOption> {
         7 => FlowOption::KeepaliveIntervalS(value as u16 & 0x7fff),
         8 => FlowOption::KeepaliveProbes(value as u8 & 0x7f),
         11 => FlowOption::Closed,
+        12 => FlowOption::Pace(value),
         9 => FlowOption::FragmentBytes((value as u16).max(68) * u16::from(value % 7 > 0)),
         _ => FlowOption::SegmentBytes((value as u16).max(88) * u16::from(value % 7 > 0)),
     })

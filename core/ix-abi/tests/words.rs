@@ -129,6 +129,8 @@ fn options() {
         (FlowOption::SegmentBytes(88), [11, 88]),
         (FlowOption::SegmentBytes(0xffff), [11, 0xffff]),
         (FlowOption::Closed, [12, 1]),
+        (FlowOption::Pace(u32::MAX), [13, 0xffff_ffff]),
+        (FlowOption::Congestion(Congestion::Bbr), [3, 3]),
     ] {
         assert_eq!(option.encode(), words, "{option:?}");
         assert_eq!(FlowOption::decode(words[0], words[1]), Ok(option));
@@ -136,10 +138,11 @@ fn options() {
     for (option, value) in [
         (0, 0),
         (12, 0),
+        (13, 1 << 32),
         (u64::MAX, 1),
         (1, 2),
         (2, 0x8000),
-        (3, 3),
+        (3, 4),
         (4, 1 << 32),
         (5, 64),
         (6, 0),
@@ -172,10 +175,10 @@ fn wrong_arguments_have_their_error() {
         (31, [9, 0, 1 << 32, 0, 0, 0], CallError::Invalid),
         // CONNECT: bits above the congestion control, one that does not exist, local port.
         (3, [0, 0, 0, 1 << 40 | 80, 0, 0], CallError::Invalid),
-        (3, [0, 0, 0, 4 << 16 | 80, 0, 0], CallError::Invalid),
+        (3, [0, 0, 0, 5 << 16 | 80, 0, 0], CallError::Invalid),
         (3, [0, 0, 0, 80, 0x1_0000, 0], CallError::Invalid),
         // CONNECT_FROM: the same, and the local port has 16 bits.
-        (30, [0, 0, 0, 4 << 16 | 80, 0, 0], CallError::Invalid),
+        (30, [0, 0, 0, 5 << 16 | 80, 0, 0], CallError::Invalid),
         (30, [0, 0, 0, 1 << 48 | 80, 0, 0], CallError::Invalid),
         // UDP: port, peer's port, socket.
         (13, [0, 0, 0x1_0000, 0, 0, 0], CallError::Invalid),
@@ -363,5 +366,5 @@ fn codes() {
         assert_eq!(Congestion::from_number(number), Some(algorithm));
         assert_eq!(Congestion::named(algorithm.name().as_bytes()), Some(algorithm));
     }
-    assert_eq!(Congestion::from_number(3), None);
+    assert_eq!(Congestion::from_number(4), None);
 }

@@ -2,7 +2,7 @@
 use crate::codec::{codec_enum, codec_struct};
 use ix_tcp::{Config, CongestionControl, EcnMode};
 
-codec_enum!(CongestionControl { 0 = Cubic, 1 = NewReno, 2 = Dctcp });
+codec_enum!(CongestionControl { 0 = Cubic, 1 = NewReno, 2 = Dctcp, 3 = Bbr });
 codec_enum!(EcnMode { 0 = Off, 1 = Accept, 2 = Ask, 3 = AcceptAccurate, 4 = AskAccurate });
 codec_struct!(Config {
     mss,

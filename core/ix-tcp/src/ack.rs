@@ -119,6 +119,7 @@ impl<B: RxBuf> Tcb<B> {
                 report.delivered += u32::from(record.len);
                 report.packets += 1;
                 self.note_delivered(&record, now_us, hdr);
+                self.tell_model(&record);
                 let again = record.has(TxRecord::RETRANSMITTED);
                 *(if again { &mut again_us } else { &mut sample_sent_us }) = Some(record.sent_us);
             }
@@ -253,6 +254,7 @@ impl<B: RxBuf> Tcb<B> {
             report.duplicate = quiet && hdr.ack == self.snd_una;
             self.take_sack(now_us, hdr, &mut report, out);
             self.detect_loss(now_us, hdr, &report, out);
+            self.follow_model(now_us, &report);
         }
         let accurate = self.ecn.has(EcnState::ACCURATE);
         let marked_bytes = if accurate {
@@ -278,7 +280,13 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     fn grow_window(&mut self, report: &AckReport, marked_bytes: u32, now_us: u64) {
-        let mut acked_bytes = report.acked;
+        let mut acked_bytes = match (self.phase, self.flags.has(Flags::SACK)) {
+            // An acknowledgement may cover what has left the network long before. Without SACK
+            // nothing tells how much of it (RFC 3465 section 2.3, L = 1).
+            (Phase::Timeout, true) => report.delivered,
+            (Phase::Timeout, false) => report.acked.min(self.mss.into()),
+            _ => report.acked,
+        };
         if self.records.is_large() && self.cc.in_first_slow_start() {
             acked_bytes = self.watch_slow_start(acked_bytes, now_us);
         }
@@ -295,8 +303,9 @@ impl<B: RxBuf> Tcb<B> {
     /// HyStart++ (RFC 9406 section 4.2). Returns the octets by which slow start may grow.
     fn watch_slow_start(&mut self, acked: u32, now_us: u64) -> u32 {
         let (una, nxt, rtt_us) = (self.snd_una, self.snd_nxt, self.rack_rtt_us);
+        let is_paced = self.rate().is_some();
         let Some(watch) = self.records.slow_start_mut() else { return acked };
-        match watch.on_ack(rtt_us, una, nxt, now_us) {
+        match watch.on_ack(rtt_us, una, nxt, is_paced, now_us) {
             Growth::Slow => acked,
             Growth::Conservative => acked / CSS_GROWTH_DIVISOR,
             Growth::Leave => {
@@ -362,6 +371,7 @@ impl<B: RxBuf> Tcb<B> {
                 report.packets += 1;
                 report.delivered += u32::from(record.len);
                 self.note_delivered(&record, now_us, hdr);
+                self.tell_model(&record);
             }
             index += 1;
         }

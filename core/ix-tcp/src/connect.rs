@@ -78,6 +78,7 @@ impl<B: RxBuf> Tcb<B> {
             tcb.remember_ts(val, now_us);
         }
         tcb.enter(State::Established);
+        tcb.start_bbr();
         tcb.start_keepalive(now_us);
         tcb
     }

@@ -224,6 +224,8 @@ impl<B: RxBuf> Tcb<B> {
         }
         out.count(TcpCounter::EcnReductions);
         self.cc.on_ecn(flight);
+        let pipe = self.pipe_bytes();
+        self.with_bbr(|bbr| bbr.marked(pipe));
         if let Some(loss) = &mut self.loss {
             // What later proves spurious was not the reason for this reduction.
             loss.undo = None;

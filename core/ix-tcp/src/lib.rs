@@ -27,8 +27,10 @@ pub mod isn;
 mod listen;
 mod loss;
 pub mod mld;
+mod model;
 pub mod nd;
 mod output;
+mod pace;
 mod path_search;
 #[cfg(feature = "planted")]
 pub mod planted;

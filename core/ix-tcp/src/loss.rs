@@ -1,4 +1,5 @@
 //! The state of a connection that has lost something.
+use crate::cc::bbr::Bbr;
 use crate::path_search::PathSearch;
 use ix_wire::Seq;
 
@@ -51,6 +52,9 @@ pub(crate) struct LossState {
     pub unanswered_syn: bool,
     /// First of the timeouts or probes in a row without a reply; 0: none.
     pub unanswered_since_us: u64,
+
+    /// The model of BBR, of a connection that uses it.
+    pub bbr: Option<Box<Bbr>>,
 }
 
 /// How many recoveries a widened reordering window lasts (RFC 8985 section 6.2 step 4).
@@ -59,7 +63,7 @@ pub(crate) const REO_PERSIST: u8 = 16;
 impl LossState {
     /// True if none of it is needed once all is acknowledged.
     pub fn is_past(&self) -> bool {
-        self.path.is_none()
+        self.path.is_none() && self.bbr.is_none()
     }
 
     pub fn new(snd_una: Seq) -> Self {
@@ -83,6 +87,7 @@ impl LossState {
             answered: false,
             unanswered_syn: false,
             unanswered_since_us: 0,
+            bbr: None,
         }
     }
 }

@@ -87,6 +87,7 @@ impl<B: RxBuf> Tcb<B> {
         let before = self.mss;
         self.mss = mss;
         self.cc.set_mss(mss);
+        self.with_bbr(|bbr| bbr.set_mss(mss));
         let loss = self.loss_mut();
         let ceiling = loss.path.as_ref().map_or(before, |path| path.ceiling);
         loss.path = Some(PathSearch { ceiling, high: ceiling, probe: None, tries: 0, next_us });
@@ -193,6 +194,7 @@ impl<B: RxBuf> Tcb<B> {
         }
         self.mss = size;
         self.cc.set_mss(size);
+        self.with_bbr(|bbr| bbr.set_mss(size));
         out.count(TcpCounter::PmtuRaised);
     }
 }

@@ -136,6 +136,10 @@ impl<B: RxBuf> Tcb<B> {
         {
             record.marks |= TxRecord::LOST;
             self.lost_bytes += u32::from(record.len);
+            let record = *record;
+            self.with_bbr(|bbr| {
+                bbr.lost(record.sent_us, record.len.into(), record.end().0);
+            });
         }
     }
 

@@ -1,6 +1,7 @@
 //! Transmit records, one for each segment in flight. They are the retransmission queue, the
 //! scoreboard of RFC 6675 and the timestamps of RFC 8985 in one.
 use crate::cc::hystart::HyStart;
+use crate::pace::Pace;
 use ix_wire::Seq;
 use std::collections::VecDeque;
 
@@ -63,6 +64,7 @@ pub(crate) struct TxRecords {
 struct Many {
     records: VecDeque<TxRecord>,
     slow_start: HyStart,
+    pace: Pace,
 }
 
 impl TxRecords {
@@ -143,6 +145,7 @@ impl TxRecords {
             self.spill();
         }
         if let Some(many) = &mut self.many {
+            many.pace.sent(record.len.into(), record.sent_us);
             many.records.push_back(record);
         }
     }
@@ -152,7 +155,7 @@ impl TxRecords {
         let mut records = VecDeque::with_capacity(16);
         records.extend(&self.inline[..self.inline_len()]);
         self.inline = [TxRecord::NONE; INLINE];
-        self.many = Some(Box::new(Many { records, slow_start: HyStart::new() }));
+        self.many = Some(Box::new(Many { records, slow_start: HyStart::new(), pace: Pace::new() }));
     }
 
     #[inline]
@@ -234,9 +237,30 @@ impl TxRecords {
         self.many.as_mut().map(|many| &mut many.slow_start)
     }
 
+    /// The pace of a flow that has had more in flight than fits in place, or that has a limit.
+    pub fn pace_mut(&mut self) -> Option<&mut Pace> {
+        self.many.as_mut().map(|many| &mut many.pace)
+    }
+
+    /// The application's limit of the pace.
+    pub fn pace_limit(&self) -> Option<u64> {
+        self.many.as_ref().and_then(|many| many.pace.limit())
+    }
+
+    /// Sets the application's limit of the pace, bytes per second; `None`: none.
+    pub fn limit_pace(&mut self, limit: Option<u64>) {
+        if self.many.is_none() && limit.is_some() {
+            self.spill();
+        }
+        if let Some(many) = &mut self.many {
+            many.pace.set_limit(limit);
+        }
+    }
+
     /// Frees the deque when it is empty.
     pub fn shrink(&mut self) {
-        if self.many.as_ref().is_some_and(|many| many.records.is_empty()) {
+        let is_unused = |many: &Many| many.records.is_empty() && many.pace.limit().is_none();
+        if self.many.as_deref().is_some_and(is_unused) {
             self.many = None;
         }
     }

@@ -41,7 +41,7 @@ impl<B: RxBuf> Tcb<B> {
     #[inline]
     pub(crate) fn cwnd_bytes(&self) -> u32 {
         match (self.phase, &self.loss) {
-            (Phase::Recovery, Some(loss)) => loss.prr_cwnd,
+            (Phase::Recovery, Some(loss)) if loss.bbr.is_none() => loss.prr_cwnd,
             _ => self.cc.cwnd_bytes(),
         }
     }
@@ -120,6 +120,9 @@ impl<B: RxBuf> Tcb<B> {
         let pipe = self.pipe_bytes() + self.lost_bytes + delivered;
         self.cc.on_congestion(flight);
         self.phase = Phase::Recovery;
+        if let Some(bbr) = self.bbr_mut() {
+            bbr.enter_recovery();
+        }
         let mss = u32::from(self.mss);
         let cwnd = self.pipe_bytes() + mss;
         let loss = self.loss_mut();
@@ -166,6 +169,7 @@ impl<B: RxBuf> Tcb<B> {
         }
         self.phase = Phase::Open;
         self.dupacks = 0;
+        self.with_bbr(|bbr| bbr.leave_recovery());
     }
 
     /// Undoes the reduction after a loss that was none: the acknowledgement echoes a timestamp from
@@ -202,6 +206,7 @@ impl<B: RxBuf> Tcb<B> {
     fn undo(&mut self, out: &mut impl Output<B>) {
         out.count(TcpCounter::Undos);
         self.cc.undo();
+        self.with_bbr(|bbr| bbr.undo());
         self.phase = Phase::Open;
         self.dupacks = 0;
         if let Some(loss) = &mut self.loss {
@@ -229,6 +234,8 @@ impl<B: RxBuf> Tcb<B> {
         self.dupacks = 0;
         self.mark_lost_by_timeout(now_us, out);
         self.cc.on_rto(first, flight);
+        let pipe = self.pipe_bytes();
+        self.with_bbr(|bbr| bbr.on_rto(pipe));
         let restarted = self.phase != Phase::Timeout;
         let interrupted = self.phase == Phase::Recovery;
         self.phase = Phase::Timeout;
@@ -253,5 +260,6 @@ impl<B: RxBuf> Tcb<B> {
         self.rtt.clear_backoff();
         let segments = if lost_syn { 1 } else { cfg.initial_window_segments };
         self.cc = crate::cc::Control::new(self.cc.kind(), self.mss, segments);
+        self.start_bbr();
     }
 }

@@ -19,6 +19,29 @@ const SEGMENTS_MAX: usize = 8192;
 /// Pause before an acknowledgement is sent again for which no transmit buffer was free: as long as
 /// nothing was heard of the peer, within these bounds.
 const ACK_AGAIN_US: (u64, u64) = (5_000, 1_000_000);
+/// A shorter pause is not idleness, whatever the timeout: RFC 5681 section 4.1 means that of RFC
+/// 6298, which is at least a second (Linux: 0.2 s). A data centre's is as short as a client's
+/// thought between two requests.
+const IDLE_MIN_US: u32 = 200_000;
+
+/// What a round of output has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    /// Something was sent.
+    pub some: bool,
+    /// Something has to wait for its time.
+    pub held: bool,
+}
+
+impl Sent {
+    fn and(self, other: Sent) -> Sent {
+        Sent { some: self.some | other.some, held: self.held | other.held }
+    }
+
+    fn any(self) -> bool {
+        self.some | self.held
+    }
+}
 
 impl<B: RxBuf> Tcb<B> {
     /// Sends what is to be sent now: data, FIN, acknowledgements, window updates. To be called once
@@ -33,13 +56,16 @@ impl<B: RxBuf> Tcb<B> {
                 self.drain_reassembly(out);
                 self.take_fin(cfg, now_us, false, out);
             }
-            let sent = self.retransmit_lost(cfg, now_us, out) | self.send_new(cfg, now_us, out);
+            let sent = self.retransmit_lost(cfg, now_us, out).and(self.send_new(cfg, now_us, out));
             self.acknowledge(cfg, now_us, out);
             // The timer of an idle connection comes too late for what now waits for the window.
             let asleep = self.loss_at_us == NEVER
                 || self.loss_timer == LossTimer::Idle && self.waits_without_flight();
-            if sent || self.flags.has(Flags::REARM) || asleep {
+            if sent.any() || self.flags.has(Flags::REARM) || asleep {
                 self.arm_loss_timer(cfg, now_us);
+                if sent.held {
+                    self.arm_pace();
+                }
             }
         } else {
             self.send_syn(cfg, now_us, out);
@@ -176,8 +202,8 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Sends new data and FIN, as far as both windows and RFC 9293 section 3.8.6.2.1 allow.
-    fn send_new(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) -> bool {
-        let mut sent = false;
+    fn send_new(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) -> Sent {
+        let mut sent = Sent::default();
         if self.snd_nxt == self.snd_una && self.snd_buf_bytes > 0 {
             self.restart_after_idle(cfg, now_us);
         }
@@ -200,7 +226,7 @@ impl<B: RxBuf> Tcb<B> {
                     break;
                 }
                 self.path_probe_sent(len);
-                sent = true;
+                sent.some = true;
                 continue;
             }
             let len = unsent.min(mss).min(self.snd_room().max(0) as u32);
@@ -210,6 +236,10 @@ impl<B: RxBuf> Tcb<B> {
             let pipe = self.pipe_bytes();
             if pipe > 0 && pipe + len > self.cwnd_bytes() {
                 self.flags.set(Flags::CWND_LIMITED);
+                break;
+            }
+            if self.records.is_large() && self.is_too_early(now_us) {
+                sent.held = true;
                 break;
             }
             if pipe > 0 && self.records.len() >= SEGMENTS_MAX {
@@ -222,7 +252,7 @@ impl<B: RxBuf> Tcb<B> {
             if !self.send_one(cfg, now_us, len, options, out) {
                 break;
             }
-            sent = true;
+            sent.some = true;
         }
         sent
     }
@@ -249,10 +279,11 @@ impl<B: RxBuf> Tcb<B> {
         self.records.push(TxRecord { sent_us: now_us, seq, len: octets as u16, marks });
         self.snd_nxt = seq + octets;
         self.last_snd_ms = ms_of(now_us);
-        if let Some(loss) = &mut self.loss
-            && self.phase == Phase::Recovery
-        {
-            loss.prr_out += octets;
+        if let Some(loss) = &mut self.loss {
+            if self.phase == Phase::Recovery {
+                loss.prr_out += octets;
+            }
+            self.model_sent(octets, now_us);
         }
         self.ack_pace.data_sent();
         true
@@ -273,12 +304,13 @@ impl<B: RxBuf> Tcb<B> {
     /// Restarts the congestion window after an idle time (RFC 5681 section 4.1).
     fn restart_after_idle(&mut self, cfg: &Config, now_us: u64) {
         let idle_ms = ms_of(now_us).wrapping_sub(self.last_snd_ms);
-        if idle_ms <= cfg.min_rto_us >> 10 {
+        if idle_ms <= IDLE_MIN_US >> 10 {
             return;
         }
-        let rto_us = self.rtt.rto_us(cfg.min_rto_us, cfg.max_rto_us, cfg.initial_rto_us);
+        let rto_us = self.rtt.rto_us(IDLE_MIN_US, cfg.max_rto_us, cfg.initial_rto_us);
         if idle_ms > rto_us >> 10 {
-            self.cc.on_idle_restart(cfg.initial_window_segments);
+            let timeouts = idle_ms / (rto_us >> 10).max(1);
+            self.cc.on_idle_restart(cfg.initial_window_segments, timeouts);
         }
     }
 
@@ -288,13 +320,13 @@ impl<B: RxBuf> Tcb<B> {
         cfg: &Config,
         now_us: u64,
         out: &mut impl Output<B>,
-    ) -> bool {
+    ) -> Sent {
+        let mut sent = Sent::default();
         if self.lost_bytes == 0 {
-            return false;
+            return sent;
         }
         let mut options = self.options(now_us);
         let mss = self.fit(&mut options);
-        let mut sent = false;
         let mut index = 0;
         while self.lost_bytes > 0 {
             let Some(record) = self.records.get(index).copied() else { break };
@@ -309,6 +341,10 @@ impl<B: RxBuf> Tcb<B> {
                 self.flags.set(Flags::CWND_LIMITED);
                 break;
             }
+            if self.records.is_large() && self.is_too_early(now_us) {
+                sent.held = true;
+                break;
+            }
             // A peer that has shrunk its window gets only the oldest segment (RFC 7323 section
             // 2.4).
             if index > 0 && (record.seq + len).gt(self.snd_una + self.snd_wnd) {
@@ -317,7 +353,7 @@ impl<B: RxBuf> Tcb<B> {
             if !self.retransmit(index, cfg, now_us, out) {
                 break;
             }
-            sent = true;
+            sent.some = true;
             index += 1;
         }
         sent
@@ -394,6 +430,10 @@ impl<B: RxBuf> Tcb<B> {
             record.marks &= !TxRecord::LOST;
             self.lost_bytes -= len;
         }
+        if let Some(pace) = self.records.pace_mut() {
+            pace.sent(len, now_us);
+        }
+        self.model_sent(len, now_us);
         if index == 0 {
             self.rto_base_us = now_us;
         }

@@ -96,6 +96,8 @@ pub(crate) enum LossTimer {
     Persist,
     /// Nothing is outstanding; memory of busier times can be freed.
     Idle,
+    /// The pace at which data is sent.
+    Pace,
 }
 
 /// The phase of loss recovery.
@@ -328,7 +330,7 @@ impl<B: RxBuf> Tcb<B> {
             rttvar_us: self.rtt.rttvar_us(),
             rto_us: self.rtt.rto_us(cfg.min_rto_us, cfg.max_rto_us, cfg.initial_rto_us),
             cwnd_bytes: self.cwnd_bytes(),
-            ssthresh_bytes: self.cc.ssthresh_bytes(),
+            ssthresh_bytes: self.cc.told_ssthresh_bytes(),
             snd_wnd_bytes: self.snd_wnd,
             in_flight_bytes: self.pipe_bytes(),
             mss_bytes: u32::from(self.mss),
@@ -394,6 +396,7 @@ impl<B: RxBuf> Tcb<B> {
         let opens = self.state == State::SynSent && self.records.is_empty();
         if kind != Kind::Dctcp || opens || self.uses_ecn() {
             self.cc.change(kind, self.mss);
+            self.start_bbr();
             self.ecn.put(EcnState::USED, self.uses_ecn() || opens && kind == Kind::Dctcp);
             self.ecn.put(EcnState::EXACT, self.uses_ecn() && kind == Kind::Dctcp);
         }

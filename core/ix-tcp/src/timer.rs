@@ -113,8 +113,9 @@ impl<B: RxBuf> Tcb<B> {
             return;
         }
         self.choose_loss_timer(cfg, now_us);
-        if self.loss.as_ref().is_some_and(|loss| loss.unanswered_since_us != 0) {
+        if self.loss.is_some() {
             self.within_user_timeout(cfg);
+            self.is_model_limited();
         }
     }
 
@@ -204,6 +205,8 @@ impl<B: RxBuf> Tcb<B> {
                     self.records.shrink();
                 }
             }
+            // What was held back is sent by `output`.
+            LossTimer::Pace => {}
         }
         if self.loss_at_us == NEVER {
             self.arm_loss_timer(cfg, now_us);
@@ -347,6 +350,9 @@ impl<B: RxBuf> Tcb<B> {
     #[cold]
     fn within_user_timeout(&mut self, cfg: &Config) {
         let since_us = self.loss.as_ref().map_or(0, |loss| loss.unanswered_since_us);
+        if since_us == 0 {
+            return;
+        }
         let end_us = since_us.saturating_add(self.patience_us(cfg));
         if self.user_timeout() > 0 && end_us < self.loss_at_us && self.loss_at_us != NEVER {
             self.loss_at_us = end_us;
@@ -393,6 +399,9 @@ impl<B: RxBuf> Tcb<B> {
         let room = self.snd_room().max(0) as u32;
         let unsent = self.unsent_bytes();
         if !self.probing() && (room > 0 || unsent == 0) {
+            if self.records.is_large() && self.is_too_early(now_us) {
+                return;
+            }
             let len = unsent.min(room).min(u32::from(self.mss));
             let options = self.plain_options(now_us);
             if len > 0 || self.fin_unsent() {

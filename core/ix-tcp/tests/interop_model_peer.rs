@@ -118,7 +118,7 @@ fn every_combination_of_options_on_a_terrible_link() {
 
 #[test]
 fn new_reno_and_cubic() {
-    for congestion in [ix_tcp::CongestionControl::NewReno, ix_tcp::CongestionControl::Cubic] {
+    for (_, congestion) in ix_tcp::CongestionControl::ALL {
         for sack in [false, true] {
             let model = ModelConfig { sack, sends: 1000, ..ModelConfig::default() };
             let mut case = Case::new(model, LOSSY, 77);

@@ -14,4 +14,5 @@ mod props_streams;
 mod right_size;
 mod streams;
 mod support;
+mod wide_area;
 mod window_update;

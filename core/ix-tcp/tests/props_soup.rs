@@ -166,10 +166,10 @@ fn config() -> impl Strategy<Value = Config> {
             timestamps: flags[1],
             window_scaling: flags[2],
             nagle: flags[3],
-            congestion: if flags[4] {
-                CongestionControl::Cubic
-            } else {
-                CongestionControl::NewReno
+            congestion: match (flags[4], mss % 3) {
+                (true, _) => CongestionControl::Cubic,
+                (false, 0) => CongestionControl::NewReno,
+                (false, _) => CongestionControl::Bbr,
             },
             ..Config::default()
         })

@@ -141,9 +141,9 @@ fn random_everything() {
             cfg.snd_buf_max_bytes = 0;
             cfg.delack_us = [1, 1_000, 200_000][rng.below(3) as usize];
             cfg.max_stretch_segments = 1 + rng.below(16) as u8;
-            if rng.per_mille(500) {
-                cfg.congestion = CongestionControl::NewReno;
-            }
+            cfg.congestion =
+                [CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr]
+                    [rng.below(3) as usize];
         }
         let delay_us = [0, 1, 20, 1_000, 50_000][rng.below(5) as usize];
         setup.link = LinkModel {
@@ -272,7 +272,9 @@ fn a_path_with_a_smaller_mtu_says_so() {
 fn loss_costs_time_but_not_much_of_it() {
     // One in a hundred, each option set: never a crawl (a megabyte at 1 ms and 1 % in seconds).
     for (sack, timestamps) in [(true, true), (true, false), (false, true), (false, false)] {
-        for congestion in [CongestionControl::Cubic, CongestionControl::NewReno] {
+        for congestion in
+            [CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr]
+        {
             let mut setup = Setup {
                 link: LinkModel { delay_us: 500, loss: 10, ..LinkModel::CLEAN },
                 sends: [1_000_000, 0],

@@ -49,9 +49,11 @@ fn every_bad_link() {
             cfg.sack = bits & 1 == 0;
             cfg.timestamps = bits & 2 == 0;
             cfg.window_scaling = bits & 4 == 0;
-            if seed % 3 == 0 {
-                cfg.congestion = CongestionControl::NewReno;
-            }
+            cfg.congestion = match seed % 3 {
+                0 => CongestionControl::NewReno,
+                1 => CongestionControl::Bbr,
+                _ => CongestionControl::Cubic,
+            };
             if seed % 5 == 0 {
                 cfg.mss = 100 + (seed * 37 % 1000) as u16;
             }
@@ -151,7 +153,8 @@ fn a_path_that_stalls_is_filled() {
 /// The congestion window finds a bottleneck and shares its queue without collapse.
 #[test]
 fn fills_a_bottleneck() {
-    for congestion in [CongestionControl::Cubic, CongestionControl::NewReno] {
+    for congestion in [CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr]
+    {
         let cfg = Config { congestion, ..Config::default() };
         // 100 Mbit/s, 2 ms round trip, a queue of one round trip.
         let link = Link { delay_us: 1000, bytes_per_ms: 12_500, queue_us: 2000, ..Link::GOOD };

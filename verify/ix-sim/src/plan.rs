@@ -450,9 +450,11 @@ fn tcp(rng: &mut Rng) -> ix_tcp::Config {
         time_wait_us: rng.pick(&[100_000, 1_000_000, 60_000_000]),
         ..ix_tcp::Config::default()
     };
-    if rng.chance(0.3) {
-        tcp.congestion = ix_tcp::CongestionControl::NewReno;
-    }
+    tcp.congestion = match rng.below(10) {
+        0..3 => ix_tcp::CongestionControl::NewReno,
+        3..6 => ix_tcp::CongestionControl::Bbr,
+        _ => ix_tcp::CongestionControl::Cubic,
+    };
     if rng.chance(0.2) {
         tcp.rcv_buf_bytes = rng.pick(&[8 << 10, 32 << 10]);
     }

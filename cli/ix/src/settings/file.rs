@@ -138,7 +138,7 @@ pub struct Arp {
 pub struct Tcp {
     /// Congestion control of new connections.
     ///
-    /// Value: `cubic`, `reno`, `dctcp`. Default: `cubic`.
+    /// Value: `cubic`, `reno`, `dctcp`, `bbr`. Default: `cubic`.
     pub congestion: Option<Text<Word<CongestionControl>>>,
     /// Explicit congestion notification; the last two are RFC 9768.
     ///

@@ -392,7 +392,7 @@ mod tests {
             (refused::<Cpus>("x"), "not a list"),
             (refused::<Cpus>(""), "not a list"),
             (refused::<Word<AddressCheck>>("on"), "not one of off, announce, probe"),
-            (refused::<Word<CongestionControl>>("bbr"), "not one of cubic, reno, dctcp"),
+            (refused::<Word<CongestionControl>>("vegas"), "not one of cubic, reno, dctcp, bbr"),
         ] {
             assert!(why.contains(says), "{why}");
         }

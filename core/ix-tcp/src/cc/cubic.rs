@@ -4,10 +4,7 @@
 //! K, the state holds the time at which the cubic curve crosses W_max, `epoch_start + K`. The curve
 //! is then `W_max + C * (t - origin)^3`, on whichever side of W_max the epoch began. Time that must
 //! not count (RFC 9438 section 5.8) moves the origin.
-use super::{
-    ABC_LIMIT_SEGMENTS, ABC_LIMIT_SEGMENTS_AFTER_RTO, Ack, CWND_MAX_BYTES, initial_window_bytes,
-    reduced_bytes, slow_start,
-};
+use super::{Ack, CWND_MAX_BYTES, initial_window_bytes, reduced_bytes, slow_start};
 
 /// Multiplicative decrease factor beta_cubic = 0.7 (RFC 9438 section 4.6).
 const BETA: (u64, u64) = (7, 10);
@@ -37,7 +34,7 @@ pub struct Cubic {
     w_est_bytes: u32,
     w_est_fraction: u8,
     tag_room: TagRoom,
-    mss: u16,
+    pub(super) mss: u16,
     /// When the curve crosses W_max.
     origin_ms: u32,
     /// Time of the last acknowledgement.
@@ -81,25 +78,10 @@ impl Cubic {
             // Time in which the window was not the limit does not count (RFC 9438 section 5.8).
             self.origin_ms = self.origin_ms.wrapping_add(since_last_ms);
         } else if self.cwnd_bytes < self.ssthresh_bytes {
-            let segments = if self.in_slow_start_after_rto() {
-                ABC_LIMIT_SEGMENTS_AFTER_RTO
-            } else {
-                ABC_LIMIT_SEGMENTS
-            };
-            self.cwnd_bytes = slow_start(
-                self.cwnd_bytes,
-                self.ssthresh_bytes,
-                ack.acked_bytes,
-                segments * self.mss_bytes(),
-            );
+            self.cwnd_bytes = slow_start(self.cwnd_bytes, self.ssthresh_bytes, ack.acked_bytes);
         } else {
             self.avoid_congestion(ack, now_ms);
         }
-    }
-
-    /// True in the slow start after a timeout, which clears W_max and can be undone.
-    fn in_slow_start_after_rto(&self) -> bool {
-        self.w_max_bytes == 0 && self.prior_ssthresh_bytes != 0
     }
 
     fn avoid_congestion(&mut self, ack: &Ack, now_ms: u32) {
@@ -232,8 +214,9 @@ impl Cubic {
         self.w_est_bytes = 0;
     }
 
-    pub(super) fn on_idle_restart(&mut self, iw_segments: u32) {
-        self.cwnd_bytes = self.cwnd_bytes.min(initial_window_bytes(self.mss, iw_segments));
+    pub(super) fn on_idle_restart(&mut self, cwnd_bytes: u32, threshold_bytes: u32) {
+        self.cwnd_bytes = cwnd_bytes;
+        self.ssthresh_bytes = threshold_bytes;
         self.w_est_bytes = 0;
     }
 

@@ -1,8 +1,5 @@
 //! DCTCP (RFC 8257): the window shrinks in proportion to the share of marked bytes.
-use super::{
-    ABC_LIMIT_SEGMENTS, ABC_LIMIT_SEGMENTS_AFTER_RTO, Ack, CWND_MAX_BYTES, initial_window_bytes,
-    reduced_bytes, slow_start,
-};
+use super::{Ack, CWND_MAX_BYTES, initial_window_bytes, reduced_bytes, slow_start};
 
 /// alpha of a path that marks all packets. This is the initial value (RFC 8257 section 4.2).
 const ALPHA_ONE: u16 = 1 << 15;
@@ -26,7 +23,7 @@ pub struct Dctcp {
     marked_bytes: u32,
     /// DCTCP.Alpha, in units of 1 / [`ALPHA_ONE`].
     alpha: u16,
-    mss: u16,
+    pub(super) mss: u16,
 }
 
 impl Dctcp {
@@ -61,11 +58,7 @@ impl Dctcp {
             return;
         }
         if self.cwnd_bytes < self.ssthresh_bytes {
-            let first = self.ssthresh_bytes == CWND_MAX_BYTES;
-            let segments = if first { ABC_LIMIT_SEGMENTS } else { ABC_LIMIT_SEGMENTS_AFTER_RTO };
-            let limit_bytes = segments * self.mss_bytes();
-            self.cwnd_bytes =
-                slow_start(self.cwnd_bytes, self.ssthresh_bytes, ack.acked_bytes, limit_bytes);
+            self.cwnd_bytes = slow_start(self.cwnd_bytes, self.ssthresh_bytes, ack.acked_bytes);
             return;
         }
         if round_over {
@@ -131,8 +124,9 @@ impl Dctcp {
         self.prior_ssthresh_bytes = 0;
     }
 
-    pub(super) fn on_idle_restart(&mut self, iw_segments: u32) {
-        self.cwnd_bytes = self.cwnd_bytes.min(initial_window_bytes(self.mss, iw_segments));
+    pub(super) fn on_idle_restart(&mut self, cwnd_bytes: u32, threshold_bytes: u32) {
+        self.cwnd_bytes = cwnd_bytes;
+        self.ssthresh_bytes = threshold_bytes;
         self.left_bytes = 0;
     }
 

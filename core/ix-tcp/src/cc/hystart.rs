@@ -69,7 +69,15 @@ impl HyStart {
     }
 
     /// An acknowledgement of new data up to `snd_una` arrived and measured `rtt_us`.
-    pub fn on_ack(&mut self, rtt_us: u32, snd_una: Seq, snd_nxt: Seq, now_us: u64) -> Growth {
+    /// `is_paced`: what was sent is spread over half of a round trip, whatever the path is like.
+    pub fn on_ack(
+        &mut self,
+        rtt_us: u32,
+        snd_una: Seq,
+        snd_nxt: Seq,
+        is_paced: bool,
+        now_us: u64,
+    ) -> Growth {
         // A round ends after SND.NXT, not at it. So the next round begins with the first
         // acknowledgement of what was sent in the last one, and not with the last acknowledgement
         // of the train before.
@@ -90,7 +98,7 @@ impl HyStart {
         if self.css_rounds == 0 {
             if grown {
                 (self.css_rounds, self.css_baseline_us) = (1, self.min_us);
-            } else if self.is_long_train(now_us) {
+            } else if self.is_long_train(is_paced, now_us) {
                 (self.css_rounds, self.css_baseline_us) = (1, self.last_min_us);
                 self.by_train = true;
             }
@@ -115,8 +123,9 @@ impl HyStart {
     }
 
     /// Whether acknowledgements have arrived without a pause since the round began, for half of the
-    /// last round's shortest round-trip time.
-    fn is_long_train(&mut self, now_us: u64) -> bool {
+    /// last round's shortest round-trip time. Paced segments are themselves sent during half of a
+    /// round trip: there five eighths mean that something has spread them further.
+    fn is_long_train(&mut self, is_paced: bool, now_us: u64) -> bool {
         if now_us.saturating_sub(self.train_us) > TRAIN_PAUSE_US {
             return false;
         }
@@ -125,7 +134,8 @@ impl HyStart {
         let measured = rtt_us != NONE_US && rtt_us >= TRAIN_RTT_MIN_US;
         measured
             && self.samples >= SAMPLES_MIN
-            && now_us.saturating_sub(self.began_us) >= u64::from(rtt_us / 2)
+            && now_us.saturating_sub(self.began_us)
+                >= u64::from(if is_paced { rtt_us / 8 * 5 } else { rtt_us / 2 })
     }
 }
 
@@ -152,7 +162,7 @@ mod tests {
             for _ in 0..samples {
                 una += 1;
                 // One is acknowledged, and nothing was sent in its place yet.
-                growth = hystart.on_ack(rtt_us, Seq(una), Seq(una + samples - 1), now_us);
+                growth = hystart.on_ack(rtt_us, Seq(una), Seq(una + samples - 1), false, now_us);
                 now_us += space_us;
             }
             now_us += 100_000;

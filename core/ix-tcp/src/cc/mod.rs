@@ -4,11 +4,14 @@
 //! they found. From [`Control::on_congestion`] to the end of that recovery the caller reports no
 //! acknowledgements: the window is reduced at once and does not grow before recovery ends (RFC 6675
 //! section 5). It is compared with what is in flight, so it need not be inflated.
+pub(crate) mod bbr;
+mod bbr_window;
 mod cubic;
 mod dctcp;
 pub(crate) mod hystart;
 mod new_reno;
 
+pub use bbr_window::BbrWindow;
 pub use cubic::Cubic;
 pub use dctcp::Dctcp;
 pub use new_reno::NewReno;
@@ -23,12 +26,18 @@ pub enum Kind {
     NewReno,
     /// DCTCP (RFC 8257). On a connection without ECN, CUBIC is used instead.
     Dctcp,
+    /// BBR version 3 (draft-ietf-ccwg-bbr).
+    Bbr,
 }
 
 impl Kind {
     /// Every algorithm with the name that Linux has for it.
-    pub const ALL: [(&str, Kind); 3] =
-        [("cubic", Kind::Cubic), ("reno", Kind::NewReno), ("dctcp", Kind::Dctcp)];
+    pub const ALL: [(&str, Kind); 4] = [
+        ("cubic", Kind::Cubic),
+        ("reno", Kind::NewReno),
+        ("dctcp", Kind::Dctcp),
+        ("bbr", Kind::Bbr),
+    ];
 
     /// The algorithm of this name.
     pub fn named(name: &str) -> Option<Kind> {
@@ -44,19 +53,11 @@ impl Kind {
 /// Largest window, which a scaled window field can just express (RFC 7323 section 2.3).
 pub const CWND_MAX_BYTES: u32 = 1 << 30;
 
-/// ABC's limit L: in slow start one acknowledgement opens the window by at most this many segments.
-/// RFC 3465 section 2.3 allows 2; RFC 9406 section 4.2 recommends 8 for senders that do not pace,
-/// because peers with receive offload acknowledge many segments at once.
-const ABC_LIMIT_SEGMENTS: u32 = 8;
-
-/// ABC's limit L in the slow start after a timeout, where an acknowledgement may cover data that
-/// had left the network long before (RFC 3465 section 2.3).
-const ABC_LIMIT_SEGMENTS_AFTER_RTO: u32 = 1;
-
 /// What an acknowledgement of new data tells the congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// Bytes that this acknowledgement newly covers.
+    /// Bytes that this acknowledgement newly covers. After a timeout only those that have just
+    /// left the network.
     pub acked_bytes: u32,
     /// Bytes still in flight after it.
     pub in_flight_bytes: u32,
@@ -90,6 +91,8 @@ pub enum Control {
     NewReno(NewReno),
     /// RFC 8257.
     Dctcp(Dctcp),
+    /// draft-ietf-ccwg-bbr.
+    Bbr(BbrWindow),
 }
 
 macro_rules! each {
@@ -98,6 +101,7 @@ macro_rules! each {
             Control::Cubic($control) => $call,
             Control::NewReno($control) => $call,
             Control::Dctcp($control) => $call,
+            Control::Bbr($control) => $call,
         }
     };
 }
@@ -109,6 +113,7 @@ impl Control {
             Kind::Cubic => Control::Cubic(Cubic::new(mss, iw_segments)),
             Kind::NewReno => Control::NewReno(NewReno::new(mss, iw_segments)),
             Kind::Dctcp => Control::Dctcp(Dctcp::new(mss, iw_segments)),
+            Kind::Bbr => Control::Bbr(BbrWindow::new(mss, iw_segments)),
         }
     }
 
@@ -118,6 +123,7 @@ impl Control {
             Control::Cubic(_) => Kind::Cubic,
             Control::NewReno(_) => Kind::NewReno,
             Control::Dctcp(_) => Kind::Dctcp,
+            Control::Bbr(_) => Kind::Bbr,
         }
     }
 
@@ -133,6 +139,11 @@ impl Control {
         each!(self, control => control.ssthresh_bytes)
     }
 
+    /// The threshold as others are told: BBR has none.
+    pub fn told_ssthresh_bytes(&self) -> u32 {
+        if self.kind() == Kind::Bbr { CWND_MAX_BYTES } else { self.ssthresh_bytes() }
+    }
+
     /// True while the window is below the threshold.
     #[inline]
     pub fn in_slow_start(&self) -> bool {
@@ -146,6 +157,7 @@ impl Control {
             Control::Cubic(cubic) => cubic.on_ack(ack, now_us),
             Control::NewReno(reno) => reno.on_ack(ack),
             Control::Dctcp(dctcp) => dctcp.on_ack(ack),
+            Control::Bbr(_) => {}
         }
     }
 
@@ -163,6 +175,7 @@ impl Control {
             Control::Cubic(cubic) => cubic.on_ecn(flight_bytes),
             Control::NewReno(reno) => reno.on_ecn(flight_bytes),
             Control::Dctcp(dctcp) => dctcp.on_ecn(),
+            Control::Bbr(_) => {}
         }
     }
 
@@ -185,10 +198,22 @@ impl Control {
         }
         let (cwnd_bytes, ssthresh_bytes) = (self.cwnd_bytes(), self.ssthresh_bytes());
         *self = Control::new(kind, mss, 1);
-        each!(self, control => {
-            control.cwnd_bytes = cwnd_bytes;
-            control.ssthresh_bytes = ssthresh_bytes;
-        });
+        let was_bbr = ssthresh_bytes == CWND_MAX_BYTES - 1;
+        each!(self, control => control.cwnd_bytes = cwnd_bytes);
+        if kind == Kind::Bbr {
+            return;
+        }
+        // Another algorithm goes on where BBR was: it has found out what the path takes.
+        let ssthresh_bytes = if was_bbr { cwnd_bytes } else { ssthresh_bytes };
+        each!(self, control => control.ssthresh_bytes = ssthresh_bytes);
+    }
+
+    /// The window that BBR's model has computed.
+    #[inline]
+    pub(crate) fn set_modelled_cwnd(&mut self, bytes: u32) {
+        if let Control::Bbr(window) = self {
+            window.cwnd_bytes = bytes;
+        }
     }
 
     /// To be called when the retransmission timer has expired. `first`: the timer had not
@@ -204,10 +229,17 @@ impl Control {
         each!(self, control => control.undo())
     }
 
-    /// To be called when nothing was sent for a retransmission timeout: the window is stale (RFC
-    /// 5681 section 4.1).
-    pub fn on_idle_restart(&mut self, iw_segments: u32) {
-        each!(self, control => control.on_idle_restart(iw_segments))
+    /// To be called when nothing was sent for so many retransmission timeouts: the window is stale
+    /// (RFC 5681 section 4.1). It becomes half as large for each, down to the initial one, and the
+    /// threshold remembers three quarters of it, as on Linux.
+    pub fn on_idle_restart(&mut self, iw_segments: u32, timeouts: u32) {
+        let cwnd_bytes = self.cwnd_bytes();
+        let threshold_bytes = self.ssthresh_bytes().max(cwnd_bytes / 4 * 3);
+        each!(self, control => {
+            let least_bytes = initial_window_bytes(control.mss, iw_segments).min(cwnd_bytes);
+            let halved_bytes = cwnd_bytes.checked_shr(timeouts).unwrap_or(0);
+            control.on_idle_restart(halved_bytes.max(least_bytes), threshold_bytes);
+        });
     }
 
     /// Changes the segment size (path MTU). The window keeps its bytes, because the path has
@@ -234,9 +266,12 @@ fn reduced_bytes(flight_bytes: u32, cwnd_bytes: u32, beta: (u64, u64), mss_bytes
     ((base_bytes * beta.0 / beta.1) as u32).max(2 * mss_bytes)
 }
 
-/// Slow start with appropriate byte counting (RFC 3465), up to the threshold.
-fn slow_start(cwnd_bytes: u32, ssthresh_bytes: u32, acked_bytes: u32, limit_bytes: u32) -> u32 {
-    (cwnd_bytes + acked_bytes.min(limit_bytes)).min(ssthresh_bytes).min(CWND_MAX_BYTES)
+/// Slow start with byte counting, up to the threshold. Peers with receive offload acknowledge many
+/// segments at once. There is no limit for one acknowledgement, because large windows are paced
+/// (RFC 9406 section 4.2, L = infinity), and after a timeout only what has just left the network
+/// counts (`Tcb::grow_window`), the reason for RFC 3465's limit there.
+fn slow_start(cwnd_bytes: u32, ssthresh_bytes: u32, acked_bytes: u32) -> u32 {
+    cwnd_bytes.saturating_add(acked_bytes).min(ssthresh_bytes).min(CWND_MAX_BYTES)
 }
 
 #[cfg(test)]

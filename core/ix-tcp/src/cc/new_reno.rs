@@ -1,8 +1,5 @@
 //! NewReno (RFC 5681, RFC 6582) with appropriate byte counting (RFC 3465).
-use super::{
-    ABC_LIMIT_SEGMENTS, ABC_LIMIT_SEGMENTS_AFTER_RTO, Ack, CWND_MAX_BYTES, initial_window_bytes,
-    reduced_bytes, slow_start,
-};
+use super::{Ack, CWND_MAX_BYTES, initial_window_bytes, reduced_bytes, slow_start};
 
 /// Multiplicative decrease factor.
 const BETA: (u64, u64) = (1, 2);
@@ -17,9 +14,7 @@ pub struct NewReno {
     /// Window and threshold before the last reduction, for `undo`; threshold 0: nothing to undo.
     prior_cwnd_bytes: u32,
     prior_ssthresh_bytes: u32,
-    mss: u16,
-    /// True in the slow start after a timeout.
-    after_rto: bool,
+    pub(super) mss: u16,
 }
 
 impl NewReno {
@@ -32,7 +27,6 @@ impl NewReno {
             prior_cwnd_bytes: 0,
             prior_ssthresh_bytes: 0,
             mss,
-            after_rto: false,
         }
     }
 
@@ -46,17 +40,9 @@ impl NewReno {
             return;
         }
         if self.cwnd_bytes < self.ssthresh_bytes {
-            let segments =
-                if self.after_rto { ABC_LIMIT_SEGMENTS_AFTER_RTO } else { ABC_LIMIT_SEGMENTS };
-            self.cwnd_bytes = slow_start(
-                self.cwnd_bytes,
-                self.ssthresh_bytes,
-                ack.acked_bytes,
-                segments * self.mss_bytes(),
-            );
+            self.cwnd_bytes = slow_start(self.cwnd_bytes, self.ssthresh_bytes, ack.acked_bytes);
             return;
         }
-        self.after_rto = false;
         // RFC 3465 section 2.1: one segment for each window of acknowledged bytes.
         self.bytes_acked = self.bytes_acked.saturating_add(ack.acked_bytes);
         if self.bytes_acked >= self.cwnd_bytes {
@@ -75,7 +61,6 @@ impl NewReno {
         self.remember();
         self.ssthresh_bytes = reduced_bytes(flight_bytes, self.cwnd_bytes, BETA, self.mss_bytes());
         self.cwnd_bytes = self.ssthresh_bytes;
-        self.after_rto = false;
     }
 
     pub(super) fn on_ecn(&mut self, flight_bytes: u32) {
@@ -91,7 +76,6 @@ impl NewReno {
         }
         self.cwnd_bytes = self.mss_bytes();
         self.bytes_acked = 0;
-        self.after_rto = true;
     }
 
     pub(super) fn undo(&mut self) {
@@ -101,11 +85,11 @@ impl NewReno {
         self.cwnd_bytes = self.cwnd_bytes.max(self.prior_cwnd_bytes);
         self.ssthresh_bytes = self.prior_ssthresh_bytes;
         self.prior_ssthresh_bytes = 0;
-        self.after_rto = false;
     }
 
-    pub(super) fn on_idle_restart(&mut self, iw_segments: u32) {
-        self.cwnd_bytes = self.cwnd_bytes.min(initial_window_bytes(self.mss, iw_segments));
+    pub(super) fn on_idle_restart(&mut self, cwnd_bytes: u32, threshold_bytes: u32) {
+        self.cwnd_bytes = cwnd_bytes;
+        self.ssthresh_bytes = threshold_bytes;
         self.bytes_acked = 0;
     }
 

@@ -74,17 +74,37 @@ fn slow_start_doubles_with_delayed_acks() {
 }
 
 #[test]
-fn one_ack_opens_slow_start_by_the_limit_at_most() {
+fn one_ack_opens_slow_start_by_what_it_acknowledges() {
     for kind in [Kind::Cubic, Kind::NewReno, Kind::Dctcp] {
         let mut control = Control::new(kind, MSS, 100);
         let ack = full(&control, 100 * MSS_BYTES, 100);
         control.on_ack(&ack, 1);
-        assert_eq!(control.cwnd_bytes(), 108 * MSS_BYTES);
-        // After a timeout by one segment (RFC 3465 section 2.3).
+        assert_eq!(control.cwnd_bytes(), 200 * MSS_BYTES);
+        // After a timeout too, up to the threshold.
         control.on_rto(true, control.cwnd_bytes());
-        let ack = full(&control, 100 * MSS_BYTES, 100);
+        let ack = full(&control, 44 * MSS_BYTES, 100);
         control.on_ack(&ack, 2);
-        assert_eq!(control.cwnd_bytes(), 2 * MSS_BYTES);
+        assert_eq!(control.cwnd_bytes(), 45 * MSS_BYTES);
+        let ack = full(&control, 400 * MSS_BYTES, 100);
+        control.on_ack(&ack, 3);
+        assert_eq!(control.cwnd_bytes(), control.ssthresh_bytes());
+    }
+}
+
+#[test]
+fn an_idle_time_halves_the_window_for_each_timeout_and_remembers_it() {
+    for kind in [Kind::Cubic, Kind::NewReno, Kind::Dctcp] {
+        let mut control = reduced(kind, 400);
+        let before_bytes = control.cwnd_bytes();
+        control.on_idle_restart(10, 1);
+        assert_eq!(control.cwnd_bytes(), before_bytes / 2);
+        assert_eq!(control.ssthresh_bytes(), before_bytes);
+        control.on_idle_restart(10, 60);
+        assert_eq!(control.cwnd_bytes(), 10 * MSS_BYTES);
+        let mut small = Control::new(kind, MSS, 10);
+        small.on_rto(true, 10 * MSS_BYTES);
+        small.on_idle_restart(10, 60);
+        assert_eq!(small.cwnd_bytes(), MSS_BYTES);
     }
 }
 
@@ -161,7 +181,7 @@ fn timeout_leaves_one_segment_and_reduces_the_threshold_once() {
         assert_eq!(control.cwnd_bytes(), 100 * MSS_BYTES);
         assert_eq!(control.ssthresh_bytes(), CWND_MAX_BYTES);
         // There is nothing more to undo.
-        control.on_idle_restart(10);
+        control.on_idle_restart(10, 20);
         control.undo();
         assert_eq!(control.cwnd_bytes(), 10 * MSS_BYTES);
     }
@@ -188,10 +208,10 @@ fn slow_start_after_a_timeout_ends_at_the_threshold() {
 fn idle_restart_never_raises_the_window() {
     for kind in [Kind::Cubic, Kind::NewReno, Kind::Dctcp] {
         let mut control = Control::new(kind, MSS, 100);
-        control.on_idle_restart(10);
+        control.on_idle_restart(10, 20);
         assert_eq!(control.cwnd_bytes(), 10 * MSS_BYTES);
         control.on_rto(true, control.cwnd_bytes());
-        control.on_idle_restart(10);
+        control.on_idle_restart(10, 20);
         assert_eq!(control.cwnd_bytes(), MSS_BYTES);
     }
 }
@@ -435,7 +455,7 @@ proptest! {
                     prop_assert!(control.cwnd_bytes() >= before_bytes);
                 }
                 Step::Idle(segments) => {
-                    control.on_idle_restart(segments);
+                    control.on_idle_restart(segments, 20);
                     prop_assert!(control.cwnd_bytes() <= before_bytes);
                 }
                 Step::Mss(mss) => {
@@ -480,7 +500,7 @@ fn log(kind: Kind, events: &str) -> String {
             't' => control.on_rto(true, control.cwnd_bytes()),
             'u' => control.undo(),
             'e' => control.on_ecn(control.cwnd_bytes()),
-            'i' => control.on_idle_restart(10),
+            'i' => control.on_idle_restart(10, 20),
             _ => unreachable!("{event}"),
         }
         let threshold = match control.ssthresh_bytes() {

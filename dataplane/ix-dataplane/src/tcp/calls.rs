@@ -164,6 +164,9 @@ impl Tcp {
             FlowOption::KeepaliveProbes(probes) => flow.tcb.set_keepalive_probes(probes),
             FlowOption::SegmentBytes(0) => {}
             FlowOption::SegmentBytes(bytes) => flow.tcb.limit_segments(bytes),
+            FlowOption::Pace(rate) => {
+                flow.tcb.set_max_pacing_rate((rate > 0).then_some(rate.into()));
+            }
             FlowOption::Congestion(algorithm) => flow.tcb.set_congestion(congestion(algorithm)),
             FlowOption::Closed => self.let_go(cx.io, cx.flows, FlowId::from_handle(handle)),
             FlowOption::FragmentBytes(_) => return Err(CallError::Invalid),
@@ -477,6 +480,7 @@ fn congestion(algorithm: Congestion) -> Kind {
         Congestion::Cubic => Kind::Cubic,
         Congestion::Reno => Kind::NewReno,
         Congestion::Dctcp => Kind::Dctcp,
+        Congestion::Bbr => Kind::Bbr,
     }
 }
 

@@ -1,0 +1,179 @@
+//! Pacing: large windows leave in pieces, not at once.
+//!
+//! A window of a hundred segments that leaves at once fills the queues of the device and of the
+//! path, and what others send waits behind it or is lost. So a connection with more than
+//! [`BURST_SEGMENTS`] in its window sends at a multiple of the rate at which it is acknowledged, as
+//! Linux does with its `fq` discipline, and at most that many segments at once. Short messages and
+//! short round trips are never held back. BBR always paces, because its rate is what it controls.
+use crate::output::RxBuf;
+use crate::tcb::{LossTimer, Tcb};
+
+/// Segments that leave at once where nothing else is said: about what a device's queue takes.
+const BURST_SEGMENTS: u32 = 64;
+/// With shorter round trips the window leaves within the precision of timers anyway.
+const RTT_MIN_US: u32 = 2_000;
+/// The rate in percent of window and round trip: in slow start, which doubles the window in each,
+/// and otherwise (Linux: `tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio`).
+const SLOW_START_PERCENT: u64 = 200;
+const AVOIDANCE_PERCENT: u64 = 120;
+/// What was held back is sent in pieces of this duration.
+const PIECE_NS: u64 = 500_000;
+
+/// When the next segment may leave: the generic cell rate algorithm (a leaky bucket).
+#[derive(Clone, Debug)]
+pub(crate) struct Pace {
+    /// When what was sent so far would have left, at the rate.
+    next_ns: u64,
+    /// What was sent and is not part of `next_ns` yet, and when.
+    sent_bytes: u32,
+    sent_us: u64,
+    /// When to look again.
+    due_us: u64,
+    /// The application's limit, bytes per second; 0: none.
+    limit: u64,
+}
+
+/// A rate, and how much may leave at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub bytes_per_s: u64,
+    pub burst_bytes: u32,
+}
+
+impl Pace {
+    pub const fn new() -> Pace {
+        Pace { next_ns: 0, sent_bytes: 0, sent_us: 0, due_us: 0, limit: 0 }
+    }
+
+    /// So many bytes were sent.
+    #[inline]
+    pub fn sent(&mut self, bytes: u32, now_us: u64) {
+        self.sent_bytes = self.sent_bytes.saturating_add(bytes);
+        self.sent_us = now_us;
+    }
+
+    pub fn limit(&self) -> Option<u64> {
+        (self.limit > 0).then_some(self.limit)
+    }
+
+    pub fn set_limit(&mut self, limit: Option<u64>) {
+        self.limit = limit.unwrap_or(0);
+    }
+
+    /// Whether the next segment must wait. `rate`: `None` if there is no limit.
+    fn is_too_early(&mut self, rate: Option<Rate>, now_us: u64) -> bool {
+        let sent_bytes = core::mem::take(&mut self.sent_bytes);
+        let Some(rate) = rate else { return false };
+        let bytes_per_s = rate.bytes_per_s.max(1);
+        let takes_ns = |bytes: u32| u64::from(bytes) * 1_000_000_000 / bytes_per_s;
+        let now_ns = now_us.saturating_mul(1000);
+        let begin_ns = self.next_ns.max(self.sent_us.saturating_mul(1000));
+        self.next_ns = begin_ns.saturating_add(takes_ns(sent_bytes));
+        let burst_ns = takes_ns(rate.burst_bytes);
+        if self.next_ns < now_ns.saturating_add(burst_ns) {
+            return false;
+        }
+        let early_ns = self.next_ns - now_ns - burst_ns;
+        self.due_us = now_us + (early_ns + PIECE_NS.min(burst_ns)).div_ceil(1000).max(1);
+        true
+    }
+}
+
+impl<B: RxBuf> Tcb<B> {
+    /// The rate at which the connection sends; `None`: as fast as its window allows.
+    pub(crate) fn rate(&self) -> Option<Rate> {
+        let own = match self.loss.as_ref().and_then(|loss| loss.bbr.as_deref()) {
+            Some(bbr) => {
+                Some(Rate { bytes_per_s: bbr.pacing_rate(), burst_bytes: bbr.send_quantum() })
+            }
+            None => self.rate_of_window(),
+        };
+        let Some(limit) = self.records.pace_limit() else { return own };
+        // A millisecond of it, and two segments at least.
+        let burst_bytes = ((limit / 1000).min(64 << 10) as u32).max(2 * u32::from(self.mss));
+        match own {
+            Some(own) if own.bytes_per_s <= limit => Some(own),
+            _ => Some(Rate { bytes_per_s: limit, burst_bytes }),
+        }
+    }
+
+    fn rate_of_window(&self) -> Option<Rate> {
+        let (cwnd_bytes, srtt_us) = (self.cc.cwnd_bytes(), self.rtt.srtt_us());
+        let burst_bytes = BURST_SEGMENTS * u32::from(self.mss);
+        if cwnd_bytes <= burst_bytes || srtt_us < RTT_MIN_US {
+            return None;
+        }
+        let percent = match cwnd_bytes < self.cc.ssthresh_bytes() / 2 {
+            true => SLOW_START_PERCENT,
+            false => AVOIDANCE_PERCENT,
+        };
+        let bytes_per_s = u64::from(cwnd_bytes) * percent * 10_000 / u64::from(srtt_us);
+        Some(Rate { bytes_per_s, burst_bytes })
+    }
+
+    /// Whether the next segment has to wait for its time. For connections with much in flight.
+    pub(crate) fn is_too_early(&mut self, now_us: u64) -> bool {
+        let rate = self.rate();
+        self.records.pace_mut().is_some_and(|pace| pace.is_too_early(rate, now_us))
+    }
+
+    /// Makes the loss timer expire when what was held back may be sent, if it does not before.
+    #[cold]
+    pub(crate) fn arm_pace(&mut self) {
+        let due_us = self.records.pace_mut().map_or(u64::MAX, |pace| pace.due_us);
+        if due_us < self.loss_at_us {
+            (self.loss_timer, self.loss_at_us) = (LossTimer::Pace, due_us);
+        }
+    }
+
+    /// Limits the rate at which data is sent, bytes per second (`SO_MAX_PACING_RATE` of sockets);
+    /// `None`: only what the congestion control says.
+    pub fn set_max_pacing_rate(&mut self, bytes_per_s: Option<u64>) {
+        self.records.limit_pace(bytes_per_s);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Option<Rate> = Some(Rate { bytes_per_s: 1_000_000, burst_bytes: 10_000 });
+
+    /// Sends segments of 1,000 bytes whenever they may leave; returns when they did.
+    fn leave(pace: &mut Pace, segments: usize, mut now_us: u64) -> Vec<u64> {
+        let mut at_us = Vec::new();
+        while at_us.len() < segments {
+            if pace.is_too_early(RATE, now_us) {
+                assert!(pace.due_us > now_us);
+                now_us = pace.due_us;
+            } else {
+                pace.sent(1_000, now_us);
+                at_us.push(now_us);
+            }
+        }
+        at_us
+    }
+
+    #[test]
+    fn a_burst_leaves_at_once_and_the_rest_at_the_rate() {
+        let mut pace = Pace::new();
+        let at_us = leave(&mut pace, 110, 5_000_000);
+        assert!(at_us[..10].iter().all(|at_us| *at_us == 5_000_000));
+        let took_us = at_us[109] - at_us[0];
+        assert!((99_000..=101_000).contains(&took_us), "{took_us}");
+        // After a pause there is a burst again.
+        let at_us = leave(&mut pace, 10, 7_000_000);
+        assert_eq!(at_us, [7_000_000; 10]);
+    }
+
+    #[test]
+    fn without_a_rate_nothing_waits_and_nothing_is_remembered() {
+        let mut pace = Pace::new();
+        for _ in 0..1_000 {
+            assert!(!pace.is_too_early(None, 1_000));
+            pace.sent(60_000, 1_000);
+        }
+        assert!(!pace.is_too_early(None, 1_000));
+        assert!(!pace.is_too_early(RATE, 1_000));
+    }
+}
