@@ -28,10 +28,13 @@ pub(super) struct Cell {
     pub work: Work,
     pub harm: Harm,
     pub flows: usize,
+    /// Congestion control of both.
+    pub congestion: &'static str,
 }
 
 impl Cell {
-    /// Its name: work, round trip, faults, and flows if there are several.
+    /// Its name: work, round trip, faults, flows if there are several, and the congestion control
+    /// if it is not CUBIC.
     pub fn name(&self) -> String {
         let Harm { rtt_us, jitter_percent, loss_percent, burst, reorder_percent } = self.harm;
         let mut name = format!("{}-{}ms-{loss_percent}%", self.work.name(), rtt_us as f64 / 1e3);
@@ -47,6 +50,9 @@ impl Cell {
         if self.flows > 1 {
             name += &format!("-{}", self.flows);
         }
+        if self.congestion != CUBIC {
+            name += &format!("-{}", self.congestion);
+        }
         name
     }
 
@@ -56,6 +62,9 @@ impl Cell {
         (0.5 + 10.0 * rtt_s, seconds + 20.0 * rtt_s)
     }
 }
+
+const CUBIC: &str = "cubic";
+const BBR: &str = "bbr";
 
 /// Points that `--quick` measures.
 const QUICK: [&str; 10] = [
@@ -68,7 +77,7 @@ const QUICK: [&str; 10] = [
     "out-80ms-1%-16",
     "in-80ms-0%",
     "replies-80ms-1%-16",
-    "replies-300ms-0%",
+    "out-80ms-1%-bbr",
 ];
 
 /// All points, or those of `--quick`.
@@ -77,17 +86,18 @@ pub(super) fn cells(quick: bool) -> Vec<Cell> {
     let mut add = |work, flows, rtts_us: &[u64], losses: &[f64]| {
         for &rtt_us in rtts_us {
             for &loss_percent in losses {
-                cells.push(Cell { work, flows, harm: Harm { rtt_us, loss_percent, ..PLAIN } });
+                let harm = Harm { rtt_us, loss_percent, ..PLAIN };
+                cells.push(Cell { work, flows, harm, congestion: CUBIC });
             }
         }
     };
     add(Work::Out, 1, &[100, 1_000, 10_000, 80_000, 300_000], &[0.0, 0.1, 1.0, 5.0]);
-    add(Work::Out, 16, &[1_000, 10_000, 80_000, 300_000], &[0.0, 1.0]);
-    add(Work::In, 1, &[1_000, 10_000, 80_000, 300_000], &[0.0, 1.0]);
+    add(Work::Out, 16, &[10_000, 80_000, 300_000], &[0.0, 1.0]);
+    add(Work::In, 1, &[10_000, 80_000, 300_000], &[0.0, 1.0]);
     add(Work::In, 16, &[10_000, 80_000], &[0.0, 1.0]);
     add(Work::Replies, 1, &[100, 10_000, 80_000, 300_000], &[0.0, 1.0]);
-    add(Work::Replies, 16, &[10_000, 80_000], &[0.0, 1.0]);
-    let one = |work, harm| Cell { work, flows: 1, harm };
+    add(Work::Replies, 16, &[80_000], &[0.0, 1.0]);
+    let one = |work, harm| Cell { work, flows: 1, harm, congestion: CUBIC };
     let bursts = Harm { loss_percent: 1.0, burst: 5.0, ..PLAIN };
     let far = Harm { rtt_us: 80_000, ..PLAIN };
     cells.extend([
@@ -103,6 +113,17 @@ pub(super) fn cells(quick: bool) -> Vec<Cell> {
         },
         Cell { flows: 16, ..one(Work::Replies, Harm { jitter_percent: 10.0, ..far }) },
     ]);
+    for (rtt_us, loss_percent, flows) in [
+        (10_000, 0.0, 1),
+        (10_000, 1.0, 1),
+        (80_000, 0.0, 1),
+        (80_000, 1.0, 1),
+        (80_000, 5.0, 1),
+        (80_000, 1.0, 16),
+    ] {
+        let harm = Harm { rtt_us, loss_percent, ..PLAIN };
+        cells.push(Cell { flows, congestion: BBR, ..one(Work::Out, harm) });
+    }
     if quick {
         cells.retain(|cell| QUICK.contains(&cell.name().as_str()));
     }

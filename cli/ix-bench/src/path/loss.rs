@@ -9,8 +9,6 @@ use ix_report::problem::{Problem, Result};
 use ix_report::report::{Row, median};
 use serde_json::json;
 
-/// Congestion control of both.
-const CONGESTION: &str = "cubic";
 /// IX carries at least this part of what Linux does.
 const ENOUGH: f64 = 0.95;
 
@@ -23,11 +21,13 @@ pub(super) fn measure(
         true => (args.seconds.unwrap_or(2.0), args.runs.unwrap_or(1)),
         false => (args.seconds.unwrap_or(3.0), args.runs.unwrap_or(5)),
     };
-    let linux = !place.of_linux(&[CONGESTION], notes).is_empty();
+    let known = place.of_linux(&["cubic", "bbr"], notes);
+    let linux = !known.is_empty();
     place.forget_paths()?;
-    let systems = if linux { &["ix", "linux"][..] } else { &["ix"] };
     let mut rows: Vec<(Cell, Row)> = Vec::new();
     for cell in chosen(args)? {
+        let both = known.contains(&cell.congestion);
+        let systems = if both { &["ix", "linux"][..] } else { &["ix"] };
         rows.extend(systems.iter().map(|system| (cell, row_of(&cell, system))));
     }
     for run in 1..=runs {
@@ -60,7 +60,7 @@ fn chosen(args: &BenchArgs) -> Result<Vec<Cell>> {
 }
 
 fn row_of(cell: &Cell, system: &str) -> Row {
-    let mut row = row(system, CONGESTION, cell.flows);
+    let mut row = row(system, cell.congestion, cell.flows);
     let harm = cell.harm;
     row.also.extend([
         ("point", json!(cell.name())),
@@ -87,8 +87,8 @@ fn once(
     let bridge = place.bridge(cell.harm, cell.work != Work::In, seed)?;
     let client = place.lab.client_namespace();
     let (ix, linux) = match system {
-        "ix" => (Some(place.ix(CONGESTION)?), None),
-        _ => (None, Some(place.linux(CONGESTION)?)),
+        "ix" => (Some(place.ix(cell.congestion)?), None),
+        _ => (None, Some(place.linux(cell.congestion)?)),
     };
     let of_ix = ix.as_ref().map(Server::address);
     let Some(at) = of_ix.or(linux.as_ref().map(|(_, at)| *at)) else { return Ok(Vec::new()) };
@@ -99,7 +99,7 @@ fn once(
             vec![("mbit_per_s", receivers.measure(warmup, seconds).iter().sum())]
         }
         Work::In => {
-            let senders = Senders::start(client, at, (cell.flows, CONGESTION))?;
+            let senders = Senders::start(client, at, (cell.flows, cell.congestion))?;
             vec![("mbit_per_s", senders.measure(warmup, seconds))]
         }
         Work::Replies => {
@@ -122,9 +122,10 @@ fn once(
 /// In how many points IX carries enough, the mean of its ratios to Linux, and which fall short.
 fn verdict(rows: &[(Cell, Row)]) -> String {
     let mut ratios = Vec::new();
-    for pair in rows.chunks_exact(2) {
+    for pair in rows.windows(2) {
         let rate = |index: usize| pair[index].1.median("mbit_per_s");
-        if let (Some(ix), Some(linux)) = (rate(0), rate(1))
+        if pair[1].1.system == "linux"
+            && let (Some(ix), Some(linux)) = (rate(0), rate(1))
             && linux > 0.0
         {
             ratios.push((pair[0].0.name(), ix / linux));
