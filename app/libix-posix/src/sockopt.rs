@@ -387,6 +387,10 @@ fn noted(socket: &Socket, level: i32, name: i32) -> Option<i32> {
     Some(value)
 }
 
+/// Largest window that a scaled window field can express (RFC 7323 section 2.3): the dataplane's
+/// word for no slow-start threshold.
+const NO_THRESHOLD_BYTES: u32 = 1 << 30;
+
 /// `struct tcp_info` in Linux's layout, with what IX counts; the rest is zero.
 fn tcp_info(info: Option<ix_abi::FlowInfo>) -> Vec<u8> {
     /// Linux's `TCP_CLOSE`.
@@ -411,7 +415,9 @@ fn tcp_info(info: Option<ix_abi::FlowInfo>) -> Vec<u8> {
     put(24, info.in_flight_bytes.div_ceil(mss));
     put(68, info.srtt_us);
     put(72, info.rttvar_us);
-    put(76, info.ssthresh_bytes / mss);
+    // Before the first congestion, and with BBR, there is none: TCP_INFINITE_SSTHRESH of Linux.
+    let no_threshold = info.ssthresh_bytes >= NO_THRESHOLD_BYTES;
+    put(76, if no_threshold { 0x7fff_ffff } else { info.ssthresh_bytes / mss });
     put(80, (info.cwnd_bytes / mss).max(1));
     put(84, mss);
     put(100, info.retransmits);
@@ -483,5 +489,10 @@ mod tests {
         let open = tcp_info(Some(open));
         // The bits of Linux's `TCPI_OPT_TIMESTAMPS`, `_SACK`, `_WSCALE` and `_ECN`.
         assert_eq!((open[0], open[5], open[6]), (1, 1 | 2 | 4 | 8, 0x37));
+        for (bytes, segments) in [(14_480, 10), (1 << 30, 0x7fff_ffff)] {
+            let info = ix_abi::FlowInfo { ssthresh_bytes: bytes, ..Default::default() };
+            let told = tcp_info(Some(ix_abi::FlowInfo { mss_bytes: 1448, ..info }));
+            assert_eq!(u32::from_ne_bytes(told[76..80].try_into().unwrap()), segments);
+        }
     }
 }

@@ -23,7 +23,8 @@ fn row(connection: &Connection, rates: bool) -> Vec<String> {
     let Connection { peer, local, state, thread, flow_group, figures, bytes_per_s, .. } =
         connection;
     let ssthresh = match figures.ssthresh_bytes {
-        bytes if bytes >= u32::MAX / 2 => "-".to_owned(),
+        // Before the first congestion there is none.
+        bytes if bytes >= 1 << 30 => "-".to_owned(),
         bytes => count(bytes.into()),
     };
     let measured = |us: u32| match figures.srtt_us {
@@ -95,7 +96,7 @@ mod tests {
             process: 0,
             figures: FlowFigures {
                 cwnd_bytes: 14_600,
-                ssthresh_bytes: u32::MAX,
+                ssthresh_bytes: 1 << 30,
                 mss_bytes: 1460,
                 srtt_us: 120,
                 rttvar_us: 3,
