@@ -64,6 +64,8 @@ impl Pace {
     fn is_too_early(&mut self, rate: Option<Rate>, now_us: u64) -> bool {
         let sent_bytes = core::mem::take(&mut self.sent_bytes);
         let Some(rate) = rate else { return false };
+        // What was sent while nothing limited the rate does not count.
+        let sent_bytes = sent_bytes.min(rate.burst_bytes);
         let bytes_per_s = rate.bytes_per_s.max(1);
         let takes_ns = |bytes: u32| u64::from(bytes) * 1_000_000_000 / bytes_per_s;
         let now_ns = now_us.saturating_mul(1000);
@@ -112,7 +114,16 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Whether the next segment has to wait for its time. For connections with much in flight.
+    #[inline]
     pub(crate) fn is_too_early(&mut self, now_us: u64) -> bool {
+        // Bulk data in a data centre: neither BBR, nor a limit, nor a long path.
+        let is_free = self.loss.is_none()
+            && self.rtt.srtt_us() < RTT_MIN_US
+            && self.records.pace_limit().is_none();
+        !is_free && self.must_wait(now_us)
+    }
+
+    fn must_wait(&mut self, now_us: u64) -> bool {
         let rate = self.rate();
         self.records.pace_mut().is_some_and(|pace| pace.is_too_early(rate, now_us))
     }
@@ -175,5 +186,7 @@ mod tests {
         }
         assert!(!pace.is_too_early(None, 1_000));
         assert!(!pace.is_too_early(RATE, 1_000));
+        pace.sent(1_000_000, 1_000);
+        assert!(!pace.is_too_early(RATE, 12_000));
     }
 }
