@@ -47,6 +47,7 @@ mod right_size;
 mod room;
 pub mod rtt;
 mod runs;
+mod send_rate;
 mod snd;
 mod state;
 mod stats;

@@ -5,17 +5,15 @@
 //! [`BURST_SEGMENTS`] in its window sends at a multiple of the rate at which it is acknowledged, as
 //! Linux does with its `fq` discipline, and at most that many segments at once. Short messages and
 //! short round trips are never held back. BBR always paces, because its rate is what it controls.
-use crate::output::RxBuf;
-use crate::tcb::{LossTimer, Tcb};
 
 /// Segments that leave at once where nothing else is said: about what a device's queue takes.
-const BURST_SEGMENTS: u32 = 64;
+pub(crate) const BURST_SEGMENTS: u32 = 64;
 /// With shorter round trips the window leaves within the precision of timers anyway.
-const RTT_MIN_US: u32 = 2_000;
+pub(crate) const RTT_MIN_US: u32 = 2_000;
 /// The rate in percent of window and round trip: in slow start, which doubles the window in each,
 /// and otherwise (Linux: `tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio`).
-const SLOW_START_PERCENT: u64 = 200;
-const AVOIDANCE_PERCENT: u64 = 120;
+pub(crate) const SLOW_START_PERCENT: u64 = 200;
+pub(crate) const AVOIDANCE_PERCENT: u64 = 120;
 /// What was held back is sent in pieces of this duration.
 const PIECE_NS: u64 = 500_000;
 
@@ -28,7 +26,7 @@ pub(crate) struct Pace {
     sent_bytes: u32,
     sent_us: u64,
     /// When to look again.
-    due_us: u64,
+    pub due_us: u64,
     /// The application's limit, bytes per second; 0: none.
     limit: u64,
 }
@@ -61,7 +59,7 @@ impl Pace {
     }
 
     /// Whether the next segment must wait. `rate`: `None` if there is no limit.
-    fn is_too_early(&mut self, rate: Option<Rate>, now_us: u64) -> bool {
+    pub fn is_too_early(&mut self, rate: Option<Rate>, now_us: u64) -> bool {
         let sent_bytes = core::mem::take(&mut self.sent_bytes);
         let Some(rate) = rate else { return false };
         // What was sent while nothing limited the rate does not count.
@@ -78,69 +76,6 @@ impl Pace {
         let early_ns = self.next_ns - now_ns - burst_ns;
         self.due_us = now_us + (early_ns + PIECE_NS.min(burst_ns)).div_ceil(1000).max(1);
         true
-    }
-}
-
-impl<B: RxBuf> Tcb<B> {
-    /// The rate at which the connection sends; `None`: as fast as its window allows.
-    pub(crate) fn rate(&self) -> Option<Rate> {
-        let own = match self.loss.as_ref().and_then(|loss| loss.bbr.as_deref()) {
-            Some(bbr) => {
-                Some(Rate { bytes_per_s: bbr.pacing_rate(), burst_bytes: bbr.send_quantum() })
-            }
-            None => self.rate_of_window(),
-        };
-        let Some(limit) = self.records.pace_limit() else { return own };
-        // A millisecond of it, and two segments at least.
-        let burst_bytes = ((limit / 1000).min(64 << 10) as u32).max(2 * u32::from(self.mss));
-        match own {
-            Some(own) if own.bytes_per_s <= limit => Some(own),
-            _ => Some(Rate { bytes_per_s: limit, burst_bytes }),
-        }
-    }
-
-    fn rate_of_window(&self) -> Option<Rate> {
-        let (cwnd_bytes, srtt_us) = (self.cc.cwnd_bytes(), self.rtt.srtt_us());
-        let burst_bytes = BURST_SEGMENTS * u32::from(self.mss);
-        if cwnd_bytes <= burst_bytes || srtt_us < RTT_MIN_US {
-            return None;
-        }
-        let percent = match cwnd_bytes < self.cc.ssthresh_bytes() / 2 {
-            true => SLOW_START_PERCENT,
-            false => AVOIDANCE_PERCENT,
-        };
-        let bytes_per_s = u64::from(cwnd_bytes) * percent * 10_000 / u64::from(srtt_us);
-        Some(Rate { bytes_per_s, burst_bytes })
-    }
-
-    /// Whether the next segment has to wait for its time. For connections with much in flight.
-    #[inline]
-    pub(crate) fn is_too_early(&mut self, now_us: u64) -> bool {
-        // Bulk data in a data centre: neither BBR, nor a limit, nor a long path.
-        let is_free = self.loss.is_none()
-            && self.rtt.srtt_us() < RTT_MIN_US
-            && self.records.pace_limit().is_none();
-        !is_free && self.must_wait(now_us)
-    }
-
-    fn must_wait(&mut self, now_us: u64) -> bool {
-        let rate = self.rate();
-        self.records.pace_mut().is_some_and(|pace| pace.is_too_early(rate, now_us))
-    }
-
-    /// Makes the loss timer expire when what was held back may be sent, if it does not before.
-    #[cold]
-    pub(crate) fn arm_pace(&mut self) {
-        let due_us = self.records.pace_mut().map_or(u64::MAX, |pace| pace.due_us);
-        if due_us < self.loss_at_us {
-            (self.loss_timer, self.loss_at_us) = (LossTimer::Pace, due_us);
-        }
-    }
-
-    /// Limits the rate at which data is sent, bytes per second (`SO_MAX_PACING_RATE` of sockets);
-    /// `None`: only what the congestion control says.
-    pub fn set_max_pacing_rate(&mut self, bytes_per_s: Option<u64>) {
-        self.records.limit_pace(bytes_per_s);
     }
 }
 
