@@ -671,7 +671,7 @@ impl Bbr {
         // PickProbeWait.
         let drawn = self.draw();
         self.rounds_since_probe_up = drawn & 1;
-        let random_us = u64::from(drawn) * PROBE_WAIT_RANDOM_US >> 32;
+        let random_us = (u64::from(drawn) * PROBE_WAIT_RANDOM_US) >> 32;
         self.bw_probe_wait_us = PROBE_WAIT_US + random_us;
         self.cycle_stamp_us = now_us;
         self.ack_phase = AckPhase::ProbeStopping;

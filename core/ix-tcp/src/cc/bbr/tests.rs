@@ -270,7 +270,7 @@ fn a_probe_that_loses_much_ends_and_is_remembered() {
     assert_eq!(path.bbr.state, State::Down);
     assert!(path.bbr.prev_probe_too_high);
     let longterm = path.bbr.inflight_longterm;
-    assert!(longterm >= BDP * 7 / 10 && longterm <= 2 * BDP, "{longterm}");
+    assert!((BDP * 7 / 10..=2 * BDP).contains(&longterm), "{longterm}");
     // If it turns out that nothing was lost, the probe begins again.
     path.bbr.undo();
     assert_eq!((path.bbr.state, path.bbr.inflight_longterm), (State::Refill, INFINITE));
