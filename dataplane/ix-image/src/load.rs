@@ -108,6 +108,8 @@ impl Request {
             cannot(&file, "arguments and environment", "too long for its stack (ulimit -s)")
         })?;
         set_name(&file);
+        // SAFETY: it was just put there.
+        let _ = unsafe { show_arguments(stack) };
         let domain = match domain {
             Domain::Pku(_) => {
                 Domain::Pku(with_linux(ranges).map_err(|e| cannot(&file, "its mappings", e))?)
@@ -299,6 +301,73 @@ fn set_name(file: &[u8]) {
     if let Ok(name) = CString::new(name) {
         // SAFETY: a C string.
         unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    }
+}
+
+/// What Linux notes of a process's memory, in the order of `struct prctl_mm_map`.
+#[repr(C)]
+struct Noted {
+    code: [u64; 2],
+    data: [u64; 2],
+    brk: [u64; 2],
+    stack: u64,
+    arguments: [u64; 2],
+    environment: [u64; 2],
+    auxv: u64,
+    auxv_bytes: u32,
+    executable: u32,
+}
+
+/// Has `ps` show the program's arguments, and what it writes over them, in place of the image's.
+/// `None`: Linux does not let us, and shows the image's.
+///
+/// # Safety
+/// The stack pointer of an initial stack.
+unsafe fn show_arguments(stack: usize) -> Option<()> {
+    // SAFETY: the caller's promise: a number, pointers to strings up to a null pointer, and others
+    // up to a null pointer. The strings of each kind stand one behind the other.
+    let (arguments, environment) = unsafe {
+        let count = *(stack as *const usize);
+        let first = (stack as *const *const c_char).add(1);
+        (span(first)?, span(first.add(count + 1)))
+    };
+    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name, in brackets, may have spaces; the state follows, which is field 3 of proc(5).
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    // SAFETY: no pointers; asks only.
+    let brk = unsafe { libc::syscall(libc::SYS_brk, 0) } as u64;
+    let noted = Noted {
+        code: [field(26)?, field(27)?],
+        data: [field(45)?, field(46)?],
+        brk: [field(47)?, brk],
+        stack: field(28)?,
+        arguments,
+        environment: environment.unwrap_or([arguments[1]; 2]),
+        auxv: 0,
+        auxv_bytes: 0,
+        executable: u32::MAX,
+    };
+    let (what, bytes) = (libc::PR_SET_MM_MAP as u64, size_of::<Noted>() as u64);
+    // SAFETY: a local of that size. Nothing of the process changes, only what others read of it.
+    let done = unsafe { libc::prctl(libc::PR_SET_MM, what, &raw const noted as u64, bytes, 0) };
+    (done == 0).then_some(())
+}
+
+/// Where strings begin and end; `None`: there are none.
+///
+/// # Safety
+/// Pointers to C strings, one behind the other, up to a null pointer.
+unsafe fn span(mut at: *const *const c_char) -> Option<[u64; 2]> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let first = *at;
+        let mut end = first;
+        while !(*at).is_null() {
+            end = (*at).add(CStr::from_ptr(*at).count_bytes() + 1);
+            at = at.add(1);
+        }
+        (!first.is_null()).then_some([first as u64, end as u64])
     }
 }
 
