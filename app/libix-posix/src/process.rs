@@ -12,11 +12,13 @@ use crate::{
     pid, real, serving, signals, successor,
 };
 use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_char};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use ix_abi::Congestion;
 use ix_sys::log::FORMAT_ENV;
 use libix::raw::{Starter, Wait};
+use std::ffi::CString;
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -124,18 +126,42 @@ fn hide(library: RawFd) {
     let preload = std::env::var("LD_PRELOAD").unwrap_or_default();
     let own = format!("/proc/self/fd/{library}");
     let rest: Vec<_> = preload.split([':', ' ']).filter(|part| *part != own).collect();
-    // SAFETY: the program still has one thread.
+    let left = !rest.iter().all(|part| part.is_empty());
+    let preload = CString::new(format!("LD_PRELOAD={}", rest.join(":")));
+    let preload = preload.ok().filter(|_| left);
+    let is = |text: &CStr, name: &str| {
+        let rest = text.to_bytes().strip_prefix(name.as_bytes());
+        rest.is_some_and(|rest| rest.starts_with(b"="))
+    };
+    let hidden = [route::ENV, successor::ENV, FORMAT_ENV, SYSCALLS];
+    // In the array itself: shells have a `setenv` of their own, which knows nothing of it yet.
+    // SAFETY: the program still has one thread, and the array is as Linux and the loader have left
+    // it: pointers to strings, up to a null pointer.
     unsafe {
-        if rest.iter().all(|part| part.is_empty()) {
-            std::env::remove_var("LD_PRELOAD");
-        } else {
-            std::env::set_var("LD_PRELOAD", rest.join(":"));
+        let (mut from, mut to) = (environ, environ);
+        while !from.is_null() && !(*from).is_null() {
+            let text = CStr::from_ptr(*from);
+            if is(text, "LD_PRELOAD") {
+                if let Some(preload) = &preload {
+                    // It lives as long as the process.
+                    *to = preload.clone().into_raw();
+                    to = to.add(1);
+                }
+            } else if !hidden.iter().any(|name| is(text, name)) {
+                *to = *from;
+                to = to.add(1);
+            }
+            from = from.add(1);
         }
-        std::env::remove_var(route::ENV);
-        std::env::remove_var(successor::ENV);
-        std::env::remove_var(FORMAT_ENV);
-        std::env::remove_var(SYSCALLS);
+        if !to.is_null() {
+            *to = core::ptr::null_mut();
+        }
     }
+}
+
+unsafe extern "C" {
+    /// The program's environment.
+    pub static mut environ: *mut *mut c_char;
 }
 
 /// The dataplane's descriptors have these numbers.

@@ -1,7 +1,7 @@
 //! Executing other programs, here or in a child. They inherit what they would inherit on Linux.
 use crate::ops::{before_exec, name_inherited};
 use crate::successor::{self, Strings, Successor};
-use crate::{custodian, holders, kin, log, real};
+use crate::{custodian, holders, kin, log, process, real};
 use core::ffi::CStr;
 use core::ptr::null;
 use libc::{c_char, c_int, c_void, pid_t};
@@ -96,16 +96,11 @@ unsafe fn successor(
     unsafe { successor::prepare(&path_of(file, searched)?, arguments, environment) }
 }
 
-unsafe extern "C" {
-    /// The program's environment.
-    static environ: Strings;
-}
-
 /// The program's environment.
 fn own_environment() -> Strings {
     // SAFETY: the C library's variable; who changes it while another thread executes a program is
     // wrong without IX as well.
-    unsafe { environ }
+    unsafe { process::environ }.cast_const().cast()
 }
 
 macro_rules! executes {
