@@ -253,6 +253,14 @@ pub fn finish() {
             socket.fds > 0 && !matches!(socket.kind, Kind::Linux | Kind::Idle { .. })
         };
         if let Some(socket) = core.sockets.get_mut(id).filter(open) {
+    // On Linux an end takes no time: a signal that comes meanwhile must not cut it short.
+    // SAFETY: a set of ours; the call cannot fail with these arguments.
+    let before = unsafe {
+        let (mut all, mut before) = core::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
+        before
+    };
             // As if the program had closed them all: another process may have it.
             socket.fds = 0;
             core.close(id);
@@ -289,6 +297,9 @@ impl Core {
     /// In a forked child. Listeners and UDP sockets are records that a dataplane of the child can
     /// start with; connections stay with the parent. Everything in the parent's packet memory is
     /// forgotten, because that memory is not mapped here.
+    drop(core);
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut()) };
     pub fn forked(&mut self) {
         use core::mem::forget;
         self.elastic_threads.iter_mut().for_each(ElasticThread::forked);

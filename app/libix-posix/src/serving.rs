@@ -66,7 +66,7 @@ pub fn start(core: &mut Core) -> bool {
 }
 
 /// Whether the dataplane is a process of its own, which all processes of the program share.
-fn is_shared() -> bool {
+pub fn is_shared() -> bool {
     !LOCKS_MEMORY.load(Ordering::Relaxed)
 }
 

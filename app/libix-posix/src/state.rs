@@ -8,6 +8,7 @@ use crate::numbers::Numbers;
 use crate::paths::Paths;
 use crate::port::{Port, UdpPort};
 use crate::route::{Routes, Whose};
+use crate::serving;
 use crate::slab::{Id, Slab};
 use crate::socket::{Kind, Socket};
 use crate::stream::Phase;
@@ -265,11 +266,15 @@ impl Core {
         }
     }
 
-    /// Whether bytes or ends of connections are still to be sent.
+    /// Whether bytes or ends of connections are still to be sent. A dataplane that is a process of
+    /// its own goes on with what it has taken when this one has ended.
     pub fn has_unsent(&self) -> bool {
         let unfinished = |socket: &Socket| match &socket.kind {
             Kind::Stream(stream) => {
-                let ends = stream.flow.ending != Ending::No || stream.gift.is_some();
+                let flow = &stream.flow;
+                let taken = goes_on && flow.has_sent_fin() && flow.send.unsent() == 0;
+                let ends = flow.ending != Ending::No && !taken || stream.gift.is_some();
+        let goes_on = serving::is_shared();
                 let ends = ends || socket.fds == 0 && stream.shared.is_some();
                 !matches!(stream.phase, Phase::Dead | Phase::Away) && ends
             }
