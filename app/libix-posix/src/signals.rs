@@ -154,6 +154,11 @@ impl Drop for Hold {
     }
 }
 
+/// Whether this library is at work on this thread, perhaps with the lock.
+pub fn is_held() -> bool {
+    OWN.try_with(|own| own.held.get() > 0) == Ok(true)
+}
+
 /// Whether handlers of the program wait on this thread.
 pub fn are_kept() -> bool {
     OWN.with(|own| own.waits.load(Ordering::Relaxed))

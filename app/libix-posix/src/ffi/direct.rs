@@ -1,7 +1,9 @@
 //! `syscall(2)`. Libraries use it for calls that older C libraries do not have. Of those about
-//! sockets, calls for several datagrams are common, and handled here. All others go on unchanged.
+//! sockets, calls for several datagrams and `close` are common, and handled here. All others go on
+//! unchanged.
+use super::descriptors::close;
 use super::transfer::{recvmmsg, sendmmsg};
-use crate::fds;
+use crate::{fds, signals};
 use libc::{c_int, c_long, c_uint};
 
 /// # Safety
@@ -27,6 +29,10 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_recvmmsg if fds::is_ours(fd) => {
                 let timeout = e as usize as *mut libc::timespec;
                 return recvmmsg(fd, messages, c as c_uint, flags, timeout).into();
+            }
+            // libuv closes so, with every connection of Node.
+            libc::SYS_close if fds::is_ours(fd) && !signals::is_held() => {
+                return close(fd).into();
             }
             _ => bare(number, [a, b, c, d, e, f]),
         }

@@ -1,6 +1,6 @@
 //! Sockets that go to another process: by exec, or over a Unix socket. The Linux file under the
 //! descriptor goes there, and names the socket ([`crate::holders`]).
-use super::use_linux;
+use super::{drop_entry, use_linux};
 use crate::fds::{self, Entry};
 use crate::lock::lock;
 use crate::record::{self, What};
@@ -68,9 +68,13 @@ pub fn name_inherited(passed: bool) -> Vec<u32> {
 
 /// A descriptor has come from another process: if it is of a socket of IX, it is that from now on.
 pub fn adopt(core: &mut Core, fd: RawFd) {
-    if fds::get(fd) != Entry::Linux || fd as usize >= fds::FDS_MAX {
+    let is_kept = matches!(fds::get(fd), Entry::Private | Entry::Kept);
+    if is_kept || fd as usize >= fds::FDS_MAX {
         return;
     }
+    // If the number is still in our table, the program has closed it by a call that is not seen.
+    let before = fds::replace(fd, Entry::Linux);
+    drop_entry(core, before);
     let Some(at) = fds::socket_inode(fd).and_then(holders::named) else { return };
     let is_same = |id: &Id| {
         let socket = core.sockets.get(*id);
