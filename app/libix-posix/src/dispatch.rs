@@ -33,9 +33,9 @@ impl Core {
                     real::has_connection();
                     self.knocked(elastic, listener, handle, peer);
                 }
-                Event::Given { token, handle, peer, .. } => {
+                Event::Given { token, handle, peer, returned, .. } => {
                     real::has_connection();
-                    self.given(elastic, token, handle, peer);
+                    self.given(elastic, token, (handle, returned), peer);
                 }
                 Event::Connected { cookie, handle, outcome } => {
                     real::has_connection();
@@ -82,6 +82,7 @@ impl Core {
         // flow ends, for whatever reason, `died` copies the unread bytes, and a dead stream takes
         // no more in.
         unsafe { stream.flow.receive.take_in(data) };
+        stream.skip_consumed();
         let deferred = stream.deferred_until_us.is_some();
         self.notify(id, IN);
         if deferred {

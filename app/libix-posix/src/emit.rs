@@ -503,7 +503,8 @@ impl Calls<'_> {
             }
             Phase::Connecting | Phase::Open | Phase::Away => {}
         }
-        let Stream { flow, options_changed, told, phase, gift, peer, .. } = stream;
+        let Stream { flow, options_changed, told, phase, gift, peer, legacy, legacy_told, .. } =
+            stream;
         let says = flow.handle != 0 && flow.ending != Ending::Abort;
         if says && core::mem::take(options_changed) {
             let connecting = *phase == Phase::Connecting;
@@ -515,6 +516,10 @@ impl Calls<'_> {
         match flow.emit(self.thread, self.batch, limit, sendv) {
             Emitted::Alive => match gift.as_mut().filter(|gift| !gift.asked) {
                 Some(_) if flow.handle == 0 || flow.send.unsent() > 0 => Left::Nothing,
+        if says && *legacy != *legacy_told && *phase == Phase::Open {
+            *legacy_told = *legacy;
+            self.push(call::give_at_end(flow.handle, *legacy), Pending::Nothing);
+        }
                 Some(_) if !self.has_room(1) => Left::More,
                 Some(gift) => {
                     gift.asked = true;

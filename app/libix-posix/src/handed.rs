@@ -58,6 +58,8 @@ impl Core {
         for id in all {
             let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { continue };
             stream.shared = holders::share(stream.shared);
+            self.leaves_to_others(id);
+            let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { continue };
             if stream.shared.is_some() && !self.handed.contains(&id) {
                 self.handed.push(id);
             }
@@ -104,8 +106,21 @@ impl Core {
         }
     }
 
+    /// If this process is killed, who else has the connection goes on with it.
+    fn leaves_to_others(&mut self, id: Id) {
+        let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return };
+        stream.legacy = stream.shared.map_or(0, |at| HANDED | u64::from(at));
+        if stream.phase != Phase::Away {
+            stream.says_consumed();
+        }
+        if stream.legacy != stream.legacy_told && stream.phase != Phase::Away {
+            self.mark_dirty(id);
+        }
+    }
+
     /// Other processes may have this connection from now on.
     pub fn is_handed(&mut self, id: Id) {
+        self.leaves_to_others(id);
         if !self.handed.contains(&id) {
             self.handed.push(id);
         }
@@ -163,6 +178,7 @@ impl Core {
                 } else if !(holders::have_others(at) || passed && in_flight::is_open(at)) {
                     stream.shared = None;
                     holders::leave(at);
+                    self.leaves_to_others(id);
                     if is_closed {
                         self.close(id);
                     }
@@ -224,7 +240,7 @@ impl Core {
         &mut self,
         elastic: usize,
         token: u64,
-        handle: u64,
+        (handle, returned): (u64, u64),
         peer: SocketAddr,
     ) -> bool {
         if token & HANDED == 0 || token >> 63 != 0 {
@@ -250,6 +266,9 @@ impl Core {
         let Some(stream) = socket.stream() else { return true };
         (stream.flow.handle, stream.phase) = (handle, Phase::ToAccept);
         (stream.told, stream.options_changed) = (Default::default(), true);
+        (stream.legacy, stream.legacy_told) = (token, 0);
+        // Who was killed may have read bytes that it has not returned.
+        stream.goes_on_at(returned, holders::consumed(at));
         self.mark_dirty(id);
         self.notify(id, libc::EPOLLOUT | libc::EPOLLWRNORM);
         true

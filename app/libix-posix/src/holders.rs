@@ -33,6 +33,8 @@ struct One {
     wanted: AtomicU32,
     /// It has ended, with this errno plus one.
     ended: AtomicU32,
+    /// Bytes of the peer's stream that its processes have read.
+    consumed: AtomicU64,
 }
 
 /// Most names of Linux files.
@@ -258,6 +260,7 @@ fn take_connection(own: usize) -> Option<u32> {
     NEXT.store(at as u32 + 1, Ordering::Relaxed);
     Some(at as u32)
 }
+    shared.connections[at].consumed.store(0, Ordering::Relaxed);
 
 /// This process has a socket, which gets a place if it has none. `None`: no place is free.
 pub fn hold(at: Option<u32>) -> Option<u32> {
@@ -339,7 +342,8 @@ pub fn taker(at: u32, any: bool) -> Option<u32> {
     let number = |place: usize| {
         let is_other = place != own && one.holders.load(Ordering::Acquire) >> place & 1 != 0;
         let number = shared.attachments[place].load(Ordering::Acquire);
-        number.checked_sub(1).filter(|_| is_other)
+        // One that was killed has left its number.
+        number.checked_sub(1).filter(|_| is_other && lives(shared, place))
     };
     let wanted = one.wanted.load(Ordering::Acquire).checked_sub(1).map(|place| place as usize);
     let wanted = wanted.filter(|place| *place < PROCESSES_MAX).and_then(number);
@@ -388,6 +392,18 @@ pub fn leave_all_but(kept: &[u32]) {
 pub fn ends(at: u32, errno: i32) {
     if let Some(one) = connection(at) {
         one.ended.store(errno as u32 + 1, Ordering::Release);
+/// The owner has read so many bytes of the peer's stream, together with those before it.
+pub fn set_consumed(at: u32, bytes: u64) {
+    if let Some(one) = connection(at) {
+        one.consumed.store(bytes, Ordering::Release);
+    }
+}
+
+/// How many bytes the owners have read.
+pub fn consumed(at: u32) -> u64 {
+    connection(at).map_or(0, |one| one.consumed.load(Ordering::Acquire))
+}
+
         changed();
     }
 }

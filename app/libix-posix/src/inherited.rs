@@ -142,6 +142,7 @@ impl Core {
                 return;
             };
             let Some(listener) = self.sockets.get_mut(id).and_then(Socket::listener) else {
+                self.leaves_queue_to_kin(id, at);
                 return;
             };
             let Some(given) = listener.queue.pop_front() else { return };
@@ -163,6 +164,23 @@ impl Core {
     /// A listener of this port ends, in whose queue the connection is. Whether another process gets
     /// it, which has the listener.
     pub fn leaves_to_kin(&mut self, port: Id, id: Id) -> bool {
+    /// Nobody waits for the connections in the queue of a listener: if this process is killed, they
+    /// are another one's, as on Linux the queue is.
+    fn leaves_queue_to_kin(&mut self, id: Id, at: SocketAddr) {
+        let token = kin::token_of_listener(at);
+        let queue = self.sockets.get_mut(id).and_then(Socket::listener);
+        let queue: Vec<Id> = queue.map_or(Vec::new(), |l| l.queue.iter().copied().collect());
+        for waiting in queue {
+            let Some(stream) = self.sockets.get_mut(waiting).and_then(Socket::stream) else {
+                continue;
+            };
+            if stream.legacy == 0 && may_leave(stream) {
+                stream.legacy = token;
+                self.mark_dirty(waiting);
+            }
+        }
+    }
+
         let Some(at) = self.ports.get(port).filter(|_| kin::exist()).map(|port| port.at) else {
             return false;
         };
@@ -236,8 +254,14 @@ impl Core {
     }
 
     /// Another process gives a connection to this one.
-    pub fn given(&mut self, elastic: usize, token: u64, handle: u64, peer: SocketAddr) {
-        if self.takes_over(elastic, token, handle, peer) {
+    pub fn given(
+        &mut self,
+        elastic: usize,
+        token: u64,
+        (handle, returned): (u64, u64),
+        peer: SocketAddr,
+    ) {
+        if self.takes_over(elastic, token, (handle, returned), peer) {
             return;
         }
         let is_its = |port: &Id| {

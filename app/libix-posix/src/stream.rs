@@ -1,5 +1,6 @@
 //! A TCP connection as the program sees it: bytes received, bytes to send, and its end.
 use crate::error_queue::ErrorEntry;
+use crate::holders;
 use crate::mem::{Gather, Scatter};
 use crate::options::{FlowOptions, SEND_BUFFER_MAX};
 use crate::slab::Id;
@@ -120,6 +121,14 @@ pub struct Stream {
     pub gift: Option<Box<Gift>>,
     /// Where it is noted that several processes have it.
     pub shared: Option<u32>,
+    /// Bytes of the peer's stream that the program has read.
+    consumed: u64,
+    /// Of the next bytes that are announced, those that another process has read.
+    skip: u64,
+    /// What another process is told that gets it when this one has been killed; 0: none does.
+    pub legacy: u64,
+    /// What the dataplane was told of that.
+    pub legacy_told: u64,
 }
 
 impl Stream {
@@ -161,6 +170,10 @@ impl Stream {
             info: None,
             gift: None,
             shared: None,
+            consumed: 0,
+            skip: 0,
+            legacy: 0,
+            legacy_told: 0,
         }
     }
 
@@ -226,6 +239,34 @@ impl Stream {
             self.saved.drain(..of_saved);
         }
         self.flow.receive.consume(of_flow);
+        self.consumed += (of_saved + of_flow) as u64;
+        if self.shared.is_some() {
+            self.says_consumed();
+        }
+    }
+
+    /// Whoever goes on with the connection when this process is killed knows where.
+    pub fn says_consumed(&self) {
+        if let Some(at) = self.shared {
+            holders::set_consumed(at, self.consumed);
+        }
+    }
+
+    /// Another process has used the connection: `returned` bytes of the peer's stream are not
+    /// announced again, and it has read as many as it has said.
+    pub fn goes_on_at(&mut self, returned: u64, said: u64) {
+        self.consumed = returned.max(said);
+        self.skip = self.consumed - returned;
+    }
+
+    /// Drops what another process has read.
+    #[inline]
+    pub fn skip_consumed(&mut self) {
+        if self.skip > 0 {
+            let bytes = self.flow.receive.len().min(self.skip as usize);
+            self.flow.receive.consume(bytes);
+            self.skip -= bytes as u64;
+        }
     }
 
     /// Takes in bytes from the local peer.

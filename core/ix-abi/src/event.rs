@@ -175,6 +175,9 @@ pub enum Event {
         peer: Endpoint,
         /// Number of the process that has given it.
         from: u32,
+        /// Bytes of the peer's stream before those that are announced next: what `RECV_DONE` has
+        /// returned since the connection began.
+        returned: u64,
     },
     /// Another elastic thread has sent a number.
     Signal {
@@ -361,13 +364,14 @@ impl Event {
             Event::PacketSent { cookie } => {
                 EventSlot { kind: event_kind::PACKET_SENT, cookie, ..EMPTY }
             }
-            Event::Given { token, handle, peer, from } => EventSlot {
+            Event::Given { token, handle, peer, from, returned } => EventSlot {
                 kind: event_kind::GIVEN,
                 len: from,
                 cookie: token,
                 handle,
                 addr: peer.addr,
                 port: peer.port,
+                data: returned,
                 ..EMPTY
             },
             Event::Signal { from, value } => {
@@ -435,7 +439,10 @@ impl Event {
             },
             event_kind::PACKET_RECV => Event::PacketRecv { cookie, data },
             event_kind::PACKET_SENT => Event::PacketSent { cookie },
-            event_kind::GIVEN => Event::Given { token: cookie, handle, peer, from: slot.len },
+            event_kind::GIVEN => {
+                let (from, returned) = (slot.len, slot.data);
+                Event::Given { token: cookie, handle, peer, from, returned }
+            }
             event_kind::SIGNAL => Event::Signal { from: slot.len, value: slot.data },
             kind => return Err(UnknownEvent { kind }),
         })

@@ -173,12 +173,22 @@ pub mod call_op {
     /// announced to it; the giver must not read it any more. What was given to send is sent, and
     /// still announced to the giver as `SENT`. Returns `INVALID` if there is no such process,
     /// `STATE` if it does not share this elastic thread, or if the connection is opening, or closed
-    /// on either side by a call.
+    /// on either side by a call. To [`crate::GIVE_AT_END`]: the caller keeps it; when the caller
+    /// ends and other processes go on, one of them hears `GIVEN` with the number. 0: none does, and
+    /// the connection is closed then, as without this call.
     pub const GIVE: u32 = 32;
 }
 
 /// What a packet queue takes ([`call_op::PACKET_BIND`]).
 pub mod packet_kind {
+/// In place of a process in [`call_op::GIVE`]: whichever goes on when the caller has ended.
+pub const GIVE_AT_END: u32 = u32::MAX;
+
+/// In [`call_op::BACKLOG`]: the listener is there for when no other process listens.
+pub const IN_RESERVE: u32 = u32::MAX;
+/// In [`call_op::BACKLOG`]: the listener is one like others.
+pub const IN_TURN: u32 = u32::MAX - 1;
+
     /// Frames of an EtherType that the dataplane does not process itself: the number is at least
     /// 0x0600, and not that of IPv4, ARP, IPv6 or a VLAN tag. Not on an interface that is shared
     /// with Linux.
@@ -330,7 +340,8 @@ pub mod event_kind {
     pub const FLOW_ERROR: u16 = 16;
     /// Another process of the program gives a connection to this one: `cookie` is the number that
     /// it sent, `handle` the flow, which is to be accepted or rejected, `addr` and `port` the peer,
-    /// `len` the number of that process.
+    /// `len` the number of that process, `data` how many bytes of the peer's stream come before
+    /// those that are announced next.
     pub const GIVEN: u16 = 17;
 }
 

@@ -124,7 +124,7 @@ fn event() -> impl Strategy<Value = Event> {
             16 => Event::Revoke(Revoke::Drained),
             17 => Event::PacketRecv { cookie, data },
             18 => Event::PacketSent { cookie },
-            19 => Event::Given { token: cookie, handle, peer, from: thread },
+            19 => Event::Given { token: cookie, handle, peer, from: thread, returned: window },
             _ => Event::Signal { from: thread, value: window },
         }
     })

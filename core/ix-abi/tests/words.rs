@@ -295,10 +295,11 @@ fn events() {
             EventSlot { kind: 16, code: 8, addr: WIDE.addr, notes: [3, 4, 1400], ..of_flow },
         ),
         (
-            Event::Given { token: cookie, handle, peer: PEER, from: 3 },
+            Event::Given { token: cookie, handle, peer: PEER, from: 3, returned: 70 },
             EventSlot {
                 kind: 17,
                 len: 3,
+                data: 70,
                 cookie,
                 handle,
                 addr: PEER.addr,

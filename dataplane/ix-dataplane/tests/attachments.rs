@@ -414,7 +414,7 @@ fn a_connection_goes_to_another_process_with_what_was_not_read() {
     assert_eq!(two.run(1, &[give(0)]).0, [refused(CallError::BadHandle)], "given away");
     let (_, events) = two.run(0, &[]);
     let from = Endpoint { addr: PEER.0, port: 1000 };
-    assert_eq!(events, [Event::Given { token: 77, handle, peer: from, from: 1 }]);
+    assert_eq!(events, [Event::Given { token: 77, handle, peer: from, from: 1, returned: 0 }]);
     let (codes, events) = two.run(0, &[Call::Accept { handle, cookie: 5 }]);
     assert_eq!(codes, [0]);
     let [Event::Recv { cookie: 5, data, .. }] = events[..] else { panic!("{events:?}") };

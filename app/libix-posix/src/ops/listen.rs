@@ -221,4 +221,7 @@ fn take_connection(core: &mut Guard, id: Id, flags: i32) -> Outcome<Option<Accep
     let peer = stream.peer;
     core.leaves_queue(accepted);
     Ok(Some((fd, Some((peer, ipv6)))))
+    if core::mem::take(&mut stream.legacy) != 0 {
+        core.mark_dirty(accepted);
+    }
 }

@@ -163,6 +163,12 @@ pub fn give(handle: Handle, to: u32, token: Cookie) -> Batched {
     Batched(Call::Give { handle, to, token })
 }
 
+/// The connection stays with the caller, and goes to another process of the program when the caller
+/// has ended, which hears [`super::Event::Given`] with `token`; 0: it is closed then.
+pub fn give_at_end(handle: Handle, token: Cookie) -> Batched {
+    Batched(Call::Give { handle, to: ix_abi::GIVE_AT_END, token })
+}
+
 /// Sends a number to another elastic thread.
 pub fn signal(thread: u32, value: u64) -> Batched {
     Batched(Call::Signal { thread, value })

@@ -120,6 +120,8 @@ pub enum Event {
         peer: SocketAddr,
         /// Number of that process.
         from: u32,
+        /// Bytes of the peer's stream before those that are announced next.
+        returned: u64,
     },
     /// Another elastic thread has sent a number.
     Signal {
@@ -263,8 +265,8 @@ impl Event {
                 Event::PacketRecv { cookie, data: data.into() }
             }
             ix_abi::Event::PacketSent { cookie } => Event::PacketSent { cookie },
-            ix_abi::Event::Given { token, handle, peer, from } => {
-                Event::Given { token, handle, peer: addr::socket_addr(peer), from }
+            ix_abi::Event::Given { token, handle, peer, from, returned } => {
+                Event::Given { token, handle, peer: addr::socket_addr(peer), from, returned }
             }
             ix_abi::Event::Signal { from, value } => Event::Signal { from, value },
             ix_abi::Event::Timer { cookie } => Event::Timer { cookie },

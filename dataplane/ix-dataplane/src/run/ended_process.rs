@@ -83,12 +83,19 @@ impl ElasticThread {
         let of_it =
             |flow: &Flow| flow.socket.owner == number && flow.socket.holder != Holder::Orphan;
         let open = some.iter().filter(|id| peek(id).is_some_and(of_it)).copied().collect();
-        self.close_all(open, true, &mut WoundUp::default());
+        self.close_or_leave(open);
         self.mourn_flows(&some, |ended| *ended == number);
         if self.ended.pop_if_through(&self.flows).is_some() {
             self.shared.mourning.close(number);
         }
         self.ended.is_any()
+    }
+
+    /// Flows of processes that have ended: those that they have left to others are theirs, and the
+    /// rest is closed.
+    fn close_or_leave(&mut self, mut flows: Vec<FlowId>) {
+        flows.retain(|id| !self.tcp.inherit(&mut self.io, &mut self.flows, *id));
+        self.close_all(flows, true, &mut WoundUp::default());
     }
 
     /// Closes all that [`Self::close_some_ended`] would.
@@ -112,7 +119,7 @@ impl ElasticThread {
             flow.socket.holder != Holder::Orphan && owner.is_none_or(|owner| owner.has_ended())
         };
         let open = self.flows.ids_in(groups, of_ended);
-        self.close_all(open, true, &mut WoundUp::default());
+        self.close_or_leave(open);
         self.flush_touched();
         let attached = &self.io.cx.attached;
         let has_ended = |number: &_| attached.get(*number).is_none_or(|of| of.has_ended());
