@@ -132,7 +132,10 @@ impl Core {
             // Before the answer to `LISTEN` there is no name for it.
             let Some(listener) = handle else { return port.handles.is_awaited() };
             let backlog = port.backlog;
-            let news = core::mem::take(port.news(elastic));
+            let mut news = core::mem::take(port.news(elastic));
+            if let Some(turn) = news.turn.take() {
+                batch.push(thread, call::backlog(listener, 0, turn), Pending::Nothing);
+            }
             if news != BacklogNews::default() {
                 let backlog = if news.resized { backlog } else { 0 };
                 batch.push(thread, call::backlog(listener, backlog, news.freed), Pending::Nothing);
@@ -367,6 +370,7 @@ impl Core {
         }
         let members = port.members.clone();
         self.opened(elastic, id, answer, false);
+        self.opened_in_reserve(elastic, id);
         self.say_waits();
         members.into_iter().for_each(|member| self.notify(member, 0));
     }
@@ -512,14 +516,14 @@ impl Calls<'_> {
             let wanted = if connecting { options.of_attempt(to) } else { options.of_flow(to) };
             self.flow_options(flow.handle, core::mem::replace(told, wanted), wanted);
         }
-        let sendv = |offered| Pending::Sendv(id, offered);
-        match flow.emit(self.thread, self.batch, limit, sendv) {
-            Emitted::Alive => match gift.as_mut().filter(|gift| !gift.asked) {
-                Some(_) if flow.handle == 0 || flow.send.unsent() > 0 => Left::Nothing,
         if says && *legacy != *legacy_told && *phase == Phase::Open {
             *legacy_told = *legacy;
             self.push(call::give_at_end(flow.handle, *legacy), Pending::Nothing);
         }
+        let sendv = |offered| Pending::Sendv(id, offered);
+        match flow.emit(self.thread, self.batch, limit, sendv) {
+            Emitted::Alive => match gift.as_mut().filter(|gift| !gift.asked) {
+                Some(_) if flow.handle == 0 || flow.send.unsent() > 0 => Left::Nothing,
                 Some(_) if !self.has_room(1) => Left::More,
                 Some(gift) => {
                     gift.asked = true;

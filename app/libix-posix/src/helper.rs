@@ -3,7 +3,7 @@
 use crate::elastic_thread::{Role, TICK};
 use crate::lock::lock;
 use crate::state::Core;
-use crate::{cycle, fds, kept_numbers, quiet_sets, signals, wake};
+use crate::{cycle, fds, kept_numbers, limited, quiet_sets, signals, wake};
 use libix::raw::Wait;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -17,13 +17,15 @@ pub fn start(core: &mut Core) {
     // SAFETY: ours alone.
     unsafe { libc::syscall(libc::SYS_close, fd) };
     for elastic in 0..core.elastic_count {
-        signals::spawn("ix-helper", move || help(elastic));
+        // Made here: the process may have no descriptor left when the thread begins.
+        let wake_fd = wake::new_fd();
+        signals::spawn("ix-helper", move || help(elastic, wake_fd));
     }
 }
 
 /// What a helper does until the process ends. The first helper also watches the quiet sets.
-fn help(index: usize) {
-    let wake_fd = wake::new_fd();
+fn help(index: usize, wake_fd: RawFd) {
+    limited::helps();
     let mut seen = u64::MAX;
     let mut numbers = QuietNumbers { changes: 0, since: Instant::now() };
     loop {
@@ -34,10 +36,13 @@ fn help(index: usize) {
         let unchanged = own.cycle == seen;
         seen = own.cycle;
         let is_free = own.role == Role::Free && own.wants_role.is_empty() && !stays_out;
-        if is_free && unchanged {
+        let come_out = limited::come_out();
+        if is_free && (unchanged || come_out.is_some()) {
             let wait = rest.map_or(Wait::Forever, |rest| Wait::Us(rest.as_micros() as u64));
-            (core, _) = cycle::run(core, index, wait, None, Role::Helper);
+            (core, _) = cycle::run(core, index, wait, come_out, Role::Helper);
             seen = core.elastic_threads[index].cycle;
+            drop(core);
+            come_out.into_iter().for_each(wake::clear);
             continue;
         }
         let idle = own.role == Role::Program && unchanged;

@@ -26,7 +26,7 @@ const TRIES_MAX: u32 = 64;
 impl Core {
     /// A thread begins to wait: the listeners that it waits for, for [`Core::waits_no_more`].
     pub fn waits_for_listeners(&mut self, interest: Interest<'_>) -> Vec<Id> {
-        if !kin::exist() {
+        if !kin::exist() && !self.in_reserve {
             return Vec::new();
         }
         let Core { ports, sockets, sets, .. } = self;
@@ -54,6 +54,9 @@ impl Core {
             }
         }
         if !found.is_empty() {
+            if self.in_reserve {
+                self.serves_in_turn();
+            }
             self.say_waits();
         }
         found
@@ -139,10 +142,10 @@ impl Core {
         {
             let Some(to) = kin::who_waits(kin::bit(at), &mut self.kin_turn) else {
                 self.looks_us = Some(KEEPS_US);
+                self.leaves_queue_to_kin(id, at);
                 return;
             };
             let Some(listener) = self.sockets.get_mut(id).and_then(Socket::listener) else {
-                self.leaves_queue_to_kin(id, at);
                 return;
             };
             let Some(given) = listener.queue.pop_front() else { return };
@@ -161,9 +164,6 @@ impl Core {
         }
     }
 
-    /// A listener of this port ends, in whose queue the connection is. Whether another process gets
-    /// it, which has the listener.
-    pub fn leaves_to_kin(&mut self, port: Id, id: Id) -> bool {
     /// Nobody waits for the connections in the queue of a listener: if this process is killed, they
     /// are another one's, as on Linux the queue is.
     fn leaves_queue_to_kin(&mut self, id: Id, at: SocketAddr) {
@@ -181,6 +181,9 @@ impl Core {
         }
     }
 
+    /// A listener of this port ends, in whose queue the connection is. Whether another process gets
+    /// it, which has the listener.
+    pub fn leaves_to_kin(&mut self, port: Id, id: Id) -> bool {
         let Some(at) = self.ports.get(port).filter(|_| kin::exist()).map(|port| port.at) else {
             return false;
         };

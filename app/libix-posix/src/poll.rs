@@ -7,10 +7,13 @@ use crate::ops::{self, Instead, Outcome};
 use crate::slab::Id;
 use crate::state::Core;
 use crate::wait::{self, Interest, Stop, WaitSpec};
-use crate::{real, signals};
+use crate::{limited, real, signals};
 use libc::{EPOLL_CTL_ADD, epoll_event, pollfd};
 use std::os::fd::RawFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Time between looks at Linux's descriptors that nothing can watch.
+const UNWATCHED: Duration = Duration::from_millis(10);
 
 /// The descriptors of a `poll`, by owner.
 #[derive(Default)]
@@ -54,6 +57,9 @@ pub fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
             return Ok(count);
         }
         let interest = Interest::Several(&parts.sockets, &parts.sets);
+        let unwatched = !linux.is_empty() && watched.fd().is_none();
+        let again = unwatched.then(|| Instant::now() + UNWATCHED);
+        let until = until.into_iter().chain(again).min();
         let how = WaitSpec { interest, until, linux: watched.fd(), drives: true };
         let (back, result) =
             wait::wait(core, how, |core| (ours_ready(core, &parts, fds) > 0).then_some(()));
@@ -155,6 +161,9 @@ impl Watched {
             (None, _) => return Watched::Nothing,
             (Some(only), None) if only.events == libc::POLLIN => return Watched::One(only.fd),
             _ => {}
+        }
+        if limited::is_filtered() {
+            return Watched::Nothing;
         }
         // SAFETY: no pointers, then events of ours. A descriptor that cannot be watched (a file) is
         // always ready, which the first check has reported.

@@ -89,6 +89,8 @@ pub struct BacklogNews {
     pub freed: u32,
     /// It has another length now.
     pub resized: bool,
+    /// New connections come in turn, or not ([`ix_abi::IN_TURN`]).
+    pub turn: Option<u32>,
 }
 
 impl Port {

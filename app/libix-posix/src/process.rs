@@ -8,8 +8,8 @@ use crate::socket::{Datagrams, Kind, Socket};
 use crate::state::Core;
 use crate::waiter::Wakeups;
 use crate::{
-    announce, commons, cycle, fds, holders, in_flight, kick, kin, log, low_ports, ops, outside,
-    pid, real, serving, signals, successor,
+    announce, commons, cycle, fds, holders, in_flight, in_reserve, kick, kin, limited, log,
+    low_ports, ops, outside, pid, real, serving, signals, successor,
 };
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
@@ -197,7 +197,12 @@ extern "C" fn before_fork() {
 extern "C" fn after_fork() {
     holders::after_fork();
     // SAFETY: `Held`.
-    drop(unsafe { (*HELD.0.get()).take() });
+    let guard = unsafe { (*HELD.0.get()).take() };
+    let is_master = guard.as_ref().is_some_and(|core| !core.has_begun() && core.has_listeners());
+    drop(guard);
+    if is_master {
+        in_reserve::watch();
+    }
 }
 
 /// A child does not inherit rings and pools. It keeps what is noted of its sockets, and may serve
@@ -210,6 +215,7 @@ extern "C" fn in_forked() {
     }
     // SAFETY: `Held`.
     let guard = unsafe { (*HELD.0.get()).take() };
+    limited::forked();
     holders::forked();
     in_flight::forked();
     if let Some(mut core) = guard {
@@ -247,12 +253,6 @@ pub fn finish() {
         return;
     }
     core.finishing = true;
-    tell_calls();
-    for id in core.sockets.ids() {
-        let open = |socket: &&mut Socket| {
-            socket.fds > 0 && !matches!(socket.kind, Kind::Linux | Kind::Idle { .. })
-        };
-        if let Some(socket) = core.sockets.get_mut(id).filter(open) {
     // On Linux an end takes no time: a signal that comes meanwhile must not cut it short.
     // SAFETY: a set of ours; the call cannot fail with these arguments.
     let before = unsafe {
@@ -261,6 +261,12 @@ pub fn finish() {
         libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
         before
     };
+    tell_calls();
+    for id in core.sockets.ids() {
+        let open = |socket: &&mut Socket| {
+            socket.fds > 0 && !matches!(socket.kind, Kind::Linux | Kind::Idle { .. })
+        };
+        if let Some(socket) = core.sockets.get_mut(id).filter(open) {
             // As if the program had closed them all: another process may have it.
             socket.fds = 0;
             core.close(id);
@@ -279,7 +285,7 @@ pub fn finish() {
         over_at = if last { over_at.min(cycles + core.elastic_count as u64) } else { u64::MAX };
         let wait = if last { Wait::Poll } else { Wait::Us(1_000) };
         for elastic in 0..core.elastic_count {
-            if core.elastic_threads[elastic].role == Role::Free {
+            if core.elastic_threads[elastic].role == Role::Free && !limited::is_filtered() {
                 // The other elastic threads need their cycles too.
                 let wait = if core.elastic_count > 1 { Wait::Poll } else { wait };
                 (core, _) = cycle::run(core, elastic, wait, None, Role::Program);
@@ -291,20 +297,21 @@ pub fn finish() {
             }
         }
     }
+    drop(core);
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut()) };
 }
 
 impl Core {
     /// In a forked child. Listeners and UDP sockets are records that a dataplane of the child can
     /// start with; connections stay with the parent. Everything in the parent's packet memory is
     /// forgotten, because that memory is not mapped here.
-    drop(core);
-    // SAFETY: as above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut()) };
     pub fn forked(&mut self) {
         use core::mem::forget;
         self.elastic_threads.iter_mut().for_each(ElasticThread::forked);
         elastic_thread::forked();
         (self.wakeups, self.stay_out, self.waits_to_serve) = (Wakeups::none(), 0, false);
+        self.in_reserve = false;
         self.asks_again = None;
         self.cancelled.clear();
         if let Some(fd) = self.quiet_sets.take() {

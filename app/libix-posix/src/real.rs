@@ -127,6 +127,10 @@ next! {
     prlimit(
         pid: pid_t, resource: c_int, new: *const libc::rlimit, old: *mut libc::rlimit
     ) -> c_int;
+    prctl(
+        option: c_int, second: libc::c_ulong, third: libc::c_ulong, fourth: libc::c_ulong, fifth: libc::c_ulong
+    ) -> c_int;
+    seccomp_load(filters: *const c_void) -> c_int;
     setuid(id: libc::uid_t) -> c_int;
     setgid(id: libc::gid_t) -> c_int;
     seteuid(id: libc::uid_t) -> c_int;

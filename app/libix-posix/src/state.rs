@@ -64,6 +64,8 @@ pub struct Core {
     pub quiet_sets: Option<RawFd>,
     /// The dataplane has ended, and there is no other one yet.
     pub is_lost: bool,
+    /// No thread of this process has waited for its listeners.
+    pub in_reserve: bool,
     /// The program is about to end.
     pub finishing: bool,
     /// A thread of ours waits until the serving process ends.
@@ -117,6 +119,7 @@ impl Core {
             cancelled: Vec::new(),
             quiet_sets: None,
             is_lost: false,
+            in_reserve: false,
             finishing: false,
             waits_to_serve: false,
             asks_again: None,
@@ -269,12 +272,12 @@ impl Core {
     /// Whether bytes or ends of connections are still to be sent. A dataplane that is a process of
     /// its own goes on with what it has taken when this one has ended.
     pub fn has_unsent(&self) -> bool {
+        let goes_on = serving::is_shared();
         let unfinished = |socket: &Socket| match &socket.kind {
             Kind::Stream(stream) => {
                 let flow = &stream.flow;
                 let taken = goes_on && flow.has_sent_fin() && flow.send.unsent() == 0;
                 let ends = flow.ending != Ending::No && !taken || stream.gift.is_some();
-        let goes_on = serving::is_shared();
                 let ends = ends || socket.fds == 0 && stream.shared.is_some();
                 !matches!(stream.phase, Phase::Dead | Phase::Away) && ends
             }

@@ -20,8 +20,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "listen, accept, accept4",
-        "IX; bound to the wildcard, Linux's loopback and other interfaces as well. Who connects before the program first waits is served when it does",
-        "an_epoll_server_serves_ix_and_linux, who_connects_before_the_program_waits_is_served",
+        "IX; bound to the wildcard, Linux's loopback and other interfaces as well. Behind the process wall peers are connected from `listen` on, whatever the program does then; elsewhere, who connects before the program first waits is served when it does",
+        "an_epoll_server_serves_ix_and_linux, a_program_is_reached_from_listen_on_whatever_it_does_then, who_connects_before_the_program_waits_is_served",
     ),
     (
         "connect",
@@ -124,7 +124,7 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "fork, vfork, daemon",
-        "the dataplane starts when a process first waits or connects. Behind the process wall all processes serve, whoever waits accepts, and a connection is used by whichever process has it, the last of which ends it; a process that is killed ends those that it was the last to use. With `none` one process serves at a time, the others wait; children inherit listeners and UDP sockets, but not connections (EBADF, and the log says so once)",
+        "the dataplane starts when a process first waits or connects. Behind the process wall all processes serve, whoever waits accepts, and a connection is used by whichever process has it, the last of which ends it; others go on with the connections of one that is killed. With `none` one process serves at a time, the others wait; children inherit listeners and UDP sockets, but not connections (EBADF, and the log says so once)",
         "a_daemon_serves_on_ix_and_ends_with_ix_run, forked_workers_accept_while_others_are_busy, workers_with_a_listener_each_share_a_port, nginx_serves_with_four_workers_and_reloads, a_child_serves_the_connection_that_its_parent_has_accepted, a_connection_ends_with_its_parent_where_no_child_lives, processes_that_take_turns_at_a_connection_get_all_of_it, children_serve_and_after_them_their_parent, connections_stay_with_the_process_that_accepted_them",
     ),
     (
@@ -134,8 +134,13 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "setrlimit, prlimit",
-        "a hard limit of descriptors leaves room for the dataplane's",
-        "memcached_passes_its_clients_tests",
+        "a hard limit of descriptors leaves room for the dataplane's, and no limit is below three descriptors",
+        "memcached_passes_its_clients_tests, sshd_copies_files_both_ways_and_reloads",
+    ),
+    (
+        "prctl(PR_SET_SECCOMP), seccomp_load",
+        "behind the process wall the process attaches first, if it has sockets that may be IX's; from then on its threads make no system calls for IX but `ppoll`, and `read` and `write` of open descriptors. A filter set by the system call itself is not seen",
+        "sshd_copies_files_both_ways_and_reloads",
     ),
     (
         "exit, _exit",

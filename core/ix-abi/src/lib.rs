@@ -165,7 +165,9 @@ pub mod call_op {
     /// another device than the route to the peer.
     pub const CONNECT_FROM: u32 = 30;
     /// args: listener id, backlog (0: as it is), number of held places that are free now. For a
-    /// program that has an accept queue of its own.
+    /// program that has an accept queue of its own. In place of that number, [`crate::IN_RESERVE`]:
+    /// new connections go to this listener only where no other process listens; and
+    /// [`crate::IN_TURN`]: they do so in turn again, as from the beginning.
     pub const BACKLOG: u32 = 31;
     /// args: handle, number of a process of the program ([`crate::ThreadArea`]), a number. Gives a
     /// connection to another process that shares this elastic thread: it hears `GIVEN` with the
@@ -179,8 +181,6 @@ pub mod call_op {
     pub const GIVE: u32 = 32;
 }
 
-/// What a packet queue takes ([`call_op::PACKET_BIND`]).
-pub mod packet_kind {
 /// In place of a process in [`call_op::GIVE`]: whichever goes on when the caller has ended.
 pub const GIVE_AT_END: u32 = u32::MAX;
 
@@ -189,6 +189,8 @@ pub const IN_RESERVE: u32 = u32::MAX;
 /// In [`call_op::BACKLOG`]: the listener is one like others.
 pub const IN_TURN: u32 = u32::MAX - 1;
 
+/// What a packet queue takes ([`call_op::PACKET_BIND`]).
+pub mod packet_kind {
     /// Frames of an EtherType that the dataplane does not process itself: the number is at least
     /// 0x0600, and not that of IPv4, ARP, IPv6 or a VLAN tag. Not on an interface that is shared
     /// with Linux.

@@ -1,7 +1,10 @@
 //! Processes, users and signals.
 use crate::lock::lock;
-use crate::{cancel, holders, kept_numbers, outside, pid, process, real, serving, signals};
-use libc::{c_int, gid_t, pid_t, pthread_t, rlimit, sighandler_t, size_t, uid_t};
+use crate::{
+    cancel, holders, kept_numbers, limited, outside, pid, process, real, serving, signals,
+};
+use core::ffi::c_void;
+use libc::{c_int, c_ulong, gid_t, pid_t, pthread_t, rlimit, sighandler_t, size_t, uid_t};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fork() -> pid_t {
@@ -173,20 +176,37 @@ impl Room {
     }
 }
 
-/// If the program lowers the hard limit of descriptors, the limit that leaves room for the
-/// dataplane's.
+/// If the program lowers the limits of descriptors, those that leave room for the dataplane's.
 ///
 /// # Safety
 /// `limit` is null or can be read.
 unsafe fn with_room(resource: c_int, limit: *const rlimit) -> Room {
     // SAFETY: null, or a structure of the program's, which waits for this call.
     let limit = unsafe { limit.as_ref() }.filter(|_| resource == libc::RLIMIT_NOFILE as c_int);
-    let needed = process::reserved_end();
-    Room(
-        limit
-            .filter(|limit| limit.rlim_max < needed)
-            .map(|limit| rlimit { rlim_max: needed, ..*limit }),
-    )
+    Room(limit.and_then(|limit| limited::before_limit(limit, process::reserved_end())))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(
+    option: c_int,
+    second: c_ulong,
+    third: c_ulong,
+    fourth: c_ulong,
+    fifth: c_ulong,
+) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        limited::before_filter();
+    }
+    // SAFETY: the C library's function of this name gets the program's own arguments.
+    unsafe { real::prctl(option, second, third, fourth, fifth) }
+}
+
+/// Of libseccomp, which most programs have filters from.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seccomp_load(filters: *const c_void) -> c_int {
+    limited::before_filter();
+    // SAFETY: libseccomp's function of this name gets the program's own argument.
+    unsafe { real::seccomp_load(filters) }
 }
 
 /// Functions that change the user. The C library sends a signal to all threads, whose handler must

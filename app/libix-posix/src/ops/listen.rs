@@ -9,7 +9,7 @@ use crate::slab::Id;
 use crate::socket::{Kind, Listener, Socket};
 use crate::state::Core;
 use crate::wait::{self, Interest, Stop, WaitSpec};
-use crate::{errno, kin, real, serving, signals};
+use crate::{errno, in_reserve, kin, real, serving, signals};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -78,7 +78,9 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         serving::start(&mut core);
     }
     if !core.has_begun() {
-        // Noted: the dataplane starts in the process that waits for connections.
+        // Noted: the dataplane starts when a process waits for connections, or soon.
+        drop(core);
+        in_reserve::watch();
         return Ok(());
     }
     let (mut core, result) = wait_for_answer(core, Interest::Socket(id), |core| {
@@ -219,9 +221,9 @@ fn take_connection(core: &mut Guard, id: Id, flags: i32) -> Outcome<Option<Accep
     let Some(stream) = socket.stream() else { return Err(libc::EBADF.into()) };
     stream.queued_at = None;
     let peer = stream.peer;
-    core.leaves_queue(accepted);
-    Ok(Some((fd, Some((peer, ipv6)))))
     if core::mem::take(&mut stream.legacy) != 0 {
         core.mark_dirty(accepted);
     }
+    core.leaves_queue(accepted);
+    Ok(Some((fd, Some((peer, ipv6)))))
 }

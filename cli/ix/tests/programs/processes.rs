@@ -346,6 +346,52 @@ fn processes_that_take_turns_at_a_connection_get_all_of_it() {
     }
 }
 
+/// A program that listens and then prepares itself for seconds, without any wait.
+const PREPARES: &str = "
+import socket, time
+listener = socket.socket()
+listener.bind(('10.88.0.2', 7))
+listener.listen(64)
+print('ready', flush=True)
+end = time.monotonic() + 6
+while time.monotonic() < end: pass
+print('prepared', flush=True)
+while True:
+    stream = listener.accept()[0]
+    while got := stream.recv(4096): stream.sendall(got)
+    stream.close()
+";
+
+/// As on Linux it is connected to meanwhile, whether it shares the dataplane's hardware thread or
+/// not, and finds what was sent.
+#[test]
+fn a_program_is_reached_from_listen_on_whatever_it_does_then() {
+    let test = "a_program_is_reached_from_listen_on_whatever_it_does_then";
+    let cpus = ix_testbed::cpu::allowed();
+    for own in cpus.iter().rev().take(2) {
+        if !Path::new(PYTHON).exists() {
+            return skip(test, Need::Program("apt install python3"), "no python3");
+        }
+        let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return };
+        let flags = ["--domain", "process", "--program-cpus", &own.to_string()];
+        let service = net.start_env(&[], &flags, &[PYTHON, "-c", PREPARES]);
+        service.process.wait_for("ready", PATIENCE);
+        service.process.wait_for("ix: device", PATIENCE);
+        net.client.run(|| {
+            let mut streams: Vec<_> = (0..5).map(|_| connect()).collect();
+            streams.iter_mut().for_each(|stream| stream.write_all(b"early").expect("sends"));
+            let prepared = service.process.said().iter().any(|line| line == "prepared");
+            assert!(!prepared, "connected while it prepares itself: {:#?}", service.process.said());
+            for stream in &mut streams {
+                let mut back = [0; 5];
+                stream.read_exact(&mut back).expect("an echo");
+                assert_eq!(&back, b"early");
+                stream.shutdown(std::net::Shutdown::Write).expect("ends");
+            }
+        });
+    }
+}
+
 /// The connection is the child's, with what nobody has read, and ends with the child. Most servers
 /// fork before the connection was used at all.
 #[test]

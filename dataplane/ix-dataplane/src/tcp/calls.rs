@@ -10,7 +10,8 @@ use crate::flows::handle::FlowId;
 use crate::flows::{Flows, touch};
 use crate::io::Io;
 use ix_abi::{
-    CallError, Congestion, Cookie, Endpoint, FlowInfo, FlowOption, SG_MAX, SgArray, flow_info_flag,
+    CallError, Congestion, Cookie, Endpoint, FlowInfo, FlowOption, IN_RESERVE, IN_TURN, SG_MAX,
+    SgArray, flow_info_flag,
 };
 use ix_proto::SharedPort;
 use ix_proto::crossing::AttachmentId;
@@ -231,8 +232,16 @@ impl Tcp {
         let backlog = Listener::new(backlog, backlog);
         let Context { shared, caller: owner, now_us, .. } = &cx.io.cx;
         let owner = *owner;
-        let listening =
-            Listening { addr, port, owner, cookie, backlog, holds, cookies_until_us: 0 };
+        let listening = Listening {
+            addr,
+            port,
+            owner,
+            cookie,
+            backlog,
+            holds,
+            in_reserve: false,
+            cookies_until_us: 0,
+        };
         let claimed = SharedPort { udp: false, number: port };
         shared.claims.enter(&shared.updates.source, claimed, *now_us)?;
         self.listeners.add(listening).map_err(|e| {
@@ -251,6 +260,10 @@ impl Tcp {
             return Err(CallError::BadHandle);
         }
         let listening = self.listeners.get(slot).ok_or(CallError::BadHandle)?;
+        if matches!(freed, IN_RESERVE | IN_TURN) {
+            listening.in_reserve = freed == IN_RESERVE;
+            return Ok(0);
+        }
         if backlog != 0 {
             let backlog = backlog.min(BACKLOG_MAX);
             listening.backlog.set_limits(backlog, backlog);

@@ -27,6 +27,8 @@ pub struct Listening {
     pub backlog: Listener,
     /// A connection that knocks keeps its place in the backlog until the application frees it.
     pub holds: bool,
+    /// It gets connections only where no other process listens.
+    pub in_reserve: bool,
     /// Until this time, µs, ACKs of SYN cookies may arrive; 0: none was sent.
     pub cookies_until_us: u64,
 }
@@ -189,6 +191,16 @@ impl Listeners {
         self.get_slot(slot).map_or(Vec::new(), |l| self.all_at(l.addr, l.port).collect())
     }
 
+    /// Those of them that get connections: the ones in reserve only if there are no others.
+    fn in_turn(&self, slot: u16) -> Vec<u16> {
+        let mut all = self.sharers(slot);
+        let is_first = |slot: &u16| self.get_slot(*slot).is_some_and(|l| !l.in_reserve);
+        if all.iter().any(is_first) {
+            all.retain(is_first);
+        }
+        all
+    }
+
     /// Of the listeners at the address of this one the one that gets the next connection: they take
     /// turns, those whose process is present first.
     #[inline]
@@ -202,7 +214,7 @@ impl Listeners {
 
     #[cold]
     fn next_of_several(&mut self, slot: u16, attached: &Attachments) -> u16 {
-        let all = self.sharers(slot);
+        let all = self.in_turn(slot);
         let is_here =
             |slot: &&u16| self.get_slot(**slot).is_some_and(|l| attached.is_present(l.owner));
         let here: Vec<u16> = all.iter().filter(is_here).copied().collect();
@@ -211,16 +223,17 @@ impl Listeners {
         of.get(self.turn % of.len().max(1)).copied().unwrap_or(slot)
     }
 
-    /// Whether the process of a listener at the address of this one is present.
+    /// Whether the process of a listener at the address of this one is present that may get its
+    /// connections.
     pub fn is_any_present(&self, slot: u16, attached: &Attachments) -> bool {
         let is_here = |slot: u16| self.get_slot(slot).is_some_and(|l| attached.is_present(l.owner));
-        self.sharers(slot).into_iter().any(is_here)
+        self.in_turn(slot).into_iter().any(is_here)
     }
 
     /// Another listener at the address of this one, not of this process.
     pub fn other_than(&self, slot: u16, owner: AttachmentId) -> Option<u16> {
         let is_other = |slot: &u16| self.get_slot(*slot).is_some_and(|l| l.owner != owner);
-        self.sharers(slot).into_iter().find(is_other)
+        self.in_turn(slot).into_iter().find(is_other)
     }
 
     /// Gives a flow that waits at a listener to another one at the same address.
@@ -366,6 +379,7 @@ mod tests {
             cookie: 0,
             backlog: Listener::new(8, 8),
             holds: false,
+            in_reserve: false,
             cookies_until_us: 0,
         }
     }

@@ -1,0 +1,108 @@
+//! Processes that limit themselves: a filter of system calls (seccomp), or a limit of descriptors
+//! that leaves none for this library.
+//!
+//! Such a process attaches before the limit, if it has sockets that could be IX's. A filter is a
+//! thread's own, and ends the process at a call that it does not know. So from then on the threads
+//! of the program make none for IX but `ppoll`, and reads and writes of descriptors that are open:
+//! the helpers, which were started before, drive in their place.
+use crate::lock::lock;
+use crate::socket::{Kind, Socket};
+use crate::state::Core;
+use crate::{fds, serving, wake};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use libc::rlimit;
+use std::os::fd::RawFd;
+
+/// Fewest descriptors that a process of IX may have: a thread polls so many at a time, and Linux
+/// refuses to poll more than the limit.
+const POLLED_MAX: u64 = 3;
+/// With a limit below this one, a process may find no number for a descriptor of this library.
+const ENOUGH: u64 = 64;
+
+/// Threads of the program may not call what they like.
+static IS_FILTERED: AtomicBool = AtomicBool::new(false);
+/// Makes a helper come out of the dataplane when it is written.
+static COME_OUT: AtomicI32 = AtomicI32::new(-1);
+
+thread_local! {
+    /// The thread is a helper.
+    static HELPS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread is a helper.
+pub fn helps() {
+    HELPS.set(true);
+}
+
+/// Whether the calling thread is one of the program's, and must make no unusual system call.
+#[inline]
+pub fn is_filtered() -> bool {
+    IS_FILTERED.load(Ordering::Relaxed) && HELPS.try_with(Cell::get) != Ok(true)
+}
+
+/// The descriptor by which such threads make a helper come out; `None`: there are none.
+pub fn come_out() -> Option<RawFd> {
+    let fd = COME_OUT.load(Ordering::Relaxed);
+    (fd >= 0 && IS_FILTERED.load(Ordering::Relaxed)).then_some(fd)
+}
+
+/// Whether a process has sockets that could be IX's.
+fn has_sockets(core: &Core) -> bool {
+    let is_ix = |socket: &Socket| match socket.kind {
+        Kind::Stream(_) | Kind::Listener(_) | Kind::Datagrams(_) => socket.fds > 0,
+        Kind::Linux | Kind::Idle { .. } | Kind::Lost => false,
+    };
+    core.sockets.ids().into_iter().any(|id| core.sockets.get(id).is_some_and(is_ix))
+}
+
+/// Attaches, if this process has sockets that could be IX's. Returns whether it is attached.
+fn attach() -> bool {
+    if !serving::is_offered() || !serving::is_shared() {
+        return false;
+    }
+    let mut core = lock();
+    core.has_begun() || has_sockets(&core) && serving::start(&mut core)
+}
+
+/// Attaches, and opens now what cannot be opened behind the limit. Returns whether it is attached.
+fn prepare() -> bool {
+    let attached = attach();
+    if attached {
+        wake::own_fd();
+        if COME_OUT.load(Ordering::Relaxed) < 0 {
+            COME_OUT.store(wake::new_fd(), Ordering::Relaxed);
+        }
+    }
+    attached
+}
+
+/// The calling thread is about to filter its system calls.
+pub fn before_filter() {
+    if prepare() {
+        IS_FILTERED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The program is about to set a limit of descriptors: the limit that leaves IX what it needs, if
+/// that is another one. `needed`: the dataplane's numbers are below this one.
+pub fn before_limit(limit: &rlimit, needed: u64) -> Option<rlimit> {
+    if limit.rlim_cur < ENOUGH {
+        prepare();
+    }
+    let room = rlimit {
+        rlim_cur: limit.rlim_cur.max(POLLED_MAX),
+        rlim_max: limit.rlim_max.max(needed).max(POLLED_MAX),
+    };
+    let is_same = room.rlim_cur == limit.rlim_cur && room.rlim_max == limit.rlim_max;
+    (needed > 0 && !is_same).then_some(room)
+}
+
+/// In a forked child, whose helpers are not there. Its threads have the filter, too.
+pub fn forked() {
+    IS_FILTERED.store(false, Ordering::Relaxed);
+    let fd = COME_OUT.swap(-1, Ordering::Relaxed);
+    if fd >= 0 {
+        fds::close_private(fd);
+    }
+}
