@@ -12,5 +12,6 @@ mod own_calls;
 pub mod posix;
 mod process_cases;
 mod processes;
+mod served;
 mod slow_readers;
 mod whose;
