@@ -217,18 +217,32 @@ impl Core {
                     let name = lent.insert((memory, id)) | cookie::MEMORY;
                     calls.datagram((socket, to), piece, name);
                 }
-                if udp.outbox.is_empty() { Left::Nothing } else { Left::More }
+                match (udp.outbox.is_empty(), udp.closing) {
+                    (true, false) => Left::Nothing,
+                    // Then it is closed.
+                    (true, true) | (false, _) => Left::More,
+                }
             }
             Kind::Linux | Kind::Idle { .. } | Kind::Listener(_) | Kind::Lost => Left::Nothing,
         }
     }
 
-    /// If the program has closed this UDP socket, returns its buffers and removes it from its port.
-    /// Returns whether it was closed.
+    /// If the program has closed this UDP socket, and all was sent that can be, returns its buffers
+    /// and removes it from its port. Returns whether it was closed.
     fn close_datagrams(&mut self, id: Id) -> bool {
-        let Core { sockets, elastic_threads, .. } = self;
-        let udp = sockets.get_mut(id).and_then(Socket::datagrams).filter(|udp| udp.closing);
-        let Some(udp) = udp else { return false };
+        let Core { sockets, elastic_threads, udp_ports, .. } = self;
+        let Some(socket) = sockets.get_mut(id) else { return false };
+        let elastic = socket.elastic;
+        let Some(udp) = socket.datagrams().filter(|udp| udp.closing) else { return false };
+        let sends = udp_ports.get(udp.port).is_some_and(|port| {
+            let handles = &port.handles;
+            handles.get(elastic).is_some()
+                || handles.is_awaited()
+                || elastic_threads[elastic].new_udp_ports.contains(&udp.port)
+        });
+        if sends && !udp.outbox.is_empty() {
+            return false;
+        }
         for incoming in udp.inbox.drain(..) {
             let elastic = &mut elastic_threads[incoming.elastic];
             incoming.buffers().for_each(|data| elastic.give_back(data));
@@ -383,7 +397,10 @@ impl Core {
         }
         if answer == Err(Error::InUse) && port.inherited && is_wanted {
             port.handles.set(elastic, PortHandle::Unasked);
+            let members = port.members.clone();
             self.elastic_threads[elastic].taken_udp_ports.push(id);
+            // One that was closed meanwhile waits no longer.
+            members.into_iter().for_each(|member| self.mark_dirty(member));
             return;
         }
         let members = port.members.clone();
