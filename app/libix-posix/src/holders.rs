@@ -351,7 +351,7 @@ pub fn taker(at: u32, any: bool) -> Option<u32> {
     };
     let wanted = one.wanted.load(Ordering::Acquire).checked_sub(1).map(|place| place as usize);
     let wanted = wanted.filter(|place| *place < PROCESSES_MAX).and_then(number);
-    wanted.or_else(|| (0..PROCESSES_MAX).find_map(number).filter(|_| any))
+    wanted.or_else(|| any.then(|| (0..PROCESSES_MAX).find_map(number)).flatten())
 }
 
 /// This process owns it now. Another one may want it already: the giver, which hears later that it

@@ -9,7 +9,7 @@ use crate::state::Core;
 use crate::waiter::Wakeups;
 use crate::{
     announce, commons, cycle, fds, holders, in_flight, in_reserve, kick, kin, limited, log,
-    low_ports, ops, outside, pid, real, serving, signals, successor,
+    low_ports, ops, outside, pid, real, serving, signals, successor, wait,
 };
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
@@ -237,6 +237,17 @@ fn tell_calls() {
             log::line(&report);
         }
     }
+}
+
+/// A signal may end this process from now on, as Python does at its end: the dataplane gets what
+/// the program has written.
+pub fn hands_over() {
+    let mut core = lock();
+    let (home, begun) = (core.home(), core.has_begun() && !core.finishing);
+    if begun && core.elastic_threads[home].has_calls() {
+        core = wait::poll(core, home);
+    }
+    drop(core);
 }
 
 /// Closes all sockets and runs the dataplane until all is sent and acknowledged, for a bounded

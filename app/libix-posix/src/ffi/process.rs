@@ -65,6 +65,10 @@ pub unsafe extern "C" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
+    // SAFETY: null, or a structure of the program's.
+    if unsafe { new.as_ref() }.is_some_and(|new| new.sa_sigaction == libc::SIG_DFL) {
+        process::hands_over();
+    }
     // SAFETY: `sigaction` demands no more than this function does.
     unsafe { signals::sigaction(signal, new, old) }
 }
