@@ -404,7 +404,7 @@ fn a_connection_goes_to_another_process_with_what_was_not_read() {
     two.turn();
     assert_eq!(two.go(1).len(), 2);
     let give = |to| Call::Give { handle, to, token: 77 };
-    let refusals = two.run(1, &[give(1), give(2), give(64), give(u32::MAX)]).0;
+    let refusals = two.run(1, &[give(1), give(2), give(64), give(u32::MAX - 1)]).0;
     assert_eq!(refusals, [refused(CallError::Invalid); 4], "no such process, or itself");
     assert_eq!(two.run(0, &[give(1)]).0, [refused(CallError::BadHandle)], "not its own");
     let sg = SgArray { addr: base, entries: 1 };
@@ -414,7 +414,7 @@ fn a_connection_goes_to_another_process_with_what_was_not_read() {
     assert_eq!(two.run(1, &[give(0)]).0, [refused(CallError::BadHandle)], "given away");
     let (_, events) = two.run(0, &[]);
     let from = Endpoint { addr: PEER.0, port: 1000 };
-    assert_eq!(events, [Event::Given { token: 77, handle, peer: from, from: 1, returned: 0 }]);
+    assert_eq!(events, [Event::Given { token: 77, handle, peer: from, from: 1, returned: 7 }]);
     let (codes, events) = two.run(0, &[Call::Accept { handle, cookie: 5 }]);
     assert_eq!(codes, [0]);
     let [Event::Recv { cookie: 5, data, .. }] = events[..] else { panic!("{events:?}") };
@@ -457,6 +457,64 @@ fn the_end_of_a_stream_is_announced_to_who_gets_the_connection() {
         panic!("{events:?}")
     };
     assert_eq!(data.len, 3);
+}
+
+#[test]
+fn what_a_process_has_left_to_others_is_theirs_when_it_ends() {
+    let mut two = Two::new();
+    two.listen(1);
+    let (mut peer, handle) = two.connection(1000, 1);
+    let (mut lost, other) = two.connection(1001, 1);
+    let left = Call::Give { handle, to: ix_abi::GIVE_AT_END, token: 9 };
+    let back = |token| Call::Give { handle: other, to: ix_abi::GIVE_AT_END, token };
+    assert_eq!(two.run(1, &[left, back(8), back(0)]).0, [0; 3]);
+    two.come(1, &[]);
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, b"read");
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, b"not");
+    two.turn();
+    assert_eq!(two.go(1).len(), 2);
+    // It keeps and uses the connection as before.
+    assert_eq!(two.run(1, &[Call::RecvDone { handle, bytes: 4 }]), (vec![0], vec![]));
+    two.rig.threads[0].elastic.end_process(1, two.now_us);
+    let (_, events) = two.run(0, &[]);
+    let [Event::Given { token: 9, handle: given, from: 1, returned: 4, .. }] = events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(given, handle);
+    let (codes, events) = two.run(0, &[Call::Accept { handle, cookie: 5 }]);
+    assert_eq!(codes, [0]);
+    let [Event::Recv { cookie: 5, data, .. }] = events[..] else { panic!("{events:?}") };
+    assert_eq!(data.len, 3, "without what was returned");
+    two.come(0, &[]);
+    two.deliver(&mut peer, TcpFlags::ACK | TcpFlags::PSH, b"more");
+    two.deliver(&mut lost, TcpFlags::ACK, &[]);
+    two.turn();
+    assert!(matches!(two.go(0)[..], [Event::Recv { cookie: 5, .. }]));
+}
+
+#[test]
+fn a_listener_in_reserve_gets_what_nobody_else_would() {
+    let mut two = Two::new();
+    let listen = |two: &mut Two, number: u8| {
+        let at = Endpoint { addr: ix_abi::v4([0; 4]), port: PORT };
+        let cookie = 100 + u64::from(number);
+        two.run(number, &[Call::Listen { at, backlog: 0, cookie, holds: false }]).0[0] as u64
+    };
+    let turn = |listener, freed| Call::Backlog { listener, backlog: 0, freed };
+    let (reserve, other) = (listen(&mut two, 0), listen(&mut two, 1));
+    assert_eq!(two.run(0, &[turn(reserve, ix_abi::IN_RESERVE)]).0, [0]);
+    let foreign = two.run(1, &[turn(reserve, ix_abi::IN_TURN)]).0;
+    assert_eq!(foreign, [refused(CallError::BadHandle)]);
+    let knocked = |two: &mut Two, port| two.knock(port, &[0, 1]).1;
+    assert_eq!([1000, 1001, 1002].map(|port| knocked(&mut two, port)), [1; 3]);
+    assert_eq!(two.run(1, &[Call::Unlisten { listener: other }]).0, [0]);
+    let _ = two.run(0, &[]);
+    assert_eq!(knocked(&mut two, 1003), 0, "nobody else listens");
+    listen(&mut two, 1);
+    assert_eq!(two.run(0, &[turn(reserve, ix_abi::IN_TURN)]).0, [0]);
+    let mut all = [1004, 1005].map(|port| knocked(&mut two, port));
+    all.sort_unstable();
+    assert_eq!(all, [0, 1], "in turn again");
 }
 
 /// Process 1 has received this on one connection, and sends it on by another one without a copy.

@@ -115,7 +115,7 @@ fn apt_updates_from_a_server_on_linux() {
     let package = "Package: nothing\nVersion: 1\nArchitecture: all\nMaintainer: ix\n\
                    Filename: ./nothing.deb\nSize: 0\nDescription: nothing\n\n";
     std::fs::write(folder.join("served/Packages"), package.repeat(2000)).expect("an index");
-    let source = format!("deb [trusted=yes] http://{CLIENT}:8001/served/ ./\n");
+    let source = format!("deb [trusted=yes] http://{CLIENT}:8001 served/\n");
     std::fs::write(folder.join("sources.list"), source).expect("a source");
     let options = [
         format!("Dir::Etc::SourceList={at}/sources.list"),
@@ -149,7 +149,7 @@ fn iperf3_measures_both_ways() {
         return;
     }
     let (at, port) = (SERVICE.ip().to_string(), SERVICE.port().to_string());
-    let words = ["/usr/bin/iperf3", "-s", "-B", &at, "-p", &port];
+    let words = ["/usr/bin/iperf3", "--forceflush", "-s", "-B", &at, "-p", &port];
     let Some((net, service)) = start(test, &[], &words) else { return };
     service.process.wait_for("Server listening", PATIENCE);
     for way in [&[][..], &["-R"]] {
@@ -166,7 +166,7 @@ fn iperf3_measures_both_ways() {
 fn echoed() -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&SERVICE.into(), PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    let sent: Vec<u8> = (0..100_000u32).map(|n| (n * n >> 9) as u8).collect();
+    let sent: Vec<u8> = (0..100_000u32).map(|n| (n.wrapping_mul(n) >> 9) as u8).collect();
     let mut reader = stream.try_clone()?;
     let back = std::thread::scope(|scope| {
         let reads = scope.spawn(move || {

@@ -50,6 +50,7 @@ fn redis_saves_and_is_replicated_under_load() {
     eventually("it serves", || to_it(&["ping"]) == "PONG");
     let mut replica = net.client.command(SERVER, None);
     replica.args(["--bind", &CLIENT.to_string(), "--port", REPLICA_PORT, "--save", ""]);
+    replica.args(["--protected-mode", "no"]);
     replica.args(["--dir", dir, "--dbfilename", "replica.rdb", "--replicaof", &at, &port]);
     let _replica = Process::start(replica);
     for _ in 0..3 {
