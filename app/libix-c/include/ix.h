@@ -39,6 +39,12 @@ extern "C" {
  * RFC 3493 section 5.3). The address is reserved and never names a group (RFC 4291 section
  * 2.7.1). */
 #define IX_EVERY_V6 { 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+/* In place of a process in IX_CALL_GIVE: whichever goes on when the caller has ended. */
+#define IX_GIVE_AT_END 4294967295
+/* In IX_CALL_BACKLOG: the listener is there for when no other process listens. */
+#define IX_IN_RESERVE 4294967295
+/* In IX_CALL_BACKLOG: the listener is one like others. */
+#define IX_IN_TURN 4294967294
 
 /* Numbers of the batched system calls (op). */
 /* Does nothing. The dataplane skips the slot. */
@@ -134,7 +140,9 @@ extern "C" {
  * another device than the route to the peer. */
 #define IX_CALL_CONNECT_FROM 30
 /* args: listener id, backlog (0: as it is), number of held places that are free now. For a
- * program that has an accept queue of its own. */
+ * program that has an accept queue of its own. In place of that number, IX_IN_RESERVE:
+ * new connections go to this listener only where no other process listens; and
+ * IX_IN_TURN: they do so in turn again, as from the beginning. */
 #define IX_CALL_BACKLOG 31
 /* args: handle, number of a process of the program (ix_thread_area), a number. Gives a
  * connection to another process that shares this elastic thread: it hears GIVEN with the
@@ -142,7 +150,9 @@ extern "C" {
  * announced to it; the giver must not read it any more. What was given to send is sent, and
  * still announced to the giver as SENT. Returns INVALID if there is no such process,
  * STATE if it does not share this elastic thread, or if the connection is opening, or closed
- * on either side by a call. */
+ * on either side by a call. To IX_GIVE_AT_END: the caller keeps it; when the caller
+ * ends and other processes go on, one of them hears GIVEN with the number. 0: none does, and
+ * the connection is closed then, as without this call. */
 #define IX_CALL_GIVE 32
 
 /* What a packet queue takes (IX_CALL_PACKET_BIND). */
@@ -289,7 +299,8 @@ extern "C" {
 #define IX_EVENT_FLOW_ERROR 16
 /* Another process of the program gives a connection to this one: cookie is the number that
  * it sent, handle the flow, which is to be accepted or rejected, addr and port the peer,
- * len the number of that process. */
+ * len the number of that process, data how many bytes of the peer's stream come before
+ * those that are announced next. */
 #define IX_EVENT_GIVEN 17
 
 /* Values of data of IX_EVENT_REVOKE. */

@@ -252,6 +252,7 @@ mod tests {
             + &read("../../cli/ix/tests/programs/processes.rs")
             + &read("../../cli/ix/tests/programs/process_cases.rs")
             + &read("../../cli/ix/tests/programs/own_calls.rs")
+            + &read("../../cli/ix/tests/programs/served/sshd.rs")
             + &read("src/route.rs");
         let corners = read("tests/programs/corners.c")
             + &read("tests/programs/datagram_cases.h")

@@ -182,12 +182,12 @@ pub mod call_op {
 }
 
 /// In place of a process in [`call_op::GIVE`]: whichever goes on when the caller has ended.
-pub const GIVE_AT_END: u32 = u32::MAX;
+pub const GIVE_AT_END: u32 = 4294967295;
 
 /// In [`call_op::BACKLOG`]: the listener is there for when no other process listens.
-pub const IN_RESERVE: u32 = u32::MAX;
+pub const IN_RESERVE: u32 = 4294967295;
 /// In [`call_op::BACKLOG`]: the listener is one like others.
-pub const IN_TURN: u32 = u32::MAX - 1;
+pub const IN_TURN: u32 = 4294967294;
 
 /// What a packet queue takes ([`call_op::PACKET_BIND`]).
 pub mod packet_kind {
