@@ -147,6 +147,6 @@ fn keep(kept: &[u32], ready: RawFd) -> ! {
         }
     }
     drop(core);
-    until(KEEPS, |core| !core.has_unsent());
+    until(KEEPS, |core| !core.has_unsent(serving::is_shared()));
     leave()
 }

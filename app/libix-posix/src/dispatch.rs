@@ -73,7 +73,7 @@ impl Core {
 
     fn received(&mut self, id: Id, data: Received) {
         let Some(stream) = self.live_stream(id) else { return };
-        if stream.flow.ending != Ending::No {
+        if stream.flow.ending != Ending::No && !stream.is_consumed(data.len()) {
             // The program will not read it, and the peer must learn that.
             stream.flow.ending = Ending::Abort;
             return self.mark_dirty(id);

@@ -3,7 +3,7 @@
 use crate::elastic_thread::{Role, TICK};
 use crate::lock::lock;
 use crate::state::Core;
-use crate::{cycle, fds, kept_numbers, limited, quiet_sets, signals, wake};
+use crate::{cycle, fds, filtered, kept_numbers, quiet_sets, signals, wake};
 use libix::raw::Wait;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub fn start(core: &mut Core) {
 
 /// What a helper does until the process ends. The first helper also watches the quiet sets.
 fn help(index: usize, wake_fd: RawFd) {
-    limited::helps();
+    filtered::helps();
     let mut seen = u64::MAX;
     let mut numbers = QuietNumbers { changes: 0, since: Instant::now() };
     loop {
@@ -36,7 +36,7 @@ fn help(index: usize, wake_fd: RawFd) {
         let unchanged = own.cycle == seen;
         seen = own.cycle;
         let is_free = own.role == Role::Free && own.wants_role.is_empty() && !stays_out;
-        let come_out = limited::come_out();
+        let come_out = filtered::come_out();
         if is_free && (unchanged || come_out.is_some()) {
             let wait = rest.map_or(Wait::Forever, |rest| Wait::Us(rest.as_micros() as u64));
             (core, _) = cycle::run(core, index, wait, come_out, Role::Helper);

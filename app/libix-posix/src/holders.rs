@@ -3,7 +3,7 @@
 //! A connection is in it from the first fork on after which two processes have it. One of them
 //! *owns* it: its flow in the dataplane is that process's. Another one that uses it says so here,
 //! and the owner gives it away ([`crate::handed`]).
-use crate::{clock, commons, limited, pid};
+use crate::{clock, commons, filtered, pid};
 use core::cell::Cell;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -121,7 +121,7 @@ fn lives(shared: &Shared, place: usize) -> bool {
 }
 
 fn is_alive(pid: i32) -> bool {
-    if limited::is_filtered() {
+    if filtered::is_filtered() {
         // A helper looks.
         return true;
     }

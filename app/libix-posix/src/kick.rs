@@ -1,5 +1,5 @@
 //! The dataplane of this process, and how another thread makes a driver come out of it.
-use crate::{limited, wake};
+use crate::{filtered, wake};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use ix_abi::gate_op;
 use libix::raw::{Gate, Process};
@@ -26,7 +26,7 @@ pub fn process() -> Option<&'static Process> {
 /// Makes the driver of an elastic thread come out. Signal handlers call this, also on a thread that
 /// is inside the dataplane.
 pub fn kick(elastic: usize) {
-    if let Some(come_out) = limited::come_out().filter(|_| limited::is_filtered()) {
+    if let Some(come_out) = filtered::come_out().filter(|_| filtered::is_filtered()) {
         wake::wake(come_out);
     } else if let Some(process) = process() {
         process.gate().call(gate_op::KICK, elastic as u64, 0, 0);

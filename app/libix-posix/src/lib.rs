@@ -36,6 +36,7 @@ mod errno;
 mod error_queue;
 mod family;
 mod fds;
+mod filtered;
 mod holders;
 mod icmp;
 mod in_flight;

@@ -8,44 +8,14 @@
 use crate::lock::lock;
 use crate::socket::{Kind, Socket};
 use crate::state::Core;
-use crate::{fds, serving, wake};
-use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use crate::{fds, filtered, serving, wake};
 use libc::rlimit;
-use std::os::fd::RawFd;
 
 /// Fewest descriptors that a process of IX may have: a thread polls so many at a time, and Linux
 /// refuses to poll more than the limit.
 const POLLED_MAX: u64 = 3;
 /// With a limit below this one, a process may find no number for a descriptor of this library.
 const ENOUGH: u64 = 64;
-
-/// Threads of the program may not call what they like.
-static IS_FILTERED: AtomicBool = AtomicBool::new(false);
-/// Makes a helper come out of the dataplane when it is written.
-static COME_OUT: AtomicI32 = AtomicI32::new(-1);
-
-thread_local! {
-    /// The thread is a helper.
-    static HELPS: Cell<bool> = const { Cell::new(false) };
-}
-
-/// The calling thread is a helper.
-pub fn helps() {
-    HELPS.set(true);
-}
-
-/// Whether the calling thread is one of the program's, and must make no unusual system call.
-#[inline]
-pub fn is_filtered() -> bool {
-    IS_FILTERED.load(Ordering::Relaxed) && HELPS.try_with(Cell::get) != Ok(true)
-}
-
-/// The descriptor by which such threads make a helper come out; `None`: there are none.
-pub fn come_out() -> Option<RawFd> {
-    let fd = COME_OUT.load(Ordering::Relaxed);
-    (fd >= 0 && IS_FILTERED.load(Ordering::Relaxed)).then_some(fd)
-}
 
 /// Whether a process has sockets that could be IX's.
 fn has_sockets(core: &Core) -> bool {
@@ -70,8 +40,8 @@ fn prepare() -> bool {
     let attached = attach();
     if attached {
         wake::own_fd();
-        if COME_OUT.load(Ordering::Relaxed) < 0 {
-            COME_OUT.store(wake::new_fd(), Ordering::Relaxed);
+        if !filtered::has_come_out() {
+            filtered::replace_come_out(wake::new_fd());
         }
     }
     attached
@@ -80,7 +50,7 @@ fn prepare() -> bool {
 /// The calling thread is about to filter its system calls.
 pub fn before_filter() {
     if prepare() {
-        IS_FILTERED.store(true, Ordering::Relaxed);
+        filtered::set(true);
     }
 }
 
@@ -100,8 +70,8 @@ pub fn before_limit(limit: &rlimit, needed: u64) -> Option<rlimit> {
 
 /// In a forked child, whose helpers are not there. Its threads have the filter, too.
 pub fn forked() {
-    IS_FILTERED.store(false, Ordering::Relaxed);
-    let fd = COME_OUT.swap(-1, Ordering::Relaxed);
+    filtered::set(false);
+    let fd = filtered::replace_come_out(-1);
     if fd >= 0 {
         fds::close_private(fd);
     }

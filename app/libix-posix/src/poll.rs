@@ -7,7 +7,7 @@ use crate::ops::{self, Instead, Outcome};
 use crate::slab::Id;
 use crate::state::Core;
 use crate::wait::{self, Interest, Stop, WaitSpec};
-use crate::{limited, real, signals};
+use crate::{filtered, real, signals};
 use libc::{EPOLL_CTL_ADD, epoll_event, pollfd};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -162,7 +162,7 @@ impl Watched {
             (Some(only), None) if only.events == libc::POLLIN => return Watched::One(only.fd),
             _ => {}
         }
-        if limited::is_filtered() {
+        if filtered::is_filtered() {
             return Watched::Nothing;
         }
         // SAFETY: no pointers, then events of ours. A descriptor that cannot be watched (a file) is

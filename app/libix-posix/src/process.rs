@@ -8,8 +8,8 @@ use crate::socket::{Datagrams, Kind, Socket};
 use crate::state::Core;
 use crate::waiter::Wakeups;
 use crate::{
-    announce, commons, cycle, fds, holders, in_flight, in_reserve, kick, kin, limited, log,
-    low_ports, ops, outside, pid, real, serving, signals, successor, wait,
+    announce, commons, cycle, fds, filtered, holders, in_flight, in_reserve, kick, kin, limited,
+    log, low_ports, ops, outside, pid, real, serving, signals, successor, wait,
 };
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
@@ -288,7 +288,7 @@ pub fn finish() {
     // connection that another process has just given.
     let mut over_at = u64::MAX;
     while Instant::now() < end {
-        let last = !core.has_unsent();
+        let last = !core.has_unsent(serving::is_shared());
         let cycles: u64 = core.all_elastic_threads().iter().map(|thread| thread.cycle).sum();
         if last && cycles >= over_at {
             break;
@@ -296,7 +296,7 @@ pub fn finish() {
         over_at = if last { over_at.min(cycles + core.elastic_count as u64) } else { u64::MAX };
         let wait = if last { Wait::Poll } else { Wait::Us(1_000) };
         for elastic in 0..core.elastic_count {
-            if core.elastic_threads[elastic].role == Role::Free && !limited::is_filtered() {
+            if core.elastic_threads[elastic].role == Role::Free && !filtered::is_filtered() {
                 // The other elastic threads need their cycles too.
                 let wait = if core.elastic_count > 1 { Wait::Poll } else { wait };
                 (core, _) = cycle::run(core, elastic, wait, None, Role::Program);

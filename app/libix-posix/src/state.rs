@@ -8,7 +8,6 @@ use crate::numbers::Numbers;
 use crate::paths::Paths;
 use crate::port::{Port, UdpPort};
 use crate::route::{Routes, Whose};
-use crate::serving;
 use crate::slab::{Id, Slab};
 use crate::socket::{Kind, Socket};
 use crate::stream::Phase;
@@ -269,10 +268,9 @@ impl Core {
         }
     }
 
-    /// Whether bytes or ends of connections are still to be sent. A dataplane that is a process of
-    /// its own goes on with what it has taken when this one has ended.
-    pub fn has_unsent(&self) -> bool {
-        let goes_on = serving::is_shared();
+    /// Whether bytes or ends of connections are still to be sent. `goes_on`: the dataplane is a
+    /// process of its own, which goes on with what it has taken when this one has ended.
+    pub fn has_unsent(&self, goes_on: bool) -> bool {
         let unfinished = |socket: &Socket| match &socket.kind {
             Kind::Stream(stream) => {
                 let flow = &stream.flow;

@@ -259,6 +259,11 @@ impl Stream {
         self.skip = self.consumed - returned;
     }
 
+    /// Whether another process has read the next bytes, as many as these.
+    pub fn is_consumed(&self, bytes: u32) -> bool {
+        self.skip >= u64::from(bytes)
+    }
+
     /// Drops what another process has read.
     #[inline]
     pub fn skip_consumed(&mut self) {

@@ -14,7 +14,7 @@ use crate::lock::{Guard, lock};
 use crate::slab::Id;
 use crate::state::Core;
 use crate::waiter::Waiter;
-use crate::{cancel, limited, serving, signals, wake};
+use crate::{cancel, filtered, serving, signals, wake};
 use libix::raw::Wait;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -123,7 +123,7 @@ fn wait_at<T>(
             continue;
         }
         let is_free = core.elastic_threads[elastic].role == Role::Free && core.stay_out == 0;
-        let can_drive = may_drive && is_free && !aside && !limited::is_filtered();
+        let can_drive = may_drive && is_free && !aside && !filtered::is_filtered();
         if late && (has_driven || !can_drive) {
             return (core, Err(Stop::TimedOut));
         }
@@ -155,7 +155,7 @@ fn wait_at<T>(
         how.interest.each(&mut core, |waiters| waiters.push(waiter));
         let has_begun = core.has_begun();
         let own = &mut core.elastic_threads[elastic];
-        let helped = own.role == Role::Helper && !limited::is_filtered();
+        let helped = own.role == Role::Helper && !filtered::is_filtered();
         if how.drives && (helped || !has_begun) {
             own.wants_role.push(wake_fd);
         }
@@ -201,7 +201,7 @@ fn time_limit(left: Option<Duration>) -> Wait {
 
 /// Runs one cycle without waiting, unless another thread drives.
 pub fn poll(mut core: Guard, elastic: usize) -> Guard {
-    let is_free = core.elastic_threads[elastic].role == Role::Free && !limited::is_filtered();
+    let is_free = core.elastic_threads[elastic].role == Role::Free && !filtered::is_filtered();
     if is_free && serving::start(&mut core) {
         cycle::run(core, elastic, Wait::Poll, None, Role::Program).0
     } else {
@@ -211,7 +211,7 @@ pub fn poll(mut core: Guard, elastic: usize) -> Guard {
 
 /// If the helper drives, waits until it has stopped: the caller is about to run a cycle.
 pub fn instead_of_helper(mut core: Guard, elastic: usize) -> Guard {
-    while core.elastic_threads[elastic].role == Role::Helper && !limited::is_filtered() {
+    while core.elastic_threads[elastic].role == Role::Helper && !filtered::is_filtered() {
         let wake_fd = wake::own_fd();
         core.elastic_threads[elastic].wants_role.push(wake_fd);
         drop(core);

@@ -38,10 +38,6 @@ const DIFFERS: &[(&str, &[&str])] = &[
     ),
     ("one process at a time has a UDP port", &["both_send_datagrams"]),
     (
-        "a datagram that a process sends right before it ends is not sent",
-        &["child_receives_datagrams"],
-    ),
-    (
         "an epoll set is each process's own copy after a fork, and does not say that the process uses what is in it",
         &[
             "set_of_the_parent",
