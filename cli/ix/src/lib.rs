@@ -33,6 +33,7 @@ use ix_broker::marks::Marks;
 use ix_report::problem::{Problem, Result, STATUS_OWN_FAILURE};
 use ix_sys::log::{self, Level};
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 /// Reads the command line and runs the command.
@@ -101,7 +102,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Load(args) => load::main(args.args),
         Command::Warden(args) => {
             let marks = Marks { whose: args.whose, word: args.word, channel: None };
-            ix_broker::warden::guard(std::io::stdin().lock(), marks, args.file.as_deref());
+            let keeps = std::io::stdout();
+            let (pipe, file) = (std::io::stdin().lock(), args.file.as_deref());
+            ix_broker::warden::guard(pipe, marks, file, Some(keeps.as_fd()));
             Ok(ExitCode::SUCCESS)
         }
         Command::Sim(args) => Ok(ix_sim::cli(args.args)),

@@ -31,7 +31,7 @@ use ix_report::domain::Domain;
 use ix_report::output::write_json;
 use ix_report::problem::{Problem, Result, STATUS_NOT_FOUND};
 use ix_sys::limits::{self, Limit, Resource};
-use ix_sys::process::{self, USERS_FOR_A_TIME};
+use ix_sys::process::{self, USERS_OF_IX};
 use ix_sys::say;
 use ix_sys::{Interface, random};
 use ix_vnic::VnicRules;
@@ -367,7 +367,7 @@ fn whom(wall: Domain, wanted: Option<ProgramUser>) -> Result<Whom> {
             Ok(Whom { user, own_user, ..nobody_else })
         }
         (_, Some(ProgramUser::Own)) => {
-            let why = "this takes root, in a user namespace that has users 61184 to 65519";
+            let why = "this takes root, in a user namespace that has users 61184 to 65520";
             let problem = || Problem::new("cannot give the program a user of its own", why);
             let user = claim()?.ok_or_else(|| problem().mend("start `ix run` as root"))?;
             Ok(Whom { user: Some((user.id(), user.id())), own_user: Some(user), ..nobody_else })
@@ -393,11 +393,11 @@ fn marks(user: u32, root: Option<&ProgramRoot>, own_user: Option<&OwnUser>) -> R
 
 /// What must stay open so that no other run's processes have the user or the namespace: Linux gives
 /// the number of a namespace that is gone to the next one.
-fn keeps(root: Option<&ProgramRoot>, own: Option<&OwnUser>) -> std::io::Result<Option<OwnedFd>> {
+fn keeps(root: Option<&ProgramRoot>, own: Option<&OwnUser>) -> std::io::Result<Vec<OwnedFd>> {
     match (root, own) {
-        (Some(root), _) => root.root().namespace().as_fd().try_clone_to_owned().map(Some),
-        (None, Some(own)) => own.keep().map(Some),
-        (None, None) => Ok(None),
+        (Some(root), _) => Ok(vec![root.root().namespace().as_fd().try_clone_to_owned()?]),
+        (None, Some(own)) => own.keep(),
+        (None, None) => Ok(Vec::new()),
     }
 }
 
@@ -415,8 +415,8 @@ fn may_be(wall: Domain, id: u32) -> Result<()> {
         )
         .mend("give another user with --user"));
     }
-    if USERS_FOR_A_TIME.contains(&id) {
-        let (first, last) = (USERS_FOR_A_TIME.start(), USERS_FOR_A_TIME.end());
+    if USERS_OF_IX.contains(&id) {
+        let (first, last) = (USERS_OF_IX.start(), USERS_OF_IX.end());
         let why = format!("users {first} to {last} are given out, each to one run");
         return Err(refused(&why).mend("name another user, or --user own"));
     }

@@ -5,11 +5,16 @@
 //! runs as somebody else, is none of the program's: a program can make nobody else's process end.
 //! Only a program that is root of the machine, which may end any process, has processes that run as
 //! anybody: servers become another user for their clients.
+//!
+//! Who forks and ends without a pause is in no list that is read of `/proc`. If no others run as
+//! the program's user, or in its namespace, all are ended at once ([`AtOnce`]).
 use crate::kin::parent_of;
+use crate::own_user::OwnUser;
 use ix_sys::process::Process;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -23,6 +28,10 @@ const ENDING: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
 /// A process that forks while the list is read may have a child that is not in it.
 const LOOKS_IN_VAIN: u32 = 2;
+/// Between two lists, looks at the processes that have begun meanwhile; and most of these at a
+/// look.
+const LOOKS_AT_NEWEST: u32 = 200;
+const NEWEST: u32 = 16;
 
 /// Whom the processes of a program run as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +42,27 @@ pub enum Whose {
     OwnUser(u32),
     /// Users of the user namespace that has this inode, or of one below it.
     Namespace(u64),
+}
+
+/// Ends the processes of a program all at once, whatever they fork. It can where nobody else has
+/// the program's user or namespace.
+pub struct AtOnce {
+    of: ix_sys::Of,
+    /// Whom nobody else has: the user of the process that ends them.
+    user: OwnUser,
+}
+
+impl AtOnce {
+    /// For a program whose processes run as `whose`; `namespace` is the one of this, if it is a
+    /// namespace. `None`: others have that user too, or users of IX's own cannot be had here.
+    pub fn prepare(whose: Whose, namespace: Option<BorrowedFd<'_>>) -> Option<AtOnce> {
+        let of = match whose {
+            Whose::User(_) => return None,
+            Whose::OwnUser(user) => ix_sys::Of::User(user),
+            Whose::Namespace(_) => ix_sys::Of::Namespace(namespace?.try_clone_to_owned().ok()?),
+        };
+        Some(AtOnce { of, user: OwnUser::claim().ok()?? })
+    }
 }
 
 /// The marks of one run.
@@ -53,15 +83,42 @@ impl Marks {
     }
 
     /// Ends all processes of the program.
-    pub fn end_all(&self) {
+    pub fn end_all(&self, at_once: Option<&AtOnce>) {
         let end = Instant::now() + ENDING;
         let mut in_vain = 0;
         while in_vain < LOOKS_IN_VAIN && Instant::now() < end {
+            if let Some(all) = at_once {
+                // An error means that the program has hindered it: it is tried again.
+                let _ = ix_sys::end_all(&all.of, all.user.id());
+            }
             let found = self.processes();
             in_vain = if found.is_empty() { in_vain + 1 } else { 0 };
             // Errors mean that it has ended.
             found.iter().for_each(|process| drop(process.signal(libc::SIGKILL)));
-            std::thread::sleep(PAUSE);
+            if at_once.is_some() {
+                std::thread::sleep(PAUSE);
+            } else {
+                self.end_newest();
+            }
+        }
+    }
+
+    /// Ends those of the program's processes that have just begun: one that forks and ends at once
+    /// is over before a list is read.
+    fn end_newest(&self) {
+        let Some(mut before) = newest() else { return std::thread::sleep(PAUSE) };
+        for _ in 0..LOOKS_AT_NEWEST {
+            let Some(last) = newest() else { return };
+            for pid in last.saturating_sub(NEWEST).max(before) + 1..=last {
+                let Ok(process) = Process::open(pid) else { continue };
+                if self.whose.has(pid) && self.marks(pid) {
+                    let _ = process.signal(libc::SIGKILL);
+                }
+            }
+            if last == before {
+                std::thread::sleep(PAUSE / LOOKS_AT_NEWEST);
+            }
+            before = last;
         }
     }
 
@@ -129,6 +186,12 @@ impl Whose {
             }
         }
     }
+}
+
+/// The number that Linux gave out last (proc_loadavg(5)).
+fn newest() -> Option<u32> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
 /// The folders of a process's threads. The first thread may have ended before the others: the
@@ -206,9 +269,9 @@ mod tests {
             [child, others_child].map(|pid| Process::open(pid).expect("it runs"));
         let user = real_user(std::process::id()).expect("a user");
         let marks = |whose| Marks { whose, word: word(1), channel: None };
-        marks(Whose::User(user + 1)).end_all();
+        marks(Whose::User(user + 1)).end_all(None);
         assert!(!child.has_ended(), "it runs as somebody else");
-        marks(Whose::User(user)).end_all();
+        marks(Whose::User(user)).end_all(None);
         ours.wait().expect("ended");
         assert!(child.has_ended() && !others_child.has_ended());
         assert!(matches!(other.try_wait(), Ok(None)));

@@ -11,7 +11,7 @@ use ix_problem::{Problem, Result};
 use ix_sys::Error;
 use ix_sys::landlock::SignalScope;
 use ix_sys::limits::{self, Limit, Resource};
-use ix_sys::process::USERS_FOR_A_TIME;
+use ix_sys::process::USERS_OF_IX;
 use ix_sys::user_namespace::UserNamespace;
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ impl ProgramRoot {
             Problem::new("cannot keep a program that runs as root from its dataplane", e)
                 .mend(mend(&read("/proc/sys/user/max_user_namespaces")))
         };
-        let namespace = UserNamespace::without(&USERS_FOR_A_TIME).map_err(refused)?;
+        let namespace = UserNamespace::without(&USERS_OF_IX).map_err(refused)?;
         let view = view::of_root().map_err(|e| refused(Error::new("cannot read its mounts", e)))?;
         // A kernel that has none is older, or has Landlock not among its security modules.
         let scope = SignalScope::new().ok();

@@ -8,10 +8,10 @@
 //! whom no other process has, so that root of a namespace cannot even change its priority.
 use crate::group::{self, Group};
 use crate::group_locks::Left;
-use crate::marks::Marks;
+use crate::marks::{AtOnce, Marks};
 use ix_sys::process;
 use std::io::{self, BufRead, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -35,21 +35,22 @@ pub struct Warden(Child);
 
 impl Warden {
     /// Starts the warden of the run that has this group and these marks: this executable, with
-    /// `words` and what [`guard`] takes. `keeps` is open in it as long as it lives: what must stay
-    /// this run's so that no other run has its marks.
+    /// `words` and what [`guard`] takes. `keeps`, two at most, are open in it as long as it lives:
+    /// what must stay this run's so that no other run has its marks.
     pub fn start(
         group: &Group,
         marks: &Marks,
-        keeps: Option<OwnedFd>,
+        keeps: Vec<OwnedFd>,
         words: &[&str],
     ) -> io::Result<Warden> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(NAME).args(words).current_dir("/").process_group(0);
         command.args([marks.whose.to_string(), marks.word.clone()]);
         command.args(group.file_of_ends());
-        command.stdin(Stdio::piped()).stderr(Stdio::null());
         // It says nothing.
-        command.stdout(keeps.map_or_else(Stdio::null, Stdio::from));
+        let mut keeps = keeps.into_iter();
+        let mut kept = || keeps.next().map_or_else(Stdio::null, Stdio::from);
+        command.stdin(Stdio::piped()).stdout(kept()).stderr(kept());
         command.spawn().map(Warden)
     }
 
@@ -85,8 +86,16 @@ impl Drop for Warden {
 
 /// The warden: waits for the broker's end on `pipe`. If the broker was killed, ends all processes
 /// of the program. Those are in its control group, and the groups that this file lists are removed;
-/// if there is none, they have its marks.
-pub fn guard(pipe: impl BufRead, mut marks: Marks, file: Option<&Path>) {
+/// if there is none, they have its marks. `keeps` is the first
+/// of what [`Warden::start`] was given to keep.
+pub fn guard(
+    pipe: impl BufRead,
+    mut marks: Marks,
+    file: Option<&Path>,
+    keeps: Option<BorrowedFd<'_>>,
+) {
+    // While it still has root's number.
+    let at_once = if file.is_none() { AtOnce::prepare(marks.whose, keeps) } else { None };
     // An error leaves it root, whose priority other programs of root could change.
     let _ = process::leave_roots_number();
     for word in pipe.lines() {
@@ -97,7 +106,7 @@ pub fn guard(pipe: impl BufRead, mut marks: Marks, file: Option<&Path>) {
     }
     match file {
         Some(file) => end_groups(file),
-        None => marks.end_all(),
+        None => marks.end_all(at_once.as_ref()),
     }
 }
 

@@ -9,6 +9,7 @@ pub mod clock;
 pub mod command;
 pub mod cpu;
 mod datagrams;
+mod end_all;
 mod epoll;
 mod error;
 pub mod event;
@@ -39,6 +40,7 @@ pub mod user_namespace;
 
 pub use child::{Holder, Responder};
 pub use datagrams::Datagrams;
+pub use end_all::{Of, end_all};
 pub use epoll::Epoll;
 pub use error::Error;
 pub use interface::Interface;

@@ -29,8 +29,12 @@ pub fn is_root() -> bool {
 /// and programs; no file belongs to one.
 pub const USERS_FOR_A_TIME: RangeInclusive<u32> = 61184..=65519;
 
-/// The last of [`USERS_FOR_A_TIME`]. IX gives it to no process: it owns what no process should.
-pub const USER_OF_NO_PROCESS: u32 = *USERS_FOR_A_TIME.end();
+/// The one behind [`USERS_FOR_A_TIME`], which systemd gives to nobody. IX gives it to no program
+/// and no dataplane: it owns what no process should.
+pub const USER_OF_NO_PROCESS: u32 = *USERS_FOR_A_TIME.end() + 1;
+
+/// Both: no program is given one of these by its number, and none that is root has them.
+pub const USERS_OF_IX: RangeInclusive<u32> = *USERS_FOR_A_TIME.start()..=USER_OF_NO_PROCESS;
 
 /// From now on no other process of the same user can trace this one, read its memory or take its
 /// descriptors, and it dumps no core (prctl(2), PR_SET_DUMPABLE).
@@ -82,13 +86,10 @@ pub fn with_file_user<T>(user: u32, make: impl FnOnce() -> T) -> T {
 /// priority nor its hardware threads (sched_setaffinity(2) compares effective users). Nothing
 /// changes for others than root, and in a user namespace that lacks the number.
 pub fn leave_roots_number() -> io::Result<()> {
-    const VERSION_3: u32 = 0x2008_0522;
     if !is_root() {
         return Ok(());
     }
-    // For each half of the rights: effective, permitted, inheritable.
-    let (header, mut rights) = ([VERSION_3, 0], [[0u32; 3]; 2]);
-    // SAFETY: takes numbers, and arrays of the sizes that this version has.
+    // SAFETY: takes numbers.
     unsafe {
         check(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0))?;
         let user = USER_OF_NO_PROCESS;
@@ -96,10 +97,44 @@ pub fn leave_roots_number() -> io::Result<()> {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Ok(()),
             left => left?,
         };
-        check(libc::syscall(libc::SYS_capget, header.as_ptr(), rights.as_mut_ptr()))?;
-        rights.iter_mut().for_each(|half| half[0] = half[1]);
-        check(libc::syscall(libc::SYS_capset, header.as_ptr(), rights.as_ptr())).map(drop)
     }
+    set_rights(Rights::AllPermitted)
+}
+
+/// What [`set_rights`] makes of a thread's rights (capabilities(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rights {
+    /// None, and none can come back.
+    None,
+    /// All that it may have.
+    AllPermitted,
+}
+
+/// For each half of the rights: effective, permitted, inheritable.
+type RightsWords = [[u32; 3]; 2];
+const RIGHTS_VERSION_3: u32 = 0x2008_0522;
+
+fn rights() -> io::Result<RightsWords> {
+    let (header, mut rights) = ([RIGHTS_VERSION_3, 0], [[0u32; 3]; 2]);
+    // SAFETY: takes arrays of the sizes that this version has.
+    let read = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), rights.as_mut_ptr()) };
+    check(read).map(|_| rights)
+}
+
+/// Changes the rights of the calling thread (capset(2)). Makes only system calls.
+pub(crate) fn set_rights(to: Rights) -> io::Result<()> {
+    let (header, mut rights) = ([RIGHTS_VERSION_3, 0], rights()?);
+    rights.iter_mut().for_each(|half| match to {
+        Rights::None => *half = [0; 3],
+        Rights::AllPermitted => half[0] = half[1],
+    });
+    // SAFETY: takes arrays of the sizes that this version has.
+    check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), rights.as_ptr()) }).map(drop)
+}
+
+/// Whether the calling thread has any right of root, or could take one.
+pub(crate) fn has_rights() -> io::Result<bool> {
+    Ok(rights()?.iter().any(|[effective, permitted, _]| effective | permitted != 0))
 }
 
 /// The calling thread's number (gettid(2)).

@@ -13,7 +13,7 @@ use std::path::Path;
 /// Where `ix attack` mounts a file system.
 pub const MOUNT: &str = "/proc";
 /// Users that dataplanes have.
-const USERS: RangeInclusive<u64> = 61184..=65519;
+const USERS: RangeInclusive<u64> = 61184..=65520;
 const CLONE_NEWUSER: u64 = libc::CLONE_NEWUSER as u64;
 const CLONE_NEWNS: u64 = libc::CLONE_NEWNS as u64;
 

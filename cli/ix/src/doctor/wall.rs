@@ -66,7 +66,7 @@ fn root() -> Check {
     if !OwnUser::can_be() {
         return Check::limited(
             name,
-            "root's programs cannot be kept from their dataplanes here: users 61184 to 65519 are \
+            "root's programs cannot be kept from their dataplanes here: users 61184 to 65520 are \
              missing",
         )
         .mend("run ix as root, outside of user namespaces that lack these users");

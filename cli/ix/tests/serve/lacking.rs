@@ -153,6 +153,64 @@ fn a_killed_broker_takes_its_program_along_without_control_groups_too() {
     }
 }
 
+/// Forks and ends without a pause, in eight lines: no list of processes has those that live. The
+/// first argument is a file, into which each writes.
+const FLEES: &str = "
+import os, sys, time
+file = os.open(sys.argv[1], os.O_WRONLY)
+for line in range(8):
+    if os.fork() == 0:
+        os.setsid()
+        for n in range(1 << 30):
+            if not os.path.exists(sys.argv[1]): os._exit(0)
+            os.pwrite(file, str(n).encode(), 16 * line)
+            if os.fork(): os._exit(0)
+print('flees', flush=True)
+while True: time.sleep(10)
+";
+
+/// Where nobody else has the program's user or namespace, none of it escapes by forking.
+#[test]
+fn a_killed_broker_takes_a_program_along_that_forks_without_a_pause() {
+    let name = "a_killed_broker_takes_a_program_along_that_forks_without_a_pause";
+    if !is_root() {
+        return skip(name, Need::Root, "a file system cannot be mounted");
+    }
+    if !Path::new("/usr/bin/python3").exists() {
+        return skip(name, Need::Program("apt install python3"), "no python3");
+    }
+    let file = std::env::temp_dir().join(format!("ix-flees-{}", std::process::id()));
+    let written = || std::fs::read(&file).expect("the file");
+    for user in [&[][..], &["--user", "own"]] {
+        let Some(net) = MemifNet::new(name, 1) else { return };
+        std::fs::write(&file, "").expect("the file");
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        std::fs::set_permissions(&file, everybody).expect("a mode");
+        let path = file.to_str().expect("text");
+        let program = ["/usr/bin/python3", "-c", FLEES, path];
+        let broker = without_groups(&run_program(&net, user, &program));
+        broker.wait_for("flees", PATIENCE);
+        let mut other = Command::new("sleep").arg("60").uid(65534).spawn().expect("sleep");
+        let before = written();
+        std::thread::sleep(Duration::from_millis(100));
+        assert_ne!(before, written(), "it does not fork");
+        signal(broker.pid(), libc::SIGKILL);
+        broker.wait(PATIENCE);
+        std::thread::sleep(BROKER);
+        let then = written();
+        std::thread::sleep(Duration::from_millis(200));
+        let goes_on = then != written();
+        if goes_on {
+            // Nothing else ends it: it is told to.
+            std::fs::remove_file(&file).expect("removed");
+        }
+        let others_end = other.try_wait().expect("a child");
+        other.kill().and_then(|()| other.wait()).expect("ended");
+        assert!(!goes_on && others_end.is_none(), "{user:?}: {goes_on}, {others_end:?}");
+    }
+    std::fs::remove_file(&file).expect("removed");
+}
+
 /// It knows nothing of them; a run that sees them removes them.
 #[test]
 fn a_run_that_sees_no_control_groups_leaves_those_of_a_killed_run_to_others() {

@@ -459,7 +459,7 @@ tries('taken', bind(socket.AF_INET, ('10.255.0.1', 81)))
 tries('packets', lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
 tries('groups', lambda: os.initgroups('nobody', 65534))
 tries('dataplane', lambda: os.setresuid(61184, 61184, 61184))
-tries('last', lambda: os.setresuid(65519, 65519, 65519))
+tries('last', lambda: os.setresuid(65520, 65520, 65520))
 tries('user', lambda: (os.setgid(65534), os.setuid(65534)))
 tries('worker', bind(socket.AF_INET, ('127.0.0.1', 82)))
 print('over', flush=True)
@@ -623,14 +623,14 @@ fn users_that_a_program_cannot_have_are_refused_in_a_line() {
         (
             &[][..],
             "61184",
-            "ix: cannot run the program as user 61184: users 61184 to 65519 are given out, each to \
+            "ix: cannot run the program as user 61184: users 61184 to 65520 are given out, each to \
              one run; name another user, or --user own",
         ),
         (
             &as_nobody[..],
             "own",
             "ix: cannot give the program a user of its own: this takes root, in a user namespace \
-             that has users 61184 to 65519; start `ix run` as root",
+             that has users 61184 to 65520; start `ix run` as root",
         ),
         (
             &as_nobody[..],

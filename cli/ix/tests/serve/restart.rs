@@ -546,7 +546,7 @@ fn what_a_program_has_forked_ends_with_a_broker_that_is_killed() {
         // Root of a namespace could change what root has.
         let owner = std::fs::read_to_string(format!("/proc/{warden}/status")).expect("status");
         let users = owner.lines().find(|line| line.starts_with("Uid:")).expect("users");
-        assert!(users.split_whitespace().skip(1).all(|user| user == "65519"), "{users}");
+        assert!(users.split_whitespace().skip(1).all(|user| user == "65520"), "{users}");
         signal(broker, libc::SIGKILL);
         let since = Instant::now();
         let is_over = || family.iter().chain([&warden]).all(|pid| !is_alive(*pid));

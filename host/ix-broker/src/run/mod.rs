@@ -19,7 +19,7 @@ use crate::control::{Access, ActiveController, Answers, Captures, Server};
 use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::group::Group;
-use crate::marks::Marks;
+use crate::marks::{AtOnce, Marks};
 use crate::pace::Pace;
 use crate::presence::Presence;
 use crate::program_root::ProgramRoot;
@@ -30,7 +30,7 @@ use crate::surveys::Surveys;
 use crate::survivor::Survivor;
 use crate::vnic::Vnic;
 use ix_entry::Channel;
-use ix_launch::{Child, Exit, Occurrence, SignalForwarding};
+use ix_launch::{Child, Exit, NamespaceRoot, Occurrence, SignalForwarding};
 use ix_netdev::{LinkWatch, OpenedDevice, SharedMemory};
 use ix_problem::{Problem, Result};
 use ix_proto::config::WallPart;
@@ -40,8 +40,9 @@ use ix_sys::say;
 use joining::Asking;
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between looks at whether it has ended, ms.
@@ -147,6 +148,8 @@ pub struct Running {
     /// How long a dataplane that has its share of processor time with the program waits for its
     /// hardware thread.
     delays: Option<RunDelays>,
+    /// The namespace whose root the program is.
+    root: Option<Arc<NamespaceRoot>>,
     /// For the first dataplane.
     setup: Option<DataplaneSetup>,
     /// Announces its addresses until it begins.
@@ -168,7 +171,9 @@ impl Running {
     pub fn wait(&mut self) -> Result<Exit> {
         self.wait_on().inspect_err(|_| {
             if !self.group.kill() {
-                self.marks.end_all();
+                let namespace = self.root.as_ref().map(|root| root.namespace().as_fd());
+                let at_once = AtOnce::prepare(self.marks.whose, namespace);
+                self.marks.end_all(at_once.as_ref());
             }
         })
     }

@@ -113,6 +113,7 @@ impl Broker {
             signals,
             group: self.group,
             marks,
+            root: self.root.as_ref().map(ProgramRoot::root),
             delays: None,
             setup: Some(self.setup),
             presence: Presence::new(Instant::now()),
