@@ -205,6 +205,8 @@ impl ElasticThread {
     fn turn_of_listener(&self, slot: u16) -> Turn {
         let listeners = &self.tcp.listeners;
         match listeners.owner_of(slot) {
+            // What waits there waits for nobody.
+            _ if listeners.ends(slot) => Turn::Now,
             Some(owner) if !listeners.is_any_present(slot, &self.io.cx.attached) => {
                 Turn::Later(owner)
             }

@@ -219,8 +219,8 @@ impl ElasticThread {
         self.flush_touched();
         self.io.cx.metrics.enter(Stage::Timers);
         let fired = self.run_timers::<HERE>(now_us);
-        if self.ended.is_any() {
-            self.close_some_ended();
+        if self.ended.is_any() || self.tcp.listeners.is_any_ending() {
+            self.end_some();
         }
         self.flush_touched();
         self.io.cx.metrics.enter(Stage::Transmit);

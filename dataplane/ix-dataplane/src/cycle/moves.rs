@@ -189,6 +189,7 @@ impl ElasticThread {
                 self.io.cx.attached.tell_of_groups(event);
             }
             Action::Ship { to, serial, groups, held, record } => {
+                self.end_waits_in(&groups);
                 let ElasticThread { io, flows, tcp, .. } = self;
                 let (cx, listeners) = (&mut io.cx, &mut tcp.listeners);
                 let mut ship = ship::pack(cx, flows, listeners, (serial, &groups), held, record);

@@ -102,7 +102,7 @@ impl ElasticThread {
         let fragments = self.receive.under_way.deadline_us().map(|us| us.max(self.housekeeping_us));
         let (flows, own) = (&self.flows.wheel, &self.app_timers);
         let timers = [flows.next_deadline_us(), own.next_deadline_us()];
-        let mourning = match self.ended.is_any() {
+        let mourning = match self.ended.is_any() || self.tcp.listeners.is_any_ending() {
             true => Some(self.io.cx.now_us),
             false => self.mourns().then_some(self.housekeeping_us),
         };

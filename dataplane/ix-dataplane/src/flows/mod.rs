@@ -8,6 +8,7 @@ mod oldest;
 pub mod sendq;
 mod survey;
 pub mod table;
+pub mod walk;
 
 use crate::context::Context;
 use crate::receive::batch::Work;

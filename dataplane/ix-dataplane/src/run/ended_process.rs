@@ -5,9 +5,9 @@
 //! cycle closes a few.
 use crate::cycle::ElasticThread;
 use crate::flows::Flows;
-use crate::flows::ended::LOOKS_MAX;
-use crate::flows::flow::{Flow, Holder, TcpSocket};
+use crate::flows::flow::{Flow, Holder, TcpSocket, Waits};
 use crate::flows::handle::FlowId;
+use crate::flows::walk::LOOKS_MAX;
 use crate::run::winding_up::WoundUp;
 use crate::shared::mourning::{Stage, Still};
 use crate::udp;
@@ -70,11 +70,44 @@ impl ElasticThread {
         }
     }
 
+    /// A few flows are looked at: those that wait at listeners that end, and those of processes
+    /// that have ended.
+    #[cold]
+    pub(crate) fn end_some(&mut self) {
+        if self.tcp.listeners.is_any_ending() {
+            self.changes += 1;
+            self.tcp.end_listeners(&mut self.io, &mut self.flows);
+        }
+        self.close_some_ended();
+    }
+
+    /// Ends all listeners that end, and what waits there.
+    #[cold]
+    pub(crate) fn end_all_listeners(&mut self) {
+        while self.tcp.listeners.is_any_ending() {
+            self.tcp.end_listeners(&mut self.io, &mut self.flows);
+        }
+    }
+
+    /// These groups leave the thread, and listeners that end stay: nothing there waits for them.
+    pub(crate) fn end_waits_in(&mut self, groups: &GroupSet) {
+        if self.tcp.listeners.is_any_ending() {
+            let waits = |flow: &Flow| flow.socket.waits != Waits::Nowhere;
+            for id in self.flows.ids_in(groups, waits) {
+                self.tcp.end_wait(&mut self.io, &mut self.flows, id);
+            }
+        }
+    }
+
     /// Closes a few flows of the first process that has ended. Returns whether it has to be called
     /// again.
     #[cold]
     pub(crate) fn close_some_ended(&mut self) -> bool {
         let Some(number) = self.ended.first() else { return false };
+        // What waits at its listeners may go to another process; then it is not closed.
+        if self.tcp.listeners.is_any_of_ending(number) {
+            return true;
+        }
         self.changes += 1;
         let some = self.ended.next_flows(&self.flows);
         let peek = |id: &FlowId| {
@@ -101,6 +134,7 @@ impl ElasticThread {
     /// Closes all that [`Self::close_some_ended`] would.
     #[cold]
     pub(crate) fn close_all_ended(&mut self) {
+        self.end_all_listeners();
         while self.close_some_ended() {}
     }
 

@@ -184,6 +184,8 @@ impl Runner {
             return;
         }
         (self.entered, self.parked) = (false, false);
+        // No cycle may come that would go on with it.
+        self.thread.end_all_listeners();
         self.thread.io.leave();
         let mut now_us = start_us;
         while now_us < start_us + patience_us {

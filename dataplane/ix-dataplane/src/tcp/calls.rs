@@ -241,6 +241,7 @@ impl Tcp {
             holds,
             in_reserve: false,
             cookies_until_us: 0,
+            ends: false,
         };
         let claimed = SharedPort { udp: false, number: port };
         shared.claims.enter(&shared.updates.source, claimed, *now_us)?;
@@ -284,41 +285,42 @@ impl Tcp {
         Ok(0)
     }
 
-    /// Removes the listeners that end. Flows that wait there go to a listener of another process at
-    /// the same address, or else are refused. All at once, because each flow of the thread is
-    /// looked at.
+    /// Looks at some flows for those that wait at listeners that end: they go to a listener of
+    /// another process at the same address, or else are refused. Removes the listeners at which
+    /// none waits any more. To be called again while [`Listeners::is_any_ending`].
     #[cold]
     pub(crate) fn end_listeners(&mut self, io: &mut Io, flows: &mut Flows) {
-        let ending = self.listeners.take_ending();
-        let waiting = |flow: &Flow| {
-            let socket = &flow.socket;
-            socket.waits != Waits::Nowhere && ending.binary_search(&socket.listener).is_ok()
-        };
-        let listening = |slot: &u16| self.listeners.get_slot(*slot);
-        let may_wait = ending.iter().filter_map(listening).any(Listening::may_be_waited_at);
-        let ids = if may_wait { flows.ids_where(waiting) } else { Vec::new() };
-        for id in ids {
-            let Some(flow) = flows.get(id) else { continue };
-            let from = flow.socket.listener;
-            let owner = self.listeners.owner_of(from);
-            match owner.and_then(|owner| self.listeners.other_than(from, owner)) {
-                Some(to) => {
-                    self.listeners.give(&mut flow.socket, to);
-                    if flow.socket.holder == Holder::Knocking {
-                        self.knock(io, flow);
-                    }
-                }
-                None => {
-                    self.stop_waiting(flows, id);
-                    self.end(io, flows, id, End::Abort);
-                }
-            }
+        for id in self.listeners.next_waiting(flows) {
+            self.end_wait(io, flows, id);
         }
-        for slot in ending {
+        for slot in self.listeners.take_ended(flows) {
             if let Some(ended) = self.listeners.get_slot(slot) {
                 let claimed = SharedPort { udp: false, number: ended.port };
                 self.listeners.remove(slot);
                 io.cx.shared.claims.leave(&io.cx.shared.updates.source, claimed);
+            }
+        }
+    }
+
+    /// This flow waits no longer, if it does at a listener that ends.
+    #[cold]
+    pub(crate) fn end_wait(&mut self, io: &mut Io, flows: &mut Flows, id: FlowId) {
+        let Some(flow) = flows.get(id) else { return };
+        let from = flow.socket.listener;
+        if flow.socket.waits == Waits::Nowhere || !self.listeners.ends(from) {
+            return;
+        }
+        let owner = self.listeners.owner_of(from);
+        match owner.and_then(|owner| self.listeners.other_than(from, owner)) {
+            Some(to) => {
+                self.listeners.give(&mut flow.socket, to);
+                if flow.socket.holder == Holder::Knocking {
+                    self.knock(io, flow);
+                }
+            }
+            None => {
+                self.stop_waiting(flows, id);
+                self.end(io, flows, id, End::Abort);
             }
         }
     }

@@ -96,7 +96,8 @@ impl Tcp {
 
     /// Whether ACKs of SYN cookies of this listener may still arrive.
     fn expects_cookies(&mut self, slot: u16, now_us: u64) -> bool {
-        self.listeners.get(slot).is_some_and(|listening| listening.cookies_until_us > now_us)
+        let listening = self.listeners.get(slot);
+        listening.is_some_and(|listening| listening.cookies_until_us > now_us && !listening.ends)
     }
 
     /// Gives a segment to its flow, then announces the result to the application.
@@ -182,6 +183,10 @@ impl Tcp {
             Holder::Knocking if socket.waits != Waits::Knocking => {
                 if !io.cx.attached.is_present(socket.owner) {
                     listeners.give_to_present(socket, &io.cx.attached);
+                }
+                if listeners.ends(socket.listener) {
+                    self.end_wait(io, flows, id);
+                    return verdict;
                 }
                 let Some(listening) = listeners.get(socket.listener) else {
                     // It came from a thread with a listener; this thread has none.

@@ -2,10 +2,12 @@
 //! application that wants all connections listens on every elastic thread. Several processes of the
 //! program may listen at one address: new connections go to them in turn.
 use crate::attachment::Attachments;
+use crate::flows::Flows;
 use crate::flows::flow::{TcpSocket, Waits};
 use crate::flows::flow_of;
 use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
+use crate::flows::walk::Walk;
 use ix_proto::GroupSet;
 use ix_proto::crossing::AttachmentId;
 use ix_tcp::Listener;
@@ -31,6 +33,8 @@ pub struct Listening {
     pub in_reserve: bool,
     /// Until this time, µs, ACKs of SYN cookies may arrive; 0: none was sent.
     pub cookies_until_us: u64,
+    /// Nobody finds it any more. Flows may still wait there.
+    pub ends: bool,
 }
 
 impl Listening {
@@ -65,14 +69,19 @@ pub struct Listeners {
     slots: Vec<Slot>,
     /// Without those that end.
     by_port: BTreeMap<u16, Vec<u16>>,
-    /// Slots of those that end with this batch of calls.
+    /// Slots of those that end, and for which no flow was looked at yet.
     ending: Vec<u16>,
+    /// Slots of those that end, in order, for which flows are being looked at; and how far that is.
+    leaving: Vec<u16>,
+    walk: Walk,
     /// Grows with each connection to an address at which several listen.
     turn: usize,
 }
 
 /// Most listeners of one thread.
 const LISTENERS_MAX: usize = 4096;
+/// The same with those that end.
+const SLOTS_MAX: usize = 2 * LISTENERS_MAX;
 
 /// Why a listener cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,10 +102,11 @@ impl Listeners {
         if self.by_port.get(&port).is_some_and(|slots| slots.iter().any(taken)) {
             return Err(ListenError::InUse);
         }
+        let ending = self.ending.len() + self.leaving.len();
         let free = self.slots.iter().position(|slot| slot.listening.is_none());
         let index = match free {
             Some(index) => index,
-            None if self.slots.len() - self.ending.len() < LISTENERS_MAX => {
+            None if self.slots.len() < SLOTS_MAX && self.slots.len() - ending < LISTENERS_MAX => {
                 self.slots.push(Slot { generation: 1, listening: None });
                 self.slots.len() - 1
             }
@@ -122,7 +132,10 @@ impl Listeners {
     /// stays its own until [`Listeners::remove`].
     pub fn begin_to_end(&mut self, slot: u16) {
         let entry = &mut self.slots[slot as usize];
-        let Some(listening) = &entry.listening else { return };
+        let Some(listening) = entry.listening.as_mut().filter(|listening| !listening.ends) else {
+            return;
+        };
+        listening.ends = true;
         entry.generation = entry.generation.wrapping_add(1).max(1);
         if let Some(slots) = self.by_port.get_mut(&listening.port) {
             slots.retain(|other| *other != slot);
@@ -134,15 +147,46 @@ impl Listeners {
     }
 
     /// Whether any listener ends.
+    #[inline]
     pub fn is_any_ending(&self) -> bool {
-        !self.ending.is_empty()
+        !self.ending.is_empty() || !self.leaving.is_empty()
     }
 
-    /// The slots of those that end, in order. To be followed by [`Listeners::remove`] of each.
-    pub fn take_ending(&mut self) -> Vec<u16> {
-        let mut ending = std::mem::take(&mut self.ending);
-        ending.sort_unstable();
-        ending
+    /// Whether any listener of this process ends.
+    pub fn is_any_of_ending(&self, owner: AttachmentId) -> bool {
+        let mut ending = self.ending.iter().chain(&self.leaving);
+        ending.any(|slot| self.owner_of(*slot) == Some(owner))
+    }
+
+    /// Whether this one ends.
+    pub fn ends(&self, slot: u16) -> bool {
+        self.get_slot(slot).is_some_and(|listening| listening.ends)
+    }
+
+    /// Some of the flows that may wait at a listener that ends, until [`Listeners::take_ended`] has
+    /// answered with that listener. Each flow of the thread has to be looked at, once for all that
+    /// end at a time.
+    pub fn next_waiting(&mut self, flows: &Flows) -> Vec<FlowId> {
+        if self.leaving.is_empty() {
+            self.leaving = std::mem::take(&mut self.ending);
+            self.leaving.sort_unstable();
+            self.walk = Walk::default();
+        }
+        if self.is_any_waited_at() { self.walk.next_flows(flows) } else { Vec::new() }
+    }
+
+    fn is_any_waited_at(&self) -> bool {
+        let mut leaving = self.leaving.iter().filter_map(|slot| self.get_slot(*slot));
+        leaving.any(Listening::may_be_waited_at)
+    }
+
+    /// Listeners at which no flow waits any more. To be followed by [`Listeners::remove`] of each.
+    pub fn take_ended(&mut self, flows: &Flows) -> Vec<u16> {
+        if self.walk.is_through(flows) || !self.is_any_waited_at() {
+            std::mem::take(&mut self.leaving)
+        } else {
+            Vec::new()
+        }
     }
 
     /// Removes a listener that ends.
@@ -381,6 +425,7 @@ mod tests {
             holds: false,
             in_reserve: false,
             cookies_until_us: 0,
+            ends: false,
         }
     }
 
@@ -395,7 +440,9 @@ mod tests {
         assert_eq!(find(&all, [10, 0, 0, 2]), all.slot_of(any));
         let slot = all.slot_of(one).unwrap();
         all.begin_to_end(slot);
-        assert_eq!(all.take_ending(), [slot]);
+        let flows = Flows::new(|_| false, 0);
+        assert!(all.ends(slot) && all.next_waiting(&flows).is_empty());
+        assert_eq!(all.take_ended(&flows), [slot]);
         all.remove(slot);
         assert_eq!(all.slot_of(one), None);
         assert_eq!(find(&all, [10, 0, 0, 1]), all.slot_of(any));
