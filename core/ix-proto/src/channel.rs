@@ -208,6 +208,12 @@ pub enum ToImage {
         /// Its transmit memory before this offset is its own already, bytes.
         given_bytes: u64,
     },
+    /// The process of this number has executed another program: it has ended for the dataplane,
+    /// also if others still have copies of its bells. Answered by [`FromImage::Parted`].
+    Executed {
+        /// Its number.
+        number: usize,
+    },
     /// The process that has asked with this number gets no dataplane, and why.
     NotAttached {
         /// What its [`FromImage::Hello`] said.
@@ -255,6 +261,7 @@ codec_enum!(ToImage {
     10 = Claimed { port, refused },
     11 = Neighbour { hop, mac },
     12 = Network { addresses, routes, more },
+    13 = Executed { number },
 });
 
 #[cfg(test)]
@@ -309,6 +316,7 @@ mod tests {
                 ToImage::Ok,
                 ToImage::Refused(text.clone()),
                 ToImage::Join { number: device, given_bytes: serial },
+                ToImage::Executed { number: device },
                 ToImage::NotAttached { asker: serial, why: text },
                 ToImage::Update { device, serial, change },
                 ToImage::Claimed { port, refused: None },

@@ -1,5 +1,6 @@
 //! The processes of the program that share this dataplane, in the dataplane's main thread: the
-//! broker says which attach; a pidfd, or a bell that is closed, says which have ended.
+//! broker says which attach; a pidfd, or a bell that is closed, says which have ended. The broker
+//! says it too, of a process that has executed another program and whose bells others still have.
 use ix_dataplane::{CrossingPages, Dataplane, Shares};
 use ix_entry::Channel;
 use ix_proto::{Codec, FromImage, ToImage};
@@ -71,7 +72,7 @@ impl<'a> Attached<'a> {
             // A process that begins now may have a number that was noted for another one.
             ended.retain(|number| self.processes.contains_key(number));
             // Who attaches now keeps the dataplane, even if all others have just ended.
-            if happened(1) && !self.hear() {
+            if happened(1) && !self.hear(&mut ended) {
                 return;
             }
             for number in ended {
@@ -94,16 +95,19 @@ impl<'a> Attached<'a> {
         numbers[..read].iter().map(|number| usize::from(*number)).collect()
     }
 
-    /// Reads what the broker says. False: it has ended, or does not want this dataplane any more.
-    fn hear(&mut self) -> bool {
+    /// Reads what the broker says, and adds those that have executed another program to `ended`.
+    /// False: it has ended, or does not want this dataplane any more.
+    fn hear(&mut self, ended: &mut Vec<usize>) -> bool {
         loop {
             match self.joins.try_receive() {
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return true,
-                Ok(Some((bytes, fds))) => {
-                    if let Ok(ToImage::Join { number, given_bytes }) = ToImage::decode(&bytes) {
+                Ok(Some((bytes, fds))) => match ToImage::decode(&bytes) {
+                    Ok(ToImage::Join { number, given_bytes }) => {
                         self.join(number, given_bytes, fds);
                     }
-                }
+                    Ok(ToImage::Executed { number }) => ended.push(number),
+                    _ => {}
+                },
                 Ok(None) | Err(_) => return false,
             }
         }

@@ -79,6 +79,8 @@ fn read_only(fd: BorrowedFd<'_>, owner: Option<u32>) -> io::Result<OwnedFd> {
 pub struct Attached {
     /// Those of which something is left in the dataplane, by their numbers.
     processes: BTreeMap<usize, Arc<Process>>,
+    /// What each executed when it attached.
+    executed: BTreeMap<usize, Executed>,
     to_dataplane: Option<ToDataplane>,
     /// The one that the dataplane was told of and has not mapped yet.
     joining: Option<Joining>,
@@ -86,6 +88,26 @@ pub struct Attached {
     left: Vec<Left>,
     /// Number of processes that were refused.
     refused: u64,
+}
+
+/// By what a program that a process has executed differs from the one before: where Linux has put
+/// its stack and its code (proc_pid_stat(5)). Both are the same again where Linux does not choose
+/// them by chance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Executed([u64; 2]);
+
+impl Executed {
+    /// `None`: it has ended, or Linux does not say it.
+    fn of(process: &Process) -> Option<Executed> {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).ok()?;
+        // The name, in brackets, may hold anything; behind it comes field 3.
+        let fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+        let fields: Vec<&str> = fields.collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        let [code, stack] = [field(26)?, field(28)?];
+        // Who may not trace it reads 1 or 0.
+        (code > 1 && stack > 1 && !process.has_ended()).then_some(Executed([code, stack]))
+    }
 }
 
 /// Most processes that a dataplane leaves something to: those that share it, and as many that
@@ -139,6 +161,7 @@ impl Attached {
         joins: Channel,
         (rx, owner): (OwnedFd, Option<u32>),
     ) {
+        self.executed = Executed::of(&process).map(|what| (0, what)).into_iter().collect();
         self.processes = BTreeMap::from([(0, process)]);
         self.to_dataplane = Some(ToDataplane { joins, first, rx, owner });
     }
@@ -193,6 +216,25 @@ impl Attached {
         // It stays here until the process has another dataplane.
         let arena = left.arena.try_clone()?;
         Ok(Some(Legacy { arena, given_bytes: u64::from_ne_bytes(bytes) }))
+    }
+
+    /// Tells the dataplane which processes have executed another program since they attached. It
+    /// hears that by itself as soon as their bells are closed, but a child may still have copies of
+    /// these. To be called from time to time.
+    pub fn look_for_executed(&mut self) {
+        let Some(to) = &self.to_dataplane else { return };
+        for (number, process) in &self.processes {
+            let (was, is) = (self.executed.get(number), Executed::of(process));
+            if let (Some(was), Some(is)) = (was, is)
+                && *was != is
+                && !process.has_ended()
+            {
+                // Without room it is told the next time. To be told twice harms nobody: the number
+                // is nobody else's before the dataplane has said that it is free.
+                let message = ToImage::Executed { number: *number };
+                let _ = to.joins.try_send(&message.encode(), &[]);
+            }
+        }
     }
 
     /// The processes that have not ended.
@@ -263,6 +305,10 @@ impl Attached {
         fds.push(process.as_fd());
         fds.extend(shared.bells.iter().map(|(ours, _)| ours.as_fd()));
         to.joins.try_send(&ToImage::Join { number, given_bytes }.encode(), &fds)?;
+        match Executed::of(&process) {
+            Some(what) => self.executed.insert(number, what),
+            None => self.executed.remove(&number),
+        };
         self.processes.insert(number, process.clone());
         self.joining = Some(Joining { number, asker, process, shared, arena });
         Ok(())
@@ -322,5 +368,31 @@ impl Attached {
 pub fn refuse(child: &Child, asker: u64, why: String) {
     if let Some(channel) = child.channel() {
         let _ = channel.try_send(&ToImage::NotAttached { asker, why }.encode(), &[]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_program_that_is_executed_is_another_one() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; read go; exec sh -c 'echo two; read go'"]);
+        let mut shell = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let process = Process::open(shell.id()).unwrap();
+        let mut said = BufReader::new(shell.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "one");
+        let first = Executed::of(&process).expect("it runs");
+        assert_eq!(Executed::of(&process), Some(first));
+        let mut go = shell.stdin.take().unwrap();
+        writeln!(go).unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "two");
+        assert_ne!(Executed::of(&process).expect("it runs"), first);
+        writeln!(go).unwrap();
+        shell.wait().unwrap();
+        assert_eq!(Executed::of(&process), None);
     }
 }

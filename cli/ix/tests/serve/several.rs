@@ -96,6 +96,31 @@ fn workers_serve_one_listener_and_one_that_is_killed_ends_alone() {
     service.finish(PATIENCE);
 }
 
+/// Its bells stay open, because a child has copies of them.
+#[test]
+fn a_worker_that_executes_another_program_ends_for_its_peers() {
+    let name = "a_worker_that_executes_another_program_ends_for_its_peers";
+    let Some(net) = TestNet::new(name, Nic::Tap, 1) else { return };
+    let (service, workers) = start(&net, 2, "0");
+    net.client.run(|| {
+        let mut stream = connect();
+        let number = worker_of(&mut stream);
+        stream.write_all(b"x").expect("sends");
+        let ended = matches!(stream.read(&mut [0; 64]), Ok(0) | Err(_));
+        assert!(ended, "the peer is told");
+        let pid = workers[&number];
+        let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).expect("it runs");
+        assert_eq!(program, "sleep\n");
+        for round in 0..20 {
+            let mut stream = connect();
+            assert_ne!(worker_of(&mut stream), number);
+            echo(&mut stream, round, 64);
+        }
+        signal(pid, libc::SIGKILL);
+    });
+    service.finish(PATIENCE);
+}
+
 #[test]
 fn a_worker_that_computes_or_does_not_read_harms_no_other_one() {
     let name = "a_worker_that_computes_or_does_not_read_harms_no_other_one";

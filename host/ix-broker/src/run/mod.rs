@@ -47,7 +47,8 @@ use std::time::{Duration, Instant};
 
 /// Time between looks at whether it has ended, ms.
 const WAITING_MS: u64 = 10;
-/// Time between looks at whether orphans of the program have ended.
+/// Time between looks at whether orphans of the program have ended, and at what its processes
+/// execute.
 const ORPHANS: Duration = Duration::from_secs(1);
 
 /// What makes an unmodified program load `libix-posix`.
@@ -310,6 +311,9 @@ impl Running {
         let now = Instant::now();
         if now >= self.orphans_due {
             self.orphans_due = now + ORPHANS;
+            if let Some(apart) = &mut self.apart {
+                apart.attached().look_for_executed();
+            }
             self.child.reap_orphans(self.apart.as_ref().and_then(Apart::pid));
         }
     }
