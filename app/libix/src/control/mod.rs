@@ -7,6 +7,7 @@
 //! written as for `ix ctl`: `rx tcp service 10.0.0.2:80`, `100Mbit`.
 mod json;
 
+use crate::raw::connect_within;
 use core::fmt;
 use json::{Json, quoted};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,6 +20,8 @@ use std::time::Duration;
 const PROTOCOL: u64 = 1;
 /// Longest wait for a reply: the dataplane itself may have to give it.
 const TIMEOUT: Duration = Duration::from_secs(6);
+/// Longest wait for a place in the socket's queue.
+const CONNECTING: Duration = Duration::from_secs(2);
 /// Longest accepted line.
 const LINE_MAX: u64 = 16 << 20;
 /// Digits of a capability.
@@ -123,7 +126,13 @@ impl Control {
     pub fn connect(path: impl AsRef<Path>) -> Result<Control, ControlError> {
         let path = path.as_ref();
         let lost = |e| ControlError::Lost(format!("{}: {e}", path.display()));
-        let stream = UnixStream::connect(path).map_err(lost)?;
+        let stream = connect_within(path, CONNECTING).map_err(|e| match e.kind() {
+            std::io::ErrorKind::WouldBlock => ControlError::Lost(format!(
+                "{}: too many clients wait for its process; check that it is not stopped",
+                path.display()
+            )),
+            _ => lost(e),
+        })?;
         stream.set_read_timeout(Some(TIMEOUT)).map_err(lost)?;
         stream.set_write_timeout(Some(TIMEOUT)).map_err(lost)?;
         let mut control = Control(BufReader::new(stream));

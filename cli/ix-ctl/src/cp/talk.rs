@@ -5,11 +5,14 @@ use ix_controller::Step;
 use ix_proto::GroupSet;
 use ix_proto::control::{Answer, PolicyRequest, Report, Request, Role, Status};
 use ix_report::problem::{Problem, Result};
-use std::os::unix::net::UnixStream;
+use ix_sys::socket::connect_unix_within;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+/// Longest wait for a place in the queue of a socket.
+const CONNECTING: Duration = Duration::from_secs(2);
 /// Time between two attempts to attach.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -75,11 +78,15 @@ struct Talk {
 impl Talk {
     /// `None`: the thread ends.
     fn attach_and_serve(&mut self) -> Option<()> {
-        if let Err(e) = UnixStream::connect(&self.path) {
-            let _ = self.message.send(Message::Gone(e.to_string()));
-            return None;
-        }
-        match self.attach() {
+        let attached = match connect_unix_within(&self.path, CONNECTING) {
+            Ok(_) => self.attach(),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Err(self.is_stopped()),
+            Err(e) => {
+                let _ = self.message.send(Message::Gone(e.to_string()));
+                return None;
+            }
+        };
+        match attached {
             Ok((client, attached)) => {
                 self.message.send(attached).ok()?;
                 self.serve(client)
@@ -89,6 +96,13 @@ impl Talk {
                 self.refuse_for(AGAIN)
             }
         }
+    }
+
+    /// Nobody takes a connection: the dataplane has not ended.
+    fn is_stopped(&self) -> Message {
+        let what = format!("cannot control the dataplane at {}", self.path.display());
+        let why = "too many clients wait for its `ix run`";
+        Message::Refused(Problem::new(what, why).mend("check that it is not stopped"), true)
     }
 
     fn attach(&self) -> std::result::Result<(Client, Message), Message> {

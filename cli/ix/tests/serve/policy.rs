@@ -56,6 +56,32 @@ fn states(net: &TestNet) -> Vec<String> {
     (0..2).map(|thread| state(thread).expect("a state")).collect()
 }
 
+/// Neither the controller nor a program waits for ever for a socket whose owner is stopped.
+#[test]
+fn a_socket_that_nobody_accepts_at_is_told_in_a_line() {
+    let folder = std::env::temp_dir().join(format!("ix-stopped-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("control.sock");
+    let listener = ix_sys::socket::listen_unix_closed(&path, 0).expect("a listener");
+    let soon = Duration::from_millis(10);
+    let connect = || ix_sys::socket::connect_unix_within(&path, soon);
+    let full: Vec<_> = std::iter::from_fn(|| connect().ok()).take(10).collect();
+    assert!(full.len() < 10, "it has no queue");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+    command.arg("cp").arg("--dry-run").arg("--control").arg(&path);
+    let controller = Process::start(command);
+    let said = controller.wait_for("ix: cannot control", PATIENCE);
+    let tells = ["too many clients wait", "check that it is not stopped"];
+    assert!(tells.iter().all(|words| said.contains(words)), "{said}");
+    controller.terminate();
+    let since = Instant::now();
+    let refused = libix::control::Control::connect(&path).expect_err("nobody accepts").to_string();
+    assert!(refused.contains("too many clients wait"), "{refused}");
+    assert!(since.elapsed() < PATIENCE, "{:?}", since.elapsed());
+    drop((listener, full));
+    std::fs::remove_dir_all(folder).expect("removed");
+}
+
 #[track_caller]
 fn runs(net: &TestNet, threads: usize) {
     let serves = |state: &str| state == "active" || state == "non-responsive";
