@@ -9,7 +9,8 @@
 //!
 //! A worker echoes what it gets. `?` alone is answered by the worker's number, as two digits; `!`
 //! alone is left unread; `c` alone makes it compute without end, and `s` for 60 ms, with `s` for an
-//! answer.
+//! answer; `x` alone makes it execute another program, while a child has copies of all that it has
+//! open.
 mod children;
 
 use children::{Outcome, attach, child};
@@ -18,6 +19,8 @@ use libix::raw::{Process, Thread};
 use std::error::Error;
 use std::io::{PipeWriter, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -53,6 +56,7 @@ impl Handler for Worker {
             b'c' => loop {
                 std::hint::spin_loop();
             },
+            b'x' => execute(),
             _ => {
                 conn.send_received(bytes);
             }
@@ -62,6 +66,20 @@ impl Handler for Worker {
     fn on_eof(&mut self, conn: &mut Conn<'_, ()>) {
         conn.close();
     }
+}
+
+/// Executes another program. A child stays that only waits, with copies of all descriptors.
+fn execute() -> ! {
+    // SAFETY: the child makes system calls only, until its parent ends.
+    unsafe {
+        if libc::fork() == 0 {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            loop {
+                libc::pause();
+            }
+        }
+    }
+    panic!("cannot execute: {}", Command::new("sleep").arg("60").exec())
 }
 
 fn work(program: &Process, port: u16, mut serves: PipeWriter) -> Outcome {
