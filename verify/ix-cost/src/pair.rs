@@ -116,7 +116,7 @@ impl<C: Handler, S: Handler> Trio<C, S> {
         let devices = [device(MACS[0], 1, Spread::First), device(MACS[1], 2, spread)];
         let rig = |index: usize| {
             let cpus = (0..devices[index].options().queues as u32).collect();
-            let config = Config { cpus, ..config(index) };
+            let config = Config { cpus, ..config((index, false)) };
             let options = RigOptions { config, sizes: None, clock: clock.clone() };
             Rig::new(options, devices[index].nics()).threads
         };
@@ -125,7 +125,7 @@ impl<C: Handler, S: Handler> Trio<C, S> {
         };
         let client = EventLoop::new(thread(rig(0).remove(0), 0), client);
         let mut threads = rig(1).into_iter();
-        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, server_addr().port()));
+        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, server_addr(false).port()));
         let mut index = 0;
         let servers = servers.map(|server| {
             let elastic = threads.next().expect("a thread for each queue");

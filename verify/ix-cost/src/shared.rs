@@ -62,7 +62,7 @@ pub fn play(queues: Queues) {
     let mut opened = 0;
     while done.get() < WARM {
         while opened < CONNECTIONS {
-            trio.client.io().connect(server_addr(), 0);
+            trio.client.io().connect(server_addr(false), 0);
             opened += 1;
             if opened % 16 == 0 {
                 break;
