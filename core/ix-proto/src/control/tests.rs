@@ -441,7 +441,7 @@ fn vnic() -> impl Strategy<Value = View> {
             rates,
         });
     let shared = (
-        (vec(shared_vnic, 0..3), vec(shared_filter, 0..3), vec(any::<std::net::Ipv4Addr>(), 0..3)),
+        (vec(shared_vnic, 0..3), vec(shared_filter, 0..3), vec(any::<std::net::IpAddr>(), 0..3)),
         any::<(u16, u16, u16, u16, bool)>(),
         (limits(), limits(), of(any::<u64>()), refused()),
     )

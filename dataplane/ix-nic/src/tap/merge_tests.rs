@@ -33,7 +33,7 @@ fn frame(segment: &Segment) -> Vec<u8> {
         dst: IpAddr::v4([10, 0, 0, 2]),
         ttl: 64,
         tos: 0,
-        ident: segment.ident,
+        ident: segment.ident.into(),
     };
     let mut bytes = vec![0; 200];
     let payload = Checksum::of(&segment.payload);

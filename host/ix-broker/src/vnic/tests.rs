@@ -1,6 +1,7 @@
 //! The vNIC of a dataplane, with devices that take every filter, and with some that do not.
 use super::*;
 use ix_proto::Codec;
+use std::net::Ipv4Addr;
 
 /// Devices that take every filter.
 struct Calm;

@@ -51,7 +51,7 @@ pub const PROGRAMS: &[Program] = &[
 fn has(test: &str, files: &[&str], package: &str) -> bool {
     let missing = files.iter().find(|file| !Path::new(file).exists());
     if let Some(missing) = missing {
-        skip(test, Need::Program(&format!("apt-get install {package}")), &format!("no {missing}"));
+        skip(test, Need::Program(&format!("apt-get install {package}")), format!("no {missing}"));
     }
     missing.is_none()
 }

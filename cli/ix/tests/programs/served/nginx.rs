@@ -53,7 +53,7 @@ fn nginx_is_upgraded_under_load() {
     certify.args(["-keyout", &text("key"), "-out", &text("certificate")]);
     run(certify);
     std::fs::write(folder.join("small"), "hello").expect("a page");
-    let big: Vec<u8> = (0..BIG_BYTES).map(|n| (n * n >> 7) as u8).collect();
+    let big: Vec<u8> = (0..BIG_BYTES).map(|n| ((n * n) >> 7) as u8).collect();
     std::fs::write(folder.join("big"), &big).expect("a file");
     std::fs::write(folder.join("conf"), CONFIG.replace("FOLDER", folder.to_str().expect("text")))
         .expect("a configuration");
