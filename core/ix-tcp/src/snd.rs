@@ -101,6 +101,7 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Options of an ordinary segment.
+    #[inline(always)]
     fn options(&self, now_us: u64) -> TcpOptions {
         let mut options = TcpOptions { timestamp: self.timestamp(now_us), ..TcpOptions::NONE };
         if let Some(reassembly) = &self.reassembly

@@ -3,6 +3,7 @@
 //! sent; the application leaves them unchanged until event `SENT`.
 use ix_mem::PacketMemory;
 use ix_proto::crossing::AttachmentId;
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,8 +27,54 @@ pub struct SendQueue {
 struct Rest {
     /// Pieces behind those that are stored in place.
     pieces: VecDeque<Piece>,
+    /// Where the last copy began: the next one mostly goes on from there, and must not walk over
+    /// all pieces of a large window.
+    mark: Cell<Mark>,
     /// Whose the oldest bytes are, where they are not the owner's.
     debts: VecDeque<Debt>,
+}
+
+/// A piece of [`Rest::pieces`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    index: usize,
+    /// Bytes of the pieces before it.
+    before: u32,
+}
+
+impl Rest {
+    fn pop_front(&mut self) -> Option<Piece> {
+        let piece = self.pieces.pop_front()?;
+        let Mark { index, before } = self.mark.get();
+        let left =
+            Mark { index: index.saturating_sub(1), before: before.saturating_sub(piece.len) };
+        self.mark.set(left);
+        Some(piece)
+    }
+
+    /// Copies on from these pieces.
+    fn copy(&self, copy: &mut Copy<'_>) {
+        let mut at =
+            Some(self.mark.get()).filter(|mark| mark.before <= copy.skip).unwrap_or_default();
+        copy.skip -= at.before;
+        let mut pieces = self.pieces.range(at.index..);
+        for piece in pieces.by_ref() {
+            if copy.skip < piece.len {
+                self.mark.set(at);
+                if !copy.take(*piece) {
+                    return;
+                }
+                break;
+            }
+            copy.skip -= piece.len;
+            at = Mark { index: at.index + 1, before: at.before + piece.len };
+        }
+        for piece in pieces {
+            if copy.to.is_empty() || !copy.take(*piece) {
+                return;
+            }
+        }
+    }
 }
 
 /// Bytes that a process has given to send before it gave the flow away. It hears when they are
@@ -92,7 +139,7 @@ impl SendQueue {
             if front.len == 0 {
                 self.near[0] = self.near[1];
                 self.near[1] = match &mut self.rest {
-                    Some(rest) => rest.pieces.pop_front().unwrap_or_default(),
+                    Some(rest) => rest.pop_front().unwrap_or_default(),
                     None => Piece::default(),
                 };
             }
@@ -172,13 +219,11 @@ impl SendQueue {
         let mut copy = Copy { memory, skip: offset, to };
         // The pieces stored in place first, one by one: most flows have no others.
         let near = copy.take(self.near[0]) && copy.take(self.near[1]);
-        if near && !copy.to.is_empty() {
-            let rest = self.rest.iter().flat_map(|rest| rest.pieces.iter());
-            for piece in rest {
-                if copy.to.is_empty() || !copy.take(*piece) {
-                    break;
-                }
-            }
+        if near
+            && !copy.to.is_empty()
+            && let Some(rest) = &self.rest
+        {
+            rest.copy(&mut copy);
         }
         copy.to.is_empty()
     }
