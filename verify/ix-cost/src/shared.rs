@@ -1,10 +1,11 @@
 //! Lines of memory that two elastic threads of one dataplane touch, found by playing both under
-//! valgrind's lackey: what runs on dedicated hardware threads must share nothing on the common path.
+//! valgrind's lackey: what runs on dedicated hardware threads must share nothing on the common
+//! path.
 //!
 //! The threads take turns on one hardware thread and in virtual time, so that the same run touches
-//! the same lines every time. Left out is what the threads have in common only here: the stack; what
-//! the harness or the client touches, which is the wire, whose buffers go from hand to hand; and the
-//! application's memory, which is from one heap, while `malloc` gives each thread its own.
+//! the same lines every time. Left out is what the threads have in common only here: the stack;
+//! what the harness or the client touches, which is the wire, whose buffers go from hand to hand;
+//! and the application's memory, which is from one heap, while `malloc` gives each thread its own.
 use crate::callgrind::LINE_BYTES;
 use crate::pair::{Trio, server_addr};
 use crate::scenario::{Client, Server};

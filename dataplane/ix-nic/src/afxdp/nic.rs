@@ -237,8 +237,8 @@ mod tests {
     fn queues_of_one_thread_share_its_receive_frames() {
         let sizes = RingSizes::default();
         assert_eq!(of_each(sizes, 1, 0), sizes);
-        assert_eq!(of_each(sizes, 8, 0), RingSizes { rx: 512, fill: 512, tx: 1024 });
-        assert_eq!(of_each(sizes, 8, 7), RingSizes { rx: 512, fill: 512, tx: 1 });
+        assert_eq!(of_each(sizes, 8, 0), RingSizes { rx: 256, fill: 256, tx: 1024 });
+        assert_eq!(of_each(sizes, 8, 7), RingSizes { rx: 256, fill: 256, tx: 1 });
         for count in 1..=253 {
             let rings: Vec<_> = (0..count).map(|number| of_each(sizes, count, number)).collect();
             let fill: u32 = rings.iter().map(|rings| rings.fill).sum();
