@@ -97,7 +97,7 @@ fn each_wrong_argument_has_its_error() {
     assert_eq!(app.one(call_op::CONNECT, &[0, near[0], near[1], 0]), -error::INVALID);
     assert_eq!(app.one(call_op::CONNECT, &[0, near[0], near[1], 1 << 40]), -error::INVALID);
     // A congestion control that there is none of.
-    assert_eq!(app.one(call_op::CONNECT, &[0, near[0], near[1], 4 << 16 | 80]), -error::INVALID);
+    assert_eq!(app.one(call_op::CONNECT, &[0, near[0], near[1], 5 << 16 | 80]), -error::INVALID);
     for group in [[224, 0, 0, 1], [255; 4], [10, 0, 0, 255]].map(v4) {
         let connect = app.one(call_op::CONNECT, &[0, group[0], group[1], 80]);
         assert_eq!(connect, -error::INVALID, "connecting to a group");

@@ -255,8 +255,8 @@ impl Reader<'_> {
     }
 }
 
-/// Plays both ways and prints what the threads share; whether it is nothing on the path of a message
-/// that comes on its own queue.
+/// Plays both ways and prints what the threads share; whether it is nothing on the path of a
+/// message that comes on its own queue.
 pub fn judge() -> Result<bool> {
     println!("two elastic threads of one server, {CONNECTIONS} connections");
     let alone = count(Queues::Own)? == 0;

@@ -107,9 +107,6 @@ pub struct TcpSocket {
     pub mac: MacAddr,
     /// Version of the neighbour table that `mac` is from; 0: never looked up.
     pub mac_version: u32,
-    /// The number that another process hears when the owner has ended and the connection is that
-    /// one's; 0: it is closed then.
-    pub legacy: u64,
     /// The process of the program that it belongs to.
     pub owner: AttachmentId,
     /// Listener slot of a passive open.
@@ -165,7 +162,6 @@ impl Flow {
             hash,
             mac: [0; 6],
             mac_version: 0,
-            legacy: 0,
             owner: 0,
             listener: 0,
             ident,

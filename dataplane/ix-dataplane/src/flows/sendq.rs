@@ -32,6 +32,8 @@ struct Rest {
     mark: Cell<Mark>,
     /// Whose the oldest bytes are, where they are not the owner's.
     debts: VecDeque<Debt>,
+    /// What [`SendQueue::bequeath`] was told.
+    legacy: u64,
 }
 
 /// A piece of [`Rest::pieces`].
@@ -206,6 +208,19 @@ impl SendQueue {
             debts.pop_front();
         }
         Some(paid)
+    }
+
+    /// The flow is another process's when its owner has ended, which hears this number; 0: it is
+    /// closed then.
+    pub fn bequeath(&mut self, token: u64) {
+        if token != 0 || self.rest.is_some() {
+            self.rest.get_or_insert_with(Default::default).legacy = token;
+        }
+    }
+
+    /// The number that another process hears, if the flow was left to one.
+    pub fn legacy(&self) -> Option<u64> {
+        self.rest.as_ref().map(|rest| rest.legacy).filter(|token| *token != 0)
     }
 
     /// Empties the queue.

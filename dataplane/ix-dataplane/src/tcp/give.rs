@@ -26,7 +26,7 @@ impl Tcp {
         let caller = io.cx.caller;
         let flow = own_flow(&mut flows.groups, handle, caller)?;
         if to == GIVE_AT_END {
-            flow.socket.legacy = token;
+            flow.socket.sendq.bequeath(token);
             return Ok(0);
         }
         let taker = AttachmentId::try_from(to).map_err(|_| CallError::Invalid)?;
@@ -59,7 +59,8 @@ impl Tcp {
             one.is_some_and(|one| !one.has_ended() && one.has_entered)
         };
         let Some(heir) = attached.numbers().find(goes_on) else { return false };
-        let Some(flow) = flows.get(id).filter(|flow| flow.socket.legacy != 0) else { return false };
+        let Some(flow) = flows.get(id) else { return false };
+        let Some(token) = flow.socket.sendq.legacy() else { return false };
         // One that was given to it and that it has not accepted is as good as its own.
         let is_its = match flow.socket.holder {
             Holder::Application => true,
@@ -72,7 +73,6 @@ impl Tcp {
         }
         // Nobody hears of what was acknowledged.
         flow.socket.acked_bytes = 0;
-        let token = flow.socket.legacy;
         hand(io, flow, before, heir, token);
         true
     }
