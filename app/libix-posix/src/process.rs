@@ -153,8 +153,11 @@ fn hide(library: RawFd) {
             }
             from = from.add(1);
         }
-        if !to.is_null() {
+        // All that is left: programs look for the auxiliary vector behind the first null pointer,
+        // and take another one for its end.
+        while to < from {
             *to = core::ptr::null_mut();
+            to = to.add(1);
         }
     }
 }

@@ -117,11 +117,13 @@ static void sets_of_their_own(void)
 static void exclusive_sets(void)
 {
     int l = listener();
+    struct gate watches = gate();
     pid_t pids[2];
     for (int i = 0; i < 2; i++) {
         CHILD(pid)
             int set = epoll_create1(0);
             SAY(watch(set, l, EPOLLIN | EPOLLEXCLUSIVE, 7));
+            open_gate(&watches);
             struct epoll_event event;
             fcntl(l, F_SETFL, O_NONBLOCK);
             for (;;) {
@@ -132,6 +134,7 @@ static void exclusive_sets(void)
             }
         ENDS
         pids[i] = pid;
+        pass_gate(&watches);
     }
     SAY(tell("dial %d", port_of(l)));
     SAY(tell("recv 3"));

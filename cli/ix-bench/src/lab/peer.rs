@@ -32,6 +32,8 @@ impl Lab {
         let Some(peer) = &self.peer else {
             return Err(Problem::new("cannot start a peer", "none was named"));
         };
+        // As many as the servers have that it is compared with.
+        self.set_queues(1)?;
         let address = peer.address();
         let words = [
             ("interface", SERVER_LINK.to_owned()),

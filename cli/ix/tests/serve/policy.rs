@@ -73,7 +73,8 @@ fn a_socket_that_nobody_accepts_at_is_told_in_a_line() {
     let said = controller.wait_for("ix: cannot control", PATIENCE);
     let tells = ["too many clients wait", "check that it is not stopped"];
     assert!(tells.iter().all(|words| said.contains(words)), "{said}");
-    controller.terminate();
+    let (status, said) = controller.wait(PATIENCE);
+    assert_eq!(status.code(), Some(1), "{said:?}");
     let since = Instant::now();
     let refused = libix::control::Control::connect(&path).expect_err("nobody accepts").to_string();
     assert!(refused.contains("too many clients wait"), "{refused}");

@@ -154,7 +154,7 @@ fn what_is_held_or_makes_no_sense_is_refused_by_name() {
     let why = refused(read_only(&service), &["rate", "--tx", "1Mbit"]);
     assert!(why.contains("for looking only"), "{why}");
     let usage = ctl(operator, &["filter", "create", "rx everything"]);
-    assert!(errors(&usage).contains("eth, ip, tcp or udp"), "{}", errors(&usage));
+    assert!(errors(&usage).contains("eth, ip, tcp, udp, ip6, tcp6 or udp6"), "{}", errors(&usage));
     service.finish(PATIENCE);
 }
 
