@@ -47,10 +47,12 @@ pub fn main(args: &AllArgs) -> Result<()> {
                 quick: args.quick,
                 output: OutputArgs::to_file(file),
             }),
-            _ => run(name, &bench_args(args), device, command(name, args)).and_then(|mut r| {
-                r.notes.extend(why.clone());
-                r.publish(&OutputArgs::to_file(file))
-            }),
+            _ => {
+                run(name, &bench_args(args), device, command(name, args), None).and_then(|mut r| {
+                    r.notes.extend(why.clone());
+                    r.publish(&OutputArgs::to_file(file))
+                })
+            }
         };
         if let Err(problem) = outcome {
             eprintln!("ix: {name} failed: {problem}");

@@ -43,7 +43,7 @@ use ix_report::domain::Domain;
 use ix_report::machine::Machine;
 use ix_report::problem::{Problem, Result};
 use ix_report::report::{Report, own_command};
-use lab::{Host, Lab};
+use lab::{Host, Lab, PeerEnd};
 pub use plan::Plan;
 pub use runner::{Setup, measure};
 
@@ -69,7 +69,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Migration(args) => ("migration", args),
         BenchCommand::Loss(args) => ("loss", args),
         BenchCommand::Fairness(args) => ("fairness", args),
-        BenchCommand::Peer(args) => return with_peer(args),
+        BenchCommand::Peer(args) => ("peer", &args.bench),
         BenchCommand::Gate(args) => return gate::main(args),
         BenchCommand::Rates(args) => return rates::main(args),
         BenchCommand::Pareto(args) => return pareto::main(args),
@@ -91,35 +91,28 @@ pub fn main(command: &BenchCommand) -> Result<()> {
     // A link whose ends lose no packets shows best what migrations do.
     let usual = (name == "migration").then_some(Device::Memif);
     let (device, why) = choose_device(args.device.or(usual))?;
-    let mut report = run(name, args, device, own_command())?;
+    let peer = if let BenchCommand::Peer(args) = command { Some(args.end(device)?) } else { None };
+    let mut report = run(name, args, device, own_command(), peer)?;
     report.notes.extend(why);
     report.publish(&args.output)
-}
-
-/// `ix bench peer`.
-fn with_peer(args: &peer::PeerArgs) -> Result<()> {
-    let (device, why) = choose_device(args.bench.device)?;
-    args.check(device)?;
-    let mut lab = Lab::in_domains(device, &args.bench.domain)?;
-    lab.peer = Some(args.end());
-    let machine = Machine::read();
-    eprintln!("ix: {}", machine.summary());
-    let mut notes = common_notes(&lab);
-    let rows = peer::measure_all(&lab, &args.bench, &mut notes)?;
-    notes.extend(why);
-    let (bench, command) = ("peer".to_owned(), own_command());
-    Report { bench, machine, rows, notes, command }.publish(&args.bench.output)
 }
 
 /// Benchmarks that measure programs in one domain only.
 const ONE_WALL: [&str; 4] = ["elastic", "migration", "loss", "fairness"];
 
 /// Runs the benchmark `name` on a private link.
-fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<Report> {
+fn run(
+    name: &str,
+    args: &BenchArgs,
+    device: Device,
+    command: String,
+    peer: Option<PeerEnd>,
+) -> Result<Report> {
     if path::BENCHES.contains(&name) {
         return path::run(name, args, device, command);
     }
-    let lab = Lab::in_domains(device, &args.domain)?;
+    let mut lab = Lab::in_domains(device, &args.domain)?;
+    lab.peer = peer;
     let machine = Machine::read();
     eprintln!("ix: {}", machine.summary());
     let mut notes = common_notes(&lab);
@@ -131,6 +124,7 @@ fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<
         "wakeup" => wakeup::measure(&lab, args, &mut notes)?,
         "elastic" => elastic::measure(&lab, args, &mut notes)?,
         "migration" => migration::measure(&lab, args, &mut notes)?,
+        "peer" => peer::measure_all(&lab, args, &mut notes)?,
         _ => {
             let setups = setups(&lab, args)?;
             let mut plan = Plan::of(name, args, lab.server_cpus.len());

@@ -44,8 +44,8 @@ pub struct PeerArgs {
 }
 
 impl PeerArgs {
-    /// Refuses what no peer can have.
-    pub(crate) fn check(&self, device: Device) -> Result<()> {
+    /// What the lab needs to start it on this device; refuses what no peer can have.
+    pub(crate) fn end(&self, device: Device) -> Result<PeerEnd> {
         let mend = "name --device afxdp (a virtual Ethernet pair) or --device memif";
         let refuse = |why| Err(Problem::new("cannot measure a peer", why).mend(mend));
         if self.name.as_deref().is_some_and(is_taken) {
@@ -53,17 +53,13 @@ impl PeerArgs {
             return Err(Problem::new("cannot name the peer so", why).mend("choose another --name"));
         }
         match device {
-            Device::Tap => refuse("only IX can use a tap's end"),
-            Device::Memif if self.sockets => refuse("Linux's sockets do not reach a memif"),
-            _ => Ok(()),
+            Device::Tap => return refuse("only IX can use a tap's end"),
+            Device::Memif if self.sockets => return refuse("Linux's sockets do not reach a memif"),
+            _ => {}
         }
-    }
-
-    /// What the lab needs to start it.
-    pub(crate) fn end(&self) -> PeerEnd {
         let file = self.command[0].rsplit('/').next().filter(|file| !is_taken(file));
         let name = self.name.as_deref().or(file).unwrap_or("peer").to_owned();
-        PeerEnd { name, command: self.command.clone(), sockets: self.sockets }
+        Ok(PeerEnd { name, command: self.command.clone(), sockets: self.sockets })
     }
 }
 
