@@ -125,18 +125,24 @@ pub fn run(scenario: &str, messages: u64, caches: bool) -> Result<Run> {
     Ok(Run { messages, profile: parse(&text)? })
 }
 
+/// Runs a program under one of valgrind's tools, at the same addresses each time.
+pub fn under(tool: &str) -> Command {
+    let mut command = Command::new("valgrind");
+    // The environment is on the stack: a long one would move it.
+    command.arg(format!("--tool={tool}")).env_clear();
+    command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command
+}
+
 fn run_to(out: &Path, scenario: &str, messages: u64, caches: bool) -> Result<u64> {
     let own = std::env::current_exe().context("cannot find the own program")?;
-    let mut command = Command::new("valgrind");
+    let mut command = under("callgrind");
     command
-        .args(["--tool=callgrind", "--compress-strings=no", "--compress-pos=no"])
+        .args(["--compress-strings=no", "--compress-pos=no"])
         .args(CACHE_FLAGS.iter().take(if caches { CACHE_FLAGS.len() } else { 0 }))
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(own)
-        .args([scenario, "--play", &messages.to_string()])
-        // The environment is on the stack: a long one would move it.
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        .args([scenario, "--play", &messages.to_string()]);
     let output = command.output().context("cannot run valgrind")?;
     if !output.status.success() {
         bail!("{scenario} under callgrind: {}", String::from_utf8_lossy(&output.stderr).trim());

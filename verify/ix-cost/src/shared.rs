@@ -6,7 +6,7 @@
 //! the same lines every time. Left out is what the threads have in common only here: the stack;
 //! what the harness or the client touches, which is the wire, whose buffers go from hand to hand;
 //! and the application's memory, which is from one heap, while `malloc` gives each thread its own.
-use crate::callgrind::LINE_BYTES;
+use crate::callgrind::{LINE_BYTES, under};
 use crate::pair::{Trio, server_addr};
 use crate::scenario::{Client, Server};
 use anyhow::{Context, Result, bail};
@@ -32,6 +32,8 @@ const APPLICATION: &str = "libix::";
 const STANDARD: [&str; 3] = ["alloc::", "core::", "std::"];
 /// Bytes of stack that the turns use at most.
 const STACK_BYTES: u64 = 1 << 20;
+/// Without valgrind's own lines, which are no trace.
+const QUIET: &[&str] = &["--quiet"];
 /// Lines that are shown.
 const SHOWN: usize = 20;
 /// The flag of [`play`], for the command line that [`count`] runs.
@@ -288,7 +290,7 @@ fn count(queues: Queues) -> Result<usize> {
     let bias = marks[3] - known.context("nm does not know where counting begins")?.0;
 
     let mut command = under("lackey");
-    command.args(["--trace-mem=yes", "--basic-counts=no"]).arg(&own);
+    command.args([QUIET, &["--trace-mem=yes", "--basic-counts=no"]].concat()).arg(&own);
     command.args([PLAY, word.get_name()]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     let mut trace = BufReader::with_capacity(1 << 20, child.stderr.take().context("no trace")?);
@@ -314,14 +316,6 @@ fn count(queues: Queues) -> Result<usize> {
         bail!("the program did not play under lackey: {}", text.trim());
     }
     Ok(print(&reader, messages))
-}
-
-fn under(tool: &str) -> Command {
-    let mut command = Command::new("valgrind");
-    // The environment is on the stack: a long one would move it.
-    command.arg("--quiet").arg(format!("--tool={tool}")).env_clear();
-    command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    command
 }
 
 fn print(reader: &Reader<'_>, messages: u64) -> usize {
