@@ -2,9 +2,10 @@
 //! activation.
 use super::{Program, folder, has, run, start};
 use crate::support::process::Process;
-use crate::support::{CLIENT, PATIENCE, SERVICE, eventually};
+use crate::support::{CLIENT, Nic, PATIENCE, SERVICE, TestNet, eventually};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::path::Path;
 use std::process::Command;
 
 pub const GIT: Program = Program {
@@ -55,12 +56,25 @@ pub const ACTIVATED: Program = Program {
 const GIT_FILE: &str = "/usr/bin/git";
 
 /// A web server on Linux for the files of a folder.
-fn web_server(net: &crate::support::TestNet, folder: &std::path::Path) -> Process {
+fn web_server(net: &TestNet, folder: &Path) -> Process {
     let mut server = net.client.command(env!("CARGO_BIN_EXE_ix"), None);
     server.args(["httpd", "--linux", "--port", "8001"]).arg(folder);
     let server = Process::start(server);
     server.wait_for("ready", PATIENCE);
     server
+}
+
+/// Runs a program that fetches from a web server on Linux for the files of a folder; false, loudly,
+/// where it cannot run.
+#[track_caller]
+fn fetches_over_ix(test: &str, folder: &Path, words: &[&str]) -> bool {
+    let Some(net) = TestNet::new(test, Nic::Afxdp, 1) else { return false };
+    let _server = web_server(&net, folder);
+    let service = net.start_env(&[], &["--domain", "process"], words);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("IX")), "over IX: {said:#?}");
+    true
 }
 
 #[test]
@@ -88,14 +102,9 @@ fn git_clones_over_http() {
     let to = folder.join("copy");
     let from = format!("http://{CLIENT}:8001/served");
     let words = [GIT_FILE, "clone", "-q", &from, to.to_str().expect("text")];
-    let Some(net) = crate::support::TestNet::new(test, crate::support::Nic::Afxdp, 1) else {
+    if !fetches_over_ix(test, &folder, &words) {
         return;
-    };
-    let _server = web_server(&net, &folder);
-    let service = net.start_env(&[], &["--domain", "process"], &words);
-    let (status, said) = service.process.wait(PATIENCE);
-    assert!(status.success(), "{said:#?}");
-    assert!(said.iter().any(|line| line.contains("IX")), "over IX: {said:#?}");
+    }
     let log = |of: &str| git(&["-C", of, "log", "--format=%H"]);
     assert_eq!(log("copy"), log("work"));
 }
@@ -128,14 +137,9 @@ fn apt_updates_from_a_server_on_linux() {
     ];
     let mut words = vec!["/usr/bin/apt-get", "update"];
     options.iter().for_each(|option| words.extend(["-o", option]));
-    let Some(net) = crate::support::TestNet::new(test, crate::support::Nic::Afxdp, 1) else {
+    if !fetches_over_ix(test, &folder, &words) {
         return;
-    };
-    let _server = web_server(&net, &folder);
-    let service = net.start_env(&[], &["--domain", "process"], &words);
-    let (status, said) = service.process.wait(PATIENCE);
-    assert!(status.success(), "{said:#?}");
-    assert!(said.iter().any(|line| line.contains("IX")), "over IX: {said:#?}");
+    }
     let lists = std::fs::read_dir(folder.join("lists")).expect("lists").flatten();
     let names: Vec<_> = lists.map(|list| list.file_name()).collect();
     assert!(names.iter().any(|name| name.to_string_lossy().contains("Packages")), "{names:?}");
