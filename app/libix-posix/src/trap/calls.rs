@@ -111,22 +111,7 @@ pub fn is_for_library(registers: &Registers) -> bool {
         }
         libc::SYS_poll | libc::SYS_ppoll => polls_ours(a, b),
         libc::SYS_select | libc::SYS_pselect6 => selects_ours(a, &[b, c, d]),
-        libc::SYS_open
-        | libc::SYS_openat
-        | libc::SYS_openat2
-        | libc::SYS_creat
-        | libc::SYS_pipe
-        | libc::SYS_pipe2
-        | libc::SYS_socketpair
-        | libc::SYS_eventfd
-        | libc::SYS_eventfd2
-        | libc::SYS_timerfd_create
-        | libc::SYS_signalfd
-        | libc::SYS_signalfd4
-        | libc::SYS_inotify_init
-        | libc::SYS_inotify_init1
-        | libc::SYS_memfd_create
-        | libc::SYS_pidfd_open => kept_numbers::are_any(),
+        made if new_numbers(made) > 0 => kept_numbers::are_any(),
         libc::SYS_setrlimit => a as u32 == libc::RLIMIT_NOFILE,
         libc::SYS_prlimit64 => b as u32 == libc::RLIMIT_NOFILE,
         libc::SYS_arch_prctl => a == ARCH_SET_GS || a == ARCH_GET_GS,
@@ -202,6 +187,27 @@ unsafe fn replace(mask: &mut u64) {
 fn linux(result: impl Into<c_long>) -> Outcome {
     let result = result.into();
     Outcome::Done(if result == -1 { -c_long::from(real::errno()) } else { result })
+}
+
+/// How many descriptors a call makes that is Linux's, whoever makes it.
+fn new_numbers(call: i64) -> usize {
+    match call {
+        libc::SYS_pipe | libc::SYS_pipe2 | libc::SYS_socketpair => 2,
+        libc::SYS_open
+        | libc::SYS_openat
+        | libc::SYS_openat2
+        | libc::SYS_creat
+        | libc::SYS_eventfd
+        | libc::SYS_eventfd2
+        | libc::SYS_timerfd_create
+        | libc::SYS_signalfd
+        | libc::SYS_signalfd4
+        | libc::SYS_inotify_init
+        | libc::SYS_inotify_init1
+        | libc::SYS_memfd_create
+        | libc::SYS_pidfd_open => 1,
+        _ => 0,
+    }
 }
 
 /// What a descriptor-making call for Linux needs.
@@ -298,20 +304,7 @@ pub fn make(frame: &mut Frame, context: *mut Context) -> Outcome {
                 let mask = if is_possible(pair, 16) { *pair } else { 0 };
                 timed(e, || waits::pselect(fd, at(b), at(c), at(d), at(e), at(mask)))
             }
-            libc::SYS_pipe | libc::SYS_pipe2 | libc::SYS_socketpair => with_room(2),
-            libc::SYS_open
-            | libc::SYS_openat
-            | libc::SYS_openat2
-            | libc::SYS_creat
-            | libc::SYS_eventfd
-            | libc::SYS_eventfd2
-            | libc::SYS_timerfd_create
-            | libc::SYS_signalfd
-            | libc::SYS_signalfd4
-            | libc::SYS_inotify_init
-            | libc::SYS_inotify_init1
-            | libc::SYS_memfd_create
-            | libc::SYS_pidfd_open => with_room(1),
+            made if new_numbers(made) > 0 => with_room(new_numbers(made)),
             libc::SYS_setrlimit => linux(process::setrlimit(fd, at(b))),
             libc::SYS_prlimit64 => linux(process::prlimit(fd, b as c_int, at(c), at(d))),
             libc::SYS_setuid
