@@ -34,7 +34,7 @@ pub fn begin(file: Option<RawFd>) {
     }
 }
 
-/// The descriptor of the file; negative: there is none.
+/// The file's descriptor, or a negative number where there is no file.
 pub fn file() -> RawFd {
     FILE.load(Ordering::Relaxed)
 }

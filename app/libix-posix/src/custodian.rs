@@ -110,7 +110,7 @@ fn keep(kept: &[u32], ready: RawFd) -> ! {
         libc::prctl(libc::PR_SET_NAME, c"ix-custodian".as_ptr());
     }
     let ready = fds::copy_out_of_the_way(ready);
-    // Whoever reads a pipe of the program's is told of its end, although this process lives on.
+    // Readers of the program's pipes hear of its end, although this process lives on.
     close_all_but_own();
     let mut core = lock();
     if !serving::start(&mut core) {

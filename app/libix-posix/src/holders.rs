@@ -392,7 +392,7 @@ pub fn leave_all_but(kept: &[u32]) {
     changed();
 }
 
-/// The owner has read so many bytes of the peer's stream, together with those before it.
+/// Notes how many bytes of the peer's stream this owner and those before it have read in all.
 pub fn set_consumed(at: u32, bytes: u64) {
     if let Some(one) = connection(at) {
         one.consumed.store(bytes, Ordering::Release);

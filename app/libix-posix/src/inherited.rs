@@ -164,8 +164,8 @@ impl Core {
         }
     }
 
-    /// Nobody waits for the connections in the queue of a listener: if this process is killed, they
-    /// are another one's, as on Linux the queue is.
+    /// Leaves the connections in a listener's queue to another process in case this one is killed.
+    /// On Linux the queue belongs to all processes that have the listener.
     fn leaves_queue_to_kin(&mut self, id: Id, at: SocketAddr) {
         let token = kin::token_of_listener(at);
         let queue = self.sockets.get_mut(id).and_then(Socket::listener);

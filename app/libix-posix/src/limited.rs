@@ -11,8 +11,8 @@ use crate::state::Core;
 use crate::{fds, filtered, serving, wake};
 use libc::rlimit;
 
-/// Fewest descriptors that a process of IX may have: a thread polls so many at a time, and Linux
-/// refuses to poll more than the limit.
+/// A process of IX needs a limit of at least so many descriptors: a thread polls that many at a
+/// time, and Linux refuses to poll more than the limit.
 const POLLED_MAX: u64 = 3;
 /// With a limit below this one, a process may find no number for a descriptor of this library.
 const ENOUGH: u64 = 64;

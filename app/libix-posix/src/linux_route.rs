@@ -18,7 +18,7 @@ const ANSWER_MAX: usize = 1024;
 pub enum Way {
     /// By the interface of this number, from this address.
     By { interface: u32, source: Option<Ipv4Addr> },
-    /// There is none: Linux has the errno.
+    /// No route leads there. A connect of Linux's returns the errno.
     Nowhere,
 }
 
@@ -109,7 +109,7 @@ mod tests {
         // SAFETY: a string.
         let lo = unsafe { libc::if_nametoindex(c"lo".as_ptr()) };
         assert_ne!(lo, 0);
-        // Its own address is nobody's elsewhere.
+        // Linux's own address is reached over no interface.
         assert_eq!(ask(Ipv4Addr::LOCALHOST, None), Some(Way::Nowhere));
         // Not an address of this host.
         assert_eq!(ask(Ipv4Addr::LOCALHOST, Some(Ipv4Addr::new(192, 0, 2, 1))), Some(Way::Nowhere));

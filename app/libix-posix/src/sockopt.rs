@@ -415,7 +415,8 @@ fn tcp_info(info: Option<ix_abi::FlowInfo>) -> Vec<u8> {
     put(24, info.in_flight_bytes.div_ceil(mss));
     put(68, info.srtt_us);
     put(72, info.rttvar_us);
-    // Before the first congestion, and with BBR, there is none: TCP_INFINITE_SSTHRESH of Linux.
+    // No threshold exists before the first congestion, and none with BBR: Linux then tells its
+    // TCP_INFINITE_SSTHRESH.
     let no_threshold = info.ssthresh_bytes >= NO_THRESHOLD_BYTES;
     put(76, if no_threshold { 0x7fff_ffff } else { info.ssthresh_bytes / mss });
     put(80, (info.cwnd_bytes / mss).max(1));
