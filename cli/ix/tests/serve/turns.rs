@@ -110,3 +110,46 @@ fn a_dataplane_starts_beside_many_threads_of_its_program() {
     let mut stream = net.connect();
     net.client.run(|| crate::support::traffic::echo(&mut stream, 1, 64));
 }
+
+/// The shortest time slice of a process's threads, ns.
+fn shortest_slice_ns(pid: libc::pid_t) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+    let ids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+    ids.filter_map(slice_ns).min().expect("a thread")
+}
+
+fn slice_ns(thread: libc::pid_t) -> Option<u64> {
+    // SAFETY: numbers only; all zero is a value of it.
+    let mut attr: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let bytes = size_of::<libc::sched_attr>();
+    // SAFETY: fills a local of that size.
+    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attr, bytes, 0) };
+    (got == 0).then_some(attr.sched_runtime)
+}
+
+/// A dataplane with a shorter slice than its program's thread would get the hardware thread back
+/// from each yield until it has made up for the difference.
+#[test]
+fn a_dataplane_yields_by_its_programs_slices() {
+    let name = "a_dataplane_yields_by_its_programs_slices";
+    if !has_python(name) {
+        return;
+    }
+    let Some(net) = TestNet::new(name, Nic::Afxdp, 1) else { return };
+    let Some(service) = start(&net, name, &["0"]) else { return };
+    let own_ns = slice_ns(0).expect("a slice of this thread");
+    if own_ns == 0 {
+        skip(name, Need::Kernel("time slices of threads (Linux 6.12)"), "the kernel has none");
+        return;
+    }
+    assert!(shortest_slice_ns(service.dataplane()) < own_ns, "a packet wakes it soon");
+    net.client.run(|| {
+        let mut stream = TcpStream::connect(SERVICE).expect("connected");
+        eventually("it has the slice of its program", || {
+            for id in 0..100 {
+                crate::support::traffic::echo(&mut stream, id, 64);
+            }
+            shortest_slice_ns(service.dataplane()) == own_ns
+        });
+    });
+}

@@ -18,6 +18,7 @@ use crate::run::boot::Dataplane;
 use crate::run::guard::{only, run_on};
 use crate::run::roster::Shares;
 use crate::run::runner::{Callers, Runner};
+use crate::run::turns::Turns;
 use crate::shared::Waker;
 use crate::sync::let_others_run;
 use ix_abi::{CALLS_MAX, error, gate_op};
@@ -121,6 +122,7 @@ struct Peers<'a> {
     /// The last process that has run this thread. It has ended, and its connections have not.
     lingers: Option<AttachmentId>,
     ahead: Ahead,
+    turns: Turns,
 }
 
 /// What was done while all processes compute.
@@ -153,6 +155,7 @@ impl Dataplane {
             closed,
             lingers: None,
             ahead: Ahead::default(),
+            turns: Turns::default(),
         };
         while peers.serve() {}
     }
@@ -417,14 +420,21 @@ impl Peers<'_> {
 
     /// Looks for the next request for a bounded time, then sleeps until one or the waker rings.
     fn wait_for_requests(&mut self) {
-        let mut looks = 0;
+        let (mut looks, mut yields) = (0, 0u32);
         let since = ticks();
         let is_here = self.share_cpu();
+        if !is_here {
+            self.turns.are_over();
+        }
         loop {
             if self.call() {
+                if is_here {
+                    self.turns.had_one(yields.saturating_sub(1));
+                }
                 return;
             }
             if is_here {
+                yields += 1;
                 let_others_run();
             } else {
                 self.receive_ahead();

@@ -10,6 +10,7 @@ pub mod guard;
 pub mod hosted;
 pub mod roster;
 pub mod runner;
+pub mod turns;
 pub mod unentered;
 pub mod updates;
 pub mod winding_up;
