@@ -149,7 +149,10 @@ impl Process {
         let _ = kill(self.target(), signal);
         let end = Instant::now() + GRACE;
         while Instant::now() < end {
-            if let Ok(Some(_)) = self.child.try_wait() {
+            // The next one may be started when nobody has its port any more.
+            if let Ok(Some(_)) = self.child.try_wait()
+                && !(self.group && kill(self.target(), 0).is_ok())
+            {
                 return;
             }
             std::thread::sleep(Duration::from_millis(2));

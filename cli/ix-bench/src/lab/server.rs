@@ -108,7 +108,7 @@ impl Lab {
             program if !program.is_unmodified() => {
                 drop(process.wait_for_line("ready", START)?);
             }
-            _ if host.is_ix() => wait_for_dataplane(&mut process)?,
+            _ if host.is_ix() => wait_for_dataplane(&mut process, port)?,
             _ => self.wait_for_listener(&mut process, (address, port))?,
         }
         // On SIGTERM haproxy ends without closing its connections.
@@ -197,10 +197,10 @@ impl Lab {
     }
 }
 
-/// An unmodified program listens when its dataplane has begun: at its first wait for connections.
-fn wait_for_dataplane(server: &mut Process) -> Result<()> {
-    let end = Instant::now() + START;
-    while server.said("ix: device ").is_none() {
+/// Waits until an unmodified program listens on IX, as libix-posix says in a line.
+fn wait_for_dataplane(server: &mut Process, port: u16) -> Result<()> {
+    let (end, listens) = (Instant::now() + START, format!(":{port}: IX"));
+    while !server.has_said(&listens) {
         server.check()?;
         if Instant::now() > end {
             return Err(Problem::new(
