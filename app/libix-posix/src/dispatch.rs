@@ -23,7 +23,12 @@ impl Core {
         let mut partial: Option<Incoming> = None;
         for index in 0..events {
             match thread.event(index) {
-                Event::Recv { cookie, data, .. } => self.received(cookie, data),
+                Event::Recv { cookie, data, news, .. } => {
+                    self.received(cookie, data);
+                    if news.bytes() > 0 {
+                        self.sent(cookie, news.bytes(), news.window().into());
+                    }
+                }
                 Event::Sent { cookie, bytes, window } => self.sent(cookie, bytes, window),
                 Event::Eof { cookie } => self.ended(cookie),
                 Event::Dead { cookie, reason } => {

@@ -73,6 +73,8 @@ pub enum Call {
         sg: SgArray,
         /// FIN follows the last byte, as by [`Call::Shutdown`], if the window takes them all.
         fin: bool,
+        /// Bytes of received buffers that are given back first, as by [`Call::RecvDone`]; 0: none.
+        done: u64,
     },
     /// Gives received buffers back, oldest first.
     RecvDone {
@@ -331,8 +333,8 @@ impl Call {
             }
             Call::Accept { handle, cookie } => (call_op::ACCEPT, [handle, cookie, 0, 0, 0, 0]),
             Call::Reject { handle } => (call_op::REJECT, [handle, 0, 0, 0, 0, 0]),
-            Call::SendV { handle, sg, fin } => {
-                (call_op::SENDV, [handle, sg.addr, sg.entries, fin as u64, 0, 0])
+            Call::SendV { handle, sg, fin, done } => {
+                (call_op::SENDV, [handle, sg.addr, sg.entries, fin as u64, done, 0])
             }
             Call::RecvDone { handle, bytes } => (call_op::RECV_DONE, [handle, bytes, 0, 0, 0, 0]),
             Call::Shutdown { handle } => (call_op::SHUTDOWN, [handle, 0, 0, 0, 0, 0]),
@@ -398,7 +400,9 @@ impl Call {
         let a = &slot.args;
         Ok(match slot.op {
             call_op::NOP => Call::Nop,
-            call_op::SENDV => Call::SendV { handle: a[0], sg: sg(a[1], a[2]), fin: a[3] == 1 },
+            call_op::SENDV => {
+                Call::SendV { handle: a[0], sg: sg(a[1], a[2]), fin: a[3] == 1, done: a[4] }
+            }
             call_op::RECV_DONE => Call::RecvDone { handle: a[0], bytes: a[1] },
             call_op::ACCEPT => Call::Accept { handle: a[0], cookie: a[1] },
             call_op::REJECT => Call::Reject { handle: a[0] },

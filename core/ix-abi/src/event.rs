@@ -32,6 +32,36 @@ impl DatagramNotes {
     }
 }
 
+/// What a segment that brought data said of the application's own data: [`Event::Sent`] without an
+/// event of its own. One number, because events are taken apart for each message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SentNews(u64);
+
+impl SentNews {
+    /// It said nothing new.
+    pub const NONE: SentNews = SentNews(0);
+
+    /// It acknowledged so many bytes, and the window has room for so many now.
+    pub const fn new(bytes: u32, window: u32) -> Self {
+        Self(bytes as u64 | (window as u64) << 32)
+    }
+
+    /// Bytes that were acknowledged; 0: nothing is told, of the window neither.
+    pub const fn bytes(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Bytes that the window has room for.
+    pub const fn window(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// As one number: [`EventSlot::more`].
+    pub const fn word(self) -> u64 {
+        self.0
+    }
+}
+
 /// An event condition. The constants of [`event_kind`] say when each one comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -61,6 +91,8 @@ pub enum Event {
         handle: Handle,
         /// The data; the application's until [`crate::Call::RecvDone`].
         data: RxData,
+        /// What came with it about the application's own data.
+        news: SentNews,
     },
     /// The peer will send no more.
     Eof {
@@ -258,12 +290,13 @@ impl Event {
     #[inline(always)]
     pub const fn encode(self) -> EventSlot {
         match self {
-            Event::Recv { cookie, handle, data } => EventSlot {
+            Event::Recv { cookie, handle, data, news } => EventSlot {
                 kind: event_kind::RECV,
                 len: data.len,
                 cookie,
                 handle,
                 data: data.addr,
+                more: news.0,
                 ..EMPTY
             },
             Event::Sent { cookie, handle, bytes, window } => EventSlot {
@@ -390,7 +423,7 @@ impl Event {
         let data = RxData { addr: slot.data, len: slot.len };
         let peer = Endpoint { addr: slot.addr, port: slot.port };
         Ok(match slot.kind {
-            event_kind::RECV => Event::Recv { cookie, handle, data },
+            event_kind::RECV => Event::Recv { cookie, handle, data, news: SentNews(slot.more) },
             event_kind::SENT => Event::Sent { cookie, handle, bytes: slot.len, window: slot.data },
             event_kind::KNOCK => Event::Knock { listener: cookie, handle, peer },
             event_kind::CONNECTED => {

@@ -27,12 +27,12 @@ mod starter;
 
 pub use call::{Call, Congestion, Endpoint, SgArray};
 pub use error_code::{CallError, DeadReason};
-pub use event::{DatagramNotes, Event, IcmpMessage, Revoke, RxData, UnknownEvent};
+pub use event::{DatagramNotes, Event, IcmpMessage, Revoke, RxData, SentNews, UnknownEvent};
 pub use flow_option::FlowOption;
 pub use starter::{STARTER_MAGIC, Starter};
 
 /// Version of all layouts and numbers here.
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;
 
 /// The letters IXABI and three zeroes, read as a little-endian number: the first field of
 /// [`ProcessHeader`].
@@ -93,9 +93,11 @@ pub mod call_op {
     pub const ACCEPT: u32 = 4;
     /// args: handle. Refuses a flow that knocked, with a reset.
     pub const REJECT: u32 = 5;
-    /// args: handle, pointer to [`crate::SgEntry`]s in transmit memory, number of them, and 1 for
-    /// FIN behind the last byte. Returns how many bytes the window took, from the front of the
-    /// array; 0 if it is full. FIN is sent, as by `SHUTDOWN`, only if it took them all.
+    /// args: handle, pointer to [`crate::SgEntry`]s in transmit memory, number of them, 1 for FIN
+    /// behind the last byte, and bytes of received buffers. These are returned first, as by
+    /// `RECV_DONE` (0: none); if they are refused, so is the rest. Returns how many bytes the
+    /// window took, from the front of the array; 0 if it is full. FIN is sent, as by `SHUTDOWN`,
+    /// only if it took them all.
     pub const SENDV: u32 = 6;
     /// args: handle, bytes. Returns received buffers, oldest first, and opens the window.
     pub const RECV_DONE: u32 = 7;
@@ -296,7 +298,8 @@ pub mod event_kind {
     /// Outcome of `CONNECT`: `cookie`, `handle`; `code` is 0 or a [`crate::error`].
     pub const CONNECTED: u16 = 2;
     /// In-order data: `cookie`, `handle`, `data` (address), `len`. The application's until
-    /// `RECV_DONE`.
+    /// `RECV_DONE`. The low half of `more` is how many bytes the peer acknowledged with it, and, if
+    /// that is not 0, the high half how much the window has room for now: no `SENT` says it again.
     pub const RECV: u16 = 3;
     /// The peer will send no more: `cookie`, `handle`.
     pub const EOF: u16 = 4;

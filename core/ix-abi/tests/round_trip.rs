@@ -1,7 +1,7 @@
 //! Encoding and decoding undo each other, and no bits make decoding panic.
 use ix_abi::{
     Call, CallError, CallSlot, Congestion, DatagramNotes, DeadReason, Endpoint, Event, EventSlot,
-    FlowOption, IcmpMessage, Revoke, RxData, SgArray,
+    FlowOption, IcmpMessage, Revoke, RxData, SentNews, SgArray,
 };
 use proptest::prelude::*;
 
@@ -54,7 +54,7 @@ fn call() -> impl Strategy<Value = Call> {
             3 => Call::Connect { cookie, to, congestion, local_port },
             4 => Call::Accept { handle, cookie },
             5 => Call::Reject { handle },
-            6 => Call::SendV { handle, sg, fin: b & 1 == 1 },
+            6 => Call::SendV { handle, sg, fin: b & 1 == 1, done: a },
             7 => Call::RecvDone { handle, bytes: b },
             8 => Call::Shutdown { handle },
             9 => Call::Close { handle },
@@ -102,7 +102,7 @@ fn event() -> impl Strategy<Value = Event> {
             0 => Event::Knock { listener: cookie, handle, peer },
             1 => Event::Connected { cookie, handle, outcome: Ok(()) },
             2 => Event::Connected { cookie, handle, outcome: Err(why) },
-            3 => Event::Recv { cookie, handle, data },
+            3 => Event::Recv { cookie, handle, data, news: SentNews::new(group, thread) },
             4 => Event::Eof { cookie, handle },
             5 => Event::Sent { cookie, handle, bytes: data.len, window },
             6 => Event::Dead { cookie, handle, reason },

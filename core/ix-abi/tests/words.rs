@@ -2,7 +2,7 @@
 //! programs were built with.
 use ix_abi::{
     Call, CallError, CallSlot, Congestion, DatagramNotes, DeadReason, Endpoint, Event, EventSlot,
-    FlowOption, IcmpMessage, Revoke, RxData, SgArray, v4,
+    FlowOption, IcmpMessage, Revoke, RxData, SentNews, SgArray, v4,
 };
 
 /// 10.1.2.3 as the low word of an address; the high word is 0.
@@ -55,8 +55,8 @@ fn calls() {
         ),
         (Call::Accept { handle, cookie }, 4, [handle, ANY, 0, 0, 0, 0]),
         (Call::Reject { handle }, 5, [handle, 0, 0, 0, 0, 0]),
-        (Call::SendV { handle, sg: SG, fin: false }, 6, [handle, 0x7000, 3, 0, 0, 0]),
-        (Call::SendV { handle, sg: SG, fin: true }, 6, [handle, 0x7000, 3, 1, 0, 0]),
+        (Call::SendV { handle, sg: SG, fin: false, done: 0 }, 6, [handle, 0x7000, 3, 0, 0, 0]),
+        (Call::SendV { handle, sg: SG, fin: true, done: 1460 }, 6, [handle, 0x7000, 3, 1, 1460, 0]),
         (Call::RecvDone { handle, bytes: 1460 }, 7, [handle, 1460, 0, 0, 0, 0]),
         (Call::Shutdown { handle }, 8, [handle, 0, 0, 0, 0, 0]),
         (Call::Close { handle }, 9, [handle, 0, 0, 0, 0, 0]),
@@ -223,8 +223,12 @@ fn events() {
             EventSlot { kind: 2, code: 9, ..of_flow },
         ),
         (
-            Event::Recv { cookie, handle, data },
+            Event::Recv { cookie, handle, data, news: SentNews::NONE },
             EventSlot { kind: 3, data: 0x9000, len: 1460, ..of_flow },
+        ),
+        (
+            Event::Recv { cookie, handle, data, news: SentNews::new(64, 1 << 16) },
+            EventSlot { kind: 3, data: 0x9000, len: 1460, more: 1 << 48 | 64, ..of_flow },
         ),
         (Event::Eof { cookie, handle }, EventSlot { kind: 4, ..of_flow }),
         (

@@ -269,7 +269,8 @@ fn what_is_received_ahead_is_acknowledged_with_the_reply() {
     let words = [(base + 4096).to_ne_bytes(), 5u64.to_ne_bytes()].concat();
     two.arena.write_all_at(&words, 0).unwrap();
     let sg = SgArray { addr: base, entries: 1 };
-    let calls = [Call::RecvDone { handle, bytes: 7 }, Call::SendV { handle, sg, fin: false }];
+    let calls =
+        [Call::RecvDone { handle, bytes: 7 }, Call::SendV { handle, sg, fin: false, done: 0 }];
     assert_eq!(two.come(1, &calls), [0, 5]);
     assert_eq!(two.go(1), []);
     two.rig.threads[0].elastic.send_behind(now_us);
@@ -329,7 +330,7 @@ fn what_is_sent_is_the_senders_own() {
     two.arena.write_all_at(b"theirs", 4096).unwrap();
     let sg = SgArray { addr: base, entries: 1 };
     let info = Call::GetInfo { handle, to: base + 8192 };
-    let (codes, _) = two.run(1, &[Call::SendV { handle, sg, fin: false }, info]);
+    let (codes, _) = two.run(1, &[Call::SendV { handle, sg, fin: false, done: 0 }, info]);
     assert_eq!(codes, [6, 0]);
     two.come(1, &[]);
     two.turn();
@@ -408,8 +409,11 @@ fn a_connection_goes_to_another_process_with_what_was_not_read() {
     assert_eq!(refusals, [refused(CallError::Invalid); 4], "no such process, or itself");
     assert_eq!(two.run(0, &[give(1)]).0, [refused(CallError::BadHandle)], "not its own");
     let sg = SgArray { addr: base, entries: 1 };
-    let calls =
-        [Call::RecvDone { handle, bytes: 7 }, Call::SendV { handle, sg, fin: false }, give(0)];
+    let calls = [
+        Call::RecvDone { handle, bytes: 7 },
+        Call::SendV { handle, sg, fin: false, done: 0 },
+        give(0),
+    ];
     assert_eq!(two.run(1, &calls).0, [0, 4, 0]);
     assert_eq!(two.run(1, &[give(0)]).0, [refused(CallError::BadHandle)], "given away");
     let (_, events) = two.run(0, &[]);
@@ -541,7 +545,7 @@ impl Two {
         let words = [addr.to_ne_bytes(), (FORWARDED.len() as u64).to_ne_bytes()].concat();
         self.arena.write_all_at(&words, 0).unwrap();
         let sg = SgArray { addr: self.rig.shared.memory.arena().0 as u64, entries: 1 };
-        let codes = self.run(1, &[Call::SendV { handle, sg, fin: false }]).0;
+        let codes = self.run(1, &[Call::SendV { handle, sg, fin: false, done: 0 }]).0;
         assert_eq!(codes, [FORWARDED.len() as i64]);
     }
 
@@ -1165,7 +1169,7 @@ fn what_many_connections_of_a_process_leave_is_looked_at_a_few_at_a_time() {
     let mut peers: Vec<Peer> = Vec::new();
     for port in 1000..1000 + FLOWS {
         let (peer, handle) = two.connection(port, 1);
-        assert_eq!(two.run(1, &[Call::SendV { handle, sg, fin: false }]).0, [4]);
+        assert_eq!(two.run(1, &[Call::SendV { handle, sg, fin: false, done: 0 }]).0, [4]);
         two.device.take_sent();
         peers.push(peer);
     }

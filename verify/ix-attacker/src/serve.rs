@@ -137,7 +137,7 @@ impl Echo {
                 self.streams.push(handle);
                 self.waiting.push_back(Call::Accept { handle, cookie: STREAMING });
             }
-            Event::Recv { cookie: STREAMING, handle, data } => {
+            Event::Recv { cookie: STREAMING, handle, data, .. } => {
                 let bytes = u64::from(data.len);
                 self.streamed += bytes;
                 match self.keeps {
@@ -145,7 +145,7 @@ impl Echo {
                     false => self.waiting.push_back(Call::RecvDone { handle, bytes }),
                 }
             }
-            Event::Recv { cookie, handle, data } => {
+            Event::Recv { cookie, handle, data, .. } => {
                 if let Some(place) = place(cookie) {
                     self.echo(place, handle, data);
                 }
@@ -203,6 +203,7 @@ impl Echo {
             handle,
             sg: SgArray { addr: at, entries: 1 },
             fin: false,
+            done: 0,
         });
         self.waiting.push_back(Call::RecvDone { handle, bytes });
         ANSWERED.fetch_add(1, Ordering::Relaxed);

@@ -26,8 +26,8 @@ const ETHERNET_BYTES: usize = 14;
 pub enum StackEvent {
     /// A flow waits at a listener: cookie of the listener, handle, peer.
     Knock(u64, u64, std::net::SocketAddr),
-    /// Bytes of a flow: cookie, bytes.
-    Received(u64, Vec<u8>),
+    /// Bytes of a flow: cookie, bytes, and how many of its own were acknowledged with them.
+    Received(u64, Vec<u8>, u32),
     /// A datagram: cookie, bytes, sender.
     Datagram(u64, Vec<u8>, std::net::SocketAddr),
     /// Everything else that is about a flow.
@@ -256,8 +256,9 @@ impl Stack {
         let event = self.thread.event(index);
         match event {
             Event::Knock { listener, handle, peer } => StackEvent::Knock(listener, handle, peer),
-            Event::Recv { cookie, .. } => {
-                StackEvent::Received(cookie, self.thread.received(index).to_vec())
+            Event::Recv { cookie, news, .. } => {
+                let bytes = self.thread.received(index).to_vec();
+                StackEvent::Received(cookie, bytes, news.bytes())
             }
             Event::UdpRecv { cookie, data, peer, .. } => {
                 let bytes = self.thread.received(index).to_vec();

@@ -24,6 +24,13 @@ struct Flow {
     eof: bool,
 }
 
+impl Flow {
+    fn was_acked(&mut self, bytes: u32) -> Result<(), &'static str> {
+        self.acked += u64::from(bytes);
+        if self.acked > self.taken { Err("more was acknowledged than sent") } else { Ok(()) }
+    }
+}
+
 /// Number of ended handles that are remembered.
 const GONE_MAX: usize = 256;
 
@@ -143,22 +150,25 @@ impl Audit {
             {
                 self.wrong(format!("{call:x?} ended a flow that has already ended"));
             }
-            Call::SendV { handle, .. } => match wall.flows.get_mut(&handle) {
-                Some(flow) => flow.taken += ret,
+            Call::SendV { handle, done, .. } => match wall.flows.get_mut(&handle) {
+                Some(flow) => {
+                    flow.taken += ret;
+                    self.gave_back(handle, flow, done);
+                }
                 None => self.wrong(format!("sendv on {handle:#x}, which has ended, was taken")),
             },
             Call::RecvDone { handle, bytes } => match wall.flows.get_mut(&handle) {
-                Some(flow) => {
-                    flow.given_back += bytes;
-                    if flow.given_back > flow.received {
-                        self.wrong(format!(
-                            "{handle:#x}: more bytes were given back than received"
-                        ));
-                    }
-                }
+                Some(flow) => self.gave_back(handle, flow, bytes),
                 None => self.wrong(format!("recv_done on {handle:#x}, which has ended, succeeded")),
             },
             _ => {}
+        }
+    }
+
+    fn gave_back(&mut self, handle: u64, flow: &mut Flow, bytes: u64) {
+        flow.given_back += bytes;
+        if flow.given_back > flow.received {
+            self.wrong(format!("{handle:#x}: more bytes were given back than received"));
         }
     }
 
@@ -274,7 +284,7 @@ impl Audit {
             return Err("the flow is not open yet");
         }
         match *event {
-            Event::Recv { data: RxData { addr, len }, .. } => {
+            Event::Recv { data: RxData { addr, len }, news, .. } => {
                 let end = addr.saturating_add(len.into());
                 if len == 0 || addr < area.start || end > area.end {
                     return Err("data outside receive memory, or none");
@@ -283,18 +293,14 @@ impl Audit {
                     return Err("data after the end");
                 }
                 flow.received += u64::from(len);
+                return flow.was_acked(news.bytes());
             }
             Event::Eof { .. } => {
                 if std::mem::replace(&mut flow.eof, true) {
                     return Err("a second end");
                 }
             }
-            Event::Sent { bytes, .. } => {
-                flow.acked += u64::from(bytes);
-                if flow.acked > flow.taken {
-                    return Err("more was acknowledged than sent");
-                }
-            }
+            Event::Sent { bytes, .. } => return flow.was_acked(bytes),
             _ => {
                 wall.bury(handle);
             }
@@ -315,7 +321,7 @@ fn named_flow(call: &Call, ret: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ix_abi::{DeadReason, Endpoint, SgArray};
+    use ix_abi::{DeadReason, Endpoint, SentNews, SgArray};
 
     const FLOW: u64 = 7;
     const COOKIE: u64 = 0;
@@ -328,11 +334,19 @@ mod tests {
     const ARRIVED: Event = Event::GroupArrived { group: 0, from: 0 };
     const ACCEPT: Call = Call::Accept { handle: FLOW, cookie: 0 };
     const CLOSE: Call = Call::Close { handle: FLOW };
-    const SENDV: Call =
-        Call::SendV { handle: FLOW, sg: SgArray { addr: 0, entries: 0 }, fin: false };
+    const SENDV: Call = sendv_after(0);
+
+    const fn sendv_after(done: u64) -> Call {
+        Call::SendV { handle: FLOW, sg: SgArray { addr: 0, entries: 0 }, fin: false, done }
+    }
 
     fn recv(len: u32, addr: u64) -> Event {
-        Event::Recv { cookie: COOKIE, handle: FLOW, data: RxData { addr, len } }
+        recv_and_sent(len, addr, 0)
+    }
+
+    fn recv_and_sent(len: u32, addr: u64, bytes: u32) -> Event {
+        let news = SentNews::new(bytes, 0);
+        Event::Recv { cookie: COOKIE, handle: FLOW, data: RxData { addr, len }, news }
     }
 
     fn sent(bytes: u32) -> Event {
@@ -372,6 +386,19 @@ mod tests {
         ask(&mut audit, &[(CLOSE, Err(CallError::BadHandle))]);
         assert_eq!(audit.take_violations(), Vec::<String>::new());
         assert_eq!(audit.wall.borrow().live(), 0);
+    }
+
+    #[test]
+    fn what_is_told_and_asked_together_counts_as_told_and_asked_apart() {
+        let mut audit = opened();
+        tell(&mut audit, &[recv(50, 150)]);
+        ask(&mut audit, &[(sendv_after(50), Ok(10))]);
+        tell(&mut audit, &[recv_and_sent(20, 150, 10)]);
+        ask(&mut audit, &[(recv_done(20), Ok(0))]);
+        assert_eq!(audit.take_violations(), Vec::<String>::new());
+        tell(&mut audit, &[recv_and_sent(1, 150, 1)]);
+        ask(&mut audit, &[(sendv_after(2), Ok(1))]);
+        assert_eq!(audit.take_violations().len(), 2);
     }
 
     #[test]

@@ -79,7 +79,8 @@ int main(void)
                 break;
             case IX_EVENT_RECV: /* What the window does not take is lost: this is an example. */
                 sg[pieces].base = event->data, sg[pieces].len = event->len;
-                push(IX_CALL_SENDV, event->handle, (uint64_t)(uintptr_t)&sg[pieces++], 1, 0, 0);
+                push(IX_CALL_SENDV, event->handle, (uint64_t)(uintptr_t)&sg[pieces++], 1, 0,
+                     (uint32_t)event->more); /* What was acknowledged goes back with it. */
                 break;
             case IX_EVENT_SENT:
                 if (event->len > 0)

@@ -81,17 +81,18 @@ impl<P: Copy> Batch<P> {
 
     /// Appends one `sendv` of these pieces ([`Thread::push_sendv`]) and returns how many bytes it
     /// has: one array's at most. There is room. `pending` gets that number. FIN follows them if
-    /// `last` says that they are so many, and all are taken.
+    /// `last` says that they are so many, and all are taken. Before that, `done` received bytes are
+    /// given back.
     #[inline]
     pub fn push_sendv(
         &mut self,
         thread: &mut Thread,
-        handle: u64,
+        (handle, done): (Handle, u64),
         pieces: impl Iterator<Item = SgEntry>,
         last: Option<u64>,
         pending: impl FnOnce(u64) -> P,
     ) -> u64 {
-        let Some((_, offered)) = thread.push_sendv_of(handle, pieces, last) else { return 0 };
+        let Some((_, offered)) = thread.push_sendv_of(handle, done, pieces, last) else { return 0 };
         self.pending.push(pending(offered));
         offered
     }

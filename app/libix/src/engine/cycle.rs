@@ -5,7 +5,7 @@ use super::{Engine, FETCH_AHEAD, Listener, Pending, User};
 use crate::error::{Dead, Error};
 use crate::raw::receive::Datagram;
 use crate::raw::{Event, Received, TxArena, Wait, call};
-use ix_abi::{Cookie, Handle};
+use ix_abi::{Cookie, Handle, SentNews};
 use std::net::{IpAddr, SocketAddr};
 
 /// Longest wait while connections starve for transmit memory: no event says that it is back, µs.
@@ -52,8 +52,11 @@ pub trait Observer {
 pub fn tell<O: Observer>(observer: &mut O) {
     while let Some(event) = observer.engine().take_event() {
         match event {
-            Event::Recv { cookie, data, .. } => {
-                if observer.engine().came(cookie, data) {
+            Event::Recv { cookie, data, news, .. } => {
+                if observer.engine().came(cookie, data, news) {
+                    if news.bytes() > 0 {
+                        observer.sent(cookie, news.bytes());
+                    }
                     observer.received(cookie);
                 }
             }
@@ -225,7 +228,7 @@ impl<U: User> Engine<U> {
         while let Some(event) = self.take_event() {
             match event {
                 Event::Dead { cookie, .. } => self.forget(cookie),
-                Event::Recv { cookie, data, .. } => drop(self.came(cookie, data)),
+                Event::Recv { cookie, data, news, .. } => drop(self.came(cookie, data, news)),
                 _ => {}
             }
         }
@@ -332,10 +335,14 @@ impl<U: User> Engine<U> {
         Some(event)
     }
 
-    /// Bytes came; whether there is such a connection.
+    /// Bytes came, mostly with an acknowledgement; whether there is such a connection.
     #[inline]
-    fn came(&mut self, cookie: Cookie, data: Received) -> bool {
+    fn came(&mut self, cookie: Cookie, data: Received, news: SentNews) -> bool {
         let Some(connection) = self.connections.get_mut(cookie) else { return false };
+        if news.bytes() > 0 {
+            connection.flow.acked(news.bytes().into());
+            connection.note(cookie, &mut self.dirty);
+        }
         connection.flow.receive.push(data);
         true
     }

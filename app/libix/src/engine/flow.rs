@@ -118,8 +118,8 @@ impl Flow {
             }
     }
 
-    /// Appends what this cycle brought: one `recv_done`, one `sendv` of the first `limit` unsent
-    /// bytes, and the end after the last byte. There is room for [`EMIT_CALLS`] calls and one
+    /// Appends what this cycle brought: one `sendv` of the first `limit` unsent bytes, which gives
+    /// received bytes back as well, or else one `recv_done`, and the end after the last byte. There is room for [`EMIT_CALLS`] calls and one
     /// scatter-gather array. `sendv` is what the answer of a `sendv` of so many bytes is for.
     #[inline]
     pub fn emit<P: Copy + Default>(
@@ -139,32 +139,33 @@ impl Flow {
         if self.ending == Ending::Close {
             self.receive.consume(usize::MAX);
         }
-        if self.receive.has_done() {
-            let done = self.receive.take_done();
-            batch.push(thread, call::recv_done(self.handle, done), P::default());
-        }
+        let done = self.receive.take_done();
         if self.ending == Ending::Close && self.send.len() > 0 && !self.is_closed {
             // Only its peer can end it now, which may keep its window closed for ever and stay.
             self.is_closed = true;
             batch.push(thread, call::set_opt(self.handle, FlowOption::Closed), P::default());
         }
         let unsent = self.send.unsent();
-        if unsent > 0 {
-            // FIN goes with the last bytes: it must not overtake what the window does not take.
-            if !self.established || self.blocked || limit == 0 {
-                return Emitted::Alive;
-            }
+        if unsent > 0 && self.established && !self.blocked && limit > 0 {
             let last = self.ends().then_some(unsent);
+            let which = (self.handle, done);
             let offered = if limit >= unsent {
-                batch.push_sendv(thread, self.handle, self.send.unsent_pieces(), last, sendv)
+                batch.push_sendv(thread, which, self.send.unsent_pieces(), last, sendv)
             } else {
-                batch.push_sendv(thread, self.handle, self.send.first_unsent(limit), last, sendv)
+                batch.push_sendv(thread, which, self.send.first_unsent(limit), last, sendv)
             };
             if last == Some(offered) {
                 self.fin = Fin::Offered;
             }
             let more = offered < unsent.min(limit);
             return if more { Emitted::Unfinished } else { Emitted::Alive };
+        }
+        if done > 0 {
+            batch.push(thread, call::recv_done(self.handle, done), P::default());
+        }
+        if unsent > 0 {
+            // FIN goes with the last bytes: it must not overtake what the window does not take.
+            return Emitted::Alive;
         }
         if self.ending == Ending::Close && self.send.unacked() == 0 {
             batch.push(thread, call::close(self.handle), P::default());

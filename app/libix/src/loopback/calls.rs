@@ -52,7 +52,12 @@ impl World {
                 self.kill(peer, DeadReason::Reset);
                 Ok(0)
             }
-            Call::SendV { handle, sg, fin } => self.sendv(thread, handle, sg, fin),
+            Call::SendV { handle, sg, fin, done } => {
+                if done > 0 {
+                    self.recv_done(thread, handle, done)?;
+                }
+                self.sendv(thread, handle, sg, fin)
+            }
             Call::RecvDone { handle, bytes } => self.recv_done(thread, handle, bytes),
             Call::Shutdown { handle } => {
                 let flow = self.flow(thread, handle)?;

@@ -2,7 +2,7 @@
 use super::memory::copy_out;
 use super::{RX_BUFFER_BYTES, World};
 use core::ptr::with_exposed_provenance_mut;
-use ix_abi::{Cookie, DeadReason, Event, Handle, RxData};
+use ix_abi::{Cookie, DeadReason, Event, Handle, RxData, SentNews};
 use std::collections::VecDeque;
 
 /// Content of a received buffer after it was given back.
@@ -77,7 +77,9 @@ impl World {
         if ready {
             self.deliver(handle, peer);
         }
-        self.acknowledge(handle);
+        if let Some((bytes, window)) = self.acknowledge(handle) {
+            self.tell(handle, |cookie| Event::Sent { cookie, handle, bytes, window });
+        }
         let Some(flow) = self.flows.get_mut(&handle) else { return };
         if flow.fin && !flow.fin_delivered && ready && flow.delivered_bytes == flow.taken_bytes {
             flow.fin_delivered = true;
@@ -113,7 +115,19 @@ impl World {
                 // SAFETY: a free buffer of the receive memory, and `n` fits.
                 unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), n) };
                 let data = RxData { addr: base as u64, len: n as u32 };
-                self.tell(peer, |cookie| Event::Recv { cookie, handle: peer, data });
+                // Data often comes with an acknowledgement.
+                let acked = if self.random(2) == 0 { None } else { self.acknowledge(peer) };
+                let news = match acked {
+                    Some((0, window)) => {
+                        let opened =
+                            |cookie| Event::Sent { cookie, handle: peer, bytes: 0, window };
+                        self.tell(peer, opened);
+                        SentNews::NONE
+                    }
+                    Some((bytes, window)) => SentNews::new(bytes, window as u32),
+                    None => SentNews::NONE,
+                };
+                self.tell(peer, |cookie| Event::Recv { cookie, handle: peer, data, news });
                 self.flows.entry(peer).and_modify(|peer| peer.held.push_back((buffer, n as u64)));
             }
             self.flows.entry(handle).and_modify(|flow| flow.delivered_bytes += n as u64);
@@ -121,11 +135,13 @@ impl World {
         }
     }
 
-    fn acknowledge(&mut self, handle: Handle) {
-        let delivered = self.flows[&handle].delivered_bytes;
+    /// Acknowledges some of what was delivered: how many bytes, and the room in the window, if the
+    /// application is to hear of it.
+    fn acknowledge(&mut self, handle: Handle) -> Option<(u32, u64)> {
+        let delivered = self.flows.get(&handle)?.delivered_bytes;
         let acked = self.random(2 * delivered + 1).min(delivered);
         let window = self.config.window_bytes;
-        let Some(flow) = self.flows.get_mut(&handle) else { return };
+        let flow = self.flows.get_mut(&handle)?;
         let mut left = acked;
         while left > 0
             && let Some(front) = flow.taken.front_mut()
@@ -144,11 +160,11 @@ impl World {
         flow.delivered_bytes -= acked;
         let room = window.saturating_sub(flow.taken_bytes);
         let opened = flow.wants_window && room > 0;
-        if acked > 0 || opened {
-            flow.wants_window = false;
-            let (bytes, window) = (acked as u32, room);
-            self.tell(handle, |cookie| Event::Sent { cookie, handle, bytes, window });
+        if acked == 0 && !opened {
+            return None;
         }
+        flow.wants_window = false;
+        Some((acked as u32, room))
     }
 
     /// Sends an event to the application that holds a flow; `event` makes it from the flow's

@@ -1,7 +1,7 @@
 //! Event conditions as a typed view of the event array.
 use crate::addr;
 use crate::error::{Dead, Error};
-use ix_abi::{Cookie, DatagramNotes, EventSlot, Handle, IcmpMessage, Revoke, RxData};
+use ix_abi::{Cookie, DatagramNotes, EventSlot, Handle, IcmpMessage, Revoke, RxData, SentNews};
 use std::net::{IpAddr, SocketAddr};
 
 /// An event condition ([`ix_abi::event_kind`]).
@@ -33,6 +33,8 @@ pub enum Event {
         handle: Handle,
         /// The data.
         data: Received,
+        /// What came with it about what was sent: as [`Event::Sent`], which does not come for it.
+        news: SentNews,
     },
     /// The peer has closed its direction.
     Eof {
@@ -227,8 +229,8 @@ impl Event {
     pub(super) fn view(slot: &EventSlot) -> Event {
         let Ok(event) = ix_abi::Event::decode(slot) else { return Event::Unknown };
         match event {
-            ix_abi::Event::Recv { cookie, handle, data } => {
-                Event::Recv { cookie, handle, data: data.into() }
+            ix_abi::Event::Recv { cookie, handle, data, news } => {
+                Event::Recv { cookie, handle, data: data.into(), news }
             }
             ix_abi::Event::Sent { cookie, bytes, window, .. } => {
                 Event::Sent { cookie, bytes, window }

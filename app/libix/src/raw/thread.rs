@@ -279,20 +279,23 @@ impl Thread {
         handle: Handle,
         pieces: impl Iterator<Item = SgEntry>,
     ) -> Option<(usize, u64)> {
-        self.push_sendv_of(handle, pieces, None)
+        self.push_sendv_of(handle, 0, pieces, None)
     }
 
     /// The same, and if the pieces have as many bytes as `last` says, FIN follows them, provided
-    /// that the window takes them all.
+    /// that the window takes them all. Before that, `done` received bytes are given back, as by
+    /// [`call::recv_done`].
     #[inline]
     pub(crate) fn push_sendv_of(
         &mut self,
         handle: Handle,
+        done: u64,
         pieces: impl Iterator<Item = SgEntry>,
         last: Option<u64>,
     ) -> Option<(usize, u64)> {
         let (sg, bytes) = self.gather(pieces)?;
-        let slot = self.push(Batched(Call::SendV { handle, sg, fin: last == Some(bytes) }))?;
+        let fin = last == Some(bytes);
+        let slot = self.push(Batched(Call::SendV { handle, sg, fin, done }))?;
         Some((slot, bytes))
     }
 

@@ -51,7 +51,7 @@ impl ElasticThread {
         let cx = &mut TcpContext { io, flows, batch };
         match call {
             Call::Nop => Ok(0),
-            Call::SendV { handle, sg, fin } => tcp.sendv(cx, handle, sg, fin),
+            Call::SendV { handle, sg, fin, done } => tcp.sendv(cx, handle, sg, fin, done),
             Call::RecvDone { handle, bytes } => tcp.recv_done(cx, handle, bytes),
             Call::Accept { handle, cookie } => tcp.accept(cx, handle, cookie),
             Call::Reject { handle } => tcp.reject(cx, handle),

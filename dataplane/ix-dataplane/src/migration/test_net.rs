@@ -302,6 +302,7 @@ impl App {
                     handle,
                     sg: SgArray { addr: at, entries: 1 },
                     fin: false,
+                    done: 0,
                 });
                 entries += 1;
             } else if conn.sent == conn.total && !conn.shut {
@@ -355,7 +356,7 @@ impl Thread {
                 let conn = self.app.named(index, cookie);
                 (conn.handle, conn.client_port) = (handle, client_port);
             }
-            Event::Recv { cookie, handle, data } => {
+            Event::Recv { cookie, handle, data, .. } => {
                 let conn = self.app.named(index, cookie);
                 // SAFETY: received memory, ours until it is given back.
                 let bytes = unsafe {

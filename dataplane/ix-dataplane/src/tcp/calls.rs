@@ -20,22 +20,28 @@ use ix_tcp::{Listener, Tcb, TcbInfo};
 use ix_wire::{FlowTuple, IpAddr, Seq};
 
 impl Tcp {
-    /// `fin`: FIN follows the last byte if all are taken.
+    /// `fin`: FIN follows the last byte if all are taken; `done`: received bytes that are given back
+    /// before.
     pub fn sendv(
         &mut self,
         cx: &mut TcpContext<'_>,
         handle: u64,
         sg: SgArray,
         fin: bool,
+        done: u64,
     ) -> Answer {
         if sg.entries > SG_MAX as u64 {
             return Err(CallError::Invalid);
         }
         let TcpContext { io, flows, .. } = cx;
-        let Context { shared, caller, shift, .. } = &io.cx;
-        let (caller, shift) = (*caller, *shift);
         let Flows { groups, touched, .. } = &mut **flows;
-        let flow = own_flow(groups, handle, caller)?;
+        let flow = own_flow(groups, handle, io.cx.caller)?;
+        if done > 0 {
+            self.take_back(&mut io.cx, flow, done)?;
+            touch(touched, &mut flow.socket);
+        }
+        let Context { shared, shift, .. } = &io.cx;
+        let shift = *shift;
         if !flow.tcb.state().sends() || flow.socket.holder != Holder::Application {
             return Err(CallError::State);
         }
@@ -75,6 +81,16 @@ impl Tcp {
         let Flows { groups, touched, .. } = &mut *cx.flows;
         let cx = &mut cx.io.cx;
         let flow = own_flow(groups, handle, cx.caller)?;
+        self.take_back(cx, flow, bytes)?;
+        if flow.tcb.needs_output() {
+            touch(touched, &mut flow.socket);
+        }
+        Ok(0)
+    }
+
+    /// The application gives received bytes back.
+    #[inline]
+    fn take_back(&self, cx: &mut Context, flow: &mut Flow, bytes: u64) -> Result<(), CallError> {
         let Context { shared, rx_pool, flow_frames, .. } = cx;
         let freed = flow
             .socket
@@ -82,10 +98,7 @@ impl Tcp {
             .ok_or(CallError::Invalid)?;
         flow_frames[usize::from(flow.socket.id.group)] -= freed;
         flow.tcb.recv_done(&self.config, bytes as u32, freed);
-        if flow.tcb.needs_output() {
-            touch(touched, &mut flow.socket);
-        }
-        Ok(0)
+        Ok(())
     }
 
     pub fn accept(&mut self, cx: &mut TcpContext<'_>, handle: u64, cookie: u64) -> Answer {

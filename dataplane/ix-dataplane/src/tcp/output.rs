@@ -6,7 +6,7 @@ use crate::icmp::call_error;
 use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
 use crate::receive::pressure::further_bytes;
-use ix_abi::{CallError, Event, IcmpMessage, RxData};
+use ix_abi::{CallError, Event, IcmpMessage, RxData, SentNews};
 use ix_mem::{HEADROOM_BYTES, PacketMemory};
 use ix_tcp::icmp::IcmpError;
 use ix_tcp::{DeadReason, Output, SegmentOut, TcpCounter, TcpEvent};
@@ -221,7 +221,7 @@ pub(crate) fn announce(attached: &mut Attachments, socket: &mut TcpSocket, addr:
     socket.announced += 1;
     socket.announced_bytes += len;
     let (cookie, handle) = (socket.cookie, socket.id.handle());
-    events.push(Event::Recv { cookie, handle, data: RxData { addr, len } });
+    events.push_recv(cookie, handle, RxData { addr, len });
 }
 
 impl Context {
@@ -229,7 +229,7 @@ impl Context {
     fn announce_part(&mut self, socket: &TcpSocket, addr: u64, len: u32) {
         let (cookie, handle) = (socket.cookie, socket.id.handle());
         let data = RxData { addr, len };
-        self.attached.push(socket.owner, Event::Recv { cookie, handle, data });
+        self.attached[socket.owner].events.push_recv(cookie, handle, data);
     }
 
     pub(crate) fn announce_eof(&mut self, socket: &mut TcpSocket) {
@@ -243,14 +243,18 @@ impl Context {
 
     /// Announces acknowledged data, and how much the application may send now.
     pub(crate) fn announce_sent(&mut self, socket: &mut TcpSocket, send_space: u32) {
-        if !self.attached.is_present(socket.owner) {
+        let events = &mut self.attached[socket.owner].events;
+        if events.is_muted() {
             return;
         }
         let (cookie, handle, bytes) = (socket.cookie, socket.id.handle(), socket.acked_bytes);
         socket.acked_bytes = 0;
         socket.window_opened = false;
-        let window = send_space.into();
-        self.attached.push(socket.owner, Event::Sent { cookie, handle, bytes, window });
+        // Mostly with the data that came in the same segment.
+        if bytes == 0 || !events.tell_sent(handle, SentNews::new(bytes, send_space)) {
+            let window = send_space.into();
+            events.push(Event::Sent { cookie, handle, bytes, window });
+        }
     }
 
     /// Tells those that had the flow before what of theirs is acknowledged. The rest is the

@@ -274,7 +274,7 @@ impl<'a> Echo<'a> {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Knock { handle, .. } => self.call(Call::Accept { handle, cookie: handle }),
-            Event::Recv { cookie, handle, data } => {
+            Event::Recv { cookie, handle, data, news } => {
                 assert_eq!(cookie, handle);
                 // SAFETY: within transmit memory; this thread's own part.
                 let sg = unsafe { self.sg.add(self.sgs) };
@@ -282,7 +282,7 @@ impl<'a> Echo<'a> {
                 unsafe { sg.write(SgEntry { base: data.addr, len: data.len.into() }) };
                 self.sgs += 1;
                 let sg = SgArray { addr: sg as u64, entries: 1 };
-                self.call(Call::SendV { handle, sg, fin: false });
+                self.call(Call::SendV { handle, sg, fin: false, done: news.bytes().into() });
             }
             Event::Sent { handle, bytes, .. } => {
                 self.call(Call::RecvDone { handle, bytes: bytes.into() });

@@ -147,13 +147,14 @@ impl<'a> App<'a> {
         self.count += 1;
     }
 
-    fn send(&mut self, handle: u64, base: u64, len: u64) {
+    fn send(&mut self, handle: u64, base: u64, len: u64, done: u64) {
         // SAFETY: within transmit memory, which is this application's own.
         let sg = unsafe { self.sg.add(self.sgs) };
         // SAFETY: as above.
         unsafe { sg.write(SgEntry { base, len }) };
         self.sgs += 1;
-        self.call(Call::SendV { handle, sg: SgArray { addr: sg as u64, entries: 1 }, fin: false });
+        let sg = SgArray { addr: sg as u64, entries: 1 };
+        self.call(Call::SendV { handle, sg, fin: false, done });
     }
 
     fn send_datagram(&mut self, socket: u32, to: Endpoint, base: u64, len: u64) {
@@ -198,7 +199,9 @@ fn echo_server(end: &End, stop: &AtomicBool) {
         for event in app.run_io(Duration::from_millis(100)) {
             match event {
                 Event::Knock { handle, .. } => app.call(Call::Accept { handle, cookie: handle }),
-                Event::Recv { handle, data, .. } => app.send(handle, data.addr, data.len.into()),
+                Event::Recv { handle, data, news, .. } => {
+                    app.send(handle, data.addr, data.len.into(), news.bytes().into());
+                }
                 Event::Sent { handle, bytes, .. } => {
                     app.call(Call::RecvDone { handle, bytes: bytes.into() });
                 }
@@ -250,7 +253,7 @@ impl<'a> Asker<'a> {
         let place = unsafe { self.app.sg.cast::<u8>().add(1 << 20) };
         // SAFETY: as above; nothing of an earlier message is under way.
         unsafe { place.copy_from_nonoverlapping(message.as_ptr(), message.len()) };
-        self.app.send(self.handle, place as u64, message.len() as u64);
+        self.app.send(self.handle, place as u64, message.len() as u64, 0);
         let (mut answer, until) = (Vec::new(), Instant::now() + PATIENCE);
         while answer.len() < message.len() {
             assert!(Instant::now() < until, "message {number} has no answer");

@@ -36,7 +36,10 @@ fn take(program: &Process, ready: PipeWriter) -> Outcome {
                 Event::Given { token, handle, .. } if token == TOKEN => {
                     thread.push(call::accept(handle, handle));
                 }
-                Event::Recv { handle, .. } => {
+                Event::Recv { handle, news, .. } => {
+                    if news.bytes() > 0 {
+                        thread.push(call::recv_done(handle, news.bytes().into()));
+                    }
                     let bytes = thread.received(index);
                     let piece = SgEntry { base: bytes.as_ptr() as u64, len: bytes.len() as u64 };
                     thread.push_sendv(handle, std::iter::once(piece));

@@ -17,7 +17,12 @@ impl Sockets {
                         socket.news += 1;
                     }
                 }
-                StackEvent::Received(cookie, bytes) => self.received(cookie as c_int, bytes),
+                StackEvent::Received(cookie, bytes, acked) => {
+                    self.received(cookie as c_int, bytes);
+                    if acked > 0 {
+                        self.acked(cookie as c_int, acked);
+                    }
+                }
                 StackEvent::Datagram(cookie, bytes, peer) => {
                     if let Some(socket) = self.sockets.get_mut(&(cookie as c_int))
                         && socket.peer.is_none_or(|of| of == peer)
@@ -39,6 +44,13 @@ impl Sockets {
             self.stack().call(call::recv_done(handle, bytes.len() as u64)).ok();
         } else {
             socket.received.extend(bytes);
+        }
+    }
+
+    fn acked(&mut self, fd: c_int, bytes: u32) {
+        if let Some(socket) = self.sockets.get_mut(&fd) {
+            socket.flow.acked(bytes.into());
+            self.push(fd);
         }
     }
 
@@ -64,10 +76,7 @@ impl Sockets {
                 socket.error = errno_of(error);
             }
             Event::Eof { .. } => socket.eof = true,
-            Event::Sent { bytes, .. } => {
-                socket.flow.acked(bytes.into());
-                self.push(fd);
-            }
+            Event::Sent { bytes, .. } => self.acked(fd, bytes),
             Event::Dead { reason, .. } => {
                 socket.dead = Some(reason);
                 socket.error = match reason {
