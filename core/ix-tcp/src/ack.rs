@@ -85,20 +85,27 @@ impl<B: RxBuf> Tcb<B> {
         hdr: &TcpHeader,
         out: &mut impl Output<B>,
     ) -> AckReport {
-        let mut report = AckReport::default();
         let ack = hdr.ack;
         if ack.le(self.snd_una) {
-            return report;
+            return AckReport::default();
         }
         #[cfg(feature = "planted")]
         if ack.0 <= self.snd_una.0 && crate::planted::is(crate::planted::Bug::WrongWrap) {
-            return report;
+            return AckReport::default();
         }
         if let Some(record) = self.records.only_until(ack)
             && self.loss.is_none()
         {
             return self.retire_only(record, now_us, hdr, out);
         }
+        self.retire_all(now_us, hdr, out)
+    }
+
+    /// [`Self::retire`] for whatever is in flight, some of which is acknowledged.
+    #[inline(never)]
+    fn retire_all(&mut self, now_us: u64, hdr: &TcpHeader, out: &mut impl Output<B>) -> AckReport {
+        let mut report = AckReport::default();
+        let ack = hdr.ack;
         let acked = (ack - self.snd_una) as u32;
         let mut control = 0;
         let (mut sample_sent_us, mut again_us) = (None, None);
@@ -251,10 +258,7 @@ impl<B: RxBuf> Tcb<B> {
             && self.sacked_bytes == 0
             && !quiet;
         if !plain {
-            report.duplicate = quiet && hdr.ack == self.snd_una;
-            self.take_sack(now_us, hdr, &mut report, out);
-            self.detect_loss(now_us, hdr, &report, out);
-            self.follow_model(now_us, &report);
+            self.digest_losses(now_us, hdr, &mut report, quiet, out);
         }
         let accurate = self.ecn.has(EcnState::ACCURATE);
         let marked_bytes = if accurate {
@@ -279,6 +283,22 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
+    /// What [`Self::digest`] looks at where something is missing, or may be.
+    #[inline(never)]
+    fn digest_losses(
+        &mut self,
+        now_us: u64,
+        hdr: &TcpHeader,
+        report: &mut AckReport,
+        quiet: bool,
+        out: &mut impl Output<B>,
+    ) {
+        report.duplicate = quiet && hdr.ack == self.snd_una;
+        self.take_sack(now_us, hdr, report, out);
+        self.detect_loss(now_us, hdr, report, out);
+        self.follow_model(now_us, report);
+    }
+
     fn grow_window(&mut self, report: &AckReport, marked_bytes: u32, now_us: u64) {
         let mut acked_bytes = match (self.phase, self.flags.has(Flags::SACK)) {
             // An acknowledgement may cover what has left the network long before. Without SACK
@@ -301,6 +321,7 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// HyStart++ (RFC 9406 section 4.2). Returns the octets by which slow start may grow.
+    #[inline(never)]
     fn watch_slow_start(&mut self, acked: u32, now_us: u64) -> u32 {
         let (una, nxt, rtt_us) = (self.snd_una, self.snd_nxt, self.rack_rtt_us);
         let is_paced = self.rate().is_some();

@@ -56,7 +56,11 @@ impl<B: RxBuf> Tcb<B> {
                 self.drain_reassembly(out);
                 self.take_fin(cfg, now_us, false, out);
             }
-            let sent = self.retransmit_lost(cfg, now_us, out).and(self.send_new(cfg, now_us, out));
+            let mut sent = Sent::default();
+            if self.lost_bytes > 0 {
+                sent = self.retransmit_lost(cfg, now_us, out);
+            }
+            let sent = sent.and(self.send_new(cfg, now_us, out));
             self.acknowledge(cfg, now_us, out);
             // The timer of an idle connection comes too late for what now waits for the window.
             let asleep = self.loss_at_us == NEVER
@@ -122,6 +126,9 @@ impl<B: RxBuf> Tcb<B> {
     /// Largest payload beside these options. SACK blocks that would leave no room for payload are
     /// dropped.
     fn fit(&self, options: &mut TcpOptions) -> u32 {
+        if options.sack.is_empty() {
+            return self.mss.into();
+        }
         let bare = TcpOptions { sack: SackBlocks::EMPTY, ..*options };
         let sack_bytes = options.len() - bare.len();
         let mss = usize::from(self.mss);
@@ -211,9 +218,7 @@ impl<B: RxBuf> Tcb<B> {
         loop {
             let (unsent, fin) = (self.unsent_bytes(), self.fin_unsent());
             if unsent == 0 && !fin {
-                if self.pipe_bytes() < self.cwnd_bytes() {
-                    self.flags.clear(Flags::CWND_LIMITED);
-                }
+                self.all_sent();
                 break;
             }
             let mut options = self.options(now_us);
@@ -254,8 +259,20 @@ impl<B: RxBuf> Tcb<B> {
                 break;
             }
             sent.some = true;
+            if len == unsent {
+                self.all_sent();
+                break;
+            }
         }
         sent
+    }
+
+    /// Nothing waits to be sent.
+    #[inline]
+    fn all_sent(&mut self) {
+        if self.pipe_bytes() < self.cwnd_bytes() {
+            self.flags.clear(Flags::CWND_LIMITED);
+        }
     }
 
     /// Sends the next `len` octets, and FIN if they are the last.

@@ -1,5 +1,6 @@
 //! IPv4 (RFC 791).
-use crate::{Checksum, DropReason, IpAddr, be16, be32, head, put_words};
+use crate::checksum::fold_16;
+use crate::{Checksum, DropReason, IpAddr, be16, be32, ethernet, head, put_words};
 
 /// Bytes of a header without options, the only kind that the dataplane sends.
 pub const HEADER_BYTES: usize = 20;
@@ -62,14 +63,14 @@ impl Header {
             return Err(DropReason::IpBadTotalLength);
         }
         let fragment = be16(fixed, 6);
-        if (fragment & (FLAG_MORE_FRAGMENTS | OFFSET_MASK) != 0) != FRAGMENT {
+        if is_part(fragment) != FRAGMENT {
             return Err(DropReason::IpFragment);
         }
         let header = Self {
             header_len,
             total_len,
             tos: fixed[1],
-            dont_fragment: fragment & FLAG_DONT_FRAGMENT != 0,
+            dont_fragment: is_not_to_be_cut(fragment),
             ttl: fixed[8],
             protocol: fixed[9],
             src: [fixed[12], fixed[13], fixed[14], fixed[15]],
@@ -78,11 +79,34 @@ impl Header {
         if is_martian_source(be32(fixed, 12)) {
             return Err(DropReason::IpMartianSource);
         }
-        if matches!(fixed[16], 0 | 127) {
+        if is_martian_destination(be32(fixed, 16)) {
             return Err(DropReason::IpMartianDestination);
         }
         Ok(header)
     }
+}
+
+/// Whether the word of flags and offset is that of a fragment.
+#[inline]
+pub(crate) const fn is_part(word: u16) -> bool {
+    word & (FLAG_MORE_FRAGMENTS | OFFSET_MASK) != 0
+}
+
+/// Whether it forbids routers to fragment.
+#[inline]
+pub(crate) const fn is_not_to_be_cut(word: u16) -> bool {
+    word & FLAG_DONT_FRAGMENT != 0
+}
+
+/// Whether the checksum is right of a header without options that follows an Ethernet header.
+#[inline]
+pub(crate) fn is_header_valid<const BYTES: usize>(frame: &[u8; BYTES]) -> bool {
+    const { assert!(BYTES >= ethernet::HEADER_BYTES + HEADER_BYTES) };
+    let word = |index: usize| {
+        let at = ethernet::HEADER_BYTES + 4 * index;
+        u64::from(u32::from_ne_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]))
+    };
+    fold_16(word(0) + word(1) + word(2) + word(3) + word(4)) == u16::MAX
 }
 
 /// The place of a fragment in its datagram: identification, first octet, and whether more fragments
@@ -112,9 +136,21 @@ pub fn make_whole(header: &mut [u8], payload_len: usize, ecn: u8) {
 /// True in 0/8, 127/8, 224/4 and for 255.255.255.255 (RFC 1122 section 3.2.1.3). The rest of 240/4
 /// is accepted.
 #[inline]
-fn is_martian_source(src: u32) -> bool {
+pub(crate) fn is_martian_source(src: u32) -> bool {
     let first = src >> 24;
     first == 0 || first == 127 || first >> 4 == 0xe || src == u32::MAX
+}
+
+/// True in 0/8 and 127/8.
+#[inline]
+fn is_martian_destination(dst: u32) -> bool {
+    matches!(dst >> 24, 0 | 127)
+}
+
+/// Whether a packet to this address is for one host, which may be on another machine.
+#[inline]
+pub(crate) fn is_unicast_destination(dst: u32) -> bool {
+    !is_martian_destination(dst) && dst >> 28 != 0xe && dst != u32::MAX
 }
 
 /// Checks a header that does not begin with version 4 and a length of five words. Returns its

@@ -29,6 +29,7 @@ pub mod ra;
 mod seq;
 pub mod tcp;
 pub mod udp;
+mod usual;
 
 pub use addr::{At, BROADCAST_MAC, FlowTuple, IpAddr, IpAddrError, MacAddr, is_group_mac};
 pub use arp::{ArpOperation, ArpPacket};

@@ -3,7 +3,7 @@ use crate::tcp::{TcpHeader, TcpOptions};
 use crate::udp::UdpHeader;
 use crate::{
     ArpPacket, Checksum, DropReason, FlowTuple, IpAddr, MacAddr, NdPacket, be16, ethernet, icmp,
-    ipv4, ipv6, nd, tcp,
+    ipv4, ipv6, nd, tcp, usual,
 };
 use core::ops::Range;
 
@@ -188,8 +188,22 @@ pub fn parse_first(frame: &[u8], total_len: usize, checks: RxChecks) -> Result<P
 
 /// As [`parse_first`], but writes to `into`, where the packet will be read: moving a value that was
 /// just stored in pieces stalls the processor. After an error the content of `into` means nothing.
-#[inline]
+#[inline(always)]
 pub fn parse_into(
+    frame: &[u8],
+    total_len: usize,
+    checks: RxChecks,
+    into: &mut Parsed,
+) -> Result<(), DropReason> {
+    if usual::parse(frame, total_len, checks.transport, into) {
+        return Ok(());
+    }
+    parse_any(frame, total_len, checks, into)
+}
+
+/// [`parse_into`] for all packets. Not inlined, so that the usual one does not pay for it.
+#[inline(never)]
+pub(crate) fn parse_any(
     frame: &[u8],
     total_len: usize,
     checks: RxChecks,

@@ -81,7 +81,7 @@ pub(crate) use migrate::Parcel;
 pub use send::{Lease, Release, SendQueue};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-pub(crate) use table::Table;
+pub(crate) use table::{Place, Table};
 use udp::Udp;
 
 /// A connection is fetched into the cache this many events before its own.
@@ -269,6 +269,41 @@ impl<U: User> Engine<U> {
     #[inline]
     pub fn get_mut(&mut self, cookie: Cookie) -> Option<&mut Connection<U::Connection>> {
         self.connections.get_mut(cookie)
+    }
+
+    /// Where a connection is, for several looks at it: until it is forgotten.
+    #[inline]
+    pub(crate) fn find(&self, cookie: Cookie) -> Option<Place> {
+        self.connections.find(cookie)
+    }
+
+    /// The connection at a place.
+    #[inline]
+    pub(crate) fn at(&self, place: Place) -> Option<&Connection<U::Connection>> {
+        self.connections.at(place)
+    }
+
+    /// The same, to be changed; [`Engine::touch_at`] has the change carried out.
+    #[inline]
+    pub(crate) fn at_mut(&mut self, place: Place) -> Option<&mut Connection<U::Connection>> {
+        self.connections.at_mut(place)
+    }
+
+    /// The same, and the transmit memory for [`Connection::write`].
+    #[inline]
+    pub(crate) fn at_with_tx(
+        &mut self,
+        place: Place,
+    ) -> Option<(&mut Connection<U::Connection>, &TxArena)> {
+        Some((self.connections.at_mut(place)?, self.thread.tx()))
+    }
+
+    /// As [`Engine::touch`] of the connection with this cookie, which is at this place.
+    #[inline]
+    pub(crate) fn touch_at(&mut self, place: Place, cookie: Cookie) {
+        if let Some(connection) = self.connections.at_mut(place) {
+            connection.note(cookie, &mut self.dirty);
+        }
     }
 
     /// A connection, and the transmit memory for [`Connection::write`].

@@ -36,6 +36,13 @@ impl<T> Default for Table<T> {
     }
 }
 
+/// Where a value of a [`Table`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    chunk: usize,
+    at: usize,
+}
+
 /// Chunk of a slot (below [`CHUNKS`]), and its place there.
 #[inline]
 fn place(index: u32) -> (usize, usize) {
@@ -105,6 +112,28 @@ impl<T> Table<T> {
         if slot.generation == (id >> 32) as u32 { slot.value.as_mut() } else { None }
     }
 
+    /// Where the value is, for several looks at it. It stays there until it is removed; another one
+    /// may be there then.
+    #[inline]
+    pub(crate) fn find(&self, id: u64) -> Option<Place> {
+        let (chunk, at) = place(self.index(id));
+        let slot = self.chunks[chunk].get(at)?;
+        let is_there = slot.generation == (id >> 32) as u32 && slot.value.is_some();
+        is_there.then_some(Place { chunk, at })
+    }
+
+    /// The value at a place.
+    #[inline]
+    pub(crate) fn at(&self, Place { chunk, at }: Place) -> Option<&T> {
+        self.chunks[chunk % CHUNKS].get(at)?.value.as_ref()
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub(crate) fn at_mut(&mut self, Place { chunk, at }: Place) -> Option<&mut T> {
+        self.chunks[chunk % CHUNKS].get_mut(at)?.value.as_mut()
+    }
+
     /// Asks for the cache lines of a value that will be looked at soon.
     #[inline]
     pub(crate) fn prefetch(&self, id: u64) {
@@ -162,6 +191,12 @@ mod tests {
                 prop_assert_eq!(slab.ids().count(), model.len());
                 prop_assert!(model.iter().all(|(id, value)| slab.get(*id) == Some(value)));
                 prop_assert!(gone.iter().all(|id| slab.get_mut(*id).is_none()));
+                prop_assert!(gone.iter().all(|id| slab.find(*id).is_none()));
+                for (id, value) in &mut model {
+                    let place = slab.find(*id).unwrap();
+                    prop_assert_eq!(slab.at(place), Some(&*value));
+                    prop_assert_eq!(slab.at_mut(place), Some(value));
+                }
             }
         }
     }

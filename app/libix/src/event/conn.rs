@@ -1,6 +1,6 @@
 //! One connection as a handler sees it.
 use super::Io;
-use crate::engine::{Connection, Ending, Lease};
+use crate::engine::{Connection, Ending, Lease, Place};
 use crate::raw::{Lent, TxBuf, TxShared};
 use ix_abi::FlowOption;
 use std::net::SocketAddr;
@@ -10,24 +10,32 @@ use std::ops::Range;
 pub struct Conn<'a, S> {
     io: &'a mut Io<S>,
     id: u64,
+    /// Where it is: nothing removes it while this borrows the loop.
+    place: Place,
 }
 
 impl<'a, S> Conn<'a, S> {
-    /// The connection exists; nothing removes it while this borrows the loop.
-    pub(super) fn new(io: &'a mut Io<S>, id: u64) -> Conn<'a, S> {
-        debug_assert!(io.connection(id).is_some());
-        Conn { io, id }
+    /// The connection is there; nothing removes it while this borrows the loop.
+    #[inline]
+    pub(super) fn new(io: &'a mut Io<S>, id: u64, place: Place) -> Conn<'a, S> {
+        debug_assert!(io.engine.find(id) == Some(place));
+        Conn { io, id, place }
     }
 
     #[inline]
     fn get(&self) -> &Connection<S> {
-        self.io.connection(self.id).expect("connections are removed between callbacks only")
+        self.io.engine.at(self.place).expect("connections are removed between callbacks only")
     }
 
     #[inline]
     fn get_mut(&mut self) -> &mut Connection<S> {
-        let connection = self.io.connection_mut(self.id);
+        let connection = self.io.engine.at_mut(self.place);
         connection.expect("connections are removed between callbacks only")
+    }
+
+    #[inline]
+    fn touch(&mut self) {
+        self.io.engine.touch_at(self.place, self.id);
     }
 
     /// Id of the connection, for [`Io::conn`] later.
@@ -78,7 +86,7 @@ impl<'a, S> Conn<'a, S> {
     #[inline]
     pub fn consume(&mut self, bytes: usize) {
         self.get_mut().consume(bytes);
-        self.io.touch(self.id);
+        self.touch();
     }
 
     /// Copies received bytes to `to` and consumes them; returns their number.
@@ -119,7 +127,7 @@ impl<'a, S> Conn<'a, S> {
     #[inline]
     pub fn send(&mut self, data: &[u8]) -> usize {
         let n = usize::try_from(self.send_room()).unwrap_or(usize::MAX).min(data.len());
-        let Some((connection, tx)) = self.io.engine.get_with_tx(self.id) else { return 0 };
+        let Some((connection, tx)) = self.io.engine.at_with_tx(self.place) else { return 0 };
         let written = connection.flow.send.write(tx, &data[..n]);
         if written < data.len() && connection.can_send() {
             connection.wants_room = true;
@@ -127,7 +135,7 @@ impl<'a, S> Conn<'a, S> {
                 self.io.engine.starve(self.id);
             }
         }
-        self.io.touch(self.id);
+        self.touch();
         written
     }
 
@@ -150,7 +158,7 @@ impl<'a, S> Conn<'a, S> {
             return Err(buf);
         }
         self.get_mut().send_buffer(buf);
-        self.io.touch(self.id);
+        self.touch();
         Ok(())
     }
 
@@ -165,7 +173,7 @@ impl<'a, S> Conn<'a, S> {
             return false;
         }
         self.get_mut().send_shared(buf, range);
-        self.io.touch(self.id);
+        self.touch();
         true
     }
 
@@ -177,7 +185,7 @@ impl<'a, S> Conn<'a, S> {
             return false;
         }
         self.get_mut().flow.send.push_lent(data, lease);
-        self.io.touch(self.id);
+        self.touch();
         true
     }
 
@@ -190,7 +198,7 @@ impl<'a, S> Conn<'a, S> {
             return 0;
         }
         let lent = self.get_mut().send_received(bytes);
-        self.io.touch(self.id);
+        self.touch();
         lent
     }
 

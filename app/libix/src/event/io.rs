@@ -128,8 +128,9 @@ impl<S> Io<S> {
 
     /// The connection with this id, unless it has ended or the handler has ended it.
     pub fn conn(&mut self, id: u64) -> Option<Conn<'_, S>> {
-        let open = self.connection(id)?.ending() == Ending::No;
-        open.then(|| Conn::new(self, id))
+        let place = self.engine.find(id)?;
+        let open = self.engine.at(place)?.ending() == Ending::No;
+        open.then(|| Conn::new(self, id, place))
     }
 
     /// Prefetches a connection that will be used soon into the cache.
@@ -189,12 +190,6 @@ impl<S> Io<S> {
     }
 
     /// The connection with this id, unless it has ended.
-    #[inline]
-    pub(super) fn connection(&self, id: u64) -> Option<&Connection<S>> {
-        self.engine.get(id)
-    }
-
-    /// The connection with this id, mutable.
     #[inline]
     pub(super) fn connection_mut(&mut self, id: u64) -> Option<&mut Connection<S>> {
         self.engine.get_mut(id)

@@ -76,6 +76,12 @@ impl BitOrAssign for TcpFlags {
     }
 }
 
+/// The control bits in the word that begins with the length of the header.
+#[inline]
+pub(crate) const fn flags_of(word: u16) -> TcpFlags {
+    TcpFlags(word & TcpFlags::ALL)
+}
+
 /// A TCP header without its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TcpHeader {
@@ -115,7 +121,7 @@ impl TcpHeader {
             dst_port: be16(fixed, 2),
             seq: Seq(be32(fixed, 4)),
             ack: Seq(be32(fixed, 8)),
-            flags: TcpFlags(be16(fixed, 12) & TcpFlags::ALL),
+            flags: flags_of(be16(fixed, 12)),
             window: be16(fixed, 14),
             urgent: be16(fixed, 18),
             options,

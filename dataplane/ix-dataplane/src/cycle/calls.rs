@@ -22,8 +22,9 @@ impl ElasticThread {
         let Some(calls) = self.io.cx.attached[caller].calls else { return };
         let count = count.min(ix_abi::CALLS_MAX);
         self.tcp.begin_batch();
+        let fetches = self.flows.are_many();
         for index in 0..count {
-            if index + FLOWS_AHEAD < count {
+            if fetches && index + FLOWS_AHEAD < count {
                 self.flows.fetch_ahead(calls.glance(index + FLOWS_AHEAD));
             }
             let answer = match Call::decode(&calls.read(index)) {

@@ -204,6 +204,10 @@ impl Flows {
 
     /// Second pass over a batch: prefetches the flow-table lines of `work`, then the flows.
     pub fn prefetch(&self, work: &mut [Work]) {
+        // Of one packet nothing else can be done meanwhile.
+        if work.len() < 2 {
+            return;
+        }
         let group_of = |parsed: &Parsed, group: u8| match parsed {
             Parsed::Tcp(_) => self.groups[usize::from(group)].as_deref(),
             _ => None,
@@ -222,11 +226,17 @@ impl Flows {
         }
     }
 
+    /// Whether there are so many flows that none stays in the cache.
+    #[inline]
+    pub fn are_many(&self) -> bool {
+        self.count > FLOWS_CACHED
+    }
+
     /// Prefetches the flow of a handle; any number is allowed. With very many flows none is still
     /// in the cache when it is needed.
     #[inline]
     pub fn fetch_ahead(&self, handle: u64) {
-        if self.count <= FLOWS_CACHED {
+        if !self.are_many() {
             return;
         }
         let id = FlowId::from_handle(handle);
@@ -248,7 +258,7 @@ impl Flows {
     /// rare cases. With very many flows only the heads are prefetched for this.
     fn drop_replaced(&self, due: &mut Vec<u64>, now_us: u64) {
         let group_of = |id: FlowId| self.groups.get(usize::from(id.group))?.as_deref();
-        let cached = self.count <= FLOWS_CACHED;
+        let cached = !self.are_many();
         let mut kept = 0;
         for index in 0..due.len() {
             if !cached && let Some(&ahead) = due.get(index + HEADS_AHEAD) {

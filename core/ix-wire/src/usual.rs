@@ -1,0 +1,183 @@
+//! Parses the packet that nearly every one is, with all its fields at fixed places.
+use crate::frame::USUAL_HEADERS_BYTES;
+use crate::{
+    Checksum, ChecksumMode, IpAddr, IpMeta, Parsed, Payload, Seq, TcpHeader, TcpOptions, TcpPacket,
+    be16, be32, ethernet, ipv4, tcp,
+};
+
+/// Parses what nearly every packet is: IPv4 without options and not a fragment, TCP with a timestamp
+/// alone, whole in `frame`, and nothing wrong with it. All is at fixed places, and one look tells.
+/// False: `into` is as it was, and [`parse_any`] says what it is or what is wrong.
+#[inline(always)]
+pub(crate) fn parse(frame: &[u8], total_len: usize, mode: ChecksumMode, into: &mut Parsed) -> bool {
+    const IP: usize = ethernet::HEADER_BYTES;
+    const TCP: usize = IP + ipv4::HEADER_BYTES;
+    const IP_BYTES_MIN: usize = USUAL_HEADERS_BYTES - IP;
+    let Some(head) = frame.first_chunk::<USUAL_HEADERS_BYTES>() else { return false };
+    let ip_len = usize::from(be16(head, IP + 2));
+    let (src, dst) = (be32(head, IP + 12), be32(head, IP + 16));
+    let is_usual = be32(head, IP - 2) >> 8 == u32::from(ethernet::TYPE_IPV4) << 8 | 0x45
+        && !ipv4::is_part(be16(head, IP + 6))
+        && head[IP + 9] == ipv4::PROTOCOL_TCP
+        && usize::from(head[TCP + 12] >> 4) * 4 == tcp::HEADER_BYTES + tcp::TIMESTAMP_BYTES
+        && be32(head, TCP + tcp::HEADER_BYTES) == u32::from_be_bytes(tcp::TIMESTAMP_ONLY)
+        && (head[0] | head[6]) & 1 == 0
+        && (IP_BYTES_MIN..=frame.len() - IP).contains(&ip_len)
+        && total_len <= frame.len();
+    if !is_usual || ipv4::is_martian_source(src) || !ipv4::is_unicast_destination(dst) {
+        return false;
+    }
+    let Some(segment) = frame.get(TCP..IP + ip_len) else { return false };
+    if !ipv4::is_header_valid(head) {
+        return false;
+    }
+    let mut partial = false;
+    if mode != ChecksumMode::Skip {
+        let mut sum = Checksum::new();
+        sum.add_u32(src);
+        sum.add_u32(dst);
+        sum.add_u32(u32::from(ipv4::PROTOCOL_TCP) + segment.len() as u32);
+        // As in `Datagram::verify`.
+        partial = mode == ChecksumMode::AcceptPartial && be16(head, TCP + 16) == sum.fold();
+        if !partial {
+            sum.add_bytes(segment);
+            if !sum.is_valid() {
+                return false;
+            }
+        }
+    }
+    let &[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = head;
+    *into = Parsed::Tcp(TcpPacket {
+        ip: IpMeta {
+            src: IpAddr::v4(src.to_be_bytes()),
+            dst: IpAddr::v4(dst.to_be_bytes()),
+            ttl: head[IP + 8],
+            tos: head[IP + 1],
+            dont_fragment: ipv4::is_not_to_be_cut(be16(head, IP + 6)),
+            header_len: ipv4::HEADER_BYTES as u8,
+            eth_src: [s0, s1, s2, s3, s4, s5],
+            eth_dst: [d0, d1, d2, d3, d4, d5],
+        },
+        header: TcpHeader {
+            src_port: be16(head, TCP),
+            dst_port: be16(head, TCP + 2),
+            seq: Seq(be32(head, TCP + 4)),
+            ack: Seq(be32(head, TCP + 8)),
+            flags: tcp::flags_of(be16(head, TCP + 12)),
+            window: be16(head, TCP + 14),
+            urgent: be16(head, TCP + 18),
+            options: TcpOptions {
+                timestamp: Some((be32(head, TCP + 24), be32(head, TCP + 28))),
+                ..TcpOptions::NONE
+            },
+        },
+        payload: Payload {
+            start: USUAL_HEADERS_BYTES as u16,
+            len: (ip_len - IP_BYTES_MIN) as u16,
+            more: 0,
+        },
+        partial,
+    });
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::{RxChecks, parse_any};
+    use crate::{FrameHeader, TcpFlags, UsualTcp};
+    use proptest::prelude::*;
+
+    fn frame(payload: &[u8]) -> Vec<u8> {
+        let link = FrameHeader {
+            eth_src: [2, 0, 0, 0, 0, 1],
+            eth_dst: [2, 0, 0, 0, 0, 2],
+            src: IpAddr::v4([10, 0, 0, 1]),
+            dst: IpAddr::v4([10, 0, 0, 2]),
+            ttl: 64,
+            tos: 2,
+            ident: 0x1234,
+        };
+        let header = UsualTcp {
+            src_port: 7,
+            dst_port: 4000,
+            seq: Seq(0x0102_0304),
+            ack: Seq(0xfffe_fdfc),
+            flags: TcpFlags::ACK.union(TcpFlags::PSH),
+            window: 0x8001,
+            timestamp: (0x1111_2222, 0x3333_4444),
+        };
+        let mut frame = vec![0; USUAL_HEADERS_BYTES];
+        let head = frame.first_chunk_mut().unwrap();
+        link.emit_usual_tcp(head, &header, payload.len(), Checksum::of(payload));
+        frame.extend_from_slice(payload);
+        frame
+    }
+
+    /// Both ways: whether the short one took it, and what the long one says.
+    fn both(frame: &[u8], total_len: usize, mode: ChecksumMode) -> (bool, bool) {
+        let (mut short, mut long) = (Parsed::NONE, Parsed::NONE);
+        let taken = parse(frame, total_len, mode, &mut short);
+        let known = parse_any(frame, total_len, RxChecks { transport: mode }, &mut long).is_ok();
+        if taken {
+            assert!(known, "the long way refuses it");
+            assert_eq!(short, long);
+        } else {
+            assert_eq!(short, Parsed::NONE, "written, and not taken");
+        }
+        (taken, known)
+    }
+
+    const MODES: [ChecksumMode; 3] =
+        [ChecksumMode::Verify, ChecksumMode::AcceptPartial, ChecksumMode::Skip];
+
+    #[test]
+    fn the_usual_packet_goes_the_short_way() {
+        for bytes in [0, 1, 2, 63, 64, 1448] {
+            let payload: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
+            let mut frame = frame(&payload);
+            for mode in MODES {
+                assert_eq!(both(&frame, frame.len(), mode), (true, true), "{bytes} {mode:?}");
+            }
+            // What pads a short Ethernet frame is no payload.
+            frame.extend([0xff; 6]);
+            assert_eq!(both(&frame, frame.len(), ChecksumMode::Verify), (true, true));
+            // It goes on in another buffer.
+            assert!(!both(&frame, frame.len() + 1, ChecksumMode::Verify).0);
+        }
+        assert!(!both(&frame(&[])[..USUAL_HEADERS_BYTES - 1], 65, ChecksumMode::Skip).0);
+    }
+
+    #[test]
+    fn a_sum_of_the_pseudo_header_is_partial() {
+        let mut frame = frame(b"payload");
+        let mut sum = Checksum::pseudo_header_v4([10, 0, 0, 1], [10, 0, 0, 2], 6, 32 + 7);
+        sum.add_u32(0);
+        frame[50..52].copy_from_slice(&sum.fold().to_be_bytes());
+        assert_eq!(both(&frame, frame.len(), ChecksumMode::AcceptPartial), (true, true));
+        assert_eq!(both(&frame, frame.len(), ChecksumMode::Verify), (false, false));
+    }
+
+    proptest! {
+        /// Whatever is changed, the short way takes only what the long way reads the same.
+        #[test]
+        fn the_short_way_reads_as_the_long_one(
+            changes in prop::collection::vec((0..USUAL_HEADERS_BYTES + 8, any::<u8>()), 0..3),
+            cut in 0..12usize,
+            heal in any::<bool>(),
+            mode in prop::sample::select(&MODES[..]),
+        ) {
+            let mut frame = frame(b"12345678");
+            for (at, value) in changes {
+                frame[at] = value;
+            }
+            if heal {
+                frame[24..26].fill(0);
+                let sum = Checksum::of(&frame[14..34]).finish();
+                frame[24..26].copy_from_slice(&sum.to_be_bytes());
+            }
+            frame.truncate(USUAL_HEADERS_BYTES + 8 - cut.saturating_sub(4));
+            both(&frame, frame.len(), mode);
+        }
+    }
+}
