@@ -50,16 +50,14 @@ pub trait Observer {
 /// which connections died of a call that was refused.
 #[inline]
 pub fn tell<O: Observer>(observer: &mut O) {
-    while let Some(event) = observer.engine().take_event() {
+    loop {
+        if let Some((cookie, data, news)) = observer.engine().take_data() {
+            tell_data(observer, cookie, data, news);
+            continue;
+        }
+        let Some(event) = observer.engine().take_event() else { break };
         match event {
-            Event::Recv { cookie, data, news, .. } => {
-                if observer.engine().came(cookie, data, news) {
-                    if news.bytes() > 0 {
-                        observer.sent(cookie, news.bytes());
-                    }
-                    observer.received(cookie);
-                }
-            }
+            Event::Recv { cookie, data, news, .. } => tell_data(observer, cookie, data, news),
             Event::Sent { cookie, bytes, .. } => {
                 if observer.engine().acked(cookie, bytes) {
                     observer.sent(cookie, bytes);
@@ -69,6 +67,16 @@ pub fn tell<O: Observer>(observer: &mut O) {
         }
     }
     tell_failures(observer);
+}
+
+#[inline]
+fn tell_data<O: Observer>(observer: &mut O, cookie: Cookie, data: Received, news: SentNews) {
+    if observer.engine().came(cookie, data, news) {
+        if news.bytes() > 0 {
+            observer.sent(cookie, news.bytes());
+        }
+        observer.received(cookie);
+    }
 }
 
 /// What does not happen with every message.
@@ -317,6 +325,19 @@ impl<U: User> Engine<U> {
             }
             Err(error) => self.failed.push((cookie, Dead::NotConnected(error))),
         }
+    }
+
+    /// The next event condition of the last cycle, if it is what nearly every one is: data.
+    #[inline]
+    fn take_data(&mut self) -> Option<(Cookie, Received, SentNews)> {
+        let index = self.told;
+        if index == self.events || !self.renaming.is_empty() {
+            return None;
+        }
+        let data = self.thread.recv(index)?;
+        self.told = index + 1;
+        self.fetch_ahead(index + FETCH_AHEAD);
+        Some(data)
     }
 
     /// The next event condition of the last cycle, each once.

@@ -1,7 +1,7 @@
 //! One elastic thread, from the application's side.
 use super::call::{self, Batched};
 use super::signal::SignalMask;
-use super::{Event, Gate, Process, ProcessGate, TxArena};
+use super::{Event, Gate, Process, ProcessGate, Received, TxArena};
 use crate::addr;
 use crate::error::Error;
 use core::fmt;
@@ -9,7 +9,7 @@ use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::AtomicU64;
 use ix_abi::{
     CALLS_MAX, Call, CallSlot, Cookie, EVENTS_MAX, EventSlot, FlowInfo, Handle, PacketInfo, SG_MAX,
-    SgArray, SgEntry, ThreadArea, ThreadStatus, gate_op,
+    SentNews, SgArray, SgEntry, ThreadArea, ThreadStatus, event_kind, gate_op,
 };
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -474,6 +474,23 @@ impl Thread {
         assert!(index < self.ready, "no such event");
         // SAFETY: index is below EVENTS_MAX, and events change only within a gate call.
         Event::view(unsafe { &*self.events.add(index) })
+    }
+
+    /// Event condition `index` of the last cycle, if it brings data of a flow: the flow's name, the
+    /// data, and what came with it. [`Thread::event`] returns the same, but must look for what it
+    /// is.
+    #[inline]
+    pub(crate) fn recv(&self, index: usize) -> Option<(Cookie, Received, SentNews)> {
+        assert!(index < self.ready, "no such event");
+        // SAFETY: as in `event`.
+        let slot = unsafe { &*self.events.add(index) };
+        if slot.kind != event_kind::RECV {
+            return None;
+        }
+        match ix_abi::Event::decode(slot) {
+            Ok(ix_abi::Event::Recv { cookie, data, news, .. }) => Some((cookie, data.into(), news)),
+            _ => None,
+        }
     }
 
     /// The bytes of event condition `index` of the last cycle; empty if it has none. They are still

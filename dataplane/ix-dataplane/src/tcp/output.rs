@@ -53,8 +53,9 @@ impl Output<Payload> for FlowOutput<'_> {
             socket.ident = socket.ident.wrapping_add(1);
             socket.ident.into()
         };
+        // Made where it is used, so that its parts go straight into the packet.
         let link =
-            FrameHeader { ttl, tos, ident, ..io.frame_header(socket.port, socket.mac, tuple) };
+            || FrameHeader { ttl, tos, ident, ..io.frame_header(socket.port, socket.mac, tuple) };
         let memory = &io.cx.shared.memory;
         let (headers, payload) = mbuf.bytes_mut(memory).split_at_mut(headers_len);
         let mut sum = Checksum::new();
@@ -74,9 +75,9 @@ impl Output<Payload> for FlowOutput<'_> {
                     window: seg.window,
                     timestamp,
                 };
-                link.emit_usual_tcp(headers, &header, payload_len, sum);
+                link().emit_usual_tcp(headers, &header, payload_len, sum);
             }
-            _ => drop(link.emit_tcp(headers, &seg.header(tuple), payload_len, sum)),
+            _ => drop(link().emit_tcp(headers, &seg.header(tuple), payload_len, sum)),
         }
         if resolved {
             io.ports[socket.port as usize].queue.push_back(mbuf);
