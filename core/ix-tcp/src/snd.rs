@@ -168,8 +168,22 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Transmits `len` octets of the send stream from `seq`, with FIN if `marks` says so.
-    #[inline]
+    #[inline(never)]
     fn emit(
+        &mut self,
+        cfg: &Config,
+        seq: Seq,
+        len: u32,
+        marks: u16,
+        options: TcpOptions,
+        out: &mut impl Output<B>,
+    ) -> bool {
+        self.emit_here(cfg, seq, len, marks, options, out)
+    }
+
+    /// The same, inlined.
+    #[inline(always)]
+    fn emit_here(
         &mut self,
         cfg: &Config,
         seq: Seq,
@@ -228,10 +242,9 @@ impl<B: RxBuf> Tcb<B> {
                 && options.sack.is_empty()
                 && let Some(len) = self.path_probe_len(now_us, unsent)
             {
-                if !self.send_one(cfg, now_us, len, options, out) {
+                if !self.send_path_probe(cfg, now_us, len, options, out) {
                     break;
                 }
-                self.path_probe_sent(len);
                 sent.some = true;
                 continue;
             }
@@ -255,7 +268,7 @@ impl<B: RxBuf> Tcb<B> {
                 self.flags.set(Flags::TX_BLOCKED);
                 break;
             }
-            if !self.send_one(cfg, now_us, len, options, out) {
+            if !self.send_next(cfg, now_us, len, options, out) {
                 break;
             }
             sent.some = true;
@@ -275,8 +288,40 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
+    /// Sends a segment that is longer than the path is known to take.
+    #[cold]
+    fn send_path_probe(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        len: u32,
+        options: TcpOptions,
+        out: &mut impl Output<B>,
+    ) -> bool {
+        let sent = self.send_one(cfg, now_us, len, options, out);
+        if sent {
+            self.path_probe_sent(len);
+        }
+        sent
+    }
+
     /// Sends the next `len` octets, and FIN if they are the last.
+    #[inline(never)]
     pub(crate) fn send_one(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        len: u32,
+        options: TcpOptions,
+        out: &mut impl Output<B>,
+    ) -> bool {
+        self.send_next(cfg, now_us, len, options, out)
+    }
+
+    /// The same, inlined for the segment that is nearly every one: to move what it is made of from
+    /// function to function costs as much as what is done with it.
+    #[inline(always)]
+    fn send_next(
         &mut self,
         cfg: &Config,
         now_us: u64,
@@ -287,7 +332,7 @@ impl<B: RxBuf> Tcb<B> {
         let seq = self.snd_nxt;
         let fin = self.fin_unsent() && len == self.unsent_bytes();
         let marks = if fin { TxRecord::FIN } else { 0 };
-        if !self.emit(cfg, seq, len, marks, options, out) {
+        if !self.emit_here(cfg, seq, len, marks, options, out) {
             return false;
         }
         if self.records.is_empty() {
