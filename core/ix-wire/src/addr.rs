@@ -39,6 +39,12 @@ impl IpAddr {
         Self([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d])
     }
 
+    /// The IPv4 address that is this number. As [`IpAddr::v4`], but in two pieces.
+    #[inline]
+    pub(crate) const fn from_v4(address: u32) -> Self {
+        Self((0xffff << 32 | address as u128).to_be_bytes())
+    }
+
     /// The IPv4 address, if this is one.
     #[inline]
     pub fn as_v4(self) -> Option<[u8; 4]> {

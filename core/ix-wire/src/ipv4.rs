@@ -99,7 +99,7 @@ pub(crate) const fn is_not_to_be_cut(word: u16) -> bool {
 }
 
 /// Whether the checksum is right of a header without options that follows an Ethernet header.
-#[inline]
+#[inline(always)]
 pub(crate) fn is_header_valid<const BYTES: usize>(frame: &[u8; BYTES]) -> bool {
     const { assert!(BYTES >= ethernet::HEADER_BYTES + HEADER_BYTES) };
     let word = |index: usize| {

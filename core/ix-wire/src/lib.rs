@@ -40,11 +40,12 @@ pub use hash::{FLOW_GROUPS, FlowHash, Toeplitz, flow_group};
 pub use nd::{NdKind, NdPacket};
 pub use parse::{
     ChecksumMode, Fragment, IcmpPacket, IpMeta, Parsed, Payload, RxChecks, TcpPacket, UdpPacket,
-    parse, parse_copied, parse_first, parse_fragment, parse_into, parse_ip, parse_problem,
-    verify_rest,
+    parse, parse_any, parse_copied, parse_first, parse_fragment, parse_into, parse_ip,
+    parse_problem, verify_rest,
 };
 pub use seq::Seq;
 pub use tcp::{EcnBytes, SackBlocks, TcpFlags, TcpHeader, TcpOptions};
+pub use usual::parse_usual;
 
 /// The first `N` bytes of a buffer that a header is built in.
 ///

@@ -3,7 +3,7 @@ use crate::tcp::{TcpHeader, TcpOptions};
 use crate::udp::UdpHeader;
 use crate::{
     ArpPacket, Checksum, DropReason, FlowTuple, IpAddr, MacAddr, NdPacket, be16, ethernet, icmp,
-    ipv4, ipv6, nd, tcp, usual,
+    ipv4, ipv6, nd, parse_usual, tcp,
 };
 use core::ops::Range;
 
@@ -188,22 +188,25 @@ pub fn parse_first(frame: &[u8], total_len: usize, checks: RxChecks) -> Result<P
 
 /// As [`parse_first`], but writes to `into`, where the packet will be read: moving a value that was
 /// just stored in pieces stalls the processor. After an error the content of `into` means nothing.
-#[inline(always)]
+#[inline]
 pub fn parse_into(
     frame: &[u8],
     total_len: usize,
     checks: RxChecks,
     into: &mut Parsed,
 ) -> Result<(), DropReason> {
-    if usual::parse(frame, total_len, checks.transport, into) {
+    if let Some(head) = frame.first_chunk()
+        && parse_usual(head, frame, total_len, checks, into).is_some()
+    {
         return Ok(());
     }
     parse_any(frame, total_len, checks, into)
 }
 
-/// [`parse_into`] for all packets. Not inlined, so that the usual one does not pay for it.
+/// [`parse_into`] for a packet that is not the usual one. Not inlined, so that the usual one does not
+/// pay for it.
 #[inline(never)]
-pub(crate) fn parse_any(
+pub fn parse_any(
     frame: &[u8],
     total_len: usize,
     checks: RxChecks,
@@ -265,7 +268,7 @@ pub fn parse_copied(
     checks: RxChecks,
     into: &mut Parsed,
 ) -> Result<(), DropReason> {
-    parse_into(head, total_len, checks, into)?;
+    parse_any(head, total_len, checks, into)?;
     let Some(rest) = frame.get(head.len()..).filter(|rest| !rest.is_empty()) else { return Ok(()) };
     let accept_partial = checks.transport == ChecksumMode::AcceptPartial;
     let (ip, payload, protocol, verified, failed) = match into {

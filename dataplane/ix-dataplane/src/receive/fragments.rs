@@ -87,7 +87,7 @@ pub(crate) fn read(cx: &Context, port: &Port, mbuf: &Mbuf) -> Result<Read, Dropp
     if ip.eth_dst != port.info.mac && !is_group_mac(&ip.eth_dst) {
         return Err(DropReason::EthNotForUs.into());
     }
-    check_destination(cx, ip)?;
+    check_destination(cx, (ip.src, ip.dst))?;
     let (local, remote) = (ip.dst, ip.src);
     // Identifications of IPv4 have 16 bits; those of IPv6 may count in any of their 32.
     let local_port = (*ident ^ *ident >> 16) as u16;

@@ -27,7 +27,10 @@ use ix_nic::{NicInfo, RxPacket};
 use ix_tcp::icmp::IcmpError;
 use ix_wire::mld::Query;
 use ix_wire::ra::Advertisement;
-use ix_wire::{ChecksumMode, DropReason, IcmpPacket, IpMeta, Parsed, RxChecks, ethernet};
+use ix_wire::{
+    ChecksumMode, DropReason, FlowTuple, IcmpPacket, IpAddr, Parsed, RxChecks, ethernet,
+    parse_usual,
+};
 
 /// How many of the waiting packets are taken at once.
 ///
@@ -171,11 +174,16 @@ impl Receive {
         let info = &at.info;
         let bytes = mbuf.bytes(&shared.memory);
         let checks = checks_of(info);
-        if info.shared_frames {
-            parse_shared(bytes, total_len, checks, parsed)?;
+        let usual = if info.shared_frames {
+            parse_shared(bytes, total_len, checks, parsed)?
         } else {
-            ix_wire::parse_into(bytes, total_len, checks, parsed)?;
-        }
+            let head = bytes.first_chunk();
+            let usual = head.and_then(|head| parse_usual(head, bytes, total_len, checks, parsed));
+            if usual.is_none() {
+                ix_wire::parse_any(bytes, total_len, checks, parsed)?;
+            }
+            usual
+        };
         // Packets from another thread were checked there.
         if is_new && let Some(checks) = admission.checks() {
             checks.hears(parsed, total_len, cx.now_us)?;
@@ -188,21 +196,16 @@ impl Receive {
         {
             return Err(DropReason::EthNotForUs.into());
         }
-        let tuple = match parsed {
-            Parsed::Tcp(p) => {
-                check_destination(cx, &p.ip)?;
-                p.tuple()
-            }
-            Parsed::Udp(p) => {
-                check_destination(cx, &p.ip)?;
-                p.tuple()
-            }
+        let tuple = match (usual, &*parsed) {
+            (Some(tuple), _) => tuple,
+            (None, Parsed::Tcp(p)) => p.tuple(),
+            (None, Parsed::Udp(p)) => p.tuple(),
             // The table of neighbours is shared by all threads.
-            Parsed::Arp(_) | Parsed::Nd(_) => return Ok(None),
+            (None, Parsed::Arp(_) | Parsed::Nd(_)) => return Ok(None),
             // To all hosts of the link, or to a group.
-            Parsed::Icmp(p) if is_of_link(cx, p) => return Ok(None),
-            Parsed::Icmp(p) => {
-                check_destination(cx, &p.ip)?;
+            (None, Parsed::Icmp(p)) if is_of_link(cx, p) => return Ok(None),
+            (None, Parsed::Icmp(p)) => {
+                check_destination(cx, (p.ip.src, p.ip.dst))?;
                 // An error belongs to the flow that it quotes; anything else is processed here.
                 let Some(error) = IcmpError::parse(bytes, p) else { return Ok(None) };
                 *hash = shared.flow_hash.hash(&error.tuple);
@@ -211,6 +214,7 @@ impl Receive {
                 return Ok(Some(found));
             }
         };
+        check_destination(cx, (tuple.remote, tuple.local))?;
         *hash = shared.flow_hash.hash(&tuple);
         let found = at.group_of(*hash, &tuple);
         *group = found as u8;
@@ -262,11 +266,21 @@ fn parse_shared(
     total_len: usize,
     checks: RxChecks,
     into: &mut Parsed,
-) -> Result<(), DropReason> {
-    if frame.get(12..14) == Some(&ethernet::TYPE_IPV6.to_be_bytes()) {
-        return parse_shared_v6(frame, total_len, checks, into);
+) -> Result<Option<FlowTuple>, DropReason> {
+    if let Some(head) = frame.first_chunk() {
+        // Hidden from the compiler, which would be free to read the frame again instead.
+        let head = std::hint::black_box(*head);
+        let usual = parse_usual(&head, frame, total_len, checks, into);
+        if usual.is_some() {
+            return Ok(usual);
+        }
     }
-    parse_front::<HEAD_BYTES>(frame, total_len, checks, into)
+    if frame.get(12..14) == Some(&ethernet::TYPE_IPV6.to_be_bytes()) {
+        parse_shared_v6(frame, total_len, checks, into)?;
+    } else {
+        parse_front::<HEAD_BYTES>(frame, total_len, checks, into)?;
+    }
+    Ok(None)
 }
 
 /// The same for IPv6, whose headers may be longer.
@@ -297,11 +311,14 @@ fn parse_front<const BYTES: usize>(
 /// address. Its source must not be an own address, because a dataplane never receives its own
 /// packets (the "LAND" attack).
 #[inline]
-pub(crate) fn check_destination(cx: &Context, ip: &IpMeta) -> Result<(), DropReason> {
-    if !cx.is_local(ip.dst) {
+pub(crate) fn check_destination(
+    cx: &Context,
+    (src, dst): (IpAddr, IpAddr),
+) -> Result<(), DropReason> {
+    if !cx.is_local(dst) {
         return Err(DropReason::IpNotForUs);
     }
-    if cx.is_local(ip.src) {
+    if cx.is_local(src) {
         return Err(DropReason::IpMartianSource);
     }
     Ok(())
