@@ -236,7 +236,7 @@ fn data_for_a_process_that_computes_is_acknowledged_and_waits_for_it() {
     let lens: Vec<u32> = events
         .iter()
         .filter_map(|event| match event {
-            Event::Recv { cookie: 1000, handle: of, data } if *of == handle => Some(data.len),
+            Event::Recv { cookie: 1000, handle: of, data, .. } if *of == handle => Some(data.len),
             _ => None,
         })
         .collect();

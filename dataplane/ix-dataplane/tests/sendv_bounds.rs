@@ -1,7 +1,7 @@
 //! Scatter-gather arrays that reach beyond transmit memory: what stands before is taken and said,
 //! so that the dataplane never keeps pieces that the connection does not count.
-use crate::peer::{OURS, PEER, PEER_MAC, listen, segment};
-use ix_abi::{Call, CallError, SG_MAX, SgArray};
+use crate::peer::{OURS, PEER, PEER_MAC, listen, segment, segment_with};
+use ix_abi::{Call, CallError, Event, SG_MAX, SentNews, SgArray};
 use ix_dataplane::Config;
 use ix_mem::Sizes;
 use ix_rig::{BareRig, RigOptions, SimDevice, SimOptions, VirtualClock};
@@ -99,4 +99,63 @@ fn fin_goes_with_the_last_byte_if_all_are_taken() {
     let (codes, _) = rig.run(0, &[Call::SendV { handle, sg, fin: true, done: 0 }.encode()], 0);
     assert!(0 < codes[0] && codes[0] < 1 << 20, "{codes:?}");
     assert!(flags(&device).iter().all(|flags| !flags.contains(TcpFlags::FIN)));
+}
+
+/// A request that acknowledges the last answer is one event, and the answer that gives it back is
+/// one call.
+#[test]
+fn a_message_is_one_event_and_one_call() {
+    const TEXT: TcpFlags = TcpFlags::ACK.union(TcpFlags::PSH);
+    let (device, mut rig, handle) = accepted();
+    device.take_sent();
+    let mac = device.options().mac;
+    let (base, _) = rig.transmit_memory();
+    rig.write(base, &[base + 64, 10]);
+    let send = |done| {
+        let sg = SgArray { addr: base, entries: 1 };
+        Call::SendV { handle, sg, fin: false, done }.encode()
+    };
+    let sent = || {
+        let frame = device.next_sent().expect("a segment");
+        match ix_wire::parse(&frame, RxChecks::default()) {
+            Ok(Parsed::Tcp(segment)) => segment,
+            other => panic!("{other:?}"),
+        }
+    };
+    device.deliver(segment_with(mac, 1000, TEXT, (Seq(2), Seq(0)), b"no ACK of ours"));
+    rig.run(0, &[], 0);
+    let first = sent().header.seq;
+    device.take_sent();
+    device.deliver(segment_with(mac, 1000, TEXT, (Seq(2), first), b"request"));
+    let (_, events) = rig.run(0, &[], 0);
+    let [event] = events[..] else { panic!("{events:?}") };
+    let Ok(Event::Recv { cookie: 7, data, news: SentNews::NONE, .. }) = Event::decode(&event)
+    else {
+        panic!("{event:?}")
+    };
+    assert_eq!(data.len, 7);
+    // More than was received: nothing is given back, and nothing is sent.
+    let (codes, _) = rig.run(0, &[send(8), send(u64::MAX)], 0);
+    assert_eq!(codes, [CallError::encode(Err(CallError::Invalid)); 2]);
+    assert!(std::iter::from_fn(|| device.next_sent()).all(|frame| frame.len() < 66 + 10));
+    let (codes, _) = rig.run(0, &[send(7)], 0);
+    assert_eq!(codes, [10]);
+    let answer = sent();
+    assert_eq!((answer.header.seq, answer.header.ack, answer.payload.len), (first, Seq(9), 10));
+    // It was given back: not once more.
+    let (codes, _) = rig.run(0, &[Call::RecvDone { handle, bytes: 1 }.encode()], 0);
+    assert_eq!(codes, [CallError::encode(Err(CallError::Invalid))]);
+    device.deliver(segment_with(mac, 1000, TEXT, (Seq(9), first + 10), b"more"));
+    let (_, events) = rig.run(0, &[], 0);
+    let [event] = events[..] else { panic!("{events:?}") };
+    let Ok(Event::Recv { data, news, .. }) = Event::decode(&event) else { panic!("{event:?}") };
+    assert_eq!((data.len, news.bytes()), (4, 10));
+    assert!(news.window() > 0, "{news:?}");
+    // Without data it is an event of its own.
+    let (codes, _) = rig.run(0, &[send(0)], 0);
+    assert_eq!(codes, [10]);
+    device.deliver(segment(mac, 1000, TcpFlags::ACK, Seq(13), first + 20));
+    let (_, events) = rig.run(0, &[], 0);
+    let [event] = events[..] else { panic!("{events:?}") };
+    assert!(matches!(Event::decode(&event), Ok(Event::Sent { cookie: 7, bytes: 10, .. })));
 }

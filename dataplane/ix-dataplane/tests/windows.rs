@@ -110,7 +110,7 @@ impl Host {
     fn cycle(&mut self) -> Vec<TcpHeader> {
         let mut calls = Vec::new();
         for event in self.run(&[]) {
-            if let Ok(Event::Recv { cookie, handle, data }) = Event::decode(&event) {
+            if let Ok(Event::Recv { cookie, handle, data, .. }) = Event::decode(&event) {
                 let bytes = u64::from(data.len);
                 match self.reads {
                     true => calls.push(Call::RecvDone { handle, bytes }.encode()),
