@@ -14,7 +14,7 @@
  * Linux. A program that is to have them on IX as well defines IX_NO_NOTE. */
 #if defined(__GNUC__) && defined(__x86_64__) && !defined(IX_NO_NOTE)
 __asm__(".pushsection .note.ix,\"a\",@note\n"
-        "\t.balign 4\n\t.long 3, 4, 1\n\t.asciz \"IX\"\n\t.long 6\n"
+        "\t.balign 4\n\t.long 3, 4, 1\n\t.asciz \"IX\"\n\t.long 7\n"
         "\t.popsection");
 #endif
 
@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 /* Version of all layouts and numbers here. */
-#define IX_ABI_VERSION 6
+#define IX_ABI_VERSION 7
 /* The letters IXABI and three zeroes, read as a little-endian number: the first field of
  * ix_process_header. */
 #define IX_ABI_MAGIC UINT64_C(0x4942415849)
@@ -68,9 +68,11 @@ extern "C" {
 #define IX_CALL_ACCEPT 4
 /* args: handle. Refuses a flow that knocked, with a reset. */
 #define IX_CALL_REJECT 5
-/* args: handle, pointer to ix_sg_entrys in transmit memory, number of them, and 1 for
- * FIN behind the last byte. Returns how many bytes the window took, from the front of the
- * array; 0 if it is full. FIN is sent, as by SHUTDOWN, only if it took them all. */
+/* args: handle, pointer to ix_sg_entrys in transmit memory, number of them, 1 for FIN
+ * behind the last byte, and bytes of received buffers. These are returned first, as by
+ * RECV_DONE (0: none); if they are refused, so is the rest. Returns how many bytes the
+ * window took, from the front of the array; 0 if it is full. FIN is sent, as by SHUTDOWN,
+ * only if it took them all. */
 #define IX_CALL_SENDV 6
 /* args: handle, bytes. Returns received buffers, oldest first, and opens the window. */
 #define IX_CALL_RECV_DONE 7
@@ -253,7 +255,8 @@ extern "C" {
 /* Outcome of CONNECT: cookie, handle; code is 0 or an IX_ERROR_* number. */
 #define IX_EVENT_CONNECTED 2
 /* In-order data: cookie, handle, data (address), len. The application's until
- * RECV_DONE. */
+ * RECV_DONE. The low half of more is how many bytes the peer acknowledged with it, and, if
+ * that is not 0, the high half how much the window has room for now: no SENT says it again. */
 #define IX_EVENT_RECV 3
 /* The peer will send no more: cookie, handle. */
 #define IX_EVENT_EOF 4
