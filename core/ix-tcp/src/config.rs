@@ -11,6 +11,8 @@ pub const MSS_MIN: u16 = 64;
 pub const MSS_MAX: u16 = 65_000;
 /// MSS of a peer that sends no MSS option (RFC 9293 section 3.7.1, IPv4).
 pub const MSS_DEFAULT: u16 = 536;
+/// The same over IPv6, whose links all take 1,280 octets.
+const MSS_DEFAULT_V6: u16 = 1220;
 /// Bytes of IPv4 and TCP header without options: MTU minus this is the MSS.
 pub const HEADER_BYTES: u16 = 40;
 /// How much longer the header of IPv6 is than that of IPv4.
@@ -19,6 +21,11 @@ const V6_BYTES_MORE: u16 = 20;
 /// [`HEADER_BYTES`] of packets to an address of either family.
 pub(crate) fn header_bytes_to(remote: IpAddr) -> u16 {
     HEADER_BYTES + if remote.is_v6() { V6_BYTES_MORE } else { 0 }
+}
+
+/// MSS of a peer that sends no MSS option.
+pub(crate) fn mss_default_of(remote: IpAddr) -> u16 {
+    if remote.is_v6() { MSS_DEFAULT_V6 } else { MSS_DEFAULT }
 }
 
 /// Unit of the size of a receive buffer. The largest one is four megabytes.

@@ -151,7 +151,7 @@ impl<B: RxBuf> Tcb<B> {
 
     /// Records the peer's sequence number, window and options from its SYN.
     pub(crate) fn peer_syn(&mut self, cfg: &Config, syn: &TcpHeader, now_us: u64) {
-        let mut peer = PeerOptions::of_syn(syn);
+        let mut peer = PeerOptions::of_syn(syn, self.tuple.remote);
         if self.state == State::SynSent {
             // In a simultaneous open the SYNs have crossed, so neither grants anything.
             let asked = self.uses_ecn() && syn.flags.contains(TcpFlags::ACK);

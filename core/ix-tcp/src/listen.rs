@@ -1,7 +1,7 @@
 //! Segments that belong to no connection: how they are refused, and what a listener does with a
 //! SYN.
 use crate::accurate;
-use crate::config::{Config, MSS_DEFAULT, MSS_MAX, MSS_MIN};
+use crate::config::{Config, MSS_MAX, MSS_MIN, mss_default_of};
 use crate::ecn::{self, EcnMode, NOT_ECT};
 use crate::output::SegmentOut;
 use ix_wire::{IpAddr, Seq, TcpFlags, TcpHeader, TcpOptions};
@@ -9,7 +9,8 @@ use ix_wire::{IpAddr, Seq, TcpFlags, TcpHeader, TcpOptions};
 /// What a peer offered in its SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerOptions {
-    /// Largest payload that it accepts (RFC 9293 section 3.7.1: 536 without the option).
+    /// Largest payload that it accepts (RFC 9293 section 3.7.1: without the option 536,
+    /// over IPv6 1220).
     pub mss: u16,
     /// Shift of its windows, if it offers scaling.
     pub window_scale: Option<u8>,
@@ -24,11 +25,11 @@ pub struct PeerOptions {
 }
 
 impl PeerOptions {
-    /// Reads them from a SYN or SYN-ACK.
-    pub fn of_syn(syn: &TcpHeader) -> PeerOptions {
+    /// Reads them from a SYN or SYN-ACK of `peer`.
+    pub fn of_syn(syn: &TcpHeader, peer: IpAddr) -> PeerOptions {
         let answers = syn.flags.contains(TcpFlags::ACK);
         PeerOptions {
-            mss: syn.options.mss.unwrap_or(MSS_DEFAULT).clamp(MSS_MIN, MSS_MAX),
+            mss: syn.options.mss.unwrap_or(mss_default_of(peer)).clamp(MSS_MIN, MSS_MAX),
             window_scale: syn.options.window_scale.map(|shift| shift.min(14)),
             sack_permitted: syn.options.sack_permitted,
             timestamps: syn.options.timestamp.is_some(),
@@ -77,7 +78,7 @@ pub fn cookie_syn_ack(
     cookie: Seq,
     tsval: u32,
 ) -> SegmentOut {
-    let agreed = PeerOptions::of_syn(syn).agreed(cfg);
+    let agreed = PeerOptions::of_syn(syn, peer).agreed(cfg);
     // Window scale and SACK of the peer return only in the low bits of our echoed timestamp:
     // without timestamps they must not be offered.
     let timestamp =

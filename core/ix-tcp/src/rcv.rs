@@ -20,6 +20,14 @@ impl<B: RxBuf> Tcb<B> {
         self.rcv_held_bufs
     }
 
+    /// A longer segment came than all before. No estimate is above what one packet holds: a device
+    /// may join several.
+    #[cold]
+    fn raise_rcv_mss(&mut self, cfg: &Config, len: usize) {
+        let most = cfg.mss_to(self.tuple.remote);
+        self.rcv_mss = self.rcv_mss.max(len.min(most.into()) as u16);
+    }
+
     /// Takes payload that begins exactly at `rcv_nxt` and is within the window.
     #[inline]
     pub(crate) fn take_in_order(&mut self, cfg: &Config, buf: B, out: &mut impl Output<B>) {
@@ -29,7 +37,9 @@ impl<B: RxBuf> Tcb<B> {
             out.discard(buf);
             return;
         }
-        self.rcv_mss = self.rcv_mss.max((buf.len() as u32).min(u32::from(cfg.mss)) as u16);
+        if buf.len() > usize::from(self.rcv_mss) {
+            self.raise_rcv_mss(cfg, buf.len());
+        }
         if let Some(reassembly) = &mut self.reassembly {
             // What was trimmed off the front of a segment is reported already, and arrived first.
             let (left, right) = (self.rcv_nxt, self.rcv_nxt + buf.len() as u32);

@@ -190,8 +190,8 @@ fn a_mark_outside_the_window_is_not_echoed() {
 
 #[test]
 fn syn_cookies_remember_ecn() {
-    let offer =
-        PeerOptions::of_syn(&Script::syn_sent(Config::default(), Offer::ALL).syn(SYN | ECE | CWR));
+    let syn = Script::syn_sent(Config::default(), Offer::ALL).syn(SYN | ECE | CWR);
+    let offer = PeerOptions::of_syn(&syn, tuple(1, 2).remote);
     assert!(offer.ecn);
     let cfg = Config::default();
     let mut ack = Script::syn_sent(cfg.clone(), Offer::ALL).syn(ACK);

@@ -3,7 +3,7 @@ use crate::info::{BYTES, tcp_info};
 use crate::plug::Plug;
 use ix_scripts::sockets::{Answer, Sockets};
 use libc::{c_int, c_ulong, c_void, iovec, msghdr, pollfd, size_t, sockaddr, socklen_t, ssize_t};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 
 /// A function that takes a message.
@@ -142,11 +142,11 @@ unsafe extern "C" fn free(userdata: *mut c_void) {
 }
 
 unsafe extern "C" fn socket(userdata: *mut c_void, domain: c_int, kind: c_int, _: c_int) -> c_int {
-    if domain != libc::AF_INET {
-        return failed(libc::EAFNOSUPPORT);
-    }
     // SAFETY: `plug`'s, here and in all functions below: packetdrill passes back what it was given.
-    answer(unsafe { plug(userdata) }.now(|sockets| sockets.socket(kind)))
+    answer(unsafe { plug(userdata) }.now(|sockets| {
+        let family = if sockets.at.local.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+        if domain == family { sockets.socket(kind) } else { Err(libc::EAFNOSUPPORT) }
+    }))
 }
 
 /// The port of an address; 0 if it has none.
@@ -231,21 +231,46 @@ unsafe fn put_address(from: Option<SocketAddr>, addr: *mut sockaddr, len: *mut s
     if addr.is_null() || len.is_null() {
         return;
     }
-    let ip = match from.map(|from| from.ip().to_canonical()) {
-        Some(std::net::IpAddr::V4(ip)) => ip,
-        _ => Ipv4Addr::UNSPECIFIED,
-    };
-    let whole = libc::sockaddr_in {
-        sin_family: libc::AF_INET as u16,
-        sin_port: from.map_or(0, |from| from.port()).to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
-        sin_zero: [0; 8],
-    };
-    let size = size_of::<libc::sockaddr_in>();
+    let port = from.map_or(0, |from| from.port()).to_be();
+    match from.map(|from| from.ip().to_canonical()) {
+        Some(IpAddr::V6(ip)) => {
+            let whole = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as u16,
+                sin6_port: port,
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: ip.octets() },
+                sin6_scope_id: 0,
+            };
+            // SAFETY: as the caller promises.
+            unsafe { put(&whole, addr, len) };
+        }
+        of_v4 => {
+            let ip = match of_v4 {
+                Some(IpAddr::V4(ip)) => ip,
+                _ => Ipv4Addr::UNSPECIFIED,
+            };
+            let whole = libc::sockaddr_in {
+                sin_family: libc::AF_INET as u16,
+                sin_port: port,
+                sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: as the caller promises.
+            unsafe { put(&whole, addr, len) };
+        }
+    }
+}
+
+/// Copies a structure as far as there is room, and says how long it is.
+///
+/// # Safety
+/// `len` points to the octets of room at `addr`.
+unsafe fn put<T>(whole: &T, addr: *mut sockaddr, len: *mut socklen_t) {
+    let size = size_of::<T>();
     // SAFETY: no more than `*len` octets are written; the structure has `size` of them.
     unsafe {
         let room = (*len as usize).min(size);
-        let octets = (&raw const whole).cast::<u8>();
+        let octets = (&raw const *whole).cast::<u8>();
         std::ptr::copy_nonoverlapping(octets, addr.cast::<u8>(), room);
         *len = size as socklen_t;
     }

@@ -10,7 +10,6 @@ use ix_scripts::sockets::Sockets;
 use ix_scripts::stack::Addresses;
 use libc::c_int;
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -58,12 +57,11 @@ impl Plug {
     /// A stack with these settings.
     pub fn new(flags: &str) -> Result<Plug, String> {
         let mut settings = Settings::default();
-        let mut at =
-            Addresses { local: Ipv4Addr::new(192, 168, 0, 1), remote: Ipv4Addr::new(192, 0, 2, 1) };
+        let mut at = Addresses::V4;
         for word in flags.split(',').map(str::trim).filter(|word| !word.is_empty()) {
             let (name, value) =
                 word.split_once('=').ok_or(format!("`{word}` is not NAME=VALUE"))?;
-            let address = || value.parse().map_err(|_| format!("`{word}` is no IPv4 address"));
+            let address = || value.parse().map_err(|_| format!("`{word}` is no IP address"));
             match name {
                 "local" => at.local = address()?,
                 "remote" => at.remote = address()?,
@@ -73,6 +71,9 @@ impl Plug {
                 },
                 name => settings.set(name, value)?,
             }
+        }
+        if !at.suit() {
+            return Err("`local=` and `remote=` are of two families: name both of one".into());
         }
         let mut sockets = Sockets::new(settings, at, START_US);
         sockets.numbers = Some(reserve);

@@ -31,8 +31,12 @@ fn flags_that_make_no_sense_end_it_with_a_line() {
         ctypes.CDLL(sys.argv[1]).packetdrill_interface_init(sys.argv[2].encode(), bytes(1024))";
     let run =
         |flags: &str| Command::new("python3").args(["-c", code]).arg(library()).arg(flags).output();
-    for (flags, why) in [("foo", "NAME=VALUE"), ("mtu=9", "MTU"), ("net.ipv4.nothing=1", "nothing")]
-    {
+    for (flags, why) in [
+        ("foo", "NAME=VALUE"),
+        ("mtu=9", "MTU"),
+        ("net.ipv4.nothing=1", "nothing"),
+        ("local=fd00::1", "two families"),
+    ] {
         let Ok(output) = run(flags) else {
             let need = Need::Program("apt-get install python3");
             return skip("flags_that_make_no_sense_end_it_with_a_line", need, "no python3");

@@ -320,9 +320,7 @@ fn tuple_of(frame: &[u8]) -> Option<FlowTuple> {
 }
 
 fn rss((tuple, toeplitz): (FlowTuple, &Toeplitz)) -> u64 {
-    let (src, dst) = (tuple.remote.as_v4(), tuple.local.as_v4());
-    let (src, dst) = (src.unwrap_or_default(), dst.unwrap_or_default());
-    toeplitz.hash_v4(src, dst, tuple.remote_port, tuple.local_port).into()
+    toeplitz.hash(&tuple).into()
 }
 
 /// Frames that a queue had sent.

@@ -19,6 +19,9 @@ struct Args {
     /// script's end do not matter
     #[arg(long)]
     lenient: bool,
+    /// Play scripts that name no family over IPv6, with an MTU that is longer by what its header is
+    #[arg(long)]
+    ipv6: bool,
     /// One line of JSON for each script
     #[arg(long)]
     json: bool,
@@ -53,7 +56,8 @@ fn play_all(args: &Args) -> ExitCode {
     let begin = Instant::now();
     let (mut passed, mut failed, mut unsupported) = (0, 0, 0);
     for file in &files {
-        let row = play(file, args.lenient);
+        let row =
+            play(file, Options { lenient: args.lenient, ipv6: args.ipv6, ..Options::default() });
         match row["outcome"].as_str() {
             Some("pass") => passed += 1,
             Some("unsupported") => unsupported += 1,
@@ -93,7 +97,7 @@ fn str_of<'a>(row: &'a Value, name: &str) -> &'a str {
 }
 
 /// Plays one script: its row.
-fn play(file: &Path, lenient: bool) -> Value {
+fn play(file: &Path, options: Options) -> Value {
     let name = file.display().to_string();
     let bad = |line: usize, why: String, outcome: &str| json!({"system": "ix", "file": name, "outcome": outcome, "line": line, "why": why});
     let text = match std::fs::read_to_string(file) {
@@ -105,7 +109,7 @@ fn play(file: &Path, lenient: bool) -> Value {
         Err(error) => return bad(error.line, error.why, "unsupported"),
     };
     let begin = Instant::now();
-    match run(&script, Options { lenient, ..Options::default() }) {
+    match run(&script, options) {
         Ok(played) => json!({
             "system": "ix",
             "file": name,

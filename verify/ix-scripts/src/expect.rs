@@ -9,6 +9,8 @@ use std::collections::HashMap;
 pub struct Conversation {
     /// From the script to the stack; ports 0: not known yet.
     pub way: Option<Way>,
+    /// IPv6: the label that its segments from the stack have.
+    pub label: Option<u32>,
     /// Live minus script, sequence numbers of the script's side.
     pub remote_base: u32,
     /// Live minus script, sequence numbers of the stack's side.
@@ -46,6 +48,7 @@ impl Conversation {
     pub fn new(remote_base: u32) -> Conversation {
         Conversation {
             way: None,
+            label: None,
             remote_base,
             local_base: None,
             remote_isn: None,

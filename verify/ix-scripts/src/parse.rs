@@ -1,8 +1,10 @@
 //! Reads a script.
+mod icmp;
+
 pub use crate::scan::ParseError;
 use crate::scan::{Parsed, Scan};
 use crate::script::{
-    Body, Call, Cut, Event, Packet, Quoted, Script, Segment, TcpOption, Value, What, When,
+    Body, Call, Cut, Event, Packet, Script, Segment, TcpOption, Value, What, When,
 };
 
 /// Reads the text of a script; `file` names it in messages.
@@ -129,14 +131,15 @@ fn what(scan: &mut Scan) -> Parsed<What> {
 
 fn packet(scan: &mut Scan) -> Parsed<Packet> {
     let body = Body::Udp(0);
-    let mut packet = Packet { conversation: 1, ecn: None, dscp: None, ttl: None, cut: None, body };
+    let (ecn, dscp, ttl, label, headers) = (None, None, None, None, Vec::new());
+    let mut packet = Packet { conversation: 1, ecn, dscp, ttl, label, headers, cut: None, body };
     if scan.eat(":")? {
         packet.conversation = scan.fit("the number of a conversation")?;
     }
     while matches!(scan.peek()?, Some('[' | '(')) {
         let close = if scan.rest().starts_with('[') { "]" } else { ")" };
         scan.skip(1);
-        let word = scan.word("noecn, ect0, ect1, ce, tos or ttl")?;
+        let word = scan.word("noecn, ect0, ect1, ce, tos, ttl, flowlabel, header or cut")?;
         match word {
             "noecn" => packet.ecn = Some(0),
             "ect1" => packet.ecn = Some(1),
@@ -148,6 +151,18 @@ fn packet(scan: &mut Scan) -> Parsed<Packet> {
             }
             "cut" => packet.cut = Some(cut(scan)?),
             "ttl" => packet.ttl = Some(scan.fit("a TTL")?),
+            "flowlabel" => packet.label = Some(scan.fit("a flow label")?),
+            // Ours: `header 60 01020000`, an extension header by its number and its bytes.
+            "header" => {
+                let number = scan.fit("the number of an extension header")?;
+                let rest = scan.rest();
+                let text = rest.split([']', ')', ',']).next().unwrap_or("");
+                let Some(bytes) = hex(text.trim()) else {
+                    return scan.unexpected("hexadecimal bytes");
+                };
+                scan.skip(text.len());
+                packet.headers.push((number, bytes));
+            }
             other => return scan.error(format!("`{other}` is not understood in an IP header")),
         }
         scan.eat(",")?;
@@ -155,7 +170,7 @@ fn packet(scan: &mut Scan) -> Parsed<Packet> {
     }
     scan.blank()?;
     packet.body = match scan.word_here() {
-        "icmp" => icmp(scan)?,
+        "icmp" | "icmpv6" => icmp::icmp(scan)?,
         "udp" => {
             scan.word("udp")?;
             scan.expect("(")?;
@@ -310,47 +325,6 @@ fn hex(text: &str) -> Option<Vec<u8>> {
         .len()
         .is_multiple_of(2)
         .then(|| digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
-}
-
-fn icmp(scan: &mut Scan) -> Parsed<Body> {
-    scan.word("icmp")?;
-    let (kind, code) = (scan.word("a type of ICMP")?, scan.word("a code of ICMP")?);
-    let numbers = match (kind, code) {
-        ("unreachable", "net_unreachable") => (3, 0),
-        ("unreachable", "host_unreachable") => (3, 1),
-        ("unreachable", "protocol_unreachable") => (3, 2),
-        ("unreachable", "port_unreachable") => (3, 3),
-        ("unreachable", "frag_needed") => (3, 4),
-        ("unreachable", "source_route_failed") => (3, 5),
-        ("unreachable", "net_unknown") => (3, 6),
-        ("unreachable", "host_unknown") => (3, 7),
-        ("unreachable", "source_host_isolated") => (3, 8),
-        ("unreachable", "net_prohibited") => (3, 9),
-        ("unreachable", "host_prohibited") => (3, 10),
-        ("unreachable", "net_unreachable_for_tos") => (3, 11),
-        ("unreachable", "host_unreachable_for_tos") => (3, 12),
-        ("unreachable", "admin_prohibited" | "packet_filtered") => (3, 13),
-        ("unreachable", "precedence_violation") => (3, 14),
-        ("unreachable", "precedence_cutoff") => (3, 15),
-        ("source_quench", _) => (4, 0),
-        ("time_exceeded", "exceeded_hop_limit" | "ttl_exceeded_in_transit" | "ttl") => (11, 0),
-        ("time_exceeded", "exceeded_frag_time" | "frag_reass_exceeded") => (11, 1),
-        ("parameter_problem", _) => (12, 0),
-        _ => return scan.error(format!("`icmp {kind} {code}` is not understood")),
-    };
-    let mtu = if scan.eat_word("mtu")? { Some(scan.fit("an MTU")?) } else { None };
-    scan.expect("[")?;
-    let quoted = if scan.eat_word("udp")? {
-        scan.expect("(")?;
-        let len = scan.fit("the length of a datagram")?;
-        scan.expect(")")?;
-        Quoted::Datagram(len)
-    } else {
-        let (seq, len) = range(scan)?;
-        Quoted::Segment(seq, len)
-    };
-    scan.expect("]")?;
-    Ok(Body::Icmp { kind: numbers, mtu, quoted })
 }
 
 fn call(scan: &mut Scan) -> Parsed<Call> {

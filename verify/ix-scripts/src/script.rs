@@ -11,6 +11,13 @@ pub struct Script {
     pub events: Vec<Event>,
 }
 
+impl Script {
+    /// Whether it says itself which family it is about: `--ip_version=ipv4` or `ipv6`.
+    pub fn names_its_family(&self) -> bool {
+        self.options.iter().any(|(_, name, _)| name == "ip_version")
+    }
+}
+
 /// One thing that happens, or has to.
 #[derive(Clone, Debug)]
 pub struct Event {
@@ -63,6 +70,11 @@ pub struct Packet {
     pub dscp: Option<u8>,
     /// Hop limit, if it is said.
     pub ttl: Option<u8>,
+    /// IPv6: flow label, if it is said.
+    pub label: Option<u32>,
+    /// IPv6: extension headers before the transport's, in their order: number, and what stands
+    /// behind its second octet, up to padding.
+    pub headers: Vec<(u8, Vec<u8>)>,
     /// How it is cut into fragments, if it is.
     pub cut: Option<Cut>,
     /// What it carries.
@@ -90,14 +102,25 @@ pub enum Body {
     /// An ICMP error, with what it quotes: first sequence number and length of a segment.
     Icmp {
         /// Type and code.
-        kind: (u8, u8),
-        /// MTU of the next hop.
-        mtu: Option<u16>,
+        kind: IcmpKind,
+        /// MTU of the next hop, or which octet was at fault.
+        word: Option<u32>,
         /// Quoted segment; `None`: a datagram of so many bytes.
         quoted: Quoted,
     },
     /// UDP with so many bytes.
     Udp(u32),
+}
+
+/// Type and code of an ICMP error; in the family where it is `None` there is no such error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IcmpKind {
+    /// As scripts write it.
+    pub name: String,
+    /// ICMP (RFC 792).
+    pub v4: Option<(u8, u8)>,
+    /// ICMPv6 (RFC 4443).
+    pub v6: Option<(u8, u8)>,
 }
 
 /// What an ICMP error quotes.

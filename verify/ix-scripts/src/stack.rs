@@ -1,5 +1,6 @@
 //! One elastic thread on a simulated device and clock, with a raw IP link to the script.
 use crate::settings::Settings;
+use crate::wire;
 use ix_dataplane::config::AddressCheck;
 use ix_dataplane::{Config, CycleReport};
 use ix_mem::Sizes;
@@ -11,7 +12,7 @@ use libix::raw::call::{self, Batched};
 use libix::raw::{Event, Thread, TxBuf, Wait};
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr as NetAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
 /// Frames each way, and transmit memory: more than a script can fill.
@@ -20,6 +21,8 @@ const ARENA_BYTES: usize = 32 << 20;
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const ETHERNET_BYTES: usize = 14;
+const ETHERTYPE_V4: [u8; 2] = [8, 0];
+const ETHERTYPE_V6: [u8; 2] = [0x86, 0xdd];
 
 /// An event of the dataplane, with received bytes copied out.
 #[derive(Clone, Debug)]
@@ -66,9 +69,27 @@ pub struct Stack {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// The stack's.
-    pub local: Ipv4Addr,
+    pub local: NetAddr,
     /// The script's.
-    pub remote: Ipv4Addr,
+    pub remote: NetAddr,
+}
+
+impl Addresses {
+    /// Those of a script that names none.
+    pub const V4: Addresses = Addresses {
+        local: NetAddr::V4(Ipv4Addr::new(192, 168, 0, 1)),
+        remote: NetAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+    };
+    /// The same of IPv6: packetdrill's.
+    pub const V6: Addresses = Addresses {
+        local: NetAddr::V6(Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 1)),
+        remote: NetAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+    };
+
+    /// Whether they are of one family.
+    pub fn suit(self) -> bool {
+        self.local.is_ipv6() == self.remote.is_ipv6()
+    }
 }
 
 impl Stack {
@@ -185,7 +206,8 @@ impl Stack {
         let mut frame = Vec::with_capacity(ETHERNET_BYTES + packet.len());
         frame.extend_from_slice(&OWN_MAC);
         frame.extend_from_slice(&ROUTER_MAC);
-        frame.extend_from_slice(&[8, 0]);
+        let v6 = packet.first().is_some_and(|first| first >> 4 == 6);
+        frame.extend_from_slice(if v6 { &ETHERTYPE_V6 } else { &ETHERTYPE_V4 });
         frame.extend_from_slice(packet);
         self.device.deliver(frame);
     }
@@ -246,8 +268,11 @@ impl Stack {
         }
         let now_us = self.now_us();
         while let Some(frame) = self.device.next_sent() {
-            if frame.get(12..ETHERNET_BYTES) == Some(&[8, 0]) {
-                self.sent.push_back((now_us, frame[ETHERNET_BYTES..].to_vec()));
+            let Some((ethernet, packet)) = frame.split_at_checked(ETHERNET_BYTES) else { continue };
+            if ethernet[12..] == ETHERTYPE_V4
+                || ethernet[12..] == ETHERTYPE_V6 && !wire::is_of_the_link(packet)
+            {
+                self.sent.push_back((now_us, packet.to_vec()));
             }
         }
     }
@@ -275,12 +300,17 @@ impl Stack {
 }
 
 fn configuration(settings: &Settings, backlog: u32, at: Addresses) -> Config {
-    let [a, b, _, _] = at.local.octets();
-    let router = IpAddr::v4([a, b, 255, 254]);
+    // The last address but one of the network is the router's.
+    let (router, prefix_bits): (NetAddr, u8) = match at.local {
+        NetAddr::V4(local) => (Ipv4Addr::from(u32::from(local) | 0xfffe).into(), 16),
+        NetAddr::V6(local) => {
+            (Ipv6Addr::from(u128::from(local) | u128::from(u64::MAX - 1)).into(), 64)
+        }
+    };
     Config {
-        host_addrs: vec![(IpAddr::v4(at.local.octets()), 16)],
-        gateway_addrs: vec![router],
-        arp: vec![(router, ROUTER_MAC), (IpAddr::v4(at.remote.octets()), ROUTER_MAC)],
+        host_addrs: vec![(IpAddr::from(at.local), prefix_bits)],
+        gateway_addrs: vec![router.into()],
+        arp: vec![(router.into(), ROUTER_MAC), (at.remote.into(), ROUTER_MAC)],
         address_check: AddressCheck::Off,
         secret: *b"packets: secret.",
         isn_secret: *b"packets: numbers",

@@ -1,10 +1,16 @@
 //! Packets as bytes, written and read without the stack's own code: a mistake there must not hide
 //! itself here.
-use crate::script::{Cut, Segment, TcpOption};
-use std::net::Ipv4Addr;
+mod ip;
+
+use crate::script::{Segment, TcpOption};
+use ip::pseudo_header;
+pub use ip::{Fields, fragments, is_of_the_link, packet};
+use std::net::IpAddr;
 
 /// Protocol numbers.
 pub const ICMP: u8 = 1;
+/// ICMP for IPv6.
+pub const ICMPV6: u8 = 58;
 /// TCP.
 pub const TCP: u8 = 6;
 /// UDP.
@@ -14,9 +20,9 @@ pub const UDP: u8 = 17;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     /// Source address.
-    pub from: Ipv4Addr,
+    pub from: IpAddr,
     /// Destination address.
-    pub to: Ipv4Addr,
+    pub to: IpAddr,
     /// Source port.
     pub from_port: u16,
     /// Destination port.
@@ -24,6 +30,11 @@ pub struct Way {
 }
 
 impl Way {
+    /// The protocol of errors of its family.
+    pub fn icmp(self) -> u8 {
+        if self.from.is_ipv4() { ICMP } else { ICMPV6 }
+    }
+
     /// The way back.
     pub fn back(self) -> Way {
         Way { from: self.to, to: self.from, from_port: self.to_port, to_port: self.from_port }
@@ -42,60 +53,6 @@ pub fn checksum(parts: &[&[u8]]) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     !(sum as u16)
-}
-
-fn pseudo_header(way: Way, protocol: u8, len: usize) -> [u8; 12] {
-    let mut pseudo = [0; 12];
-    pseudo[..4].copy_from_slice(&way.from.octets());
-    pseudo[4..8].copy_from_slice(&way.to.octets());
-    pseudo[9] = protocol;
-    pseudo[10..].copy_from_slice(&(len as u16).to_be_bytes());
-    pseudo
-}
-
-/// An IPv4 packet in fragments, as a script has it.
-pub fn fragments(packet: &[u8], cut: Cut) -> Vec<Vec<u8>> {
-    let (header, payload) = packet.split_at(20);
-    let size = usize::from(cut.octets);
-    let piece = |from: usize, to: usize| {
-        let mut fragment = header.to_vec();
-        fragment.extend(&payload[from..to]);
-        let len = fragment.len() as u16;
-        let more = if to < payload.len() { 0x2000 } else { 0 };
-        fragment[2..4].copy_from_slice(&len.to_be_bytes());
-        fragment[6..8].copy_from_slice(&(more | (from / 8) as u16).to_be_bytes());
-        fragment[10..12].fill(0);
-        let sum = checksum(&[&fragment[..20]]);
-        fragment[10..12].copy_from_slice(&sum.to_be_bytes());
-        fragment
-    };
-    let starts: Vec<usize> = (0..payload.len()).step_by(size).collect();
-    let end = |from: usize| (from + size).min(payload.len());
-    let number = |n: usize| usize::from(cut.without) != n + 1;
-    let mut all: Vec<Vec<u8>> = (starts.iter().enumerate().filter(|(n, _)| number(*n)))
-        .map(|(_, from)| piece(*from, end(*from)))
-        .collect();
-    if cut.reversed {
-        all.reverse();
-    }
-    if let Some(from) = starts.get(usize::from(cut.overlapping).wrapping_sub(1)) {
-        let again = piece(from.saturating_sub(8), end(*from));
-        all.insert(all.len() - 1, again);
-    }
-    all
-}
-
-/// An IPv4 packet with DF.
-pub fn ipv4(way: Way, protocol: u8, tos: u8, ttl: u8, payload: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0x45, tos];
-    packet.extend(((20 + payload.len()) as u16).to_be_bytes());
-    packet.extend([0, 0, 0x40, 0, ttl, protocol, 0, 0]);
-    packet.extend(way.from.octets());
-    packet.extend(way.to.octets());
-    let check = checksum(&[&packet]);
-    packet[10..12].copy_from_slice(&check.to_be_bytes());
-    packet.extend_from_slice(payload);
-    packet
 }
 
 /// The bytes of options, padded to four.
@@ -170,14 +127,19 @@ pub fn udp(way: Way, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An ICMP error: type, code, the second word's lower half (the MTU), and what it quotes.
-pub fn icmp_error(kind: (u8, u8), mtu: u16, quoted: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![kind.0, kind.1, 0, 0, 0, 0];
-    bytes.extend(mtu.to_be_bytes());
+/// An ICMP error: type, code, the second word (MTU or place of a fault), and what it quotes. The
+/// checksum of ICMPv6 covers addresses (RFC 4443 section 2.3).
+pub fn icmp_error(way: Way, kind: (u8, u8), word: u32, quoted: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind.0, kind.1, 0, 0];
+    bytes.extend(word.to_be_bytes());
     bytes.extend_from_slice(quoted);
-    let check = checksum(&[&bytes]);
+    let check = checksum(&[&icmp_pseudo_header(way, bytes.len()), &bytes]);
     bytes[2..4].copy_from_slice(&check.to_be_bytes());
     bytes
+}
+
+fn icmp_pseudo_header(way: Way, len: usize) -> Vec<u8> {
+    if way.from.is_ipv4() { Vec::new() } else { pseudo_header(way, ICMPV6, len) }
 }
 
 /// A packet that was read, sequence numbers live.
@@ -191,6 +153,8 @@ pub struct Read {
     pub dscp: u8,
     /// Hop limit.
     pub ttl: u8,
+    /// Flow label of IPv6.
+    pub label: Option<u32>,
     /// Its protocol's part.
     pub body: ReadBody,
 }
@@ -202,8 +166,8 @@ pub enum ReadBody {
     Tcp(Segment, Vec<u8>),
     /// UDP, with payload.
     Udp(Vec<u8>),
-    /// ICMP: type and code.
-    Icmp(u8, u8),
+    /// ICMP of either family: type, code, second word.
+    Icmp(u8, u8, u32),
 }
 
 fn be16(bytes: &[u8], at: usize) -> u16 {
@@ -214,23 +178,11 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Reads an IPv4 packet as a careful receiver would.
+/// Reads an IP packet as a careful receiver would.
 pub fn read(packet: &[u8]) -> Result<Read, String> {
-    if packet.len() < 20 || packet[0] != 0x45 {
-        return Err(format!("no plain IPv4 header in {} bytes", packet.len()));
-    }
-    let total = usize::from(be16(packet, 2));
-    if total < 20 || total > packet.len() {
-        return Err(format!("total length {total} of {} bytes", packet.len()));
-    }
-    if checksum(&[&packet[..20]]) != 0 {
-        return Err("the IP header's checksum is wrong".into());
-    }
-    let address = |at: usize| Ipv4Addr::from(be32(packet, at));
-    let (from, to) = (address(12), address(16));
-    let bytes = &packet[20..total];
+    let ip::Header { from, to, protocol, tos, ttl, label, payload: bytes } = ip::read(packet)?;
     let mut way = Way { from, to, from_port: 0, to_port: 0 };
-    let body = match packet[9] {
+    let body = match protocol {
         TCP => {
             if bytes.len() < 20 || checksum(&[&pseudo_header(way, TCP, bytes.len()), bytes]) != 0 {
                 return Err("the TCP checksum is wrong".into());
@@ -244,19 +196,19 @@ pub fn read(packet: &[u8]) -> Result<Read, String> {
             }
             ReadBody::Udp(bytes[8..].to_vec())
         }
-        ICMP if bytes.len() >= 8 => {
-            if checksum(&[bytes]) != 0 {
+        icmp if icmp == way.icmp() && bytes.len() >= 8 => {
+            if checksum(&[&icmp_pseudo_header(way, bytes.len()), bytes]) != 0 {
                 return Err("the ICMP checksum is wrong".into());
             }
-            ReadBody::Icmp(bytes[0], bytes[1])
+            ReadBody::Icmp(bytes[0], bytes[1], be32(bytes, 4))
         }
         other => return Err(format!("a packet of protocol {other}")),
     };
-    if packet[9] != ICMP {
+    if matches!(protocol, TCP | UDP) {
         (way.from_port, way.to_port) = (be16(bytes, 0), be16(bytes, 2));
     }
-    let (dscp, ecn, ttl) = (packet[1] >> 2, packet[1] & 3, packet[8]);
-    Ok(Read { way, dscp, ecn, ttl, body })
+    let (dscp, ecn) = (tos >> 2, tos & 3);
+    Ok(Read { way, dscp, ecn, ttl, label, body })
 }
 
 fn read_tcp(bytes: &[u8]) -> Result<ReadBody, String> {

@@ -42,6 +42,29 @@ fn every_script_passes_wherever_its_numbers_begin() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// What does not depend on the family holds over both. Segments are as long (the MTU is longer by
+/// what IPv6's header is), so the same numbers are expected.
+#[test]
+fn scripts_of_no_family_pass_over_ipv6_too() {
+    let (mut played, mut of_v6, mut wrong) = (0, 0, Vec::new());
+    for (name, text) in &scripts() {
+        let script = parse(name, text).unwrap();
+        let version = script.options.iter().find(|(_, option, _)| option == "ip_version");
+        match version.map(|(.., version)| version.as_str()) {
+            Some("ipv6") => of_v6 += 1,
+            Some(_) if text.contains("// IPv4 only: ") => {}
+            Some(_) => wrong.push(format!("{name}: no line `// IPv4 only: why`")),
+            None => {
+                played += 1;
+                let options = Options { ipv6: true, ..Options::default() };
+                wrong.extend(run(&script, options).err().map(|failure| failure.to_string()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(played >= 215 && of_v6 >= 20, "{played} over both, {of_v6} of IPv6 alone");
+}
+
 #[test]
 fn every_script_says_what_it_shows_and_the_table_tells() {
     let rows = rows(&folder()).unwrap();
@@ -109,7 +132,12 @@ fn errors_name_the_line_and_the_reason() {
         ("/* never ends", "test.pkt:1: a comment begins with `/*` and does not end"),
         ("%{ assert 1", "test.pkt:1: code does not end with `}%`"),
         ("`sysctl net.ipv4.tcp_magic=1`", "is no setting that this stack has"),
-        ("--ip_version=ipv6\n", "test.pkt:1: --ip_version=ipv6: IPv6 is not built yet"),
+        ("--ip_version=ipx\n", "test.pkt:1: --ip_version=ipx: ipv4 or ipv6"),
+        ("--local_ip=fd00::1\n", "local_ip and remote_ip are of two families"),
+        ("0 < icmpv6 source_quench now [udp (1)]", "IPv4 has no `icmpv6 source_quench now`"),
+        ("0 < icmp packet_too_big mtu 9 [udp (1)]", "IPv4 has no `icmp packet_too_big`"),
+        ("0 < [header 60 0] udp (1)", "test.pkt:1: expected hexadecimal bytes"),
+        ("0 < [header 60 00] udp (1)", "test.pkt:1: flow label and headers are IPv6's"),
         ("yesterday", "test.pkt:1: expected a time"),
     ] {
         let error = play(text).unwrap_err();
@@ -140,19 +168,19 @@ fn failures_show_both_packets() {
 /// RFC 1122 section 3.2.1.3.
 #[test]
 fn packets_for_others_are_nothing() {
-    use ix_scripts::wire::{UDP, Way, ipv4, udp};
+    use ix_scripts::wire::{Fields, UDP, Way, packet, udp};
     use ix_scripts::{settings::Settings, sockets::Sockets, stack::Addresses};
-    use std::net::Ipv4Addr;
-    let local = Ipv4Addr::new(192, 168, 0, 1);
-    let at = Addresses { local, remote: Ipv4Addr::new(192, 0, 2, 1) };
+    use std::net::IpAddr;
+    let at = Addresses::V4;
     let mut sockets = Sockets::new(Settings::default(), at, 1_000_000);
-    let mut answers = |to: Ipv4Addr| {
+    let mut answers = |to: IpAddr| {
         let way = Way { from: at.remote, to, from_port: 9, to_port: 9 };
-        sockets.deliver(&ipv4(way, UDP, 0, 64, &udp(way, &[1])));
+        let fields = Fields { ttl: 64, ..Fields::default() };
+        sockets.deliver(&packet(way, UDP, fields, &udp(way, &[1])));
         std::mem::take(&mut sockets.stack().sent).len()
     };
     for other in [[192, 168, 0, 2], [192, 168, 255, 255], [255; 4], [224, 0, 0, 1], [10, 0, 0, 1]] {
         assert_eq!(answers(other.into()), 0, "{other:?}");
     }
-    assert_eq!(answers(local), 1);
+    assert_eq!(answers(at.local), 1);
 }

@@ -3,7 +3,7 @@ use crate::audit::{Audit, Wall};
 use crate::ledger::{Ledger, Role};
 use crate::orders::{Broker, Order};
 use crate::peer::{PORT, Peer, Talk};
-use crate::plan::{ConnectionPlan, HostPlan, SpreadPlan};
+use crate::plan::{ConnectionPlan, Families, HostPlan, SpreadPlan};
 use ix_abi::{CALLS_MAX, Call};
 use ix_dataplane::config::AddressCheck;
 use ix_dataplane::metrics::{ControlPage, Snapshot};
@@ -13,20 +13,22 @@ use ix_dataplane::{
 };
 use ix_random::Rng;
 use ix_rig::{Arrays, Core, Rig, RigOptions, SimDevice, SimOptions, Spread, VirtualClock, Watch};
-use ix_wire::{FLOW_GROUPS, FlowHash, IpAddr, Toeplitz, flow_group};
+use ix_wire::{FLOW_GROUPS, FlowHash, FlowTuple, Toeplitz, flow_group};
 use libix::event::{EventLoop, Team};
 use libix::raw::Wait;
 use std::cell::RefCell;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr as NetAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Transmit memory of each elastic thread.
 const ARENA_BYTES: usize = 16 << 20;
 
-/// The address of a host.
-pub fn address(host: usize) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::new(10, 0, 0, host as u8 + 1), PORT))
+/// The addresses of a host: of IPv4, of IPv6.
+pub fn addresses(host: usize) -> [NetAddr; 2] {
+    let number = host as u8 + 1;
+    let v6 = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into());
+    [Ipv4Addr::new(10, 0, 0, number).into(), v6.into()]
 }
 
 /// State of one elastic thread that belongs neither to the dataplane nor to the application.
@@ -175,15 +177,15 @@ impl Host {
     /// Starts host `index` at `now_us`. Its threads listen, and will connect as planned.
     pub fn new(
         index: usize,
-        plan: &HostPlan,
+        (plan, families): (&HostPlan, Families),
         ledger: &Rc<RefCell<Ledger>>,
-        servers: &Rc<[SocketAddr]>,
+        servers: &Rc<[[NetAddr; 2]]>,
         now_us: u64,
         rng: &mut Rng,
     ) -> Host {
         let clock = VirtualClock::new(now_us);
         let mut rng = rng.fork();
-        let config = config(index, plan, &mut rng);
+        let config = config(index, plan, families, &mut rng);
         let hash = FlowHash::new(config.flow_hash_key);
         let options = SimOptions {
             mac: [2, 0, 0, 0, 0, index as u8 + 1],
@@ -273,7 +275,8 @@ impl Host {
         let core = Rc::new(RefCell::new(core));
         let entered = ix_rig::enter(&core, thread);
         let mut service = EventLoop::in_team(entered, peer, team);
-        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
+        // Of all addresses of both families.
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT));
         service.listen(any, self.plan.backlog).expect("a fresh host has no listeners");
         SimThread { service, core, ready_us: self.clock.now_us() }
     }
@@ -481,13 +484,14 @@ impl Host {
     }
 }
 
-fn config(index: usize, plan: &HostPlan, rng: &mut Rng) -> Config {
+fn config(index: usize, plan: &HostPlan, families: Families, rng: &mut Rng) -> Config {
     let mut secret = [0; 16];
     secret[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
     secret[8..].copy_from_slice(&rng.next_u64().to_le_bytes());
-    let SocketAddr::V4(own) = address(index) else { unreachable!("hosts have IPv4 addresses") };
+    let own = addresses(index).into_iter().zip([24, 64]).zip(families.has());
+    let own = own.filter(|(_, has)| *has).map(|((address, bits), _)| (address.into(), bits));
     Config {
-        host_addrs: vec![(IpAddr::v4(own.ip().octets()), 24)],
+        host_addrs: own.collect(),
         cpus: (0..plan.threads as u32).collect(),
         batch: plan.batch,
         flow_hash_key: [rng.next_u64(), rng.next_u64()],
@@ -524,7 +528,14 @@ fn spread(plan: SpreadPlan, hash: FlowHash, rng: &mut Rng) -> Spread {
 /// then some threads cannot connect to some servers.
 fn reaches_all(key: &[u8; 40]) -> bool {
     let toeplitz = Toeplitz::new(key);
-    let hash = |port| toeplitz.hash_v4([10, 0, 0, 1], [10, 0, 0, 2], PORT, port);
-    let groups: GroupSet = (0x8000..0x9000).map(|port| flow_group(hash(port).into())).collect();
-    groups.len() == FLOW_GROUPS
+    addresses(0).into_iter().zip(addresses(1)).all(|(local, remote)| {
+        let tuple = |local_port| FlowTuple {
+            local: local.into(),
+            remote: remote.into(),
+            local_port,
+            remote_port: PORT,
+        };
+        let hash = |port| flow_group(toeplitz.hash(&tuple(port)).into());
+        (0x8000..0x9000).map(hash).collect::<GroupSet>().len() == FLOW_GROUPS
+    })
 }

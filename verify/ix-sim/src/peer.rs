@@ -10,7 +10,7 @@ use libix::Dead;
 use libix::event::{Conn, Handler, Io};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 /// The port of every server.
@@ -66,7 +66,8 @@ enum Alarm {
 /// The application on one elastic thread.
 pub struct Peer {
     ledger: Rc<RefCell<Ledger>>,
-    servers: Rc<[SocketAddr]>,
+    /// Addresses of IPv4 and IPv6.
+    servers: Rc<[[IpAddr; 2]]>,
     rng: Rng,
     start_us: u64,
     alarms: HashMap<u64, Alarm>,
@@ -94,7 +95,7 @@ impl Peer {
     /// An application that knows where the servers are.
     pub fn new(
         ledger: Rc<RefCell<Ledger>>,
-        servers: Rc<[SocketAddr]>,
+        servers: Rc<[[IpAddr; 2]]>,
         rng: Rng,
         start_us: u64,
     ) -> Peer {
@@ -115,8 +116,9 @@ impl Peer {
     }
 
     fn connect(&mut self, io: &mut Io<Talk>, plan: usize) {
-        let server = self.ledger.borrow().plans[plan].server;
-        io.connect(self.servers[server], Talk::new(Role::Client, Some(plan)));
+        let ConnectionPlan { server, v6, .. } = self.plan(plan);
+        let to = SocketAddr::new(self.servers[server][usize::from(v6)], PORT);
+        io.connect(to, Talk::new(Role::Client, Some(plan)));
     }
 
     /// Will take part in a simultaneous open.
@@ -136,7 +138,8 @@ impl Peer {
             Role::Client => (plan.server, plan.up()),
             Role::Server => (plan.client.0, plan.down()),
         };
-        let there = SocketAddr::new(self.servers[host].ip(), ports[1 - role as usize]);
+        let there = self.servers[host][usize::from(plan.v6)];
+        let there = SocketAddr::new(there, ports[1 - role as usize]);
         let talk = Talk::known(role, Some(number));
         let id = io.connect_from(ports[role as usize], there, talk);
         if let Some(mut conn) = io.conn(id).filter(|_| total == 0 && plan.end == End::HalfClose) {

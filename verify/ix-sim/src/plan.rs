@@ -29,6 +29,24 @@ pub enum Scenario {
     All,
 }
 
+/// Which families of IP the hosts of a run speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Families {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+    /// Every other connection is of IPv6, at the same listeners.
+    Both,
+}
+
+impl Families {
+    /// Hosts have addresses of IPv4, of IPv6.
+    pub fn has(self) -> [bool; 2] {
+        [self != Families::V6, self != Families::V4]
+    }
+}
+
 /// What the caller fixes about a run instead of the seed.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -47,6 +65,8 @@ pub struct Plan {
     pub heal_us: u64,
     /// At this time every connection must have ended, µs.
     pub deadline_us: u64,
+    /// Families of IP.
+    pub families: Families,
     /// The hosts.
     pub hosts: Vec<HostPlan>,
     /// Changes of wires, ordered by time.
@@ -201,6 +221,8 @@ pub struct ConnectionPlan {
     pub client: (usize, usize),
     /// Host that it connects to.
     pub server: usize,
+    /// Whether it does so over IPv6.
+    pub v6: bool,
     /// What is exchanged.
     pub exchange: Exchange,
     /// How it ends.
@@ -298,7 +320,35 @@ impl Plan {
             true => tables(&mut moving, &hosts, start_us, heal_us),
             false => Vec::new(),
         };
-        Plan { start_us, heal_us, deadline_us, hosts, changes, moves, orders, tables, connections }
+        // A random stream of its own, so that the family does not change what else happens.
+        let families =
+            Rng::new(seed ^ 0x6970_7636).pick(&[Families::V4, Families::V6, Families::Both]);
+        let plan = Plan {
+            start_us,
+            heal_us,
+            deadline_us,
+            families,
+            hosts,
+            changes,
+            moves,
+            orders,
+            tables,
+            connections,
+        };
+        plan.over(families)
+    }
+
+    /// The same over these families.
+    pub fn over(mut self, families: Families) -> Plan {
+        self.families = families;
+        for (number, connection) in self.connections.iter_mut().enumerate() {
+            connection.v6 = match families {
+                Families::V4 => false,
+                Families::V6 => true,
+                Families::Both => number % 2 == 1,
+            };
+        }
+        self
     }
 }
 

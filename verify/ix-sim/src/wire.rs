@@ -106,6 +106,8 @@ pub struct Wire {
 }
 
 const ETHERNET_HEADER: usize = 14;
+/// Octet of an IPv6 header at which its addresses begin.
+const IPV6_ADDRESSES_AT: usize = 8;
 
 impl Wire {
     /// A wire with these faults.
@@ -192,13 +194,18 @@ impl Wire {
 
     /// Flips bits of one octet. Returns false when the frame must be lost instead: the frame check
     /// of a real device would drop it, and no checksum above protects those bytes. The checksums of
-    /// IPv4, ICMP, UDP and TCP detect every change within one octet.
+    /// IPv4, ICMP, UDP and TCP detect every change within one octet; those above IPv6 cover its
+    /// addresses and what is behind them.
     fn flip(&mut self, frame: &mut [u8]) -> bool {
-        let is_ipv4 = frame.get(12..14) == Some(&[8, 0]);
-        if !is_ipv4 || frame.len() <= ETHERNET_HEADER {
+        let first = match frame.get(12..ETHERNET_HEADER) {
+            Some([8, 0]) => ETHERNET_HEADER,
+            Some([0x86, 0xdd]) => ETHERNET_HEADER + IPV6_ADDRESSES_AT,
+            _ => return false,
+        };
+        if frame.len() <= first {
             return false;
         }
-        let at = self.rng.between(ETHERNET_HEADER as u64, frame.len() as u64 - 1) as usize;
+        let at = self.rng.between(first as u64, frame.len() as u64 - 1) as usize;
         frame[at] ^= self.rng.between(1, 255) as u8;
         self.stats.corrupted += 1;
         true
@@ -283,14 +290,18 @@ mod tests {
     fn corruption_changes_one_octet_behind_the_ethernet_header_and_never_arp() {
         let mut wire = Wire::new(Faults { corrupt: 1.0, ..Faults::none(0) }, Rng::new(1));
         for _ in 0..500 {
-            let sent = ipv4_frame(60);
-            let mut got = None;
-            wire.send(0, sent.clone(), |_, frame| got = Some(frame));
-            let got = got.unwrap();
-            let changed: Vec<usize> = (0..60).filter(|&i| sent[i] != got[i]).collect();
-            assert!(changed.len() == 1 && changed[0] >= 14);
+            let mut v6 = vec![0; 60];
+            v6[12..14].copy_from_slice(&[0x86, 0xdd]);
+            // Of IPv6 only what checksums above it cover.
+            for (sent, first) in [(ipv4_frame(60), 14), (v6, 22)] {
+                let mut got = None;
+                wire.send(0, sent.clone(), |_, frame| got = Some(frame));
+                let got = got.unwrap();
+                let changed: Vec<usize> = (0..60).filter(|&i| sent[i] != got[i]).collect();
+                assert!(changed.len() == 1 && changed[0] >= first);
+            }
         }
         wire.send(0, vec![0; 42], |_, _| panic!("a corrupt ARP frame came through"));
-        assert_eq!((wire.stats().corrupted, wire.stats().lost), (500, 1));
+        assert_eq!((wire.stats().corrupted, wire.stats().lost), (1000, 1));
     }
 }

@@ -1,6 +1,6 @@
 //! A run: hosts and network together, from the first connection until nothing is left of them.
 use crate::agenda::Agenda;
-use crate::host::{Host, Next, address};
+use crate::host::{Host, Next, addresses};
 use crate::ledger::Ledger;
 use crate::network::{InFlight, Network};
 use crate::observer::{Lives, Observer};
@@ -10,7 +10,7 @@ use ix_dataplane::MigrationEnd;
 use ix_nic::SetReta;
 use ix_random::Rng;
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 /// How long flows may stay after the last connection has ended, µs: TIME-WAIT (60 s), and a peer
@@ -89,7 +89,7 @@ impl World {
         let mut rng = Rng::new(!seed);
         let mut network = Network::new(rng.next_u64());
         let ledger = Rc::new(RefCell::new(Ledger::new(plan.connections.clone())));
-        let servers: Rc<[SocketAddr]> = (0..plan.hosts.len()).map(address).collect();
+        let servers: Rc<[[IpAddr; 2]]> = (0..plan.hosts.len()).map(addresses).collect();
         let mut agenda = Agenda::new(plan.start_us);
         for (number, change) in plan.changes.iter().enumerate() {
             agenda.at(change.at_us, Happening::Change(number));
@@ -105,7 +105,14 @@ impl World {
         }
         let mut hosts = Vec::new();
         for (index, host_plan) in plan.hosts.iter().enumerate() {
-            let host = Host::new(index, host_plan, &ledger, &servers, plan.start_us, &mut rng);
+            let host = Host::new(
+                index,
+                (host_plan, plan.families),
+                &ledger,
+                &servers,
+                plan.start_us,
+                &mut rng,
+            );
             network.attach(host.device().clone(), host_plan.faults.clone());
             hosts.push(host);
         }

@@ -1,5 +1,5 @@
 //! The simulator sees what it must: each kind of failure, made on purpose, is a violation.
-use ix_sim::plan::{End, Exchange, Options, Plan, Scenario};
+use ix_sim::plan::{End, Exchange, Families, Options, Plan, Scenario};
 use ix_sim::wire::Faults;
 use ix_sim::world::World;
 use ix_wire::checksum::Checksum;
@@ -7,7 +7,7 @@ use ix_wire::checksum::Checksum;
 /// One connection on a perfect network.
 fn plan(seed: u64, exchange: Exchange) -> Plan {
     let options = Options { loss: Some(0.0), bulk_bytes: None };
-    let mut plan = Plan::new(seed, Scenario::Bulk, &options);
+    let mut plan = Plan::new(seed, Scenario::Bulk, &options).over(Families::V4);
     plan.connections.truncate(1);
     let connection = &mut plan.connections[0];
     (connection.exchange, connection.end) = (exchange, End::HalfClose);

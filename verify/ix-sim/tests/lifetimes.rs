@@ -14,6 +14,8 @@ fn live(first: u64, count: u64) -> Lives {
     assert!(virtual_time.as_secs() > 0);
     assert!(lives.median_segments() >= 20, "{lives}");
     assert!(lives.median_faults() >= 3, "{lives}");
+    let of_v6 = lives.of_v6 as f64 / lives.count as f64;
+    assert!((0.3..0.7).contains(&of_v6), "{of_v6} over IPv6: {lives}");
     assert_eq!(lives.missing(), [], "{lives}");
     lives
 }

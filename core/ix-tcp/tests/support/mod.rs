@@ -580,7 +580,7 @@ impl Script {
 
 /// Options of a peer as a SYN cookie keeps them.
 pub fn peer_options(offer: Offer) -> PeerOptions {
-    PeerOptions::of_syn(&Script::syn_header(offer, SYN, Seq(0), (1, 0)))
+    PeerOptions::of_syn(&Script::syn_header(offer, SYN, Seq(0), (1, 0)), tuple(1, 2).remote)
 }
 
 /// A stream in which each byte shows its position.

@@ -58,7 +58,7 @@ impl Secrets {
         tuple: &FlowTuple,
         now_us: u64,
     ) -> SegmentOut {
-        let agreed = PeerOptions::of_syn(syn).agreed(cfg);
+        let agreed = PeerOptions::of_syn(syn, tuple.remote).agreed(cfg);
         let ts_now = ((now_us / 1000) as u32).wrapping_add(timestamp_offset(&self.isn_key, tuple));
         let cookie = syn_cookie::make(&self.key, tuple, syn.seq, agreed, ts_now, now_us);
         ix_tcp::cookie_syn_ack(cfg, tuple.remote, syn, cookie.iss, cookie.ts_val)

@@ -190,6 +190,29 @@ static void *accepter(void *unused)
 	return unused;
 }
 
+/* A connection over IPv6: the SYN has its header, both addresses and the shorter MSS. */
+static void over_ipv6(void)
+{
+	struct sockaddr_in6 to = { .sin6_family = AF_INET6, .sin6_port = htons(80) };
+	unsigned char wanted[32];
+	size_t len = sizeof packet;
+	long long at;
+	int fd;
+
+	assert(inet_pton(AF_INET6, "fd00::1", wanted) == 1);
+	assert(inet_pton(AF_INET6, "2001:db8::7", wanted + 16) == 1);
+	memcpy(&to.sin6_addr, wanted + 16, 16);
+	assert(t.socket(t.own, AF_INET, SOCK_STREAM, 0) == -1 && errno == EAFNOSUPPORT);
+	fd = t.socket(t.own, AF_INET6, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	assert(fd > 2);
+	assert(t.connect(t.own, fd, (void *)&to, sizeof to) == -1 && errno == EINPROGRESS);
+	assert(t.netdev_receive(t.own, packet, &len, &at) == 0);
+	assert(len > 64 && packet[0] >> 4 == 6 && packet[6] == 6);
+	assert(!memcmp(packet + 8, wanted, 32) && packet[53] == 2);
+	assert(packet[60] == 2 && (packet[62] << 8 | packet[63]) == 1440);
+	assert(t.close(t.own, fd) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	void (*init)(const char *, struct table *);
@@ -278,6 +301,9 @@ int main(int argc, char **argv)
 	assert(packet[33] & 1);
 	assert(t.close(t.own, listener) == 0);
 	datagrams();
+	t.free(t.own);
+	init("local=fd00::1,remote=2001:db8::7", &t);
+	over_ipv6();
 	t.free(t.own);
 	puts("as packetdrill expects");
 	return 0;

@@ -5,7 +5,7 @@ mod program;
 use crate::assertion;
 use crate::calls::{Attempt, Pending};
 use crate::expect::{Conversation, Strictness, differs, text};
-use crate::script::{Body, Call, Event, Packet, Quoted, Script, Segment, What, When};
+use crate::script::{Body, Call, Event, IcmpKind, Packet, Quoted, Script, Segment, What, When};
 use crate::settings::Settings;
 use crate::sockets::{Answer, Sockets, octets};
 use crate::stack::Addresses;
@@ -13,7 +13,7 @@ use crate::values::{error_name, error_of};
 use crate::wire::{self, ReadBody, Way};
 use libc::c_int;
 use std::collections::{HashMap, VecDeque};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// How to play scripts.
 #[derive(Clone, Copy, Debug)]
@@ -23,12 +23,18 @@ pub struct Options {
     /// As another stack's scripts are read: packets at the end that nobody expects, PSH, window
     /// scale and windows that depend on it do not matter.
     pub lenient: bool,
+    /// Scripts that do not say their family are about IPv6. The MTU is then larger by what its
+    /// header is longer, so that segments are as long: so packetdrill's suites are played, too.
+    pub ipv6: bool,
 }
+
+/// Octets by which a header of IPv6 is longer than one of IPv4.
+const LONGER_BYTES: u16 = 20;
 
 impl Default for Options {
     /// Numbers that wrap within the first segments.
     fn default() -> Options {
-        Options { remote_base: 0xffff_ff00, lenient: false }
+        Options { remote_base: 0xffff_ff00, lenient: false, ipv6: false }
     }
 }
 
@@ -120,13 +126,15 @@ pub(crate) struct Runner<'a> {
 impl<'a> Runner<'a> {
     fn new(script: &'a Script, options: Options) -> Result<Runner<'a>, Failure> {
         let mut settings = Settings::default();
-        let mut at =
-            Addresses { local: Ipv4Addr::new(192, 168, 0, 1), remote: Ipv4Addr::new(192, 0, 2, 1) };
+        let longer = options.ipv6 && !script.names_its_family();
+        let named = script.options.iter().rfind(|(_, name, _)| name == "ip_version");
+        let v6 = named.map_or(options.ipv6, |(.., version)| version == "ipv6");
+        let mut at = if v6 { Addresses::V6 } else { Addresses::V4 };
         let (mut tolerance_us, mut ts_tick_us) = (TOLERANCE_US, 0);
         for (line, name, value) in &script.options {
             let bad = |why: &str| unsupported(script, *line, format!("--{name}={value}: {why}"));
             let number = || value.parse::<u64>().map_err(|_| bad("not a number"));
-            let address = || value.parse::<Ipv4Addr>().map_err(|_| bad("not an IPv4 address"));
+            let address = || value.parse::<IpAddr>().map_err(|_| bad("not an IP address"));
             match name.as_str() {
                 "tolerance_usecs" => tolerance_us = number()?,
                 "tcp_ts_tick_usecs" => ts_tick_us = number()?,
@@ -134,11 +142,19 @@ impl<'a> Runner<'a> {
                 "mtu" => settings.set_mtu(u16::try_from(number()?).map_err(|_| bad("too long"))?),
                 "local_ip" => at.local = address()?,
                 "remote_ip" => at.remote = address()?,
-                "ip_version" if value == "ipv4" => {}
-                "ip_version" => return Err(bad("IPv6 is not built yet")),
+                "ip_version" if matches!(value.as_str(), "ipv4" | "ipv6") => {}
+                "ip_version" => return Err(bad("ipv4 or ipv6")),
                 "strict_segments" | "tcp_ts_ecr_scaled" | "non_fatal" => {}
                 _ => return Err(bad("this option is not understood")),
             }
+        }
+        if longer {
+            let mtu = settings.mtu + LONGER_BYTES;
+            settings.set_mtu(mtu);
+        }
+        if !at.suit() {
+            let why = "local_ip and remote_ip are of two families (--ip_version=ipv6 for IPv6)";
+            return Err(unsupported(script, 1, why));
         }
         Ok(Runner {
             script,

@@ -8,6 +8,7 @@ impl Runner<'_> {
         let number = packet.conversation;
         let default =
             Way { from: at.remote, to: at.local, from_port: remote_port(number), to_port: 8080 };
+        let script = self.script;
         let conversation = self.conversation(number);
         let way = *conversation.way.get_or_insert(default);
         let (protocol, bytes) = match &packet.body {
@@ -16,22 +17,27 @@ impl Runner<'_> {
                 (wire::TCP, wire::tcp(way, &live, &payload))
             }
             Body::Udp(len) => (wire::UDP, wire::udp(way, &octets(0, *len as usize))),
-            Body::Icmp { kind, mtu, quoted } => {
+            Body::Icmp { kind, word, quoted } => {
+                let v6 = way.from.is_ipv6();
+                let numbers = numbers_of(kind, v6)
+                    .ok_or_else(|| unsupported(script, line, not_of_family(kind, v6)))?;
+                let quoted_fields = wire::Fields { ttl: 63, ..wire::Fields::default() };
                 let quoted = match quoted {
                     Quoted::Segment(seq, len) => {
                         let seq = seq.wrapping_add(conversation.local_base.unwrap_or(0));
                         let segment = Segment { seq, flags: ACK, ..Segment::default() };
                         let payload = vec![0; (*len).min(65_000) as usize];
                         let tcp = wire::tcp(way.back(), &segment, &payload);
-                        wire::ipv4(way.back(), wire::TCP, 0, 63, &tcp)
+                        wire::packet(way.back(), wire::TCP, quoted_fields, &tcp)
                     }
                     Quoted::Datagram(len) => {
                         let udp = wire::udp(way.back(), &octets(0, *len as usize));
-                        wire::ipv4(way.back(), wire::UDP, 0, 63, &udp)
+                        wire::packet(way.back(), wire::UDP, quoted_fields, &udp)
                     }
                 };
-                let quoted = &quoted[..quoted.len().min(28)];
-                (wire::ICMP, wire::icmp_error(*kind, mtu.unwrap_or(0), quoted))
+                // What RFC 792 asks for, and what fits 1,280 octets (RFC 4443 section 2.4).
+                let quoted = &quoted[..quoted.len().min(if v6 { 1232 } else { 28 })];
+                (way.icmp(), wire::icmp_error(way, numbers, word.unwrap_or(0), quoted))
             }
         };
         if bytes.len() > 65_515 {
@@ -39,7 +45,11 @@ impl Runner<'_> {
         }
         let (tos, ttl) = (packet.dscp.unwrap_or(0) << 2, packet.ttl.unwrap_or(64));
         let tos = tos | packet.ecn.unwrap_or(0);
-        let bytes = wire::ipv4(way, protocol, tos, ttl, &bytes);
+        let (label, headers) = (packet.label.unwrap_or(0), packet.headers.as_slice());
+        if way.from.is_ipv4() && (packet.label.is_some() || !headers.is_empty()) {
+            return Err(unsupported(self.script, line, "flow label and headers are IPv6's"));
+        }
+        let bytes = wire::packet(way, protocol, wire::Fields { tos, ttl, label, headers }, &bytes);
         match packet.cut {
             Some(cut) => {
                 let fragments = wire::fragments(&bytes, cut);
@@ -83,7 +93,8 @@ impl Runner<'_> {
         let expected = match &packet.body {
             Body::Tcp(segment) => text(segment),
             Body::Udp(len) => format!("udp ({len})"),
-            Body::Icmp { kind, .. } => format!("icmp type {} code {}", kind.0, kind.1),
+            Body::Icmp { kind, word: None, .. } => kind.name.clone(),
+            Body::Icmp { kind, word: Some(word), .. } => format!("{} {word}", kind.name),
         };
         let wrong = |this: &Self, why: String, actual: Option<String>| Failure {
             expected: Some(expected.clone()),
@@ -114,8 +125,16 @@ impl Runner<'_> {
                     .then(|| "a datagram of another conversation".into())
                     .or_else(|| wrong_payload(*len as usize, payload))
             }
-            (Body::Icmp { kind, .. }, ReadBody::Icmp(actual_kind, code)) => {
-                (*kind != (*actual_kind, *code)).then(|| "another kind of ICMP".into())
+            (Body::Icmp { kind, word, .. }, ReadBody::Icmp(number, code, actual_word)) => {
+                let v6 = read.way.from.is_ipv6();
+                let Some(numbers) = numbers_of(kind, v6) else {
+                    return Err(unsupported(self.script, line, not_of_family(kind, v6)));
+                };
+                let other = word.is_some_and(|word| word != *actual_word);
+                match numbers != (*number, *code) {
+                    true => Some("another kind of ICMP".into()),
+                    false => other.then(|| "another MTU, or another octet at fault".into()),
+                }
             }
             _ => Some("a packet of another protocol".to_string()),
         };
@@ -125,6 +144,9 @@ impl Runner<'_> {
         }
         if packet.ecn.is_some_and(|ecn| ecn != read.ecn) {
             let why = format!("ECN field {} not {}", read.ecn, packet.ecn.unwrap_or(0));
+            return Err(wrong(self, why, Some(actual)));
+        }
+        if let Some(why) = self.wrong_label(packet, &read) {
             return Err(wrong(self, why, Some(actual)));
         }
         let fields = [("DSCP", packet.dscp, read.dscp), ("TTL", packet.ttl, read.ttl)];
@@ -143,6 +165,21 @@ impl Runner<'_> {
             return Err(wrong(self, why, Some(actual)));
         }
         Ok(())
+    }
+
+    /// What is wrong with a flow label: all segments of a conversation have the same, which is not 0
+    /// (RFC 6437 section 3).
+    fn wrong_label(&mut self, packet: &Packet, read: &wire::Read) -> Option<String> {
+        let label = read.label?;
+        if let Some(wanted) = packet.label.filter(|wanted| *wanted != label) {
+            return Some(format!("flow label {label:#x} not {wanted:#x}"));
+        }
+        if !matches!(read.body, ReadBody::Tcp(..)) {
+            return None;
+        }
+        let first = *self.conversation(packet.conversation).label.get_or_insert(label);
+        (label == 0 || label != first)
+            .then(|| format!("flow label {label:#x}, the conversation's is {first:#x}"))
     }
 
     /// Compares a segment; what the script has as one may be sent as several.
@@ -213,6 +250,15 @@ impl Runner<'_> {
             },
         }
     }
+}
+
+/// Type and code of an error in its family.
+fn numbers_of(kind: &IcmpKind, v6: bool) -> Option<(u8, u8)> {
+    if v6 { kind.v6 } else { kind.v4 }
+}
+
+fn not_of_family(kind: &IcmpKind, v6: bool) -> String {
+    format!("IPv{} has no `{}`", if v6 { 6 } else { 4 }, kind.name)
 }
 
 /// What is wrong with a datagram's bytes.

@@ -2,7 +2,7 @@
 use super::{Answer, Role, Sockets, errno_of, octets};
 use libc::c_int;
 use libix::raw::call;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// Bytes given to the stack at once.
 const PIECE_BYTES: u64 = 16 << 10;
@@ -77,7 +77,7 @@ impl Sockets {
     /// and hears nobody else. `None` undoes it (`AF_UNSPEC`).
     pub fn connect_datagrams(&mut self, fd: c_int, port: Option<u16>) -> Answer {
         self.open_datagrams(fd)?;
-        let remote = IpAddr::V4(self.at.remote);
+        let remote = self.at.remote;
         self.get_mut(fd)?.peer = port.map(|port| SocketAddr::new(remote, port));
         Ok(0)
     }
@@ -119,7 +119,7 @@ impl Sockets {
         }
         let port = port.or(socket.peer.map(|peer| peer.port())).ok_or(libc::EDESTADDRREQ)?;
         let id = self.open_datagrams(fd)?;
-        let to = SocketAddr::new(IpAddr::V4(self.at.remote), port);
+        let to = SocketAddr::new(self.at.remote, port);
         let buffer = self.stack().buffer(bytes).ok_or(libc::ENOBUFS)?;
         let sent = self.stack().send_datagram((id, port), to, &buffer, 0).map_err(errno_of);
         self.settle();

@@ -13,7 +13,7 @@ use libix::engine::{Flow, SendQueue};
 use libix::raw::call;
 use libix::{Dead, Error};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// What a call answers: a number, or an errno.
 pub type Answer = Result<i64, c_int>;
@@ -248,7 +248,7 @@ impl Sockets {
         }
         socket.port = port;
         if socket.datagrams {
-            let at = SocketAddr::new(IpAddr::V4(self.at.local), port);
+            let at = SocketAddr::new(self.at.local, port);
             let id = self.stack().call(call::udp_bind(at, cookie(fd))).map_err(errno_of)?;
             self.get_mut(fd)?.role = Role::Datagrams(id);
         }
@@ -264,7 +264,7 @@ impl Sockets {
             _ => return Err(libc::EINVAL),
         }
         let port = if socket.port == 0 { 8080 } else { socket.port };
-        let at = SocketAddr::new(IpAddr::V4(self.at.local), port);
+        let at = SocketAddr::new(self.at.local, port);
         let backlog = backlog.clamp(1, 4096) as u32;
         let id = self.stack().call(call::listen(at, backlog, cookie(fd))).map_err(errno_of)?;
         let socket = self.get_mut(fd)?;
@@ -321,7 +321,7 @@ impl Sockets {
             _ => return Err(libc::EOPNOTSUPP),
         }
         let local_port = socket.port;
-        let to = SocketAddr::new(IpAddr::V4(self.at.remote), port);
+        let to = SocketAddr::new(self.at.remote, port);
         let connect = call::connect(cookie(fd), to, local_port);
         let handle = self.stack().call(connect).map_err(errno_of)?;
         let socket = self.get_mut(fd)?;

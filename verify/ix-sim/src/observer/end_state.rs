@@ -214,7 +214,9 @@ impl EndState {
         end: i64,
     ) -> Result<(), String> {
         let len = end - start;
-        if len > i64::from(peer.mss.unwrap_or(536)) {
+        // RFC 9293 section 3.7.1.
+        let default_mss = if segment.is_v6() { 1220 } else { 536 };
+        if len > i64::from(peer.mss.unwrap_or(default_mss)) {
             return Err(format!("{len} octets for a peer of MSS {:?}", peer.mss));
         }
         // One octet probes a closed window (RFC 9293 section 3.8.6.1).

@@ -65,6 +65,8 @@ const FAULTS_MAX: usize = 64;
 pub struct Lives {
     /// Connections whose beginning was seen.
     pub count: u64,
+    /// Those of them over IPv6.
+    pub of_v6: u64,
     segments: Vec<u64>,
     faults: Vec<u64>,
     transitions: [[u64; STATES]; STATES],
@@ -74,6 +76,7 @@ impl Default for Lives {
     fn default() -> Lives {
         Lives {
             count: 0,
+            of_v6: 0,
             segments: vec![0; SEGMENTS_MAX],
             faults: vec![0; FAULTS_MAX],
             transitions: Default::default(),
@@ -83,8 +86,9 @@ impl Default for Lives {
 
 impl Lives {
     /// Counts a life with this many segments and faults.
-    pub fn ended(&mut self, segments: u32, faults: u32) {
+    pub fn ended(&mut self, v6: bool, segments: u32, faults: u32) {
         self.count += 1;
+        self.of_v6 += u64::from(v6);
         self.segments[(segments as usize).min(SEGMENTS_MAX - 1)] += 1;
         self.faults[(faults as usize).min(FAULTS_MAX - 1)] += 1;
     }
@@ -98,6 +102,7 @@ impl Lives {
     pub fn add(&mut self, other: &Lives) {
         let sum = |to: &mut [u64], from: &[u64]| to.iter_mut().zip(from).for_each(|(t, f)| *t += f);
         self.count += other.count;
+        self.of_v6 += other.of_v6;
         sum(&mut self.segments, &other.segments);
         sum(&mut self.faults, &other.faults);
         for (to, from) in self.transitions.iter_mut().zip(&other.transitions) {
@@ -143,8 +148,9 @@ impl fmt::Display for Lives {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} connection lifetimes; median {} segments and {} faults per life",
+            "{} connection lifetimes, {} over IPv6; median {} segments and {} faults per life",
             self.count,
+            self.of_v6,
             self.median_segments(),
             self.median_faults()
         )?;

@@ -7,7 +7,7 @@
 //! 2018 and RFC 2883 (SACK).
 mod end_state;
 mod lives;
-mod segment;
+pub mod segment;
 #[cfg(test)]
 mod tests;
 
@@ -91,7 +91,7 @@ impl Observer {
             return;
         }
         let mut old = std::mem::take(flow);
-        self.lives.ended(old.segments, old.faults);
+        self.lives.ended(name.0.0.is_ipv6(), old.segments, old.faults);
         for end in &old.ends {
             end.leaves(&mut self.lives);
         }
@@ -133,8 +133,8 @@ impl Observer {
 
     /// Statistics of all lives, once no host has a connection left.
     pub fn into_lives(mut self) -> Lives {
-        for flow in self.flows.values() {
-            self.lives.ended(flow.segments, flow.faults);
+        for (name, flow) in &self.flows {
+            self.lives.ended(name.0.0.is_ipv6(), flow.segments, flow.faults);
             flow.ends.iter().for_each(|end| end.leaves(&mut self.lives));
         }
         self.lives

@@ -1,5 +1,5 @@
 //! A TCP segment as the observer parses it, without the code that it observes.
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// FIN.
 pub const FIN: u8 = 1;
@@ -11,7 +11,7 @@ pub const RST: u8 = 4;
 pub const ACK: u8 = 16;
 
 /// One end of a connection.
-pub type End = (Ipv4Addr, u16);
+pub type End = (IpAddr, u16);
 
 /// A segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,13 +63,22 @@ fn sum(bytes: &[u8]) -> u32 {
 impl<'a> Segment<'a> {
     /// Parses a frame. `None`: it carries no TCP. An error: it carries TCP and is damaged.
     pub fn read(frame: &'a [u8]) -> Option<Result<Segment<'a>, &'static str>> {
-        if frame.len() < 34 || u16_at(frame, 12) != 0x0800 || frame[23] != 6 {
+        if frame.len() < 34 {
             return None;
         }
-        Some(Segment::read_ip(&frame[14..]))
+        match (u16_at(frame, 12), frame[23], frame[20]) {
+            (0x0800, 6, _) => Some(Segment::read_v4(&frame[14..])),
+            (0x86dd, _, 6) if frame.len() >= 54 => Some(Segment::read_v6(&frame[14..])),
+            _ => None,
+        }
     }
 
-    fn read_ip(packet: &'a [u8]) -> Result<Segment<'a>, &'static str> {
+    /// Whether it came over IPv6.
+    pub fn is_v6(&self) -> bool {
+        self.from.is_some_and(|(address, _)| address.is_ipv6())
+    }
+
+    fn read_v4(packet: &'a [u8]) -> Result<Segment<'a>, &'static str> {
         let head = usize::from(packet[0] & 15) * 4;
         let total = usize::from(u16_at(packet, 2));
         if packet[0] >> 4 != 4 || head < 20 || total > packet.len() || total < head + 20 {
@@ -78,8 +87,28 @@ impl<'a> Segment<'a> {
         if sum(&packet[..head]) != 0xffff {
             return Err("IPv4 checksum");
         }
-        let tcp = &packet[head..total];
-        let pseudo = sum(&packet[12..20]) + 6 + tcp.len() as u32;
+        let address = |at: usize| Ipv4Addr::from(u32_at(packet, at)).into();
+        let pseudo = sum(&packet[12..20]);
+        Segment::read_tcp([address(12), address(16)], pseudo, &packet[head..total])
+    }
+
+    /// No extension headers: the dataplane sends TCP without.
+    fn read_v6(packet: &'a [u8]) -> Result<Segment<'a>, &'static str> {
+        let total = 40 + usize::from(u16_at(packet, 4));
+        if packet[0] >> 4 != 6 || total > packet.len() || total < 60 {
+            return Err("IPv6 lengths");
+        }
+        let address = |at: usize| {
+            let octets: [u8; 16] = std::array::from_fn(|n| packet[at + n]);
+            Ipv6Addr::from(octets).into()
+        };
+        let pseudo = sum(&packet[8..40]);
+        Segment::read_tcp([address(8), address(24)], pseudo, &packet[40..total])
+    }
+
+    /// `addresses`: of sender and receiver, whose sum is given too.
+    fn read_tcp(addresses: [IpAddr; 2], sum_of: u32, tcp: &'a [u8]) -> Result<Self, &'static str> {
+        let pseudo = sum_of + 6 + tcp.len() as u32;
         let mut whole = pseudo + sum(tcp);
         while whole > 0xffff {
             whole = (whole & 0xffff) + (whole >> 16);
@@ -91,10 +120,10 @@ impl<'a> Segment<'a> {
         if offset < 20 || offset > tcp.len() {
             return Err("data offset");
         }
-        let address = |at: usize| Ipv4Addr::from(u32_at(packet, at));
+        let [from, to] = addresses;
         let mut segment = Segment {
-            from: Some((address(12), u16_at(tcp, 0))),
-            to: Some((address(16), u16_at(tcp, 2))),
+            from: Some((from, u16_at(tcp, 0))),
+            to: Some((to, u16_at(tcp, 2))),
             seq: u32_at(tcp, 4),
             ack: u32_at(tcp, 8),
             flags: tcp[13],

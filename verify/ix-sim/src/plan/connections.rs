@@ -89,6 +89,7 @@ fn connection(
         after_us: rng.below(span_us + 1),
         client: (from, rng.below(hosts[from].threads as u64) as usize),
         server: (from + others) % hosts.len(),
+        v6: false,
         exchange,
         end: rng.pick(&[End::HalfClose, End::ClientCloses, End::ServerCloses]),
         lazy: [rng.chance(0.1), rng.chance(0.1)],

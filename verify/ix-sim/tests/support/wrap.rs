@@ -1,5 +1,6 @@
 //! Plans in which sequence numbers wrap soon: the clock decides where a connection begins (RFC 9293
 //! section 3.4.1: a tick every 4 µs), so it is set to the right time.
+use ix_sim::observer::segment::{ACK, SYN, Segment};
 use ix_sim::plan::{Options, Plan, Scenario};
 use ix_sim::world::World;
 use std::cell::Cell;
@@ -24,8 +25,12 @@ fn first_number(seed: u64, plan: Plan) -> u32 {
     let first = Rc::new(Cell::new(None));
     let seen = first.clone();
     world.set_trace(Box::new(move |_, _, frame| {
-        if frame.len() > 47 && frame[23] == 6 && frame[47] & 0x3f == 2 && seen.get().is_none() {
-            seen.set(Some(u32::from_be_bytes([frame[38], frame[39], frame[40], frame[41]])));
+        if let Some(Ok(segment)) = Segment::read(frame)
+            && segment.has(SYN)
+            && !segment.has(ACK)
+            && seen.get().is_none()
+        {
+            seen.set(Some(segment.seq));
         }
     }));
     world.run();
