@@ -199,6 +199,9 @@ pub struct BenchArgs {
     /// `none,process`
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_value = "none")]
     pub domain: Vec<Domain>,
+    /// Over IPv6, Linux as well (echo, pingpong, short, bulk, connscaling, batch, churn)
+    #[arg(short = '6', long)]
+    pub ipv6: bool,
     /// Fewer points and short runs
     #[arg(long)]
     pub quick: bool,

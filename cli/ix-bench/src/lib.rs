@@ -88,6 +88,11 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         return Err(Problem::new("cannot measure several domains", why)
             .mend("name one with --domain, and run it again with another"));
     }
+    if args.ipv6 && !OVER_IPV6.contains(&name) {
+        let why = format!("{name} has servers or parts of its own that know IPv4 addresses");
+        return Err(Problem::new("cannot measure over IPv6", why)
+            .mend(format!("leave out -6, or take one of {}", OVER_IPV6.join(", "))));
+    }
     // A link whose ends lose no packets shows best what migrations do.
     let usual = (name == "migration").then_some(Device::Memif);
     let (device, why) = choose_device(args.device.or(usual))?;
@@ -99,6 +104,9 @@ pub fn main(command: &BenchCommand) -> Result<()> {
 
 /// Benchmarks that measure programs in one domain only.
 const ONE_WALL: [&str; 4] = ["elastic", "migration", "loss", "fairness"];
+
+/// Benchmarks that can be measured over IPv6: those of `ix echo` over TCP.
+const OVER_IPV6: [&str; 7] = ["echo", "pingpong", "short", "bulk", "connscaling", "batch", "churn"];
 
 /// Runs the benchmark `name` on a private link.
 fn run(
@@ -113,6 +121,9 @@ fn run(
     }
     let mut lab = Lab::in_domains(device, &args.domain)?;
     lab.peer = peer;
+    if args.ipv6 {
+        lab.speak_ipv6()?;
+    }
     let machine = Machine::read();
     eprintln!("ix: {}", machine.summary());
     let mut notes = common_notes(&lab);
@@ -246,6 +257,7 @@ pub fn all_setups(lab: &Lab) -> Vec<Setup> {
 pub fn common_notes(lab: &Lab) -> Vec<String> {
     let mut notes: Vec<String> =
         lab.domains.iter().map(|domain| domain.note().to_owned()).collect();
+    notes.extend(lab.is_v6().then(|| "over IPv6, at both ends of every row".to_owned()));
     notes.extend([
         "cycles/msg: of the dataplane without the application, by the time stamp counter"
             .to_owned(),

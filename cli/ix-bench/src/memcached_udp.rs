@@ -14,7 +14,7 @@ use ix_report::problem::{Problem, Result};
 use ix_report::report::Row;
 use serde_json::json;
 use std::ffi::OsString;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Bytes of a value, which is the size of a row.
@@ -117,7 +117,7 @@ impl Series {
 }
 
 /// Arguments of `ix` for a load on one server.
-pub(crate) fn load(to: SocketAddrV4, sockets: usize, seconds: f64) -> Vec<OsString> {
+pub(crate) fn load(to: SocketAddr, sockets: usize, seconds: f64) -> Vec<OsString> {
     let mut load: Vec<OsString> = ["load".into(), to.to_string().into()].into();
     load.extend(WORKLOAD.map(Into::into));
     load.extend(["--connections".into(), sockets.to_string().into()]);

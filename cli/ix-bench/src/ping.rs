@@ -4,7 +4,7 @@ use crate::lab::Lab;
 use ix_report::problem::{Problem, Result};
 use ix_sys::stamps;
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// After this time a reply counts as lost.
@@ -26,7 +26,7 @@ pub struct Asked {
 /// A client on a Linux socket.
 pub struct Pinger {
     socket: UdpSocket,
-    to: SocketAddrV4,
+    to: SocketAddr,
     question: Vec<u8>,
     number: u64,
     /// The kernel records when requests leave.
@@ -35,7 +35,7 @@ pub struct Pinger {
 
 impl Pinger {
     /// Opens it at the client's end, for requests of `bytes` bytes.
-    pub fn new(lab: &Lab, to: SocketAddrV4, bytes: usize) -> Result<Pinger> {
+    pub fn new(lab: &Lab, to: SocketAddr, bytes: usize) -> Result<Pinger> {
         let cannot = |e| Problem::new("cannot open a socket", e);
         let open = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
         let socket = lab.client_namespace().run(open).map_err(cannot)?;

@@ -160,7 +160,9 @@ impl Setup {
 
 fn row(lab: &Lab, setup: Setup, point: &Point) -> Row {
     let settings = settings(lab, setup.server, point);
-    setup.row(lab, point.connections, point.size, point.also.clone(), settings)
+    let mut also = point.also.clone();
+    also.extend(lab.is_v6().then(|| ("family", Value::from("ipv6"))));
+    setup.row(lab, point.connections, point.size, also, settings)
 }
 
 /// Settings of the server's system.

@@ -1,6 +1,6 @@
 //! Servers at the server's end: programs inside `ix`, or installed ones.
 use std::ffi::OsString;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// A program that serves.
@@ -101,7 +101,7 @@ impl Serve {
 
 impl Serve {
     /// Name and arguments of an unmodified program; memcached's are those of IX's bench_memcached.
-    pub(super) fn of_unmodified(&self, address: Ipv4Addr, port: u16) -> Vec<OsString> {
+    pub(super) fn of_unmodified(&self, address: IpAddr, port: u16) -> Vec<OsString> {
         let mut args: Vec<OsString> = vec![self.program.name().into()];
         args.extend(self.arguments.iter().map(OsString::from));
         if self.program == Program::Haproxy {

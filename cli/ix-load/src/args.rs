@@ -28,7 +28,8 @@ const EXAMPLES: &str = "Examples:\n  \
     ix load 10.0.0.1:11211 --agents c1:7777,c2:7777 --rate 3000000 ...\n      \
     the agents generate the load; this machine only measures\n\n\
     TARGET: HOST:PORT, several separated by commas. A bare port or range of ports belongs to the \
-    host before it: `10.0.0.1:7000-7007,10.0.0.2:7000`. Connections are spread over all targets.\n\n\
+    host before it: `10.0.0.1:7000-7007,10.0.0.2:7000`. An IPv6 address has brackets: \
+    `[2001:db8::1]:7`. Connections are spread over all targets.\n\n\
     DIST: N, uniform:a:b, normal:m:s, exponential:l, pareto:loc:scale:shape, \
     gev:loc:scale:shape, lognormal:m:s, bimodal:p:a:b, fb_key, fb_value, file:PATH.\n\n\
     Exit status: 0 on success; 1 if the load could not run, 2 for a wrong command line, 3 if \
@@ -113,6 +114,9 @@ pub struct LoadArgs {
     /// Use UDP instead of TCP
     #[arg(long)]
     pub udp: bool,
+    /// Use only IPv6 addresses of the hosts
+    #[arg(short = '6', long)]
+    pub ipv6: bool,
 
     /// Where it runs.
     #[command(flatten)]

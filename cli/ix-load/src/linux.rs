@@ -7,7 +7,7 @@ use ix_programs::socket::{self, is_passing, write_some};
 use ix_sys::Epoll;
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT};
 use std::io::{self, Read};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 
 /// Longest sleep, so that the thread notices the end of a run.
 const SLEEP_MS: u64 = 20;
@@ -295,7 +295,10 @@ impl<P: Protocol> Backend<P> for Linux<P> {
 }
 
 fn udp_socket(source: Option<IpAddr>, target: SocketAddr) -> io::Result<UdpSocket> {
-    let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let any = match target {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
     let socket = UdpSocket::bind((source.unwrap_or(any), 0))?;
     socket.connect(target)?;
     socket.set_nonblocking(true)?;

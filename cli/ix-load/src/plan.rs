@@ -54,7 +54,7 @@ impl Plan {
     /// Checks a command line.
     pub fn new(args: LoadArgs) -> Result<Plan> {
         check(&args)?;
-        let targets = targets(&args.target)?;
+        let targets = targets(&args.target, args.ipv6)?;
         let rate = args.pattern.clone().or(args.rate.map(Rate::Constant));
         let (mut keys, mut values) = (Law::Fixed(30.0), Law::Fixed(200.0));
         let (mut update, mut arrival) = (0.0, Arrival::Poisson);
@@ -238,8 +238,9 @@ fn pages(at: &BackEndsAt) -> Result<Arc<Site>> {
     Ok(Arc::new(site))
 }
 
-/// Parses `HOST:PORT[,HOST:PORT|,PORT|…]`; a port may be a range, `FIRST-LAST`.
-fn targets(text: &str) -> Result<Vec<SocketAddr>> {
+/// Parses `HOST:PORT[,HOST:PORT|,PORT|…]`; a port may be a range, `FIRST-LAST`. `ipv6`: other
+/// addresses of hosts do not count.
+fn targets(text: &str, ipv6: bool) -> Result<Vec<SocketAddr>> {
     let mut all = Vec::new();
     let mut host = None;
     for part in text.split(',') {
@@ -261,7 +262,8 @@ fn targets(text: &str) -> Result<Vec<SocketAddr>> {
             let mut found = (name, port)
                 .to_socket_addrs()
                 .map_err(|e| anyhow!("cannot find the host `{host}`: {e}; check the name"))?;
-            all.push(found.next().ok_or_else(wrong)?);
+            let first = found.find(|address| !ipv6 || address.is_ipv6());
+            all.push(first.ok_or_else(|| anyhow!("`{host}` has no IPv6 address; leave out -6"))?);
         }
     }
     if all.is_empty() {
@@ -282,15 +284,19 @@ mod tests {
 
     #[test]
     fn targets_of_all_forms() {
-        let text =
-            |t: &str| targets(t).map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>());
-        assert_eq!(text("127.0.0.1:7").unwrap(), ["127.0.0.1:7"]);
+        let text = |t: &str, v6: bool| -> Result<Vec<String>> {
+            Ok(targets(t, v6)?.iter().map(ToString::to_string).collect())
+        };
+        assert_eq!(text("127.0.0.1:7", false).unwrap(), ["127.0.0.1:7"]);
+        assert_eq!(text("[::1]:7,8", true).unwrap(), ["[::1]:7", "[::1]:8"]);
+        let wrong = text("127.0.0.1:7", true).unwrap_err().to_string();
+        assert_eq!(wrong, "`127.0.0.1` has no IPv6 address; leave out -6");
         assert_eq!(
-            text("10.0.0.1:7,9,10.0.0.2:5-6").unwrap(),
+            text("10.0.0.1:7,9,10.0.0.2:5-6", false).unwrap(),
             ["10.0.0.1:7", "10.0.0.1:9", "10.0.0.2:5", "10.0.0.2:6"]
         );
         for wrong in ["", "7", "host", "127.0.0.1:x", "127.0.0.1:9-7", "127.0.0.1:99999"] {
-            assert!(text(wrong).is_err(), "{wrong}");
+            assert!(text(wrong, false).is_err(), "{wrong}");
         }
     }
 

@@ -50,7 +50,14 @@ impl Lab {
             }
             Host::Ix(_) => {
                 let args = [&[self.ix.clone().into_os_string()], args].concat();
-                self.ix_command(&self.client, &self.nic(false), IX_CLIENT, &[cpu], &[], &args)
+                self.ix_command(
+                    &self.client,
+                    &self.nic(false),
+                    self.at(IX_CLIENT),
+                    &[cpu],
+                    &[],
+                    &args,
+                )
             }
         };
         Ok(Load { process: Process::start(command, &format!("{} client", host.system()))? })
@@ -61,7 +68,8 @@ impl Lab {
         let flags: Vec<OsString> = flags.iter().map(Into::into).collect();
         let nic = self.nic(false);
         let cpu = self.cpus.1;
-        let mut command = self.ix_command(&self.client, &nic, IX_CLIENT, &[cpu], &flags, args);
+        let mut command =
+            self.ix_command(&self.client, &nic, self.at(IX_CLIENT), &[cpu], &flags, args);
         let what = || format!("cannot run {} at the client's end", args[0].display());
         let output = command.output().map_err(|e| Problem::new(what(), e))?;
         if !output.status.success() {

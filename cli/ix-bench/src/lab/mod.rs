@@ -16,7 +16,7 @@ use ix_report::machine::split_cpus;
 use ix_report::problem::{Problem, Result};
 use ix_testbed::{Namespace, VethEnd};
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -33,6 +33,7 @@ const IX_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 4);
 const TAP_LINUX: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 3);
 const TAP_IX: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 2);
 const PREFIX: u8 = 24;
+const PREFIX_V6: u8 = 64;
 /// The server's end of the pair.
 pub const SERVER_LINK: &str = "ix-server";
 /// The client's end of the pair.
@@ -116,6 +117,7 @@ pub struct Lab {
     control: PathBuf,
     /// Last value of [`Lab::set_offloads`]: each server makes a new tap.
     offloads: AtomicBool,
+    v6: bool,
 }
 
 impl Lab {
@@ -191,7 +193,37 @@ impl Lab {
             ix,
             control,
             offloads: AtomicBool::new(true),
+            v6: false,
         })
+    }
+
+    /// Servers and clients have IPv6 addresses from now on, on Linux as well.
+    pub fn speak_ipv6(&mut self) -> Result<()> {
+        self.v6 = true;
+        let (server, client) = (self.at(LINUX_SERVER), self.at(LINUX_CLIENT));
+        self.server
+            .add_address(SERVER_LINK, server, PREFIX_V6)
+            .and_then(|()| self.client.add_address(CLIENT_LINK, client, PREFIX_V6))
+            .map_err(|e| Problem::new("cannot give the link IPv6 addresses", e))
+    }
+
+    /// Whether the link's ends speak IPv6.
+    pub fn is_v6(&self) -> bool {
+        self.v6
+    }
+
+    /// The address of an end of the link in the family that is spoken: 10.66.0.1 or fd42:66::1.
+    fn at(&self, address: Ipv4Addr) -> IpAddr {
+        let [_, network, _, host] = address.octets();
+        match self.v6 {
+            true => Ipv6Addr::new(0xfd42, network.into(), 0, 0, 0, 0, 0, host.into()).into(),
+            false => address.into(),
+        }
+    }
+
+    /// Bits of a network of the link.
+    fn prefix(&self) -> u8 {
+        if self.v6 { PREFIX_V6 } else { PREFIX }
     }
 
     /// Name of a host in results.
@@ -252,8 +284,8 @@ impl Lab {
     }
 
     /// The namespace of Linux servers, and their address.
-    pub fn linux_server(&self) -> (&Namespace, SocketAddrV4) {
-        (&self.server, SocketAddrV4::new(LINUX_SERVER, PORT))
+    pub fn linux_server(&self) -> (&Namespace, SocketAddr) {
+        (&self.server, SocketAddr::from((LINUX_SERVER, PORT)))
     }
 
     /// The namespace of servers.
@@ -323,7 +355,7 @@ impl Lab {
         &self,
         namespace: &Namespace,
         nic: &str,
-        address: Ipv4Addr,
+        address: IpAddr,
         cpus: &[usize],
         flags: &[OsString],
         args: &[OsString],
@@ -336,7 +368,7 @@ impl Lab {
             command.args(["--domain", "none"]);
         }
         command.args(["--nic", nic, "--addr"]);
-        command.arg(format!("{address}/{PREFIX}")).args(["--cpus", &list(cpus)]);
+        command.arg(format!("{address}/{}", self.prefix())).args(["--cpus", &list(cpus)]);
         command.arg("--control").arg(self.control_of(address)).args(flags);
         command.arg("--").args(args);
         command
@@ -344,10 +376,10 @@ impl Lab {
 
     /// Control socket of a client's dataplane.
     pub fn client_control(&self) -> PathBuf {
-        self.control_of(IX_CLIENT)
+        self.control_of(self.at(IX_CLIENT))
     }
 
-    fn control_of(&self, address: Ipv4Addr) -> PathBuf {
+    fn control_of(&self, address: IpAddr) -> PathBuf {
         let mut path = self.control.clone().into_os_string();
         path.push(format!("-{address}.sock"));
         path.into()

@@ -56,11 +56,13 @@ impl Lab {
         }
         let process = Process::start_group(command, &format!("peer {}", peer.name))?;
         let (control, stop) = (PathBuf::new(), libc::SIGTERM);
-        let mut server = Server { process, host: Host::Peer, address, port: PORT, control, stop };
+        let host = Host::Peer;
+        let mut server =
+            Server { process, host, address: address.into(), port: PORT, control, stop };
         match self.device {
             Device::Memif => self.wait_for_echo(&mut server)?,
             Device::Afxdp | Device::Tap => {
-                self.wait_for_listener(&mut server.process, (address, PORT))?;
+                self.wait_for_listener(&mut server.process, (address.into(), PORT))?;
             }
         }
         Ok(server)

@@ -1,6 +1,6 @@
 //! Servers at the link's end.
 use super::{
-    Host, IX_CLIENT, IX_SERVER, LINUX_CLIENT, LINUX_SERVER, Lab, PORT, PREFIX, START, TAP, TAP_IX,
+    Host, IX_CLIENT, IX_SERVER, LINUX_CLIENT, LINUX_SERVER, Lab, PORT, START, TAP, TAP_IX,
     TAP_LINUX,
 };
 use crate::args::Device;
@@ -9,7 +9,8 @@ use crate::serve::{Program, Serve};
 use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result};
 use ix_testbed::Namespace;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -36,7 +37,7 @@ pub struct Spot {
 pub struct Server {
     pub(super) process: Process,
     pub(super) host: Host,
-    pub(super) address: Ipv4Addr,
+    pub(super) address: IpAddr,
     pub(super) port: u16,
     pub(super) control: PathBuf,
     /// The signal that ends it.
@@ -61,30 +62,32 @@ impl Lab {
         self.set_queues(cpus.len())?;
         let (command, address, on_tap) = match (host, self.device) {
             (Host::Linux { .. }, _) if serve.program.is_unmodified() => {
-                let words = serve.of_unmodified(LINUX_SERVER, port);
+                let words = serve.of_unmodified(self.at(LINUX_SERVER), port);
                 let mut command = self.server.command(&words[0], Some(cpus[0]));
                 command.args(&words[1..]);
-                (command, LINUX_SERVER, false)
+                (command, self.at(LINUX_SERVER), false)
             }
             (Host::Linux { spin }, _) => {
                 let mut command = self.server.command(&self.ix, Some(cpus[0]));
                 command.args(serve.of_linux(port, spin, &cpus));
-                (command, LINUX_SERVER, false)
+                command.args(self.every_address(serve));
+                (command, self.at(LINUX_SERVER), false)
             }
             (Host::Peer, _) => return self.start_peer(),
             (Host::Ix(_), _) if serve.program == Program::Driver => {
                 let mut command = self.server.command(&self.ix, Some(cpus[0]));
                 command.args(["bench", "device-echo", "--nic", &self.nic(true), "--addr"]);
                 command.args([IX_SERVER.to_string(), "--port".into(), port.to_string()]);
-                (command, IX_SERVER, false)
+                (command, IX_SERVER.into(), false)
             }
             (Host::Ix(domain), device) => {
                 let on_tap = device == Device::Tap;
                 let (namespace, address) = match on_tap {
-                    true => (&self.client, TAP_IX),
-                    false => (&self.server, IX_SERVER),
+                    true => (&self.client, self.at(TAP_IX)),
+                    false => (&self.server, self.at(IX_SERVER)),
                 };
                 let vnic = spot.and_then(|spot| spot.vnic.clone());
+                let vnic = vnic.map(|(nic, address)| (nic, address.into()));
                 let (nic, address) = vnic.unwrap_or_else(|| (self.nic(true), address));
                 let at = (address, port);
                 (self.serve_ix(namespace, &nic, at, (&cpus, domain), serve), address, on_tap)
@@ -97,7 +100,9 @@ impl Lab {
                 (false, true) => TAP_LINUX,
                 (false, false) => LINUX_CLIENT,
             };
-            command.env("IX_FRONT", format!("{address}:{port}")).env("IX_BACK", back.to_string());
+            command
+                .env("IX_FRONT", SocketAddr::new(address, port).to_string())
+                .env("IX_BACK", back.to_string());
             command.env("IX_POSIX_CALLS", "1");
         }
         let mut process = Process::start(command, &format!("{} server", host.system()))?;
@@ -125,21 +130,17 @@ impl Lab {
         let mut process = Process::start(command, "web server")?;
         process.wait_for_line("ready", START)?;
         let (host, control, stop) = (Host::BLOCKING, PathBuf::new(), libc::SIGTERM);
-        Ok(Server { process, host, address: LINUX_CLIENT, port, control, stop })
+        Ok(Server { process, host, address: LINUX_CLIENT.into(), port, control, stop })
     }
 
     /// Waits for a server that does not report when it is ready.
-    pub(super) fn wait_for_listener(
-        &self,
-        server: &mut Process,
-        at: (Ipv4Addr, u16),
-    ) -> Result<()> {
+    pub(super) fn wait_for_listener(&self, server: &mut Process, at: (IpAddr, u16)) -> Result<()> {
         let end = Instant::now() + START;
         let listens = || TcpStream::connect_timeout(&SocketAddr::from(at), LISTENS).is_ok();
         while !self.client.run(listens) {
             server.check()?;
             if Instant::now() > end {
-                let why = format!("nobody answers at {}:{}", at.0, at.1);
+                let why = format!("nobody answers at {}", SocketAddr::from(at));
                 return Err(
                     server.explain(Problem::new(format!("the {} hangs", server.name()), why))
                 );
@@ -165,7 +166,7 @@ impl Lab {
         }
         let raised = self
             .client
-            .add_address(TAP, TAP_LINUX, PREFIX)
+            .add_address(TAP, self.at(TAP_LINUX), self.prefix())
             .and_then(|()| match self.offloads.load(Ordering::Relaxed) {
                 true => Ok(()),
                 false => self.client.set_offloads(TAP, false),
@@ -174,19 +175,25 @@ impl Lab {
         raised.map_err(problem)
     }
 
+    /// Flags by which a server of ours listens at addresses of the family that is spoken.
+    fn every_address(&self, serve: &Serve) -> Vec<OsString> {
+        let echo = self.is_v6() && serve.program == Program::Echo;
+        if echo { ["--addr", "::"].map(Into::into).to_vec() } else { Vec::new() }
+    }
+
     /// `ix run` with a server under it.
     fn serve_ix(
         &self,
         namespace: &Namespace,
         nic: &str,
-        (address, port): (Ipv4Addr, u16),
+        (address, port): (IpAddr, u16),
         (cpus, domain): (&[usize], Domain),
         serve: &Serve,
     ) -> Command {
         let batch = serve.batch.map(|b| vec!["--batch".into(), b.to_string().into()]);
         let args = match serve.program {
             program if program.is_unmodified() => serve.of_unmodified(address, port),
-            _ => serve.of_ix(&self.ix, port),
+            _ => [serve.of_ix(&self.ix, port), self.every_address(serve)].concat(),
         };
         let mut flags = batch.unwrap_or_default();
         flags.extend(serve.run_flags.iter().map(std::ffi::OsString::from));
@@ -215,8 +222,8 @@ fn wait_for_dataplane(server: &mut Process, port: u16) -> Result<()> {
 
 impl Server {
     /// Address that it listens at.
-    pub fn address(&self) -> SocketAddrV4 {
-        SocketAddrV4::new(self.address, self.port)
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
     }
 
     /// The dataplane's control socket; `None` on Linux.

@@ -4,7 +4,7 @@ use ix_report::problem::{Problem, Result};
 use ix_sys::socket::{reset_on_close, set_congestion_control};
 use ix_testbed::Namespace;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddrV4, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -34,7 +34,7 @@ pub(super) fn request(bytes: u64) -> [u8; 16] {
 
 /// Connects from `namespace`. The connection ends by a reset, so that none of its data stays on the
 /// path.
-pub(super) fn connect(namespace: &Namespace, server: SocketAddrV4) -> io::Result<TcpStream> {
+pub(super) fn connect(namespace: &Namespace, server: SocketAddr) -> io::Result<TcpStream> {
     let stream = namespace.run(|| TcpStream::connect_timeout(&server.into(), START))?;
     reset_on_close(&stream)?;
     Ok(stream)
@@ -55,7 +55,7 @@ pub(super) struct LinuxSource {
 impl LinuxSource {
     pub fn start(
         namespace: &Namespace,
-        address: SocketAddrV4,
+        address: SocketAddr,
         congestion: &str,
     ) -> Result<LinuxSource> {
         let cannot = |e| Problem::new(format!("cannot serve with {congestion} on Linux"), e);
@@ -148,7 +148,7 @@ pub(crate) struct Receivers {
 impl Receivers {
     /// Connects once to each of `servers`, from `namespace`, and waits until each has received
     /// bytes.
-    pub fn start(namespace: &Namespace, servers: &[SocketAddrV4]) -> Result<Receivers> {
+    pub fn start(namespace: &Namespace, servers: &[SocketAddr]) -> Result<Receivers> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut all = Receivers { stop, bytes: Vec::new(), threads: Vec::new() };
         for &server in servers {

@@ -18,7 +18,7 @@ use ix_report::problem::{Problem, Result};
 use ix_report::report::{Report, Row};
 use ix_testbed::{Bridge, Loss, Namespace, PathSpec};
 use serde_json::json;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 /// The benchmarks of this module.
 pub const BENCHES: [&str; 2] = ["loss", "fairness"];
@@ -128,7 +128,7 @@ impl Place {
     }
 
     /// Starts one on Linux sockets.
-    fn linux(&self, congestion: &str) -> Result<(LinuxSource, SocketAddrV4)> {
+    fn linux(&self, congestion: &str) -> Result<(LinuxSource, SocketAddr)> {
         let (namespace, address) = self.lab.linux_server();
         Ok((LinuxSource::start(namespace, address, congestion)?, address))
     }

@@ -5,7 +5,7 @@ use crate::ping::quantile_us;
 use ix_report::problem::{Problem, Result};
 use ix_testbed::Namespace;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddrV4, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub(super) struct Rounds {
 /// Asks on so many connections for `seconds`, after `warmup` seconds.
 pub(super) fn measure(
     namespace: &Namespace,
-    server: SocketAddrV4,
+    server: SocketAddr,
     flows: usize,
     (warmup, seconds): (f64, f64),
 ) -> Result<Rounds> {

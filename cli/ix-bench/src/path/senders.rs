@@ -5,7 +5,7 @@ use ix_report::problem::{Problem, Result};
 use ix_sys::socket::{set_congestion_control, unacknowledged_bytes};
 use ix_testbed::Namespace;
 use std::io::{ErrorKind, Write};
-use std::net::{SocketAddrV4, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -23,7 +23,7 @@ impl Senders {
     /// congestion control.
     pub fn start(
         namespace: &Namespace,
-        server: SocketAddrV4,
+        server: SocketAddr,
         (flows, congestion): (usize, &str),
     ) -> Result<Senders> {
         let cannot = |e| Problem::new(format!("cannot send bulk data to the server {server}"), e);

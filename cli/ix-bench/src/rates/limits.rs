@@ -8,7 +8,7 @@ use ix_proto::control::vnic::RateChange;
 use ix_report::problem::{Problem, Result};
 use ix_vnic::Rate;
 use serde_json::{Value, json};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// The limits to measure, bits per second; the last one is a share of what the link carries in its
@@ -36,7 +36,7 @@ pub(super) fn measure(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     let set = |rate: u64| shared.rate("limited", RateChange::Set(Rate::bits(rate)), 1);
     let dropped = || shared.dropped().map(Some);
     let limited = Limited { by: "it and the kernel", set: &set, dropped: &dropped };
-    rows.extend(all_rates(lab, quick, SocketAddrV4::new(TENANTS[0], PORT), &limited)?);
+    rows.extend(all_rates(lab, quick, SocketAddr::from((TENANTS[0], PORT)), &limited)?);
     tenant.stop();
     shared.stop();
     Ok(rows)
@@ -53,7 +53,7 @@ struct Limited<'a> {
 fn all_rates(
     lab: &Lab,
     quick: bool,
-    server: SocketAddrV4,
+    server: SocketAddr,
     limited: &Limited<'_>,
 ) -> Result<Vec<Value>> {
     let seconds = if quick { 3 } else { 10 };

@@ -10,7 +10,7 @@ use ix_proto::control::{Request, VnicDevice};
 use ix_report::problem::{Problem, Result};
 use ix_vnic::Rate;
 use serde_json::{Value, json};
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -167,7 +167,7 @@ pub(super) fn neighbour(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
         let result = shared.round_trips(TENANTS[0], seconds)?;
         alone.push((figure(&result, "p50_us"), figure(&result, "p99_us")));
         let receivers =
-            Receivers::start(lab.client_namespace(), &[SocketAddrV4::new(TENANTS[1], PORT)])?;
+            Receivers::start(lab.client_namespace(), &[SocketAddr::from((TENANTS[1], PORT))])?;
         let (start, before) = (Instant::now(), receivers.counts()[0]);
         let result = shared.round_trips(TENANTS[0], seconds)?;
         let bits = (receivers.counts()[0] - before) as f64 * 8.0;
@@ -211,7 +211,7 @@ pub(super) fn weights(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     for weight in [1, 3] {
         eprintln!("ix: two tenants with weights of 1 and {weight}");
         shared.rate("other", RateChange::Keep, weight)?;
-        let servers = TENANTS.map(|ip| SocketAddrV4::new(ip, PORT));
+        let servers = TENANTS.map(|ip| SocketAddr::from((ip, PORT)));
         // Several flows each, so that one slow flow matters less.
         let all: Vec<_> = servers.iter().flat_map(|server| [*server; 4]).collect();
         let receivers = Receivers::start(lab.client_namespace(), &all)?;

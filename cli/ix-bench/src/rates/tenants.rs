@@ -7,7 +7,7 @@ use ix_report::problem::{Problem, Result};
 use ix_report::report::median;
 use ix_report::wall::attacker;
 use serde_json::{Value, json};
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 const START: Duration = Duration::from_secs(30);
@@ -182,7 +182,7 @@ impl<'a> Stage<'a> {
     fn client(&self, nth: usize, seconds: u64) -> Result<Process> {
         let namespace = self.lab.client_namespace();
         let mut command = namespace.command(self.lab.ix_file(), Some(self.lab.cpus.1));
-        let server = SocketAddrV4::new(TENANTS[nth].1, PORT).to_string();
+        let server = SocketAddr::from((TENANTS[nth].1, PORT)).to_string();
         command.args(["echo", "--client", &server, "--linux", "--size", "64", "--connections"]);
         command.args([CONNECTIONS, "--seconds", &seconds.to_string(), "--json"]);
         Process::start(command, "client")

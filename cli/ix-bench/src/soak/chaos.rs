@@ -10,7 +10,7 @@ use ix_proto::control::Request;
 use ix_random::Rng;
 use ix_report::problem::{Problem, Result};
 use ix_wire::FLOW_GROUPS;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -97,7 +97,7 @@ pub struct Chaos<'a> {
     lab: &'a Lab,
     weather: &'a Weather,
     server: Option<Server>,
-    address: SocketAddrV4,
+    address: SocketAddr,
     control: PathBuf,
     mode: String,
     client: Option<Client>,
@@ -143,7 +143,7 @@ impl<'a> Chaos<'a> {
     }
 
     /// Address of the service.
-    pub fn address(&self) -> SocketAddrV4 {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 

@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use ix_random::Rng;
 use ix_sys::socket::reset_on_close;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, SocketAddrV4, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -154,7 +154,7 @@ impl<'scope> Clients<'scope> {
     pub fn start<'env: 'scope>(
         scope: &'scope Scope<'scope, 'env>,
         lab: &'env Lab,
-        address: SocketAddrV4,
+        address: SocketAddr,
         weather: &'env Weather,
     ) -> Clients<'scope> {
         let tally = Arc::new(Mutex::new(Tally::new()));
@@ -186,7 +186,7 @@ impl<'scope> Clients<'scope> {
 
 struct Client<'a> {
     weather: &'a Weather,
-    address: SocketAddrV4,
+    address: SocketAddr,
     kind: Kind,
     random: Rng,
     tally: Tally,
@@ -220,7 +220,7 @@ impl Client<'_> {
     /// Runs one connection to its end.
     fn connection(&mut self) -> io::Result<()> {
         let during = |what: &str, e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"));
-        let mut stream = TcpStream::connect_timeout(&SocketAddr::V4(self.address), PATIENCE)
+        let mut stream = TcpStream::connect_timeout(&self.address, PATIENCE)
             .map_err(|e| during("connect", e))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
