@@ -4,7 +4,7 @@
 //! Looked at when a connection or a datagram leaves, and when a flow looks its next hop up again;
 //! never for a packet.
 use crate::codec::{codec_enum, codec_struct};
-use ix_wire::IpAddr;
+use ix_wire::{IpAddr, best_source};
 use std::collections::BTreeMap;
 
 /// Where packets to a destination go.
@@ -130,10 +130,11 @@ impl HostNetwork {
         let near =
             |to: IpAddr| self.addresses.iter().find(|(own, prefix)| own.same_network(to, *prefix));
         let named = route.source.filter(|source| self.has(*source));
-        let same = |(own, _): &&(IpAddr, u8)| own.is_v6() == remote.is_v6();
-        let own = named
-            .or_else(|| near(hop).map(|(own, _)| *own))
-            .or_else(|| self.addresses.iter().find(same).map(|(own, _)| *own))?;
+        // Of IPv4 the address on the next hop's network, of IPv6 as RFC 6724 has it.
+        let near = if remote.is_v6() { None } else { near(hop) };
+        let all = self.addresses.iter().map(|(own, _)| (*own, true));
+        let own =
+            named.or_else(|| near.map(|(own, _)| *own)).or_else(|| best_source(remote, all))?;
         Some((own, hop))
     }
 
@@ -186,6 +187,12 @@ mod tests {
         assert_eq!(net.route(ip("172.16.5.1")), None, "nobody's");
         assert_eq!(net.route(ip("192.0.2.7")), Some((other, ip("10.0.0.9"))));
         assert_eq!((net.mtu(ip("192.0.2.7")), net.mtu(ip("192.0.2.8"))), (Some(1400), None));
+        // Of several IPv6 addresses the best (RFC 6724).
+        let [unique, global] = ["fd00::7", "2001:db8::7"].map(ip);
+        net.addresses.extend([(unique, 64), (global, 64)]);
+        let router = ip("fe80::1");
+        assert_eq!(net.route(ip("2001:4860::1")), Some((global, router)));
+        assert_eq!(net.route(ip("fd00:5::1")), Some((unique, router)));
         // Who is connected stays.
         assert_eq!(net.next_hop(own, ip("172.16.1.1")), Some(ip("10.0.0.1")));
         assert_eq!(net.next_hop(own, ip("172.16.5.1")), None);

@@ -39,6 +39,13 @@ impl Checksum {
         pseudo
     }
 
+    /// This sum and that of two addresses, which is that of a pseudo-header without its other words.
+    #[inline]
+    pub(crate) fn with_addresses(self, src: IpAddr, dst: IpAddr) -> Self {
+        let addresses = fold_32(wide(&src.0) + wide(&dst.0));
+        Self { sum: self.sum + u64::from(addresses), odd: self.odd }
+    }
+
     /// [`Self::pseudo_header`] of plain IPv4 addresses.
     #[inline]
     pub(crate) fn pseudo_header_v4(src: [u8; 4], dst: [u8; 4], protocol: u8, len: usize) -> Self {

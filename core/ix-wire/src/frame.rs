@@ -42,9 +42,16 @@ pub struct FrameHeader {
     pub ident: u32,
 }
 
-/// Bytes of all headers in front of a [`UsualTcp`] segment, which goes over IPv4.
+/// Bytes of a TCP header whose only option is a timestamp.
+const USUAL_TCP_BYTES: usize = tcp::HEADER_BYTES + tcp::TIMESTAMP_BYTES;
+
+/// Bytes of all headers in front of a [`UsualTcp`] segment over IPv4.
 pub const USUAL_HEADERS_BYTES: usize =
-    ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + tcp::HEADER_BYTES + tcp::TIMESTAMP_BYTES;
+    ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + USUAL_TCP_BYTES;
+
+/// The same over IPv6.
+pub const USUAL_HEADERS_BYTES_V6: usize =
+    ethernet::HEADER_BYTES + ipv6::HEADER_BYTES + USUAL_TCP_BYTES;
 
 /// The header of a segment whose only option is a timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +70,24 @@ pub struct UsualTcp {
     pub window: u16,
     /// TSval and TSecr (RFC 7323 section 3).
     pub timestamp: (u32, u32),
+}
+
+impl UsualTcp {
+    /// The header, its checksum 0.
+    #[inline(always)]
+    fn words(&self) -> [u32; USUAL_TCP_BYTES / 4] {
+        let offset_flags = (USUAL_TCP_BYTES as u32 / 4) << 28 | u32::from(self.flags.0) << 16;
+        [
+            u32::from(self.src_port) << 16 | u32::from(self.dst_port),
+            self.seq.0,
+            self.ack.0,
+            offset_flags | u32::from(self.window),
+            0,
+            u32::from_be_bytes(tcp::TIMESTAMP_ONLY),
+            self.timestamp.0,
+            self.timestamp.1,
+        ]
+    }
 }
 
 #[inline]
@@ -94,6 +119,7 @@ impl FrameHeader {
         at + ip.emit(&mut frame[at..])
     }
 
+    #[inline]
     fn emit_v6(&self, frame: &mut [u8], protocol: u8, payload_len: usize) -> usize {
         let at = ethernet::emit(frame, self.eth_dst, self.eth_src, ethernet::TYPE_IPV6);
         let ip = Ipv6Emit {
@@ -182,8 +208,7 @@ impl FrameHeader {
         payload_len: usize,
         payload: Checksum,
     ) {
-        const TCP_BYTES: usize = tcp::HEADER_BYTES + tcp::TIMESTAMP_BYTES;
-        let tcp_len = (TCP_BYTES + payload_len) as u32;
+        let tcp_len = (USUAL_TCP_BYTES + payload_len) as u32;
         let (src, dst) = (be32(&self.src.0, 12), be32(&self.dst.0, 12));
         let addresses = u64::from(src) + u64::from(dst);
         let mut ip = [
@@ -194,23 +219,33 @@ impl FrameHeader {
             dst,
         ];
         ip[2] |= u32::from(!fold_16(sum_of(&ip[..3]) + addresses));
-        let offset_flags = (TCP_BYTES as u32 / 4) << 28 | u32::from(header.flags.0) << 16;
-        let mut tcp = [
-            u32::from(header.src_port) << 16 | u32::from(header.dst_port),
-            header.seq.0,
-            header.ack.0,
-            offset_flags | u32::from(header.window),
-            0,
-            u32::from_be_bytes(tcp::TIMESTAMP_ONLY),
-            header.timestamp.0,
-            header.timestamp.1,
-        ];
+        let mut tcp = header.words();
         let pseudo = addresses + u64::from(u32::from(ipv4::PROTOCOL_TCP) + tcp_len);
         let sum = sum_of(&tcp) + pseudo + u64::from(payload.fold());
         tcp[4] = u32::from(!fold_16(sum)) << 16;
         let at = ethernet::emit(frame, self.eth_dst, self.eth_src, ethernet::TYPE_IPV4);
         put_words(&mut frame[at..at + ipv4::HEADER_BYTES], &ip);
         put_words(&mut frame[at + ipv4::HEADER_BYTES..], &tcp);
+    }
+
+    /// The same over IPv6.
+    #[inline]
+    pub fn emit_usual_tcp_v6(
+        &self,
+        frame: &mut [u8; USUAL_HEADERS_BYTES_V6],
+        header: &UsualTcp,
+        payload_len: usize,
+        payload: Checksum,
+    ) {
+        let tcp_len = (USUAL_TCP_BYTES + payload_len) as u32;
+        let mut words = header.words();
+        let pseudo = payload.with_addresses(self.src, self.dst);
+        let sum = sum_of(&words)
+            + u64::from(u32::from(ipv4::PROTOCOL_TCP) + tcp_len)
+            + u64::from(pseudo.fold());
+        words[4] = u32::from(!fold_16(sum)) << 16;
+        let at = self.emit_v6(frame, ipv4::PROTOCOL_TCP, tcp_len as usize);
+        put_words(&mut frame[at..], &words);
     }
 
     /// Writes all headers of a UDP datagram from `src_port` to `dst_port`; otherwise as

@@ -90,8 +90,13 @@ fn refused(reason: DropReason, code: u8, pointer: usize) -> Refused {
 impl Header {
     /// Parses the headers at the front of `packet`. `available` is the length of the whole packet,
     /// which is more than `packet` holds if the packet continues in other buffers.
+    #[inline(always)]
     pub fn parse(packet: &[u8], available: usize) -> Result<Self, DropReason> {
-        let header = Self::read(packet, available).map_err(|Refused(reason, _)| reason)?;
+        // Nearly every packet has no extension header.
+        let header = match packet.get(NEXT_HEADER_AT) {
+            Some(&(ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP)) => Self::fixed(packet, available)?,
+            _ => Self::read(packet, available).map_err(|Refused(reason, _)| reason)?,
+        };
         header.check_addresses()?;
         Ok(header)
     }
@@ -102,6 +107,7 @@ impl Header {
         header.check_addresses().ok().map(|()| header)
     }
 
+    #[inline(never)]
     fn read(packet: &[u8], available: usize) -> Result<Self, Refused> {
         let header = Self::fixed(packet, available)?;
         let held = &packet[..packet.len().min(header.total_len)];
@@ -110,6 +116,7 @@ impl Header {
         Ok(Self { header_len, protocol, is_atomic_fragment, ..header })
     }
 
+    #[inline(always)]
     fn fixed(packet: &[u8], available: usize) -> Result<Self, DropReason> {
         let fixed = packet.first_chunk::<HEADER_BYTES>().ok_or(DropReason::IpTruncated)?;
         if fixed[0] >> 4 != 6 {
@@ -132,6 +139,7 @@ impl Header {
         })
     }
 
+    #[inline(always)]
     fn check_addresses(&self) -> Result<(), DropReason> {
         if is_martian(&self.dst) {
             return Err(DropReason::IpMartianDestination);

@@ -27,6 +27,7 @@ pub mod nd;
 mod parse;
 pub mod ra;
 mod seq;
+mod source;
 pub mod tcp;
 pub mod udp;
 mod usual;
@@ -44,6 +45,7 @@ pub use parse::{
     parse_problem, verify_rest,
 };
 pub use seq::Seq;
+pub use source::best_source;
 pub use tcp::{EcnBytes, SackBlocks, TcpFlags, TcpHeader, TcpOptions};
 pub use usual::parse_usual;
 

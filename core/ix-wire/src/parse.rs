@@ -549,22 +549,27 @@ impl NetHeader for ipv4::Header {
 impl NetHeader for ipv6::Header {
     const NO_UDP_CHECKSUM: Option<DropReason> = Some(DropReason::UdpBadChecksum);
 
+    #[inline(always)]
     fn read(packet: &[u8], available: usize) -> Result<Self, DropReason> {
         ipv6::Header::parse(packet, available)
     }
 
+    #[inline(always)]
     fn lengths(&self) -> (usize, usize) {
         (self.header_len, self.total_len)
     }
 
+    #[inline(always)]
     fn is_to_group(&self) -> bool {
         self.dst[0] == 0xff
     }
 
+    #[inline(always)]
     fn pseudo_header(&self, protocol: u8, len: usize) -> Checksum {
         Checksum::pseudo_header(IpAddr(self.src), IpAddr(self.dst), protocol, len)
     }
 
+    #[inline(always)]
     fn meta(&self, eth: &[u8; ethernet::HEADER_BYTES]) -> IpMeta {
         let &[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = eth;
         IpMeta {

@@ -192,6 +192,23 @@ proptest! {
             prop_assert_eq!(&frame[..], &same[..]);
             link.emit_tcp(&mut frame, &header, payload.len(), Checksum::of(&payload));
         }
+        if let Some(timestamp) = header.options.only_timestamp() {
+            // The same over IPv6, whose addresses these become.
+            let over_v6 = |address: IpAddr| {
+                let mut octets = address.0;
+                octets[..12].copy_from_slice(&[0x20, 1, 0xd, 0xb8, 0xff, 0xff, 3, 4, 5, 6, 7, 8]);
+                IpAddr(octets)
+            };
+            let link = FrameHeader { src: over_v6(link.src), dst: over_v6(link.dst), ..link };
+            let TcpHeader { src_port, dst_port, seq, ack, flags, window, .. } = header;
+            let usual = UsualTcp { src_port, dst_port, seq, ack, flags, window, timestamp };
+            let mut same = [0; frame::USUAL_HEADERS_BYTES_V6];
+            let mut general = [0; frame::USUAL_HEADERS_BYTES_V6];
+            let plain = TcpHeader { urgent: 0, ..header };
+            link.emit_usual_tcp_v6(&mut same, &usual, payload.len(), Checksum::of(&payload));
+            link.emit_tcp(&mut general, &plain, payload.len(), Checksum::of(&payload));
+            prop_assert_eq!(same, general);
+        }
         frame.extend(&payload);
         frame.resize(frame.len() + pad, 0xa5);
         let Ok(Parsed::Tcp(packet)) = parse(&frame, RxChecks::default()) else {

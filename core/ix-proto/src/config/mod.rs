@@ -9,7 +9,7 @@ pub use start::{DEVICES_MAX, Place, Start, StartError, WallPart, queues_max};
 
 use crate::codec::{codec_enum, codec_struct};
 use core::fmt;
-use ix_wire::{IpAddr, MacAddr};
+use ix_wire::{IpAddr, MacAddr, best_source};
 
 /// Everything that is fixed when a dataplane starts.
 #[derive(Clone, Debug, PartialEq)]
@@ -348,7 +348,11 @@ fn route_within<'a>(
         return Some((*own, remote));
     }
     let hops = gateways.iter().filter(|gateway| gateway.is_v6() == remote.is_v6());
-    hops.copied().find_map(|gateway| on(gateway).map(|(own, _)| (*own, gateway)))
+    // Several addresses reach a gateway that is known by a link-local one.
+    hops.copied().find_map(|gateway| {
+        let reach = own.clone().filter(|(own, prefix)| is_on_link(*own, *prefix, gateway));
+        best_source(remote, reach.map(|(own, _)| (*own, true))).map(|own| (own, gateway))
+    })
 }
 
 /// Whether a host is on the network of an address of ours. Who has a link-local address is on the
@@ -646,6 +650,19 @@ mod tests {
         config.gateway_addrs = vec![ip("fe80::1")];
         assert_eq!(config.route(ip("8.8.8.8")), None);
         assert_eq!(config.route(ip("2001:db8:9::1")), Some((ip("2001:db8::3"), ip("fe80::1"))));
+    }
+
+    #[test]
+    fn the_best_address_reaches_a_link_local_gateway() {
+        let [unique, global, gateway] = ["fd00::7", "2001:db8::7", "fe80::1"].map(ip);
+        let config = Config {
+            host_addrs: vec![(unique, 64), (global, 64)],
+            gateway_addrs: vec![gateway],
+            ..Config::default()
+        };
+        assert_eq!(config.route(ip("2001:4860::1")), Some((global, gateway)));
+        assert_eq!(config.route(ip("fd00:5::1")), Some((unique, gateway)));
+        assert_eq!(config.route(ip("fd00::9")), Some((unique, ip("fd00::9"))));
     }
 
     #[test]

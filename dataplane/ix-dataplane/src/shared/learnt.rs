@@ -1,7 +1,7 @@
 //! What routers or Linux have told, as each elastic thread has it: own addresses, and ways to
 //! others.
 use ix_proto::routes::HostNetwork;
-use ix_wire::IpAddr;
+use ix_wire::{IpAddr, best_source};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub(crate) struct Learnt {
     pub is_any: bool,
     /// Own addresses that may be used; those that may begin connections first.
     pub addresses: Vec<IpAddr>,
+    /// How many may begin connections.
+    pub preferred: usize,
     pub link_local: Option<IpAddr>,
     /// Prefixes whose hosts are on the link, with their lengths.
     pub on_link: Vec<(IpAddr, u8)>,
@@ -77,7 +79,8 @@ impl Learnt {
         self.find(network, remote).mtu
     }
 
-    /// Our address and the next hop for packets to an IPv6 address (RFC 4861 section 5.2).
+    /// Our address (RFC 6724 section 5) and the next hop for packets to an IPv6 address (RFC 4861
+    /// section 5.2).
     pub fn route(&self, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
         if !remote.is_v6() {
             return None;
@@ -85,7 +88,8 @@ impl Learnt {
         if remote.is_link_local_v6() {
             return self.link_local.map(|own| (own, remote));
         }
-        let own = *self.addresses.first()?;
+        let all = self.addresses.iter().enumerate();
+        let own = best_source(remote, all.map(|(number, own)| (*own, number < self.preferred)))?;
         let on_link = |(prefix, bits): &(IpAddr, u8)| prefix.same_network(remote, *bits);
         let hop = if self.on_link.iter().any(on_link) { Some(remote) } else { self.router };
         hop.map(|hop| (own, hop))
@@ -127,7 +131,8 @@ mod tests {
     fn by_the_link_or_by_the_router() {
         let [own, router] = ["2001:db8::7", "fe80::1"].map(ip);
         let mut learnt = Learnt {
-            addresses: vec![own, ip("2001:db8:9::7")],
+            addresses: vec![ip("fd00::7"), ip("2001:db8:9::7"), own],
+            preferred: 3,
             link_local: Some(ip("fe80::7")),
             on_link: vec![(ip("2001:db8::"), 64)],
             router: Some(router),
@@ -135,6 +140,10 @@ mod tests {
         };
         assert_eq!(learnt.route(ip("2001:db8::9")), Some((own, ip("2001:db8::9"))));
         assert_eq!(learnt.route(ip("2001:db8:0:1::9")), Some((own, router)));
+        assert_eq!(learnt.route(ip("fd00:1::9")), Some((ip("fd00::7"), router)));
+        learnt.preferred = 2;
+        let other = ip("2001:db8:9::7");
+        assert_eq!(learnt.route(ip("2001:db8:0:1::9")), Some((other, router)), "deprecated");
         assert_eq!(learnt.route(ip("fe80::9")), Some((ip("fe80::7"), ip("fe80::9"))));
         assert_eq!(learnt.route(ip("10.0.0.1")), None);
         assert!(learnt.is_local(own) && learnt.is_local(ip("fe80::7")) && !learnt.is_local(router));

@@ -400,6 +400,7 @@ impl NeighborTable {
         addresses.sort_by_key(|(_, may_begin)| !may_begin);
         *into = Learnt {
             is_any: true,
+            preferred: addresses.iter().filter(|(_, may_begin)| *may_begin).count(),
             addresses: addresses.into_iter().map(|(address, _)| address).collect(),
             link_local: Some(auto.link_local()).filter(|address| is_usable(*address)),
             on_link: auto.on_link().collect(),

@@ -10,7 +10,7 @@ use ix_abi::{CallError, Event, IcmpMessage, RxData, SentNews};
 use ix_mem::{HEADROOM_BYTES, PacketMemory};
 use ix_tcp::icmp::IcmpError;
 use ix_tcp::{DeadReason, Output, SegmentOut, TcpCounter, TcpEvent};
-use ix_wire::frame::{self, USUAL_HEADERS_BYTES};
+use ix_wire::frame::{self, USUAL_HEADERS_BYTES, USUAL_HEADERS_BYTES_V6};
 use ix_wire::{Checksum, FlowTuple, FrameHeader, UsualTcp};
 
 /// The outside, as one flow sees it.
@@ -24,6 +24,47 @@ impl Io {
     #[inline]
     pub fn of<'a>(&'a mut self, socket: &'a mut TcpSocket) -> FlowOutput<'a> {
         FlowOutput { io: self, socket }
+    }
+}
+
+/// The header of a segment whose only option is this timestamp.
+#[inline(always)]
+fn usual_header(tuple: &FlowTuple, seg: &SegmentOut, timestamp: (u32, u32)) -> UsualTcp {
+    UsualTcp {
+        src_port: tuple.local_port,
+        dst_port: tuple.remote_port,
+        seq: seg.seq,
+        ack: seg.ack,
+        flags: seg.flags,
+        window: seg.window,
+        timestamp,
+    }
+}
+
+/// Bytes of a segment's headers where they are not the usual ones of IPv4.
+#[inline]
+fn other_headers_bytes(tuple: &FlowTuple, seg: &SegmentOut, is_v6: bool) -> usize {
+    match seg.options.only_timestamp() {
+        Some(_) if is_v6 => USUAL_HEADERS_BYTES_V6,
+        _ => frame::headers_bytes_to(tuple.remote) + seg.header(tuple).len(),
+    }
+}
+
+/// Writes these headers. Not inlined, so that the usual ones of IPv4 do not pay for it.
+#[inline(never)]
+fn emit_other(
+    link: &FrameHeader,
+    headers: &mut [u8],
+    (tuple, seg): (&FlowTuple, &SegmentOut),
+    (payload_len, sum): (usize, Checksum),
+) {
+    let usual = if link.dst.is_v6() { seg.options.only_timestamp() } else { None };
+    match (usual, headers.first_chunk_mut::<USUAL_HEADERS_BYTES_V6>()) {
+        (Some(timestamp), Some(headers)) => {
+            let header = usual_header(tuple, seg, timestamp);
+            link.emit_usual_tcp_v6(headers, &header, payload_len, sum);
+        }
+        _ => drop(link.emit_tcp(headers, &seg.header(tuple), payload_len, sum)),
     }
 }
 
@@ -42,7 +83,7 @@ impl Output<Payload> for FlowOutput<'_> {
         let usual = if is_v6 { None } else { seg.options.only_timestamp() };
         let headers_len = match usual {
             Some(_) => USUAL_HEADERS_BYTES,
-            None => frame::headers_bytes_to(tuple.remote) + seg.header(tuple).len(),
+            None => other_headers_bytes(tuple, seg, is_v6),
         };
         let payload_len = seg.payload_len as usize;
         mbuf.set_range(HEADROOM_BYTES, headers_len + payload_len);
@@ -66,18 +107,10 @@ impl Output<Payload> for FlowOutput<'_> {
         }
         match (usual, headers.first_chunk_mut::<USUAL_HEADERS_BYTES>()) {
             (Some(timestamp), Some(headers)) => {
-                let header = UsualTcp {
-                    src_port: tuple.local_port,
-                    dst_port: tuple.remote_port,
-                    seq: seg.seq,
-                    ack: seg.ack,
-                    flags: seg.flags,
-                    window: seg.window,
-                    timestamp,
-                };
+                let header = usual_header(tuple, seg, timestamp);
                 link().emit_usual_tcp(headers, &header, payload_len, sum);
             }
-            _ => drop(link().emit_tcp(headers, &seg.header(tuple), payload_len, sum)),
+            _ => emit_other(&link(), headers, (tuple, seg), (payload_len, sum)),
         }
         if resolved {
             io.ports[socket.port as usize].queue.push_back(mbuf);
