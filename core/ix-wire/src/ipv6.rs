@@ -30,6 +30,8 @@ const OFFSET_MASK: u16 = !7;
 /// Where the Payload Length and the Next Header field of the IPv6 header are.
 const PAYLOAD_LENGTH_AT: usize = 4;
 const NEXT_HEADER_AT: usize = 6;
+/// Where its addresses are: source and destination.
+const ADDRESSES_AT: usize = 8;
 /// Extension headers have a multiple of eight octets.
 const UNIT_BYTES: usize = 8;
 /// Most extension headers of a packet. RFC 8504 section 5.3 lets a
@@ -126,7 +128,9 @@ impl Header {
         if total_len > available {
             return Err(DropReason::IpBadTotalLength);
         }
-        let address = |at: usize| -> [u8; 16] { core::array::from_fn(|i| fixed[at + i]) };
+        let [src, dst] = fixed[ADDRESSES_AT..].as_chunks().0 else {
+            return Err(DropReason::IpTruncated);
+        };
         Ok(Self {
             header_len: HEADER_BYTES,
             total_len,
@@ -134,8 +138,8 @@ impl Header {
             hop_limit: fixed[7],
             protocol: fixed[NEXT_HEADER_AT],
             is_atomic_fragment: false,
-            src: address(8),
-            dst: address(24),
+            src: *src,
+            dst: *dst,
         })
     }
 

@@ -77,7 +77,9 @@ impl Context {
         self.learnt.linux.as_ref().map_or_else(|| self.is_local(address), |net| net.has(address))
     }
 
-    /// Our address and the next hop for packets to `remote`; `None` without a route.
+    /// Our address and the next hop for packets to `remote`; `None` without a route. Not
+    /// inlined: it is for who begins, not for the path of a message.
+    #[inline(never)]
     pub(crate) fn route(&self, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
         match &self.learnt.linux {
             Some(network) => self.learnt.route_of(network, remote),
