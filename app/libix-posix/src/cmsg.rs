@@ -2,7 +2,7 @@
 //! datagram or of one that did not arrive.
 use crate::error_queue::ErrorEntry;
 use crate::mem::{self, is_possible};
-use crate::options::TCP_INQ;
+use crate::options::{TCP_INQ, UDP_GRO, UDP_SEGMENT};
 use crate::receive::{Arrival, ReceiveControl};
 use crate::send_datagram::SendControl;
 use libc::{
@@ -108,6 +108,10 @@ fn take(
     let int = |bytes: &[u8]| bytes.try_into().map(i32::from_ne_bytes).map_err(|_| libc::EINVAL);
     match (level, kind) {
         (SOL_SOCKET, SCM_RIGHTS | libc::SCM_CREDENTIALS) => {}
+        (libc::SOL_UDP, UDP_SEGMENT) => {
+            let &[low, high] = value else { return Err(libc::EINVAL) };
+            send_control.datagram_bytes = Some(u16::from_ne_bytes([low, high]));
+        }
         (SOL_SOCKET | libc::SOL_UDP, _) => return Err(libc::EINVAL),
         (IPPROTO_IP, _) if family == Family::V6 => {}
         (IPPROTO_IP, IP_TTL) => match int(value)? {
@@ -181,17 +185,22 @@ pub unsafe fn write(message: &mut msghdr, receive_control: &ReceiveControl, ipv6
             unsafe { room.put(SOL_SOCKET, libc::SO_TIMESTAMPING, &value) };
         }
     }
+    if let Some(bytes) = receive_control.datagram_bytes {
+        // SAFETY: the caller's promise.
+        unsafe { room.put(libc::SOL_UDP, UDP_GRO, &i32::from(bytes).to_ne_bytes()) };
+    }
     if let Some(unread) = receive_control.unread {
         // SAFETY: the caller's promise.
         unsafe { room.put(libc::IPPROTO_TCP, TCP_INQ, &unread.to_ne_bytes()) };
     }
-    if let Some(Arrival { address: IpAddr::V4(local), interface }) = receive_control.local {
-        let local = local.octets();
-        let info = [interface.to_ne_bytes(), local, local].concat();
+    if let Some(Arrival { address: IpAddr::V4(to), own: IpAddr::V4(own), interface }) =
+        receive_control.local
+    {
+        let info = [interface.to_ne_bytes(), own.octets(), to.octets()].concat();
         // SAFETY: the caller's promise.
         unsafe { room.put(IPPROTO_IP, IP_PKTINFO, &info) };
     }
-    if let Some(Arrival { address, interface }) = receive_control.local_v6 {
+    if let Some(Arrival { address, interface, .. }) = receive_control.local_v6 {
         let mapped = match address {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
             IpAddr::V6(v6) => v6,
@@ -309,7 +318,7 @@ mod tests {
     #[test]
     fn what_is_told_can_be_said() {
         let address = IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3));
-        let local = Some(Arrival { address, interface: 7 });
+        let local = Some(Arrival { address, own: address, interface: 7 });
         let receive_control =
             ReceiveControl { local, local_v6: local, ..ReceiveControl::default() };
         let mut room = [0u8; 100];

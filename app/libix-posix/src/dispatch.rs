@@ -6,7 +6,7 @@ use crate::slab::Id;
 use crate::socket::{Incoming, Kind, Socket, charged};
 use crate::state::Core;
 use crate::stream::{Phase, Stream};
-use crate::{clock, errno, family, icmp, mem, real};
+use crate::{clock, errno, family, groups, icmp, mem, real};
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use libix::engine::Ending;
 use libix::raw::{Event, Received, Said, Thread, call};
@@ -55,7 +55,8 @@ impl Core {
                         None => {
                             let (from, rest, came) = (peer, Vec::new(), None);
                             let (hops, tos) = (notes.hops(), notes.tos());
-                            Incoming { data, rest, from, local, hops, tos, came, elastic }
+                            let copy = None;
+                            Incoming { data, rest, copy, from, local, hops, tos, came, elastic }
                         }
                     };
                     match notes.follows() {
@@ -285,9 +286,47 @@ impl Core {
         }
     }
 
-    fn udp_received(&mut self, port: Id, mut incoming: Incoming) {
+    fn udp_received(&mut self, port: Id, incoming: Incoming) {
+        let Incoming { from, local, elastic, .. } = incoming;
+        if self.routes.is_group(local) {
+            return self.udp_received_by_all(port, incoming);
+        }
+        match self.choose_datagrams(port, from) {
+            Some(id) => self.udp_received_by(id, incoming),
+            None => {
+                let elastic = &mut self.elastic_threads[elastic];
+                incoming.buffers().for_each(|data| elastic.give_back(data));
+            }
+        }
+    }
+
+    /// A datagram to several hosts is for each socket of the port that hears it, as on Linux.
+    #[cold]
+    fn udp_received_by_all(&mut self, port: Id, incoming: Incoming) {
+        let Incoming { from, local, elastic, .. } = incoming;
+        let Core { udp_ports, sockets, .. } = self;
+        let members = udp_ports.get(port).map_or(&[][..], |port| &port.members[..]);
+        let hears = |socket: &Socket| {
+            let (options, own) = (&socket.options, socket.options.towards(local));
+            let peer = socket.peer();
+            peer.is_none_or(|peer| peer == from)
+                && (!local.is_multicast()
+                    || groups::hears(&options.groups, own.multicast_all, local, from.ip()))
+        };
+        let ids = members.iter().filter(|id| sockets.get(**id).is_some_and(&hears));
+        let ids: Vec<Id> = ids.copied().collect();
+        let Some((last, others)) = ids.split_last() else {
+            let elastic = &mut self.elastic_threads[elastic];
+            return incoming.buffers().for_each(|data| elastic.give_back(data));
+        };
+        for id in others {
+            self.udp_received_by(*id, incoming.copied());
+        }
+        self.udp_received_by(*last, incoming);
+    }
+
+    fn udp_received_by(&mut self, id: Id, mut incoming: Incoming) {
         let Incoming { from, elastic, .. } = incoming;
-        let Some(id) = self.choose_datagrams(port, from) else { return };
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let limit = socket.options.receive_buffer;
         incoming.came = socket.options.stamps.any().then(clock::time_of_day);

@@ -127,6 +127,8 @@ pub struct ElasticThread {
     pub taken_udp_ports: Vec<Id>,
     /// Handles of UDP ports to be unbound.
     pub old_udp_ports: Vec<u64>,
+    /// UDP ports whose groups the dataplane is to be told: on the first elastic thread, for all.
+    pub group_ports: Vec<Id>,
     /// The batch being written, and calls that wait for the next one.
     pub batch: Batch<Pending>,
 }
@@ -155,6 +157,7 @@ impl ElasticThread {
             new_udp_ports: Vec::new(),
             taken_udp_ports: Vec::new(),
             old_udp_ports: Vec::new(),
+            group_ports: Vec::new(),
             batch: Batch::new(),
         }
     }
@@ -167,6 +170,7 @@ impl ElasticThread {
             || !self.old_ports.is_empty()
             || !self.new_udp_ports.is_empty()
             || !self.old_udp_ports.is_empty()
+            || !self.group_ports.is_empty()
             || self.batch.has_backlog()
     }
 

@@ -11,12 +11,13 @@ use ix_abi::{FlowInfo, FlowOption, Handle, SgEntry};
 use libix::Error;
 use libix::engine::{Batch, Emitted, Ending};
 use libix::raw::{Thread, call};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 /// Most calls of one socket in one cycle.
 const CALLS_A_SOCKET: usize = 16;
 /// Most calls of one datagram.
-const CALLS_A_DATAGRAM: usize = 4;
+const CALLS_A_DATAGRAM: usize = 5;
 
 /// What is left of a socket after [`Core::emit`].
 enum Left {
@@ -117,6 +118,9 @@ impl Core {
         if old_ports.is_empty() && old_udp_ports.is_empty() {
             self.emit_new_ports(elastic, thread);
         }
+        if !self.elastic_threads[elastic].group_ports.is_empty() {
+            self.emit_groups(elastic, thread);
+        }
         let left = unfinished || !more.is_empty() || self.elastic_threads[elastic].has_calls();
         more.into_iter().for_each(|id| self.mark_dirty(id));
         left || self.elastic_threads[elastic].batch.pending().iter().any(Pending::is_urgent)
@@ -158,6 +162,55 @@ impl Core {
             port.handles.set(elastic, PortHandle::Asked);
             batch.push(thread, call::udp_bind(port.at, id), Pending::UdpBind(id));
         }
+    }
+
+    /// Tells the dataplane what the sockets of ports listen to now.
+    #[cold]
+    fn emit_groups(&mut self, elastic: usize, thread: &mut Thread) {
+        let (mut later, mut told) = (Vec::new(), Vec::new());
+        for id in core::mem::take(&mut self.elastic_threads[elastic].group_ports) {
+            let wanted = self.wanted_groups(id);
+            let Core { udp_ports, elastic_threads, .. } = self;
+            let ElasticThread { batch, tx, .. } = &mut elastic_threads[elastic];
+            let Some(port) = udp_ports.get_mut(id) else { continue };
+            let Some(socket) = port.handles.get(elastic) else { continue };
+            told.extend_from_slice(&port.members);
+            // The calls of the last time were carried out.
+            port.source_memory.clear();
+            let none = (false, Vec::new());
+            let both = wanted.keys().chain(port.told_groups.keys()).copied();
+            let changed: BTreeSet<_> =
+                both.filter(|group| wanted.get(group) != port.told_groups.get(group)).collect();
+            for group in changed {
+                if !batch.has_room(thread, 1) {
+                    later.push(id);
+                    break;
+                }
+                let (excludes, sources) = wanted.get(&group).unwrap_or(&none);
+                let mut memory = None;
+                if !sources.is_empty() {
+                    let Some(mut room) = tx.as_ref().and_then(|tx| tx.0.alloc(16 * sources.len()))
+                    else {
+                        later.push(id);
+                        break;
+                    };
+                    for source in sources {
+                        room.extend(&call::address(*source));
+                    }
+                    memory = Some(room);
+                }
+                let at = memory.as_ref().map_or((0, 0), |m| (m.base(), sources.len() as u64));
+                let listen = call::udp_listen(socket, group, *excludes, at);
+                batch.push(thread, listen, Pending::Nothing);
+                port.source_memory.extend(memory);
+                match wanted.get(&group) {
+                    Some(filter) => drop(port.told_groups.insert(group, filter.clone())),
+                    None => drop(port.told_groups.remove(&group)),
+                }
+            }
+        }
+        self.elastic_threads[elastic].group_ports = later;
+        told.into_iter().for_each(|member| self.notify(member, 0));
     }
 
     fn ask_for_memory(&mut self, index: usize, thread: &mut Thread) {
@@ -405,6 +458,7 @@ impl Core {
         }
         let members = port.members.clone();
         self.opened(elastic, id, answer, true);
+        self.tell_groups(id);
         for member in members {
             if let (Err(error), Some(socket)) = (answer, self.sockets.get_mut(member)) {
                 socket.error = errno::of_error(error);
@@ -472,14 +526,25 @@ impl Calls<'_> {
 
     /// Sets the options of a UDP port that the next datagram wants differently.
     fn datagram_options(&mut self, socket: u64, told: &mut SendOptions, wanted: SendOptions) {
-        let SendOptions { ip_fields: before, fragment_bytes } = core::mem::replace(told, wanted);
+        let SendOptions { ip_fields: before, fragment_bytes, to_group } =
+            core::mem::replace(told, wanted);
+        // Without a word to a group its hop limit is 1, to a host as configured.
+        let begins = wanted.to_group.is_some() && to_group.is_none();
+        // What was told of groups stays told.
+        told.to_group = wanted.to_group.or(to_group);
+        if let Some(how) = wanted.to_group
+            && to_group.unwrap_or_default() != how
+        {
+            let set = call::udp_set_opt(socket, FlowOption::Multicast(how));
+            self.push(set, Pending::Nothing);
+        }
         if fragment_bytes != wanted.fragment_bytes {
             let option = FlowOption::FragmentBytes(wanted.fragment_bytes);
             let set = call::udp_set_opt(socket, option);
             self.push(set, Pending::Nothing);
         }
         let wanted = wanted.ip_fields;
-        if before.ttl != wanted.ttl {
+        if before.ttl != wanted.ttl || begins {
             let set = call::udp_set_opt(socket, FlowOption::HopLimit(wanted.ttl));
             self.push(set, Pending::Nothing);
         }

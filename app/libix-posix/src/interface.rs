@@ -71,6 +71,25 @@ impl Interfaces {
         self.0.iter().any(is)
     }
 
+    /// The dataplane's address of a family on Linux's interface of this number.
+    pub fn address_numbered(&mut self, number: u32, is_v6: bool) -> Option<IpAddr> {
+        self.has_number(number);
+        let its = self.0.iter().filter(|one| number != 0 && one.index == number);
+        its.map(|one| one.network.address).find(|address| address.is_ipv6() == is_v6)
+    }
+
+    /// The number of the device that has an address, in the contract: addresses of a family and
+    /// devices belong to each other in order. `None`: there is only one device.
+    pub fn device_of(&self, address: IpAddr) -> Option<u8> {
+        let first = self.0.first()?;
+        if self.0.iter().all(|one| one.name == first.name) {
+            return None;
+        }
+        let mut its =
+            self.0.iter().filter(|one| one.network.address.is_ipv6() == address.is_ipv6());
+        its.position(|one| one.network.address == address).and_then(|at| u8::try_from(at).ok())
+    }
+
     /// Whether a device of the dataplane is this Linux interface.
     pub fn has(&self, name: &CStr) -> bool {
         self.0.iter().any(|one| one.name.as_deref() == Some(name))

@@ -63,6 +63,7 @@ mod afloat;
 mod closing;
 mod elastic_thread;
 mod epoll_set;
+mod groups;
 mod handed;
 mod inherited;
 mod local_pair;

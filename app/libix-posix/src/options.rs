@@ -1,6 +1,7 @@
 //! Values of socket options.
 use crate::family;
-use ix_abi::{Congestion, FlowOption};
+use crate::groups::Membership;
+use ix_abi::{Congestion, FlowOption, MulticastOption};
 use std::ffi::CString;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,6 +12,9 @@ pub const SEND_BUFFER: usize = 256 << 10;
 pub const SEND_BUFFER_MAX: usize = 4 << 20;
 /// Most bytes of unread datagrams, unless the program sets `SO_RCVBUF`.
 pub const RECEIVE_BUFFER: usize = 212_992;
+/// Linux's numbers of `UDP_SEGMENT` and `UDP_GRO`, of the options and of the control messages.
+pub const UDP_SEGMENT: i32 = 103;
+pub const UDP_GRO: i32 = 104;
 /// Linux's number of `TCP_INQ`, which the `libc` crate lacks; that of its control message too.
 pub const TCP_INQ: i32 = 36;
 /// Longest idle time before keepalive that the dataplane accepts, seconds.
@@ -81,6 +85,14 @@ pub struct Options {
     pub stamps: Stamps,
     /// `SO_BINDTODEVICE`, if it names a device of the dataplane.
     pub device: Option<CString>,
+    /// `UDP_SEGMENT`: a longer datagram is sent in several of this length, bytes; 0: in one.
+    pub datagram_bytes: u16,
+    /// `UDP_GRO`: datagrams of one length are received together.
+    pub gathers: bool,
+    /// `SO_BROADCAST`.
+    pub broadcast: bool,
+    /// The groups that it listens to, of both families.
+    pub groups: Vec<Membership>,
 }
 
 /// Which control messages say when a datagram came.
@@ -102,7 +114,7 @@ impl Stamps {
 }
 
 /// Options that each address family has for itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpOptions {
     /// `IP_TTL` and `IP_TOS`; `IPV6_UNICAST_HOPS` and `IPV6_TCLASS`.
     pub fields: IpFields,
@@ -118,6 +130,35 @@ pub struct IpOptions {
     pub mtu_discovery: MtuDiscovery,
     /// `IPV6_DONTFRAG`: no datagram may be fragmented.
     pub never_fragment: bool,
+    /// `IP_MULTICAST_TTL`; `IPV6_MULTICAST_HOPS`.
+    pub multicast_hops: u8,
+    /// `IP_MULTICAST_LOOP`; `IPV6_MULTICAST_LOOP`.
+    pub multicast_loops: bool,
+    /// `IP_MULTICAST_ALL`; `IPV6_MULTICAST_ALL`.
+    pub multicast_all: bool,
+    /// `IP_MULTICAST_IF`; `IPV6_MULTICAST_IF`: an address of the dataplane there.
+    pub sends_from: Option<IpAddr>,
+    /// The same names an interface of Linux's.
+    pub sends_by_linux: bool,
+}
+
+impl Default for IpOptions {
+    fn default() -> Self {
+        IpOptions {
+            fields: IpFields::default(),
+            packet_info: false,
+            tells_hops: false,
+            tells_tos: false,
+            receive_errors: false,
+            mtu_discovery: MtuDiscovery::default(),
+            never_fragment: false,
+            multicast_hops: 1,
+            multicast_loops: true,
+            multicast_all: true,
+            sends_from: None,
+            sends_by_linux: false,
+        }
+    }
 }
 
 /// Fields of the IP header that the program sets.
@@ -155,6 +196,8 @@ pub struct SendOptions {
     /// 0: with DF. Otherwise without DF, in fragments of at most this size, bytes with the IP
     /// header.
     pub fragment_bytes: u16,
+    /// To several hosts: how; `None`: to one host.
+    pub to_group: Option<MulticastOption>,
 }
 
 /// `IP_MTU_DISCOVER`: whether datagrams may be fragmented, by this machine and by routers.
@@ -245,6 +288,10 @@ impl Default for Options {
             tells_unread: false,
             stamps: Stamps::default(),
             device: None,
+            datagram_bytes: 0,
+            gathers: false,
+            broadcast: false,
+            groups: Vec::new(),
         }
     }
 }
@@ -259,6 +306,11 @@ impl Options {
     /// The options for packets to an address.
     pub fn towards(&self, to: IpAddr) -> IpOptions {
         if to.is_ipv6() { self.v6 } else { self.v4 }
+    }
+
+    /// The options of a family, to be changed.
+    pub fn of_mut(&mut self, is_v6: bool) -> &mut IpOptions {
+        if is_v6 { &mut self.v6 } else { &mut self.v4 }
     }
 
     /// The options of a flow to an address while it connects.

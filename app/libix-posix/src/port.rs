@@ -1,7 +1,9 @@
 //! A port as the dataplane knows it: one that is listened at, or one that is bound for UDP.
+use crate::groups::Wanted;
 use crate::options::SendOptions;
 use crate::slab::Id;
 use libix::Error;
+use libix::raw::TxBuf;
 use std::net::SocketAddr;
 
 /// The handle of a port on one elastic thread.
@@ -128,19 +130,32 @@ pub struct UdpPort {
     pub inherited: bool,
     /// The options that each elastic thread was last told.
     told: Vec<SendOptions>,
+    /// The groups that the dataplane was told.
+    pub told_groups: Wanted,
+    /// The memory of the calls that told them.
+    pub source_memory: Vec<TxBuf>,
 }
 
 impl UdpPort {
     /// A port without members, which no elastic thread was asked for yet.
     pub fn new(at: SocketAddr, elastic_count: usize) -> UdpPort {
         let handles = PortHandles::unasked(elastic_count);
-        UdpPort { handles, members: Vec::new(), at, inherited: false, told: Vec::new() }
+        UdpPort {
+            handles,
+            members: Vec::new(),
+            at,
+            inherited: false,
+            told: Vec::new(),
+            told_groups: Wanted::new(),
+            source_memory: Vec::new(),
+        }
     }
 
     /// The dataplane starts with this many elastic threads, none of which was told anything.
     pub fn restart(&mut self, elastic_count: usize) {
         self.handles = PortHandles::unasked(elastic_count);
         self.told.clear();
+        self.told_groups.clear();
     }
 
     /// The options that an elastic thread was last told for this port.

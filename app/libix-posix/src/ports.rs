@@ -2,6 +2,7 @@
 //! handle on every elastic thread.
 use crate::confined::ELASTIC_THREADS_MAX;
 use crate::family;
+use crate::groups::{self, Wanted};
 use crate::options::Options;
 use crate::port::{BacklogNews, Port, PortHandle, UdpPort};
 use crate::slab::Id;
@@ -120,8 +121,33 @@ impl Core {
         let Some(port_id) = udp.map(|udp| udp.port) else { return };
         if let Some(port) = self.udp_ports.get_mut(port_id) {
             port.members.retain(|member| *member != id);
+            let is_left = !port.members.is_empty();
             self.close_udp_port(port_id);
+            if is_left {
+                self.tell_groups(port_id);
+            }
         }
+    }
+
+    /// What the sockets of a UDP port listen to.
+    pub fn wanted_groups(&self, id: Id) -> Wanted {
+        let mut wanted = Wanted::new();
+        let members = self.udp_ports.get(id).map_or(&[][..], |port| &port.members[..]);
+        for socket in members.iter().filter_map(|member| self.sockets.get(*member)) {
+            groups::want(&mut wanted, &socket.options.groups);
+        }
+        wanted
+    }
+
+    /// Notes that the dataplane is to be told the groups of a UDP port, if they have changed.
+    pub fn tell_groups(&mut self, id: Id) -> bool {
+        let Some(port) = self.udp_ports.get(id) else { return false };
+        let changed = self.wanted_groups(id) != port.told_groups;
+        let waiting = &mut self.elastic_threads[0].group_ports;
+        if changed && !waiting.contains(&id) {
+            waiting.push(id);
+        }
+        changed
     }
 
     /// Unbinds a UDP port without members. While a request for it is outstanding, its answer

@@ -48,15 +48,23 @@ pub struct ReceiveControl {
     pub error_entry: Option<ErrorEntry>,
     /// When the datagram came, since the epoch, and which control messages say so.
     pub came: Option<(Duration, Stamps)>,
+    /// `UDP_GRO`: the length of each of several datagrams, but for the last.
+    pub datagram_bytes: Option<u16>,
     /// `TCP_INQ`: bytes that are still unread, and one for the end of the stream.
     pub unread: Option<u32>,
 }
 
+/// Most datagrams that are received together, and their bytes.
+const TOGETHER_MAX: usize = 64;
+const TOGETHER_BYTES_MAX: usize = 65_507;
+
 /// Where a datagram arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// The local address that it was sent to.
+    /// The address that it was sent to.
     pub address: IpAddr,
+    /// The same, or where that names several hosts, an address of this one.
+    pub own: IpAddr,
     /// Linux's number of the interface; 0 if Linux does not have it.
     pub interface: u32,
 }
@@ -221,34 +229,47 @@ fn take_datagram(
     to: &mut Scatter<'_>,
     flags: i32,
 ) -> Option<Result<Received, i32>> {
-    let Core { sockets, elastic_threads, interfaces, .. } = core;
+    let Core { sockets, elastic_threads, interfaces, routes, .. } = core;
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     match socket.take_error() {
         0 => {}
         errno => return Some(Err(errno)),
     }
     let (v4, v6) = (socket.options.v4.packet_info, socket.options.v6.packet_info);
-    let stamps = socket.options.stamps;
+    let (stamps, socket_gathers) = (socket.options.stamps, socket.options.gathers);
     let of = [socket.options.v4, socket.options.v6];
     let Some(udp) = socket.datagrams() else { return Some(Err(libc::EBADF)) };
-    let Some(first) = udp.inbox.front() else {
+    if udp.inbox.is_empty() {
         return udp.read_shut.then(|| Ok(Received::default()));
-    };
+    }
     if to.is_wrong() {
         // As on Linux, the datagram is lost.
         drop_first(udp, elastic_threads);
         return Some(Err(libc::EFAULT));
     }
-    let (mut copied, len) = (0, first.len());
-    for data in first.buffers() {
-        // SAFETY: the buffer was not returned: it is queued, and the lock is held.
-        copied += to.put(unsafe { mem::received(data, 0) });
+    let together = if socket_gathers { gathered(udp, to.left()) } else { 1 };
+    let first = &udp.inbox[0];
+    let (mut copied, mut len) = (0, 0);
+    for incoming in udp.inbox.iter().take(together) {
+        len += incoming.len();
+        if let Some(bytes) = &incoming.copy {
+            copied += to.put(bytes);
+        }
+        for data in incoming.buffers() {
+            // SAFETY: the buffer was not returned: it is queued, and the lock is held.
+            copied += to.put(unsafe { mem::received(data, 0) });
+        }
     }
     let truncated = copied < len;
     let (address, is_v6) = (first.local, first.local.is_ipv6());
     let own = of[usize::from(is_v6)];
-    let interface = if v4 || v6 { interfaces.index_of(address) } else { 0 };
-    let arrival = Arrival { address, interface };
+    let mut arrival = Arrival { address, own: address, interface: 0 };
+    if v4 || v6 {
+        if routes.is_group(address) {
+            arrival.own = routes.own_towards(address).unwrap_or(address);
+        }
+        arrival.interface = interfaces.index_of(arrival.own);
+    }
     let received = Received {
         bytes: if flags & MSG_TRUNC != 0 { len } else { copied },
         from: Some(first.from),
@@ -260,15 +281,37 @@ fn take_datagram(
             hops: own.tells_hops.then_some(first.hops),
             tos: own.tells_tos.then_some(first.tos),
             is_v6,
+            datagram_bytes: (together > 1).then_some(first.len() as u16),
             // As on Linux, one that came before the program asked has the time when it is read.
             came: stamps.any().then(|| (first.came.unwrap_or_else(clock::time_of_day), stamps)),
             ..ReceiveControl::default()
         },
     };
     if flags & MSG_PEEK == 0 {
-        drop_first(udp, elastic_threads);
+        (0..together).for_each(|_| drop_first(udp, elastic_threads));
     }
     Some(Ok(received))
+}
+
+/// How many datagrams of the inbox are received together (`UDP_GRO`), where there is so much room:
+/// those of one sender and one length, and a shorter one at the end. As on Linux at most 64, and
+/// together no longer than a packet.
+fn gathered(udp: &Datagrams, room: usize) -> usize {
+    let Some(first) = udp.inbox.front() else { return 1 };
+    let about = |one: &Incoming| (one.from, one.local, one.hops, one.tos);
+    let (each, mut total, mut count) = (first.len(), first.len(), 1);
+    for next in udp.inbox.iter().skip(1).take(TOGETHER_MAX - 1) {
+        let len = next.len();
+        let fits = total + len <= room.min(TOGETHER_BYTES_MAX);
+        if each == 0 || len == 0 || len > each || !fits || about(next) != about(first) {
+            break;
+        }
+        (total, count) = (total + len, count + 1);
+        if len < each {
+            break;
+        }
+    }
+    count
 }
 
 /// Returns the buffers of the first datagram.

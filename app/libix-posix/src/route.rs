@@ -3,6 +3,8 @@
 //! * **bind**: an address of the dataplane is IX's. A wildcard address is both IX's and, for
 //!   interfaces that are not IX's such as loopback, Linux's, if the dataplane has an address of its
 //!   family. Any other address is Linux's. An address that is Linux's as well is both's.
+//! * **groups and broadcasts** are IX's if the dataplane has an address of the family; a socket
+//!   that is bound to one is both's.
 //! * **connect, sendto**: loopback is Linux's; a network of the dataplane is IX's; a network of one
 //!   of Linux's interfaces is Linux's; any other address is IX's if the dataplane has a gateway of
 //!   its family. IPv6 addresses of a link are Linux's.
@@ -138,6 +140,12 @@ impl Routes {
             EVERY if has(false) || has(true) => Whose::Both,
             EVERY_V6 if has(true) => Whose::Both,
             IpAddr::V4(v4) if v4.is_unspecified() && has(false) => Whose::Both,
+            _ if self.is_group(to) && has(to.is_ipv6()) => {
+                // Linux need not have the network of a broadcast.
+                let is_linuxs = !self.is_broadcast(to) || self.shared;
+                let is_everywhere = matches!(to, IpAddr::V4(v4) if v4.is_broadcast());
+                if is_linuxs || is_everywhere { Whose::Both } else { Whose::Ix }
+            }
             // The host itself reaches it through Linux alone.
             _ if self.is_ours(to) && self.shared => Whose::Both,
             _ if self.is_ours(to) => Whose::Ix,
@@ -148,9 +156,11 @@ impl Routes {
     /// Whose a socket becomes that connects or sends to this address; never both.
     pub fn connect(&self, to: IpAddr) -> Whose {
         let on = |networks: &[Network]| networks.iter().any(|network| network.contains(to));
-        let is_broadcast = matches!(to, IpAddr::V4(v4) if v4.is_broadcast());
-        if to.is_loopback() || to.is_unspecified() || to.is_multicast() || is_broadcast {
+        if to.is_loopback() || to.is_unspecified() {
             return Whose::Linux;
+        }
+        if self.is_group(to) {
+            return if self.has_family(to.is_ipv6()) { Whose::Ix } else { Whose::Linux };
         }
         // What it sends to itself never leaves the host.
         if self.shared && self.is_ours(to) {
@@ -161,6 +171,28 @@ impl Routes {
         }
         let leaves = self.gateway(to).is_some() && !family::is_of_link(to);
         if on(&self.linux) || !leaves { Whose::Linux } else { Whose::Ix }
+    }
+
+    /// Whether the dataplane has an address of a family.
+    pub fn has_family(&self, is_v6: bool) -> bool {
+        self.ours.iter().any(|own| own.address.is_ipv6() == is_v6)
+    }
+
+    /// Whether an address names several hosts: a group, or a broadcast, also of a network of IX.
+    pub fn is_group(&self, to: IpAddr) -> bool {
+        to.is_multicast() && to != EVERY_V6 || self.is_broadcast(to)
+    }
+
+    /// Whether it is a broadcast.
+    pub fn is_broadcast(&self, to: IpAddr) -> bool {
+        let IpAddr::V4(v4) = to else { return false };
+        let of = |own: &Network| match own.address {
+            IpAddr::V4(own_v4) if own.prefix < 31 => {
+                v4.to_bits() == own_v4.to_bits() | u32::MAX >> own.prefix
+            }
+            _ => false,
+        };
+        v4.is_broadcast() || self.ours.iter().any(of)
     }
 
     /// The first gateway for the family of an address.
@@ -175,7 +207,8 @@ impl Routes {
         let first = |to: IpAddr| self.ours.iter().find(|own| own.address.is_ipv6() == to.is_ipv6());
         let through =
             |gateway| on(gateway).or_else(|| first(to).filter(|_| family::is_of_link(gateway)));
-        let network = on(to).or_else(|| self.gateway(to).and_then(through))?;
+        let any = || first(to).filter(|_| self.is_group(to));
+        let network = on(to).or_else(|| self.gateway(to).and_then(through)).or_else(any)?;
         Some(network.address)
     }
 
@@ -215,6 +248,10 @@ mod tests {
             (ip("2001:db8:1::2"), [Linux, Ix, Ix]),
             (ip("2001:db8:1::3"), [Linux; 3]),
             (ip("fe80::1"), [Linux; 3]),
+            (ip("224.1.1.1"), [Both, Linux, Both]),
+            (ip("10.88.255.255"), [Ix, Linux, Ix]),
+            (ip("255.255.255.255"), [Both, Linux, Both]),
+            (ip("ff02::7"), [Linux, Both, Both]),
             (EVERY_V4, [Both, Linux, Both]),
             (EVERY_V6, [Linux, Both, Both]),
             (EVERY, [Both; 3]),
@@ -237,12 +274,15 @@ mod tests {
             ("192.168.1.77", Linux, Linux),
             ("8.8.8.8", Ix, Linux),
             ("0.0.0.0", Linux, Linux),
-            ("224.0.0.1", Linux, Linux),
+            ("224.0.0.1", Ix, Ix),
+            ("10.88.255.255", Ix, Ix),
+            ("255.255.255.255", Ix, Ix),
+            ("192.168.1.255", Linux, Linux),
             ("2001:db8:1::77", Ix, Ix),
             ("2001:db8:2::77", Linux, Linux),
             ("2001:db8:3::77", Ix, Linux),
             ("fe80::1", Linux, Linux),
-            ("ff02::1", Linux, Linux),
+            ("ff02::1", Ix, Ix),
             ("::1", Linux, Linux),
             ("::", Linux, Linux),
         ] {

@@ -68,7 +68,13 @@ pub fn send_as(
                 None => return Err(libc::EDESTADDRREQ.into()),
             };
             let send_control = send_control(family)?;
-            let datagram = Datagram { to, send_control, len: from.left(), fragment_bytes: 0 };
+            let datagram = Datagram {
+                to,
+                send_control,
+                len: from.left(),
+                fragment_bytes: 0,
+                datagram_bytes: 0,
+            };
             return send_datagram(core, id, &mut from, datagram, nonblocking, timeout);
         }
         Kind::Stream(_) => {}

@@ -8,7 +8,8 @@ use crate::route::Whose;
 use crate::slab::Id;
 use crate::socket::Outgoing;
 use crate::state::Core;
-use crate::{family, log, wait};
+use crate::{family, groups, log, wait};
+use libix::raw::TxBuf;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ pub struct SendControl {
     pub tos: Option<u8>,
     /// `IPV6_DONTFRAG`.
     pub never_fragment: Option<bool>,
+    /// `UDP_SEGMENT`: as the option.
+    pub datagram_bytes: Option<u16>,
     /// `IP_PKTINFO` or `IPV6_PKTINFO`: the source address.
     pub from: Option<IpAddr>,
     /// The same: Linux's number of the interface; 0: any.
@@ -47,6 +50,8 @@ pub struct Datagram {
     pub len: usize,
     /// As [`SendOptions::fragment_bytes`], which `send_datagram` sets.
     pub fragment_bytes: u16,
+    /// It is sent in several of this length, which `send_datagram` sets; 0: in one.
+    pub datagram_bytes: usize,
 }
 
 /// Whether a datagram can leave by the interface that the program names.
@@ -84,7 +89,11 @@ pub fn send_datagram(
         log::once(log::Once::Datagram, text);
         return Err(libc::ENETUNREACH.into());
     }
+    let is_broadcast = datagram.to.is_some_and(|to| core.routes.is_broadcast(to.ip()));
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    if is_broadcast && !socket.options.broadcast {
+        return Err(libc::EACCES.into());
+    }
     let bound = socket.bound.map(|at| at.ip());
     if let Some(to) = datagram.to {
         family::reaches(bound, to.ip())?;
@@ -96,8 +105,10 @@ pub fn send_datagram(
     }
     by_interface(&mut core, id, &datagram)?;
     wait::enter(&mut core)?;
-    let fragment_bytes = fragment_bytes_of(&mut core, id, &datagram)?;
-    let datagram = Datagram { fragment_bytes, ..datagram };
+    let datagram_bytes = datagram_bytes_of(&mut core, id, &datagram)?;
+    let each = if datagram_bytes > 0 { datagram_bytes } else { datagram.len };
+    let fragment_bytes = fragment_bytes_of(&mut core, id, &Datagram { len: each, ..datagram })?;
+    let datagram = Datagram { fragment_bytes, datagram_bytes, ..datagram };
     let mut attempt = |core: &mut Core| give_datagram(core, id, from, datagram);
     if let Some(done) = attempt(&mut core) {
         return Ok(done?);
@@ -113,9 +124,35 @@ pub fn send_datagram(
 /// peer.
 fn own_address(core: &mut Core, id: Id, to: Option<SocketAddr>) -> Option<IpAddr> {
     let socket = core.sockets.get_mut(id)?;
-    let bound = socket.bound.map(|at| at.ip()).filter(|ip| !family::is_wildcard(*ip));
     let to = to.or(socket.datagrams()?.peer)?;
+    let from = socket.options.towards(to.ip()).sends_from;
+    let bound = socket.bound.map(|at| at.ip());
+    let bound = bound.filter(|ip| !family::is_wildcard(*ip) && !core.routes.is_group(*ip));
+    let bound = bound.or(from.filter(|_| to.ip().is_multicast()));
     bound.or_else(|| core.routes.own_towards(to.ip()))
+}
+
+/// Most datagrams that one call sends, as on Linux (`UDP_MAX_SEGMENTS`).
+const SEGMENTS_MAX: usize = 128;
+
+/// The [`Datagram::datagram_bytes`] of a datagram, with Linux's errnos (`udp_send_skb`): those of
+/// several must each fit into a packet of the device.
+fn datagram_bytes_of(core: &mut Core, id: Id, datagram: &Datagram) -> Result<usize, i32> {
+    let mtu = core.device_mtu() as usize;
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF) };
+    let set = socket.options.datagram_bytes;
+    let each = usize::from(datagram.send_control.datagram_bytes.unwrap_or(set));
+    if each == 0 || datagram.len <= each {
+        return Ok(0);
+    }
+    let to = datagram.to.or(socket.peer());
+    let is_v6 = to.is_some_and(|to| to.is_ipv6());
+    let headers = if is_v6 { HEADERS_BYTES_V6 } else { HEADERS_BYTES };
+    match () {
+        () if each + headers > mtu => Err(libc::EMSGSIZE),
+        () if datagram.len > each * SEGMENTS_MAX => Err(libc::EINVAL),
+        () => Ok(each),
+    }
 }
 
 /// The [`SendOptions::fragment_bytes`] of a datagram, or an errno if it is too long and the program
@@ -153,6 +190,16 @@ fn fragment_bytes_of(core: &mut Core, id: Id, datagram: &Datagram) -> Result<u16
     Err(libc::EMSGSIZE)
 }
 
+/// Copies the next bytes of a datagram.
+fn fill(memory: &mut TxBuf, from: &mut Gather<'_>, mut bytes: usize) {
+    while bytes > 0 && from.left() > 0 {
+        let front = from.front();
+        let n = memory.extend(&front[..front.len().min(bytes)]);
+        from.advance(n);
+        bytes -= n;
+    }
+}
+
 fn give_datagram(
     core: &mut Core,
     id: Id,
@@ -160,11 +207,17 @@ fn give_datagram(
     datagram: Datagram,
 ) -> Option<Result<usize, i32>> {
     let share = core.tx_share();
-    let Core { sockets, elastic_threads, .. } = core;
+    let Core { sockets, elastic_threads, routes, interfaces, .. } = core;
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     let limit = socket.options.send_buffer;
     let to = datagram.to.or(socket.peer());
-    let usual = to.map_or(IpFields::default(), |to| socket.options.towards(to.ip()).fields);
+    let mut usual = to.map_or(IpFields::default(), |to| socket.options.towards(to.ip()).fields);
+    let group = to.map(|to| to.ip()).filter(|to| routes.is_group(*to));
+    let to_group = group.map(|to| groups::sending(socket, interfaces, to));
+    if let Some(to) = group.filter(|to| to.is_multicast()) {
+        // One with 0 does not leave the host, which `to_group` says.
+        usual.ttl = socket.options.towards(to).multicast_hops.max(1);
+    }
     let elastic = &mut elastic_threads[socket.elastic];
     match socket.take_error() {
         0 => {}
@@ -185,22 +238,29 @@ fn give_datagram(
         return None;
     }
     let len = datagram.len;
-    let Some(mut memory) = elastic.tx.as_ref().and_then(|tx| tx.0.alloc(len)) else {
+    let each = if datagram.datagram_bytes > 0 { datagram.datagram_bytes } else { len };
+    let alloc = |len: usize| elastic.tx.as_ref().and_then(|tx| tx.0.alloc(len));
+    // All of several, or none.
+    let behind = (each..len).step_by(each.max(1)).map(|at| alloc(each.min(len - at)));
+    let (Some(mut memory), Some(behind)) = (alloc(each), behind.collect::<Option<Vec<TxBuf>>>())
+    else {
         elastic.starved = true;
         if !core::mem::replace(&mut socket.starving, true) {
             elastic.starves(share, id);
         }
         return None;
     };
-    while from.left() > 0 {
-        let n = memory.extend(from.front());
-        from.advance(n);
-    }
+    fill(&mut memory, from, each);
     udp.in_flight_bytes += len.max(1);
     let SendControl { ttl, tos, .. } = datagram.send_control;
     let ip_fields = usual.with(ttl, tos);
-    let send_options = SendOptions { ip_fields, fragment_bytes: datagram.fragment_bytes };
+    let fragment_bytes = datagram.fragment_bytes;
+    let send_options = SendOptions { ip_fields, fragment_bytes, to_group };
     udp.outbox.push_back(Outgoing { memory, to, send_options });
+    for mut memory in behind {
+        fill(&mut memory, from, each);
+        udp.outbox.push_back(Outgoing { memory, to, send_options });
+    }
     core.mark_dirty(id);
     Some(Ok(len))
 }

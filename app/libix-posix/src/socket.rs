@@ -4,7 +4,7 @@ use crate::options::{Options, SendOptions};
 use crate::slab::Id;
 use crate::stream::{Phase, Stream};
 use crate::waiter::Waiter;
-use crate::{family, holders};
+use crate::{family, holders, mem};
 use libix::raw::{Received, TxBuf};
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -38,6 +38,8 @@ pub struct Incoming {
     pub data: Received,
     /// The others, if it is longer than a buffer.
     pub rest: Vec<Received>,
+    /// A copy of the bytes, in place of buffers: another socket has these.
+    pub copy: Option<Box<[u8]>>,
     /// Its sender.
     pub from: SocketAddr,
     /// The local address that it was sent to.
@@ -366,11 +368,28 @@ pub fn charged(incoming: &Incoming) -> usize {
 impl Incoming {
     /// Bytes of the datagram.
     pub fn len(&self) -> usize {
-        self.buffers().map(|data| data.len() as usize).sum()
+        match &self.copy {
+            Some(bytes) => bytes.len(),
+            None => self.buffers().map(|data| data.len() as usize).sum(),
+        }
     }
 
     /// Its buffers, in order.
     pub fn buffers(&self) -> impl Iterator<Item = Received> + '_ {
-        std::iter::once(self.data).chain(self.rest.iter().copied())
+        let all = std::iter::once(self.data).chain(self.rest.iter().copied());
+        all.take(if self.copy.is_some() { 0 } else { usize::MAX })
+    }
+
+    /// The same for another socket.
+    pub fn copied(&self) -> Incoming {
+        let mut bytes = Vec::with_capacity(self.len());
+        match &self.copy {
+            Some(copy) => bytes.extend_from_slice(copy),
+            None => self.buffers().for_each(|data| {
+                // SAFETY: the buffer was not returned: it waits in this datagram.
+                bytes.extend_from_slice(unsafe { mem::received(data, 0) });
+            }),
+        }
+        Incoming { rest: Vec::new(), copy: Some(bytes.into()), ..*self }
     }
 }

@@ -3,12 +3,12 @@
 //! options and values there are, and keeps them. Those that IX acts on are noted here as well.
 use crate::lock::lock;
 use crate::ops::{self, Instead, Outcome, socket_of};
-use crate::options::{MtuDiscovery, Stamps, TCP_INQ};
+use crate::options::{MtuDiscovery, Stamps, TCP_INQ, UDP_GRO, UDP_SEGMENT};
 use crate::slab::Id;
 use crate::socket::{Kind, Socket, Under};
 use crate::state::Core;
 use crate::stream::Phase;
-use crate::{log, real, unsupported};
+use crate::{groups, log, real, unsupported};
 use ix_abi::Congestion;
 use ix_abi::flow_info_flag;
 use libc::{
@@ -20,6 +20,7 @@ use libc::{
     TCP_QUICKACK, TCP_USER_TIMEOUT, c_void, socklen_t,
 };
 use std::ffi::CString;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,15 @@ pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
         return bind_to_device(&mut core, id, value);
     }
     let tcp = socket.is_tcp();
+    let is_linux = matches!(socket.kind, Kind::Linux);
+    if !tcp && !is_linux && groups::is_about(level, name) {
+        drop(core);
+        return groups::set(fd, id, level, name, value);
+    }
+    if !tcp && !is_linux && groups::is_about_sending(level, name) {
+        drop(core);
+        return groups::set_interface(id, level, value);
+    }
     if (level, name) == (IPPROTO_TCP, TCP_CONGESTION) && tcp && !matches!(socket.kind, Kind::Linux)
     {
         set_congestion(socket, fd, value)?;
@@ -146,6 +156,17 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
             options.keepalive = read(name) != 0;
             tell = true;
         }
+        (libc::SOL_UDP, UDP_SEGMENT) => options.datagram_bytes = read(name) as u16,
+        (libc::SOL_UDP, UDP_GRO) => options.gathers = read(name) != 0,
+        (SOL_SOCKET, libc::SO_BROADCAST) => options.broadcast = read(name) != 0,
+        (IPPROTO_IP, libc::IP_MULTICAST_TTL) => options.v4.multicast_hops = read(name) as u8,
+        (IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS) => {
+            options.v6.multicast_hops = read(name) as u8;
+        }
+        (IPPROTO_IP, libc::IP_MULTICAST_LOOP) => options.v4.multicast_loops = read(name) != 0,
+        (IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP) => options.v6.multicast_loops = read(name) != 0,
+        (IPPROTO_IP, IP_MULTICAST_ALL) => options.v4.multicast_all = read(name) != 0,
+        (IPPROTO_IPV6, IPV6_MULTICAST_ALL) => options.v6.multicast_all = read(name) != 0,
         (SOL_SOCKET, SO_RCVTIMEO) => options.receive_timeout = time(fd, name),
         (SOL_SOCKET, SO_SNDTIMEO) => options.send_timeout = time(fd, name),
         (SOL_SOCKET, SO_LINGER) => options.linger = linger(fd),
@@ -292,8 +313,10 @@ fn wants_control_messages(level: i32, name: i32) -> bool {
     }
 }
 
-/// Linux's number, which the `libc` crate lacks.
+/// Linux's numbers, which the `libc` crate lacks.
 const TCP_NOTSENT_LOWAT: i32 = 25;
+const IP_MULTICAST_ALL: i32 = 49;
+const IPV6_MULTICAST_ALL: i32 = 29;
 /// Bits of `SO_TIMESTAMPING`: stamp received packets, and tell such stamps.
 const SOF_TIMESTAMPING_RX_SOFTWARE: i32 = 1 << 3;
 const SOF_TIMESTAMPING_SOFTWARE: i32 = 1 << 4;
@@ -314,6 +337,11 @@ pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
     }
     if (level, name) == (SOL_SOCKET, SO_BINDTODEVICE) {
         return Ok(socket.options.device.as_ref().map(|name| name.as_bytes_with_nul().to_vec()));
+    }
+    if let ((IPPROTO_IP, libc::IP_MULTICAST_IF), Some(IpAddr::V4(from))) =
+        ((level, name), socket.options.v4.sends_from)
+    {
+        return Ok(Some(from.octets().to_vec()));
     }
     let undecided = !matches!(socket.kind, Kind::Linux) && socket.is_tcp();
     if (level, name) == (IPPROTO_TCP, TCP_CONGESTION) && undecided {

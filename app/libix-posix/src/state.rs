@@ -147,12 +147,20 @@ impl Core {
         let Some(device) = device else { return Ok(self.whose_by_routes(id, to)) };
         let own = self.routes.own_towards(to);
         let there = own.is_some() && own == self.interfaces.address_of(device, to.is_ipv6());
-        let leaves = !to.is_loopback() && !to.is_unspecified() && !to.is_multicast();
+        let leaves = !to.is_loopback() && !to.is_unspecified();
         if there && leaves { Ok(Whose::Ix) } else { Err(libc::ENETUNREACH) }
     }
 
     fn whose_by_routes(&mut self, id: Id, to: IpAddr) -> Whose {
         let known = self.routes.connect(to);
+        if known == Whose::Ix
+            && self.routes.is_group(to)
+            && let Some(socket) = self.sockets.get(id)
+            // Linux returns the errno for a connection to a group.
+            && (socket.options.towards(to).sends_by_linux || socket.is_tcp())
+        {
+            return Whose::Linux;
+        }
         let (IpAddr::V4(v4), true) = (to, self.routes.are_linuxs(to)) else { return known };
         let Some(socket) = self.sockets.get(id) else { return known };
         if matches!(socket.kind, Kind::Datagrams(_)) {

@@ -86,8 +86,18 @@ pub const TABLE: &[Row] = &[
         "corners devices",
     ),
     (
+        "setsockopt: UDP_SEGMENT, UDP_GRO",
+        "several datagrams by one call, at most 128, each no longer than a packet, by the option or by a control message; a call that receives takes datagrams of one sender and one length together, as many as are there and as it has room for, with their length in a control message. The program saves calls; packets are built and received one by one",
+        "corners segments",
+    ),
+    (
+        "setsockopt: groups and broadcasts of UDP",
+        "IP_ADD_MEMBERSHIP, IP_DROP_MEMBERSHIP, IPV6_JOIN_GROUP, IPV6_LEAVE_GROUP, IP_ADD_SOURCE_MEMBERSHIP, IP_DROP_SOURCE_MEMBERSHIP, IP_BLOCK_SOURCE, IP_UNBLOCK_SOURCE, IP_MSFILTER and MCAST_* with Linux's errnos and limits; IP_MULTICAST_IF, IPV6_MULTICAST_IF, IP_MULTICAST_TTL, IPV6_MULTICAST_HOPS, IP_MULTICAST_LOOP, IPV6_MULTICAST_LOOP, IP_MULTICAST_ALL, IPV6_MULTICAST_ALL, SO_BROADCAST. A group is IX's unless the program names an interface of Linux's; a group that is joined is joined on all devices. A datagram to several hosts comes back to sockets of the dataplane, not to those of Linux on the same host. Where the address is Linux's, Linux is in the group as well and reports it",
+        "corners groups, group_sources, to_groups, broadcasts, groups_v6",
+    ),
+    (
         "setsockopt: refused",
-        "ENOPROTOOPT, and the log says so once for each: TCP_LINGER2, TCP_MD5SIG, TCP_AO_*, TCP_REPAIR, TCP_ULP, SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ZEROCOPY, UDP_SEGMENT, UDP_GRO, IP_LOCAL_PORT_RANGE, IP_ADD_MEMBERSHIP and IPV6_JOIN_GROUP of a UDP socket of IX",
+        "ENOPROTOOPT, and the log says so once for each: TCP_LINGER2, TCP_MD5SIG, TCP_AO_*, TCP_REPAIR, TCP_ULP, SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ZEROCOPY, IP_LOCAL_PORT_RANGE",
         "options_that_ix_lacks_are_refused_and_named",
     ),
     (
@@ -256,6 +266,7 @@ mod tests {
             + &read("src/route.rs");
         let corners = read("tests/programs/corners.c")
             + &read("tests/programs/datagram_cases.h")
+            + &read("tests/programs/group_cases.h")
             + &read("tests/programs/option_cases.h")
             + &read("tests/programs/icmp_cases.h")
             + &read("tests/programs/queue_cases.h")

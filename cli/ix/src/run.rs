@@ -588,6 +588,9 @@ fn open_devices(
     let shared = shared.map(|all| all.iter().map(|own| IpAddr::v4(own.octets())).collect());
     let options = OpenOptions {
         addresses: shared.unwrap_or_else(|| settings.addresses()),
+        // The dataplane says which, once it runs.
+        groups: Vec::new(),
+        broadcasts: settings.broadcasts(),
         flow_hash_key: keys.flow_hash_key(),
         filters: ix_broker::vnic::receive_filters(&settings.config.vnic_rules),
         memory: memory.clone(),

@@ -1,5 +1,8 @@
 //! Batched system calls as typed values, and their encoding in a [`CallSlot`].
-use crate::{Addr, CallError, CallSlot, Cookie, FlowOption, Handle, call_op, flow_opt};
+use crate::{
+    Addr, CallError, CallSlot, Cookie, FlowOption, Handle, LISTENS_TO_ALL_BUT, LISTENS_TO_ONLY,
+    call_op, flow_opt,
+};
 
 /// A batched system call. The constants of [`call_op`] say what each one does and returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +150,17 @@ pub enum Call {
         /// The option and its value.
         option: FlowOption,
     },
+    /// Sets which sources of a group a UDP socket listens to.
+    UdpListen {
+        /// Id of the socket.
+        socket: u32,
+        /// The group.
+        group: Addr,
+        /// All sources but these; else these alone.
+        excludes: bool,
+        /// Address in transmit memory of the sources' addresses, and their number.
+        sources: SourceList,
+    },
     /// Sets a timer that fires once; returns its id.
     TimerSet {
         /// The application's name of the timer.
@@ -242,6 +256,16 @@ pub struct Endpoint {
     pub addr: Addr,
     /// The port.
     pub port: u16,
+}
+
+/// Addresses in transmit memory, each of 16 octets. The dataplane checks both fields before it reads
+/// them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SourceList {
+    /// Address of the first one.
+    pub addr: u64,
+    /// Their number, at most [`crate::GROUP_SOURCES_MAX`].
+    pub count: u64,
 }
 
 /// A scatter-gather array in transmit memory. The dataplane checks both fields before it reads it.
@@ -360,6 +384,11 @@ impl Call {
                 let [option, value] = option.encode();
                 (call_op::UDP_SET_OPT, [socket as u64, option, value, 0, 0, 0])
             }
+            Call::UdpListen { socket, group, excludes, sources } => {
+                let [high, low] = words(group);
+                let args = [socket as u64, high, low, excludes as u64, sources.addr, sources.count];
+                (call_op::UDP_LISTEN, args)
+            }
             Call::TimerSet { cookie, delay_us } => {
                 (call_op::TIMER_SET, [cookie, delay_us, 0, 0, 0, 0])
             }
@@ -456,6 +485,16 @@ impl Call {
             call_op::UDP_SET_OPT => {
                 Call::UdpSetOpt { socket: id(a[0])?, option: FlowOption::decode(a[1], a[2])? }
             }
+            call_op::UDP_LISTEN => Call::UdpListen {
+                socket: id(a[0])?,
+                group: addr(a[1], a[2]),
+                excludes: match a[3] {
+                    LISTENS_TO_ONLY => false,
+                    LISTENS_TO_ALL_BUT => true,
+                    _ => return Err(CallError::Invalid),
+                },
+                sources: SourceList { addr: a[4], count: a[5] },
+            },
             call_op::TIMER_SET => Call::TimerSet { cookie: a[0], delay_us: a[1] },
             call_op::TIMER_CANCEL => Call::TimerCancel { timer: a[0] },
             call_op::TX_ALLOC => Call::TxAlloc { bytes: a[0] },

@@ -31,6 +31,54 @@ pub enum FlowOption {
     Closed,
     /// Highest rate of sending, bytes per second; 0: none.
     Pace(u32),
+    /// How a UDP socket sends to groups.
+    Multicast(MulticastOption),
+}
+
+/// How a UDP socket sends to groups: [`flow_opt::MULTICAST`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MulticastOption {
+    /// Datagrams come back to sockets of this host.
+    pub loops: bool,
+    /// Datagrams do not leave the host.
+    pub stays: bool,
+    /// The device that they leave by; `None`: that of the socket's address, else the first.
+    pub device: Option<u8>,
+}
+
+impl Default for MulticastOption {
+    fn default() -> Self {
+        MulticastOption { loops: true, stays: false, device: None }
+    }
+}
+
+impl MulticastOption {
+    const fn word(self) -> u64 {
+        let device = match self.device {
+            Some(device) => 1 + device as u64,
+            None => 0,
+        };
+        let loops = if self.loops { flow_opt::MULTICAST_LOOPS } else { 0 };
+        let stays = if self.stays { flow_opt::MULTICAST_STAYS } else { 0 };
+        loops | stays | device << flow_opt::MULTICAST_DEVICE_AT
+    }
+
+    const fn from_word(word: u64) -> Result<MulticastOption, CallError> {
+        let device = match word >> flow_opt::MULTICAST_DEVICE_AT {
+            0 => None,
+            number @ 1..=0xff => Some((number - 1) as u8),
+            _ => return Err(CallError::Invalid),
+        };
+        let flags = word & ((1 << flow_opt::MULTICAST_DEVICE_AT) - 1);
+        if flags > (flow_opt::MULTICAST_LOOPS | flow_opt::MULTICAST_STAYS) {
+            return Err(CallError::Invalid);
+        }
+        Ok(MulticastOption {
+            loops: flags & flow_opt::MULTICAST_LOOPS != 0,
+            stays: flags & flow_opt::MULTICAST_STAYS != 0,
+            device,
+        })
+    }
 }
 
 impl FlowOption {
@@ -54,6 +102,7 @@ impl FlowOption {
             FlowOption::SegmentBytes(bytes) => [flow_opt::SEGMENT_BYTES, bytes as u64],
             FlowOption::Closed => [flow_opt::CLOSED, 1],
             FlowOption::Pace(rate) => [flow_opt::PACE, rate as u64],
+            FlowOption::Multicast(how) => [flow_opt::MULTICAST, how.word()],
         }
     }
 
@@ -81,6 +130,10 @@ impl FlowOption {
             (flow_opt::SEGMENT_BYTES, 0 | 88..=0xffff) => FlowOption::SegmentBytes(value as u16),
             (flow_opt::CLOSED, 1) => FlowOption::Closed,
             (flow_opt::PACE, 0..=0xffff_ffff) => FlowOption::Pace(value as u32),
+            (flow_opt::MULTICAST, word) => match MulticastOption::from_word(word) {
+                Ok(how) => FlowOption::Multicast(how),
+                Err(error) => return Err(error),
+            },
             _ => return Err(CallError::Invalid),
         })
     }

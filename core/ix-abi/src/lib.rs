@@ -25,10 +25,10 @@ mod event;
 mod flow_option;
 mod starter;
 
-pub use call::{Call, Congestion, Endpoint, SgArray};
+pub use call::{Call, Congestion, Endpoint, SgArray, SourceList};
 pub use error_code::{CallError, DeadReason};
 pub use event::{DatagramNotes, Event, IcmpMessage, Revoke, RxData, SentNews, UnknownEvent};
-pub use flow_option::FlowOption;
+pub use flow_option::{FlowOption, MulticastOption};
 pub use starter::{STARTER_MAGIC, Starter};
 
 /// Version of all layouts and numbers here.
@@ -158,8 +158,9 @@ pub mod call_op {
     /// args: elastic thread, a number. That thread receives the event `SIGNAL`. This takes a system
     /// call of Linux only if the thread sleeps.
     pub const SIGNAL: u32 = 28;
-    /// args: UDP socket id, option ([`crate::flow_opt::DSCP`], [`crate::flow_opt::HOP_LIMIT`] or
-    /// [`crate::flow_opt::FRAGMENT_BYTES`]), value. Applies to datagrams that are sent later.
+    /// args: UDP socket id, option ([`crate::flow_opt::DSCP`], [`crate::flow_opt::HOP_LIMIT`],
+    /// [`crate::flow_opt::FRAGMENT_BYTES`] or [`crate::flow_opt::MULTICAST`]), value. Applies to
+    /// datagrams that are sent later.
     pub const UDP_SET_OPT: u32 = 29;
     /// As `CONNECT`, from a local address that the application chooses. args: cookie, address high,
     /// address low, port | congestion control << 16 | local port << 32, local address high, low.
@@ -181,7 +182,24 @@ pub mod call_op {
     /// ends and other processes go on, one of them hears `GIVEN` with the number. 0: none does, and
     /// the connection is closed then, as without this call.
     pub const GIVE: u32 = 32;
+    /// args: UDP socket id, group high, group low, [`crate::LISTENS_TO_ALL_BUT`] or
+    /// [`crate::LISTENS_TO_ONLY`], pointer to addresses of sources in transmit memory, number of
+    /// them, at most [`crate::GROUP_SOURCES_MAX`]. From now on the socket listens to what these
+    /// sources send to the group, or what all others send; to no source is to leave the group
+    /// (RFC 3376 section 2). The host listens on all its devices, and tells routers and switches of
+    /// it. As on Linux a datagram to a group of the host reaches each socket of its port that is
+    /// bound to the group or to every address, unless that socket has listened to other sources of
+    /// the group. Returns `INVALID` if the address is no group or not of the socket's family,
+    /// `NO_RESOURCE` if the host is in too many groups.
+    pub const UDP_LISTEN: u32 = 33;
 }
+
+/// In [`call_op::UDP_LISTEN`]: these sources alone.
+pub const LISTENS_TO_ONLY: u64 = 0;
+/// In [`call_op::UDP_LISTEN`]: all sources but these.
+pub const LISTENS_TO_ALL_BUT: u64 = 1;
+/// Most sources of one group that a UDP socket names.
+pub const GROUP_SOURCES_MAX: usize = 64;
 
 /// In place of a process in [`call_op::GIVE`]: whichever goes on when the caller has ended.
 pub const GIVE_AT_END: u32 = 4294967295;
@@ -278,6 +296,17 @@ pub mod flow_opt {
     pub const CLOSED: u64 = 12;
     /// Highest rate at which the flow sends payload, bytes per second; 0: as its window allows.
     pub const PACE: u64 = 13;
+    /// For a UDP socket: how it sends to groups. Bit 0: its datagrams come back to sockets of this
+    /// host (default: yes). Bit 1: they do not leave the host. Bits 8 to 15: one more than the
+    /// number of the device that they leave by; 0: that of the socket's address, else the first.
+    /// Without [`HOP_LIMIT`] they have a hop limit of 1 (RFC 1112 section 6.1).
+    pub const MULTICAST: u64 = 14;
+    /// In [`MULTICAST`]: datagrams come back.
+    pub const MULTICAST_LOOPS: u64 = 1;
+    /// In [`MULTICAST`]: datagrams do not leave the host.
+    pub const MULTICAST_STAYS: u64 = 2;
+    /// In [`MULTICAST`]: where the device is.
+    pub const MULTICAST_DEVICE_AT: u64 = 8;
     /// Congestion control: one of the four below. DCTCP needs a flow that uses ECN.
     pub const CONGESTION: u64 = 3;
     /// CUBIC (RFC 9438).

@@ -1,7 +1,7 @@
 //! Encoding and decoding undo each other, and no bits make decoding panic.
 use ix_abi::{
     Call, CallError, CallSlot, Congestion, DatagramNotes, DeadReason, Endpoint, Event, EventSlot,
-    FlowOption, IcmpMessage, Revoke, RxData, SentNews, SgArray,
+    FlowOption, IcmpMessage, MulticastOption, Revoke, RxData, SentNews, SgArray, SourceList,
 };
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ fn error() -> impl Strategy<Value = CallError> {
 
 /// An option of each kind, with any value that it can have.
 fn option() -> impl Strategy<Value = FlowOption> {
-    (any::<u32>(), congestion(), 0..13).prop_map(|(value, congestion, kind)| match kind {
+    (any::<u32>(), congestion(), 0..14).prop_map(|(value, congestion, kind)| match kind {
         0 => FlowOption::Nagle(value % 2 == 1),
         1 => FlowOption::KeepaliveS(value as u16 & 0x7fff),
         2 => FlowOption::UserTimeoutMs(value),
@@ -35,6 +35,11 @@ fn option() -> impl Strategy<Value = FlowOption> {
         8 => FlowOption::KeepaliveProbes(value as u8 & 0x7f),
         11 => FlowOption::Closed,
         12 => FlowOption::Pace(value),
+        13 => FlowOption::Multicast(MulticastOption {
+            loops: value & 1 == 1,
+            stays: value & 2 == 2,
+            device: (value as u8).checked_sub(1),
+        }),
         9 => FlowOption::FragmentBytes((value as u16).max(68) * u16::from(value % 7 > 0)),
         _ => FlowOption::SegmentBytes((value as u16).max(88) * u16::from(value % 7 > 0)),
     })
@@ -44,7 +49,7 @@ fn option() -> impl Strategy<Value = FlowOption> {
 fn call() -> impl Strategy<Value = Call> {
     let common = (any::<[u64; 3]>(), endpoint(), endpoint(), sg(), congestion());
     let small = (any::<(u32, u32, u16)>(), option());
-    (0..33u32, common, small).prop_map(|(op, common, ((id, backlog, local_port), option))| {
+    (0..34u32, common, small).prop_map(|(op, common, ((id, backlog, local_port), option))| {
         let ([a, b, cookie], at, from, sg, congestion) = common;
         let (handle, to) = (a, at);
         match op {
@@ -80,6 +85,12 @@ fn call() -> impl Strategy<Value = Call> {
             29 => Call::UdpSetOpt { socket: id, option },
             30 => Call::Backlog { listener: a, backlog, freed: id },
             31 => Call::Give { handle, to: id, token: cookie },
+            32 => Call::UdpListen {
+                socket: id,
+                group: to.addr,
+                excludes: a & 1 == 1,
+                sources: SourceList { addr: b, count: cookie },
+            },
             _ => Call::ConnectFrom { cookie, to, congestion, from },
         }
     })

@@ -2,7 +2,7 @@
 //! programs were built with.
 use ix_abi::{
     Call, CallError, CallSlot, Congestion, DatagramNotes, DeadReason, Endpoint, Event, EventSlot,
-    FlowOption, IcmpMessage, Revoke, RxData, SentNews, SgArray, v4,
+    FlowOption, IcmpMessage, MulticastOption, Revoke, RxData, SentNews, SgArray, SourceList, v4,
 };
 
 /// 10.1.2.3 as the low word of an address; the high word is 0.
@@ -95,6 +95,16 @@ fn calls() {
         ),
         (Call::Backlog { listener: 9, backlog: 5, freed: 2 }, 31, [9, 5, 2, 0, 0, 0]),
         (Call::Give { handle, to: 3, token: 9 }, 32, [handle, 3, 9, 0, 0, 0]),
+        (
+            Call::UdpListen {
+                socket: 7,
+                group: WIDE.addr,
+                excludes: true,
+                sources: SourceList { addr: 0x9000, count: 2 },
+            },
+            33,
+            [7, WIDE_HIGH, WIDE_LOW, 1, 0x9000, 2],
+        ),
     ];
     for (call, op, args) in table {
         let slot = call.encode();
@@ -103,7 +113,7 @@ fn calls() {
     }
     let mut ops: Vec<u32> = table.iter().map(|(_, op, _)| *op).collect();
     ops.dedup();
-    assert_eq!(ops, (0..=32).collect::<Vec<u32>>(), "every operation is in the table");
+    assert_eq!(ops, (0..=33).collect::<Vec<u32>>(), "every operation is in the table");
 }
 
 #[test]
@@ -131,6 +141,11 @@ fn options() {
         (FlowOption::Closed, [12, 1]),
         (FlowOption::Pace(u32::MAX), [13, 0xffff_ffff]),
         (FlowOption::Congestion(Congestion::Bbr), [3, 3]),
+        (FlowOption::Multicast(MulticastOption::default()), [14, 1]),
+        (
+            FlowOption::Multicast(MulticastOption { loops: false, stays: true, device: Some(3) }),
+            [14, 0x402],
+        ),
     ] {
         assert_eq!(option.encode(), words, "{option:?}");
         assert_eq!(FlowOption::decode(words[0], words[1]), Ok(option));
@@ -164,7 +179,7 @@ fn options() {
 fn wrong_arguments_have_their_error() {
     let decode = |op, args| Call::decode(&CallSlot { op, args, ..CallSlot::default() });
     for (op, args, error) in [
-        (33, [0; 6], CallError::NoSys),
+        (34, [0; 6], CallError::NoSys),
         (u32::MAX, [0; 6], CallError::NoSys),
         // LISTEN: port, backlog, and whether places are held.
         (1, [0, 0, 0x1_0000, 0, 0, 0], CallError::Invalid),
@@ -195,6 +210,11 @@ fn wrong_arguments_have_their_error() {
         (27, [1 << 32, 0, 0, 0, 0, 0], CallError::BadHandle),
         // SIGNAL: thread.
         (28, [1 << 32, 0, 0, 0, 0, 0], CallError::Invalid),
+        // UDP_LISTEN: socket, which sources.
+        (33, [1 << 32, 0, 0, 0, 0, 0], CallError::BadHandle),
+        (33, [7, 0, 0, 2, 0, 0], CallError::Invalid),
+        (29, [7, 14, 4, 0, 0, 0], CallError::Invalid),
+        (29, [7, 14, 1 << 16, 0, 0, 0], CallError::Invalid),
         // GIVE: process.
         (32, [0, 1 << 32, 0, 0, 0, 0], CallError::Invalid),
     ] {

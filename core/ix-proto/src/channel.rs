@@ -106,6 +106,11 @@ pub enum FromImage {
         /// The next hop.
         hop: IpAddr,
     },
+    /// The groups that UDP sockets listen to now: devices take what is sent to them.
+    Groups {
+        /// The groups.
+        groups: Vec<IpAddr>,
+    },
 }
 
 codec_enum!(FromImage {
@@ -125,6 +130,7 @@ codec_enum!(FromImage {
     13 = Claim(port),
     14 = Release(port),
     15 = Resolve { hop },
+    16 = Groups { groups },
 });
 
 /// A port of the address that IX shares with Linux.
@@ -302,6 +308,7 @@ mod tests {
                 FromImage::Claim(port),
                 FromImage::Release(port),
                 FromImage::Resolve { hop },
+                FromImage::Groups { groups: vec![hop; queue] },
             ] {
                 survives(&message);
             }

@@ -21,12 +21,12 @@ pub mod ecn;
 pub mod fragments;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+pub mod groups;
 pub mod icmp;
 pub mod idents;
 pub mod isn;
 mod listen;
 mod loss;
-pub mod mld;
 mod model;
 pub mod nd;
 mod output;

@@ -1,4 +1,5 @@
 //! UDP: which socket a datagram belongs to.
+use crate::groups::Filter;
 use crate::ports::Looks;
 use core::fmt;
 use ix_wire::IpAddr;
@@ -12,7 +13,7 @@ const SLOTS_MAX: usize = 1 << 16;
 
 /// The name of a socket for the application: slot and generation, so that a stale name is an error
 /// and never another socket.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct UdpSocketId(pub u32);
 
 impl UdpSocketId {
@@ -51,6 +52,27 @@ pub struct UdpSocket {
     /// 0: it sends with DF set. Else without, and what is longer than this (bytes with IP header)
     /// in fragments.
     pub fragment_bytes: u16,
+    /// How it sends to groups.
+    pub to_groups: ToGroups,
+    /// It has named sources of groups.
+    pub listens: bool,
+}
+
+/// How a socket sends to groups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ToGroups {
+    /// To this host's sockets as well.
+    pub loops: bool,
+    /// To nobody else.
+    pub stays: bool,
+    /// By this device; `None`: that of its address, else the first.
+    pub device: Option<u8>,
+}
+
+impl Default for ToGroups {
+    fn default() -> Self {
+        ToGroups { loops: true, stays: false, device: None }
+    }
 }
 
 /// Why a socket cannot be bound.
@@ -103,12 +125,19 @@ pub struct UdpTable {
     places: BTreeMap<Place, u16>,
     slots: Vec<Slot>,
     free: Vec<u16>,
+    /// Of each socket and group, which sources it listens to.
+    filters: BTreeMap<(UdpSocketId, IpAddr), Filter>,
 }
 
 impl UdpTable {
     /// A table without sockets.
     pub const fn new() -> Self {
-        Self { places: BTreeMap::new(), slots: Vec::new(), free: Vec::new() }
+        Self {
+            places: BTreeMap::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            filters: BTreeMap::new(),
+        }
     }
 
     /// Number of bound sockets.
@@ -132,8 +161,20 @@ impl UdpTable {
         }
         let slot = self.free_slot().ok_or(BindError::TooMany)?;
         let id = UdpSocketId::new(usize::from(slot), self.slots[usize::from(slot)].generation);
-        let socket =
-            UdpSocket { id, addr, port, cookie, owner: 0, tos: 0, ttl: 0, fragment_bytes: 0 };
+        let (to_groups, listens) = (ToGroups::default(), false);
+        let (owner, tos, ttl, fragment_bytes) = (0, 0, 0, 0);
+        let socket = UdpSocket {
+            id,
+            addr,
+            port,
+            cookie,
+            owner,
+            tos,
+            ttl,
+            fragment_bytes,
+            to_groups,
+            listens,
+        };
         self.slots[usize::from(slot)].socket = Some(socket);
         self.places.insert((port, addr), slot);
         Ok(id)
@@ -165,6 +206,9 @@ impl UdpTable {
     pub fn unbind(&mut self, id: UdpSocketId) -> Option<UdpSocket> {
         let socket = *self.get(id)?;
         self.places.remove(&(socket.port, socket.addr));
+        if socket.listens {
+            self.filters.retain(|(of, _), _| *of != id);
+        }
         let slot = &mut self.slots[id.slot()];
         slot.empty();
         self.free.push(id.slot() as u16);
@@ -173,7 +217,11 @@ impl UdpTable {
 
     /// Closes all sockets that `ends` selects.
     pub fn unbind_where(&mut self, ends: impl Fn(&UdpSocket) -> bool) {
-        let UdpTable { places, slots, free } = self;
+        let UdpTable { places, slots, free, filters } = self;
+        filters.retain(|(id, _), _| {
+            let socket = slots.get(id.slot()).and_then(|slot| slot.socket.as_ref());
+            !socket.is_some_and(&ends)
+        });
         places.retain(|_, number| {
             let slot = &mut slots[usize::from(*number)];
             let stays = !slot.socket.as_ref().is_some_and(&ends);
@@ -204,6 +252,35 @@ impl UdpTable {
         let any = || addr.wildcards().iter().find_map(|any| self.places.get(&(port, *any)));
         let slot = self.places.get(&(port, addr)).or_else(any)?;
         self.slots[usize::from(*slot)].socket.as_ref()
+    }
+
+    /// A socket listens to these sources of a group from now on. False: there is no such socket.
+    pub fn listen(&mut self, id: UdpSocketId, group: IpAddr, filter: Filter) -> bool {
+        let Some(socket) = self.get_mut(id) else { return false };
+        socket.listens = true;
+        match filter.is_none() {
+            true => drop(self.filters.remove(&(id, group))),
+            false => drop(self.filters.insert((id, group), filter)),
+        }
+        true
+    }
+
+    /// The sockets that get a datagram from `source` to a port of several hosts: those that are
+    /// bound to this group, or broadcast, or to every address, unless they listen to other sources
+    /// of the group.
+    pub fn of_group(
+        &self,
+        group: IpAddr,
+        port: u16,
+        source: IpAddr,
+    ) -> impl Iterator<Item = &UdpSocket> {
+        let addresses = group.wildcards().iter().chain([&group]).copied().collect::<Vec<_>>();
+        let slots = addresses.into_iter().filter_map(move |at| self.places.get(&(port, at)));
+        let sockets = slots.filter_map(|slot| self.slots[usize::from(*slot)].socket.as_ref());
+        sockets.filter(move |socket| {
+            let filter = || self.filters.get(&(socket.id, group));
+            !socket.listens || filter().is_none_or(|filter| filter.allows(source))
+        })
     }
 
     /// All sockets, by port and address.

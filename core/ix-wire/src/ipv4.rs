@@ -17,6 +17,12 @@ pub(crate) const FLAG_DONT_FRAGMENT: u16 = 0x4000;
 pub(crate) const FLAG_MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET_MASK: u16 = 0x1fff;
 
+/// The Ethernet address of an IPv4 group (RFC 1112 section 6.4).
+pub const fn group_mac(group: IpAddr) -> crate::MacAddr {
+    let [.., b, c, d] = group.0;
+    [1, 0, 0x5e, b & 0x7f, c, d]
+}
+
 /// A received and checked header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {

@@ -1,6 +1,8 @@
 //! Multicast Listener Discovery of IPv6 (RFC 3810, which RFC 9777 replaces; its first version is
 //! RFC 2710): questions of routers and switches, and a host's reports.
 use crate::icmp::IcmpHeader;
+use crate::membership::{BODY_BYTES_MAX, emit_records};
+pub use crate::membership::{Query, Record, RecordKind};
 use crate::{Checksum, DropReason, FrameHeader, IcmpPacket, IpAddr, MacAddr, icmp, ipv6};
 
 /// ICMPv6 type of a query.
@@ -20,10 +22,6 @@ pub const ALL_ROUTERS: IpAddr = IpAddr([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 /// Messages do not leave their link (RFC 3810 section 5).
 const HOP_LIMIT: u8 = 1;
 const GROUP_BYTES: usize = 16;
-/// A record of a report: type, two lengths, group; no sources.
-const RECORD_BYTES: usize = 4 + GROUP_BYTES;
-/// Most records of one report.
-pub const RECORDS_MAX: usize = 40;
 /// The header of hop-by-hop options with Router Alert (RFC 2711), for ICMPv6.
 const ROUTER_ALERT: [u8; 8] = [ipv6::PROTOCOL_ICMP, 0, 5, 2, 0, 0, 1, 0];
 const HOP_BY_HOP: u8 = 0;
@@ -33,18 +31,7 @@ pub const FRAME_BYTES_MAX: usize = crate::ethernet::HEADER_BYTES
     + ipv6::HEADER_BYTES
     + ROUTER_ALERT.len()
     + icmp::HEADER_BYTES
-    + RECORDS_MAX * RECORD_BYTES;
-
-/// A question which groups have listeners.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Query {
-    /// The group that is asked for; `None`: all groups.
-    pub group: Option<IpAddr>,
-    /// The answer may come at any time within this, µs.
-    pub within_us: u64,
-    /// Who asks knows only the first version.
-    pub is_version1: bool,
-}
+    + BODY_BYTES_MAX;
 
 impl Query {
     /// Whether a message is a query, or pretends to be one.
@@ -72,7 +59,7 @@ impl Query {
         // RFC 3810 section 8.1: the lengths tell the versions apart.
         if len == GROUP_BYTES {
             let within_us = u64::from(code) * 1000;
-            return Ok(Query { group, within_us, is_version1: true });
+            return Ok(Query { group, within_us, older: 1 });
         }
         let &[_, _, high, low, ..] = rest else { return Err(bad) };
         let sources = usize::from(u16::from_be_bytes([high, low]));
@@ -80,7 +67,7 @@ impl Query {
             return Err(bad);
         }
         let within_us = u64::from(decode(code)) * 1000;
-        Ok(Query { group, within_us, is_version1: false })
+        Ok(Query { group, within_us, older: 0 })
     }
 }
 
@@ -118,56 +105,42 @@ fn has_router_alert(frame: &[u8]) -> bool {
     false
 }
 
-/// What a host says of a group (section 5.2.12). It filters no sources.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum RecordKind {
-    /// It listens, as it did before.
-    Listens = 2,
-    /// It does not listen any more.
-    Left = 3,
-    /// It listens from now on.
-    Joined = 4,
-}
-
-/// What a host says of one group.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Record {
-    /// What it says.
-    pub kind: RecordKind,
-    /// The group.
-    pub group: IpAddr,
-}
-
-/// Writes the frame of a report with these records, at most [`RECORDS_MAX`]; returns its length.
-/// `src` is a link-local address, or `::` of a host that has none (section 5.2.13).
+/// Writes the frame of a report with as many of these records as fit; returns its length and their
+/// number. `src` is a link-local address, or `::` of a host that has none (section 5.2.13).
 ///
 /// # Panics
 /// When `frame` is shorter than [`FRAME_BYTES_MAX`].
-pub fn emit_report(frame: &mut [u8], eth_src: MacAddr, src: IpAddr, records: &[Record]) -> usize {
-    let records = &records[..records.len().min(RECORDS_MAX)];
-    let [high, low] = (records.len() as u16).to_be_bytes();
-    let mut body = [0; RECORDS_MAX * RECORD_BYTES];
-    for (place, record) in body.chunks_exact_mut(RECORD_BYTES).zip(records) {
-        place[0] = record.kind as u8;
-        place[4..].copy_from_slice(&record.group.0);
-    }
-    let body = &body[..records.len() * RECORD_BYTES];
+pub fn emit_report(
+    frame: &mut [u8],
+    eth_src: MacAddr,
+    src: IpAddr,
+    records: &[Record<'_>],
+) -> (usize, usize) {
+    let mut body = [0; BODY_BYTES_MAX];
+    let (count, len) = emit_records(&mut body, records, GROUP_BYTES);
+    let [high, low] = (count as u16).to_be_bytes();
     let header = IcmpHeader { kind: REPORT, code: 0, rest: [0, 0, high, low] };
-    emit(frame, (eth_src, src, ALL_MLD_ROUTERS), &header, body)
+    (emit(frame, (eth_src, src, ALL_MLD_ROUTERS), &header, &body[..len]), count)
 }
 
 /// The same as the first version has it: one message for each group, to the group itself, or to all
-/// routers if it was left.
+/// routers if it was left. `None`: it has no such message.
 ///
 /// # Panics
 /// When `frame` is shorter than [`FRAME_BYTES_MAX`].
-pub fn emit_version1(frame: &mut [u8], eth_src: MacAddr, src: IpAddr, record: Record) -> usize {
+pub fn emit_version1(
+    frame: &mut [u8],
+    eth_src: MacAddr,
+    src: IpAddr,
+    record: &Record<'_>,
+) -> Option<usize> {
     let (kind, dst) = match record.kind {
         RecordKind::Left => (DONE_V1, ALL_ROUTERS),
-        RecordKind::Listens | RecordKind::Joined => (REPORT_V1, record.group),
+        RecordKind::Blocks => return None,
+        _ => (REPORT_V1, record.group),
     };
     let header = IcmpHeader { kind, code: 0, rest: [0; 4] };
-    emit(frame, (eth_src, src, dst), &header, &record.group.0)
+    Some(emit(frame, (eth_src, src, dst), &header, &record.group.0))
 }
 
 fn emit(

@@ -1,4 +1,5 @@
 //! Packet formats: examples from the RFCs, and properties.
+mod igmp;
 mod parse;
 mod parse_v6;
 mod properties;

@@ -261,8 +261,9 @@ fn every_drop_reason_has_a_frame() {
     // The parser does not know the dataplane's addresses: the caller checks these two.
     seen[EthNotForUs.index()] = true;
     seen[IpNotForUs.index()] = true;
-    // Queries are read by a parser of their own (`mld.rs`).
+    // Queries are read by a parser of their own (`mld.rs`, `igmp.rs`).
     seen[MldInvalid.index()] = true;
+    seen[IgmpInvalid.index()] = true;
     for reason in DropReason::ALL {
         assert!(seen[reason.index()], "no frame for {}", reason.name());
     }

@@ -6,7 +6,7 @@ use crate::shared::Shared;
 use crate::shared::learnt::Learnt;
 use ix_mem::{LentFrames, Mbuf, Pool};
 use ix_proto::crossing::AttachmentId;
-use ix_wire::{FLOW_GROUPS, IpAddr};
+use ix_wire::{FLOW_GROUPS, IpAddr, igmp, ipv6};
 use std::sync::Arc;
 
 /// The context of one elastic thread.
@@ -37,6 +37,8 @@ pub struct Context {
     pub lent: LentFrames,
     /// What routers have told.
     pub(crate) learnt: Learnt,
+    /// The groups that sockets of this host listen to, in order.
+    pub(crate) groups: Vec<IpAddr>,
 }
 
 impl Context {
@@ -62,6 +64,7 @@ impl Context {
             flow_frames: Box::new([0; FLOW_GROUPS]),
             promises: Promises::new(),
             learnt: Learnt::default(),
+            groups: Vec::new(),
         }
     }
 
@@ -69,6 +72,53 @@ impl Context {
     #[inline]
     pub(crate) fn is_local(&self, address: IpAddr) -> bool {
         self.shared.config.is_local(address) || self.learnt.is_any && self.learnt.is_local(address)
+    }
+
+    /// Whether an address names several hosts: a group, or a broadcast.
+    pub(crate) fn is_group(&self, address: IpAddr) -> bool {
+        match &self.learnt.linux {
+            Some(network) => {
+                let is_of = |own: &(IpAddr, u8)| address.is_broadcast_of(own.0, own.1);
+                address.is_multicast()
+                    || address.is_broadcast()
+                    || network.addresses.iter().any(is_of)
+            }
+            None => self.shared.config.is_group(address),
+        }
+    }
+
+    /// Whether this host is one of several that an address names.
+    #[cold]
+    pub(crate) fn hears(&self, address: IpAddr) -> bool {
+        match address.is_multicast() {
+            true => {
+                [igmp::ALL_HOSTS, ipv6::ALL_NODES].contains(&address)
+                    || self.groups.binary_search(&address).is_ok()
+            }
+            false => self.is_group(address),
+        }
+    }
+
+    /// Our address for packets to several hosts, by this device of so many, if one is named.
+    #[cold]
+    pub(crate) fn group_source(
+        &self,
+        to: IpAddr,
+        device: Option<u8>,
+        devices: usize,
+    ) -> Option<IpAddr> {
+        let config = &self.shared.config;
+        let (linux, learnt) = (self.learnt.linux.as_ref(), &self.learnt);
+        let configured = linux.map_or(&config.host_addrs[..], |network| &network.addresses);
+        let mut its = configured.iter().filter(|(own, _)| {
+            own.is_v6() == to.is_v6()
+                && device.is_none_or(|device| config.device_of(*own, devices) == device)
+        });
+        let network = its.clone().find(|(own, prefix)| to.is_broadcast_of(*own, *prefix));
+        let of_link = learnt.link_local.filter(|_| to.is_v6());
+        let first = network.or_else(|| its.next()).map(|(own, _)| *own);
+        let made = || learnt.addresses.iter().copied().find(|own| own.is_v6() == to.is_v6());
+        first.or_else(made).or(of_link)
     }
 
     /// Whether an address may begin something: Linux may have taken one away that packets still

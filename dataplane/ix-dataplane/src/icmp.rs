@@ -9,7 +9,7 @@ use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::icmp::{IcmpError, IcmpErrorKind, reply_to_echo, reply_to_long_echo};
 use ix_wire::mld::Query;
 use ix_wire::ra::Advertisement;
-use ix_wire::{FrameHeader, IcmpPacket, ethernet, frame, icmp, ipv4, ipv6};
+use ix_wire::{DropReason, FrameHeader, IcmpPacket, ethernet, frame, icmp, igmp, ipv4, ipv6};
 
 /// Replies to an echo request. The caller keeps the request's frame.
 pub(crate) fn answer_echo(io: &mut Io, work: &Work, mbuf: &Mbuf, packet: &IcmpPacket) -> Verdict {
@@ -91,6 +91,15 @@ pub(crate) fn hear_query(io: &Io, mbuf: &Mbuf, packet: &IcmpPacket) -> Verdict {
     let query = Query::parse(&head[..len], packet)?;
     io.cx.shared.neighbors.on_query(&query, io.cx.now_us);
     Ok(())
+}
+
+/// The same of IPv4, in a packet that the parser has refused. `None`: it is no question.
+#[cold]
+pub(crate) fn hear_query_v4(io: &Io, mbuf: &Mbuf) -> Option<Result<(), DropReason>> {
+    // From a copy, because the sender may still be able to change the frame.
+    let frame = mbuf.bytes(&io.cx.shared.memory).to_vec();
+    let query = igmp::read_query(&frame)?;
+    Some(query.map(|query| io.cx.shared.neighbors.on_query_v4(&query, io.cx.now_us)))
 }
 
 /// Processes a router's advertisement.

@@ -178,6 +178,13 @@ impl Devices {
                 device.state = why.clone();
                 Some(format!("device {}: {why}", device.name()))
             }
+            FromImage::Groups { groups } => {
+                let mut refused = None;
+                for device in &mut self.all {
+                    refused = refused.or(device.opened.set_groups(groups.clone()).err());
+                }
+                refused.map(|e| e.to_string())
+            }
             message => {
                 if let Some(shared) = &mut self.shared {
                     shared.handle(message, channel);

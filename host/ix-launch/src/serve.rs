@@ -83,6 +83,7 @@ pub fn equip(
             | FromImage::Claim(_)
             | FromImage::Release(_)
             | FromImage::Resolve { .. }
+            | FromImage::Groups { .. }
             | FromImage::Survivor { .. } => {}
             FromImage::Hello { .. } => return Err(ServeError::Protocol),
         }

@@ -24,6 +24,10 @@ const COUNT_EVERY: Duration = Duration::from_secs(1);
 pub struct OpenOptions {
     /// Addresses whose packets belong to IX, for devices that share the interface with Linux.
     pub addresses: Vec<IpAddr>,
+    /// Groups that its sockets listen to, of which UDP is IX's.
+    pub groups: Vec<IpAddr>,
+    /// Broadcasts of its networks, of which UDP is IX's.
+    pub broadcasts: Vec<IpAddr>,
     /// Filters that say which of these packets belong to IX, for devices that leave the rest to
     /// Linux; none: all.
     pub filters: Option<Vec<Filter>>,
@@ -203,6 +207,21 @@ impl OpenedDevice {
         options.addresses = addresses;
         match &mut self.xdp {
             Some(xdp) => xdp.set_filters(&options.addresses, None, &self.info.name),
+            None => Ok(()),
+        }
+    }
+
+    /// The sockets listen to these groups, from the next packet on. Devices that do not share with
+    /// Linux take all groups.
+    pub fn set_groups(&mut self, groups: Vec<IpAddr>) -> Result<(), OpenError> {
+        let Some((_, options)) = &mut self.again else { return Ok(()) };
+        options.groups = groups;
+        let filters = if options.shared.is_some() { None } else { options.filters.as_deref() };
+        match &mut self.xdp {
+            Some(xdp) => {
+                let to = [&options.groups[..], &options.broadcasts].concat();
+                xdp.set_groups(&to, &options.addresses, filters, &self.info.name)
+            }
             None => Ok(()),
         }
     }

@@ -642,6 +642,21 @@ pub fn join_groups(ifindex: u32, groups: &[[u8; 16]]) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// The same for groups of IPv4. A socket may be in few groups (`net.ipv4.igmp_max_memberships`).
+pub fn join_groups_v4(ifindex: u32, groups: &[[u8; 4]]) -> io::Result<OwnedFd> {
+    let fd = open(libc::AF_INET, libc::SOCK_DGRAM)?;
+    for group in groups {
+        let request = libc::ip_mreqn {
+            imr_multiaddr: libc::in_addr { s_addr: u32::from_ne_bytes(*group) },
+            imr_address: libc::in_addr { s_addr: 0 },
+            imr_ifindex: ifindex as i32,
+        };
+        // SAFETY: the option takes this type, in which the addresses are by value.
+        unsafe { set(fd.as_fd(), libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &request) }?;
+    }
+    Ok(fd)
+}
+
 /// From now on the socket hears nothing that comes in by the interface of this number
 /// (SO_ATTACH_FILTER in socket(7)).
 pub fn refuse_from(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {

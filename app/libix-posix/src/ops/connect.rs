@@ -27,10 +27,14 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
         None => to,
     };
     let whose = core.whose(id, to.ip())?;
+    let is_broadcast = core.routes.is_broadcast(to.ip());
     let is_shared = core.routes.is_shared();
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let nonblocking = socket.nonblocking;
     let timeout = socket.options.send_timeout;
+    if is_broadcast && !socket.is_tcp() && !socket.options.broadcast {
+        return Err(libc::EACCES.into());
+    }
     match &mut socket.kind {
         Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Listener(_) => return Err(libc::EISCONN.into()),

@@ -268,7 +268,7 @@ fn watches_become_ours(core: &mut Core, id: Id) {
 }
 
 /// Waits for a result of the dataplane that comes with the next cycle.
-fn wait_for_answer<T>(
+pub fn wait_for_answer<T>(
     core: Guard,
     interest: Interest<'_>,
     mut ready: impl FnMut(&mut Core) -> Option<Result<T, i32>>,

@@ -1385,6 +1385,7 @@ static void faults(void)
 }
 
 #include "datagram_cases.h"
+#include "group_cases.h"
 #include "option_cases.h"
 #include "icmp_cases.h"
 
@@ -1605,6 +1606,9 @@ int main(int argc, char **argv)
         {"nagle", nagle},             {"addressed", addressed},
         {"stamps", stamps},           {"left", left},
         {"told_fields", told_fields},
+        {"segments", segments, AF_INET}, {"groups", groups, AF_INET},   {"group_sources", group_sources, AF_INET},
+        {"to_groups", to_groups, AF_INET}, {"broadcasts", broadcasts, AF_INET},
+        {"groups_v6", groups_v6, AF_INET6},
         {"handlers", handlers},
         {"outlived", outlived},       {"partly", partly},
         {"families", families, AF_INET6}, {"dual", dual, AF_INET6},

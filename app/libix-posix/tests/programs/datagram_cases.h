@@ -387,3 +387,72 @@ static void refused(void)
         close(fd);
     }
 }
+
+/* Sends so many bytes with the length of each datagram in a control message. */
+static long send_segments(int fd, int bytes, int each)
+{
+    char room[CMSG_SPACE(2)] = {0};
+    struct iovec piece = {buffer, bytes};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room,
+                             .msg_controllen = sizeof room};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = IPPROTO_UDP;
+    head->cmsg_type = 103 /* UDP_SEGMENT */;
+    head->cmsg_len = CMSG_LEN(2);
+    *(unsigned short *)CMSG_DATA(head) = each;
+    return sendmsg(fd, &message, 0);
+}
+
+/* Several datagrams by one call (UDP_SEGMENT), and received together (UDP_GRO). */
+static void segments(void)
+{
+    int fd = socket(family, SOCK_DGRAM, 0), value = 400, one = 1;
+    socklen_t len = sizeof value;
+    struct inet at = address(own_ip, 0);
+    SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
+    struct inet to = address(peer_ip, tell("udp %d", port_of(fd)));
+    SAY(connect(fd, (struct sockaddr *)&to, sizeof to));
+    static const int wrong[] = {-1, 65536};
+    for (int n = 0; n < 2; n++)
+        SAY(setsockopt(fd, IPPROTO_UDP, 103, &wrong[n], sizeof wrong[n]));
+    SAY(setsockopt(fd, IPPROTO_UDP, 103, &value, sizeof value));
+    SAY(getsockopt(fd, IPPROTO_UDP, 103, &value, &len));
+    SAY(value);
+    static const int lengths[] = {1000, 800, 400, 399, 0};
+    for (int n = 0; n < 5; n++) {
+        SAY(send(fd, buffer, lengths[n], 0));
+        for (int left = lengths[n]; left > 0 || !lengths[n]; left -= 400) {
+            SAY(tell("urecv"));
+            if (!lengths[n])
+                break;
+        }
+    }
+    SAY(send_segments(fd, 1000, 600));
+    SAY(tell("urecv"));
+    SAY(tell("urecv"));
+    /* Each must fit into a packet, and there are bounds. */
+    SAY(send_segments(fd, 4000, 1473));
+    SAY(send_segments(fd, 4000, 1472));
+    for (int n = 0; n < 3; n++)
+        SAY(tell("urecv"));
+    SAY(send_segments(fd, 1290, 10));
+    SAY(send_segments(fd, 700, 0));
+    SAY(tell("urecv"));
+    value = 0;
+    SAY(setsockopt(fd, IPPROTO_UDP, 103, &value, sizeof value));
+    SAY(send(fd, buffer, 900, 0));
+    SAY(tell("urecv"));
+    SAY(setsockopt(fd, IPPROTO_UDP, 104, &one, sizeof one));
+    SAY(getsockopt(fd, IPPROTO_UDP, 104, &value, &len));
+    SAY(value);
+    tell("usend 100");
+    SAY(soon(fd, POLLIN));
+    char room[100];
+    struct iovec piece = {buffer, sizeof buffer};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room,
+                             .msg_controllen = sizeof room};
+    SAY(recvmsg(fd, &message, 0));
+    SAY(message.msg_controllen);
+    close(fd);
+    tell("uclose");
+}

@@ -411,12 +411,7 @@ static void lacks(void)
     for (unsigned i = 0; i < sizeof lacking / sizeof lacking[0]; i++)
         SAY(setsockopt(fd, lacking[i].level, lacking[i].name, room, sizeof room));
     close(fd);
-    int udp = socket(family, SOCK_DGRAM, 0);
-    struct inet at = address(own_ip, 0), to = address(peer_ip, 9);
-    bind(udp, (struct sockaddr *)&at, sizeof at);
-    SAY(setsockopt(udp, IPPROTO_UDP, 103, room, sizeof(int)));
-    SAY(setsockopt(udp, IPPROTO_IP, IP_ADD_MEMBERSHIP, room, sizeof(struct ip_mreq)));
-    close(udp);
+    struct inet to = address(peer_ip, 9);
     fd = tcp();
     SAY(sendto(fd, "x", 1, MSG_FASTOPEN, (struct sockaddr *)&to, sizeof to));
     close(fd);

@@ -266,6 +266,23 @@ static int offer(const char *option, int on)
 }
 
 /* The peer: serves one subject, then ends; or, with `many`, a subject for each connection. */
+/* The number of the interface that has an address. */
+static int interface_of(const struct inet *own)
+{
+    struct ifaddrs *all, *one;
+    int index = 0;
+    if (getifaddrs(&all) < 0)
+        return 0;
+    for (one = all; one; one = one->ifa_next) {
+        struct inet *at = (void *)one->ifa_addr;
+        if (at && at->sin_family == AF_INET6 && own->sin_family == AF_INET6 &&
+            !memcmp(&at->sin6_addr, &own->sin6_addr, 16))
+            index = if_nametoindex(one->ifa_name);
+    }
+    freeifaddrs(all);
+    return index;
+}
+
 static int serve(int port, int many)
 {
     int one = 1, d = -1, l = -1, u = -1, raw = -1, watched = 0;
@@ -445,6 +462,34 @@ static int serve(int port, int many)
             answer = len < 0 ? len : (bytes[6] & 0x40) != 0;
         } else if (!strcmp(word, "dport")) {
             answer = port_of(d);
+        } else if (!strcmp(word, "ugroup") || !strcmp(word, "ujoin")) {
+            /* What it sends goes to 224.1.1.number from now on, or to ff02::number; or it listens
+             * to that; 255: the broadcast of the network. */
+            char group[32];
+            struct inet own, to;
+            socklen_t len = sizeof own;
+            getsockname(c, (struct sockaddr *)&own, &len);
+            snprintf(group, sizeof group, IS_V6 ? "ff02::%lx" : "224.1.1.%ld", (long)number);
+            to = address_of(family, group, ntohs(subject.sin_port));
+            if (!IS_V6 && number == 255)
+                to.sin_addr.s_addr = own.sin_addr.s_addr | htonl(0xff);
+            if (IS_V6) {
+                int index = interface_of(&own);
+                struct ipv6_mreq request = {to.sin6_addr, index};
+                setsockopt(u, IPPROTO_IPV6, IPV6_MULTICAST_IF, &index, sizeof index);
+                answer = word[1] == 'g' ? 0
+                                        : setsockopt(u, IPPROTO_IPV6, IPV6_JOIN_GROUP, &request,
+                                                     sizeof request);
+            } else {
+                struct ip_mreq request = {to.sin_addr, own.sin_addr};
+                setsockopt(u, IPPROTO_IP, IP_MULTICAST_IF, &own.sin_addr, 4);
+                setsockopt(u, SOL_SOCKET, SO_BROADCAST, &one, sizeof one);
+                answer = word[1] == 'g' ? 0
+                                        : setsockopt(u, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request,
+                                                     sizeof request);
+            }
+            if (word[1] == 'g')
+                subject = to;
         } else if (!strcmp(word, "uclose")) {
             answer = close(u);
         } else {

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::raw::{Thread, TxBuf, call};
 use ix_abi::{FlowOption, SgEntry};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Datagrams that may wait for room in the call array; beyond that they are refused.
 const WAITING_MAX: usize = 4096;
@@ -155,6 +155,14 @@ impl<U: User> Engine<U> {
         let Some(name) = self.udp_name(socket) else { return false };
         self.udp.flush(&mut self.thread, &mut self.batch);
         self.push_quietly(call::udp_set_opt(name, option));
+        true
+    }
+
+    /// Listens to a group, or no more. `false`: the socket is not open.
+    pub fn udp_listen(&mut self, socket: u64, group: IpAddr, listens: bool) -> bool {
+        let Some(name) = self.udp_name(socket) else { return false };
+        // All sources but none, or none.
+        self.push_quietly(call::udp_listen(name, group, listens, (0, 0)));
         true
     }
 

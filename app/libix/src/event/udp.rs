@@ -30,6 +30,17 @@ impl<S> Io<S> {
         self.engine.udp_set_opt(socket, option)
     }
 
+    /// Listens to a group from the next cycle on. Each socket of the group's port gets what is sent
+    /// to it that is bound to every address or to the group. `false`: the socket is not open.
+    pub fn udp_join(&mut self, socket: u64, group: IpAddr) -> bool {
+        self.engine.udp_listen(socket, group, true)
+    }
+
+    /// Listens to a group no more.
+    pub fn udp_leave(&mut self, socket: u64, group: IpAddr) -> bool {
+        self.engine.udp_listen(socket, group, false)
+    }
+
     /// Closes a UDP socket.
     pub fn udp_unbind(&mut self, socket: u64) {
         self.engine.udp_unbind(socket);

@@ -1,7 +1,7 @@
 //! Constructors of batched system calls. [`ix_abi::Call`] describes them.
 use crate::addr;
-use ix_abi::{Call, Congestion, Cookie, FlowOption, Handle};
-use std::net::SocketAddr;
+use ix_abi::{Call, Congestion, Cookie, FlowOption, Handle, SourceList};
+use std::net::{IpAddr, SocketAddr};
 
 /// A batched system call, ready for [`super::Thread::push`].
 #[derive(Clone, Copy, Debug)]
@@ -131,6 +131,19 @@ pub fn udp_unbind(socket: u64) -> Batched {
 /// Sets an option of a UDP socket: code point, hop limit, or which datagrams go in fragments.
 pub fn udp_set_opt(socket: u64, option: FlowOption) -> Batched {
     Batched(Call::UdpSetOpt { socket: id(socket), option })
+}
+
+/// Sets which sources of a group a UDP socket listens to: all but these, or these alone; without any
+/// it leaves the group. `sources`: address in transmit memory of their addresses
+/// ([`address`]), which stay until the call has returned, and their number.
+pub fn udp_listen(socket: u64, group: IpAddr, excludes: bool, sources: (u64, u64)) -> Batched {
+    let sources = SourceList { addr: sources.0, count: sources.1 };
+    Batched(Call::UdpListen { socket: id(socket), group: addr::to_abi(group), excludes, sources })
+}
+
+/// An address as the contract has it.
+pub fn address(of: IpAddr) -> ix_abi::Addr {
+    addr::to_abi(of)
 }
 
 /// Gives the buffer of a datagram back.

@@ -112,6 +112,15 @@ impl Settings {
         self.config.host_addrs.iter().map(|(addr, _)| *addr).collect()
     }
 
+    /// The broadcasts of the networks of these addresses.
+    pub fn broadcasts(&self) -> Vec<IpAddr> {
+        let of = |(own, prefix): &(IpAddr, u8)| {
+            let own = own.as_v4().map(u32::from_be_bytes).filter(|_| *prefix < 31)?;
+            Some(IpAddr::v4((own | u32::MAX >> prefix).to_be_bytes()))
+        };
+        self.config.host_addrs.iter().filter_map(of).collect()
+    }
+
     /// The Linux interface that the device of each address is; empty where it is none (memif).
     pub fn interfaces(&self) -> Vec<String> {
         let name = |device: &String| match device.parse() {

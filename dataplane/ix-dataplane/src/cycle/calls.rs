@@ -115,13 +115,16 @@ impl ElasticThread {
         }
     }
 
-    /// Calls of packet queues. Not inlined, so that those of TCP stay together.
+    /// Calls of packet queues, and others that are rare. Not inlined, so that those of TCP stay together.
     #[cold]
     #[inline(never)]
     fn run_packet_call(&mut self, call: Call) -> Answer {
         let ElasticThread { io, udp, packets, receive, egress, .. } = self;
         let (admission, qdisc) = (&receive.admission, &egress.qdisc);
         match call {
+            Call::UdpListen { socket, group, excludes, sources } => {
+                udp::groups::listen(udp, io, socket, (group, excludes), sources)
+            }
             Call::PacketSendV { queue, sg, cookie } => packets.sendv(io, qdisc, queue, sg, cookie),
             Call::PacketRecvDone { data } => udp::recv_done(&mut io.cx, data),
             Call::PacketBind { device, kind, number, cookie } => {

@@ -2,7 +2,7 @@
 use super::ElasticThread;
 use crate::attachment::Kept;
 use crate::forwarding::Taken;
-use crate::icmp::{answer_echo, answer_long_echo, hear_query, hear_router};
+use crate::icmp::{answer_echo, answer_long_echo, hear_query, hear_query_v4, hear_router};
 use crate::io::Io;
 use crate::migration::Way;
 use crate::migration::message::{Forwarded, Message};
@@ -211,6 +211,19 @@ impl ElasticThread {
             matches!(reason, Dropped::Packet(DropReason::IpFragment | DropReason::Ip6Fragment));
         if tails == 0 && is_fragment {
             return self.take_fragment(origin, mbuf);
+        }
+        let mut reason = reason;
+        let is_other = matches!(reason, Dropped::Packet(DropReason::IpUnknownProtocol));
+        if is_other
+            && tails == 0
+            && let Some(heard) = hear_query_v4(&self.io, &mbuf)
+        {
+            match heard {
+                Err(why) => reason = why.into(),
+                // A packet queue may want it as well.
+                Ok(()) if self.packets.is_any() => {}
+                Ok(()) => return self.io.cx.rx_pool.put(mbuf),
+            }
         }
         self.claim_or_drop(origin.port, mbuf, tails, reason);
     }

@@ -11,11 +11,11 @@ use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_proto::FromImage;
 use ix_tcp::Asker;
 use ix_tcp::arp::{PendingQueue, Resolution};
-use ix_tcp::mld::MldOut;
+use ix_tcp::groups::Report;
 use ix_tcp::nd::NdOut;
-use ix_wire::mld::Record;
+use ix_wire::membership::Record;
 use ix_wire::ra::{self, Advertisement};
-use ix_wire::{ArpPacket, FlowTuple, IpAddr, MacAddr, NdPacket, ethernet, mld, nd};
+use ix_wire::{ArpPacket, FlowTuple, IpAddr, MacAddr, NdPacket, ethernet, igmp, mld, nd};
 use std::collections::HashMap;
 
 /// A copy is looked up again after this time, so that the table learns which next hops are in use.
@@ -69,6 +69,7 @@ impl Neighbors {
     fn renew(&mut self, seen: u64, cx: &mut Context, ports: &mut [Port]) {
         self.known.clear();
         cx.shared.neighbors.learnt(cx.now_us, &mut cx.learnt);
+        cx.shared.neighbors.groups(&mut cx.groups);
         self.version = self.next_version();
         self.until_us = cx.now_us + COPY_US;
         if std::mem::replace(&mut self.seen, seen) != seen {
@@ -305,9 +306,10 @@ fn send_everywhere(cx: &mut Context, ports: &mut [Port], out: Outgoing) {
 }
 
 fn send_by(cx: &mut Context, ports: &mut [Port], port: u8, out: &Outgoing) {
+    let number = (port, ports.len());
     let Some(device) = ports.get_mut(usize::from(port)) else { return };
     // RFC 4862 section 5.4.2: who asks for its own address listens to the answers by then.
-    send_reports(cx, device, &out.mld);
+    send_reports(cx, (number, device), &out.reports);
     for packet in &out.arp {
         send_arp(cx, device, *packet);
     }
@@ -334,26 +336,60 @@ fn send_nd(cx: &mut Context, device: &mut Port, message: &NdOut) {
     send_built(cx, device, nd::FRAME_BYTES_MAX, |frame| packet.emit_frame(frame, eth_dst));
 }
 
-/// Reports groups: as many in one message as fit, and one for each as the first version of the
-/// protocol has them. The source is the unspecified address where none of ours is link-local (RFC
-/// 3810 section 5.2.13).
-fn send_reports(cx: &mut Context, device: &mut Port, reports: &[MldOut]) {
-    let (mac, src) = (device.info.mac, cx.learnt.link_local.unwrap_or(IpAddr::UNSPECIFIED_V6));
-    let of = |version1: bool| reports.iter().filter(move |report| report.is_version1 == version1);
-    for report in of(true) {
-        send_built(cx, device, mld::FRAME_BYTES_MAX, |frame| {
-            mld::emit_version1(frame, mac, src, report.record)
-        });
-    }
-    let records: Vec<Record> = of(false).map(|report| report.record).collect();
-    for records in records.chunks(mld::RECORDS_MAX) {
-        send_built(cx, device, mld::FRAME_BYTES_MAX, |frame| {
-            mld::emit_report(frame, mac, src, records)
-        });
+/// Reports groups: as many in one message as fit, and one for each as earlier versions of the
+/// protocols have them.
+fn send_reports(cx: &mut Context, (number, device): ((u8, usize), &mut Port), reports: &[Report]) {
+    for is_v6 in [false, true] {
+        let its = || reports.iter().filter(|report| report.group.is_v6() == is_v6);
+        if its().next().is_none() {
+            continue;
+        }
+        let (mac, src) = (device.info.mac, report_source(cx, number, is_v6));
+        for report in its().filter(|report| report.older > 0) {
+            let (record, older) = (report.record(), report.older);
+            send_built(cx, device, mld::FRAME_BYTES_MAX, |frame| {
+                let len = match is_v6 {
+                    true => mld::emit_version1(frame, mac, src, &record),
+                    false => igmp::emit_older(frame, mac, src, &record, older),
+                };
+                len.unwrap_or(0)
+            });
+        }
+        let records: Vec<Record<'_>> =
+            its().filter(|report| report.older == 0).map(Report::record).collect();
+        let mut left = &records[..];
+        while !left.is_empty() {
+            let mut taken = 0;
+            send_built(cx, device, mld::FRAME_BYTES_MAX, |frame| {
+                let (len, count) = match is_v6 {
+                    true => mld::emit_report(frame, mac, src, left),
+                    false => igmp::emit_report(frame, mac, src, left),
+                };
+                taken = count;
+                len
+            });
+            // Without a frame to send none is: they are said again, or asked for.
+            if taken == 0 {
+                break;
+            }
+            left = &left[taken..];
+        }
     }
 }
 
-/// Sends a frame of at most `room` bytes; `build` returns how many it has.
+/// The source of reports by a device: of IPv6 a link-local address, or the unspecified one where
+/// none of ours is (RFC 3810 section 5.2.13); of IPv4 an address of ours there, or 0.0.0.0 (RFC 3376
+/// section 4.2.13).
+fn report_source(cx: &Context, (device, devices): (u8, usize), is_v6: bool) -> IpAddr {
+    if is_v6 {
+        return cx.learnt.link_local.unwrap_or(IpAddr::UNSPECIFIED_V6);
+    }
+    let config = &cx.shared.config;
+    let mut own = config.host_addrs.iter().map(|(own, _)| *own).filter(|own| !own.is_v6());
+    own.find(|own| config.device_of(*own, devices) == device).unwrap_or(IpAddr::UNSPECIFIED)
+}
+
+/// Sends a frame of at most `room` bytes; `build` returns how many it has, or 0 if there is none.
 fn send_built(
     cx: &mut Context,
     device: &mut Port,
@@ -366,7 +402,11 @@ fn send_built(
     mbuf.set_range(HEADROOM_BYTES, room);
     let frame = mbuf.bytes_mut(&cx.shared.memory);
     frame.fill(0);
-    let len = build(frame);
-    mbuf.truncate(len);
-    device.queue.push_back(mbuf);
+    match build(frame) {
+        0 => cx.tx_pool.put(mbuf),
+        len => {
+            mbuf.truncate(len);
+            device.queue.push_back(mbuf);
+        }
+    }
 }

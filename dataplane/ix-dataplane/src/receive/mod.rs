@@ -28,7 +28,7 @@ use ix_tcp::icmp::IcmpError;
 use ix_wire::mld::Query;
 use ix_wire::ra::Advertisement;
 use ix_wire::{
-    ChecksumMode, DropReason, FlowTuple, IcmpPacket, IpAddr, Parsed, RxChecks, ethernet,
+    ChecksumMode, DropReason, FlowTuple, IcmpPacket, IpAddr, Parsed, RxChecks, UdpPacket, ethernet,
     parse_usual,
 };
 
@@ -214,7 +214,8 @@ impl Receive {
                 return Ok(Some(found));
             }
         };
-        check_destination(cx, (tuple.remote, tuple.local))?;
+        check_destination(cx, (tuple.remote, tuple.local))
+            .or_else(|reason| check_group(cx, parsed, reason))?;
         *hash = shared.flow_hash.hash(&tuple);
         let found = at.group_of(*hash, &tuple);
         *group = found as u8;
@@ -322,6 +323,20 @@ pub(crate) fn check_destination(
         return Err(DropReason::IpMartianSource);
     }
     Ok(())
+}
+
+/// The same of a datagram, which may be for several hosts; `refused`: why it is for none of our
+/// addresses.
+#[cold]
+#[inline(never)]
+fn check_group(cx: &Context, parsed: &Parsed, refused: DropReason) -> Result<(), DropReason> {
+    let Parsed::Udp(UdpPacket { ip, .. }) = parsed else { return Err(refused) };
+    let is_heard = refused == DropReason::IpNotForUs && cx.hears(ip.dst);
+    match is_heard {
+        true if cx.is_local(ip.src) => Err(DropReason::IpMartianSource),
+        true => Ok(()),
+        false => Err(refused),
+    }
 }
 
 #[cfg(test)]

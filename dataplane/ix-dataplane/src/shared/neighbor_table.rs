@@ -9,14 +9,15 @@ use ix_tcp::Asker;
 use ix_tcp::arp::{
     AddressGuard, ArpCache, ArpChange, ArpLimits, ArpOutput, GuardEvent, GuardMode, Resolution,
 };
-use ix_tcp::mld::{Listener, MldOut, MldOutput};
+use ix_tcp::groups::{Filter, Listener, Report, ReportOutput};
 use ix_tcp::nd::{
     AddressChange, Autoconf, DuplicateCheck, DuplicateEvent, NdCache, NdLimits, NdOut, NdOutput,
 };
 use ix_wire::ipv6::solicited_node;
-use ix_wire::mld::Query;
+use ix_wire::membership::Query;
 use ix_wire::ra::Advertisement;
-use ix_wire::{ArpPacket, IpAddr, MacAddr, NdKind, NdPacket};
+use ix_wire::{ArpPacket, IpAddr, MacAddr, NdKind, NdPacket, igmp, ipv6};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -24,12 +25,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// (c): a service keeps its address).
 const RECLAIM_US: u64 = 10_000_000;
 
+/// Most groups of all sockets together, a group of two sockets counted twice.
+const LISTENING_MAX: usize = 1024;
+
+/// A UDP socket: its elastic thread, and its number there.
+pub(crate) type SocketName = (usize, u32);
+
+/// The host is in as many groups as it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooManyGroups;
+
 /// What is to be sent about next hops and our addresses.
 #[derive(Default)]
 pub(crate) struct Outgoing {
     pub arp: Vec<ArpPacket>,
     pub nd: Vec<NdOut>,
-    pub mld: Vec<MldOut>,
+    pub reports: Vec<Report>,
     /// Routers are asked what they have to tell.
     pub asks_routers: bool,
     /// Next hops that Linux is asked for, where it has all neighbours.
@@ -48,9 +59,9 @@ impl NdOutput for Outgoing {
     }
 }
 
-impl MldOutput for Outgoing {
-    fn send_mld(&mut self, report: MldOut) {
-        self.mld.push(report);
+impl ReportOutput for Outgoing {
+    fn send_report(&mut self, report: Report) {
+        self.reports.push(report);
     }
 }
 
@@ -85,8 +96,14 @@ struct Table {
     checks: Vec<DuplicateCheck>,
     /// How many of them, the first ones, are of addresses of the configuration.
     configured: usize,
-    /// The groups of these addresses.
+    /// The groups of these addresses, and those of sockets.
     groups: Listener,
+    /// The groups of IPv4.
+    groups_v4: Listener,
+    /// Of each group and socket (elastic thread and number), which sources it listens to.
+    listening: BTreeMap<(IpAddr, SocketName), Filter>,
+    /// How often the groups of sockets have changed.
+    listening_version: u64,
     /// What routers tell, if they are listened to, and how often that has changed.
     auto: Option<Box<Autoconf>>,
     auto_version: u64,
@@ -100,11 +117,41 @@ impl Table {
     /// Changes whenever a mapping of either family has changed or is gone.
     fn version(&self) -> u64 {
         let of_linux = self.of_linux.as_ref().map_or(0, LinuxHops::version);
-        self.cache.version() + self.nd.version() + of_linux + self.auto_version
+        let told = self.auto_version + self.listening_version;
+        self.cache.version() + self.nd.version() + of_linux + told
     }
 }
 
 impl Table {
+    /// The groups that sockets listen to, in order.
+    fn groups(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let mut last = None;
+        let groups = self.listening.keys().map(|(group, _)| *group);
+        groups.filter(move |group| last.replace(*group) != Some(*group))
+    }
+
+    /// Sets what a socket listens to, and reports it; returns whether a group has begun or ended.
+    /// Where the addresses are Linux's, Linux is in the group as well, and reports it.
+    fn set_filter(&mut self, name: SocketName, group: IpAddr, filter: Filter, now_us: u64) -> bool {
+        let names = (group, (0, 0))..=(group, (usize::MAX, u32::MAX));
+        let was_in = self.listening.range(names.clone()).next().is_some();
+        match filter.is_none() {
+            true => drop(self.listening.remove(&(group, name))),
+            false => drop(self.listening.insert((group, name), filter)),
+        }
+        let parts = self.listening.range(names).map(|(_, filter)| filter);
+        let all = parts.fold(Filter::NONE, |all, part| all.merged(part));
+        let changed = was_in == all.is_none();
+        self.listening_version += u64::from(changed);
+        // RFC 3376 section 6, RFC 3810 section 6: of all hosts' group nothing is said.
+        let is_told = ![igmp::ALL_HOSTS, ipv6::ALL_NODES].contains(&group);
+        if self.of_linux.is_none() && is_told {
+            let listener = if group.is_v6() { &mut self.groups } else { &mut self.groups_v4 };
+            listener.set(group, all, now_us);
+        }
+        changed
+    }
+
     /// Begins to ask routers, with a link-local address.
     fn listen_to_routers(&mut self, now_us: u64, seed: u64) {
         let auto = Autoconf::new(self.mac, u16::MAX.into(), now_us, seed);
@@ -154,6 +201,7 @@ impl Table {
     /// Reports groups, and asks whether somebody has an address that is new.
     fn check_addresses(&mut self, now_us: u64, out: &mut Outgoing) {
         self.groups.tick(now_us, out);
+        self.groups_v4.tick(now_us, out);
         for check in &mut self.checks {
             if check.tick(now_us, out) == Some(DuplicateEvent::Usable) {
                 self.nd.add_address(check.address());
@@ -203,7 +251,12 @@ impl NeighborTable {
         }
         let (auto, auto_version) = (None, 0);
         let configured = checks.len();
+        let groups_v4 = Listener::new(config.flow_hash_key[0]);
+        let (listening, listening_version) = (BTreeMap::new(), 0);
         let mut table = Table {
+            groups_v4,
+            listening,
+            listening_version,
             cache,
             guards,
             nd,
@@ -232,6 +285,7 @@ impl NeighborTable {
         if is_auto {
             table.forget_routers(now_us);
         }
+        table.groups_v4.link_changed(now_us);
         let Table { cache, guards, nd, checks, groups, mode, mac: old, of_linux, .. } = &mut *table;
         *old = mac;
         of_linux.iter_mut().for_each(LinuxHops::clear);
@@ -418,6 +472,49 @@ impl NeighborTable {
         self.publish(&table);
     }
 
+    /// The same of IPv4.
+    pub(crate) fn on_query_v4(&self, query: &Query, now_us: u64) {
+        let mut table = self.lock();
+        table.groups_v4.on_query(query, now_us);
+        self.publish(&table);
+    }
+
+    /// Copies the groups that sockets listen to, in order.
+    pub(crate) fn groups(&self, into: &mut Vec<IpAddr>) {
+        into.clear();
+        into.extend(self.lock().groups());
+    }
+
+    /// A socket listens to these sources of a group. Returns all groups if they have changed.
+    pub(crate) fn listen(
+        &self,
+        name: SocketName,
+        group: IpAddr,
+        filter: Filter,
+        now_us: u64,
+    ) -> Result<Option<Vec<IpAddr>>, TooManyGroups> {
+        let mut table = self.lock();
+        let known = table.listening.contains_key(&(group, name));
+        if !filter.is_none() && !known && table.listening.len() == LISTENING_MAX {
+            return Err(TooManyGroups);
+        }
+        let changed = table.set_filter(name, group, filter, now_us);
+        self.publish(&table);
+        Ok(changed.then(|| table.groups().collect()))
+    }
+
+    /// A socket has ended. Returns all groups that are left if they have changed.
+    pub(crate) fn forget_socket(&self, name: SocketName, now_us: u64) -> Option<Vec<IpAddr>> {
+        let mut table = self.lock();
+        let of = table.listening.keys().filter(|(_, of)| *of == name).map(|(group, _)| *group);
+        let mut changed = false;
+        for group in of.collect::<Vec<_>>() {
+            changed |= table.set_filter(name, group, Filter::NONE, now_us);
+        }
+        self.publish(&table);
+        changed.then(|| table.groups().collect())
+    }
+
     /// Asks again, expires, announces.
     pub(crate) fn tick(&self, now_us: u64, out: &mut Outgoing) {
         let mut table = self.lock();
@@ -449,7 +546,7 @@ impl NeighborTable {
         let guards = table.guards.iter().map(AddressGuard::deadline);
         let checks = table.checks.iter().map(DuplicateCheck::deadline);
         let caches = table.cache.deadline().min(table.nd.deadline());
-        let caches = caches.min(table.groups.deadline());
+        let caches = caches.min(table.groups.deadline()).min(table.groups_v4.deadline());
         let caches = caches.min(table.auto.as_ref().map_or(u64::MAX, |auto| auto.deadline()));
         let due_us = guards.chain(checks).fold(caches, u64::min);
         self.due_us.store(due_us, Ordering::Relaxed);

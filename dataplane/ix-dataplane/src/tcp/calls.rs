@@ -183,7 +183,9 @@ impl Tcp {
             }
             FlowOption::Congestion(algorithm) => flow.tcb.set_congestion(congestion(algorithm)),
             FlowOption::Closed => self.let_go(cx.io, cx.flows, FlowId::from_handle(handle)),
-            FlowOption::FragmentBytes(_) => return Err(CallError::Invalid),
+            FlowOption::FragmentBytes(_) | FlowOption::Multicast(_) => {
+                return Err(CallError::Invalid);
+            }
         }
         Ok(0)
     }

@@ -1,6 +1,9 @@
 //! UDP: the sockets of one elastic thread, received and sent datagrams.
 pub mod cut;
 #[cfg(test)]
+mod group_tests;
+pub(crate) mod groups;
+#[cfg(test)]
 mod tests;
 use crate::calls::Answer;
 use crate::context::Context;
@@ -11,8 +14,8 @@ use crate::receive::batch::{Batch, Work};
 use crate::udp::cut::Parts;
 use crate::verdict::Verdict;
 use ix_abi::{
-    CallError, Cookie, DatagramNotes, Endpoint, Event, FlowOption, IcmpMessage, RxData, SG_MAX,
-    SgArray,
+    CallError, Cookie, DatagramNotes, Endpoint, Event, FlowOption, IcmpMessage, MulticastOption,
+    RxData, SG_MAX, SgArray,
 };
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_proto::SharedPort;
@@ -21,7 +24,7 @@ use ix_tcp::Asker;
 use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
 use ix_tcp::ports::Looks;
-use ix_tcp::udp::{BindError, UdpSocket, UdpSocketId, UdpTable};
+use ix_tcp::udp::{BindError, ToGroups, UdpSocket, UdpSocketId, UdpTable};
 use ix_wire::{Checksum, FlowTuple, IpAddr, UdpPacket, ethernet, frame, ipv4, ipv6, udp};
 
 /// Gives a datagram that no packet queue has taken to the socket of its port.
@@ -34,6 +37,9 @@ pub(crate) fn receive(
     packet: &UdpPacket,
 ) -> Verdict {
     let tuple = packet.tuple();
+    if may_be_group(packet) && io.cx.is_group(tuple.local) {
+        return groups::receive(sockets, io, batch, work, mbuf, packet);
+    }
     let Some(socket) = sockets.lookup(tuple.local, tuple.local_port) else {
         let shared = io.cx.shared.clone();
         let bytes = mbuf.bytes(&shared.memory);
@@ -62,6 +68,14 @@ pub(crate) fn receive(
         push_rest(io, batch, work.tails, (socket.owner, event), packet.payload.more.into());
     }
     Ok(())
+}
+
+/// Whether a datagram may be for several hosts, by what most others do not have: the address of a
+/// group in the frame, or the first octet of one in the packet.
+#[inline(always)]
+fn may_be_group(packet: &UdpPacket) -> bool {
+    let to = &packet.ip.dst.0;
+    packet.ip.eth_dst[0] & 1 != 0 || to[12] >= 224 || to[0] == 0xff
 }
 
 /// Announces the other buffers of a datagram, each by an event like that of the first one.
@@ -131,6 +145,9 @@ pub(crate) fn set_opt(
         FlowOption::Dscp(point) => socket.tos = point << 2,
         FlowOption::HopLimit(hops) => socket.ttl = hops,
         FlowOption::FragmentBytes(bytes) => socket.fragment_bytes = bytes,
+        FlowOption::Multicast(MulticastOption { loops, stays, device }) => {
+            socket.to_groups = ToGroups { loops, stays, device };
+        }
         _ => return Err(CallError::Invalid),
     }
     Ok(0)
@@ -146,7 +163,8 @@ pub(crate) fn bind(
     (at, cookie): (Endpoint, Cookie),
 ) -> Answer {
     let (addr, port) = (IpAddr(at.addr), at.port);
-    if !addr.is_wildcard() && !cx.may_use(addr) {
+    // A socket of a group, or of a broadcast, gets what is sent to it, and nothing else.
+    if !addr.is_wildcard() && !cx.is_group(addr) && !cx.may_use(addr) {
         return Err(CallError::NotLocal);
     }
     let claims = &cx.shared.claims;
@@ -179,6 +197,9 @@ pub(crate) fn unbind(sockets: &mut UdpTable, cx: &Context, socket: u32) -> Answe
 /// Ends a socket, whoever has it; its port may be Linux's again.
 pub(crate) fn end(sockets: &mut UdpTable, cx: &Context, id: UdpSocketId) -> Option<()> {
     let ended = sockets.unbind(id)?;
+    if ended.listens {
+        groups::forget(cx, id);
+    }
     let claimed = SharedPort { udp: true, number: ended.port };
     cx.shared.claims.leave(&cx.shared.updates.source, claimed);
     Some(())
@@ -188,6 +209,8 @@ pub(crate) fn end(sockets: &mut UdpTable, cx: &Context, id: UdpSocketId) -> Opti
 pub(crate) fn end_all_of(sockets: &mut UdpTable, cx: &Context, owner: AttachmentId) {
     let of_it = |socket: &UdpSocket| socket.owner == owner;
     let ports: Vec<u16> = sockets.iter().filter(|s| of_it(s)).map(|s| s.port).collect();
+    let listening = sockets.iter().filter(|socket| of_it(socket) && socket.listens);
+    listening.for_each(|socket| groups::forget(cx, socket.id));
     sockets.unbind_where(of_it);
     for number in ports {
         let claimed = SharedPort { udp: true, number };
@@ -216,7 +239,12 @@ pub(crate) fn sendv(
     if sg.entries > SG_MAX as u64 || remote_port == 0 {
         return Err(CallError::Invalid);
     }
-    let (local, _) = io.cx.route(remote).ok_or(CallError::Unreachable)?;
+    let is_group = io.cx.is_group(remote);
+    let local = match is_group {
+        true => io.cx.group_source(remote, socket.to_groups.device, io.ports.len()),
+        false => io.cx.route(remote).map(|(local, _)| local),
+    };
+    let local = local.ok_or(CallError::Unreachable)?;
     if io.ports.is_empty() {
         return Err(CallError::Unreachable);
     }
@@ -228,11 +256,41 @@ pub(crate) fn sendv(
     if !reaches {
         return Err(CallError::Invalid);
     }
-    let local = if socket.addr.is_wildcard() { local } else { socket.addr };
+    // Nobody is a group (RFC 1122 section 3.2.1.3).
+    let is_own = !socket.addr.is_wildcard() && !io.cx.is_group(socket.addr);
+    let local = if is_own { socket.addr } else { local };
     let tuple = FlowTuple { local, remote, local_port: socket.port, remote_port };
-    let sent = send_datagram(io, &socket, &tuple, sg)?;
+    let sent = match is_group {
+        true => send_to_group(sockets, io, &socket, &tuple, sg)?,
+        false => send_datagram(io, &socket, &tuple, sg)?,
+    };
     io.cx.attached.push(io.cx.caller, Event::UdpSent { cookie });
     Ok(sent as u64)
+}
+
+/// Sends a datagram to several hosts, and to sockets of this one: a broadcast always, as on Linux.
+#[cold]
+fn send_to_group(
+    sockets: &UdpTable,
+    io: &mut Io,
+    socket: &UdpSocket,
+    tuple: &FlowTuple,
+    sg: SgArray,
+) -> Result<usize, CallError> {
+    let ToGroups { loops, stays, .. } = socket.to_groups;
+    let is_broadcast = !tuple.remote.is_multicast();
+    // RFC 1112 section 6.1.
+    let ttl = if is_broadcast || socket.ttl > 0 { socket.ttl } else { 1 };
+    let socket = UdpSocket { ttl, ..*socket };
+    let sent = match stays && !is_broadcast {
+        true => None,
+        false => Some(send_datagram(io, &socket, tuple, sg)?),
+    };
+    match loops || is_broadcast {
+        true => groups::loop_back(sockets, io, &socket, tuple, sg),
+        // Not sent and not heard: it has been counted by nobody.
+        false => Ok(sent.unwrap_or(0)),
+    }
 }
 
 fn send_datagram(
@@ -243,7 +301,10 @@ fn send_datagram(
 ) -> Result<usize, CallError> {
     let port = io.cx.shared.config.device_of(tuple.local, io.ports.len());
     let to = (tuple, Asker::Own);
-    let resolution = io.resolve(to, port);
+    let resolution = match io.cx.is_group(tuple.remote) {
+        true => Resolution::Known(tuple.remote.group_mac()),
+        false => io.resolve(to, port),
+    };
     let eth_dst = match resolution {
         Resolution::Known(mac) => mac,
         Resolution::Pending => [0; 6],

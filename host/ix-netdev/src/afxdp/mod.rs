@@ -13,7 +13,7 @@ pub(crate) use rss::RssTable;
 use crate::asm::Insn;
 use crate::device::{OpenOptions, OpenedDevice};
 use crate::error::OpenError;
-use crate::groups::{Groups, hear_neighbours};
+use crate::groups::{Groups, hear};
 use crate::hardware::HardwareFilters;
 use crate::held_ports::HeldPorts;
 use ix_mem::ROOM_BYTES;
@@ -48,7 +48,12 @@ pub(crate) struct Attachment {
     /// so a process that waits for the end, such as one that gives its traffic to another, would
     /// wait as well.
     _keeper: Option<Holder>,
-    /// While they are open, the card takes the groups that neighbours ask for our IPv6 addresses.
+    /// The interface's number.
+    ifindex: u32,
+    /// The groups and broadcasts whose UDP is ours.
+    groups: Vec<IpAddr>,
+    /// While they are open, the card takes these groups, and those that neighbours ask for our IPv6
+    /// addresses.
     _groups: Option<Groups>,
 }
 
@@ -68,13 +73,29 @@ impl Attachment {
         filters: Option<&[Filter]>,
         name: &str,
     ) -> Result<(), OpenError> {
-        let insns = instructions(&self.sockets, addresses, filters, self.shared.as_deref());
+        let to = (addresses, &self.groups[..]);
+        let insns = instructions(&self.sockets, to, filters, self.shared.as_deref());
         let flags = if self.frags { PROGRAM_XDP_FRAGS } else { 0 };
         let program = Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
         match program.and_then(|program| program.replace_in(self.link.as_fd())) {
             Err(e) if e.raw_os_error() == Some(libc::ENOLINK) => Ok(()),
             replaced => replaced.map_err(|e| bpf_error("change the receive filters of", name, e)),
         }
+    }
+
+    /// Sets which groups are ours, from the next packet on.
+    pub fn set_groups(
+        &mut self,
+        groups: &[IpAddr],
+        addresses: &[IpAddr],
+        filters: Option<&[Filter]>,
+        name: &str,
+    ) -> Result<(), OpenError> {
+        // The new sockets are in the groups before the old ones leave them.
+        let heard = hear(self.ifindex, addresses, groups);
+        self._groups = heard.map_err(|e| OpenError::system("join groups on", name, e))?;
+        self.groups = groups.to_vec();
+        self.set_filters(addresses, filters, name)
     }
 
     /// Makes sockets for new queues, up to this number of queues. Not before all others are in the
@@ -167,10 +188,22 @@ pub(crate) fn open(
     // Without a keeper, a kill takes longer to complete, which does no other harm.
     let _keeper =
         options.has_keeper.then(|| Holder::new(link.as_fd(), c"ix-keeper").ok()).flatten();
-    let _groups = hear_neighbours(ifindex, &options.addresses).map_err(ask)?;
+    let groups = [&options.groups[..], &options.broadcasts].concat();
+    let _groups = hear(ifindex, &options.addresses, &groups).map_err(ask)?;
     let shared = options.shared.clone();
-    let attachment =
-        Attachment { link, frags, sockets, shared, waiting, pairs, room, _keeper, _groups };
+    let attachment = Attachment {
+        link,
+        frags,
+        sockets,
+        shared,
+        waiting,
+        pairs,
+        room,
+        _keeper,
+        ifindex,
+        groups,
+        _groups,
+    };
     let opened = OpenedDevice::new(info, queue_fds, None).with_table_fd(table_fd);
     // With several queues the redirection table distributes packets.
     let hardware = (queues == 1).then(|| HardwareFilters::of(name)).flatten();
@@ -216,16 +249,16 @@ fn check_interface(
 /// The program's code.
 fn instructions(
     sockets: &Map,
-    addresses: &[IpAddr],
+    (addresses, groups): (&[IpAddr], &[IpAddr]),
     filters: Option<&[Filter]>,
     shared: Option<&HeldPorts>,
 ) -> Vec<Insn> {
     match shared {
         Some(ports) => {
             let HeldPorts { owned, fragments, .. } = ports;
-            shared_program(&Maps { sockets, owned, fragments }, addresses)
+            shared_program(&Maps { sockets, owned, fragments }, addresses, groups)
         }
-        None => program::xdp_program(sockets, addresses, filters),
+        None => program::xdp_program(sockets, (addresses, groups), filters),
     }
 }
 
@@ -246,7 +279,9 @@ fn attach_program(
     options: &OpenOptions,
 ) -> Result<Attached, OpenError> {
     let (filters, shared) = (options.filters.as_deref(), options.shared.as_deref());
-    let insns = instructions(sockets, &options.addresses, filters, shared);
+    let groups = [&options.groups[..], &options.broadcasts].concat();
+    let to = (&options.addresses[..], &groups[..]);
+    let insns = instructions(sockets, to, filters, shared);
     let load = |flags| Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
     let plain = load(0).map_err(|e| bpf_error("load an XDP program", name, e))?;
     let with_frags = load(PROGRAM_XDP_FRAGS);

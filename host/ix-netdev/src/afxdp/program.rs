@@ -30,6 +30,7 @@ const ARP_TARGET: i16 = 14 + 24;
 pub(super) const ETHERNET_END: i32 = 14;
 pub(super) const IPV4_END: i32 = 14 + 20;
 const ARP_END: i32 = 14 + 28;
+pub(super) const IPV4_PROTOCOL: i16 = 14 + 9;
 const IPV6_NEXT_HEADER: i16 = 14 + 6;
 const IPV6_DESTINATION: i16 = 14 + 24;
 const IPV6_END: i32 = 14 + 40;
@@ -37,18 +38,20 @@ const ND_TYPE: i16 = 14 + 40;
 const ND_TARGET: i16 = 14 + 40 + 8;
 const ND_END: i32 = 14 + 40 + 24;
 
+const UDP: u32 = 17;
 const ICMPV6: u32 = 58;
 /// Neighbour Solicitation and Advertisement.
 const ND_TYPES: [u32; 2] = [135, 136];
 
 /// Redirects packets for one of `addresses` to `sockets[receive queue]`: IPv4 and IPv6 to it, ARP
 /// that names it as target (requests, replies) or as sender (a host that uses our address: RFC 5227
-/// wants us to notice), and Neighbour Discovery about it. All other packets pass: VLAN tags, other
+/// wants us to notice), and Neighbour Discovery about it. Of packets to one of `groups` only UDP is
+/// redirected: Linux hears the questions which groups have listeners, and answers them. All other packets pass: VLAN tags, other
 /// hosts' packets; and ours on a queue without a socket. With receive filters, only IP packets that
 /// a filter takes are redirected, and frames of other EtherTypes if a filter names the type.
 pub(crate) fn xdp_program(
     sockets: &Map,
-    addresses: &[IpAddr],
+    (addresses, groups): (&[IpAddr], &[IpAddr]),
     filters: Option<&[Filter]>,
 ) -> Vec<Insn> {
     let mut a = Assembler::new();
@@ -70,6 +73,14 @@ pub(crate) fn xdp_program(
         check_length(&mut a, data, end, IPV4_END, pass);
         a.load(Size::Word, field, data, IPV4_DESTINATION);
         jump_if_ours(&mut a, field, addresses, found);
+        if groups.iter().any(|group| !group.is_v6()) {
+            let group = a.label();
+            jump_if_ours(&mut a, field, groups, group);
+            a.jump(pass);
+            a.place(group);
+            a.load(Size::Byte, field, data, IPV4_PROTOCOL);
+            a.jump_eq32(field, UDP, found);
+        }
         a.jump(pass);
 
         a.place(found);
@@ -113,7 +124,9 @@ pub(crate) fn xdp_program(
 
     if has_v6 {
         a.place(v6);
-        redirect_v6(&mut a, (data, end, field), &v6_addresses, filters, (ours, pass));
+        let groups: Vec<IpAddr> = groups.iter().copied().filter(|group| group.is_v6()).collect();
+        let to = (&v6_addresses[..], &groups[..]);
+        redirect_v6(&mut a, (data, end, field), to, filters, (ours, pass));
     }
 
     a.place(pass);
@@ -136,7 +149,7 @@ pub(crate) fn xdp_program(
 fn redirect_v6(
     a: &mut Assembler,
     (data, end, field): (Reg, Reg, Reg),
-    addresses: &[IpAddr],
+    (addresses, groups): (&[IpAddr], &[IpAddr]),
     filters: Option<&[Filter]>,
     (ours, pass): (Label, Label),
 ) {
@@ -144,6 +157,14 @@ fn redirect_v6(
     let found = a.label();
     let to_us = if filters.is_some() { found } else { ours };
     jump_if_ours_v6(a, (data, field), IPV6_DESTINATION, addresses, to_us);
+    if !groups.is_empty() {
+        let no_datagram = a.label();
+        a.load(Size::Byte, field, data, IPV6_NEXT_HEADER);
+        a.jump_ne32(field, UDP, no_datagram);
+        jump_if_ours_v6(a, (data, field), IPV6_DESTINATION, groups, to_us);
+        a.jump(pass);
+        a.place(no_datagram);
+    }
     a.load(Size::Byte, field, data, IPV6_NEXT_HEADER);
     a.jump_ne32(field, ICMPV6, pass);
     check_length(a, data, end, ND_END, pass);
@@ -223,11 +244,14 @@ mod tests {
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => return skip(test, Need::Root, e),
             made => made.expect("a map"),
         };
+        let groups = [vec![], vec![ip("224.1.1.1"), ip("ff02::7"), ip("232.1.1.1")]];
         for addresses in [vec![v4], vec![v6], vec![v4, v6]] {
             for filters in filters.iter().map(|some| Some(&some[..])).chain([None]) {
-                let insns = xdp_program(&sockets, &addresses, filters);
-                let loaded = Program::load(ProgramKind::Xdp, c"ix_test", &insns, 0);
-                loaded.unwrap_or_else(|e| panic!("{addresses:?} {filters:?}: {e}"));
+                for groups in &groups {
+                    let insns = xdp_program(&sockets, (&addresses, groups), filters);
+                    let loaded = Program::load(ProgramKind::Xdp, c"ix_test", &insns, 0);
+                    loaded.unwrap_or_else(|e| panic!("{addresses:?} {groups:?} {filters:?}: {e}"));
+                }
             }
         }
     }

@@ -60,8 +60,13 @@ const BODY: Reg = Reg::R6;
 const FIELD: Reg = Reg::R4;
 const BITS: Reg = Reg::R5;
 
-/// The program for these addresses.
-pub(crate) fn shared_program(maps: &Maps<'_>, addresses: &[IpAddr]) -> Vec<Insn> {
+/// The program for these addresses, and the groups that IX's sockets listen to. A datagram to all
+/// hosts belongs to whom its port belongs.
+pub(crate) fn shared_program(
+    maps: &Maps<'_>,
+    addresses: &[IpAddr],
+    groups: &[IpAddr],
+) -> Vec<Insn> {
     let mut a = Assembler::new();
     if addresses.is_empty() {
         // Linux has lost its address. The verifier takes no code that nothing leads to.
@@ -69,7 +74,8 @@ pub(crate) fn shared_program(maps: &Maps<'_>, addresses: &[IpAddr]) -> Vec<Insn>
         a.exit();
         return a.finish();
     }
-    let [found, whole, first, icmp, quoted, own, pass, ours] = std::array::from_fn(|_| a.label());
+    let [found, group, whole, first, icmp, quoted, own, pass, ours] =
+        std::array::from_fn(|_| a.label());
     a.mov(CTX, Reg::R1);
     a.load(Size::Word, DATA, CTX, MD_DATA);
     a.load(Size::Word, END, CTX, MD_DATA_END);
@@ -79,7 +85,11 @@ pub(crate) fn shared_program(maps: &Maps<'_>, addresses: &[IpAddr]) -> Vec<Insn>
     check_length(&mut a, DATA, END, IPV4_END, pass);
     a.load(Size::Word, FIELD, DATA, IPV4_DESTINATION);
     jump_if_ours(&mut a, FIELD, addresses, found);
-    a.jump(pass);
+    jump_if_ours(&mut a, FIELD, groups, group);
+    a.jump_ne32(FIELD, u32::MAX, pass);
+    a.place(group);
+    a.load(Size::Byte, FIELD, DATA, PROTOCOL);
+    a.jump_ne32(FIELD, UDP, pass);
 
     a.place(found);
     body(&mut a, pass);
@@ -206,6 +216,7 @@ mod tests {
 
     const OWN: [u8; 4] = [10, 0, 0, 2];
     const PEER: [u8; 4] = [10, 0, 0, 1];
+    const GROUP: [u8; 4] = [224, 1, 1, 1];
     const PASSES: u32 = 2;
     /// Nothing is in the map of sockets.
     const OURS: u32 = 1;
@@ -227,7 +238,7 @@ mod tests {
                 let owned = Map::new(MapKind::Array, c"ix_test", 2 * PORTS)?;
                 let fragments = Memory::new(c"ix_test", 16)?;
                 let maps = Maps { sockets: &sockets, owned: &owned, fragments: &fragments };
-                let insns = shared_program(&maps, addresses);
+                let insns = shared_program(&maps, addresses, &[IpAddr::v4(GROUP)]);
                 let program = Program::load(ProgramKind::Xdp, c"ix_test", &insns, 0)?;
                 Ok(Rig { program, owned, _maps: (sockets, fragments) })
             };
@@ -295,6 +306,27 @@ mod tests {
         assert_eq!(rig.judge(&arp), PASSES);
         rig.owned.set(80, 0).expect("set");
         assert_eq!(rig.judge(&tcp(OWN, 0, 80)), PASSES, "given back");
+    }
+
+    /// What is sent to several hosts is ours if its port is, and if our sockets listen to the group.
+    #[test]
+    fn datagrams_to_groups_and_to_all_are_ours_by_port() {
+        let Some(rig) = Rig::new("datagrams_to_groups_and_to_all_are_ours_by_port") else { return };
+        for port in [80, PORTS + 53] {
+            rig.owned.set(port, 1).expect("set");
+        }
+        let to = |protocol, to, port| packet(protocol, to, 0, 1, 0, &ports(9, port));
+        for (protocol, address, port, expected) in [
+            (17, GROUP, 53, OURS),
+            (17, [255; 4], 53, OURS),
+            (17, GROUP, 54, PASSES),
+            (17, [255; 4], 54, PASSES),
+            (17, [224, 1, 1, 2], 53, PASSES),
+            (6, GROUP, 80, PASSES),
+            (2, GROUP, 80, PASSES),
+        ] {
+            assert_eq!(rig.judge(&to(protocol, address, port)), expected, "{address:?} {port}");
+        }
     }
 
     #[test]

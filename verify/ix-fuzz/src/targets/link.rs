@@ -2,7 +2,7 @@
 //! headers, given to the parser and to the machines that hear them.
 use crate::bytes::Bytes;
 use ix_tcp::arp::GuardMode;
-use ix_tcp::mld::Listener;
+use ix_tcp::groups::Listener;
 use ix_tcp::nd::{DuplicateCheck, DuplicateEvent, NdCache, NdLimits};
 use ix_wire::mld::Query;
 use ix_wire::{Checksum, FrameHeader, IpAddr, Parsed, RxChecks, icmp6, ipv6, mld, nd, parse};
@@ -48,7 +48,7 @@ pub fn run(input: &[u8]) {
         cache.tick(now_us, &mut out);
         listener.tick(now_us, &mut reports);
         assert!(listener.deadline() > now_us);
-        assert!(reports.drain(..).all(|report| report.record.group == group));
+        assert!(reports.drain(..).all(|report| report.group == group));
         // Nobody is answered more than once, and our own questions have their pace.
         assert!(out.len() <= 64, "{} messages", out.len());
         out.clear();

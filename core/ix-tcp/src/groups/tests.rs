@@ -10,11 +10,11 @@ fn group(n: u8) -> IpAddr {
 }
 
 fn query(group: Option<IpAddr>, within_us: u64) -> Query {
-    Query { group, within_us, is_version1: false }
+    Query { group, within_us, older: 0 }
 }
 
 /// Runs to `until_us`; what was sent, and when.
-fn run(listener: &mut Listener, until_us: u64) -> Vec<(u64, MldOut)> {
+fn run(listener: &mut Listener, until_us: u64) -> Vec<(u64, Report)> {
     let mut all = Vec::new();
     while listener.deadline() <= until_us {
         let (now_us, mut out) = (listener.deadline(), Vec::new());
@@ -25,8 +25,8 @@ fn run(listener: &mut Listener, until_us: u64) -> Vec<(u64, MldOut)> {
     all
 }
 
-fn kinds(sent: &[(u64, MldOut)]) -> Vec<RecordKind> {
-    sent.iter().map(|(_, out)| out.record.kind).collect()
+fn kinds(sent: &[(u64, Report)]) -> Vec<RecordKind> {
+    sent.iter().map(|(_, out)| out.kind).collect()
 }
 
 /// Sections 6.1 and 9.1: a change is told twice, within a second, and then nothing more.
@@ -56,20 +56,20 @@ fn the_first_version_is_spoken_where_it_is_asked_in() {
     let mut listener = Listener::new(7);
     listener.join(group(1), 0);
     run(&mut listener, SECOND);
-    listener.on_query(&Query { is_version1: true, ..query(None, 0) }, 2 * SECOND);
+    listener.on_query(&Query { older: 1, ..query(None, 0) }, 2 * SECOND);
     let sent = run(&mut listener, 3 * SECOND);
-    assert!(sent.len() == 1 && sent[0].1.is_version1, "{sent:?}");
-    let end_us = 2 * SECOND + VERSION1_US;
-    for (at_us, is_version1) in [(end_us - 1, true), (end_us, false)] {
+    assert!(sent.len() == 1 && sent[0].1.older == 1, "{sent:?}");
+    let end_us = 2 * SECOND + OLDER_US;
+    for (at_us, older) in [(end_us - 1, 1), (end_us, 0)] {
         listener.on_query(&query(Some(group(1)), 0), at_us);
         let sent = run(&mut listener, at_us);
-        assert!(sent.len() == 1 && sent[0].1.is_version1 == is_version1, "{sent:?}");
+        assert!(sent.len() == 1 && sent[0].1.older == older, "{sent:?}");
     }
-    listener.on_query(&Query { is_version1: true, ..query(None, 0) }, end_us);
+    listener.on_query(&Query { older: 1, ..query(None, 0) }, end_us);
     run(&mut listener, end_us);
     listener.link_changed(end_us + 1);
     let sent = run(&mut listener, end_us + 1);
-    assert!(!sent[0].1.is_version1 && sent[0].1.record.kind == RecordKind::Joined, "{sent:?}");
+    assert!(sent[0].1.older == 0 && sent[0].1.kind == RecordKind::Joined, "{sent:?}");
 }
 
 #[derive(Clone, Debug)]
@@ -127,9 +127,9 @@ proptest! {
                 Step::Wait(us) => {
                     for (at_us, out) in run(&mut listener, now_us + us) {
                         prop_assert!(at_us >= now_us);
-                        let n = out.record.group.0[15];
+                        let n = out.group.0[15];
                         let listens = members.get(&n).is_some_and(|count| *count > 0);
-                        match out.record.kind {
+                        match out.kind {
                             RecordKind::Left => {
                                 prop_assert!(!listens);
                                 known.remove(&n);
@@ -138,8 +138,9 @@ proptest! {
                                 prop_assert!(listens);
                                 known.insert(n);
                             }
+                            kind => prop_assert!(false, "{kind:?} without sources"),
                         }
-                        if out.record.kind == RecordKind::Listens {
+                        if out.kind == RecordKind::Listens {
                             let until_us = asked.remove(&n);
                             prop_assert!(until_us.is_some_and(|until_us| at_us <= until_us));
                         }
@@ -153,5 +154,89 @@ proptest! {
             members.iter().filter(|(_, count)| **count > 0).map(|(n, _)| *n).collect();
         prop_assert_eq!(known, own);
         prop_assert_eq!(listener.deadline(), u64::MAX);
+    }
+}
+
+fn source(n: u8) -> IpAddr {
+    IpAddr([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, n])
+}
+
+fn filter(excludes: bool, sources: &[u8]) -> Filter {
+    Filter::new(excludes, sources.iter().map(|n| source(*n)).collect())
+}
+
+/// What was said at once after a change, and the number of reports in all.
+fn said(listener: &mut Listener, now_us: u64) -> (Vec<(RecordKind, Vec<IpAddr>)>, usize) {
+    let mut first = Vec::new();
+    listener.tick(now_us, &mut first);
+    let later = run(listener, now_us + 10 * SECOND).len();
+    let count = first.len() + later;
+    (first.into_iter().map(|out| (out.kind, out.sources)).collect(), count)
+}
+
+/// RFC 3376 section 5.1: the table of changes.
+#[test]
+fn changes_of_sources_are_told_by_the_difference() {
+    use RecordKind::{Allows, Blocks, Joined, Left};
+    let mut listener = Listener::new(7);
+    let mut now_us = 0;
+    for (filter, expected) in [
+        (filter(false, &[1, 2]), vec![(Allows, vec![source(1), source(2)])]),
+        (filter(false, &[2, 3]), vec![(Allows, vec![source(3)]), (Blocks, vec![source(1)])]),
+        (filter(true, &[4]), vec![(Joined, vec![source(4)])]),
+        (filter(true, &[5]), vec![(Allows, vec![source(4)]), (Blocks, vec![source(5)])]),
+        (filter(true, &[]), vec![(Allows, vec![source(5)])]),
+        (filter(false, &[6]), vec![(Left, vec![source(6)])]),
+        (filter(false, &[]), vec![(Blocks, vec![source(6)])]),
+    ] {
+        listener.set(group(1), filter, now_us);
+        let (first, count) = said(&mut listener, now_us);
+        assert_eq!(count, 2 * first.len(), "each is said twice");
+        assert_eq!(first, expected);
+        now_us += 20 * SECOND;
+    }
+    assert!(listener.groups.is_empty());
+    // A change before the last one was told twice: what holds now, as a whole.
+    listener.set(group(1), filter(false, &[1]), now_us);
+    listener.tick(now_us, &mut Vec::new());
+    listener.set(group(1), filter(false, &[2]), now_us + 1);
+    assert_eq!(said(&mut listener, now_us + 1).0, [(Left, vec![source(2)])]);
+    listener.on_query(&query(None, 0), now_us + 30 * SECOND);
+    let (first, _) = said(&mut listener, now_us + 30 * SECOND);
+    assert_eq!(first, [(RecordKind::Includes, vec![source(2)])]);
+}
+
+/// RFC 3376 section 7.2.1: as long as an old querier may be there, its version is spoken, the
+/// oldest if there are two.
+#[test]
+fn the_oldest_version_that_is_asked_in_is_spoken() {
+    let mut listener = Listener::new(7);
+    let mut older = |asked: u8, at_us: u64| {
+        listener.set(group(1), filter(false, &[1]), at_us);
+        listener.on_query(&Query { older: asked, ..query(None, 0) }, at_us);
+        let sent = run(&mut listener, at_us + 2 * SECOND);
+        sent.iter().map(|(_, out)| (out.kind, out.older)).collect::<Vec<_>>()
+    };
+    let joined = (RecordKind::Joined, 2);
+    assert_eq!(older(2, 0), [joined, (RecordKind::Includes, 2), joined]);
+    assert_eq!(older(1, 10 * SECOND), [(RecordKind::Includes, 1)]);
+    assert_eq!(older(0, 20 * SECOND), [(RecordKind::Includes, 1)]);
+    assert_eq!(older(2, 10 * SECOND + OLDER_US), [(RecordKind::Includes, 2)]);
+    assert_eq!(older(0, 10 * SECOND + 3 * OLDER_US), [(RecordKind::Includes, 0)]);
+}
+
+proptest! {
+    /// RFC 3376 section 3.2: what is allowed is what one of the parts allows.
+    #[test]
+    fn merged_filters_allow_what_a_part_allows(
+        parts in prop::collection::vec((any::<bool>(), prop::collection::vec(0u8..6, 0..4)), 0..5)
+    ) {
+        let parts: Vec<Filter> =
+            parts.into_iter().map(|(excludes, sources)| filter(excludes, &sources)).collect();
+        let merged = parts.iter().fold(Filter::NONE, |all, part| all.merged(part));
+        for n in 0..8 {
+            let allowed = parts.iter().any(|part| part.allows(source(n)));
+            prop_assert_eq!(merged.allows(source(n)), allowed, "{}", n);
+        }
     }
 }
