@@ -353,3 +353,48 @@ pub fn unsent(fd: RawFd) -> Outcome<usize> {
     let stream = core.sockets.get_mut(id).and_then(Socket::stream).ok_or(libc::EBADF)?;
     Ok(stream.flow.send.unsent() as usize)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(port: u16, bytes: usize) -> Incoming {
+        Incoming {
+            data: ix_abi::RxData { addr: 0, len: 0 }.into(),
+            rest: Vec::new(),
+            copy: Some(vec![7; bytes].into()),
+            from: ([10, 0, 0, 1], port).into(),
+            local: IpAddr::from([10, 0, 0, 2]),
+            hops: 64,
+            tos: 0,
+            came: None,
+            elastic: 0,
+        }
+    }
+
+    fn together(inbox: &[(u16, usize)], room: usize) -> usize {
+        let inbox = inbox.iter().map(|(port, bytes)| one(*port, *bytes)).collect();
+        gathered(&Datagrams { inbox, ..Datagrams::default() }, room)
+    }
+
+    /// What Linux joins: one sender, one length, and a shorter one at the end.
+    #[test]
+    fn datagrams_of_one_sender_and_length_are_received_together() {
+        for (inbox, room, expected) in [
+            (&[(9, 100)][..], 1000, 1),
+            (&[(9, 100), (9, 100), (9, 100)], 1000, 3),
+            (&[(9, 100), (9, 100), (9, 30), (9, 30)], 1000, 3),
+            (&[(9, 100), (9, 101)], 1000, 1),
+            (&[(9, 100), (8, 100)], 1000, 1),
+            (&[(9, 100), (9, 0), (9, 100)], 1000, 1),
+            (&[(9, 0), (9, 0)], 1000, 1),
+            // No more than there is room for: nothing is cut off for it.
+            (&[(9, 100), (9, 100), (9, 100)], 299, 2),
+            (&[(9, 100), (9, 100)], 50, 1),
+            (&[(9, 100); 70], 70_000, 64),
+            (&[(9, 1400); 60], 70_000, 46),
+        ] {
+            assert_eq!(together(inbox, room), expected, "{inbox:?} {room}");
+        }
+    }
+}

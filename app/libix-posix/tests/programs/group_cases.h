@@ -20,9 +20,11 @@ static int shared_udp(const char *ip, int port)
     return fd;
 }
 
-/* The peer sends so many bytes; which of three sockets get them. */
+/* The peer sends so many bytes; which of three sockets get them. A card, or the program in front of
+ * it, hears of a group a moment after it was joined. */
 static void heard_by(int bytes, const int fds[3])
 {
+    sleep_ms(100);
     tell("usend %d", bytes);
     sleep_ms(150);
     for (int n = 0; n < 3; n++)

@@ -29,6 +29,7 @@ impl Peer {
             memory: Some(memory),
             shared: None,
             has_keeper: false,
+            ..OpenOptions::default()
         };
         let spec = format!("memif:{},role=client", path.display()).parse()?;
         let mut device = ix_netdev::open(&spec, &options)?;
