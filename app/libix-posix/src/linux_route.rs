@@ -1,29 +1,29 @@
 //! Which way Linux's routes lead, where its addresses are IX's as well: asked when a connection or
 //! a UDP client begins, never for a message.
 use core::ptr::null_mut;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 /// `struct nlmsghdr` and `struct rtmsg`.
 const HEADER: usize = 16;
 const ROUTE: usize = 12;
-/// An attribute with an IPv4 address.
-const ATTRIBUTE: usize = 8;
+/// The head of an attribute.
+const ATTRIBUTE: usize = 4;
 /// Longest request and answer that are of interest.
-const REQUEST_MAX: usize = HEADER + ROUTE + 2 * ATTRIBUTE;
+const REQUEST_MAX: usize = HEADER + ROUTE + 2 * (ATTRIBUTE + 16);
 const ANSWER_MAX: usize = 1024;
 
 /// What Linux says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// By the interface of this number, from this address.
-    By { interface: u32, source: Option<Ipv4Addr> },
+    By { interface: u32, source: Option<IpAddr> },
     /// No route leads there. A connect of Linux's returns the errno.
     Nowhere,
 }
 
-/// Asks for the way to an address, from one if it is given. `None`: Linux could not be asked.
-pub fn ask(to: Ipv4Addr, from: Option<Ipv4Addr>) -> Option<Way> {
+/// Asks for the way to an address, from one of the same family if it is given. `None`: Linux could not be asked.
+pub fn ask(to: IpAddr, from: Option<IpAddr>) -> Option<Way> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // By system calls, because the C library's names are this library's.
     // SAFETY: makes a descriptor.
@@ -51,21 +51,27 @@ fn exchange(fd: RawFd, request: &[u8], answer: &mut [u8]) -> Option<usize> {
     usize::try_from(got).ok()
 }
 
-fn request(to: Ipv4Addr, from: Option<Ipv4Addr>) -> Vec<u8> {
+fn request(to: IpAddr, from: Option<IpAddr>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(REQUEST_MAX);
-    let len = HEADER + ROUTE + ATTRIBUTE * if from.is_some() { 2 } else { 1 };
+    let (family, octets) = if to.is_ipv4() { (libc::AF_INET, 4) } else { (libc::AF_INET6, 16) };
+    let from = from.filter(|from| from.is_ipv4() == to.is_ipv4());
+    let len = HEADER + ROUTE + (ATTRIBUTE + octets) * if from.is_some() { 2 } else { 1 };
     bytes.extend((len as u32).to_ne_bytes());
     bytes.extend(libc::RTM_GETROUTE.to_ne_bytes());
     bytes.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
     // Number and sender.
     bytes.extend([0; 8]);
-    let from_bits = if from.is_some() { 32 } else { 0 };
-    bytes.extend([libc::AF_INET as u8, 32, from_bits, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let bits = 8 * octets as u8;
+    let from_bits = if from.is_some() { bits } else { 0 };
+    bytes.extend([family as u8, bits, from_bits, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     let named = [(libc::RTA_DST, Some(to)), (libc::RTA_SRC, from)];
     for (kind, address) in named.into_iter().filter_map(|(kind, at)| Some((kind, at?))) {
-        bytes.extend((ATTRIBUTE as u16).to_ne_bytes());
+        bytes.extend(((ATTRIBUTE + octets) as u16).to_ne_bytes());
         bytes.extend(kind.to_ne_bytes());
-        bytes.extend(address.octets());
+        match address {
+            IpAddr::V4(address) => bytes.extend(address.octets()),
+            IpAddr::V6(address) => bytes.extend(address.octets()),
+        }
     }
     bytes
 }
@@ -92,7 +98,10 @@ fn read(answer: &[u8]) -> Option<Way> {
         let Some(value) = rest.get(4..len) else { break };
         match u16::from_ne_bytes([head[2], head[3]]) {
             libc::RTA_OIF => interface = Some(u32::from_ne_bytes(value.try_into().ok()?)),
-            libc::RTA_PREFSRC => source = Some(Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?)),
+            libc::RTA_PREFSRC if value.len() == 4 => {
+                source = Some(IpAddr::from(<[u8; 4]>::try_from(value).ok()?));
+            }
+            libc::RTA_PREFSRC => source = Some(IpAddr::from(<[u8; 16]>::try_from(value).ok()?)),
             _ => {}
         }
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
@@ -109,15 +118,18 @@ mod tests {
         // SAFETY: a string.
         let lo = unsafe { libc::if_nametoindex(c"lo".as_ptr()) };
         assert_ne!(lo, 0);
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         // Linux's own address is reached over no interface.
-        assert_eq!(ask(Ipv4Addr::LOCALHOST, None), Some(Way::Nowhere));
+        assert_eq!(ask(ip("127.0.0.1"), None), Some(Way::Nowhere));
+        assert_eq!(ask(ip("::1"), None), Some(Way::Nowhere));
         // Not an address of this host.
-        assert_eq!(ask(Ipv4Addr::LOCALHOST, Some(Ipv4Addr::new(192, 0, 2, 1))), Some(Way::Nowhere));
+        assert_eq!(ask(ip("127.0.0.1"), Some(ip("192.0.2.1"))), Some(Way::Nowhere));
+        assert_eq!(ask(ip("::1"), Some(ip("2001:db8::1"))), Some(Way::Nowhere));
     }
 
     #[test]
     fn torn_answers_say_nothing() {
-        let mut answer = request(Ipv4Addr::new(10, 0, 0, 1), None);
+        let mut answer = request("10.0.0.1".parse().unwrap(), None);
         answer[4..6].copy_from_slice(&libc::RTM_NEWROUTE.to_ne_bytes());
         answer[HEADER + 7] = libc::RTN_UNICAST;
         assert_eq!(read(&answer), None, "no interface");

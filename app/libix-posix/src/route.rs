@@ -114,7 +114,8 @@ impl Routes {
     pub fn are_linuxs(&self, to: IpAddr) -> bool {
         let is_broadcast = matches!(to, IpAddr::V4(v4) if v4.is_broadcast());
         let is_near = to.is_loopback() || to.is_unspecified() || self.is_ours(to);
-        self.shared && to.is_ipv4() && !is_near && !to.is_multicast() && !is_broadcast
+        let is_near = is_near || family::is_of_link(to);
+        self.shared && !is_near && !to.is_multicast() && !is_broadcast
     }
 
     /// Linux has these addresses on IX's interface now.
@@ -163,7 +164,7 @@ impl Routes {
             return if self.has_family(to.is_ipv6()) { Whose::Ix } else { Whose::Linux };
         }
         // What it sends to itself never leaves the host.
-        if self.shared && self.is_ours(to) {
+        if self.shared && (self.is_ours(to) || family::is_of_link(to)) {
             return Whose::Linux;
         }
         if on(&self.ours) {
@@ -329,7 +330,10 @@ mod tests {
             ("0.0.0.0", false),
             ("224.0.0.1", false),
             ("255.255.255.255", false),
-            ("2001:db8::1", false),
+            ("2001:db8::1", true),
+            ("fe80::1", false),
+            ("ff02::1", false),
+            ("::1", false),
         ] {
             assert_eq!(shared.are_linuxs(ip(to)), asks, "{to}");
         }

@@ -2,6 +2,7 @@
 use crate::confined::ELASTIC_THREADS_MAX;
 use crate::elastic_thread::{self, ElasticThread, Role};
 use crate::epoll_set::{self, Set};
+use crate::family;
 use crate::interface::{Interfaces, linux_networks};
 use crate::linux_route::{self, Way};
 use crate::numbers::Numbers;
@@ -161,17 +162,16 @@ impl Core {
         {
             return Whose::Linux;
         }
-        let (IpAddr::V4(v4), true) = (to, self.routes.are_linuxs(to)) else { return known };
+        if !self.routes.are_linuxs(to) {
+            return known;
+        }
         let Some(socket) = self.sockets.get(id) else { return known };
         if matches!(socket.kind, Kind::Datagrams(_)) {
             // It is IX's already; the dataplane knows the routes.
             return Whose::Ix;
         }
-        let from = match socket.bound.map(|at| at.ip()) {
-            Some(IpAddr::V4(from)) if !from.is_unspecified() => Some(from),
-            _ => None,
-        };
-        match linux_route::ask(v4, from) {
+        let from = socket.bound.map(|at| at.ip()).filter(|from| !family::is_wildcard(*from));
+        match linux_route::ask(to, from) {
             Some(Way::By { interface, .. }) if self.interfaces.has_number(interface) => Whose::Ix,
             Some(Way::By { .. } | Way::Nowhere) => Whose::Linux,
             None => known,
@@ -182,12 +182,11 @@ impl Core {
     /// come since the start.
     pub fn whose_bound(&mut self, at: IpAddr) -> Whose {
         let known = self.routes.bind(at);
-        if known != Whose::Linux || !self.routes.is_shared() || !at.is_ipv4() || at.is_loopback() {
+        if known != Whose::Linux || !self.routes.is_shared() || at.is_loopback() {
             return known;
         }
         let Some(name) = self.interfaces.name() else { return known };
-        let mut ours = linux_networks(Some(name));
-        ours.retain(|network| network.address.is_ipv4());
+        let ours = linux_networks(Some(name));
         self.interfaces.follow(&ours);
         self.routes.follow(ours);
         self.routes.bind(at)

@@ -585,7 +585,7 @@ fn open_devices(
 ) -> Result<Vec<OpenedDevice>> {
     // Those of Linux may have changed since.
     let shared = ports.as_ref().map(|ports| ports.addresses());
-    let shared = shared.map(|all| all.iter().map(|own| IpAddr::v4(own.octets())).collect());
+    let shared = shared.map(|all| all.into_iter().map(IpAddr::from).collect());
     let options = OpenOptions {
         addresses: shared.unwrap_or_else(|| settings.addresses()),
         // The dataplane says which, once it runs.

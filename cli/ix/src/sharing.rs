@@ -10,15 +10,15 @@ use ix_report::problem::{Problem, Result};
 use ix_sys::{Interface, random};
 use ix_vnic::Direction;
 use ix_wire::IpAddr;
-use std::net::Ipv4Addr;
+use std::net;
 use std::sync::Arc;
 
 /// Ports for connections that the program opens. Each serves many: a port is free for each
 /// destination by itself. A socket of Linux holds each for each protocol.
 const OUTGOING_PORTS: u16 = 64;
 
-/// Gives the dataplane the IPv4 addresses of Linux on its interface, if no address is named and the
-/// device is one that can be shared.
+/// Gives the dataplane the addresses of Linux on its interface, if no address is named and the
+/// device is one that can be shared. Those of the link, which need no configuration, come later.
 pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
     let [device] = devices else { return Ok(()) };
     let Ok(DeviceSpec::Afxdp { ifname, .. }) = device.parse() else { return Ok(()) };
@@ -52,9 +52,12 @@ pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
         let why = format!("it is a port of {master}, which has its packets");
         return refused(why, &format!("--nic {master}"));
     }
-    let addresses = here.ipv4_addresses(link.index).map_err(asked)?;
+    let all = here.usable_addresses(link.index).map_err(asked)?;
+    let mut addresses: Vec<_> = all.iter().map(|(own, prefix)| (IpAddr::from(*own), *prefix)).collect();
+    addresses.retain(|(own, _)| !own.is_link_local_v6());
     if addresses.is_empty() {
-        let why = "Linux has no IPv4 address there, and neither --addr nor `host_addr` names one";
+        let why = "Linux has no address there that other links know, and neither --addr nor \
+                   `host_addr` names one";
         return refused(why.to_owned(), "for example --addr 10.0.0.2/24");
     }
     let rules = &config.vnic_rules;
@@ -62,13 +65,11 @@ pub fn settle(devices: &[String], config: &mut Config) -> Result<()> {
         let why = "filters are for an address of IX's own".to_owned();
         return refused(why, "name an address that no host has with --addr");
     }
-    config.host_addrs =
-        addresses.iter().map(|(own, prefix)| (IpAddr::v4(own.octets()), *prefix)).collect();
+    config.host_addrs = addresses;
     config.shares_address = true;
     config.address_check = AddressCheck::Off;
     if config.gateway_addrs.is_empty() {
-        let gateway = HostNet::new(link.index).map_err(asked)?.network().gateway();
-        config.gateway_addrs = gateway.map(|g| IpAddr::v4(g.octets())).into_iter().collect();
+        config.gateway_addrs = HostNet::new(link.index).map_err(asked)?.network().gateways();
     }
     Ok(())
 }
@@ -87,10 +88,14 @@ impl Sharing {
             return Ok(None);
         }
         let what = format!("cannot share the address of Linux on {interface}");
-        let v4 = |addr: &IpAddr| addr.as_v4().map(Ipv4Addr::from);
-        let addresses: Vec<_> = config.host_addrs.iter().filter_map(|(own, _)| v4(own)).collect();
-        let listed: Vec<_> = addresses.iter().map(Ipv4Addr::to_string).collect();
-        let ports = HeldPorts::new(addresses, user).map_err(|e| Problem::new(&what, e))?;
+        let asked = |e: ix_sys::Error| Problem::new(&what, e);
+        let index = Interface::new(interface).and_then(|i| i.index());
+        let index = index.map_err(|e| Problem::new(&what, e))?;
+        let here = Namespace::current().map_err(asked)?;
+        let all = here.usable_addresses(index).map_err(asked)?;
+        let addresses: Vec<net::IpAddr> = all.into_iter().map(|(own, _)| own).collect();
+        let listed: Vec<_> = addresses.iter().map(net::IpAddr::to_string).collect();
+        let ports = HeldPorts::new(addresses, index, user).map_err(asked)?;
         let mut seed = [0; 8];
         random::fill(&mut seed).map_err(|why| Problem::new("cannot draw random keys", why))?;
         let block = ports.hold_block(OUTGOING_PORTS, u64::from_le_bytes(seed)).map_err(|e| {

@@ -110,8 +110,8 @@ fn masked(address: IpAddr, bits: u8) -> IpAddr {
 /// What Linux knows of the network of an interface whose addresses IX shares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostNetwork {
-    /// Linux's addresses there, with their prefix lengths; the first one of a family is the usual
-    /// source.
+    /// Linux's addresses there, with their prefix lengths, in the order in which it prefers them as
+    /// a source.
     pub addresses: Vec<(IpAddr, u8)>,
     /// Its routes.
     pub routes: RouteTable,
@@ -127,15 +127,20 @@ impl HostNetwork {
     pub fn route(&self, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
         let route = self.routes.find(remote)?;
         let hop = route.hop(remote)?;
-        let near =
-            |to: IpAddr| self.addresses.iter().find(|(own, prefix)| own.same_network(to, *prefix));
         let named = route.source.filter(|source| self.has(*source));
-        // Of IPv4 the address on the next hop's network, of IPv6 as RFC 6724 has it.
-        let near = if remote.is_v6() { None } else { near(hop) };
-        let all = self.addresses.iter().map(|(own, _)| (*own, true));
-        let own =
-            named.or_else(|| near.map(|(own, _)| *own)).or_else(|| best_source(remote, all))?;
+        let own = named.or_else(|| match remote.is_v6() {
+            // Those that Linux prefers stand first.
+            true => best_source(remote, self.addresses.iter().map(|(own, _)| (*own, true))),
+            false => self.source_v4(hop),
+        })?;
         Some((own, hop))
+    }
+
+    /// The address of the network that the next hop is in, else the first one.
+    fn source_v4(&self, hop: IpAddr) -> Option<IpAddr> {
+        let mut all = self.addresses.iter().filter(|(own, _)| !own.is_v6());
+        let near = all.clone().find(|(own, prefix)| own.same_network(hop, *prefix));
+        near.or_else(|| all.next()).map(|(own, _)| *own)
     }
 
     /// The next hop for packets from `local`, of who is connected already.
@@ -206,6 +211,34 @@ mod tests {
         let v6 = RouteTable::new(routes.into_iter().filter(|route| route.to.is_v6()));
         assert_eq!(v6.find(ip("8.8.8.8")), None);
         assert!(v6.find(ip("2001:db8::1")).is_some());
+    }
+
+    /// What Linux chooses for the same addresses (RFC 6724).
+    #[test]
+    fn sources_of_ipv6_are_those_that_linux_prefers() {
+        let router = Via::Gateway(ip("fe80::1"));
+        let routes = vec![
+            route("2001:db8:1::/64", Via::Link, 256),
+            route("fe80::/64", Via::Link, 256),
+            route("::/0", router, 1024),
+        ];
+        let own = ["fd00::5", "2001:db8:1::a", "2001:db8:1::b", "2001:db8:2::c", "fe80::5"];
+        let addresses = own.iter().map(|own| (ip(own), 64)).collect();
+        let mut net = HostNetwork { addresses, routes: RouteTable::new(routes) };
+        let source = |net: &HostNetwork, to: &str| net.route(ip(to)).map(|(own, _)| own);
+        for (to, from) in [
+            ("2001:db8:1::77", "2001:db8:1::a"),
+            ("2001:db8:2::77", "2001:db8:2::c"),
+            ("2001:db8:9::77", "2001:db8:1::a"),
+            ("fd00:1::77", "fd00::5"),
+            ("fe80::77", "fe80::5"),
+        ] {
+            assert_eq!(source(&net, to), Some(ip(from)), "{to}");
+        }
+        assert_eq!(net.route(ip("2001:db8:9::77")).map(|(_, hop)| hop), Some(ip("fe80::1")));
+        // The link's own address is no source for others, and none of IPv4's either.
+        net.addresses = vec![(ip("10.0.0.2"), 24), (ip("fe80::5"), 64)];
+        assert_eq!(source(&net, "2001:db8:9::77"), None);
     }
 
     proptest! {

@@ -196,6 +196,15 @@ impl From<core::net::IpAddr> for IpAddr {
     }
 }
 
+impl From<IpAddr> for core::net::IpAddr {
+    fn from(addr: IpAddr) -> Self {
+        match addr.as_v4() {
+            Some(v4) => core::net::IpAddr::V4(v4.into()),
+            None => core::net::IpAddr::V6(addr.0.into()),
+        }
+    }
+}
+
 impl From<[u8; 4]> for IpAddr {
     #[inline]
     fn from(v4: [u8; 4]) -> Self {

@@ -7,7 +7,7 @@ use ix_sys::say;
 use ix_wire::IpAddr;
 use std::collections::VecDeque;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -54,11 +54,12 @@ impl SharedAddress {
 
     /// The addresses that are shared now.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        self.ports.addresses().iter().map(|own| IpAddr::v4(own.octets())).collect()
+        self.ports.addresses().into_iter().map(IpAddr::from).collect()
     }
 
     /// The interface has this number now.
     pub fn moved(&mut self, index: u32) {
+        self.ports.moved(index);
         self.net.moved(index);
     }
 
@@ -79,7 +80,7 @@ impl SharedAddress {
     /// Takes over what Linux knows of the network now.
     fn follow(&mut self, network: &Network) {
         let before = self.ports.addresses();
-        let all: Vec<Ipv4Addr> = network.addresses.iter().map(|(own, _)| *own).collect();
+        let all: Vec<net::IpAddr> = network.addresses.iter().map(|(own, _)| *own).collect();
         let conflicts = self.ports.follow(&all);
         let shared = self.ports.addresses();
         let name = &self.name;
@@ -108,7 +109,7 @@ impl SharedAddress {
             .addresses
             .iter()
             .filter(|(own, _)| shared.contains(own))
-            .map(|(own, prefix)| (IpAddr::v4(own.octets()), *prefix))
+            .map(|(own, prefix)| (IpAddr::from(*own), *prefix))
             .collect();
         // What was not sent yet is old.
         self.waiting.retain(|message| !matches!(message, ToImage::Network { .. }));
@@ -133,7 +134,7 @@ impl SharedAddress {
             }
             FromImage::Release(port) => self.ports.release(transport(*port), port.number),
             FromImage::Resolve { hop } => {
-                let known = hop.as_v4().and_then(|hop| self.net.want(hop.into()));
+                let known = self.net.want((*hop).into());
                 known.into_iter().for_each(|neighbour| self.tell(said(neighbour)));
             }
             _ => return,
@@ -181,5 +182,5 @@ fn transport(port: SharedPort) -> Transport {
 }
 
 fn said((hop, mac): Neighbour) -> ToImage {
-    ToImage::Neighbour { hop: IpAddr::v4(hop.octets()), mac }
+    ToImage::Neighbour { hop: hop.into(), mac }
 }

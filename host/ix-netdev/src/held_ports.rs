@@ -10,14 +10,17 @@ use ix_sys::{Error, process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, SocketAddrV6, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Ports of one protocol.
 pub(crate) const PORTS: u32 = 1 << 16;
 /// Source, destination, and identification with protocol, bytes.
 pub(crate) const FRAGMENT_KEY: usize = 12;
+/// Source, destination and identification of IPv6, bytes.
+pub(crate) const FRAGMENT_KEY_V6: usize = 36;
 /// Packets whose later fragments are under way, at most.
 const FRAGMENTED: u32 = 4096;
 /// Linux's range of ports for connections of its own.
@@ -63,7 +66,9 @@ impl fmt::Display for Transport {
 
 /// The ports of one interface that IX owns.
 pub struct HeldPorts {
-    addresses: Mutex<Vec<Ipv4Addr>>,
+    addresses: Mutex<Vec<IpAddr>>,
+    /// The interface's number, by which Linux tells its link-local addresses from others'.
+    interface: AtomicU32,
     /// The program's user.
     user: u32,
     /// Whose sockets may share a port with ours: the program's user, and those that it has become.
@@ -73,12 +78,13 @@ pub struct HeldPorts {
     own_sockets: Mutex<Option<BTreeSet<u64>>>,
     pub(crate) owned: Map,
     pub(crate) fragments: Memory<FRAGMENT_KEY>,
+    pub(crate) fragments_v6: Memory<FRAGMENT_KEY_V6>,
     held: Mutex<BTreeMap<(Transport, u16), Held>>,
 }
 
 /// What keeps Linux from a port.
 struct Held {
-    sockets: Vec<(Ipv4Addr, OwnedFd)>,
+    sockets: Vec<(IpAddr, OwnedFd)>,
     /// Sockets of the program's users may share it.
     shares: bool,
 }
@@ -98,7 +104,7 @@ enum How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// The protocol.
     pub transport: Transport,
     /// The port.
@@ -112,15 +118,33 @@ impl fmt::Debug for HeldPorts {
 }
 
 impl HeldPorts {
-    /// None yet, at these addresses of Linux. The sockets of `user` on Linux may share a port: a
-    /// program hears connections from the host itself through such a socket.
-    pub fn new(addresses: Vec<Ipv4Addr>, user: u32) -> Result<HeldPorts, Error> {
+    /// None yet, at these addresses of Linux on the interface of this number. The sockets of `user`
+    /// on Linux may share a port: a program hears connections from the host itself through such a
+    /// socket.
+    pub fn new(addresses: Vec<IpAddr>, interface: u32, user: u32) -> Result<HeldPorts, Error> {
         let made = |e| Error::new("cannot make a BPF map for ports", e);
         let owned = Map::new(MapKind::Array, c"ix_ports", 2 * PORTS).map_err(made)?;
         let fragments = Memory::new(c"ix_fragments", FRAGMENTED).map_err(made)?;
+        let fragments_v6 = Memory::new(c"ix_fragments6", FRAGMENTED).map_err(made)?;
         let (users, addresses) = (Mutex::new(vec![user]), Mutex::new(addresses));
         let (own_sockets, held) = Default::default();
-        Ok(HeldPorts { addresses, user, users, own_sockets, owned, fragments, held })
+        let interface = AtomicU32::new(interface);
+        Ok(HeldPorts {
+            addresses,
+            interface,
+            user,
+            users,
+            own_sockets,
+            owned,
+            fragments,
+            fragments_v6,
+            held,
+        })
+    }
+
+    /// The interface was made again and has this number.
+    pub fn moved(&self, interface: u32) {
+        self.interface.store(interface, Ordering::Relaxed);
     }
 
     /// Sockets of this user too may share a port that is taken later: the program has become it,
@@ -200,13 +224,13 @@ impl HeldPorts {
     }
 
     /// The addresses whose ports are shared.
-    pub fn addresses(&self) -> Vec<Ipv4Addr> {
+    pub fn addresses(&self) -> Vec<IpAddr> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Follows the addresses that Linux has now. One of which it has a port that IX has elsewhere
     /// stays Linux's alone, and is returned with it.
-    pub fn follow(&self, now: &[Ipv4Addr]) -> Vec<Conflict> {
+    pub fn follow(&self, now: &[IpAddr]) -> Vec<Conflict> {
         // No port is taken meanwhile.
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.addresses();
@@ -240,15 +264,15 @@ impl HeldPorts {
     fn bind_all(
         &self,
         (transport, port): (Transport, u16),
-        addresses: &[Ipv4Addr],
+        addresses: &[IpAddr],
         how: How,
-    ) -> io::Result<Vec<(Ipv4Addr, OwnedFd)>> {
+    ) -> io::Result<Vec<(IpAddr, OwnedFd)>> {
         let users = self.users.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Only a port that is shared can be another user's.
         let users = if how == How::Alone { &users[..1] } else { &users[..] };
         let mut bound = Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         for user in users {
-            let bind = |address: &Ipv4Addr| {
+            let bind = |address: &IpAddr| {
                 let socket = self.bind(transport, *address, port, how, *user)?;
                 Ok((*address, socket))
             };
@@ -263,12 +287,13 @@ impl HeldPorts {
     fn bind(
         &self,
         transport: Transport,
-        address: Ipv4Addr,
+        address: IpAddr,
         port: u16,
         how: How,
         user: u32,
     ) -> io::Result<OwnedFd> {
-        let open = || socket::open(libc::AF_INET, transport.socket_kind());
+        let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let open = || socket::open(family, transport.socket_kind());
         let socket = process::with_file_user(user, open)?;
         if how != How::Alone {
             set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
@@ -278,7 +303,13 @@ impl HeldPorts {
         }
         // Datagrams from the host itself are for nobody here.
         let _ = set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0);
-        bind_inet(socket.as_fd(), SocketAddr::from((address, port)))?;
+        let at = match address {
+            IpAddr::V6(own) if own.is_unicast_link_local() => {
+                SocketAddrV6::new(own, port, 0, self.interface.load(Ordering::Relaxed)).into()
+            }
+            _ => SocketAddr::from((address, port)),
+        };
+        bind_inet(socket.as_fd(), at)?;
         Ok(socket)
     }
 

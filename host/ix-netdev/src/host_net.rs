@@ -1,13 +1,13 @@
 //! What Linux knows about the network of an interface whose address IX shares: addresses, routes
-//! and next hops. Linux resolves neighbours; IX asks it to, reads what comes of it, and sends no
-//! ARP of its own.
+//! and next hops. Linux resolves neighbours; IX asks it to, reads what comes of it, and sends
+//! neither ARP nor Neighbour Discovery of its own.
 use crate::host_routes;
-use crate::look::addresses;
+use crate::look::usable_addresses;
 use crate::netlink::{self, Message, Netlink, attributes, messages};
 use ix_proto::routes::{Route, Via};
 use ix_sys::{Error, socket};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ const RTMGRP_LINK: u32 = 1;
 const RTMGRP_NEIGH: u32 = 4;
 const RTMGRP_IPV4_IFADDR: u32 = 0x10;
 const RTMGRP_IPV4_ROUTE: u32 = 0x40;
+const RTMGRP_IPV6_IFADDR: u32 = 0x100;
+const RTMGRP_IPV6_ROUTE: u32 = 0x400;
 /// Resolves the entry, or confirms it (linux/neighbour.h).
 const NTF_USE: u8 = 1;
 /// `struct ndmsg`.
@@ -33,13 +35,13 @@ const VALID: u16 = libc::NUD_PERMANENT
     | libc::NUD_DELAY;
 
 /// What a next hop's Ethernet address is; none: Linux has found none.
-pub type Neighbour = (Ipv4Addr, Option<[u8; 6]>);
+pub type Neighbour = (IpAddr, Option<[u8; 6]>);
 
 /// Addresses of an interface, and routes as they concern it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
-    /// With their prefix lengths, in Linux's order.
-    pub addresses: Vec<(Ipv4Addr, u8)>,
+    /// With their prefix lengths, in the order in which Linux prefers them as a source.
+    pub addresses: Vec<(IpAddr, u8)>,
     /// Of Linux's main table.
     pub routes: Vec<Route>,
     /// There are more routes than are followed.
@@ -47,13 +49,18 @@ pub struct Network {
 }
 
 impl Network {
-    /// The next hop of the default route by the interface: that with the lowest metric.
-    pub fn gateway(&self) -> Option<Ipv4Addr> {
-        let gateway = |route: &Route| match route.via {
-            Via::Gateway(hop) if route.prefix == 0 => Some((route.metric, hop.as_v4()?)),
-            _ => None,
+    /// The next hop of each family's default route by the interface: that with the lowest metric.
+    pub fn gateways(&self) -> Vec<ix_wire::IpAddr> {
+        let of_family = |is_v6: bool| {
+            let gateway = |route: &Route| match route.via {
+                Via::Gateway(hop) if route.prefix == 0 && route.to.is_v6() == is_v6 => {
+                    Some((route.metric, hop))
+                }
+                _ => None,
+            };
+            self.routes.iter().filter_map(gateway).min().map(|(_, hop)| hop)
         };
-        self.routes.iter().filter_map(gateway).min().map(|(_, hop)| hop.into())
+        [false, true].into_iter().filter_map(of_family).collect()
     }
 }
 
@@ -78,13 +85,18 @@ pub struct HostNet {
     /// They are not read again before this time.
     read_again: Instant,
     /// Next hops that IX uses, and what it was told.
-    wanted: BTreeMap<Ipv4Addr, Option<[u8; 6]>>,
+    wanted: BTreeMap<IpAddr, Option<[u8; 6]>>,
 }
 
 impl HostNet {
     /// Follows the interface of this number, in the calling thread's network namespace.
     pub fn new(index: u32) -> Result<HostNet, Error> {
-        let groups = RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE;
+        let groups = RTMGRP_LINK
+            | RTMGRP_NEIGH
+            | RTMGRP_IPV4_IFADDR
+            | RTMGRP_IPV4_ROUTE
+            | RTMGRP_IPV6_IFADDR
+            | RTMGRP_IPV6_ROUTE;
         let watch = netlink::open(groups)?;
         let mut asks = Netlink::open()?;
         let network = read_network(&mut asks, index)?;
@@ -116,7 +128,7 @@ impl HostNet {
 
     /// IX uses this next hop: Linux resolves it, or confirms what it knows. Returns what Linux
     /// knows at once.
-    pub fn want(&mut self, hop: Ipv4Addr) -> Option<Neighbour> {
+    pub fn want(&mut self, hop: IpAddr) -> Option<Neighbour> {
         if self.wanted.len() >= WANTED_MAX && !self.wanted.contains_key(&hop) {
             return None;
         }
@@ -126,20 +138,20 @@ impl HostNet {
         known.map(|mac| (hop, Some(mac)))
     }
 
-    fn resolve(&mut self, hop: Ipv4Addr) {
-        let mut head = neighbour_head(self.index);
+    fn resolve(&mut self, hop: IpAddr) {
+        let mut head = neighbour_head(self.index, hop);
         head[10] = NTF_USE;
         let message = Message::new(libc::RTM_NEWNEIGH, libc::NLM_F_CREATE)
             .put(&head)
-            .attr(libc::NDA_DST, &hop.octets());
+            .attr(libc::NDA_DST, &octets(hop));
         // If Linux refuses, packets to this hop wait in vain, and IX says that it is unreachable.
         let _ = self.asks.request(message, || format!("cannot resolve {hop}"));
     }
 
-    fn look_up(&mut self, hop: Ipv4Addr) -> Option<[u8; 6]> {
+    fn look_up(&mut self, hop: IpAddr) -> Option<[u8; 6]> {
         let message = Message::new(libc::RTM_GETNEIGH, 0)
-            .put(&neighbour_head(self.index))
-            .attr(libc::NDA_DST, &hop.octets());
+            .put(&neighbour_head(self.index, hop))
+            .attr(libc::NDA_DST, &octets(hop));
         let answers = self.asks.request(message, || format!("cannot look {hop} up")).ok()?;
         answers.iter().find_map(|answer| parse(self.index, &answer.body)?.1)
     }
@@ -208,7 +220,7 @@ impl HostNet {
     }
 
     /// What is to be told about a hop, if it is news.
-    fn note(&mut self, hop: Ipv4Addr, mac: Option<[u8; 6]>) -> Option<Neighbour> {
+    fn note(&mut self, hop: IpAddr, mac: Option<[u8; 6]>) -> Option<Neighbour> {
         let before = self.wanted.insert(hop, mac)?;
         // That a hop is still unknown is news too: Linux has given up.
         (before != mac || mac.is_none()).then_some((hop, mac))
@@ -216,11 +228,18 @@ impl HostNet {
 }
 
 /// `struct ndmsg`: family, padding, index, state, flags, kind.
-fn neighbour_head(index: u32) -> [u8; HEAD] {
+fn neighbour_head(index: u32, hop: IpAddr) -> [u8; HEAD] {
     let mut head = [0; HEAD];
-    head[0] = libc::AF_INET as u8;
+    head[0] = if hop.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
     head[4..8].copy_from_slice(&index.to_ne_bytes());
     head
+}
+
+fn octets(hop: IpAddr) -> Vec<u8> {
+    match hop {
+        IpAddr::V4(hop) => hop.octets().to_vec(),
+        IpAddr::V6(hop) => hop.octets().to_vec(),
+    }
 }
 
 /// An entry of an interface with its Ethernet address. `None` also while Linux still asks.
@@ -228,11 +247,16 @@ fn parse(index: u32, body: &[u8]) -> Option<Neighbour> {
     let head = body.get(..HEAD)?;
     let of = u32::from_ne_bytes(head[4..8].try_into().ok()?);
     let state = u16::from_ne_bytes(head[8..10].try_into().ok()?);
-    if of != index || head[0] != libc::AF_INET as u8 {
+    if of != index {
         return None;
     }
     let found = |wanted| attributes(&body[HEAD..]).find(|(kind, _)| *kind == wanted);
-    let hop = <[u8; 4]>::try_from(found(libc::NDA_DST)?.1).ok()?.into();
+    let hop = found(libc::NDA_DST)?.1;
+    let hop = match i32::from(head[0]) {
+        libc::AF_INET => IpAddr::from(<[u8; 4]>::try_from(hop).ok()?),
+        libc::AF_INET6 => IpAddr::from(<[u8; 16]>::try_from(hop).ok()?),
+        _ => return None,
+    };
     if state & libc::NUD_INCOMPLETE != 0 || state == libc::NUD_NONE {
         return None;
     }
@@ -241,11 +265,7 @@ fn parse(index: u32, body: &[u8]) -> Option<Neighbour> {
 }
 
 fn read_network(asks: &mut Netlink, index: u32) -> Result<Network, Error> {
-    let v4 = |(address, prefix)| match address {
-        IpAddr::V4(address) => Some((address, prefix)),
-        IpAddr::V6(_) => None,
-    };
-    let addresses = addresses(asks, index)?.into_iter().filter_map(v4).collect();
+    let addresses = usable_addresses(asks, index)?;
     let (routes, too_many) = host_routes::routes(asks, index)?;
     Ok(Network { addresses, routes, too_many })
 }

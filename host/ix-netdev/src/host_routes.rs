@@ -16,14 +16,16 @@ const RTAX_MTU: u16 = 2;
 /// Routes that are followed, at most.
 const ROUTES_MAX: usize = 16_384;
 
-/// The IPv4 routes of Linux's main table, and whether there are more than are followed.
+/// The routes of both families of Linux's main table, and whether there are more than are followed.
 pub(crate) fn routes(asks: &mut Netlink, index: u32) -> Result<(Vec<Route>, bool), Error> {
-    let mut head = [0; HEAD];
-    head[0] = libc::AF_INET as u8;
-    let message = Message::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP).put(&head);
-    let answers = asks.request(message, || "cannot ask for the routes".to_owned())?;
-    let mut routes: Vec<Route> =
-        answers.iter().filter_map(|answer| parse(index, &answer.body)).collect();
+    let mut routes = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let mut head = [0; HEAD];
+        head[0] = family as u8;
+        let message = Message::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP).put(&head);
+        let answers = asks.request(message, || "cannot ask for the routes".to_owned())?;
+        routes.extend(answers.iter().filter_map(|answer| parse(index, &answer.body)));
+    }
     let too_many = routes.len() > ROUTES_MAX;
     // Without those for most destinations packets would go astray; the longest are for few.
     if too_many {
@@ -40,7 +42,8 @@ fn parse(index: u32, body: &[u8]) -> Option<Route> {
     // protocol, scope, kind, flags.
     let (prefix, source_prefix, tos, table, kind) = (head[1], head[2], head[3], head[4], head[7]);
     let flags = u32::from_ne_bytes(head[8..12].try_into().ok()?);
-    if head[0] != libc::AF_INET as u8 || source_prefix != 0 || tos != 0 {
+    let family = i32::from(head[0]);
+    if ![libc::AF_INET, libc::AF_INET6].contains(&family) || source_prefix != 0 || tos != 0 {
         return None;
     }
     let all = || attributes(&body[HEAD..]);
@@ -49,7 +52,8 @@ fn parse(index: u32, body: &[u8]) -> Option<Route> {
     if word(libc::RTA_TABLE).unwrap_or(table.into()) != u32::from(libc::RT_TABLE_MAIN) {
         return None;
     }
-    let to = found(libc::RTA_DST).map_or(Some([0; 4]), |bytes| bytes.try_into().ok())?;
+    let every = if family == libc::AF_INET { IpAddr::v4([0; 4]) } else { IpAddr([0; 16]) };
+    let to = found(libc::RTA_DST).map_or(Some(every), address)?;
     let via = match kind {
         libc::RTN_BLACKHOLE | libc::RTN_UNREACHABLE | libc::RTN_PROHIBIT => Via::Nowhere,
         libc::RTN_UNICAST => match found(libc::RTA_MULTIPATH) {
@@ -61,15 +65,23 @@ fn parse(index: u32, body: &[u8]) -> Option<Route> {
     };
     let metrics = found(libc::RTA_METRICS).unwrap_or_default();
     let mtu = attributes(metrics).find(|(kind, _)| *kind == RTAX_MTU);
-    let source = found(libc::RTA_PREFSRC).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
+    let source = found(libc::RTA_PREFSRC).and_then(address);
     Some(Route {
-        to: IpAddr::v4(to),
+        to,
         prefix,
         via,
-        source: source.map(IpAddr::v4),
+        source,
         mtu: mtu.and_then(|(_, value)| number(value)).unwrap_or(0),
         metric: word(libc::RTA_PRIORITY).unwrap_or(0),
     })
+}
+
+/// An address of either family.
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => Some(IpAddr::v4(bytes.try_into().ok()?)),
+        _ => Some(IpAddr(bytes.try_into().ok()?)),
+    }
 }
 
 fn number(bytes: &[u8]) -> Option<u32> {
@@ -83,8 +95,8 @@ fn way(index: u32, by: Option<u32>, said: &[u8]) -> Via {
     if by != Some(index) || found(RTA_VIA).is_some() {
         return Via::Elsewhere;
     }
-    let gateway = found(libc::RTA_GATEWAY).and_then(|(_, hop)| <[u8; 4]>::try_from(hop).ok());
-    gateway.map_or(Via::Link, |hop| Via::Gateway(IpAddr::v4(hop)))
+    let gateway = found(libc::RTA_GATEWAY).and_then(|(_, hop)| address(hop));
+    gateway.map_or(Via::Link, Via::Gateway)
 }
 
 /// Of several next hops the first usable one by this interface, else another interface. `None`:

@@ -1,7 +1,7 @@
 //! Who listens on Linux at a port.
 use crate::netlink::{Message, Netlink, attributes};
 use ix_sys::Error;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 /// linux/sock_diag.h, linux/inet_diag.h; `libc` lacks them.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -19,7 +19,7 @@ const INET_DIAG_SKV6ONLY: u16 = 11;
 const LISTENS: u32 = 1 << 10;
 
 /// The file numbers of TCP sockets that listen at a port of these addresses or of all.
-pub(crate) fn at(port: u16, addresses: &[Ipv4Addr]) -> Result<Vec<u64>, Error> {
+pub(crate) fn at(port: u16, addresses: &[IpAddr]) -> Result<Vec<u64>, Error> {
     let mut asks = Netlink::open_diagnosis()?;
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
@@ -35,7 +35,7 @@ pub(crate) fn at(port: u16, addresses: &[Ipv4Addr]) -> Result<Vec<u64>, Error> {
     Ok(found)
 }
 
-fn parse(body: &[u8], port: u16, addresses: &[Ipv4Addr]) -> Option<u64> {
+fn parse(body: &[u8], port: u16, addresses: &[IpAddr]) -> Option<u64> {
     let inode = u32::from_ne_bytes(body.get(INODE..INODE + 4)?.try_into().ok()?);
     let its = u16::from_be_bytes(body.get(4..6)?.try_into().ok()?);
     let source: [u8; 16] = body.get(SOURCE..SOURCE + 16)?.try_into().ok()?;
@@ -46,8 +46,11 @@ fn parse(body: &[u8], port: u16, addresses: &[Ipv4Addr]) -> Option<u64> {
     let said = || attributes(body.get(ANSWER..).unwrap_or_default());
     let v6_only = || said().any(|(kind, only)| kind == INET_DIAG_SKV6ONLY && only != [0]);
     let hears = match source {
-        IpAddr::V4(own) => own.is_unspecified() || addresses.contains(&own),
-        IpAddr::V6(own) => own.is_unspecified() && !v6_only(),
+        IpAddr::V4(own) => own.is_unspecified() || addresses.contains(&source),
+        IpAddr::V6(own) if own.is_unspecified() => {
+            addresses.iter().any(|shared| shared.is_ipv6() || !v6_only())
+        }
+        IpAddr::V6(_) => addresses.contains(&source),
     };
     (its == port && hears).then_some(inode.into())
 }

@@ -77,6 +77,12 @@ impl Namespace {
         Ok(self.addresses(index)?.into_iter().filter_map(v4).collect())
     }
 
+    /// The addresses of an interface by its number that Linux uses, with their prefix lengths, in
+    /// the order in which it prefers them as a source.
+    pub fn usable_addresses(&self, index: u32) -> Result<Vec<(IpAddr, u8)>, Error> {
+        usable_addresses(&mut self.netlink(), index)
+    }
+
     /// The addresses of both families of an interface by its number, with their prefix lengths.
     pub fn addresses(&self, index: u32) -> Result<Vec<(IpAddr, u8)>, Error> {
         addresses(&mut self.netlink(), index)
@@ -104,6 +110,43 @@ impl Namespace {
 
 /// The addresses of both families of an interface by its number, with their prefix lengths.
 pub(crate) fn addresses(asks: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u8)>, Error> {
+    let all = addresses_with_flags(asks, index)?;
+    Ok(all.into_iter().map(|(address, prefix, _)| (address, prefix)).collect())
+}
+
+/// Those of them that Linux uses, in the order in which it prefers them as a source (RFC 6724
+/// section 5, rules 2, 3 and 7): IPv4's as they are; of IPv6's those of the link last, before them
+/// deprecated ones, and temporary ones first. None that is still checked, or that another host has.
+pub(crate) fn usable_addresses(asks: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u8)>, Error> {
+    let mut all = addresses_with_flags(asks, index)?;
+    all.retain(|(address, _, flags)| {
+        let is_checked = flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED) == 0;
+        address.is_ipv4() || is_checked || flags & IFA_F_OPTIMISTIC != 0
+    });
+    all.sort_by_key(|(address, _, flags)| match address {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(own) if own.is_unicast_link_local() => 4,
+        IpAddr::V6(_) if flags & IFA_F_DEPRECATED != 0 => 3,
+        IpAddr::V6(_) if flags & IFA_F_TEMPORARY == 0 => 2,
+        IpAddr::V6(_) => 1,
+    });
+    Ok(all.into_iter().map(|(address, prefix, _)| (address, prefix)).collect())
+}
+
+/// Flags of an address of IPv6 (linux/if_addr.h).
+const IFA_F_TEMPORARY: u32 = 0x01;
+const IFA_F_OPTIMISTIC: u32 = 0x04;
+const IFA_F_DADFAILED: u32 = 0x08;
+const IFA_F_DEPRECATED: u32 = 0x20;
+const IFA_F_TENTATIVE: u32 = 0x40;
+
+/// Addresses with their prefix lengths and flags.
+fn addresses_with_flags(
+    asks: &mut Netlink,
+    index: u32,
+) -> Result<Vec<(IpAddr, u8, u32)>, Error> {
+    /// The flags of which the message's head has eight bits.
+    const IFA_FLAGS: u16 = 8;
     // Of `struct ifaddrmsg`: family, prefix length, flags, scope, index.
     const BODY: usize = 8;
     let message = Message::new(libc::RTM_GETADDR, libc::NLM_F_DUMP).put(&[0; BODY]);
@@ -122,7 +165,9 @@ pub(crate) fn addresses(asks: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u
             4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
             _ => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
         };
-        (of == index).then_some((address, head[1]))
+        let flags = found(IFA_FLAGS).and_then(|bits| bits.try_into().ok());
+        let flags = flags.map_or(u32::from(head[2]), u32::from_ne_bytes);
+        (of == index).then_some((address, head[1], flags))
     };
     Ok(answers.iter().filter_map(|answer| address(&answer.body)).collect())
 }

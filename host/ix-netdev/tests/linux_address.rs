@@ -34,7 +34,7 @@ fn a_port_is_held_from_linux_until_it_is_released() {
     };
     let own = Ipv4Addr::from(OUR_IP);
     here.run(|| {
-        let ports = HeldPorts::new(vec![own], 0).expect("root");
+        let ports = HeldPorts::new(vec![own.into()], 0, 0).expect("root");
         let taken = TcpListener::bind((own, 80)).expect("free");
         assert_eq!(kind(ports.hold(Transport::Tcp, 80)), Err(ErrorKind::AddrInUse));
         drop(taken);
@@ -66,7 +66,7 @@ fn a_port_in_time_wait_can_be_had() {
     drop(listener.accept().expect("a client"));
     drop((client, listener));
     here.run(|| {
-        let ports = HeldPorts::new(vec![own], 0).expect("root");
+        let ports = HeldPorts::new(vec![own.into()], 0, 0).expect("root");
         ports.hold(Transport::Tcp, 80).expect("as on Linux");
         for at in [own, Ipv4Addr::UNSPECIFIED] {
             assert_eq!(kind(TcpListener::bind((at, 80))), Err(ErrorKind::AddrInUse), "{at}");
@@ -102,14 +102,14 @@ fn a_service_of_linux_does_not_share_its_port_unasked() {
         };
         // It hears no IPv4, as the second socket of many servers.
         let other = listens(Ipv6Addr::UNSPECIFIED.into(), 1);
-        let ports = HeldPorts::new(vec![own], 0).expect("root");
+        let ports = HeldPorts::new(vec![own.into()], 0, 0).expect("root");
         ports.expect_sockets();
         ports.hold(Transport::Tcp, 80).expect("nobody has it");
         drop((other, ports));
         let every = Ipv6Addr::UNSPECIFIED.into();
         for at in [own.into(), Ipv4Addr::UNSPECIFIED.into(), every] {
             let socket = listens(at, 0);
-            let ports = HeldPorts::new(vec![own], 0).expect("root");
+            let ports = HeldPorts::new(vec![own.into()], 0, 0).expect("root");
             ports.expect_sockets();
             assert_eq!(kind(ports.hold(Transport::Tcp, 80)), Err(ErrorKind::AddrInUse), "{at}");
             ports.hold(Transport::Udp, 80).expect("another protocol");
@@ -126,7 +126,7 @@ fn a_service_of_linux_does_not_share_its_port_unasked() {
 fn a_user_who_is_not_root_gets_no_low_port() {
     let Some((here, _there)) = pair("a_user_who_is_not_root_gets_no_low_port") else { return };
     here.run(|| {
-        let ports = HeldPorts::new(vec![OUR_IP.into()], 65534).expect("root");
+        let ports = HeldPorts::new(vec![OUR_IP.into()], 0, 65534).expect("root");
         let low = kind(ports.hold(Transport::Tcp, 80));
         assert_eq!(low, Err(ErrorKind::PermissionDenied));
         ports.hold(Transport::Tcp, 8080).expect("one of everybody");
@@ -143,7 +143,7 @@ fn linux_opens_no_connection_from_a_port_of_the_block() {
     here.set_sysctl("net/ipv4/ip_local_port_range", RANGE).expect("set");
     let listener = there.run(|| TcpListener::bind((Ipv4Addr::from(LINUX_IP), 9))).expect("free");
     here.run(|| {
-        let ports = HeldPorts::new(vec![OUR_IP.into()], 0).expect("root");
+        let ports = HeldPorts::new(vec![OUR_IP.into()], 0, 0).expect("root");
         let taken = TcpListener::bind((Ipv4Addr::from(OUR_IP), 40_003)).expect("free");
         for seed in [0, 20, 31] {
             let (first, last) = ports.hold_block(BLOCK, seed).expect("there is room");
@@ -177,7 +177,8 @@ fn next_hops_are_those_of_linux() {
     let index = here.link("ix0").expect("asked").expect("there").index;
     let mac = || there.link("peer0").expect("asked").expect("there").mac;
     let mut net = here.run(|| HostNet::new(index)).expect("netlink");
-    assert_eq!(net.network().gateway(), Some(gateway));
+    assert_eq!(net.network().gateways(), [IpAddr::from(gateway.octets())]);
+    let gateway = std::net::IpAddr::from(gateway);
     let mut known = net.want(gateway);
     eventually("Linux resolves", || {
         known = known.or(net.changes().neighbours.pop());
@@ -185,7 +186,7 @@ fn next_hops_are_those_of_linux() {
     });
     assert_eq!(net.want(gateway), Some((gateway, Some(mac()))), "known at once");
     // Nobody has this one.
-    let nobody = Ipv4Addr::new(10, 9, 0, 200);
+    let nobody = std::net::IpAddr::from([10, 9, 0, 200]);
     assert_eq!(net.want(nobody), None);
     eventually("Linux gives up", || net.changes().neighbours.contains(&(nobody, None)));
     // The gateway has another Ethernet address, and says so.
@@ -196,7 +197,8 @@ fn next_hops_are_those_of_linux() {
     // Another host is the gateway.
     here.add_route(Ipv4Addr::UNSPECIFIED, 0, other).expect("a route");
     eventually("IX follows", || {
-        net.changes().network.is_some_and(|network| network.gateway() == Some(other))
+        let other = [IpAddr::from(other.octets())];
+        net.changes().network.is_some_and(|network| network.gateways() == other)
     });
 }
 
@@ -238,7 +240,7 @@ fn routes_are_those_of_linux() {
     let own = Ipv4Addr::from(OUR_IP);
     let route = |network: &ix_netdev::Network, to: [u8; 4]| {
         let addresses = network.addresses.iter();
-        let addresses = addresses.map(|(own, bits)| (IpAddr::v4(own.octets()), *bits)).collect();
+        let addresses = addresses.map(|(own, bits)| (IpAddr::from(*own), *bits)).collect();
         let routes = RouteTable::new(network.routes.iter().copied());
         let network = HostNetwork { addresses, routes };
         let to = IpAddr::v4(to);
@@ -271,7 +273,7 @@ fn routes_are_those_of_linux() {
     changed("more of ours", "route del 172.16.0.0/12", &by([172, 16, 4, 1], "10.9.0.9"));
     changed("one address less", "addr del 10.9.0.3/24 dev ix0", &|network| {
         let source = route(network, [172, 16, 5, 1]).map(|(source, ..)| source);
-        network.addresses == [(own, 24)] && source.is_none_or(|source| source == own.to_string())
+        network.addresses == [(own.into(), 24)] && source.is_none_or(|source| source == own.to_string())
     });
     // Linux tells nobody of routes that go with the link.
     changed("the link falls", "link set ix0 down", &|network| {
@@ -285,9 +287,9 @@ fn routes_are_those_of_linux() {
 #[test]
 fn held_ports_follow_the_addresses() {
     let Some((here, _there)) = pair("held_ports_follow_the_addresses") else { return };
-    let [own, second, third] = [OUR_IP, [10, 9, 0, 3], [10, 9, 0, 4]].map(Ipv4Addr::from);
+    let [own, second, third] = [OUR_IP, [10, 9, 0, 3], [10, 9, 0, 4]].map(std::net::IpAddr::from);
     here.run(|| {
-        let ports = HeldPorts::new(vec![own], 0).expect("root");
+        let ports = HeldPorts::new(vec![own], 0, 0).expect("root");
         ports.hold(Transport::Tcp, 80).expect("free");
         here.add_address("ix0", second, 24).expect("an address");
         here.add_address("ix0", third, 24).expect("an address");
@@ -307,5 +309,109 @@ fn held_ports_follow_the_addresses() {
         assert_eq!(kind(TcpListener::bind((third, 80))), Err(ErrorKind::AddrInUse));
         ports.release(Transport::Tcp, 80);
         kind(TcpListener::bind((second, 80))).expect("released");
+    });
+}
+
+/// A namespace pair as above whose ends have IPv6 as well, which Linux has checked.
+fn pair_v6(test: &str) -> Option<(Namespace, Namespace)> {
+    let (here, there) = pair(test)?;
+    for (end, name, address) in [(&here, "ix0", OWN_V6), (&there, "peer0", PEER_V6)] {
+        end.enable_ipv6(name).expect("IPv6");
+        end.add_address(name, address, 64).expect("an address");
+    }
+    let index = here.link("ix0").expect("asked").expect("there").index;
+    eventually("Linux has checked its addresses", || {
+        let all = here.usable_addresses(index).expect("asked");
+        all.iter().filter(|(own, _)| own.is_ipv6()).count() == 2
+    });
+    Some((here, there))
+}
+
+const OWN_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
+const PEER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+
+/// A port is kept from Linux on addresses of both families, that of the link too.
+#[test]
+fn a_port_is_held_on_both_families() {
+    let Some((here, _there)) = pair_v6("a_port_is_held_on_both_families") else { return };
+    let index = here.link("ix0").expect("asked").expect("there").index;
+    let all = here.usable_addresses(index).expect("asked");
+    let all: Vec<std::net::IpAddr> = all.into_iter().map(|(own, _)| own).collect();
+    let [std::net::IpAddr::V4(_), global, std::net::IpAddr::V6(of_link)] = all[..] else {
+        panic!("one of IPv4, a global one and that of the link: {all:?}");
+    };
+    assert!(global == std::net::IpAddr::from(OWN_V6) && of_link.is_unicast_link_local());
+    here.run(|| {
+        let ports = HeldPorts::new(all.clone(), index, 0).expect("root");
+        let taken = TcpListener::bind((global, 80)).expect("free");
+        assert_eq!(kind(ports.hold(Transport::Tcp, 80)), Err(ErrorKind::AddrInUse));
+        drop(taken);
+        ports.hold(Transport::Tcp, 80).expect("free now");
+        let of_link = std::net::SocketAddrV6::new(of_link, 80, 0, index);
+        for at in [(global, 80).into(), of_link.into(), (Ipv6Addr::UNSPECIFIED, 80).into()] {
+            let at: std::net::SocketAddr = at;
+            assert_eq!(kind(TcpListener::bind(at)), Err(ErrorKind::AddrInUse), "{at}");
+        }
+        ports.release(Transport::Tcp, 80);
+        kind(TcpListener::bind(of_link)).expect("Linux has it again");
+    });
+}
+
+/// Neighbours, routes and sources of IPv6 are Linux's.
+#[test]
+fn the_network_of_ipv6_is_that_of_linux() {
+    let test = "the_network_of_ipv6_is_that_of_linux";
+    let Some((here, there)) = pair_v6(test) else { return };
+    let ip = |words: &str| {
+        let output = here.command("ip", None).arg("-6").args(words.split(' ')).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    if !ip("link show ix0") {
+        return ix_skip::skip(test, ix_skip::Need::Program("apt-get install iproute2"), "no ip");
+    }
+    for words in [
+        "route add default via 2001:db8::9",
+        "route add 2001:db8:5::/48 via 2001:db8::7 mtu 1400",
+        "route add unreachable 2001:db8:6::/48",
+    ] {
+        assert!(ip(words), "{words}");
+    }
+    let index = here.link("ix0").expect("asked").expect("there").index;
+    let mut net = here.run(|| HostNet::new(index)).expect("netlink");
+    let route = |network: &ix_netdev::Network, to: &str| {
+        let addresses = network.addresses.iter();
+        let addresses = addresses.map(|(own, bits)| (IpAddr::from(*own), *bits)).collect();
+        let routes = RouteTable::new(network.routes.iter().copied());
+        let network = HostNetwork { addresses, routes };
+        let to = to.parse().expect("an address");
+        network.route(to).map(|(own, hop)| (own.to_string(), hop.to_string(), network.mtu(to)))
+    };
+    let by = |hop: &str, mtu| Some((OWN_V6.to_string(), hop.to_owned(), mtu));
+    assert_eq!(route(net.network(), "2001:db8::77"), by("2001:db8::77", None));
+    assert_eq!(route(net.network(), "2001:db8:9::1"), by("2001:db8::9", None));
+    assert_eq!(route(net.network(), "2001:db8:5::1"), by("2001:db8::7", Some(1400)));
+    assert_eq!(route(net.network(), "2001:db8:6::1"), None);
+    assert_eq!(net.network().gateways(), ["2001:db8::9".parse().expect("an address")]);
+    // Linux asks its neighbour.
+    let peer = std::net::IpAddr::from(PEER_V6);
+    let mac = there.link("peer0").expect("asked").expect("there").mac;
+    let mut known = net.want(peer);
+    eventually("Linux resolves", || {
+        known = known.or(net.changes().neighbours.pop());
+        known == Some((peer, Some(mac)))
+    });
+    // An address that is not preferred any more is the last choice, and one that is gone none.
+    assert!(ip("addr add 2001:db8::3/64 dev ix0 nodad"));
+    assert!(ip("addr change 2001:db8::2/64 dev ix0 valid_lft forever preferred_lft 0"));
+    let from = |network: &ix_netdev::Network| route(network, "2001:db8:9::1").map(|(own, ..)| own);
+    let mut last = net.network().clone();
+    eventually("the other one is the source", || {
+        last = net.changes().network.unwrap_or(last.clone());
+        from(&last).as_deref() == Some("2001:db8::3")
+    });
+    assert!(ip("addr del 2001:db8::3/64 dev ix0"));
+    eventually("a deprecated one is better than none", || {
+        last = net.changes().network.unwrap_or(last.clone());
+        from(&last).as_deref() == Some("2001:db8::2")
     });
 }

@@ -34,6 +34,7 @@ mod several;
 mod share;
 mod shared_address;
 mod shared_cores;
+mod shared_ipv6;
 mod shared_network;
 mod top;
 mod turns;

@@ -189,8 +189,10 @@ pub(crate) fn open(
     let _keeper =
         options.has_keeper.then(|| Holder::new(link.as_fd(), c"ix-keeper").ok()).flatten();
     let groups = [&options.groups[..], &options.broadcasts].concat();
-    let _groups = hear(ifindex, &options.addresses, &groups).map_err(ask)?;
     let shared = options.shared.clone();
+    // Where the addresses are Linux's as well, it is in their groups, and answers.
+    let alone: &[IpAddr] = if shared.is_some() { &[] } else { &options.addresses };
+    let _groups = hear(ifindex, alone, &groups).map_err(ask)?;
     let attachment = Attachment {
         link,
         frags,
@@ -255,8 +257,8 @@ fn instructions(
 ) -> Vec<Insn> {
     match shared {
         Some(ports) => {
-            let HeldPorts { owned, fragments, .. } = ports;
-            shared_program(&Maps { sockets, owned, fragments }, addresses, groups)
+            let HeldPorts { owned, fragments, fragments_v6, .. } = ports;
+            shared_program(&Maps { sockets, owned, fragments, fragments_v6 }, addresses, groups)
         }
         None => program::xdp_program(sockets, (addresses, groups), filters),
     }

@@ -12,7 +12,7 @@ pub(super) const MD_RX_QUEUE: i16 = 16;
 
 pub(super) const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
-const IPV6: u16 = 0x86dd;
+pub(super) const IPV6: u16 = 0x86dd;
 /// These are not taken by filters of EtherTypes: IPv6, whose filters are asked for our addresses
 /// only, and VLANs, which are separate links in Linux.
 const LINUX_FRAMES: [u16; 3] = [IPV6, 0x8100, 0x88a8];
@@ -31,15 +31,15 @@ pub(super) const ETHERNET_END: i32 = 14;
 pub(super) const IPV4_END: i32 = 14 + 20;
 const ARP_END: i32 = 14 + 28;
 pub(super) const IPV4_PROTOCOL: i16 = 14 + 9;
-const IPV6_NEXT_HEADER: i16 = 14 + 6;
-const IPV6_DESTINATION: i16 = 14 + 24;
-const IPV6_END: i32 = 14 + 40;
+pub(super) const IPV6_NEXT_HEADER: i16 = 14 + 6;
+pub(super) const IPV6_DESTINATION: i16 = 14 + 24;
+pub(super) const IPV6_END: i32 = 14 + 40;
 const ND_TYPE: i16 = 14 + 40;
 const ND_TARGET: i16 = 14 + 40 + 8;
 const ND_END: i32 = 14 + 40 + 24;
 
 const UDP: u32 = 17;
-const ICMPV6: u32 = 58;
+pub(super) const ICMPV6: u32 = 58;
 /// Neighbour Solicitation and Advertisement.
 const ND_TYPES: [u32; 2] = [135, 136];
 
@@ -185,7 +185,7 @@ fn redirect_v6(
 }
 
 /// Jumps to `ours` if one of the addresses is at an offset of the frame.
-fn jump_if_ours_v6(
+pub(super) fn jump_if_ours_v6(
     a: &mut Assembler,
     (data, field): (Reg, Reg),
     at: i16,

@@ -5,13 +5,15 @@
 //! unreachable": where no socket takes it, it is dropped. Which ports are owned stands in an array,
 //! which the broker changes while traffic runs. The first fragment of a packet has the ports; the
 //! program remembers the packet for the fragments behind it. An error of ICMP belongs to whom the
-//! packet belongs that it quotes. IPv4 only.
+//! packet belongs that it quotes. The part for IPv6 is in [`v6`].
+mod v6;
+
 use super::program::{
-    ETHERNET_END, ETHERTYPE, IPV4, IPV4_DESTINATION, IPV4_END, MD_DATA, MD_DATA_END, MD_RX_QUEUE,
-    XDP_PASS, check_length, jump_if_ours,
+    ETHERNET_END, ETHERTYPE, IPV4, IPV4_DESTINATION, IPV4_END, IPV6, MD_DATA, MD_DATA_END,
+    MD_RX_QUEUE, XDP_PASS, check_length, jump_if_ours,
 };
 use crate::asm::{Assembler, Insn, Label, Reg, Size};
-use crate::held_ports::{FRAGMENT_KEY, PORTS};
+use crate::held_ports::{FRAGMENT_KEY, FRAGMENT_KEY_V6, PORTS};
 use ix_sys::bpf::{HELPER_MAP_LOOKUP, HELPER_MAP_UPDATE, HELPER_REDIRECT_MAP, Map, Memory};
 use ix_wire::IpAddr;
 use std::os::fd::RawFd;
@@ -50,6 +52,8 @@ pub(crate) struct Maps<'a> {
     pub owned: &'a Map,
     /// Packets whose first fragment was IX's.
     pub fragments: &'a Memory<FRAGMENT_KEY>,
+    /// The same of IPv6.
+    pub fragments_v6: &'a Memory<FRAGMENT_KEY_V6>,
 }
 
 const CTX: Reg = Reg::R9;
@@ -74,26 +78,59 @@ pub(crate) fn shared_program(
         a.exit();
         return a.finish();
     }
-    let [found, group, whole, first, icmp, quoted, own, pass, ours] =
-        std::array::from_fn(|_| a.label());
+    let [other, pass, ours] = std::array::from_fn(|_| a.label());
+    let of_v6 = |all: &[IpAddr]| -> Vec<IpAddr> { all.iter().copied().filter(|ip| ip.is_v6()).collect() };
+    let (own_v6, groups_v6) = (of_v6(addresses), of_v6(groups));
+    // The verifier takes no code that nothing leads to.
+    let has_v4 = own_v6.len() < addresses.len();
     a.mov(CTX, Reg::R1);
     a.load(Size::Word, DATA, CTX, MD_DATA);
     a.load(Size::Word, END, CTX, MD_DATA_END);
     check_length(&mut a, DATA, END, ETHERNET_END, pass);
     a.load(Size::Half, FIELD, DATA, ETHERTYPE);
-    a.jump_ne32(FIELD, u32::from(IPV4.to_be()), pass);
-    check_length(&mut a, DATA, END, IPV4_END, pass);
+    if has_v4 {
+        a.jump_ne32(FIELD, u32::from(IPV4.to_be()), other);
+        take_v4(&mut a, maps, (addresses, groups), (ours, pass));
+        a.place(other);
+    }
+    if !own_v6.is_empty() {
+        a.jump_ne32(FIELD, u32::from(IPV6.to_be()), pass);
+        v6::take(&mut a, maps, (&own_v6, &groups_v6), (ours, pass));
+    }
+
+    a.place(pass);
+    a.mov_imm(Reg::R0, XDP_PASS);
+    a.exit();
+
+    a.place(ours);
+    a.mov_map(Reg::R1, maps.sockets.raw());
+    a.load(Size::Word, Reg::R2, CTX, MD_RX_QUEUE);
+    a.mov_imm(Reg::R3, XDP_DROP); // if no socket is at this index
+    a.call(HELPER_REDIRECT_MAP);
+    a.exit();
+    a.finish()
+}
+
+/// Jumps to `ours` for an IPv4 packet of IX's, else to `pass`.
+fn take_v4(
+    a: &mut Assembler,
+    maps: &Maps<'_>,
+    (addresses, groups): (&[IpAddr], &[IpAddr]),
+    (ours, pass): (Label, Label),
+) {
+    let [found, group, whole, first, icmp, quoted, own] = std::array::from_fn(|_| a.label());
+    check_length(a, DATA, END, IPV4_END, pass);
     a.load(Size::Word, FIELD, DATA, IPV4_DESTINATION);
-    jump_if_ours(&mut a, FIELD, addresses, found);
-    jump_if_ours(&mut a, FIELD, groups, group);
+    jump_if_ours(a, FIELD, addresses, found);
+    jump_if_ours(a, FIELD, groups, group);
     a.jump_ne32(FIELD, u32::MAX, pass);
     a.place(group);
     a.load(Size::Byte, FIELD, DATA, PROTOCOL);
     a.jump_ne32(FIELD, UDP, pass);
 
     a.place(found);
-    body(&mut a, pass);
-    half(&mut a, BITS, DATA, FRAGMENT);
+    body(a, pass);
+    half(a, BITS, DATA, FRAGMENT);
     a.load(Size::Byte, FIELD, DATA, PROTOCOL);
     a.and_imm(BITS, 0x3fff);
     a.jump_zero(BITS, whole);
@@ -110,31 +147,23 @@ pub(crate) fn shared_program(
     a.store(Size::Word, Reg::R10, PACKET + 8, Reg::R1);
     a.and_imm(BITS, 0x1fff);
     a.jump_zero(BITS, first);
-    lookup(&mut a, maps.fragments.raw(), PACKET, pass);
+    lookup(a, maps.fragments.raw(), PACKET, pass);
     a.jump(ours);
     a.place(first);
-    check_length(&mut a, BODY, END, PORTS_END, pass);
-    unless_owned(&mut a, maps.owned, DESTINATION_PORT, pass);
-    a.mov_imm(Reg::R1, 1);
-    a.store(Size::Word, Reg::R10, VALUE, Reg::R1);
-    a.mov_map(Reg::R1, maps.fragments.raw());
-    for (register, at) in [(Reg::R2, PACKET), (Reg::R3, VALUE)] {
-        a.mov(register, Reg::R10);
-        a.add_imm(register, i32::from(at));
-    }
-    a.mov_imm(Reg::R4, 0);
-    a.call(HELPER_MAP_UPDATE);
+    check_length(a, BODY, END, PORTS_END, pass);
+    unless_owned(a, maps.owned, DESTINATION_PORT, pass);
+    remember(a, maps.fragments.raw(), PACKET);
     a.jump(ours);
 
     a.place(whole);
     a.jump_eq32(FIELD, ICMP, icmp);
-    check_length(&mut a, BODY, END, PORTS_END, pass);
-    unless_owned(&mut a, maps.owned, DESTINATION_PORT, pass);
+    check_length(a, BODY, END, PORTS_END, pass);
+    unless_owned(a, maps.owned, DESTINATION_PORT, pass);
     a.jump(ours);
 
     // An error quotes a packet that we have sent.
     a.place(icmp);
-    check_length(&mut a, BODY, END, QUOTED_END, pass);
+    check_length(a, BODY, END, QUOTED_END, pass);
     a.load(Size::Byte, FIELD, BODY, 0);
     let [unreachable, exceeded, problem] = ICMP_ERRORS;
     a.jump_eq32(FIELD, unreachable, quoted);
@@ -144,24 +173,25 @@ pub(crate) fn shared_program(
     a.load(Size::Byte, FIELD, BODY, QUOTED);
     a.jump_ne32(FIELD, 0x45, pass);
     a.load(Size::Word, FIELD, BODY, QUOTED_SOURCE);
-    jump_if_ours(&mut a, FIELD, addresses, own);
+    jump_if_ours(a, FIELD, addresses, own);
     a.jump(pass);
     a.place(own);
     a.load(Size::Byte, FIELD, BODY, QUOTED_PROTOCOL);
-    unless_owned(&mut a, maps.owned, QUOTED_PORT, pass);
+    unless_owned(a, maps.owned, QUOTED_PORT, pass);
     a.jump(ours);
+}
 
-    a.place(pass);
-    a.mov_imm(Reg::R0, XDP_PASS);
-    a.exit();
-
-    a.place(ours);
-    a.mov_map(Reg::R1, maps.sockets.raw());
-    a.load(Size::Word, Reg::R2, CTX, MD_RX_QUEUE);
-    a.mov_imm(Reg::R3, XDP_DROP); // if no socket is at this index
-    a.call(HELPER_REDIRECT_MAP);
-    a.exit();
-    a.finish()
+/// Remembers the packet of this key on the stack for its later fragments.
+fn remember(a: &mut Assembler, fragments: RawFd, key: i16) {
+    a.mov_imm(Reg::R1, 1);
+    a.store(Size::Word, Reg::R10, VALUE, Reg::R1);
+    a.mov_map(Reg::R1, fragments);
+    for (register, at) in [(Reg::R2, key), (Reg::R3, VALUE)] {
+        a.mov(register, Reg::R10);
+        a.add_imm(register, i32::from(at));
+    }
+    a.mov_imm(Reg::R4, 0);
+    a.call(HELPER_MAP_UPDATE);
 }
 
 /// Points [`BODY`] behind the IP header, if that is as long as it says.
@@ -217,14 +247,14 @@ mod tests {
     const OWN: [u8; 4] = [10, 0, 0, 2];
     const PEER: [u8; 4] = [10, 0, 0, 1];
     const GROUP: [u8; 4] = [224, 1, 1, 1];
-    const PASSES: u32 = 2;
+    pub(super) const PASSES: u32 = 2;
     /// Nothing is in the map of sockets.
-    const OURS: u32 = 1;
+    pub(super) const OURS: u32 = 1;
 
-    struct Rig {
+    pub(super) struct Rig {
         program: Program,
-        owned: Map,
-        _maps: (Map, Memory<FRAGMENT_KEY>),
+        pub owned: Map,
+        _maps: (Map, Memory<FRAGMENT_KEY>, Memory<FRAGMENT_KEY_V6>),
     }
 
     impl Rig {
@@ -232,15 +262,21 @@ mod tests {
             Rig::at(test, &[IpAddr::v4(OWN)])
         }
 
-        fn at(test: &str, addresses: &[IpAddr]) -> Option<Rig> {
+        pub fn at(test: &str, addresses: &[IpAddr]) -> Option<Rig> {
             let made = || -> std::io::Result<Rig> {
                 let sockets = Map::new(MapKind::Xsk, c"ix_test", 1)?;
                 let owned = Map::new(MapKind::Array, c"ix_test", 2 * PORTS)?;
                 let fragments = Memory::new(c"ix_test", 16)?;
-                let maps = Maps { sockets: &sockets, owned: &owned, fragments: &fragments };
+                let v6 = Memory::new(c"ix_test", 16)?;
+                let maps = Maps {
+                    sockets: &sockets,
+                    owned: &owned,
+                    fragments: &fragments,
+                    fragments_v6: &v6,
+                };
                 let insns = shared_program(&maps, addresses, &[IpAddr::v4(GROUP)]);
                 let program = Program::load(ProgramKind::Xdp, c"ix_test", &insns, 0)?;
-                Ok(Rig { program, owned, _maps: (sockets, fragments) })
+                Ok(Rig { program, owned, _maps: (sockets, fragments, v6) })
             };
             match made() {
                 Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
@@ -251,7 +287,7 @@ mod tests {
             }
         }
 
-        fn judge(&self, frame: &[u8]) -> u32 {
+        pub fn judge(&self, frame: &[u8]) -> u32 {
             self.program.test_run(frame).expect("it runs")
         }
     }
@@ -277,7 +313,7 @@ mod tests {
         frame
     }
 
-    fn ports(from: u16, to: u16) -> Vec<u8> {
+    pub(super) fn ports(from: u16, to: u16) -> Vec<u8> {
         [from.to_be_bytes().to_vec(), to.to_be_bytes().to_vec(), vec![0; 16]].concat()
     }
 
